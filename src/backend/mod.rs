@@ -1,0 +1,1 @@
+//! The backend trait, the registry that scores devices, and the backends themselves.

@@ -1,0 +1,1 @@
+//! A loaded model ready to decode: KV cache, slots, batches, cached plans.

@@ -1,0 +1,1 @@
+//! Tensors, ops, builder, shape rules: a graph is data.

@@ -1,0 +1,25 @@
+//! libelizainference runs GGUF language models on the user's own device and streams tokens to its host.
+//!
+//! The rooms stand on floors; a module imports only from lower floors (`tests/floors.rs` holds the list):
+//! [`ffi`] and the command line on top of [`session`], then [`engine`], [`model`], [`schedule`] and
+//! [`sampling`], [`backend`] and [`trie`], [`graph`] and [`vocab`], and at the bottom [`quant`], [`gguf`] and
+//! [`Error`]. `docs/design.md` tells what each room is for.
+
+pub mod backend;
+pub mod engine;
+mod error;
+pub mod ffi;
+pub mod gguf;
+pub mod graph;
+pub mod model;
+pub mod quant;
+pub mod sampling;
+pub mod schedule;
+pub mod session;
+pub mod trie;
+pub mod vocab;
+
+pub use error::{Error, Result};
+
+/// A token id. Negative values never name a token; `-1` marks "none" at the C boundary.
+pub type Token = i32;

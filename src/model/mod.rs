@@ -1,0 +1,1 @@
+//! Hyperparameters, weights, and one file per architecture that emits graph nodes.

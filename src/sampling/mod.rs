@@ -1,0 +1,1 @@
+//! Sampling parameters, the chain, one file per sampler.

@@ -1,0 +1,1 @@
+//! Graph and backends to plan: assign, split, allocate by liveness.

@@ -1,0 +1,1 @@
+//! One stream: worker, prefill, generate, text assembly, usage.

@@ -1,0 +1,1 @@
+//! The token trie: what may come next, from token ids.

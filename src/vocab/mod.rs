@@ -1,0 +1,1 @@
+//! SPM and byte-level BPE vocabularies; special tokens; tokens to bytes.
