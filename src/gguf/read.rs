@@ -443,7 +443,11 @@ impl<'a> Cursor<'a> {
         let name = self.string(&format!("name of tensor {index}"))?.to_string();
         let what = format!("tensor `{name}`");
         if name.len() > MAX_TENSOR_NAME {
-            return Err(self.error_at(start, &what, format!("the name has {} bytes, at most 63 are allowed", name.len())));
+            return Err(self.error_at(
+                start,
+                &what,
+                format!("the name has {} bytes, at most 63 are allowed", name.len()),
+            ));
         }
         let n_dims = self.u32(&what)?;
         if n_dims > MAX_DIMS {
@@ -463,7 +467,8 @@ impl<'a> Cursor<'a> {
             None => 0,
             Some(ty) => {
                 let row = ty.row_bytes(shape[0]).ok_or_else(|| {
-                    let problem = format!("a row of {} is no whole number of {} blocks of {}", shape[0], ty, ty.block_len());
+                    let problem =
+                        format!("a row of {} is no whole number of {} blocks of {}", shape[0], ty, ty.block_len());
                     self.error_at(dims_at, &what, problem)
                 })?;
                 row.checked_mul(rows).ok_or_else(overflow)?
