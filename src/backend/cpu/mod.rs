@@ -5,8 +5,18 @@
 //! copy: the file's pages are dropped once they are repacked. Embedding tables that are only looked up stay in the
 //! file.
 
+pub mod acts;
+pub mod isa;
+mod lanes;
+pub mod matmul;
+mod matmul_float;
+mod matmul_quant;
+pub mod panels;
+mod panels_format;
+mod panels_pack;
 mod program;
 mod state;
+mod steps;
 mod weights;
 
 use super::{Backend, CacheSpec, DeviceInfo, DeviceKind, LoadProgress, Program, State, Weights, Work};
