@@ -4,6 +4,7 @@
 //! names are unique, sizes were computed with checked arithmetic, and every string is UTF-8. Nothing is ever
 //! reserved from a count that was not first checked against the bytes left.
 
+mod advise;
 mod read;
 mod value;
 mod write;
