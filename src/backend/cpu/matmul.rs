@@ -20,9 +20,9 @@ use crate::{Error, Result};
 /// Activation rows, of the kind the weights ask for ([`Panels::act_kind`]).
 #[derive(Debug, Clone, Copy)]
 pub struct Columns {
-    /// The first row: `f32` values (aligned to 4), or a row of [`acts`].
+    /// The first row: `f32` values, or a row of [`acts`]; aligned to 4.
     pub data: *const u8,
-    /// Bytes from one row to the next.
+    /// Bytes from one row to the next, a multiple of 4.
     pub row_bytes: usize,
     /// Rows.
     pub count: usize,
@@ -236,3 +236,6 @@ impl<E: matmul_float::Element> Kernel for Floats<'_, E> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,6 +17,7 @@
 use std::array::from_fn;
 
 use super::lanes::Lanes;
+use crate::quant::{IQ4_NL_VALUES, MXFP4_VALUES};
 
 /// Codes of a block of 32: two halves of four groups, four weights a lane in each.
 pub(super) type Codes<L> = [[<L as Lanes>::B; 4]; 2];
@@ -183,10 +184,19 @@ legacy! {
     |l, p| nibble_plane(l, p).map(|half| half.map(|x| l.lookup(&MXFP4_CODES, x))), bf16s
 }
 
-/// The sixteen values of IQ4_NL, moved up by 128.
-const IQ4_NL_CODES: [u8; 16] = [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
-/// Twice the sixteen values of a 4-bit float (E2M1), moved up by 16.
-const MXFP4_CODES: [u8; 16] = [16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4];
+/// The values a nibble stands for, moved up to be unsigned.
+const fn raised(values: &[i8; 16], by: i16) -> [u8; 16] {
+    let mut codes = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        codes[i] = (values[i] as i16 + by) as u8;
+        i += 1;
+    }
+    codes
+}
+
+const IQ4_NL_CODES: [u8; 16] = raised(&IQ4_NL_VALUES, 128);
+const MXFP4_CODES: [u8; 16] = raised(&MXFP4_VALUES, 16);
 
 /// Declares a K type: a chunk is 256 weights, half-precision `d` (and `dmin`), a byte of scale (and of minimum) for
 /// each of `GROUPS` groups, then 8 blocks of planes.
