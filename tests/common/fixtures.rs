@@ -74,15 +74,8 @@ pub enum Weights {
 
 impl Weights {
     /// Every way to store the matrices.
-    pub const ALL: [Weights; 7] = [
-        Weights::F32,
-        Weights::F16,
-        Weights::Q8_0,
-        Weights::Q4_0,
-        Weights::Q4_K,
-        Weights::Q6_K,
-        Weights::WideF32,
-    ];
+    pub const ALL: [Weights; 7] =
+        [Weights::F32, Weights::F16, Weights::Q8_0, Weights::Q4_0, Weights::Q4_K, Weights::Q6_K, Weights::WideF32];
 
     /// Whether the matrices hold plain `f32`.
     pub fn is_f32(self) -> bool {
@@ -136,14 +129,13 @@ pub fn bytes(kind: Kind, weights: Weights, as_f32: bool) -> Vec<u8> {
 
 /// The file on disk, written on first use into this build's scratch folder.
 pub fn path(kind: Kind, weights: Weights) -> PathBuf {
-    write(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("fixtures"), kind, weights, false)
+    write(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("fixtures"), kind, weights)
 }
 
 /// Writes the file into `dir`, where it is not there yet, and returns its path.
-pub fn write(dir: &Path, kind: Kind, weights: Weights, as_f32: bool) -> PathBuf {
-    let twin = if as_f32 { "-as-f32" } else { "" };
-    let path = dir.join(format!("{kind:?}-{weights:?}{twin}.gguf").to_lowercase());
-    let bytes = bytes(kind, weights, as_f32);
+pub fn write(dir: &Path, kind: Kind, weights: Weights) -> PathBuf {
+    let path = dir.join(format!("{kind:?}-{weights:?}.gguf").to_lowercase());
+    let bytes = bytes(kind, weights, false);
     if std::fs::read(&path).is_ok_and(|old| old == bytes) {
         return path;
     }

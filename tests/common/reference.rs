@@ -73,7 +73,8 @@ pub struct Reference {
     attention_scale: f64,
     window: Option<usize>,
     window_pattern: usize,
-    attention_cap: Option<f64>,
+    /// Soft-cap on attention scores, in the file's unit; `None` leaves them as they are.
+    pub attention_cap: Option<f64>,
     logit_cap: Option<f64>,
     /// Tokens in the vocabulary.
     pub n_vocab: usize,
