@@ -2,7 +2,7 @@
 //! programs a machine may have beside the project.
 //!
 //! Every test binary compiles this module and uses its share of it.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 pub mod fixtures;
 pub mod peer;
