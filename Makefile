@@ -52,11 +52,12 @@ cpu-only:
 	$(CARGO) check --locked --no-default-features --lib
 	$(CARGO) check --locked --no-default-features --features cli
 
-# The library as a host loads it, with the exports that only tests call, and a model to load.
+# A model to load, then the library as a host loads it, with the exports that only tests call. In this order: any other
+# cargo command would put the ordinary library in its place.
 built-for-c:
 	$(call section,"what the C harness loads")
-	$(CARGO) build --locked --features testing
 	ELIZA_FIXTURES="$(CURDIR)/target/fixtures" $(CARGO) test --locked --test fixtures -q
+	$(CARGO) build --locked --features testing
 
 c-harness: built-for-c
 	$(call section,"C harness: the library opened as a host opens it")
