@@ -1,7 +1,9 @@
 //! The CPU backend: SIMD kernels, the thread pool and the KV cache they work on.
 
+pub mod cores;
 pub mod glu;
 pub mod isa;
 pub mod norm;
+pub mod pool;
 pub mod simd;
 pub mod vecmath;
