@@ -5,5 +5,6 @@ pub mod glu;
 pub mod isa;
 pub mod norm;
 pub mod pool;
+pub mod rope;
 pub mod simd;
 pub mod vecmath;
