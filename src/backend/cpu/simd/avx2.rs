@@ -69,7 +69,7 @@ macro_rules! both {
 // SAFETY: the instructions are those the trait's callers promise; loads and stores are the unaligned forms, of 16
 // elements (one in `splat_f16`).
 unsafe impl Simd for Avx2 {
-    const MAX_ROWS: usize = 6;
+    const ENTRIES: [usize; 4] = [6, 4, 2, 1];
     const WIDE: bool = false;
     type F = [__m256; 2];
     type M = [__m256; 2];

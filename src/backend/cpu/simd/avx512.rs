@@ -21,7 +21,7 @@ pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
 // SAFETY: the instructions are those the trait's callers promise; loads and stores are the unaligned forms, of 16
 // elements (one in `splat_f16`).
 unsafe impl Simd for Avx512 {
-    const MAX_ROWS: usize = 12;
+    const ENTRIES: [usize; 4] = [12, 8, 4, 2];
     const WIDE: bool = true;
     type F = __m512;
     type M = __mmask16;

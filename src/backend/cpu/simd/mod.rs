@@ -28,8 +28,8 @@ pub(crate) const LANES: usize = 16;
 /// Every method is unsafe for two reasons that callers must meet: the instruction set must be available, and
 /// pointers must be valid for the 16 elements (one for `splat_f16`) that are read or written, at any alignment.
 pub(crate) unsafe trait Simd: Copy {
-    /// Largest number of query rows that attention keeps in registers.
-    const MAX_ROWS: usize;
+    /// How many query vectors attention may work on at once, besides one: largest first.
+    const ENTRIES: [usize; 4];
     /// Whether there are 32 registers of 16 lanes, so that tiles may be wider.
     const WIDE: bool;
     /// Sixteen f32.

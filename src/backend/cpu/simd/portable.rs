@@ -32,7 +32,7 @@ fn fold(mut a: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
 // SAFETY: no instruction beyond the baseline is used; every pointer is read or written for 16 elements (one in
 // `splat_f16`), unaligned.
 unsafe impl Simd for Portable {
-    const MAX_ROWS: usize = 4;
+    const ENTRIES: [usize; 4] = [4, 1, 1, 1];
     const WIDE: bool = false;
     type F = [f32; LANES];
     type M = u16;
