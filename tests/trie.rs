@@ -1,16 +1,21 @@
 //! The token trie through its public face: the payload's rules, the compiled shape, every transition of the state.
 
+#![allow(clippy::unwrap_used)] // helpers of tests
+
 use std::sync::Arc;
 
 use elizainference::trie::{Accept, MAX_DESCRIPTORS, Mode, Trie, TrieState};
 use elizainference::{Error, Token};
 
+/// A leaf: name and tokens.
+type Leaf<'a> = (&'a str, &'a [Token]);
+
 /// A payload of one descriptor.
-fn payload(leaves: &[(&str, &[Token])]) -> String {
+fn payload(leaves: &[Leaf<'_>]) -> String {
     payload_of(&[("action", leaves)])
 }
 
-fn payload_of(descriptors: &[(&str, &[(&str, &[Token])])]) -> String {
+fn payload_of(descriptors: &[(&str, &[Leaf<'_>])]) -> String {
     let descriptors: Vec<_> = descriptors
         .iter()
         .map(|(path, leaves)| {
@@ -22,11 +27,11 @@ fn payload_of(descriptors: &[(&str, &[(&str, &[Token])])]) -> String {
     serde_json::json!({"modelId": "some-model", "descriptors": descriptors}).to_string()
 }
 
-fn trie(leaves: &[(&str, &[Token])]) -> Arc<Trie> {
+fn trie(leaves: &[Leaf<'_>]) -> Arc<Trie> {
     Arc::new(Trie::parse(payload(leaves).as_bytes()).unwrap())
 }
 
-fn state(leaves: &[(&str, &[Token])]) -> TrieState {
+fn state(leaves: &[Leaf<'_>]) -> TrieState {
     TrieState::new(trie(leaves), Mode::Greedy)
 }
 
@@ -316,7 +321,7 @@ fn a_child_moves_and_a_childless_leaf_releases() {
 
 #[test]
 fn at_a_leaf_with_children_anything_is_legal() {
-    let leaves: &[(&str, &[Token])] = &[("ORDER", &[1, 2]), ("ORDER_ID", &[1, 2, 3])];
+    let leaves: &[Leaf<'_>] = &[("ORDER", &[1, 2]), ("ORDER_ID", &[1, 2, 3])];
     let mut continued = state(leaves);
     assert_eq!([1, 2].map(|token| continued.accept(token)), [Accept::Moved, Accept::Moved]);
     assert!(continued.at_leaf() && continued.is_armed() && continued.inside());

@@ -70,23 +70,30 @@ impl<'a> Pool<'a> {
 
     /// Makes sure that the candidates hold no NaN and at least one of them is left; from here on the logits are finite:
     /// +inf becomes the greatest finite number, so several of them share the probability.
+    ///
+    /// # Errors
+    /// [`Error::NanLogits`] naming the first token whose logit is NaN, [`Error::InvalidArgument`] when none is left.
     pub(super) fn scan(&mut self) -> Result<()> {
-        if self.scanned {
+        if self.survey()? {
             return Ok(());
         }
-        if self.listed {
-            self.scan_list()?;
-        } else {
-            self.scan_row()?;
+        Err(Error::InvalidArgument(
+            "No token can be sampled: every candidate's logit is -inf (biases, bans and the model's own counted)"
+                .into(),
+        ))
+    }
+
+    /// Finds the best logit and says whether there is a candidate at all.
+    fn survey(&mut self) -> Result<bool> {
+        if !self.scanned {
+            if self.listed {
+                self.scan_list()?;
+            } else {
+                self.scan_row()?;
+            }
+            self.scanned = true;
         }
-        if self.best == f32::NEG_INFINITY {
-            return Err(Error::InvalidArgument(
-                "No token can be sampled: every candidate's logit is -inf (biases, bans and the model's own counted)"
-                    .into(),
-            ));
-        }
-        self.scanned = true;
-        Ok(())
+        Ok(self.best > f32::NEG_INFINITY)
     }
 
     fn scan_row(&mut self) -> Result<()> {
@@ -255,9 +262,9 @@ impl<'a> Pool<'a> {
             }
         }
         self.scanned = false;
-        if self.scan().is_err_and(|error| !matches!(error, Error::NanLogits { .. })) {
+        if !self.survey()? {
             self.keep_one(Candidate { token: first, logit: 0.0 });
         }
-        self.scan()
+        Ok(())
     }
 }
