@@ -6,6 +6,20 @@
 
 mod read;
 mod value;
+mod write;
 
 pub use read::{File, TensorInfo};
 pub use value::{Array, FromValue, Value, ValueType};
+pub use write::{Fill, WriteValue, Writer};
+
+const DEFAULT_ALIGNMENT: u64 = 32;
+const MAX_TENSOR_NAME: usize = 63;
+
+/// A name from a file as it may stand in a message: control characters escaped, cut after 80 characters.
+fn shown(name: &str) -> String {
+    let mut out: String = name.chars().take(80).flat_map(char::escape_debug).collect();
+    if name.chars().nth(80).is_some() {
+        out.push('…');
+    }
+    out
+}

@@ -1,6 +1,7 @@
 //! The reader: one pass over the header, checked against the file's length at every step.
 
 use super::value::{Array, FromValue, Value, ValueType};
+use super::{DEFAULT_ALIGNMENT, MAX_TENSOR_NAME};
 use crate::quant::TensorType;
 use crate::{Error, Result};
 use memmap2::Mmap;
@@ -9,9 +10,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const DEFAULT_ALIGNMENT: u64 = 32;
 const MAX_DIMS: u32 = 4;
-const MAX_TENSOR_NAME: usize = 63;
 
 enum Bytes {
     Mapped(Mmap),
@@ -182,6 +181,11 @@ impl File {
             }
         }
         Ok(Some(out))
+    }
+
+    /// The elements of an array of this file, as they lie there.
+    pub(super) fn array_bytes(&self, array: &Array) -> &[u8] {
+        self.inner.bytes.as_slice().get(array.bytes.clone()).unwrap_or_default()
     }
 
     fn wrong_element(&self, key: &str, wanted: &str, found: ValueType) -> Error {
