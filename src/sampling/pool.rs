@@ -3,7 +3,7 @@
 //! They stand either in the row itself (what is no candidate holds -inf) or, once a truncation left few, in a short list
 //! in ascending id order. All buffers belong to the stream's sampler and are reserved once.
 
-use super::passes::{self, BINS, BLOCK};
+use super::passes::{BINS, BLOCK, Passes};
 use super::select::{key, key_logit, key_token};
 use super::weigh::weight;
 use crate::{Error, Result, Token};
@@ -28,6 +28,7 @@ impl Candidate {
 
 /// Everything a pool writes to.
 pub(super) struct Buffers {
+    pub(super) passes: Passes,
     pub(super) list: Vec<Candidate>,
     pub(super) keys: Vec<u64>,
     pub(super) bins: Box<[u64; BINS]>,
@@ -37,9 +38,10 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    pub(super) fn new(n_vocab: usize) -> Buffers {
+    pub(super) fn new(n_vocab: usize, passes: Passes) -> Buffers {
         let blocks = n_vocab.div_ceil(BLOCK);
         Buffers {
+            passes,
             list: Vec::with_capacity(LIST),
             keys: Vec::with_capacity(LIST.max(blocks)),
             bins: Box::new([0; BINS]),
@@ -97,8 +99,9 @@ impl<'a> Pool<'a> {
     }
 
     fn scan_row(&mut self) -> Result<()> {
+        let passes = self.buffers.passes;
         let maxima = &mut self.buffers.maxima;
-        if passes::block_maxima(self.row, maxima) {
+        if passes.block_maxima(self.row, maxima) {
             let token = self.row.iter().position(|x| x.is_nan()).unwrap_or_default();
             return Err(Error::NanLogits { row: 0, token });
         }
