@@ -4,7 +4,9 @@
 //! type. At most one prefill or generation runs at a time.
 
 mod options;
+mod queue;
 mod standin;
+mod stop;
 mod text;
 mod usage;
 
