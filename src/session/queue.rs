@@ -22,6 +22,18 @@ struct Item {
     text_end: usize,
 }
 
+/// Refuses buffers in which a step could not advance.
+pub(crate) fn check_buffers(tokens_out: &[Token], text_out: &[u8]) -> Result<()> {
+    if tokens_out.is_empty() {
+        return Err(Error::InvalidArgument("tokens_cap is 0: no token can be handed out".into()));
+    }
+    if text_out.len() < MIN_TEXT {
+        let problem = format!("text_cap is {}: it must be at least {MIN_TEXT} bytes", text_out.len());
+        return Err(Error::InvalidArgument(problem));
+    }
+    Ok(())
+}
+
 /// What one generation produced and the host has not taken.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
@@ -65,15 +77,8 @@ impl Queue {
         self.next < self.items.len() || self.end.is_some()
     }
 
-    /// Takes one step's worth. The error of a failed generation comes alone, after everything else was taken.
+    /// Takes one step's worth, into buffers that [`check_buffers`] accepted. The error of a failed generation comes alone, after everything else was taken.
     pub(crate) fn pull(&mut self, tokens_out: &mut [Token], text_out: &mut [u8]) -> Result<Pull> {
-        if tokens_out.is_empty() {
-            return Err(Error::InvalidArgument("tokens_cap is 0: no token can be handed out".into()));
-        }
-        if text_out.len() < MIN_TEXT {
-            let problem = format!("text_cap is {}: it must be at least {MIN_TEXT} bytes", text_out.len());
-            return Err(Error::InvalidArgument(problem));
-        }
         let space = text_out.len() - 1;
         let mut step = Pull::default();
         while let Some(&Item { token, text_end }) = self.items.get(self.next) {
@@ -175,8 +180,9 @@ mod tests {
     fn the_token_limit_is_kept_and_small_buffers_are_refused() {
         let mut queue = filled(&[(1, "a"), (2, "b"), (3, "c")], "", Ok(FinishReason::Stop));
         let (mut tokens, mut text) = ([0; 2], [0; 64]);
-        assert!(queue.pull(&mut [], &mut text).is_err());
-        assert!(queue.pull(&mut tokens, &mut text[..7]).is_err());
+        assert!(check_buffers(&[], &text).is_err());
+        assert!(check_buffers(&tokens, &text[..7]).is_err());
+        assert!(check_buffers(&tokens, &text[..8]).is_ok());
         assert_eq!(queue.pull(&mut tokens, &mut text), Ok(Pull { tokens: 2, text_bytes: 2, done: false }));
         assert_eq!(queue.pull(&mut tokens, &mut text), Ok(Pull { tokens: 1, text_bytes: 1, done: true }));
     }
