@@ -342,10 +342,10 @@ impl<'de, T: Object> Visitor<'de> for ObjectSeed<'_, T> {
             self.object.value(self.reader, index, &mut map)?;
             self.reader.place.pop();
         }
-        for (name, _) in T::KEYS.iter().zip(seen).take(T::REQUIRED).filter(|(_, seen)| !seen) {
-            return Err(A::Error::custom(format!("`{name}` is missing")));
+        match T::KEYS.iter().zip(seen).take(T::REQUIRED).find(|(_, seen)| !seen) {
+            Some((name, _)) => Err(A::Error::custom(format!("`{name}` is missing"))),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
