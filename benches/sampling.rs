@@ -49,7 +49,9 @@ fn main() {
                 .map(|position| {
                     scratch.copy_from_slice(&row);
                     let start = Instant::now();
-                    std::hint::black_box(sampler.sample(std::hint::black_box(&mut scratch), None, &[], position).unwrap());
+                    std::hint::black_box(
+                        sampler.sample(std::hint::black_box(&mut scratch), None, &[], position).unwrap(),
+                    );
                     start.elapsed().as_secs_f64() * 1e6
                 })
                 .collect();

@@ -7,7 +7,8 @@
 use super::decoder::Decoder;
 use super::shared::{Job, Phase, Shared};
 use super::{Event, FinishReason, Sink, Usage, Vocab};
-use crate::trie::{Accept, Mode, TrieState};
+use crate::sampling::Legal;
+use crate::trie::{Accept, TrieState};
 use crate::{Error, Result, Token};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -103,10 +104,9 @@ impl<'a, D: Decoder> Generation<'a, D> {
         let position = (self.decoder.tokens().len() + self.pending.len()) as u32;
         let logits = self.decoder.logits(&self.pending, &self.shared.cancel)?;
         self.pending.clear();
-        let mode = self.job.trie.as_ref().map_or(Mode::Sampled, |trie| trie.mode());
-        let legal = self.job.trie.as_ref().and_then(TrieState::mask);
+        let legal = self.job.trie.as_ref().and_then(Legal::of);
         let banned = if self.job.ignore_eos && legal.is_none() { self.vocab.eog_tokens() } else { &[] };
-        let token = self.job.sampler.sample(logits, legal, banned, position, mode)?;
+        let token = self.job.sampler.sample(logits, legal, banned, position)?;
         let last = self.job.sampler.last();
         let mut state = self.shared.lock();
         let kept = state.sampled.entry(self.job.slot_id).or_insert_with(|| last.clone());

@@ -15,18 +15,19 @@ mod text;
 mod usage;
 mod worker;
 
+pub use crate::sampling::{Chain, Params, Sampled};
 pub use crate::trie::Mode;
 pub use options::{ArenaText, Event, FinishReason, ModelInfo, OpenOptions, Pull, Settings, Sink, SpanEnd, Status};
-pub use standin::{Chain, EngineOptions, KvType, Params, Sampled, Vocab};
+pub use standin::{EngineOptions, KvType, Vocab};
 pub use text::Arena;
 pub use usage::Usage;
 
+use crate::sampling::random::unchosen_seed;
+use crate::sampling::{Sampler, Step};
 use crate::trie::{TrieState, cache};
 use crate::{Error, Result, Token};
 use decoder::Decoder;
 use shared::{Command, Job, Phase, Shared, State};
-use standin::Sampler;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -90,9 +91,8 @@ impl Session {
     /// called from the token callback); after a failure a new prefill is needed before generate.
     pub fn prefill(&self, tokens: &[Token], slot_id: i32) -> Result<usize> {
         let (reply, answer) = mpsc::sync_channel(1);
-        let scheduled = self.schedule_prefill(tokens, slot_id, reply);
-        let lost = || Error::Internal("the worker ended without an answer".into());
-        self.shared.note(scheduled.and_then(|()| answer.recv().map_err(|_| lost()).flatten()))
+        self.change(|state| self.schedule_prefill(state, tokens, slot_id, reply))?;
+        answer.recv().map_err(|_| Error::Internal("the worker ended without an answer".into())).flatten()
     }
 
     /// Starts a generation and returns at once; its tokens go to `sink`.
@@ -111,8 +111,7 @@ impl Session {
         top_p: Option<f32>,
         sink: Sink,
     ) -> Result<()> {
-        let scheduled = self.schedule_generate(max_new_tokens, temperature, top_p, sink);
-        self.shared.note(scheduled)
+        self.change(|state| self.schedule_generate(state, max_new_tokens, temperature, top_p, sink))
     }
 
     /// Takes what a generation with [`Sink::Queue`] has produced: up to `tokens_out.len()` tokens and their text, which
@@ -278,7 +277,7 @@ impl Session {
         self.shared.arena.clone()
     }
 
-    /// Runs a change of settings or trie if the session is idle, and notes how it went.
+    /// Changes an idle session, and notes how it went before anything else can happen.
     fn change(&self, body: impl FnOnce(&mut State) -> Result<()>) -> Result<()> {
         let mut state = self.shared.lock();
         let outcome = state.check_idle().and_then(|()| body(&mut state));
@@ -294,7 +293,13 @@ impl Session {
         }
     }
 
-    fn schedule_prefill(&self, tokens: &[Token], slot_id: i32, reply: mpsc::SyncSender<Result<usize>>) -> Result<()> {
+    fn schedule_prefill(
+        &self,
+        state: &mut State,
+        tokens: &[Token],
+        slot_id: i32,
+        reply: mpsc::SyncSender<Result<usize>>,
+    ) -> Result<()> {
         self.check_slot(slot_id)?;
         if tokens.is_empty() {
             return Err(Error::InvalidArgument("the prompt has no tokens".into()));
@@ -305,8 +310,6 @@ impl Session {
             let problem = format!("prompt token {at} is {}: ids run from 0 to {}", tokens[at], n_vocab - 1);
             return Err(Error::InvalidArgument(problem));
         }
-        let mut state = self.shared.lock();
-        state.check_idle()?;
         if self.on_worker() {
             return Err(Error::Busy("a prefill from inside the token callback".into()));
         }
@@ -325,13 +328,12 @@ impl Session {
 
     fn schedule_generate(
         &self,
+        state: &mut State,
         max_new_tokens: i32,
         temperature: Option<f32>,
         top_p: Option<f32>,
         sink: Sink,
     ) -> Result<()> {
-        let mut state = self.shared.lock();
-        state.check_idle()?;
         if let Some(failure) = &state.trie_failure {
             return Err(failure.clone());
         }
@@ -339,15 +341,21 @@ impl Session {
         let prompt = state.prompt.ok_or_else(unprompted)?;
         let settings = &state.settings;
         let chain = match state.chains.get(&prompt.slot_id) {
-            Some(chain) => chain.clone(),
-            None => settings.params.chain(),
+            Some(chain) => restated(chain.clone(), temperature, top_p),
+            None => {
+                let mut params = settings.params.clone();
+                params.temperature = temperature.unwrap_or(params.temperature);
+                params.top_p = top_p.unwrap_or(params.top_p);
+                params.chain()
+            }
         };
-        let _ = (temperature, top_p);
-        let seed = settings.params.seed.unwrap_or_else(random_seed);
+        let seed = settings.params.seed.unwrap_or_else(unchosen_seed);
+        let mut sampler = Sampler::new(&chain, self.info.n_vocab, seed)?;
+        sampler.keep_candidates(settings.candidates);
         let job = Job {
             max_new_tokens: u64::try_from(max_new_tokens).ok(),
             slot_id: prompt.slot_id,
-            sampler: Sampler::new(&chain, self.info.n_vocab, seed)?,
+            sampler,
             trie: state.trie.clone(),
             text: TextStream::new(&settings.stop, self.vocab.max_piece_bytes()),
             ignore_eos: settings.ignore_eos,
@@ -436,9 +444,32 @@ fn readable(state: &State) -> Result<()> {
     Err(state.trie_failure.clone().unwrap_or_else(nothing))
 }
 
-/// A seed nobody can foresee, from the keys the standard library draws for its hash tables.
-fn random_seed() -> u64 {
-    RandomState::new().hash_one(0)
+/// A chain with the stated temperature and top-p in place of its own. Where it has none, top-p goes in front of the
+/// temperature and the temperature to the end; a chain that ends with `greedy` stays greedy.
+fn restated(mut chain: Chain, temperature: Option<f32>, top_p: Option<f32>) -> Chain {
+    let steps = &mut chain.steps;
+    let place = |steps: &[Step], before: fn(&Step) -> bool| steps.iter().position(before).unwrap_or(steps.len());
+    if let Some(p) = top_p {
+        let stated = steps.iter_mut().filter_map(|step| match step {
+            Step::TopP { p, .. } => Some(p),
+            _ => None,
+        });
+        if stated.map(|old| *old = p).count() == 0 {
+            let at = place(steps, |step| matches!(step, Step::Temperature(_) | Step::Greedy | Step::Draw));
+            steps.insert(at, Step::TopP { p, min_keep: 0 });
+        }
+    }
+    if let Some(temperature) = temperature {
+        let stated = steps.iter_mut().filter_map(|step| match step {
+            Step::Temperature(old) => Some(old),
+            _ => None,
+        });
+        if stated.map(|old| *old = temperature).count() == 0 {
+            let at = place(steps, |step| matches!(step, Step::Greedy | Step::Draw));
+            steps.insert(at, Step::Temperature(temperature));
+        }
+    }
+    chain
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@
 
 use super::queue::Queue;
 use super::text::{Arena, TextStream};
-use super::{Chain, Sampled, Sampler, Settings, Sink, Usage};
+use super::{Chain, Sampled, Settings, Sink, Usage};
+use crate::sampling::Sampler;
 use crate::trie::TrieState;
 use crate::{Error, Result, Token};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -131,11 +132,5 @@ impl Shared {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
-    }
-
-    /// Notes the outcome of a call for status and errors, and passes it on.
-    pub(crate) fn note<T>(&self, outcome: Result<T>) -> Result<T> {
-        self.lock().note(outcome.as_ref().err());
-        outcome
     }
 }

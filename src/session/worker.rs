@@ -60,6 +60,7 @@ impl<D: Decoder> Worker<D> {
         let decoder = &mut self.decoder;
         let ran = guarded("the engine", || decoder.prefill(slot_id, tokens, &self.shared.cancel));
         let mut state = self.shared.lock();
+        state.note(ran.as_ref().map_or_else(Some, |outcome| outcome.as_ref().err()));
         state.usage = Usage {
             prompt_tokens: tokens.len() as u64,
             forward_passes: self.decoder.forward_passes() - self.passes_before,
