@@ -169,10 +169,9 @@ impl Session {
     /// Replaces the settings. Fails with [`Error::Busy`] or [`Error::InvalidArgument`] (an empty stop string, a
     /// parameter out of range) and then changes nothing.
     pub fn configure(&self, settings: Settings) -> Result<()> {
-        let empty = settings.stop.iter().position(Vec::is_empty);
-        let checked = match empty {
+        let checked = match settings.stop.iter().position(Vec::is_empty) {
             Some(at) => Err(Error::InvalidArgument(format!("stop[{at}] is empty"))),
-            None => Ok(()),
+            None => Sampler::new(&settings.params.chain(), self.info.n_vocab, 0),
         };
         self.change(|state| {
             checked?;
@@ -187,10 +186,14 @@ impl Session {
     }
 
     /// Sets the sampler chain of generations on slot `slot_id` (-1: of fresh slots), in place of the parameters of the
-    /// settings; `None` goes back to those.
+    /// settings; `None` goes back to those. Seed, stop strings and the other settings stay in force.
+    ///
+    /// Fails with [`Error::InvalidArgument`] for a slot that does not exist or a chain that cannot be used.
     pub fn set_chain(&self, slot_id: i32, chain: Option<Chain>) -> Result<()> {
+        let usable = chain.as_ref().map_or(Ok(()), |chain| Sampler::new(chain, self.info.n_vocab, 0).map(drop));
+        let checked = self.check_slot(slot_id).and(usable);
         self.change(|state| {
-            self.check_slot(slot_id)?;
+            checked?;
             match chain {
                 Some(chain) => state.chains.insert(slot_id, chain),
                 None => state.chains.remove(&slot_id),

@@ -86,6 +86,10 @@ fn a_stop_string_ends_the_generation_across_tokens_and_is_not_delivered() {
     let empty = Settings { stop: vec![b"x".to_vec(), vec![]], ..unchanged.clone() };
     assert!(matches!(session.configure(empty), Err(Error::InvalidArgument(problem)) if problem.contains("stop[1]")));
     assert_eq!(session.settings().stop, unchanged.stop);
+    let mut unusable = unchanged.clone();
+    unusable.params.logit_bias = vec![(N_VOCAB as Token, 1.0)];
+    assert!(matches!(session.configure(unusable), Err(Error::InvalidArgument(_))));
+    assert_eq!(session.settings().params, unchanged.params);
 }
 
 #[test]
@@ -232,6 +236,7 @@ fn a_chain_of_the_slot_replaces_the_parameters_but_not_stated_arguments() {
     assert!(drawn.iter().all(|text| text == "a"), "the stated temperature stands over the chain's");
     let drawn: Vec<String> = (0..40).map(|_| first(1, None, Some(0.01))).collect();
     assert!(drawn.iter().all(|text| text == "a"), "a stated top-p is added to a chain without one");
+    assert!(session.set_chain(1, Some("logit_bias=99999:1".parse().unwrap())).is_err());
     session.prefill(&PROMPT, 0).unwrap();
     let (sink, _receiver) = listener();
     assert!(matches!(session.generate(1, Some(f32::NAN), None, sink), Err(Error::InvalidArgument(_))));
@@ -259,4 +264,22 @@ fn one_seed_gives_one_stream_and_no_seed_gives_others() {
     let sampled = session.sampled(-1).unwrap();
     assert_eq!(sampled.candidates.len(), 3);
     assert!(session.sampled(0).is_none());
+}
+
+#[test]
+fn penalties_look_back_on_the_prompt_and_on_forced_tokens() {
+    // The model would repeat the prompt's last token, or the span's "x", rather than say "a".
+    let session = open(Fake::new(Box::new(|_, _, row| {
+        row[PROMPT[2] as usize] = 10.0;
+        row[usize::from(b'x')] = 9.0;
+        row[usize::from(b'a')] = 8.0;
+        Ok(())
+    })));
+    assert_eq!(generate(&session, 1).tokens, [PROMPT[2]]);
+    set(&session, |settings| settings.params.presence_penalty = 5.0);
+    assert_eq!(generate(&session, 1).text(), "x");
+    session
+        .set_trie(br#"{"descriptors":[{"path":"p","leaves":[{"name":"x","tokens":[120]}]}]}"#, Mode::Greedy)
+        .unwrap();
+    assert_eq!(generate(&session, 2).text(), "xa");
 }
