@@ -1,5 +1,6 @@
 //! The slow forward pass that judges the engine must itself be right: it is held against another implementation,
 //! where a machine has one.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 
