@@ -21,13 +21,13 @@ FUZZ_SECONDS ?= 120
 section = @printf '\n== %s\n' $(1)
 skip    = printf 'skipped: %s\n' $(1)
 
-.PHONY: test deep header bench clean tools lint unit cpu-only c-harness parity-quick readme unit-deep c-valgrind c-asan \
+.PHONY: test deep header bench clean tools lint unit cpu-only c-harness parity-quick readme unit-deep isa-deep c-valgrind c-asan \
 	fuzz parity built-for-c
 
 test: tools lint unit cpu-only c-harness parity-quick readme
 	$(call section,"all of make test passed")
 
-deep: test unit-deep c-valgrind c-asan fuzz parity
+deep: test unit-deep isa-deep c-valgrind c-asan fuzz parity
 	$(call section,"all of make deep passed")
 
 # ---------------------------------------------------------------------------------------------------------- make test
@@ -78,9 +78,15 @@ readme:
 
 # ---------------------------------------------------------------------------------------------------------- make deep
 
+# With the peer's program, where there is one, for the tests that compare with it.
 unit-deep:
 	$(call section,"long random comparisons in the release build")
+	@if test -d "$(SHARED)/tools/peer"; then eval "$$(python3 tools/peer.py "$(SHARED)")"; fi; \
 	$(CARGO) test --locked --release -- --include-ignored
+
+isa-deep:
+	$(call section,"logits on every instruction set this machine has")
+	@for isa in portable avx2; do ELIZA_CPU_ISA=$$isa $(CARGO) test --locked --release --test logits; done
 
 c-valgrind: built-for-c
 	$(call section,"C harness under valgrind")
@@ -116,9 +122,7 @@ parity:
 # ------------------------------------------------------------------------------------------------------------ the rest
 
 header:
-	$(CARGO) build --locked
-	mkdir -p include
-	cp "$$(ls -t target/debug/build/eliza-inference-*/out/eliza_inference.h | head -n 1)" include/eliza_inference.h
+	ELIZA_UPDATE_HEADER=1 $(CARGO) test --locked --test header -q
 
 bench:
 	python3 tools/bench_vs_peer.py --shared "$(SHARED)"

@@ -1,5 +1,6 @@
 //! The fixture models themselves: the same bytes on every run, readable by our own reader, and close to what their
 //! formats promise. `ELIZA_FIXTURES=DIR` also writes them into DIR, for the harnesses outside cargo.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

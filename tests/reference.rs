@@ -1,12 +1,13 @@
 //! The slow forward pass that judges the engine must itself be right: it is held against another implementation,
 //! where a machine has one.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 
 use common::fixtures::{Kind, Weights};
 use common::reference::{EXACT, Reference, Rounding};
 use common::rng::Stream;
-use common::{fixtures, peer, stats};
+use common::{fixture, peer, stats};
 use elizainference::gguf::File;
 use std::path::Path;
 
@@ -48,7 +49,7 @@ fn the_slow_forward_pass_agrees_with_the_peer() {
 fn the_peer_reads_the_fixture_models_the_same_way() {
     let Some(program) = peer::program() else { return };
     for kind in Kind::ALL {
-        compare(&program, &fixtures::path(kind, Weights::F32));
+        compare(&program, &fixture(kind, Weights::F32));
     }
-    compare(&program, &fixtures::path(Kind::Qwen3, Weights::WideF32));
+    compare(&program, &fixture(Kind::Qwen3, Weights::WideF32));
 }

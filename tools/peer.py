@@ -2,9 +2,13 @@
 
 Nothing here needs more than Python's standard library. Models come from the shared folder's maker, which needs numpy and
 gguf: they are installed into a virtual environment under target/.
+
+`peer.py SHARED` prints what a shell must export for the tests of `cargo test` that compare with the peer.
 """
+import contextlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -151,3 +155,23 @@ def table(head, body):
     widths = [max(len(str(row[i])) for row in [head, *body]) for i in range(len(head))]
     for row in [head, ["-" * w for w in widths], *body]:
         print("  ".join(str(cell).ljust(width) for cell, width in zip(row, widths)).rstrip())
+
+
+def environment(shared):
+    """Lines for a shell: what the tests of `cargo test` that compare with the peer look for, made where it is missing."""
+    peer, models = Peer(shared), Models(shared)
+    for shape in ("llama-tiny", "llama-tiny-bpe", "qwen3-tiny", "gemma3-tiny"):
+        models.get(shape, "f32")
+    for name, value in (("ELIZA_PEER", peer.program), ("PEER_LLAMA_DIR", peer.env.get("PEER_LLAMA_DIR")),
+                        ("PATH", os.path.dirname(models.interpreter()) + os.pathsep + os.environ.get("PATH", ""))):
+        if value:
+            yield f"export {name}={shlex.quote(value)}"
+
+
+if __name__ == "__main__":
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            lines = list(environment(os.path.abspath(sys.argv[1])))
+        print("\n".join(lines))
+    except Skip as reason:
+        print("skipped:", reason, file=sys.stderr)

@@ -11,7 +11,7 @@ use elizainference::quant::{self, TensorType};
 use std::path::{Path, PathBuf};
 
 /// Longest context of every fixture, in tokens.
-pub const CONTEXT: u32 = 1024;
+pub const CONTEXT: u32 = 4096;
 
 /// Which model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,11 +125,6 @@ pub fn bytes(kind: Kind, weights: Weights, as_f32: bool) -> Vec<u8> {
     build.vocabulary(&kind.vocabulary());
     build.tensors(&shape);
     build.out.to_bytes().unwrap()
-}
-
-/// The file on disk, written on first use into this build's scratch folder.
-pub fn path(kind: Kind, weights: Weights) -> PathBuf {
-    write(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("fixtures"), kind, weights)
 }
 
 /// Writes the file into `dir`, where it is not there yet, and returns its path.

@@ -11,7 +11,13 @@ pub mod rng;
 pub mod stats;
 pub mod vocabulary;
 
+use fixtures::{Kind, Weights};
 use std::path::{Path, PathBuf};
+
+/// A fixture model on disk, written on first use into this build's scratch folder.
+pub fn fixture(kind: Kind, weights: Weights) -> PathBuf {
+    fixtures::write(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("fixtures"), kind, weights)
+}
 
 /// The folder of extra models and tools beside the project: `ELIZA_SHARED`, or `../shared`. `None` where it is absent.
 pub fn shared() -> Option<PathBuf> {

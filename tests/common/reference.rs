@@ -332,7 +332,7 @@ fn round_input(x: &mut [f64], weights: TensorType) {
     match weights.block_len() {
         1 if weights == TensorType::F32 => {}
         1 => x.iter_mut().for_each(|v| *v = f16::from_f64(*v).to_f64()),
-        block => x.chunks_mut(block).for_each(|b| round_8_bits(b)),
+        block => x.chunks_mut(block).for_each(round_8_bits),
     }
 }
 
