@@ -1,6 +1,7 @@
 //! Counters and times of one prompt and the generation after it.
 
-use super::FinishReason;
+use super::{FinishReason, ModelInfo};
+use crate::trie::cache;
 
 /// Counters and times since the last prefill began. Times are microseconds of wall clock on the worker thread.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
@@ -19,8 +20,32 @@ pub struct Usage {
     pub prefill_us: u64,
     /// From the start of the generation to its first token event; 0 until then.
     pub first_token_us: u64,
-    /// From the start of the generation to its end, callbacks included; grows while it runs.
+    /// From the start of the generation to its end, callbacks included; while it runs, to its last token.
     pub decode_us: u64,
     /// Why the generation ended.
     pub finish_reason: FinishReason,
+}
+
+/// What [`Session::usage_json`](super::Session::usage_json) prints.
+#[derive(Debug, serde::Serialize)]
+pub(crate) struct Telemetry<'a> {
+    model: &'a ModelInfo,
+    usage: Usage,
+    trie_cache: TrieCache,
+}
+
+/// The process-wide cache of compiled tries.
+#[derive(Debug, serde::Serialize)]
+struct TrieCache {
+    hits: u64,
+    misses: u64,
+    entries: usize,
+    bytes: usize,
+}
+
+impl<'a> Telemetry<'a> {
+    pub(crate) fn new(model: &'a ModelInfo, usage: Usage) -> Telemetry<'a> {
+        let cache::CacheStats { hits, misses, entries, bytes } = cache::stats();
+        Telemetry { model, usage, trie_cache: TrieCache { hits, misses, entries, bytes } }
+    }
 }
