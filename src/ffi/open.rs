@@ -51,8 +51,6 @@ unsafe impl args::Sized32 for OpenOptions {
     const NAME: &'static str = "eliza_llm_open_options_t";
 }
 
-const SLOTS: u32 = 16;
-
 /// Opens a model with its own context: `eliza_inference_llm_stream_open_ex` for hosts that pass no structure.
 ///
 /// `model_path` is a GGUF file. `context_size_tokens` 0 chooses min(4096, what the model was trained with), otherwise
@@ -147,15 +145,8 @@ unsafe fn open(options: &OpenOptions) -> Result<FfiLlmHandle> {
         threads: count(options.num_threads, "num_threads")?,
         gpu_layers: options.gpu_layers,
         device: device.map(str::to_owned),
-        kv_type: match kv_type {
-            None | Some("f16") => KvType::F16,
-            Some("f32") => KvType::F32,
-            Some("q8_0") => KvType::Q8_0,
-            Some(other) => {
-                return Err(Error::InvalidArgument(format!("kv_type is \"{other}\", must be f16, f32 or q8_0")));
-            }
-        },
-        slots: if options.slots == 0 { SLOTS } else { options.slots },
+        kv_type: kv_type.map_or(Ok(KvType::default()), str::parse)?,
+        slots: options.slots,
     };
     let (progress, user_data) = (options.progress, options.progress_user_data);
     let progress = progress.map(|progress| {

@@ -32,7 +32,7 @@ pub struct SamplingOptions {
     pub min_p: f32,
     /// Divides the logits of repeated tokens; 1 or 0: off.
     pub repeat_penalty: f32,
-    /// How many of the last tokens the penalties see; 0: none, -1: all.
+    /// How many of the last tokens the penalties see; 0 or below: none, which turns them off.
     pub repeat_last_n: i32,
     /// Subtracted from the logit of every token seen; 0: off.
     pub presence_penalty: f32,
@@ -146,8 +146,8 @@ fn to_options(settings: &Settings) -> SamplingOptions {
         min_p: params.min_p,
         repeat_penalty: params.repeat_penalty,
         repeat_last_n: params.repeat_last_n,
-        presence_penalty: params.presence,
-        frequency_penalty: params.frequency,
+        presence_penalty: params.presence_penalty,
+        frequency_penalty: params.frequency_penalty,
         gbnf_grammar: std::ptr::null(),
         stop: std::ptr::null(),
         n_stop: 0,
@@ -191,8 +191,8 @@ unsafe fn to_settings(options: &SamplingOptions, before: Params) -> Result<Setti
             min_p: options.min_p,
             repeat_penalty: if options.repeat_penalty == 0.0 { 1.0 } else { options.repeat_penalty },
             repeat_last_n: options.repeat_last_n,
-            presence: options.presence_penalty,
-            frequency: options.frequency_penalty,
+            presence_penalty: options.presence_penalty,
+            frequency_penalty: options.frequency_penalty,
             logit_bias: ids.iter().copied().zip(values.iter().copied()).collect(),
             ..before
         },
@@ -253,7 +253,7 @@ mod tests {
         let is = settings(&options).unwrap();
         assert_eq!((is.params.seed, is.params.top_k, is.params.repeat_last_n), (Some(7), 3, -1));
         assert_eq!((is.params.min_p, is.params.repeat_penalty), (0.1, 1.25));
-        assert_eq!((is.params.presence, is.params.frequency), (0.5, 0.75));
+        assert_eq!((is.params.presence_penalty, is.params.frequency), (0.5, 0.75));
         assert_eq!((is.params.temperature, is.params.top_p), (0.5, 0.25), "not in the options, so as before");
         assert_eq!(is.params.logit_bias, [(5, 1.5), (9, f32::NEG_INFINITY)]);
         assert_eq!(is.stop, [b"END".to_vec(), b"\n\n".to_vec()]);

@@ -24,7 +24,7 @@ pub const ELIZA_TRIE_SCORE_LEAVES: c_int = 2;
 ///
 /// The payload is JSON, UTF-8, `payload_len` bytes without a terminator: `{"modelId": "...", "descriptors": [{"path":
 /// "...", "leaves": [{"name": "...", "tokens": [1, 2]}]}]}`. The constraint persists, and each successful prefill arms it
-/// again, until it is cleared or replaced. A refused payload bars generate until a set succeeds or
+/// again, until it is cleared or replaced. A set that fails, whatever the reason, bars generate until one succeeds or
 /// `eliza_inference_clear_token_trie` is called, so ignoring the result loses nothing.
 ///
 /// Ownership: the payload is copied. Null rule: the payload must not be NULL; a NULL or closed handle is -1. Threads:
@@ -42,8 +42,11 @@ pub unsafe extern "C" fn eliza_inference_set_token_trie(
 ) -> i32 {
     let set = |stream: &Stream| {
         // SAFETY: the header asks for `payload_len` readable bytes.
-        let json = unsafe { args::array(trie_payload_json.cast::<u8>(), payload_len, "trie_payload_json")? };
-        stream.session.set_trie(json, trie_mode(mode)?)?;
+        let json = unsafe { args::array(trie_payload_json.cast::<u8>(), payload_len, "trie_payload_json") };
+        match json.and_then(|json| Ok((json, trie_mode(mode)?))) {
+            Ok((json, mode)) => stream.session.set_trie(json, mode)?,
+            Err(error) => stream.session.refuse_trie(error)?,
+        }
         Ok(ELIZA_OK)
     };
     // SAFETY: no out_error.
