@@ -15,8 +15,8 @@ use super::handle::{self, FfiLlmHandle};
 use super::status::{self, ELIZA_ERR_CANCELLED, ELIZA_OK, ELIZA_STATUS_GENERATING};
 use super::stream::Stream;
 use super::{args, panic, strings};
-use crate::session::FinishReason;
 use crate::Result;
+use crate::session::FinishReason;
 
 /// What a call on a handle that is not open returns, and any failed seed call.
 pub(super) const FAILED: i32 = -1;

@@ -18,6 +18,8 @@ mod log;
 mod open;
 mod options;
 mod panic;
+#[cfg(windows)]
+mod pin;
 mod pull;
 mod status;
 mod stream;

@@ -148,6 +148,8 @@ unsafe fn open(options: &OpenOptions) -> Result<FfiLlmHandle> {
         kv_type: kv_type.map_or(Ok(KvType::default()), str::parse)?,
         slots: options.slots,
     };
+    #[cfg(windows)]
+    super::pin::stay_loaded()?;
     let (progress, user_data) = (options.progress, options.progress_user_data);
     let progress = progress.map(|progress| {
         // SAFETY: the host's callback and data are valid during the open, which blocks on this very thread.

@@ -253,7 +253,7 @@ mod tests {
         let is = settings(&options).unwrap();
         assert_eq!((is.params.seed, is.params.top_k, is.params.repeat_last_n), (Some(7), 3, -1));
         assert_eq!((is.params.min_p, is.params.repeat_penalty), (0.1, 1.25));
-        assert_eq!((is.params.presence_penalty, is.params.frequency), (0.5, 0.75));
+        assert_eq!((is.params.presence_penalty, is.params.frequency_penalty), (0.5, 0.75));
         assert_eq!((is.params.temperature, is.params.top_p), (0.5, 0.25), "not in the options, so as before");
         assert_eq!(is.params.logit_bias, [(5, 1.5), (9, f32::NEG_INFINITY)]);
         assert_eq!(is.stop, [b"END".to_vec(), b"\n\n".to_vec()]);
