@@ -405,7 +405,7 @@ typedef struct eliza_llm_sampling_options_t {
      */
     float repeat_penalty;
     /**
-     * How many of the last tokens the penalties see; 0: none, -1: all.
+     * How many of the last tokens the penalties see; 0 or below: none, which turns them off.
      */
     int32_t repeat_last_n;
     /**
@@ -703,7 +703,7 @@ int32_t eliza_inference_llm_stream_cancel(FfiLlmHandle handle);
  *
  * The payload is JSON, UTF-8, `payload_len` bytes without a terminator: `{"modelId": "...", "descriptors": [{"path":
  * "...", "leaves": [{"name": "...", "tokens": [1, 2]}]}]}`. The constraint persists, and each successful prefill arms it
- * again, until it is cleared or replaced. A refused payload bars generate until a set succeeds or
+ * again, until it is cleared or replaced. A set that fails, whatever the reason, bars generate until one succeeds or
  * `eliza_inference_clear_token_trie` is called, so ignoring the result loses nothing.
  *
  * Ownership: the payload is copied. Null rule: the payload must not be NULL; a NULL or closed handle is -1. Threads:
