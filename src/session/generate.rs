@@ -6,9 +6,10 @@
 
 use super::decoder::Decoder;
 use super::shared::{Job, Phase, Shared};
-use super::{Event, FinishReason, Sink, Usage, Vocab};
+use super::{Event, FinishReason, Sink, Usage};
 use crate::sampling::Legal;
 use crate::trie::{Accept, TrieState};
+use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -105,8 +106,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
         let logits = self.decoder.logits(&self.pending, &self.shared.cancel)?;
         self.pending.clear();
         let legal = self.job.trie.as_ref().and_then(Legal::of);
-        let banned = if self.job.ignore_eos && legal.is_none() { self.vocab.eog_tokens() } else { &[] };
-        let token = self.job.sampler.sample(logits, legal, banned, position)?;
+        let token = self.job.sampler.sample(logits, legal, &self.job.banned, position)?;
         let last = self.job.sampler.last();
         let mut state = self.shared.lock();
         let kept = state.sampled.entry(self.job.slot_id).or_insert_with(|| last.clone());

@@ -18,13 +18,14 @@ mod worker;
 pub use crate::sampling::{Chain, Params, Sampled};
 pub use crate::trie::Mode;
 pub use options::{ArenaText, Event, FinishReason, ModelInfo, OpenOptions, Pull, Settings, Sink, SpanEnd, Status};
-pub use standin::{EngineOptions, KvType, Vocab};
+pub use standin::{EngineOptions, KvType};
 pub use text::Arena;
 pub use usage::Usage;
 
 use crate::sampling::random::unchosen_seed;
 use crate::sampling::{Sampler, Step};
 use crate::trie::{TrieState, cache};
+use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 use decoder::Decoder;
 use shared::{Command, Job, Phase, Shared, State};
@@ -364,13 +365,14 @@ impl Session {
         let seed = settings.params.seed.unwrap_or_else(unchosen_seed);
         let mut sampler = Sampler::new(&chain, self.info.n_vocab, seed)?;
         sampler.keep_candidates(settings.candidates);
+        let eog = if settings.ignore_eos { self.vocab.eog_tokens() } else { &[] };
         let job = Job {
             max_new_tokens: u64::try_from(max_new_tokens).ok(),
             slot_id: prompt.slot_id,
             sampler,
             trie: state.trie.clone(),
             text: TextStream::new(&settings.stop, self.vocab.max_piece_bytes()),
-            ignore_eos: settings.ignore_eos,
+            banned: [self.vocab.suppressed(), eog].concat(),
             stop_at_span_end: settings.on_span_end == SpanEnd::Stop,
             sink,
         };

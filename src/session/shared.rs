@@ -44,7 +44,8 @@ pub(crate) struct Job {
     pub(crate) sampler: Sampler,
     pub(crate) trie: Option<TrieState>,
     pub(crate) text: TextStream,
-    pub(crate) ignore_eos: bool,
+    /// Tokens never to be taken where the trie does not ask for them.
+    pub(crate) banned: Vec<Token>,
     pub(crate) stop_at_span_end: bool,
     pub(crate) sink: Sink,
 }

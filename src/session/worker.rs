@@ -4,10 +4,11 @@
 //! engine is dropped here. A panic in a command is an error of that command. When it came from the engine, nothing the
 //! engine says can be trusted any more, and every later prompt is refused with that fault.
 
+use super::Usage;
 use super::decoder::Decoder;
 use super::generate::{Generation, guarded};
 use super::shared::{Command, Job, Phase, Prompt, Shared};
-use super::{Usage, Vocab};
+use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 use std::sync::Arc;
 use std::time::Instant;

@@ -6,6 +6,7 @@ mod pull;
 mod spans;
 
 use super::*;
+use crate::gguf;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::mpsc::{Receiver, channel};
@@ -15,7 +16,9 @@ const EOG: Token = 256;
 const HELLO: Token = 257;
 const WORLD: Token = 258;
 const LONG: Token = 259;
-const WORDS: [&str; 3] = ["Hello", " world", " a-word-of-many-letters"];
+/// A token its makers want never sampled.
+const NEVER: Token = 260;
+const WORDS: [&str; 4] = ["Hello", " world", " a-word-of-many-letters", "never"];
 const N_VOCAB: usize = 257 + WORDS.len();
 const CONTEXT: usize = 64;
 const PROMPT: [Token; 3] = [1, 2, 3];
@@ -126,9 +129,20 @@ fn drone() -> Fake {
 }
 
 fn vocab() -> Arc<Vocab> {
-    let bytes = (0..=255u8).map(|byte| vec![byte]).chain([vec![]]);
-    let words = WORDS.iter().map(|word| word.as_bytes().to_vec());
-    Arc::new(Vocab { pieces: bytes.chain(words).collect(), eog: vec![EOG] })
+    let bytes = (0..=255u8).map(|byte| format!("<0x{byte:02X}>"));
+    let tokens: Vec<String> =
+        bytes.chain(["</s>".into()]).chain(WORDS.map(|word| word.replace(' ', "\u{2581}"))).collect();
+    let (byte, control, normal) = (6i32, 3, 1);
+    let types = [vec![byte; 256], vec![control], vec![normal; WORDS.len()]].concat();
+    let mut file = gguf::Writer::new(3);
+    file.set("general.architecture", "llama").set("tokenizer.ggml.model", "llama");
+    file.set("tokenizer.ggml.scores", vec![0f32; tokens.len()]).set("tokenizer.ggml.token_type", types);
+    file.set("tokenizer.ggml.tokens", tokens);
+    for special in ["bos", "eos", "unknown"] {
+        file.set(format!("tokenizer.ggml.{special}_token_id"), EOG as u32);
+    }
+    file.set("tokenizer.ggml.suppress_tokens", vec![NEVER]);
+    Arc::new(Vocab::from_gguf(&gguf::File::from_bytes(file.to_bytes().unwrap()).unwrap()).unwrap())
 }
 
 fn open(fake: Fake) -> Session {

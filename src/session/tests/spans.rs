@@ -95,6 +95,15 @@ fn end_of_generation_is_masked_inside_a_span_and_ends_both_where_a_leaf_has_it()
 }
 
 #[test]
+fn suppressed_tokens_are_taken_only_where_the_trie_asks_for_them() {
+    let session = open(say([HELLO, NEVER]));
+    assert_eq!(generate(&session, 2).tokens, [HELLO, 0], "the next best, of equals the first");
+    let leaf = format!(r#"{{"name":"Hellonever","tokens":[{HELLO},{NEVER}]}}"#);
+    arm(&session, &[&leaf]);
+    assert_eq!(generate(&session, 2).tokens, [HELLO, NEVER]);
+}
+
+#[test]
 fn ignore_eos_bans_it_except_where_the_trie_asks_for_it() {
     let session = open(say([HELLO]));
     set(&session, |settings| settings.ignore_eos = true);
