@@ -227,6 +227,15 @@ impl Session {
         })
     }
 
+    /// Bars generate as a failed [`set_trie`](Session::set_trie) does, for a caller whose trie did not come as far as
+    /// that; always fails, with `error` unless busy.
+    pub fn refuse_trie(&self, error: Error) -> Result<()> {
+        self.change(|state| {
+            state.trie_failure = Some(error.clone());
+            Err(error)
+        })
+    }
+
     /// Removes the trie, if any, and the bar a failed set left.
     pub fn clear_trie(&self) -> Result<()> {
         self.change(|state| {
