@@ -14,6 +14,9 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+/// The largest batch of one pass; longer prompts run in chunks.
+pub const MAX_ROWS: usize = 512;
+
 /// What kind of device a backend drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceKind {
@@ -113,9 +116,6 @@ pub trait State: Send {
     /// Rows of the workspace as the host sees them: `len` floats from byte `offset`.
     fn rows(&mut self, offset: usize, len: usize) -> Result<&mut [f32]>;
 
-    /// Copy the contents of one cell to another, in every layer.
-    fn copy_cell(&mut self, from: u32, to: u32) -> Result<()>;
-
     /// For the owning backend.
     fn as_any(&mut self) -> &mut dyn Any;
 }
@@ -128,8 +128,8 @@ pub trait Program: Send + Sync {
     /// batch in an undefined state.
     fn run(&self, state: &mut dyn State, batch: &Batch<'_>, out_rows: usize, cancel: &AtomicBool) -> Result<()>;
 
-    /// Bytes of scratch memory that the program needs beside the workspace.
-    fn scratch_bytes(&self) -> usize;
+    /// For the owning backend.
+    fn as_any(&self) -> &dyn Any;
 }
 
 /// Cells that a range of positions may use, for callers that size a cache.
@@ -162,4 +162,3 @@ pub fn choose(gpu_layers: i32, device: Option<&str>) -> Result<Arc<dyn Backend>>
         .find(|b| matches(&b.device()))
         .ok_or_else(|| Error::Unsupported(format!("Device `{named}` (known: {})", names.join(", "))))
 }
-

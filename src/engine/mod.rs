@@ -151,6 +151,11 @@ impl Engine {
         self.threads
     }
 
+    /// Slots that share the context.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Counters since open.
     pub fn stats(&self) -> EngineStats {
         self.stats

@@ -41,7 +41,7 @@ impl Layer {
     pub fn bind(h: &Hparams, t: &mut WeightTable<'_>, il: usize, style: &LayerStyle) -> Result<Layer> {
         let (n_head, n_head_kv) = (h.n_head[il], h.n_head_kv[il]);
         let name = |part: &str| format!("blk.{il}.{part}");
-        let mut part = |t: &mut WeightTable<'_>, stem: &str, n_in: usize, n_out: usize| -> Result<_> {
+        let part = |t: &mut WeightTable<'_>, stem: &str, n_in: usize, n_out: usize| -> Result<_> {
             let weight = t.matrix(&name(&format!("{stem}.weight")), n_in, n_out)?;
             let bias = if style.biases { t.optional_vector(&name(&format!("{stem}.bias")), n_out)? } else { None };
             Ok((weight, bias))
@@ -52,7 +52,7 @@ impl Layer {
             part(t, "attn_v", h.n_embd, n_head_kv * h.head_dim_v)?,
         ];
         let attn_output = part(t, "attn_output", n_head * h.head_dim_v, h.n_embd)?;
-        let mut norm = |t: &mut WeightTable<'_>, wanted: bool, stem: &str, n: usize| -> Result<Option<WeightId>> {
+        let norm = |t: &mut WeightTable<'_>, wanted: bool, stem: &str, n: usize| -> Result<Option<WeightId>> {
             if wanted { t.vector(&name(&format!("{stem}.weight")), n).map(Some) } else { Ok(None) }
         };
         let attention = AttentionSpec {

@@ -229,7 +229,9 @@ fn read_rope(keys: &Keys<'_>, head_dim: usize, n_ctx_train: usize) -> Result<Rop
         },
         Some(other) => {
             let key = keys.name("rope.scaling.type");
-            return Err(Error::Unsupported(format!("Rope scaling `{other}` in key `{key}` (known: none, linear, yarn)")));
+            return Err(Error::Unsupported(format!(
+                "Rope scaling `{other}` in key `{key}` (known: none, linear, yarn)"
+            )));
         }
     };
     let freq_base = f64::from(keys.positive("rope.freq_base")?.unwrap_or(10_000.0));

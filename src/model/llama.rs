@@ -14,8 +14,7 @@ struct Llama {
 pub(super) fn bind(h: &Hparams, t: &mut WeightTable<'_>) -> Result<Box<dyn Architecture>> {
     let factors = t.optional_vector("rope_freqs.weight", h.rope.n_rot / 2)?;
     let scale = h.attention_scale.unwrap_or(1.0 / (h.head_dim_k as f32).sqrt());
-    let style =
-        |_| LayerStyle { head_norms: false, post_norms: false, biases: true, scale, window: 0, rope: 0 };
+    let style = |_| LayerStyle { head_norms: false, post_norms: false, biases: true, scale, window: 0, rope: 0 };
     let decoder = Decoder::bind(h, t, 1.0, Activation::Silu, style)?;
     Ok(Box::new(Llama { decoder, ropes: [h.rope(RopeKind::Norm, factors)] }))
 }

@@ -12,8 +12,7 @@ struct Qwen3 {
 
 pub(super) fn bind(h: &Hparams, t: &mut WeightTable<'_>) -> Result<Box<dyn Architecture>> {
     let scale = 1.0 / (h.head_dim_k as f32).sqrt();
-    let style =
-        |_| LayerStyle { head_norms: true, post_norms: false, biases: false, scale, window: 0, rope: 0 };
+    let style = |_| LayerStyle { head_norms: true, post_norms: false, biases: false, scale, window: 0, rope: 0 };
     let decoder = Decoder::bind(h, t, 1.0, Activation::Silu, style)?;
     Ok(Box::new(Qwen3 { decoder, ropes: [h.rope(RopeKind::Neox, None)] }))
 }

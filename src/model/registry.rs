@@ -43,8 +43,7 @@ pub fn load_shared(
 ) -> Result<Arc<Model>> {
     let meta = std::fs::metadata(path).map_err(|e| Error::io(path, &e))?;
     let canonical = path.canonicalize().map_err(|e| Error::io(path, &e))?;
-    let key =
-        Key { path: canonical, bytes: meta.len(), modified: meta.modified().ok(), placement: placement.clone() };
+    let key = Key { path: canonical, bytes: meta.len(), modified: meta.modified().ok(), placement: placement.clone() };
     let slot = {
         let mut models = MODELS.lock();
         // Entries whose model is gone, and which nobody is loading, leave.

@@ -4,6 +4,7 @@
 //! weights; where those decide (top-p), an oracle in double precision with the system's exponential must agree too,
 //! except within 1e-6 of the boundary.
 
+use super::passes::Passes;
 use super::pool::{Buffers, Candidate, Pool};
 use super::random;
 use super::weigh::weight;
@@ -111,7 +112,7 @@ fn expect_min_p(order: &[Candidate], t: f32, p: f32, min_keep: usize) -> usize {
 #[test]
 fn candidate_sets_are_those_of_the_sorted_row() {
     for n in SIZES {
-        let mut buffers = Buffers::new(n);
+        let mut buffers = Buffers::new(n, Passes::detect());
         for (name, row) in rows(n) {
             let order = sorted(&row);
             let mut scratch = row.clone();
@@ -165,7 +166,7 @@ fn truncations_in_every_order() {
         (|pool| min_p::apply(pool, 0.1, 0).unwrap(), |order| order.truncate(expect_min_p(order, 1.0, 0.1, 0))),
     ];
     let n = 10_000;
-    let mut buffers = Buffers::new(n);
+    let mut buffers = Buffers::new(n, Passes::detect());
     for (name, row) in rows(n) {
         for first in 0..truncations.len() {
             for second in 0..truncations.len() {
@@ -187,7 +188,7 @@ fn truncations_in_every_order() {
 #[test]
 fn draws_walk_the_ids() {
     for n in SIZES {
-        let mut buffers = Buffers::new(n);
+        let mut buffers = Buffers::new(n, Passes::detect());
         for (name, row) in rows(n) {
             let mut order = sorted(&row);
             order.sort_by_key(|one| one.token);
@@ -215,7 +216,7 @@ fn draws_walk_the_ids() {
 #[test]
 fn infinite_logits_share_and_nan_is_named() {
     let n = 1000;
-    let mut buffers = Buffers::new(n);
+    let mut buffers = Buffers::new(n, Passes::detect());
     let mut row: Vec<f32> = (0..n).map(|i| gaussian(1, i, 2.0)).collect();
     row[300] = f32::INFINITY;
     row[900] = f32::INFINITY;

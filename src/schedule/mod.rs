@@ -12,6 +12,8 @@ mod alloc;
 
 pub use alloc::{ALIGN, Layout};
 
+pub use crate::backend::MAX_ROWS;
+
 use crate::backend::{Backend, Batch, Program, State, Weights, Work};
 use crate::graph::{Graph, Rows, WeightSpec};
 use crate::{Error, Result};
@@ -19,9 +21,6 @@ use std::sync::atomic::AtomicBool;
 
 /// Row buckets: a batch runs in the plan of the smallest bucket that holds it.
 pub const ROW_BUCKETS: [usize; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
-
-/// The largest batch of one pass; longer prompts run in chunks.
-pub const MAX_ROWS: usize = 512;
 
 /// Bytes reserved for what outlives a run, shared by all plans of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

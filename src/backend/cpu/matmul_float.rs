@@ -4,7 +4,6 @@
 //! and odd inputs have a sum of their own (two chains for the multiplier to overlap, and half the rounding), added
 //! at the end; so a result depends on neither the tile's width nor the panels beside it.
 
-use std::array::from_fn;
 use std::marker::PhantomData;
 
 use super::lanes::{Kernel, LANES, Lanes};
@@ -71,18 +70,21 @@ impl<E: Element, const C: usize> Kernel for Tile<'_, E, C> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let (mut even, mut odd) = ([l.zero(); C], [l.zero(); C]);
-        let x: [*const f32; C] = from_fn(|c| self.x.row(self.column + c).cast());
-        let weights = |k: usize| self.panel.wrapping_add(k * LANES * E::BYTES);
+        let mut x = [self.x.row(self.column).cast::<f32>(); C];
+        for c in 1..C {
+            x[c] = self.x.row(self.column + c).cast();
+        }
         // SAFETY: whoever makes a tile vouches for a panel of `n_in` weights a row, for columns of as many `f32`, and
         // for the target's rows in these columns.
         unsafe {
             for k in (0..self.n_in & !1).step_by(2) {
+                let weights = self.panel.add(k * LANES * E::BYTES);
                 if C == 1 {
                     for line in (0..2 * LANES * E::BYTES).step_by(64) {
-                        l.prefetch(weights(k).wrapping_add(AHEAD + line));
+                        l.prefetch(weights.wrapping_add(AHEAD + line));
                     }
                 }
-                let (w, v) = (E::load(l, weights(k)), E::load(l, weights(k + 1)));
+                let (w, v) = (E::load(l, weights), E::load(l, weights.add(LANES * E::BYTES)));
                 for c in 0..C {
                     even[c] = l.fma(w, l.splat(*x[c].add(k)), even[c]);
                     odd[c] = l.fma(v, l.splat(*x[c].add(k + 1)), odd[c]);
@@ -90,12 +92,15 @@ impl<E: Element, const C: usize> Kernel for Tile<'_, E, C> {
             }
             if self.n_in % 2 == 1 {
                 let k = self.n_in - 1;
-                let w = E::load(l, weights(k));
+                let w = E::load(l, self.panel.add(k * LANES * E::BYTES));
                 for c in 0..C {
                     even[c] = l.fma(w, l.splat(*x[c].add(k)), even[c]);
                 }
             }
-            self.target.put(l, self.column, from_fn::<_, C, _>(|c| l.add(even[c], odd[c])))
+            for c in 0..C {
+                even[c] = l.add(even[c], odd[c]);
+            }
+            self.target.put(l, self.column, even)
         }
     }
 }

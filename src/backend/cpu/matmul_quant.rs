@@ -14,7 +14,6 @@
 //! The integers are exact in any order and the floats of a (row, column) go block by block, so a result does not
 //! depend on the tile's width, on the panels computed beside it or on the thread.
 
-use std::array::from_fn;
 use std::marker::PhantomData;
 use std::mem::size_of;
 
@@ -50,7 +49,10 @@ impl<F: Format, const C: usize> Kernel for Tile<'_, F, C> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let mut total = [l.zero(); C];
-        let x: [*const i8; C] = from_fn(|c| self.x.row(self.column + c).cast());
+        let mut x = [self.x.row(self.column).cast::<i8>(); C];
+        for c in 1..C {
+            x[c] = self.x.row(self.column + c).cast();
+        }
         for chunk in 0..self.n_in / F::CHUNK {
             let weights = self.panel.wrapping_add(chunk * F::BYTES);
             if C == 1 {
@@ -104,32 +106,40 @@ unsafe fn part<L: Lanes, F: Format, const J: usize, const C: usize>(
 ) {
     // SAFETY: the caller's promise: a row is `n_in` codes and a `Meta` for each block of 32.
     unsafe {
-        let codes: [*const i8; J] = from_fn(|j| x[from + j].add(32 * index));
-        let meta: [*const Meta; J] = from_fn(|j| x[from + j].add(n_in + index * size_of::<Meta>()).cast());
+        let mut codes = [x[from]; J];
+        let mut meta = [x[from].cast::<Meta>(); J];
+        let mut dot = [[l.splat_int(0); J]; 2];
+        for j in 0..J {
+            codes[j] = x[from + j].add(32 * index);
+            meta[j] = x[from + j].add(n_in + index * size_of::<Meta>()).cast();
+            if F::HALVES {
+                dot[0][j] = zero_point::<L, F>(l, (*meta[j]).first);
+                dot[1][j] = zero_point::<L, F>(l, (*meta[j]).last);
+            } else {
+                dot[0][j] = zero_point::<L, F>(l, (*meta[j]).all);
+            }
+        }
         if F::HALVES {
-            let zero = meta.map(|m| zero_point::<L, F>(l, (*m).first));
-            let first = l.dot::<1, J>(F::BITS, zero, &[block.codes[0]], codes);
-            let zero = meta.map(|m| zero_point::<L, F>(l, (*m).last));
-            let last = l.dot::<1, J>(F::BITS, zero, &[block.codes[1]], codes.map(|p| p.add(16)));
+            dot[0] = l.dot::<1, J>(F::BITS, dot[0], &[block.codes[0]], codes);
             for j in 0..J {
-                let mut t = l.mul(l.to_float(first[j]), block.scales[0]);
-                t = l.fma(l.to_float(last[j]), block.scales[1], t);
-                if F::MINIMUM {
-                    t = l.fma(l.to_float(l.splat_int((*meta[j]).first)), block.minimums[0], t);
-                    t = l.fma(l.to_float(l.splat_int((*meta[j]).last)), block.minimums[1], t);
-                }
-                total[from + j] = l.fma(t, l.splat((*meta[j]).scale), total[from + j]);
+                codes[j] = codes[j].add(16);
             }
+            dot[1] = l.dot::<1, J>(F::BITS, dot[1], &[block.codes[1]], codes);
         } else {
-            let zero = meta.map(|m| zero_point::<L, F>(l, (*m).all));
-            let dot = l.dot::<2, J>(F::BITS, zero, &block.codes, codes);
-            for j in 0..J {
-                let mut t = l.mul(l.to_float(dot[j]), block.scales[0]);
-                if F::MINIMUM {
-                    t = l.fma(l.to_float(l.splat_int((*meta[j]).all)), block.minimums[0], t);
-                }
-                total[from + j] = l.fma(t, l.splat((*meta[j]).scale), total[from + j]);
+            dot[0] = l.dot::<2, J>(F::BITS, dot[0], &block.codes, codes);
+        }
+        for j in 0..J {
+            let mut t = l.mul(l.to_float(dot[0][j]), block.scales[0]);
+            if F::HALVES {
+                t = l.fma(l.to_float(dot[1][j]), block.scales[1], t);
             }
+            if F::MINIMUM && F::HALVES {
+                t = l.fma(l.to_float(l.splat_int((*meta[j]).first)), block.minimums[0], t);
+                t = l.fma(l.to_float(l.splat_int((*meta[j]).last)), block.minimums[1], t);
+            } else if F::MINIMUM {
+                t = l.fma(l.to_float(l.splat_int((*meta[j]).all)), block.minimums[0], t);
+            }
+            total[from + j] = l.fma(t, l.splat((*meta[j]).scale), total[from + j]);
         }
     }
 }

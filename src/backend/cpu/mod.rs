@@ -6,17 +6,26 @@
 //! file.
 
 pub mod acts;
+pub mod attention;
+mod cores;
+pub mod glu;
 pub mod isa;
+pub mod kv;
 mod lanes;
 pub mod matmul;
 mod matmul_float;
 mod matmul_quant;
+pub mod norm;
 pub mod panels;
 mod panels_format;
 mod panels_pack;
+pub mod pool;
 mod program;
+pub mod rope;
+pub mod simd;
 mod state;
 mod steps;
+pub mod vecmath;
 mod weights;
 
 use super::{Backend, CacheSpec, DeviceInfo, DeviceKind, LoadProgress, Program, State, Weights, Work};
@@ -24,6 +33,11 @@ use crate::Result;
 use crate::gguf::File;
 use crate::graph::WeightSpec;
 use isa::Isa;
+
+pub use cores::default_thread_count;
+
+/// Cells of a KV block; caches are whole blocks.
+pub const CELL_BLOCK: usize = simd::LANES;
 use std::sync::Arc;
 
 /// The CPU with its best instruction set.
@@ -59,7 +73,7 @@ impl Backend for CpuBackend {
     }
 
     fn new_state(&self, cache: &CacheSpec, threads: usize) -> Result<Box<dyn State>> {
-        Ok(Box::new(state::CpuState::new(self.isa, cache, threads)?))
+        Ok(Box::new(state::CpuState::new(cache, threads)?))
     }
 
     fn compile(&self, work: &Work<'_>, weights: &Weights) -> Result<Box<dyn Program>> {

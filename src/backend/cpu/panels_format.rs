@@ -14,8 +14,6 @@
 //! A weight is `scale * (code - zero) - minimum`. The codes and scales are those of the file, none is rounded; only
 //! the 6-bit scales of the K types are widened to bytes (under 4 % of the panel) and MXFP4's exponent to bfloat16.
 
-use std::array::from_fn;
-
 use super::lanes::Lanes;
 use crate::quant::{IQ4_NL_VALUES, MXFP4_VALUES};
 
@@ -64,21 +62,50 @@ pub(super) const NIBBLE_PLANE: usize = 256;
 pub(super) const PAIR_PLANE: usize = 128;
 pub(super) const BIT_PLANE: usize = 64;
 
+// Loops, not closures: a closure that is not inlined would run outside the function compiled for the instructions.
+
 /// # Safety
 /// `p` points to a byte plane.
 #[inline(always)]
 unsafe fn byte_plane<L: Lanes>(l: L, p: *const u8) -> Codes<L> {
-    // SAFETY: the plane's 8 vectors.
-    from_fn(|half| from_fn(|v| unsafe { l.bytes(p.add(64 * (4 * half + v))) }))
+    let mut codes = [[l.no_bytes(); 4]; 2];
+    for half in 0..2 {
+        for v in 0..4 {
+            // SAFETY: the plane's 8 vectors.
+            codes[half][v] = unsafe { l.bytes(p.add(64 * (4 * half + v))) };
+        }
+    }
+    codes
 }
 
 /// # Safety
 /// `p` points to a nibble plane.
 #[inline(always)]
 unsafe fn nibble_plane<L: Lanes>(l: L, p: *const u8) -> Codes<L> {
-    // SAFETY: the plane's 4 vectors.
-    let both: [L::B; 4] = from_fn(|v| unsafe { l.bytes(p.add(64 * v)) });
-    [both.map(|x| l.and(x, 15)), both.map(|x| l.and(l.shift(x, -4), 15))]
+    let mut codes = [[l.no_bytes(); 4]; 2];
+    for v in 0..4 {
+        // SAFETY: the plane's 4 vectors.
+        let both = unsafe { l.bytes(p.add(64 * v)) };
+        codes[0][v] = l.and(both, 15);
+        codes[1][v] = l.and(l.shift(both, -4), 15);
+    }
+    codes
+}
+
+/// Codes looked up by the nibbles of a plane.
+///
+/// # Safety
+/// `p` points to a nibble plane.
+#[inline(always)]
+unsafe fn looked_up<L: Lanes>(l: L, p: *const u8, table: &[u8; 16]) -> Codes<L> {
+    // SAFETY: the caller's promise.
+    let mut codes = unsafe { nibble_plane(l, p) };
+    for half in 0..2 {
+        for v in 0..4 {
+            codes[half][v] = l.lookup(table, codes[half][v]);
+        }
+    }
+    codes
 }
 
 /// The 2-bit codes, moved up by `up` bits.
@@ -87,11 +114,15 @@ unsafe fn nibble_plane<L: Lanes>(l: L, p: *const u8) -> Codes<L> {
 /// `p` points to a pair plane.
 #[inline(always)]
 unsafe fn pair_plane<L: Lanes>(l: L, p: *const u8, up: i32) -> Codes<L> {
-    from_fn(|half| {
+    let mut codes = [[l.no_bytes(); 4]; 2];
+    for half in 0..2 {
         // SAFETY: the plane's 2 vectors.
         let all = unsafe { l.bytes(p.add(64 * half)) };
-        from_fn(|v| l.and(l.shift(all, up - 2 * v as i32), 3 << up))
-    })
+        for v in 0..4 {
+            codes[half][v] = l.and(l.shift(all, up - 2 * v as i32), 3 << up);
+        }
+    }
+    codes
 }
 
 /// The bits, moved up by `up`.
@@ -100,14 +131,26 @@ unsafe fn pair_plane<L: Lanes>(l: L, p: *const u8, up: i32) -> Codes<L> {
 /// `p` points to a bit plane.
 #[inline(always)]
 unsafe fn bit_plane<L: Lanes>(l: L, p: *const u8, up: i32) -> Codes<L> {
+    let mut codes = [[l.no_bytes(); 4]; 2];
     // SAFETY: the plane's vector.
     let all = unsafe { l.bytes(p) };
-    from_fn(|half| from_fn(|v| l.and(l.shift(all, up - (4 * half + v) as i32), 1 << up)))
+    for half in 0..2 {
+        for v in 0..4 {
+            codes[half][v] = l.and(l.shift(all, up - (4 * half + v) as i32), 1 << up);
+        }
+    }
+    codes
 }
 
+/// Both planes' bits of each code.
 #[inline(always)]
-fn join<L: Lanes>(l: L, a: Codes<L>, b: Codes<L>) -> Codes<L> {
-    from_fn(|half| from_fn(|v| l.or(a[half][v], b[half][v])))
+fn join<L: Lanes>(l: L, mut a: Codes<L>, b: Codes<L>) -> Codes<L> {
+    for half in 0..2 {
+        for v in 0..4 {
+            a[half][v] = l.or(a[half][v], b[half][v]);
+        }
+    }
+    a
 }
 
 /// Declares a type whose chunk is one block: `header` bytes of scales, then the planes.
@@ -176,12 +219,12 @@ legacy! {
 legacy! {
     /// `d * (code - 128)`, the code looked up by a nibble.
     Iq4Nl: bits 8, zero Some(7), minimum false, planes NIBBLE_PLANE,
-    |l, p| nibble_plane(l, p).map(|half| half.map(|x| l.lookup(&IQ4_NL_CODES, x))), f16s
+    |l, p| looked_up(l, p, &IQ4_NL_CODES), f16s
 }
 legacy! {
     /// `s * (code - 16)`, the code looked up by a nibble, `s` a power of two held as bfloat16.
     Mxfp4: bits 5, zero Some(4), minimum false, planes NIBBLE_PLANE,
-    |l, p| nibble_plane(l, p).map(|half| half.map(|x| l.lookup(&MXFP4_CODES, x))), bf16s
+    |l, p| looked_up(l, p, &MXFP4_CODES), bf16s
 }
 
 /// The values a nibble stands for, moved up to be unsigned.

@@ -7,13 +7,15 @@
 
 use super::isa::Isa;
 use super::panels::ActKind;
-use super::state::CpuState;
-use super::steps::{Run, Step};
+use super::rope::Rope;
+use super::state::{CpuState, Memory};
+use super::steps::{GATED_FLOATS, Run, Step};
 use super::weights::CpuWeights;
-use super::{acts, pool};
+use super::{acts, attention, pool};
 use crate::backend::{Batch, Program, State, Weights, Work};
-use crate::graph::{Graph, NodeId, Op, RopeSpec, Rows, WeightId};
+use crate::graph::{AttentionSpec, Graph, NodeId, Op, RopeKind, WeightId};
 use crate::{Error, Result};
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -34,10 +36,10 @@ struct Wanted {
 }
 
 pub(super) struct CpuProgram {
-    isa: Isa,
-    weights: Arc<CpuWeights>,
+    pub(super) isa: Isa,
+    pub(super) weights: Arc<CpuWeights>,
     pub(super) steps: Vec<Step>,
-    pub(super) ropes: Vec<RopeSpec>,
+    pub(super) ropes: Vec<(RopeKind, Rope)>,
     /// Bytes of one area of quantised rows.
     pub(super) act_bytes: usize,
     pub(super) max_rows: usize,
@@ -53,8 +55,36 @@ impl CpuProgram {
         }
         let rows = work.max_rows.max(work.max_out_rows);
         let (steps, act_bytes) = (lowering.steps, (lowering.act_row_bytes * rows).next_multiple_of(64));
-        let ropes = work.graph.ropes.clone();
+        let ropes = work.graph.ropes.iter().map(|spec| {
+            let factors = spec.factors.map_or(Ok(&[][..]), |id| weights.vector(id))?;
+            Ok((spec.kind, Rope::new(spec.n_rot, spec.freq_base, factors, spec.scaling)))
+        });
+        let ropes = ropes.collect::<Result<_>>()?;
         Ok(CpuProgram { isa, weights, steps, ropes, act_bytes, max_rows: work.max_rows })
+    }
+}
+
+impl CpuProgram {
+    /// Floats of the rotary tables in front of embedding `i`.
+    pub fn rope_offset(&self, i: usize) -> usize {
+        self.ropes[..i].iter().map(|(_, rope)| rope.n_rot() * self.max_rows).sum()
+    }
+
+    pub fn rope_bytes(&self) -> usize {
+        self.rope_offset(self.ropes.len()) * 4
+    }
+
+    pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Attend { spec, .. } => Some(&**spec),
+            _ => None,
+        })
+    }
+
+    /// Bytes of scratch memory that each thread needs, a multiple of the page size.
+    pub fn thread_bytes(&self, memory: &Memory) -> usize {
+        let attention = self.attentions().map(|s| attention::scratch_bytes(memory.layout(s.layer), s.n_head)).max();
+        (3 * GATED_FLOATS * 4).max(attention.unwrap_or(0)).next_multiple_of(4096)
     }
 }
 
@@ -64,7 +94,8 @@ impl Program for CpuProgram {
             .as_any()
             .downcast_mut::<CpuState>()
             .ok_or_else(|| Error::Internal("A state of another backend".into()))?;
-        let run = Run::new(self.isa, &self.weights, self, state, batch, out_rows, cancel)?;
+        let (memory, split) = state.begin(self, batch)?;
+        let run = Run::new(self, memory, split, batch, out_rows, cancel);
         let _active = pool::Pool::engine_started();
         pool::Pool::global().run(run.threads(), &|worker| {
             for step in &self.steps {
@@ -78,8 +109,8 @@ impl Program for CpuProgram {
         run.finish()
     }
 
-    fn scratch_bytes(&self) -> usize {
-        2 * self.act_bytes
+    fn as_any(&self) -> &dyn Any {
+        self
     }
 }
 
@@ -90,8 +121,8 @@ struct Lowering<'a> {
     act_row_bytes: usize,
 }
 
-impl Lowering<'_> {
-    fn graph(&self) -> &Graph {
+impl<'a> Lowering<'a> {
+    fn graph(&self) -> &'a Graph {
         self.work.graph
     }
 

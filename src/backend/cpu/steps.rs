@@ -4,18 +4,17 @@
 //! all threads meet at a barrier; nothing a step writes is read before it. Buffers are raw memory that all threads
 //! share: each piece of work writes rows or columns that no other piece touches.
 
-use super::attention::{self, AttentionArgs};
+use super::attention::{Attention, SplitShare};
 use super::isa::Isa;
-use super::kv::KvLayout;
 use super::matmul::{Columns, matmul};
-use super::panels::{PANEL, Panels};
-use super::pool::Worker;
+use super::panels::{ActKind, PANEL, Panels};
+use super::pool::{Counter, SharedMut, Worker};
 use super::program::{Acts, CpuProgram};
-use super::rope;
-use super::state::CpuState;
+use super::rope::rotate_heads;
+use super::state::Memory;
 use super::weights::CpuWeights;
-use super::{acts, glu, norm};
-use crate::backend::Batch;
+use super::{acts, glu, kv, norm};
+use crate::backend::{Batch, MAX_ROWS};
 use crate::graph::{Activation, AttentionSpec, Rows, WeightId};
 use crate::{Error, Result};
 use parking_lot::Mutex;
@@ -123,9 +122,11 @@ pub(super) enum Step {
 pub(super) struct Run<'a> {
     isa: Isa,
     weights: &'a CpuWeights,
+    program: &'a CpuProgram,
     batch: &'a Batch<'a>,
     out_rows: usize,
-    state: &'a CpuState,
+    state: &'a Memory,
+    split: SplitShare<'a>,
     cancel: &'a AtomicBool,
     /// Set by the leader in front of an attention step, read by all behind its barrier.
     pub stopped: AtomicBool,
@@ -134,17 +135,16 @@ pub(super) struct Run<'a> {
 
 impl<'a> Run<'a> {
     pub fn new(
-        isa: Isa,
-        weights: &'a CpuWeights,
-        program: &CpuProgram,
-        state: &'a mut CpuState,
+        program: &'a CpuProgram,
+        state: &'a Memory,
+        split: SplitShare<'a>,
         batch: &'a Batch<'a>,
         out_rows: usize,
         cancel: &'a AtomicBool,
-    ) -> Result<Run<'a>> {
-        state.begin(program, batch)?;
+    ) -> Run<'a> {
         let (stopped, failed) = (AtomicBool::new(false), Mutex::new(None));
-        Ok(Run { isa, weights, batch, out_rows, state, cancel, stopped, failed })
+        let (isa, weights) = (program.isa, &*program.weights);
+        Run { isa, weights, program, batch, out_rows, state, split, cancel, stopped, failed }
     }
 
     pub fn threads(&self) -> usize {
@@ -195,7 +195,7 @@ impl<'a> Run<'a> {
 
     /// Do this thread's part of a step.
     pub fn step(&self, worker: &Worker<'_>, step: &Step) {
-        let counter = self.state.counter();
+        let counter = &self.state.counters[0];
         match step {
             Step::Embed { table, scale, dst, width } => {
                 self.rope_tables(worker);
@@ -275,8 +275,7 @@ impl<'a> Run<'a> {
                 self.heads_step(worker, counter, spec, Place { offset: *qkv, width: *qkv_width });
             }
             Step::Attend { spec, qkv, qkv_width, dst, width } => {
-                let (qkv, out) =
-                    (Place { offset: *qkv, width: *qkv_width }, Place { offset: *dst, width: *width });
+                let (qkv, out) = (Place { offset: *qkv, width: *qkv_width }, Place { offset: *dst, width: *width });
                 self.attend_step(worker, counter, spec, qkv, out);
             }
             Step::SoftCap { cap, src, dst, width, rows } => {
@@ -312,9 +311,7 @@ impl<'a> Run<'a> {
     /// The input rows in the form that these panels multiply.
     fn columns(&self, w: &Panels, x: &Input) -> Columns {
         match w.act_kind() {
-            ActKind::F32 => {
-                Columns { data: self.state.workspace(x.src).cast(), row_bytes: x.width * 4, count: x.rows }
-            }
+            ActKind::F32 => Columns { data: self.state.workspace(x.src).cast(), row_bytes: x.width * 4, count: x.rows },
             ActKind::Q8 => {
                 Columns { data: self.state.acts(x.acts), row_bytes: acts::row_bytes(x.width), count: x.rows }
             }
@@ -395,20 +392,21 @@ impl<'a> Run<'a> {
             let panels = claimed.start * UNIT..(claimed.end * UNIT).min(gate.n_panels());
             let columns = panels.start * PANEL..(panels.end * PANEL).min(out.width);
             let stride = columns.len();
-            // SAFETY: the scratch holds twice GATED_FLOATS floats of this thread alone, and `rows * stride` is at
-            // most that; the kernel writes from column `panels.start * PANEL` of the shifted pointer on.
-            let (gated, upper) = unsafe {
-                let gated = self.state.thread_scratch(worker.index()).cast::<f32>();
-                let upper = gated.add(GATED_FLOATS);
+            // SAFETY: the scratch is this thread's alone and holds three times GATED_FLOATS floats, of which a product
+            // takes `rows * stride`; the kernel writes from column `columns.start` of the shifted pointer on.
+            let (lower, upper, gated) = unsafe {
+                let first = self.state.thread_scratch(worker.index()).0;
+                let [lower, upper, gated] = [0, 1, 2].map(|i| first.add(i * GATED_FLOATS));
                 let shifted = |p: *mut f32| p.wrapping_sub(columns.start);
-                matmul(self.isa, gate, panels.clone(), self.columns(gate, &x), shifted(gated), stride, false);
+                matmul(self.isa, gate, panels.clone(), self.columns(gate, &x), shifted(lower), stride, false);
                 matmul(self.isa, up, panels.clone(), self.columns(up, &x), shifted(upper), stride, false);
                 let n = x.rows * stride;
-                (std::slice::from_raw_parts_mut(gated, n), std::slice::from_raw_parts(upper, n))
+                let read = |p: *mut f32| std::slice::from_raw_parts(p, n);
+                (read(lower), read(upper), std::slice::from_raw_parts_mut(gated, n))
             };
             match act {
-                Activation::Silu => glu::swiglu_in_place(self.isa, gated, upper),
-                Activation::Gelu => glu::geglu_in_place(self.isa, gated, upper),
+                Activation::Silu => glu::swiglu(self.isa, lower, upper, gated),
+                Activation::Gelu => glu::geglu(self.isa, lower, upper, gated),
             }
             for (r, row) in gated.chunks_exact(stride).enumerate() {
                 // SAFETY: these columns, and the blocks of 32 that they are, belong to this claim alone.
@@ -428,5 +426,118 @@ impl<'a> Run<'a> {
     /// Pieces of this many units make `PIECES_PER_THREAD` pieces for each thread.
     fn grain(&self, units: usize) -> usize {
         (units / (self.threads() * PIECES_PER_THREAD)).max(1)
+    }
+
+    /// Cosines and sines of every row's position, for each rotary embedding.
+    fn rope_tables(&self, worker: &Worker<'_>) {
+        for rows in worker.chunks(&self.state.counters[1], self.batch.tokens.len(), 8) {
+            for r in rows {
+                for (i, (_, rope)) in self.program.ropes.iter().enumerate() {
+                    // SAFETY: each row's tables are written by the one thread that claimed the row.
+                    let (cos, sin) = unsafe { self.rope_row(i, r) };
+                    rope.fill(self.batch.positions[r], cos, sin);
+                }
+            }
+        }
+    }
+
+    /// Cosines and sines of one row.
+    ///
+    /// # Safety
+    /// Nobody writes them while others use them.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn rope_row(&self, rope: usize, r: usize) -> (&mut [f32], &mut [f32]) {
+        let n_rot = self.program.ropes[rope].1.n_rot();
+        // SAFETY: the tables hold `max_rows` rows of every rotary embedding, one embedding after the other.
+        let row = unsafe {
+            let first = self.state.rope().add(self.program.rope_offset(rope) + r * n_rot);
+            std::slice::from_raw_parts_mut(first, n_rot)
+        };
+        row.split_at_mut(n_rot / 2)
+    }
+
+    /// A unit of this step is one row and one key head with its query heads.
+    fn heads_step(&self, worker: &Worker<'_>, counter: &Counter, spec: &AttentionSpec, qkv: Place) {
+        let (n_kv, k_dim, v_dim) = (spec.n_head_kv, spec.head_dim_k, spec.head_dim_v);
+        let group = spec.n_head / n_kv * k_dim;
+        let layout = self.state.layout(spec.layer);
+        let (k_base, v_base) = self.state.cache(spec.layer);
+        // SAFETY: the buffers have the layout's sizes; no two units write the same head of the same cell.
+        let (k_cache, v_cache) = unsafe {
+            let k = std::slice::from_raw_parts_mut(k_base, layout.k_bytes());
+            let v = std::slice::from_raw_parts_mut(v_base, layout.v_bytes());
+            (SharedMut::new(k), SharedMut::new(v))
+        };
+        let norm = |id: Option<WeightId>| id.and_then(|id| self.weights.vector(id).ok());
+        let (q_norm, k_norm) = (norm(spec.q_norm), norm(spec.k_norm));
+        let kind = self.program.ropes[spec.rope].0;
+        let units = self.batch.tokens.len() * n_kv;
+        for claimed in worker.chunks(counter, units, self.grain(units)) {
+            for unit in claimed {
+                let (r, head) = (unit / n_kv, unit % n_kv);
+                let cell = self.batch.cells[r] as usize;
+                let k_first = spec.q_width() + head * k_dim;
+                let v_first = spec.q_width() + spec.k_width() + head * v_dim;
+                // SAFETY: the unit's columns and its part of the cell are its own; the tables are complete.
+                unsafe {
+                    let q = self.columns_mut(qkv.offset, qkv.width, r, head * group..(head + 1) * group);
+                    let k = self.columns_mut(qkv.offset, qkv.width, r, k_first..k_first + k_dim);
+                    let v = self.columns_mut(qkv.offset, qkv.width, r, v_first..v_first + v_dim);
+                    let (cos, sin) = self.rope_row(spec.rope, r);
+                    if let Some(weight) = q_norm {
+                        norm::rms_norm_heads(self.isa, q, weight, spec.norm_eps);
+                    }
+                    if let Some(weight) = k_norm {
+                        norm::rms_norm_heads(self.isa, k, weight, spec.norm_eps);
+                    }
+                    rotate_heads(self.isa, kind, cos, sin, q, k_dim);
+                    rotate_heads(self.isa, kind, cos, sin, k, k_dim);
+                    kv::store_k(self.isa, layout, k_cache, cell, head, k);
+                    kv::store_v(self.isa, layout, v_cache, cell, head, v);
+                }
+            }
+        }
+    }
+
+    fn attend_step(&self, worker: &Worker<'_>, counter: &Counter, spec: &AttentionSpec, qkv: Place, out: Place) {
+        let rows = self.batch.tokens.len();
+        let layout = self.state.layout(spec.layer);
+        let (k, v) = self.state.cache(spec.layer);
+        let (scratch, scratch_len) = self.state.thread_scratch(worker.index());
+        // SAFETY: keys, values and queries are complete since the last barrier and nobody writes them in this step;
+        // the scratch is this thread's; the output's rows are written by tasks that share no element.
+        let (k, v, q, scratch, out) = unsafe {
+            (
+                std::slice::from_raw_parts(k, layout.k_bytes()),
+                std::slice::from_raw_parts(v, layout.v_bytes()),
+                std::slice::from_raw_parts(self.state.workspace(qkv.offset), rows * qkv.width),
+                std::slice::from_raw_parts_mut(scratch, scratch_len),
+                std::slice::from_raw_parts_mut(self.state.workspace(out.offset), rows * out.width),
+            )
+        };
+        let attention = Attention {
+            layout,
+            n_heads: spec.n_head,
+            scale: spec.scale,
+            softcap: spec.softcap.unwrap_or(0.0),
+            window: spec.window,
+            k,
+            v,
+            q,
+            q_stride: qkv.width,
+            row_pos: self.batch.positions,
+            row_seq: self.batch.sequences,
+            cell_pos: self.batch.cell_positions,
+            cell_seq: self.batch.cell_sequences,
+            n_kv: self.batch.n_kv,
+        };
+        let tasks = attention.tasks(worker.count());
+        let out = SharedMut::new(out);
+        for claimed in worker.chunks(counter, tasks.count, 1) {
+            for task in claimed {
+                // SAFETY: the counter hands out every task once; the split space belongs to this step.
+                unsafe { attention.run(self.isa, &tasks, task, scratch, self.split, out) };
+            }
+        }
     }
 }

@@ -62,10 +62,7 @@ impl CpuWeights {
     /// One row of an embedding table.
     pub fn table_row(&self, id: WeightId, row: usize, out: &mut [f32]) -> Result<()> {
         match &self.items[id.0 as usize] {
-            CpuWeight::Panels(p) => {
-                p.dequantize_row(row, out);
-                Ok(())
-            }
+            CpuWeight::Panels(p) => p.dequantize_row(row, out),
             CpuWeight::Rows(rows) => rows.row(row, out),
             CpuWeight::Vector(_) => Err(Error::Internal(format!("Weight {} is no table", id.0))),
         }
@@ -90,8 +87,7 @@ pub(super) fn load(
     let mut packing: Vec<Packing<'_>> = Vec::new();
     let mut chunks = 0;
     for (item, spec) in specs.iter().enumerate() {
-        let info =
-            file.tensor(&spec.name).ok_or_else(|| Error::Internal(format!("Tensor `{}` is gone", spec.name)))?;
+        let info = file.tensor(&spec.name).ok_or_else(|| Error::Internal(format!("Tensor `{}` is gone", spec.name)))?;
         items.push(match spec.usage {
             WeightUse::Vector => {
                 let mut values = vec![0.0; spec.n_in];
@@ -107,7 +103,8 @@ pub(super) fn load(
             }
             WeightUse::MatMul | WeightUse::RowsAndMatMul => {
                 if !Panels::supports(spec.ty) {
-                    let problem = format!("Tensor `{}` has the type {}, for which there is no kernel", spec.name, spec.ty);
+                    let problem =
+                        format!("Tensor `{}` has the type {}, for which there is no kernel", spec.name, spec.ty);
                     return Err(Error::Unsupported(problem));
                 }
                 let panels = Panels::new(spec.ty, spec.n_in, spec.n_out)?;
@@ -120,6 +117,7 @@ pub(super) fn load(
     }
 
     let (next, done, cancelled) = (Counter::new(), AtomicUsize::new(0), AtomicBool::new(false));
+    let failed = parking_lot::Mutex::new(None);
     // Only the calling thread reports: the host's callback need not be thread-safe.
     let report = parking_lot::Mutex::new(&mut progress);
     Pool::global().run(threads, &|worker| {
@@ -134,7 +132,11 @@ pub(super) fn load(
             let panel_range = first..(first + PACK_GRAIN).min(panels.n_panels());
             // SAFETY: each chunk is claimed once, so no two threads pack the same panels, and nothing reads them
             // before the run ends.
-            unsafe { panels.pack_shared(file.data(p.info), panel_range) };
+            let packed = unsafe { panels.pack_shared(file.data(p.info), panel_range) };
+            if let Err(error) = packed {
+                failed.lock().get_or_insert(error);
+                cancelled.store(true, Ordering::Relaxed);
+            }
             if p.chunks_left.fetch_sub(1, Ordering::AcqRel) == 1 {
                 file.release(p.info);
             }
@@ -147,6 +149,9 @@ pub(super) fn load(
             }
         }
     })?;
+    if let Some(error) = failed.into_inner() {
+        return Err(error);
+    }
     if cancelled.load(Ordering::Relaxed) {
         return Err(Error::Cancelled);
     }

@@ -96,6 +96,10 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    fn no_bytes(self) -> Self::B {
+        have!([_mm256_setzero_si256(); 2])
+    }
+    #[inline(always)]
     fn and(self, x: Self::B, mask: u8) -> Self::B {
         let mask = have!(_mm256_set1_epi8(mask as i8));
         have!([_mm256_and_si256(x[0], mask), _mm256_and_si256(x[1], mask)])
@@ -174,7 +178,10 @@ impl Lanes for Avx2 {
             _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast())),
             _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(16).cast()))
         ]);
-        have!(wide.map(|half| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(half))))
+        have!([
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide[0])),
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide[1]))
+        ])
     }
     #[inline(always)]
     unsafe fn u8s(self, p: *const u8) -> Self::I {

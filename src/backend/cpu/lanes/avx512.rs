@@ -90,6 +90,10 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    fn no_bytes(self) -> __m512i {
+        have!(_mm512_setzero_si512())
+    }
+    #[inline(always)]
     fn and(self, x: __m512i, mask: u8) -> __m512i {
         have!(_mm512_and_si512(x, _mm512_set1_epi8(mask as i8)))
     }

@@ -66,6 +66,8 @@ pub(super) trait Lanes: Copy {
     /// Every integer as the nearest `f32`.
     fn to_float(self, x: Self::I) -> Self::F;
 
+    /// All bytes zero.
+    fn no_bytes(self) -> Self::B;
     /// `x & mask` in every byte.
     fn and(self, x: Self::B, mask: u8) -> Self::B;
     /// `a | b`.

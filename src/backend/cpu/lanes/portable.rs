@@ -84,6 +84,10 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
+    fn no_bytes(self) -> Self::B {
+        [0; 64]
+    }
+    #[inline(always)]
     fn and(self, x: Self::B, mask: u8) -> Self::B {
         x.map(|x| x & mask)
     }
