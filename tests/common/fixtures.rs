@@ -18,7 +18,7 @@ pub const CONTEXT: u32 = 4096;
 pub enum Kind {
     /// llama: neighbouring-pair rotation, own output matrix, SPM vocabulary.
     Llama,
-    /// llama with a bias on every matrix, per-frequency rotation factors and linear scaling.
+    /// llama with biases on the attention's matrices, per-frequency rotation factors and linear scaling.
     LlamaExtras,
     /// llama with YaRN scaling.
     LlamaYarn,
@@ -277,7 +277,7 @@ impl Build {
                 ("ffn_down", s.n_ff, s.n_embd, 2.0 * residual),
             ] {
                 self.matrix(&name(part), cols, rows, gain / (cols as f32).sqrt());
-                if self.kind == Kind::LlamaExtras {
+                if self.kind == Kind::LlamaExtras && part.starts_with("attn") {
                     let stream = Stream::new(1, &format!("{} bias", name(part)));
                     self.plain(&format!("{}.bias", name(part)), (0..rows).map(|i| 0.2 * stream.normal(i)).collect());
                 }
