@@ -123,6 +123,19 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_close(handle: FfiLlmHandle) 
     release(stream);
 }
 
+/// The host's word for its progress callback.
+#[derive(Clone, Copy)]
+struct HostData(*mut c_void);
+
+// SAFETY: the pointer is only handed back, on the thread that gave it.
+unsafe impl Send for HostData {}
+
+impl HostData {
+    fn get(self) -> *mut c_void {
+        self.0
+    }
+}
+
 /// # Safety
 /// The strings of `options` are null or NUL-terminated.
 unsafe fn open(options: &OpenOptions) -> Result<FfiLlmHandle> {
@@ -150,11 +163,11 @@ unsafe fn open(options: &OpenOptions) -> Result<FfiLlmHandle> {
     };
     #[cfg(windows)]
     super::pin::stay_loaded()?;
-    let (progress, user_data) = (options.progress, options.progress_user_data);
+    let (progress, user_data) = (options.progress, HostData(options.progress_user_data));
     let progress = progress.map(|progress| {
-        // SAFETY: the host's callback and data are valid during the open, which blocks on this very thread.
-        let go_on = move |done: f32| panic::host(|| unsafe { progress(done, user_data) }) == 0;
-        Box::new(go_on) as Box<dyn FnMut(f32) -> bool>
+        // SAFETY: the host's callback and data are valid during the open, which calls it on this very thread.
+        let go_on = move |done: f32| panic::host(|| unsafe { progress(done, user_data.get()) }) == 0;
+        Box::new(go_on) as Box<dyn FnMut(f32) -> bool + Send>
     });
     let session = Session::open(session::OpenOptions { path, engine, progress })?;
     handle::insert(Stream::new(session))

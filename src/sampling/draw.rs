@@ -3,7 +3,7 @@
 //! The weights are added up in ascending id order until the sum passes the drawn share of the total. No order but that of
 //! the ids enters, so a draw does not depend on how candidates were found or on what else was taken out.
 
-use super::passes::{BLOCK, block_masses};
+use super::passes::BLOCK;
 use super::pool::{Candidate, Pool};
 use super::weigh::ONE;
 use crate::{Error, Result, Token};
@@ -27,7 +27,7 @@ pub(super) fn apply(pool: &mut Pool<'_>, r: u32) -> Result<Drawn> {
         let weights = pool.buffers.list.iter().map(|&one| (one, pool.weight(one.logit)));
         passing(weights, share(total, r)).map(|(one, _)| Drawn { one, total })
     } else {
-        let total = block_masses(pool.row, best, scale, &mut pool.buffers.masses);
+        let total = pool.buffers.passes.block_masses(pool.row, best, scale, &mut pool.buffers.masses);
         let masses = pool.buffers.masses.iter().copied().enumerate();
         passing(masses, share(total, r)).and_then(|(block, rest)| {
             let start = block * BLOCK;

@@ -17,6 +17,8 @@ mod draw;
 mod greedy;
 mod logit_bias;
 mod min_p;
+#[cfg(test)]
+mod oracle_tests;
 mod params;
 mod passes;
 mod penalties;

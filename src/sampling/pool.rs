@@ -3,7 +3,7 @@
 //! They stand either in the row itself (what is no candidate holds -inf) or, once a truncation left few, in a short list
 //! in ascending id order. All buffers belong to the stream's sampler and are reserved once.
 
-use super::passes::{self, BINS, BLOCK};
+use super::passes::{BINS, BLOCK, Passes};
 use super::select::{key, key_logit, key_token};
 use super::weigh::weight;
 use crate::{Error, Result, Token};
@@ -28,6 +28,7 @@ impl Candidate {
 
 /// Everything a pool writes to.
 pub(super) struct Buffers {
+    pub(super) passes: Passes,
     pub(super) list: Vec<Candidate>,
     pub(super) keys: Vec<u64>,
     pub(super) bins: Box<[u64; BINS]>,
@@ -37,9 +38,10 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    pub(super) fn new(n_vocab: usize) -> Buffers {
+    pub(super) fn new(n_vocab: usize, passes: Passes) -> Buffers {
         let blocks = n_vocab.div_ceil(BLOCK);
         Buffers {
+            passes,
             list: Vec::with_capacity(LIST),
             keys: Vec::with_capacity(LIST.max(blocks)),
             bins: Box::new([0; BINS]),
@@ -70,28 +72,36 @@ impl<'a> Pool<'a> {
 
     /// Makes sure that the candidates hold no NaN and at least one of them is left; from here on the logits are finite:
     /// +inf becomes the greatest finite number, so several of them share the probability.
+    ///
+    /// # Errors
+    /// [`Error::NanLogits`] naming the first token whose logit is NaN, [`Error::InvalidArgument`] when none is left.
     pub(super) fn scan(&mut self) -> Result<()> {
-        if self.scanned {
+        if self.survey()? {
             return Ok(());
         }
-        if self.listed {
-            self.scan_list()?;
-        } else {
-            self.scan_row()?;
+        Err(Error::InvalidArgument(
+            "No token can be sampled: every candidate's logit is -inf (biases, bans and the model's own counted)"
+                .into(),
+        ))
+    }
+
+    /// Finds the best logit and says whether there is a candidate at all.
+    fn survey(&mut self) -> Result<bool> {
+        if !self.scanned {
+            if self.listed {
+                self.scan_list()?;
+            } else {
+                self.scan_row()?;
+            }
+            self.scanned = true;
         }
-        if self.best == f32::NEG_INFINITY {
-            return Err(Error::InvalidArgument(
-                "No token can be sampled: every candidate's logit is -inf (biases, bans and the model's own counted)"
-                    .into(),
-            ));
-        }
-        self.scanned = true;
-        Ok(())
+        Ok(self.best > f32::NEG_INFINITY)
     }
 
     fn scan_row(&mut self) -> Result<()> {
+        let passes = self.buffers.passes;
         let maxima = &mut self.buffers.maxima;
-        if passes::block_maxima(self.row, maxima) {
+        if passes.block_maxima(self.row, maxima) {
             let token = self.row.iter().position(|x| x.is_nan()).unwrap_or_default();
             return Err(Error::NanLogits { row: 0, token });
         }
@@ -255,9 +265,9 @@ impl<'a> Pool<'a> {
             }
         }
         self.scanned = false;
-        if self.scan().is_err_and(|error| !matches!(error, Error::NanLogits { .. })) {
+        if !self.survey()? {
             self.keep_one(Candidate { token: first, logit: 0.0 });
         }
-        self.scan()
+        Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! One stream's sampler: a checked chain, its history and all the memory it will need.
 
 use super::chain::{Chain, Step};
+use super::passes::Passes;
 use super::penalties::Penalties;
 use super::pool::{Buffers, LIST, Pool};
 use super::{draw, greedy, logit_bias, min_p, random, temperature, top_k, top_p};
@@ -98,7 +99,7 @@ impl Sampler {
             stages,
             n_vocab,
             seed,
-            buffers: Buffers::new(n_vocab),
+            buffers: Buffers::new(n_vocab, Passes::detect()),
             keep: 0,
             last: Sampled { token: -1, logprob: 0.0, prob: 0.0, candidates: Vec::new() },
         })

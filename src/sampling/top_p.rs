@@ -3,7 +3,7 @@
 //! In a row, the weights are added up in bins of 1/128 nat below the best logit; only the bin in which p is reached is
 //! sorted. Where that bin holds more than the list (long runs of equal logits), the cut is found by digits instead.
 
-use super::passes::{bin, mass_bins};
+use super::passes::{BLOCK, bin};
 use super::pool::{LIST, Pool};
 use super::select::{key, key_logit, radix_cut};
 use super::{top_k, weigh};
@@ -56,7 +56,7 @@ fn walk(pool: &mut Pool<'_>, mut need: u64) -> Option<u64> {
 
 fn cut_of_row(pool: &mut Pool<'_>, p: f32) -> Option<u64> {
     let (best, scale) = (pool.best(), pool.scale);
-    let total = mass_bins(pool.row, best, scale, &mut pool.buffers.bins);
+    let total = pool.buffers.passes.mass_bins(pool.row, best, scale, &mut pool.buffers.bins);
     let total_need = needed(p, total);
     let mut need = total_need;
     let mut crossing = 0;
@@ -71,11 +71,11 @@ fn cut_of_row(pool: &mut Pool<'_>, p: f32) -> Option<u64> {
     keys.clear();
     let mut fits = true;
     let bin_of = |x: f32| bin((x - best) * scale);
-    'blocks: for ((block, &max), number) in pool.row.chunks(super::passes::BLOCK).zip(&pool.buffers.maxima).zip(0..) {
+    'blocks: for ((block, &max), number) in pool.row.chunks(BLOCK).zip(&pool.buffers.maxima).zip(0..) {
         if bin_of(max) > crossing {
             continue;
         }
-        for (token, &x) in (number * super::passes::BLOCK..).zip(block) {
+        for (token, &x) in (number * BLOCK..).zip(block) {
             if bin_of(x) == crossing {
                 fits = keys.len() < LIST;
                 if !fits {

@@ -9,25 +9,25 @@ mod generate;
 mod options;
 mod queue;
 mod shared;
-mod standin;
 mod stop;
 mod text;
 mod usage;
 mod worker;
 
+pub use crate::engine::{EngineOptions, KvType};
 pub use crate::sampling::{Chain, Params, Sampled};
 pub use crate::trie::Mode;
 pub use options::{ArenaText, Event, FinishReason, ModelInfo, OpenOptions, Pull, Settings, Sink, SpanEnd, Status};
-pub use standin::{EngineOptions, KvType};
 pub use text::Arena;
 pub use usage::Usage;
 
+use crate::engine::{self, Engine};
 use crate::sampling::random::unchosen_seed;
 use crate::sampling::{Sampler, Step};
 use crate::trie::{TrieState, cache};
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
-use decoder::Decoder;
+use decoder::{Decoder, EngineSlot};
 use shared::{Command, Job, Phase, Shared, State};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -71,7 +71,27 @@ impl Session {
     ///
     /// Fails with the reader's, the model's or the engine's error, or [`Error::Cancelled`] when `progress` said so.
     pub fn open(options: OpenOptions) -> Result<Session> {
-        Err(Error::Unsupported(format!("{}: sessions are not built yet", options.path.display())))
+        let OpenOptions { path, engine: wanted, mut progress } = options;
+        let progress = progress.as_mut().map(|heard| &mut **heard as &mut (dyn FnMut(f32) -> bool + Send));
+        let model = engine::open_model(&path, &wanted, progress)?;
+        let engine = Engine::new(model.clone(), &wanted)?;
+        let mut settings = Settings::default();
+        for unused in settings.params.apply_metadata(model.file()) {
+            log::warn!("{}: {unused}", path.display());
+        }
+        let device = model.backend().device();
+        let info = ModelInfo {
+            path,
+            ids: model.ids(),
+            n_vocab: model.n_vocab(),
+            train_context: model.train_context() as u32,
+            context: engine.context() as u32,
+            threads: engine.threads() as u32,
+            slots: engine.slots() as u32,
+            device: device.name,
+            device_reason: device.reason,
+        };
+        Session::start(EngineSlot::new(engine)?, model.vocab().clone(), info, settings)
     }
 
     /// The model's vocabulary.

@@ -15,7 +15,7 @@ pub struct OpenOptions {
     /// Context size, threads, placement and key/value format.
     pub engine: EngineOptions,
     /// Called on the opening thread with the fraction loaded, 0 to 1; answering `false` cancels the load.
-    pub progress: Option<Box<dyn FnMut(f32) -> bool>>,
+    pub progress: Option<Box<dyn FnMut(f32) -> bool + Send>>,
 }
 
 /// What [`Session::configure`](super::Session::configure) sets; it holds until set again.
@@ -125,7 +125,7 @@ pub struct Pull {
     pub done: bool,
 }
 
-/// What a session knows about its model, for display.
+/// What was opened, and with which sizes.
 #[derive(Debug, Clone, Default, serde::Serialize)]
 pub struct ModelInfo {
     /// The file it was opened from.
@@ -136,10 +136,14 @@ pub struct ModelInfo {
     pub n_vocab: usize,
     /// Context length the model was trained with, in tokens.
     pub train_context: u32,
-    /// Context of this session, in tokens, shared by its slots.
+    /// Context of the session, in tokens; its slots share it.
     pub context: u32,
     /// Threads that compute.
     pub threads: u32,
     /// Slots.
     pub slots: u32,
+    /// The device it runs on.
+    pub device: String,
+    /// Why that device was taken.
+    pub device_reason: String,
 }

@@ -1,7 +1,8 @@
 //! The table of pre-tokenizers: what each value of `tokenizer.ggml.pre` stands for.
 //!
 //! Patterns are written over collapsed text (see [`super::unicode`]); cased letter categories all mean "letter" there,
-//! and `[^a-z]`, `[^A-Z]` behind a look-ahead for letters tell ASCII case apart and nothing else.
+//! and `[^a-z]`, `[^A-Z]` behind a look-ahead for letters tell ASCII case apart and nothing else. Characters beyond ASCII
+//! are written as escapes: several are canonically equivalent to others, which tools may silently put in their place.
 
 use super::split::Stage;
 use Stage::{DigitGroups, Gpt2, Kimi, Lines, Pattern, Thousands, WidePattern, Words};
@@ -11,8 +12,6 @@ use Stage::{DigitGroups, Gpt2, Kimi, Lines, Pattern, Thousands, WidePattern, Wor
 pub(super) enum Writing {
     /// Each byte as the character that GPT-2 gave it.
     Bytes,
-    /// As it is, spaces included.
-    Plain,
     /// As it is, each space as U+2581.
     Escaped,
 }
@@ -55,12 +54,31 @@ const QWEN2: Stage = Words { digits: 1, marks: false };
 const DIGIT: Stage = Pattern(r"\p{N}");
 const THREE_DIGITS: Stage = Pattern(r"\p{N}{1,3}");
 const ASCII_TRIPLE: Stage = Pattern("[0-9][0-9][0-9]");
-const KANJI_KANA: Stage = WidePattern("[一-龥぀-ゟ゠-ヿ]+");
+const KANJI_KANA: Stage = WidePattern("[\u{4e00}-\u{9fa5}\u{3040}-\u{309f}\u{30a0}-\u{30ff}]+");
 const DEEPSEEK3_WORDS: Stage = Pattern(concat!(
     r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"##,
     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 ));
-const SENTENCE_WORDS: Stage = WidePattern(r" ?[^(\s|.,!?…。，、।۔،)]+");
+const SENTENCE_WORDS: Stage = WidePattern(" ?[^(\\s|.,!?\u{2026}\u{3002}\u{ff0c}\u{3001}\u{964}\u{6d4}\u{60c})]+");
+
+const IDEOGRAPHS_HANGUL: Stage = WidePattern("[\u{4e00}-\u{9fa5}\u{800}-\u{4e00}\u{ac00}-\u{d7ff}]+");
+/// The letters that have case, as one vocabulary's makers listed them.
+const CASED_LETTERS: Stage = WidePattern(concat!(
+    "\\s?[A-Za-z\u{b5}\u{c0}-\u{d6}\u{d8}-\u{f6}\u{f8}-\u{1ba}\u{1bc}-\u{1bf}\u{1c4}-\u{293}",
+    "\u{295}-\u{2af}\u{370}-\u{373}\u{376}\u{377}\u{37b}-\u{37d}\u{37f}\u{386}\u{388}-\u{38a}\u{38c}",
+    "\u{38e}-\u{3a1}\u{3a3}-\u{3f5}\u{3f7}-\u{481}\u{48a}-\u{52f}\u{531}-\u{556}\u{10a0}-\u{10c5}",
+    "\u{13a0}-\u{13f5}\u{13f8}-\u{13fd}\u{1c90}-\u{1cba}\u{1cbd}-\u{1cbf}\u{1d00}-\u{1d2b}",
+    "\u{1d6b}-\u{1d77}\u{1d79}-\u{1d9a}\u{1e00}-\u{1f15}\u{1f18}-\u{1f1d}\u{1f20}-\u{1f45}",
+    "\u{1f48}-\u{1f4d}\u{1f50}-\u{1f57}\u{1f59}\u{1f5b}\u{1f5d}\u{1f5f}-\u{1f7d}\u{1f80}-\u{1fb4}",
+    "\u{1fb6}-\u{1fbc}\u{1fbe}\u{1fc2}-\u{1fc4}\u{1fc6}-\u{1fcc}\u{1fd0}-\u{1fd3}\u{1fd6}-\u{1fdb}",
+    "\u{1fe0}-\u{1fec}\u{1ff2}-\u{1ff4}\u{1ff6}-\u{1ffc}\u{2102}\u{2107}\u{210a}-\u{2113}\u{2115}",
+    "\u{2119}-\u{211d}\u{2124}\u{2126}\u{2128}\u{212a}-\u{212d}\u{212f}-\u{2134}\u{2139}\u{213c}-\u{213f}",
+    "\u{2145}-\u{2149}\u{214e}\u{2183}\u{2184}\u{2c00}-\u{2c7b}\u{2c7e}-\u{2ce4}\u{2ceb}-\u{2cee}\u{2cf2}",
+    "\u{2cf3}\u{a640}-\u{a66d}\u{a680}-\u{a69b}\u{a722}-\u{a76f}\u{a771}-\u{a787}\u{a78b}-\u{a78e}",
+    "\u{ab70}-\u{abbf}\u{fb00}-\u{fb06}\u{fb13}-\u{fb17}\u{ff21}-\u{ff3a}\u{ff41}-\u{ff5a}",
+    "\u{10400}-\u{1044f}\u{104b0}-\u{104d3}\u{104d8}-\u{104fb}\u{10c80}-\u{10cb2}\u{10cc0}-\u{10cf2}",
+    "\u{118a0}-\u{118df}\u{1e900}-\u{1e943}]+",
+));
 
 /// Contractions in any case.
 macro_rules! contractions {
@@ -146,8 +164,8 @@ static TABLE: &[Pre] = &[
         ..BASE
     },
     Pre { names: &["dbrx", "smaug-bpe"], stages: &[LLAMA3], ..BASE },
-    Pre { names: &["chatglm-bpe"], stages: &[LLAMA3], no_default_bos: true, ..BASE },
-    Pre { names: &["glm4", "glm5"], stages: &[LLAMA3], no_default_bos: true, ignore_merges: true, ..BASE },
+    Pre { names: &["chatglm-bpe", "glm4"], stages: &[LLAMA3], no_default_bos: true, ..BASE },
+    Pre { names: &["glm5"], stages: &[LLAMA3], no_default_bos: true, ignore_merges: true, ..BASE },
     Pre {
         names: &["jais-2"],
         stages: &[Pattern(concat!(
@@ -255,7 +273,11 @@ static TABLE: &[Pre] = &[
         names: &["afmoe"],
         stages: &[
             DigitGroups,
-            WidePattern("[一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ]+"),
+            WidePattern(concat!(
+                "[\u{4e00}-\u{9fff}\u{3400}-\u{4dbf}\u{8c48}-\u{faff}\u{3040}-\u{309f}\u{30a0}-\u{30ff}",
+                "\u{ff65}-\u{ff9f}\u{2f00}-\u{2fdf}\u{e40}-\u{e7f}\u{e80}-\u{eff}\u{1780}-\u{17ff}",
+                "\u{1000}-\u{109f}\u{aa60}-\u{aa7f}\u{a9e0}-\u{a9ff}\u{ac00}-\u{d7af}\u{1100}-\u{11ff}]+",
+            )),
             DEEPSEEK3_WORDS,
         ],
         ..EXACT
@@ -264,27 +286,17 @@ static TABLE: &[Pre] = &[
         names: &["deepseek-llm"],
         stages: &[
             Pattern(r"[\r\n]"),
-            WidePattern(concat!(
-                r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅ",
-                "ὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⲳⲳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿ",
-                "ﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+"
-            )),
-            WidePattern(r"\s?[!-/:-~！-／：-～‘-‟　-。]+"),
+            CASED_LETTERS,
+            WidePattern("\\s?[!-/:-~\u{ff01}-\u{ff0f}\u{ff1a}-\u{ff5e}\u{2018}-\u{201f}\u{3000}-\u{3002}]+"),
             Pattern(r"\s+$"),
-            WidePattern("[一-龥ࠀ-一가-퟿]+"),
+            IDEOGRAPHS_HANGUL,
             Pattern(r"\p{N}+"),
         ],
         ..EXACT
     },
     Pre {
         names: &["deepseek-coder"],
-        stages: &[
-            Pattern(r"[\r\n]"),
-            Pattern(r"\s?\p{L}+"),
-            Pattern(r"\s?\p{P}+"),
-            WidePattern("[一-龥ࠀ-一가-퟿]+"),
-            DIGIT,
-        ],
+        stages: &[Pattern(r"[\r\n]"), Pattern(r"\s?\p{L}+"), Pattern(r"\s?\p{P}+"), IDEOGRAPHS_HANGUL, DIGIT],
         ..EXACT
     },
     Pre { names: &["falcon"], stages: &[Pattern(r"[\p{P}\$\+<=>\^~\|`]+"), Gpt2, ASCII_TRIPLE], ..BASE },
@@ -293,7 +305,14 @@ static TABLE: &[Pre] = &[
     Pre { names: &["viking"], stages: &[SENTENCE_WORDS, DIGIT], ..EXACT },
     Pre {
         names: &["youtu"],
-        stages: &[WidePattern("[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+"), UNCASED_ONE],
+        stages: &[
+            WidePattern(concat!(
+                "[\u{ac00}-\u{d7a3}\u{3131}-\u{318e}]+|[\u{ff01}\u{2026}\u{201c}\u{201d}\u{2018}\u{2019}",
+                "\u{2014}\u{ff1a}\u{ff1b}\u{ff0c}\u{3001}-\u{303f}\u{fe30}-\u{fe4f}]+|[\u{3105}-\u{312f}]+|",
+                "[\u{4e00}-\u{9fa5}\u{3040}-\u{309f}\u{30a0}-\u{30ff}]+",
+            )),
+            UNCASED_ONE,
+        ],
         ignore_merges: true,
         ..EXACT
     },
@@ -321,7 +340,6 @@ static TABLE: &[Pre] = &[
     },
     Pre { names: &["superbpe"], stages: &[Pattern(r"\p{N}+"), Thousands], ..EXACT },
     Pre { names: &["kimi-k2"], stages: &[Kimi], merges_optional: true, ..EXACT },
-    Pre { names: &["whitespace"], stages: &[Pattern(r"\S+")], writing: Writing::Plain, ..BASE },
     Pre {
         names: &["gemma4", "granite-embed-multi-311m"],
         stages: &[Lines],
@@ -333,7 +351,7 @@ static TABLE: &[Pre] = &[
 ];
 
 /// Pre-tokenizers that are known by name and not done yet.
-const NOT_DONE: &[&str] = &["mmbert"];
+const NOT_DONE: &[&str] = &["mmbert", "whitespace"];
 
 /// What is known of a name.
 pub(super) enum Known {
