@@ -1,6 +1,8 @@
 //! Decoding against blocks that the Python package `gguf` decoded (committed in `gguf_blocks.txt`, and fresh random
 //! ones where the package is installed), and encoding against bounds that follow from each format.
 
+#![allow(clippy::unwrap_used)]
+
 use elizainference::quant::{TensorType, can_dequantize, dequantize, quantize};
 use std::io::Write;
 use std::process::{Command, Stdio};

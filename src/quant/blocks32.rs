@@ -56,30 +56,33 @@ pub(super) fn encode_q8_0(x: &[f32; 32]) -> [u8; 34] {
     let d = stored_scale(largest / 127.0);
     let mut block = [0; 34];
     block[..2].copy_from_slice(&d.to_le_bytes());
+    let inverse = inverse(d.to_f32());
     for (q, v) in block[2..].iter_mut().zip(x) {
-        *q = code(*v, d.to_f32(), -127, 127) as u8;
+        *q = code(v * inverse, -127.0, 127.0) as i8 as u8;
     }
     block
 }
 
 pub(super) fn encode_q4_0(x: &[f32; 32]) -> [u8; 18] {
-    let d = stored_scale(signed_scale(x, 8, |_| 1.0));
+    let d = stored_scale(signed_scale(x, 8.0, |_| 1.0));
     let mut block = [0; 18];
     block[..2].copy_from_slice(&d.to_le_bytes());
+    let inverse = inverse(d.to_f32());
+    let q = |v: f32| (code(v * inverse, -8.0, 7.0) + 8.0) as u8;
     for j in 0..16 {
-        let q = |v: f32| (code(v, d.to_f32(), -8, 7) + 8) as u8;
         block[2 + j] = q(x[j]) | q(x[j + 16]) << 4;
     }
     block
 }
 
 pub(super) fn encode_q5_0(x: &[f32; 32]) -> [u8; 22] {
-    let d = stored_scale(signed_scale(x, 16, |_| 1.0));
+    let d = stored_scale(signed_scale(x, 16.0, |_| 1.0));
     let mut block = [0; 22];
     block[..2].copy_from_slice(&d.to_le_bytes());
+    let inverse = inverse(d.to_f32());
     let mut high = 0u32;
     for j in 0..32 {
-        let q = (code(x[j], d.to_f32(), -16, 15) + 16) as u8;
+        let q = (code(x[j] * inverse, -16.0, 15.0) + 16.0) as u8;
         high |= u32::from(q >> 4) << j;
         block[6 + j % 16] |= (q & 15) << (4 * (j / 16));
     }
@@ -87,10 +90,29 @@ pub(super) fn encode_q5_0(x: &[f32; 32]) -> [u8; 22] {
     block
 }
 
-/// The integer in `lowest..=highest` whose multiple of `scale` is nearest to `x`; 0 when the scale is 0.
-#[inline]
-pub(super) fn code(x: f32, scale: f32, lowest: i32, highest: i32) -> i32 {
-    if scale == 0.0 { 0 } else { ((x / scale).round() as i32).clamp(lowest, highest) }
+/// What weights are multiplied by to get codes in units of `scale`; 0 for a scale of 0.
+pub(super) fn inverse(scale: f32) -> f32 {
+    if scale == 0.0 { 0.0 } else { 1.0 / scale }
+}
+
+/// The whole number in `lowest..=highest` that is nearest to `x`. The bounds must be below 2^22 in magnitude: adding
+/// 1.5 · 2^23 then leaves no bits behind the point, which is what rounds, and compiles to plain vector code.
+#[inline(always)]
+pub(super) fn code(x: f32, lowest: f32, highest: f32) -> f32 {
+    const SHIFT: f32 = 12_582_912.0;
+    x.clamp(lowest, highest) + SHIFT - SHIFT
+}
+
+/// Σ f(i) over 0..N, in eight partial sums so that it compiles to vector code. N must be a multiple of 8.
+#[inline(always)]
+pub(super) fn sum<const N: usize>(f: impl Fn(usize) -> f32) -> f32 {
+    let mut parts = [0f32; 8];
+    for i in (0..N).step_by(8) {
+        for (lane, part) in parts.iter_mut().enumerate() {
+            *part += f(i + lane);
+        }
+    }
+    parts.iter().sum()
 }
 
 /// The scale with which signed codes `-half..half` represent `x` best in the sense of weighted least squares.
@@ -98,33 +120,26 @@ pub(super) fn code(x: f32, scale: f32, lowest: i32, highest: i32) -> i32 {
 /// The weight of largest magnitude is tried at a range of code values around `-half` (the side with one more level);
 /// for the codes that follow, the best scale has a closed form, and the candidate that explains most of the energy
 /// wins. One more round from the winner's own codes settles it.
-pub(super) fn signed_scale(x: &[f32], half: i32, weight: impl Fn(f32) -> f32) -> f32 {
+pub(super) fn signed_scale<const N: usize>(x: &[f32; N], half: f32, weight: impl Fn(f32) -> f32) -> f32 {
     let extreme = x.iter().fold(0f32, |m, v| if v.abs() > m.abs() { *v } else { m });
     // Below half the smallest step that a block can store, nothing but zero is nearer.
     if extreme.abs() < f32::powi(2.0, -25) {
         return 0.0;
     }
+    let weight: [f32; N] = x.map(weight);
     let fit = |inverse: f32| {
-        let (mut xq, mut qq) = (0f32, 0f32);
-        for v in x {
-            let q = (v * inverse).round().clamp(-half as f32, (half - 1) as f32);
-            xq += weight(*v) * v * q;
-            qq += weight(*v) * q * q;
-        }
+        let q: [f32; N] = x.map(|v| code(v * inverse, -half, half - 1.0));
+        let xq = sum::<N>(|i| weight[i] * x[i] * q[i]);
+        let qq = sum::<N>(|i| weight[i] * q[i] * q[i]);
         if qq > 0.0 { (xq / qq, xq / qq * xq) } else { (0.0, 0.0) }
     };
     let mut best = (0.0, 0.0);
     for step in -9..=9 {
-        let found = fit(-(half as f32 + 0.1 * step as f32) / extreme);
+        let found = fit(-(half + 0.1 * step as f32) / extreme);
         if found.1 > best.1 {
             best = found;
         }
     }
-    if best.0 != 0.0 {
-        let again = fit(1.0 / best.0);
-        if again.1 > best.1 {
-            best = again;
-        }
-    }
-    best.0
+    let again = fit(inverse(best.0));
+    if again.1 > best.1 { again.0 } else { best.0 }
 }

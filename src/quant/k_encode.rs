@@ -5,7 +5,7 @@
 //! sub-block looks for its best small integers next to the rounded ones, with the codes chosen anew for each.
 //! Weights of large magnitude count more (they carry more of an activation), as is usual for these formats.
 
-use super::blocks32::{code, signed_scale};
+use super::blocks32::{code, inverse, signed_scale, sum};
 use super::k_decode::six_bit_place;
 use super::stored_scale;
 
@@ -25,11 +25,12 @@ pub(super) fn q4_k(x: &[f32; 256]) -> [u8; 144] {
     block[2..4].copy_from_slice(&dmin.to_le_bytes());
     let (d, dmin) = (d.to_f32(), dmin.to_f32());
     for (j, (fit, group)) in fits.iter().zip(groups).enumerate() {
-        let (scale, min) = best_pair(group, d, dmin, code(fit.scale, d, 0, 63), code(fit.min, dmin, 0, 63));
+        let near = (code(fit.scale * inverse(d), 0.0, 63.0), code(fit.min * inverse(dmin), 0.0, 63.0));
+        let (scale, min) = best_pair(group, d, dmin, near);
         put_scale_and_min(&mut block[4..16], j, scale as u8, min as u8);
-        let (scale, min) = (d * scale as f32, dmin * min as f32);
+        let (inverse, min) = (inverse(d * scale), dmin * min);
         for (l, v) in group.iter().enumerate() {
-            block[16 + j / 2 * 32 + l] |= (code(v + min, scale, 0, 15) as u8) << (j % 2 * 4);
+            block[16 + j / 2 * 32 + l] |= (code((v + min) * inverse, 0.0, 15.0) as u8) << (j % 2 * 4);
         }
     }
     block
@@ -39,7 +40,7 @@ pub(super) fn q6_k(x: &[f32; 256]) -> [u8; 210] {
     let (groups, _) = x.as_chunks::<16>();
     let mut scales = [0f32; GROUPS_6];
     for (scale, group) in scales.iter_mut().zip(groups) {
-        *scale = signed_scale(group, 32, |v| v * v);
+        *scale = signed_scale(group, 32.0, |v| v * v);
     }
     let extreme = scales.iter().fold(0f32, |m, v| if v.abs() > m.abs() { *v } else { m });
     let d = stored_scale(extreme / -128.0);
@@ -47,13 +48,18 @@ pub(super) fn q6_k(x: &[f32; 256]) -> [u8; 210] {
     block[208..].copy_from_slice(&d.to_le_bytes());
     let d = d.to_f32();
     for (g, (scale, group)) in scales.iter().zip(groups).enumerate() {
-        let near = code(*scale, d, -128, 127);
-        let error = |s: i32| squared_error(group, |v| d * s as f32 * code(v, d * s as f32, -32, 31) as f32);
-        let scale = best_of([near, near - 1, near + 1].into_iter().filter(|s| (-128..128).contains(s)), error, near);
+        let near = code(scale * inverse(d), -128.0, 127.0);
+        let error = |s: f32| {
+            let (scale, inverse) = (d * s, inverse(d * s));
+            let off = |v: f32| scale * code(v * inverse, -32.0, 31.0) - v;
+            sum::<16>(|i| (group[i] * off(group[i])).powi(2))
+        };
+        let scale = best_of([near, (near - 1.0).max(-128.0), (near + 1.0).min(127.0)], error);
         block[192 + g] = scale as i8 as u8;
         let (low, low_shift, high, high_shift) = six_bit_place(g);
+        let inverse = inverse(d * scale);
         for (l, v) in group.iter().enumerate() {
-            let q = (code(*v, d * scale as f32, -32, 31) + 32) as u8;
+            let q = (code(v * inverse, -32.0, 31.0) + 32.0) as u8;
             block[low + l] |= (q & 15) << low_shift;
             block[high + l] |= (q >> 4) << high_shift;
         }
@@ -81,9 +87,9 @@ impl Affine {
         let mut best = (flat, f32::INFINITY);
         for step in 0..=20 {
             let inverse = (14.0 + 0.1 * step as f32) / (highest - lowest);
-            let codes = x.map(|v| (inverse * (v - lowest)).round().clamp(0.0, 15.0));
+            let codes = x.map(|v| code(inverse * (v - lowest), 0.0, 15.0));
             let fit = Self::solve(x, &weight, &codes);
-            let error = (0..32).map(|i| weight[i] * (fit.scale * codes[i] - fit.min - x[i]).powi(2)).sum();
+            let error = sum::<32>(|i| weight[i] * (fit.scale * codes[i] - fit.min - x[i]).powi(2));
             if error < best.1 {
                 best = (fit, error);
             }
@@ -93,14 +99,11 @@ impl Affine {
 
     /// Weighted least squares for given codes, with the minimum kept at or above 0.
     fn solve(x: &[f32; 32], weight: &[f32; 32], codes: &[f32; 32]) -> Self {
-        let (mut w, mut wq, mut wqq, mut wx, mut wxq) = (0f32, 0f32, 0f32, 0f32, 0f32);
-        for ((x, weight), q) in x.iter().zip(weight).zip(codes) {
-            w += weight;
-            wq += weight * q;
-            wqq += weight * q * q;
-            wx += weight * x;
-            wxq += weight * x * q;
-        }
+        let w = sum::<32>(|i| weight[i]);
+        let wq = sum::<32>(|i| weight[i] * codes[i]);
+        let wqq = sum::<32>(|i| weight[i] * codes[i] * codes[i]);
+        let wx = sum::<32>(|i| weight[i] * x[i]);
+        let wxq = sum::<32>(|i| weight[i] * x[i] * codes[i]);
         let determinant = w * wqq - wq * wq;
         if determinant > 0.0 {
             let scale = (w * wxq - wx * wq) / determinant;
@@ -113,20 +116,21 @@ impl Affine {
     }
 }
 
-/// The sub-block's integers near `(scale, min)` with the least error once codes are rounded to them.
-fn best_pair(x: &[f32; 32], d: f32, dmin: f32, scale: i32, min: i32) -> (i32, i32) {
+/// The sub-block's integers (in `f32`) next to `near` with the least error once codes are rounded to them.
+fn best_pair(x: &[f32; 32], d: f32, dmin: f32, near: (f32, f32)) -> (f32, f32) {
     let weight = magnitude_weights(x);
-    let near = |at: i32| (at - 1).max(0)..=(at + 1).min(63);
-    let candidates = near(scale).flat_map(|s| near(min).map(move |m| (s, m)));
-    let error = |(s, m): (i32, i32)| {
-        let (s, m) = (d * s as f32, dmin * m as f32);
-        x.iter().zip(&weight).map(|(v, w)| w * (s * code(v + m, s, 0, 15) as f32 - m - v).powi(2)).sum()
+    let at = |v: f32, step: f32| (v + step).clamp(0.0, 63.0);
+    let steps = [0.0, -1.0, 1.0];
+    let error = |(s, m): (f32, f32)| {
+        let (scale, inverse, min) = (d * s, inverse(d * s), dmin * m);
+        sum::<32>(|i| weight[i] * (scale * code((x[i] + min) * inverse, 0.0, 15.0) - min - x[i]).powi(2))
     };
-    best_of(candidates, error, (scale, min))
+    best_of(steps.into_iter().flat_map(|s| steps.map(|m| (at(near.0, s), at(near.1, m)))), error)
 }
 
-fn best_of<T: Copy>(candidates: impl Iterator<Item = T>, error: impl Fn(T) -> f32, first: T) -> T {
-    let mut best = (first, error(first));
+/// The first of the candidates with the least error.
+fn best_of<T: Copy + Default>(candidates: impl IntoIterator<Item = T>, error: impl Fn(T) -> f32) -> T {
+    let mut best = (T::default(), f32::INFINITY);
     for candidate in candidates {
         let e = error(candidate);
         if e < best.1 {
@@ -136,12 +140,8 @@ fn best_of<T: Copy>(candidates: impl Iterator<Item = T>, error: impl Fn(T) -> f3
     best.0
 }
 
-fn squared_error(x: &[f32], decoded: impl Fn(f32) -> f32) -> f32 {
-    x.iter().map(|v| v * v * (decoded(*v) - v).powi(2)).sum()
-}
-
 fn magnitude_weights(x: &[f32; 32]) -> [f32; 32] {
-    let rms = (x.iter().map(|v| v * v).sum::<f32>() / 32.0).sqrt();
+    let rms = (sum::<32>(|i| x[i] * x[i]) / 32.0).sqrt();
     x.map(|v| rms + v.abs())
 }
 

@@ -80,7 +80,7 @@ pub fn quantize(ty: TensorType, src: &[f32], out: &mut Vec<u8>) -> Result<()> {
         let problem = format!("{} weights are no whole number of {ty} blocks of {}", src.len(), ty.block_len());
         return Err(Error::InvalidArgument(problem));
     };
-    if let Some(i) = src.iter().position(|x| !(x.abs() <= largest)) {
+    if let Some(i) = src.iter().position(|x| x.is_nan() || x.abs() > largest) {
         let problem = format!("Weight {i} is {}, which {ty} cannot hold (at most {largest:e})", src[i]);
         return Err(Error::InvalidArgument(problem));
     }

@@ -1,0 +1,603 @@
+//! The process-wide pool of CPU threads.
+//!
+//! A *run* is one job executed by the calling thread (index 0) and n - 1 workers, in steps separated by barriers.
+//! There is one pool per process; runs of several engines queue at a fair lock and never interleave. A run with one
+//! thread takes no lock at all: it is a plain call on the caller's thread.
+//!
+//! Invariants:
+//! - A job is borrowed for the length of [`Pool::run`], which returns only after every worker has left it.
+//! - Waiting spins for at most [`SPIN`], then parks the thread; it does not spin at all while more engines are active
+//!   than there are cores, or when a run has more threads than cores. What is waited for is stored before the
+//!   waiter's `sleeping` flag is read, and the flag is stored before the condition is read again, all sequentially
+//!   consistent, so no wake-up is lost.
+//! - A panic on any thread ends the run: the others leave at their next (or present) barrier, `run` returns
+//!   [`Error::Internal`] with the message, and the pool stays usable.
+//! - A run allocates nothing, except the threads it is first to need and the message of a panic.
+//!
+//! Work within a step is claimed in chunks from a [`Counter`]. Counters need no resetting: each claim carries the
+//! number of the step (which never repeats), and the first claim of a new step finds an old number and starts from 0.
+//! Hence no thread can see a counter that is half reset, and one counter serves any number of steps.
+
+use crate::{Error, Result};
+use parking_lot::{FairMutex, Mutex};
+use std::any::Any;
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+/// Most threads in one run, the caller's included.
+pub const MAX_THREADS: usize = 256;
+
+/// Longest time that a thread waits without letting go of its core.
+pub const SPIN: Duration = Duration::from_micros(50);
+
+/// The pool. One per process in production, see [`Pool::global`].
+pub struct Pool {
+    shared: Arc<Shared>,
+    /// Held for the length of a run; the number of threads started so far, the caller's slot included.
+    started: FairMutex<usize>,
+    cores: usize,
+}
+
+/// What the caller and the workers of a run share.
+struct Shared {
+    slots: Box<[Slot]>,
+    /// The thread that called the present or last run.
+    caller: Mutex<Option<Thread>>,
+    /// The present job: a `&Job` whose lifetime is the run's.
+    job: AtomicPtr<Job<'static>>,
+    /// Threads of the present run.
+    count: AtomicUsize,
+    /// Workers that have not left the present run.
+    running: AtomicUsize,
+    /// Threads waiting at the present barrier.
+    arrived: AtomicUsize,
+    /// Steps begun since the pool exists; a barrier is passed when it moves on.
+    step: AtomicU64,
+    /// Whether a thread of the present run panicked.
+    failed: AtomicBool,
+    /// The first panic's message.
+    message: Mutex<Option<String>>,
+    /// Whether waiting may spin in the present run.
+    spin: AtomicBool,
+}
+
+/// One thread's mailbox, on cache lines of its own.
+#[repr(align(128))]
+#[derive(Default)]
+struct Slot {
+    /// Number of the last run that this worker was called to.
+    run: AtomicU64,
+    /// Set while the thread may be parked.
+    sleeping: AtomicBool,
+    /// The worker; slot 0 is the caller's and has none.
+    thread: OnceLock<Thread>,
+}
+
+struct Job<'a>(&'a (dyn Fn(&Worker<'_>) + Sync));
+
+/// Unwinds a thread out of a run that another thread's panic has ended.
+struct Stopped;
+
+impl Pool {
+    /// The process's pool, which starts without threads.
+    pub fn global() -> &'static Pool {
+        static POOL: OnceLock<Pool> = OnceLock::new();
+        POOL.get_or_init(Pool::new)
+    }
+
+    /// A pool of its own, for tests. Its threads live as long as the process.
+    pub fn new() -> Pool {
+        let shared = Shared {
+            slots: (0..MAX_THREADS).map(|_| Slot::default()).collect(),
+            caller: Mutex::new(None),
+            job: AtomicPtr::new(std::ptr::null_mut()),
+            count: AtomicUsize::new(0),
+            running: AtomicUsize::new(0),
+            arrived: AtomicUsize::new(0),
+            step: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+            message: Mutex::new(None),
+            spin: AtomicBool::new(true),
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Pool { shared: Arc::new(shared), started: FairMutex::new(1), cores }
+    }
+
+    /// Execute `job` on `threads` threads (at least 1), the calling one being index 0; return when all are done.
+    ///
+    /// Fails with [`Error::Internal`] when a thread panicked, or when called from inside a run of several threads
+    /// (it would wait for itself), with [`Error::InvalidArgument`] beyond [`MAX_THREADS`], and with
+    /// [`Error::OutOfMemory`] when the system gives no more threads.
+    pub fn run(&self, threads: usize, job: &(dyn Fn(&Worker<'_>) + Sync)) -> Result<()> {
+        if threads <= 1 {
+            let alone = Worker { index: 0, count: 1, step: Cell::new(0), shared: &self.shared };
+            return catch_unwind(AssertUnwindSafe(|| job(&alone))).map_err(|panic| Error::Internal(message(&*panic)));
+        }
+        if threads > MAX_THREADS {
+            return Err(Error::InvalidArgument(format!("{threads} threads asked for, the most is {MAX_THREADS}")));
+        }
+        if IN_RUN.get() {
+            return Err(Error::Internal("A run of the thread pool was started inside another".into()));
+        }
+        let mut started = self.started.lock();
+        self.grow(&mut started, threads)?;
+        let shared = &*self.shared;
+        *shared.caller.lock() = Some(std::thread::current());
+        shared.failed.store(false, Relaxed);
+        shared.arrived.store(0, Relaxed);
+        shared.count.store(threads, Relaxed);
+        shared.running.store(threads - 1, Relaxed);
+        shared.spin.store(threads.max(ACTIVE_ENGINES.load(Relaxed)) <= self.cores, Relaxed);
+        let step = shared.step.load(Relaxed) + 1;
+        shared.step.store(step, Relaxed);
+        let job = Job(job);
+        shared.job.store((&raw const job).cast_mut().cast(), Relaxed);
+        for index in 1..threads {
+            // Publishes everything above.
+            shared.slots[index].run.fetch_add(1, SeqCst);
+            shared.wake(index);
+        }
+        IN_RUN.set(true);
+        shared.work(0, threads, step, &job);
+        IN_RUN.set(false);
+        // Only now may `job` go.
+        shared.wait(0, || shared.running.load(SeqCst) == 0);
+        if shared.failed.load(Acquire) {
+            let message = shared.message.lock().take().unwrap_or_default();
+            return Err(Error::Internal(message));
+        }
+        Ok(())
+    }
+
+    /// Count an engine as active (about to run, or in a generation) until the guard is dropped. While more engines
+    /// are active than there are cores no thread spins.
+    pub fn engine_started() -> ActiveEngine {
+        ACTIVE_ENGINES.fetch_add(1, Relaxed);
+        ActiveEngine(())
+    }
+
+    /// Start the workers that a run of `threads` threads needs.
+    fn grow(&self, started: &mut usize, threads: usize) -> Result<()> {
+        while *started < threads {
+            let (index, shared) = (*started, Arc::clone(&self.shared));
+            let thread = std::thread::Builder::new()
+                .name(format!("eliza-cpu-{index}"))
+                .spawn(move || shared.serve(index))
+                .map_err(|e| Error::OutOfMemory(format!("CPU thread {index} could not be started: {e}")))?;
+            // The join handle is dropped: the thread waits for work as long as the process lives, and does not keep
+            // it alive.
+            let _ = self.shared.slots[index].thread.set(thread.thread().clone());
+            *started += 1;
+        }
+        Ok(())
+    }
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+static ACTIVE_ENGINES: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static IN_RUN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// An engine that is active; see [`Pool::engine_started`].
+pub struct ActiveEngine(());
+
+impl Drop for ActiveEngine {
+    fn drop(&mut self) {
+        ACTIVE_ENGINES.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Shared {
+    /// A worker's life.
+    fn serve(&self, index: usize) {
+        IN_RUN.set(true);
+        let slot = &self.slots[index];
+        // A pool thread is called to its first run right after it was started.
+        let mut seen = 0;
+        loop {
+            self.wait(index, || slot.run.load(SeqCst) != seen);
+            seen += 1;
+            let (count, step) = (self.count.load(Relaxed), self.step.load(Relaxed));
+            // SAFETY: the caller stored a pointer to its `Job` before this worker's `run` moved on, and keeps the
+            // job alive until `running` has fallen to 0, which needs the decrement below.
+            let job = unsafe { &*self.job.load(Relaxed) };
+            self.work(index, count, step, job);
+            if self.running.fetch_sub(1, SeqCst) == 1 {
+                self.wake(0);
+            }
+        }
+    }
+
+    /// One thread's part of a run; notes a panic and releases the other threads.
+    fn work(&self, index: usize, count: usize, step: u64, job: &Job<'_>) {
+        let worker = Worker { index, count, step: Cell::new(step), shared: self };
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| job.0(&worker))) else { return };
+        if panic.is::<Stopped>() {
+            return;
+        }
+        self.message.lock().get_or_insert_with(|| message(&*panic));
+        self.failed.store(true, SeqCst);
+        for other in 0..count {
+            self.wake(other);
+        }
+    }
+
+    /// Wait until `ready`, as thread `index` of the pool.
+    fn wait(&self, index: usize, ready: impl Fn() -> bool) {
+        if ready() {
+            return;
+        }
+        if self.spin.load(Relaxed) {
+            let began = Instant::now();
+            while began.elapsed() < SPIN {
+                for _ in 0..16 {
+                    if ready() {
+                        return;
+                    }
+                    std::hint::spin_loop();
+                }
+            }
+        }
+        let slot = &self.slots[index];
+        slot.sleeping.store(true, SeqCst);
+        while !ready() {
+            std::thread::park();
+        }
+        slot.sleeping.store(false, Relaxed);
+    }
+
+    /// Wake a thread if it may be parked. What it waits for has been stored, sequentially consistent.
+    fn wake(&self, index: usize) {
+        let slot = &self.slots[index];
+        if !slot.sleeping.load(SeqCst) {
+            return;
+        }
+        if index == 0 {
+            if let Some(caller) = &*self.caller.lock() {
+                caller.unpark();
+            }
+        } else if let Some(thread) = slot.thread.get() {
+            thread.unpark();
+        }
+    }
+}
+
+/// One thread's view of a run.
+pub struct Worker<'a> {
+    index: usize,
+    count: usize,
+    step: Cell<u64>,
+    shared: &'a Shared,
+}
+
+impl Worker<'_> {
+    /// This thread's number, 0 being the caller.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Threads in the run.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Wait until every thread of the run is here. All writes before it are seen by all threads after it.
+    ///
+    /// Does not return when a thread of the run has panicked: the run is unwound.
+    pub fn barrier(&self) {
+        if self.count == 1 {
+            return;
+        }
+        let shared = self.shared;
+        let step = self.step.get();
+        if shared.arrived.fetch_add(1, SeqCst) + 1 == self.count {
+            shared.arrived.store(0, Relaxed);
+            shared.step.store(step + 1, SeqCst);
+            for other in (0..self.count).filter(|&other| other != self.index) {
+                shared.wake(other);
+            }
+        } else {
+            shared.wait(self.index, || shared.step.load(SeqCst) != step || shared.failed.load(SeqCst));
+            if shared.step.load(SeqCst) == step {
+                resume_unwind(Box::new(Stopped));
+            }
+        }
+        self.step.set(step + 1);
+    }
+
+    /// Chunks of at most `grain` of `0..total`, claimed one by one, so that together the threads of the run get each
+    /// chunk once and a slow core holds back no other.
+    ///
+    /// Between two barriers a counter serves one such loop, with the same `total` and `grain` on every thread.
+    pub fn chunks<'c>(&self, counter: &'c Counter, total: usize, grain: usize) -> Chunks<'c> {
+        let grain = grain.max(1);
+        assert!(total.div_ceil(grain) < CHUNK_MASK as usize, "A step has more than 2^24 chunks");
+        // A thread alone needs no counter.
+        let counter = (self.count > 1).then_some(counter);
+        Chunks { counter, tag: self.step.get() << CHUNK_BITS, alone: 0, total, grain }
+    }
+}
+
+const CHUNK_BITS: u32 = 24;
+const CHUNK_MASK: u64 = (1 << CHUNK_BITS) - 1;
+
+/// Hands out the chunks of a step, within one pool: the step's number in the upper 40 bits, the next chunk in the lower 24.
+#[repr(align(64))]
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// A counter for any number of steps.
+    pub const fn new() -> Self {
+        Counter(AtomicU64::new(0))
+    }
+}
+
+/// The chunks that one thread claims; see [`Worker::chunks`].
+pub struct Chunks<'c> {
+    counter: Option<&'c Counter>,
+    tag: u64,
+    alone: usize,
+    total: usize,
+    grain: usize,
+}
+
+impl Iterator for Chunks<'_> {
+    type Item = Range<usize>;
+
+    fn next(&mut self) -> Option<Range<usize>> {
+        let chunks = self.total.div_ceil(self.grain);
+        let chunk = match self.counter {
+            None => self.alone,
+            Some(Counter(next)) => {
+                let mut seen = next.load(Relaxed);
+                loop {
+                    let chunk = if seen & !CHUNK_MASK == self.tag { seen & CHUNK_MASK } else { 0 };
+                    if chunk as usize >= chunks {
+                        return None;
+                    }
+                    match next.compare_exchange_weak(seen, self.tag | (chunk + 1), Relaxed, Relaxed) {
+                        Ok(_) => break chunk as usize,
+                        Err(now) => seen = now,
+                    }
+                }
+            }
+        };
+        self.alone = chunk + 1;
+        let start = chunk.checked_mul(self.grain).filter(|&start| start < self.total)?;
+        Some(start..(start + self.grain).min(self.total))
+    }
+}
+
+/// A slice that the threads of a run write in parts that do not overlap.
+#[derive(Clone, Copy)]
+pub struct SharedMut<'a, T> {
+    start: *mut T,
+    len: usize,
+    slice: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: it is a `&mut [T]` whose parts are handed to threads; `part` makes the callers promise that they are
+// disjoint.
+unsafe impl<T: Send> Send for SharedMut<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for SharedMut<'_, T> {}
+
+impl<'a, T> SharedMut<'a, T> {
+    /// Share a slice for as long as it is borrowed.
+    pub fn new(slice: &'a mut [T]) -> Self {
+        SharedMut { start: slice.as_mut_ptr(), len: slice.len(), slice: PhantomData }
+    }
+
+    /// Elements of the whole slice.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the slice is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// First element of the whole slice.
+    pub fn as_mut_ptr(&self) -> *mut T {
+        self.start
+    }
+
+    /// A part of the slice. Panics when it reaches beyond the end.
+    ///
+    /// # Safety
+    ///
+    /// While the part lives nobody else reads or writes any element of it.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn part(&self, range: Range<usize>) -> &'a mut [T] {
+        assert!(range.start <= range.end && range.end <= self.len, "Part beyond the end of a shared slice");
+        // SAFETY: inside the slice that was borrowed mutably; nobody else uses it, as the caller promises.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.end - range.start) }
+    }
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("A CPU thread panicked: {}", text.unwrap_or("no message"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicI64;
+
+    const SIZES: [usize; 5] = [1, 2, 3, 4, 9];
+
+    /// Sums 1..=n by chunks in each of `steps` steps with one counter, and checks between steps that all is there.
+    fn summing(pool: &Pool, threads: usize, steps: usize, n: usize, grain: usize) {
+        let (counter, sums) = (Counter::new(), (0..steps).map(|_| AtomicI64::new(0)).collect::<Vec<_>>());
+        let whole = (n * (n + 1) / 2) as i64;
+        pool.run(threads, &|worker| {
+            assert_eq!(worker.count(), threads.max(1));
+            for sum in &sums {
+                for range in worker.chunks(&counter, n, grain) {
+                    sum.fetch_add(range.map(|i| i as i64 + 1).sum(), Relaxed);
+                }
+                worker.barrier();
+                assert_eq!(sum.load(Relaxed), whole);
+            }
+        })
+        .unwrap();
+        assert!(sums.iter().all(|sum| sum.load(Relaxed) == whole));
+    }
+
+    #[test]
+    fn many_runs_of_uneven_chunks() {
+        let pool = Pool::new();
+        for round in 0..60 {
+            for threads in SIZES {
+                summing(&pool, threads, 1 + round % 5, 1 + round * 7, 1 + round % 4);
+            }
+        }
+        summing(&pool, 2, 3, 0, 1);
+    }
+
+    #[test]
+    fn a_slow_thread_holds_back_no_chunk() {
+        let pool = Pool::new();
+        let (counter, quick) = (Counter::new(), AtomicUsize::new(0));
+        pool.run(2, &|worker| {
+            for range in worker.chunks(&counter, 100, 1) {
+                if range.start == 0 {
+                    let began = Instant::now();
+                    while quick.load(Relaxed) < 99 {
+                        assert!(began.elapsed() < Duration::from_secs(60));
+                        std::thread::yield_now();
+                    }
+                } else {
+                    quick.fetch_add(1, Relaxed);
+                }
+            }
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn a_panic_anywhere_fails_the_run_and_nothing_else() {
+        let pool = Pool::new();
+        for threads in SIZES {
+            for culprit in 0..threads {
+                for step in 0..3 {
+                    let error = pool
+                        .run(threads, &|worker| {
+                            for i in 0..3 {
+                                if i == step && worker.index() == culprit {
+                                    resume_unwind(Box::new(format!("thread {culprit} fell")));
+                                }
+                                worker.barrier();
+                            }
+                        })
+                        .unwrap_err();
+                    assert_eq!(error, Error::Internal(format!("A CPU thread panicked: thread {culprit} fell")));
+                    summing(&pool, threads, 3, 50, 3);
+                }
+            }
+            let all = pool.run(threads, &|_| resume_unwind(Box::new("all fell"))).unwrap_err();
+            assert_eq!(all, Error::Internal("A CPU thread panicked: all fell".into()));
+        }
+    }
+
+    #[test]
+    fn several_callers_never_interleave() {
+        let pool = Pool::new();
+        let inside = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for caller in 0..4 {
+                let (pool, inside) = (&pool, &inside);
+                scope.spawn(move || {
+                    for round in 0..100 {
+                        let threads = 2 + (caller + round) % 3;
+                        let run = pool.run(threads, &|worker| {
+                            if worker.index() == 0 {
+                                assert_eq!(inside.swap(threads, SeqCst), 0);
+                            }
+                            worker.barrier();
+                            assert_eq!(inside.load(SeqCst), threads);
+                            worker.barrier();
+                            if worker.index() == 0 {
+                                if round % 17 == 3 {
+                                    inside.store(0, SeqCst);
+                                    resume_unwind(Box::new(()));
+                                }
+                                inside.store(0, SeqCst);
+                            }
+                        });
+                        assert_eq!(run.is_err(), round % 17 == 3);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn waiting_parks_and_wakes() {
+        let pool = Pool::new();
+        let guards: Vec<_> = (0..pool.cores + 1).map(|_| Pool::engine_started()).collect();
+        summing(&pool, 3, 40, 20, 1);
+        drop(guards);
+        // Long enough for every thread to be parked, in the barrier, between runs, and at the end of a run.
+        for late in 0..3 {
+            pool.run(3, &|worker| {
+                for _ in 0..2 {
+                    if worker.index() == late {
+                        std::thread::sleep(SPIN * 20);
+                    }
+                    worker.barrier();
+                }
+                if worker.index() == late {
+                    std::thread::sleep(SPIN * 20);
+                }
+            })
+            .unwrap();
+            std::thread::sleep(SPIN * 20);
+        }
+    }
+
+    #[test]
+    fn refusals() {
+        let pool = Pool::new();
+        assert!(matches!(pool.run(MAX_THREADS + 1, &|_| ()), Err(Error::InvalidArgument(_))));
+        pool.run(2, &|_| {
+            assert!(matches!(pool.run(2, &|_| ()), Err(Error::Internal(_))));
+            pool.run(1, &|worker| worker.barrier()).unwrap();
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn shared_slices_are_written_in_parts() {
+        let pool = Pool::new();
+        let (counter, mut data) = (Counter::new(), vec![0u32; 1000]);
+        let shared = SharedMut::new(&mut data);
+        pool.run(3, &|worker| {
+            for range in worker.chunks(&counter, shared.len(), 7) {
+                // SAFETY: chunks are disjoint.
+                let part = unsafe { shared.part(range.clone()) };
+                part.iter_mut().zip(range).for_each(|(x, i)| *x = i as u32);
+            }
+        })
+        .unwrap();
+        assert!(data.iter().enumerate().all(|(i, &x)| x == i as u32));
+    }
+}
