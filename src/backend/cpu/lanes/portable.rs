@@ -1,5 +1,7 @@
 //! Plain Rust over arrays: the fall-back for any processor, written so that the compiler can vectorise it.
 
+#![allow(clippy::needless_range_loop, reason = "one index walks several small arrays, and closures would not inline")]
+
 use super::{Kernel, LANES, Lanes};
 
 /// The token of the portable level, which every processor has.
