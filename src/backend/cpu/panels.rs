@@ -244,10 +244,13 @@ impl<F: Pack> Kernel for PackChunks<F> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, _lanes: L) {
-        let PackPanel { rows, n_in, out, .. } = self.0;
+        let PackPanel { mut rows, n_in, out, .. } = self.0;
         for chunk in 0..n_in / F::CHUNK {
             // SAFETY: rows and panel hold as many chunks as this loop visits.
-            unsafe { F::pack(&rows.map(|row| row.add(chunk * F::SOURCE)), out.add(chunk * F::BYTES)) }
+            unsafe { F::pack(&rows, out.add(chunk * F::BYTES)) }
+            for row in &mut rows {
+                *row = row.wrapping_add(F::SOURCE);
+            }
         }
     }
 }

@@ -4,8 +4,6 @@
 //! on such vectors, byte by byte within words, so that a plain copy is a transpose and nothing is decoded value by
 //! value. The loops are compiled for the instruction set they run on (`Lanes::vectorize`).
 
-use std::array::from_fn;
-
 use super::lanes::LANES;
 use super::panels_format::{
     BIT_PLANE, Format, Iq4Nl, Mxfp4, NIBBLE_PLANE, PAIR_PLANE, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
@@ -36,8 +34,12 @@ pub(super) trait Pack: Format {
 /// writable for those they write.)
 #[inline(always)]
 unsafe fn words(rows: &Sources, at: usize) -> Words {
-    // SAFETY: the caller's promise.
-    from_fn(|r| unsafe { u32::from_le(rows[r].add(at).cast::<u32>().read_unaligned()) })
+    let mut out = [0; LANES];
+    for (out, row) in out.iter_mut().zip(rows) {
+        // SAFETY: the caller's promise.
+        *out = u32::from_le(unsafe { row.add(at).cast::<u32>().read_unaligned() });
+    }
+    out
 }
 
 /// `N` consecutive words of every row.
@@ -46,8 +48,12 @@ unsafe fn words(rows: &Sources, at: usize) -> Words {
 /// As `words`, for `4 * N` bytes.
 #[inline(always)]
 unsafe fn run<const N: usize>(rows: &Sources, at: usize) -> [Words; N] {
-    // SAFETY: the caller's promise.
-    from_fn(|i| unsafe { words(rows, at + 4 * i) })
+    let mut out = [[0; LANES]; N];
+    for (i, out) in out.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        *out = unsafe { words(rows, at + 4 * i) };
+    }
+    out
 }
 
 /// # Safety
@@ -55,7 +61,7 @@ unsafe fn run<const N: usize>(rows: &Sources, at: usize) -> [Words; N] {
 #[inline(always)]
 unsafe fn put(out: *mut u8, x: Words) {
     // SAFETY: the caller's promise.
-    unsafe { out.cast::<Words>().write_unaligned(x.map(u32::to_le)) }
+    unsafe { out.cast::<Words>().write_unaligned(map(x, u32::to_le)) }
 }
 
 /// Copies the 16-bit number at byte `at` of every row: 32 bytes.
@@ -87,20 +93,31 @@ pub(super) unsafe fn copy(rows: &Sources, at: usize, out: *mut u8) {
 #[inline(always)]
 unsafe fn put_bytes(out: *mut u8, x: Words) {
     for byte in 0..4 {
-        let column: [u8; LANES] = from_fn(|r| (x[r] >> (8 * byte)) as u8);
+        let mut column = [0; LANES];
+        for (to, x) in column.iter_mut().zip(&x) {
+            *to = (x >> (8 * byte)) as u8;
+        }
         // SAFETY: the caller's promise.
         unsafe { out.add(LANES * byte).cast::<[u8; LANES]>().write(column) }
     }
 }
 
+/// `f` of every row's word. A loop, unlike `array::map`, always inlines and vectorises.
 #[inline(always)]
-fn map(a: Words, f: impl Fn(u32) -> u32) -> Words {
-    a.map(f)
+fn map(mut a: Words, f: impl Fn(u32) -> u32) -> Words {
+    for a in &mut a {
+        *a = f(*a);
+    }
+    a
 }
 
+/// `f` of every row's two words.
 #[inline(always)]
-fn zip(a: Words, b: Words, f: impl Fn(u32, u32) -> u32) -> Words {
-    from_fn(|r| f(a[r], b[r]))
+fn zip(mut a: Words, b: Words, f: impl Fn(u32, u32) -> u32) -> Words {
+    for (a, b) in a.iter_mut().zip(&b) {
+        *a = f(*a, *b);
+    }
+    a
 }
 
 /// `mask` in every byte.
@@ -108,14 +125,14 @@ const fn every(mask: u8) -> u32 {
     u32::from_ne_bytes([mask; 4])
 }
 
-/// A block's nibble plane from its 8 groups, the codes in the low bits of each byte.
+/// A block's nibble plane from its 8 groups, the codes at bit `from` (0 or 4) of each byte.
 ///
 /// # Safety
 /// `out` is writable for the plane.
 #[inline(always)]
-unsafe fn put_nibbles(out: *mut u8, groups: [Words; 8]) {
+unsafe fn put_nibbles(out: *mut u8, groups: &[Words; 8], from: u32) {
     for v in 0..4 {
-        let both = zip(groups[v], groups[v + 4], |a, b| a & every(15) | (b & every(15)) << 4);
+        let both = zip(groups[v], groups[v + 4], |a, b| (a >> from) & every(15) | ((b >> from) & every(15)) << 4);
         // SAFETY: the caller's promise.
         unsafe { put(out.add(64 * v), both) }
     }
@@ -279,8 +296,8 @@ unsafe fn split_nibbles(rows: &Sources, at: usize, out: *mut u8, stride: usize) 
         // SAFETY: the caller's promise.
         unsafe {
             let groups = run::<8>(rows, at + 32 * pair);
-            put_nibbles(out.add(2 * pair * stride), groups);
-            put_nibbles(out.add((2 * pair + 1) * stride), groups.map(|x| map(x, |x| x >> 4)));
+            put_nibbles(out.add(2 * pair * stride), &groups, 0);
+            put_nibbles(out.add((2 * pair + 1) * stride), &groups, 4);
         }
     }
 }
@@ -334,8 +351,8 @@ impl Pack for Q6K {
                 let planes = out.add(Self::HEADER + 4 * half * Self::PLANES);
                 for part in 0..2 {
                     let low = run::<8>(rows, 64 * half + 32 * part);
-                    put_nibbles(planes.add(part * Self::PLANES), low);
-                    put_nibbles(planes.add((part + 2) * Self::PLANES), low.map(|x| map(x, |x| x >> 4)));
+                    put_nibbles(planes.add(part * Self::PLANES), &low, 0);
+                    put_nibbles(planes.add((part + 2) * Self::PLANES), &low, 4);
                 }
                 let high = run::<8>(rows, 128 + 32 * half);
                 for block in 0..4 {

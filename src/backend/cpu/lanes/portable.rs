@@ -8,12 +8,22 @@ use super::{Kernel, LANES, Lanes};
 #[derive(Clone, Copy)]
 pub(super) struct Portable;
 
-/// Four bytes of every lane as native words, for shifts.
+/// `f` of every lane. A loop, unlike `array::map`, always inlines and vectorises.
 #[inline(always)]
-fn words(x: [u8; 64], f: impl Fn(u32) -> u32) -> [u8; 64] {
-    let mut out = [0; 64];
-    for (to, from) in out.chunks_exact_mut(4).zip(x.chunks_exact(4)) {
-        to.copy_from_slice(&f(u32::from_le_bytes([from[0], from[1], from[2], from[3]])).to_le_bytes());
+fn map<A: Copy, B: Copy + Default>(x: [A; LANES], f: impl Fn(A) -> B) -> [B; LANES] {
+    let mut out = [B::default(); LANES];
+    for i in 0..LANES {
+        out[i] = f(x[i]);
+    }
+    out
+}
+
+/// `f` of every pair of lanes.
+#[inline(always)]
+fn zip<A: Copy + Default>(a: [A; LANES], b: [A; LANES], f: impl Fn(A, A) -> A) -> [A; LANES] {
+    let mut out = [A::default(); LANES];
+    for i in 0..LANES {
+        out[i] = f(a[i], b[i]);
     }
     out
 }
@@ -32,7 +42,8 @@ fn half_to_float(bits: u16) -> f32 {
 impl Lanes for Portable {
     type F = [f32; LANES];
     type I = [i32; LANES];
-    type B = [u8; 64];
+    /// A lane's bytes in a word, the first lowest.
+    type B = [u32; LANES];
 
     const TILE: usize = 4;
     const FLOAT_TILE: usize = 2;
@@ -57,15 +68,15 @@ impl Lanes for Portable {
     }
     #[inline(always)]
     fn add(self, a: Self::F, b: Self::F) -> Self::F {
-        std::array::from_fn(|i| a[i] + b[i])
+        zip(a, b, |a, b| a + b)
     }
     #[inline(always)]
     fn mul(self, a: Self::F, b: Self::F) -> Self::F {
-        std::array::from_fn(|i| a[i] * b[i])
+        zip(a, b, |a, b| a * b)
     }
     #[inline(always)]
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
-        std::array::from_fn(|i| a[i] * b[i] + c[i])
+        zip(zip(a, b, |a, b| a * b), c, |ab, c| ab + c)
     }
 
     #[inline(always)]
@@ -74,36 +85,36 @@ impl Lanes for Portable {
     }
     #[inline(always)]
     fn shl_int(self, x: Self::I, by: u32) -> Self::I {
-        x.map(|x| x << by)
+        map(x, |x| x << by)
     }
     #[inline(always)]
     fn shr_int(self, x: Self::I, by: u32) -> Self::I {
-        x.map(|x| (x as u32 >> by) as i32)
+        map(x, |x| (x as u32 >> by) as i32)
     }
     #[inline(always)]
     fn to_float(self, x: Self::I) -> Self::F {
-        x.map(|x| x as f32)
+        map(x, |x| x as f32)
     }
 
     #[inline(always)]
     fn no_bytes(self) -> Self::B {
-        [0; 64]
+        [0; LANES]
     }
     #[inline(always)]
     fn and(self, x: Self::B, mask: u8) -> Self::B {
-        x.map(|x| x & mask)
+        map(x, |x| x & u32::from_ne_bytes([mask; 4]))
     }
     #[inline(always)]
     fn or(self, a: Self::B, b: Self::B) -> Self::B {
-        std::array::from_fn(|i| a[i] | b[i])
+        zip(a, b, |a, b| a | b)
     }
     #[inline(always)]
     fn shift(self, x: Self::B, by: i32) -> Self::B {
-        if by >= 0 { words(x, |w| w << by) } else { words(x, |w| w >> -by) }
+        if by >= 0 { map(x, |x| x << by) } else { map(x, |x| x >> -by) }
     }
     #[inline(always)]
     fn lookup(self, table: &[u8; 16], x: Self::B) -> Self::B {
-        x.map(|x| table[usize::from(x & 15)])
+        map(x, |x| u32::from_ne_bytes(x.to_ne_bytes().map(|x| table[usize::from(x & 15)])))
     }
 
     #[inline(always)]
@@ -119,9 +130,9 @@ impl Lanes for Portable {
                 for j in 0..J {
                     // SAFETY: the caller gives 16 * H readable bytes at every `a[j]`.
                     let quad = unsafe { a[j].add(16 * h + 4 * v).cast::<[i8; 4]>().read() }.map(i32::from);
-                    for lane in 0..LANES {
-                        for byte in 0..4 {
-                            acc[j][lane] += i32::from(w[h][v][4 * lane + byte]) * quad[byte];
+                    for byte in 0..4 {
+                        for lane in 0..LANES {
+                            acc[j][lane] += ((w[h][v][lane] >> (8 * byte)) & 255) as i32 * quad[byte];
                         }
                     }
                 }
@@ -132,8 +143,8 @@ impl Lanes for Portable {
 
     #[inline(always)]
     unsafe fn bytes(self, p: *const u8) -> Self::B {
-        // SAFETY: the caller gives 64 readable bytes.
-        unsafe { p.cast::<[u8; 64]>().read() }
+        // SAFETY: the caller gives 64 readable bytes; the read needs no alignment.
+        map(unsafe { p.cast::<Self::B>().read_unaligned() }, u32::from_le)
     }
     #[inline(always)]
     unsafe fn f32s(self, p: *const u8) -> Self::F {
@@ -143,22 +154,22 @@ impl Lanes for Portable {
     #[inline(always)]
     unsafe fn f16s(self, p: *const u8) -> Self::F {
         // SAFETY: the caller gives 32 readable bytes; the read needs no alignment.
-        unsafe { p.cast::<[u16; LANES]>().read_unaligned() }.map(half_to_float)
+        map(unsafe { p.cast::<[u16; LANES]>().read_unaligned() }, half_to_float)
     }
     #[inline(always)]
     unsafe fn bf16s(self, p: *const u8) -> Self::F {
         // SAFETY: the caller gives 32 readable bytes; the read needs no alignment.
-        unsafe { p.cast::<[u16; LANES]>().read_unaligned() }.map(|x| f32::from_bits(u32::from(x) << 16))
+        map(unsafe { p.cast::<[u16; LANES]>().read_unaligned() }, |x| f32::from_bits(u32::from(x) << 16))
     }
     #[inline(always)]
     unsafe fn u8s(self, p: *const u8) -> Self::I {
         // SAFETY: the caller gives 16 readable bytes.
-        unsafe { p.cast::<[u8; LANES]>().read() }.map(i32::from)
+        map(unsafe { p.cast::<[u8; LANES]>().read() }, i32::from)
     }
     #[inline(always)]
     unsafe fn i8s(self, p: *const u8) -> Self::I {
         // SAFETY: the caller gives 16 readable bytes.
-        unsafe { p.cast::<[i8; LANES]>().read() }.map(i32::from)
+        map(unsafe { p.cast::<[i8; LANES]>().read() }, i32::from)
     }
     #[inline(always)]
     unsafe fn store(self, x: Self::F, p: *mut f32) {
@@ -167,8 +178,8 @@ impl Lanes for Portable {
     }
     #[inline(always)]
     unsafe fn store_bytes(self, x: Self::B, p: *mut u8) {
-        // SAFETY: the caller gives 64 writable bytes.
-        unsafe { p.cast::<[u8; 64]>().write(x) }
+        // SAFETY: the caller gives 64 writable bytes; the write needs no alignment.
+        unsafe { p.cast::<Self::B>().write_unaligned(map(x, u32::to_le)) }
     }
 }
 
