@@ -5,6 +5,7 @@
 
 use super::merge::{Merger, NONE, Symbol};
 use super::pre::{Pre, Writing};
+use super::seams::Seams;
 use super::split::Splitter;
 use super::texts::Texts;
 use super::unicode::{BYTE_CHARS, repair, utf8_len};
@@ -22,6 +23,8 @@ pub(super) struct Bpe {
     merges: HashMap<u64, (u32, u32)>,
     /// The symbol of each byte, for words written in byte characters.
     byte_ids: [u32; 256],
+    /// Where long words can be cut; for vocabularies whose words are whole lines.
+    seams: Option<Seams>,
     n_tokens: u32,
 }
 
@@ -67,7 +70,8 @@ impl Bpe {
         }
         let mut utf8 = [0; 4];
         let byte_ids = BYTE_CHARS.map(|c| texts.find(c.encode_utf8(&mut utf8).as_bytes()).unwrap_or(NONE));
-        Ok(Bpe { pre, splitter: Splitter::new(pre.stages)?, merges: table, byte_ids, n_tokens })
+        let seams = (pre.writing == Writing::Escaped).then(|| Seams::new(texts));
+        Ok(Bpe { pre, splitter: Splitter::new(pre.stages)?, merges: table, byte_ids, seams, n_tokens })
     }
 
     /// Append the tokens of one stretch of text that holds no special token.
@@ -98,6 +102,14 @@ impl Bpe {
                 return;
             }
         }
+        match &self.seams {
+            Some(seams) => seams.cut(word, |stretch| self.join(texts, stretch, merger, out)),
+            None => self.join(texts, word, merger, out),
+        }
+    }
+
+    fn join(&self, texts: &Texts, word: &[u8], merger: &mut Merger, out: &mut Vec<Token>) {
+        let bytes = self.pre.writing == Writing::Bytes;
         merger.clear();
         if bytes {
             word.iter().for_each(|&b| merger.push(1, self.byte_ids[usize::from(b)]));

@@ -16,6 +16,7 @@ mod merge;
 mod pattern;
 mod pieces;
 mod pre;
+mod seams;
 mod special;
 mod split;
 mod spm;
@@ -40,7 +41,7 @@ pub enum VocabKind {
 }
 
 enum Model {
-    Spm(spm::Spm),
+    Spm(Box<spm::Spm>),
     Bpe(Box<bpe::Bpe>),
     None,
 }
