@@ -1,6 +1,8 @@
 //! Vocabularies against the token lists that are kept beside them, against slow obvious tokenizers, and against
 //! broken files.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 #[path = "support/gguf_keys.rs"]
 mod gguf_keys;
 #[path = "support/random_text.rs"]

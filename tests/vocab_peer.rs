@@ -4,6 +4,8 @@
 //! commands `tokenize --model M --lines F` (one JSON object with `ids` a line), `tokenize --model M --file F --ids`
 //! and `pieces --model M --out F` (the bytes of each token in hex, one a line).
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 #[path = "support/random_text.rs"]
 mod random_text;
 #[path = "support/shared.rs"]

@@ -13,6 +13,7 @@
 mod bpe;
 mod load;
 mod merge;
+mod pairs;
 mod pattern;
 mod pieces;
 mod pre;
