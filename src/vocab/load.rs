@@ -132,7 +132,7 @@ fn spm(file: &File, defaults: SpecialTokens) -> Result<Vocab> {
     let make = |texts: &Texts, roles: &mut SpecialTokens| {
         let spm = Spm::new(texts, &scores, roles.unk);
         roles.nl = spm.byte(b'\n').filter(|&id| Some(id) != roles.unk).or(roles.pad);
-        Model::Spm(spm)
+        Model::Spm(Box::new(spm))
     };
     finish(file, VocabKind::Spm, texts, n_tokens, flags, Spelling::Escaped, defaults, make)
 }
