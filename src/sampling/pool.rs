@@ -200,29 +200,30 @@ impl<'a> Pool<'a> {
             return;
         }
         let (logit, last) = (key_logit(cut), key_token(cut) as usize);
-        let keeps = |x: f32, token: usize| x > logit || (x == logit && token <= last);
-        let mut list = std::mem::take(&mut self.buffers.list);
-        list.clear();
-        let mut fits = true;
-        'blocks: for (first, block) in self.blocks(logit) {
-            for (token, &x) in (first..).zip(block) {
-                if keeps(x, token) {
-                    fits = list.len() < LIST;
-                    if !fits {
-                        break 'blocks;
-                    }
-                    list.push(Candidate { token: token as Token, logit: x });
-                }
+        if self.collect(logit, f32::INFINITY) {
+            self.listed = true;
+            self.buffers.list.retain(|one| one.key() <= cut);
+            return;
+        }
+        let passes = self.buffers.passes;
+        let (ties_stay, ties_go) = self.row.split_at_mut((last + 1).min(self.row.len()));
+        passes.raise(ties_stay, logit);
+        passes.raise(ties_go, logit.next_up());
+        for (max, block) in self.buffers.maxima.iter_mut().zip(self.row.chunks(BLOCK)) {
+            if *max < logit {
+                *max = f32::NEG_INFINITY;
+            } else if *max == logit {
+                *max = block.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
             }
         }
-        self.buffers.list = list;
-        self.listed = fits;
-        if !fits {
-            for (token, x) in self.row.iter_mut().enumerate() {
-                *x = if keeps(*x, token) { *x } else { f32::NEG_INFINITY };
-            }
-            self.scanned = false;
-        }
+    }
+
+    /// Collects the row's candidates with logits in `low..=high` into the list, if they fit; says whether they did. The
+    /// row stays what holds the candidates.
+    pub(super) fn collect(&mut self, low: f32, high: f32) -> bool {
+        let buffers = &mut *self.buffers;
+        // Nothing at -inf is a candidate.
+        buffers.passes.between(self.row, &buffers.maxima, low.max(f32::MIN), high, &mut buffers.list)
     }
 
     /// Keeps the candidates among `legal` (ascending); if none of them is one, the smallest of `legal` alone is kept, so
