@@ -411,6 +411,9 @@ fn what_was_sampled_is_told() {
     let mut order: Vec<Token> = (0..9000).collect();
     order.sort_by(|a, b| wide[*b as usize].total_cmp(&wide[*a as usize]));
     assert_eq!(ids(&sampler.last().candidates), order[..5]);
+    // More ties than any list holds.
+    sampler.sample(&mut [0.5; 9000], None, &[], 0).unwrap();
+    assert_eq!(ids(&sampler.last().candidates), [0, 1, 2, 3, 4]);
 }
 
 #[test]

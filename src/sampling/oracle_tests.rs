@@ -125,7 +125,10 @@ fn candidate_sets_are_those_of_the_sorted_row() {
                 assert!(held(&pool) == prefix(&order, expected), "{what} at temperature {t} of {n}, {name}");
             };
             for k in [1, 2, 40, 2048, 2049, 5000, n.max(2) - 1, n, n + 5] {
-                check(format!("top-k {k}"), 0.7, k.min(order.len()), &|pool| top_k::apply(pool, k).unwrap());
+                check(format!("top-k {k}"), 0.7, k.min(order.len()), &|pool| {
+                    top_k::apply(pool, k).unwrap();
+                    assert!(pool.listed || k > LIST);
+                });
             }
             for t in [1.0, 0.1, 3.0] {
                 let weights = weights(&order, t);
@@ -264,7 +267,7 @@ fn all_levels_agree() {
                 let total = passes.block_masses(&row, best, 0.7, &mut masses);
                 assert_eq!(passes.mass_bins(&row, best, 0.7, &mut bins), total);
                 let mut list = Vec::with_capacity(LIST);
-                let fits = passes.between(&row, &maxima, best - 1.0, best - 0.25, &mut list);
+                let fits = passes.between(&row, &maxima, best - 1.0, best - 0.25, 3000, &mut list);
                 let mut raised = row.clone();
                 passes.raise(&mut raised, best - 0.5);
                 (nan, maxima, masses, bins, list, fits, raised)

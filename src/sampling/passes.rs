@@ -127,9 +127,12 @@ impl Passes {
     }
 
     pass! {
-        /// Collects the candidates whose logit lies in `low..=high`, by id, as long as they fit into the memory that
-        /// `list` has; says whether all did. `maxima` are the blocks' maxima; blocks below `low` are not looked into.
-        between(row: &[f32], maxima: &[f32], low: f32, high: f32, list: &mut Vec<Candidate>) -> bool {
+        /// Collects the candidates whose logit lies in `low..=high`, of those equal to `low` only the ones up to token
+        /// `last`, by id, as long as they fit into the memory that `list` has; says whether all did. `maxima` are the
+        /// blocks' maxima; blocks below `low` are not looked into.
+        between(
+            row: &[f32], maxima: &[f32], low: f32, high: f32, last: Token, list: &mut Vec<Candidate>
+        ) -> bool {
             list.clear();
             for ((block, &max), number) in row.chunks(BLOCK).zip(maxima).zip(0..) {
                 if max < low {
@@ -143,12 +146,13 @@ impl Passes {
                     if inside == 0 {
                         continue;
                     }
-                    for (&logit, token) in group.iter().zip(start..) {
-                        if logit >= low && logit <= high {
+                    for (&logit, id) in group.iter().zip(start..) {
+                        let token = id as Token;
+                        if (logit > low || (logit == low && token <= last)) && logit <= high {
                             if list.len() == list.capacity() {
                                 return false;
                             }
-                            list.push(Candidate { token: token as Token, logit });
+                            list.push(Candidate { token, logit });
                         }
                     }
                 }

@@ -193,20 +193,19 @@ impl<'a> Pool<'a> {
         self.blocks(logit).map(kept).sum()
     }
 
-    /// Keeps the candidates whose key is at most `cut`, which must be that of a candidate.
+    /// Keeps the candidates whose key is at most `cut`. Up to [`LIST`] of them stand in the list afterwards.
     pub(super) fn cut(&mut self, cut: u64) {
         if self.listed {
             self.buffers.list.retain(|one| one.key() <= cut);
             return;
         }
-        let (logit, last) = (key_logit(cut), key_token(cut) as usize);
-        if self.collect(logit, f32::INFINITY) {
-            self.listed = true;
-            self.buffers.list.retain(|one| one.key() <= cut);
+        let (logit, last) = (key_logit(cut), key_token(cut));
+        self.listed = self.collect(logit, f32::INFINITY, last);
+        if self.listed {
             return;
         }
         let passes = self.buffers.passes;
-        let (ties_stay, ties_go) = self.row.split_at_mut((last + 1).min(self.row.len()));
+        let (ties_stay, ties_go) = self.row.split_at_mut((last as usize).saturating_add(1).min(self.row.len()));
         passes.raise(ties_stay, logit);
         passes.raise(ties_go, logit.next_up());
         for (max, block) in self.buffers.maxima.iter_mut().zip(self.row.chunks(BLOCK)) {
@@ -218,12 +217,12 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Collects the row's candidates with logits in `low..=high` into the list, if they fit; says whether they did. The
-    /// row stays what holds the candidates.
-    pub(super) fn collect(&mut self, low: f32, high: f32) -> bool {
+    /// Collects the row's candidates with logits in `low..=high`, of those equal to `low` only the ones up to token
+    /// `last`, into the list, if they fit; says whether they did. The row stays what holds the candidates.
+    pub(super) fn collect(&mut self, low: f32, high: f32, last: Token) -> bool {
         let buffers = &mut *self.buffers;
         // Nothing at -inf is a candidate.
-        buffers.passes.between(self.row, &buffers.maxima, low.max(f32::MIN), high, &mut buffers.list)
+        buffers.passes.between(self.row, &buffers.maxima, low.max(f32::MIN), high, last, &mut buffers.list)
     }
 
     /// Keeps the candidates among `legal` (ascending); if none of them is one, the smallest of `legal` alone is kept, so

@@ -6,7 +6,7 @@
 
 use super::pool::{Candidate, Pool};
 use super::select::{key_logit, radix_cut, rank};
-use crate::Result;
+use crate::{Result, Token};
 
 /// # Errors
 /// As [`Pool::scan`].
@@ -14,7 +14,7 @@ pub(super) fn apply(pool: &mut Pool<'_>, k: usize) -> Result<()> {
     pool.scan()?;
     if !pool.listed {
         let floor = floor(pool, k);
-        pool.listed = pool.collect(floor, f32::INFINITY);
+        pool.listed = pool.collect(floor, f32::INFINITY, Token::MAX);
     }
     if pool.listed {
         keep_best(&mut pool.buffers.list, &mut pool.buffers.keys, k);

@@ -7,7 +7,7 @@ use super::passes::{BINS, bin};
 use super::pool::{Candidate, Pool};
 use super::select::{key_logit, radix_cut};
 use super::{top_k, weigh};
-use crate::{Error, Result};
+use crate::{Error, Result, Token};
 
 /// # Errors
 /// [`Error::InvalidArgument`] when `p` is NaN.
@@ -70,7 +70,7 @@ fn cut_of_row(pool: &mut Pool<'_>, p: f32) -> Option<u64> {
     // The logits of the crossing bin, with half a bin to spare on both sides; the bin itself then decides.
     let edge = |bin: f32| best - bin * (-weigh::LOWEST / BINS as f32) / scale;
     let (low, high) = (edge(crossing as f32 + 1.0), edge(crossing as f32 - 1.0));
-    let fits = pool.collect(low, high);
+    let fits = pool.collect(low, high, Token::MAX);
     let in_bin = |one: &&Candidate| bin((one.logit - best) * scale) == crossing;
     pool.buffers.keys.clear();
     pool.buffers.keys.extend(pool.buffers.list.iter().filter(in_bin).map(|one| one.key()));
