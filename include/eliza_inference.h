@@ -26,15 +26,12 @@
  *         int * ids = NULL;
  *         size_t n = 0;
  *         char * error = NULL;
- *         if (eliza_inference_llm_stream_tokenize(h, "Once upon a time", 16, 1, 0, &ids, &n, &error) != ELIZA_OK
- *             || eliza_inference_llm_stream_prefill(h, ids, n, -1) < 0) {
- *             if (error == NULL) error = eliza_inference_llm_stream_take_error(h);
- *             fprintf(stderr, "%s\n", error ? error : "unknown");
- *         }
+ *         int step = eliza_inference_llm_stream_tokenize(h, "Once upon a time", 16, 1, 0, &ids, &n, &error);
+ *         if (step == ELIZA_OK && eliza_inference_llm_stream_prefill(h, ids, n, -1) < 0) step = -1;
  *         eliza_inference_free_tokens(ids);
  *
  *         // 3. Generate at most 200 tokens at temperature 0.8, top-p 0.95. NULL instead of a callback: we pull.
- *         int step = eliza_inference_llm_stream_generate(h, 200, 0.8f, 0.95f, NULL);
+ *         if (step == 0) step = eliza_inference_llm_stream_generate(h, 200, 0.8f, 0.95f, NULL);
  *         while (step == 0) {
  *             int32_t tokens[32];
  *             char text[256];
@@ -42,12 +39,15 @@
  *             step = eliza_inference_llm_stream_next(h, tokens, 32, &count, text, sizeof text, NULL, NULL, &error);
  *             fputs(text, stdout); // whole characters, always terminated
  *         }
- *         if (step < 0) fprintf(stderr, "%s\n", error ? error : "failed");
+ *         if (step < 0) {
+ *             if (error == NULL) error = eliza_inference_llm_stream_take_error(h);
+ *             fprintf(stderr, "%s\n", error ? error : "unknown");
+ *         }
  *         eliza_inference_free_string(error);
  *
  *         // 4. Another thread may call eliza_inference_llm_stream_cancel(h) at any time: the loop then ends
  *         //    within about a token with ELIZA_ERR_CANCELLED. A new prefill starts the next turn, reusing
- *         //    what its prompt shares with the tokens before. Close exactly when done; twice does no harm.
+ *         //    what its prompt shares with the tokens before. Close when done; twice does no harm.
  *         eliza_inference_llm_stream_close(h);
  *         return step < 0;
  *     }
@@ -57,7 +57,7 @@
  * Failure.   The seed calls (open, prefill, generate, cancel and the token trie calls) return exactly -1, or
  *            NULL; `..._status` has the code and `..._take_error` or `eliza_inference_take_last_error` the
  *            text. All other calls return a negative code, and give the text to `out_error` where they have
- *            one; a NULL `out_error` is allowed, the text then waits for `..._take_error`. `out_error` is
+ *            one; a NULL `out_error` is allowed, the text also waits for `..._take_error`. `out_error` is
  *            written on failure only.
  * Handles.   Numbers, not addresses. NULL, closed, or foreign handles are an error (-1), never a crash.
  * Strings.   In and out UTF-8. Every returned `char *` that is not const is from the C allocator and goes to

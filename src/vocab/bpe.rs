@@ -42,7 +42,7 @@ impl Bpe {
         let n_tokens = texts.len() as u32;
         let mut table = HashMap::with_capacity(merges.len());
         let mut both = Vec::new();
-        let mut id_of = |text: &[u8]| texts.find(text).unwrap_or_else(|| texts.insert(text).unwrap_or_else(|old| old));
+        let mut joined = 0;
         for (rank, merge) in merges.iter().enumerate() {
             let merge = merge.as_bytes();
             // A space may be the first character of the left part; the one behind it divides.
@@ -57,8 +57,12 @@ impl Bpe {
             both.clear();
             both.extend_from_slice(left);
             both.extend_from_slice(right);
-            let key = pair_key(id_of(left), id_of(right));
-            let joined = id_of(&both);
+            // Merges mostly come in the order of the tokens they make, several for one token at times.
+            joined = match [joined, joined + 1].into_iter().find(|&id| texts.get(id) == both) {
+                Some(id) => id,
+                None => texts.find_or_insert(&both),
+            };
+            let key = pair_key(texts.find_or_insert(left), texts.find_or_insert(right));
             table.entry(key).or_insert((rank as u32, joined));
         }
         let mut utf8 = [0; 4];

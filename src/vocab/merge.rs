@@ -60,18 +60,17 @@ impl Merger {
         let Merger { symbols, queue } = self;
         let Some(last) = symbols.last_mut() else { return };
         last.next = NONE;
-        let consider = |symbols: &mut [Symbol], queue: &mut BinaryHeap<Reverse<u64>>, left: u32| {
+        // The pair that begins at a symbol, noted in the symbol; its queue entry if there is one.
+        let consider = |symbols: &mut [Symbol], left: u32| {
             let right = symbols[left as usize].next;
             let found = if right == NONE { None } else { pair(&symbols[left as usize], &symbols[right as usize]) };
             let symbol = &mut symbols[left as usize];
             (symbol.priority, symbol.joined) = found.unwrap_or((NONE, NONE));
-            if let Some((priority, _)) = found {
-                queue.push(Reverse(u64::from(priority) << 32 | u64::from(left)));
-            }
+            found.map(|(priority, _)| Reverse(u64::from(priority) << 32 | u64::from(left)))
         };
-        for left in 0..symbols.len() as u32 {
-            consider(symbols, queue, left);
-        }
+        let mut entries = std::mem::take(queue).into_vec();
+        entries.extend((0..symbols.len() as u32).filter_map(|left| consider(symbols, left)));
+        *queue = BinaryHeap::from(entries);
         while let Some(Reverse(entry)) = queue.pop() {
             let (priority, left) = ((entry >> 32) as u32, entry as u32);
             let symbol = symbols[left as usize];
@@ -87,9 +86,9 @@ impl Merger {
             if let Some(after) = symbols.get_mut(right.next as usize) {
                 after.prev = left;
             }
-            consider(symbols, queue, left);
+            queue.extend(consider(symbols, left));
             if symbol.prev != NONE {
-                consider(symbols, queue, symbol.prev);
+                queue.extend(consider(symbols, symbol.prev));
             }
         }
     }

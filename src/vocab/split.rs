@@ -226,9 +226,15 @@ fn word(text: &[u8], at: usize, digits: usize, letter: u8) -> usize {
         return run_end(text, at + 1, |b| class(b) & letter != 0);
     }
     if number {
-        return run_end(text, at, |b| class(b) & NUMBER != 0).min(at + digits);
+        return number_end(text, at, digits);
     }
     symbols_or_space(text, at, letter)
+}
+
+/// End of the digits at `at`, of which at most `most` stay together.
+fn number_end(text: &[u8], at: usize, most: usize) -> usize {
+    let limit = text.len().min(at + most);
+    run_end(&text[..limit], at, |b| class(b) & NUMBER != 0)
 }
 
 /// The alternatives that follow letters and numbers: symbols with trailing line breaks, or white space.
@@ -254,7 +260,7 @@ fn kimi_word(text: &[u8], code_points: &[u32], at: usize) -> usize {
         return end + contraction(&text[end..], true);
     }
     if is(text, at, NUMBER) {
-        return run_end(text, at, |b| class(b) & NUMBER != 0).min(at + 3);
+        return number_end(text, at, 3);
     }
     symbols_or_space(text, at, LETTER)
 }

@@ -11,8 +11,26 @@ use std::hash::BuildHasher;
 pub(super) struct Texts {
     bytes: Vec<u8>,
     ends: Vec<u32>,
-    index: HashTable<u32>,
+    index: HashTable<Slot>,
     hasher: DefaultHashBuilder,
+}
+
+/// What the index knows of a text. Short texts, most of those looked up, are told by this alone.
+struct Slot {
+    /// The first [`HEAD`] bytes, zeros behind a shorter text.
+    head: [u8; HEAD],
+    len: u32,
+    id: u32,
+}
+
+const HEAD: usize = 8;
+
+#[inline]
+fn head(text: &[u8]) -> [u8; HEAD] {
+    let mut head = [0; HEAD];
+    let n = text.len().min(HEAD);
+    head[..n].copy_from_slice(&text[..n]);
+    head
 }
 
 impl Texts {
@@ -40,27 +58,29 @@ impl Texts {
     /// The id of a text.
     #[inline]
     pub(super) fn find(&self, wanted: &[u8]) -> Option<u32> {
-        self.index.find(self.hasher.hash_one(wanted), |&id| self.get(id) == wanted).copied()
+        let (head, len) = (head(wanted), wanted.len());
+        let is_it =
+            |slot: &Slot| slot.head == head && slot.len as usize == len && (len <= HEAD || self.get(slot.id) == wanted);
+        self.index.find(self.hasher.hash_one(wanted), is_it).map(|slot| slot.id)
     }
 
     /// Append a text, or give the id it already has as the error. Texts in total must stay below 4 GiB.
     pub(super) fn insert(&mut self, new: &[u8]) -> Result<u32, u32> {
-        let Texts { bytes, ends, index, hasher } = self;
-        let entry = index.entry(
-            hasher.hash_one(new),
-            |&id| text(bytes, ends, id) == new,
-            |&id| hasher.hash_one(text(bytes, ends, id)),
-        );
-        match entry {
-            hashbrown::hash_table::Entry::Occupied(old) => Err(*old.get()),
-            hashbrown::hash_table::Entry::Vacant(slot) => {
-                let id = ends.len() as u32;
-                slot.insert(id);
-                bytes.extend_from_slice(new);
-                ends.push(bytes.len() as u32);
-                Ok(id)
-            }
+        if let Some(old) = self.find(new) {
+            return Err(old);
         }
+        let Texts { bytes, ends, index, hasher } = self;
+        let id = ends.len() as u32;
+        let slot = Slot { head: head(new), len: new.len() as u32, id };
+        index.insert_unique(hasher.hash_one(new), slot, |slot| hasher.hash_one(text(bytes, ends, slot.id)));
+        bytes.extend_from_slice(new);
+        ends.push(bytes.len() as u32);
+        Ok(id)
+    }
+
+    /// The id of a text, which is appended if it has none yet.
+    pub(super) fn find_or_insert(&mut self, wanted: &[u8]) -> u32 {
+        self.insert(wanted).unwrap_or_else(|old| old)
     }
 }
 
@@ -83,9 +103,13 @@ mod tests {
             assert_eq!(texts.insert(format!("t{i}").as_bytes()), Ok(i));
         }
         assert_eq!(texts.insert(b"t17"), Err(17));
-        assert_eq!(texts.len(), 5000);
+
         assert_eq!(texts.find(b"t4999"), Some(4999));
         assert_eq!(texts.find(b"t5000"), None);
+        assert_eq!(texts.insert(b"a rather long text"), Ok(5000));
+        assert_eq!(texts.insert(b"a rather lone text"), Ok(5001));
+        assert_eq!(texts.find(b"a rather long text"), Some(5000));
+        assert_eq!(texts.insert(b"t17\0"), Ok(5002), "a zero is no padding");
         assert_eq!(texts.get(42), b"t42");
         assert_eq!(texts.get(9999), b"");
     }

@@ -50,9 +50,6 @@ element! {
     Bf16, 2, bf16s
 }
 
-/// Bytes of weights by which a single column's loop asks for memory ahead.
-const AHEAD: usize = 4096;
-
 /// One panel times `C` columns.
 pub(super) struct Tile<'a, E, const C: usize> {
     pub(super) panel: *const u8,
@@ -79,11 +76,6 @@ impl<E: Element, const C: usize> Kernel for Tile<'_, E, C> {
         unsafe {
             for k in (0..self.n_in & !1).step_by(2) {
                 let weights = self.panel.add(k * LANES * E::BYTES);
-                if C == 1 {
-                    for line in (0..2 * LANES * E::BYTES).step_by(64) {
-                        l.prefetch(weights.wrapping_add(AHEAD + line));
-                    }
-                }
                 let (w, v) = (E::load(l, weights), E::load(l, weights.add(LANES * E::BYTES)));
                 for c in 0..C {
                     even[c] = l.fma(w, l.splat(*x[c].add(k)), even[c]);

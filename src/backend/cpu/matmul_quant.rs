@@ -22,9 +22,6 @@ use super::lanes::{Kernel, Lanes};
 use super::matmul::{Columns, Target};
 use super::panels_format::{Codes, Format};
 
-/// Bytes of weights by which a single column's loop asks for memory ahead.
-const AHEAD: usize = 4096;
-
 /// One panel times `C` columns.
 pub(super) struct Tile<'a, F, const C: usize> {
     pub(super) panel: *const u8,
@@ -55,11 +52,6 @@ impl<F: Format, const C: usize> Kernel for Tile<'_, F, C> {
         }
         for chunk in 0..self.n_in / F::CHUNK {
             let weights = self.panel.wrapping_add(chunk * F::BYTES);
-            if C == 1 {
-                for line in (0..F::BYTES).step_by(64) {
-                    l.prefetch(weights.wrapping_add(AHEAD + line));
-                }
-            }
             for b in 0..F::CHUNK / 32 {
                 let index = chunk * (F::CHUNK / 32) + b;
                 // SAFETY: whoever makes a tile vouches for a panel of `n_in` weights a row and for columns of as many

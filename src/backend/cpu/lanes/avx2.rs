@@ -211,9 +211,4 @@ impl Lanes for Avx2 {
             _mm256_storeu_si256(p.add(32).cast(), x[1]);
         })
     }
-    #[inline(always)]
-    fn prefetch(self, p: *const u8) {
-        // SAFETY: a prefetch is a hint that never faults; the instruction is in the x86-64 baseline.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
-    }
 }

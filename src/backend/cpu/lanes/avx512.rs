@@ -162,9 +162,4 @@ impl Lanes for Avx512 {
     unsafe fn store_bytes(self, x: __m512i, p: *mut u8) {
         memory!(_mm512_storeu_si512(p.cast(), x))
     }
-    #[inline(always)]
-    fn prefetch(self, p: *const u8) {
-        // SAFETY: a prefetch is a hint that never faults; the instruction is in the x86-64 baseline.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
-    }
 }

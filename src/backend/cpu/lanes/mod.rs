@@ -131,8 +131,6 @@ pub(super) trait Lanes: Copy {
     /// # Safety
     /// `p` is writable for 64 bytes.
     unsafe fn store_bytes(self, x: Self::B, p: *mut u8);
-    /// Asks for the cache line at `p`, any address allowed.
-    fn prefetch(self, p: *const u8);
 }
 
 /// Runs `kernel` on `isa`; a level this processor lacks runs as the portable one.
