@@ -1,15 +1,23 @@
 //! [`Simd`] as arrays: the reference, and what runs where no other form exists.
 
-use super::{LANES, Simd};
+use super::{Kernel, LANES, Simd};
 use half::f16;
 
 /// Plain Rust.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
 
+// Counted loops rather than iterators: they are compiled in great numbers.
+
 #[inline(always)]
 fn each(f: impl Fn(usize) -> f32) -> [f32; LANES] {
-    std::array::from_fn(f)
+    let mut lanes = [0.0; LANES];
+    let mut i = 0;
+    while i < LANES {
+        lanes[i] = f(i);
+        i += 1;
+    }
+    lanes
 }
 
 #[inline(always)]
@@ -37,6 +45,15 @@ unsafe impl Simd for Portable {
     type F = [f32; LANES];
     type M = u16;
 
+    #[inline(always)]
+    unsafe fn call<K: Kernel>(kernel: K) -> K::Output {
+        #[inline(never)]
+        fn run<K: Kernel>(kernel: K) -> K::Output {
+            // SAFETY: plain Rust needs no instruction set.
+            unsafe { kernel.run::<Portable>() }
+        }
+        run(kernel)
+    }
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self::F {
         [x; LANES]
