@@ -588,7 +588,8 @@ mod tests {
                         let (threads, steps, n) = (next(&seed) % 6 + 1, next(&seed) % 5 + 1, next(&seed) as usize % 90);
                         let grain = next(&seed) as usize % 9 + 1;
                         // One in eight runs loses a thread in some step.
-                        let victim = (next(&seed) % 8 == 0).then(|| (next(&seed) % threads, next(&seed) % steps));
+                        let victim =
+                            next(&seed).is_multiple_of(8).then(|| (next(&seed) % threads, next(&seed) % steps));
                         let (sums, start): ([AtomicUsize; 5], u64) = (Default::default(), seed.get());
                         let run = pool.run(threads as usize, &|worker| {
                             let state = Cell::new(start ^ (worker.index() as u64) << 40);

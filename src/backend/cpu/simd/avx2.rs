@@ -12,7 +12,7 @@ pub(super) struct Avx2;
 /// # Safety
 ///
 /// The processor has AVX2, FMA and F16C.
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+#[target_feature(enable = "avx2,fma,f16c")]
 #[inline(never)]
 unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     // SAFETY: the caller's promise.

@@ -12,7 +12,7 @@ pub(super) struct Avx512;
 /// # Safety
 ///
 /// The processor has AVX-512 F, BW, VL, DQ and VNNI.
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 #[inline(never)]
 unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     // SAFETY: the caller's promise.
