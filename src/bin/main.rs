@@ -1,3 +1,66 @@
-//! The command line `eliza-inference`: a thin client of the session room.
+//! The command line `eliza-inference`: a thin client of the library.
+//!
+//! Results go to standard output, everything else (errors, progress, timings) to standard error. Exit codes: 0 done,
+//! 1 failed, 2 used wrongly, 130 interrupted. A reader that closes the pipe ends the program quietly.
 
-fn main() {}
+mod args;
+mod bench;
+mod devices;
+mod generate;
+mod inspect;
+mod logits;
+mod output;
+mod quantize;
+mod text;
+
+use clap::{Parser, Subcommand};
+use output::Failure;
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "eliza-inference", version, about = "Runs GGUF language models on this machine", max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Continue a prompt
+    Generate(generate::Args),
+    /// Turn text into tokens, printed as a JSON array
+    Tokenize(text::TokenizeArgs),
+    /// Turn tokens back into text
+    Detokenize(text::DetokenizeArgs),
+    /// Write the raw output rows for a prompt to a file
+    Logits(logits::Args),
+    /// Show what a GGUF file holds
+    Inspect(inspect::Args),
+    /// Convert a model to another weight type
+    Quantize(quantize::Args),
+    /// Measure loading, prompt and decoding speed
+    Bench(bench::Args),
+    /// List what this machine can compute on
+    Devices(devices::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Generate(args) => generate::run(args),
+        Command::Tokenize(args) => text::tokenize(args),
+        Command::Detokenize(args) => text::detokenize(args),
+        Command::Logits(args) => logits::run(args),
+        Command::Inspect(args) => inspect::run(args),
+        Command::Quantize(args) => quantize::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Devices(args) => devices::run(args),
+    };
+    match result {
+        Ok(()) | Err(Failure::ClosedPipe) => ExitCode::SUCCESS,
+        Err(Failure::Interrupted) => ExitCode::from(130),
+        Err(Failure::Error(message)) => {
+            output::error(&message);
+            ExitCode::from(1)
+        }
+    }
+}

@@ -1,1 +1,398 @@
 //! A loaded model ready to decode: KV cache, slots, batches, cached plans.
+//!
+//! One engine serves one stream handle and is driven by one thread. It owns `context` cells of KV memory, shared by
+//! up to 16 slots; a slot is a token sequence with the cells that hold its keys and values. Plans for every row
+//! bucket are made when the engine opens; after that no step allocates, schedules or compiles.
+//!
+//! Invariants: `slot.tokens` and `slot.cells` have equal length, and cell `slot.cells[i]` holds position `i`; a cell
+//! belongs to exactly one slot; after an error or a cancel the slot holds exactly the tokens whose cells are valid.
+
+mod cells;
+mod options;
+mod plans;
+
+pub use crate::backend::{DeviceInfo, DeviceKind, LoadProgress};
+pub use options::{EngineOptions, KvType, context_for};
+
+use crate::backend::{self, Batch, CacheSpec, State};
+use crate::model::{Model, Placement, load_shared};
+use crate::schedule::MAX_ROWS;
+use crate::{Error, Result, Token};
+use cells::Cells;
+use plans::{HEAD_ROWS, Plans};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// A slot of an engine, as [`Engine::take_slot`] gives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotId(usize);
+
+/// What a prefill did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Prefill {
+    /// Tokens in the slot now: all that were given.
+    pub tokens: usize,
+    /// Tokens whose cells were already there.
+    pub reused: usize,
+    /// Forward passes made.
+    pub passes: usize,
+}
+
+/// Counters of an engine since it opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EngineStats {
+    /// Passes through the layers.
+    pub forward_passes: u64,
+    /// Rows evaluated in them.
+    pub rows: u64,
+    /// Times the output head ran on its own.
+    pub head_passes: u64,
+}
+
+#[derive(Default)]
+struct Slot {
+    tokens: Vec<Token>,
+    cells: Vec<u32>,
+    last_used: u64,
+}
+
+/// The inputs of a batch, kept so that no step allocates.
+struct Inputs {
+    positions: Vec<i32>,
+    sequences: Vec<u32>,
+    cells: Vec<u32>,
+    outputs: Vec<u32>,
+}
+
+/// See the module's documentation.
+pub struct Engine {
+    model: Arc<Model>,
+    state: Box<dyn State>,
+    plans: Plans,
+    slots: Vec<Slot>,
+    cells: Cells,
+    inputs: Inputs,
+    context: usize,
+    threads: usize,
+    clock: u64,
+    /// Whose last position the kept hidden row is.
+    hidden_of: Option<SlotId>,
+    stats: EngineStats,
+}
+
+/// The model at `path`, shared with everyone who has it open with the same placement.
+pub fn open_model(path: &Path, options: &EngineOptions, progress: LoadProgress<'_>) -> Result<Arc<Model>> {
+    let placement = Placement { gpu_layers: options.gpu_layers, device: options.device.clone() };
+    load_shared(path, &placement, options.threads()?, progress)
+}
+
+/// Threads that an engine uses when the host names none: the performance cores.
+pub fn default_thread_count() -> u32 {
+    backend::cpu::default_thread_count() as u32
+}
+
+/// The devices of this machine, best first.
+pub fn devices() -> Vec<DeviceInfo> {
+    backend::devices().iter().map(|b| b.device()).collect()
+}
+
+impl Engine {
+    /// Reserve everything that decoding `model` needs.
+    pub fn new(model: Arc<Model>, options: &EngineOptions) -> Result<Engine> {
+        let context = context_for(options.context, model.train_context());
+        let n_slots = options.slots()?;
+        let threads = options.threads()?;
+        let h = model.hparams();
+        let cache = CacheSpec {
+            ty: options.kv_type.tensor_type(),
+            cells: backend::cells_for(context),
+            layers: h.n_head_kv.iter().map(|&n| (n, h.head_dim_k, h.head_dim_v)).collect(),
+        };
+        let mut state = model.backend().new_state(&cache, threads)?;
+        let plans = Plans::new(&model)?;
+        plans.reserve(&mut *state)?;
+        let slots = (0..n_slots)
+            .map(|_| Slot { tokens: Vec::with_capacity(context), cells: Vec::with_capacity(context), last_used: 0 })
+            .collect();
+        let inputs = Inputs {
+            positions: Vec::with_capacity(MAX_ROWS),
+            sequences: Vec::with_capacity(MAX_ROWS),
+            cells: Vec::with_capacity(MAX_ROWS),
+            outputs: Vec::with_capacity(MAX_ROWS),
+        };
+        Ok(Engine {
+            cells: Cells::new(cache.cells, context),
+            model,
+            state,
+            plans,
+            slots,
+            inputs,
+            context,
+            threads,
+            clock: 0,
+            hidden_of: None,
+            stats: EngineStats::default(),
+        })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// Tokens that fit, over all slots.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Host threads in use.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Slots that share the context.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Counters since open.
+    pub fn stats(&self) -> EngineStats {
+        self.stats
+    }
+
+    /// The slot with this number, or for -1 a fresh one: an empty slot, else the least recently used, emptied.
+    pub fn take_slot(&mut self, slot_id: i32) -> Result<SlotId> {
+        let slot = match usize::try_from(slot_id) {
+            Ok(i) if i < self.slots.len() => SlotId(i),
+            Err(_) if slot_id == -1 => {
+                let oldest = (0..self.slots.len()).min_by_key(|&i| match self.slots[i].tokens.is_empty() {
+                    true => (0, 0),
+                    false => (1, self.slots[i].last_used),
+                });
+                let slot = SlotId(oldest.ok_or_else(|| Error::Internal("An engine without slots".into()))?);
+                self.truncate(slot, 0);
+                slot
+            }
+            _ => {
+                let max = self.slots.len() - 1;
+                return Err(Error::InvalidArgument(format!("Slot {slot_id} (-1 to {max} are possible)")));
+            }
+        };
+        self.touch(slot);
+        Ok(slot)
+    }
+
+    fn touch(&mut self, slot: SlotId) {
+        self.clock += 1;
+        self.slots[slot.0].last_used = self.clock;
+    }
+
+    /// Tokens in the slot.
+    pub fn tokens(&self, slot: SlotId) -> &[Token] {
+        &self.slots[slot.0].tokens
+    }
+
+    /// Number of tokens in the slot, which is the position of the next one.
+    pub fn position(&self, slot: SlotId) -> usize {
+        self.slots[slot.0].tokens.len()
+    }
+
+    /// Tokens that the slot can still take. Cells of other slots count as free: they are evicted when needed.
+    pub fn room(&self, slot: SlotId) -> usize {
+        self.context - self.position(slot)
+    }
+
+    /// Remove the slot's tokens from `n_tokens` on.
+    pub fn truncate(&mut self, slot: SlotId, n_tokens: usize) {
+        let s = &mut self.slots[slot.0];
+        if n_tokens >= s.tokens.len() {
+            return;
+        }
+        for cell in s.cells.drain(n_tokens..) {
+            self.cells.free(cell);
+        }
+        s.tokens.truncate(n_tokens);
+        if self.hidden_of == Some(slot) {
+            self.hidden_of = None;
+        }
+    }
+
+    /// Make the slot hold exactly `tokens`: the longest common prefix with what it holds is reused, the rest is
+    /// evaluated in chunks of at most 512, and the last position's hidden row is kept for [`Engine::head`].
+    ///
+    /// A cancel or an error leaves the slot with the tokens evaluated so far.
+    pub fn prefill(&mut self, slot: SlotId, tokens: &[Token], cancel: &AtomicBool) -> Result<Prefill> {
+        self.check_tokens(tokens)?;
+        if tokens.is_empty() {
+            return Err(Error::InvalidArgument("A prompt without tokens".into()));
+        }
+        if tokens.len() > self.context {
+            let (n, max) = (tokens.len(), self.context);
+            return Err(Error::OutOfMemory(format!("A prompt of {n} tokens in a context of {max}")));
+        }
+        let common = self.tokens(slot).iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        // The last position is evaluated again even when it is there, for its hidden row.
+        let reused = common.min(tokens.len() - 1);
+        self.truncate(slot, reused);
+        let before = self.stats.forward_passes;
+        self.evaluate(slot, &tokens[reused..], cancel)?;
+        let passes = (self.stats.forward_passes - before) as usize;
+        Ok(Prefill { tokens: tokens.len(), reused, passes })
+    }
+
+    /// Append tokens without computing logits; the last position's hidden row is kept.
+    pub fn append(&mut self, slot: SlotId, tokens: &[Token], cancel: &AtomicBool) -> Result<()> {
+        self.check_tokens(tokens)?;
+        self.evaluate(slot, tokens, cancel)
+    }
+
+    /// Logits of the slot's last position, after a prefill or an append. The row is scratch: the caller may change it.
+    pub fn head(&mut self, slot: SlotId) -> Result<&mut [f32]> {
+        if self.hidden_of != Some(slot) {
+            return Err(Error::InvalidArgument("Logits were asked for a slot that was not evaluated last".into()));
+        }
+        let never = AtomicBool::new(false);
+        self.plans.head.run(&mut *self.state, &Batch::default(), 1, &never)?;
+        self.stats.head_passes += 1;
+        self.logits(1)
+    }
+
+    /// Append one token and return the logits after it.
+    pub fn decode(&mut self, slot: SlotId, token: Token, cancel: &AtomicBool) -> Result<&mut [f32]> {
+        self.check_tokens(&[token])?;
+        self.run(slot, &[token], OutputRows::Last, true, cancel)?;
+        self.logits(1)
+    }
+
+    /// Evaluate `tokens` in a fresh slot and hand every position's logits to `each`, with its row number.
+    pub fn logits_all(
+        &mut self,
+        tokens: &[Token],
+        cancel: &AtomicBool,
+        each: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        self.check_tokens(tokens)?;
+        let slot = self.take_slot(-1)?;
+        let n_vocab = self.model.n_vocab();
+        let width = self.model.hparams().n_embd;
+        let mut row = 0;
+        for chunk in tokens.chunks(MAX_ROWS) {
+            self.run(slot, chunk, OutputRows::All, false, cancel)?;
+            let hidden_at = self.plans.kept.hidden_offset();
+            for first in (0..chunk.len()).step_by(HEAD_ROWS) {
+                let n = HEAD_ROWS.min(chunk.len() - first);
+                // The head reads the first hidden rows; those before `first` are done with.
+                let hidden = self.state.rows(hidden_at, chunk.len() * width)?;
+                hidden.copy_within(first * width..(first + n) * width, 0);
+                self.plans.head_many.run(&mut *self.state, &Batch::default(), n, cancel)?;
+                for logits in self.logits(n)?.chunks_exact(n_vocab) {
+                    each(row, logits)?;
+                    row += 1;
+                }
+            }
+        }
+        self.hidden_of = None;
+        Ok(())
+    }
+
+    fn logits(&mut self, rows: usize) -> Result<&mut [f32]> {
+        self.state.rows(self.plans.kept.logits_offset(), rows * self.model.n_vocab())
+    }
+
+    fn check_tokens(&self, tokens: &[Token]) -> Result<()> {
+        let n_vocab = self.model.n_vocab();
+        match tokens.iter().position(|&t| usize::try_from(t).map_or(true, |t| t >= n_vocab)) {
+            None => Ok(()),
+            Some(i) => {
+                let id = tokens[i];
+                Err(Error::InvalidArgument(format!("Token {id} at index {i} (0 to {} are possible)", n_vocab - 1)))
+            }
+        }
+    }
+
+    fn evaluate(&mut self, slot: SlotId, tokens: &[Token], cancel: &AtomicBool) -> Result<()> {
+        let mut chunks = tokens.chunks(MAX_ROWS).peekable();
+        while let Some(chunk) = chunks.next() {
+            let outputs = if chunks.peek().is_none() { OutputRows::Last } else { OutputRows::None };
+            self.run(slot, chunk, outputs, false, cancel)?;
+        }
+        Ok(())
+    }
+
+    /// Evaluate one chunk at the end of the slot.
+    fn run(
+        &mut self,
+        slot: SlotId,
+        tokens: &[Token],
+        outputs: OutputRows,
+        with_head: bool,
+        cancel: &AtomicBool,
+    ) -> Result<()> {
+        if tokens.len() > self.room(slot) {
+            let (n, have, max) = (tokens.len(), self.position(slot), self.context);
+            return Err(Error::OutOfMemory(format!("{n} more tokens after {have} in a context of {max}")));
+        }
+        self.touch(slot);
+        self.make_room(slot, tokens.len());
+        let first = self.position(slot);
+        let bit = 1u32 << slot.0;
+        let inputs = &mut self.inputs;
+        inputs.positions.clear();
+        inputs.sequences.clear();
+        inputs.cells.clear();
+        inputs.outputs.clear();
+        for i in 0..tokens.len() {
+            let position = (first + i) as i32;
+            let cell = self.cells.take(position, bit).ok_or_else(|| Error::Internal("No free cell".into()))?;
+            inputs.positions.push(position);
+            inputs.sequences.push(bit);
+            inputs.cells.push(cell);
+        }
+        match outputs {
+            OutputRows::None => {}
+            OutputRows::Last => inputs.outputs.push(tokens.len() as u32 - 1),
+            OutputRows::All => inputs.outputs.extend(0..tokens.len() as u32),
+        }
+        let s = &mut self.slots[slot.0];
+        s.tokens.extend_from_slice(tokens);
+        s.cells.extend_from_slice(&inputs.cells);
+        let batch = Batch {
+            tokens,
+            positions: &inputs.positions,
+            sequences: &inputs.sequences,
+            cells: &inputs.cells,
+            outputs: &inputs.outputs,
+            cell_positions: self.cells.positions(),
+            cell_sequences: self.cells.sequences(),
+            n_kv: self.cells.end(),
+        };
+        let plan = if with_head { &self.plans.decode } else { self.plans.body(tokens.len()) };
+        let done = plan.run(&mut *self.state, &batch, inputs.outputs.len(), cancel);
+        self.stats.forward_passes += 1;
+        self.stats.rows += tokens.len() as u64;
+        self.hidden_of = (outputs == OutputRows::Last).then_some(slot);
+        if done.is_err() {
+            self.truncate(slot, first);
+            self.hidden_of = None;
+        }
+        done
+    }
+
+    /// Evict other slots, the least recently used first, until `n` cells are free.
+    fn make_room(&mut self, slot: SlotId, n: usize) {
+        while self.cells.n_free() < n {
+            let idle = (0..self.slots.len()).filter(|&i| i != slot.0 && !self.slots[i].tokens.is_empty());
+            let Some(victim) = idle.min_by_key(|&i| self.slots[i].last_used) else { return };
+            self.truncate(SlotId(victim), 0);
+        }
+    }
+}
+
+/// Which rows of a batch are wanted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OutputRows {
+    None,
+    Last,
+    All,
+}

@@ -1,1 +1,48 @@
 //! The C exports: handles, strings, errors, panic boundary. One file per C noun.
+//!
+//! The doc comments of the exports become the comments of `include/eliza_inference.h`, so they speak to a C
+//! programmer: ownership, null rule, thread rule, every status. What each export does is done by
+//! [`session`](crate::session); here is only the crossing, and these rules hold for all of it:
+//!
+//! * every body runs behind the panic boundary (`panic.rs`) and every failure is reported (`errors.rs`);
+//! * no pointer is read before its null, alignment and length rule was checked (`args.rs`);
+//! * no lock is held while host code runs or while the caller blocks.
+
+// The header's parameter documentation states what callers owe; a second list in Rust terms would only drift from it.
+#![allow(clippy::missing_safety_doc)]
+
+mod args;
+mod errors;
+mod handle;
+mod log;
+mod open;
+mod options;
+mod panic;
+#[cfg(windows)]
+mod pin;
+mod pull;
+mod status;
+mod stream;
+mod strings;
+#[cfg(feature = "testing")]
+mod testing;
+mod tokens;
+mod trie;
+mod usage;
+mod version;
+
+pub use errors::*;
+pub use handle::{FfiLlmHandle, LlmSession};
+pub use log::*;
+pub use open::*;
+pub use options::*;
+pub use pull::*;
+pub use status::*;
+pub use stream::*;
+pub use strings::*;
+#[cfg(feature = "testing")]
+pub use testing::*;
+pub use tokens::*;
+pub use trie::*;
+pub use usage::*;
+pub use version::*;

@@ -4,8 +4,29 @@
 //! names are unique, sizes were computed with checked arithmetic, and every string is UTF-8. Nothing is ever
 //! reserved from a count that was not first checked against the bytes left.
 
+mod advise;
 mod read;
 mod value;
+mod write;
 
 pub use read::{File, TensorInfo};
 pub use value::{Array, FromValue, Value, ValueType};
+pub use write::{Fill, WriteValue, Writer};
+
+const DEFAULT_ALIGNMENT: u64 = 32;
+const MAX_TENSOR_NAME: usize = 63;
+
+/// A name from a file as it may stand in a message: control characters escaped, cut after 80 characters.
+fn shown(name: &str) -> String {
+    let mut out = String::new();
+    for c in name.chars().take(80) {
+        match c.is_control() {
+            true => out.extend(c.escape_default()),
+            false => out.push(c),
+        }
+    }
+    if name.chars().nth(80).is_some() {
+        out.push('…');
+    }
+    out
+}

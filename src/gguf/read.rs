@@ -1,17 +1,19 @@
 //! The reader: one pass over the header, checked against the file's length at every step.
+//!
+//! Memory stays below 16 bytes for each byte of the file plus 1 MiB, whatever the header claims: counts are checked
+//! against the bytes left before anything is reserved, and names are looked up through sorted indices.
 
+use super::advise;
 use super::value::{Array, FromValue, Value, ValueType};
+use super::{DEFAULT_ALIGNMENT, MAX_TENSOR_NAME, shown};
 use crate::quant::TensorType;
 use crate::{Error, Result};
 use memmap2::Mmap;
-use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const DEFAULT_ALIGNMENT: u64 = 32;
 const MAX_DIMS: u32 = 4;
-const MAX_TENSOR_NAME: usize = 63;
 
 enum Bytes {
     Mapped(Mmap),
@@ -47,8 +49,9 @@ pub struct TensorInfo {
 impl TensorInfo {
     /// The tensor's type, or an error naming the tensor when this library does not know it.
     pub fn tensor_type(&self) -> Result<TensorType> {
-        TensorType::from_id(self.type_id)
-            .ok_or_else(|| Error::Unsupported(format!("Tensor `{}` has the unknown type {}", self.name, self.type_id)))
+        TensorType::from_id(self.type_id).ok_or_else(|| {
+            Error::Unsupported(format!("Tensor `{}` has the unknown type {}", shown(&self.name), self.type_id))
+        })
     }
 
     /// Number of weights.
@@ -68,17 +71,26 @@ struct Inner {
     bytes: Bytes,
     version: u32,
     alignment: u64,
-    keys: Vec<(String, Value, u64)>,
-    key_index: HashMap<String, usize>,
+    keys: Vec<Key>,
+    /// Indices of `keys`, by name.
+    key_order: Vec<usize>,
     tensors: Vec<TensorInfo>,
-    tensor_index: HashMap<String, usize>,
+    /// Indices of `tensors`, by name.
+    tensor_order: Vec<usize>,
+}
+
+struct Key {
+    name: String,
+    value: Value,
+    /// Where the value's type id stands in the file.
+    offset: u64,
 }
 
 impl File {
     /// Map and validate the file at `path`.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let file = std::fs::File::open(path).map_err(|e| Error::io(path, &e))?;
+        let file = open_regular(path).map_err(|e| Error::io(path, &e))?;
         // SAFETY: the map is read only; a host that truncates a model file while it is in use gets SIGBUS, as every
         // mapping loader has it, and the header documents that.
         let map = unsafe { Mmap::map(&file) }.map_err(|e| Error::io(path, &e))?;
@@ -107,20 +119,23 @@ impl File {
 
     /// All metadata in file order.
     pub fn metadata(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.inner.keys.iter().map(|(k, v, _)| (k.as_str(), v))
+        self.inner.keys.iter().map(|k| (k.name.as_str(), &k.value))
     }
 
     /// The raw value of a key.
     pub fn value(&self, key: &str) -> Option<&Value> {
-        self.inner.key_index.get(key).map(|&i| &self.inner.keys[i].1)
+        self.key(key).map(|k| &k.value)
+    }
+
+    fn key(&self, name: &str) -> Option<&Key> {
+        find(&self.inner.keys, &self.inner.key_order, name, |k| &k.name)
     }
 
     /// The value of `key` as `T`; `None` when the key is missing, an error naming key and offset when it has another type.
     pub fn get<T: FromValue>(&self, key: &str) -> Result<Option<T>> {
-        let Some(&i) = self.inner.key_index.get(key) else { return Ok(None) };
-        let (_, value, offset) = &self.inner.keys[i];
+        let Some(Key { value, offset, .. }) = self.key(key) else { return Ok(None) };
         T::from_value(value).map(Some).ok_or_else(|| Error::Gguf {
-            what: format!("key `{key}`"),
+            what: format!("key `{}`", shown(key)),
             offset: *offset,
             problem: format!("{} was expected, found {:?}", T::WANTED, value.value_type()),
         })
@@ -135,60 +150,60 @@ impl File {
     pub fn strings(&self, key: &str) -> Result<Option<Vec<&str>>> {
         let Some(array) = self.get::<Array>(key)? else { return Ok(None) };
         if array.element != ValueType::String {
-            return Err(self.wrong_element(key, "strings", array.element));
+            return Err(self.wrong_element(key, "strings", format!("{:?}", array.element)));
         }
-        let all = self.inner.bytes.as_slice();
-        let mut at = array.bytes.start;
+        // The header was checked when the file was opened; it is read again here, so it is checked again in case that
+        // another process wrote to the file.
+        let mut cur = Cursor { all: self.array_bytes(&array), at: 0 };
         let mut out = Vec::with_capacity(array.len);
         for _ in 0..array.len {
-            // The header pass checked every length and every string's encoding.
-            let len = u64_at(all, at) as usize;
-            let text = &all[at + 8..at + 8 + len];
-            out.push(std::str::from_utf8(text).map_err(|_| Error::Internal(format!("Key `{key}` changed on disk")))?);
-            at += 8 + len;
+            let text = cur.string(key).map_err(|_| Error::Internal(format!("Key `{key}` changed on disk")))?;
+            out.push(text);
         }
         Ok(Some(out))
     }
 
     /// The numbers of an array key, converted to `f32`. Integers and floats are accepted.
     pub fn floats(&self, key: &str) -> Result<Option<Vec<f32>>> {
-        self.numbers(key, |v| match *v {
+        self.numbers(key, "numbers", |v| match *v {
             Value::F32(x) => Some(x),
             Value::F64(x) => Some(x as f32),
-            ref other => other_integer(other).map(|x| x as f32),
+            Value::Bool(_) => None,
+            ref other => other.as_i128().map(|x| x as f32),
         })
     }
 
     /// The integers of an array key (bools count as 0 and 1).
     pub fn integers(&self, key: &str) -> Result<Option<Vec<i64>>> {
-        self.numbers(key, |v| match *v {
+        self.numbers(key, "signed 64-bit integers", |v| match *v {
             Value::Bool(b) => Some(b.into()),
-            ref other => other_integer(other),
+            ref other => other.as_i128()?.try_into().ok(),
         })
     }
 
-    fn numbers<T>(&self, key: &str, convert: impl Fn(&Value) -> Option<T>) -> Result<Option<Vec<T>>> {
+    fn numbers<T>(&self, key: &str, wanted: &str, convert: impl Fn(&Value) -> Option<T>) -> Result<Option<Vec<T>>> {
         let Some(array) = self.get::<Array>(key)? else { return Ok(None) };
         let Some(size) = array.element.fixed_bytes() else {
-            return Err(self.wrong_element(key, "numbers", array.element));
+            return Err(self.wrong_element(key, wanted, format!("{:?}", array.element)));
         };
-        let all = &self.inner.bytes.as_slice()[array.bytes.clone()];
         let mut out = Vec::with_capacity(array.len);
-        for chunk in all.chunks_exact(size) {
-            let value = scalar(array.element, chunk);
-            match value.as_ref().and_then(&convert) {
-                Some(v) => out.push(v),
-                None => return Err(self.wrong_element(key, "numbers", array.element)),
-            }
+        for chunk in self.array_bytes(&array).chunks_exact(size) {
+            let Some(value) = scalar(array.element, chunk) else { continue };
+            out.push(convert(&value).ok_or_else(|| self.wrong_element(key, wanted, format!("{value:?}")))?);
         }
         Ok(Some(out))
     }
 
-    fn wrong_element(&self, key: &str, wanted: &str, found: ValueType) -> Error {
+    /// The elements of an array of this file, as they lie there.
+    pub(super) fn array_bytes(&self, array: &Array) -> &[u8] {
+        self.inner.bytes.as_slice().get(array.bytes.clone()).unwrap_or_default()
+    }
+
+    fn wrong_element(&self, key: &str, wanted: &str, found: String) -> Error {
         Error::Gguf {
-            what: format!("key `{key}`"),
-            offset: self.inner.key_index.get(key).map_or(0, |&i| self.inner.keys[i].2),
-            problem: format!("an array of {wanted} was expected, found {found:?}"),
+            what: format!("key `{}`", shown(key)),
+            offset: self.key(key).map_or(0, |k| k.offset),
+            problem: format!("an array of {wanted} was expected, found {found}"),
         }
     }
 
@@ -199,12 +214,36 @@ impl File {
 
     /// The tensor with this name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.inner.tensor_index.get(name).map(|&i| &self.inner.tensors[i])
+        find(&self.inner.tensors, &self.inner.tensor_order, name, |t| &t.name)
     }
 
-    /// The tensor's bytes. `info` must come from this file.
+    /// The tensor's bytes. `info` must come from this file; a span that is not in the file gives an empty slice.
     pub fn data(&self, info: &TensorInfo) -> &[u8] {
-        &self.inner.bytes.as_slice()[info.offset as usize..(info.offset + info.bytes) as usize]
+        let span =
+            || Some(usize::try_from(info.offset).ok()?..usize::try_from(info.offset.checked_add(info.bytes)?).ok()?);
+        span().and_then(|span| self.inner.bytes.as_slice().get(span)).unwrap_or_default()
+    }
+
+    /// Size of the file in bytes.
+    pub fn size(&self) -> u64 {
+        self.inner.bytes.as_slice().len() as u64
+    }
+
+    /// Tell the system that the tensor's data is about to be read: pages are mapped ahead where it can do that, else
+    /// read ahead. A hint: nothing happens for a file held in memory.
+    pub fn will_need(&self, info: &TensorInfo) {
+        if let Bytes::Mapped(map) = &self.inner.bytes {
+            advise::will_need(map, self.data(info));
+        }
+    }
+
+    /// Give back the resident pages that lie wholly inside the tensor's data, once it was copied elsewhere. Reading
+    /// them again is correct, and slow: they come from the page cache or the disk. Nothing happens for a file held in
+    /// memory.
+    pub fn release(&self, info: &TensorInfo) {
+        if let Bytes::Mapped(map) = &self.inner.bytes {
+            advise::release(map, self.data(info));
+        }
     }
 
     fn parse(path: PathBuf, bytes: Bytes) -> Result<Self> {
@@ -215,7 +254,7 @@ impl File {
         }
         let version = cur.u32("version")?;
         if !(2..=3).contains(&version) {
-            let problem = if version & 0xffff == 0 {
+            let problem = if version != 0 && version & 0xffff == 0 {
                 "the file is big-endian, which is not supported".to_string()
             } else {
                 format!("versions 2 and 3 are supported, found {version}")
@@ -223,105 +262,121 @@ impl File {
             return Err(cur.error_at(4, "version", problem));
         }
         let n_tensors = cur.u64("tensor count")?;
-        // A tensor takes at least 24 bytes of header, a key at least 13.
+        // A tensor takes at least 24 bytes of header, a key at least 14.
         cur.check_count(n_tensors, 24, "tensor count")?;
         let n_keys = cur.u64("key count")?;
-        cur.check_count(n_keys, 13, "key count")?;
+        cur.check_count(n_keys, 14, "key count")?;
 
         let mut keys = Vec::with_capacity(n_keys as usize);
-        let mut key_index = HashMap::with_capacity(n_keys as usize);
         for i in 0..n_keys {
             let start = cur.at;
-            let key = cur.string(&format!("name of key {i}"))?;
-            if key.is_empty() {
+            let name = cur.string(&format!("name of key {i}"))?;
+            if name.is_empty() {
                 return Err(cur.error_at(start, &format!("key {i}"), "the name is empty".into()));
             }
-            let what = format!("key `{key}`");
-            let value_at = cur.at as u64;
-            let value = cur.value(&what)?;
-            if key_index.insert(key.to_string(), keys.len()).is_some() {
-                return Err(cur.error_at(start, &what, "it appears twice".into()));
-            }
-            keys.push((key.to_string(), value, value_at));
+            let offset = cur.at as u64;
+            let value = cur.value(&format!("key `{}`", shown(name)))?;
+            keys.push(Key { name: name.to_string(), value, offset });
         }
-
-        let alignment = match key_index.get("general.alignment").map(|&i| &keys[i]) {
+        let key_order = order(&keys, |k| &k.name).map_err(|k| {
+            cur.error_at(k.offset as usize, &format!("key `{}`", shown(&k.name)), "it appears twice".into())
+        })?;
+        let value = |name: &str| find(&keys, &key_order, name, |k| &k.name);
+        let alignment = match value("general.alignment") {
             None => DEFAULT_ALIGNMENT,
-            Some((_, Value::U32(a), _)) if a.is_power_of_two() => u64::from(*a),
-            Some((_, value, at)) => {
-                let problem = format!("a u32 power of two was expected, found {value:?}");
-                return Err(cur.error_at(*at as usize, "key `general.alignment`", problem));
+            Some(Key { value: Value::U32(a), .. }) if a.is_power_of_two() => u64::from(*a),
+            Some(Key { value: Value::U32(a), offset, .. }) => {
+                let problem = format!("a power of two was expected, found {a}");
+                return Err(cur.error_at(*offset as usize, "key `general.alignment`", problem));
+            }
+            Some(Key { value, offset, .. }) => {
+                let problem = format!("a U32 was expected, found {:?}", value.value_type());
+                return Err(cur.error_at(*offset as usize, "key `general.alignment`", problem));
             }
         };
+        if let Some(parts) = value("split.count").and_then(|k| u64::from_value(&k.value)).filter(|n| *n > 1) {
+            let problem =
+                format!("Key `split.count` is {parts}: a model split into several files must be merged first");
+            return Err(Error::Unsupported(problem));
+        }
 
         let mut tensors = Vec::with_capacity(n_tensors as usize);
-        let mut tensor_index = HashMap::with_capacity(n_tensors as usize);
         for i in 0..n_tensors {
-            let start = cur.at;
-            let info = cur.tensor(i)?;
-            if tensor_index.insert(info.name.clone(), tensors.len()).is_some() {
-                return Err(cur.error_at(start, &format!("tensor `{}`", info.name), "it appears twice".into()));
-            }
-            tensors.push(info);
+            tensors.push(cur.tensor(i)?);
         }
+        let tensor_order = order(&tensors, |t| &t.name).map_err(|t| tensor_error(t, "it appears twice".into()))?;
         place_tensors(&cur, &mut tensors, alignment)?;
-        let inner = Inner { path, version, alignment, keys, key_index, tensors, tensor_index, bytes };
+        let inner = Inner { path, version, alignment, keys, key_order, tensors, tensor_order, bytes };
         Ok(File { inner: Arc::new(inner) })
     }
 }
 
-fn other_integer(v: &Value) -> Option<i64> {
-    Some(match *v {
-        Value::U8(x) => x.into(),
-        Value::I8(x) => x.into(),
-        Value::U16(x) => x.into(),
-        Value::I16(x) => x.into(),
-        Value::U32(x) => x.into(),
-        Value::I32(x) => x.into(),
-        Value::I64(x) => x,
-        Value::U64(x) => x.try_into().ok()?,
-        _ => return None,
-    })
+/// Open a file for reading, but nothing else that has a path: opening a pipe would wait for its other end.
+fn open_regular(path: &Path) -> std::io::Result<std::fs::File> {
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_dir() {
+        return Err(std::io::Error::other("it is a directory, not a GGUF file"));
+    }
+    if !kind.is_file() {
+        return Err(std::io::Error::other("it is not a regular file"));
+    }
+    Ok(file)
+}
+
+/// Indices sorted by name, or the later of two items that share a name.
+fn order<T>(items: &[T], name: impl Fn(&T) -> &String) -> std::result::Result<Vec<usize>, &T> {
+    let mut order: Vec<usize> = (0..items.len()).collect();
+    order.sort_unstable_by(|&a, &b| name(&items[a]).cmp(name(&items[b])).then(a.cmp(&b)));
+    match order.windows(2).find(|w| name(&items[w[0]]) == name(&items[w[1]])) {
+        Some(twice) => Err(&items[twice[1]]),
+        None => Ok(order),
+    }
+}
+
+fn find<'a, T>(items: &'a [T], order: &[usize], wanted: &str, name: impl Fn(&T) -> &String) -> Option<&'a T> {
+    let at = order.binary_search_by(|&i| name(&items[i]).as_str().cmp(wanted)).ok()?;
+    items.get(*order.get(at)?)
+}
+
+fn tensor_error(tensor: &TensorInfo, problem: String) -> Error {
+    Error::Gguf { what: format!("tensor `{}`", shown(&tensor.name)), offset: tensor.offset, problem }
 }
 
 /// Turn data-section offsets into file offsets and check that every tensor lies inside the file, without overlap.
+/// A tensor of unknown type has an unknown length: only its start is checked.
 fn place_tensors(cur: &Cursor<'_>, tensors: &mut [TensorInfo], alignment: u64) -> Result<()> {
     let file_len = cur.all.len() as u64;
     let data_start = (cur.at as u64).next_multiple_of(alignment);
-    let mut spans: Vec<(u64, u64, usize)> = Vec::with_capacity(tensors.len());
-    for (i, t) in tensors.iter_mut().enumerate() {
-        let fail = |problem: String| Error::Gguf { what: format!("tensor `{}`", t.name), offset: t.offset, problem };
-        if t.offset % alignment != 0 {
-            return Err(fail(format!("data offset {} is not a multiple of the alignment {alignment}", t.offset)));
+    for t in tensors.iter_mut() {
+        if !t.offset.is_multiple_of(alignment) {
+            let problem = format!("data offset {} is not a multiple of the alignment {alignment}", t.offset);
+            return Err(tensor_error(t, problem));
         }
-        let start = data_start.checked_add(t.offset).ok_or_else(|| fail("data offset overflows".into()))?;
-        let end = start.checked_add(t.bytes).ok_or_else(|| fail("size overflows".into()))?;
-        if end > file_len {
-            return Err(fail(format!("data ends at byte {end}, but the file has {file_len} bytes")));
-        }
+        let span = data_start.checked_add(t.offset).and_then(|start| Some((start, start.checked_add(t.bytes)?)));
+        let Some((start, end)) = span else {
+            return Err(tensor_error(t, format!("data offset {} and size {} overflow", t.offset, t.bytes)));
+        };
         t.offset = start;
-        if t.bytes > 0 {
-            spans.push((start, end, i));
+        // A tensor without elements may stand behind the last byte, where a file has no padding.
+        if end > file_len && t.elements() > 0 {
+            let problem = format!("its data ends at byte {end}, but the file has {file_len} bytes");
+            return Err(tensor_error(t, problem));
         }
     }
-    spans.sort_unstable();
-    for pair in spans.windows(2) {
-        if pair[1].0 < pair[0].1 {
-            let (a, b) = (&tensors[pair[0].2], &tensors[pair[1].2]);
-            return Err(Error::Gguf {
-                what: format!("tensor `{}`", b.name),
-                offset: b.offset,
-                problem: format!("its data overlaps that of tensor `{}`", a.name),
-            });
+    let mut by_place: Vec<&TensorInfo> = tensors.iter().filter(|t| t.bytes > 0).collect();
+    by_place.sort_unstable_by_key(|t| t.offset);
+    for pair in by_place.windows(2) {
+        if pair[1].offset < pair[0].offset + pair[0].bytes {
+            let problem = format!("its data overlaps that of tensor `{}`", shown(&pair[0].name));
+            return Err(tensor_error(pair[1], problem));
         }
     }
     Ok(())
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    let mut word = [0; 8];
-    word.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_le_bytes(word)
 }
 
 /// One scalar of a fixed-size type from exactly its bytes.
@@ -372,9 +427,8 @@ impl<'a> Cursor<'a> {
     }
 
     fn u64(&mut self, what: &str) -> Result<u64> {
-        let at = self.at;
-        self.take(8, what)?;
-        Ok(u64_at(self.all, at))
+        let b = self.take(8, what)?;
+        Ok(u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]))
     }
 
     /// Refuse a count whose smallest possible content is larger than what is left of the file.
@@ -441,22 +495,26 @@ impl<'a> Cursor<'a> {
     fn tensor(&mut self, index: u64) -> Result<TensorInfo> {
         let start = self.at;
         let name = self.string(&format!("name of tensor {index}"))?.to_string();
-        let what = format!("tensor `{name}`");
+        let what = format!("tensor `{}`", shown(&name));
         if name.len() > MAX_TENSOR_NAME {
-            return Err(self.error_at(
-                start,
-                &what,
-                format!("the name has {} bytes, at most 63 are allowed", name.len()),
-            ));
+            let problem = format!("the name has {} bytes, at most {MAX_TENSOR_NAME} are allowed", name.len());
+            return Err(self.error_at(start, &what, problem));
         }
         let n_dims = self.u32(&what)?;
         if n_dims > MAX_DIMS {
-            return Err(self.error_at(self.at - 4, &what, format!("{n_dims} dimensions, at most 4 are allowed")));
+            return Err(self.error_at(
+                self.at - 4,
+                &what,
+                format!("{n_dims} dimensions, at most {MAX_DIMS} are allowed"),
+            ));
         }
         let mut shape = [1u64; 4];
         let dims_at = self.at;
         for dim in shape.iter_mut().take(n_dims as usize) {
             *dim = self.u64(&what)?;
+            if i64::try_from(*dim).is_err() {
+                return Err(self.error_at(self.at - 8, &what, format!("a dimension of {} is negative", *dim as i64)));
+            }
         }
         let type_id = self.u32(&what)?;
         let offset = self.u64(&what)?;

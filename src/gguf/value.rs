@@ -92,7 +92,8 @@ impl Value {
         }
     }
 
-    fn as_i128(&self) -> Option<i128> {
+    /// The value of an integer type.
+    pub(super) fn as_i128(&self) -> Option<i128> {
         Some(match *self {
             Value::U8(v) => v.into(),
             Value::I8(v) => v.into(),

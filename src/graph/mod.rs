@@ -1,1 +1,267 @@
-//! Tensors, ops, builder, shape rules: a graph is data.
+//! Graphs as data: an arena of nodes, each an operation over earlier nodes and named weights.
+//!
+//! A graph says *what* is computed for a batch of rows (one row per token); it holds no buffer, no closure and no
+//! device. Every activation is a matrix of `f32` with a fixed width and one row per batch row or per output row.
+//! How many rows are active, their positions, cells and sequences are inputs of a run, never part of the shape, so
+//! a scheduled graph serves every batch up to its row bucket.
+//!
+//! Operations are as coarse as the fusions that a decoder layer needs (normalise; project to q, k, v; attend;
+//! project and add; gate), because a node is what a backend turns into one parallel step or one dispatch.
+//!
+//! Invariants: sources precede their users; widths agree with the weights' shapes (checked by the builder).
+
+mod builder;
+
+pub use builder::Builder;
+
+use crate::quant::TensorType;
+
+/// A node of a graph, by position in [`Graph::nodes`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub u32);
+
+/// A weight, by position in the model's weight table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WeightId(pub u32);
+
+/// What a weight is used for; decides in which layout a backend keeps it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WeightUse {
+    /// Rows are looked up by token id.
+    Rows,
+    /// Multiplied with activations.
+    MatMul,
+    /// Both: a tied embedding.
+    RowsAndMatMul,
+    /// A vector of `f32` (norm weights, biases, frequency factors).
+    Vector,
+}
+
+/// One weight of a model, as the graph and the backends see it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WeightSpec {
+    /// The tensor's name in the file.
+    pub name: String,
+    /// Input width: the contiguous dimension.
+    pub n_in: usize,
+    /// Output width; 1 for vectors.
+    pub n_out: usize,
+    /// Element type in the file.
+    pub ty: TensorType,
+    /// What it is used for.
+    pub usage: WeightUse,
+}
+
+/// Which rows a node has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rows {
+    /// One per batch row.
+    Batch,
+    /// One per output row, the rows whose hidden state or logits are wanted.
+    Output,
+}
+
+/// The gate's activation function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    /// x · sigmoid(x)
+    Silu,
+    /// The tanh approximation of GELU.
+    Gelu,
+}
+
+/// How the dimensions of a head are paired for rotation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RopeKind {
+    /// Neighbours (0, 1), (2, 3), …
+    Norm,
+    /// Halves (0, n/2), (1, n/2 + 1), …
+    Neox,
+}
+
+/// How rotary frequencies are scaled beyond the context that a model was trained for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    None,
+    /// Every angle is divided by the factor.
+    Linear {
+        /// Context extension, at least 1.
+        factor: f64,
+    },
+    /// YaRN: high frequencies stay, low ones are divided by the factor, those between are blended; cosines and
+    /// sines grow with the logarithm of the factor.
+    Yarn {
+        /// Context extension, at least 1.
+        factor: f64,
+        /// Weight of the blend: 1 in the paper, 0 scales like `Linear`.
+        ext_factor: f64,
+        /// Multiplies cosines and sines besides YaRN's own growth.
+        attn_factor: f64,
+        /// Turns over the original context above which a frequency stays (32 in the paper).
+        beta_fast: f64,
+        /// Turns over the original context below which a frequency is divided (1 in the paper).
+        beta_slow: f64,
+        /// Context in tokens before the extension.
+        original_context: u32,
+    },
+}
+
+/// Rotary position embedding.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RopeSpec {
+    /// Pairing.
+    pub kind: RopeKind,
+    /// Rotated dimensions of a head; the rest passes through.
+    pub n_rot: usize,
+    /// Base of the geometric frequency series.
+    pub freq_base: f64,
+    /// How frequencies are scaled beyond the trained context.
+    pub scaling: RopeScaling,
+    /// Divisors of the frequencies, one per pair (`rope_freqs.weight`).
+    pub factors: Option<WeightId>,
+}
+
+/// Everything an attention node needs besides its input.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttentionSpec {
+    /// Layer, which names the KV cache.
+    pub layer: usize,
+    /// Query heads.
+    pub n_head: usize,
+    /// Key and value heads; divides `n_head`.
+    pub n_head_kv: usize,
+    /// Width of a query or key head.
+    pub head_dim_k: usize,
+    /// Width of a value head.
+    pub head_dim_v: usize,
+    /// Factor on the scores.
+    pub scale: f32,
+    /// Scores are `cap · tanh(score / cap)`.
+    pub softcap: Option<f32>,
+    /// Cells further back than this are not seen; 0 = all are.
+    pub window: u32,
+    /// RMS norm of each query head.
+    pub q_norm: Option<WeightId>,
+    /// RMS norm of each key head.
+    pub k_norm: Option<WeightId>,
+    /// Epsilon of the two norms.
+    pub norm_eps: f32,
+    /// Index into [`Graph::ropes`].
+    pub rope: usize,
+}
+
+impl AttentionSpec {
+    /// Width of all query heads.
+    pub fn q_width(&self) -> usize {
+        self.n_head * self.head_dim_k
+    }
+
+    /// Width of all key heads.
+    pub fn k_width(&self) -> usize {
+        self.n_head_kv * self.head_dim_k
+    }
+
+    /// Width of all value heads.
+    pub fn v_width(&self) -> usize {
+        self.n_head_kv * self.head_dim_v
+    }
+}
+
+/// One operation. `x` is the first source.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Op {
+    /// Rows of the embedding table at the batch's token ids, times `scale`.
+    Embed {
+        /// The table.
+        table: WeightId,
+        /// Factor on every value.
+        scale: f32,
+    },
+    /// The hidden rows that an earlier graph left (see [`Output::Hidden`]).
+    Hidden,
+    /// The rows of `x` that the run names as output rows.
+    SelectRows,
+    /// `x / sqrt(mean(x²) + eps) · weight`, plus the second source where there is one.
+    RmsNorm {
+        /// Factor per column.
+        weight: WeightId,
+        /// Added to the mean square.
+        eps: f32,
+    },
+    /// `weight · x + bias` for each weight, side by side; plus the second source where there is one.
+    MatMul {
+        /// One to three matrices with the same input width.
+        weights: Vec<WeightId>,
+        /// A bias for each weight, or nothing.
+        biases: Vec<Option<WeightId>>,
+    },
+    /// `act(gate · x) ⊙ (up · x)`.
+    GatedMatMul {
+        /// The gate matrix.
+        gate: WeightId,
+        /// The matrix beside it.
+        up: WeightId,
+        /// Activation of the gate.
+        act: Activation,
+    },
+    /// `x` holds q, k and v side by side: norms and rotates the heads, writes k and v to the batch's cells, then
+    /// attends over the cells that each row sees.
+    Attention(Box<AttentionSpec>),
+    /// `cap · tanh(x / cap)`.
+    SoftCap {
+        /// The cap.
+        cap: f32,
+    },
+}
+
+/// What happens with a node after the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// Kept on its device for a later graph's [`Op::Hidden`].
+    Hidden,
+    /// Readable by the sampler.
+    Logits,
+}
+
+/// One node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// What is computed.
+    pub op: Op,
+    /// Earlier nodes it reads: `x`, then the residual where there is one.
+    pub src: Vec<NodeId>,
+    /// Values per row.
+    pub width: usize,
+    /// Which rows.
+    pub rows: Rows,
+    /// What becomes of it after the run.
+    pub output: Option<Output>,
+}
+
+impl Node {
+    /// The source whose buffer this node may take over when nobody reads it later: the residual, since both
+    /// operations that have one add row by row to what is already there.
+    pub fn in_place_source(&self) -> Option<NodeId> {
+        match self.op {
+            Op::RmsNorm { .. } | Op::MatMul { .. } => self.src.get(1).copied(),
+            _ => None,
+        }
+    }
+}
+
+/// A graph: nodes in an order in which they can be computed.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Graph {
+    /// The nodes.
+    pub nodes: Vec<Node>,
+    /// Rotary embeddings that the attention nodes name.
+    pub ropes: Vec<RopeSpec>,
+}
+
+impl Graph {
+    /// The node with this id.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.0 as usize]
+    }
+}

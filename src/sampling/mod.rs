@@ -1,1 +1,38 @@
-//! Sampling parameters, the chain, one file per sampler.
+//! From a row of logits to a token.
+//!
+//! A [`Chain`] is data: an ordered list of [`Step`]s with a text form. A [`Sampler`] runs one chain for one stream and
+//! holds every buffer it will need. Each kind of step has a file of its own with its host form.
+//!
+//! Invariants of all host forms:
+//! * A candidate is a token whose logit is above -inf. Candidates are never sorted as a whole; where few are left they
+//!   stand in a short list, in ascending id order, and the row is not looked at again.
+//! * The order of candidates is (logit descending, id ascending). Every truncation keeps a prefix of that order, so ties
+//!   go to the lower id everywhere.
+//! * Probabilities are integers ([`weigh`]), so their sums do not depend on the order of adding: the same token comes out
+//!   whatever representation, vector width or set of removed candidates a row was sampled through.
+//! * Randomness is a function of (seed, position, draw index) alone ([`random`]).
+
+mod chain;
+mod draw;
+mod greedy;
+mod logit_bias;
+mod min_p;
+#[cfg(test)]
+mod oracle_tests;
+mod params;
+mod passes;
+mod penalties;
+mod pool;
+pub mod random;
+mod sampler;
+mod select;
+mod temperature;
+mod top_k;
+mod top_p;
+pub mod weigh;
+
+pub use chain::{Chain, Step};
+pub use params::Params;
+pub use penalties::MAX_LAST_N;
+pub use pool::Candidate;
+pub use sampler::{Legal, MAX_KEPT_CANDIDATES, Sampled, Sampler};

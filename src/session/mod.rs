@@ -1,1 +1,510 @@
 //! One stream: worker, prefill, generate, text assembly, usage.
+//!
+//! A [`Session`] owns a worker thread, and the worker owns the engine; callers on any thread talk to it through this
+//! type. At most one prefill or generation runs at a time. Errors that a caller can make are found and returned before
+//! anything is handed to the worker; what goes wrong there later is kept for whoever asks.
+
+mod decoder;
+mod generate;
+mod options;
+mod queue;
+mod shared;
+mod stop;
+mod text;
+mod usage;
+mod worker;
+
+pub use crate::engine::{EngineOptions, KvType};
+pub use crate::sampling::{Chain, Params, Sampled};
+pub use crate::trie::Mode;
+pub use options::{ArenaText, Event, FinishReason, ModelInfo, OpenOptions, Pull, Settings, Sink, SpanEnd, Status};
+pub use text::Arena;
+pub use usage::Usage;
+
+use crate::engine::{self, Engine};
+use crate::sampling::random::unchosen_seed;
+use crate::sampling::{Sampler, Step};
+use crate::trie::{TrieState, cache};
+use crate::vocab::Vocab;
+use crate::{Error, Result, Token};
+use decoder::{Decoder, EngineSlot};
+use shared::{Command, Job, Phase, Shared, State};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use text::TextStream;
+
+/// One stream of tokens from one model. All methods take `&self` and may be called from any thread.
+///
+/// Every failing call also leaves its error for [`status`](Session::status) and [`take_error`](Session::take_error).
+/// [`cancel`](Session::cancel), [`close`](Session::close), [`status`](Session::status), [`usage`](Session::usage),
+/// [`sampled`](Session::sampled) and [`take_error`](Session::take_error) are legal at any time, inside the token
+/// callback too; every other call made while the session is busy fails with [`Error::Busy`] and changes nothing.
+///
+/// Dropping the session closes it. It waits for the worker to end, except while a generation runs or its callback has
+/// not returned: then the worker frees everything itself after the terminal event.
+pub struct Session {
+    shared: Arc<Shared>,
+    vocab: Arc<Vocab>,
+    info: ModelInfo,
+    worker: Option<JoinHandle<()>>,
+}
+
+impl Session {
+    /// Starts the worker of an opened engine.
+    fn start(
+        decoder: impl Decoder + 'static,
+        vocab: Arc<Vocab>,
+        info: ModelInfo,
+        settings: Settings,
+    ) -> Result<Session> {
+        let shared = Arc::new(Shared::new(settings));
+        let worker = worker::Worker::new(decoder, shared.clone(), vocab.clone());
+        let started = thread::Builder::new().name("eliza-session".into()).spawn(move || worker.run());
+        let handle = started.map_err(|error| Error::OutOfMemory(format!("no thread for the session: {error}")))?;
+        Ok(Session { shared, vocab, info, worker: Some(handle) })
+    }
+
+    /// Loads the model on the calling thread and starts the worker.
+    ///
+    /// Fails with the reader's, the model's or the engine's error, or [`Error::Cancelled`] when `progress` said so.
+    pub fn open(options: OpenOptions) -> Result<Session> {
+        let OpenOptions { path, engine: wanted, mut progress } = options;
+        let progress = progress.as_mut().map(|heard| &mut **heard as &mut (dyn FnMut(f32) -> bool + Send));
+        let model = engine::open_model(&path, &wanted, progress)?;
+        let engine = Engine::new(model.clone(), &wanted)?;
+        let mut settings = Settings::default();
+        for unused in settings.params.apply_metadata(model.file()) {
+            log::warn!("{}: {unused}", path.display());
+        }
+        let device = model.backend().device();
+        let info = ModelInfo {
+            path,
+            ids: model.ids(),
+            n_vocab: model.n_vocab(),
+            train_context: model.train_context() as u32,
+            context: engine.context() as u32,
+            threads: engine.threads() as u32,
+            slots: engine.slots() as u32,
+            device: device.name,
+            device_reason: device.reason,
+        };
+        Session::start(EngineSlot::new(engine)?, model.vocab().clone(), info, settings)
+    }
+
+    /// The model's vocabulary.
+    pub fn vocab(&self) -> &Arc<Vocab> {
+        &self.vocab
+    }
+
+    /// What was opened, and with which sizes.
+    pub fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    /// Brings `tokens` into slot `slot_id` (-1: a fresh one), reusing what the slot already holds, and blocks until that
+    /// is done. Returns how many tokens the slot now holds, which is `tokens.len()`.
+    ///
+    /// Success re-arms the token trie. Fails with [`Error::InvalidArgument`] (no tokens, a token or slot that does not
+    /// exist), [`Error::OutOfMemory`] (longer than the context), [`Error::Cancelled`], [`Error::Busy`] (also when
+    /// called from the token callback); after a failure a new prefill is needed before generate.
+    pub fn prefill(&self, tokens: &[Token], slot_id: i32) -> Result<usize> {
+        let (reply, answer) = mpsc::sync_channel(1);
+        self.change(|state| self.schedule_prefill(state, tokens, slot_id, reply))?;
+        answer.recv().map_err(|_| Error::Internal("the worker ended without an answer".into())).flatten()
+    }
+
+    /// Starts a generation and returns at once; its tokens go to `sink`.
+    ///
+    /// `max_new_tokens` 0 ends at once, negative runs to the end of the context. `temperature` and `top_p`, where given,
+    /// override the settings and the slot's chain. Every accepted generate gets exactly one terminal event, also after
+    /// cancel, close and errors.
+    ///
+    /// Fails with [`Error::Busy`] while generating and when no prefill succeeded since the last generate, with the
+    /// reason of a failed [`set_trie`](Session::set_trie) until a trie is set or cleared, and with
+    /// [`Error::InvalidArgument`] when the sampling parameters are out of range.
+    pub fn generate(
+        &self,
+        max_new_tokens: i32,
+        temperature: Option<f32>,
+        top_p: Option<f32>,
+        sink: Sink,
+    ) -> Result<()> {
+        self.change(|state| self.schedule_generate(state, max_new_tokens, temperature, top_p, sink))
+    }
+
+    /// Takes what a generation with [`Sink::Queue`] has produced: up to `tokens_out.len()` tokens and their text, which
+    /// is followed by a NUL. Waits up to `timeout` (`None`: without end, zero: not at all) for the first token; nothing
+    /// in time is `Pull::default()`.
+    ///
+    /// A step ends early rather than cut a character or a token's text; only a token whose text alone exceeds the
+    /// buffer has its text spread over several steps, the later ones without tokens. NUL characters in the text become
+    /// U+FFFD. A failed generation returns its error after everything it produced was taken.
+    ///
+    /// Fails with [`Error::InvalidArgument`] when `tokens_out` is empty, `text_out` is shorter than 8 bytes or there
+    /// is no generation to read, and with [`Error::Busy`] when the generation has a callback.
+    pub fn next(&self, timeout: Option<Duration>, tokens_out: &mut [Token], text_out: &mut [u8]) -> Result<Pull> {
+        let deadline = timeout.map(|wait| Instant::now().checked_add(wait));
+        let mut state = self.shared.lock();
+        loop {
+            if let Err(error) = queue::check_buffers(tokens_out, text_out).and(readable(&state)) {
+                state.note(Some(&error));
+                return Err(error);
+            }
+            if state.queue.ready() {
+                let step = state.queue.pull(tokens_out, text_out);
+                state.reading = matches!(step, Ok(Pull { done: false, .. }));
+                return step;
+            }
+            match deadline {
+                Some(Some(deadline)) if Instant::now() >= deadline => {
+                    text_out[0] = 0;
+                    return Ok(Pull::default());
+                }
+                Some(Some(deadline)) => {
+                    self.shared.arrival.wait_until(&mut state, deadline);
+                }
+                // Without a limit, or with one beyond what the clock can count.
+                None | Some(None) => self.shared.arrival.wait(&mut state),
+            }
+        }
+    }
+
+    /// Asks the running prefill or generation to stop, by one atomic store; seen within one token or one group of
+    /// layers. Nothing happens when none runs.
+    pub fn cancel(&self) {
+        self.shared.cancel.store(true, Ordering::Release);
+    }
+
+    /// Ends the session: cancels what runs and refuses every later call. Never waits; the worker frees the engine after
+    /// the terminal event.
+    pub fn close(&self) {
+        let mut state = self.shared.lock();
+        state.closed = true;
+        self.shared.cancel.store(true, Ordering::Release);
+        self.shared.work.notify_all();
+    }
+
+    /// Replaces the settings. Fails with [`Error::Busy`] or [`Error::InvalidArgument`] (an empty stop string, a
+    /// parameter out of range) and then changes nothing.
+    pub fn configure(&self, settings: Settings) -> Result<()> {
+        let checked = match settings.stop.iter().position(Vec::is_empty) {
+            Some(at) => Err(Error::InvalidArgument(format!("stop[{at}] is empty"))),
+            None => Sampler::new(&settings.params.chain(), self.info.n_vocab, 0),
+        };
+        self.change(|state| {
+            checked?;
+            state.settings = settings;
+            Ok(())
+        })
+    }
+
+    /// The settings in force; at open the model's own sampling defaults over the library's.
+    pub fn settings(&self) -> Settings {
+        self.shared.lock().settings.clone()
+    }
+
+    /// Sets the sampler chain of generations on slot `slot_id` (-1: of fresh slots), in place of the parameters of the
+    /// settings; `None` goes back to those. Seed, stop strings and the other settings stay in force.
+    ///
+    /// Fails with [`Error::InvalidArgument`] for a slot that does not exist or a chain that cannot be used.
+    pub fn set_chain(&self, slot_id: i32, chain: Option<Chain>) -> Result<()> {
+        let usable = chain.as_ref().map_or(Ok(()), |chain| Sampler::new(chain, self.info.n_vocab, 0).map(drop));
+        let checked = self.check_slot(slot_id).and(usable);
+        self.change(|state| {
+            checked?;
+            match chain {
+                Some(chain) => state.chains.insert(slot_id, chain),
+                None => state.chains.remove(&slot_id),
+            };
+            Ok(())
+        })
+    }
+
+    /// Constrains what follows to the trie of a JSON payload and arms its first descriptor.
+    ///
+    /// A failure other than [`Error::Busy`] bars generate until a set succeeds or the trie is cleared, so that a caller
+    /// that ignores it never gets unconstrained output.
+    pub fn set_trie(&self, json: &[u8], mode: Mode) -> Result<()> {
+        let (idle, strict) = {
+            let state = self.shared.lock();
+            (state.check_idle(), state.settings.strict_trie)
+        };
+        // A payload may be large: it is parsed without the lock, and only once it is known to be wanted.
+        let loaded = idle.and_then(|()| self.load_trie(json, mode, strict));
+        self.change(|state| match loaded {
+            Ok(trie) => {
+                state.trie = Some(trie);
+                state.trie_failure = None;
+                Ok(())
+            }
+            Err(error) => {
+                state.trie_failure = Some(error.clone());
+                Err(error)
+            }
+        })
+    }
+
+    /// Bars generate as a failed [`set_trie`](Session::set_trie) does, for a caller whose trie did not come as far as
+    /// that; always fails, with `error` unless busy.
+    pub fn refuse_trie(&self, error: Error) -> Result<()> {
+        self.change(|state| {
+            state.trie_failure = Some(error.clone());
+            Err(error)
+        })
+    }
+
+    /// Removes the trie, if any, and the bar a failed set left.
+    pub fn clear_trie(&self) -> Result<()> {
+        self.change(|state| {
+            state.trie = None;
+            state.trie_failure = None;
+            Ok(())
+        })
+    }
+
+    /// Arms the descriptor with this path, or with `None` the next in payload order.
+    pub fn arm_trie(&self, path: Option<&str>) -> Result<()> {
+        self.change(|state| match &mut state.trie {
+            Some(trie) => trie.arm(path),
+            None => Err(Error::InvalidArgument("there is no token trie to arm".into())),
+        })
+    }
+
+    /// How the session stands.
+    pub fn status(&self) -> Status {
+        let state = self.shared.lock();
+        Status {
+            busy: state.phase != Phase::Idle,
+            prefilled: state.prompt.is_some(),
+            finish_reason: state.usage.finish_reason,
+            error: state.failure.clone(),
+        }
+    }
+
+    /// The latest error that was not taken yet; each is given once.
+    pub fn take_error(&self) -> Option<Error> {
+        self.shared.lock().untaken.take()
+    }
+
+    /// Counters and times of the last prompt and the generation after it.
+    pub fn usage(&self) -> Usage {
+        self.shared.lock().usage
+    }
+
+    /// Usage, sizes and names as one JSON object.
+    pub fn usage_json(&self) -> String {
+        let telemetry = usage::Telemetry::new(&self.info, self.usage());
+        serde_json::to_string(&telemetry).unwrap_or_default()
+    }
+
+    /// The token sampled last on this slot (-1: the fresh one), `None` before the first. Forced tokens are not sampled.
+    pub fn sampled(&self, slot_id: i32) -> Option<Sampled> {
+        self.shared.lock().sampled.get(&slot_id).cloned()
+    }
+
+    /// The memory that holds the text of events; holding it keeps that text readable after close.
+    pub fn arena(&self) -> Arc<Arena> {
+        self.shared.arena.clone()
+    }
+
+    /// Changes an idle session, and notes how it went before anything else can happen.
+    fn change(&self, body: impl FnOnce(&mut State) -> Result<()>) -> Result<()> {
+        let mut state = self.shared.lock();
+        let outcome = state.check_idle().and_then(|()| body(&mut state));
+        state.note(outcome.as_ref().err());
+        outcome
+    }
+
+    fn check_slot(&self, slot_id: i32) -> Result<()> {
+        let slots = self.info.slots as i32;
+        match (-1..slots).contains(&slot_id) {
+            true => Ok(()),
+            false => Err(Error::InvalidArgument(format!("slot {slot_id} does not exist: -1 to {} do", slots - 1))),
+        }
+    }
+
+    fn schedule_prefill(
+        &self,
+        state: &mut State,
+        tokens: &[Token],
+        slot_id: i32,
+        reply: mpsc::SyncSender<Result<usize>>,
+    ) -> Result<()> {
+        self.check_slot(slot_id)?;
+        if tokens.is_empty() {
+            return Err(Error::InvalidArgument("the prompt has no tokens".into()));
+        }
+        let n_vocab = self.info.n_vocab;
+        let outside = |&token: &Token| usize::try_from(token).map_or(true, |id| id >= n_vocab);
+        if let Some(at) = tokens.iter().position(outside) {
+            let problem = format!("prompt token {at} is {}: ids run from 0 to {}", tokens[at], n_vocab - 1);
+            return Err(Error::InvalidArgument(problem));
+        }
+        if self.on_worker() {
+            return Err(Error::Busy("a prefill from inside the token callback".into()));
+        }
+        if let Some(fault) = &state.fault {
+            return Err(worker::refused(fault));
+        }
+        state.phase = Phase::Prefilling;
+        state.prompt = None;
+        state.reading = false;
+        state.usage = Usage::default();
+        state.command = Some(Command::Prefill { tokens: tokens.to_vec(), slot_id, reply });
+        self.shared.cancel.store(false, Ordering::Release);
+        self.shared.work.notify_all();
+        Ok(())
+    }
+
+    fn schedule_generate(
+        &self,
+        state: &mut State,
+        max_new_tokens: i32,
+        temperature: Option<f32>,
+        top_p: Option<f32>,
+        sink: Sink,
+    ) -> Result<()> {
+        if let Some(failure) = &state.trie_failure {
+            return Err(failure.clone());
+        }
+        let unprompted = || Error::Busy("generate needs a prefill of its own first".into());
+        let prompt = state.prompt.ok_or_else(unprompted)?;
+        let settings = &state.settings;
+        let chain = match state.chains.get(&prompt.slot_id) {
+            Some(chain) => restated(chain.clone(), temperature, top_p),
+            None => {
+                let mut params = settings.params.clone();
+                params.temperature = temperature.unwrap_or(params.temperature);
+                params.top_p = top_p.unwrap_or(params.top_p);
+                params.chain()
+            }
+        };
+        let seed = settings.params.seed.unwrap_or_else(unchosen_seed);
+        let mut sampler = Sampler::new(&chain, self.info.n_vocab, seed)?;
+        sampler.keep_candidates(settings.candidates);
+        let eog = if settings.ignore_eos { self.vocab.eog_tokens() } else { &[] };
+        let job = Job {
+            max_new_tokens: u64::try_from(max_new_tokens).ok(),
+            slot_id: prompt.slot_id,
+            sampler,
+            trie: state.trie.clone(),
+            text: TextStream::new(&settings.stop, self.vocab.max_piece_bytes()),
+            banned: [self.vocab.suppressed(), eog].concat(),
+            stop_at_span_end: settings.on_span_end == SpanEnd::Stop,
+            sink,
+        };
+        state.delivering = matches!(job.sink, Sink::Callback(_));
+        state.reading = matches!(job.sink, Sink::Queue);
+        if state.reading {
+            let most = job.max_new_tokens.map_or(prompt.room, |limit| prompt.room.min(limit as usize));
+            state.queue.reset(most);
+        }
+        state.prompt = None;
+        state.phase = Phase::Generating;
+        state.command = Some(Command::Generate(Box::new(job)));
+        self.shared.cancel.store(false, Ordering::Release);
+        self.shared.work.notify_all();
+        Ok(())
+    }
+
+    /// A payload compiled and checked against this model.
+    fn load_trie(&self, json: &[u8], mode: Mode, strict: bool) -> Result<TrieState> {
+        if mode == Mode::ScoreLeaves {
+            return Err(Error::Unsupported("token trie mode 2 (score leaves)".into()));
+        }
+        let trie = cache::load(json)?;
+        trie.check_vocab(self.info.n_vocab)?;
+        for warning in trie.warnings() {
+            log::warn!("Token trie: {warning}");
+        }
+        let id = trie.model_id();
+        if !id.is_empty() && !self.info.ids.iter().any(|known| known == id) {
+            let problem = format!("{id:?} is none of this model's names ({})", self.info.ids.join(", "));
+            doubtful(strict, "modelId", problem)?;
+        }
+        let misspelt =
+            cache::spelling(&trie, &self.vocab, |vocab, token, special, out| vocab.piece(token, special, out));
+        if let Some(problem) = misspelt {
+            doubtful(strict, "descriptors", problem)?;
+        }
+        Ok(TrieState::new(trie, mode))
+    }
+
+    /// Whether the caller is this session's own worker.
+    fn on_worker(&self) -> bool {
+        self.worker.as_ref().is_some_and(|handle| handle.thread().id() == thread::current().id())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.close();
+        let running = {
+            let state = self.shared.lock();
+            state.phase != Phase::Idle || state.delivering
+        };
+        let on_worker = self.on_worker();
+        if let Some(handle) = self.worker.take()
+            && !running
+            && !on_worker
+        {
+            // The worker catches every panic of what it runs.
+            let _ = handle.join();
+        }
+    }
+}
+
+/// Refuses a doubtful payload when strict, warns otherwise.
+fn doubtful(strict: bool, place: &str, problem: String) -> Result<()> {
+    if strict {
+        return Err(Error::Trie { place: place.into(), problem });
+    }
+    log::warn!("Token trie: {place}: {problem}");
+    Ok(())
+}
+
+/// Whether there is something to read, now or later.
+fn readable(state: &State) -> Result<()> {
+    if state.reading {
+        return Ok(());
+    }
+    if state.phase == Phase::Generating {
+        return Err(Error::Busy("the generation has a callback".into()));
+    }
+    let nothing = || Error::InvalidArgument("there is no generation to read".into());
+    Err(state.trie_failure.clone().unwrap_or_else(nothing))
+}
+
+/// A chain with the stated temperature and top-p in place of its own. Where it has none, top-p goes in front of the
+/// temperature and the temperature to the end; a chain that ends with `greedy` stays greedy.
+fn restated(mut chain: Chain, temperature: Option<f32>, top_p: Option<f32>) -> Chain {
+    let steps = &mut chain.steps;
+    let place = |steps: &[Step], before: fn(&Step) -> bool| steps.iter().position(before).unwrap_or(steps.len());
+    if let Some(p) = top_p {
+        let stated = steps.iter_mut().filter_map(|step| match step {
+            Step::TopP { p, .. } => Some(p),
+            _ => None,
+        });
+        if stated.map(|old| *old = p).count() == 0 {
+            let at = place(steps, |step| matches!(step, Step::Temperature(_) | Step::Greedy | Step::Draw));
+            steps.insert(at, Step::TopP { p, min_keep: 0 });
+        }
+    }
+    if let Some(temperature) = temperature {
+        let stated = steps.iter_mut().filter_map(|step| match step {
+            Step::Temperature(old) => Some(old),
+            _ => None,
+        });
+        if stated.map(|old| *old = temperature).count() == 0 {
+            let at = place(steps, |step| matches!(step, Step::Greedy | Step::Draw));
+            steps.insert(at, Step::Temperature(temperature));
+        }
+    }
+    chain
+}
+
+#[cfg(test)]
+mod tests;

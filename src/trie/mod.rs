@@ -1,1 +1,41 @@
-//! The token trie: what may come next, from token ids.
+//! The token trie: what may come next when the host knows that the next words are one of a closed set.
+//!
+//! A payload lists, per *descriptor* (the place in the host's reply the words stand for), the token sequences of its
+//! *leaves* (the words). It is parsed strictly ([`Trie::parse`]), compiled to flat arrays without any knowledge of a
+//! vocabulary, and shared by the process ([`cache`]). A [`TrieState`] walks one compiled trie for one stream.
+//!
+//! Invariants: a compiled trie never changes; nodes are numbered parents first; the children of a node stand in
+//! ascending token order; a state transition allocates nothing and never loses the constraint silently.
+
+pub mod cache;
+mod compile;
+mod payload;
+mod spelling;
+mod state;
+
+pub use compile::{Descriptor, Node, Trie};
+pub use payload::{MAX_DESCRIPTORS, MAX_LEAVES, MAX_NODES, MAX_PAYLOAD_BYTES, MAX_TOKENS};
+pub use state::{Accept, TrieState};
+
+/// How a token is chosen inside a span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// The child with the highest logit after biases and penalties.
+    Greedy = 0,
+    /// Temperature and truncations over the children only, then the draw.
+    Sampled = 1,
+    /// Every leaf is scored as a whole and the most probable one is taken.
+    ScoreLeaves = 2,
+}
+
+impl Mode {
+    /// The mode with this number at the C boundary, if there is one.
+    pub fn from_number(number: i32) -> Option<Self> {
+        match number {
+            0 => Some(Mode::Greedy),
+            1 => Some(Mode::Sampled),
+            2 => Some(Mode::ScoreLeaves),
+            _ => None,
+        }
+    }
+}

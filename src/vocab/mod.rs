@@ -1,1 +1,216 @@
 //! SPM and byte-level BPE vocabularies; special tokens; tokens to bytes.
+//!
+//! A [`Vocab`] is read once from a model file and never changes, so any number of threads may use it. Tokenizing is
+//! exactly what the vocabulary's own ecosystem does with the same file, down to invalid UTF-8: a text always has the
+//! same tokens here and there. What is done, in this order:
+//!
+//! 1. special tokens are cut out of the text ([`special`]);
+//! 2. byte-level BPE cuts the rest into words ([`split`], [`pre`]), SPM escapes its spaces;
+//! 3. characters are joined, by merge rank or by score ([`merge`]).
+//!
+//! Other kinds (WordPiece, Unigram, RWKV, PLaMo-2) would stand beside [`bpe`] and [`spm`] as further [`Model`]s.
+
+mod bpe;
+mod load;
+mod merge;
+mod pairs;
+mod pattern;
+mod pieces;
+mod pre;
+mod seams;
+mod special;
+mod split;
+mod spm;
+mod texts;
+mod unicode;
+
+pub use special::SpecialTokens;
+
+use crate::Token;
+use special::{CONTROL, Part, Parts};
+use texts::Texts;
+
+/// How a vocabulary makes tokens from text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VocabKind {
+    /// SentencePiece-style joining by score.
+    Spm,
+    /// Byte-pair encoding by merge rank.
+    Bpe,
+    /// No texts at all: the model works on ids.
+    None,
+}
+
+enum Model {
+    Spm(Box<spm::Spm>),
+    Bpe(Box<bpe::Bpe>),
+    None,
+}
+
+/// A vocabulary.
+pub struct Vocab {
+    kind: VocabKind,
+    n_tokens: usize,
+    texts: Texts,
+    /// One set of attribute bits per token.
+    attributes: Vec<u8>,
+    model: Model,
+    spelling: pieces::Spelling,
+    special: SpecialTokens,
+    eog: Vec<Token>,
+    suppressed: Vec<Token>,
+    add_space_prefix: bool,
+    add_bos: bool,
+    add_eos: bool,
+    clean_spaces: bool,
+    /// Without and with parsing of control tokens.
+    parts: [Parts; 2],
+    max_piece: usize,
+}
+
+/// Stretches longer than this are tokenized apart, so that positions fit 32 bits.
+const MAX_STRETCH: usize = 1 << 30;
+
+impl Vocab {
+    /// Number of tokens.
+    pub fn n_tokens(&self) -> usize {
+        self.n_tokens
+    }
+
+    /// How tokens are made from text.
+    pub fn kind(&self) -> VocabKind {
+        self.kind
+    }
+
+    /// The tokens of a text, which may be any bytes. `add_special` adds the begin- and end-of-text tokens that the
+    /// vocabulary asks for; `parse_special` recognises the texts of control tokens (user-defined ones always are).
+    pub fn tokenize(&self, text: &[u8], add_special: bool, parse_special: bool) -> Vec<Token> {
+        let mut out = Vec::with_capacity(text.len() / 3 + 4);
+        if add_special && self.add_bos {
+            out.extend(self.special.bos);
+        }
+        let parts = self.parts[usize::from(parse_special)].divide(&self.texts, &self.attributes, text);
+        match &self.model {
+            Model::Spm(spm) => {
+                let mut merger = merge::Merger::default();
+                let mut behind_special = true;
+                for part in parts {
+                    match part {
+                        Part::Token(id) => out.push(id),
+                        Part::Raw(ref range) => {
+                            for stretch in text[range.clone()].chunks(MAX_STRETCH) {
+                                let prefix: &[u8] = if self.add_space_prefix && behind_special { b" " } else { b"" };
+                                let escaped = escape_spaces(&[prefix, stretch].concat());
+                                spm.tokenize(&self.texts, &escaped, &mut merger, &mut out);
+                                behind_special = false;
+                            }
+                        }
+                    }
+                    behind_special = matches!(part, Part::Token(_));
+                }
+            }
+            Model::Bpe(bpe) => {
+                let mut scratch = bpe::Scratch::default();
+                for part in parts {
+                    match part {
+                        Part::Token(id) => out.push(id),
+                        Part::Raw(range) => {
+                            for stretch in text[range].chunks(MAX_STRETCH) {
+                                bpe.tokenize(&self.texts, stretch, &mut scratch, &mut out);
+                            }
+                        }
+                    }
+                }
+            }
+            Model::None => {}
+        }
+        if add_special && self.add_eos {
+            out.extend(self.special.eos);
+        }
+        out
+    }
+
+    /// The token's text as the file has it; `None` for an id outside the vocabulary.
+    pub fn token_text(&self, id: Token) -> Option<&str> {
+        let id = u32::try_from(id).ok().filter(|&id| (id as usize) < self.attributes.len())?;
+        std::str::from_utf8(self.texts.get(id)).ok()
+    }
+
+    /// The token with exactly this text, as the file has it.
+    pub fn token_by_text(&self, text: &str) -> Option<Token> {
+        self.texts.find(text.as_bytes()).filter(|&id| (id as usize) < self.n_tokens).map(|id| id as Token)
+    }
+
+    /// Whether the token ends a generation.
+    pub fn is_eog(&self, id: Token) -> bool {
+        self.eog.binary_search(&id).is_ok()
+    }
+
+    /// The tokens that end a generation, ascending.
+    pub fn eog_tokens(&self) -> &[Token] {
+        &self.eog
+    }
+
+    /// Whether the token is a control token, which has no text of its own.
+    pub fn is_control(&self, id: Token) -> bool {
+        usize::try_from(id).ok().and_then(|i| self.attributes.get(i)).is_some_and(|a| a & CONTROL != 0)
+    }
+
+    /// The tokens with a role.
+    pub fn special(&self) -> &SpecialTokens {
+        &self.special
+    }
+
+    /// Begin of text.
+    pub fn bos(&self) -> Option<Token> {
+        self.special.bos
+    }
+
+    /// End of text.
+    pub fn eos(&self) -> Option<Token> {
+        self.special.eos
+    }
+
+    /// End of turn.
+    pub fn eot(&self) -> Option<Token> {
+        self.special.eot
+    }
+
+    /// The token for what the vocabulary cannot spell.
+    pub fn unk(&self) -> Option<Token> {
+        self.special.unk
+    }
+
+    /// Whether [`Vocab::tokenize`] puts the begin-of-text token before a text.
+    pub fn add_bos(&self) -> bool {
+        self.add_bos
+    }
+
+    /// Whether [`Vocab::tokenize`] puts the end-of-text token behind a text.
+    pub fn add_eos(&self) -> bool {
+        self.add_eos
+    }
+
+    /// Tokens that the model's makers want never sampled.
+    pub fn suppressed(&self) -> &[Token] {
+        &self.suppressed
+    }
+}
+
+/// The text with each space as U+2581.
+fn escape_spaces(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len() + text.len() / 2);
+    for &b in text {
+        match b {
+            b' ' => out.extend_from_slice(pieces::SPACE_MARK),
+            _ => out.push(b),
+        }
+    }
+    out
+}
+
+/// The text of the token that stands for a byte.
+fn hex_text(byte: u8) -> [u8; 6] {
+    let digit = |n: u8| b"0123456789ABCDEF"[usize::from(n & 15)];
+    [b'<', b'0', b'x', digit(byte >> 4), digit(byte), b'>']
+}

@@ -1,12 +1,82 @@
-//! The CPU backend: SIMD kernels, the thread pool and the KV cache they work on.
+//! The CPU backend: SIMD kernels over repacked weights, one thread pool per process.
+//!
+//! `program.rs` lowers graph nodes to steps that all threads of a run walk through together; the other files are
+//! the kernels those steps call. Weights that are multiplied live in panels of 16 rows ([`panels`]), one resident
+//! copy: the file's pages are dropped once they are repacked. Embedding tables that are only looked up stay in the
+//! file.
 
+pub mod acts;
 pub mod attention;
-pub mod cores;
+mod cores;
 pub mod glu;
 pub mod isa;
 pub mod kv;
+mod lanes;
+pub mod matmul;
+mod matmul_float;
+mod matmul_quant;
 pub mod norm;
+pub mod panels;
+mod panels_format;
+mod panels_pack;
 pub mod pool;
+mod program;
 pub mod rope;
 pub mod simd;
+mod state;
+mod steps;
 pub mod vecmath;
+mod weights;
+
+use super::{Backend, CacheSpec, DeviceInfo, DeviceKind, LoadProgress, Program, State, Weights, Work};
+use crate::Result;
+use crate::gguf::File;
+use crate::graph::WeightSpec;
+use isa::Isa;
+
+pub use cores::default_thread_count;
+
+/// Cells of a KV block; caches are whole blocks.
+pub const CELL_BLOCK: usize = simd::LANES;
+use std::sync::Arc;
+
+/// The CPU with its best instruction set.
+pub struct CpuBackend {
+    isa: Isa,
+}
+
+impl CpuBackend {
+    /// Detect the instruction set; `ELIZA_CPU_ISA` narrows the choice.
+    pub fn new() -> Self {
+        CpuBackend { isa: Isa::detect() }
+    }
+}
+
+impl Default for CpuBackend {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Backend for CpuBackend {
+    fn device(&self) -> DeviceInfo {
+        DeviceInfo {
+            name: format!("CPU ({})", self.isa.name()),
+            kind: DeviceKind::Cpu,
+            score: self.isa.score(),
+            reason: format!("{} is the widest instruction set found", self.isa.name()),
+        }
+    }
+
+    fn load(&self, file: &File, specs: &[WeightSpec], threads: usize, progress: LoadProgress<'_>) -> Result<Weights> {
+        weights::load(file, specs, threads, progress).map(|w| Weights(Arc::new(w)))
+    }
+
+    fn new_state(&self, cache: &CacheSpec, threads: usize) -> Result<Box<dyn State>> {
+        Ok(Box::new(state::CpuState::new(cache, threads)?))
+    }
+
+    fn compile(&self, work: &Work<'_>, weights: &Weights) -> Result<Box<dyn Program>> {
+        Ok(Box::new(program::CpuProgram::new(self.isa, work, weights)?))
+    }
+}

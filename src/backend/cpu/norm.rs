@@ -16,6 +16,15 @@ pub fn rms_norm_row(isa: Isa, x: &[f32], weight: Option<&[f32]>, eps: f32, out: 
     dispatch(isa, Scaled { x, weight, scale, out });
 }
 
+/// `out[i] += x[i] / sqrt(mean(x²) + eps) weight[i]`: the norm of a block's output, added to the residual.
+///
+/// All slices have one length.
+pub fn rms_norm_add_row(isa: Isa, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    assert!(x.len() == out.len() && weight.len() == x.len(), "Rows of one RMS norm differ in length");
+    let scale = 1.0 / (dispatch(isa, SumOfSquares(x)) / x.len() as f32 + eps).sqrt();
+    dispatch(isa, ScaledAdd { x, weight, scale, out });
+}
+
 /// [`rms_norm_row`] of each head of a row by itself, in place, with one weight for all heads (query and key norms).
 ///
 /// `x` is a whole number of heads of `weight.len()` values.
@@ -112,6 +121,24 @@ impl Kernel for Scaled<'_> {
                     *y = x * self.scale;
                 }
             }
+        }
+    }
+}
+
+struct ScaledAdd<'a> {
+    x: &'a [f32],
+    weight: &'a [f32],
+    scale: f32,
+    out: &'a mut [f32],
+}
+
+impl Kernel for ScaledAdd<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for ((y, &x), &w) in self.out.iter_mut().zip(self.x).zip(self.weight) {
+            *y += x * self.scale * w;
         }
     }
 }

@@ -7,44 +7,8 @@
 
 use super::isa::Isa;
 use super::simd::{Kernel, Simd, dispatch};
+use crate::graph::{RopeKind, RopeScaling};
 use std::f64::consts::PI;
-
-/// Which values of a head make a pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RopeKind {
-    /// Neighbours: 2i and 2i + 1 (llama).
-    Norm,
-    /// One of each half: i and i + n_rot/2 (qwen, gemma).
-    Neox,
-}
-
-/// How frequencies are scaled beyond the context that a model was trained for.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum RopeScaling {
-    /// Not at all.
-    None,
-    /// Every angle is divided by the factor.
-    Linear {
-        /// Context extension, at least 1.
-        factor: f64,
-    },
-    /// YaRN: high frequencies stay, low ones are divided by the factor, those between are blended; cosines and
-    /// sines grow with the logarithm of the factor.
-    Yarn {
-        /// Context extension, at least 1.
-        factor: f64,
-        /// Weight of the blend: 1 in the paper, 0 scales like `Linear`.
-        ext_factor: f64,
-        /// Multiplies cosines and sines besides YaRN's own growth.
-        attn_factor: f64,
-        /// Turns over the original context above which a frequency stays (32 in the paper).
-        beta_fast: f64,
-        /// Turns over the original context below which a frequency is divided (1 in the paper).
-        beta_slow: f64,
-        /// Context in tokens before the extension.
-        original_context: u32,
-    },
-}
 
 /// The frequencies of one kind of layer of a model.
 #[derive(Debug, Clone)]

@@ -57,8 +57,10 @@ pub struct Attention<'a> {
     pub k: &'a [u8],
     /// Value buffer.
     pub v: &'a [u8],
-    /// Queries, `[row][head][head_dim_k]`.
+    /// Queries: rows of `q_stride` values that begin with `[head][head_dim_k]`.
     pub q: &'a [f32],
+    /// Values from one row of queries to the next.
+    pub q_stride: usize,
     /// Position of each row.
     pub row_pos: &'a [i32],
     /// Sequences of each row, one bit each.
@@ -235,7 +237,8 @@ impl Attention<'_> {
         assert!(task < tasks.count, "Attention has no task {task}");
         assert!(self.n_heads.is_multiple_of(layout.n_kv_heads()), "Query heads are no multiple of key heads");
         assert_eq!(self.row_seq.len(), rows, "Attention rows differ in number");
-        assert_eq!(self.q.len(), rows * self.n_heads * layout.head_dim_k(), "Queries do not fit the rows");
+        assert_eq!(self.q.len(), rows * self.q_stride, "Queries do not fit the rows");
+        assert!(self.q_stride >= self.n_heads * layout.head_dim_k(), "Query rows are too narrow");
         assert_eq!(out.len(), rows * self.n_heads * layout.head_dim_v(), "Output does not fit the rows");
         assert!(self.k.len() == layout.k_bytes() && self.v.len() == layout.v_bytes(), "KV buffers do not fit");
         let cells = self.n_kv.next_multiple_of(LANES);
@@ -277,7 +280,7 @@ impl Attention<'_> {
             let packed = &mut scratch.q[first * dim..][..n * dim];
             for r in 0..n {
                 let (row, head) = (rows.start + (first + r) / group, kv_head * group + (first + r) % group);
-                let q = &self.q[(row * self.n_heads + head) * dim..][..dim];
+                let q = &self.q[row * self.q_stride + head * dim..][..dim];
                 for (x, q) in packed[r..].iter_mut().step_by(n).zip(q) {
                     *x = q * self.scale;
                 }

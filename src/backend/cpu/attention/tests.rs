@@ -103,6 +103,7 @@ impl Case {
             k: &self.k,
             v: &self.v,
             q: &self.q,
+            q_stride: self.n_heads * self.layout.head_dim_k(),
             row_pos: &self.row_pos,
             row_seq: &self.row_seq,
             cell_pos: &self.cell_pos,

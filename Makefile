@@ -1,0 +1,131 @@
+# make test    everything that fits in half an hour on two cores; installs what a bare Debian machine lacks
+# make deep    the long runs: release build, valgrind, AddressSanitizer, fuzzing, the whole parity matrix
+# make header  update include/eliza_inference.h from the sources
+# make bench   speed and memory side by side with the peer (needs ../shared)
+# make clean
+#
+# Each section says its name first and stops the run when it fails. What a machine cannot offer is skipped in plain
+# words: the folder ../shared (or ELIZA_SHARED) with models and the peer's tools, a nightly compiler, the network.
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.NOTPARALLEL:
+.SUFFIXES:
+
+CARGO  ?= cargo
+SHARED := $(abspath $(or $(ELIZA_SHARED),../shared))
+C_DIR  := target/c
+FUZZ_SECONDS ?= 120
+
+# Messages of these two hold no comma: make would take it for the end of the argument.
+section = @printf '\n== %s\n' $(1)
+skip    = printf 'skipped: %s\n' $(1)
+
+.PHONY: test deep header bench clean tools lint unit cpu-only c-harness parity-quick readme unit-deep isa-deep c-valgrind c-asan \
+	fuzz parity built-for-c
+
+test: tools lint unit cpu-only c-harness parity-quick readme
+	$(call section,"all of make test passed")
+
+deep: test unit-deep isa-deep c-valgrind c-asan fuzz parity
+	$(call section,"all of make deep passed")
+
+# ---------------------------------------------------------------------------------------------------------- make test
+
+tools:
+	$(call section,"tools this machine lacks")
+	@tools/install.sh
+
+lint:
+	$(call section,"formatting and lints")
+	@if $(CARGO) fmt --version >/dev/null 2>&1; then $(CARGO) fmt --all --check; else $(call skip,"no rustfmt"); fi
+	@if $(CARGO) clippy --version >/dev/null 2>&1; then $(CARGO) clippy --locked --all-targets -- -D warnings; \
+	else $(call skip,"no clippy"); fi
+
+# The header test compares include/eliza_inference.h with what the sources say.
+unit:
+	$(call section,"unit and integration tests on the fixture models")
+	$(CARGO) test --locked
+
+cpu-only:
+	$(call section,"the library alone: CPU only and without the command line")
+	$(CARGO) check --locked --no-default-features --lib
+	$(CARGO) check --locked --no-default-features --features cli
+
+# A model to load, then the library as a host loads it, with the exports that only tests call. In this order: any other
+# cargo command would put the ordinary library in its place.
+built-for-c:
+	$(call section,"what the C harness loads")
+	ELIZA_FIXTURES="$(CURDIR)/target/fixtures" $(CARGO) test --locked --test fixtures -q
+	$(CARGO) build --locked --features testing
+
+c-harness: built-for-c
+	$(call section,"C harness: the library opened as a host opens it")
+	@if test -f tests/c/CMakeLists.txt; then \
+	  cmake -S tests/c -B $(C_DIR)/plain -DELIZA_LIBRARY_DIR="$(CURDIR)/target/debug" >/dev/null; \
+	  cmake --build $(C_DIR)/plain; \
+	  ctest --test-dir $(C_DIR)/plain --output-on-failure --timeout 300; \
+	else $(call skip,"tests/c is not there"); fi
+
+parity-quick:
+	$(call section,"parity with the peer: a sample")
+	@if test -d "$(SHARED)/tools/peer"; then python3 tools/parity.py --quick --shared "$(SHARED)"; \
+	else $(call skip,"the folder with the peer's tools is not there"); fi
+
+readme:
+	$(call section,"the commands of README.md")
+	@python3 tools/readme_commands.py
+
+# ---------------------------------------------------------------------------------------------------------- make deep
+
+# With the peer's program, where there is one, for the tests that compare with it.
+unit-deep:
+	$(call section,"long random comparisons in the release build")
+	@if test -d "$(SHARED)/tools/peer"; then eval "$$(python3 tools/peer.py "$(SHARED)")"; fi; \
+	$(CARGO) test --locked --release -- --include-ignored
+
+isa-deep:
+	$(call section,"logits on every instruction set this machine has")
+	@for isa in portable avx2; do ELIZA_CPU_ISA=$$isa $(CARGO) test --locked --release --test logits; done
+
+c-valgrind: built-for-c
+	$(call section,"C harness under valgrind")
+	@if test -f tests/c/CMakeLists.txt; then \
+	  cmake -S tests/c -B $(C_DIR)/plain -DELIZA_LIBRARY_DIR="$(CURDIR)/target/debug" >/dev/null; \
+	  cmake --build $(C_DIR)/plain; \
+	  python3 tools/valgrind_ctest.py $(C_DIR)/plain; \
+	else $(call skip,"tests/c is not there"); fi
+
+c-asan: built-for-c
+	$(call section,"C harness under AddressSanitizer")
+	@if test -f tests/c/CMakeLists.txt; then \
+	  cmake -S tests/c -B $(C_DIR)/asan -DELIZA_LIBRARY_DIR="$(CURDIR)/target/debug" -DCMAKE_BUILD_TYPE=Debug \
+	    -DCMAKE_C_FLAGS="-fsanitize=address -fno-omit-frame-pointer" \
+	    -DCMAKE_CXX_FLAGS="-fsanitize=address -fno-omit-frame-pointer" >/dev/null; \
+	  cmake --build $(C_DIR)/asan; \
+	  ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 ctest --test-dir $(C_DIR)/asan --output-on-failure --timeout 900; \
+	else $(call skip,"tests/c is not there"); fi
+
+fuzz:
+	$(call section,"fuzzing: a bounded time for each target")
+	@if test -d fuzz && $(CARGO) +nightly fuzz --version >/dev/null 2>&1; then \
+	  for target in $$($(CARGO) +nightly fuzz list); do \
+	    $(CARGO) +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048; \
+	  done; \
+	else $(call skip,"no fuzz targets or no nightly compiler with cargo-fuzz"); fi
+
+parity:
+	$(call section,"parity with the peer: the whole matrix")
+	@if test -d "$(SHARED)/tools/peer"; then python3 tools/parity.py --shared "$(SHARED)"; \
+	else $(call skip,"the folder with the peer's tools is not there"); fi
+
+# ------------------------------------------------------------------------------------------------------------ the rest
+
+header:
+	ELIZA_UPDATE_HEADER=1 $(CARGO) test --locked --test header -q
+
+bench:
+	python3 tools/bench_vs_peer.py --shared "$(SHARED)"
+
+clean:
+	$(CARGO) clean

@@ -1,0 +1,117 @@
+//! Matrix kernels by themselves, one thread: packing, one column (decode) and many columns (prompt).
+//!
+//! Prints medians for each weight format and shape, the current level only (`ELIZA_CPU_ISA` narrows it). GB/s count
+//! the repacked weights read once; Gop/s count two operations for each weight and column.
+//!
+//! `cargo bench --bench matmul -- [formats, comma separated] [columns]`
+
+use elizainference::backend::cpu::acts;
+use elizainference::backend::cpu::isa::Isa;
+use elizainference::backend::cpu::matmul::{Columns, matmul};
+use elizainference::backend::cpu::panels::{ActKind, Panels};
+use elizainference::quant::TensorType;
+
+/// The time this thread has run, so that other work on the machine counts only through the memory it uses.
+#[cfg(unix)]
+fn now() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call fills the structure it is given.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+/// The time since the first call.
+#[cfg(not(unix))]
+fn now() -> f64 {
+    use std::{sync::OnceLock, time::Instant};
+    static BEGIN: OnceLock<Instant> = OnceLock::new();
+    BEGIN.get_or_init(Instant::now).elapsed().as_secs_f64()
+}
+
+/// Seconds of the median and the best of at least 5 runs, and of at least a fifth of a second together.
+fn seconds(mut work: impl FnMut()) -> (f64, f64) {
+    work();
+    let mut times = Vec::new();
+    let begin = now();
+    while times.len() < 5 || now() - begin < 0.2 {
+        let start = now();
+        work();
+        times.push(now() - start);
+    }
+    times.sort_by(f64::total_cmp);
+    (times[times.len() / 2], times[0])
+}
+
+/// Bytes that make ordinary weights of any format: scales near one, codes of all kinds.
+fn source(ty: TensorType, n_in: usize, n_out: usize) -> Vec<u8> {
+    let bytes = n_in / ty.block_len() * ty.block_bytes() * n_out;
+    let mut state = 1u32;
+    (0..bytes)
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8 & 0x3f
+        })
+        .collect()
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    let wanted = arguments.first().map(|list| list.split(',').map(str::to_owned).collect::<Vec<_>>());
+    let columns: usize = arguments.get(1).and_then(|count| count.parse().ok()).unwrap_or(512);
+    let isa = Isa::detect();
+    println!("level {}, one thread", isa.name());
+    println!(
+        "{:8} {:>6} x {:<7} {:>15} {:>15} {:>15}  median (best)",
+        "format", "in", "out", "pack GB/s", "1 column GB/s", "many Gop/s"
+    );
+    for &ty in TensorType::ALL.iter().filter(|&&ty| Panels::supports(ty)) {
+        if wanted.as_ref().is_some_and(|wanted| !wanted.iter().any(|name| name == ty.name())) {
+            continue;
+        }
+        for (n_in, n_out) in [(1024, 3072), (2048, 5632), (1024, 151_936)] {
+            let source = source(ty, n_in, n_out);
+            let packing = seconds(|| {
+                let mut panels = Panels::new(ty, n_in, n_out).expect("memory");
+                let all = panels.n_panels();
+                panels.pack(&source, 0..all).expect("a whole tensor");
+            });
+            let mut panels = Panels::new(ty, n_in, n_out).expect("memory");
+            let all = panels.n_panels();
+            panels.pack(&source, 0..all).expect("a whole tensor");
+            let values: Vec<f32> = (0..n_in).map(|i| (i % 17) as f32 - 8.0).collect();
+            let row_bytes = match panels.act_kind() {
+                ActKind::F32 => n_in * 4,
+                ActKind::Q8 => acts::row_bytes(n_in),
+            };
+            // Larger matrices take fewer columns, for all to fit memory and patience.
+            let columns = if n_out > 100_000 { columns.min(32) } else { columns };
+            let mut rows = vec![0u8; row_bytes * columns + 64];
+            let offset = rows.as_ptr().align_offset(64);
+            for row in rows[offset..].chunks_exact_mut(row_bytes) {
+                match panels.act_kind() {
+                    ActKind::F32 => {
+                        row.copy_from_slice(&values.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<_>>())
+                    }
+                    ActKind::Q8 => acts::quantize_row(isa, &values, row),
+                }
+            }
+            let mut out = vec![0f32; n_out * columns];
+            let mut run = |count: usize| {
+                let x = Columns { data: rows[offset..].as_ptr(), row_bytes, count };
+                // SAFETY: packed panels; `rows` and `out` hold `columns` rows of the right length, count <= columns.
+                seconds(|| unsafe { matmul(isa, &panels, 0..all, x, out.as_mut_ptr(), n_out, false) })
+            };
+            let (one, many) = (run(1), run(columns));
+            let rate = |size: f64, (median, best): (f64, f64)| {
+                format!("{:.1} ({:.1})", size / median / 1e9, size / best / 1e9)
+            };
+            println!(
+                "{:8} {n_in:>6} x {n_out:<7} {:>15} {:>15} {:>15}",
+                ty.name(),
+                rate(source.len() as f64, packing),
+                rate(panels.bytes() as f64, one),
+                rate(2.0 * (n_in * n_out * columns) as f64, many)
+            );
+        }
+    }
+}

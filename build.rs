@@ -1,0 +1,41 @@
+//! Generates the C header into the build folder and sets how the shared library is linked.
+//!
+//! The header is made from `src/ffi` and `cbindgen.toml` alone, so ordinary builds skip this. It never goes into the
+//! source tree: `tests/header.rs` compares it with the committed `include/eliza_inference.h`.
+
+use std::env;
+use std::error::Error;
+use std::path::PathBuf;
+
+/// The sources whose exports make the header, in the order of its sections.
+const NOUNS: [&str; 13] = [
+    "version", "status", "handle", "open", "stream", "trie", "errors", "pull", "options", "usage", "tokens", "strings",
+    "log",
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=cbindgen.toml");
+    println!("cargo:rerun-if-changed=src/ffi");
+    link();
+    header()
+}
+
+/// On ELF, `dlclose` leaves the library mapped: its worker threads may still be running when the host lets go.
+fn link() {
+    let elf = env::var("CARGO_CFG_TARGET_FAMILY").is_ok_and(|family| family == "unix")
+        && env::var("CARGO_CFG_TARGET_VENDOR").is_ok_and(|vendor| vendor != "apple");
+    if elf {
+        println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    }
+}
+
+fn header() -> Result<(), Box<dyn Error>> {
+    let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
+    let mut builder = cbindgen::Builder::new().with_config(cbindgen::Config::from_file(root.join("cbindgen.toml"))?);
+    for noun in NOUNS {
+        builder = builder.with_src(root.join("src/ffi").join(noun).with_extension("rs"));
+    }
+    builder.generate()?.write_to_file(PathBuf::from(env::var("OUT_DIR")?).join("eliza_inference.h"));
+    Ok(())
+}

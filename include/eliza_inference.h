@@ -1,0 +1,966 @@
+/*
+ * eliza_inference.h: run GGUF language models on the user's own device and stream their tokens.
+ *
+ * Interface eliza-stream 1.0.0. Licence: MIT OR Apache-2.0. Works as C99 and as C++17.
+ * Generated from src/ffi by cbindgen; edit there, then `make header`.
+ *
+ * ---- From a file to a stream ---------------------------------------------------------------------------
+ *
+ * A host loads the library, opens a model, prefills a prompt, generates, and pulls the text. Error handling
+ * is shown once; every call that can fail says below what it returns.
+ *
+ *     #include "eliza_inference.h"
+ *     #include <stdio.h>
+ *
+ *     int main(void) {
+ *         // 1. Load. Context 0 and threads 0 choose defaults; 0 GPU layers computes on the CPU.
+ *         FfiLlmHandle h = eliza_inference_llm_stream_open("model.gguf", 0, 0, 0);
+ *         if (h == NULL) {
+ *             char * why = eliza_inference_take_last_error();
+ *             fprintf(stderr, "%s\n", why ? why : "unknown");
+ *             eliza_inference_free_string(why);
+ *             return 1;
+ *         }
+ *
+ *         // 2. Text to token ids, with the special tokens that the model wants in front; then prefill.
+ *         int * ids = NULL;
+ *         size_t n = 0;
+ *         char * error = NULL;
+ *         int step = eliza_inference_llm_stream_tokenize(h, "Once upon a time", 16, 1, 0, &ids, &n, &error);
+ *         if (step == ELIZA_OK && eliza_inference_llm_stream_prefill(h, ids, n, -1) < 0) step = -1;
+ *         eliza_inference_free_tokens(ids);
+ *
+ *         // 3. Generate at most 200 tokens at temperature 0.8, top-p 0.95. NULL instead of a callback: we pull.
+ *         if (step == 0) step = eliza_inference_llm_stream_generate(h, 200, 0.8f, 0.95f, NULL);
+ *         while (step == 0) {
+ *             int32_t tokens[32];
+ *             char text[256];
+ *             size_t count;
+ *             step = eliza_inference_llm_stream_next(h, tokens, 32, &count, text, sizeof text, NULL, NULL, &error);
+ *             fputs(text, stdout); // whole characters, always terminated
+ *         }
+ *         if (step < 0) {
+ *             if (error == NULL) error = eliza_inference_llm_stream_take_error(h);
+ *             fprintf(stderr, "%s\n", error ? error : "unknown");
+ *         }
+ *         eliza_inference_free_string(error);
+ *
+ *         // 4. Another thread may call eliza_inference_llm_stream_cancel(h) at any time: the loop then ends
+ *         //    within about a token with ELIZA_ERR_CANCELLED. A new prefill starts the next turn, reusing
+ *         //    what its prompt shares with the tokens before. Close when done; twice does no harm.
+ *         eliza_inference_llm_stream_close(h);
+ *         return step < 0;
+ *     }
+ *
+ * ---- Rules that hold for every function ----------------------------------------------------------------
+ *
+ * Failure.   The seed calls (open, prefill, generate, cancel and the token trie calls) return exactly -1, or
+ *            NULL; `..._status` has the code and `..._take_error` or `eliza_inference_take_last_error` the
+ *            text. All other calls return a negative code, and give the text to `out_error` where they have
+ *            one; a NULL `out_error` is allowed, the text also waits for `..._take_error`. `out_error` is
+ *            written on failure only.
+ * Handles.   Numbers, not addresses. NULL, closed, or foreign handles are an error (-1), never a crash.
+ * Strings.   In and out UTF-8. Every returned `char *` that is not const is from the C allocator and goes to
+ *            `eliza_inference_free_string`. Arguments are copied before a call returns.
+ * Callbacks. Run on a thread of the library, one at a time per handle, with no lock held; cancel, close, status
+ *            and usage may be called from inside one. They must not unwind.
+ * Streams.   Each generate that returned 0 ends in exactly one terminal event: token id -1 and `is_done` true, or
+ *            a pull result other than 0. Also after cancel, close and errors. Text comes in whole
+ *            characters: bytes of an incomplete one are held back until the token that completes it.
+ * Structs.   Begin with `struct_size`, which the caller sets to sizeof; the library never touches more.
+ * Output.    Nothing is written to stdout or stderr. Log lines go to `eliza_inference_set_log_sink` only.
+ * Unloading. The library stays mapped after dlclose, for its threads may still run. Close handles first.
+ *
+ * ---- Which calls may run together ----------------------------------------------------------------------
+ *
+ *   process calls (open, version, free, log, last error)   any thread, any time, several at once
+ *   calls on different handles                             any thread, any time, several at once
+ *   cancel, close, status, usage, sampled,                 any thread, any time, also while another call on
+ *     take_error, tokenize, detokenize                       the same handle blocks, and inside its callback
+ *   prefill, generate, configure, set_chain, set_token_    any thread, one at a time per handle; while the
+ *     trie, clear_token_trie, arm_token_trie                 handle works they fail as busy
+ *   next, poll                                             one thread at a time per handle
+ */
+
+
+#ifndef ELIZA_INFERENCE_H
+#define ELIZA_INFERENCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The library's name and interface version, as eliza_inference_abi_version() returns it. */
+#define ELIZA_STREAM_ABI_VERSION "eliza-stream/1.0.0"
+
+
+/**
+ * Major version of the interface: a change breaks hosts.
+ */
+#define ELIZA_STREAM_ABI_MAJOR 1
+
+/**
+ * Minor version: functions or structure fields were added.
+ */
+#define ELIZA_STREAM_ABI_MINOR 0
+
+/**
+ * Patch version: behaviour was corrected.
+ */
+#define ELIZA_STREAM_ABI_PATCH 0
+
+/**
+ * The three parts as one number, `major * 1000000 + minor * 1000 + patch`, for comparisons in the preprocessor.
+ */
+#define ELIZA_STREAM_ABI_NUMBER 1000000
+
+/**
+ * The call succeeded.
+ */
+#define ELIZA_OK 0
+
+/**
+ * The request is well-formed, but this build or machine does not do it (a GPU where there is none, a model
+ * architecture or option not known here). Remedy: read the text; choose another device, file or option.
+ *
+ * The same number is the one failure value of the seed calls (open, prefill, generate, cancel, the token
+ * trie calls), whatever the reason, and what every call returns on a handle that is NULL, closed or
+ * not ours; `eliza_inference_llm_stream_status` then tells the code, and the error text the reason.
+ */
+#define ELIZA_ERR_NOT_IMPLEMENTED -1
+
+/**
+ * An argument is outside its range; the text names it. Remedy: correct the call.
+ */
+#define ELIZA_ERR_INVALID_ARG -2
+
+/**
+ * The file is not valid GGUF, or not a model that can run: the text names the key, tensor and file
+ * offset. Remedy: download or convert the model again.
+ */
+#define ELIZA_ERR_BUNDLE_INVALID -3
+
+/**
+ * A fault of the library itself, caught at its edge. The process and other handles are unharmed; this
+ * handle should be closed. Remedy: report the text as a bug.
+ */
+#define ELIZA_ERR_FFI_FAULT -4
+
+/**
+ * Memory could not be had, or a fixed capacity (the context, a slot, the handle table) is full. Remedy: a
+ * smaller context, a shorter prompt, a smaller model, fewer handles.
+ */
+#define ELIZA_ERR_OOM -5
+
+/**
+ * The host's header and the library do not belong together. Not returned by this version: it is for the check
+ * that a host makes of `eliza_inference_abi_version`.
+ */
+#define ELIZA_ERR_ABI_MISMATCH -6
+
+/**
+ * The work was cancelled by the host. Nothing is wrong.
+ */
+#define ELIZA_ERR_CANCELLED -7
+
+/**
+ * The operating system refused a file; the text has its path and the system's reason. Remedy: check path
+ * and permissions.
+ */
+#define ELIZA_ERR_IO -10
+
+/**
+ * The model computed a value that is not a number; the text names row and token. Remedy: the model file or
+ * the device driver is broken; try the CPU, then another file.
+ */
+#define ELIZA_ERR_NAN -20
+
+/**
+ * A token-trie payload was refused; the text names the place in it. Remedy: correct the payload. The
+ * handle generates again after a successful set or a clear.
+ */
+#define ELIZA_ERR_TRIE -30
+
+/**
+ * The handle is not in the state that the call needs: it is generating, or was not prefilled since the last
+ * generation. Remedy: wait for the terminal event, or cancel; prefill first.
+ */
+#define ELIZA_ERR_BUSY -40
+
+/**
+ * What the status call reports while a generation runs; never an error.
+ */
+#define ELIZA_STATUS_GENERATING 2
+
+/**
+ * Nothing was generated yet, or the generation still runs.
+ */
+#define ELIZA_FINISH_NONE 0
+
+/**
+ * The model ended its answer, or a stop string was met.
+ */
+#define ELIZA_FINISH_STOP 1
+
+/**
+ * `max_new_tokens` were generated.
+ */
+#define ELIZA_FINISH_LENGTH 2
+
+/**
+ * The host cancelled, or closed the handle.
+ */
+#define ELIZA_FINISH_CANCELLED 3
+
+/**
+ * The generation failed; the error text says why.
+ */
+#define ELIZA_FINISH_ERROR 4
+
+/**
+ * The context is full.
+ */
+#define ELIZA_FINISH_CONTEXT 5
+
+/**
+ * A constrained span ended and the option `on_span_end` says stop.
+ */
+#define ELIZA_FINISH_SPAN 6
+
+/**
+ * `mode` of a token trie: the likeliest legal token.
+ */
+#define ELIZA_TRIE_GREEDY 0
+
+/**
+ * `mode` of a token trie: temperature and truncations over the legal tokens, then a draw.
+ */
+#define ELIZA_TRIE_SAMPLED 1
+
+/**
+ * `mode` of a token trie: every leaf is scored by its log-probability, and the best one wins.
+ */
+#define ELIZA_TRIE_SCORE_LEAVES 2
+
+/**
+ * `next` and `poll`: the generation goes on.
+ */
+#define ELIZA_STREAM_MORE 0
+
+/**
+ * `next` and `poll`: the generation ended, and everything it produced was handed out.
+ */
+#define ELIZA_STREAM_FINAL 1
+
+/**
+ * `seed`: a new one for each generation.
+ */
+#define ELIZA_SEED_RANDOM 4294967295
+
+/**
+ * `on_span_end`: generation goes on without the constraint.
+ */
+#define ELIZA_SPAN_CONTINUE 0
+
+/**
+ * `on_span_end`: generation ends, with `ELIZA_FINISH_SPAN`.
+ */
+#define ELIZA_SPAN_STOP 1
+
+/**
+ * `level` of a log line: something failed.
+ */
+#define ELIZA_LOG_ERROR 1
+
+/**
+ * `level` of a log line: something is not as it should be, and work goes on.
+ */
+#define ELIZA_LOG_WARN 2
+
+/**
+ * `level` of a log line: a rare event, such as a model loaded.
+ */
+#define ELIZA_LOG_INFO 3
+
+/**
+ * `level` of a log line: details for finding a fault.
+ */
+#define ELIZA_LOG_DEBUG 4
+
+/**
+ * An open model with its own context; only ever seen by pointer, and that pointer is a number.
+ */
+typedef struct eliza_llm_session eliza_llm_session;
+
+/**
+ * An open model with its own context and one generation at a time.
+ *
+ * Made by `eliza_inference_llm_stream_open` or `..._open_ex`, ended by `eliza_inference_llm_stream_close`. It is
+ * a token of at most 52 bits, not an address: never dereference it. NULL means failure. Any call on a handle
+ * that is NULL, closed or not ours returns -1 (NULL where a pointer is returned) and leaves the reason for
+ * `eliza_inference_take_last_error`.
+ */
+typedef struct eliza_llm_session *FfiLlmHandle;
+
+/**
+ * Receives the fraction of a model that is loaded, 0 to 1, on the thread that opens it. Returning anything but 0
+ * cancels: the open then fails with "Cancelled".
+ */
+typedef int32_t (*eliza_llm_progress_cb)(float progress, void *user_data);
+
+/**
+ * How to open a model. Zeroes are defaults for every field but `struct_size` and `model_path`.
+ */
+typedef struct eliza_llm_open_options_t {
+    /**
+     * sizeof(eliza_llm_open_options_t), set by the caller.
+     */
+    uint32_t struct_size;
+    /**
+     * Context in tokens, shared by the slots; 0 chooses min(4096, what the model was trained with). Otherwise
+     * rounded up to a power of two and capped at what the model was trained with.
+     */
+    int32_t context_size_tokens;
+    /**
+     * Threads that compute; 0 chooses `eliza_inference_default_thread_count`.
+     */
+    int32_t num_threads;
+    /**
+     * Layers on the GPU, counted from the end: 0 none, -1 all.
+     */
+    int32_t gpu_layers;
+    /**
+     * The GGUF file: UTF-8, on Unix any bytes. Required.
+     */
+    const char *model_path;
+    /**
+     * Name of the device, or NULL for the best.
+     */
+    const char *device;
+    /**
+     * Format of the key/value memory: "f16", "f32" or "q8_0"; NULL is "f16".
+     */
+    const char *kv_type;
+    /**
+     * Told the progress of loading, may be NULL.
+     */
+    eliza_llm_progress_cb progress;
+    /**
+     * Passed to `progress`.
+     */
+    void *progress_user_data;
+    /**
+     * How many conversations the context is shared by, 1 to 16; 0 chooses 16.
+     */
+    uint32_t slots;
+    /**
+     * Reserved, must be 0.
+     */
+    uint32_t flags;
+} eliza_llm_open_options_t;
+
+/**
+ * Receives one event of a generation: a token with the text that it completes, or at the end, once, `token_id` -1 with
+ * the held-back rest of the text, usually empty, and `is_done` true. Called on a thread of the library.
+ *
+ * `token_text` is UTF-8, terminated, never NULL, and stays readable after the call until the next prefill or generate
+ * on the handle; after close as long as at most 15 further handles are closed. A NUL character in the text is
+ * U+FFFD here.
+ */
+typedef void (*eliza_llm_stream_token_cb)(int32_t token_id, const char *token_text, bool is_done);
+
+/**
+ * As `eliza_llm_stream_token_cb`, with the text exactly as generated, its length in bytes, and the host's
+ * own pointer.
+ */
+typedef void (*eliza_llm_stream_token_cb2)(int32_t token_id,
+                                           const char *token_text,
+                                           size_t token_text_len,
+                                           bool is_done,
+                                           void *user_data);
+
+/**
+ * How the generations on a handle sample. Fill it by `eliza_inference_llm_stream_sampling_defaults`, change what
+ * is wanted, and pass it to `eliza_inference_llm_stream_configure`.
+ */
+typedef struct eliza_llm_sampling_options_t {
+    /**
+     * sizeof(eliza_llm_sampling_options_t), set by the caller.
+     */
+    uint32_t struct_size;
+    /**
+     * Seed of the draws; `ELIZA_SEED_RANDOM` (0xFFFFFFFF) takes a new one for each generation.
+     */
+    uint32_t seed;
+    /**
+     * Only the so many likeliest tokens; 0 or below: all.
+     */
+    int32_t top_k;
+    /**
+     * Only tokens at least so likely, relative to the likeliest; 0: all.
+     */
+    float min_p;
+    /**
+     * Divides the logits of repeated tokens; 1 or 0: off.
+     */
+    float repeat_penalty;
+    /**
+     * How many of the last tokens the penalties see; 0 or below: none, which turns them off.
+     */
+    int32_t repeat_last_n;
+    /**
+     * Subtracted from the logit of every token seen; 0: off.
+     */
+    float presence_penalty;
+    /**
+     * Subtracted from the logit of a token for each time it was seen; 0: off.
+     */
+    float frequency_penalty;
+    /**
+     * Must be NULL: grammars are not supported by this version.
+     */
+    const char *gbnf_grammar;
+    /**
+     * Stop strings, terminated UTF-8, none empty: generation ends before the first that appears.
+     */
+    const char *const *stop;
+    /**
+     * How many stop strings.
+     */
+    size_t n_stop;
+    /**
+     * Tokens whose logits are shifted.
+     */
+    const int32_t *logit_bias_ids;
+    /**
+     * By how much each is shifted.
+     */
+    const float *logit_bias_values;
+    /**
+     * How many of each.
+     */
+    size_t n_logit_bias;
+    /**
+     * What the end of a constrained span does: `ELIZA_SPAN_CONTINUE` (0) or `ELIZA_SPAN_STOP` (1).
+     */
+    uint32_t on_span_end;
+    /**
+     * 1 refuses a token trie that only deserves a warning (made for another model); else 0.
+     */
+    uint32_t strict_trie;
+    /**
+     * 1 forbids end-of-generation tokens where no token trie decides; else 0.
+     */
+    uint32_t ignore_eos;
+    /**
+     * How many candidates `eliza_inference_llm_stream_sampled` can report, likeliest first; 0: none.
+     */
+    uint32_t n_candidates;
+} eliza_llm_sampling_options_t;
+
+/**
+ * Counters and times since the last prefill began; times are microseconds.
+ */
+typedef struct eliza_llm_usage_t {
+    /**
+     * sizeof(eliza_llm_usage_t), set by the caller.
+     */
+    uint32_t struct_size;
+    /**
+     * Why the generation ended: `ELIZA_FINISH_*`.
+     */
+    int32_t finish_reason;
+    /**
+     * Tokens of the prompt, reused ones included.
+     */
+    uint64_t prompt_tokens;
+    /**
+     * Prompt tokens that were still in the slot and not evaluated again.
+     */
+    uint64_t prompt_tokens_reused;
+    /**
+     * Tokens emitted; an end-of-generation token is not.
+     */
+    uint64_t completion_tokens;
+    /**
+     * Emitted tokens that the token trie left no choice about.
+     */
+    uint64_t forced_tokens;
+    /**
+     * Model evaluations, those of the prompt included.
+     */
+    uint64_t forward_passes;
+    /**
+     * From the start of the prefill to its end.
+     */
+    uint64_t prefill_us;
+    /**
+     * From the start of the generation to its first token event; 0 until then.
+     */
+    uint64_t first_token_us;
+    /**
+     * From the start of the generation to its end, callbacks included; grows while it runs.
+     */
+    uint64_t decode_us;
+} eliza_llm_usage_t;
+
+/**
+ * One token that could have been drawn.
+ */
+typedef struct eliza_llm_candidate_t {
+    /**
+     * The token id.
+     */
+    int32_t token;
+    /**
+     * Its logit after the chain.
+     */
+    float logit;
+    /**
+     * Its probability in the draw.
+     */
+    float probability;
+} eliza_llm_candidate_t;
+
+/**
+ * How a token was sampled.
+ */
+typedef struct eliza_llm_sampled_t {
+    /**
+     * sizeof(eliza_llm_sampled_t), set by the caller.
+     */
+    uint32_t struct_size;
+    /**
+     * The token that was drawn.
+     */
+    int32_t token;
+    /**
+     * Natural logarithm of its probability in the draw.
+     */
+    float logprob;
+    /**
+     * Its probability in the draw.
+     */
+    float probability;
+    /**
+     * The host's array for candidates, likeliest first; NULL for none.
+     */
+    struct eliza_llm_candidate_t *candidates;
+    /**
+     * Room in `candidates`.
+     */
+    size_t candidates_cap;
+    /**
+     * How many candidates there are; at most `candidates_cap` of them were written.
+     */
+    size_t n_candidates;
+} eliza_llm_sampled_t;
+
+/**
+ * Receives one log line: its level (`ELIZA_LOG_*`) and its text in UTF-8, valid during the call. Called on any
+ * thread, several at once; it must not call back into the library.
+ */
+typedef void (*eliza_log_cb)(int32_t level, const char *message, void *user_data);
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * The version of the interface that the loaded library has: the text of `ELIZA_STREAM_ABI_VERSION` in the
+ * library's own header. Compare the name and the major version before the first other call.
+ *
+ * Ownership: static, do not free. Threads: any. Never NULL, never fails.
+ */
+const char *eliza_inference_abi_version(void);
+
+/**
+ * Whether the library can stream from a language model: 1.
+ *
+ * Threads: any. Never fails.
+ */
+int eliza_inference_llm_stream_supported(void);
+
+/**
+ * How many threads a handle opened with `num_threads` 0 computes with: at least 1.
+ *
+ * Threads: any. Returns the count, or `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_default_thread_count(void);
+
+/**
+ * Opens a model with its own context: `eliza_inference_llm_stream_open_ex` for hosts that pass no structure.
+ *
+ * `model_path` is a GGUF file. `context_size_tokens` 0 chooses min(4096, what the model was trained with), otherwise
+ * it is rounded up to a power of two and capped at what the model was trained with. `num_threads` 0 chooses
+ * `eliza_inference_default_thread_count`. `gpu_layers` 0 is CPU only, -1 all layers on the GPU. Handles
+ * on one file share its weights. Blocks while the file is loaded.
+ *
+ * Ownership: the path is copied; the host ends the handle with `eliza_inference_llm_stream_close`. Null rule: a NULL path
+ * is an error. Threads: any, several at once.
+ *
+ * Returns NULL on failure, with the reason in `eliza_inference_take_last_error`: a file that cannot be read, is not a model
+ * or of an unknown architecture, too little memory for the context, a GPU asked for where none works.
+ */
+FfiLlmHandle eliza_inference_llm_stream_open(const char *model_path,
+                                             int32_t context_size_tokens,
+                                             int32_t num_threads,
+                                             int32_t gpu_layers);
+
+/**
+ * Opens a model with its own context. Blocks while the file is loaded.
+ *
+ * Ownership: everything in `options` is copied; the host ends the handle with `eliza_inference_llm_stream_close`, and frees
+ * `*out_error`. Null rule: `options` and its `model_path` must not be NULL; `out_error` may be.
+ * Threads: any, several at once; `progress` runs on the calling thread.
+ *
+ * Returns NULL on failure, with the reason in `*out_error` and in `eliza_inference_take_last_error`: as
+ * `eliza_inference_llm_stream_open`, or an option out of range, or a cancelled load.
+ */
+FfiLlmHandle eliza_inference_llm_stream_open_ex(const struct eliza_llm_open_options_t *options,
+                                                char **out_error);
+
+/**
+ * Ends a handle. A running generation is cancelled and its terminal event still comes; nothing is waited for
+ * while one runs, and memory is freed after it. Texts stay readable until 16 further handles were closed.
+ *
+ * Ownership: takes the handle; it is stale from now on, and closing it again does nothing. Null rule: NULL
+ * does nothing. Threads: any, any time, inside the callback too; a call that blocks on another thread returns soon
+ * with an error. Never fails.
+ */
+void eliza_inference_llm_stream_close(FfiLlmHandle handle);
+
+/**
+ * Evaluates a prompt and keeps its state; what the slot already holds of it is reused. Blocks until done.
+ *
+ * `slot_id` -1 takes a fresh slot, evicting the one idle for longest; 0 and up pins a conversation. Success re-arms
+ * the token trie, if any, and makes the texts of the last generation invalid.
+ *
+ * Ownership: the tokens are copied. Null rule: `prompt_tokens` must not be NULL; a NULL or closed handle
+ * is -1. Threads: any; fails while the handle is at work. `eliza_inference_llm_stream_cancel` from another thread ends
+ * it early.
+ *
+ * Returns how many tokens are in place, reused ones included, which is `num_tokens`, or -1; then
+ * `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no tokens, a token or slot out of range),
+ * `ELIZA_ERR_OOM` (longer than the context), `ELIZA_ERR_BUSY`, `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_NAN` or
+ * `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_llm_stream_prefill(FfiLlmHandle handle,
+                                           const int32_t *prompt_tokens,
+                                           size_t num_tokens,
+                                           int32_t slot_id);
+
+/**
+ * Starts a generation after a prefill and returns at once; a callback then receives its tokens.
+ *
+ * At most `max_new_tokens` are generated; 0 ends at once, a negative number goes on until the model stops or the
+ * context is full. `temperature` 0 or below takes the likeliest token; `top_p` 1 keeps all. A NaN (or JavaScript's
+ * NaN) leaves either to the options, the chain, or the model's defaults.
+ *
+ * Null rule: without a callback the host pulls, by `eliza_inference_llm_stream_next` or `..._poll`; a NULL or
+ * closed handle is -1. Threads: any. The callback runs on a thread of the library and must stay valid
+ * until the terminal event; cancel, close and status may be called inside it.
+ *
+ * Returns 0 when the generation was started; exactly one terminal event follows. Otherwise -1, and no event;
+ * `eliza_inference_llm_stream_status` is then `ELIZA_ERR_BUSY` (generating, or not prefilled since the last generate),
+ * `ELIZA_ERR_TRIE` (the last set_token_trie was refused), `ELIZA_ERR_INVALID_ARG` or `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_llm_stream_generate(FfiLlmHandle handle,
+                                            int32_t max_new_tokens,
+                                            float temperature,
+                                            float top_p,
+                                            eliza_llm_stream_token_cb token_callback);
+
+/**
+ * As `eliza_inference_llm_stream_generate`, for a callback with its own data and the text's length.
+ *
+ * Ownership: `user_data` stays the host's, is only passed on, and must stay valid until the terminal event.
+ * `*out_error` is the host's to free. Null rule: callback NULL means pulling; `user_data` and `out_error` may be
+ * NULL; a NULL or closed handle is -1. Threads: as `eliza_inference_llm_stream_generate`.
+ *
+ * Returns `ELIZA_OK` when the generation was started; exactly one terminal event follows. Otherwise the code:
+ * -1 (handle), `ELIZA_ERR_BUSY`, `ELIZA_ERR_TRIE`, `ELIZA_ERR_INVALID_ARG` or `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_llm_stream_generate_ex(FfiLlmHandle handle,
+                                               int32_t max_new_tokens,
+                                               float temperature,
+                                               float top_p,
+                                               eliza_llm_stream_token_cb2 token_callback,
+                                               void *user_data,
+                                               char **out_error);
+
+/**
+ * Asks the running prefill or generation to stop: one atomic store, never waits. The generation ends within about a
+ * token, and its terminal event still comes. Nothing happens when nothing runs.
+ *
+ * Null rule: a NULL or closed handle is -1. Threads: any, any time, inside the callback too. Returns `ELIZA_OK`, or
+ * -1 for a handle that is not open.
+ */
+int32_t eliza_inference_llm_stream_cancel(FfiLlmHandle handle);
+
+/**
+ * Constrains what follows to the leaves of a token trie, and arms its first descriptor.
+ *
+ * The payload is JSON, UTF-8, `payload_len` bytes without a terminator: `{"modelId": "...", "descriptors": [{"path":
+ * "...", "leaves": [{"name": "...", "tokens": [1, 2]}]}]}`. The constraint persists, and each successful prefill arms it
+ * again, until it is cleared or replaced. A set that fails, whatever the reason, bars generate until one succeeds or
+ * `eliza_inference_clear_token_trie` is called, so ignoring the result loses nothing.
+ *
+ * Ownership: the payload is copied. Null rule: the payload must not be NULL; a NULL or closed handle is -1. Threads:
+ * any; fails while the handle is at work and then changes nothing.
+ *
+ * Returns 0, or -1; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_TRIE` (the text names the place in the
+ * payload), `ELIZA_ERR_INVALID_ARG` (mode, pointer), `ELIZA_ERR_NOT_IMPLEMENTED`, `ELIZA_ERR_BUSY` or
+ * `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_set_token_trie(FfiLlmHandle handle,
+                                       const char *trie_payload_json,
+                                       size_t payload_len,
+                                       int mode);
+
+/**
+ * Removes the constraint, and the bar that a refused payload left. Nothing happens when there is none.
+ *
+ * Null rule: a NULL or closed handle is -1. Threads: any; fails while the handle is at work and then changes
+ * nothing. Returns 0, or -1; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_clear_token_trie(FfiLlmHandle handle);
+
+/**
+ * Arms one descriptor of the trie, by its path; what is generated next is one of its leaves.
+ *
+ * Null rule: a NULL `path` arms the next descriptor in payload order, after the last the first; a NULL or closed
+ * handle is -1. Threads: any; fails while the handle is at work and then changes nothing. Returns 0, or -1; then
+ * `eliza_inference_llm_stream_status` is `ELIZA_ERR_TRIE` (no such path; the text names the known ones),
+ * `ELIZA_ERR_INVALID_ARG` (no trie is set, not UTF-8), `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_arm_token_trie(FfiLlmHandle handle,
+                                       const char *path);
+
+/**
+ * How the handle stands: the detail behind a -1.
+ *
+ * Returns `ELIZA_STATUS_GENERATING` (2) while a prefill or a generation runs. Otherwise the outcome of what
+ * finished last on the handle: the code of a call that failed, or the end of the generation, which is `ELIZA_OK` (0)
+ * when the model stopped, at a stop string or at a span's end, 1 when a limit ended it (`max_new_tokens` or
+ * the context), `ELIZA_ERR_CANCELLED`, or the code of its error; and `ELIZA_OK` when nothing has happened. The
+ * exact finish reason is in `eliza_inference_llm_stream_usage`. Asking changes nothing.
+ *
+ * Null rule: a NULL or closed handle is -1. Threads: any, any time, inside the callback too.
+ */
+int32_t eliza_inference_llm_stream_status(FfiLlmHandle handle);
+
+/**
+ * The text of the newest error on the handle that nobody has taken: of a failed call, or of a generation that
+ * ended in one. Each is given once; the last 16 are kept.
+ *
+ * Ownership: the host frees the string with `eliza_inference_free_string`. Returns NULL when there is no error
+ * left, and for a NULL or closed handle, whose reason `eliza_inference_take_last_error` has. Threads: any, any time,
+ * inside the callback too.
+ */
+char *eliza_inference_llm_stream_take_error(FfiLlmHandle handle);
+
+/**
+ * The text of the newest error that belongs to no open handle and that nobody has taken: why an open returned NULL,
+ * or a call on a handle that is not open failed. Each is given once; the last 16 of the process are kept, of
+ * whatever thread.
+ *
+ * Ownership: the host frees the string with `eliza_inference_free_string`. Returns NULL when there is none.
+ * Threads: any, any time.
+ */
+char *eliza_inference_take_last_error(void);
+
+/**
+ * Takes what the generation has produced: waits for the next token, then hands out up to `tokens_cap` tokens and
+ * their text.
+ *
+ * The text is whole characters in UTF-8, always terminated; not a byte behind `text_cap` is written. A step ends
+ * early rather than cut the text of a token; only a token whose text alone is longer than the buffer has its text
+ * spread over steps, the later ones without tokens. NUL characters are U+FFFD. The last step may hold tokens and text too.
+ *
+ * Ownership: the buffers are the host's, `*out_error` is the host's to free. Null rule: `tokens_out` and `text_out`
+ * must not be NULL; `num_tokens_out`, `drafter_drafted_out`, `drafter_accepted_out` (both always 0: there is no
+ * drafter) and `out_error` may be; a NULL or closed handle is -1. Threads: one at a time per handle.
+ *
+ * Returns `ELIZA_STREAM_MORE` (0), `ELIZA_STREAM_FINAL` (1), or a code: `ELIZA_ERR_CANCELLED` for the end of a
+ * cancelled generation (the outputs are valid); -1 (handle); `ELIZA_ERR_INVALID_ARG` for a NULL buffer, `tokens_cap` 0,
+ * `text_cap` below 8, no generation to read, or one that has a callback; or the code of the error that ended the
+ * generation: `ELIZA_ERR_NAN`, `ELIZA_ERR_OOM`, `ELIZA_ERR_FFI_FAULT`.
+ */
+int eliza_inference_llm_stream_next(FfiLlmHandle handle,
+                                    int32_t *tokens_out,
+                                    size_t tokens_cap,
+                                    size_t *num_tokens_out,
+                                    char *text_out,
+                                    size_t text_cap,
+                                    int32_t *drafter_drafted_out,
+                                    int32_t *drafter_accepted_out,
+                                    char **out_error);
+
+/**
+ * As `eliza_inference_llm_stream_next`, but waits at most `timeout_ms` milliseconds for the next token: 0 does not
+ * wait at all, a negative number waits without end. Nothing in time is `ELIZA_STREAM_MORE` with no tokens.
+ *
+ * Ownership, null rule, threads and results are those of `eliza_inference_llm_stream_next`.
+ */
+int eliza_inference_llm_stream_poll(FfiLlmHandle handle,
+                                    int32_t timeout_ms,
+                                    int32_t *tokens_out,
+                                    size_t tokens_cap,
+                                    size_t *num_tokens_out,
+                                    char *text_out,
+                                    size_t text_cap,
+                                    char **out_error);
+
+/**
+ * Fills the options with what is in force on the handle: after open the library's defaults under those
+ * that the model file brings. The pointers and their counts are set to NULL and 0.
+ *
+ * Ownership: `options` is the host's; set its `struct_size` first. Null rule: `options` must not be NULL; a NULL or
+ * closed handle is -1. Threads: any, any time. Returns `ELIZA_OK`, -1 (handle), `ELIZA_ERR_INVALID_ARG` (NULL,
+ * `struct_size`) or `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_llm_stream_sampling_defaults(FfiLlmHandle handle,
+                                                     struct eliza_llm_sampling_options_t *options);
+
+/**
+ * Sets how later generations on the handle sample; it holds until set again.
+ *
+ * Fields that the host's version of the structure does not have count as 0. Temperature and top-p are
+ * arguments of generate.
+ *
+ * Ownership: everything is copied, `*out_error` is the host's to free. Null rule: `options` must not be NULL; its arrays
+ * may be where their count is 0; `out_error` may be; a NULL or closed handle is -1. Threads: any; fails while the
+ * handle is at work.
+ *
+ * Returns `ELIZA_OK`, or changes nothing and returns -1 (handle), `ELIZA_ERR_INVALID_ARG`, `ELIZA_ERR_NOT_IMPLEMENTED` (a
+ * grammar), `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_llm_stream_configure(FfiLlmHandle handle,
+                                             const struct eliza_llm_sampling_options_t *options,
+                                             char **out_error);
+
+/**
+ * Sets the sampler chain of later generations on a slot, in place of the sampling options: for example
+ * "top_k=40;top_p=0.95;min_p=0.05;temp=0.8". `slot_id` -1 means fresh slots.
+ *
+ * Ownership: the text is copied, `*out_error` is the host's to free. Null rule: a NULL `chain_text` goes back to the
+ * options; `out_error` may be NULL; a NULL or closed handle is -1. Threads: any; fails while the handle is at work.
+ *
+ * Returns `ELIZA_OK`, or changes nothing and returns -1 (handle), `ELIZA_ERR_INVALID_ARG` (the text names the sampler
+ * or value), `ELIZA_ERR_NOT_IMPLEMENTED`, `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_llm_stream_set_chain(FfiLlmHandle handle,
+                                             int32_t slot_id,
+                                             const char *chain_text,
+                                             char **out_error);
+
+/**
+ * What the last prompt and the generation after it used; also while it runs.
+ *
+ * Ownership: `out` is the host's; set its `struct_size` first. Null rule: `out` must not be NULL; a NULL or closed
+ * handle is -1. Threads: any, any time, inside the callback too. Returns `ELIZA_OK`, -1 (handle),
+ * `ELIZA_ERR_INVALID_ARG` (NULL, `struct_size`) or `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_llm_stream_usage(FfiLlmHandle handle,
+                                         struct eliza_llm_usage_t *out);
+
+/**
+ * Usage, and what numbers cannot say (model, device, sizes), as one JSON object.
+ *
+ * Ownership: the host frees the string with `eliza_inference_free_string`. Returns NULL for a NULL or closed handle
+ * and after a fault; the reason waits as for any call. Threads: any, any time, inside the callback too.
+ */
+char *eliza_inference_llm_stream_usage_json(FfiLlmHandle handle);
+
+/**
+ * How the last sampled token of a slot was drawn; `slot_id` -1 is the fresh slot. Tokens that a trie forced were not
+ * sampled. Candidates are kept when the option `n_candidates` asks for them.
+ *
+ * Ownership: `out` and its array are the host's; set `struct_size`, `candidates` and `candidates_cap` first. Null rule:
+ * `out` must not be NULL; `candidates` may be where `candidates_cap` is 0; a NULL or closed handle is -1. Threads: any,
+ * any time, inside the callback too. Returns `ELIZA_OK`, -1 (handle), `ELIZA_ERR_INVALID_ARG` (NULL,
+ * `struct_size`, nothing sampled yet) or `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_llm_stream_sampled(FfiLlmHandle handle,
+                                           int32_t slot_id,
+                                           struct eliza_llm_sampled_t *out);
+
+/**
+ * Turns text into token ids.
+ *
+ * `add_special` puts in front and behind what the model wants there (usually BOS); `parse_special` reads the text of
+ * special tokens as those tokens, which is for templates and not for what users wrote. Both are switches, 0 or not.
+ *
+ * Ownership: `text` is read only during the call; the host frees `*out_tokens` with `eliza_inference_free_tokens` (it
+ * is not NULL even when there are no tokens), and `*out_error`. Null rule: `text` may be NULL where `text_len`
+ * is 0; `out_tokens` and `out_n` must not be NULL; `out_error` may be; a NULL or closed handle is -1. Threads: any,
+ * any time, inside the callback too.
+ *
+ * Returns `ELIZA_OK`, -1 (handle), `ELIZA_ERR_INVALID_ARG`, `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`.
+ */
+int eliza_inference_llm_stream_tokenize(FfiLlmHandle handle,
+                                        const char *text,
+                                        size_t text_len,
+                                        int add_special,
+                                        int parse_special,
+                                        int **out_tokens,
+                                        size_t *out_n,
+                                        char **out_error);
+
+/**
+ * Turns token ids into text.
+ *
+ * `remove_special` leaves out the special tokens that tokenizing adds in front and behind; `unparse_special` writes
+ * control tokens as their text instead of leaving them out. Both are switches, 0 or not. The bytes are UTF-8
+ * where the tokens spell whole characters, and followed by a NUL.
+ *
+ * Ownership: `out_text` is the host's, `*out_error` is the host's to free. Null rule: `tokens` may be NULL where
+ * `n_tokens` is 0; `out_text` may be NULL where `max_text_bytes` is 0, to ask for the length; `out_error`
+ * may be NULL; a NULL or closed handle is -1. Threads: any, any time, inside the callback too.
+ *
+ * Returns the length of the text in bytes without the NUL, which was written if `max_text_bytes` is greater than it or
+ * 0; or -1 (handle), `ELIZA_ERR_INVALID_ARG` (a token out of range, a buffer too small: the text names the bytes
+ * needed; nothing is written then) or `ELIZA_ERR_FFI_FAULT`.
+ */
+int eliza_inference_llm_stream_detokenize(FfiLlmHandle handle,
+                                          const int *tokens,
+                                          size_t n_tokens,
+                                          int remove_special,
+                                          int unparse_special,
+                                          char *out_text,
+                                          size_t max_text_bytes,
+                                          char **out_error);
+
+/**
+ * Frees a string that this library returned.
+ *
+ * Ownership: takes it. Null rule: NULL is allowed and does nothing. Threads: any. Never fails.
+ */
+void eliza_inference_free_string(char *str);
+
+/**
+ * Frees a token array that `eliza_inference_llm_stream_tokenize` returned.
+ *
+ * Ownership: takes it. Null rule: NULL is allowed and does nothing. Threads: any. Never fails.
+ */
+void eliza_inference_free_tokens(int *tokens);
+
+/**
+ * Sends the library's log lines to the host; without a sink there are none. No line holds prompt or
+ * output text.
+ *
+ * Ownership: `user_data` stays the host's and is only passed on. A line that another thread is just writing may
+ * still arrive after the sink was replaced, so keep callback and data valid until every handle is closed. Null
+ * rule: a NULL `sink` ends logging; `user_data` may be NULL. Threads: any; the sink is called on any.
+ * Returns `ELIZA_OK`, `ELIZA_ERR_NOT_IMPLEMENTED` when the process has a Rust logger that is not ours, or
+ * `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_set_log_sink(eliza_log_cb sink,
+                                     void *user_data);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* ELIZA_INFERENCE_H */

@@ -1,0 +1,330 @@
+//! A weight matrix repacked for the CPU: panels of 16 output rows, one row a lane.
+//!
+//! The repacked copy is the one resident copy of the weights (the caller drops the source pages). Its layout is the
+//! same for every instruction set and holds exactly the file's numbers: [`Panels::dequantize_row`] returns what
+//! `quant::dequantize` makes of the source row. Rows beyond the last, in a last panel that is not full, repeat the
+//! last row; kernels compute them and store nothing.
+//!
+//! Packing writes every byte of a panel once, in order, and reads 16 source rows side by side, so that several
+//! threads can pack disjoint ranges of panels of one matrix.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use memmap2::MmapMut;
+
+use super::isa::Isa;
+use super::lanes::{self, Kernel, LANES, Lanes};
+use super::panels_format::Format;
+use super::panels_pack::{self, Pack, Sources};
+use crate::quant::TensorType;
+use crate::{Error, Result};
+
+/// Output rows of a panel.
+pub const PANEL: usize = LANES;
+
+/// What activations a matrix is multiplied with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ActKind {
+    /// Rows of `f32`.
+    F32,
+    /// Rows of [`super::acts`].
+    Q8,
+}
+
+/// A repacked weight matrix of `n_out` rows of `n_in` weights.
+pub struct Panels {
+    ty: TensorType,
+    n_in: usize,
+    n_out: usize,
+    panel_bytes: usize,
+    /// The start of `_memory`, through which packing threads write without a `&mut`.
+    data: *mut u8,
+    _memory: MmapMut,
+}
+
+// SAFETY: the memory is owned; it is written only by `pack_shared`, whose callers promise that nobody uses the same
+// panels meanwhile, and by `pack`, which holds `&mut self`.
+unsafe impl Send for Panels {}
+// SAFETY: as above; everything else only reads.
+unsafe impl Sync for Panels {}
+
+/// Runs `$body` with `$f` naming the format of a quantised type.
+macro_rules! with_format {
+    ($ty:expr, $f:ident => $body:expr, else $other:expr) => {
+        with_format!(@ $ty, $f, $body, $other, Q8_0 Q8_0, Q4_0 Q4_0, Q4_1 Q4_1, Q5_0 Q5_0, Q5_1 Q5_1, Q2_K Q2K,
+            Q3_K Q3K, Q4_K Q4K, Q5_K Q5K, Q6_K Q6K, IQ4_NL Iq4Nl, MXFP4 Mxfp4)
+    };
+    (@ $ty:expr, $f:ident, $body:expr, $other:expr, $($name:ident $format:ident),*) => {
+        match $ty {
+            $(crate::quant::TensorType::$name => {
+                type $f = $crate::backend::cpu::panels_format::$format;
+                $body
+            })*
+            _ => $other,
+        }
+    };
+}
+pub(super) use with_format;
+
+impl Panels {
+    /// Whether weights of this type can be repacked and multiplied.
+    pub fn supports(ty: TensorType) -> bool {
+        matches!(ty, TensorType::F32 | TensorType::F16 | TensorType::BF16) || with_format!(ty, _F => true, else false)
+    }
+
+    /// Memory for a matrix of `n_out` rows of `n_in` weights; its contents are undefined until packed.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a type without kernels, [`Error::InvalidArgument`] for a dimension of 0 or rows that
+    /// are no whole number of blocks, [`Error::OutOfMemory`] with the size when the memory cannot be had.
+    pub fn new(ty: TensorType, n_in: usize, n_out: usize) -> Result<Panels> {
+        if !Panels::supports(ty) {
+            return Err(Error::Unsupported(format!("matrices of type {ty} on the CPU")));
+        }
+        if n_in == 0 || n_out == 0 || !n_in.is_multiple_of(ty.block_len()) {
+            return Err(Error::InvalidArgument(format!(
+                "a matrix of {n_out} rows of {n_in} weights of type {ty} (blocks of {})",
+                ty.block_len()
+            )));
+        }
+        let too_large = || Error::OutOfMemory(format!("{n_out} rows of {n_in} weights of type {ty} to repack"));
+        let panel_bytes = with_format!(ty, F => (n_in / F::CHUNK).checked_mul(F::BYTES),
+            else n_in.checked_mul(LANES * ty.block_bytes()));
+        let panel_bytes = panel_bytes.ok_or_else(too_large)?;
+        let bytes = panel_bytes.checked_mul(n_out.div_ceil(PANEL)).ok_or_else(too_large)?;
+        let mut memory = MmapMut::map_anon(bytes).map_err(|error| {
+            Error::OutOfMemory(format!("{bytes} bytes for {n_out} rows of {n_in} weights of type {ty}: {error}"))
+        })?;
+        #[cfg(target_os = "linux")]
+        if let Err(error) = memory.advise(memmap2::Advice::HugePage) {
+            log::debug!("Weights stay on small pages: {error}");
+        }
+        Ok(Panels { ty, n_in, n_out, panel_bytes, data: memory.as_mut_ptr(), _memory: memory })
+    }
+
+    /// Packs the panels of `range` from `src`, the whole tensor as it lies in the file.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when `src` is not as long as the matrix or the range is beyond its panels.
+    pub fn pack(&mut self, src: &[u8], range: Range<usize>) -> Result<()> {
+        // SAFETY: nobody else can use any panel while this holds `&mut self`.
+        unsafe { self.pack_shared(src, range) }
+    }
+
+    /// As [`Panels::pack`], for threads that pack disjoint ranges of one matrix.
+    ///
+    /// # Safety
+    /// Nobody reads or packs the panels of `range` meanwhile.
+    ///
+    /// # Errors
+    /// As [`Panels::pack`].
+    pub unsafe fn pack_shared(&self, src: &[u8], range: Range<usize>) -> Result<()> {
+        let row_bytes = self.n_in / self.ty.block_len() * self.ty.block_bytes();
+        if Some(src.len()) != row_bytes.checked_mul(self.n_out) {
+            return Err(Error::InvalidArgument(format!(
+                "{} bytes for {} rows of {row_bytes} bytes to repack",
+                src.len(),
+                self.n_out
+            )));
+        }
+        if range.start > range.end || range.end > self.n_panels() {
+            return Err(Error::InvalidArgument(format!("panels {range:?} of {} to repack", self.n_panels())));
+        }
+        for panel in range {
+            let rows: Sources = std::array::from_fn(|lane| {
+                let row = (panel * PANEL + lane).min(self.n_out - 1);
+                src[row * row_bytes..][..row_bytes].as_ptr()
+            });
+            // SAFETY: `panel` is one of ours, and the caller keeps others off it.
+            let out = unsafe { self.data.add(panel * self.panel_bytes) };
+            let n_in = self.n_in;
+            with_format!(self.ty, F => lanes::run(Isa::detect(), PackPanel::<F> { rows, n_in, out, format: PhantomData }),
+                else lanes::run(Isa::detect(), PackFloats { rows, n_in, bytes: self.ty.block_bytes(), out }));
+        }
+        Ok(())
+    }
+
+    /// Element type of the source.
+    pub fn ty(&self) -> TensorType {
+        self.ty
+    }
+
+    /// Weights of a row.
+    pub fn n_in(&self) -> usize {
+        self.n_in
+    }
+
+    /// Rows.
+    pub fn n_out(&self) -> usize {
+        self.n_out
+    }
+
+    /// Panels, the last one perhaps partly filled.
+    pub fn n_panels(&self) -> usize {
+        self.n_out.div_ceil(PANEL)
+    }
+
+    /// Bytes of the repacked copy.
+    pub fn bytes(&self) -> usize {
+        self.panel_bytes * self.n_panels()
+    }
+
+    /// The activations that [`super::matmul::matmul`] takes for this matrix.
+    pub fn act_kind(&self) -> ActKind {
+        match self.ty {
+            TensorType::F32 | TensorType::F16 | TensorType::BF16 => ActKind::F32,
+            _ => ActKind::Q8,
+        }
+    }
+
+    /// Writes row `row` to `out`, the same numbers as `quant::dequantize` makes of the source row.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when there is no such row or `out` is not `n_in` long.
+    pub fn dequantize_row(&self, row: usize, out: &mut [f32]) -> Result<()> {
+        self.dequantize_row_on(Isa::detect(), row, out)
+    }
+
+    pub(super) fn dequantize_row_on(&self, isa: Isa, row: usize, out: &mut [f32]) -> Result<()> {
+        if row >= self.n_out || out.len() != self.n_in {
+            return Err(Error::InvalidArgument(format!(
+                "row {row} into {} values, of {} rows of {}",
+                out.len(),
+                self.n_out,
+                self.n_in
+            )));
+        }
+        let (panel, lane) = (self.panel(row / PANEL), row % PANEL);
+        with_format!(self.ty, F => lanes::run(isa, Row::<F> { panel, lane, out, format: PhantomData }), else {
+            for (k, value) in out.iter_mut().enumerate() {
+                let at = (k * PANEL + lane) * self.ty.block_bytes();
+                // SAFETY: a float panel holds PANEL elements for each of the `n_in` weights.
+                *value = unsafe {
+                    let p = panel.add(at);
+                    match self.ty {
+                        TensorType::F16 => half::f16::from_bits(p.cast::<u16>().read()).to_f32(),
+                        TensorType::BF16 => half::bf16::from_bits(p.cast::<u16>().read()).to_f32(),
+                        _ => p.cast::<f32>().read(),
+                    }
+                };
+            }
+        });
+        Ok(())
+    }
+
+    /// The first byte of a panel.
+    pub(super) fn panel(&self, panel: usize) -> *const u8 {
+        debug_assert!(panel < self.n_panels());
+        self.data.wrapping_add(panel * self.panel_bytes)
+    }
+}
+
+/// Packs one panel of a quantised type.
+struct PackPanel<F> {
+    rows: Sources,
+    n_in: usize,
+    out: *mut u8,
+    format: PhantomData<F>,
+}
+
+impl<F: Pack> Kernel for PackPanel<F> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        lanes.vectorize(PackChunks(self))
+    }
+}
+
+struct PackChunks<F>(PackPanel<F>);
+
+impl<F: Pack> Kernel for PackChunks<F> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, _lanes: L) {
+        let PackPanel { rows, n_in, out, .. } = self.0;
+        for chunk in 0..n_in / F::CHUNK {
+            // SAFETY: rows and panel hold as many chunks as this loop visits.
+            unsafe { F::pack(&rows.map(|row| row.add(chunk * F::SOURCE)), out.add(chunk * F::BYTES)) }
+        }
+    }
+}
+
+/// Packs one panel of floats of 2 or 4 bytes.
+struct PackFloats {
+    rows: Sources,
+    n_in: usize,
+    bytes: usize,
+    out: *mut u8,
+}
+
+impl Kernel for PackFloats {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, _lanes: L) {
+        for k in 0..self.n_in {
+            // SAFETY: rows hold `n_in` elements, the panel PANEL times as many.
+            unsafe {
+                let out = self.out.add(k * PANEL * self.bytes);
+                match self.bytes {
+                    2 => panels_pack::halves(&self.rows, 2 * k, out),
+                    _ => panels_pack::copy(&self.rows, 4 * k, out),
+                }
+            }
+        }
+    }
+}
+
+/// Dequantises one row of a panel.
+struct Row<'a, F> {
+    panel: *const u8,
+    lane: usize,
+    out: &'a mut [f32],
+    format: PhantomData<F>,
+}
+
+impl<F: Format> Kernel for Row<'_, F> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        lanes.vectorize(RowBlocks(self))
+    }
+}
+
+struct RowBlocks<'a, F>(Row<'a, F>);
+
+impl<F: Format> Kernel for RowBlocks<'_, F> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let Row { panel, lane, out, .. } = self.0;
+        let zero = F::ZERO.map_or(0, |bits| 1 << bits);
+        let (mut codes, mut scales, mut minimums) = ([0u8; 256], [0f32; LANES], [0f32; LANES]);
+        for (index, half) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+            let (block, which) = (index / 2 % (F::CHUNK / 32), index % 2);
+            // SAFETY: `out` is `n_in` long, so the chunk lies in the panel; the arrays hold what is stored.
+            unsafe {
+                let chunk = panel.add(index * 16 / F::CHUNK * F::BYTES);
+                for (v, x) in F::codes(l, chunk, block)[which].into_iter().enumerate() {
+                    l.store_bytes(x, codes.as_mut_ptr().add(64 * v));
+                }
+                l.store(F::scales(l, chunk, block)[which], scales.as_mut_ptr());
+                if F::MINIMUM {
+                    l.store(F::minimums(l, chunk, block)[which], minimums.as_mut_ptr());
+                }
+            }
+            for (i, value) in half.iter_mut().enumerate() {
+                let code = i32::from(codes[64 * (i / 4) + 4 * lane + i % 4]) - zero;
+                *value = scales[lane] * code as f32;
+                if F::MINIMUM {
+                    *value -= minimums[lane];
+                }
+            }
+        }
+    }
+}

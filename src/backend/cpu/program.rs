@@ -1,0 +1,233 @@
+//! Lowers graph nodes to steps. A step is what all threads do between two barriers.
+//!
+//! Besides fusing nothing that the graph did not fuse already, lowering decides where activations are needed as
+//! `f32` and where in eight bits: matrices of quantised weights read rows that were quantised once, by the step
+//! that produced them where it can. Quantised rows live in two scratch areas: one for what a norm or a plain
+//! quantise step leaves, one for the gated product, which is written while the first is still read.
+
+use super::isa::Isa;
+use super::panels::ActKind;
+use super::rope::Rope;
+use super::state::{CpuState, Memory};
+use super::steps::{GATED_FLOATS, Run, Step};
+use super::weights::CpuWeights;
+use super::{acts, attention, pool};
+use crate::backend::{Batch, Program, State, Weights, Work};
+use crate::graph::{AttentionSpec, Graph, NodeId, Op, RopeKind, WeightId};
+use crate::{Error, Result};
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Which scratch area holds quantised rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Acts {
+    /// From norms and quantise steps.
+    Main,
+    /// From gated products.
+    Gated,
+}
+
+/// How a node's readers want its rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Wanted {
+    f32: bool,
+    q8: bool,
+}
+
+pub(super) struct CpuProgram {
+    pub(super) isa: Isa,
+    pub(super) weights: Arc<CpuWeights>,
+    pub(super) steps: Vec<Step>,
+    pub(super) ropes: Vec<(RopeKind, Rope)>,
+    /// Bytes of one area of quantised rows.
+    pub(super) act_bytes: usize,
+    pub(super) max_rows: usize,
+}
+
+impl CpuProgram {
+    pub fn new(isa: Isa, work: &Work<'_>, weights: &Weights) -> Result<CpuProgram> {
+        let weights = Arc::downcast::<CpuWeights>(weights.0.clone())
+            .map_err(|_| Error::Internal("Weights of another backend".into()))?;
+        let mut lowering = Lowering { work, weights: &weights, steps: Vec::new(), act_row_bytes: 0 };
+        for i in work.nodes.0..work.nodes.1 {
+            lowering.node(NodeId(i))?;
+        }
+        let rows = work.max_rows.max(work.max_out_rows);
+        let (steps, act_bytes) = (lowering.steps, (lowering.act_row_bytes * rows).next_multiple_of(64));
+        let ropes = work.graph.ropes.iter().map(|spec| {
+            let factors = spec.factors.map_or(Ok(&[][..]), |id| weights.vector(id))?;
+            Ok((spec.kind, Rope::new(spec.n_rot, spec.freq_base, factors, spec.scaling)))
+        });
+        let ropes = ropes.collect::<Result<_>>()?;
+        Ok(CpuProgram { isa, weights, steps, ropes, act_bytes, max_rows: work.max_rows })
+    }
+}
+
+impl CpuProgram {
+    /// Floats of the rotary tables in front of embedding `i`.
+    pub fn rope_offset(&self, i: usize) -> usize {
+        self.ropes[..i].iter().map(|(_, rope)| rope.n_rot() * self.max_rows).sum()
+    }
+
+    pub fn rope_bytes(&self) -> usize {
+        self.rope_offset(self.ropes.len()) * 4
+    }
+
+    pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Attend { spec, .. } => Some(&**spec),
+            _ => None,
+        })
+    }
+
+    /// Bytes of scratch memory that each thread needs, a multiple of the page size.
+    pub fn thread_bytes(&self, memory: &Memory) -> usize {
+        let attention = self.attentions().map(|s| attention::scratch_bytes(memory.layout(s.layer), s.n_head)).max();
+        (3 * GATED_FLOATS * 4).max(attention.unwrap_or(0)).next_multiple_of(4096)
+    }
+}
+
+impl Program for CpuProgram {
+    fn run(&self, state: &mut dyn State, batch: &Batch<'_>, out_rows: usize, cancel: &AtomicBool) -> Result<()> {
+        let state = state
+            .as_any()
+            .downcast_mut::<CpuState>()
+            .ok_or_else(|| Error::Internal("A state of another backend".into()))?;
+        let (memory, split) = state.begin(self, batch)?;
+        let run = Run::new(self, memory, split, batch, out_rows, cancel);
+        let _active = pool::Pool::engine_started();
+        pool::Pool::global().run(run.threads(), &|worker| {
+            for step in &self.steps {
+                run.step(worker, step);
+                worker.barrier();
+                if run.stopped.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        })?;
+        run.finish()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+struct Lowering<'a> {
+    work: &'a Work<'a>,
+    weights: &'a CpuWeights,
+    steps: Vec<Step>,
+    act_row_bytes: usize,
+}
+
+impl<'a> Lowering<'a> {
+    fn graph(&self) -> &'a Graph {
+        self.work.graph
+    }
+
+    fn offset(&self, id: NodeId) -> usize {
+        self.work.offsets[id.0 as usize]
+    }
+
+    /// How the readers of `id` want it.
+    fn wanted(&self, id: NodeId) -> Result<Wanted> {
+        let mut wanted = Wanted { f32: self.graph().node(id).output.is_some(), q8: false };
+        for reader in &self.graph().nodes {
+            for (i, _) in reader.src.iter().enumerate().filter(|(_, s)| **s == id) {
+                match (&reader.op, i) {
+                    (Op::MatMul { weights, .. }, 0) => self.add_kinds(weights, &mut wanted)?,
+                    (Op::GatedMatMul { gate, up, .. }, 0) => self.add_kinds(&[*gate, *up], &mut wanted)?,
+                    _ => wanted.f32 = true,
+                }
+            }
+        }
+        Ok(wanted)
+    }
+
+    fn add_kinds(&self, weights: &[WeightId], wanted: &mut Wanted) -> Result<()> {
+        for &w in weights {
+            match self.weights.panels(w)?.act_kind() {
+                ActKind::F32 => wanted.f32 = true,
+                ActKind::Q8 => wanted.q8 = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a product finds its quantised input, after a quantise step if the producer did not leave it.
+    fn quantised(&mut self, x: NodeId, weights: &[WeightId]) -> Result<Acts> {
+        let mut kinds = Wanted::default();
+        self.add_kinds(weights, &mut kinds)?;
+        let node = self.graph().node(x);
+        let (width, rows) = (node.width, node.rows);
+        if kinds.q8 {
+            self.act_row_bytes = self.act_row_bytes.max(acts::row_bytes(width));
+        }
+        match node.op {
+            Op::GatedMatMul { .. } => Ok(Acts::Gated),
+            Op::RmsNorm { .. } if node.output.is_none() => Ok(Acts::Main),
+            _ if kinds.q8 => {
+                self.steps.push(Step::Quantise { src: self.offset(x), width, rows });
+                Ok(Acts::Main)
+            }
+            _ => Ok(Acts::Main),
+        }
+    }
+
+    fn node(&mut self, id: NodeId) -> Result<()> {
+        let node = self.graph().node(id).clone();
+        let (dst, width, rows) = (self.offset(id), node.width, node.rows);
+        let x = node.src.first().copied();
+        let src = x.map_or(0, |x| self.offset(x));
+        let residual = node.src.get(1).map(|&r| self.offset(r));
+        let input = || x.ok_or_else(|| Error::Internal(format!("Node {} has no input", id.0)));
+        match node.op {
+            Op::Hidden => {}
+            Op::Embed { table, scale } => self.steps.push(Step::Embed { table, scale, dst, width }),
+            Op::SelectRows => self.steps.push(Step::SelectRows { src, dst, width }),
+            Op::RmsNorm { weight, eps } => {
+                let wanted = self.wanted(id)?;
+                // Rows that outlive the run are quantised by whoever reads them, here or in a later run.
+                let q8 = wanted.q8 && node.output.is_none();
+                self.weights.vector(weight)?;
+                self.steps.push(Step::Norm { weight, eps, src, residual, dst, width, rows, q8 });
+            }
+            Op::MatMul { weights, biases } => {
+                let acts = self.quantised(input()?, &weights)?;
+                let mut parts = Vec::with_capacity(weights.len());
+                let mut column = 0;
+                for (weight, bias) in weights.into_iter().zip(biases) {
+                    if let Some(b) = bias {
+                        self.weights.vector(b)?;
+                    }
+                    let n_out = self.weights.panels(weight)?.n_out();
+                    parts.push((weight, bias, column));
+                    column += n_out;
+                }
+                let x_width = self.graph().node(input()?).width;
+                self.steps.push(Step::MatMul { parts, acts, src, x_width, residual, dst, width, rows });
+            }
+            Op::GatedMatMul { gate, up, act } => {
+                let acts = self.quantised(input()?, &[gate, up])?;
+                let x_width = self.graph().node(input()?).width;
+                let wanted = self.wanted(id)?;
+                if wanted.q8 {
+                    self.act_row_bytes = self.act_row_bytes.max(acts::row_bytes(width));
+                }
+                let Wanted { f32, q8 } = wanted;
+                self.steps.push(Step::Gated { gate, up, act, acts, src, x_width, dst, width, rows, f32, q8 });
+            }
+            Op::Attention(spec) => {
+                let qkv_width = self.graph().node(input()?).width;
+                for norm in [spec.q_norm, spec.k_norm].into_iter().flatten() {
+                    self.weights.vector(norm)?;
+                }
+                self.steps.push(Step::Heads { spec: spec.clone(), qkv: src, qkv_width });
+                self.steps.push(Step::Attend { spec, qkv: src, qkv_width, dst, width });
+            }
+            Op::SoftCap { cap } => self.steps.push(Step::SoftCap { cap, src, dst, width, rows }),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,212 @@
+//! What an engine keeps in memory between runs: KV cache, workspace, scratch.
+//!
+//! All of it is anonymous mappings, zeroed by the system on first touch: a long context or a large bucket that is
+//! never used costs address space, not memory. Mappings only grow, and only in [`State::reserve`], before any run.
+
+use super::attention::{SplitShare, SplitSpace};
+use super::kv::KvLayout;
+use super::pool::Counter;
+use super::program::{Acts, CpuProgram};
+use crate::backend::{Batch, CacheSpec, Program, State};
+use crate::{Error, Result};
+use memmap2::MmapMut;
+use std::any::Any;
+
+/// Anonymous memory that all threads of a run write in parts that do not overlap.
+struct Region {
+    map: Option<MmapMut>,
+    base: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: the pointer is the start of the mapping that the region owns.
+unsafe impl Send for Region {}
+// SAFETY: as above; who writes where is the business of the steps, whose accesses are each justified.
+unsafe impl Sync for Region {}
+
+impl Default for Region {
+    fn default() -> Self {
+        Region { map: None, base: std::ptr::null_mut(), bytes: 0 }
+    }
+}
+
+impl Region {
+    fn new(what: &str, bytes: usize) -> Result<Region> {
+        let mut region = Region::default();
+        region.grow(what, bytes)?;
+        Ok(region)
+    }
+
+    fn grow(&mut self, what: &str, bytes: usize) -> Result<()> {
+        if bytes <= self.bytes {
+            return Ok(());
+        }
+        let no_memory = |e: &dyn std::fmt::Display| Error::OutOfMemory(format!("{bytes} bytes for the {what}: {e}"));
+        let physical = physical_memory();
+        if bytes as u64 > physical {
+            return Err(no_memory(&format!("this machine has {physical}")));
+        }
+        let mut map = MmapMut::map_anon(bytes).map_err(|e| no_memory(&e))?;
+        self.base = map.as_mut_ptr();
+        self.bytes = bytes;
+        self.map = Some(map);
+        Ok(())
+    }
+}
+
+/// Bytes of memory in this machine; the largest number where the system does not tell.
+fn physical_memory() -> u64 {
+    #[cfg(unix)]
+    {
+        // SAFETY: sysconf reads a constant of the system.
+        let (pages, size) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+        if let (Ok(pages), Ok(size)) = (u64::try_from(pages), u64::try_from(size)) {
+            return pages.saturating_mul(size);
+        }
+    }
+    u64::MAX
+}
+
+/// Keys and values of one layer.
+struct LayerCache {
+    layout: KvLayout,
+    k_offset: usize,
+    v_offset: usize,
+}
+
+/// The state of an engine on the CPU.
+pub(super) struct CpuState {
+    memory: Memory,
+    split: SplitSpace,
+}
+
+/// What the threads of a run share.
+pub(super) struct Memory {
+    threads: usize,
+    workspace: Region,
+    acts: [Region; 2],
+    /// Per rotary embedding and row: cosines, then sines.
+    rope: Region,
+    scratch: Region,
+    thread_bytes: usize,
+    cache: Region,
+    layers: Vec<LayerCache>,
+    /// For the two loops that one step may have.
+    pub counters: [Counter; 2],
+}
+
+impl CpuState {
+    pub fn new(cache: &CacheSpec, threads: usize) -> Result<CpuState> {
+        let mut layers = Vec::with_capacity(cache.layers.len());
+        let mut bytes = 0usize;
+        let too_large = || Error::OutOfMemory(format!("A KV cache of {} cells is too large", cache.cells));
+        for &(n_kv_heads, head_dim_k, head_dim_v) in &cache.layers {
+            let layout = KvLayout::new(cache.ty, n_kv_heads, head_dim_k, head_dim_v, cache.cells)?;
+            let k_offset = bytes;
+            let v_offset = k_offset.checked_add(layout.k_bytes()).ok_or_else(too_large)?.next_multiple_of(64);
+            bytes = v_offset.checked_add(layout.v_bytes()).ok_or_else(too_large)?.next_multiple_of(64);
+            layers.push(LayerCache { layout, k_offset, v_offset });
+        }
+        let what = format!("KV cache ({} cells of type {})", cache.cells, cache.ty);
+        let memory = Memory {
+            threads,
+            workspace: Region::default(),
+            acts: [Region::default(), Region::default()],
+            rope: Region::default(),
+            scratch: Region::default(),
+            thread_bytes: 0,
+            cache: Region::new(&what, bytes)?,
+            layers,
+            counters: [Counter::new(), Counter::new()],
+        };
+        Ok(CpuState { memory, split: SplitSpace::default() })
+    }
+
+    /// The memory and the split space for one run of a program that was reserved for.
+    pub fn begin(&mut self, program: &CpuProgram, batch: &Batch<'_>) -> Result<(&Memory, SplitShare<'_>)> {
+        let m = &self.memory;
+        let cells = m.layers.first().map_or(usize::MAX, |l| l.layout.n_cells());
+        let fits = program.act_bytes <= m.acts[0].bytes
+            && program.rope_bytes() <= m.rope.bytes
+            && program.thread_bytes(m) * m.threads <= m.scratch.bytes
+            && batch.tokens.len() <= program.max_rows
+            && batch.n_kv <= cells;
+        if !fits {
+            return Err(Error::Internal("A program for which no memory was reserved".into()));
+        }
+        Ok((&self.memory, self.split.share()))
+    }
+}
+
+impl Memory {
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// The workspace from a byte offset that the scheduler gave.
+    pub fn workspace(&self, offset: usize) -> *mut f32 {
+        self.workspace.base.wrapping_add(offset).cast()
+    }
+
+    /// An area of quantised rows.
+    pub fn acts(&self, area: Acts) -> *mut u8 {
+        match area {
+            Acts::Main => self.acts[0].base,
+            Acts::Gated => self.acts[1].base,
+        }
+    }
+
+    pub fn rope(&self) -> *mut f32 {
+        self.rope.base.cast()
+    }
+
+    /// A thread's own scratch memory, and its length in floats.
+    pub fn thread_scratch(&self, index: usize) -> (*mut f32, usize) {
+        (self.scratch.base.wrapping_add(index * self.thread_bytes).cast(), self.thread_bytes / 4)
+    }
+
+    pub fn layout(&self, layer: usize) -> &KvLayout {
+        &self.layers[layer].layout
+    }
+
+    /// A layer's key and value buffers.
+    pub fn cache(&self, layer: usize) -> (*mut u8, *mut u8) {
+        let l = &self.layers[layer];
+        (self.cache.base.wrapping_add(l.k_offset), self.cache.base.wrapping_add(l.v_offset))
+    }
+}
+
+impl State for CpuState {
+    fn reserve(&mut self, program: &dyn Program, workspace_bytes: usize) -> Result<()> {
+        let program = program
+            .as_any()
+            .downcast_ref::<CpuProgram>()
+            .ok_or_else(|| Error::Internal("A program of another backend".into()))?;
+        let m = &mut self.memory;
+        m.workspace.grow("workspace", workspace_bytes)?;
+        for acts in &mut m.acts {
+            acts.grow("activations", program.act_bytes)?;
+        }
+        m.rope.grow("rotary tables", program.rope_bytes())?;
+        m.thread_bytes = m.thread_bytes.max(program.thread_bytes(m));
+        m.scratch.grow("scratch", m.thread_bytes * m.threads)?;
+        for spec in program.attentions() {
+            self.split.reserve(&m.layers[spec.layer].layout, spec.n_head);
+        }
+        Ok(())
+    }
+
+    fn rows(&mut self, offset: usize, len: usize) -> Result<&mut [f32]> {
+        let m = &self.memory;
+        let end = len.checked_mul(4).and_then(|n| n.checked_add(offset));
+        if !offset.is_multiple_of(4) || end.is_none_or(|end| end > m.workspace.bytes) {
+            return Err(Error::Internal(format!("{len} values at byte {offset} are outside the workspace")));
+        }
+        // SAFETY: the range lies in the mapping, and no run is under way while the state is borrowed.
+        Ok(unsafe { std::slice::from_raw_parts_mut(m.workspace(offset), len) })
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}

@@ -1,0 +1,543 @@
+//! What a step does, on every thread of a run.
+//!
+//! Threads claim pieces of a step's work from its counter, so a slow core never holds the others. Between two steps
+//! all threads meet at a barrier; nothing a step writes is read before it. Buffers are raw memory that all threads
+//! share: each piece of work writes rows or columns that no other piece touches.
+
+use super::attention::{Attention, SplitShare};
+use super::isa::Isa;
+use super::matmul::{Columns, matmul};
+use super::panels::{ActKind, PANEL, Panels};
+use super::pool::{Counter, SharedMut, Worker};
+use super::program::{Acts, CpuProgram};
+use super::rope::rotate_heads;
+use super::state::Memory;
+use super::weights::CpuWeights;
+use super::{acts, glu, kv, norm};
+use crate::backend::{Batch, MAX_ROWS};
+use crate::graph::{Activation, AttentionSpec, Rows, WeightId};
+use crate::{Error, Result};
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Pieces per thread that a matrix product is cut into, so that uneven threads even out.
+const PIECES_PER_THREAD: usize = 8;
+
+/// Floats of a thread's scratch for one of the two products of a gated step.
+pub(super) const GATED_FLOATS: usize = 64 * MAX_ROWS;
+
+/// Rows in the workspace.
+#[derive(Clone, Copy)]
+struct Place {
+    offset: usize,
+    width: usize,
+}
+
+/// Input rows of a product: as `f32` at byte `src`, and where a quantised matrix reads them, in `acts`.
+struct Input {
+    acts: Acts,
+    src: usize,
+    width: usize,
+    rows: usize,
+}
+
+pub(super) enum Step {
+    Embed {
+        table: WeightId,
+        scale: f32,
+        dst: usize,
+        width: usize,
+    },
+    SelectRows {
+        src: usize,
+        dst: usize,
+        width: usize,
+    },
+    Norm {
+        weight: WeightId,
+        eps: f32,
+        src: usize,
+        residual: Option<usize>,
+        dst: usize,
+        width: usize,
+        rows: Rows,
+        /// Leave the rows quantised in [`Acts::Main`] as well.
+        q8: bool,
+    },
+    Quantise {
+        src: usize,
+        width: usize,
+        rows: Rows,
+    },
+    MatMul {
+        /// Matrix, bias, first column of the output.
+        parts: Vec<(WeightId, Option<WeightId>, usize)>,
+        acts: Acts,
+        src: usize,
+        x_width: usize,
+        residual: Option<usize>,
+        dst: usize,
+        width: usize,
+        rows: Rows,
+    },
+    Gated {
+        gate: WeightId,
+        up: WeightId,
+        act: Activation,
+        acts: Acts,
+        src: usize,
+        x_width: usize,
+        dst: usize,
+        width: usize,
+        rows: Rows,
+        /// Leave the rows as `f32`.
+        f32: bool,
+        /// Leave them quantised in [`Acts::Gated`].
+        q8: bool,
+    },
+    /// Norms and rotates q and k, writes k and v to the cache.
+    Heads {
+        spec: Box<AttentionSpec>,
+        qkv: usize,
+        qkv_width: usize,
+    },
+    Attend {
+        spec: Box<AttentionSpec>,
+        qkv: usize,
+        qkv_width: usize,
+        dst: usize,
+        width: usize,
+    },
+    SoftCap {
+        cap: f32,
+        src: usize,
+        dst: usize,
+        width: usize,
+        rows: Rows,
+    },
+}
+
+/// One run of a program: where everything is. Shared by the run's threads.
+pub(super) struct Run<'a> {
+    isa: Isa,
+    weights: &'a CpuWeights,
+    program: &'a CpuProgram,
+    batch: &'a Batch<'a>,
+    out_rows: usize,
+    state: &'a Memory,
+    split: SplitShare<'a>,
+    cancel: &'a AtomicBool,
+    /// Set by the leader in front of an attention step, read by all behind its barrier.
+    pub stopped: AtomicBool,
+    failed: Mutex<Option<Error>>,
+}
+
+impl<'a> Run<'a> {
+    pub fn new(
+        program: &'a CpuProgram,
+        state: &'a Memory,
+        split: SplitShare<'a>,
+        batch: &'a Batch<'a>,
+        out_rows: usize,
+        cancel: &'a AtomicBool,
+    ) -> Run<'a> {
+        let (stopped, failed) = (AtomicBool::new(false), Mutex::new(None));
+        let (isa, weights) = (program.isa, &*program.weights);
+        Run { isa, weights, program, batch, out_rows, state, split, cancel, stopped, failed }
+    }
+
+    pub fn threads(&self) -> usize {
+        self.state.threads()
+    }
+
+    pub fn finish(self) -> Result<()> {
+        match self.failed.into_inner() {
+            Some(error) => Err(error),
+            None if self.stopped.into_inner() => Err(Error::Cancelled),
+            None => Ok(()),
+        }
+    }
+
+    fn fail(&self, error: Error) {
+        self.failed.lock().get_or_insert(error);
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    fn rows(&self, rows: Rows) -> usize {
+        match rows {
+            Rows::Batch => self.batch.tokens.len(),
+            Rows::Output => self.out_rows,
+        }
+    }
+
+    /// Row `r` of a node whose rows begin at byte `offset`.
+    ///
+    /// # Safety
+    /// Nobody writes the row while the slice lives.
+    unsafe fn row(&self, offset: usize, width: usize, r: usize) -> &[f32] {
+        // SAFETY: the scheduler placed `max_rows` rows of `width` at `offset`, inside the reserved workspace.
+        unsafe { std::slice::from_raw_parts(self.state.workspace(offset).add(r * width), width) }
+    }
+
+    /// Columns of a row, for writing.
+    ///
+    /// # Safety
+    /// As [`Run::row`], and nobody else reads these columns meanwhile.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn columns_mut(&self, offset: usize, width: usize, r: usize, columns: Range<usize>) -> &mut [f32] {
+        // SAFETY: as in `row`; the caller is alone with these columns.
+        unsafe {
+            let first = self.state.workspace(offset).add(r * width + columns.start);
+            std::slice::from_raw_parts_mut(first, columns.len())
+        }
+    }
+
+    /// Do this thread's part of a step.
+    pub fn step(&self, worker: &Worker<'_>, step: &Step) {
+        let counter = &self.state.counters[0];
+        match step {
+            Step::Embed { table, scale, dst, width } => {
+                self.rope_tables(worker);
+                for rows in worker.chunks(counter, self.batch.tokens.len(), 1) {
+                    for r in rows {
+                        // SAFETY: each row is claimed once.
+                        let out = unsafe { self.columns_mut(*dst, *width, r, 0..*width) };
+                        match self.weights.table_row(*table, self.batch.tokens[r] as usize, out) {
+                            Ok(()) if *scale != 1.0 => norm::scale_row(self.isa, out, *scale),
+                            Ok(()) => {}
+                            Err(error) => self.fail(error),
+                        }
+                    }
+                }
+            }
+            Step::SelectRows { src, dst, width } => {
+                for rows in worker.chunks(counter, self.out_rows, 16) {
+                    for r in rows {
+                        // SAFETY: source rows are complete since the last barrier; each output row is claimed once.
+                        unsafe {
+                            let out = self.columns_mut(*dst, *width, r, 0..*width);
+                            out.copy_from_slice(self.row(*src, *width, self.batch.outputs[r] as usize));
+                        }
+                    }
+                }
+            }
+            Step::Norm { weight, eps, src, residual, dst, width, rows, q8 } => {
+                let Ok(weight) = self.weights.vector(*weight) else { return };
+                for claimed in worker.chunks(counter, self.rows(*rows), 4) {
+                    for r in claimed {
+                        // SAFETY: sources are complete, each row is claimed once. A residual that stands where the
+                        // output goes is added to in place.
+                        unsafe {
+                            let (x, out) = (self.row(*src, *width, r), self.columns_mut(*dst, *width, r, 0..*width));
+                            match residual {
+                                None => norm::rms_norm_row(self.isa, x, Some(weight), *eps, out),
+                                Some(at) => {
+                                    if at != dst {
+                                        out.copy_from_slice(self.row(*at, *width, r));
+                                    }
+                                    norm::rms_norm_add_row(self.isa, x, weight, *eps, out);
+                                }
+                            }
+                            if *q8 {
+                                acts::quantize_row(self.isa, out, self.act_row_mut(Acts::Main, *width, r));
+                            }
+                        }
+                    }
+                }
+            }
+            Step::Quantise { src, width, rows } => {
+                for claimed in worker.chunks(counter, self.rows(*rows), 4) {
+                    for r in claimed {
+                        // SAFETY: the source row is complete; each row of the area is claimed once.
+                        unsafe {
+                            let out = self.act_row_mut(Acts::Main, *width, r);
+                            acts::quantize_row(self.isa, self.row(*src, *width, r), out);
+                        }
+                    }
+                }
+            }
+            Step::MatMul { parts, acts, src, x_width, residual, dst, width, rows } => {
+                let x = Input { acts: *acts, src: *src, width: *x_width, rows: self.rows(*rows) };
+                let out = Place { offset: *dst, width: *width };
+                self.matmul_step(worker, counter, parts, x, *residual, out);
+            }
+            Step::Gated { gate, up, act, acts, src, x_width, dst, width, rows, f32, q8 } => {
+                let (Ok(gate), Ok(up)) = (self.weights.panels(*gate), self.weights.panels(*up)) else { return };
+                let x = Input { acts: *acts, src: *src, width: *x_width, rows: self.rows(*rows) };
+                let out = Place { offset: *dst, width: *width };
+                self.gated_step(worker, counter, (gate, up, *act), x, out, *f32, *q8);
+            }
+            Step::Heads { spec, qkv, qkv_width } => {
+                if worker.index() == 0 && self.cancel.load(Ordering::Relaxed) {
+                    self.stopped.store(true, Ordering::Relaxed);
+                }
+                self.heads_step(worker, counter, spec, Place { offset: *qkv, width: *qkv_width });
+            }
+            Step::Attend { spec, qkv, qkv_width, dst, width } => {
+                let (qkv, out) = (Place { offset: *qkv, width: *qkv_width }, Place { offset: *dst, width: *width });
+                self.attend_step(worker, counter, spec, qkv, out);
+            }
+            Step::SoftCap { cap, src, dst, width, rows } => {
+                const PIECE: usize = 4096;
+                let pieces = width.div_ceil(PIECE);
+                for claimed in worker.chunks(counter, pieces * self.rows(*rows), 1) {
+                    for piece in claimed {
+                        let (r, first) = (piece / pieces, piece % pieces * PIECE);
+                        let columns = first..(first + PIECE).min(*width);
+                        // SAFETY: the source is complete; each piece is claimed once.
+                        unsafe {
+                            let out = self.columns_mut(*dst, *width, r, columns.clone());
+                            out.copy_from_slice(&self.row(*src, *width, r)[columns]);
+                            norm::softcap_row(self.isa, out, *cap);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The quantised row `r` of an area, for writing.
+    ///
+    /// # Safety
+    /// Nobody else touches the row while the slice lives.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn act_row_mut(&self, area: Acts, width: usize, r: usize) -> &mut [u8] {
+        let bytes = acts::row_bytes(width);
+        // SAFETY: every area holds `max_rows` rows of the widest quantised input.
+        unsafe { std::slice::from_raw_parts_mut(self.state.acts(area).add(r * bytes), bytes) }
+    }
+
+    /// The input rows in the form that these panels multiply.
+    fn columns(&self, w: &Panels, x: &Input) -> Columns {
+        match w.act_kind() {
+            ActKind::F32 => Columns { data: self.state.workspace(x.src).cast(), row_bytes: x.width * 4, count: x.rows },
+            ActKind::Q8 => {
+                Columns { data: self.state.acts(x.acts), row_bytes: acts::row_bytes(x.width), count: x.rows }
+            }
+        }
+    }
+
+    fn matmul_step(
+        &self,
+        worker: &Worker<'_>,
+        counter: &Counter,
+        parts: &[(WeightId, Option<WeightId>, usize)],
+        x: Input,
+        residual: Option<usize>,
+        out: Place,
+    ) {
+        if x.rows == 0 {
+            return;
+        }
+        let panels_of = |i: usize| parts.get(i).and_then(|p| self.weights.panels(p.0).ok());
+        let total = (0..parts.len()).filter_map(panels_of).map(Panels::n_panels).sum();
+        for claimed in worker.chunks(counter, total, self.grain(total)) {
+            let mut first = 0;
+            for (i, &(_, bias, column)) in parts.iter().enumerate() {
+                let Some(w) = panels_of(i) else { return };
+                let panels = claimed.start.clamp(first, first + w.n_panels()) - first
+                    ..claimed.end.clamp(first, first + w.n_panels()) - first;
+                first += w.n_panels();
+                if panels.is_empty() {
+                    continue;
+                }
+                let columns = column + panels.start * PANEL..column + (panels.end * PANEL).min(w.n_out());
+                for r in 0..x.rows {
+                    // SAFETY: these columns belong to this claim alone; the residual is complete.
+                    if let Some(at) = residual.filter(|&at| at != out.offset) {
+                        unsafe {
+                            let from = &self.row(at, out.width, r)[columns.clone()];
+                            self.columns_mut(out.offset, out.width, r, columns.clone()).copy_from_slice(from);
+                        }
+                    }
+                }
+                // SAFETY: the input is complete and the output has `rows` rows of `width`; the columns of these
+                // panels belong to this claim alone.
+                unsafe {
+                    let to = self.state.workspace(out.offset).add(column);
+                    matmul(self.isa, w, panels, self.columns(w, &x), to, out.width, residual.is_some());
+                }
+                if let Some(bias) = bias.and_then(|b| self.weights.vector(b).ok()) {
+                    let bias = &bias[columns.start - column..columns.end - column];
+                    for r in 0..x.rows {
+                        // SAFETY: as above.
+                        let out = unsafe { self.columns_mut(out.offset, out.width, r, columns.clone()) };
+                        norm::add_row(self.isa, bias, out);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Both products of a piece go to the thread's scratch, so that they are gated and quantised while in cache.
+    #[allow(clippy::too_many_arguments)]
+    fn gated_step(
+        &self,
+        worker: &Worker<'_>,
+        counter: &Counter,
+        (gate, up, act): (&Panels, &Panels, Activation),
+        x: Input,
+        out: Place,
+        f32: bool,
+        q8: bool,
+    ) {
+        if x.rows == 0 {
+            return;
+        }
+        const UNIT: usize = acts::BLOCK / PANEL;
+        let units = gate.n_panels().div_ceil(UNIT);
+        let most = (GATED_FLOATS / (x.rows * acts::BLOCK)).max(1);
+        for claimed in worker.chunks(counter, units, self.grain(units).min(most)) {
+            let panels = claimed.start * UNIT..(claimed.end * UNIT).min(gate.n_panels());
+            let columns = panels.start * PANEL..(panels.end * PANEL).min(out.width);
+            let stride = columns.len();
+            // SAFETY: the scratch is this thread's alone and holds three times GATED_FLOATS floats, of which a product
+            // takes `rows * stride`; the kernel writes from column `columns.start` of the shifted pointer on.
+            let (lower, upper, gated) = unsafe {
+                let first = self.state.thread_scratch(worker.index()).0;
+                let [lower, upper, gated] = [0, 1, 2].map(|i| first.add(i * GATED_FLOATS));
+                let shifted = |p: *mut f32| p.wrapping_sub(columns.start);
+                matmul(self.isa, gate, panels.clone(), self.columns(gate, &x), shifted(lower), stride, false);
+                matmul(self.isa, up, panels.clone(), self.columns(up, &x), shifted(upper), stride, false);
+                let n = x.rows * stride;
+                let read = |p: *mut f32| std::slice::from_raw_parts(p, n);
+                (read(lower), read(upper), std::slice::from_raw_parts_mut(gated, n))
+            };
+            match act {
+                Activation::Silu => glu::swiglu(self.isa, lower, upper, gated),
+                Activation::Gelu => glu::geglu(self.isa, lower, upper, gated),
+            }
+            for (r, row) in gated.chunks_exact(stride).enumerate() {
+                // SAFETY: these columns, and the blocks of 32 that they are, belong to this claim alone.
+                unsafe {
+                    if f32 {
+                        self.columns_mut(out.offset, out.width, r, columns.clone()).copy_from_slice(row);
+                    }
+                    if q8 {
+                        let to = self.state.acts(Acts::Gated).add(r * acts::row_bytes(out.width));
+                        acts::quantize_blocks(self.isa, row, to, out.width, columns.start / acts::BLOCK);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Pieces of this many units make `PIECES_PER_THREAD` pieces for each thread.
+    fn grain(&self, units: usize) -> usize {
+        (units / (self.threads() * PIECES_PER_THREAD)).max(1)
+    }
+
+    /// Cosines and sines of every row's position, for each rotary embedding.
+    fn rope_tables(&self, worker: &Worker<'_>) {
+        for rows in worker.chunks(&self.state.counters[1], self.batch.tokens.len(), 8) {
+            for r in rows {
+                for (i, (_, rope)) in self.program.ropes.iter().enumerate() {
+                    // SAFETY: each row's tables are written by the one thread that claimed the row.
+                    let (cos, sin) = unsafe { self.rope_row(i, r) };
+                    rope.fill(self.batch.positions[r], cos, sin);
+                }
+            }
+        }
+    }
+
+    /// Cosines and sines of one row.
+    ///
+    /// # Safety
+    /// Nobody writes them while others use them.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn rope_row(&self, rope: usize, r: usize) -> (&mut [f32], &mut [f32]) {
+        let n_rot = self.program.ropes[rope].1.n_rot();
+        // SAFETY: the tables hold `max_rows` rows of every rotary embedding, one embedding after the other.
+        let row = unsafe {
+            let first = self.state.rope().add(self.program.rope_offset(rope) + r * n_rot);
+            std::slice::from_raw_parts_mut(first, n_rot)
+        };
+        row.split_at_mut(n_rot / 2)
+    }
+
+    /// A unit of this step is one row and one key head with its query heads.
+    fn heads_step(&self, worker: &Worker<'_>, counter: &Counter, spec: &AttentionSpec, qkv: Place) {
+        let (n_kv, k_dim, v_dim) = (spec.n_head_kv, spec.head_dim_k, spec.head_dim_v);
+        let group = spec.n_head / n_kv * k_dim;
+        let layout = self.state.layout(spec.layer);
+        let (k_base, v_base) = self.state.cache(spec.layer);
+        // SAFETY: the buffers have the layout's sizes; no two units write the same head of the same cell.
+        let (k_cache, v_cache) = unsafe {
+            let k = std::slice::from_raw_parts_mut(k_base, layout.k_bytes());
+            let v = std::slice::from_raw_parts_mut(v_base, layout.v_bytes());
+            (SharedMut::new(k), SharedMut::new(v))
+        };
+        let norm = |id: Option<WeightId>| id.and_then(|id| self.weights.vector(id).ok());
+        let (q_norm, k_norm) = (norm(spec.q_norm), norm(spec.k_norm));
+        let kind = self.program.ropes[spec.rope].0;
+        let units = self.batch.tokens.len() * n_kv;
+        for claimed in worker.chunks(counter, units, self.grain(units)) {
+            for unit in claimed {
+                let (r, head) = (unit / n_kv, unit % n_kv);
+                let cell = self.batch.cells[r] as usize;
+                let k_first = spec.q_width() + head * k_dim;
+                let v_first = spec.q_width() + spec.k_width() + head * v_dim;
+                // SAFETY: the unit's columns and its part of the cell are its own; the tables are complete.
+                unsafe {
+                    let q = self.columns_mut(qkv.offset, qkv.width, r, head * group..(head + 1) * group);
+                    let k = self.columns_mut(qkv.offset, qkv.width, r, k_first..k_first + k_dim);
+                    let v = self.columns_mut(qkv.offset, qkv.width, r, v_first..v_first + v_dim);
+                    let (cos, sin) = self.rope_row(spec.rope, r);
+                    if let Some(weight) = q_norm {
+                        norm::rms_norm_heads(self.isa, q, weight, spec.norm_eps);
+                    }
+                    if let Some(weight) = k_norm {
+                        norm::rms_norm_heads(self.isa, k, weight, spec.norm_eps);
+                    }
+                    rotate_heads(self.isa, kind, cos, sin, q, k_dim);
+                    rotate_heads(self.isa, kind, cos, sin, k, k_dim);
+                    kv::store_k(self.isa, layout, k_cache, cell, head, k);
+                    kv::store_v(self.isa, layout, v_cache, cell, head, v);
+                }
+            }
+        }
+    }
+
+    fn attend_step(&self, worker: &Worker<'_>, counter: &Counter, spec: &AttentionSpec, qkv: Place, out: Place) {
+        let rows = self.batch.tokens.len();
+        let layout = self.state.layout(spec.layer);
+        let (k, v) = self.state.cache(spec.layer);
+        let (scratch, scratch_len) = self.state.thread_scratch(worker.index());
+        // SAFETY: keys, values and queries are complete since the last barrier and nobody writes them in this step;
+        // the scratch is this thread's; the output's rows are written by tasks that share no element.
+        let (k, v, q, scratch, out) = unsafe {
+            (
+                std::slice::from_raw_parts(k, layout.k_bytes()),
+                std::slice::from_raw_parts(v, layout.v_bytes()),
+                std::slice::from_raw_parts(self.state.workspace(qkv.offset), rows * qkv.width),
+                std::slice::from_raw_parts_mut(scratch, scratch_len),
+                std::slice::from_raw_parts_mut(self.state.workspace(out.offset), rows * out.width),
+            )
+        };
+        let attention = Attention {
+            layout,
+            n_heads: spec.n_head,
+            scale: spec.scale,
+            softcap: spec.softcap.unwrap_or(0.0),
+            window: spec.window,
+            k,
+            v,
+            q,
+            q_stride: qkv.width,
+            row_pos: self.batch.positions,
+            row_seq: self.batch.sequences,
+            cell_pos: self.batch.cell_positions,
+            cell_seq: self.batch.cell_sequences,
+            n_kv: self.batch.n_kv,
+        };
+        let tasks = attention.tasks(worker.count());
+        let out = SharedMut::new(out);
+        for claimed in worker.chunks(counter, tasks.count, 1) {
+            for task in claimed {
+                // SAFETY: the counter hands out every task once; the split space belongs to this step.
+                unsafe { attention.run(self.isa, &tasks, task, scratch, self.split, out) };
+            }
+        }
+    }
+}

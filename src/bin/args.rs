@@ -1,0 +1,119 @@
+//! Arguments that several commands share: which model, on what, and which prompt.
+
+use crate::output::{Failure, interrupted, progress};
+use clap::Args;
+use elizainference::Token;
+use elizainference::engine::{EngineOptions, KvType};
+use elizainference::vocab::Vocab;
+use std::ffi::OsString;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Which model, and how it runs.
+#[derive(Args)]
+pub struct ModelArgs {
+    /// The model, a GGUF file
+    #[arg(short, long, value_name = "FILE")]
+    pub model: PathBuf,
+    /// Threads; 0 takes one for each performance core
+    #[arg(short, long, default_value_t = 0, value_name = "N")]
+    pub threads: u32,
+    /// Layers on the GPU; 0 none, -1 all
+    #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true)]
+    pub gpu_layers: i32,
+    /// Element type of the key/value cache
+    #[arg(long, default_value = "f16", value_name = "TYPE", value_parser = clap::builder::PossibleValuesParser::new(KvType::NAMES))]
+    pub kv_type: String,
+}
+
+impl ModelArgs {
+    /// Options of an engine with one slot and this context (0 is the model's own, at most 4096).
+    pub fn engine(&self, context: u32) -> Result<EngineOptions, Failure> {
+        Ok(EngineOptions {
+            context,
+            threads: self.threads,
+            gpu_layers: self.gpu_layers,
+            kv_type: self.kv_type.parse()?,
+            slots: 1,
+            ..EngineOptions::default()
+        })
+    }
+}
+
+/// A progress bar for loading a model, which an interrupt ends.
+pub fn loading() -> impl FnMut(f32) -> bool + Send + 'static {
+    let bar = progress("Loading", 1000);
+    move |done| {
+        bar.set_position((done * 1000.0) as u64);
+        if done >= 1.0 {
+            bar.finish_and_clear();
+        }
+        !interrupted()
+    }
+}
+
+/// The prompt: text or tokens.
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub struct Prompt {
+    /// The prompt's text
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    prompt: Option<OsString>,
+    /// A file with the prompt's text; - is standard input
+    #[arg(short = 'f', long, value_name = "FILE")]
+    prompt_file: Option<PathBuf>,
+    /// The prompt's tokens, such as 1,2,3
+    #[arg(long, value_name = "IDS")]
+    prompt_tokens: Option<String>,
+}
+
+/// How text becomes tokens.
+#[derive(Args)]
+pub struct TextArgs {
+    /// Leave out the begin- and end-of-text tokens that the vocabulary asks for
+    #[arg(long)]
+    pub no_bos: bool,
+    /// Recognise the texts of control tokens, such as <|im_start|>
+    #[arg(long)]
+    pub parse_special: bool,
+}
+
+impl TextArgs {
+    pub fn tokenize(&self, vocab: &Vocab, text: &[u8]) -> Vec<Token> {
+        vocab.tokenize(text, !self.no_bos, self.parse_special)
+    }
+}
+
+impl Prompt {
+    pub fn tokens(&self, vocab: &Vocab, how: &TextArgs) -> Result<Vec<Token>, Failure> {
+        match (&self.prompt_tokens, &self.prompt_file, &self.prompt) {
+            (Some(ids), _, _) => token_list(ids),
+            (_, Some(path), _) => Ok(how.tokenize(vocab, &read_input(path)?)),
+            (_, _, text) => Ok(how.tokenize(vocab, &text.as_deref().map(bytes_of).unwrap_or_default())),
+        }
+    }
+}
+
+/// Token ids from text: a JSON array, or numbers separated by commas or white space.
+pub fn token_list(text: &str) -> Result<Vec<Token>, Failure> {
+    let inner = text.trim();
+    let inner = inner.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(inner);
+    let parts = inner.split(|c: char| c == ',' || c.is_whitespace()).filter(|t| !t.is_empty());
+    let id = |t: &str| t.parse().map_err(|_| Failure::Error(format!("`{t}` is not a token id")));
+    parts.map(id).collect()
+}
+
+/// The bytes of a file, or of standard input for `-`.
+pub fn read_input(path: &Path) -> Result<Vec<u8>, Failure> {
+    if path.as_os_str() == "-" {
+        let mut bytes = Vec::new();
+        let read = std::io::stdin().lock().read_to_end(&mut bytes);
+        return read.map(|_| bytes).map_err(|e| Failure::Error(format!("Standard input: {e}")));
+    }
+    std::fs::read(path).map_err(|e| Failure::Error(format!("{}: {e}", path.display())))
+}
+
+/// An argument as bytes: on Unix what the shell gave, which need not be UTF-8.
+pub fn bytes_of(text: &std::ffi::OsStr) -> Vec<u8> {
+    text.as_encoded_bytes().to_vec()
+}

@@ -1,0 +1,56 @@
+//! `logits`: the model's raw output for a prompt, for comparison with other programs.
+
+use crate::args::{ModelArgs, Prompt, TextArgs, loading};
+use crate::output::{Outcome, fail, size};
+use elizainference::Error;
+use elizainference::engine::{Engine, open_model};
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    prompt: Prompt,
+    #[command(flatten)]
+    how: TextArgs,
+    /// File for the rows: raw little-endian f32, one row of the vocabulary's size per position
+    #[arg(short, long, value_name = "FILE")]
+    out: PathBuf,
+    /// Write the row of every position instead of the last one's
+    #[arg(long)]
+    all: bool,
+}
+
+pub fn run(args: Args) -> Outcome {
+    let base = args.model.engine(0)?;
+    let model = open_model(&args.model.model, &base, Some(&mut loading()))?;
+    let tokens = args.prompt.tokens(model.vocab(), &args.how)?;
+    if tokens.is_empty() {
+        return fail("The prompt has no tokens");
+    }
+    let context = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
+    let mut engine = Engine::new(model, &args.model.engine(context)?)?;
+    let io_error = |e: io::Error| Error::io(&args.out, &e);
+    let mut out = BufWriter::new(std::fs::File::create(&args.out).map_err(io_error)?);
+    let mut rows = 0;
+    let mut put = |_: usize, row: &[f32]| {
+        rows += 1;
+        row.iter().try_for_each(|v| out.write_all(&v.to_le_bytes())).map_err(io_error)
+    };
+    let never = AtomicBool::new(false);
+    if args.all {
+        engine.logits_all(&tokens, &never, &mut put)?;
+    } else {
+        let slot = engine.take_slot(-1)?;
+        engine.prefill(slot, &tokens, &never)?;
+        put(0, engine.head(slot)?)?;
+    }
+    out.flush().map_err(io_error)?;
+    let bytes = std::fs::metadata(&args.out).map_or(0, |m| m.len());
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{}: {rows} rows of {}, {}", args.out.display(), engine.model().n_vocab(), size(bytes))?;
+    Ok(stdout.flush()?)
+}

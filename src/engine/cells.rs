@@ -1,0 +1,83 @@
+//! The cells of the KV cache: which are free, and whose position each one holds.
+//!
+//! Cells are handed out lowest first, so that a lone sequence fills them in order and attention reads a dense range.
+
+/// Position and sequences of every cell.
+pub(super) struct Cells {
+    positions: Vec<i32>,
+    sequences: Vec<u32>,
+    limit: usize,
+    used: usize,
+    /// No cell below this is free.
+    first_free: usize,
+    /// One past the last cell in use.
+    end: usize,
+}
+
+impl Cells {
+    /// `cells` in memory, of which `limit` may be in use.
+    pub fn new(cells: usize, limit: usize) -> Cells {
+        Cells { positions: vec![0; cells], sequences: vec![0; cells], limit, used: 0, first_free: 0, end: 0 }
+    }
+
+    pub fn positions(&self) -> &[i32] {
+        &self.positions
+    }
+
+    /// One bit per sequence; 0 marks a free cell.
+    pub fn sequences(&self) -> &[u32] {
+        &self.sequences
+    }
+
+    pub fn end(&self) -> usize {
+        self.end
+    }
+
+    pub fn n_free(&self) -> usize {
+        self.limit - self.used
+    }
+
+    /// Take the lowest free cell; `None` when all are in use.
+    pub fn take(&mut self, position: i32, sequences: u32) -> Option<u32> {
+        if self.used == self.limit {
+            return None;
+        }
+        let cell = self.first_free + self.sequences[self.first_free..].iter().position(|&s| s == 0)?;
+        self.positions[cell] = position;
+        self.sequences[cell] = sequences;
+        self.used += 1;
+        self.first_free = cell + 1;
+        self.end = self.end.max(cell + 1);
+        Some(cell as u32)
+    }
+
+    pub fn free(&mut self, cell: u32) {
+        let cell = cell as usize;
+        self.sequences[cell] = 0;
+        self.used -= 1;
+        self.first_free = self.first_free.min(cell);
+        while self.end > 0 && self.sequences[self.end - 1] == 0 {
+            self.end -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lowest_cell_first_and_the_end_follows() {
+        let mut cells = Cells::new(16, 5);
+        let taken: Vec<_> = (0..5).map(|p| cells.take(p, 1)).collect();
+        assert_eq!(taken, [Some(0), Some(1), Some(2), Some(3), Some(4)]);
+        assert_eq!((cells.take(5, 1), cells.n_free(), cells.end()), (None, 0, 5));
+        cells.free(1);
+        cells.free(4);
+        cells.free(3);
+        assert_eq!((cells.n_free(), cells.end()), (3, 3));
+        assert_eq!(cells.take(9, 2), Some(1));
+        assert_eq!((cells.positions()[1], cells.sequences()[1]), (9, 2));
+        assert_eq!(cells.take(10, 2), Some(3));
+    }
+}

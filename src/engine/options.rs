@@ -1,0 +1,111 @@
+//! What a host chooses when it opens an engine.
+
+use crate::quant::TensorType;
+use crate::{Error, Result};
+
+/// Context when the host names none and the model was trained with more.
+const DEFAULT_CONTEXT: usize = 4096;
+/// Slots that an engine can have: a sequence set is a 32-bit mask, and the ABI documents 16.
+const MAX_SLOTS: u32 = 16;
+const MAX_THREADS: u32 = 512;
+
+/// Element type of the KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KvType {
+    /// Half precision: the default.
+    #[default]
+    F16,
+    /// Single precision.
+    F32,
+    /// Eight bits with a scale per 32 values.
+    Q8_0,
+}
+
+impl KvType {
+    /// The accepted names.
+    pub const NAMES: [&'static str; 3] = ["f16", "f32", "q8_0"];
+
+    /// The tensor type of the cache's elements.
+    pub fn tensor_type(self) -> TensorType {
+        match self {
+            KvType::F16 => TensorType::F16,
+            KvType::F32 => TensorType::F32,
+            KvType::Q8_0 => TensorType::Q8_0,
+        }
+    }
+}
+
+impl std::str::FromStr for KvType {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Self> {
+        match s {
+            "f16" => Ok(KvType::F16),
+            "f32" => Ok(KvType::F32),
+            "q8_0" => Ok(KvType::Q8_0),
+            _ => Err(Error::InvalidArgument(format!("KV type `{s}` (known: {})", KvType::NAMES.join(", ")))),
+        }
+    }
+}
+
+/// See [`crate::engine::Engine::new`]. The default is what a host gets that asks for nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// Tokens of context; 0 = the model's, at most 4096. See [`context_for`].
+    pub context: u32,
+    /// Host threads; 0 = one per performance core.
+    pub threads: u32,
+    /// Repeating layers on the GPU: 0 = CPU only, -1 = all.
+    pub gpu_layers: i32,
+    /// Device by name; `None` = the best.
+    pub device: Option<String>,
+    /// Element type of the KV cache.
+    pub kv_type: KvType,
+    /// Slots that share the context, 1 to 16; 0 = 16.
+    pub slots: u32,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        EngineOptions { context: 0, threads: 0, gpu_layers: 0, device: None, kv_type: KvType::F16, slots: 0 }
+    }
+}
+
+impl EngineOptions {
+    pub(super) fn threads(&self) -> Result<usize> {
+        match self.threads {
+            0 => Ok(super::default_thread_count() as usize),
+            n if n <= MAX_THREADS => Ok(n as usize),
+            n => Err(Error::InvalidArgument(format!("{n} threads (0 to {MAX_THREADS} are possible)"))),
+        }
+    }
+
+    pub(super) fn slots(&self) -> Result<u32> {
+        match self.slots {
+            0 => Ok(MAX_SLOTS),
+            n if n <= MAX_SLOTS => Ok(n),
+            n => Err(Error::InvalidArgument(format!("{n} slots (1 to {MAX_SLOTS} are possible)"))),
+        }
+    }
+}
+
+/// The context that a request gets: 0 means the model's own, at most 4096; anything else is rounded up to a power
+/// of two and capped at the model's own.
+pub fn context_for(requested: u32, train_context: usize) -> usize {
+    match requested as usize {
+        0 => train_context.min(DEFAULT_CONTEXT),
+        n => n.next_power_of_two().min(train_context),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn context_is_rounded_and_capped() {
+        let got = [0, 1, 3, 1000, 1024, 1025, 40_000, u32::MAX].map(|n| context_for(n, 40_960));
+        assert_eq!(got, [4096, 1, 4, 1024, 1024, 2048, 40_960, 40_960]);
+        assert_eq!(context_for(0, 512), 512);
+    }
+}

@@ -1,0 +1,190 @@
+//! Opening and closing a handle.
+
+use std::collections::VecDeque;
+use std::ffi::{c_char, c_void};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::errors::{on_process, release};
+use super::handle::{self, FfiLlmHandle};
+use super::stream::Stream;
+use super::{args, panic};
+use crate::session::{self, Arena, EngineOptions, KvType, Session};
+use crate::{Error, Result};
+
+/// Receives the fraction of a model that is loaded, 0 to 1, on the thread that opens it. Returning anything but 0
+/// cancels: the open then fails with "Cancelled".
+pub type ProgressCallback = Option<unsafe extern "C" fn(progress: f32, user_data: *mut c_void) -> i32>;
+
+/// How to open a model. Zeroes are defaults for every field but `struct_size` and `model_path`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct OpenOptions {
+    /// sizeof(eliza_llm_open_options_t), set by the caller.
+    pub struct_size: u32,
+    /// Context in tokens, shared by the slots; 0 chooses min(4096, what the model was trained with). Otherwise
+    /// rounded up to a power of two and capped at what the model was trained with.
+    pub context_size_tokens: i32,
+    /// Threads that compute; 0 chooses `eliza_inference_default_thread_count`.
+    pub num_threads: i32,
+    /// Layers on the GPU, counted from the end: 0 none, -1 all.
+    pub gpu_layers: i32,
+    /// The GGUF file: UTF-8, on Unix any bytes. Required.
+    pub model_path: *const c_char,
+    /// Name of the device, or NULL for the best.
+    pub device: *const c_char,
+    /// Format of the key/value memory: "f16", "f32" or "q8_0"; NULL is "f16".
+    pub kv_type: *const c_char,
+    /// Told the progress of loading, may be NULL.
+    pub progress: ProgressCallback,
+    /// Passed to `progress`.
+    pub progress_user_data: *mut c_void,
+    /// How many conversations the context is shared by, 1 to 16; 0 chooses 16.
+    pub slots: u32,
+    /// Reserved, must be 0.
+    pub flags: u32,
+}
+
+// SAFETY: repr(C), the size first, then numbers, raw pointers and an optional function: all may be zero.
+unsafe impl args::Sized32 for OpenOptions {
+    const NAME: &'static str = "eliza_llm_open_options_t";
+}
+
+/// Opens a model with its own context: `eliza_inference_llm_stream_open_ex` for hosts that pass no structure.
+///
+/// `model_path` is a GGUF file. `context_size_tokens` 0 chooses min(4096, what the model was trained with), otherwise
+/// it is rounded up to a power of two and capped at what the model was trained with. `num_threads` 0 chooses
+/// `eliza_inference_default_thread_count`. `gpu_layers` 0 is CPU only, -1 all layers on the GPU. Handles
+/// on one file share its weights. Blocks while the file is loaded.
+///
+/// Ownership: the path is copied; the host ends the handle with `eliza_inference_llm_stream_close`. Null rule: a NULL path
+/// is an error. Threads: any, several at once.
+///
+/// Returns NULL on failure, with the reason in `eliza_inference_take_last_error`: a file that cannot be read, is not a model
+/// or of an unknown architecture, too little memory for the context, a GPU asked for where none works.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_llm_stream_open(
+    model_path: *const c_char,
+    context_size_tokens: i32,
+    num_threads: i32,
+    gpu_layers: i32,
+) -> FfiLlmHandle {
+    let options = OpenOptions {
+        struct_size: size_of::<OpenOptions>() as u32,
+        context_size_tokens,
+        num_threads,
+        gpu_layers,
+        model_path,
+        device: std::ptr::null(),
+        kv_type: std::ptr::null(),
+        progress: None,
+        progress_user_data: std::ptr::null_mut(),
+        slots: 0,
+        flags: 0,
+    };
+    // SAFETY: the options are ours, and the host's path is null or terminated; no out_error.
+    unsafe { on_process(std::ptr::null_mut(), || open(&options)) }.unwrap_or(std::ptr::null_mut())
+}
+
+/// Opens a model with its own context. Blocks while the file is loaded.
+///
+/// Ownership: everything in `options` is copied; the host ends the handle with `eliza_inference_llm_stream_close`, and frees
+/// `*out_error`. Null rule: `options` and its `model_path` must not be NULL; `out_error` may be.
+/// Threads: any, several at once; `progress` runs on the calling thread.
+///
+/// Returns NULL on failure, with the reason in `*out_error` and in `eliza_inference_take_last_error`: as
+/// `eliza_inference_llm_stream_open`, or an option out of range, or a cancelled load.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_llm_stream_open_ex(
+    options: *const OpenOptions,
+    out_error: *mut *mut c_char,
+) -> FfiLlmHandle {
+    // SAFETY: the host's options are null or as long as they say, with terminated strings; out_error is null or
+    // writable.
+    unsafe { on_process(out_error, || open(&args::read(options)?)) }.unwrap_or(std::ptr::null_mut())
+}
+
+/// Ends a handle. A running generation is cancelled and its terminal event still comes; nothing is waited for
+/// while one runs, and memory is freed after it. Texts stay readable until 16 further handles were closed.
+///
+/// Ownership: takes the handle; it is stale from now on, and closing it again does nothing. Null rule: NULL
+/// does nothing. Threads: any, any time, inside the callback too; a call that blocks on another thread returns soon
+/// with an error. Never fails.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_llm_stream_close(handle: FfiLlmHandle) {
+    let Some(stream) = handle::remove(handle) else { return };
+    // A panic would be the session's; there is no handle left that could tell of it.
+    let _ = panic::catch(|| {
+        stream.session.close();
+        quarantine(stream.session.arena());
+        Ok(())
+    });
+    release(stream);
+}
+
+/// The host's word for its progress callback.
+#[derive(Clone, Copy)]
+struct HostData(*mut c_void);
+
+// SAFETY: the pointer is only handed back, on the thread that gave it.
+unsafe impl Send for HostData {}
+
+impl HostData {
+    fn get(self) -> *mut c_void {
+        self.0
+    }
+}
+
+/// # Safety
+/// The strings of `options` are null or NUL-terminated.
+unsafe fn open(options: &OpenOptions) -> Result<FfiLlmHandle> {
+    // SAFETY: the caller's promise.
+    let (path, device, kv_type) = unsafe {
+        (
+            args::path(options.model_path, "model_path")?,
+            args::optional_text(options.device, "device")?,
+            args::optional_text(options.kv_type, "kv_type")?,
+        )
+    };
+    if options.flags != 0 {
+        return Err(Error::InvalidArgument(format!("flags is {:#x}, must be 0", options.flags)));
+    }
+    if options.gpu_layers < -1 {
+        return Err(Error::InvalidArgument(format!("gpu_layers is {}, must be -1 (all) or more", options.gpu_layers)));
+    }
+    let engine = EngineOptions {
+        context: count(options.context_size_tokens, "context_size_tokens")?,
+        threads: count(options.num_threads, "num_threads")?,
+        gpu_layers: options.gpu_layers,
+        device: device.map(str::to_owned),
+        kv_type: kv_type.map_or(Ok(KvType::default()), str::parse)?,
+        slots: options.slots,
+    };
+    #[cfg(windows)]
+    super::pin::stay_loaded()?;
+    let (progress, user_data) = (options.progress, HostData(options.progress_user_data));
+    let progress = progress.map(|progress| {
+        // SAFETY: the host's callback and data are valid during the open, which calls it on this very thread.
+        let go_on = move |done: f32| panic::host(|| unsafe { progress(done, user_data.get()) }) == 0;
+        Box::new(go_on) as Box<dyn FnMut(f32) -> bool + Send>
+    });
+    let session = Session::open(session::OpenOptions { path, engine, progress })?;
+    handle::insert(Stream::new(session))
+}
+
+fn count(value: i32, name: &str) -> Result<u32> {
+    u32::try_from(value).map_err(|_| Error::InvalidArgument(format!("{name} is {value}, must not be negative")))
+}
+
+/// Keeps the texts of closed handles readable for hosts whose callbacks run late: the last few, not for ever.
+fn quarantine(arena: Arc<Arena>) {
+    const KEPT: usize = 16;
+    static ARENAS: Mutex<VecDeque<Arc<Arena>>> = Mutex::new(VecDeque::new());
+    let evicted = {
+        let mut arenas = ARENAS.lock();
+        arenas.push_back(arena);
+        if arenas.len() > KEPT { arenas.pop_front() } else { None }
+    };
+    drop(evicted);
+}

@@ -1,0 +1,227 @@
+//! The stream behind a handle: prefill, generate with a callback, cancel.
+//!
+//! A callback gets text that lies in the session's arena, so that a host whose callback runs later, on a thread of
+//! its own, still finds it there.
+
+use std::ffi::{c_char, c_void};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use parking_lot::Mutex;
+
+use super::errors::{FAILED, Recent, on_handle};
+use super::handle::FfiLlmHandle;
+use super::status::{self, ELIZA_OK};
+use super::{args, panic};
+use crate::session::{Event, Session, Sink};
+use crate::{Error, Result, Token};
+
+/// Receives one event of a generation: a token with the text that it completes, or at the end, once, `token_id` -1 with
+/// the held-back rest of the text, usually empty, and `is_done` true. Called on a thread of the library.
+///
+/// `token_text` is UTF-8, terminated, never NULL, and stays readable after the call until the next prefill or generate
+/// on the handle; after close as long as at most 15 further handles are closed. A NUL character in the text is
+/// U+FFFD here.
+pub type TokenCallback = Option<unsafe extern "C" fn(token_id: i32, token_text: *const c_char, is_done: bool)>;
+
+/// As `eliza_llm_stream_token_cb`, with the text exactly as generated, its length in bytes, and the host's
+/// own pointer.
+pub type TokenCallback2 = Option<
+    unsafe extern "C" fn(
+        token_id: i32,
+        token_text: *const c_char,
+        token_text_len: usize,
+        is_done: bool,
+        user_data: *mut c_void,
+    ),
+>;
+
+/// What an open handle stands for.
+pub(super) struct Stream {
+    pub(super) session: Session,
+    /// Errors that were moved here from the session or never reached it, because a call was refused before.
+    errors: Mutex<Recent<Error>>,
+    /// The code of the last call, when it was refused before the session saw it; else 0.
+    refusal: AtomicI32,
+}
+
+impl Stream {
+    pub(super) fn new(session: Session) -> Self {
+        Stream { session, errors: Mutex::new(Recent::new()), refusal: AtomicI32::new(ELIZA_OK) }
+    }
+
+    /// A call on the handle begins: what an earlier one was refused for is no longer how the handle stands.
+    pub(super) fn begin_call(&self) {
+        self.refusal.store(ELIZA_OK, Ordering::Relaxed);
+    }
+
+    /// Keeps the error of a failed call, whether the session knows of it or not. While the session works its end is
+    /// what the handle will stand at, so a refusal does not count then.
+    pub(super) fn keep_error(&self, error: Error) {
+        let stands = self.session.status();
+        if !stands.busy && stands.error.as_ref() != Some(&error) {
+            self.refusal.store(status::code(&error), Ordering::Relaxed);
+        }
+        let mut errors = self.errors.lock();
+        // The session has its own copy of an error that it returned, and maybe that of a generation that failed.
+        let mut older = Vec::new();
+        while let Some(left) = self.session.take_error() {
+            older.push(left);
+        }
+        for left in older.into_iter().rev().filter(|left| *left != error) {
+            errors.push(left);
+        }
+        errors.push(error);
+    }
+
+    /// The newest error that nobody has taken: one still in the session is newer than those moved here.
+    pub(super) fn take_error(&self) -> Option<Error> {
+        self.session.take_error().or_else(|| self.errors.lock().take())
+    }
+
+    pub(super) fn refusal(&self) -> Option<i32> {
+        match self.refusal.load(Ordering::Relaxed) {
+            ELIZA_OK => None,
+            code => Some(code),
+        }
+    }
+}
+
+/// Evaluates a prompt and keeps its state; what the slot already holds of it is reused. Blocks until done.
+///
+/// `slot_id` -1 takes a fresh slot, evicting the one idle for longest; 0 and up pins a conversation. Success re-arms
+/// the token trie, if any, and makes the texts of the last generation invalid.
+///
+/// Ownership: the tokens are copied. Null rule: `prompt_tokens` must not be NULL; a NULL or closed handle
+/// is -1. Threads: any; fails while the handle is at work. `eliza_inference_llm_stream_cancel` from another thread ends
+/// it early.
+///
+/// Returns how many tokens are in place, reused ones included, which is `num_tokens`, or -1; then
+/// `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no tokens, a token or slot out of range),
+/// `ELIZA_ERR_OOM` (longer than the context), `ELIZA_ERR_BUSY`, `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_NAN` or
+/// `ELIZA_ERR_FFI_FAULT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_llm_stream_prefill(
+    handle: FfiLlmHandle,
+    prompt_tokens: *const i32,
+    num_tokens: usize,
+    slot_id: i32,
+) -> i32 {
+    let prefill = |stream: &Stream| {
+        // SAFETY: the header asks for `num_tokens` readable ids.
+        let tokens: &[Token] = unsafe { args::array(prompt_tokens, num_tokens, "prompt_tokens")? };
+        let placed = stream.session.prefill(tokens, slot_id)?;
+        i32::try_from(placed).map_err(|_| Error::Internal(format!("{placed} tokens prefilled")))
+    };
+    // SAFETY: no out_error.
+    unsafe { on_handle(handle, std::ptr::null_mut(), prefill) }.unwrap_or(FAILED)
+}
+
+/// Starts a generation after a prefill and returns at once; a callback then receives its tokens.
+///
+/// At most `max_new_tokens` are generated; 0 ends at once, a negative number goes on until the model stops or the
+/// context is full. `temperature` 0 or below takes the likeliest token; `top_p` 1 keeps all. A NaN (or JavaScript's
+/// NaN) leaves either to the options, the chain, or the model's defaults.
+///
+/// Null rule: without a callback the host pulls, by `eliza_inference_llm_stream_next` or `..._poll`; a NULL or
+/// closed handle is -1. Threads: any. The callback runs on a thread of the library and must stay valid
+/// until the terminal event; cancel, close and status may be called inside it.
+///
+/// Returns 0 when the generation was started; exactly one terminal event follows. Otherwise -1, and no event;
+/// `eliza_inference_llm_stream_status` is then `ELIZA_ERR_BUSY` (generating, or not prefilled since the last generate),
+/// `ELIZA_ERR_TRIE` (the last set_token_trie was refused), `ELIZA_ERR_INVALID_ARG` or `ELIZA_ERR_FFI_FAULT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_llm_stream_generate(
+    handle: FfiLlmHandle,
+    max_new_tokens: i32,
+    temperature: f32,
+    top_p: f32,
+    token_callback: TokenCallback,
+) -> i32 {
+    let deliver = token_callback.map(|callback| {
+        move |event: Event<'_>| {
+            // SAFETY: the host keeps the callback valid until the terminal event; the text lies in the arena.
+            panic::host(|| unsafe { callback(event.token, event.stored.c_string, event.done) })
+        }
+    });
+    // SAFETY: no out_error.
+    unsafe { generate(handle, max_new_tokens, temperature, top_p, deliver, std::ptr::null_mut()) }
+        .map_or(FAILED, |()| ELIZA_OK)
+}
+
+/// As `eliza_inference_llm_stream_generate`, for a callback with its own data and the text's length.
+///
+/// Ownership: `user_data` stays the host's, is only passed on, and must stay valid until the terminal event.
+/// `*out_error` is the host's to free. Null rule: callback NULL means pulling; `user_data` and `out_error` may be
+/// NULL; a NULL or closed handle is -1. Threads: as `eliza_inference_llm_stream_generate`.
+///
+/// Returns `ELIZA_OK` when the generation was started; exactly one terminal event follows. Otherwise the code:
+/// -1 (handle), `ELIZA_ERR_BUSY`, `ELIZA_ERR_TRIE`, `ELIZA_ERR_INVALID_ARG` or `ELIZA_ERR_FFI_FAULT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_llm_stream_generate_ex(
+    handle: FfiLlmHandle,
+    max_new_tokens: i32,
+    temperature: f32,
+    top_p: f32,
+    token_callback: TokenCallback2,
+    user_data: *mut c_void,
+    out_error: *mut *mut c_char,
+) -> i32 {
+    let user_data = HostData(user_data);
+    let deliver = token_callback.map(|callback| {
+        move |event: Event<'_>| {
+            let (text, data) = (event.stored, user_data.get());
+            // SAFETY: the host keeps callback and data valid until the terminal event; the text lies in the arena.
+            panic::host(|| unsafe { callback(event.token, text.exact, text.len, event.done, data) })
+        }
+    });
+    // SAFETY: the host's out_error is null or writable.
+    unsafe { generate(handle, max_new_tokens, temperature, top_p, deliver, out_error) }
+        .map_or_else(|code| code, |()| ELIZA_OK)
+}
+
+/// # Safety
+/// `out_error` is null or points to a writable pointer.
+unsafe fn generate(
+    handle: FfiLlmHandle,
+    max_new_tokens: i32,
+    temperature: f32,
+    top_p: f32,
+    deliver: Option<impl FnMut(Event<'_>) + Send + 'static>,
+    out_error: *mut *mut c_char,
+) -> std::result::Result<(), i32> {
+    let given = |value: f32| if value.is_nan() { None } else { Some(value) };
+    let start = |stream: &Stream| -> Result<()> {
+        let sink = deliver.map_or(Sink::Queue, |deliver| Sink::Callback(Box::new(deliver)));
+        stream.session.generate(max_new_tokens, given(temperature), given(top_p), sink)
+    };
+    // SAFETY: the caller's promise about `out_error`.
+    unsafe { on_handle(handle, out_error, start) }
+}
+
+/// Asks the running prefill or generation to stop: one atomic store, never waits. The generation ends within about a
+/// token, and its terminal event still comes. Nothing happens when nothing runs.
+///
+/// Null rule: a NULL or closed handle is -1. Threads: any, any time, inside the callback too. Returns `ELIZA_OK`, or
+/// -1 for a handle that is not open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_llm_stream_cancel(handle: FfiLlmHandle) -> i32 {
+    let cancel = |stream: &Stream| {
+        stream.session.cancel();
+        Ok(ELIZA_OK)
+    };
+    super::errors::ask(handle, cancel).unwrap_or(FAILED)
+}
+
+/// A host's pointer on its way to a callback on another thread.
+#[derive(Clone, Copy)]
+struct HostData(*mut c_void);
+
+// SAFETY: the library only passes the pointer on; the header says on which threads the callback will see it.
+unsafe impl Send for HostData {}
+
+impl HostData {
+    /// The pointer. (A method, so that closures capture the whole wrapper.)
+    fn get(self) -> *mut c_void {
+        self.0
+    }
+}

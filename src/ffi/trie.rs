@@ -1,0 +1,91 @@
+//! Token tries: constraining what is generated to a closed set.
+//!
+//! The session bars generation after a refused payload, so a host that ignores the result, as a `void` binding
+//! would, never gets unconstrained output.
+
+use std::ffi::{c_char, c_int};
+
+use super::args;
+use super::errors::{FAILED, on_handle};
+use super::handle::FfiLlmHandle;
+use super::status::ELIZA_OK;
+use super::stream::Stream;
+use crate::session::Mode;
+use crate::{Error, Result};
+
+/// `mode` of a token trie: the likeliest legal token.
+pub const ELIZA_TRIE_GREEDY: c_int = 0;
+/// `mode` of a token trie: temperature and truncations over the legal tokens, then a draw.
+pub const ELIZA_TRIE_SAMPLED: c_int = 1;
+/// `mode` of a token trie: every leaf is scored by its log-probability, and the best one wins.
+pub const ELIZA_TRIE_SCORE_LEAVES: c_int = 2;
+
+/// Constrains what follows to the leaves of a token trie, and arms its first descriptor.
+///
+/// The payload is JSON, UTF-8, `payload_len` bytes without a terminator: `{"modelId": "...", "descriptors": [{"path":
+/// "...", "leaves": [{"name": "...", "tokens": [1, 2]}]}]}`. The constraint persists, and each successful prefill arms it
+/// again, until it is cleared or replaced. A set that fails, whatever the reason, bars generate until one succeeds or
+/// `eliza_inference_clear_token_trie` is called, so ignoring the result loses nothing.
+///
+/// Ownership: the payload is copied. Null rule: the payload must not be NULL; a NULL or closed handle is -1. Threads:
+/// any; fails while the handle is at work and then changes nothing.
+///
+/// Returns 0, or -1; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_TRIE` (the text names the place in the
+/// payload), `ELIZA_ERR_INVALID_ARG` (mode, pointer), `ELIZA_ERR_NOT_IMPLEMENTED`, `ELIZA_ERR_BUSY` or
+/// `ELIZA_ERR_FFI_FAULT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_set_token_trie(
+    handle: FfiLlmHandle,
+    trie_payload_json: *const c_char,
+    payload_len: usize,
+    mode: c_int,
+) -> i32 {
+    let set = |stream: &Stream| {
+        // SAFETY: the header asks for `payload_len` readable bytes.
+        let json = unsafe { args::array(trie_payload_json.cast::<u8>(), payload_len, "trie_payload_json") };
+        match json.and_then(|json| Ok((json, trie_mode(mode)?))) {
+            Ok((json, mode)) => stream.session.set_trie(json, mode)?,
+            Err(error) => stream.session.refuse_trie(error)?,
+        }
+        Ok(ELIZA_OK)
+    };
+    // SAFETY: no out_error.
+    unsafe { on_handle(handle, std::ptr::null_mut(), set) }.unwrap_or(FAILED)
+}
+
+/// Removes the constraint, and the bar that a refused payload left. Nothing happens when there is none.
+///
+/// Null rule: a NULL or closed handle is -1. Threads: any; fails while the handle is at work and then changes
+/// nothing. Returns 0, or -1; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_clear_token_trie(handle: FfiLlmHandle) -> i32 {
+    let clear = |stream: &Stream| stream.session.clear_trie().map(|()| ELIZA_OK);
+    // SAFETY: no out_error.
+    unsafe { on_handle(handle, std::ptr::null_mut(), clear) }.unwrap_or(FAILED)
+}
+
+/// Arms one descriptor of the trie, by its path; what is generated next is one of its leaves.
+///
+/// Null rule: a NULL `path` arms the next descriptor in payload order, after the last the first; a NULL or closed
+/// handle is -1. Threads: any; fails while the handle is at work and then changes nothing. Returns 0, or -1; then
+/// `eliza_inference_llm_stream_status` is `ELIZA_ERR_TRIE` (no such path; the text names the known ones),
+/// `ELIZA_ERR_INVALID_ARG` (no trie is set, not UTF-8), `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_arm_token_trie(handle: FfiLlmHandle, path: *const c_char) -> i32 {
+    let arm = |stream: &Stream| {
+        // SAFETY: the header asks for null or a terminated string.
+        let path = unsafe { args::optional_text(path, "path")? };
+        stream.session.arm_trie(path).map(|()| ELIZA_OK)
+    };
+    // SAFETY: no out_error.
+    unsafe { on_handle(handle, std::ptr::null_mut(), arm) }.unwrap_or(FAILED)
+}
+
+fn trie_mode(mode: c_int) -> Result<Mode> {
+    match mode {
+        ELIZA_TRIE_GREEDY => Ok(Mode::Greedy),
+        ELIZA_TRIE_SAMPLED => Ok(Mode::Sampled),
+        ELIZA_TRIE_SCORE_LEAVES => Ok(Mode::ScoreLeaves),
+        other => Err(Error::InvalidArgument(format!("mode is {other}, must be 0 (greedy), 1 (sampled) or 2 (score)"))),
+    }
+}

@@ -1,0 +1,186 @@
+//! What a generation used and how its last token was sampled.
+
+use std::ffi::c_char;
+
+use super::args;
+use super::errors::{ask, on_handle};
+use super::handle::FfiLlmHandle;
+use super::status::ELIZA_OK;
+use super::stream::Stream;
+use super::strings;
+use crate::{Error, session};
+
+/// Counters and times since the last prefill began; times are microseconds.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Usage {
+    /// sizeof(eliza_llm_usage_t), set by the caller.
+    pub struct_size: u32,
+    /// Why the generation ended: `ELIZA_FINISH_*`.
+    pub finish_reason: i32,
+    /// Tokens of the prompt, reused ones included.
+    pub prompt_tokens: u64,
+    /// Prompt tokens that were still in the slot and not evaluated again.
+    pub prompt_tokens_reused: u64,
+    /// Tokens emitted; an end-of-generation token is not.
+    pub completion_tokens: u64,
+    /// Emitted tokens that the token trie left no choice about.
+    pub forced_tokens: u64,
+    /// Model evaluations, those of the prompt included.
+    pub forward_passes: u64,
+    /// From the start of the prefill to its end.
+    pub prefill_us: u64,
+    /// From the start of the generation to its first token event; 0 until then.
+    pub first_token_us: u64,
+    /// From the start of the generation to its end, callbacks included; grows while it runs.
+    pub decode_us: u64,
+}
+
+// SAFETY: repr(C), the size first, plain numbers throughout.
+unsafe impl args::Sized32 for Usage {
+    const NAME: &'static str = "eliza_llm_usage_t";
+}
+
+/// One token that could have been drawn.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Candidate {
+    /// The token id.
+    pub token: i32,
+    /// Its logit after the chain.
+    pub logit: f32,
+    /// Its probability in the draw.
+    pub probability: f32,
+}
+
+/// How a token was sampled.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Sampled {
+    /// sizeof(eliza_llm_sampled_t), set by the caller.
+    pub struct_size: u32,
+    /// The token that was drawn.
+    pub token: i32,
+    /// Natural logarithm of its probability in the draw.
+    pub logprob: f32,
+    /// Its probability in the draw.
+    pub probability: f32,
+    /// The host's array for candidates, likeliest first; NULL for none.
+    pub candidates: *mut Candidate,
+    /// Room in `candidates`.
+    pub candidates_cap: usize,
+    /// How many candidates there are; at most `candidates_cap` of them were written.
+    pub n_candidates: usize,
+}
+
+// SAFETY: repr(C), the size first, then numbers and a raw pointer: all may be zero.
+unsafe impl args::Sized32 for Sampled {
+    const NAME: &'static str = "eliza_llm_sampled_t";
+}
+
+/// What the last prompt and the generation after it used; also while it runs.
+///
+/// Ownership: `out` is the host's; set its `struct_size` first. Null rule: `out` must not be NULL; a NULL or closed
+/// handle is -1. Threads: any, any time, inside the callback too. Returns `ELIZA_OK`, -1 (handle),
+/// `ELIZA_ERR_INVALID_ARG` (NULL, `struct_size`) or `ELIZA_ERR_FFI_FAULT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_llm_stream_usage(handle: FfiLlmHandle, out: *mut Usage) -> i32 {
+    let fill = |stream: &Stream| {
+        // SAFETY: the host's structure is null or as long as it says.
+        unsafe { args::write(out, &to_usage(&stream.session.usage()))? };
+        Ok(ELIZA_OK)
+    };
+    ask(handle, fill).unwrap_or_else(|code| code)
+}
+
+/// Usage, and what numbers cannot say (model, device, sizes), as one JSON object.
+///
+/// Ownership: the host frees the string with `eliza_inference_free_string`. Returns NULL for a NULL or closed handle
+/// and after a fault; the reason waits as for any call. Threads: any, any time, inside the callback too.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_llm_stream_usage_json(handle: FfiLlmHandle) -> *mut c_char {
+    ask(handle, |stream: &Stream| Ok(strings::give(&stream.session.usage_json()))).unwrap_or(std::ptr::null_mut())
+}
+
+/// How the last sampled token of a slot was drawn; `slot_id` -1 is the fresh slot. Tokens that a trie forced were not
+/// sampled. Candidates are kept when the option `n_candidates` asks for them.
+///
+/// Ownership: `out` and its array are the host's; set `struct_size`, `candidates` and `candidates_cap` first. Null rule:
+/// `out` must not be NULL; `candidates` may be where `candidates_cap` is 0; a NULL or closed handle is -1. Threads: any,
+/// any time, inside the callback too. Returns `ELIZA_OK`, -1 (handle), `ELIZA_ERR_INVALID_ARG` (NULL,
+/// `struct_size`, nothing sampled yet) or `ELIZA_ERR_FFI_FAULT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_llm_stream_sampled(
+    handle: FfiLlmHandle,
+    slot_id: i32,
+    out: *mut Sampled,
+) -> i32 {
+    let fill = |stream: &Stream| {
+        // SAFETY: the host's structure is null or as long as it says, its array as long as its capacity.
+        let (host, room) = unsafe {
+            let host = args::read(out)?;
+            (host, args::array_mut(host.candidates, host.candidates_cap, "candidates")?)
+        };
+        let sampled = stream
+            .session
+            .sampled(slot_id)
+            .ok_or_else(|| Error::InvalidArgument(format!("Nothing was sampled on slot {slot_id} yet")))?;
+        for (to, &(token, logit, probability)) in room.iter_mut().zip(&sampled.candidates) {
+            *to = Candidate { token, logit, probability };
+        }
+        let answer = Sampled {
+            token: sampled.token,
+            logprob: sampled.logprob,
+            probability: sampled.prob,
+            n_candidates: sampled.candidates.len(),
+            ..host
+        };
+        // SAFETY: as above.
+        unsafe { args::write(out, &answer)? };
+        Ok(ELIZA_OK)
+    };
+    // SAFETY: no out_error.
+    unsafe { on_handle(handle, std::ptr::null_mut(), fill) }.unwrap_or_else(|code| code)
+}
+
+fn to_usage(usage: &session::Usage) -> Usage {
+    Usage {
+        struct_size: size_of::<Usage>() as u32,
+        finish_reason: usage.finish_reason as i32,
+        prompt_tokens: usage.prompt_tokens,
+        prompt_tokens_reused: usage.prompt_tokens_reused,
+        completion_tokens: usage.completion_tokens,
+        forced_tokens: usage.forced_tokens,
+        forward_passes: usage.forward_passes,
+        prefill_us: usage.prefill_us,
+        first_token_us: usage.first_token_us,
+        decode_us: usage.decode_us,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ffi::{
+        ELIZA_FINISH_CANCELLED, ELIZA_FINISH_CONTEXT, ELIZA_FINISH_ERROR, ELIZA_FINISH_LENGTH, ELIZA_FINISH_NONE,
+        ELIZA_FINISH_SPAN, ELIZA_FINISH_STOP,
+    };
+    use crate::session::FinishReason;
+
+    #[test]
+    fn finish_reasons_are_the_headers_numbers() {
+        let pairs = [
+            (FinishReason::None, ELIZA_FINISH_NONE),
+            (FinishReason::Stop, ELIZA_FINISH_STOP),
+            (FinishReason::Length, ELIZA_FINISH_LENGTH),
+            (FinishReason::Cancelled, ELIZA_FINISH_CANCELLED),
+            (FinishReason::Error, ELIZA_FINISH_ERROR),
+            (FinishReason::Context, ELIZA_FINISH_CONTEXT),
+            (FinishReason::Span, ELIZA_FINISH_SPAN),
+        ];
+        for (reason, number) in pairs {
+            let usage = session::Usage { finish_reason: reason, ..session::Usage::default() };
+            assert_eq!(to_usage(&usage).finish_reason, number, "{reason:?}");
+        }
+    }
+}

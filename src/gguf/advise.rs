@@ -1,0 +1,43 @@
+//! Hints to the system about pages of a mapped file. Failures are ignored: a hint changes speed and memory, never data.
+
+use memmap2::Mmap;
+
+/// Map the pages of `data`, a part of `map`, ahead of their first use.
+#[cfg(unix)]
+pub(super) fn will_need(map: &Mmap, data: &[u8]) {
+    use memmap2::Advice;
+    let (offset, len) = (place(map, data), data.len());
+    #[cfg(target_os = "linux")]
+    if map.advise_range(Advice::PopulateRead, offset, len).is_ok() {
+        return;
+    }
+    let _ = map.advise_range(Advice::WillNeed, offset, len);
+}
+
+/// Drop the pages of `map` that lie wholly inside `data`, a part of it.
+#[cfg(unix)]
+pub(super) fn release(map: &Mmap, data: &[u8]) {
+    // SAFETY: sysconf reads a constant of the system.
+    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(0);
+    if !page.is_power_of_two() {
+        return;
+    }
+    let from = place(map, data).next_multiple_of(page);
+    let to = (place(map, data) + data.len()) / page * page;
+    if from < to {
+        // SAFETY: the mapping is of a file and read only, so a dropped page comes back with the file's content.
+        let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, from, to - from) };
+    }
+}
+
+/// Offset of `data` in `map`.
+#[cfg(unix)]
+fn place(map: &Mmap, data: &[u8]) -> usize {
+    (data.as_ptr() as usize).saturating_sub(map.as_ptr() as usize)
+}
+
+#[cfg(not(unix))]
+pub(super) fn will_need(_: &Mmap, _: &[u8]) {}
+
+#[cfg(not(unix))]
+pub(super) fn release(_: &Mmap, _: &[u8]) {}

@@ -1,0 +1,162 @@
+//! What the decoder architectures share: the weights of a layer and of the ends, and the two blocks of a layer.
+//!
+//! A layer is written as at most nine nodes; the names in the file follow the format's conventions
+//! (`blk.<layer>.<part>.weight`).
+
+use super::{Hparams, WeightTable};
+use crate::Result;
+use crate::graph::{Activation, AttentionSpec, Builder, NodeId, WeightId};
+
+/// Weights of one layer.
+pub(super) struct Layer {
+    attn_norm: WeightId,
+    qkv: [(WeightId, Option<WeightId>); 3],
+    attention: AttentionSpec,
+    attn_output: (WeightId, Option<WeightId>),
+    post_attn_norm: Option<WeightId>,
+    ffn_norm: WeightId,
+    ffn_gate: WeightId,
+    ffn_up: WeightId,
+    ffn_down: WeightId,
+    post_ffn_norm: Option<WeightId>,
+}
+
+/// What an architecture decides about a layer.
+pub(super) struct LayerStyle {
+    /// Heads of q and k are normalised.
+    pub head_norms: bool,
+    /// Each block's output is normalised before it is added.
+    pub post_norms: bool,
+    /// q, k, v and output may have biases.
+    pub biases: bool,
+    /// Factor on the attention scores.
+    pub scale: f32,
+    /// Window of this layer; 0 sees everything.
+    pub window: u32,
+    /// Index of this layer's rotary embedding.
+    pub rope: usize,
+}
+
+impl Layer {
+    pub fn bind(h: &Hparams, t: &mut WeightTable<'_>, il: usize, style: &LayerStyle) -> Result<Layer> {
+        let (n_head, n_head_kv) = (h.n_head[il], h.n_head_kv[il]);
+        let name = |part: &str| format!("blk.{il}.{part}");
+        let part = |t: &mut WeightTable<'_>, stem: &str, n_in: usize, n_out: usize| -> Result<_> {
+            let weight = t.matrix(&name(&format!("{stem}.weight")), n_in, n_out)?;
+            let bias = if style.biases { t.optional_vector(&name(&format!("{stem}.bias")), n_out)? } else { None };
+            Ok((weight, bias))
+        };
+        let qkv = [
+            part(t, "attn_q", h.n_embd, n_head * h.head_dim_k)?,
+            part(t, "attn_k", h.n_embd, n_head_kv * h.head_dim_k)?,
+            part(t, "attn_v", h.n_embd, n_head_kv * h.head_dim_v)?,
+        ];
+        let attn_output = part(t, "attn_output", n_head * h.head_dim_v, h.n_embd)?;
+        let norm = |t: &mut WeightTable<'_>, wanted: bool, stem: &str, n: usize| -> Result<Option<WeightId>> {
+            if wanted { t.vector(&name(&format!("{stem}.weight")), n).map(Some) } else { Ok(None) }
+        };
+        let attention = AttentionSpec {
+            layer: il,
+            n_head,
+            n_head_kv,
+            head_dim_k: h.head_dim_k,
+            head_dim_v: h.head_dim_v,
+            scale: style.scale,
+            softcap: h.attention_softcap,
+            window: style.window,
+            q_norm: norm(t, style.head_norms, "attn_q_norm", h.head_dim_k)?,
+            k_norm: norm(t, style.head_norms, "attn_k_norm", h.head_dim_k)?,
+            norm_eps: h.norm_eps,
+            rope: style.rope,
+        };
+        Ok(Layer {
+            attn_norm: t.vector(&name("attn_norm.weight"), h.n_embd)?,
+            qkv,
+            attention,
+            attn_output,
+            post_attn_norm: norm(t, style.post_norms, "post_attention_norm", h.n_embd)?,
+            ffn_norm: t.vector(&name("ffn_norm.weight"), h.n_embd)?,
+            ffn_gate: t.matrix(&name("ffn_gate.weight"), h.n_embd, h.n_ff[il])?,
+            ffn_up: t.matrix(&name("ffn_up.weight"), h.n_embd, h.n_ff[il])?,
+            ffn_down: t.matrix(&name("ffn_down.weight"), h.n_ff[il], h.n_embd)?,
+            post_ffn_norm: norm(t, style.post_norms, "post_ffw_norm", h.n_embd)?,
+        })
+    }
+}
+
+/// The ends of a decoder and its layers.
+pub(super) struct Decoder {
+    token_embd: WeightId,
+    embed_scale: f32,
+    layers: Vec<Layer>,
+    output_norm: WeightId,
+    output: WeightId,
+    norm_eps: f32,
+    activation: Activation,
+    logit_softcap: Option<f32>,
+}
+
+impl Decoder {
+    pub fn bind(
+        h: &Hparams,
+        t: &mut WeightTable<'_>,
+        embed_scale: f32,
+        activation: Activation,
+        style: impl Fn(usize) -> LayerStyle,
+    ) -> Result<Decoder> {
+        h.refuse_experts()?;
+        let tied = !t.has("output.weight");
+        let token_embd = t.embedding("token_embd.weight", h.n_embd, h.n_vocab, tied)?;
+        let output = if tied { token_embd } else { t.matrix("output.weight", h.n_embd, h.n_vocab)? };
+        let output_norm = t.vector("output_norm.weight", h.n_embd)?;
+        let layers = (0..h.n_layer).map(|il| Layer::bind(h, t, il, &style(il))).collect::<Result<_>>()?;
+        let (norm_eps, logit_softcap) = (h.norm_eps, h.logit_softcap);
+        Ok(Decoder { token_embd, embed_scale, layers, output_norm, output, norm_eps, activation, logit_softcap })
+    }
+
+    pub fn body(&self, b: &mut Builder<'_>) -> Result<NodeId> {
+        let mut x = b.embed(self.token_embd, self.embed_scale);
+        let eps = self.norm_eps;
+        for (il, layer) in self.layers.iter().enumerate() {
+            let normed = b.rms_norm(x, layer.attn_norm, eps, None)?;
+            let qkv = b.matmul(normed, &layer.qkv, None)?;
+            let mut attended = b.attention(qkv, layer.attention.clone())?;
+            if il + 1 == self.layers.len() {
+                // Every cell is written; from here on only the rows that somebody will read.
+                attended = b.select_rows(attended);
+                x = b.select_rows(x);
+            }
+            x = added(b, attended, layer.attn_output, layer.post_attn_norm, eps, x)?;
+            let normed = b.rms_norm(x, layer.ffn_norm, eps, None)?;
+            let gated = b.gated_matmul(normed, layer.ffn_gate, layer.ffn_up, self.activation)?;
+            x = added(b, gated, (layer.ffn_down, None), layer.post_ffn_norm, eps, x)?;
+        }
+        b.rms_norm(x, self.output_norm, eps, None)
+    }
+
+    pub fn head(&self, b: &mut Builder<'_>, hidden: NodeId) -> Result<NodeId> {
+        let logits = b.matmul(hidden, &[(self.output, None)], None)?;
+        Ok(match self.logit_softcap {
+            Some(cap) => b.softcap(logits, cap),
+            None => logits,
+        })
+    }
+}
+
+/// `residual + weight · x`, with the product normalised first where the architecture does so.
+fn added(
+    b: &mut Builder<'_>,
+    x: NodeId,
+    weight: (WeightId, Option<WeightId>),
+    post_norm: Option<WeightId>,
+    eps: f32,
+    residual: NodeId,
+) -> Result<NodeId> {
+    match post_norm {
+        None => b.matmul(x, &[weight], Some(residual)),
+        Some(norm) => {
+            let product = b.matmul(x, &[weight], None)?;
+            b.rms_norm(product, norm, eps, Some(residual))
+        }
+    }
+}

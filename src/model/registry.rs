@@ -1,0 +1,61 @@
+//! Models in use, shared by everyone who opens the same file with the same placement.
+//!
+//! The registry holds weak references: the last stream that closes frees the weights. Each key has its own lock,
+//! held while the model loads, so that eight hosts opening one file load it once and two files load side by side.
+
+use super::Model;
+use crate::backend::{self, LoadProgress};
+use crate::gguf::File;
+use crate::{Error, Result};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock, Weak};
+use std::time::SystemTime;
+
+/// Where a model's layers go. Two placements of one file are two models.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Placement {
+    /// Repeating layers on the GPU, counted from the end; 0 = CPU only, -1 = all.
+    pub gpu_layers: i32,
+    /// Device by name; `None` = the best.
+    pub device: Option<String>,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+struct Key {
+    path: PathBuf,
+    bytes: u64,
+    modified: Option<SystemTime>,
+    placement: Placement,
+}
+
+type Slot = Arc<Mutex<Weak<Model>>>;
+
+static MODELS: LazyLock<Mutex<HashMap<Key, Slot>>> = LazyLock::new(|| Mutex::new(HashMap::new()));
+
+/// The model at `path`, loaded now or shared with whoever has it open.
+pub fn load_shared(
+    path: &Path,
+    placement: &Placement,
+    threads: usize,
+    progress: LoadProgress<'_>,
+) -> Result<Arc<Model>> {
+    let meta = std::fs::metadata(path).map_err(|e| Error::io(path, &e))?;
+    let canonical = path.canonicalize().map_err(|e| Error::io(path, &e))?;
+    let key = Key { path: canonical, bytes: meta.len(), modified: meta.modified().ok(), placement: placement.clone() };
+    let slot = {
+        let mut models = MODELS.lock();
+        // Entries whose model is gone, and which nobody is loading, leave.
+        models.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.lock().strong_count() > 0);
+        models.entry(key).or_default().clone()
+    };
+    let mut held = slot.lock();
+    if let Some(model) = held.upgrade() {
+        return Ok(model);
+    }
+    let backend = backend::choose(placement.gpu_layers, placement.device.as_deref())?;
+    let model = Arc::new(Model::load(File::open(path)?, backend, threads, progress)?);
+    *held = Arc::downgrade(&model);
+    Ok(model)
+}

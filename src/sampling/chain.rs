@@ -1,0 +1,247 @@
+//! A chain of samplers as data, and its text form: `top_k=40;top_p=0.95;min_p=0.05;temp=0.8`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{Error, Result, Token};
+
+/// One sampler of a chain.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// Adds numbers to logits; -inf takes a token out.
+    LogitBias(Vec<(Token, f32)>),
+    /// Makes the tokens of the last `last_n` less likely: a positive logit is divided by `repeat`, another multiplied,
+    /// then `frequency` times the count and `presence` once are subtracted. `last_n <= 0` looks back on nothing.
+    Penalties {
+        /// Tokens looked back on.
+        last_n: i32,
+        /// Factor; 1 is neutral.
+        repeat: f32,
+        /// Loss per occurrence.
+        frequency: f32,
+        /// Loss for having occurred.
+        presence: f32,
+    },
+    /// Keeps the k best; k <= 0 keeps all.
+    TopK(i32),
+    /// Keeps the fewest best whose probabilities reach `p`, but at least `min_keep`; p >= 1 keeps all.
+    TopP {
+        /// The probability to reach.
+        p: f32,
+        /// Candidates kept at least, if there are as many.
+        min_keep: u32,
+    },
+    /// Keeps those at least `p` times as probable as the best, but at least `min_keep`; p <= 0 keeps all.
+    MinP {
+        /// The share of the best one's probability.
+        p: f32,
+        /// Candidates kept at least, if there are as many.
+        min_keep: u32,
+    },
+    /// Divides the logits; 0 and below keep only the best.
+    Temperature(f32),
+    /// Takes the best. Ends the chain.
+    Greedy,
+    /// Draws by probability. Ends the chain; a chain that ends with neither this nor [`Step::Greedy`] draws all the same.
+    Draw,
+    /// The place at which the token trie's mask applies; without it that is before the first step that takes candidates
+    /// out.
+    Trie,
+}
+
+impl Step {
+    /// Whether the step may take candidates out.
+    pub(super) fn truncates(&self) -> bool {
+        match self {
+            Step::LogitBias(_) | Step::Penalties { .. } | Step::Trie => false,
+            Step::Temperature(temperature) => *temperature <= 0.0,
+            Step::TopK(_) | Step::TopP { .. } | Step::MinP { .. } | Step::Greedy | Step::Draw => true,
+        }
+    }
+}
+
+/// An ordered list of samplers.
+///
+/// The text form joins the steps with `;`. They are `logit_bias=id:value,…`, `penalties=last_n,repeat,frequency,presence`,
+/// `top_k=k`, `top_p=p` or `top_p=p,min_keep`, `min_p=p` or `min_p=p,min_keep`, `temp=t`, `greedy`, `dist` and `trie`.
+/// White space around names and values is ignored. The empty text is the empty chain, which only draws.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Chain {
+    /// The samplers, first applied first.
+    pub steps: Vec<Step>,
+}
+
+const KNOWN: &str = "logit_bias, penalties, top_k, top_p, min_p, temp, greedy, dist, trie";
+
+impl FromStr for Chain {
+    type Err = Error;
+
+    /// # Errors
+    /// [`Error::InvalidArgument`] naming the step, its byte position in the text and what is wrong with it.
+    fn from_str(text: &str) -> Result<Chain> {
+        let mut steps = Vec::new();
+        if text.trim().is_empty() {
+            return Ok(Chain { steps });
+        }
+        let mut position = 0;
+        for part in text.split(';') {
+            let step = step(part).map_err(|problem| {
+                let at = position + (part.len() - part.trim_start().len());
+                Error::InvalidArgument(format!("Sampler chain, step {} at byte {at}: {problem}", steps.len() + 1))
+            })?;
+            steps.push(step);
+            position += part.len() + 1;
+        }
+        let chain = Chain { steps };
+        chain.check_order()?;
+        Ok(chain)
+    }
+}
+
+impl Chain {
+    /// # Errors
+    /// [`Error::InvalidArgument`] when a step follows one that ends the chain, or the trie's place is named twice.
+    pub(super) fn check_order(&self) -> Result<()> {
+        let mut tries = 0;
+        for (index, step) in self.steps.iter().enumerate() {
+            let last = index + 1 == self.steps.len();
+            if matches!(step, Step::Greedy | Step::Draw) && !last {
+                return Err(Error::InvalidArgument(format!(
+                    "Sampler chain, step {}: `{step}` takes the token, so nothing can follow it",
+                    index + 1
+                )));
+            }
+            tries += u32::from(matches!(step, Step::Trie));
+            if tries > 1 {
+                return Err(Error::InvalidArgument(format!(
+                    "Sampler chain, step {}: `trie` can stand in one place only",
+                    index + 1
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One step from its text, or what is wrong with it.
+fn step(text: &str) -> std::result::Result<Step, String> {
+    let (name, values) = match text.split_once('=') {
+        Some((name, values)) => (name.trim(), Some(values.trim())),
+        None => (text.trim(), None),
+    };
+    let plain = |step: Step| match values {
+        None => Ok(step),
+        Some(_) => Err(format!("`{name}` takes no value")),
+    };
+    match name {
+        "" => Err(format!("a sampler is missing; known are {KNOWN}")),
+        "greedy" => plain(Step::Greedy),
+        "dist" => plain(Step::Draw),
+        "trie" => plain(Step::Trie),
+        "logit_bias" => biases(values.unwrap_or_default()).map(Step::LogitBias),
+        "top_k" => numbers::<1>(name, "k", values)?.one().map(Step::TopK),
+        "temp" => numbers::<1>(name, "t", values)?.one().map(Step::Temperature),
+        "top_p" | "min_p" => {
+            let numbers = numbers::<2>(name, "p or p,min_keep", values)?;
+            let (p, min_keep) = (numbers.at(0)?, if numbers.count > 1 { numbers.at(1)? } else { 0 });
+            Ok(if name == "top_p" { Step::TopP { p, min_keep } } else { Step::MinP { p, min_keep } })
+        }
+        "penalties" => {
+            let form = "last_n,repeat,frequency,presence";
+            let numbers = numbers::<4>(name, form, values)?;
+            if numbers.count < 4 {
+                return Err(format!("`{name}` is written {name}={form}"));
+            }
+            Ok(Step::Penalties {
+                last_n: numbers.at(0)?,
+                repeat: numbers.at(1)?,
+                frequency: numbers.at(2)?,
+                presence: numbers.at(3)?,
+            })
+        }
+        _ => Err(format!("unknown sampler `{}`; known are {KNOWN}", name.escape_debug())),
+    }
+}
+
+/// The texts of up to `N` numbers.
+struct Numbers<'a, const N: usize> {
+    texts: [&'a str; N],
+    count: usize,
+}
+
+fn numbers<'a, const N: usize>(
+    name: &str,
+    form: &str,
+    values: Option<&'a str>,
+) -> std::result::Result<Numbers<'a, N>, String> {
+    let wrong = || format!("`{name}` is written {name}={form}");
+    let values = values.filter(|values| !values.is_empty()).ok_or_else(wrong)?;
+    let mut numbers = Numbers { texts: [""; N], count: 0 };
+    for value in values.split(',') {
+        *numbers.texts.get_mut(numbers.count).ok_or_else(wrong)? = value.trim();
+        numbers.count += 1;
+    }
+    Ok(numbers)
+}
+
+impl<const N: usize> Numbers<'_, N> {
+    fn at<T: FromStr>(&self, index: usize) -> std::result::Result<T, String> {
+        let text = self.texts.get(index).copied().unwrap_or_default();
+        number(text)
+    }
+
+    fn one<T: FromStr>(&self) -> std::result::Result<T, String> {
+        self.at(0)
+    }
+}
+
+fn number<T: FromStr>(text: &str) -> std::result::Result<T, String> {
+    text.parse().map_err(|_| format!("`{}` is not a number it can take", text.escape_debug()))
+}
+
+fn biases(values: &str) -> std::result::Result<Vec<(Token, f32)>, String> {
+    if values.is_empty() {
+        return Err("`logit_bias` is written logit_bias=id:value,id:value".into());
+    }
+    let one = |pair: &str| {
+        let (id, bias) = pair
+            .split_once(':')
+            .ok_or_else(|| format!("`{}` is not of the form id:value", pair.trim().escape_debug()))?;
+        Ok((number(id.trim())?, number(bias.trim())?))
+    };
+    values.split(',').map(one).collect()
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::LogitBias(biases) => {
+                for (index, (token, bias)) in biases.iter().enumerate() {
+                    write!(out, "{}{token}:{bias}", if index == 0 { "logit_bias=" } else { "," })?;
+                }
+                Ok(())
+            }
+            Step::Penalties { last_n, repeat, frequency, presence } => {
+                write!(out, "penalties={last_n},{repeat},{frequency},{presence}")
+            }
+            Step::TopK(k) => write!(out, "top_k={k}"),
+            Step::TopP { p, min_keep: 0 } => write!(out, "top_p={p}"),
+            Step::TopP { p, min_keep } => write!(out, "top_p={p},{min_keep}"),
+            Step::MinP { p, min_keep: 0 } => write!(out, "min_p={p}"),
+            Step::MinP { p, min_keep } => write!(out, "min_p={p},{min_keep}"),
+            Step::Temperature(temperature) => write!(out, "temp={temperature}"),
+            Step::Greedy => out.write_str("greedy"),
+            Step::Draw => out.write_str("dist"),
+            Step::Trie => out.write_str("trie"),
+        }
+    }
+}
+
+impl fmt::Display for Chain {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, step) in self.steps.iter().enumerate() {
+            write!(out, "{}{step}", if index == 0 { "" } else { ";" })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+//! The draw: one candidate, each with its probability.
+//!
+//! The weights are added up in ascending id order until the sum passes the drawn share of the total. No order but that of
+//! the ids enters, so a draw does not depend on how candidates were found or on what else was taken out.
+
+use super::passes::BLOCK;
+use super::pool::{Candidate, Pool};
+use super::weigh::ONE;
+use crate::{Error, Result, Token};
+
+/// What a draw found.
+pub(super) struct Drawn {
+    pub(super) one: Candidate,
+    /// The sum of all candidates' weights.
+    pub(super) total: u64,
+}
+
+/// Draws with 32 random bits `r`, which stand for the uniform number (r + 0.5) · 2^-32.
+///
+/// # Errors
+/// As [`Pool::scan`].
+pub(super) fn apply(pool: &mut Pool<'_>, r: u32) -> Result<Drawn> {
+    pool.scan()?;
+    let (best, scale) = (pool.best(), pool.scale);
+    let found = if pool.listed {
+        let total = pool.buffers.list.iter().map(|one| pool.weight(one.logit)).sum();
+        let weights = pool.buffers.list.iter().map(|&one| (one, pool.weight(one.logit)));
+        passing(weights, share(total, r)).map(|(one, _)| Drawn { one, total })
+    } else {
+        let total = pool.buffers.passes.block_masses(pool.row, best, scale, &mut pool.buffers.masses);
+        let masses = pool.buffers.masses.iter().copied().enumerate();
+        passing(masses, share(total, r)).and_then(|(block, rest)| {
+            let start = block * BLOCK;
+            let logits = pool.row.get(start..)?.iter().take(BLOCK);
+            let weights = (start..)
+                .zip(logits)
+                .map(|(token, &logit)| (Candidate { token: token as Token, logit }, pool.weight(logit)));
+            passing(weights, rest).map(|(one, _)| Drawn { one, total })
+        })
+    };
+    // The best candidate weighs ONE, so the total is never 0 and the share lies below it.
+    found.ok_or_else(|| Error::Internal("the draw found no candidate".into()))
+}
+
+/// floor(total · (r + 0.5) · 2^-32), below `total`.
+fn share(total: u64, r: u32) -> u64 {
+    ((u128::from(total) * (2 * u128::from(r) + 1)) >> 33) as u64
+}
+
+/// The first whose mass, added to those before, exceeds `share`, and what of the share is left before it.
+fn passing<T>(masses: impl Iterator<Item = (T, u64)>, mut share: u64) -> Option<(T, u64)> {
+    for (one, mass) in masses {
+        if mass > share {
+            return Some((one, share));
+        }
+        share -= mass;
+    }
+    None
+}
+
+/// The probability of a candidate of this weight, and its natural logarithm.
+pub(super) fn probability(pool: &Pool<'_>, logit: f32, total: u64) -> (f32, f32) {
+    let probability = pool.weight(logit) as f64 / total as f64;
+    let logprob = f64::from((logit - pool.best()) * pool.scale) - (total as f64 / ONE as f64).ln();
+    (probability as f32, logprob as f32)
+}

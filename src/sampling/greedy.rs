@@ -1,0 +1,23 @@
+//! Greedy: the candidate with the greatest logit, of equal ones the lowest id.
+
+use super::pool::{Candidate, Pool};
+use crate::{Result, Token};
+
+/// # Errors
+/// As [`Pool::scan`].
+pub(super) fn apply(pool: &mut Pool<'_>) -> Result<()> {
+    pool.scan()?;
+    let best = pool.best();
+    let first = if pool.listed {
+        pool.buffers.list.iter().find(|one| one.logit == best).copied()
+    } else {
+        pool.blocks(best).find_map(|(start, block)| {
+            let at = block.iter().position(|&x| x == best)?;
+            Some(Candidate { token: (start + at) as Token, logit: best })
+        })
+    };
+    if let Some(one) = first {
+        pool.keep_one(one);
+    }
+    Ok(())
+}

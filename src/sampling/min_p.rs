@@ -1,0 +1,26 @@
+//! Min-p: keeps the candidates at least p times as probable as the best one.
+
+use super::pool::Pool;
+use super::select::key;
+use super::top_k;
+use crate::{Error, Result, Token};
+
+/// # Errors
+/// [`Error::InvalidArgument`] when `p` is NaN.
+pub(super) fn check(p: f32) -> Result<()> {
+    if p.is_nan() { Err(Error::InvalidArgument("Min-p is NaN".into())) } else { Ok(()) }
+}
+
+/// # Errors
+/// As [`Pool::scan`].
+pub(super) fn apply(pool: &mut Pool<'_>, p: f32, min_keep: usize) -> Result<()> {
+    pool.scan()?;
+    // A p above 1 keeps the best one, and what ties with it. What is at -inf is never kept.
+    let lowest = (pool.best() + p.ln() / pool.scale).min(pool.best()).max(f32::MIN);
+    let cut = key(Token::MAX, lowest);
+    if min_keep > 1 && pool.count(cut) < min_keep {
+        return top_k::apply(pool, min_keep);
+    }
+    pool.cut(cut);
+    Ok(())
+}

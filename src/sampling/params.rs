@@ -1,0 +1,123 @@
+//! What a user chooses, and the chain it stands for.
+
+use super::chain::{Chain, Step};
+use crate::Token;
+use crate::gguf::{File, FromValue};
+
+/// Keys of `general.sampling.` that a file may carry and nothing here can follow.
+const WITHOUT_SAMPLER: [&str; 6] =
+    ["sequence", "xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau", "mirostat_eta"];
+
+/// Sampling parameters. The default is `top_k=40;top_p=0.95;min_p=0.05;temp=0.8`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Params {
+    /// The seed; `None` takes one that nobody chose ([`super::random::unchosen_seed`]).
+    pub seed: Option<u64>,
+    /// Numbers added to logits.
+    pub logit_bias: Vec<(Token, f32)>,
+    /// Tokens the penalties look back on; 0 and below turn them off.
+    pub repeat_last_n: i32,
+    /// Repeat penalty; 1 is neutral.
+    pub repeat_penalty: f32,
+    /// Loss per occurrence; 0 is neutral.
+    pub frequency_penalty: f32,
+    /// Loss for having occurred; 0 is neutral.
+    pub presence_penalty: f32,
+    /// Candidates top-k keeps; 0 and below turn it off.
+    pub top_k: i32,
+    /// Probability top-p keeps; 1 and above turn it off.
+    pub top_p: f32,
+    /// Share of the best one's probability that min-p asks for; 0 and below turn it off.
+    pub min_p: f32,
+    /// Candidates that top-p and min-p keep at least.
+    pub min_keep: u32,
+    /// Temperature; 0 and below take the best token.
+    pub temperature: f32,
+}
+
+impl Default for Params {
+    fn default() -> Params {
+        Params {
+            seed: None,
+            logit_bias: Vec::new(),
+            repeat_last_n: 64,
+            repeat_penalty: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            top_k: 40,
+            top_p: 0.95,
+            min_p: 0.05,
+            min_keep: 0,
+            temperature: 0.8,
+        }
+    }
+}
+
+impl Params {
+    /// The chain: logit bias, penalties, top-k, top-p, min-p, temperature, without those that change nothing.
+    pub fn chain(&self) -> Chain {
+        let mut steps = Vec::new();
+        if !self.logit_bias.is_empty() {
+            steps.push(Step::LogitBias(self.logit_bias.clone()));
+        }
+        let penalties = (self.repeat_penalty, self.frequency_penalty, self.presence_penalty);
+        if self.repeat_last_n > 0 && penalties != (1.0, 0.0, 0.0) {
+            let (repeat, frequency, presence) = penalties;
+            steps.push(Step::Penalties { last_n: self.repeat_last_n, repeat, frequency, presence });
+        }
+        if self.top_k > 0 {
+            steps.push(Step::TopK(self.top_k));
+        }
+        // A NaN goes into the chain and is refused there.
+        if self.top_p < 1.0 || self.top_p.is_nan() {
+            steps.push(Step::TopP { p: self.top_p, min_keep: self.min_keep });
+        }
+        if self.min_p > 0.0 || self.min_p.is_nan() {
+            steps.push(Step::MinP { p: self.min_p, min_keep: self.min_keep });
+        }
+        if self.temperature != 1.0 {
+            steps.push(Step::Temperature(self.temperature));
+        }
+        Chain { steps }
+    }
+
+    /// Takes over the defaults a model's file carries (`general.sampling.*`); what the user chose is set afterwards.
+    /// Returns a sentence for each key that is there but cannot be used; such a key changes nothing.
+    pub fn apply_metadata(&mut self, file: &File) -> Vec<String> {
+        let mut unused = Vec::new();
+        let mut integer = |key: &str, target: &mut i32| {
+            *target = read::<i32>(file, key, &mut unused).unwrap_or(*target);
+        };
+        integer("top_k", &mut self.top_k);
+        integer("penalty_last_n", &mut self.repeat_last_n);
+        let mut float = |key: &str, target: &mut f32| {
+            if let Some(value) = read::<f32>(file, key, &mut unused) {
+                if value.is_finite() {
+                    *target = value;
+                } else {
+                    unused.push(format!("general.sampling.{key} is ignored: {value} is not a finite number"));
+                }
+            }
+        };
+        float("top_p", &mut self.top_p);
+        float("min_p", &mut self.min_p);
+        float("temp", &mut self.temperature);
+        float("penalty_repeat", &mut self.repeat_penalty);
+        for key in WITHOUT_SAMPLER {
+            if file.value(&format!("general.sampling.{key}")).is_some() {
+                unused.push(format!("general.sampling.{key} is ignored: there is no sampler for it"));
+            }
+        }
+        unused
+    }
+}
+
+fn read<T: FromValue>(file: &File, key: &str, unused: &mut Vec<String>) -> Option<T> {
+    match file.get::<T>(&format!("general.sampling.{key}")) {
+        Ok(value) => value,
+        Err(error) => {
+            unused.push(format!("general.sampling.{key} is ignored: {error}"));
+            None
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The candidates that are left while a chain runs.
+//!
+//! They stand either in the row itself (what is no candidate holds -inf) or, once a truncation left few, in a short list
+//! in ascending id order. All buffers belong to the stream's sampler and are reserved once.
+
+use super::passes::{BINS, BLOCK, Passes};
+use super::select::{key, key_logit, key_token};
+use super::weigh::weight;
+use crate::{Error, Result, Token};
+
+/// The most candidates in the list; more stay in the row.
+pub(super) const LIST: usize = 4096;
+
+/// A token that may still win.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Candidate {
+    /// The token.
+    pub token: Token,
+    /// Its logit, after biases and penalties, before temperature.
+    pub logit: f32,
+}
+
+impl Candidate {
+    pub(super) fn key(self) -> u64 {
+        key(self.token, self.logit)
+    }
+}
+
+/// Everything a pool writes to.
+pub(super) struct Buffers {
+    pub(super) passes: Passes,
+    pub(super) list: Vec<Candidate>,
+    pub(super) keys: Vec<u64>,
+    pub(super) bins: Box<[u64; BINS]>,
+    /// Per block of the row, valid while the pool is scanned.
+    pub(super) maxima: Vec<f32>,
+    pub(super) masses: Vec<u64>,
+}
+
+impl Buffers {
+    pub(super) fn new(n_vocab: usize, passes: Passes) -> Buffers {
+        let blocks = n_vocab.div_ceil(BLOCK);
+        Buffers {
+            passes,
+            list: Vec::with_capacity(LIST),
+            keys: Vec::with_capacity(LIST.max(blocks)),
+            bins: Box::new([0; BINS]),
+            maxima: vec![0.0; blocks],
+            masses: vec![0; blocks],
+        }
+    }
+}
+
+/// The candidates of one token to be sampled.
+pub(super) struct Pool<'a> {
+    pub(super) row: &'a mut [f32],
+    pub(super) buffers: &'a mut Buffers,
+    /// Whether the candidates are in the list.
+    pub(super) listed: bool,
+    /// Whether `best` and the block maxima describe the row (or `best` the list).
+    scanned: bool,
+    best: f32,
+    /// 1 / temperature; logits are kept as they were before it.
+    pub(super) scale: f32,
+}
+
+impl<'a> Pool<'a> {
+    pub(super) fn new(row: &'a mut [f32], buffers: &'a mut Buffers) -> Pool<'a> {
+        buffers.list.clear();
+        Pool { row, buffers, listed: false, scanned: false, best: 0.0, scale: 1.0 }
+    }
+
+    /// Makes sure that the candidates hold no NaN and at least one of them is left; from here on the logits are finite:
+    /// +inf becomes the greatest finite number, so several of them share the probability.
+    ///
+    /// # Errors
+    /// [`Error::NanLogits`] naming the first token whose logit is NaN, [`Error::InvalidArgument`] when none is left.
+    pub(super) fn scan(&mut self) -> Result<()> {
+        if self.survey()? {
+            return Ok(());
+        }
+        Err(Error::InvalidArgument(
+            "No token can be sampled: every candidate's logit is -inf (biases, bans and the model's own counted)"
+                .into(),
+        ))
+    }
+
+    /// Finds the best logit and says whether there is a candidate at all.
+    fn survey(&mut self) -> Result<bool> {
+        if !self.scanned {
+            if self.listed {
+                self.scan_list()?;
+            } else {
+                self.scan_row()?;
+            }
+            self.scanned = true;
+        }
+        Ok(self.best > f32::NEG_INFINITY)
+    }
+
+    fn scan_row(&mut self) -> Result<()> {
+        let passes = self.buffers.passes;
+        let maxima = &mut self.buffers.maxima;
+        if passes.block_maxima(self.row, maxima) {
+            let token = self.row.iter().position(|x| x.is_nan()).unwrap_or_default();
+            return Err(Error::NanLogits { row: 0, token });
+        }
+        self.best = maxima.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+        if self.best == f32::INFINITY {
+            self.best = f32::MAX;
+            for (block, max) in
+                self.row.chunks_mut(BLOCK).zip(maxima.iter_mut()).filter(|(_, max)| **max == f32::INFINITY)
+            {
+                block.iter_mut().for_each(|x| *x = x.min(f32::MAX));
+                *max = f32::MAX;
+            }
+        }
+        Ok(())
+    }
+
+    fn scan_list(&mut self) -> Result<()> {
+        self.best = f32::NEG_INFINITY;
+        for one in &mut self.buffers.list {
+            if one.logit.is_nan() {
+                return Err(Error::NanLogits { row: 0, token: one.token as usize });
+            }
+            one.logit = one.logit.min(f32::MAX);
+            self.best = self.best.max(one.logit);
+        }
+        self.buffers.list.retain(|one| one.logit > f32::NEG_INFINITY);
+        Ok(())
+    }
+
+    /// The greatest logit, after [`Self::scan`].
+    pub(super) fn best(&self) -> f32 {
+        self.best
+    }
+
+    /// The weight of a candidate with this logit.
+    pub(super) fn weight(&self, logit: f32) -> u64 {
+        weight((logit - self.best) * self.scale)
+    }
+
+    /// Changes the logit of one token, if it is still there. `change` gets and returns the logit before temperature.
+    pub(super) fn adjust(&mut self, token: Token, change: impl FnOnce(f32) -> f32) {
+        let logit = if self.listed {
+            let list = &mut self.buffers.list;
+            list.binary_search_by_key(&token, |one| one.token)
+                .ok()
+                .and_then(|at| list.get_mut(at))
+                .map(|one| &mut one.logit)
+        } else {
+            usize::try_from(token).ok().and_then(|id| self.row.get_mut(id))
+        };
+        if let Some(logit) = logit {
+            *logit = change(*logit);
+            self.scanned = false;
+        }
+    }
+
+    /// Keeps one candidate only.
+    pub(super) fn keep_one(&mut self, one: Candidate) {
+        self.buffers.list.clear();
+        self.buffers.list.push(one);
+        self.listed = true;
+        self.scanned = true;
+        self.best = one.logit;
+    }
+
+    /// The blocks of the row that may hold a candidate with at least this logit, each with its first token.
+    pub(super) fn blocks(&self, at_least: f32) -> impl Iterator<Item = (usize, &[f32])> {
+        self.row
+            .chunks(BLOCK)
+            .zip(&self.buffers.maxima)
+            .enumerate()
+            .filter(move |(_, (_, max))| **max >= at_least)
+            .map(|(block, (logits, _))| (block * BLOCK, logits))
+    }
+
+    /// How many candidates [`Self::cut`] would keep.
+    pub(super) fn count(&self, cut: u64) -> usize {
+        let (logit, last) = (key_logit(cut), key_token(cut));
+        if self.listed {
+            return self.buffers.list.iter().filter(|one| one.key() <= cut).count();
+        }
+        let kept = |(first, block): (usize, &[f32])| {
+            block
+                .iter()
+                .enumerate()
+                .filter(|(at, x)| **x > logit || (**x == logit && first + at <= last as usize))
+                .count()
+        };
+        self.blocks(logit).map(kept).sum()
+    }
+
+    /// Keeps the candidates whose key is at most `cut`. Up to [`LIST`] of them stand in the list afterwards.
+    pub(super) fn cut(&mut self, cut: u64) {
+        if self.listed {
+            self.buffers.list.retain(|one| one.key() <= cut);
+            return;
+        }
+        let (logit, last) = (key_logit(cut), key_token(cut));
+        self.listed = self.collect(logit, f32::INFINITY, last);
+        if self.listed {
+            return;
+        }
+        let passes = self.buffers.passes;
+        let (ties_stay, ties_go) = self.row.split_at_mut((last as usize).saturating_add(1).min(self.row.len()));
+        passes.raise(ties_stay, logit);
+        passes.raise(ties_go, logit.next_up());
+        for (max, block) in self.buffers.maxima.iter_mut().zip(self.row.chunks(BLOCK)) {
+            if *max < logit {
+                *max = f32::NEG_INFINITY;
+            } else if *max == logit {
+                *max = block.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+            }
+        }
+    }
+
+    /// Collects the row's candidates with logits in `low..=high`, of those equal to `low` only the ones up to token
+    /// `last`, into the list, if they fit; says whether they did. The row stays what holds the candidates.
+    pub(super) fn collect(&mut self, low: f32, high: f32, last: Token) -> bool {
+        let buffers = &mut *self.buffers;
+        // Nothing at -inf is a candidate.
+        buffers.passes.between(self.row, &buffers.maxima, low.max(f32::MIN), high, last, &mut buffers.list)
+    }
+
+    /// Keeps the candidates among `legal` (ascending); if none of them is one, the smallest of `legal` alone is kept, so
+    /// that a constraint never leaves nothing.
+    ///
+    /// # Errors
+    /// [`Error::NanLogits`] for a legal token whose logit is NaN, [`Error::InvalidArgument`] when `legal` is empty or not
+    /// within the row.
+    pub(super) fn restrict(&mut self, legal: &[Token]) -> Result<()> {
+        let Some((&first, &last)) = legal.first().zip(legal.last()) else {
+            return Err(Error::InvalidArgument("The list of legal tokens is empty".into()));
+        };
+        if first < 0 || last as usize >= self.row.len() {
+            return Err(Error::InvalidArgument(format!(
+                "Legal tokens {first}..={last} are not all within the vocabulary of {} tokens",
+                self.row.len()
+            )));
+        }
+        if self.listed {
+            self.buffers.list.retain(|one| legal.binary_search(&one.token).is_ok());
+        } else if legal.len() <= LIST {
+            let list = &mut self.buffers.list;
+            list.clear();
+            let candidates = legal.iter().filter_map(|&token| {
+                let logit = *self.row.get(token as usize)?;
+                (logit > f32::NEG_INFINITY || logit.is_nan()).then_some(Candidate { token, logit })
+            });
+            list.extend(candidates);
+            self.listed = true;
+        } else {
+            let mut next = 0;
+            for &token in legal {
+                if let Some(between) = self.row.get_mut(next..token as usize) {
+                    between.fill(f32::NEG_INFINITY);
+                }
+                next = token as usize + 1;
+            }
+            if let Some(behind) = self.row.get_mut(next..) {
+                behind.fill(f32::NEG_INFINITY);
+            }
+        }
+        self.scanned = false;
+        if !self.survey()? {
+            self.keep_one(Candidate { token: first, logit: 0.0 });
+        }
+        Ok(())
+    }
+}

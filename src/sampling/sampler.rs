@@ -1,0 +1,252 @@
+//! One stream's sampler: a checked chain, its history and all the memory it will need.
+
+use super::chain::{Chain, Step};
+use super::passes::Passes;
+use super::penalties::Penalties;
+use super::pool::{Buffers, LIST, Pool};
+use super::{draw, greedy, logit_bias, min_p, random, temperature, top_k, top_p};
+use crate::trie::{Mode, TrieState};
+use crate::{Error, Result, Token};
+
+/// The most candidates [`Sampler::keep_candidates`] keeps.
+pub const MAX_KEPT_CANDIDATES: usize = LIST / 2;
+
+/// The only tokens that may win, and how to choose among them.
+#[derive(Debug, Clone, Copy)]
+pub struct Legal<'a> {
+    /// The legal tokens, ascending; not empty.
+    pub tokens: &'a [Token],
+    /// Take the one with the greatest logit after biases and penalties, instead of running the rest of the chain over
+    /// them.
+    pub greedy: bool,
+}
+
+impl<'a> Legal<'a> {
+    /// What a trie's state allows next; `None` when anything is.
+    pub fn of(state: &'a TrieState) -> Option<Legal<'a>> {
+        state.mask().map(|tokens| Legal { tokens, greedy: state.mode() != Mode::Sampled })
+    }
+}
+
+/// What [`Sampler::sample`] found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampled {
+    /// The token; -1 before the first.
+    pub token: Token,
+    /// The natural logarithm of `prob`.
+    pub logprob: f32,
+    /// The token's probability among the candidates that the chain left.
+    pub prob: f32,
+    /// The best candidates that the chain left, best first, each as (token, logit, probability); the logit is that after
+    /// biases, penalties and temperature. Only when asked for ([`Sampler::keep_candidates`]).
+    pub candidates: Vec<(Token, f32, f32)>,
+}
+
+/// A step with its state.
+enum Stage {
+    Bias(Vec<(Token, f32)>),
+    Penalties(Penalties),
+    TopK(usize),
+    TopP(f32, usize),
+    MinP(f32, usize),
+    Temperature(f32),
+    Greedy,
+    Trie,
+}
+
+/// Samples the tokens of one stream. Everything is reserved by [`Sampler::new`]; sampling allocates nothing.
+pub struct Sampler {
+    stages: Vec<Stage>,
+    n_vocab: usize,
+    seed: u64,
+    buffers: Buffers,
+    keep: usize,
+    last: Sampled,
+}
+
+impl Sampler {
+    /// A sampler for rows of `n_vocab` logits.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] naming the step of the chain that cannot be used: a token outside the vocabulary, a
+    /// number that is NaN or out of range, a step behind one that takes the token.
+    pub fn new(chain: &Chain, n_vocab: usize, seed: u64) -> Result<Sampler> {
+        if n_vocab == 0 || n_vocab > Token::MAX as usize {
+            return Err(Error::InvalidArgument(format!("A vocabulary of {n_vocab} tokens cannot be sampled")));
+        }
+        chain.check_order()?;
+        let mut stages = Vec::with_capacity(chain.steps.len() + 1);
+        let named = chain.steps.contains(&Step::Trie);
+        let mut placed = named;
+        for (index, step) in chain.steps.iter().enumerate() {
+            if !placed && step.truncates() {
+                stages.push(Stage::Trie);
+                placed = true;
+            }
+            let stage = stage(step, n_vocab).map_err(|error| match error {
+                Error::InvalidArgument(problem) => {
+                    Error::InvalidArgument(format!("Sampler chain, step {} (`{step}`): {problem}", index + 1))
+                }
+                other => other,
+            })?;
+            stages.extend(stage);
+        }
+        if !placed {
+            stages.push(Stage::Trie);
+        }
+        skip_before_argmax(&mut stages);
+        Ok(Sampler {
+            stages,
+            n_vocab,
+            seed,
+            buffers: Buffers::new(n_vocab, Passes::detect()),
+            keep: 0,
+            last: Sampled { token: -1, logprob: 0.0, prob: 0.0, candidates: Vec::new() },
+        })
+    }
+
+    /// Asks for the best `count` candidates with every token, up to [`MAX_KEPT_CANDIDATES`]. Costs a further pass where
+    /// the chain left more than a few thousand.
+    pub fn keep_candidates(&mut self, count: usize) {
+        self.keep = count.min(MAX_KEPT_CANDIDATES);
+        self.last.candidates.clear();
+        self.last.candidates.reserve_exact(self.keep);
+    }
+
+    /// Samples one token.
+    ///
+    /// `logits` is the full row and is used as scratch; -inf marks what is no candidate, several +inf share the
+    /// probability. `banned` tokens are taken out first, unless they are legal. With `legal` only those tokens win; with
+    /// it, and the mask's place before all truncations, only their entries of the row are read. If no legal token is a
+    /// candidate, the one with the smallest id is taken. `position` is the number of tokens in front of the one sampled;
+    /// with the seed it decides the draw.
+    ///
+    /// # Errors
+    /// [`Error::NanLogits`] naming the first token of those read whose logit is NaN; [`Error::InvalidArgument`] when
+    /// every logit is -inf, or for a row or legal tokens that do not fit the vocabulary. Nothing is taken note of then.
+    pub fn sample(
+        &mut self,
+        logits: &mut [f32],
+        legal: Option<Legal<'_>>,
+        banned: &[Token],
+        position: u32,
+    ) -> Result<Token> {
+        if logits.len() != self.n_vocab {
+            return Err(Error::InvalidArgument(format!(
+                "A row of {} logits for a vocabulary of {} tokens",
+                logits.len(),
+                self.n_vocab
+            )));
+        }
+        let mut pool = Pool::new(logits, &mut self.buffers);
+        for &token in banned {
+            if legal.is_none_or(|legal| legal.tokens.binary_search(&token).is_err()) {
+                pool.adjust(token, |_| f32::NEG_INFINITY);
+            }
+        }
+        for stage in &self.stages {
+            match (stage, legal) {
+                (Stage::Bias(biases), _) => logit_bias::apply(&mut pool, biases),
+                (Stage::Penalties(penalties), _) => penalties.apply(&mut pool),
+                (Stage::Trie, Some(legal)) => pool.restrict(legal.tokens)?,
+                (Stage::Trie, None) => {}
+                (_, Some(Legal { greedy: true, .. })) => {}
+                (Stage::TopK(k), _) => top_k::apply(&mut pool, *k)?,
+                (Stage::TopP(p, min_keep), _) => top_p::apply(&mut pool, *p, *min_keep)?,
+                (Stage::MinP(p, min_keep), _) => min_p::apply(&mut pool, *p, *min_keep)?,
+                (Stage::Temperature(temperature), _) => temperature::apply(&mut pool, *temperature)?,
+                (Stage::Greedy, _) => greedy::apply(&mut pool)?,
+            }
+        }
+        if legal.is_some_and(|legal| legal.greedy) {
+            greedy::apply(&mut pool)?;
+        }
+        let drawn = draw::apply(&mut pool, random::bits(self.seed, position, random::DRAW))?;
+        (self.last.prob, self.last.logprob) = draw::probability(&pool, drawn.one.logit, drawn.total);
+        self.last.token = drawn.one.token;
+        self.last.candidates.clear();
+        if self.keep > 0 {
+            report(&mut pool, drawn.total, self.keep, &mut self.last.candidates)?;
+        }
+        Ok(drawn.one.token)
+    }
+
+    /// Takes note of a token of the stream, sampled or not: the penalties look back on it.
+    pub fn accept(&mut self, token: Token) {
+        for stage in &mut self.stages {
+            if let Stage::Penalties(penalties) = stage {
+                penalties.accept(token);
+            }
+        }
+    }
+
+    /// Forgets the accepted tokens.
+    pub fn reset(&mut self) {
+        for stage in &mut self.stages {
+            if let Stage::Penalties(penalties) = stage {
+                penalties.reset();
+            }
+        }
+    }
+
+    /// What the last successful [`Self::sample`] found.
+    pub fn last(&self) -> &Sampled {
+        &self.last
+    }
+
+    /// The seed in use.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+}
+
+/// A step made ready; `None` for one that changes nothing.
+fn stage(step: &Step, n_vocab: usize) -> Result<Option<Stage>> {
+    Ok(match *step {
+        Step::LogitBias(ref biases) => {
+            logit_bias::check(biases, n_vocab)?;
+            Some(Stage::Bias(biases.clone()))
+        }
+        Step::Penalties { last_n, repeat, frequency, presence } => {
+            Some(Stage::Penalties(Penalties::new(last_n, repeat, frequency, presence)?))
+        }
+        Step::TopK(k) => usize::try_from(k).ok().filter(|&k| k > 0).map(Stage::TopK),
+        Step::TopP { p, min_keep } => {
+            top_p::check(p)?;
+            (p < 1.0).then_some(Stage::TopP(p, min_keep as usize))
+        }
+        Step::MinP { p, min_keep } => {
+            min_p::check(p)?;
+            (p > 0.0).then_some(Stage::MinP(p, min_keep as usize))
+        }
+        Step::Temperature(temperature) => {
+            temperature::check(temperature)?;
+            (temperature != 1.0).then_some(Stage::Temperature(temperature))
+        }
+        Step::Greedy => Some(Stage::Greedy),
+        Step::Draw => None,
+        Step::Trie => Some(Stage::Trie),
+    })
+}
+
+/// Drops truncations in front of an argmax: all of them keep the best candidate.
+fn skip_before_argmax(stages: &mut Vec<Stage>) {
+    let is_argmax =
+        |stage: &Stage| matches!(stage, Stage::Greedy) || matches!(stage, Stage::Temperature(t) if *t <= 0.0);
+    let is_truncation = |stage: &Stage| matches!(stage, Stage::TopK(_) | Stage::TopP(..) | Stage::MinP(..));
+    while let Some(at) = stages.windows(2).position(|pair| is_truncation(&pair[0]) && is_argmax(&pair[1])) {
+        stages.remove(at);
+    }
+}
+
+/// Writes the best `count` candidates, best first.
+fn report(pool: &mut Pool<'_>, total: u64, count: usize, out: &mut Vec<(Token, f32, f32)>) -> Result<()> {
+    top_k::apply(pool, count)?;
+    pool.buffers.list.sort_unstable_by_key(|one| one.key());
+    let entry = |logit: f32| (logit * pool.scale, draw::probability(pool, logit, total).0);
+    out.extend(pool.buffers.list.iter().map(|one| {
+        let (logit, probability) = entry(one.logit);
+        (one.token, logit, probability)
+    }));
+    Ok(())
+}

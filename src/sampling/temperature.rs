@@ -1,0 +1,30 @@
+//! Temperature: divides the logits. At 0 and below, only the best candidate is left, of equal ones the lowest id.
+//!
+//! The division is not carried out on the logits: the pool keeps the factor and applies it to distances from the best
+//! logit, which neither overflows nor changes the order.
+
+use super::greedy;
+use super::pool::Pool;
+use crate::{Error, Result};
+
+/// # Errors
+/// [`Error::InvalidArgument`] when the temperature is not finite.
+pub(super) fn check(temperature: f32) -> Result<()> {
+    if temperature.is_finite() {
+        Ok(())
+    } else {
+        Err(Error::InvalidArgument(format!("Temperature {temperature} is not a finite number")))
+    }
+}
+
+/// # Errors
+/// As [`Pool::scan`].
+pub(super) fn apply(pool: &mut Pool<'_>, temperature: f32) -> Result<()> {
+    let scale = pool.scale / temperature;
+    if temperature <= 0.0 || !scale.is_finite() {
+        return greedy::apply(pool);
+    }
+    // Not 0, so that 1 / scale stays finite; beyond that temperature all candidates are equal anyway.
+    pool.scale = scale.max(f32::MIN_POSITIVE);
+    Ok(())
+}

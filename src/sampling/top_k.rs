@@ -1,0 +1,51 @@
+//! Top-k: keeps the k candidates with the greatest logits.
+//!
+//! In a row, the k-th greatest block maximum is a floor: k candidates at least reach it. What reaches it is collected from
+//! the blocks whose maximum does, which for a small k are about k of them. Where more reach it than the list holds (a
+//! large k, long runs of equal logits), the cut is found by digits.
+
+use super::pool::{Candidate, Pool};
+use super::select::{key_logit, radix_cut, rank};
+use crate::{Result, Token};
+
+/// # Errors
+/// As [`Pool::scan`].
+pub(super) fn apply(pool: &mut Pool<'_>, k: usize) -> Result<()> {
+    pool.scan()?;
+    if !pool.listed {
+        let floor = floor(pool, k);
+        pool.listed = pool.collect(floor, f32::INFINITY, Token::MAX);
+    }
+    if pool.listed {
+        keep_best(&mut pool.buffers.list, &mut pool.buffers.keys, k);
+    } else if k < pool.row.len() {
+        let is_candidate = |x: f32| u64::from(x > f32::NEG_INFINITY);
+        if let Some(cut) = radix_cut(pool.row, &mut pool.buffers.bins[..], k as u64, is_candidate) {
+            pool.cut(cut);
+        }
+    }
+    Ok(())
+}
+
+/// A logit that k candidates of the row reach at least, if there are as many.
+fn floor(pool: &mut Pool<'_>, k: usize) -> f32 {
+    let buffers = &mut *pool.buffers;
+    if k > buffers.maxima.len() {
+        return f32::NEG_INFINITY;
+    }
+    buffers.keys.clear();
+    buffers.keys.extend(buffers.maxima.iter().map(|&max| u64::from(rank(max)) << 32));
+    let (_, &mut kth, _) = buffers.keys.select_nth_unstable(k.saturating_sub(1));
+    key_logit(kth)
+}
+
+/// Keeps the k best of the list, in id order.
+fn keep_best(list: &mut Vec<Candidate>, keys: &mut Vec<u64>, k: usize) {
+    if k >= list.len() {
+        return;
+    }
+    keys.clear();
+    keys.extend(list.iter().map(|one| one.key()));
+    let (_, &mut cut, _) = keys.select_nth_unstable(k.saturating_sub(1));
+    list.retain(|one| one.key() <= cut);
+}

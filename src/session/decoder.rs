@@ -1,0 +1,70 @@
+//! What the worker needs of an engine, and nothing more.
+//!
+//! The trait exists so that the rules of a session can be tested against an engine whose every logit is scripted.
+
+use crate::engine::{Engine, SlotId};
+use crate::{Result, Token};
+use std::sync::atomic::AtomicBool;
+
+/// One slot of an engine at a time: the slot of the last prefill.
+pub(crate) trait Decoder: Send {
+    /// Makes slot `slot_id` (-1: a fresh one) hold exactly `tokens` and returns how many of them it held before. After
+    /// an error or a cancel the slot holds what was evaluated until then.
+    fn prefill(&mut self, slot_id: i32, tokens: &[Token], cancel: &AtomicBool) -> Result<usize>;
+
+    /// Appends `tokens` (possibly none) and returns the logits of the last position, one per token of the vocabulary.
+    /// The row is scratch: the caller may change it.
+    fn logits(&mut self, tokens: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]>;
+
+    /// The tokens in the slot.
+    fn tokens(&self) -> &[Token];
+
+    /// How many more tokens the slot can take.
+    fn room(&self) -> usize;
+
+    /// Passes through the model since the engine opened.
+    fn forward_passes(&self) -> u64;
+}
+
+/// An engine and the slot of its last prefill.
+pub(crate) struct EngineSlot {
+    engine: Engine,
+    slot: SlotId,
+}
+
+impl EngineSlot {
+    pub(crate) fn new(mut engine: Engine) -> Result<EngineSlot> {
+        let slot = engine.take_slot(-1)?;
+        Ok(EngineSlot { engine, slot })
+    }
+}
+
+impl Decoder for EngineSlot {
+    fn prefill(&mut self, slot_id: i32, tokens: &[Token], cancel: &AtomicBool) -> Result<usize> {
+        self.slot = self.engine.take_slot(slot_id)?;
+        self.engine.prefill(self.slot, tokens, cancel).map(|done| done.reused)
+    }
+
+    fn logits(&mut self, tokens: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]> {
+        match *tokens {
+            [] => self.engine.head(self.slot),
+            [token] => self.engine.decode(self.slot, token, cancel),
+            _ => {
+                self.engine.append(self.slot, tokens, cancel)?;
+                self.engine.head(self.slot)
+            }
+        }
+    }
+
+    fn tokens(&self) -> &[Token] {
+        self.engine.tokens(self.slot)
+    }
+
+    fn room(&self) -> usize {
+        self.engine.room(self.slot)
+    }
+
+    fn forward_passes(&self) -> u64 {
+        self.engine.stats().forward_passes
+    }
+}

@@ -1,0 +1,193 @@
+//! One generation, on the worker: choose a token, emit it, repeat.
+//!
+//! The loop keeps these rules. Every emitted token fits in the context behind the prompt. A token the trie leaves no
+//! choice about needs no logits: it joins `pending`, and the whole run is evaluated together with the next position at
+//! which there is a choice. An end-of-generation token is never emitted. Nothing is allocated per token.
+
+use super::decoder::Decoder;
+use super::shared::{Job, Phase, Shared};
+use super::{Event, FinishReason, Sink, Usage};
+use crate::sampling::Legal;
+use crate::trie::{Accept, TrieState};
+use crate::vocab::Vocab;
+use crate::{Error, Result, Token};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// A generation in progress.
+pub(crate) struct Generation<'a, D: Decoder> {
+    decoder: &'a mut D,
+    shared: &'a Shared,
+    vocab: &'a Vocab,
+    job: Job,
+    /// Emitted tokens that the engine has not seen.
+    pending: Vec<Token>,
+    /// Bytes of the token being emitted.
+    piece: Vec<u8>,
+    emitted: u64,
+    started: Instant,
+    /// Passes the engine had made before the prompt.
+    passes_before: u64,
+}
+
+impl<'a, D: Decoder> Generation<'a, D> {
+    /// A generation behind the prompt the decoder holds; `passes_before` is its count of passes before that prompt.
+    pub(crate) fn new(
+        decoder: &'a mut D,
+        shared: &'a Shared,
+        vocab: &'a Vocab,
+        job: Job,
+        passes_before: u64,
+    ) -> Generation<'a, D> {
+        let depth = |state: &TrieState| state.trie().descriptors().iter().map(|one| one.depth()).max();
+        let run = job.trie.as_ref().and_then(depth).unwrap_or(0) as usize;
+        Generation {
+            pending: Vec::with_capacity(run + 1),
+            piece: Vec::with_capacity(vocab.max_piece_bytes()),
+            emitted: 0,
+            started: Instant::now(),
+            passes_before,
+            decoder,
+            shared,
+            vocab,
+            job,
+        }
+    }
+
+    /// Generates until something ends it, and says what.
+    pub(crate) fn run(&mut self) -> Result<FinishReason> {
+        let room = self.decoder.room() as u64;
+        for &token in self.decoder.tokens() {
+            self.job.sampler.accept(token);
+        }
+        loop {
+            if self.shared.cancel.load(Ordering::Acquire) {
+                return Ok(FinishReason::Cancelled);
+            }
+            if Some(self.emitted) == self.job.max_new_tokens {
+                return Ok(FinishReason::Length);
+            }
+            if self.emitted == room {
+                return Ok(FinishReason::Context);
+            }
+            let forced = self.job.trie.as_ref().and_then(TrieState::forced);
+            let token = match forced {
+                Some(token) => token,
+                None => match self.sample() {
+                    Err(Error::Cancelled) => return Ok(FinishReason::Cancelled),
+                    sampled => sampled?,
+                },
+            };
+            let step = self.job.trie.as_mut().map_or(Accept::Ignored, |trie| trie.accept(token));
+            match step {
+                Accept::EndedAtLeaf if self.job.stop_at_span_end => return Ok(FinishReason::Span),
+                Accept::NetReleased => log::warn!("Token trie released: no leaf completed within the limit of tokens"),
+                _ => {}
+            }
+            if self.vocab.is_eog(token) {
+                return Ok(FinishReason::Stop);
+            }
+            self.job.sampler.accept(token);
+            if self.emit(token, forced.is_some())? {
+                return Ok(FinishReason::Stop);
+            }
+            if step == Accept::Leaf && self.job.stop_at_span_end {
+                return Ok(FinishReason::Span);
+            }
+            self.pending.push(token);
+        }
+    }
+
+    /// Evaluates what is pending and chooses the next token.
+    fn sample(&mut self) -> Result<Token> {
+        let position = (self.decoder.tokens().len() + self.pending.len()) as u32;
+        let logits = self.decoder.logits(&self.pending, &self.shared.cancel)?;
+        self.pending.clear();
+        let legal = self.job.trie.as_ref().and_then(Legal::of);
+        let token = self.job.sampler.sample(logits, legal, &self.job.banned, position)?;
+        let last = self.job.sampler.last();
+        let mut state = self.shared.lock();
+        let kept = state.sampled.entry(self.job.slot_id).or_insert_with(|| last.clone());
+        (kept.token, kept.logprob, kept.prob) = (last.token, last.logprob, last.prob);
+        kept.candidates.clear();
+        kept.candidates.extend_from_slice(&last.candidates);
+        Ok(token)
+    }
+
+    /// Counts a token and gives it to the sink with the text it completed. True when a stop string is complete.
+    fn emit(&mut self, token: Token, forced: bool) -> Result<bool> {
+        self.piece.clear();
+        self.vocab.piece(token, false, &mut self.piece);
+        let stopped = self.job.text.push(&self.piece);
+        self.emitted += 1;
+        let text = self.job.text.text();
+        let mut state = self.shared.lock();
+        state.usage.completion_tokens += 1;
+        state.usage.forced_tokens += u64::from(forced);
+        self.count(&mut state.usage);
+        if self.emitted == 1 {
+            state.usage.first_token_us = state.usage.decode_us;
+        }
+        if matches!(self.job.sink, Sink::Queue) {
+            state.queue.push(token, text);
+            self.shared.arrival.notify_all();
+        }
+        drop(state);
+        if let Sink::Callback(callback) = &mut self.job.sink {
+            let stored = self.shared.arena.store(text);
+            call(callback, Event { token, text, stored, done: false })?;
+        }
+        Ok(stopped)
+    }
+
+    fn count(&self, usage: &mut Usage) {
+        usage.decode_us = self.started.elapsed().as_micros() as u64;
+        usage.forward_passes = self.decoder.forward_passes() - self.passes_before;
+    }
+
+    /// Ends the generation: the session is free again, then the one terminal event is delivered.
+    pub(crate) fn finish(mut self, outcome: Result<FinishReason>) {
+        self.job.text.finish();
+        let tail = self.job.text.text();
+        {
+            let mut state = self.shared.lock();
+            state.note(outcome.as_ref().err());
+            self.count(&mut state.usage);
+            state.usage.finish_reason = *outcome.as_ref().unwrap_or(&FinishReason::Error);
+            state.trie = self.job.trie;
+            state.phase = Phase::Idle;
+            if matches!(self.job.sink, Sink::Queue) {
+                state.queue.finish(tail, outcome.clone());
+                self.shared.arrival.notify_all();
+            }
+        }
+        if let Sink::Callback(mut callback) = self.job.sink {
+            let stored = self.shared.arena.store(tail);
+            let delivered = call(&mut callback, Event { token: -1, text: tail, stored, done: true });
+            let dropped = guarded("dropping the token callback", move || drop(callback));
+            let mut state = self.shared.lock();
+            state.delivering = false;
+            if let Err(error) = delivered.and(dropped) {
+                state.note(Some(&error));
+            }
+        }
+    }
+}
+
+/// One call of the host's function; its panic is an error.
+fn call(callback: &mut (dyn FnMut(Event<'_>) + Send), event: Event<'_>) -> Result<()> {
+    guarded("the token callback", || callback(event))
+}
+
+/// Runs `body`; a panic in it becomes [`Error::Internal`] with its message.
+pub(crate) fn guarded<T>(what: &str, body: impl FnOnce() -> T) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(body)).map_err(|payload| fault(what, &*payload))
+}
+
+fn fault(what: &str, payload: &(dyn Any + Send)) -> Error {
+    let message = payload.downcast_ref::<&str>().copied();
+    let message = message.or(payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+    Error::Internal(format!("{what} panicked: {message}"))
+}

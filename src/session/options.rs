@@ -1,0 +1,149 @@
+//! What a caller says to a session and hears from it: options, sinks, events, reasons.
+//!
+//! Plain data only; the rules about when each is legal stand with the [`Session`](super::Session) methods.
+
+use super::{EngineOptions, Params};
+use crate::{Error, Token};
+use std::ffi::c_char;
+use std::path::PathBuf;
+
+/// How to open a session.
+#[derive(Default)]
+pub struct OpenOptions {
+    /// The GGUF file.
+    pub path: PathBuf,
+    /// Context size, threads, placement and key/value format.
+    pub engine: EngineOptions,
+    /// Called on the opening thread with the fraction loaded, 0 to 1; answering `false` cancels the load.
+    pub progress: Option<Box<dyn FnMut(f32) -> bool + Send>>,
+}
+
+/// What [`Session::configure`](super::Session::configure) sets; it holds until set again.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// Sampling parameters, used unless a chain is set for the slot.
+    pub params: Params,
+    /// Stop strings, as bytes. None may be empty.
+    pub stop: Vec<Vec<u8>>,
+    /// Forbids end-of-generation tokens wherever no token trie decides.
+    pub ignore_eos: bool,
+    /// What the end of a constrained span does.
+    pub on_span_end: SpanEnd,
+    /// Turns the warnings of [`Session::set_trie`](super::Session::set_trie) into refusals.
+    pub strict_trie: bool,
+    /// How many candidates [`Session::sampled`](super::Session::sampled) keeps, likeliest first; 0 keeps none.
+    pub candidates: usize,
+}
+
+/// What the end of a constrained span does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SpanEnd {
+    /// Generation goes on without the constraint; the token that ended a leaf with children is emitted.
+    #[default]
+    Continue,
+    /// Generation ends with [`FinishReason::Span`]. The token that ended a leaf with children is neither emitted nor
+    /// kept; the last token of a leaf without children is part of the span and is emitted.
+    Stop,
+}
+
+/// Where the tokens of one generation go.
+pub enum Sink {
+    /// Kept until [`Session::next`](super::Session::next) takes them.
+    Queue,
+    /// Given to this function on the session's worker thread, one call per token and one terminal call.
+    Callback(Box<dyn FnMut(Event<'_>) + Send>),
+}
+
+/// One token of a generation, or its end.
+#[derive(Debug, Clone, Copy)]
+pub struct Event<'a> {
+    /// The token, or -1 on the terminal event.
+    pub token: Token,
+    /// The whole characters that this token completed, exactly as generated; often a word, sometimes empty.
+    pub text: &'a str,
+    /// The same text in the session's arena, for callers that read it after the call.
+    pub stored: ArenaText,
+    /// True on the terminal event alone.
+    pub done: bool,
+}
+
+/// Text in a session's arena: readable until the next prefill or generate on that session.
+#[derive(Debug, Clone, Copy)]
+pub struct ArenaText {
+    /// The text as generated, `len` bytes and a NUL behind them.
+    pub exact: *const c_char,
+    /// Bytes at `exact`, without the closing NUL.
+    pub len: usize,
+    /// The text as a C string: `exact`, or a copy with U+FFFD in place of each NUL character.
+    pub c_string: *const c_char,
+}
+
+/// Why a generation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+#[repr(i32)]
+pub enum FinishReason {
+    /// It has not ended, or there was none.
+    #[default]
+    None = 0,
+    /// An end-of-generation token or a stop string.
+    Stop = 1,
+    /// `max_new_tokens` tokens were emitted.
+    Length = 2,
+    /// The caller cancelled it or closed the session.
+    Cancelled = 3,
+    /// It failed; [`Session::status`](super::Session::status) has the error.
+    Error = 4,
+    /// The context is full.
+    Context = 5,
+    /// A constrained span ended and [`SpanEnd::Stop`] was set.
+    Span = 6,
+}
+
+/// How a session stands.
+#[derive(Debug, Clone, Default)]
+pub struct Status {
+    /// A prefill or a generation is running.
+    pub busy: bool,
+    /// A generate would be accepted: a prefill succeeded and no generate has used it.
+    pub prefilled: bool,
+    /// Why the last generation ended; [`FinishReason::None`] while one runs and after a prefill.
+    pub finish_reason: FinishReason,
+    /// The error of the last call or generation to finish, if that failed. Unlike
+    /// [`Session::take_error`](super::Session::take_error) reading it changes nothing.
+    pub error: Option<Error>,
+}
+
+/// What one [`Session::next`](super::Session::next) wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pull {
+    /// Tokens written.
+    pub tokens: usize,
+    /// Text bytes written, without the closing NUL.
+    pub text_bytes: usize,
+    /// The generation ended and everything it produced has been handed out.
+    pub done: bool,
+}
+
+/// What was opened, and with which sizes.
+#[derive(Debug, Clone, Default, serde::Serialize)]
+pub struct ModelInfo {
+    /// The file it was opened from.
+    pub path: PathBuf,
+    /// Names a trie payload may call the model by: `general.name`, `general.basename`, the file stem.
+    pub ids: Vec<String>,
+    /// Tokens in the vocabulary.
+    pub n_vocab: usize,
+    /// Context length the model was trained with, in tokens.
+    pub train_context: u32,
+    /// Context of the session, in tokens; its slots share it.
+    pub context: u32,
+    /// Threads that compute.
+    pub threads: u32,
+    /// Slots.
+    pub slots: u32,
+    /// The device it runs on.
+    pub device: String,
+    /// Why that device was taken.
+    pub device_reason: String,
+}

@@ -1,0 +1,137 @@
+//! What callers and the worker of one session share.
+//!
+//! One lock guards all of it. It is held for moments only: never while the model computes, a payload is parsed or a
+//! callback runs. [`Phase`] says who may touch what: settings and trie change only while the phase is `Idle`, the worker
+//! takes what it needs with the command. Cancelling needs no lock.
+
+use super::queue::Queue;
+use super::text::{Arena, TextStream};
+use super::{Chain, Sampled, Settings, Sink, Usage};
+use crate::sampling::Sampler;
+use crate::trie::TrieState;
+use crate::{Error, Result, Token};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::SyncSender;
+
+/// What the worker is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Phase {
+    /// Nothing, or delivering the terminal event of a generation that is over.
+    #[default]
+    Idle,
+    /// A prefill.
+    Prefilling,
+    /// A generation, from the accepted call until its outcome is known.
+    Generating,
+}
+
+/// What the worker is to do.
+pub(crate) enum Command {
+    /// Evaluate a prompt and answer its caller.
+    Prefill { tokens: Vec<Token>, slot_id: i32, reply: SyncSender<Result<usize>> },
+    /// Run a generation.
+    Generate(Box<Job>),
+}
+
+/// Everything a generation needs, made when it was accepted so that its errors are the caller's.
+pub(crate) struct Job {
+    /// Most tokens to emit; `None` is as many as the context takes.
+    pub(crate) max_new_tokens: Option<u64>,
+    pub(crate) slot_id: i32,
+    pub(crate) sampler: Sampler,
+    pub(crate) trie: Option<TrieState>,
+    pub(crate) text: TextStream,
+    /// Tokens never to be taken where the trie does not ask for them.
+    pub(crate) banned: Vec<Token>,
+    pub(crate) stop_at_span_end: bool,
+    pub(crate) sink: Sink,
+}
+
+/// A prompt that was evaluated and waits for its generate.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Prompt {
+    pub(crate) slot_id: i32,
+    /// Tokens that still fit behind it.
+    pub(crate) room: usize,
+}
+
+/// The guarded part.
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) phase: Phase,
+    pub(crate) closed: bool,
+    pub(crate) command: Option<Command>,
+    /// The fault that made the engine unusable.
+    pub(crate) fault: Option<Error>,
+    /// A callback may be running, or its owner may not have been dropped yet.
+    pub(crate) delivering: bool,
+    pub(crate) prompt: Option<Prompt>,
+    pub(crate) settings: Settings,
+    /// Chains by slot id, which are used in place of the parameters.
+    pub(crate) chains: BTreeMap<i32, Chain>,
+    pub(crate) trie: Option<TrieState>,
+    /// Why the last set of a trie failed; bars generate.
+    pub(crate) trie_failure: Option<Error>,
+    pub(crate) queue: Queue,
+    /// The queue's generation has not been handed out to its end.
+    pub(crate) reading: bool,
+    pub(crate) usage: Usage,
+    pub(crate) sampled: BTreeMap<i32, Sampled>,
+    /// The error of the last call or generation to finish.
+    pub(crate) failure: Option<Error>,
+    /// The latest error nobody took.
+    pub(crate) untaken: Option<Error>,
+}
+
+impl State {
+    /// Fails unless settings, trie and engine are free to be used.
+    pub(crate) fn check_idle(&self) -> Result<()> {
+        if self.closed {
+            return Err(Error::Busy("the session is closed".into()));
+        }
+        match self.phase {
+            Phase::Idle => Ok(()),
+            Phase::Prefilling => Err(Error::Busy("a prefill is running".into())),
+            Phase::Generating => Err(Error::Busy("a generation is running".into())),
+        }
+    }
+
+    /// Notes how a call or a generation ended.
+    pub(crate) fn note(&mut self, failure: Option<&Error>) {
+        self.failure = failure.cloned();
+        if failure.is_some() {
+            self.untaken = failure.cloned();
+        }
+    }
+}
+
+/// The shared half of a session.
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    /// Told when there is a command or the session was closed.
+    pub(crate) work: Condvar,
+    /// Told when the queue got something.
+    pub(crate) arrival: Condvar,
+    /// Asks the running prefill or generation to stop.
+    pub(crate) cancel: AtomicBool,
+    pub(crate) arena: Arc<Arena>,
+}
+
+impl Shared {
+    pub(crate) fn new(settings: Settings) -> Shared {
+        Shared {
+            state: Mutex::new(State { settings, ..State::default() }),
+            work: Condvar::new(),
+            arrival: Condvar::new(),
+            cancel: AtomicBool::new(false),
+            arena: Arc::new(Arena::new()),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+}

@@ -1,0 +1,51 @@
+//! Counters and times of one prompt and the generation after it.
+
+use super::{FinishReason, ModelInfo};
+use crate::trie::cache;
+
+/// Counters and times since the last prefill began. Times are microseconds of wall clock on the worker thread.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Usage {
+    /// Tokens of the prompt, reused ones included.
+    pub prompt_tokens: u64,
+    /// Prompt tokens that were still in the slot and were not evaluated again.
+    pub prompt_tokens_reused: u64,
+    /// Tokens emitted; an end-of-generation token is not.
+    pub completion_tokens: u64,
+    /// Emitted tokens that the token trie left no choice about.
+    pub forced_tokens: u64,
+    /// Model evaluations, those of the prompt included.
+    pub forward_passes: u64,
+    /// From the start of the prefill to its end.
+    pub prefill_us: u64,
+    /// From the start of the generation to its first token event; 0 until then.
+    pub first_token_us: u64,
+    /// From the start of the generation to its end, callbacks included; while it runs, to its last token.
+    pub decode_us: u64,
+    /// Why the generation ended.
+    pub finish_reason: FinishReason,
+}
+
+/// What [`Session::usage_json`](super::Session::usage_json) prints.
+#[derive(Debug, serde::Serialize)]
+pub(crate) struct Telemetry<'a> {
+    model: &'a ModelInfo,
+    usage: Usage,
+    trie_cache: TrieCache,
+}
+
+/// The process-wide cache of compiled tries.
+#[derive(Debug, serde::Serialize)]
+struct TrieCache {
+    hits: u64,
+    misses: u64,
+    entries: usize,
+    bytes: usize,
+}
+
+impl<'a> Telemetry<'a> {
+    pub(crate) fn new(model: &'a ModelInfo, usage: Usage) -> Telemetry<'a> {
+        let cache::CacheStats { hits, misses, entries, bytes } = cache::stats();
+        Telemetry { model, usage, trie_cache: TrieCache { hits, misses, entries, bytes } }
+    }
+}

@@ -1,0 +1,124 @@
+//! Compiled tries shared by the whole process.
+//!
+//! A host sends the same payload again and again; a payload seen before costs one hash and no parse. Entries are
+//! `Arc`s, so eviction never takes a trie from a stream that uses it. An entry knows no vocabulary: whoever arms it
+//! checks [`Trie::check_vocab`] against its own model, hits included.
+
+use std::any::Any;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, LazyLock};
+
+use lru::LruCache;
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+
+use super::compile::Trie;
+use super::payload::MAX_PAYLOAD_BYTES;
+use crate::{Result, Token};
+
+/// The most tries kept.
+pub const CAPACITY: NonZeroUsize = NonZeroUsize::new(128).unwrap();
+
+/// How a [`Cache`] did so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Payloads found.
+    pub hits: u64,
+    /// Payloads parsed, refused ones included.
+    pub misses: u64,
+    /// Tries held now.
+    pub entries: usize,
+    /// Bytes of the tries held now.
+    pub bytes: usize,
+}
+
+/// A least-recently-used cache of compiled tries, keyed by the SHA-256 of the payload's bytes.
+pub struct Cache {
+    shelf: Mutex<Shelf>,
+}
+
+struct Shelf {
+    tries: LruCache<[u8; 32], Arc<Trie>>,
+    hits: u64,
+    misses: u64,
+    bytes: usize,
+}
+
+impl Cache {
+    /// An empty cache of at most `capacity` tries.
+    pub fn new(capacity: NonZeroUsize) -> Cache {
+        Cache { shelf: Mutex::new(Shelf { tries: LruCache::new(capacity), hits: 0, misses: 0, bytes: 0 }) }
+    }
+
+    /// The compiled payload, from the cache or parsed now.
+    ///
+    /// # Errors
+    /// As [`Trie::parse`]; a refused payload is not kept.
+    pub fn load(&self, json: &[u8]) -> Result<Arc<Trie>> {
+        if json.len() > MAX_PAYLOAD_BYTES {
+            return Trie::parse(json).map(Arc::new); // refused without hashing it
+        }
+        let key: [u8; 32] = Sha256::digest(json).into();
+        {
+            let mut shelf = self.shelf.lock();
+            if let Some(trie) = shelf.tries.get(&key).cloned() {
+                shelf.hits += 1;
+                return Ok(trie);
+            }
+            shelf.misses += 1;
+        }
+        // Parsed without the lock; of two threads that parse one payload at a time, the first to finish is kept.
+        let trie = Arc::new(Trie::parse(json)?);
+        let mut shelf = self.shelf.lock();
+        if let Some(earlier) = shelf.tries.get(&key) {
+            return Ok(earlier.clone());
+        }
+        shelf.bytes += trie.bytes();
+        if let Some((_, evicted)) = shelf.tries.push(key, trie.clone()) {
+            shelf.bytes -= evicted.bytes();
+        }
+        Ok(trie)
+    }
+
+    /// How it did so far.
+    pub fn stats(&self) -> CacheStats {
+        let shelf = self.shelf.lock();
+        CacheStats { hits: shelf.hits, misses: shelf.misses, entries: shelf.tries.len(), bytes: shelf.bytes }
+    }
+}
+
+static PROCESS: LazyLock<Cache> = LazyLock::new(|| Cache::new(CAPACITY));
+
+/// [`Cache::load`] of the process-wide cache.
+///
+/// # Errors
+/// As [`Trie::parse`].
+pub fn load(json: &[u8]) -> Result<Arc<Trie>> {
+    PROCESS.load(json)
+}
+
+/// [`Cache::stats`] of the process-wide cache.
+pub fn stats() -> CacheStats {
+    PROCESS.stats()
+}
+
+/// [`Trie::spelling`], with the verdict kept per (trie, vocabulary): a second question about the same two costs a look-up.
+/// `piece` is asked for the bytes of one token of `vocab`.
+pub fn spelling<V: Any + Send + Sync>(
+    trie: &Trie,
+    vocab: &Arc<V>,
+    piece: impl Fn(&V, Token, bool, &mut Vec<u8>),
+) -> Option<String> {
+    let same = |held: &std::sync::Weak<dyn Any + Send + Sync>| {
+        std::ptr::addr_eq(held.as_ptr(), Arc::as_ptr(vocab)) && held.strong_count() > 0
+    };
+    if let Some((_, verdict)) = trie.verdicts.lock().iter().find(|(held, _)| same(held)) {
+        return verdict.clone();
+    }
+    let verdict = trie.spelling(|token, special, out| piece(vocab, token, special, out));
+    let erased: Arc<dyn Any + Send + Sync> = vocab.clone();
+    let mut verdicts = trie.verdicts.lock();
+    verdicts.retain(|(held, _)| held.strong_count() > 0 && !same(held));
+    verdicts.push((Arc::downgrade(&erased), verdict.clone()));
+    verdict
+}

@@ -1,0 +1,230 @@
+//! Reading a vocabulary from a model file.
+
+use super::bpe::Bpe;
+use super::pieces::Spelling;
+use super::pre::{self, Known, Pre, Writing};
+use super::special::{self, Parts, SpecialTokens};
+use super::spm::Spm;
+use super::texts::Texts;
+use super::{Model, Vocab, VocabKind};
+use crate::gguf::{Array, File};
+use crate::{Error, Result, Token};
+
+const MODEL: &str = "tokenizer.ggml.model";
+const PRE: &str = "tokenizer.ggml.pre";
+const TOKENS: &str = "tokenizer.ggml.tokens";
+const TYPES: &str = "tokenizer.ggml.token_type";
+const SCORES: &str = "tokenizer.ggml.scores";
+const MERGES: &str = "tokenizer.ggml.merges";
+
+fn broken(key: &str, problem: impl std::fmt::Display) -> Error {
+    Error::Vocab(format!("Key `{key}`: {problem}"))
+}
+
+impl Vocab {
+    /// Read the vocabulary of a model file. Errors name the key at fault, or the kind of vocabulary that is not done.
+    pub fn from_gguf(file: &File) -> Result<Vocab> {
+        let model: String = file.get(MODEL)?.ok_or_else(|| broken(MODEL, "it is missing"))?;
+        let ids = |bos, eos, unk| SpecialTokens { bos, eos, unk, ..SpecialTokens::default() };
+        match model.as_str() {
+            "none" | "no_vocab" => without_texts(file),
+            "llama" => spm(file, ids(Some(1), Some(2), Some(0))),
+            "gpt2" => bpe(file, find_pre(file)?, ids(Some(11), Some(11), None)),
+            "gemma4" => bpe(file, known_pre("gemma4")?, ids(None, None, None)),
+            "bert" | "t5" | "rwkv" | "plamo2" | "hybriddna" | "whitespace" => {
+                Err(Error::Unsupported(format!("Vocabularies of the kind `{model}` (key `{MODEL}`)")))
+            }
+            _ => Err(broken(MODEL, format_args!("unknown kind of vocabulary `{model}`"))),
+        }
+    }
+}
+
+/// A model that works on ids alone.
+fn without_texts(file: &File) -> Result<Vocab> {
+    let architecture: String = file.get("general.architecture")?.unwrap_or_default();
+    let n_tokens: u32 = file.get(&format!("{architecture}.vocab_size"))?.unwrap_or(0);
+    Ok(Vocab {
+        kind: VocabKind::None,
+        n_tokens: n_tokens as usize,
+        texts: Texts::default(),
+        attributes: Vec::new(),
+        model: Model::None,
+        spelling: Spelling::Escaped,
+        special: SpecialTokens::default(),
+        eog: Vec::new(),
+        suppressed: Vec::new(),
+        add_space_prefix: false,
+        add_bos: false,
+        add_eos: false,
+        clean_spaces: false,
+        parts: [Parts::new(&Texts::default(), &[], false), Parts::new(&Texts::default(), &[], true)],
+        max_piece: 0,
+    })
+}
+
+fn find_pre(file: &File) -> Result<&'static Pre> {
+    match file.get::<String>(PRE)? {
+        Some(name) if !name.is_empty() => known_pre(&name),
+        _ => {
+            log::warn!("key `{PRE}` is missing; texts are cut by the default rules, which few models were made with");
+            known_pre("default")
+        }
+    }
+}
+
+fn known_pre(name: &str) -> Result<&'static Pre> {
+    match pre::find(name) {
+        Known::Done(pre) => Ok(pre),
+        Known::NotDone => Err(Error::Unsupported(format!("Pre-tokenizer `{name}` (key `{PRE}`)"))),
+        Known::Unknown => Err(broken(PRE, format_args!("unknown pre-tokenizer `{name}`"))),
+    }
+}
+
+fn read_texts(file: &File) -> Result<Texts> {
+    let tokens = file.strings(TOKENS)?.ok_or_else(|| broken(TOKENS, "it is missing"))?;
+    let bytes: usize = tokens.iter().map(|t| t.len()).sum();
+    if bytes > u32::MAX as usize / 4 || tokens.len() > Token::MAX as usize {
+        return Err(broken(TOKENS, format_args!("{} tokens of {bytes} bytes are too many", tokens.len())));
+    }
+    let mut texts = Texts::with_capacity(tokens.len());
+    for (i, token) in tokens.iter().enumerate() {
+        let stand_in;
+        let text = if token.is_empty() {
+            stand_in = format!("[EMPTY_{i}]");
+            stand_in.as_str()
+        } else {
+            token
+        };
+        texts
+            .insert(text.as_bytes())
+            .map_err(|old| broken(TOKENS, format_args!("entry {i} (`{text}`) repeats entry {old}")))?;
+    }
+    Ok(texts)
+}
+
+fn check_length(key: &str, found: usize, n_tokens: usize) -> Result<()> {
+    if found < n_tokens {
+        return Err(broken(key, format_args!("{found} entries for {n_tokens} tokens")));
+    }
+    Ok(())
+}
+
+fn read_attributes(file: &File, n_tokens: usize) -> Result<Vec<u8>> {
+    let Some(types) = file.integers(TYPES)? else { return Ok(vec![special::NORMAL; n_tokens]) };
+    check_length(TYPES, types.len(), n_tokens)?;
+    Ok(types.into_iter().take(n_tokens).map(special::attribute).collect())
+}
+
+fn read_scores(file: &File, n_tokens: usize) -> Result<Vec<f32>> {
+    let Some(scores) = file.floats(SCORES)? else { return Ok(vec![0.0; n_tokens]) };
+    check_length(SCORES, scores.len(), n_tokens)?;
+    if let Some(i) = scores.iter().position(|s| s.is_nan()) {
+        return Err(broken(SCORES, format_args!("entry {i} is not a number")));
+    }
+    Ok(scores)
+}
+
+fn spm(file: &File, defaults: SpecialTokens) -> Result<Vocab> {
+    let texts = read_texts(file)?;
+    let scores = read_scores(file, texts.len())?;
+    let flags = Flags { add_bos: true, add_space_prefix: true, ..Flags::default() };
+    let n_tokens = texts.len();
+    let make = |texts: &Texts, roles: &mut SpecialTokens| {
+        let spm = Spm::new(texts, &scores, roles.unk);
+        roles.nl = spm.byte(b'\n').filter(|&id| Some(id) != roles.unk).or(roles.pad);
+        Model::Spm(Box::new(spm))
+    };
+    finish(file, VocabKind::Spm, texts, n_tokens, flags, Spelling::Escaped, defaults, make)
+}
+
+fn bpe(file: &File, pre: &'static Pre, mut defaults: SpecialTokens) -> Result<Vocab> {
+    let mut texts = read_texts(file)?;
+    let n_tokens = texts.len();
+    let merges = match file.strings(MERGES)? {
+        Some(merges) => merges,
+        None if pre.merges_optional => Vec::new(),
+        None => return Err(broken(MERGES, "it is missing")),
+    };
+    if pre.no_default_bos {
+        defaults.bos = None;
+    }
+    let model = Bpe::new(pre, &mut texts, &merges)?;
+    let flags =
+        Flags { add_bos: pre.add_bos, always_bos: pre.gemma4, clean_spaces: pre.clean_spaces, ..Flags::default() };
+    let spelling = if pre.writing == Writing::Escaped { Spelling::Escaped } else { Spelling::Bytes };
+    let make = |texts: &Texts, roles: &mut SpecialTokens| {
+        let mut newline = Vec::new();
+        model.tokenize(texts, b"\n", &mut Default::default(), &mut newline);
+        roles.nl = newline.first().copied().or(roles.pad);
+        Model::Bpe(Box::new(model))
+    };
+    finish(file, VocabKind::Bpe, texts, n_tokens, flags, spelling, defaults, make)
+}
+
+/// What a kind of vocabulary does unless the file says otherwise.
+#[derive(Default)]
+struct Flags {
+    add_bos: bool,
+    /// The file cannot say otherwise.
+    always_bos: bool,
+    add_space_prefix: bool,
+    clean_spaces: bool,
+}
+
+/// Read what all kinds have: attributes, special tokens, flags.
+#[allow(clippy::too_many_arguments)]
+fn finish(
+    file: &File,
+    kind: VocabKind,
+    texts: Texts,
+    n_tokens: usize,
+    flags: Flags,
+    spelling: Spelling,
+    defaults: SpecialTokens,
+    model: impl FnOnce(&Texts, &mut SpecialTokens) -> Model,
+) -> Result<Vocab> {
+    let mut attributes = read_attributes(file, n_tokens)?;
+    let mut roles = defaults;
+    special::read_roles(file, n_tokens, &mut roles)?;
+    let flag =
+        |name: &str, default: bool| Ok::<_, Error>(file.get(&format!("tokenizer.ggml.{name}"))?.unwrap_or(default));
+    let add_bos = flag("add_bos_token", flags.add_bos)? || flags.always_bos;
+    let add_eos = flag("add_eos_token", false)?;
+    for (name, wanted, role) in [("bos", add_bos, roles.bos), ("eos", add_eos, roles.eos)] {
+        if wanted && role.is_none() {
+            let key = format!("tokenizer.ggml.{name}_token_id");
+            return Err(broken(&key, "it is missing, but the vocabulary adds this token to every text"));
+        }
+    }
+    let model = model(&texts, &mut roles);
+    let specials = special::settle(roles, &texts, &mut attributes);
+    special::settle_strips(file, &texts, &mut attributes)?;
+    let suppressed = match file.get::<Array>("tokenizer.ggml.suppress_tokens")? {
+        Some(_) => file.integers("tokenizer.ggml.suppress_tokens")?.unwrap_or_default(),
+        None => Vec::new(),
+    };
+    let parts = [false, true].map(|parse_special| Parts::new(&texts, &attributes, parse_special));
+    let mut vocab = Vocab {
+        kind,
+        n_tokens,
+        texts,
+        attributes,
+        model,
+        spelling,
+        special: specials.roles,
+        eog: specials.end,
+        suppressed: suppressed
+            .into_iter()
+            .filter(|&id| (0..n_tokens as i64).contains(&id))
+            .map(|id| id as Token)
+            .collect(),
+        add_space_prefix: flag("add_space_prefix", flags.add_space_prefix)?,
+        add_bos,
+        add_eos,
+        clean_spaces: flags.clean_spaces,
+        parts,
+        max_piece: 0,
+    };
+    vocab.max_piece = vocab.find_max_piece();
+    Ok(vocab)
+}

@@ -1,0 +1,137 @@
+/* Token tries through the C calls; their rules themselves are tested where they are written. */
+
+#include "host.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char * const names[] = {"Tom", "Lily", "Ben", "Lucy", "Max"};
+enum { NAMES = 5 };
+
+/* Appends one descriptor whose leaves are some of the names. */
+static size_t add_descriptor(FfiLlmHandle handle, char * json, const char * path, size_t first, size_t last) {
+    size_t len = (size_t)sprintf(json, "{\"path\":\"%s\",\"leaves\":[", path);
+    for (size_t i = first; i < last; i++) {
+        size_t n;
+        int * tokens;
+        int status = lib.llm_stream_tokenize(handle, names[i], strlen(names[i]), 0, 0, &tokens, &n, NULL);
+        CHECK(status == ELIZA_OK && n > 0);
+        len += (size_t)sprintf(json + len, "%s{\"name\":\"%s\",\"tokens\":[", i == first ? "" : ",", names[i]);
+        for (size_t t = 0; t < n; t++) len += (size_t)sprintf(json + len, "%s%d", t == 0 ? "" : ",", tokens[t]);
+        len += (size_t)sprintf(json + len, "]}");
+        lib.free_tokens(tokens);
+    }
+    return len + (size_t)sprintf(json + len, "]}");
+}
+
+static size_t payload(FfiLlmHandle handle, char * json) {
+    size_t len = (size_t)sprintf(json, "{\"modelId\":\"\",\"descriptors\":[");
+    len += add_descriptor(handle, json + len, "hero", 0, 3);
+    len += (size_t)sprintf(json + len, ",");
+    len += add_descriptor(handle, json + len, "friend", 3, NAMES);
+    return len + (size_t)sprintf(json + len, "]}");
+}
+
+/* Generates one span and checks that it is one of these names. */
+static void span_is(FfiLlmHandle handle, size_t first, size_t last, float temperature) {
+    static struct result result;
+    eliza_llm_usage_t usage;
+    size_t i;
+    CHECK_EQ(lib.llm_stream_generate(handle, 50, temperature, 1.0f, NULL), 0);
+    pull_all(handle, 32, 512, &result);
+    memset(&usage, 0, sizeof usage);
+    usage.struct_size = sizeof usage;
+    CHECK_EQ(lib.llm_stream_usage(handle, &usage), ELIZA_OK);
+    CHECK_EQ(usage.finish_reason, ELIZA_FINISH_SPAN);
+    const char * text = result.text;
+    while (*text == ' ') text++;
+    for (i = first; i < last && strcmp(text, names[i]) != 0; i++) {}
+    if (i == last) fail(__FILE__, __LINE__, "\"%s\" is no name of this span", result.text);
+}
+
+static void tries(void) {
+    FfiLlmHandle handle = open_model(512);
+    char json[4096], * error = NULL;
+    size_t len = payload(handle, json);
+    eliza_llm_sampling_options_t options;
+    memset(&options, 0, sizeof options);
+    options.struct_size = sizeof options;
+    CHECK_EQ(lib.llm_stream_sampling_defaults(handle, &options), ELIZA_OK);
+    options.on_span_end = ELIZA_SPAN_STOP;
+    CHECK_EQ(lib.llm_stream_configure(handle, &options, &error), ELIZA_OK);
+    for (int mode = ELIZA_TRIE_GREEDY; mode <= ELIZA_TRIE_SAMPLED; mode++) {
+        CHECK_EQ(lib.set_token_trie(handle, json, len, mode), 0);
+        prefill(handle, -1);
+        span_is(handle, 0, 3, 1.5f);
+        /* A prefill arms the descriptor armed last; arming chooses another, by name or the next. */
+        CHECK_EQ(lib.arm_token_trie(handle, "friend"), 0);
+        prefill(handle, -1);
+        span_is(handle, 3, NAMES, 1.5f);
+        CHECK_EQ(lib.arm_token_trie(handle, NULL), 0);
+        prefill(handle, -1);
+        span_is(handle, 0, 3, 1.5f);
+        CHECK_EQ(lib.arm_token_trie(handle, NULL), 0);
+        prefill(handle, -1);
+        span_is(handle, 3, NAMES, 1.5f);
+    }
+    check_no_errors(handle);
+    CHECK_EQ(lib.arm_token_trie(handle, "villain"), -1);
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "villain");
+    CHECK_EQ(lib.arm_token_trie(handle, "\xff"), -1);
+    CHECK_EQ(lib.llm_stream_status(handle), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "path is not UTF-8");
+    CHECK_EQ(lib.clear_token_trie(handle), 0);
+    CHECK_EQ(lib.clear_token_trie(handle), 0);
+    check_no_errors(handle);
+    lib.llm_stream_close(handle);
+}
+
+/* A refused payload is not lost on a host that looks at nothing: generation is barred until it is put right. */
+static void refused_payloads(void) {
+    static const struct { const char * json; const char * reason; } cases[] = {
+        {"", ""},
+        {"{", ""},
+        {"[]", ""},
+        {"{\"descriptors\":[]}", ""},
+        {"{\"descriptors\":[{\"path\":\"a\",\"leaves\":[{\"name\":\"x\",\"tokens\":[1073741824]}]}]}", "1073741824"},
+        {"{\"descriptors\":[{\"path\":\"a\",\"leaves\":[{\"name\":\"x\",\"tokens\":[-1]}]}]}", "-1"},
+        {"{\"descriptors\":[{\"path\":\"a\",\"leaves\":[{\"name\":\"x\",\"tokens\":\"1\"}]}]}", "tokens"},
+    };
+    FfiLlmHandle handle = open_model(256);
+    static struct result result;
+    char json[4096];
+    size_t len = payload(handle, json);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        CHECK_EQ(lib.set_token_trie(handle, cases[i].json, strlen(cases[i].json), 0), -1);
+        CHECK_EQ(lib.llm_stream_status(handle), ELIZA_ERR_TRIE);
+        CHECK_TEXT(lib.llm_stream_take_error(handle), cases[i].reason);
+        prefill(handle, -1);
+        CHECK_EQ(lib.llm_stream_generate(handle, 5, 0.0f, 1.0f, NULL), -1);
+        CHECK_EQ(lib.llm_stream_status(handle), ELIZA_ERR_TRIE);
+        CHECK_TEXT(lib.llm_stream_take_error(handle), cases[i].reason);
+        if (i % 2 == 0) CHECK_EQ(lib.clear_token_trie(handle), 0);
+        else CHECK_EQ(lib.set_token_trie(handle, json, len, 0), 0);
+        greedy(handle, 5, &result);
+        CHECK_EQ(lib.clear_token_trie(handle), 0);
+    }
+    CHECK_EQ(lib.set_token_trie(handle, NULL, 5, 0), -1);
+    CHECK_EQ(lib.llm_stream_status(handle), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "trie_payload_json is NULL");
+    CHECK_EQ(lib.set_token_trie(handle, json, len, 7), -1);
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "mode is 7");
+    CHECK_EQ(lib.arm_token_trie(handle, NULL), -1);
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "");
+    /* One byte too few is no valid payload. */
+    CHECK_EQ(lib.set_token_trie(handle, json, len - 1, 0), -1);
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "");
+    CHECK_EQ(lib.clear_token_trie(handle), 0);
+    check_no_errors(handle);
+    lib.llm_stream_close(handle);
+}
+
+const struct test_case constraint_cases[] = {
+    {"tries", tries},
+    {"refused_payloads", refused_payloads},
+    {NULL, NULL},
+};

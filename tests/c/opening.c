@@ -1,0 +1,222 @@
+/* Opening, closing, and everything that can be wrong with a file or an option. */
+
+#include "host.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void check_not_open(FfiLlmHandle handle, const char * reason);
+
+/* A file in the system's scratch folder with these bytes; the caller unlinks and frees. */
+static char * scratch_file(const void * bytes, size_t len) {
+    const char * folder = getenv("TMPDIR");
+    char * path = (char *)malloc(512);
+    int fd;
+    CHECK(path != NULL);
+    snprintf(path, 512, "%s/eliza-host-XXXXXX", folder == NULL ? "/tmp" : folder);
+    fd = mkstemp(path);
+    CHECK(fd >= 0 && write(fd, bytes, len) == (ssize_t)len);
+    close(fd);
+    return path;
+}
+
+static void refused_file(const void * bytes, size_t len, const char * reason) {
+    char * path = scratch_file(bytes, len);
+    char * error = NULL;
+    eliza_llm_open_options_t options;
+    memset(&options, 0, sizeof options);
+    options.struct_size = sizeof options;
+    options.model_path = path;
+    CHECK(lib.llm_stream_open(path, 0, 1, 0) == NULL);
+    CHECK_TEXT(lib.take_last_error(), reason);
+    CHECK(lib.llm_stream_open_ex(&options, &error) == NULL);
+    CHECK_TEXT(error, reason);
+    CHECK_TEXT(lib.take_last_error(), reason);
+    check_no_errors(NULL);
+    unlink(path);
+    free(path);
+}
+
+static void wrong_files(void) {
+    unsigned char header[24] = {'G', 'G', 'U', 'F', 3};
+    CHECK(lib.llm_stream_open("/nonexistent/model.gguf", 0, 1, 0) == NULL);
+    CHECK_TEXT(lib.take_last_error(), "/nonexistent/model.gguf");
+    CHECK(lib.llm_stream_open("/", 0, 1, 0) == NULL);
+    CHECK_TEXT(lib.take_last_error(), "");
+    CHECK(lib.llm_stream_open("", 0, 1, 0) == NULL);
+    CHECK_TEXT(lib.take_last_error(), "");
+    CHECK(lib.llm_stream_open(NULL, 0, 1, 0) == NULL);
+    CHECK_TEXT(lib.take_last_error(), "model_path is NULL");
+    refused_file("", 0, "GGUF");
+    refused_file("This is a text, and no model at all.", 36, "GGUF");
+    refused_file("GGUF", 4, "GGUF");
+    refused_file(header, sizeof header, "");
+    memset(header + 8, 0xff, 16); /* as many tensors and keys as can be said */
+    refused_file(header, sizeof header, "GGUF");
+}
+
+/* A path may hold any bytes; one that is not UTF-8 is a file like others, and one that is gone. */
+static void path_bytes(void) {
+    CHECK(lib.llm_stream_open("/nonexistent/\xff\xfe.gguf", 0, 1, 0) == NULL);
+    CHECK_TEXT(lib.take_last_error(), "/nonexistent/");
+    check_no_errors(NULL);
+}
+
+static void wrong_options(void) {
+    const char * model = model_path();
+    eliza_llm_open_options_t options;
+    char * error = NULL;
+    CHECK(lib.llm_stream_open(model, -1, 1, 0) == NULL);
+    CHECK_TEXT(lib.take_last_error(), "context_size_tokens is -1");
+    CHECK(lib.llm_stream_open(model, 0, -2, 0) == NULL);
+    CHECK_TEXT(lib.take_last_error(), "num_threads is -2");
+    CHECK(lib.llm_stream_open(model, 0, 1, -2) == NULL);
+    CHECK_TEXT(lib.take_last_error(), "gpu_layers is -2");
+
+    CHECK(lib.llm_stream_open_ex(NULL, &error) == NULL);
+    CHECK_TEXT(error, "eliza_llm_open_options_t is NULL");
+#define REFUSED(change, reason) \
+    do { \
+        memset(&options, 0, sizeof options); \
+        options.struct_size = sizeof options; \
+        options.model_path = model; \
+        change; \
+        error = NULL; \
+        CHECK(lib.llm_stream_open_ex(&options, &error) == NULL); \
+        CHECK_TEXT(error, reason); \
+        CHECK_TEXT(lib.take_last_error(), reason); \
+    } while (0)
+    lib.free_string(lib.take_last_error());
+    REFUSED(options.struct_size = 0, "struct_size is 0");
+    REFUSED(options.struct_size = 16, "model_path is NULL");
+    REFUSED(options.kv_type = "q3_z", "\"q3_z\"");
+    REFUSED(options.kv_type = "\xff", "kv_type is not UTF-8");
+    REFUSED(options.slots = 17, "slots");
+    REFUSED(options.flags = 4, "flags");
+    REFUSED(options.device = "no such device", "no such device");
+#undef REFUSED
+    check_no_errors(NULL);
+}
+
+static void open_and_close(void) {
+    FfiLlmHandle handle = open_model(256);
+    CHECK((uint64_t)(uintptr_t)handle < (uint64_t)1 << 52);
+    CHECK_EQ(lib.llm_stream_status(handle), ELIZA_OK);
+    check_no_errors(handle);
+    lib.llm_stream_close(handle);
+    check_not_open(handle, "not open");
+    /* The slot is used again, the old handle stays dead. */
+    FfiLlmHandle next = open_model(256);
+    CHECK(next != handle);
+    check_not_open(handle, "not open");
+    CHECK_EQ(lib.llm_stream_status(next), ELIZA_OK);
+    lib.llm_stream_close(next);
+    lib.llm_stream_close(NULL);
+}
+
+struct progress {
+    int calls;
+    float last;
+    int cancel;
+};
+
+static int32_t on_progress(float done, void * user_data) {
+    struct progress * progress = (struct progress *)user_data;
+    CHECK(done >= progress->last && done <= 1.0f);
+    progress->calls++;
+    progress->last = done;
+    return progress->cancel;
+}
+
+static void open_with_options(void) {
+    static const char * const kv_types[] = {NULL, "f16", "f32", "q8_0"};
+    struct result first, other;
+    for (size_t i = 0; i < sizeof kv_types / sizeof kv_types[0]; i++) {
+        eliza_llm_open_options_t options;
+        struct progress progress = {0, 0.0f, 0};
+        char * error = NULL;
+        FfiLlmHandle handle;
+        memset(&options, 0, sizeof options);
+        options.struct_size = sizeof options;
+        options.context_size_tokens = 256;
+        options.num_threads = 1;
+        options.model_path = model_path();
+        options.kv_type = kv_types[i];
+        options.progress = on_progress;
+        options.progress_user_data = &progress;
+        options.slots = 2;
+        handle = lib.llm_stream_open_ex(&options, &error);
+        if (handle == NULL) fail(__FILE__, __LINE__, "kv_type %s: %s", kv_types[i], error);
+        CHECK(progress.calls > 0 && progress.last == 1.0f);
+        greedy(handle, 20, i == 0 ? &first : &other);
+        if (i == 1) CHECK(first.n_tokens == other.n_tokens && memcmp(first.tokens, other.tokens, 4 * first.n_tokens) == 0);
+        /* Two slots, and no third. */
+        prefill(handle, 0);
+        prefill(handle, 1);
+        size_t n;
+        int * tokens = tokens_of(handle, "Once", &n);
+        CHECK_EQ(lib.llm_stream_prefill(handle, tokens, n, 2), -1);
+        CHECK_EQ(lib.llm_stream_status(handle), ELIZA_ERR_INVALID_ARG);
+        CHECK_TEXT(lib.llm_stream_take_error(handle), "2");
+        lib.free_tokens(tokens);
+        check_no_errors(handle);
+        lib.llm_stream_close(handle);
+    }
+}
+
+static void open_cancelled_by_progress(void) {
+    eliza_llm_open_options_t options;
+    struct progress progress = {0, 0.0f, 1};
+    char * error = NULL;
+    memset(&options, 0, sizeof options);
+    options.struct_size = sizeof options;
+    options.model_path = model_path();
+    options.progress = on_progress;
+    options.progress_user_data = &progress;
+    CHECK(lib.llm_stream_open_ex(&options, &error) == NULL);
+    CHECK_EQ(progress.calls, 1);
+    CHECK_TEXT(error, "Cancelled");
+    CHECK_TEXT(lib.take_last_error(), "Cancelled");
+}
+
+struct log {
+    int lines;
+    int prompt_seen;
+};
+
+static void on_log(int32_t level, const char * message, void * user_data) {
+    struct log * log = (struct log *)user_data;
+    CHECK(level >= ELIZA_LOG_ERROR && level <= ELIZA_LOG_DEBUG && is_utf8(message, strlen(message)));
+    __atomic_add_fetch(&log->lines, 1, __ATOMIC_RELAXED);
+    if (strstr(message, "Once") != NULL) __atomic_store_n(&log->prompt_seen, 1, __ATOMIC_RELAXED);
+}
+
+static void log_sink(void) {
+    static struct log log;
+    struct result result;
+    int lines;
+    CHECK_EQ(lib.set_log_sink(on_log, &log), ELIZA_OK);
+    FfiLlmHandle handle = open_model(256);
+    greedy(handle, 10, &result);
+    lib.llm_stream_close(handle);
+    CHECK(__atomic_load_n(&log.lines, __ATOMIC_RELAXED) > 0);
+    CHECK_EQ(__atomic_load_n(&log.prompt_seen, __ATOMIC_RELAXED), 0);
+    CHECK_EQ(lib.set_log_sink(NULL, NULL), ELIZA_OK);
+    lines = log.lines;
+    handle = open_model(256);
+    lib.llm_stream_close(handle);
+    CHECK_EQ(log.lines, lines);
+}
+
+const struct test_case opening_cases[] = {
+    {"wrong_files", wrong_files},
+    {"path_bytes", path_bytes},
+    {"wrong_options", wrong_options},
+    {"open_and_close", open_and_close},
+    {"open_with_options", open_with_options},
+    {"open_cancelled_by_progress", open_cancelled_by_progress},
+    {"log_sink", log_sink},
+    {NULL, NULL},
+};

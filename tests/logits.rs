@@ -1,0 +1,370 @@
+//! The engine's logits against the slow forward pass, on the fixture models.
+//!
+//! With F32 weights and an F32 cache both compute the same thing, and only the order of additions sets them apart: one
+//! small bound holds. Everywhere else the engine may round, and the bound is what rounding costs: the slow forward pass
+//! is run once more with activations and cache rounded as the formats invite, and the engine must be about as close to
+//! the exact logits as that run is.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::fixture;
+use common::fixtures::{Kind, Weights};
+use common::reference::{Cache, EXACT, Reference, Rounding};
+use common::rng::Stream;
+use common::stats::{self, Distance, widen};
+use elizainference::engine::{self, Engine, EngineOptions, KvType, SlotId};
+use elizainference::gguf::File;
+use elizainference::{Error, Result};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Prompt lengths: one row, an odd bucket, a full one, and more than one chunk of cache cells.
+const PROMPTS: [usize; 4] = [1, 7, 64, 300];
+/// Tokens decoded one at a time after each prompt.
+const DECODED: usize = 8;
+/// F32 throughout: largest difference allowed. The sums have at most a few thousand terms of order one.
+const F32_BOUND: f64 = 5e-5;
+/// Everything else: this times the rounded run's relative RMS, plus [`ROUNDING_FLOOR`].
+const ROUNDING_FACTOR: f64 = 1.1;
+/// The same where activations are rounded and only a few rows are judged: two runs that round different bits differ by
+/// chance.
+const FEW_ROWS_FACTOR: f64 = 1.5;
+/// What single precision itself may add, relative to the logits' standard deviation.
+const ROUNDING_FLOOR: f64 = 2e-5;
+
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+fn tokens(n: usize, name: &str) -> Vec<i32> {
+    let stream = Stream::new(7, name);
+    (0..n as u64).map(|i| stream.below(i, 512) as i32).collect()
+}
+
+fn open(path: &Path, kv_type: KvType, threads: u32, slots: u32) -> Engine {
+    let options = EngineOptions { kv_type, threads, slots, ..EngineOptions::default() };
+    let model = engine::open_model(path, &options, None).unwrap();
+    Engine::new(model, &options).unwrap()
+}
+
+/// A model with what the slow forward pass says about one token sequence.
+struct Judge {
+    name: String,
+    tokens: Vec<i32>,
+    exact: Vec<Vec<f64>>,
+    rounded: Vec<Vec<f64>>,
+    all_f32: bool,
+    /// The weights are plain F32, so that the engine rounds what the rounded run rounds: the cache.
+    same_rounding: bool,
+}
+
+impl Judge {
+    fn new(kind: Kind, weights: Weights, kv_type: KvType, tokens: Vec<i32>) -> Self {
+        Judge::of(&format!("{kind:?} {weights:?}"), &fixture(kind, weights), weights.is_f32(), kv_type, tokens)
+    }
+
+    fn of(name: &str, path: &Path, f32_weights: bool, kv_type: KvType, tokens: Vec<i32>) -> Self {
+        let reference = Reference::new(&File::open(path).unwrap());
+        let cache = match kv_type {
+            KvType::F32 => Cache::Exact,
+            KvType::F16 => Cache::F16,
+            KvType::Q8_0 => Cache::Q8_0,
+        };
+        let all_f32 = f32_weights && kv_type == KvType::F32;
+        let exact = reference.logits(&tokens, EXACT);
+        let rounding = Rounding { activations: true, cache, gelu_table: false };
+        let rounded = if all_f32 { exact.clone() } else { reference.logits(&tokens, rounding) };
+        let name = format!("{name}, KV {kv_type:?}");
+        Judge { name, tokens, exact, rounded, all_f32, same_rounding: f32_weights }
+    }
+
+    /// Judges rows of logits; row `i` belongs to position `positions[i]` of the judge's tokens.
+    fn check(&self, what: &str, positions: impl Iterator<Item = usize>, got: &[Vec<f64>]) -> Distance {
+        let positions: Vec<usize> = positions.collect();
+        let pick = |from: &[Vec<f64>]| positions.iter().map(|&p| from[p].clone()).collect::<Vec<_>>();
+        let (exact, rounded) = (pick(&self.exact), pick(&self.rounded));
+        let d = stats::distance(got, &exact);
+        let allowed = stats::distance(&rounded, &exact);
+        let decided = stats::check_argmax(got, &exact, &rounded);
+        println!(
+            "{}, {what}: max {:.2e}, relative RMS {:.2e} (rounded run {:.2e}), {decided}/{} argmax decided",
+            self.name,
+            d.max,
+            d.relative_rms,
+            allowed.relative_rms,
+            positions.len()
+        );
+        if self.all_f32 {
+            assert!(d.max <= F32_BOUND, "{}, {what}: max |difference| {}", self.name, d.max);
+        } else {
+            let many = self.same_rounding || positions.len() >= 200;
+            let factor = if many { ROUNDING_FACTOR } else { FEW_ROWS_FACTOR };
+            let bound = factor * allowed.relative_rms + ROUNDING_FLOOR;
+            assert!(d.relative_rms <= bound, "{}, {what}: relative RMS {} > {bound}", self.name, d.relative_rms);
+        }
+        d
+    }
+}
+
+/// Prefill a prompt, then decode what follows it in `tokens`: one row per step.
+fn prefill_and_decode(
+    engine: &mut Engine,
+    slot: SlotId,
+    tokens: &[i32],
+    prompt: usize,
+    decoded: usize,
+) -> Vec<Vec<f64>> {
+    let done = engine.prefill(slot, &tokens[..prompt], &NEVER).unwrap();
+    assert_eq!(done.tokens, prompt);
+    let mut rows = vec![widen(engine.head(slot).unwrap())];
+    for &token in &tokens[prompt..prompt + decoded] {
+        rows.push(widen(engine.decode(slot, token, &NEVER).unwrap()));
+    }
+    assert_eq!(engine.tokens(slot), &tokens[..prompt + decoded]);
+    rows
+}
+
+fn all_rows(engine: &mut Engine, tokens: &[i32]) -> Vec<Vec<f64>> {
+    let mut rows = Vec::new();
+    let mut each = |row: usize, logits: &[f32]| -> Result<()> {
+        assert_eq!(row, rows.len());
+        rows.push(widen(logits));
+        Ok(())
+    };
+    engine.logits_all(tokens, &NEVER, &mut each).unwrap();
+    rows
+}
+
+/// Every prompt length with decoding after it, each in a slot of its own, and every position at once.
+fn check_model(kind: Kind, weights: Weights, kv_type: KvType) {
+    check_prompts(kind, weights, kv_type, &PROMPTS);
+}
+
+fn check_prompts(kind: Kind, weights: Weights, kv_type: KvType, prompts: &[usize]) {
+    let longest = prompts[prompts.len() - 1] + DECODED;
+    let judge = Judge::new(kind, weights, kv_type, tokens(longest, "prompts"));
+    for threads in [1, 2] {
+        let mut engine = open(&fixture(kind, weights), kv_type, threads, 1);
+        for &prompt in prompts {
+            let slot = engine.take_slot(-1).unwrap();
+            let rows = prefill_and_decode(&mut engine, slot, &judge.tokens, prompt, DECODED);
+            let what = format!("{threads} threads, prompt {prompt} + {DECODED}");
+            judge.check(&what, prompt - 1..prompt + DECODED, &rows);
+            engine.truncate(slot, 0);
+        }
+    }
+    let mut engine = open(&fixture(kind, weights), kv_type, 1, 1);
+    judge.check("every position", 0..longest, &all_rows(&mut engine, &judge.tokens));
+}
+
+#[test]
+fn f32_weights_with_every_cache() {
+    for kind in [Kind::Llama, Kind::Qwen3, Kind::Gemma3] {
+        for kv_type in [KvType::F32, KvType::F16] {
+            check_model(kind, Weights::F32, kv_type);
+        }
+    }
+    // An 8-bit cache wants heads of a whole number of 32-wide blocks.
+    for (kind, weights) in [(Kind::Llama, Weights::WideF32), (Kind::Qwen3, Weights::F32), (Kind::Gemma3, Weights::F32)]
+    {
+        check_model(kind, weights, KvType::Q8_0);
+    }
+}
+
+#[test]
+fn a_trained_model() {
+    let Some(path) = common::stories260k() else { return };
+    for kv_type in [KvType::F32, KvType::F16] {
+        let judge = Judge::of("stories260k", &path, true, kv_type, tokens(300, "stories"));
+        let mut engine = open(&path, kv_type, 2, 1);
+        judge.check("every position", 0..300, &all_rows(&mut engine, &judge.tokens));
+        let slot = engine.take_slot(-1).unwrap();
+        let rows = prefill_and_decode(&mut engine, slot, &judge.tokens, 200, 40);
+        judge.check("prompt 200 + 40", 199..240, &rows);
+    }
+}
+
+#[test]
+fn the_less_common_parts_of_the_architectures() {
+    for kind in [Kind::LlamaExtras, Kind::LlamaYarn, Kind::Gemma3Capped] {
+        check_model(kind, Weights::F32, KvType::F32);
+    }
+    check_model(Kind::LlamaExtras, Weights::Q8_0, KvType::F16);
+}
+
+#[test]
+fn blocks_of_32_and_half_precision() {
+    for kind in [Kind::Llama, Kind::Qwen3, Kind::Gemma3] {
+        for weights in [Weights::F16, Weights::Q8_0, Weights::Q4_0] {
+            check_model(kind, weights, KvType::F16);
+        }
+        check_model(kind, Weights::Q8_0, KvType::F32);
+    }
+}
+
+#[test]
+fn blocks_of_256() {
+    for kind in [Kind::Llama, Kind::Qwen3, Kind::Gemma3] {
+        for weights in [Weights::Q4_K, Weights::Q6_K] {
+            // Wider models make the slow pass slow: the long prompt is left to the others.
+            check_prompts(kind, weights, KvType::F16, &PROMPTS[..3]);
+        }
+    }
+}
+
+#[test]
+fn a_reused_prefix_changes_nothing() {
+    for (kind, weights) in [(Kind::Llama, Weights::F32), (Kind::Gemma3, Weights::F32), (Kind::Qwen3, Weights::Q8_0)] {
+        let first = tokens(90, "first");
+        let mut second = first.clone();
+        second.truncate(61);
+        second.extend(tokens(40, "second"));
+        let judge = Judge::new(kind, weights, KvType::F32, second);
+        let mut engine = open(&fixture(kind, weights), KvType::F32, 1, 1);
+        let slot = engine.take_slot(0).unwrap();
+        engine.prefill(slot, &first, &NEVER).unwrap();
+        let done = engine.prefill(slot, &judge.tokens[..97], &NEVER).unwrap();
+        assert_eq!((done.tokens, done.reused), (97, 61));
+        let mut rows = vec![widen(engine.head(slot).unwrap())];
+        for &token in &judge.tokens[97..] {
+            rows.push(widen(engine.decode(slot, token, &NEVER).unwrap()));
+        }
+        judge.check("61 tokens reused", 96..101, &rows);
+
+        // The very same prompt again, and a shorter one: the last position is there, but its logits are asked for.
+        for prompt in [101, 50] {
+            let done = engine.prefill(slot, &judge.tokens[..prompt], &NEVER).unwrap();
+            assert_eq!((done.tokens, done.passes), (prompt, 1));
+            let row = widen(engine.head(slot).unwrap());
+            judge.check("the same prompt again", prompt - 1..prompt, &[row]);
+        }
+    }
+}
+
+#[test]
+fn what_follows_a_truncation_is_as_if_the_tail_had_never_been() {
+    for (kind, weights) in [(Kind::Llama, Weights::F32), (Kind::Gemma3, Weights::F32), (Kind::Qwen3, Weights::Q8_0)] {
+        let kept = tokens(40, "kept");
+        let whole: Vec<i32> = kept.iter().copied().chain(tokens(30, "after")).collect();
+        let judge = Judge::new(kind, weights, KvType::F32, whole);
+        let mut engine = open(&fixture(kind, weights), KvType::F32, 1, 1);
+        let slot = engine.take_slot(0).unwrap();
+        let dropped: Vec<i32> = kept.iter().copied().chain(tokens(24, "dropped")).collect();
+        prefill_and_decode(&mut engine, slot, &dropped, 50, 14);
+        engine.truncate(slot, 40);
+        assert_eq!(engine.tokens(slot), &kept[..]);
+        assert_eq!(engine.position(slot), 40);
+        engine.append(slot, &judge.tokens[40..60], &NEVER).unwrap();
+        let mut rows = vec![widen(engine.head(slot).unwrap())];
+        for &token in &judge.tokens[60..] {
+            rows.push(widen(engine.decode(slot, token, &NEVER).unwrap()));
+        }
+        judge.check("after a truncation", 59..70, &rows);
+    }
+}
+
+#[test]
+fn two_slots_do_not_disturb_each_other() {
+    for (kind, weights) in [(Kind::Llama, Weights::F32), (Kind::Gemma3, Weights::F32), (Kind::Qwen3, Weights::Q8_0)] {
+        let judges = ["left", "right"].map(|side| Judge::new(kind, weights, KvType::F32, tokens(60, side)));
+        let mut engine = open(&fixture(kind, weights), KvType::F32, 1, 2);
+        let slots = [engine.take_slot(0).unwrap(), engine.take_slot(1).unwrap()];
+        let prompts = [33, 20];
+        let mut rows = [Vec::new(), Vec::new()];
+        for side in 0..2 {
+            engine.prefill(slots[side], &judges[side].tokens[..prompts[side]], &NEVER).unwrap();
+            rows[side].push(widen(engine.head(slots[side]).unwrap()));
+        }
+        for step in 0..27 {
+            // A tail that one slot drops again leaves holes that the other one fills.
+            if step == 9 {
+                engine.append(slots[0], &tokens(11, "hole"), &NEVER).unwrap();
+                engine.truncate(slots[0], prompts[0] + step);
+            }
+            for side in 0..2 {
+                let token = judges[side].tokens[prompts[side] + step];
+                rows[side].push(widen(engine.decode(slots[side], token, &NEVER).unwrap()));
+            }
+        }
+        for side in 0..2 {
+            let first = prompts[side] - 1;
+            judges[side].check("beside another slot", first..first + rows[side].len(), &rows[side]);
+        }
+    }
+}
+
+#[test]
+fn a_cancelled_prefill_keeps_what_it_evaluated_and_can_go_on() {
+    let judge = Judge::new(Kind::Llama, Weights::F32, KvType::F32, tokens(1000, "cancelled"));
+    let mut engine = open(&fixture(Kind::Llama, Weights::F32), KvType::F32, 1, 1);
+    let slot = engine.take_slot(0).unwrap();
+    // A cancel that is there from the start, and cancels that fall anywhere inside.
+    let mut cancelled = 0;
+    for delay in [None, Some(0), Some(200), Some(1_000), Some(3_000), Some(9_000), Some(20_000)] {
+        engine.truncate(slot, 0);
+        let cancel = AtomicBool::new(delay.is_none());
+        let result = std::thread::scope(|scope| {
+            if let Some(micros) = delay {
+                let cancel = &cancel;
+                scope.spawn(move || {
+                    std::thread::sleep(std::time::Duration::from_micros(micros));
+                    cancel.store(true, Ordering::Relaxed);
+                });
+            }
+            engine.prefill(slot, &judge.tokens[..990], &cancel)
+        });
+        match result {
+            Err(Error::Cancelled) => cancelled += 1,
+            Err(other) => panic!("{other}"),
+            Ok(done) => assert_eq!(done.tokens, 990),
+        }
+        let kept = engine.position(slot);
+        assert_eq!(engine.tokens(slot), &judge.tokens[..kept]);
+        let done = engine.prefill(slot, &judge.tokens[..990], &NEVER).unwrap();
+        assert_eq!(done.reused, kept.min(989));
+        let mut rows = vec![widen(engine.head(slot).unwrap())];
+        for &token in &judge.tokens[990..] {
+            rows.push(widen(engine.decode(slot, token, &NEVER).unwrap()));
+        }
+        judge.check(&format!("cancelled after {delay:?} us with {kept} tokens kept"), 989..1000, &rows);
+    }
+    assert!(cancelled >= 1, "no prefill was cancelled");
+}
+
+#[test]
+fn a_full_context_is_an_error_that_changes_nothing() {
+    let judge = Judge::new(Kind::Llama, Weights::F32, KvType::F32, tokens(64, "full"));
+    let options = EngineOptions { context: 64, kv_type: KvType::F32, threads: 1, slots: 1, ..EngineOptions::default() };
+    let model = engine::open_model(&fixture(Kind::Llama, Weights::F32), &options, None).unwrap();
+    let mut engine = Engine::new(model, &options).unwrap();
+    let slot = engine.take_slot(0).unwrap();
+    let rows = prefill_and_decode(&mut engine, slot, &judge.tokens, 60, 4);
+    judge.check("up to the last cell", 59..64, &rows);
+    assert_eq!(engine.room(slot), 0);
+    assert!(matches!(engine.decode(slot, 5, &NEVER), Err(Error::OutOfMemory(_))));
+    assert_eq!(engine.tokens(slot), &judge.tokens[..]);
+    engine.truncate(slot, 63);
+    let row = widen(engine.decode(slot, judge.tokens[63], &NEVER).unwrap());
+    judge.check("after the refusal", 63..64, &[row]);
+}
+
+/// Long random comparisons over more sequences, for `make deep`.
+#[test]
+#[ignore = "long: part of make deep"]
+fn many_random_sequences() {
+    for kind in Kind::ALL {
+        for weights in Weights::ALL {
+            if matches!(kind, Kind::LlamaExtras | Kind::LlamaYarn | Kind::Gemma3Capped) && weights != Weights::Q8_0 {
+                continue;
+            }
+            for round in 0..6 {
+                let stream = Stream::new(round, "lengths");
+                let prompt = 1 + stream.below(0, 700) as usize;
+                let judge = Judge::new(kind, weights, KvType::F16, tokens(prompt + 40, &format!("{kind:?} {round}")));
+                let mut engine = open(&fixture(kind, weights), KvType::F16, 2, 1);
+                let slot = engine.take_slot(0).unwrap();
+                let rows = prefill_and_decode(&mut engine, slot, &judge.tokens, prompt, 40);
+                judge.check(&format!("prompt {prompt} + 40"), prompt - 1..prompt + 40, &rows);
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Sampling a token and walking a trie allocate nothing once set up, counted by an allocator of our own.
+
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use elizainference::Token;
+use elizainference::sampling::{Legal, Sampler, random};
+use elizainference::trie::{Accept, Mode, Trie, TrieState};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    // Gone while a thread ends; nothing is measured then.
+    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+}
+
+// SAFETY: every call is passed on to the system's allocator unchanged; counting touches a constant-initialised
+// thread-local without a destructor, which does not allocate.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's obligations are those of `System::alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller's obligations are those of `System::dealloc`.
+        unsafe { System.dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's obligations are those of `System::realloc`.
+        unsafe { System.realloc(block, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of this thread while `run` runs.
+fn allocations(run: impl FnOnce()) -> u64 {
+    let before = ALLOCATIONS.get();
+    run();
+    ALLOCATIONS.get() - before
+}
+
+#[test]
+fn the_counter_counts() {
+    assert_eq!(allocations(|| drop(std::hint::black_box(Box::new(5)))), 1);
+}
+
+#[test]
+fn sampling_allocates_nothing() {
+    let n = 20_000;
+    let rows: Vec<Vec<f32>> = vec![
+        (0..n).map(|i| (random::bits(1, i as u32, 0) % 10_000) as f32 / 700.0).collect(),
+        vec![1.0; n],
+        (0..n).map(|i| if i % 2 == 0 { f32::NEG_INFINITY } else { (i % 5) as f32 }).collect(),
+        (0..n).map(|i| if i == 77 { f32::INFINITY } else { -(i as f32) }).collect(),
+    ];
+    let few: Vec<Token> = (0..30).map(|i| i * 600 + 1).collect();
+    let many: Vec<Token> = (0..9000).map(|i| i * 2 + 1).collect();
+    for chain in [
+        "greedy",
+        "temp=0.8",
+        "top_k=40;top_p=0.95;min_p=0.05;temp=0.8",
+        "top_k=3000;temp=2",
+        "top_p=0.95",
+        "top_p=0.5,5000;temp=0.7",
+        "min_p=0.01,10",
+        "logit_bias=5:1,6:-inf;penalties=64,1.1,0.1,0.1;top_k=40;trie;temp=0.8",
+        "temp=0",
+    ] {
+        let mut sampler = Sampler::new(&chain.parse().unwrap(), n, 1).unwrap();
+        sampler.keep_candidates(10);
+        let mut scratch = vec![0.0; n];
+        let spent = allocations(|| {
+            for position in 0..40u32 {
+                for row in &rows {
+                    for legal in [None, Some(&few), Some(&many)] {
+                        scratch.copy_from_slice(row);
+                        let legal = legal.map(|tokens| Legal { tokens, greedy: position % 2 == 0 });
+                        let token = sampler.sample(&mut scratch, legal, &[2, 3], position).unwrap();
+                        sampler.accept(token);
+                        sampler.accept((position * 31) as Token);
+                    }
+                }
+            }
+            sampler.reset();
+        });
+        assert_eq!(spent, 0, "{chain}");
+    }
+}
+
+#[test]
+fn trie_transitions_allocate_nothing() {
+    let json = r#"{"descriptors":[
+        {"path":"a","leaves":[{"name":"A","tokens":[1,2]},{"name":"B","tokens":[1,2,3]},{"name":"C","tokens":[1,4]}]},
+        {"path":"b","leaves":[{"name":"D","tokens":[5]}]}]}"#;
+    let mut state = TrieState::new(Arc::new(Trie::parse(json.as_bytes()).unwrap()), Mode::Greedy);
+    let spent = allocations(|| {
+        for _ in 0..100 {
+            assert_eq!([1, 2, 9].map(|token| state.accept(token)), [Accept::Moved, Accept::Moved, Accept::EndedAtLeaf]);
+            assert_eq!(state.leaf_name(), Some("A"));
+            state.arm(None).unwrap();
+            let mut copy = state.clone();
+            assert_eq!((copy.accept_replay(5), copy.accept(4)), (Accept::Ignored, Accept::Rearmed));
+            assert_eq!((state.forced(), state.mask().map(<[Token]>::len)), (Some(5), Some(1)));
+            assert_eq!((state.accept(5), state.accept(5)), (Accept::Leaf, Accept::Ignored));
+            state.arm(Some("a")).unwrap();
+            (0..499).for_each(|_| assert_eq!(state.accept(8), Accept::Rearmed));
+            assert_eq!(state.accept(8), Accept::NetReleased);
+            state.rearm();
+        }
+    });
+    assert_eq!(spent, 0);
+}

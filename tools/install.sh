@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Installs what the tests need and the machine lacks: nothing is touched that is already there.
+# Only what `make test` cannot do without is required; the rest is reported and left out.
+set -euo pipefail
+
+packages=()
+need() { # need COMMAND PACKAGE
+    command -v "$1" >/dev/null 2>&1 || packages+=("$2")
+}
+need cmake cmake
+need make make
+need c++ g++
+need python3 python3
+need valgrind valgrind
+# The module that makes virtual environments is a package of its own in Debian.
+python3 -c 'import ensurepip' >/dev/null 2>&1 || packages+=(python3-venv)
+
+if ((${#packages[@]})); then
+    printf 'installing: %s\n' "${packages[*]}"
+    as_root=()
+    if ((EUID != 0)); then as_root=(sudo -n); fi
+    if command -v apt-get >/dev/null 2>&1; then
+        log=$(mktemp)
+        if ! { "${as_root[@]}" apt-get update && "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+            apt-get install --yes --no-install-recommends "${packages[@]}"; } >"$log" 2>&1 </dev/null; then
+            tail -n 20 "$log" >&2
+        fi
+        rm -f "$log"
+    fi
+fi
+
+if command -v rustup >/dev/null 2>&1; then
+    for component in rustfmt clippy; do
+        cargo "${component/rustfmt/fmt}" --version >/dev/null 2>&1 || rustup component add "$component" ||
+            printf 'could not add %s\n' "$component"
+    done
+fi
+
+missing=()
+for command in cargo cc c++ cmake ctest python3; do
+    command -v "$command" >/dev/null 2>&1 || missing+=("$command")
+done
+if ((${#missing[@]})); then
+    printf 'these are needed and could not be installed: %s\n' "${missing[*]}" >&2
+    exit 1
+fi
+printf '%s\n' "$(cargo --version)" "$(cmake --version | head -n 1)" "$(python3 --version)" "$(cc --version | head -n 1)"

@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""Runs every test of a CMake build folder under valgrind: `valgrind_ctest.py BUILD_DIR`.
+
+The tests' commands and environments come from ctest itself, so the CMake file needs no second list. A test fails when it
+fails, when valgrind sees an error, or when memory is definitely or indirectly lost.
+"""
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+
+def properties(test):
+    return {p["name"]: p["value"] for p in test.get("properties", [])}
+
+
+def main():
+    if shutil.which("valgrind") is None:
+        print("skipped: valgrind is not installed")
+        return 0
+    build = sys.argv[1]
+    listing = subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1"], check=True, capture_output=True)
+    tests = json.loads(listing.stdout)["tests"]
+    if not tests:
+        print(f"{build} holds no test", file=sys.stderr)
+        return 1
+    failed = []
+    for test in tests:
+        props = properties(test)
+        if "novalgrind" in props.get("LABELS", []):
+            print(f"{test['name']}: not meant for valgrind")
+            continue
+        env = dict(os.environ, **dict(pair.split("=", 1) for pair in props.get("ENVIRONMENT", [])))
+        command = ["valgrind", "--quiet", "--leak-check=full", "--errors-for-leak-kinds=definite,indirect",
+                   "--show-leak-kinds=definite,indirect", "--error-exitcode=99", "--num-callers=30", *test["command"]]
+        done = subprocess.run(command, env=env, cwd=props.get("WORKING_DIRECTORY"), stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        # A skipped test says so by ctest's own number.
+        skip = done.returncode == props.get("SKIP_RETURN_CODE", -1)
+        good = done.returncode == 0 or skip
+        print(f"{test['name']}: {'skipped' if skip else 'ok' if good else 'FAILED'}", flush=True)
+        if not good:
+            print(done.stdout)
+            failed.append(test["name"])
+    if failed:
+        print("failed under valgrind:", ", ".join(failed), file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
