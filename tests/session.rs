@@ -7,9 +7,7 @@ use common::reference::{EXACT, Reference};
 use elizainference::Error;
 use elizainference::Token;
 use elizainference::gguf::File;
-use elizainference::session::{
-    EngineOptions, Event, FinishReason, KvType, Mode, OpenOptions, Session, Sink, SpanEnd,
-};
+use elizainference::session::{EngineOptions, Event, FinishReason, KvType, Mode, OpenOptions, Session, Sink, SpanEnd};
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::thread;
