@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::fixtures::{self, Kind, Weights};
+use common::fixtures::{Kind, Weights};
 use elizainference::session::{EngineOptions, Event, Mode, OpenOptions, Session, Sink};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
@@ -62,7 +62,7 @@ fn steady(session: &Session, temperature: f32) -> u64 {
 #[test]
 fn steady_decoding_allocates_nothing() {
     for (kind, threads) in [(Kind::Llama, 1), (Kind::Qwen3, 2), (Kind::Gemma3, 2)] {
-        let path = fixtures::path(kind, Weights::Q8_0);
+        let path = common::fixture(kind, Weights::Q8_0);
         let engine = EngineOptions { threads, ..EngineOptions::default() };
         let session = Session::open(OpenOptions { path, engine, progress: None }).unwrap();
         let mut settings = session.settings();
