@@ -330,6 +330,40 @@ fn a_cancelled_prefill_keeps_what_it_evaluated_and_can_go_on() {
     assert!(cancelled >= 1, "no prefill was cancelled");
 }
 
+/// Threads must agree where a cancelled pass ends: one that left a step before the others would let them wait for ever.
+#[test]
+fn a_cancel_at_any_moment_ends_the_prefill_on_every_thread() {
+    let (done, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let tokens = tokens(400, "any moment");
+        let moments = Stream::new(5, "moments");
+        for threads in [2, 3] {
+            let mut engine = open(&fixture(Kind::Llama, Weights::Q8_0), KvType::F16, threads, 1);
+            let slot = engine.take_slot(0).unwrap();
+            let start = std::time::Instant::now();
+            engine.prefill(slot, &tokens, &NEVER).unwrap();
+            let whole = start.elapsed().as_nanos() as u64;
+            for round in 0..200 {
+                engine.truncate(slot, 0);
+                let cancel = AtomicBool::new(false);
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        let moment = std::time::Duration::from_nanos(moments.below(round, whole));
+                        std::thread::sleep(moment);
+                        cancel.store(true, Ordering::Relaxed);
+                    });
+                    match engine.prefill(slot, &tokens, &cancel) {
+                        Ok(_) | Err(Error::Cancelled) => {}
+                        Err(other) => panic!("{other}"),
+                    }
+                });
+            }
+        }
+        done.send(()).unwrap();
+    });
+    wait.recv_timeout(std::time::Duration::from_secs(300)).expect("a cancelled prefill did not end");
+}
+
 #[test]
 fn a_full_context_is_an_error_that_changes_nothing() {
     let judge = Judge::new(Kind::Llama, Weights::F32, KvType::F32, tokens(64, "full"));
