@@ -3,11 +3,12 @@
 mod common;
 
 use common::fixtures::{Kind, Weights};
-use elizainference::session::{EngineOptions, Event, Mode, OpenOptions, Session, Sink};
+use elizainference::session::{EngineOptions, Event, FinishReason, Mode, OpenOptions, Session, Sink};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 struct Counting;
 
@@ -39,7 +40,6 @@ static COUNTING: Counting = Counting;
 /// Allocations between the 8th and the 200th token of one generation.
 fn steady(session: &Session, temperature: f32) -> u64 {
     session.prefill(&[1, 40, 300, 77], -1).unwrap();
-    let (sender, receiver) = channel();
     let marks = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
     let seen = marks.clone();
     let mut tokens = 0;
@@ -50,12 +50,14 @@ fn steady(session: &Session, temperature: f32) -> u64 {
             200 => seen[1].store(ALLOCATIONS.load(Ordering::Relaxed), Ordering::Relaxed),
             _ => {}
         }
-        if event.done {
-            sender.send(tokens).unwrap();
-        }
+        assert_eq!(event.done, tokens == 201);
     }));
     session.generate(200, Some(temperature), Some(0.9), sink).unwrap();
-    assert_eq!(receiver.recv().unwrap(), 201);
+    // A channel would allocate while it waits.
+    while session.status().busy {
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(session.usage().finish_reason, FinishReason::Length);
     marks[1].load(Ordering::Relaxed) - marks[0].load(Ordering::Relaxed)
 }
 
