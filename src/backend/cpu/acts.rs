@@ -116,11 +116,11 @@ fn quantize_block(x: &[f32; BLOCK]) -> ([u8; BLOCK], Meta) {
     let inverse = if largest == 0.0 { 0.0 } else { 127.0 / largest };
     let mut codes = [0; BLOCK];
     let mut halves = [0i32; 2];
-    for half in 0..2 {
+    for (half, sum) in halves.iter_mut().enumerate() {
         for i in 16 * half..16 * half + 16 {
             let bits = (x[i] * inverse + ROUND).to_bits();
             codes[i] = bits as u8;
-            halves[half] += i32::from(bits as u8 as i8);
+            *sum += i32::from(bits as u8 as i8);
         }
     }
     let [first, last] = [-halves[0], -halves[1]];

@@ -55,8 +55,7 @@ impl Target {
     /// `rows` floats are writable (and set, to accumulate) in each of the columns from `column`.
     #[inline(always)]
     pub(super) unsafe fn put<L: Lanes, const C: usize>(self, l: L, column: usize, total: [L::F; C]) {
-        for c in 0..C {
-            let x = total[c];
+        for (c, x) in total.into_iter().enumerate() {
             // SAFETY: the caller's promise; a panel that is not full goes through an array.
             unsafe {
                 let out = self.out.add((column + c) * self.stride);

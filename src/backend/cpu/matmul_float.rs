@@ -4,6 +4,8 @@
 //! and odd inputs have a sum of their own (two chains for the multiplier to overlap, and half the rounding), added
 //! at the end; so a result depends on neither the tile's width nor the panels beside it.
 
+#![allow(clippy::needless_range_loop, reason = "one index walks several small arrays, and closures would not inline")]
+
 use std::marker::PhantomData;
 
 use super::lanes::{Kernel, LANES, Lanes};

@@ -14,6 +14,8 @@
 //! The integers are exact in any order and the floats of a (row, column) go block by block, so a result does not
 //! depend on the tile's width, on the panels computed beside it or on the thread.
 
+#![allow(clippy::needless_range_loop, reason = "one index walks several small arrays, and closures would not inline")]
+
 use std::marker::PhantomData;
 use std::mem::size_of;
 

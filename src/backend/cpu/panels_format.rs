@@ -14,6 +14,8 @@
 //! A weight is `scale * (code - zero) - minimum`. The codes and scales are those of the file, none is rounded; only
 //! the 6-bit scales of the K types are widened to bytes (under 4 % of the panel) and MXFP4's exponent to bfloat16.
 
+#![allow(clippy::needless_range_loop, reason = "one index walks several small arrays, and closures would not inline")]
+
 use super::lanes::Lanes;
 use crate::quant::{IQ4_NL_VALUES, MXFP4_VALUES};
 

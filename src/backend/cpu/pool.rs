@@ -55,17 +55,29 @@ struct Shared {
     /// Threads of the present run.
     count: AtomicUsize,
     /// Workers that have not left the present run.
-    running: AtomicUsize,
+    running: Line<AtomicUsize>,
     /// Threads waiting at the present barrier.
-    arrived: AtomicUsize,
+    arrived: Line<AtomicUsize>,
     /// Steps begun since the pool exists; a barrier is passed when it moves on.
-    step: AtomicU64,
+    step: Line<AtomicU64>,
     /// Whether a thread of the present run panicked.
     failed: AtomicBool,
     /// The first panic's message.
     message: Mutex<Option<String>>,
     /// Whether waiting may spin in the present run.
     spin: AtomicBool,
+}
+
+/// On cache lines of its own, so that those who watch it are not disturbed by its neighbours.
+#[repr(align(128))]
+struct Line<T>(T);
+
+impl<T> std::ops::Deref for Line<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
 }
 
 /// One thread's mailbox, on cache lines of its own.
@@ -99,9 +111,9 @@ impl Pool {
             caller: Mutex::new(None),
             job: AtomicPtr::new(std::ptr::null_mut()),
             count: AtomicUsize::new(0),
-            running: AtomicUsize::new(0),
-            arrived: AtomicUsize::new(0),
-            step: AtomicU64::new(0),
+            running: Line(AtomicUsize::new(0)),
+            arrived: Line(AtomicUsize::new(0)),
+            step: Line(AtomicU64::new(0)),
             failed: AtomicBool::new(false),
             message: Mutex::new(None),
             spin: AtomicBool::new(true),
@@ -544,6 +556,62 @@ mod tests {
                             }
                         });
                         assert_eq!(run.is_err(), round % 17 == 3);
+                    }
+                });
+            }
+        });
+    }
+
+    /// Random schedules: threads that dawdle around barriers and claims, callers that overlap, panics here and there.
+    #[test]
+    fn random_schedules() {
+        fn next(state: &Cell<u64>) -> u64 {
+            state.set(state.get().wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407));
+            state.get() >> 33
+        }
+        fn dawdle(state: &Cell<u64>) {
+            match next(state) % 8 {
+                0 => std::thread::yield_now(),
+                1 => std::thread::sleep(Duration::from_micros(next(state) % 120)),
+                2 => (0..next(state) % 2000).for_each(|_| std::hint::spin_loop()),
+                _ => {}
+            }
+        }
+        let pool = Pool::new();
+        std::thread::scope(|scope| {
+            for caller in 0..3 {
+                let pool = &pool;
+                scope.spawn(move || {
+                    let counters: [Counter; 2] = Default::default();
+                    for round in 0..150u64 {
+                        let seed = Cell::new(caller * 1000 + round);
+                        let (threads, steps, n) = (next(&seed) % 6 + 1, next(&seed) % 5 + 1, next(&seed) as usize % 90);
+                        let grain = next(&seed) as usize % 9 + 1;
+                        // One in eight runs loses a thread in some step.
+                        let victim =
+                            next(&seed).is_multiple_of(8).then(|| (next(&seed) % threads, next(&seed) % steps));
+                        let (sums, start): ([AtomicUsize; 5], u64) = (Default::default(), seed.get());
+                        let run = pool.run(threads as usize, &|worker| {
+                            let state = Cell::new(start ^ (worker.index() as u64) << 40);
+                            for step in 0..steps {
+                                dawdle(&state);
+                                for range in worker.chunks(&counters[step as usize % 2], n, grain) {
+                                    dawdle(&state);
+                                    sums[step as usize].fetch_add(range.len(), Relaxed);
+                                }
+                                if victim == Some((worker.index() as u64, step)) {
+                                    resume_unwind(Box::new("victim"));
+                                }
+                                dawdle(&state);
+                                worker.barrier();
+                                assert_eq!(sums[step as usize].load(Relaxed), n);
+                            }
+                        });
+                        let expected = match victim {
+                            Some(_) => Err(Error::Internal("A CPU thread panicked: victim".into())),
+                            None => Ok(()),
+                        };
+                        assert_eq!(run, expected, "caller {caller} round {round}");
                     }
                 });
             }

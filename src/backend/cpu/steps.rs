@@ -343,9 +343,9 @@ impl<'a> Run<'a> {
                     continue;
                 }
                 let columns = column + panels.start * PANEL..column + (panels.end * PANEL).min(w.n_out());
-                for r in 0..x.rows {
-                    // SAFETY: these columns belong to this claim alone; the residual is complete.
-                    if let Some(at) = residual.filter(|&at| at != out.offset) {
+                if let Some(at) = residual.filter(|&at| at != out.offset) {
+                    for r in 0..x.rows {
+                        // SAFETY: these columns belong to this claim alone; the residual is complete.
                         unsafe {
                             let from = &self.row(at, out.width, r)[columns.clone()];
                             self.columns_mut(out.offset, out.width, r, columns.clone()).copy_from_slice(from);

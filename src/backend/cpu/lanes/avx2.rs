@@ -4,6 +4,8 @@
 //! and as many of their results as fit are added as `i16` before widening. 8-bit codes go in as magnitudes, their
 //! signs moved to the activations: 2 * 128 * 127 fits.
 
+#![allow(clippy::needless_range_loop, reason = "one index walks several small arrays, and closures would not inline")]
+
 use std::arch::x86_64::*;
 
 use super::super::isa::Isa;

@@ -1,5 +1,7 @@
 //! AVX-512 with VNNI: one register is a panel row of lanes, `vpdpbusd` multiplies and adds 64 bytes.
 
+#![allow(clippy::needless_range_loop, reason = "one index walks several small arrays, and closures would not inline")]
+
 use std::arch::x86_64::*;
 
 use super::super::isa::Isa;

@@ -1,5 +1,7 @@
 //! Plain Rust over arrays: the fall-back for any processor, written so that the compiler can vectorise it.
 
+#![allow(clippy::needless_range_loop, reason = "one index walks several small arrays, and closures would not inline")]
+
 use super::{Kernel, LANES, Lanes};
 
 /// The token of the portable level, which every processor has.
@@ -167,5 +169,18 @@ impl Lanes for Portable {
     unsafe fn store_bytes(self, x: Self::B, p: *mut u8) {
         // SAFETY: the caller gives 64 writable bytes.
         unsafe { p.cast::<[u8; 64]>().write(x) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::half_to_float;
+
+    #[test]
+    fn every_half_converts_exactly() {
+        for bits in 0..=u16::MAX {
+            let (ours, theirs) = (half_to_float(bits), half::f16::from_bits(bits).to_f32());
+            assert!(ours.to_bits() == theirs.to_bits() || ours.is_nan() && theirs.is_nan(), "{bits:#06x}");
+        }
     }
 }
