@@ -10,9 +10,11 @@ use common::fixture;
 use common::fixtures::{Kind, Weights};
 use elizainference::engine::{self, Engine, EngineOptions, KvType};
 use elizainference::sampling::{Chain, Sampler};
-use elizainference::session::{Event, OpenOptions, Session, Settings, Sink};
+use elizainference::session::{Event, FinishReason, Mode, OpenOptions, Params, Session, Settings, Sink};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
 
 struct Counting;
 
@@ -90,14 +92,25 @@ fn check(kind: Kind, weights: Weights, kv_type: KvType, threads: u32, chain: &st
     assert_eq!(counted, 0, "{kind:?} {weights:?}, KV {kv_type:?}, {threads} threads, `{chain}`: {TOKENS} tokens");
 }
 
-/// The same through a session: worker thread, stop strings, text assembly and callback included.
-fn check_session(kind: Kind, weights: Weights) {
+/// The same through a session: worker thread, stop strings, penalties, kept candidates, text assembly and callback
+/// included; with `span` also a token trie whose leaves are longer than the stretch that is counted.
+fn check_session(kind: Kind, weights: Weights, span: bool) {
     let engine = EngineOptions { threads: 2, ..EngineOptions::default() };
     let session = Session::open(OpenOptions { path: fixture(kind, weights), engine, progress: None }).unwrap();
     let stop = vec![b"no such text".to_vec(), b"nor this".to_vec()];
-    session.configure(Settings { stop, ignore_eos: true, ..Settings::default() }).unwrap();
+    let params = Params { repeat_penalty: 1.1, ..Params::default() };
+    session.configure(Settings { params, stop, ignore_eos: true, candidates: 10, ..Settings::default() }).unwrap();
+    if span {
+        // Two leaves that part at their fourth token and are forced from there on.
+        let leaf = |name: i32| {
+            let token = |at: i32| if at == 3 { 60 + name } else { 300 + at % 7 };
+            let tokens: Vec<String> = (0..400).map(|at| token(at).to_string()).collect();
+            format!(r#"{{"name":"{name}","tokens":[{}]}}"#, tokens.join(","))
+        };
+        let json = format!(r#"{{"descriptors":[{{"path":"p","leaves":[{},{}]}}]}}"#, leaf(0), leaf(1));
+        session.set_trie(json.as_bytes(), Mode::Sampled).unwrap();
+    }
     session.prefill(&[1, 2, 3, 4, 5], -1).unwrap();
-    let (sender, receiver) = std::sync::mpsc::channel();
     let mut seen = 0;
     let callback = move |event: Event<'_>| {
         seen += 1;
@@ -107,15 +120,16 @@ fn check_session(kind: Kind, weights: Weights) {
         } else if seen == WARM_UP + TOKENS {
             COUNTING.store(false, Ordering::SeqCst);
         }
-        if event.done {
-            sender.send(seen).unwrap();
-        }
+        assert_eq!(event.done, seen == WARM_UP + TOKENS + 9);
     };
     session.generate((WARM_UP + TOKENS + 8) as i32, Some(0.8), None, Sink::Callback(Box::new(callback))).unwrap();
-    // One event for each token and the terminal one.
-    assert_eq!(receiver.recv().unwrap(), WARM_UP + TOKENS + 9);
+    // Waiting at a channel would allocate, once, at any time.
+    while session.status().busy {
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(session.usage().finish_reason, FinishReason::Length);
     let counted = COUNTED.load(Ordering::Relaxed);
-    assert_eq!(counted, 0, "session on {kind:?} {weights:?}: {TOKENS} tokens");
+    assert_eq!(counted, 0, "session on {kind:?} {weights:?}, span {span}: {TOKENS} tokens");
 }
 
 #[test]
@@ -134,6 +148,8 @@ fn steady_decoding_allocates_nothing() {
     }
     check(Kind::Qwen3, Weights::Q8_0, KvType::Q8_0, 1, "temp=0");
     check(Kind::Qwen3, Weights::F16, KvType::F32, 2, "top_p=0.9;temp=1");
-    check_session(Kind::Llama, Weights::Q8_0);
-    check_session(Kind::Qwen3, Weights::Q4_0);
+    for span in [false, true] {
+        check_session(Kind::Llama, Weights::Q8_0, span);
+        check_session(Kind::Qwen3, Weights::Q4_0, span);
+    }
 }
