@@ -19,7 +19,7 @@ use crate::graph::{Activation, AttentionSpec, Rows, WeightId};
 use crate::{Error, Result};
 use parking_lot::Mutex;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Pieces per thread that a matrix product is cut into, so that uneven threads even out.
 const PIECES_PER_THREAD: usize = 8;
@@ -128,8 +128,9 @@ pub(super) struct Run<'a> {
     state: &'a Memory,
     split: SplitShare<'a>,
     cancel: &'a AtomicBool,
-    /// Set by the leader in front of an attention step, read by all behind its barrier.
-    pub stopped: AtomicBool,
+    /// Index of the step in which the run was found to be over; all leave behind that step's barrier. An index, not a
+    /// flag: a thread that is still behind the barrier before must go on to this step, where the others will wait for it.
+    stopped_at: AtomicUsize,
     failed: Mutex<Option<Error>>,
 }
 
@@ -142,9 +143,9 @@ impl<'a> Run<'a> {
         out_rows: usize,
         cancel: &'a AtomicBool,
     ) -> Run<'a> {
-        let (stopped, failed) = (AtomicBool::new(false), Mutex::new(None));
+        let (stopped_at, failed) = (AtomicUsize::new(usize::MAX), Mutex::new(None));
         let (isa, weights) = (program.isa, &*program.weights);
-        Run { isa, weights, program, batch, out_rows, state, split, cancel, stopped, failed }
+        Run { isa, weights, program, batch, out_rows, state, split, cancel, stopped_at, failed }
     }
 
     pub fn threads(&self) -> usize {
@@ -154,14 +155,19 @@ impl<'a> Run<'a> {
     pub fn finish(self) -> Result<()> {
         match self.failed.into_inner() {
             Some(error) => Err(error),
-            None if self.stopped.into_inner() => Err(Error::Cancelled),
+            None if self.stopped_at.into_inner() != usize::MAX => Err(Error::Cancelled),
             None => Ok(()),
         }
     }
 
-    fn fail(&self, error: Error) {
+    /// Whether the threads leave behind the barrier of step number `index`.
+    pub fn stops_behind(&self, index: usize) -> bool {
+        self.stopped_at.load(Ordering::Relaxed) <= index
+    }
+
+    fn fail(&self, index: usize, error: Error) {
         self.failed.lock().get_or_insert(error);
-        self.stopped.store(true, Ordering::Relaxed);
+        self.stopped_at.store(index, Ordering::Relaxed);
     }
 
     fn rows(&self, rows: Rows) -> usize {
@@ -193,8 +199,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Do this thread's part of a step.
-    pub fn step(&self, worker: &Worker<'_>, step: &Step) {
+    /// Do this thread's part of a step, which is the program's step number `index`.
+    pub fn step(&self, worker: &Worker<'_>, index: usize, step: &Step) {
         let counter = &self.state.counters[0];
         match step {
             Step::Embed { table, scale, dst, width } => {
@@ -206,7 +212,7 @@ impl<'a> Run<'a> {
                         match self.weights.table_row(*table, self.batch.tokens[r] as usize, out) {
                             Ok(()) if *scale != 1.0 => norm::scale_row(self.isa, out, *scale),
                             Ok(()) => {}
-                            Err(error) => self.fail(error),
+                            Err(error) => self.fail(index, error),
                         }
                     }
                 }
@@ -270,7 +276,7 @@ impl<'a> Run<'a> {
             }
             Step::Heads { spec, qkv, qkv_width } => {
                 if worker.index() == 0 && self.cancel.load(Ordering::Relaxed) {
-                    self.stopped.store(true, Ordering::Relaxed);
+                    self.stopped_at.store(index, Ordering::Relaxed);
                 }
                 self.heads_step(worker, counter, spec, Place { offset: *qkv, width: *qkv_width });
             }
