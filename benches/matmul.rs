@@ -5,6 +5,8 @@
 //!
 //! `cargo bench --bench matmul -- [formats, comma separated] [columns]`
 
+#![allow(clippy::expect_used)]
+
 use elizainference::backend::cpu::acts;
 use elizainference::backend::cpu::isa::Isa;
 use elizainference::backend::cpu::matmul::{Columns, matmul};

@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use elizainference::sampling::{Chain, Sampler, random};
+use elizainference::sampling::{Chain, Legal, Sampler, random};
 
 const SIZES: [usize; 3] = [32_000, 151_936, 262_144];
 const ROUNDS: u32 = 41;
@@ -38,28 +38,34 @@ fn main() {
     ];
     println!("{:58}{:>10}{:>10}{:>10}", "microseconds per token", SIZES[0], SIZES[1], SIZES[2]);
     for (name, text) in chains {
-        let chain: Chain = text.parse().unwrap();
-        print!("{name:58}");
-        for size in SIZES {
-            let row = row(size);
-            let mut sampler = Sampler::new(&chain, size, 1).unwrap();
-            for i in 0..64 {
-                sampler.accept(random::bits(9, i, 0) as i32 & 0x3fff);
-            }
-            let mut scratch = row.clone();
-            let mut times: Vec<f64> = (0..ROUNDS)
-                .map(|position| {
-                    scratch.copy_from_slice(&row);
-                    let start = Instant::now();
-                    std::hint::black_box(
-                        sampler.sample(std::hint::black_box(&mut scratch), None, &[], position).unwrap(),
-                    );
-                    start.elapsed().as_secs_f64() * 1e6
-                })
-                .collect();
-            times.sort_by(f64::total_cmp);
-            print!("{:10.1}", times[times.len() / 2]);
-        }
-        println!();
+        line(name, text, None);
     }
+    let children: Vec<i32> = (0..30).map(|i| i * 1000 + 5).collect();
+    let default = chains[2].1;
+    line("30 legal tokens, greedy", default, Some(Legal { tokens: &children, greedy: true }));
+    line("30 legal tokens, the chain of the third line", default, Some(Legal { tokens: &children, greedy: false }));
+}
+
+fn line(name: &str, text: &str, legal: Option<Legal<'_>>) {
+    let chain: Chain = text.parse().unwrap();
+    print!("{name:58}");
+    for size in SIZES {
+        let row = row(size);
+        let mut sampler = Sampler::new(&chain, size, 1).unwrap();
+        for i in 0..64 {
+            sampler.accept(random::bits(9, i, 0) as i32 & 0x3fff);
+        }
+        let mut scratch = row.clone();
+        let mut times: Vec<f64> = (0..ROUNDS)
+            .map(|position| {
+                scratch.copy_from_slice(&row);
+                let start = Instant::now();
+                std::hint::black_box(sampler.sample(std::hint::black_box(&mut scratch), legal, &[], position).unwrap());
+                start.elapsed().as_secs_f64() * 1e6
+            })
+            .collect();
+        times.sort_by(f64::total_cmp);
+        print!("{:10.1}", times[times.len() / 2]);
+    }
+    println!();
 }

@@ -59,18 +59,22 @@ struct Judge {
 
 impl Judge {
     fn new(kind: Kind, weights: Weights, kv_type: KvType, tokens: Vec<i32>) -> Self {
-        let reference = Reference::new(&File::open(fixture(kind, weights)).unwrap());
+        Judge::of(&format!("{kind:?} {weights:?}"), &fixture(kind, weights), weights.is_f32(), kv_type, tokens)
+    }
+
+    fn of(name: &str, path: &Path, f32_weights: bool, kv_type: KvType, tokens: Vec<i32>) -> Self {
+        let reference = Reference::new(&File::open(path).unwrap());
         let cache = match kv_type {
             KvType::F32 => Cache::Exact,
             KvType::F16 => Cache::F16,
             KvType::Q8_0 => Cache::Q8_0,
         };
-        let all_f32 = weights.is_f32() && kv_type == KvType::F32;
+        let all_f32 = f32_weights && kv_type == KvType::F32;
         let exact = reference.logits(&tokens, EXACT);
         let rounding = Rounding { activations: true, cache, gelu_table: false };
         let rounded = if all_f32 { exact.clone() } else { reference.logits(&tokens, rounding) };
-        let name = format!("{kind:?} {weights:?}, KV {kv_type:?}");
-        Judge { name, tokens, exact, rounded, all_f32, same_rounding: weights.is_f32() }
+        let name = format!("{name}, KV {kv_type:?}");
+        Judge { name, tokens, exact, rounded, all_f32, same_rounding: f32_weights }
     }
 
     /// Judges rows of logits; row `i` belongs to position `positions[i]` of the judge's tokens.
@@ -163,6 +167,19 @@ fn f32_weights_with_every_cache() {
     for (kind, weights) in [(Kind::Llama, Weights::WideF32), (Kind::Qwen3, Weights::F32), (Kind::Gemma3, Weights::F32)]
     {
         check_model(kind, weights, KvType::Q8_0);
+    }
+}
+
+#[test]
+fn a_trained_model() {
+    let Some(path) = common::stories260k() else { return };
+    for kv_type in [KvType::F32, KvType::F16] {
+        let judge = Judge::of("stories260k", &path, true, kv_type, tokens(300, "stories"));
+        let mut engine = open(&path, kv_type, 2, 1);
+        judge.check("every position", 0..300, &all_rows(&mut engine, &judge.tokens));
+        let slot = engine.take_slot(-1).unwrap();
+        let rows = prefill_and_decode(&mut engine, slot, &judge.tokens, 200, 40);
+        judge.check("prompt 200 + 40", 199..240, &rows);
     }
 }
 
@@ -311,6 +328,40 @@ fn a_cancelled_prefill_keeps_what_it_evaluated_and_can_go_on() {
         judge.check(&format!("cancelled after {delay:?} us with {kept} tokens kept"), 989..1000, &rows);
     }
     assert!(cancelled >= 1, "no prefill was cancelled");
+}
+
+/// Threads must agree where a cancelled pass ends: one that left a step before the others would let them wait for ever.
+#[test]
+fn a_cancel_at_any_moment_ends_the_prefill_on_every_thread() {
+    let (done, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let tokens = tokens(400, "any moment");
+        let moments = Stream::new(5, "moments");
+        for threads in [2, 3] {
+            let mut engine = open(&fixture(Kind::Llama, Weights::Q8_0), KvType::F16, threads, 1);
+            let slot = engine.take_slot(0).unwrap();
+            let start = std::time::Instant::now();
+            engine.prefill(slot, &tokens, &NEVER).unwrap();
+            let whole = start.elapsed().as_nanos() as u64;
+            for round in 0..200 {
+                engine.truncate(slot, 0);
+                let cancel = AtomicBool::new(false);
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        let moment = std::time::Duration::from_nanos(moments.below(round, whole));
+                        std::thread::sleep(moment);
+                        cancel.store(true, Ordering::Relaxed);
+                    });
+                    match engine.prefill(slot, &tokens, &cancel) {
+                        Ok(_) | Err(Error::Cancelled) => {}
+                        Err(other) => panic!("{other}"),
+                    }
+                });
+            }
+        }
+        done.send(()).unwrap();
+    });
+    wait.recv_timeout(std::time::Duration::from_secs(300)).expect("a cancelled prefill did not end");
 }
 
 #[test]

@@ -411,6 +411,9 @@ fn what_was_sampled_is_told() {
     let mut order: Vec<Token> = (0..9000).collect();
     order.sort_by(|a, b| wide[*b as usize].total_cmp(&wide[*a as usize]));
     assert_eq!(ids(&sampler.last().candidates), order[..5]);
+    // More ties than any list holds.
+    sampler.sample(&mut [0.5; 9000], None, &[], 0).unwrap();
+    assert_eq!(ids(&sampler.last().candidates), [0, 1, 2, 3, 4]);
 }
 
 #[test]
@@ -465,8 +468,9 @@ fn a_model_brings_its_defaults() {
         ("general.sampling.top_k", u32_type, &u32::MAX.to_le_bytes()),
         ("general.sampling.temp", f32_type, &f32::NAN.to_le_bytes()),
         ("general.sampling.min_p", i32_type, &1i32.to_le_bytes()),
+        ("general.sampling.mirostat", i32_type, &2i32.to_le_bytes()),
     ]));
-    assert_eq!(unused.len(), 3, "{unused:?}");
+    assert_eq!(unused.len(), 4, "{unused:?}");
     assert!(unused.iter().all(|text| text.contains("general.sampling.")));
     assert_eq!(params, expected);
 }

@@ -58,7 +58,7 @@ fn spelled(session: &Session, tokens: &[Token]) -> String {
 #[test]
 fn a_greedy_stream_takes_the_slow_forward_pass_s_best_token_at_every_step() {
     for kind in [Kind::Llama, Kind::Qwen3, Kind::Gemma3] {
-        let path = fixtures::path(kind, Weights::F32);
+        let path = common::fixture(kind, Weights::F32);
         let reference = Reference::new(&File::open(&path).unwrap());
         let session = open(&path, 1);
         let mut settings = session.settings();
@@ -86,7 +86,8 @@ fn a_greedy_stream_takes_the_slow_forward_pass_s_best_token_at_every_step() {
 
 #[test]
 fn a_seeded_stream_is_the_same_however_it_is_prefilled_and_read() {
-    let path = fixtures::path(Kind::Llama, Weights::Q8_0);
+    // Exact weights: with quantised ones a row's rounding may depend on the rows evaluated beside it.
+    let path = common::fixture(Kind::Llama, Weights::F32);
     let session = open(&path, 4);
     let mut settings = session.settings();
     settings.params.seed = Some(11);
@@ -108,7 +109,7 @@ fn a_seeded_stream_is_the_same_however_it_is_prefilled_and_read() {
 
 #[test]
 fn a_span_holds_only_legal_tokens_and_forced_runs_share_a_pass() {
-    let path = fixtures::path(Kind::Llama, Weights::F32);
+    let path = common::fixture(Kind::Llama, Weights::F32);
     let session = open(&path, 1);
     let leaves = [[50, 60, 70, 80], [50, 60, 71, 81], [51, 61, 72, 82]];
     let json: Vec<String> =
@@ -139,7 +140,7 @@ fn a_span_holds_only_legal_tokens_and_forced_runs_share_a_pass() {
 
 #[test]
 fn eight_sessions_on_one_model_each_say_what_they_say_alone() {
-    let path = fixtures::path(Kind::Qwen3, Weights::Q8_0);
+    let path = common::fixture(Kind::Qwen3, Weights::Q8_0);
     let prompts: Vec<Vec<Token>> = (0..8).map(|n| PROMPT.iter().map(|&token| token + n).collect()).collect();
     let story = |prompt: &[Token]| {
         let session = open(&path, 1);
@@ -157,13 +158,13 @@ fn eight_sessions_on_one_model_each_say_what_they_say_alone() {
 
 #[test]
 fn a_cancelled_prompt_leaves_a_slot_that_continues_rightly() {
-    let path = fixtures::path(Kind::Gemma3, Weights::F32);
-    let prompt: Vec<Token> = (0..900).map(|at| 3 + (at * 37) % 500).collect();
+    let path = common::fixture(Kind::Gemma3, Weights::F32);
+    let prompt: Vec<Token> = (0..600).map(|at| 3 + (at * 37) % 500).collect();
     let session = open(&path, 2);
     session.prefill(&prompt, 0).unwrap();
     let expected = listen(&session, 12, 0.0);
     let mut cancelled = 0;
-    for delay in 0..30 {
+    for delay in 0..16 {
         // Another prompt first, so that nothing of this one is left in the slot.
         session.prefill(&[9, 8, 7], 1).unwrap();
         let outcome = thread::scope(|scope| {
@@ -179,7 +180,7 @@ fn a_cancelled_prompt_leaves_a_slot_that_continues_rightly() {
         session.prefill(&prompt, 1).unwrap();
         assert_eq!(listen(&session, 12, 0.0), expected, "cancelled after {delay} steps of delay");
     }
-    println!("{cancelled} of 30 prompts were cancelled");
+    println!("{cancelled} of 16 prompts were cancelled");
 }
 
 #[test]

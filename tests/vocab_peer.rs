@@ -4,6 +4,8 @@
 //! commands `tokenize --model M --lines F` (one JSON object with `ids` a line), `tokenize --model M --file F --ids`
 //! and `pieces --model M --out F` (the bytes of each token in hex, one a line).
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 #[path = "support/random_text.rs"]
 mod random_text;
 #[path = "support/shared.rs"]
@@ -12,7 +14,7 @@ mod shared;
 use elizainference::Token;
 use elizainference::gguf::File;
 use elizainference::vocab::Vocab;
-use random_text::{Random, special_texts, text};
+use random_text::{Random, text};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -47,6 +49,19 @@ impl Peer {
 fn ids(json: &str) -> Vec<Token> {
     let value: serde_json::Value = serde_json::from_str(json).unwrap();
     value["ids"].as_array().unwrap().iter().map(|id| id.as_i64().unwrap() as Token).collect()
+}
+
+/// The texts of the tokens that have a meaning of their own, whole and cut short.
+fn special_texts(vocab: &Vocab) -> Vec<String> {
+    let mut out = Vec::new();
+    for id in 0..vocab.n_tokens() as i32 {
+        let text = vocab.token_text(id).unwrap_or_default();
+        if (vocab.is_control(id) || (text.starts_with('<') && text.ends_with('>'))) && out.len() < 400 {
+            out.push(text.to_string());
+            out.extend(text.get(..text.len() - 1).map(String::from));
+        }
+    }
+    out
 }
 
 /// Counts differences and shows the first few.

@@ -234,7 +234,7 @@ fn convert_rows(
     for (i, bytes) in bytes.chunks_exact(row_bytes).enumerate() {
         let place = |e: Error| match e {
             Error::InvalidArgument(problem) => {
-                Error::Model(format!("Tensor `{}`, row {}: {problem}", info.name, first_row + i))
+                Error::InvalidArgument(format!("Tensor `{}`, row {}: {problem}", info.name, first_row + i))
             }
             Error::Unsupported(problem) => Error::Unsupported(format!("Tensor `{}`: {problem}", info.name)),
             other => other,

@@ -170,6 +170,8 @@ unsafe fn open(options: &OpenOptions) -> Result<FfiLlmHandle> {
         Box::new(go_on) as Box<dyn FnMut(f32) -> bool + Send>
     });
     let session = Session::open(session::OpenOptions { path, engine, progress })?;
+    let info = session.info();
+    log::info!("Opened {}: context {}, threads {}", info.path.display(), info.context, info.threads);
     handle::insert(Stream::new(session))
 }
 

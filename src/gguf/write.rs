@@ -228,7 +228,9 @@ impl Writer {
     ///
     /// Everything goes to `<path>.partial`, which takes the name `path` at the end and is removed on an error.
     pub fn stream(&self, path: &Path, fill: Fill<'_>) -> Result<()> {
-        let partial = PathBuf::from(format!("{}.partial", path.display()));
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
         let mut write = || {
             let file = std::fs::File::create(&partial).map_err(|e| Error::io(&partial, &e))?;
             let mut out = io::BufWriter::with_capacity(1 << 20, file);

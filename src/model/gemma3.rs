@@ -27,7 +27,7 @@ pub(super) fn bind(h: &Hparams, t: &mut WeightTable<'_>) -> Result<Box<dyn Archi
     let scale = h.attention_scale.unwrap_or(1.0 / (head_width as f32).sqrt());
     let window = h.sliding_window.unwrap_or(0);
     let style = |il: usize| {
-        let sliding = window > 0 && (il + 1) % PATTERN != 0;
+        let sliding = window > 0 && !(il + 1).is_multiple_of(PATTERN);
         LayerStyle {
             head_norms: true,
             post_norms: true,

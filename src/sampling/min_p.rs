@@ -15,8 +15,8 @@ pub(super) fn check(p: f32) -> Result<()> {
 /// As [`Pool::scan`].
 pub(super) fn apply(pool: &mut Pool<'_>, p: f32, min_keep: usize) -> Result<()> {
     pool.scan()?;
-    // A p above 1 keeps the best one, and what ties with it.
-    let lowest = (pool.best() + p.ln() / pool.scale).min(pool.best());
+    // A p above 1 keeps the best one, and what ties with it. What is at -inf is never kept.
+    let lowest = (pool.best() + p.ln() / pool.scale).min(pool.best()).max(f32::MIN);
     let cut = key(Token::MAX, lowest);
     if min_keep > 1 && pool.count(cut) < min_keep {
         return top_k::apply(pool, min_keep);

@@ -4,11 +4,12 @@
 //! weights; where those decide (top-p), an oracle in double precision with the system's exponential must agree too,
 //! except within 1e-6 of the boundary.
 
-use super::passes::Passes;
-use super::pool::{Buffers, Candidate, Pool};
+use super::passes::{BINS, BLOCK, Passes};
+use super::pool::{Buffers, Candidate, LIST, Pool};
 use super::random;
 use super::weigh::weight;
 use super::{draw, greedy, min_p, temperature, top_k, top_p};
+use crate::backend::cpu::isa::Isa;
 use crate::{Error, Token};
 
 const SIZES: [usize; 5] = [1, 2, 31, 32_000, 151_936];
@@ -124,7 +125,10 @@ fn candidate_sets_are_those_of_the_sorted_row() {
                 assert!(held(&pool) == prefix(&order, expected), "{what} at temperature {t} of {n}, {name}");
             };
             for k in [1, 2, 40, 2048, 2049, 5000, n.max(2) - 1, n, n + 5] {
-                check(format!("top-k {k}"), 0.7, k.min(order.len()), &|pool| top_k::apply(pool, k).unwrap());
+                check(format!("top-k {k}"), 0.7, k.min(order.len()), &|pool| {
+                    top_k::apply(pool, k).unwrap();
+                    assert!(pool.listed || k > LIST);
+                });
             }
             for t in [1.0, 0.1, 3.0] {
                 let weights = weights(&order, t);
@@ -247,4 +251,32 @@ fn infinite_logits_share_and_nan_is_named() {
     let mut scratch = vec![f32::NEG_INFINITY; n];
     let refused = draw::apply(&mut Pool::new(&mut scratch, &mut buffers), 5).err();
     assert!(matches!(&refused, Some(Error::InvalidArgument(text)) if text.contains("-inf")), "{refused:?}");
+}
+
+/// Every instruction level gives the same bits as plain Rust.
+#[test]
+fn all_levels_agree() {
+    let portable = Passes::new(Isa::Portable).unwrap();
+    for n in SIZES {
+        for (name, row) in rows(n) {
+            let outputs = |passes: Passes| {
+                let blocks = n.div_ceil(BLOCK);
+                let (mut maxima, mut masses, mut bins) = (vec![0.0; blocks], vec![0; blocks], Box::new([0; BINS]));
+                let nan = passes.block_maxima(&row, &mut maxima);
+                let best = maxima.iter().fold(f32::NEG_INFINITY, |a: f32, &b| a.max(b));
+                let total = passes.block_masses(&row, best, 0.7, &mut masses);
+                assert_eq!(passes.mass_bins(&row, best, 0.7, &mut bins), total);
+                let mut list = Vec::with_capacity(LIST);
+                let fits = passes.between(&row, &maxima, best - 1.0, best - 0.25, 3000, &mut list);
+                let mut raised = row.clone();
+                passes.raise(&mut raised, best - 0.5);
+                (nan, maxima, masses, bins, list, fits, raised)
+            };
+            for isa in Isa::available() {
+                let passes = Passes::new(isa).unwrap();
+                assert!(outputs(passes) == outputs(portable), "{} of {n}, {name}", isa.name());
+            }
+        }
+    }
+    assert_eq!(Isa::available().contains(&Isa::Avx2), Passes::new(Isa::Avx2).is_some());
 }

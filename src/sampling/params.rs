@@ -4,6 +4,10 @@ use super::chain::{Chain, Step};
 use crate::Token;
 use crate::gguf::{File, FromValue};
 
+/// Keys of `general.sampling.` that a file may carry and nothing here can follow.
+const WITHOUT_SAMPLER: [&str; 6] =
+    ["sequence", "xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau", "mirostat_eta"];
+
 /// Sampling parameters. The default is `top_k=40;top_p=0.95;min_p=0.05;temp=0.8`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Params {
@@ -99,6 +103,11 @@ impl Params {
         float("min_p", &mut self.min_p);
         float("temp", &mut self.temperature);
         float("penalty_repeat", &mut self.repeat_penalty);
+        for key in WITHOUT_SAMPLER {
+            if file.value(&format!("general.sampling.{key}")).is_some() {
+                unused.push(format!("general.sampling.{key} is ignored: there is no sampler for it"));
+            }
+        }
         unused
     }
 }

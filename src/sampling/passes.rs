@@ -4,7 +4,9 @@
 //! compiler turns it into the widest vector code the processor has. Results are maxima and integer sums, and a product
 //! is never fused with a sum, so they are equal to the last bit at every level.
 
+use super::pool::Candidate;
 use super::weigh::{self, weight};
+use crate::Token;
 use crate::backend::cpu::isa::Isa;
 
 /// Logits per block: the row's maxima and masses are kept per block, so that later steps look into few of them.
@@ -121,6 +123,50 @@ impl Passes {
                 }
             }
             bins.iter().sum()
+        }
+    }
+
+    pass! {
+        /// Collects the candidates whose logit lies in `low..=high`, of those equal to `low` only the ones up to token
+        /// `last`, by id, as long as they fit into the memory that `list` has; says whether all did. `maxima` are the
+        /// blocks' maxima; blocks below `low` are not looked into.
+        between(
+            row: &[f32], maxima: &[f32], low: f32, high: f32, last: Token, list: &mut Vec<Candidate>
+        ) -> bool {
+            list.clear();
+            for ((block, &max), number) in row.chunks(BLOCK).zip(maxima).zip(0..) {
+                if max < low {
+                    continue;
+                }
+                for (group, start) in block.chunks(LANES).zip((number * BLOCK..).step_by(LANES)) {
+                    let mut inside = 0;
+                    for &x in group {
+                        inside |= u32::from(x >= low) & u32::from(x <= high);
+                    }
+                    if inside == 0 {
+                        continue;
+                    }
+                    for (&logit, id) in group.iter().zip(start..) {
+                        let token = id as Token;
+                        if (logit > low || (logit == low && token <= last)) && logit <= high {
+                            if list.len() == list.capacity() {
+                                return false;
+                            }
+                            list.push(Candidate { token, logit });
+                        }
+                    }
+                }
+            }
+            true
+        }
+    }
+
+    pass! {
+        /// Takes out what is below `floor`.
+        raise(row: &mut [f32], floor: f32) -> () {
+            for x in row {
+                *x = if *x >= floor { *x } else { f32::NEG_INFINITY };
+            }
         }
     }
 }

@@ -193,36 +193,36 @@ impl<'a> Pool<'a> {
         self.blocks(logit).map(kept).sum()
     }
 
-    /// Keeps the candidates whose key is at most `cut`, which must be that of a candidate.
+    /// Keeps the candidates whose key is at most `cut`. Up to [`LIST`] of them stand in the list afterwards.
     pub(super) fn cut(&mut self, cut: u64) {
         if self.listed {
             self.buffers.list.retain(|one| one.key() <= cut);
             return;
         }
-        let (logit, last) = (key_logit(cut), key_token(cut) as usize);
-        let keeps = |x: f32, token: usize| x > logit || (x == logit && token <= last);
-        let mut list = std::mem::take(&mut self.buffers.list);
-        list.clear();
-        let mut fits = true;
-        'blocks: for (first, block) in self.blocks(logit) {
-            for (token, &x) in (first..).zip(block) {
-                if keeps(x, token) {
-                    fits = list.len() < LIST;
-                    if !fits {
-                        break 'blocks;
-                    }
-                    list.push(Candidate { token: token as Token, logit: x });
-                }
+        let (logit, last) = (key_logit(cut), key_token(cut));
+        self.listed = self.collect(logit, f32::INFINITY, last);
+        if self.listed {
+            return;
+        }
+        let passes = self.buffers.passes;
+        let (ties_stay, ties_go) = self.row.split_at_mut((last as usize).saturating_add(1).min(self.row.len()));
+        passes.raise(ties_stay, logit);
+        passes.raise(ties_go, logit.next_up());
+        for (max, block) in self.buffers.maxima.iter_mut().zip(self.row.chunks(BLOCK)) {
+            if *max < logit {
+                *max = f32::NEG_INFINITY;
+            } else if *max == logit {
+                *max = block.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
             }
         }
-        self.buffers.list = list;
-        self.listed = fits;
-        if !fits {
-            for (token, x) in self.row.iter_mut().enumerate() {
-                *x = if keeps(*x, token) { *x } else { f32::NEG_INFINITY };
-            }
-            self.scanned = false;
-        }
+    }
+
+    /// Collects the row's candidates with logits in `low..=high`, of those equal to `low` only the ones up to token
+    /// `last`, into the list, if they fit; says whether they did. The row stays what holds the candidates.
+    pub(super) fn collect(&mut self, low: f32, high: f32, last: Token) -> bool {
+        let buffers = &mut *self.buffers;
+        // Nothing at -inf is a candidate.
+        buffers.passes.between(self.row, &buffers.maxima, low.max(f32::MIN), high, last, &mut buffers.list)
     }
 
     /// Keeps the candidates among `legal` (ascending); if none of them is one, the smallest of `legal` alone is kept, so

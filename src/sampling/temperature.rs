@@ -24,6 +24,7 @@ pub(super) fn apply(pool: &mut Pool<'_>, temperature: f32) -> Result<()> {
     if temperature <= 0.0 || !scale.is_finite() {
         return greedy::apply(pool);
     }
-    pool.scale = scale;
+    // Not 0, so that 1 / scale stays finite; beyond that temperature all candidates are equal anyway.
+    pool.scale = scale.max(f32::MIN_POSITIVE);
     Ok(())
 }

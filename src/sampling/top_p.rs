@@ -1,11 +1,11 @@
 //! Top-p: keeps the fewest best candidates whose probabilities reach p.
 //!
 //! In a row, the weights are added up in bins of 1/128 nat below the best logit; only the bin in which p is reached is
-//! sorted. Where that bin holds more than the list (long runs of equal logits), the cut is found by digits instead.
+//! sorted. Where that bin holds more than fit (long runs of equal logits), the cut is found by digits instead.
 
-use super::passes::{BLOCK, bin};
-use super::pool::{LIST, Pool};
-use super::select::{key, key_logit, radix_cut};
+use super::passes::{BINS, bin};
+use super::pool::{Candidate, Pool};
+use super::select::{key_logit, radix_cut};
 use super::{top_k, weigh};
 use crate::{Error, Result, Token};
 
@@ -67,25 +67,13 @@ fn cut_of_row(pool: &mut Pool<'_>, p: f32) -> Option<u64> {
         need -= mass;
         crossing += 1;
     }
-    let mut keys = std::mem::take(&mut pool.buffers.keys);
-    keys.clear();
-    let mut fits = true;
-    let bin_of = |x: f32| bin((x - best) * scale);
-    'blocks: for ((block, &max), number) in pool.row.chunks(BLOCK).zip(&pool.buffers.maxima).zip(0..) {
-        if bin_of(max) > crossing {
-            continue;
-        }
-        for (token, &x) in (number * BLOCK..).zip(block) {
-            if bin_of(x) == crossing {
-                fits = keys.len() < LIST;
-                if !fits {
-                    break 'blocks;
-                }
-                keys.push(key(token as Token, x));
-            }
-        }
-    }
-    pool.buffers.keys = keys;
+    // The logits of the crossing bin, with half a bin to spare on both sides; the bin itself then decides.
+    let edge = |bin: f32| best - bin * (-weigh::LOWEST / BINS as f32) / scale;
+    let (low, high) = (edge(crossing as f32 + 1.0), edge(crossing as f32 - 1.0));
+    let fits = pool.collect(low, high, Token::MAX);
+    let in_bin = |one: &&Candidate| bin((one.logit - best) * scale) == crossing;
+    pool.buffers.keys.clear();
+    pool.buffers.keys.extend(pool.buffers.list.iter().filter(in_bin).map(|one| one.key()));
     if fits {
         walk(pool, need)
     } else {

@@ -112,6 +112,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
         let kept = state.sampled.entry(self.job.slot_id).or_insert_with(|| last.clone());
         (kept.token, kept.logprob, kept.prob) = (last.token, last.logprob, last.prob);
         kept.candidates.clear();
+        kept.candidates.reserve(last.candidates.capacity());
         kept.candidates.extend_from_slice(&last.candidates);
         Ok(token)
     }

@@ -126,8 +126,8 @@ impl Queue {
 
 /// The largest character border at or below `limit` in the UTF-8 `text`, which is longer than `limit`.
 fn floor_char(text: &[u8], limit: usize) -> usize {
-    let is_continuation = |&byte: &u8| byte & 0xC0 == 0x80;
-    (0..=limit).rev().find(|&at| !text.get(at).is_some_and(|byte| is_continuation(byte))).unwrap_or(0)
+    let begins = |at: &usize| text.get(*at).is_none_or(|byte| byte & 0xC0 != 0x80);
+    (0..=limit).rev().find(begins).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -4,12 +4,13 @@
 //! so a symbol is a token exactly if its id is below the vocabulary's size.
 
 use super::merge::{Merger, NONE, Symbol};
+use super::pairs::Pairs;
 use super::pre::{Pre, Writing};
+use super::seams::Seams;
 use super::split::Splitter;
 use super::texts::Texts;
 use super::unicode::{BYTE_CHARS, repair, utf8_len};
 use crate::{Error, Result, Token};
-use hashbrown::HashMap;
 use std::borrow::Cow;
 
 const MERGES: &str = "tokenizer.ggml.merges";
@@ -18,10 +19,11 @@ const MERGES: &str = "tokenizer.ggml.merges";
 pub(super) struct Bpe {
     pub(super) pre: &'static Pre,
     splitter: Splitter,
-    /// (left id, right id) to (rank, id of both together).
-    merges: HashMap<u64, (u32, u32)>,
+    merges: Pairs,
     /// The symbol of each byte, for words written in byte characters.
     byte_ids: [u32; 256],
+    /// Where long words can be cut; for vocabularies whose words are whole lines.
+    seams: Option<Seams>,
     n_tokens: u32,
 }
 
@@ -32,42 +34,60 @@ pub(super) struct Scratch {
     written: Vec<u8>,
 }
 
-fn pair_key(left: u32, right: u32) -> u64 {
-    u64::from(left) << 32 | u64::from(right)
+/// Merges whose look-ups are made together.
+const BLOCK: usize = 16;
+
+/// The two sides of a merge. A space may be the first character of the left one; the one behind it divides.
+fn divide(merge: &str) -> Option<(&[u8], &[u8])> {
+    let merge = merge.as_bytes();
+    let space = 1 + merge.iter().skip(1).position(|&b| b == b' ')?;
+    let (left, right) = (&merge[..space], &merge[space + 1..]);
+    (!right.is_empty()).then_some((left, right))
 }
 
 impl Bpe {
     /// Read the merges (`left right` each, best first); `texts` holds the tokens and takes whatever else they name.
     pub(super) fn new(pre: &'static Pre, texts: &mut Texts, merges: &[&str]) -> Result<Self> {
         let n_tokens = texts.len() as u32;
-        let mut table = HashMap::with_capacity(merges.len());
+        let bytes: usize = merges.iter().map(|merge| merge.len()).sum();
+        if bytes > u32::MAX as usize / 4 {
+            return Err(Error::Vocab(format!("Key `{MERGES}`: {bytes} bytes are too many")));
+        }
+        let mut table = Vec::with_capacity(merges.len());
         let mut both = Vec::new();
         let mut joined = 0;
-        for (rank, merge) in merges.iter().enumerate() {
-            let merge = merge.as_bytes();
-            // A space may be the first character of the left part; the one behind it divides.
-            let space = merge.iter().skip(1).position(|&b| b == b' ').map(|i| i + 1);
-            let Some((left, right)) = space.map(|at| (&merge[..at], &merge[at + 1..])).filter(|(_, r)| !r.is_empty())
-            else {
-                let text = String::from_utf8_lossy(merge);
-                return Err(Error::Vocab(format!(
-                    "Key `{MERGES}`: entry {rank} (`{text}`) is not of the form `left right`"
-                )));
-            };
-            both.clear();
-            both.extend_from_slice(left);
-            both.extend_from_slice(right);
-            // Merges mostly come in the order of the tokens they make, several for one token at times.
-            joined = match [joined, joined + 1].into_iter().find(|&id| texts.get(id) == both) {
-                Some(id) => id,
-                None => texts.find_or_insert(&both),
-            };
-            let key = pair_key(texts.find_or_insert(left), texts.find_or_insert(right));
-            table.entry(key).or_insert((rank as u32, joined));
+        for (block, merges) in merges.chunks(BLOCK).enumerate() {
+            // Begin all look-ups of a block before the first one is needed.
+            let mut parts: [(&[u8], &[u8]); BLOCK] = [(b"", b""); BLOCK];
+            for (i, (part, merge)) in parts.iter_mut().zip(merges).enumerate() {
+                *part = divide(merge).ok_or_else(|| {
+                    let rank = block * BLOCK + i;
+                    Error::Vocab(format!("Key `{MERGES}`: entry {rank} (`{merge}`) is not of the form `left right`"))
+                })?;
+            }
+            let probes = parts.map(|(left, right)| (texts.probe(left), texts.probe(right)));
+            let found: [_; BLOCK] = std::array::from_fn(|i| {
+                let ((left, right), (left_probe, right_probe)) = (parts[i], probes[i]);
+                (texts.resolve(left_probe, left), texts.resolve(right_probe, right))
+            });
+            for ((left, right), found) in parts.into_iter().zip(found).take(merges.len()) {
+                both.clear();
+                both.extend_from_slice(left);
+                both.extend_from_slice(right);
+                // Merges mostly come in the order of the tokens they make, several for one token at times.
+                joined = match [joined, joined + 1].into_iter().find(|&id| texts.get(id) == both) {
+                    Some(id) => id,
+                    None => texts.find_or_insert(&both),
+                };
+                let left = found.0.unwrap_or_else(|| texts.find_or_insert(left));
+                let right = found.1.unwrap_or_else(|| texts.find_or_insert(right));
+                table.push((left, right, joined));
+            }
         }
         let mut utf8 = [0; 4];
         let byte_ids = BYTE_CHARS.map(|c| texts.find(c.encode_utf8(&mut utf8).as_bytes()).unwrap_or(NONE));
-        Ok(Bpe { pre, splitter: Splitter::new(pre.stages)?, merges: table, byte_ids, n_tokens })
+        let seams = (pre.writing == Writing::Escaped).then(|| Seams::new(texts));
+        Ok(Bpe { pre, splitter: Splitter::new(pre.stages)?, merges: Pairs::new(&table), byte_ids, seams, n_tokens })
     }
 
     /// Append the tokens of one stretch of text that holds no special token.
@@ -98,6 +118,14 @@ impl Bpe {
                 return;
             }
         }
+        match &self.seams {
+            Some(seams) => seams.cut(word, |stretch| self.join(texts, stretch, merger, out)),
+            None => self.join(texts, word, merger, out),
+        }
+    }
+
+    fn join(&self, texts: &Texts, word: &[u8], merger: &mut Merger, out: &mut Vec<Token>) {
+        let bytes = self.pre.writing == Writing::Bytes;
         merger.clear();
         if bytes {
             word.iter().for_each(|&b| merger.push(1, self.byte_ids[usize::from(b)]));
@@ -109,7 +137,7 @@ impl Bpe {
                 rest = behind;
             }
         }
-        merger.run(|left: &Symbol, right: &Symbol| self.merges.get(&pair_key(left.id, right.id)).copied());
+        merger.run(|left: &Symbol, right: &Symbol| self.merges.get(left.id, right.id));
         for symbol in merger.symbols() {
             if symbol.id < self.n_tokens {
                 out.push(symbol.id as Token);

@@ -7,7 +7,7 @@ use super::special::{self, Parts, SpecialTokens};
 use super::spm::Spm;
 use super::texts::Texts;
 use super::{Model, Vocab, VocabKind};
-use crate::gguf::{Array, File};
+use crate::gguf::File;
 use crate::{Error, Result, Token};
 
 const MODEL: &str = "tokenizer.ggml.model";
@@ -127,14 +127,22 @@ fn read_scores(file: &File, n_tokens: usize) -> Result<Vec<f32>> {
 fn spm(file: &File, defaults: SpecialTokens) -> Result<Vocab> {
     let texts = read_texts(file)?;
     let scores = read_scores(file, texts.len())?;
-    let flags = Flags { add_bos: true, add_space_prefix: true, ..Flags::default() };
+    let nature = Nature {
+        kind: VocabKind::Spm,
+        spelling: Spelling::Escaped,
+        roles: defaults,
+        add_bos: true,
+        always_bos: false,
+        add_space_prefix: true,
+        clean_spaces: false,
+    };
     let n_tokens = texts.len();
     let make = |texts: &Texts, roles: &mut SpecialTokens| {
         let spm = Spm::new(texts, &scores, roles.unk);
         roles.nl = spm.byte(b'\n').filter(|&id| Some(id) != roles.unk).or(roles.pad);
-        Model::Spm(spm)
+        Model::Spm(Box::new(spm))
     };
-    finish(file, VocabKind::Spm, texts, n_tokens, flags, Spelling::Escaped, defaults, make)
+    finish(file, texts, n_tokens, nature, make)
 }
 
 fn bpe(file: &File, pre: &'static Pre, mut defaults: SpecialTokens) -> Result<Vocab> {
@@ -149,21 +157,29 @@ fn bpe(file: &File, pre: &'static Pre, mut defaults: SpecialTokens) -> Result<Vo
         defaults.bos = None;
     }
     let model = Bpe::new(pre, &mut texts, &merges)?;
-    let flags =
-        Flags { add_bos: pre.add_bos, always_bos: pre.gemma4, clean_spaces: pre.clean_spaces, ..Flags::default() };
-    let spelling = if pre.writing == Writing::Escaped { Spelling::Escaped } else { Spelling::Bytes };
+    let nature = Nature {
+        kind: VocabKind::Bpe,
+        spelling: if pre.writing == Writing::Escaped { Spelling::Escaped } else { Spelling::Bytes },
+        roles: defaults,
+        add_bos: pre.add_bos,
+        always_bos: pre.gemma4,
+        add_space_prefix: false,
+        clean_spaces: pre.clean_spaces,
+    };
     let make = |texts: &Texts, roles: &mut SpecialTokens| {
         let mut newline = Vec::new();
         model.tokenize(texts, b"\n", &mut Default::default(), &mut newline);
         roles.nl = newline.first().copied().or(roles.pad);
         Model::Bpe(Box::new(model))
     };
-    finish(file, VocabKind::Bpe, texts, n_tokens, flags, spelling, defaults, make)
+    finish(file, texts, n_tokens, nature, make)
 }
 
-/// What a kind of vocabulary does unless the file says otherwise.
-#[derive(Default)]
-struct Flags {
+/// What a vocabulary is, and does unless the file says otherwise.
+struct Nature {
+    kind: VocabKind,
+    spelling: Spelling,
+    roles: SpecialTokens,
     add_bos: bool,
     /// The file cannot say otherwise.
     always_bos: bool,
@@ -171,24 +187,20 @@ struct Flags {
     clean_spaces: bool,
 }
 
-/// Read what all kinds have: attributes, special tokens, flags.
-#[allow(clippy::too_many_arguments)]
+/// Read what all kinds have: attributes, special tokens, nature. `model` is made when the roles are known.
 fn finish(
     file: &File,
-    kind: VocabKind,
     texts: Texts,
     n_tokens: usize,
-    flags: Flags,
-    spelling: Spelling,
-    defaults: SpecialTokens,
+    nature: Nature,
     model: impl FnOnce(&Texts, &mut SpecialTokens) -> Model,
 ) -> Result<Vocab> {
     let mut attributes = read_attributes(file, n_tokens)?;
-    let mut roles = defaults;
+    let mut roles = nature.roles;
     special::read_roles(file, n_tokens, &mut roles)?;
     let flag =
         |name: &str, default: bool| Ok::<_, Error>(file.get(&format!("tokenizer.ggml.{name}"))?.unwrap_or(default));
-    let add_bos = flag("add_bos_token", flags.add_bos)? || flags.always_bos;
+    let add_bos = flag("add_bos_token", nature.add_bos)? || nature.always_bos;
     let add_eos = flag("add_eos_token", false)?;
     for (name, wanted, role) in [("bos", add_bos, roles.bos), ("eos", add_eos, roles.eos)] {
         if wanted && role.is_none() {
@@ -199,18 +211,15 @@ fn finish(
     let model = model(&texts, &mut roles);
     let specials = special::settle(roles, &texts, &mut attributes);
     special::settle_strips(file, &texts, &mut attributes)?;
-    let suppressed = match file.get::<Array>("tokenizer.ggml.suppress_tokens")? {
-        Some(_) => file.integers("tokenizer.ggml.suppress_tokens")?.unwrap_or_default(),
-        None => Vec::new(),
-    };
+    let suppressed = file.integers("tokenizer.ggml.suppress_tokens")?.unwrap_or_default();
     let parts = [false, true].map(|parse_special| Parts::new(&texts, &attributes, parse_special));
     let mut vocab = Vocab {
-        kind,
+        kind: nature.kind,
         n_tokens,
         texts,
         attributes,
         model,
-        spelling,
+        spelling: nature.spelling,
         special: specials.roles,
         eog: specials.end,
         suppressed: suppressed
@@ -218,10 +227,10 @@ fn finish(
             .filter(|&id| (0..n_tokens as i64).contains(&id))
             .map(|id| id as Token)
             .collect(),
-        add_space_prefix: flag("add_space_prefix", flags.add_space_prefix)?,
+        add_space_prefix: flag("add_space_prefix", nature.add_space_prefix)?,
         add_bos,
         add_eos,
-        clean_spaces: flags.clean_spaces,
+        clean_spaces: nature.clean_spaces,
         parts,
         max_piece: 0,
     };

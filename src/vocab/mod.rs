@@ -13,9 +13,11 @@
 mod bpe;
 mod load;
 mod merge;
+mod pairs;
 mod pattern;
 mod pieces;
 mod pre;
+mod seams;
 mod special;
 mod split;
 mod spm;
@@ -40,7 +42,7 @@ pub enum VocabKind {
 }
 
 enum Model {
-    Spm(spm::Spm),
+    Spm(Box<spm::Spm>),
     Bpe(Box<bpe::Bpe>),
     None,
 }

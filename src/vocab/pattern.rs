@@ -386,9 +386,9 @@ impl Parser {
 
     /// The one symbol that the member just read from `start` names; `None` if it named a set.
     fn single(&self, start: usize) -> Option<u32> {
-        match self.rest.get(start..self.at)? {
-            &[c] => Some(u32::from(c)),
-            &['\\', c] => escaped(c),
+        match *self.rest.get(start..self.at)? {
+            [c] => Some(u32::from(c)),
+            ['\\', c] => escaped(c),
             _ => None,
         }
     }

@@ -253,7 +253,7 @@ pub(super) fn settle(mut roles: SpecialTokens, texts: &Texts, attributes: &mut [
     if calls && (ends(&end, "<|return|>") || ends(&end, "<|flush|>")) {
         withdraw(&mut end, attributes, find("<|end|>"), USER_DEFINED);
     }
-    if ends(&end, "<|tool_response>") || ends(&end, "<|plamo:eos|>") {
+    if ends(&end, "<|tool_response>") {
         withdraw(&mut end, attributes, find("</s>"), NORMAL);
     }
     Specials { roles, end }

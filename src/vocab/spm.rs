@@ -1,6 +1,7 @@
 //! SentencePiece-style tokenization: characters joined by the score of the token they form.
 
 use super::merge::{Merger, NONE};
+use super::seams::Seams;
 use super::texts::Texts;
 use super::unicode::utf8_len;
 use crate::Token;
@@ -11,6 +12,7 @@ pub(super) struct Spm {
     priorities: Vec<u32>,
     /// The token of each byte; `unk` stands in where the vocabulary has none.
     bytes: [Option<Token>; 256],
+    seams: Seams,
 }
 
 /// Higher scores first, as an ascending number below [`NONE`]. The score is not NaN.
@@ -32,11 +34,15 @@ impl Spm {
         for (byte, token) in (0..=255).zip(&mut bytes) {
             *token = byte_token(byte);
         }
-        Spm { priorities: scores.iter().map(|&s| priority(s)).collect(), bytes }
+        Spm { priorities: scores.iter().map(|&s| priority(s)).collect(), bytes, seams: Seams::new(texts) }
     }
 
     /// Append the tokens of one stretch of text in which spaces are escaped.
     pub(super) fn tokenize(&self, texts: &Texts, text: &[u8], merger: &mut Merger, out: &mut Vec<Token>) {
+        self.seams.cut(text, |stretch| self.join(texts, stretch, merger, out));
+    }
+
+    fn join(&self, texts: &Texts, text: &[u8], merger: &mut Merger, out: &mut Vec<Token>) {
         merger.clear();
         let mut rest = text;
         while let Some(&first) = rest.first() {

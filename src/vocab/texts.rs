@@ -2,28 +2,43 @@
 //!
 //! Ids are given in order of insertion, so a vocabulary's tokens come first and keep their ids; whatever else the
 //! tokenizer needs to name (parts of merges that are no tokens) follows behind them.
+//!
+//! The index is a hash table probed in order whose slots tell short texts by themselves. A look-up has two halves,
+//! [`Texts::probe`] and [`Texts::resolve`]: reading a large vocabulary waits for memory above all, and many probes
+//! made before the first is resolved wait together.
 
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::DefaultHashBuilder;
 use std::hash::BuildHasher;
 
 /// An append-only list of distinct byte strings.
-#[derive(Default)]
 pub(super) struct Texts {
     bytes: Vec<u8>,
     ends: Vec<u32>,
-    index: HashTable<Slot>,
+    /// A power of two of slots, at most half of them taken.
+    slots: Vec<Slot>,
     hasher: DefaultHashBuilder,
 }
 
-/// What the index knows of a text. Short texts, most of those looked up, are told by this alone.
+/// What the index knows of a text.
+#[derive(Clone, Copy)]
 struct Slot {
     /// The first [`HEAD`] bytes, zeros behind a shorter text.
     head: [u8; HEAD],
+    /// Length of the text; [`FREE`] where there is none.
     len: u32,
     id: u32,
 }
 
 const HEAD: usize = 8;
+const FREE: u32 = u32::MAX;
+const EMPTY: Slot = Slot { head: [0; HEAD], len: FREE, id: 0 };
+
+/// A look-up begun: where it starts, and what is there.
+#[derive(Clone, Copy)]
+pub(super) struct Probe {
+    at: usize,
+    slot: Slot,
+}
 
 #[inline]
 fn head(text: &[u8]) -> [u8; HEAD] {
@@ -33,13 +48,19 @@ fn head(text: &[u8]) -> [u8; HEAD] {
     head
 }
 
+impl Default for Texts {
+    fn default() -> Self {
+        Texts::with_capacity(0)
+    }
+}
+
 impl Texts {
     /// An empty list with room for `count` texts.
     pub(super) fn with_capacity(count: usize) -> Self {
         Texts {
             bytes: Vec::with_capacity(count * 8),
             ends: Vec::with_capacity(count),
-            index: HashTable::with_capacity(count),
+            slots: vec![EMPTY; (2 * count).next_power_of_two().max(16)],
             hasher: DefaultHashBuilder::default(),
         }
     }
@@ -52,44 +73,81 @@ impl Texts {
     /// The text with this id; empty for an id that was never given.
     #[inline]
     pub(super) fn get(&self, id: u32) -> &[u8] {
-        text(&self.bytes, &self.ends, id)
+        let id = id as usize;
+        let start = if id == 0 { 0 } else { self.ends.get(id - 1).copied().unwrap_or(0) };
+        let end = self.ends.get(id).copied().unwrap_or(start);
+        self.bytes.get(start as usize..end as usize).unwrap_or_default()
     }
 
     /// The id of a text.
     #[inline]
     pub(super) fn find(&self, wanted: &[u8]) -> Option<u32> {
+        self.resolve(self.probe(wanted), wanted)
+    }
+
+    /// Begin to look a text up.
+    #[inline]
+    pub(super) fn probe(&self, wanted: &[u8]) -> Probe {
+        let at = self.hasher.hash_one(wanted) as usize & (self.slots.len() - 1);
+        Probe { at, slot: self.slots[at] }
+    }
+
+    /// The id of the text that `probe` was begun with; nothing may have been inserted in between.
+    #[inline]
+    pub(super) fn resolve(&self, probe: Probe, wanted: &[u8]) -> Option<u32> {
+        self.locate(probe, wanted).ok()
+    }
+
+    /// The id of a text, or the slot where it belongs.
+    #[inline]
+    fn locate(&self, probe: Probe, wanted: &[u8]) -> Result<u32, usize> {
         let (head, len) = (head(wanted), wanted.len());
-        let is_it =
-            |slot: &Slot| slot.head == head && slot.len as usize == len && (len <= HEAD || self.get(slot.id) == wanted);
-        self.index.find(self.hasher.hash_one(wanted), is_it).map(|slot| slot.id)
+        let Probe { mut at, mut slot } = probe;
+        loop {
+            if slot.len == FREE {
+                return Err(at);
+            }
+            if slot.head == head && slot.len as usize == len && (len <= HEAD || self.get(slot.id) == wanted) {
+                return Ok(slot.id);
+            }
+            at = (at + 1) & (self.slots.len() - 1);
+            slot = self.slots[at];
+        }
     }
 
     /// Append a text, or give the id it already has as the error. Texts in total must stay below 4 GiB.
     pub(super) fn insert(&mut self, new: &[u8]) -> Result<u32, u32> {
-        if let Some(old) = self.find(new) {
-            return Err(old);
+        if 2 * (self.len() + 1) > self.slots.len() {
+            self.grow();
         }
-        let Texts { bytes, ends, index, hasher } = self;
-        let id = ends.len() as u32;
-        let slot = Slot { head: head(new), len: new.len() as u32, id };
-        index.insert_unique(hasher.hash_one(new), slot, |slot| hasher.hash_one(text(bytes, ends, slot.id)));
-        bytes.extend_from_slice(new);
-        ends.push(bytes.len() as u32);
-        Ok(id)
+        match self.locate(self.probe(new), new) {
+            Ok(old) => Err(old),
+            Err(at) => {
+                let id = self.len() as u32;
+                self.slots[at] = Slot { head: head(new), len: new.len() as u32, id };
+                self.bytes.extend_from_slice(new);
+                self.ends.push(self.bytes.len() as u32);
+                Ok(id)
+            }
+        }
+    }
+
+    fn grow(&mut self) {
+        let old = std::mem::take(&mut self.slots);
+        self.slots = vec![EMPTY; 2 * old.len()];
+        for slot in old.into_iter().filter(|slot| slot.len != FREE) {
+            let mut at = self.probe(self.get(slot.id)).at;
+            while self.slots[at].len != FREE {
+                at = (at + 1) & (self.slots.len() - 1);
+            }
+            self.slots[at] = slot;
+        }
     }
 
     /// The id of a text, which is appended if it has none yet.
     pub(super) fn find_or_insert(&mut self, wanted: &[u8]) -> u32 {
         self.insert(wanted).unwrap_or_else(|old| old)
     }
-}
-
-#[inline]
-fn text<'a>(bytes: &'a [u8], ends: &[u32], id: u32) -> &'a [u8] {
-    let id = id as usize;
-    let start = if id == 0 { 0 } else { ends.get(id - 1).copied().unwrap_or(0) };
-    let end = ends.get(id).copied().unwrap_or(start);
-    bytes.get(start as usize..end as usize).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -103,13 +161,15 @@ mod tests {
             assert_eq!(texts.insert(format!("t{i}").as_bytes()), Ok(i));
         }
         assert_eq!(texts.insert(b"t17"), Err(17));
-
         assert_eq!(texts.find(b"t4999"), Some(4999));
         assert_eq!(texts.find(b"t5000"), None);
         assert_eq!(texts.insert(b"a rather long text"), Ok(5000));
         assert_eq!(texts.insert(b"a rather lone text"), Ok(5001));
         assert_eq!(texts.find(b"a rather long text"), Some(5000));
         assert_eq!(texts.insert(b"t17\0"), Ok(5002), "a zero is no padding");
+        assert_eq!(texts.insert(b""), Ok(5003));
+        assert_eq!(texts.find(b""), Some(5003));
+        assert_eq!(texts.len(), 5004);
         assert_eq!(texts.get(42), b"t42");
         assert_eq!(texts.get(9999), b"");
     }

@@ -91,7 +91,7 @@ static void wrong_options(void) {
     lib.free_string(lib.take_last_error());
     REFUSED(options.struct_size = 0, "struct_size is 0");
     REFUSED(options.struct_size = 16, "model_path is NULL");
-    REFUSED(options.kv_type = "q3_z", "\"q3_z\"");
+    REFUSED(options.kv_type = "q3_z", "q3_z");
     REFUSED(options.kv_type = "\xff", "kv_type is not UTF-8");
     REFUSED(options.slots = 17, "slots");
     REFUSED(options.flags = 4, "flags");

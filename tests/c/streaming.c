@@ -99,6 +99,22 @@ static void prompts(void) {
     lib.llm_stream_close(handle);
 }
 
+/* A context larger than any is capped at what the model was trained with; a prompt larger than that is refused. */
+static void context_too_large(void) {
+    enum { TOO_MANY = 1 << 20 };
+    FfiLlmHandle handle = open_model(INT32_MAX);
+    int32_t * tokens = (int32_t *)calloc(TOO_MANY, sizeof *tokens);
+    CHECK(tokens != NULL);
+    prefill(handle, -1);
+    CHECK_EQ(lib.llm_stream_prefill(handle, tokens, TOO_MANY, -1), -1);
+    CHECK_EQ(lib.llm_stream_status(handle), ELIZA_ERR_OOM);
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "1048576");
+    prefill(handle, -1);
+    check_no_errors(handle);
+    free(tokens);
+    lib.llm_stream_close(handle);
+}
+
 /* The same generation, pulled in steps of several sizes, polled, and by both callbacks. */
 static void every_way_gives_the_same(void) {
     static struct result whole, parts;
@@ -436,6 +452,7 @@ static void panics_on_a_handle(void) {
 const struct test_case streaming_cases[] = {
     {"tokens_and_back", tokens_and_back},
     {"prompts", prompts},
+    {"context_too_large", context_too_large},
     {"every_way_gives_the_same", every_way_gives_the_same},
     {"wrong_calls", wrong_calls},
     {"lengths", lengths},

@@ -1,7 +1,5 @@
 //! Random texts that look for trouble in tokenizers: everything splitters and merges treat differently, mixed.
 
-use elizainference::vocab::Vocab;
-
 /// A small generator (SplitMix64), so that the texts never change.
 pub struct Random(pub u64);
 
@@ -135,17 +133,4 @@ fn strip_beyond_unicode(text: &mut [u8]) {
             text[i] = b'~';
         }
     }
-}
-
-/// The texts of the tokens that have a meaning of their own, whole and cut short.
-pub fn special_texts(vocab: &Vocab) -> Vec<String> {
-    let mut out = Vec::new();
-    for id in 0..vocab.n_tokens() as i32 {
-        let text = vocab.token_text(id).unwrap_or_default();
-        if (vocab.is_control(id) || (text.starts_with('<') && text.ends_with('>'))) && out.len() < 400 {
-            out.push(text.to_string());
-            out.extend(text.get(..text.len() - 1).map(String::from));
-        }
-    }
-    out
 }

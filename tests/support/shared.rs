@@ -98,10 +98,6 @@ pub const PRE_TOKENIZERS: &[&str] = &[
     "sarvam-moe",
 ];
 
-/// Those of them that write spaces as U+2581 and other characters as they are.
-#[allow(dead_code)]
-pub const ESCAPED: &[&str] = &["gemma4", "granite-embed-multi-311m", "sarvam-moe"];
-
 /// The folder of models that several projects share, if this machine has it.
 pub fn folder() -> Option<PathBuf> {
     let folder = std::env::var_os("ELIZA_SHARED")

@@ -11,12 +11,16 @@
 //!   waiter's `sleeping` flag is read, and the flag is stored before the condition is read again, all sequentially
 //!   consistent, so no wake-up is lost.
 //! - A panic on any thread ends the run: the others leave at their next (or present) barrier, `run` returns
-//!   [`Error::Internal`] with the message, and the pool stays usable.
+//!   [`Error::Internal`] with the message, and the pool stays usable. A thread that returns while others wait for it
+//!   at a barrier ends the run likewise, rather than hang it.
 //! - A run allocates nothing, except the threads it is first to need and the message of a panic.
 //!
 //! Work within a step is claimed in chunks from a [`Counter`]. Counters need no resetting: each claim carries the
 //! number of the step (which never repeats), and the first claim of a new step finds an old number and starts from 0.
 //! Hence no thread can see a counter that is half reset, and one counter serves any number of steps.
+
+#[cfg(test)]
+mod tests;
 
 use crate::{Error, Result};
 use parking_lot::{FairMutex, Mutex};
@@ -55,17 +59,31 @@ struct Shared {
     /// Threads of the present run.
     count: AtomicUsize,
     /// Workers that have not left the present run.
-    running: AtomicUsize,
+    running: Line<AtomicUsize>,
     /// Threads waiting at the present barrier.
-    arrived: AtomicUsize,
+    arrived: Line<AtomicUsize>,
     /// Steps begun since the pool exists; a barrier is passed when it moves on.
-    step: AtomicU64,
-    /// Whether a thread of the present run panicked.
+    step: Line<AtomicU64>,
+    /// Threads that have returned from the present job.
+    left: AtomicUsize,
+    /// Whether the present run has failed.
     failed: AtomicBool,
-    /// The first panic's message.
+    /// Why it failed first.
     message: Mutex<Option<String>>,
     /// Whether waiting may spin in the present run.
     spin: AtomicBool,
+}
+
+/// On cache lines of its own, so that those who watch it are not disturbed by its neighbours.
+#[repr(align(128))]
+struct Line<T>(T);
+
+impl<T> std::ops::Deref for Line<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
 }
 
 /// One thread's mailbox, on cache lines of its own.
@@ -85,6 +103,8 @@ struct Job<'a>(&'a (dyn Fn(&Worker<'_>) + Sync));
 /// Unwinds a thread out of a run that another thread's panic has ended.
 struct Stopped;
 
+const DESERTED: &str = "A thread of a run left it while others waited at a barrier";
+
 impl Pool {
     /// The process's pool, which starts without threads.
     pub fn global() -> &'static Pool {
@@ -99,9 +119,10 @@ impl Pool {
             caller: Mutex::new(None),
             job: AtomicPtr::new(std::ptr::null_mut()),
             count: AtomicUsize::new(0),
-            running: AtomicUsize::new(0),
-            arrived: AtomicUsize::new(0),
-            step: AtomicU64::new(0),
+            running: Line(AtomicUsize::new(0)),
+            arrived: Line(AtomicUsize::new(0)),
+            step: Line(AtomicU64::new(0)),
+            left: AtomicUsize::new(0),
             failed: AtomicBool::new(false),
             message: Mutex::new(None),
             spin: AtomicBool::new(true),
@@ -132,6 +153,7 @@ impl Pool {
         *shared.caller.lock() = Some(std::thread::current());
         shared.failed.store(false, Relaxed);
         shared.arrived.store(0, Relaxed);
+        shared.left.store(0, Relaxed);
         shared.count.store(threads, Relaxed);
         shared.running.store(threads - 1, Relaxed);
         shared.spin.store(threads.max(ACTIVE_ENGINES.load(Relaxed)) <= self.cores, Relaxed);
@@ -225,11 +247,22 @@ impl Shared {
     /// One thread's part of a run; notes a panic and releases the other threads.
     fn work(&self, index: usize, count: usize, step: u64, job: &Job<'_>) {
         let worker = Worker { index, count, step: Cell::new(step), shared: self };
-        let Err(panic) = catch_unwind(AssertUnwindSafe(|| job.0(&worker))) else { return };
-        if panic.is::<Stopped>() {
-            return;
+        match catch_unwind(AssertUnwindSafe(|| job.0(&worker))) {
+            Ok(()) => {
+                self.left.fetch_add(1, SeqCst);
+                // Whoever is counted here waits for this thread. (A barrier that is passed counts nobody.)
+                if self.arrived.load(SeqCst) != 0 {
+                    self.fail(count, || DESERTED.into());
+                }
+            }
+            Err(panic) if panic.is::<Stopped>() => {}
+            Err(panic) => self.fail(count, || message(&*panic)),
         }
-        self.message.lock().get_or_insert_with(|| message(&*panic));
+    }
+
+    /// End the run: the other threads leave it at their present or next barrier.
+    fn fail(&self, count: usize, why: impl FnOnce() -> String) {
+        self.message.lock().get_or_insert_with(why);
         self.failed.store(true, SeqCst);
         for other in 0..count {
             self.wake(other);
@@ -297,7 +330,8 @@ impl Worker<'_> {
 
     /// Wait until every thread of the run is here. All writes before it are seen by all threads after it.
     ///
-    /// Does not return when a thread of the run has panicked: the run is unwound.
+    /// Every thread must meet the same barriers. Does not return when a thread of the run has panicked, or has
+    /// returned from the job before this barrier: the run is unwound.
     pub fn barrier(&self) {
         if self.count == 1 {
             return;
@@ -311,6 +345,9 @@ impl Worker<'_> {
                 shared.wake(other);
             }
         } else {
+            if shared.left.load(SeqCst) != 0 {
+                shared.fail(self.count, || DESERTED.into());
+            }
             shared.wait(self.index, || shared.step.load(SeqCst) != step || shared.failed.load(SeqCst));
             if shared.step.load(SeqCst) == step {
                 resume_unwind(Box::new(Stopped));
@@ -435,169 +472,4 @@ fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     format!("A CPU thread panicked: {}", text.unwrap_or("no message"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::AtomicI64;
-
-    const SIZES: [usize; 5] = [1, 2, 3, 4, 9];
-
-    /// Sums 1..=n by chunks in each of `steps` steps with one counter, and checks between steps that all is there.
-    fn summing(pool: &Pool, threads: usize, steps: usize, n: usize, grain: usize) {
-        let (counter, sums) = (Counter::new(), (0..steps).map(|_| AtomicI64::new(0)).collect::<Vec<_>>());
-        let whole = (n * (n + 1) / 2) as i64;
-        pool.run(threads, &|worker| {
-            assert_eq!(worker.count(), threads.max(1));
-            for sum in &sums {
-                for range in worker.chunks(&counter, n, grain) {
-                    sum.fetch_add(range.map(|i| i as i64 + 1).sum(), Relaxed);
-                }
-                worker.barrier();
-                assert_eq!(sum.load(Relaxed), whole);
-            }
-        })
-        .unwrap();
-        assert!(sums.iter().all(|sum| sum.load(Relaxed) == whole));
-    }
-
-    #[test]
-    fn many_runs_of_uneven_chunks() {
-        let pool = Pool::new();
-        for round in 0..60 {
-            for threads in SIZES {
-                summing(&pool, threads, 1 + round % 5, 1 + round * 7, 1 + round % 4);
-            }
-        }
-        summing(&pool, 2, 3, 0, 1);
-    }
-
-    #[test]
-    fn a_slow_thread_holds_back_no_chunk() {
-        let pool = Pool::new();
-        let (counter, quick) = (Counter::new(), AtomicUsize::new(0));
-        pool.run(2, &|worker| {
-            for range in worker.chunks(&counter, 100, 1) {
-                if range.start == 0 {
-                    let began = Instant::now();
-                    while quick.load(Relaxed) < 99 {
-                        assert!(began.elapsed() < Duration::from_secs(60));
-                        std::thread::yield_now();
-                    }
-                } else {
-                    quick.fetch_add(1, Relaxed);
-                }
-            }
-        })
-        .unwrap();
-    }
-
-    #[test]
-    fn a_panic_anywhere_fails_the_run_and_nothing_else() {
-        let pool = Pool::new();
-        for threads in SIZES {
-            for culprit in 0..threads {
-                for step in 0..3 {
-                    let error = pool
-                        .run(threads, &|worker| {
-                            for i in 0..3 {
-                                if i == step && worker.index() == culprit {
-                                    resume_unwind(Box::new(format!("thread {culprit} fell")));
-                                }
-                                worker.barrier();
-                            }
-                        })
-                        .unwrap_err();
-                    assert_eq!(error, Error::Internal(format!("A CPU thread panicked: thread {culprit} fell")));
-                    summing(&pool, threads, 3, 50, 3);
-                }
-            }
-            let all = pool.run(threads, &|_| resume_unwind(Box::new("all fell"))).unwrap_err();
-            assert_eq!(all, Error::Internal("A CPU thread panicked: all fell".into()));
-        }
-    }
-
-    #[test]
-    fn several_callers_never_interleave() {
-        let pool = Pool::new();
-        let inside = AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            for caller in 0..4 {
-                let (pool, inside) = (&pool, &inside);
-                scope.spawn(move || {
-                    for round in 0..100 {
-                        let threads = 2 + (caller + round) % 3;
-                        let run = pool.run(threads, &|worker| {
-                            if worker.index() == 0 {
-                                assert_eq!(inside.swap(threads, SeqCst), 0);
-                            }
-                            worker.barrier();
-                            assert_eq!(inside.load(SeqCst), threads);
-                            worker.barrier();
-                            if worker.index() == 0 {
-                                if round % 17 == 3 {
-                                    inside.store(0, SeqCst);
-                                    resume_unwind(Box::new(()));
-                                }
-                                inside.store(0, SeqCst);
-                            }
-                        });
-                        assert_eq!(run.is_err(), round % 17 == 3);
-                    }
-                });
-            }
-        });
-    }
-
-    #[test]
-    fn waiting_parks_and_wakes() {
-        let pool = Pool::new();
-        let guards: Vec<_> = (0..pool.cores + 1).map(|_| Pool::engine_started()).collect();
-        summing(&pool, 3, 40, 20, 1);
-        drop(guards);
-        // Long enough for every thread to be parked, in the barrier, between runs, and at the end of a run.
-        for late in 0..3 {
-            pool.run(3, &|worker| {
-                for _ in 0..2 {
-                    if worker.index() == late {
-                        std::thread::sleep(SPIN * 20);
-                    }
-                    worker.barrier();
-                }
-                if worker.index() == late {
-                    std::thread::sleep(SPIN * 20);
-                }
-            })
-            .unwrap();
-            std::thread::sleep(SPIN * 20);
-        }
-    }
-
-    #[test]
-    fn refusals() {
-        let pool = Pool::new();
-        assert!(matches!(pool.run(MAX_THREADS + 1, &|_| ()), Err(Error::InvalidArgument(_))));
-        pool.run(2, &|_| {
-            assert!(matches!(pool.run(2, &|_| ()), Err(Error::Internal(_))));
-            pool.run(1, &|worker| worker.barrier()).unwrap();
-        })
-        .unwrap();
-    }
-
-    #[test]
-    fn shared_slices_are_written_in_parts() {
-        let pool = Pool::new();
-        let (counter, mut data) = (Counter::new(), vec![0u32; 1000]);
-        let shared = SharedMut::new(&mut data);
-        pool.run(3, &|worker| {
-            for range in worker.chunks(&counter, shared.len(), 7) {
-                // SAFETY: chunks are disjoint.
-                let part = unsafe { shared.part(range.clone()) };
-                part.iter_mut().zip(range).for_each(|(x, i)| *x = i as u32);
-            }
-        })
-        .unwrap();
-        assert!(data.iter().enumerate().all(|(i, &x)| x == i as u32));
-    }
 }

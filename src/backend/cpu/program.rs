@@ -17,7 +17,7 @@ use crate::graph::{AttentionSpec, Graph, NodeId, Op, RopeKind, WeightId};
 use crate::{Error, Result};
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 /// Which scratch area holds quantised rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,10 +98,10 @@ impl Program for CpuProgram {
         let run = Run::new(self, memory, split, batch, out_rows, cancel);
         let _active = pool::Pool::engine_started();
         pool::Pool::global().run(run.threads(), &|worker| {
-            for step in &self.steps {
-                run.step(worker, step);
+            for (index, step) in self.steps.iter().enumerate() {
+                run.step(worker, index, step);
                 worker.barrier();
-                if run.stopped.load(Ordering::Relaxed) {
+                if run.ends_after(index) {
                     return;
                 }
             }

@@ -19,7 +19,7 @@ use crate::graph::{Activation, AttentionSpec, Rows, WeightId};
 use crate::{Error, Result};
 use parking_lot::Mutex;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Pieces per thread that a matrix product is cut into, so that uneven threads even out.
 const PIECES_PER_THREAD: usize = 8;
@@ -128,8 +128,10 @@ pub(super) struct Run<'a> {
     state: &'a Memory,
     split: SplitShare<'a>,
     cancel: &'a AtomicBool,
-    /// Set by the leader in front of an attention step, read by all behind its barrier.
-    pub stopped: AtomicBool,
+    /// Index of the step after which every thread leaves; `usize::MAX` while there is none. It is a number and not a
+    /// flag because a fast thread may be one step ahead: what it decides there must not make a slow thread, which is
+    /// still looking behind the last barrier, leave a step early.
+    stop_after: AtomicUsize,
     failed: Mutex<Option<Error>>,
 }
 
@@ -142,9 +144,9 @@ impl<'a> Run<'a> {
         out_rows: usize,
         cancel: &'a AtomicBool,
     ) -> Run<'a> {
-        let (stopped, failed) = (AtomicBool::new(false), Mutex::new(None));
+        let (stop_after, failed) = (AtomicUsize::new(usize::MAX), Mutex::new(None));
         let (isa, weights) = (program.isa, &*program.weights);
-        Run { isa, weights, program, batch, out_rows, state, split, cancel, stopped, failed }
+        Run { isa, weights, program, batch, out_rows, state, split, cancel, stop_after, failed }
     }
 
     pub fn threads(&self) -> usize {
@@ -154,14 +156,19 @@ impl<'a> Run<'a> {
     pub fn finish(self) -> Result<()> {
         match self.failed.into_inner() {
             Some(error) => Err(error),
-            None if self.stopped.into_inner() => Err(Error::Cancelled),
+            None if self.stop_after.into_inner() != usize::MAX => Err(Error::Cancelled),
             None => Ok(()),
         }
     }
 
-    fn fail(&self, error: Error) {
+    fn fail(&self, index: usize, error: Error) {
         self.failed.lock().get_or_insert(error);
-        self.stopped.store(true, Ordering::Relaxed);
+        self.stop_after.fetch_min(index, Ordering::Relaxed);
+    }
+
+    /// Whether the run ends with the step `index`; asked behind that step's barrier, all threads hear the same.
+    pub fn ends_after(&self, index: usize) -> bool {
+        self.stop_after.load(Ordering::Relaxed) <= index
     }
 
     fn rows(&self, rows: Rows) -> usize {
@@ -194,7 +201,7 @@ impl<'a> Run<'a> {
     }
 
     /// Do this thread's part of a step.
-    pub fn step(&self, worker: &Worker<'_>, step: &Step) {
+    pub fn step(&self, worker: &Worker<'_>, index: usize, step: &Step) {
         let counter = &self.state.counters[0];
         match step {
             Step::Embed { table, scale, dst, width } => {
@@ -206,7 +213,7 @@ impl<'a> Run<'a> {
                         match self.weights.table_row(*table, self.batch.tokens[r] as usize, out) {
                             Ok(()) if *scale != 1.0 => norm::scale_row(self.isa, out, *scale),
                             Ok(()) => {}
-                            Err(error) => self.fail(error),
+                            Err(error) => self.fail(index, error),
                         }
                     }
                 }
@@ -270,7 +277,7 @@ impl<'a> Run<'a> {
             }
             Step::Heads { spec, qkv, qkv_width } => {
                 if worker.index() == 0 && self.cancel.load(Ordering::Relaxed) {
-                    self.stopped.store(true, Ordering::Relaxed);
+                    self.stop_after.fetch_min(index, Ordering::Relaxed);
                 }
                 self.heads_step(worker, counter, spec, Place { offset: *qkv, width: *qkv_width });
             }
@@ -343,9 +350,9 @@ impl<'a> Run<'a> {
                     continue;
                 }
                 let columns = column + panels.start * PANEL..column + (panels.end * PANEL).min(w.n_out());
-                for r in 0..x.rows {
-                    // SAFETY: these columns belong to this claim alone; the residual is complete.
-                    if let Some(at) = residual.filter(|&at| at != out.offset) {
+                if let Some(at) = residual.filter(|&at| at != out.offset) {
+                    for r in 0..x.rows {
+                        // SAFETY: these columns belong to this claim alone; the residual is complete.
                         unsafe {
                             let from = &self.row(at, out.width, r)[columns.clone()];
                             self.columns_mut(out.offset, out.width, r, columns.clone()).copy_from_slice(from);

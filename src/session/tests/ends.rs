@@ -47,13 +47,13 @@ fn a_cancelled_prefill_fails_and_the_next_one_works() {
     let mut fake = say([HELLO]);
     let mut first = true;
     fake.on_prefill = Box::new(move |cancel| {
-        while std::mem::take(&mut first) {
-            while !cancel.load(Ordering::Acquire) {
-                thread::sleep(Duration::from_millis(1));
-            }
-            return Err(Error::Cancelled);
+        if !std::mem::take(&mut first) {
+            return Ok(());
         }
-        Ok(())
+        while !cancel.load(Ordering::Acquire) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        Err(Error::Cancelled)
     });
     let watch = fake.watch.clone();
     let session = Arc::new(open(fake));

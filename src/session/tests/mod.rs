@@ -26,6 +26,9 @@ const PROMPT: [Token; 3] = [1, 2, 3];
 /// Fills the logits behind these tokens of the slot.
 type Script = Box<dyn FnMut(&[Token], &AtomicBool, &mut [f32]) -> Result<()> + Send>;
 
+/// Runs in every prefill.
+type Hook = Box<dyn FnMut(&AtomicBool) -> Result<()> + Send>;
+
 /// What a test may look at while the worker owns the engine.
 #[derive(Clone, Default)]
 struct Watch {
@@ -37,8 +40,7 @@ struct Watch {
 
 struct Fake {
     script: Script,
-    /// Runs in every prefill.
-    on_prefill: Box<dyn FnMut(&AtomicBool) -> Result<()> + Send>,
+    on_prefill: Hook,
     slots: BTreeMap<i32, Vec<Token>>,
     slot: i32,
     passes: u64,

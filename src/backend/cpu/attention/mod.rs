@@ -31,7 +31,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
-use tile::{BLOCKS, Block, Head, MAX_ENTRIES, Weights};
+use tile::{BLOCKS, Block, Head, MAX_ENTRIES};
 
 /// Cells that are softmaxed together; part of what a result is, see above.
 pub const RANGE: usize = 128;
@@ -135,6 +135,8 @@ struct Scratch<'a> {
     sum: &'a mut [f32],
     /// Scores, then weights, of the entries at work, `[entry][RANGE]`.
     s: &'a mut [f32],
+    /// Weighted values of the range at work, `[entry][dim_v]`.
+    values: &'a mut [f32],
 }
 
 impl<'a> Scratch<'a> {
@@ -144,7 +146,7 @@ impl<'a> Scratch<'a> {
 
     fn floats(layout: &KvLayout, group: usize) -> usize {
         let dims = layout.head_dim_k().next_multiple_of(LANES) + layout.v_width();
-        Self::entries(group) * (dims + 2) + MAX_ENTRIES * RANGE
+        Self::entries(group) * (dims + 2) + MAX_ENTRIES * (RANGE + layout.v_width())
     }
 
     fn cut(scratch: &'a mut [f32], layout: &KvLayout, group: usize) -> Self {
@@ -153,8 +155,9 @@ impl<'a> Scratch<'a> {
         let (q, rest) = scratch.split_at_mut(entries * layout.head_dim_k().next_multiple_of(LANES));
         let (o, rest) = rest.split_at_mut(entries * layout.v_width());
         let (max, rest) = rest.split_at_mut(entries);
-        let (sum, s) = rest.split_at_mut(entries);
-        Scratch { q, o, max, sum, s }
+        let (sum, rest) = rest.split_at_mut(entries);
+        let (s, values) = rest.split_at_mut(MAX_ENTRIES * RANGE);
+        Scratch { q, o, max, sum, s, values }
     }
 
     /// Begin the sums of some entries.
@@ -375,8 +378,7 @@ impl Attention<'_> {
         let mut weights = Weights { old: [0.0; LANES], new: [f32::NEG_INFINITY; LANES] };
         let mut sums = [0f32; LANES];
         let (mut row_of_bits, mut bits) = (usize::MAX, [0u16; BLOCKS]);
-        for r in 0..n {
-            let entry = entries.start + r;
+        for (r, entry) in entries.clone().enumerate() {
             let row = rows.start + entry / group;
             if row != row_of_bits {
                 row_of_bits = row;
@@ -408,9 +410,13 @@ impl Attention<'_> {
         for (r, sum) in scratch.sum[entries.clone()].iter_mut().enumerate() {
             *sum = *sum * weights.old[r] + sums[r] * weights.new[r];
         }
-        let o = scratch.o[entries.start * head.dim_v..].as_mut_ptr();
-        // SAFETY: scratch memory has room for every entry; the blocks are in the cache.
-        unsafe { tile::values::<S, C>(n, head, blocks, scratch.s.as_ptr(), &weights, o) };
+        // SAFETY: scratch memory has room for the values of MAX_ENTRIES; the blocks are in the cache.
+        unsafe { tile::values::<S, C>(n, head, blocks, scratch.s.as_ptr(), scratch.values.as_mut_ptr()) };
+        let o = scratch.o[entries.start * head.dim_v..].chunks_exact_mut(head.dim_v);
+        for ((o, sums), r) in o.zip(scratch.values.chunks_exact(head.dim_v)).zip(0..n) {
+            // SAFETY: the caller's promise.
+            unsafe { tile::blend::<S>(o, weights.old[r], sums, weights.new[r]) };
+        }
     }
 
     /// Put away what one range of the only row yielded; whoever does so last joins the ranges of the head.
@@ -454,14 +460,9 @@ impl Attention<'_> {
             weights.exp::<S>();
             scratch.max[e] = joined;
             scratch.sum[e] = scratch.sum[e] * weights.old[0] + sum * weights.new[0];
-            let o = scratch.o[e * width..][..width].as_chunks_mut::<LANES>().0;
-            for (o, part) in o.iter_mut().zip(part[LANES..].as_chunks::<LANES>().0) {
-                // SAFETY: the caller's promise, and arrays of one vector; the same operations as in `tile::values`.
-                unsafe {
-                    let old = S::mul(S::load(o.as_ptr()), S::splat(weights.old[0]));
-                    S::store(o.as_mut_ptr(), S::fma(S::load(part.as_ptr()), S::splat(weights.new[0]), old));
-                }
-            }
+            let o = &mut scratch.o[e * width..][..width];
+            // SAFETY: the caller's promise.
+            unsafe { tile::blend::<S>(o, weights.old[0], &part[LANES..], weights.new[0]) };
         }
         // SAFETY: the caller's promise.
         unsafe { self.finish(kv_head, &(0..1), scratch, out) };
@@ -487,6 +488,12 @@ impl Attention<'_> {
             }
         }
     }
+}
+
+/// Factors of the old and the new sums of each entry; their logarithms before [`Weights::exp`].
+struct Weights {
+    old: [f32; LANES],
+    new: [f32; LANES],
 }
 
 impl Weights {

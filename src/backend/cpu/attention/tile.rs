@@ -4,10 +4,14 @@
 //! registers, so that every key or value that is loaded serves all of them. The sum of one entry runs over the same
 //! terms in the same order however many entries stand beside it.
 
-use super::super::simd::{LANES, Simd};
+// Loops over registers are counted: their lengths are constants, and they walk several arrays at once.
+#![allow(clippy::needless_range_loop)]
+
+use super::super::simd::{Kernel, LANES, Simd};
 use super::super::vecmath::{exp, tanh};
 use super::RANGE;
 use super::cells::Cells;
+use std::marker::PhantomData;
 
 /// Blocks of 16 cells in a range.
 pub(super) const BLOCKS: usize = RANGE / LANES;
@@ -43,20 +47,26 @@ pub(super) struct Head {
     pub dim_v: usize,
 }
 
-/// Calls `f::<S, C, n, m>` for n entries, with m vectors beside each other as registers allow.
+/// Runs `kernel::<C, n, m>` as a function of its own, for n entries, with m vectors beside each other as registers
+/// allow. Sizes that the instruction set does not use are not compiled for it.
 macro_rules! by_entries {
-    ($n:expr, $call:ident::<$s:ident, $c:ident>($($arg:expr),*)) => {
+    ($n:expr, $s:ident, $kernel:ident::<$c:ident>($($arg:expr),*)) => {
         match $n {
-            12 if $s::WIDE => $call::<$s, $c, 12, 2>($($arg),*),
-            8 if $s::WIDE => $call::<$s, $c, 8, 2>($($arg),*),
-            4 if $s::WIDE => $call::<$s, $c, 4, 4>($($arg),*),
-            2 if $s::WIDE => $call::<$s, $c, 2, 4>($($arg),*),
-            6 if !$s::WIDE => $call::<$s, $c, 6, 1>($($arg),*),
-            4 if !$s::WIDE => $call::<$s, $c, 4, 1>($($arg),*),
-            2 if !$s::WIDE => $call::<$s, $c, 2, 2>($($arg),*),
-            _ => $call::<$s, $c, 1, 4>($($arg),*),
+            12 if const { uses::<$s>(12) } => $s::call($kernel::<$c, 12, 2>($($arg),*)),
+            8 if const { uses::<$s>(8) } => $s::call($kernel::<$c, 8, 2>($($arg),*)),
+            6 if const { uses::<$s>(6) } => $s::call($kernel::<$c, 6, 1>($($arg),*)),
+            4 if const { uses::<$s>(4) && $s::WIDE } => $s::call($kernel::<$c, 4, 4>($($arg),*)),
+            4 if const { uses::<$s>(4) && !$s::WIDE } => $s::call($kernel::<$c, 4, 1>($($arg),*)),
+            2 if const { uses::<$s>(2) && $s::WIDE } => $s::call($kernel::<$c, 2, 4>($($arg),*)),
+            2 if const { uses::<$s>(2) && !$s::WIDE } => $s::call($kernel::<$c, 2, 2>($($arg),*)),
+            _ => $s::call($kernel::<$c, 1, 4>($($arg),*)),
         }
     };
+}
+
+const fn uses<S: Simd>(n: usize) -> bool {
+    let sizes = S::ENTRIES;
+    n == sizes[0] || n == sizes[1] || n == sizes[2] || n == sizes[3]
 }
 
 /// `s[r RANGE + 16 i + lane] = q_r · key` for `n` entries and the cells of each block; `q` lies `[dim_k][n]`.
@@ -67,42 +77,49 @@ macro_rules! by_entries {
 #[inline(always)]
 pub(super) unsafe fn scores<S: Simd, C: Cells>(n: usize, head: &Head, blocks: &[Block], q: *const f32, s: *mut f32) {
     // SAFETY: the caller's promise.
-    unsafe { by_entries!(n, scores_of::<S, C>(head, blocks, q, s)) }
+    unsafe { by_entries!(n, S, Scores::<C>(head, blocks, q, s, PhantomData)) }
 }
 
-#[inline(always)]
-unsafe fn scores_of<S: Simd, C: Cells, const R: usize, const B: usize>(
-    head: &Head,
-    blocks: &[Block],
-    q: *const f32,
-    s: *mut f32,
-) {
-    for (i, group) in blocks.chunks(B).enumerate() {
-        // A last group that is not whole repeats its last block; B divides the blocks of a range, so there is room.
-        let group: [Block; B] = std::array::from_fn(|b| group[b.min(group.len() - 1)]);
-        // SAFETY: the caller's promise.
-        unsafe { scores_tile::<S, C, R, B>(head, &group, q, s.add(i * B * LANES)) };
+/// [`scores`] of `R` entries, `B` blocks beside each other.
+struct Scores<'a, C, const R: usize, const B: usize>(&'a Head, &'a [Block], *const f32, *mut f32, PhantomData<C>);
+
+impl<C: Cells, const R: usize, const B: usize> Kernel for Scores<'_, C, R, B> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Scores(head, blocks, q, s, _) = self;
+        for (i, group) in blocks.chunks(B).enumerate() {
+            // A last group that is not whole repeats its last block; B divides the blocks of a range, so there is
+            // room for it.
+            let mut keys = [head.k; B];
+            for (b, key) in keys.iter_mut().enumerate() {
+                // SAFETY: the caller's promise; so in the next block.
+                *key = unsafe { head.k.add(group[b.min(group.len() - 1)].index * head.k_block_bytes) };
+            }
+            // SAFETY: as above.
+            unsafe { scores_tile::<S, C, R, B>(head.dim_k, &keys, q, s.add(i * B * LANES)) };
+        }
     }
 }
 
 #[inline(always)]
 unsafe fn scores_tile<S: Simd, C: Cells, const R: usize, const B: usize>(
-    head: &Head,
-    blocks: &[Block; B],
+    dim: usize,
+    keys: &[*const u8; B],
     q: *const f32,
     s: *mut f32,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        let keys: [*const u8; B] = std::array::from_fn(|b| head.k.add(blocks[b].index * head.k_block_bytes));
         let mut sums = [[S::splat(0.0); B]; R];
         let mut start = 0;
-        while start < head.dim_k {
+        while start < dim {
             let mut scales = [C::k_scale::<S>(keys[0], start / C::GROUP); B];
             for b in 1..B {
                 scales[b] = C::k_scale::<S>(keys[b], start / C::GROUP);
             }
-            let end = start.saturating_add(C::GROUP).min(head.dim_k);
+            let end = start.saturating_add(C::GROUP).min(dim);
             for j in start..end {
                 let mut k = [S::splat(0.0); B];
                 for b in 0..B {
@@ -125,50 +142,45 @@ unsafe fn scores_tile<S: Simd, C: Cells, const R: usize, const B: usize>(
     }
 }
 
-/// `o_r = a_r o_r + b_r Σ p_rc value_c` for `n` entries, over the cells of each block that any entry may see. `p` lies
-/// as [`scores`] leaves it, `o` is `[n][dim_v]`.
+/// `sums_r = Σ p_rc value_c` for `n` entries, over the cells of each block that any entry may see. `p` lies as
+/// [`scores`] leaves it, `sums` is `[n][dim_v]`.
 ///
 /// # Safety
 ///
-/// The instruction set of `S`; blocks of the head's cache, `p` and `o` large enough, `n` out of [`step`].
+/// The instruction set of `S`; blocks of the head's cache, `p` and `sums` large enough, `n` out of [`step`].
 #[inline(always)]
-pub(super) unsafe fn values<S: Simd, C: Cells>(
-    n: usize,
-    head: &Head,
-    blocks: &[Block],
-    p: *const f32,
-    weights: &Weights,
-    o: *mut f32,
-) {
+pub(super) unsafe fn values<S: Simd, C: Cells>(n: usize, head: &Head, blocks: &[Block], p: *const f32, sums: *mut f32) {
     // SAFETY: the caller's promise.
-    unsafe { by_entries!(n, values_of::<S, C>(head, blocks, p, weights, o)) }
+    unsafe { by_entries!(n, S, Values::<C>(head, blocks, p, sums, PhantomData)) }
 }
 
-/// Factors of the old and the new sum of each entry.
-pub(super) struct Weights {
-    pub old: [f32; LANES],
-    pub new: [f32; LANES],
-}
+/// [`values`] of `R` entries, `V` vectors of dimensions beside each other.
+struct Values<'a, C, const R: usize, const V: usize>(&'a Head, &'a [Block], *const f32, *mut f32, PhantomData<C>);
 
-#[inline(always)]
-unsafe fn values_of<S: Simd, C: Cells, const R: usize, const V: usize>(
-    head: &Head,
-    blocks: &[Block],
-    p: *const f32,
-    weights: &Weights,
-    o: *mut f32,
-) {
-    let vectors = head.dim_v / LANES;
-    let mut first = 0;
-    // SAFETY: the caller's promise.
-    unsafe {
-        while first + V <= vectors {
-            values_tile::<S, C, R, V>(head, blocks, p, weights, first, o);
-            first += V;
-        }
-        while first < vectors {
-            values_tile::<S, C, R, 1>(head, blocks, p, weights, first, o);
-            first += 1;
+impl<C: Cells, const R: usize, const V: usize> Kernel for Values<'_, C, R, V> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Values(head, blocks, p, sums, _) = self;
+        let vectors = head.dim_v / LANES;
+        // Few entries (decode) wait for memory, so they read it in order, block by block, and keep their sums in
+        // the cache; many entries keep them in registers for the whole range.
+        let together = if R <= 4 { 1 } else { BLOCKS };
+        for (i, blocks) in blocks.chunks(together).enumerate() {
+            let mut first = 0;
+            // SAFETY: the caller's promise.
+            unsafe {
+                let p = p.add(i * together * LANES);
+                while first + V <= vectors {
+                    values_tile::<S, C, R, V>(head, blocks, p, first, i > 0, sums);
+                    first += V;
+                }
+                while first < vectors {
+                    values_tile::<S, C, R, 1>(head, blocks, p, first, i > 0, sums);
+                    first += 1;
+                }
+            }
         }
     }
 }
@@ -178,13 +190,21 @@ unsafe fn values_tile<S: Simd, C: Cells, const R: usize, const V: usize>(
     head: &Head,
     blocks: &[Block],
     p: *const f32,
-    weights: &Weights,
     first: usize,
-    o: *mut f32,
+    go_on: bool,
+    out: *mut f32,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
+        let out = out.add(first * LANES);
         let mut sums = [[S::splat(0.0); V]; R];
+        if go_on {
+            for r in 0..R {
+                for v in 0..V {
+                    sums[r][v] = S::load(out.add(r * head.dim_v + v * LANES));
+                }
+            }
+        }
         for (i, block) in blocks.iter().enumerate() {
             let rows = head.v.add(block.index * LANES * head.v_row_bytes);
             let p = p.add(i * LANES);
@@ -214,10 +234,8 @@ unsafe fn values_tile<S: Simd, C: Cells, const R: usize, const V: usize>(
             }
         }
         for r in 0..R {
-            let (old, new) = (S::splat(weights.old[r]), S::splat(weights.new[r]));
             for v in 0..V {
-                let o = o.add(r * head.dim_v + (first + v) * LANES);
-                S::store(o, S::fma(sums[r][v], new, S::mul(S::load(o), old)));
+                S::store(out.add(r * head.dim_v + v * LANES), sums[r][v]);
             }
         }
     }
@@ -242,6 +260,22 @@ unsafe fn add_cell<S: Simd, C: Cells, const R: usize, const V: usize>(
             for v in 0..V {
                 sums[r][v] = S::fma(p, x[v], sums[r][v]);
             }
+        }
+    }
+}
+
+/// `o = old o + new sums`, over whole vectors.
+///
+/// # Safety
+///
+/// The instruction set of `S`.
+#[inline(always)]
+pub(super) unsafe fn blend<S: Simd>(o: &mut [f32], old: f32, sums: &[f32], new: f32) {
+    for (o, sums) in o.as_chunks_mut::<LANES>().0.iter_mut().zip(sums.as_chunks::<LANES>().0) {
+        // SAFETY: the caller's promise, and arrays of one vector.
+        unsafe {
+            let scaled = S::mul(S::load(o.as_ptr()), S::splat(old));
+            S::store(o.as_mut_ptr(), S::fma(S::load(sums.as_ptr()), S::splat(new), scaled));
         }
     }
 }

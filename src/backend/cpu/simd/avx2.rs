@@ -12,8 +12,9 @@ pub(super) struct Avx2;
 /// # Safety
 ///
 /// The processor has AVX2, FMA and F16C.
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
-pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline(never)]
+unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     // SAFETY: the caller's promise.
     unsafe { kernel.run::<Avx2>() }
 }
@@ -75,8 +76,13 @@ unsafe impl Simd for Avx2 {
     type M = [__m256; 2];
 
     #[inline(always)]
-    unsafe fn splat(x: f32) -> Self::F {
+    unsafe fn call<K: Kernel>(kernel: K) -> K::Output {
         // SAFETY: the trait's obligations; so in every method below.
+        unsafe { run(kernel) }
+    }
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self::F {
+        // SAFETY: as above.
         unsafe { [_mm256_set1_ps(x); 2] }
     }
     #[inline(always)]

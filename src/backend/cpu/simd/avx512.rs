@@ -12,8 +12,9 @@ pub(super) struct Avx512;
 /// # Safety
 ///
 /// The processor has AVX-512 F, BW, VL, DQ and VNNI.
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+#[inline(never)]
+unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     // SAFETY: the caller's promise.
     unsafe { kernel.run::<Avx512>() }
 }
@@ -27,8 +28,13 @@ unsafe impl Simd for Avx512 {
     type M = __mmask16;
 
     #[inline(always)]
-    unsafe fn splat(x: f32) -> __m512 {
+    unsafe fn call<K: Kernel>(kernel: K) -> K::Output {
         // SAFETY: the trait's obligations; so in every method below.
+        unsafe { run(kernel) }
+    }
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m512 {
+        // SAFETY: as above.
         unsafe { _mm512_set1_ps(x) }
     }
     #[inline(always)]

@@ -37,6 +37,8 @@ pub(crate) unsafe trait Simd: Copy {
     /// A condition per lane.
     type M: Copy;
 
+    /// Run a kernel as a function of its own, which keeps what is compiled together small.
+    unsafe fn call<K: Kernel>(kernel: K) -> K::Output;
     unsafe fn splat(x: f32) -> Self::F;
     unsafe fn load(p: *const f32) -> Self::F;
     unsafe fn store(p: *mut f32, v: Self::F);
@@ -101,12 +103,12 @@ pub(crate) fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     match isa {
         // SAFETY: an `Isa` other than `Portable` comes from `Isa::detect` or `Isa::available`.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Vnni => unsafe { avx512::run(kernel) },
+        Isa::Avx512Vnni => unsafe { avx512::Avx512::call(kernel) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => unsafe { avx2::run(kernel) },
+        Isa::Avx2 => unsafe { avx2::Avx2::call(kernel) },
         // SAFETY: plain Rust, available everywhere.
-        _ => unsafe { kernel.run::<Portable>() },
+        _ => unsafe { Portable::call(kernel) },
     }
 }
 

@@ -1,15 +1,23 @@
 //! [`Simd`] as arrays: the reference, and what runs where no other form exists.
 
-use super::{LANES, Simd};
+use super::{Kernel, LANES, Simd};
 use half::f16;
 
 /// Plain Rust.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
 
+// Counted loops rather than iterators: they are compiled in great numbers.
+
 #[inline(always)]
 fn each(f: impl Fn(usize) -> f32) -> [f32; LANES] {
-    std::array::from_fn(f)
+    let mut lanes = [0.0; LANES];
+    let mut i = 0;
+    while i < LANES {
+        lanes[i] = f(i);
+        i += 1;
+    }
+    lanes
 }
 
 #[inline(always)]
@@ -29,6 +37,17 @@ fn fold(mut a: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
     a[0]
 }
 
+/// An f16 as f32, without a branch.
+#[inline(always)]
+fn widen(half: u16) -> f32 {
+    // In f32's places, exponent and mantissa read as the value divided by 2^112, subnormal or not.
+    let (sign, rest) = (u32::from(half & 0x8000) << 16, u32::from(half & 0x7fff) << 13);
+    let value = f32::from_bits(rest) * f32::from_bits((127 + 112) << 23);
+    // Infinities and NaN have the highest exponent in both.
+    let top = if half & 0x7c00 == 0x7c00 { 0xff << 23 } else { 0 };
+    f32::from_bits(value.to_bits() | top | sign)
+}
+
 // SAFETY: no instruction beyond the baseline is used; every pointer is read or written for 16 elements (one in
 // `splat_f16`), unaligned.
 unsafe impl Simd for Portable {
@@ -37,6 +56,15 @@ unsafe impl Simd for Portable {
     type F = [f32; LANES];
     type M = u16;
 
+    #[inline(always)]
+    unsafe fn call<K: Kernel>(kernel: K) -> K::Output {
+        #[inline(never)]
+        fn run<K: Kernel>(kernel: K) -> K::Output {
+            // SAFETY: plain Rust needs no instruction set.
+            unsafe { kernel.run::<Portable>() }
+        }
+        run(kernel)
+    }
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self::F {
         [x; LANES]
@@ -122,7 +150,7 @@ unsafe impl Simd for Portable {
     unsafe fn load_f16(p: *const u8) -> Self::F {
         // SAFETY: the trait's obligation.
         let raw = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
-        each(|i| f16::from_bits(raw[i]).to_f32_const())
+        each(|i| widen(raw[i]))
     }
     #[inline(always)]
     unsafe fn store_f16(p: *mut u8, v: Self::F) {
@@ -140,7 +168,7 @@ unsafe impl Simd for Portable {
     unsafe fn splat_f16(p: *const u8) -> Self::F {
         // SAFETY: the trait's obligation.
         let raw = unsafe { p.cast::<u16>().read_unaligned() };
-        [f16::from_bits(raw).to_f32_const(); LANES]
+        [widen(raw); LANES]
     }
     #[inline(always)]
     unsafe fn within(p: *const i32, lo: i32, hi: i32) -> u16 {
@@ -153,5 +181,19 @@ unsafe impl Simd for Portable {
         // SAFETY: the trait's obligation.
         let x = unsafe { p.cast::<[u32; LANES]>().read_unaligned() };
         bits(|i| x[i] & set != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_f16_widens() {
+        for bits in 0..=u16::MAX {
+            let (got, exact) = (widen(bits), f16::from_bits(bits).to_f32());
+            assert!(got == exact || (got.is_nan() && exact.is_nan()), "{bits:#x}: {got} {exact}");
+            assert_eq!(got.is_sign_negative(), exact.is_sign_negative(), "{bits:#x}");
+        }
     }
 }

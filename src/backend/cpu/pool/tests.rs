@@ -1,0 +1,239 @@
+//! Runs, panics and schedules of the pool.
+
+use super::*;
+use std::sync::atomic::AtomicI64;
+
+const SIZES: [usize; 5] = [1, 2, 3, 4, 9];
+
+/// Sums 1..=n by chunks in each of `steps` steps with one counter, and checks between steps that all is there.
+fn summing(pool: &Pool, threads: usize, steps: usize, n: usize, grain: usize) {
+    let (counter, sums) = (Counter::new(), (0..steps).map(|_| AtomicI64::new(0)).collect::<Vec<_>>());
+    let whole = (n * (n + 1) / 2) as i64;
+    pool.run(threads, &|worker| {
+        assert_eq!(worker.count(), threads.max(1));
+        for sum in &sums {
+            for range in worker.chunks(&counter, n, grain) {
+                sum.fetch_add(range.map(|i| i as i64 + 1).sum(), Relaxed);
+            }
+            worker.barrier();
+            assert_eq!(sum.load(Relaxed), whole);
+        }
+    })
+    .unwrap();
+    assert!(sums.iter().all(|sum| sum.load(Relaxed) == whole));
+}
+
+#[test]
+fn many_runs_of_uneven_chunks() {
+    let pool = Pool::new();
+    for round in 0..60 {
+        for threads in SIZES {
+            summing(&pool, threads, 1 + round % 5, 1 + round * 7, 1 + round % 4);
+        }
+    }
+    summing(&pool, 2, 3, 0, 1);
+}
+
+#[test]
+fn a_slow_thread_holds_back_no_chunk() {
+    let pool = Pool::new();
+    let (counter, quick) = (Counter::new(), AtomicUsize::new(0));
+    pool.run(2, &|worker| {
+        for range in worker.chunks(&counter, 100, 1) {
+            if range.start == 0 {
+                let began = Instant::now();
+                while quick.load(Relaxed) < 99 {
+                    assert!(began.elapsed() < Duration::from_secs(60));
+                    std::thread::yield_now();
+                }
+            } else {
+                quick.fetch_add(1, Relaxed);
+            }
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_panic_anywhere_fails_the_run_and_nothing_else() {
+    let pool = Pool::new();
+    for threads in SIZES {
+        for culprit in 0..threads {
+            for step in 0..3 {
+                let error = pool
+                    .run(threads, &|worker| {
+                        for i in 0..3 {
+                            if i == step && worker.index() == culprit {
+                                resume_unwind(Box::new(format!("thread {culprit} fell")));
+                            }
+                            worker.barrier();
+                        }
+                    })
+                    .unwrap_err();
+                assert_eq!(error, Error::Internal(format!("A CPU thread panicked: thread {culprit} fell")));
+                summing(&pool, threads, 3, 50, 3);
+            }
+        }
+        let all = pool.run(threads, &|_| resume_unwind(Box::new("all fell"))).unwrap_err();
+        assert_eq!(all, Error::Internal("A CPU thread panicked: all fell".into()));
+    }
+}
+
+#[test]
+fn several_callers_never_interleave() {
+    let pool = Pool::new();
+    let inside = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for caller in 0..4 {
+            let (pool, inside) = (&pool, &inside);
+            scope.spawn(move || {
+                for round in 0..100 {
+                    let threads = 2 + (caller + round) % 3;
+                    let run = pool.run(threads, &|worker| {
+                        if worker.index() == 0 {
+                            assert_eq!(inside.swap(threads, SeqCst), 0);
+                        }
+                        worker.barrier();
+                        assert_eq!(inside.load(SeqCst), threads);
+                        worker.barrier();
+                        if worker.index() == 0 {
+                            if round % 17 == 3 {
+                                inside.store(0, SeqCst);
+                                resume_unwind(Box::new(()));
+                            }
+                            inside.store(0, SeqCst);
+                        }
+                    });
+                    assert_eq!(run.is_err(), round % 17 == 3);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_barrier_that_a_thread_never_meets_fails_the_run() {
+    let pool = Pool::new();
+    for threads in [2, 3, 5] {
+        for (culprit, late) in [(0, false), (1, false), (threads - 1, true), (0, true)] {
+            let run = pool.run(threads, &|worker| {
+                worker.barrier();
+                if worker.index() == culprit {
+                    if late {
+                        std::thread::sleep(SPIN * 4);
+                    }
+                    return;
+                }
+                worker.barrier();
+            });
+            assert!(matches!(&run, Err(Error::Internal(m)) if m.contains("left")), "{run:?}");
+            summing(&pool, threads, 3, 50, 3);
+        }
+    }
+}
+
+/// Random schedules: threads that dawdle around barriers and claims, callers that overlap, panics here and there.
+#[test]
+fn random_schedules() {
+    fn next(state: &Cell<u64>) -> u64 {
+        state.set(state.get().wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407));
+        state.get() >> 33
+    }
+    fn dawdle(state: &Cell<u64>) {
+        match next(state) % 8 {
+            0 => std::thread::yield_now(),
+            1 => std::thread::sleep(Duration::from_micros(next(state) % 120)),
+            2 => (0..next(state) % 2000).for_each(|_| std::hint::spin_loop()),
+            _ => {}
+        }
+    }
+    let pool = Pool::new();
+    std::thread::scope(|scope| {
+        for caller in 0..3 {
+            let pool = &pool;
+            scope.spawn(move || {
+                let counters: [Counter; 2] = Default::default();
+                for round in 0..150u64 {
+                    let seed = Cell::new(caller * 1000 + round);
+                    let (threads, steps, n) = (next(&seed) % 6 + 1, next(&seed) % 5 + 1, next(&seed) as usize % 90);
+                    let grain = next(&seed) as usize % 9 + 1;
+                    // One in eight runs loses a thread in some step.
+                    let victim = next(&seed).is_multiple_of(8).then(|| (next(&seed) % threads, next(&seed) % steps));
+                    let (sums, start): ([AtomicUsize; 5], u64) = (Default::default(), seed.get());
+                    let run = pool.run(threads as usize, &|worker| {
+                        let state = Cell::new(start ^ (worker.index() as u64) << 40);
+                        for step in 0..steps {
+                            dawdle(&state);
+                            for range in worker.chunks(&counters[step as usize % 2], n, grain) {
+                                dawdle(&state);
+                                sums[step as usize].fetch_add(range.len(), Relaxed);
+                            }
+                            if victim == Some((worker.index() as u64, step)) {
+                                resume_unwind(Box::new("victim"));
+                            }
+                            dawdle(&state);
+                            worker.barrier();
+                            assert_eq!(sums[step as usize].load(Relaxed), n);
+                        }
+                    });
+                    let expected = match victim {
+                        Some(_) => Err(Error::Internal("A CPU thread panicked: victim".into())),
+                        None => Ok(()),
+                    };
+                    assert_eq!(run, expected, "caller {caller} round {round}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn waiting_parks_and_wakes() {
+    let pool = Pool::new();
+    let guards: Vec<_> = (0..pool.cores + 1).map(|_| Pool::engine_started()).collect();
+    summing(&pool, 3, 40, 20, 1);
+    drop(guards);
+    // Long enough for every thread to be parked, in the barrier, between runs, and at the end of a run.
+    for late in 0..3 {
+        pool.run(3, &|worker| {
+            for _ in 0..2 {
+                if worker.index() == late {
+                    std::thread::sleep(SPIN * 20);
+                }
+                worker.barrier();
+            }
+            if worker.index() == late {
+                std::thread::sleep(SPIN * 20);
+            }
+        })
+        .unwrap();
+        std::thread::sleep(SPIN * 20);
+    }
+}
+
+#[test]
+fn refusals() {
+    let pool = Pool::new();
+    assert!(matches!(pool.run(MAX_THREADS + 1, &|_| ()), Err(Error::InvalidArgument(_))));
+    pool.run(2, &|_| {
+        assert!(matches!(pool.run(2, &|_| ()), Err(Error::Internal(_))));
+        pool.run(1, &|worker| worker.barrier()).unwrap();
+    })
+    .unwrap();
+}
+
+#[test]
+fn shared_slices_are_written_in_parts() {
+    let pool = Pool::new();
+    let (counter, mut data) = (Counter::new(), vec![0u32; 1000]);
+    let shared = SharedMut::new(&mut data);
+    pool.run(3, &|worker| {
+        for range in worker.chunks(&counter, shared.len(), 7) {
+            // SAFETY: chunks are disjoint.
+            let part = unsafe { shared.part(range.clone()) };
+            part.iter_mut().zip(range).for_each(|(x, i)| *x = i as u32);
+        }
+    })
+    .unwrap();
+    assert!(data.iter().enumerate().all(|(i, &x)| x == i as u32));
+}

@@ -1,0 +1,85 @@
+//! The merges of a BPE vocabulary: which pairs of texts join, in what rank, to what.
+
+use hashbrown::DefaultHashBuilder;
+use std::hash::BuildHasher;
+
+/// A map from pairs of ids, made once: a hash table probed in order, one slot to a quarter of a cache line.
+pub(super) struct Pairs {
+    /// A power of two of slots, at most half of them taken.
+    slots: Vec<Slot>,
+    hasher: DefaultHashBuilder,
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    left: u32,
+    right: u32,
+    rank: u32,
+    joined: u32,
+}
+
+/// The rank of a slot that is not taken.
+const FREE: u32 = u32::MAX;
+
+impl Pairs {
+    /// From `(left, right, joined)` by rank. Of equal pairs the first counts.
+    pub(super) fn new(merges: &[(u32, u32, u32)]) -> Self {
+        let free = Slot { left: 0, right: 0, rank: FREE, joined: 0 };
+        let mut pairs = Pairs {
+            slots: vec![free; (2 * merges.len()).next_power_of_two().max(16)],
+            hasher: DefaultHashBuilder::default(),
+        };
+        for (rank, &(left, right, joined)) in merges.iter().enumerate() {
+            let mut at = pairs.start(left, right);
+            loop {
+                let slot = &mut pairs.slots[at];
+                if slot.rank == FREE {
+                    *slot = Slot { left, right, rank: rank as u32, joined };
+                    break;
+                }
+                if (slot.left, slot.right) == (left, right) {
+                    break;
+                }
+                at = (at + 1) & (pairs.slots.len() - 1);
+            }
+        }
+        pairs
+    }
+
+    #[inline]
+    fn start(&self, left: u32, right: u32) -> usize {
+        self.hasher.hash_one(u64::from(left) << 32 | u64::from(right)) as usize & (self.slots.len() - 1)
+    }
+
+    /// Rank and result of joining two texts.
+    #[inline]
+    pub(super) fn get(&self, left: u32, right: u32) -> Option<(u32, u32)> {
+        let mut at = self.start(left, right);
+        loop {
+            let slot = &self.slots[at];
+            if slot.rank == FREE {
+                return None;
+            }
+            if (slot.left, slot.right) == (left, right) {
+                return Some((slot.rank, slot.joined));
+            }
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_are_found() {
+        let merges: Vec<(u32, u32, u32)> = (0..3000).map(|i| (i % 50, i / 50, i)).chain([(7, 3, 9999)]).collect();
+        let pairs = Pairs::new(&merges);
+        for (rank, &(left, right, joined)) in merges[..3000].iter().enumerate() {
+            assert_eq!(pairs.get(left, right), Some((rank as u32, joined)));
+        }
+        assert_eq!(pairs.get(50, 0), None);
+        assert_eq!(pairs.get(u32::MAX, u32::MAX), None);
+    }
+}
