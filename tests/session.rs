@@ -1,4 +1,5 @@
 //! Sessions over real engines, on the fixture models: what comes out of the whole path.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 
