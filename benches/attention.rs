@@ -6,7 +6,7 @@
 //! the same instruction set reaches in multiply-adds on registers alone.
 
 use elizainference::backend::cpu::attention::{Attention, SplitSpace, scratch_bytes};
-use elizainference::backend::cpu::cores::default_thread_count;
+use elizainference::backend::cpu::default_thread_count;
 use elizainference::backend::cpu::isa::Isa;
 use elizainference::backend::cpu::kv::{KvLayout, store_k, store_v};
 use elizainference::backend::cpu::pool::{Counter, Pool, SharedMut};
@@ -120,6 +120,7 @@ impl Bench {
             k: &self.k,
             v: &self.v,
             q: &q,
+            q_stride: self.heads * dim,
             row_pos: &row_pos,
             row_seq: &vec![1; rows],
             cell_pos: &cell_pos,
