@@ -90,8 +90,8 @@ fn read_everything(file: &File) {
         assert_eq!(file.tensor(&info.name), Some(info));
         assert_eq!(file.data(info).len() as u64, info.bytes, "{}", info.name);
         let _ = (info.tensor_type(), info.elements());
-        file.will_need(info);
-        file.release(info);
+        file.will_need(file.data(info));
+        file.release(file.data(info));
     }
 }
 
@@ -423,8 +423,8 @@ fn released_pages_come_back() {
     w.write_to(&path).unwrap();
     let file = File::open(&path).unwrap();
     for info in file.tensors() {
-        file.will_need(info);
-        file.release(info);
+        file.will_need(file.data(info));
+        file.release(file.data(info));
         assert!(file.data(info).iter().enumerate().all(|(i, b)| *b == (i * 7) as u8), "{}", info.name);
     }
 }

@@ -112,7 +112,7 @@ pub fn run(args: Args) -> Outcome {
     writer.stream(&args.output, &mut |i, out| {
         let info = &source.tensors()[i];
         conversion.tensor(info, types[i], out)?;
-        source.release(info);
+        source.release(source.data(info));
         Ok(())
     })?;
     bar.finish_and_clear();

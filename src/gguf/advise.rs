@@ -6,7 +6,8 @@ use memmap2::Mmap;
 #[cfg(unix)]
 pub(super) fn will_need(map: &Mmap, data: &[u8]) {
     use memmap2::Advice;
-    let (offset, len) = (place(map, data), data.len());
+    let Some(offset) = place(map, data) else { return };
+    let len = data.len();
     #[cfg(target_os = "linux")]
     if map.advise_range(Advice::PopulateRead, offset, len).is_ok() {
         return;
@@ -22,18 +23,20 @@ pub(super) fn release(map: &Mmap, data: &[u8]) {
     if !page.is_power_of_two() {
         return;
     }
-    let from = place(map, data).next_multiple_of(page);
-    let to = (place(map, data) + data.len()) / page * page;
+    let Some(offset) = place(map, data) else { return };
+    let from = offset.next_multiple_of(page);
+    let to = (offset + data.len()) / page * page;
     if from < to {
         // SAFETY: the mapping is of a file and read only, so a dropped page comes back with the file's content.
         let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, from, to - from) };
     }
 }
 
-/// Offset of `data` in `map`.
+/// Offset of `data` in `map`; `None` when it is no part of it.
 #[cfg(unix)]
-fn place(map: &Mmap, data: &[u8]) -> usize {
-    (data.as_ptr() as usize).saturating_sub(map.as_ptr() as usize)
+fn place(map: &Mmap, data: &[u8]) -> Option<usize> {
+    let offset = (data.as_ptr() as usize).checked_sub(map.as_ptr() as usize)?;
+    (offset + data.len() <= map.len()).then_some(offset)
 }
 
 #[cfg(not(unix))]

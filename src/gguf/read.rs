@@ -229,20 +229,20 @@ impl File {
         self.inner.bytes.as_slice().len() as u64
     }
 
-    /// Tell the system that the tensor's data is about to be read: pages are mapped ahead where it can do that, else
+    /// Tell the system that `data`, a part of this file, is about to be read: pages are mapped ahead where it can do that, else
     /// read ahead. A hint: nothing happens for a file held in memory.
-    pub fn will_need(&self, info: &TensorInfo) {
+    pub fn will_need(&self, data: &[u8]) {
         if let Bytes::Mapped(map) = &self.inner.bytes {
-            advise::will_need(map, self.data(info));
+            advise::will_need(map, data);
         }
     }
 
-    /// Give back the resident pages that lie wholly inside the tensor's data, once it was copied elsewhere. Reading
+    /// Give back the resident pages that lie wholly inside `data`, a part of this file, once it was copied elsewhere. Reading
     /// them again is correct, and slow: they come from the page cache or the disk. Nothing happens for a file held in
     /// memory.
-    pub fn release(&self, info: &TensorInfo) {
+    pub fn release(&self, data: &[u8]) {
         if let Bytes::Mapped(map) = &self.inner.bytes {
-            advise::release(map, self.data(info));
+            advise::release(map, data);
         }
     }
 

@@ -1,9 +1,9 @@
 //! A model's weights as the CPU keeps them, and the loader that repacks them.
 //!
-//! All threads repack together: the work is the list of all panels of all matrices, claimed in pieces. A tensor's
-//! pages of the file are dropped as soon as its last panel is packed, so that the peak stays near one copy.
+//! All threads repack together: the work is the list of all panels of all matrices, claimed in pieces. The pages of
+//! the file under a piece are dropped as soon as it is packed, so that the peak stays near one copy.
 
-use super::panels::Panels;
+use super::panels::{PANEL, Panels};
 use super::pool::{Counter, Pool};
 use crate::backend::LoadProgress;
 use crate::gguf::{File, TensorInfo};
@@ -73,8 +73,8 @@ impl CpuWeights {
 struct Packing<'a> {
     item: usize,
     info: &'a TensorInfo,
+    row_bytes: usize,
     first_chunk: usize,
-    chunks_left: AtomicUsize,
 }
 
 pub(super) fn load(
@@ -109,7 +109,8 @@ pub(super) fn load(
                 }
                 let panels = Panels::new(spec.ty, spec.n_in, spec.n_out)?;
                 let n = panels.n_panels().div_ceil(PACK_GRAIN);
-                packing.push(Packing { item, info, first_chunk: chunks, chunks_left: AtomicUsize::new(n) });
+                let row_bytes = file.data(info).len() / spec.n_out;
+                packing.push(Packing { item, info, row_bytes, first_chunk: chunks });
                 chunks += n;
                 CpuWeight::Panels(panels)
             }
@@ -130,6 +131,9 @@ pub(super) fn load(
             let CpuWeight::Panels(panels) = &items[p.item] else { continue };
             let first = (chunk - p.first_chunk) * PACK_GRAIN;
             let panel_range = first..(first + PACK_GRAIN).min(panels.n_panels());
+            let rows = panel_range.start * PANEL..(panel_range.end * PANEL).min(panels.n_out());
+            let source = &file.data(p.info)[rows.start * p.row_bytes..rows.end * p.row_bytes];
+            file.will_need(source);
             // SAFETY: each chunk is claimed once, so no two threads pack the same panels, and nothing reads them
             // before the run ends.
             let packed = unsafe { panels.pack_shared(file.data(p.info), panel_range) };
@@ -137,9 +141,7 @@ pub(super) fn load(
                 failed.lock().get_or_insert(error);
                 cancelled.store(true, Ordering::Relaxed);
             }
-            if p.chunks_left.fetch_sub(1, Ordering::AcqRel) == 1 {
-                file.release(p.info);
-            }
+            file.release(source);
             let finished = done.fetch_add(1, Ordering::Relaxed) + 1;
             if worker.index() == 0
                 && let Some(progress) = report.lock().as_mut()
