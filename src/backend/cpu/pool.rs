@@ -345,7 +345,9 @@ impl Worker<'_> {
                 shared.wake(other);
             }
         } else {
-            if shared.left.load(SeqCst) != 0 {
+            // A thread may also have left because all, this one included, passed the barrier meanwhile and it was the
+            // last of the run; then the step had moved on before that thread was counted as gone.
+            if shared.left.load(SeqCst) != 0 && shared.step.load(SeqCst) == step {
                 shared.fail(self.count, || DESERTED.into());
             }
             shared.wait(self.index, || shared.step.load(SeqCst) != step || shared.failed.load(SeqCst));
