@@ -5,6 +5,8 @@
 //! operations each), and the bytes of keys and values that one pass over the cache reads. The first line is what
 //! the same instruction set reaches in multiply-adds on registers alone.
 
+#![allow(clippy::unwrap_used)]
+
 use elizainference::backend::cpu::attention::{Attention, SplitSpace, scratch_bytes};
 use elizainference::backend::cpu::default_thread_count;
 use elizainference::backend::cpu::isa::Isa;
