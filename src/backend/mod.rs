@@ -124,7 +124,7 @@ pub trait State: Send {
 pub trait Program: Send + Sync {
     /// Run one batch. `out_rows` is the number of output rows, `batch.outputs.len()` where the batch has tokens.
     ///
-    /// `cancel` is looked at once a layer; a run that saw it returns [`Error::Cancelled`], with the cells of the
+    /// `cancel` is looked at several times a layer; a run that saw it returns [`Error::Cancelled`], with the cells of the
     /// batch in an undefined state.
     fn run(&self, state: &mut dyn State, batch: &Batch<'_>, out_rows: usize, cancel: &AtomicBool) -> Result<()>;
 

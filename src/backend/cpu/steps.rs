@@ -203,6 +203,9 @@ impl<'a> Run<'a> {
     /// Do this thread's part of a step.
     pub fn step(&self, worker: &Worker<'_>, index: usize, step: &Step) {
         let counter = &self.state.counters[0];
+        if worker.index() == 0 && self.cancel.load(Ordering::Relaxed) {
+            self.stop_after.fetch_min(index, Ordering::Relaxed);
+        }
         match step {
             Step::Embed { table, scale, dst, width } => {
                 self.rope_tables(worker);
@@ -276,9 +279,6 @@ impl<'a> Run<'a> {
                 self.gated_step(worker, counter, (gate, up, *act), x, out, *f32, *q8);
             }
             Step::Heads { spec, qkv, qkv_width } => {
-                if worker.index() == 0 && self.cancel.load(Ordering::Relaxed) {
-                    self.stop_after.fetch_min(index, Ordering::Relaxed);
-                }
                 self.heads_step(worker, counter, spec, Place { offset: *qkv, width: *qkv_width });
             }
             Step::Attend { spec, qkv, qkv_width, dst, width } => {
