@@ -5,7 +5,7 @@
 
 use super::{Hparams, WeightTable};
 use crate::Result;
-use crate::graph::{Activation, AttentionSpec, Builder, NodeId, WeightId};
+use crate::graph::{Activation, AttentionSpec, Builder, NodeId, RopeSpec, WeightId};
 
 /// Weights of one layer.
 pub(super) struct Layer {
@@ -84,8 +84,9 @@ impl Layer {
     }
 }
 
-/// The ends of a decoder and its layers.
+/// A decoder with its weights bound: what an architecture's file makes, and what emits the graph.
 pub(super) struct Decoder {
+    ropes: Vec<RopeSpec>,
     token_embd: WeightId,
     embed_scale: f32,
     layers: Vec<Layer>,
@@ -102,6 +103,7 @@ impl Decoder {
         t: &mut WeightTable<'_>,
         embed_scale: f32,
         activation: Activation,
+        ropes: Vec<RopeSpec>,
         style: impl Fn(usize) -> LayerStyle,
     ) -> Result<Decoder> {
         h.refuse_experts()?;
@@ -111,9 +113,15 @@ impl Decoder {
         let output_norm = t.vector("output_norm.weight", h.n_embd)?;
         let layers = (0..h.n_layer).map(|il| Layer::bind(h, t, il, &style(il))).collect::<Result<_>>()?;
         let (norm_eps, logit_softcap) = (h.norm_eps, h.logit_softcap);
-        Ok(Decoder { token_embd, embed_scale, layers, output_norm, output, norm_eps, activation, logit_softcap })
+        Ok(Decoder { ropes, token_embd, embed_scale, layers, output_norm, output, norm_eps, activation, logit_softcap })
     }
 
+    /// Rotary embeddings that the attention nodes name.
+    pub fn ropes(&self) -> &[RopeSpec] {
+        &self.ropes
+    }
+
+    /// From the batch's tokens to the hidden rows after the output norm, of the output rows only.
     pub fn body(&self, b: &mut Builder<'_>) -> Result<NodeId> {
         let mut x = b.embed(self.token_embd, self.embed_scale);
         let eps = self.norm_eps;
@@ -134,6 +142,7 @@ impl Decoder {
         b.rms_norm(x, self.output_norm, eps, None)
     }
 
+    /// From hidden rows to logits.
     pub fn head(&self, b: &mut Builder<'_>, hidden: NodeId) -> Result<NodeId> {
         let logits = b.matmul(hidden, &[(self.output, None)], None)?;
         Ok(match self.logit_softcap {

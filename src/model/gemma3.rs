@@ -4,12 +4,13 @@
 //! Sliding layers rotate with their own frequency base and without the position scaling of the long context.
 
 use super::decoder::{Decoder, LayerStyle};
-use super::{Architecture, Hparams, WeightTable};
+use super::{Hparams, WeightTable};
 use crate::Result;
-use crate::graph::{Activation, Builder, NodeId, RopeKind, RopeScaling, RopeSpec};
+use crate::graph::{Activation, RopeKind, RopeScaling, RopeSpec};
 
 /// Every sixth layer sees the whole context.
 const PATTERN: usize = 6;
+/// Places of the two rotary embeddings.
 const GLOBAL: usize = 0;
 const SLIDING: usize = 1;
 /// Frequency base of sliding layers when the file names none.
@@ -17,12 +18,7 @@ const SLIDING_BASE: f32 = 10_000.0;
 /// Layers of the 27B model, the one whose scores are scaled by its nominal head width.
 const LAYERS_27B: usize = 62;
 
-struct Gemma3 {
-    decoder: Decoder,
-    ropes: [RopeSpec; 2],
-}
-
-pub(super) fn bind(h: &Hparams, t: &mut WeightTable<'_>) -> Result<Box<dyn Architecture>> {
+pub(super) fn bind(h: &Hparams, t: &mut WeightTable<'_>) -> Result<Decoder> {
     let head_width = if h.n_layer == LAYERS_27B { h.n_embd / h.n_head[0] } else { h.head_dim_k };
     let scale = h.attention_scale.unwrap_or(1.0 / (head_width as f32).sqrt());
     let window = h.sliding_window.unwrap_or(0);
@@ -37,26 +33,11 @@ pub(super) fn bind(h: &Hparams, t: &mut WeightTable<'_>) -> Result<Box<dyn Archi
             rope: if sliding { SLIDING } else { GLOBAL },
         }
     };
-    let decoder = Decoder::bind(h, t, (h.n_embd as f32).sqrt(), Activation::Gelu, style)?;
     let global = h.rope(RopeKind::Neox, None);
     let sliding = RopeSpec {
         freq_base: f64::from(h.rope_base_sliding.unwrap_or(SLIDING_BASE)),
         scaling: RopeScaling::None,
         ..global.clone()
     };
-    Ok(Box::new(Gemma3 { decoder, ropes: [global, sliding] }))
-}
-
-impl Architecture for Gemma3 {
-    fn ropes(&self) -> &[RopeSpec] {
-        &self.ropes
-    }
-
-    fn body(&self, b: &mut Builder<'_>) -> Result<NodeId> {
-        self.decoder.body(b)
-    }
-
-    fn head(&self, b: &mut Builder<'_>, hidden: NodeId) -> Result<NodeId> {
-        self.decoder.head(b, hidden)
-    }
+    Decoder::bind(h, t, (h.n_embd as f32).sqrt(), Activation::Gelu, vec![global, sliding], style)
 }

@@ -2,33 +2,13 @@
 //! factors from `rope_freqs.weight` where the file has them (Llama 3.1 and later).
 
 use super::decoder::{Decoder, LayerStyle};
-use super::{Architecture, Hparams, WeightTable};
+use super::{Hparams, WeightTable};
 use crate::Result;
-use crate::graph::{Activation, Builder, NodeId, RopeKind, RopeSpec};
+use crate::graph::{Activation, RopeKind};
 
-struct Llama {
-    decoder: Decoder,
-    ropes: [RopeSpec; 1],
-}
-
-pub(super) fn bind(h: &Hparams, t: &mut WeightTable<'_>) -> Result<Box<dyn Architecture>> {
+pub(super) fn bind(h: &Hparams, t: &mut WeightTable<'_>) -> Result<Decoder> {
     let factors = t.optional_vector("rope_freqs.weight", h.rope.n_rot / 2)?;
     let scale = h.attention_scale.unwrap_or(1.0 / (h.head_dim_k as f32).sqrt());
     let style = |_| LayerStyle { head_norms: false, post_norms: false, biases: true, scale, window: 0, rope: 0 };
-    let decoder = Decoder::bind(h, t, 1.0, Activation::Silu, style)?;
-    Ok(Box::new(Llama { decoder, ropes: [h.rope(RopeKind::Norm, factors)] }))
-}
-
-impl Architecture for Llama {
-    fn ropes(&self) -> &[RopeSpec] {
-        &self.ropes
-    }
-
-    fn body(&self, b: &mut Builder<'_>) -> Result<NodeId> {
-        self.decoder.body(b)
-    }
-
-    fn head(&self, b: &mut Builder<'_>, hidden: NodeId) -> Result<NodeId> {
-        self.decoder.head(b, hidden)
-    }
+    Decoder::bind(h, t, 1.0, Activation::Silu, vec![h.rope(RopeKind::Norm, factors)], style)
 }

@@ -1,7 +1,7 @@
 //! Models: hyperparameters, the weight table, and one file per architecture that emits graph nodes.
 //!
 //! A [`Model`] is what all streams over one file share: the mapped file, the vocabulary, the weights in their
-//! backend's layout, and the architecture, which turns itself into graphs. It never changes after loading.
+//! backend's layout, and the decoder, which turns itself into graphs. It never changes after loading.
 
 mod decoder;
 mod gemma3;
@@ -17,25 +17,14 @@ pub use weights::WeightTable;
 
 use crate::backend::{Backend, LoadProgress, Weights};
 use crate::gguf::File;
-use crate::graph::{Builder, Graph, NodeId, Output, RopeSpec, WeightSpec};
+use crate::graph::{Builder, Graph, Output, WeightSpec};
 use crate::vocab::Vocab;
 use crate::{Error, Result};
+use decoder::Decoder;
 use std::sync::Arc;
 
-/// An architecture with its weights bound: it emits the nodes of a decoder.
-pub trait Architecture: Send + Sync {
-    /// Rotary embeddings that the attention nodes name.
-    fn ropes(&self) -> &[RopeSpec];
-
-    /// From the batch's tokens to the hidden rows after the output norm, of the output rows only.
-    fn body(&self, b: &mut Builder<'_>) -> Result<NodeId>;
-
-    /// From hidden rows to logits.
-    fn head(&self, b: &mut Builder<'_>, hidden: NodeId) -> Result<NodeId>;
-}
-
 /// How an architecture is bound to a file: reads its keys, claims its tensors.
-type Bind = fn(&Hparams, &mut WeightTable<'_>) -> Result<Box<dyn Architecture>>;
+type Bind = fn(&Hparams, &mut WeightTable<'_>) -> Result<Decoder>;
 
 /// The known architectures, by the name in `general.architecture`.
 const ARCHITECTURES: &[(&str, Bind)] = &[("gemma3", gemma3::bind), ("llama", llama::bind), ("qwen3", qwen3::bind)];
@@ -51,7 +40,7 @@ pub struct Model {
     vocab: Arc<Vocab>,
     hparams: Hparams,
     specs: Vec<WeightSpec>,
-    architecture: Box<dyn Architecture>,
+    decoder: Decoder,
     backend: Arc<dyn Backend>,
     weights: Weights,
 }
@@ -59,17 +48,14 @@ pub struct Model {
 impl Model {
     /// Load the file onto `backend`. `progress` hears the fraction done and may cancel by returning false.
     pub fn load(file: File, backend: Arc<dyn Backend>, threads: usize, progress: LoadProgress<'_>) -> Result<Model> {
-        let hparams = Hparams::read(&file)?;
-        let Some((_, bind)) = ARCHITECTURES.iter().find(|(name, _)| *name == hparams.architecture) else {
+        let name: String = file.require("general.architecture")?;
+        let Some((_, bind)) = ARCHITECTURES.iter().find(|(known, _)| *known == name) else {
             let known: Vec<_> = architectures().collect();
-            return Err(Error::Unsupported(format!(
-                "Architecture `{}` (known: {})",
-                hparams.architecture,
-                known.join(", ")
-            )));
+            return Err(Error::Unsupported(format!("Architecture `{name}` (known: {})", known.join(", "))));
         };
+        let hparams = Hparams::read(&file)?;
         let mut table = WeightTable::new(&file);
-        let architecture = bind(&hparams, &mut table)?;
+        let decoder = bind(&hparams, &mut table)?;
         let specs = table.finish()?;
         // The vocabulary takes about as long as packing does; let them share the cores.
         let (vocab, weights) = std::thread::scope(|scope| {
@@ -84,7 +70,7 @@ impl Model {
             let problem = format!("`tokenizer.ggml.tokens` has {have} tokens, `token_embd.weight` has {want} rows");
             return Err(Error::Model(problem));
         }
-        Ok(Model { file, vocab, hparams, specs, architecture, backend, weights })
+        Ok(Model { file, vocab, hparams, specs, decoder, backend, weights })
     }
 
     /// The mapped file.
@@ -143,27 +129,27 @@ impl Model {
 
     /// Tokens in, kept hidden rows out.
     pub fn body_graph(&self) -> Result<Graph> {
-        let mut b = Builder::new(&self.specs, self.architecture.ropes());
-        let hidden = self.architecture.body(&mut b)?;
+        let mut b = Builder::new(&self.specs, self.decoder.ropes());
+        let hidden = self.decoder.body(&mut b)?;
         b.output(hidden, Output::Hidden);
         Ok(b.finish())
     }
 
     /// Kept hidden rows in, logits out.
     pub fn head_graph(&self) -> Result<Graph> {
-        let mut b = Builder::new(&self.specs, self.architecture.ropes());
+        let mut b = Builder::new(&self.specs, self.decoder.ropes());
         let hidden = b.hidden(self.hparams.n_embd);
-        let logits = self.architecture.head(&mut b, hidden)?;
+        let logits = self.decoder.head(&mut b, hidden)?;
         b.output(logits, Output::Logits);
         Ok(b.finish())
     }
 
     /// Tokens in, logits out: one plan for a decode step. The hidden rows are kept as well.
     pub fn decode_graph(&self) -> Result<Graph> {
-        let mut b = Builder::new(&self.specs, self.architecture.ropes());
-        let hidden = self.architecture.body(&mut b)?;
+        let mut b = Builder::new(&self.specs, self.decoder.ropes());
+        let hidden = self.decoder.body(&mut b)?;
         b.output(hidden, Output::Hidden);
-        let logits = self.architecture.head(&mut b, hidden)?;
+        let logits = self.decoder.head(&mut b, hidden)?;
         b.output(logits, Output::Logits);
         Ok(b.finish())
     }
