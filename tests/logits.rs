@@ -211,6 +211,28 @@ fn blocks_of_256() {
     }
 }
 
+/// What a constrained span relies on: a row's logits are the same bits, alone or in a batch, on one thread or three.
+#[test]
+fn a_row_is_the_same_bits_however_it_was_batched() {
+    for kind in [Kind::Llama, Kind::Qwen3, Kind::Gemma3] {
+        for weights in [Weights::F32, Weights::F16, Weights::Q8_0, Weights::Q4_K] {
+            let tokens = tokens(45, "batches");
+            let path = fixture(kind, weights);
+            let mut engine = open(&path, KvType::F16, 1, 2);
+            let together = all_rows(&mut engine, &tokens);
+            for (prompt, threads) in [(1, 1), (7, 1), (20, 3)] {
+                let mut engine = open(&path, KvType::F16, threads, 2);
+                let slot = engine.take_slot(0).unwrap();
+                let alone = prefill_and_decode(&mut engine, slot, &tokens, prompt, tokens.len() - prompt);
+                for (i, row) in alone.iter().enumerate() {
+                    let place = prompt - 1 + i;
+                    assert!(*row == together[place], "{kind:?} {weights:?}: position {place}, prompt of {prompt}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_reused_prefix_changes_nothing() {
     for (kind, weights) in [(Kind::Llama, Weights::F32), (Kind::Gemma3, Weights::F32), (Kind::Qwen3, Weights::Q8_0)] {
