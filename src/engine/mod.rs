@@ -84,7 +84,9 @@ pub struct Engine {
 /// The model at `path`, shared with everyone who has it open with the same placement.
 pub fn open_model(path: &Path, options: &EngineOptions, progress: LoadProgress<'_>) -> Result<Arc<Model>> {
     let placement = Placement { gpu_layers: options.gpu_layers, device: options.device.clone() };
-    load_shared(path, &placement, options.threads()?, progress)
+    // The weights are shared by engines of any number of threads, so a load takes all cores it finds useful.
+    let threads = options.threads()?.max(default_thread_count() as usize);
+    load_shared(path, &placement, threads, progress)
 }
 
 /// Threads that an engine uses when the host names none: the performance cores.

@@ -38,9 +38,9 @@ pub struct Panels {
     n_in: usize,
     n_out: usize,
     panel_bytes: usize,
-    /// The start of `_memory`, through which packing threads write without a `&mut`.
+    /// The start of `memory`, through which packing threads write without a `&mut`.
     data: *mut u8,
-    _memory: MmapMut,
+    memory: MmapMut,
 }
 
 // SAFETY: the memory is owned; it is written only by `pack_shared`, whose callers promise that nobody uses the same
@@ -96,11 +96,17 @@ impl Panels {
         let mut memory = MmapMut::map_anon(bytes).map_err(|error| {
             Error::OutOfMemory(format!("{bytes} bytes for {n_out} rows of {n_in} weights of type {ty}: {error}"))
         })?;
+        Ok(Panels { ty, n_in, n_out, panel_bytes, data: memory.as_mut_ptr(), memory })
+    }
+
+    /// Tell the system that huge pages would serve these weights well, once they are packed: it joins pages in the
+    /// background. Asked for beforehand, it would clear huge pages during the load, which takes several times as long
+    /// where memory comes from a host that has to be asked for each.
+    pub fn prefer_huge_pages(&self) {
         #[cfg(target_os = "linux")]
-        if let Err(error) = memory.advise(memmap2::Advice::HugePage) {
+        if let Err(error) = self.memory.advise(memmap2::Advice::HugePage) {
             log::debug!("Weights stay on small pages: {error}");
         }
-        Ok(Panels { ty, n_in, n_out, panel_bytes, data: memory.as_mut_ptr(), _memory: memory })
     }
 
     /// Packs the panels of `range` from `src`, the whole tensor as it lies in the file.

@@ -162,5 +162,10 @@ pub(super) fn load(
     {
         return Err(Error::Cancelled);
     }
+    for item in &items {
+        if let CpuWeight::Panels(panels) = item {
+            panels.prefer_huge_pages();
+        }
+    }
     Ok(CpuWeights { items })
 }
