@@ -9,7 +9,7 @@ use super::isa::Isa;
 use super::panels::ActKind;
 use super::rope::Rope;
 use super::state::{CpuState, Memory};
-use super::steps::{GATED_FLOATS, Run, Step};
+use super::steps::{GATED_FLOATS, Run, Step, Turn};
 use super::weights::CpuWeights;
 use super::{acts, attention, pool};
 use crate::backend::{Batch, Program, State, Weights, Work};
@@ -99,7 +99,7 @@ impl Program for CpuProgram {
         let _active = pool::Pool::engine_started();
         pool::Pool::global().run(run.threads(), &|worker| {
             for (index, step) in self.steps.iter().enumerate() {
-                run.step(worker, index, step);
+                run.step(Turn { worker, index }, step);
                 worker.barrier();
                 if run.ends_after(index) {
                     return;

@@ -27,6 +27,14 @@ const PIECES_PER_THREAD: usize = 8;
 /// Floats of a thread's scratch for one of the two products of a gated step.
 pub(super) const GATED_FLOATS: usize = 64 * MAX_ROWS;
 
+/// One thread at one step.
+#[derive(Clone, Copy)]
+pub(super) struct Turn<'a> {
+    pub worker: &'a Worker<'a>,
+    /// The step's index in the program.
+    pub index: usize,
+}
+
 /// Rows in the workspace.
 #[derive(Clone, Copy)]
 struct Place {
@@ -171,6 +179,24 @@ impl<'a> Run<'a> {
         self.stop_after.load(Ordering::Relaxed) <= index
     }
 
+    /// Pieces of the step's work that this thread claims, none any more once the run is cancelled. What a cancelled step
+    /// leaves undone is never read: all threads leave behind its barrier.
+    fn pieces<'c>(
+        &'c self,
+        turn: Turn<'c>,
+        counter: &'c Counter,
+        total: usize,
+        grain: usize,
+    ) -> impl Iterator<Item = Range<usize>> + use<'c> {
+        turn.worker.chunks(counter, total, grain).take_while(move |_| {
+            let cancelled = self.cancel.load(Ordering::Relaxed);
+            if cancelled {
+                self.stop_after.fetch_min(turn.index, Ordering::Relaxed);
+            }
+            !cancelled
+        })
+    }
+
     fn rows(&self, rows: Rows) -> usize {
         match rows {
             Rows::Batch => self.batch.tokens.len(),
@@ -201,28 +227,25 @@ impl<'a> Run<'a> {
     }
 
     /// Do this thread's part of a step.
-    pub fn step(&self, worker: &Worker<'_>, index: usize, step: &Step) {
+    pub fn step(&self, turn: Turn<'_>, step: &Step) {
         let counter = &self.state.counters[0];
-        if worker.index() == 0 && self.cancel.load(Ordering::Relaxed) {
-            self.stop_after.fetch_min(index, Ordering::Relaxed);
-        }
         match step {
             Step::Embed { table, scale, dst, width } => {
-                self.rope_tables(worker);
-                for rows in worker.chunks(counter, self.batch.tokens.len(), 1) {
+                self.rope_tables(turn);
+                for rows in self.pieces(turn, counter, self.batch.tokens.len(), 1) {
                     for r in rows {
                         // SAFETY: each row is claimed once.
                         let out = unsafe { self.columns_mut(*dst, *width, r, 0..*width) };
                         match self.weights.table_row(*table, self.batch.tokens[r] as usize, out) {
                             Ok(()) if *scale != 1.0 => norm::scale_row(self.isa, out, *scale),
                             Ok(()) => {}
-                            Err(error) => self.fail(index, error),
+                            Err(error) => self.fail(turn.index, error),
                         }
                     }
                 }
             }
             Step::SelectRows { src, dst, width } => {
-                for rows in worker.chunks(counter, self.out_rows, 16) {
+                for rows in self.pieces(turn, counter, self.out_rows, 16) {
                     for r in rows {
                         // SAFETY: source rows are complete since the last barrier; each output row is claimed once.
                         unsafe {
@@ -234,7 +257,7 @@ impl<'a> Run<'a> {
             }
             Step::Norm { weight, eps, src, residual, dst, width, rows, q8 } => {
                 let Ok(weight) = self.weights.vector(*weight) else { return };
-                for claimed in worker.chunks(counter, self.rows(*rows), 4) {
+                for claimed in self.pieces(turn, counter, self.rows(*rows), 4) {
                     for r in claimed {
                         // SAFETY: sources are complete, each row is claimed once. A residual that stands where the
                         // output goes is added to in place.
@@ -257,7 +280,7 @@ impl<'a> Run<'a> {
                 }
             }
             Step::Quantise { src, width, rows } => {
-                for claimed in worker.chunks(counter, self.rows(*rows), 4) {
+                for claimed in self.pieces(turn, counter, self.rows(*rows), 4) {
                     for r in claimed {
                         // SAFETY: the source row is complete; each row of the area is claimed once.
                         unsafe {
@@ -270,25 +293,25 @@ impl<'a> Run<'a> {
             Step::MatMul { parts, acts, src, x_width, residual, dst, width, rows } => {
                 let x = Input { acts: *acts, src: *src, width: *x_width, rows: self.rows(*rows) };
                 let out = Place { offset: *dst, width: *width };
-                self.matmul_step(worker, counter, parts, x, *residual, out);
+                self.matmul_step(turn, counter, parts, x, *residual, out);
             }
             Step::Gated { gate, up, act, acts, src, x_width, dst, width, rows, f32, q8 } => {
                 let (Ok(gate), Ok(up)) = (self.weights.panels(*gate), self.weights.panels(*up)) else { return };
                 let x = Input { acts: *acts, src: *src, width: *x_width, rows: self.rows(*rows) };
                 let out = Place { offset: *dst, width: *width };
-                self.gated_step(worker, counter, (gate, up, *act), x, out, *f32, *q8);
+                self.gated_step(turn, counter, (gate, up, *act), x, out, *f32, *q8);
             }
             Step::Heads { spec, qkv, qkv_width } => {
-                self.heads_step(worker, counter, spec, Place { offset: *qkv, width: *qkv_width });
+                self.heads_step(turn, counter, spec, Place { offset: *qkv, width: *qkv_width });
             }
             Step::Attend { spec, qkv, qkv_width, dst, width } => {
                 let (qkv, out) = (Place { offset: *qkv, width: *qkv_width }, Place { offset: *dst, width: *width });
-                self.attend_step(worker, counter, spec, qkv, out);
+                self.attend_step(turn, counter, spec, qkv, out);
             }
             Step::SoftCap { cap, src, dst, width, rows } => {
                 const PIECE: usize = 4096;
                 let pieces = width.div_ceil(PIECE);
-                for claimed in worker.chunks(counter, pieces * self.rows(*rows), 1) {
+                for claimed in self.pieces(turn, counter, pieces * self.rows(*rows), 1) {
                     for piece in claimed {
                         let (r, first) = (piece / pieces, piece % pieces * PIECE);
                         let columns = first..(first + PIECE).min(*width);
@@ -327,7 +350,7 @@ impl<'a> Run<'a> {
 
     fn matmul_step(
         &self,
-        worker: &Worker<'_>,
+        turn: Turn<'_>,
         counter: &Counter,
         parts: &[(WeightId, Option<WeightId>, usize)],
         x: Input,
@@ -339,7 +362,7 @@ impl<'a> Run<'a> {
         }
         let panels_of = |i: usize| parts.get(i).and_then(|p| self.weights.panels(p.0).ok());
         let total = (0..parts.len()).filter_map(panels_of).map(Panels::n_panels).sum();
-        for claimed in worker.chunks(counter, total, self.grain(total)) {
+        for claimed in self.pieces(turn, counter, total, self.grain(total)) {
             let mut first = 0;
             for (i, &(_, bias, column)) in parts.iter().enumerate() {
                 let Some(w) = panels_of(i) else { return };
@@ -381,7 +404,7 @@ impl<'a> Run<'a> {
     #[allow(clippy::too_many_arguments)]
     fn gated_step(
         &self,
-        worker: &Worker<'_>,
+        turn: Turn<'_>,
         counter: &Counter,
         (gate, up, act): (&Panels, &Panels, Activation),
         x: Input,
@@ -395,14 +418,14 @@ impl<'a> Run<'a> {
         const UNIT: usize = acts::BLOCK / PANEL;
         let units = gate.n_panels().div_ceil(UNIT);
         let most = (GATED_FLOATS / (x.rows * acts::BLOCK)).max(1);
-        for claimed in worker.chunks(counter, units, self.grain(units).min(most)) {
+        for claimed in self.pieces(turn, counter, units, self.grain(units).min(most)) {
             let panels = claimed.start * UNIT..(claimed.end * UNIT).min(gate.n_panels());
             let columns = panels.start * PANEL..(panels.end * PANEL).min(out.width);
             let stride = columns.len();
             // SAFETY: the scratch is this thread's alone and holds three times GATED_FLOATS floats, of which a product
             // takes `rows * stride`; the kernel writes from column `columns.start` of the shifted pointer on.
             let (lower, upper, gated) = unsafe {
-                let first = self.state.thread_scratch(worker.index()).0;
+                let first = self.state.thread_scratch(turn.worker.index()).0;
                 let [lower, upper, gated] = [0, 1, 2].map(|i| first.add(i * GATED_FLOATS));
                 let shifted = |p: *mut f32| p.wrapping_sub(columns.start);
                 matmul(self.isa, gate, panels.clone(), self.columns(gate, &x), shifted(lower), stride, false);
@@ -436,8 +459,8 @@ impl<'a> Run<'a> {
     }
 
     /// Cosines and sines of every row's position, for each rotary embedding.
-    fn rope_tables(&self, worker: &Worker<'_>) {
-        for rows in worker.chunks(&self.state.counters[1], self.batch.tokens.len(), 8) {
+    fn rope_tables(&self, turn: Turn<'_>) {
+        for rows in self.pieces(turn, &self.state.counters[1], self.batch.tokens.len(), 8) {
             for r in rows {
                 for (i, (_, rope)) in self.program.ropes.iter().enumerate() {
                     // SAFETY: each row's tables are written by the one thread that claimed the row.
@@ -464,7 +487,7 @@ impl<'a> Run<'a> {
     }
 
     /// A unit of this step is one row and one key head with its query heads.
-    fn heads_step(&self, worker: &Worker<'_>, counter: &Counter, spec: &AttentionSpec, qkv: Place) {
+    fn heads_step(&self, turn: Turn<'_>, counter: &Counter, spec: &AttentionSpec, qkv: Place) {
         let (n_kv, k_dim, v_dim) = (spec.n_head_kv, spec.head_dim_k, spec.head_dim_v);
         let group = spec.n_head / n_kv * k_dim;
         let layout = self.state.layout(spec.layer);
@@ -479,7 +502,7 @@ impl<'a> Run<'a> {
         let (q_norm, k_norm) = (norm(spec.q_norm), norm(spec.k_norm));
         let kind = self.program.ropes[spec.rope].0;
         let units = self.batch.tokens.len() * n_kv;
-        for claimed in worker.chunks(counter, units, self.grain(units)) {
+        for claimed in self.pieces(turn, counter, units, self.grain(units)) {
             for unit in claimed {
                 let (r, head) = (unit / n_kv, unit % n_kv);
                 let cell = self.batch.cells[r] as usize;
@@ -506,11 +529,11 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn attend_step(&self, worker: &Worker<'_>, counter: &Counter, spec: &AttentionSpec, qkv: Place, out: Place) {
+    fn attend_step(&self, turn: Turn<'_>, counter: &Counter, spec: &AttentionSpec, qkv: Place, out: Place) {
         let rows = self.batch.tokens.len();
         let layout = self.state.layout(spec.layer);
         let (k, v) = self.state.cache(spec.layer);
-        let (scratch, scratch_len) = self.state.thread_scratch(worker.index());
+        let (scratch, scratch_len) = self.state.thread_scratch(turn.worker.index());
         // SAFETY: keys, values and queries are complete since the last barrier and nobody writes them in this step;
         // the scratch is this thread's; the output's rows are written by tasks that share no element.
         let (k, v, q, scratch, out) = unsafe {
@@ -538,9 +561,9 @@ impl<'a> Run<'a> {
             cell_seq: self.batch.cell_sequences,
             n_kv: self.batch.n_kv,
         };
-        let tasks = attention.tasks(worker.count());
+        let tasks = attention.tasks(turn.worker.count());
         let out = SharedMut::new(out);
-        for claimed in worker.chunks(counter, tasks.count, 1) {
+        for claimed in self.pieces(turn, counter, tasks.count, 1) {
             for task in claimed {
                 // SAFETY: the counter hands out every task once; the split space belongs to this step.
                 unsafe { attention.run(self.isa, &tasks, task, scratch, self.split, out) };
