@@ -108,7 +108,10 @@ c-asan: built-for-c
 
 fuzz:
 	$(call section,"fuzzing: a bounded time for each target")
-	@if test -d fuzz && $(CARGO) +nightly fuzz --version >/dev/null 2>&1; then \
+	@if $(CARGO) +nightly --version >/dev/null 2>&1 && ! $(CARGO) +nightly fuzz --version >/dev/null 2>&1; then \
+	  $(CARGO) install --locked cargo-fuzz || $(call skip,"cargo-fuzz could not be installed"); \
+	fi
+	@if $(CARGO) +nightly fuzz --version >/dev/null 2>&1; then \
 	  for target in $$($(CARGO) +nightly fuzz list); do \
 	    $(CARGO) +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048; \
 	  done; \

@@ -3,11 +3,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-#[path = "support/gguf_keys.rs"]
+#[path = "common/gguf_keys.rs"]
 mod gguf_keys;
-#[path = "support/random_text.rs"]
+#[path = "common/random_text.rs"]
 mod random_text;
-#[path = "support/shared.rs"]
+#[path = "common/shared.rs"]
 mod shared;
 
 use elizainference::vocab::{Vocab, VocabKind};

@@ -6,9 +6,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-#[path = "support/random_text.rs"]
+#[path = "common/random_text.rs"]
 mod random_text;
-#[path = "support/shared.rs"]
+#[path = "common/shared.rs"]
 mod shared;
 
 use elizainference::Token;

@@ -121,17 +121,6 @@ impl KvLayout {
         (head * self.n_cells + cell) * self.v_row_bytes()
     }
 
-    /// Where the bytes of one cell's key lie: (offset, length) in the key buffer.
-    fn k_pieces(&self, head: usize, cell: usize) -> impl Iterator<Item = (usize, usize)> {
-        let (block, lane, ty, dim) = (self.k_block(head, cell), cell % LANES, self.ty, self.head_dim_k);
-        let scales = if ty == TensorType::Q8_0 { dim.div_ceil(GROUP) } else { 0 };
-        let scales = (0..scales).map(move |g| (block + g * Q8_GROUP_BYTES + 2 * lane, 2));
-        scales.chain((0..dim).map(move |j| match ty {
-            TensorType::Q8_0 => (block + q8_quant(j) + lane, 1),
-            ty => (block + (j * LANES + lane) * ty.block_bytes(), ty.block_bytes()),
-        }))
-    }
-
     fn check(&self, bytes: usize, expected: usize, cell: usize, head: usize) {
         assert_eq!(bytes, expected, "KV buffer does not fit its layout");
         assert!(cell < self.n_cells && head < self.n_kv_heads, "Cell {cell} of head {head} is not in the KV cache");
@@ -169,19 +158,6 @@ pub unsafe fn store_v(isa: Isa, layout: &KvLayout, v: SharedMut<'_, u8>, cell: u
     // SAFETY: the caller's promise; the row is this cell's alone.
     let row = unsafe { v.part(start..start + layout.v_row_bytes()) };
     dispatch(isa, StoreV { ty: layout.ty, width: layout.v_width(), row, values });
-}
-
-/// Copy what a cell holds to another, in every head.
-pub fn copy_cell(layout: &KvLayout, k: &mut [u8], v: &mut [u8], from: usize, to: usize) {
-    for head in 0..layout.n_kv_heads {
-        layout.check(k.len(), layout.k_bytes(), from.max(to), head);
-        layout.check(v.len(), layout.v_bytes(), from.max(to), head);
-        for ((source, len), (target, _)) in layout.k_pieces(head, from).zip(layout.k_pieces(head, to)) {
-            k.copy_within(source..source + len, target);
-        }
-        let source = layout.v_row(head, from);
-        v.copy_within(source..source + layout.v_row_bytes(), layout.v_row(head, to));
-    }
 }
 
 struct StoreK<'a> {
@@ -331,6 +307,17 @@ mod tests {
         }
     }
 
+    /// Where the bytes of one cell's key lie: (offset, length) in the key buffer.
+    fn k_pieces(layout: &KvLayout, head: usize, cell: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let (block, lane, ty, dim) = (layout.k_block(head, cell), cell % LANES, layout.ty, layout.head_dim_k);
+        let scales = if ty == TensorType::Q8_0 { dim.div_ceil(GROUP) } else { 0 };
+        let scales = (0..scales).map(move |g| (block + g * Q8_GROUP_BYTES + 2 * lane, 2));
+        scales.chain((0..dim).map(move |j| match ty {
+            TensorType::Q8_0 => (block + q8_quant(j) + lane, 1),
+            ty => (block + (j * LANES + lane) * ty.block_bytes(), ty.block_bytes()),
+        }))
+    }
+
     #[test]
     fn what_is_stored_is_there_and_nothing_else_changes() {
         for isa in Isa::available() {
@@ -347,7 +334,8 @@ mod tests {
                             store_k(isa, &layout, SharedMut::new(&mut k), cell, head, &key);
                             store_v(isa, &layout, SharedMut::new(&mut v), cell, head, &value);
                         }
-                        let own: Vec<usize> = layout.k_pieces(head, cell).flat_map(|(at, len)| at..at + len).collect();
+                        let own: Vec<usize> =
+                            k_pieces(&layout, head, cell).flat_map(|(at, len)| at..at + len).collect();
                         let changed = (0..k.len()).filter(|&i| k[i] != before.0[i]).collect::<Vec<_>>();
                         assert!(changed.iter().all(|i| own.contains(i)));
                         let row = layout.v_row(head, cell)..layout.v_row(head, cell) + layout.v_row_bytes();
@@ -385,30 +373,6 @@ mod tests {
                     }
                 }
             }
-        }
-    }
-
-    #[test]
-    fn a_copied_cell_equals_its_source() {
-        for ty in [TensorType::F32, TensorType::F16, TensorType::Q8_0] {
-            let layout = KvLayout::new(ty, 2, 80, 40, 64).unwrap();
-            let buffers = || (vec![0u8; layout.k_bytes()], vec![0u8; layout.v_bytes()]);
-            let ((mut k, mut v), (mut expected_k, mut expected_v)) = (buffers(), buffers());
-            for head in 0..2 {
-                let (key, value) = (values(80, head), values(40, head + 9));
-                let store = |k: &mut [u8], v: &mut [u8], cell| {
-                    // SAFETY: one thread.
-                    unsafe {
-                        store_k(Isa::Portable, &layout, SharedMut::new(k), cell, head, &key);
-                        store_v(Isa::Portable, &layout, SharedMut::new(v), cell, head, &value);
-                    }
-                };
-                store(&mut k, &mut v, 5);
-                store(&mut expected_k, &mut expected_v, 5);
-                store(&mut expected_k, &mut expected_v, 34);
-            }
-            copy_cell(&layout, &mut k, &mut v, 5, 34);
-            assert!(k == expected_k && v == expected_v, "{ty}");
         }
     }
 

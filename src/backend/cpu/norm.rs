@@ -49,15 +49,6 @@ pub fn softcap_row(isa: Isa, x: &mut [f32], cap: f32) {
     dispatch(isa, SoftCap { x, cap });
 }
 
-/// Index and value of the largest element, the first of equals; `Err` with the index of the first NaN where there is
-/// one. An empty row yields `(0, -inf)`.
-pub fn argmax_row(isa: Isa, x: &[f32]) -> Result<(usize, f32), usize> {
-    match dispatch(isa, Largest(x)) {
-        Some(max) => Ok((x.iter().position(|&v| v == max).unwrap_or(0), max)),
-        None => Err(x.iter().position(|v| v.is_nan()).unwrap_or(0)),
-    }
-}
-
 struct SumOfSquares<'a>(&'a [f32]);
 
 impl Kernel for SumOfSquares<'_> {
@@ -223,32 +214,6 @@ impl Kernel for SoftCap<'_> {
     }
 }
 
-struct Largest<'a>(&'a [f32]);
-
-impl Kernel for Largest<'_> {
-    type Output = Option<f32>;
-
-    /// The largest element, `None` where one is NaN.
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) -> Option<f32> {
-        let (vectors, rest) = self.0.as_chunks::<LANES>();
-        let mut last = [f32::NEG_INFINITY; LANES];
-        last[..rest.len()].copy_from_slice(rest);
-        // SAFETY: the caller's promise, and arrays of one vector.
-        unsafe {
-            let mut max = S::load(last.as_ptr());
-            // `max` forgets a NaN it has seen, so each lane remembers by itself.
-            let mut nans = S::select(S::is_nan(max), S::splat(1.0), S::splat(0.0));
-            for v in vectors {
-                let v = S::load(v.as_ptr());
-                nans = S::select(S::is_nan(v), S::splat(1.0), nans);
-                max = S::max(max, v);
-            }
-            if S::any(S::lt(S::splat(0.0), nans)) { None } else { Some(S::largest(max)) }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -320,28 +285,6 @@ mod tests {
                     assert!((f64::from(capped[i]) - exact).abs() <= exact.abs() * 1e-6, "{isa:?} {n} {i}");
                 }
             }
-        }
-    }
-
-    #[test]
-    fn argmax_takes_the_first_and_reports_nan() {
-        for isa in Isa::available() {
-            for n in [1usize, 5, 16, 31, 1000] {
-                for at in [0, n / 2, n - 1] {
-                    let mut x = vec![-3.5f32; n];
-                    x[at] = 2.0;
-                    x[n - 1] = 2.0;
-                    assert_eq!(argmax_row(isa, &x), Ok((at, 2.0)), "{isa:?} {n}");
-                    x[at] = f32::NAN;
-                    assert_eq!(argmax_row(isa, &x), Err(at), "{isa:?} {n}");
-                    let low = vec![f32::NEG_INFINITY; n];
-                    assert_eq!(argmax_row(isa, &low), Ok((0, f32::NEG_INFINITY)));
-                    x.fill(f32::INFINITY);
-                    x[0] = -1.0;
-                    assert_eq!(argmax_row(isa, &x), if n == 1 { Ok((0, -1.0)) } else { Ok((1, f32::INFINITY)) });
-                }
-            }
-            assert_eq!(argmax_row(isa, &[]), Ok((0, f32::NEG_INFINITY)));
         }
     }
 }

@@ -147,11 +147,6 @@ unsafe impl Simd for Avx2 {
         unsafe { [_mm256_cmp_ps::<_CMP_LT_OQ>(a[0], b[0]), _mm256_cmp_ps::<_CMP_LT_OQ>(a[1], b[1])] }
     }
     #[inline(always)]
-    unsafe fn is_nan(a: Self::F) -> Self::M {
-        // SAFETY: as above.
-        unsafe { [_mm256_cmp_ps::<_CMP_UNORD_Q>(a[0], a[0]), _mm256_cmp_ps::<_CMP_UNORD_Q>(a[1], a[1])] }
-    }
-    #[inline(always)]
     unsafe fn select(m: Self::M, a: Self::F, b: Self::F) -> Self::F {
         both!(_mm256_blendv_ps(b, a, m))
     }
@@ -165,11 +160,6 @@ unsafe impl Simd for Avx2 {
             let test = |m| _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(all, m), m));
             [test(low), test(high)]
         }
-    }
-    #[inline(always)]
-    unsafe fn any(m: Self::M) -> bool {
-        // SAFETY: as above.
-        unsafe { _mm256_movemask_ps(_mm256_or_ps(m[0], m[1])) != 0 }
     }
     #[inline(always)]
     unsafe fn sum(a: Self::F) -> f32 {

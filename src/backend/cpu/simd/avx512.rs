@@ -101,11 +101,6 @@ unsafe impl Simd for Avx512 {
         unsafe { _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b) }
     }
     #[inline(always)]
-    unsafe fn is_nan(a: __m512) -> __mmask16 {
-        // SAFETY: as above.
-        unsafe { _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a) }
-    }
-    #[inline(always)]
     unsafe fn select(m: __mmask16, a: __m512, b: __m512) -> __m512 {
         // SAFETY: as above.
         unsafe { _mm512_mask_blend_ps(m, b, a) }
@@ -113,10 +108,6 @@ unsafe impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn mask(bits: u16) -> __mmask16 {
         bits
-    }
-    #[inline(always)]
-    unsafe fn any(m: __mmask16) -> bool {
-        m != 0
     }
     #[inline(always)]
     unsafe fn sum(a: __m512) -> f32 {

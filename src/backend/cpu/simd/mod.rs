@@ -58,14 +58,10 @@ pub(crate) unsafe trait Simd: Copy {
     unsafe fn pow2(n: Self::F) -> Self::F;
     /// `a < b`, false where either is NaN.
     unsafe fn lt(a: Self::F, b: Self::F) -> Self::M;
-    /// The lanes where `a` is NaN.
-    unsafe fn is_nan(a: Self::F) -> Self::M;
     /// `a` where the mask is set, else `b`.
     unsafe fn select(m: Self::M, a: Self::F, b: Self::F) -> Self::F;
     /// A mask from bits, lane 0 lowest.
     unsafe fn mask(bits: u16) -> Self::M;
-    /// Whether any lane of a mask is set.
-    unsafe fn any(m: Self::M) -> bool;
     /// Sum of the lanes, pairwise.
     unsafe fn sum(a: Self::F) -> f32;
     /// Largest lane; unspecified where a lane is NaN.
@@ -161,10 +157,6 @@ mod tests {
                     f32::from(S::within(ints.as_ptr(), i32::MIN, i32::MAX)),
                     f32::from(S::intersects(sets.as_ptr(), 2)),
                     f32::from(S::intersects(sets.as_ptr(), 0x8000_0001)),
-                    f32::from(u8::from(S::any(S::mask(0)))),
-                    f32::from(u8::from(S::any(S::mask(0x8000)))),
-                    f32::from(u8::from(S::any(S::is_nan(x)))),
-                    f32::from(u8::from(S::any(S::is_nan(S::sub(S::splat(f32::INFINITY), S::splat(f32::INFINITY)))))),
                 ];
                 out.push(("numbers", numbers));
             }

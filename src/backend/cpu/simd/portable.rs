@@ -123,20 +123,12 @@ unsafe impl Simd for Portable {
         bits(|i| a[i] < b[i])
     }
     #[inline(always)]
-    unsafe fn is_nan(a: Self::F) -> u16 {
-        bits(|i| a[i].is_nan())
-    }
-    #[inline(always)]
     unsafe fn select(m: u16, a: Self::F, b: Self::F) -> Self::F {
         each(|i| if m >> i & 1 != 0 { a[i] } else { b[i] })
     }
     #[inline(always)]
     unsafe fn mask(bits: u16) -> u16 {
         bits
-    }
-    #[inline(always)]
-    unsafe fn any(m: u16) -> bool {
-        m != 0
     }
     #[inline(always)]
     unsafe fn sum(a: Self::F) -> f32 {
