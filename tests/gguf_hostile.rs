@@ -357,6 +357,8 @@ fn unknown_tensor_types_are_listed_and_refused_on_use() {
 
 #[test]
 fn small_and_strange_shapes_load() {
+    let empty = Header::new(2, 1, 0).tensor("e", &[1 << 40, 1 << 40, 0], 0, 0).zeros(64).load().unwrap();
+    assert_eq!(empty.tensors()[0].elements(), 0);
     let header = Header::new(3, 4, 0).tensor("", &[], 0, 0).tensor(&"n".repeat(63), &[0], 0, 32);
     let file = header.tensor("z", &[5, 0, 7], 1, 32).tensor("late", &[0], 0, 1 << 20).zeros(64).load().unwrap();
     assert_eq!(file.tensor("").unwrap().shape, [1, 1, 1, 1]);

@@ -56,7 +56,8 @@ impl TensorInfo {
 
     /// Number of weights.
     pub fn elements(&self) -> u64 {
-        self.shape.iter().product()
+        // In the order in which the reader checked for overflow: behind a dimension of 0 any other may be huge.
+        self.shape[1..].iter().product::<u64>() * self.shape[0]
     }
 }
 
