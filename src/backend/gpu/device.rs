@@ -1,0 +1,294 @@
+//! Adapters, and the device that all engines of a process share.
+//!
+//! An adapter gets a score and a sentence that explains it; software drivers score below the CPU, whose kernels are
+//! faster. One logical device per adapter lives as long as somebody uses it. The driver's errors do not end the
+//! process: they are noted, and every submission and every wait asks for what was noted. A lost device stays lost for
+//! those who hold it, and a later open makes a new one.
+
+use super::quirks::{self, Quirks};
+use super::restrict::Restrictions;
+use crate::{Error, Result};
+use parking_lot::Mutex;
+use std::sync::{Arc, LazyLock, Weak};
+
+/// What a device can do, after the driver's quirks and any artificial restrictions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Caps {
+    /// Bytes of the largest storage binding.
+    pub max_binding: u64,
+    /// Bytes of the largest buffer.
+    pub max_buffer: u64,
+    /// Threads of the largest workgroup.
+    pub max_threads: u32,
+    /// Bytes of workgroup memory.
+    pub workgroup_memory: u32,
+    /// Workgroups in one dimension of a dispatch.
+    pub max_workgroups: u32,
+    /// Storage buffers in one kernel.
+    pub max_storage_buffers: u32,
+    /// Whether kernels may use subgroup operations.
+    pub subgroups: bool,
+    /// Whether kernels may compute in f16.
+    pub f16: bool,
+    /// Whether timestamps can be written.
+    pub timestamps: bool,
+    /// Whether the driver takes and gives pipeline caches.
+    pub pipeline_cache: bool,
+    /// Alignment of a uniform binding's offset.
+    pub uniform_align: u32,
+    /// Alignment of a storage binding's offset.
+    pub storage_align: u32,
+}
+
+/// A logical device with its queue.
+pub struct Gpu {
+    /// The logical device.
+    pub device: wgpu::Device,
+    /// Its queue.
+    pub queue: wgpu::Queue,
+    /// The adapter as the driver describes it.
+    pub info: wgpu::AdapterInfo,
+    /// What it can do.
+    pub caps: Caps,
+    /// The adapter's score.
+    pub score: u32,
+    /// Why it has this score.
+    pub reason: String,
+    /// Run shaders with the bounds checks that release builds leave out.
+    pub checked: bool,
+    faults: Arc<Mutex<Faults>>,
+    pub(super) kernels: super::kernel::Cache,
+}
+
+/// What the driver said went wrong.
+#[derive(Default)]
+struct Faults {
+    lost: Option<String>,
+    error: Option<Error>,
+}
+
+/// An adapter with its score.
+pub struct Candidate {
+    adapter: wgpu::Adapter,
+    /// The adapter as the driver describes it.
+    pub info: wgpu::AdapterInfo,
+    /// Higher is preferred; 0 cannot be used.
+    pub score: u32,
+    /// Why it has this score.
+    pub reason: String,
+}
+
+/// An open device and the name of its adapter.
+type Shared = (String, Weak<Gpu>);
+
+/// The name under which an adapter is listed and asked for.
+pub fn name_of(info: &wgpu::AdapterInfo) -> String {
+    format!("{} ({})", info.name, info.backend)
+}
+
+fn instance() -> &'static wgpu::Instance {
+    static INSTANCE: LazyLock<wgpu::Instance> = LazyLock::new(|| {
+        wgpu::Instance::new(wgpu::InstanceDescriptor {
+            backends: wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12,
+            // The validation of indirect calls builds pipelines of its own at device creation, on which some drivers fail.
+            flags: wgpu::InstanceFlags::empty(),
+            ..wgpu::InstanceDescriptor::new_without_display_handle()
+        })
+    });
+    &INSTANCE
+}
+
+/// Every adapter of this machine, best first.
+pub fn candidates() -> Vec<Candidate> {
+    let adapters = pollster::block_on(instance().enumerate_adapters(wgpu::Backends::all()));
+    let mut all: Vec<Candidate> = adapters
+        .into_iter()
+        .map(|adapter| {
+            let info = adapter.get_info();
+            let (score, reason) = score(&info, &adapter.limits(), &quirks::of(&info));
+            Candidate { adapter, info, score, reason }
+        })
+        .collect();
+    all.sort_by(|a, b| b.score.cmp(&a.score).then_with(|| a.info.name.cmp(&b.info.name)));
+    all
+}
+
+fn score(info: &wgpu::AdapterInfo, limits: &wgpu::Limits, quirks: &Quirks) -> (u32, String) {
+    if let Some(why) = quirks.refused {
+        return (0, format!("not used: {why}"));
+    }
+    if let Some(missing) = too_small(limits) {
+        return (0, format!("not used: {missing}"));
+    }
+    let (score, what) = match info.device_type {
+        wgpu::DeviceType::DiscreteGpu => (1000, "a GPU with memory of its own"),
+        wgpu::DeviceType::IntegratedGpu => (500, "a GPU that shares the host's memory"),
+        wgpu::DeviceType::VirtualGpu => (300, "a virtual GPU"),
+        wgpu::DeviceType::Other => (200, "an accelerator of unknown kind"),
+        wgpu::DeviceType::Cpu => (10, "a software driver: slower than the CPU backend, used only when asked for"),
+    };
+    (score, format!("{what}, driver {} {}", info.driver, info.driver_info).trim_end().to_string())
+}
+
+/// What every kernel needs; where it is missing the adapter cannot be used.
+fn too_small(limits: &wgpu::Limits) -> Option<String> {
+    let needs = [
+        ("threads in a workgroup", u64::from(limits.max_compute_invocations_per_workgroup), 128),
+        ("bytes of workgroup memory", u64::from(limits.max_compute_workgroup_storage_size), 16 << 10),
+        ("storage buffers in a shader", u64::from(limits.max_storage_buffers_per_shader_stage), 8),
+        ("bytes in a storage binding", limits.max_storage_buffer_binding_size, 16 << 20),
+    ];
+    let (what, have, need) = needs.into_iter().find(|&(_, have, need)| have < need)?;
+    Some(format!("{have} {what}, {need} are needed"))
+}
+
+impl Gpu {
+    /// The device of the best adapter whose name contains `named`, shared with everyone who holds it.
+    pub fn open(named: Option<&str>) -> Result<Arc<Gpu>> {
+        static OPEN: LazyLock<Mutex<Vec<Shared>>> = LazyLock::new(Mutex::default);
+        let wanted = named.map(str::to_lowercase);
+        let all = candidates();
+        let names = || all.iter().map(|c| format!("{}: {}", name_of(&c.info), c.reason)).collect::<Vec<_>>().join("; ");
+        let chosen = all
+            .iter()
+            .filter(|c| c.score > 0)
+            .find(|c| wanted.as_ref().is_none_or(|w| name_of(&c.info).to_lowercase().contains(w)));
+        let Some(chosen) = chosen else {
+            let found = if all.is_empty() { "no Vulkan, Metal or DX12 adapter was found".to_string() } else { names() };
+            let which = named.map_or("a GPU".to_string(), |n| format!("GPU `{n}`"));
+            return Err(Error::Unsupported(format!("No device for {which}: {found}")));
+        };
+        let mut open = OPEN.lock();
+        open.retain(|(_, gpu)| gpu.strong_count() > 0);
+        let key = name_of(&chosen.info);
+        let held = open.iter().find(|(name, _)| *name == key).and_then(|(_, gpu)| gpu.upgrade());
+        if let Some(gpu) = held.filter(|gpu| gpu.check().is_ok()) {
+            return Ok(gpu);
+        }
+        let gpu = Arc::new(Gpu::new(chosen, &Restrictions::from_env()?)?);
+        open.retain(|(name, _)| *name != key);
+        open.push((key, Arc::downgrade(&gpu)));
+        Ok(gpu)
+    }
+
+    /// A device of its own on this adapter.
+    pub fn new(candidate: &Candidate, restrictions: &Restrictions) -> Result<Gpu> {
+        let (adapter, info) = (&candidate.adapter, candidate.info.clone());
+        let quirks = quirks::of(&info);
+        let limits = restrictions.limits(adapter.limits());
+        let wanted = wgpu::Features::SUBGROUP
+            | wgpu::Features::SHADER_F16
+            | wgpu::Features::TIMESTAMP_QUERY
+            | wgpu::Features::PIPELINE_CACHE;
+        let features = adapter.features() & wanted & restrictions.features() & !quirks.without;
+        let request = adapter.request_device(&wgpu::DeviceDescriptor {
+            label: Some("eliza"),
+            required_features: features,
+            required_limits: limits.clone(),
+            memory_hints: wgpu::MemoryHints::Performance,
+            ..Default::default()
+        });
+        let name = name_of(&info);
+        let (device, queue) =
+            pollster::block_on(request).map_err(|e| Error::Device(format!("{name} could not be opened: {e}")))?;
+        let faults = Arc::new(Mutex::new(Faults::default()));
+        let noted = faults.clone();
+        device.set_device_lost_callback(move |reason, message| {
+            noted.lock().lost.get_or_insert_with(|| format!("{name} was lost ({reason:?}): {message}"));
+        });
+        let (noted, name) = (faults.clone(), name_of(&info));
+        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+            noted.lock().error.get_or_insert_with(|| error_of(&name, &error));
+        }));
+        let caps = Caps {
+            max_binding: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
+            max_buffer: limits.max_buffer_size,
+            max_threads: limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x),
+            workgroup_memory: limits.max_compute_workgroup_storage_size,
+            max_workgroups: limits.max_compute_workgroups_per_dimension,
+            max_storage_buffers: limits.max_storage_buffers_per_shader_stage,
+            subgroups: features.contains(wgpu::Features::SUBGROUP),
+            f16: features.contains(wgpu::Features::SHADER_F16),
+            timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
+            pipeline_cache: features.contains(wgpu::Features::PIPELINE_CACHE),
+            uniform_align: limits.min_uniform_buffer_offset_alignment,
+            storage_align: limits.min_storage_buffer_offset_alignment,
+        };
+        let checked = restrictions.checked;
+        let kernels = super::kernel::Cache::default();
+        let (score, reason) = (candidate.score, candidate.reason.clone());
+        Ok(Gpu { device, queue, info, caps, score, reason, checked, faults, kernels })
+    }
+
+    /// The first error the driver reported since the last call; a lost device reports its loss every time.
+    pub fn check(&self) -> Result<()> {
+        let mut faults = self.faults.lock();
+        if let Some(lost) = &faults.lost {
+            return Err(Error::Device(lost.clone()));
+        }
+        faults.error.take().map_or(Ok(()), Err)
+    }
+
+    /// A buffer, or [`Error::OutOfMemory`] naming it.
+    pub fn buffer(&self, what: &str, bytes: u64, usage: wgpu::BufferUsages) -> Result<wgpu::Buffer> {
+        self.check()?;
+        let size = bytes.max(16).next_multiple_of(16);
+        if size > self.caps.max_buffer {
+            let problem = format!("{bytes} bytes for the {what} on {}: ", self.info.name);
+            return Err(Error::OutOfMemory(format!("{problem}its buffers hold at most {}", self.caps.max_buffer)));
+        }
+        let scopes =
+            [wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Validation].map(|f| self.device.push_error_scope(f));
+        let descriptor = wgpu::BufferDescriptor { label: Some(what), size, usage, mapped_at_creation: false };
+        let buffer = self.device.create_buffer(&descriptor);
+        for scope in scopes.into_iter().rev() {
+            if let Some(e) = pollster::block_on(scope.pop()) {
+                return Err(Error::OutOfMemory(format!("{bytes} bytes for the {what} on {}: {e}", self.info.name)));
+            }
+        }
+        self.check()?;
+        Ok(buffer)
+    }
+
+    /// Waits until everything submitted so far is done.
+    pub fn wait(&self) -> Result<()> {
+        self.poll(wgpu::PollType::wait_indefinitely())
+    }
+
+    /// Waits until a submission is done.
+    pub fn wait_for(&self, submission: wgpu::SubmissionIndex) -> Result<()> {
+        self.poll(wgpu::PollType::Wait { submission_index: Some(submission), timeout: None })
+    }
+
+    /// Lets the driver report what is done, without waiting.
+    pub fn look(&self) -> Result<()> {
+        self.poll(wgpu::PollType::Poll)
+    }
+
+    fn poll(&self, how: wgpu::PollType) -> Result<()> {
+        let waited = self.device.poll(how);
+        self.check()?;
+        waited.map(drop).map_err(|e| Error::Device(format!("Waiting for {}: {e}", self.info.name)))
+    }
+
+    /// The bytes of a buffer, after everything submitted so far. For loading, probes and tests; a step has its own way.
+    pub fn read(&self, buffer: &wgpu::Buffer, offset: u64, bytes: usize) -> Result<Vec<u8>> {
+        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+        let staging = self.buffer("staging for a read", bytes as u64, usage)?;
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        encoder.copy_buffer_to_buffer(buffer, offset, &staging, 0, bytes as u64);
+        self.queue.submit([encoder.finish()]);
+        staging.map_async(wgpu::MapMode::Read, .., |_| {});
+        self.wait()?;
+        let mapped = staging.get_mapped_range(..bytes as u64);
+        let mapped = mapped.map_err(|e| Error::Device(format!("Reading from {}: {e}", self.info.name)))?;
+        Ok(mapped.to_vec())
+    }
+}
+
+fn error_of(name: &str, error: &wgpu::Error) -> Error {
+    match error {
+        wgpu::Error::OutOfMemory { .. } => Error::OutOfMemory(format!("{name}: {error}")),
+        _ => Error::Device(format!("{name}: {error}")),
+    }
+}

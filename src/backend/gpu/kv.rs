@@ -1,0 +1,166 @@
+//! The KV cache of one layer on the device, and the kernels that rearrange it.
+//!
+//! Keys are transposed within blocks of [`BLOCK`] cells, so that threads with a cell each read neighbouring memory;
+//! values lie cell by cell, so that threads with a column each do. The element is a *unit* of four numbers:
+//!
+//! ```text
+//! keys    [head][cell / 64][unit][cell % 64]
+//! values  [head][cell][unit]
+//! ```
+//!
+//! A unit is four f32, four f16 in two words, or four i8 in one; in Q8_0 one f32 scale per 32 numbers follows the quants
+//! of a head, as units of their own. The scale is the largest magnitude / 127 and a group with an infinity or NaN is NaN,
+//! as in the CPU's cache, whose scales are rounded to f16 besides. A value beyond f16's range is stored as the largest
+//! finite one; NaN is kept. A buffer needs no initialisation: a cell is read only after it was written, as long as the
+//! cells' sequence sets say so.
+
+use super::device::Gpu;
+use super::heads::Turns;
+use super::kernel::{Slot, compose};
+use super::step::{Bound, Count, Step};
+use crate::quant::TensorType;
+use crate::{Error, Result};
+
+/// Cells that stand side by side in memory.
+pub const BLOCK: usize = 64;
+/// The widest head.
+pub const MAX_HEAD: usize = 256;
+
+/// Shape and sizes of one layer's cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvLayout {
+    /// Element type.
+    pub ty: TensorType,
+    /// Key and value heads.
+    pub n_kv_heads: usize,
+    /// Width of a key head.
+    pub head_dim_k: usize,
+    /// Width of a value head.
+    pub head_dim_v: usize,
+    /// Cells, a multiple of [`BLOCK`].
+    pub cells: usize,
+}
+
+impl KvLayout {
+    /// A layout for `cells` cells, rounded up to whole blocks.
+    ///
+    /// [`Error::Unsupported`] for element types other than F32, F16 and Q8_0, and for heads that are wider than
+    /// [`MAX_HEAD`] or no multiple of 4.
+    pub fn new(
+        ty: TensorType,
+        n_kv_heads: usize,
+        head_dim_k: usize,
+        head_dim_v: usize,
+        cells: usize,
+    ) -> Result<KvLayout> {
+        if !matches!(ty, TensorType::F32 | TensorType::F16 | TensorType::Q8_0) {
+            return Err(Error::Unsupported(format!("KV cache of type {ty} on a GPU (known: F32, F16, Q8_0)")));
+        }
+        if let Some(dim) = [head_dim_k, head_dim_v].into_iter().find(|d| *d == 0 || d % 4 != 0 || *d > MAX_HEAD) {
+            let known = format!("multiples of 4 up to {MAX_HEAD}");
+            return Err(Error::Unsupported(format!("Attention heads of width {dim} on a GPU (known: {known})")));
+        }
+        Ok(KvLayout { ty, n_kv_heads, head_dim_k, head_dim_v, cells: cells.next_multiple_of(BLOCK) })
+    }
+
+    /// Bytes of the key buffer.
+    pub fn k_bytes(&self) -> u64 {
+        self.bytes(self.head_dim_k)
+    }
+
+    /// Bytes of the value buffer.
+    pub fn v_bytes(&self) -> u64 {
+        self.bytes(self.head_dim_v)
+    }
+
+    /// [`Error::OutOfMemory`] when the device cannot bind a layer's keys or values.
+    pub fn check(&self, gpu: &Gpu, layer: usize) -> Result<()> {
+        let limit = gpu.caps.max_binding;
+        let most = self.k_bytes().max(self.v_bytes());
+        if most <= limit {
+            return Ok(());
+        }
+        let what = format!("{most} bytes for the keys or values of layer {layer} ({} cells)", self.cells);
+        Err(Error::OutOfMemory(format!("{what} on {}: a kernel of it sees at most {limit}", gpu.info.name)))
+    }
+
+    fn bytes(&self, dim: usize) -> u64 {
+        (self.n_kv_heads * self.cells * self.units(dim) * self.unit_bytes()) as u64
+    }
+
+    /// Units of a head of this width.
+    fn units(&self, dim: usize) -> usize {
+        dim / 4 + if self.ty == TensorType::Q8_0 { dim.div_ceil(32) } else { 0 }
+    }
+
+    fn unit_bytes(&self) -> usize {
+        match self.ty {
+            TensorType::F32 => 16,
+            TensorType::Q8_0 => 4,
+            _ => 8,
+        }
+    }
+
+    /// Blocks of cells.
+    pub(super) fn blocks(&self) -> u32 {
+        (self.cells / BLOCK) as u32
+    }
+
+    /// The flag that chooses the element type in a shader.
+    pub(super) fn flag(&self) -> &'static str {
+        match self.ty {
+            TensorType::F32 => "F32",
+            TensorType::Q8_0 => "Q8",
+            _ => "F16",
+        }
+    }
+
+    /// The shape, for shader texts. The number of cells is no part of it.
+    pub(super) fn constants(&self) -> Vec<(&'static str, u32)> {
+        let (k, v) = (self.head_dim_k, self.head_dim_v);
+        vec![
+            ("BLOCK", BLOCK as u32),
+            ("DK4", k as u32 / 4),
+            ("DV4", v as u32 / 4),
+            ("K_UNITS", self.units(k) as u32),
+            ("V_UNITS", self.units(v) as u32),
+        ]
+    }
+
+    /// Threads of a workgroup that holds one head: a power of two, and at least a subgroup of most devices.
+    pub(super) fn head_threads(&self) -> u32 {
+        (self.head_dim_k.max(self.head_dim_v) as u32 / 4).next_power_of_two().max(32)
+    }
+}
+
+/// Turn the keys of cells whose positions change: `deltas` is an `i32` per cell, what is added to its position.
+pub fn shift(gpu: &Gpu, layout: &KvLayout, layer: usize, turns: &Turns, deltas: Bound) -> Result<Step> {
+    let mut constants = layout.constants();
+    constants.extend([("THREADS", layout.head_threads()), ("ROT", turns.n_rot)]);
+    let flags = [layout.flag(), turns.flag()];
+    let slots = [Slot::Uniform, Slot::Read, Slot::Read, Slot::Write];
+    Ok(Step {
+        kernel: gpu.kernel("shift", &compose(include_str!("shaders/shift.wgsl"), &flags, &constants)?, &slots)?,
+        buffers: vec![Bound::Params, turns.bound(), deltas, Bound::Keys(layer)],
+        params: vec![layout.blocks(), 0, 0, 0],
+        groups: [layout.blocks(), BLOCK as u32, layout.n_kv_heads as u32].map(Count::Fixed),
+    })
+}
+
+/// Copy keys and values from cell to cell: `pairs` holds `count` pairs of `u32`, from and to. No cell may be both.
+pub fn copy(gpu: &Gpu, layout: &KvLayout, layer: usize, pairs: Bound, count: usize) -> Result<Step> {
+    let mut constants = layout.constants();
+    constants.push(("THREADS", 64));
+    let slots = [Slot::Uniform, Slot::Read, Slot::Write, Slot::Write];
+    let text = compose(include_str!("shaders/copy.wgsl"), &[layout.flag()], &constants)?;
+    let fold = (count as u32).clamp(1, gpu.caps.max_workgroups);
+    Ok(Step {
+        kernel: gpu.kernel("copy", &text, &slots)?,
+        buffers: vec![Bound::Params, pairs, Bound::Keys(layer), Bound::Values(layer)],
+        params: vec![layout.blocks(), count as u32, fold, 0],
+        groups: [fold, (count as u32).div_ceil(fold), layout.n_kv_heads as u32].map(Count::Fixed),
+    })
+}
+
+#[cfg(test)]
+mod tests;

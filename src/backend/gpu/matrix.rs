@@ -1,0 +1,218 @@
+//! Weights on a device: matrices cut into slices that fit its bindings, and vectors.
+//!
+//! A [`Loader`] repacks rows through a bounded piece of host memory and waits now and then until the device has taken
+//! what was written, so that a load needs little more host memory than the file's pages. A weight that is not a finite
+//! number is refused, because kernels may assume that there is none.
+
+use super::device::Gpu;
+use super::format::{BLOCK_HALVES, BLOCKS, HALVES, Layout, TILE, Tiles};
+use super::pack;
+use super::step::Bound;
+use crate::quant::TensorType;
+use crate::{Error, Result};
+
+/// Rows of a slice are a multiple of this, so that only a matrix's last slice has workgroups that are not full.
+const SLICE_ROWS: usize = 64;
+/// Host memory of one piece.
+const PIECE_BYTES: u64 = 4 << 20;
+/// Bytes that the driver may hold on the host before they are on the device.
+const PENDING_BYTES: u64 = 64 << 20;
+/// What every device's alignment of a binding's offset divides.
+const BINDING_ALIGN: u64 = 256;
+
+/// A matrix of `n_out` rows of `n_in` weights.
+pub struct Matrix {
+    /// The type that its weights had in the file.
+    pub ty: TensorType,
+    /// Weights of a row.
+    pub n_in: usize,
+    /// Rows.
+    pub n_out: usize,
+    pub(super) layout: Layout,
+    pub(super) slices: Vec<Slice>,
+}
+
+/// Consecutive rows of a matrix in a buffer of their own.
+pub(super) struct Slice {
+    buffer: wgpu::Buffer,
+    place: Place,
+    pub first_row: usize,
+    pub rows: usize,
+}
+
+/// Where the sections of a slice begin. The first two are one binding of `vec4<u32>`, the others one of `u32`.
+struct Place {
+    at: [u64; 5],
+    wide_bytes: u64,
+    narrow_at: u64,
+    bytes: u64,
+}
+
+impl Place {
+    fn new(layout: &Layout, tiles: usize) -> Place {
+        let section = layout.tile_bytes().map(|bytes| bytes * tiles as u64);
+        let wide_bytes = section[0] + section[1];
+        let narrow_at = wide_bytes.next_multiple_of(BINDING_ALIGN);
+        let at = [0, section[0], narrow_at, narrow_at + section[2], narrow_at + section[2] + section[3]];
+        Place { at, wide_bytes, narrow_at, bytes: at[BLOCK_HALVES] + section[BLOCK_HALVES] }
+    }
+
+    /// Bytes of the larger binding.
+    fn largest_binding(&self) -> u64 {
+        self.wide_bytes.max(self.bytes - self.narrow_at)
+    }
+}
+
+impl Slice {
+    /// The sections of 16-byte elements.
+    pub fn wide(&self) -> Bound {
+        Bound::Weight(self.buffer.clone(), 0, self.place.wide_bytes)
+    }
+
+    /// The other sections, where the format has any.
+    pub fn narrow(&self) -> Option<Bound> {
+        let (at, bytes) = (self.place.narrow_at, self.place.bytes - self.place.narrow_at);
+        (bytes > 0).then(|| Bound::Weight(self.buffer.clone(), at, bytes))
+    }
+
+    /// Where the sections `BLOCKS`, `HALVES` and `BLOCK_HALVES` begin, in elements of their binding.
+    pub fn section_places(&self) -> [u32; 3] {
+        let Place { at, narrow_at, .. } = &self.place;
+        [at[BLOCKS] / 16, (at[HALVES] - narrow_at) / 4, (at[BLOCK_HALVES] - narrow_at) / 4].map(|at| at as u32)
+    }
+
+    /// Tiles of the slice.
+    pub fn tiles(&self) -> usize {
+        self.rows.div_ceil(TILE)
+    }
+}
+
+impl Matrix {
+    /// Bytes of such a matrix on a device, but for the alignment of its slices (less than 256 bytes each).
+    pub fn bytes(ty: TensorType, n_in: usize, n_out: usize) -> Result<u64> {
+        let tile: u64 = Layout::new(ty, n_in)?.tile_bytes().iter().sum();
+        Ok(tile * n_out.div_ceil(TILE) as u64)
+    }
+}
+
+/// Numbers: norm weights, biases, frequency factors. Followed by zeros up to a multiple of 4.
+pub struct Vector {
+    /// How many.
+    pub len: usize,
+    buffer: wgpu::Buffer,
+}
+
+impl Vector {
+    /// For a step: `array<vec4<f32>>` or `array<f32>`.
+    pub fn bound(&self) -> Bound {
+        Bound::Weight(self.buffer.clone(), 0, self.buffer.size())
+    }
+}
+
+/// Brings weights to a device, one after the other. Several may work side by side, each with its own piece of host memory.
+pub struct Loader<'a> {
+    gpu: &'a Gpu,
+    progress: &'a mut dyn FnMut(u64) -> Result<()>,
+    pending: u64,
+}
+
+impl<'a> Loader<'a> {
+    /// `progress` hears of bytes of the file that are done, and ends the load by an error.
+    pub fn new(gpu: &'a Gpu, progress: &'a mut dyn FnMut(u64) -> Result<()>) -> Loader<'a> {
+        Loader { gpu, progress, pending: 0 }
+    }
+
+    /// A matrix whose rows are those of all `parts`, one after the other, in the layout of the file.
+    pub fn matrix(&mut self, what: &str, ty: TensorType, n_in: usize, parts: &[&[u8]]) -> Result<Matrix> {
+        let layout = Layout::new(ty, n_in)?;
+        if let Some(part) = parts.iter().find(|part| part.len() % layout.row_bytes != 0) {
+            let problem = format!("{what}: {} bytes are no rows of {n_in} weights of type {ty}", part.len());
+            return Err(Error::Internal(problem));
+        }
+        let n_out: usize = parts.iter().map(|part| part.len() / layout.row_bytes).sum();
+        let mut rows = parts.iter().flat_map(|part| part.chunks_exact(layout.row_bytes));
+        let most = self.slice_rows(what, &layout)?;
+        let tile_bytes = layout.tile_bytes();
+        let piece =
+            (PIECE_BYTES / tile_bytes.iter().sum::<u64>()).clamp(1, n_out.div_ceil(TILE).max(1) as u64) as usize;
+        let mut tiles = Tiles::new(&layout, piece);
+
+        let mut slices = Vec::new();
+        for first_row in (0..n_out).step_by(most) {
+            let slice_rows = most.min(n_out - first_row);
+            let all = slice_rows.div_ceil(TILE);
+            let place = Place::new(&layout, all);
+            let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
+            let buffer = self.gpu.buffer(what, place.bytes, usage)?;
+            for first in (0..all).step_by(piece) {
+                let count = piece.min(all - first);
+                let wanted = (count * TILE).min(slice_rows - first * TILE);
+                tiles.clear();
+                for (i, source) in rows.by_ref().take(wanted).enumerate() {
+                    pack::pack(&layout, source, &mut tiles.row(i))?;
+                }
+                if !tiles.finite() {
+                    return Err(Error::Model(format!("{what} holds weights that are not finite numbers")));
+                }
+                for (s, section) in tiles.sections.iter().enumerate() {
+                    let at = place.at[s] + first as u64 * tile_bytes[s];
+                    self.write(&buffer, at, &section[..count * tile_bytes[s] as usize])?;
+                }
+                (self.progress)((wanted * layout.row_bytes) as u64)?;
+            }
+            slices.push(Slice { buffer, place, first_row, rows: slice_rows });
+        }
+        Ok(Matrix { ty, n_in, n_out, layout, slices })
+    }
+
+    /// A vector.
+    pub fn vector(&mut self, what: &str, values: &[f32]) -> Result<Vector> {
+        if !values.iter().all(|x| x.is_finite()) {
+            return Err(Error::Model(format!("{what} holds weights that are not finite numbers")));
+        }
+        let bytes = (values.len() as u64 * 4).max(1).next_multiple_of(16);
+        let buffer = self.gpu.buffer(what, bytes, wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST)?;
+        self.write(&buffer, 0, bytemuck::cast_slice(values))?;
+        (self.progress)(values.len() as u64 * 4)?;
+        Ok(Vector { len: values.len(), buffer })
+    }
+
+    /// Waits until everything is on the device.
+    pub fn finish(mut self) -> Result<()> {
+        self.flush()
+    }
+
+    /// The most rows of one slice.
+    fn slice_rows(&self, what: &str, layout: &Layout) -> Result<usize> {
+        let caps = &self.gpu.caps;
+        let unit = Place::new(layout, SLICE_ROWS / TILE);
+        // Alignment may add less than BINDING_ALIGN to a whole slice; indices are u32.
+        let room = caps.max_buffer.min(u64::from(u32::MAX) * 4).saturating_sub(BINDING_ALIGN);
+        let times = (caps.max_binding / unit.largest_binding()).min(room / unit.bytes.next_multiple_of(4));
+        if times == 0 {
+            let problem = format!("{what}: {SLICE_ROWS} rows of {} bytes do not fit a binding", layout.row_bytes);
+            return Err(Error::Unsupported(format!(
+                "{problem} of {} ({} bytes)",
+                self.gpu.info.name, caps.max_binding
+            )));
+        }
+        Ok(usize::try_from(times).unwrap_or(usize::MAX).saturating_mul(SLICE_ROWS))
+    }
+
+    fn write(&mut self, buffer: &wgpu::Buffer, at: u64, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.gpu.queue.write_buffer(buffer, at, bytes);
+        self.pending += bytes.len() as u64;
+        if self.pending >= PENDING_BYTES { self.flush() } else { self.gpu.check() }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.pending = 0;
+        self.gpu.queue.submit([]);
+        self.gpu.wait()
+    }
+}
+
+const _: () = assert!(SLICE_ROWS.is_multiple_of(TILE));

@@ -1,0 +1,102 @@
+//! The GPU backend: WGSL kernels through wgpu, on Vulkan, Metal or DX12.
+//!
+//! `device.rs` finds adapters and holds the device; `kernel.rs` makes pipelines of shader texts; `step.rs` says what a
+//! dispatch is. `product.rs`, `heads.rs`, `attend.rs` and `rows.rs` build the steps of operations; `lower.rs` strings them
+//! together for a graph, and `program.rs` runs them over an engine's buffers in `state.rs`.
+//!
+//! Weights are used exactly as their format says, sums are f32: no activation is rounded to fewer bits here.
+
+mod affine;
+pub mod attend;
+#[cfg(test)]
+mod bed;
+pub mod device;
+mod format;
+pub mod heads;
+pub mod kernel;
+pub mod kv;
+mod lower;
+pub mod matrix;
+mod pack;
+pub mod product;
+mod program;
+pub mod quirks;
+mod readback;
+pub mod restrict;
+pub mod rows;
+pub mod sample;
+mod sampler;
+pub mod shaders;
+mod state;
+pub mod step;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod translation;
+mod weights;
+
+use super::{Backend, CacheSpec, DeviceInfo, DeviceKind, LoadProgress, Program, State, Wanted, Weights, Work};
+use crate::Result;
+use crate::gguf::File;
+use crate::graph::{Node, WeightSpec};
+use device::Gpu;
+use std::sync::Arc;
+
+/// One GPU with its kernels.
+pub struct GpuBackend {
+    gpu: Arc<Gpu>,
+}
+
+/// The adapters of this machine as devices.
+pub fn devices() -> Vec<DeviceInfo> {
+    let info = |c: device::Candidate| DeviceInfo {
+        name: device::name_of(&c.info),
+        kind: DeviceKind::Gpu,
+        score: c.score,
+        reason: c.reason,
+    };
+    device::candidates().into_iter().map(info).collect()
+}
+
+impl GpuBackend {
+    /// The best adapter whose name contains `named`.
+    pub fn open(named: Option<&str>) -> Result<GpuBackend> {
+        Gpu::open(named).map(GpuBackend::on)
+    }
+
+    /// On a device of the caller's.
+    pub fn on(gpu: Arc<Gpu>) -> GpuBackend {
+        GpuBackend { gpu }
+    }
+}
+
+impl Backend for GpuBackend {
+    fn device(&self) -> DeviceInfo {
+        let info = &self.gpu.info;
+        let (score, reason) = (self.gpu.score, self.gpu.reason.clone());
+        DeviceInfo { name: device::name_of(info), kind: DeviceKind::Gpu, score, reason }
+    }
+
+    fn supports(&self, node: &Node, specs: &[WeightSpec]) -> std::result::Result<(), String> {
+        lower::supports(node, specs)
+    }
+
+    fn load(
+        &self,
+        file: &File,
+        specs: &[WeightSpec],
+        wanted: &Wanted,
+        _: usize,
+        progress: LoadProgress<'_>,
+    ) -> Result<Weights> {
+        weights::load(&self.gpu, file, specs, wanted, progress).map(|w| Weights(Arc::new(w)))
+    }
+
+    fn new_state(&self, cache: &CacheSpec, _: usize) -> Result<Box<dyn State>> {
+        Ok(Box::new(state::GpuState::new(self.gpu.clone(), cache)?))
+    }
+
+    fn compile(&self, work: &Work<'_>, weights: &Weights) -> Result<Box<dyn Program>> {
+        Ok(Box::new(program::GpuProgram::new(self.gpu.clone(), work, weights)?))
+    }
+}

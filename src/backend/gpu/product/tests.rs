@@ -1,0 +1,652 @@
+//! Every format in every kernel on both devices, against `f64` over `quant::dequantize`.
+//!
+//! The workspace is full of canaries where no operand stands: what a step reads beyond its rows spoils its result, and
+//! what it writes beyond them is found.
+
+use super::*;
+use crate::backend::gpu::device::candidates;
+use crate::backend::gpu::matrix::Loader;
+use crate::backend::gpu::restrict::Restrictions;
+use crate::backend::gpu::step::{Counts, FRAME_CELLS, FRAME_ROWS};
+use crate::backend::gpu::testing::{devices, floats, storage, uniform};
+use crate::quant::{TensorType, can_dequantize, dequantize};
+
+/// A small deterministic generator.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as u32
+    }
+
+    /// Uniform in -1..1.
+    fn unit(&mut self) -> f32 {
+        self.next() as f32 / (1u32 << 30) as f32 - 1.0
+    }
+
+    fn units(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.unit()).collect()
+    }
+
+    /// An f16 of at most this size; one in eight is subnormal, as the scales of ordinary matrices are.
+    fn half(&mut self, size: f32) -> [u8; 2] {
+        let size = if self.next().is_multiple_of(8) { 5e-5 } else { size };
+        half::f16::from_f32(self.unit() * size).to_le_bytes()
+    }
+}
+
+fn types() -> impl Iterator<Item = TensorType> {
+    TensorType::ALL.iter().copied().filter(|&ty| can_dequantize(ty))
+}
+
+/// Where a block keeps its f16 scale and minimum, and what multiplies the minimum at most.
+fn fields(ty: TensorType) -> (Option<usize>, Option<usize>, f64) {
+    match ty {
+        TensorType::Q8_0 | TensorType::Q4_0 | TensorType::Q5_0 | TensorType::IQ4_NL => (Some(0), None, 0.0),
+        TensorType::Q4_1 | TensorType::Q5_1 => (Some(0), Some(2), 1.0),
+        TensorType::Q4_K | TensorType::Q5_K => (Some(0), Some(2), 63.0),
+        TensorType::Q2_K => (Some(80), Some(82), 15.0),
+        TensorType::Q3_K => (Some(108), None, 0.0),
+        TensorType::Q6_K => (Some(208), None, 0.0),
+        _ => (None, None, 0.0),
+    }
+}
+
+/// Random codes, scales of ordinary size and both signs.
+struct Source {
+    ty: TensorType,
+    n_in: usize,
+    n_out: usize,
+    bytes: Vec<u8>,
+    weights: Vec<f32>,
+    /// No offset is larger.
+    offset: f64,
+}
+
+impl Source {
+    fn new(ty: TensorType, n_in: usize, n_out: usize) -> Source {
+        let mut random = Random(ty as u64 * 1000 + (n_in + n_out) as u64);
+        let size = 0.01;
+        let (scale, minimum, steps) = fields(ty);
+        let mut bytes = Vec::new();
+        for _ in 0..n_in * n_out / ty.block_len() {
+            let mut block: Vec<u8> = (0..ty.block_bytes()).map(|_| random.next() as u8).collect();
+            match ty {
+                TensorType::F32 => block.copy_from_slice(&random.unit().to_le_bytes()),
+                TensorType::F16 => block.copy_from_slice(&random.half(1.0)),
+                TensorType::BF16 => block.copy_from_slice(&half::bf16::from_f32(random.unit()).to_le_bytes()),
+                TensorType::MXFP4 => block[0] = 120 + (random.next() % 8) as u8,
+                _ => {
+                    for at in [scale, minimum].into_iter().flatten() {
+                        block[at..at + 2].copy_from_slice(&random.half(size));
+                    }
+                }
+            }
+            bytes.extend(block);
+        }
+        let mut weights = vec![0.0; n_in * n_out];
+        dequantize(ty, &bytes, &mut weights).unwrap();
+        Source { ty, n_in, n_out, bytes, weights, offset: steps * f64::from(size) }
+    }
+
+    fn load(&self, gpu: &Gpu) -> Matrix {
+        load(gpu, self.ty, self.n_in, &[&self.bytes])
+    }
+
+    /// Every product with `rows` of `x`, and how far a result may be off: in any order of summation no term meets more
+    /// than `n_in` roundings, nor more than 64 in scales, lanes and ends; an offset is a term of its own.
+    fn product(&self, x: &[f32], rows: usize) -> Vec<(f64, f64)> {
+        let unit = (self.n_in + 64) as f64 * 2f64.powi(-24);
+        let mut all = Vec::with_capacity(rows * self.n_out);
+        for x in x.chunks_exact(self.n_in).take(rows) {
+            for w in self.weights.chunks_exact(self.n_in) {
+                let (mut sum, mut size) = (0.0, 0.0);
+                for (&w, &x) in w.iter().zip(x) {
+                    let (w, x) = (f64::from(w), f64::from(x));
+                    sum += w * x;
+                    size += (w.abs() + 2.0 * self.offset) * x.abs();
+                }
+                all.push((sum, size * unit));
+            }
+        }
+        all
+    }
+}
+
+fn load(gpu: &Gpu, ty: TensorType, n_in: usize, parts: &[&[u8]]) -> Matrix {
+    let mut done = 0;
+    let mut progress = |bytes| {
+        done += bytes;
+        Ok(())
+    };
+    let mut loader = Loader::new(gpu, &mut progress);
+    let matrix = loader.matrix("test", ty, n_in, parts).unwrap();
+    loader.finish().unwrap();
+    assert_eq!(done, parts.iter().map(|part| part.len() as u64).sum::<u64>());
+    matrix
+}
+
+fn vector(gpu: &Gpu, values: &[f32]) -> Vector {
+    let mut progress = |_| Ok(());
+    let mut loader = Loader::new(gpu, &mut progress);
+    let vector = loader.vector("test", values).unwrap();
+    loader.finish().unwrap();
+    vector
+}
+
+/// Quiet, and spoils every sum.
+const CANARY: u32 = 0x7fc0_dead;
+
+/// A workspace in the making.
+#[derive(Clone)]
+struct Space(Vec<u32>);
+
+impl Space {
+    fn new() -> Space {
+        Space(vec![CANARY; 16])
+    }
+
+    /// Room, with a gap of canaries behind it. Byte offset.
+    fn add(&mut self, floats: usize) -> u64 {
+        let at = self.0.len();
+        self.0.resize((at + floats + 16).next_multiple_of(16), CANARY);
+        at as u64 * 4
+    }
+
+    /// Rows with these values.
+    fn put(&mut self, values: &[f32]) -> u64 {
+        let at = self.add(values.len());
+        for (to, value) in self.0[at as usize / 4..].iter_mut().zip(values) {
+            *to = value.to_bits();
+        }
+        at
+    }
+}
+
+/// A run: how many rows, their tokens, and the token sampled last.
+struct Run<'a> {
+    rows: usize,
+    outputs: usize,
+    tokens: &'a [u32],
+    sampled: u32,
+}
+
+impl Run<'_> {
+    fn of(rows: usize) -> Run<'static> {
+        // The other count differs, so that a kernel that reads the wrong one is found.
+        Run { rows, outputs: rows + 1, tokens: &[], sampled: 0 }
+    }
+
+    /// The workspace after the steps.
+    fn over(&self, gpu: &Gpu, steps: &[Step], space: &Space) -> Vec<u32> {
+        let mut frame = vec![0; FRAME_CELLS];
+        (frame[0], frame[1]) = (self.rows as u32, self.outputs as u32);
+        for (row, &token) in self.tokens.iter().enumerate() {
+            frame[FRAME_ROWS + 4 * row] = token;
+        }
+        let ws = storage(gpu, bytemuck::cast_slice(&space.0));
+        let (frame, sampled) = (storage(gpu, bytemuck::cast_slice(&frame)), storage(gpu, &self.sampled.to_le_bytes()));
+        let counts = Counts { rows: self.rows as u32, outputs: self.outputs as u32, splits: 1 };
+        let zz = std::time::Instant::now();
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        for step in steps {
+            let params = uniform(gpu, &step.params);
+            let whole = |buffer| wgpu::BufferBinding { buffer, offset: 0, size: None };
+            let bindings: Vec<_> = step
+                .buffers
+                .iter()
+                .map(|bound| match bound {
+                    Bound::Workspace => whole(&ws),
+                    Bound::Params => whole(&params),
+                    Bound::Frame => whole(&frame),
+                    Bound::Sampled => whole(&sampled),
+                    Bound::Weight(buffer, offset, bytes) => {
+                        wgpu::BufferBinding { buffer, offset: *offset, size: wgpu::BufferSize::new(*bytes) }
+                    }
+                    _ => panic!("a product has no such buffer"),
+                })
+                .collect();
+            let [x, y, z] = step.groups.map(|count| count.of(&counts));
+            assert!([x, y, z].iter().all(|&n| n <= gpu.caps.max_workgroups));
+            pass.set_pipeline(&step.kernel.pipeline);
+            pass.set_bind_group(0, &gpu.bind(&step.kernel, &bindings), &[]);
+            pass.dispatch_workgroups(x, y, z);
+        }
+        drop(pass);
+        gpu.queue.submit([encoder.finish()]);
+        gpu.wait().unwrap();
+        if zz.elapsed().as_millis() > 50 {
+            eprintln!(
+                "SLOW {:?} checked {} {:?}",
+                zz.elapsed(),
+                gpu.checked,
+                steps.iter().map(|s| (s.kernel.name, s.params.clone(), s.groups)).collect::<Vec<_>>()
+            );
+        }
+        floats(gpu, &ws, space.0.len()).into_iter().map(f32::to_bits).collect()
+    }
+}
+
+/// Rows of results stand where they should and are near what is expected; nothing else has changed.
+fn check(what: &str, space: &Space, after: &[u32], dst: u64, width: usize, rows: usize, expected: &[(f64, f64)]) {
+    let mut rest = space.0.clone();
+    let start = dst as usize / 4;
+    let columns = expected.len() / rows;
+    for (i, &(value, off)) in expected.iter().enumerate() {
+        let (row, column) = (i / columns, i % columns);
+        let at = start + row * width + column;
+        let got = f64::from(f32::from_bits(after[at]));
+        assert!((got - value).abs() <= off + 1e-25, "{what}: row {row} column {column}: {got}, not {value} +- {off:e}");
+        rest[at] = after[at];
+    }
+    // The columns up to the next multiple of 4 are written too.
+    for row in 0..rows {
+        let end = start + row * width;
+        let pad = end + columns..end + columns.next_multiple_of(4);
+        rest[pad.clone()].copy_from_slice(&after[pad]);
+    }
+    let changed = rest.iter().zip(after).position(|(a, b)| a != b);
+    assert_eq!(changed, None, "{what}: word changed, results are at {start}");
+}
+
+/// The bucket that a run of so many rows is compiled for.
+fn bucket(rows: usize) -> usize {
+    rows.next_power_of_two()
+}
+
+/// Shapes and row counts to try with a type. What depends on the count of rows and not on the format is tried with one
+/// format that has every section between them and with one whose rows end within a group.
+fn shapes(ty: TensorType) -> Vec<(usize, usize, &'static [usize])> {
+    const FEW: &[usize] = &[1, 6, 33];
+    const ALL: &[usize] = &[1, 2, 3, 4, 5, 6, 7, 8, 9, 33, 70];
+    match ty {
+        TensorType::F32 => vec![(172, 64, ALL), (1024, 100, FEW)],
+        TensorType::F16 | TensorType::BF16 => vec![(172, 5, FEW), (172, 100, FEW)],
+        TensorType::Q5_K | TensorType::Q6_K => vec![(256, 1, FEW), (1024, 100, ALL)],
+        _ if ty.block_len() == 32 => vec![(64, 1, FEW), (64, 5, FEW), (256, 64, FEW), (1024, 100, FEW)],
+        _ => vec![(256, 1, FEW), (256, 5, FEW), (256, 64, FEW), (1024, 100, FEW)],
+    }
+}
+
+#[test]
+fn products_of_all_types() {
+    for ty in types() {
+        for (n_in, n_out, counts) in shapes(ty) {
+            let source = Source::new(ty, n_in, n_out);
+            let most = *counts.iter().max().unwrap();
+            let mut random = Random(7);
+            let (x, residual) = (random.units(most * n_in), random.units(most * n_out.next_multiple_of(4)));
+            let products = source.product(&x, most);
+            let width = n_out.next_multiple_of(4);
+            for gpu in devices() {
+                let matrix = source.load(gpu);
+                for &rows in counts {
+                    let mut space = Space::new();
+                    let x = space.put(&x[..rows * n_in]);
+                    // No residual, one elsewhere, one in place.
+                    let residual = (rows % 3 > 0).then(|| space.put(&residual[..rows * width]));
+                    let dst = residual.filter(|_| rows % 3 == 2).unwrap_or_else(|| space.add(rows * width));
+                    let m = MatMul {
+                        parts: &[(&matrix, None)],
+                        norm: None,
+                        x,
+                        x_width: n_in,
+                        residual,
+                        dst,
+                        width,
+                        rows: Rows::Batch,
+                        max_rows: bucket(rows),
+                    };
+                    let steps = matmul(gpu, &m).unwrap();
+                    let after = Run::of(rows).over(gpu, &steps, &space);
+                    let expected: Vec<_> = (0..rows * n_out)
+                        .map(|i| {
+                            let (value, off) = products[i];
+                            let at = residual.map(|at| at as usize / 4 + i / n_out * width + i % n_out);
+                            let more = at.map_or(0.0, |at| f64::from(f32::from_bits(space.0[at])));
+                            (value + more, off + (value + more).abs() * 2f64.powi(-23))
+                        })
+                        .collect();
+                    let what = format!("{ty} {n_in}x{n_out}, {rows} rows");
+                    check(&what, &space, &after, dst, width, rows, &expected);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn table_rows_of_all_types() {
+    for ty in types() {
+        let n_in = if ty.block_len() == 1 { 172 } else { 512 };
+        let (source, rows, scale) = (Source::new(ty, n_in, 37), 5, 1.5);
+        let tokens = [36, 0, SAMPLED_TOKEN, 7, 8];
+        let run = Run { rows, outputs: 1, tokens: &tokens, sampled: 33 };
+        for gpu in devices() {
+            let table = source.load(gpu);
+            let mut space = Space::new();
+            let dst = space.add(8 * n_in);
+            let steps = embed(gpu, &Embed { table: &table, scale, dst, width: n_in }).unwrap();
+            let after = run.over(gpu, &steps, &space);
+            let expected: Vec<_> = tokens
+                .iter()
+                .map(|&token| if token == SAMPLED_TOKEN { run.sampled } else { token } as usize)
+                .flat_map(|token| &source.weights[token * n_in..(token + 1) * n_in])
+                .map(|&w| f64::from(w) * f64::from(scale))
+                // One rounding of the weight, one of the product.
+                .map(|w| (w, w.abs() * 2f64.powi(-23)))
+                .collect();
+            check(&format!("{ty}"), &space, &after, dst, n_in, rows, &expected);
+        }
+    }
+}
+
+/// `x` divided by its root mean square, times `norm`.
+fn normed(x: &[f32], norm: &[f32], eps: f32) -> Vec<f32> {
+    let row = |x: &[f32]| {
+        let mean = x.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>() / x.len() as f64;
+        let factor = 1.0 / (mean + f64::from(eps)).sqrt();
+        x.iter().zip(norm).map(|(&x, &n)| (f64::from(x) * f64::from(n) * factor) as f32).collect::<Vec<_>>()
+    };
+    x.chunks_exact(norm.len()).flat_map(row).collect()
+}
+
+#[test]
+fn a_norm_is_taken_along() {
+    for (ty, n_in) in [(TensorType::F32, 172), (TensorType::Q8_0, 96), (TensorType::Q4_K, 1024)] {
+        let (source, eps) = (Source::new(ty, n_in, 20), 1e-3);
+        let mut random = Random(3);
+        let (x, norm) = (random.units(8 * n_in), random.units(n_in));
+        // Small rows, for which epsilon matters.
+        let x: Vec<f32> = x.iter().map(|x| x * 0.05).collect();
+        // The sum of squares is off by as much as a product, its root by half, the rounded reference by one rounding.
+        let expected: Vec<_> =
+            source.product(&normed(&x, &norm, eps), 8).into_iter().map(|(value, off)| (value, 2.0 * off)).collect();
+        for gpu in devices() {
+            let (matrix, norm) = (source.load(gpu), vector(gpu, &norm));
+            for rows in [1, 2, 3, 8] {
+                let mut space = Space::new();
+                let at = space.put(&x[..rows * n_in]);
+                let dst = space.add(rows * 20);
+                let mut m = MatMul {
+                    parts: &[(&matrix, None)],
+                    norm: Some((&norm, eps)),
+                    x: at,
+                    x_width: n_in,
+                    residual: None,
+                    dst,
+                    width: 20,
+                    rows: Rows::Output,
+                    max_rows: bucket(rows),
+                };
+                let run = Run { rows: rows + 1, outputs: rows, tokens: &[], sampled: 0 };
+                let after = run.over(gpu, &matmul(gpu, &m).unwrap(), &space);
+                check(&format!("{ty} {rows} rows"), &space, &after, dst, 20, rows, &expected[..rows * 20]);
+                m.max_rows = 16;
+                assert!(matches!(matmul(gpu, &m), Err(Error::Internal(_))));
+            }
+        }
+    }
+}
+
+/// The activation and how far it may be off, given those of its argument.
+fn activation(act: Activation, (x, off): (f64, f64)) -> (f64, f64) {
+    let z = match act {
+        Activation::Silu => x,
+        Activation::Gelu => 2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x),
+    };
+    let sigmoid = 1.0 / (1.0 + (-z).exp());
+    // The slope is at most 1.13; exp(z) may be off by (3 + 2 |z|) units, and z by four roundings.
+    let exp = sigmoid * (1.0 - sigmoid) * (3.0 + 6.0 * z.abs());
+    (x * sigmoid, 1.13 * off + x.abs() * 2f64.powi(-23) * (if exp.is_finite() { exp } else { 0.0 } + 8.0 * sigmoid))
+}
+
+#[test]
+fn gated_products() {
+    let cases = [
+        (TensorType::BF16, TensorType::BF16, 172, Activation::Silu, 1.0),
+        (TensorType::F32, TensorType::F32, 64, Activation::Silu, 1e6),
+        (TensorType::F32, TensorType::F32, 64, Activation::Gelu, 1e6),
+        (TensorType::Q6_K, TensorType::Q6_K, 256, Activation::Gelu, 1.0),
+        // One layout in the file's two types.
+        (TensorType::Q5_0, TensorType::Q3_K, 256, Activation::Silu, 1.0),
+    ];
+    for (gate_ty, up_ty, n_in, act, size) in cases {
+        let n_out = 100;
+        let (gate, up) = (Source::new(gate_ty, n_in, n_out), Source::new(up_ty, n_in, n_out));
+        let (most, eps) = (33, 1e-5);
+        let mut random = Random(11);
+        let x: Vec<f32> = random.units(most * n_in).iter().map(|x| x * size).collect();
+        let norm: Vec<f32> = random.units(n_in).iter().map(|x| x * size).collect();
+        let expected = |x: &[f32], more: f64| -> Vec<(f64, f64)> {
+            let up = up.product(x, most);
+            let pairs = gate.product(x, most).into_iter().zip(up);
+            pairs
+                .map(|(gate, (up, up_off))| {
+                    let (act, act_off) = activation(act, (gate.0, gate.1 * more));
+                    let up_off = up_off * more;
+                    (act * up, act_off * (up.abs() + up_off) + act.abs() * up_off + (act * up).abs() * 2f64.powi(-23))
+                })
+                .collect()
+        };
+        let (plain, with_norm) = (expected(&x, 1.0), expected(&normed(&x, &norm, eps), 2.0));
+        for gpu in devices() {
+            let (gate, up, norm) = (gate.load(gpu), up.load(gpu), vector(gpu, &norm));
+            for (rows, norm) in [(1, None), (7, Some((&norm, eps))), (9, None), (33, None)] {
+                let mut space = Space::new();
+                let at = space.put(&x[..rows * n_in]);
+                let dst = space.add(rows * n_out);
+                let g = Gated {
+                    gate: &gate,
+                    up: &up,
+                    act,
+                    norm,
+                    x: at,
+                    x_width: n_in,
+                    dst,
+                    width: n_out,
+                    rows: Rows::Batch,
+                    max_rows: bucket(rows),
+                };
+                let after = Run::of(rows).over(gpu, &gated(gpu, &g).unwrap(), &space);
+                let expected = if norm.is_some() { &with_norm } else { &plain };
+                let what = format!("{gate_ty} {up_ty} {act:?} {size} {rows} rows");
+                check(&what, &space, &after, dst, n_out, rows, &expected[..rows * n_out]);
+            }
+        }
+    }
+}
+
+#[test]
+fn parts_stand_side_by_side_with_their_biases() {
+    let n_in = 256;
+    let sources = [(TensorType::Q4_K, 64), (TensorType::Q6_K, 4), (TensorType::Q4_K, 9)]
+        .map(|(ty, n_out)| Source::new(ty, n_in, n_out));
+    let mut random = Random(5);
+    let (x, width) = (random.units(40 * n_in), 80);
+    let biases = [random.units(64), Vec::new(), random.units(9)];
+    let products: Vec<_> = sources.iter().map(|source| source.product(&x, 40)).collect();
+    for gpu in devices() {
+        let matrices: Vec<_> = sources.iter().map(|source| source.load(gpu)).collect();
+        let vectors: Vec<_> = biases.iter().map(|bias| (!bias.is_empty()).then(|| vector(gpu, bias))).collect();
+        let parts: Vec<_> = matrices.iter().zip(vectors.iter().map(Option::as_ref)).collect();
+        // The first and the last are one matrix for a device, too.
+        let joined = load(gpu, TensorType::Q4_K, n_in, &[&sources[0].bytes, &sources[2].bytes]);
+        let joined_bias = vector(gpu, &[&biases[0][..], &biases[2]].concat());
+        let joined = [(&joined, Some(&joined_bias))];
+        for rows in [2, 40] {
+            for (parts, places) in [(&parts[..], &[0, 64, 68][..]), (&joined, &[0, 0, 64])] {
+                let mut space = Space::new();
+                let at = space.put(&x[..rows * n_in]);
+                let dst = space.put(&vec![1.0; rows * width]);
+                let m = MatMul {
+                    parts,
+                    norm: None,
+                    x: at,
+                    x_width: n_in,
+                    residual: Some(dst),
+                    dst,
+                    width,
+                    rows: Rows::Batch,
+                    max_rows: bucket(rows),
+                };
+                let after = Run::of(rows).over(gpu, &matmul(gpu, &m).unwrap(), &space);
+                let skipped = parts.len() == 1;
+                let end = if skipped { 73 } else { 77 };
+                let mut expected = vec![(0.0, 0.0); rows * end];
+                for (p, source) in sources.iter().enumerate().filter(|(p, _)| !(skipped && *p == 1)) {
+                    for (i, (value, off)) in products[p][..rows * source.n_out].iter().enumerate() {
+                        let (row, column) = (i / source.n_out, i % source.n_out);
+                        let value = value + 1.0 + biases[p].get(column).map_or(0.0, |&b| f64::from(b));
+                        let off = off + (value.abs() + 3.0) * 2f64.powi(-23);
+                        expected[row * end + places[p] + column] = (value, off);
+                    }
+                }
+                check(&format!("{} parts, {rows} rows", parts.len()), &space, &after, dst, width, rows, &expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn slices_and_folded_dispatches_change_nothing() {
+    let Some(best) = candidates().into_iter().find(|c| c.score > 0) else { return };
+    let mut gpu = Gpu::new(&best, &Restrictions::parse("checked=on").unwrap()).unwrap();
+    gpu.caps.max_workgroups = 4;
+    let n_out = 150;
+    // A binding of 64 or of 128 rows: two or three slices, the last one not full.
+    for (ty, n_in, binding) in
+        [(TensorType::Q6_K, 256, 64 * 128), (TensorType::Q5_K, 256, 64 * 300), (TensorType::F16, 44, 64 * 128)]
+    {
+        gpu.caps.max_binding = binding;
+        let (gate, up) = (Source::new(ty, n_in, n_out), Source::new(ty, n_in, n_out + 2));
+        let (gate_matrix, bytes) = (gate.load(&gpu), n_out * up.bytes.len() / (n_out + 2));
+        let up_matrix = load(&gpu, ty, n_in, &[&up.bytes[..bytes]]);
+        assert_eq!(gate_matrix.slices.len(), if binding == 64 * 300 { 2 } else { 3 });
+        let mut random = Random(13);
+        let (x, bias, width) = (random.units(20 * n_in), random.units(n_out), 152);
+        let bias_vector = vector(&gpu, &bias);
+        let product = gate.product(&x, 20);
+        let ups: Vec<_> = up.product(&x, 20).chunks(n_out + 2).flat_map(|row| row[..n_out].to_vec()).collect();
+        for rows in [3, 20] {
+            let mut space = Space::new();
+            let at = space.put(&x[..rows * n_in]);
+            let residual = space.put(&vec![2.0; rows * width]);
+            let (dst, gated_dst) = (space.add(rows * width), space.add(rows * width));
+            let m = MatMul {
+                parts: &[(&gate_matrix, Some(&bias_vector))],
+                norm: None,
+                x: at,
+                x_width: n_in,
+                residual: Some(residual),
+                dst,
+                width,
+                rows: Rows::Batch,
+                max_rows: bucket(rows),
+            };
+            let after = Run::of(rows).over(&gpu, &matmul(&gpu, &m).unwrap(), &space);
+            let expected: Vec<_> = (0..rows * n_out)
+                .map(|i| {
+                    (product[i].0 + 2.0 + f64::from(bias[i % n_out]), product[i].1 + product[i].0.abs() * 1e-6 + 1e-6)
+                })
+                .collect();
+            check(&format!("{ty} {rows} rows"), &space, &after, dst, width, rows, &expected);
+
+            let g = Gated {
+                gate: &gate_matrix,
+                up: &up_matrix,
+                act: Activation::Silu,
+                norm: None,
+                x: at,
+                x_width: n_in,
+                dst: gated_dst,
+                width,
+                rows: Rows::Batch,
+                max_rows: bucket(rows),
+            };
+            let after = Run::of(rows).over(&gpu, &gated(&gpu, &g).unwrap(), &space);
+            let expected: Vec<_> = product[..rows * n_out]
+                .iter()
+                .zip(&ups)
+                .map(|(&gate, &(up, off))| {
+                    let (act, act_off) = activation(Activation::Silu, gate);
+                    (act * up, act_off * (up.abs() + off) + act.abs() * off + (act * up).abs() * 1e-6)
+                })
+                .collect();
+            check(&format!("gated {ty} {rows} rows"), &space, &after, gated_dst, width, rows, &expected);
+        }
+        let tokens = [149, 0, 63, 64, 127, 128];
+        let mut space = Space::new();
+        let dst = space.add(6 * n_in);
+        let steps = embed(&gpu, &Embed { table: &gate_matrix, scale: 1.0, dst, width: n_in }).unwrap();
+        // More rows than this device may have workgroups in a dimension: two runs' worth.
+        for tokens in tokens.chunks(3) {
+            let after = Run { rows: 3, outputs: 0, tokens, sampled: 0 }.over(&gpu, &steps, &space);
+            let rows = tokens.iter().flat_map(|&t| &gate.weights[t as usize * n_in..][..n_in]);
+            let expected: Vec<_> = rows.map(|&w| (f64::from(w), f64::from(w.abs()) * 2f64.powi(-23))).collect();
+            check(&format!("table {ty}"), &space, &after, dst, n_in, 3, &expected);
+        }
+    }
+    gpu.caps.max_binding = 4096;
+    let mut progress = |_| Ok(());
+    let refused = Loader::new(&gpu, &mut progress).matrix("a wide one", TensorType::F32, 64, &[&[0; 256]]);
+    assert!(matches!(refused, Err(Error::Unsupported(message)) if message.contains("a wide one")));
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_by_name() {
+    let Some(gpu) = devices().first() else { return };
+    let refused = |ty: TensorType, n_in: usize, bytes: &[u8]| {
+        let mut progress = |_| Ok(());
+        Loader::new(gpu, &mut progress).matrix("blk.0", ty, n_in, &[bytes]).map(drop).unwrap_err()
+    };
+    assert!(matches!(refused(TensorType::F32, 6, &[0; 48]), Error::Unsupported(m) if m.contains("Rows of 6 weights")));
+    assert!(matches!(refused(TensorType::Q4_K, 64, &[0; 36]), Error::Unsupported(m) if m.contains("64 weights")));
+    assert!(matches!(refused(TensorType::IQ2_XXS, 256, &[0; 66]), Error::Unsupported(m) if m.contains("IQ2_XXS")));
+    assert!(matches!(refused(TensorType::Q8_0, 32, &[0; 33]), Error::Internal(m) if m.contains("blk.0")));
+    // A weight or scale that is infinite, in each format: all bits set.
+    for ty in types().filter(|&ty| ty != TensorType::MXFP4) {
+        let n_in = ty.block_len().max(32);
+        let bytes = vec![0xff; ty.row_bytes(n_in as u64).unwrap() as usize];
+        assert!(matches!(refused(ty, n_in, &bytes), Error::Model(m) if m.contains("blk.0")), "{ty}");
+    }
+    let mut progress = |_| Ok(());
+    assert!(matches!(Loader::new(gpu, &mut progress).vector("norm", &[f32::NAN]), Err(Error::Model(_))));
+    let mut cancelled = |_| Err(Error::Cancelled);
+    let mut loader = Loader::new(gpu, &mut cancelled);
+    assert!(matches!(loader.matrix("blk.0", TensorType::F32, 4, &[&[0; 16]]), Err(Error::Cancelled)));
+
+    let (a, b) = (Source::new(TensorType::Q4_0, 64, 4).load(gpu), Source::new(TensorType::Q8_0, 64, 4).load(gpu));
+    let g = Gated {
+        gate: &a,
+        up: &b,
+        act: Activation::Silu,
+        norm: None,
+        x: 0,
+        x_width: 64,
+        dst: 0,
+        width: 4,
+        rows: Rows::Batch,
+        max_rows: 1,
+    };
+    let Err(Error::Unsupported(message)) = gated(gpu, &g) else { panic!("two layouts in one gate") };
+    assert!(message.contains("Q4_0") && message.contains("Q8_0"), "{message}");
+}
+
+#[test]
+fn formats_keep_their_size() {
+    for (ty, block) in [
+        (TensorType::F32, 1024),
+        (TensorType::F16, 512),
+        (TensorType::Q8_0, 8 * 34),
+        (TensorType::Q4_0, 8 * 18),
+        (TensorType::Q4_K, 144),
+        (TensorType::Q5_K, 176),
+        (TensorType::Q6_K, 210),
+        (TensorType::Q3_K, 8 * 48),
+    ] {
+        assert_eq!(Matrix::bytes(ty, 512, 13).unwrap(), 16 * 2 * block, "{ty}");
+    }
+}

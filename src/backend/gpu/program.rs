@@ -1,0 +1,152 @@
+//! A compiled run of nodes: its steps, the uniforms they read, and the bind groups of the engine it belongs to.
+//!
+//! A short batch is one submission. A prompt's chunk goes in several, a few layers each, of which at most two are under
+//! way: so a cancel is seen within a few layers' time, and no submission runs into a driver's time limit.
+
+use super::device::Gpu;
+use super::lower::Lowering;
+use super::rows::Place;
+use super::state::GpuState;
+use super::step::{PARAM_WORDS, Step};
+use super::weights::GpuWeights;
+use crate::backend::{Batch, Program, State, Weights, Work};
+use crate::graph::{NodeId, Output};
+use crate::{Error, Result};
+use parking_lot::Mutex;
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Steps of one submission of a prompt.
+const STEPS_PER_SUBMISSION: usize = 24;
+
+/// Batches of at most this many rows are one submission.
+const SHORT: usize = 8;
+
+const PARAM_BYTES: u64 = PARAM_WORDS as u64 * 4;
+
+/// See the module's documentation.
+pub struct GpuProgram {
+    gpu: Arc<Gpu>,
+    steps: Vec<Step>,
+    params: wgpu::Buffer,
+    partial_bytes: u64,
+    logits: Option<Place>,
+    bound: Mutex<BindGroups>,
+}
+
+#[derive(Default)]
+struct BindGroups {
+    generation: Option<u64>,
+    groups: Vec<wgpu::BindGroup>,
+}
+
+impl GpuProgram {
+    /// Lower the nodes of `work` to steps and upload their uniforms.
+    pub fn new(gpu: Arc<Gpu>, work: &Work<'_>, weights: &Weights) -> Result<GpuProgram> {
+        let weights = Arc::downcast::<GpuWeights>(weights.0.clone())
+            .map_err(|_| Error::Internal("Weights of another backend".into()))?;
+        let Lowering { steps, partial_bytes, .. } = Lowering::new(&gpu, work, &weights)?;
+        let mut words = vec![0u32; steps.len().max(1) * PARAM_WORDS];
+        for (step, slot) in steps.iter().zip(words.chunks_exact_mut(PARAM_WORDS)) {
+            slot[..step.params.len()].copy_from_slice(&step.params);
+        }
+        let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
+        let params = gpu.buffer("step parameters", words.len() as u64 * 4, usage)?;
+        gpu.queue.write_buffer(&params, 0, bytemuck::cast_slice(&words));
+        let mut nodes = (work.nodes.0..work.nodes.1).map(NodeId);
+        let logits = nodes.find(|&id| work.graph.node(id).output == Some(Output::Logits));
+        let place = |id: NodeId| Place { offset: work.offsets[id.0 as usize], width: work.graph.node(id).width };
+        let logits = logits.map(place);
+        Ok(GpuProgram { gpu, steps, params, partial_bytes, logits, bound: Mutex::default() })
+    }
+
+    pub(super) fn partial_bytes(&self) -> u64 {
+        self.partial_bytes
+    }
+
+    /// Where the first row of logits stands, in programs that compute logits.
+    pub(super) fn logits(&self) -> Option<Place> {
+        self.logits
+    }
+
+    /// Make the bind groups for a state, unless they are there.
+    pub(super) fn bind(&self, state: &GpuState) -> Result<()> {
+        let mut bound = self.bound.lock();
+        if bound.generation == Some(state.generation()) {
+            return Ok(());
+        }
+        let group = |(i, step): (usize, &Step)| {
+            let params = wgpu::BufferBinding {
+                buffer: &self.params,
+                offset: i as u64 * PARAM_BYTES,
+                size: std::num::NonZeroU64::new(PARAM_BYTES),
+            };
+            let buffers = step.buffers.iter().map(|b| state.bound(b, params.clone())).collect::<Result<Vec<_>>>()?;
+            Ok(self.gpu.bind(&step.kernel, &buffers))
+        };
+        let groups = self.steps.iter().enumerate().map(group).collect::<Result<_>>()?;
+        self.gpu.check()?;
+        *bound = BindGroups { generation: Some(state.generation()), groups };
+        Ok(())
+    }
+}
+
+impl Program for GpuProgram {
+    fn run(&self, state: &mut dyn State, batch: &Batch<'_>, out_rows: usize, cancel: &AtomicBool) -> Result<()> {
+        let state = state
+            .as_any()
+            .downcast_mut::<GpuState>()
+            .ok_or_else(|| Error::Internal("A state of another backend".into()))?;
+        let bound = self.bound.lock();
+        if bound.generation != Some(state.generation()) {
+            return Err(Error::Internal("A program for which no memory was reserved".into()));
+        }
+        self.gpu.check()?;
+        let counts = state.upload(batch, out_rows)?;
+        let size = if batch.tokens.len() > SHORT { STEPS_PER_SUBMISSION } else { self.steps.len().max(1) };
+        let sample = batch.sample && self.logits.is_some();
+        let last = self.steps.len().saturating_sub(1) / size;
+        let mut before = None;
+        for (i, (steps, groups)) in self.steps.chunks(size).zip(bound.groups.chunks(size)).enumerate() {
+            if cancel.load(Ordering::Relaxed) {
+                return Err(Error::Cancelled);
+            }
+            let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
+            let mut pass = encoder.begin_compute_pass(&Default::default());
+            for (step, group) in steps.iter().zip(groups) {
+                let [x, y, z] = step.groups.map(|count| count.of(&counts));
+                if x > 0 && y > 0 && z > 0 {
+                    pass.set_pipeline(&step.kernel.pipeline);
+                    pass.set_bind_group(0, group, &[]);
+                    pass.dispatch_workgroups(x, y, z);
+                    state.traffic.dispatches += 1;
+                }
+            }
+            let sample = sample && i == last;
+            if sample {
+                state.traffic.dispatches += state.sampler()?.encode(&mut pass)?;
+            }
+            drop(pass);
+            if sample {
+                state.sampler()?.copy(&mut encoder);
+            }
+            let index = self.gpu.queue.submit([encoder.finish()]);
+            if sample {
+                state.sampler()?.submitted(index.clone());
+            }
+            state.traffic.submissions += 1;
+            if let Some(earlier) = before.replace(index)
+                && size < self.steps.len()
+            {
+                self.gpu.wait_for(earlier)?;
+                state.traffic.waits += 1;
+            }
+        }
+        self.gpu.check()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,91 @@
+//! Artificial limits, so that a test can make any adapter as small as the smallest.
+//!
+//! `ELIZA_GPU_RESTRICT` holds them as text: `binding=16M,threads=128,subgroups=off,f16=off,timestamps=off,checked=on`.
+
+use crate::{Error, Result};
+
+/// The limits to pretend.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Restrictions {
+    /// Bytes of the largest storage binding.
+    pub binding: Option<u64>,
+    /// Threads of the largest workgroup.
+    pub threads: Option<u32>,
+    /// Features that are not used.
+    pub without: wgpu::Features,
+    /// Compile shaders with bounds checks.
+    pub checked: bool,
+}
+
+impl Restrictions {
+    /// What `ELIZA_GPU_RESTRICT` says; nothing when it is not set.
+    pub fn from_env() -> Result<Restrictions> {
+        std::env::var("ELIZA_GPU_RESTRICT").map_or(Ok(Restrictions::default()), |text| Restrictions::parse(&text))
+    }
+
+    /// The limits in a text.
+    pub fn parse(text: &str) -> Result<Restrictions> {
+        let mut all = Restrictions::default();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let bad = || Error::InvalidArgument(format!("ELIZA_GPU_RESTRICT: `{part}` is not known"));
+            let (name, value) = part.split_once('=').ok_or_else(bad)?;
+            match (name, value) {
+                ("binding", size) => all.binding = Some(bytes(size).ok_or_else(bad)?),
+                ("threads", count) => all.threads = Some(count.parse().map_err(|_| bad())?),
+                ("subgroups", "off") => all.without |= wgpu::Features::SUBGROUP,
+                ("f16", "off") => all.without |= wgpu::Features::SHADER_F16,
+                ("timestamps", "off") => all.without |= wgpu::Features::TIMESTAMP_QUERY,
+                ("checked", "on") => all.checked = true,
+                _ => return Err(bad()),
+            }
+        }
+        Ok(all)
+    }
+
+    /// The adapter's limits, lowered.
+    pub fn limits(&self, mut limits: wgpu::Limits) -> wgpu::Limits {
+        if let Some(bytes) = self.binding {
+            limits.max_storage_buffer_binding_size = limits.max_storage_buffer_binding_size.min(bytes);
+        }
+        if let Some(threads) = self.threads {
+            limits.max_compute_invocations_per_workgroup = limits.max_compute_invocations_per_workgroup.min(threads);
+            limits.max_compute_workgroup_size_x = limits.max_compute_workgroup_size_x.min(threads);
+            limits.max_compute_workgroup_size_y = limits.max_compute_workgroup_size_y.min(threads);
+        }
+        limits
+    }
+
+    /// The features that may be used.
+    pub fn features(&self) -> wgpu::Features {
+        !self.without
+    }
+}
+
+/// A number of bytes with an optional K, M or G.
+fn bytes(text: &str) -> Option<u64> {
+    let (digits, shift) = match text.as_bytes().last()? {
+        b'K' => (&text[..text.len() - 1], 10),
+        b'M' => (&text[..text.len() - 1], 20),
+        b'G' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts() {
+        let all =
+            Restrictions::parse("binding=16M, threads=128,subgroups=off,f16=off,timestamps=off,checked=on").unwrap();
+        assert_eq!((all.binding, all.threads, all.checked), (Some(16 << 20), Some(128), true));
+        assert!(all.without.contains(wgpu::Features::SUBGROUP | wgpu::Features::SHADER_F16));
+        assert_eq!(Restrictions::parse("").unwrap(), Restrictions::default());
+        for bad in ["binding", "binding=x", "threads=-1", "subgroups=maybe", "speed=off"] {
+            let error = Restrictions::parse(bad).unwrap_err().to_string();
+            assert!(error.contains(bad), "{error}");
+        }
+    }
+}

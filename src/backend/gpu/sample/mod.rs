@@ -1,0 +1,534 @@
+//! Sampling on the device: from rows of logits to tokens, without the host in between.
+//!
+//! A [`SampleProgram`] belongs to an engine. It has a slot per sequence, each with a chain, a mask, a position and a
+//! history of its own, and samples any of them together, each from a row of the engine's workspace. All buffers,
+//! pipelines and bindings are made by [`SampleProgram::new`], [`SampleProgram::bind`] and [`SampleProgram::set_chain`];
+//! a step writes at most which slot samples from which row.
+//!
+//! The token comes out on the device: in a buffer for the embedding of the next step, in the history, and in a small
+//! result that the caller copies when it likes. A step can therefore be submitted before the token of the last is read,
+//! and taken back.
+//!
+//! The kernels come to the same token as the host's sampler: the weights of candidates are the same integers, the random
+//! bits are the same function of seed and position, and every cut is exact. The one exception is the dynamic temperature,
+//! whose entropy is a sum of f32 numbers.
+//!
+//! How a row is sampled depends on its chain: an argmax takes two dispatches, a draw without truncation (or with min-p)
+//! three, a mask one, all other chains seven; biases and penalties of the whole row one more. Rows of different chains
+//! share dispatches.
+
+mod layout;
+mod spec;
+#[cfg(test)]
+mod tests;
+
+pub use crate::backend::{Children, SampleOp, SampleProblem, SampleResult, SampleSpec};
+pub use spec::{MAX_CANDIDATES, supported};
+
+use super::device::Gpu;
+use super::kernel::{Kernel, Slot, compose};
+use crate::{Error, Result, Token};
+use layout::*;
+use spec::Compiled;
+use std::sync::Arc;
+
+const SLOTS: [Slot; 8] =
+    [Slot::Write, Slot::Uniform, Slot::Read, Slot::Read, Slot::Write, Slot::Write, Slot::Write, Slot::Write];
+
+/// Words of the uniform in front of the rows.
+const FRAME_HEAD: usize = 4;
+
+/// One dispatch of a step.
+struct Stage {
+    name: &'static str,
+    text: &'static str,
+    /// Whether all workgroups of a row take part, or one.
+    shared: bool,
+    /// Whether a row that is sampled this way needs it.
+    needed: fn(&Way) -> bool,
+}
+
+/// How a slot is sampled at present.
+struct Way {
+    path: u32,
+    /// Whether logits of the row change first.
+    adjusts: bool,
+    /// Whether every row fits a list.
+    short: bool,
+}
+
+const STAGES: [Stage; 8] = [
+    Stage {
+        name: "sample_adjust",
+        text: include_str!("../shaders/sample_adjust.wgsl"),
+        shared: false,
+        needed: |way| way.adjusts && way.row(),
+    },
+    Stage {
+        name: "sample_stats",
+        text: include_str!("../shaders/sample_stats.wgsl"),
+        shared: true,
+        needed: |way| way.row(),
+    },
+    Stage {
+        name: "sample_bins",
+        text: include_str!("../shaders/sample_bins.wgsl"),
+        shared: true,
+        needed: |way| way.path == PATH_SELECT,
+    },
+    Stage {
+        name: "sample_collect",
+        text: include_str!("../shaders/sample_collect.wgsl"),
+        shared: true,
+        needed: |way| way.path == PATH_SELECT,
+    },
+    Stage {
+        name: "sample_finish",
+        text: include_str!("../shaders/sample_finish.wgsl"),
+        shared: false,
+        needed: |way| matches!(way.path, PATH_SELECT | PATH_CHILDREN),
+    },
+    Stage {
+        name: "sample_exact",
+        text: include_str!("../shaders/sample_exact.wgsl"),
+        shared: false,
+        needed: |way| way.path == PATH_ROW || way.long(),
+    },
+    Stage {
+        name: "sample_masses",
+        text: include_str!("../shaders/sample_masses.wgsl"),
+        shared: true,
+        needed: |way| matches!(way.path, PATH_DIRECT | PATH_ROW) || way.long(),
+    },
+    Stage {
+        name: "sample_draw",
+        text: include_str!("../shaders/sample_draw.wgsl"),
+        shared: false,
+        needed: |way| matches!(way.path, PATH_GREEDY | PATH_DIRECT | PATH_ROW) || way.long(),
+    },
+];
+
+impl Way {
+    /// Whether the row is read as a whole from the start.
+    fn row(&self) -> bool {
+        matches!(self.path, PATH_GREEDY | PATH_DIRECT | PATH_SELECT)
+    }
+
+    /// Whether the list may not hold what is left.
+    fn long(&self) -> bool {
+        self.path == PATH_SELECT && !self.short
+    }
+}
+
+/// Which slot samples from which row of the logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SampleRow {
+    /// The slot.
+    pub slot: u32,
+    /// The row.
+    pub row: u32,
+}
+
+/// Where the host finds something on the device.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// The buffer; it can be copied from.
+    pub buffer: &'a wgpu::Buffer,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+struct SlotState {
+    chain: Compiled,
+    /// Kind of mask, and whether it is followed greedily.
+    children: (u32, bool),
+    position: u32,
+    count: u32,
+}
+
+/// Samples the sequences of one engine.
+pub struct SampleProgram {
+    gpu: Arc<Gpu>,
+    n_vocab: usize,
+    groups: u32,
+    child_words: usize,
+    kernels: Vec<Arc<Kernel>>,
+    frame: wgpu::Buffer,
+    spec: wgpu::Buffer,
+    children: wgpu::Buffer,
+    state: wgpu::Buffer,
+    bins: wgpu::Buffer,
+    work: wgpu::Buffer,
+    out: wgpu::Buffer,
+    slots: Vec<SlotState>,
+    /// Buffer, first byte of the binding, bytes of it, word of the first logit in it, words per row, rows.
+    logits: Option<Logits>,
+    bindings: Vec<wgpu::BindGroup>,
+    /// The rows that the frame holds.
+    rows: Vec<SampleRow>,
+    /// For writes.
+    scratch: Vec<u32>,
+}
+
+struct Logits {
+    buffer: wgpu::Buffer,
+    offset: u64,
+    bytes: u64,
+    first: u32,
+    stride: u32,
+    rows: u32,
+}
+
+impl SampleProgram {
+    /// A program for up to `max_rows` slots, each with the empty chain and seed 0.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for no or too many slots or tokens, and what the device says.
+    pub fn new(gpu: &Arc<Gpu>, n_vocab: usize, max_rows: usize) -> Result<SampleProgram> {
+        if max_rows == 0 || max_rows > ROWS {
+            return Err(Error::InvalidArgument(format!("{max_rows} slots of a sampler, 1 to {ROWS} can be had")));
+        }
+        // Each loop of the kernel with one workgroup stays below 65,535 turns up to here.
+        if n_vocab == 0 || n_vocab > 1 << 20 {
+            return Err(Error::InvalidArgument(format!("A vocabulary of {n_vocab} tokens cannot be sampled")));
+        }
+        let threads = if gpu.caps.max_threads >= 256 { 256 } else { 128 };
+        let constants = constants(threads);
+        let kernel = |stage: &Stage| gpu.kernel(stage.name, &compose(stage.text, &[], &constants)?, &SLOTS);
+        let kernels = STAGES.iter().map(kernel).collect::<Result<_>>()?;
+        let groups = n_vocab.div_ceil(threads as usize * 8).min(GROUPS);
+        let child_words = CHILD_DATA + LIST.max(n_vocab.div_ceil(32));
+        let storage = |what: &str, words: usize| gpu.buffer(what, words as u64 * 4, STORAGE);
+        let frame_usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
+        let chain = spec::compile(&SampleSpec::default(), n_vocab)?;
+        let slot = || SlotState { chain: chain.clone(), children: (CHILDREN_NONE, false), position: 0, count: 0 };
+        let mut program = SampleProgram {
+            gpu: gpu.clone(),
+            n_vocab,
+            groups: groups as u32,
+            child_words,
+            kernels,
+            frame: gpu.buffer("sampler's rows", (FRAME_HEAD + 4 * ROWS) as u64 * 4, frame_usage)?,
+            spec: storage("sampler's chains", max_rows * SPEC_WORDS)?,
+            children: storage("sampler's masks", max_rows * child_words)?,
+            state: storage("sampler's states", max_rows * STATE_WORDS)?,
+            bins: storage("sampler's bins", max_rows * BINS_WORDS)?,
+            work: storage("sampler's candidates", max_rows * WORK_WORDS)?,
+            out: storage("sampled tokens", OUT_WORDS)?,
+            slots: (0..max_rows).map(|_| slot()).collect(),
+            logits: None,
+            bindings: Vec::new(),
+            rows: Vec::with_capacity(max_rows),
+            scratch: Vec::with_capacity(child_words.max(STATE_WORDS)),
+        };
+        program.write_chains()?;
+        Ok(program)
+    }
+
+    /// Sets where the logits stand: in rows of `stride` floats, from byte `offset` of a storage buffer, `bytes` in all.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for what is no place for rows, [`Error::Device`] for more than a binding holds.
+    pub fn bind(&mut self, buffer: &wgpu::Buffer, offset: u64, bytes: u64, stride: usize) -> Result<()> {
+        let first = offset % u64::from(self.gpu.caps.storage_align.max(4));
+        let logits = Logits {
+            buffer: buffer.clone(),
+            offset: offset - first,
+            bytes: bytes + first,
+            first: (first / 4) as u32,
+            stride: stride as u32,
+            rows: bytes.checked_div(stride as u64 * 4).unwrap_or(0) as u32,
+        };
+        let end = offset.checked_add(bytes).is_some_and(|end| end <= buffer.size());
+        if !offset.is_multiple_of(4) || !bytes.is_multiple_of(4) || !end || stride < self.n_vocab || logits.rows == 0 {
+            let place = format!("{bytes} bytes at {offset} of {} in rows of {stride}", buffer.size());
+            return Err(Error::InvalidArgument(format!("{place} for logits of {} tokens", self.n_vocab)));
+        }
+        if logits.bytes > self.gpu.caps.max_binding {
+            let most = self.gpu.caps.max_binding;
+            return Err(Error::Device(format!("{} bytes of logits, a binding holds {most}", logits.bytes)));
+        }
+        self.logits = Some(logits);
+        self.rows.clear();
+        self.remake_bindings();
+        Ok(())
+    }
+
+    /// Sets a slot's chain.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a chain that cannot be used, [`Error::Unsupported`] where [`supported`] says so.
+    pub fn set_chain(&mut self, slot: usize, spec: &SampleSpec) -> Result<()> {
+        self.slot(slot)?.chain = spec::compile(spec, self.n_vocab)?;
+        self.write_chains()
+    }
+
+    /// Sets or takes away a slot's mask.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where the tokens are not ascending, not in the vocabulary, or none.
+    pub fn arm(&mut self, slot: usize, children: Option<Children<'_>>) -> Result<()> {
+        let n_vocab = self.n_vocab;
+        let at = slot * self.child_words;
+        let state = self.slot(slot)?;
+        let Some(Children { tokens, greedy }) = children else {
+            state.children = (CHILDREN_NONE, false);
+            self.write(&self.children, at + CHILD_KIND, &[CHILDREN_NONE]);
+            return Ok(());
+        };
+        let ascending = tokens.windows(2).all(|pair| pair[0] < pair[1]);
+        let ends = tokens.first().zip(tokens.last());
+        let Some((&first, _)) = ends.filter(|(first, last)| ascending && **first >= 0 && (**last as usize) < n_vocab)
+        else {
+            let problem = format!("{} tokens of a mask are not ascending, or not below {n_vocab}", tokens.len());
+            return Err(Error::InvalidArgument(problem));
+        };
+        let kind = if tokens.len() <= LIST { CHILDREN_LIST } else { CHILDREN_MASK };
+        state.children = (kind, greedy);
+        let mut words = std::mem::take(&mut self.scratch);
+        words.clear();
+        words.extend([kind, tokens.len() as u32, first as u32, u32::from(greedy)]);
+        if kind == CHILDREN_LIST {
+            words.extend(tokens.iter().map(|&token| token as u32));
+        } else {
+            words.resize(CHILD_DATA + n_vocab.div_ceil(32), 0);
+            for &token in tokens {
+                words[CHILD_DATA + token as usize / 32] |= 1 << (token % 32);
+            }
+        }
+        self.write(&self.children, at, &words);
+        self.scratch = words;
+        Ok(())
+    }
+
+    /// Starts a slot anew: at this position, after these tokens, of which the penalties see the last 1024.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a slot that is not there.
+    pub fn restart(&mut self, slot: usize, position: u32, history: &[Token]) -> Result<()> {
+        let state = self.slot(slot)?;
+        (state.position, state.count) = (position, 0);
+        self.append(slot, history)
+    }
+
+    /// Adds tokens that were not sampled, forced ones for example, at the end of a slot's sequence.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a slot that is not there.
+    pub fn accept(&mut self, slot: usize, tokens: &[Token]) -> Result<()> {
+        let state = self.slot(slot)?;
+        state.position += tokens.len() as u32;
+        self.append(slot, tokens)
+    }
+
+    /// Takes the last tokens of a slot back, sampled or not, at most 1024 of them. `last` is the one that is the last
+    /// then: the next step's embedding reads it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a slot that is not there, or more steps than there were.
+    pub fn roll_back(&mut self, slot: usize, steps: u32, last: Token) -> Result<()> {
+        let state = self.slot(slot)?;
+        if steps > state.count.min(WINDOW as u32) || steps > state.position {
+            let problem = format!("{steps} steps cannot be taken back of {}", state.count);
+            return Err(Error::InvalidArgument(problem));
+        }
+        state.position -= steps;
+        state.count -= steps;
+        let words = [last as u32, state.position, state.count];
+        self.write(&self.state, slot * STATE_WORDS + STATE_TOKEN, &words);
+        self.write(&self.out, slot, &words[..1]);
+        Ok(())
+    }
+
+    /// Encodes a step: a token for each of these rows, whose slots are all different. The logits are changed. The rows
+    /// are written to the queue, so a submission holds one step, or several of the same rows.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a slot or row that is not there, [`Error::Internal`] before [`Self::bind`].
+    pub fn encode(&mut self, pass: &mut wgpu::ComputePass<'_>, rows: &[SampleRow]) -> Result<()> {
+        let Some(logits) = &self.logits else {
+            return Err(Error::Internal("sampling without logits".into()));
+        };
+        for (index, row) in rows.iter().enumerate() {
+            let twice = rows[..index].iter().any(|other| other.slot == row.slot);
+            if twice || row.slot as usize >= self.slots.len() || row.row >= logits.rows {
+                let problem = format!("Slot {} sampling from row {}", row.slot, row.row);
+                return Err(Error::InvalidArgument(problem));
+            }
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        if self.rows != rows {
+            let mut words = std::mem::take(&mut self.scratch);
+            words.clear();
+            words.extend([self.n_vocab as u32, self.chunk(), self.child_words as u32, 0]);
+            words.extend(rows.iter().flat_map(|row| [row.slot, logits.first + row.row * logits.stride, 0, 0]));
+            self.write(&self.frame, 0, &words);
+            self.scratch = words;
+            self.rows.clear();
+            self.rows.extend_from_slice(rows);
+        }
+        for ((stage, kernel), binding) in STAGES.iter().zip(&self.kernels).zip(&self.bindings) {
+            if rows.iter().any(|row| (stage.needed)(&self.way(&self.slots[row.slot as usize]))) {
+                pass.set_pipeline(&kernel.pipeline);
+                pass.set_bind_group(0, binding, &[]);
+                pass.dispatch_workgroups(if stage.shared { self.groups } else { 1 }, rows.len() as u32, 1);
+            }
+        }
+        for row in rows {
+            let state = &mut self.slots[row.slot as usize];
+            state.position += 1;
+            state.count += 1;
+        }
+        Ok(())
+    }
+
+    /// How many dispatches [`Self::encode`] makes for these rows.
+    pub fn dispatches(&self, rows: &[SampleRow]) -> usize {
+        let needed = |stage: &&Stage| {
+            let slots = rows.iter().filter_map(|row| self.slots.get(row.slot as usize));
+            slots.into_iter().any(|slot| (stage.needed)(&self.way(slot)))
+        };
+        STAGES.iter().filter(needed).count()
+    }
+
+    /// The buffer whose word `slot` is the token that the slot sampled last, for the embedding of the next step.
+    pub fn sampled(&self) -> &wgpu::Buffer {
+        &self.out
+    }
+
+    /// The results of all slots, [`RESULT_BYTES`] each, for [`read_result`].
+    pub fn results(&self) -> Place<'_> {
+        let bytes = (self.slots.len() * RESULT_WORDS * 4) as u64;
+        Place { buffer: &self.out, offset: RESULTS_AT as u64 * 4, bytes }
+    }
+
+    /// The best candidates of a slot, as many as its result says are reported, for [`read_candidates`].
+    pub fn candidates(&self, slot: usize) -> Place<'_> {
+        let offset = (slot * STATE_WORDS + STATE_REPORT) as u64 * 4;
+        Place { buffer: &self.state, offset, bytes: (REPORT * REPORT_WORDS) as u64 * 4 }
+    }
+
+    fn slot(&mut self, slot: usize) -> Result<&mut SlotState> {
+        let slots = self.slots.len();
+        self.slots.get_mut(slot).ok_or_else(|| Error::InvalidArgument(format!("Slot {slot} of a sampler of {slots}")))
+    }
+
+    fn way(&self, slot: &SlotState) -> Way {
+        let path = match slot.children {
+            (CHILDREN_NONE, _) => slot.chain.path,
+            (CHILDREN_MASK, _) => PATH_ROW,
+            (_, greedy) if greedy || slot.chain.trie_first => PATH_CHILDREN,
+            _ => PATH_SELECT,
+        };
+        Way { path, adjusts: slot.chain.adjusts(), short: self.n_vocab <= LIST }
+    }
+
+    fn chunk(&self) -> u32 {
+        (self.n_vocab as u32).div_ceil(self.groups)
+    }
+
+    /// Adds to the history and writes the state's head. The token of the last step that was submitted stays where no
+    /// tokens are given.
+    fn append(&mut self, slot: usize, tokens: &[Token]) -> Result<()> {
+        let at = slot * STATE_WORDS;
+        let state = self.slot(slot)?;
+        let (before, position) = (state.count as usize, state.position);
+        state.count += tokens.len() as u32;
+        let count = state.count;
+        let seen = tokens.len().min(RING);
+        let mut words = std::mem::take(&mut self.scratch);
+        words.clear();
+        words.extend(tokens[tokens.len() - seen..].iter().map(|&token| token as u32));
+        // In two pieces where the ring ends.
+        let start = (before + tokens.len() - seen) % RING;
+        let (head, tail) = words.split_at(seen.min(RING - start));
+        self.write(&self.state, at + STATE_RING + start, head);
+        self.write(&self.state, at + STATE_RING, tail);
+        self.write(&self.state, at + STATE_POSITION, &[position, count]);
+        if let Some(last) = words.last() {
+            self.write(&self.state, at + STATE_TOKEN, &[*last]);
+            self.write(&self.out, slot, &[*last]);
+        }
+        self.scratch = words;
+        Ok(())
+    }
+
+    fn write(&self, buffer: &wgpu::Buffer, word: usize, words: &[u32]) {
+        if !words.is_empty() {
+            self.gpu.queue.write_buffer(buffer, word as u64 * 4, bytemuck::cast_slice(words));
+        }
+    }
+
+    /// Writes all chains, into a larger buffer where they have outgrown theirs.
+    fn write_chains(&mut self) -> Result<()> {
+        let heads = self.slots.len() * SPEC_WORDS;
+        let words = heads + self.slots.iter().map(|slot| slot.chain.table_words()).sum::<usize>();
+        let mut all = vec![0; words];
+        let (slots, mut tables) = all.split_at_mut(heads);
+        let mut at = heads;
+        for (slot, words) in self.slots.iter().zip(slots.chunks_exact_mut(SPEC_WORDS)) {
+            let (own, others) = tables.split_at_mut(slot.chain.table_words());
+            slot.chain.write(words, own, at);
+            at += own.len();
+            tables = others;
+        }
+        if words as u64 * 4 > self.spec.size() {
+            self.spec = self.gpu.buffer("sampler's chains", words as u64 * 4, STORAGE)?;
+            self.remake_bindings();
+        }
+        self.write(&self.spec, 0, &all);
+        Ok(())
+    }
+
+    fn remake_bindings(&mut self) {
+        let Some(logits) = &self.logits else { return };
+        let logits = wgpu::BufferBinding {
+            buffer: &logits.buffer,
+            offset: logits.offset,
+            size: wgpu::BufferSize::new(logits.bytes),
+        };
+        let own = [&self.frame, &self.spec, &self.children, &self.state, &self.bins, &self.work, &self.out];
+        let buffers: Vec<_> = [logits].into_iter().chain(own.map(wgpu::Buffer::as_entire_buffer_binding)).collect();
+        self.bindings = self.kernels.iter().map(|kernel| self.gpu.bind(kernel, &buffers)).collect();
+    }
+}
+
+const STORAGE: wgpu::BufferUsages =
+    wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
+
+/// Bytes of a result.
+pub const RESULT_BYTES: usize = RESULT_WORDS * 4;
+
+/// A result from its bytes, `None` for less than [`RESULT_BYTES`].
+pub fn read_result(bytes: &[u8]) -> Option<SampleResult> {
+    let (words, _) = bytes.as_chunks::<4>();
+    let [token, logprob, prob, kept, status, at, position, reported, ..] = words else { return None };
+    let [kept, status, at, position, reported] = [kept, status, at, position, reported].map(|w| u32::from_le_bytes(*w));
+    Some(SampleResult {
+        token: Token::from_le_bytes(*token),
+        logprob: f32::from_le_bytes(*logprob),
+        prob: f32::from_le_bytes(*prob),
+        kept,
+        position,
+        reported,
+        problem: match status {
+            STATUS_OK => None,
+            STATUS_NAN => Some(SampleProblem::Nan(at as Token)),
+            _ => Some(SampleProblem::NoCandidate),
+        },
+    })
+}
+
+/// The first `reported` candidates from their bytes, best first, each as (token, logit, probability); the logit is that
+/// after biases, penalties and temperature.
+pub fn read_candidates(bytes: &[u8], reported: u32) -> impl Iterator<Item = (Token, f32, f32)> + '_ {
+    let (entries, _) = bytes.as_chunks::<{ REPORT_WORDS * 4 }>();
+    entries.iter().take(reported as usize).map(|entry| {
+        let (words, _) = entry.as_chunks::<4>();
+        (Token::from_le_bytes(words[0]), f32::from_le_bytes(words[1]), f32::from_le_bytes(words[2]))
+    })
+}

@@ -1,0 +1,395 @@
+//! A chain as words for the kernels.
+//!
+//! Everything that is known when the chain is set is computed here, with the host's own arithmetic: the factor of a
+//! temperature, the distance at which min-p cuts, a bias times the temperature in front of it. The kernels only repeat
+//! additions, products and comparisons, and so come to the host sampler's bits.
+
+use super::layout::*;
+use crate::backend::{SampleOp, SampleSpec};
+use crate::{Error, Result, Token};
+
+/// The most candidates that are reported with a token.
+pub const MAX_CANDIDATES: u32 = REPORT as u32;
+
+/// How many steps, from the first, the device can follow: all kinds of steps in any order, except where penalties look
+/// back on more than 1024 tokens, logits change behind a dynamic temperature, or there are more than 14 steps.
+pub fn supported(ops: &[SampleOp]) -> usize {
+    let mut dynamic = false;
+    let fits = |op: &SampleOp| {
+        dynamic |= matches!(op, SampleOp::DynamicTemperature { .. });
+        let near = !matches!(op, SampleOp::Penalties { last_n, .. } if *last_n as usize > WINDOW);
+        near && !(dynamic && op.adjusts())
+    };
+    // One place is for the mask, one for the argmax under it.
+    ops.iter().take(MAX_OPS - 2).map(fits).position(|fits| !fits).unwrap_or(ops.len().min(MAX_OPS - 2))
+}
+
+type Words = [u32; OP_WORDS];
+
+/// A chain as the kernels read it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Compiled {
+    /// The path of a row without mask.
+    pub(super) path: u32,
+    /// Whether nothing was taken out where the mask applies.
+    pub(super) trie_first: bool,
+    /// The first step that is not about single tokens' logits; those before apply to the row.
+    first: usize,
+    first_scale: f32,
+    /// The temperature's factor at the end.
+    scale: f32,
+    /// The factor at the first top-p, by which the bins are weighed.
+    mass_scale: Option<f32>,
+    ops: Vec<Words>,
+    /// The steps under a mask that is followed greedily.
+    forced: Vec<Words>,
+    /// Biases as (token, bits), by token.
+    tables: Vec<u32>,
+    seed: u64,
+    candidates: u32,
+}
+
+impl Compiled {
+    /// Whether any step stands before the bins.
+    pub(super) fn adjusts(&self) -> bool {
+        self.first > 0
+    }
+
+    /// Words of [`Self::tables`].
+    pub(super) fn table_words(&self) -> usize {
+        self.tables.len()
+    }
+
+    /// Writes the slot's part of `spec`, whose tables stand at word `tables_at` of it.
+    pub(super) fn write(&self, slot: &mut [u32], tables: &mut [u32], tables_at: usize) {
+        slot.fill(0);
+        slot[SPEC_PATH] = self.path;
+        slot[SPEC_OPS] = self.ops.len() as u32;
+        slot[SPEC_FIRST] = self.first as u32;
+        slot[SPEC_FORCED_OPS] = self.forced.len() as u32;
+        slot[SPEC_SEED] = self.seed as u32;
+        slot[SPEC_SEED + 1] = (self.seed >> 32) as u32;
+        slot[SPEC_REPORT] = self.candidates;
+        slot[SPEC_TRIE_FIRST] = u32::from(self.trie_first);
+        slot[SPEC_MASSES] = u32::from(self.mass_scale.is_some());
+        let mass_scale = self.mass_scale.unwrap_or(1.0);
+        slot[SPEC_MASS_SCALE] = mass_scale.to_bits();
+        // 64 bins a nat near the best; where the temperature spreads the weights, it spreads the bins.
+        slot[SPEC_BIN_SCALE] = (64.0 * mass_scale.min(1.0)).to_bits();
+        slot[SPEC_SCALE] = self.scale.to_bits();
+        slot[SPEC_FIRST_SCALE] = self.first_scale.to_bits();
+        for (program, ops) in [&self.ops, &self.forced].into_iter().enumerate() {
+            let at = SPEC_OPS_AT + program * MAX_OPS * OP_WORDS;
+            for (op, words) in slot[at..].chunks_exact_mut(OP_WORDS).zip(ops) {
+                op.copy_from_slice(words);
+                if words[0] == OP_BIAS {
+                    op[1] += tables_at as u32;
+                }
+            }
+        }
+        tables.copy_from_slice(&self.tables);
+    }
+}
+
+/// Checks a chain and puts it into words.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for a step that cannot be used, [`Error::Unsupported`] for one that the device cannot follow.
+pub(super) fn compile(spec: &SampleSpec, n_vocab: usize) -> Result<Compiled> {
+    let fits = supported(&spec.ops);
+    if fits < spec.ops.len() {
+        return Err(Error::Unsupported(format!("Step {} of a sampler chain on the GPU", fits + 1)));
+    }
+    if spec.candidates > MAX_CANDIDATES {
+        return Err(Error::InvalidArgument(format!(
+            "{} candidates asked for, above {MAX_CANDIDATES}",
+            spec.candidates
+        )));
+    }
+    let tries = spec.ops.iter().filter(|op| **op == SampleOp::Trie).count();
+    if tries > 1 {
+        return Err(Error::InvalidArgument("Sampler chain with two places for the mask".into()));
+    }
+    let mut builder = Builder { n_vocab, scale: 1.0, ..Builder::default() };
+    let mut placed = tries == 1;
+    for (index, op) in spec.ops.iter().enumerate() {
+        if !placed && op.truncates() {
+            builder.push(&SampleOp::Trie)?;
+            placed = true;
+        }
+        if matches!(op, SampleOp::Greedy | SampleOp::Draw) && index + 1 < spec.ops.len() {
+            return Err(Error::InvalidArgument("Sampler chain with steps behind the one that takes the token".into()));
+        }
+        builder.push(op)?;
+    }
+    if !placed {
+        builder.push(&SampleOp::Trie)?;
+    }
+    Ok(builder.finish(spec))
+}
+
+#[derive(Default)]
+struct Builder {
+    n_vocab: usize,
+    ops: Vec<Words>,
+    forced: Vec<Words>,
+    tables: Vec<u32>,
+    /// 1 / temperature so far, as the host sampler computes it.
+    scale: f32,
+    /// Whether the factor is only known on the device.
+    dynamic: bool,
+    /// Whether one candidate is left.
+    single: bool,
+}
+
+impl Builder {
+    fn push(&mut self, op: &SampleOp) -> Result<()> {
+        match *op {
+            SampleOp::Ban(ref tokens) => {
+                let biases: Vec<_> = tokens.iter().map(|&token| (token, f32::NEG_INFINITY)).collect();
+                self.bias(&biases, true)
+            }
+            SampleOp::Bias(ref biases) => self.bias(biases, false),
+            SampleOp::Penalties { last_n, repeat, frequency, presence } => {
+                let finite = repeat.is_finite() && frequency.is_finite() && presence.is_finite();
+                if !finite || repeat <= 0.0 {
+                    let problem = format!("Penalties {repeat}, {frequency}, {presence} of a sampler chain");
+                    return Err(Error::InvalidArgument(problem));
+                }
+                if last_n > 0 {
+                    let words = |temperature: f32| {
+                        let [a, b, c, d] = [repeat, frequency, presence, temperature].map(f32::to_bits);
+                        [OP_PENALTIES, last_n, a, b, c, d, 0, 0]
+                    };
+                    self.ops.push(words(1.0 / self.scale));
+                    self.forced.push(words(1.0));
+                    self.single = false;
+                }
+                Ok(())
+            }
+            SampleOp::TopK(0) | SampleOp::Draw => Ok(()),
+            SampleOp::TopK(1) | SampleOp::Greedy => {
+                self.argmax();
+                Ok(())
+            }
+            SampleOp::TopK(k) => {
+                self.truncate([OP_TOP_K, k, 0, 0, 0, 0, 0, 0]);
+                Ok(())
+            }
+            SampleOp::TopP { p, min_keep } => {
+                checked("Top-p", !p.is_nan(), p)?;
+                if p < 1.0 {
+                    let (mantissa, shift) = parts(p.max(0.0));
+                    // The last word is for the one who decides by which factor the bins are weighed.
+                    self.truncate([OP_TOP_P, mantissa, shift, min_keep, 0, 0, 0, self.scale.to_bits()]);
+                }
+                Ok(())
+            }
+            SampleOp::MinP { p, min_keep } => {
+                checked("Min-p", !p.is_nan(), p)?;
+                if p > 0.0 {
+                    let ln = p.ln();
+                    self.truncate([OP_MIN_P, (ln / self.scale).to_bits(), min_keep, ln.to_bits(), 0, 0, 0, 0]);
+                }
+                Ok(())
+            }
+            SampleOp::Temperature(temperature) => {
+                checked("Temperature", temperature.is_finite(), temperature)?;
+                self.temperature(temperature);
+                Ok(())
+            }
+            SampleOp::DynamicTemperature { temperature, range, exponent } => {
+                checked("Temperature", temperature.is_finite(), temperature)?;
+                checked("Range of temperature", range.is_finite(), range)?;
+                checked("Exponent of temperature", exponent.is_finite(), exponent)?;
+                if range > 0.0 {
+                    let ends = [(temperature - range).max(0.0), temperature + range, exponent].map(f32::to_bits);
+                    self.truncate([OP_DYNAMIC, ends[0], ends[1], ends[2], 0, 0, 0, 0]);
+                    self.dynamic |= !self.single;
+                } else {
+                    self.temperature(temperature);
+                }
+                Ok(())
+            }
+            SampleOp::Trie => {
+                self.ops.push([OP_TRIE, 0, 0, 0, 0, 0, 0, 0]);
+                self.forced.push([OP_TRIE, 0, 0, 0, 0, 0, 0, 0]);
+                self.single = false;
+                Ok(())
+            }
+        }
+    }
+
+    fn bias(&mut self, biases: &[(Token, f32)], unless_legal: bool) -> Result<()> {
+        for &(token, bias) in biases {
+            if !usize::try_from(token).is_ok_and(|id| id < self.n_vocab) {
+                return Err(Error::InvalidArgument(format!("Logit bias for token {token} of {}", self.n_vocab)));
+            }
+            checked("Logit bias", !bias.is_nan() && bias < f32::INFINITY, bias)?;
+        }
+        if biases.is_empty() {
+            return Ok(());
+        }
+        let mut sorted = biases.to_vec();
+        sorted.sort_by_key(|one| one.0);
+        let mut table = |temperature: f32| {
+            let start = self.tables.len() as u32;
+            for &(token, bias) in &sorted {
+                self.tables.extend([token as u32, (bias * temperature).to_bits()]);
+            }
+            [OP_BIAS, start, sorted.len() as u32, u32::from(unless_legal), 0, 0, 0, 0]
+        };
+        let plain = table(1.0);
+        self.forced.push(plain);
+        self.ops.push(if self.scale == 1.0 { plain } else { table(1.0 / self.scale) });
+        self.single = false;
+        Ok(())
+    }
+
+    fn truncate(&mut self, words: Words) {
+        if !self.single {
+            self.ops.push(words);
+        }
+    }
+
+    /// Keeps the best, which no truncation right before takes out.
+    fn argmax(&mut self) {
+        if self.single {
+            return;
+        }
+        let free = |words: &Words| !matches!(words[0], OP_TOP_K | OP_TOP_P | OP_MIN_P | OP_SCALE);
+        let from = self.ops.iter().rposition(free).map_or(0, |at| at + 1);
+        let scales: Vec<Words> = self.ops.drain(from..).filter(|words| words[0] == OP_SCALE).collect();
+        self.ops.extend(scales);
+        self.ops.push([OP_TOP_K, 1, 0, 0, 0, 0, 0, 0]);
+        self.single = true;
+    }
+
+    fn temperature(&mut self, temperature: f32) {
+        let scale = self.scale / temperature;
+        if temperature <= 0.0 || !scale.is_finite() {
+            return self.argmax();
+        }
+        if self.dynamic {
+            self.ops.push([OP_SCALE_BY, temperature.to_bits(), 0, 0, 0, 0, 0, 0]);
+        } else if temperature != 1.0 {
+            self.scale = scale.max(f32::MIN_POSITIVE);
+            self.ops.push([OP_SCALE, self.scale.to_bits(), 0, 0, 0, 0, 0, 0]);
+        }
+    }
+
+    fn finish(mut self, spec: &SampleSpec) -> Compiled {
+        let adjusts = |words: &Words| matches!(words[0], OP_BIAS | OP_PENALTIES);
+        let passes = |words: &Words| matches!(words[0], OP_SCALE | OP_TRIE);
+        let lead = self.ops.iter().position(|words| !adjusts(words) && !passes(words)).unwrap_or(self.ops.len());
+        let first = self.ops[..lead].iter().rposition(adjusts).map_or(0, |at| at + 1);
+        let scaled = self.ops[..first].iter().rfind(|words| words[0] == OP_SCALE);
+        let first_scale = scaled.map_or(1.0, |words| f32::from_bits(words[1]));
+        let trie_first = self.ops[..lead].iter().any(|words| words[0] == OP_TRIE);
+        // Bins are of use until a step needs all candidates or changes their logits.
+        let rest = &mut self.ops[first..];
+        let binned = rest.iter().position(|words| adjusts(words) || words[0] == OP_DYNAMIC).unwrap_or(rest.len());
+        let mut mass_scale = None;
+        for words in rest[..binned].iter_mut().filter(|words| words[0] == OP_TOP_P) {
+            words[4] = u32::from(*mass_scale.get_or_insert(words[7]) == words[7]);
+        }
+        let steps: Vec<&Words> = rest.iter().filter(|words| !passes(words)).collect();
+        let path = match steps[..] {
+            [[OP_TOP_K, 1, ..]] => PATH_GREEDY,
+            _ if spec.candidates == 0 && steps.iter().all(|words| words[0] == OP_MIN_P && words[2] < 2) => PATH_DIRECT,
+            _ => PATH_SELECT,
+        };
+        self.forced.push([OP_TOP_K, 1, 0, 0, 0, 0, 0, 0]);
+        Compiled {
+            path,
+            trie_first,
+            first,
+            first_scale,
+            scale: self.scale,
+            mass_scale: mass_scale.map(f32::from_bits),
+            ops: self.ops,
+            forced: self.forced,
+            tables: self.tables,
+            seed: spec.seed,
+            candidates: spec.candidates,
+        }
+    }
+}
+
+fn checked(what: &str, usable: bool, value: f32) -> Result<()> {
+    if usable { Ok(()) } else { Err(Error::InvalidArgument(format!("{what} {value} of a sampler chain"))) }
+}
+
+/// A number of 0..1 as mantissa · 2^-shift.
+pub(super) fn parts(p: f32) -> (u32, u32) {
+    let (exponent, fraction) = (p.to_bits() >> 23, p.to_bits() & 0x007f_ffff);
+    if exponent == 0 { (fraction, 149) } else { (fraction | 0x0080_0000, 150 - exponent) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(ops: &[SampleOp], candidates: u32) -> u32 {
+        compile(&SampleSpec { ops: ops.to_vec(), seed: 1, candidates }, 100).unwrap().path
+    }
+
+    #[test]
+    fn the_shortest_path_is_taken() {
+        let bias = || SampleOp::Bias(vec![(3, 1.0)]);
+        let (top_k, top_p) = (SampleOp::TopK(40), SampleOp::TopP { p: 0.9, min_keep: 0 });
+        let min_p = |min_keep| SampleOp::MinP { p: 0.1, min_keep };
+        let warm = SampleOp::Temperature(0.7);
+        for (ops, expected) in [
+            (vec![], PATH_DIRECT),
+            (vec![warm.clone()], PATH_DIRECT),
+            (vec![min_p(0), warm.clone(), min_p(1)], PATH_DIRECT),
+            (vec![min_p(2)], PATH_SELECT),
+            (vec![SampleOp::Greedy], PATH_GREEDY),
+            (vec![SampleOp::TopK(1), top_p.clone()], PATH_GREEDY),
+            (vec![bias(), top_k.clone(), warm.clone(), top_p.clone(), SampleOp::Temperature(0.0)], PATH_GREEDY),
+            (vec![SampleOp::Greedy], PATH_GREEDY),
+            (vec![top_k.clone(), bias(), SampleOp::Greedy], PATH_SELECT),
+            (vec![top_k.clone()], PATH_SELECT),
+            (vec![SampleOp::TopK(0), SampleOp::TopP { p: 1.0, min_keep: 3 }, SampleOp::Draw], PATH_DIRECT),
+        ] {
+            assert_eq!(path(&ops, 0), expected, "{ops:?}");
+            let reporting = if expected == PATH_DIRECT { PATH_SELECT } else { expected };
+            assert_eq!(path(&ops, 5), reporting, "{ops:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_followed_is_told() {
+        let penalties = |last_n| SampleOp::Penalties { last_n, repeat: 1.1, frequency: 0.0, presence: 0.0 };
+        let dynamic = SampleOp::DynamicTemperature { temperature: 1.0, range: 0.5, exponent: 1.0 };
+        assert_eq!(supported(&[penalties(1024), penalties(1025)]), 1);
+        assert_eq!(supported(&[dynamic.clone(), SampleOp::TopK(3), penalties(1)]), 2);
+        assert_eq!(supported(&vec![SampleOp::TopK(3); 20]), 14);
+        assert_eq!(supported(&[SampleOp::Trie, dynamic, SampleOp::Draw]), 3);
+        for ops in [
+            vec![penalties(2000)],
+            vec![SampleOp::Penalties { last_n: 3, repeat: 0.0, frequency: 0.0, presence: 0.0 }],
+            vec![SampleOp::TopP { p: f32::NAN, min_keep: 0 }],
+            vec![SampleOp::MinP { p: f32::NAN, min_keep: 0 }],
+            vec![SampleOp::Temperature(f32::INFINITY)],
+            vec![SampleOp::Bias(vec![(100, 1.0)])],
+            vec![SampleOp::Bias(vec![(-1, 1.0)])],
+            vec![SampleOp::Bias(vec![(1, f32::INFINITY)])],
+            vec![SampleOp::Trie, SampleOp::Trie],
+            vec![SampleOp::Draw, SampleOp::TopK(3)],
+        ] {
+            assert!(compile(&SampleSpec { ops: ops.clone(), ..SampleSpec::default() }, 100).is_err(), "{ops:?}");
+        }
+        let many = SampleSpec { candidates: 65, ..SampleSpec::default() };
+        assert!(compile(&many, 100).is_err());
+    }
+
+    #[test]
+    fn parts_make_the_number() {
+        for p in [0.0, f32::from_bits(1), f32::MIN_POSITIVE, 0.05, 0.5, 0.95, 0.999_999_9] {
+            let (mantissa, shift) = parts(p);
+            assert_eq!(f64::from(mantissa) * 2f64.powi(-(shift as i32)), f64::from(p));
+        }
+    }
+}

@@ -1,0 +1,42 @@
+// Biases and penalties on the row itself, by one workgroup: each token that is named is looked up once.
+
+var<workgroup> window: array<u32, WINDOW>;
+
+fn scatter(lid: u32, op: u32) {
+    if word(op, 0u) == OP_BIAS {
+        for (var i = lid; i < word(op, 2u); i += THREADS) {
+            let at = word(op, 1u) + 2u * i;
+            let token = spec[at];
+            var first = i == 0u;
+            if i > 0u {
+                first = spec[at - 2u] != token;
+            }
+            if first {
+                logits[row_at + token] = biased(op, i, token, logits[row_at + token]);
+            }
+        }
+    } else if word(op, 0u) == OP_PENALTIES {
+        let length = window_of(op);
+        workgroupBarrier();
+        for (var i = lid; i < length; i += THREADS) {
+            window[i] = token_back(i);
+        }
+        workgroupBarrier();
+        for (var i = lid; i < length; i += THREADS) {
+            // The latest occurrence applies all of them.
+            let token = window[i];
+            var count = 1u;
+            var later = false;
+            for (var j = 0u; j < length; j++) {
+                let same = window[j] == token;
+                later = later || (same && j < i);
+                count += select(0u, 1u, same && j > i);
+            }
+            if !later && token < frame.n_vocab {
+                logits[row_at + token] = penalized(op, count, logits[row_at + token]);
+            }
+        }
+    }
+    storageBarrier();
+    workgroupBarrier();
+}

@@ -1,0 +1,212 @@
+// What all kernels over matrices share: the words of a step, and the weights of a group of 32.
+//
+// A matrix lies in tiles of TILE rows; a group is 32 weights of a row along K. `fetch` (fetch.wgsl) reads what is stored
+// of a group, `unpack` turns it into numbers q, of which the weights are `q * scale + offset`, with one scale (and
+// offset) for each half of the group. See format.rs for the places.
+
+struct Params {
+    // The slice: groups of a row, tiles, rows, and where its first row stands in the matrix.
+    groups: u32,
+    tiles: u32,
+    rows: u32,
+    first_row: u32,
+    // Where its sections begin, in elements of their binding; then the input width in vec4s.
+    blocks_at: u32,
+    halves_at: u32,
+    block_halves_at: u32,
+    x_quads: u32,
+    // Offsets and strides of the rows in the workspace, in vec4s.
+    x: u32,
+    x_stride: u32,
+    dst: u32,
+    dst_stride: u32,
+    // NONE, or where the rows to add stand; workgroups of the first of two folded dimensions.
+    residual: u32,
+    fold: u32,
+    // The most batch rows; epsilon of the norm, or the factor of a table's rows.
+    columns: u32,
+    real: f32,
+}
+
+@group(0) @binding(BIND_WS) var<storage, read_write> ws: array<vec4<f32>>;
+@group(0) @binding(BIND_FRAME) var<storage, read> frame: array<u32>;
+@group(0) @binding(BIND_PARAMS) var<uniform> params: Params;
+
+// A group of a row as it is stored.
+struct Raw {
+    quads: array<vec4<u32>, QUADS>,
+//#if BLOCKS
+    block: vec4<u32>,
+//#endif
+//#if WORDS
+    words: array<u32, WORDS>,
+//#endif
+//#if HALVES
+    bits: u32,
+//#endif
+//#if BLOCK_HALVES
+    block_bits: u32,
+//#endif
+}
+
+// 32 numbers in order: the columns of `lo`, then those of `hi`.
+struct Numbers {
+    lo: mat4x4<f32>,
+    hi: mat4x4<f32>,
+}
+
+struct Weights {
+    q: Numbers,
+    scale: vec2<f32>,
+//#if OFFSET
+    offset: vec2<f32>,
+//#endif
+}
+
+// Two f16, exactly. Not by `unpack2x16float`, which may take subnormal numbers for zero, and the scales of ordinary
+// matrices are among them. Infinities do not occur.
+fn two_halves(bits: u32) -> vec2<f32> {
+    let both = vec2<u32>(bits & 0xffffu, bits >> 16u);
+    let size = both & vec2<u32>(0x7fffu);
+    let normal = bitcast<vec2<f32>>((size << vec2<u32>(13u)) + vec2<u32>(0x38000000u));
+    let subnormal = vec2<f32>(size) * 5.9604644775390625e-8;
+    let value = select(normal, subnormal, size < vec2<u32>(0x400u));
+    return bitcast<vec2<f32>>(bitcast<vec2<u32>>(value) | ((both & vec2<u32>(0x8000u)) << vec2<u32>(16u)));
+}
+
+// The 16 signed bytes of a vec4.
+fn signed_bytes(q: vec4<u32>) -> mat4x4<f32> {
+    return mat4x4<f32>(
+        vec4<f32>(unpack4xI8(q.x)), vec4<f32>(unpack4xI8(q.y)), vec4<f32>(unpack4xI8(q.z)), vec4<f32>(unpack4xI8(q.w)));
+}
+
+// The 16 unsigned bytes of a vec4.
+fn unsigned_bytes(q: vec4<u32>) -> mat4x4<f32> {
+    return mat4x4<f32>(
+        vec4<f32>(unpack4xU8(q.x)), vec4<f32>(unpack4xU8(q.y)), vec4<f32>(unpack4xU8(q.z)), vec4<f32>(unpack4xU8(q.w)));
+}
+
+//#if F32
+fn unpack(raw: Raw, group: u32) -> Weights {
+    let q = raw.quads;
+    let lo = mat4x4<f32>(
+        bitcast<vec4<f32>>(q[0]), bitcast<vec4<f32>>(q[1]), bitcast<vec4<f32>>(q[2]), bitcast<vec4<f32>>(q[3]));
+    let hi = mat4x4<f32>(
+        bitcast<vec4<f32>>(q[4]), bitcast<vec4<f32>>(q[5]), bitcast<vec4<f32>>(q[6]), bitcast<vec4<f32>>(q[7]));
+    return Weights(Numbers(lo, hi), vec2<f32>(1.0));
+}
+//#endif
+
+//#if F16
+fn sixteen_halves(a: vec4<u32>, b: vec4<u32>) -> mat4x4<f32> {
+    return mat4x4<f32>(
+        vec4<f32>(two_halves(a.x), two_halves(a.y)), vec4<f32>(two_halves(a.z), two_halves(a.w)),
+        vec4<f32>(two_halves(b.x), two_halves(b.y)), vec4<f32>(two_halves(b.z), two_halves(b.w)));
+}
+
+fn unpack(raw: Raw, group: u32) -> Weights {
+    let q = raw.quads;
+    return Weights(Numbers(sixteen_halves(q[0], q[1]), sixteen_halves(q[2], q[3])), vec2<f32>(1.0));
+}
+//#endif
+
+//#if BF16
+// The four upper halves that two words hold.
+fn four_tops(a: u32, b: u32) -> vec4<f32> {
+    return bitcast<vec4<f32>>(vec4<u32>(a << 16u, a & 0xffff0000u, b << 16u, b & 0xffff0000u));
+}
+
+fn sixteen_tops(a: vec4<u32>, b: vec4<u32>) -> mat4x4<f32> {
+    return mat4x4<f32>(four_tops(a.x, a.y), four_tops(a.z, a.w), four_tops(b.x, b.y), four_tops(b.z, b.w));
+}
+
+fn unpack(raw: Raw, group: u32) -> Weights {
+    let q = raw.quads;
+    return Weights(Numbers(sixteen_tops(q[0], q[1]), sixteen_tops(q[2], q[3])), vec2<f32>(1.0));
+}
+//#endif
+
+//#if Q8_0
+fn unpack(raw: Raw, group: u32) -> Weights {
+    let q = Numbers(signed_bytes(raw.quads[0]), signed_bytes(raw.quads[1]));
+    return Weights(q, vec2<f32>(two_halves(raw.bits).x));
+}
+//#endif
+
+//#if Q4_0
+// A nibble at the top of a byte is 16 times the signed code.
+fn unpack(raw: Raw, group: u32) -> Weights {
+    let q = raw.quads[0];
+    let top = vec4<u32>(0xf0f0f0f0u);
+    let numbers = Numbers(signed_bytes((q << vec4<u32>(4u)) & top), signed_bytes(q & top));
+    return Weights(numbers, vec2<f32>(two_halves(raw.bits).x * 0.0625));
+}
+//#endif
+
+//#if SIXES
+// Scale and minimum of a group of a super-block: 6 bits each, in 12 bytes after the two f16.
+fn scaled(q: Numbers, block: vec4<u32>, group: u32) -> Weights {
+    let shift = (group & 3u) * 8u;
+    let a = block.y >> shift;
+    let b = block.z >> shift;
+    let c = block.w >> shift;
+    let first = vec2<u32>(a & 63u, b & 63u);
+    let second = vec2<u32>((c & 15u) | ((a >> 2u) & 48u), ((c >> 4u) & 15u) | ((b >> 2u) & 48u));
+    let sixes = vec2<f32>(select(first, second, (group & 4u) != 0u));
+    let both = two_halves(block.x) * sixes;
+    return Weights(q, vec2<f32>(both.x), vec2<f32>(-both.y));
+}
+//#endif
+
+//#if Q4_K
+fn unpack(raw: Raw, group: u32) -> Weights {
+    let q = raw.quads[0];
+    let low = vec4<u32>(0x0f0f0f0fu);
+    let numbers = Numbers(unsigned_bytes(q & low), unsigned_bytes((q >> vec4<u32>(4u)) & low));
+    return scaled(numbers, raw.block, group);
+}
+//#endif
+
+//#if Q5_K
+fn unpack(raw: Raw, group: u32) -> Weights {
+    let q = raw.quads[0];
+    let low = vec4<u32>(0x0f0f0f0fu);
+    let fifth = vec4<u32>(0x10101010u);
+    let bits = vec4<u32>(raw.words[0]);
+    let lo = (q & low) | ((bits << vec4<u32>(4u, 3u, 2u, 1u)) & fifth);
+    let hi = ((q >> vec4<u32>(4u)) & low) | ((bits >> vec4<u32>(0u, 1u, 2u, 3u)) & fifth);
+    return scaled(Numbers(unsigned_bytes(lo), unsigned_bytes(hi)), raw.block, group);
+}
+//#endif
+
+//#if Q6_K
+// The six bits at the top of a byte are 4 times the signed code.
+fn unpack(raw: Raw, group: u32) -> Weights {
+    let q = raw.quads[0];
+    let four = vec4<u32>(0x3c3c3c3cu);
+    let top = vec4<u32>(0xc0c0c0c0u);
+    let places = vec4<u32>(6u, 4u, 2u, 0u);
+    let lo = ((q << vec4<u32>(2u)) & four) | ((vec4<u32>(raw.words[0]) << places) & top);
+    let hi = ((q >> vec4<u32>(2u)) & four) | ((vec4<u32>(raw.words[1]) << places) & top);
+    let scale = two_halves(raw.block_bits).x * 0.25 * vec2<f32>(unpack4xI8(raw.bits).xy);
+    return Weights(Numbers(signed_bytes(lo), signed_bytes(hi)), scale);
+}
+//#endif
+
+//#if AFFINE
+fn unpack(raw: Raw, group: u32) -> Weights {
+    let line = bitcast<vec4<f32>>(raw.quads[2]);
+    return Weights(Numbers(signed_bytes(raw.quads[0]), signed_bytes(raw.quads[1])), line.xz, line.yw);
+}
+//#endif
+
+// The weights themselves.
+fn values(w: Weights) -> Numbers {
+//#if OFFSET
+    let lo = vec4<f32>(w.offset.x);
+    let hi = vec4<f32>(w.offset.y);
+    return Numbers(w.q.lo * w.scale.x + mat4x4<f32>(lo, lo, lo, lo), w.q.hi * w.scale.y + mat4x4<f32>(hi, hi, hi, hi));
+//#else
+    return Numbers(w.q.lo * w.scale.x, w.q.hi * w.scale.y);
+//#endif
+}

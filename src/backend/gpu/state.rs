@@ -1,0 +1,248 @@
+//! What an engine keeps on the GPU between runs: KV cache, workspace, frame.
+//!
+//! Buffers are made at open and grow only in [`State::reserve`]; every growth begins a new generation, for which programs
+//! bind their buffers anew. A run of a program that was bound for an older generation is refused: after open nothing
+//! may be allocated.
+
+use super::device::Gpu;
+use super::kv::KvLayout;
+use super::program::GpuProgram;
+use super::sampler::Sampler;
+use super::step::{Bound, Counts, FRAME_CELLS, FRAME_HEAD, FRAME_OUTPUTS};
+use super::{attend, readback::Readback};
+use crate::backend::{Batch, CacheSpec, Children, MAX_ROWS, Program, SampleResult, SampleSpec, State, Traffic};
+use crate::{Error, Result, Token};
+use std::any::Any;
+use std::sync::Arc;
+
+const STORAGE: wgpu::BufferUsages =
+    wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
+
+/// The state of an engine on the GPU.
+pub struct GpuState {
+    gpu: Arc<Gpu>,
+    /// Keys and values of the layers that are here.
+    layers: Vec<Option<LayerBuffers>>,
+    cells: usize,
+    workspace: wgpu::Buffer,
+    partials: wgpu::Buffer,
+    frame: wgpu::Buffer,
+    sampler: Option<Sampler>,
+    /// Stands for the sampled token where no program computes logits here.
+    no_token: wgpu::Buffer,
+    /// Counts up whenever a buffer is replaced.
+    generation: u64,
+    /// Words on their way to the frame.
+    words: Vec<u32>,
+    /// Output rows as the frame has them.
+    outputs: Vec<u32>,
+    readback: Readback,
+    pub(super) traffic: Traffic,
+}
+
+struct LayerBuffers {
+    keys: wgpu::Buffer,
+    values: wgpu::Buffer,
+}
+
+impl GpuState {
+    /// The KV cache and everything of fixed size.
+    pub fn new(gpu: Arc<Gpu>, cache: &CacheSpec) -> Result<GpuState> {
+        let mut layers = Vec::with_capacity(cache.layers.len());
+        for (il, shape) in cache.layers.iter().enumerate() {
+            layers.push(match shape {
+                None => None,
+                Some(shape) => {
+                    let (dk, dv) = (shape.head_dim_k, shape.head_dim_v);
+                    let layout = KvLayout::new(cache.ty, shape.heads, dk, dv, cache.cells)?;
+                    layout.check(&gpu, il)?;
+                    let buffer = |what: &str, bytes: u64| {
+                        let what = format!("{what} of layer {il} ({} cells of type {})", cache.cells, cache.ty);
+                        gpu.buffer(&what, bytes, STORAGE)
+                    };
+                    let (keys, values) = (buffer("keys", layout.k_bytes())?, buffer("values", layout.v_bytes())?);
+                    Some(LayerBuffers { keys, values })
+                }
+            });
+        }
+        let frame_words = FRAME_CELLS + 2 * cache.cells;
+        Ok(GpuState {
+            layers,
+            cells: cache.cells,
+            workspace: gpu.buffer("workspace", 0, STORAGE)?,
+            partials: gpu.buffer("partial attention", 0, STORAGE)?,
+            frame: gpu.buffer("frame", frame_words as u64 * 4, STORAGE)?,
+            sampler: None,
+            no_token: gpu.buffer("no token", 0, STORAGE)?,
+            generation: 0,
+            words: Vec::with_capacity(FRAME_HEAD + 4 * MAX_ROWS + 2 * cache.cells),
+            outputs: Vec::with_capacity(MAX_ROWS),
+            readback: Readback::default(),
+            traffic: Traffic::default(),
+            gpu,
+        })
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    fn layer(&self, layer: usize) -> Result<&LayerBuffers> {
+        let here = self.layers.get(layer).and_then(Option::as_ref);
+        here.ok_or_else(|| Error::Internal(format!("Layer {layer} has no KV cache on this device")))
+    }
+
+    /// The buffer that a step names; `params` is its program's.
+    pub(super) fn bound<'a>(
+        &'a self,
+        bound: &'a Bound,
+        params: wgpu::BufferBinding<'a>,
+    ) -> Result<wgpu::BufferBinding<'a>> {
+        Ok(match bound {
+            Bound::Workspace => self.workspace.as_entire_buffer_binding(),
+            Bound::Params => params,
+            Bound::Frame => self.frame.as_entire_buffer_binding(),
+            Bound::Keys(il) => self.layer(*il)?.keys.as_entire_buffer_binding(),
+            Bound::Values(il) => self.layer(*il)?.values.as_entire_buffer_binding(),
+            Bound::Partials => self.partials.as_entire_buffer_binding(),
+            Bound::Sampled => self.sampler.as_ref().map_or(&self.no_token, Sampler::token).as_entire_buffer_binding(),
+            Bound::Weight(buffer, offset, bytes) => {
+                wgpu::BufferBinding { buffer, offset: *offset, size: std::num::NonZeroU64::new(*bytes) }
+            }
+        })
+    }
+
+    /// Write what a batch changes into the frame.
+    pub(super) fn upload(&mut self, batch: &Batch<'_>, out_rows: usize) -> Result<Counts> {
+        let rows = batch.tokens.len();
+        if rows > MAX_ROWS || out_rows > MAX_ROWS || batch.n_kv > self.cells {
+            return Err(Error::Internal(format!("A batch of {rows} rows over {} cells", batch.n_kv)));
+        }
+        let (splits, cells_per_split) = attend::splits(rows, batch.n_kv);
+        let words = &mut self.words;
+        words.clear();
+        words.extend([rows as u32, out_rows as u32, batch.n_kv as u32, splits, cells_per_split]);
+        words.resize(FRAME_HEAD, 0);
+        for r in 0..rows {
+            words.extend([batch.tokens[r] as u32, batch.positions[r] as u32, batch.sequences[r], batch.cells[r]]);
+        }
+        self.gpu.queue.write_buffer(&self.frame, 0, bytemuck::cast_slice(words));
+        self.traffic.bytes_uploaded += words.len() as u64 * 4;
+        if !batch.outputs.is_empty() && self.outputs != batch.outputs {
+            self.outputs.clear();
+            self.outputs.extend_from_slice(batch.outputs);
+            self.gpu.queue.write_buffer(&self.frame, FRAME_OUTPUTS as u64 * 4, bytemuck::cast_slice(batch.outputs));
+            self.traffic.bytes_uploaded += batch.outputs.len() as u64 * 4;
+        }
+        let (first, end) = batch.changed_cells;
+        if rows > 0 && first < end {
+            words.clear();
+            let cells = batch.cell_positions[first..end].iter().zip(&batch.cell_sequences[first..end]);
+            words.extend(cells.flat_map(|(&position, &sequences)| [position as u32, sequences]));
+            let offset = (FRAME_CELLS + 2 * first) as u64 * 4;
+            self.gpu.queue.write_buffer(&self.frame, offset, bytemuck::cast_slice(words));
+            self.traffic.bytes_uploaded += words.len() as u64 * 4;
+        }
+        Ok(Counts { rows: rows as u32, outputs: out_rows as u32, splits })
+    }
+
+    /// A buffer of at least this size in the place of a smaller one.
+    fn grow(gpu: &Gpu, generation: &mut u64, buffer: &mut wgpu::Buffer, what: &str, bytes: u64) -> Result<()> {
+        if buffer.size() < bytes {
+            if bytes > gpu.caps.max_binding {
+                let problem = format!("{bytes} bytes for the {what}: {} binds at most", gpu.info.name);
+                return Err(Error::OutOfMemory(format!("{problem} {}", gpu.caps.max_binding)));
+            }
+            *buffer = gpu.buffer(what, bytes, STORAGE)?;
+            *generation += 1;
+        }
+        Ok(())
+    }
+}
+
+impl State for GpuState {
+    fn reserve(&mut self, program: &dyn Program, workspace_bytes: usize) -> Result<()> {
+        let program = program
+            .as_any()
+            .downcast_ref::<GpuProgram>()
+            .ok_or_else(|| Error::Internal("A program of another backend".into()))?;
+        let (gpu, generation) = (&self.gpu, &mut self.generation);
+        Self::grow(gpu, generation, &mut self.workspace, "workspace", workspace_bytes as u64)?;
+        Self::grow(gpu, generation, &mut self.partials, "partial attention", program.partial_bytes())?;
+        if let Some(logits) = program.logits() {
+            if self.sampler.is_none() {
+                self.sampler = Some(Sampler::new(gpu, logits.width)?);
+                *generation += 1;
+            }
+            if let Some(sampler) = &mut self.sampler {
+                sampler.bind(&self.workspace, logits.offset as u64)?;
+            }
+        }
+        program.bind(self)
+    }
+
+    fn rows(&mut self, offset: usize, len: usize) -> Result<&mut [f32]> {
+        self.check_range(offset, len)?;
+        self.traffic.submissions += 1;
+        self.traffic.waits += 1;
+        self.traffic.bytes_read += len as u64 * 4;
+        self.readback.read(&self.gpu, &self.workspace, offset as u64, len)
+    }
+
+    fn put(&mut self, offset: usize, values: &[f32]) -> Result<()> {
+        self.check_range(offset, values.len())?;
+        self.gpu.queue.write_buffer(&self.workspace, offset as u64, bytemuck::cast_slice(values));
+        self.traffic.bytes_uploaded += values.len() as u64 * 4;
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.traffic.waits += 1;
+        self.gpu.wait()
+    }
+
+    fn start_sampling(&mut self, spec: &SampleSpec, history: &[Token]) -> Result<bool> {
+        self.sampler.as_mut().map_or(Ok(false), |sampler| sampler.start(spec, history))
+    }
+
+    fn arm(&mut self, children: Option<Children<'_>>) -> Result<()> {
+        self.sampler()?.arm(children)
+    }
+
+    fn accept(&mut self, tokens: &[Token]) -> Result<()> {
+        self.sampler()?.accept(tokens)
+    }
+
+    fn sampled(&mut self, candidates: &mut Vec<(Token, f32, f32)>) -> Result<SampleResult> {
+        let (result, bytes) = self.sampler()?.read(candidates)?;
+        self.traffic.waits += 1;
+        self.traffic.bytes_read += bytes;
+        Ok(result)
+    }
+
+    fn take_back(&mut self, last: Token) -> Result<()> {
+        self.sampler()?.take_back(last)
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+impl GpuState {
+    pub(super) fn sampler(&mut self) -> Result<&mut Sampler> {
+        self.sampler.as_mut().ok_or_else(|| Error::Internal("No logits are computed on this device".into()))
+    }
+
+    fn check_range(&self, offset: usize, len: usize) -> Result<()> {
+        let end = len.checked_mul(4).and_then(|bytes| bytes.checked_add(offset));
+        if !offset.is_multiple_of(4) || end.is_none_or(|end| end as u64 > self.workspace.size()) {
+            return Err(Error::Internal(format!("{len} values at byte {offset} are outside the workspace")));
+        }
+        Ok(())
+    }
+}

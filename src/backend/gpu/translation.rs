@@ -1,0 +1,33 @@
+//! Every shader that a test makes is also translated for the platforms that the test does not run on: SPIR-V, Metal's
+//! language and HLSL. That is as much as can be shown without their compilers.
+#![allow(clippy::unwrap_used)]
+
+use naga::back::{hlsl, msl, spv};
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+
+/// Panics with the text when it is not valid or cannot be translated.
+pub fn check(name: &str, text: &str) {
+    let failed = |what: &str, why: String| -> ! { panic!("shader `{name}`, {what}: {why}\n{text}") };
+    let module = naga::front::wgsl::parse_str(text).unwrap_or_else(|e| failed("WGSL", e.emit_to_string(text)));
+    let used = Capabilities::SUBGROUP | Capabilities::SHADER_FLOAT16 | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    let info = Validator::new(ValidationFlags::all(), used)
+        .subgroup_stages(naga::valid::ShaderStages::COMPUTE)
+        .subgroup_operations(naga::valid::SubgroupOperationSet::all())
+        .validate(&module)
+        .unwrap_or_else(|e| failed("validation", e.emit_to_string(text)));
+    // Subgroup operations need SPIR-V 1.3.
+    let options = spv::Options { lang_version: (1, 3), fake_missing_bindings: true, ..Default::default() };
+    let words = spv::write_vec(&module, &info, &options, None).unwrap_or_else(|e| failed("SPIR-V", e.to_string()));
+    assert!(words.len() > 5, "shader `{name}`");
+    let options = msl::Options { lang_version: (2, 4), ..Default::default() };
+    let (metal, _) = msl::write_string(&module, &info, &options, &Default::default())
+        .unwrap_or_else(|e| failed("MSL", e.to_string()));
+    assert!(metal.contains("kernel void"), "shader `{name}`");
+    let options = hlsl::Options { shader_model: hlsl::ShaderModel::V6_2, ..Default::default() };
+    let pipeline = hlsl::PipelineOptions::default();
+    let mut text_out = String::new();
+    hlsl::Writer::new(&mut text_out, &options, &pipeline)
+        .write(&module, &info, None)
+        .unwrap_or_else(|e| failed("HLSL", e.to_string()));
+    assert!(text_out.contains("numthreads"), "shader `{name}`");
+}

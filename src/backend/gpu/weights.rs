@@ -1,0 +1,140 @@
+//! A model's weights on the GPU.
+//!
+//! Matrices that one node multiplies with the same input, and that have one type, lie in one matrix, rows of the first
+//! first, so that one dispatch computes them all. The pages of the file are dropped once they are uploaded.
+
+use super::device::Gpu;
+use super::heads::Turns;
+use super::matrix::{Loader, Matrix, Vector};
+use crate::backend::cpu::rope::Rope;
+use crate::backend::{LoadProgress, Wanted};
+use crate::gguf::File;
+use crate::graph::{Graph, WeightId, WeightSpec, WeightUse};
+use crate::quant::dequantize;
+use crate::{Error, Result};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// See the module's documentation.
+pub struct GpuWeights {
+    items: Vec<Item>,
+    joined: Vec<(Vec<WeightId>, Matrix)>,
+    /// Rotary embeddings by their number in the model's graphs.
+    turns: Mutex<HashMap<usize, Arc<Turns>>>,
+}
+
+enum Item {
+    /// On the device and on the host.
+    Vector(Vector, Vec<f32>),
+    Matrix(Matrix),
+    /// In a joined matrix.
+    Joined,
+    /// Used on other devices only.
+    Elsewhere,
+}
+
+impl GpuWeights {
+    /// A vector of `f32`.
+    pub fn vector(&self, id: WeightId) -> Result<&Vector> {
+        match &self.items[id.0 as usize] {
+            Item::Vector(vector, _) => Ok(vector),
+            _ => Err(Error::Internal(format!("Weight {} is no vector on this device", id.0))),
+        }
+    }
+
+    /// A matrix of its own.
+    pub fn matrix(&self, id: WeightId) -> Result<&Matrix> {
+        match &self.items[id.0 as usize] {
+            Item::Matrix(matrix) => Ok(matrix),
+            _ => Err(Error::Internal(format!("Weight {} is no matrix on this device", id.0))),
+        }
+    }
+
+    /// The frequencies of a rotary embedding, brought to the device on first use.
+    pub fn turns(&self, gpu: &Gpu, graph: &Graph, rope: usize) -> Result<Arc<Turns>> {
+        let mut turns = self.turns.lock();
+        if let Some(have) = turns.get(&rope) {
+            return Ok(have.clone());
+        }
+        let spec = &graph.ropes[rope];
+        let factors = match spec.factors.map(|id| &self.items[id.0 as usize]) {
+            None => &[][..],
+            Some(Item::Vector(_, factors)) => factors,
+            Some(_) => return Err(Error::Internal(format!("Rotary embedding {rope} has no factors on this device"))),
+        };
+        let new = Arc::new(Turns::new(gpu, spec.kind, &Rope::new(spec.n_rot, spec.freq_base, factors, spec.scaling))?);
+        turns.insert(rope, new.clone());
+        Ok(new)
+    }
+
+    /// The matrices of a product: one, where they were joined.
+    pub fn matrices(&self, ids: &[WeightId]) -> Result<Vec<&Matrix>> {
+        match self.joined.iter().find(|(joined, _)| joined == ids) {
+            Some((_, matrix)) => Ok(vec![matrix]),
+            None => ids.iter().map(|&id| self.matrix(id)).collect(),
+        }
+    }
+}
+
+/// Upload what `wanted` names; `progress` hears the fraction done.
+pub(super) fn load(
+    gpu: &Gpu,
+    file: &File,
+    specs: &[WeightSpec],
+    wanted: &Wanted,
+    mut progress: LoadProgress<'_>,
+) -> Result<GpuWeights> {
+    let tensor = |spec: &WeightSpec| {
+        file.tensor(&spec.name).ok_or_else(|| Error::Internal(format!("Tensor `{}` is gone", spec.name)))
+    };
+    let used = |i: usize| wanted.uses.get(i).copied().flatten();
+    let mut total = 0;
+    for (_, spec) in specs.iter().enumerate().filter(|&(i, _)| used(i).is_some()) {
+        total += tensor(spec)?.bytes;
+    }
+    let mut done = 0u64;
+    let mut report = |bytes: u64| -> Result<()> {
+        done += bytes;
+        let goes_on = progress.as_mut().is_none_or(|progress| progress(done as f32 / total.max(1) as f32));
+        if goes_on { Ok(()) } else { Err(Error::Cancelled) }
+    };
+    let mut loader = Loader::new(gpu, &mut report);
+    let mut items: Vec<Item> = (0..specs.len()).map(|_| Item::Elsewhere).collect();
+    let mut joined = Vec::new();
+    let one_type = |ids: &&Vec<WeightId>| {
+        let spec = |id: &WeightId| &specs[id.0 as usize];
+        ids.iter().all(|id| spec(id).ty == spec(&ids[0]).ty && used(id.0 as usize) == Some(WeightUse::MatMul))
+    };
+    for ids in wanted.together.iter().filter(one_type) {
+        let parts = ids.iter().map(|id| {
+            let spec = &specs[id.0 as usize];
+            Ok(file.data(tensor(spec)?))
+        });
+        let parts = parts.collect::<Result<Vec<_>>>()?;
+        let spec = &specs[ids[0].0 as usize];
+        joined.push((ids.clone(), loader.matrix(&spec.name, spec.ty, spec.n_in, &parts)?));
+        for (id, data) in ids.iter().zip(parts) {
+            file.release(data);
+            items[id.0 as usize] = Item::Joined;
+        }
+    }
+    for (i, spec) in specs.iter().enumerate() {
+        let (Some(usage), Item::Elsewhere) = (used(i), &items[i]) else { continue };
+        let data = file.data(tensor(spec)?);
+        items[i] = match usage {
+            WeightUse::Vector => {
+                let mut values = vec![0.0; spec.n_in];
+                dequantize(spec.ty, data, &mut values)?;
+                Item::Vector(loader.vector(&spec.name, &values)?, values)
+            }
+            WeightUse::Rows | WeightUse::MatMul | WeightUse::RowsAndMatMul => {
+                Item::Matrix(loader.matrix(&spec.name, spec.ty, spec.n_in, &[data])?)
+            }
+        };
+        file.release(data);
+    }
+    loader.finish()?;
+    gpu.wait()?;
+    Ok(GpuWeights { items, joined, turns: Mutex::default() })
+}
