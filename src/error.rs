@@ -68,6 +68,9 @@ pub enum Error {
         /// First token id whose logit is NaN.
         token: usize,
     },
+    /// A GPU or its driver failed: it could not be opened, was lost, or refused a command.
+    #[error("Device failure: {0}")]
+    Device(String),
     /// A broken invariant of the library itself, or a panic caught at its edge.
     #[error("Internal fault: {0}")]
     Internal(String),

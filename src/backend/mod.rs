@@ -5,9 +5,14 @@
 //! cells, sequences, which rows are wanted) comes in as [`Batch`], so that programs are compiled once at open.
 
 pub mod cpu;
+#[cfg(feature = "gpu")]
+pub mod gpu;
+mod sample;
+
+pub use sample::{Children, SampleOp, SampleProblem, SampleResult, SampleSpec};
 
 use crate::gguf::File;
-use crate::graph::{Graph, WeightSpec};
+use crate::graph::{Graph, Node, NodeId, WeightId, WeightSpec, WeightUse};
 use crate::quant::TensorType;
 use crate::{Error, Result, Token};
 use std::any::Any;
@@ -22,6 +27,8 @@ pub const MAX_ROWS: usize = 512;
 pub enum DeviceKind {
     /// The host's processor.
     Cpu,
+    /// A graphics processor.
+    Gpu,
 }
 
 /// A device as `eliza-inference devices` lists it.
@@ -44,6 +51,15 @@ pub type LoadProgress<'a> = Option<&'a mut (dyn FnMut(f32) -> bool + Send)>;
 #[derive(Clone)]
 pub struct Weights(pub Arc<dyn Any + Send + Sync>);
 
+/// What a device needs of a model's weights.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Wanted {
+    /// How each weight of the table is used on this device; `None` stays away.
+    pub uses: Vec<Option<WeightUse>>,
+    /// Matrices without biases that one node multiplies with one input, in the order of their outputs.
+    pub together: Vec<Vec<WeightId>>,
+}
+
 /// Shape of an engine's KV cache.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CacheSpec {
@@ -51,8 +67,26 @@ pub struct CacheSpec {
     pub ty: TensorType,
     /// Cells, a multiple of 16.
     pub cells: usize,
-    /// Per layer: key and value heads, width of a key head, width of a value head.
-    pub layers: Vec<(usize, usize, usize)>,
+    /// The layers whose cache is on the device; `None` for those that are elsewhere.
+    pub layers: Vec<Option<LayerCache>>,
+}
+
+/// Shape of one layer's cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LayerCache {
+    /// Key and value heads.
+    pub heads: usize,
+    /// Width of a key head.
+    pub head_dim_k: usize,
+    /// Width of a value head.
+    pub head_dim_v: usize,
+}
+
+impl LayerCache {
+    /// A layer with this many key and value heads of these widths.
+    pub fn new(heads: usize, head_dim_k: usize, head_dim_v: usize) -> LayerCache {
+        LayerCache { heads, head_dim_k, head_dim_v }
+    }
 }
 
 /// One batch: a row per token. All slices but the cells' have one entry per row.
@@ -74,7 +108,14 @@ pub struct Batch<'a> {
     pub cell_sequences: &'a [u32],
     /// One past the last cell in use.
     pub n_kv: usize,
+    /// The cells whose position or sequences may differ from those of the last batch that ran without an error.
+    pub changed_cells: (usize, usize),
+    /// Sample a token from the first row of logits as well, by the chain of [`State::start_sampling`].
+    pub sample: bool,
 }
+
+/// The token of a batch row that is the token sampled by the run before, which the host may not know yet.
+pub const SAMPLED: Token = -1;
 
 /// The nodes a backend is asked to compile, and where their rows live.
 #[derive(Debug, Clone, Copy)]
@@ -91,6 +132,15 @@ pub struct Work<'a> {
     pub max_out_rows: usize,
     /// The nodes to run.
     pub nodes: (u32, u32),
+    /// The cache that attention nodes read, with all layers, wherever they are.
+    pub cache: &'a CacheSpec,
+}
+
+impl Work<'_> {
+    /// Whether the program computes this node itself.
+    pub fn computes(&self, id: NodeId) -> bool {
+        (self.nodes.0..self.nodes.1).contains(&id.0)
+    }
 }
 
 /// A device with its kernels.
@@ -98,8 +148,18 @@ pub trait Backend: Send + Sync {
     /// The device.
     fn device(&self) -> DeviceInfo;
 
-    /// Bring a model's weights into the device's layout, on up to `threads` host threads.
-    fn load(&self, file: &File, specs: &[WeightSpec], threads: usize, progress: LoadProgress<'_>) -> Result<Weights>;
+    /// Whether the device can compute this node; `Err` says why not, and the node goes to the CPU.
+    fn supports(&self, node: &Node, specs: &[WeightSpec]) -> std::result::Result<(), String>;
+
+    /// Bring weights into the device's layout, on up to `threads` host threads.
+    fn load(
+        &self,
+        file: &File,
+        specs: &[WeightSpec],
+        wanted: &Wanted,
+        threads: usize,
+        progress: LoadProgress<'_>,
+    ) -> Result<Weights>;
 
     /// KV cache and workspace for one engine that runs on `threads` host threads.
     fn new_state(&self, cache: &CacheSpec, threads: usize) -> Result<Box<dyn State>>;
@@ -108,16 +168,108 @@ pub trait Backend: Send + Sync {
     fn compile(&self, work: &Work<'_>, weights: &Weights) -> Result<Box<dyn Program>>;
 }
 
+/// What an engine asked of a device since it opened; all zero for the CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// Kernels started.
+    pub dispatches: u64,
+    /// Command buffers submitted.
+    pub submissions: u64,
+    /// Times the host waited for the device.
+    pub waits: u64,
+    /// Bytes written to the device.
+    pub bytes_uploaded: u64,
+    /// Bytes read from it.
+    pub bytes_read: u64,
+}
+
+impl std::ops::Add for Traffic {
+    type Output = Traffic;
+
+    fn add(self, other: Traffic) -> Traffic {
+        Traffic {
+            dispatches: self.dispatches + other.dispatches,
+            submissions: self.submissions + other.submissions,
+            waits: self.waits + other.waits,
+            bytes_uploaded: self.bytes_uploaded + other.bytes_uploaded,
+            bytes_read: self.bytes_read + other.bytes_read,
+        }
+    }
+}
+
+impl std::ops::Sub for Traffic {
+    type Output = Traffic;
+
+    /// What was asked between two readings; `other` is the earlier one.
+    fn sub(self, other: Traffic) -> Traffic {
+        Traffic {
+            dispatches: self.dispatches - other.dispatches,
+            submissions: self.submissions - other.submissions,
+            waits: self.waits - other.waits,
+            bytes_uploaded: self.bytes_uploaded - other.bytes_uploaded,
+            bytes_read: self.bytes_read - other.bytes_read,
+        }
+    }
+}
+
 /// What an engine keeps on a device between runs.
 pub trait State: Send {
     /// Make room for what a program needs. Called at open, for every plan, so that no run allocates.
     fn reserve(&mut self, program: &dyn Program, workspace_bytes: usize) -> Result<()>;
 
-    /// Rows of the workspace as the host sees them: `len` floats from byte `offset`.
+    /// Rows of the workspace as the host sees them: `len` floats from byte `offset`. On a device with memory of its own
+    /// this is a copy; what the caller writes to it stays there.
     fn rows(&mut self, offset: usize, len: usize) -> Result<&mut [f32]>;
+
+    /// Write rows of the workspace from byte `offset` on.
+    fn put(&mut self, offset: usize, values: &[f32]) -> Result<()>;
+
+    /// Wait until everything that runs were asked for is done, and report what went wrong with it.
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Sample by this chain from now on, behind `history`; false where the device cannot.
+    fn start_sampling(&mut self, spec: &SampleSpec, history: &[Token]) -> Result<bool> {
+        let _ = (spec, history);
+        Ok(false)
+    }
+
+    /// Let only these tokens win from now on; `None` lets all.
+    fn arm(&mut self, children: Option<Children<'_>>) -> Result<()> {
+        let _ = children;
+        Err(no_sampler())
+    }
+
+    /// Take note of tokens that were not sampled here.
+    fn accept(&mut self, tokens: &[Token]) -> Result<()> {
+        let _ = tokens;
+        Err(no_sampler())
+    }
+
+    /// What the oldest run that sampled and was not asked about yet found; `candidates` takes over the reported ones.
+    fn sampled(&mut self, candidates: &mut Vec<(Token, f32, f32)>) -> Result<SampleResult> {
+        let _ = candidates;
+        Err(no_sampler())
+    }
+
+    /// Take back the last run's sampling: the next one follows `last` again.
+    fn take_back(&mut self, last: Token) -> Result<()> {
+        let _ = last;
+        Err(no_sampler())
+    }
+
+    /// What was asked of the device so far.
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
 
     /// For the owning backend.
     fn as_any(&mut self) -> &mut dyn Any;
+}
+
+fn no_sampler() -> Error {
+    Error::Internal("A device without a sampler was asked to sample".into())
 }
 
 /// A compiled run of nodes.
@@ -132,33 +284,50 @@ pub trait Program: Send + Sync {
     fn as_any(&self) -> &dyn Any;
 }
 
-/// Cells that a range of positions may use, for callers that size a cache.
+/// Cells that a range of positions may use, for callers that size a cache: a whole number of every backend's blocks.
 pub fn cells_for(context: usize) -> usize {
-    context.next_multiple_of(cpu::CELL_BLOCK)
+    context.next_multiple_of(CELL_BLOCK)
 }
 
-/// Every device this build can use, best first.
-pub fn devices() -> Vec<Arc<dyn Backend>> {
-    vec![Arc::new(cpu::CpuBackend::new())]
+/// Cells of a cache are a multiple of this on every backend.
+pub const CELL_BLOCK: usize = 64;
+
+/// Every device this machine has, best first; those with score 0 cannot be used, for the reason given.
+pub fn devices() -> Vec<DeviceInfo> {
+    let mut all = vec![cpu::CpuBackend::new().device()];
+    #[cfg(feature = "gpu")]
+    all.extend(gpu::devices());
+    all.sort_by_key(|d| std::cmp::Reverse(d.score));
+    all
 }
 
-/// The backend for a request: `gpu_layers` other than 0 asks for a GPU, `device` narrows the choice by name.
+/// The backends for a request: the CPU first, then the GPU where layers go to one.
 ///
-/// Asking for a GPU where none works is an error with the reason, never a silent run on the CPU.
-pub fn choose(gpu_layers: i32, device: Option<&str>) -> Result<Arc<dyn Backend>> {
+/// `gpu_layers` other than 0 asks for a GPU; `device` (or else `ELIZA_BACKEND`) narrows the choice by name. Asking for a
+/// GPU where none works is an error with the reason, never a silent run on the CPU.
+pub fn choose(gpu_layers: i32, device: Option<&str>) -> Result<Vec<Arc<dyn Backend>>> {
     let named = device.map(str::to_string).or_else(|| std::env::var("ELIZA_BACKEND").ok()).filter(|s| !s.is_empty());
-    let all = devices();
-    if gpu_layers != 0 {
-        let what = if gpu_layers < 0 { "All layers".to_string() } else { format!("{gpu_layers} layers") };
-        return Err(Error::Unsupported(format!("{what} on a GPU: this build has no GPU backend (0 runs on the CPU)")));
+    let cpu: Arc<dyn Backend> = Arc::new(cpu::CpuBackend::new());
+    if gpu_layers == 0 {
+        let wanted = named.as_deref().unwrap_or_default().to_lowercase();
+        let name = cpu.device().name;
+        if !name.to_lowercase().contains(&wanted) {
+            let problem = format!("Device `{wanted}` for 0 GPU layers: without GPU layers only {name} is used");
+            return Err(Error::Unsupported(problem));
+        }
+        return Ok(vec![cpu]);
     }
-    let Some(named) = named else {
-        return all.into_iter().next().ok_or_else(|| Error::Unsupported("No device".into()));
-    };
-    let wanted = named.to_lowercase();
-    let matches = |d: &DeviceInfo| d.name.to_lowercase().contains(&wanted);
-    let names: Vec<String> = all.iter().map(|b| b.device().name).collect();
-    all.into_iter()
-        .find(|b| matches(&b.device()))
-        .ok_or_else(|| Error::Unsupported(format!("Device `{named}` (known: {})", names.join(", "))))
+    let gpu = gpu(gpu_layers, named.as_deref().filter(|name| !name.eq_ignore_ascii_case("gpu")))?;
+    Ok(vec![cpu, gpu])
+}
+
+#[cfg(feature = "gpu")]
+fn gpu(_: i32, named: Option<&str>) -> Result<Arc<dyn Backend>> {
+    Ok(Arc::new(gpu::GpuBackend::open(named)?))
+}
+
+#[cfg(not(feature = "gpu"))]
+fn gpu(layers: i32, _: Option<&str>) -> Result<Arc<dyn Backend>> {
+    let what = if layers < 0 { "All layers".to_string() } else { format!("{layers} layers") };
+    Err(Error::Unsupported(format!("{what} on a GPU: this build has no GPU backend (0 runs on the CPU)")))
 }

@@ -1,18 +1,24 @@
 //! Builds a graph node by node and checks every width against the weights.
 
-use super::{Activation, AttentionSpec, Graph, Node, NodeId, Op, Output, RopeSpec, Rows, WeightId, WeightSpec};
+use super::{Activation, AttentionSpec, Graph, Node, NodeId, Op, Output, Part, RopeSpec, Rows, WeightId, WeightSpec};
 use crate::{Error, Result};
 
 /// Appends nodes to a graph over a model's weight table.
 pub struct Builder<'a> {
     weights: &'a [WeightSpec],
     graph: Graph,
+    part: Part,
 }
 
 impl<'a> Builder<'a> {
     /// An empty graph over these weights.
     pub fn new(weights: &'a [WeightSpec], ropes: &[RopeSpec]) -> Self {
-        Builder { weights, graph: Graph { nodes: Vec::new(), ropes: ropes.to_vec() } }
+        Builder { weights, graph: Graph { nodes: Vec::new(), ropes: ropes.to_vec() }, part: Part::Embedding }
+    }
+
+    /// The part of the model that the nodes from here on belong to.
+    pub fn part(&mut self, part: Part) {
+        self.part = part;
     }
 
     /// The finished graph.
@@ -21,7 +27,7 @@ impl<'a> Builder<'a> {
     }
 
     fn push(&mut self, op: Op, src: Vec<NodeId>, width: usize, rows: Rows) -> NodeId {
-        self.graph.nodes.push(Node { op, src, width, rows, output: None });
+        self.graph.nodes.push(Node { op, src, width, rows, part: self.part, output: None });
         NodeId(self.graph.nodes.len() as u32 - 1)
     }
 

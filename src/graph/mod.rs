@@ -37,6 +37,13 @@ pub enum WeightUse {
     Vector,
 }
 
+impl WeightUse {
+    /// The use of a weight that is used in both ways.
+    pub fn and(self, other: WeightUse) -> WeightUse {
+        if self == other { self } else { WeightUse::RowsAndMatMul }
+    }
+}
+
 /// One weight of a model, as the graph and the backends see it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WeightSpec {
@@ -50,6 +57,17 @@ pub struct WeightSpec {
     pub ty: TensorType,
     /// What it is used for.
     pub usage: WeightUse,
+}
+
+/// The part of a model that a node belongs to; placement on devices is decided by part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// The embedding look-up.
+    Embedding,
+    /// A repeating layer.
+    Layer(usize),
+    /// The output norm and what follows it.
+    Head,
 }
 
 /// Which rows a node has.
@@ -235,11 +253,30 @@ pub struct Node {
     pub width: usize,
     /// Which rows.
     pub rows: Rows,
+    /// Where in the model.
+    pub part: Part,
     /// What becomes of it after the run.
     pub output: Option<Output>,
 }
 
 impl Node {
+    /// Every weight the node reads, and how it uses it. Frequency factors of rotary embeddings are the graph's.
+    pub fn weights(&self) -> Vec<(WeightId, WeightUse)> {
+        match &self.op {
+            Op::Embed { table, .. } => vec![(*table, WeightUse::Rows)],
+            Op::RmsNorm { weight, .. } => vec![(*weight, WeightUse::Vector)],
+            Op::MatMul { weights, biases } => {
+                let biases = biases.iter().flatten().map(|&b| (b, WeightUse::Vector));
+                weights.iter().map(|&w| (w, WeightUse::MatMul)).chain(biases).collect()
+            }
+            Op::GatedMatMul { gate, up, .. } => vec![(*gate, WeightUse::MatMul), (*up, WeightUse::MatMul)],
+            Op::Attention(spec) => {
+                [spec.q_norm, spec.k_norm].into_iter().flatten().map(|w| (w, WeightUse::Vector)).collect()
+            }
+            Op::Hidden | Op::SelectRows | Op::SoftCap { .. } => Vec::new(),
+        }
+    }
+
     /// The source whose buffer this node may take over when nobody reads it later: the residual, since both
     /// operations that have one add row by row to what is already there.
     pub fn in_place_source(&self) -> Option<NodeId> {

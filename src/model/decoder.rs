@@ -5,7 +5,7 @@
 
 use super::{Hparams, WeightTable};
 use crate::Result;
-use crate::graph::{Activation, AttentionSpec, Builder, NodeId, RopeSpec, WeightId};
+use crate::graph::{Activation, AttentionSpec, Builder, Graph, NodeId, Output, Part, RopeSpec, WeightId, WeightSpec};
 
 /// Weights of one layer.
 pub(super) struct Layer {
@@ -116,20 +116,44 @@ impl Decoder {
         Ok(Decoder { ropes, token_embd, embed_scale, layers, output_norm, output, norm_eps, activation, logit_softcap })
     }
 
-    /// Rotary embeddings that the attention nodes name.
-    pub fn ropes(&self) -> &[RopeSpec] {
-        &self.ropes
+    /// Tokens in, kept hidden rows out.
+    pub fn body_graph(&self, specs: &[WeightSpec]) -> Result<Graph> {
+        let mut b = Builder::new(specs, &self.ropes);
+        let hidden = self.body(&mut b, true)?;
+        b.output(hidden, Output::Hidden);
+        Ok(b.finish())
     }
 
-    /// From the batch's tokens to the hidden rows after the output norm, of the output rows only.
-    pub fn body(&self, b: &mut Builder<'_>) -> Result<NodeId> {
+    /// Kept hidden rows in, logits out.
+    pub fn head_graph(&self, specs: &[WeightSpec], n_embd: usize) -> Result<Graph> {
+        let mut b = Builder::new(specs, &self.ropes);
+        b.part(Part::Head);
+        let hidden = b.hidden(n_embd);
+        let logits = self.head(&mut b, hidden)?;
+        b.output(logits, Output::Logits);
+        Ok(b.finish())
+    }
+
+    /// Tokens in, the logits of every one out. The hidden rows are kept as well.
+    pub fn decode_graph(&self, specs: &[WeightSpec]) -> Result<Graph> {
+        let mut b = Builder::new(specs, &self.ropes);
+        let hidden = self.body(&mut b, false)?;
+        b.output(hidden, Output::Hidden);
+        let logits = self.head(&mut b, hidden)?;
+        b.output(logits, Output::Logits);
+        Ok(b.finish())
+    }
+
+    /// From the batch's tokens to the hidden rows after the output norm, of the output rows only or of all.
+    fn body(&self, b: &mut Builder<'_>, select: bool) -> Result<NodeId> {
         let mut x = b.embed(self.token_embd, self.embed_scale);
         let eps = self.norm_eps;
         for (il, layer) in self.layers.iter().enumerate() {
+            b.part(Part::Layer(il));
             let normed = b.rms_norm(x, layer.attn_norm, eps, None)?;
             let qkv = b.matmul(normed, &layer.qkv, None)?;
             let mut attended = b.attention(qkv, layer.attention.clone())?;
-            if il + 1 == self.layers.len() {
+            if select && il + 1 == self.layers.len() {
                 // Every cell is written; from here on only the rows that somebody will read.
                 attended = b.select_rows(attended);
                 x = b.select_rows(x);
@@ -139,11 +163,13 @@ impl Decoder {
             let gated = b.gated_matmul(normed, layer.ffn_gate, layer.ffn_up, self.activation)?;
             x = added(b, gated, (layer.ffn_down, None), layer.post_ffn_norm, eps, x)?;
         }
+        b.part(Part::Head);
         b.rms_norm(x, self.output_norm, eps, None)
     }
 
     /// From hidden rows to logits.
-    pub fn head(&self, b: &mut Builder<'_>, hidden: NodeId) -> Result<NodeId> {
+    fn head(&self, b: &mut Builder<'_>, hidden: NodeId) -> Result<NodeId> {
+        b.part(Part::Head);
         let logits = b.matmul(hidden, &[(self.output, None)], None)?;
         Ok(match self.logit_softcap {
             Some(cap) => b.softcap(logits, cap),

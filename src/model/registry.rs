@@ -54,8 +54,8 @@ pub fn load_shared(
     if let Some(model) = held.upgrade() {
         return Ok(model);
     }
-    let backend = backend::choose(placement.gpu_layers, placement.device.as_deref())?;
-    let model = Arc::new(Model::load(File::open(path)?, backend, threads, progress)?);
+    let backends = backend::choose(placement.gpu_layers, placement.device.as_deref())?;
+    let model = Arc::new(Model::load(File::open(path)?, backends, placement.gpu_layers, threads, progress)?);
     *held = Arc::downgrade(&model);
     Ok(model)
 }

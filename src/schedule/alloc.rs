@@ -19,19 +19,29 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Place every node; `bytes` gives a node's size from its rows and width.
-    pub fn by_liveness(graph: &Graph, kept: &Kept, bytes: impl Fn(Rows, usize) -> usize) -> Layout {
-        let last_use = last_uses(graph);
+    /// Place every node of a device; `bytes` gives a node's size from its rows and width. A device has the nodes it
+    /// computes and copies of those it reads; `devices` says who computes what. The other offsets mean nothing.
+    pub fn by_liveness(
+        graph: &Graph,
+        devices: &[usize],
+        device: usize,
+        kept: &Kept,
+        bytes: impl Fn(Rows, usize) -> usize,
+    ) -> Layout {
+        let last_use = last_uses(graph, devices, device);
         let mut free = FreeList { ranges: Vec::new(), end: kept.end() };
         let mut offsets = vec![0; graph.nodes.len()];
         // Which nodes own bytes of the free list; a node that took over a buffer owns it in its source's place.
         let mut owned: Vec<Option<(usize, usize)>> = vec![None; graph.nodes.len()];
         for (i, node) in graph.nodes.iter().enumerate() {
+            if devices[i] != device && last_use[i] == i {
+                continue;
+            }
             let size = bytes(node.rows, node.width).next_multiple_of(ALIGN);
             let in_place = node
                 .in_place_source()
                 .map(|s| s.0 as usize)
-                .filter(|&s| last_use[s] == i && owned[s].is_some() && node.output.is_none());
+                .filter(|&s| last_use[s] == i && owned[s].is_some() && node.output.is_none() && devices[i] == device);
             if let Some(offset) = fixed_place(&node.op, node.output, kept) {
                 offsets[i] = offset;
             } else if let Some(s) = in_place {
@@ -41,7 +51,7 @@ impl Layout {
                 offsets[i] = free.take(size);
                 owned[i] = Some((offsets[i], size));
             }
-            let mut sources: Vec<NodeId> = node.src.clone();
+            let mut sources: Vec<NodeId> = if devices[i] == device { node.src.clone() } else { Vec::new() };
             sources.push(NodeId(i as u32));
             for s in sources.iter().map(|s| s.0 as usize) {
                 if last_use[s] <= i
@@ -63,10 +73,10 @@ fn fixed_place(op: &Op, output: Option<Output>, kept: &Kept) -> Option<usize> {
     }
 }
 
-/// For each node the last node that reads it (itself when nobody does).
-fn last_uses(graph: &Graph) -> Vec<usize> {
+/// For each node the last node on this device that reads it (itself when nobody does).
+fn last_uses(graph: &Graph, devices: &[usize], device: usize) -> Vec<usize> {
     let mut last: Vec<usize> = (0..graph.nodes.len()).collect();
-    for (i, node) in graph.nodes.iter().enumerate() {
+    for (i, node) in graph.nodes.iter().enumerate().filter(|&(i, _)| devices[i] == device) {
         for s in &node.src {
             last[s.0 as usize] = i;
         }

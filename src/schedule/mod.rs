@@ -5,18 +5,25 @@
 //! the run (the kept hidden rows, the logits) stand at fixed places below the shared area, so that one plan can read
 //! what another left.
 //!
+//! A graph over several devices is cut where the device changes; each piece becomes a program of its device, and rows that
+//! cross a border are copied by way of the host.
+//!
 //! Invariants: two nodes whose lives overlap never share bytes, except a node that takes over its residual's buffer
 //! in place; every offset is a multiple of [`ALIGN`].
 
 mod alloc;
+mod assign;
 
 pub use alloc::{ALIGN, Layout};
+pub use assign::{assign, wanted};
 
 pub use crate::backend::MAX_ROWS;
 
-use crate::backend::{Backend, Batch, Program, State, Weights, Work};
-use crate::graph::{Graph, Rows, WeightSpec};
+use crate::backend::{Backend, Batch, CacheSpec, Program, State, Weights, Work};
+use crate::graph::{Graph, Part, Rows, WeightSpec};
 use crate::{Error, Result};
+use assign::splits;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// Row buckets: a batch runs in the plan of the smallest bucket that holds it.
@@ -58,49 +65,118 @@ pub struct Plan {
     pub max_rows: usize,
     /// Largest number of output rows.
     pub max_out_rows: usize,
-    /// Workspace bytes that the plan needs, kept rows included.
-    pub workspace_bytes: usize,
+    /// Workspace bytes that the plan needs on each device, kept rows included.
+    pub workspace_bytes: Vec<usize>,
+    segments: Vec<Segment>,
+}
+
+/// Nodes that one device computes in a row.
+struct Segment {
+    device: usize,
+    /// Rows to bring over from other devices first.
+    inputs: Vec<Copy>,
     program: Box<dyn Program>,
+}
+
+/// A node's rows on their way to another device.
+struct Copy {
+    from: usize,
+    from_offset: usize,
+    to_offset: usize,
+    width: usize,
+    rows: Rows,
+}
+
+/// A backend with the weights that are on it.
+pub struct Device {
+    /// The backend.
+    pub backend: Arc<dyn Backend>,
+    /// The weights it uses.
+    pub weights: Weights,
 }
 
 /// What every plan of an engine shares.
 pub struct Shared<'a> {
-    /// The backend that holds the weights. (Placement over several backends comes with the GPU.)
-    pub backend: &'a dyn Backend,
-    /// The weights.
-    pub weights: &'a Weights,
+    /// The devices; the first is the CPU.
+    pub devices: &'a [Device],
+    /// Which device computes which part of the model.
+    pub place: &'a dyn Fn(Part) -> usize,
     /// The weight table.
     pub specs: &'a [WeightSpec],
     /// What outlives a run.
     pub kept: Kept,
+    /// The KV cache of all layers.
+    pub cache: &'a CacheSpec,
 }
 
 impl Plan {
     /// Schedule `graph` for batches of up to `max_rows` rows, of which up to `max_out_rows` are output rows.
     pub fn new(graph: &Graph, max_rows: usize, max_out_rows: usize, shared: &Shared<'_>) -> Result<Plan> {
+        let Shared { devices, specs, .. } = *shared;
+        let backends: Vec<_> = devices.iter().map(|d| &*d.backend).collect();
+        let assigned = assign(graph, &backends, shared.place, specs);
         let bytes = |rows: Rows, width: usize| match rows {
             Rows::Batch => max_rows * width * 4,
             Rows::Output => max_out_rows * width * 4,
         };
-        let layout = Layout::by_liveness(graph, &shared.kept, bytes);
-        let nodes = (0, graph.nodes.len() as u32);
-        let work = Work { graph, specs: shared.specs, offsets: &layout.offsets, max_rows, max_out_rows, nodes };
-        let program = shared.backend.compile(&work, shared.weights)?;
-        Ok(Plan { max_rows, max_out_rows, workspace_bytes: layout.bytes, program })
+        let layouts: Vec<_> = (0..devices.len())
+            .map(|device| Layout::by_liveness(graph, &assigned, device, &shared.kept, bytes))
+            .collect();
+        let mut segments = Vec::new();
+        let mut copied = vec![false; graph.nodes.len() * devices.len()];
+        for nodes in splits(&assigned) {
+            let device = assigned[nodes.start];
+            let mut inputs = Vec::new();
+            for source in graph.nodes[nodes.clone()].iter().flat_map(|node| &node.src).map(|s| s.0 as usize) {
+                let from = assigned[source];
+                if from != device && !std::mem::replace(&mut copied[source * devices.len() + device], true) {
+                    let (from_offset, to_offset) = (layouts[from].offsets[source], layouts[device].offsets[source]);
+                    let node = &graph.nodes[source];
+                    inputs.push(Copy { from, from_offset, to_offset, width: node.width, rows: node.rows });
+                }
+            }
+            let (nodes, offsets) = ((nodes.start as u32, nodes.end as u32), &layouts[device].offsets[..]);
+            let work = Work { graph, specs, offsets, max_rows, max_out_rows, nodes, cache: shared.cache };
+            let program = devices[device].backend.compile(&work, &devices[device].weights)?;
+            segments.push(Segment { device, inputs, program });
+        }
+        Ok(Plan { max_rows, max_out_rows, workspace_bytes: layouts.iter().map(|l| l.bytes).collect(), segments })
     }
 
-    /// Make `state` large enough for this plan, so that running it allocates nothing.
-    pub fn reserve(&self, state: &mut dyn State) -> Result<()> {
-        state.reserve(&*self.program, self.workspace_bytes)
+    /// Make the states, one per device, large enough for this plan, so that running it allocates nothing.
+    pub fn reserve(&self, states: &mut [Box<dyn State>]) -> Result<()> {
+        for segment in &self.segments {
+            states[segment.device].reserve(&*segment.program, self.workspace_bytes[segment.device])?;
+        }
+        Ok(())
     }
 
     /// Run one batch; see [`Program::run`].
-    pub fn run(&self, state: &mut dyn State, batch: &Batch<'_>, out_rows: usize, cancel: &AtomicBool) -> Result<()> {
+    pub fn run(
+        &self,
+        states: &mut [Box<dyn State>],
+        batch: &Batch<'_>,
+        out_rows: usize,
+        cancel: &AtomicBool,
+    ) -> Result<()> {
         if batch.tokens.len() > self.max_rows || out_rows > self.max_out_rows {
             let (rows, max) = (batch.tokens.len(), self.max_rows);
             return Err(Error::Internal(format!("A batch of {rows} rows in a plan for {max}")));
         }
-        self.program.run(state, batch, out_rows, cancel)
+        for segment in &self.segments {
+            for copy in &segment.inputs {
+                let rows = match copy.rows {
+                    Rows::Batch => batch.tokens.len(),
+                    Rows::Output => out_rows,
+                };
+                let Ok([from, to]) = states.get_disjoint_mut([copy.from, segment.device]) else {
+                    return Err(Error::Internal("A plan for other devices".into()));
+                };
+                to.put(copy.to_offset, from.rows(copy.from_offset, rows * copy.width)?)?;
+            }
+            segment.program.run(&mut *states[segment.device], batch, out_rows, cancel)?;
+        }
+        Ok(())
     }
 }
 

@@ -87,9 +87,9 @@ impl Isa {
     /// How the level ranks among the CPU's: higher is faster. Used to score the CPU as a device.
     pub fn score(self) -> u32 {
         match self {
-            Isa::Portable => 1,
-            Isa::Avx2 => 2,
-            Isa::Avx512Vnni => 4,
+            Isa::Portable => 100,
+            Isa::Avx2 => 110,
+            Isa::Avx512Vnni => 120,
         }
     }
 }

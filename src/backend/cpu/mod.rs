@@ -28,17 +28,14 @@ mod steps;
 pub mod vecmath;
 mod weights;
 
-use super::{Backend, CacheSpec, DeviceInfo, DeviceKind, LoadProgress, Program, State, Weights, Work};
+use super::{Backend, CacheSpec, DeviceInfo, DeviceKind, LoadProgress, Program, State, Wanted, Weights, Work};
 use crate::Result;
 use crate::gguf::File;
-use crate::graph::WeightSpec;
+use crate::graph::{Node, WeightSpec};
 use isa::Isa;
+use std::sync::Arc;
 
 pub use cores::default_thread_count;
-
-/// Cells of a KV block; caches are whole blocks.
-pub const CELL_BLOCK: usize = simd::LANES;
-use std::sync::Arc;
 
 /// The CPU with its best instruction set.
 pub struct CpuBackend {
@@ -68,8 +65,19 @@ impl Backend for CpuBackend {
         }
     }
 
-    fn load(&self, file: &File, specs: &[WeightSpec], threads: usize, progress: LoadProgress<'_>) -> Result<Weights> {
-        weights::load(file, specs, threads, progress).map(|w| Weights(Arc::new(w)))
+    fn supports(&self, _: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
+        Ok(())
+    }
+
+    fn load(
+        &self,
+        file: &File,
+        specs: &[WeightSpec],
+        wanted: &Wanted,
+        threads: usize,
+        progress: LoadProgress<'_>,
+    ) -> Result<Weights> {
+        weights::load(file, specs, &wanted.uses, threads, progress).map(|w| Weights(Arc::new(w)))
     }
 
     fn new_state(&self, cache: &CacheSpec, threads: usize) -> Result<Box<dyn State>> {

@@ -50,13 +50,18 @@ impl CpuProgram {
         let weights = Arc::downcast::<CpuWeights>(weights.0.clone())
             .map_err(|_| Error::Internal("Weights of another backend".into()))?;
         let mut lowering = Lowering { work, weights: &weights, steps: Vec::new(), act_row_bytes: 0 };
+        let nodes = || work.graph.nodes[work.nodes.0 as usize..work.nodes.1 as usize].iter().map(|node| &node.op);
+        if nodes().any(|op| matches!(op, Op::Attention(_))) && !nodes().any(|op| matches!(op, Op::Embed { .. })) {
+            lowering.steps.push(Step::Rope);
+        }
         for i in work.nodes.0..work.nodes.1 {
             lowering.node(NodeId(i))?;
         }
         let rows = work.max_rows.max(work.max_out_rows);
         let (steps, act_bytes) = (lowering.steps, (lowering.act_row_bytes * rows).next_multiple_of(64));
-        let ropes = work.graph.ropes.iter().map(|spec| {
-            let factors = spec.factors.map_or(Ok(&[][..]), |id| weights.vector(id))?;
+        let used = |rope| steps.iter().any(|step| matches!(step, Step::Heads { spec, .. } if spec.rope == rope));
+        let ropes = work.graph.ropes.iter().enumerate().map(|(i, spec)| {
+            let factors = spec.factors.filter(|_| used(i)).map_or(Ok(&[][..]), |id| weights.vector(id))?;
             Ok((spec.kind, Rope::new(spec.n_rot, spec.freq_base, factors, spec.scaling)))
         });
         let ropes = ropes.collect::<Result<_>>()?;
@@ -133,9 +138,12 @@ impl<'a> Lowering<'a> {
     /// How the readers of `id` want it.
     fn wanted(&self, id: NodeId) -> Result<Wanted> {
         let mut wanted = Wanted { f32: self.graph().node(id).output.is_some(), q8: false };
-        for reader in &self.graph().nodes {
+        for (reader_id, reader) in self.graph().nodes.iter().enumerate() {
+            // Readers on another device take a copy as `f32`.
+            let here = self.work.computes(NodeId(reader_id as u32));
             for (i, _) in reader.src.iter().enumerate().filter(|(_, s)| **s == id) {
                 match (&reader.op, i) {
+                    _ if !here => wanted.f32 = true,
                     (Op::MatMul { weights, .. }, 0) => self.add_kinds(weights, &mut wanted)?,
                     (Op::GatedMatMul { gate, up, .. }, 0) => self.add_kinds(&[*gate, *up], &mut wanted)?,
                     _ => wanted.f32 = true,
@@ -164,9 +172,10 @@ impl<'a> Lowering<'a> {
         if kinds.q8 {
             self.act_row_bytes = self.act_row_bytes.max(acts::row_bytes(width));
         }
+        let here = self.work.computes(x);
         match node.op {
-            Op::GatedMatMul { .. } => Ok(Acts::Gated),
-            Op::RmsNorm { .. } if node.output.is_none() => Ok(Acts::Main),
+            Op::GatedMatMul { .. } if here => Ok(Acts::Gated),
+            Op::RmsNorm { .. } if here && node.output.is_none() => Ok(Acts::Main),
             _ if kinds.q8 => {
                 self.steps.push(Step::Quantise { src: self.offset(x), width, rows });
                 Ok(Acts::Main)

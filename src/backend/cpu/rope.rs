@@ -57,6 +57,16 @@ impl Rope {
         self.frequencies.len() * 2
     }
 
+    /// Radians per position of each pair.
+    pub fn frequencies(&self) -> &[f64] {
+        &self.frequencies
+    }
+
+    /// Factor of all cosines and sines.
+    pub fn magnitude(&self) -> f64 {
+        self.magnitude
+    }
+
     /// Cosines and sines of one position, n_rot/2 of each.
     pub fn fill(&self, position: i32, cos: &mut [f32], sin: &mut [f32]) {
         for ((f, cos), sin) in self.frequencies.iter().zip(cos).zip(sin) {

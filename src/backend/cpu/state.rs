@@ -91,6 +91,8 @@ pub(super) struct Memory {
     thread_bytes: usize,
     cache: Region,
     layers: Vec<LayerCache>,
+    /// Where in `layers` each layer of the model is; `None` for those whose cache is on another device.
+    places: Vec<Option<usize>>,
     /// For the two loops that one step may have.
     pub counters: [Counter; 2],
 }
@@ -100,8 +102,11 @@ impl CpuState {
         let mut layers = Vec::with_capacity(cache.layers.len());
         let mut bytes = 0usize;
         let too_large = || Error::OutOfMemory(format!("A KV cache of {} cells is too large", cache.cells));
-        for &(n_kv_heads, head_dim_k, head_dim_v) in &cache.layers {
-            let layout = KvLayout::new(cache.ty, n_kv_heads, head_dim_k, head_dim_v, cache.cells)?;
+        let mut places = Vec::with_capacity(cache.layers.len());
+        for shape in &cache.layers {
+            places.push(shape.map(|_| layers.len()));
+            let Some(shape) = shape else { continue };
+            let layout = KvLayout::new(cache.ty, shape.heads, shape.head_dim_k, shape.head_dim_v, cache.cells)?;
             let k_offset = bytes;
             let v_offset = k_offset.checked_add(layout.k_bytes()).ok_or_else(too_large)?.next_multiple_of(64);
             bytes = v_offset.checked_add(layout.v_bytes()).ok_or_else(too_large)?.next_multiple_of(64);
@@ -117,6 +122,7 @@ impl CpuState {
             thread_bytes: 0,
             cache: Region::new(&what, bytes)?,
             layers,
+            places,
             counters: [Counter::new(), Counter::new()],
         };
         Ok(CpuState { memory, split: SplitSpace::default() })
@@ -165,13 +171,18 @@ impl Memory {
         (self.scratch.base.wrapping_add(index * self.thread_bytes).cast(), self.thread_bytes / 4)
     }
 
+    /// The layout of a layer's cache. The layer is on this device: [`State::reserve`] has checked it for the program.
     pub fn layout(&self, layer: usize) -> &KvLayout {
-        &self.layers[layer].layout
+        &self.layer(layer).layout
+    }
+
+    fn layer(&self, layer: usize) -> &LayerCache {
+        &self.layers[self.places[layer].unwrap_or(usize::MAX)]
     }
 
     /// A layer's key and value buffers.
     pub fn cache(&self, layer: usize) -> (*mut u8, *mut u8) {
-        let l = &self.layers[layer];
+        let l = self.layer(layer);
         (self.cache.base.wrapping_add(l.k_offset), self.cache.base.wrapping_add(l.v_offset))
     }
 }
@@ -183,6 +194,9 @@ impl State for CpuState {
             .downcast_ref::<CpuProgram>()
             .ok_or_else(|| Error::Internal("A program of another backend".into()))?;
         let m = &mut self.memory;
+        if let Some(spec) = program.attentions().find(|s| m.places.get(s.layer).copied().flatten().is_none()) {
+            return Err(Error::Internal(format!("Layer {} has no KV cache on this device", spec.layer)));
+        }
         m.workspace.grow("workspace", workspace_bytes)?;
         for acts in &mut m.acts {
             acts.grow("activations", program.act_bytes)?;
@@ -191,7 +205,7 @@ impl State for CpuState {
         m.thread_bytes = m.thread_bytes.max(program.thread_bytes(m));
         m.scratch.grow("scratch", m.thread_bytes * m.threads)?;
         for spec in program.attentions() {
-            self.split.reserve(&m.layers[spec.layer].layout, spec.n_head);
+            self.split.reserve(m.layout(spec.layer), spec.n_head);
         }
         Ok(())
     }
@@ -204,6 +218,11 @@ impl State for CpuState {
         }
         // SAFETY: the range lies in the mapping, and no run is under way while the state is borrowed.
         Ok(unsafe { std::slice::from_raw_parts_mut(m.workspace(offset), len) })
+    }
+
+    fn put(&mut self, offset: usize, values: &[f32]) -> Result<()> {
+        self.rows(offset, values.len())?.copy_from_slice(values);
+        Ok(())
     }
 
     fn as_any(&mut self) -> &mut dyn Any {

@@ -51,6 +51,9 @@ struct Input {
 }
 
 pub(super) enum Step {
+    /// Cosines and sines of the batch's positions, where no look-up of embeddings makes them on the side.
+    Rope,
+    /// Rows of a table; cosines and sines of the batch's positions as well.
     Embed {
         table: WeightId,
         scale: f32,
@@ -230,6 +233,7 @@ impl<'a> Run<'a> {
     pub fn step(&self, turn: Turn<'_>, step: &Step) {
         let counter = &self.state.counters[0];
         match step {
+            Step::Rope => self.rope_tables(turn),
             Step::Embed { table, scale, dst, width } => {
                 self.rope_tables(turn);
                 for rows in self.pieces(turn, counter, self.batch.tokens.len(), 1) {

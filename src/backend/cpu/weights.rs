@@ -26,6 +26,8 @@ pub(super) enum CpuWeight {
     Panels(Panels),
     /// A table that is only looked up, left in the file.
     Rows(FileRows),
+    /// Used on other devices only.
+    Elsewhere,
 }
 
 /// Rows of a table in the mapped file.
@@ -64,7 +66,7 @@ impl CpuWeights {
         match &self.items[id.0 as usize] {
             CpuWeight::Panels(p) => p.dequantize_row(row, out),
             CpuWeight::Rows(rows) => rows.row(row, out),
-            CpuWeight::Vector(_) => Err(Error::Internal(format!("Weight {} is no table", id.0))),
+            CpuWeight::Vector(_) | CpuWeight::Elsewhere => Err(Error::Internal(format!("Weight {} is no table", id.0))),
         }
     }
 }
@@ -80,15 +82,20 @@ struct Packing<'a> {
 pub(super) fn load(
     file: &File,
     specs: &[WeightSpec],
+    uses: &[Option<WeightUse>],
     threads: usize,
     mut progress: LoadProgress<'_>,
 ) -> Result<CpuWeights> {
     let mut items = Vec::with_capacity(specs.len());
     let mut packing: Vec<Packing<'_>> = Vec::new();
     let mut chunks = 0;
-    for (item, spec) in specs.iter().enumerate() {
+    for (item, (spec, usage)) in specs.iter().zip(uses).enumerate() {
+        let Some(usage) = usage else {
+            items.push(CpuWeight::Elsewhere);
+            continue;
+        };
         let info = file.tensor(&spec.name).ok_or_else(|| Error::Internal(format!("Tensor `{}` is gone", spec.name)))?;
-        items.push(match spec.usage {
+        items.push(match usage {
             WeightUse::Vector => {
                 let mut values = vec![0.0; spec.n_in];
                 dequantize(spec.ty, file.data(info), &mut values)?;

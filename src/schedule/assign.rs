@@ -1,0 +1,65 @@
+//! Which device computes which node.
+//!
+//! A node goes where its part of the model was placed. What that device cannot compute goes to the CPU, which computes
+//! everything. A node without weights of its own stays with its input, so that no border is crossed for it.
+
+use crate::backend::{Backend, Wanted};
+use crate::graph::{Graph, Op, Part, WeightSpec, WeightUse};
+use std::ops::Range;
+
+/// The device of every node of a graph. The first backend is the CPU; `place` gives the device of each part.
+pub fn assign(
+    graph: &Graph,
+    backends: &[&dyn Backend],
+    place: &dyn Fn(Part) -> usize,
+    specs: &[WeightSpec],
+) -> Vec<usize> {
+    let mut devices: Vec<usize> = Vec::with_capacity(graph.nodes.len());
+    for node in &graph.nodes {
+        let wanted = match (&node.op, node.src.first()) {
+            (Op::SelectRows | Op::SoftCap { .. }, Some(source)) => devices[source.0 as usize],
+            _ => place(node.part),
+        };
+        devices.push(match backends[wanted].supports(node, specs) {
+            Ok(()) => wanted,
+            Err(why) => {
+                log::info!("{:?} of {:?} runs on the CPU: {why}", node.op, node.part);
+                0
+            }
+        });
+    }
+    devices
+}
+
+/// What each device needs of the weights for the nodes of `graph` that are assigned to it.
+pub fn wanted(graph: &Graph, devices: &[usize], n_devices: usize, n_weights: usize) -> Vec<Wanted> {
+    let mut all = vec![Wanted { uses: vec![None; n_weights], together: Vec::new() }; n_devices];
+    for (node, &device) in graph.nodes.iter().zip(devices) {
+        let rope = match &node.op {
+            Op::Attention(spec) => graph.ropes[spec.rope].factors,
+            _ => None,
+        };
+        for (weight, usage) in node.weights().into_iter().chain(rope.map(|id| (id, WeightUse::Vector))) {
+            let slot: &mut Option<WeightUse> = &mut all[device].uses[weight.0 as usize];
+            *slot = Some(slot.map_or(usage, |have| have.and(usage)));
+        }
+        if let Op::MatMul { weights, biases } = &node.op
+            && weights.len() > 1
+            && biases.iter().all(Option::is_none)
+        {
+            all[device].together.push(weights.clone());
+        }
+    }
+    all
+}
+
+/// Runs of nodes on one device.
+pub(super) fn splits(devices: &[usize]) -> Vec<Range<usize>> {
+    let mut start = 0;
+    let cuts = devices.chunk_by(|a, b| a == b).map(|run| {
+        let range = start..start + run.len();
+        start = range.end;
+        range
+    });
+    cuts.collect()
+}
