@@ -12,12 +12,15 @@ pub(super) struct Cells {
     first_free: usize,
     /// One past the last cell in use.
     end: usize,
+    /// Cells that changed since [`Cells::settle`].
+    changed: (usize, usize),
 }
 
 impl Cells {
     /// `cells` in memory, of which `limit` may be in use.
     pub fn new(cells: usize, limit: usize) -> Cells {
-        Cells { positions: vec![0; cells], sequences: vec![0; cells], limit, used: 0, first_free: 0, end: 0 }
+        let (positions, sequences) = (vec![0; cells], vec![0; cells]);
+        Cells { positions, sequences, limit, used: 0, first_free: 0, end: 0, changed: (0, cells) }
     }
 
     pub fn positions(&self) -> &[i32] {
@@ -31,6 +34,21 @@ impl Cells {
 
     pub fn end(&self) -> usize {
         self.end
+    }
+
+    /// The range of cells that may differ from what a device was told last.
+    pub fn changed(&self) -> (usize, usize) {
+        self.changed
+    }
+
+    /// Every device knows the cells as they are now.
+    pub fn settle(&mut self) {
+        self.changed = (0, 0);
+    }
+
+    fn change(&mut self, cell: usize) {
+        let (first, end) = self.changed;
+        self.changed = if first == end { (cell, cell + 1) } else { (first.min(cell), end.max(cell + 1)) };
     }
 
     pub fn n_free(&self) -> usize {
@@ -48,12 +66,14 @@ impl Cells {
         self.used += 1;
         self.first_free = cell + 1;
         self.end = self.end.max(cell + 1);
+        self.change(cell);
         Some(cell as u32)
     }
 
     pub fn free(&mut self, cell: u32) {
         let cell = cell as usize;
         self.sequences[cell] = 0;
+        self.change(cell);
         self.used -= 1;
         self.first_free = self.first_free.min(cell);
         while self.end > 0 && self.sequences[self.end - 1] == 0 {

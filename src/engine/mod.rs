@@ -10,16 +10,19 @@
 mod cells;
 mod options;
 mod plans;
+mod sampling;
 
-pub use crate::backend::{DeviceInfo, DeviceKind, LoadProgress};
+pub use crate::backend::{DeviceInfo, DeviceKind, LoadProgress, Traffic};
 pub use options::{EngineOptions, KvType, context_for};
 
-use crate::backend::{self, Batch, CacheSpec, State};
+use crate::backend::{self, Batch, CacheSpec, LayerCache, State};
+use crate::graph::Part;
 use crate::model::{Model, Placement, load_shared};
-use crate::schedule::MAX_ROWS;
+use crate::schedule::{Device, MAX_ROWS};
 use crate::{Error, Result, Token};
 use cells::Cells;
 use plans::{HEAD_ROWS, Plans};
+use sampling::Ahead;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -48,6 +51,8 @@ pub struct EngineStats {
     pub rows: u64,
     /// Times the output head ran on its own.
     pub head_passes: u64,
+    /// What was asked of the devices.
+    pub traffic: Traffic,
 }
 
 #[derive(Default)]
@@ -68,7 +73,8 @@ struct Inputs {
 /// See the module's documentation.
 pub struct Engine {
     model: Arc<Model>,
-    state: Box<dyn State>,
+    /// One per device of the model.
+    states: Vec<Box<dyn State>>,
     plans: Plans,
     slots: Vec<Slot>,
     cells: Cells,
@@ -78,6 +84,10 @@ pub struct Engine {
     clock: u64,
     /// Whose last position the kept hidden row is.
     hidden_of: Option<SlotId>,
+    /// A step under way whose token is still on the device.
+    ahead: Option<Ahead>,
+    /// The token sampled last on a device, until it is appended.
+    last_sampled: Option<Token>,
     stats: EngineStats,
 }
 
@@ -96,7 +106,7 @@ pub fn default_thread_count() -> u32 {
 
 /// The devices of this machine, best first.
 pub fn devices() -> Vec<DeviceInfo> {
-    backend::devices().iter().map(|b| b.device()).collect()
+    backend::devices()
 }
 
 impl Engine {
@@ -109,11 +119,18 @@ impl Engine {
         let cache = CacheSpec {
             ty: options.kv_type.tensor_type(),
             cells: backend::cells_for(context),
-            layers: h.n_head_kv.iter().map(|&n| (n, h.head_dim_k, h.head_dim_v)).collect(),
+            layers: h.n_head_kv.iter().map(|&n| Some(LayerCache::new(n, h.head_dim_k, h.head_dim_v))).collect(),
         };
-        let mut state = model.backend().new_state(&cache, threads)?;
-        let plans = Plans::new(&model)?;
-        plans.reserve(&mut *state)?;
+        let state = |(i, device): (usize, &Device)| {
+            let mut own = cache.clone();
+            for (il, layer) in own.layers.iter_mut().enumerate() {
+                *layer = layer.filter(|_| model.place(Part::Layer(il)) == i);
+            }
+            device.backend.new_state(&own, threads)
+        };
+        let mut states = model.devices().iter().enumerate().map(state).collect::<Result<Vec<_>>>()?;
+        let plans = Plans::new(&model, &cache)?;
+        plans.reserve(&mut states)?;
         let slots = (0..n_slots)
             .map(|_| Slot { tokens: Vec::with_capacity(context), cells: Vec::with_capacity(context), last_used: 0 })
             .collect();
@@ -126,7 +143,7 @@ impl Engine {
         Ok(Engine {
             cells: Cells::new(cache.cells, context),
             model,
-            state,
+            states,
             plans,
             slots,
             inputs,
@@ -134,6 +151,8 @@ impl Engine {
             threads,
             clock: 0,
             hidden_of: None,
+            ahead: None,
+            last_sampled: None,
             stats: EngineStats::default(),
         })
     }
@@ -160,7 +179,8 @@ impl Engine {
 
     /// Counters since open.
     pub fn stats(&self) -> EngineStats {
-        self.stats
+        let traffic = self.states.iter().map(|s| s.traffic()).fold(Traffic::default(), |all, one| all + one);
+        EngineStats { traffic, ..self.stats }
     }
 
     /// The slot with this number, or for -1 a fresh one: an empty slot, else the least recently used, emptied.
@@ -226,6 +246,7 @@ impl Engine {
     /// A cancel or an error leaves the slot with the tokens evaluated so far.
     pub fn prefill(&mut self, slot: SlotId, tokens: &[Token], cancel: &AtomicBool) -> Result<Prefill> {
         self.check_tokens(tokens)?;
+        self.settle()?;
         if tokens.is_empty() {
             return Err(Error::InvalidArgument("A prompt without tokens".into()));
         }
@@ -239,6 +260,10 @@ impl Engine {
         self.truncate(slot, reused);
         let before = self.stats.forward_passes;
         self.evaluate(slot, &tokens[reused..], cancel)?;
+        if let Some(error) = self.states.iter_mut().find_map(|state| state.finish().err()) {
+            self.truncate(slot, reused);
+            return Err(error);
+        }
         let passes = (self.stats.forward_passes - before) as usize;
         Ok(Prefill { tokens: tokens.len(), reused, passes })
     }
@@ -246,16 +271,18 @@ impl Engine {
     /// Append tokens without computing logits; the last position's hidden row is kept.
     pub fn append(&mut self, slot: SlotId, tokens: &[Token], cancel: &AtomicBool) -> Result<()> {
         self.check_tokens(tokens)?;
+        self.settle()?;
         self.evaluate(slot, tokens, cancel)
     }
 
     /// Logits of the slot's last position, after a prefill or an append. The row is scratch: the caller may change it.
     pub fn head(&mut self, slot: SlotId) -> Result<&mut [f32]> {
+        self.settle()?;
         if self.hidden_of != Some(slot) {
             return Err(Error::InvalidArgument("Logits were asked for a slot that was not evaluated last".into()));
         }
         let never = AtomicBool::new(false);
-        self.plans.head.run(&mut *self.state, &Batch::default(), 1, &never)?;
+        self.plans.head.run(&mut self.states, &Batch::default(), 1, &never)?;
         self.stats.head_passes += 1;
         self.logits(1)
     }
@@ -263,7 +290,8 @@ impl Engine {
     /// Append one token and return the logits after it.
     pub fn decode(&mut self, slot: SlotId, token: Token, cancel: &AtomicBool) -> Result<&mut [f32]> {
         self.check_tokens(&[token])?;
-        self.run(slot, &[token], OutputRows::Last, true, cancel)?;
+        self.settle()?;
+        self.run(slot, &[token], OutputRows::Last, How::Logits, cancel)?;
         self.logits(1)
     }
 
@@ -275,19 +303,21 @@ impl Engine {
         each: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
     ) -> Result<()> {
         self.check_tokens(tokens)?;
+        self.settle()?;
         let slot = self.take_slot(-1)?;
         let n_vocab = self.model.n_vocab();
         let width = self.model.hparams().n_embd;
         let mut row = 0;
         for chunk in tokens.chunks(MAX_ROWS) {
-            self.run(slot, chunk, OutputRows::All, false, cancel)?;
+            self.run(slot, chunk, OutputRows::All, How::Body, cancel)?;
             let hidden_at = self.plans.kept.hidden_offset();
             for first in (0..chunk.len()).step_by(HEAD_ROWS) {
                 let n = HEAD_ROWS.min(chunk.len() - first);
                 // The head reads the first hidden rows; those before `first` are done with.
-                let hidden = self.state.rows(hidden_at, chunk.len() * width)?;
-                hidden.copy_within(first * width..(first + n) * width, 0);
-                self.plans.head_many.run(&mut *self.state, &Batch::default(), n, cancel)?;
+                let head = &mut self.states[self.model.place(Part::Head)];
+                let hidden = head.rows(hidden_at + first * width * 4, n * width)?.to_vec();
+                head.put(hidden_at, &hidden)?;
+                self.plans.head_many.run(&mut self.states, &Batch::default(), n, cancel)?;
                 for logits in self.logits(n)?.chunks_exact(n_vocab) {
                     each(row, logits)?;
                     row += 1;
@@ -299,7 +329,8 @@ impl Engine {
     }
 
     fn logits(&mut self, rows: usize) -> Result<&mut [f32]> {
-        self.state.rows(self.plans.kept.logits_offset(), rows * self.model.n_vocab())
+        let head = &mut self.states[self.model.place(Part::Head)];
+        head.rows(self.plans.kept.logits_offset(), rows * self.model.n_vocab())
     }
 
     fn check_tokens(&self, tokens: &[Token]) -> Result<()> {
@@ -317,18 +348,34 @@ impl Engine {
         let mut chunks = tokens.chunks(MAX_ROWS).peekable();
         while let Some(chunk) = chunks.next() {
             let outputs = if chunks.peek().is_none() { OutputRows::Last } else { OutputRows::None };
-            self.run(slot, chunk, outputs, false, cancel)?;
+            self.run(slot, chunk, outputs, How::Body, cancel)?;
         }
         Ok(())
     }
 
-    /// Evaluate one chunk at the end of the slot.
+    /// Evaluate one chunk and append it to the slot; after an error the slot is as before.
     fn run(
         &mut self,
         slot: SlotId,
         tokens: &[Token],
         outputs: OutputRows,
-        with_head: bool,
+        how: How,
+        cancel: &AtomicBool,
+    ) -> Result<()> {
+        self.compute(slot, tokens, outputs, how, cancel)?;
+        let s = &mut self.slots[slot.0];
+        s.tokens.extend_from_slice(tokens);
+        s.cells.extend_from_slice(&self.inputs.cells);
+        Ok(())
+    }
+
+    /// Evaluate one chunk behind the slot's tokens. Its cells stand in `inputs`; after an error they are free again.
+    fn compute(
+        &mut self,
+        slot: SlotId,
+        tokens: &[Token],
+        outputs: OutputRows,
+        how: How,
         cancel: &AtomicBool,
     ) -> Result<()> {
         if tokens.len() > self.room(slot) {
@@ -356,9 +403,6 @@ impl Engine {
             OutputRows::Last => inputs.outputs.push(tokens.len() as u32 - 1),
             OutputRows::All => inputs.outputs.extend(0..tokens.len() as u32),
         }
-        let s = &mut self.slots[slot.0];
-        s.tokens.extend_from_slice(tokens);
-        s.cells.extend_from_slice(&inputs.cells);
         let batch = Batch {
             tokens,
             positions: &inputs.positions,
@@ -368,15 +412,21 @@ impl Engine {
             cell_positions: self.cells.positions(),
             cell_sequences: self.cells.sequences(),
             n_kv: self.cells.end(),
+            changed_cells: self.cells.changed(),
+            sample: how == How::Sample,
         };
-        let plan = if with_head { &self.plans.decode } else { self.plans.body(tokens.len()) };
-        let done = plan.run(&mut *self.state, &batch, inputs.outputs.len(), cancel);
+        let plan = if how == How::Body { self.plans.body(tokens.len()) } else { &self.plans.decode };
+        let done = plan.run(&mut self.states, &batch, inputs.outputs.len(), cancel);
         self.stats.forward_passes += 1;
         self.stats.rows += tokens.len() as u64;
-        self.hidden_of = (outputs == OutputRows::Last).then_some(slot);
-        if done.is_err() {
-            self.truncate(slot, first);
-            self.hidden_of = None;
+        self.hidden_of = (outputs == OutputRows::Last && done.is_ok()).then_some(slot);
+        match done {
+            Ok(()) => self.cells.settle(),
+            Err(_) => {
+                for &cell in &self.inputs.cells {
+                    self.cells.free(cell);
+                }
+            }
         }
         done
     }
@@ -389,6 +439,17 @@ impl Engine {
             self.truncate(SlotId(victim), 0);
         }
     }
+}
+
+/// What is computed of a batch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// Hidden rows.
+    Body,
+    /// Logits as well.
+    Logits,
+    /// Logits, and a token sampled from them on the device.
+    Sample,
 }
 
 /// Which rows of a batch are wanted.

@@ -1,7 +1,7 @@
 //! The plans of an engine: one body per row bucket, the head, and body and head as one for a decode step.
 
 use crate::Result;
-use crate::backend::State;
+use crate::backend::{CacheSpec, State};
 use crate::model::Model;
 use crate::schedule::{Kept, MAX_ROWS, Plan, ROW_BUCKETS, Shared, bucket};
 
@@ -20,15 +20,15 @@ pub(super) struct Plans {
 }
 
 impl Plans {
-    pub fn new(model: &Model) -> Result<Plans> {
+    pub fn new(model: &Model, cache: &CacheSpec) -> Result<Plans> {
         let kept = Kept {
             hidden_rows: MAX_ROWS,
             hidden_width: model.hparams().n_embd,
             logit_rows: HEAD_ROWS,
             logit_width: model.n_vocab(),
         };
-        let (backend, weights, specs) = (&**model.backend(), model.weights(), model.specs());
-        let shared = Shared { backend, weights, specs, kept };
+        let place = |part| model.place(part);
+        let shared = Shared { devices: model.devices(), place: &place, specs: model.specs(), kept, cache };
         let (body, head, decode) = (model.body_graph()?, model.head_graph()?, model.decode_graph()?);
         Ok(Plans {
             bodies: ROW_BUCKETS.iter().map(|&n| Plan::new(&body, n, n, &shared)).collect::<Result<_>>()?,
@@ -39,12 +39,14 @@ impl Plans {
         })
     }
 
-    /// The worst cases first and last, so that nothing is ever allocated between two steps.
-    pub fn reserve(&self, state: &mut dyn State) -> Result<()> {
-        let largest = self.bodies.iter().rev().take(1);
-        let small = [&self.decode, &self.head, &self.head_many];
-        for plan in largest.chain(small).chain(&self.bodies) {
-            plan.reserve(state)?;
+    /// Room for the worst case of every plan, then once more in the same order, since a plan may have to know where the
+    /// memory of all is in the end. Nothing is allocated between two steps.
+    pub fn reserve(&self, states: &mut [Box<dyn State>]) -> Result<()> {
+        let few = [&self.decode, &self.head, &self.head_many];
+        for _ in 0..2 {
+            for plan in self.bodies.iter().rev().chain(few) {
+                plan.reserve(states)?;
+            }
         }
         Ok(())
     }

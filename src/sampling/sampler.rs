@@ -5,6 +5,7 @@ use super::passes::Passes;
 use super::penalties::Penalties;
 use super::pool::{Buffers, LIST, Pool};
 use super::{draw, greedy, logit_bias, min_p, random, temperature, top_k, top_p};
+use crate::backend::{SampleOp, SampleResult, SampleSpec};
 use crate::trie::{Mode, TrieState};
 use crate::{Error, Result, Token};
 
@@ -52,6 +53,21 @@ enum Stage {
     Temperature(f32),
     Greedy,
     Trie,
+}
+
+impl Stage {
+    fn op(&self) -> SampleOp {
+        match self {
+            Stage::Bias(biases) => SampleOp::Bias(biases.clone()),
+            Stage::Penalties(penalties) => penalties.op(),
+            Stage::TopK(k) => SampleOp::TopK(*k as u32),
+            Stage::TopP(p, min_keep) => SampleOp::TopP { p: *p, min_keep: *min_keep as u32 },
+            Stage::MinP(p, min_keep) => SampleOp::MinP { p: *p, min_keep: *min_keep as u32 },
+            Stage::Temperature(temperature) => SampleOp::Temperature(*temperature),
+            Stage::Greedy => SampleOp::Greedy,
+            Stage::Trie => SampleOp::Trie,
+        }
+    }
 }
 
 /// Samples the tokens of one stream. Everything is reserved by [`Sampler::new`]; sampling allocates nothing.
@@ -169,6 +185,20 @@ impl Sampler {
             report(&mut pool, drawn.total, self.keep, &mut self.last.candidates)?;
         }
         Ok(drawn.one.token)
+    }
+
+    /// The chain as a device follows it, with `banned` taken out first.
+    pub fn spec(&self, banned: &[Token]) -> SampleSpec {
+        let ban = (!banned.is_empty()).then(|| SampleOp::Ban(banned.to_vec()));
+        let ops = ban.into_iter().chain(self.stages.iter().map(Stage::op)).collect();
+        SampleSpec { ops, seed: self.seed, candidates: self.keep as u32 }
+    }
+
+    /// Takes over what a device sampled, for [`Sampler::last`].
+    pub fn note(&mut self, result: &SampleResult, candidates: &[(Token, f32, f32)]) {
+        (self.last.token, self.last.logprob, self.last.prob) = (result.token, result.logprob, result.prob);
+        self.last.candidates.clear();
+        self.last.candidates.extend(candidates.iter().take(self.keep));
     }
 
     /// Takes note of a token of the stream, sampled or not: the penalties look back on it.

@@ -2,8 +2,9 @@
 //!
 //! The trait exists so that the rules of a session can be tested against an engine whose every logit is scripted.
 
-use crate::engine::{Engine, SlotId};
-use crate::{Result, Token};
+use crate::backend::{Children, SampleResult, SampleSpec};
+use crate::engine::{Engine, EngineStats, SlotId};
+use crate::{Error, Result, Token};
 use std::sync::atomic::AtomicBool;
 
 /// One slot of an engine at a time: the slot of the last prefill.
@@ -16,14 +17,38 @@ pub(crate) trait Decoder: Send {
     /// The row is scratch: the caller may change it.
     fn logits(&mut self, tokens: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]>;
 
+    /// Sample on the device by this chain from now on; false where that cannot be, and logits have to be asked for.
+    fn start_sampling(&mut self, spec: &SampleSpec) -> Result<bool> {
+        let _ = spec;
+        Ok(false)
+    }
+
+    /// As `logits`, with a token sampled on the device; see [`Engine::sample`].
+    fn sample(
+        &mut self,
+        tokens: &[Token],
+        children: Option<Children<'_>>,
+        ahead: bool,
+        candidates: &mut Vec<(Token, f32, f32)>,
+        cancel: &AtomicBool,
+    ) -> Result<SampleResult> {
+        let _ = (tokens, children, ahead, candidates, cancel);
+        Err(Error::Internal("A decoder without a sampler was asked to sample".into()))
+    }
+
+    /// The generation is over: nothing has to be ready for a further token.
+    fn settle(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// The tokens in the slot.
     fn tokens(&self) -> &[Token];
 
     /// How many more tokens the slot can take.
     fn room(&self) -> usize;
 
-    /// Passes through the model since the engine opened.
-    fn forward_passes(&self) -> u64;
+    /// Counters since the engine opened.
+    fn stats(&self) -> EngineStats;
 }
 
 /// An engine and the slot of its last prefill.
@@ -56,6 +81,25 @@ impl Decoder for EngineSlot {
         }
     }
 
+    fn start_sampling(&mut self, spec: &SampleSpec) -> Result<bool> {
+        self.engine.start_sampling(self.slot, spec)
+    }
+
+    fn sample(
+        &mut self,
+        tokens: &[Token],
+        children: Option<Children<'_>>,
+        ahead: bool,
+        candidates: &mut Vec<(Token, f32, f32)>,
+        cancel: &AtomicBool,
+    ) -> Result<SampleResult> {
+        self.engine.sample(self.slot, tokens, children, ahead, candidates, cancel)
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        self.engine.settle()
+    }
+
     fn tokens(&self) -> &[Token] {
         self.engine.tokens(self.slot)
     }
@@ -64,7 +108,7 @@ impl Decoder for EngineSlot {
         self.engine.room(self.slot)
     }
 
-    fn forward_passes(&self) -> u64 {
-        self.engine.stats().forward_passes
+    fn stats(&self) -> EngineStats {
+        self.engine.stats()
     }
 }

@@ -7,7 +7,9 @@
 use super::decoder::Decoder;
 use super::shared::{Job, Phase, Shared};
 use super::{Event, FinishReason, Sink, Usage};
-use crate::sampling::Legal;
+use crate::backend::Children;
+use crate::engine::EngineStats;
+use crate::sampling::{Legal, MAX_KEPT_CANDIDATES};
 use crate::trie::{Accept, TrieState};
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
@@ -26,29 +28,35 @@ pub(crate) struct Generation<'a, D: Decoder> {
     pending: Vec<Token>,
     /// Bytes of the token being emitted.
     piece: Vec<u8>,
+    /// Whether the device samples.
+    on_device: bool,
+    /// The best candidates of the last token, where they were asked for.
+    candidates: Vec<(Token, f32, f32)>,
     emitted: u64,
     started: Instant,
-    /// Passes the engine had made before the prompt.
-    passes_before: u64,
+    /// The engine's counters before the prompt.
+    before: EngineStats,
 }
 
 impl<'a, D: Decoder> Generation<'a, D> {
-    /// A generation behind the prompt the decoder holds; `passes_before` is its count of passes before that prompt.
+    /// A generation behind the prompt the decoder holds; `before` are its counters before that prompt.
     pub(crate) fn new(
         decoder: &'a mut D,
         shared: &'a Shared,
         vocab: &'a Vocab,
         job: Job,
-        passes_before: u64,
+        before: EngineStats,
     ) -> Generation<'a, D> {
         let depth = |state: &TrieState| state.trie().descriptors().iter().map(|one| one.depth()).max();
         let run = job.trie.as_ref().and_then(depth).unwrap_or(0) as usize;
         Generation {
             pending: Vec::with_capacity(run + 1),
             piece: Vec::with_capacity(vocab.max_piece_bytes()),
+            on_device: false,
+            candidates: Vec::with_capacity(MAX_KEPT_CANDIDATES),
             emitted: 0,
             started: Instant::now(),
-            passes_before,
+            before,
             decoder,
             shared,
             vocab,
@@ -58,6 +66,12 @@ impl<'a, D: Decoder> Generation<'a, D> {
 
     /// Generates until something ends it, and says what.
     pub(crate) fn run(&mut self) -> Result<FinishReason> {
+        self.on_device = self.decoder.start_sampling(&self.job.sampler.spec(&self.job.banned))?;
+        let reason = self.tokens();
+        reason.and_then(|reason| self.decoder.settle().map(|()| reason))
+    }
+
+    fn tokens(&mut self) -> Result<FinishReason> {
         let room = self.decoder.room() as u64;
         for &token in self.decoder.tokens() {
             self.job.sampler.accept(token);
@@ -102,11 +116,22 @@ impl<'a, D: Decoder> Generation<'a, D> {
 
     /// Evaluates what is pending and chooses the next token.
     fn sample(&mut self) -> Result<Token> {
-        let position = (self.decoder.tokens().len() + self.pending.len()) as u32;
-        let logits = self.decoder.logits(&self.pending, &self.shared.cancel)?;
-        self.pending.clear();
         let legal = self.job.trie.as_ref().and_then(Legal::of);
-        let token = self.job.sampler.sample(logits, legal, &self.job.banned, position)?;
+        let token = if self.on_device {
+            let children = legal.map(|legal| Children { tokens: legal.tokens, greedy: legal.greedy });
+            // A step ahead is for nothing where the token's successor may be forced, or must be the last.
+            let ahead = self.job.trie.as_ref().is_none_or(|trie| trie.mask().is_none())
+                && self.job.max_new_tokens.is_none_or(|most| self.emitted + 1 < most);
+            let cancel = &self.shared.cancel;
+            let found = self.decoder.sample(&self.pending, children, ahead, &mut self.candidates, cancel)?;
+            self.job.sampler.note(&found, &self.candidates);
+            found.token
+        } else {
+            let position = (self.decoder.tokens().len() + self.pending.len()) as u32;
+            let logits = self.decoder.logits(&self.pending, &self.shared.cancel)?;
+            self.job.sampler.sample(logits, legal, &self.job.banned, position)?
+        };
+        self.pending.clear();
         let last = self.job.sampler.last();
         let mut state = self.shared.lock();
         let kept = state.sampled.entry(self.job.slot_id).or_insert_with(|| last.clone());
@@ -145,7 +170,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
 
     fn count(&self, usage: &mut Usage) {
         usage.decode_us = self.started.elapsed().as_micros() as u64;
-        usage.forward_passes = self.decoder.forward_passes() - self.passes_before;
+        usage.count(&self.before, &self.decoder.stats());
     }
 
     /// Ends the generation: the session is free again, then the one terminal event is delivered.

@@ -79,7 +79,7 @@ impl Session {
         for unused in settings.params.apply_metadata(model.file()) {
             log::warn!("{}: {unused}", path.display());
         }
-        let device = model.backend().device();
+        let device = model.device();
         let info = ModelInfo {
             path,
             ids: model.ids(),

@@ -1,6 +1,7 @@
 //! Counters and times of one prompt and the generation after it.
 
 use super::{FinishReason, ModelInfo};
+use crate::engine::EngineStats;
 use crate::trie::cache;
 
 /// Counters and times since the last prefill began. Times are microseconds of wall clock on the worker thread.
@@ -16,6 +17,16 @@ pub struct Usage {
     pub forced_tokens: u64,
     /// Model evaluations, those of the prompt included.
     pub forward_passes: u64,
+    /// Kernels started on a GPU.
+    pub gpu_dispatches: u64,
+    /// Command buffers submitted to a GPU.
+    pub gpu_submissions: u64,
+    /// Times the host waited for a GPU.
+    pub gpu_waits: u64,
+    /// Bytes written to a GPU.
+    pub gpu_bytes_uploaded: u64,
+    /// Bytes read from a GPU.
+    pub gpu_bytes_read: u64,
     /// From the start of the prefill to its end.
     pub prefill_us: u64,
     /// From the start of the generation to its first token event; 0 until then.
@@ -24,6 +35,19 @@ pub struct Usage {
     pub decode_us: u64,
     /// Why the generation ended.
     pub finish_reason: FinishReason,
+}
+
+impl Usage {
+    /// Takes over what the engine counted between two readings.
+    pub(crate) fn count(&mut self, before: &EngineStats, now: &EngineStats) {
+        self.forward_passes = now.forward_passes - before.forward_passes;
+        let traffic = now.traffic - before.traffic;
+        self.gpu_dispatches = traffic.dispatches;
+        self.gpu_submissions = traffic.submissions;
+        self.gpu_waits = traffic.waits;
+        self.gpu_bytes_uploaded = traffic.bytes_uploaded;
+        self.gpu_bytes_read = traffic.bytes_read;
+    }
 }
 
 /// What [`Session::usage_json`](super::Session::usage_json) prints.

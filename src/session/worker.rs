@@ -8,6 +8,7 @@ use super::Usage;
 use super::decoder::Decoder;
 use super::generate::{Generation, guarded};
 use super::shared::{Command, Job, Phase, Prompt, Shared};
+use crate::engine::EngineStats;
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 use std::sync::Arc;
@@ -18,13 +19,13 @@ pub(crate) struct Worker<D: Decoder> {
     decoder: D,
     shared: Arc<Shared>,
     vocab: Arc<Vocab>,
-    /// Passes the engine had made before the last prompt.
-    passes_before: u64,
+    /// The engine's counters before the last prompt.
+    before: EngineStats,
 }
 
 impl<D: Decoder> Worker<D> {
     pub(crate) fn new(decoder: D, shared: Arc<Shared>, vocab: Arc<Vocab>) -> Worker<D> {
-        Worker { decoder, shared, vocab, passes_before: 0 }
+        Worker { decoder, shared, vocab, before: EngineStats::default() }
     }
 
     /// Serves commands until the session is closed.
@@ -56,7 +57,7 @@ impl<D: Decoder> Worker<D> {
 
     fn prefill(&mut self, tokens: &[Token], slot_id: i32) -> Result<usize> {
         self.shared.arena.clear();
-        self.passes_before = self.decoder.forward_passes();
+        self.before = self.decoder.stats();
         let started = Instant::now();
         let decoder = &mut self.decoder;
         let ran = guarded("the engine", || decoder.prefill(slot_id, tokens, &self.shared.cancel));
@@ -64,10 +65,10 @@ impl<D: Decoder> Worker<D> {
         state.note(ran.as_ref().map_or_else(Some, |outcome| outcome.as_ref().err()));
         state.usage = Usage {
             prompt_tokens: tokens.len() as u64,
-            forward_passes: self.decoder.forward_passes() - self.passes_before,
             prefill_us: started.elapsed().as_micros() as u64,
             ..Usage::default()
         };
+        state.usage.count(&self.before, &self.decoder.stats());
         state.phase = Phase::Idle;
         let reused = ran.inspect_err(|fault| state.fault = Some(fault.clone())).flatten()?;
         state.usage.prompt_tokens_reused = reused as u64;
@@ -80,7 +81,7 @@ impl<D: Decoder> Worker<D> {
 
     fn generate(&mut self, job: Job) {
         self.shared.arena.clear();
-        let mut generation = Generation::new(&mut self.decoder, &self.shared, &self.vocab, job, self.passes_before);
+        let mut generation = Generation::new(&mut self.decoder, &self.shared, &self.vocab, job, self.before);
         let ran = guarded("the engine", || generation.run());
         if let Err(fault) = &ran {
             self.shared.lock().fault = Some(fault.clone());

@@ -6,6 +6,7 @@ mod pull;
 mod spans;
 
 use super::*;
+use crate::engine::EngineStats;
 use crate::gguf;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -102,8 +103,8 @@ impl Decoder for Fake {
         CONTEXT - self.tokens().len()
     }
 
-    fn forward_passes(&self) -> u64 {
-        self.passes
+    fn stats(&self) -> EngineStats {
+        EngineStats { forward_passes: self.passes, ..EngineStats::default() }
     }
 }
 
