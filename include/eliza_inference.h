@@ -176,6 +176,12 @@
 #define ELIZA_ERR_NAN -20
 
 /**
+ * A GPU or its driver failed: it could not be opened, was lost, or refused a command; the text has the device's name
+ * and the driver's reason. Other handles live on. Remedy: close the handle and open again, or use the CPU.
+ */
+#define ELIZA_ERR_DEVICE -50
+
+/**
  * A token-trie payload was refused; the text names the place in it. Remedy: correct the payload. The
  * handle generates again after a successful set or a clear.
  */
@@ -502,6 +508,26 @@ typedef struct eliza_llm_usage_t {
      * From the start of the generation to its end, callbacks included; grows while it runs.
      */
     uint64_t decode_us;
+    /**
+     * Kernels started on a GPU; 0 on the CPU, as the next four.
+     */
+    uint64_t gpu_dispatches;
+    /**
+     * Command buffers submitted to a GPU.
+     */
+    uint64_t gpu_submissions;
+    /**
+     * Times the library waited for a GPU.
+     */
+    uint64_t gpu_waits;
+    /**
+     * Bytes written to a GPU.
+     */
+    uint64_t gpu_bytes_uploaded;
+    /**
+     * Bytes read from a GPU.
+     */
+    uint64_t gpu_bytes_read;
 } eliza_llm_usage_t;
 
 /**

@@ -75,8 +75,8 @@ fn errors_name_what_is_wrong() {
     assert!(error.contains("`x`"), "{error}");
     let error = failure(1, &["generate", "-m", model, "--prompt", "x", "--chain", "top_k=few"]);
     assert!(error.contains("few"), "{error}");
-    let error = failure(1, &["generate", "-m", model, "--prompt", "x", "--gpu-layers", "-1"]);
-    assert!(error.contains("GPU"), "{error}");
+    let error = failure(1, &["generate", "-m", model, "--prompt", "x", "--gpu-layers", "-1", "--device", "absent"]);
+    assert!(error.contains("GPU `absent`"), "{error}");
     let error = failure(1, &["detokenize", "-m", model, "1 77777"]);
     assert!(error.contains("77777"), "{error}");
     let error = failure(1, &["logits", "-m", model, "--prompt", "x", "--out", "no/such/folder/rows"]);
@@ -91,6 +91,22 @@ fn errors_name_what_is_wrong() {
     failure(2, &["quantize", model, "out", "--type", "q9"]);
     failure(2, &["bench", "-m", model, "--reps", "0"]);
     failure(2, &["no-such-command"]);
+}
+
+/// Asking for a GPU where no driver is installed is an error with the reason, never a silent run on the CPU.
+#[test]
+#[cfg(target_os = "linux")]
+fn no_driver_is_no_gpu() {
+    let model = fixture(Kind::Llama, Weights::Q8_0);
+    let output = Command::new(env!("CARGO_BIN_EXE_eliza-inference"))
+        .args(["generate", "-m", text(&model), "--prompt", "x", "--gpu-layers", "-1"])
+        .env("VK_DRIVER_FILES", "/nowhere")
+        .env("VK_ICD_FILENAMES", "/nowhere")
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("GPU"), "{error}");
 }
 
 #[test]
@@ -264,8 +280,11 @@ fn bench_and_devices_report() {
     assert_eq!(found["threads"], 1);
     #[cfg(target_os = "linux")]
     assert!(found["peak_rss_bytes"].as_u64().unwrap() > 1 << 20, "{found}");
-    assert_eq!(json(&["devices", "--json"]).as_array().unwrap().last().unwrap()["kind"], "cpu");
-    assert!(stdout(&["devices"]).starts_with("cpu"));
+    let devices = json(&["devices", "--json"]);
+    let devices = devices.as_array().unwrap();
+    assert!(devices.iter().any(|d| d["kind"] == "cpu"), "{devices:?}");
+    assert!(devices.is_sorted_by_key(|d| std::cmp::Reverse(d["score"].as_u64())), "{devices:?}");
+    assert_eq!(stdout(&["devices"]).lines().count(), devices.len());
 }
 
 fn weights(file: &File, name: &str) -> Vec<f32> {

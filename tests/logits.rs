@@ -10,129 +10,17 @@ mod common;
 
 use common::fixture;
 use common::fixtures::{Kind, Weights};
-use common::reference::{Cache, EXACT, Reference, Rounding};
+use common::judge::{Judge, NEVER, all_rows, open, prefill_and_decode, tokens};
 use common::rng::Stream;
-use common::stats::{self, Distance, widen};
-use elizainference::engine::{self, Engine, EngineOptions, KvType, SlotId};
-use elizainference::gguf::File;
-use elizainference::{Error, Result};
-use std::path::Path;
+use common::stats::widen;
+use elizainference::Error;
+use elizainference::engine::{self, Engine, EngineOptions, KvType};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Prompt lengths: one row, an odd bucket, a full one, and more than one chunk of cache cells.
 const PROMPTS: [usize; 4] = [1, 7, 64, 300];
 /// Tokens decoded one at a time after each prompt.
 const DECODED: usize = 8;
-/// F32 throughout: largest difference allowed. The sums have at most a few thousand terms of order one.
-const F32_BOUND: f64 = 5e-5;
-/// Everything else: this times the rounded run's relative RMS, plus [`ROUNDING_FLOOR`].
-const ROUNDING_FACTOR: f64 = 1.1;
-/// The same where activations are rounded and only a few rows are judged: two runs that round different bits differ by
-/// chance.
-const FEW_ROWS_FACTOR: f64 = 1.5;
-/// What single precision itself may add, relative to the logits' standard deviation.
-const ROUNDING_FLOOR: f64 = 2e-5;
-
-static NEVER: AtomicBool = AtomicBool::new(false);
-
-fn tokens(n: usize, name: &str) -> Vec<i32> {
-    let stream = Stream::new(7, name);
-    (0..n as u64).map(|i| stream.below(i, 512) as i32).collect()
-}
-
-fn open(path: &Path, kv_type: KvType, threads: u32, slots: u32) -> Engine {
-    let options = EngineOptions { kv_type, threads, slots, ..EngineOptions::default() };
-    let model = engine::open_model(path, &options, None).unwrap();
-    Engine::new(model, &options).unwrap()
-}
-
-/// A model with what the slow forward pass says about one token sequence.
-struct Judge {
-    name: String,
-    tokens: Vec<i32>,
-    exact: Vec<Vec<f64>>,
-    rounded: Vec<Vec<f64>>,
-    all_f32: bool,
-    /// The weights are plain F32, so that the engine rounds what the rounded run rounds: the cache.
-    same_rounding: bool,
-}
-
-impl Judge {
-    fn new(kind: Kind, weights: Weights, kv_type: KvType, tokens: Vec<i32>) -> Self {
-        Judge::of(&format!("{kind:?} {weights:?}"), &fixture(kind, weights), weights.is_f32(), kv_type, tokens)
-    }
-
-    fn of(name: &str, path: &Path, f32_weights: bool, kv_type: KvType, tokens: Vec<i32>) -> Self {
-        let reference = Reference::new(&File::open(path).unwrap());
-        let cache = match kv_type {
-            KvType::F32 => Cache::Exact,
-            KvType::F16 => Cache::F16,
-            KvType::Q8_0 => Cache::Q8_0,
-        };
-        let all_f32 = f32_weights && kv_type == KvType::F32;
-        let exact = reference.logits(&tokens, EXACT);
-        let rounding = Rounding { activations: true, cache, gelu_table: false };
-        let rounded = if all_f32 { exact.clone() } else { reference.logits(&tokens, rounding) };
-        let name = format!("{name}, KV {kv_type:?}");
-        Judge { name, tokens, exact, rounded, all_f32, same_rounding: f32_weights }
-    }
-
-    /// Judges rows of logits; row `i` belongs to position `positions[i]` of the judge's tokens.
-    fn check(&self, what: &str, positions: impl Iterator<Item = usize>, got: &[Vec<f64>]) -> Distance {
-        let positions: Vec<usize> = positions.collect();
-        let pick = |from: &[Vec<f64>]| positions.iter().map(|&p| from[p].clone()).collect::<Vec<_>>();
-        let (exact, rounded) = (pick(&self.exact), pick(&self.rounded));
-        let d = stats::distance(got, &exact);
-        let allowed = stats::distance(&rounded, &exact);
-        let decided = stats::check_argmax(got, &exact, &rounded);
-        println!(
-            "{}, {what}: max {:.2e}, relative RMS {:.2e} (rounded run {:.2e}), {decided}/{} argmax decided",
-            self.name,
-            d.max,
-            d.relative_rms,
-            allowed.relative_rms,
-            positions.len()
-        );
-        if self.all_f32 {
-            assert!(d.max <= F32_BOUND, "{}, {what}: max |difference| {}", self.name, d.max);
-        } else {
-            let many = self.same_rounding || positions.len() >= 200;
-            let factor = if many { ROUNDING_FACTOR } else { FEW_ROWS_FACTOR };
-            let bound = factor * allowed.relative_rms + ROUNDING_FLOOR;
-            assert!(d.relative_rms <= bound, "{}, {what}: relative RMS {} > {bound}", self.name, d.relative_rms);
-        }
-        d
-    }
-}
-
-/// Prefill a prompt, then decode what follows it in `tokens`: one row per step.
-fn prefill_and_decode(
-    engine: &mut Engine,
-    slot: SlotId,
-    tokens: &[i32],
-    prompt: usize,
-    decoded: usize,
-) -> Vec<Vec<f64>> {
-    let done = engine.prefill(slot, &tokens[..prompt], &NEVER).unwrap();
-    assert_eq!(done.tokens, prompt);
-    let mut rows = vec![widen(engine.head(slot).unwrap())];
-    for &token in &tokens[prompt..prompt + decoded] {
-        rows.push(widen(engine.decode(slot, token, &NEVER).unwrap()));
-    }
-    assert_eq!(engine.tokens(slot), &tokens[..prompt + decoded]);
-    rows
-}
-
-fn all_rows(engine: &mut Engine, tokens: &[i32]) -> Vec<Vec<f64>> {
-    let mut rows = Vec::new();
-    let mut each = |row: usize, logits: &[f32]| -> Result<()> {
-        assert_eq!(row, rows.len());
-        rows.push(widen(logits));
-        Ok(())
-    };
-    engine.logits_all(tokens, &NEVER, &mut each).unwrap();
-    rows
-}
 
 /// Every prompt length with decoding after it, each in a slot of its own, and every position at once.
 fn check_model(kind: Kind, weights: Weights, kv_type: KvType) {

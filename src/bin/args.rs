@@ -21,6 +21,9 @@ pub struct ModelArgs {
     /// Layers on the GPU; 0 none, -1 all
     #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true)]
     pub gpu_layers: i32,
+    /// The device, by a part of the name that `devices` lists; else the best
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
     /// Element type of the key/value cache
     #[arg(long, default_value = "f16", value_name = "TYPE", value_parser = clap::builder::PossibleValuesParser::new(KvType::NAMES))]
     pub kv_type: String,
@@ -33,9 +36,9 @@ impl ModelArgs {
             context,
             threads: self.threads,
             gpu_layers: self.gpu_layers,
+            device: self.device.clone(),
             kv_type: self.kv_type.parse()?,
             slots: 1,
-            ..EngineOptions::default()
         })
     }
 }

@@ -4,8 +4,9 @@
 //! same number of threads, and the fraction of it that decoding reaches says how much is left.
 
 use crate::args::{ModelArgs, loading};
-use crate::output::{Failure, Outcome, catch_interrupts, fail, interrupted, print_json, progress, size};
+use crate::output::{Failure, Outcome, catch_interrupts, fail, interrupted, print_json, printable, progress, size};
 use elizainference::Token;
+use elizainference::backend::{SampleOp, SampleSpec};
 use elizainference::engine::{Engine, EngineOptions, SlotId, open_model};
 use elizainference::gguf::File;
 use serde_json::json;
@@ -31,6 +32,9 @@ pub struct Args {
     /// Repetitions; medians are reported
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     reps: u32,
+    /// Sample on the host, from copied logits, where the device could do it
+    #[arg(long)]
+    host_sampling: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -50,6 +54,8 @@ pub fn run(args: Args) -> Outcome {
         return print_json(&json!({
             "model": args.model.model.display().to_string(),
             "threads": bench.engine.threads(),
+            "device": bench.engine.model().device().name,
+            "sampled_on_device": bench.on_device,
             "kv_type": args.model.kv_type,
             "pp": args.pp,
             "tg": args.tg,
@@ -64,6 +70,7 @@ pub fn run(args: Args) -> Outcome {
         }));
     }
     let mut out = io::stdout().lock();
+    writeln!(out, "Device       {}", printable(&bench.engine.model().device().name))?;
     writeln!(out, "Threads      {}", bench.engine.threads())?;
     writeln!(out, "Load         {:.1} ms", bench.load_ms)?;
     if let Some(tok_s) = prompt {
@@ -81,11 +88,18 @@ pub fn run(args: Args) -> Outcome {
     Ok(out.flush()?)
 }
 
+/// The chain of the measurement.
+fn greedy() -> SampleSpec {
+    SampleSpec { ops: vec![SampleOp::Greedy], ..SampleSpec::default() }
+}
+
 struct Bench {
     engine: Engine,
     slot: SlotId,
     load_ms: f64,
     never: AtomicBool,
+    /// Whether decoding samples on the device; otherwise it ends with the logits.
+    on_device: bool,
 }
 
 impl Bench {
@@ -104,7 +118,8 @@ impl Bench {
         if engine.context() < longest {
             return fail(format!("{longest} tokens do not fit in the model's context of {}", engine.context()));
         }
-        Ok(Bench { engine, slot, load_ms, never: AtomicBool::new(false) })
+        let on_device = !args.host_sampling && engine.start_sampling(slot, &greedy())?;
+        Ok(Bench { engine, slot, load_ms, never: AtomicBool::new(false), on_device })
     }
 
     /// Median tokens per second of prompt and decode, after one unmeasured round.
@@ -128,9 +143,17 @@ impl Bench {
             if args.tg > 0 {
                 self.engine.truncate(self.slot, 0);
                 self.engine.prefill(self.slot, &tokens[..1], &self.never)?;
+                if self.on_device {
+                    self.engine.start_sampling(self.slot, &greedy())?;
+                }
                 let started = Instant::now();
-                for token in &tokens[1..=args.tg] {
-                    black_box(self.engine.decode(self.slot, *token, &self.never)?);
+                match self.on_device {
+                    true => self.sample(args.tg)?,
+                    false => {
+                        for token in &tokens[1..=args.tg] {
+                            black_box(self.engine.decode(self.slot, *token, &self.never)?);
+                        }
+                    }
                 }
                 decode.push(args.tg as f64 / started.elapsed().as_secs_f64());
             }
@@ -138,6 +161,16 @@ impl Bench {
         }
         bar.finish_and_clear();
         Ok((median(prompt), median(decode)))
+    }
+
+    /// Decode as a session does: each token sampled on the device, the next step under way meanwhile.
+    fn sample(&mut self, count: usize) -> Result<(), Failure> {
+        let mut none = Vec::new();
+        let mut token = self.engine.sample(self.slot, &[], None, true, &mut none, &self.never)?.token;
+        for step in 1..=count {
+            token = self.engine.sample(self.slot, &[token], None, step < count, &mut none, &self.never)?.token;
+        }
+        Ok(self.engine.settle()?)
     }
 }
 

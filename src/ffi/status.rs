@@ -52,6 +52,12 @@ pub const ELIZA_ERR_IO: i32 = -10;
 /// the device driver is broken; try the CPU, then another file.
 pub const ELIZA_ERR_NAN: i32 = -20;
 
+// -- device --
+
+/// A GPU or its driver failed: it could not be opened, was lost, or refused a command; the text has the device's name
+/// and the driver's reason. Other handles live on. Remedy: close the handle and open again, or use the CPU.
+pub const ELIZA_ERR_DEVICE: i32 = -50;
+
 // -- constraint --
 
 /// A token-trie payload was refused; the text names the place in it. Remedy: correct the payload. The
@@ -94,6 +100,7 @@ pub(super) fn code(error: &Error) -> i32 {
         Error::Busy(_) => ELIZA_ERR_BUSY,
         Error::Cancelled => ELIZA_ERR_CANCELLED,
         Error::NanLogits { .. } => ELIZA_ERR_NAN,
+        Error::Device(_) => ELIZA_ERR_DEVICE,
         Error::Internal(_) => ELIZA_ERR_FFI_FAULT,
     }
 }
@@ -137,6 +144,7 @@ mod tests {
             (Error::Busy("generating".into()), -40),
             (Error::Cancelled, -7),
             (Error::NanLogits { row: 0, token: 1 }, -20),
+            (Error::Device("lost".into()), -50),
             (Error::Internal("bug".into()), -4),
         ];
         for (error, expected) in cases {

@@ -34,6 +34,16 @@ pub struct Usage {
     pub first_token_us: u64,
     /// From the start of the generation to its end, callbacks included; grows while it runs.
     pub decode_us: u64,
+    /// Kernels started on a GPU; 0 on the CPU, as the next four.
+    pub gpu_dispatches: u64,
+    /// Command buffers submitted to a GPU.
+    pub gpu_submissions: u64,
+    /// Times the library waited for a GPU.
+    pub gpu_waits: u64,
+    /// Bytes written to a GPU.
+    pub gpu_bytes_uploaded: u64,
+    /// Bytes read from a GPU.
+    pub gpu_bytes_read: u64,
 }
 
 // SAFETY: repr(C), the size first, plain numbers throughout.
@@ -155,6 +165,11 @@ fn to_usage(usage: &session::Usage) -> Usage {
         prefill_us: usage.prefill_us,
         first_token_us: usage.first_token_us,
         decode_us: usage.decode_us,
+        gpu_dispatches: usage.gpu_dispatches,
+        gpu_submissions: usage.gpu_submissions,
+        gpu_waits: usage.gpu_waits,
+        gpu_bytes_uploaded: usage.gpu_bytes_uploaded,
+        gpu_bytes_read: usage.gpu_bytes_read,
     }
 }
 

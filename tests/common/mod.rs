@@ -5,6 +5,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub mod fixtures;
+pub mod judge;
 pub mod peer;
 pub mod reference;
 pub mod rng;
