@@ -13,6 +13,9 @@ SHELL       := /bin/bash
 .SUFFIXES:
 
 CARGO  ?= cargo
+# GPU tests fail where there is no adapter, unless this is set to nothing.
+export ELIZA_REQUIRE_GPU ?= 1
+
 SHARED := $(abspath $(or $(ELIZA_SHARED),../shared))
 C_DIR  := target/c
 FUZZ_SECONDS ?= 120

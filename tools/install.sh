@@ -29,6 +29,28 @@ if ((${#packages[@]})); then
     fi
 fi
 
+# The GPU tests run on Mesa's software Vulkan driver where there is no other; before Mesa 25 it is wrong (see
+# src/backend/gpu/quirks.rs), so Debian 12 takes it from its backports, by way of a source list of this run alone.
+if [[ "$(uname -s)" == Linux ]] && command -v apt-get >/dev/null 2>&1 && ! compgen -G '/usr/share/vulkan/icd.d/lvp_icd*' >/dev/null; then
+    as_root=()
+    if ((EUID != 0)); then as_root=(sudo -n); fi
+    suite=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+    log=$(mktemp) list=$(mktemp --suffix=.list) options=()
+    if [[ "$suite" == bookworm ]]; then
+        cat /etc/apt/sources.list >"$list" 2>/dev/null || true
+        mirror=$(apt-get indextargets --format '$(REPO_URI)' "Codename: $suite" 2>/dev/null | head -n 1)
+        printf 'deb %s %s-backports main\n' "$mirror" "$suite" >>"$list"
+        options=(-o "Dir::Etc::SourceList=$list" -t "$suite-backports")
+    fi
+    printf 'installing: mesa-vulkan-drivers libvulkan1\n'
+    if ! { "${as_root[@]}" apt-get "${options[@]}" update && "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get "${options[@]}" install --yes --no-install-recommends mesa-vulkan-drivers libvulkan1; } >"$log" 2>&1 </dev/null; then
+        tail -n 20 "$log" >&2
+        printf 'no software Vulkan driver could be installed: the GPU tests need one\n' >&2
+    fi
+    rm -f "$log" "$list"
+fi
+
 if command -v rustup >/dev/null 2>&1; then
     for component in rustfmt clippy; do
         cargo "${component/rustfmt/fmt}" --version >/dev/null 2>&1 || rustup component add "$component" ||
