@@ -40,9 +40,10 @@ static void layouts(void) {
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, n_logit_bias), 72);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, on_span_end), 80);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, n_candidates), 92);
-    CHECK_EQ(sizeof(eliza_llm_usage_t), 72);
+    CHECK_EQ(sizeof(eliza_llm_usage_t), 112);
     CHECK_EQ(offsetof(eliza_llm_usage_t, finish_reason), 4);
     CHECK_EQ(offsetof(eliza_llm_usage_t, decode_us), 64);
+    CHECK_EQ(offsetof(eliza_llm_usage_t, gpu_bytes_read), 104);
     CHECK_EQ(sizeof(eliza_llm_candidate_t), 12);
     CHECK_EQ(sizeof(eliza_llm_sampled_t), 40);
     CHECK_EQ(offsetof(eliza_llm_sampled_t, candidates), 16);
