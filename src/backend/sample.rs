@@ -58,22 +58,6 @@ pub enum SampleOp {
     Trie,
 }
 
-impl SampleOp {
-    /// Whether a mask that has no place of its own stands before this step.
-    pub(crate) fn truncates(&self) -> bool {
-        match self {
-            SampleOp::Ban(_) | SampleOp::Bias(_) | SampleOp::Penalties { .. } | SampleOp::Trie => false,
-            SampleOp::Temperature(temperature) => *temperature <= 0.0,
-            _ => true,
-        }
-    }
-
-    /// Whether it changes single tokens' logits.
-    pub(crate) fn adjusts(&self) -> bool {
-        matches!(self, SampleOp::Ban(_) | SampleOp::Bias(_) | SampleOp::Penalties { .. })
-    }
-}
-
 /// A chain with its seed.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SampleSpec {
