@@ -264,7 +264,7 @@ fn shapes(ty: TensorType) -> Vec<(usize, usize, &'static [usize])> {
     match ty {
         TensorType::F32 => vec![(172, 64, ALL), (1024, 100, FEW)],
         TensorType::F16 | TensorType::BF16 => vec![(172, 5, FEW), (172, 100, FEW)],
-        TensorType::Q5_K | TensorType::Q6_K => vec![(256, 1, FEW), (1024, 100, ALL)],
+        TensorType::Q6_K => vec![(256, 1, FEW), (1024, 100, ALL)],
         _ if ty.block_len() == 32 => vec![(64, 1, FEW), (64, 5, FEW), (256, 64, FEW), (1024, 100, FEW)],
         _ => vec![(256, 1, FEW), (256, 5, FEW), (256, 64, FEW), (1024, 100, FEW)],
     }
