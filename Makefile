@@ -122,7 +122,9 @@ fuzz:
 
 parity:
 	$(call section,"parity with the peer: the whole matrix")
-	@if test -d "$(SHARED)/tools/peer"; then python3 tools/parity.py --shared "$(SHARED)"; \
+	@if test -d "$(SHARED)/tools/peer"; then \
+	  python3 tools/parity.py --shared "$(SHARED)"; \
+	  python3 tools/parity.py --shared "$(SHARED)" --gpu-layers -1; \
 	else $(call skip,"the folder with the peer's tools is not there"); fi
 
 # ------------------------------------------------------------------------------------------------------------ the rest

@@ -6,17 +6,15 @@
 
 mod common;
 
+use common::counting::Counting;
 use common::fixture;
 use common::fixtures::{Kind, Weights};
 use elizainference::engine::{self, Engine, EngineOptions, KvType};
 use elizainference::sampling::{Chain, Sampler};
 use elizainference::session::{Event, FinishReason, Mode, OpenOptions, Params, Session, Settings, Sink};
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
-
-struct Counting;
 
 static COUNTED: AtomicUsize = AtomicUsize::new(0);
 static COUNTING: AtomicBool = AtomicBool::new(false);
@@ -27,34 +25,8 @@ fn count() {
     }
 }
 
-// SAFETY: every call goes to the system's allocator with the caller's own arguments; counting touches only atomics.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps `alloc`'s contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps `alloc_zeroed`'s contract.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps `realloc`'s contract.
-        unsafe { System.realloc(block, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps `dealloc`'s contract.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Counting = Counting(count);
 
 /// Allocations of `work`, on any thread.
 fn allocations(work: impl FnOnce()) -> usize {

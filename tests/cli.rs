@@ -4,8 +4,8 @@
 
 mod common;
 
-use common::fixture;
 use common::fixtures::{Kind, Weights};
+use common::{fixture, has_gpu};
 use elizainference::gguf::{File, Writer};
 use elizainference::quant::{TensorType, dequantize, quantize};
 use elizainference::vocab::Vocab;
@@ -51,7 +51,7 @@ fn text(path: &Path) -> &str {
 #[test]
 fn errors_name_what_is_wrong() {
     let model = fixture(Kind::Llama, Weights::F32);
-    for command in ["inspect", "tokenize", "detokenize", "logits", "generate", "bench"] {
+    for command in ["inspect", "tokenize", "detokenize", "logits", "generate", "plan", "bench"] {
         let tail: &[&str] = match command {
             "tokenize" => &["x"],
             "detokenize" => &["1"],
@@ -90,7 +90,130 @@ fn errors_name_what_is_wrong() {
     failure(2, &["generate", "-m", model, "--prompt", "x", "--chain", "greedy", "--temp", "1"]);
     failure(2, &["quantize", model, "out", "--type", "q9"]);
     failure(2, &["bench", "-m", model, "--reps", "0"]);
+    failure(2, &["plan"]);
+    failure(2, &["plan", "-m", model, "--ctx", "-1"]);
+    let error = failure(1, &["plan", "-m", model, "--slots", "17"]);
+    assert!(error.contains("17 slots"), "{error}");
+    let error = failure(1, &["plan", "-m", model, "--gpu-layers", "3", "--device", "absent"]);
+    assert!(error.contains("GPU `absent`"), "{error}");
     failure(2, &["no-such-command"]);
+}
+
+/// Runs with this variable set: exit code, standard output, standard error.
+fn limited(variable: (&str, &str), args: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(PROGRAM).args(args).env(variable.0, variable.1).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// A plan of what `generate` opens.
+const PLAN: [&str; 4] = ["plan", "--json", "--slots", "1"];
+
+#[test]
+fn a_plan_tells_what_opening_takes_and_what_does_not_fit_is_refused() {
+    let path = fixture(Kind::Llama, Weights::Q8_0);
+    let how = ["-m", text(&path), "--threads", "1", "--kv-type", "f32", "--ctx", "2048"];
+    let plan = |more: &[&str]| json(&[&PLAN, &how[..], more].concat());
+    let found = plan(&[]);
+    assert_eq!((&found["context"], &found["gpu_layers"], &found["n_layer"]), (&2048.into(), &0.into(), &2.into()));
+    #[cfg(target_os = "linux")]
+    assert_eq!((&found["fits"], &found["largest_context"]), (&true.into(), &4096.into()));
+    let cpu = &found["devices"][0];
+    let parts = cpu["bytes"].as_object().unwrap();
+    let total = cpu["total_bytes"].as_u64().unwrap();
+    assert_eq!(parts.values().map(|bytes| bytes.as_u64().unwrap()).sum::<u64>(), total);
+    for (more, part, grows) in [
+        (["--kv-type", "q8_0"], "kv_cache", false),
+        (["--ctx", "4096"], "kv_cache", true),
+        (["--threads", "2"], "other", true),
+    ] {
+        let args: Vec<&str> = how.chunks(2).filter(|pair| pair[0] != more[0]).flatten().chain(&more).copied().collect();
+        let other = json(&[&PLAN, &args[..]].concat());
+        let [one, other] = [&found, &other].map(|plan| plan["devices"][0]["bytes"][part].as_u64().unwrap());
+        assert!(if grows { other > one } else { other < one }, "{more:?}: {other} beside {one}");
+    }
+    let plain = stdout(&[&["plan"], &how[..]].concat());
+    for part in ["kv_cache", "2048 tokens", "0 of 2 layers", &format!("{total} bytes"), "Fits"] {
+        assert!(plain.contains(part), "`{part}` is missing in:\n{plain}");
+    }
+
+    // One byte less than it takes, then just enough.
+    let generate = [&["generate", "--prompt", "x", "-n", "1"], &how[..]].concat();
+    let (few, enough) = ((total - 1).to_string(), total.to_string());
+    let (code, shown, error) = limited(("ELIZA_MEMORY_LIMIT", &few), &[&PLAN, &how[..]].concat());
+    let refused: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(
+        (code, &refused["fits"], &refused["largest_context"]),
+        (Some(0), &false.into(), &1024.into()),
+        "{error}"
+    );
+    let (code, shown, error) = limited(("ELIZA_MEMORY_LIMIT", &few), &generate);
+    assert_eq!((code, &*shown), (Some(1), ""), "{error}");
+    let name = cpu["name"].as_str().unwrap();
+    let needs = format!("with a context of 2048 needs {total} bytes on {name} (layers");
+    let parts = [&needs, "kv_cache ", &format!("{few} are available: a context of 1024 fits"), text(&path)];
+    for part in [&["error: Out of memory: "], &parts[..]].concat() {
+        assert!(error.contains(part), "`{part}` is missing in: {error}");
+    }
+    let (code, _, error) = limited(("ELIZA_MEMORY_LIMIT", &enough), &generate);
+    assert_eq!(code, Some(0), "{error}");
+    let (code, _, error) = limited(("ELIZA_MEMORY_LIMIT", "10K"), &generate);
+    assert!(code == Some(1) && error.contains("10240 are available: no context fits"), "{error}");
+    let (code, _, error) = limited(("ELIZA_MEMORY_LIMIT", "some"), &generate);
+    assert!(code == Some(1) && error.contains("ELIZA_MEMORY_LIMIT: `some`"), "{error}");
+}
+
+#[test]
+#[cfg(feature = "gpu")]
+fn what_does_not_fit_a_gpu_is_refused() {
+    if !has_gpu() {
+        return;
+    }
+    let path = fixture(Kind::Gemma3, Weights::Q8_0);
+    fn at<'a>(path: &'a Path, layers: &'a str, context: &'a str) -> [&'a str; 8] {
+        ["-m", text(path), "--threads", "1", "--gpu-layers", layers, "--ctx", context]
+    }
+    let plan = |layers: &str, context: &str| json(&[&PLAN[..], &at(&path, layers, context)].concat());
+    let needed = |plan: &Value| plan["devices"][1]["total_bytes"].as_u64().unwrap();
+    let (all, four) = (plan("-1", "512"), plan("4", "512"));
+    assert_eq!((&all["gpu_layers"], &all["n_layer"]), (&7.into(), &6.into()));
+    assert_eq!(all["devices"][0]["total_bytes"], 0);
+    assert!(needed(&four) < needed(&plan("5", "512")));
+    // What should fit, by plans without a limit.
+    let all_at = |context: &str| needed(&plan("-1", context));
+    let limit = needed(&four).max(all_at("128"));
+    let layers = (0..7).rev().find(|n| *n == 0 || needed(&plan(&n.to_string(), "512")) <= limit).unwrap();
+    let context = [256, 128].into_iter().find(|context| all_at(&context.to_string()) <= limit).unwrap();
+    let (limit, most) = (format!("memory={limit}"), layers.to_string());
+    let restrict = ("ELIZA_GPU_RESTRICT", &*limit);
+    let (code, shown, error) = limited(restrict, &[&PLAN[..], &at(&path, "-1", "512")].concat());
+    let refused: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!((code, &refused["fits"]), (Some(0), &false.into()), "{error}");
+    assert_eq!((&refused["largest_gpu_layers"], &refused["largest_context"]), (&layers.into(), &context.into()));
+    let generate = |layers| [&["generate", "--prompt", "x", "-n", "0"], &at(&path, layers, "512")[..]].concat();
+    let (code, _, error) = limited(restrict, &generate("-1"));
+    assert_eq!(code, Some(1), "{error}");
+    let name = all["devices"][1]["name"].as_str().unwrap();
+    let needs = format!("needs {} bytes on {name} (", needed(&all));
+    let fits = format!("available: a context of {context} fits, or {layers} layers on the GPU");
+    for part in [&needs, &fits, "error: Out of memory: "] {
+        assert!(error.contains(part), "`{part}` is missing in: {error}");
+    }
+    let (code, _, error) = limited(restrict, &generate(&most));
+    assert_eq!(code, Some(0), "{error}");
+    let bench = ["bench", "-m", text(&path), "--pp", "0", "--tg", "2", "--reps", "1", "--threads", "1", "--json"];
+    let found = json(&[&bench, &["--gpu-layers", "3"][..]].concat());
+    let shares: Vec<u64> =
+        found["devices"].as_array().unwrap().iter().map(|d| d["bytes_per_token"].as_u64().unwrap()).collect();
+    assert_eq!((shares.len(), shares.iter().sum::<u64>()), (2, found["bytes_per_token"].as_u64().unwrap()), "{found}");
+    assert!(found["devices"][1]["memory_read_bytes_s"].as_f64().unwrap() > 1e6, "{found}");
+    assert!(found["bandwidth_fraction"].as_f64().unwrap() > 0.0 && found["no_gpu_reason"].is_null(), "{found}");
+    // A buffer that no kernel could see as a whole.
+    for args in [[&PLAN[..], &at(&path, "-1", "512")].concat(), generate("-1")] {
+        let (code, _, error) = limited(("ELIZA_GPU_RESTRICT", "binding=512K"), &args);
+        assert_eq!(code, Some(1), "{error}");
+        assert!(error.contains("binds at most 524288: with 0 layers on the GPU it fits"), "{error}");
+    }
 }
 
 /// Asking for a GPU where no driver is installed is an error with the reason, never a silent run on the CPU.
@@ -278,6 +401,18 @@ fn bench_and_devices_report() {
         assert!(found[key].as_f64().unwrap() > 0.0, "{key}: {found}");
     }
     assert_eq!(found["threads"], 1);
+    assert!(found["no_gpu_reason"].as_str().unwrap().contains("0 layers"), "{found}");
+    // Every tensor but the embedding, of which one row is read.
+    let file = File::open(&path).unwrap();
+    let read = file.tensors().iter().filter(|t| t.name != "token_embd.weight" && t.name != "rope_freqs.weight");
+    assert_eq!(found["bytes_per_token"], read.map(|t| t.bytes).sum::<u64>());
+    let share = |key: &str| found["devices"][0][key].clone();
+    assert_eq!(
+        (share("bytes_per_token"), found["devices"].as_array().unwrap().len()),
+        (found["bytes_per_token"].clone(), 1)
+    );
+    let (rate, peak) = (found["decode_read_bytes_s"].as_f64().unwrap(), share("memory_read_bytes_s").as_f64().unwrap());
+    assert!((rate / peak / found["bandwidth_fraction"].as_f64().unwrap() - 1.0).abs() < 1e-9, "{found}");
     #[cfg(target_os = "linux")]
     assert!(found["peak_rss_bytes"].as_u64().unwrap() > 1 << 20, "{found}");
     let devices = json(&["devices", "--json"]);

@@ -7,37 +7,26 @@
 
 mod common;
 
-use common::fixture;
 use common::fixtures::{Kind, Weights};
 use common::judge::{Judge, NEVER, all_rows, prefill_and_decode, tokens};
 use common::stats::widen;
-use elizainference::backend::Backend;
+use common::{fixture, has_gpu};
 use elizainference::backend::cpu::CpuBackend;
 use elizainference::backend::gpu::GpuBackend;
 use elizainference::backend::gpu::device::{Gpu, candidates};
 use elizainference::backend::gpu::restrict::Restrictions;
-use elizainference::engine::{self, DeviceKind, Engine, EngineOptions, KvType};
+use elizainference::backend::{Backend, SampleOp, SampleSpec};
+use elizainference::engine::{self, Engine, EngineOptions, KvType};
 use elizainference::gguf::File;
 use elizainference::model::Model;
 use elizainference::session::{Event, FinishReason, Mode, OpenOptions, Session, Settings, Sink, Usage};
 use elizainference::{Error, Token};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
 
 const DECODED: usize = 4;
-
-/// Whether there is an adapter. Without one the tests say so and pass, unless `ELIZA_REQUIRE_GPU` is set.
-fn gpu() -> bool {
-    let devices = engine::devices();
-    let usable = devices.iter().any(|d| d.kind == DeviceKind::Gpu && d.score > 0);
-    let required = std::env::var_os("ELIZA_REQUIRE_GPU").is_some_and(|v| !v.is_empty());
-    assert!(usable || !required, "no usable GPU adapter: {devices:?}");
-    if !usable {
-        eprintln!("skipped: no usable GPU adapter");
-    }
-    usable
-}
 
 fn open(path: &Path, kv_type: KvType, gpu_layers: i32) -> Engine {
     let options = EngineOptions { kv_type, threads: 1, slots: 2, gpu_layers, ..EngineOptions::default() };
@@ -62,20 +51,22 @@ fn check(kind: Kind, weights: Weights, kv_type: KvType, gpu_layers: i32, prompts
 
 #[test]
 fn every_architecture_with_every_cache() {
-    if !gpu() {
+    if !has_gpu() {
         return;
     }
     // A software driver takes seconds to compile a kernel; these lengths share most of theirs.
-    for kind in [Kind::Llama, Kind::Qwen3, Kind::Gemma3] {
+    for kind in [Kind::Llama, Kind::Qwen3] {
         check(kind, Weights::F32, KvType::F32, -1, &[1, 64]);
     }
+    // A few rows at once, where sums and their norms go into the products.
+    check(Kind::Gemma3, Weights::F32, KvType::F32, -1, &[1, 6, 64]);
     check(Kind::Llama, Weights::F32, KvType::F16, -1, &[64]);
     check(Kind::LlamaExtras, Weights::F32, KvType::F32, -1, &[64]);
 }
 
 #[test]
 fn quantised_weights() {
-    if !gpu() {
+    if !has_gpu() {
         return;
     }
     // The kernels of every type have tests of their own; a block of 32 and one of 256 go all the way here.
@@ -87,7 +78,7 @@ fn quantised_weights() {
 #[test]
 #[ignore = "long: every architecture, type of weights and prompt length"]
 fn the_whole_matrix() {
-    if !gpu() {
+    if !has_gpu() {
         return;
     }
     for kind in [Kind::Llama, Kind::Qwen3, Kind::Gemma3] {
@@ -109,7 +100,7 @@ fn the_whole_matrix() {
 /// The other layers are on the CPU, which rounds activations of quantised weights; so plain weights here.
 #[test]
 fn every_number_of_layers() {
-    if !gpu() {
+    if !has_gpu() {
         return;
     }
     for gpu_layers in 0..=3 {
@@ -120,7 +111,7 @@ fn every_number_of_layers() {
 
 #[test]
 fn slots_truncation_and_reuse() {
-    if !gpu() {
+    if !has_gpu() {
         return;
     }
     let path = fixture(Kind::Llama, Weights::F32);
@@ -179,7 +170,7 @@ fn generate(session: &Session, chain: &str, prompt: &[Token], count: i32) -> (Ve
 /// stream, whatever the chain.
 #[test]
 fn a_stream_sampled_on_the_gpu_is_the_cpu_s() {
-    if !gpu() {
+    if !has_gpu() {
         return;
     }
     let path = fixture(Kind::Llama, Weights::F32);
@@ -206,7 +197,7 @@ fn a_stream_sampled_on_the_gpu_is_the_cpu_s() {
 
 #[test]
 fn a_constrained_span_on_the_gpu_is_the_cpu_s() {
-    if !gpu() {
+    if !has_gpu() {
         return;
     }
     let path = fixture(Kind::Qwen3, Weights::F32);
@@ -231,13 +222,10 @@ fn a_constrained_span_on_the_gpu_is_the_cpu_s() {
 /// From token to token one submission and one wait, and a handful of bytes.
 #[test]
 fn a_decode_step_is_one_submission() {
-    if !gpu() {
+    if !has_gpu() {
         return;
     }
-    // The norms behind gemma3's blocks are dispatches of their own.
-    for (kind, weights, per_layer) in
-        [(Kind::Llama, Weights::Q8_0, 7), (Kind::Qwen3, Weights::Q8_0, 7), (Kind::Gemma3, Weights::Q8_0, 9)]
-    {
+    for (kind, weights) in [(Kind::Llama, Weights::Q8_0), (Kind::Qwen3, Weights::Q8_0), (Kind::Gemma3, Weights::Q8_0)] {
         let path = fixture(kind, weights);
         let session = session(&path, -1);
         session.configure(Settings { candidates: 0, ..session.settings() }).unwrap();
@@ -255,7 +243,7 @@ fn a_decode_step_is_one_submission() {
         assert_eq!(per_step(|u| u.gpu_submissions), 1.0, "{kind:?}");
         assert_eq!(per_step(|u| u.gpu_waits), 1.0, "{kind:?}");
         assert!(per_step(|u| u.gpu_bytes_read) <= 64.0, "{kind:?}: {usage:?}");
-        assert!(per_step(|u| u.gpu_dispatches) <= (per_layer * layers + 12) as f64, "{kind:?}: {usage:?}");
+        assert!(per_step(|u| u.gpu_dispatches) <= (7 * layers + 12) as f64, "{kind:?}: {usage:?}");
         println!(
             "{kind:?}: {} dispatches, {} bytes up a step",
             per_step(|u| u.gpu_dispatches),
@@ -266,7 +254,7 @@ fn a_decode_step_is_one_submission() {
 
 #[test]
 fn a_cancel_and_a_new_prompt_leave_no_step_behind() {
-    if !gpu() {
+    if !has_gpu() {
         return;
     }
     let path = fixture(Kind::Llama, Weights::F32);
@@ -294,6 +282,41 @@ fn a_cancel_and_a_new_prompt_leave_no_step_behind() {
     assert_eq!(generate(&gpu, "top_k=40;temp=0.9", &prompt, 25).0, first);
 }
 
+/// The step that was ahead has become the present one when the next is cancelled: nobody reads its token any more.
+#[test]
+fn a_cancelled_step_leaves_no_token_for_the_next_stream() {
+    if !has_gpu() {
+        return;
+    }
+    let mut engine = open(&fixture(Kind::Llama, Weights::F32), KvType::F32, -1);
+    let slots = [engine.take_slot(0).unwrap(), engine.take_slot(1).unwrap()];
+    let spec = SampleSpec { ops: vec![SampleOp::Greedy], ..SampleSpec::default() };
+    let stream = |engine: &mut Engine, slot, prompt: &[Token]| {
+        engine.truncate(slot, 0);
+        engine.prefill(slot, prompt, &NEVER).unwrap();
+        engine.start_sampling(slot, &spec).unwrap();
+        let mut tokens: Vec<Token> = Vec::new();
+        for _ in 0..6 {
+            let last = tokens.last().copied();
+            let found = engine.sample(slot, last.as_slice(), None, true, &mut Vec::new(), &NEVER).unwrap();
+            tokens.push(found.token);
+        }
+        engine.settle().unwrap();
+        tokens
+    };
+    let prompts = [tokens(9, "cancelled"), tokens(13, "next")];
+    let expected = [stream(&mut engine, slots[0], &prompts[0]), stream(&mut engine, slots[1], &prompts[1])];
+    assert_ne!(expected[0][1], expected[1][0], "else a token left behind would not show");
+    for next in [0, 1] {
+        engine.prefill(slots[0], &prompts[0], &NEVER).unwrap();
+        engine.start_sampling(slots[0], &spec).unwrap();
+        let first = engine.sample(slots[0], &[], None, true, &mut Vec::new(), &NEVER).unwrap().token;
+        let cancelled = engine.sample(slots[0], &[first], None, true, &mut Vec::new(), &AtomicBool::new(true));
+        assert_eq!(cancelled.unwrap_err(), Error::Cancelled);
+        assert_eq!(stream(&mut engine, slots[next], &prompts[next]), expected[next]);
+    }
+}
+
 #[test]
 fn asking_for_a_gpu_that_is_not_there_says_which_are() {
     let options = EngineOptions { gpu_layers: -1, device: Some("no such device".into()), ..EngineOptions::default() };
@@ -316,7 +339,7 @@ fn device(restrictions: &str) -> Arc<Gpu> {
 
 #[test]
 fn the_smallest_device_gives_the_same_results() {
-    if !gpu() {
+    if !has_gpu() {
         return;
     }
     let small = device("binding=16M,threads=128,subgroups=off,f16=off,timestamps=off,checked=on");
@@ -330,9 +353,43 @@ fn the_smallest_device_gives_the_same_results() {
     }
 }
 
+/// In processes of their own, since the folder is the environment's.
+#[test]
+fn compiled_shaders_are_kept_and_a_broken_file_is_replaced() {
+    const CHILD: &str = "ELIZA_TEST_OPENS";
+    let path = fixture(Kind::Llama, Weights::Q8_0);
+    if std::env::var_os(CHILD).is_some() {
+        open(&path, KvType::F16, -1);
+        return;
+    }
+    if !has_gpu() || !device("").caps.pipeline_cache {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let child = |folder: &Path| {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "compiled_shaders_are_kept_and_a_broken_file_is_replaced"]);
+        let begun = std::time::Instant::now();
+        let done = command.env(CHILD, "1").env("ELIZA_CACHE_DIR", folder).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
+        println!("opened in {:.2} s", begun.elapsed().as_secs_f64());
+    };
+    let files = || std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path()).collect::<Vec<_>>();
+    child(folder.path());
+    let [file] = &files()[..] else { panic!("{:?}", files()) };
+    let kept = std::fs::read(file).unwrap();
+    child(folder.path());
+    std::fs::write(file, &kept[..kept.len() / 2]).unwrap();
+    child(folder.path());
+    assert_eq!(files(), std::slice::from_ref(file));
+    assert_eq!(std::fs::read(file).unwrap().len(), kept.len());
+    // Empty turns it off.
+    child(Path::new(""));
+}
+
 #[test]
 fn a_lost_device_is_an_error_with_its_name_and_others_live_on() {
-    if !gpu() {
+    if !has_gpu() {
         return;
     }
     let path = fixture(Kind::Llama, Weights::Q8_0);

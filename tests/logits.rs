@@ -297,7 +297,9 @@ fn a_full_context_is_an_error_that_changes_nothing() {
 fn many_random_sequences() {
     for kind in Kind::ALL {
         for weights in Weights::ALL {
-            if matches!(kind, Kind::LlamaExtras | Kind::LlamaYarn | Kind::Gemma3Capped) && weights != Weights::Q8_0 {
+            if matches!(kind, Kind::LlamaExtras | Kind::LlamaYarn | Kind::LlamaShallow | Kind::Gemma3Capped)
+                && weights != Weights::Q8_0
+            {
                 continue;
             }
             for round in 0..6 {

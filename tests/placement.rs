@@ -8,10 +8,14 @@ mod common;
 use common::fixture;
 use common::fixtures::{Kind, Weights};
 use common::rng::Stream;
-use elizainference::backend::Backend;
 use elizainference::backend::cpu::CpuBackend;
+use elizainference::backend::memory::Memory;
+use elizainference::backend::{
+    self, Backend, CacheSpec, DeviceInfo, LoadProgress, Program, Sizing, State, Wanted, WeightBytes, Work,
+};
 use elizainference::engine::{Engine, EngineOptions};
 use elizainference::gguf::File;
+use elizainference::graph::{Node, Op, WeightSpec};
 use elizainference::model::Model;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -54,6 +58,76 @@ fn every_border_gives_the_same_bits() {
             let cut = everything(load(vec![cpu(), cpu()], gpu_layers));
             assert!(cut == whole, "{kind:?} {weights:?}, {gpu_layers} layers on the second device");
         }
+    }
+}
+
+/// A device without kernels for some operations.
+struct Poor {
+    cpu: CpuBackend,
+    lacks: fn(&Op) -> bool,
+}
+
+impl Backend for Poor {
+    fn device(&self) -> DeviceInfo {
+        self.cpu.device()
+    }
+
+    fn supports(&self, node: &Node, _: &[WeightSpec]) -> Result<(), String> {
+        if (self.lacks)(&node.op) { Err("a test".into()) } else { Ok(()) }
+    }
+
+    fn load(
+        &self,
+        file: &File,
+        specs: &[WeightSpec],
+        wanted: &Wanted,
+        threads: usize,
+        progress: LoadProgress<'_>,
+    ) -> elizainference::Result<backend::Weights> {
+        self.cpu.load(file, specs, wanted, threads, progress)
+    }
+
+    fn weight_bytes(&self, specs: &[WeightSpec], wanted: &Wanted) -> elizainference::Result<WeightBytes> {
+        self.cpu.weight_bytes(specs, wanted)
+    }
+
+    fn sizing(&self, cache: &CacheSpec, wanted: &Wanted, threads: usize) -> elizainference::Result<Box<dyn Sizing>> {
+        self.cpu.sizing(cache, wanted, threads)
+    }
+
+    fn memory(&self) -> elizainference::Result<Memory> {
+        self.cpu.memory()
+    }
+
+    fn bandwidth(&self, threads: usize) -> elizainference::Result<f64> {
+        self.cpu.bandwidth(threads)
+    }
+
+    fn new_state(&self, cache: &CacheSpec, threads: usize) -> elizainference::Result<Box<dyn State>> {
+        self.cpu.new_state(cache, threads)
+    }
+
+    fn compile(&self, work: &Work<'_>, weights: &backend::Weights) -> elizainference::Result<Box<dyn Program>> {
+        self.cpu.compile(work, weights)
+    }
+}
+
+/// What one device cannot do the other does, and what belongs to it goes along: the cache, the logits.
+#[test]
+fn an_operation_that_a_device_lacks_is_done_elsewhere() {
+    let lacks: [fn(&Op) -> bool; 5] = [
+        |op| matches!(op, Op::Attention(_) | Op::ShiftKeys(_) | Op::CopyCells(_)),
+        |op| matches!(op, Op::MatMul { weights, .. } if weights.len() == 1),
+        |op| matches!(op, Op::RmsNorm { .. }),
+        |op| matches!(op, Op::Embed { .. }),
+        |op| matches!(op, Op::SoftCap { .. } | Op::GatedMatMul { .. }),
+    ];
+    let path = fixture(Kind::Gemma3Capped, Weights::Q8_0);
+    let load = |backends| Arc::new(Model::load(File::open(&path).unwrap(), backends, -1, 2, None).unwrap());
+    let whole = everything(load(vec![Arc::new(CpuBackend::new())]));
+    for (i, lacks) in lacks.into_iter().enumerate() {
+        let poor = Arc::new(Poor { cpu: CpuBackend::new(), lacks });
+        assert!(everything(load(vec![Arc::new(CpuBackend::new()), poor])) == whole, "case {i}");
     }
 }
 

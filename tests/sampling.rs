@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests
 
+use elizainference::backend::SampleOp;
 use elizainference::gguf::File;
 use elizainference::sampling::{Chain, Legal, Params, Sampler, Step, random};
 use elizainference::{Error, Token};
@@ -157,6 +158,7 @@ fn text_forms_come_back() {
         "dist",
         "top_k=40;top_p=0.95;min_p=0.05;temp=0.8",
         "logit_bias=5:-inf,7:1.5;penalties=64,1.1,0.1,-0.2;trie;top_k=-1;top_p=0.9,3;min_p=0.1,2;temp=0;dist",
+        "top_k=40;dynatemp=0.8,0.5,1.5",
     ] {
         let chain: Chain = text.parse().unwrap();
         assert_eq!(chain.to_string(), text);
@@ -178,6 +180,9 @@ fn wrong_texts_are_explained() {
         ("temp=0.8; ;dist", ["step 2", "a sampler is missing"]),
         ("temp=0.8;", ["step 2 at byte 9", "a sampler is missing"]),
         ("penalties=64,1.1", ["step 1", "penalties=last_n,repeat,frequency,presence"]),
+        ("dynatemp=1,0.5", ["step 1", "dynatemp=t,range,exponent"]),
+        ("dynatemp=1,0.5,1,1", ["step 1", "dynatemp=t,range,exponent"]),
+        ("dynatemp=1,a,1", ["step 1", "`a`"]),
         ("logit_bias=5", ["step 1", "id:value"]),
         ("logit_bias=", ["step 1", "id:value"]),
         ("greedy=1", ["step 1", "takes no value"]),
@@ -190,6 +195,9 @@ fn wrong_texts_are_explained() {
     for (text, part) in [
         ("temp=nan", "step 1 (`temp=NaN`)"),
         ("temp=inf", "not a finite number"),
+        ("dynatemp=nan,0.5,1", "Temperature NaN"),
+        ("dynatemp=1,inf,1", "range inf"),
+        ("dynatemp=1,0.5,nan", "exponent NaN"),
         ("top_k=4;top_p=nan", "step 2"),
         ("min_p=nan", "NaN"),
         ("logit_bias=10:1", "token 10, which is outside the vocabulary of 10"),
@@ -233,7 +241,7 @@ fn row(n: usize, kind: u32, deviation: f64) -> Vec<f32> {
     (0..n).map(|i| (deviation * gaussian(i)) as f32).collect()
 }
 
-const CHAINS: [&str; 8] = [
+const CHAINS: [&str; 9] = [
     "dist",
     "temp=0.8",
     "greedy",
@@ -242,6 +250,7 @@ const CHAINS: [&str; 8] = [
     "min_p=0.02",
     "logit_bias=3:4,9:-inf;penalties=8,1.3,0.2,0.1;temp=0.7;top_p=0.99",
     "temp=0",
+    "top_k=500;dynatemp=1,0.8,1.5;min_p=0.01",
 ];
 
 /// The token under a constraint is the one that the full row gives with everything else at -inf.
@@ -424,6 +433,10 @@ fn neutral_parameters_leave_no_step() {
         Params { logit_bias: vec![(1, -1.0)], repeat_penalty: 1.1, min_keep: 2, temperature: 0.0, ..Params::default() };
     let text = "logit_bias=1:-1;penalties=64,1.1,0,0;top_k=40;top_p=0.95,2;min_p=0.05,2;temp=0";
     assert_eq!(full.chain().to_string(), text);
+    let dynamic = Params { dynatemp_range: 0.5, top_k: 0, top_p: 1.0, min_p: 0.0, ..Params::default() };
+    assert_eq!(dynamic.chain().to_string(), "dynatemp=0.8,0.5,1");
+    let wrong = Params { dynatemp_range: f32::NAN, ..Params::default() };
+    assert!(Sampler::new(&wrong.chain(), 10, 0).is_err());
     let wrong = Params { top_p: f32::NAN, ..Params::default() };
     assert!(Sampler::new(&wrong.chain(), 10, 0).is_err());
 }
@@ -473,4 +486,185 @@ fn a_model_brings_its_defaults() {
     assert_eq!(unused.len(), 4, "{unused:?}");
     assert!(unused.iter().all(|text| text.contains("general.sampling.")));
     assert_eq!(params, expected);
+}
+
+/// The temperature by its definition, of the logits of all candidates.
+fn dynamic_temperature(logits: &[f32], temperature: f64, range: f64, exponent: f64) -> f64 {
+    let best = logits.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+    let weights: Vec<f64> = logits.iter().map(|x| (f64::from(*x) - f64::from(best)).exp()).collect();
+    let total: f64 = weights.iter().sum();
+    let entropy: f64 = weights.iter().map(|w| w / total).filter(|p| *p > 0.0).map(|p| -p * p.ln()).sum();
+    let low = (temperature - range).max(0.0);
+    low + (temperature + range - low) * (entropy / (logits.len() as f64).ln()).powf(exponent)
+}
+
+/// The temperature that a chain ends with, told by the best candidate's logit.
+fn temperature_of(chain: &str, row: &[f32]) -> f64 {
+    let best = row.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+    f64::from(best) / f64::from(left(chain, row, &[])[0].1)
+}
+
+#[test]
+fn dynamic_temperature_follows_the_spread() {
+    for (chain, expected) in [("dynatemp=1,0.5,1", 1.120293), ("dynatemp=0.8,0.5,1.5", 0.788535)] {
+        assert!((temperature_of(chain, &L) - expected).abs() < 2e-6, "{chain}");
+    }
+    // Rows that stay in place and rows that a truncation left in a list.
+    for n in [2, 37, 3000, 40_000] {
+        for (kind, deviation) in [(7, 0.1), (8, 1.0), (9, 5.0)] {
+            let row = row(n, kind, deviation);
+            let mut order: Vec<f32> = row.clone();
+            order.sort_unstable_by(|a, b| b.total_cmp(a));
+            for (t, range, exponent) in [(1.0, 0.5, 1.0), (0.7, 1.25, 2.5), (0.5, 0.5, 0.0), (2.0, 0.5, 0.3)] {
+                for k in [n, 2, 30, 5000] {
+                    let chain = format!("top_k={k};dynatemp={t},{range},{exponent}");
+                    let expected = dynamic_temperature(&order[..k.min(n)], t, range, exponent);
+                    let got = temperature_of(&chain, &row);
+                    assert!((got - expected).abs() < 1e-6 * expected, "{chain} of {n}: {got}, {expected}");
+                }
+            }
+        }
+    }
+    let mut holes = row(2000, 3, 1.0);
+    let kept: Vec<f32> = holes.iter().copied().step_by(2).collect();
+    holes.iter_mut().skip(1).step_by(2).for_each(|x| *x = f32::NEG_INFINITY);
+    let expected = dynamic_temperature(&kept, 1.0, 0.9, 1.0);
+    assert!((temperature_of("dynatemp=1,0.9,1", &holes) - expected).abs() < 1e-6 * expected);
+}
+
+#[test]
+fn dynamic_temperature_at_its_edges() {
+    let ramp = [0.1, 0.2, 0.3, 0.4];
+    let one = [0.0, 0.0, 0.0, 1.0];
+    for (chain, expected) in [
+        ("dynatemp=1,0,1", ramp),
+        ("dynatemp=0,0,1", one),
+        ("dynatemp=0,-2,1", one),
+        ("top_k=1;dynatemp=3,1,1", one),
+        // A temperature that comes out at 0 or below.
+        ("dynatemp=-1,0.5,2", one),
+    ] {
+        assert_close(&probabilities(chain, &ramp, &[]), &expected, chain);
+    }
+    let huge = [0.0, 1e30, 0.0, 0.0];
+    assert_eq!(ids(&left("dynatemp=1,1,1", &huge, &[])), [1]);
+    assert_eq!(ids(&left("dynatemp=1,1,-1", &huge, &[])), [1], "nothing to a power below 0 is nothing");
+    // Evenly spread candidates get the highest temperature.
+    assert_eq!(left("dynatemp=1,0.5,1", &[3.0; 5], &[])[0].1, 2.0);
+    assert_eq!(left("dynatemp=1,0.5,1;temp=0.5", &[3.0; 5], &[])[0].1, 4.0);
+}
+
+/// What stands in for a device: the first part of the chain on the host, without its temperatures, which the logits that
+/// are handed over do not hold.
+fn first_part(steps: &[&str], row: &[f32], history: &[Token], legal: Option<Legal<'_>>) -> Vec<(Token, f32)> {
+    let steps: Vec<&str> = steps.iter().copied().filter(|step| !step.starts_with("temp")).collect();
+    let mut first = sampler(&steps.join(";"), row.len(), 0);
+    history.iter().for_each(|&token| first.accept(token));
+    first.keep_candidates(2048);
+    first.sample(&mut row.to_vec(), legal, &[7], 0).unwrap();
+    first.last().candidates.iter().map(|one| (one.0, one.1)).collect()
+}
+
+/// The rest of a chain over what the first part left gives the token of the whole chain.
+#[test]
+fn a_chain_is_taken_up_in_the_middle() {
+    let n = 9000;
+    let chains = [
+        "trie;top_k=40;penalties=2000,1.3,0.2,0.1;temp=0.8",
+        "logit_bias=4:3,9:-inf;trie;top_k=1000;temp=0.7;top_p=0.9;penalties=1500,0.8,0,0.4;min_p=0.05;temp=1.5",
+        "temp=2;trie;top_k=60;logit_bias=8:1,11:-2;top_p=0.8,3;dynatemp=1,0.9,1.2;penalties=64,1.1,0.3,0",
+        "trie;top_k=300;temp=0.5;min_p=0.001;greedy",
+        "top_k=700;penalties=1025,1.2,0,0;trie;temp=0.9",
+        "top_k=5;temp=0.9;trie",
+    ];
+    for kind in 0..30 {
+        let row = row(n, kind, 2.0);
+        let history: Vec<Token> = (0..1800).map(|i| (random::bits(8, i, kind) % n as u32) as Token).collect();
+        let mut legal: Vec<Token> = (0..600).map(|i| (random::bits(9, i, kind) % n as u32) as Token).collect();
+        legal.sort_unstable();
+        legal.dedup();
+        for chain in chains {
+            let steps: Vec<&str> = chain.split(';').collect();
+            let bound = steps.iter().position(|step| step.starts_with("top_k")).unwrap() + 1;
+            for cut in bound..=steps.len() {
+                // What the stand-in cannot do: steps for which it matters that a temperature stands in front.
+                let mut behind = steps[..cut].iter().skip_while(|step| !step.starts_with("temp"));
+                let plain = behind.all(|step| ["temp", "top_k", "trie"].iter().any(|name| step.starts_with(name)));
+                if !plain || steps[..cut].iter().any(|step| step.starts_with("dynatemp") || *step == "greedy") {
+                    continue;
+                }
+                for mask in [None, Some(false), Some(true)] {
+                    // The ban stands in front.
+                    if mask == Some(true) && !sampler(chain, n, 0).spec(&[7]).greedy_from(cut + 1) {
+                        continue;
+                    }
+                    let mask = mask.map(|greedy| Legal { tokens: &legal, greedy });
+                    let given = mask.filter(|mask| mask.greedy || steps[..cut].contains(&"trie"));
+                    let mut left = first_part(&steps[..cut], &row, &history, given);
+                    if kind % 2 == 0 {
+                        left.reverse();
+                    }
+                    let mut whole = sampler(chain, n, u64::from(kind));
+                    let mut rest = sampler(chain, n, u64::from(kind));
+                    whole.keep_candidates(20);
+                    rest.keep_candidates(20);
+                    for &token in &history {
+                        whole.accept(token);
+                        rest.accept(token);
+                    }
+                    let to_go = rest.spec(&[7]).ops.len() - 1 - cut;
+                    for position in 0..4 {
+                        let expected = whole.sample(&mut row.clone(), mask, &[7], position);
+                        let got = rest.resume(to_go, left.iter().copied(), mask, position);
+                        assert_eq!(got, expected, "{chain} from {cut} at {position}");
+                        assert_eq!(rest.last(), whole.last(), "{chain} from {cut}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_taken_up() {
+    let mut sampler = sampler("top_k=4;penalties=2000,1.1,0,0", 10, 1);
+    assert_eq!(sampler.spec(&[]).ops.len(), 3);
+    assert_eq!(sampler.resume(1, [(3, 1.0)], None, 0), Ok(3));
+    assert!(sampler.resume(4, [(3, 1.0)], None, 0).is_err());
+    assert!(sampler.resume(1, [], None, 0).is_err());
+    assert!(sampler.resume(1, (0..5000).map(|token| (token, 1.0)), None, 0).is_err());
+    assert_eq!(sampler.resume(1, [(3, f32::NAN)], None, 0), Err(Error::NanLogits { row: 0, token: 3 }));
+    let legal = Legal { tokens: &[3, 10], greedy: false };
+    assert!(sampler.resume(3, [(3, 1.0)], Some(legal), 0).is_err());
+}
+
+/// Which part of a chain a device takes that can follow so many steps and hand over so many candidates.
+#[test]
+fn a_chain_is_split_where_the_candidates_are_few() {
+    let spec = |chain: &str| sampler(chain, 100, 5).spec(&[2]);
+    let text = "penalties=64,1.1,0,0;top_k=40;temp=0.7;top_p=0.9;penalties=2000,1.2,0,0;min_p=0.1";
+    let whole = spec(text);
+    assert_eq!(whole.split(whole.ops.len(), 10), Some((whole.clone(), 8)));
+    // The ban and the mask's place are steps as well.
+    let (part, taken) = whole.split(6, 1000).unwrap();
+    assert_eq!((taken, part.seed, part.candidates), (6, 5, 0));
+    assert_eq!(part.ops[..6], whole.ops[..6]);
+    assert_eq!(part.ops[6..], [SampleOp::HandOver(40)]);
+    assert_eq!(whole.split(6, 39), None, "more than can be handed over");
+    assert_eq!(whole.split(3, 1000), None, "nothing bounds the candidates");
+    let dynamic = spec("top_k=40;dynatemp=1,0.5,1;top_k=9;penalties=3,1.1,0,0");
+    let (part, taken) = dynamic.split(5, 1000).unwrap();
+    assert_eq!((taken, part.ops.last()), (3, Some(&SampleOp::HandOver(40))));
+    assert_eq!(dynamic.split(6, 1000).unwrap().1, 6);
+    assert_eq!(spec("dynatemp=1,0.5,1;top_k=9;penalties=3,1.1,0,0").split(4, 1000), None);
+    assert!(whole.greedy_from(7) && !whole.greedy_from(6));
+}
+
+#[test]
+fn a_chain_in_words() {
+    let spec = sampler("top_k=40;top_p=0.9;penalties=2000,1.2,0,0", 100, 5).spec(&[2]);
+    assert_eq!(spec.describe(4), "+trie +top_k +top_p -penalties -dist");
+    assert_eq!(spec.describe(5), "+trie +top_k +top_p +penalties +dist");
+    assert_eq!(spec.describe(0), "-trie -top_k -top_p -penalties -dist");
+    assert_eq!(sampler("logit_bias=1:1;greedy", 100, 5).spec(&[]).describe(3), "+logit_bias +trie +greedy");
 }

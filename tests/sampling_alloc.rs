@@ -2,15 +2,15 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests
 
-use std::alloc::{GlobalAlloc, Layout, System};
+mod common;
+
 use std::cell::Cell;
 use std::sync::Arc;
 
+use common::counting::Counting;
 use elizainference::Token;
 use elizainference::sampling::{Legal, Sampler, random};
 use elizainference::trie::{Accept, Mode, Trie, TrieState};
-
-struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -21,29 +21,8 @@ fn count() {
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
 }
 
-// SAFETY: every call is passed on to the system's allocator unchanged; counting touches a constant-initialised
-// thread-local without a destructor, which does not allocate.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's obligations are those of `System::alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller's obligations are those of `System::dealloc`.
-        unsafe { System.dealloc(block, layout) }
-    }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller's obligations are those of `System::realloc`.
-        unsafe { System.realloc(block, layout, size) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Counting = Counting(count);
 
 /// Allocations of this thread while `run` runs.
 fn allocations(run: impl FnOnce()) -> u64 {
@@ -78,6 +57,8 @@ fn sampling_allocates_nothing() {
         "min_p=0.01,10",
         "logit_bias=5:1,6:-inf;penalties=64,1.1,0.1,0.1;top_k=40;trie;temp=0.8",
         "temp=0",
+        "dynatemp=1,0.5,1",
+        "top_k=40;dynatemp=1,0.5,1.5;penalties=64,1.1,0.1,0.1",
     ] {
         let mut sampler = Sampler::new(&chain.parse().unwrap(), n, 1).unwrap();
         sampler.keep_candidates(10);
@@ -93,6 +74,8 @@ fn sampling_allocates_nothing() {
                         sampler.accept((position * 31) as Token);
                     }
                 }
+                let left = (0..4000).rev().map(|token| (token, (token % 61) as f32));
+                sampler.resume(1, left, None, position).unwrap();
             }
             sampler.reset();
         });

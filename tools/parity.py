@@ -14,7 +14,7 @@ rounding alone may lead.
 gemma3 in F32 is held to the second line: the peer looks GELU up in a half-precision table, which by itself moves a
 logit by more than 2e-3.
 
-    parity.py [--quick] [--shared DIR] [--threads N]
+    parity.py [--quick] [--gpu-layers N] [--shared DIR] [--threads N]
 """
 import argparse
 import math
@@ -138,6 +138,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="the sample that `make test` runs")
     parser.add_argument("--shared", default=os.environ.get("ELIZA_SHARED", "../shared"))
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--gpu-layers", type=int, default=0, help="layers of ours on the GPU; -1 = all")
     args = parser.parse_args()
     shared = os.path.abspath(args.shared)
     stories = os.path.join(shared, "models", "stories260k.gguf")
@@ -148,7 +149,7 @@ def main():
     except Skip as reason:
         print("skipped:", reason)
         return 0
-    ours, models = Ours(), Models(shared)
+    ours, models = Ours("--gpu-layers", args.gpu_layers), Models(shared)
 
     logits = Logits(ours, peer, args.threads)
     for length in (7, 64) if args.quick else LENGTHS:

@@ -18,6 +18,13 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TARGET = os.path.join(ROOT, "target")
 
 
+# Shapes of models in the form of the maker's table, for what it has none of.
+SHAPES = {
+    "llama-7b": {"arch": "llama", "n_embd": 4096, "n_layer": 32, "n_ff": 11008, "n_head": 32, "n_kv": 32, "hd": 128, "vocab": 32000,
+                 "ctx": 4096, "tied": False, "base": 10000.0, "eps": 1e-5, "vk": "spm"},
+}
+
+
 class Skip(Exception):
     """Something this machine cannot offer."""
 
@@ -32,23 +39,24 @@ def run(command, **kwargs):
 
 
 class Ours:
-    """The release build of the command line program."""
+    """The release build of the command line program, with options that every run of a model gets."""
 
-    def __init__(self):
+    def __init__(self, *options):
+        self.options = [str(option) for option in options]
         self.program = os.environ.get("ELIZA_CLI")
         if not self.program:
             subprocess.run(["cargo", "build", "--release", "--locked"], cwd=ROOT, check=True, stdin=subprocess.DEVNULL)
             self.program = os.path.join(TARGET, "release", "eliza-inference")
 
     def json(self, *args):
-        return json.loads(run([self.program, *map(str, args), "--json"]))
+        return json.loads(run([self.program, *map(str, args), *self.options, "--json"]))
 
     def logits(self, model, tokens, kv_type, threads):
         """One row of logits for every token."""
         with tempfile.TemporaryDirectory() as folder:
             out = os.path.join(folder, "logits")
             run([self.program, "logits", "--model", model, "--prompt-tokens", ",".join(map(str, tokens)), "--out", out,
-                 "--all", "--kv-type", kv_type, "--threads", str(threads)])
+                 "--all", "--kv-type", kv_type, "--threads", str(threads), *self.options])
             return rows(out, len(tokens))
 
 
@@ -117,8 +125,10 @@ class Models:
         print(f"making {name}", flush=True)
         partial = os.path.join(self.own, "partial")
         os.makedirs(partial, exist_ok=True)
-        run([self.interpreter(), self.maker, "synth", "--shape", shape, "--type", kind, "--out", partial,
-             *(["--as-f32"] if as_f32 else [])])
+        # The maker's own shapes, and those that it does not know.
+        more = f"import sys; sys.path.insert(0, sys.argv.pop(1)); import make_models as m; m.SHAPES.update({SHAPES!r}); m.main()"
+        run([self.interpreter(), "-c", more, os.path.dirname(self.maker), "synth", "--shape", shape, "--type", kind,
+             "--out", partial, *(["--as-f32"] if as_f32 else [])])
         os.replace(os.path.join(partial, name), os.path.join(self.own, name))
         return os.path.join(self.own, name)
 

@@ -7,14 +7,16 @@
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
+pub mod memory;
 mod sample;
 
-pub use sample::{Children, SampleOp, SampleProblem, SampleResult, SampleSpec};
+pub use sample::{Children, Followed, SampleOp, SampleProblem, SampleResult, SampleRow, SampleSpec, SampledRow};
 
 use crate::gguf::File;
 use crate::graph::{Graph, Node, NodeId, WeightId, WeightSpec, WeightUse};
 use crate::quant::TensorType;
 use crate::{Error, Result, Token};
+use memory::{Bytes, Component, Memory};
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -56,6 +58,8 @@ pub struct Weights(pub Arc<dyn Any + Send + Sync>);
 pub struct Wanted {
     /// How each weight of the table is used on this device; `None` stays away.
     pub uses: Vec<Option<WeightUse>>,
+    /// To which component each weight is counted.
+    pub components: Vec<Component>,
     /// Matrices without biases that one node multiplies with one input, in the order of their outputs.
     pub together: Vec<Vec<WeightId>>,
 }
@@ -67,6 +71,8 @@ pub struct CacheSpec {
     pub ty: TensorType,
     /// Cells, a multiple of 16.
     pub cells: usize,
+    /// Sequences that share the cells; each can have a sampler chain.
+    pub sequences: usize,
     /// The layers whose cache is on the device; `None` for those that are elsewhere.
     pub layers: Vec<Option<LayerCache>>,
 }
@@ -110,12 +116,14 @@ pub struct Batch<'a> {
     pub n_kv: usize,
     /// The cells whose position or sequences may differ from those of the last batch that ran without an error.
     pub changed_cells: (usize, usize),
-    /// Sample a token from the first row of logits as well, by the chain of [`State::start_sampling`].
-    pub sample: bool,
+    /// Rows of logits to sample from as well, by the chains of [`State::start_sampling`].
+    pub sample: &'a [SampleRow],
 }
 
-/// The token of a batch row that is the token sampled by the run before, which the host may not know yet.
-pub const SAMPLED: Token = -1;
+/// The token of a batch row that is the one that `sequence` sampled last, which the host may not know yet.
+pub const fn sampled_by(sequence: usize) -> Token {
+    -1 - sequence as Token
+}
 
 /// The nodes a backend is asked to compile, and where their rows live.
 #[derive(Debug, Clone, Copy)]
@@ -166,6 +174,41 @@ pub trait Backend: Send + Sync {
 
     /// Compile nodes into a program over these weights.
     fn compile(&self, work: &Work<'_>, weights: &Weights) -> Result<Box<dyn Program>>;
+
+    /// What [`Backend::load`] will allocate.
+    fn weight_bytes(&self, specs: &[WeightSpec], wanted: &Wanted) -> Result<WeightBytes>;
+
+    /// Begin to add up what an engine will allocate here.
+    fn sizing(&self, cache: &CacheSpec, wanted: &Wanted, threads: usize) -> Result<Box<dyn Sizing>>;
+
+    /// Bytes per second that the device's memory gives, measured now, which takes a second and some memory. `threads` is
+    /// the number of host threads that would compute.
+    fn bandwidth(&self, threads: usize) -> Result<f64>;
+
+    /// How the device's memory stands.
+    fn memory(&self) -> Result<Memory>;
+}
+
+/// Memory of a model's weights on a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WeightBytes {
+    /// What is allocated.
+    pub allocated: Bytes,
+    /// Bytes of the mapped file that stay in use. The system may drop them and read them again.
+    pub file_backed: u64,
+}
+
+/// Adds up what an engine's state and programs take on a device, without taking it: of [`Backend::new_state`],
+/// [`Backend::compile`], [`State::reserve`] and [`State::reserve_reads`].
+pub trait Sizing {
+    /// A program of these nodes, and the workspace that it is reserved with.
+    fn program(&mut self, work: &Work<'_>, workspace_bytes: usize) -> Result<()>;
+
+    /// Reads of at most so many bytes.
+    fn reads(&mut self, bytes: usize);
+
+    /// The sum.
+    fn bytes(&self) -> Bytes;
 }
 
 /// What an engine asked of a device since it opened; all zero for the CPU.
@@ -221,6 +264,12 @@ pub trait State: Send {
     /// this is a copy; what the caller writes to it stays there.
     fn rows(&mut self, offset: usize, len: usize) -> Result<&mut [f32]>;
 
+    /// Make room for reads of at most so many bytes by [`State::rows`], so that none allocates.
+    fn reserve_reads(&mut self, bytes: usize) -> Result<()> {
+        let _ = bytes;
+        Ok(())
+    }
+
     /// Write rows of the workspace from byte `offset` on.
     fn put(&mut self, offset: usize, values: &[f32]) -> Result<()>;
 
@@ -229,33 +278,34 @@ pub trait State: Send {
         Ok(())
     }
 
-    /// Sample by this chain from now on, behind `history`; false where the device cannot.
-    fn start_sampling(&mut self, spec: &SampleSpec, history: &[Token]) -> Result<bool> {
-        let _ = (spec, history);
-        Ok(false)
+    /// Sample this sequence by this chain from now on, behind `history`; `None` where the device takes no part of it.
+    fn start_sampling(&mut self, sequence: usize, spec: &SampleSpec, history: &[Token]) -> Result<Option<Followed>> {
+        let _ = (sequence, spec, history);
+        Ok(None)
     }
 
-    /// Let only these tokens win from now on; `None` lets all.
-    fn arm(&mut self, children: Option<Children<'_>>) -> Result<()> {
-        let _ = children;
+    /// Let only these tokens win in a sequence from now on; `None` lets all.
+    fn arm(&mut self, sequence: usize, children: Option<Children<'_>>) -> Result<()> {
+        let _ = (sequence, children);
         Err(no_sampler())
     }
 
-    /// Take note of tokens that were not sampled here.
-    fn accept(&mut self, tokens: &[Token]) -> Result<()> {
-        let _ = tokens;
+    /// Take note of tokens of a sequence that were not sampled here.
+    fn accept(&mut self, sequence: usize, tokens: &[Token]) -> Result<()> {
+        let _ = (sequence, tokens);
         Err(no_sampler())
     }
 
-    /// What the oldest run that sampled and was not asked about yet found; `candidates` takes over the reported ones.
-    fn sampled(&mut self, candidates: &mut Vec<(Token, f32, f32)>) -> Result<SampleResult> {
-        let _ = candidates;
+    /// What the oldest run that sampled and was not asked about yet found, in the order of its [`Batch::sample`]. `rows` has
+    /// an entry for every sequence; says how many were filled.
+    fn sampled(&mut self, rows: &mut [SampledRow]) -> Result<usize> {
+        let _ = rows;
         Err(no_sampler())
     }
 
-    /// Take back the last run's sampling: the next one follows `last` again.
-    fn take_back(&mut self, last: Token) -> Result<()> {
-        let _ = last;
+    /// Take back the last token that a sequence sampled: the next one follows `last` again.
+    fn take_back(&mut self, sequence: usize, last: Token) -> Result<()> {
+        let _ = (sequence, last);
         Err(no_sampler())
     }
 

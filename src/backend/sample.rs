@@ -1,13 +1,17 @@
 //! Sampling on a device as plain data: the chain, the mask, what came out.
 //!
-//! The steps mean what the host sampler's steps of the same names mean, to the last token.
+//! The steps mean what the host sampler's steps of the same names mean, to the last token. Where a device cannot follow a
+//! chain to its end, [`SampleSpec::split`] says which part it can take, and the host finishes over the few candidates that
+//! part left.
 
 use crate::Token;
+use std::fmt;
 
 /// One step of a chain. The steps mean what the host sampler's steps mean.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SampleOp {
-    /// Takes tokens out, except those that a mask allows. Stands first where the host sampler is given banned tokens.
+    /// Takes tokens out, except those that a mask allows. Stands first where the host sampler is given banned tokens;
+    /// what is no token of the vocabulary is ignored, as there.
     Ban(Vec<Token>),
     /// Adds numbers to logits; -inf takes a token out.
     Bias(Vec<(Token, f32)>),
@@ -56,6 +60,45 @@ pub enum SampleOp {
     Draw,
     /// The place of the mask; without it, that is before the first step that takes candidates out.
     Trie,
+    /// Hands what is left to the host, at most so many candidates, and draws nothing: neither position nor history goes on.
+    /// Ends the chain; a step in front must see to it that no more are left. The mask stands only where it is named.
+    HandOver(u32),
+}
+
+impl SampleOp {
+    /// The most candidates that the step leaves, if it says so by itself.
+    fn leaves(&self) -> Option<u32> {
+        match *self {
+            SampleOp::TopK(k) => Some(k).filter(|&k| k > 0),
+            SampleOp::Temperature(temperature) => (temperature <= 0.0).then_some(1),
+            _ => None,
+        }
+    }
+
+    /// Whether it changes single tokens' logits.
+    pub(crate) fn adjusts(&self) -> bool {
+        matches!(self, SampleOp::Ban(_) | SampleOp::Bias(_) | SampleOp::Penalties { .. })
+    }
+}
+
+/// The name in a chain's text.
+impl fmt::Display for SampleOp {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            SampleOp::Ban(_) => "ban",
+            SampleOp::Bias(_) => "logit_bias",
+            SampleOp::Penalties { .. } => "penalties",
+            SampleOp::TopK(_) => "top_k",
+            SampleOp::TopP { .. } => "top_p",
+            SampleOp::MinP { .. } => "min_p",
+            SampleOp::Temperature(_) => "temp",
+            SampleOp::DynamicTemperature { .. } => "dynatemp",
+            SampleOp::Greedy => "greedy",
+            SampleOp::Draw => "dist",
+            SampleOp::Trie => "trie",
+            SampleOp::HandOver(_) => "hand_over",
+        })
+    }
 }
 
 /// A chain with its seed.
@@ -67,6 +110,64 @@ pub struct SampleSpec {
     pub seed: u64,
     /// The best candidates to report with each token, at most 64.
     pub candidates: u32,
+}
+
+impl SampleSpec {
+    /// What a device takes of the chain that can follow the first `supported` steps and hand over up to `most` candidates:
+    /// the chain to give it, and how many steps of this one that covers. All, or a first part that leaves a bounded number
+    /// of candidates, which are handed over. `None` where the host runs the whole chain.
+    ///
+    /// A part ends before a dynamic temperature: the host's is computed in double precision, and so the token is to the
+    /// last the one of the whole chain on the host.
+    pub fn split(&self, supported: usize, most: u32) -> Option<(SampleSpec, usize)> {
+        if supported >= self.ops.len() {
+            return Some((self.clone(), self.ops.len()));
+        }
+        let dynamic = |op: &SampleOp| matches!(op, SampleOp::DynamicTemperature { .. });
+        let taken = self.ops.iter().position(dynamic).map_or(supported, |at| at.min(supported));
+        let part = &self.ops[..taken];
+        let left = part.iter().filter_map(SampleOp::leaves).min().filter(|&left| left <= most)?;
+        let ops = part.iter().cloned().chain([SampleOp::HandOver(left)]).collect();
+        Some((SampleSpec { ops, seed: self.seed, candidates: 0 }, taken))
+    }
+
+    /// Whether a host that follows the chain from this step on can do so under a mask that is followed greedily: the
+    /// device left the best child only, which later biases and penalties could have changed.
+    pub fn greedy_from(&self, step: usize) -> bool {
+        !self.ops.iter().skip(step).any(SampleOp::adjusts)
+    }
+
+    /// The chain in words, such as `+trie +top_k +top_p -penalties -dist`: each step's name after `+` where the device
+    /// follows it, which are the first so many, and after `-` where the host does. The draw, which ends every chain that
+    /// does not say otherwise, is named; bans are not.
+    pub fn describe(&self, followed: usize) -> String {
+        let ends = matches!(self.ops.last(), Some(SampleOp::Greedy | SampleOp::Draw | SampleOp::HandOver(_)));
+        let draw = (!ends).then_some(&SampleOp::Draw);
+        let word = |(index, op): (usize, &SampleOp)| {
+            let place = if index < followed || followed == self.ops.len() { '+' } else { '-' };
+            format!("{place}{op}")
+        };
+        let steps = self.ops.iter().chain(draw).enumerate().filter(|(_, op)| !matches!(op, SampleOp::Ban(_)));
+        steps.map(word).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// Which slot samples from which row of the logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SampleRow {
+    /// The slot.
+    pub slot: u32,
+    /// The row.
+    pub row: u32,
+}
+
+/// What a device follows of a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Followed {
+    /// Steps, the first ones. Behind the last step it draws; else it hands over the candidates that are left.
+    pub steps: usize,
+    /// The most candidates that come with a result.
+    pub candidates: usize,
 }
 
 /// The only tokens that may win.
@@ -81,7 +182,7 @@ pub struct Children<'a> {
 /// What a slot found.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SampleResult {
-    /// The token; -1 where none could be sampled.
+    /// The token; -1 where none could be sampled, or candidates are handed over.
     pub token: Token,
     /// The natural logarithm of `prob`.
     pub logprob: f32,
@@ -91,10 +192,31 @@ pub struct SampleResult {
     pub kept: u32,
     /// The position that the token was sampled for.
     pub position: u32,
-    /// How many candidates are reported.
+    /// How many candidates are reported or handed over.
     pub reported: u32,
     /// What was wrong.
     pub problem: Option<SampleProblem>,
+}
+
+/// A [`SampleResult`] on the host, with room for the candidates it reports.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SampledRow {
+    /// The slot that sampled.
+    pub slot: u32,
+    /// What it found.
+    pub result: SampleResult,
+    /// The best candidates as (token, logit, probability), as many as the chain reports. Those that are handed over have no
+    /// order and no probability, and their logits are those before temperature.
+    pub candidates: Vec<(Token, f32, f32)>,
+}
+
+impl Default for SampledRow {
+    /// A row that nothing was sampled from.
+    fn default() -> Self {
+        let problem = Some(SampleProblem::NoCandidate);
+        let result = SampleResult { token: -1, logprob: 0.0, prob: 0.0, kept: 0, position: 0, reported: 0, problem };
+        SampledRow { slot: 0, result, candidates: Vec::new() }
+    }
 }
 
 /// Why no token could be sampled.

@@ -1,23 +1,20 @@
 //! `bench`: how fast a model loads, reads a prompt and decodes on this machine, beside what its memory allows.
 //!
-//! Decoding one token reads every weight once, so memory bandwidth bounds it; the bandwidth is measured here with the
-//! same number of threads, and the fraction of it that decoding reaches says how much is left.
+//! Decoding one token reads every weight once, so memory bandwidth bounds it. The bandwidth of every device that reads
+//! weights is measured here (the host's with the same number of threads, a GPU's by copies within its memory), and the
+//! fraction of it that decoding reaches says how much is left.
 
 use crate::args::{ModelArgs, loading};
-use crate::output::{Failure, Outcome, catch_interrupts, fail, interrupted, print_json, printable, progress, size};
+use crate::output::{Failure, catch_interrupts, fail, interrupted, print_json, printable, progress, size};
 use elizainference::Token;
-use elizainference::backend::{SampleOp, SampleSpec};
-use elizainference::engine::{Engine, EngineOptions, SlotId, open_model};
+use elizainference::engine::{Engine, EngineOptions, Outcome, SlotId, Traffic, Turn, open_model};
 use elizainference::gguf::File;
+use elizainference::sampling::{Chain, Sampler};
 use serde_json::json;
-use std::hint::black_box;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
-
-/// Bytes that the bandwidth measurement reads: more than the caches of common machines.
-const BANDWIDTH_BYTES: usize = 512 << 20;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -32,6 +29,12 @@ pub struct Args {
     /// Repetitions; medians are reported
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     reps: u32,
+    /// Sequences that decode together, each in a slot of its own
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    sequences: u32,
+    /// The sampler chain of every sequence
+    #[arg(long, default_value = "greedy", value_name = "CHAIN")]
+    chain: Chain,
     /// Sample on the host, from copied logits, where the device could do it
     #[arg(long)]
     host_sampling: bool,
@@ -40,22 +43,37 @@ pub struct Args {
     json: bool,
 }
 
-pub fn run(args: Args) -> Outcome {
+pub fn run(args: Args) -> Result<(), Failure> {
     catch_interrupts(|| {});
-    let options = args.model.engine(u32::try_from(args.pp.max(args.tg + 1)).unwrap_or(u32::MAX))?;
+    let context = u32::try_from(args.context()).unwrap_or(u32::MAX);
+    let options = EngineOptions { slots: args.sequences, ..args.model.engine(context)? };
     let mut bench = Bench::open(&args, &options)?;
     let (prompt, decode) = bench.measure(&args)?;
     let peak = peak_rss();
-    let bandwidth = read_bandwidth(bench.engine.threads());
-    let bytes = bytes_per_token(bench.engine.model().file());
-    let rate = decode.map(|tok_s| tok_s * bytes as f64);
+    let shares = shares(&bench.engine)?;
+    let bytes: u64 = shares.iter().map(|share| share.bytes).sum();
+    // Devices read one after the other.
+    let bandwidth = bytes as f64 / shares.iter().map(|share| share.bytes as f64 / share.bandwidth).sum::<f64>();
+    // The weights are read once for all sequences.
+    let rate = decode.map(|tok_s| tok_s / f64::from(args.sequences) * bytes as f64);
+    let steps = bench.steps.max(1) as f64;
+    let per_step = |count: u64| count as f64 / steps;
+    let Traffic { dispatches, submissions, waits, bytes_uploaded, bytes_read } = bench.decoding;
 
     if args.json {
         return print_json(&json!({
             "model": args.model.model.display().to_string(),
             "threads": bench.engine.threads(),
             "device": bench.engine.model().device().name,
+            "sequences": args.sequences,
+            "chain": args.chain.to_string(),
             "sampled_on_device": bench.on_device,
+            "step_ms": decode.map(|tok_s| 1e3 * f64::from(args.sequences) / tok_s),
+            "step_dispatches": per_step(dispatches),
+            "step_submissions": per_step(submissions),
+            "step_waits": per_step(waits),
+            "step_bytes_uploaded": per_step(bytes_uploaded),
+            "step_bytes_read": per_step(bytes_read),
             "kv_type": args.model.kv_type,
             "pp": args.pp,
             "tg": args.tg,
@@ -66,6 +84,9 @@ pub fn run(args: Args) -> Outcome {
             "peak_rss_bytes": peak,
             "memory_read_bytes_s": bandwidth,
             "bytes_per_token": bytes,
+            "decode_read_bytes_s": rate,
+            "devices": shares.iter().map(Share::json).collect::<Vec<_>>(),
+            "no_gpu_reason": bench.engine.model().no_gpu_reason(),
             "bandwidth_fraction": rate.map(|r| r / bandwidth),
         }));
     }
@@ -77,7 +98,8 @@ pub fn run(args: Args) -> Outcome {
         writeln!(out, "Prompt {:<5} {tok_s:.1} tok/s", args.pp)?;
     }
     if let (Some(tok_s), Some(rate)) = (decode, rate) {
-        writeln!(out, "Decode {:<5} {tok_s:.1} tok/s", args.tg)?;
+        let together = if args.sequences > 1 { format!(" in {} sequences", args.sequences) } else { String::new() };
+        writeln!(out, "Decode {:<5} {tok_s:.1} tok/s{together}", args.tg)?;
         let share = 100.0 * rate / bandwidth;
         let (read, can) = (size(bytes), size(bandwidth as u64));
         writeln!(out, "Bandwidth    {share:.0} % of {can}/s reached ({read} of weights per token)")?;
@@ -88,18 +110,25 @@ pub fn run(args: Args) -> Outcome {
     Ok(out.flush()?)
 }
 
-/// The chain of the measurement.
-fn greedy() -> SampleSpec {
-    SampleSpec { ops: vec![SampleOp::Greedy], ..SampleSpec::default() }
+impl Args {
+    /// Tokens of the longest thing that is measured.
+    fn context(&self) -> usize {
+        self.pp.max((self.tg + 1) * self.sequences as usize)
+    }
 }
 
 struct Bench {
     engine: Engine,
-    slot: SlotId,
+    slots: Vec<SlotId>,
+    /// One per slot.
+    samplers: Vec<Sampler>,
     load_ms: f64,
     never: AtomicBool,
-    /// Whether decoding samples on the device; otherwise it ends with the logits.
+    /// Whether the device samples; otherwise its logits are copied.
     on_device: bool,
+    /// What decoding asked of the devices, over so many steps.
+    decoding: Traffic,
+    steps: u64,
 }
 
 impl Bench {
@@ -112,14 +141,19 @@ impl Bench {
         let started = Instant::now();
         let model = open_model(path, options, Some(&mut loading()))?;
         let mut engine = Engine::new(model, options)?;
-        let slot = engine.take_slot(-1)?;
+        let slots = (0..args.sequences).map(|i| engine.take_slot(i as i32)).collect::<Result<Vec<_>, _>>()?;
         let load_ms = started.elapsed().as_secs_f64() * 1e3;
-        let longest = args.pp.max(args.tg + 1);
+        let longest = args.context();
         if engine.context() < longest {
             return fail(format!("{longest} tokens do not fit in the model's context of {}", engine.context()));
         }
-        let on_device = !args.host_sampling && engine.start_sampling(slot, &greedy())?;
-        Ok(Bench { engine, slot, load_ms, never: AtomicBool::new(false), on_device })
+        let n_vocab = engine.model().n_vocab();
+        let samplers = (0..args.sequences).map(|i| Sampler::new(&args.chain, n_vocab, i.into()));
+        let samplers = samplers.collect::<Result<Vec<_>, _>>()?;
+        let spec = samplers.first().map(|sampler| sampler.spec(&[])).unwrap_or_default();
+        let on_device = !args.host_sampling && engine.start_sampling(slots[0], &spec)? == spec.ops.len();
+        let (never, decoding) = (AtomicBool::new(false), Traffic::default());
+        Ok(Bench { engine, slots, samplers, load_ms, never, on_device, decoding, steps: 0 })
     }
 
     /// Median tokens per second of prompt and decode, after one unmeasured round.
@@ -127,7 +161,7 @@ impl Bench {
         let n_vocab = self.engine.model().n_vocab() as u64;
         // Which tokens makes no difference in speed; these are spread over the vocabulary.
         let token = |i: usize| ((i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) % n_vocab) as Token;
-        let tokens: Vec<Token> = (0..args.pp.max(args.tg + 1)).map(token).collect();
+        let tokens: Vec<Token> = (0..args.context()).map(token).collect();
         let (mut prompt, mut decode) = (Vec::new(), Vec::new());
         let bar = progress("Measuring", u64::from(args.reps) + 1);
         for _ in 0..=args.reps {
@@ -135,27 +169,30 @@ impl Bench {
                 return Err(Failure::Interrupted);
             }
             if args.pp > 0 {
-                self.engine.truncate(self.slot, 0);
+                self.slots.iter().for_each(|slot| self.engine.truncate(*slot, 0));
                 let started = Instant::now();
-                self.engine.prefill(self.slot, &tokens[..args.pp], &self.never)?;
+                self.engine.prefill(self.slots[0], &tokens[..args.pp], &self.never)?;
                 prompt.push(args.pp as f64 / started.elapsed().as_secs_f64());
             }
             if args.tg > 0 {
-                self.engine.truncate(self.slot, 0);
-                self.engine.prefill(self.slot, &tokens[..1], &self.never)?;
-                if self.on_device {
-                    self.engine.start_sampling(self.slot, &greedy())?;
-                }
-                let started = Instant::now();
-                match self.on_device {
-                    true => self.sample(args.tg)?,
-                    false => {
-                        for token in &tokens[1..=args.tg] {
-                            black_box(self.engine.decode(self.slot, *token, &self.never)?);
-                        }
+                for (i, (slot, sampler)) in self.slots.iter().zip(&mut self.samplers).enumerate() {
+                    self.engine.truncate(*slot, 0);
+                    self.engine.prefill(*slot, &tokens[i..=i], &self.never)?;
+                    sampler.reset();
+                    sampler.accept(tokens[i]);
+                    if self.on_device {
+                        self.engine.start_sampling(*slot, &sampler.spec(&[]))?;
                     }
                 }
-                decode.push(args.tg as f64 / started.elapsed().as_secs_f64());
+                let before = self.engine.stats().traffic;
+                let started = Instant::now();
+                match self.on_device && self.slots.len() == 1 {
+                    true => self.decode_ahead(args.tg)?,
+                    false => self.decode_together(&tokens, args.tg)?,
+                }
+                decode.push((args.tg * self.slots.len()) as f64 / started.elapsed().as_secs_f64());
+                self.decoding = self.decoding + (self.engine.stats().traffic - before);
+                self.steps += args.tg as u64;
             }
             bar.inc(1);
         }
@@ -164,13 +201,41 @@ impl Bench {
     }
 
     /// Decode as a session does: each token sampled on the device, the next step under way meanwhile.
-    fn sample(&mut self, count: usize) -> Result<(), Failure> {
-        let mut none = Vec::new();
-        let mut token = self.engine.sample(self.slot, &[], None, true, &mut none, &self.never)?.token;
+    fn decode_ahead(&mut self, count: usize) -> Result<(), Failure> {
+        let (slot, mut none) = (self.slots[0], Vec::new());
+        let mut token = self.engine.sample(slot, &[], None, true, &mut none, &self.never)?.token;
         for step in 1..=count {
-            token = self.engine.sample(self.slot, &[token], None, step < count, &mut none, &self.never)?.token;
+            token = self.engine.sample(slot, &[token], None, step < count, &mut none, &self.never)?.token;
         }
         Ok(self.engine.settle()?)
+    }
+
+    /// Decode all slots in steps, each behind one of these tokens.
+    fn decode_together(&mut self, first: &[Token], count: usize) -> Result<(), Failure> {
+        let mut last: Vec<Token> = first[..self.slots.len()].to_vec();
+        for step in 0..count {
+            let turn = |(slot, token): (&SlotId, &Token)| Turn { slot: *slot, token: *token, children: None };
+            let turns: Vec<_> = self.slots.iter().zip(&last).map(turn).collect();
+            let (samplers, mut failed) = (&mut self.samplers, None);
+            let mut hear = |i: usize, outcome: elizainference::Result<Outcome<'_>>| {
+                let token = outcome.and_then(|outcome| match outcome {
+                    Outcome::Sampled(result, _) => Ok(result.token),
+                    Outcome::Logits(logits) => {
+                        samplers[i].accept(last[i]);
+                        samplers[i].sample(logits, None, &[], step as u32 + 2)
+                    }
+                });
+                match token {
+                    Ok(token) => last[i] = token,
+                    Err(error) => failed = Some(error),
+                }
+            };
+            self.engine.step(&turns, &self.never, &mut hear)?;
+            if let Some(error) = failed {
+                return Err(error.into());
+            }
+        }
+        Ok(())
     }
 }
 
@@ -182,7 +247,7 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     Some((low + high) / 2.0)
 }
 
-fn warm_page_cache(path: &Path) -> Outcome {
+fn warm_page_cache(path: &Path) -> Result<(), Failure> {
     let failed = |e: io::Error| Failure::Error(format!("{}: {e}", path.display()));
     let mut file = std::fs::File::open(path).map_err(failed)?;
     let mut buffer = vec![0; 1 << 20];
@@ -190,38 +255,31 @@ fn warm_page_cache(path: &Path) -> Outcome {
     Ok(())
 }
 
-/// Bytes of weights that decoding one token reads: all tensors, except that of a separate embedding one row is read.
-fn bytes_per_token(file: &File) -> u64 {
-    let separate = file.tensor("output.weight").is_some();
-    let read = file.tensors().iter().filter(|t| !(separate && t.name == "token_embd.weight"));
-    read.map(|t| t.bytes).sum()
+/// A device, what it reads of the weights for a token, and how fast its memory is.
+struct Share {
+    device: String,
+    bytes: u64,
+    bandwidth: f64,
 }
 
-/// Bytes per second that `threads` threads together read from memory: the best of several passes.
-fn read_bandwidth(threads: usize) -> f64 {
-    let words = vec![1u64; BANDWIDTH_BYTES / 8];
-    let part = words.len().div_ceil(threads.max(1));
-    let pass = || {
-        let started = Instant::now();
-        std::thread::scope(|scope| {
-            for part in words.chunks(part) {
-                scope.spawn(|| black_box(sum(part)));
-            }
-        });
-        BANDWIDTH_BYTES as f64 / started.elapsed().as_secs_f64()
-    };
-    (0..6).map(|_| pass()).fold(0.0, f64::max)
+impl Share {
+    fn json(&self) -> serde_json::Value {
+        json!({"name": self.device, "bytes_per_token": self.bytes, "memory_read_bytes_s": self.bandwidth})
+    }
 }
 
-/// A sum in as many partial sums as keep the processor waiting for memory alone.
-fn sum(words: &[u64]) -> u64 {
-    let mut parts = [0u64; 16];
-    for line in words.as_chunks::<16>().0 {
-        for (part, word) in parts.iter_mut().zip(line) {
-            *part = part.wrapping_add(*word);
+/// The devices that read weights.
+fn shares(engine: &Engine) -> Result<Vec<Share>, Failure> {
+    let model = engine.model();
+    let mut shares = Vec::new();
+    for (i, device) in model.devices().iter().enumerate() {
+        let (bytes, backend) = (model.outline().bytes_per_token(i), &device.backend);
+        if bytes > 0 {
+            let bandwidth = backend.bandwidth(engine.threads())?;
+            shares.push(Share { device: backend.device().name, bytes, bandwidth });
         }
     }
-    parts.iter().fold(0, |a, b| a.wrapping_add(*b))
+    Ok(shares)
 }
 
 /// The most memory that this process had resident, where the system tells (Linux).

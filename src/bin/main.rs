@@ -10,6 +10,7 @@ mod generate;
 mod inspect;
 mod logits;
 mod output;
+mod plan;
 mod quantize;
 mod text;
 
@@ -38,6 +39,8 @@ enum Command {
     Inspect(inspect::Args),
     /// Convert a model to another weight type
     Quantize(quantize::Args),
+    /// Tell how much memory opening a model would take, and whether it fits
+    Plan(plan::Args),
     /// Measure loading, prompt and decoding speed
     Bench(bench::Args),
     /// List what this machine can compute on
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         Command::Logits(args) => logits::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Quantize(args) => quantize::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Devices(args) => devices::run(args),
     };

@@ -2,6 +2,9 @@
 //!
 //! Cells are handed out lowest first, so that a lone sequence fills them in order and attention reads a dense range.
 
+/// So many cells are read as fast as fewer.
+const SMALL: usize = 256;
+
 /// Position and sequences of every cell.
 pub(super) struct Cells {
     positions: Vec<i32>,
@@ -70,6 +73,36 @@ impl Cells {
         Some(cell as u32)
     }
 
+    /// Whether attention reads many more cells than are in use.
+    pub fn is_scattered(&self) -> bool {
+        self.end > 2 * self.used.max(SMALL)
+    }
+
+    /// The first `most` moves that bring the cells in use together: the last ones to the lowest free ones, as (from, to).
+    pub fn gathering(&self, most: usize, moves: &mut Vec<(u32, u32)>) {
+        moves.clear();
+        let from = (self.used..self.end).rev().filter(|&cell| self.sequences[cell] != 0);
+        let to = (0..self.used).filter(|&cell| self.sequences[cell] == 0);
+        moves.extend(from.zip(to).take(most).map(|(from, to)| (from as u32, to as u32)));
+    }
+
+    /// Enter that a cell's content is in another one, a free one, now.
+    pub fn moved(&mut self, from: u32, to: u32) {
+        self.positions[to as usize] = self.positions[from as usize];
+        self.sequences[to as usize] = std::mem::take(&mut self.sequences[from as usize]);
+        self.change(to as usize);
+        self.change(from as usize);
+        while self.end > 0 && self.sequences[self.end - 1] == 0 {
+            self.end -= 1;
+        }
+    }
+
+    /// Change the position of a cell.
+    pub fn place(&mut self, cell: u32, position: i32) {
+        self.positions[cell as usize] = position;
+        self.change(cell as usize);
+    }
+
     pub fn free(&mut self, cell: u32) {
         let cell = cell as usize;
         self.sequences[cell] = 0;
@@ -85,6 +118,26 @@ impl Cells {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gathering_fills_the_holes_from_the_end() {
+        let mut cells = Cells::new(16, 16);
+        (0..9).for_each(|p| assert_eq!(cells.take(p, 1 << (p % 2)), Some(p as u32)));
+        [0, 2, 3, 6].into_iter().for_each(|cell| cells.free(cell));
+        let mut moves = Vec::new();
+        cells.gathering(1, &mut moves);
+        assert_eq!(moves, [(8, 0)]);
+        cells.gathering(9, &mut moves);
+        assert_eq!(moves, [(8, 0), (7, 2), (5, 3)]);
+        moves.iter().for_each(|&(from, to)| cells.moved(from, to));
+        assert_eq!(
+            (cells.end(), &cells.positions()[..5], &cells.sequences()[..6]),
+            (5, &[8, 1, 7, 5, 4][..], &[1, 2, 2, 2, 1, 0][..])
+        );
+        assert_eq!((cells.n_free(), cells.take(9, 1)), (11, Some(5)));
+        cells.gathering(9, &mut moves);
+        assert_eq!(moves, []);
+    }
 
     #[test]
     fn lowest_cell_first_and_the_end_follows() {

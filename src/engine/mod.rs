@@ -5,30 +5,36 @@
 //! bucket are made when the engine opens; after that no step allocates, schedules or compiles.
 //!
 //! Invariants: `slot.tokens` and `slot.cells` have equal length, and cell `slot.cells[i]` holds position `i`; a cell
-//! belongs to exactly one slot; after an error or a cancel the slot holds exactly the tokens whose cells are valid.
+//! belongs to exactly one slot; after an error or a cancel the slot holds exactly the tokens whose cells are valid. Only
+//! cells that were computed behind the tokens that still stand in front of them are reused for another prompt.
 
+mod batch;
 mod cells;
+mod memory;
 mod options;
 mod plans;
+mod rearrange;
 mod sampling;
 
+pub use crate::backend::memory::{Bytes, Component, Memory};
 pub use crate::backend::{DeviceInfo, DeviceKind, LoadProgress, Traffic};
+pub use batch::{Outcome, Turn};
+pub use memory::{Estimate, MemoryPlan, Need, plan_memory};
 pub use options::{EngineOptions, KvType, context_for};
 
-use crate::backend::{self, Batch, CacheSpec, LayerCache, State};
-use crate::graph::Part;
+use crate::backend::{self, Batch, SampleRow, SampledRow, State};
 use crate::model::{Model, Placement, load_shared};
 use crate::schedule::{Device, MAX_ROWS};
 use crate::{Error, Result, Token};
 use cells::Cells;
 use plans::{HEAD_ROWS, Plans};
-use sampling::Ahead;
+use sampling::{Ahead, OnDevice};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// A slot of an engine, as [`Engine::take_slot`] gives it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SlotId(usize);
 
 /// What a prefill did.
@@ -60,14 +66,31 @@ struct Slot {
     tokens: Vec<Token>,
     cells: Vec<u32>,
     last_used: u64,
+    /// Tokens from here on were computed behind others than those that stand in front of them; `None` = none were.
+    patched: Option<usize>,
+    /// What the device knows of it where that samples.
+    on_device: Option<OnDevice>,
 }
 
 /// The inputs of a batch, kept so that no step allocates.
 struct Inputs {
+    tokens: Vec<Token>,
     positions: Vec<i32>,
     sequences: Vec<u32>,
     cells: Vec<u32>,
     outputs: Vec<u32>,
+    sample: Vec<SampleRow>,
+}
+
+impl Inputs {
+    fn clear(&mut self) {
+        self.tokens.clear();
+        self.positions.clear();
+        self.sequences.clear();
+        self.cells.clear();
+        self.outputs.clear();
+        self.sample.clear();
+    }
 }
 
 /// See the module's documentation.
@@ -79,6 +102,8 @@ pub struct Engine {
     slots: Vec<Slot>,
     cells: Cells,
     inputs: Inputs,
+    /// Cells on their way to others.
+    moves: Vec<(u32, u32)>,
     context: usize,
     threads: usize,
     clock: u64,
@@ -86,8 +111,8 @@ pub struct Engine {
     hidden_of: Option<SlotId>,
     /// A step under way whose token is still on the device.
     ahead: Option<Ahead>,
-    /// The token sampled last on a device, until it is appended.
-    last_sampled: Option<Token>,
+    /// What a step sampled, with room for a row of every slot.
+    found: Vec<SampledRow>,
     stats: EngineStats,
 }
 
@@ -96,7 +121,7 @@ pub fn open_model(path: &Path, options: &EngineOptions, progress: LoadProgress<'
     let placement = Placement { gpu_layers: options.gpu_layers, device: options.device.clone() };
     // The weights are shared by engines of any number of threads, so a load takes all cores it finds useful.
     let threads = options.threads()?.max(default_thread_count() as usize);
-    load_shared(path, &placement, threads, progress)
+    load_shared(path, &placement, threads, &|file, outline, on| memory::admit(file, outline, on, options), progress)
 }
 
 /// Threads that an engine uses when the host names none: the performance cores.
@@ -115,30 +140,28 @@ impl Engine {
         let context = context_for(options.context, model.train_context());
         let n_slots = options.slots()?;
         let threads = options.threads()?;
-        let h = model.hparams();
-        let cache = CacheSpec {
-            ty: options.kv_type.tensor_type(),
-            cells: backend::cells_for(context),
-            layers: h.n_head_kv.iter().map(|&n| Some(LayerCache::new(n, h.head_dim_k, h.head_dim_v))).collect(),
-        };
+        memory::admit_engine(&model, options)?;
+        let cache = memory::cache_of(model.outline(), options)?;
         let state = |(i, device): (usize, &Device)| {
-            let mut own = cache.clone();
-            for (il, layer) in own.layers.iter_mut().enumerate() {
-                *layer = layer.filter(|_| model.place(Part::Layer(il)) == i);
-            }
-            device.backend.new_state(&own, threads)
+            device.backend.new_state(&memory::share_of(&cache, model.outline(), i), threads)
         };
         let mut states = model.devices().iter().enumerate().map(state).collect::<Result<Vec<_>>>()?;
         let plans = Plans::new(&model, &cache)?;
-        plans.reserve(&mut states)?;
+        plans.reserve(model.outline(), &mut states)?;
         let slots = (0..n_slots)
-            .map(|_| Slot { tokens: Vec::with_capacity(context), cells: Vec::with_capacity(context), last_used: 0 })
+            .map(|_| Slot {
+                tokens: Vec::with_capacity(context),
+                cells: Vec::with_capacity(context),
+                ..Slot::default()
+            })
             .collect();
         let inputs = Inputs {
+            tokens: Vec::with_capacity(MAX_ROWS),
             positions: Vec::with_capacity(MAX_ROWS),
             sequences: Vec::with_capacity(MAX_ROWS),
             cells: Vec::with_capacity(MAX_ROWS),
             outputs: Vec::with_capacity(MAX_ROWS),
+            sample: Vec::with_capacity(HEAD_ROWS),
         };
         Ok(Engine {
             cells: Cells::new(cache.cells, context),
@@ -147,12 +170,13 @@ impl Engine {
             plans,
             slots,
             inputs,
+            moves: Vec::with_capacity(MAX_ROWS),
             context,
             threads,
             clock: 0,
             hidden_of: None,
             ahead: None,
-            last_sampled: None,
+            found: vec![SampledRow::default(); n_slots as usize],
             stats: EngineStats::default(),
         })
     }
@@ -235,6 +259,8 @@ impl Engine {
             self.cells.free(cell);
         }
         s.tokens.truncate(n_tokens);
+        s.on_device = None;
+        s.patched = s.patched.filter(|&from| from < n_tokens);
         if self.hidden_of == Some(slot) {
             self.hidden_of = None;
         }
@@ -255,8 +281,9 @@ impl Engine {
             return Err(Error::OutOfMemory(format!("A prompt of {n} tokens in a context of {max}")));
         }
         let common = self.tokens(slot).iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        let usable = self.slots[slot.0].patched.unwrap_or(common);
         // The last position is evaluated again even when it is there, for its hidden row.
-        let reused = common.min(tokens.len() - 1);
+        let reused = common.min(usable).min(tokens.len() - 1);
         self.truncate(slot, reused);
         let before = self.stats.forward_passes;
         self.evaluate(slot, &tokens[reused..], cancel)?;
@@ -265,6 +292,9 @@ impl Engine {
             return Err(error);
         }
         let passes = (self.stats.forward_passes - before) as usize;
+        if self.cells.is_scattered() {
+            self.defragment()?;
+        }
         Ok(Prefill { tokens: tokens.len(), reused, passes })
     }
 
@@ -314,7 +344,7 @@ impl Engine {
             for first in (0..chunk.len()).step_by(HEAD_ROWS) {
                 let n = HEAD_ROWS.min(chunk.len() - first);
                 // The head reads the first hidden rows; those before `first` are done with.
-                let head = &mut self.states[self.model.place(Part::Head)];
+                let head = &mut self.states[self.model.outline().places().hidden];
                 let hidden = head.rows(hidden_at + first * width * 4, n * width)?.to_vec();
                 head.put(hidden_at, &hidden)?;
                 self.plans.head_many.run(&mut self.states, &Batch::default(), n, cancel)?;
@@ -329,7 +359,7 @@ impl Engine {
     }
 
     fn logits(&mut self, rows: usize) -> Result<&mut [f32]> {
-        let head = &mut self.states[self.model.place(Part::Head)];
+        let head = &mut self.states[self.model.outline().places().logits];
         head.rows(self.plans.kept.logits_offset(), rows * self.model.n_vocab())
     }
 
@@ -353,7 +383,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Evaluate one chunk and append it to the slot; after an error the slot is as before.
+    /// Evaluate one chunk and append it to the slot; after an error the slot is as before. Ends the sampling on the device,
+    /// which does not know of these tokens.
     fn run(
         &mut self,
         slot: SlotId,
@@ -366,6 +397,7 @@ impl Engine {
         let s = &mut self.slots[slot.0];
         s.tokens.extend_from_slice(tokens);
         s.cells.extend_from_slice(&self.inputs.cells);
+        s.on_device = None;
         Ok(())
     }
 
@@ -378,33 +410,62 @@ impl Engine {
         how: How,
         cancel: &AtomicBool,
     ) -> Result<()> {
+        self.inputs.clear();
+        self.enter(slot, tokens, 0)?;
+        let rows = tokens.len() as u32;
+        match outputs {
+            OutputRows::None => {}
+            OutputRows::Last => self.inputs.outputs.push(rows - 1),
+            OutputRows::All => self.inputs.outputs.extend(0..rows),
+        }
+        if how == How::Sample {
+            self.inputs.sample.push(SampleRow { slot: slot.0 as u32, row: 0 });
+        }
+        let done = self.launch(how, cancel);
+        self.hidden_of = (outputs == OutputRows::Last && done.is_ok()).then_some(slot);
+        done
+    }
+
+    /// Enter tokens behind the slot's into the inputs, with a cell for each. Slots of `busy`, a bit each, are not evicted
+    /// for them.
+    fn enter(&mut self, slot: SlotId, tokens: &[Token], busy: u32) -> Result<()> {
+        let bit = 1u32 << slot.0;
         if tokens.len() > self.room(slot) {
             let (n, have, max) = (tokens.len(), self.position(slot), self.context);
             return Err(Error::OutOfMemory(format!("{n} more tokens after {have} in a context of {max}")));
         }
         self.touch(slot);
-        self.make_room(slot, tokens.len());
+        self.make_room(tokens.len(), busy | bit);
         let first = self.position(slot);
-        let bit = 1u32 << slot.0;
-        let inputs = &mut self.inputs;
-        inputs.positions.clear();
-        inputs.sequences.clear();
-        inputs.cells.clear();
-        inputs.outputs.clear();
-        for i in 0..tokens.len() {
+        for (i, &token) in tokens.iter().enumerate() {
             let position = (first + i) as i32;
-            let cell = self.cells.take(position, bit).ok_or_else(|| Error::Internal("No free cell".into()))?;
+            let Some(cell) = self.cells.take(position, bit) else {
+                self.give_back();
+                let (n, max) = (tokens.len(), self.context);
+                return Err(Error::OutOfMemory(format!("{n} more tokens in a context of {max} that other slots fill")));
+            };
+            let inputs = &mut self.inputs;
+            inputs.tokens.push(token);
             inputs.positions.push(position);
             inputs.sequences.push(bit);
             inputs.cells.push(cell);
         }
-        match outputs {
-            OutputRows::None => {}
-            OutputRows::Last => inputs.outputs.push(tokens.len() as u32 - 1),
-            OutputRows::All => inputs.outputs.extend(0..tokens.len() as u32),
+        Ok(())
+    }
+
+    /// Free the cells of the inputs.
+    fn give_back(&mut self) {
+        for &cell in &self.inputs.cells {
+            self.cells.free(cell);
         }
+    }
+
+    /// Evaluate the inputs. After an error their cells are free again.
+    fn launch(&mut self, how: How, cancel: &AtomicBool) -> Result<()> {
+        let inputs = &self.inputs;
+        let rows = inputs.tokens.len();
         let batch = Batch {
-            tokens,
+            tokens: &inputs.tokens,
             positions: &inputs.positions,
             sequences: &inputs.sequences,
             cells: &inputs.cells,
@@ -413,29 +474,25 @@ impl Engine {
             cell_sequences: self.cells.sequences(),
             n_kv: self.cells.end(),
             changed_cells: self.cells.changed(),
-            sample: how == How::Sample,
+            sample: &inputs.sample,
         };
-        let plan = if how == How::Body { self.plans.body(tokens.len()) } else { &self.plans.decode };
+        let plan = if how == How::Body { self.plans.body(rows) } else { self.plans.decode(rows) };
         let done = plan.run(&mut self.states, &batch, inputs.outputs.len(), cancel);
         self.stats.forward_passes += 1;
-        self.stats.rows += tokens.len() as u64;
-        self.hidden_of = (outputs == OutputRows::Last && done.is_ok()).then_some(slot);
+        self.stats.rows += rows as u64;
         match done {
             Ok(()) => self.cells.settle(),
-            Err(_) => {
-                for &cell in &self.inputs.cells {
-                    self.cells.free(cell);
-                }
-            }
+            Err(_) => self.give_back(),
         }
         done
     }
 
-    /// Evict other slots, the least recently used first, until `n` cells are free.
-    fn make_room(&mut self, slot: SlotId, n: usize) {
+    /// Evict slots other than the busy ones, the least recently used first, until `n` cells are free.
+    fn make_room(&mut self, n: usize, busy: u32) {
         while self.cells.n_free() < n {
-            let idle = (0..self.slots.len()).filter(|&i| i != slot.0 && !self.slots[i].tokens.is_empty());
-            let Some(victim) = idle.min_by_key(|&i| self.slots[i].last_used) else { return };
+            let idle = |&i: &usize| busy & 1 << i == 0 && !self.slots[i].tokens.is_empty();
+            let oldest = (0..self.slots.len()).filter(idle).min_by_key(|&i| self.slots[i].last_used);
+            let Some(victim) = oldest else { return };
             self.truncate(SlotId(victim), 0);
         }
     }
@@ -446,9 +503,9 @@ impl Engine {
 enum How {
     /// Hidden rows.
     Body,
-    /// Logits as well.
+    /// Logits as well, and tokens sampled from those rows that the inputs name.
     Logits,
-    /// Logits, and a token sampled from them on the device.
+    /// Logits of the slot's last row, and a token sampled from them on the device.
     Sample,
 }
 

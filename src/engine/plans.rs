@@ -1,50 +1,79 @@
-//! The plans of an engine: one body per row bucket, the head, and body and head as one for a decode step.
+//! The plans of an engine: one body per row bucket, the head, and body and head as one for decode steps.
 
 use crate::Result;
-use crate::backend::{CacheSpec, State};
-use crate::model::Model;
-use crate::schedule::{Kept, MAX_ROWS, Plan, ROW_BUCKETS, Shared, bucket};
+use crate::backend::{Backend, CacheSpec, State};
+use crate::graph::Node;
+use crate::model::{Model, Outline};
+use crate::schedule::{Draft, Kept, MAX_ROWS, Plan, ROW_BUCKETS, Shared};
 
-/// Rows of logits computed at once where every position's are wanted.
+/// The most rows of logits computed at once: a decode step of so many sequences, or positions of one.
 pub(super) const HEAD_ROWS: usize = 8;
 
-pub(super) struct Plans {
-    bodies: Vec<Plan>,
+/// One of each, made of a draft: a plan, or what it will take.
+pub(super) struct Plans<T = Plan> {
+    bodies: Vec<T>,
     /// One row of logits from the kept hidden row.
-    pub head: Plan,
+    pub head: T,
     /// Up to [`HEAD_ROWS`] rows of logits.
-    pub head_many: Plan,
-    /// One token in, its logits out.
-    pub decode: Plan,
+    pub head_many: T,
+    /// Tokens in, the logits of every one out, one per row bucket up to [`HEAD_ROWS`].
+    decodes: Vec<T>,
+    /// Keys of moved positions turned.
+    pub shift: T,
+    /// Cells copied to others.
+    pub copy: T,
     pub kept: Kept,
 }
 
-impl Plans {
-    pub fn new(model: &Model, cache: &CacheSpec) -> Result<Plans> {
+impl<T> Plans<T> {
+    /// Make one of every draft of a model on these backends.
+    pub fn make(
+        model: &Outline,
+        backends: &[&dyn Backend],
+        cache: &CacheSpec,
+        mut make: impl FnMut(Draft<'_>) -> Result<T>,
+    ) -> Result<Plans<T>> {
         let kept = Kept {
             hidden_rows: MAX_ROWS,
             hidden_width: model.hparams().n_embd,
             logit_rows: HEAD_ROWS,
-            logit_width: model.n_vocab(),
+            logit_width: model.hparams().n_vocab,
         };
-        let place = |part| model.place(part);
-        let shared = Shared { devices: model.devices(), place: &place, specs: model.specs(), kept, cache };
+        let place = |node: &Node| model.place(node);
+        let shared = Shared { backends, place: &place, specs: model.specs(), kept, cache };
+        let few = ROW_BUCKETS.into_iter().filter(|&n| n <= HEAD_ROWS);
         let (body, head, decode) = (model.body_graph()?, model.head_graph()?, model.decode_graph()?);
+        let mut plan = |graph, rows, out_rows| make(Draft::new(graph, rows, out_rows, &shared));
         Ok(Plans {
-            bodies: ROW_BUCKETS.iter().map(|&n| Plan::new(&body, n, n, &shared)).collect::<Result<_>>()?,
-            head: Plan::new(&head, 0, 1, &shared)?,
-            head_many: Plan::new(&head, 0, HEAD_ROWS, &shared)?,
-            decode: Plan::new(&decode, 1, 1, &shared)?,
+            bodies: ROW_BUCKETS.iter().map(|&n| plan(&body, n, n)).collect::<Result<_>>()?,
+            head: plan(&head, 0, 1)?,
+            head_many: plan(&head, 0, HEAD_ROWS)?,
+            decodes: few.map(|n| plan(&decode, n, n)).collect::<Result<_>>()?,
+            shift: plan(&model.shift_graph(), MAX_ROWS, 0)?,
+            copy: plan(&model.copy_graph(), MAX_ROWS, 0)?,
             kept,
         })
+    }
+}
+
+/// Bytes of the largest read of logits.
+pub(super) fn largest_read(model: &Outline) -> usize {
+    HEAD_ROWS * model.hparams().n_vocab * 4
+}
+
+impl Plans {
+    pub fn new(model: &Model, cache: &CacheSpec) -> Result<Plans> {
+        let backends: Vec<_> = model.devices().iter().map(|device| &*device.backend).collect();
+        Plans::make(model.outline(), &backends, cache, |draft| draft.compile(model.devices()))
     }
 
     /// Room for the worst case of every plan, then once more in the same order, since a plan may have to know where the
     /// memory of all is in the end. Nothing is allocated between two steps.
-    pub fn reserve(&self, states: &mut [Box<dyn State>]) -> Result<()> {
-        let few = [&self.decode, &self.head, &self.head_many];
+    pub fn reserve(&self, model: &Outline, states: &mut [Box<dyn State>]) -> Result<()> {
+        states[model.places().logits].reserve_reads(largest_read(model))?;
+        let few = [&self.head, &self.head_many, &self.shift, &self.copy];
         for _ in 0..2 {
-            for plan in self.bodies.iter().rev().chain(few) {
+            for plan in self.bodies.iter().rev().chain(self.decodes.iter().rev()).chain(few) {
                 plan.reserve(states)?;
             }
         }
@@ -53,8 +82,16 @@ impl Plans {
 
     /// The body for a batch of this many rows.
     pub fn body(&self, rows: usize) -> &Plan {
-        let wanted = bucket(rows);
-        let i = ROW_BUCKETS.iter().position(|&b| b == wanted).unwrap_or(ROW_BUCKETS.len() - 1);
-        &self.bodies[i]
+        &self.bodies[bucket_index(rows).min(self.bodies.len() - 1)]
     }
+
+    /// Body and head for a batch of this many rows, at most [`HEAD_ROWS`].
+    pub fn decode(&self, rows: usize) -> &Plan {
+        &self.decodes[bucket_index(rows).min(self.decodes.len() - 1)]
+    }
+}
+
+/// Which bucket holds this many rows.
+fn bucket_index(rows: usize) -> usize {
+    ROW_BUCKETS.partition_point(|&bucket| bucket < rows)
 }

@@ -5,12 +5,13 @@
 //! the device never waits for the host. When the next token is not what the step ahead assumed (a forced token, a mask, the
 //! end), the step is taken back: its cell is freed, its sampling undone.
 //!
-//! Invariant: at most one step is ahead; its cell belongs to no slot's `cells`. Everything else the engine does settles it
-//! first.
+//! Invariants: at most one step is ahead; its cell belongs to no slot's `cells`. Everything else the engine does settles it
+//! first. A device that samples a slot knows all its tokens: whatever changes them otherwise ends the sampling there.
 
 use super::{Engine, How, OutputRows, SlotId};
-use crate::backend::{Batch, Children, SAMPLED, SampleProblem, SampleResult, SampleSpec, State};
-use crate::graph::Part;
+use crate::backend::{
+    Batch, Children, Followed, SampleProblem, SampleResult, SampleRow, SampleSpec, SampledRow, State, sampled_by,
+};
 use crate::{Error, Result, Token};
 use std::sync::atomic::AtomicBool;
 
@@ -20,19 +21,40 @@ pub(super) struct Ahead {
     cell: u32,
 }
 
+/// What a device knows of the slot that it samples.
+#[derive(Clone, Copy, Default)]
+pub(super) struct OnDevice {
+    /// The token sampled last, until it is appended: the device has taken note of it.
+    sampled: Option<Token>,
+}
+
 impl Engine {
-    /// Sample the slot's tokens on its device by this chain from now on. `false` where the device does not do that, or
-    /// not all of the chain: then logits have to be asked for.
-    pub fn start_sampling(&mut self, slot: SlotId, spec: &SampleSpec) -> Result<bool> {
+    /// Sample the slot's tokens on its device by this chain from now on. Says how many of the chain's steps the device
+    /// follows: with all of them it draws; with fewer, results come with the candidates that the host goes on with
+    /// ([`crate::sampling::Sampler::resume`]); with none, logits have to be asked for. A prefill or a truncation ends it.
+    pub fn start_sampling(&mut self, slot: SlotId, spec: &SampleSpec) -> Result<usize> {
         self.settle()?;
-        self.last_sampled = None;
-        let head = self.model.place(Part::Head);
-        self.states[head].start_sampling(spec, &self.slots[slot.0].tokens)
+        let head = self.model.outline().places().logits;
+        let s = &mut self.slots[slot.0];
+        let followed = self.states[head].start_sampling(slot.0, spec, &s.tokens)?;
+        s.on_device = followed.map(|_| OnDevice::default());
+        let Followed { steps, candidates } = followed.unwrap_or(Followed { steps: 0, candidates: 0 });
+        // A row of results can be any slot's.
+        self.found.iter_mut().for_each(|row| row.candidates.reserve(candidates));
+        Ok(steps)
+    }
+
+    /// Ask for the slot's logits again from now on.
+    pub fn stop_sampling(&mut self, slot: SlotId) -> Result<()> {
+        self.settle()?;
+        self.slots[slot.0].on_device = None;
+        Ok(())
     }
 
     /// Append tokens (possibly none) and sample the one behind them on the device, as [`Engine::start_sampling`] has set.
     /// Only `children` may win, where there are any. With `ahead` the step behind the sampled token is started as well.
-    /// `candidates` takes over the best ones, as many as the chain reports.
+    /// `candidates` takes over the best ones, as many as the chain reports, or those that the host goes on with; in that case
+    /// there is no token, and nothing can be `ahead`.
     pub fn sample(
         &mut self,
         slot: SlotId,
@@ -43,62 +65,85 @@ impl Engine {
         cancel: &AtomicBool,
     ) -> Result<SampleResult> {
         self.check_tokens(tokens)?;
-        let sampled = self.last_sampled.take();
+        let sampled = self.slots[slot.0].on_device.and_then(|known| known.sampled);
         match (self.ahead.take(), tokens) {
             // The step ahead was this one.
             (Some(step), &[token]) if step.slot == slot && sampled == Some(token) && children.is_none() => {
                 let s = &mut self.slots[slot.0];
                 s.tokens.push(token);
                 s.cells.push(step.cell);
+                s.on_device = Some(OnDevice::default());
             }
             (step, _) => {
                 self.ahead = step;
                 self.settle()?;
-                self.submit(slot, tokens, sampled, children, cancel)?;
+                self.submit(slot, tokens, children, cancel)?;
             }
         }
-        if ahead && children.is_none() && self.room(slot) > 0 && self.cells.n_free() > 0 {
-            self.compute(slot, &[SAMPLED], OutputRows::Last, How::Sample, cancel)?;
+        let places = self.model.outline().places();
+        let stays = places.embedding == places.logits;
+        if ahead && stays && children.is_none() && self.room(slot) > 0 && self.cells.n_free() > 0 {
+            self.compute(slot, &[sampled_by(slot.0)], OutputRows::Last, How::Sample, cancel)?;
             self.ahead = self.inputs.cells.first().map(|&cell| Ahead { slot, cell });
         }
-        let result = self.sampler().sampled(candidates)?;
-        match result.problem {
-            None => {
-                self.last_sampled = Some(result.token);
-                Ok(result)
-            }
-            Some(SampleProblem::Nan(token)) => Err(Error::NanLogits { row: 0, token: token as usize }),
-            Some(SampleProblem::NoCandidate) => {
-                Err(Error::InvalidArgument("Every logit is -inf: there is no token to sample".into()))
-            }
+        self.read_sampled()?;
+        let found = &self.found[0];
+        if let Some(error) = problem(&found.result) {
+            return Err(error);
         }
+        candidates.clone_from(&found.candidates);
+        Ok(found.result)
     }
 
-    /// Evaluate tokens and sample behind them; `sampled` is the token that the device already took note of.
+    /// Evaluate tokens and sample behind them.
     fn submit(
         &mut self,
         slot: SlotId,
         tokens: &[Token],
-        sampled: Option<Token>,
         children: Option<Children<'_>>,
         cancel: &AtomicBool,
     ) -> Result<()> {
+        self.tell(slot, tokens, children)?;
+        let known = self.slots[slot.0].on_device.take();
+        if let [_] = tokens {
+            self.run(slot, tokens, OutputRows::Last, How::Sample, cancel)?;
+        } else {
+            self.evaluate(slot, tokens, cancel)?;
+            if self.hidden_of != Some(slot) {
+                return Err(Error::InvalidArgument(
+                    "A token was to be sampled in a slot that was not evaluated last".into(),
+                ));
+            }
+            self.stats.head_passes += 1;
+            let batch = Batch { sample: &[SampleRow { slot: slot.0 as u32, row: 0 }], ..Batch::default() };
+            self.plans.head.run(&mut self.states, &batch, 1, cancel)?;
+        }
+        self.slots[slot.0].on_device = known;
+        Ok(())
+    }
+
+    /// Tell the device what comes next in a slot that it samples: tokens that it did not sample itself, and the mask.
+    pub(super) fn tell(&mut self, slot: SlotId, tokens: &[Token], children: Option<Children<'_>>) -> Result<()> {
+        let Some(OnDevice { sampled }) = self.slots[slot.0].on_device else {
+            return Err(Error::InvalidArgument("A token was to be sampled in a slot without a chain".into()));
+        };
         let known = usize::from(sampled.is_some() && tokens.first() == sampled.as_ref());
         if known < tokens.len() {
-            self.sampler().accept(&tokens[known..])?;
+            self.sampler().accept(slot.0, &tokens[known..])?;
         }
-        self.sampler().arm(children)?;
-        if let [_] = tokens {
-            return self.run(slot, tokens, OutputRows::Last, How::Sample, cancel);
+        self.slots[slot.0].on_device = Some(OnDevice::default());
+        self.sampler().arm(slot.0, children)
+    }
+
+    /// Wait for the oldest step that samples: its rows stand in `found`, as many as are returned.
+    pub(super) fn read_sampled(&mut self) -> Result<usize> {
+        let head = self.model.outline().places().logits;
+        let count = self.states[head].sampled(&mut self.found)?;
+        for SampledRow { slot, result, .. } in &self.found[..count] {
+            let sampled = Some(result.token).filter(|&token| token >= 0);
+            self.slots[*slot as usize].on_device = Some(OnDevice { sampled });
         }
-        self.evaluate(slot, tokens, cancel)?;
-        if self.hidden_of != Some(slot) {
-            return Err(Error::InvalidArgument(
-                "A token was to be sampled in a slot that was not evaluated last".into(),
-            ));
-        }
-        self.stats.head_passes += 1;
-        self.plans.head.run(&mut self.states, &Batch { sample: true, ..Batch::default() }, 1, cancel)
+        Ok(count)
     }
 
     /// Take back the step that is ahead, where there is one.
@@ -106,13 +151,22 @@ impl Engine {
         let Some(Ahead { slot, cell }) = self.ahead.take() else { return Ok(()) };
         self.cells.free(cell);
         self.hidden_of = None;
-        let last = self.last_sampled.or(self.slots[slot.0].tokens.last().copied());
-        let sampler = self.sampler();
-        sampler.sampled(&mut Vec::new())?;
-        sampler.take_back(last.unwrap_or(SAMPLED))
+        let known = self.slots[slot.0].on_device;
+        let last = known.and_then(|known| known.sampled).or(self.slots[slot.0].tokens.last().copied());
+        self.read_sampled()?;
+        self.slots[slot.0].on_device = known;
+        self.sampler().take_back(slot.0, last.unwrap_or_default())
     }
 
     fn sampler(&mut self) -> &mut dyn State {
-        &mut *self.states[self.model.place(Part::Head)]
+        &mut *self.states[self.model.outline().places().logits]
     }
+}
+
+/// What stands in the way of a result's token.
+pub(super) fn problem(result: &SampleResult) -> Option<Error> {
+    Some(match result.problem? {
+        SampleProblem::Nan(token) => Error::NanLogits { row: 0, token: token as usize },
+        SampleProblem::NoCandidate => Error::InvalidArgument("Every logit is -inf: there is no token to sample".into()),
+    })
 }

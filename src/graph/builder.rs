@@ -144,6 +144,11 @@ impl<'a> Builder<'a> {
         Ok(self.push(Op::Attention(Box::new(spec)), vec![qkv], width, rows))
     }
 
+    /// A change of the cache alone: [`Op::ShiftKeys`] or [`Op::CopyCells`].
+    pub fn cache(&mut self, op: Op) -> NodeId {
+        self.push(op, vec![], 0, Rows::Batch)
+    }
+
     /// See [`Op::SoftCap`].
     pub fn softcap(&mut self, x: NodeId, cap: f32) -> NodeId {
         let (width, rows) = (self.graph.node(x).width, self.graph.node(x).rows);

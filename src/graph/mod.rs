@@ -231,6 +231,10 @@ pub enum Op {
         /// The cap.
         cap: f32,
     },
+    /// Turns the keys of the batch's cells: a row's position is by how much that of its cell changes.
+    ShiftKeys(Box<AttentionSpec>),
+    /// Copies keys and values: a row's position is the cell that its own is filled from. No cell is both.
+    CopyCells(Box<AttentionSpec>),
 }
 
 /// What happens with a node after the run.
@@ -273,7 +277,15 @@ impl Node {
             Op::Attention(spec) => {
                 [spec.q_norm, spec.k_norm].into_iter().flatten().map(|w| (w, WeightUse::Vector)).collect()
             }
-            Op::Hidden | Op::SelectRows | Op::SoftCap { .. } => Vec::new(),
+            Op::Hidden | Op::SelectRows | Op::SoftCap { .. } | Op::ShiftKeys(_) | Op::CopyCells(_) => Vec::new(),
+        }
+    }
+
+    /// The attention whose cache the node works on.
+    pub fn attention(&self) -> Option<&AttentionSpec> {
+        match &self.op {
+            Op::Attention(spec) | Op::ShiftKeys(spec) | Op::CopyCells(spec) => Some(spec),
+            _ => None,
         }
     }
 

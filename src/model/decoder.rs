@@ -5,7 +5,9 @@
 
 use super::{Hparams, WeightTable};
 use crate::Result;
-use crate::graph::{Activation, AttentionSpec, Builder, Graph, NodeId, Output, Part, RopeSpec, WeightId, WeightSpec};
+use crate::graph::{
+    Activation, AttentionSpec, Builder, Graph, NodeId, Op, Output, Part, RopeSpec, WeightId, WeightSpec,
+};
 
 /// Weights of one layer.
 pub(super) struct Layer {
@@ -142,6 +144,25 @@ impl Decoder {
         let logits = self.head(&mut b, hidden)?;
         b.output(logits, Output::Logits);
         Ok(b.finish())
+    }
+
+    /// Keys of moved positions turned, in every layer.
+    pub fn shift_graph(&self, specs: &[WeightSpec]) -> Graph {
+        self.cache_graph(specs, Op::ShiftKeys)
+    }
+
+    /// Cells copied to others, in every layer.
+    pub fn copy_graph(&self, specs: &[WeightSpec]) -> Graph {
+        self.cache_graph(specs, Op::CopyCells)
+    }
+
+    fn cache_graph(&self, specs: &[WeightSpec], op: fn(Box<AttentionSpec>) -> Op) -> Graph {
+        let mut b = Builder::new(specs, &self.ropes);
+        for (il, layer) in self.layers.iter().enumerate() {
+            b.part(Part::Layer(il));
+            b.cache(op(Box::new(layer.attention.clone())));
+        }
+        b.finish()
     }
 
     /// From the batch's tokens to the hidden rows after the output norm, of the output rows only or of all.

@@ -7,18 +7,20 @@ mod decoder;
 mod gemma3;
 mod hparams;
 mod llama;
+mod outline;
 mod qwen3;
 mod registry;
 mod weights;
 
 pub use hparams::Hparams;
+pub use outline::Outline;
 pub use registry::{Placement, load_shared};
 pub use weights::WeightTable;
 
 use crate::backend::{Backend, DeviceInfo, LoadProgress, Wanted};
 use crate::gguf::File;
-use crate::graph::{Graph, Part, WeightSpec, WeightUse};
-use crate::schedule::{Device, assign, wanted};
+use crate::graph::{WeightSpec, WeightUse};
+use crate::schedule::Device;
 use crate::vocab::Vocab;
 use crate::{Error, Result};
 use decoder::Decoder;
@@ -39,17 +41,13 @@ pub fn architectures() -> impl Iterator<Item = &'static str> {
 pub struct Model {
     file: File,
     vocab: Arc<Vocab>,
-    hparams: Hparams,
-    specs: Vec<WeightSpec>,
-    decoder: Decoder,
+    outline: Outline,
     devices: Vec<Device>,
-    gpu_layers: usize,
 }
 
 impl Model {
-    /// Load the file onto `backends`, of which the first is the CPU. With a second one the last `gpu_layers` layers are
-    /// computed there; one more means the output head too, and the embedding with it; -1 means all. `progress` hears
-    /// the fraction done and may cancel by returning false.
+    /// Load the file onto `backends`, placed as [`Outline::read`] says. `progress` hears the fraction done and may cancel
+    /// by returning false.
     pub fn load(
         file: File,
         backends: Vec<Arc<dyn Backend>>,
@@ -57,32 +55,32 @@ impl Model {
         threads: usize,
         progress: LoadProgress<'_>,
     ) -> Result<Model> {
-        let name: String = file.require("general.architecture")?;
-        let Some((_, bind)) = ARCHITECTURES.iter().find(|(known, _)| *known == name) else {
-            let known: Vec<_> = architectures().collect();
-            return Err(Error::Unsupported(format!("Architecture `{name}` (known: {})", known.join(", "))));
-        };
-        let hparams = Hparams::read(&file)?;
-        let mut table = WeightTable::new(&file);
-        let decoder = bind(&hparams, &mut table)?;
-        let specs = table.finish()?;
-        let gpu_layers = usize::try_from(gpu_layers).unwrap_or(usize::MAX);
-        let gpu_layers = if backends.len() > 1 { gpu_layers.min(hparams.n_layer + 1) } else { 0 };
-        let wanted = wanted_by(&decoder, &specs, &hparams, &backends, gpu_layers)?;
+        let outline = Outline::read(&file, &backends, gpu_layers)?;
+        Model::load_outline(file, outline, backends, threads, progress)
+    }
+
+    /// Load what an outline tells of `file` and `backends`.
+    fn load_outline(
+        file: File,
+        outline: Outline,
+        backends: Vec<Arc<dyn Backend>>,
+        threads: usize,
+        progress: LoadProgress<'_>,
+    ) -> Result<Model> {
         // The vocabulary takes about as long as packing does; let them share the cores.
         let (vocab, devices) = std::thread::scope(|scope| {
             let vocab = scope.spawn(|| Vocab::from_gguf(&file));
-            let devices = load_devices(&file, &specs, backends, &wanted, threads, progress);
+            let devices = load_devices(&file, outline.specs(), backends, outline.wanted(), threads, progress);
             let vocab = vocab.join().unwrap_or_else(|_| Err(Error::Internal("The vocabulary loader panicked".into())));
             (vocab, devices)
         });
         let (vocab, devices) = (Arc::new(vocab?), devices?);
-        if vocab.n_tokens() != hparams.n_vocab {
-            let (have, want) = (vocab.n_tokens(), hparams.n_vocab);
+        if vocab.n_tokens() != outline.hparams().n_vocab {
+            let (have, want) = (vocab.n_tokens(), outline.hparams().n_vocab);
             let problem = format!("`tokenizer.ggml.tokens` has {have} tokens, `token_embd.weight` has {want} rows");
             return Err(Error::Model(problem));
         }
-        Ok(Model { file, vocab, hparams, specs, decoder, devices, gpu_layers })
+        Ok(Model { file, vocab, outline, devices })
     }
 
     /// The mapped file.
@@ -97,17 +95,17 @@ impl Model {
 
     /// The hyperparameters.
     pub fn hparams(&self) -> &Hparams {
-        &self.hparams
+        self.outline.hparams()
     }
 
     /// Tokens in the vocabulary: the width of a row of logits.
     pub fn n_vocab(&self) -> usize {
-        self.hparams.n_vocab
+        self.hparams().n_vocab
     }
 
     /// Context length the model was trained with.
     pub fn train_context(&self) -> usize {
-        self.hparams.n_ctx_train
+        self.hparams().n_ctx_train
     }
 
     /// `general.name`, else the file's stem.
@@ -124,9 +122,9 @@ impl Model {
         ids
     }
 
-    /// The weight table, in the order of [`crate::graph::WeightId`].
-    pub fn specs(&self) -> &[WeightSpec] {
-        &self.specs
+    /// What its file's header tells.
+    pub fn outline(&self) -> &Outline {
+        &self.outline
     }
 
     /// The devices and the weights on them; the first is the CPU.
@@ -139,54 +137,20 @@ impl Model {
         let Some(gpu) = self.devices.get(1) else {
             return self.devices[0].backend.device();
         };
-        let (info, n) = (gpu.backend.device(), self.hparams.n_layer);
-        let (layers, head) = (self.gpu_layers.min(n), if self.gpu_layers > n { " and the output head" } else { "" });
+        let (info, n, on_gpu) = (gpu.backend.device(), self.hparams().n_layer, self.outline.gpu_layers());
+        let (layers, head) = (on_gpu.min(n), if on_gpu > n { " and the output head" } else { "" });
         DeviceInfo { reason: format!("{layers} of {n} layers{head}; {}", info.reason), ..info }
     }
 
-    /// The device that computes a part of the model.
-    pub fn place(&self, part: Part) -> usize {
-        place(part, self.hparams.n_layer, self.gpu_layers)
+    /// Why no GPU computes; `None` where one does.
+    pub fn no_gpu_reason(&self) -> Option<String> {
+        let reason = match cfg!(feature = "gpu") {
+            true => "0 layers were asked for on a GPU",
+            false => "this build has no GPU backend",
+        };
+        // A GPU without a layer has nothing to do.
+        (self.devices.len() < 2 || self.outline.gpu_layers() == 0).then(|| reason.into())
     }
-
-    /// Tokens in, kept hidden rows out.
-    pub fn body_graph(&self) -> Result<Graph> {
-        self.decoder.body_graph(&self.specs)
-    }
-
-    /// Kept hidden rows in, logits out.
-    pub fn head_graph(&self) -> Result<Graph> {
-        self.decoder.head_graph(&self.specs, self.hparams.n_embd)
-    }
-
-    /// Tokens in, the logits of every one out: one plan for a decode step. The hidden rows are kept as well.
-    pub fn decode_graph(&self) -> Result<Graph> {
-        self.decoder.decode_graph(&self.specs)
-    }
-}
-
-/// The device of a part when the last `gpu_layers` layers are on device 1.
-fn place(part: Part, n_layer: usize, gpu_layers: usize) -> usize {
-    let all = gpu_layers > n_layer;
-    usize::from(match part {
-        // With everything on one device a token can go from sample to embedding without leaving it.
-        Part::Embedding | Part::Head => all,
-        Part::Layer(il) => il + gpu_layers >= n_layer,
-    })
-}
-
-/// What each backend needs of the weights.
-fn wanted_by(
-    decoder: &Decoder,
-    specs: &[WeightSpec],
-    hparams: &Hparams,
-    backends: &[Arc<dyn Backend>],
-    gpu_layers: usize,
-) -> Result<Vec<Wanted>> {
-    let graph = decoder.decode_graph(specs)?;
-    let backends: Vec<_> = backends.iter().map(|b| &**b).collect();
-    let devices = assign(&graph, &backends, &|part| place(part, hparams.n_layer, gpu_layers), specs);
-    Ok(wanted(&graph, &devices, backends.len(), specs.len()))
 }
 
 /// Bring the weights to their devices, one device after the other.

@@ -3,8 +3,8 @@
 //! The registry holds weak references: the last stream that closes frees the weights. Each key has its own lock,
 //! held while the model loads, so that eight hosts opening one file load it once and two files load side by side.
 
-use super::Model;
-use crate::backend::{self, LoadProgress};
+use super::{Model, Outline};
+use crate::backend::{self, Backend, LoadProgress};
 use crate::gguf::File;
 use crate::{Error, Result};
 use parking_lot::Mutex;
@@ -34,11 +34,15 @@ type Slot = Arc<Mutex<Weak<Model>>>;
 
 static MODELS: LazyLock<Mutex<HashMap<Key, Slot>>> = LazyLock::new(|| Mutex::new(HashMap::new()));
 
-/// The model at `path`, loaded now or shared with whoever has it open.
+/// Judges a model by its header, before anything is loaded; an error ends the load.
+pub type Admit<'a> = &'a dyn Fn(&File, &Outline, &[Arc<dyn Backend>]) -> Result<()>;
+
+/// The model at `path`, shared with whoever has it open, or loaded now if `admit` has nothing against it.
 pub fn load_shared(
     path: &Path,
     placement: &Placement,
     threads: usize,
+    admit: Admit<'_>,
     progress: LoadProgress<'_>,
 ) -> Result<Arc<Model>> {
     let meta = std::fs::metadata(path).map_err(|e| Error::io(path, &e))?;
@@ -55,7 +59,10 @@ pub fn load_shared(
         return Ok(model);
     }
     let backends = backend::choose(placement.gpu_layers, placement.device.as_deref())?;
-    let model = Arc::new(Model::load(File::open(path)?, backends, placement.gpu_layers, threads, progress)?);
+    let file = File::open(path)?;
+    let outline = Outline::read(&file, &backends, placement.gpu_layers)?;
+    admit(&file, &outline, &backends)?;
+    let model = Arc::new(Model::load_outline(file, outline, backends, threads, progress)?);
     *held = Arc::downgrade(&model);
     Ok(model)
 }

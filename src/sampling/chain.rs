@@ -40,6 +40,17 @@ pub enum Step {
     },
     /// Divides the logits; 0 and below keep only the best.
     Temperature(f32),
+    /// Divides the logits by a temperature between `temperature - range` (or 0) and `temperature + range`, the higher the
+    /// more evenly the candidates are spread: the entropy's share of the greatest possible one, raised to `exponent`.
+    /// Changes nothing where one candidate is left.
+    DynamicTemperature {
+        /// The middle.
+        temperature: f32,
+        /// The distance; 0 and below make it a plain temperature.
+        range: f32,
+        /// The power.
+        exponent: f32,
+    },
     /// Takes the best. Ends the chain.
     Greedy,
     /// Draws by probability. Ends the chain; a chain that ends with neither this nor [`Step::Greedy`] draws all the same.
@@ -55,6 +66,8 @@ impl Step {
         match self {
             Step::LogitBias(_) | Step::Penalties { .. } | Step::Trie => false,
             Step::Temperature(temperature) => *temperature <= 0.0,
+            // It does not take candidates out, but looks at all of them.
+            Step::DynamicTemperature { .. } => true,
             Step::TopK(_) | Step::TopP { .. } | Step::MinP { .. } | Step::Greedy | Step::Draw => true,
         }
     }
@@ -63,7 +76,8 @@ impl Step {
 /// An ordered list of samplers.
 ///
 /// The text form joins the steps with `;`. They are `logit_bias=id:value,…`, `penalties=last_n,repeat,frequency,presence`,
-/// `top_k=k`, `top_p=p` or `top_p=p,min_keep`, `min_p=p` or `min_p=p,min_keep`, `temp=t`, `greedy`, `dist` and `trie`.
+/// `top_k=k`, `top_p=p` or `top_p=p,min_keep`, `min_p=p` or `min_p=p,min_keep`, `temp=t`, `dynatemp=t,range,exponent`,
+/// `greedy`, `dist` and `trie`.
 /// White space around names and values is ignored. The empty text is the empty chain, which only draws.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Chain {
@@ -71,7 +85,7 @@ pub struct Chain {
     pub steps: Vec<Step>,
 }
 
-const KNOWN: &str = "logit_bias, penalties, top_k, top_p, min_p, temp, greedy, dist, trie";
+const KNOWN: &str = "logit_bias, penalties, top_k, top_p, min_p, temp, dynatemp, greedy, dist, trie";
 
 impl FromStr for Chain {
     type Err = Error;
@@ -141,22 +155,26 @@ fn step(text: &str) -> std::result::Result<Step, String> {
         "logit_bias" => biases(values.unwrap_or_default()).map(Step::LogitBias),
         "top_k" => numbers::<1>(name, "k", values)?.one().map(Step::TopK),
         "temp" => numbers::<1>(name, "t", values)?.one().map(Step::Temperature),
+        "dynatemp" => {
+            let [temperature, range, exponent] = all(name, "t,range,exponent", values)?;
+            Ok(Step::DynamicTemperature {
+                temperature: number(temperature)?,
+                range: number(range)?,
+                exponent: number(exponent)?,
+            })
+        }
         "top_p" | "min_p" => {
             let numbers = numbers::<2>(name, "p or p,min_keep", values)?;
             let (p, min_keep) = (numbers.at(0)?, if numbers.count > 1 { numbers.at(1)? } else { 0 });
             Ok(if name == "top_p" { Step::TopP { p, min_keep } } else { Step::MinP { p, min_keep } })
         }
         "penalties" => {
-            let form = "last_n,repeat,frequency,presence";
-            let numbers = numbers::<4>(name, form, values)?;
-            if numbers.count < 4 {
-                return Err(format!("`{name}` is written {name}={form}"));
-            }
+            let [last_n, repeat, frequency, presence] = all(name, "last_n,repeat,frequency,presence", values)?;
             Ok(Step::Penalties {
-                last_n: numbers.at(0)?,
-                repeat: numbers.at(1)?,
-                frequency: numbers.at(2)?,
-                presence: numbers.at(3)?,
+                last_n: number(last_n)?,
+                repeat: number(repeat)?,
+                frequency: number(frequency)?,
+                presence: number(presence)?,
             })
         }
         _ => Err(format!("unknown sampler `{}`; known are {KNOWN}", name.escape_debug())),
@@ -182,6 +200,16 @@ fn numbers<'a, const N: usize>(
         numbers.count += 1;
     }
     Ok(numbers)
+}
+
+/// The texts of exactly `N` numbers.
+fn all<'a, const N: usize>(
+    name: &str,
+    form: &str,
+    values: Option<&'a str>,
+) -> std::result::Result<[&'a str; N], String> {
+    let Numbers { texts, count } = numbers::<N>(name, form, values)?;
+    if count == N { Ok(texts) } else { Err(format!("`{name}` is written {name}={form}")) }
 }
 
 impl<const N: usize> Numbers<'_, N> {
@@ -230,6 +258,9 @@ impl fmt::Display for Step {
             Step::MinP { p, min_keep: 0 } => write!(out, "min_p={p}"),
             Step::MinP { p, min_keep } => write!(out, "min_p={p},{min_keep}"),
             Step::Temperature(temperature) => write!(out, "temp={temperature}"),
+            Step::DynamicTemperature { temperature, range, exponent } => {
+                write!(out, "dynatemp={temperature},{range},{exponent}")
+            }
             Step::Greedy => out.write_str("greedy"),
             Step::Draw => out.write_str("dist"),
             Step::Trie => out.write_str("trie"),

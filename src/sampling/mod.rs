@@ -3,6 +3,10 @@
 //! A [`Chain`] is data: an ordered list of [`Step`]s with a text form. A [`Sampler`] runs one chain for one stream and
 //! holds every buffer it will need. Each kind of step has a file of its own with its host form.
 //!
+//! A device may follow a chain, or its first part ([`crate::backend::SampleSpec::split`]): then it hands over the
+//! candidates that part left, and the sampler goes on from there ([`Sampler::resume`]) to the same token. Where the part a
+//! device can follow has no step that bounds the candidates (top-k), the whole chain runs here.
+//!
 //! Invariants of all host forms:
 //! * A candidate is a token whose logit is above -inf. Candidates are never sorted as a whole; where few are left they
 //!   stand in a short list, in ascending id order, and the row is not looked at again.
@@ -14,6 +18,7 @@
 
 mod chain;
 mod draw;
+mod dynamic_temperature;
 mod greedy;
 mod logit_bias;
 mod min_p;

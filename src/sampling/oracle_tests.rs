@@ -266,11 +266,13 @@ fn all_levels_agree() {
                 let best = maxima.iter().fold(f32::NEG_INFINITY, |a: f32, &b| a.max(b));
                 let total = passes.block_masses(&row, best, 0.7, &mut masses);
                 assert_eq!(passes.mass_bins(&row, best, 0.7, &mut bins), total);
+                let moments = passes.moments(&row, best, 0.7);
+                assert_eq!(moments.1, total);
                 let mut list = Vec::with_capacity(LIST);
                 let fits = passes.between(&row, &maxima, best - 1.0, best - 0.25, 3000, &mut list);
                 let mut raised = row.clone();
                 passes.raise(&mut raised, best - 0.5);
-                (nan, maxima, masses, bins, list, fits, raised)
+                (nan, maxima, masses, bins, moments, list, fits, raised)
             };
             for isa in Isa::available() {
                 let passes = Passes::new(isa).unwrap();

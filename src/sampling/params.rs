@@ -33,6 +33,10 @@ pub struct Params {
     pub min_keep: u32,
     /// Temperature; 0 and below take the best token.
     pub temperature: f32,
+    /// How far the temperature goes up and down with the candidates' spread; 0 and below keep it as it is.
+    pub dynatemp_range: f32,
+    /// The power to which the spread is raised.
+    pub dynatemp_exponent: f32,
 }
 
 impl Default for Params {
@@ -49,12 +53,14 @@ impl Default for Params {
             min_p: 0.05,
             min_keep: 0,
             temperature: 0.8,
+            dynatemp_range: 0.0,
+            dynatemp_exponent: 1.0,
         }
     }
 }
 
 impl Params {
-    /// The chain: logit bias, penalties, top-k, top-p, min-p, temperature, without those that change nothing.
+    /// The chain: logit bias, penalties, top-k, top-p, min-p, temperature (plain or dynamic), without those that change nothing.
     pub fn chain(&self) -> Chain {
         let mut steps = Vec::new();
         if !self.logit_bias.is_empty() {
@@ -75,7 +81,10 @@ impl Params {
         if self.min_p > 0.0 || self.min_p.is_nan() {
             steps.push(Step::MinP { p: self.min_p, min_keep: self.min_keep });
         }
-        if self.temperature != 1.0 {
+        if self.dynatemp_range > 0.0 || self.dynatemp_range.is_nan() {
+            let Params { temperature, dynatemp_range: range, dynatemp_exponent: exponent, .. } = *self;
+            steps.push(Step::DynamicTemperature { temperature, range, exponent });
+        } else if self.temperature != 1.0 {
             steps.push(Step::Temperature(self.temperature));
         }
         Chain { steps }

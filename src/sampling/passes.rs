@@ -5,7 +5,7 @@
 //! is never fused with a sum, so they are equal to the last bit at every level.
 
 use super::pool::Candidate;
-use super::weigh::{self, weight};
+use super::weigh::{self, moment, weight};
 use crate::Token;
 use crate::backend::cpu::isa::Isa;
 
@@ -123,6 +123,29 @@ impl Passes {
                 }
             }
             bins.iter().sum()
+        }
+    }
+
+    pass! {
+        /// The number of candidates, the sum of their weights, and that of [`weigh::moment`].
+        moments(row: &[f32], best: f32, scale: f32) -> (u64, u64, u64) {
+            let mut lanes = [[0u64; LANES]; 3];
+            let (groups, rest) = row.as_chunks::<LANES>();
+            for group in groups {
+                for lane in 0..LANES {
+                    let z = (group[lane] - best) * scale;
+                    lanes[0][lane] += u64::from(group[lane] > f32::NEG_INFINITY);
+                    lanes[1][lane] += weight(z);
+                    lanes[2][lane] += moment(z);
+                }
+            }
+            for &x in rest {
+                let z = (x - best) * scale;
+                lanes[0][0] += u64::from(x > f32::NEG_INFINITY);
+                lanes[1][0] += weight(z);
+                lanes[2][0] += moment(z);
+            }
+            (lanes[0].iter().sum(), lanes[1].iter().sum(), lanes[2].iter().sum())
         }
     }
 

@@ -53,6 +53,8 @@ impl Buffers {
 
 /// The candidates of one token to be sampled.
 pub(super) struct Pool<'a> {
+    n_vocab: usize,
+    /// Empty where the candidates were listed from the start.
     pub(super) row: &'a mut [f32],
     pub(super) buffers: &'a mut Buffers,
     /// Whether the candidates are in the list.
@@ -67,7 +69,27 @@ pub(super) struct Pool<'a> {
 impl<'a> Pool<'a> {
     pub(super) fn new(row: &'a mut [f32], buffers: &'a mut Buffers) -> Pool<'a> {
         buffers.list.clear();
-        Pool { row, buffers, listed: false, scanned: false, best: 0.0, scale: 1.0 }
+        Pool { n_vocab: row.len(), row, buffers, listed: false, scanned: false, best: 0.0, scale: 1.0 }
+    }
+
+    /// A pool of the candidates that others have left of a row, in any order.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for more than [`LIST`].
+    pub(super) fn of(
+        candidates: impl IntoIterator<Item = (Token, f32)>,
+        n_vocab: usize,
+        buffers: &'a mut Buffers,
+    ) -> Result<Pool<'a>> {
+        buffers.list.clear();
+        for (token, logit) in candidates {
+            if buffers.list.len() == LIST {
+                return Err(Error::InvalidArgument(format!("More than {LIST} candidates to go on with")));
+            }
+            buffers.list.push(Candidate { token, logit });
+        }
+        buffers.list.sort_unstable_by_key(|one| one.token);
+        Ok(Pool { n_vocab, row: &mut [], buffers, listed: true, scanned: false, best: 0.0, scale: 1.0 })
     }
 
     /// Makes sure that the candidates hold no NaN and at least one of them is left; from here on the logits are finite:
@@ -230,15 +252,15 @@ impl<'a> Pool<'a> {
     ///
     /// # Errors
     /// [`Error::NanLogits`] for a legal token whose logit is NaN, [`Error::InvalidArgument`] when `legal` is empty or not
-    /// within the row.
+    /// within the vocabulary.
     pub(super) fn restrict(&mut self, legal: &[Token]) -> Result<()> {
         let Some((&first, &last)) = legal.first().zip(legal.last()) else {
             return Err(Error::InvalidArgument("The list of legal tokens is empty".into()));
         };
-        if first < 0 || last as usize >= self.row.len() {
+        if first < 0 || last as usize >= self.n_vocab {
             return Err(Error::InvalidArgument(format!(
                 "Legal tokens {first}..={last} are not all within the vocabulary of {} tokens",
-                self.row.len()
+                self.n_vocab
             )));
         }
         if self.listed {

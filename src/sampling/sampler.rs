@@ -4,7 +4,7 @@ use super::chain::{Chain, Step};
 use super::passes::Passes;
 use super::penalties::Penalties;
 use super::pool::{Buffers, LIST, Pool};
-use super::{draw, greedy, logit_bias, min_p, random, temperature, top_k, top_p};
+use super::{draw, dynamic_temperature, greedy, logit_bias, min_p, random, temperature, top_k, top_p};
 use crate::backend::{SampleOp, SampleResult, SampleSpec};
 use crate::trie::{Mode, TrieState};
 use crate::{Error, Result, Token};
@@ -51,6 +51,7 @@ enum Stage {
     TopP(f32, usize),
     MinP(f32, usize),
     Temperature(f32),
+    Dynamic { temperature: f32, range: f32, exponent: f32 },
     Greedy,
     Trie,
 }
@@ -64,9 +65,32 @@ impl Stage {
             Stage::TopP(p, min_keep) => SampleOp::TopP { p: *p, min_keep: *min_keep as u32 },
             Stage::MinP(p, min_keep) => SampleOp::MinP { p: *p, min_keep: *min_keep as u32 },
             Stage::Temperature(temperature) => SampleOp::Temperature(*temperature),
+            Stage::Dynamic { temperature, range, exponent } => {
+                let (temperature, range, exponent) = (*temperature, *range, *exponent);
+                SampleOp::DynamicTemperature { temperature, range, exponent }
+            }
             Stage::Greedy => SampleOp::Greedy,
             Stage::Trie => SampleOp::Trie,
         }
+    }
+
+    fn apply(&self, pool: &mut Pool<'_>, legal: Option<Legal<'_>>) -> Result<()> {
+        match (self, legal) {
+            (Stage::Bias(biases), _) => logit_bias::apply(pool, biases),
+            (Stage::Penalties(penalties), _) => penalties.apply(pool),
+            (Stage::Trie, Some(legal)) => pool.restrict(legal.tokens)?,
+            (Stage::Trie, None) => {}
+            (_, Some(Legal { greedy: true, .. })) => {}
+            (Stage::TopK(k), _) => top_k::apply(pool, *k)?,
+            (Stage::TopP(p, min_keep), _) => top_p::apply(pool, *p, *min_keep)?,
+            (Stage::MinP(p, min_keep), _) => min_p::apply(pool, *p, *min_keep)?,
+            (Stage::Temperature(temperature), _) => temperature::apply(pool, *temperature)?,
+            (Stage::Dynamic { temperature, range, exponent }, _) => {
+                dynamic_temperature::apply(pool, *temperature, *range, *exponent)?
+            }
+            (Stage::Greedy, _) => greedy::apply(pool)?,
+        }
+        Ok(())
     }
 }
 
@@ -160,31 +184,37 @@ impl Sampler {
                 pool.adjust(token, |_| f32::NEG_INFINITY);
             }
         }
-        for stage in &self.stages {
-            match (stage, legal) {
-                (Stage::Bias(biases), _) => logit_bias::apply(&mut pool, biases),
-                (Stage::Penalties(penalties), _) => penalties.apply(&mut pool),
-                (Stage::Trie, Some(legal)) => pool.restrict(legal.tokens)?,
-                (Stage::Trie, None) => {}
-                (_, Some(Legal { greedy: true, .. })) => {}
-                (Stage::TopK(k), _) => top_k::apply(&mut pool, *k)?,
-                (Stage::TopP(p, min_keep), _) => top_p::apply(&mut pool, *p, *min_keep)?,
-                (Stage::MinP(p, min_keep), _) => min_p::apply(&mut pool, *p, *min_keep)?,
-                (Stage::Temperature(temperature), _) => temperature::apply(&mut pool, *temperature)?,
-                (Stage::Greedy, _) => greedy::apply(&mut pool)?,
-            }
+        let random = random::bits(self.seed, position, random::DRAW);
+        take(&self.stages, pool, legal, random, self.keep, &mut self.last)
+    }
+
+    /// Samples one token from what a device has left of a row: follows the last `rest` steps of [`Self::spec`], those that
+    /// the device does not ([`SampleSpec::split`]). The token is the one that [`Self::sample`] comes to with the whole row.
+    ///
+    /// `candidates` are tokens with their logits after the device's biases and penalties, before temperature, in any order.
+    /// `legal` is what the device was given; where it is followed greedily, [`SampleSpec::greedy_from`] must allow it.
+    ///
+    /// # Errors
+    /// As [`Self::sample`]; [`Error::InvalidArgument`] for more than 4096 candidates or more steps than there are.
+    pub fn resume(
+        &mut self,
+        rest: usize,
+        candidates: impl IntoIterator<Item = (Token, f32)>,
+        legal: Option<Legal<'_>>,
+        position: u32,
+    ) -> Result<Token> {
+        let Some((done, rest)) = self.stages.len().checked_sub(rest).and_then(|at| self.stages.split_at_checked(at))
+        else {
+            let problem = format!("{rest} steps to go of a sampler chain of {}", self.stages.len());
+            return Err(Error::InvalidArgument(problem));
+        };
+        let mut pool = Pool::of(candidates, self.n_vocab, &mut self.buffers)?;
+        // The logits are those before temperature, so its factor is still to be found.
+        for stage in done.iter().filter(|stage| matches!(stage, Stage::Temperature(_))) {
+            stage.apply(&mut pool, legal)?;
         }
-        if legal.is_some_and(|legal| legal.greedy) {
-            greedy::apply(&mut pool)?;
-        }
-        let drawn = draw::apply(&mut pool, random::bits(self.seed, position, random::DRAW))?;
-        (self.last.prob, self.last.logprob) = draw::probability(&pool, drawn.one.logit, drawn.total);
-        self.last.token = drawn.one.token;
-        self.last.candidates.clear();
-        if self.keep > 0 {
-            report(&mut pool, drawn.total, self.keep, &mut self.last.candidates)?;
-        }
-        Ok(drawn.one.token)
+        let random = random::bits(self.seed, position, random::DRAW);
+        take(rest, pool, legal, random, self.keep, &mut self.last)
     }
 
     /// The chain as a device follows it, with `banned` taken out first.
@@ -253,6 +283,14 @@ fn stage(step: &Step, n_vocab: usize) -> Result<Option<Stage>> {
             temperature::check(temperature)?;
             (temperature != 1.0).then_some(Stage::Temperature(temperature))
         }
+        Step::DynamicTemperature { temperature, range, exponent } => {
+            dynamic_temperature::check(temperature, range, exponent)?;
+            Some(if range > 0.0 {
+                Stage::Dynamic { temperature, range, exponent }
+            } else {
+                Stage::Temperature(temperature)
+            })
+        }
         Step::Greedy => Some(Stage::Greedy),
         Step::Draw => None,
         Step::Trie => Some(Stage::Trie),
@@ -267,6 +305,31 @@ fn skip_before_argmax(stages: &mut Vec<Stage>) {
     while let Some(at) = stages.windows(2).position(|pair| is_truncation(&pair[0]) && is_argmax(&pair[1])) {
         stages.remove(at);
     }
+}
+
+/// Follows the steps and draws with these random bits; `last` takes what was found and the best `keep` candidates.
+fn take(
+    stages: &[Stage],
+    mut pool: Pool<'_>,
+    legal: Option<Legal<'_>>,
+    random: u32,
+    keep: usize,
+    last: &mut Sampled,
+) -> Result<Token> {
+    for stage in stages {
+        stage.apply(&mut pool, legal)?;
+    }
+    if legal.is_some_and(|legal| legal.greedy) {
+        greedy::apply(&mut pool)?;
+    }
+    let drawn = draw::apply(&mut pool, random)?;
+    (last.prob, last.logprob) = draw::probability(&pool, drawn.one.logit, drawn.total);
+    last.token = drawn.one.token;
+    last.candidates.clear();
+    if keep > 0 {
+        report(&mut pool, drawn.total, keep, &mut last.candidates)?;
+    }
+    Ok(last.token)
 }
 
 /// Writes the best `count` candidates, best first.

@@ -4,7 +4,7 @@
 //! fits, else grows the mark. Costs are quadratic in the number of live buffers (a handful), not in nodes.
 
 use super::Kept;
-use crate::graph::{Graph, NodeId, Op, Output, Rows};
+use crate::graph::{Graph, Op, Output, Rows};
 
 /// Alignment of every buffer: a cache line, and the widest vector register.
 pub const ALIGN: usize = 64;
@@ -34,26 +34,20 @@ impl Layout {
         // Which nodes own bytes of the free list; a node that took over a buffer owns it in its source's place.
         let mut owned: Vec<Option<(usize, usize)>> = vec![None; graph.nodes.len()];
         for (i, node) in graph.nodes.iter().enumerate() {
-            if devices[i] != device && last_use[i] == i {
-                continue;
-            }
-            let size = bytes(node.rows, node.width).next_multiple_of(ALIGN);
-            let in_place = node
-                .in_place_source()
-                .map(|s| s.0 as usize)
-                .filter(|&s| last_use[s] == i && owned[s].is_some() && node.output.is_none() && devices[i] == device);
+            let (computed, size) = (devices[i] == device, bytes(node.rows, node.width).next_multiple_of(ALIGN));
+            let residual = node.in_place_source().map(|s| s.0 as usize);
+            let in_place =
+                residual.filter(|&s| computed && last_use[s] == i && owned[s].is_some() && node.output.is_none());
             if let Some(offset) = fixed_place(&node.op, node.output, kept) {
                 offsets[i] = offset;
             } else if let Some(s) = in_place {
                 owned[i] = owned[s].take();
                 offsets[i] = offsets[s];
-            } else {
+            } else if computed || last_use[i] > i {
                 offsets[i] = free.take(size);
                 owned[i] = Some((offsets[i], size));
             }
-            let mut sources: Vec<NodeId> = if devices[i] == device { node.src.clone() } else { Vec::new() };
-            sources.push(NodeId(i as u32));
-            for s in sources.iter().map(|s| s.0 as usize) {
+            for s in node.src.iter().map(|s| s.0 as usize).chain([i]) {
                 if last_use[s] <= i
                     && let Some((at, len)) = owned[s].take()
                 {
@@ -73,12 +67,15 @@ fn fixed_place(op: &Op, output: Option<Output>, kept: &Kept) -> Option<usize> {
     }
 }
 
-/// For each node the last node on this device that reads it (itself when nobody does).
+/// For each node the last one that reads it from this device (itself when nobody does): a node that is computed here is
+/// copied from here right before others read it, a copy is read by the nodes here.
 fn last_uses(graph: &Graph, devices: &[usize], device: usize) -> Vec<usize> {
     let mut last: Vec<usize> = (0..graph.nodes.len()).collect();
-    for (i, node) in graph.nodes.iter().enumerate().filter(|&(i, _)| devices[i] == device) {
-        for s in &node.src {
-            last[s.0 as usize] = i;
+    for (i, node) in graph.nodes.iter().enumerate() {
+        for s in node.src.iter().map(|s| s.0 as usize) {
+            if devices[i] == device || devices[s] == device {
+                last[s] = i;
+            }
         }
     }
     last

@@ -3,22 +3,23 @@
 //! A node goes where its part of the model was placed. What that device cannot compute goes to the CPU, which computes
 //! everything. A node without weights of its own stays with its input, so that no border is crossed for it.
 
+use crate::backend::memory::Component;
 use crate::backend::{Backend, Wanted};
-use crate::graph::{Graph, Op, Part, WeightSpec, WeightUse};
+use crate::graph::{Graph, Node, Op, WeightSpec, WeightUse};
 use std::ops::Range;
 
-/// The device of every node of a graph. The first backend is the CPU; `place` gives the device of each part.
+/// The device of every node of a graph. The first backend is the CPU; `place` says where a node should go.
 pub fn assign(
     graph: &Graph,
     backends: &[&dyn Backend],
-    place: &dyn Fn(Part) -> usize,
+    place: &dyn Fn(&Node) -> usize,
     specs: &[WeightSpec],
 ) -> Vec<usize> {
     let mut devices: Vec<usize> = Vec::with_capacity(graph.nodes.len());
     for node in &graph.nodes {
         let wanted = match (&node.op, node.src.first()) {
             (Op::SelectRows | Op::SoftCap { .. }, Some(source)) => devices[source.0 as usize],
-            _ => place(node.part),
+            _ => place(node),
         };
         devices.push(match backends[wanted].supports(node, specs) {
             Ok(()) => wanted,
@@ -33,15 +34,21 @@ pub fn assign(
 
 /// What each device needs of the weights for the nodes of `graph` that are assigned to it.
 pub fn wanted(graph: &Graph, devices: &[usize], n_devices: usize, n_weights: usize) -> Vec<Wanted> {
-    let mut all = vec![Wanted { uses: vec![None; n_weights], together: Vec::new() }; n_devices];
+    // The component of a weight is that of the first node that uses it.
+    let none =
+        Wanted { uses: vec![None; n_weights], components: vec![Component::Other; n_weights], together: Vec::new() };
+    let mut all = vec![none; n_devices];
     for (node, &device) in graph.nodes.iter().zip(devices) {
         let rope = match &node.op {
             Op::Attention(spec) => graph.ropes[spec.rope].factors,
             _ => None,
         };
         for (weight, usage) in node.weights().into_iter().chain(rope.map(|id| (id, WeightUse::Vector))) {
-            let slot: &mut Option<WeightUse> = &mut all[device].uses[weight.0 as usize];
-            *slot = Some(slot.map_or(usage, |have| have.and(usage)));
+            let (wanted, weight) = (&mut all[device], weight.0 as usize);
+            if wanted.uses[weight].is_none() {
+                wanted.components[weight] = Component::of(node.part);
+            }
+            wanted.uses[weight] = Some(wanted.uses[weight].map_or(usage, |have| have.and(usage)));
         }
         if let Op::MatMul { weights, biases } = &node.op
             && weights.len() > 1

@@ -20,7 +20,7 @@ pub use assign::{assign, wanted};
 pub use crate::backend::MAX_ROWS;
 
 use crate::backend::{Backend, Batch, CacheSpec, Program, State, Weights, Work};
-use crate::graph::{Graph, Part, Rows, WeightSpec};
+use crate::graph::{Graph, Node, Rows, WeightSpec};
 use crate::{Error, Result};
 use assign::splits;
 use std::sync::Arc;
@@ -67,6 +67,8 @@ pub struct Plan {
     pub max_out_rows: usize,
     /// Workspace bytes that the plan needs on each device, kept rows included.
     pub workspace_bytes: Vec<usize>,
+    /// Bytes of the largest copy from each device to another.
+    largest_copies: Vec<usize>,
     segments: Vec<Segment>,
 }
 
@@ -97,10 +99,10 @@ pub struct Device {
 
 /// What every plan of an engine shares.
 pub struct Shared<'a> {
-    /// The devices; the first is the CPU.
-    pub devices: &'a [Device],
-    /// Which device computes which part of the model.
-    pub place: &'a dyn Fn(Part) -> usize,
+    /// The devices' backends; the first is the CPU.
+    pub backends: &'a [&'a dyn Backend],
+    /// Which device should compute a node.
+    pub place: &'a dyn Fn(&Node) -> usize,
     /// The weight table.
     pub specs: &'a [WeightSpec],
     /// What outlives a run.
@@ -109,44 +111,113 @@ pub struct Shared<'a> {
     pub cache: &'a CacheSpec,
 }
 
-impl Plan {
+/// A graph that is scheduled and placed, but not compiled: all that a plan is made of, for which no device is needed.
+pub struct Draft<'a> {
+    graph: &'a Graph,
+    max_rows: usize,
+    max_out_rows: usize,
+    shared: &'a Shared<'a>,
+    layouts: Vec<Layout>,
+    pieces: Vec<Piece>,
+}
+
+/// Nodes that one device computes in a row, as a draft has them.
+struct Piece {
+    device: usize,
+    nodes: (u32, u32),
+    inputs: Vec<Copy>,
+}
+
+impl<'a> Draft<'a> {
     /// Schedule `graph` for batches of up to `max_rows` rows, of which up to `max_out_rows` are output rows.
-    pub fn new(graph: &Graph, max_rows: usize, max_out_rows: usize, shared: &Shared<'_>) -> Result<Plan> {
-        let Shared { devices, specs, .. } = *shared;
-        let backends: Vec<_> = devices.iter().map(|d| &*d.backend).collect();
-        let assigned = assign(graph, &backends, shared.place, specs);
+    pub fn new(graph: &'a Graph, max_rows: usize, max_out_rows: usize, shared: &'a Shared<'a>) -> Draft<'a> {
+        let n_devices = shared.backends.len();
+        let assigned = assign(graph, shared.backends, shared.place, shared.specs);
         let bytes = |rows: Rows, width: usize| match rows {
             Rows::Batch => max_rows * width * 4,
             Rows::Output => max_out_rows * width * 4,
         };
-        let layouts: Vec<_> = (0..devices.len())
-            .map(|device| Layout::by_liveness(graph, &assigned, device, &shared.kept, bytes))
-            .collect();
-        let mut segments = Vec::new();
-        let mut copied = vec![false; graph.nodes.len() * devices.len()];
+        let layouts: Vec<_> =
+            (0..n_devices).map(|device| Layout::by_liveness(graph, &assigned, device, &shared.kept, bytes)).collect();
+        let mut pieces = Vec::new();
+        let mut copied = vec![false; graph.nodes.len() * n_devices];
         for nodes in splits(&assigned) {
             let device = assigned[nodes.start];
             let mut inputs = Vec::new();
             for source in graph.nodes[nodes.clone()].iter().flat_map(|node| &node.src).map(|s| s.0 as usize) {
                 let from = assigned[source];
-                if from != device && !std::mem::replace(&mut copied[source * devices.len() + device], true) {
+                if from != device && !std::mem::replace(&mut copied[source * n_devices + device], true) {
                     let (from_offset, to_offset) = (layouts[from].offsets[source], layouts[device].offsets[source]);
                     let node = &graph.nodes[source];
                     inputs.push(Copy { from, from_offset, to_offset, width: node.width, rows: node.rows });
                 }
             }
-            let (nodes, offsets) = ((nodes.start as u32, nodes.end as u32), &layouts[device].offsets[..]);
-            let work = Work { graph, specs, offsets, max_rows, max_out_rows, nodes, cache: shared.cache };
-            let program = devices[device].backend.compile(&work, &devices[device].weights)?;
-            segments.push(Segment { device, inputs, program });
+            pieces.push(Piece { device, nodes: (nodes.start as u32, nodes.end as u32), inputs });
         }
-        Ok(Plan { max_rows, max_out_rows, workspace_bytes: layouts.iter().map(|l| l.bytes).collect(), segments })
+        Draft { graph, max_rows, max_out_rows, shared, layouts, pieces }
     }
 
+    /// The programs to be: the device of each, and what it computes.
+    pub fn works(&self) -> impl Iterator<Item = (usize, Work<'_>)> {
+        self.pieces.iter().map(|piece| (piece.device, self.work(piece)))
+    }
+
+    /// Workspace bytes that the plan needs on a device, kept rows included.
+    pub fn workspace_bytes(&self, device: usize) -> usize {
+        self.layouts[device].bytes
+    }
+
+    /// Bytes of the largest copy from a device to another.
+    pub fn largest_copy(&self, device: usize) -> usize {
+        let copies = self.pieces.iter().flat_map(|piece| &piece.inputs).filter(|copy| copy.from == device);
+        copies.map(|copy| self.rows(copy.rows) * copy.width * 4).max().unwrap_or(0)
+    }
+
+    /// Compile every piece over its device's weights.
+    pub fn compile(self, devices: &[Device]) -> Result<Plan> {
+        let program = |piece: &Piece| {
+            let Device { backend, weights } = &devices[piece.device];
+            backend.compile(&self.work(piece), weights)
+        };
+        let programs = self.pieces.iter().map(program).collect::<Result<Vec<_>>>()?;
+        let segment = |(piece, program): (Piece, _)| Segment { device: piece.device, inputs: piece.inputs, program };
+        Ok(Plan {
+            max_rows: self.max_rows,
+            max_out_rows: self.max_out_rows,
+            largest_copies: (0..devices.len()).map(|device| self.largest_copy(device)).collect(),
+            workspace_bytes: self.layouts.iter().map(|layout| layout.bytes).collect(),
+            segments: self.pieces.into_iter().zip(programs).map(segment).collect(),
+        })
+    }
+
+    fn rows(&self, rows: Rows) -> usize {
+        match rows {
+            Rows::Batch => self.max_rows,
+            Rows::Output => self.max_out_rows,
+        }
+    }
+
+    fn work(&self, piece: &Piece) -> Work<'_> {
+        Work {
+            graph: self.graph,
+            specs: self.shared.specs,
+            offsets: &self.layouts[piece.device].offsets,
+            max_rows: self.max_rows,
+            max_out_rows: self.max_out_rows,
+            nodes: piece.nodes,
+            cache: self.shared.cache,
+        }
+    }
+}
+
+impl Plan {
     /// Make the states, one per device, large enough for this plan, so that running it allocates nothing.
     pub fn reserve(&self, states: &mut [Box<dyn State>]) -> Result<()> {
         for segment in &self.segments {
             states[segment.device].reserve(&*segment.program, self.workspace_bytes[segment.device])?;
+        }
+        for (state, bytes) in states.iter_mut().zip(&self.largest_copies) {
+            state.reserve_reads(*bytes)?;
         }
         Ok(())
     }
@@ -178,9 +249,4 @@ impl Plan {
         }
         Ok(())
     }
-}
-
-/// The smallest bucket that holds `rows`.
-pub fn bucket(rows: usize) -> usize {
-    ROW_BUCKETS.into_iter().find(|&b| b >= rows).unwrap_or(MAX_ROWS)
 }

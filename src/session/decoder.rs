@@ -17,10 +17,10 @@ pub(crate) trait Decoder: Send {
     /// The row is scratch: the caller may change it.
     fn logits(&mut self, tokens: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]>;
 
-    /// Sample on the device by this chain from now on; false where that cannot be, and logits have to be asked for.
-    fn start_sampling(&mut self, spec: &SampleSpec) -> Result<bool> {
+    /// Sample on the device by this chain from now on; see [`Engine::start_sampling`].
+    fn start_sampling(&mut self, spec: &SampleSpec) -> Result<usize> {
         let _ = spec;
-        Ok(false)
+        Ok(0)
     }
 
     /// As `logits`, with a token sampled on the device; see [`Engine::sample`].
@@ -81,7 +81,7 @@ impl Decoder for EngineSlot {
         }
     }
 
-    fn start_sampling(&mut self, spec: &SampleSpec) -> Result<bool> {
+    fn start_sampling(&mut self, spec: &SampleSpec) -> Result<usize> {
         self.engine.start_sampling(self.slot, spec)
     }
 

@@ -10,7 +10,7 @@ use super::{Event, FinishReason, Sink, Usage};
 use crate::backend::Children;
 use crate::engine::EngineStats;
 use crate::sampling::{Legal, MAX_KEPT_CANDIDATES};
-use crate::trie::{Accept, TrieState};
+use crate::trie::{Accept, Mode, TrieState};
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 use std::any::Any;
@@ -28,9 +28,10 @@ pub(crate) struct Generation<'a, D: Decoder> {
     pending: Vec<Token>,
     /// Bytes of the token being emitted.
     piece: Vec<u8>,
-    /// Whether the device samples.
-    on_device: bool,
-    /// The best candidates of the last token, where they were asked for.
+    /// Steps of the chain that the device follows, and those that are left to the host.
+    followed: usize,
+    left: usize,
+    /// The best candidates of the last token, where they were asked for; those that the device left, where it does not draw.
     candidates: Vec<(Token, f32, f32)>,
     emitted: u64,
     started: Instant,
@@ -52,7 +53,8 @@ impl<'a, D: Decoder> Generation<'a, D> {
         Generation {
             pending: Vec::with_capacity(run + 1),
             piece: Vec::with_capacity(vocab.max_piece_bytes()),
-            on_device: false,
+            followed: 0,
+            left: 0,
             candidates: Vec::with_capacity(MAX_KEPT_CANDIDATES),
             emitted: 0,
             started: Instant::now(),
@@ -66,9 +68,20 @@ impl<'a, D: Decoder> Generation<'a, D> {
 
     /// Generates until something ends it, and says what.
     pub(crate) fn run(&mut self) -> Result<FinishReason> {
-        self.on_device = self.decoder.start_sampling(&self.job.sampler.spec(&self.job.banned))?;
+        self.start_sampling()?;
         let reason = self.tokens();
         reason.and_then(|reason| self.decoder.settle().map(|()| reason))
+    }
+
+    fn start_sampling(&mut self) -> Result<()> {
+        let spec = self.job.sampler.spec(&self.job.banned);
+        let steps = self.decoder.start_sampling(&spec)?;
+        let greedy = self.job.trie.as_ref().is_some_and(|trie| trie.mode() != Mode::Sampled);
+        // Under a mask that is followed greedily a device that is cut short leaves the best child alone.
+        self.followed = if greedy && steps < spec.ops.len() && !spec.greedy_from(steps) { 0 } else { steps };
+        self.left = spec.ops.len() - self.followed;
+        self.shared.lock().chain = spec.describe(self.followed);
+        Ok(())
     }
 
     fn tokens(&mut self) -> Result<FinishReason> {
@@ -117,17 +130,23 @@ impl<'a, D: Decoder> Generation<'a, D> {
     /// Evaluates what is pending and chooses the next token.
     fn sample(&mut self) -> Result<Token> {
         let legal = self.job.trie.as_ref().and_then(Legal::of);
-        let token = if self.on_device {
+        let position = (self.decoder.tokens().len() + self.pending.len()) as u32;
+        let token = if self.followed > 0 {
             let children = legal.map(|legal| Children { tokens: legal.tokens, greedy: legal.greedy });
             // A step ahead is for nothing where the token's successor may be forced, or must be the last.
-            let ahead = self.job.trie.as_ref().is_none_or(|trie| trie.mask().is_none())
+            let ahead = self.left == 0
+                && self.job.trie.as_ref().is_none_or(|trie| trie.mask().is_none())
                 && self.job.max_new_tokens.is_none_or(|most| self.emitted + 1 < most);
             let cancel = &self.shared.cancel;
             let found = self.decoder.sample(&self.pending, children, ahead, &mut self.candidates, cancel)?;
-            self.job.sampler.note(&found, &self.candidates);
-            found.token
+            if self.left > 0 {
+                let handed = self.candidates.iter().map(|&(token, logit, _)| (token, logit));
+                self.job.sampler.resume(self.left, handed, legal, position)?
+            } else {
+                self.job.sampler.note(&found, &self.candidates);
+                found.token
+            }
         } else {
-            let position = (self.decoder.tokens().len() + self.pending.len()) as u32;
             let logits = self.decoder.logits(&self.pending, &self.shared.cancel)?;
             self.job.sampler.sample(logits, legal, &self.job.banned, position)?
         };

@@ -90,6 +90,8 @@ impl Session {
             slots: engine.slots() as u32,
             device: device.name,
             device_reason: device.reason,
+            no_gpu_reason: model.no_gpu_reason(),
+            weight_bytes_per_token: (0..model.devices().len()).map(|i| model.outline().bytes_per_token(i)).sum(),
         };
         Session::start(EngineSlot::new(engine)?, model.vocab().clone(), info, settings)
     }
@@ -296,7 +298,8 @@ impl Session {
 
     /// Usage, sizes and names as one JSON object.
     pub fn usage_json(&self) -> String {
-        let telemetry = usage::Telemetry::new(&self.info, self.usage());
+        let chain = self.shared.lock().chain.clone();
+        let telemetry = usage::Telemetry::new(&self.info, self.usage(), &chain);
         serde_json::to_string(&telemetry).unwrap_or_default()
     }
 
@@ -479,7 +482,8 @@ fn readable(state: &State) -> Result<()> {
 }
 
 /// A chain with the stated temperature and top-p in place of its own. Where it has none, top-p goes in front of the
-/// temperature and the temperature to the end; a chain that ends with `greedy` stays greedy.
+/// temperature and the temperature to the end; a chain that ends with `greedy` stays greedy. A dynamic
+/// temperature is replaced by the plain one.
 fn restated(mut chain: Chain, temperature: Option<f32>, top_p: Option<f32>) -> Chain {
     let steps = &mut chain.steps;
     let place = |steps: &[Step], before: fn(&Step) -> bool| steps.iter().position(before).unwrap_or(steps.len());
@@ -489,16 +493,17 @@ fn restated(mut chain: Chain, temperature: Option<f32>, top_p: Option<f32>) -> C
             _ => None,
         });
         if stated.map(|old| *old = p).count() == 0 {
-            let at = place(steps, |step| matches!(step, Step::Temperature(_) | Step::Greedy | Step::Draw));
+            let ends = |step: &Step| {
+                matches!(step, Step::Temperature(_) | Step::DynamicTemperature { .. } | Step::Greedy | Step::Draw)
+            };
+            let at = place(steps, ends);
             steps.insert(at, Step::TopP { p, min_keep: 0 });
         }
     }
     if let Some(temperature) = temperature {
-        let stated = steps.iter_mut().filter_map(|step| match step {
-            Step::Temperature(old) => Some(old),
-            _ => None,
-        });
-        if stated.map(|old| *old = temperature).count() == 0 {
+        let is_temperature = |step: &&mut Step| matches!(step, Step::Temperature(_) | Step::DynamicTemperature { .. });
+        let stated = steps.iter_mut().filter(is_temperature);
+        if stated.map(|step| *step = Step::Temperature(temperature)).count() == 0 {
             let at = place(steps, |step| matches!(step, Step::Greedy | Step::Draw));
             steps.insert(at, Step::Temperature(temperature));
         }

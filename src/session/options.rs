@@ -146,4 +146,8 @@ pub struct ModelInfo {
     pub device: String,
     /// Why that device was taken.
     pub device_reason: String,
+    /// Why no GPU computes; `None` where one does.
+    pub no_gpu_reason: Option<String>,
+    /// Bytes of weights that decoding one token reads, on all devices.
+    pub weight_bytes_per_token: u64,
 }

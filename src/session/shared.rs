@@ -70,6 +70,8 @@ pub(crate) struct State {
     pub(crate) delivering: bool,
     pub(crate) prompt: Option<Prompt>,
     pub(crate) settings: Settings,
+    /// The last generation's chain in words: `+step` on the device, `-step` on the host.
+    pub(crate) chain: String,
     /// Chains by slot id, which are used in place of the parameters.
     pub(crate) chains: BTreeMap<i32, Chain>,
     pub(crate) trie: Option<TrieState>,

@@ -55,6 +55,10 @@ impl Usage {
 pub(crate) struct Telemetry<'a> {
     model: &'a ModelInfo,
     usage: Usage,
+    /// Bytes of weights per second of decoding, as if each token that was not forced had read all of them once.
+    decode_weight_bytes_s: Option<f64>,
+    /// The chain of the last generation: `+` before a step that the device follows, `-` before one that the host does.
+    chain: &'a str,
     trie_cache: TrieCache,
 }
 
@@ -68,8 +72,26 @@ struct TrieCache {
 }
 
 impl<'a> Telemetry<'a> {
-    pub(crate) fn new(model: &'a ModelInfo, usage: Usage) -> Telemetry<'a> {
+    pub(crate) fn new(model: &'a ModelInfo, usage: Usage, chain: &'a str) -> Telemetry<'a> {
+        let tokens = usage.completion_tokens.saturating_sub(usage.forced_tokens);
+        let read = model.weight_bytes_per_token as f64 * tokens as f64;
+        let decode_weight_bytes_s = (usage.decode_us > 0).then(|| read / (usage.decode_us as f64 / 1e6));
         let cache::CacheStats { hits, misses, entries, bytes } = cache::stats();
-        Telemetry { model, usage, trie_cache: TrieCache { hits, misses, entries, bytes } }
+        Telemetry { model, usage, decode_weight_bytes_s, chain, trie_cache: TrieCache { hits, misses, entries, bytes } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_of_decoding_is_that_of_tokens_that_read_weights() {
+        let model = ModelInfo { weight_bytes_per_token: 1000, ..ModelInfo::default() };
+        let rate = |decode_us| {
+            let usage = Usage { completion_tokens: 5, forced_tokens: 1, decode_us, ..Usage::default() };
+            Telemetry::new(&model, usage, "").decode_weight_bytes_s
+        };
+        assert_eq!((rate(2_000_000), rate(0)), (Some(2000.0), None));
     }
 }

@@ -100,6 +100,32 @@ static void wrong_options(void) {
     check_no_errors(NULL);
 }
 
+/* Too little memory is told before anything is loaded, with what would fit; with enough the same open works. */
+static void too_little_memory(void) {
+    eliza_llm_open_options_t options;
+    char * error = NULL;
+    FfiLlmHandle handle;
+    memset(&options, 0, sizeof options);
+    options.struct_size = sizeof options;
+    options.model_path = model_path();
+    CHECK_EQ(setenv("ELIZA_MEMORY_LIMIT", "100K", 1), 0);
+    CHECK(lib.llm_stream_open_ex(&options, &error) == NULL);
+    CHECK_TEXT(error, "Out of memory");
+    CHECK_TEXT(lib.take_last_error(), "102400 are available");
+    CHECK(lib.llm_stream_open(model_path(), 0, 1, 0) == NULL);
+    CHECK_TEXT(lib.take_last_error(), "kv_cache");
+    CHECK_EQ(unsetenv("ELIZA_MEMORY_LIMIT"), 0);
+    handle = open_model(256);
+    CHECK_EQ(lib.llm_stream_status(handle), ELIZA_OK);
+    /* A second engine over a model that is loaded. */
+    CHECK_EQ(setenv("ELIZA_MEMORY_LIMIT", "1K", 1), 0);
+    CHECK(lib.llm_stream_open(model_path(), 256, 1, 0) == NULL);
+    CHECK_TEXT(lib.take_last_error(), "Another engine");
+    CHECK_EQ(unsetenv("ELIZA_MEMORY_LIMIT"), 0);
+    lib.llm_stream_close(handle);
+    check_no_errors(NULL);
+}
+
 static void open_and_close(void) {
     FfiLlmHandle handle = open_model(256);
     CHECK((uint64_t)(uintptr_t)handle < (uint64_t)1 << 52);
@@ -214,6 +240,7 @@ const struct test_case opening_cases[] = {
     {"wrong_files", wrong_files},
     {"path_bytes", path_bytes},
     {"wrong_options", wrong_options},
+    {"too_little_memory", too_little_memory},
     {"open_and_close", open_and_close},
     {"open_with_options", open_with_options},
     {"open_cancelled_by_progress", open_cancelled_by_progress},

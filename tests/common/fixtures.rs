@@ -22,6 +22,8 @@ pub enum Kind {
     LlamaExtras,
     /// llama with YaRN scaling.
     LlamaYarn,
+    /// llama of one layer, whose keys and values depend on no other token; with YaRN scaling.
+    LlamaShallow,
     /// qwen3: q/k norm, head width apart from the embedding's, tied output, BPE vocabulary.
     Qwen3,
     /// gemma3: six layers (the last one global), a window of 16, sandwich norms, tied output, SPM vocabulary.
@@ -32,12 +34,19 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 6] =
-        [Kind::Llama, Kind::LlamaExtras, Kind::LlamaYarn, Kind::Qwen3, Kind::Gemma3, Kind::Gemma3Capped];
+    pub const ALL: [Kind; 7] = [
+        Kind::Llama,
+        Kind::LlamaExtras,
+        Kind::LlamaYarn,
+        Kind::LlamaShallow,
+        Kind::Qwen3,
+        Kind::Gemma3,
+        Kind::Gemma3Capped,
+    ];
 
     fn arch(self) -> &'static str {
         match self {
-            Kind::Llama | Kind::LlamaExtras | Kind::LlamaYarn => "llama",
+            Kind::Llama | Kind::LlamaExtras | Kind::LlamaYarn | Kind::LlamaShallow => "llama",
             Kind::Qwen3 => "qwen3",
             Kind::Gemma3 | Kind::Gemma3Capped => "gemma3",
         }
@@ -109,7 +118,7 @@ fn shape(kind: Kind, weights: Weights) -> Shape {
     let wide = matches!(weights, Weights::Q4_K | Weights::Q6_K | Weights::WideF32);
     let (n_embd, n_ff) = if wide { (256, 512) } else { (64, 192) };
     let (n_layer, n_kv, head) = match kind.arch() {
-        "llama" => (2, 2, n_embd / 4),
+        "llama" => (if kind == Kind::LlamaShallow { 1 } else { 2 }, 2, n_embd / 4),
         "qwen3" => (2, 2, n_embd / 2),
         _ => (6, 1, n_embd.min(128) / 2),
     };
@@ -184,7 +193,7 @@ impl Build {
                 self.set(&key("rope.scaling.type"), WriteValue::String("linear".into()));
                 self.set(&key("rope.scaling.factor"), WriteValue::F32(2.0));
             }
-            Kind::LlamaYarn => {
+            Kind::LlamaYarn | Kind::LlamaShallow => {
                 self.set(&key("rope.scaling.type"), WriteValue::String("yarn".into()));
                 self.set(&key("rope.scaling.factor"), WriteValue::F32(4.0));
                 self.set(&key("rope.scaling.original_context_length"), WriteValue::U32(CONTEXT / 4));

@@ -4,6 +4,7 @@
 //! Every test binary compiles this module and uses its share of it.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod counting;
 pub mod fixtures;
 pub mod judge;
 pub mod peer;
@@ -12,8 +13,22 @@ pub mod rng;
 pub mod stats;
 pub mod vocabulary;
 
+use elizainference::engine::{self, DeviceKind};
 use fixtures::{Kind, Weights};
 use std::path::{Path, PathBuf};
+
+/// Whether this machine has a GPU that can be used. A test without one says so and passes, unless `ELIZA_REQUIRE_GPU` is set
+/// to something.
+pub fn has_gpu() -> bool {
+    let devices = engine::devices();
+    let usable = devices.iter().any(|d| d.kind == DeviceKind::Gpu && d.score > 0);
+    let required = std::env::var_os("ELIZA_REQUIRE_GPU").is_some_and(|v| !v.is_empty());
+    assert!(usable || !required, "no usable GPU adapter: {devices:?}");
+    if !usable {
+        eprintln!("skipped: no usable GPU adapter");
+    }
+    usable
+}
 
 /// A fixture model on disk, written on first use into this build's scratch folder.
 pub fn fixture(kind: Kind, weights: Weights) -> PathBuf {

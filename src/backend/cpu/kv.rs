@@ -160,6 +160,69 @@ pub unsafe fn store_v(isa: Isa, layout: &KvLayout, v: SharedMut<'_, u8>, cell: u
     dispatch(isa, StoreV { ty: layout.ty, width: layout.v_width(), row, values });
 }
 
+/// Read one key of one head from a cell of the key buffer.
+///
+/// # Safety
+///
+/// While this runs nobody writes the same cell of the same head.
+pub unsafe fn load_k(layout: &KvLayout, k: SharedMut<'_, u8>, cell: usize, head: usize, values: &mut [f32]) {
+    layout.check(k.len(), layout.k_bytes(), cell, head);
+    assert_eq!(values.len(), layout.head_dim_k, "Key of a wrong width");
+    let lane = cell % LANES;
+    // SAFETY: every offset is inside the block of 16 cells, and only this cell's lane of it is read.
+    unsafe {
+        let block = k.as_mut_ptr().add(layout.k_block(head, cell)).cast_const();
+        let half = |at: *const u8| f16::from_bits(at.cast::<u16>().read_unaligned()).to_f32_const();
+        for (j, x) in values.iter_mut().enumerate() {
+            *x = match layout.ty {
+                TensorType::F32 => block.cast::<f32>().add(j * LANES + lane).read_unaligned(),
+                TensorType::Q8_0 => {
+                    let scale = half(block.add(j / GROUP * Q8_GROUP_BYTES + 2 * lane));
+                    scale * f32::from(block.add(q8_quant(j) + lane).read() as i8)
+                }
+                _ => half(block.add(2 * (j * LANES + lane))),
+            };
+        }
+    }
+}
+
+/// Copy the keys and values of all heads from one cell to another.
+///
+/// # Safety
+///
+/// While this runs nobody writes the one cell, and nobody reads or writes the other.
+pub unsafe fn copy_cell(layout: &KvLayout, k: SharedMut<'_, u8>, v: SharedMut<'_, u8>, from: usize, to: usize) {
+    assert_ne!(from, to, "A cell copied to itself");
+    let size = if layout.ty == TensorType::Q8_0 { 1 } else { layout.ty.block_bytes() };
+    for head in 0..layout.n_kv_heads {
+        layout.check(k.len(), layout.k_bytes(), from, head);
+        layout.check(v.len(), layout.v_bytes(), to, head);
+        let blocks = [from, to].map(|cell| layout.k_block(head, cell));
+        // SAFETY: the elements of a cell's lane, inside the blocks by the checks above.
+        let lane = |at: usize, size: usize| unsafe {
+            let [from, to] = [(blocks[0], from), (blocks[1], to)].map(|(block, cell)| block + at + cell % LANES * size);
+            std::ptr::copy_nonoverlapping(k.as_mut_ptr().add(from), k.as_mut_ptr().add(to), size);
+        };
+        for j in 0..layout.head_dim_k {
+            match layout.ty {
+                TensorType::Q8_0 => {
+                    if j % GROUP == 0 {
+                        lane(j / GROUP * Q8_GROUP_BYTES, 2);
+                    }
+                    lane(q8_quant(j), 1);
+                }
+                _ => lane(j * LANES * size, size),
+            }
+        }
+        let rows = [from, to].map(|cell| layout.v_row(head, cell));
+        // SAFETY: two rows of the buffer, different ones.
+        unsafe {
+            let v = v.as_mut_ptr();
+            std::ptr::copy_nonoverlapping(v.add(rows[0]), v.add(rows[1]), layout.v_row_bytes());
+        }
+    }
+}
+
 struct StoreK<'a> {
     ty: TensorType,
     block: *mut u8,
@@ -341,6 +404,9 @@ mod tests {
                         let row = layout.v_row(head, cell)..layout.v_row(head, cell) + layout.v_row_bytes();
                         assert!((0..v.len()).all(|i| v[i] == before.1[i] || row.contains(&i)));
 
+                        let mut loaded = vec![0.0; dk];
+                        // SAFETY: one thread.
+                        unsafe { load_k(&layout, SharedMut::new(&mut k), cell, head, &mut loaded) };
                         let size = if ty == TensorType::Q8_0 { 1 } else { ty.block_bytes() };
                         for j in 0..dk {
                             let group = &key[j / 32 * 32..(j / 32 * 32 + 32).min(dk)];
@@ -357,6 +423,7 @@ mod tests {
                             };
                             let got = decoded(ty, |i| k[i], at, scale);
                             assert!((got - key[j]).abs() <= bound(ty, key[j], largest), "{isa:?} {ty} {j}");
+                            assert_eq!(got, loaded[j], "{isa:?} {ty} {j}");
                         }
                         for j in 0..dv {
                             let group = &value[j / 32 * 32..(j / 32 * 32 + 32).min(dv)];
@@ -372,6 +439,30 @@ mod tests {
                         }
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_copied_cell_is_the_other_and_nothing_else_changes() {
+        for ty in [TensorType::F32, TensorType::F16, TensorType::Q8_0] {
+            for (dk, dv) in [(8, 40), (80, 80)] {
+                let layout = KvLayout::new(ty, 2, dk, dv, 48).unwrap();
+                let bytes = |n: usize| (0..n).map(|i| (i * 7919 % 251) as u8).collect::<Vec<_>>();
+                let (mut k, mut v) = (bytes(layout.k_bytes()), bytes(layout.v_bytes()));
+                let (mut k_wanted, mut v_wanted) = (k.clone(), v.clone());
+                for (from, to) in [(47, 0), (17, 18), (3, 33)] {
+                    for head in 0..2 {
+                        for ((a, len), (b, _)) in k_pieces(&layout, head, from).zip(k_pieces(&layout, head, to)) {
+                            k_wanted.copy_within(a..a + len, b);
+                        }
+                        let row = layout.v_row(head, from);
+                        v_wanted.copy_within(row..row + layout.v_row_bytes(), layout.v_row(head, to));
+                    }
+                    // SAFETY: one thread.
+                    unsafe { copy_cell(&layout, SharedMut::new(&mut k), SharedMut::new(&mut v), from, to) };
+                }
+                assert!(k == k_wanted && v == v_wanted, "{ty} {dk} {dv}");
             }
         }
     }

@@ -7,6 +7,7 @@
 
 pub mod acts;
 pub mod attention;
+mod bandwidth;
 mod cores;
 pub mod glu;
 pub mod isa;
@@ -15,6 +16,7 @@ mod lanes;
 pub mod matmul;
 mod matmul_float;
 mod matmul_quant;
+pub mod memory;
 pub mod norm;
 pub mod panels;
 mod panels_format;
@@ -28,7 +30,11 @@ mod steps;
 pub mod vecmath;
 mod weights;
 
-use super::{Backend, CacheSpec, DeviceInfo, DeviceKind, LoadProgress, Program, State, Wanted, Weights, Work};
+use super::memory::Memory;
+use super::{
+    Backend, CacheSpec, DeviceInfo, DeviceKind, LoadProgress, Program, Sizing, State, Wanted, WeightBytes, Weights,
+    Work,
+};
 use crate::Result;
 use crate::gguf::File;
 use crate::graph::{Node, WeightSpec};
@@ -77,7 +83,7 @@ impl Backend for CpuBackend {
         threads: usize,
         progress: LoadProgress<'_>,
     ) -> Result<Weights> {
-        weights::load(file, specs, &wanted.uses, threads, progress).map(|w| Weights(Arc::new(w)))
+        weights::load(file, specs, wanted, threads, progress).map(|w| Weights(Arc::new(w)))
     }
 
     fn new_state(&self, cache: &CacheSpec, threads: usize) -> Result<Box<dyn State>> {
@@ -86,5 +92,21 @@ impl Backend for CpuBackend {
 
     fn compile(&self, work: &Work<'_>, weights: &Weights) -> Result<Box<dyn Program>> {
         Ok(Box::new(program::CpuProgram::new(self.isa, work, weights)?))
+    }
+
+    fn weight_bytes(&self, specs: &[WeightSpec], wanted: &Wanted) -> Result<WeightBytes> {
+        weights::bytes(specs, wanted)
+    }
+
+    fn sizing(&self, cache: &CacheSpec, _: &Wanted, threads: usize) -> Result<Box<dyn Sizing>> {
+        Ok(Box::new(state::CpuSizing::new(cache, threads)?))
+    }
+
+    fn bandwidth(&self, threads: usize) -> Result<f64> {
+        Ok(bandwidth::measure(threads))
+    }
+
+    fn memory(&self) -> Result<Memory> {
+        memory::memory()
     }
 }

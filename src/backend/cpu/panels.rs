@@ -32,6 +32,16 @@ pub enum ActKind {
     Q8,
 }
 
+impl ActKind {
+    /// What weights of this type are multiplied with.
+    pub fn of(ty: TensorType) -> ActKind {
+        match ty {
+            TensorType::F32 | TensorType::F16 | TensorType::BF16 => ActKind::F32,
+            _ => ActKind::Q8,
+        }
+    }
+}
+
 /// A repacked weight matrix of `n_out` rows of `n_in` weights.
 pub struct Panels {
     ty: TensorType,
@@ -73,12 +83,11 @@ impl Panels {
         matches!(ty, TensorType::F32 | TensorType::F16 | TensorType::BF16) || with_format!(ty, _F => true, else false)
     }
 
-    /// Memory for a matrix of `n_out` rows of `n_in` weights; its contents are undefined until packed.
+    /// Bytes of one panel and of the whole copy of a matrix of `n_out` rows of `n_in` weights.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a type without kernels, [`Error::InvalidArgument`] for a dimension of 0 or rows that
-    /// are no whole number of blocks, [`Error::OutOfMemory`] with the size when the memory cannot be had.
-    pub fn new(ty: TensorType, n_in: usize, n_out: usize) -> Result<Panels> {
+    /// As [`Panels::new`].
+    pub fn sizes(ty: TensorType, n_in: usize, n_out: usize) -> Result<(usize, usize)> {
         if !Panels::supports(ty) {
             return Err(Error::Unsupported(format!("matrices of type {ty} on the CPU")));
         }
@@ -93,6 +102,16 @@ impl Panels {
             else n_in.checked_mul(LANES * ty.block_bytes()));
         let panel_bytes = panel_bytes.ok_or_else(too_large)?;
         let bytes = panel_bytes.checked_mul(n_out.div_ceil(PANEL)).ok_or_else(too_large)?;
+        Ok((panel_bytes, bytes))
+    }
+
+    /// Memory for a matrix of `n_out` rows of `n_in` weights; its contents are undefined until packed.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a type without kernels, [`Error::InvalidArgument`] for a dimension of 0 or rows that
+    /// are no whole number of blocks, [`Error::OutOfMemory`] with the size when the memory cannot be had.
+    pub fn new(ty: TensorType, n_in: usize, n_out: usize) -> Result<Panels> {
+        let (panel_bytes, bytes) = Panels::sizes(ty, n_in, n_out)?;
         let mut memory = MmapMut::map_anon(bytes).map_err(|error| {
             Error::OutOfMemory(format!("{bytes} bytes for {n_out} rows of {n_in} weights of type {ty}: {error}"))
         })?;
@@ -178,10 +197,7 @@ impl Panels {
 
     /// The activations that [`super::matmul::matmul`] takes for this matrix.
     pub fn act_kind(&self) -> ActKind {
-        match self.ty {
-            TensorType::F32 | TensorType::F16 | TensorType::BF16 => ActKind::F32,
-            _ => ActKind::Q8,
-        }
+        ActKind::of(self.ty)
     }
 
     /// Writes row `row` to `out`, the same numbers as `quant::dequantize` makes of the source row.

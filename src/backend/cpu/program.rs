@@ -4,16 +4,20 @@
 //! `f32` and where in eight bits: matrices of quantised weights read rows that were quantised once, by the step
 //! that produced them where it can. Quantised rows live in two scratch areas: one for what a norm or a plain
 //! quantise step leaves, one for the gated product, which is written while the first is still read.
+//!
+//! Lowering needs the weights' types and shapes only, so it also says what memory a program will need before they are
+//! loaded.
 
 use super::isa::Isa;
+use super::kv::KvLayout;
 use super::panels::ActKind;
 use super::rope::Rope;
-use super::state::{CpuState, Memory};
+use super::state::CpuState;
 use super::steps::{GATED_FLOATS, Run, Step, Turn};
 use super::weights::CpuWeights;
 use super::{acts, attention, pool};
 use crate::backend::{Batch, Program, State, Weights, Work};
-use crate::graph::{AttentionSpec, Graph, NodeId, Op, RopeKind, WeightId};
+use crate::graph::{AttentionSpec, Graph, Node, NodeId, Op, RopeKind, WeightId, WeightSpec, WeightUse};
 use crate::{Error, Result};
 use std::any::Any;
 use std::sync::Arc;
@@ -40,32 +44,53 @@ pub(super) struct CpuProgram {
     pub(super) weights: Arc<CpuWeights>,
     pub(super) steps: Vec<Step>,
     pub(super) ropes: Vec<(RopeKind, Rope)>,
-    /// Bytes of one area of quantised rows.
-    pub(super) act_bytes: usize,
+    pub(super) demand: Demand,
     pub(super) max_rows: usize,
+}
+
+/// Memory that a program needs besides workspace and cache.
+pub(super) struct Demand {
+    /// Bytes of one area of quantised rows.
+    pub act_bytes: usize,
+    /// Bytes of the rotary tables.
+    pub rope_bytes: usize,
+    /// The attentions whose caches the program works on.
+    pub attentions: Vec<AttentionSpec>,
+}
+
+impl Demand {
+    /// What the program of `work` will need.
+    pub fn of(work: &Work<'_>) -> Result<Demand> {
+        Lowering::of(work).map(|lowering| lowering.demand())
+    }
+
+    /// Bytes of scratch memory that each thread needs, a multiple of the page size; `layout` gives a layer's cache.
+    pub fn thread_bytes<'a>(&self, layout: impl Fn(usize) -> &'a KvLayout) -> usize {
+        let attention = self.attentions.iter().map(|s| attention::scratch_bytes(layout(s.layer), s.n_head)).max();
+        (3 * GATED_FLOATS * 4).max(attention.unwrap_or(0)).next_multiple_of(4096)
+    }
 }
 
 impl CpuProgram {
     pub fn new(isa: Isa, work: &Work<'_>, weights: &Weights) -> Result<CpuProgram> {
         let weights = Arc::downcast::<CpuWeights>(weights.0.clone())
             .map_err(|_| Error::Internal("Weights of another backend".into()))?;
-        let mut lowering = Lowering { work, weights: &weights, steps: Vec::new(), act_row_bytes: 0 };
-        let nodes = || work.graph.nodes[work.nodes.0 as usize..work.nodes.1 as usize].iter().map(|node| &node.op);
-        if nodes().any(|op| matches!(op, Op::Attention(_))) && !nodes().any(|op| matches!(op, Op::Embed { .. })) {
-            lowering.steps.push(Step::Rope);
+        for (weight, usage) in nodes_of(work).iter().flat_map(|node| node.weights()) {
+            match usage {
+                WeightUse::Vector => drop(weights.vector(weight)?),
+                WeightUse::MatMul => drop(weights.panels(weight)?),
+                WeightUse::Rows | WeightUse::RowsAndMatMul => {}
+            }
         }
-        for i in work.nodes.0..work.nodes.1 {
-            lowering.node(NodeId(i))?;
-        }
-        let rows = work.max_rows.max(work.max_out_rows);
-        let (steps, act_bytes) = (lowering.steps, (lowering.act_row_bytes * rows).next_multiple_of(64));
-        let used = |rope| steps.iter().any(|step| matches!(step, Step::Heads { spec, .. } if spec.rope == rope));
+        let lowering = Lowering::of(work)?;
+        let (demand, steps) = (lowering.demand(), lowering.steps);
+        let used = |rope| steps.iter().filter_map(Step::cache).any(|spec| spec.rope == rope);
         let ropes = work.graph.ropes.iter().enumerate().map(|(i, spec)| {
             let factors = spec.factors.filter(|_| used(i)).map_or(Ok(&[][..]), |id| weights.vector(id))?;
             Ok((spec.kind, Rope::new(spec.n_rot, spec.freq_base, factors, spec.scaling)))
         });
         let ropes = ropes.collect::<Result<_>>()?;
-        Ok(CpuProgram { isa, weights, steps, ropes, act_bytes, max_rows: work.max_rows })
+        Ok(CpuProgram { isa, weights, steps, ropes, demand, max_rows: work.max_rows })
     }
 }
 
@@ -73,23 +98,6 @@ impl CpuProgram {
     /// Floats of the rotary tables in front of embedding `i`.
     pub fn rope_offset(&self, i: usize) -> usize {
         self.ropes[..i].iter().map(|(_, rope)| rope.n_rot() * self.max_rows).sum()
-    }
-
-    pub fn rope_bytes(&self) -> usize {
-        self.rope_offset(self.ropes.len()) * 4
-    }
-
-    pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
-        self.steps.iter().filter_map(|step| match step {
-            Step::Attend { spec, .. } => Some(&**spec),
-            _ => None,
-        })
-    }
-
-    /// Bytes of scratch memory that each thread needs, a multiple of the page size.
-    pub fn thread_bytes(&self, memory: &Memory) -> usize {
-        let attention = self.attentions().map(|s| attention::scratch_bytes(memory.layout(s.layer), s.n_head)).max();
-        (3 * GATED_FLOATS * 4).max(attention.unwrap_or(0)).next_multiple_of(4096)
     }
 }
 
@@ -119,14 +127,45 @@ impl Program for CpuProgram {
     }
 }
 
+/// The nodes that a program computes.
+fn nodes_of<'a>(work: &Work<'a>) -> &'a [Node] {
+    &work.graph.nodes[work.nodes.0 as usize..work.nodes.1 as usize]
+}
+
 struct Lowering<'a> {
     work: &'a Work<'a>,
-    weights: &'a CpuWeights,
     steps: Vec<Step>,
     act_row_bytes: usize,
 }
 
 impl<'a> Lowering<'a> {
+    fn of(work: &'a Work<'a>) -> Result<Lowering<'a>> {
+        let mut lowering = Lowering { work, steps: Vec::new(), act_row_bytes: 0 };
+        let any = |wanted: fn(&Op) -> bool| nodes_of(work).iter().any(|node| wanted(&node.op));
+        if any(|op| matches!(op, Op::Attention(_) | Op::ShiftKeys(_))) && !any(|op| matches!(op, Op::Embed { .. })) {
+            lowering.steps.push(Step::Rope);
+        }
+        for i in work.nodes.0..work.nodes.1 {
+            lowering.node(NodeId(i))?;
+        }
+        Ok(lowering)
+    }
+
+    fn demand(&self) -> Demand {
+        let rows = self.work.max_rows.max(self.work.max_out_rows);
+        let tables: usize = self.graph().ropes.iter().map(|rope| rope.n_rot * self.work.max_rows * 4).sum();
+        let attentions = nodes_of(self.work).iter().filter_map(|node| node.attention().cloned());
+        Demand {
+            act_bytes: (self.act_row_bytes * rows).next_multiple_of(64),
+            rope_bytes: tables,
+            attentions: attentions.collect(),
+        }
+    }
+
+    fn spec(&self, id: WeightId) -> &'a WeightSpec {
+        &self.work.specs[id.0 as usize]
+    }
+
     fn graph(&self) -> &'a Graph {
         self.work.graph
     }
@@ -136,7 +175,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// How the readers of `id` want it.
-    fn wanted(&self, id: NodeId) -> Result<Wanted> {
+    fn wanted(&self, id: NodeId) -> Wanted {
         let mut wanted = Wanted { f32: self.graph().node(id).output.is_some(), q8: false };
         for (reader_id, reader) in self.graph().nodes.iter().enumerate() {
             // Readers on another device take a copy as `f32`.
@@ -144,29 +183,28 @@ impl<'a> Lowering<'a> {
             for (i, _) in reader.src.iter().enumerate().filter(|(_, s)| **s == id) {
                 match (&reader.op, i) {
                     _ if !here => wanted.f32 = true,
-                    (Op::MatMul { weights, .. }, 0) => self.add_kinds(weights, &mut wanted)?,
-                    (Op::GatedMatMul { gate, up, .. }, 0) => self.add_kinds(&[*gate, *up], &mut wanted)?,
+                    (Op::MatMul { weights, .. }, 0) => self.add_kinds(weights, &mut wanted),
+                    (Op::GatedMatMul { gate, up, .. }, 0) => self.add_kinds(&[*gate, *up], &mut wanted),
                     _ => wanted.f32 = true,
                 }
             }
         }
-        Ok(wanted)
+        wanted
     }
 
-    fn add_kinds(&self, weights: &[WeightId], wanted: &mut Wanted) -> Result<()> {
+    fn add_kinds(&self, weights: &[WeightId], wanted: &mut Wanted) {
         for &w in weights {
-            match self.weights.panels(w)?.act_kind() {
+            match ActKind::of(self.spec(w).ty) {
                 ActKind::F32 => wanted.f32 = true,
                 ActKind::Q8 => wanted.q8 = true,
             }
         }
-        Ok(())
     }
 
     /// Where a product finds its quantised input, after a quantise step if the producer did not leave it.
-    fn quantised(&mut self, x: NodeId, weights: &[WeightId]) -> Result<Acts> {
+    fn quantised(&mut self, x: NodeId, weights: &[WeightId]) -> Acts {
         let mut kinds = Wanted::default();
-        self.add_kinds(weights, &mut kinds)?;
+        self.add_kinds(weights, &mut kinds);
         let node = self.graph().node(x);
         let (width, rows) = (node.width, node.rows);
         if kinds.q8 {
@@ -174,13 +212,13 @@ impl<'a> Lowering<'a> {
         }
         let here = self.work.computes(x);
         match node.op {
-            Op::GatedMatMul { .. } if here => Ok(Acts::Gated),
-            Op::RmsNorm { .. } if here && node.output.is_none() => Ok(Acts::Main),
+            Op::GatedMatMul { .. } if here => Acts::Gated,
+            Op::RmsNorm { .. } if here && node.output.is_none() => Acts::Main,
             _ if kinds.q8 => {
                 self.steps.push(Step::Quantise { src: self.offset(x), width, rows });
-                Ok(Acts::Main)
+                Acts::Main
             }
-            _ => Ok(Acts::Main),
+            _ => Acts::Main,
         }
     }
 
@@ -196,31 +234,26 @@ impl<'a> Lowering<'a> {
             Op::Embed { table, scale } => self.steps.push(Step::Embed { table, scale, dst, width }),
             Op::SelectRows => self.steps.push(Step::SelectRows { src, dst, width }),
             Op::RmsNorm { weight, eps } => {
-                let wanted = self.wanted(id)?;
+                let wanted = self.wanted(id);
                 // Rows that outlive the run are quantised by whoever reads them, here or in a later run.
                 let q8 = wanted.q8 && node.output.is_none();
-                self.weights.vector(weight)?;
                 self.steps.push(Step::Norm { weight, eps, src, residual, dst, width, rows, q8 });
             }
             Op::MatMul { weights, biases } => {
-                let acts = self.quantised(input()?, &weights)?;
+                let acts = self.quantised(input()?, &weights);
                 let mut parts = Vec::with_capacity(weights.len());
                 let mut column = 0;
                 for (weight, bias) in weights.into_iter().zip(biases) {
-                    if let Some(b) = bias {
-                        self.weights.vector(b)?;
-                    }
-                    let n_out = self.weights.panels(weight)?.n_out();
                     parts.push((weight, bias, column));
-                    column += n_out;
+                    column += self.spec(weight).n_out;
                 }
                 let x_width = self.graph().node(input()?).width;
                 self.steps.push(Step::MatMul { parts, acts, src, x_width, residual, dst, width, rows });
             }
             Op::GatedMatMul { gate, up, act } => {
-                let acts = self.quantised(input()?, &[gate, up])?;
+                let acts = self.quantised(input()?, &[gate, up]);
                 let x_width = self.graph().node(input()?).width;
-                let wanted = self.wanted(id)?;
+                let wanted = self.wanted(id);
                 if wanted.q8 {
                     self.act_row_bytes = self.act_row_bytes.max(acts::row_bytes(width));
                 }
@@ -229,13 +262,12 @@ impl<'a> Lowering<'a> {
             }
             Op::Attention(spec) => {
                 let qkv_width = self.graph().node(input()?).width;
-                for norm in [spec.q_norm, spec.k_norm].into_iter().flatten() {
-                    self.weights.vector(norm)?;
-                }
                 self.steps.push(Step::Heads { spec: spec.clone(), qkv: src, qkv_width });
                 self.steps.push(Step::Attend { spec, qkv: src, qkv_width, dst, width });
             }
             Op::SoftCap { cap } => self.steps.push(Step::SoftCap { cap, src, dst, width, rows }),
+            Op::ShiftKeys(spec) => self.steps.push(Step::ShiftKeys(spec)),
+            Op::CopyCells(spec) => self.steps.push(Step::CopyCells(spec)),
         }
         Ok(())
     }

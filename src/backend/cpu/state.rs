@@ -5,9 +5,11 @@
 
 use super::attention::{SplitShare, SplitSpace};
 use super::kv::KvLayout;
+use super::memory::account;
 use super::pool::Counter;
-use super::program::{Acts, CpuProgram};
-use crate::backend::{Batch, CacheSpec, Program, State};
+use super::program::{Acts, CpuProgram, Demand};
+use crate::backend::memory::{Bytes, Component, Held};
+use crate::backend::{Batch, CacheSpec, Program, Sizing, State, Work};
 use crate::{Error, Result};
 use memmap2::MmapMut;
 use std::any::Any;
@@ -74,31 +76,16 @@ struct LayerCache {
     v_offset: usize,
 }
 
-/// The state of an engine on the CPU.
-pub(super) struct CpuState {
-    memory: Memory,
-    split: SplitSpace,
-}
-
-/// What the threads of a run share.
-pub(super) struct Memory {
-    threads: usize,
-    workspace: Region,
-    acts: [Region; 2],
-    /// Per rotary embedding and row: cosines, then sines.
-    rope: Region,
-    scratch: Region,
-    thread_bytes: usize,
-    cache: Region,
+/// The caches of the layers that are here, in one piece of memory.
+struct Caches {
     layers: Vec<LayerCache>,
     /// Where in `layers` each layer of the model is; `None` for those whose cache is on another device.
     places: Vec<Option<usize>>,
-    /// For the two loops that one step may have.
-    pub counters: [Counter; 2],
+    bytes: usize,
 }
 
-impl CpuState {
-    pub fn new(cache: &CacheSpec, threads: usize) -> Result<CpuState> {
+impl Caches {
+    fn new(cache: &CacheSpec) -> Result<Caches> {
         let mut layers = Vec::with_capacity(cache.layers.len());
         let mut bytes = 0usize;
         let too_large = || Error::OutOfMemory(format!("A KV cache of {} cells is too large", cache.cells));
@@ -112,6 +99,98 @@ impl CpuState {
             bytes = v_offset.checked_add(layout.v_bytes()).ok_or_else(too_large)?.next_multiple_of(64);
             layers.push(LayerCache { layout, k_offset, v_offset });
         }
+        Ok(Caches { layers, places, bytes })
+    }
+
+    /// The layer is on this device: [`Caches::check`] has seen the program.
+    fn layer(&self, layer: usize) -> &LayerCache {
+        &self.layers[self.places[layer].unwrap_or(usize::MAX)]
+    }
+
+    fn layout(&self, layer: usize) -> &KvLayout {
+        &self.layer(layer).layout
+    }
+
+    /// An error for a program whose layers are not all here.
+    fn check(&self, demand: &Demand) -> Result<()> {
+        let here = |layer: usize| self.places.get(layer).copied().flatten().is_some();
+        match demand.attentions.iter().find(|spec| !here(spec.layer)) {
+            Some(spec) => Err(Error::Internal(format!("Layer {} has no KV cache on this device", spec.layer))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The sizes that [`CpuState`] will have in the end.
+pub(super) struct CpuSizing {
+    caches: Caches,
+    threads: usize,
+    workspace: usize,
+    acts: usize,
+    rope: usize,
+    thread: usize,
+    split: usize,
+}
+
+impl CpuSizing {
+    pub fn new(cache: &CacheSpec, threads: usize) -> Result<CpuSizing> {
+        let caches = Caches::new(cache)?;
+        Ok(CpuSizing { caches, threads, workspace: 0, acts: 0, rope: 0, thread: 0, split: 0 })
+    }
+}
+
+impl Sizing for CpuSizing {
+    fn program(&mut self, work: &Work<'_>, workspace_bytes: usize) -> Result<()> {
+        let (demand, caches) = (Demand::of(work)?, &self.caches);
+        caches.check(&demand)?;
+        let parts = demand.attentions.iter().map(|spec| SplitSpace::floats(caches.layout(spec.layer), spec.n_head) * 4);
+        self.split = parts.max().unwrap_or(0).max(self.split);
+        self.thread = self.thread.max(demand.thread_bytes(|layer| caches.layout(layer)));
+        self.workspace = self.workspace.max(workspace_bytes);
+        self.acts = self.acts.max(demand.act_bytes);
+        self.rope = self.rope.max(demand.rope_bytes);
+        Ok(())
+    }
+
+    /// Rows are read where they stand.
+    fn reads(&mut self, _: usize) {}
+
+    fn bytes(&self) -> Bytes {
+        let other = 2 * self.acts + self.rope + self.thread * self.threads + self.split;
+        let mut bytes = Bytes::default();
+        bytes.add(Component::Cache, self.caches.bytes as u64);
+        bytes.add(Component::Workspace, self.workspace as u64);
+        bytes.add(Component::Other, other as u64);
+        bytes
+    }
+}
+
+/// The state of an engine on the CPU.
+pub(super) struct CpuState {
+    memory: Memory,
+    split: SplitSpace,
+    /// What is allocated, on the account.
+    held: Vec<Held>,
+}
+
+/// What the threads of a run share.
+pub(super) struct Memory {
+    threads: usize,
+    workspace: Region,
+    acts: [Region; 2],
+    /// Per rotary embedding and row: cosines, then sines.
+    rope: Region,
+    scratch: Region,
+    thread_bytes: usize,
+    cache: Region,
+    caches: Caches,
+    /// For the two loops that one step may have.
+    pub counters: [Counter; 2],
+}
+
+impl CpuState {
+    pub fn new(cache: &CacheSpec, threads: usize) -> Result<CpuState> {
+        let caches = Caches::new(cache)?;
         let what = format!("KV cache ({} cells of type {})", cache.cells, cache.ty);
         let memory = Memory {
             threads,
@@ -120,21 +199,32 @@ impl CpuState {
             rope: Region::default(),
             scratch: Region::default(),
             thread_bytes: 0,
-            cache: Region::new(&what, bytes)?,
-            layers,
-            places,
+            cache: Region::new(&what, caches.bytes)?,
+            caches,
             counters: [Counter::new(), Counter::new()],
         };
-        Ok(CpuState { memory, split: SplitSpace::default() })
+        let mut state = CpuState { memory, split: SplitSpace::default(), held: Vec::new() };
+        state.count();
+        Ok(state)
+    }
+
+    /// Put what is allocated now on the account.
+    fn count(&mut self) {
+        let m = &self.memory;
+        let scratch = m.acts[0].bytes + m.acts[1].bytes + m.rope.bytes + m.scratch.bytes + self.split.bytes();
+        let parts =
+            [(Component::Cache, m.cache.bytes), (Component::Workspace, m.workspace.bytes), (Component::Other, scratch)];
+        self.held = parts.map(|(component, bytes)| account().hold(component, bytes as u64)).into();
     }
 
     /// The memory and the split space for one run of a program that was reserved for.
     pub fn begin(&mut self, program: &CpuProgram, batch: &Batch<'_>) -> Result<(&Memory, SplitShare<'_>)> {
         let m = &self.memory;
-        let cells = m.layers.first().map_or(usize::MAX, |l| l.layout.n_cells());
-        let fits = program.act_bytes <= m.acts[0].bytes
-            && program.rope_bytes() <= m.rope.bytes
-            && program.thread_bytes(m) * m.threads <= m.scratch.bytes
+        let cells = m.caches.layers.first().map_or(usize::MAX, |l| l.layout.n_cells());
+        let demand = &program.demand;
+        let fits = demand.act_bytes <= m.acts[0].bytes
+            && demand.rope_bytes <= m.rope.bytes
+            && demand.thread_bytes(|layer| m.layout(layer)) * m.threads <= m.scratch.bytes
             && batch.tokens.len() <= program.max_rows
             && batch.n_kv <= cells;
         if !fits {
@@ -173,16 +263,12 @@ impl Memory {
 
     /// The layout of a layer's cache. The layer is on this device: [`State::reserve`] has checked it for the program.
     pub fn layout(&self, layer: usize) -> &KvLayout {
-        &self.layer(layer).layout
-    }
-
-    fn layer(&self, layer: usize) -> &LayerCache {
-        &self.layers[self.places[layer].unwrap_or(usize::MAX)]
+        self.caches.layout(layer)
     }
 
     /// A layer's key and value buffers.
     pub fn cache(&self, layer: usize) -> (*mut u8, *mut u8) {
-        let l = self.layer(layer);
+        let l = self.caches.layer(layer);
         (self.cache.base.wrapping_add(l.k_offset), self.cache.base.wrapping_add(l.v_offset))
     }
 }
@@ -194,19 +280,19 @@ impl State for CpuState {
             .downcast_ref::<CpuProgram>()
             .ok_or_else(|| Error::Internal("A program of another backend".into()))?;
         let m = &mut self.memory;
-        if let Some(spec) = program.attentions().find(|s| m.places.get(s.layer).copied().flatten().is_none()) {
-            return Err(Error::Internal(format!("Layer {} has no KV cache on this device", spec.layer)));
-        }
+        let demand = &program.demand;
+        m.caches.check(demand)?;
         m.workspace.grow("workspace", workspace_bytes)?;
         for acts in &mut m.acts {
-            acts.grow("activations", program.act_bytes)?;
+            acts.grow("activations", demand.act_bytes)?;
         }
-        m.rope.grow("rotary tables", program.rope_bytes())?;
-        m.thread_bytes = m.thread_bytes.max(program.thread_bytes(m));
+        m.rope.grow("rotary tables", demand.rope_bytes)?;
+        m.thread_bytes = m.thread_bytes.max(demand.thread_bytes(|layer| m.caches.layout(layer)));
         m.scratch.grow("scratch", m.thread_bytes * m.threads)?;
-        for spec in program.attentions() {
-            self.split.reserve(m.layout(spec.layer), spec.n_head);
+        for spec in &demand.attentions {
+            self.split.reserve(m.caches.layout(spec.layer), spec.n_head);
         }
+        self.count();
         Ok(())
     }
 

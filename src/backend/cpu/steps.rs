@@ -127,6 +127,19 @@ pub(super) enum Step {
         width: usize,
         rows: Rows,
     },
+    ShiftKeys(Box<AttentionSpec>),
+    CopyCells(Box<AttentionSpec>),
+}
+
+impl Step {
+    /// The attention whose cache the step works on.
+    pub fn cache(&self) -> Option<&AttentionSpec> {
+        match self {
+            Step::Heads { spec, .. } | Step::Attend { spec, .. } => Some(spec),
+            Step::ShiftKeys(spec) | Step::CopyCells(spec) => Some(spec),
+            _ => None,
+        }
+    }
 }
 
 /// One run of a program: where everything is. Shared by the run's threads.
@@ -328,6 +341,8 @@ impl<'a> Run<'a> {
                     }
                 }
             }
+            Step::ShiftKeys(spec) => self.shift_step(turn, counter, spec),
+            Step::CopyCells(spec) => self.copy_step(turn, counter, spec),
         }
     }
 
@@ -495,13 +510,8 @@ impl<'a> Run<'a> {
         let (n_kv, k_dim, v_dim) = (spec.n_head_kv, spec.head_dim_k, spec.head_dim_v);
         let group = spec.n_head / n_kv * k_dim;
         let layout = self.state.layout(spec.layer);
-        let (k_base, v_base) = self.state.cache(spec.layer);
-        // SAFETY: the buffers have the layout's sizes; no two units write the same head of the same cell.
-        let (k_cache, v_cache) = unsafe {
-            let k = std::slice::from_raw_parts_mut(k_base, layout.k_bytes());
-            let v = std::slice::from_raw_parts_mut(v_base, layout.v_bytes());
-            (SharedMut::new(k), SharedMut::new(v))
-        };
+        // SAFETY: no two units write the same head of the same cell.
+        let (k_cache, v_cache) = unsafe { self.cache(spec.layer) };
         let norm = |id: Option<WeightId>| id.and_then(|id| self.weights.vector(id).ok());
         let (q_norm, k_norm) = (norm(spec.q_norm), norm(spec.k_norm));
         let kind = self.program.ropes[spec.rope].0;
@@ -529,6 +539,61 @@ impl<'a> Run<'a> {
                     kv::store_k(self.isa, layout, k_cache, cell, head, k);
                     kv::store_v(self.isa, layout, v_cache, cell, head, v);
                 }
+            }
+        }
+    }
+
+    /// A layer's keys and values, shared by all threads.
+    ///
+    /// # Safety
+    /// No two threads write the same head of the same cell, and what one writes no other reads.
+    unsafe fn cache(&self, layer: usize) -> (SharedMut<'_, u8>, SharedMut<'_, u8>) {
+        let layout = self.state.layout(layer);
+        let (k, v) = self.state.cache(layer);
+        // SAFETY: the buffers have the layout's sizes.
+        unsafe {
+            let k = std::slice::from_raw_parts_mut(k, layout.k_bytes());
+            let v = std::slice::from_raw_parts_mut(v, layout.v_bytes());
+            (SharedMut::new(k), SharedMut::new(v))
+        }
+    }
+
+    fn shift_step(&self, turn: Turn<'_>, counter: &Counter, spec: &AttentionSpec) {
+        let layout = self.state.layout(spec.layer);
+        let (kind, rope) = &self.program.ropes[spec.rope];
+        // The keys hold the embedding's magnitude already.
+        let plain = (1.0 / rope.magnitude()) as f32;
+        let (scratch, _) = self.state.thread_scratch(turn.worker.index());
+        // SAFETY: the scratch is this thread's, and longer than any head.
+        let key = unsafe { std::slice::from_raw_parts_mut(scratch, spec.head_dim_k) };
+        // SAFETY: a cell is in one row, and a row is claimed once.
+        let (k_cache, _) = unsafe { self.cache(spec.layer) };
+        for claimed in self.pieces(turn, counter, self.batch.tokens.len(), 4) {
+            for r in claimed {
+                let cell = self.batch.cells[r] as usize;
+                for head in 0..spec.n_head_kv {
+                    // SAFETY: the cell is this thread's alone; the tables are complete.
+                    unsafe {
+                        let (cos, sin) = self.rope_row(spec.rope, r);
+                        kv::load_k(layout, k_cache, cell, head, key);
+                        rotate_heads(self.isa, *kind, cos, sin, key, spec.head_dim_k);
+                        norm::scale_row(self.isa, &mut key[..rope.n_rot()], plain);
+                        kv::store_k(self.isa, layout, k_cache, cell, head, key);
+                    }
+                }
+            }
+        }
+    }
+
+    fn copy_step(&self, turn: Turn<'_>, counter: &Counter, spec: &AttentionSpec) {
+        let layout = self.state.layout(spec.layer);
+        // SAFETY: no cell is both read and written, and each is written by one row, which is claimed once.
+        let (k_cache, v_cache) = unsafe { self.cache(spec.layer) };
+        for claimed in self.pieces(turn, counter, self.batch.tokens.len(), 4) {
+            for r in claimed {
+                let (from, to) = (self.batch.positions[r] as usize, self.batch.cells[r] as usize);
+                // SAFETY: as above.
+                unsafe { kv::copy_cell(layout, k_cache, v_cache, from, to) };
             }
         }
     }

@@ -3,9 +3,11 @@
 //! All threads repack together: the work is the list of all panels of all matrices, claimed in pieces. The pages of
 //! the file under a piece are dropped as soon as it is packed, so that the peak stays near one copy.
 
+use super::memory::account;
 use super::panels::{PANEL, Panels};
 use super::pool::{Counter, Pool};
-use crate::backend::LoadProgress;
+use crate::backend::memory::Held;
+use crate::backend::{LoadProgress, Wanted, WeightBytes};
 use crate::gguf::{File, TensorInfo};
 use crate::graph::{WeightId, WeightSpec, WeightUse};
 use crate::quant::{TensorType, dequantize};
@@ -17,6 +19,8 @@ const PACK_GRAIN: usize = 64;
 
 pub(super) struct CpuWeights {
     items: Vec<CpuWeight>,
+    /// What the items have allocated.
+    _held: Vec<Held>,
 }
 
 pub(super) enum CpuWeight {
@@ -71,6 +75,35 @@ impl CpuWeights {
     }
 }
 
+/// Bytes that a weight takes in the form that a use needs.
+fn allocated(spec: &WeightSpec, usage: WeightUse) -> Result<u64> {
+    match usage {
+        WeightUse::Vector => Ok(spec.n_in as u64 * 4),
+        WeightUse::Rows => Ok(0),
+        WeightUse::MatMul | WeightUse::RowsAndMatMul => {
+            if !Panels::supports(spec.ty) {
+                let problem = format!("Tensor `{}` has the type {}, for which there is no kernel", spec.name, spec.ty);
+                return Err(Error::Unsupported(problem));
+            }
+            Panels::sizes(spec.ty, spec.n_in, spec.n_out).map(|(_, bytes)| bytes as u64)
+        }
+    }
+}
+
+/// What [`load`] will allocate.
+pub(super) fn bytes(specs: &[WeightSpec], wanted: &Wanted) -> Result<WeightBytes> {
+    let mut sum = WeightBytes::default();
+    for (spec, (usage, component)) in specs.iter().zip(wanted.uses.iter().zip(&wanted.components)) {
+        let Some(usage) = *usage else { continue };
+        sum.allocated.add(*component, allocated(spec, usage)?);
+        if usage == WeightUse::Rows {
+            let row_bytes = spec.ty.row_bytes(spec.n_in as u64).unwrap_or(0);
+            sum.file_backed += row_bytes * spec.n_out as u64;
+        }
+    }
+    Ok(sum)
+}
+
 /// A matrix on its way into panels.
 struct Packing<'a> {
     item: usize,
@@ -82,18 +115,20 @@ struct Packing<'a> {
 pub(super) fn load(
     file: &File,
     specs: &[WeightSpec],
-    uses: &[Option<WeightUse>],
+    wanted: &Wanted,
     threads: usize,
     mut progress: LoadProgress<'_>,
 ) -> Result<CpuWeights> {
     let mut items = Vec::with_capacity(specs.len());
+    let mut held = Vec::new();
     let mut packing: Vec<Packing<'_>> = Vec::new();
     let mut chunks = 0;
-    for (item, (spec, usage)) in specs.iter().zip(uses).enumerate() {
-        let Some(usage) = usage else {
+    for (item, (spec, usage)) in specs.iter().zip(&wanted.uses).enumerate() {
+        let Some(usage) = *usage else {
             items.push(CpuWeight::Elsewhere);
             continue;
         };
+        held.push(account().hold(wanted.components[item], allocated(spec, usage)?));
         let info = file.tensor(&spec.name).ok_or_else(|| Error::Internal(format!("Tensor `{}` is gone", spec.name)))?;
         items.push(match usage {
             WeightUse::Vector => {
@@ -109,11 +144,6 @@ pub(super) fn load(
                 CpuWeight::Rows(rows)
             }
             WeightUse::MatMul | WeightUse::RowsAndMatMul => {
-                if !Panels::supports(spec.ty) {
-                    let problem =
-                        format!("Tensor `{}` has the type {}, for which there is no kernel", spec.name, spec.ty);
-                    return Err(Error::Unsupported(problem));
-                }
                 let panels = Panels::new(spec.ty, spec.n_in, spec.n_out)?;
                 let n = panels.n_panels().div_ceil(PACK_GRAIN);
                 let row_bytes = file.data(info).len() / spec.n_out;
@@ -174,5 +204,5 @@ pub(super) fn load(
             panels.prefer_huge_pages();
         }
     }
-    Ok(CpuWeights { items })
+    Ok(CpuWeights { items, _held: held })
 }

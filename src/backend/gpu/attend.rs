@@ -24,6 +24,8 @@ const MAX_PARTS: usize = 512;
 const MAX_SPLITS: usize = 64;
 /// Workgroup memory that every device has.
 const MEMORY: usize = 16 << 10;
+/// Dispatches of an attention.
+pub const STEPS: usize = 2;
 /// Threads of the joining kernel.
 const COMBINE_THREADS: u32 = 128;
 
@@ -124,7 +126,7 @@ pub fn steps(
     q: Place,
     out: Place,
     max_rows: usize,
-) -> Result<Vec<Step>> {
+) -> Result<[Step; STEPS]> {
     let group = spec.n_head / spec.n_head_kv;
     let (quads_k, quads_v) = (layout.head_dim_k / 4, layout.head_dim_v / 4);
     let tile = Tile::new(quads_k, quads_v, group * max_rows)
@@ -190,7 +192,7 @@ pub fn steps(
         params: vec![dst, dst_width, 0, 0],
         groups: [Count::Fixed(spec.n_head as u32), Count::Rows(1, 1), Count::Fixed(1)],
     };
-    Ok(vec![attend, combine])
+    Ok([attend, combine])
 }
 
 #[cfg(test)]

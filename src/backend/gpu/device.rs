@@ -5,10 +5,15 @@
 //! process: they are noted, and every submission and every wait asks for what was noted. A lost device stays lost for
 //! those who hold it, and a later open makes a new one.
 
+use super::compile::Compiler;
+use super::disk;
+use super::memory::{self, Buffer};
 use super::quirks::{self, Quirks};
 use super::restrict::Restrictions;
+use crate::backend::memory::{Account, Component, Memory};
 use crate::{Error, Result};
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 
 /// What a device can do, after the driver's quirks and any artificial restrictions.
@@ -54,10 +59,36 @@ pub struct Gpu {
     pub score: u32,
     /// Why it has this score.
     pub reason: String,
-    /// Run shaders with the bounds checks that release builds leave out.
+    /// Run shaders with the bounds checks that are left out otherwise.
     pub checked: bool,
+    /// What was made on this device so far.
+    pub(super) made: Making,
     faults: Arc<Mutex<Faults>>,
+    adapter: wgpu::Adapter,
+    /// Bytes of all buffers together, where there is an artificial limit.
+    memory_limit: Option<u64>,
+    account: Arc<Account>,
     pub(super) kernels: super::kernel::Cache,
+    pub(super) compiler: Compiler,
+}
+
+/// How many objects of each kind were made on a device: in steady decoding none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Made {
+    /// Buffers.
+    pub buffers: u64,
+    /// Bind groups.
+    pub bind_groups: u64,
+    /// Pipelines.
+    pub pipelines: u64,
+}
+
+/// [`Made`] as it counts up.
+#[derive(Default)]
+pub(super) struct Making {
+    pub buffers: AtomicU64,
+    pub bind_groups: AtomicU64,
+    pub pipelines: AtomicU64,
 }
 
 /// What the driver said went wrong.
@@ -162,7 +193,7 @@ impl Gpu {
         open.retain(|(_, gpu)| gpu.strong_count() > 0);
         let key = name_of(&chosen.info);
         let held = open.iter().find(|(name, _)| *name == key).and_then(|(_, gpu)| gpu.upgrade());
-        if let Some(gpu) = held.filter(|gpu| gpu.check().is_ok()) {
+        if let Some(gpu) = held.filter(|gpu| gpu.look().is_ok()) {
             return Ok(gpu);
         }
         let gpu = Arc::new(Gpu::new(chosen, &Restrictions::from_env()?)?);
@@ -217,37 +248,87 @@ impl Gpu {
         let checked = restrictions.checked;
         let kernels = super::kernel::Cache::default();
         let (score, reason) = (candidate.score, candidate.reason.clone());
-        Ok(Gpu { device, queue, info, caps, score, reason, checked, faults, kernels })
+        let disk = if caps.pipeline_cache { disk::Cache::open(&device, &info) } else { None };
+        let compiler = Compiler::new(&device, &name_of(&info), checked, disk);
+        Ok(Gpu {
+            device,
+            queue,
+            info,
+            caps,
+            score,
+            reason,
+            checked,
+            made: Making::default(),
+            faults,
+            adapter: adapter.clone(),
+            memory_limit: restrictions.memory,
+            account: Arc::default(),
+            kernels,
+            compiler,
+        })
+    }
+
+    /// How many objects were made on this device so far.
+    pub fn made(&self) -> Made {
+        let [buffers, bind_groups, pipelines] =
+            [&self.made.buffers, &self.made.bind_groups, &self.made.pipelines].map(|n| n.load(Ordering::Relaxed));
+        Made { buffers, bind_groups, pipelines }
     }
 
     /// The first error the driver reported since the last call; a lost device reports its loss every time.
     pub fn check(&self) -> Result<()> {
-        let mut faults = self.faults.lock();
-        if let Some(lost) = &faults.lost {
-            return Err(Error::Device(lost.clone()));
-        }
-        faults.error.take().map_or(Ok(()), Err)
+        let noted = || {
+            let mut faults = self.faults.lock();
+            match &faults.lost {
+                Some(lost) => Some(Error::Device(lost.clone())),
+                None => faults.error.take(),
+            }
+        };
+        let Some(error) = noted() else { return Ok(()) };
+        // The driver's error may be the first sign of a loss, which is told at the next poll and is the better reason.
+        let _ = self.device.poll(wgpu::PollType::Poll);
+        Err(noted().unwrap_or(error))
     }
 
     /// A buffer, or [`Error::OutOfMemory`] naming it.
-    pub fn buffer(&self, what: &str, bytes: u64, usage: wgpu::BufferUsages) -> Result<wgpu::Buffer> {
+    pub fn buffer(&self, what: &str, bytes: u64, usage: wgpu::BufferUsages) -> Result<Buffer> {
+        self.buffer_of(Component::Other, what, bytes, usage)
+    }
+
+    /// A buffer that is counted to a component, or [`Error::OutOfMemory`] naming it.
+    pub fn buffer_of(&self, component: Component, what: &str, bytes: u64, usage: wgpu::BufferUsages) -> Result<Buffer> {
         self.check()?;
-        let size = bytes.max(16).next_multiple_of(16);
+        let size = memory::buffer_bytes(bytes);
+        let no_memory =
+            |why: String| Err(Error::OutOfMemory(format!("{bytes} bytes for the {what} on {}: {why}", self.info.name)));
         if size > self.caps.max_buffer {
-            let problem = format!("{bytes} bytes for the {what} on {}: ", self.info.name);
-            return Err(Error::OutOfMemory(format!("{problem}its buffers hold at most {}", self.caps.max_buffer)));
+            return no_memory(format!("its buffers hold at most {}", self.caps.max_buffer));
+        }
+        let used = self.account.bytes().total();
+        if let Some(limit) = self.memory_limit.filter(|limit| used.saturating_add(size) > *limit) {
+            return no_memory(format!("{used} of {limit} bytes are in use"));
         }
         let scopes =
             [wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Validation].map(|f| self.device.push_error_scope(f));
         let descriptor = wgpu::BufferDescriptor { label: Some(what), size, usage, mapped_at_creation: false };
         let buffer = self.device.create_buffer(&descriptor);
+        self.made.buffers.fetch_add(1, Ordering::Relaxed);
         for scope in scopes.into_iter().rev() {
             if let Some(e) = pollster::block_on(scope.pop()) {
-                return Err(Error::OutOfMemory(format!("{bytes} bytes for the {what} on {}: {e}", self.info.name)));
+                return no_memory(e.to_string());
             }
         }
         self.check()?;
-        Ok(buffer)
+        Ok(Buffer::new(buffer, &self.account, component))
+    }
+
+    /// How the device's memory stands.
+    pub fn memory(&self) -> Memory {
+        let used = self.account.bytes();
+        let artificial = self.memory_limit.map(|limit| limit.saturating_sub(used.total()));
+        let available = [memory::available(&self.adapter), artificial].into_iter().flatten().min();
+        let of_host = matches!(self.info.device_type, wgpu::DeviceType::IntegratedGpu | wgpu::DeviceType::Cpu);
+        Memory { used, available, of_host }
     }
 
     /// Waits until everything submitted so far is done.

@@ -7,6 +7,7 @@
 use super::device::Gpu;
 use super::kernel::{Slot, compose};
 use super::kv::KvLayout;
+use super::memory::{Buffer, buffer_bytes};
 use super::rows::Place;
 use super::step::{Bound, Count, FRAME_CONSTANTS, Step};
 use crate::backend::cpu::rope::Rope;
@@ -17,7 +18,7 @@ use std::f64::consts::TAU;
 /// The frequencies of a rotary embedding on the device.
 pub struct Turns {
     /// Per pair the turns per position: a fraction of 64 bits, high word first.
-    buffer: wgpu::Buffer,
+    buffer: Buffer,
     kind: RopeKind,
     /// Values of a head that are rotated.
     pub(super) n_rot: u32,
@@ -38,6 +39,11 @@ impl Turns {
         let buffer = gpu.buffer("rotary frequencies", bytes.len() as u64, usage)?;
         gpu.queue.write_buffer(&buffer, 0, bytes);
         Ok(Turns { buffer, kind, n_rot: rope.n_rot() as u32, magnitude: rope.magnitude() as f32 })
+    }
+
+    /// Bytes of the frequencies of so many rotated values.
+    pub fn bytes(n_rot: usize) -> u64 {
+        buffer_bytes(n_rot as u64 / 2 * 8)
     }
 
     /// The buffer, as a step binds it.

@@ -7,12 +7,14 @@
 //!
 //! A pipeline is made once per device and text.
 
+use super::compile::Pipeline;
 use super::device::Gpu;
 use crate::{Error, Result};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// How a kernel sees a buffer, in the order of `@binding` numbers in group 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -25,13 +27,13 @@ pub enum Slot {
     Uniform,
 }
 
-/// A pipeline, ready to be dispatched.
+/// A pipeline with what it takes to dispatch it.
 pub struct Kernel {
     /// For messages.
     pub name: &'static str,
     /// The pipeline; its entry point is `main`.
-    pub pipeline: wgpu::ComputePipeline,
-    layout: wgpu::BindGroupLayout,
+    pub pipeline: Pipeline,
+    pub(super) layout: wgpu::BindGroupLayout,
 }
 
 /// Every pipeline of a device, by its text and slots.
@@ -71,7 +73,7 @@ fn resolve(source: &str, flags: &[&str], text: &mut String) -> Result<()> {
                 }
                 Some(("include", name)) => {
                     if taken.iter().all(|&t| t) {
-                        let (_, part) = super::shaders::PARTS
+                        let (_, part) = super::shaders::TEXTS
                             .iter()
                             .find(|(known, _)| *known == name.trim())
                             .ok_or_else(|| broken(line))?;
@@ -91,55 +93,21 @@ fn resolve(source: &str, flags: &[&str], text: &mut String) -> Result<()> {
 }
 
 impl Gpu {
-    /// The pipeline of a finished text, made now or before.
+    /// The kernel of a finished text, made now or before. It is compiled in the background: before it is dispatched,
+    /// [`Gpu::compiled`] says whether that went well.
     pub fn kernel(&self, name: &'static str, text: &str, slots: &[Slot]) -> Result<Arc<Kernel>> {
         let key = (text.to_string(), slots.to_vec());
-        if let Some(kernel) = self.kernels.0.lock().get(&key) {
+        let mut kernels = self.kernels.0.lock();
+        if let Some(kernel) = kernels.get(&key) {
             return Ok(kernel.clone());
         }
-        let kernel = Arc::new(self.make(name, text, slots)?);
-        self.kernels.0.lock().insert(key, kernel.clone());
-        Ok(kernel)
-    }
-
-    fn make(&self, name: &'static str, text: &str, slots: &[Slot]) -> Result<Kernel> {
         #[cfg(test)]
         super::translation::check(name, text);
         self.check()?;
-        let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
-        let source = wgpu::ShaderModuleDescriptor { label: Some(name), source: wgpu::ShaderSource::Wgsl(text.into()) };
-        let module = if self.checked {
-            self.device.create_shader_module(source)
-        } else {
-            // SAFETY: the text is ours. Kernels guard their reads and writes themselves and their loops end; the same
-            // texts run with the checks on in the tests.
-            unsafe { self.device.create_shader_module_trusted(source, wgpu::ShaderRuntimeChecks::unchecked()) }
-        };
-        let entries: Vec<_> = slots.iter().enumerate().map(|(i, slot)| slot.entry(i as u32)).collect();
-        let layout = self
-            .device
-            .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: Some(name), entries: &entries });
-        let pipeline_layout = self.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
-            label: Some(name),
-            bind_group_layouts: &[Some(&layout)],
-            immediate_size: 0,
-        });
-        let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-            label: Some(name),
-            layout: Some(&pipeline_layout),
-            module: &module,
-            entry_point: Some("main"),
-            compilation_options: wgpu::PipelineCompilationOptions {
-                zero_initialize_workgroup_memory: false,
-                ..Default::default()
-            },
-            cache: None,
-        });
-        if let Some(error) = pollster::block_on(scope.pop()) {
-            return Err(Error::Device(format!("Shader `{name}` on {}: {error}", self.info.name)));
-        }
-        self.check()?;
-        Ok(Kernel { name, pipeline, layout })
+        self.made.pipelines.fetch_add(1, Ordering::Relaxed);
+        let kernel = self.compile(name, text.to_string(), slots);
+        kernels.insert(key, kernel.clone());
+        Ok(kernel)
     }
 
     /// The buffers of one dispatch of a kernel, in the order of its slots.
@@ -152,6 +120,7 @@ impl Gpu {
                 resource: wgpu::BindingResource::Buffer(buffer.clone()),
             })
             .collect();
+        self.made.bind_groups.fetch_add(1, Ordering::Relaxed);
         self.device.create_bind_group(&wgpu::BindGroupDescriptor {
             label: Some(kernel.name),
             layout: &kernel.layout,
@@ -161,7 +130,7 @@ impl Gpu {
 }
 
 impl Slot {
-    fn entry(self, binding: u32) -> wgpu::BindGroupLayoutEntry {
+    pub(super) fn entry(self, binding: u32) -> wgpu::BindGroupLayoutEntry {
         let ty = match self {
             Slot::Read => wgpu::BufferBindingType::Storage { read_only: true },
             Slot::Write => wgpu::BufferBindingType::Storage { read_only: false },

@@ -17,7 +17,7 @@
 use super::device::Gpu;
 use super::heads::Turns;
 use super::kernel::{Slot, compose};
-use super::step::{Bound, Count, Step};
+use super::step::{Bound, Count, FRAME_CONSTANTS, Step};
 use crate::quant::TensorType;
 use crate::{Error, Result};
 
@@ -133,32 +133,33 @@ impl KvLayout {
     }
 }
 
-/// Turn the keys of cells whose positions change: `deltas` is an `i32` per cell, what is added to its position.
-pub fn shift(gpu: &Gpu, layout: &KvLayout, layer: usize, turns: &Turns, deltas: Bound) -> Result<Step> {
+/// Turn the keys of the batch's cells, each by its row's position.
+pub fn shift(gpu: &Gpu, layout: &KvLayout, layer: usize, turns: &Turns) -> Result<Step> {
     let mut constants = layout.constants();
+    constants.extend(FRAME_CONSTANTS);
     constants.extend([("THREADS", layout.head_threads()), ("ROT", turns.n_rot)]);
     let flags = [layout.flag(), turns.flag()];
     let slots = [Slot::Uniform, Slot::Read, Slot::Read, Slot::Write];
     Ok(Step {
         kernel: gpu.kernel("shift", &compose(include_str!("shaders/shift.wgsl"), &flags, &constants)?, &slots)?,
-        buffers: vec![Bound::Params, turns.bound(), deltas, Bound::Keys(layer)],
+        buffers: vec![Bound::Params, turns.bound(), Bound::Frame, Bound::Keys(layer)],
         params: vec![layout.blocks(), 0, 0, 0],
-        groups: [layout.blocks(), BLOCK as u32, layout.n_kv_heads as u32].map(Count::Fixed),
+        groups: [Count::Rows(1, 1), Count::Fixed(layout.n_kv_heads as u32), Count::Fixed(1)],
     })
 }
 
-/// Copy keys and values from cell to cell: `pairs` holds `count` pairs of `u32`, from and to. No cell may be both.
-pub fn copy(gpu: &Gpu, layout: &KvLayout, layer: usize, pairs: Bound, count: usize) -> Result<Step> {
+/// Copy keys and values to the batch's cells, each from the cell that its row's position names. No cell may be both.
+pub fn copy(gpu: &Gpu, layout: &KvLayout, layer: usize) -> Result<Step> {
     let mut constants = layout.constants();
+    constants.extend(FRAME_CONSTANTS);
     constants.push(("THREADS", 64));
     let slots = [Slot::Uniform, Slot::Read, Slot::Write, Slot::Write];
     let text = compose(include_str!("shaders/copy.wgsl"), &[layout.flag()], &constants)?;
-    let fold = (count as u32).clamp(1, gpu.caps.max_workgroups);
     Ok(Step {
         kernel: gpu.kernel("copy", &text, &slots)?,
-        buffers: vec![Bound::Params, pairs, Bound::Keys(layer), Bound::Values(layer)],
-        params: vec![layout.blocks(), count as u32, fold, 0],
-        groups: [fold, (count as u32).div_ceil(fold), layout.n_kv_heads as u32].map(Count::Fixed),
+        buffers: vec![Bound::Params, Bound::Frame, Bound::Keys(layer), Bound::Values(layer)],
+        params: vec![layout.blocks(), 0, 0, 0],
+        groups: [Count::Rows(1, 1), Count::Fixed(layout.n_kv_heads as u32), Count::Fixed(1)],
     })
 }
 

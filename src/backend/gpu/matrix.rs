@@ -6,8 +6,10 @@
 
 use super::device::Gpu;
 use super::format::{BLOCK_HALVES, BLOCKS, HALVES, Layout, TILE, Tiles};
+use super::memory::{Buffer, buffer_bytes};
 use super::pack;
 use super::step::Bound;
+use crate::backend::memory::Component;
 use crate::quant::TensorType;
 use crate::{Error, Result};
 
@@ -34,7 +36,7 @@ pub struct Matrix {
 
 /// Consecutive rows of a matrix in a buffer of their own.
 pub(super) struct Slice {
-    buffer: wgpu::Buffer,
+    buffer: Buffer,
     place: Place,
     pub first_row: usize,
     pub rows: usize,
@@ -55,6 +57,16 @@ impl Place {
         let narrow_at = wide_bytes.next_multiple_of(BINDING_ALIGN);
         let at = [0, section[0], narrow_at, narrow_at + section[2], narrow_at + section[2] + section[3]];
         Place { at, wide_bytes, narrow_at, bytes: at[BLOCK_HALVES] + section[BLOCK_HALVES] }
+    }
+
+    /// How the rows of a matrix are cut for a device: first row, rows and place of each slice.
+    fn slices(gpu: &Gpu, what: &str, layout: &Layout, n_out: usize) -> Result<Vec<(usize, usize, Place)>> {
+        let most = slice_rows(gpu, what, layout)?;
+        let slice = |first_row: usize| {
+            let rows = most.min(n_out - first_row);
+            (first_row, rows, Place::new(layout, rows.div_ceil(TILE)))
+        };
+        Ok((0..n_out).step_by(most).map(slice).collect())
     }
 
     /// Bytes of the larger binding.
@@ -88,10 +100,10 @@ impl Slice {
 }
 
 impl Matrix {
-    /// Bytes of such a matrix on a device, but for the alignment of its slices (less than 256 bytes each).
-    pub fn bytes(ty: TensorType, n_in: usize, n_out: usize) -> Result<u64> {
-        let tile: u64 = Layout::new(ty, n_in)?.tile_bytes().iter().sum();
-        Ok(tile * n_out.div_ceil(TILE) as u64)
+    /// Bytes of each slice of such a matrix on a device.
+    pub fn slice_bytes(gpu: &Gpu, what: &str, ty: TensorType, n_in: usize, n_out: usize) -> Result<Vec<u64>> {
+        let slices = Place::slices(gpu, what, &Layout::new(ty, n_in)?, n_out)?;
+        Ok(slices.iter().map(|(_, _, place)| buffer_bytes(place.bytes)).collect())
     }
 }
 
@@ -99,10 +111,15 @@ impl Matrix {
 pub struct Vector {
     /// How many.
     pub len: usize,
-    buffer: wgpu::Buffer,
+    buffer: Buffer,
 }
 
 impl Vector {
+    /// Bytes of a vector of `len` numbers.
+    pub fn bytes(len: usize) -> u64 {
+        buffer_bytes(len as u64 * 4)
+    }
+
     /// For a step: `array<vec4<f32>>` or `array<f32>`.
     pub fn bound(&self) -> Bound {
         Bound::Weight(self.buffer.clone(), 0, self.buffer.size())
@@ -114,12 +131,14 @@ pub struct Loader<'a> {
     gpu: &'a Gpu,
     progress: &'a mut dyn FnMut(u64) -> Result<()>,
     pending: u64,
+    /// To which component the next weights are counted.
+    pub component: Component,
 }
 
 impl<'a> Loader<'a> {
     /// `progress` hears of bytes of the file that are done, and ends the load by an error.
     pub fn new(gpu: &'a Gpu, progress: &'a mut dyn FnMut(u64) -> Result<()>) -> Loader<'a> {
-        Loader { gpu, progress, pending: 0 }
+        Loader { gpu, progress, pending: 0, component: Component::Other }
     }
 
     /// A matrix whose rows are those of all `parts`, one after the other, in the layout of the file.
@@ -131,19 +150,16 @@ impl<'a> Loader<'a> {
         }
         let n_out: usize = parts.iter().map(|part| part.len() / layout.row_bytes).sum();
         let mut rows = parts.iter().flat_map(|part| part.chunks_exact(layout.row_bytes));
-        let most = self.slice_rows(what, &layout)?;
         let tile_bytes = layout.tile_bytes();
         let piece =
             (PIECE_BYTES / tile_bytes.iter().sum::<u64>()).clamp(1, n_out.div_ceil(TILE).max(1) as u64) as usize;
         let mut tiles = Tiles::new(&layout, piece);
 
         let mut slices = Vec::new();
-        for first_row in (0..n_out).step_by(most) {
-            let slice_rows = most.min(n_out - first_row);
+        for (first_row, slice_rows, place) in Place::slices(self.gpu, what, &layout, n_out)? {
             let all = slice_rows.div_ceil(TILE);
-            let place = Place::new(&layout, all);
             let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
-            let buffer = self.gpu.buffer(what, place.bytes, usage)?;
+            let buffer = self.gpu.buffer_of(self.component, what, place.bytes, usage)?;
             for first in (0..all).step_by(piece) {
                 let count = piece.min(all - first);
                 let wanted = (count * TILE).min(slice_rows - first * TILE);
@@ -170,8 +186,8 @@ impl<'a> Loader<'a> {
         if !values.iter().all(|x| x.is_finite()) {
             return Err(Error::Model(format!("{what} holds weights that are not finite numbers")));
         }
-        let bytes = (values.len() as u64 * 4).max(1).next_multiple_of(16);
-        let buffer = self.gpu.buffer(what, bytes, wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST)?;
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
+        let buffer = self.gpu.buffer_of(self.component, what, Vector::bytes(values.len()), usage)?;
         self.write(&buffer, 0, bytemuck::cast_slice(values))?;
         (self.progress)(values.len() as u64 * 4)?;
         Ok(Vector { len: values.len(), buffer })
@@ -180,23 +196,6 @@ impl<'a> Loader<'a> {
     /// Waits until everything is on the device.
     pub fn finish(mut self) -> Result<()> {
         self.flush()
-    }
-
-    /// The most rows of one slice.
-    fn slice_rows(&self, what: &str, layout: &Layout) -> Result<usize> {
-        let caps = &self.gpu.caps;
-        let unit = Place::new(layout, SLICE_ROWS / TILE);
-        // Alignment may add less than BINDING_ALIGN to a whole slice; indices are u32.
-        let room = caps.max_buffer.min(u64::from(u32::MAX) * 4).saturating_sub(BINDING_ALIGN);
-        let times = (caps.max_binding / unit.largest_binding()).min(room / unit.bytes.next_multiple_of(4));
-        if times == 0 {
-            let problem = format!("{what}: {SLICE_ROWS} rows of {} bytes do not fit a binding", layout.row_bytes);
-            return Err(Error::Unsupported(format!(
-                "{problem} of {} ({} bytes)",
-                self.gpu.info.name, caps.max_binding
-            )));
-        }
-        Ok(usize::try_from(times).unwrap_or(usize::MAX).saturating_mul(SLICE_ROWS))
     }
 
     fn write(&mut self, buffer: &wgpu::Buffer, at: u64, bytes: &[u8]) -> Result<()> {
@@ -213,6 +212,20 @@ impl<'a> Loader<'a> {
         self.gpu.queue.submit([]);
         self.gpu.wait()
     }
+}
+
+/// The most rows of one slice.
+fn slice_rows(gpu: &Gpu, what: &str, layout: &Layout) -> Result<usize> {
+    let caps = &gpu.caps;
+    let unit = Place::new(layout, SLICE_ROWS / TILE);
+    // Alignment may add less than BINDING_ALIGN to a whole slice; indices are u32.
+    let room = caps.max_buffer.min(u64::from(u32::MAX) * 4).saturating_sub(BINDING_ALIGN);
+    let times = (caps.max_binding / unit.largest_binding()).min(room / unit.bytes.next_multiple_of(4));
+    if times == 0 {
+        let problem = format!("{what}: {SLICE_ROWS} rows of {} bytes do not fit a binding", layout.row_bytes);
+        return Err(Error::Unsupported(format!("{problem} of {} ({} bytes)", gpu.info.name, caps.max_binding)));
+    }
+    Ok(usize::try_from(times).unwrap_or(usize::MAX).saturating_mul(SLICE_ROWS))
 }
 
 const _: () = assert!(SLICE_ROWS.is_multiple_of(TILE));

@@ -1,23 +1,30 @@
 //! The GPU backend: WGSL kernels through wgpu, on Vulkan, Metal or DX12.
 //!
-//! `device.rs` finds adapters and holds the device; `kernel.rs` makes pipelines of shader texts; `step.rs` says what a
-//! dispatch is. `product.rs`, `heads.rs`, `attend.rs` and `rows.rs` build the steps of operations; `lower.rs` strings them
+//! `device.rs` finds adapters and holds the device; `kernel.rs` makes kernels of shader texts, `compile.rs` and `disk.rs`
+//! see to their pipelines, and `probe.rs` tries them at load; `step.rs` says what a dispatch is. `product.rs`, `heads.rs`,
+//! `attend.rs` and `rows.rs` build the steps of operations; `fusion.rs` says which need none, `lower.rs` strings them
 //! together for a graph, and `program.rs` runs them over an engine's buffers in `state.rs`.
 //!
 //! Weights are used exactly as their format says, sums are f32: no activation is rounded to fewer bits here.
 
 mod affine;
 pub mod attend;
+mod bandwidth;
 #[cfg(test)]
 mod bed;
+mod compile;
 pub mod device;
+mod disk;
 mod format;
+mod fusion;
 pub mod heads;
 pub mod kernel;
 pub mod kv;
 mod lower;
 pub mod matrix;
+pub mod memory;
 mod pack;
+mod probe;
 pub mod product;
 mod program;
 pub mod quirks;
@@ -27,6 +34,7 @@ pub mod rows;
 pub mod sample;
 mod sampler;
 pub mod shaders;
+mod sizing;
 mod state;
 pub mod step;
 #[cfg(test)]
@@ -35,7 +43,11 @@ mod testing;
 mod translation;
 mod weights;
 
-use super::{Backend, CacheSpec, DeviceInfo, DeviceKind, LoadProgress, Program, State, Wanted, Weights, Work};
+use super::memory::Memory;
+use super::{
+    Backend, CacheSpec, DeviceInfo, DeviceKind, LoadProgress, Program, Sizing, State, Wanted, WeightBytes, Weights,
+    Work,
+};
 use crate::Result;
 use crate::gguf::File;
 use crate::graph::{Node, WeightSpec};
@@ -98,5 +110,21 @@ impl Backend for GpuBackend {
 
     fn compile(&self, work: &Work<'_>, weights: &Weights) -> Result<Box<dyn Program>> {
         Ok(Box::new(program::GpuProgram::new(self.gpu.clone(), work, weights)?))
+    }
+
+    fn weight_bytes(&self, specs: &[WeightSpec], wanted: &Wanted) -> Result<WeightBytes> {
+        weights::bytes(&self.gpu, specs, wanted)
+    }
+
+    fn sizing(&self, cache: &CacheSpec, wanted: &Wanted, _: usize) -> Result<Box<dyn Sizing>> {
+        Ok(Box::new(sizing::GpuSizing::new(self.gpu.clone(), cache, wanted)?))
+    }
+
+    fn bandwidth(&self, _: usize) -> Result<f64> {
+        bandwidth::measure(&self.gpu)
+    }
+
+    fn memory(&self) -> Result<Memory> {
+        Ok(self.gpu.memory())
     }
 }

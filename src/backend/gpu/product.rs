@@ -23,8 +23,8 @@ const FETCH: &str = include_str!("shaders/fetch.wgsl");
 /// The most rows of a product that is done as a product with vectors.
 pub const VECTOR_ROWS: usize = 8;
 
-/// The token of a row whose token is the one sampled last.
-pub const SAMPLED_TOKEN: u32 = u32::MAX;
+/// Tokens from here on stand for what a sequence sampled last: all ones for sequence 0, one less for each further one.
+pub const SAMPLED_TOKEN: u32 = 1 << 31;
 
 /// Threads that look up rows of a table, each a group.
 const EMBED_THREADS: usize = 64;
@@ -33,16 +33,47 @@ const TILE_ROWS: usize = 64;
 /// No residual.
 const NONE: u32 = u32::MAX;
 
+/// The input of a product.
+#[derive(Clone, Copy)]
+pub struct Input<'a> {
+    /// Byte offset of the rows.
+    pub x: u64,
+    /// Values of a row.
+    pub width: usize,
+    /// A norm of `x`; only for products of at most [`VECTOR_ROWS`] rows.
+    pub norm: Option<Norm<'a>>,
+}
+
+/// `x / sqrt(mean(x²) + eps) · weight`
+#[derive(Clone, Copy)]
+pub struct Norm<'a> {
+    /// Factor per column.
+    pub weight: &'a Vector,
+    /// Added to the mean square.
+    pub eps: f32,
+    /// What is added to the rows before.
+    pub added: Option<Added<'a>>,
+}
+
+/// `sum = x + y / sqrt(mean(y²) + eps) · weight`, which stands in for `x` and is stored.
+#[derive(Clone, Copy)]
+pub struct Added<'a> {
+    /// Byte offset of the rows.
+    pub y: u64,
+    /// Factor per column.
+    pub weight: &'a Vector,
+    /// Added to the mean square.
+    pub eps: f32,
+    /// Byte offset of the rows to store, neither `x` nor `y`.
+    pub sum: u64,
+}
+
 /// `dst = [w · x + b for each part, side by side] + residual`
 pub struct MatMul<'a> {
     /// Matrices with their biases; all but the last have a multiple of 4 rows.
     pub parts: &'a [(&'a Matrix, Option<&'a Vector>)],
-    /// Weight and epsilon of an RMS norm of `x`; only where `max_rows` is at most [`VECTOR_ROWS`].
-    pub norm: Option<(&'a Vector, f32)>,
-    /// Byte offset of the input rows.
-    pub x: u64,
-    /// Values of an input row.
-    pub x_width: usize,
+    /// What they are multiplied with.
+    pub input: Input<'a>,
     /// Byte offset of rows to add, as wide as the output's; may be `dst`.
     pub residual: Option<u64>,
     /// Byte offset of the output rows.
@@ -63,12 +94,8 @@ pub struct Gated<'a> {
     pub up: &'a Matrix,
     /// Activation of the gate.
     pub act: Activation,
-    /// Weight and epsilon of an RMS norm of `x`; only where `max_rows` is at most [`VECTOR_ROWS`].
-    pub norm: Option<(&'a Vector, f32)>,
-    /// Byte offset of the input rows.
-    pub x: u64,
-    /// Values of an input row.
-    pub x_width: usize,
+    /// What they are multiplied with.
+    pub input: Input<'a>,
     /// Byte offset of the output rows.
     pub dst: u64,
     /// Values of an output row.
@@ -79,8 +106,8 @@ pub struct Gated<'a> {
     pub max_rows: usize,
 }
 
-/// `dst = scale · table[token]` for every batch row. The token is the row record's, or for [`SAMPLED_TOKEN`] word 0 of
-/// [`Bound::Sampled`]; a row whose token is beyond the table is left as it is.
+/// `dst = scale · table[token]` for every batch row. The token is the row record's, or from [`SAMPLED_TOKEN`] on the word of
+/// [`Bound::Sampled`] that it stands for; a row whose token is beyond the table is left as it is.
 pub struct Embed<'a> {
     /// The table.
     pub table: &'a Matrix,
@@ -107,9 +134,7 @@ pub fn matmul(gpu: &Gpu, m: &MatMul<'_>) -> Result<Vec<Step>> {
             matrix,
             up: None,
             bias: *bias,
-            norm: m.norm,
-            x: m.x,
-            x_width: m.x_width,
+            input: m.input,
             residual: m.residual.map(|at| at + 4 * column as u64),
             dst: m.dst + 4 * column as u64,
             width: m.width,
@@ -135,9 +160,7 @@ pub fn gated(gpu: &Gpu, g: &Gated<'_>) -> Result<Vec<Step>> {
         matrix: g.gate,
         up: Some((g.up, g.act)),
         bias: None,
-        norm: g.norm,
-        x: g.x,
-        x_width: g.x_width,
+        input: g.input,
         residual: None,
         dst: g.dst,
         width: g.width,
@@ -162,7 +185,6 @@ pub fn embed(gpu: &Gpu, e: &Embed<'_>) -> Result<Vec<Step>> {
         text.matrix(["WIDE_FIRST", "NARROW_FIRST"], slice);
         text.bind("BIND_SAMPLED", Slot::Read, Bound::Sampled);
         text.constant("THREADS", EMBED_THREADS);
-        text.constant("ROW_COUNT", 0);
         text.constants.push(("SAMPLED_TOKEN", SAMPLED_TOKEN));
         text.constants.extend(FRAME_CONSTANTS);
         let words = Words { dst, dst_stride: width, real: e.scale, ..Words::of(e.table, slice) };
@@ -177,9 +199,7 @@ struct Product<'a> {
     matrix: &'a Matrix,
     up: Option<(&'a Matrix, Activation)>,
     bias: Option<&'a Vector>,
-    norm: Option<(&'a Vector, f32)>,
-    x: u64,
-    x_width: usize,
+    input: Input<'a>,
     residual: Option<u64>,
     dst: u64,
     width: usize,
@@ -189,11 +209,12 @@ struct Product<'a> {
 
 impl Product<'_> {
     fn steps(&self, gpu: &Gpu, steps: &mut Vec<Step>) -> Result<()> {
-        let n_in = self.matrix.n_in;
-        if self.x_width != n_in || self.norm.is_some_and(|(norm, _)| norm.len != n_in) {
-            return Err(Error::Internal(format!("Rows of {} values for a matrix of {n_in}", self.x_width)));
+        let (n_in, Input { x, width, norm }) = (self.matrix.n_in, self.input);
+        let norms = norm.iter().flat_map(|norm| [Some(norm.weight), norm.added.map(|added| added.weight)]);
+        if width != n_in || norms.flatten().any(|weight| weight.len != n_in) {
+            return Err(Error::Internal(format!("Rows of {width} values for a matrix of {n_in}")));
         }
-        if self.norm.is_some() && self.max_rows > VECTOR_ROWS {
+        if norm.is_some() && self.max_rows > VECTOR_ROWS {
             return Err(Error::Internal(format!("A norm within a product of {} rows", self.max_rows)));
         }
         for (i, slice) in self.matrix.slices.iter().enumerate() {
@@ -211,29 +232,39 @@ impl Product<'_> {
                 text.flags.push("RAGGED");
             }
             text.constants.push(("NONE", NONE));
-            text.constant("ROW_COUNT", usize::from(self.rows == Rows::Output));
             let mut words = Words::of(self.matrix, slice);
+            words.count_at = u32::from(self.rows == Rows::Output);
             let first = 4 * slice.first_row as u64;
-            words.x = quads("x", self.x, 16)?;
-            words.x_stride = quads("x width", self.x_width as u64, 4)?;
+            words.x = quads("x", x, 16)?;
+            words.x_stride = quads("x width", width as u64, 4)?;
             words.dst = quads("dst", self.dst + first, 16)?;
             words.dst_stride = quads("width", self.width as u64, 4)?;
             words.residual = self.residual.map_or(Ok(NONE), |at| quads("residual", at + first, 16))?;
+            // The first step of a job stores the sum for all.
+            let stores = steps.is_empty();
             steps.push(match self.max_rows <= VECTOR_ROWS {
-                true => self.vectors(gpu, slice, text, words)?,
+                true => self.vectors(gpu, slice, text, words, stores)?,
                 false => self.tiles(gpu, slice, text, words)?,
             });
         }
         Ok(())
     }
 
-    fn vectors(&self, gpu: &Gpu, slice: &Slice, mut text: Text, mut words: Words) -> Result<Step> {
-        if let Some((norm, eps)) = self.norm {
-            text.bind("BIND_NORM", Slot::Read, norm.bound());
+    fn vectors(&self, gpu: &Gpu, slice: &Slice, mut text: Text, mut words: Words, stores: bool) -> Result<Step> {
+        if let Some(Norm { weight, eps, added }) = self.input.norm {
+            text.bind("BIND_NORM", Slot::Read, weight.bound());
             text.flags.push("NORM");
             words.real = eps;
+            if let Some(Added { y, weight, eps, sum }) = added {
+                text.bind("BIND_ADDED", Slot::Read, weight.bound());
+                text.flags.push("ADDED");
+                words.y = quads("y", y, 16)?;
+                words.y_eps = eps;
+                words.sum = if stores { quads("sum", sum, 16)? } else { NONE };
+            }
         }
-        let columns = self.max_rows.next_power_of_two();
+        // One kernel for every count but one: how many there are is a number of the run.
+        let columns = if self.max_rows == 1 { 1 } else { VECTOR_ROWS };
         // Two tiles share the activations, except where one row's are too few to matter and threads are worth more.
         let (sides, out_tiles) = match (self.up.is_some(), columns) {
             (true, _) => (2, 1),
@@ -247,7 +278,7 @@ impl Product<'_> {
         text.constant("SIDES", sides);
         text.constant("OUT_TILES", out_tiles);
         let [x, y] = fold(gpu, slice.tiles().div_ceil(out_tiles))?;
-        (words.fold, words.columns) = (x, columns as u32);
+        (words.fold, words.columns) = (x, self.max_rows as u32);
         text.step(gpu, "matvec", MATVEC, &words, [Count::Fixed(x), Count::Fixed(y), Count::Fixed(1)])
     }
 
@@ -291,9 +322,9 @@ fn quads(what: &str, n: u64, by: u64) -> Result<u32> {
 #[derive(Default)]
 struct Words {
     groups: u32,
-    tiles: u32,
     rows: u32,
     first_row: u32,
+    count_at: u32,
     sections: [u32; 3],
     x_quads: u32,
     x: u32,
@@ -304,13 +335,15 @@ struct Words {
     fold: u32,
     columns: u32,
     real: f32,
+    y: u32,
+    sum: u32,
+    y_eps: f32,
 }
 
 impl Words {
     fn of(matrix: &Matrix, slice: &Slice) -> Words {
         Words {
             groups: matrix.layout.groups as u32,
-            tiles: slice.tiles() as u32,
             rows: slice.rows as u32,
             first_row: slice.first_row as u32,
             sections: slice.section_places(),
@@ -321,9 +354,11 @@ impl Words {
 
     fn params(&self) -> Vec<u32> {
         let [blocks, halves, block_halves] = self.sections;
-        let matrix = [self.groups, self.tiles, self.rows, self.first_row, blocks, halves, block_halves, self.x_quads];
+        let matrix =
+            [self.groups, self.rows, self.first_row, self.count_at, blocks, halves, block_halves, self.x_quads];
         let rows = [self.x, self.x_stride, self.dst, self.dst_stride, self.residual, self.fold, self.columns];
-        [&matrix[..], &rows[..], &[self.real.to_bits()]].concat()
+        let norms = [self.real.to_bits(), self.y, self.sum, self.y_eps.to_bits(), 0];
+        [&matrix[..], &rows[..], &norms[..]].concat()
     }
 }
 

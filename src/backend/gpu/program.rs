@@ -5,6 +5,7 @@
 
 use super::device::Gpu;
 use super::lower::Lowering;
+use super::memory::{Buffer, buffer_bytes};
 use super::rows::Place;
 use super::state::GpuState;
 use super::step::{PARAM_WORDS, Step};
@@ -29,10 +30,20 @@ const PARAM_BYTES: u64 = PARAM_WORDS as u64 * 4;
 pub struct GpuProgram {
     gpu: Arc<Gpu>,
     steps: Vec<Step>,
-    params: wgpu::Buffer,
+    params: Buffer,
     partial_bytes: u64,
-    logits: Option<Place>,
+    workspace_bytes: u64,
+    logits: Option<LogitRows>,
     bound: Mutex<BindGroups>,
+}
+
+/// Where a program leaves its logits.
+#[derive(Clone, Copy)]
+pub(super) struct LogitRows {
+    /// The first row.
+    pub place: Place,
+    /// Rows at most.
+    pub rows: usize,
 }
 
 #[derive(Default)]
@@ -46,8 +57,8 @@ impl GpuProgram {
     pub fn new(gpu: Arc<Gpu>, work: &Work<'_>, weights: &Weights) -> Result<GpuProgram> {
         let weights = Arc::downcast::<GpuWeights>(weights.0.clone())
             .map_err(|_| Error::Internal("Weights of another backend".into()))?;
-        let Lowering { steps, partial_bytes, .. } = Lowering::new(&gpu, work, &weights)?;
-        let mut words = vec![0u32; steps.len().max(1) * PARAM_WORDS];
+        let Lowering { steps, partial_bytes, fusions, .. } = Lowering::new(&gpu, work, &weights)?;
+        let mut words = vec![0u32; Self::param_bytes(steps.len()) as usize / 4];
         for (step, slot) in steps.iter().zip(words.chunks_exact_mut(PARAM_WORDS)) {
             slot[..step.params.len()].copy_from_slice(&step.params);
         }
@@ -57,16 +68,27 @@ impl GpuProgram {
         let mut nodes = (work.nodes.0..work.nodes.1).map(NodeId);
         let logits = nodes.find(|&id| work.graph.node(id).output == Some(Output::Logits));
         let place = |id: NodeId| Place { offset: work.offsets[id.0 as usize], width: work.graph.node(id).width };
-        let logits = logits.map(place);
-        Ok(GpuProgram { gpu, steps, params, partial_bytes, logits, bound: Mutex::default() })
+        let logits = logits.map(|id| LogitRows { place: place(id), rows: work.max_out_rows });
+        let workspace_bytes = fusions.workspace_bytes as u64;
+        Ok(GpuProgram { gpu, steps, params, partial_bytes, workspace_bytes, logits, bound: Mutex::default() })
+    }
+
+    /// Bytes of the uniforms of so many steps.
+    pub(super) fn param_bytes(steps: usize) -> u64 {
+        buffer_bytes(steps.max(1) as u64 * PARAM_BYTES)
     }
 
     pub(super) fn partial_bytes(&self) -> u64 {
         self.partial_bytes
     }
 
-    /// Where the first row of logits stands, in programs that compute logits.
-    pub(super) fn logits(&self) -> Option<Place> {
+    /// Bytes of the workspace that it needs, where that is more than the plan does.
+    pub(super) fn workspace_bytes(&self) -> u64 {
+        self.workspace_bytes
+    }
+
+    /// Where the logits stand, in programs that compute logits.
+    pub(super) fn logits(&self) -> Option<LogitRows> {
         self.logits
     }
 
@@ -86,7 +108,7 @@ impl GpuProgram {
             Ok(self.gpu.bind(&step.kernel, &buffers))
         };
         let groups = self.steps.iter().enumerate().map(group).collect::<Result<_>>()?;
-        self.gpu.check()?;
+        self.gpu.compiled(self.steps.iter().map(|step| &step.kernel))?;
         *bound = BindGroups { generation: Some(state.generation()), groups };
         Ok(())
     }
@@ -105,7 +127,7 @@ impl Program for GpuProgram {
         self.gpu.check()?;
         let counts = state.upload(batch, out_rows)?;
         let size = if batch.tokens.len() > SHORT { STEPS_PER_SUBMISSION } else { self.steps.len().max(1) };
-        let sample = batch.sample && self.logits.is_some();
+        let sample = !batch.sample.is_empty() && self.logits.is_some();
         let last = self.steps.len().saturating_sub(1) / size;
         let mut before = None;
         for (i, (steps, groups)) in self.steps.chunks(size).zip(bound.groups.chunks(size)).enumerate() {
@@ -125,11 +147,11 @@ impl Program for GpuProgram {
             }
             let sample = sample && i == last;
             if sample {
-                state.traffic.dispatches += state.sampler()?.encode(&mut pass)?;
+                state.traffic.dispatches += state.sampler()?.encode(&mut pass, batch.sample)?;
             }
             drop(pass);
             if sample {
-                state.sampler()?.copy(&mut encoder);
+                state.sampler()?.copy(&mut encoder, batch.sample);
             }
             let index = self.gpu.queue.submit([encoder.finish()]);
             if sample {

@@ -1,7 +1,9 @@
 //! Artificial limits, so that a test can make any adapter as small as the smallest.
 //!
-//! `ELIZA_GPU_RESTRICT` holds them as text: `binding=16M,threads=128,subgroups=off,f16=off,timestamps=off,checked=on`.
+//! `ELIZA_GPU_RESTRICT` holds them as text:
+//! `binding=16M,memory=512M,threads=128,subgroups=off,f16=off,timestamps=off,checked=on`.
 
+use crate::backend::memory::parse_bytes;
 use crate::{Error, Result};
 
 /// The limits to pretend.
@@ -9,6 +11,8 @@ use crate::{Error, Result};
 pub struct Restrictions {
     /// Bytes of the largest storage binding.
     pub binding: Option<u64>,
+    /// Bytes of all buffers together.
+    pub memory: Option<u64>,
     /// Threads of the largest workgroup.
     pub threads: Option<u32>,
     /// Features that are not used.
@@ -30,7 +34,8 @@ impl Restrictions {
             let bad = || Error::InvalidArgument(format!("ELIZA_GPU_RESTRICT: `{part}` is not known"));
             let (name, value) = part.split_once('=').ok_or_else(bad)?;
             match (name, value) {
-                ("binding", size) => all.binding = Some(bytes(size).ok_or_else(bad)?),
+                ("binding", size) => all.binding = Some(parse_bytes(size).ok_or_else(bad)?),
+                ("memory", size) => all.memory = Some(parse_bytes(size).ok_or_else(bad)?),
                 ("threads", count) => all.threads = Some(count.parse().map_err(|_| bad())?),
                 ("subgroups", "off") => all.without |= wgpu::Features::SUBGROUP,
                 ("f16", "off") => all.without |= wgpu::Features::SHADER_F16,
@@ -61,17 +66,6 @@ impl Restrictions {
     }
 }
 
-/// A number of bytes with an optional K, M or G.
-fn bytes(text: &str) -> Option<u64> {
-    let (digits, shift) = match text.as_bytes().last()? {
-        b'K' => (&text[..text.len() - 1], 10),
-        b'M' => (&text[..text.len() - 1], 20),
-        b'G' => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
-    };
-    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,11 +73,13 @@ mod tests {
     #[test]
     fn texts() {
         let all =
-            Restrictions::parse("binding=16M, threads=128,subgroups=off,f16=off,timestamps=off,checked=on").unwrap();
-        assert_eq!((all.binding, all.threads, all.checked), (Some(16 << 20), Some(128), true));
+            Restrictions::parse("binding=16M,memory=3G, threads=128,subgroups=off,f16=off,timestamps=off,checked=on")
+                .unwrap();
+        assert_eq!((all.binding, all.memory), (Some(16 << 20), Some(3 << 30)));
+        assert_eq!((all.threads, all.checked), (Some(128), true));
         assert!(all.without.contains(wgpu::Features::SUBGROUP | wgpu::Features::SHADER_F16));
         assert_eq!(Restrictions::parse("").unwrap(), Restrictions::default());
-        for bad in ["binding", "binding=x", "threads=-1", "subgroups=maybe", "speed=off"] {
+        for bad in ["binding", "binding=x", "memory=much", "threads=-1", "subgroups=maybe", "speed=off"] {
             let error = Restrictions::parse(bad).unwrap_err().to_string();
             assert!(error.contains(bad), "{error}");
         }

@@ -6,11 +6,13 @@
 
 use super::device::Gpu;
 use super::kv::KvLayout;
+use super::memory::Buffer;
 use super::program::GpuProgram;
 use super::sampler::Sampler;
 use super::step::{Bound, Counts, FRAME_CELLS, FRAME_HEAD, FRAME_OUTPUTS};
 use super::{attend, readback::Readback};
-use crate::backend::{Batch, CacheSpec, Children, MAX_ROWS, Program, SampleResult, SampleSpec, State, Traffic};
+use crate::backend::memory::Component;
+use crate::backend::{Batch, CacheSpec, Children, Followed, MAX_ROWS, Program, SampleSpec, SampledRow, State, Traffic};
 use crate::{Error, Result, Token};
 use std::any::Any;
 use std::sync::Arc;
@@ -24,12 +26,13 @@ pub struct GpuState {
     /// Keys and values of the layers that are here.
     layers: Vec<Option<LayerBuffers>>,
     cells: usize,
-    workspace: wgpu::Buffer,
-    partials: wgpu::Buffer,
-    frame: wgpu::Buffer,
+    sequences: usize,
+    workspace: Buffer,
+    partials: Buffer,
+    frame: Buffer,
     sampler: Option<Sampler>,
     /// Stands for the sampled token where no program computes logits here.
-    no_token: wgpu::Buffer,
+    no_token: Buffer,
     /// Counts up whenever a buffer is replaced.
     generation: u64,
     /// Words on their way to the frame.
@@ -41,8 +44,8 @@ pub struct GpuState {
 }
 
 struct LayerBuffers {
-    keys: wgpu::Buffer,
-    values: wgpu::Buffer,
+    keys: Buffer,
+    values: Buffer,
 }
 
 impl GpuState {
@@ -58,20 +61,20 @@ impl GpuState {
                     layout.check(&gpu, il)?;
                     let buffer = |what: &str, bytes: u64| {
                         let what = format!("{what} of layer {il} ({} cells of type {})", cache.cells, cache.ty);
-                        gpu.buffer(&what, bytes, STORAGE)
+                        gpu.buffer_of(Component::Cache, &what, bytes, STORAGE)
                     };
                     let (keys, values) = (buffer("keys", layout.k_bytes())?, buffer("values", layout.v_bytes())?);
                     Some(LayerBuffers { keys, values })
                 }
             });
         }
-        let frame_words = FRAME_CELLS + 2 * cache.cells;
         Ok(GpuState {
             layers,
             cells: cache.cells,
-            workspace: gpu.buffer("workspace", 0, STORAGE)?,
+            sequences: cache.sequences,
+            workspace: gpu.buffer_of(Component::Workspace, "workspace", 0, STORAGE)?,
             partials: gpu.buffer("partial attention", 0, STORAGE)?,
-            frame: gpu.buffer("frame", frame_words as u64 * 4, STORAGE)?,
+            frame: gpu.buffer("frame", frame_bytes(cache.cells), STORAGE)?,
             sampler: None,
             no_token: gpu.buffer("no token", 0, STORAGE)?,
             generation: 0,
@@ -105,7 +108,7 @@ impl GpuState {
             Bound::Keys(il) => self.layer(*il)?.keys.as_entire_buffer_binding(),
             Bound::Values(il) => self.layer(*il)?.values.as_entire_buffer_binding(),
             Bound::Partials => self.partials.as_entire_buffer_binding(),
-            Bound::Sampled => self.sampler.as_ref().map_or(&self.no_token, Sampler::token).as_entire_buffer_binding(),
+            Bound::Sampled => self.sampler.as_ref().map_or(&*self.no_token, Sampler::tokens).as_entire_buffer_binding(),
             Bound::Weight(buffer, offset, bytes) => {
                 wgpu::BufferBinding { buffer, offset: *offset, size: std::num::NonZeroU64::new(*bytes) }
             }
@@ -147,13 +150,16 @@ impl GpuState {
     }
 
     /// A buffer of at least this size in the place of a smaller one.
-    fn grow(gpu: &Gpu, generation: &mut u64, buffer: &mut wgpu::Buffer, what: &str, bytes: u64) -> Result<()> {
+    fn grow(
+        gpu: &Gpu,
+        generation: &mut u64,
+        buffer: &mut Buffer,
+        (component, what): (Component, &str),
+        bytes: u64,
+    ) -> Result<()> {
         if buffer.size() < bytes {
-            if bytes > gpu.caps.max_binding {
-                let problem = format!("{bytes} bytes for the {what}: {} binds at most", gpu.info.name);
-                return Err(Error::OutOfMemory(format!("{problem} {}", gpu.caps.max_binding)));
-            }
-            *buffer = gpu.buffer(what, bytes, STORAGE)?;
+            check_binding(gpu, what, bytes)?;
+            *buffer = gpu.buffer_of(component, what, bytes, STORAGE)?;
             *generation += 1;
         }
         Ok(())
@@ -167,15 +173,17 @@ impl State for GpuState {
             .downcast_ref::<GpuProgram>()
             .ok_or_else(|| Error::Internal("A program of another backend".into()))?;
         let (gpu, generation) = (&self.gpu, &mut self.generation);
-        Self::grow(gpu, generation, &mut self.workspace, "workspace", workspace_bytes as u64)?;
-        Self::grow(gpu, generation, &mut self.partials, "partial attention", program.partial_bytes())?;
+        let workspace_bytes = program.workspace_bytes().max(workspace_bytes as u64);
+        let (workspace, partials) = (&mut self.workspace, &mut self.partials);
+        Self::grow(gpu, generation, workspace, (Component::Workspace, "workspace"), workspace_bytes)?;
+        Self::grow(gpu, generation, partials, (Component::Other, "partial attention"), program.partial_bytes())?;
         if let Some(logits) = program.logits() {
             if self.sampler.is_none() {
-                self.sampler = Some(Sampler::new(gpu, logits.width)?);
+                self.sampler = Some(Sampler::new(gpu, logits.place.width, self.sequences)?);
                 *generation += 1;
             }
             if let Some(sampler) = &mut self.sampler {
-                sampler.bind(&self.workspace, logits.offset as u64)?;
+                sampler.bind(&self.workspace, logits.place.offset as u64, logits.rows)?;
             }
         }
         program.bind(self)
@@ -187,6 +195,10 @@ impl State for GpuState {
         self.traffic.waits += 1;
         self.traffic.bytes_read += len as u64 * 4;
         self.readback.read(&self.gpu, &self.workspace, offset as u64, len)
+    }
+
+    fn reserve_reads(&mut self, bytes: usize) -> Result<()> {
+        self.readback.reserve(&self.gpu, bytes as u64)
     }
 
     fn put(&mut self, offset: usize, values: &[f32]) -> Result<()> {
@@ -201,27 +213,27 @@ impl State for GpuState {
         self.gpu.wait()
     }
 
-    fn start_sampling(&mut self, spec: &SampleSpec, history: &[Token]) -> Result<bool> {
-        self.sampler.as_mut().map_or(Ok(false), |sampler| sampler.start(spec, history))
+    fn start_sampling(&mut self, sequence: usize, spec: &SampleSpec, history: &[Token]) -> Result<Option<Followed>> {
+        self.sampler.as_mut().map_or(Ok(None), |sampler| sampler.start(sequence, spec, history))
     }
 
-    fn arm(&mut self, children: Option<Children<'_>>) -> Result<()> {
-        self.sampler()?.arm(children)
+    fn arm(&mut self, sequence: usize, children: Option<Children<'_>>) -> Result<()> {
+        self.sampler()?.arm(sequence, children)
     }
 
-    fn accept(&mut self, tokens: &[Token]) -> Result<()> {
-        self.sampler()?.accept(tokens)
+    fn accept(&mut self, sequence: usize, tokens: &[Token]) -> Result<()> {
+        self.sampler()?.accept(sequence, tokens)
     }
 
-    fn sampled(&mut self, candidates: &mut Vec<(Token, f32, f32)>) -> Result<SampleResult> {
-        let (result, bytes) = self.sampler()?.read(candidates)?;
+    fn sampled(&mut self, rows: &mut [SampledRow]) -> Result<usize> {
+        let (count, bytes) = self.sampler()?.read(rows)?;
         self.traffic.waits += 1;
         self.traffic.bytes_read += bytes;
-        Ok(result)
+        Ok(count)
     }
 
-    fn take_back(&mut self, last: Token) -> Result<()> {
-        self.sampler()?.take_back(last)
+    fn take_back(&mut self, sequence: usize, last: Token) -> Result<()> {
+        self.sampler()?.take_back(sequence, last)
     }
 
     fn traffic(&self) -> Traffic {
@@ -231,6 +243,20 @@ impl State for GpuState {
     fn as_any(&mut self) -> &mut dyn Any {
         self
     }
+}
+
+/// [`Error::OutOfMemory`] where a device cannot bind a buffer as a whole.
+pub(super) fn check_binding(gpu: &Gpu, what: &str, bytes: u64) -> Result<()> {
+    if bytes > gpu.caps.max_binding {
+        let problem = format!("{bytes} bytes for the {what}: {} binds at most", gpu.info.name);
+        return Err(Error::OutOfMemory(format!("{problem} {}", gpu.caps.max_binding)));
+    }
+    Ok(())
+}
+
+/// Bytes of the frame for so many cells.
+pub(super) fn frame_bytes(cells: usize) -> u64 {
+    (FRAME_CELLS + 2 * cells) as u64 * 4
 }
 
 impl GpuState {

@@ -10,13 +10,14 @@ const STORAGE: wgpu::BufferUsages =
     wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
 
 /// The devices that every kernel is tested on: as the adapter is, and as small as the smallest. Without an adapter the
-/// tests say so and pass, unless `ELIZA_REQUIRE_GPU` is set.
+/// tests say so and pass, unless `ELIZA_REQUIRE_GPU` is set to something.
 pub fn devices() -> &'static [Arc<Gpu>] {
     static DEVICES: LazyLock<Vec<Arc<Gpu>>> = LazyLock::new(|| {
         let all = candidates();
         let Some(best) = all.first().filter(|c| c.score > 0) else {
             let reasons: Vec<_> = all.iter().map(|c| &c.reason).collect();
-            assert!(std::env::var_os("ELIZA_REQUIRE_GPU").is_none(), "no usable GPU adapter: {reasons:?}");
+            let required = std::env::var_os("ELIZA_REQUIRE_GPU").is_some_and(|v| !v.is_empty());
+            assert!(!required, "no usable GPU adapter: {reasons:?}");
             eprintln!("skipped: no usable GPU adapter {reasons:?}");
             return Vec::new();
         };
@@ -32,7 +33,7 @@ pub fn storage(gpu: &Gpu, bytes: &[u8]) -> wgpu::Buffer {
     let mut padded = bytes.to_vec();
     padded.resize(bytes.len().next_multiple_of(4), 0);
     gpu.queue.write_buffer(&buffer, 0, &padded);
-    buffer
+    buffer.clone()
 }
 
 /// A uniform buffer with this content.
@@ -40,12 +41,13 @@ pub fn uniform(gpu: &Gpu, words: &[u32]) -> wgpu::Buffer {
     let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
     let buffer = gpu.buffer("test", words.len() as u64 * 4, usage).unwrap();
     gpu.queue.write_buffer(&buffer, 0, bytemuck::cast_slice(words));
-    buffer
+    buffer.clone()
 }
 
 /// Makes the kernel of a text.
 pub fn kernel(gpu: &Gpu, text: &str, slots: &[Slot]) -> Arc<Kernel> {
-    gpu.kernel("test", text, slots).unwrap_or_else(|e| panic!("{e}\n{text}"))
+    let kernel = gpu.kernel("test", text, slots).and_then(|kernel| gpu.compiled([&kernel]).map(|()| kernel));
+    kernel.unwrap_or_else(|e| panic!("{e}\n{text}"))
 }
 
 /// Dispatches a kernel over whole buffers and waits.

@@ -6,8 +6,9 @@
 use super::device::Gpu;
 use super::heads::Turns;
 use super::matrix::{Loader, Matrix, Vector};
+use super::probe::Probe;
 use crate::backend::cpu::rope::Rope;
-use crate::backend::{LoadProgress, Wanted};
+use crate::backend::{LoadProgress, Wanted, WeightBytes};
 use crate::gguf::File;
 use crate::graph::{Graph, WeightId, WeightSpec, WeightUse};
 use crate::quant::dequantize;
@@ -77,6 +78,36 @@ impl GpuWeights {
     }
 }
 
+/// The groups of matrices that lie in one matrix.
+pub(super) fn joined<'a>(specs: &'a [WeightSpec], wanted: &'a Wanted) -> impl Iterator<Item = &'a [WeightId]> {
+    let used = |id: &WeightId| wanted.uses.get(id.0 as usize).copied().flatten();
+    let ty = |id: &WeightId| specs[id.0 as usize].ty;
+    let one_type =
+        move |ids: &&Vec<WeightId>| ids.iter().all(|id| ty(id) == ty(&ids[0]) && used(id) == Some(WeightUse::MatMul));
+    wanted.together.iter().filter(one_type).map(Vec::as_slice)
+}
+
+/// What [`load`] will allocate.
+pub(super) fn bytes(gpu: &Gpu, specs: &[WeightSpec], wanted: &Wanted) -> Result<WeightBytes> {
+    let mut sum = WeightBytes::default();
+    let mut alone: Vec<bool> = wanted.uses.iter().map(Option::is_some).collect();
+    let matrix = |spec: &WeightSpec, n_out| Matrix::slice_bytes(gpu, &spec.name, spec.ty, spec.n_in, n_out);
+    for ids in joined(specs, wanted) {
+        let rows = ids.iter().map(|id| specs[id.0 as usize].n_out).sum();
+        let first = ids[0].0 as usize;
+        sum.allocated.add(wanted.components[first], matrix(&specs[first], rows)?.iter().sum());
+        ids.iter().for_each(|id| alone[id.0 as usize] = false);
+    }
+    for (i, spec) in specs.iter().enumerate().filter(|(i, _)| alone[*i]) {
+        let bytes = match wanted.uses[i] {
+            Some(WeightUse::Vector) => Vector::bytes(spec.n_in),
+            _ => matrix(spec, spec.n_out)?.iter().sum(),
+        };
+        sum.allocated.add(wanted.components[i], bytes);
+    }
+    Ok(sum)
+}
+
 /// Upload what `wanted` names; `progress` hears the fraction done.
 pub(super) fn load(
     gpu: &Gpu,
@@ -99,21 +130,20 @@ pub(super) fn load(
         let goes_on = progress.as_mut().is_none_or(|progress| progress(done as f32 / total.max(1) as f32));
         if goes_on { Ok(()) } else { Err(Error::Cancelled) }
     };
+    // First, so that the probes' own buffers need no room beside the weights.
+    check(gpu, file, specs, &used)?;
     let mut loader = Loader::new(gpu, &mut report);
     let mut items: Vec<Item> = (0..specs.len()).map(|_| Item::Elsewhere).collect();
-    let mut joined = Vec::new();
-    let one_type = |ids: &&Vec<WeightId>| {
-        let spec = |id: &WeightId| &specs[id.0 as usize];
-        ids.iter().all(|id| spec(id).ty == spec(&ids[0]).ty && used(id.0 as usize) == Some(WeightUse::MatMul))
-    };
-    for ids in wanted.together.iter().filter(one_type) {
+    let mut matrices = Vec::new();
+    for ids in joined(specs, wanted) {
         let parts = ids.iter().map(|id| {
             let spec = &specs[id.0 as usize];
             Ok(file.data(tensor(spec)?))
         });
         let parts = parts.collect::<Result<Vec<_>>>()?;
         let spec = &specs[ids[0].0 as usize];
-        joined.push((ids.clone(), loader.matrix(&spec.name, spec.ty, spec.n_in, &parts)?));
+        loader.component = wanted.components[ids[0].0 as usize];
+        matrices.push((ids.to_vec(), loader.matrix(&spec.name, spec.ty, spec.n_in, &parts)?));
         for (id, data) in ids.iter().zip(parts) {
             file.release(data);
             items[id.0 as usize] = Item::Joined;
@@ -122,6 +152,7 @@ pub(super) fn load(
     for (i, spec) in specs.iter().enumerate() {
         let (Some(usage), Item::Elsewhere) = (used(i), &items[i]) else { continue };
         let data = file.data(tensor(spec)?);
+        loader.component = wanted.components[i];
         items[i] = match usage {
             WeightUse::Vector => {
                 let mut values = vec![0.0; spec.n_in];
@@ -136,5 +167,23 @@ pub(super) fn load(
     }
     loader.finish()?;
     gpu.wait()?;
-    Ok(GpuWeights { items, joined, turns: Mutex::default() })
+    Ok(GpuWeights { items, joined: matrices, turns: Mutex::default() })
+}
+
+/// See `probe.rs`: one weight of each type and use.
+fn check(gpu: &Gpu, file: &File, specs: &[WeightSpec], used: &dyn Fn(usize) -> Option<WeightUse>) -> Result<()> {
+    let mut seen = Vec::new();
+    let mut probes = Vec::new();
+    for (i, spec) in specs.iter().enumerate() {
+        let Some(usage) = used(i).filter(|&usage| usage != WeightUse::Vector && !seen.contains(&(spec.ty, usage)))
+        else {
+            continue;
+        };
+        seen.push((spec.ty, usage));
+        let tensor = file.tensor(&spec.name);
+        let tensor = tensor.ok_or_else(|| Error::Internal(format!("Tensor `{}` is gone", spec.name)))?;
+        probes.extend(Probe::of(gpu, spec, usage, file.data(tensor))?);
+    }
+    gpu.compiled(probes.iter().flat_map(Probe::kernels))?;
+    probes.iter().try_for_each(|probe| probe.run(gpu))
 }

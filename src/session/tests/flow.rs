@@ -231,9 +231,11 @@ fn a_chain_of_the_slot_replaces_the_parameters_but_not_stated_arguments() {
     assert_eq!(first(0, Some(0.0), None), "b", "settings hold for slots without a chain");
     session.set_chain(1, None).unwrap();
     assert_eq!(first(1, Some(0.0), None), "b");
-    session.set_chain(1, Some("temp=9".parse().unwrap())).unwrap();
-    let drawn: Vec<String> = (0..40).map(|_| first(1, Some(0.0), None)).collect();
-    assert!(drawn.iter().all(|text| text == "a"), "the stated temperature stands over the chain's");
+    for chain in ["dynatemp=5,4,1", "temp=9"] {
+        session.set_chain(1, Some(chain.parse().unwrap())).unwrap();
+        let drawn: Vec<String> = (0..40).map(|_| first(1, Some(0.0), None)).collect();
+        assert!(drawn.iter().all(|text| text == "a"), "the stated temperature stands over that of `{chain}`");
+    }
     let drawn: Vec<String> = (0..40).map(|_| first(1, None, Some(0.01))).collect();
     assert!(drawn.iter().all(|text| text == "a"), "a stated top-p is added to a chain without one");
     assert!(session.set_chain(1, Some("logit_bias=99999:1".parse().unwrap())).is_err());

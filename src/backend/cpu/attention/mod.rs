@@ -90,10 +90,19 @@ pub struct SplitSpace {
 }
 
 impl SplitSpace {
+    /// Floats of the parts of a layer of this shape.
+    pub fn floats(layout: &KvLayout, n_heads: usize) -> usize {
+        layout.n_cells().div_ceil(RANGE) * n_heads * part_len(layout)
+    }
+
+    /// Bytes of the parts that there is room for.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&self.parts[..])
+    }
+
     /// Make room for a layer of this shape.
     pub fn reserve(&mut self, layout: &KvLayout, n_heads: usize) {
-        let ranges = layout.n_cells().div_ceil(RANGE);
-        let parts = ranges * n_heads * part_len(layout);
+        let parts = Self::floats(layout, n_heads);
         self.parts.resize(parts.max(self.parts.len()), 0.0);
         self.done.resize_with(layout.n_kv_heads().max(self.done.len()), AtomicU32::default);
     }

@@ -3,12 +3,10 @@
 use super::*;
 use crate::backend::cpu::rope::Rope;
 use crate::backend::gpu::bed::{Bed, Frame, Head, Numbers};
-use crate::backend::gpu::step::Counts;
-use crate::backend::gpu::testing::{devices, storage};
+use crate::backend::gpu::testing::devices;
 use crate::graph::{RopeKind, RopeScaling};
 
 const TYPES: [TensorType; 3] = [TensorType::F32, TensorType::F16, TensorType::Q8_0];
-const COUNTS: Counts = Counts { rows: 1, outputs: 0, splits: 1 };
 
 fn filled(layout: &KvLayout, numbers: &mut Numbers) -> [Vec<u8>; 2] {
     [true, false].map(|key| {
@@ -63,14 +61,12 @@ fn keys_turn_with_their_positions_and_others_stay() {
             let rope = Rope::new(n_rot, 1e4, &[], RopeScaling::None);
             let turns = Turns::new(gpu, kind, &rope).unwrap();
             let mut deltas = vec![0i32; layout.cells];
-            for (cell, delta) in [(0, -1), (5, -77), (63, 1), (64, -100_000), (127, 4095)] {
-                deltas[cell] = delta;
-            }
-            let bytes: &[u8] = bytemuck::cast_slice(&deltas);
-            let bound = Bound::Weight(storage(gpu, bytes), 0, bytes.len() as u64);
-            let step = shift(gpu, &layout, 0, &turns, bound).unwrap();
-            let bed = Bed::new(gpu, &[0.0; 4], &Frame::default().words(), [&cache[0], &cache[1]], 16);
-            bed.run(&[step], COUNTS);
+            let shifts = [(0, -1), (5, -77), (63, 1), (64, -100_000), (127, 4095)];
+            shifts.iter().for_each(|&(cell, delta)| deltas[cell] = delta);
+            let rows = shifts.iter().map(|&(cell, delta)| (delta, 1, cell as u32)).collect();
+            let frame = Frame { rows, ..Frame::default() };
+            let bed = Bed::new(gpu, &[0.0; 4], &frame.words(), [&cache[0], &cache[1]], 16);
+            bed.run(&[shift(gpu, &layout, 0, &turns).unwrap()], frame.counts());
             let after = bed.cache(&layout);
             assert_eq!(after[1], cache[1]);
             for (head, cell) in (0..2).flat_map(|head| (0..layout.cells).map(move |cell| (head, cell))) {
@@ -113,26 +109,11 @@ fn copies_move_whole_cells_and_nothing_else() {
     }
 }
 
-#[test]
-fn more_copies_than_workgroups_in_a_row() {
-    for gpu in devices() {
-        let count = gpu.caps.max_workgroups as usize + 7;
-        let layout = KvLayout::new(TensorType::Q8_0, 1, 4, 4, 2 * count).unwrap();
-        let mut numbers = Numbers(3);
-        let mut bytes = |n: u64| (0..n).map(|_| numbers.bits() as u8).collect::<Vec<_>>();
-        let cache = [bytes(layout.k_bytes()), bytes(layout.v_bytes())];
-        let pairs: Vec<_> = (0..count).map(|i| (2 * i + 1, 2 * i)).collect();
-        assert_copied(gpu, &layout, &cache, &pairs);
-    }
-}
-
 fn assert_copied(gpu: &Gpu, layout: &KvLayout, cache: &[Vec<u8>; 2], pairs: &[(usize, usize)]) {
-    let words: Vec<u32> = pairs.iter().flat_map(|&(from, to)| [from as u32, to as u32]).collect();
-    let bytes: &[u8] = bytemuck::cast_slice(&words);
-    let bound = Bound::Weight(storage(gpu, bytes), 0, bytes.len() as u64);
-    let step = copy(gpu, layout, 0, bound, pairs.len()).unwrap();
-    let bed = Bed::new(gpu, &[0.0; 4], &Frame::default().words(), [&cache[0], &cache[1]], 16);
-    bed.run(&[step], COUNTS);
+    let rows = pairs.iter().map(|&(from, to)| (from as i32, 1, to as u32)).collect();
+    let frame = Frame { rows, ..Frame::default() };
+    let bed = Bed::new(gpu, &[0.0; 4], &frame.words(), [&cache[0], &cache[1]], 16);
+    bed.run(&[copy(gpu, layout, 0).unwrap()], frame.counts());
     let mut expected = cache.clone();
     for (side, key) in [true, false].into_iter().enumerate() {
         for head in 0..layout.n_kv_heads {

@@ -48,6 +48,8 @@ constants!(PLACES: usize {
     /// Always 0, which only the device may know.
     SPEC_ZERO = 12;
     SPEC_FIRST_SCALE = 13;
+    /// The most candidates that are handed over; 0 where a token is sampled.
+    SPEC_HAND_OVER = 14;
     SPEC_OPS_AT = 16;
     SPEC_WORDS = SPEC_OPS_AT + 2 * MAX_OPS * OP_WORDS;
 

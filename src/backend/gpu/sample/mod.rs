@@ -13,6 +13,9 @@
 //! bits are the same function of seed and position, and every cut is exact. The one exception is the dynamic temperature,
 //! whose entropy is a sum of f32 numbers.
 //!
+//! A chain that the device cannot follow to its end is cut in two ([`split`]). The first part ends with a list of the few
+//! candidates it left; the host takes them, goes on with the rest, and tells the token by [`SampleProgram::accept`].
+//!
 //! How a row is sampled depends on its chain: an argmax takes two dispatches, a draw without truncation (or with min-p)
 //! three, a mask one, all other chains seven; biases and penalties of the whole row one more. Rows of different chains
 //! share dispatches.
@@ -22,11 +25,12 @@ mod spec;
 #[cfg(test)]
 mod tests;
 
-pub use crate::backend::{Children, SampleOp, SampleProblem, SampleResult, SampleSpec};
-pub use spec::{MAX_CANDIDATES, supported};
+pub use crate::backend::{Children, SampleOp, SampleProblem, SampleResult, SampleRow, SampleSpec};
+pub use spec::{MAX_CANDIDATES, MAX_HANDED_OVER, split, supported};
 
 use super::device::Gpu;
 use super::kernel::{Kernel, Slot, compose};
+use super::memory::{Buffer, buffer_bytes};
 use crate::{Error, Result, Token};
 use layout::*;
 use spec::Compiled;
@@ -120,15 +124,6 @@ impl Way {
     }
 }
 
-/// Which slot samples from which row of the logits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SampleRow {
-    /// The slot.
-    pub slot: u32,
-    /// The row.
-    pub row: u32,
-}
-
 /// Where the host finds something on the device.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
@@ -155,13 +150,13 @@ pub struct SampleProgram {
     groups: u32,
     child_words: usize,
     kernels: Vec<Arc<Kernel>>,
-    frame: wgpu::Buffer,
-    spec: wgpu::Buffer,
-    children: wgpu::Buffer,
-    state: wgpu::Buffer,
-    bins: wgpu::Buffer,
-    work: wgpu::Buffer,
-    out: wgpu::Buffer,
+    frame: Buffer,
+    spec: Buffer,
+    children: Buffer,
+    state: Buffer,
+    bins: Buffer,
+    work: Buffer,
+    out: Buffer,
     slots: Vec<SlotState>,
     /// Buffer, first byte of the binding, bytes of it, word of the first logit in it, words per row, rows.
     logits: Option<Logits>,
@@ -199,7 +194,8 @@ impl SampleProgram {
         let kernel = |stage: &Stage| gpu.kernel(stage.name, &compose(stage.text, &[], &constants)?, &SLOTS);
         let kernels = STAGES.iter().map(kernel).collect::<Result<_>>()?;
         let groups = n_vocab.div_ceil(threads as usize * 8).min(GROUPS);
-        let child_words = CHILD_DATA + LIST.max(n_vocab.div_ceil(32));
+        let [frame, spec, children, state, bins, work, out] = Self::sizes(n_vocab, max_rows);
+        let child_words = children / max_rows;
         let storage = |what: &str, words: usize| gpu.buffer(what, words as u64 * 4, STORAGE);
         let frame_usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
         let chain = spec::compile(&SampleSpec::default(), n_vocab)?;
@@ -210,13 +206,13 @@ impl SampleProgram {
             groups: groups as u32,
             child_words,
             kernels,
-            frame: gpu.buffer("sampler's rows", (FRAME_HEAD + 4 * ROWS) as u64 * 4, frame_usage)?,
-            spec: storage("sampler's chains", max_rows * SPEC_WORDS)?,
-            children: storage("sampler's masks", max_rows * child_words)?,
-            state: storage("sampler's states", max_rows * STATE_WORDS)?,
-            bins: storage("sampler's bins", max_rows * BINS_WORDS)?,
-            work: storage("sampler's candidates", max_rows * WORK_WORDS)?,
-            out: storage("sampled tokens", OUT_WORDS)?,
+            frame: gpu.buffer("sampler's rows", frame as u64 * 4, frame_usage)?,
+            spec: storage("sampler's chains", spec)?,
+            children: storage("sampler's masks", children)?,
+            state: storage("sampler's states", state)?,
+            bins: storage("sampler's bins", bins)?,
+            work: storage("sampler's candidates", work)?,
+            out: storage("sampled tokens", out)?,
             slots: (0..max_rows).map(|_| slot()).collect(),
             logits: None,
             bindings: Vec::new(),
@@ -227,10 +223,29 @@ impl SampleProgram {
         Ok(program)
     }
 
+    /// Words of the buffers: rows, chains, masks, states, bins, candidates, tokens.
+    fn sizes(n_vocab: usize, max_rows: usize) -> [usize; 7] {
+        let child_words = CHILD_DATA + LIST.max(n_vocab.div_ceil(32));
+        let each = [SPEC_WORDS, child_words, STATE_WORDS, BINS_WORDS, WORK_WORDS].map(|words| max_rows * words);
+        let [spec, children, state, bins, work] = each;
+        [FRAME_HEAD + 4 * ROWS, spec, children, state, bins, work, OUT_WORDS]
+    }
+
+    /// Bytes that [`SampleProgram::new`] takes.
+    pub fn bytes(n_vocab: usize, max_rows: usize) -> u64 {
+        Self::sizes(n_vocab, max_rows).iter().map(|&words| buffer_bytes(words as u64 * 4)).sum()
+    }
+
+    /// Bytes of the reported candidates of a slot.
+    pub fn candidate_bytes() -> u64 {
+        (REPORT * REPORT_WORDS) as u64 * 4
+    }
+
     /// Sets where the logits stand: in rows of `stride` floats, from byte `offset` of a storage buffer, `bytes` in all.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for what is no place for rows, [`Error::Device`] for more than a binding holds.
+    /// [`Error::InvalidArgument`] for what is no place for rows, [`Error::Device`] for more than a binding holds and for a
+    /// kernel that could not be compiled.
     pub fn bind(&mut self, buffer: &wgpu::Buffer, offset: u64, bytes: u64, stride: usize) -> Result<()> {
         let first = offset % u64::from(self.gpu.caps.storage_align.max(4));
         let logits = Logits {
@@ -250,6 +265,7 @@ impl SampleProgram {
             let most = self.gpu.caps.max_binding;
             return Err(Error::Device(format!("{} bytes of logits, a binding holds {most}", logits.bytes)));
         }
+        self.gpu.compiled(&self.kernels)?;
         self.logits = Some(logits);
         self.rows.clear();
         self.remake_bindings();
@@ -342,7 +358,8 @@ impl SampleProgram {
         Ok(())
     }
 
-    /// Encodes a step: a token for each of these rows, whose slots are all different. The logits are changed. The rows
+    /// Encodes a step: a token for each of these rows, whose slots are all different, or the candidates that are handed
+    /// over, with which a slot stays at its position until it is told a token. The logits are changed. The rows
     /// are written to the queue, so a submission holds one step, or several of the same rows.
     ///
     /// # Errors
@@ -380,8 +397,9 @@ impl SampleProgram {
         }
         for row in rows {
             let state = &mut self.slots[row.slot as usize];
-            state.position += 1;
-            state.count += 1;
+            let sampled = u32::from(state.chain.samples());
+            state.position += sampled;
+            state.count += sampled;
         }
         Ok(())
     }
@@ -409,7 +427,14 @@ impl SampleProgram {
     /// The best candidates of a slot, as many as its result says are reported, for [`read_candidates`].
     pub fn candidates(&self, slot: usize) -> Place<'_> {
         let offset = (slot * STATE_WORDS + STATE_REPORT) as u64 * 4;
-        Place { buffer: &self.state, offset, bytes: (REPORT * REPORT_WORDS) as u64 * 4 }
+        Place { buffer: &self.state, offset, bytes: Self::candidate_bytes() }
+    }
+
+    /// The candidates that a slot handed over, in no order, for [`read_handed_over`]; empty for a chain that samples.
+    pub fn handed_over(&self, slot: usize) -> Place<'_> {
+        let offset = (slot * WORK_WORDS + CANDIDATES_AT) as u64 * 4;
+        let most = self.slots.get(slot).map_or(0, |slot| slot.chain.hands_over());
+        Place { buffer: &self.work, offset, bytes: u64::from(most) * HANDED_OVER_BYTES as u64 }
     }
 
     fn slot(&mut self, slot: usize) -> Result<&mut SlotState> {
@@ -492,7 +517,7 @@ impl SampleProgram {
             size: wgpu::BufferSize::new(logits.bytes),
         };
         let own = [&self.frame, &self.spec, &self.children, &self.state, &self.bins, &self.work, &self.out];
-        let buffers: Vec<_> = [logits].into_iter().chain(own.map(wgpu::Buffer::as_entire_buffer_binding)).collect();
+        let buffers: Vec<_> = [logits].into_iter().chain(own.map(|buffer| buffer.as_entire_buffer_binding())).collect();
         self.bindings = self.kernels.iter().map(|kernel| self.gpu.bind(kernel, &buffers)).collect();
     }
 }
@@ -502,6 +527,9 @@ const STORAGE: wgpu::BufferUsages =
 
 /// Bytes of a result.
 pub const RESULT_BYTES: usize = RESULT_WORDS * 4;
+
+/// Bytes of a candidate that is handed over.
+pub const HANDED_OVER_BYTES: usize = 8;
 
 /// A result from its bytes, `None` for less than [`RESULT_BYTES`].
 pub fn read_result(bytes: &[u8]) -> Option<SampleResult> {
@@ -530,5 +558,15 @@ pub fn read_candidates(bytes: &[u8], reported: u32) -> impl Iterator<Item = (Tok
     entries.iter().take(reported as usize).map(|entry| {
         let (words, _) = entry.as_chunks::<4>();
         (Token::from_le_bytes(words[0]), f32::from_le_bytes(words[1]), f32::from_le_bytes(words[2]))
+    })
+}
+
+/// The first `reported` candidates that were handed over, from their bytes, each as (token, logit); the logit is that after
+/// biases and penalties, before temperature.
+pub fn read_handed_over(bytes: &[u8], reported: u32) -> impl Iterator<Item = (Token, f32)> + '_ {
+    let (entries, _) = bytes.as_chunks::<HANDED_OVER_BYTES>();
+    entries.iter().take(reported as usize).map(|entry| {
+        let (words, _) = entry.as_chunks::<4>();
+        (Token::from_le_bytes(words[0]), f32::from_le_bytes(words[1]))
     })
 }

@@ -17,27 +17,31 @@ impl SampleOp {
             _ => true,
         }
     }
-
-    /// Whether it changes single tokens' logits.
-    fn adjusts(&self) -> bool {
-        matches!(self, SampleOp::Ban(_) | SampleOp::Bias(_) | SampleOp::Penalties { .. })
-    }
 }
 
 /// The most candidates that are reported with a token.
 pub const MAX_CANDIDATES: u32 = REPORT as u32;
 
+/// The most candidates that are handed over to the host.
+pub const MAX_HANDED_OVER: u32 = LIST as u32;
+
 /// How many steps, from the first, the device can follow: all kinds of steps in any order, except where penalties look
 /// back on more than 1024 tokens, logits change behind a dynamic temperature, or there are more than 14 steps.
 pub fn supported(ops: &[SampleOp]) -> usize {
     let mut dynamic = false;
-    let fits = |op: &SampleOp| {
+    let fits = |(index, op): (usize, &SampleOp)| {
         dynamic |= matches!(op, SampleOp::DynamicTemperature { .. });
         let near = !matches!(op, SampleOp::Penalties { last_n, .. } if *last_n as usize > WINDOW);
-        near && !(dynamic && op.adjusts())
+        // One place is for the mask, one for the argmax under it; what ends the chain needs none.
+        let ends = matches!(op, SampleOp::Draw | SampleOp::HandOver(_));
+        near && !(dynamic && op.adjusts()) && (index < MAX_OPS - 2 || ends)
     };
-    // One place is for the mask, one for the argmax under it.
-    ops.iter().take(MAX_OPS - 2).map(fits).position(|fits| !fits).unwrap_or(ops.len().min(MAX_OPS - 2))
+    ops.iter().enumerate().map(fits).position(|fits| !fits).unwrap_or(ops.len())
+}
+
+/// What the device takes of a chain, and how many of its steps that covers ([`SampleSpec::split`]).
+pub fn split(spec: &SampleSpec) -> Option<(SampleSpec, usize)> {
+    spec.split(supported(&spec.ops), MAX_HANDED_OVER)
 }
 
 type Words = [u32; OP_WORDS];
@@ -63,9 +67,21 @@ pub(super) struct Compiled {
     tables: Vec<u32>,
     seed: u64,
     candidates: u32,
+    /// The most candidates that are handed over; 0 where a token is sampled.
+    hands_over: u32,
 }
 
 impl Compiled {
+    /// The most candidates that are handed over.
+    pub(super) fn hands_over(&self) -> u32 {
+        self.hands_over
+    }
+
+    /// Whether a step samples a token, and so goes on to the next position.
+    pub(super) fn samples(&self) -> bool {
+        self.hands_over == 0
+    }
+
     /// Whether any step stands before the bins.
     pub(super) fn adjusts(&self) -> bool {
         self.first > 0
@@ -86,6 +102,7 @@ impl Compiled {
         slot[SPEC_SEED] = self.seed as u32;
         slot[SPEC_SEED + 1] = (self.seed >> 32) as u32;
         slot[SPEC_REPORT] = self.candidates;
+        slot[SPEC_HAND_OVER] = self.hands_over;
         slot[SPEC_TRIE_FIRST] = u32::from(self.trie_first);
         slot[SPEC_MASSES] = u32::from(self.mass_scale.is_some());
         let mass_scale = self.mass_scale.unwrap_or(1.0);
@@ -127,13 +144,15 @@ pub(super) fn compile(spec: &SampleSpec, n_vocab: usize) -> Result<Compiled> {
         return Err(Error::InvalidArgument("Sampler chain with two places for the mask".into()));
     }
     let mut builder = Builder { n_vocab, scale: 1.0, ..Builder::default() };
-    let mut placed = tries == 1;
+    let hands_over = matches!(spec.ops.last(), Some(SampleOp::HandOver(_)));
+    let mut placed = tries == 1 || hands_over;
     for (index, op) in spec.ops.iter().enumerate() {
         if !placed && op.truncates() {
             builder.push(&SampleOp::Trie)?;
             placed = true;
         }
-        if matches!(op, SampleOp::Greedy | SampleOp::Draw) && index + 1 < spec.ops.len() {
+        let ends = matches!(op, SampleOp::Greedy | SampleOp::Draw | SampleOp::HandOver(_));
+        if ends && index + 1 < spec.ops.len() {
             return Err(Error::InvalidArgument("Sampler chain with steps behind the one that takes the token".into()));
         }
         builder.push(op)?;
@@ -156,13 +175,15 @@ struct Builder {
     dynamic: bool,
     /// Whether one candidate is left.
     single: bool,
+    hands_over: u32,
 }
 
 impl Builder {
     fn push(&mut self, op: &SampleOp) -> Result<()> {
         match *op {
             SampleOp::Ban(ref tokens) => {
-                let biases: Vec<_> = tokens.iter().map(|&token| (token, f32::NEG_INFINITY)).collect();
+                let known = tokens.iter().filter(|&&token| self.knows(token));
+                let biases: Vec<_> = known.map(|&token| (token, f32::NEG_INFINITY)).collect();
                 self.bias(&biases, true)
             }
             SampleOp::Bias(ref biases) => self.bias(biases, false),
@@ -233,12 +254,25 @@ impl Builder {
                 self.single = false;
                 Ok(())
             }
+            SampleOp::HandOver(most) => {
+                let bound = |words: &Words| words[0] == OP_TOP_K && words[1] <= most;
+                if most > MAX_HANDED_OVER || !self.ops.iter().any(bound) {
+                    let problem = format!("Sampler chain that may leave more than {most} candidates to hand over");
+                    return Err(Error::InvalidArgument(problem));
+                }
+                self.hands_over = most;
+                Ok(())
+            }
         }
+    }
+
+    fn knows(&self, token: Token) -> bool {
+        usize::try_from(token).is_ok_and(|id| id < self.n_vocab)
     }
 
     fn bias(&mut self, biases: &[(Token, f32)], unless_legal: bool) -> Result<()> {
         for &(token, bias) in biases {
-            if !usize::try_from(token).is_ok_and(|id| id < self.n_vocab) {
+            if !self.knows(token) {
                 return Err(Error::InvalidArgument(format!("Logit bias for token {token} of {}", self.n_vocab)));
             }
             checked("Logit bias", !bias.is_nan() && bias < f32::INFINITY, bias)?;
@@ -311,10 +345,15 @@ impl Builder {
         }
         let steps: Vec<&Words> = rest.iter().filter(|words| !passes(words)).collect();
         let path = match steps[..] {
+            _ if self.hands_over > 0 => PATH_SELECT,
             [[OP_TOP_K, 1, ..]] => PATH_GREEDY,
             _ if spec.candidates == 0 && steps.iter().all(|words| words[0] == OP_MIN_P && words[2] < 2) => PATH_DIRECT,
             _ => PATH_SELECT,
         };
+        // The mask holds there even if its place is behind the steps that are handed over.
+        if !self.forced.iter().any(|words| words[0] == OP_TRIE) {
+            self.forced.push([OP_TRIE, 0, 0, 0, 0, 0, 0, 0]);
+        }
         self.forced.push([OP_TOP_K, 1, 0, 0, 0, 0, 0, 0]);
         Compiled {
             path,
@@ -328,6 +367,7 @@ impl Builder {
             tables: self.tables,
             seed: spec.seed,
             candidates: spec.candidates,
+            hands_over: self.hands_over,
         }
     }
 }
@@ -383,8 +423,19 @@ mod tests {
         assert_eq!(supported(&[dynamic.clone(), SampleOp::TopK(3), penalties(1)]), 2);
         assert_eq!(supported(&vec![SampleOp::TopK(3); 20]), 14);
         assert_eq!(supported(&[SampleOp::Trie, dynamic, SampleOp::Draw]), 3);
+        let over = |most| vec![SampleOp::TopK(9), SampleOp::HandOver(most)];
+        assert_eq!(supported(&[vec![SampleOp::TopK(3); 14], over(9)[1..].to_vec()].concat()), 15);
+        // Bans outside the vocabulary are none.
+        let bans = vec![SampleOp::Ban(vec![-1, 100, Token::MAX])];
+        let compiled = compile(&SampleSpec { ops: bans, ..SampleSpec::default() }, 100).unwrap();
+        assert_eq!((compiled.adjusts(), compiled.table_words()), (false, 0));
         for ops in [
             vec![penalties(2000)],
+            over(8),
+            vec![SampleOp::TopK(5000), SampleOp::HandOver(5000)],
+            vec![SampleOp::TopP { p: 0.5, min_keep: 0 }, SampleOp::HandOver(40)],
+            vec![SampleOp::HandOver(40)],
+            vec![SampleOp::TopK(3), SampleOp::HandOver(40), SampleOp::Draw],
             vec![SampleOp::Penalties { last_n: 3, repeat: 0.0, frequency: 0.0, presence: 0.0 }],
             vec![SampleOp::TopP { p: f32::NAN, min_keep: 0 }],
             vec![SampleOp::MinP { p: f32::NAN, min_keep: 0 }],
@@ -399,6 +450,22 @@ mod tests {
         }
         let many = SampleSpec { candidates: 65, ..SampleSpec::default() };
         assert!(compile(&many, 100).is_err());
+    }
+
+    #[test]
+    fn candidates_to_hand_over_come_from_a_list() {
+        let part = |ops: &[SampleOp]| {
+            let ops = [ops, &[SampleOp::HandOver(40)]].concat();
+            compile(&SampleSpec { ops, ..SampleSpec::default() }, 100).unwrap()
+        };
+        for ops in [vec![SampleOp::TopK(1)], vec![SampleOp::Temperature(0.0)], vec![SampleOp::TopK(40)]] {
+            let part = part(&ops);
+            assert_eq!((part.path, part.hands_over(), part.samples()), (PATH_SELECT, 40, false), "{ops:?}");
+            // The mask stands behind what is handed over, except where it is followed greedily.
+            assert!(!part.trie_first && part.ops.iter().all(|words| words[0] != OP_TRIE), "{ops:?}");
+            assert!(part.forced.iter().any(|words| words[0] == OP_TRIE), "{ops:?}");
+        }
+        assert!(part(&[SampleOp::Trie, SampleOp::TopK(40)]).trie_first);
     }
 
     #[test]

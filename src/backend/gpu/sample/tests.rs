@@ -151,3 +151,11 @@ fn ranks_order_logits() {
         }
     }
 }
+
+/// Makes all kernels, which the tests' build translates for every platform.
+#[test]
+fn the_kernels_can_be_translated() {
+    for gpu in devices() {
+        super::SampleProgram::new(gpu, 1000, 2).unwrap();
+    }
+}

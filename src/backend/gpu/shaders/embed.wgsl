@@ -14,12 +14,12 @@ fn put(row: u32, quad: u32, value: vec4<f32>) {
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     let row = id.y;
     let group = id.x * THREADS + thread;
-    if (row >= frame[ROW_COUNT] || group >= params.groups) {
+    if (row >= frame[params.count_at] || group >= params.groups) {
         return;
     }
     var token = frame[FRAME_ROWS + 4u * row];
-    if (token == SAMPLED_TOKEN) {
-        token = sampled[0];
+    if (token >= SAMPLED_TOKEN) {
+        token = sampled[~token];
     }
     // Wraps to a large number where the token stands before this slice.
     let own_row = token - params.first_row;

@@ -20,7 +20,7 @@ fn activate(x: vec4<f32>) -> vec4<f32> {
 
 // Four columns of an output row. Rows beyond the run's and columns beyond the slice's are left alone.
 fn store(row: u32, quad: u32, sum: vec4<f32>) {
-    if (row >= frame[ROW_COUNT] || quad * 4u >= params.rows) {
+    if (row >= frame[params.count_at] || quad * 4u >= params.rows) {
         return;
     }
     var value = sum;

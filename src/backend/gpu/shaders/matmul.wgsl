@@ -30,8 +30,8 @@ fn fetch(side: u32, tile: u32, row: u32, group: u32) -> Raw {
 fn load_weights(loaded: u32, first_tile: u32, group: u32) {
     let side = loaded / ROWS_OUT;
     let row = loaded % ROWS_OUT;
-    // Rows behind the end are computed and not stored.
-    let tile = min(first_tile + row / TILE, params.tiles - 1u);
+    // Tiles behind the last are computed as that one, and not stored.
+    let tile = min(first_tile + row / TILE, (params.rows - 1u) / TILE);
     let w = values(unpack(fetch(side, tile, row % TILE, group), group));
     w_tile[place(loaded, 0u)] = w.lo[0];
     w_tile[place(loaded, 1u)] = w.lo[1];
@@ -46,7 +46,7 @@ fn load_weights(loaded: u32, first_tile: u32, group: u32) {
 // Behind the last row and behind a row's end, where all weights are zero, values inside are as good as any; what stands
 // there may be NaN.
 fn x_at(row: u32, quad: u32) -> vec4<f32> {
-    let inside = min(row, max(frame[ROW_COUNT], 1u) - 1u);
+    let inside = min(row, max(frame[params.count_at], 1u) - 1u);
 //#if RAGGED
     return ws[params.x + inside * params.x_stride + min(quad, params.x_quads - 1u)];
 //#else
@@ -73,7 +73,8 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
             x_tile[place(row, quad)] = x_at(first_row + row, group * QUADS_IN + quad);
         }
         workgroupBarrier();
-        for (var k = 0u; k < QUADS_IN; k++) {
+        let quads = min(QUADS_IN, params.x_quads - group * QUADS_IN);
+        for (var k = 0u; k < quads; k++) {
             for (var side = 0u; side < SIDES; side++) {
                 let at = side * ROWS_OUT + w_four * 4u;
                 let w = transpose(mat4x4<f32>(

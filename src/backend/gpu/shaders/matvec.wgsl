@@ -1,4 +1,4 @@
-// Products of few rows: COLUMNS batch rows at once.
+// Products of few rows: one, or up to COLUMNS batch rows at once.
 //
 // A thread is one row of a tile and one of K_LANES lanes along K. Neighbouring threads are neighbouring rows: together
 // they read whole lines of the weights, and all read the same activations, which is one access for the hardware. Each
@@ -8,24 +8,38 @@
 //
 // With NORM the input is x * norm / sqrt(mean(x^2) + eps): the sum of squares is taken along the way and its root
 // multiplied in at the end.
+//
+// With ADDED the input is x + y * added / sqrt(mean(y^2) + eps) to begin with: every workgroup first sums the squares of y,
+// and the first one stores the sum.
 
 //#include weights
 //#include epilogue
 
+//#if ADDED
+@group(0) @binding(BIND_ADDED) var<storage, read> added: array<vec4<f32>>;
+// Of each column, the factor of y.
+var<workgroup> factors: array<f32, COLUMNS>;
+//#endif
 //#if NORM
 @group(0) @binding(BIND_NORM) var<storage, read> norm: array<vec4<f32>>;
-var<workgroup> squares: array<f32, COLUMNS * THREADS>;
+const VALUES: u32 = (SIDES + 1u) * COLUMNS;
+//#else
+const VALUES: u32 = SIDES * COLUMNS;
 //#endif
-var<workgroup> sums: array<f32, SIDES * COLUMNS * THREADS>;
+
+// For each side and column, then (with NORM) for the squares of each column, a sum of each thread.
+var<workgroup> sums: array<f32, VALUES * THREADS>;
 
 fn fetch(side: u32, first_tile: u32, row: u32, group: u32) -> Raw {
+    // Tiles behind the last are computed as that one, and not stored.
+    let last_tile = (params.rows - 1u) / TILE;
 //#if GATED
     if (side == 1u) {
-        return fetch_second(min(first_tile, params.tiles - 1u), row, group);
+        return fetch_second(min(first_tile, last_tile), row, group);
     }
-    return fetch_first(min(first_tile, params.tiles - 1u), row, group);
+    return fetch_first(min(first_tile, last_tile), row, group);
 //#else
-    return fetch_first(min(first_tile + side, params.tiles - 1u), row, group);
+    return fetch_first(min(first_tile + side, last_tile), row, group);
 //#endif
 }
 
@@ -38,15 +52,20 @@ fn inside(quad: u32) -> u32 {
 //#endif
 }
 
-fn x_group(start: u32, group: u32) -> Numbers {
+fn x_at(column: u32, quad: u32) -> vec4<f32> {
+    let at = column * params.x_stride + inside(quad);
+//#if ADDED
+    return ws[params.x + at] + ws[params.y + at] * factors[column] * added[inside(quad)];
+//#else
+    return ws[params.x + at];
+//#endif
+}
+
+fn x_group(column: u32, group: u32) -> Numbers {
     let q = group * 8u;
     return Numbers(
-        mat4x4<f32>(
-            ws[start + inside(q)], ws[start + inside(q + 1u)],
-            ws[start + inside(q + 2u)], ws[start + inside(q + 3u)]),
-        mat4x4<f32>(
-            ws[start + inside(q + 4u)], ws[start + inside(q + 5u)],
-            ws[start + inside(q + 6u)], ws[start + inside(q + 7u)]));
+        mat4x4<f32>(x_at(column, q), x_at(column, q + 1u), x_at(column, q + 2u), x_at(column, q + 3u)),
+        mat4x4<f32>(x_at(column, q + 4u), x_at(column, q + 5u), x_at(column, q + 6u), x_at(column, q + 7u)));
 }
 
 //#if NORM
@@ -72,55 +91,93 @@ fn sum_of(a: mat4x4<f32>) -> f32 {
 }
 //#endif
 
-// Four rows of a side, all lanes along K.
-fn total(side: u32, column: u32, quad: u32) -> vec4<f32> {
-    var value = vec4<f32>();
-    for (var k = 0u; k < K_LANES; k++) {
-        let at = (side * COLUMNS + column) * THREADS + k * TILE + quad * 4u;
-        value += vec4<f32>(sums[at], sums[at + 1u], sums[at + 2u], sums[at + 3u]);
+// Adds up the lanes of so many values, so that TILE sums of each are left.
+fn add_lanes(thread: u32, values: u32) {
+    workgroupBarrier();
+    for (var i = thread; i < values * TILE; i += THREADS) {
+        let at = i / TILE * THREADS + i % TILE;
+        var value = 0.0;
+        for (var k = 0u; k < K_LANES; k++) {
+            value += sums[at + k * TILE];
+        }
+        sums[at] = value;
     }
-    return value;
+    workgroupBarrier();
+}
+
+// The TILE sums that are left of a value.
+fn all_of(value: u32) -> f32 {
+    var sum = 0.0;
+    for (var i = 0u; i < TILE; i++) {
+        sum += sums[value * THREADS + i];
+    }
+    return sum;
+}
+
+// Four rows of a side, when lanes have been added up.
+fn total(side: u32, column: u32, quad: u32) -> vec4<f32> {
+    let at = (side * COLUMNS + column) * THREADS + quad * 4u;
+    return vec4<f32>(sums[at], sums[at + 1u], sums[at + 2u], sums[at + 3u]);
 }
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     let first_tile = (id.x + id.y * params.fold) * OUT_TILES;
     let row = thread % TILE;
-    let columns = select(min(frame[ROW_COUNT], params.columns), 1u, COLUMNS == 1u);
+    let columns = select(min(frame[params.count_at], params.columns), 1u, COLUMNS == 1u);
+
+//#if ADDED
+    for (var column = 0u; column < columns; column++) {
+        var square = 0.0;
+        for (var i = thread; i < params.x_quads; i += THREADS) {
+            let y = ws[params.y + column * params.x_stride + i];
+            square += dot(y, y);
+        }
+        sums[column * THREADS + thread] = square;
+    }
+    add_lanes(thread, COLUMNS);
+    if (thread < COLUMNS) {
+        factors[thread] = inverseSqrt(all_of(thread) / f32(params.x_quads * 4u) + params.y_eps);
+    }
+    workgroupBarrier();
+    if (params.sum != NONE && id.x == 0u && id.y == 0u) {
+        for (var column = 0u; column < columns; column++) {
+            for (var i = thread; i < params.x_quads; i += THREADS) {
+                ws[params.sum + column * params.x_stride + i] = x_at(column, i);
+            }
+        }
+    }
+//#endif
 
     // One column's sums are kept at hand; those of more columns in the workgroup's memory, where each thread has places
     // of its own, so that the loop over columns needs no copy of its body for each.
     var one: array<f32, SIDES>;
     var one_square = 0.0;
-    for (var i = thread; i < SIDES * COLUMNS * THREADS; i += THREADS) {
-        sums[i] = 0.0;
+    if (COLUMNS > 1u) {
+        for (var i = thread; i < VALUES * THREADS; i += THREADS) {
+            sums[i] = 0.0;
+        }
     }
-//#if NORM
-    for (var i = thread; i < COLUMNS * THREADS; i += THREADS) {
-        squares[i] = 0.0;
-    }
-//#endif
     for (var group = thread / TILE; group < params.groups; group += K_LANES) {
         var w: array<Weights, SIDES>;
         for (var side = 0u; side < SIDES; side++) {
             w[side] = unpack(fetch(side, first_tile, row, group), group);
         }
 //#if NORM
-        let factors = norm_group(group);
+        let norms = norm_group(group);
 //#endif
         for (var column = 0u; column < columns; column++) {
-            let start = params.x + column * params.x_stride;
-            var x = x_group(start, group);
+            var x = x_group(column, group);
 //#if NORM
-            x = Numbers(times(x.lo, factors.lo), times(x.hi, factors.hi));
+            x = Numbers(times(x.lo, norms.lo), times(x.hi, norms.hi));
             // The eight threads of a lane share the eight vec4s of a group.
             let quad = group * 8u + row;
-            let own = ws[start + inside(quad)];
+            let own = x_at(column, quad);
             let square = select(0.0, dot(own, own), quad < params.x_quads);
             if (COLUMNS == 1u) {
                 one_square += square;
             } else {
-                squares[column * THREADS + thread] += square;
+                sums[(SIDES * COLUMNS + column) * THREADS + thread] += square;
             }
 //#endif
 //#if OFFSET
@@ -144,21 +201,10 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
             sums[side * THREADS + thread] = one[side];
         }
 //#if NORM
-        squares[thread] = one_square;
+        sums[SIDES * THREADS + thread] = one_square;
 //#endif
     }
-    workgroupBarrier();
-//#if NORM
-    if (thread < COLUMNS * TILE) {
-        let at = thread / TILE * THREADS + row;
-        var value = 0.0;
-        for (var k = 0u; k < K_LANES; k++) {
-            value += squares[at + k * TILE];
-        }
-        squares[at] = value;
-    }
-    workgroupBarrier();
-//#endif
+    add_lanes(thread, VALUES);
 
     // A vec4 of a column each: OUT_TILES tiles of two.
     let column = thread / (OUT_TILES * 2u);
@@ -168,11 +214,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     }
     var factor = 1.0;
 //#if NORM
-    var square_sum = 0.0;
-    for (var i = 0u; i < TILE; i++) {
-        square_sum += squares[column * THREADS + i];
-    }
-    factor = inverseSqrt(square_sum / f32(params.x_quads * 4u) + params.real);
+    factor = inverseSqrt(all_of(SIDES * COLUMNS + column) / f32(params.x_quads * 4u) + params.real);
 //#endif
 //#if GATED
     let value = activate(factor * total(0u, column, quad)) * (factor * total(1u, column, quad));

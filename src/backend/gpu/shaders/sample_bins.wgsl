@@ -6,8 +6,10 @@ var<workgroup> local_counts: array<atomic<u32>, BINS>;
 var<workgroup> local_low: array<atomic<u32>, BINS>;
 var<workgroup> local_high: array<atomic<u32>, BINS>;
 
+const NO_BIN = 0xffffffffu;
+
 fn flush(bin: u32, count: u32, mass: vec2<u32>) {
-    if count == 0u {
+    if bin == NO_BIN {
         return;
     }
     atomicAdd(&local_counts[bin], count);
@@ -26,7 +28,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if path_of() != PATH_SELECT {
         return;
     }
-    let row = best_of_row(lid);
+    let row = best_of_row();
     if row.nan != 0xffffffffu || row.rank == RANK_DEAD {
         return;
     }
@@ -41,35 +43,43 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let weighs = spec[spec_at + SPEC_MASSES] != 0u;
     let start = group.x * frame.chunk;
     let end = min(start + frame.chunk, frame.n_vocab);
-    // Neighbours often share a bin (ties, and the last bin, which weighs nothing): their sums are kept until it changes.
-    var at = 0u;
+    // Neighbours often share a bin (ties, for example): their sums are kept until it changes. The last bin weighs nothing.
+    var at = NO_BIN;
     var count = 0u;
     var mass = vec2<u32>(0u);
     var rest = 0u;
-    for (var token = start + lid; token < end; token += THREADS) {
-        let rank = finite_rank(rank_at(token));
-        if rank == RANK_DEAD {
-            continue;
+    var token = start + lid;
+    loop {
+        let inside = token < end;
+        var bin = NO_BIN;
+        var added = vec2<u32>(0u);
+        if inside {
+            let rank = finite_rank(rank_at(token));
+            let logit = logit_of(rank);
+            let alive = rank != RANK_DEAD;
+            bin = select(BINS - 1u, bin_of(logit, best), alive);
+            rest += select(0u, 1u, alive & (bin == BINS - 1u));
+            if weighs {
+                added = weight(below(logit, best, scale));
+            }
         }
-        let logit = logit_of(rank);
-        let bin = bin_of(logit, best);
-        if bin == BINS - 1u {
-            rest += 1u;
-            continue;
-        }
-        if bin != at {
+        let last = bin == BINS - 1u;
+        if bin != at && !last {
             flush(at, count, mass);
             at = bin;
             count = 0u;
             mass = vec2<u32>(0u);
         }
-        count += 1u;
-        if weighs {
-            mass = add64(mass, weight(below(logit, best, scale)));
+        if !inside {
+            break;
         }
+        count += select(1u, 0u, last);
+        mass = add64(mass, select(added, vec2<u32>(0u), last));
+        token += THREADS;
     }
-    flush(at, count, mass);
-    flush(BINS - 1u, rest, vec2<u32>(0u));
+    if rest > 0u {
+        atomicAdd(&local_counts[BINS - 1u], rest);
+    }
     workgroupBarrier();
     for (var bin = lid; bin < BINS; bin += THREADS) {
         let count = atomicLoad(&local_counts[bin]);

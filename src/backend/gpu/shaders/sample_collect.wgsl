@@ -8,6 +8,10 @@
 //#include sample_best
 //#include sample_sums
 
+// Behind the chain.
+const OP_REPORT = 100u;
+const OP_END = 101u;
+
 // Sums of all bins up to and with each.
 var<workgroup> counts: array<u32, BINS>;
 var<workgroup> masses: array<vec2<u32>, BINS>;
@@ -61,17 +65,6 @@ fn mass_before(bin: u32) -> vec2<u32> {
     return masses[bin - 1u];
 }
 
-// New ranges never lie behind those before; where they touch they become one.
-fn add_range(low: u32, high: u32) {
-    var range = vec2<u32>(low, high);
-    while n_ranges > 0u && ranges[n_ranges - 1u].x <= range.y {
-        n_ranges -= 1u;
-        range = vec2<u32>(min(range.x, ranges[n_ranges].x), max(range.y, ranges[n_ranges].y));
-    }
-    ranges[n_ranges] = range;
-    n_ranges += 1u;
-}
-
 fn listed_count() -> u32 {
     var count = 0u;
     for (var i = 0u; i < n_ranges; i++) {
@@ -80,80 +73,105 @@ fn listed_count() -> u32 {
     return count;
 }
 
-// What the ranges are; says how the row goes on.
+// What the ranges are; says how the row goes on. Behind the chain stand the report and the end.
 fn plan(best: f32) -> u32 {
     // The boundary lies in bins low..=high; BINS stands for none.
     var low = BINS;
     var high = BINS;
+    // Whether all candidates that are left must be in the list.
     var whole = false;
+    var report_to = BINS;
+    var verdict = MODE_LIST;
     n_ranges = 0u;
-    for (var i = spec[spec_at + SPEC_FIRST]; i < ops_count() && !whole; i++) {
-        let op = op_at(i);
-        var from_bin = BINS;
-        var to_bin = BINS;
-        switch word(op, 0u) {
-            case OP_SCALE: {}
+    let ops = ops_count();
+    for (var i = spec[spec_at + SPEC_FIRST]; i < ops + 2u; i++) {
+        let op = op_at(min(i, ops - 1u));
+        var kind = select(OP_REPORT, OP_END, i > ops);
+        if i < ops {
+            kind = word(op, 0u);
+        }
+        whole = whole || kind == OP_BIAS || kind == OP_PENALTIES || kind == OP_DYNAMIC;
+        whole = whole || (kind == OP_TRIE && armed() != CHILDREN_NONE) || (kind == OP_TOP_P && word(op, 4u) == 0u);
+        let bounds = kind == OP_TOP_K || kind == OP_MIN_P || kind == OP_TOP_P;
+        if (whole && i < ops) || (!bounds && i < ops) {
+            continue;
+        }
+        // The bin up to which candidates are kept for their number alone.
+        var least = 0u;
+        switch kind {
             case OP_TOP_K: {
-                from_bin = bin_of_count(word(op, 1u));
-                to_bin = from_bin;
+                least = word(op, 1u);
             }
             case OP_MIN_P: {
-                from_bin = bin_of(lowest_of(best, number(op, 1u)), best);
-                if word(op, 2u) > 1u {
-                    from_bin = max(from_bin, bin_of_count(word(op, 2u)));
-                }
-                to_bin = from_bin;
+                least = word(op, 2u);
             }
             case OP_TOP_P: {
-                if word(op, 4u) == 0u {
-                    whole = true;
-                } else {
-                    let least = needed(mass_before(low), word(op, 1u), word(op, 2u));
-                    let most = needed(mass_before(min(high + 1u, BINS)), word(op, 1u), word(op, 2u));
-                    from_bin = bin_of_mass(least);
-                    to_bin = bin_of_mass(most);
-                    if word(op, 3u) > 1u {
-                        let kept = bin_of_count(word(op, 3u));
-                        from_bin = max(from_bin, kept);
-                        to_bin = max(to_bin, kept);
-                    }
+                least = word(op, 3u);
+            }
+            case OP_REPORT: {
+                least = spec[spec_at + SPEC_REPORT];
+            }
+            default: {}
+        }
+        var from_bin = bin_of_count(least);
+        var to_bin = from_bin;
+        if kind == OP_REPORT {
+            report_to = min(from_bin, BINS - 1u);
+            continue;
+        }
+        if kind == OP_MIN_P {
+            from_bin = max(from_bin, bin_of(lowest_of(best, number(op, 1u)), best));
+            to_bin = from_bin;
+        }
+        if kind == OP_TOP_P {
+            // What is left weighs as much as all before the boundary's first bin at least, and up to its last at most.
+            for (var side = 0u; side < 2u + zero; side++) {
+                let total = mass_before(select(low, min(high + 1u, BINS), side == 1u));
+                let bin = bin_of_mass(needed(total, word(op, 1u), word(op, 2u)));
+                from_bin = select(from_bin, max(from_bin, bin), side == 0u);
+                to_bin = select(to_bin, max(to_bin, bin), side == 1u);
+            }
+        }
+        if kind == OP_END {
+            // All that is left is collected if it fits.
+            let last = min(high, BINS - 1u);
+            var all = counts[last];
+            if n_ranges > 0u {
+                all = listed_count() + count_before(ranges[n_ranges - 1u].x);
+            }
+            from_bin = 0u;
+            to_bin = last;
+            if all > LIST {
+                verdict = select(MODE_CUT, MODE_EXACT, whole);
+                to_bin = min(last, report_to);
+                if spec[spec_at + SPEC_REPORT] == 0u {
+                    to_bin = BINS;
                 }
             }
-            case OP_TRIE: {
-                whole = armed() != CHILDREN_NONE;
+        } else {
+            from_bin = min(from_bin, low);
+            to_bin = min(to_bin, high);
+            if from_bin == low && to_bin == high {
+                continue;
             }
-            default: {
-                whole = true;
-            }
+            low = select(low, from_bin, to_bin < BINS);
+            high = min(high, to_bin);
         }
-        from_bin = min(from_bin, low);
-        to_bin = min(to_bin, high);
-        if to_bin < BINS && (from_bin != low || to_bin != high) {
-            low = from_bin;
-            high = to_bin;
-            add_range(low, high);
+        if to_bin < BINS {
+            // New ranges never lie behind those before; where they touch they become one.
+            var range = vec2<u32>(from_bin, to_bin);
+            while n_ranges > 0u && ranges[n_ranges - 1u].x <= range.y {
+                n_ranges -= 1u;
+                range = vec2<u32>(min(range.x, ranges[n_ranges].x), max(range.y, ranges[n_ranges].y));
+            }
+            ranges[n_ranges] = range;
+            n_ranges += 1u;
         }
     }
-    let last = min(high, BINS - 1u);
-    let before = n_ranges;
-    let lowest = ranges[max(n_ranges, 1u) - 1u];
-    add_range(0u, last);
-    if listed_count() <= LIST {
-        return MODE_LIST;
-    }
-    if whole {
+    if verdict == MODE_CUT && listed_count() > LIST {
         return MODE_EXACT;
     }
-    // The last range began the one that was added.
-    n_ranges = before;
-    if before > 0u {
-        ranges[before - 1u] = lowest;
-    }
-    let reported = spec[spec_at + SPEC_REPORT];
-    if reported > 0u {
-        add_range(0u, min(last, bin_of_count(reported)));
-    }
-    return select(MODE_EXACT, MODE_CUT, listed_count() <= LIST);
+    return verdict;
 }
 
 // For the workgroup that finishes: each range with the index of its first candidate, and count and mass of all that is
@@ -188,7 +206,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if path_of() != PATH_SELECT {
         return;
     }
-    let row = best_of_row(lid);
+    let row = best_of_row();
     if row.nan != 0xffffffffu || row.rank == RANK_DEAD {
         if group.x == 0u && lid == 0u {
             state[state_at + STATE_MODE] = MODE_FAILED;
@@ -201,18 +219,18 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let own = lid * (BINS / THREADS);
     var count = 0u;
     var mass = vec2<u32>(0u);
-    for (var i = 0u; i < BINS / THREADS; i++) {
+    for (var i = 0u; i < BINS / THREADS + zero; i++) {
         let bin = bins_at + own + i;
         count += atomicLoad(&bins[bin]);
         mass = add64(mass, vec2<u32>(atomicLoad(&bins[bin + BINS]), atomicLoad(&bins[bin + 2u * BINS])));
         counts[own + i] = count;
         masses[own + i] = mass;
     }
-    let others = sum_up_to(lid, vec2<u32>(count, 0u)).x - count;
-    let other_mass = sub64(sum_up_to(lid, mass), mass);
-    for (var i = 0u; i < BINS / THREADS; i++) {
-        counts[own + i] += others;
-        masses[own + i] = add64(masses[own + i], other_mass);
+    let up_to = sum_up_to(lid, Sum(mass, count));
+    let before = Sum(sub64(up_to.mass, mass), up_to.count - count);
+    for (var i = 0u; i < BINS / THREADS + zero; i++) {
+        counts[own + i] += before.count;
+        masses[own + i] = add64(masses[own + i], before.mass);
     }
     for (var i = lid; i < BINS / 32u; i += THREADS) {
         listed[i] = 0u;

@@ -80,21 +80,20 @@ fn number(op: u32, index: u32) -> f32 {
 
 fn is_child(token: u32) -> bool {
     let data = child_at + CHILD_DATA;
-    if armed() == CHILDREN_MASK {
+    let kind = armed();
+    if kind == CHILDREN_MASK {
         return ((children[data + (token >> 5u)] >> (token & 31u)) & 1u) == 1u;
     }
-    let count = children[child_at + CHILD_COUNT];
+    let count = select(0u, children[child_at + CHILD_COUNT], kind == CHILDREN_LIST);
     var low = 0u;
     var high = count;
     while low < high {
         let middle = (low + high) / 2u;
-        if children[data + middle] < token {
-            low = middle + 1u;
-        } else {
-            high = middle;
-        }
+        let after = children[data + middle] < token;
+        low = select(low, middle + 1u, after);
+        high = select(middle, high, after);
     }
-    return armed() == CHILDREN_LIST && low < count && children[data + low] == token;
+    return low < count && children[data + low] == token;
 }
 
 // The first entry of a table of (token, bias) that is not below the token.
@@ -103,21 +102,17 @@ fn entry_of(op: u32, token: u32) -> u32 {
     var high = word(op, 2u);
     while low < high {
         let middle = (low + high) / 2u;
-        if spec[word(op, 1u) + 2u * middle] < token {
-            low = middle + 1u;
-        } else {
-            high = middle;
-        }
+        let after = spec[word(op, 1u) + 2u * middle] < token;
+        low = select(low, middle + 1u, after);
+        high = select(middle, high, after);
     }
     return low;
 }
 
-// A logit after all biases of its token, which stand side by side from `entry`.
+// A logit after all biases of its token, which stand side by side from `entry`. A ban, which does not hold for what a mask
+// allows, is the caller's to look at.
 fn biased(op: u32, entry: u32, token: u32, given: u32) -> u32 {
     var bits = given;
-    if word(op, 3u) != 0u && armed() != CHILDREN_NONE && is_child(token) {
-        return bits;
-    }
     for (var i = entry; i < word(op, 2u) && spec[word(op, 1u) + 2u * i] == token; i++) {
         let bias = spec[word(op, 1u) + 2u * i + 1u];
         if bias == MINUS_INFINITY_BITS {
@@ -182,47 +177,61 @@ fn report(index: u32, token: u32, rank: u32, scale: f32, probability: f32) {
     state[at + 3u] = rank;
 }
 
-fn result_at() -> u32 {
-    return RESULTS_AT + slot * RESULT_WORDS;
+// What a row came to: a token, or why there is none.
+struct Outcome {
+    status: u32,
+    // The token; with STATUS_NAN the one whose logit is NaN.
+    token: u32,
+    // The token's distance from the best.
+    z: f32,
+    // What all candidates weigh, and how many they are.
+    total: vec2<u32>,
+    kept: u32,
+    reported: u32,
 }
 
-// Goes on to the next position. Where nothing could be sampled, the token before stays in place, so that a step that
-// was submitted already reads a token.
-fn advance(token: u32) {
-    let count = state[state_at + STATE_COUNT];
-    state[state_at + STATE_TOKEN] = token;
-    state[state_at + STATE_POSITION] += 1u;
-    state[state_at + STATE_RING + (count & (RING - 1u))] = token;
-    state[state_at + STATE_COUNT] = count + 1u;
-    state[state_at + STATE_MODE] = MODE_DONE;
-    out[slot] = token;
+fn failure(status: u32, token: u32) -> Outcome {
+    return Outcome(status, token, 0.0f, vec2<u32>(0u, 256u), 0u, 0u);
 }
 
-// By one invocation: the token with its weight, of `kept` candidates that weigh `total`; z is its distance from the best.
-fn publish(token: u32, z: f32, total: vec2<u32>, kept: u32, reported: u32) {
-    let at = result_at();
-    out[at] = token;
-    out[at + 1u] = bitcast<u32>(z - ln_of(total));
-    out[at + 2u] = bitcast<u32>(float64(weight(z)) / float64(total));
-    out[at + 3u] = kept;
-    out[at + 4u] = STATUS_OK;
-    out[at + 5u] = 0u;
-    out[at + 6u] = state[state_at + STATE_POSITION];
-    out[at + 7u] = reported;
-    advance(token);
+// Candidates that are handed over: `kept` of them are in the list.
+fn hand_over(kept: u32) -> Outcome {
+    return Outcome(STATUS_OK, 0u, 0.0f, vec2<u32>(0u, 256u), kept, min(kept, spec[spec_at + SPEC_HAND_OVER]));
 }
 
-// By one invocation: nothing was sampled, because of the NaN at a token or for want of candidates.
-fn publish_failure(status: u32, token: u32) {
-    let at = result_at();
-    out[at] = 0xffffffffu;
-    for (var i = 1u; i < RESULT_WORDS; i++) {
-        out[at + i] = 0u;
+fn hand_over_one(index: u32, token: u32, rank: u32) {
+    if index < LIST {
+        work[work_at + CANDIDATES_AT + 2u * index] = token;
+        work[work_at + CANDIDATES_AT + 2u * index + 1u] = bits_of(rank);
     }
-    out[at + 4u] = status;
-    out[at + 5u] = token;
-    out[at + 6u] = state[state_at + STATE_POSITION];
-    advance(state[state_at + STATE_TOKEN]);
+}
+
+// By one invocation: writes the result and goes on to the next position, except where the host is to choose. Where nothing
+// could be sampled, the token before stays in place, so that a step that was submitted already reads a token.
+fn publish(outcome: Outcome) {
+    let samples = spec[spec_at + SPEC_HAND_OVER] == 0u;
+    let sampled = samples && outcome.status == STATUS_OK;
+    let at = RESULTS_AT + slot * RESULT_WORDS;
+    let count = state[state_at + STATE_COUNT];
+    let position = state[state_at + STATE_POSITION];
+    let token = select(state[state_at + STATE_TOKEN], outcome.token, sampled);
+    let probability = float64(weight(outcome.z)) / float64(outcome.total);
+    out[slot] = token;
+    out[at] = select(0xffffffffu, token, sampled);
+    out[at + 1u] = bitcast<u32>(outcome.z - ln_of(outcome.total));
+    out[at + 2u] = bitcast<u32>(select(0.0f, probability, sampled));
+    out[at + 3u] = outcome.kept;
+    out[at + 4u] = outcome.status;
+    out[at + 5u] = outcome.token;
+    out[at + 6u] = position;
+    out[at + 7u] = outcome.reported;
+    state[state_at + STATE_MODE] = MODE_DONE;
+    if samples {
+        state[state_at + STATE_TOKEN] = token;
+        state[state_at + STATE_POSITION] = position + 1u;
+        state[state_at + STATE_COUNT] = count + 1u;
+        state[state_at + STATE_RING + (count & (RING - 1u))] = token;
+    }
 }
 
 fn random_bits() -> u32 {

@@ -3,8 +3,6 @@
 //#include sample_best
 //#include sample_sums
 
-var<workgroup> mode: u32;
-
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
     enter(group.y);
@@ -16,7 +14,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var best: f32;
     var scale = bitcast<f32>(spec[spec_at + SPEC_SCALE]);
     if path == PATH_DIRECT {
-        let row = best_of_row(lid);
+        let row = best_of_row();
         let failed = row.nan != 0xffffffffu || row.rank == RANK_DEAD;
         best = logit_of(row.rank);
         for (var i = spec[spec_at + SPEC_FIRST]; i < ops_count(); i++) {
@@ -39,11 +37,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             return;
         }
     } else {
-        if lid == 0u {
-            mode = state[state_at + STATE_MODE];
-        }
-        workgroupBarrier();
-        if mode != MODE_DRAW {
+        if state[state_at + STATE_MODE] != MODE_DRAW {
             return;
         }
         best = logit_of(state[state_at + STATE_BEST]);
@@ -56,18 +50,17 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var mass = vec2<u32>(0u);
     for (var token = start + lid; token < end; token += THREADS) {
         let rank = finite_rank(rank_at(token));
-        if !less64(cut, vec2<u32>(token, rank)) {
-            count += 1u;
-            mass = add64(mass, weight(below(logit_of(rank), best, scale)));
-        }
+        let stays = !less64(cut, vec2<u32>(token, rank));
+        let added = weight(below(logit_of(rank), best, scale));
+        count += select(0u, 1u, stays);
+        mass = add64(mass, select(vec2<u32>(0u), added, stays));
     }
-    sum_up_to(lid, mass);
-    let all = sums[THREADS - 1u];
-    sum_up_to(lid, vec2<u32>(count, 0u));
+    sum_up_to(lid, Sum(mass, count));
     if lid == 0u {
+        let all = sum_of_all();
         let at = work_at + group.x * PARTIAL_WORDS;
-        work[at + 3u] = all.x;
-        work[at + 4u] = all.y;
-        work[at + 5u] = sums[THREADS - 1u].x;
+        work[at + 3u] = all.mass.x;
+        work[at + 4u] = all.mass.y;
+        work[at + 5u] = all.count;
     }
 }

@@ -29,7 +29,8 @@ fn sub64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
 }
 
 fn less64(a: vec2<u32>, b: vec2<u32>) -> bool {
-    return a.y < b.y || (a.y == b.y && a.x < b.x);
+    // Without branches, as everywhere here.
+    return (a.y < b.y) | ((a.y == b.y) & (a.x < b.x));
 }
 
 fn float64(a: vec2<u32>) -> f32 {
@@ -148,7 +149,7 @@ fn logit_of(rank: u32) -> f32 {
 }
 
 fn rank_is_nan(rank: u32) -> bool {
-    return rank < RANK_INFINITY || rank > RANK_DEAD;
+    return (rank < RANK_INFINITY) | (rank > RANK_DEAD);
 }
 
 // +inf becomes the greatest finite number.
@@ -181,16 +182,15 @@ fn weight(z: f32) -> vec2<u32> {
     let bits = bitcast<u32>(exp_of(z));
     let exponent = bits >> 23u;
     let mantissa = (bits & 0x7fffffu) | 0x800000u;
-    if exponent >= 110u {
-        let left = exponent - 110u;
-        return vec2<u32>(mantissa << left, (mantissa >> 1u) >> (31u - left));
-    }
-    let right = min(110u - exponent, 25u);
+    let left = max(exponent, 110u) - 110u;
+    let large = vec2<u32>(mantissa << left, (mantissa >> 1u) >> (31u - left));
+    let right = clamp(110u - min(exponent, 109u), 1u, 25u);
     let whole = mantissa >> right;
     let rest = mantissa & ((1u << right) - 1u);
     let half = 1u << (right - 1u);
-    let up = rest > half || (rest == half && (whole & 1u) == 1u);
-    return vec2<u32>(whole + select(0u, 1u, up), 0u);
+    let up = (rest > half) | ((rest == half) & ((whole & 1u) == 1u));
+    let small = vec2<u32>(whole + select(0u, 1u, up), 0u);
+    return select(small, large, exponent >= 110u);
 }
 
 // The distance from the best, in units of the temperature.
@@ -217,7 +217,7 @@ fn divide(a: f32, b: f32) -> f32 {
     }
     // 24 bits and one more, which rounds.
     var quotient = 0u;
-    for (var i = 0u; i < 25u; i++) {
+    for (var i = 0u; i < 25u + zero; i++) {
         quotient <<= 1u;
         if rest >= mantissas.y {
             rest -= mantissas.y;

@@ -11,7 +11,8 @@ fn scatter(lid: u32, op: u32) {
             if i > 0u {
                 first = spec[at - 2u] != token;
             }
-            if first {
+            // A ban does not hold for what a mask allows.
+            if first && (word(op, 3u) == 0u || !is_child(token)) {
                 logits[row_at + token] = biased(op, i, token, logits[row_at + token]);
             }
         }

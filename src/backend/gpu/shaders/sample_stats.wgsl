@@ -1,6 +1,7 @@
 // The best candidate of each chunk of the row. Makes the bins ready, too.
 //#include sample_common
 //#include sample_best
+//#include sample_group_best
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
@@ -15,7 +16,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     for (var token = start + lid; token < end; token += THREADS) {
         mine = seen(mine, token);
     }
-    let best = best_of_all(lid, mine);
+    let best = best_of_group(lid, mine);
     if lid == 0u {
         let at = work_at + group.x * PARTIAL_WORDS;
         work[at] = best.rank;

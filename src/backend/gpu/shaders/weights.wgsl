@@ -5,11 +5,12 @@
 // offset) for each half of the group. See format.rs for the places.
 
 struct Params {
-    // The slice: groups of a row, tiles, rows, and where its first row stands in the matrix.
+    // The slice: groups of a row, rows, and where its first row stands in the matrix; then the frame's word that counts
+    // the batch rows.
     groups: u32,
-    tiles: u32,
     rows: u32,
     first_row: u32,
+    count_at: u32,
     // Where its sections begin, in elements of their binding; then the input width in vec4s.
     blocks_at: u32,
     halves_at: u32,
@@ -26,6 +27,11 @@ struct Params {
     // The most batch rows; epsilon of the norm, or the factor of a table's rows.
     columns: u32,
     real: f32,
+    // Rows that are normed and added to the input; NONE, or where the sum is stored; epsilon of that norm.
+    y: u32,
+    sum: u32,
+    y_eps: f32,
+    pad0: u32,
 }
 
 @group(0) @binding(BIND_WS) var<storage, read_write> ws: array<vec4<f32>>;

@@ -1,0 +1,35 @@
+//! How fast the host's memory is read: what bounds decoding, which reads every weight once a token.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+/// Bytes that a pass reads: more than the caches of common machines.
+const BYTES: usize = 512 << 20;
+const PASSES: usize = 6;
+
+/// Bytes per second that `threads` threads together read from memory: the best of several passes.
+pub fn measure(threads: usize) -> f64 {
+    let words = vec![1u64; BYTES / 8];
+    let part = words.len().div_ceil(threads.max(1));
+    let pass = |_| {
+        let started = Instant::now();
+        std::thread::scope(|scope| {
+            for part in words.chunks(part) {
+                scope.spawn(|| black_box(sum(part)));
+            }
+        });
+        BYTES as f64 / started.elapsed().as_secs_f64()
+    };
+    (0..PASSES).map(pass).fold(0.0, f64::max)
+}
+
+/// A sum in as many partial sums as keep the processor waiting for memory alone.
+fn sum(words: &[u64]) -> u64 {
+    let mut parts = [0u64; 16];
+    for line in words.as_chunks::<16>().0 {
+        for (part, word) in parts.iter_mut().zip(line) {
+            *part = part.wrapping_add(*word);
+        }
+    }
+    parts.iter().fold(0, |a, b| a.wrapping_add(*b))
+}

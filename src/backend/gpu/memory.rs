@@ -1,0 +1,71 @@
+//! Buffers on the account of their device, and how much memory an adapter still has.
+//!
+//! wgpu does not tell what is free. On Vulkan the driver does: the budget of the heaps that are the device's own where it
+//! has `VK_EXT_memory_budget`, else their size. With Metal and DX12 it is unknown.
+
+use crate::backend::memory::{Account, Component, Held};
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// A buffer, on its device's account until it is dropped.
+pub struct Buffer {
+    buffer: wgpu::Buffer,
+    _held: Held,
+}
+
+impl Buffer {
+    pub(super) fn new(buffer: wgpu::Buffer, account: &Arc<Account>, component: Component) -> Buffer {
+        let _held = account.hold(component, buffer.size());
+        Buffer { buffer, _held }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = wgpu::Buffer;
+
+    fn deref(&self) -> &wgpu::Buffer {
+        &self.buffer
+    }
+}
+
+/// The bytes that a buffer for so many takes.
+pub fn buffer_bytes(bytes: u64) -> u64 {
+    bytes.max(16).next_multiple_of(16)
+}
+
+/// Bytes that can still be allocated on an adapter by this process; `None` where nobody tells.
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows))]
+pub fn available(adapter: &wgpu::Adapter) -> Option<u64> {
+    use ash::{ext, khr, vk};
+    // SAFETY: the guard is dropped at the end of this function, and nothing of the adapter is destroyed.
+    let adapter = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
+    let instance = adapter.shared_instance();
+    if !instance.extensions().contains(&khr::get_physical_device_properties2::NAME) {
+        return None;
+    }
+    let ask = khr::get_physical_device_properties2::Instance::new(instance.entry(), instance.raw_instance());
+    let has_budget = adapter.physical_device_capabilities().supports_extension(ext::memory_budget::NAME);
+    let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
+    let mut properties = vk::PhysicalDeviceMemoryProperties2::default();
+    if has_budget {
+        properties = properties.push_next(&mut budget);
+    }
+    // SAFETY: the physical device belongs to this instance, which has the extension that the call is of, and both
+    // structures live until it returns.
+    unsafe { ask.get_physical_device_memory_properties2(adapter.raw_physical_device(), &mut properties) };
+    let memory = properties.memory_properties;
+    let heaps = memory.memory_heaps.iter().take(memory.memory_heap_count as usize).enumerate();
+    let own = heaps.filter(|(_, heap)| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
+    let free = |(i, heap): (usize, &vk::MemoryHeap)| match has_budget {
+        true => budget.heap_budget[i].saturating_sub(budget.heap_usage[i]),
+        false => heap.size,
+    };
+    // Several heaps may be windows into one memory: the largest is what surely is there.
+    own.map(free).max()
+}
+
+/// Bytes that can still be allocated on an adapter by this process; `None` where nobody tells.
+#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows)))]
+pub fn available(_: &wgpu::Adapter) -> Option<u64> {
+    None
+}

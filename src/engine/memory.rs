@@ -1,0 +1,359 @@
+//! What a model and an engine over it will take, told before anything is loaded, and whether it fits.
+//!
+//! An estimate walks the way that opening walks, up to the point where memory would be taken: the same outline, weight
+//! arrangement, drafts and layouts, whose sizes the backends add up with the functions that size the real buffers. So
+//! there is one set of sizes, and a plan holds whenever an open is given what the plan was asked for.
+//!
+//! Not in the sum: pages of the file that stay in use, which the system may drop (told apart); the vocabulary; what a
+//! driver takes for itself, for kernels and, while weights are uploaded, for staging.
+
+use super::options::{EngineOptions, context_for};
+use super::plans::{Plans, largest_read};
+use crate::backend::memory::{Bytes, Memory};
+use crate::backend::{self, Backend, CacheSpec, LayerCache, WeightBytes};
+use crate::gguf::File;
+use crate::model::{Model, Outline};
+use crate::{Error, Result};
+use std::path::Path;
+use std::sync::Arc;
+
+/// What is needed of one device's memory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Need {
+    /// The device's name.
+    pub device: String,
+    /// Bytes that will be allocated.
+    pub bytes: Bytes,
+    /// Bytes of the mapped file that stay in use; the system may drop them and read them again.
+    pub file_backed: u64,
+    /// How its memory stands now.
+    pub memory: Memory,
+}
+
+/// What one way of opening a model needs of every device.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Estimate {
+    /// Tokens of context.
+    pub context: usize,
+    /// Layers on the GPU; one more than the model has means the output head too.
+    pub gpu_layers: usize,
+    /// The devices; the first is the CPU.
+    pub needs: Vec<Need>,
+}
+
+/// An estimate, and what would fit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MemoryPlan {
+    /// What was asked for.
+    pub estimate: Estimate,
+    /// Layers of the model.
+    pub n_layer: usize,
+    /// Whether it fits; `None` where a device that decides does not tell what it has.
+    pub fits: Option<bool>,
+    /// The largest context that fits with these layers on the GPU; `None` where none does, or nothing is known.
+    pub largest_context: Option<usize>,
+    /// Where it does not fit and layers were asked for on a GPU: the most layers with which it does.
+    pub largest_gpu_layers: Option<usize>,
+}
+
+/// The KV cache of all layers.
+pub(super) fn cache_of(model: &Outline, options: &EngineOptions) -> Result<CacheSpec> {
+    let h = model.hparams();
+    Ok(CacheSpec {
+        ty: options.kv_type.tensor_type(),
+        cells: backend::cells_for(context_for(options.context, h.n_ctx_train)),
+        sequences: options.slots()? as usize,
+        layers: h.n_head_kv.iter().map(|&n| Some(LayerCache::new(n, h.head_dim_k, h.head_dim_v))).collect(),
+    })
+}
+
+/// The layers of a cache that a device has.
+pub(super) fn share_of(cache: &CacheSpec, model: &Outline, device: usize) -> CacheSpec {
+    let mut own = cache.clone();
+    for (il, layer) in own.layers.iter_mut().enumerate() {
+        *layer = layer.filter(|_| model.places().caches[il] == device);
+    }
+    own
+}
+
+/// More than one memory has.
+struct Excess<'a> {
+    devices: Vec<&'a str>,
+    bytes: Bytes,
+    available: u64,
+}
+
+impl<'a> Excess<'a> {
+    /// Where these devices together need more than the first one's memory has.
+    fn of(needs: &[&'a Need]) -> Option<Excess<'a>> {
+        let bytes = needs.iter().fold(Bytes::default(), |sum, need| sum + need.bytes);
+        let available = needs.first()?.memory.available.filter(|&available| bytes.total() > available)?;
+        Some(Excess { devices: needs.iter().map(|need| &*need.device).collect(), bytes, available })
+    }
+
+    /// The error: where, how much of what, and what would fit.
+    fn refusal(&self, what: &str, context: usize, hint: &str) -> Error {
+        let parts = self.bytes.iter().filter(|(_, bytes)| *bytes > 0);
+        let parts: Vec<_> = parts.map(|(part, bytes)| format!("{} {bytes}", part.name())).collect();
+        let (device, needed, available) = (self.devices.join(" and "), self.bytes.total(), self.available);
+        Error::OutOfMemory(format!(
+            "{what} with a context of {context} needs {needed} bytes on {device} ({}), {available} are available: {hint}",
+            parts.join(", ")
+        ))
+    }
+}
+
+impl Estimate {
+    /// What an engine with these options needs over a model; of its weights too, unless they are `loaded`.
+    fn of(
+        model: &Outline,
+        backends: &[Arc<dyn Backend>],
+        options: &EngineOptions,
+        memory: &[Memory],
+        loaded: bool,
+    ) -> Result<Estimate> {
+        let (cache, threads) = (cache_of(model, options)?, options.threads()?);
+        let mut sizings = Vec::with_capacity(backends.len());
+        for (i, (backend, wanted)) in backends.iter().zip(model.wanted()).enumerate() {
+            sizings.push(backend.sizing(&share_of(&cache, model, i), wanted, threads)?);
+        }
+        let backends: Vec<&dyn Backend> = backends.iter().map(|backend| &**backend).collect();
+        Plans::make(model, &backends, &cache, |draft| {
+            for (device, work) in draft.works() {
+                sizings[device].program(&work, draft.workspace_bytes(device))?;
+            }
+            for (device, sizing) in sizings.iter_mut().enumerate() {
+                sizing.reads(draft.largest_copy(device));
+            }
+            Ok(())
+        })?;
+        sizings[model.places().logits].reads(largest_read(model));
+        let mut needs = Vec::with_capacity(backends.len());
+        for (i, (backend, memory)) in backends.iter().zip(memory).enumerate() {
+            let weights = match loaded {
+                true => WeightBytes::default(),
+                false => backend.weight_bytes(model.specs(), &model.wanted()[i])?,
+            };
+            let (bytes, device) = (weights.allocated + sizings[i].bytes(), backend.device().name);
+            needs.push(Need { device, bytes, file_backed: weights.file_backed, memory: *memory });
+        }
+        let context = context_for(options.context, model.hparams().n_ctx_train);
+        Ok(Estimate { context, gpu_layers: model.gpu_layers(), needs })
+    }
+
+    /// What is known to be too much.
+    fn excess(&self) -> Option<Excess<'_>> {
+        // Devices without memory of their own take the host's, which the first one tells of.
+        let of_host: Vec<&Need> = self.needs.iter().filter(|need| need.memory.of_host).collect();
+        self.needs.iter().find_map(|need| Excess::of(&[need])).or_else(|| Excess::of(&of_host))
+    }
+
+    /// Whether it fits; `None` where a device that is used does not tell what it has.
+    fn fits(&self) -> Option<bool> {
+        let known = self.needs.iter().all(|need| need.memory.available.is_some() || need.bytes.total() == 0);
+        match self.excess() {
+            Some(_) => Some(false),
+            None => known.then_some(true),
+        }
+    }
+}
+
+/// The contexts that an engine can have, ascending.
+fn contexts(train_context: usize) -> Vec<usize> {
+    let mut all: Vec<usize> = (0..32).map(|bit| context_for(1 << bit, train_context)).collect();
+    all.dedup();
+    all
+}
+
+/// Whether an estimate fits. A buffer that no device could hold is an error of its own, and fits as little.
+fn admits(estimate: Result<Estimate>) -> Result<bool> {
+    match estimate {
+        Ok(estimate) => Ok(estimate.excess().is_none()),
+        Err(Error::OutOfMemory(_)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The largest context that fits.
+fn largest_context(
+    model: &Outline,
+    backends: &[Arc<dyn Backend>],
+    options: &EngineOptions,
+    memory: &[Memory],
+    loaded: bool,
+) -> Result<Option<usize>> {
+    let contexts = contexts(model.hparams().n_ctx_train);
+    // A larger context needs more of everything.
+    let (mut fits, mut exceeds) = (0, contexts.len());
+    while fits < exceeds {
+        let middle = (fits + exceeds) / 2;
+        let options = EngineOptions { context: contexts[middle] as u32, ..options.clone() };
+        match admits(Estimate::of(model, backends, &options, memory, loaded))? {
+            true => fits = middle + 1,
+            false => exceeds = middle,
+        }
+    }
+    Ok(fits.checked_sub(1).map(|i| contexts[i]))
+}
+
+/// The most layers on the GPU with which the options fit, below those that were asked for.
+fn largest_gpu_layers(
+    file: &File,
+    asked: usize,
+    backends: &[Arc<dyn Backend>],
+    options: &EngineOptions,
+    memory: &[Memory],
+) -> Result<Option<usize>> {
+    for fewer in (0..asked).rev() {
+        let outline = Outline::read(file, backends, fewer as i32)?;
+        if admits(Estimate::of(&outline, backends, options, memory, false))? {
+            return Ok(Some(fewer));
+        }
+    }
+    Ok(None)
+}
+
+fn memory_of(backends: &[Arc<dyn Backend>]) -> Result<Vec<Memory>> {
+    backends.iter().map(|backend| backend.memory()).collect()
+}
+
+/// What opening the model at `path` with these options would take, from its header alone.
+///
+/// # Errors
+/// The reader's and the model's, those of a device that is asked for and cannot be had, and [`Error::OutOfMemory`] where a
+/// device could hold some buffer in no case.
+pub fn plan_memory(path: &Path, options: &EngineOptions) -> Result<MemoryPlan> {
+    options.slots()?;
+    let file = File::open(path)?;
+    let backends = backend::choose(options.gpu_layers, options.device.as_deref())?;
+    let outline = Outline::read(&file, &backends, options.gpu_layers)?;
+    let asked = Asked { file: &file, outline: &outline, backends: &backends, options };
+    let memory = memory_of(&backends)?;
+    let estimate = asked.estimate(&memory)?;
+    let fits = estimate.fits();
+    let (largest_context, largest_gpu_layers) = match fits {
+        None => (None, None),
+        Some(true) => (largest_context(&outline, &backends, options, &memory, false)?, None),
+        Some(false) => asked.what_fits(&memory)?,
+    };
+    Ok(MemoryPlan { estimate, n_layer: outline.hparams().n_layer, fits, largest_context, largest_gpu_layers })
+}
+
+/// A model that is not loaded yet, and how it is to be opened.
+struct Asked<'a> {
+    file: &'a File,
+    outline: &'a Outline,
+    backends: &'a [Arc<dyn Backend>],
+    options: &'a EngineOptions,
+}
+
+impl Asked<'_> {
+    fn estimate(&self, memory: &[Memory]) -> Result<Estimate> {
+        Estimate::of(self.outline, self.backends, self.options, memory, false).or_else(|error| match error {
+            Error::OutOfMemory(problem) => {
+                let (context, layers) = self.what_fits(memory)?;
+                Err(Error::OutOfMemory(format!("{problem}: {}", hint(context, layers))))
+            }
+            error => Err(error),
+        })
+    }
+
+    /// The largest context, and the most layers on the GPU, that fit where what was asked for does not.
+    fn what_fits(&self, memory: &[Memory]) -> Result<(Option<usize>, Option<usize>)> {
+        let Asked { file, outline, backends, options } = *self;
+        let context = largest_context(outline, backends, options, memory, false)?;
+        Ok((context, largest_gpu_layers(file, outline.gpu_layers(), backends, options, memory)?))
+    }
+}
+
+/// Refuse to load what does not fit.
+pub(super) fn admit(
+    file: &File,
+    outline: &Outline,
+    backends: &[Arc<dyn Backend>],
+    options: &EngineOptions,
+) -> Result<()> {
+    let asked = Asked { file, outline, backends, options };
+    let memory = memory_of(backends)?;
+    let estimate = asked.estimate(&memory)?;
+    let Some(excess) = estimate.excess() else { return Ok(()) };
+    let (context, gpu_layers) = asked.what_fits(&memory)?;
+    Err(excess.refusal(&file.path().display().to_string(), estimate.context, &hint(context, gpu_layers)))
+}
+
+/// Refuse an engine that does not fit beside its model, whose weights are loaded.
+pub(super) fn admit_engine(model: &Model, options: &EngineOptions) -> Result<()> {
+    let backends: Vec<_> = model.devices().iter().map(|device| device.backend.clone()).collect();
+    let memory = memory_of(&backends)?;
+    let estimate = Estimate::of(model.outline(), &backends, options, &memory, true)?;
+    let Some(excess) = estimate.excess() else { return Ok(()) };
+    let context = largest_context(model.outline(), &backends, options, &memory, true)?;
+    let what = format!("Another engine over {}", model.file().path().display());
+    Err(excess.refusal(&what, estimate.context, &hint(context, None)))
+}
+
+/// What would fit, in words.
+fn hint(context: Option<usize>, gpu_layers: Option<usize>) -> String {
+    match (context, gpu_layers) {
+        (Some(context), Some(layers)) => format!("a context of {context} fits, or {layers} layers on the GPU"),
+        (Some(context), None) => format!("a context of {context} fits"),
+        (None, Some(layers)) => format!("with {layers} layers on the GPU it fits"),
+        (None, None) => "no context fits".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::memory::Component;
+
+    /// Two devices, as (needed, available, of the host).
+    fn estimate(devices: [(u64, Option<u64>, bool); 2]) -> Estimate {
+        let needs = devices.into_iter().zip(["CPU", "GPU"]).map(|((needed, available, of_host), name)| {
+            let mut bytes = Bytes::default();
+            bytes.add(Component::Cache, needed / 2);
+            bytes.add(Component::Other, needed - needed / 2);
+            let memory = Memory { available, of_host, ..Memory::default() };
+            Need { device: name.into(), bytes, file_backed: 1 << 40, memory }
+        });
+        Estimate { context: 64, gpu_layers: 1, needs: needs.collect() }
+    }
+
+    #[test]
+    fn every_device_by_itself_and_those_of_the_host_together() {
+        for (devices, fits, wrong) in [
+            ([(10, Some(10), true), (20, Some(20), false)], Some(true), None),
+            (
+                [(11, Some(10), true), (20, Some(20), false)],
+                Some(false),
+                Some("needs 11 bytes on CPU (kv_cache 5, other 6)"),
+            ),
+            ([(10, Some(10), true), (21, Some(20), false)], Some(false), Some("needs 21 bytes on GPU (")),
+            ([(10, Some(30), true), (20, Some(30), true)], Some(true), None),
+            (
+                [(11, Some(30), true), (20, Some(30), true)],
+                Some(false),
+                Some("needs 31 bytes on CPU and GPU (kv_cache 15"),
+            ),
+            ([(10, Some(10), true), (20, None, false)], None, None),
+            ([(11, Some(10), true), (20, None, false)], Some(false), Some("10 are available: a hint")),
+            ([(10, None, true), (20, Some(20), false)], None, None),
+            ([(0, None, true), (20, Some(20), false)], Some(true), None),
+        ] {
+            let estimate = estimate(devices);
+            assert_eq!(estimate.fits(), fits, "{devices:?}");
+            let told = estimate.excess().map(|excess| excess.refusal("It", 64, "a hint").to_string());
+            match wrong {
+                None => assert_eq!(told, None, "{devices:?}"),
+                Some(part) => assert!(told.as_ref().is_some_and(|told| told.contains(part)), "{devices:?}: {told:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn contexts_are_those_that_can_be_had() {
+        assert_eq!(contexts(40), [1, 2, 4, 8, 16, 32, 40]);
+        assert_eq!(contexts(4), [1, 2, 4]);
+        assert_eq!(contexts(1 << 20).last(), Some(&(1 << 20)));
+    }
+}

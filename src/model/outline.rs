@@ -1,0 +1,149 @@
+//! A model as its file's header tells it: sizes, weight table, graphs, and what goes where. Nothing is loaded yet, so an
+//! outline is what memory is planned with.
+
+use super::decoder::Decoder;
+use super::{ARCHITECTURES, Hparams, WeightTable, architectures};
+use crate::backend::{Backend, Wanted};
+use crate::gguf::File;
+use crate::graph::{Graph, Node, Op, Output, Part, WeightSpec, WeightUse};
+use crate::schedule::{self, assign};
+use crate::{Error, Result};
+use std::sync::Arc;
+
+/// See the module's documentation.
+pub struct Outline {
+    hparams: Hparams,
+    specs: Vec<WeightSpec>,
+    decoder: Decoder,
+    gpu_layers: usize,
+    wanted: Vec<Wanted>,
+    places: Places,
+}
+
+/// The devices that hold what an engine deals with between runs. They are where the parts were placed, but for what a
+/// device has no kernel for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Places {
+    /// Looks up the embedding.
+    pub embedding: usize,
+    /// Keeps the hidden rows.
+    pub hidden: usize,
+    /// Computes the logits.
+    pub logits: usize,
+    /// Has the KV cache of each layer.
+    pub caches: Vec<usize>,
+}
+
+impl Places {
+    /// The places in a graph from tokens to logits whose nodes are on these devices.
+    fn of(graph: &Graph, devices: &[usize]) -> Places {
+        let mut places = Places::default();
+        for (node, &device) in graph.nodes.iter().zip(devices) {
+            match (&node.op, node.output) {
+                (Op::Embed { .. }, _) => places.embedding = device,
+                (Op::Attention(_), _) => places.caches.push(device),
+                (_, Some(Output::Hidden)) => places.hidden = device,
+                (_, Some(Output::Logits)) => places.logits = device,
+                _ => {}
+            }
+        }
+        places
+    }
+}
+
+impl Outline {
+    /// Read the header for `backends`, of which the first is the CPU. With a second one the last `gpu_layers` layers are
+    /// computed there; one more means the output head too, and the embedding with it; -1 means all.
+    pub fn read(file: &File, backends: &[Arc<dyn Backend>], gpu_layers: i32) -> Result<Outline> {
+        let name: String = file.require("general.architecture")?;
+        let Some((_, bind)) = ARCHITECTURES.iter().find(|(known, _)| *known == name) else {
+            let known: Vec<_> = architectures().collect();
+            return Err(Error::Unsupported(format!("Architecture `{name}` (known: {})", known.join(", "))));
+        };
+        let hparams = Hparams::read(file)?;
+        let mut table = WeightTable::new(file);
+        let decoder = bind(&hparams, &mut table)?;
+        let specs = table.finish()?;
+        let gpu_layers = usize::try_from(gpu_layers).unwrap_or(usize::MAX);
+        let gpu_layers = if backends.len() > 1 { gpu_layers.min(hparams.n_layer + 1) } else { 0 };
+        let (wanted, places) = (Vec::new(), Places::default());
+        let mut outline = Outline { hparams, specs, decoder, gpu_layers, wanted, places };
+        let graph = outline.decode_graph()?;
+        let backends: Vec<_> = backends.iter().map(|b| &**b).collect();
+        let devices = assign(&graph, &backends, &|node| outline.place(node), &outline.specs);
+        outline.places = Places::of(&graph, &devices);
+        outline.wanted = schedule::wanted(&graph, &devices, backends.len(), outline.specs.len());
+        Ok(outline)
+    }
+
+    /// The hyperparameters.
+    pub fn hparams(&self) -> &Hparams {
+        &self.hparams
+    }
+
+    /// The weight table, in the order of [`crate::graph::WeightId`].
+    pub fn specs(&self) -> &[WeightSpec] {
+        &self.specs
+    }
+
+    /// What each device needs of the weights.
+    pub fn wanted(&self) -> &[Wanted] {
+        &self.wanted
+    }
+
+    /// Layers on the second device; one more than there are means everything.
+    pub fn gpu_layers(&self) -> usize {
+        self.gpu_layers
+    }
+
+    /// The devices of what outlives a run.
+    pub fn places(&self) -> &Places {
+        &self.places
+    }
+
+    /// The device that a node of this model's graphs should go to.
+    pub fn place(&self, node: &Node) -> usize {
+        let all = self.gpu_layers > self.hparams.n_layer;
+        match (&node.op, node.part) {
+            // Rows that are there already.
+            (Op::Hidden, _) => self.places.hidden,
+            // With everything on one device a token can go from sample to embedding without leaving it.
+            (_, Part::Embedding | Part::Head) => usize::from(all),
+            (_, Part::Layer(il)) => usize::from(il + self.gpu_layers >= self.hparams.n_layer),
+        }
+    }
+
+    /// Bytes of the file's weights that a device reads to decode one token: all that are multiplied or added there. Of a
+    /// table that is only looked up one row is read, which does not count.
+    pub fn bytes_per_token(&self, device: usize) -> u64 {
+        let read = |usage: &Option<WeightUse>| usage.is_some_and(|usage| usage != WeightUse::Rows);
+        let specs = self.specs.iter().zip(&self.wanted[device].uses).filter(|(_, usage)| read(usage));
+        let bytes = |spec: &WeightSpec| spec.ty.row_bytes(spec.n_in as u64).unwrap_or(0) * spec.n_out as u64;
+        specs.map(|(spec, _)| bytes(spec)).sum()
+    }
+
+    /// Tokens in, kept hidden rows out.
+    pub fn body_graph(&self) -> Result<Graph> {
+        self.decoder.body_graph(&self.specs)
+    }
+
+    /// Kept hidden rows in, logits out.
+    pub fn head_graph(&self) -> Result<Graph> {
+        self.decoder.head_graph(&self.specs, self.hparams.n_embd)
+    }
+
+    /// Tokens in, the logits of every one out: one plan for a decode step. The hidden rows are kept as well.
+    pub fn decode_graph(&self) -> Result<Graph> {
+        self.decoder.decode_graph(&self.specs)
+    }
+
+    /// Keys of moved positions turned, see [`Op::ShiftKeys`].
+    pub fn shift_graph(&self) -> Graph {
+        self.decoder.shift_graph(&self.specs)
+    }
+
+    /// Cells copied to others, see [`Op::CopyCells`].
+    pub fn copy_graph(&self) -> Graph {
+        self.decoder.copy_graph(&self.specs)
+    }
+}
