@@ -83,8 +83,7 @@ impl Engine {
         let places = self.model.outline().places();
         let stays = places.embedding == places.logits;
         if ahead && stays && children.is_none() && self.room(slot) > 0 && self.cells.n_free() > 0 {
-            self.compute(slot, &[sampled_by(slot.0)], OutputRows::Last, How::Sample, cancel)?;
-            self.ahead = self.inputs.cells.first().map(|&cell| Ahead { slot, cell });
+            self.run_ahead(slot, cancel)?;
         }
         self.read_sampled()?;
         let found = &self.found[0];
@@ -93,6 +92,18 @@ impl Engine {
         }
         candidates.clone_from(&found.candidates);
         Ok(found.result)
+    }
+
+    /// Start the step behind the one under way.
+    fn run_ahead(&mut self, slot: SlotId, cancel: &AtomicBool) -> Result<()> {
+        if let Err(error) = self.compute(slot, &[sampled_by(slot.0)], OutputRows::Last, How::Sample, cancel) {
+            // Nobody gets the token of the step under way: left there, it would be read as the next one's.
+            let dropped = self.read_sampled();
+            self.slots[slot.0].on_device = None;
+            return dropped.and(Err(error));
+        }
+        self.ahead = self.inputs.cells.first().map(|&cell| Ahead { slot, cell });
+        Ok(())
     }
 
     /// Evaluate tokens and sample behind them.
