@@ -528,6 +528,23 @@ typedef struct eliza_llm_usage_t {
      * Bytes read from a GPU.
      */
     uint64_t gpu_bytes_read;
+    /**
+     * Sampled tokens that the token trie left a choice about.
+     */
+    uint64_t branching_steps;
+    /**
+     * Of those, the ones for which all logits were computed, not only those of the legal tokens: the chain compares tokens
+     * before the trie, or more than 512 are legal.
+     */
+    uint64_t whole_row_steps;
+    /**
+     * How many more model evaluations it would have taken to evaluate the generated tokens one by one.
+     */
+    uint64_t forward_passes_saved;
+    /**
+     * Logits computed.
+     */
+    uint64_t logits_computed;
 } eliza_llm_usage_t;
 
 /**

@@ -95,6 +95,9 @@ impl LayerCache {
     }
 }
 
+/// The most logits of [`Batch::listed`].
+pub const MAX_LISTED: usize = 512;
+
 /// One batch: a row per token. All slices but the cells' have one entry per row.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Batch<'a> {
@@ -118,6 +121,9 @@ pub struct Batch<'a> {
     pub changed_cells: (usize, usize),
     /// Rows of logits to sample from as well, by the chains of [`State::start_sampling`].
     pub sample: &'a [SampleRow],
+    /// The only tokens whose logits are wanted, ascending, at most [`MAX_LISTED`]; none wants all. The logits are the same
+    /// bits as in a whole row, and stand where they stand there; what stands elsewhere in the row is undefined.
+    pub listed: &'a [Token],
 }
 
 /// The token of a batch row that is the one that `sequence` sampled last, which the host may not know yet.

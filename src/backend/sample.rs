@@ -4,6 +4,7 @@
 //! chain to its end, [`SampleSpec::split`] says which part it can take, and the host finishes over the few candidates that
 //! part left.
 
+use super::MAX_LISTED;
 use crate::Token;
 use std::fmt;
 
@@ -75,6 +76,15 @@ impl SampleOp {
         }
     }
 
+    /// Whether it compares candidates with one another; a mask that has no place of its own stands before it.
+    pub(crate) fn truncates(&self) -> bool {
+        match self {
+            SampleOp::Ban(_) | SampleOp::Bias(_) | SampleOp::Penalties { .. } | SampleOp::Trie => false,
+            SampleOp::Temperature(temperature) => *temperature <= 0.0,
+            _ => true,
+        }
+    }
+
     /// Whether it changes single tokens' logits.
     pub(crate) fn adjusts(&self) -> bool {
         matches!(self, SampleOp::Ban(_) | SampleOp::Bias(_) | SampleOp::Penalties { .. })
@@ -137,6 +147,13 @@ impl SampleSpec {
         !self.ops.iter().skip(step).any(SampleOp::adjusts)
     }
 
+    /// Whether under a mask no logits matter but those of the tokens that it allows, however they are followed: it stands
+    /// before every step that compares candidates.
+    pub fn masks_first(&self) -> bool {
+        let before = self.ops.iter().take_while(|op| **op != SampleOp::Trie);
+        !self.ops.contains(&SampleOp::Trie) || !before.into_iter().any(SampleOp::truncates)
+    }
+
     /// The chain in words, such as `+trie +top_k +top_p -penalties -dist`: each step's name after `+` where the device
     /// follows it, which are the first so many, and after `-` where the host does. The draw, which ends every chain that
     /// does not say otherwise, is named; bans are not.
@@ -177,6 +194,15 @@ pub struct Children<'a> {
     pub tokens: &'a [Token],
     /// Take the one with the greatest logit after biases and penalties, instead of the rest of the chain.
     pub greedy: bool,
+}
+
+impl<'a> Children<'a> {
+    /// The tokens whose logits are all that have to be computed, for a chain that [`SampleSpec::masks_first`] or does not;
+    /// none where others matter too, or where they are too many to be computed one by one.
+    pub fn listed(&self, masks_first: bool) -> &'a [Token] {
+        let alone = (self.greedy || masks_first) && self.tokens.len() <= MAX_LISTED;
+        if alone { self.tokens } else { &[] }
+    }
 }
 
 /// What a slot found.

@@ -5,7 +5,7 @@
 
 use super::plans::HEAD_ROWS;
 use super::sampling::problem;
-use super::{Engine, How, SlotId};
+use super::{Engine, SlotId};
 use crate::backend::{Children, SampleResult, SampleRow};
 use crate::{Error, Result, Token};
 use std::sync::atomic::AtomicBool;
@@ -85,7 +85,7 @@ impl Engine {
         let told = order[..sampled].iter().try_for_each(|&i| tell(self, &turns[i]));
         self.hidden_of = None;
         let done = match told {
-            Ok(()) => self.launch(How::Logits, cancel),
+            Ok(()) => self.launch(false, cancel),
             Err(error) => {
                 self.give_back();
                 Err(error)

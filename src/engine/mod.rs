@@ -22,7 +22,7 @@ pub use batch::{Outcome, Turn};
 pub use memory::{Estimate, MemoryPlan, Need, plan_memory};
 pub use options::{EngineOptions, KvType, context_for};
 
-use crate::backend::{self, Batch, SampleRow, SampledRow, State};
+use crate::backend::{self, Batch, MAX_LISTED, SampleRow, SampledRow, State};
 use crate::model::{Model, Placement, load_shared};
 use crate::schedule::{Device, MAX_ROWS};
 use crate::{Error, Result, Token};
@@ -57,6 +57,8 @@ pub struct EngineStats {
     pub rows: u64,
     /// Times the output head ran on its own.
     pub head_passes: u64,
+    /// Logits computed: rows of the output matrix, for each row of a batch.
+    pub logits: u64,
     /// What was asked of the devices.
     pub traffic: Traffic,
 }
@@ -80,6 +82,7 @@ struct Inputs {
     cells: Vec<u32>,
     outputs: Vec<u32>,
     sample: Vec<SampleRow>,
+    listed: Vec<Token>,
 }
 
 impl Inputs {
@@ -90,6 +93,7 @@ impl Inputs {
         self.cells.clear();
         self.outputs.clear();
         self.sample.clear();
+        self.listed.clear();
     }
 }
 
@@ -162,6 +166,7 @@ impl Engine {
             cells: Vec::with_capacity(MAX_ROWS),
             outputs: Vec::with_capacity(MAX_ROWS),
             sample: Vec::with_capacity(HEAD_ROWS),
+            listed: Vec::with_capacity(MAX_LISTED),
         };
         Ok(Engine {
             cells: Cells::new(cache.cells, context),
@@ -307,22 +312,53 @@ impl Engine {
 
     /// Logits of the slot's last position, after a prefill or an append. The row is scratch: the caller may change it.
     pub fn head(&mut self, slot: SlotId) -> Result<&mut [f32]> {
-        self.settle()?;
-        if self.hidden_of != Some(slot) {
-            return Err(Error::InvalidArgument("Logits were asked for a slot that was not evaluated last".into()));
-        }
-        let never = AtomicBool::new(false);
-        self.plans.head.run(&mut self.states, &Batch::default(), 1, &never)?;
-        self.stats.head_passes += 1;
-        self.logits(1)
+        self.next_logits(slot, &[], &[], &AtomicBool::new(false))
     }
 
     /// Append one token and return the logits after it.
     pub fn decode(&mut self, slot: SlotId, token: Token, cancel: &AtomicBool) -> Result<&mut [f32]> {
-        self.check_tokens(&[token])?;
+        self.next_logits(slot, &[token], &[], cancel)
+    }
+
+    /// Append tokens (possibly none, behind a prefill or an append), all in one pass, and return the logits behind them.
+    /// The row is scratch: the caller may change it.
+    ///
+    /// Where tokens are `listed`, at most 512 in ascending order, only their logits are computed, to the same bits as with
+    /// the whole row; what stands elsewhere in it is undefined.
+    pub fn next_logits(
+        &mut self,
+        slot: SlotId,
+        tokens: &[Token],
+        listed: &[Token],
+        cancel: &AtomicBool,
+    ) -> Result<&mut [f32]> {
+        self.check_tokens(tokens)?;
+        self.check_listed(listed)?;
         self.settle()?;
-        self.run(slot, &[token], OutputRows::Last, How::Logits, cancel)?;
+        match tokens {
+            [_] => self.run(slot, tokens, OutputRows::Last, How::Logits(listed), cancel)?,
+            _ => {
+                self.evaluate(slot, tokens, cancel)?;
+                self.run_head(slot, listed, &[], cancel)?;
+            }
+        }
         self.logits(1)
+    }
+
+    /// Compute logits from the kept hidden row, which must be this slot's.
+    fn run_head(&mut self, slot: SlotId, listed: &[Token], sample: &[SampleRow], cancel: &AtomicBool) -> Result<()> {
+        if self.hidden_of != Some(slot) {
+            return Err(Error::InvalidArgument("Logits were asked for a slot that was not evaluated last".into()));
+        }
+        let batch = Batch { listed, sample, ..Batch::default() };
+        self.plans.head.run(&mut self.states, &batch, 1, cancel)?;
+        self.stats.head_passes += 1;
+        self.count_logits(1, listed.len());
+        Ok(())
+    }
+
+    fn count_logits(&mut self, rows: usize, listed: usize) {
+        self.stats.logits += (rows * if listed > 0 { listed } else { self.model.n_vocab() }) as u64;
     }
 
     /// Evaluate `tokens` in a fresh slot and hand every position's logits to `each`, with its row number.
@@ -374,6 +410,17 @@ impl Engine {
         }
     }
 
+    fn check_listed(&self, listed: &[Token]) -> Result<()> {
+        if !listed.is_sorted_by(|a, b| a < b) {
+            return Err(Error::InvalidArgument("Tokens whose logits are asked for are not in ascending order".into()));
+        }
+        if listed.len() > MAX_LISTED {
+            let n = listed.len();
+            return Err(Error::InvalidArgument(format!("{n} tokens whose logits are asked for, above {MAX_LISTED}")));
+        }
+        self.check_tokens(listed)
+    }
+
     fn evaluate(&mut self, slot: SlotId, tokens: &[Token], cancel: &AtomicBool) -> Result<()> {
         let mut chunks = tokens.chunks(MAX_ROWS).peekable();
         while let Some(chunk) = chunks.next() {
@@ -390,7 +437,7 @@ impl Engine {
         slot: SlotId,
         tokens: &[Token],
         outputs: OutputRows,
-        how: How,
+        how: How<'_>,
         cancel: &AtomicBool,
     ) -> Result<()> {
         self.compute(slot, tokens, outputs, how, cancel)?;
@@ -407,7 +454,7 @@ impl Engine {
         slot: SlotId,
         tokens: &[Token],
         outputs: OutputRows,
-        how: How,
+        how: How<'_>,
         cancel: &AtomicBool,
     ) -> Result<()> {
         self.inputs.clear();
@@ -418,10 +465,13 @@ impl Engine {
             OutputRows::Last => self.inputs.outputs.push(rows - 1),
             OutputRows::All => self.inputs.outputs.extend(0..rows),
         }
-        if how == How::Sample {
+        if let How::Sample(_) = how {
             self.inputs.sample.push(SampleRow { slot: slot.0 as u32, row: 0 });
         }
-        let done = self.launch(how, cancel);
+        if let How::Logits(listed) | How::Sample(listed) = how {
+            self.inputs.listed.extend_from_slice(listed);
+        }
+        let done = self.launch(matches!(how, How::Body), cancel);
         self.hidden_of = (outputs == OutputRows::Last && done.is_ok()).then_some(slot);
         done
     }
@@ -460,8 +510,8 @@ impl Engine {
         }
     }
 
-    /// Evaluate the inputs. After an error their cells are free again.
-    fn launch(&mut self, how: How, cancel: &AtomicBool) -> Result<()> {
+    /// Evaluate the inputs: the body alone, or logits of the output rows as well. After an error their cells are free again.
+    fn launch(&mut self, body_alone: bool, cancel: &AtomicBool) -> Result<()> {
         let inputs = &self.inputs;
         let rows = inputs.tokens.len();
         let batch = Batch {
@@ -475,10 +525,15 @@ impl Engine {
             n_kv: self.cells.end(),
             changed_cells: self.cells.changed(),
             sample: &inputs.sample,
+            listed: &inputs.listed,
         };
-        let plan = if how == How::Body { self.plans.body(rows) } else { self.plans.decode(rows) };
-        let done = plan.run(&mut self.states, &batch, inputs.outputs.len(), cancel);
+        let plan = if body_alone { self.plans.body(rows) } else { self.plans.decode(rows) };
+        let (outputs, listed) = (inputs.outputs.len(), inputs.listed.len());
+        let done = plan.run(&mut self.states, &batch, outputs, cancel);
         self.stats.forward_passes += 1;
+        if !body_alone {
+            self.count_logits(outputs, listed);
+        }
         self.stats.rows += rows as u64;
         match done {
             Ok(()) => self.cells.settle(),
@@ -498,15 +553,15 @@ impl Engine {
     }
 }
 
-/// What is computed of a batch.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum How {
+/// What is computed of a chunk of a slot's tokens.
+#[derive(Clone, Copy)]
+enum How<'a> {
     /// Hidden rows.
     Body,
-    /// Logits as well, and tokens sampled from those rows that the inputs name.
-    Logits,
-    /// Logits of the slot's last row, and a token sampled from them on the device.
-    Sample,
+    /// Logits as well: those of these tokens, or all where there are none.
+    Logits(&'a [Token]),
+    /// Such logits of the last row, and a token sampled from them on the device.
+    Sample(&'a [Token]),
 }
 
 /// Which rows of a batch are wanted.

@@ -10,7 +10,7 @@
 
 use super::{Engine, How, OutputRows, SlotId};
 use crate::backend::{
-    Batch, Children, Followed, SampleProblem, SampleResult, SampleRow, SampleSpec, SampledRow, State, sampled_by,
+    Children, Followed, SampleProblem, SampleResult, SampleRow, SampleSpec, SampledRow, State, sampled_by,
 };
 use crate::{Error, Result, Token};
 use std::sync::atomic::AtomicBool;
@@ -22,8 +22,10 @@ pub(super) struct Ahead {
 }
 
 /// What a device knows of the slot that it samples.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(super) struct OnDevice {
+    /// Whether a mask stands before everything in the chain that looks at other tokens' logits.
+    masks_first: bool,
     /// The token sampled last, until it is appended: the device has taken note of it.
     sampled: Option<Token>,
 }
@@ -37,7 +39,7 @@ impl Engine {
         let head = self.model.outline().places().logits;
         let s = &mut self.slots[slot.0];
         let followed = self.states[head].start_sampling(slot.0, spec, &s.tokens)?;
-        s.on_device = followed.map(|_| OnDevice::default());
+        s.on_device = followed.map(|_| OnDevice { masks_first: spec.masks_first(), sampled: None });
         let Followed { steps, candidates } = followed.unwrap_or(Followed { steps: 0, candidates: 0 });
         // A row of results can be any slot's.
         self.found.iter_mut().for_each(|row| row.candidates.reserve(candidates));
@@ -72,7 +74,7 @@ impl Engine {
                 let s = &mut self.slots[slot.0];
                 s.tokens.push(token);
                 s.cells.push(step.cell);
-                s.on_device = Some(OnDevice::default());
+                self.note_sampled(slot, None);
             }
             (step, _) => {
                 self.ahead = step;
@@ -96,7 +98,7 @@ impl Engine {
 
     /// Start the step behind the one under way.
     fn run_ahead(&mut self, slot: SlotId, cancel: &AtomicBool) -> Result<()> {
-        if let Err(error) = self.compute(slot, &[sampled_by(slot.0)], OutputRows::Last, How::Sample, cancel) {
+        if let Err(error) = self.compute(slot, &[sampled_by(slot.0)], OutputRows::Last, How::Sample(&[]), cancel) {
             // Nobody gets the token of the step under way: left there, it would be read as the next one's.
             let dropped = self.read_sampled();
             self.slots[slot.0].on_device = None;
@@ -116,18 +118,13 @@ impl Engine {
     ) -> Result<()> {
         self.tell(slot, tokens, children)?;
         let known = self.slots[slot.0].on_device.take();
+        let masks_first = known.is_some_and(|known| known.masks_first);
+        let listed = children.map_or(&[][..], |children| children.listed(masks_first));
         if let [_] = tokens {
-            self.run(slot, tokens, OutputRows::Last, How::Sample, cancel)?;
+            self.run(slot, tokens, OutputRows::Last, How::Sample(listed), cancel)?;
         } else {
             self.evaluate(slot, tokens, cancel)?;
-            if self.hidden_of != Some(slot) {
-                return Err(Error::InvalidArgument(
-                    "A token was to be sampled in a slot that was not evaluated last".into(),
-                ));
-            }
-            self.stats.head_passes += 1;
-            let batch = Batch { sample: &[SampleRow { slot: slot.0 as u32, row: 0 }], ..Batch::default() };
-            self.plans.head.run(&mut self.states, &batch, 1, cancel)?;
+            self.run_head(slot, listed, &[SampleRow { slot: slot.0 as u32, row: 0 }], cancel)?;
         }
         self.slots[slot.0].on_device = known;
         Ok(())
@@ -135,14 +132,14 @@ impl Engine {
 
     /// Tell the device what comes next in a slot that it samples: tokens that it did not sample itself, and the mask.
     pub(super) fn tell(&mut self, slot: SlotId, tokens: &[Token], children: Option<Children<'_>>) -> Result<()> {
-        let Some(OnDevice { sampled }) = self.slots[slot.0].on_device else {
+        let Some(OnDevice { sampled, .. }) = self.slots[slot.0].on_device else {
             return Err(Error::InvalidArgument("A token was to be sampled in a slot without a chain".into()));
         };
         let known = usize::from(sampled.is_some() && tokens.first() == sampled.as_ref());
         if known < tokens.len() {
             self.sampler().accept(slot.0, &tokens[known..])?;
         }
-        self.slots[slot.0].on_device = Some(OnDevice::default());
+        self.note_sampled(slot, None);
         self.sampler().arm(slot.0, children)
     }
 
@@ -150,11 +147,18 @@ impl Engine {
     pub(super) fn read_sampled(&mut self) -> Result<usize> {
         let head = self.model.outline().places().logits;
         let count = self.states[head].sampled(&mut self.found)?;
-        for SampledRow { slot, result, .. } in &self.found[..count] {
+        for i in 0..count {
+            let SampledRow { slot, result, .. } = &self.found[i];
             let sampled = Some(result.token).filter(|&token| token >= 0);
-            self.slots[*slot as usize].on_device = Some(OnDevice { sampled });
+            self.note_sampled(SlotId(*slot as usize), sampled);
         }
         Ok(count)
+    }
+
+    fn note_sampled(&mut self, slot: SlotId, sampled: Option<Token>) {
+        if let Some(known) = &mut self.slots[slot.0].on_device {
+            known.sampled = sampled;
+        }
     }
 
     /// Take back the step that is ahead, where there is one.

@@ -44,6 +44,15 @@ pub struct Usage {
     pub gpu_bytes_uploaded: u64,
     /// Bytes read from a GPU.
     pub gpu_bytes_read: u64,
+    /// Sampled tokens that the token trie left a choice about.
+    pub branching_steps: u64,
+    /// Of those, the ones for which all logits were computed, not only those of the legal tokens: the chain compares tokens
+    /// before the trie, or more than 512 are legal.
+    pub whole_row_steps: u64,
+    /// How many more model evaluations it would have taken to evaluate the generated tokens one by one.
+    pub forward_passes_saved: u64,
+    /// Logits computed.
+    pub logits_computed: u64,
 }
 
 // SAFETY: repr(C), the size first, plain numbers throughout.
@@ -170,6 +179,10 @@ fn to_usage(usage: &session::Usage) -> Usage {
         gpu_waits: usage.gpu_waits,
         gpu_bytes_uploaded: usage.gpu_bytes_uploaded,
         gpu_bytes_read: usage.gpu_bytes_read,
+        branching_steps: usage.branching_steps,
+        whole_row_steps: usage.whole_row_steps,
+        forward_passes_saved: usage.forward_passes_saved,
+        logits_computed: usage.logits_computed,
     }
 }
 

@@ -13,9 +13,9 @@ pub(crate) trait Decoder: Send {
     /// an error or a cancel the slot holds what was evaluated until then.
     fn prefill(&mut self, slot_id: i32, tokens: &[Token], cancel: &AtomicBool) -> Result<usize>;
 
-    /// Appends `tokens` (possibly none) and returns the logits of the last position, one per token of the vocabulary.
-    /// The row is scratch: the caller may change it.
-    fn logits(&mut self, tokens: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]>;
+    /// Appends `tokens` (possibly none) and returns the logits of the last position, one per token of the vocabulary; see
+    /// [`Engine::next_logits`].
+    fn logits(&mut self, tokens: &[Token], listed: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]>;
 
     /// Sample on the device by this chain from now on; see [`Engine::start_sampling`].
     fn start_sampling(&mut self, spec: &SampleSpec) -> Result<usize> {
@@ -70,15 +70,8 @@ impl Decoder for EngineSlot {
         self.engine.prefill(self.slot, tokens, cancel).map(|done| done.reused)
     }
 
-    fn logits(&mut self, tokens: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]> {
-        match *tokens {
-            [] => self.engine.head(self.slot),
-            [token] => self.engine.decode(self.slot, token, cancel),
-            _ => {
-                self.engine.append(self.slot, tokens, cancel)?;
-                self.engine.head(self.slot)
-            }
-        }
+    fn logits(&mut self, tokens: &[Token], listed: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]> {
+        self.engine.next_logits(self.slot, tokens, listed, cancel)
     }
 
     fn start_sampling(&mut self, spec: &SampleSpec) -> Result<usize> {

@@ -31,9 +31,16 @@ pub(crate) struct Generation<'a, D: Decoder> {
     /// Steps of the chain that the device follows, and those that are left to the host.
     followed: usize,
     left: usize,
+    /// Whether under the trie's mask the chain looks at no other tokens' logits.
+    masks_first: bool,
     /// The best candidates of the last token, where they were asked for; those that the device left, where it does not draw.
     candidates: Vec<(Token, f32, f32)>,
     emitted: u64,
+    /// Steps at which the trie left a choice, and those of them that computed whole rows of logits.
+    branches: u64,
+    whole_rows: u64,
+    /// Passes that decoding token by token would have taken more.
+    saved: u64,
     started: Instant,
     /// The engine's counters before the prompt.
     before: EngineStats,
@@ -55,8 +62,12 @@ impl<'a, D: Decoder> Generation<'a, D> {
             piece: Vec::with_capacity(vocab.max_piece_bytes()),
             followed: 0,
             left: 0,
+            masks_first: false,
             candidates: Vec::with_capacity(MAX_KEPT_CANDIDATES),
             emitted: 0,
+            branches: 0,
+            whole_rows: 0,
+            saved: 0,
             started: Instant::now(),
             before,
             decoder,
@@ -80,6 +91,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
         // Under a mask that is followed greedily a device that is cut short leaves the best child alone.
         self.followed = if greedy && steps < spec.ops.len() && !spec.greedy_from(steps) { 0 } else { steps };
         self.left = spec.ops.len() - self.followed;
+        self.masks_first = spec.masks_first();
         self.shared.lock().chain = spec.describe(self.followed);
         Ok(())
     }
@@ -131,8 +143,12 @@ impl<'a, D: Decoder> Generation<'a, D> {
     fn sample(&mut self) -> Result<Token> {
         let legal = self.job.trie.as_ref().and_then(Legal::of);
         let position = (self.decoder.tokens().len() + self.pending.len()) as u32;
+        let children = legal.map(|legal| Children { tokens: legal.tokens, greedy: legal.greedy });
+        let listed = children.map_or(&[][..], |children| children.listed(self.masks_first));
+        self.branches += u64::from(legal.is_some());
+        self.whole_rows += u64::from(legal.is_some() && listed.is_empty());
+        self.saved += self.pending.len().saturating_sub(1) as u64;
         let token = if self.followed > 0 {
-            let children = legal.map(|legal| Children { tokens: legal.tokens, greedy: legal.greedy });
             // A step ahead is for nothing where the token's successor may be forced, or must be the last.
             let ahead = self.left == 0
                 && self.job.trie.as_ref().is_none_or(|trie| trie.mask().is_none())
@@ -147,7 +163,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
                 found.token
             }
         } else {
-            let logits = self.decoder.logits(&self.pending, &self.shared.cancel)?;
+            let logits = self.decoder.logits(&self.pending, listed, &self.shared.cancel)?;
             self.job.sampler.sample(logits, legal, &self.job.banned, position)?
         };
         self.pending.clear();
@@ -189,6 +205,10 @@ impl<'a, D: Decoder> Generation<'a, D> {
 
     fn count(&self, usage: &mut Usage) {
         usage.decode_us = self.started.elapsed().as_micros() as u64;
+        usage.branching_steps = self.branches;
+        usage.whole_row_steps = self.whole_rows;
+        // The last token is never evaluated either way.
+        usage.forward_passes_saved = self.saved + self.pending.len().saturating_sub(1) as u64;
         usage.count(&self.before, &self.decoder.stats());
     }
 

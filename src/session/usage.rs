@@ -15,8 +15,17 @@ pub struct Usage {
     pub completion_tokens: u64,
     /// Emitted tokens that the token trie left no choice about.
     pub forced_tokens: u64,
+    /// Sampled tokens that the token trie left a choice about.
+    pub branching_steps: u64,
+    /// Of those, the ones for which all logits were computed, not only those of the legal tokens: the chain compares tokens
+    /// before the trie, or more than 512 are legal.
+    pub whole_row_steps: u64,
     /// Model evaluations, those of the prompt included.
     pub forward_passes: u64,
+    /// How many more it would have taken to evaluate the generated tokens one by one.
+    pub forward_passes_saved: u64,
+    /// Logits computed.
+    pub logits_computed: u64,
     /// Kernels started on a GPU.
     pub gpu_dispatches: u64,
     /// Command buffers submitted to a GPU.
@@ -41,6 +50,7 @@ impl Usage {
     /// Takes over what the engine counted between two readings.
     pub(crate) fn count(&mut self, before: &EngineStats, now: &EngineStats) {
         self.forward_passes = now.forward_passes - before.forward_passes;
+        self.logits_computed = now.logits - before.logits;
         let traffic = now.traffic - before.traffic;
         self.gpu_dispatches = traffic.dispatches;
         self.gpu_submissions = traffic.submissions;

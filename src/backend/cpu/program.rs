@@ -17,7 +17,7 @@ use super::steps::{GATED_FLOATS, Run, Step, Turn};
 use super::weights::CpuWeights;
 use super::{acts, attention, pool};
 use crate::backend::{Batch, Program, State, Weights, Work};
-use crate::graph::{AttentionSpec, Graph, Node, NodeId, Op, RopeKind, WeightId, WeightSpec, WeightUse};
+use crate::graph::{AttentionSpec, Graph, Node, NodeId, Op, Part, RopeKind, WeightId, WeightSpec, WeightUse};
 use crate::{Error, Result};
 use std::any::Any;
 use std::sync::Arc;
@@ -248,7 +248,8 @@ impl<'a> Lowering<'a> {
                     column += self.spec(weight).n_out;
                 }
                 let x_width = self.graph().node(input()?).width;
-                self.steps.push(Step::MatMul { parts, acts, src, x_width, residual, dst, width, rows });
+                let logits = node.part == Part::Head;
+                self.steps.push(Step::MatMul { parts, acts, src, x_width, residual, dst, width, rows, logits });
             }
             Op::GatedMatMul { gate, up, act } => {
                 let acts = self.quantised(input()?, &[gate, up]);

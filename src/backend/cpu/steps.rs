@@ -50,6 +50,9 @@ struct Input {
     rows: usize,
 }
 
+/// Matrix, bias, first column of the output.
+pub(super) type Part = (WeightId, Option<WeightId>, usize);
+
 pub(super) enum Step {
     /// Cosines and sines of the batch's positions, where no look-up of embeddings makes them on the side.
     Rope,
@@ -82,8 +85,7 @@ pub(super) enum Step {
         rows: Rows,
     },
     MatMul {
-        /// Matrix, bias, first column of the output.
-        parts: Vec<(WeightId, Option<WeightId>, usize)>,
+        parts: Vec<Part>,
         acts: Acts,
         src: usize,
         x_width: usize,
@@ -91,6 +93,8 @@ pub(super) enum Step {
         dst: usize,
         width: usize,
         rows: Rows,
+        /// The output is logits, of which a run may want only those that are listed.
+        logits: bool,
     },
     Gated {
         gate: WeightId,
@@ -120,6 +124,7 @@ pub(super) enum Step {
         dst: usize,
         width: usize,
     },
+    /// Of logits.
     SoftCap {
         cap: f32,
         src: usize,
@@ -307,10 +312,25 @@ impl<'a> Run<'a> {
                     }
                 }
             }
-            Step::MatMul { parts, acts, src, x_width, residual, dst, width, rows } => {
+            Step::MatMul { parts, acts, src, x_width, residual, dst, width, rows, logits } => {
                 let x = Input { acts: *acts, src: *src, width: *x_width, rows: self.rows(*rows) };
                 let out = Place { offset: *dst, width: *width };
-                self.matmul_step(turn, counter, parts, x, *residual, out);
+                if x.rows == 0 {
+                    return;
+                }
+                if *logits && !self.batch.listed.is_empty() {
+                    for claimed in self.pieces(turn, counter, self.batch.listed.len(), 4) {
+                        for panel in claimed.filter_map(|i| self.listed_panel(i)) {
+                            self.matmul_panels(parts, &x, *residual, out, panel..panel + 1);
+                        }
+                    }
+                    return;
+                }
+                let panels = |part: &Part| self.weights.panels(part.0).map_or(0, Panels::n_panels);
+                let total = parts.iter().map(panels).sum();
+                for claimed in self.pieces(turn, counter, total, self.grain(total)) {
+                    self.matmul_panels(parts, &x, *residual, out, claimed);
+                }
             }
             Step::Gated { gate, up, act, acts, src, x_width, dst, width, rows, f32, q8 } => {
                 let (Ok(gate), Ok(up)) = (self.weights.panels(*gate), self.weights.panels(*up)) else { return };
@@ -326,12 +346,17 @@ impl<'a> Run<'a> {
                 self.attend_step(turn, counter, spec, qkv, out);
             }
             Step::SoftCap { cap, src, dst, width, rows } => {
-                const PIECE: usize = 4096;
-                let pieces = width.div_ceil(PIECE);
+                const PIECE: usize = 256 * PANEL;
+                let listed = self.batch.listed.len();
+                let pieces = if listed > 0 { listed } else { width.div_ceil(PIECE) };
                 for claimed in self.pieces(turn, counter, pieces * self.rows(*rows), 1) {
                     for piece in claimed {
-                        let (r, first) = (piece / pieces, piece % pieces * PIECE);
-                        let columns = first..(first + PIECE).min(*width);
+                        let (r, i) = (piece / pieces, piece % pieces);
+                        let columns = match self.listed_panel(i) {
+                            Some(panel) => panel * PANEL..((panel + 1) * PANEL).min(*width),
+                            None if listed > 0 => continue,
+                            None => i * PIECE..((i + 1) * PIECE).min(*width),
+                        };
                         // SAFETY: the source is complete; each piece is claimed once.
                         unsafe {
                             let out = self.columns_mut(*dst, *width, r, columns.clone());
@@ -367,53 +392,45 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn matmul_step(
-        &self,
-        turn: Turn<'_>,
-        counter: &Counter,
-        parts: &[(WeightId, Option<WeightId>, usize)],
-        x: Input,
-        residual: Option<usize>,
-        out: Place,
-    ) {
-        if x.rows == 0 {
-            return;
-        }
-        let panels_of = |i: usize| parts.get(i).and_then(|p| self.weights.panels(p.0).ok());
-        let total = (0..parts.len()).filter_map(panels_of).map(Panels::n_panels).sum();
-        for claimed in self.pieces(turn, counter, total, self.grain(total)) {
-            let mut first = 0;
-            for (i, &(_, bias, column)) in parts.iter().enumerate() {
-                let Some(w) = panels_of(i) else { return };
-                let panels = claimed.start.clamp(first, first + w.n_panels()) - first
-                    ..claimed.end.clamp(first, first + w.n_panels()) - first;
-                first += w.n_panels();
-                if panels.is_empty() {
-                    continue;
-                }
-                let columns = column + panels.start * PANEL..column + (panels.end * PANEL).min(w.n_out());
-                if let Some(at) = residual.filter(|&at| at != out.offset) {
-                    for r in 0..x.rows {
-                        // SAFETY: these columns belong to this claim alone; the residual is complete.
-                        unsafe {
-                            let from = &self.row(at, out.width, r)[columns.clone()];
-                            self.columns_mut(out.offset, out.width, r, columns.clone()).copy_from_slice(from);
-                        }
+    /// The panel of the `i`th listed logit, unless it is also that of the one before.
+    fn listed_panel(&self, i: usize) -> Option<usize> {
+        let panel = |i: usize| self.batch.listed.get(i).map(|&token| token as usize / PANEL);
+        panel(i).filter(|_| i == 0 || panel(i - 1) != panel(i))
+    }
+
+    /// The product with these panels, which are counted through all parts.
+    fn matmul_panels(&self, parts: &[Part], x: &Input, residual: Option<usize>, out: Place, claimed: Range<usize>) {
+        let mut first = 0;
+        for &(weight, bias, column) in parts {
+            let Ok(w) = self.weights.panels(weight) else { return };
+            let panels = claimed.start.clamp(first, first + w.n_panels()) - first
+                ..claimed.end.clamp(first, first + w.n_panels()) - first;
+            first += w.n_panels();
+            if panels.is_empty() {
+                continue;
+            }
+            let columns = column + panels.start * PANEL..column + (panels.end * PANEL).min(w.n_out());
+            if let Some(at) = residual.filter(|&at| at != out.offset) {
+                for r in 0..x.rows {
+                    // SAFETY: these columns belong to this claim alone; the residual is complete.
+                    unsafe {
+                        let from = &self.row(at, out.width, r)[columns.clone()];
+                        self.columns_mut(out.offset, out.width, r, columns.clone()).copy_from_slice(from);
                     }
                 }
-                // SAFETY: the input is complete and the output has `rows` rows of `width`; the columns of these
-                // panels belong to this claim alone.
-                unsafe {
-                    let to = self.state.workspace(out.offset).add(column);
-                    matmul(self.isa, w, panels, self.columns(w, &x), to, out.width, residual.is_some());
-                }
-                if let Some(bias) = bias.and_then(|b| self.weights.vector(b).ok()) {
-                    let bias = &bias[columns.start - column..columns.end - column];
-                    for r in 0..x.rows {
-                        // SAFETY: as above.
-                        let out = unsafe { self.columns_mut(out.offset, out.width, r, columns.clone()) };
-                        norm::add_row(self.isa, bias, out);
-                    }
+            }
+            // SAFETY: the input is complete and the output has `rows` rows of `width`; the columns of these
+            // panels belong to this claim alone.
+            unsafe {
+                let to = self.state.workspace(out.offset).add(column);
+                matmul(self.isa, w, panels, self.columns(w, x), to, out.width, residual.is_some());
+            }
+            if let Some(bias) = bias.and_then(|b| self.weights.vector(b).ok()) {
+                let bias = &bias[columns.start - column..columns.end - column];
+                for r in 0..x.rows {
+                    // SAFETY: as above.
+                    let out = unsafe { self.columns_mut(out.offset, out.width, r, columns.clone()) };
+                    norm::add_row(self.isa, bias, out);
                 }
             }
         }

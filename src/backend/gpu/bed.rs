@@ -3,7 +3,7 @@
 
 use super::device::Gpu;
 use super::kv::{BLOCK, KvLayout};
-use super::step::{Bound, Counts, FRAME_CELLS, FRAME_OUTPUTS, FRAME_ROWS, Step};
+use super::step::{Bound, Counts, FRAME_CELLS, FRAME_LISTED, FRAME_N_LISTED, FRAME_OUTPUTS, FRAME_ROWS, Step};
 use super::testing::{run, storage, uniform};
 use crate::quant::TensorType;
 use half::f16;
@@ -73,6 +73,7 @@ pub struct Frame {
     /// Position, sequences, cell.
     pub rows: Vec<(i32, u32, u32)>,
     pub outputs: Vec<u32>,
+    pub listed: Vec<u32>,
     /// Position, sequences.
     pub cells: Vec<(i32, u32)>,
     pub n_kv: usize,
@@ -87,6 +88,8 @@ impl Frame {
         let counts = [self.rows.len(), self.outputs.len(), self.n_kv].map(|n| n as u32);
         words[..3].copy_from_slice(&counts);
         words[3..5].copy_from_slice(&[self.splits.0, self.splits.1]);
+        words[FRAME_N_LISTED] = self.listed.len() as u32;
+        words[FRAME_LISTED..][..self.listed.len()].copy_from_slice(&self.listed);
         for (i, &(position, sequences, cell)) in self.rows.iter().enumerate() {
             words[FRAME_ROWS + 4 * i..][..4].copy_from_slice(&[7, position as u32, sequences, cell]);
         }
@@ -98,7 +101,12 @@ impl Frame {
     }
 
     pub fn counts(&self) -> Counts {
-        Counts { rows: self.rows.len() as u32, outputs: self.outputs.len() as u32, splits: self.splits.0 }
+        Counts {
+            rows: self.rows.len() as u32,
+            outputs: self.outputs.len() as u32,
+            splits: self.splits.0,
+            listed: self.listed.len() as u32,
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use super::step::Step;
 use super::weights::GpuWeights;
 use super::{attend, heads, kv, rows};
 use crate::backend::Work;
-use crate::graph::{AttentionSpec, Graph, Node, NodeId, Op, Rows, WeightId, WeightSpec};
+use crate::graph::{AttentionSpec, Graph, Node, NodeId, Op, Part, Rows, WeightId, WeightSpec};
 use crate::{Error, Result};
 
 /// Lowers the nodes of one program.
@@ -112,7 +112,8 @@ impl<'a> Lowering<'a> {
                 let biases = biases.collect::<Result<Vec<_>>>()?;
                 // Joined matrices have no biases.
                 let parts: Vec<_> = matrices.into_iter().zip(biases).collect();
-                let job = MatMul { parts: &parts, input: self.input(id, x()?)?, residual, dst, width, rows, max_rows };
+                let (input, logits) = (self.input(id, x()?)?, node.part == Part::Head);
+                let job = MatMul { parts: &parts, input, residual, dst, width, rows, max_rows, logits };
                 self.steps.extend(product::matmul(gpu, &job)?);
             }
             Op::GatedMatMul { gate, up, act } => {

@@ -85,6 +85,7 @@ impl Probe {
                 width,
                 rows: Rows::Batch,
                 max_rows,
+                logits: false,
             };
             let (what, steps) = (format!("products with {}", spec.ty), product::matmul(gpu, &job)?);
             probes.push(Probe { what, steps, workspace, rows: rows as u32, dst, expected });
@@ -120,7 +121,7 @@ impl Probe {
         };
         let workspace = buffer(bytemuck::cast_slice(&self.workspace), STORAGE)?;
         let (frame, sampled) = (buffer(&frame, STORAGE)?, buffer(&[0], STORAGE)?);
-        let counts = Counts { rows: self.rows, outputs: self.rows, splits: 1 };
+        let counts = Counts { rows: self.rows, outputs: self.rows, splits: 1, listed: 0 };
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         let mut pass = encoder.begin_compute_pass(&Default::default());
         for step in &self.steps {

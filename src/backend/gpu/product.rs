@@ -11,7 +11,7 @@ use super::device::Gpu;
 use super::format::{BLOCK_GROUPS, GROUP, Layout, QUADS, TILE, WORDS};
 use super::kernel::{Slot, compose};
 use super::matrix::{Matrix, Slice, Vector};
-use super::step::{Bound, Count, FRAME_CONSTANTS, Step};
+use super::step::{Bound, Count, FRAME_CONSTANTS, FRAME_LISTED, FRAME_N_LISTED, Step};
 use crate::graph::{Activation, Rows};
 use crate::{Error, Result};
 
@@ -84,6 +84,9 @@ pub struct MatMul<'a> {
     pub rows: Rows,
     /// The most rows of a run.
     pub max_rows: usize,
+    /// The output is logits, of which a run may want only those that are listed. Only for products of at most
+    /// [`VECTOR_ROWS`] rows.
+    pub logits: bool,
 }
 
 /// `dst = act(gate · x) ⊙ (up · x)`
@@ -140,6 +143,7 @@ pub fn matmul(gpu: &Gpu, m: &MatMul<'_>) -> Result<Vec<Step>> {
             width: m.width,
             rows: m.rows,
             max_rows: m.max_rows,
+            logits: m.logits,
         };
         product.steps(gpu, &mut steps)?;
         column += matrix.n_out;
@@ -166,6 +170,7 @@ pub fn gated(gpu: &Gpu, g: &Gated<'_>) -> Result<Vec<Step>> {
         width: g.width,
         rows: g.rows,
         max_rows: g.max_rows,
+        logits: false,
     };
     let mut steps = Vec::new();
     product.steps(gpu, &mut steps)?;
@@ -205,6 +210,7 @@ struct Product<'a> {
     width: usize,
     rows: Rows,
     max_rows: usize,
+    logits: bool,
 }
 
 impl Product<'_> {
@@ -279,7 +285,13 @@ impl Product<'_> {
         text.constant("OUT_TILES", out_tiles);
         let [x, y] = fold(gpu, slice.tiles().div_ceil(out_tiles))?;
         (words.fold, words.columns) = (x, self.max_rows as u32);
-        text.step(gpu, "matvec", MATVEC, &words, [Count::Fixed(x), Count::Fixed(y), Count::Fixed(1)])
+        if !self.logits {
+            return text.step(gpu, "matvec", MATVEC, &words, [Count::Fixed(x), Count::Fixed(y), Count::Fixed(1)]);
+        }
+        text.flags.push("LISTED");
+        text.constant("FRAME_N_LISTED", FRAME_N_LISTED);
+        text.constant("FRAME_LISTED", FRAME_LISTED);
+        text.step(gpu, "matvec", MATVEC, &words, [Count::Listed(x), Count::Unlisted(y), Count::Fixed(1)])
     }
 
     fn tiles(&self, gpu: &Gpu, slice: &Slice, mut text: Text, mut words: Words) -> Result<Step> {

@@ -9,10 +9,12 @@ use super::kv::KvLayout;
 use super::memory::Buffer;
 use super::program::GpuProgram;
 use super::sampler::Sampler;
-use super::step::{Bound, Counts, FRAME_CELLS, FRAME_HEAD, FRAME_OUTPUTS};
+use super::step::{Bound, Counts, FRAME_CELLS, FRAME_HEAD, FRAME_LISTED, FRAME_OUTPUTS};
 use super::{attend, readback::Readback};
 use crate::backend::memory::Component;
-use crate::backend::{Batch, CacheSpec, Children, Followed, MAX_ROWS, Program, SampleSpec, SampledRow, State, Traffic};
+use crate::backend::{
+    Batch, CacheSpec, Children, Followed, MAX_LISTED, MAX_ROWS, Program, SampleSpec, SampledRow, State, Traffic,
+};
 use crate::{Error, Result, Token};
 use std::any::Any;
 use std::sync::Arc;
@@ -118,13 +120,14 @@ impl GpuState {
     /// Write what a batch changes into the frame.
     pub(super) fn upload(&mut self, batch: &Batch<'_>, out_rows: usize) -> Result<Counts> {
         let rows = batch.tokens.len();
-        if rows > MAX_ROWS || out_rows > MAX_ROWS || batch.n_kv > self.cells {
+        if rows > MAX_ROWS || out_rows > MAX_ROWS || batch.listed.len() > MAX_LISTED || batch.n_kv > self.cells {
             return Err(Error::Internal(format!("A batch of {rows} rows over {} cells", batch.n_kv)));
         }
         let (splits, cells_per_split) = attend::splits(rows, batch.n_kv);
         let words = &mut self.words;
         words.clear();
-        words.extend([rows as u32, out_rows as u32, batch.n_kv as u32, splits, cells_per_split]);
+        let listed = batch.listed.len();
+        words.extend([rows as u32, out_rows as u32, batch.n_kv as u32, splits, cells_per_split, listed as u32]);
         words.resize(FRAME_HEAD, 0);
         for r in 0..rows {
             words.extend([batch.tokens[r] as u32, batch.positions[r] as u32, batch.sequences[r], batch.cells[r]]);
@@ -137,6 +140,10 @@ impl GpuState {
             self.gpu.queue.write_buffer(&self.frame, FRAME_OUTPUTS as u64 * 4, bytemuck::cast_slice(batch.outputs));
             self.traffic.bytes_uploaded += batch.outputs.len() as u64 * 4;
         }
+        if listed > 0 {
+            self.gpu.queue.write_buffer(&self.frame, FRAME_LISTED as u64 * 4, bytemuck::cast_slice(batch.listed));
+            self.traffic.bytes_uploaded += listed as u64 * 4;
+        }
         let (first, end) = batch.changed_cells;
         if rows > 0 && first < end {
             words.clear();
@@ -146,7 +153,7 @@ impl GpuState {
             self.gpu.queue.write_buffer(&self.frame, offset, bytemuck::cast_slice(words));
             self.traffic.bytes_uploaded += words.len() as u64 * 4;
         }
-        Ok(Counts { rows: rows as u32, outputs: out_rows as u32, splits })
+        Ok(Counts { rows: rows as u32, outputs: out_rows as u32, splits, listed: listed as u32 })
     }
 
     /// A buffer of at least this size in the place of a smaller one.

@@ -6,17 +6,22 @@
 //! all in one submission.
 
 use super::kernel::Kernel;
-use crate::backend::MAX_ROWS;
+use crate::backend::{MAX_LISTED, MAX_ROWS};
 use std::sync::Arc;
 
-/// Words of the frame's head: rows, output rows, cells in use, splits of attention, cells per split, then zeros.
+/// Words of the frame's head: rows, output rows, cells in use, splits of attention, cells per split, listed logits, then
+/// zeros.
 pub const FRAME_HEAD: usize = 16;
 /// Word of the first row record: token, position, sequences, cell.
 pub const FRAME_ROWS: usize = FRAME_HEAD;
 /// Word of the first output row's index.
 pub const FRAME_OUTPUTS: usize = FRAME_ROWS + 4 * MAX_ROWS;
+/// Word of the number of listed logits.
+pub const FRAME_N_LISTED: usize = 5;
+/// Word of the first listed logit's token.
+pub const FRAME_LISTED: usize = FRAME_OUTPUTS + MAX_ROWS;
 /// Word of the first cell record: position, sequences.
-pub const FRAME_CELLS: usize = FRAME_OUTPUTS + MAX_ROWS;
+pub const FRAME_CELLS: usize = FRAME_LISTED + MAX_LISTED;
 
 /// The places of the frame, for shader texts.
 pub const FRAME_CONSTANTS: [(&str, u32); 3] =
@@ -57,6 +62,10 @@ pub enum Count {
     Outputs(u32, u32),
     /// One per split of attention.
     Splits,
+    /// One per listed logit; where none is listed, so many.
+    Listed(u32),
+    /// One where logits are listed, else so many.
+    Unlisted(u32),
 }
 
 /// What a run's counts are.
@@ -68,6 +77,8 @@ pub struct Counts {
     pub outputs: u32,
     /// Splits of attention.
     pub splits: u32,
+    /// Listed logits.
+    pub listed: u32,
 }
 
 impl Count {
@@ -78,6 +89,15 @@ impl Count {
             Count::Rows(times, by) => (counts.rows * times).div_ceil(by),
             Count::Outputs(times, by) => (counts.outputs * times).div_ceil(by),
             Count::Splits => counts.splits,
+            Count::Listed(all) if counts.listed == 0 => all,
+            Count::Listed(_) => counts.listed,
+            Count::Unlisted(all) => {
+                if counts.listed == 0 {
+                    all
+                } else {
+                    1
+                }
+            }
         }
     }
 }

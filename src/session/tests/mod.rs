@@ -84,7 +84,7 @@ impl Decoder for Fake {
         Ok(reused.min(tokens.len() - 1))
     }
 
-    fn logits(&mut self, tokens: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]> {
+    fn logits(&mut self, tokens: &[Token], _: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]> {
         let slot = self.slots.entry(self.slot).or_default();
         slot.extend_from_slice(tokens);
         assert!(slot.len() <= CONTEXT, "more tokens than the context holds");

@@ -7,7 +7,7 @@ use super::*;
 use crate::backend::gpu::device::candidates;
 use crate::backend::gpu::matrix::Loader;
 use crate::backend::gpu::restrict::Restrictions;
-use crate::backend::gpu::step::{Counts, FRAME_CELLS, FRAME_ROWS};
+use crate::backend::gpu::step::{Counts, FRAME_CELLS, FRAME_LISTED, FRAME_N_LISTED, FRAME_ROWS};
 use crate::backend::gpu::testing::{devices, floats, storage, uniform};
 use crate::quant::{TensorType, can_dequantize, dequantize};
 
@@ -164,31 +164,38 @@ impl Space {
     }
 }
 
-/// A run: how many rows, their tokens, and what three sequences sampled last.
+/// A run: how many rows, their tokens, what three sequences sampled last, and the listed logits.
 struct Run<'a> {
     rows: usize,
     outputs: usize,
     tokens: &'a [u32],
     sampled: [u32; 3],
+    listed: &'a [u32],
 }
 
 impl Run<'_> {
     fn of(rows: usize) -> Run<'static> {
         // The other count differs, so that a kernel that reads the wrong one is found.
-        Run { rows, outputs: rows + 1, tokens: &[], sampled: [0; 3] }
+        Run { rows, outputs: rows + 1, tokens: &[], sampled: [0; 3], listed: &[] }
     }
 
     /// The workspace after the steps.
     fn over(&self, gpu: &Gpu, steps: &[Step], space: &Space) -> Vec<u32> {
         let mut frame = vec![0; FRAME_CELLS];
-        (frame[0], frame[1]) = (self.rows as u32, self.outputs as u32);
+        (frame[0], frame[1], frame[FRAME_N_LISTED]) = (self.rows as u32, self.outputs as u32, self.listed.len() as u32);
+        frame[FRAME_LISTED..][..self.listed.len()].copy_from_slice(self.listed);
         for (row, &token) in self.tokens.iter().enumerate() {
             frame[FRAME_ROWS + 4 * row] = token;
         }
         let ws = storage(gpu, bytemuck::cast_slice(&space.0));
         let (frame, sampled) =
             (storage(gpu, bytemuck::cast_slice(&frame)), storage(gpu, bytemuck::cast_slice(&self.sampled)));
-        let counts = Counts { rows: self.rows as u32, outputs: self.outputs as u32, splits: 1 };
+        let counts = Counts {
+            rows: self.rows as u32,
+            outputs: self.outputs as u32,
+            splits: 1,
+            listed: self.listed.len() as u32,
+        };
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         let mut pass = encoder.begin_compute_pass(&Default::default());
         for step in steps {
@@ -305,6 +312,7 @@ fn products(gpu: &Gpu, source: &Source, counts: &[usize]) {
             width,
             rows: Rows::Batch,
             max_rows: bucket(rows),
+            logits: false,
         };
         let after = Run::of(rows).over(gpu, &matmul(gpu, &m).unwrap(), &space);
         let expected: Vec<_> = products[..rows * n_out]
@@ -325,7 +333,7 @@ fn table_rows_of_all_types() {
         let n_in = if ty.block_len() == 1 { 172 } else { 512 };
         let (source, rows, scale) = (Source::new(ty, n_in, 37), 5, 1.5);
         let tokens = [36, 0, !2, 7, !0];
-        let run = Run { rows, outputs: 1, tokens: &tokens, sampled: [33, 35, 34] };
+        let run = Run { rows, outputs: 1, tokens: &tokens, sampled: [33, 35, 34], listed: &[] };
         for gpu in devices() {
             let table = source.load(gpu);
             let mut space = Space::new();
@@ -380,8 +388,9 @@ fn a_norm_is_taken_along() {
                     width: 20,
                     rows: Rows::Output,
                     max_rows: bucket(rows),
+                    logits: false,
                 };
-                let run = Run { rows: rows + 1, outputs: rows, tokens: &[], sampled: [0; 3] };
+                let run = Run { rows: rows + 1, outputs: rows, tokens: &[], sampled: [0; 3], listed: &[] };
                 let after = run.over(gpu, &matmul(gpu, &m).unwrap(), &space);
                 check(&format!("{ty} {rows} rows"), &space, &after, dst, 20, rows, &expected[..rows * 20]);
                 m.max_rows = 16;
@@ -419,6 +428,7 @@ fn a_normed_sum_is_taken_along_and_stored() {
                 width: 32,
                 rows: Rows::Batch,
                 max_rows: bucket(rows),
+                logits: false,
             };
             let after = Run::of(rows).over(gpu, &matmul(gpu, &m).unwrap(), &space);
             let sums = sum_at as usize / 4..sum_at as usize / 4 + rows * n_in;
@@ -535,6 +545,7 @@ fn parts_stand_side_by_side_with_their_biases() {
                     width,
                     rows: Rows::Batch,
                     max_rows: bucket(rows),
+                    logits: false,
                 };
                 let after = Run::of(rows).over(gpu, &matmul(gpu, &m).unwrap(), &space);
                 let skipped = parts.len() == 1;
@@ -585,6 +596,7 @@ fn slices_and_folded_dispatches_change_nothing() {
                 width,
                 rows: Rows::Batch,
                 max_rows: bucket(rows),
+                logits: false,
             };
             let after = Run::of(rows).over(&gpu, &matmul(&gpu, &m).unwrap(), &space);
             let expected: Vec<_> = (0..rows * n_out)
@@ -593,6 +605,22 @@ fn slices_and_folded_dispatches_change_nothing() {
                 })
                 .collect();
             check(&format!("{ty} {rows} rows"), &space, &after, dst, width, rows, &expected);
+            if rows <= VECTOR_ROWS {
+                // A few of every slice; tiles without a listed row are left alone.
+                let listed = [5, 63, 64, 149];
+                let run = Run { listed: &listed, ..Run::of(rows) };
+                let few = run.over(&gpu, &matmul(&gpu, &MatMul { logits: true, ..m }).unwrap(), &space);
+                let first = dst as usize / 4;
+                for at in 0..rows * width {
+                    let (i, token) = (first + at, (at % width) as u32);
+                    if listed.contains(&token) {
+                        assert_eq!(few[i], after[i], "{ty} {rows} rows, token {token}");
+                    }
+                    if (80..112).contains(&token) {
+                        assert_eq!(few[i], space.0[i], "{ty} {rows} rows, token {token} was computed");
+                    }
+                }
+            }
 
             let g = Gated {
                 gate: &gate_matrix,
@@ -621,7 +649,7 @@ fn slices_and_folded_dispatches_change_nothing() {
         let steps = embed(&gpu, &Embed { table: &gate_matrix, scale: 1.0, dst, width: n_in }).unwrap();
         // More rows than this device may have workgroups in a dimension: two runs' worth.
         for tokens in tokens.chunks(3) {
-            let after = Run { rows: 3, outputs: 0, tokens, sampled: [0; 3] }.over(&gpu, &steps, &space);
+            let after = Run { rows: 3, outputs: 0, tokens, sampled: [0; 3], listed: &[] }.over(&gpu, &steps, &space);
             let rows = tokens.iter().flat_map(|&t| &gate.weights[t as usize * n_in..][..n_in]);
             let expected: Vec<_> = rows.map(|&w| (f64::from(w), f64::from(w.abs()) * 2f64.powi(-23))).collect();
             check(&format!("table {ty}"), &space, &after, dst, n_in, 3, &expected);

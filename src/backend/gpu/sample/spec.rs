@@ -8,17 +8,6 @@ use super::layout::*;
 use crate::backend::{SampleOp, SampleSpec};
 use crate::{Error, Result, Token};
 
-impl SampleOp {
-    /// Whether a mask that has no place of its own stands before this step.
-    fn truncates(&self) -> bool {
-        match self {
-            SampleOp::Ban(_) | SampleOp::Bias(_) | SampleOp::Penalties { .. } | SampleOp::Trie => false,
-            SampleOp::Temperature(temperature) => *temperature <= 0.0,
-            _ => true,
-        }
-    }
-}
-
 /// The most candidates that are reported with a token.
 pub const MAX_CANDIDATES: u32 = REPORT as u32;
 

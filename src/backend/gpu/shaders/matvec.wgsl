@@ -122,7 +122,16 @@ fn total(side: u32, column: u32, quad: u32) -> vec4<f32> {
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
-    let first_tile = (id.x + id.y * params.fold) * OUT_TILES;
+    var first_tile = (id.x + id.y * params.fold) * OUT_TILES;
+//#if LISTED
+    // Each workgroup computes the tiles of one listed row, unless that is another slice's.
+    var elsewhere = false;
+    if (frame[FRAME_N_LISTED] > 0u) {
+        let listed = frame[FRAME_LISTED + id.x] - params.first_row;
+        elsewhere = listed >= params.rows;
+        first_tile = listed / (OUT_TILES * TILE) * OUT_TILES;
+    }
+//#endif
     let row = thread % TILE;
     let columns = select(min(frame[params.count_at], params.columns), 1u, COLUMNS == 1u);
 
@@ -146,6 +155,12 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
                 ws[params.sum + column * params.x_stride + i] = x_at(column, i);
             }
         }
+    }
+//#endif
+
+//#if LISTED
+    if (elsewhere) {
+        return;
     }
 //#endif
 
