@@ -9,6 +9,9 @@ pub mod cpu;
 pub mod gpu;
 pub mod memory;
 mod sample;
+mod tree;
+
+pub use tree::{MAX_TREE_NODES, TREE, sees, tree_cell, tree_row};
 
 pub use sample::{Children, Followed, SampleOp, SampleProblem, SampleResult, SampleRow, SampleSpec, SampledRow};
 
@@ -105,7 +108,7 @@ pub struct Batch<'a> {
     pub tokens: &'a [Token],
     /// Position of each row in its sequence.
     pub positions: &'a [i32],
-    /// Sequences each row belongs to, one bit each.
+    /// Sequences each row belongs to, one bit each of the lowest 16, or the words of a tree's rows ([`tree_row`]).
     pub sequences: &'a [u32],
     /// Cell that each row's key and value go to.
     pub cells: &'a [u32],
@@ -113,7 +116,8 @@ pub struct Batch<'a> {
     pub outputs: &'a [u32],
     /// Position of every cell.
     pub cell_positions: &'a [i32],
-    /// Sequences of every cell, one bit each; 0 marks a free cell. The batch's own cells are already entered.
+    /// Sequences of every cell, one bit each, or the words of a tree's cells ([`tree_cell`]); 0 marks a free cell. The
+    /// batch's own cells are already entered.
     pub cell_sequences: &'a [u32],
     /// One past the last cell in use.
     pub n_kv: usize,

@@ -15,12 +15,14 @@ mod options;
 mod plans;
 mod rearrange;
 mod sampling;
+mod score;
 
 pub use crate::backend::memory::{Bytes, Component, Memory};
 pub use crate::backend::{DeviceInfo, DeviceKind, LoadProgress, Traffic};
 pub use batch::{Outcome, Turn};
 pub use memory::{Estimate, MemoryPlan, Need, plan_memory};
 pub use options::{EngineOptions, KvType, context_for};
+pub use score::LeafScore;
 
 use crate::backend::{self, Batch, MAX_LISTED, SampleRow, SampledRow, State};
 use crate::model::{Model, Placement, load_shared};
@@ -371,26 +373,37 @@ impl Engine {
         self.check_tokens(tokens)?;
         self.settle()?;
         let slot = self.take_slot(-1)?;
-        let n_vocab = self.model.n_vocab();
-        let width = self.model.hparams().n_embd;
         let mut row = 0;
         for chunk in tokens.chunks(MAX_ROWS) {
             self.run(slot, chunk, OutputRows::All, How::Body, cancel)?;
-            let hidden_at = self.plans.kept.hidden_offset();
-            for first in (0..chunk.len()).step_by(HEAD_ROWS) {
-                let n = HEAD_ROWS.min(chunk.len() - first);
-                // The head reads the first hidden rows; those before `first` are done with.
-                let head = &mut self.states[self.model.outline().places().hidden];
-                let hidden = head.rows(hidden_at + first * width * 4, n * width)?.to_vec();
-                head.put(hidden_at, &hidden)?;
-                self.plans.head_many.run(&mut self.states, &Batch::default(), n, cancel)?;
-                for logits in self.logits(n)?.chunks_exact(n_vocab) {
-                    each(row, logits)?;
-                    row += 1;
-                }
+            self.each_logits(chunk.len(), cancel, &mut |i, logits| each(row + i, logits))?;
+            row += chunk.len();
+        }
+        Ok(())
+    }
+
+    /// Hand the logits of the kept hidden rows, so many, to `each`, with their numbers. The hidden rows are used up.
+    fn each_logits(
+        &mut self,
+        rows: usize,
+        cancel: &AtomicBool,
+        each: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        self.hidden_of = None;
+        let (n_vocab, width) = (self.model.n_vocab(), self.model.hparams().n_embd);
+        let hidden_at = self.plans.kept.hidden_offset();
+        for first in (0..rows).step_by(HEAD_ROWS) {
+            let n = HEAD_ROWS.min(rows - first);
+            // The head reads the first hidden rows; those before `first` are done with.
+            let head = &mut self.states[self.model.outline().places().hidden];
+            let hidden = head.rows(hidden_at + first * width * 4, n * width)?.to_vec();
+            head.put(hidden_at, &hidden)?;
+            self.plans.head_many.run(&mut self.states, &Batch::default(), n, cancel)?;
+            self.count_logits(n, 0);
+            for (i, logits) in self.logits(n)?.chunks_exact(n_vocab).enumerate() {
+                each(first + i, logits)?;
             }
         }
-        self.hidden_of = None;
         Ok(())
     }
 

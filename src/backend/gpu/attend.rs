@@ -14,6 +14,7 @@ use super::kernel::{Slot, compose};
 use super::kv::{BLOCK, KvLayout};
 use super::rows::Place;
 use super::step::{Bound, Count, FRAME_CONSTANTS, Step};
+use crate::backend::TREE;
 use crate::graph::AttentionSpec;
 use crate::{Error, Result};
 use std::f32::consts::LOG2_E;
@@ -137,7 +138,7 @@ pub fn steps(
     let mut constants = layout.constants();
     constants.extend(FRAME_CONSTANTS);
     constants.extend(tile.constants());
-    constants.push(("GROUP", group as u32));
+    constants.extend([("GROUP", group as u32), ("TREE", TREE)]);
     let text = compose(include_str!("shaders/attend.wgsl"), &flags, &constants)?;
     let slots = [Slot::Write, Slot::Uniform, Slot::Read, Slot::Read, Slot::Read, Slot::Write];
 

@@ -11,7 +11,7 @@
 //! nothing in them is seen, and the split of one row's ranges over threads all leave it unchanged, so a row's result
 //! depends on the row and on the cells it sees, not on the batch or on the number of threads.
 //!
-//! A row sees a cell when they share a sequence, the cell is not after the row, and it lies within the window. Cells
+//! A row sees a cell when they share a sequence (or the row's node of a tree stands below the cell's, see [`sees`]), the cell is not after the row, and it lies within the window. Cells
 //! that no row of a tile sees are never multiplied in, so what a freed cell holds (even NaN) does no harm. A row that
 //! sees nothing yields zeros.
 
@@ -25,6 +25,7 @@ use super::kv::KvLayout;
 use super::pool::SharedMut;
 use super::simd::{Kernel, LANES, Simd, dispatch};
 use super::vecmath::exp;
+use crate::backend::{TREE, sees};
 use crate::quant::TensorType;
 use cells::Cells;
 use std::marker::PhantomData;
@@ -63,7 +64,7 @@ pub struct Attention<'a> {
     pub q_stride: usize,
     /// Position of each row.
     pub row_pos: &'a [i32],
-    /// Sequences of each row, one bit each.
+    /// Sequences of each row, one bit each, or where in a tree it stands.
     pub row_seq: &'a [u32],
     /// Position of each cell.
     pub cell_pos: &'a [i32],
@@ -320,8 +321,13 @@ impl Attention<'_> {
             let cell = (first_block + b) * LANES;
             if cell < self.n_kv {
                 let inside = u16::MAX >> LANES.saturating_sub(self.n_kv - cell);
-                // SAFETY: cells up to `n_kv` rounded up to 16 have a sequence set.
-                *ours = unsafe { S::intersects(self.cell_seq[cell..].as_ptr(), seq) } & inside;
+                let of_tree = |lanes: &[u32]| (0..LANES).fold(0, |bits, i| bits | u16::from(sees(seq, lanes[i])) << i);
+                let shared = match seq & TREE {
+                    // SAFETY: cells up to `n_kv` rounded up to 16 have a sequence set.
+                    0 => unsafe { S::intersects(self.cell_seq[cell..].as_ptr(), seq) },
+                    _ => of_tree(&self.cell_seq[cell..][..LANES]),
+                };
+                *ours = shared & inside;
             }
         }
         if ours == [0; BLOCKS] {

@@ -231,9 +231,16 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                     position = bitcast<i32>(frame[FRAME_CELLS + 2u * cell]);
                     cell_sequences = frame[FRAME_CELLS + 2u * cell + 1u];
                 }
+                // A tree's cell (src/backend/tree.rs) is seen from its node and from those below.
+                let in_tree = cell_sequences >= TREE;
+                let shares = select(cell_sequences, TREE, in_tree);
+                let lowest = select(0u, (cell_sequences >> 16u) & 0x7fffu, in_tree);
+                let limit = select(0x8000u, cell_sequences & 0xffffu, in_tree);
                 for (var p = 0u; p < SCORE_PACKS; p++) {
                     let back = row_positions[p] - PackI(position);
-                    let visible = ((row_sequences[p] & PackU(cell_sequences)) != PackU(0u))
+                    let number = (row_sequences[p] >> PackU(16u)) & PackU(0x7fffu);
+                    let visible = ((row_sequences[p] & PackU(shares)) != PackU(0u))
+                        & (number >= PackU(lowest)) & (number < PackU(limit))
                         & (back >= PackI(0)) & (back < PackI(params.reach));
                     var score = products[p * CELLS + c];
 //#if SOFTCAP

@@ -1,0 +1,224 @@
+//! How probable each leaf of a trie is as what follows, all of them in few passes.
+//!
+//! Every node whose children are asked about is a row: it sees the slot's cells and those of the nodes above it, which is
+//! attention over a tree ([`crate::backend::tree_row`]). Nodes run parents first, 512 to a pass, in cells that are free
+//! again at the end; the slot is as before, and its next logits are those of its own last position.
+
+use super::{Engine, SlotId};
+use crate::backend::{MAX_ROWS, MAX_TREE_NODES, tree_cell, tree_row};
+use crate::trie::{Descriptor, Node, Trie};
+use crate::{Error, Result, Token};
+use std::ops::Range;
+use std::sync::atomic::AtomicBool;
+
+/// How probable a leaf is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LeafScore {
+    /// The leaf.
+    pub node: Node,
+    /// Its tokens.
+    pub tokens: u32,
+    /// The natural logarithm of the probability that exactly this leaf follows: of its tokens one after the other, each
+    /// among the whole vocabulary, and, where the leaf is the beginning of others, that none of those goes on.
+    pub logprob: f64,
+}
+
+impl LeafScore {
+    /// `logprob` by token, which does not favour short leaves.
+    pub fn logprob_per_token(&self) -> f64 {
+        self.logprob / f64::from(self.tokens.max(1))
+    }
+}
+
+impl Engine {
+    /// Score the leaves of a descriptor as what follows the slot's tokens, in the order of their nodes. The slot must be the
+    /// one that was evaluated last. Logits are taken as the model gives them: no chain, no bias.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] where the context has no room for the deepest leaf, or no cells for all nodes;
+    /// [`Error::InvalidArgument`] for more than 32,768 nodes; [`Error::NanLogits`]. The slot is as before then, too.
+    pub fn score(
+        &mut self,
+        slot: SlotId,
+        trie: &Trie,
+        descriptor: &Descriptor,
+        cancel: &AtomicBool,
+    ) -> Result<Vec<LeafScore>> {
+        self.settle()?;
+        if self.hidden_of != Some(slot) {
+            return Err(Error::InvalidArgument(
+                "Leaves were to be scored in a slot that was not evaluated last".into(),
+            ));
+        }
+        let tree = Tree::new(trie, descriptor)?;
+        let room = self.room(slot);
+        if tree.deepest as usize > room {
+            let deepest = tree.deepest;
+            return Err(Error::OutOfMemory(format!("A leaf of {deepest} tokens in a context with room for {room}")));
+        }
+        let (hidden, width) = (self.model.outline().places().hidden, self.model.hparams().n_embd);
+        let hidden_at = self.plans.kept.hidden_offset();
+        let last = self.states[hidden].rows(hidden_at, width)?.to_vec();
+        let mut cells = Vec::with_capacity(tree.rows.len());
+        let scored = self.score_nodes(slot, &tree, &mut cells, cancel);
+        cells.into_iter().for_each(|cell| self.cells.free(cell));
+        self.states[hidden].put(hidden_at, &last)?;
+        self.hidden_of = Some(slot);
+        scored
+    }
+
+    /// Score all nodes; `cells` takes those that have to be freed.
+    fn score_nodes(
+        &mut self,
+        slot: SlotId,
+        tree: &Tree<'_>,
+        cells: &mut Vec<u32>,
+        cancel: &AtomicBool,
+    ) -> Result<Vec<LeafScore>> {
+        let mut logprobs = vec![0.0; tree.nodes.len()];
+        let mut none_goes_on = vec![0.0; tree.nodes.len()];
+        let mut score = |node: Node, logits: &[f32]| -> Result<()> {
+            let at = tree.index(node);
+            let (children, tokens) = (tree.trie.child_nodes(node), tree.trie.children(node));
+            let mut all = Shares::of(logits)?;
+            for (&child, &token) in children.iter().zip(tokens) {
+                logprobs[tree.index(child)] = logprobs[at] + all.logprob(logits[token as usize]);
+                all.take_out(logits[token as usize]);
+            }
+            if tree.trie.is_leaf(node) {
+                none_goes_on[at] = all.logprob_of_rest(logits, tokens);
+            }
+            Ok(())
+        };
+        self.run_head(slot, &[], &[], cancel)?;
+        score(tree.nodes.start, self.logits(1)?)?;
+        for rows in tree.rows.chunks(MAX_ROWS) {
+            self.enter_nodes(slot, tree, rows)?;
+            self.hidden_of = None;
+            self.launch(true, cancel)?;
+            cells.extend_from_slice(&self.inputs.cells);
+            self.each_logits(rows.len(), cancel, &mut |row, logits| score(rows[row], logits))?;
+        }
+        let leaves = tree.nodes.clone().filter(|&node| tree.trie.is_leaf(node));
+        let leaf = |node: Node| {
+            let at = tree.index(node);
+            LeafScore { node, tokens: tree.depths[at], logprob: logprobs[at] + none_goes_on[at] }
+        };
+        Ok(leaves.map(leaf).collect())
+    }
+
+    /// Enter nodes into the inputs as rows behind the slot's tokens, with a cell for each.
+    fn enter_nodes(&mut self, slot: SlotId, tree: &Tree<'_>, nodes: &[Node]) -> Result<()> {
+        let bit = 1u32 << slot.0;
+        self.inputs.clear();
+        self.make_room(nodes.len(), bit);
+        let behind = self.position(slot) as u32 - 1;
+        for (row, &node) in nodes.iter().enumerate() {
+            let at = tree.index(node);
+            let position = (behind + tree.depths[at]) as i32;
+            let Some(cell) = self.cells.take(position, tree_cell(tree.numbers[at], tree.ends[at])) else {
+                self.give_back();
+                let (n, max) = (tree.rows.len(), self.context);
+                return Err(Error::OutOfMemory(format!("{n} nodes of a trie to score, in a context of {max}")));
+            };
+            let inputs = &mut self.inputs;
+            inputs.tokens.push(tree.trie.token(node));
+            inputs.positions.push(position);
+            inputs.sequences.push(tree_row(tree.numbers[at], bit));
+            inputs.cells.push(cell);
+            inputs.outputs.push(row as u32);
+        }
+        Ok(())
+    }
+}
+
+/// A descriptor's nodes, made ready for attention over a tree. Indices count from the root.
+struct Tree<'a> {
+    trie: &'a Trie,
+    nodes: Range<Node>,
+    /// Nodes below the root that have children, parents first.
+    rows: Vec<Node>,
+    depths: Vec<u32>,
+    deepest: u32,
+    /// Numbers such that those of the nodes below a node follow its own, up to its end.
+    numbers: Vec<u32>,
+    ends: Vec<u32>,
+}
+
+impl<'a> Tree<'a> {
+    fn new(trie: &'a Trie, descriptor: &Descriptor) -> Result<Tree<'a>> {
+        let nodes = descriptor.nodes();
+        let n = nodes.len();
+        let root = nodes.start;
+        let index = |node: Node| (node - root) as usize;
+        let is_row = |node: Node| node != root && !trie.children(node).is_empty();
+        let rows: Vec<Node> = nodes.clone().filter(|&node| is_row(node)).collect();
+        if rows.len() > MAX_TREE_NODES {
+            let problem = format!("{} nodes of a trie to score, above {MAX_TREE_NODES}", rows.len());
+            return Err(Error::InvalidArgument(problem));
+        }
+        // Of rows alone, itself included.
+        let mut sizes = vec![0u32; n];
+        for node in nodes.clone().rev() {
+            sizes[index(node)] += u32::from(is_row(node));
+            if node != root {
+                sizes[index(trie.parent(node))] += sizes[index(node)];
+            }
+        }
+        let (mut depths, mut numbers, mut ends) = (vec![0; n], vec![0; n], vec![0; n]);
+        for node in nodes.clone() {
+            let at = index(node);
+            ends[at] = numbers[at] + sizes[at];
+            let mut next = numbers[at] + u32::from(is_row(node));
+            for child in trie.child_nodes(node).iter().map(|&child| index(child)) {
+                depths[child] = depths[at] + 1;
+                numbers[child] = next;
+                next += sizes[child];
+            }
+        }
+        Ok(Tree { trie, nodes, rows, depths, deepest: descriptor.depth(), numbers, ends })
+    }
+
+    fn index(&self, node: Node) -> usize {
+        (node - self.nodes.start) as usize
+    }
+}
+
+/// The shares that tokens have of a row of logits.
+struct Shares {
+    best: f64,
+    /// Sum of e^(logit - best) over the row.
+    total: f64,
+    /// The part of it that was taken out.
+    out: f64,
+}
+
+impl Shares {
+    fn of(logits: &[f32]) -> Result<Shares> {
+        if let Some(token) = logits.iter().position(|x| x.is_nan()) {
+            return Err(Error::NanLogits { row: 0, token });
+        }
+        let best = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+        let total = logits.iter().map(|&x| (f64::from(x) - best).exp()).sum();
+        Ok(Shares { best, total, out: 0.0 })
+    }
+
+    fn logprob(&self, logit: f32) -> f64 {
+        f64::from(logit) - self.best - self.total.ln()
+    }
+
+    fn take_out(&mut self, logit: f32) {
+        self.out += (f64::from(logit) - self.best).exp();
+    }
+
+    /// Of all tokens but those that were taken out, `tokens`. Where little is left, it is summed anew: a difference of two
+    /// sums would be their rounding.
+    fn logprob_of_rest(&self, logits: &[f32], tokens: &[Token]) -> f64 {
+        let mut rest = self.total - self.out;
+        if rest < 1e-3 * self.total {
+            let others = (0..logits.len()).filter(|&i| tokens.binary_search(&(i as Token)).is_err());
+            rest = others.map(|i| (f64::from(logits[i]) - self.best).exp()).sum();
+        }
+        rest.ln() - self.total.ln()
+    }
+}
