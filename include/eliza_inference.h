@@ -781,6 +781,27 @@ int32_t eliza_inference_arm_token_trie(FfiLlmHandle handle,
                                        const char *path);
 
 /**
+ * Scores every leaf of the descriptor armed last as what follows the prompt, and blocks until that is done. The slot stays
+ * as it is: a generate may follow, and more scoring.
+ *
+ * The answer is JSON, the most probable leaf first: `{"path": "...", "leaves": [{"name": "...", "tokens": 2, "logprob":
+ * -0.7, "logprob_per_token": -0.35}]}`. `logprob` is the natural logarithm of the probability that exactly this leaf
+ * follows: of its tokens, each among the whole vocabulary by the model's own logits, without any chain; where the leaf is
+ * the beginning of others, also that none of those goes on. A leaf that cannot follow has `null`.
+ *
+ * Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error` may be
+ * NULL; a NULL or closed handle gives NULL. Threads: any; fails while the handle is at work, and inside the callback.
+ * `eliza_inference_llm_stream_cancel` from another thread ends it early.
+ *
+ * Returns NULL on failure; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no trie is set),
+ * `ELIZA_ERR_TRIE` (the last set_token_trie was refused), `ELIZA_ERR_BUSY` (at work, or not prefilled since the last
+ * generate), `ELIZA_ERR_OOM` (the context has no room for the leaves), `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_NAN` or
+ * `ELIZA_ERR_FFI_FAULT`.
+ */
+char *eliza_inference_score_token_trie(FfiLlmHandle handle,
+                                       char **out_error);
+
+/**
  * How the handle stands: the detail behind a -1.
  *
  * Returns `ELIZA_STATUS_GENERATING` (2) while a prefill or a generation runs. Otherwise the outcome of what

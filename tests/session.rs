@@ -206,3 +206,73 @@ fn what_cannot_be_opened_says_why_and_a_load_can_be_cancelled() {
     assert!(session.info().ids.contains(&"llama-f16".to_owned()), "{:?}", session.info());
     assert_eq!(session.info().n_vocab, session.vocab().n_tokens());
 }
+
+/// A payload of one descriptor.
+fn leaves(leaves: &[(&str, &[Token])]) -> String {
+    let leaves: Vec<_> =
+        leaves.iter().map(|(name, tokens)| serde_json::json!({"name": name, "tokens": tokens})).collect();
+    serde_json::json!({"modelId": "", "descriptors": [{"path": "choice", "leaves": leaves}]}).to_string()
+}
+
+/// Mode 2 takes the leaf that scoring puts first, on every device; a leaf that begins others ends with a token that makes
+/// none of those of it.
+#[test]
+fn the_most_probable_leaf_is_taken_as_a_whole() {
+    for gpu_layers in [0, -1] {
+        if gpu_layers != 0 && !common::has_gpu() {
+            return;
+        }
+        let engine = EngineOptions { kv_type: KvType::F32, threads: 1, gpu_layers, ..EngineOptions::default() };
+        let path = common::fixture(Kind::Llama, Weights::F32);
+        let session = Session::open(OpenOptions { path, engine, progress: None }).unwrap();
+        // The end of the short one leaves hundreds of tokens, so it is far more probable than those that go on.
+        let choice =
+            leaves(&[("long", &[60, 61, 62]), ("short", &[60]), ("other", &[60, 90]), ("far", &[70, 61, 62, 63])]);
+        session.set_trie(choice.as_bytes(), Mode::ScoreLeaves).unwrap();
+        session.prefill(&PROMPT, 0).unwrap();
+        let ranking = session.score_trie().unwrap();
+        assert_eq!((ranking.path.as_str(), ranking.leaves.len()), ("choice", 4));
+        assert!(ranking.leaves.is_sorted_by(|a, b| a.logprob >= b.logprob));
+        let passes = session.usage().forward_passes;
+        assert_eq!(session.score_trie().unwrap(), ranking);
+        assert_eq!(session.usage().forward_passes - passes, 1, "four nodes with children are one pass");
+        assert_eq!(ranking.leaves[0].name, "short");
+        for temperature in [0.0, 3.0] {
+            session.prefill(&PROMPT, 0).unwrap();
+            let (tokens, _) = listen(&session, 4, temperature);
+            assert_eq!(tokens[0], 60);
+            assert!(tokens.len() == 4 && ![61, 90].contains(&tokens[1]), "{tokens:?}");
+        }
+        let mut settings = session.settings();
+        settings.on_span_end = SpanEnd::Stop;
+        session.configure(settings).unwrap();
+        session.prefill(&PROMPT, 0).unwrap();
+        assert_eq!(listen(&session, 9, 1.0).0, [60]);
+        assert_eq!(session.status().finish_reason, FinishReason::Span);
+        // Without it, a leaf of several tokens: none of them is sampled, all are evaluated together.
+        session
+            .set_trie(leaves(&[("far", &[70, 61, 62, 63]), ("near", &[71, 5])]).as_bytes(), Mode::ScoreLeaves)
+            .unwrap();
+        session.prefill(&PROMPT, 0).unwrap();
+        let best = session.score_trie().unwrap().leaves[0].clone();
+        let expected: &[Token] = if best.name == "far" { &[70, 61, 62, 63] } else { &[71, 5] };
+        session.prefill(&PROMPT, 0).unwrap();
+        assert_eq!(listen(&session, 9, 1.0).0, expected);
+        let usage = session.usage();
+        assert_eq!((usage.forced_tokens, usage.branching_steps), (expected.len() as u64, 0));
+    }
+}
+
+#[test]
+fn leaves_are_scored_only_behind_a_prompt_and_with_a_trie() {
+    let session = open(&common::fixture(Kind::Llama, Weights::F32), 1);
+    assert!(matches!(session.score_trie(), Err(Error::InvalidArgument(_))));
+    session.set_trie(leaves(&[("a", &[5]), ("b", &[6])]).as_bytes(), Mode::Greedy).unwrap();
+    assert!(matches!(session.score_trie(), Err(Error::Busy(_))));
+    session.prefill(&PROMPT, 0).unwrap();
+    let scores = session.score_trie().unwrap();
+    // In mode 0 the greedy child is the most probable leaf here, each being one token.
+    let token = if scores.leaves[0].name == "a" { 5 } else { 6 };
+    assert_eq!(listen(&session, 1, 0.0).0, [token]);
+    assert!(matches!(session.score_trie(), Err(Error::Busy(_))), "the prompt is used up");
+}

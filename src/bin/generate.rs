@@ -80,6 +80,8 @@ enum TrieMode {
     Greedy,
     /// A draw by the sampling options
     Sampled,
+    /// Every leaf is scored as a whole, and the most probable one is taken
+    Score,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -114,6 +116,7 @@ pub fn run(args: Args) -> Outcome {
         let mode = match args.trie_mode {
             TrieMode::Greedy => Mode::Greedy,
             TrieMode::Sampled => Mode::Sampled,
+            TrieMode::Score => Mode::ScoreLeaves,
         };
         session.set_trie(&read_input(path)?, mode)?;
     }

@@ -5,11 +5,11 @@
 
 use std::ffi::{c_char, c_int};
 
-use super::args;
 use super::errors::{FAILED, on_handle};
 use super::handle::FfiLlmHandle;
 use super::status::ELIZA_OK;
 use super::stream::Stream;
+use super::{args, strings};
 use crate::session::Mode;
 use crate::{Error, Result};
 
@@ -79,6 +79,36 @@ pub unsafe extern "C" fn eliza_inference_arm_token_trie(handle: FfiLlmHandle, pa
     };
     // SAFETY: no out_error.
     unsafe { on_handle(handle, std::ptr::null_mut(), arm) }.unwrap_or(FAILED)
+}
+
+/// Scores every leaf of the descriptor armed last as what follows the prompt, and blocks until that is done. The slot stays
+/// as it is: a generate may follow, and more scoring.
+///
+/// The answer is JSON, the most probable leaf first: `{"path": "...", "leaves": [{"name": "...", "tokens": 2, "logprob":
+/// -0.7, "logprob_per_token": -0.35}]}`. `logprob` is the natural logarithm of the probability that exactly this leaf
+/// follows: of its tokens, each among the whole vocabulary by the model's own logits, without any chain; where the leaf is
+/// the beginning of others, also that none of those goes on. A leaf that cannot follow has `null`.
+///
+/// Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error` may be
+/// NULL; a NULL or closed handle gives NULL. Threads: any; fails while the handle is at work, and inside the callback.
+/// `eliza_inference_llm_stream_cancel` from another thread ends it early.
+///
+/// Returns NULL on failure; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no trie is set),
+/// `ELIZA_ERR_TRIE` (the last set_token_trie was refused), `ELIZA_ERR_BUSY` (at work, or not prefilled since the last
+/// generate), `ELIZA_ERR_OOM` (the context has no room for the leaves), `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_NAN` or
+/// `ELIZA_ERR_FFI_FAULT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_score_token_trie(
+    handle: FfiLlmHandle,
+    out_error: *mut *mut c_char,
+) -> *mut c_char {
+    let score = |stream: &Stream| {
+        let scores = stream.session.score_trie()?;
+        let json = serde_json::to_string(&scores);
+        json.map(|json| strings::give(&json)).map_err(|error| Error::Internal(format!("The scores: {error}")))
+    };
+    // SAFETY: the host's out_error is null or writable.
+    unsafe { on_handle(handle, out_error, score) }.unwrap_or(std::ptr::null_mut())
 }
 
 fn trie_mode(mode: c_int) -> Result<Mode> {

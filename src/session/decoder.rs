@@ -3,7 +3,8 @@
 //! The trait exists so that the rules of a session can be tested against an engine whose every logit is scripted.
 
 use crate::backend::{Children, SampleResult, SampleSpec};
-use crate::engine::{Engine, EngineStats, SlotId};
+use crate::engine::{Engine, EngineStats, LeafScore, SlotId};
+use crate::trie::{Descriptor, Trie};
 use crate::{Error, Result, Token};
 use std::sync::atomic::AtomicBool;
 
@@ -34,6 +35,12 @@ pub(crate) trait Decoder: Send {
     ) -> Result<SampleResult> {
         let _ = (tokens, children, ahead, candidates, cancel);
         Err(Error::Internal("A decoder without a sampler was asked to sample".into()))
+    }
+
+    /// Scores the leaves of a descriptor as what follows; see [`Engine::score`].
+    fn score(&mut self, trie: &Trie, descriptor: &Descriptor, cancel: &AtomicBool) -> Result<Vec<LeafScore>> {
+        let _ = (trie, descriptor, cancel);
+        Err(Error::Internal("A decoder that cannot score was asked to".into()))
     }
 
     /// The generation is over: nothing has to be ready for a further token.
@@ -87,6 +94,10 @@ impl Decoder for EngineSlot {
         cancel: &AtomicBool,
     ) -> Result<SampleResult> {
         self.engine.sample(self.slot, tokens, children, ahead, candidates, cancel)
+    }
+
+    fn score(&mut self, trie: &Trie, descriptor: &Descriptor, cancel: &AtomicBool) -> Result<Vec<LeafScore>> {
+        self.engine.score(self.slot, trie, descriptor, cancel)
     }
 
     fn settle(&mut self) -> Result<()> {

@@ -8,9 +8,9 @@ use super::decoder::Decoder;
 use super::shared::{Job, Phase, Shared};
 use super::{Event, FinishReason, Sink, Usage};
 use crate::backend::Children;
-use crate::engine::EngineStats;
+use crate::engine::{EngineStats, LeafScore};
 use crate::sampling::{Legal, MAX_KEPT_CANDIDATES};
-use crate::trie::{Accept, Mode, TrieState};
+use crate::trie::{Accept, Mode, Node, TrieState};
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 use std::any::Any;
@@ -36,6 +36,10 @@ pub(crate) struct Generation<'a, D: Decoder> {
     /// The best candidates of the last token, where they were asked for; those that the device left, where it does not draw.
     candidates: Vec<(Token, f32, f32)>,
     emitted: u64,
+    /// What is left of the leaf that was chosen as a whole, the next token last.
+    chosen: Vec<Token>,
+    /// The leaf that the span ended at, until the next token: its children would make another one of it.
+    ended_at: Option<Node>,
     /// Steps at which the trie left a choice, and those of them that computed whole rows of logits.
     branches: u64,
     whole_rows: u64,
@@ -65,6 +69,8 @@ impl<'a, D: Decoder> Generation<'a, D> {
             masks_first: false,
             candidates: Vec::with_capacity(MAX_KEPT_CANDIDATES),
             emitted: 0,
+            chosen: Vec::with_capacity(run),
+            ended_at: None,
             branches: 0,
             whole_rows: 0,
             saved: 0,
@@ -111,7 +117,14 @@ impl<'a, D: Decoder> Generation<'a, D> {
             if self.emitted == room {
                 return Ok(FinishReason::Context);
             }
-            let forced = self.job.trie.as_ref().and_then(TrieState::forced);
+            let choosing = |trie: &TrieState| trie.mode() == Mode::ScoreLeaves && trie.at_root();
+            if self.job.trie.as_ref().is_some_and(choosing) {
+                match self.choose() {
+                    Err(Error::Cancelled) => return Ok(FinishReason::Cancelled),
+                    chosen => chosen?,
+                }
+            }
+            let forced = self.chosen.pop().or_else(|| self.job.trie.as_ref().and_then(TrieState::forced));
             let token = match forced {
                 Some(token) => token,
                 None => match self.sample() {
@@ -132,11 +145,45 @@ impl<'a, D: Decoder> Generation<'a, D> {
             if self.emit(token, forced.is_some())? {
                 return Ok(FinishReason::Stop);
             }
-            if step == Accept::Leaf && self.job.stop_at_span_end {
+            self.pending.push(token);
+            let scored = |trie: &&mut TrieState| trie.mode() == Mode::ScoreLeaves;
+            if self.chosen.is_empty() {
+                self.ended_at = self.job.trie.as_mut().filter(scored).and_then(TrieState::end_at_leaf);
+            }
+            if (step == Accept::Leaf || self.ended_at.is_some()) && self.job.stop_at_span_end {
                 return Ok(FinishReason::Span);
             }
-            self.pending.push(token);
         }
+    }
+
+    /// Scores the leaves of the descriptor and takes the most probable one, of several the first.
+    fn choose(&mut self) -> Result<()> {
+        if !self.pending.is_empty() {
+            self.decoder.logits(&self.pending, &[], &self.shared.cancel)?;
+            self.saved += self.pending.len() as u64 - 1;
+            self.pending.clear();
+            self.start_sampling()?;
+        }
+        let Some(trie) = &self.job.trie else { return Ok(()) };
+        let Some(descriptor) = trie.descriptor() else { return Ok(()) };
+        let scores = self.decoder.score(trie.trie(), descriptor, &self.shared.cancel)?;
+        let better = |best: LeafScore, one: LeafScore| if one.logprob > best.logprob { one } else { best };
+        let best = scores.into_iter().reduce(better);
+        self.chosen.extend(best.iter().flat_map(|best| trie.trie().path_to(best.node)).rev());
+        Ok(())
+    }
+
+    /// Evaluates what is pending and chooses the next token behind a leaf that has children: none of those.
+    fn sample_behind(&mut self, leaf: Node) -> Result<Token> {
+        let position = (self.decoder.tokens().len() + self.pending.len()) as u32;
+        let logits = self.decoder.logits(&self.pending, &[], &self.shared.cancel)?;
+        for &child in self.job.trie.iter().flat_map(|trie| trie.trie().children(leaf)) {
+            logits[child as usize] = f32::NEG_INFINITY;
+        }
+        let token = self.job.sampler.sample(logits, None, &self.job.banned, position)?;
+        // A device that samples was passed over, and has to begin anew.
+        self.start_sampling()?;
+        Ok(token)
     }
 
     /// Evaluates what is pending and chooses the next token.
@@ -148,7 +195,9 @@ impl<'a, D: Decoder> Generation<'a, D> {
         self.branches += u64::from(legal.is_some());
         self.whole_rows += u64::from(legal.is_some() && listed.is_empty());
         self.saved += self.pending.len().saturating_sub(1) as u64;
-        let token = if self.followed > 0 {
+        let token = if let Some(leaf) = self.ended_at.take() {
+            self.sample_behind(leaf)?
+        } else if self.followed > 0 {
             // A step ahead is for nothing where the token's successor may be forced, or must be the last.
             let ahead = self.left == 0
                 && self.job.trie.as_ref().is_none_or(|trie| trie.mask().is_none())

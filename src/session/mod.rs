@@ -17,7 +17,10 @@ mod worker;
 pub use crate::engine::{EngineOptions, KvType};
 pub use crate::sampling::{Chain, Params, Sampled};
 pub use crate::trie::Mode;
-pub use options::{ArenaText, Event, FinishReason, ModelInfo, OpenOptions, Pull, Settings, Sink, SpanEnd, Status};
+pub use options::{
+    ArenaText, Event, FinishReason, LeafScores, ModelInfo, NamedScore, OpenOptions, Pull, Settings, Sink, SpanEnd,
+    Status,
+};
 pub use text::Arena;
 pub use usage::Usage;
 
@@ -275,6 +278,34 @@ impl Session {
         })
     }
 
+    /// Scores every leaf of the descriptor armed last as what follows the prompt, and blocks until that is done: the most
+    /// probable first. A generate may follow as if nothing had happened.
+    ///
+    /// Fails with [`Error::InvalidArgument`] when there is no trie, [`Error::Busy`] when no prefill succeeded since the last
+    /// generate (or from inside the token callback), [`Error::OutOfMemory`] when the context has no room for the leaves,
+    /// and [`Error::Cancelled`].
+    pub fn score_trie(&self) -> Result<LeafScores> {
+        let (reply, answer) = mpsc::sync_channel(1);
+        self.change(|state| {
+            if let Some(failure) = &state.trie_failure {
+                return Err(failure.clone());
+            }
+            let none = || Error::InvalidArgument("there is no token trie to score".into());
+            let trie = state.trie.clone().ok_or_else(none)?;
+            state.prompt.ok_or_else(|| Error::Busy("scoring needs a prefill of its own first".into()))?;
+            if self.on_worker() {
+                return Err(Error::Busy("scoring from inside the token callback".into()));
+            }
+            if let Some(fault) = &state.fault {
+                return Err(worker::refused(fault));
+            }
+            state.phase = Phase::Prefilling;
+            self.schedule(state, Command::Score { trie, reply });
+            Ok(())
+        })?;
+        answer.recv().map_err(|_| Error::Internal("the worker ended without an answer".into())).flatten()
+    }
+
     /// How the session stands.
     pub fn status(&self) -> Status {
         let state = self.shared.lock();
@@ -356,9 +387,7 @@ impl Session {
         state.prompt = None;
         state.reading = false;
         state.usage = Usage::default();
-        state.command = Some(Command::Prefill { tokens: tokens.to_vec(), slot_id, reply });
-        self.shared.cancel.store(false, Ordering::Release);
-        self.shared.work.notify_all();
+        self.schedule(state, Command::Prefill { tokens: tokens.to_vec(), slot_id, reply });
         Ok(())
     }
 
@@ -407,17 +436,19 @@ impl Session {
         }
         state.prompt = None;
         state.phase = Phase::Generating;
-        state.command = Some(Command::Generate(Box::new(job)));
+        self.schedule(state, Command::Generate(Box::new(job)));
+        Ok(())
+    }
+
+    /// Hands a command to the worker.
+    fn schedule(&self, state: &mut State, command: Command) {
+        state.command = Some(command);
         self.shared.cancel.store(false, Ordering::Release);
         self.shared.work.notify_all();
-        Ok(())
     }
 
     /// A payload compiled and checked against this model.
     fn load_trie(&self, json: &[u8], mode: Mode, strict: bool) -> Result<TrieState> {
-        if mode == Mode::ScoreLeaves {
-            return Err(Error::Unsupported("token trie mode 2 (score leaves)".into()));
-        }
         let trie = cache::load(json)?;
         trie.check_vocab(self.info.n_vocab)?;
         for warning in trie.warnings() {

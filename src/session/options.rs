@@ -3,6 +3,8 @@
 //! Plain data only; the rules about when each is legal stand with the [`Session`](super::Session) methods.
 
 use super::{EngineOptions, Params};
+use crate::engine::LeafScore;
+use crate::trie::TrieState;
 use crate::{Error, Token};
 use std::ffi::c_char;
 use std::path::PathBuf;
@@ -150,4 +152,41 @@ pub struct ModelInfo {
     pub no_gpu_reason: Option<String>,
     /// Bytes of weights that decoding one token reads, on all devices.
     pub weight_bytes_per_token: u64,
+}
+
+/// How probable the leaves of a trie's descriptor are, as [`Session::score_trie`](super::Session::score_trie) says.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct LeafScores {
+    /// The descriptor's path.
+    pub path: String,
+    /// Its leaves, the most probable first.
+    pub leaves: Vec<NamedScore>,
+}
+
+/// One of [`LeafScores::leaves`]; see [`LeafScore`].
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct NamedScore {
+    /// The leaf's name.
+    pub name: String,
+    /// Its tokens.
+    pub tokens: u32,
+    /// The natural logarithm of the probability that exactly this leaf follows.
+    pub logprob: f64,
+    /// That, by token.
+    pub logprob_per_token: f64,
+}
+
+impl LeafScores {
+    pub(crate) fn new(trie: &TrieState, scores: &[LeafScore]) -> LeafScores {
+        let named = |score: &LeafScore| NamedScore {
+            name: trie.trie().leaf(score.node).unwrap_or_default().into(),
+            tokens: score.tokens,
+            logprob: score.logprob,
+            logprob_per_token: score.logprob_per_token(),
+        };
+        let mut leaves: Vec<NamedScore> = scores.iter().map(named).collect();
+        // Those that are equally probable stay in the order in which a generation prefers them.
+        leaves.sort_by(|a, b| b.logprob.total_cmp(&a.logprob));
+        LeafScores { path: trie.descriptor().map_or("", |one| one.path()).into(), leaves }
+    }
 }

@@ -6,7 +6,7 @@
 
 use super::queue::Queue;
 use super::text::{Arena, TextStream};
-use super::{Chain, Sampled, Settings, Sink, Usage};
+use super::{Chain, LeafScores, Sampled, Settings, Sink, Usage};
 use crate::sampling::Sampler;
 use crate::trie::TrieState;
 use crate::{Error, Result, Token};
@@ -32,6 +32,8 @@ pub(crate) enum Phase {
 pub(crate) enum Command {
     /// Evaluate a prompt and answer its caller.
     Prefill { tokens: Vec<Token>, slot_id: i32, reply: SyncSender<Result<usize>> },
+    /// Score the leaves of a trie and answer the caller.
+    Score { trie: TrieState, reply: SyncSender<Result<LeafScores>> },
     /// Run a generation.
     Generate(Box<Job>),
 }

@@ -4,11 +4,12 @@
 //! engine is dropped here. A panic in a command is an error of that command. When it came from the engine, nothing the
 //! engine says can be trusted any more, and every later prompt is refused with that fault.
 
-use super::Usage;
 use super::decoder::Decoder;
 use super::generate::{Generation, guarded};
 use super::shared::{Command, Job, Phase, Prompt, Shared};
+use super::{LeafScores, Usage};
 use crate::engine::EngineStats;
+use crate::trie::{Descriptor, TrieState};
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 use std::sync::Arc;
@@ -36,6 +37,9 @@ impl<D: Decoder> Worker<D> {
                     let outcome = self.prefill(&tokens, slot_id);
                     // A caller that is gone needs no answer.
                     let _ = reply.send(outcome);
+                }
+                Command::Score { trie, reply } => {
+                    let _ = reply.send(self.score(&trie));
                 }
                 Command::Generate(job) => self.generate(*job),
             }
@@ -77,6 +81,18 @@ impl<D: Decoder> Worker<D> {
             trie.rearm();
         }
         Ok(tokens.len())
+    }
+
+    fn score(&mut self, trie: &TrieState) -> Result<LeafScores> {
+        let (decoder, cancel) = (&mut self.decoder, &self.shared.cancel);
+        let score = |descriptor: &Descriptor| decoder.score(trie.trie(), descriptor, cancel);
+        let ran = guarded("the engine", || trie.descriptor().map_or(Ok(Vec::new()), score));
+        let mut state = self.shared.lock();
+        state.note(ran.as_ref().map_or_else(Some, |outcome| outcome.as_ref().err()));
+        state.usage.count(&self.before, &self.decoder.stats());
+        state.phase = Phase::Idle;
+        let scores = ran.inspect_err(|fault| state.fault = Some(fault.clone())).flatten()?;
+        Ok(LeafScores::new(trie, &scores))
     }
 
     fn generate(&mut self, job: Job) {

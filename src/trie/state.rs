@@ -136,6 +136,11 @@ impl TrieState {
         }
     }
 
+    /// Whether it stands at the root of the descriptor armed last.
+    pub fn at_root(&self) -> bool {
+        self.node.is_some() && !self.inside()
+    }
+
     /// Whether it is armed and below the root.
     pub fn inside(&self) -> bool {
         self.node.is_some() && self.node != self.descriptor().map(Descriptor::root)
@@ -171,6 +176,13 @@ impl TrieState {
             return Accept::NetReleased;
         }
         done
+    }
+
+    /// Ends the span at the leaf it stands at, though that has children; nothing happens elsewhere. Says at which.
+    pub fn end_at_leaf(&mut self) -> Option<Node> {
+        let leaf = self.node.filter(|&node| self.trie.is_leaf(node))?;
+        self.release(leaf, Accept::EndedAtLeaf);
+        Some(leaf)
     }
 
     fn release(&mut self, leaf: Node, how: Accept) -> Accept {

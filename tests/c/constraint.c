@@ -87,6 +87,51 @@ static void tries(void) {
     lib.llm_stream_close(handle);
 }
 
+/* How often a text stands in another. */
+static size_t times(const char * text, const char * part) {
+    size_t n = 0;
+    for (const char * at = strstr(text, part); at != NULL; at = strstr(at + 1, part)) n++;
+    return n;
+}
+
+/* Every leaf has a score; a generation in mode 2 takes the first one. */
+static void scores(void) {
+    FfiLlmHandle handle = open_model(512);
+    char json[4096], best[64], * error = NULL, * ranking;
+    size_t len = payload(handle, json);
+    eliza_llm_sampling_options_t options;
+    memset(&options, 0, sizeof options);
+    options.struct_size = sizeof options;
+    CHECK_EQ(lib.llm_stream_sampling_defaults(handle, &options), ELIZA_OK);
+    options.on_span_end = ELIZA_SPAN_STOP;
+    CHECK_EQ(lib.llm_stream_configure(handle, &options, &error), ELIZA_OK);
+    CHECK(lib.score_token_trie(handle, &error) == NULL);
+    CHECK_EQ(lib.llm_stream_status(handle), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(error, "no token trie");
+    CHECK_EQ(lib.set_token_trie(handle, json, len, ELIZA_TRIE_SCORE_LEAVES), 0);
+    CHECK(lib.score_token_trie(handle, NULL) == NULL);
+    CHECK_EQ(lib.llm_stream_status(handle), ELIZA_ERR_BUSY);
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "prefill");
+    for (int round = 0; round < 2; round++) {
+        prefill(handle, -1);
+        ranking = lib.score_token_trie(handle, &error);
+        CHECK(ranking != NULL);
+        CHECK(strstr(ranking, round == 0 ? "\"path\":\"hero\"" : "\"path\":\"friend\"") != NULL);
+        CHECK_EQ(times(ranking, "\"logprob\":-"), round == 0 ? 3 : NAMES - 3);
+        CHECK_EQ(times(ranking, "\"logprob_per_token\":-"), round == 0 ? 3 : NAMES - 3);
+        CHECK_EQ(sscanf(strstr(ranking, "\"name\":\"") + 8, "%63[^\"]", best), 1);
+        lib.free_string(ranking);
+        static struct result result;
+        CHECK_EQ(lib.llm_stream_generate(handle, 50, 1.5f, 1.0f, NULL), 0);
+        pull_all(handle, 32, 512, &result);
+        CHECK(strstr(result.text, best) != NULL);
+        CHECK_EQ(lib.arm_token_trie(handle, "friend"), 0);
+    }
+    CHECK(lib.score_token_trie(NULL, NULL) == NULL);
+    check_no_errors(handle);
+    lib.llm_stream_close(handle);
+}
+
 /* A refused payload is not lost on a host that looks at nothing: generation is barred until it is put right. */
 static void refused_payloads(void) {
     static const struct { const char * json; const char * reason; } cases[] = {
@@ -132,6 +177,7 @@ static void refused_payloads(void) {
 
 const struct test_case constraint_cases[] = {
     {"tries", tries},
+    {"scores", scores},
     {"refused_payloads", refused_payloads},
     {NULL, NULL},
 };

@@ -159,12 +159,9 @@ fn a_failed_set_bars_generate_until_a_set_or_a_clear_succeeds() {
     session.clear_trie().unwrap();
     assert_eq!(generate(&session, 1).text(), "z");
     let outside = payload("", &[("p", &[r#"{"name":"n","tokens":[999999]}"#])]);
-    for (json, mode) in [(outside.as_str(), Mode::Greedy), (&payload("", &[("p", &[RED])]), Mode::ScoreLeaves)] {
-        let refused = session.set_trie(json.as_bytes(), mode).unwrap_err();
-        assert_eq!(matches!(refused, Error::Unsupported(_)), mode == Mode::ScoreLeaves);
-        session.prefill(&PROMPT, -1).unwrap();
-        assert_eq!(session.generate(1, None, None, Sink::Queue), Err(refused));
-    }
+    let refused = session.set_trie(outside.as_bytes(), Mode::Greedy).unwrap_err();
+    session.prefill(&PROMPT, -1).unwrap();
+    assert_eq!(session.generate(1, None, None, Sink::Queue), Err(refused));
     arm(&session, &[RED]);
     assert_eq!(generate(&session, 1).text(), "r");
 }
