@@ -6,8 +6,10 @@
 use super::device::Gpu;
 use super::fusion::Fusions;
 use super::heads::Norms;
+use super::kernel::Kernel;
 use super::kv::{KvLayout, MAX_HEAD};
 use super::matrix::Vector;
+use super::probe::{self, Probe};
 use super::product::{self, Added, Embed, Gated, Input, MatMul, Norm};
 use super::rows::Place;
 use super::step::Step;
@@ -16,6 +18,7 @@ use super::{attend, heads, kv, rows};
 use crate::backend::Work;
 use crate::graph::{AttentionSpec, Graph, Node, NodeId, Op, Rows, WeightId, WeightSpec};
 use crate::{Error, Result};
+use std::sync::Arc;
 
 /// Lowers the nodes of one program.
 pub struct Lowering<'a> {
@@ -28,13 +31,15 @@ pub struct Lowering<'a> {
     pub partial_bytes: u64,
     /// Norms without a step of their own.
     pub fusions: Fusions,
+    /// Of kernels that were not tried on this device and are no products'.
+    pub probes: Vec<Probe>,
 }
 
 impl<'a> Lowering<'a> {
     /// Lower the nodes that `work` computes.
     pub fn new(gpu: &'a Gpu, work: &'a Work<'a>, weights: &'a GpuWeights) -> Result<Lowering<'a>> {
-        let (steps, fusions) = (Vec::new(), Fusions::new(work));
-        let mut lowering = Lowering { gpu, work, weights, steps, partial_bytes: 0, fusions };
+        let (steps, fusions, probes) = (Vec::new(), Fusions::new(work), Vec::new());
+        let mut lowering = Lowering { gpu, work, weights, steps, partial_bytes: 0, fusions, probes };
         for i in work.nodes.0..work.nodes.1 {
             lowering.node(NodeId(i))?;
         }
@@ -85,6 +90,17 @@ impl<'a> Lowering<'a> {
         KvLayout::new(cache.ty, spec.n_head_kv, spec.head_dim_k, spec.head_dim_v, cache.cells)
     }
 
+    /// A probe of the last so many steps, where one is needed.
+    fn probe(&mut self, steps: usize, make: impl FnOnce() -> Result<Probe>) -> Result<()> {
+        let kernels = || self.steps[self.steps.len() - steps..].iter().map(|step| &step.kernel);
+        let ours = |kernel: &Arc<Kernel>| self.probes.iter().flat_map(Probe::kernels).any(|k| Arc::ptr_eq(k, kernel));
+        let left_out = self.work.max_rows > 1 && probe::only_one_row(self.gpu);
+        if !left_out && !probe::tried(kernels()) && !kernels().all(ours) {
+            self.probes.push(make()?);
+        }
+        Ok(())
+    }
+
     fn node(&mut self, id: NodeId) -> Result<()> {
         let node = self.graph().node(id);
         let (gpu, work, weights) = (self.gpu, self.work, self.weights);
@@ -98,13 +114,17 @@ impl<'a> Lowering<'a> {
                 let table = weights.matrix(*table)?;
                 self.steps.extend(product::embed(gpu, &Embed { table, scale: *scale, dst, width })?);
             }
-            Op::SelectRows => self.steps.push(rows::select(gpu, self.place(x()?), self.place(id))?),
+            Op::SelectRows => {
+                self.steps.push(rows::select(gpu, self.place(x()?), self.place(id))?);
+                self.probe(1, || Probe::select(gpu))?;
+            }
             Op::RmsNorm { .. } if self.fusions.is_fused(id) => {}
             Op::RmsNorm { weight, eps } => {
                 let weight = weights.vector(*weight)?;
                 let residual = node.src.get(1).map(|&r| self.place(r));
                 let (x, dst) = (self.place(x()?), self.place(id));
                 self.steps.push(rows::norm(gpu, x, weight.bound(), *eps, residual, dst, rows)?);
+                self.probe(1, || Probe::norm(gpu, residual.is_some()))?;
             }
             Op::MatMul { weights: ids, biases } => {
                 let matrices = weights.matrices(ids)?;
@@ -129,9 +149,13 @@ impl<'a> Lowering<'a> {
                 self.steps.push(heads::step(gpu, spec, &layout, &turns, &norms, qkv)?);
                 self.steps.extend(attend::steps(gpu, spec, &layout, qkv, out, max_rows)?);
                 self.partial_bytes = self.partial_bytes.max(attend::partial_bytes(spec.n_head, spec.head_dim_v));
+                let rope = &self.graph().ropes[spec.rope];
+                let turns = (rope.kind, rope.n_rot);
+                self.probe(1 + attend::STEPS, || Probe::attention(gpu, spec, &layout, turns, max_rows))?;
             }
             Op::SoftCap { cap } => {
                 self.steps.push(rows::softcap(gpu, self.place(x()?), self.place(id), *cap, rows)?);
+                self.probe(1, || Probe::softcap(gpu))?;
             }
             Op::ShiftKeys(spec) => {
                 let turns = weights.turns(gpu, work.graph, spec.rope)?;
