@@ -6,7 +6,6 @@
 use super::device::Gpu;
 use super::fusion::Fusions;
 use super::heads::Norms;
-use super::kernel::Kernel;
 use super::kv::{KvLayout, MAX_HEAD};
 use super::matrix::Vector;
 use super::probe::{self, Probe};
@@ -18,7 +17,6 @@ use super::{attend, heads, kv, rows};
 use crate::backend::Work;
 use crate::graph::{AttentionSpec, Graph, Node, NodeId, Op, Rows, WeightId, WeightSpec};
 use crate::{Error, Result};
-use std::sync::Arc;
 
 /// Lowers the nodes of one program.
 pub struct Lowering<'a> {
@@ -31,15 +29,13 @@ pub struct Lowering<'a> {
     pub partial_bytes: u64,
     /// Norms without a step of their own.
     pub fusions: Fusions,
-    /// Of kernels that were not tried on this device and are no products'.
-    pub probes: Vec<Probe>,
 }
 
 impl<'a> Lowering<'a> {
     /// Lower the nodes that `work` computes.
     pub fn new(gpu: &'a Gpu, work: &'a Work<'a>, weights: &'a GpuWeights) -> Result<Lowering<'a>> {
-        let (steps, fusions, probes) = (Vec::new(), Fusions::new(work), Vec::new());
-        let mut lowering = Lowering { gpu, work, weights, steps, partial_bytes: 0, fusions, probes };
+        let (steps, fusions) = (Vec::new(), Fusions::new(work));
+        let mut lowering = Lowering { gpu, work, weights, steps, partial_bytes: 0, fusions };
         for i in work.nodes.0..work.nodes.1 {
             lowering.node(NodeId(i))?;
         }
@@ -90,15 +86,12 @@ impl<'a> Lowering<'a> {
         KvLayout::new(cache.ty, spec.n_head_kv, spec.head_dim_k, spec.head_dim_v, cache.cells)
     }
 
-    /// A probe of the last so many steps, where one is needed.
-    fn probe(&mut self, steps: usize, make: impl FnOnce() -> Result<Probe>) -> Result<()> {
-        let kernels = || self.steps[self.steps.len() - steps..].iter().map(|step| &step.kernel);
-        let ours = |kernel: &Arc<Kernel>| self.probes.iter().flat_map(Probe::kernels).any(|k| Arc::ptr_eq(k, kernel));
-        let left_out = self.work.max_rows > 1 && probe::only_one_row(self.gpu);
-        if !left_out && !probe::tried(kernels()) && !kernels().all(ours) {
-            self.probes.push(make()?);
+    /// Have the last so many steps tried.
+    fn probe(&self, steps: usize, make: impl FnOnce() -> Result<Probe>) -> Result<()> {
+        if self.work.max_rows > 1 && probe::only_one_row(self.gpu) {
+            return Ok(());
         }
-        Ok(())
+        self.gpu.pending.lock().add(&self.steps[self.steps.len() - steps..], make)
     }
 
     fn node(&mut self, id: NodeId) -> Result<()> {

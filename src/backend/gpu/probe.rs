@@ -5,15 +5,16 @@
 //! gave its answer is not asked again: nothing of this happens after open.
 //!
 //! Products and look-ups are tried with the first rows of one matrix of each type, before a model's weights are uploaded;
-//! the kernels between them (`probe/ops.rs`) when the programs are bound that use them; the sampler's when an engine gets
-//! one (`sample/probe.rs`). A software driver compiles a kernel when it first runs, for seconds, so there the kernels for
-//! prompts are left out.
+//! the kernels between them (`probe/ops.rs`) and the sampler's (`sample/probe.rs`) wait in [`Pending`] while an engine's
+//! programs are lowered and compiled, and are tried before its cache takes the room. A software driver compiles a kernel
+//! when it first runs, for seconds, so there the kernels for prompts are left out.
 
 use super::device::{Gpu, name_of};
 use super::kernel::Kernel;
 use super::matrix::Loader;
 use super::memory::Buffer;
 use super::product::{self, Embed, Input, MatMul};
+use super::sample;
 use super::step::{Bound, Counts, FRAME_CELLS, FRAME_OUTPUTS, FRAME_ROWS, Step};
 use crate::graph::{Rows, WeightSpec, WeightUse};
 use crate::quant::dequantize;
@@ -143,6 +144,9 @@ impl Probe {
 
     /// Try the kernels that were not tried yet; a wrong result is [`Error::Device`].
     pub fn run_all(gpu: &Gpu, probes: &[Probe]) -> Result<()> {
+        if probes.is_empty() {
+            return Ok(());
+        }
         gpu.compiled(probes.iter().flat_map(Probe::kernels))?;
         for probe in probes.iter().filter(|probe| !tried(probe.kernels())) {
             probe.run(gpu)?;
@@ -191,6 +195,41 @@ impl Probe {
             let results: Vec<f32> = bytemuck::pod_collect_to_vec(&results);
             compare(gpu, self.kernels(), &self.what, results.into_iter().map(f64::from), &run.expected)?;
         }
+        Ok(())
+    }
+}
+
+/// What is still to be tried on a device, of programs that were lowered since the last time. What fails stays.
+#[derive(Default)]
+pub struct Pending {
+    probes: Vec<Probe>,
+    sampler: bool,
+}
+
+impl Pending {
+    /// A probe with the kernels of these steps, where one of them is neither tried nor waiting.
+    pub fn add(&mut self, steps: &[Step], make: impl FnOnce() -> Result<Probe>) -> Result<()> {
+        let waits = |step: &Step| self.probes.iter().flat_map(Probe::kernels).any(|k| Arc::ptr_eq(k, &step.kernel));
+        if !steps.iter().all(|step| tried([&step.kernel]) || waits(step)) {
+            self.probes.push(make()?);
+        }
+        Ok(())
+    }
+
+    /// The sampler's kernels.
+    pub fn add_sampler(&mut self) {
+        self.sampler = true;
+    }
+
+    /// Try all; others who would use the same kernels wait for it.
+    pub fn run(gpu: &Arc<Gpu>) -> Result<()> {
+        let mut pending = gpu.pending.lock();
+        if pending.sampler {
+            sample::check(gpu)?;
+            pending.sampler = false;
+        }
+        Probe::run_all(gpu, &pending.probes)?;
+        pending.probes.clear();
         Ok(())
     }
 }

@@ -6,7 +6,7 @@
 use super::device::Gpu;
 use super::lower::Lowering;
 use super::memory::{Buffer, buffer_bytes};
-use super::probe::Probe;
+use super::probe::Pending;
 use super::rows::Place;
 use super::state::GpuState;
 use super::step::{PARAM_WORDS, Step};
@@ -51,8 +51,6 @@ pub(super) struct LogitRows {
 struct BindGroups {
     generation: Option<u64>,
     groups: Vec<wgpu::BindGroup>,
-    /// Of the steps' kernels, until the first binding.
-    probes: Vec<Probe>,
 }
 
 impl GpuProgram {
@@ -60,7 +58,7 @@ impl GpuProgram {
     pub fn new(gpu: Arc<Gpu>, work: &Work<'_>, weights: &Weights) -> Result<GpuProgram> {
         let weights = Arc::downcast::<GpuWeights>(weights.0.clone())
             .map_err(|_| Error::Internal("Weights of another backend".into()))?;
-        let Lowering { steps, partial_bytes, fusions, probes, .. } = Lowering::new(&gpu, work, &weights)?;
+        let Lowering { steps, partial_bytes, fusions, .. } = Lowering::new(&gpu, work, &weights)?;
         let mut words = vec![0u32; Self::param_bytes(steps.len()) as usize / 4];
         for (step, slot) in steps.iter().zip(words.chunks_exact_mut(PARAM_WORDS)) {
             slot[..step.params.len()].copy_from_slice(&step.params);
@@ -73,8 +71,10 @@ impl GpuProgram {
         let place = |id: NodeId| Place { offset: work.offsets[id.0 as usize], width: work.graph.node(id).width };
         let logits = logits.map(|id| LogitRows { place: place(id), rows: work.max_out_rows });
         let workspace_bytes = fusions.workspace_bytes as u64;
-        let bound = Mutex::new(BindGroups { probes, ..BindGroups::default() });
-        Ok(GpuProgram { gpu, steps, params, partial_bytes, workspace_bytes, logits, bound })
+        if logits.is_some() {
+            gpu.pending.lock().add_sampler();
+        }
+        Ok(GpuProgram { gpu, steps, params, partial_bytes, workspace_bytes, logits, bound: Mutex::default() })
     }
 
     /// Bytes of the uniforms of so many steps.
@@ -113,8 +113,8 @@ impl GpuProgram {
         };
         let groups = self.steps.iter().enumerate().map(group).collect::<Result<_>>()?;
         self.gpu.compiled(self.steps.iter().map(|step| &step.kernel))?;
-        Probe::run_all(&self.gpu, &bound.probes)?;
-        *bound = BindGroups { generation: Some(state.generation()), groups, probes: Vec::new() };
+        Pending::run(&self.gpu)?;
+        *bound = BindGroups { generation: Some(state.generation()), groups };
         Ok(())
     }
 }

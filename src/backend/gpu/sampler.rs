@@ -5,7 +5,7 @@
 use super::device::Gpu;
 use super::memory::{Buffer, buffer_bytes};
 use super::sample::{
-    self, HANDED_OVER_BYTES, MAX_HANDED_OVER, Place, RESULT_BYTES, SampleProgram, read_candidates, read_handed_over,
+    HANDED_OVER_BYTES, MAX_HANDED_OVER, Place, RESULT_BYTES, SampleProgram, read_candidates, read_handed_over,
     read_result, split,
 };
 use crate::backend::{Children, Followed, SampleRow, SampleSpec, SampledRow};
@@ -47,7 +47,6 @@ struct Staging {
 impl Sampler {
     /// A sampler for this many sequences, from rows of `n_vocab` logits.
     pub fn new(gpu: &Arc<Gpu>, n_vocab: usize, sequences: usize) -> Result<Sampler> {
-        sample::check(gpu)?;
         let program = SampleProgram::new(gpu, n_vocab, sequences)?;
         let bytes = Self::staging_bytes(sequences);
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
