@@ -3,9 +3,11 @@
 use super::*;
 use crate::backend::cpu::rope::Rope;
 use crate::backend::gpu::attend;
+use crate::backend::gpu::device::candidates;
 use crate::backend::gpu::heads::{self, Norms, Turns};
 use crate::backend::gpu::kv::KvLayout;
-use crate::backend::gpu::rows::Place;
+use crate::backend::gpu::restrict::Restrictions;
+use crate::backend::gpu::rows::{self, Place};
 use crate::backend::gpu::testing::devices;
 use crate::graph::{AttentionSpec, RopeKind, RopeScaling, WeightId};
 use crate::quant::TensorType::{self, F16, F32, Q8_0};
@@ -110,4 +112,41 @@ fn a_probe_has_the_kernels_of_the_model() {
         steps.extend(attend::steps(gpu, &spec, &layout, qkv, out, 1).unwrap());
         assert!(probe.kernels().zip(&steps).all(|(kernel, step)| Arc::ptr_eq(kernel, &step.kernel)));
     }
+}
+
+/// On a device of its own: nothing else may wait there.
+#[test]
+fn what_waits_is_tried_once_and_what_fails_goes_on_failing() {
+    if devices().is_empty() {
+        return;
+    }
+    let gpu = Arc::new(Gpu::new(&candidates()[0], &Restrictions::default()).unwrap());
+    let place = |offset| Place { offset, width: 8 };
+    let step = rows::select(&gpu, place(0), place(64)).unwrap();
+    let add = |wrong: f64| {
+        let mut made = 0;
+        let make = || {
+            made += 1;
+            let mut probe = Probe::select(&gpu)?;
+            probe.runs[0].expected[7].0 += wrong;
+            Ok(probe)
+        };
+        gpu.pending.lock().add(std::slice::from_ref(&step), make).unwrap();
+        made
+    };
+    assert_eq!((add(1.0), add(0.0)), (1, 0), "one of them is enough");
+    for _ in 0..2 {
+        let text = Pending::run(&gpu).unwrap_err().to_string();
+        assert!(text.contains("`select`") && text.contains("result 7"), "{text}");
+        assert!(!tried([&step.kernel]));
+    }
+    gpu.pending.lock().probes[0].runs[0].expected[7].0 -= 1.0;
+    let made = gpu.made();
+    Pending::run(&gpu).unwrap();
+    assert!(tried([&step.kernel]) && gpu.made() != made);
+    // Then never again.
+    let made = gpu.made();
+    assert_eq!(add(1.0), 0);
+    Pending::run(&gpu).unwrap();
+    assert_eq!(gpu.made(), made);
 }
