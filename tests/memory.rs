@@ -105,8 +105,10 @@ mod gpu {
     use elizainference::model::Model;
     use elizainference::quant::TensorType;
 
-    /// Bytes that the driver's allocator has given out; `None` where it does not tell.
+    /// Bytes that the driver's allocator has given out; `None` where it does not tell. What wgpu has yet to write is written
+    /// first, so that its staging does not count.
     fn given_out(gpu: &Gpu) -> Option<u64> {
+        gpu.queue.submit([]);
         gpu.wait().unwrap();
         gpu.device.generate_allocator_report().map(|report| report.total_allocated_bytes)
     }

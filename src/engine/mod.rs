@@ -151,8 +151,9 @@ impl Engine {
         let state = |(i, device): (usize, &Device)| {
             device.backend.new_state(&memory::share_of(&cache, model.outline(), i), threads)
         };
-        let mut states = model.devices().iter().enumerate().map(state).collect::<Result<Vec<_>>>()?;
+        // Before the states, so that what a device tries of the programs needs no room beside them.
         let plans = Plans::new(&model, &cache)?;
+        let mut states = model.devices().iter().enumerate().map(state).collect::<Result<Vec<_>>>()?;
         plans.reserve(model.outline(), &mut states)?;
         let slots = (0..n_slots)
             .map(|_| Slot {

@@ -11,6 +11,7 @@ use crate::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::ops::Deref;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 /// More threads than this make nothing faster: drivers take turns in places.
@@ -172,7 +173,7 @@ impl Gpu {
         let entries: Vec<_> = slots.iter().enumerate().map(|(i, slot)| slot.entry(i as u32)).collect();
         let descriptor = wgpu::BindGroupLayoutDescriptor { label: Some(name), entries: &entries };
         let layout = self.device.create_bind_group_layout(&descriptor);
-        let kernel = Arc::new(Kernel { name, pipeline: Pipeline::default(), layout });
+        let kernel = Arc::new(Kernel { name, pipeline: Pipeline::default(), layout, tried: AtomicBool::new(false) });
         self.compiler.start(&kernel, text);
         kernel
     }

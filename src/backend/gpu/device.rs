@@ -8,6 +8,7 @@
 use super::compile::Compiler;
 use super::disk;
 use super::memory::{self, Buffer};
+use super::probe::Pending;
 use super::quirks::{self, Quirks};
 use super::restrict::Restrictions;
 use crate::backend::memory::{Account, Component, Memory};
@@ -70,6 +71,8 @@ pub struct Gpu {
     account: Arc<Account>,
     pub(super) kernels: super::kernel::Cache,
     pub(super) compiler: Compiler,
+    /// Known answers that are still to be asked for.
+    pub(super) pending: Mutex<Pending>,
 }
 
 /// How many objects of each kind were made on a device: in steady decoding none.
@@ -265,6 +268,7 @@ impl Gpu {
             account: Arc::default(),
             kernels,
             compiler,
+            pending: Mutex::default(),
         })
     }
 

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How a kernel sees a buffer, in the order of `@binding` numbers in group 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,6 +34,8 @@ pub struct Kernel {
     /// The pipeline; its entry point is `main`.
     pub pipeline: Pipeline,
     pub(super) layout: wgpu::BindGroupLayout,
+    /// Whether it gave a known answer on this device, see `probe.rs`.
+    pub(super) tried: AtomicBool,
 }
 
 /// Every pipeline of a device, by its text and slots.

@@ -8,6 +8,7 @@ use super::fusion::Fusions;
 use super::heads::Norms;
 use super::kv::{KvLayout, MAX_HEAD};
 use super::matrix::Vector;
+use super::probe::{self, Probe};
 use super::product::{self, Added, Embed, Gated, Input, MatMul, Norm};
 use super::rows::Place;
 use super::step::Step;
@@ -85,6 +86,14 @@ impl<'a> Lowering<'a> {
         KvLayout::new(cache.ty, spec.n_head_kv, spec.head_dim_k, spec.head_dim_v, cache.cells)
     }
 
+    /// Have the last so many steps tried.
+    fn probe(&self, steps: usize, make: impl FnOnce() -> Result<Probe>) -> Result<()> {
+        if self.work.max_rows > 1 && probe::only_one_row(self.gpu) {
+            return Ok(());
+        }
+        self.gpu.pending.lock().add(&self.steps[self.steps.len() - steps..], make)
+    }
+
     fn node(&mut self, id: NodeId) -> Result<()> {
         let node = self.graph().node(id);
         let (gpu, work, weights) = (self.gpu, self.work, self.weights);
@@ -98,13 +107,17 @@ impl<'a> Lowering<'a> {
                 let table = weights.matrix(*table)?;
                 self.steps.extend(product::embed(gpu, &Embed { table, scale: *scale, dst, width })?);
             }
-            Op::SelectRows => self.steps.push(rows::select(gpu, self.place(x()?), self.place(id))?),
+            Op::SelectRows => {
+                self.steps.push(rows::select(gpu, self.place(x()?), self.place(id))?);
+                self.probe(1, || Probe::select(gpu))?;
+            }
             Op::RmsNorm { .. } if self.fusions.is_fused(id) => {}
             Op::RmsNorm { weight, eps } => {
                 let weight = weights.vector(*weight)?;
                 let residual = node.src.get(1).map(|&r| self.place(r));
                 let (x, dst) = (self.place(x()?), self.place(id));
                 self.steps.push(rows::norm(gpu, x, weight.bound(), *eps, residual, dst, rows)?);
+                self.probe(1, || Probe::norm(gpu, residual.is_some()))?;
             }
             Op::MatMul { weights: ids, biases } => {
                 let matrices = weights.matrices(ids)?;
@@ -130,9 +143,13 @@ impl<'a> Lowering<'a> {
                 self.steps.push(heads::step(gpu, spec, &layout, &turns, &norms, qkv)?);
                 self.steps.extend(attend::steps(gpu, spec, &layout, qkv, out, max_rows)?);
                 self.partial_bytes = self.partial_bytes.max(attend::partial_bytes(spec.n_head, spec.head_dim_v));
+                let rope = &self.graph().ropes[spec.rope];
+                let turns = (rope.kind, rope.n_rot);
+                self.probe(1 + attend::STEPS, || Probe::attention(gpu, spec, &layout, turns, max_rows))?;
             }
             Op::SoftCap { cap } => {
                 self.steps.push(rows::softcap(gpu, self.place(x()?), self.place(id), *cap, rows)?);
+                self.probe(1, || Probe::softcap(gpu))?;
             }
             Op::ShiftKeys(spec) => {
                 let turns = weights.turns(gpu, work.graph, spec.rope)?;

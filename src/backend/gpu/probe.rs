@@ -1,20 +1,28 @@
 //! Known answers: drivers exist that compute wrongly and say nothing.
 //!
-//! Before a model's matrices are used on a device, the first rows of one of each type go through the kernels of that type,
-//! and the results are compared with the host's arithmetic. One that is wrong is an error that names adapter, driver and
-//! kernel, and the model is not opened there. A software driver compiles a kernel when it first runs, for seconds, so there
-//! the kernels for prompts are left out.
+//! Before a kernel is used on a device it computes something small, and the results are compared with the host's arithmetic.
+//! One that is wrong is an error that names adapter, driver and kernel, and the model is not opened there. A kernel that
+//! gave its answer is not asked again: nothing of this happens after open.
+//!
+//! Products and look-ups are tried with the first rows of one matrix of each type, before a model's weights are uploaded;
+//! the kernels between them (`probe/ops.rs`) and the sampler's (`sample/probe.rs`) wait in [`Pending`] while an engine's
+//! programs are lowered and compiled, and are tried before its cache takes the room. A software driver compiles a kernel
+//! when it first runs, for seconds, so there the kernels for prompts are left out.
 
 use super::device::{Gpu, name_of};
 use super::kernel::Kernel;
 use super::matrix::Loader;
 use super::memory::Buffer;
 use super::product::{self, Embed, Input, MatMul};
-use super::step::{Bound, Counts, FRAME_CELLS, FRAME_ROWS, Step};
+use super::sample;
+use super::step::{Bound, Counts, FRAME_CELLS, FRAME_OUTPUTS, FRAME_ROWS, Step};
 use crate::graph::{Rows, WeightSpec, WeightUse};
 use crate::quant::dequantize;
 use crate::{Error, Result};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+mod ops;
 
 /// Rows of a matrix that are tried.
 const MATRIX_ROWS: usize = 16;
@@ -24,20 +32,51 @@ const TOLERANCE: f64 = 4e-5;
 const STORAGE: wgpu::BufferUsages =
     wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
 
+/// A number as it should be, and how far it may be off.
+pub type Expected = (f64, f64);
+
 /// Steps with the results that they should have.
 pub struct Probe {
     what: String,
     steps: Vec<Step>,
+    /// Bytes of the keys, the values and the partial results of attention.
+    cache: [u64; 3],
+    /// One after the other; the cache goes from one to the next.
+    runs: Vec<Run>,
+}
+
+/// One run of a probe's steps.
+struct Run {
     /// Input rows, then room for the results.
     workspace: Vec<f32>,
-    rows: u32,
+    frame: Vec<u32>,
+    counts: Counts,
     /// Value of the workspace where the results begin.
     dst: usize,
-    /// The results, and how far each may be off.
-    expected: Vec<(f64, f64)>,
+    expected: Vec<Expected>,
+}
+
+impl Run {
+    /// Over these rows and room for the results behind them. Row `r` has token `r`, and the last row is the first output.
+    fn new(mut workspace: Vec<f32>, rows: usize, expected: Vec<Expected>) -> Run {
+        let dst = workspace.len();
+        workspace.resize(dst + expected.len(), f32::NAN);
+        let rows = rows as u32;
+        let mut frame = vec![0u32; FRAME_CELLS];
+        (frame[0], frame[1]) = (rows, rows);
+        for row in 0..rows {
+            frame[FRAME_ROWS + 4 * row as usize] = row;
+            frame[FRAME_OUTPUTS + row as usize] = rows - 1 - row;
+        }
+        Run { workspace, frame, counts: Counts { rows, outputs: rows, splits: 1, listed: 0 }, dst, expected }
+    }
 }
 
 impl Probe {
+    fn new(what: String, steps: Vec<Step>, run: Run) -> Probe {
+        Probe { what, steps, cache: [0; 3], runs: vec![run] }
+    }
+
     /// The probes of a weight's kernels; `data` are its rows as the file has them. Their kernels are about to be compiled.
     pub fn of(gpu: &Gpu, spec: &WeightSpec, usage: WeightUse, data: &[u8]) -> Result<Vec<Probe>> {
         let (n_in, n_out) = (spec.n_in, spec.n_out.min(MATRIX_ROWS));
@@ -60,14 +99,13 @@ impl Probe {
         let largest = weights.iter().fold(0f64, |most, &w| most.max(f64::from(w).abs()));
         let multiplies = matches!(usage, WeightUse::MatMul | WeightUse::RowsAndMatMul);
         let looks_up = matches!(usage, WeightUse::Rows | WeightUse::RowsAndMatMul);
-        let software = gpu.info.device_type == wgpu::DeviceType::Cpu;
         let mut probes = Vec::new();
         // Rows, and the most that the kernel is made for.
-        for (rows, max_rows) in [(1, 1), (3, 8), (5, 16)].into_iter().take(if software { 1 } else { 3 }) {
+        for (rows, max_rows) in [(1, 1), (3, 8), (5, 16)].into_iter().take(if only_one_row(gpu) { 1 } else { 3 }) {
             if !multiplies {
                 break;
             }
-            let mut workspace: Vec<f32> = (0..rows * n_in).map(input).collect();
+            let workspace: Vec<f32> = (0..rows * n_in).map(input).collect();
             let expected = workspace.chunks_exact(n_in).flat_map(|x| {
                 let size = x.iter().map(|&x| f64::from(x).abs()).sum::<f64>() * largest * TOLERANCE;
                 let dot = |w: &[f32]| w.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum::<f64>();
@@ -76,7 +114,6 @@ impl Probe {
             });
             let expected: Vec<_> = expected.collect();
             let dst = workspace.len();
-            workspace.resize(dst + expected.len(), f32::NAN);
             let job = MatMul {
                 parts: &[(&matrix, None)],
                 input: Input { x: 0, width: n_in, norm: None },
@@ -88,7 +125,7 @@ impl Probe {
                 logits: false,
             };
             let (what, steps) = (format!("products with {}", spec.ty), product::matmul(gpu, &job)?);
-            probes.push(Probe { what, steps, workspace, rows: rows as u32, dst, expected });
+            probes.push(Probe::new(what, steps, Run::new(workspace, rows, expected)));
         }
         if looks_up {
             // Row `r` of the batch has token `r`.
@@ -96,8 +133,7 @@ impl Probe {
             let job = Embed { table: &matrix, scale: 1.0, dst: 0, width: n_in };
             let expected = weights[..rows * n_in].iter().map(|&w| (f64::from(w), largest * TOLERANCE)).collect();
             let (what, steps) = (format!("rows of {}", spec.ty), product::embed(gpu, &job)?);
-            let workspace = vec![f32::NAN; rows * n_in];
-            probes.push(Probe { what, steps, workspace, rows: rows as u32, dst: 0, expected });
+            probes.push(Probe::new(what, steps, Run::new(Vec::new(), rows, expected)));
         }
         Ok(probes)
     }
@@ -107,90 +143,136 @@ impl Probe {
         self.steps.iter().map(|step| &step.kernel)
     }
 
-    /// Compare; a wrong result is [`Error::Device`].
-    pub fn run(&self, gpu: &Gpu) -> Result<()> {
-        let mut frame = vec![0u32; FRAME_CELLS];
-        (frame[0], frame[1]) = (self.rows, self.rows);
-        for row in 0..self.rows {
-            frame[FRAME_ROWS + 4 * row as usize] = row;
+    /// Try the kernels that were not tried yet; a wrong result is [`Error::Device`].
+    pub fn run_all(gpu: &Gpu, probes: &[Probe]) -> Result<()> {
+        if probes.is_empty() {
+            return Ok(());
         }
-        let buffer = |words: &[u32], usage| -> Result<Buffer> {
+        gpu.compiled(probes.iter().flat_map(Probe::kernels))?;
+        for probe in probes.iter().filter(|probe| !tried(probe.kernels())) {
+            probe.run(gpu)?;
+            passed(probe.kernels());
+        }
+        Ok(())
+    }
+
+    fn run(&self, gpu: &Gpu) -> Result<()> {
+        let storage = |bytes: u64| gpu.buffer("probe", bytes, STORAGE);
+        let filled = |words: &[u32], usage| -> Result<Buffer> {
             let buffer = gpu.buffer("probe", words.len() as u64 * 4, usage)?;
             gpu.queue.write_buffer(&buffer, 0, bytemuck::cast_slice(words));
             Ok(buffer)
         };
-        let workspace = buffer(bytemuck::cast_slice(&self.workspace), STORAGE)?;
-        let (frame, sampled) = (buffer(&frame, STORAGE)?, buffer(&[0], STORAGE)?);
-        let counts = Counts { rows: self.rows, outputs: self.rows, splits: 1, listed: 0 };
-        let mut encoder = gpu.device.create_command_encoder(&Default::default());
-        let mut pass = encoder.begin_compute_pass(&Default::default());
-        for step in &self.steps {
-            let params = buffer(&step.params, wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST)?;
-            let bindings = step.buffers.iter().map(|bound| match bound {
-                Bound::Workspace => Ok(workspace.as_entire_buffer_binding()),
-                Bound::Frame => Ok(frame.as_entire_buffer_binding()),
-                Bound::Params => Ok(params.as_entire_buffer_binding()),
-                Bound::Sampled => Ok(sampled.as_entire_buffer_binding()),
-                Bound::Weight(buffer, offset, bytes) => {
-                    Ok(wgpu::BufferBinding { buffer, offset: *offset, size: wgpu::BufferSize::new(*bytes) })
-                }
-                _ => Err(Error::Internal("A probe without a cache".into())),
-            });
-            let group = gpu.bind(&step.kernel, &bindings.collect::<Result<Vec<_>>>()?);
-            let [x, y, z] = step.groups.map(|count| count.of(&counts));
-            pass.set_pipeline(&step.kernel.pipeline);
-            pass.set_bind_group(0, &group, &[]);
-            pass.dispatch_workgroups(x, y, z);
+        let [keys, values, partials] = self.cache;
+        let (keys, values, partials, sampled) = (storage(keys)?, storage(values)?, storage(partials)?, storage(4)?);
+        for run in &self.runs {
+            let workspace = filled(bytemuck::cast_slice(&run.workspace), STORAGE)?;
+            let frame = filled(&run.frame, STORAGE)?;
+            let mut encoder = gpu.device.create_command_encoder(&Default::default());
+            let mut pass = encoder.begin_compute_pass(&Default::default());
+            for step in &self.steps {
+                let params = filled(&step.params, wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST)?;
+                let bindings = step.buffers.iter().map(|bound| match bound {
+                    Bound::Workspace => workspace.as_entire_buffer_binding(),
+                    Bound::Frame => frame.as_entire_buffer_binding(),
+                    Bound::Params => params.as_entire_buffer_binding(),
+                    Bound::Keys(_) => keys.as_entire_buffer_binding(),
+                    Bound::Values(_) => values.as_entire_buffer_binding(),
+                    Bound::Partials => partials.as_entire_buffer_binding(),
+                    Bound::Sampled => sampled.as_entire_buffer_binding(),
+                    Bound::Weight(buffer, offset, bytes) => {
+                        wgpu::BufferBinding { buffer, offset: *offset, size: wgpu::BufferSize::new(*bytes) }
+                    }
+                });
+                let group = gpu.bind(&step.kernel, &bindings.collect::<Vec<_>>());
+                let [x, y, z] = step.groups.map(|count| count.of(&run.counts));
+                pass.set_pipeline(&step.kernel.pipeline);
+                pass.set_bind_group(0, &group, &[]);
+                pass.dispatch_workgroups(x, y, z);
+            }
+            drop(pass);
+            gpu.queue.submit([encoder.finish()]);
+            let results = gpu.read(&workspace, run.dst as u64 * 4, run.expected.len() * 4)?;
+            let results: Vec<f32> = bytemuck::pod_collect_to_vec(&results);
+            compare(gpu, self.kernels(), &self.what, results.into_iter().map(f64::from), &run.expected)?;
         }
-        drop(pass);
-        gpu.queue.submit([encoder.finish()]);
-        let results = gpu.read(&workspace, self.dst as u64 * 4, self.expected.len() * 4)?;
-        let results: Vec<f32> = bytemuck::pod_collect_to_vec(&results);
-        let right = |(&got, &(expected, off)): (&f32, &(f64, f64))| {
-            off.is_infinite() || (f64::from(got) - expected).abs() <= off
-        };
-        let Some(wrong) = results.iter().zip(&self.expected).position(|pair| !right(pair)) else { return Ok(()) };
-        let (got, (expected, _), info) = (results[wrong], self.expected[wrong], &gpu.info);
-        let kernel = self.steps.first().map_or("", |step| step.kernel.name);
-        let driver = format!("{}, driver {} {}", name_of(info), info.driver, info.driver_info);
-        let result = format!("result {wrong} is {got}, not {expected}");
-        Err(Error::Device(format!("{driver} computes wrongly: kernel `{kernel}`, {} ({result})", self.what)))
+        Ok(())
     }
 }
 
+/// What is still to be tried on a device, of programs that were lowered since the last time. What fails stays.
+#[derive(Default)]
+pub struct Pending {
+    probes: Vec<Probe>,
+    sampler: bool,
+}
+
+impl Pending {
+    /// A probe with the kernels of these steps, where one of them is neither tried nor waiting.
+    pub fn add(&mut self, steps: &[Step], make: impl FnOnce() -> Result<Probe>) -> Result<()> {
+        let waits = |step: &Step| self.probes.iter().flat_map(Probe::kernels).any(|k| Arc::ptr_eq(k, &step.kernel));
+        if !steps.iter().all(|step| tried([&step.kernel]) || waits(step)) {
+            self.probes.push(make()?);
+        }
+        Ok(())
+    }
+
+    /// The sampler's kernels.
+    pub fn add_sampler(&mut self) {
+        self.sampler = true;
+    }
+
+    /// Try all; others who would use the same kernels wait for it.
+    pub fn run(gpu: &Arc<Gpu>) -> Result<()> {
+        let mut pending = gpu.pending.lock();
+        if pending.sampler {
+            sample::check(gpu)?;
+            pending.sampler = false;
+        }
+        Probe::run_all(gpu, &pending.probes)?;
+        pending.probes.clear();
+        Ok(())
+    }
+}
+
+/// Whether all these kernels gave a known answer.
+pub fn tried<'a>(kernels: impl IntoIterator<Item = &'a Arc<Kernel>>) -> bool {
+    kernels.into_iter().all(|kernel| kernel.tried.load(Ordering::Acquire))
+}
+
+/// These kernels gave a known answer.
+pub fn passed<'a>(kernels: impl IntoIterator<Item = &'a Arc<Kernel>>) {
+    kernels.into_iter().for_each(|kernel| kernel.tried.store(true, Ordering::Release));
+}
+
+/// Whether kernels for several rows are left out.
+pub fn only_one_row(gpu: &Gpu) -> bool {
+    gpu.info.device_type == wgpu::DeviceType::Cpu
+}
+
+/// [`Error::Device`] where what these kernels computed is not what is expected.
+pub fn compare<'a>(
+    gpu: &Gpu,
+    kernels: impl Iterator<Item = &'a Arc<Kernel>>,
+    what: &str,
+    results: impl Iterator<Item = f64>,
+    expected: &[Expected],
+) -> Result<()> {
+    let mut pairs = results.zip(expected).enumerate();
+    let wrong = pairs.find(|(_, (got, (right, off)))| !(off.is_infinite() || (got - right).abs() <= *off));
+    let Some((at, (got, (right, _)))) = wrong else { return Ok(()) };
+    let mut names: Vec<_> = kernels.map(|kernel| format!("`{}`", kernel.name)).collect();
+    names.dedup();
+    let (info, names) = (&gpu.info, names.join(", "));
+    let driver = format!("{}, driver {} {}", name_of(info), info.driver, info.driver_info);
+    let result = format!("result {at} is {got}, not {right}");
+    Err(Error::Device(format!("{driver} computes wrongly: kernel {names}, {what} ({result})")))
+}
+
 /// Numbers in [-1, 1), always the same, no two neighbours alike.
-fn input(i: usize) -> f32 {
+pub fn input(i: usize) -> f32 {
     ((i as u32).wrapping_mul(2_654_435_761) >> 8) as f32 / (1u32 << 23) as f32 - 1.0
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-    use crate::backend::gpu::testing::devices;
-    use crate::quant::TensorType;
-
-    #[test]
-    fn a_wrong_result_names_driver_and_kernel() {
-        let spec =
-            WeightSpec { name: "w".into(), n_in: 44, n_out: 21, ty: TensorType::F32, usage: WeightUse::RowsAndMatMul };
-        let data: Vec<u8> = (0..44 * 21).flat_map(|i| input(i + 7).to_le_bytes()).collect();
-        for gpu in devices() {
-            let mut probes = Probe::of(gpu, &spec, spec.usage, &data).unwrap();
-            assert!(probes.len() >= 2);
-            for probe in &mut probes {
-                probe.run(gpu).unwrap();
-                for wrong in [1e-2, f64::NAN] {
-                    let right = probe.expected[5].0;
-                    probe.expected[5].0 += wrong;
-                    let Err(Error::Device(text)) = probe.run(gpu) else { panic!("{} passed", probe.what) };
-                    probe.expected[5].0 = right;
-                    let kernel = probe.steps[0].kernel.name;
-                    for part in [&gpu.info.name, &gpu.info.driver, kernel, "result 5", "F32"] {
-                        assert!(text.contains(part), "{text}");
-                    }
-                }
-            }
-        }
-    }
-}
+mod tests;

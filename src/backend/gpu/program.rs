@@ -6,6 +6,7 @@
 use super::device::Gpu;
 use super::lower::Lowering;
 use super::memory::{Buffer, buffer_bytes};
+use super::probe::Pending;
 use super::rows::Place;
 use super::state::GpuState;
 use super::step::{PARAM_WORDS, Step};
@@ -70,6 +71,9 @@ impl GpuProgram {
         let place = |id: NodeId| Place { offset: work.offsets[id.0 as usize], width: work.graph.node(id).width };
         let logits = logits.map(|id| LogitRows { place: place(id), rows: work.max_out_rows });
         let workspace_bytes = fusions.workspace_bytes as u64;
+        if logits.is_some() {
+            gpu.pending.lock().add_sampler();
+        }
         Ok(GpuProgram { gpu, steps, params, partial_bytes, workspace_bytes, logits, bound: Mutex::default() })
     }
 
@@ -109,6 +113,7 @@ impl GpuProgram {
         };
         let groups = self.steps.iter().enumerate().map(group).collect::<Result<_>>()?;
         self.gpu.compiled(self.steps.iter().map(|step| &step.kernel))?;
+        Pending::run(&self.gpu)?;
         *bound = BindGroups { generation: Some(state.generation()), groups };
         Ok(())
     }

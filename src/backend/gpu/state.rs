@@ -7,6 +7,7 @@
 use super::device::Gpu;
 use super::kv::KvLayout;
 use super::memory::Buffer;
+use super::probe::Pending;
 use super::program::GpuProgram;
 use super::sampler::Sampler;
 use super::step::{Bound, Counts, FRAME_CELLS, FRAME_HEAD, FRAME_LISTED, FRAME_OUTPUTS};
@@ -53,6 +54,8 @@ struct LayerBuffers {
 impl GpuState {
     /// The KV cache and everything of fixed size.
     pub fn new(gpu: Arc<Gpu>, cache: &CacheSpec) -> Result<GpuState> {
+        // First, so that the probes' own buffers need no room beside the cache.
+        Pending::run(&gpu)?;
         let mut layers = Vec::with_capacity(cache.layers.len());
         for (il, shape) in cache.layers.iter().enumerate() {
             layers.push(match shape {

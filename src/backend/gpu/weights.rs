@@ -184,6 +184,5 @@ fn check(gpu: &Gpu, file: &File, specs: &[WeightSpec], used: &dyn Fn(usize) -> O
         let tensor = tensor.ok_or_else(|| Error::Internal(format!("Tensor `{}` is gone", spec.name)))?;
         probes.extend(Probe::of(gpu, spec, usage, file.data(tensor))?);
     }
-    gpu.compiled(probes.iter().flat_map(Probe::kernels))?;
-    probes.iter().try_for_each(|probe| probe.run(gpu))
+    Probe::run_all(gpu, &probes)
 }

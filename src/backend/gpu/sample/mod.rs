@@ -21,11 +21,13 @@
 //! share dispatches.
 
 mod layout;
+mod probe;
 mod spec;
 #[cfg(test)]
 mod tests;
 
 pub use crate::backend::{Children, SampleOp, SampleProblem, SampleResult, SampleRow, SampleSpec};
+pub use probe::check;
 pub use spec::{MAX_CANDIDATES, MAX_HANDED_OVER, split, supported};
 
 use super::device::Gpu;

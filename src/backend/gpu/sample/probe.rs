@@ -1,0 +1,206 @@
+//! Known answers of the sampler, see `backend/gpu/probe.rs`.
+//!
+//! Some chains and masks, which together take every path through the kernels, sample from one row at once. What they should
+//! find is computed here the slow way, in double precision over all candidates; the row is chosen so that no cut and no
+//! draw is so near that rounding could decide it.
+
+use super::{RESULT_BYTES, SampleOp, SampleProgram, SampleRow, SampleSpec, read_candidates, read_result};
+use crate::backend::Children;
+use crate::backend::gpu::device::Gpu;
+use crate::backend::gpu::probe::{Expected, compare, input, passed, tried};
+use crate::{Error, Result, Token};
+use std::sync::Arc;
+
+/// Tokens of the row: more than a list takes, half of them too.
+const N_VOCAB: usize = 3400;
+/// Candidates that are reported.
+const REPORTED: usize = 4;
+/// The uniform number of seed 0 at position 0, from the known answers that Random123 publishes of Threefry2x32-20.
+const UNIFORM: f64 = 0x6b20_0159u32 as f64 / 4_294_967_296.0;
+
+const TOP_K: usize = 40;
+const TOP_P: f32 = 0.9;
+const MIN_P: f32 = 0.15;
+const TEMPERATURE: f32 = 0.8;
+/// A token that would be far behind, and its bias.
+const BIAS: (Token, f32) = (77, 39.0);
+
+/// How candidates are chosen and the token is taken.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Way {
+    Greedy,
+    /// From all candidates.
+    Draw,
+    /// From those behind bias, top-k, top-p and min-p.
+    Chain,
+}
+
+/// Chains, and how far apart the tokens of a mask are.
+const CASES: [(Way, Option<usize>); 5] =
+    [(Way::Greedy, None), (Way::Draw, None), (Way::Chain, None), (Way::Chain, Some(2)), (Way::Chain, Some(20))];
+
+/// Try the kernels of a sampler, unless they were.
+pub fn check(gpu: &Arc<Gpu>) -> Result<()> {
+    let program = SampleProgram::new(gpu, N_VOCAB, CASES.len())?;
+    if tried(&program.kernels) {
+        return Ok(());
+    }
+    let logits = logits();
+    let expected: Vec<_> = CASES.iter().map(|&(way, apart)| expected(&logits, way, apart, UNIFORM)).collect();
+    let kernels = program.kernels.clone();
+    run(gpu, program, &logits, &expected)?;
+    passed(&kernels);
+    Ok(())
+}
+
+fn logits() -> Vec<f32> {
+    (0..N_VOCAB).map(|i| 40.0 * input(i).powi(3)).collect()
+}
+
+fn run(gpu: &Gpu, mut program: SampleProgram, logits: &[f32], expected: &[Vec<Expected>]) -> Result<()> {
+    let bytes = (CASES.len() * N_VOCAB) as u64 * 4;
+    let rows = gpu.buffer("probe", bytes, super::STORAGE)?;
+    gpu.queue.write_buffer(&rows, 0, bytemuck::cast_slice(&logits.repeat(CASES.len())));
+    program.bind(&rows, 0, bytes, N_VOCAB)?;
+    for (slot, &(way, apart)) in CASES.iter().enumerate() {
+        program.set_chain(slot, &spec(way))?;
+        let tokens: Vec<Token> = (0..N_VOCAB as Token).step_by(apart.unwrap_or(1)).collect();
+        program.arm(slot, apart.map(|_| Children { tokens: &tokens, greedy: false }))?;
+        program.restart(slot, 0, &[])?;
+    }
+    let all: Vec<_> = (0..CASES.len() as u32).map(|i| SampleRow { slot: i, row: i }).collect();
+    let mut encoder = gpu.device.create_command_encoder(&Default::default());
+    let mut pass = encoder.begin_compute_pass(&Default::default());
+    program.encode(&mut pass, &all)?;
+    drop(pass);
+    gpu.queue.submit([encoder.finish()]);
+    let place = program.results();
+    let results = gpu.read(place.buffer, place.offset, place.bytes as usize)?;
+    for (slot, (result, expected)) in results.chunks_exact(RESULT_BYTES).zip(expected).enumerate() {
+        let result = read_result(result).ok_or_else(|| Error::Internal("A result of a sampler".into()))?;
+        let place = program.candidates(slot);
+        let reported = gpu.read(place.buffer, place.offset, place.bytes as usize)?;
+        let mut got = vec![result.token.into(), result.prob.into(), result.logprob.into(), result.kept.into()];
+        for (token, logit, prob) in read_candidates(&reported, result.reported) {
+            got.extend([f64::from(token), f64::from(logit), f64::from(prob)]);
+        }
+        // What is missing is wrong.
+        got.resize(expected.len(), f64::NAN);
+        let (way, apart) = CASES[slot];
+        let mask = apart.map_or(String::new(), |apart| format!(" under a mask of every {apart}th token"));
+        let what = format!("sampling by {}{mask}", spec(way).describe(usize::MAX));
+        compare(gpu, program.kernels.iter(), &what, got.into_iter(), expected)?;
+    }
+    Ok(())
+}
+
+fn spec(way: Way) -> SampleSpec {
+    let ops = match way {
+        Way::Greedy => vec![SampleOp::Greedy],
+        Way::Draw => vec![SampleOp::Temperature(TEMPERATURE)],
+        Way::Chain => vec![
+            SampleOp::Bias(vec![BIAS]),
+            SampleOp::TopK(TOP_K as u32),
+            SampleOp::TopP { p: TOP_P, min_keep: 0 },
+            SampleOp::MinP { p: MIN_P, min_keep: 0 },
+            SampleOp::Temperature(TEMPERATURE),
+        ],
+    };
+    let candidates = if way == Way::Chain { REPORTED as u32 } else { 0 };
+    SampleSpec { ops, seed: 0, candidates }
+}
+
+/// Token, probability, its logarithm, number of candidates, and of each that is reported token, logit, probability.
+fn expected(logits: &[f32], way: Way, apart: Option<usize>, uniform: f64) -> Vec<Expected> {
+    let mut left: Vec<(usize, f64)> = logits.iter().map(|&x| f64::from(x)).enumerate().collect();
+    if way == Way::Chain {
+        left[BIAS.0 as usize].1 += f64::from(BIAS.1);
+    }
+    left.retain(|(token, _)| token % apart.unwrap_or(1) == 0);
+    left.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let best = left[0].1;
+    let weights = |of: &[(usize, f64)]| of.iter().map(|(_, x)| (x - best).exp()).collect::<Vec<_>>();
+    match way {
+        Way::Greedy => left.truncate(1),
+        Way::Draw => {}
+        Way::Chain => {
+            left.truncate(TOP_K);
+            let weights = weights(&left);
+            let need = weights.iter().sum::<f64>() * f64::from(TOP_P);
+            let reach = weights.iter().scan(0.0, |sum, w| {
+                let before = *sum;
+                *sum += w;
+                Some(before)
+            });
+            left.truncate(reach.take_while(|&before| before < need).count());
+            left.retain(|(_, x)| (x - best).exp() >= f64::from(MIN_P));
+        }
+    }
+    let warmth = if way == Way::Greedy { 1.0 } else { f64::from(TEMPERATURE) };
+    left.iter_mut().for_each(|(_, x)| *x /= warmth);
+    let total: f64 = left.iter().map(|(_, x)| (x - best / warmth).exp()).sum();
+    let share = |x: f64| (x - best / warmth).exp() / total;
+    // The draw goes through the tokens in their order.
+    let mut by_token = left.clone();
+    by_token.sort_by_key(|(token, _)| *token);
+    let mut sum = 0.0;
+    let drawn = by_token.iter().find(|(_, x)| {
+        sum += share(*x);
+        sum > uniform
+    });
+    let &(token, x) = drawn.unwrap_or(&left[0]);
+    // Without a cut it is no use to count what weighs nothing.
+    let kept = if way == Way::Draw { f64::INFINITY } else { 0.0 };
+    let mut all = vec![(token as f64, 0.0), (share(x), 1e-5), (share(x).ln(), 1e-5), (left.len() as f64, kept)];
+    if way == Way::Chain {
+        for &(token, x) in left.iter().take(REPORTED) {
+            all.extend([(token as f64, 0.0), (x, 1e-4), (share(x), 1e-5)]);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::backend::gpu::testing::devices;
+
+    fn all(uniform: f64) -> Vec<Vec<Expected>> {
+        CASES.iter().map(|&(way, apart)| expected(&logits(), way, apart, uniform)).collect()
+    }
+
+    #[test]
+    fn a_wrong_token_names_driver_and_kernels() {
+        for gpu in devices() {
+            check(gpu).unwrap();
+            for case in 0..CASES.len() {
+                for value in 0..all(UNIFORM)[case].len() {
+                    let mut expected = all(UNIFORM);
+                    if expected[case][value].1.is_infinite() {
+                        continue;
+                    }
+                    expected[case][value].0 += 1.0;
+                    let program = SampleProgram::new(gpu, N_VOCAB, CASES.len()).unwrap();
+                    let Err(Error::Device(text)) = run(gpu, program, &logits(), &expected) else {
+                        panic!("{:?} passed with another value {value}", CASES[case])
+                    };
+                    let (result, driver) = (format!("result {value} "), &gpu.info.driver);
+                    for part in [&gpu.info.name, driver, "`sample_exact`", &spec(CASES[case].0).describe(99), &result] {
+                        assert!(text.contains(part), "no {part} in: {text}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Rounding cannot decide which token it is, nor how many are left.
+    #[test]
+    fn no_cut_is_near() {
+        let told = |uniform| all(uniform).into_iter().map(|case| (case[0].0, case[3].0)).collect::<Vec<_>>();
+        assert_eq!(told(UNIFORM), told(UNIFORM - 2e-3));
+        assert_eq!(told(UNIFORM), told(UNIFORM + 2e-3));
+        let tokens: Vec<_> = told(UNIFORM);
+        assert!(tokens[1..].windows(2).any(|pair| pair[0] != pair[1]), "{tokens:?}");
+    }
+}
