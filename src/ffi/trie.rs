@@ -81,7 +81,7 @@ pub unsafe extern "C" fn eliza_inference_arm_token_trie(handle: FfiLlmHandle, pa
     unsafe { on_handle(handle, std::ptr::null_mut(), arm) }.unwrap_or(FAILED)
 }
 
-fn trie_mode(mode: c_int) -> Result<Mode> {
+pub(super) fn trie_mode(mode: c_int) -> Result<Mode> {
     match mode {
         ELIZA_TRIE_GREEDY => Ok(Mode::Greedy),
         ELIZA_TRIE_SAMPLED => Ok(Mode::Sampled),
