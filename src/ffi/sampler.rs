@@ -32,11 +32,14 @@ pub struct LlamaSampler {
 /// `llama_token_data_array`, with [`Candidate`] for `llama_token_data`.
 #[repr(C)]
 pub struct TokenDataArray {
-    data: *mut Candidate,
-    size: usize,
-    selected: i64,
+    /// The candidates.
+    pub data: *mut Candidate,
+    /// How many there are.
+    pub size: usize,
+    /// The place of the one that was selected, or -1.
+    pub selected: i64,
     /// A C `bool`. Never touched: what stays in the list keeps its order.
-    sorted: u8,
+    pub sorted: u8,
 }
 
 /// `llama_sampler_i`: the functions of a type of samplers, in the order of llama.cpp.
@@ -73,6 +76,9 @@ static TABLE: Interface = Interface {
 
 const NAME: &CStr = c"token-trie";
 
+/// A candidate that is never legal.
+const NOTHING: Candidate = Candidate { id: -1, logit: f32::NEG_INFINITY, p: 0.0 };
+
 /// Makes the shell of a sampler from its functions, which outlive it, and its state: llama.cpp's `llama_sampler_init`.
 /// It must not unwind.
 pub type SamplerInit = Option<unsafe extern "C" fn(iface: *mut Interface, ctx: *mut c_void) -> *mut LlamaSampler>;
@@ -81,7 +87,7 @@ pub type SamplerInit = Option<unsafe extern "C" fn(iface: *mut Interface, ctx: *
 struct TokenTrie {
     state: TrieState,
     sieve: Sieve,
-    /// The list of a host that had none left.
+    /// The list of a host whose list is empty.
     spare: [Candidate; 1],
     /// What made the shell; `None` for one from the C allocator.
     init: Option<host::Init>,
@@ -89,8 +95,7 @@ struct TokenTrie {
 
 impl TokenTrie {
     fn new(state: TrieState, init: Option<host::Init>) -> Self {
-        let spare = [Candidate { id: -1, logit: f32::NEG_INFINITY, p: 0.0 }];
-        TokenTrie { state, sieve: Sieve::default(), spare, init }
+        TokenTrie { state, sieve: Sieve::default(), spare: [NOTHING], init }
     }
 
     /// Puts it into a shell.
@@ -123,6 +128,7 @@ impl TokenTrie {
         let TokenTrie { state, sieve, spare, .. } = self;
         if let Some(legal) = state.mask() {
             if list.size == 0 {
+                *spare = [NOTHING];
                 (list.data, list.size) = (spare.as_mut_ptr(), spare.len());
             }
             // SAFETY: the host's list has `size` candidates at `data`, or it is the spare one, whose sampler outlives the
@@ -408,4 +414,70 @@ unsafe extern "C" fn copy_state(src: *const LlamaSampler, dst: *mut LlamaSampler
     };
     // SAFETY: as above.
     unsafe { on_sampler(dst, copy) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::super::status::ELIZA_ERR_FFI_FAULT;
+    use super::*;
+
+    const JSON: &CStr = c"{\"descriptors\":[{\"path\":\"p\",\"leaves\":[{\"name\":\"n\",\"tokens\":[3,4]},\
+        {\"name\":\"m\",\"tokens\":[1]}]}]}";
+
+    #[test]
+    fn structures_are_laid_out_as_in_llama_cpp() {
+        const WORD: usize = size_of::<usize>();
+        assert_eq!((size_of::<LlamaSampler>(), offset_of!(LlamaSampler, ctx)), (2 * WORD, WORD));
+        assert_eq!(size_of::<Interface>(), SLOTS * WORD);
+        let slots = [
+            offset_of!(Interface, name),
+            offset_of!(Interface, accept),
+            offset_of!(Interface, apply),
+            offset_of!(Interface, reset),
+            offset_of!(Interface, clone),
+            offset_of!(Interface, free),
+            offset_of!(Interface, backend),
+            offset_of!(Interface, copy_state),
+            offset_of!(Interface, reserved),
+        ];
+        assert_eq!(slots.map(|offset| offset / WORD), [0, 1, 2, 3, 4, 5, 6, 11, 12]);
+        assert_eq!((size_of::<Candidate>(), offset_of!(Candidate, logit), offset_of!(Candidate, p)), (12, 4, 8));
+        #[cfg(target_pointer_width = "64")]
+        assert_eq!((size_of::<TokenDataArray>(), offset_of!(TokenDataArray, sorted)), (32, 24));
+    }
+
+    #[test]
+    fn a_fault_ends_at_the_boundary_and_the_sampler_goes_on() {
+        let mut data = [0, 1, 2, 3].map(|id| Candidate { id, logit: 0.5, p: 0.0 });
+        let mut list = TokenDataArray { data: data.as_mut_ptr(), size: 4, selected: -1, sorted: 0 };
+        // SAFETY: a terminated payload, and a sampler that lives until it is freed once, used by this thread alone.
+        unsafe {
+            let smpl = TokenTrie::new(TrieState::new(cache::load(JSON.to_bytes()).unwrap(), Mode::Sampled), None);
+            let smpl = smpl.into_shell().unwrap();
+            assert_eq!(on_sampler(smpl, |_| panic!("at work")), ELIZA_ERR_FFI_FAULT);
+            apply(smpl, &raw mut list);
+            assert_eq!((list.size, data[0].id, data[1].id), (2, 1, 3));
+            assert_eq!(eliza_inference_sampler_free(smpl), ELIZA_OK);
+        }
+    }
+
+    #[test]
+    fn every_empty_list_gets_the_smallest_legal_token() {
+        // SAFETY: as above.
+        unsafe {
+            let smpl = TokenTrie::new(TrieState::new(cache::load(JSON.to_bytes()).unwrap(), Mode::Sampled), None);
+            let smpl = smpl.into_shell().unwrap();
+            for (taken, legal) in [(None, 1), (Some(3), 4), (Some(9), 1)] {
+                if let Some(token) = taken {
+                    accept(smpl, token);
+                }
+                let mut list = TokenDataArray { data: std::ptr::null_mut(), size: 0, selected: -1, sorted: 0 };
+                apply(smpl, &raw mut list);
+                assert_eq!((list.size, (*list.data).id), (1, legal));
+            }
+            assert_eq!(eliza_inference_sampler_free(smpl), ELIZA_OK);
+        }
+    }
 }
