@@ -21,7 +21,10 @@ const NAMES: usize = 200;
 const ROUNDS: usize = 201;
 
 fn main() {
-    println!("{:24}{:>10}{:>12}{:>12}{:>12}{:>8}{:>8}", "candidates", "count", "pass us", "mode 0 us", "mode 1 us", "", "");
+    println!(
+        "{:24}{:>10}{:>12}{:>12}{:>12}{:>8}{:>8}",
+        "candidates", "count", "pass us", "mode 0 us", "mode 1 us", "", ""
+    );
     for size in SIZES {
         let id_order: Vec<Candidate> = (0..size)
             .map(|i| Candidate { id: i as i32, logit: random::bits(7, i as u32, 0) as f32 / 1e8, p: 0.0 })

@@ -80,6 +80,8 @@
  *   prefill, generate, configure, set_chain, set_token_    any thread, one at a time per handle; while the
  *     trie, clear_token_trie, arm_token_trie                 handle works they fail as busy
  *   next, poll                                             one thread at a time per handle
+ *   llama_sampler_init_token_trie                          any thread, any time, several at once
+ *   the calls on a sampler, by whomever                    one thread at a time per sampler
  */
 
 

@@ -59,13 +59,7 @@ impl Sieve {
     /// earlier sampler selected.
     ///
     /// An empty list stays empty, as there is no place for that entry.
-    pub fn keep(
-        &mut self,
-        candidates: &mut [Candidate],
-        legal: &[Token],
-        mode: Mode,
-        selected: Option<usize>,
-    ) -> Kept {
+    pub fn keep(&mut self, candidates: &mut [Candidate], legal: &[Token], mode: Mode, selected: Option<usize>) -> Kept {
         let chosen = selected.and_then(|at| candidates.get(at)).map(|one| one.id);
         self.kept.clear();
         if !self.look_up(candidates, legal) {
