@@ -21,6 +21,8 @@ C_DIR  := target/c
 FUZZ_SECONDS ?= 120
 
 # Messages of these two hold no comma: make would take it for the end of the argument.
+# The peer's program and libraries, where there are any, for the tests that compare with them or drive them.
+with_peer = if test -d "$(SHARED)/tools/peer"; then eval "$$(python3 tools/peer.py "$(SHARED)")"; fi
 section = @printf '\n== %s\n' $(1)
 skip    = printf 'skipped: %s\n' $(1)
 
@@ -67,6 +69,7 @@ c-harness: built-for-c
 	@if test -f tests/c/CMakeLists.txt; then \
 	  cmake -S tests/c -B $(C_DIR)/plain -DELIZA_LIBRARY_DIR="$(CURDIR)/target/debug" >/dev/null; \
 	  cmake --build $(C_DIR)/plain; \
+	  $(with_peer); \
 	  ctest --test-dir $(C_DIR)/plain --output-on-failure --timeout 300; \
 	else $(call skip,"tests/c is not there"); fi
 
@@ -81,10 +84,9 @@ readme:
 
 # ---------------------------------------------------------------------------------------------------------- make deep
 
-# With the peer's program, where there is one, for the tests that compare with it.
 unit-deep:
 	$(call section,"long random comparisons in the release build")
-	@if test -d "$(SHARED)/tools/peer"; then eval "$$(python3 tools/peer.py "$(SHARED)")"; fi; \
+	@$(with_peer); \
 	$(CARGO) test --locked --release -- --include-ignored
 
 isa-deep:
@@ -96,6 +98,7 @@ c-valgrind: built-for-c
 	@if test -f tests/c/CMakeLists.txt; then \
 	  cmake -S tests/c -B $(C_DIR)/plain -DELIZA_LIBRARY_DIR="$(CURDIR)/target/debug" >/dev/null; \
 	  cmake --build $(C_DIR)/plain; \
+	  $(with_peer); \
 	  python3 tools/valgrind_ctest.py $(C_DIR)/plain; \
 	else $(call skip,"tests/c is not there"); fi
 
@@ -106,6 +109,7 @@ c-asan: built-for-c
 	    -DCMAKE_C_FLAGS="-fsanitize=address -fno-omit-frame-pointer" \
 	    -DCMAKE_CXX_FLAGS="-fsanitize=address -fno-omit-frame-pointer" >/dev/null; \
 	  cmake --build $(C_DIR)/asan; \
+	  $(with_peer); \
 	  ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 ctest --test-dir $(C_DIR)/asan --output-on-failure --timeout 900; \
 	else $(call skip,"tests/c is not there"); fi
 

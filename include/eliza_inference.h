@@ -80,6 +80,8 @@
  *   prefill, generate, configure, set_chain, set_token_    any thread, one at a time per handle; while the
  *     trie, clear_token_trie, arm_token_trie                 handle works they fail as busy
  *   next, poll                                             one thread at a time per handle
+ *   llama_sampler_init_token_trie                          any thread, any time, several at once
+ *   the calls on a sampler, by whomever                    one thread at a time per sampler
  */
 
 
@@ -92,6 +94,26 @@
 
 /* The library's name and interface version, as eliza_inference_abi_version() returns it. */
 #define ELIZA_STREAM_ABI_VERSION "eliza-stream/1.0.0"
+
+/* Types of llama.cpp that samplers pass. Where llama.h is needed as well, include it first: then these stand aside. */
+#ifndef LLAMA_H
+struct llama_vocab;
+struct llama_sampler;
+struct llama_sampler_i;
+
+typedef struct llama_token_data {
+    int32_t id;
+    float logit;
+    float p;
+} llama_token_data;
+
+typedef struct llama_token_data_array {
+    llama_token_data * data; /* samplers may move it, also to memory of their own */
+    size_t size;
+    int64_t selected; /* an index in `data`, not a token id; -1: nothing is selected */
+    bool sorted;      /* by logit, the largest first */
+} llama_token_data_array;
+#endif
 
 
 /**
@@ -384,6 +406,12 @@ typedef void (*eliza_llm_stream_token_cb2)(int32_t token_id,
                                            size_t token_text_len,
                                            bool is_done,
                                            void *user_data);
+
+/**
+ * Makes the shell of a sampler from its functions, which outlive it, and its state: llama.cpp's `llama_sampler_init`.
+ * It must not unwind.
+ */
+typedef struct llama_sampler *(*eliza_sampler_init_fn)(struct llama_sampler_i *iface, void *ctx);
 
 /**
  * How the generations on a handle sample. Fill it by `eliza_inference_llm_stream_sampling_defaults`, change what
@@ -800,6 +828,107 @@ int32_t eliza_inference_arm_token_trie(FfiLlmHandle handle,
  */
 char *eliza_inference_score_token_trie(FfiLlmHandle handle,
                                        char **out_error);
+
+/**
+ * Makes a sampler that constrains a llama.cpp chain to the leaves of a token trie, armed at its first descriptor.
+ *
+ * The payload is that of `eliza_inference_set_token_trie`, here with a terminator. It stands in the chain behind biases
+ * and penalties and in front of what truncates (top-k, top-p, min-p ...): elsewhere no illegal token comes through
+ * either, but a truncation in front may have dropped every legal candidate, and then the trie has to choose blindly.
+ * Inside a span `ELIZA_TRIE_GREEDY` leaves one candidate, the likeliest legal one, and `ELIZA_TRIE_SAMPLED` all legal
+ * ones, from which the rest of the chain draws. Completing a leaf releases the constraint until `llama_sampler_reset`,
+ * `eliza_inference_sampler_arm` or a new sampler. A host may pass its prompt through `llama_sampler_accept`: at the start
+ * of a span a token counts only if the sampler was applied since the last one.
+ *
+ * The sampler is made by the `llama_sampler_init` that `eliza_inference_set_host_sampler_init` was given, else by that of
+ * the libllama in the process, however it was loaded, so that a chain can own it and `llama_sampler_free` free
+ * it. Where there is no libllama it is from the C allocator: the functions `eliza_inference_sampler_...` drive it, and
+ * it must not be given to a libllama that is loaded later. With a libllama, tokens are checked against `vocab`.
+ *
+ * Ownership: the payload is copied, `vocab` is used only during the call; the host owns the sampler until it gives it to
+ * a chain. Null rule: the payload must not be NULL; a NULL `vocab` leaves the tokens unchecked. Threads: any, several at
+ * once; one sampler is used by one thread at a time. Neither it nor any call on it ever unwinds into the host or ends the
+ * process; what fails inside a chain leaves the candidates as they were, and its text to
+ * `eliza_inference_take_last_error`.
+ *
+ * Returns the sampler, or NULL with the reason in `eliza_inference_take_last_error`: a payload that is refused, a mode
+ * that is not 0 or 1 (`ELIZA_TRIE_SCORE_LEAVES` needs the model, which a sampler does not see), no memory.
+ */
+struct llama_sampler *llama_sampler_init_token_trie(const struct llama_vocab *vocab,
+                                                    const char *trie_descriptor_json,
+                                                    int mode);
+
+/**
+ * Says which `llama_sampler_init` makes the samplers of `llama_sampler_init_token_trie`, instead of the one found in the
+ * process. Needed where llama.cpp is linked into the program without exporting its symbols, and where the process holds
+ * more than one libllama: a sampler must come from the copy that frees it.
+ *
+ * Null rule: NULL goes back to the search. Threads: any. Returns `ELIZA_OK` or `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_set_host_sampler_init(eliza_sampler_init_fn init);
+
+/**
+ * The name of a token trie sampler, `token-trie`.
+ *
+ * Ownership: static, do not free. Null rule: NULL for a sampler that is NULL or not of this library. Threads: one at a
+ * time per sampler.
+ */
+const char *eliza_inference_sampler_name(const struct llama_sampler *smpl);
+
+/**
+ * Tells a token trie sampler of a token that was taken, or that stands in the prompt: `llama_sampler_accept`.
+ *
+ * Null rule: a NULL sampler is an error. Threads: one at a time per sampler. Returns `ELIZA_OK`,
+ * `ELIZA_ERR_INVALID_ARG` (not a sampler of this library) or `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_sampler_accept(struct llama_sampler *smpl, int32_t token);
+
+/**
+ * Takes the illegal tokens out of a list of candidates: `llama_sampler_apply`. What stays keeps its order, and is never
+ * nothing: where no legal candidate was in the list it becomes one entry, the smallest legal token. Outside a span the list
+ * stays as it is.
+ *
+ * Null rule: a NULL sampler, a NULL list and NULL data of a size are errors. Threads: one at a time per sampler. Returns
+ * `ELIZA_OK`, `ELIZA_ERR_INVALID_ARG` (not a sampler of this library, no list) or `ELIZA_ERR_FFI_FAULT`; then the list is
+ * as it was.
+ */
+int32_t eliza_inference_sampler_apply(struct llama_sampler *smpl,
+                                      struct llama_token_data_array *cur_p);
+
+/**
+ * Arms the first descriptor of a token trie sampler again: `llama_sampler_reset`.
+ *
+ * Null rule: a NULL sampler is an error. Threads: one at a time per sampler. Returns `ELIZA_OK`,
+ * `ELIZA_ERR_INVALID_ARG` (not a sampler of this library) or `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_sampler_reset(struct llama_sampler *smpl);
+
+/**
+ * Arms one descriptor of a token trie sampler, by its path; also of one in a chain, which llama.cpp has no call for.
+ *
+ * Null rule: a NULL `path` arms the next descriptor in payload order, after the last the first; a NULL sampler is an
+ * error. Threads: one at a time per sampler. Returns `ELIZA_OK`, `ELIZA_ERR_INVALID_ARG` (not a sampler of this library,
+ * no such path: the text names the known ones, not UTF-8) or `ELIZA_ERR_FFI_FAULT`; then nothing changes.
+ */
+int32_t eliza_inference_sampler_arm(struct llama_sampler *smpl,
+                                    const char *path);
+
+/**
+ * An independent sampler that goes on from the same place: `llama_sampler_clone`. It is made as the original was.
+ *
+ * Ownership: the host owns the clone. Null rule: a NULL sampler is an error. Threads: one at a time per sampler. Returns
+ * NULL with the reason in `eliza_inference_take_last_error`.
+ */
+struct llama_sampler *eliza_inference_sampler_clone(const struct llama_sampler *smpl);
+
+/**
+ * Frees a token trie sampler that no `llama_sampler_init` made. One that a libllama made is freed by its
+ * `llama_sampler_free`, or by the chain that owns it; here that is an error and nothing happens.
+ *
+ * Ownership: takes it. Null rule: NULL does nothing. Threads: any. Returns `ELIZA_OK`, `ELIZA_ERR_INVALID_ARG` (a sampler of
+ * llama.cpp) or `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_sampler_free(struct llama_sampler *smpl);
 
 /**
  * How the handle stands: the detail behind a -1.

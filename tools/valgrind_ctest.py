@@ -25,6 +25,7 @@ def main():
     if not tests:
         print(f"{build} holds no test", file=sys.stderr)
         return 1
+    suppressions = os.path.join(os.path.dirname(os.path.abspath(__file__)), "valgrind.supp")
     failed = []
     for test in tests:
         props = properties(test)
@@ -33,7 +34,8 @@ def main():
             continue
         env = dict(os.environ, **dict(pair.split("=", 1) for pair in props.get("ENVIRONMENT", [])))
         command = ["valgrind", "--quiet", "--leak-check=full", "--errors-for-leak-kinds=definite,indirect",
-                   "--show-leak-kinds=definite,indirect", "--error-exitcode=99", "--num-callers=30", *test["command"]]
+                   "--show-leak-kinds=definite,indirect", "--error-exitcode=99", "--num-callers=30",
+                   f"--suppressions={suppressions}", *test["command"]]
         done = subprocess.run(command, env=env, cwd=props.get("WORKING_DIRECTORY"), stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
         # A skipped test says so by ctest's own number.

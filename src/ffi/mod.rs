@@ -14,6 +14,7 @@
 mod args;
 mod errors;
 mod handle;
+mod host;
 mod log;
 mod open;
 mod options;
@@ -21,6 +22,7 @@ mod panic;
 #[cfg(windows)]
 mod pin;
 mod pull;
+mod sampler;
 mod status;
 mod stream;
 mod strings;
@@ -37,6 +39,7 @@ pub use log::*;
 pub use open::*;
 pub use options::*;
 pub use pull::*;
+pub use sampler::*;
 pub use status::*;
 pub use stream::*;
 pub use strings::*;

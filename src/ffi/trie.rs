@@ -111,7 +111,7 @@ pub unsafe extern "C" fn eliza_inference_score_token_trie(
     unsafe { on_handle(handle, out_error, score) }.unwrap_or(std::ptr::null_mut())
 }
 
-fn trie_mode(mode: c_int) -> Result<Mode> {
+pub(super) fn trie_mode(mode: c_int) -> Result<Mode> {
     match mode {
         ELIZA_TRIE_GREEDY => Ok(Mode::Greedy),
         ELIZA_TRIE_SAMPLED => Ok(Mode::Sampled),

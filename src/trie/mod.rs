@@ -8,11 +8,13 @@
 //! ascending token order; a state transition allocates nothing and never loses the constraint silently.
 
 pub mod cache;
+mod candidates;
 mod compile;
 mod payload;
 mod spelling;
 mod state;
 
+pub use candidates::{Candidate, Kept, Sieve};
 pub use compile::{Descriptor, Node, Trie};
 pub use payload::{MAX_DESCRIPTORS, MAX_LEAVES, MAX_NODES, MAX_PAYLOAD_BYTES, MAX_TOKENS};
 pub use state::{Accept, TrieState};

@@ -13,6 +13,8 @@
     X(llm_stream_open) X(llm_stream_open_ex) X(llm_stream_close) \
     X(llm_stream_prefill) X(llm_stream_generate) X(llm_stream_generate_ex) X(llm_stream_cancel) \
     X(set_token_trie) X(clear_token_trie) X(arm_token_trie) X(score_token_trie) \
+    X(set_host_sampler_init) X(sampler_name) X(sampler_accept) X(sampler_apply) X(sampler_reset) X(sampler_arm) \
+    X(sampler_clone) X(sampler_free) \
     X(llm_stream_status) X(llm_stream_take_error) X(take_last_error) \
     X(llm_stream_next) X(llm_stream_poll) \
     X(llm_stream_sampling_defaults) X(llm_stream_configure) X(llm_stream_set_chain) \
@@ -30,6 +32,7 @@ struct library {
 #define FIELD(name) __typeof__(&eliza_inference_##name) name;
     EXPORTS(FIELD)
 #undef FIELD
+    __typeof__(&llama_sampler_init_token_trie) init_token_trie;
     testing_panic_fn testing_panic;
     testing_return_status_fn testing_return_status;
     testing_echo_bytes_fn testing_echo_bytes;
@@ -42,7 +45,10 @@ struct test_case {
     void (*run)(void);
 };
 
-extern const struct test_case basics_cases[], opening_cases[], streaming_cases[], concurrency_cases[], constraint_cases[];
+extern const struct test_case basics_cases[], opening_cases[], streaming_cases[], concurrency_cases[], constraint_cases[],
+    sampler_cases[];
+/* Of the program that drives the real libllama. */
+extern const struct test_case peer_cases[];
 
 /* Ends the process, as failed or as skipped, with a message. */
 #if defined(__GNUC__)

@@ -12,9 +12,10 @@
 
 extern int message_fd;
 
-static const struct test_case * const groups[] = {
-    basics_cases, opening_cases, streaming_cases, concurrency_cases, constraint_cases,
-};
+#ifndef GROUPS
+#define GROUPS basics_cases, opening_cases, streaming_cases, concurrency_cases, constraint_cases, sampler_cases
+#endif
+static const struct test_case * const groups[] = {GROUPS};
 
 static void resolve(void * function, const char * name, int required) {
     void * symbol = dlsym(lib.object, name);
@@ -30,6 +31,7 @@ static void load(void) {
 #define RESOLVE(name) resolve(&lib.name, "eliza_inference_" #name, 1);
     EXPORTS(RESOLVE)
 #undef RESOLVE
+    resolve(&lib.init_token_trie, "llama_sampler_init_token_trie", 1);
     resolve(&lib.testing_panic, "eliza_testing_panic", 0);
     resolve(&lib.testing_return_status, "eliza_testing_return_status", 0);
     resolve(&lib.testing_echo_bytes, "eliza_testing_echo_bytes", 0);

@@ -3,7 +3,7 @@
 # feature `testing`.
 set -eu
 exported=$(nm -D --defined-only "$1" | awk '$2 ~ /^[TDBR]$/ { print $3 }' | grep -v '^eliza_testing_' | sort)
-declared=$(grep -o 'eliza_inference_[a-z_]*(' "$2" | tr -d '(' | sort -u | while read -r name; do
+declared=$(grep -oE '(eliza_inference_[a-z_]*|llama_sampler_init_token_trie)\(' "$2" | tr -d '(' | sort -u | while read -r name; do
   # A name with an argument list is declared where the line starts with a type, not with a comment.
   if grep -q "^[a-zA-Z].*[ *]$name(" "$2"; then echo "$name"; fi
 done)

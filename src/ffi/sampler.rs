@@ -1,0 +1,483 @@
+//! The token trie as a sampler of a llama.cpp chain.
+//!
+//! What a host gets is a `struct llama_sampler` of llama.cpp's own layout: a shell of two words, the table of functions
+//! and the state. The table is one static for all samplers of the type, as `llama_sampler_copy` demands, and longer than
+//! any version of llama.cpp reads, so that a newer one finds NULL for functions that it added. The shell comes from the
+//! host's `llama_sampler_init` ([`host`]), whose `delete` will free it; without a libllama from the C allocator.
+//!
+//! The host's calls return no status: every failure waits in `eliza_inference_take_last_error`, and a failed `apply` left
+//! the candidates as they were.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use super::errors::on_process;
+use super::status::ELIZA_OK;
+use super::{args, host, panic, trie};
+use crate::session::Mode;
+use crate::trie::{Accept, Candidate, Sieve, TrieState, cache};
+use crate::{Error, Result, Token};
+
+/// `llama_vocab`, which only the host's libllama reads.
+pub struct LlamaVocab {
+    _opaque: [u8; 0],
+}
+
+/// `llama_sampler`: the shell.
+#[repr(C)]
+pub struct LlamaSampler {
+    iface: *mut Interface,
+    ctx: *mut c_void,
+}
+
+/// `llama_token_data_array`, with [`Candidate`] for `llama_token_data`.
+#[repr(C)]
+pub struct TokenDataArray {
+    /// The candidates.
+    pub data: *mut Candidate,
+    /// How many there are.
+    pub size: usize,
+    /// The place of the one that was selected, or -1.
+    pub selected: i64,
+    /// A C `bool`. Never touched: what stays in the list keeps its order.
+    pub sorted: u8,
+}
+
+/// `llama_sampler_i`: the functions of a type of samplers, in the order of llama.cpp.
+#[repr(C)]
+pub struct Interface {
+    name: unsafe extern "C" fn(*const LlamaSampler) -> *const c_char,
+    accept: unsafe extern "C" fn(*mut LlamaSampler, Token),
+    apply: unsafe extern "C" fn(*mut LlamaSampler, *mut TokenDataArray),
+    reset: unsafe extern "C" fn(*mut LlamaSampler),
+    clone: unsafe extern "C" fn(*const LlamaSampler) -> *mut LlamaSampler,
+    free: unsafe extern "C" fn(*mut LlamaSampler),
+    /// `backend_init` to `backend_reset`. NULL: the sampler, and what stands behind it, runs on the CPU.
+    backend: [Absent; 5],
+    copy_state: unsafe extern "C" fn(*const LlamaSampler, *mut LlamaSampler),
+    reserved: [Absent; SLOTS - 12],
+}
+
+type Absent = Option<unsafe extern "C" fn()>;
+
+/// Slots of the table; llama.cpp has 12 today, and had 6.
+const SLOTS: usize = 32;
+
+static TABLE: Interface = Interface {
+    name: eliza_inference_sampler_name,
+    accept,
+    apply,
+    reset,
+    clone: eliza_inference_sampler_clone,
+    free,
+    backend: [None; 5],
+    copy_state,
+    reserved: [None; SLOTS - 12],
+};
+
+const NAME: &CStr = c"token-trie";
+
+/// A candidate that is never legal.
+const NOTHING: Candidate = Candidate { id: -1, logit: f32::NEG_INFINITY, p: 0.0 };
+
+/// Makes the shell of a sampler from its functions, which outlive it, and its state: llama.cpp's `llama_sampler_init`.
+/// It must not unwind.
+pub type SamplerInit = Option<unsafe extern "C" fn(iface: *mut Interface, ctx: *mut c_void) -> *mut LlamaSampler>;
+
+/// The state behind a shell.
+struct TokenTrie {
+    state: TrieState,
+    sieve: Sieve,
+    /// The list of a host whose list is empty.
+    spare: [Candidate; 1],
+    /// What made the shell; `None` for one from the C allocator.
+    init: Option<host::Init>,
+}
+
+impl TokenTrie {
+    fn new(state: TrieState, init: Option<host::Init>) -> Self {
+        TokenTrie { state, sieve: Sieve::default(), spare: [NOTHING], init }
+    }
+
+    /// Puts it into a shell.
+    fn into_shell(self) -> Result<*mut LlamaSampler> {
+        let init = self.init;
+        let iface = (&raw const TABLE).cast_mut();
+        let ctx = Box::into_raw(Box::new(self));
+        let shell = match init {
+            // SAFETY: the host's function takes any table that outlives the sampler, as a static does, and any state.
+            Some(init) => panic::host(|| unsafe { init(iface, ctx.cast()) }),
+            None => {
+                // SAFETY: malloc accepts any size.
+                let shell = unsafe { libc::malloc(size_of::<LlamaSampler>()) }.cast::<LlamaSampler>();
+                if !shell.is_null() {
+                    // SAFETY: fresh memory of this size, aligned for any type.
+                    unsafe { shell.write(LlamaSampler { iface, ctx: ctx.cast() }) };
+                }
+                shell
+            }
+        };
+        if shell.is_null() {
+            // SAFETY: from Box::into_raw above, and nobody else has it.
+            drop(unsafe { Box::from_raw(ctx) });
+            return Err(Error::OutOfMemory("There is no memory for a sampler".into()));
+        }
+        Ok(shell)
+    }
+
+    fn apply(&mut self, list: &mut TokenDataArray) -> Result<()> {
+        let TokenTrie { state, sieve, spare, .. } = self;
+        if let Some(legal) = state.mask() {
+            if list.size == 0 {
+                *spare = [NOTHING];
+                (list.data, list.size) = (spare.as_mut_ptr(), spare.len());
+            }
+            // SAFETY: the host's list has `size` candidates at `data`, or it is the spare one, whose sampler outlives the
+            // use of the list.
+            let candidates = unsafe { args::array_mut(list.data, list.size, "cur_p->data")? };
+            let selected = usize::try_from(list.selected).ok();
+            let kept = sieve.keep(candidates, legal, state.mode(), selected);
+            list.size = kept.size;
+            list.selected = kept.selected.map_or(-1, |at| at as i64); // an index of memory
+        }
+        state.note_apply();
+        Ok(())
+    }
+
+    fn accept(&mut self, token: Token) {
+        match self.state.accept_replay(token) {
+            Accept::Rearmed => log::warn!("Token trie re-armed: an accepted token is in no leaf"),
+            Accept::NetReleased => log::warn!("Token trie released: no leaf completed within the limit of tokens"),
+            Accept::Moved | Accept::Leaf | Accept::EndedAtLeaf | Accept::Ignored => {}
+        }
+    }
+
+    fn reset(&mut self) {
+        self.state = TrieState::new(self.state.trie().clone(), self.state.mode());
+    }
+}
+
+/// The state of a sampler of ours.
+///
+/// # Safety
+/// `smpl` is null or a sampler that was not freed, and nobody else uses it for `'a`.
+unsafe fn state<'a>(smpl: *const LlamaSampler) -> Result<&'a mut TokenTrie> {
+    if smpl.is_null() {
+        return Err(Error::InvalidArgument("The sampler is NULL".into()));
+    }
+    // SAFETY: a live sampler, which begins with its table and its state.
+    let (iface, ctx) = unsafe { ((*smpl).iface, (*smpl).ctx) };
+    if !std::ptr::addr_eq(iface, &raw const TABLE) || ctx.is_null() {
+        return Err(Error::InvalidArgument("The sampler is not a token trie of this library".into()));
+    }
+    // SAFETY: with our table, the state is the box that `into_shell` put there; the caller has it alone.
+    Ok(unsafe { &mut *ctx.cast::<TokenTrie>() })
+}
+
+/// Runs one call on a sampler, behind the panic boundary.
+///
+/// # Safety
+/// As [`state`].
+unsafe fn on_sampler(smpl: *const LlamaSampler, body: impl FnOnce(&mut TokenTrie) -> Result<()>) -> i32 {
+    let run = || {
+        // SAFETY: the caller's promise.
+        body(unsafe { state(smpl)? })?;
+        Ok(ELIZA_OK)
+    };
+    // SAFETY: no out_error.
+    unsafe { on_process(std::ptr::null_mut(), run) }.unwrap_or_else(|code| code)
+}
+
+/// Makes a sampler that constrains a llama.cpp chain to the leaves of a token trie, armed at its first descriptor.
+///
+/// The payload is that of `eliza_inference_set_token_trie`, here with a terminator. It stands in the chain behind biases
+/// and penalties and in front of what truncates (top-k, top-p, min-p ...): elsewhere no illegal token comes through
+/// either, but a truncation in front may have dropped every legal candidate, and then the trie has to choose blindly.
+/// Inside a span `ELIZA_TRIE_GREEDY` leaves one candidate, the likeliest legal one, and `ELIZA_TRIE_SAMPLED` all legal
+/// ones, from which the rest of the chain draws. Completing a leaf releases the constraint until `llama_sampler_reset`,
+/// `eliza_inference_sampler_arm` or a new sampler. A host may pass its prompt through `llama_sampler_accept`: at the start
+/// of a span a token counts only if the sampler was applied since the last one.
+///
+/// The sampler is made by the `llama_sampler_init` that `eliza_inference_set_host_sampler_init` was given, else by that of
+/// the libllama in the process, however it was loaded, so that a chain can own it and `llama_sampler_free` free
+/// it. Where there is no libllama it is from the C allocator: the functions `eliza_inference_sampler_...` drive it, and
+/// it must not be given to a libllama that is loaded later. With a libllama, tokens are checked against `vocab`.
+///
+/// Ownership: the payload is copied, `vocab` is used only during the call; the host owns the sampler until it gives it to
+/// a chain. Null rule: the payload must not be NULL; a NULL `vocab` leaves the tokens unchecked. Threads: any, several at
+/// once; one sampler is used by one thread at a time. Neither it nor any call on it ever unwinds into the host or ends the
+/// process; what fails inside a chain leaves the candidates as they were, and its text to
+/// `eliza_inference_take_last_error`.
+///
+/// Returns the sampler, or NULL with the reason in `eliza_inference_take_last_error`: a payload that is refused, a mode
+/// that is not 0 or 1 (`ELIZA_TRIE_SCORE_LEAVES` needs the model, which a sampler does not see), no memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llama_sampler_init_token_trie(
+    vocab: *const LlamaVocab,
+    trie_descriptor_json: *const c_char,
+    mode: c_int,
+) -> *mut LlamaSampler {
+    let make = || {
+        let mode = trie::trie_mode(mode)?;
+        if mode == Mode::ScoreLeaves {
+            let problem = "token trie mode 2 (score leaves) in a sampler: it needs the model, use 0 or 1";
+            return Err(Error::Unsupported(problem.into()));
+        }
+        // SAFETY: the header asks for null or a terminated string.
+        let json = unsafe { args::text(trie_descriptor_json, "trie_descriptor_json")? };
+        let trie = cache::load(json.as_bytes())?;
+        for warning in trie.warnings() {
+            log::warn!("Token trie: {warning}");
+        }
+        let host = host::find();
+        match host.and_then(|host| host.vocab_tokens) {
+            Some(count) if !vocab.is_null() => {
+                // SAFETY: the header asks for a vocabulary of the host's libllama, whose function this is.
+                let tokens = panic::host(|| unsafe { count(vocab) });
+                trie.check_vocab(usize::try_from(tokens).unwrap_or(0))?;
+            }
+            _ => log::warn!("Token trie: its tokens were not checked against a vocabulary"),
+        }
+        TokenTrie::new(TrieState::new(trie, mode), host.map(|host| host.init)).into_shell()
+    };
+    // SAFETY: no out_error.
+    unsafe { on_process(std::ptr::null_mut(), make) }.unwrap_or(std::ptr::null_mut())
+}
+
+/// Says which `llama_sampler_init` makes the samplers of `llama_sampler_init_token_trie`, instead of the one found in the
+/// process. Needed where llama.cpp is linked into the program without exporting its symbols, and where the process holds
+/// more than one libllama: a sampler must come from the copy that frees it.
+///
+/// Null rule: NULL goes back to the search. Threads: any. Returns `ELIZA_OK` or `ELIZA_ERR_FFI_FAULT`.
+#[unsafe(no_mangle)]
+pub extern "C" fn eliza_inference_set_host_sampler_init(init: SamplerInit) -> i32 {
+    let set = || {
+        host::set_init(init);
+        Ok(ELIZA_OK)
+    };
+    // SAFETY: no out_error.
+    unsafe { on_process(std::ptr::null_mut(), set) }.unwrap_or_else(|code| code)
+}
+
+/// The name of a token trie sampler, `token-trie`.
+///
+/// Ownership: static, do not free. Null rule: NULL for a sampler that is NULL or not of this library. Threads: one at a
+/// time per sampler.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_sampler_name(smpl: *const LlamaSampler) -> *const c_char {
+    // SAFETY: the header asks for a live sampler that no other thread uses.
+    match unsafe { on_sampler(smpl, |_| Ok(())) } {
+        ELIZA_OK => NAME.as_ptr(),
+        _ => std::ptr::null(),
+    }
+}
+
+/// Tells a token trie sampler of a token that was taken, or that stands in the prompt: `llama_sampler_accept`.
+///
+/// Null rule: a NULL sampler is an error. Threads: one at a time per sampler. Returns `ELIZA_OK`,
+/// `ELIZA_ERR_INVALID_ARG` (not a sampler of this library) or `ELIZA_ERR_FFI_FAULT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_sampler_accept(smpl: *mut LlamaSampler, token: i32) -> i32 {
+    let accept = |own: &mut TokenTrie| {
+        own.accept(token);
+        Ok(())
+    };
+    // SAFETY: the header asks for a live sampler that no other thread uses.
+    unsafe { on_sampler(smpl, accept) }
+}
+
+/// Takes the illegal tokens out of a list of candidates: `llama_sampler_apply`. What stays keeps its order, and is never
+/// nothing: where no legal candidate was in the list it becomes one entry, the smallest legal token. Outside a span the list
+/// stays as it is.
+///
+/// Null rule: a NULL sampler, a NULL list and NULL data of a size are errors. Threads: one at a time per sampler. Returns
+/// `ELIZA_OK`, `ELIZA_ERR_INVALID_ARG` (not a sampler of this library, no list) or `ELIZA_ERR_FFI_FAULT`; then the list is
+/// as it was.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_sampler_apply(smpl: *mut LlamaSampler, cur_p: *mut TokenDataArray) -> i32 {
+    let apply = |own: &mut TokenTrie| {
+        // SAFETY: the header asks for null or a list of candidates that nobody else uses.
+        match unsafe { args::array_mut(cur_p, 1, "cur_p")? } {
+            [list] => own.apply(list),
+            _ => Ok(()),
+        }
+    };
+    // SAFETY: the header asks for a live sampler that no other thread uses.
+    unsafe { on_sampler(smpl, apply) }
+}
+
+/// Arms the first descriptor of a token trie sampler again: `llama_sampler_reset`.
+///
+/// Null rule: a NULL sampler is an error. Threads: one at a time per sampler. Returns `ELIZA_OK`,
+/// `ELIZA_ERR_INVALID_ARG` (not a sampler of this library) or `ELIZA_ERR_FFI_FAULT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_sampler_reset(smpl: *mut LlamaSampler) -> i32 {
+    let reset = |own: &mut TokenTrie| {
+        own.reset();
+        Ok(())
+    };
+    // SAFETY: the header asks for a live sampler that no other thread uses.
+    unsafe { on_sampler(smpl, reset) }
+}
+
+/// Arms one descriptor of a token trie sampler, by its path; also of one in a chain, which llama.cpp has no call for.
+///
+/// Null rule: a NULL `path` arms the next descriptor in payload order, after the last the first; a NULL sampler is an
+/// error. Threads: one at a time per sampler. Returns `ELIZA_OK`, `ELIZA_ERR_INVALID_ARG` (not a sampler of this library,
+/// no such path: the text names the known ones, not UTF-8) or `ELIZA_ERR_FFI_FAULT`; then nothing changes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_sampler_arm(smpl: *mut LlamaSampler, path: *const c_char) -> i32 {
+    let arm = |own: &mut TokenTrie| {
+        // SAFETY: the header asks for null or a terminated string.
+        own.state.arm(unsafe { args::optional_text(path, "path")? })
+    };
+    // SAFETY: the header asks for a live sampler that no other thread uses.
+    unsafe { on_sampler(smpl, arm) }
+}
+
+/// An independent sampler that goes on from the same place: `llama_sampler_clone`. It is made as the original was.
+///
+/// Ownership: the host owns the clone. Null rule: a NULL sampler is an error. Threads: one at a time per sampler. Returns
+/// NULL with the reason in `eliza_inference_take_last_error`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_sampler_clone(smpl: *const LlamaSampler) -> *mut LlamaSampler {
+    let clone = || {
+        // SAFETY: the header asks for a live sampler that no other thread uses.
+        let own = unsafe { state(smpl)? };
+        TokenTrie::new(own.state.clone(), own.init).into_shell()
+    };
+    // SAFETY: no out_error.
+    unsafe { on_process(std::ptr::null_mut(), clone) }.unwrap_or(std::ptr::null_mut())
+}
+
+/// Frees a token trie sampler that no `llama_sampler_init` made. One that a libllama made is freed by its
+/// `llama_sampler_free`, or by the chain that owns it; here that is an error and nothing happens.
+///
+/// Ownership: takes it. Null rule: NULL does nothing. Threads: any. Returns `ELIZA_OK`, `ELIZA_ERR_INVALID_ARG` (a sampler of
+/// llama.cpp) or `ELIZA_ERR_FFI_FAULT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_sampler_free(smpl: *mut LlamaSampler) -> i32 {
+    if smpl.is_null() {
+        return ELIZA_OK;
+    }
+    let release = |own: &mut TokenTrie| match own.init {
+        Some(_) => Err(Error::InvalidArgument("The sampler is llama.cpp's: free it by llama_sampler_free".into())),
+        None => Ok(()),
+    };
+    // SAFETY: the header asks for a live sampler that no other thread uses.
+    let status = unsafe { on_sampler(smpl, release) };
+    if status == ELIZA_OK {
+        // SAFETY: it is a live sampler of ours, as was just seen, whose shell is from malloc; nobody uses it after this.
+        unsafe {
+            free(smpl);
+            libc::free(smpl.cast());
+        }
+    }
+    status
+}
+
+unsafe extern "C" fn accept(smpl: *mut LlamaSampler, token: Token) {
+    // SAFETY: llama.cpp passes a live sampler, and has it alone.
+    unsafe { eliza_inference_sampler_accept(smpl, token) };
+}
+
+unsafe extern "C" fn apply(smpl: *mut LlamaSampler, cur_p: *mut TokenDataArray) {
+    // SAFETY: llama.cpp passes a live sampler and a list, and has them alone.
+    unsafe { eliza_inference_sampler_apply(smpl, cur_p) };
+}
+
+unsafe extern "C" fn reset(smpl: *mut LlamaSampler) {
+    // SAFETY: llama.cpp passes a live sampler, and has it alone.
+    unsafe { eliza_inference_sampler_reset(smpl) };
+}
+
+/// Frees the state, and leaves the shell to whoever made it.
+unsafe extern "C" fn free(smpl: *mut LlamaSampler) {
+    let release = || {
+        // SAFETY: llama.cpp passes a live sampler, and has it alone.
+        unsafe { state(smpl)? };
+        // SAFETY: as above; it is one of ours, so its state is the box that `into_shell` put there, now taken out.
+        drop(unsafe { Box::from_raw(std::mem::replace(&mut (*smpl).ctx, std::ptr::null_mut()).cast::<TokenTrie>()) });
+        Ok(())
+    };
+    // SAFETY: no out_error.
+    let _ = unsafe { on_process(std::ptr::null_mut(), release) };
+}
+
+unsafe extern "C" fn copy_state(src: *const LlamaSampler, dst: *mut LlamaSampler) {
+    if std::ptr::eq(src, dst) {
+        return;
+    }
+    let copy = |own: &mut TokenTrie| {
+        // SAFETY: llama.cpp passes two live samplers, which are not the same, and has them alone.
+        own.state = unsafe { state(src)? }.state.clone();
+        Ok(())
+    };
+    // SAFETY: as above.
+    unsafe { on_sampler(dst, copy) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::super::status::ELIZA_ERR_FFI_FAULT;
+    use super::*;
+
+    const JSON: &CStr = c"{\"descriptors\":[{\"path\":\"p\",\"leaves\":[{\"name\":\"n\",\"tokens\":[3,4]},\
+        {\"name\":\"m\",\"tokens\":[1]}]}]}";
+
+    #[test]
+    fn structures_are_laid_out_as_in_llama_cpp() {
+        const WORD: usize = size_of::<usize>();
+        assert_eq!((size_of::<LlamaSampler>(), offset_of!(LlamaSampler, ctx)), (2 * WORD, WORD));
+        assert_eq!(size_of::<Interface>(), SLOTS * WORD);
+        let slots = [
+            offset_of!(Interface, name),
+            offset_of!(Interface, accept),
+            offset_of!(Interface, apply),
+            offset_of!(Interface, reset),
+            offset_of!(Interface, clone),
+            offset_of!(Interface, free),
+            offset_of!(Interface, backend),
+            offset_of!(Interface, copy_state),
+            offset_of!(Interface, reserved),
+        ];
+        assert_eq!(slots.map(|offset| offset / WORD), [0, 1, 2, 3, 4, 5, 6, 11, 12]);
+        assert_eq!((size_of::<Candidate>(), offset_of!(Candidate, logit), offset_of!(Candidate, p)), (12, 4, 8));
+        #[cfg(target_pointer_width = "64")]
+        assert_eq!((size_of::<TokenDataArray>(), offset_of!(TokenDataArray, sorted)), (32, 24));
+    }
+
+    #[test]
+    fn a_fault_ends_at_the_boundary_and_the_sampler_goes_on() {
+        let mut data = [0, 1, 2, 3].map(|id| Candidate { id, logit: 0.5, p: 0.0 });
+        let mut list = TokenDataArray { data: data.as_mut_ptr(), size: 4, selected: -1, sorted: 0 };
+        // SAFETY: a terminated payload, and a sampler that lives until it is freed once, used by this thread alone.
+        unsafe {
+            let smpl = TokenTrie::new(TrieState::new(cache::load(JSON.to_bytes()).unwrap(), Mode::Sampled), None);
+            let smpl = smpl.into_shell().unwrap();
+            assert_eq!(on_sampler(smpl, |_| panic!("at work")), ELIZA_ERR_FFI_FAULT);
+            apply(smpl, &raw mut list);
+            assert_eq!((list.size, data[0].id, data[1].id), (2, 1, 3));
+            assert_eq!(eliza_inference_sampler_free(smpl), ELIZA_OK);
+        }
+    }
+
+    #[test]
+    fn every_empty_list_gets_the_smallest_legal_token() {
+        // SAFETY: as above.
+        unsafe {
+            let smpl = TokenTrie::new(TrieState::new(cache::load(JSON.to_bytes()).unwrap(), Mode::Sampled), None);
+            let smpl = smpl.into_shell().unwrap();
+            for (taken, legal) in [(None, 1), (Some(3), 4), (Some(9), 1)] {
+                if let Some(token) = taken {
+                    accept(smpl, token);
+                }
+                let mut list = TokenDataArray { data: std::ptr::null_mut(), size: 0, selected: -1, sorted: 0 };
+                apply(smpl, &raw mut list);
+                assert_eq!((list.size, (*list.data).id), (1, legal));
+            }
+            assert_eq!(eliza_inference_sampler_free(smpl), ELIZA_OK);
+        }
+    }
+}

@@ -1,0 +1,287 @@
+/* The token trie as a sampler, in a process without libllama: the shell from the C allocator, the library's own calls on it,
+ * and a host that hands over its llama_sampler_init. */
+
+#include "host.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Leaves 10 11, 10 11 12, 10 20, 30; and 40 of the second descriptor. */
+static const char JSON[] =
+    "{\"modelId\":\"\",\"descriptors\":[{\"path\":\"first\",\"leaves\":["
+    "{\"name\":\"a\",\"tokens\":[10,11]},{\"name\":\"b\",\"tokens\":[10,11,12]},"
+    "{\"name\":\"c\",\"tokens\":[10,20]},{\"name\":\"d\",\"tokens\":[30]}]},"
+    "{\"path\":\"second\",\"leaves\":[{\"name\":\"e\",\"tokens\":[40]}]}]}";
+
+enum { N_VOCAB = 64 };
+static llama_token_data row[N_VOCAB];
+
+/* A row in id order, the logit of each token falling with its id; 30 is the likeliest of all. */
+static llama_token_data_array candidates(void) {
+    llama_token_data_array list;
+    for (int i = 0; i < N_VOCAB; i++) {
+        row[i].id = i;
+        row[i].logit = i == 30 ? 9.0f : -0.1f * (float)i;
+        row[i].p = 0.0f;
+    }
+    list.data = row;
+    list.size = N_VOCAB;
+    list.selected = -1;
+    list.sorted = false;
+    return list;
+}
+
+static void takes(struct llama_sampler * smpl, int32_t token) {
+    CHECK_EQ(lib.sampler_accept(smpl, token), ELIZA_OK);
+}
+
+/* Applied to a whole row, the sampler leaves these tokens; `n` = N_VOCAB: all. */
+static void leaves(struct llama_sampler * smpl, size_t n, int32_t first, int32_t last) {
+    llama_token_data_array list = candidates();
+    CHECK_EQ(lib.sampler_apply(smpl, &list), ELIZA_OK);
+    CHECK_EQ(list.size, n);
+    CHECK_EQ(list.selected, -1);
+    CHECK_EQ(list.data[0].id, first);
+    CHECK_EQ(list.data[n - 1].id, last);
+}
+
+static void sampler_layouts(void) {
+    CHECK_EQ(sizeof(llama_token_data), 12);
+    CHECK_EQ(offsetof(llama_token_data, logit), 4);
+    CHECK_EQ(offsetof(llama_token_data, p), 8);
+    CHECK_EQ(sizeof(llama_token_data_array), sizeof(void *) == 8 ? 32 : 24);
+    CHECK_EQ(offsetof(llama_token_data_array, size), sizeof(void *));
+    CHECK_EQ(offsetof(llama_token_data_array, selected), 2 * sizeof(void *));
+    CHECK_EQ(offsetof(llama_token_data_array, sorted), 2 * sizeof(void *) + 8);
+}
+
+static void sampler_alone(void) {
+    struct llama_sampler * smpl = lib.init_token_trie(NULL, JSON, ELIZA_TRIE_SAMPLED), * clone;
+    CHECK(smpl != NULL);
+    CHECK(strcmp(lib.sampler_name(smpl), "token-trie") == 0);
+    /* A prompt that spells leaves changes nothing. */
+    takes(smpl, 30);
+    takes(smpl, 10);
+    takes(smpl, 11);
+    leaves(smpl, 2, 10, 30);
+    leaves(smpl, 2, 10, 30);
+    takes(smpl, 10);
+    leaves(smpl, 2, 11, 20);
+    takes(smpl, 11);
+    leaves(smpl, N_VOCAB, 0, N_VOCAB - 1); /* a leaf that goes on: anything may come */
+    clone = lib.sampler_clone(smpl);
+    CHECK(clone != NULL);
+    takes(smpl, 5);
+    takes(clone, 12);
+    leaves(smpl, N_VOCAB, 0, N_VOCAB - 1);
+    leaves(clone, N_VOCAB, 0, N_VOCAB - 1);
+    CHECK_EQ(lib.sampler_reset(smpl), ELIZA_OK);
+    leaves(smpl, 2, 10, 30);
+    leaves(clone, N_VOCAB, 0, N_VOCAB - 1);
+    CHECK_EQ(lib.sampler_arm(clone, "second"), ELIZA_OK);
+    leaves(clone, 1, 40, 40);
+    CHECK_EQ(lib.sampler_arm(clone, NULL), ELIZA_OK);
+    leaves(clone, 2, 10, 30);
+    CHECK_EQ(lib.sampler_arm(clone, "third"), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(lib.take_last_error(), "\"second\"");
+    CHECK_EQ(lib.sampler_free(smpl), ELIZA_OK);
+    takes(clone, 10);
+    leaves(clone, 2, 11, 20);
+    CHECK_EQ(lib.sampler_free(clone), ELIZA_OK);
+    CHECK_EQ(lib.sampler_free(NULL), ELIZA_OK);
+    /* Greedy leaves the likeliest. */
+    smpl = lib.init_token_trie(NULL, JSON, ELIZA_TRIE_GREEDY);
+    CHECK(smpl != NULL);
+    leaves(smpl, 1, 30, 30);
+    CHECK_EQ(lib.sampler_free(smpl), ELIZA_OK);
+    check_no_errors(NULL);
+}
+
+/* Lists that earlier samplers left nothing legal of, and lists that are none. */
+static void sampler_odd_lists(void) {
+    struct llama_sampler * smpl = lib.init_token_trie(NULL, JSON, ELIZA_TRIE_SAMPLED);
+    llama_token_data_array list = candidates();
+    llama_token_data * misaligned;
+    char bytes[64];
+    list.data += 40;
+    list.size = 20;
+    list.sorted = true;
+    CHECK_EQ(lib.sampler_apply(smpl, &list), ELIZA_OK);
+    CHECK_EQ(list.size, 1);
+    CHECK_EQ(list.data[0].id, 10);
+    CHECK(list.sorted && list.data == row + 40);
+    list.data = NULL;
+    list.size = 0;
+    CHECK_EQ(lib.sampler_apply(smpl, &list), ELIZA_OK);
+    CHECK_EQ(list.size, 1);
+    CHECK_EQ(list.data[0].id, 10);
+    list = candidates();
+    row[10].logit = row[30].logit = -INFINITY;
+    CHECK_EQ(lib.sampler_apply(smpl, &list), ELIZA_OK);
+    CHECK_EQ(list.size, 1);
+    CHECK(list.data[0].id == 10 && list.data[0].logit == 0.0f);
+    /* What was selected stays selected, or gives way to the likeliest legal candidate. */
+    list = candidates();
+    list.selected = 10;
+    CHECK_EQ(lib.sampler_apply(smpl, &list), ELIZA_OK);
+    CHECK_EQ(list.data[list.selected].id, 10);
+    list = candidates();
+    list.selected = 7;
+    CHECK_EQ(lib.sampler_apply(smpl, &list), ELIZA_OK);
+    CHECK_EQ(list.data[list.selected].id, 30);
+    check_no_errors(NULL);
+
+    list = candidates();
+    list.data = NULL;
+    CHECK_EQ(lib.sampler_apply(smpl, &list), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(lib.take_last_error(), "cur_p->data is NULL");
+    CHECK(list.size == N_VOCAB && list.selected == -1);
+    list.data = row;
+    list.size = (size_t)-1 / 4;
+    CHECK_EQ(lib.sampler_apply(smpl, &list), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(lib.take_last_error(), "impossible length");
+    misaligned = (llama_token_data *)(void *)(bytes + 1 + (size_t)bytes % 2);
+    list.data = misaligned;
+    list.size = 2;
+    CHECK_EQ(lib.sampler_apply(smpl, &list), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(lib.take_last_error(), "aligned");
+    CHECK_EQ(lib.sampler_apply(smpl, NULL), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(lib.take_last_error(), "cur_p is NULL");
+    CHECK_EQ(lib.sampler_free(smpl), ELIZA_OK);
+}
+
+static void sampler_refusals(void) {
+    static const struct { const char * json; const char * reason; int mode; } cases[] = {
+        {NULL, "trie_descriptor_json is NULL", 0},
+        {"", "", 0},
+        {"{", "", 0},
+        {"\xff", "UTF-8", 0},
+        {"{\"descriptors\":[]}", "no leaf", 0},
+        {"{\"descriptors\":[{\"path\":\"a\",\"leaves\":[{\"name\":\"x\",\"tokens\":[-1]}]}]}", "-1", 0},
+        {JSON, "mode 2", ELIZA_TRIE_SCORE_LEAVES},
+        {JSON, "mode is 7", 7},
+    };
+    void * words[2] = {NULL, NULL}, * table[32] = {NULL};
+    struct llama_sampler * foreign = (struct llama_sampler *)(void *)words;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        CHECK(lib.init_token_trie(NULL, cases[i].json, cases[i].mode) == NULL);
+        CHECK_TEXT(lib.take_last_error(), cases[i].reason);
+    }
+    for (int round = 0; round < 2; round++) {
+        const char * reason = round == 0 ? "The sampler is NULL" : "not a token trie of this library";
+        struct llama_sampler * wrong = round == 0 ? NULL : foreign;
+        llama_token_data_array list = candidates();
+        words[0] = table;
+        CHECK(lib.sampler_name(wrong) == NULL);
+        CHECK_TEXT(lib.take_last_error(), reason);
+        CHECK(lib.sampler_clone(wrong) == NULL);
+        CHECK_TEXT(lib.take_last_error(), reason);
+        CHECK_EQ(lib.sampler_accept(wrong, 1), ELIZA_ERR_INVALID_ARG);
+        CHECK_TEXT(lib.take_last_error(), reason);
+        CHECK_EQ(lib.sampler_apply(wrong, &list), ELIZA_ERR_INVALID_ARG);
+        CHECK_TEXT(lib.take_last_error(), reason);
+        CHECK_EQ(list.size, N_VOCAB);
+        CHECK_EQ(lib.sampler_reset(wrong), ELIZA_ERR_INVALID_ARG);
+        CHECK_TEXT(lib.take_last_error(), reason);
+        CHECK_EQ(lib.sampler_arm(wrong, NULL), ELIZA_ERR_INVALID_ARG);
+        CHECK_TEXT(lib.take_last_error(), reason);
+    }
+    CHECK_EQ(lib.sampler_free(foreign), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(lib.take_last_error(), "not a token trie");
+    check_no_errors(NULL);
+}
+
+/* A stand-in for llama.cpp, with its structures declared anew. */
+struct shell {
+    struct table * iface;
+    void * ctx;
+};
+struct table {
+    const char * (*name)(const struct shell *);
+    void (*accept)(struct shell *, int32_t);
+    void (*apply)(struct shell *, llama_token_data_array *);
+    void (*reset)(struct shell *);
+    struct shell * (*clone)(const struct shell *);
+    void (*free)(struct shell *);
+    void * backend[5];
+    void (*copy_state)(const struct shell *, struct shell *);
+    void * reserved[20];
+};
+static int made;
+
+static struct llama_sampler * host_init(struct llama_sampler_i * iface, void * ctx) {
+    struct shell * shell = (struct shell *)malloc(sizeof *shell);
+    if (shell == NULL) fail(__FILE__, __LINE__, "no memory");
+    shell->iface = (struct table *)(void *)iface;
+    shell->ctx = ctx;
+    made++;
+    return (struct llama_sampler *)(void *)shell;
+}
+
+static struct llama_sampler * host_init_fails(struct llama_sampler_i * iface, void * ctx) {
+    (void)iface;
+    (void)ctx;
+    return NULL;
+}
+
+static void host_free(struct shell * shell) {
+    shell->iface->free(shell);
+    free(shell);
+}
+
+static void sampler_of_a_host(void) {
+    struct llama_sampler * smpl;
+    struct shell * shell, * clone;
+    llama_token_data_array list = candidates();
+    CHECK_EQ(lib.set_host_sampler_init(host_init_fails), ELIZA_OK);
+    CHECK(lib.init_token_trie(NULL, JSON, 1) == NULL);
+    CHECK_TEXT(lib.take_last_error(), "no memory");
+    CHECK_EQ(lib.set_host_sampler_init(host_init), ELIZA_OK);
+    smpl = lib.init_token_trie(NULL, JSON, 1);
+    CHECK(smpl != NULL && made == 1);
+    shell = (struct shell *)(void *)smpl;
+    for (int i = 0; i < 5; i++) CHECK(shell->iface->backend[i] == NULL);
+    for (int i = 0; i < 20; i++) CHECK(shell->iface->reserved[i] == NULL);
+    CHECK(strcmp(shell->iface->name(shell), "token-trie") == 0);
+    shell->iface->accept(shell, 30);
+    shell->iface->apply(shell, &list);
+    CHECK(list.size == 2 && list.data[0].id == 10 && list.data[1].id == 30);
+    shell->iface->accept(shell, 10);
+    clone = shell->iface->clone(shell);
+    CHECK(clone != NULL && made == 2 && clone->iface == shell->iface && clone->ctx != shell->ctx);
+    shell->iface->reset(shell);
+    leaves(smpl, 2, 10, 30);
+    list = candidates();
+    clone->iface->apply(clone, &list);
+    CHECK(list.size == 2 && list.data[0].id == 11 && list.data[1].id == 20);
+    shell->iface->copy_state(clone, shell);
+    shell->iface->copy_state(shell, shell);
+    leaves(smpl, 2, 11, 20);
+    /* The library does not free what it did not make. */
+    CHECK_EQ(lib.sampler_free(smpl), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(lib.take_last_error(), "llama_sampler_free");
+    host_free(clone);
+    leaves(smpl, 2, 11, 20);
+    /* A clone comes from where the original does, whatever was set since. */
+    CHECK_EQ(lib.set_host_sampler_init(NULL), ELIZA_OK);
+    clone = (struct shell *)(void *)lib.sampler_clone(smpl);
+    CHECK(clone != NULL && made == 3);
+    /* The state may be freed while the shell lives on; what comes then is an error and no crash. */
+    clone->iface->free(clone);
+    clone->iface->accept(clone, 11);
+    CHECK_TEXT(lib.take_last_error(), "not a token trie");
+    free(clone);
+    host_free(shell);
+    check_no_errors(NULL);
+}
+
+const struct test_case sampler_cases[] = {
+    {"sampler_layouts", sampler_layouts},
+    {"sampler_alone", sampler_alone},
+    {"sampler_odd_lists", sampler_odd_lists},
+    {"sampler_refusals", sampler_refusals},
+    {"sampler_of_a_host", sampler_of_a_host},
+    {NULL, NULL},
+};
