@@ -173,9 +173,9 @@ pub fn build<N: AsRef<str>>(
         _ => "give a closing delimiter that no name continues with",
     };
     let said = [
-        ("given twice, kept once", &twice, ""),
+        ("given twice and kept once", &twice, ""),
         (
-            "tokenized by itself, because a token reaches from the text before into the name",
+            "tokenized alone, because a token reaches from the text before into the name",
             &reached_into,
             "end the text before where a token ends (a space usually belongs to the name behind it)",
         ),
