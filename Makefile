@@ -24,8 +24,8 @@ FUZZ_SECONDS ?= 120
 section = @printf '\n== %s\n' $(1)
 skip    = printf 'skipped: %s\n' $(1)
 
-.PHONY: test deep header bench clean tools lint unit cpu-only c-harness parity-quick readme unit-deep isa-deep trie-tsan c-valgrind c-asan \
-	fuzz parity built-for-c
+.PHONY: test deep header bench clean tools lint unit cpu-only c-harness parity-quick readme unit-deep isa-deep trie-tsan \
+	c-valgrind c-asan fuzz parity built-for-c
 
 test: tools lint unit cpu-only c-harness parity-quick readme
 	$(call section,"all of make test passed")
@@ -96,8 +96,9 @@ TSAN_TARGET := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 trie-tsan:
 	$(call section,"the cache of token tries under ThreadSanitizer")
 	@if ! $(CARGO) +nightly --version >/dev/null 2>&1; then $(call skip,"no nightly compiler"); \
-	elif ! test -f "$$(rustc +nightly --print sysroot)/lib/rustlib/src/rust/library/Cargo.lock"; then \
-	  $(call skip,"the nightly compiler has no rust-src"); \
+	elif ! test -f "$$(rustc +nightly --print sysroot)/lib/rustlib/src/rust/library/Cargo.lock" && \
+	  ! rustup component add rust-src --toolchain nightly >/dev/null 2>&1; then \
+	  $(call skip,"the nightly compiler has no rust-src and it could not be installed"); \
 	else \
 	  RUSTFLAGS=-Zsanitizer=thread TSAN_OPTIONS=halt_on_error=1 $(CARGO) +nightly test --locked --release \
 	    -Zbuild-std --target $(TSAN_TARGET) --target-dir target/tsan --no-default-features \

@@ -223,7 +223,10 @@ fn a_delimiter_behind_all_names_of_a_descriptor_is_no_misspelling() {
     };
     let verdict = |descriptors: &[&[(&str, &[Token])]]| {
         let leaf = |(name, tokens): &(&str, &[Token])| serde_json::json!({"name": name, "tokens": tokens});
-        let one = |(number, leaves): (usize, &&[(&str, &[Token])])| serde_json::json!({"path": number.to_string(), "leaves": leaves.iter().map(leaf).collect::<Vec<_>>()});
+        let one = |(number, leaves): (usize, &&[(&str, &[Token])])| {
+            let leaves: Vec<_> = leaves.iter().map(leaf).collect();
+            serde_json::json!({"path": number.to_string(), "leaves": leaves})
+        };
         let descriptors: Vec<_> = descriptors.iter().enumerate().map(one).collect();
         Trie::parse(serde_json::json!({"descriptors": descriptors}).to_string().as_bytes()).unwrap().spelling(piece)
     };

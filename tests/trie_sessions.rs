@@ -65,7 +65,7 @@ fn of_ten_thousand_leaves_one_is_taken_by_the_model_s_best_children() {
     let mut settings = session.settings();
     settings.on_span_end = SpanEnd::Stop;
     session.configure(settings).unwrap();
-    let reference = Reference::new(&File::open(&common::fixture(Kind::Llama, Weights::F32)).unwrap());
+    let reference = Reference::new(&File::open(common::fixture(Kind::Llama, Weights::F32)).unwrap());
     for mode in [Mode::Greedy, Mode::Sampled] {
         session.set_trie(payload(&leaves).as_bytes(), mode).unwrap();
         session.prefill(&PROMPT, -1).unwrap();
