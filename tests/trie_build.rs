@@ -45,7 +45,7 @@ fn around<'a>(before: &'a str, after: &'a str) -> Surroundings<'a> {
 }
 
 fn vocabulary(kind: Kind) -> Vocab {
-    Vocab::from_gguf(&File::open(&common::fixture(kind, Weights::F32)).unwrap()).unwrap()
+    Vocab::from_gguf(&File::open(common::fixture(kind, Weights::F32)).unwrap()).unwrap()
 }
 
 fn pieces(vocab: &Vocab, tokens: &[Token], special: bool) -> String {
