@@ -415,7 +415,10 @@ fn trie_makes_the_payload_that_generate_takes() {
         run(&["trie", "-m", model, "--path", "p", "--json", "--before", "go ", "north", "north_east", "north"]);
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && told.lines().all(|line| line.starts_with("warning: ")), "{told}");
-    assert!(["given twice", "tokenized alone", "the beginning of"].iter().all(|what| told.contains(what)), "{told}");
+    assert!(
+        ["given more than once", "tokenized alone", "the beginning of"].iter().all(|what| told.contains(what)),
+        "{told}"
+    );
     assert!(failure(1, &["trie", "-m", model, "--path", "p", ""]).contains("A name is empty"));
     assert!(failure(1, &["trie", "-m", model, "--path", "p", "--names", "/dev/null"]).contains("no names"));
     failure(2, &["trie", "-m", model, "x"]);

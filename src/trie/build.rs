@@ -119,7 +119,7 @@ struct Leaf<'a> {
 ///
 /// `model_id` is the model's `general.name`. The tokens of `before` must begin the tokens of the whole text. Where they
 /// do not, because a token would reach from `before` into the name, the prompt cannot end there: the name is then
-/// tokenized by itself, and a warning says so. Names given twice are kept once, with a warning; so are reported names
+/// tokenized by itself, and a warning says so. Names given again are kept once, with a warning; so are reported names
 /// whose path is the beginning of another's.
 ///
 /// # Errors
@@ -133,7 +133,9 @@ pub fn build<N: AsRef<str>>(
     around: Surroundings<'_>,
 ) -> Result<Built> {
     let mut seen = HashSet::new();
-    let (names, twice): (Vec<&str>, Vec<&str>) = names.iter().map(AsRef::as_ref).partition(|&name| seen.insert(name));
+    let (names, mut again): (Vec<&str>, Vec<&str>) =
+        names.iter().map(AsRef::as_ref).partition(|&name| seen.insert(name));
+    again.retain(|name| seen.remove(name));
     let before = vocab.tokenize(around.before.as_bytes(), false, around.parse_special);
     let mut leaves = Vec::with_capacity(names.len());
     let mut reached_into = Vec::new();
@@ -173,7 +175,7 @@ pub fn build<N: AsRef<str>>(
         _ => "give a closing delimiter that no name continues with",
     };
     let said = [
-        ("given twice and kept once", &twice, ""),
+        ("given more than once and kept once", &again, ""),
         (
             "tokenized alone, because a token reaches from the text before into the name",
             &reached_into,
