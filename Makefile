@@ -1,5 +1,5 @@
 # make test    everything that fits in half an hour on two cores; installs what a bare Debian machine lacks
-# make deep    the long runs: release build, valgrind, AddressSanitizer, fuzzing, the whole parity matrix
+# make deep    the long runs: release build, valgrind, Address- and ThreadSanitizer, fuzzing, the whole parity matrix
 # make header  update include/eliza_inference.h from the sources
 # make bench   speed and memory side by side with the peer (needs ../shared)
 # make clean
@@ -26,13 +26,13 @@ with_peer = if test -d "$(SHARED)/tools/peer"; then eval "$$(python3 tools/peer.
 section = @printf '\n== %s\n' $(1)
 skip    = printf 'skipped: %s\n' $(1)
 
-.PHONY: test deep header bench clean tools lint unit cpu-only c-harness parity-quick readme unit-deep isa-deep c-valgrind c-asan \
-	fuzz parity built-for-c
+.PHONY: test deep header bench clean tools lint unit cpu-only c-harness parity-quick readme unit-deep isa-deep trie-tsan \
+	c-valgrind c-asan fuzz parity built-for-c
 
 test: tools lint unit cpu-only c-harness parity-quick readme
 	$(call section,"all of make test passed")
 
-deep: test unit-deep isa-deep c-valgrind c-asan fuzz parity
+deep: test unit-deep isa-deep trie-tsan c-valgrind c-asan fuzz parity
 	$(call section,"all of make deep passed")
 
 # ---------------------------------------------------------------------------------------------------------- make test
@@ -92,6 +92,20 @@ unit-deep:
 isa-deep:
 	$(call section,"logits on every instruction set this machine has")
 	@for isa in portable avx2; do ELIZA_CPU_ISA=$$isa $(CARGO) test --locked --release --test logits; done
+
+# The sanitizer has to see the standard library too, so that is built with it: nightly and its sources are needed.
+TSAN_TARGET := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
+trie-tsan:
+	$(call section,"the cache of token tries under ThreadSanitizer")
+	@if ! $(CARGO) +nightly --version >/dev/null 2>&1; then $(call skip,"no nightly compiler"); \
+	elif ! test -f "$$(rustc +nightly --print sysroot)/lib/rustlib/src/rust/library/Cargo.lock" && \
+	  ! rustup component add rust-src --toolchain nightly >/dev/null 2>&1; then \
+	  $(call skip,"the nightly compiler has no rust-src and it could not be installed"); \
+	else \
+	  RUSTFLAGS=-Zsanitizer=thread TSAN_OPTIONS=halt_on_error=1 $(CARGO) +nightly test --locked --release \
+	    -Zbuild-std --target $(TSAN_TARGET) --target-dir target/tsan --no-default-features \
+	    --test trie_cache --test trie_sessions -- --include-ignored thread; \
+	fi
 
 c-valgrind: built-for-c
 	$(call section,"C harness under valgrind")

@@ -51,8 +51,9 @@ fn text(path: &Path) -> &str {
 #[test]
 fn errors_name_what_is_wrong() {
     let model = fixture(Kind::Llama, Weights::F32);
-    for command in ["inspect", "tokenize", "detokenize", "logits", "generate", "plan", "bench"] {
+    for command in ["inspect", "tokenize", "detokenize", "trie", "logits", "generate", "plan", "bench"] {
         let tail: &[&str] = match command {
+            "trie" => &["--path", "p", "x"],
             "tokenize" => &["x"],
             "detokenize" => &["1"],
             "logits" => &["--prompt", "x", "--out", "/dev/null"],
@@ -369,6 +370,59 @@ fn a_trie_and_a_stop_string_end_the_text() {
     assert_eq!(stopped["text"], &free[..free.find(&stop).unwrap()]);
     let error = failure(1, &["generate", "-m", text(&path), "--prompt", "Go", "--stop", ""]);
     assert!(error.contains("empty"), "{error}");
+}
+
+#[test]
+fn trie_makes_the_payload_that_generate_takes() {
+    let path = fixture(Kind::Llama, Weights::F32);
+    let model = text(&path);
+    let folder = tempfile::tempdir().unwrap();
+    let names = folder.path().join("names.txt");
+    std::fs::write(&names, " south\r\n\n west\n").unwrap();
+    let context = ["--before", "we go", "--after", ".", "--path", "way"];
+    let base = [&["trie", "-m", model], &context[..], &[" north", "--names", text(&names)]].concat();
+    let quiet = stdout(&[&base[..], &["--json"]].concat());
+    let payload: Value = serde_json::from_str(&quiet).unwrap();
+    assert_eq!((&payload["modelId"], quiet.lines().count()), (&"fixture-llama".into(), 1));
+    let leaves = payload["descriptors"][0]["leaves"].as_array().unwrap();
+    let found: Vec<_> = leaves.iter().map(|leaf| leaf["name"].as_str().unwrap()).collect();
+    assert_eq!(found, [" north", " south", " west"]);
+    let whole = json(&["tokenize", "-m", model, "--no-bos", "we go south."]);
+    assert!(whole.as_array().unwrap().ends_with(leaves[1]["tokens"].as_array().unwrap()), "{whole} {payload}");
+
+    let output = run(&base);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && output.stdout == quiet.as_bytes());
+    for line in ["Model         fixture-llama\n", "Leaves        3\n", "Prefix leaves 0\n", "Forced        "] {
+        assert!(told.contains(line), "{told}");
+    }
+    let piped = Command::new(PROGRAM)
+        .args([&["trie", "-m", model], &context[..], &["--json", "--names", "-"]].concat())
+        .stdin(std::fs::File::open(&names).unwrap())
+        .output()
+        .unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&piped.stdout).unwrap()["descriptors"][0]["leaves"][1], leaves[2]);
+
+    let file = folder.path().join("way.json");
+    std::fs::write(&file, &quiet).unwrap();
+    let how = ["--prompt", "we go", "--trie", text(&file), "--on-span-end", "stop", "--json"];
+    let said = json(&[&["generate", "-m", model], &how[..]].concat());
+    assert!([" north.", " south.", " west."].contains(&said["text"].as_str().unwrap()), "{said}");
+    assert_eq!(said["finish_reason"], "span");
+
+    // Warnings are told even where the report is not.
+    let output =
+        run(&["trie", "-m", model, "--path", "p", "--json", "--before", "go ", "north", "north_east", "north"]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.lines().all(|line| line.starts_with("warning: ")), "{told}");
+    assert!(
+        ["given more than once", "tokenized alone", "the beginning of"].iter().all(|what| told.contains(what)),
+        "{told}"
+    );
+    assert!(failure(1, &["trie", "-m", model, "--path", "p", ""]).contains("A name is empty"));
+    assert!(failure(1, &["trie", "-m", model, "--path", "p", "--names", "/dev/null"]).contains("no names"));
+    failure(2, &["trie", "-m", model, "x"]);
+    failure(2, &["trie", "-m", model, "--path", "p"]);
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod output;
 mod plan;
 mod quantize;
 mod text;
+mod trie;
 
 use clap::{Parser, Subcommand};
 use output::Failure;
@@ -33,6 +34,8 @@ enum Command {
     Tokenize(text::TokenizeArgs),
     /// Turn tokens back into text
     Detokenize(text::DetokenizeArgs),
+    /// Make the token trie payload of a set of names
+    Trie(trie::Args),
     /// Write the raw output rows for a prompt to a file
     Logits(logits::Args),
     /// Show what a GGUF file holds
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         Command::Generate(args) => generate::run(args),
         Command::Tokenize(args) => text::tokenize(args),
         Command::Detokenize(args) => text::detokenize(args),
+        Command::Trie(args) => trie::run(args),
         Command::Logits(args) => logits::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Quantize(args) => quantize::run(args),

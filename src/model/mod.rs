@@ -37,6 +37,14 @@ pub fn architectures() -> impl Iterator<Item = &'static str> {
     ARCHITECTURES.iter().map(|(name, _)| *name)
 }
 
+/// Every name by which a host may call the model in a file: `general.name`, `general.basename`, the file's stem.
+pub fn names(file: &File) -> Vec<String> {
+    let keys = ["general.name", "general.basename"];
+    let mut names: Vec<String> = keys.iter().filter_map(|k| file.get::<String>(k).ok().flatten()).collect();
+    names.extend(file.path().file_stem().map(|s| s.to_string_lossy().into_owned()));
+    names
+}
+
 /// A loaded model.
 pub struct Model {
     file: File,
@@ -108,18 +116,9 @@ impl Model {
         self.hparams().n_ctx_train
     }
 
-    /// `general.name`, else the file's stem.
-    pub fn name(&self) -> String {
-        let stem = || self.file.path().file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-        self.file.get::<String>("general.name").ok().flatten().unwrap_or_else(stem)
-    }
-
-    /// Every name by which a host may call this model: `general.name`, `general.basename`, the file's stem.
+    /// Every name by which a host may call this model; see [`names`].
     pub fn ids(&self) -> Vec<String> {
-        let keys = ["general.name", "general.basename"];
-        let mut ids: Vec<String> = keys.iter().filter_map(|k| self.file.get::<String>(k).ok().flatten()).collect();
-        ids.extend(self.file.path().file_stem().map(|s| s.to_string_lossy().into_owned()));
-        ids
+        names(&self.file)
     }
 
     /// What its file's header tells.

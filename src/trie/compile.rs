@@ -310,14 +310,20 @@ impl Trie {
     }
 
     /// The tokens from the root to `node`.
-    pub fn path_to(&self, mut node: Node) -> Vec<Token> {
+    pub fn path_to(&self, node: Node) -> Vec<Token> {
         let mut tokens = Vec::new();
+        self.path_into(node, &mut tokens);
+        tokens
+    }
+
+    /// [`Self::path_to`] in place of what `tokens` holds.
+    pub(super) fn path_into(&self, mut node: Node, tokens: &mut Vec<Token>) {
+        tokens.clear();
         while self.token(node) >= 0 {
             tokens.push(self.token(node));
             node = self.parent(node);
         }
         tokens.reverse();
-        tokens
     }
 
     /// Checks that every token is one of `0..n_vocab`.

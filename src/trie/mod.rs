@@ -2,11 +2,13 @@
 //!
 //! A payload lists, per *descriptor* (the place in the host's reply the words stand for), the token sequences of its
 //! *leaves* (the words). It is parsed strictly ([`Trie::parse`]), compiled to flat arrays without any knowledge of a
-//! vocabulary, and shared by the process ([`cache`]). A [`TrieState`] walks one compiled trie for one stream.
+//! vocabulary, and shared by the process ([`cache`]). A [`TrieState`] walks one compiled trie for one stream. [`build`]
+//! makes the payload from names.
 //!
 //! Invariants: a compiled trie never changes; nodes are numbered parents first; the children of a node stand in
 //! ascending token order; a state transition allocates nothing and never loses the constraint silently.
 
+mod build;
 pub mod cache;
 mod candidates;
 mod compile;
@@ -14,6 +16,7 @@ mod payload;
 mod spelling;
 mod state;
 
+pub use build::{Built, Shape, Surroundings, build};
 pub use candidates::{Candidate, Kept, Sieve};
 pub use compile::{Descriptor, Node, Trie};
 pub use payload::{MAX_DESCRIPTORS, MAX_LEAVES, MAX_NODES, MAX_PAYLOAD_BYTES, MAX_TOKENS};

@@ -1,7 +1,8 @@
 //! Whether the leaves of a trie spell their names in a vocabulary.
 //!
 //! Token ids say nothing about the model they were made for. That the tokens of every leaf spell its name is the true
-//! sign; one that does not betrays a payload made for another model.
+//! sign; one that does not betrays a payload made for another model. Behind the name may stand the closing delimiter,
+//! the same in all leaves of a descriptor.
 
 use super::compile::Trie;
 use crate::Token;
@@ -14,18 +15,33 @@ impl Trie {
     ///
     /// `piece(token, special, out)` appends the bytes of one token, those of a special token only where `special` is
     /// set. A name may be spelled with or without its special tokens (a leaf may end in an end-of-generation token, or
-    /// be one special token), and a space in front of it is allowed, as tokenizers put one before the first word.
+    /// be one special token), and a space in front of it is allowed, as tokenizers put one before the first word. Text
+    /// behind the name is allowed where every leaf of the descriptor has the same.
     pub fn spelling(&self, mut piece: impl FnMut(Token, bool, &mut Vec<u8>)) -> Option<String> {
-        let mut spelled = Vec::new();
+        let (mut tokens, mut plain, mut special) = (Vec::new(), Vec::new(), Vec::new());
+        let mut delimiter = Vec::new();
+        let mut descriptor = None;
         for leaf in &self.leaves {
-            let tokens = self.path_to(leaf.node);
-            let name = leaf.name.as_bytes();
-            let mut spells = |special: bool| {
-                spelled.clear();
-                tokens.iter().for_each(|&token| piece(token, special, &mut spelled));
-                spelled == name || spelled.strip_prefix(b" ").is_some_and(|rest| rest == name)
+            self.path_into(leaf.node, &mut tokens);
+            let mut spell = |with_special: bool, out: &mut Vec<u8>| {
+                out.clear();
+                tokens.iter().for_each(|&token| piece(token, with_special, out));
             };
-            if spells(false) || spells(true) {
+            let first = descriptor.replace(leaf.descriptor) != Some(leaf.descriptor);
+            if first {
+                delimiter.clear();
+            }
+            spell(false, &mut plain);
+            if behind(&plain, &leaf.name).any(|rest| rest == delimiter) {
+                continue;
+            }
+            spell(true, &mut special);
+            if behind(&special, &leaf.name).any(|rest| rest == delimiter) {
+                continue;
+            }
+            // The first leaf of a descriptor tells what stands behind the names of all.
+            if first && let Some(rest) = behind(&plain, &leaf.name).chain(behind(&special, &leaf.name)).next() {
+                delimiter.extend_from_slice(rest);
                 continue;
             }
             return Some(format!(
@@ -33,14 +49,21 @@ impl Trie {
                 leaf.descriptor,
                 leaf.index,
                 quoted(&leaf.name),
-                quoted(&String::from_utf8_lossy(&spelled)),
+                quoted(&String::from_utf8_lossy(&special)),
             ));
         }
         None
     }
 }
 
-fn quoted(text: &str) -> String {
+/// What stands behind a name in a text that begins with it, or with a space and it.
+fn behind<'t>(text: &'t [u8], name: &str) -> impl Iterator<Item = &'t [u8]> {
+    let spaced = text.strip_prefix(b" ");
+    [Some(text), spaced].into_iter().filter_map(move |text| text?.strip_prefix(name.as_bytes()))
+}
+
+/// A text as a message quotes it: escaped, and cut where it is long.
+pub(super) fn quoted(text: &str) -> String {
     let mut short: String = text.chars().take(QUOTED).flat_map(char::escape_debug).collect();
     if text.chars().nth(QUOTED).is_some() {
         short.push('…');

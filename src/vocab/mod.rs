@@ -89,24 +89,41 @@ impl Vocab {
         if add_special && self.add_bos {
             out.extend(self.special.bos);
         }
+        self.append_tokens(text, parse_special, true, &mut out);
+        if add_special && self.add_eos {
+            out.extend(self.special.eos);
+        }
+        out
+    }
+
+    /// The tokens of a text that goes on where another text ended: nothing is put in front of it, neither the
+    /// begin-of-text token nor the space that some vocabularies begin a text with.
+    pub fn tokenize_inside(&self, text: &[u8], parse_special: bool) -> Vec<Token> {
+        let mut out = Vec::with_capacity(text.len() / 3 + 4);
+        self.append_tokens(text, parse_special, false, &mut out);
+        out
+    }
+
+    /// `begins` tells whether the text begins a text of its own, as one behind a special token does.
+    fn append_tokens(&self, text: &[u8], parse_special: bool, begins: bool, out: &mut Vec<Token>) {
         let parts = self.parts[usize::from(parse_special)].divide(&self.texts, &self.attributes, text);
         match &self.model {
             Model::Spm(spm) => {
                 let mut merger = merge::Merger::default();
-                let mut behind_special = true;
+                let mut begins = begins;
                 for part in parts {
                     match part {
                         Part::Token(id) => out.push(id),
                         Part::Raw(ref range) => {
                             for stretch in text[range.clone()].chunks(MAX_STRETCH) {
-                                let prefix: &[u8] = if self.add_space_prefix && behind_special { b" " } else { b"" };
+                                let prefix: &[u8] = if self.add_space_prefix && begins { b" " } else { b"" };
                                 let escaped = escape_spaces(&[prefix, stretch].concat());
-                                spm.tokenize(&self.texts, &escaped, &mut merger, &mut out);
-                                behind_special = false;
+                                spm.tokenize(&self.texts, &escaped, &mut merger, out);
+                                begins = false;
                             }
                         }
                     }
-                    behind_special = matches!(part, Part::Token(_));
+                    begins = matches!(part, Part::Token(_));
                 }
             }
             Model::Bpe(bpe) => {
@@ -116,7 +133,7 @@ impl Vocab {
                         Part::Token(id) => out.push(id),
                         Part::Raw(range) => {
                             for stretch in text[range].chunks(MAX_STRETCH) {
-                                bpe.tokenize(&self.texts, stretch, &mut scratch, &mut out);
+                                bpe.tokenize(&self.texts, stretch, &mut scratch, out);
                             }
                         }
                     }
@@ -124,10 +141,6 @@ impl Vocab {
             }
             Model::None => {}
         }
-        if add_special && self.add_eos {
-            out.extend(self.special.eos);
-        }
-        out
     }
 
     /// The token's text as the file has it; `None` for an id outside the vocabulary.

@@ -1,5 +1,6 @@
 //! The rules of a session against an engine whose every logit is scripted.
 
+mod edges;
 mod ends;
 mod flow;
 mod pull;

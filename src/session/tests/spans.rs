@@ -7,7 +7,7 @@ const REED: &str = r#"{"name":"reed","tokens":[114,101,101,100]}"#;
 const RE: &str = r#"{"name":"re","tokens":[114,101]}"#;
 const X: &str = r#"{"name":"x","tokens":[120]}"#;
 
-fn payload(model: &str, descriptors: &[(&str, &[&str])]) -> String {
+pub(super) fn payload(model: &str, descriptors: &[(&str, &[&str])]) -> String {
     let descriptors: Vec<String> = descriptors
         .iter()
         .map(|(path, leaves)| format!(r#"{{"path":"{path}","leaves":[{}]}}"#, leaves.join(",")))
@@ -15,12 +15,12 @@ fn payload(model: &str, descriptors: &[(&str, &[&str])]) -> String {
     format!(r#"{{"modelId":"{model}","descriptors":[{}]}}"#, descriptors.join(","))
 }
 
-fn arm(session: &Session, leaves: &[&str]) {
+pub(super) fn arm(session: &Session, leaves: &[&str]) {
     session.set_trie(payload("", &[("p", leaves)]).as_bytes(), Mode::Greedy).unwrap();
 }
 
 /// A model that wants `text` behind the prompt whatever was forced before, at a lower level "d" and "x".
-fn wants(text: &str) -> Fake {
+pub(super) fn wants(text: &str) -> Fake {
     let text = text.to_owned();
     Fake::new(Box::new(move |slot, _, row| {
         row[usize::from(b'd')] = 2.0;
