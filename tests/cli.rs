@@ -607,3 +607,54 @@ fn an_interrupt_ends_the_generation_and_keeps_the_text() {
     }
     panic!("no generation was ended by an interrupt");
 }
+
+#[test]
+fn bench_of_spans_counts_what_the_trie_saves() {
+    let path = fixture(Kind::Llama, Weights::Q8_0);
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, content: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path.into_os_string().into_string().unwrap()
+    };
+    // One branch at the root, then runs of two.
+    let leaves: Vec<_> = [(60, "A"), (70, "B"), (80, "C")]
+        .map(|(token, name)| serde_json::json!({"name": name, "tokens": [token, token + 1, token + 2]}))
+        .into();
+    let payload = serde_json::json!({"modelId": "", "descriptors": [{"path": "p", "leaves": leaves}]}).to_string();
+    let (payload, prompts) = (file("payload", &payload), file("prompts", "One of them\nAnother\n"));
+    let report = folder.path().join("report").into_os_string().into_string().unwrap();
+    let bench = |mode: &str, more: &[&str]| {
+        let base =
+            ["bench", "-m", text(&path), "--mode", mode, "--prompt", &prompts, "--token-tree-descriptor", &payload];
+        json(&[&base[..], &["--reps", "1", "--threads", "1", "--json", "--output", &report], more].concat())
+    };
+    let mask = bench("strict-mask", &[]);
+    let names: Vec<&str> = mask["names"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    let grammar =
+        |names: &[&str]| file("grammar", &serde_json::json!({"tokens_per_second": 1.0, "names": names}).to_string());
+    let trie = bench("strict-trie-ffi", &["--grammar", &grammar(&[names[0], "other"])]);
+    assert_eq!(trie["names"], mask["names"]);
+    assert_eq!(std::fs::read_to_string(&report).unwrap().parse::<serde_json::Value>().unwrap(), trie);
+    assert_eq!(trie["token_accuracy"], 0.5);
+    assert_eq!(trie["tokens_per_second_vs_grammar"], trie["tokens_per_second"]);
+    // A prompt's pass each; the mask decodes two tokens more, the trie none.
+    assert_eq!((&mask["forward_passes_total"], &mask["forward_passes_saved"]), (&6.into(), &0.into()));
+    assert_eq!((&trie["forward_passes_total"], &trie["forward_passes_saved"]), (&2.into(), &4.into()));
+    assert_eq!(
+        (&trie["forced_tokens"], &trie["branching_steps"], &trie["logits_computed"]),
+        (&4.into(), &2.into(), &6.into())
+    );
+    assert_eq!(mask["skip_ratio_mean"], trie["skip_ratio_mean"]);
+    assert!(trie["skip_ratio_mean"].as_f64().unwrap() > 0.99 && mask["tokens_per_span"] == 3.0);
+    let free = bench("unconstrained", &[]);
+    assert_eq!((&free["skip_ratio_mean"], &free["completion_tokens"]), (&0.0.into(), &6.into()));
+    for (arguments, problem) in
+        [(vec!["--grammar", "nowhere"], "nowhere"), (vec!["--grammar", &grammar(&["A"])], "1 names for 2 prompts")]
+    {
+        let base = ["bench", "-m", text(&path), "--mode", "strict-mask", "--prompt", &prompts];
+        let message = failure(1, &[&base[..], &["--token-tree-descriptor", &payload], &arguments].concat());
+        assert!(message.contains(problem), "{message}");
+    }
+    failure(2, &["bench", "-m", text(&path), "--mode", "strict-mask"]);
+}

@@ -6,6 +6,7 @@
 
 use crate::args::{ModelArgs, loading};
 use crate::output::{Failure, catch_interrupts, fail, interrupted, print_json, printable, progress, size};
+use crate::spans;
 use elizainference::Token;
 use elizainference::engine::{Engine, EngineOptions, Outcome, SlotId, Traffic, Turn, open_model};
 use elizainference::gguf::File;
@@ -41,10 +42,15 @@ pub struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    spans: spans::Args,
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
     catch_interrupts(|| {});
+    if let Some(how) = args.spans.mode {
+        return spans::run(how, &args.model, args.reps, &args.spans, args.json);
+    }
     let context = u32::try_from(args.context()).unwrap_or(u32::MAX);
     let options = EngineOptions { slots: args.sequences, ..args.model.engine(context)? };
     let mut bench = Bench::open(&args, &options)?;

@@ -12,6 +12,7 @@ mod logits;
 mod output;
 mod plan;
 mod quantize;
+mod spans;
 mod text;
 mod trie;
 
@@ -44,7 +45,7 @@ enum Command {
     Quantize(quantize::Args),
     /// Tell how much memory opening a model would take, and whether it fits
     Plan(plan::Args),
-    /// Measure loading, prompt and decoding speed
+    /// Measure loading, prompt and decoding speed, or choices among names
     Bench(bench::Args),
     /// List what this machine can compute on
     Devices(devices::Args),

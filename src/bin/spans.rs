@@ -1,0 +1,359 @@
+//! `bench --mode`: how fast a choice among names is made, and how.
+//!
+//! A span is one choice behind one prompt: from the moment the prompt has been evaluated to the last token of a name. Modes
+//! share prompts and payload, and choose greedily: with the trie as a host uses it, with the same mask over whole rows of
+//! logits and a pass for every token, and without any constraint for as many tokens as the longest name has.
+
+use crate::args::{ModelArgs, TextArgs, loading, read_input};
+use crate::output::{Failure, Outcome, fail, interrupted, print_json, printable, progress};
+use clap::ValueEnum;
+use elizainference::Token;
+use elizainference::engine::{Engine, SlotId, open_model};
+use elizainference::sampling::{Chain, Legal, Sampler};
+use elizainference::session::{Mode, OpenOptions, Session, Sink, SpanEnd, Usage};
+use elizainference::trie::{Accept, Trie, TrieState};
+use elizainference::vocab::Vocab;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+/// What constrains a span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum How {
+    /// The trie: forced tokens share a pass, and only logits that can win are computed
+    StrictTrieFfi,
+    /// The trie as a mask over whole rows of logits, with a pass for every token
+    StrictMask,
+    /// Nothing, for as many tokens as the longest name has
+    Unconstrained,
+}
+
+#[derive(clap::Args)]
+#[group(skip)]
+pub struct Args {
+    /// Measure spans of names in place of prompt and decoding
+    #[arg(long, value_name = "MODE", requires_all = ["prompt", "token_tree_descriptor"])]
+    pub mode: Option<How>,
+    /// With --mode: a file with a prompt on each line; - is standard input
+    #[arg(long, value_name = "FILE")]
+    prompt: Option<PathBuf>,
+    /// With --mode: the payload of the names, as `trie` prints it
+    #[arg(long, value_name = "FILE")]
+    token_tree_descriptor: Option<PathBuf>,
+    /// With --mode: where the results go as JSON
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// With --mode: what a grammar made of the same prompts, JSON with `tokens_per_second` and `names`, to compare with
+    #[arg(long, value_name = "FILE")]
+    grammar: Option<PathBuf>,
+}
+
+/// A grammar's results, as `tools/bench_trie.py` writes them.
+#[derive(serde::Deserialize)]
+struct Grammar {
+    tokens_per_second: f64,
+    /// One for each prompt; `None` where no name came out.
+    names: Vec<Option<String>>,
+}
+
+/// One choice.
+#[derive(Default)]
+struct Span {
+    tokens: Vec<Token>,
+    seconds: f64,
+    usage: Usage,
+}
+
+/// Runs the spans behind every prompt `reps` times.
+pub fn run(how: How, model: &ModelArgs, reps: u32, args: &Args, to_stdout: bool) -> Outcome {
+    let payload = read_input(args.token_tree_descriptor.as_deref().unwrap_or(Path::new("-")))?;
+    let prompts = lines(args.prompt.as_deref().unwrap_or(Path::new("-")))?;
+    let grammar = args.grammar.as_deref().map(|path| grammar(path, prompts.len())).transpose()?;
+    let trie = Arc::new(Trie::parse(&payload)?);
+    let mut runner = match how {
+        How::StrictMask => Runner::Mask(Mask::open(model, trie.clone())?),
+        How::StrictTrieFfi => Runner::Session(session(model, Some(&payload))?),
+        How::Unconstrained => Runner::Session(session(model, None)?),
+    };
+    let longest = trie.descriptors().first().map_or(0, |one| one.depth());
+    let text = TextArgs { no_bos: false, parse_special: false };
+    let prompts: Vec<Vec<Token>> =
+        prompts.iter().map(|prompt| text.tokenize(runner.vocab(), prompt.as_bytes())).collect();
+    if let Some(empty) = prompts.iter().position(Vec::is_empty) {
+        return fail(format!("Prompt {} has no tokens", empty + 1));
+    }
+    let bar = progress("Measuring", u64::from(reps) * prompts.len() as u64);
+    let mut spans: Vec<Vec<Span>> = prompts.iter().map(|_| Vec::new()).collect();
+    for round in 0..=reps {
+        for (prompt, spans) in prompts.iter().zip(&mut spans) {
+            if interrupted() {
+                return Err(Failure::Interrupted);
+            }
+            let span = runner.span(prompt, longest)?;
+            // The first round warms up.
+            if round > 0 {
+                spans.push(span);
+                bar.inc(1);
+            }
+        }
+    }
+    bar.finish_and_clear();
+    let report = Report::new(how, &trie, runner.n_vocab(), spans);
+    let report = report.json(model, reps, grammar.as_ref());
+    if let Some(path) = &args.output {
+        let written = std::fs::write(path, format!("{report:#}\n"));
+        written.map_err(|e| Failure::Error(format!("{}: {e}", path.display())))?;
+    }
+    match to_stdout {
+        true => print_json(&report),
+        false => summary(&report),
+    }
+}
+
+fn summary(report: &serde_json::Value) -> Outcome {
+    let mut out = io::stdout().lock();
+    let number = |key: &str| report[key].as_f64();
+    let mut line = |label: &str, value: String| writeln!(out, "{label:<16} {value}");
+    line("Mode", report["mode"].as_str().unwrap_or_default().into())?;
+    line(
+        "Span",
+        format!(
+            "{:.2} ms, {:.1} tokens",
+            number("ms_per_span").unwrap_or(0.0),
+            number("tokens_per_span").unwrap_or(0.0)
+        ),
+    )?;
+    line("Speed", format!("{:.1} tok/s", number("tokens_per_second").unwrap_or(0.0)))?;
+    if let Some(ratio) = number("tokens_per_second_vs_grammar") {
+        line("Against grammar", format!("{ratio:.1} x"))?;
+    }
+    if let Some(share) = number("token_accuracy") {
+        line("Same names", format!("{:.0} %", 100.0 * share))?;
+    }
+    let passes = (&report["forward_passes_total"], &report["forward_passes_saved"]);
+    line("Passes", format!("{}, {} saved", passes.0, passes.1))?;
+    let names = report["names"].as_array().into_iter().flatten().map(|name| name.as_str().unwrap_or("-"));
+    line("Names", printable(names.collect::<Vec<_>>().join(" ")).to_string())?;
+    Ok(out.flush()?)
+}
+
+/// What all spans come to.
+struct Report {
+    how: How,
+    /// Of each prompt.
+    names: Vec<Option<String>>,
+    /// Median seconds of each prompt.
+    seconds: Vec<f64>,
+    tokens: usize,
+    /// At each step, the share of the vocabulary that was no candidate.
+    skipped: Vec<f64>,
+    usage: BTreeMap<&'static str, u64>,
+}
+
+impl Report {
+    fn new(how: How, trie: &Arc<Trie>, n_vocab: usize, spans: Vec<Vec<Span>>) -> Report {
+        let mut report = Report {
+            how,
+            names: Vec::new(),
+            seconds: Vec::new(),
+            tokens: 0,
+            skipped: Vec::new(),
+            usage: BTreeMap::new(),
+        };
+        for mut spans in spans {
+            spans.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+            let Some(span) = spans.get(spans.len() / 2) else { continue };
+            let mut state = TrieState::new(trie.clone(), Mode::Greedy);
+            let mut name = None;
+            for &token in &span.tokens {
+                let candidates = match how {
+                    How::Unconstrained => n_vocab,
+                    _ => state.mask().map_or(n_vocab, <[Token]>::len),
+                };
+                report.skipped.push(1.0 - candidates as f64 / n_vocab as f64);
+                if state.accept(token) == Accept::Leaf {
+                    name = state.leaf_name().map(str::to_owned);
+                }
+            }
+            report.names.push(name);
+            report.seconds.push(span.seconds);
+            report.tokens += span.tokens.len();
+            let usage = &span.usage;
+            for (key, count) in [
+                ("prompt_tokens", usage.prompt_tokens),
+                ("completion_tokens", usage.completion_tokens),
+                ("forced_tokens", usage.forced_tokens),
+                ("branching_steps", usage.branching_steps),
+                ("whole_row_steps", usage.whole_row_steps),
+                ("logits_computed", usage.logits_computed),
+                ("forward_passes_total", usage.forward_passes),
+                ("forward_passes_saved", usage.forward_passes_saved),
+            ] {
+                *report.usage.entry(key).or_default() += count;
+            }
+        }
+        report
+    }
+
+    fn json(&self, model: &ModelArgs, reps: u32, grammar: Option<&Grammar>) -> serde_json::Value {
+        let total: f64 = self.seconds.iter().sum();
+        let rate = self.tokens as f64 / total;
+        let mut sorted = self.seconds.clone();
+        sorted.sort_by(f64::total_cmp);
+        let n = self.skipped.len().max(1) as f64;
+        let mean = self.skipped.iter().sum::<f64>() / n;
+        let variance = self.skipped.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
+        let same = |grammar: &Grammar| {
+            let equal = self.names.iter().zip(&grammar.names).filter(|(a, b)| a.is_some() && a == b).count();
+            equal as f64 / self.names.len().max(1) as f64
+        };
+        let mut report = json!({
+            "mode": self.how.to_possible_value().map(|value| value.get_name().to_owned()),
+            "model": model.model.display().to_string(),
+            "spans": self.names.len(),
+            "reps": reps,
+            "skip_ratio_mean": mean,
+            "skip_ratio_std": variance.sqrt(),
+            "tokens_per_second": rate,
+            "tokens_per_second_vs_grammar": grammar.map(|grammar| rate / grammar.tokens_per_second),
+            "token_accuracy": grammar.filter(|_| self.how != How::Unconstrained).map(same),
+            "tokens_per_span": self.tokens as f64 / self.names.len().max(1) as f64,
+            "ms_per_span": sorted.get(sorted.len() / 2).map(|s| s * 1e3),
+            "names": self.names,
+        });
+        for (key, count) in &self.usage {
+            report[*key] = json!(count);
+        }
+        report
+    }
+}
+
+/// What makes spans.
+enum Runner {
+    Session(Session),
+    Mask(Mask),
+}
+
+impl Runner {
+    fn vocab(&self) -> &Vocab {
+        match self {
+            Runner::Session(session) => session.vocab(),
+            Runner::Mask(mask) => mask.engine.model().vocab(),
+        }
+    }
+
+    fn n_vocab(&self) -> usize {
+        match self {
+            Runner::Session(session) => session.info().n_vocab,
+            Runner::Mask(mask) => mask.engine.model().n_vocab(),
+        }
+    }
+
+    fn span(&mut self, prompt: &[Token], longest: u32) -> Result<Span, Failure> {
+        match self {
+            Runner::Session(session) => stream(session, prompt, longest),
+            Runner::Mask(mask) => mask.span(prompt),
+        }
+    }
+}
+
+/// A session that chooses greedily and ends with the span.
+fn session(model: &ModelArgs, payload: Option<&[u8]>) -> Result<Session, Failure> {
+    let progress = Some(Box::new(loading()) as Box<dyn FnMut(f32) -> bool + Send>);
+    let session = Session::open(OpenOptions { path: model.model.clone(), engine: model.engine(0)?, progress })?;
+    let settings = session.settings();
+    session.configure(elizainference::session::Settings {
+        on_span_end: SpanEnd::Stop,
+        ignore_eos: true,
+        ..settings
+    })?;
+    session.set_chain(-1, Some("greedy".parse()?))?;
+    if let Some(payload) = payload {
+        session.set_trie(payload, Mode::Greedy)?;
+    }
+    Ok(session)
+}
+
+fn stream(session: &Session, prompt: &[Token], longest: u32) -> Result<Span, Failure> {
+    session.prefill(prompt, -1)?;
+    session.generate(longest as i32, None, None, Sink::Queue)?;
+    let mut span = Span::default();
+    let (mut tokens, mut text) = ([0; 64], [0; 1024]);
+    loop {
+        let step = session.next(None, &mut tokens, &mut text)?;
+        span.tokens.extend_from_slice(&tokens[..step.tokens]);
+        if step.done {
+            break;
+        }
+    }
+    span.usage = session.usage();
+    span.seconds = span.usage.decode_us as f64 / 1e6;
+    Ok(span)
+}
+
+/// An engine driven token by token.
+struct Mask {
+    engine: Engine,
+    slot: SlotId,
+    sampler: Sampler,
+    trie: Arc<Trie>,
+    never: AtomicBool,
+}
+
+impl Mask {
+    fn open(model: &ModelArgs, trie: Arc<Trie>) -> Result<Mask, Failure> {
+        let options = model.engine(0)?;
+        let mut engine = Engine::new(open_model(&model.model, &options, Some(&mut loading()))?, &options)?;
+        trie.check_vocab(engine.model().n_vocab())?;
+        let slot = engine.take_slot(0)?;
+        let chain: Chain = "greedy".parse()?;
+        let sampler = Sampler::new(&chain, engine.model().n_vocab(), 0)?;
+        Ok(Mask { engine, slot, sampler, trie, never: AtomicBool::new(false) })
+    }
+
+    fn span(&mut self, prompt: &[Token]) -> Result<Span, Failure> {
+        let mut span = Span::default();
+        let before = self.engine.stats();
+        self.engine.truncate(self.slot, 0);
+        self.engine.prefill(self.slot, prompt, &self.never)?;
+        let mut state = TrieState::new(self.trie.clone(), Mode::Greedy);
+        let began = Instant::now();
+        while let Some(legal) = Legal::of(&state) {
+            let row = match span.tokens.last() {
+                None => self.engine.head(self.slot)?,
+                Some(&last) => self.engine.decode(self.slot, last, &self.never)?,
+            };
+            let position = (prompt.len() + span.tokens.len()) as u32;
+            let token = self.sampler.sample(row, Some(legal), &[], position)?;
+            span.tokens.push(token);
+            state.accept(token);
+        }
+        span.seconds = began.elapsed().as_secs_f64();
+        let stats = self.engine.stats();
+        span.usage.prompt_tokens = prompt.len() as u64;
+        span.usage.completion_tokens = span.tokens.len() as u64;
+        span.usage.forward_passes = stats.forward_passes - before.forward_passes;
+        span.usage.logits_computed = stats.logits - before.logits;
+        Ok(span)
+    }
+}
+
+fn lines(path: &Path) -> Result<Vec<String>, Failure> {
+    let not_text = |_| Failure::Error(format!("{}: not UTF-8", path.display()));
+    let text = String::from_utf8(read_input(path)?).map_err(not_text)?;
+    let lines: Vec<_> = text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect();
+    if lines.is_empty() { fail(format!("{}: no prompts", path.display())) } else { Ok(lines) }
+}
+
+fn grammar(path: &Path, prompts: usize) -> Result<Grammar, Failure> {
+    let problem = |e: &dyn std::fmt::Display| Failure::Error(format!("{}: {e}", path.display()));
+    let grammar: Grammar = serde_json::from_slice(&read_input(path)?).map_err(|e| problem(&e))?;
+    match grammar.names.len() == prompts {
+        true => Ok(grammar),
+        false => Err(problem(&format!("{} names for {prompts} prompts", grammar.names.len()))),
+    }
+}
