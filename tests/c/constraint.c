@@ -108,6 +108,7 @@ static void scores(void) {
     CHECK(lib.score_token_trie(handle, &error) == NULL);
     CHECK_EQ(lib.llm_stream_status(handle), ELIZA_ERR_INVALID_ARG);
     CHECK_TEXT(error, "no token trie");
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "no token trie");
     CHECK_EQ(lib.set_token_trie(handle, json, len, ELIZA_TRIE_SCORE_LEAVES), 0);
     CHECK(lib.score_token_trie(handle, NULL) == NULL);
     CHECK_EQ(lib.llm_stream_status(handle), ELIZA_ERR_BUSY);
@@ -128,6 +129,7 @@ static void scores(void) {
         CHECK_EQ(lib.arm_token_trie(handle, "friend"), 0);
     }
     CHECK(lib.score_token_trie(NULL, NULL) == NULL);
+    CHECK_TEXT(lib.take_last_error(), "NULL");
     check_no_errors(handle);
     lib.llm_stream_close(handle);
 }
