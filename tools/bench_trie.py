@@ -142,7 +142,7 @@ def compare(args, ours, peer, model, names_file, folder):
             json.dump({"tokens_per_second": best["tok_s"], "names": chosen}, file)
         for mode in MODES:
             run([ours.program, "bench", "--mode", mode, "--model", model, "--prompt", files["prompts"], "--token-tree-descriptor",
-                 files["payload"], "--output", files["report"], "--grammar", files["grammar"], "--reps", "3", "--threads", args.threads,
+                 files["payload"], "--output", files["report"], "--grammar", files["grammar"], "--reps", "3", "--threads", str(args.threads),
                  *ours.options])
             with open(files["report"], encoding="utf-8") as file:
                 results[mode].append(json.load(file))
