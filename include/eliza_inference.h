@@ -573,6 +573,14 @@ typedef struct eliza_llm_usage_t {
      * Logits computed.
      */
     uint64_t logits_computed;
+    /**
+     * Emitted tokens for which the token trie allowed some tokens only.
+     */
+    uint64_t span_tokens;
+    /**
+     * How many tokens it allowed there, added up.
+     */
+    uint64_t span_candidates;
 } eliza_llm_usage_t;
 
 /**

@@ -53,6 +53,10 @@ pub struct Usage {
     pub forward_passes_saved: u64,
     /// Logits computed.
     pub logits_computed: u64,
+    /// Emitted tokens for which the token trie allowed some tokens only.
+    pub span_tokens: u64,
+    /// How many tokens it allowed there, added up.
+    pub span_candidates: u64,
 }
 
 // SAFETY: repr(C), the size first, plain numbers throughout.
@@ -183,6 +187,8 @@ fn to_usage(usage: &session::Usage) -> Usage {
         whole_row_steps: usage.whole_row_steps,
         forward_passes_saved: usage.forward_passes_saved,
         logits_computed: usage.logits_computed,
+        span_tokens: usage.span_tokens,
+        span_candidates: usage.span_candidates,
     }
 }
 

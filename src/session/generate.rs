@@ -132,6 +132,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
                     sampled => sampled?,
                 },
             };
+            let allowed = self.job.trie.as_ref().and_then(TrieState::mask).map(<[Token]>::len);
             let step = self.job.trie.as_mut().map_or(Accept::Ignored, |trie| trie.accept(token));
             match step {
                 Accept::EndedAtLeaf if self.job.stop_at_span_end => return Ok(FinishReason::Span),
@@ -142,7 +143,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
                 return Ok(FinishReason::Stop);
             }
             self.job.sampler.accept(token);
-            if self.emit(token, forced.is_some())? {
+            if self.emit(token, forced.is_some(), allowed)? {
                 return Ok(FinishReason::Stop);
             }
             self.pending.push(token);
@@ -226,8 +227,9 @@ impl<'a, D: Decoder> Generation<'a, D> {
         Ok(token)
     }
 
-    /// Counts a token and gives it to the sink with the text it completed. True when a stop string is complete.
-    fn emit(&mut self, token: Token, forced: bool) -> Result<bool> {
+    /// Counts a token, one of so many that the trie allowed, and gives it to the sink with the text it completed. True when a
+    /// stop string is complete.
+    fn emit(&mut self, token: Token, forced: bool, allowed: Option<usize>) -> Result<bool> {
         self.piece.clear();
         self.vocab.piece(token, false, &mut self.piece);
         let stopped = self.job.text.push(&self.piece);
@@ -236,6 +238,8 @@ impl<'a, D: Decoder> Generation<'a, D> {
         let mut state = self.shared.lock();
         state.usage.completion_tokens += 1;
         state.usage.forced_tokens += u64::from(forced);
+        state.usage.span_tokens += u64::from(allowed.is_some());
+        state.usage.span_candidates += allowed.unwrap_or(0) as u64;
         self.count(&mut state.usage);
         if self.emitted == 1 {
             state.usage.first_token_us = state.usage.decode_us;

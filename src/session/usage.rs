@@ -20,6 +20,10 @@ pub struct Usage {
     /// Of those, the ones for which all logits were computed, not only those of the legal tokens: the chain compares tokens
     /// before the trie, or more than 512 are legal.
     pub whole_row_steps: u64,
+    /// Emitted tokens for which the token trie allowed some tokens only, and how many those were, added up.
+    pub span_tokens: u64,
+    /// See `span_tokens`.
+    pub span_candidates: u64,
     /// Model evaluations, those of the prompt included.
     pub forward_passes: u64,
     /// How many more it would have taken to evaluate the generated tokens one by one.
@@ -67,6 +71,8 @@ pub(crate) struct Telemetry<'a> {
     usage: Usage,
     /// Bytes of weights per second of decoding, as if each token that was not forced had read all of them once.
     decode_weight_bytes_s: Option<f64>,
+    /// The mean share of the vocabulary that the token trie ruled out where it did.
+    skip_ratio: Option<f64>,
     /// The chain of the last generation: `+` before a step that the device follows, `-` before one that the host does.
     chain: &'a str,
     trie_cache: TrieCache,
@@ -86,14 +92,33 @@ impl<'a> Telemetry<'a> {
         let tokens = usage.completion_tokens.saturating_sub(usage.forced_tokens);
         let read = model.weight_bytes_per_token as f64 * tokens as f64;
         let decode_weight_bytes_s = (usage.decode_us > 0).then(|| read / (usage.decode_us as f64 / 1e6));
+        let candidates = usage.span_candidates as f64 / (usage.span_tokens as f64 * model.n_vocab as f64);
+        let skip_ratio = (usage.span_tokens > 0).then_some(1.0 - candidates);
         let cache::CacheStats { hits, misses, entries, bytes } = cache::stats();
-        Telemetry { model, usage, decode_weight_bytes_s, chain, trie_cache: TrieCache { hits, misses, entries, bytes } }
+        Telemetry {
+            model,
+            usage,
+            decode_weight_bytes_s,
+            skip_ratio,
+            chain,
+            trie_cache: TrieCache { hits, misses, entries, bytes },
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_skip_ratio_is_the_mean_share_that_was_ruled_out() {
+        let model = ModelInfo { n_vocab: 100, ..ModelInfo::default() };
+        let ratio = |span_tokens, span_candidates| {
+            let usage = Usage { span_tokens, span_candidates, ..Usage::default() };
+            Telemetry::new(&model, usage, "").skip_ratio
+        };
+        assert_eq!((ratio(0, 0), ratio(4, 40), ratio(1, 1)), (None, Some(0.9), Some(0.99)));
+    }
 
     #[test]
     fn the_rate_of_decoding_is_that_of_tokens_that_read_weights() {

@@ -40,7 +40,9 @@ static void layouts(void) {
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, n_logit_bias), 72);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, on_span_end), 80);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, n_candidates), 92);
-    CHECK_EQ(sizeof(eliza_llm_usage_t), 144);
+    CHECK_EQ(sizeof(eliza_llm_usage_t), 160);
+    CHECK_EQ(offsetof(eliza_llm_usage_t, branching_steps), 112);
+    CHECK_EQ(offsetof(eliza_llm_usage_t, span_candidates), 152);
     CHECK_EQ(offsetof(eliza_llm_usage_t, finish_reason), 4);
     CHECK_EQ(offsetof(eliza_llm_usage_t, decode_us), 64);
     CHECK_EQ(offsetof(eliza_llm_usage_t, gpu_bytes_read), 104);

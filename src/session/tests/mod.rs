@@ -3,6 +3,7 @@
 mod edges;
 mod ends;
 mod flow;
+mod passes;
 mod pull;
 mod spans;
 
