@@ -139,9 +139,9 @@ impl Fed {
         let n_in = if like.width.is_multiple_of(GROUP) { N_IN } else { RAGGED };
         // Of each kernel one size: rows fill the columns of a vector kernel, and not the last tile of the others.
         let (rows, max_rows) = match max_rows {
-            ..=1 => (1, 1),
-            ..=VECTOR_ROWS => (VECTOR_ROWS, VECTOR_ROWS),
-            ..=16 => (13, 16),
+            0 | 1 => (1, 1),
+            n if n <= VECTOR_ROWS => (VECTOR_ROWS, VECTOR_ROWS),
+            n if n <= 16 => (13, 16),
             _ => (37, 64),
         };
         let mut random = Random(rows as u64);
