@@ -97,6 +97,17 @@ fn the_whole_matrix() {
     }
 }
 
+/// A program refuses a kernel that has not, except for those for several rows on a software driver.
+#[test]
+fn every_kernel_in_use_has_given_a_known_answer() {
+    if !has_gpu() {
+        return;
+    }
+    for kind in [Kind::Llama, Kind::LlamaExtras, Kind::Qwen3, Kind::Gemma3, Kind::Gemma3Capped] {
+        drop(open(&fixture(kind, Weights::Q4_K), KvType::Q8_0, -1));
+    }
+}
+
 /// The other layers are on the CPU, which rounds activations of quantised weights; so plain weights here.
 #[test]
 fn every_number_of_layers() {

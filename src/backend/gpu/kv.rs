@@ -101,6 +101,18 @@ impl KvLayout {
         }
     }
 
+    /// The words of a cell's keys or values, of all heads.
+    pub(super) fn words(&self, key: bool, cell: usize) -> impl Iterator<Item = usize> + use<> {
+        let (units, words) = (self.units(if key { self.head_dim_k } else { self.head_dim_v }), self.unit_bytes() / 4);
+        let cells = self.cells;
+        let unit_at = move |head: usize, unit: usize| match key {
+            true => (head * cells / BLOCK + cell / BLOCK) * units * BLOCK + unit * BLOCK + cell % BLOCK,
+            false => (head * cells + cell) * units + unit,
+        };
+        let all = (0..self.n_kv_heads).flat_map(move |head| (0..units).map(move |unit| unit_at(head, unit)));
+        all.flat_map(move |unit| unit * words..(unit + 1) * words)
+    }
+
     /// Blocks of cells.
     pub(super) fn blocks(&self) -> u32 {
         (self.cells / BLOCK) as u32

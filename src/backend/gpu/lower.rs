@@ -15,7 +15,7 @@ use super::step::Step;
 use super::weights::GpuWeights;
 use super::{attend, heads, kv, rows};
 use crate::backend::Work;
-use crate::graph::{AttentionSpec, Graph, Node, NodeId, Op, Part, Rows, WeightId, WeightSpec};
+use crate::graph::{AttentionSpec, Graph, Node, NodeId, Op, Part, RopeKind, Rows, WeightId, WeightSpec};
 use crate::{Error, Result};
 
 /// Lowers the nodes of one program.
@@ -29,13 +29,15 @@ pub struct Lowering<'a> {
     pub partial_bytes: u64,
     /// Norms without a step of their own.
     pub fusions: Fusions,
+    /// Whether some kernel is not tried here.
+    pub left_out: bool,
 }
 
 impl<'a> Lowering<'a> {
     /// Lower the nodes that `work` computes.
     pub fn new(gpu: &'a Gpu, work: &'a Work<'a>, weights: &'a GpuWeights) -> Result<Lowering<'a>> {
         let (steps, fusions) = (Vec::new(), Fusions::new(work));
-        let mut lowering = Lowering { gpu, work, weights, steps, partial_bytes: 0, fusions };
+        let mut lowering = Lowering { gpu, work, weights, steps, partial_bytes: 0, fusions, left_out: false };
         for i in work.nodes.0..work.nodes.1 {
             lowering.node(NodeId(i))?;
         }
@@ -81,17 +83,26 @@ impl<'a> Lowering<'a> {
         Ok(Input { x: offset as u64, width, norm: Some(Norm { weight, eps, added }) })
     }
 
+    /// Pairing and number of the values that a layer's heads rotate.
+    fn rope(&self, spec: &AttentionSpec) -> (RopeKind, usize) {
+        let rope = &self.graph().ropes[spec.rope];
+        (rope.kind, rope.n_rot)
+    }
+
     fn layout(&self, spec: &AttentionSpec) -> Result<KvLayout> {
         let cache = self.work.cache;
         KvLayout::new(cache.ty, spec.n_head_kv, spec.head_dim_k, spec.head_dim_v, cache.cells)
     }
 
-    /// Have the last so many steps tried.
-    fn probe(&self, steps: usize, make: impl FnOnce() -> Result<Probe>) -> Result<()> {
-        if self.work.max_rows > 1 && probe::only_one_row(self.gpu) {
-            return Ok(());
+    /// Have the kernels of these steps tried, which are made for `max_rows` rows, or for any number, which is 1.
+    fn push(&mut self, steps: Vec<Step>, max_rows: usize, make: impl FnOnce() -> Result<Probe>) -> Result<()> {
+        if probe::left_out(self.gpu, max_rows) {
+            self.left_out = true;
+        } else {
+            self.gpu.pending.lock().add(&steps, make)?;
         }
-        self.gpu.pending.lock().add(&self.steps[self.steps.len() - steps..], make)
+        self.steps.extend(steps);
+        Ok(())
     }
 
     fn node(&mut self, id: NodeId) -> Result<()> {
@@ -105,19 +116,20 @@ impl<'a> Lowering<'a> {
             Op::Hidden => {}
             Op::Embed { table, scale } => {
                 let table = weights.matrix(*table)?;
-                self.steps.extend(product::embed(gpu, &Embed { table, scale: *scale, dst, width })?);
+                let steps = product::embed(gpu, &Embed { table, scale: *scale, dst, width })?;
+                self.push(steps, 1, || Probe::embed(gpu, table.ty))?;
             }
             Op::SelectRows => {
-                self.steps.push(rows::select(gpu, self.place(x()?), self.place(id))?);
-                self.probe(1, || Probe::select(gpu))?;
+                let step = rows::select(gpu, self.place(x()?), self.place(id))?;
+                self.push(vec![step], 1, || Probe::select(gpu))?;
             }
             Op::RmsNorm { .. } if self.fusions.is_fused(id) => {}
             Op::RmsNorm { weight, eps } => {
                 let weight = weights.vector(*weight)?;
                 let residual = node.src.get(1).map(|&r| self.place(r));
                 let (x, dst) = (self.place(x()?), self.place(id));
-                self.steps.push(rows::norm(gpu, x, weight.bound(), *eps, residual, dst, rows)?);
-                self.probe(1, || Probe::norm(gpu, residual.is_some()))?;
+                let step = rows::norm(gpu, x, weight.bound(), *eps, residual, dst, rows)?;
+                self.push(vec![step], 1, || Probe::norm(gpu, residual.is_some()))?;
             }
             Op::MatMul { weights: ids, biases } => {
                 let matrices = weights.matrices(ids)?;
@@ -127,12 +139,12 @@ impl<'a> Lowering<'a> {
                 let parts: Vec<_> = matrices.into_iter().zip(biases).collect();
                 let (input, logits) = (self.input(id, x()?)?, node.part == Part::Head);
                 let job = MatMul { parts: &parts, input, residual, dst, width, rows, max_rows, logits };
-                self.steps.extend(product::matmul(gpu, &job)?);
+                self.push(product::matmul(gpu, &job)?, max_rows, || Probe::matmul(gpu, &job))?;
             }
             Op::GatedMatMul { gate, up, act } => {
                 let (gate, up) = (weights.matrix(*gate)?, weights.matrix(*up)?);
                 let job = Gated { gate, up, act: *act, input: self.input(id, x()?)?, dst, width, rows, max_rows };
-                self.steps.extend(product::gated(gpu, &job)?);
+                self.push(product::gated(gpu, &job)?, max_rows, || Probe::gated(gpu, &job))?;
             }
             Op::Attention(spec) => {
                 let (qkv, out) = (self.place(x()?), self.place(id));
@@ -140,22 +152,26 @@ impl<'a> Lowering<'a> {
                 let turns = weights.turns(gpu, work.graph, spec.rope)?;
                 let norm = |id: Option<_>| id.map(|id| weights.vector(id).map(Vector::bound)).transpose();
                 let norms = Norms { q: norm(spec.q_norm)?, k: norm(spec.k_norm)? };
-                self.steps.push(heads::step(gpu, spec, &layout, &turns, &norms, qkv)?);
-                self.steps.extend(attend::steps(gpu, spec, &layout, qkv, out, max_rows)?);
+                let mut steps = vec![heads::step(gpu, spec, &layout, &turns, &norms, qkv)?];
+                steps.extend(attend::steps(gpu, spec, &layout, qkv, out, max_rows)?);
                 self.partial_bytes = self.partial_bytes.max(attend::partial_bytes(spec.n_head, spec.head_dim_v));
-                let rope = &self.graph().ropes[spec.rope];
-                let turns = (rope.kind, rope.n_rot);
-                self.probe(1 + attend::STEPS, || Probe::attention(gpu, spec, &layout, turns, max_rows))?;
+                let turns = self.rope(spec);
+                self.push(steps, max_rows, || Probe::attention(gpu, spec, &layout, turns, max_rows))?;
             }
             Op::SoftCap { cap } => {
-                self.steps.push(rows::softcap(gpu, self.place(x()?), self.place(id), *cap, rows)?);
-                self.probe(1, || Probe::softcap(gpu))?;
+                let step = rows::softcap(gpu, self.place(x()?), self.place(id), *cap, rows)?;
+                self.push(vec![step], 1, || Probe::softcap(gpu))?;
             }
             Op::ShiftKeys(spec) => {
-                let turns = weights.turns(gpu, work.graph, spec.rope)?;
-                self.steps.push(kv::shift(gpu, &self.layout(spec)?, spec.layer, &turns)?);
+                let (layout, turns) = (self.layout(spec)?, weights.turns(gpu, work.graph, spec.rope)?);
+                let step = kv::shift(gpu, &layout, spec.layer, &turns)?;
+                let turns = self.rope(spec);
+                self.push(vec![step], 1, || Probe::shift(gpu, spec, &layout, turns))?;
             }
-            Op::CopyCells(spec) => self.steps.push(kv::copy(gpu, &self.layout(spec)?, spec.layer)?),
+            Op::CopyCells(spec) => {
+                let layout = self.layout(spec)?;
+                self.push(vec![kv::copy(gpu, &layout, spec.layer)?], 1, || Probe::copy(gpu, &layout))?;
+            }
         }
         Ok(())
     }

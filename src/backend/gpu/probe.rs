@@ -4,28 +4,24 @@
 //! One that is wrong is an error that names adapter, driver and kernel, and the model is not opened there. A kernel that
 //! gave its answer is not asked again: nothing of this happens after open.
 //!
-//! Products and look-ups are tried with the first rows of one matrix of each type, before a model's weights are uploaded;
-//! the kernels between them (`probe/ops.rs`) and the sampler's (`sample/probe.rs`) wait in [`Pending`] while an engine's
-//! programs are lowered and compiled, and are tried before its cache takes the room. A software driver compiles a kernel
-//! when it first runs, for seconds, so there the kernels for prompts are left out.
+//! Every step that is lowered asks for a probe of its kernel: products and look-ups in `probe/products.rs`, what is between
+//! them in `probe/ops.rs`, the sampler's in `sample/probe.rs`. They wait in [`Pending`] while an engine's programs are
+//! lowered and compiled, and run before its cache takes the room. A software driver compiles a kernel when it first runs,
+//! for seconds, so there the kernels that are made for several rows are left out.
 
 use super::device::{Gpu, name_of};
 use super::kernel::Kernel;
-use super::matrix::Loader;
 use super::memory::Buffer;
-use super::product::{self, Embed, Input, MatMul};
 use super::sample;
 use super::step::{Bound, Counts, FRAME_CELLS, FRAME_OUTPUTS, FRAME_ROWS, Step};
-use crate::graph::{Rows, WeightSpec, WeightUse};
-use crate::quant::dequantize;
 use crate::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 mod ops;
+mod products;
+pub mod source;
 
-/// Rows of a matrix that are tried.
-const MATRIX_ROWS: usize = 16;
 /// How far a result may be off, in parts of the largest that a sum could be: some ten times the rounding of its terms.
 const TOLERANCE: f64 = 4e-5;
 
@@ -39,19 +35,29 @@ pub type Expected = (f64, f64);
 pub struct Probe {
     what: String,
     steps: Vec<Step>,
-    /// Bytes of the keys, the values and the partial results of attention.
-    cache: [u64; 3],
+    /// Keys, values and partial results of attention, as they are in the beginning.
+    cache: [Vec<f32>; 3],
     /// One after the other; the cache goes from one to the next.
     runs: Vec<Run>,
 }
 
+/// Where a run leaves its results.
+#[derive(Clone, Copy)]
+enum From {
+    Workspace,
+    Keys,
+    Values,
+}
+
 /// One run of a probe's steps.
+#[derive(Clone)]
 struct Run {
     /// Input rows, then room for the results.
     workspace: Vec<f32>,
     frame: Vec<u32>,
     counts: Counts,
-    /// Value of the workspace where the results begin.
+    /// Where the results are, and at which value they begin.
+    from: From,
     dst: usize,
     expected: Vec<Expected>,
 }
@@ -68,74 +74,20 @@ impl Run {
             frame[FRAME_ROWS + 4 * row as usize] = row;
             frame[FRAME_OUTPUTS + row as usize] = rows - 1 - row;
         }
-        Run { workspace, frame, counts: Counts { rows, outputs: rows, splits: 1, listed: 0 }, dst, expected }
+        Run {
+            workspace,
+            frame,
+            counts: Counts { rows, outputs: rows, splits: 1, listed: 0 },
+            from: From::Workspace,
+            dst,
+            expected,
+        }
     }
 }
 
 impl Probe {
     fn new(what: String, steps: Vec<Step>, run: Run) -> Probe {
-        Probe { what, steps, cache: [0; 3], runs: vec![run] }
-    }
-
-    /// The probes of a weight's kernels; `data` are its rows as the file has them. Their kernels are about to be compiled.
-    pub fn of(gpu: &Gpu, spec: &WeightSpec, usage: WeightUse, data: &[u8]) -> Result<Vec<Probe>> {
-        let (n_in, n_out) = (spec.n_in, spec.n_out.min(MATRIX_ROWS));
-        if n_out == 0 {
-            return Ok(Vec::new());
-        }
-        let data = &data[..data.len() / spec.n_out * n_out];
-        let mut weights = vec![0.0; n_in * n_out];
-        dequantize(spec.ty, data, &mut weights)?;
-        // With weights that are no numbers there is no answer to compare with.
-        if !weights.iter().all(|w| w.is_finite()) {
-            return Ok(Vec::new());
-        }
-        let mut ignored = |_| Ok(());
-        let mut loader = Loader::new(gpu, &mut ignored);
-        let matrix = loader.matrix(&format!("probe of {}", spec.name), spec.ty, n_in, &[data])?;
-        loader.finish()?;
-
-        let width = n_out.next_multiple_of(4);
-        let largest = weights.iter().fold(0f64, |most, &w| most.max(f64::from(w).abs()));
-        let multiplies = matches!(usage, WeightUse::MatMul | WeightUse::RowsAndMatMul);
-        let looks_up = matches!(usage, WeightUse::Rows | WeightUse::RowsAndMatMul);
-        let mut probes = Vec::new();
-        // Rows, and the most that the kernel is made for.
-        for (rows, max_rows) in [(1, 1), (3, 8), (5, 16)].into_iter().take(if only_one_row(gpu) { 1 } else { 3 }) {
-            if !multiplies {
-                break;
-            }
-            let workspace: Vec<f32> = (0..rows * n_in).map(input).collect();
-            let expected = workspace.chunks_exact(n_in).flat_map(|x| {
-                let size = x.iter().map(|&x| f64::from(x).abs()).sum::<f64>() * largest * TOLERANCE;
-                let dot = |w: &[f32]| w.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum::<f64>();
-                let row: Vec<_> = weights.chunks_exact(n_in).map(|w| (dot(w), size)).collect();
-                row.into_iter().chain(std::iter::repeat_n((0.0, f64::INFINITY), width - n_out))
-            });
-            let expected: Vec<_> = expected.collect();
-            let dst = workspace.len();
-            let job = MatMul {
-                parts: &[(&matrix, None)],
-                input: Input { x: 0, width: n_in, norm: None },
-                residual: None,
-                dst: dst as u64 * 4,
-                width,
-                rows: Rows::Batch,
-                max_rows,
-                logits: false,
-            };
-            let (what, steps) = (format!("products with {}", spec.ty), product::matmul(gpu, &job)?);
-            probes.push(Probe::new(what, steps, Run::new(workspace, rows, expected)));
-        }
-        if looks_up {
-            // Row `r` of the batch has token `r`.
-            let rows = n_out.min(3);
-            let job = Embed { table: &matrix, scale: 1.0, dst: 0, width: n_in };
-            let expected = weights[..rows * n_in].iter().map(|&w| (f64::from(w), largest * TOLERANCE)).collect();
-            let (what, steps) = (format!("rows of {}", spec.ty), product::embed(gpu, &job)?);
-            probes.push(Probe::new(what, steps, Run::new(Vec::new(), rows, expected)));
-        }
-        Ok(probes)
+        Probe { what, steps, cache: Default::default(), runs: vec![run] }
     }
 
     /// What it tries.
@@ -157,14 +109,13 @@ impl Probe {
     }
 
     fn run(&self, gpu: &Gpu) -> Result<()> {
-        let storage = |bytes: u64| gpu.buffer("probe", bytes, STORAGE);
         let filled = |words: &[u32], usage| -> Result<Buffer> {
             let buffer = gpu.buffer("probe", words.len() as u64 * 4, usage)?;
             gpu.queue.write_buffer(&buffer, 0, bytemuck::cast_slice(words));
             Ok(buffer)
         };
-        let [keys, values, partials] = self.cache;
-        let (keys, values, partials, sampled) = (storage(keys)?, storage(values)?, storage(partials)?, storage(4)?);
+        let cache = |i: usize| filled(bytemuck::cast_slice(&self.cache[i]), STORAGE);
+        let (keys, values, partials, sampled) = (cache(0)?, cache(1)?, cache(2)?, filled(&[0], STORAGE)?);
         for run in &self.runs {
             let workspace = filled(bytemuck::cast_slice(&run.workspace), STORAGE)?;
             let frame = filled(&run.frame, STORAGE)?;
@@ -192,7 +143,12 @@ impl Probe {
             }
             drop(pass);
             gpu.queue.submit([encoder.finish()]);
-            let results = gpu.read(&workspace, run.dst as u64 * 4, run.expected.len() * 4)?;
+            let results = match run.from {
+                From::Workspace => &workspace,
+                From::Keys => &keys,
+                From::Values => &values,
+            };
+            let results = gpu.read(results, run.dst as u64 * 4, run.expected.len() * 4)?;
             let results: Vec<f32> = bytemuck::pod_collect_to_vec(&results);
             compare(gpu, self.kernels(), &self.what, results.into_iter().map(f64::from), &run.expected)?;
         }
@@ -245,9 +201,17 @@ pub fn passed<'a>(kernels: impl IntoIterator<Item = &'a Arc<Kernel>>) {
     kernels.into_iter().for_each(|kernel| kernel.tried.store(true, Ordering::Release));
 }
 
-/// Whether kernels for several rows are left out.
-pub fn only_one_row(gpu: &Gpu) -> bool {
-    gpu.info.device_type == wgpu::DeviceType::Cpu
+/// Whether a kernel that is made for so many rows is left out.
+pub fn left_out(gpu: &Gpu, max_rows: usize) -> bool {
+    max_rows > 1 && gpu.info.device_type == wgpu::DeviceType::Cpu
+}
+
+/// [`Error::Internal`] where a step's kernel was not tried: what a program runs has given known answers.
+pub fn refuse_untried(steps: &[Step]) -> Result<()> {
+    match steps.iter().find(|step| !tried([&step.kernel])) {
+        Some(step) => Err(Error::Internal(format!("Kernel `{}` was not tried", step.kernel.name))),
+        None => Ok(()),
+    }
 }
 
 /// [`Error::Device`] where what these kernels computed is not what is expected.

@@ -6,7 +6,7 @@
 use super::device::Gpu;
 use super::lower::Lowering;
 use super::memory::{Buffer, buffer_bytes};
-use super::probe::Pending;
+use super::probe::{self, Pending};
 use super::rows::Place;
 use super::state::GpuState;
 use super::step::{PARAM_WORDS, Step};
@@ -35,6 +35,8 @@ pub struct GpuProgram {
     partial_bytes: u64,
     workspace_bytes: u64,
     logits: Option<LogitRows>,
+    /// Whether all its kernels must have given known answers.
+    tried: bool,
     bound: Mutex<BindGroups>,
 }
 
@@ -58,7 +60,7 @@ impl GpuProgram {
     pub fn new(gpu: Arc<Gpu>, work: &Work<'_>, weights: &Weights) -> Result<GpuProgram> {
         let weights = Arc::downcast::<GpuWeights>(weights.0.clone())
             .map_err(|_| Error::Internal("Weights of another backend".into()))?;
-        let Lowering { steps, partial_bytes, fusions, .. } = Lowering::new(&gpu, work, &weights)?;
+        let Lowering { steps, partial_bytes, fusions, left_out, .. } = Lowering::new(&gpu, work, &weights)?;
         let mut words = vec![0u32; Self::param_bytes(steps.len()) as usize / 4];
         for (step, slot) in steps.iter().zip(words.chunks_exact_mut(PARAM_WORDS)) {
             slot[..step.params.len()].copy_from_slice(&step.params);
@@ -74,7 +76,8 @@ impl GpuProgram {
         if logits.is_some() {
             gpu.pending.lock().add_sampler();
         }
-        Ok(GpuProgram { gpu, steps, params, partial_bytes, workspace_bytes, logits, bound: Mutex::default() })
+        let (tried, bound) = (!left_out, Mutex::default());
+        Ok(GpuProgram { gpu, steps, params, partial_bytes, workspace_bytes, logits, tried, bound })
     }
 
     /// Bytes of the uniforms of so many steps.
@@ -114,6 +117,9 @@ impl GpuProgram {
         let groups = self.steps.iter().enumerate().map(group).collect::<Result<_>>()?;
         self.gpu.compiled(self.steps.iter().map(|step| &step.kernel))?;
         Pending::run(&self.gpu)?;
+        if self.tried {
+            probe::refuse_untried(&self.steps)?;
+        }
         *bound = BindGroups { generation: Some(state.generation()), groups };
         Ok(())
     }

@@ -6,7 +6,6 @@
 use super::device::Gpu;
 use super::heads::Turns;
 use super::matrix::{Loader, Matrix, Vector};
-use super::probe::Probe;
 use crate::backend::cpu::rope::Rope;
 use crate::backend::{LoadProgress, Wanted, WeightBytes};
 use crate::gguf::File;
@@ -130,8 +129,6 @@ pub(super) fn load(
         let goes_on = progress.as_mut().is_none_or(|progress| progress(done as f32 / total.max(1) as f32));
         if goes_on { Ok(()) } else { Err(Error::Cancelled) }
     };
-    // First, so that the probes' own buffers need no room beside the weights.
-    check(gpu, file, specs, &used)?;
     let mut loader = Loader::new(gpu, &mut report);
     let mut items: Vec<Item> = (0..specs.len()).map(|_| Item::Elsewhere).collect();
     let mut matrices = Vec::new();
@@ -168,21 +165,4 @@ pub(super) fn load(
     loader.finish()?;
     gpu.wait()?;
     Ok(GpuWeights { items, joined: matrices, turns: Mutex::default() })
-}
-
-/// See `probe.rs`: one weight of each type and use.
-fn check(gpu: &Gpu, file: &File, specs: &[WeightSpec], used: &dyn Fn(usize) -> Option<WeightUse>) -> Result<()> {
-    let mut seen = Vec::new();
-    let mut probes = Vec::new();
-    for (i, spec) in specs.iter().enumerate() {
-        let Some(usage) = used(i).filter(|&usage| usage != WeightUse::Vector && !seen.contains(&(spec.ty, usage)))
-        else {
-            continue;
-        };
-        seen.push((spec.ty, usage));
-        let tensor = file.tensor(&spec.name);
-        let tensor = tensor.ok_or_else(|| Error::Internal(format!("Tensor `{}` is gone", spec.name)))?;
-        probes.extend(Probe::of(gpu, spec, usage, file.data(tensor))?);
-    }
-    Probe::run_all(gpu, &probes)
 }

@@ -3,13 +3,13 @@
 //! Shapes that are part of a kernel's text are the model's; what is no part of it (numbers of cells, scales, windows,
 //! frequencies, weights of norms) is chosen so that a fault shows.
 
-use super::{Expected, Probe, Run, TOLERANCE, input};
+use super::{Expected, From, Probe, Run, TOLERANCE, input};
 use crate::Result;
 use crate::backend::cpu::rope::Rope;
 use crate::backend::gpu::attend;
 use crate::backend::gpu::device::Gpu;
 use crate::backend::gpu::heads::{self, Norms, Turns};
-use crate::backend::gpu::kv::{BLOCK, KvLayout};
+use crate::backend::gpu::kv::{self, BLOCK, KvLayout};
 use crate::backend::gpu::rows::{self, Place};
 use crate::backend::gpu::step::{Bound, FRAME_CELLS, FRAME_ROWS};
 use crate::graph::{AttentionSpec, RopeKind, RopeScaling, Rows};
@@ -22,6 +22,8 @@ const WIDTH: usize = 1028;
 const ROWS: usize = 3;
 /// Runs of an attention, each with its rows behind those of the run before.
 const RUNS: usize = 4;
+/// Copies from cell to cell.
+const MOVES: [(usize, usize); 4] = [(127, 0), (64, 63), (2, 65), (7, 8)];
 /// A cap that bends the scores and the rows.
 const CAP: f32 = 2.0;
 
@@ -65,8 +67,50 @@ impl Probe {
         gpu: &Gpu,
         spec: &AttentionSpec,
         layout: &KvLayout,
+        turns: (RopeKind, usize),
+        max_rows: usize,
+    ) -> Result<Probe> {
+        Probe::attends(gpu, spec, layout, turns, max_rows, false)
+    }
+
+    /// Keys turned once more, as attention sees them.
+    pub fn shift(gpu: &Gpu, spec: &AttentionSpec, layout: &KvLayout, turns: (RopeKind, usize)) -> Result<Probe> {
+        Probe::attends(gpu, spec, layout, turns, 1, true)
+    }
+
+    /// Cells copied to others, from block to block and within one.
+    pub fn copy(gpu: &Gpu, layout: &KvLayout) -> Result<Probe> {
+        let (dk, dv) = (layout.head_dim_k, layout.head_dim_v);
+        let layout = KvLayout::new(layout.ty, layout.n_kv_heads, dk, dv, 2 * BLOCK)?;
+        // Words of any kind: none is changed.
+        let cache = [layout.k_bytes(), layout.v_bytes()].map(|bytes| (0..bytes as usize / 4).map(input).collect());
+        let runs = [From::Keys, From::Values].into_iter().zip(&cache).map(|(from, words): (_, &Vec<f32>)| {
+            let key = matches!(from, From::Keys);
+            let mut after = words.clone();
+            for (source, to) in MOVES {
+                let [source, to] = [source, to].map(|cell| layout.words(key, cell));
+                source.zip(to).for_each(|(source, to)| after[to] = words[source]);
+            }
+            let mut run = Run::new(Vec::new(), MOVES.len(), after.into_iter().map(|x| (x.into(), 0.0)).collect());
+            for (row, (source, to)) in MOVES.into_iter().enumerate() {
+                run.frame[FRAME_ROWS + 4 * row..][..4].copy_from_slice(&[0, source as u32, 1, to as u32]);
+            }
+            Run { from, ..run }
+        });
+        let runs = runs.collect();
+        let [keys, values] = cache;
+        let steps = vec![kv::copy(gpu, &layout, 0)?];
+        Ok(Probe { what: format!("copies of {} cells", layout.ty), steps, cache: [keys, values, Vec::new()], runs })
+    }
+
+    /// Attention whose keys are turned twice where it `shifts`.
+    fn attends(
+        gpu: &Gpu,
+        spec: &AttentionSpec,
+        layout: &KvLayout,
         (kind, n_rot): (RopeKind, usize),
         max_rows: usize,
+        shifts: bool,
     ) -> Result<Probe> {
         let (dk, dv) = (layout.head_dim_k, layout.head_dim_v);
         let layout = KvLayout::new(layout.ty, layout.n_kv_heads, dk, dv, 2 * BLOCK)?;
@@ -86,6 +130,10 @@ impl Probe {
         let norms = Norms { q: norm_of(spec.q_norm)?, k: norm_of(spec.k_norm)? };
         let (qkv, out) = (Place { offset: 0, width }, Place { offset: rows * width * 4, width: out_width });
         let mut steps = vec![heads::step(gpu, &spec, &layout, &turns, &norms, qkv)?];
+        if shifts {
+            // By the same rows: each new key is turned by its position once more.
+            steps.push(kv::shift(gpu, &layout, spec.layer, &turns)?);
+        }
         steps.extend(attend::steps(gpu, &spec, &layout, qkv, out, max_rows)?);
 
         // Queries, keys and values of all positions so far.
@@ -103,7 +151,11 @@ impl Probe {
                     turned(x, &rope, kind, past.len())
                 };
                 let q = q.chunks_exact(dk).map(|x| head(x, spec.q_norm.is_some())).collect();
-                let k = k.chunks_exact(dk).map(|x| stored(layout.ty, head(x, spec.k_norm.is_some()))).collect();
+                let key = |x: &[f32]| {
+                    let key = stored(layout.ty, head(x, spec.k_norm.is_some()));
+                    if shifts { stored(layout.ty, turned(key, &rope, kind, past.len())) } else { key }
+                };
+                let k = k.chunks_exact(dk).map(key).collect();
                 let v = v.chunks_exact(dv).map(|x| stored(layout.ty, x.iter().copied().map(f64::from).collect()));
                 past.push([q, k, v.collect()]);
                 expected.extend(attention(&spec, layout.ty, &past));
@@ -126,8 +178,10 @@ impl Probe {
         }
         // As many results of splits as there are rows and two ranges.
         let partials = 2 * rows * spec.n_head * (dv / 4 + 1) * 16;
-        let what = format!("attention of up to {max_rows} rows over {} heads of {dk} and {dv}", layout.ty);
-        Ok(Probe { what, steps, cache: [layout.k_bytes(), layout.v_bytes(), partials as u64], runs })
+        let turned = if shifts { "turned " } else { "" };
+        let what = format!("attention of up to {max_rows} rows over {turned}{} heads of {dk} and {dv}", layout.ty);
+        let cache = [layout.k_bytes() as usize, layout.v_bytes() as usize, partials].map(|bytes| vec![0.0; bytes / 4]);
+        Ok(Probe { what, steps, cache, runs })
     }
 }
 

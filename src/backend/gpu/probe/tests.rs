@@ -1,24 +1,27 @@
 #![allow(clippy::unwrap_used)]
 
+use super::products::vector;
+use super::source::Source;
 use super::*;
 use crate::backend::cpu::rope::Rope;
 use crate::backend::gpu::attend;
 use crate::backend::gpu::device::candidates;
 use crate::backend::gpu::heads::{self, Norms, Turns};
 use crate::backend::gpu::kv::KvLayout;
+use crate::backend::gpu::product::{self, Added, Gated, Input, MatMul, Norm};
 use crate::backend::gpu::restrict::Restrictions;
 use crate::backend::gpu::rows::{self, Place};
 use crate::backend::gpu::testing::devices;
-use crate::graph::{AttentionSpec, RopeKind, RopeScaling, WeightId};
-use crate::quant::TensorType::{self, F16, F32, Q8_0};
+use crate::graph::{Activation, AttentionSpec, RopeKind, RopeScaling, Rows, WeightId};
+use crate::quant::TensorType::{self, BF16, F16, F32, Q3_K, Q4_0, Q4_K, Q5_0, Q6_K, Q8_0};
 
 /// The probe passes, and does not where its expectation is another one.
 fn check(gpu: &Gpu, mut probe: Probe, what: &str) {
     Probe::run_all(gpu, std::slice::from_ref(&probe)).unwrap();
     assert!(tried(probe.kernels()));
-    for (run, wrong) in (0..probe.runs.len()).flat_map(|run| [(run, 0.1), (run, f64::NAN)]) {
-        let right = probe.runs[run].expected[5].0;
-        probe.runs[run].expected[5].0 += wrong;
+    for (run, wrong) in (0..probe.runs.len()).flat_map(|run| [(run, 1.0), (run, f64::NAN)]) {
+        let (right, off) = probe.runs[run].expected[5];
+        probe.runs[run].expected[5].0 += wrong * (0.1 + 2.0 * off);
         let Err(Error::Device(text)) = probe.run(gpu) else { panic!("{} passed", probe.what) };
         probe.runs[run].expected[5].0 = right;
         let kernels = probe.kernels().map(|kernel| kernel.name);
@@ -30,16 +33,95 @@ fn check(gpu: &Gpu, mut probe: Probe, what: &str) {
 
 #[test]
 fn a_wrong_result_names_driver_and_kernel() {
-    let spec = WeightSpec { name: "w".into(), n_in: 44, n_out: 21, ty: F32, usage: WeightUse::RowsAndMatMul };
-    let data: Vec<u8> = (0..44 * 21).flat_map(|i| input(i + 7).to_le_bytes()).collect();
     for gpu in devices() {
-        let probes = Probe::of(gpu, &spec, spec.usage, &data).unwrap();
-        assert!(probes.len() >= 2);
-        probes.into_iter().for_each(|probe| check(gpu, probe, "F32"));
+        check(gpu, Probe::embed(gpu, Q4_0).unwrap(), "rows of Q4_0");
         check(gpu, Probe::norm(gpu, false).unwrap(), "RMS norms");
         check(gpu, Probe::norm(gpu, true).unwrap(), "RMS norms");
         check(gpu, Probe::select(gpu).unwrap(), "output rows");
         check(gpu, Probe::softcap(gpu).unwrap(), "soft caps");
+    }
+}
+
+/// A probe with the kernels of these steps, which sees when one of their numbers is another.
+fn check_products(gpu: &Gpu, steps: &[Step], probe: &dyn Fn() -> Probe, params: &[usize], what: &str) {
+    assert!(probe().kernels().zip(steps).all(|(kernel, step)| Arc::ptr_eq(kernel, &step.kernel)), "{what}");
+    assert_eq!(probe().steps.len(), steps.len());
+    check(gpu, probe(), what);
+    for (step, &param) in (0..steps.len()).flat_map(|step| params.iter().map(move |param| (step, param))) {
+        let mut faulty = probe();
+        let word = &mut faulty.steps[step].params[param];
+        *word = if param == RESIDUAL { u32::MAX } else { (f32::from_bits(*word) * 2.0).to_bits() };
+        faulty.run(gpu).unwrap_err();
+    }
+}
+
+/// Words of a product's parameters: where the residual is, epsilon of the norm, and of the one in front of the sum.
+const RESIDUAL: usize = 12;
+const EPS: usize = 15;
+const SUM_EPS: usize = 18;
+
+#[test]
+fn products_are_tried_as_a_model_runs_them() {
+    // Types side by side with a bias on the first, values of a row, norms, a residual, most rows, whether logits.
+    type Case = (&'static [TensorType], usize, usize, bool, usize, bool);
+    let cases: [Case; 6] = [
+        (&[F32, F16], 44, 0, true, 1, false),
+        (&[Q4_K], 512, 2, false, 1, true),
+        (&[Q5_0, Q8_0], 64, 1, false, 1, false),
+        (&[Q6_K], 256, 2, true, 4, false),
+        (&[Q4_K], 256, 0, false, 16, true),
+        (&[BF16, BF16], 44, 0, true, 512, false),
+    ];
+    for (gpu, (types, n_in, norms, residual, max_rows, logits)) in
+        devices().iter().flat_map(|gpu| cases.map(|case| (gpu, case)))
+    {
+        let matrices: Vec<_> =
+            types.iter().map(|&ty| Source::new(0, ty, n_in, 4).unwrap().load(gpu).unwrap()).collect();
+        let [weight, bias] = [n_in, 4].map(|n| vector(gpu, &vec![1.0; n]).unwrap());
+        let parts: Vec<_> =
+            matrices.iter().enumerate().map(|(i, m)| (m, (i == 0 && residual).then_some(&bias))).collect();
+        let added = (norms > 1).then_some(Added { y: 4096, weight: &weight, eps: 0.0, sum: 8192 });
+        let norm = (norms > 0).then_some(Norm { weight: &weight, eps: 0.0, added });
+        let job = MatMul {
+            parts: &parts,
+            input: Input { x: 1024, width: n_in, norm },
+            residual: residual.then_some(16384),
+            dst: 16384,
+            width: 4 * parts.len(),
+            rows: Rows::Output,
+            max_rows,
+            logits,
+        };
+        let params = [(residual, RESIDUAL), (norms > 0, EPS), (norms > 1, SUM_EPS)];
+        let params: Vec<_> = params.into_iter().filter(|p| p.0).map(|p| p.1).collect();
+        let steps = product::matmul(gpu, &job).unwrap();
+        let probe = || Probe::matmul(gpu, &job).unwrap();
+        check_products(gpu, &steps, &probe, &params, &types[0].to_string());
+    }
+}
+
+#[test]
+fn gated_products_are_tried_as_a_model_runs_them() {
+    let cases = [
+        ((Q5_0, Q3_K), 256, true, Activation::Silu, 1),
+        ((BF16, BF16), 44, false, Activation::Gelu, 1),
+        ((Q8_0, Q8_0), 64, false, Activation::Silu, 32),
+    ];
+    for (gpu, (types, n_in, normed, act, max_rows)) in devices().iter().flat_map(|gpu| cases.map(|case| (gpu, case))) {
+        let [gate, up] = [types.0, types.1].map(|ty| Source::new(0, ty, n_in, 4).unwrap().load(gpu).unwrap());
+        let weight = vector(gpu, &vec![1.0; n_in]).unwrap();
+        let norm = normed.then_some(Norm { weight: &weight, eps: 0.0, added: None });
+        let input = Input { x: 0, width: n_in, norm };
+        let job = Gated { gate: &gate, up: &up, act, input, dst: 0, width: 4, rows: Rows::Batch, max_rows };
+        let steps = product::gated(gpu, &job).unwrap();
+        let probe = || Probe::gated(gpu, &job).unwrap();
+        check_products(gpu, &steps, &probe, if normed { &[EPS] } else { &[] }, &format!("{act:?}"));
+        // Gate and matrix are not the same.
+        let mut turned = probe();
+        let first = turned.steps[0].buffers.iter().position(|b| matches!(b, Bound::Weight(..))).unwrap();
+        let sections = if gate.layout.format.elements[2..].iter().any(|&n| n > 0) { 2 } else { 1 };
+        (0..sections).for_each(|i| turned.steps[0].buffers.swap(first + i, first + sections + i));
+        turned.run(gpu).unwrap_err();
     }
 }
 
@@ -100,6 +182,28 @@ fn attention_is_tried_from_queries_to_results() {
     }
 }
 
+#[test]
+fn changes_of_the_cache_are_tried() {
+    use RopeKind::{Neox, Norm};
+    let cases = [
+        (shape(F32, (4, 2), (8, 8), None, (false, false)), (Norm, 8)),
+        (shape(F16, (2, 1), (128, 64), Some(30.0), (true, true)), (Neox, 128)),
+        (shape(Q8_0, (4, 2), (80, 40), None, (false, true)), (Neox, 32)),
+    ];
+    for (gpu, ((spec, layout), turns)) in devices().iter().flat_map(|gpu| cases.iter().map(move |case| (gpu, case))) {
+        let shift = || Probe::shift(gpu, spec, layout, *turns).unwrap();
+        check(gpu, shift(), &format!("turned {} heads", layout.ty));
+        let mut still = shift();
+        assert_eq!(still.steps.remove(1).kernel.name, "shift");
+        still.run(gpu).unwrap_err();
+        let copy = || Probe::copy(gpu, layout).unwrap();
+        check(gpu, copy(), &format!("{} cells", layout.ty));
+        let mut still = copy();
+        still.steps.clear();
+        still.run(gpu).unwrap_err();
+    }
+}
+
 /// What is tried is the kernel that a model of other numbers runs.
 #[test]
 fn a_probe_has_the_kernels_of_the_model() {
@@ -139,11 +243,15 @@ fn what_waits_is_tried_once_and_what_fails_goes_on_failing() {
         let text = Pending::run(&gpu).unwrap_err().to_string();
         assert!(text.contains("`select`") && text.contains("result 7"), "{text}");
         assert!(!tried([&step.kernel]));
+        assert!(
+            matches!(refuse_untried(std::slice::from_ref(&step)), Err(Error::Internal(m)) if m.contains("`select`"))
+        );
     }
     gpu.pending.lock().probes[0].runs[0].expected[7].0 -= 1.0;
     let made = gpu.made();
     Pending::run(&gpu).unwrap();
     assert!(tried([&step.kernel]) && gpu.made() != made);
+    refuse_untried(std::slice::from_ref(&step)).unwrap();
     // Then never again.
     let made = gpu.made();
     assert_eq!(add(1.0), 0);

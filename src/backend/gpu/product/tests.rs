@@ -6,112 +6,14 @@
 use super::*;
 use crate::backend::gpu::device::candidates;
 use crate::backend::gpu::matrix::Loader;
+use crate::backend::gpu::probe::source::{Random, Source, activation, normed};
 use crate::backend::gpu::restrict::Restrictions;
 use crate::backend::gpu::step::{Counts, FRAME_CELLS, FRAME_LISTED, FRAME_N_LISTED, FRAME_ROWS};
 use crate::backend::gpu::testing::{devices, floats, storage, uniform};
-use crate::quant::{TensorType, can_dequantize, dequantize};
-
-/// A small deterministic generator.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as u32
-    }
-
-    /// Uniform in -1..1.
-    fn unit(&mut self) -> f32 {
-        self.next() as f32 / (1u32 << 30) as f32 - 1.0
-    }
-
-    fn units(&mut self, n: usize) -> Vec<f32> {
-        (0..n).map(|_| self.unit()).collect()
-    }
-
-    /// An f16 of at most this size; one in eight is subnormal, as the scales of ordinary matrices are.
-    fn half(&mut self, size: f32) -> [u8; 2] {
-        let size = if self.next().is_multiple_of(8) { 5e-5 } else { size };
-        half::f16::from_f32(self.unit() * size).to_le_bytes()
-    }
-}
+use crate::quant::{TensorType, can_dequantize};
 
 fn types() -> impl Iterator<Item = TensorType> {
     TensorType::ALL.iter().copied().filter(|&ty| can_dequantize(ty))
-}
-
-/// Where a block keeps its f16 scale and minimum, and what multiplies the minimum at most.
-fn fields(ty: TensorType) -> (Option<usize>, Option<usize>, f64) {
-    match ty {
-        TensorType::Q8_0 | TensorType::Q4_0 | TensorType::Q5_0 | TensorType::IQ4_NL => (Some(0), None, 0.0),
-        TensorType::Q4_1 | TensorType::Q5_1 => (Some(0), Some(2), 1.0),
-        TensorType::Q4_K | TensorType::Q5_K => (Some(0), Some(2), 63.0),
-        TensorType::Q2_K => (Some(80), Some(82), 15.0),
-        TensorType::Q3_K => (Some(108), None, 0.0),
-        TensorType::Q6_K => (Some(208), None, 0.0),
-        _ => (None, None, 0.0),
-    }
-}
-
-/// Random codes, scales of ordinary size and both signs.
-struct Source {
-    ty: TensorType,
-    n_in: usize,
-    n_out: usize,
-    bytes: Vec<u8>,
-    weights: Vec<f32>,
-    /// No offset is larger.
-    offset: f64,
-}
-
-impl Source {
-    fn new(ty: TensorType, n_in: usize, n_out: usize) -> Source {
-        let mut random = Random(ty as u64 * 1000 + (n_in + n_out) as u64);
-        let size = 0.01;
-        let (scale, minimum, steps) = fields(ty);
-        let mut bytes = Vec::new();
-        for _ in 0..n_in * n_out / ty.block_len() {
-            let mut block: Vec<u8> = (0..ty.block_bytes()).map(|_| random.next() as u8).collect();
-            match ty {
-                TensorType::F32 => block.copy_from_slice(&random.unit().to_le_bytes()),
-                TensorType::F16 => block.copy_from_slice(&random.half(1.0)),
-                TensorType::BF16 => block.copy_from_slice(&half::bf16::from_f32(random.unit()).to_le_bytes()),
-                TensorType::MXFP4 => block[0] = 120 + (random.next() % 8) as u8,
-                _ => {
-                    for at in [scale, minimum].into_iter().flatten() {
-                        block[at..at + 2].copy_from_slice(&random.half(size));
-                    }
-                }
-            }
-            bytes.extend(block);
-        }
-        let mut weights = vec![0.0; n_in * n_out];
-        dequantize(ty, &bytes, &mut weights).unwrap();
-        Source { ty, n_in, n_out, bytes, weights, offset: steps * f64::from(size) }
-    }
-
-    fn load(&self, gpu: &Gpu) -> Matrix {
-        load(gpu, self.ty, self.n_in, &[&self.bytes])
-    }
-
-    /// Every product with `rows` of `x`, and how far a result may be off: in any order of summation no term meets more
-    /// than `n_in` roundings, nor more than 64 in scales, lanes and ends; an offset is a term of its own.
-    fn product(&self, x: &[f32], rows: usize) -> Vec<(f64, f64)> {
-        let unit = (self.n_in + 64) as f64 * 2f64.powi(-24);
-        let mut all = Vec::with_capacity(rows * self.n_out);
-        for x in x.chunks_exact(self.n_in).take(rows) {
-            for w in self.weights.chunks_exact(self.n_in) {
-                let (mut sum, mut size) = (0.0, 0.0);
-                for (&w, &x) in w.iter().zip(x) {
-                    let (w, x) = (f64::from(w), f64::from(x));
-                    sum += w * x;
-                    size += (w.abs() + 2.0 * self.offset) * x.abs();
-                }
-                all.push((sum, size * unit));
-            }
-        }
-        all
-    }
 }
 
 fn load(gpu: &Gpu, ty: TensorType, n_in: usize, parts: &[&[u8]]) -> Matrix {
@@ -284,7 +186,7 @@ fn products_of_all_types() {
     for gpu in devices() {
         for ty in types() {
             for &(n_in, n_out, counts) in shapes(ty, gpu.checked) {
-                products(gpu, &Source::new(ty, n_in, n_out), counts);
+                products(gpu, &Source::new(1, ty, n_in, n_out).unwrap(), counts);
             }
         }
     }
@@ -297,7 +199,7 @@ fn products(gpu: &Gpu, source: &Source, counts: &[usize]) {
     let mut random = Random(7);
     let (all_x, all_residual) = (random.units(most * n_in), random.units(most * width));
     let products = source.product(&all_x, most);
-    let matrix = source.load(gpu);
+    let matrix = source.load(gpu).unwrap();
     for &rows in counts {
         let mut space = Space::new();
         let x = space.put(&all_x[..rows * n_in]);
@@ -331,11 +233,11 @@ fn products(gpu: &Gpu, source: &Source, counts: &[usize]) {
 fn table_rows_of_all_types() {
     for ty in types() {
         let n_in = if ty.block_len() == 1 { 172 } else { 512 };
-        let (source, rows, scale) = (Source::new(ty, n_in, 37), 5, 1.5);
+        let (source, rows, scale) = (Source::new(1, ty, n_in, 37).unwrap(), 5, 1.5);
         let tokens = [36, 0, !2, 7, !0];
         let run = Run { rows, outputs: 1, tokens: &tokens, sampled: [33, 35, 34], listed: &[] };
         for gpu in devices() {
-            let table = source.load(gpu);
+            let table = source.load(gpu).unwrap();
             let mut space = Space::new();
             let dst = space.add(8 * n_in);
             let steps = embed(gpu, &Embed { table: &table, scale, dst, width: n_in }).unwrap();
@@ -353,20 +255,10 @@ fn table_rows_of_all_types() {
     }
 }
 
-/// `x` divided by its root mean square, times `norm`.
-fn normed(x: &[f32], norm: &[f32], eps: f32) -> Vec<f32> {
-    let row = |x: &[f32]| {
-        let mean = x.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>() / x.len() as f64;
-        let factor = 1.0 / (mean + f64::from(eps)).sqrt();
-        x.iter().zip(norm).map(|(&x, &n)| (f64::from(x) * f64::from(n) * factor) as f32).collect::<Vec<_>>()
-    };
-    x.chunks_exact(norm.len()).flat_map(row).collect()
-}
-
 #[test]
 fn a_norm_is_taken_along() {
     for (ty, n_in, counts) in [(TensorType::F32, 172, [1, 3]), (TensorType::Q4_K, 1024, [2, 8])] {
-        let (source, eps) = (Source::new(ty, n_in, 20), 1e-3);
+        let (source, eps) = (Source::new(1, ty, n_in, 20).unwrap(), 1e-3);
         let mut random = Random(3);
         let (x, norm) = (random.units(8 * n_in), random.units(n_in));
         // Small rows, for which epsilon matters.
@@ -375,7 +267,7 @@ fn a_norm_is_taken_along() {
         let expected: Vec<_> =
             source.product(&normed(&x, &norm, eps), 8).into_iter().map(|(value, off)| (value, 2.0 * off)).collect();
         for gpu in devices() {
-            let (matrix, norm) = (source.load(gpu), vector(gpu, &norm));
+            let (matrix, norm) = (source.load(gpu).unwrap(), vector(gpu, &norm));
             for rows in counts {
                 let mut space = Space::new();
                 let at = space.put(&x[..rows * n_in]);
@@ -404,7 +296,8 @@ fn a_norm_is_taken_along() {
 #[test]
 fn a_normed_sum_is_taken_along_and_stored() {
     let (n_in, eps, sum_eps) = (172, 1e-3, 1e-2);
-    let sources = [Source::new(TensorType::BF16, n_in, 20), Source::new(TensorType::F32, n_in, 12)];
+    let sources =
+        [Source::new(1, TensorType::BF16, n_in, 20).unwrap(), Source::new(1, TensorType::F32, n_in, 12).unwrap()];
     let mut random = Random(13);
     let (x, y) = (random.units(8 * n_in), random.units(8 * n_in));
     let y: Vec<f32> = y.iter().map(|y| y * 0.05).collect();
@@ -413,7 +306,7 @@ fn a_normed_sum_is_taken_along_and_stored() {
     // One rounding more than a norm alone, and the other norm's.
     let products = sources.each_ref().map(|source| source.product(&normed(&sum, &norm, eps), 8));
     for gpu in devices() {
-        let (a, b) = (sources[0].load(gpu), sources[1].load(gpu));
+        let (a, b) = (sources[0].load(gpu).unwrap(), sources[1].load(gpu).unwrap());
         let (norm, added) = (vector(gpu, &norm), vector(gpu, &added));
         for rows in [1, 5, 8] {
             let mut space = Space::new();
@@ -447,18 +340,6 @@ fn a_normed_sum_is_taken_along_and_stored() {
     }
 }
 
-/// The activation and how far it may be off, given those of its argument.
-fn activation(act: Activation, (x, off): (f64, f64)) -> (f64, f64) {
-    let z = match act {
-        Activation::Silu => x,
-        Activation::Gelu => 2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x),
-    };
-    let sigmoid = 1.0 / (1.0 + (-z).exp());
-    // The slope is at most 1.13; exp(z) may be off by (3 + 2 |z|) units, and z by four roundings.
-    let exp = sigmoid * (1.0 - sigmoid) * (3.0 + 6.0 * z.abs());
-    (x * sigmoid, 1.13 * off + x.abs() * 2f64.powi(-23) * (if exp.is_finite() { exp } else { 0.0 } + 8.0 * sigmoid))
-}
-
 #[test]
 fn gated_products() {
     // Rows to try, and whether with a norm.
@@ -473,7 +354,7 @@ fn gated_products() {
     ];
     for (gate_ty, up_ty, n_in, act, size, counts) in cases {
         let n_out = 100;
-        let (gate, up) = (Source::new(gate_ty, n_in, n_out), Source::new(up_ty, n_in, n_out));
+        let (gate, up) = (Source::new(1, gate_ty, n_in, n_out).unwrap(), Source::new(2, up_ty, n_in, n_out).unwrap());
         let (most, eps) = (33, 1e-5);
         let mut random = Random(11);
         let x: Vec<f32> = random.units(most * n_in).iter().map(|x| x * size).collect();
@@ -491,7 +372,7 @@ fn gated_products() {
         };
         let (plain, normal) = (expected(&x, 1.0), expected(&normed(&x, &norm, eps), 2.0));
         for gpu in devices() {
-            let (gate, up, norm) = (gate.load(gpu), up.load(gpu), vector(gpu, &norm));
+            let (gate, up, norm) = (gate.load(gpu).unwrap(), up.load(gpu).unwrap(), vector(gpu, &norm));
             for &(rows, with) in counts {
                 let mut space = Space::new();
                 let at = space.put(&x[..rows * n_in]);
@@ -519,13 +400,13 @@ fn gated_products() {
 fn parts_stand_side_by_side_with_their_biases() {
     let n_in = 256;
     let sources = [(TensorType::Q4_K, 64), (TensorType::Q6_K, 4), (TensorType::Q4_K, 9)]
-        .map(|(ty, n_out)| Source::new(ty, n_in, n_out));
+        .map(|(ty, n_out)| Source::new(1, ty, n_in, n_out).unwrap());
     let mut random = Random(5);
     let (x, width) = (random.units(40 * n_in), 80);
     let biases = [random.units(64), Vec::new(), random.units(9)];
     let products: Vec<_> = sources.iter().map(|source| source.product(&x, 40)).collect();
     for gpu in devices() {
-        let matrices: Vec<_> = sources.iter().map(|source| source.load(gpu)).collect();
+        let matrices: Vec<_> = sources.iter().map(|source| source.load(gpu).unwrap()).collect();
         let vectors: Vec<_> = biases.iter().map(|bias| (!bias.is_empty()).then(|| vector(gpu, bias))).collect();
         let parts: Vec<_> = matrices.iter().zip(vectors.iter().map(Option::as_ref)).collect();
         // The first and the last are one matrix for a device, too.
@@ -574,8 +455,8 @@ fn slices_and_folded_dispatches_change_nothing() {
     // A binding of 64 or of 128 rows: two or three slices, the last one not full.
     for (ty, n_in, binding) in [(TensorType::Q6_K, 256, 64 * 300), (TensorType::F16, 44, 64 * 128)] {
         gpu.caps.max_binding = binding;
-        let (gate, up) = (Source::new(ty, n_in, n_out), Source::new(ty, n_in, n_out + 2));
-        let (gate_matrix, bytes) = (gate.load(&gpu), n_out * up.bytes.len() / (n_out + 2));
+        let (gate, up) = (Source::new(1, ty, n_in, n_out).unwrap(), Source::new(1, ty, n_in, n_out + 2).unwrap());
+        let (gate_matrix, bytes) = (gate.load(&gpu).unwrap(), n_out * up.bytes.len() / (n_out + 2));
         let up_matrix = load(&gpu, ty, n_in, &[&up.bytes[..bytes]]);
         assert_eq!(gate_matrix.slices.len(), if binding == 64 * 300 { 2 } else { 3 });
         let mut random = Random(13);
@@ -684,7 +565,10 @@ fn what_cannot_be_done_is_refused_by_name() {
     let mut loader = Loader::new(gpu, &mut cancelled);
     assert!(matches!(loader.matrix("blk.0", TensorType::F32, 4, &[&[0; 16]]), Err(Error::Cancelled)));
 
-    let (a, b) = (Source::new(TensorType::Q4_0, 64, 4).load(gpu), Source::new(TensorType::Q8_0, 64, 4).load(gpu));
+    let (a, b) = (
+        Source::new(1, TensorType::Q4_0, 64, 4).unwrap().load(gpu).unwrap(),
+        Source::new(1, TensorType::Q8_0, 64, 4).unwrap().load(gpu).unwrap(),
+    );
     let g = Gated {
         gate: &a,
         up: &b,

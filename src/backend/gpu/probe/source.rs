@@ -1,0 +1,136 @@
+//! Matrices of every type, made of random numbers, and what products with them should give.
+//!
+//! For the probes of a model's kernels and for the tests of all kernels. The weights are `quant::dequantize`'s, the sums and
+//! norms those of `f64`.
+
+use crate::Result;
+use crate::backend::gpu::device::Gpu;
+use crate::backend::gpu::matrix::{Loader, Matrix};
+use crate::graph::Activation;
+use crate::quant::{TensorType, dequantize};
+
+/// A small deterministic generator.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as u32
+    }
+
+    /// Uniform in -1..1.
+    pub fn unit(&mut self) -> f32 {
+        self.next() as f32 / (1u32 << 30) as f32 - 1.0
+    }
+
+    pub fn units(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.unit()).collect()
+    }
+
+    /// An f16 of at most this size; one in eight is subnormal, as the scales of ordinary matrices are.
+    fn half(&mut self, size: f32) -> [u8; 2] {
+        let size = if self.next().is_multiple_of(8) { 5e-5 } else { size };
+        half::f16::from_f32(self.unit() * size).to_le_bytes()
+    }
+}
+
+/// Where a block keeps its f16 scale and minimum, and what multiplies the minimum at most.
+fn fields(ty: TensorType) -> (Option<usize>, Option<usize>, f64) {
+    match ty {
+        TensorType::Q8_0 | TensorType::Q4_0 | TensorType::Q5_0 | TensorType::IQ4_NL => (Some(0), None, 0.0),
+        TensorType::Q4_1 | TensorType::Q5_1 => (Some(0), Some(2), 1.0),
+        TensorType::Q4_K | TensorType::Q5_K => (Some(0), Some(2), 63.0),
+        TensorType::Q2_K => (Some(80), Some(82), 15.0),
+        TensorType::Q3_K => (Some(108), None, 0.0),
+        TensorType::Q6_K => (Some(208), None, 0.0),
+        _ => (None, None, 0.0),
+    }
+}
+
+/// Random codes, scales of ordinary size and both signs.
+pub struct Source {
+    pub ty: TensorType,
+    pub n_in: usize,
+    pub n_out: usize,
+    /// As in a file.
+    pub bytes: Vec<u8>,
+    /// What they mean.
+    pub weights: Vec<f32>,
+    /// No offset is larger.
+    offset: f64,
+}
+
+impl Source {
+    /// Another seed, another matrix.
+    pub fn new(seed: u64, ty: TensorType, n_in: usize, n_out: usize) -> Result<Source> {
+        let mut random = Random((seed << 32) + ty as u64 * 1000 + (n_in + n_out) as u64);
+        let size = 0.01;
+        let (scale, minimum, steps) = fields(ty);
+        let mut bytes = Vec::new();
+        for _ in 0..n_in * n_out / ty.block_len() {
+            let mut block: Vec<u8> = (0..ty.block_bytes()).map(|_| random.next() as u8).collect();
+            match ty {
+                TensorType::F32 => block.copy_from_slice(&random.unit().to_le_bytes()),
+                TensorType::F16 => block.copy_from_slice(&random.half(1.0)),
+                TensorType::BF16 => block.copy_from_slice(&half::bf16::from_f32(random.unit()).to_le_bytes()),
+                TensorType::MXFP4 => block[0] = 120 + (random.next() % 8) as u8,
+                _ => {
+                    for at in [scale, minimum].into_iter().flatten() {
+                        block[at..at + 2].copy_from_slice(&random.half(size));
+                    }
+                }
+            }
+            bytes.extend(block);
+        }
+        let mut weights = vec![0.0; n_in * n_out];
+        dequantize(ty, &bytes, &mut weights)?;
+        Ok(Source { ty, n_in, n_out, bytes, weights, offset: steps * f64::from(size) })
+    }
+
+    /// The matrix on a device.
+    pub fn load(&self, gpu: &Gpu) -> Result<Matrix> {
+        let mut ignored = |_| Ok(());
+        Loader::new(gpu, &mut ignored).matrix("probe", self.ty, self.n_in, &[&self.bytes])
+    }
+
+    /// Every product with `rows` of `x`, and how far a result may be off: in any order of summation no term meets more
+    /// than `n_in` roundings, nor more than 64 in scales, lanes and ends; an offset is a term of its own.
+    pub fn product(&self, x: &[f32], rows: usize) -> Vec<(f64, f64)> {
+        let unit = (self.n_in + 64) as f64 * 2f64.powi(-24);
+        let mut all = Vec::with_capacity(rows * self.n_out);
+        for x in x.chunks_exact(self.n_in).take(rows) {
+            for w in self.weights.chunks_exact(self.n_in) {
+                let (mut sum, mut size) = (0.0, 0.0);
+                for (&w, &x) in w.iter().zip(x) {
+                    let (w, x) = (f64::from(w), f64::from(x));
+                    sum += w * x;
+                    size += (w.abs() + 2.0 * self.offset) * x.abs();
+                }
+                all.push((sum, size * unit));
+            }
+        }
+        all
+    }
+}
+
+/// `x` divided by its root mean square, times `norm`.
+pub fn normed(x: &[f32], norm: &[f32], eps: f32) -> Vec<f32> {
+    let row = |x: &[f32]| {
+        let mean = x.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>() / x.len() as f64;
+        let factor = 1.0 / (mean + f64::from(eps)).sqrt();
+        x.iter().zip(norm).map(|(&x, &n)| (f64::from(x) * f64::from(n) * factor) as f32).collect::<Vec<_>>()
+    };
+    x.chunks_exact(norm.len()).flat_map(row).collect()
+}
+
+/// The activation and how far it may be off, given those of its argument.
+pub fn activation(act: Activation, (x, off): (f64, f64)) -> (f64, f64) {
+    let z = match act {
+        Activation::Silu => x,
+        Activation::Gelu => 2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x),
+    };
+    let sigmoid = 1.0 / (1.0 + (-z).exp());
+    // The slope is at most 1.13; exp(z) may be off by (3 + 2 |z|) units, and z by four roundings.
+    let exp = sigmoid * (1.0 - sigmoid) * (3.0 + 6.0 * z.abs());
+    (x * sigmoid, 1.13 * off + x.abs() * 2f64.powi(-23) * (if exp.is_finite() { exp } else { 0.0 } + 8.0 * sigmoid))
+}
