@@ -1,6 +1,8 @@
 //! `bench --mode`: how fast a choice among names is made, and how.
 //!
-//! A span is one choice behind one prompt: from the moment the prompt has been evaluated to the last token of a name. Modes
+//! A span is one choice behind one prompt: from the moment the prompt has been evaluated to the last token of a name. As the
+//! tokens of a name that leave no choice need no pass until something follows, a second figure goes on to the first token
+//! behind the name, for which they have been evaluated. Modes
 //! share prompts and payload, and choose greedily: with the trie as a host uses it, with the same mask over whole rows of
 //! logits and a pass for every token, and without any constraint for as many tokens as the longest name has.
 
@@ -10,7 +12,7 @@ use clap::ValueEnum;
 use elizainference::Token;
 use elizainference::engine::{Engine, SlotId, open_model};
 use elizainference::sampling::{Chain, Legal, Sampler};
-use elizainference::session::{Mode, OpenOptions, Session, Sink, SpanEnd, Usage};
+use elizainference::session::{Mode, OpenOptions, Session, Settings, Sink, SpanEnd, Usage};
 use elizainference::trie::{Accept, Trie, TrieState};
 use elizainference::vocab::Vocab;
 use serde_json::json;
@@ -65,6 +67,8 @@ struct Grammar {
 struct Span {
     tokens: Vec<Token>,
     seconds: f64,
+    /// To the first token behind the name.
+    seconds_behind: f64,
     usage: Usage,
 }
 
@@ -75,7 +79,7 @@ pub fn run(how: How, model: &ModelArgs, reps: u32, args: &Args, to_stdout: bool)
     let grammar = args.grammar.as_deref().map(|path| grammar(path, prompts.len())).transpose()?;
     let trie = Arc::new(Trie::parse(&payload)?);
     let mut runner = match how {
-        How::StrictMask => Runner::Mask(Mask::open(model, trie.clone())?),
+        How::StrictMask => Runner::Mask(Box::new(Mask::open(model, trie.clone())?)),
         How::StrictTrieFfi => Runner::Session(session(model, Some(&payload))?),
         How::Unconstrained => Runner::Session(session(model, None)?),
     };
@@ -127,6 +131,7 @@ fn summary(report: &serde_json::Value) -> Outcome {
             number("tokens_per_span").unwrap_or(0.0)
         ),
     )?;
+    line("To the next", format!("{:.2} ms", number("ms_to_token_behind").unwrap_or(0.0)))?;
     line("Speed", format!("{:.1} tok/s", number("tokens_per_second").unwrap_or(0.0)))?;
     if let Some(ratio) = number("tokens_per_second_vs_grammar") {
         line("Against grammar", format!("{ratio:.1} x"))?;
@@ -148,6 +153,7 @@ struct Report {
     names: Vec<Option<String>>,
     /// Median seconds of each prompt.
     seconds: Vec<f64>,
+    seconds_behind: Vec<f64>,
     tokens: usize,
     /// At each step, the share of the vocabulary that was no candidate.
     skipped: Vec<f64>,
@@ -160,6 +166,7 @@ impl Report {
             how,
             names: Vec::new(),
             seconds: Vec::new(),
+            seconds_behind: Vec::new(),
             tokens: 0,
             skipped: Vec::new(),
             usage: BTreeMap::new(),
@@ -181,6 +188,7 @@ impl Report {
             }
             report.names.push(name);
             report.seconds.push(span.seconds);
+            report.seconds_behind.push(span.seconds_behind);
             report.tokens += span.tokens.len();
             let usage = &span.usage;
             for (key, count) in [
@@ -202,8 +210,11 @@ impl Report {
     fn json(&self, model: &ModelArgs, reps: u32, grammar: Option<&Grammar>) -> serde_json::Value {
         let total: f64 = self.seconds.iter().sum();
         let rate = self.tokens as f64 / total;
-        let mut sorted = self.seconds.clone();
-        sorted.sort_by(f64::total_cmp);
+        let median = |seconds: &[f64]| {
+            let mut sorted = seconds.to_vec();
+            sorted.sort_by(f64::total_cmp);
+            sorted.get(sorted.len() / 2).map(|seconds| seconds * 1e3)
+        };
         let n = self.skipped.len().max(1) as f64;
         let mean = self.skipped.iter().sum::<f64>() / n;
         let variance = self.skipped.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
@@ -222,7 +233,8 @@ impl Report {
             "tokens_per_second_vs_grammar": grammar.map(|grammar| rate / grammar.tokens_per_second),
             "token_accuracy": grammar.filter(|_| self.how != How::Unconstrained).map(same),
             "tokens_per_span": self.tokens as f64 / self.names.len().max(1) as f64,
-            "ms_per_span": sorted.get(sorted.len() / 2).map(|s| s * 1e3),
+            "ms_per_span": median(&self.seconds),
+            "ms_to_token_behind": median(&self.seconds_behind),
             "names": self.names,
         });
         for (key, count) in &self.usage {
@@ -235,7 +247,7 @@ impl Report {
 /// What makes spans.
 enum Runner {
     Session(Session),
-    Mask(Mask),
+    Mask(Box<Mask>),
 }
 
 impl Runner {
@@ -266,11 +278,7 @@ fn session(model: &ModelArgs, payload: Option<&[u8]>) -> Result<Session, Failure
     let progress = Some(Box::new(loading()) as Box<dyn FnMut(f32) -> bool + Send>);
     let session = Session::open(OpenOptions { path: model.model.clone(), engine: model.engine(0)?, progress })?;
     let settings = session.settings();
-    session.configure(elizainference::session::Settings {
-        on_span_end: SpanEnd::Stop,
-        ignore_eos: true,
-        ..settings
-    })?;
+    session.configure(Settings { ignore_eos: true, ..settings })?;
     session.set_chain(-1, Some("greedy".parse()?))?;
     if let Some(payload) = payload {
         session.set_trie(payload, Mode::Greedy)?;
@@ -279,20 +287,23 @@ fn session(model: &ModelArgs, payload: Option<&[u8]>) -> Result<Session, Failure
 }
 
 fn stream(session: &Session, prompt: &[Token], longest: u32) -> Result<Span, Failure> {
-    session.prefill(prompt, -1)?;
-    session.generate(longest as i32, None, None, Sink::Queue)?;
-    let mut span = Span::default();
-    let (mut tokens, mut text) = ([0; 64], [0; 1024]);
-    loop {
-        let step = session.next(None, &mut tokens, &mut text)?;
-        span.tokens.extend_from_slice(&tokens[..step.tokens]);
-        if step.done {
-            break;
+    let generate = |most: usize, on_span_end: SpanEnd| -> Result<(Vec<Token>, Usage), Failure> {
+        session.configure(Settings { on_span_end, ..session.settings() })?;
+        session.prefill(prompt, -1)?;
+        session.generate(most as i32, None, None, Sink::Queue)?;
+        let (mut tokens, mut text, mut all) = ([0; 64], [0; 1024], Vec::new());
+        loop {
+            let step = session.next(None, &mut tokens, &mut text)?;
+            all.extend_from_slice(&tokens[..step.tokens]);
+            if step.done {
+                return Ok((all, session.usage()));
+            }
         }
-    }
-    span.usage = session.usage();
-    span.seconds = span.usage.decode_us as f64 / 1e6;
-    Ok(span)
+    };
+    let seconds = |usage: &Usage| usage.decode_us as f64 / 1e6;
+    let (tokens, usage) = generate(longest as usize, SpanEnd::Stop)?;
+    let (_, further) = generate(tokens.len() + 1, SpanEnd::Continue)?;
+    Ok(Span { seconds: seconds(&usage), seconds_behind: seconds(&further), tokens, usage })
 }
 
 /// An engine driven token by token.
@@ -334,6 +345,11 @@ impl Mask {
         }
         span.seconds = began.elapsed().as_secs_f64();
         let stats = self.engine.stats();
+        if let Some(&last) = span.tokens.last() {
+            let row = self.engine.decode(self.slot, last, &self.never)?;
+            self.sampler.sample(row, None, &[], (prompt.len() + span.tokens.len()) as u32)?;
+        }
+        span.seconds_behind = began.elapsed().as_secs_f64();
         span.usage.prompt_tokens = prompt.len() as u64;
         span.usage.completion_tokens = span.tokens.len() as u64;
         span.usage.forward_passes = stats.forward_passes - before.forward_passes;

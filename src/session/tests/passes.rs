@@ -18,7 +18,7 @@ fn shared() -> Option<PathBuf> {
 fn a_span_takes_a_pass_for_each_choice_but_the_first() {
     let Some(shared) = shared() else { return };
     for vocab in ["qwen2", "llama-bpe"] {
-        let file = gguf::File::open(&shared.join(format!("models/vocab/ggml-vocab-{vocab}.gguf"))).unwrap();
+        let file = gguf::File::open(shared.join(format!("models/vocab/ggml-vocab-{vocab}.gguf"))).unwrap();
         let words = Arc::new(Vocab::from_gguf(&file).unwrap());
         for count in [30, 200] {
             let names = std::fs::read_to_string(shared.join(format!("tools/peer/actions_{count}.txt"))).unwrap();
