@@ -260,6 +260,8 @@ fn the_most_probable_leaf_is_taken_as_a_whole() {
         assert_eq!(listen(&session, 9, 1.0).0, expected);
         let usage = session.usage();
         assert_eq!((usage.forced_tokens, usage.branching_steps), (expected.len() as u64, 0));
+        // The run is not evaluated at all, but scoring was a pass; token by token it would have been all but the last.
+        assert_eq!((usage.forward_passes, usage.forward_passes_saved), (2, expected.len() as u64 - 2));
     }
 }
 

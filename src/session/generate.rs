@@ -43,8 +43,9 @@ pub(crate) struct Generation<'a, D: Decoder> {
     /// Steps at which the trie left a choice, and those of them that computed whole rows of logits.
     branches: u64,
     whole_rows: u64,
-    /// Passes that decoding token by token would have taken more.
+    /// Passes that decoding token by token would have taken more, but for those that scored leaves.
     saved: u64,
+    scoring: u64,
     started: Instant,
     /// The engine's counters before the prompt.
     before: EngineStats,
@@ -74,6 +75,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
             branches: 0,
             whole_rows: 0,
             saved: 0,
+            scoring: 0,
             started: Instant::now(),
             before,
             decoder,
@@ -159,15 +161,12 @@ impl<'a, D: Decoder> Generation<'a, D> {
 
     /// Scores the leaves of the descriptor and takes the most probable one, of several the first.
     fn choose(&mut self) -> Result<()> {
-        if !self.pending.is_empty() {
-            self.decoder.logits(&self.pending, &[], &self.shared.cancel)?;
-            self.saved += self.pending.len() as u64 - 1;
-            self.pending.clear();
-            self.start_sampling()?;
-        }
+        // A trie is at its root only where nothing was generated yet, so nothing is pending.
         let Some(trie) = &self.job.trie else { return Ok(()) };
         let Some(descriptor) = trie.descriptor() else { return Ok(()) };
+        let before = self.decoder.stats().forward_passes;
         let scores = self.decoder.score(trie.trie(), descriptor, &self.shared.cancel)?;
+        self.scoring = self.decoder.stats().forward_passes - before;
         let better = |best: LeafScore, one: LeafScore| if one.logprob > best.logprob { one } else { best };
         let best = scores.into_iter().reduce(better);
         self.chosen.extend(best.iter().flat_map(|best| trie.trie().path_to(best.node)).rev());
@@ -261,7 +260,8 @@ impl<'a, D: Decoder> Generation<'a, D> {
         usage.branching_steps = self.branches;
         usage.whole_row_steps = self.whole_rows;
         // The last token is never evaluated either way.
-        usage.forward_passes_saved = self.saved + self.pending.len().saturating_sub(1) as u64;
+        let saved = self.saved + self.pending.len().saturating_sub(1) as u64;
+        usage.forward_passes_saved = saved.saturating_sub(self.scoring);
         usage.count(&self.before, &self.decoder.stats());
     }
 

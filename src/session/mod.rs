@@ -293,12 +293,7 @@ impl Session {
             let none = || Error::InvalidArgument("there is no token trie to score".into());
             let trie = state.trie.clone().ok_or_else(none)?;
             state.prompt.ok_or_else(|| Error::Busy("scoring needs a prefill of its own first".into()))?;
-            if self.on_worker() {
-                return Err(Error::Busy("scoring from inside the token callback".into()));
-            }
-            if let Some(fault) = &state.fault {
-                return Err(worker::refused(fault));
-            }
+            self.check_worker(state, "scoring")?;
             state.phase = Phase::Prefilling;
             self.schedule(state, Command::Score { trie, reply });
             Ok(())
@@ -377,12 +372,7 @@ impl Session {
             let problem = format!("prompt token {at} is {}: ids run from 0 to {}", tokens[at], n_vocab - 1);
             return Err(Error::InvalidArgument(problem));
         }
-        if self.on_worker() {
-            return Err(Error::Busy("a prefill from inside the token callback".into()));
-        }
-        if let Some(fault) = &state.fault {
-            return Err(worker::refused(fault));
-        }
+        self.check_worker(state, "a prefill")?;
         state.phase = Phase::Prefilling;
         state.prompt = None;
         state.reading = false;
@@ -438,6 +428,14 @@ impl Session {
         state.phase = Phase::Generating;
         self.schedule(state, Command::Generate(Box::new(job)));
         Ok(())
+    }
+
+    /// Fails where the worker cannot answer: called by itself, or with an engine that is unusable.
+    fn check_worker(&self, state: &State, what: &str) -> Result<()> {
+        if self.on_worker() {
+            return Err(Error::Busy(format!("{what} from inside the token callback")));
+        }
+        state.fault.as_ref().map_or(Ok(()), |fault| Err(worker::refused(fault)))
     }
 
     /// Hands a command to the worker.

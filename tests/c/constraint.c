@@ -50,16 +50,20 @@ static void span_is(FfiLlmHandle handle, size_t first, size_t last, float temper
     if (i == last) fail(__FILE__, __LINE__, "\"%s\" is no name of this span", result.text);
 }
 
-static void tries(void) {
-    FfiLlmHandle handle = open_model(512);
-    char json[4096], * error = NULL;
-    size_t len = payload(handle, json);
+static void stop_at_span_end(FfiLlmHandle handle) {
     eliza_llm_sampling_options_t options;
     memset(&options, 0, sizeof options);
     options.struct_size = sizeof options;
     CHECK_EQ(lib.llm_stream_sampling_defaults(handle, &options), ELIZA_OK);
     options.on_span_end = ELIZA_SPAN_STOP;
-    CHECK_EQ(lib.llm_stream_configure(handle, &options, &error), ELIZA_OK);
+    CHECK_EQ(lib.llm_stream_configure(handle, &options, NULL), ELIZA_OK);
+}
+
+static void tries(void) {
+    FfiLlmHandle handle = open_model(512);
+    char json[4096];
+    size_t len = payload(handle, json);
+    stop_at_span_end(handle);
     for (int mode = ELIZA_TRIE_GREEDY; mode <= ELIZA_TRIE_SAMPLED; mode++) {
         CHECK_EQ(lib.set_token_trie(handle, json, len, mode), 0);
         prefill(handle, -1);
@@ -99,12 +103,7 @@ static void scores(void) {
     FfiLlmHandle handle = open_model(512);
     char json[4096], best[64], * error = NULL, * ranking;
     size_t len = payload(handle, json);
-    eliza_llm_sampling_options_t options;
-    memset(&options, 0, sizeof options);
-    options.struct_size = sizeof options;
-    CHECK_EQ(lib.llm_stream_sampling_defaults(handle, &options), ELIZA_OK);
-    options.on_span_end = ELIZA_SPAN_STOP;
-    CHECK_EQ(lib.llm_stream_configure(handle, &options, &error), ELIZA_OK);
+    stop_at_span_end(handle);
     CHECK(lib.score_token_trie(handle, &error) == NULL);
     CHECK_EQ(lib.llm_stream_status(handle), ELIZA_ERR_INVALID_ARG);
     CHECK_TEXT(error, "no token trie");
