@@ -13,7 +13,7 @@ use common::fixtures::{Kind, Weights};
 use common::{fixture, has_gpu};
 use elizainference::backend::gpu::device::{Gpu, Made};
 use elizainference::engine::EngineOptions;
-use elizainference::session::{Event, FinishReason, OpenOptions, Session, Settings, Sink};
+use elizainference::session::{Event, FinishReason, Mode, OpenOptions, Session, Settings, Sink, Usage};
 use std::backtrace::Backtrace;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -81,12 +81,27 @@ fn stop() -> (Vec<String>, usize) {
 const WARM_UP: u32 = 40;
 const TOKENS: u32 = 40;
 
+/// A trie whose span is longer than all that is counted, by a chain that stays on its long way: a choice at every third
+/// token, forced ones in between.
+fn long_span() -> (String, &'static str) {
+    let choices = (WARM_UP + TOKENS + 8) / 3 + 1;
+    let way = |at: u32| [300, 310 + at % 50, 310 + (7 * at) % 50];
+    let leaf = |ends: u32| (0..ends).flat_map(way).chain([301]).collect::<Vec<u32>>();
+    let leaves = (0..=choices).map(|ends| serde_json::json!({"name": ends.to_string(), "tokens": leaf(ends)}));
+    let descriptor = serde_json::json!({"path": "p", "leaves": leaves.collect::<Vec<_>>()});
+    let payload = serde_json::json!({"modelId": "", "descriptors": [descriptor]}).to_string();
+    (payload, "logit_bias=300:1000;penalties=64,1.1,0,0;temp=0.8")
+}
+
 /// A session with all layers on the GPU, from its worker to the callback; with `candidates` more is read back.
-fn check(kind: Kind, chain: &str, candidates: usize) {
+fn check(kind: Kind, chain: &str, candidates: usize, trie: Option<&str>) {
     let engine = EngineOptions { threads: 1, gpu_layers: -1, ..EngineOptions::default() };
     let session = Session::open(OpenOptions { path: fixture(kind, Weights::Q8_0), engine, progress: None }).unwrap();
     session.configure(Settings { ignore_eos: true, candidates, ..session.settings() }).unwrap();
     session.set_chain(0, Some(chain.parse().unwrap())).unwrap();
+    if let Some(trie) = trie {
+        session.set_trie(trie.as_bytes(), Mode::Sampled).unwrap();
+    }
     session.prefill(&[1, 2, 3, 4, 5], 0).unwrap();
     // The device that the session has opened.
     let gpu = Gpu::open(None).unwrap();
@@ -110,6 +125,10 @@ fn check(kind: Kind, chain: &str, candidates: usize) {
     }
     assert_eq!(session.take_error(), None);
     assert_eq!(session.usage().finish_reason, FinishReason::Length);
+    if trie.is_some() {
+        let Usage { branching_steps, gpu_waits, .. } = session.usage();
+        assert!(branching_steps > u64::from(TOKENS) / 3 && gpu_waits < branching_steps / 2, "{:?}", session.usage());
+    }
     let ((ours, theirs), made) = (stop(), made.lock().unwrap());
     println!("{kind:?} `{chain}`: {} allocations of wgpu's a token", theirs as f64 / f64::from(TOKENS));
     assert_eq!(made[0], made[1], "{kind:?} `{chain}`");
@@ -140,7 +159,9 @@ fn steady_decoding_on_a_gpu_makes_nothing() {
     assert_eq!(gpu.made().buffers, before.buffers + 1);
     drop((buffer, gpu));
 
-    check(Kind::Llama, "penalties=64,1.1,0,0;top_k=40;top_p=0.95;min_p=0.05;temp=0.8", 0);
-    check(Kind::Gemma3, "greedy", 0);
-    check(Kind::Qwen3, "top_k=20;temp=1.2", 5);
+    check(Kind::Llama, "penalties=64,1.1,0,0;top_k=40;top_p=0.95;min_p=0.05;temp=0.8", 0, None);
+    check(Kind::Gemma3, "greedy", 0, None);
+    check(Kind::Qwen3, "top_k=20;temp=1.2", 5, None);
+    let (trie, chain) = long_span();
+    check(Kind::Llama, chain, 0, Some(&trie));
 }

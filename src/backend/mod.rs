@@ -10,10 +10,12 @@ pub mod gpu;
 pub mod memory;
 mod sample;
 mod tree;
+mod walk;
 
 pub use tree::{MAX_TREE_NODES, TREE, sees, tree_cell, tree_row};
 
 pub use sample::{Children, Followed, SampleOp, SampleProblem, SampleResult, SampleRow, SampleSpec, SampledRow};
+pub use walk::{WALK_CELLS, WALK_PASSES, WALK_ROWS, Walk, WalkNode, Walked, WalkedStep};
 
 use crate::gguf::File;
 use crate::graph::{Graph, Node, NodeId, WeightId, WeightSpec, WeightUse};
@@ -313,9 +315,28 @@ pub trait State: Send {
         Err(no_sampler())
     }
 
-    /// Take back the last token that a sequence sampled: the next one follows `last` again.
-    fn take_back(&mut self, sequence: usize, last: Token) -> Result<()> {
-        let _ = (sequence, last);
+    /// Take back the last tokens of a sequence that were sampled here or walked over, so many: the next one follows `last`
+    /// again.
+    fn take_back(&mut self, sequence: usize, tokens: u32, last: Token) -> Result<()> {
+        let _ = (sequence, tokens, last);
+        Err(no_sampler())
+    }
+
+    /// Keep a trie for [`Program::walk`], in the place of the one before. False where it cannot be walked here.
+    fn hold_trie(&mut self, nodes: &[WalkNode]) -> Result<bool> {
+        let _ = nodes;
+        Ok(false)
+    }
+
+    /// Whether a sequence's chain and the children that are armed let the device walk on by itself.
+    fn walks(&mut self, sequence: usize) -> bool {
+        let _ = sequence;
+        false
+    }
+
+    /// What the last walk found; waits for it.
+    fn walked(&mut self, walked: &mut Walked) -> Result<()> {
+        let _ = walked;
         Err(no_sampler())
     }
 
@@ -339,6 +360,14 @@ pub trait Program: Send + Sync {
     /// `cancel` is looked at several times a layer; a run that saw it returns [`Error::Cancelled`], with the cells of the
     /// batch in an undefined state.
     fn run(&self, state: &mut dyn State, batch: &Batch<'_>, out_rows: usize, cancel: &AtomicBool) -> Result<()>;
+
+    /// Walk on through the trie that the state holds, behind a run whose token is not known yet: at most so many passes,
+    /// each from a token that was sampled to the next choice. The rows' cells, positions and sequences are the batch's, in
+    /// order, as far as the walk goes; all are entered, and none is seen by a row before its own. One walk at a time.
+    fn walk(&self, state: &mut dyn State, batch: &Batch<'_>, walk: &Walk, cancel: &AtomicBool) -> Result<()> {
+        let _ = (state, batch, walk, cancel);
+        Err(no_sampler())
+    }
 
     /// For the owning backend.
     fn as_any(&self) -> &dyn Any;

@@ -8,7 +8,7 @@ use crate::args::{ModelArgs, loading};
 use crate::output::{Failure, catch_interrupts, fail, interrupted, print_json, printable, progress, size};
 use crate::spans;
 use elizainference::Token;
-use elizainference::engine::{Engine, EngineOptions, Outcome, SlotId, Traffic, Turn, open_model};
+use elizainference::engine::{Engine, EngineOptions, Following, Outcome, SlotId, Traffic, Turn, open_model};
 use elizainference::gguf::File;
 use elizainference::sampling::{Chain, Sampler};
 use serde_json::json;
@@ -209,9 +209,10 @@ impl Bench {
     /// Decode as a session does: each token sampled on the device, the next step under way meanwhile.
     fn decode_ahead(&mut self, count: usize) -> Result<(), Failure> {
         let (slot, mut none) = (self.slots[0], Vec::new());
-        let mut token = self.engine.sample(slot, &[], None, true, &mut none, &self.never)?.token;
+        let mut token = self.engine.sample(slot, &[], None, Following::Step, &mut none, &self.never)?.token;
         for step in 1..=count {
-            token = self.engine.sample(slot, &[token], None, step < count, &mut none, &self.never)?.token;
+            let following = if step < count { Following::Step } else { Following::Nothing };
+            token = self.engine.sample(slot, &[token], None, following, &mut none, &self.never)?.token;
         }
         Ok(self.engine.settle()?)
     }

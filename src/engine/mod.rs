@@ -16,15 +16,17 @@ mod plans;
 mod rearrange;
 mod sampling;
 mod score;
+mod walk;
 
 pub use crate::backend::memory::{Bytes, Component, Memory};
 pub use crate::backend::{DeviceInfo, DeviceKind, LoadProgress, Traffic};
 pub use batch::{Outcome, Turn};
 pub use memory::{Estimate, MemoryPlan, Need, plan_memory};
 pub use options::{EngineOptions, KvType, context_for};
+pub use sampling::Following;
 pub use score::LeafScore;
 
-use crate::backend::{self, Batch, MAX_LISTED, SampleRow, SampledRow, State};
+use crate::backend::{self, Batch, MAX_LISTED, SampleRow, SampledRow, State, WALK_CELLS, WALK_PASSES, Walked};
 use crate::model::{Model, Placement, load_shared};
 use crate::schedule::{Device, MAX_ROWS};
 use crate::{Error, Result, Token};
@@ -115,8 +117,13 @@ pub struct Engine {
     clock: u64,
     /// Whose last position the kept hidden row is.
     hidden_of: Option<SlotId>,
-    /// A step under way whose token is still on the device.
+    /// Steps under way whose tokens are still on the device.
     ahead: Option<Ahead>,
+    /// The trie that the device holds.
+    held: Option<walk::Held>,
+    /// What the last walk found, and room for the cells of the next.
+    walked: Walked,
+    walk_cells: Vec<u32>,
     /// What a step sampled, with room for a row of every slot.
     found: Vec<SampledRow>,
     stats: EngineStats,
@@ -184,6 +191,9 @@ impl Engine {
             clock: 0,
             hidden_of: None,
             ahead: None,
+            held: None,
+            walked: Walked { steps: Vec::with_capacity(WALK_PASSES), ..Walked::default() },
+            walk_cells: Vec::with_capacity(WALK_CELLS),
             found: vec![SampledRow::default(); n_slots as usize],
             stats: EngineStats::default(),
         })

@@ -1,7 +1,7 @@
-//! The plans of an engine: one body per row bucket, the head, and body and head as one for decode steps.
+//! The plans of an engine: one body per row bucket, the head, and body and head as one for decode steps and walks.
 
 use crate::Result;
-use crate::backend::{Backend, CacheSpec, State};
+use crate::backend::{Backend, CacheSpec, State, WALK_ROWS};
 use crate::graph::Node;
 use crate::model::{Model, Outline};
 use crate::schedule::{Draft, Kept, MAX_ROWS, Plan, ROW_BUCKETS, Shared};
@@ -18,6 +18,8 @@ pub(super) struct Plans<T = Plan> {
     pub head_many: T,
     /// Tokens in, the logits of every one out, one per row bucket up to [`HEAD_ROWS`].
     decodes: Vec<T>,
+    /// Up to [`WALK_ROWS`] tokens in, the logits of one out.
+    pub walk: T,
     /// Keys of moved positions turned.
     pub shift: T,
     /// Cells copied to others.
@@ -42,13 +44,15 @@ impl<T> Plans<T> {
         let place = |node: &Node| model.place(node);
         let shared = Shared { backends, place: &place, specs: model.specs(), kept, cache };
         let few = ROW_BUCKETS.into_iter().filter(|&n| n <= HEAD_ROWS);
-        let (body, head, decode) = (model.body_graph()?, model.head_graph()?, model.decode_graph()?);
+        let (body, head) = (model.body_graph()?, model.head_graph()?);
+        let (decode, walk) = (model.decode_graph()?, model.walk_graph()?);
         let mut plan = |graph, rows, out_rows| make(Draft::new(graph, rows, out_rows, &shared));
         Ok(Plans {
             bodies: ROW_BUCKETS.iter().map(|&n| plan(&body, n, n)).collect::<Result<_>>()?,
             head: plan(&head, 0, 1)?,
             head_many: plan(&head, 0, HEAD_ROWS)?,
             decodes: few.map(|n| plan(&decode, n, n)).collect::<Result<_>>()?,
+            walk: plan(&walk, WALK_ROWS, 1)?,
             shift: plan(&model.shift_graph(), MAX_ROWS, 0)?,
             copy: plan(&model.copy_graph(), MAX_ROWS, 0)?,
             kept,
@@ -71,7 +75,7 @@ impl Plans {
     /// memory of all is in the end. Nothing is allocated between two steps.
     pub fn reserve(&self, model: &Outline, states: &mut [Box<dyn State>]) -> Result<()> {
         states[model.places().logits].reserve_reads(largest_read(model))?;
-        let few = [&self.head, &self.head_many, &self.shift, &self.copy];
+        let few = [&self.head, &self.head_many, &self.walk, &self.shift, &self.copy];
         for _ in 0..2 {
             for plan in self.bodies.iter().rev().chain(self.decodes.iter().rev()).chain(few) {
                 plan.reserve(states)?;

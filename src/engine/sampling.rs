@@ -5,20 +5,38 @@
 //! the device never waits for the host. When the next token is not what the step ahead assumed (a forced token, a mask, the
 //! end), the step is taken back: its cell is freed, its sampling undone.
 //!
-//! Invariants: at most one step is ahead; its cell belongs to no slot's `cells`. Everything else the engine does settles it
-//! first. A device that samples a slot knows all its tokens: whatever changes them otherwise ends the sampling there.
+//! Inside a span the device may go on by itself from choice to choice, see `walk.rs`.
+//!
+//! Invariants: at most one step, or one walk, is ahead; its cells belong to no slot's `cells`. Everything else the engine does
+//! settles it first. A device that samples a slot knows all its tokens: whatever changes them otherwise ends the sampling there.
 
+use super::walk::Walking;
 use super::{Engine, How, OutputRows, SlotId};
 use crate::backend::{
     Children, Followed, SampleProblem, SampleResult, SampleRow, SampleSpec, SampledRow, State, sampled_by,
 };
+use crate::trie::{Node, Trie};
 use crate::{Error, Result, Token};
 use std::sync::atomic::AtomicBool;
 
-/// A step under way behind the last token that the host knows.
-pub(super) struct Ahead {
-    slot: SlotId,
-    cell: u32,
+/// What may be started behind a token before the host knows it.
+#[derive(Debug, Clone, Copy)]
+pub enum Following<'a> {
+    /// Nothing.
+    Nothing,
+    /// The step behind it.
+    Step,
+    /// The walk through this trie, which the device holds, from this node, whose children the token is one of, and over at
+    /// most so many tokens.
+    Walk(&'a Trie, Node, usize),
+}
+
+/// What is under way behind the last token that the host knows.
+pub(super) enum Ahead {
+    /// A step, whose row is in this cell.
+    Step(SlotId, u32),
+    /// A walk.
+    Walk(Walking),
 }
 
 /// What a device knows of the slot that it samples.
@@ -27,7 +45,7 @@ pub(super) struct OnDevice {
     /// Whether a mask stands before everything in the chain that looks at other tokens' logits.
     masks_first: bool,
     /// The token sampled last, until it is appended: the device has taken note of it.
-    sampled: Option<Token>,
+    pub sampled: Option<Token>,
 }
 
 impl Engine {
@@ -54,29 +72,39 @@ impl Engine {
     }
 
     /// Append tokens (possibly none) and sample the one behind them on the device, as [`Engine::start_sampling`] has set.
-    /// Only `children` may win, where there are any. With `ahead` the step behind the sampled token is started as well.
-    /// `candidates` takes over the best ones, as many as the chain reports, or those that the host goes on with; in that case
-    /// there is no token, and nothing can be `ahead`.
+    /// Only `children` may win, where there are any. What is `following` the sampled token is started as well, where it can
+    /// be. `candidates` takes over the best ones, as many as the chain reports, or those that the host goes on with; in that
+    /// case there is no token, and nothing can follow.
     pub fn sample(
         &mut self,
         slot: SlotId,
         tokens: &[Token],
         children: Option<Children<'_>>,
-        ahead: bool,
+        following: Following<'_>,
         candidates: &mut Vec<(Token, f32, f32)>,
         cancel: &AtomicBool,
     ) -> Result<SampleResult> {
         self.check_tokens(tokens)?;
         let sampled = self.slots[slot.0].on_device.and_then(|known| known.sampled);
-        match (self.ahead.take(), tokens) {
+        match self.ahead.take() {
             // The step ahead was this one.
-            (Some(step), &[token]) if step.slot == slot && sampled == Some(token) && children.is_none() => {
+            Some(Ahead::Step(whose, cell)) if whose == slot && sampled.as_slice() == tokens && children.is_none() => {
                 let s = &mut self.slots[slot.0];
-                s.tokens.push(token);
-                s.cells.push(step.cell);
+                s.tokens.extend_from_slice(tokens);
+                s.cells.push(cell);
                 self.note_sampled(slot, None);
             }
-            (step, _) => {
+            Some(Ahead::Walk(mut walking)) => {
+                let found = self.walked(&mut walking, slot, tokens, following);
+                self.ahead = Some(Ahead::Walk(walking));
+                if let Some(result) = found? {
+                    candidates.clear();
+                    return problem(&result).map_or(Ok(result), Err);
+                }
+                self.settle()?;
+                self.submit(slot, tokens, children, cancel)?;
+            }
+            step => {
                 self.ahead = step;
                 self.settle()?;
                 self.submit(slot, tokens, children, cancel)?;
@@ -84,8 +112,14 @@ impl Engine {
         }
         let places = self.model.outline().places();
         let stays = places.embedding == places.logits;
-        if ahead && stays && children.is_none() && self.room(slot) > 0 && self.cells.n_free() > 0 {
-            self.run_ahead(slot, cancel)?;
+        match (following, children) {
+            (Following::Step, None) if stays && self.room(slot) > 0 && self.cells.n_free() > 0 => {
+                self.run_ahead(slot, cancel)?;
+            }
+            (Following::Walk(trie, node, most), Some(children)) => {
+                self.walk(slot, trie, node, children, most, cancel)?;
+            }
+            _ => {}
         }
         self.read_sampled()?;
         let found = &self.found[0];
@@ -99,13 +133,18 @@ impl Engine {
     /// Start the step behind the one under way.
     fn run_ahead(&mut self, slot: SlotId, cancel: &AtomicBool) -> Result<()> {
         if let Err(error) = self.compute(slot, &[sampled_by(slot.0)], OutputRows::Last, How::Sample(&[]), cancel) {
-            // Nobody gets the token of the step under way: left there, it would be read as the next one's.
-            let dropped = self.read_sampled();
-            self.slots[slot.0].on_device = None;
-            return dropped.and(Err(error));
+            return self.abandon(slot, error);
         }
-        self.ahead = self.inputs.cells.first().map(|&cell| Ahead { slot, cell });
+        self.ahead = self.inputs.cells.first().map(|&cell| Ahead::Step(slot, cell));
         Ok(())
+    }
+
+    /// Nothing could be started behind the step under way. Nobody gets its token then: left there, it would be read as the
+    /// next one's.
+    pub(super) fn abandon(&mut self, slot: SlotId, error: Error) -> Result<()> {
+        let dropped = self.read_sampled();
+        self.slots[slot.0].on_device = None;
+        dropped.and(Err(error))
     }
 
     /// Evaluate tokens and sample behind them.
@@ -155,25 +194,30 @@ impl Engine {
         Ok(count)
     }
 
-    fn note_sampled(&mut self, slot: SlotId, sampled: Option<Token>) {
+    pub(super) fn note_sampled(&mut self, slot: SlotId, sampled: Option<Token>) {
         if let Some(known) = &mut self.slots[slot.0].on_device {
             known.sampled = sampled;
         }
     }
 
-    /// Take back the step that is ahead, where there is one.
+    /// Take back what is ahead, where there is something.
     pub fn settle(&mut self) -> Result<()> {
-        let Some(Ahead { slot, cell }) = self.ahead.take() else { return Ok(()) };
-        self.cells.free(cell);
-        self.hidden_of = None;
-        let known = self.slots[slot.0].on_device;
-        let last = known.and_then(|known| known.sampled).or(self.slots[slot.0].tokens.last().copied());
-        self.read_sampled()?;
-        self.slots[slot.0].on_device = known;
-        self.sampler().take_back(slot.0, last.unwrap_or_default())
+        match self.ahead.take() {
+            None => Ok(()),
+            Some(Ahead::Walk(walking)) => self.end_walk(walking),
+            Some(Ahead::Step(slot, cell)) => {
+                self.cells.free(cell);
+                self.hidden_of = None;
+                let known = self.slots[slot.0].on_device;
+                let last = known.and_then(|known| known.sampled).or(self.slots[slot.0].tokens.last().copied());
+                self.read_sampled()?;
+                self.slots[slot.0].on_device = known;
+                self.sampler().take_back(slot.0, 1, last.unwrap_or_default())
+            }
+        }
     }
 
-    fn sampler(&mut self) -> &mut dyn State {
+    pub(super) fn sampler(&mut self) -> &mut dyn State {
         &mut *self.states[self.model.outline().places().logits]
     }
 }

@@ -146,6 +146,15 @@ impl Decoder {
         Ok(b.finish())
     }
 
+    /// Tokens in, the logits of the output rows out.
+    pub fn walk_graph(&self, specs: &[WeightSpec]) -> Result<Graph> {
+        let mut b = Builder::new(specs, &self.ropes);
+        let hidden = self.body(&mut b, true)?;
+        let logits = self.head(&mut b, hidden)?;
+        b.output(logits, Output::Logits);
+        Ok(b.finish())
+    }
+
     /// Keys of moved positions turned, in every layer.
     pub fn shift_graph(&self, specs: &[WeightSpec]) -> Graph {
         self.cache_graph(specs, Op::ShiftKeys)

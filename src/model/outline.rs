@@ -137,6 +137,11 @@ impl Outline {
         self.decoder.decode_graph(&self.specs)
     }
 
+    /// Tokens in, the logits of the output rows out: a pass of a walk through a trie.
+    pub fn walk_graph(&self) -> Result<Graph> {
+        self.decoder.walk_graph(&self.specs)
+    }
+
     /// Keys of moved positions turned, see [`Op::ShiftKeys`].
     pub fn shift_graph(&self) -> Graph {
         self.decoder.shift_graph(&self.specs)

@@ -19,7 +19,7 @@ pub use assign::{assign, wanted};
 
 pub use crate::backend::MAX_ROWS;
 
-use crate::backend::{Backend, Batch, CacheSpec, Program, State, Weights, Work};
+use crate::backend::{Backend, Batch, CacheSpec, Program, State, Walk, Weights, Work};
 use crate::graph::{Graph, Node, Rows, WeightSpec};
 use crate::{Error, Result};
 use assign::splits;
@@ -248,5 +248,24 @@ impl Plan {
             segment.program.run(&mut *states[segment.device], batch, out_rows, cancel)?;
         }
         Ok(())
+    }
+
+    /// Whether one device computes all of it.
+    pub fn is_whole(&self) -> bool {
+        self.segments.len() == 1
+    }
+
+    /// Walk on through a trie behind a run of this or another plan; see [`Program::walk`].
+    pub fn walk(
+        &self,
+        states: &mut [Box<dyn State>],
+        batch: &Batch<'_>,
+        walk: &Walk,
+        cancel: &AtomicBool,
+    ) -> Result<()> {
+        match &self.segments[..] {
+            [segment] => segment.program.walk(&mut *states[segment.device], batch, walk, cancel),
+            _ => Err(Error::Internal("A walk over several devices".into())),
+        }
     }
 }

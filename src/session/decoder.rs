@@ -3,9 +3,10 @@
 //! The trait exists so that the rules of a session can be tested against an engine whose every logit is scripted.
 
 use crate::backend::{Children, SampleResult, SampleSpec};
-use crate::engine::{Engine, EngineStats, LeafScore, SlotId};
+use crate::engine::{Engine, EngineStats, Following, LeafScore, SlotId};
 use crate::trie::{Descriptor, Trie};
 use crate::{Error, Result, Token};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// One slot of an engine at a time: the slot of the last prefill.
@@ -29,12 +30,18 @@ pub(crate) trait Decoder: Send {
         &mut self,
         tokens: &[Token],
         children: Option<Children<'_>>,
-        ahead: bool,
+        following: Following<'_>,
         candidates: &mut Vec<(Token, f32, f32)>,
         cancel: &AtomicBool,
     ) -> Result<SampleResult> {
-        let _ = (tokens, children, ahead, candidates, cancel);
+        let _ = (tokens, children, following, candidates, cancel);
         Err(Error::Internal("A decoder without a sampler was asked to sample".into()))
+    }
+
+    /// Have this trie at hand for [`Following::Walk`]; see [`Engine::hold_trie`].
+    fn hold_trie(&mut self, trie: &Arc<Trie>) -> Result<()> {
+        let _ = trie;
+        Ok(())
     }
 
     /// Scores the leaves of a descriptor as what follows; see [`Engine::score`].
@@ -89,11 +96,15 @@ impl Decoder for EngineSlot {
         &mut self,
         tokens: &[Token],
         children: Option<Children<'_>>,
-        ahead: bool,
+        following: Following<'_>,
         candidates: &mut Vec<(Token, f32, f32)>,
         cancel: &AtomicBool,
     ) -> Result<SampleResult> {
-        self.engine.sample(self.slot, tokens, children, ahead, candidates, cancel)
+        self.engine.sample(self.slot, tokens, children, following, candidates, cancel)
+    }
+
+    fn hold_trie(&mut self, trie: &Arc<Trie>) -> Result<()> {
+        self.engine.hold_trie(trie)
     }
 
     fn score(&mut self, trie: &Trie, descriptor: &Descriptor, cancel: &AtomicBool) -> Result<Vec<LeafScore>> {

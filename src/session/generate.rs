@@ -8,7 +8,7 @@ use super::decoder::Decoder;
 use super::shared::{Job, Phase, Shared};
 use super::{Event, FinishReason, Sink, Usage};
 use crate::backend::Children;
-use crate::engine::{EngineStats, LeafScore};
+use crate::engine::{EngineStats, Following, LeafScore};
 use crate::sampling::{Legal, MAX_KEPT_CANDIDATES};
 use crate::trie::{Accept, Mode, Node, TrieState};
 use crate::vocab::Vocab;
@@ -100,6 +100,10 @@ impl<'a, D: Decoder> Generation<'a, D> {
         self.followed = if greedy && steps < spec.ops.len() && !spec.greedy_from(steps) { 0 } else { steps };
         self.left = spec.ops.len() - self.followed;
         self.masks_first = spec.masks_first();
+        let walked = |trie: &&TrieState| self.followed > 0 && self.left == 0 && trie.mode() != Mode::ScoreLeaves;
+        if let Some(trie) = self.job.trie.as_ref().filter(walked) {
+            self.decoder.hold_trie(trie.trie())?;
+        }
         self.shared.lock().chain = spec.describe(self.followed);
         Ok(())
     }
@@ -198,12 +202,8 @@ impl<'a, D: Decoder> Generation<'a, D> {
         let token = if let Some(leaf) = self.ended_at.take() {
             self.sample_behind(leaf)?
         } else if self.followed > 0 {
-            // A step ahead is for nothing where the token's successor may be forced, or must be the last.
-            let ahead = self.left == 0
-                && self.job.trie.as_ref().is_none_or(|trie| trie.mask().is_none())
-                && self.job.max_new_tokens.is_none_or(|most| self.emitted + 1 < most);
-            let cancel = &self.shared.cancel;
-            let found = self.decoder.sample(&self.pending, children, ahead, &mut self.candidates, cancel)?;
+            let (following, cancel) = (following(&self.job, self.emitted, self.left), &self.shared.cancel);
+            let found = self.decoder.sample(&self.pending, children, following, &mut self.candidates, cancel)?;
             if self.left > 0 {
                 let handed = self.candidates.iter().map(|&(token, logit, _)| (token, logit));
                 self.job.sampler.resume(self.left, handed, legal, position)?
@@ -291,6 +291,18 @@ impl<'a, D: Decoder> Generation<'a, D> {
                 state.note(Some(&error));
             }
         }
+    }
+}
+
+/// What the device may start behind the token that is to be sampled: as much of what will be asked for as is certain.
+/// `left` steps of the chain are the host's.
+fn following(job: &Job, emitted: u64, left: usize) -> Following<'_> {
+    let after = job.max_new_tokens.map_or(u64::MAX, |most| most - emitted - 1) as usize;
+    let choice = job.trie.as_ref().filter(|trie| trie.mask().is_some());
+    match choice.and_then(|trie| Some((trie.trie(), trie.node()?))) {
+        _ if left > 0 || after == 0 => Following::Nothing,
+        None => Following::Step,
+        Some((trie, node)) => Following::Walk(trie, node, after),
     }
 }
 

@@ -41,6 +41,7 @@ pub mod step;
 mod testing;
 #[cfg(test)]
 mod translation;
+mod walk;
 mod weights;
 
 use super::memory::Memory;

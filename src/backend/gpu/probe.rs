@@ -5,15 +5,15 @@
 //! gave its answer is not asked again: nothing of this happens after open.
 //!
 //! Every step that is lowered asks for a probe of its kernel: products and look-ups in `probe/products.rs`, what is between
-//! them in `probe/ops.rs`, the sampler's in `sample/probe.rs`. They wait in [`Pending`] while an engine's programs are
+//! them in `probe/ops.rs`, the sampler's in `sample/probe.rs`, the walk's in `walk/probe.rs`. They wait in [`Pending`] while an engine's programs are
 //! lowered and compiled, and run before its cache takes the room. A software driver compiles a kernel when it first runs,
 //! for seconds, so there the kernels that are made for several rows are left out.
 
 use super::device::{Gpu, name_of};
 use super::kernel::Kernel;
 use super::memory::Buffer;
-use super::sample;
 use super::step::{Bound, Counts, FRAME_CELLS, FRAME_OUTPUTS, FRAME_ROWS, Step};
+use super::{sample, walk};
 use crate::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -183,6 +183,7 @@ impl Pending {
         let mut pending = gpu.pending.lock();
         if pending.sampler {
             sample::check(gpu)?;
+            walk::check(gpu)?;
             pending.sampler = false;
         }
         Probe::run_all(gpu, &pending.probes)?;

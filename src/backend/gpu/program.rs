@@ -10,9 +10,10 @@ use super::probe::{self, Pending};
 use super::rows::Place;
 use super::state::GpuState;
 use super::step::{PARAM_WORDS, Step};
+use super::walk::Walker;
 use super::weights::GpuWeights;
-use crate::backend::{Batch, Program, State, Weights, Work};
-use crate::graph::{NodeId, Output};
+use crate::backend::{Batch, Program, State, WALK_ROWS, Walk, Weights, Work};
+use crate::graph::{NodeId, Op, Output};
 use crate::{Error, Result};
 use parking_lot::Mutex;
 use std::any::Any;
@@ -35,6 +36,8 @@ pub struct GpuProgram {
     partial_bytes: u64,
     workspace_bytes: u64,
     logits: Option<LogitRows>,
+    /// Whether it goes from the tokens of a walk's pass to the logits of one row.
+    walks: bool,
     /// Whether all its kernels must have given known answers.
     tried: bool,
     bound: Mutex<BindGroups>,
@@ -76,8 +79,8 @@ impl GpuProgram {
         if logits.is_some() {
             gpu.pending.lock().add_sampler();
         }
-        let (tried, bound) = (!left_out, Mutex::default());
-        Ok(GpuProgram { gpu, steps, params, partial_bytes, workspace_bytes, logits, tried, bound })
+        let (walks, tried, bound) = (walks(work), !left_out, Mutex::default());
+        Ok(GpuProgram { gpu, steps, params, partial_bytes, workspace_bytes, logits, walks, tried, bound })
     }
 
     /// Bytes of the uniforms of so many steps.
@@ -97,6 +100,16 @@ impl GpuProgram {
     /// Where the logits stand, in programs that compute logits.
     pub(super) fn logits(&self) -> Option<LogitRows> {
         self.logits
+    }
+
+    /// Whether a walk's passes can be made of it.
+    pub(super) fn walks(&self) -> bool {
+        self.walks
+    }
+
+    /// What makes walks of it.
+    pub(super) fn walker(&self) -> Result<Walker> {
+        Walker::new(&self.gpu, &self.steps)
     }
 
     /// Make the bind groups for a state, unless they are there.
@@ -125,12 +138,22 @@ impl GpuProgram {
     }
 }
 
+fn gpu_state(state: &mut dyn State) -> Result<&mut GpuState> {
+    state.as_any().downcast_mut().ok_or_else(|| Error::Internal("A state of another backend".into()))
+}
+
+/// Whether the program of this work goes from the tokens of a walk's pass to the logits of one row.
+pub(super) fn walks(work: &Work<'_>) -> bool {
+    let nodes = || (work.nodes.0..work.nodes.1).map(|i| work.graph.node(NodeId(i)));
+    let embeds = nodes().any(|node| matches!(node.op, Op::Embed { .. }));
+    embeds
+        && nodes().any(|node| node.output == Some(Output::Logits))
+        && (work.max_rows, work.max_out_rows) == (WALK_ROWS, 1)
+}
+
 impl Program for GpuProgram {
     fn run(&self, state: &mut dyn State, batch: &Batch<'_>, out_rows: usize, cancel: &AtomicBool) -> Result<()> {
-        let state = state
-            .as_any()
-            .downcast_mut::<GpuState>()
-            .ok_or_else(|| Error::Internal("A state of another backend".into()))?;
+        let state = gpu_state(state)?;
         let bound = self.bound.lock();
         if bound.generation != Some(state.generation()) {
             return Err(Error::Internal("A program for which no memory was reserved".into()));
@@ -176,6 +199,39 @@ impl Program for GpuProgram {
                 state.traffic.waits += 1;
             }
         }
+        self.gpu.check()
+    }
+
+    fn walk(&self, state: &mut dyn State, batch: &Batch<'_>, walk: &Walk, cancel: &AtomicBool) -> Result<()> {
+        let state = gpu_state(state)?;
+        let bound = self.bound.lock();
+        if bound.generation != Some(state.generation()) || !self.walks {
+            return Err(Error::Internal("A program that cannot walk".into()));
+        }
+        self.gpu.check()?;
+        if cancel.load(Ordering::Relaxed) {
+            return Err(Error::Cancelled);
+        }
+        state.upload_walk(batch, walk)?;
+        let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        for _ in 0..walk.passes {
+            state.walker()?.encode(&mut pass);
+            for (i, (step, group)) in self.steps.iter().zip(&bound.groups).enumerate() {
+                let (args, at) = state.walker()?.args(i);
+                pass.set_pipeline(&step.kernel.pipeline);
+                pass.set_bind_group(0, group, &[]);
+                pass.dispatch_workgroups_indirect(args, at);
+            }
+            state.encode_choice(&mut pass, self.steps.len())?;
+        }
+        state.walker()?.encode(&mut pass);
+        drop(pass);
+        state.walker()?.copy(&mut encoder);
+        let index = self.gpu.queue.submit([encoder.finish()]);
+        state.walker()?.submitted(index);
+        state.traffic.dispatches += (walk.passes * (self.steps.len() + 2) + 1) as u64;
+        state.traffic.submissions += 1;
         self.gpu.check()
     }
 

@@ -3,7 +3,8 @@
 //! A step's results have a staging buffer of their own until they are read; there are as many as steps that may be under way.
 
 use super::device::Gpu;
-use super::memory::{Buffer, buffer_bytes};
+use super::memory::buffer_bytes;
+use super::readback::Landing;
 use super::sample::{
     HANDED_OVER_BYTES, MAX_HANDED_OVER, Place, RESULT_BYTES, SampleProgram, read_candidates, read_handed_over,
     read_result, split,
@@ -12,14 +13,9 @@ use crate::backend::{Children, Followed, SampleRow, SampleSpec, SampledRow};
 use crate::{Error, Result, Token};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 /// Steps under way at once: the one that is waited for, and the one ahead of it.
 const UNDER_WAY: usize = 2;
-
-/// How long a wait keeps its core before the thread sleeps: some drivers take a millisecond to wake it.
-const SPIN: Duration = Duration::from_micros(200);
 
 /// See the module's documentation.
 pub struct Sampler {
@@ -32,14 +28,13 @@ pub struct Sampler {
     rows: usize,
     staging: Vec<Staging>,
     /// Indices into `staging`, the oldest step first.
-    under_way: VecDeque<(usize, wgpu::SubmissionIndex)>,
+    under_way: VecDeque<usize>,
     next: usize,
 }
 
 /// The results of one step, then the candidates of those rows that report any.
 struct Staging {
-    buffer: Buffer,
-    ready: Arc<AtomicBool>,
+    landing: Landing,
     /// The step's rows.
     rows: Vec<SampleRow>,
 }
@@ -49,10 +44,9 @@ impl Sampler {
     pub fn new(gpu: &Arc<Gpu>, n_vocab: usize, sequences: usize) -> Result<Sampler> {
         let program = SampleProgram::new(gpu, n_vocab, sequences)?;
         let bytes = Self::staging_bytes(sequences);
-        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         let staging = |_| -> Result<Staging> {
-            let buffer = gpu.buffer("sampled tokens", bytes, usage)?;
-            Ok(Staging { buffer, ready: Arc::default(), rows: Vec::with_capacity(sequences) })
+            let landing = Landing::new(gpu, "sampled tokens", bytes)?;
+            Ok(Staging { landing, rows: Vec::with_capacity(sequences) })
         };
         let staging = (0..UNDER_WAY).map(staging).collect::<Result<_>>()?;
         let under_way = VecDeque::with_capacity(UNDER_WAY);
@@ -89,18 +83,8 @@ impl Sampler {
         self.candidates[sequence] = own.candidates as usize;
         self.program.arm(sequence, None)?;
         self.program.restart(sequence, history.len() as u32, history)?;
-        let (_, bytes) = self.report(sequence);
+        let (_, bytes) = report(&self.program, &self.candidates, sequence);
         Ok(Some(Followed { steps, candidates: self.candidates[sequence].max(bytes as usize / HANDED_OVER_BYTES) }))
-    }
-
-    /// What comes with a sequence's results, if anything: where it stands, and its bytes.
-    fn report(&self, sequence: usize) -> (Place<'_>, u64) {
-        let handed = self.program.handed_over(sequence);
-        if handed.bytes > 0 {
-            return (handed, handed.bytes);
-        }
-        let place = self.program.candidates(sequence);
-        (place, if self.candidates[sequence] > 0 { place.bytes } else { 0 })
     }
 
     /// Let only these tokens win.
@@ -113,9 +97,19 @@ impl Sampler {
         self.program.accept(sequence, tokens)
     }
 
-    /// Take back the last token.
-    pub fn take_back(&mut self, sequence: usize, last: Token) -> Result<()> {
-        self.program.roll_back(sequence, 1, last)
+    /// Take back the last tokens.
+    pub fn take_back(&mut self, sequence: usize, tokens: u32, last: Token) -> Result<()> {
+        self.program.roll_back(sequence, tokens, last)
+    }
+
+    /// Whether a walk can choose among the children that the sequence has.
+    pub fn walks(&self, sequence: usize) -> bool {
+        self.candidates.get(sequence) == Some(&0) && self.program.walks(sequence)
+    }
+
+    /// The kernels and their state.
+    pub fn program(&mut self) -> &mut SampleProgram {
+        &mut self.program
     }
 
     /// Append the sampling to a pass that computes logits; says how many dispatches it took.
@@ -133,18 +127,18 @@ impl Sampler {
         let staging = &mut self.staging[self.next];
         staging.rows.clear();
         staging.rows.extend_from_slice(rows);
-        let staging = &self.staging[self.next].buffer;
+        let landing = &self.staging[self.next].landing;
         let results = self.program.results();
         let mut at = 0;
         for row in rows {
             let from = results.offset + u64::from(row.slot) * RESULT_BYTES as u64;
-            encoder.copy_buffer_to_buffer(results.buffer, from, staging, at, RESULT_BYTES as u64);
+            landing.copy(encoder, results.buffer, from, at, RESULT_BYTES as u64);
             at += RESULT_BYTES as u64;
         }
         for row in rows {
-            let (place, bytes) = self.report(row.slot as usize);
+            let (place, bytes) = report(&self.program, &self.candidates, row.slot as usize);
             if bytes > 0 {
-                encoder.copy_buffer_to_buffer(place.buffer, place.offset, staging, at, bytes);
+                landing.copy(encoder, place.buffer, place.offset, at, bytes);
                 at += bytes;
             }
         }
@@ -152,54 +146,47 @@ impl Sampler {
 
     /// The submission with the copy is on its way.
     pub fn submitted(&mut self, submission: wgpu::SubmissionIndex) {
-        let staging = &self.staging[self.next];
-        staging.ready.store(false, Ordering::Relaxed);
-        let ready = staging.ready.clone();
-        // A failed mapping is found when the range is asked for.
-        staging.buffer.map_async(wgpu::MapMode::Read, .., move |_| ready.store(true, Ordering::Release));
-        self.under_way.push_back((self.next, submission));
+        self.staging[self.next].landing.submitted(submission);
+        self.under_way.push_back(self.next);
         self.next = (self.next + 1) % UNDER_WAY;
     }
 
     /// Waits for the oldest step's results; says how many rows they are, and how many bytes were read.
     pub fn read(&mut self, out: &mut [SampledRow]) -> Result<(usize, u64)> {
         let none = || Error::Internal("A sampled token was asked for, and none is under way".into());
-        let (index, submission) = self.under_way.pop_front().ok_or_else(none)?;
-        let staging = &self.staging[index];
-        let began = Instant::now();
-        while !staging.ready.load(Ordering::Acquire) && began.elapsed() < SPIN {
-            self.gpu.look()?;
-            std::hint::spin_loop();
-        }
-        if !staging.ready.load(Ordering::Acquire) {
-            self.gpu.wait_for(submission)?;
-        }
-        let reports: u64 = staging.rows.iter().map(|row| self.report(row.slot as usize).1).sum();
-        let bytes = (staging.rows.len() * RESULT_BYTES) as u64 + reports;
-        let broken = |e: &dyn std::fmt::Display| Error::Device(format!("Reading from {}: {e}", self.gpu.info.name));
-        let mapped = staging.buffer.get_mapped_range(..bytes).map_err(|e| broken(&e))?;
-        let (results, mut candidates) = mapped.split_at(staging.rows.len() * RESULT_BYTES);
-        let mut whole = staging.rows.len() <= out.len();
-        for ((row, words), out) in staging.rows.iter().zip(results.chunks_exact(RESULT_BYTES)).zip(out) {
-            let Some(result) = read_result(words) else {
-                whole = false;
-                break;
-            };
-            let sequence = row.slot as usize;
-            let (own, rest) = candidates.split_at(self.report(sequence).1 as usize);
-            candidates = rest;
-            (out.slot, out.result) = (row.slot, result);
-            out.candidates.clear();
-            match self.candidates[sequence] {
-                0 => {
-                    let handed = read_handed_over(own, result.reported);
-                    out.candidates.extend(handed.map(|(token, logit)| (token, logit, 0.0)));
+        let index = self.under_way.pop_front().ok_or_else(none)?;
+        let (program, candidates, Staging { landing, rows }) =
+            (&self.program, &self.candidates, &mut self.staging[index]);
+        let reported = |row: &SampleRow| report(program, candidates, row.slot as usize).1;
+        let bytes = (rows.len() * RESULT_BYTES) as u64 + rows.iter().map(reported).sum::<u64>();
+        let whole = landing.read(&self.gpu, bytes, |bytes| {
+            let (results, mut lists) = bytes.split_at(rows.len() * RESULT_BYTES);
+            for ((row, words), out) in rows.iter().zip(results.chunks_exact(RESULT_BYTES)).zip(&mut *out) {
+                let Some(result) = read_result(words) else { return false };
+                let (own, rest) = lists.split_at(reported(row) as usize);
+                lists = rest;
+                (out.slot, out.result) = (row.slot, result);
+                out.candidates.clear();
+                match candidates[row.slot as usize] {
+                    0 => {
+                        let handed = read_handed_over(own, result.reported);
+                        out.candidates.extend(handed.map(|(token, logit)| (token, logit, 0.0)));
+                    }
+                    most => out.candidates.extend(read_candidates(own, result.reported).take(most)),
                 }
-                most => out.candidates.extend(read_candidates(own, result.reported).take(most)),
             }
-        }
-        drop(mapped);
-        staging.buffer.unmap();
-        if whole { Ok((staging.rows.len(), bytes)) } else { Err(broken(&"results that do not fit")) }
+            rows.len() <= out.len()
+        })?;
+        if whole { Ok((rows.len(), bytes)) } else { Err(Error::Internal("Sampled rows that do not fit".into())) }
     }
+}
+
+/// What comes with a sequence's results, if anything: where it stands, and its bytes.
+fn report<'a>(program: &'a SampleProgram, candidates: &[usize], sequence: usize) -> (Place<'a>, u64) {
+    let handed = program.handed_over(sequence);
+    if handed.bytes > 0 {
+        return (handed, handed.bytes);
+    }
+    let place = program.candidates(sequence);
+    (place, if candidates[sequence] > 0 { place.bytes } else { 0 })
 }

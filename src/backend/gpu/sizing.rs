@@ -6,9 +6,10 @@ use super::heads::Turns;
 use super::kv::KvLayout;
 use super::matrix::Matrix;
 use super::memory::buffer_bytes;
-use super::program::GpuProgram;
+use super::program::{self, GpuProgram};
 use super::sampler::Sampler;
 use super::state::{check_binding, frame_bytes};
+use super::walk::Walker;
 use super::{attend, lower, weights};
 use crate::backend::memory::{Bytes, Component};
 use crate::backend::{CacheSpec, Sizing, Wanted, Work};
@@ -28,6 +29,7 @@ pub struct GpuSizing {
     partials: u64,
     params: u64,
     sampler: u64,
+    walker: u64,
     reads: u64,
     /// Rotary embeddings in use, with their bytes.
     turns: BTreeSet<(usize, u64)>,
@@ -46,8 +48,21 @@ impl GpuSizing {
         let (frame, turns) = (buffer_bytes(frame_bytes(cache.cells)), BTreeSet::new());
         let (workspace, partials) = (buffer_bytes(0), buffer_bytes(0));
         let (wanted, sequences) = (wanted.clone(), cache.sequences);
-        let (cache, params, sampler, reads) = (bytes, 0, 0, 0);
-        Ok(GpuSizing { gpu, wanted, cache, sequences, frame, workspace, partials, params, sampler, reads, turns })
+        let (cache, params, sampler, walker, reads) = (bytes, 0, 0, 0, 0);
+        Ok(GpuSizing {
+            gpu,
+            wanted,
+            cache,
+            sequences,
+            frame,
+            workspace,
+            partials,
+            params,
+            sampler,
+            walker,
+            reads,
+            turns,
+        })
     }
 
     /// Dispatches of a product of these matrices.
@@ -66,7 +81,11 @@ impl GpuSizing {
 
 impl Sizing for GpuSizing {
     fn program(&mut self, work: &Work<'_>, workspace_bytes: usize) -> Result<()> {
-        self.params += GpuProgram::param_bytes(lower::count(work, |ids| self.slices(work, ids))?);
+        let steps = lower::count(work, |ids| self.slices(work, ids))?;
+        self.params += GpuProgram::param_bytes(steps);
+        if program::walks(work) {
+            self.walker = Walker::bytes(steps);
+        }
         let workspace_bytes = workspace_bytes.max(Fusions::new(work).workspace_bytes);
         check_binding(&self.gpu, "workspace", workspace_bytes as u64)?;
         self.workspace = self.workspace.max(buffer_bytes(workspace_bytes as u64));
@@ -98,7 +117,7 @@ impl Sizing for GpuSizing {
         let mut bytes = Bytes::default();
         bytes.add(Component::Cache, self.cache);
         bytes.add(Component::Workspace, self.workspace);
-        let other = [self.frame, self.partials, self.params, self.sampler, self.reads, turns, no_token];
+        let other = [self.frame, self.partials, self.params, self.sampler, self.walker, self.reads, turns, no_token];
         bytes.add(Component::Other, other.iter().sum());
         bytes
     }

@@ -11,10 +11,12 @@ use super::probe::Pending;
 use super::program::GpuProgram;
 use super::sampler::Sampler;
 use super::step::{Bound, Counts, FRAME_CELLS, FRAME_HEAD, FRAME_LISTED, FRAME_OUTPUTS};
+use super::walk::{Surroundings, Walker};
 use super::{attend, readback::Readback};
 use crate::backend::memory::Component;
 use crate::backend::{
     Batch, CacheSpec, Children, Followed, MAX_LISTED, MAX_ROWS, Program, SampleSpec, SampledRow, State, Traffic,
+    WALK_ROWS, Walk, WalkNode, Walked,
 };
 use crate::{Error, Result, Token};
 use std::any::Any;
@@ -34,6 +36,7 @@ pub struct GpuState {
     partials: Buffer,
     frame: Buffer,
     sampler: Option<Sampler>,
+    walker: Option<Walker>,
     /// Stands for the sampled token where no program computes logits here.
     no_token: Buffer,
     /// Counts up whenever a buffer is replaced.
@@ -81,6 +84,7 @@ impl GpuState {
             partials: gpu.buffer("partial attention", 0, STORAGE)?,
             frame: gpu.buffer("frame", frame_bytes(cache.cells), STORAGE)?,
             sampler: None,
+            walker: None,
             no_token: gpu.buffer("no token", 0, STORAGE)?,
             generation: 0,
             words: Vec::with_capacity(FRAME_HEAD + 4 * MAX_ROWS + 2 * cache.cells),
@@ -147,8 +151,34 @@ impl GpuState {
             self.gpu.queue.write_buffer(&self.frame, FRAME_LISTED as u64 * 4, bytemuck::cast_slice(batch.listed));
             self.traffic.bytes_uploaded += listed as u64 * 4;
         }
+        if rows > 0 {
+            self.upload_cells(batch);
+        }
+        Ok(Counts { rows: rows as u32, outputs: out_rows as u32, splits, listed: listed as u32 })
+    }
+
+    /// Write what a walk begins with.
+    pub(super) fn upload_walk(&mut self, batch: &Batch<'_>, walk: &Walk) -> Result<()> {
+        if batch.n_kv > self.cells {
+            return Err(Error::Internal(format!("A walk over {} cells", batch.n_kv)));
+        }
+        let (splits, cells_per_split) = attend::splits(WALK_ROWS, batch.n_kv);
+        let head = [0, 0, batch.n_kv as u32, splits, cells_per_split, 0];
+        self.gpu.queue.write_buffer(&self.frame, 0, bytemuck::cast_slice(&head));
+        // The device changes them.
+        self.outputs.clear();
+        self.upload_cells(batch);
+        let gpu = self.gpu.clone();
+        let (_, child_words) = self.sampler()?.program().walked_buffers();
+        let bytes = self.walker()?.begin(&gpu, batch, walk, child_words)?;
+        self.traffic.bytes_uploaded += size_of_val(&head) as u64 + bytes;
+        Ok(())
+    }
+
+    fn upload_cells(&mut self, batch: &Batch<'_>) {
         let (first, end) = batch.changed_cells;
-        if rows > 0 && first < end {
+        if first < end {
+            let words = &mut self.words;
             words.clear();
             let cells = batch.cell_positions[first..end].iter().zip(&batch.cell_sequences[first..end]);
             words.extend(cells.flat_map(|(&position, &sequences)| [position as u32, sequences]));
@@ -156,7 +186,6 @@ impl GpuState {
             self.gpu.queue.write_buffer(&self.frame, offset, bytemuck::cast_slice(words));
             self.traffic.bytes_uploaded += words.len() as u64 * 4;
         }
-        Ok(Counts { rows: rows as u32, outputs: out_rows as u32, splits, listed: listed as u32 })
     }
 
     /// A buffer of at least this size in the place of a smaller one.
@@ -195,6 +224,9 @@ impl State for GpuState {
             if let Some(sampler) = &mut self.sampler {
                 sampler.bind(&self.workspace, logits.place.offset as u64, logits.rows)?;
             }
+        }
+        if let (true, None) = (program.walks(), &self.walker) {
+            self.walker = Some(program.walker()?);
         }
         program.bind(self)
     }
@@ -242,8 +274,34 @@ impl State for GpuState {
         Ok(count)
     }
 
-    fn take_back(&mut self, sequence: usize, last: Token) -> Result<()> {
-        self.sampler()?.take_back(sequence, last)
+    fn take_back(&mut self, sequence: usize, tokens: u32, last: Token) -> Result<()> {
+        self.sampler()?.take_back(sequence, tokens, last)
+    }
+
+    fn hold_trie(&mut self, nodes: &[WalkNode]) -> Result<bool> {
+        let (Some(walker), Some(sampler)) = (&mut self.walker, &mut self.sampler) else { return Ok(false) };
+        if !walker.hold(&self.gpu, nodes)? {
+            return Ok(false);
+        }
+        self.traffic.bytes_uploaded += size_of_val(nodes) as u64;
+        let (buffers, _) = sampler.program().walked_buffers();
+        walker.bind(&self.gpu, &Surroundings { frame: &self.frame, sampler: buffers })?;
+        Ok(true)
+    }
+
+    fn walks(&mut self, sequence: usize) -> bool {
+        let bound = self.walker.as_ref().is_some_and(Walker::is_bound);
+        bound && self.sampler.as_ref().is_some_and(|sampler| sampler.walks(sequence))
+    }
+
+    fn walked(&mut self, walked: &mut Walked) -> Result<()> {
+        let gpu = self.gpu.clone();
+        let (sequence, bytes) = self.walker()?.read(&gpu, walked)?;
+        let tokens = walked.steps.iter().map(|step| step.rows).sum();
+        self.sampler()?.program().walked(sequence, tokens)?;
+        self.traffic.waits += 1;
+        self.traffic.bytes_read += bytes;
+        Ok(())
     }
 
     fn traffic(&self) -> Traffic {
@@ -272,6 +330,19 @@ pub(super) fn frame_bytes(cells: usize) -> u64 {
 impl GpuState {
     pub(super) fn sampler(&mut self) -> Result<&mut Sampler> {
         self.sampler.as_mut().ok_or_else(|| Error::Internal("No logits are computed on this device".into()))
+    }
+
+    /// Encode the choice of a walk's pass, of a program of so many steps.
+    pub(super) fn encode_choice(&mut self, pass: &mut wgpu::ComputePass<'_>, steps: usize) -> Result<()> {
+        let none = || Error::Internal("Nothing can be walked on this device".into());
+        let (walker, sampler) = self.walker.as_ref().zip(self.sampler.as_mut()).ok_or_else(none)?;
+        let (args, at) = walker.args(steps);
+        sampler.program().encode_choice(pass, args, at);
+        Ok(())
+    }
+
+    pub(super) fn walker(&mut self) -> Result<&mut Walker> {
+        self.walker.as_mut().ok_or_else(|| Error::Internal("Nothing can be walked on this device".into()))
     }
 
     fn check_range(&self, offset: usize, len: usize) -> Result<()> {

@@ -35,6 +35,7 @@ use super::kernel::{Kernel, Slot, compose};
 use super::memory::{Buffer, buffer_bytes};
 use crate::{Error, Result, Token};
 use layout::*;
+pub(super) use layout::{WalkedWords, constants, walked_words};
 use spec::Compiled;
 use std::sync::Arc;
 
@@ -403,6 +404,36 @@ impl SampleProgram {
             state.position += sampled;
             state.count += sampled;
         }
+        Ok(())
+    }
+
+    /// Whether the children of a slot are chosen from by one kernel, which needs no other logits: then a walk may arm others
+    /// and sample again by [`Self::encode_choice`].
+    pub fn walks(&self, slot: usize) -> bool {
+        self.slots.get(slot).is_some_and(|slot| slot.chain.samples() && self.way(slot).path == PATH_CHILDREN)
+    }
+
+    /// Encodes the choice among children of the row that [`Self::encode`] sampled last, with as many workgroups as `args`
+    /// says: one, or none.
+    pub fn encode_choice(&self, pass: &mut wgpu::ComputePass<'_>, args: &wgpu::Buffer, at: u64) {
+        let mut stages = STAGES.iter().zip(&self.kernels).zip(&self.bindings);
+        if let Some(((_, kernel), binding)) = stages.find(|((stage, _), _)| stage.name == "sample_finish") {
+            pass.set_pipeline(&kernel.pipeline);
+            pass.set_bind_group(0, binding, &[]);
+            pass.dispatch_workgroups_indirect(args, at);
+        }
+    }
+
+    /// Masks, states and tokens, which a walk reads and writes, and the words of a slot's mask.
+    pub fn walked_buffers(&self) -> ([&wgpu::Buffer; 3], usize) {
+        ([&self.children, &self.state, &self.out], self.child_words)
+    }
+
+    /// Takes note that a slot has gone on by so many tokens.
+    pub fn walked(&mut self, slot: usize, tokens: u32) -> Result<()> {
+        let state = self.slot(slot)?;
+        state.position += tokens;
+        state.count += tokens;
         Ok(())
     }
 

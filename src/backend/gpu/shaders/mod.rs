@@ -34,6 +34,7 @@ pub const TEXTS: &[(&str, &str)] = &[
     ("tanh", include_str!("tanh.wgsl")),
     ("total", include_str!("total.wgsl")),
     ("turn", include_str!("turn.wgsl")),
+    ("walk", include_str!("walk.wgsl")),
     ("weights", include_str!("weights.wgsl")),
 ];
 
