@@ -1,0 +1,10 @@
+/** What every runtime's entry exports, beside its own `load`, `native` and `streamingAbi`. */
+
+export * from "./aosp.js";
+export * from "./errors.js";
+export * from "./model.js";
+export * from "./native.js";
+export * from "./runner.js";
+export * from "./streaming-abi.js";
+export * from "./token-tree.js";
+export type { ModelReport, Usage } from "./usage.js";

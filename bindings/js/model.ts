@@ -1,0 +1,308 @@
+/** The face: an open model, its streams and its choices. */
+
+import { InferenceError, STATUS } from "./errors.js";
+import type {
+  FfiLlmHandle,
+  FinishReason,
+  LeafScore,
+  Native,
+  OpenOptions,
+  SamplingOptions,
+  Step,
+} from "./native.js";
+import { TRIE_MODES, type TokenTreePayload, type TrieMode } from "./token-tree.js";
+import { type ModelReport, type Usage, modelReport, usageOf } from "./usage.js";
+
+/** Text, or token ids that were made by the model's tokenizer. */
+export type Prompt = string | ArrayLike<number>;
+
+/** How text becomes tokens. */
+export interface TokenizeOptions {
+  /** Puts in front and behind what the model wants there, usually BOS; default true. */
+  addSpecial?: boolean;
+  /** Reads the text of special tokens as those tokens: for templates, not for what users wrote; default false. */
+  parseSpecial?: boolean;
+}
+
+/** How tokens become text. */
+export interface DetokenizeOptions {
+  /** Leaves out the special tokens that tokenizing adds; default false. */
+  removeSpecial?: boolean;
+  /** Writes control tokens as their text; default false. */
+  unparseSpecial?: boolean;
+}
+
+/** What the calls that evaluate a prompt have in common. */
+export interface PromptOptions {
+  /** Ends the call; it then throws the signal's reason. */
+  signal?: AbortSignal;
+  /** -1 (default) takes a fresh slot; 0 and up pins a conversation, whose common beginning is not evaluated again. */
+  slot?: number;
+  /** For a prompt that is text: special tokens in it are those tokens; default false. */
+  parseSpecial?: boolean;
+}
+
+/** How a stream is made. */
+export interface StreamOptions extends PromptOptions, SamplingOptions {
+  /** Most tokens; without it until the model stops or the context is full. */
+  maxTokens?: number;
+  /** 0 takes the likeliest token; without it what the chain, the options or the model say. */
+  temperature?: number;
+  /** Without it what the chain, the options or the model say. */
+  topP?: number;
+  /** A sampler chain in place of the options, for example "top_k=40;min_p=0.05;temp=0.8". */
+  chain?: string;
+  /** What is generated first is one of these names. */
+  trie?: TokenTreePayload;
+  /** How the trie's tokens are chosen; default "greedy". */
+  trieMode?: TrieMode;
+  /** The descriptor that is armed; default the first. */
+  triePath?: string;
+}
+
+/** Where names will stand. */
+export interface NamesOptions {
+  /** What the set stands for; default "choice". */
+  path?: string;
+  /** What stands before a name in the reply, from the last line break on at least; default "". */
+  before?: string;
+  /** The closing delimiter, a part of every leaf; default "". */
+  after?: string;
+  /** Special tokens in the three texts are those tokens; default false. */
+  parseSpecial?: boolean;
+}
+
+/** How a choice is made. */
+export interface ChooseOptions extends PromptOptions {
+  /** What stands before the name; default the last line of a prompt that is text, "" where it is tokens. */
+  before?: string;
+  /** What closes the name in the reply, such as `"`; default "". */
+  after?: string;
+}
+
+/** What a model chose. */
+export interface Choice<Name extends string = string> {
+  /** The most probable name. */
+  choice: Name;
+  /** Natural logarithm of the probability that exactly this name follows the prompt. */
+  logprob: number;
+  /** The same by token, which does not favour short names. */
+  logprobPerToken: number;
+  /** All names, the most probable first. */
+  scores: { name: Name; logprob: number; logprobPerToken: number; tokens: number }[];
+  /** What should be known about the names; see `docs/token-trie.md`. */
+  warnings: string[];
+}
+
+/** Closes the handles of models that were forgotten. */
+const forgotten = new FinalizationRegistry<() => void>((close) => close());
+
+/**
+ * An open model with its own context. One call works on it at a time: others wait for their turn. Models on one file share
+ * its weights, so several at once are several loads of the same path.
+ */
+export class Model implements Disposable {
+  readonly #native: Native;
+  readonly #handle: FfiLlmHandle;
+  #closed = false;
+  #turn: Promise<void> = Promise.resolve();
+
+  private constructor(native: Native, handle: FfiLlmHandle) {
+    this.#native = native;
+    this.#handle = handle;
+    forgotten.register(this, () => native.close(handle), this);
+  }
+
+  /** Opens the GGUF file at `path`. A runtime's `load` calls this with its own library. */
+  static async load(native: Native, path: string, options: OpenOptions = {}): Promise<Model> {
+    return new Model(native, await native.open(path, options));
+  }
+
+  /** What was opened, and with which sizes. */
+  get info(): ModelReport {
+    return modelReport(this.#native.usage(this.#handle));
+  }
+
+  /** What the last prompt and the generation after it used; also while it runs. */
+  usage(): Usage {
+    return usageOf(this.#native.usage(this.#handle));
+  }
+
+  /** Text to token ids. */
+  tokenize(text: string, { addSpecial = true, parseSpecial = false }: TokenizeOptions = {}): Int32Array {
+    return this.#native.tokenize(this.#handle, text, addSpecial, parseSpecial);
+  }
+
+  /** Token ids to text; bytes that are no character become U+FFFD. */
+  detokenize(
+    tokens: ArrayLike<number>,
+    { removeSpecial = false, unparseSpecial = false }: DetokenizeOptions = {},
+  ): string {
+    return this.#native.detokenize(this.#handle, Int32Array.from(tokens), removeSpecial, unparseSpecial);
+  }
+
+  /** The payload that allows exactly these names, tokenized where they will stand, and what should be known about it. */
+  tokenTrie(names: readonly string[], options: NamesOptions = {}): { payload: TokenTreePayload; warnings: string[] } {
+    const { path = "choice", before = "", after = "", parseSpecial = false } = options;
+    return this.#native.buildTrie(this.#handle, { path, names, before, after, parseSpecial });
+  }
+
+  /**
+   * Continues a prompt: one step for each token, and a last one with `done`. The generator's return value is why it ended.
+   *
+   * Nothing happens before the first step is asked for. Leaving the loop ends the generation; an abort does too, and
+   * throws the signal's reason.
+   */
+  async *stream(prompt: Prompt, options: StreamOptions = {}): AsyncGenerator<Step, FinishReason, void> {
+    const { signal, slot = -1, trie, trieMode = "greedy", triePath, chain } = options;
+    const { maxTokens = -1, temperature = NaN, topP = NaN } = options;
+    const [native, handle] = [this.#native, this.#handle];
+    const leave = await this.#enter();
+    const cancel = () => native.cancel(handle);
+    let running: Promise<FinishReason> | undefined;
+    let constrained = false;
+    try {
+      signal?.throwIfAborted();
+      signal?.addEventListener("abort", cancel);
+      native.configure(handle, options);
+      native.setChain(handle, slot, chain ?? null);
+      await this.#prefill(prompt, options);
+      if (trie !== undefined) {
+        constrained = true; // also where it is refused: that bars generating until it is cleared
+        native.setTrie(handle, JSON.stringify(trie), TRIE_MODES[trieMode]);
+        if (triePath !== undefined) native.armTrie(handle, triePath);
+      }
+      const steps = new Steps();
+      running = native.generate(handle, { maxTokens, temperature, topP }, (step) => steps.push(step));
+      running.then(() => steps.end(), () => steps.end());
+      for (let step = await steps.next(); step !== undefined; step = await steps.next()) {
+        signal?.throwIfAborted();
+        yield step;
+      }
+      const reason = await running;
+      signal?.throwIfAborted();
+      return reason;
+    } finally {
+      signal?.removeEventListener("abort", cancel);
+      if (!this.#closed) {
+        if (running !== undefined) {
+          cancel();
+          await running.catch(() => {});
+        }
+        if (constrained && !this.#closed) native.clearTrie(handle);
+      }
+      leave();
+    }
+  }
+
+  /**
+   * Which of the names follows the prompt, whole names compared by their probability. Nothing is generated. In a runtime
+   * that cannot leave the JavaScript thread (Bun) scoring blocks it for a pass of the model or two.
+   */
+  async choose<const Name extends string>(
+    prompt: Prompt,
+    names: readonly Name[],
+    options: ChooseOptions = {},
+  ): Promise<Choice<Name>> {
+    const { signal, after = "", parseSpecial = false } = options;
+    const before = options.before ?? (typeof prompt === "string" ? prompt.slice(prompt.lastIndexOf("\n") + 1) : "");
+    const [native, handle] = [this.#native, this.#handle];
+    const leave = await this.#enter();
+    const cancel = () => native.cancel(handle);
+    let constrained = false;
+    try {
+      signal?.throwIfAborted();
+      signal?.addEventListener("abort", cancel);
+      const { payload, warnings } = native.buildTrie(handle, { path: "choice", names, before, after, parseSpecial });
+      await this.#prefill(prompt, options);
+      constrained = true;
+      native.setTrie(handle, JSON.stringify(payload), TRIE_MODES.score);
+      const { leaves } = await native.scoreTrie(handle).catch((error: unknown) => {
+        signal?.throwIfAborted();
+        throw error;
+      });
+      const scores = leaves.map((leaf) => score<Name>(leaf));
+      const best = scores[0];
+      if (best === undefined) throw new InferenceError(STATUS.ELIZA_ERR_FFI_FAULT, "No leaf was scored");
+      const { name: choice, logprob, logprobPerToken } = best;
+      return { choice, logprob, logprobPerToken, scores, warnings };
+    } finally {
+      signal?.removeEventListener("abort", cancel);
+      if (constrained && !this.#closed) native.clearTrie(handle);
+      leave();
+    }
+  }
+
+  /** Ends the model; a stream that runs ends with reason "cancelled". Closing again does nothing. */
+  close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    forgotten.unregister(this);
+    this.#native.close(this.#handle);
+  }
+
+  [Symbol.dispose](): void {
+    this.close();
+  }
+
+  async #prefill(prompt: Prompt, { signal, slot = -1, parseSpecial = false }: PromptOptions): Promise<void> {
+    const [native, handle] = [this.#native, this.#handle];
+    const tokens =
+      typeof prompt === "string" ? native.tokenize(handle, prompt, true, parseSpecial) : Int32Array.from(prompt);
+    try {
+      await native.prefill(handle, tokens, slot);
+    } catch (error) {
+      signal?.throwIfAborted();
+      throw error;
+    }
+    signal?.throwIfAborted();
+  }
+
+  /** Waits until no other call works on the model. The function it gives lets the next one in. */
+  async #enter(): Promise<() => void> {
+    const before = this.#turn;
+    let leave = () => {};
+    this.#turn = new Promise((resolve) => (leave = resolve));
+    await before;
+    return leave;
+  }
+}
+
+function score<Name extends string>(leaf: LeafScore): Choice<Name>["scores"][number] {
+  const { name, tokens, logprob, logprob_per_token } = leaf;
+  return {
+    name: name as Name,
+    tokens,
+    logprob: logprob ?? -Infinity,
+    logprobPerToken: logprob_per_token ?? -Infinity,
+  };
+}
+
+/** Events on their way from a callback to a loop. */
+class Steps {
+  #waiting: Step[] = [];
+  #taken = 0;
+  #ended = false;
+  #wake: (() => void) | undefined;
+
+  push(step: Step): void {
+    this.#waiting.push(step);
+    this.#wake?.();
+  }
+
+  end(): void {
+    this.#ended = true;
+    this.#wake?.();
+  }
+
+  /** The next event, or `undefined` after the last. */
+  async next(): Promise<Step | undefined> {
+    while (this.#taken === this.#waiting.length) {
+      if (this.#ended) return undefined;
+      this.#waiting = [];
+      this.#taken = 0;
+      await new Promise<void>((resolve) => (this.#wake = resolve));
+    }
+    return this.#waiting[this.#taken++];
+  }
+}

@@ -1,0 +1,202 @@
+/**
+ * What a runtime provides: the contract between the face (`model.ts`) and `bun/`, `node/`.
+ *
+ * An implementation crosses the C interface and does nothing else: no queueing, no defaults, no policy. The rules that
+ * hold for all of its functions:
+ *
+ * - **Errors.** Every failure is an {@link InferenceError} with the library's status and text: thrown by a synchronous
+ *   function, a rejection of one that returns a promise (also where an argument is refused at once). The seed calls of the
+ *   C interface return -1 only; the status is then `eliza_inference_llm_stream_status`, the text
+ *   `eliza_inference_llm_stream_take_error`, or for an open and a handle that is not open
+ *   `eliza_inference_take_last_error`.
+ * - **Handles** are opaque to the face and only ever passed back. One that was closed is an error, never a crash.
+ * - **Strings** are encoded as UTF-8 with their length in bytes. Where C takes a terminated string (paths of files and
+ *   descriptors, chains, names, stop strings) one that holds a NUL is refused with `ELIZA_ERR_INVALID_ARG`.
+ * - **Text** that comes back is valid UTF-8 except from `detokenize`, which decodes lossily (U+FFFD).
+ * - **Threads.** `open`, `prefill` and `scoreTrie` may take long. A runtime that can runs them off the JavaScript thread;
+ *   one that cannot blocks for `open` and `scoreTrie`. `prefill` never blocks the event loop, so that `cancel` can reach it.
+ * - **Life.** The process stays alive while a promise of these functions is pending, and ends normally whenever the host
+ *   calls `process.exit`, throws, or ends a worker. Nothing else keeps the process alive.
+ */
+
+import type { TokenTreePayload } from "./token-tree.js";
+
+/** An open model. At run time a number (or what the runtime likes); never looked into. */
+export interface FfiLlmHandle {
+  readonly _brand: "FfiLlmHandle";
+}
+
+/** `eliza_llm_open_options_t`. Absent fields are 0 or NULL there, which is the library's default. */
+export interface OpenOptions {
+  /** Context in tokens; default min(4096, what the model was trained with). */
+  contextSize?: number;
+  /** Threads that compute; default as many as the machine has cores for it. */
+  threads?: number;
+  /** Layers on the GPU, counted from the end: 0 none (default), -1 all. */
+  gpuLayers?: number;
+  /** Name of the device; default the best. */
+  device?: string;
+  /** Format of the key/value memory; default "f16". */
+  kvType?: "f16" | "f32" | "q8_0";
+  /** How many conversations share the context, 1 to 16; default 16. */
+  slots?: number;
+}
+
+/**
+ * `eliza_llm_sampling_options_t`. Absent fields have the value that `eliza_inference_llm_stream_sampling_defaults` gave
+ * right after open: the library's defaults under those of the model file.
+ */
+export interface SamplingOptions {
+  /** Seed of the draws, 0 to 2^32 - 1; 2^32 - 1 takes a new one each time. */
+  seed?: number;
+  topK?: number;
+  minP?: number;
+  repeatPenalty?: number;
+  repeatLastN?: number;
+  presencePenalty?: number;
+  frequencyPenalty?: number;
+  /** Generation ends before the first of these that appears. */
+  stop?: readonly string[];
+  /** By how much logits are shifted, by token id. */
+  logitBias?: ReadonlyMap<number, number>;
+  /** What the end of a constrained span does; default "continue". */
+  onSpanEnd?: "continue" | "stop";
+  /** Refuse a token trie that only deserves a warning. */
+  strictTrie?: boolean;
+  /** Forbid end-of-generation tokens where no trie decides. */
+  ignoreEos?: boolean;
+}
+
+/** Arguments of a generation. */
+export interface GenerateOptions {
+  /** 0 ends at once, negative goes on until the model stops or the context is full. */
+  maxTokens: number;
+  /** 0 takes the likeliest token; NaN leaves it to the options, the chain or the model. */
+  temperature: number;
+  /** 1 keeps all; NaN as for the temperature. */
+  topP: number;
+}
+
+/** One event of a generation. */
+export interface Step {
+  /** The token, or -1 where `done`. */
+  token: number;
+  /** The text that the token completes: whole characters, "" while one is incomplete. With `done` what was held back. */
+  text: string;
+  /** True once, in the last event. */
+  done: boolean;
+}
+
+/** Why a generation ended. */
+export type FinishReason = "none" | "stop" | "length" | "cancelled" | "error" | "context" | "span";
+
+/** Names by the numbers of `ELIZA_FINISH_*`. */
+export const FINISH_REASONS: readonly FinishReason[] = [
+  "none",
+  "stop",
+  "length",
+  "cancelled",
+  "error",
+  "context",
+  "span",
+];
+
+/** Where names will stand, for {@link Native.buildTrie}; see `eliza_inference_build_token_trie`. */
+export interface TrieNames {
+  path: string;
+  names: readonly string[];
+  /** What stands before a name in the reply. */
+  before: string;
+  /** The closing delimiter, a part of every leaf. */
+  after: string;
+  /** Whether the texts of control tokens are recognised in all three texts. */
+  parseSpecial: boolean;
+}
+
+/** A payload from names and what the user should know about it, one sentence each. */
+export interface BuiltTrie {
+  payload: TokenTreePayload;
+  warnings: string[];
+}
+
+/** One leaf's score; `logprob` is null where it cannot follow. */
+export interface LeafScore {
+  name: string;
+  /** How many tokens the leaf has. */
+  tokens: number;
+  logprob: number | null;
+  logprob_per_token: number | null;
+}
+
+/** What `eliza_inference_score_token_trie` answers, the most probable leaf first. */
+export interface LeafScores {
+  path: string;
+  leaves: LeafScore[];
+}
+
+/** The functions of one loaded library. */
+export interface Native {
+  /** `eliza_inference_abi_version`, for example "eliza-stream/1.0.0". */
+  readonly version: string;
+  /** Whether the library has all functions on token tries. Without them `setTrie` and its kin throw. */
+  readonly hasTokenTrie: boolean;
+
+  /** `eliza_inference_llm_stream_open_ex`. */
+  open(modelPath: string, options: OpenOptions): Promise<FfiLlmHandle>;
+
+  /** `eliza_inference_llm_stream_close`: never fails, never waits; twice does no harm. A generation's end still comes. */
+  close(handle: FfiLlmHandle): void;
+
+  /** `eliza_inference_llm_stream_tokenize`. */
+  tokenize(handle: FfiLlmHandle, text: string, addSpecial: boolean, parseSpecial: boolean): Int32Array;
+
+  /** `eliza_inference_llm_stream_detokenize`. */
+  detokenize(handle: FfiLlmHandle, tokens: Int32Array, removeSpecial: boolean, unparseSpecial: boolean): string;
+
+  /** `eliza_inference_llm_stream_configure`, over the defaults of this handle, not over what was configured before. */
+  configure(handle: FfiLlmHandle, options: SamplingOptions): void;
+
+  /** `eliza_inference_llm_stream_set_chain`; `null` goes back to the options. */
+  setChain(handle: FfiLlmHandle, slotId: number, chain: string | null): void;
+
+  /**
+   * `eliza_inference_llm_stream_prefill`: resolves to how many tokens are in place. A `cancel` while it runs makes it
+   * reject with `ELIZA_ERR_CANCELLED`. The tokens are copied before the function returns.
+   */
+  prefill(handle: FfiLlmHandle, tokens: Int32Array, slotId: number): Promise<number>;
+
+  /**
+   * `eliza_inference_llm_stream_generate_ex`: hands every event to `onStep`, in order, on the JavaScript thread, none
+   * before this function has returned. The last, and only the last, has `done`.
+   *
+   * The promise settles after the event with `done` was handed out: it resolves to the reason of the end ("cancelled"
+   * after a cancel or a close), and rejects where the generation failed. Where it could not be started there is no event
+   * at all, and the promise rejects. `onStep` does not throw.
+   *
+   * The face does not call `prefill` or `generate` on the handle again before the promise has settled, so texts in the
+   * library's arena may be decoded as late as that. An implementation that can slow the library down while JavaScript is
+   * busy (a bounded queue) should, but must not lose or merge events.
+   */
+  generate(handle: FfiLlmHandle, options: GenerateOptions, onStep: (step: Step) => void): Promise<FinishReason>;
+
+  /** `eliza_inference_llm_stream_cancel`: one atomic store; legal at any time. Nothing happens when nothing runs. */
+  cancel(handle: FfiLlmHandle): void;
+
+  /** `eliza_inference_llm_stream_usage_json`, parsed; legal while a generation runs. */
+  usage(handle: FfiLlmHandle): unknown;
+
+  /** `eliza_inference_set_token_trie`; `mode` as in `TRIE_MODES`. */
+  setTrie(handle: FfiLlmHandle, payloadJson: string, mode: number): void;
+
+  /** `eliza_inference_clear_token_trie`. */
+  clearTrie(handle: FfiLlmHandle): void;
+
+  /** `eliza_inference_arm_token_trie`; `null` arms the next descriptor. */
+  armTrie(handle: FfiLlmHandle, path: string | null): void;
+
+  /** `eliza_inference_score_token_trie`, parsed. */
+  scoreTrie(handle: FfiLlmHandle): Promise<LeafScores>;
+
+  /** `eliza_inference_build_token_trie`, parsed. */
+  buildTrie(handle: FfiLlmHandle, names: TrieNames): BuiltTrie;
+}

@@ -1,0 +1,75 @@
+/** What a prompt and its generation used, as the library tells it. */
+
+import type { FinishReason } from "./native.js";
+
+/** Counters and times since the last prefill began. Times are microseconds. */
+export interface Usage {
+  /** Tokens of the prompt, reused ones included. */
+  promptTokens: number;
+  /** Prompt tokens that were still in the slot and not evaluated again. */
+  promptTokensReused: number;
+  /** Tokens emitted; an end-of-generation token is not. */
+  completionTokens: number;
+  /** Emitted tokens that the trie left no choice about. */
+  forcedTokens: number;
+  /** Sampled tokens that the trie left a choice about. */
+  branchingSteps: number;
+  /** Of those, the ones for which all logits were computed. */
+  wholeRowSteps: number;
+  /** Emitted tokens for which the trie allowed some tokens only. */
+  spanTokens: number;
+  /** How many tokens it allowed there, added up. */
+  spanCandidates: number;
+  /** Model evaluations, those of the prompt included. */
+  forwardPasses: number;
+  /** How many more it would have taken to evaluate the generated tokens one by one. */
+  forwardPassesSaved: number;
+  /** Logits computed. */
+  logitsComputed: number;
+  /** Kernels started on a GPU; 0 on the CPU, as the next four. */
+  gpuDispatches: number;
+  gpuSubmissions: number;
+  gpuWaits: number;
+  gpuBytesUploaded: number;
+  gpuBytesRead: number;
+  /** From the start of the prefill to its end. */
+  prefillUs: number;
+  /** From the start of the generation to its first token. */
+  firstTokenUs: number;
+  /** From the start of the generation to its end. */
+  decodeUs: number;
+  finishReason: FinishReason;
+}
+
+/** What was opened, and with which sizes. */
+export interface ModelReport {
+  path: string;
+  /** The names that a payload's `modelId` may have. */
+  ids: string[];
+  nVocab: number;
+  trainContext: number;
+  context: number;
+  threads: number;
+  slots: number;
+  device: string;
+  /** Why this device. */
+  deviceReason: string;
+  /** Why no GPU computes, where none does. */
+  noGpuReason: string | null;
+}
+
+/** The part `usage` of the library's report. */
+export function usageOf(report: unknown): Usage {
+  return part(report, "usage") as Usage;
+}
+
+/** The part `model` of the library's report. */
+export function modelReport(report: unknown): ModelReport {
+  return part(report, "model") as ModelReport;
+}
+
+/** The library names fields_like_this. */
+function part(report: unknown, name: string): unknown {
+  const fields = Object.entries((report as Record<string, object>)[name] ?? {});
+  return Object.fromEntries(fields.map(([key, value]) => [key.replace(/_([a-z])/g, (_, c: string) => c.toUpperCase()), value]));
+}
