@@ -76,9 +76,9 @@
  *   process calls (open, version, free, log, last error)   any thread, any time, several at once
  *   calls on different handles                             any thread, any time, several at once
  *   cancel, close, status, usage, sampled,                 any thread, any time, also while another call on
- *     take_error, tokenize, detokenize                       the same handle blocks, and inside its callback
- *   prefill, generate, configure, set_chain, set_token_    any thread, one at a time per handle; while the
- *     trie, clear_token_trie, arm_token_trie                 handle works they fail as busy
+ *     take_error, tokenize, detokenize, build_token_trie     the same handle blocks, and inside its callback
+ *   prefill, start_prefill, generate, configure, set_      any thread, one at a time per handle; while the
+ *     chain, set_, clear_, arm_, score_token_trie            handle works they fail as busy
  *   next, poll                                             one thread at a time per handle
  *   llama_sampler_init_token_trie                          any thread, any time, several at once
  *   the calls on a sampler, by whomever                    one thread at a time per sampler
@@ -730,6 +730,25 @@ int32_t eliza_inference_llm_stream_prefill(FfiLlmHandle handle,
                                            int32_t slot_id);
 
 /**
+ * As `eliza_inference_llm_stream_prefill`, but returns at once: for hosts with one thread, whose timers and aborts go on
+ * while the prompt is evaluated.
+ *
+ * `eliza_inference_llm_stream_status` is `ELIZA_STATUS_GENERATING` until the prefill is over, then `ELIZA_OK` or the code
+ * of its error, whose text `eliza_inference_llm_stream_take_error` has. Ask without burning a core: every millisecond.
+ *
+ * Ownership: the tokens are copied, `*out_error` is the host's to free. Null rule: `prompt_tokens` must not be NULL;
+ * `out_error` may be; a NULL or closed handle is -1. Threads: any; fails while the handle is at work.
+ *
+ * Returns `ELIZA_OK` when it was started, or -1 (handle), `ELIZA_ERR_INVALID_ARG` (no tokens, a token or slot out of
+ * range), `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_llm_stream_start_prefill(FfiLlmHandle handle,
+                                                 const int32_t *prompt_tokens,
+                                                 size_t num_tokens,
+                                                 int32_t slot_id,
+                                                 char **out_error);
+
+/**
  * Starts a generation after a prefill and returns at once; a callback then receives its tokens.
  *
  * At most `max_new_tokens` are generated; 0 ends at once, a negative number goes on until the model stops or the
@@ -835,6 +854,34 @@ int32_t eliza_inference_arm_token_trie(FfiLlmHandle handle,
  * `ELIZA_ERR_FFI_FAULT`.
  */
 char *eliza_inference_score_token_trie(FfiLlmHandle handle,
+                                       char **out_error);
+
+/**
+ * Makes the payload of one descriptor from names, by the model's own tokenizer: what
+ * `eliza_inference_set_token_trie` takes.
+ *
+ * Names are tokenized where they will stand: `before`, a name and `after` are one text. `before` is what stands before
+ * the name in the reply, from the last line break on at least; `after` is the closing delimiter, a part of every leaf.
+ * `parse_special`, 0 or not, recognises the texts of control tokens in all three. What a user should know (a name that
+ * is the beginning of another, one that is tokenized alone, names given again) goes to `out_warnings`, a line each.
+ *
+ * Ownership: the host frees the string, `*out_warnings` and `*out_error` with `eliza_inference_free_string`;
+ * `*out_warnings` is written on success only, NULL where there are none. Null rule: `path` and `names` must not be NULL,
+ * nor any name; `before` and `after` NULL are empty; `out_warnings` and `out_error` may be NULL; a NULL or closed handle
+ * gives NULL. Threads: any, any time, inside the callback too.
+ *
+ * Returns NULL on failure; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no names, an empty one,
+ * one that the vocabulary cannot spell, not UTF-8), `ELIZA_ERR_TRIE` (more than a payload may hold) or
+ * `ELIZA_ERR_FFI_FAULT`, and while a generation runs that generation's.
+ */
+char *eliza_inference_build_token_trie(FfiLlmHandle handle,
+                                       const char *path,
+                                       const char *const *names,
+                                       size_t n_names,
+                                       const char *before,
+                                       const char *after,
+                                       int parse_special,
+                                       char **out_warnings,
                                        char **out_error);
 
 /**
@@ -970,6 +1017,16 @@ char *eliza_inference_llm_stream_take_error(FfiLlmHandle handle);
  * Threads: any, any time.
  */
 char *eliza_inference_take_last_error(void);
+
+/**
+ * As `eliza_inference_take_last_error`, with the code that belongs to the text: why an open returned NULL, for hosts that
+ * tell errors apart by code.
+ *
+ * Ownership: the host frees the string with `eliza_inference_free_string`. Null rule: `out_code` may be NULL. Returns NULL
+ * when there is none; `*out_code` is then `ELIZA_OK`, else the code, -1 for a call on a handle that is not open.
+ * Threads: any, any time.
+ */
+char *eliza_inference_take_last_failure(int32_t *out_code);
 
 /**
  * Takes what the generation has produced: waits for the next token, then hands out up to `tokens_cap` tokens and

@@ -43,8 +43,8 @@ impl<T> Recent<T> {
     }
 }
 
-/// Texts of failures that no handle belongs to.
-static PROCESS: Mutex<Recent<String>> = Mutex::new(Recent::new());
+/// Codes and texts of failures that no handle belongs to.
+static PROCESS: Mutex<Recent<(i32, String)>> = Mutex::new(Recent::new());
 
 /// Runs the body of a call on a handle, behind the panic boundary. A failure is reported and comes back as its
 /// code; for a handle that is not open, as -1.
@@ -85,7 +85,7 @@ unsafe fn run<T>(
         };
         // SAFETY: the caller's promise about `out_error`.
         unsafe { hand_out(&text, out_error) };
-        PROCESS.lock().push(text);
+        PROCESS.lock().push((FAILED, text));
         return Err(FAILED);
     };
     let outcome = panic::catch(|| body(&stream)).map_err(|error| {
@@ -112,8 +112,9 @@ pub(super) unsafe fn on_process<T>(
         let text = error.to_string();
         // SAFETY: the caller's promise about `out_error`.
         unsafe { hand_out(&text, out_error) };
-        PROCESS.lock().push(text);
-        status::code(&error)
+        let code = status::code(&error);
+        PROCESS.lock().push((code, text));
+        code
     })
 }
 
@@ -125,7 +126,7 @@ pub(super) fn release(stream: Arc<Stream>) {
         Ok(())
     });
     if let Err(error) = freed {
-        PROCESS.lock().push(error.to_string());
+        PROCESS.lock().push((status::code(&error), error.to_string()));
     }
 }
 
@@ -186,6 +187,20 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_take_error(handle: FfiLlmHan
 /// Threads: any, any time.
 #[unsafe(no_mangle)]
 pub extern "C" fn eliza_inference_take_last_error() -> *mut c_char {
-    let taken = panic::catch(|| Ok(PROCESS.lock().take()));
-    taken.ok().flatten().map_or(std::ptr::null_mut(), |text| strings::give(&text))
+    // SAFETY: there is no out_code.
+    unsafe { eliza_inference_take_last_failure(std::ptr::null_mut()) }
+}
+
+/// As `eliza_inference_take_last_error`, with the code that belongs to the text: why an open returned NULL, for hosts that
+/// tell errors apart by code.
+///
+/// Ownership: the host frees the string with `eliza_inference_free_string`. Null rule: `out_code` may be NULL. Returns NULL
+/// when there is none; `*out_code` is then `ELIZA_OK`, else the code, -1 for a call on a handle that is not open.
+/// Threads: any, any time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_take_last_failure(out_code: *mut i32) -> *mut c_char {
+    let taken = panic::catch(|| Ok(PROCESS.lock().take())).ok().flatten();
+    // SAFETY: the host's out_code is null or writable.
+    unsafe { args::store(out_code, taken.as_ref().map_or(ELIZA_OK, |(code, _)| *code)) };
+    taken.map_or(std::ptr::null_mut(), |(_, text)| strings::give(&text))
 }

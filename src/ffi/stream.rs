@@ -116,6 +116,34 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_prefill(
     unsafe { on_handle(handle, std::ptr::null_mut(), prefill) }.unwrap_or(FAILED)
 }
 
+/// As `eliza_inference_llm_stream_prefill`, but returns at once: for hosts with one thread, whose timers and aborts go on
+/// while the prompt is evaluated.
+///
+/// `eliza_inference_llm_stream_status` is `ELIZA_STATUS_GENERATING` until the prefill is over, then `ELIZA_OK` or the code
+/// of its error, whose text `eliza_inference_llm_stream_take_error` has. Ask without burning a core: every millisecond.
+///
+/// Ownership: the tokens are copied, `*out_error` is the host's to free. Null rule: `prompt_tokens` must not be NULL;
+/// `out_error` may be; a NULL or closed handle is -1. Threads: any; fails while the handle is at work.
+///
+/// Returns `ELIZA_OK` when it was started, or -1 (handle), `ELIZA_ERR_INVALID_ARG` (no tokens, a token or slot out of
+/// range), `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_llm_stream_start_prefill(
+    handle: FfiLlmHandle,
+    prompt_tokens: *const i32,
+    num_tokens: usize,
+    slot_id: i32,
+    out_error: *mut *mut c_char,
+) -> i32 {
+    let start = |stream: &Stream| {
+        // SAFETY: the header asks for `num_tokens` readable ids.
+        let tokens: &[Token] = unsafe { args::array(prompt_tokens, num_tokens, "prompt_tokens")? };
+        stream.session.start_prefill(tokens, slot_id).map(|()| ELIZA_OK)
+    };
+    // SAFETY: the host's out_error is null or writable.
+    unsafe { on_handle(handle, out_error, start) }.unwrap_or_else(|code| code)
+}
+
 /// Starts a generation after a prefill and returns at once; a callback then receives its tokens.
 ///
 /// At most `max_new_tokens` are generated; 0 ends at once, a negative number goes on until the model stops or the

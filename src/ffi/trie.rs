@@ -11,6 +11,7 @@ use super::status::ELIZA_OK;
 use super::stream::Stream;
 use super::{args, strings};
 use crate::session::Mode;
+use crate::trie::{self, Surroundings};
 use crate::{Error, Result};
 
 /// `mode` of a token trie: the likeliest legal token.
@@ -109,6 +110,63 @@ pub unsafe extern "C" fn eliza_inference_score_token_trie(
     };
     // SAFETY: the host's out_error is null or writable.
     unsafe { on_handle(handle, out_error, score) }.unwrap_or(std::ptr::null_mut())
+}
+
+/// Makes the payload of one descriptor from names, by the model's own tokenizer: what
+/// `eliza_inference_set_token_trie` takes.
+///
+/// Names are tokenized where they will stand: `before`, a name and `after` are one text. `before` is what stands before
+/// the name in the reply, from the last line break on at least; `after` is the closing delimiter, a part of every leaf.
+/// `parse_special`, 0 or not, recognises the texts of control tokens in all three. What a user should know (a name that
+/// is the beginning of another, one that is tokenized alone, names given again) goes to `out_warnings`, a line each.
+///
+/// Ownership: the host frees the string, `*out_warnings` and `*out_error` with `eliza_inference_free_string`;
+/// `*out_warnings` is written on success only, NULL where there are none. Null rule: `path` and `names` must not be NULL,
+/// nor any name; `before` and `after` NULL are empty; `out_warnings` and `out_error` may be NULL; a NULL or closed handle
+/// gives NULL. Threads: any, any time, inside the callback too.
+///
+/// Returns NULL on failure; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no names, an empty one,
+/// one that the vocabulary cannot spell, not UTF-8), `ELIZA_ERR_TRIE` (more than a payload may hold) or
+/// `ELIZA_ERR_FFI_FAULT`, and while a generation runs that generation's.
+#[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn eliza_inference_build_token_trie(
+    handle: FfiLlmHandle,
+    path: *const c_char,
+    names: *const *const c_char,
+    n_names: usize,
+    before: *const c_char,
+    after: *const c_char,
+    parse_special: c_int,
+    out_warnings: *mut *mut c_char,
+    out_error: *mut *mut c_char,
+) -> *mut c_char {
+    let build = |stream: &Stream| {
+        // SAFETY: the header asks for null or terminated strings, and `n_names` readable ones.
+        let (path, before, after, names) = unsafe {
+            (
+                args::text(path, "path")?,
+                args::optional_text(before, "before")?.unwrap_or_default(),
+                args::optional_text(after, "after")?.unwrap_or_default(),
+                args::array(names, n_names, "names")?,
+            )
+        };
+        // SAFETY: as above, for each name.
+        let name = |(index, &name): (usize, &*const c_char)| unsafe { args::text(name, &format!("names[{index}]")) };
+        let names: Vec<&str> = names.iter().enumerate().map(name).collect::<Result<_>>()?;
+        let model_id = stream.session.info().ids.first().map_or("", String::as_str);
+        let around = Surroundings { before, after, parse_special: parse_special != 0 };
+        let built = trie::build(stream.session.vocab(), model_id, path, &names, around)?;
+        let warnings = match built.warnings.as_slice() {
+            [] => std::ptr::null_mut(),
+            lines => strings::give(&lines.join("\n")),
+        };
+        // SAFETY: the host's out_warnings is null or writable.
+        unsafe { args::store(out_warnings, warnings) };
+        Ok(strings::give(&built.json))
+    };
+    // SAFETY: the host's out_error is null or writable.
+    unsafe { on_handle(handle, out_error, build) }.unwrap_or(std::ptr::null_mut())
 }
 
 pub(super) fn trie_mode(mode: c_int) -> Result<Mode> {

@@ -121,6 +121,15 @@ impl Session {
         answer.recv().map_err(|_| Error::Internal("the worker ended without an answer".into())).flatten()
     }
 
+    /// As [`prefill`](Session::prefill), without waiting for it: [`status`](Session::status) is busy until it is over, and
+    /// then has its error.
+    ///
+    /// Fails where the prefill cannot be started; what can only be known later is the status's.
+    pub fn start_prefill(&self, tokens: &[Token], slot_id: i32) -> Result<()> {
+        let (reply, _) = mpsc::sync_channel(1);
+        self.change(|state| self.schedule_prefill(state, tokens, slot_id, reply))
+    }
+
     /// Starts a generation and returns at once; its tokens go to `sink`.
     ///
     /// `max_new_tokens` 0 ends at once, negative runs to the end of the context. `temperature` and `top_p`, where given,

@@ -149,6 +149,34 @@ static void cancel_prefill(void) {
     lib.llm_stream_close(handle);
 }
 
+/* A prefill that was started: the handle works until it is over, and cancel ends it. */
+static void started_prefill(void) {
+    FfiLlmHandle handle = open_model(512);
+    int32_t prompt[500], status;
+    size_t n;
+    char * error = NULL;
+    int * tokens = tokens_of(handle, "Once upon a time", &n);
+    for (int round = 0; round < 20; round++) {
+        for (int i = 0; i < 500; i++) prompt[i] = tokens[(i * 7 + i / 3 + round) % (int)n];
+        CHECK_EQ(lib.llm_stream_start_prefill(handle, prompt, 500, -1, &error), ELIZA_OK);
+        if (round % 2 == 0) CHECK_EQ(lib.llm_stream_cancel(handle), ELIZA_OK);
+        while ((status = lib.llm_stream_status(handle)) == ELIZA_STATUS_GENERATING) sleep_ms(1);
+        CHECK(status == ELIZA_OK || (round % 2 == 0 && status == ELIZA_ERR_CANCELLED));
+        if (status != ELIZA_OK) CHECK_TEXT(lib.llm_stream_take_error(handle), "Cancelled");
+    }
+    CHECK_EQ(lib.llm_stream_generate(handle, 3, 0.0f, 1.0f, NULL), 0);
+    static struct result result;
+    pull_all(handle, 32, 512, &result);
+    CHECK_EQ(lib.llm_stream_start_prefill(handle, NULL, 0, -1, &error), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(error, "no tokens");
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "no tokens");
+    CHECK_EQ(lib.llm_stream_start_prefill(NULL, prompt, 1, -1, NULL), -1);
+    CHECK_TEXT(lib.take_last_error(), "NULL");
+    lib.free_tokens(tokens);
+    check_no_errors(handle);
+    lib.llm_stream_close(handle);
+}
+
 static void close_in_callback_act(struct recorder * to, const struct event * event) {
     if (to->n_events == 3) {
         lib.llm_stream_close(to->handle);
@@ -315,6 +343,7 @@ const struct test_case concurrency_cases[] = {
     {"busy_while_generating", busy_while_generating},
     {"cancel", cancel},
     {"cancel_prefill", cancel_prefill},
+    {"started_prefill", started_prefill},
     {"close_in_callback", close_in_callback},
     {"close_while_generating", close_while_generating},
     {"close_under_other_threads", close_under_other_threads},

@@ -133,6 +133,41 @@ static void scores(void) {
     lib.llm_stream_close(handle);
 }
 
+/* A payload made of names is one that can be set, and a generation is one of them. */
+static void payload_from_names(void) {
+    static const char * const odd[] = {"Tom", "Tommy", "Tom"}, * const missing[] = {"Tom", NULL}, * const empty[] = {""};
+    FfiLlmHandle handle = open_model(256);
+    char * error = NULL, * warnings = NULL;
+    stop_at_span_end(handle);
+    char * json = lib.build_token_trie(handle, "hero", names, NAMES, "Once upon a time", NULL, 0, &warnings, &error);
+    CHECK(json != NULL && error == NULL);
+    CHECK(strstr(json, "\"path\":\"hero\"") != NULL);
+    CHECK_EQ(times(json, "\"name\":"), NAMES);
+    lib.free_string(warnings);
+    CHECK_EQ(lib.set_token_trie(handle, json, strlen(json), ELIZA_TRIE_GREEDY), 0);
+    lib.free_string(json);
+    prefill(handle, -1);
+    span_is(handle, 0, NAMES, 0.0f);
+    json = lib.build_token_trie(handle, "hero", odd, 3, NULL, NULL, 0, &warnings, NULL);
+    CHECK(json != NULL);
+    lib.free_string(json);
+    CHECK_TEXT(warnings, "\"Tom\" is given more than once");
+    CHECK(lib.build_token_trie(handle, "hero", names, 0, NULL, NULL, 0, NULL, &error) == NULL);
+    CHECK_TEXT(error, "There are no names");
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "There are no names");
+    CHECK_EQ(lib.llm_stream_status(handle), ELIZA_ERR_INVALID_ARG);
+    CHECK(lib.build_token_trie(handle, "hero", missing, 2, NULL, NULL, 0, NULL, NULL) == NULL);
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "names[1] is NULL");
+    CHECK(lib.build_token_trie(handle, "hero", empty, 1, NULL, NULL, 0, NULL, NULL) == NULL);
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "name is empty");
+    CHECK(lib.build_token_trie(handle, NULL, names, NAMES, NULL, NULL, 0, NULL, NULL) == NULL);
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "path is NULL");
+    CHECK(lib.build_token_trie(NULL, "hero", names, NAMES, NULL, NULL, 0, NULL, NULL) == NULL);
+    CHECK_TEXT(lib.take_last_error(), "NULL");
+    check_no_errors(handle);
+    lib.llm_stream_close(handle);
+}
+
 /* A refused payload is not lost on a host that looks at nothing: generation is barred until it is put right. */
 static void refused_payloads(void) {
     static const struct { const char * json; const char * reason; } cases[] = {
@@ -179,6 +214,7 @@ static void refused_payloads(void) {
 const struct test_case constraint_cases[] = {
     {"tries", tries},
     {"scores", scores},
+    {"payload_from_names", payload_from_names},
     {"refused_payloads", refused_payloads},
     {NULL, NULL},
 };

@@ -11,11 +11,11 @@
 #define EXPORTS(X) \
     X(abi_version) X(llm_stream_supported) X(default_thread_count) \
     X(llm_stream_open) X(llm_stream_open_ex) X(llm_stream_close) \
-    X(llm_stream_prefill) X(llm_stream_generate) X(llm_stream_generate_ex) X(llm_stream_cancel) \
-    X(set_token_trie) X(clear_token_trie) X(arm_token_trie) X(score_token_trie) \
+    X(llm_stream_prefill) X(llm_stream_start_prefill) X(llm_stream_generate) X(llm_stream_generate_ex) X(llm_stream_cancel) \
+    X(set_token_trie) X(clear_token_trie) X(arm_token_trie) X(score_token_trie) X(build_token_trie) \
     X(set_host_sampler_init) X(sampler_name) X(sampler_accept) X(sampler_apply) X(sampler_reset) X(sampler_arm) \
     X(sampler_clone) X(sampler_free) \
-    X(llm_stream_status) X(llm_stream_take_error) X(take_last_error) \
+    X(llm_stream_status) X(llm_stream_take_error) X(take_last_error) X(take_last_failure) \
     X(llm_stream_next) X(llm_stream_poll) \
     X(llm_stream_sampling_defaults) X(llm_stream_configure) X(llm_stream_set_chain) \
     X(llm_stream_usage) X(llm_stream_usage_json) X(llm_stream_sampled) \

@@ -49,6 +49,17 @@ static void wrong_files(void) {
     CHECK_TEXT(lib.take_last_error(), "");
     CHECK(lib.llm_stream_open(NULL, 0, 1, 0) == NULL);
     CHECK_TEXT(lib.take_last_error(), "model_path is NULL");
+    static const struct { const char * path; int32_t code; } codes[] = {
+        {"/nonexistent/model.gguf", ELIZA_ERR_IO}, {NULL, ELIZA_ERR_INVALID_ARG}, {"/proc/self/exe", ELIZA_ERR_BUNDLE_INVALID},
+    };
+    for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++) {
+        int32_t code = 1;
+        CHECK(lib.llm_stream_open(codes[i].path, 0, 1, 0) == NULL);
+        CHECK_TEXT(lib.take_last_failure(&code), "");
+        CHECK_EQ(code, codes[i].code);
+        CHECK(lib.take_last_failure(&code) == NULL);
+        CHECK_EQ(code, ELIZA_OK);
+    }
     refused_file("", 0, "GGUF");
     refused_file("This is a text, and no model at all.", 36, "GGUF");
     refused_file("GGUF", 4, "GGUF");
