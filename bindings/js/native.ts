@@ -7,8 +7,9 @@
  * - **Errors.** Every failure is an {@link InferenceError} with the library's status and text: thrown by a synchronous
  *   function, a rejection of one that returns a promise (also where an argument is refused at once). The seed calls of the
  *   C interface return -1 only; the status is then `eliza_inference_llm_stream_status`, the text
- *   `eliza_inference_llm_stream_take_error`, or for an open and a handle that is not open
- *   `eliza_inference_take_last_error`.
+ *   `eliza_inference_llm_stream_take_error`; for an open and a handle that is not open both are
+ *   `eliza_inference_take_last_failure`. A text that came by `out_error` waits there too: take it, or it is taken for that of
+ *   a later call.
  * - **Handles** are opaque to the face and only ever passed back. One that was closed is an error, never a crash.
  * - **Strings** are encoded as UTF-8 with their length in bytes. Where C takes a terminated string (paths of files and
  *   descriptors, chains, names, stop strings) one that holds a NUL is refused with `ELIZA_ERR_INVALID_ARG`.

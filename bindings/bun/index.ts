@@ -1,0 +1,44 @@
+/** The entry for Bun. */
+
+import { Model } from "../js/model.js";
+import type { Native, OpenOptions } from "../js/native.js";
+import type { ElizaStreamingAbi } from "../js/streaming-abi.js";
+import type { Delivery } from "./generation.js";
+import { Library, locate } from "./library.js";
+import { BunNative } from "./native.js";
+import { BunStreamingAbi } from "./streaming-abi.js";
+
+export * from "../js/index.js";
+export type { Delivery } from "./generation.js";
+
+/** Which library. */
+export interface LibraryOptions {
+  /** The shared library's file; default `ELIZA_INFERENCE_LIBRARY`, else that of the platform package. */
+  library?: string;
+  /** How tokens come; default by callback where Bun can (1.4 and later, not in a Worker), else by polling. */
+  delivery?: Delivery;
+}
+
+const loaded = new Map<string, Library>();
+
+function library(options: LibraryOptions): Library {
+  const path = locate(options.library);
+  let found = loaded.get(path);
+  if (found === undefined) loaded.set(path, (found = new Library(path)));
+  return found;
+}
+
+/** The functions of the library, as `Model` uses them. */
+export function native(options: LibraryOptions = {}): Native {
+  return new BunNative(library(options), options.delivery);
+}
+
+/** The streaming interface under the names of the C functions. */
+export function streamingAbi(options: LibraryOptions = {}): ElizaStreamingAbi {
+  return new BunStreamingAbi(library(options), options.delivery);
+}
+
+/** Opens the GGUF file at `path`. Blocks while it is loaded. */
+export function load(path: string, options: OpenOptions & LibraryOptions = {}): Promise<Model> {
+  return Model.load(native(options), path, options);
+}

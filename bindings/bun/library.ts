@@ -1,0 +1,248 @@
+/**
+ * The shared library as bun:ffi sees it, and what crosses: strings, arrays, structures, errors.
+ *
+ * `dlopen` of bun:ffi refuses a library that lacks one symbol, so a library older than this package is opened with those
+ * that it has; a function that is not there throws when it is called.
+ */
+
+import { CString, dlopen, type FFIFunction, type Pointer, ptr } from "bun:ffi";
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { InferenceError, STATUS } from "../js/errors.js";
+import { inPlatformPackage } from "../js/locate.js";
+import type { FfiLlmHandle } from "../js/native.js";
+
+const PREFIX = "eliza_inference_";
+
+/** The functions that are bound, as the header declares them. Handles are numbers, passed where C has a pointer. */
+const SYMBOLS = {
+  abi_version: { args: [], returns: "cstring" },
+  llm_stream_supported: { args: [], returns: "i32" },
+  llm_stream_open: { args: ["ptr", "i32", "i32", "i32"], returns: "ptr" },
+  llm_stream_open_ex: { args: ["ptr", "ptr"], returns: "ptr" },
+  llm_stream_close: { args: ["ptr"], returns: "void" },
+  llm_stream_prefill: { args: ["ptr", "ptr", "usize", "i32"], returns: "i32" },
+  llm_stream_start_prefill: { args: ["ptr", "ptr", "usize", "i32", "ptr"], returns: "i32" },
+  llm_stream_generate: { args: ["ptr", "i32", "f32", "f32", "ptr"], returns: "i32" },
+  llm_stream_generate_ex: { args: ["ptr", "i32", "f32", "f32", "ptr", "ptr", "ptr"], returns: "i32" },
+  llm_stream_cancel: { args: ["ptr"], returns: "i32" },
+  llm_stream_status: { args: ["ptr"], returns: "i32" },
+  llm_stream_take_error: { args: ["ptr"], returns: "ptr" },
+  take_last_error: { args: [], returns: "ptr" },
+  take_last_failure: { args: ["ptr"], returns: "ptr" },
+  free_string: { args: ["ptr"], returns: "void" },
+  free_tokens: { args: ["ptr"], returns: "void" },
+  llm_stream_next: { args: ["ptr", "ptr", "usize", "ptr", "ptr", "usize", "ptr", "ptr", "ptr"], returns: "i32" },
+  llm_stream_poll: { args: ["ptr", "i32", "ptr", "usize", "ptr", "ptr", "usize", "ptr"], returns: "i32" },
+  llm_stream_sampling_defaults: { args: ["ptr", "ptr"], returns: "i32" },
+  llm_stream_configure: { args: ["ptr", "ptr", "ptr"], returns: "i32" },
+  llm_stream_set_chain: { args: ["ptr", "i32", "ptr", "ptr"], returns: "i32" },
+  llm_stream_usage: { args: ["ptr", "ptr"], returns: "i32" },
+  llm_stream_usage_json: { args: ["ptr"], returns: "ptr" },
+  llm_stream_tokenize: { args: ["ptr", "ptr", "usize", "i32", "i32", "ptr", "ptr", "ptr"], returns: "i32" },
+  llm_stream_detokenize: { args: ["ptr", "ptr", "usize", "i32", "i32", "ptr", "usize", "ptr"], returns: "i32" },
+  set_token_trie: { args: ["ptr", "ptr", "usize", "i32"], returns: "i32" },
+  clear_token_trie: { args: ["ptr"], returns: "i32" },
+  arm_token_trie: { args: ["ptr", "ptr"], returns: "i32" },
+  score_token_trie: { args: ["ptr", "ptr"], returns: "ptr" },
+  build_token_trie: { args: ["ptr", "ptr", "ptr", "usize", "ptr", "ptr", "i32", "ptr", "ptr"], returns: "ptr" },
+} as const satisfies Record<string, FFIFunction>;
+
+export type SymbolName = keyof typeof SYMBOLS;
+/** What a call may be given: bytes and arrays are passed by their address. */
+type Argument = number | null | NodeJS.TypedArray;
+type Call = (...args: Argument[]) => number | null;
+
+/** Those without which nothing works. */
+const REQUIRED: readonly SymbolName[] = [
+  "llm_stream_open",
+  "llm_stream_prefill",
+  "llm_stream_generate",
+  "llm_stream_cancel",
+  "llm_stream_close",
+];
+
+/** The major version of the interface that this package speaks. */
+const MAJOR = 1;
+
+const encoder = new TextEncoder();
+/** Of UTF-8 that is text, so a byte order mark is a character like others. */
+export const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+
+/** A loaded library. */
+export class Library {
+  readonly path: string;
+  readonly version: string;
+  readonly call: Readonly<Record<SymbolName, Call>>;
+  readonly #missing = new Set<SymbolName>();
+
+  constructor(path: string) {
+    this.path = path;
+    this.call = this.#open(path);
+    const version = this.has("abi_version") ? String(this.call.abi_version()) : "unknown";
+    this.version = version;
+    const [, major] = /^eliza-stream\/(\d+)\./.exec(version) ?? [];
+    if (major !== undefined && Number(major) !== MAJOR) {
+      const problem = `${path} speaks ${version}, this package eliza-stream/${MAJOR}`;
+      throw new InferenceError(STATUS.ELIZA_ERR_ABI_MISMATCH, problem);
+    }
+  }
+
+  /** Whether the library has a function. */
+  has(...names: SymbolName[]): boolean {
+    return names.every((name) => !this.#missing.has(name));
+  }
+
+  #open(path: string): Record<SymbolName, Call> {
+    const bind = (names: readonly SymbolName[]): Record<string, unknown> =>
+      dlopen(path, Object.fromEntries(names.map((name) => [PREFIX + name, SYMBOLS[name]]))).symbols;
+    const all = Object.keys(SYMBOLS) as SymbolName[];
+    let symbols: Record<string, unknown>;
+    try {
+      symbols = bind(all);
+    } catch {
+      symbols = bind(REQUIRED); // what fails here is the error: no library, or not this one
+      for (const name of all.filter((name) => !REQUIRED.includes(name))) {
+        try {
+          Object.assign(symbols = { ...symbols }, bind([name]));
+        } catch {
+          this.#missing.add(name);
+        }
+      }
+    }
+    const absent = (name: SymbolName) => (): never => {
+      throw new InferenceError(STATUS.ELIZA_ERR_NOT_IMPLEMENTED, `${path} has no ${PREFIX}${name}: it is too old for this call`);
+    };
+    const calls = all.map((name) => [name, symbols[PREFIX + name] ?? absent(name)]);
+    return Object.fromEntries(calls) as Record<SymbolName, Call>;
+  }
+
+  /** A string of the library as a JavaScript string, freed; `null` for NULL. */
+  take(address: number | null): string | null {
+    if (address === null || address === 0) return null;
+    const text = String(new CString(address as Pointer));
+    if (this.has("free_string")) this.call.free_string(address);
+    return text;
+  }
+
+  /** Why a call on a handle returned -1 or NULL. */
+  failure(handle: FfiLlmHandle): InferenceError {
+    const status = this.has("llm_stream_status") ? Number(this.call.llm_stream_status(raw(handle))) : -1;
+    const text = this.has("llm_stream_take_error") ? this.take(this.call.llm_stream_take_error(raw(handle))) : null;
+    return text === null ? this.lastFailure() : new InferenceError(status < 0 ? status : -1, text);
+  }
+
+  /** Why something without a handle failed, with its code. */
+  lastFailure(): InferenceError {
+    if (!this.has("take_last_failure")) return new InferenceError(-1, this.lastError() ?? "The call failed");
+    const code = new Int32Array(1);
+    const text = this.take(this.call.take_last_failure(code));
+    return new InferenceError(code[0] || -1, text ?? "The call failed");
+  }
+
+  /** Why something without a handle failed. */
+  lastError(): string | null {
+    return this.has("take_last_error") ? this.take(this.call.take_last_error()) : null;
+  }
+
+  /** Throws unless a call that returns a code and an error text succeeded. */
+  check(status: number | null, handle: FfiLlmHandle, error: Out): number {
+    if (status !== null && status >= 0) return status;
+    const text = this.take(error.address);
+    this.forget(handle);
+    throw new InferenceError(status ?? -1, text ?? "The call failed");
+  }
+
+  /** Takes the copy of an error that a caller already has, so that it is not taken for that of a later call. */
+  forget(handle: FfiLlmHandle): void {
+    if (this.has("llm_stream_take_error")) this.take(this.call.llm_stream_take_error(raw(handle)));
+  }
+}
+
+/** The number that a handle is. */
+export function raw(handle: FfiLlmHandle): number {
+  return handle as unknown as number;
+}
+
+/** A place that a function writes an address or a size to. */
+export class Out extends BigUint64Array {
+  constructor() {
+    super(1);
+  }
+
+  get address(): number {
+    return Number(this[0]);
+  }
+}
+
+/** UTF-8 with its terminator. A NUL in the text would cut it short, so that is refused. */
+export function terminated(text: string, what: string): Uint8Array {
+  if (text.includes("\0")) throw new InferenceError(STATUS.ELIZA_ERR_INVALID_ARG, `${what} holds a NUL character`);
+  return encoder.encode(`${text}\0`);
+}
+
+/** UTF-8 without a terminator. bun:ffi has no address for an empty array, so that is one byte of no length. */
+export function bytes(text: string): { data: Uint8Array; length: number } {
+  const data = encoder.encode(text);
+  return data.length === 0 ? { data: new Uint8Array(1), length: 0 } : { data, length: data.length };
+}
+
+/** Token ids with an address, also where there are none. */
+export function ids(tokens: Int32Array): Int32Array {
+  return tokens.length === 0 ? new Int32Array(1) : tokens;
+}
+
+/** A structure that is written field by field, and what its pointers point to: keep it until the call is over. */
+export class Struct {
+  readonly data: Uint8Array;
+  readonly view: DataView;
+  readonly held: NodeJS.TypedArray[] = [];
+
+  /** `struct_size` is the first field of all of them. */
+  constructor(size: number, from?: Uint8Array) {
+    this.data = from === undefined ? new Uint8Array(size) : from.slice();
+    this.view = new DataView(this.data.buffer);
+    this.view.setUint32(0, size, true);
+  }
+
+  i32(at: number, value: number | undefined): void {
+    if (value !== undefined) this.view.setInt32(at, value, true);
+  }
+
+  u32(at: number, value: number | undefined): void {
+    if (value !== undefined) this.view.setUint32(at, value, true);
+  }
+
+  f32(at: number, value: number | undefined): void {
+    if (value !== undefined) this.view.setFloat32(at, value, true);
+  }
+
+  /** A pointer to an array. */
+  array(at: number, value: NodeJS.TypedArray): void {
+    this.held.push(value);
+    this.view.setBigUint64(at, BigInt(ptr(value)), true);
+  }
+
+  size(at: number, value: number): void {
+    this.view.setBigUint64(at, BigInt(value), true);
+  }
+}
+
+/** Addresses of terminated strings, and the strings, which live as long as `held`. */
+export function addresses(texts: readonly string[], what: string): { data: BigUint64Array; held: Uint8Array[] } {
+  const held = texts.map((text, index) => terminated(text, `${what}[${index}]`));
+  const data = new BigUint64Array(Math.max(held.length, 1));
+  held.forEach((text, index) => (data[index] = BigInt(ptr(text))));
+  return { data, held };
+}
+
+/** The file: the one that is named, the environment's, or that of the platform package. */
+export function locate(path: string | undefined): string {
+  if (path !== undefined) return path;
+  const { ELIZA_INFERENCE_LIBRARY: file, ELIZA_INFERENCE_LIB_DIR: folder } = process.env;
+  if (file) return file;
+  const names = { win32: "elizainference.dll", darwin: "libelizainference.dylib" } as Record<string, string>;
+  const name = names[process.platform] ?? "libelizainference.so";
+  if (folder && existsSync(join(folder, name))) return join(folder, name);
+  return inPlatformPackage(name);
+}

@@ -1,0 +1,142 @@
+/** `ElizaStreamingAbi` over bun:ffi: every method is the C function of its name. */
+
+import type { FfiLlmHandle, SamplingOptions } from "../js/native.js";
+import type { ElizaStreamingAbi, LlmStreamStep, TokenCallback } from "../js/streaming-abi.js";
+import { type Usage, usageOf } from "../js/usage.js";
+import { type Delivery, delivery, generate } from "./generation.js";
+import { type Library, Out, decoder, ids, raw, terminated } from "./library.js";
+import { BunNative } from "./native.js";
+
+export class BunStreamingAbi implements ElizaStreamingAbi {
+  readonly #library: Library;
+  readonly #native: BunNative;
+  readonly #delivery: Delivery;
+  eliza_inference_set_token_trie?: (handle: FfiLlmHandle, triePayloadJson: string, mode: number) => void;
+  eliza_inference_clear_token_trie?: (handle: FfiLlmHandle) => void;
+
+  constructor(library: Library, how: Delivery = delivery()) {
+    this.#library = library;
+    this.#native = new BunNative(library, how);
+    this.#delivery = how;
+    if (library.has("set_token_trie", "clear_token_trie")) {
+      this.eliza_inference_set_token_trie = (handle, json, mode) => this.#native.setTrie(handle, json, mode);
+      this.eliza_inference_clear_token_trie = (handle) => this.#native.clearTrie(handle);
+    }
+  }
+
+  llmStreamSupported(): boolean {
+    return !this.#library.has("llm_stream_supported") || this.#library.call.llm_stream_supported() === 1;
+  }
+
+  eliza_inference_llm_stream_open(
+    modelPath: string,
+    contextSizeTokens: number,
+    numThreads: number,
+    gpuLayers: number,
+  ): FfiLlmHandle | null {
+    const path = terminated(modelPath, "modelPath");
+    const handle = this.#library.call.llm_stream_open(path, contextSizeTokens, numThreads, gpuLayers);
+    return handle === 0 ? null : (handle as unknown as FfiLlmHandle | null);
+  }
+
+  eliza_inference_llm_stream_prefill(handle: FfiLlmHandle, promptTokens: Int32Array, slotId: number): number {
+    return Number(this.#library.call.llm_stream_prefill(raw(handle), ids(promptTokens), promptTokens.length, slotId));
+  }
+
+  eliza_inference_llm_stream_generate(h: FfiLlmHandle, max: number, temperature: number, topP: number, cb: null): number;
+  eliza_inference_llm_stream_generate(
+    handle: FfiLlmHandle,
+    maxNewTokens: number,
+    temperature: number,
+    topP: number,
+    tokenCallback: TokenCallback,
+  ): number | Promise<number>;
+  eliza_inference_llm_stream_generate(
+    handle: FfiLlmHandle,
+    maxNewTokens: number,
+    temperature: number,
+    topP: number,
+    tokenCallback: TokenCallback | null,
+  ): number | Promise<number> {
+    if (tokenCallback === null) {
+      return Number(this.#library.call.llm_stream_generate(raw(handle), maxNewTokens, temperature, topP, null));
+    }
+    let events = 0;
+    const options = { maxTokens: maxNewTokens, temperature, topP };
+    const onStep = ({ token, text, done }: { token: number; text: string; done: boolean }) => {
+      events++;
+      tokenCallback(token, text, done);
+    };
+    const end = generate(this.#library, handle, options, onStep, this.#delivery);
+    return end.then(
+      () => 0,
+      (error: unknown) => {
+        if (events > 0) throw error;
+        return -1; // not started
+      },
+    );
+  }
+
+  eliza_inference_llm_stream_cancel(handle: FfiLlmHandle): void {
+    this.#library.call.llm_stream_cancel(raw(handle));
+  }
+
+  eliza_inference_llm_stream_close(handle: FfiLlmHandle): void {
+    this.#native.close(handle);
+  }
+
+  eliza_inference_llm_stream_next(handle: FfiLlmHandle, maxTokens: number, maxTextBytes: number): LlmStreamStep {
+    const library = this.#library;
+    const tokens = new Int32Array(Math.max(maxTokens, 1));
+    const text = new Uint8Array(Math.max(maxTextBytes, 8));
+    const [count, error] = [new Out(), new Out()];
+    const h = raw(handle);
+    const status = library.call.llm_stream_next(h, tokens, tokens.length, count, text, text.length, null, null, error);
+    const done = library.check(status, handle, error) > 0;
+    return {
+      tokens: [...tokens.subarray(0, Number(count[0]))],
+      text: decoder.decode(text.subarray(0, text.indexOf(0))),
+      done,
+      drafterDrafted: 0,
+      drafterAccepted: 0,
+    };
+  }
+
+  eliza_inference_llm_stream_status(handle: FfiLlmHandle): number {
+    return Number(this.#library.call.llm_stream_status(raw(handle)));
+  }
+
+  eliza_inference_llm_stream_take_error(handle: FfiLlmHandle): string | null {
+    return this.#library.take(this.#library.call.llm_stream_take_error(raw(handle)));
+  }
+
+  eliza_inference_take_last_error(): string | null {
+    return this.#library.lastError();
+  }
+
+  eliza_inference_llm_stream_configure(handle: FfiLlmHandle, options: SamplingOptions): void {
+    this.#native.configure(handle, options);
+  }
+
+  eliza_inference_llm_stream_tokenize(
+    handle: FfiLlmHandle,
+    text: string,
+    addSpecial: boolean,
+    parseSpecial: boolean,
+  ): Int32Array {
+    return this.#native.tokenize(handle, text, addSpecial, parseSpecial);
+  }
+
+  eliza_inference_llm_stream_detokenize(
+    handle: FfiLlmHandle,
+    tokens: Int32Array,
+    removeSpecial: boolean,
+    unparseSpecial: boolean,
+  ): string {
+    return this.#native.detokenize(handle, tokens, removeSpecial, unparseSpecial);
+  }
+
+  eliza_inference_llm_stream_usage(handle: FfiLlmHandle): Usage {
+    return usageOf(this.#native.usage(handle));
+  }
+}

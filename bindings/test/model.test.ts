@@ -1,0 +1,241 @@
+import assert from "node:assert/strict";
+import { mkdtempSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test } from "node:test";
+import { InferenceError, STATUS, load } from "eliza-inference";
+import { MODEL, PROMPT, WAYS, open, sleep, whole } from "./support.js";
+
+/** What an error of the library looks like. */
+function fails(code: string, part: RegExp | string = ""): (error: unknown) => boolean {
+  return (error) => {
+    assert.ok(error instanceof InferenceError, String(error));
+    assert.equal(error.code, code, error.message);
+    assert.equal(error.status, STATUS[code as keyof typeof STATUS]);
+    assert.match(error.message, new RegExp(part));
+    return true;
+  };
+}
+
+for (const delivery of WAYS) {
+  test(`${delivery}: a stream is the text of its tokens, with one end`, async () => {
+    using model = await open({ delivery });
+    const prompt = model.tokenize(PROMPT);
+    for (const temperature of [0, 1]) {
+      const got = await whole(model, PROMPT, { maxTokens: 40, temperature, seed: 7, ignoreEos: true });
+      assert.deepEqual([got.tokens.length, got.ends, got.reason], [40, 1, "length"]);
+      const all = model.detokenize([...prompt, ...got.tokens]);
+      assert.ok(all.endsWith(got.text) || got.text.includes("\ufffd") || all.includes("\ufffd"), all);
+      const usage = model.usage();
+      assert.deepEqual(
+        [usage.promptTokens, usage.completionTokens, usage.finishReason],
+        [prompt.length, 40, "length"],
+      );
+      assert.deepEqual(await whole(model, prompt, { maxTokens: 40, temperature, seed: 7, ignoreEos: true }), got);
+    }
+  });
+
+  test(`${delivery}: an abort ends a stream with its reason, within two tokens`, async () => {
+    using model = await open({ delivery });
+    const reason = new Error("enough");
+    const abort = new AbortController();
+    let seen = 0;
+    let atAbort = 0;
+    await assert.rejects(async () => {
+      for await (const { done } of model.stream(PROMPT, { signal: abort.signal, ignoreEos: true })) {
+        assert.equal(done, false);
+        if (++seen === 5) {
+          abort.abort(reason);
+          atAbort = model.usage().completionTokens;
+        }
+      }
+    }, reason);
+    assert.equal(seen, 5, "nothing is handed out after an abort");
+    const { completionTokens, finishReason } = model.usage();
+    assert.ok(completionTokens - atAbort <= 2, `${completionTokens - atAbort} tokens after the abort`);
+    assert.ok(finishReason === "cancelled" || finishReason === "context", finishReason);
+    assert.equal((await whole(model, PROMPT, { maxTokens: 3 })).ends, 1);
+  });
+
+  test(`${delivery}: timers and their aborts go on while a model works`, async () => {
+    using model = await open({ delivery, contextSize: 2048 });
+    let ticks = 0;
+    const ticking = setInterval(() => ticks++, 1);
+    const signal = AbortSignal.timeout(15);
+    await assert.rejects(
+      async () => {
+        while (true) await whole(model, PROMPT, { signal, ignoreEos: true });
+      },
+      { name: "TimeoutError" },
+    );
+    clearInterval(ticking);
+    assert.ok(ticks > 2, `${ticks} ticks`);
+  });
+
+  test(`${delivery}: leaving the loop ends the generation`, async () => {
+    using model = await open({ delivery });
+    for await (const { token } of model.stream(PROMPT, { ignoreEos: true })) {
+      if (token >= 0) break;
+    }
+    const got = await whole(model, PROMPT, { maxTokens: 4, temperature: 0 });
+    assert.deepEqual(got, await whole(model, PROMPT, { maxTokens: 4, temperature: 0 }));
+  });
+
+  test(`${delivery}: calls on one model take turns, models work side by side`, async () => {
+    using model = await open({ delivery });
+    const options = { maxTokens: 12, temperature: 0, ignoreEos: true };
+    const alone = await whole(model, PROMPT, options);
+    const turns = await Promise.all([1, 2, 3].map(() => whole(model, PROMPT, options)));
+    assert.deepEqual(turns, [alone, alone, alone]);
+    const models = await Promise.all([1, 2, 3, 4, 5, 6, 7, 8].map(() => open({ delivery })));
+    const all = await Promise.all(models.map((one) => whole(one, PROMPT, options)));
+    for (const got of all) assert.deepEqual(got, alone);
+    for (const one of models) one.close();
+  });
+
+  test(`${delivery}: closing while a stream runs ends it`, async () => {
+    const model = await open({ delivery });
+    let ends = 0;
+    for await (const { done } of model.stream(PROMPT, { ignoreEos: true })) {
+      model.close();
+      if (done) ends++;
+    }
+    assert.equal(ends, 1);
+    model.close();
+    assert.throws(() => model.usage(), fails("ELIZA_ERR_NOT_IMPLEMENTED", "not open"));
+    await assert.rejects(whole(model, PROMPT), fails("ELIZA_ERR_NOT_IMPLEMENTED", "not open"));
+  });
+
+  test(`${delivery}: a trie leaves only its names`, async () => {
+    using model = await open({ delivery });
+    const names = ["REPLY", "STOP", "IGNORE"];
+    const { payload, warnings } = model.tokenTrie(names, { path: "action", before: "Action:", after: "\n" });
+    assert.deepEqual([payload.descriptors[0]?.path, warnings], ["action", []]);
+    assert.deepEqual(payload.descriptors[0]?.leaves.map(({ name }) => name), names);
+    for (const trieMode of ["greedy", "sampled", "score"] as const) {
+      const { text, reason, ends } = await whole(model, "Action:", {
+        trie: payload,
+        trieMode,
+        triePath: "action",
+        temperature: 1,
+        onSpanEnd: "stop",
+      });
+      assert.ok(names.includes(text.trim()), `${trieMode}: ${JSON.stringify(text)}`);
+      assert.deepEqual([reason, ends], ["span", 1]);
+    }
+    const free = await whole(model, "Action:", { maxTokens: 30, temperature: 0, ignoreEos: true });
+    assert.equal(model.usage().spanTokens, 0, "the constraint is gone");
+    assert.equal(free.tokens.length, 30);
+  });
+}
+
+test("what was opened", async () => {
+  using model = await open();
+  const { info } = model;
+  assert.equal(info.path, MODEL);
+  assert.deepEqual([info.context, info.threads, info.nVocab], [512, 1, 512]);
+});
+
+test("text becomes tokens and text again", async () => {
+  using model = await open();
+  for (const text of ["", "Once upon a time", "żółć 😀 \u0000 日本"]) {
+    const tokens = model.tokenize(text, { addSpecial: false });
+    assert.ok(tokens instanceof Int32Array);
+    assert.equal(model.detokenize(tokens).trimStart(), text);
+  }
+  assert.equal(model.tokenize("a").length, model.tokenize("a", { addSpecial: false }).length + 1);
+  assert.throws(() => model.detokenize([512]), fails("ELIZA_ERR_INVALID_ARG", "512"));
+});
+
+test("a choice has the log-probability of every name", async () => {
+  using model = await open();
+  const prompt = 'What next?\n{"action": "';
+  const names = ["REPLY", "STOP", "CONTINUE"] as const;
+  const { choice, logprob, logprobPerToken, scores, warnings } = await model.choose(prompt, names, { after: '"' });
+  assert.deepEqual(warnings, []);
+  assert.deepEqual(scores.map(({ name }) => name).sort(), [...names].sort());
+  assert.deepEqual([choice, logprob, logprobPerToken], [scores[0]?.name, scores[0]?.logprob, scores[0]?.logprobPerToken]);
+  const sorted = [...scores].sort((a, b) => b.logprob - a.logprob);
+  assert.deepEqual(scores, sorted);
+  const total = scores.reduce((sum, one) => sum + Math.exp(one.logprob), 0);
+  assert.ok(total > 0 && total <= 1 + 1e-6, `${total}`);
+  assert.ok(scores.every((one) => Math.abs(one.logprob / one.tokens - one.logprobPerToken) < 1e-4));
+  // The generation that scores whole names takes the same one.
+  const { payload } = model.tokenTrie(names, { before: '{"action": "', after: '"' });
+  const got = await whole(model, prompt, { trie: payload, trieMode: "score", onSpanEnd: "stop" });
+  assert.equal(got.text, `${choice}"`);
+  const tied = await model.choose(model.tokenize(prompt), ["YES", "YES", "YESTERDAY"], { before: "" });
+  assert.match(tied.warnings.join("\n"), /"YES" is given more than once/);
+});
+
+test("options of sampling take effect for one call", async () => {
+  using model = await open();
+  const greedy = { maxTokens: 20, temperature: 0, ignoreEos: true };
+  const plain = await whole(model, PROMPT, greedy);
+  const first = plain.tokens[0] ?? 0;
+  const banned = await whole(model, PROMPT, { ...greedy, logitBias: new Map([[first, -Infinity]]) });
+  assert.ok(!banned.tokens.includes(first));
+  const wide = { ...greedy, temperature: 2, topP: 1 };
+  const drawn = await whole(model, PROMPT, { ...wide, seed: 1 });
+  assert.deepEqual(await whole(model, PROMPT, { ...wide, seed: 1 }), drawn);
+  assert.notDeepEqual(await whole(model, PROMPT, { ...wide, seed: 2 }), drawn);
+  assert.deepEqual(await whole(model, PROMPT, { ...wide, topK: 1 }), plain);
+  const chained = await whole(model, PROMPT, { maxTokens: 20, ignoreEos: true, chain: "top_k=1;temp=2" });
+  assert.deepEqual(chained, plain);
+  const stop = plain.text.slice(5, 8);
+  const stopped = await whole(model, PROMPT, { ...greedy, stop: [stop] });
+  assert.deepEqual([stopped.reason, stopped.text], ["stop", plain.text.slice(0, plain.text.indexOf(stop))]);
+  assert.deepEqual(await whole(model, PROMPT, greedy), plain);
+});
+
+test("a pinned conversation is not evaluated again", async () => {
+  using model = await open();
+  await whole(model, `${PROMPT} there was`, { slot: 3, maxTokens: 2 });
+  await whole(model, `${PROMPT} there was a girl`, { slot: 3, maxTokens: 2 });
+  assert.ok(model.usage().promptTokensReused > 3);
+});
+
+test("errors have a code and a text that names the thing", async () => {
+  const folder = mkdtempSync(join(tmpdir(), "eliza-"));
+  const broken = join(folder, "broken.gguf");
+  writeFileSync(broken, "GGUF");
+  await assert.rejects(load("/nonexistent/model.gguf"), fails("ELIZA_ERR_IO", "/nonexistent/model.gguf"));
+  await assert.rejects(load(broken), fails("ELIZA_ERR_BUNDLE_INVALID", "GGUF"));
+  await assert.rejects(load("a\0b"), fails("ELIZA_ERR_INVALID_ARG", "NUL"));
+  await assert.rejects(open({ threads: -2 }), fails("ELIZA_ERR_INVALID_ARG", "num_threads is -2"));
+  using model = await open({ slots: 2 });
+  const run = (options: object, prompt: string | number[] = PROMPT) => whole(model, prompt, { maxTokens: 2, ...options });
+  await assert.rejects(run({ slot: 2 }), fails("ELIZA_ERR_INVALID_ARG", "slot 2"));
+  await assert.rejects(run({}, []), fails("ELIZA_ERR_INVALID_ARG", "no tokens"));
+  await assert.rejects(run({}, [1, 99999]), fails("ELIZA_ERR_INVALID_ARG", "99999"));
+  await assert.rejects(run({}, new Array(600).fill(5)), fails("ELIZA_ERR_OOM", "600"));
+  await assert.rejects(run({ chain: "nonsense=1" }), fails("ELIZA_ERR_INVALID_ARG", "nonsense"));
+  await assert.rejects(run({ stop: [""] }), fails("ELIZA_ERR_INVALID_ARG"));
+  await assert.rejects(run({ stop: ["a\0"] }), fails("ELIZA_ERR_INVALID_ARG", "stop\\[0\\]"));
+  const trie = (tokens: unknown[]) => ({ modelId: "", descriptors: [{ path: "a", leaves: [{ name: "x", tokens }] }] });
+  await assert.rejects(run({ trie: trie([1 << 30]) }), fails("ELIZA_ERR_TRIE", `${1 << 30}`));
+  await assert.rejects(run({ trie: trie(["1"]) }), fails("ELIZA_ERR_TRIE"));
+  await assert.rejects(run({ trie: trie([5]), triePath: "b" }), fails("ELIZA_ERR_TRIE", "b"));
+  assert.throws(() => model.tokenTrie([]), fails("ELIZA_ERR_INVALID_ARG", "no names"));
+  assert.throws(() => model.tokenTrie(["a\0b"]), fails("ELIZA_ERR_INVALID_ARG", "names\\[0\\]"));
+  await assert.rejects(model.choose(PROMPT, [""]), fails("ELIZA_ERR_INVALID_ARG", "empty"));
+  assert.equal((await run({})).ends, 1, "nothing of it is left behind");
+});
+
+test("an abort before the start evaluates nothing; one while a prompt is evaluated ends it", async () => {
+  using model = await open({ contextSize: 8192 });
+  await whole(model, PROMPT, { maxTokens: 1 });
+  const before = model.usage();
+  await assert.rejects(whole(model, "Another prompt", { signal: AbortSignal.abort("why") }), (why) => why === "why");
+  assert.deepEqual(model.usage(), before);
+  const prompt = Int32Array.from({ length: model.info.context - 10 }, (_, i) => 5 + (i * 7) % 400);
+  const abort = new AbortController();
+  void sleep(2).then(() => abort.abort("stop"));
+  const began = performance.now();
+  await assert.rejects(whole(model, prompt, { signal: abort.signal }), (why) => why === "stop");
+  const aborted = performance.now() - began;
+  await assert.rejects(model.choose(prompt, ["a"], { signal: AbortSignal.timeout(2), before: "" }), { name: "TimeoutError" });
+  const again = performance.now();
+  await whole(model, prompt, { maxTokens: 1 });
+  assert.ok(aborted < 5_000 && performance.now() > again);
+});
