@@ -829,8 +829,8 @@ int32_t eliza_inference_clear_token_trie(FfiLlmHandle handle);
  *
  * Null rule: a NULL `path` arms the next descriptor in payload order, after the last the first; a NULL or closed
  * handle is -1. Threads: any; fails while the handle is at work and then changes nothing. Returns 0, or -1; then
- * `eliza_inference_llm_stream_status` is `ELIZA_ERR_TRIE` (no such path; the text names the known ones),
- * `ELIZA_ERR_INVALID_ARG` (no trie is set, not UTF-8), `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.
+ * `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no such path: the text names the known ones; no trie is
+ * set; not UTF-8), `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.
  */
 int32_t eliza_inference_arm_token_trie(FfiLlmHandle handle,
                                        const char *path);

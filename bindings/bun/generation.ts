@@ -35,34 +35,29 @@ let issued = 0;
 let callback: JSCallback | undefined;
 let keepAlive: ReturnType<typeof setInterval> | undefined;
 
-/** Starts a generation; the rules are those of `Native.generate`. */
+/**
+ * Starts a generation; the rules of its events and its promise are those of `Native.generate`. Where it could not be
+ * started this is the code, and the text waits in the library.
+ */
 export function generate(
   library: Library,
   handle: FfiLlmHandle,
-  options: GenerateOptions,
+  { maxTokens, temperature, topP }: GenerateOptions,
   onStep: (step: Step) => void,
   how: Delivery,
-): Promise<FinishReason> {
+): Promise<FinishReason> | number {
+  const id = ++issued;
+  const [h, served] = [raw(handle), how === "callback" ? sharedCallback() : null];
+  const status = library.call.llm_stream_generate_ex(h, maxTokens, temperature, topP, served, id, null) as number;
+  if (status !== 0) return status;
   return new Promise((resolve, reject) => {
-    const id = ++issued;
     const settle = (end: FinishReason | InferenceError) => {
       release(id);
       if (end instanceof InferenceError) reject(end);
       else resolve(end);
     };
     const generation = { library, handle, onStep, settle };
-    const { maxTokens, temperature, topP } = options;
-    const error = new Out();
-    const served = how === "callback" ? sharedCallback() : null;
-    const h = raw(handle);
-    hold(id, generation);
-    try {
-      library.check(library.call.llm_stream_generate_ex(h, maxTokens, temperature, topP, served, id, error), handle, error);
-    } catch (error) {
-      release(id);
-      reject(error as Error);
-      return;
-    }
+    hold(id, generation); // no event can have come: they run on this thread
     if (how === "poll") setImmediate(poll, generation, new PollBuffers());
   });
 }

@@ -55,15 +55,23 @@ type Call = (...args: Argument[]) => number | null;
 
 /** Those without which nothing works. */
 const REQUIRED: readonly SymbolName[] = [
+  "abi_version",
   "llm_stream_open",
   "llm_stream_prefill",
   "llm_stream_generate",
+  "llm_stream_generate_ex",
   "llm_stream_cancel",
   "llm_stream_close",
+  "llm_stream_status",
+  "llm_stream_take_error",
+  "take_last_error",
+  "free_string",
+  "llm_stream_poll",
+  "llm_stream_usage",
 ];
 
-/** The major version of the interface that this package speaks. */
-const MAJOR = 1;
+/** The interface's name and major version. */
+const SPEAKS = "eliza-stream/1.";
 
 const encoder = new TextEncoder();
 /** Of UTF-8 that is text, so a byte order mark is a character like others. */
@@ -79,11 +87,9 @@ export class Library {
   constructor(path: string) {
     this.path = path;
     this.call = this.#open(path);
-    const version = this.has("abi_version") ? String(this.call.abi_version()) : "unknown";
-    this.version = version;
-    const [, major] = /^eliza-stream\/(\d+)\./.exec(version) ?? [];
-    if (major !== undefined && Number(major) !== MAJOR) {
-      const problem = `${path} speaks ${version}, this package eliza-stream/${MAJOR}`;
+    this.version = String(this.call.abi_version());
+    if (!this.version.startsWith(SPEAKS)) {
+      const problem = `${path} speaks ${this.version}, this package ${SPEAKS}`;
       throw new InferenceError(STATUS.ELIZA_ERR_ABI_MISMATCH, problem);
     }
   }
@@ -101,10 +107,15 @@ export class Library {
     try {
       symbols = bind(all);
     } catch {
-      symbols = bind(REQUIRED); // what fails here is the error: no library, or not this one
+      try {
+        symbols = { ...bind(REQUIRED) };
+      } catch (error) {
+        const status = existsSync(path) ? STATUS.ELIZA_ERR_ABI_MISMATCH : STATUS.ELIZA_ERR_IO;
+        throw new InferenceError(status, `${path} cannot be used: ${(error as Error).message}`);
+      }
       for (const name of all.filter((name) => !REQUIRED.includes(name))) {
         try {
-          Object.assign(symbols = { ...symbols }, bind([name]));
+          Object.assign(symbols, bind([name]));
         } catch {
           this.#missing.add(name);
         }
@@ -121,14 +132,14 @@ export class Library {
   take(address: number | null): string | null {
     if (address === null || address === 0) return null;
     const text = String(new CString(address as Pointer));
-    if (this.has("free_string")) this.call.free_string(address);
+    this.call.free_string(address);
     return text;
   }
 
-  /** Why a call on a handle returned -1 or NULL. */
-  failure(handle: FfiLlmHandle): InferenceError {
-    const status = this.has("llm_stream_status") ? Number(this.call.llm_stream_status(raw(handle))) : -1;
-    const text = this.has("llm_stream_take_error") ? this.take(this.call.llm_stream_take_error(raw(handle))) : null;
+  /** Why a call on a handle failed, by the code that it returned, or where that was -1 or NULL by the handle's status. */
+  failure(handle: FfiLlmHandle, code = -1): InferenceError {
+    const status = code === -1 ? Number(this.call.llm_stream_status(raw(handle))) : code;
+    const text = this.take(this.call.llm_stream_take_error(raw(handle)));
     return text === null ? this.lastFailure() : new InferenceError(status < 0 ? status : -1, text);
   }
 
@@ -142,7 +153,7 @@ export class Library {
 
   /** Why something without a handle failed. */
   lastError(): string | null {
-    return this.has("take_last_error") ? this.take(this.call.take_last_error()) : null;
+    return this.take(this.call.take_last_error());
   }
 
   /** Throws unless a call that returns a code and an error text succeeded. */
@@ -155,7 +166,7 @@ export class Library {
 
   /** Takes the copy of an error that a caller already has, so that it is not taken for that of a later call. */
   forget(handle: FfiLlmHandle): void {
-    if (this.has("llm_stream_take_error")) this.take(this.call.llm_stream_take_error(raw(handle)));
+    this.take(this.call.llm_stream_take_error(raw(handle)));
   }
 }
 

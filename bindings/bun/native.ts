@@ -158,7 +158,9 @@ export class BunNative implements Native {
   }
 
   generate(handle: FfiLlmHandle, options: GenerateOptions, onStep: (step: Step) => void): Promise<FinishReason> {
-    return generate(this.#library, handle, options, onStep, this.#delivery);
+    const started = generate(this.#library, handle, options, onStep, this.#delivery);
+    if (typeof started !== "number") return started;
+    return Promise.reject(this.#library.failure(handle, started));
   }
 
   cancel(handle: FfiLlmHandle): void {

@@ -1,6 +1,6 @@
 /** `ElizaStreamingAbi` over bun:ffi: every method is the C function of its name. */
 
-import type { FfiLlmHandle, SamplingOptions } from "../js/native.js";
+import type { FfiLlmHandle, SamplingOptions, Step } from "../js/native.js";
 import type { ElizaStreamingAbi, LlmStreamStep, TokenCallback } from "../js/streaming-abi.js";
 import { type Usage, usageOf } from "../js/usage.js";
 import { type Delivery, delivery, generate } from "./generation.js";
@@ -61,20 +61,22 @@ export class BunStreamingAbi implements ElizaStreamingAbi {
     if (tokenCallback === null) {
       return Number(this.#library.call.llm_stream_generate(raw(handle), maxNewTokens, temperature, topP, null));
     }
-    let events = 0;
-    const options = { maxTokens: maxNewTokens, temperature, topP };
-    const onStep = ({ token, text, done }: { token: number; text: string; done: boolean }) => {
-      events++;
-      tokenCallback(token, text, done);
+    const thrown: unknown[] = [];
+    const onStep = ({ token, text, done }: Step) => {
+      try {
+        tokenCallback(token, text, done);
+      } catch (error) {
+        thrown.push(error); // ends the generation, whose promise has it
+        this.eliza_inference_llm_stream_cancel(handle);
+      }
     };
-    const end = generate(this.#library, handle, options, onStep, this.#delivery);
-    return end.then(
-      () => 0,
-      (error: unknown) => {
-        if (events > 0) throw error;
-        return -1; // not started
-      },
-    );
+    const options = { maxTokens: maxNewTokens, temperature, topP };
+    const started = generate(this.#library, handle, options, onStep, this.#delivery);
+    if (typeof started === "number") return -1;
+    return started.then(() => {
+      if (thrown.length > 0) throw thrown[0];
+      return 0;
+    });
   }
 
   eliza_inference_llm_stream_cancel(handle: FfiLlmHandle): void {

@@ -26,8 +26,8 @@ export interface FfiLlmStreamingAbi {
   eliza_inference_llm_stream_prefill(handle: FfiLlmHandle, promptTokens: Int32Array, slotId: number): number;
 
   /**
-   * Resolves to 0 after the callback had its last event, also after a cancel; rejects where the generation failed. Where
-   * it could not be started it is -1, and there is no event.
+   * Resolves to 0 after the callback had its last event, also after a cancel; rejects where the generation failed, or the
+   * callback threw, which cancels it. Where it could not be started it is -1, and there is no event.
    */
   eliza_inference_llm_stream_generate(
     handle: FfiLlmHandle,

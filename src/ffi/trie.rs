@@ -69,8 +69,8 @@ pub unsafe extern "C" fn eliza_inference_clear_token_trie(handle: FfiLlmHandle) 
 ///
 /// Null rule: a NULL `path` arms the next descriptor in payload order, after the last the first; a NULL or closed
 /// handle is -1. Threads: any; fails while the handle is at work and then changes nothing. Returns 0, or -1; then
-/// `eliza_inference_llm_stream_status` is `ELIZA_ERR_TRIE` (no such path; the text names the known ones),
-/// `ELIZA_ERR_INVALID_ARG` (no trie is set, not UTF-8), `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.
+/// `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no such path: the text names the known ones; no trie is
+/// set; not UTF-8), `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_arm_token_trie(handle: FfiLlmHandle, path: *const c_char) -> i32 {
     let arm = |stream: &Stream| {
