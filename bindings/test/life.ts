@@ -1,0 +1,43 @@
+/**
+ * A process that ends while a generation runs.
+ *
+ *     life.js exit|throw|reject|worker|worker-exit|worker-throw MILLISECONDS [callback|poll]
+ */
+
+import { Worker, isMainThread, parentPort, workerData } from "node:worker_threads";
+import { load } from "eliza-inference";
+import { MODEL, PROMPT, sleep } from "./support.js";
+
+const [how = "", ms, delivery] = isMainThread ? process.argv.slice(2) : (workerData as string[]);
+const options = delivery === undefined ? {} : { delivery: delivery as "callback" | "poll" };
+
+async function generate(): Promise<void> {
+  const model = await load(MODEL, { contextSize: 8192, threads: 1, ...options });
+  parentPort?.postMessage("started");
+  while (true) for await (const _ of model.stream(PROMPT, { ignoreEos: true, temperature: 1 }));
+}
+
+if (!isMainThread) {
+  if (how === "worker-exit") setTimeout(() => process.exit(0), Number(ms));
+  if (how === "worker-throw") setTimeout(() => { throw new Error("the worker failed"); }, Number(ms));
+  await generate();
+} else if (how.startsWith("worker")) {
+  const worker = new Worker(new URL(import.meta.url), { workerData: [how, ms] });
+  worker.on("error", () => {});
+  const gone = new Promise((resolve) => worker.once("exit", resolve));
+  await new Promise((resolve) => worker.once("message", resolve));
+  if (how === "worker") {
+    await sleep(Number(ms));
+    await worker.terminate();
+  }
+  await gone;
+  console.log("ended"); // and the process ends by itself
+} else {
+  // Without a top-level await: while one is pending Bun prints an uncaught error and goes on.
+  void generate();
+  setTimeout(() => {
+    if (how === "exit") process.exit(0);
+    if (how === "throw") throw new Error("the host failed");
+    void Promise.reject(new Error("the host failed"));
+  }, Number(ms));
+}
