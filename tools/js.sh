@@ -40,9 +40,8 @@ bench) export ELIZA_ROOT=$root; exec "$bun" "$package/dist/bench/overhead.js" ;;
 *) printf 'js.sh test | deep | bench\n' >&2; exit 2 ;;
 esac
 
-# What resolves an import in TypeScript and Node, by the rules of a package of modules alone.
-if grep -q '"node": {' bindings/package.json; then
-    (cd "$package" && npm pack --silent --pack-destination "$work" >/dev/null)
-    node "$work/node_modules/@arethetypeswrong/cli/dist/index.js" --profile esm-only "$work"/eliza-inference-*.tgz
-fi
+# How an import resolves in TypeScript and Node, by the rules for packages that are modules alone.
+(cd "$package" && npm pack --silent --pack-destination "$work" >/dev/null)
+node "$work/node_modules/@arethetypeswrong/cli/dist/index.js" --format ascii --no-color --no-emoji --profile esm-only \
+    "$work"/eliza-inference-*.tgz
 "$bun" test --timeout 900000 "$package/dist/test/"

@@ -11,11 +11,8 @@
 
 import { JSCallback, type Pointer, toArrayBuffer } from "bun:ffi";
 import { InferenceError, STATUS } from "../js/errors.js";
-import { FINISH_REASONS, type FfiLlmHandle, type FinishReason, type GenerateOptions, type Step } from "../js/native.js";
+import { type Delivery, FINISH_REASONS, type FfiLlmHandle, type FinishReason, type GenerateOptions, type Step } from "../js/native.js";
 import { type Library, Out, Struct, decoder, raw } from "./library.js";
-
-/** How tokens come from the library. */
-export type Delivery = "callback" | "poll";
 
 /** What this process can do. */
 export function delivery(): Delivery {

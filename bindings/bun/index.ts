@@ -1,23 +1,13 @@
 /** The entry for Bun. */
 
 import { Model } from "../js/model.js";
-import type { Native, OpenOptions } from "../js/native.js";
+import type { LibraryOptions, Native, OpenOptions } from "../js/native.js";
 import type { ElizaStreamingAbi } from "../js/streaming-abi.js";
-import type { Delivery } from "./generation.js";
 import { Library, locate } from "./library.js";
 import { BunNative } from "./native.js";
 import { BunStreamingAbi } from "./streaming-abi.js";
 
 export * from "../js/index.js";
-export type { Delivery } from "./generation.js";
-
-/** Which library. */
-export interface LibraryOptions {
-  /** The shared library's file; default `ELIZA_INFERENCE_LIBRARY`, else that of the platform package. */
-  library?: string;
-  /** How tokens come; default by callback where Bun can (1.4 and later, not in a Worker), else by polling. */
-  delivery?: Delivery;
-}
 
 const loaded = new Map<string, Library>();
 

@@ -4,6 +4,7 @@ import { type Pointer, toArrayBuffer } from "bun:ffi";
 import { InferenceError } from "../js/errors.js";
 import type {
   BuiltTrie,
+  Delivery,
   FfiLlmHandle,
   FinishReason,
   GenerateOptions,
@@ -15,7 +16,7 @@ import type {
   TrieNames,
 } from "../js/native.js";
 import type { TokenTreePayload } from "../js/token-tree.js";
-import { type Delivery, delivery, generate } from "./generation.js";
+import { delivery, generate } from "./generation.js";
 import { type Library, Out, Struct, addresses, bytes, decoder, ids, raw, terminated } from "./library.js";
 
 /** sizeof(eliza_llm_open_options_t) and sizeof(eliza_llm_sampling_options_t); the offsets are in docs/abi.md. */

@@ -1,9 +1,9 @@
 /** `ElizaStreamingAbi` over bun:ffi: every method is the C function of its name. */
 
-import type { FfiLlmHandle, SamplingOptions, Step } from "../js/native.js";
+import type { Delivery, FfiLlmHandle, SamplingOptions, Step } from "../js/native.js";
 import type { ElizaStreamingAbi, LlmStreamStep, TokenCallback } from "../js/streaming-abi.js";
 import { type Usage, usageOf } from "../js/usage.js";
-import { type Delivery, delivery, generate } from "./generation.js";
+import { delivery, generate } from "./generation.js";
 import { type Library, Out, decoder, ids, raw, terminated } from "./library.js";
 import { BunNative } from "./native.js";
 

@@ -27,6 +27,17 @@ export interface FfiLlmHandle {
   readonly _brand: "FfiLlmHandle";
 }
 
+/** How tokens come from the library to JavaScript: the library calls, or a timer asks. */
+export type Delivery = "callback" | "poll";
+
+/** What `load`, `native` and `streamingAbi` of every runtime take. */
+export interface LibraryOptions {
+  /** The runtime's binary; default `ELIZA_INFERENCE_LIBRARY`, else that of the platform package. */
+  library?: string;
+  /** Bun only: by callback where that is safe (1.4 and later, not in a Worker), else by polling. */
+  delivery?: Delivery;
+}
+
 /** `eliza_llm_open_options_t`. Absent fields are 0 or NULL there, which is the library's default. */
 export interface OpenOptions {
   /** Context in tokens; default min(4096, what the model was trained with). */

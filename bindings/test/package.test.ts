@@ -40,14 +40,18 @@ test("only what a user needs is packed", () => {
   assert.equal(dependencies, undefined);
 });
 
-for (const [module, moduleResolution] of [["nodenext", "nodenext"], ["esnext", "bundler"]] as const) {
-  test(`the examples type-check strictly (${moduleResolution})`, () => {
+for (const [module, moduleResolution, customConditions] of [
+  ["nodenext", "nodenext", [runtime]],
+  ["esnext", "bundler", [runtime]],
+  ["esnext", "bundler", []],
+] as const) {
+  test(`the examples type-check strictly (${moduleResolution}, conditions ${customConditions.join()})`, () => {
     assert.ok(examples.length >= 6);
     const compilerOptions = {
       target: "esnext",
       module,
       moduleResolution,
-      customConditions: [runtime],
+      customConditions,
       strict: true,
       skipLibCheck: false,
       noEmit: true,
