@@ -1,5 +1,6 @@
 /** `ElizaStreamingAbi` over bun:ffi: every method is the C function of its name. */
 
+import type { InferenceError } from "../js/errors.js";
 import type { Delivery, FfiLlmHandle, SamplingOptions, Step } from "../js/native.js";
 import type { ElizaStreamingAbi, LlmStreamStep, TokenCallback } from "../js/streaming-abi.js";
 import { type Usage, usageOf } from "../js/usage.js";
@@ -114,6 +115,10 @@ export class BunStreamingAbi implements ElizaStreamingAbi {
 
   eliza_inference_take_last_error(): string | null {
     return this.#library.lastError();
+  }
+
+  eliza_inference_take_last_failure(): InferenceError {
+    return this.#library.lastFailure();
   }
 
   eliza_inference_llm_stream_configure(handle: FfiLlmHandle, options: SamplingOptions): void {

@@ -113,7 +113,7 @@ export function aospStreaming(ffi: ElizaStreamingAbi): AospStreaming {
 
     openContext(modelPath, contextSizeTokens, numThreads, gpuLayers) {
       const handle = ffi.eliza_inference_llm_stream_open(modelPath, contextSizeTokens, numThreads, gpuLayers);
-      if (handle === null) throw new InferenceError(-1, ffi.eliza_inference_take_last_error() ?? "open failed");
+      if (handle === null) throw ffi.eliza_inference_take_last_failure();
       contexts.set(++issued, { handle, stream: undefined });
       return issued;
     },

@@ -120,17 +120,17 @@ export class Model implements Disposable {
 
   /** What was opened, and with which sizes. */
   get info(): ModelReport {
-    return modelReport(this.#native.usage(this.#handle));
+    return modelReport(this.#native.usage(this.#opened()));
   }
 
   /** What the last prompt and the generation after it used; also while it runs. */
   usage(): Usage {
-    return usageOf(this.#native.usage(this.#handle));
+    return usageOf(this.#native.usage(this.#opened()));
   }
 
   /** Text to token ids. */
   tokenize(text: string, { addSpecial = true, parseSpecial = false }: TokenizeOptions = {}): Int32Array {
-    return this.#native.tokenize(this.#handle, text, addSpecial, parseSpecial);
+    return this.#native.tokenize(this.#opened(), text, addSpecial, parseSpecial);
   }
 
   /** Token ids to text; bytes that are no character become U+FFFD. */
@@ -138,13 +138,13 @@ export class Model implements Disposable {
     tokens: ArrayLike<number>,
     { removeSpecial = false, unparseSpecial = false }: DetokenizeOptions = {},
   ): string {
-    return this.#native.detokenize(this.#handle, Int32Array.from(tokens), removeSpecial, unparseSpecial);
+    return this.#native.detokenize(this.#opened(), Int32Array.from(tokens), removeSpecial, unparseSpecial);
   }
 
   /** The payload that allows exactly these names, tokenized where they will stand, and what should be known about it. */
   tokenTrie(names: readonly string[], options: NamesOptions = {}): { payload: TokenTreePayload; warnings: string[] } {
     const { path = "choice", before = "", after = "", parseSpecial = false } = options;
-    return this.#native.buildTrie(this.#handle, { path, names, before, after, parseSpecial });
+    return this.#native.buildTrie(this.#opened(), { path, names, before, after, parseSpecial });
   }
 
   /**
@@ -162,6 +162,7 @@ export class Model implements Disposable {
     let running: Promise<FinishReason> | undefined;
     let constrained = false;
     try {
+      this.#opened();
       signal?.throwIfAborted();
       signal?.addEventListener("abort", cancel);
       native.configure(handle, options);
@@ -211,6 +212,7 @@ export class Model implements Disposable {
     const cancel = () => native.cancel(handle);
     let constrained = false;
     try {
+      this.#opened();
       signal?.throwIfAborted();
       signal?.addEventListener("abort", cancel);
       const { payload, warnings } = native.buildTrie(handle, { path: "choice", names, before, after, parseSpecial });
@@ -243,6 +245,11 @@ export class Model implements Disposable {
 
   [Symbol.dispose](): void {
     this.close();
+  }
+
+  #opened(): FfiLlmHandle {
+    if (this.#closed) throw new InferenceError(STATUS.ELIZA_ERR_INVALID_ARG, "The model is closed");
+    return this.#handle;
   }
 
   async #prefill(prompt: Prompt, { signal, slot = -1, parseSpecial = false }: PromptOptions): Promise<void> {

@@ -6,6 +6,7 @@
  * tokens, or pull.
  */
 
+import type { InferenceError } from "./errors.js";
 import type { FfiLlmHandle, SamplingOptions } from "./native.js";
 import type { Usage } from "./usage.js";
 
@@ -89,6 +90,8 @@ export interface ElizaStreamingAbi extends FfiLlmStreamingAbi {
   eliza_inference_llm_stream_take_error(handle: FfiLlmHandle): string | null;
   /** The same for what belongs to no open handle. */
   eliza_inference_take_last_error(): string | null;
+  /** The same with its code. */
+  eliza_inference_take_last_failure(): InferenceError;
 
   eliza_inference_llm_stream_configure(handle: FfiLlmHandle, options: SamplingOptions): void;
   eliza_inference_llm_stream_tokenize(

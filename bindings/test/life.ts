@@ -1,7 +1,7 @@
 /**
  * A process that ends while a generation runs.
  *
- *     life.js exit|throw|reject|worker|worker-exit|worker-throw MILLISECONDS [callback|poll]
+ *     life.js finish|exit|throw|reject|worker|worker-exit|worker-throw MILLISECONDS [callback|poll]
  */
 
 import { Worker, isMainThread, parentPort, workerData } from "node:worker_threads";
@@ -32,6 +32,12 @@ if (!isMainThread) {
   }
   await gone;
   console.log("ended"); // and the process ends by itself
+} else if (how === "finish") {
+  // Nothing but the generation keeps the process alive.
+  void (async () => {
+    const model = await load(MODEL, { contextSize: 512, threads: 1, ...options });
+    for await (const { done } of model.stream(PROMPT, { ignoreEos: true })) if (done) console.log("finished");
+  })();
 } else {
   // Without a top-level await: while one is pending Bun prints an uncaught error and goes on.
   void generate();

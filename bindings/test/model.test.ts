@@ -3,8 +3,8 @@ import { mkdtempSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
-import { InferenceError, STATUS, load } from "eliza-inference";
-import { MODEL, PROMPT, WAYS, open, sleep, whole } from "./support.js";
+import { InferenceError, Model, STATUS, load, native, type FfiLlmHandle, type Native } from "eliza-inference";
+import { MODEL, PROMPT, WAYS, collect, open, sleep, whole } from "./support.js";
 
 /** What an error of the library looks like. */
 function fails(code: string, part: RegExp | string = ""): (error: unknown) => boolean {
@@ -98,8 +98,9 @@ for (const delivery of WAYS) {
     }
     assert.equal(ends, 1);
     model.close();
-    assert.throws(() => model.usage(), fails("ELIZA_ERR_NOT_IMPLEMENTED", "not open"));
-    await assert.rejects(whole(model, PROMPT), fails("ELIZA_ERR_NOT_IMPLEMENTED", "not open"));
+    assert.throws(() => model.usage(), fails("ELIZA_ERR_INVALID_ARG", "is closed"));
+    assert.throws(() => model.tokenize(""), fails("ELIZA_ERR_INVALID_ARG", "is closed"));
+    await assert.rejects(whole(model, PROMPT), fails("ELIZA_ERR_INVALID_ARG", "is closed"));
   });
 
   test(`${delivery}: a trie leaves only its names`, async () => {
@@ -234,4 +235,25 @@ test("an abort before the start evaluates nothing; one while a prompt is evaluat
   const again = performance.now();
   await whole(model, prompt, { maxTokens: 1 });
   assert.ok(aborted < 5_000 && performance.now() > again);
+});
+
+test("a model that was forgotten is closed", { skip: collect === undefined }, async () => {
+  const closed: FfiLlmHandle[] = [];
+  const inner = native();
+  const watched = new Proxy(inner, {
+    get(target, name: keyof Native) {
+      const value = target[name];
+      if (typeof value !== "function") return value;
+      return name === "close" ? (handle: FfiLlmHandle) => (closed.push(handle), target.close(handle)) : value.bind(target);
+    },
+  });
+  const forget = async () => {
+    for (let i = 0; i < 20; i++) await whole(await Model.load(watched, MODEL, { contextSize: 64 }), "a", { maxTokens: 1 });
+  };
+  await forget();
+  for (let i = 0; i < 100 && closed.length < 10; i++) {
+    collect?.();
+    await sleep(5);
+  }
+  assert.ok(closed.length >= 10, `${closed.length} of 20 are closed`);
 });

@@ -218,7 +218,7 @@ test("the Android agent's binding", () => {
     dflashDrafterPath: null,
     disableThinking: false,
   };
-  assert.throws(() => aosp.openContext("/nonexistent.gguf", 0, 0, 0), { code: "ELIZA_ERR_NOT_IMPLEMENTED" });
+  assert.throws(() => aosp.openContext("/nonexistent.gguf", 0, 0, 0), { code: "ELIZA_ERR_IO" });
   const ctx = aosp.openContext(MODEL, 512, 1, 0);
   const plain = ffi.eliza_inference_llm_stream_open(MODEL, 64, 1, 0);
   assert.ok(plain);

@@ -27,6 +27,11 @@ for (const delivery of WAYS) {
     assert.deepEqual([status, signal], [0, null]);
   });
 
+  test(`${delivery}: a process lives until its generation is over`, () => {
+    const { status, signal, out } = run("life.js", "finish", "0", delivery);
+    assert.deepEqual([status, signal, out], [0, null, "finished\n"]);
+  });
+
   for (const [how, code] of [["exit", 0], ["throw", 1], ["reject", 1]] as const) {
     test(`${delivery}: a process that ends by ${how} while a generation runs`, { timeout: 600_000 }, () => {
       const draw = random(code + 1);

@@ -50,6 +50,11 @@ export function random(seed: number): () => number {
   };
 }
 
+/** Collects garbage; absent in a Node that was not started with --expose-gc. */
+export const collect: (() => void) | undefined = IN_BUN
+  ? () => (globalThis as unknown as { Bun: { gc(force: boolean): void } }).Bun.gc(true)
+  : (globalThis as { gc?: () => void }).gc;
+
 export function sleep(ms: number): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, ms));
 }
