@@ -1,3 +1,4 @@
+/// <reference lib="esnext.disposable" preserve="true" />
 /** The face: an open model, its streams and its choices. */
 
 import { InferenceError, STATUS } from "./errors.js";

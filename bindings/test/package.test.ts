@@ -40,15 +40,16 @@ test("only what a user needs is packed", () => {
   assert.equal(dependencies, undefined);
 });
 
-for (const [module, moduleResolution, customConditions] of [
-  ["nodenext", "nodenext", [runtime]],
-  ["esnext", "bundler", [runtime]],
-  ["esnext", "bundler", []],
+for (const [target, module, moduleResolution, customConditions] of [
+  ["es2022", "nodenext", "nodenext", [runtime]],
+  ["esnext", "esnext", "bundler", [runtime]],
+  ["es2022", "esnext", "bundler", []],
 ] as const) {
   test(`the examples type-check strictly (${moduleResolution}, conditions ${customConditions.join()})`, () => {
     assert.ok(examples.length >= 6);
     const compilerOptions = {
-      target: "esnext",
+      target,
+      lib: [target],
       module,
       moduleResolution,
       customConditions,
