@@ -45,6 +45,16 @@ pub enum Error {
         /// What is wrong there.
         problem: String,
     },
+    /// A file is no saved slot that can be restored here: damaged, of another kind, model or setting.
+    #[error("{}: the saved slot was refused: {place}: {problem}", path.display())]
+    SavedSlot {
+        /// The file as the caller named it.
+        path: PathBuf,
+        /// Where in the file, e.g. `version at byte 8`.
+        place: String,
+        /// What is wrong there.
+        problem: String,
+    },
     /// An argument from the host is outside its range.
     #[error("Invalid argument: {0}")]
     InvalidArgument(String),

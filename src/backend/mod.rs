@@ -4,6 +4,7 @@
 //! nodes into a program. A program runs one batch; everything that changes between batches (tokens, positions,
 //! cells, sequences, which rows are wanted) comes in as [`Batch`], so that programs are compiled once at open.
 
+pub mod cell_rows;
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
@@ -284,6 +285,13 @@ pub trait State: Send {
 
     /// Write rows of the workspace from byte `offset` on.
     fn put(&mut self, offset: usize, values: &[f32]) -> Result<()>;
+
+    /// The rows of these cells of a layer, one behind the other: [`LayerCache::row_bytes`] each, as [`cell_rows`] says. For
+    /// cells that were written.
+    fn read_cells(&mut self, layer: usize, cells: &[u32], rows: &mut [u8]) -> Result<()>;
+
+    /// Write such rows into these cells, and nothing else.
+    fn write_cells(&mut self, layer: usize, cells: &[u32], rows: &[u8]) -> Result<()>;
 
     /// Wait until everything that runs were asked for is done, and report what went wrong with it.
     fn finish(&mut self) -> Result<()> {

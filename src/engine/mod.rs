@@ -15,6 +15,8 @@ mod options;
 mod plans;
 mod rearrange;
 mod sampling;
+mod save;
+mod saved;
 mod score;
 mod walk;
 
@@ -24,9 +26,12 @@ pub use batch::{Outcome, Turn};
 pub use memory::{Estimate, MemoryPlan, Need, plan_memory};
 pub use options::{EngineOptions, KvType, context_for};
 pub use sampling::Following;
+pub use saved::SavedSlot;
 pub use score::LeafScore;
 
-use crate::backend::{self, Batch, MAX_LISTED, SampleRow, SampledRow, State, WALK_CELLS, WALK_PASSES, Walked};
+use crate::backend::{
+    self, Batch, CacheSpec, MAX_LISTED, SampleRow, SampledRow, State, WALK_CELLS, WALK_PASSES, Walked,
+};
 use crate::model::{Model, Placement, load_shared};
 use crate::schedule::{Device, MAX_ROWS};
 use crate::{Error, Result, Token};
@@ -107,6 +112,8 @@ pub struct Engine {
     /// One per device of the model.
     states: Vec<Box<dyn State>>,
     plans: Plans,
+    /// The shape of the cache, wherever its layers are.
+    cache: CacheSpec,
     slots: Vec<Slot>,
     cells: Cells,
     inputs: Inputs,
@@ -183,6 +190,7 @@ impl Engine {
             model,
             states,
             plans,
+            cache,
             slots,
             inputs,
             moves: Vec::with_capacity(MAX_ROWS),

@@ -46,6 +46,13 @@ pub const ELIZA_ERR_CANCELLED: i32 = -7;
 /// and permissions.
 pub const ELIZA_ERR_IO: i32 = -10;
 
+// -- saved slot --
+
+/// A file is no saved slot that can be restored here: damaged, cut short, of another kind, another model, another type of
+/// KV cache, longer than the context, or inside a span of a token trie that is not set. The text names the file, the place
+/// and the reason. Remedy: set what it was saved with, or evaluate the prompt again.
+pub const ELIZA_ERR_SAVED_SLOT: i32 = -60;
+
 // -- generation --
 
 /// The model computed a value that is not a number; the text names row and token. Remedy: the model file or
@@ -93,6 +100,7 @@ pub(super) fn code(error: &Error) -> i32 {
     match error {
         Error::Io { .. } => ELIZA_ERR_IO,
         Error::Gguf { .. } | Error::Model(_) | Error::Vocab(_) => ELIZA_ERR_BUNDLE_INVALID,
+        Error::SavedSlot { .. } => ELIZA_ERR_SAVED_SLOT,
         Error::Trie { .. } => ELIZA_ERR_TRIE,
         Error::InvalidArgument(_) => ELIZA_ERR_INVALID_ARG,
         Error::Unsupported(_) => ELIZA_ERR_NOT_IMPLEMENTED,
@@ -118,6 +126,7 @@ mod tests {
         );
         assert_eq!([ELIZA_ERR_FFI_FAULT, ELIZA_ERR_OOM, ELIZA_ERR_ABI_MISMATCH, ELIZA_ERR_CANCELLED], [-4, -5, -6, -7]);
         assert_eq!([ELIZA_ERR_IO, ELIZA_ERR_NAN, ELIZA_ERR_TRIE, ELIZA_ERR_BUSY], [-10, -20, -30, -40]);
+        assert_eq!([ELIZA_ERR_DEVICE, ELIZA_ERR_SAVED_SLOT], [-50, -60]);
         let finish = [
             ELIZA_FINISH_NONE,
             ELIZA_FINISH_STOP,
@@ -138,6 +147,7 @@ mod tests {
             (Error::Model("no head".into()), -3),
             (Error::Vocab("no tokens".into()), -3),
             (Error::Trie { place: "descriptors".into(), problem: "missing".into() }, -30),
+            (Error::SavedSlot { path: "s".into(), place: "magic".into(), problem: "wrong".into() }, -60),
             (Error::InvalidArgument("n".into()), -2),
             (Error::Unsupported("gpu".into()), -1),
             (Error::OutOfMemory("context".into()), -5),

@@ -9,6 +9,7 @@ mod read;
 mod value;
 mod write;
 
+pub(crate) use read::open_regular;
 pub use read::{File, TensorInfo};
 pub use value::{Array, FromValue, Value, ValueType};
 pub use write::{Fill, WriteValue, Writer};

@@ -225,6 +225,13 @@ impl File {
         span().and_then(|span| self.inner.bytes.as_slice().get(span)).unwrap_or_default()
     }
 
+    /// What stands in front of the tensors' data: metadata and the table of tensors.
+    pub fn header(&self) -> &[u8] {
+        let all = self.inner.bytes.as_slice();
+        let end = self.inner.tensors.iter().map(|info| info.offset as usize).min().unwrap_or(all.len());
+        &all[..end.min(all.len())]
+    }
+
     /// Size of the file in bytes.
     pub fn size(&self) -> u64 {
         self.inner.bytes.as_slice().len() as u64
@@ -313,7 +320,7 @@ impl File {
 }
 
 /// Open a file for reading, but nothing else that has a path: opening a pipe would wait for its other end.
-fn open_regular(path: &Path) -> std::io::Result<std::fs::File> {
+pub(crate) fn open_regular(path: &Path) -> std::io::Result<std::fs::File> {
     let mut options = std::fs::OpenOptions::new();
     options.read(true);
     #[cfg(unix)]
@@ -321,7 +328,7 @@ fn open_regular(path: &Path) -> std::io::Result<std::fs::File> {
     let file = options.open(path)?;
     let kind = file.metadata()?.file_type();
     if kind.is_dir() {
-        return Err(std::io::Error::other("it is a directory, not a GGUF file"));
+        return Err(std::io::Error::other("it is a directory"));
     }
     if !kind.is_file() {
         return Err(std::io::Error::other("it is not a regular file"));

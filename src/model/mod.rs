@@ -6,6 +6,7 @@
 mod decoder;
 mod gemma3;
 mod hparams;
+mod identity;
 mod llama;
 mod outline;
 mod qwen3;
@@ -24,7 +25,7 @@ use crate::schedule::Device;
 use crate::vocab::Vocab;
 use crate::{Error, Result};
 use decoder::Decoder;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// How an architecture is bound to a file: reads its keys, claims its tensors.
 type Bind = fn(&Hparams, &mut WeightTable<'_>) -> Result<Decoder>;
@@ -51,6 +52,7 @@ pub struct Model {
     vocab: Arc<Vocab>,
     outline: Outline,
     devices: Vec<Device>,
+    identity: OnceLock<[u8; 32]>,
 }
 
 impl Model {
@@ -88,7 +90,7 @@ impl Model {
             let problem = format!("`tokenizer.ggml.tokens` has {have} tokens, `token_embd.weight` has {want} rows");
             return Err(Error::Model(problem));
         }
-        Ok(Model { file, vocab, outline, devices })
+        Ok(Model { file, vocab, outline, devices, identity: OnceLock::new() })
     }
 
     /// The mapped file.
@@ -119,6 +121,12 @@ impl Model {
     /// Every name by which a host may call this model; see [`names`].
     pub fn ids(&self) -> Vec<String> {
         names(&self.file)
+    }
+
+    /// What tells it from other models, wherever its file lies: a hash of its header and of pages of every tensor. Computed
+    /// when it is first asked for.
+    pub fn identity(&self) -> [u8; 32] {
+        *self.identity.get_or_init(|| identity::identity(&self.file))
     }
 
     /// What its file's header tells.

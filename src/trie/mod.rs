@@ -13,6 +13,7 @@ pub mod cache;
 mod candidates;
 mod compile;
 mod payload;
+mod saved;
 mod spelling;
 mod state;
 
@@ -20,6 +21,7 @@ pub use build::{Built, Shape, Surroundings, build};
 pub use candidates::{Candidate, Kept, Sieve};
 pub use compile::{Descriptor, Node, Trie};
 pub use payload::{MAX_DESCRIPTORS, MAX_LEAVES, MAX_NODES, MAX_PAYLOAD_BYTES, MAX_TOKENS};
+pub use saved::SavedState;
 pub use state::{Accept, TrieState};
 
 /// How a token is chosen inside a span.

@@ -60,6 +60,18 @@ impl TrieState {
         state
     }
 
+    /// A state at a place of a descriptor, which [`super::SavedState`] has found there.
+    pub(super) fn at(
+        trie: Arc<Trie>,
+        mode: Mode,
+        descriptor: usize,
+        node: Option<Node>,
+        completed: Option<Node>,
+        counted: u32,
+    ) -> TrieState {
+        TrieState { trie, mode, descriptor, node, completed, counted, applied: false }
+    }
+
     /// The trie walked.
     pub fn trie(&self) -> &Arc<Trie> {
         &self.trie
@@ -144,6 +156,16 @@ impl TrieState {
     /// Whether it is armed and below the root.
     pub fn inside(&self) -> bool {
         self.node.is_some() && self.node != self.descriptor().map(Descriptor::root)
+    }
+
+    /// The leaf completed last; arming forgets it.
+    pub fn completed(&self) -> Option<Node> {
+        self.completed
+    }
+
+    /// Tokens accepted since arming.
+    pub(super) fn counted(&self) -> u32 {
+        self.counted
     }
 
     /// The name of the leaf completed last; arming forgets it.

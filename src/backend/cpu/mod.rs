@@ -12,6 +12,7 @@ mod cores;
 pub mod glu;
 pub mod isa;
 pub mod kv;
+mod kv_rows;
 mod lanes;
 pub mod matmul;
 mod matmul_float;

@@ -5,6 +5,7 @@
 
 use super::attention::{SplitShare, SplitSpace};
 use super::kv::KvLayout;
+use super::kv_rows;
 use super::memory::account;
 use super::pool::Counter;
 use super::program::{Acts, CpuProgram, Demand};
@@ -217,6 +218,23 @@ impl CpuState {
         self.held = parts.map(|(component, bytes)| account().hold(component, bytes as u64)).into();
     }
 
+    /// A layer's keys and values, which no run uses while the state is borrowed.
+    fn layer(&mut self, layer: usize) -> Result<(KvLayout, [&mut [u8]; 2])> {
+        let m = &self.memory;
+        if m.caches.places.get(layer).copied().flatten().is_none() {
+            return Err(Error::Internal(format!("Layer {layer} has no KV cache on this device")));
+        }
+        let (layout, (keys, values)) = (*m.layout(layer), m.cache(layer));
+        // SAFETY: both lie in the mapping, which the state owns, one behind the other.
+        let sides = unsafe {
+            [
+                std::slice::from_raw_parts_mut(keys, layout.k_bytes()),
+                std::slice::from_raw_parts_mut(values, layout.v_bytes()),
+            ]
+        };
+        Ok((layout, sides))
+    }
+
     /// The memory and the split space for one run of a program that was reserved for.
     pub fn begin(&mut self, program: &CpuProgram, batch: &Batch<'_>) -> Result<(&Memory, SplitShare<'_>)> {
         let m = &self.memory;
@@ -308,6 +326,22 @@ impl State for CpuState {
 
     fn put(&mut self, offset: usize, values: &[f32]) -> Result<()> {
         self.rows(offset, values.len())?.copy_from_slice(values);
+        Ok(())
+    }
+
+    fn read_cells(&mut self, layer: usize, cells: &[u32], rows: &mut [u8]) -> Result<()> {
+        let (layout, [keys, values]) = self.layer(layer)?;
+        for (&cell, row) in cells.iter().zip(rows.chunks_exact_mut(kv_rows::bytes(&layout))) {
+            kv_rows::read(&layout, [&*keys, &*values], cell as usize, row);
+        }
+        Ok(())
+    }
+
+    fn write_cells(&mut self, layer: usize, cells: &[u32], rows: &[u8]) -> Result<()> {
+        let (layout, [keys, values]) = self.layer(layer)?;
+        for (&cell, row) in cells.iter().zip(rows.chunks_exact(kv_rows::bytes(&layout))) {
+            kv_rows::write(&layout, [&mut *keys, &mut *values], cell as usize, row);
+        }
         Ok(())
     }
 

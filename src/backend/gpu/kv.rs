@@ -14,6 +14,8 @@
 //! finite one; NaN is kept. A buffer needs no initialisation: a cell is read only after it was written, as long as the
 //! cells' sequence sets say so.
 
+pub(super) mod transfer;
+
 use super::device::Gpu;
 use super::heads::Turns;
 use super::kernel::{Slot, compose};

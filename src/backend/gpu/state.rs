@@ -5,7 +5,7 @@
 //! may be allocated.
 
 use super::device::Gpu;
-use super::kv::KvLayout;
+use super::kv::{KvLayout, transfer};
 use super::memory::Buffer;
 use super::probe::Pending;
 use super::program::GpuProgram;
@@ -50,8 +50,15 @@ pub struct GpuState {
 }
 
 struct LayerBuffers {
+    layout: KvLayout,
     keys: Buffer,
     values: Buffer,
+}
+
+impl LayerBuffers {
+    fn cache(&self) -> transfer::Cache<'_> {
+        transfer::Cache { layout: &self.layout, keys: &self.keys, values: &self.values }
+    }
 }
 
 impl GpuState {
@@ -72,7 +79,7 @@ impl GpuState {
                         gpu.buffer_of(Component::Cache, &what, bytes, STORAGE)
                     };
                     let (keys, values) = (buffer("keys", layout.k_bytes())?, buffer("values", layout.v_bytes())?);
-                    Some(LayerBuffers { keys, values })
+                    Some(LayerBuffers { layout, keys, values })
                 }
             });
         }
@@ -247,6 +254,18 @@ impl State for GpuState {
         self.check_range(offset, values.len())?;
         self.gpu.queue.write_buffer(&self.workspace, offset as u64, bytemuck::cast_slice(values));
         self.traffic.bytes_uploaded += values.len() as u64 * 4;
+        Ok(())
+    }
+
+    fn read_cells(&mut self, layer: usize, cells: &[u32], rows: &mut [u8]) -> Result<()> {
+        let traffic = self.layer(layer)?.cache().read(&self.gpu, cells, rows)?;
+        self.traffic = self.traffic + traffic;
+        Ok(())
+    }
+
+    fn write_cells(&mut self, layer: usize, cells: &[u32], rows: &[u8]) -> Result<()> {
+        let traffic = self.layer(layer)?.cache().write(&self.gpu, cells, rows)?;
+        self.traffic = self.traffic + traffic;
         Ok(())
     }
 
