@@ -46,6 +46,13 @@ use std::sync::atomic::AtomicBool;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SlotId(usize);
 
+impl SlotId {
+    /// The number that [`Engine::take_slot`] knows it by.
+    pub fn number(self) -> i32 {
+        self.0 as i32
+    }
+}
+
 /// What a prefill did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Prefill {

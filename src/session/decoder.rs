@@ -3,9 +3,10 @@
 //! The trait exists so that the rules of a session can be tested against an engine whose every logit is scripted.
 
 use crate::backend::{Children, SampleResult, SampleSpec};
-use crate::engine::{Engine, EngineStats, Following, LeafScore, SlotId};
+use crate::engine::{Engine, EngineStats, Following, LeafScore, SavedSlot, SlotId};
 use crate::trie::{Descriptor, Trie};
 use crate::{Error, Result, Token};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -50,6 +51,32 @@ pub(crate) trait Decoder: Send {
         Err(Error::Internal("A decoder that cannot score was asked to".into()))
     }
 
+    /// Whether this (-1: whichever it is) is the slot of the last prefill or restore.
+    fn is_current(&self, slot_id: i32) -> Result<bool> {
+        let _ = slot_id;
+        Err(cannot_save())
+    }
+
+    /// Saves a slot (-1: the one of the last prefill or restore); see [`Engine::save`].
+    fn save(&mut self, slot_id: i32, path: &Path, note: &[u8], cancel: &AtomicBool) -> Result<()> {
+        let _ = (slot_id, path, note, cancel);
+        Err(cannot_save())
+    }
+
+    /// Opens and checks a saved slot; see [`Engine::open_saved`].
+    fn open_saved(&self, path: &Path, cancel: &AtomicBool) -> Result<SavedSlot> {
+        let _ = (path, cancel);
+        Err(cannot_save())
+    }
+
+    /// Makes slot `slot_id` (-1: a fresh one) hold what was saved. With `ready` logits can be asked for at once: the last
+    /// position is evaluated again where its hidden row was not saved. After an error or a cancel the slot is empty, or
+    /// lacks its last token.
+    fn restore(&mut self, slot_id: i32, saved: SavedSlot, ready: bool, cancel: &AtomicBool) -> Result<()> {
+        let _ = (slot_id, saved, ready, cancel);
+        Err(cannot_save())
+    }
+
     /// The generation is over: nothing has to be ready for a further token.
     fn settle(&mut self) -> Result<()> {
         Ok(())
@@ -65,7 +92,11 @@ pub(crate) trait Decoder: Send {
     fn stats(&self) -> EngineStats;
 }
 
-/// An engine and the slot of its last prefill.
+fn cannot_save() -> Error {
+    Error::Internal("A decoder that cannot save was asked to".into())
+}
+
+/// An engine and the slot of its last prefill or restore.
 pub(crate) struct EngineSlot {
     engine: Engine,
     slot: SlotId,
@@ -109,6 +140,28 @@ impl Decoder for EngineSlot {
 
     fn score(&mut self, trie: &Trie, descriptor: &Descriptor, cancel: &AtomicBool) -> Result<Vec<LeafScore>> {
         self.engine.score(self.slot, trie, descriptor, cancel)
+    }
+
+    fn is_current(&self, slot_id: i32) -> Result<bool> {
+        Ok(slot_id == -1 || self.slot.number() == slot_id)
+    }
+
+    fn save(&mut self, slot_id: i32, path: &Path, note: &[u8], cancel: &AtomicBool) -> Result<()> {
+        let slot = if slot_id == -1 { self.slot } else { self.engine.take_slot(slot_id)? };
+        self.engine.save(slot, path, note, cancel)
+    }
+
+    fn open_saved(&self, path: &Path, cancel: &AtomicBool) -> Result<SavedSlot> {
+        self.engine.open_saved(path, cancel)
+    }
+
+    fn restore(&mut self, slot_id: i32, saved: SavedSlot, ready: bool, cancel: &AtomicBool) -> Result<()> {
+        self.slot = self.engine.take_slot(slot_id)?;
+        if !self.engine.restore(self.slot, saved, cancel)? && ready {
+            let tokens = self.engine.tokens(self.slot).to_vec();
+            self.engine.prefill(self.slot, &tokens, cancel)?;
+        }
+        Ok(())
     }
 
     fn settle(&mut self) -> Result<()> {

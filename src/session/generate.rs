@@ -5,7 +5,7 @@
 //! which there is a choice. An end-of-generation token is never emitted. Nothing is allocated per token.
 
 use super::decoder::Decoder;
-use super::shared::{Job, Phase, Shared};
+use super::shared::{Job, Left, Phase, Shared};
 use super::{Event, FinishReason, Sink, Usage};
 use crate::backend::Children;
 use crate::engine::{EngineStats, Following, LeafScore};
@@ -36,6 +36,8 @@ pub(crate) struct Generation<'a, D: Decoder> {
     /// The best candidates of the last token, where they were asked for; those that the device left, where it does not draw.
     candidates: Vec<(Token, f32, f32)>,
     emitted: u64,
+    /// Tokens in front of the first that is emitted.
+    behind: usize,
     /// What is left of the leaf that was chosen as a whole, the next token last.
     chosen: Vec<Token>,
     /// The leaf that the span ended at, until the next token: its children would make another one of it.
@@ -57,21 +59,25 @@ impl<'a, D: Decoder> Generation<'a, D> {
         decoder: &'a mut D,
         shared: &'a Shared,
         vocab: &'a Vocab,
-        job: Job,
+        mut job: Job,
         before: EngineStats,
     ) -> Generation<'a, D> {
         let depth = |state: &TrieState| state.trie().descriptors().iter().map(|one| one.depth()).max();
         let run = job.trie.as_ref().and_then(depth).unwrap_or(0) as usize;
+        let Left { mut pending, mut chosen, ended_at } = std::mem::take(&mut job.left);
+        pending.reserve(run + 1);
+        chosen.reserve(run);
         Generation {
-            pending: Vec::with_capacity(run + 1),
+            behind: decoder.tokens().len() + pending.len(),
+            pending,
             piece: Vec::with_capacity(vocab.max_piece_bytes()),
             followed: 0,
             left: 0,
             masks_first: false,
             candidates: Vec::with_capacity(MAX_KEPT_CANDIDATES),
             emitted: 0,
-            chosen: Vec::with_capacity(run),
-            ended_at: None,
+            chosen,
+            ended_at,
             branches: 0,
             whole_rows: 0,
             saved: 0,
@@ -109,8 +115,8 @@ impl<'a, D: Decoder> Generation<'a, D> {
     }
 
     fn tokens(&mut self) -> Result<FinishReason> {
-        let room = self.decoder.room() as u64;
-        for &token in self.decoder.tokens() {
+        let room = (self.decoder.room() - self.pending.len()) as u64;
+        for &token in self.decoder.tokens().iter().chain(&self.pending) {
             self.job.sampler.accept(token);
         }
         loop {
@@ -149,10 +155,11 @@ impl<'a, D: Decoder> Generation<'a, D> {
                 return Ok(FinishReason::Stop);
             }
             self.job.sampler.accept(token);
-            if self.emit(token, forced.is_some(), allowed)? {
+            let stopped = self.emit(token, forced.is_some(), allowed);
+            self.pending.push(token);
+            if stopped? {
                 return Ok(FinishReason::Stop);
             }
-            self.pending.push(token);
             let scored = |trie: &&mut TrieState| trie.mode() == Mode::ScoreLeaves;
             if self.chosen.is_empty() {
                 self.ended_at = self.job.trie.as_mut().filter(scored).and_then(TrieState::end_at_leaf);
@@ -165,7 +172,11 @@ impl<'a, D: Decoder> Generation<'a, D> {
 
     /// Scores the leaves of the descriptor and takes the most probable one, of several the first.
     fn choose(&mut self) -> Result<()> {
-        // A trie is at its root only where nothing was generated yet, so nothing is pending.
+        // A trie is at its root where nothing was generated yet, and where it was set behind what was restored.
+        if !self.pending.is_empty() {
+            self.decoder.logits(&self.pending, &[], &self.shared.cancel)?;
+            self.pending.clear();
+        }
         let Some(trie) = &self.job.trie else { return Ok(()) };
         let Some(descriptor) = trie.descriptor() else { return Ok(()) };
         let before = self.decoder.stats().forward_passes;
@@ -275,6 +286,10 @@ impl<'a, D: Decoder> Generation<'a, D> {
             self.count(&mut state.usage);
             state.usage.finish_reason = *outcome.as_ref().unwrap_or(&FinishReason::Error);
             state.trie = self.job.trie;
+            // A cancelled evaluation may have brought a part of what was pending into the slot.
+            let missing = (self.behind + self.emitted as usize).saturating_sub(self.decoder.tokens().len());
+            let pending = self.pending.split_off(self.pending.len().saturating_sub(missing));
+            state.left = Left { pending, chosen: self.chosen, ended_at: self.ended_at };
             state.phase = Phase::Idle;
             if matches!(self.job.sink, Sink::Queue) {
                 state.queue.finish(tail, outcome.clone());

@@ -8,6 +8,7 @@ mod decoder;
 mod generate;
 mod options;
 mod queue;
+mod saved;
 mod shared;
 mod stop;
 mod text;
@@ -31,7 +32,8 @@ use crate::trie::{TrieState, cache};
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 use decoder::{Decoder, EngineSlot};
-use shared::{Command, Job, Phase, Shared, State};
+use shared::{Command, Job, Left, Phase, Shared, State};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -251,6 +253,7 @@ impl Session {
         self.change(|state| match loaded {
             Ok(trie) => {
                 state.trie = Some(trie);
+                state.left.forget_choice();
                 state.trie_failure = None;
                 Ok(())
             }
@@ -274,6 +277,7 @@ impl Session {
     pub fn clear_trie(&self) -> Result<()> {
         self.change(|state| {
             state.trie = None;
+            state.left.forget_choice();
             state.trie_failure = None;
             Ok(())
         })
@@ -282,7 +286,11 @@ impl Session {
     /// Arms the descriptor with this path, or with `None` the next in payload order.
     pub fn arm_trie(&self, path: Option<&str>) -> Result<()> {
         self.change(|state| match &mut state.trie {
-            Some(trie) => trie.arm(path),
+            Some(trie) => {
+                trie.arm(path)?;
+                state.left.forget_choice();
+                Ok(())
+            }
             None => Err(Error::InvalidArgument("there is no token trie to arm".into())),
         })
     }
@@ -305,6 +313,49 @@ impl Session {
             self.check_worker(state, "scoring")?;
             state.phase = Phase::Prefilling;
             self.schedule(state, Command::Score { trie, reply });
+            Ok(())
+        })?;
+        answer.recv().map_err(|_| Error::Internal("the worker ended without an answer".into())).flatten()
+    }
+
+    /// Saves a slot (-1: the one of the last prefill or restore) to a file, and blocks until that is done: its tokens and
+    /// cells, and for the slot of the last prefill or restore where its generation stopped, the place in the trie included.
+    /// The session is as before; a generate that was possible still is. A file that is there is replaced as a whole.
+    ///
+    /// Fails with [`Error::InvalidArgument`] (a slot that does not exist or is empty, a path without a file's name),
+    /// [`Error::Io`], [`Error::Busy`] (also from inside the token callback) and [`Error::Cancelled`]; the file is then as
+    /// before.
+    pub fn save_slot(&self, slot_id: i32, path: &Path) -> Result<()> {
+        let (reply, answer) = mpsc::sync_channel(1);
+        self.change(|state| {
+            self.check_slot(slot_id)?;
+            self.check_worker(state, "saving")?;
+            state.phase = Phase::Prefilling;
+            self.schedule(state, Command::Save { slot_id, path: path.into(), reply });
+            Ok(())
+        })?;
+        answer.recv().map_err(|_| Error::Internal("the worker ended without an answer".into())).flatten()
+    }
+
+    /// Brings what [`save_slot`](Session::save_slot) wrote into slot `slot_id` (-1: a fresh one) in place of what that holds,
+    /// and blocks until that is done. A generate may follow at once and goes on where the saved stream stopped; a prefill
+    /// reuses what was restored as far as it can. Returns how many tokens the stream has: those of the slot, and those that
+    /// were emitted and not evaluated yet.
+    ///
+    /// A stream that was held by a token trie needs the same trie set in the same mode, and is in its old place then. Any
+    /// other does what a prefill does to the trie: it is armed.
+    ///
+    /// Fails with [`Error::SavedSlot`] for a file that is damaged, of another model or type of cache, longer than the context,
+    /// or held by another trie; with [`Error::Io`], [`Error::InvalidArgument`] (a slot that does not exist) and
+    /// [`Error::Busy`] (also from inside the token callback). Nothing has changed then. [`Error::Cancelled`] and errors of a
+    /// device may leave the slot empty; then a new prefill or restore is needed before generate.
+    pub fn restore_slot(&self, slot_id: i32, path: &Path) -> Result<usize> {
+        let (reply, answer) = mpsc::sync_channel(1);
+        self.change(|state| {
+            self.check_slot(slot_id)?;
+            self.check_worker(state, "restoring")?;
+            state.phase = Phase::Prefilling;
+            self.schedule(state, Command::Restore { slot_id, path: path.into(), reply });
             Ok(())
         })?;
         answer.recv().map_err(|_| Error::Internal("the worker ended without an answer".into())).flatten()
@@ -384,6 +435,7 @@ impl Session {
         self.check_worker(state, "a prefill")?;
         state.phase = Phase::Prefilling;
         state.prompt = None;
+        state.left = Left::default();
         state.reading = false;
         state.usage = Usage::default();
         self.schedule(state, Command::Prefill { tokens: tokens.to_vec(), slot_id, reply });
@@ -422,6 +474,7 @@ impl Session {
             slot_id: prompt.slot_id,
             sampler,
             trie: state.trie.clone(),
+            left: std::mem::take(&mut state.left),
             text: TextStream::new(&settings.stop, self.vocab.max_piece_bytes()),
             banned: [self.vocab.suppressed(), eog].concat(),
             stop_at_span_end: settings.on_span_end == SpanEnd::Stop,

@@ -8,10 +8,11 @@ use super::queue::Queue;
 use super::text::{Arena, TextStream};
 use super::{Chain, LeafScores, Sampled, Settings, Sink, Usage};
 use crate::sampling::Sampler;
-use crate::trie::TrieState;
+use crate::trie::{Node, TrieState};
 use crate::{Error, Result, Token};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::SyncSender;
@@ -34,6 +35,10 @@ pub(crate) enum Command {
     Prefill { tokens: Vec<Token>, slot_id: i32, reply: SyncSender<Result<usize>> },
     /// Score the leaves of a trie and answer the caller.
     Score { trie: TrieState, reply: SyncSender<Result<LeafScores>> },
+    /// Save a slot and answer the caller.
+    Save { slot_id: i32, path: PathBuf, reply: SyncSender<Result<()>> },
+    /// Restore a slot and answer the caller.
+    Restore { slot_id: i32, path: PathBuf, reply: SyncSender<Result<usize>> },
     /// Run a generation.
     Generate(Box<Job>),
 }
@@ -45,11 +50,31 @@ pub(crate) struct Job {
     pub(crate) slot_id: i32,
     pub(crate) sampler: Sampler,
     pub(crate) trie: Option<TrieState>,
+    pub(crate) left: Left,
     pub(crate) text: TextStream,
     /// Tokens never to be taken where the trie does not ask for them.
     pub(crate) banned: Vec<Token>,
     pub(crate) stop_at_span_end: bool,
     pub(crate) sink: Sink,
+}
+
+/// Where a generation stopped: what the next one needs beside slot and trie to go on as if it had not.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Left {
+    /// Emitted tokens that are not in the slot.
+    pub(crate) pending: Vec<Token>,
+    /// What is left of the leaf that was chosen as a whole, the next token last.
+    pub(crate) chosen: Vec<Token>,
+    /// The leaf that the span ended at, until the next token: its children would make another one of it.
+    pub(crate) ended_at: Option<Node>,
+}
+
+impl Left {
+    /// The trie is another one, or at another place.
+    pub(crate) fn forget_choice(&mut self) {
+        self.chosen.clear();
+        self.ended_at = None;
+    }
 }
 
 /// A prompt that was evaluated and waits for its generate.
@@ -77,6 +102,7 @@ pub(crate) struct State {
     /// Chains by slot id, which are used in place of the parameters.
     pub(crate) chains: BTreeMap<i32, Chain>,
     pub(crate) trie: Option<TrieState>,
+    pub(crate) left: Left,
     /// Why the last set of a trie failed; bars generate.
     pub(crate) trie_failure: Option<Error>,
     pub(crate) queue: Queue,

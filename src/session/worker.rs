@@ -6,12 +6,13 @@
 
 use super::decoder::Decoder;
 use super::generate::{Generation, guarded};
-use super::shared::{Command, Job, Phase, Prompt, Shared};
-use super::{LeafScores, Usage};
+use super::shared::{Command, Job, Left, Phase, Prompt, Shared, State};
+use super::{LeafScores, Usage, saved};
 use crate::engine::EngineStats;
 use crate::trie::{Descriptor, TrieState};
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -41,6 +42,12 @@ impl<D: Decoder> Worker<D> {
                 Command::Score { trie, reply } => {
                     let _ = reply.send(self.score(&trie));
                 }
+                Command::Save { slot_id, path, reply } => {
+                    let _ = reply.send(self.save(slot_id, &path));
+                }
+                Command::Restore { slot_id, path, reply } => {
+                    let _ = reply.send(self.restore(slot_id, &path));
+                }
                 Command::Generate(job) => self.generate(*job),
             }
         }
@@ -66,15 +73,13 @@ impl<D: Decoder> Worker<D> {
         let decoder = &mut self.decoder;
         let ran = guarded("the engine", || decoder.prefill(slot_id, tokens, &self.shared.cancel));
         let mut state = self.shared.lock();
-        state.note(ran.as_ref().map_or_else(Some, |outcome| outcome.as_ref().err()));
         state.usage = Usage {
             prompt_tokens: tokens.len() as u64,
             prefill_us: started.elapsed().as_micros() as u64,
             ..Usage::default()
         };
         state.usage.count(&self.before, &self.decoder.stats());
-        state.phase = Phase::Idle;
-        let reused = ran.inspect_err(|fault| state.fault = Some(fault.clone())).flatten()?;
+        let reused = settle(&mut state, ran)?;
         state.usage.prompt_tokens_reused = reused as u64;
         state.prompt = Some(Prompt { slot_id, room: self.decoder.room() });
         if let Some(trie) = &mut state.trie {
@@ -84,15 +89,65 @@ impl<D: Decoder> Worker<D> {
     }
 
     fn score(&mut self, trie: &TrieState) -> Result<LeafScores> {
-        let (decoder, cancel) = (&mut self.decoder, &self.shared.cancel);
-        let score = |descriptor: &Descriptor| decoder.score(trie.trie(), descriptor, cancel);
-        let ran = guarded("the engine", || trie.descriptor().map_or(Ok(Vec::new()), score));
+        let (decoder, shared) = (&mut self.decoder, &self.shared);
+        let ran = guarded("the engine", || {
+            evaluate_pending(decoder, shared)?;
+            let score = |descriptor: &Descriptor| decoder.score(trie.trie(), descriptor, &shared.cancel);
+            trie.descriptor().map_or(Ok(Vec::new()), score)
+        });
         let mut state = self.shared.lock();
-        state.note(ran.as_ref().map_or_else(Some, |outcome| outcome.as_ref().err()));
         state.usage.count(&self.before, &self.decoder.stats());
-        state.phase = Phase::Idle;
-        let scores = ran.inspect_err(|fault| state.fault = Some(fault.clone())).flatten()?;
+        let scores = settle(&mut state, ran)?;
         Ok(LeafScores::new(trie, &scores))
+    }
+
+    fn save(&mut self, slot_id: i32, path: &Path) -> Result<()> {
+        let (decoder, shared) = (&mut self.decoder, &self.shared);
+        let ran = guarded("the engine", || {
+            // Of another slot than that of the last prompt nothing more is known.
+            let (left, trie) = match decoder.is_current(slot_id)? {
+                true => {
+                    let state = shared.lock();
+                    (state.left.clone(), state.trie.clone())
+                }
+                false => (Left::default(), None),
+            };
+            let note = saved::note(left, trie.as_ref())?;
+            decoder.save(slot_id, path, &note, &shared.cancel)
+        });
+        settle(&mut self.shared.lock(), ran)
+    }
+
+    fn restore(&mut self, slot_id: i32, path: &Path) -> Result<usize> {
+        let started = Instant::now();
+        let (decoder, shared, n_vocab) = (&mut self.decoder, &self.shared, self.vocab.n_tokens());
+        let before = decoder.stats();
+        let ran = guarded("the engine", || {
+            let saved = decoder.open_saved(path, &shared.cancel)?;
+            let trie = shared.lock().trie.clone();
+            let (left, trie) = saved::resume(&saved, trie, n_vocab, decoder.tokens().len() + decoder.room())?;
+            // From here on the slot changes.
+            shared.arena.clear();
+            let mut state = shared.lock();
+            (state.prompt, state.left, state.reading, state.usage) = (None, Left::default(), false, Usage::default());
+            drop(state);
+            decoder.restore(slot_id, saved, left.pending.is_empty(), &shared.cancel)?;
+            Ok((left, trie))
+        });
+        let mut state = self.shared.lock();
+        let (left, trie) = settle(&mut state, ran)?;
+        self.before = before;
+        let (held, pending) = (self.decoder.tokens().len(), left.pending.len());
+        state.usage = Usage {
+            prompt_tokens: (held + pending) as u64,
+            prompt_tokens_reused: held as u64,
+            prefill_us: started.elapsed().as_micros() as u64,
+            ..Usage::default()
+        };
+        state.usage.count(&self.before, &self.decoder.stats());
+        state.prompt = Some(Prompt { slot_id, room: self.decoder.room() - pending });
+        (state.left, state.trie) = (left, trie);
+        Ok(held + pending)
     }
 
     fn generate(&mut self, job: Job) {
@@ -104,6 +159,25 @@ impl<D: Decoder> Worker<D> {
         }
         generation.finish(ran.flatten());
     }
+}
+
+/// The end of what the worker did for a caller: the session is free again.
+fn settle<T>(state: &mut State, ran: Result<Result<T>>) -> Result<T> {
+    state.note(ran.as_ref().map_or_else(Some, |outcome| outcome.as_ref().err()));
+    state.phase = Phase::Idle;
+    ran.inspect_err(|fault| state.fault = Some(fault.clone())).flatten()
+}
+
+/// Bring into the slot what a generation emitted last, so that the slot's last position is the stream's.
+fn evaluate_pending(decoder: &mut impl Decoder, shared: &Shared) -> Result<()> {
+    let pending = std::mem::take(&mut shared.lock().left.pending);
+    if pending.is_empty() {
+        return Ok(());
+    }
+    let held = decoder.tokens().len();
+    let ran = decoder.logits(&pending, &[], &shared.cancel).map(drop);
+    shared.lock().left.pending = pending[decoder.tokens().len() - held..].to_vec();
+    ran
 }
 
 /// What a session says when its engine is unusable.

@@ -4,7 +4,7 @@
 //! trie is compiled.
 
 use super::compile::Node;
-use super::{Descriptor, Mode, Trie, TrieState};
+use super::{Descriptor, Trie, TrieState};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -88,7 +88,9 @@ impl TrieState {
         let index = index.ok_or_else(nowhere)?;
         let find = |tokens: &Option<Vec<crate::Token>>| {
             let tokens = tokens.as_ref();
-            tokens.map(|tokens| self.trie().node_at(&self.trie().descriptors()[index], tokens).ok_or_else(nowhere)).transpose()
+            tokens
+                .map(|tokens| self.trie().node_at(&self.trie().descriptors()[index], tokens).ok_or_else(nowhere))
+                .transpose()
         };
         let (node, completed) = (find(&saved.at)?, find(&saved.completed)?);
         let stands = |node: Node| !self.trie().children(node).is_empty();
@@ -109,6 +111,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::Token;
+    use crate::trie::Mode;
     use std::sync::Arc;
 
     fn state(json: &str, mode: Mode) -> TrieState {
@@ -121,7 +124,13 @@ mod tests {
 
     /// What a state can be asked, and what it will do.
     fn seen(state: &TrieState) -> String {
-        format!("{:?} {:?} {:?} {:?}", state.descriptor().unwrap().path(), state.node(), state.leaf_name(), state.counted())
+        format!(
+            "{:?} {:?} {:?} {:?}",
+            state.descriptor().unwrap().path(),
+            state.node(),
+            state.leaf_name(),
+            state.counted()
+        )
     }
 
     #[test]
@@ -147,7 +156,9 @@ mod tests {
         let saved = state(TWO, Mode::Greedy).saved();
         let refusal = |json: &str, mode| state(json, mode).restored(&saved).unwrap_err();
         assert!(refusal(TWO, Mode::Sampled).contains("mode 0"));
-        for (from, to) in [("[4,5]", "[4,6]"), ("\"z\"", "\"w\""), ("\"b\"", "\"c\""), ("[1,2]", "[1]"), ("[1,2,3]", "[1,3]")] {
+        for (from, to) in
+            [("[4,5]", "[4,6]"), ("\"z\"", "\"w\""), ("\"b\"", "\"c\""), ("[1,2]", "[1]"), ("[1,2,3]", "[1,3]")]
+        {
             assert!(refusal(&TWO.replacen(from, to, 1), Mode::Greedy).contains("saved with the token trie"), "{from}");
         }
         // The same in other words.

@@ -135,7 +135,8 @@ impl Window {
         let all = (cache.layout.cells / BLOCK) as u64;
         let own = self.blocks.len() as u64;
         let heads = self.layout.n_kv_heads as u64;
-        let sides = [(cache.keys, 0, self.layout.k_bytes()), (cache.values, self.layout.k_bytes(), self.layout.v_bytes())];
+        let sides =
+            [(cache.keys, 0, self.layout.k_bytes()), (cache.values, self.layout.k_bytes(), self.layout.v_bytes())];
         for (buffer, start, bytes) in sides {
             let block = bytes / heads / own;
             for head in 0..heads {
@@ -151,7 +152,8 @@ impl Window {
 
     /// The key's and the value's part of a row.
     fn sides<'a>(&self, row: &'a mut [u8]) -> [(bool, &'a mut [u8]); 2] {
-        let (keys, values) = row.split_at_mut(self.layout.n_kv_heads * head_bytes(self.layout.ty, self.layout.head_dim_k));
+        let (keys, values) =
+            row.split_at_mut(self.layout.n_kv_heads * head_bytes(self.layout.ty, self.layout.head_dim_k));
         [(true, keys), (false, values)]
     }
 
@@ -240,7 +242,9 @@ mod tests {
                 cache.write(gpu, &to, &rows).unwrap();
                 let mut expected = filled.clone();
                 for (side, key) in [true, false].into_iter().enumerate() {
-                    for (head, (&from, &to)) in (0..3).flat_map(|head| from.iter().zip(&to).map(move |pair| (head, pair))) {
+                    for (head, (&from, &to)) in
+                        (0..3).flat_map(|head| from.iter().zip(&to).map(move |pair| (head, pair)))
+                    {
                         let [from, to] =
                             [from, to].map(|cell| Head { layout: &layout, key, head, cell: cell as usize }.bytes());
                         from.into_iter().zip(to).for_each(|(from, to)| expected[side][to] = filled[side][from]);

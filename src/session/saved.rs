@@ -1,0 +1,90 @@
+//! What a saved slot holds of its session, beside tokens and cells: where a generation stopped, and in which constraint.
+//!
+//! It is the note of the file ([`SavedSlot::note`]), as JSON. Chains, settings, seed and stop strings are not in it: they are
+//! the session's that restores. Nor is the trie; it has to be set there already where it was in force.
+
+use super::shared::Left;
+use crate::engine::SavedSlot;
+use crate::trie::{SavedState, TrieState};
+use crate::{Error, Result, Token};
+use serde::{Deserialize, Serialize};
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Note {
+    /// [`Left::pending`].
+    pending: Vec<Token>,
+    constraint: Option<Constraint>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Constraint {
+    state: SavedState,
+    /// [`Left::chosen`].
+    chosen: Vec<Token>,
+    /// Whether there is a [`Left::ended_at`], which is the leaf completed last.
+    ended: bool,
+}
+
+/// The note of a slot whose generation stopped there, in a constraint or not.
+pub(crate) fn note(left: Left, trie: Option<&TrieState>) -> Result<Vec<u8>> {
+    let Left { pending, chosen, ended_at } = left;
+    let constraint = |trie: &TrieState| Constraint { state: trie.saved(), chosen, ended: ended_at.is_some() };
+    let note = Note { pending, constraint: trie.map(constraint) };
+    serde_json::to_vec(&note).map_err(|error| Error::Internal(format!("The note of a saved slot: {error}")))
+}
+
+/// Where the saved stream goes on in a session with this trie, and the trie's state then. What was saved without a
+/// constraint in force does what a prefill does: the trie of the session is armed.
+///
+/// # Errors
+/// [`Error::SavedSlot`] where the saved stream was held by a constraint that this is not, and for a note that is none.
+pub(crate) fn resume(
+    saved: &SavedSlot,
+    trie: Option<TrieState>,
+    n_vocab: usize,
+    context: usize,
+) -> Result<(Left, Option<TrieState>)> {
+    let broken = |problem: String| saved.error("note", problem);
+    let note: Note = serde_json::from_slice(saved.note()).map_err(|error| broken(error.to_string()))?;
+    let outside = |token: &&Token| usize::try_from(**token).map_or(true, |id| id >= n_vocab);
+    if let Some(token) = note.pending.iter().find(outside) {
+        return Err(broken(format!("token {token}, where the vocabulary has {n_vocab}")));
+    }
+    let total = saved.tokens().len() + note.pending.len();
+    if total > context {
+        let problem = format!("{total} tokens with those not evaluated, where the context has room for {context}");
+        return Err(saved.error("tokens", problem));
+    }
+    let mut left = Left { pending: note.pending, ..Left::default() };
+    let constraint = note.constraint;
+    let in_force = constraint.as_ref().is_some_and(|saved| saved.state.is_armed() || saved.ended);
+    let found = match (&constraint, &trie) {
+        (Some(constraint), Some(trie)) => trie.restored(&constraint.state),
+        (Some(_), None) => Err("saved with a token trie, where none is set".into()),
+        (None, _) => Err("saved without a token trie".into()),
+    };
+    match (found, constraint) {
+        (Ok(state), Some(constraint)) => {
+            let path = constraint.chosen.iter().rev();
+            let end = path.clone().try_fold(state.node().unwrap_or(0), |node, &token| state.trie().child(node, token));
+            if !constraint.chosen.is_empty()
+                && !(state.is_armed() && end.is_some_and(|leaf| state.trie().is_leaf(leaf)))
+            {
+                return Err(broken("a chosen leaf that the token trie does not have".into()));
+            }
+            left.chosen = constraint.chosen;
+            left.ended_at = state.completed().filter(|_| constraint.ended);
+            Ok((left, Some(state)))
+        }
+        (Err(problem), _) if in_force => Err(saved.error("constraint", problem)),
+        _ => {
+            let armed = trie.map(|mut trie| {
+                trie.rearm();
+                trie
+            });
+            Ok((left, armed))
+        }
+    }
+}

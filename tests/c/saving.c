@@ -1,0 +1,95 @@
+/* Slots saved to files and restored, through the C calls. */
+
+#include "host.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A file of this process alone. */
+static const char * file_of(const char * name) {
+    static char path[256];
+    snprintf(path, sizeof path, "saved-%s-%p.slot", name, (void *)&path);
+    return path;
+}
+
+static void generated(FfiLlmHandle handle, int32_t count, struct result * result) {
+    CHECK_EQ(lib.llm_stream_generate(handle, count, 0.0f, 1.0f, NULL), 0);
+    pull_all(handle, 32, 512, result);
+}
+
+/* A stream that was cut and went on in another handle says what it would have said in one. */
+static void save_and_restore(void) {
+    static struct result whole, begun, rest;
+    const char * path = file_of("stream");
+    char * error = NULL;
+    FfiLlmHandle first = open_model(256), second = open_model(256);
+    size_t n;
+    int * tokens = tokens_of(first, "Once upon a time", &n);
+    lib.free_tokens(tokens);
+    ignore_eos(first);
+    ignore_eos(second);
+    prefill(first, 0);
+    generated(first, 20, &whole);
+    CHECK_EQ(whole.n_tokens, 20);
+    prefill(first, 0);
+    generated(first, 8, &begun);
+    CHECK_EQ(lib.llm_stream_save_slot(first, -1, path, &error), ELIZA_OK);
+    lib.llm_stream_close(first);
+    CHECK_EQ(lib.llm_stream_restore_slot(second, 3, path, &error), n + 8);
+    CHECK_EQ(lib.llm_stream_status(second), ELIZA_OK);
+    generated(second, 12, &rest);
+    CHECK_EQ(rest.n_tokens, 12);
+    CHECK(memcmp(begun.tokens, whole.tokens, 8 * sizeof *whole.tokens) == 0);
+    CHECK(memcmp(rest.tokens, whole.tokens + 8, 12 * sizeof *whole.tokens) == 0);
+    check_no_errors(second);
+    lib.llm_stream_close(second);
+    remove(path);
+}
+
+static void wrong_files_to_restore(void) {
+    const char * path = file_of("wrong");
+    char * error = NULL;
+    FfiLlmHandle handle = open_model(256);
+    FILE * file;
+    int last;
+    CHECK_EQ(lib.llm_stream_save_slot(handle, 0, path, &error), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(error, "empty");
+    prefill(handle, 0);
+    CHECK_EQ(lib.llm_stream_save_slot(handle, 0, NULL, &error), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(error, "path");
+    CHECK_EQ(lib.llm_stream_save_slot(handle, 99, path, &error), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(error, "99");
+    CHECK_EQ(lib.llm_stream_restore_slot(handle, 0, path, &error), ELIZA_ERR_IO);
+    CHECK_TEXT(error, path);
+    CHECK_EQ(lib.llm_stream_restore_slot(handle, 0, NULL, NULL), ELIZA_ERR_INVALID_ARG);
+    CHECK_EQ(lib.llm_stream_save_slot(handle, 0, path, &error), ELIZA_OK);
+    /* The last byte is another one. */
+    file = fopen(path, "r+b");
+    CHECK(file != NULL && fseek(file, -1, SEEK_END) == 0);
+    last = fgetc(file);
+    CHECK(last != EOF && fseek(file, -1, SEEK_END) == 0 && fputc(last ^ 1, file) != EOF && fclose(file) == 0);
+    CHECK_EQ(lib.llm_stream_restore_slot(handle, 0, path, &error), ELIZA_ERR_SAVED_SLOT);
+    CHECK(strstr(error, path) != NULL);
+    CHECK_TEXT(error, "checksum");
+    CHECK_EQ(lib.llm_stream_status(handle), ELIZA_ERR_SAVED_SLOT);
+    while ((error = lib.llm_stream_take_error(handle)) != NULL) lib.free_string(error);
+    /* Nothing has changed: the prefill still counts. */
+    static struct result result;
+    generated(handle, 4, &result);
+    CHECK(result.n_tokens > 0);
+    CHECK_EQ(lib.llm_stream_save_slot(NULL, 0, path, &error), -1);
+    CHECK_TEXT(error, "NULL");
+    CHECK_EQ(lib.llm_stream_restore_slot(NULL, 0, path, &error), -1);
+    CHECK_TEXT(error, "NULL");
+    while ((error = lib.take_last_error()) != NULL) lib.free_string(error);
+    check_no_errors(handle);
+    lib.llm_stream_close(handle);
+    remove(path);
+}
+
+const struct test_case saving_cases[] = {
+    {"save_and_restore", save_and_restore},
+    {"wrong_files_to_restore", wrong_files_to_restore},
+    {NULL, NULL},
+};
