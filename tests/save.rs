@@ -50,7 +50,8 @@ fn what_is_restored_goes_on_to_the_same_bits() {
     for gpu_layers in placements() {
         // gemma3's window is shorter than the prompt.
         for kind in [Kind::Llama, Kind::Gemma3] {
-            for kv_type in TYPES {
+            // A software driver takes seconds to open an engine.
+            for kv_type in if gpu_layers == 0 { &TYPES[..] } else { &TYPES[1..2] }.iter().copied() {
                 let name = format!("{kind:?} {kv_type:?}, {gpu_layers} layers on the GPU");
                 let path = folder.path().join(&name);
                 let mut first = open(kind, kv_type, 256, gpu_layers);
@@ -89,9 +90,8 @@ fn through_other_devices_and_cells_it_is_the_same_file() {
         engine.prefill(one, &text, &NEVER).unwrap();
         engine.save(one, &path, &[], &NEVER).unwrap();
         let first = std::fs::read(&path).unwrap();
-        let placements = placements();
-        for gpu_layers in placements.iter().chain(placements.iter().rev()) {
-            let mut engine = open(Kind::Qwen3, kv_type, 512, *gpu_layers);
+        for gpu_layers in placements().into_iter().chain([0]) {
+            let mut engine = open(Kind::Qwen3, kv_type, 512, gpu_layers);
             let others = [1, 2, 3].map(|number| slot(&mut engine, number));
             for (i, &other) in others.iter().enumerate() {
                 engine.prefill(other, &tokens(70, &format!("other {i}")), &NEVER).unwrap();

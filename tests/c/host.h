@@ -11,14 +11,9 @@
 #define EXPORTS(X) \
     X(abi_version) X(llm_stream_supported) X(default_thread_count) \
     X(llm_stream_open) X(llm_stream_open_ex) X(llm_stream_close) \
-<<<<<<< HEAD
     X(llm_stream_prefill) X(llm_stream_start_prefill) X(llm_stream_generate) X(llm_stream_generate_ex) X(llm_stream_cancel) \
     X(set_token_trie) X(clear_token_trie) X(arm_token_trie) X(score_token_trie) X(build_token_trie) \
-=======
-    X(llm_stream_prefill) X(llm_stream_generate) X(llm_stream_generate_ex) X(llm_stream_cancel) \
-    X(set_token_trie) X(clear_token_trie) X(arm_token_trie) X(score_token_trie) \
     X(llm_stream_save_slot) X(llm_stream_restore_slot) \
->>>>>>> 43ab55b (Save and restore in sessions and in C: a stream goes on inside a span)
     X(set_host_sampler_init) X(sampler_name) X(sampler_accept) X(sampler_apply) X(sampler_reset) X(sampler_arm) \
     X(sampler_clone) X(sampler_free) \
     X(llm_stream_status) X(llm_stream_take_error) X(take_last_error) X(take_last_failure) \

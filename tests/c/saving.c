@@ -5,11 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* A file of this process alone. */
 static const char * file_of(const char * name) {
     static char path[256];
-    snprintf(path, sizeof path, "saved-%s-%p.slot", name, (void *)&path);
+    snprintf(path, sizeof path, "saved-%s-%ld.slot", name, (long)getpid());
     return path;
 }
 
