@@ -1,0 +1,91 @@
+//! How a session samples. The numbers lie in the order of the Java class `SamplingOptions`.
+
+use elizainference::session::{Params, Settings, SpanEnd};
+use jni::EnvUnowned;
+use jni::objects::{JByteBuffer, JClass, JFloatArray, JIntArray};
+use jni::sys::{jint, jlong};
+
+use crate::arguments::{numbers, optional_text, texts};
+use crate::edge::native;
+use crate::table;
+
+/// Fills the arrays with the settings in force. A seed that is new each time is -1.
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_samplingOptions<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    session: jlong,
+    whole: JIntArray<'local>,
+    real: JFloatArray<'local>,
+) -> jlong {
+    native(env, |env| {
+        let settings = table::get(session)?.settings();
+        let params = &settings.params;
+        let switches = [settings.on_span_end == SpanEnd::Stop, settings.strict_trie, settings.ignore_eos];
+        whole.set_region(env, 0, &[params.top_k, params.repeat_last_n])?;
+        whole.set_region(env, 2, &switches.map(jint::from))?;
+        let penalties = [params.repeat_penalty, params.presence_penalty, params.frequency_penalty];
+        real.set_region(env, 0, &[params.min_p])?;
+        real.set_region(env, 1, &penalties)?;
+        Ok(params.seed.map_or(-1, |seed| seed as jlong))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_configure<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    session: jlong,
+    seed: jlong,
+    whole: JIntArray<'local>,
+    real: JFloatArray<'local>,
+    stop: JByteBuffer<'local>,
+    stop_ends: JIntArray<'local>,
+    bias_ids: JIntArray<'local>,
+    bias_values: JFloatArray<'local>,
+) {
+    native(env, |env| {
+        let session = table::get(session)?;
+        let (mut whole_numbers, mut real_numbers) = ([0; 5], [0.0; 4]);
+        whole.get_region(env, 0, &mut whole_numbers)?;
+        real.get_region(env, 0, &mut real_numbers)?;
+        let [top_k, repeat_last_n, on_span_end, strict_trie, ignore_eos] = whole_numbers;
+        let [min_p, repeat_penalty, presence_penalty, frequency_penalty] = real_numbers;
+        let stop = texts(env, &stop, &stop_ends, "stop")?;
+        session.configure(Settings {
+            params: Params {
+                seed: u64::try_from(seed).ok(),
+                top_k,
+                repeat_last_n,
+                min_p,
+                repeat_penalty,
+                presence_penalty,
+                frequency_penalty,
+                logit_bias: numbers(env, &bias_ids)?.into_iter().zip(numbers(env, &bias_values)?).collect(),
+                ..session.settings().params
+            },
+            stop: stop.into_iter().map(|text| text.as_bytes().to_vec()).collect(),
+            ignore_eos: ignore_eos != 0,
+            on_span_end: if on_span_end != 0 { SpanEnd::Stop } else { SpanEnd::Continue },
+            strict_trie: strict_trie != 0,
+            candidates: 0,
+        })?;
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_setChain<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    session: jlong,
+    slot: jint,
+    chain: JByteBuffer<'local>,
+) {
+    native(env, |env| {
+        let session = table::get(session)?;
+        let chain = optional_text(env, &chain, "chain")?.map(str::parse).transpose()?;
+        session.set_chain(slot, chain)?;
+        Ok(())
+    })
+}

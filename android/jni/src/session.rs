@@ -1,0 +1,268 @@
+//! One stream: open, prefill, generate, pull, tokens, usage.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use elizainference::session::{EngineOptions, FinishReason, KvType, OpenOptions, Session, Sink};
+use elizainference::{Error, engine, ffi};
+use jni::objects::{JByteArray, JByteBuffer, JClass, JIntArray, JLongArray, JObject, JString, JValue};
+use jni::sys::{jboolean, jfloat, jint, jlong};
+use jni::{Env, EnvUnowned, jni_sig, jni_str};
+
+use crate::arguments::{bytes, count, numbers, optional_text, text};
+use crate::edge::{Failure, native};
+use crate::table;
+
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_abiVersion<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+) -> JString<'local> {
+    native(env, |env| {
+        // SAFETY: the version is a static string.
+        let version = unsafe { std::ffi::CStr::from_ptr(ffi::eliza_inference_abi_version()) };
+        Ok(env.new_string(version.to_string_lossy())?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_defaultThreadCount<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+) -> jint {
+    native(env, |_| Ok(engine::default_thread_count() as jint))
+}
+
+/// Opens a model and gives the session's number.
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_open<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    path: JByteBuffer<'local>,
+    context: jint,
+    threads: jint,
+    gpu_layers: jint,
+    slots: jint,
+    device: JByteBuffer<'local>,
+    kv_type: JByteBuffer<'local>,
+    progress: JObject<'local>,
+) -> jlong {
+    native(env, |env| {
+        if gpu_layers < -1 {
+            let problem = format!("gpuLayers is {gpu_layers}, must be -1 (all) or more");
+            return Err(Error::InvalidArgument(problem).into());
+        }
+        let engine = EngineOptions {
+            context: count(context, "contextSize")?,
+            threads: count(threads, "threads")?,
+            gpu_layers,
+            device: optional_text(env, &device, "device")?.map(str::to_owned),
+            kv_type: optional_text(env, &kv_type, "kvType")?.map_or(Ok(KvType::default()), str::parse)?,
+            slots: count(slots, "slots")?,
+        };
+        let path = PathBuf::from(text(env, &path, "path")?);
+        let thrown = std::sync::Arc::default();
+        let progress = if progress.is_null() { None } else { Some(listener(env, &progress, &thrown)?) };
+        let opened = Session::open(OpenOptions { path, engine, progress });
+        if let Some(thrown) = lock(&thrown).take() {
+            return Err(thrown.into());
+        }
+        Ok(table::insert(opened?))
+    })
+}
+
+/// Where a listener's exception waits until the load that it ended has returned.
+type Thrown = std::sync::Mutex<Option<jni::errors::Error>>;
+
+fn lock(thrown: &Thrown) -> std::sync::MutexGuard<'_, Option<jni::errors::Error>> {
+    thrown.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Tells a `LoadListener` the progress. It is called on the thread that opens, which is the caller's.
+fn listener(
+    env: &Env<'_>,
+    listener: &JObject<'_>,
+    thrown: &std::sync::Arc<Thrown>,
+) -> Result<Box<dyn FnMut(f32) -> bool + Send>, Failure> {
+    let (machine, listener, thrown) = (env.get_java_vm()?, env.new_global_ref(listener)?, thrown.clone());
+    let tell = move |fraction: f32| {
+        let answer = machine.attach_current_thread(|env| {
+            let (name, signature) = (jni_str!("onProgress"), jni_sig!("(F)Z"));
+            env.call_method(&listener, name, signature, &[JValue::Float(fraction)])?.z()
+        });
+        answer.unwrap_or_else(|exception| {
+            *lock(&thrown) = Some(exception);
+            false
+        })
+    };
+    Ok(Box::new(tell))
+}
+
+/// Closes a session, if it is open. Never waits for a generation.
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_close<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    session: jlong,
+) {
+    native(env, |_| {
+        if let Some(session) = table::remove(session) {
+            session.close();
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_tokenize<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    session: jlong,
+    text: JByteBuffer<'local>,
+    add_special: jboolean,
+    parse_special: jboolean,
+) -> JIntArray<'local> {
+    native(env, |env| {
+        let session = table::get(session)?;
+        let tokens = session.vocab().tokenize(bytes(env, &text)?, add_special, parse_special);
+        let array = env.new_int_array(tokens.len())?;
+        array.set_region(env, 0, &tokens)?;
+        Ok(array)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_detokenize<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    session: jlong,
+    tokens: JIntArray<'local>,
+    remove_special: jboolean,
+    unparse_special: jboolean,
+) -> JByteArray<'local> {
+    native(env, |env| {
+        let session = table::get(session)?;
+        let tokens = numbers(env, &tokens)?;
+        let vocab = session.vocab();
+        let known = |id: i32| usize::try_from(id).is_ok_and(|id| id < vocab.n_tokens());
+        if let Some((index, id)) = tokens.iter().enumerate().find(|&(_, &id)| !known(id)) {
+            let problem = format!("tokens[{index}] is {id}, but the vocabulary has {} tokens", vocab.n_tokens());
+            return Err(Error::InvalidArgument(problem).into());
+        }
+        Ok(env.byte_array_from_slice(&vocab.detokenize(&tokens, remove_special, unparse_special))?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_prefill<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    session: jlong,
+    tokens: JIntArray<'local>,
+    slot: jint,
+) {
+    native(env, |env| {
+        table::get(session)?.prefill(&numbers(env, &tokens)?, slot)?;
+        Ok(())
+    })
+}
+
+/// Starts a generation that Java pulls.
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_generate<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    session: jlong,
+    max_new_tokens: jint,
+    temperature: jfloat,
+    top_p: jfloat,
+) {
+    native(env, |_| {
+        let given = |value: f32| if value.is_nan() { None } else { Some(value) };
+        table::get(session)?.generate(max_new_tokens, given(temperature), given(top_p), Sink::Queue)?;
+        Ok(())
+    })
+}
+
+/// Fills `step` with what the generation has produced: room for `tokens_cap` token ids, behind it room for text. Waits at
+/// most `timeout_ms`. Returns the finish reason, or 0 while the generation goes on, from bit 60; the number of tokens from bit
+/// 32; and the bytes of text.
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_next<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    session: jlong,
+    timeout_ms: jint,
+    step: JByteBuffer<'local>,
+    tokens_cap: jint,
+) -> jlong {
+    native(env, |env| {
+        let session = table::get(session)?;
+        let room = bytes(env, &step)?;
+        let n_ids = tokens_cap as usize * size_of::<i32>();
+        let split = room.split_at_mut_checked(n_ids);
+        let (ids, text) = split.ok_or_else(|| Error::Internal(format!("No room for {tokens_cap} tokens")))?;
+        // SAFETY: every bit pattern is a valid i32.
+        let (before, ids, _) = unsafe { ids.align_to_mut::<i32>() };
+        if !before.is_empty() {
+            return Err(Error::Internal("The direct buffer is not aligned for token ids".into()).into());
+        }
+        let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or_default());
+        let pulled = session.next(Some(timeout), ids, text)?;
+        let reason = if pulled.done { session.usage().finish_reason } else { FinishReason::None };
+        Ok((reason as jlong) << 60 | (pulled.tokens as jlong) << 32 | pulled.text_bytes as jlong)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_cancel<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    session: jlong,
+) {
+    native(env, |_| {
+        table::get(session)?.cancel();
+        Ok(())
+    })
+}
+
+/// The counters in the order of the Java class `Usage`.
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_usage<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    session: jlong,
+) -> JLongArray<'local> {
+    native(env, |env| {
+        let usage = table::get(session)?.usage();
+        let counters = [
+            usage.finish_reason as u64,
+            usage.prompt_tokens,
+            usage.prompt_tokens_reused,
+            usage.completion_tokens,
+            usage.forced_tokens,
+            usage.branching_steps,
+            usage.span_tokens,
+            usage.span_candidates,
+            usage.forward_passes,
+            usage.forward_passes_saved,
+            usage.logits_computed,
+            usage.prefill_us,
+            usage.first_token_us,
+            usage.decode_us,
+        ]
+        .map(|counter| counter as jlong);
+        let array = env.new_long_array(counters.len())?;
+        array.set_region(env, 0, &counters)?;
+        Ok(array)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_usageJson<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    session: jlong,
+) -> JString<'local> {
+    native(env, |env| Ok(env.new_string(table::get(session)?.usage_json())?))
+}

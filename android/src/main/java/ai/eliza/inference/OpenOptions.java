@@ -1,0 +1,66 @@
+package ai.eliza.inference;
+
+/** How to open a model. Only the path has no default. */
+public final class OpenOptions {
+    final String path;
+    int contextSize;
+    int threads;
+    int gpuLayers;
+    int slots;
+    String device;
+    String kvType;
+    LoadListener progress;
+
+    /** Opens this GGUF file, on the CPU unless {@link #gpuLayers} says otherwise. */
+    public OpenOptions(String path) {
+        this.path = path;
+    }
+
+    /**
+     * Context in tokens, shared by the slots: 0, the default, chooses min(4096, what the model was trained with), otherwise it is
+     * rounded up to a power of two and capped at what the model was trained with.
+     */
+    public OpenOptions contextSize(int tokens) {
+        contextSize = tokens;
+        return this;
+    }
+
+    /** Threads that compute; 0, the default, is one for each performance core. */
+    public OpenOptions threads(int count) {
+        threads = count;
+        return this;
+    }
+
+    /**
+     * Layers on the GPU, counted from the end: -1 is all. With 0, the default, Vulkan is not touched. Where no GPU works
+     * anything else fails with the reason.
+     */
+    public OpenOptions gpuLayers(int count) {
+        gpuLayers = count;
+        return this;
+    }
+
+    /** How many conversations share the context, 1 to 16; 0, the default, is 16. */
+    public OpenOptions slots(int count) {
+        slots = count;
+        return this;
+    }
+
+    /** The device by name; null, the default, is the best. */
+    public OpenOptions device(String name) {
+        device = name;
+        return this;
+    }
+
+    /** Format of the key/value memory: f16, f32 or q8_0; null, the default, is f16. */
+    public OpenOptions kvType(String name) {
+        kvType = name;
+        return this;
+    }
+
+    /** Who hears the progress of the load; null, the default, is nobody. */
+    public OpenOptions progress(LoadListener listener) {
+        progress = listener;
+        return this;
+    }
+}

@@ -1,0 +1,343 @@
+package ai.eliza.inference;
+
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.IntBuffer;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.List;
+
+/**
+ * An open model with a context of its own, in which one generation runs at a time. Close it: what it holds is not on Java's heap,
+ * and the garbage collector does not free it.
+ *
+ * <p>Every method may be called on any thread. {@link #cancel}, {@link #close}, {@link #usage}, {@link #tokenize} and
+ * {@link #detokenize} may be called at any time; the others fail with {@link ElizaException.Busy} while a prefill or a generation
+ * runs, and change nothing then. After {@link #close} all but close throw {@link ElizaException.Closed}.
+ */
+public final class Session implements AutoCloseable {
+    /** The slot argument that takes a fresh slot, evicting the one idle for longest. */
+    public static final int FRESH_SLOT = -1;
+
+    /** Tokens that a step holds at most, unless a test wants another number. */
+    static final int STEP_TOKENS = 64;
+    private static final int STEP_TEXT_BYTES = 4096;
+    /** How long a wait goes on before it looks whether its thread was interrupted. */
+    private static final int SLICE_MILLIS = 50;
+
+    private final long number;
+    private final int stepTokens;
+    private final Object pulling = new Object();
+    private final ByteBuffer step;
+    private final IntBuffer stepIds;
+    /** A listener has not heard the end of its generation. */
+    private volatile boolean listening;
+
+    Session(long number, int stepTokens) {
+        this.number = number;
+        this.stepTokens = stepTokens;
+        step = ByteBuffer.allocateDirect(stepTokens * 4 + STEP_TEXT_BYTES).order(ByteOrder.nativeOrder());
+        stepIds = step.asIntBuffer();
+    }
+
+    static Session open(OpenOptions options) {
+        ByteBuffer path = Utf8.direct(options.path, "path");
+        ByteBuffer device = Utf8.directOrNull(options.device, "device");
+        ByteBuffer kvType = Utf8.directOrNull(options.kvType, "kvType");
+        return new Session(
+            Native.open(path, options.contextSize, options.threads, options.gpuLayers, options.slots, device, kvType,
+                options.progress),
+            STEP_TOKENS);
+    }
+
+    /** The tokens of a text, with those in front that the model wants there (usually BOS), as for a prompt. */
+    public int[] tokenize(String text) {
+        return tokenize(text, true, false);
+    }
+
+    /**
+     * The tokens of a text.
+     *
+     * @param addSpecial puts in front and behind what the model wants there (usually BOS)
+     * @param parseSpecial reads the text of special tokens as those tokens: for templates, not for what users wrote
+     */
+    public int[] tokenize(String text, boolean addSpecial, boolean parseSpecial) {
+        return Native.tokenize(number, Utf8.direct(text, "text"), addSpecial, parseSpecial);
+    }
+
+    /** The text of tokens, without special ones. What is not UTF-8 becomes U+FFFD. */
+    public String detokenize(int[] tokens) {
+        return new String(Native.detokenize(number, tokens, true, false), StandardCharsets.UTF_8);
+    }
+
+    /** {@link #prefill(int[], int)} with the tokens of a text in a fresh slot. */
+    public void prefill(String prompt) {
+        prefill(tokenize(prompt), FRESH_SLOT);
+    }
+
+    /**
+     * Evaluates a prompt and keeps its state; what the slot already holds of it is reused. Blocks until done;
+     * {@link #cancel} from another thread ends it with {@link ElizaException.Cancelled}. Success arms the token trie again.
+     *
+     * @param slot {@link #FRESH_SLOT}, or the number of a conversation from 0 up
+     */
+    public void prefill(int[] tokens, int slot) {
+        checkHeard();
+        Native.prefill(number, tokens, slot);
+    }
+
+    /**
+     * Starts a generation after a prefill and returns at once; {@link #next} or {@link #poll} then give its steps.
+     *
+     * @param maxNewTokens how many tokens at most; a negative number goes on until the model stops or the context is full
+     * @param temperature 0 or below takes the likeliest token; NaN leaves it to the model and the chain
+     * @param topP 1 keeps all tokens; NaN leaves it to the model and the chain
+     */
+    public void generate(int maxNewTokens, float temperature, float topP) {
+        checkHeard();
+        Native.generate(number, maxNewTokens, temperature, topP);
+    }
+
+    /** As {@link #generate(int, float, float)}, with a listener that hears the steps. */
+    public void generate(int maxNewTokens, float temperature, float topP, StepListener listener) {
+        if (listener == null) {
+            throw new NullPointerException("listener");
+        }
+        Thread thread = new Thread(() -> deliver(listener), "eliza listener");
+        thread.setDaemon(true);
+        generate(maxNewTokens, temperature, topP);
+        listening = true;
+        try {
+            thread.start();
+        } catch (Throwable noThread) {
+            listening = false;
+            cancel();
+            throw noThread;
+        }
+    }
+
+    /** Waits for the next step of the generation. An interrupt ends the wait, not the generation. */
+    public Step next() throws InterruptedException {
+        return poll(Long.MAX_VALUE);
+    }
+
+    /** Waits at most so many milliseconds for the next step; null where there was none. */
+    public Step poll(long timeoutMillis) throws InterruptedException {
+        if (listening) {
+            throw ElizaException.of(-2, "Invalid argument: the generation has a listener, there is nothing to pull");
+        }
+        return pull(timeoutMillis);
+    }
+
+    /**
+     * Asks the running prefill or generation to stop; never waits. A generation ends within about a token, with
+     * {@link FinishReason#CANCELLED}. Nothing happens when nothing runs.
+     */
+    public void cancel() {
+        Native.cancel(number);
+    }
+
+    /** What is in force: at first the library's defaults under those that the model file brings. */
+    public SamplingOptions samplingOptions() {
+        SamplingOptions options = new SamplingOptions();
+        int[] whole = new int[5];
+        float[] real = new float[4];
+        options.seed = Native.samplingOptions(number, whole, real);
+        options.topK = whole[0];
+        options.repeatLastN = whole[1];
+        options.stopAtSpanEnd = whole[2] != 0;
+        options.strictTrie = whole[3] != 0;
+        options.ignoreEos = whole[4] != 0;
+        options.minP = real[0];
+        options.repeatPenalty = real[1];
+        options.presencePenalty = real[2];
+        options.frequencyPenalty = real[3];
+        return options;
+    }
+
+    /** Sets how later generations sample; it holds until set again. Refused options change nothing. */
+    public void configure(SamplingOptions options) {
+        if (options.logitBiasIds.length != options.logitBiasValues.length) {
+            throw ElizaException.of(-2, "Invalid argument: logitBiasIds has " + options.logitBiasIds.length
+                + " entries, logitBiasValues " + options.logitBiasValues.length);
+        }
+        int[] whole = {
+            options.topK,
+            options.repeatLastN,
+            options.stopAtSpanEnd ? 1 : 0,
+            options.strictTrie ? 1 : 0,
+            options.ignoreEos ? 1 : 0,
+        };
+        float[] real = {options.minP, options.repeatPenalty, options.presencePenalty, options.frequencyPenalty};
+        int[] ends = new int[options.stop.length];
+        ByteBuffer stop = Utf8.direct(options.stop, "stop", ends);
+        Native.configure(number, options.seed, whole, real, stop, ends, options.logitBiasIds, options.logitBiasValues);
+    }
+
+    /**
+     * Sets the sampler chain of later generations on a slot in place of the options, for example
+     * {@code top_k=40;top_p=0.95;min_p=0.05;temp=0.8}; null goes back to the options.
+     */
+    public void setChain(int slot, String chain) {
+        Native.setChain(number, slot, Utf8.directOrNull(chain, "chain"));
+    }
+
+    /**
+     * Makes the payload of a token trie with one descriptor, whose leaves are these names as the model would write them there.
+     *
+     * @param before what stands before the name in the reply; the prompt ends with it. Empty: the name begins a text
+     * @param after the closing delimiter, a part of every leaf. Empty: a leaf ends with its name
+     * @param parseSpecial reads the text of special tokens as those tokens, in all three texts
+     */
+    public TokenTrie buildTokenTrie(String path, List<String> names, String before, String after, boolean parseSpecial) {
+        int[] ends = new int[names.size()];
+        ByteBuffer joined = Utf8.direct(names.toArray(new String[0]), "names", ends);
+        String[] built = Native.buildTokenTrie(number, Utf8.direct(path, "path"), joined, ends,
+            Utf8.direct(before, "before"), Utf8.direct(after, "after"), parseSpecial);
+        List<String> warnings = Arrays.asList(built).subList(1, built.length);
+        return new TokenTrie(built[0], Collections.unmodifiableList(new ArrayList<>(warnings)));
+    }
+
+    /**
+     * Constrains what follows to the leaves of a token trie, and arms its first descriptor. It persists until it is cleared or
+     * replaced, and each prefill arms it again. After a failure other than {@link ElizaException.Busy} generate fails until a set
+     * succeeds or the trie is cleared.
+     *
+     * @param payloadJson {@code {"modelId": "…", "descriptors": [{"path": "…", "leaves": [{"name": "…", "tokens": [1, 2]}]}]}}
+     */
+    public void setTokenTrie(String payloadJson, TrieMode mode) {
+        setTokenTrie(payloadJson, mode.ordinal());
+    }
+
+    void setTokenTrie(String payloadJson, int mode) {
+        Native.setTokenTrie(number, Utf8.direct(payloadJson, "payloadJson"), mode);
+    }
+
+    /** Removes the constraint, and the bar that a refused payload left. Nothing happens when there is none. */
+    public void clearTokenTrie() {
+        Native.clearTokenTrie(number);
+    }
+
+    /** Arms one descriptor of the trie, by its path; null arms the next in payload order, after the last the first. */
+    public void armTokenTrie(String path) {
+        Native.armTokenTrie(number, Utf8.directOrNull(path, "path"));
+    }
+
+    /**
+     * Scores every leaf of the descriptor armed last as what follows the prompt, the most probable first. Blocks until done;
+     * {@link #cancel} from another thread ends it. A generate may follow as if nothing had happened.
+     */
+    public List<LeafScore> scoreTokenTrie() {
+        Object[] parts = Native.scoreTokenTrie(number);
+        String path = (String) parts[0];
+        String[] names = (String[]) parts[1];
+        int[] tokens = (int[]) parts[2];
+        double[] logprobs = (double[]) parts[3];
+        List<LeafScore> scores = new ArrayList<>(names.length);
+        for (int i = 0; i < names.length; i++) {
+            scores.add(new LeafScore(path, names[i], tokens[i], logprobs[i]));
+        }
+        return scores;
+    }
+
+    /** What the last prompt and the generation after it used; also while it runs. */
+    public Usage usage() {
+        return new Usage(Native.usage(number));
+    }
+
+    /** Usage, and what numbers cannot say (model, device, sizes), as one JSON object. */
+    public String usageJson() {
+        return Native.usageJson(number);
+    }
+
+    /**
+     * Ends the session. A running generation is cancelled and its listener still hears the end; nothing is waited for while one runs,
+     * and memory is freed after it. Closing again does nothing.
+     */
+    @Override
+    public void close() {
+        Native.close(number);
+    }
+
+    private void checkHeard() {
+        if (listening) {
+            throw ElizaException.of(-40, "Busy: the listener has not heard the end of its generation yet");
+        }
+    }
+
+    private Step pull(long timeoutMillis) throws InterruptedException {
+        synchronized (pulling) {
+            for (long left = timeoutMillis; ; left -= SLICE_MILLIS) {
+                if (Thread.interrupted()) {
+                    throw new InterruptedException();
+                }
+                int wait = (int) Math.min(left, SLICE_MILLIS);
+                long packed = Native.next(number, wait, step, stepTokens);
+                if (packed != 0) {
+                    return unpack(packed);
+                }
+                if (left <= SLICE_MILLIS) {
+                    return null;
+                }
+            }
+        }
+    }
+
+    /** The step that native code left in the buffer. */
+    private Step unpack(long packed) {
+        int[] tokens = new int[(int) (packed >>> 32) & 0x0fffffff];
+        byte[] text = new byte[(int) packed];
+        stepIds.position(0);
+        stepIds.get(tokens);
+        step.position(stepTokens * 4);
+        step.get(text);
+        FinishReason reason = FinishReason.of((int) (packed >>> 60));
+        return new Step(tokens, new String(text, StandardCharsets.UTF_8), reason);
+    }
+
+    /** The listener's thread. */
+    private void deliver(StepListener listener) {
+        boolean over = false;
+        try {
+            while (!over) {
+                Step heard = null;
+                ElizaException failure = null;
+                try {
+                    heard = pull(Long.MAX_VALUE);
+                } catch (ElizaException.Closed closed) {
+                    heard = new Step(new int[0], "", FinishReason.CANCELLED);
+                } catch (ElizaException failed) {
+                    failure = failed;
+                } catch (InterruptedException interrupted) {
+                    // The thread is not the host's; an interrupt that reaches it can only mean that this should end.
+                    cancelIfOpen();
+                    continue;
+                }
+                over = failure != null || heard.done();
+                // From the end on the listener may prefill again.
+                listening = !over;
+                if (failure != null) {
+                    listener.onFailure(failure);
+                } else {
+                    listener.onStep(heard);
+                }
+            }
+        } finally {
+            // The listener threw in the middle.
+            if (!over) {
+                listening = false;
+                cancelIfOpen();
+            }
+        }
+    }
+
+    private void cancelIfOpen() {
+        try {
+            cancel();
+        } catch (ElizaException.Closed closed) {
+            // Then it is cancelled.
+        }
+    }
+}

@@ -1,0 +1,50 @@
+package ai.eliza.inference;
+
+/** Counters and times since the last prefill began; times are microseconds. */
+public final class Usage {
+    /** Why the generation ended. */
+    public final FinishReason finishReason;
+    /** Tokens of the prompt, reused ones included. */
+    public final long promptTokens;
+    /** Prompt tokens that were still in the slot and not evaluated again. */
+    public final long promptTokensReused;
+    /** Tokens emitted; an end-of-generation token is not. */
+    public final long completionTokens;
+    /** Emitted tokens that the token trie left no choice about. */
+    public final long forcedTokens;
+    /** Sampled tokens that the token trie left a choice about. */
+    public final long branchingSteps;
+    /** Emitted tokens for which the token trie allowed some tokens only. */
+    public final long spanTokens;
+    /** How many tokens it allowed there, added up. */
+    public final long spanCandidates;
+    /** Model evaluations, those of the prompt included. */
+    public final long forwardPasses;
+    /** How many more it would have taken to evaluate the generated tokens one by one. */
+    public final long forwardPassesSaved;
+    /** Logits computed. */
+    public final long logitsComputed;
+    /** From the start of the prefill to its end. */
+    public final long prefillMicros;
+    /** From the start of the generation to its first token; 0 until then. */
+    public final long firstTokenMicros;
+    /** From the start of the generation to its end; grows while it runs. */
+    public final long decodeMicros;
+
+    Usage(long[] counters) {
+        finishReason = FinishReason.of((int) counters[0]);
+        promptTokens = counters[1];
+        promptTokensReused = counters[2];
+        completionTokens = counters[3];
+        forcedTokens = counters[4];
+        branchingSteps = counters[5];
+        spanTokens = counters[6];
+        spanCandidates = counters[7];
+        forwardPasses = counters[8];
+        forwardPassesSaved = counters[9];
+        logitsComputed = counters[10];
+        prefillMicros = counters[11];
+        firstTokenMicros = counters[12];
+        decodeMicros = counters[13];
+    }
+}
