@@ -1,7 +1,7 @@
 # make test    everything that fits in half an hour on two cores; installs what a bare Debian machine lacks
 # make deep    the long runs: release build, valgrind, Address- and ThreadSanitizer, fuzzing, the whole parity matrix
 # make header  update include/eliza_inference.h from the sources
-# make bench   speed and memory side by side with the peer (needs ../shared)
+# make bench   speed and memory side by side with the peer (needs ../shared); make jvm-bench: what Java adds to a token
 # make clean
 #
 # Each section says its name first and stops the run when it fails. What a machine cannot offer is skipped in plain
@@ -26,13 +26,13 @@ with_peer = if test -d "$(SHARED)/tools/peer"; then eval "$$(python3 tools/peer.
 section = @printf '\n== %s\n' $(1)
 skip    = printf 'skipped: %s\n' $(1)
 
-.PHONY: test deep header bench clean tools lint unit cpu-only c-harness js js-deep parity-quick readme unit-deep isa-deep trie-tsan \
-	c-valgrind c-asan fuzz parity built-for-c
+.PHONY: test deep header bench clean tools lint unit cpu-only c-harness js js-deep jvm parity-quick readme unit-deep \
+	isa-deep trie-tsan c-valgrind c-asan android aarch64 fuzz parity built-for-c jvm-bench
 
-test: tools lint unit cpu-only c-harness js parity-quick readme
+test: tools lint unit cpu-only c-harness js jvm parity-quick readme
 	$(call section,"all of make test passed")
 
-deep: test unit-deep isa-deep trie-tsan c-valgrind c-asan js-deep fuzz parity
+deep: test unit-deep isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 fuzz parity
 	$(call section,"all of make deep passed")
 
 # ---------------------------------------------------------------------------------------------------------- make test
@@ -76,6 +76,20 @@ c-harness: built-for-c
 js: built-for-c
 	$(call section,"JavaScript: the npm package in Bun")
 	@tools/js.sh test
+
+JVM_LIBRARY := $(shell uname | sed 's/Darwin/libelizainference_jni.dylib/;t;s/.*/libelizainference_jni.so/')
+jvm: built-for-c
+	$(call section,"the Java package on this machine's Java: every JNI call checked")
+	@if ! command -v javac >/dev/null 2>&1; then $(call skip,"no Java compiler and none could be installed"); else \
+	  if $(CARGO) clippy --version >/dev/null 2>&1; then \
+	    $(CARGO) clippy --locked -p eliza-inference-jni --features testing -- -D warnings; \
+	  fi; \
+	  if $(CARGO) tree --locked -p eliza-inference --edges all --prefix none | grep -q '^jni v'; then \
+	    echo "the core depends on jni" >&2; exit 1; \
+	  fi; \
+	  $(CARGO) build --locked -p eliza-inference-jni --features testing; \
+	  python3 tools/jvm_tests.py target/debug/$(JVM_LIBRARY) target/fixtures/llama-f32.gguf; \
+	fi
 
 parity-quick:
 	$(call section,"parity with the peer: a sample")
@@ -135,6 +149,27 @@ js-deep: built-for-c
 	$(call section,"JavaScript: long lives and sudden ends and 1000 random texts")
 	@tools/js.sh deep
 
+# Shippable libraries where there is an NDK; else what stubs of the system's libraries can prove.
+android:
+	$(call section,"Android: the JNI library for arm64 and x86_64")
+	@if command -v rustup >/dev/null 2>&1; then tools/android_build.sh; else $(call skip,"no rustup"); fi
+
+# The portable path on another architecture; qemu's speed says nothing.
+AARCH64 := aarch64-unknown-linux-gnu
+aarch64:
+	$(call section,"the core as aarch64 under qemu")
+	@tools/install.sh --deep >/dev/null
+	@if ! command -v qemu-aarch64 >/dev/null 2>&1 || ! command -v aarch64-linux-gnu-gcc >/dev/null 2>&1; then \
+	  $(call skip,"no qemu-aarch64 or no aarch64-linux-gnu-gcc"); \
+	elif ! rustup target add $(AARCH64) >/dev/null 2>&1; then \
+	  $(call skip,"Rust has no target $(AARCH64) here and it could not be added"); \
+	else \
+	  CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+	  CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu" \
+	    $(CARGO) test --locked --release --target $(AARCH64) --no-default-features \
+	    --lib --test logits --test session --test trie_sessions --test gguf_quant; \
+	fi
+
 fuzz:
 	$(call section,"fuzzing: a bounded time for each target")
 	@if $(CARGO) +nightly --version >/dev/null 2>&1 && ! $(CARGO) +nightly fuzz --version >/dev/null 2>&1; then \
@@ -160,6 +195,11 @@ header:
 
 bench:
 	python3 tools/bench_vs_peer.py --shared "$(SHARED)"
+
+# In a folder of its own: a release build never holds what only tests call.
+jvm-bench: built-for-c
+	$(CARGO) build --locked --release -p eliza-inference-jni --features testing --target-dir target/jvm-bench
+	python3 tools/jvm_tests.py target/jvm-bench/release/$(JVM_LIBRARY) target/fixtures/llama-f32.gguf --bench
 
 clean:
 	$(CARGO) clean

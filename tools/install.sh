@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need and the machine lacks: nothing is touched that is already there.
-# Only what `make test` cannot do without is required; the rest is reported and left out.
+# Only what `make test` cannot do without is required; the rest is reported and left out. With --deep also what `make deep` runs
+# another architecture with.
 set -euo pipefail
 
 packages=()
@@ -12,6 +13,12 @@ need make make
 need c++ g++
 need python3 python3
 need valgrind valgrind
+need javac default-jdk-headless
+if [[ "${1:-}" == --deep ]]; then
+    need qemu-aarch64 qemu-user
+    need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
+    [[ -f /usr/aarch64-linux-gnu/lib/libc.so ]] || packages+=(libc6-dev-arm64-cross)
+fi
 # The module that makes virtual environments is a package of its own in Debian.
 python3 -c 'import ensurepip' >/dev/null 2>&1 || packages+=(python3-venv)
 

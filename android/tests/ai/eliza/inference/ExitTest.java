@@ -4,6 +4,7 @@ package ai.eliza.inference;
 final class ExitTest {
     private ExitTest() {}
 
+    @SuppressWarnings({"deprecation", "removal"}) // Thread.stop, where there is one
     public static void main(String[] arguments) throws Exception {
         Session heard = Testing.noop(arguments[1], 1);
         heard.prefill("Once upon a time");
@@ -25,7 +26,7 @@ final class ExitTest {
             }
         });
         boolean thrower = arguments[0].equals("thread_throws");
-        puller.setDaemon(!thrower && !arguments[0].equals("thread_is_interrupted"));
+        puller.setDaemon(!thrower && !arguments[0].startsWith("thread_is"));
         puller.start();
         Thread.sleep(50);
         switch (arguments[0]) {
@@ -50,6 +51,13 @@ final class ExitTest {
                 return;
             case "thread_is_interrupted":
                 puller.interrupt();
+                return;
+            case "thread_is_stopped":
+                try {
+                    puller.stop();
+                } catch (UnsupportedOperationException newer) {
+                    puller.interrupt();
+                }
                 return;
             case "close_and_return":
                 heard.close();

@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Compiles the Java package and its tests and runs them on this machine's Java, with every JNI call checked.
+
+    tools/jvm_tests.py LIBRARY MODEL [--bench]
+
+LIBRARY is libelizainference_jni with the feature `testing`, MODEL a GGUF file. The suite runs in one process, every way to end
+one in a process of its own; then the examples of android/README.md are compiled and run as they stand there. Whatever a process
+writes besides its own lines is a failure: that is how the JNI checks, and a library that is not quiet, are seen. --bench runs
+android/bench instead.
+"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+OUT = os.path.join(ROOT, "target", "jvm")
+ANDROID = os.path.join(ROOT, "android")
+
+# How a process ends, its exit code, and what it says on stderr.
+EXITS = [
+    ("return", 0, ""),
+    ("exit", 7, ""),
+    ("halt", 7, ""),
+    ("throw", 1, "thrown in main"),
+    ("thread_throws", 0, "thrown in a thread"),
+    ("thread_is_interrupted", 0, ""),
+    ("thread_is_stopped", 0, ""),
+    ("close_and_return", 0, ""),
+]
+
+IMPORTS = "import ai.eliza.inference.*;\nimport java.util.*;\nimport java.util.concurrent.*;\n"
+
+
+def fail(message):
+    sys.exit(f"jvm: {message}")
+
+
+def sources(folder):
+    found = [os.path.join(path, name) for path, _, names in os.walk(folder) for name in names]
+    return sorted(name for name in found if name.endswith(".java"))
+
+
+def javac(out, files, classes=()):
+    """Compiles; every warning is an error. The language is that of the oldest Android that the package is for."""
+    shutil.rmtree(out, ignore_errors=True)
+    os.makedirs(out)
+    path = ["-cp", os.pathsep.join(classes)] if classes else []
+    done = subprocess.run(["javac", "--release", "8", "-Xlint:all,-options", "-Werror", "-d", out, *path, *files])
+    if done.returncode != 0:
+        fail(f"javac failed on {files[0]} …")
+
+
+def java(library, classes, arguments, seconds):
+    command = ["java", "-Xcheck:jni", "-Xms96m", "-Xmx96m", f"-Dai.eliza.inference.library={library}", "-cp", os.pathsep.join(classes)]
+    try:
+        return subprocess.run(command + arguments, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        fail(f"{arguments} had not ended after {seconds} s")
+
+
+def suite(library, model, classes):
+    done = java(library, classes, ["ai.eliza.inference.HostTest", model], 300)
+    strange = [line for line in done.stdout.splitlines() if not line.startswith("ok ")]
+    if done.returncode != 0 or strange or done.stderr:
+        print(done.stdout, done.stderr, sep="\n")
+        fail(f"the suite ended with {done.returncode}")
+    print(f"{len(done.stdout.splitlines())} cases passed")
+
+
+def exits(library, model, classes):
+    for way, code, says in EXITS:
+        begin = time.monotonic()
+        done = java(library, classes, ["ai.eliza.inference.ExitTest", way, model], 60)
+        expected = says in done.stderr if says else not done.stderr
+        if done.returncode != code or not expected or done.stdout:
+            print(done.stdout, done.stderr, sep="\n")
+            fail(f"a process that ends by `{way}` ended with {done.returncode}, expected {code}")
+        print(f"ended by {way} while two generations ran: exit code {code} after {time.monotonic() - begin:.1f} s")
+
+
+def examples(language):
+    """The README's examples in a language."""
+    text = open(os.path.join(ANDROID, "README.md"), encoding="utf-8").read()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+
+
+def readme(library, model, classes):
+    found = examples("java")
+    if not found:
+        fail("android/README.md holds no example")
+    folder = os.path.join(OUT, "readme")
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(os.path.join(folder, "java"))
+    files = []
+    for number, body in enumerate(found, 1):
+        files.append(os.path.join(folder, "java", f"Example{number}.java"))
+        with open(files[-1], "w", encoding="utf-8") as file:
+            file.write(f"{IMPORTS}\npublic class Example{number} {{\n"
+                       f"public static void main(String[] arguments) throws Exception {{\n"
+                       f"String modelPath = arguments[0];\n{body}}}\n}}\n")
+    compiled = os.path.join(folder, "classes")
+    javac(compiled, files, classes)
+    for number in range(1, len(found) + 1):
+        done = java(library, [*classes, compiled], [f"Example{number}", model], 60)
+        if done.returncode != 0 or done.stderr:
+            print(done.stdout, done.stderr, sep="\n")
+            fail(f"example {number} of android/README.md ended with {done.returncode}")
+        if not done.stdout.strip():
+            fail(f"example {number} of android/README.md prints nothing")
+    print(f"{len(found)} examples of android/README.md ran")
+
+
+def main():
+    library, model = (os.path.abspath(name) for name in sys.argv[1:3])
+    package, tests, bench = (os.path.join(OUT, name) for name in ("package", "tests", "bench"))
+    javac(package, sources(os.path.join(ANDROID, "src")))
+    javac(tests, sources(os.path.join(ANDROID, "tests")), [package])
+    if sys.argv[3:] == ["--bench"]:
+        javac(bench, sources(os.path.join(ANDROID, "bench")), [package, tests])
+        subprocess.run(["java", f"-Dai.eliza.inference.library={library}", "-cp", os.pathsep.join([package, tests, bench]),
+                        "ai.eliza.inference.OverheadBench", model], check=True)
+        return
+    suite(library, model, [package, tests])
+    exits(library, model, [package, tests])
+    readme(library, model, [package])
+
+
+if __name__ == "__main__":
+    main()
