@@ -4,7 +4,8 @@
     tools/jvm_tests.py LIBRARY MODEL [--bench]
 
 LIBRARY is libelizainference_jni with the feature `testing`, MODEL a GGUF file. The suite runs in one process, every way to end
-one in a process of its own; then the examples of android/README.md are compiled and run as they stand there. Whatever a process
+one in a process of its own; then the examples of android/README.md are compiled and run as they stand there (those in Kotlin where
+there is a kotlinc). Whatever a process
 writes besides its own lines is a failure: that is how the JNI checks, and a library that is not quiet, are seen. --bench runs
 android/bench instead.
 """
@@ -113,6 +114,64 @@ def readme(library, model, classes):
     print(f"{len(found)} examples of android/README.md ran")
 
 
+def kotlin(library, model, classes):
+    """The README's examples in Kotlin."""
+    if shutil.which("kotlinc") is None:
+        print("skipped: no kotlinc for the example in Kotlin")
+        return
+    # Older compilers keep `use` for Java's AutoCloseable in a library of its own.
+    home = os.path.dirname(os.path.dirname(os.path.realpath(shutil.which("kotlinc"))))
+    jdk7 = os.path.join(home, "lib", "kotlin-stdlib-jdk7.jar")
+    classes = [*classes, jdk7] if os.path.exists(jdk7) else classes
+    found = examples("kotlin")
+    for number, body in enumerate(found, 1):
+        source, jar = (os.path.join(OUT, "readme", f"Example{number}.{end}") for end in ("kt", "jar"))
+        with open(source, "w", encoding="utf-8") as file:
+            file.write(f"import ai.eliza.inference.*\n\n{body}")
+        compiled = subprocess.run(["kotlinc", "-include-runtime", "-cp", os.pathsep.join(classes), "-d", jar, source],
+                                  capture_output=True, text=True)
+        if compiled.returncode != 0:
+            fail(f"kotlinc failed on example {number} of android/README.md\n{compiled.stderr}")
+        done = java(library, [*classes, jar], [f"Example{number}Kt", model], 60)
+        if done.returncode != 0 or done.stderr or not done.stdout.strip():
+            print(done.stdout, done.stderr, sep="\n")
+            fail(f"example {number} in Kotlin of android/README.md ended with {done.returncode}")
+    print(f"{len(found)} examples in Kotlin of android/README.md ran")
+
+
+CONSUMER = """cmake_minimum_required(VERSION 3.18)
+project(app LANGUAGES C)
+add_subdirectory("{android}" elizainference)
+add_executable(app app.c)
+target_link_libraries(app PRIVATE elizainference::elizainference)
+"""
+APP = """#include "eliza_inference.h"
+#include <stdio.h>
+int main(void) {
+    return puts(eliza_inference_abi_version()) < 0;
+}
+"""
+
+
+def cmake(library):
+    """C code of an app builds and runs against the same library."""
+    folder = os.path.join(OUT, "cmake")
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    for name, text in (("CMakeLists.txt", CONSUMER.replace("{android}", ANDROID)), ("app.c", APP)):
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            file.write(text)
+    build = os.path.join(folder, "build")
+    for command in (["cmake", "-S", folder, "-B", build, f"-DELIZA_JNI_LIBRARY={library}"], ["cmake", "--build", build],
+                    [os.path.join(build, "app")]):
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            fail(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    if not done.stdout.startswith("eliza-stream/"):
+        fail(f"a C program on {library} says {done.stdout!r}")
+    print("a C program built with android/CMakeLists.txt ran")
+
+
 def main():
     library, model = (os.path.abspath(name) for name in sys.argv[1:3])
     package, tests, bench = (os.path.join(OUT, name) for name in ("package", "tests", "bench"))
@@ -126,6 +185,8 @@ def main():
     suite(library, model, [package, tests])
     exits(library, model, [package, tests])
     readme(library, model, [package])
+    kotlin(library, model, [package])
+    cmake(library)
 
 
 if __name__ == "__main__":

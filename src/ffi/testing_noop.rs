@@ -3,15 +3,15 @@
 
 use std::ffi::c_char;
 
+use super::args;
 use super::errors::on_process;
 use super::handle::{self, FfiLlmHandle};
 use super::stream::Stream;
-use super::args;
 use crate::session::Session;
 
 /// Opens a handle that has the vocabulary of the GGUF file and generates the same few tokens for ever, at no cost.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn eliza_inference_testing_open_noop(
+pub unsafe extern "C" fn eliza_testing_open_noop(
     model_path: *const c_char,
     out_error: *mut *mut c_char,
 ) -> FfiLlmHandle {

@@ -83,10 +83,11 @@ extern "system" fn Java_ai_eliza_inference_Testing_pullInC<'local>(
 ) -> jlong {
     native(env, |env| {
         let failed = |what: &str| Error::Internal(format!("{what} failed"));
-        let path = CString::new(text(env, &path, "path")?).map_err(|error| Error::InvalidArgument(error.to_string()))?;
+        let path =
+            CString::new(text(env, &path, "path")?).map_err(|error| Error::InvalidArgument(error.to_string()))?;
         // SAFETY: the path is terminated, the buffers have their lengths, and every other pointer may be null.
         let spent = unsafe {
-            let handle = ffi::eliza_inference_testing_open_noop(path.as_ptr(), null_mut());
+            let handle = ffi::eliza_testing_open_noop(path.as_ptr(), null_mut());
             if ffi::eliza_inference_llm_stream_prefill(handle, [1].as_ptr(), 1, -1) != 1 {
                 return Err(failed("prefill").into());
             }

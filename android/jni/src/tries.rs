@@ -21,7 +21,8 @@ extern "system" fn Java_ai_eliza_inference_Native_setTokenTrie<'local>(
 ) {
     native(env, |env| {
         let session = table::get(session)?;
-        let unknown = || Error::InvalidArgument(format!("mode is {mode}, must be 0 (greedy), 1 (sampled) or 2 (score)"));
+        let unknown =
+            || Error::InvalidArgument(format!("mode is {mode}, must be 0 (greedy), 1 (sampled) or 2 (score)"));
         match Mode::from_number(mode) {
             Some(mode) => session.set_trie(bytes(env, &payload)?, mode)?,
             None => session.refuse_trie(unknown())?,
@@ -71,11 +72,8 @@ extern "system" fn Java_ai_eliza_inference_Native_buildTokenTrie<'local>(
     native(env, |env| {
         let session = table::get(session)?;
         let names = texts(env, &names, &name_ends, "names")?;
-        let around = Surroundings {
-            before: text(env, &before, "before")?,
-            after: text(env, &after, "after")?,
-            parse_special,
-        };
+        let around =
+            Surroundings { before: text(env, &before, "before")?, after: text(env, &after, "after")?, parse_special };
         let model_id = session.info().ids.first().map_or("", String::as_str);
         let built = build(session.vocab(), model_id, text(env, &path, "path")?, &names, around)?;
         strings(env, std::iter::once(built.json.as_str()).chain(built.warnings.iter().map(String::as_str)))

@@ -21,7 +21,7 @@ final class ExitTest {
         Thread puller = new Thread(() -> {
             try {
                 while (!pulled.next().done()) {}
-            } catch (InterruptedException interrupted) {
+            } catch (InterruptedException | ElizaException.Closed end) {
                 // As it was told.
             }
         });
