@@ -198,7 +198,8 @@ bench:
 
 # In a folder of its own: a release build never holds what only tests call.
 jvm-bench: built-for-c
-	$(CARGO) build --locked --release -p eliza-inference-jni --features testing --target-dir target/jvm-bench
+	$(CARGO) build --locked --release -p eliza-inference-jni --no-default-features --features testing \
+	  --target-dir target/jvm-bench
 	python3 tools/jvm_tests.py target/jvm-bench/release/$(JVM_LIBRARY) target/fixtures/llama-f32.gguf --bench
 
 clean:
