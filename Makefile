@@ -84,7 +84,7 @@ jvm: built-for-c
 	  if $(CARGO) clippy --version >/dev/null 2>&1; then \
 	    $(CARGO) clippy --locked -p eliza-inference-jni --features testing -- -D warnings; \
 	  fi; \
-	  if $(CARGO) tree --locked -p eliza-inference --edges all --prefix none | grep -q '^jni v'; then \
+	  if $(CARGO) tree --locked -p eliza-inference --edges all --target all --prefix none | grep -q '^jni v'; then \
 	    echo "the core depends on jni" >&2; exit 1; \
 	  fi; \
 	  $(CARGO) build --locked -p eliza-inference-jni --features testing; \

@@ -43,7 +43,7 @@ pub(crate) fn native<'local, T: Default>(
         Ok(T::default())
     };
     // An error that is left here means that the exception could not be made; then what Java threw about that is pending.
-    env.with_env_no_catch(guarded).resolve::<LogErrorAndDefault>()
+    env.with_env(guarded).resolve::<LogErrorAndDefault>()
 }
 
 fn throw(env: &mut Env<'_>, failure: Failure) -> jni::errors::Result<()> {

@@ -10,7 +10,7 @@ use elizainference::session::Session;
 use elizainference::{Error, ffi};
 use jni::EnvUnowned;
 use jni::objects::{JByteArray, JByteBuffer, JClass};
-use jni::sys::{jint, jlong};
+use jni::sys::{jboolean, jint, jlong};
 
 use crate::arguments::{bytes, text};
 use crate::edge::{Failure, native};
@@ -79,7 +79,7 @@ extern "system" fn Java_ai_eliza_inference_Testing_pullInC<'local>(
     _: JClass<'local>,
     path: JByteBuffer<'local>,
     n: jint,
-    ready: bool,
+    ready: jboolean,
 ) -> jlong {
     native(env, |env| {
         let failed = |what: &str| Error::Internal(format!("{what} failed"));
