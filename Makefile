@@ -44,7 +44,8 @@ tools:
 lint:
 	$(call section,"formatting and lints")
 	@if $(CARGO) fmt --version >/dev/null 2>&1; then $(CARGO) fmt --all --check; else $(call skip,"no rustfmt"); fi
-	@if $(CARGO) clippy --version >/dev/null 2>&1; then $(CARGO) clippy --locked --all-targets -- -D warnings; \
+	@if $(CARGO) clippy --version >/dev/null 2>&1; then \
+	  $(CARGO) clippy --locked --workspace --all-targets --features eliza-inference-jni/testing -- -D warnings; \
 	else $(call skip,"no clippy"); fi
 
 # The header test compares include/eliza_inference.h with what the sources say.
@@ -78,16 +79,15 @@ js: built-for-c
 	@tools/js.sh test
 
 JVM_LIBRARY := $(shell uname | sed 's/Darwin/libelizainference_jni.dylib/;t;s/.*/libelizainference_jni.so/')
+# The core is named too, so that it is the one that is already built.
 jvm: built-for-c
 	$(call section,"the Java package on this machine's Java: every JNI call checked")
 	@if ! command -v javac >/dev/null 2>&1; then $(call skip,"no Java compiler and none could be installed"); else \
-	  if $(CARGO) clippy --version >/dev/null 2>&1; then \
-	    $(CARGO) clippy --locked -p eliza-inference-jni --features testing -- -D warnings; \
-	  fi; \
 	  if $(CARGO) tree --locked -p eliza-inference --edges all --target all --prefix none | grep -q '^jni v'; then \
 	    echo "the core depends on jni" >&2; exit 1; \
 	  fi; \
-	  $(CARGO) build --locked -p eliza-inference-jni --features testing; \
+	  $(CARGO) build --locked -p eliza-inference -p eliza-inference-jni \
+	    --features eliza-inference/testing --features eliza-inference-jni/testing; \
 	  python3 tools/jvm_tests.py target/debug/$(JVM_LIBRARY) target/fixtures/llama-f32.gguf; \
 	fi
 
