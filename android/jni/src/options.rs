@@ -32,6 +32,7 @@ extern "system" fn Java_ai_eliza_inference_Native_samplingOptions<'local>(
 }
 
 #[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments)] // the Java method's own list
 extern "system" fn Java_ai_eliza_inference_Native_configure<'local>(
     env: EnvUnowned<'local>,
     _: JClass<'local>,

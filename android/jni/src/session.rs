@@ -1,6 +1,7 @@
 //! One stream: open, prefill, generate, pull, tokens, usage.
 
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use elizainference::session::{EngineOptions, FinishReason, KvType, OpenOptions, Session, Sink};
@@ -35,6 +36,7 @@ extern "system" fn Java_ai_eliza_inference_Native_defaultThreadCount<'local>(
 
 /// Opens a model and gives the session's number.
 #[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments)] // the Java method's own list
 extern "system" fn Java_ai_eliza_inference_Native_open<'local>(
     env: EnvUnowned<'local>,
     _: JClass<'local>,
@@ -61,7 +63,7 @@ extern "system" fn Java_ai_eliza_inference_Native_open<'local>(
             slots: count(slots, "slots")?,
         };
         let path = PathBuf::from(text(env, &path, "path")?);
-        let thrown = std::sync::Arc::default();
+        let thrown = Arc::default();
         let progress = if progress.is_null() { None } else { Some(listener(env, &progress, &thrown)?) };
         let opened = Session::open(OpenOptions { path, engine, progress });
         if let Some(thrown) = lock(&thrown).take() {
@@ -72,17 +74,17 @@ extern "system" fn Java_ai_eliza_inference_Native_open<'local>(
 }
 
 /// Where a listener's exception waits until the load that it ended has returned.
-type Thrown = std::sync::Mutex<Option<jni::errors::Error>>;
+type Thrown = Mutex<Option<jni::errors::Error>>;
 
-fn lock(thrown: &Thrown) -> std::sync::MutexGuard<'_, Option<jni::errors::Error>> {
-    thrown.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+fn lock(thrown: &Thrown) -> MutexGuard<'_, Option<jni::errors::Error>> {
+    thrown.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Tells a `LoadListener` the progress. It is called on the thread that opens, which is the caller's.
 fn listener(
     env: &Env<'_>,
     listener: &JObject<'_>,
-    thrown: &std::sync::Arc<Thrown>,
+    thrown: &Arc<Thrown>,
 ) -> Result<Box<dyn FnMut(f32) -> bool + Send>, Failure> {
     let (machine, listener, thrown) = (env.get_java_vm()?, env.new_global_ref(listener)?, thrown.clone());
     let tell = move |fraction: f32| {
