@@ -1,20 +1,33 @@
 //! What Java passes: bytes in direct buffers, numbers in arrays.
 
+use std::ptr::NonNull;
+
 use elizainference::Error;
 use jni::Env;
 use jni::objects::{JByteBuffer, JPrimitiveArray, TypeArray};
 
 use crate::edge::Failure;
 
-/// The bytes of a direct buffer, all of its capacity.
-pub(crate) fn bytes<'a>(env: &Env<'_>, buffer: &'a JByteBuffer<'_>) -> Result<&'a mut [u8], Failure> {
-    let len = env.get_direct_buffer_capacity(buffer)?;
-    if len == 0 {
-        return Ok(&mut []);
+/// Where the memory of a direct buffer begins, and how long it is.
+fn memory(env: &Env<'_>, buffer: &JByteBuffer<'_>) -> Result<(*mut u8, usize), Failure> {
+    match env.get_direct_buffer_capacity(buffer)? {
+        0 => Ok((NonNull::dangling().as_ptr(), 0)),
+        len => Ok((env.get_direct_buffer_address(buffer)?, len)),
     }
-    let address = env.get_direct_buffer_address(buffer)?;
+}
+
+/// The bytes of a direct buffer, all of its capacity.
+pub(crate) fn bytes<'a>(env: &Env<'_>, buffer: &'a JByteBuffer<'_>) -> Result<&'a [u8], Failure> {
+    let (address, len) = memory(env, buffer)?;
     // SAFETY: the memory is the buffer's, of that length, and stays while `buffer` refers to it. The package's own Java code
-    // makes every buffer that comes here, and neither reads nor writes it, nor passes it twice, during the call.
+    // makes every buffer that comes here, and does not write it during the call.
+    Ok(unsafe { std::slice::from_raw_parts(address, len) })
+}
+
+/// As [`bytes`], to be written.
+pub(crate) fn room<'a>(env: &Env<'_>, buffer: &'a mut JByteBuffer<'_>) -> Result<&'a mut [u8], Failure> {
+    let (address, len) = memory(env, buffer)?;
+    // SAFETY: as for `bytes`; nor does the Java code read the buffer during the call, or pass it to two calls at once.
     Ok(unsafe { std::slice::from_raw_parts_mut(address, len) })
 }
 

@@ -10,7 +10,7 @@ use jni::objects::{JByteArray, JByteBuffer, JClass, JIntArray, JLongArray, JObje
 use jni::sys::{jboolean, jfloat, jint, jlong};
 use jni::{Env, EnvUnowned, jni_sig, jni_str};
 
-use crate::arguments::{bytes, count, numbers, optional_text, text};
+use crate::arguments::{bytes, count, numbers, optional_text, room, text};
 use crate::edge::{Failure, native};
 use crate::table;
 
@@ -195,12 +195,12 @@ extern "system" fn Java_ai_eliza_inference_Native_next<'local>(
     _: JClass<'local>,
     session: jlong,
     timeout_ms: jint,
-    step: JByteBuffer<'local>,
+    mut step: JByteBuffer<'local>,
     tokens_cap: jint,
 ) -> jlong {
     native(env, |env| {
         let session = table::get(session)?;
-        let room = bytes(env, &step)?;
+        let room = room(env, &mut step)?;
         let n_ids = tokens_cap as usize * size_of::<i32>();
         let split = room.split_at_mut_checked(n_ids);
         let (ids, text) = split.ok_or_else(|| Error::Internal(format!("No room for {tokens_cap} tokens")))?;
