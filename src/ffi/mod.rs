@@ -7,6 +7,9 @@
 //! * every body runs behind the panic boundary (`panic.rs`) and every failure is reported (`errors.rs`);
 //! * no pointer is read before its null, alignment and length rule was checked (`args.rs`);
 //! * no lock is held while host code runs or while the caller blocks.
+//!
+//! Bindings written in Rust stand on [`session`](crate::session) instead, and share with the C calls the panic boundary
+//! ([`catch`]) and the numbers of the errors ([`code`]).
 
 // The header's parameter documentation states what callers owe; a second list in Rust terms would only drift from it.
 #![allow(clippy::missing_safety_doc)]
@@ -29,6 +32,8 @@ mod stream;
 mod strings;
 #[cfg(feature = "testing")]
 mod testing;
+#[cfg(feature = "testing")]
+mod testing_noop;
 mod tokens;
 mod trie;
 mod usage;
@@ -39,6 +44,7 @@ pub use handle::{FfiLlmHandle, LlmSession};
 pub use log::*;
 pub use open::*;
 pub use options::*;
+pub use panic::catch;
 pub use pull::*;
 pub use sampler::*;
 pub use saved::*;
@@ -47,6 +53,8 @@ pub use stream::*;
 pub use strings::*;
 #[cfg(feature = "testing")]
 pub use testing::*;
+#[cfg(feature = "testing")]
+pub use testing_noop::*;
 pub use tokens::*;
 pub use trie::*;
 pub use usage::*;

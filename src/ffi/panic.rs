@@ -51,8 +51,9 @@ impl Drop for Scope {
     }
 }
 
-/// Runs the body of an export; a panic in it becomes a failure instead of unwinding into the host.
-pub(super) fn catch<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+/// Runs the body of a call from a host; a panic in it becomes [`Error::Internal`] with message and place instead of
+/// unwinding into the host, and writes nothing to stderr.
+pub fn catch<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     install_hook();
     let scope = Scope::enter(Side::Library);
     let outcome = catch_unwind(AssertUnwindSafe(body));

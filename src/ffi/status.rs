@@ -96,7 +96,7 @@ pub const ELIZA_FINISH_CONTEXT: i32 = 5;
 pub const ELIZA_FINISH_SPAN: i32 = 6;
 
 /// The status code of an error.
-pub(super) fn code(error: &Error) -> i32 {
+pub fn code(error: &Error) -> i32 {
     match error {
         Error::Io { .. } => ELIZA_ERR_IO,
         Error::Gguf { .. } | Error::Model(_) | Error::Vocab(_) => ELIZA_ERR_BUNDLE_INVALID,

@@ -6,6 +6,8 @@
 
 mod decoder;
 mod generate;
+#[cfg(feature = "testing")]
+mod noop;
 mod options;
 mod queue;
 mod saved;

@@ -1,0 +1,70 @@
+//! A session without a model, for measuring what stands around one: it says the same few tokens for ever, at no cost.
+
+use super::decoder::Decoder;
+use super::{ModelInfo, Session, Settings};
+use crate::engine::EngineStats;
+use crate::gguf::File;
+use crate::vocab::Vocab;
+use crate::{Result, Token};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// More than any bench generates.
+const CONTEXT: usize = 1 << 28;
+const SAID: &[u8] = b" and so on";
+
+struct Noop {
+    said: Vec<Token>,
+    tokens: Vec<Token>,
+    row: Vec<f32>,
+}
+
+impl Session {
+    /// A session with the vocabulary of the GGUF file at `path` and no model behind it.
+    pub fn open_noop(path: &Path) -> Result<Session> {
+        let vocab = Arc::new(Vocab::from_gguf(&File::open(path)?)?);
+        let n_vocab = vocab.n_tokens();
+        let decoder = Noop { said: vocab.tokenize(SAID, false, false), tokens: Vec::new(), row: vec![0.0; n_vocab] };
+        let info = ModelInfo {
+            path: path.into(),
+            n_vocab,
+            context: CONTEXT as u32,
+            train_context: CONTEXT as u32,
+            threads: 1,
+            slots: 1,
+            ..ModelInfo::default()
+        };
+        Session::start(decoder, vocab, info, Settings::default())
+    }
+}
+
+impl Decoder for Noop {
+    fn prefill(&mut self, _: i32, tokens: &[Token], _: &AtomicBool) -> Result<usize> {
+        self.tokens.clear();
+        self.tokens.extend_from_slice(tokens);
+        Ok(0)
+    }
+
+    fn logits(&mut self, tokens: &[Token], _: &[Token], _: &AtomicBool) -> Result<&mut [f32]> {
+        self.tokens.extend_from_slice(tokens);
+        let at = self.tokens.len();
+        let said = |at: usize| self.said[at % self.said.len()] as usize;
+        let (before, now) = (said(at - 1), said(at));
+        self.row[before] = 0.0;
+        self.row[now] = 1.0;
+        Ok(&mut self.row)
+    }
+
+    fn tokens(&self) -> &[Token] {
+        &self.tokens
+    }
+
+    fn room(&self) -> usize {
+        CONTEXT - self.tokens.len()
+    }
+
+    fn stats(&self) -> EngineStats {
+        EngineStats::default()
+    }
+}
