@@ -74,7 +74,7 @@ c-harness: built-for-c
 	else $(call skip,"tests/c is not there"); fi
 
 js: built-for-c
-	$(call section,"JavaScript: the npm package in Bun")
+	$(call section,"JavaScript: the npm package in Bun and Node")
 	@tools/js.sh test
 
 parity-quick:
