@@ -7,7 +7,7 @@ import { InferenceError, STATUS } from "../js/errors.js";
 export const FILE = "elizainference.node";
 
 /** Called for each event; `end` comes with the last: the reason by number, or code and message of the error. */
-export type OnStep = (token: number, text: string, end: number | string | undefined) => void;
+export type OnStep = (token: number, text: string, end: number | string | null) => void;
 
 /** An open model; `src/handle.rs` has its methods. */
 export interface AddonHandle {

@@ -15,7 +15,7 @@ import {
   type TrieNames,
 } from "../js/native.js";
 import type { TokenTreePayload } from "../js/token-tree.js";
-import { type Addon, type AddonHandle, call, failure } from "./addon.js";
+import { type Addon, type AddonHandle, type OnStep, call, failure } from "./addon.js";
 
 /** The functions of one addon. */
 export class NodeNative implements Native {
@@ -78,9 +78,9 @@ export class NodeNative implements Native {
     const ended = new Promise<FinishReason>((resolve, reject) => {
       settle = (end) => (typeof end === "number" ? resolve(FINISH_REASONS[end] ?? "none") : reject(failure(end)));
     });
-    const onEvent = (token: number, text: string, end: number | string | undefined) => {
-      onStep({ token, text, done: end !== undefined });
-      if (end !== undefined) settle(end);
+    const onEvent: OnStep = (token, text, end) => {
+      onStep({ token, text, done: end !== null });
+      if (end !== null) settle(end);
     };
     call(() => this.#taken(handle).generate(maxTokens, temperature, topP, onEvent));
     return ended;

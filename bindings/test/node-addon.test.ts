@@ -113,7 +113,7 @@ test("timers go on while a model is loaded and a prompt is evaluated", async () 
   const functions = native();
   let ticks = 0;
   const ticking = setInterval(() => ticks++, 1);
-  const handle = await functions.open(MODEL, { contextSize: 8192, threads: 1 });
+  const handle = await functions.open(MODEL, { contextSize: 4096, threads: 1 });
   const prompt = Int32Array.from({ length: 4000 }, (_, i) => 5 + (i % 400));
   const before = ticks;
   assert.equal(await functions.prefill(handle, prompt, 0), prompt.length);
@@ -171,21 +171,17 @@ test("no call waits for the session while the end of a generation is on its way"
   assert.match(ffi.eliza_inference_take_last_error() ?? "", /not open/);
 });
 
+const environment = join(import.meta.dirname, "environment.js");
+
 test("several environments of one process say the same", { timeout: 120_000 }, async () => {
   using model = await open();
   const options = { maxTokens: 30, temperature: 0, ignoreEos: true };
   const expected = await whole(model, PROMPT, options);
-  const source = `
-    const { parentPort } = await import("node:worker_threads");
-    const { open, whole, PROMPT } = await import(${JSON.stringify(join(import.meta.dirname, "support.js"))});
-    const model = await open();
-    for (let i = 0; i < 3; i++) parentPort.postMessage(await whole(model, PROMPT, ${JSON.stringify(options)}));
-    model.close();`;
   const all = [1, 2, 3, 4].map(
     () =>
       new Promise<unknown[]>((resolve, reject) => {
         const got: unknown[] = [];
-        const worker = new Worker(new URL(`data:text/javascript,${encodeURIComponent(source)}`));
+        const worker = new Worker(environment, { workerData: "whole" });
         worker.on("message", (message) => got.push(message));
         worker.on("error", reject);
         worker.on("exit", () => resolve(got));
@@ -196,33 +192,17 @@ test("several environments of one process say the same", { timeout: 120_000 }, a
 });
 
 test("an environment that ends while it loads or evaluates a prompt takes nothing down", { timeout: 120_000 }, async () => {
-  for (const wait of [0, 1, 5, 20]) {
-    const source = `
-      const { load } = await import("eliza-inference");
-      const { parentPort } = await import("node:worker_threads");
-      parentPort.postMessage("up");
-      const model = await load(${JSON.stringify(MODEL)}, { contextSize: 8192, threads: 1 });
-      for await (const _ of model.stream(Int32Array.from({ length: 8000 }, (_, i) => 5 + i % 400)));`;
-    const file = join(import.meta.dirname, `ended-${wait}.js`);
-    writeFileSync(file, source);
-    const worker = new Worker(file);
+  for (const wait of [0, 1, 5, 20, 60]) {
+    const worker = new Worker(environment, { workerData: "busy" });
     await new Promise((resolve) => worker.once("message", resolve));
     await sleep(wait);
     await worker.terminate();
-    rmSync(file);
-    const { status, stderr } = spawnSync(process.execPath, [
-      "--input-type=module",
-      "-e",
-      `const { load } = await import(${JSON.stringify(join(PACKAGE, "dist/node/index.js"))});
-       load(${JSON.stringify(MODEL)}).catch(() => {}); setTimeout(() => process.exit(0), ${wait});`,
-    ]);
-    assert.equal(status, 0, String(stderr));
+    const { status, signal, stderr } = spawnSync(process.execPath, [environment, String(wait)], { encoding: "utf8" });
+    assert.deepEqual([status, signal, stderr], [0, null, ""]);
   }
   using model = await open();
   assert.equal((await whole(model, PROMPT, { maxTokens: 1 })).ends, 1);
 });
-
-// --- packages
 
 const platforms = JSON.parse(readFileSync(join(ROOT, "bindings/platforms.json"), "utf8")) as string[];
 

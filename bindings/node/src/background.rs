@@ -13,7 +13,7 @@ use crate::edge;
 /// A promise of what `work` gives. It keeps the process alive until then.
 ///
 /// Where the environment ends first the answer is dropped on the thread that made it.
-pub(crate) fn run<T, W>(env: &Env, name: &'static str, work: W) -> napi::Result<Object<'_>>
+pub(crate) fn run<'env, T, W>(env: &'env Env, name: &str, work: W) -> napi::Result<Object<'env>>
 where
     T: ToNapiValue + Send + 'static,
     W: FnOnce() -> Result<T> + Send + 'static,
