@@ -44,7 +44,8 @@ tools:
 lint:
 	$(call section,"formatting and lints")
 	@if $(CARGO) fmt --version >/dev/null 2>&1; then $(CARGO) fmt --all --check; else $(call skip,"no rustfmt"); fi
-	@if $(CARGO) clippy --version >/dev/null 2>&1; then $(CARGO) clippy --locked --all-targets -- -D warnings; \
+	@if $(CARGO) clippy --version >/dev/null 2>&1; then \
+	  $(CARGO) clippy --locked --workspace --all-targets --features eliza-inference-node/testing -- -D warnings; \
 	else $(call skip,"no clippy"); fi
 
 # The header test compares include/eliza_inference.h with what the sources say.

@@ -29,7 +29,7 @@ export class NodeNative implements Native {
   }
 
   async open(modelPath: string, options: OpenOptions): Promise<FfiLlmHandle> {
-    return given(await answer(() => this.#addon.open(modelPath, options)));
+    return given(await working(null, () => this.#addon.open(modelPath, options)));
   }
 
   /** As {@link open}, on this thread. */
@@ -59,7 +59,7 @@ export class NodeNative implements Native {
   }
 
   prefill(handle: FfiLlmHandle, tokens: Int32Array, slotId: number): Promise<number> {
-    return answer(() => this.#taken(handle).prefill(tokens, slotId));
+    return working(handle, () => this.#taken(handle).prefill(tokens, slotId));
   }
 
   /** As {@link prefill}, on this thread. */
@@ -83,7 +83,7 @@ export class NodeNative implements Native {
       if (end !== null) settle(end);
     };
     call(() => this.#taken(handle).generate(maxTokens, temperature, topP, onEvent));
-    return ended;
+    return working(handle, () => ended);
   }
 
   /** Starts a generation that {@link next} pulls. */
@@ -122,7 +122,7 @@ export class NodeNative implements Native {
   }
 
   async scoreTrie(handle: FfiLlmHandle): Promise<LeafScores> {
-    return JSON.parse(await answer(() => this.#taken(handle).scoreTrie())) as LeafScores;
+    return JSON.parse(await working(handle, () => this.#taken(handle).scoreTrie())) as LeafScores;
   }
 
   buildTrie(handle: FfiLlmHandle, names: TrieNames): BuiltTrie {
@@ -146,11 +146,18 @@ function given(handle: AddonHandle): FfiLlmHandle {
   return handle as unknown as FfiLlmHandle;
 }
 
+/** Handles with work under way: a handle that was collected would end it. */
+const held = new Set<{ handle: FfiLlmHandle | null }>();
+
 /** What a promise of the addon gives; refusals at once are rejections too. */
-async function answer<T>(body: () => Promise<T>): Promise<T> {
+async function working<T>(handle: FfiLlmHandle | null, body: () => Promise<T>): Promise<T> {
+  const holding = { handle };
+  held.add(holding);
   try {
     return await body();
   } catch (error) {
     throw failure(error);
+  } finally {
+    held.delete(holding);
   }
 }

@@ -18,7 +18,7 @@ import {
 } from "eliza-inference";
 import { platformPackages } from "../js/locate.js";
 import { type Addon, addon, failure } from "../node/addon.js";
-import { MODEL, PROMPT, open, sleep, whole } from "./support.js";
+import { MODEL, PROMPT, collect, open, sleep, whole } from "./support.js";
 
 const ADDON = process.env["ELIZA_INFERENCE_LIBRARY"] ?? "";
 const ROOT = process.env["ELIZA_ROOT"] ?? "";
@@ -142,6 +142,20 @@ test("while JavaScript is busy the model waits, and no event is lost", async () 
   assert.equal(await ended, "length");
   assert.deepEqual([steps.length, steps.filter((step) => step.done).length, steps.at(-1)?.done], [1001, 1, true]);
   functions.close(handle);
+});
+
+test("a handle that nobody keeps is not collected while it works", { skip: collect === undefined }, async () => {
+  const functions = native();
+  const begin = async () => {
+    const handle = await functions.open(MODEL, { contextSize: 2048, threads: 1 });
+    functions.configure(handle, { ignoreEos: true });
+    await functions.prefill(handle, functions.tokenize(handle, PROMPT, true, false), 0);
+    return { ended: functions.generate(handle, { maxTokens: 1000, temperature: 0, topP: 1 }, () => {}) };
+  };
+  const { ended } = await begin();
+  const collecting = setInterval(() => collect?.(), 1);
+  assert.equal(await ended, "length");
+  clearInterval(collecting);
 });
 
 test("no call waits for the session while the end of a generation is on its way", async () => {

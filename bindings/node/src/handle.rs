@@ -111,7 +111,10 @@ impl Handle {
         let Some(session) = self.session.take() else { return };
         session.close();
         // A panic while it is freed would be the session's; there is no handle left that could tell of it.
-        let _ = ffi::catch(|| Ok(drop(session)));
+        let _ = ffi::catch(|| {
+            drop(session);
+            Ok(())
+        });
     }
 
     #[napi]
