@@ -146,15 +146,18 @@ test("while JavaScript is busy the model waits, and no event is lost", async () 
 
 test("a handle that nobody keeps is not collected while it works", { skip: collect === undefined }, async () => {
   const functions = native();
-  const begin = async () => {
-    const handle = await functions.open(MODEL, { contextSize: 2048, threads: 1 });
+  const opened = () => functions.open(MODEL, { contextSize: 4096, threads: 1 });
+  const prompt = Int32Array.from({ length: 4000 }, (_, i) => 5 + (i % 400));
+  const prefill = async () => ({ ended: functions.prefill(await opened(), prompt, 0) });
+  const generate = async () => {
+    const handle = await opened();
     functions.configure(handle, { ignoreEos: true });
-    await functions.prefill(handle, functions.tokenize(handle, PROMPT, true, false), 0);
+    await functions.prefill(handle, prompt.subarray(0, 2), 0);
     return { ended: functions.generate(handle, { maxTokens: 1000, temperature: 0, topP: 1 }, () => {}) };
   };
-  const { ended } = await begin();
   const collecting = setInterval(() => collect?.(), 1);
-  assert.equal(await ended, "length");
+  assert.equal(await (await prefill()).ended, prompt.length);
+  assert.equal(await (await generate()).ended, "length");
   clearInterval(collecting);
 });
 
