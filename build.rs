@@ -21,18 +21,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     header()
 }
 
-/// On ELF, `dlclose` leaves the library mapped: its worker threads may still be running when the host lets go. Android devices
-/// have pages of 4 or 16 KiB, and a library aligned for less does not load on the latter.
+/// On ELF, `dlclose` leaves the library mapped: its worker threads may still be running when the host lets go.
 fn link() {
     let elf = env::var("CARGO_CFG_TARGET_FAMILY").is_ok_and(|family| family == "unix")
         && env::var("CARGO_CFG_TARGET_VENDOR").is_ok_and(|vendor| vendor != "apple");
-    let android = env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "android");
-    for (wanted, keyword) in [(elf, "nodelete"), (android, "max-page-size=16384")] {
-        if wanted {
-            // As two arguments it is understood by compilers that link and by linkers alike.
-            println!("cargo:rustc-cdylib-link-arg=-z");
-            println!("cargo:rustc-cdylib-link-arg={keyword}");
-        }
+    if elf {
+        println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     }
 }
 

@@ -32,8 +32,6 @@ mod stream;
 mod strings;
 #[cfg(feature = "testing")]
 mod testing;
-#[cfg(feature = "testing")]
-mod testing_noop;
 mod tokens;
 mod trie;
 mod usage;
@@ -53,8 +51,6 @@ pub use stream::*;
 pub use strings::*;
 #[cfg(feature = "testing")]
 pub use testing::*;
-#[cfg(feature = "testing")]
-pub use testing_noop::*;
 pub use tokens::*;
 pub use trie::*;
 pub use usage::*;

@@ -6,8 +6,6 @@
 
 mod decoder;
 mod generate;
-#[cfg(feature = "testing")]
-mod noop;
 mod options;
 mod queue;
 mod saved;

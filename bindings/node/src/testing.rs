@@ -1,13 +1,9 @@
-//! Functions that only tests and benches call: failures of every kind, text both ways, and a session without a model.
-
-use std::path::Path;
+//! Functions that only tests call: failures of every kind, and text both ways.
 
 use elizainference::Error;
-use elizainference::session::Session;
 use napi_derive::napi;
 
 use crate::edge::call;
-use crate::handle::Handle;
 
 /// Fails with the error of this code, or does nothing for a code that no error has.
 #[napi]
@@ -23,7 +19,8 @@ pub fn testing_fail(code: i32, message: String) -> napi::Result<()> {
         Error::NanLogits { row: 3, token: 5 },
         Error::Trie { place: "descriptors[0]".into(), problem: message.clone() },
         Error::Busy(message.clone()),
-        Error::Device(message),
+        Error::Device(message.clone()),
+        Error::SavedSlot { path: "slot".into(), place: "magic".into(), problem: message },
     ];
     let found = errors.into_iter().find(|error| elizainference::ffi::code(error) == code);
     call(|| found.map_or(Ok(()), Err))
@@ -40,10 +37,4 @@ pub fn testing_panic(message: String) -> napi::Result<()> {
 #[napi]
 pub fn testing_echo(text: String) -> String {
     text
-}
-
-/// A handle that has the vocabulary of the GGUF file and generates the same few tokens for ever, at no cost.
-#[napi]
-pub fn testing_open_noop(path: String) -> napi::Result<Handle> {
-    call(|| Session::open_noop(Path::new(&path))).map(Handle::new)
 }
