@@ -45,7 +45,8 @@ lint:
 	$(call section,"formatting and lints")
 	@if $(CARGO) fmt --version >/dev/null 2>&1; then $(CARGO) fmt --all --check; else $(call skip,"no rustfmt"); fi
 	@if $(CARGO) clippy --version >/dev/null 2>&1; then \
-	  $(CARGO) clippy --locked --workspace --all-targets --features eliza-inference-jni/testing -- -D warnings; \
+	  $(CARGO) clippy --locked --workspace --all-targets \
+	    --features eliza-inference-jni/testing,eliza-inference-node/testing -- -D warnings; \
 	else $(call skip,"no clippy"); fi
 
 # The header test compares include/eliza_inference.h with what the sources say.
@@ -75,7 +76,7 @@ c-harness: built-for-c
 	else $(call skip,"tests/c is not there"); fi
 
 js: built-for-c
-	$(call section,"JavaScript: the npm package in Bun")
+	$(call section,"JavaScript: the npm package in Bun and Node")
 	@tools/js.sh test
 
 JVM_LIBRARY := $(shell uname | sed 's/Darwin/libelizainference_jni.dylib/;t;s/.*/libelizainference_jni.so/')

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The npm package in bindings/: js.sh test | deep | bench
-# Installs Bun, TypeScript and what checks the exports into target/js, compiles the package to target/js/package and tests
-# it there. Needs a library with the feature `testing` in target/debug and the fixture models (make built-for-c).
+# Installs Bun, TypeScript and what checks the exports into target/js, builds the addon for Node, compiles the package to
+# target/js/package and tests it there. Needs a library with the feature `testing` in target/debug and the fixture models
+# (make built-for-c). ELIZA_LIBRARY_DIR names a folder with other builds of library and addon.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mode=${1:-test}
@@ -20,23 +21,34 @@ if ! cmp -s bindings/package-lock.json "$work/package-lock.json" || ! test -d "$
     (cd "$work" && mv package-lock.new package-lock.json && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error) ||
         { rm -rf "$work/node_modules" "$work/package-lock.json"; skip "npm could not install what bindings/package-lock.json names"; }
 fi
+# The core is named too, so that it is the one that is already built.
+"${CARGO:-cargo}" build --locked -p eliza-inference -p eliza-inference-node \
+    --features eliza-inference/testing --features eliza-inference-node/testing
 bun=$(compgen -G "$work/node_modules/@oven/*/bin/bun" | head -n 1) || skip "there is no Bun for this machine"
 
-printf 'Bun %s, TypeScript %s\n' "$("$bun" --version)" "$(node "$work/node_modules/typescript/bin/tsc" --version)"
+printf 'Bun %s, Node %s, TypeScript %s\n' "$("$bun" --version)" "$(node --version)" "$(node "$work/node_modules/typescript/bin/tsc" --version)"
 rm -rf "$package"
 mkdir -p "$package"
 node "$work/node_modules/typescript/bin/tsc" -p bindings
-cp bindings/package.json bindings/README.md LICENSE-APACHE LICENSE-MIT "$package/"
+python3 tools/npm_packages.py main "$package"
+cp bindings/README.md LICENSE-APACHE LICENSE-MIT "$package/"
 
-case "$(uname -s)" in Darwin) library=libelizainference.dylib ;; *) library=libelizainference.so ;; esac
-export ELIZA_INFERENCE_LIBRARY=${ELIZA_INFERENCE_LIBRARY:-$root/target/debug/$library}
+libraries=${ELIZA_LIBRARY_DIR:-$root/target/debug}
+case "$(uname -s)" in Darwin) suffix=.dylib ;; *) suffix=.so ;; esac
+in_bun() { ELIZA_INFERENCE_LIBRARY=$libraries/libelizainference$suffix "$bun" "$@"; }
+in_node() { ELIZA_INFERENCE_LIBRARY=$libraries/libelizainference_node$suffix node --expose-gc "$@"; }
+export ELIZA_ROOT=$root
 export ELIZA_TEST_MODEL=${ELIZA_TEST_MODEL:-$root/target/fixtures/llama-q8_0.gguf}
 export ELIZA_TEST_OLDER_C=$root/bindings/test/older.c
 
 case "$mode" in
 test) ;;
 deep) export ELIZA_TEST_GENERATIONS=1000 ELIZA_TEST_ENDS=50 ELIZA_TEST_SEQUENCES=1000 ;;
-bench) export ELIZA_ROOT=$root; exec "$bun" "$package/dist/bench/overhead.js" ;;
+bench)
+    in_bun "$package/dist/bench/overhead.js"
+    in_node "$package/dist/bench/overhead.js"
+    exit
+    ;;
 *) printf 'js.sh test | deep | bench\n' >&2; exit 2 ;;
 esac
 
@@ -44,4 +56,7 @@ esac
 (cd "$package" && npm pack --silent --pack-destination "$work" >/dev/null)
 node "$work/node_modules/@arethetypeswrong/cli/dist/index.js" --format ascii --no-color --no-emoji --profile esm-only \
     "$work"/eliza-inference-*.tgz
-"$bun" test --timeout 900000 "$package/dist/test/"
+shopt -s extglob
+cd "$package/dist/test"
+in_bun test --timeout 900000 ./!(node-*).test.js
+in_node --test --test-concurrency=1 !(bun-*).test.js

@@ -1,9 +1,10 @@
 /** The entry for Bun. */
 
+import { locate } from "../js/locate.js";
 import { Model } from "../js/model.js";
 import type { LibraryOptions, Native, OpenOptions } from "../js/native.js";
 import type { ElizaStreamingAbi } from "../js/streaming-abi.js";
-import { Library, locate } from "./library.js";
+import { FILE, Library } from "./library.js";
 import { BunNative } from "./native.js";
 import { BunStreamingAbi } from "./streaming-abi.js";
 
@@ -12,7 +13,7 @@ export * from "../js/index.js";
 const loaded = new Map<string, Library>();
 
 function library(options: LibraryOptions): Library {
-  const path = locate(options.library);
+  const path = locate(options.library, FILE);
   let found = loaded.get(path);
   if (found === undefined) loaded.set(path, (found = new Library(path)));
   return found;

@@ -7,9 +7,7 @@
 
 import { CString, dlopen, type FFIFunction, type Pointer, ptr } from "bun:ffi";
 import { existsSync } from "node:fs";
-import { join } from "node:path";
 import { InferenceError, STATUS } from "../js/errors.js";
-import { inPlatformPackage } from "../js/locate.js";
 import type { FfiLlmHandle } from "../js/native.js";
 
 const PREFIX = "eliza_inference_";
@@ -247,13 +245,6 @@ export function addresses(texts: readonly string[], what: string): { data: BigUi
   return { data, held };
 }
 
-/** The file: the one that is named, the environment's, or that of the platform package. */
-export function locate(path: string | undefined): string {
-  if (path !== undefined) return path;
-  const { ELIZA_INFERENCE_LIBRARY: file, ELIZA_INFERENCE_LIB_DIR: folder } = process.env;
-  if (file) return file;
-  const names = { win32: "elizainference.dll", darwin: "libelizainference.dylib" } as Record<string, string>;
-  const name = names[process.platform] ?? "libelizainference.so";
-  if (folder && existsSync(join(folder, name))) return join(folder, name);
-  return inPlatformPackage(name);
-}
+/** The name of the shared library's file. */
+const FILES: Partial<Record<string, string>> = { win32: "elizainference.dll", darwin: "libelizainference.dylib" };
+export const FILE: string = FILES[process.platform] ?? "libelizainference.so";

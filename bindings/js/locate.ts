@@ -4,6 +4,15 @@ import { existsSync } from "node:fs";
 import { createRequire } from "node:module";
 import { dirname, join } from "node:path";
 
+/** The runtime's binary, by its name: the one that is given, the environment's, or that of the platform package. */
+export function locate(path: string | undefined, name: string): string {
+  if (path !== undefined) return path;
+  const { ELIZA_INFERENCE_LIBRARY: file, ELIZA_INFERENCE_LIB_DIR: folder } = process.env;
+  if (file) return file;
+  if (folder && existsSync(join(folder, name))) return join(folder, name);
+  return inPlatformPackage(name);
+}
+
 /** The packages that may hold binaries for a platform; on Linux npm installs the one that fits the C library. */
 export function platformPackages(platform: string, arch: string): string[] {
   const names = platform === "linux" ? [`${platform}-${arch}-gnu`, `${platform}-${arch}-musl`] : [`${platform}-${arch}`];
@@ -11,7 +20,7 @@ export function platformPackages(platform: string, arch: string): string[] {
 }
 
 /** The file `name` of the platform package that is installed. Throws an error that names the missing package. */
-export function inPlatformPackage(name: string): string {
+function inPlatformPackage(name: string): string {
   const packages = platformPackages(process.platform, process.arch);
   const require = createRequire(import.meta.url);
   for (const candidate of packages) {

@@ -14,12 +14,17 @@ const options = delivery === undefined ? {} : { delivery: delivery as "callback"
 async function generate(): Promise<void> {
   const model = await load(MODEL, { contextSize: 8192, threads: 1, ...options });
   parentPort?.postMessage("started");
+  setTimeout(end, Number(ms));
   while (true) for await (const _ of model.stream(PROMPT, { ignoreEos: true, temperature: 1 }));
 }
 
+function end(): void {
+  if (how.endsWith("exit")) process.exit(0);
+  if (how.endsWith("throw")) throw new Error("the host failed");
+  if (how === "reject") void Promise.reject(new Error("the host failed"));
+}
+
 if (!isMainThread) {
-  if (how === "worker-exit") setTimeout(() => process.exit(0), Number(ms));
-  if (how === "worker-throw") setTimeout(() => { throw new Error("the worker failed"); }, Number(ms));
   await generate();
 } else if (how.startsWith("worker")) {
   const worker = new Worker(new URL(import.meta.url), { workerData: [how, ms] });
@@ -41,9 +46,4 @@ if (!isMainThread) {
 } else {
   // Without a top-level await: while one is pending Bun prints an uncaught error and goes on.
   void generate();
-  setTimeout(() => {
-    if (how === "exit") process.exit(0);
-    if (how === "throw") throw new Error("the host failed");
-    void Promise.reject(new Error("the host failed"));
-  }, Number(ms));
 }

@@ -199,7 +199,7 @@ test("errors have a code and a text that names the thing", async () => {
   await assert.rejects(load("/nonexistent/model.gguf"), fails("ELIZA_ERR_IO", "/nonexistent/model.gguf"));
   await assert.rejects(load(broken), fails("ELIZA_ERR_BUNDLE_INVALID", "GGUF"));
   await assert.rejects(load("a\0b"), fails("ELIZA_ERR_INVALID_ARG", "NUL"));
-  await assert.rejects(open({ threads: -2 }), fails("ELIZA_ERR_INVALID_ARG", "num_threads is -2"));
+  await assert.rejects(open({ threads: -2 }), fails("ELIZA_ERR_INVALID_ARG", "threads is -2"));
   using model = await open({ slots: 2 });
   const run = (options: object, prompt: string | number[] = PROMPT) => whole(model, prompt, { maxTokens: 2, ...options });
   await assert.rejects(run({ slot: 2 }), fails("ELIZA_ERR_INVALID_ARG", "slot 2"));

@@ -40,6 +40,29 @@ test("only what a user needs is packed", () => {
   assert.equal(dependencies, undefined);
 });
 
+function compile(
+  target: string,
+  module: string,
+  moduleResolution: string,
+  customConditions: readonly string[],
+  noEmit = true,
+): void {
+  const compilerOptions = {
+    target,
+    lib: [target],
+    module,
+    moduleResolution,
+    customConditions,
+    strict: true,
+    skipLibCheck: false,
+    noEmit,
+    types: ["node"],
+    typeRoots: [join(MODULES, "@types")],
+  };
+  writeFileSync(join(project, "tsconfig.json"), JSON.stringify({ compilerOptions, include: ["*.ts"] }));
+  run(process.env["ELIZA_TEST_NODE"] ?? "node", [join(MODULES, "typescript/bin/tsc"), "-p", "."], project);
+}
+
 for (const [target, module, moduleResolution, customConditions] of [
   ["es2022", "nodenext", "nodenext", [runtime]],
   ["esnext", "esnext", "bundler", [runtime]],
@@ -47,26 +70,20 @@ for (const [target, module, moduleResolution, customConditions] of [
 ] as const) {
   test(`the examples type-check strictly (${moduleResolution}, conditions ${customConditions.join()})`, () => {
     assert.ok(examples.length >= 6);
-    const compilerOptions = {
-      target,
-      lib: [target],
-      module,
-      moduleResolution,
-      customConditions,
-      strict: true,
-      skipLibCheck: false,
-      noEmit: true,
-      types: ["node"],
-      typeRoots: [join(MODULES, "@types")],
-    };
-    writeFileSync(join(project, "tsconfig.json"), JSON.stringify({ compilerOptions, include: ["*.ts"] }));
-    run(process.env["ELIZA_TEST_NODE"] ?? "node", [join(MODULES, "typescript/bin/tsc"), "-p", "."], project);
+    compile(target, module, moduleResolution, customConditions);
   });
 }
 
+test("the example in JavaScript runs", () => {
+  const [, code = ""] = /^```js\n(.*?)^```$/ms.exec(readme) ?? [];
+  writeFileSync(join(project, "example.mjs"), code);
+  assert.notEqual(run(process.execPath, ["example.mjs"], project), "");
+});
+
 test("the examples run", () => {
+  if (!IN_BUN) compile("es2022", "nodenext", "nodenext", ["node"], false); // Node runs JavaScript alone
   for (const example of examples) {
-    const out = run(process.execPath, [example], project);
+    const out = run(process.execPath, [IN_BUN ? example : example.replace(/ts$/, "js")], project);
     assert.notEqual(out, "", `${example} prints nothing`);
   }
 });

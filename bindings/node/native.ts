@@ -1,0 +1,163 @@
+/** The contract of `js/native.ts` over the addon. */
+
+import { InferenceError } from "../js/errors.js";
+import {
+  type BuiltTrie,
+  FINISH_REASONS,
+  type FfiLlmHandle,
+  type FinishReason,
+  type GenerateOptions,
+  type LeafScores,
+  type Native,
+  type OpenOptions,
+  type SamplingOptions,
+  type Step,
+  type TrieNames,
+} from "../js/native.js";
+import type { TokenTreePayload } from "../js/token-tree.js";
+import { type Addon, type AddonHandle, type OnStep, call, failure } from "./addon.js";
+
+/** The functions of one addon. */
+export class NodeNative implements Native {
+  readonly version: string;
+  readonly hasTokenTrie = true;
+  readonly #addon: Addon;
+
+  constructor(addon: Addon) {
+    this.#addon = addon;
+    this.version = addon.version();
+  }
+
+  async open(modelPath: string, options: OpenOptions): Promise<FfiLlmHandle> {
+    return given(await working(null, () => this.#addon.open(modelPath, options)));
+  }
+
+  /** As {@link open}, on this thread. */
+  openSync(modelPath: string, options: OpenOptions): FfiLlmHandle {
+    return given(call(() => this.#addon.openSync(modelPath, options)));
+  }
+
+  close(handle: FfiLlmHandle): void {
+    if (this.#ours(handle)) handle.close();
+  }
+
+  tokenize(handle: FfiLlmHandle, text: string, addSpecial: boolean, parseSpecial: boolean): Int32Array {
+    return call(() => this.#taken(handle).tokenize(text, addSpecial, parseSpecial));
+  }
+
+  detokenize(handle: FfiLlmHandle, tokens: Int32Array, removeSpecial: boolean, unparseSpecial: boolean): string {
+    return call(() => this.#taken(handle).detokenize(tokens, removeSpecial, unparseSpecial));
+  }
+
+  configure(handle: FfiLlmHandle, { logitBias = new Map(), ...options }: SamplingOptions): void {
+    const biases = { logitBiasIds: [...logitBias.keys()], logitBiasValues: [...logitBias.values()] };
+    call(() => this.#taken(handle).configure({ ...options, ...biases }));
+  }
+
+  setChain(handle: FfiLlmHandle, slotId: number, chain: string | null): void {
+    call(() => this.#taken(handle).setChain(slotId, chain));
+  }
+
+  prefill(handle: FfiLlmHandle, tokens: Int32Array, slotId: number): Promise<number> {
+    return working(handle, () => this.#taken(handle).prefill(tokens, slotId));
+  }
+
+  /** As {@link prefill}, on this thread. */
+  prefillSync(handle: FfiLlmHandle, tokens: Int32Array, slotId: number): number {
+    return call(() => this.#taken(handle).prefillSync(tokens, slotId));
+  }
+
+  async generate(handle: FfiLlmHandle, options: GenerateOptions, onStep: (step: Step) => void): Promise<FinishReason> {
+    return this.start(handle, options, onStep);
+  }
+
+  /** As {@link generate}, but throws where the generation could not be started. */
+  start(handle: FfiLlmHandle, options: GenerateOptions, onStep: (step: Step) => void): Promise<FinishReason> {
+    const { maxTokens, temperature, topP } = options;
+    let settle: (end: number | string) => void = () => {};
+    const ended = new Promise<FinishReason>((resolve, reject) => {
+      settle = (end) => (typeof end === "number" ? resolve(FINISH_REASONS[end] ?? "none") : reject(failure(end)));
+    });
+    const onEvent: OnStep = (token, text, end) => {
+      onStep({ token, text, done: end !== null });
+      if (end !== null) settle(end);
+    };
+    call(() => this.#taken(handle).generate(maxTokens, temperature, topP, onEvent));
+    return working(handle, () => ended);
+  }
+
+  /** Starts a generation that {@link next} pulls. */
+  generateQueued(handle: FfiLlmHandle, { maxTokens, temperature, topP }: GenerateOptions): void {
+    call(() => this.#taken(handle).generateQueued(maxTokens, temperature, topP));
+  }
+
+  /** Waits for a token. */
+  next(handle: FfiLlmHandle, maxTokens: number, maxTextBytes: number): { tokens: number[]; text: string; done: boolean } {
+    return call(() => this.#taken(handle).next(maxTokens, maxTextBytes));
+  }
+
+  cancel(handle: FfiLlmHandle): void {
+    if (this.#ours(handle)) handle.cancel();
+  }
+
+  usage(handle: FfiLlmHandle): unknown {
+    return JSON.parse(call(() => this.#taken(handle).usage()));
+  }
+
+  /** As `eliza_inference_llm_stream_status`. */
+  status(handle: FfiLlmHandle): number {
+    return call(() => this.#taken(handle).status());
+  }
+
+  setTrie(handle: FfiLlmHandle, payloadJson: string, mode: number): void {
+    call(() => this.#taken(handle).setTrie(payloadJson, mode));
+  }
+
+  clearTrie(handle: FfiLlmHandle): void {
+    call(() => this.#taken(handle).clearTrie());
+  }
+
+  armTrie(handle: FfiLlmHandle, path: string | null): void {
+    call(() => this.#taken(handle).armTrie(path));
+  }
+
+  async scoreTrie(handle: FfiLlmHandle): Promise<LeafScores> {
+    return JSON.parse(await working(handle, () => this.#taken(handle).scoreTrie())) as LeafScores;
+  }
+
+  buildTrie(handle: FfiLlmHandle, names: TrieNames): BuiltTrie {
+    const { payload, warnings } = call(() => this.#taken(handle).buildTrie(names));
+    return { payload: JSON.parse(payload) as TokenTreePayload, warnings };
+  }
+
+  #ours(handle: unknown): handle is AddonHandle {
+    return handle instanceof this.#addon.Handle;
+  }
+
+  /** The addon's object that a handle is. */
+  #taken(handle: FfiLlmHandle): AddonHandle {
+    const taken: unknown = handle;
+    if (this.#ours(taken)) return taken;
+    throw new InferenceError(-1, "The handle is not open: it is none of ours");
+  }
+}
+
+function given(handle: AddonHandle): FfiLlmHandle {
+  return handle as unknown as FfiLlmHandle;
+}
+
+/** Handles with work under way: a handle that was collected would end it. */
+const held = new Set<{ handle: FfiLlmHandle | null }>();
+
+/** What a promise of the addon gives; refusals at once are rejections too. */
+async function working<T>(handle: FfiLlmHandle | null, body: () => Promise<T>): Promise<T> {
+  const holding = { handle };
+  held.add(holding);
+  try {
+    return await body();
+  } catch (error) {
+    throw failure(error);
+  } finally {
+    held.delete(holding);
+  }
+}

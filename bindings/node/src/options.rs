@@ -1,0 +1,113 @@
+//! What JavaScript passes as objects. Absent fields are the library's defaults.
+
+use elizainference::session::{EngineOptions, KvType, Params, Settings, SpanEnd};
+use elizainference::{Error, Result};
+use napi_derive::napi;
+
+use crate::edge::terminated;
+
+/// `OpenOptions` of `bindings/js/native.ts`.
+#[napi(object)]
+pub struct OpenOptions {
+    pub context_size: Option<i32>,
+    pub threads: Option<i32>,
+    pub gpu_layers: Option<i32>,
+    pub device: Option<String>,
+    pub kv_type: Option<String>,
+    pub slots: Option<i32>,
+}
+
+impl OpenOptions {
+    pub(crate) fn engine(&self) -> Result<EngineOptions> {
+        let gpu_layers = self.gpu_layers.unwrap_or(0);
+        if gpu_layers < -1 {
+            return Err(Error::InvalidArgument(format!("gpuLayers is {gpu_layers}, must be -1 (all) or more")));
+        }
+        Ok(EngineOptions {
+            context: count(self.context_size, "contextSize")?,
+            threads: count(self.threads, "threads")?,
+            gpu_layers,
+            device: self.device.clone(),
+            kv_type: self.kv_type.as_deref().map_or(Ok(KvType::default()), str::parse)?,
+            slots: count(self.slots, "slots")?,
+        })
+    }
+}
+
+fn count(value: Option<i32>, name: &str) -> Result<u32> {
+    let value = value.unwrap_or(0);
+    u32::try_from(value).map_err(|_| Error::InvalidArgument(format!("{name} is {value}, must not be negative")))
+}
+
+/// `SamplingOptions` of `bindings/js/native.ts`, the biases as two lists.
+#[napi(object)]
+pub struct SamplingOptions {
+    pub seed: Option<u32>,
+    pub top_k: Option<i32>,
+    pub min_p: Option<f64>,
+    pub repeat_penalty: Option<f64>,
+    pub repeat_last_n: Option<i32>,
+    pub presence_penalty: Option<f64>,
+    pub frequency_penalty: Option<f64>,
+    pub stop: Option<Vec<String>>,
+    pub logit_bias_ids: Vec<i32>,
+    pub logit_bias_values: Vec<f64>,
+    pub on_span_end: Option<String>,
+    pub strict_trie: Option<bool>,
+    pub ignore_eos: Option<bool>,
+}
+
+impl SamplingOptions {
+    /// These options over the settings that a session was opened with.
+    pub(crate) fn over(&self, opened: &Settings) -> Result<Settings> {
+        let params = &opened.params;
+        let real = |value: Option<f64>, default: f32| value.map_or(default, |value| value as f32);
+        let stop = self.stop.iter().flatten().enumerate();
+        let stop = stop.map(|(at, text)| Ok(terminated(text, &format!("stop[{at}]"))?.as_bytes().to_vec()));
+        let biases = self.logit_bias_ids.iter().zip(&self.logit_bias_values);
+        Ok(Settings {
+            params: Params {
+                seed: match self.seed {
+                    Some(u32::MAX) => None,
+                    Some(seed) => Some(seed.into()),
+                    None => params.seed,
+                },
+                top_k: self.top_k.unwrap_or(params.top_k),
+                min_p: real(self.min_p, params.min_p),
+                // As in the C interface, where 0 is off.
+                repeat_penalty: match real(self.repeat_penalty, params.repeat_penalty) {
+                    0.0 => 1.0,
+                    penalty => penalty,
+                },
+                repeat_last_n: self.repeat_last_n.unwrap_or(params.repeat_last_n),
+                presence_penalty: real(self.presence_penalty, params.presence_penalty),
+                frequency_penalty: real(self.frequency_penalty, params.frequency_penalty),
+                logit_bias: biases.map(|(&id, &value)| (id, value as f32)).collect(),
+                ..params.clone()
+            },
+            stop: stop.collect::<Result<_>>()?,
+            ignore_eos: self.ignore_eos.unwrap_or(opened.ignore_eos),
+            on_span_end: match self.on_span_end.as_deref() {
+                None => opened.on_span_end,
+                Some("continue") => SpanEnd::Continue,
+                Some("stop") => SpanEnd::Stop,
+                Some(other) => {
+                    let problem = format!("onSpanEnd is {other:?}, must be \"continue\" or \"stop\"");
+                    return Err(Error::InvalidArgument(problem));
+                }
+            },
+            strict_trie: self.strict_trie.unwrap_or(opened.strict_trie),
+            candidates: opened.candidates,
+        })
+    }
+}
+
+/// `TrieNames` of `bindings/js/native.ts`.
+#[napi(object)]
+pub struct TrieNames {
+    pub path: String,
+    pub names: Vec<String>,
+    pub before: String,
+    pub after: String,
+    pub parse_special: bool,
+}
