@@ -67,11 +67,9 @@ pub(crate) fn resume(
     };
     match (found, constraint) {
         (Ok(state), Some(constraint)) => {
-            let path = constraint.chosen.iter().rev();
-            let end = path.clone().try_fold(state.node().unwrap_or(0), |node, &token| state.trie().child(node, token));
-            if !constraint.chosen.is_empty()
-                && !(state.is_armed() && end.is_some_and(|leaf| state.trie().is_leaf(leaf)))
-            {
+            let step = |node, token: &Token| state.trie().child(node, *token);
+            let end = state.node().and_then(|node| constraint.chosen.iter().rev().try_fold(node, step));
+            if !constraint.chosen.is_empty() && end.is_none_or(|node| !state.trie().is_leaf(node)) {
                 return Err(broken("a chosen leaf that the token trie does not have".into()));
             }
             left.chosen = constraint.chosen;
