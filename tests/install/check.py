@@ -1,0 +1,319 @@
+#!/usr/bin/env python3
+"""check.py CASE: one test of the installed library; see CMakeLists.txt. Runs in the build folder, ends with 77 when skipped."""
+import ctypes
+import glob
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PREFIX = os.environ["ELIZA_PREFIX"]
+MODEL = os.environ["ELIZA_TEST_MODEL"]
+STORIES = os.environ["ELIZA_STORIES"]
+PEER = os.environ.get("PEER_LLAMA_DIR")
+EXAMPLES = os.path.join(ROOT, "examples")
+# The installed folder moved to another place, with a space in its name: the examples are built against that.
+MOVED = os.path.join(os.getcwd(), "moved prefix")
+WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror"]
+C99, CXX17 = ["-std=c99"], ["-std=c++17"]
+
+
+class Skip(Exception):
+    """Something this machine cannot offer."""
+
+
+def run(command, stdin="", expect=0, **kwargs):
+    """Runs a command and returns its stdout and stderr."""
+    done = subprocess.run(command, input=stdin.encode(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, **kwargs)
+    out, err = (stream.decode("utf-8", "replace") for stream in (done.stdout, done.stderr))
+    if done.returncode != expect:
+        sys.exit(f"{shlex.join(command)}\nexit code {done.returncode}, not {expect}\n{out}\n{err}")
+    return out, err
+
+
+def same(what, found, expected):
+    if found != expected:
+        sys.exit(f"{what}: {found!r}\n  instead of {expected!r}")
+
+
+def header_version():
+    text = open(os.path.join(PREFIX, "include", "eliza_inference.h"), encoding="utf-8").read()
+    return [re.search(rf"#define ELIZA_STREAM_ABI_{part} (\d+)", text)[1] for part in ("MAJOR", "MINOR", "PATCH")]
+
+
+def cli(*args):
+    return json.loads(run([os.path.join(PREFIX, "bin", "eliza-inference"), *args, "--json"])[0])
+
+
+def under(folder):
+    """All files and links below a folder."""
+    return sorted(os.path.relpath(os.path.join(at, name), folder) for at, _, names in os.walk(folder) for name in names)
+
+
+def move():
+    """The installed folder at its other place."""
+    if not os.path.isdir(MOVED):
+        shutil.copytree(PREFIX, MOVED + ".part", symlinks=True)
+        os.rename(MOVED + ".part", MOVED)
+    return MOVED
+
+
+def pkg_config(prefix, *options, libdir="lib"):
+    env = dict(os.environ, PKG_CONFIG_PATH=os.path.join(prefix, libdir, "pkgconfig"))
+    return shlex.split(run(["pkg-config", *options, "elizainference"], env=env)[0])
+
+
+def compile_with_pkg_config(source, out, *options):
+    compiler = os.environ.get("CC", "cc") if source.endswith(".c") else os.environ.get("CXX", "c++")
+    standard = C99 if source.endswith(".c") else CXX17
+    run([compiler, *standard, *WARNINGS, *options, source, "-o", out, *pkg_config(move(), "--cflags", "--libs")])
+
+
+def peer():
+    """The folder of a libllama of version 0.5."""
+    if not PEER or not glob.glob(os.path.join(PEER, "libllama.*")):
+        raise Skip("no libllama (PEER_LLAMA_DIR)")
+    library = ctypes.CDLL(glob.glob(os.path.join(PEER, "libllama.*"))[0])
+    library.llama_version.restype = ctypes.c_char_p
+    if not library.llama_version().startswith(b"0.5."):
+        raise Skip("this libllama is not laid out as version 0.5")
+    return PEER
+
+
+# ------------------------------------------------------------------------------------------------------------ the package
+
+
+def files():
+    """What is installed, and that no file knows where."""
+    major, *rest = header_version()
+    version = ".".join([major, *rest])
+    library = os.path.join(PREFIX, "lib", "libelizainference.so")
+    same("installed", under(PREFIX), sorted([
+        "bin/eliza-inference", "include/eliza_inference.h", "include/eliza_inference.hpp",
+        "lib/cmake/elizainference/elizainferenceConfig.cmake", "lib/cmake/elizainference/elizainferenceConfigVersion.cmake",
+        "lib/libelizainference.so", f"lib/libelizainference.so.{major}", f"lib/libelizainference.so.{version}",
+        "lib/pkgconfig/elizainference.pc"]))
+    same("link", os.readlink(library), f"libelizainference.so.{major}")
+    same("link", os.readlink(f"{library}.{major}"), f"libelizainference.so.{version}")
+    soname = re.search(r"SONAME.*\[(.*)\]", run(["readelf", "-d", library])[0])
+    same("soname", soname and soname[1], f"libelizainference.so.{major}")
+    if re.search(r"R(UN)?PATH", run(["readelf", "-d", library])[0]):
+        sys.exit("the library has a run path")
+    if "eliza_testing_" in run(["nm", "-D", library])[0]:
+        sys.exit("the library has the exports that only tests call")
+    for name in under(PREFIX):
+        if name.startswith("lib/") and name.endswith((".pc", ".cmake")):
+            text = open(os.path.join(PREFIX, name), encoding="utf-8").read()
+            for absent in (PREFIX, ROOT, "@"):
+                if absent in text:
+                    sys.exit(f"{name} holds {absent}")
+    # A host that opens the library itself finds it under each of its names.
+    for name in (library, f"{library}.{major}"):
+        loaded = ctypes.CDLL(name)
+        loaded.eliza_inference_abi_version.restype = ctypes.c_char_p
+        same("version", loaded.eliza_inference_abi_version().decode(), f"eliza-stream/{version}")
+
+
+def uninstall():
+    """Another prefix and another folder of libraries, behind a DESTDIR; then nothing of it is left."""
+    stage = os.path.join(os.getcwd(), "stage")
+    shutil.rmtree(stage, ignore_errors=True)
+    places = dict(os.environ, DESTDIR=stage, PREFIX="/opt/eliza", LIBDIR="lib/some-triplet")
+    run([os.path.join(ROOT, "tools", "package.sh"), "install"], env=places)
+    prefix = stage + "/opt/eliza"
+    same("as many files", len(under(stage)), len(under(PREFIX)))
+    for kind, name in (("includedir", "eliza_inference.h"), ("libdir", "libelizainference.so")):
+        folder = pkg_config(prefix, f"--variable={kind}", libdir="lib/some-triplet")[0]
+        same(kind, os.path.realpath(os.path.join(folder, name)).startswith(os.path.realpath(prefix)), True)
+        same(kind, os.path.exists(os.path.join(folder, name)), True)
+    open(os.path.join(prefix, "include", "other.h"), "w", encoding="utf-8").close()
+    run([os.path.join(ROOT, "tools", "package.sh"), "uninstall"], env=places)
+    same("left", under(stage), ["opt/eliza/include/other.h"])
+    same("removed", os.path.exists(f"{prefix}/lib/some-triplet/cmake/elizainference"), False)
+
+
+def versions():
+    """Which versions a program may ask for."""
+    major, minor, patch = header_version()
+    expected = {f"{major}": 1, f"{major}.{minor}": 1, f"{major}.{minor}.{patch}": 1, f"{major}.{int(minor) + 1}": 0,
+                f"{int(major) + 1}": 0, f"{int(major) - 1}.9": 0, f"{major}.0...{major}.9": 1, f"{major}.{minor}.{patch};EXACT": 1,
+                f"{major}...<{major}.{minor}.{patch}": 0, f"{int(major) + 1}...{int(major) + 2}": 0}
+    os.makedirs("versions", exist_ok=True)
+    with open("versions/CMakeLists.txt", "w", encoding="utf-8") as file:
+        file.write("cmake_minimum_required(VERSION 3.19)\nproject(versions C)\n")
+        for version in expected:
+            file.write(f"unset(elizainference_DIR CACHE)\nfind_package(elizainference {version.replace(';', ' ')} QUIET CONFIG)\n"
+                       f'message(STATUS "asked [{version}] ${{elizainference_FOUND}}")\n')
+    out, _ = run(["cmake", "-S", "versions", "-B", "versions/build", f"-DCMAKE_PREFIX_PATH={PREFIX}"])
+    found = {version: int(answer == "1") for version, answer in re.findall(r"asked \[(.*)\] (.*)", out)}
+    same("versions", found, expected)
+    same("pkg-config", pkg_config(PREFIX, "--modversion"), [".".join(header_version())])
+
+
+def header():
+    """The headers by themselves, twice in one program, with every compiler there is, with and without exceptions."""
+    with open("header_one.cpp", "w", encoding="utf-8") as file:
+        file.write('#include "eliza_inference.hpp"\nint one() { return static_cast<int>(sizeof(eliza::Stream)); }\n')
+    with open("header_two.cpp", "w", encoding="utf-8") as file:
+        # Templates and inline functions are only looked at where they are used.
+        file.write('#include "eliza_inference.hpp"\nint one();\nint main() {\n'
+                   '  eliza::Stream stream({"m"});\n  for (const auto & step : stream.generate(1)) (void)step;\n'
+                   "  stream.generate([](eliza::Token, std::string_view) {}, 1);\n  (void)stream.score_trie();\n"
+                   "  stream.configure(stream.sampling());\n  (void)stream.sampled();\n"
+                   '  eliza::Sampler sampler("{}", eliza::TrieMode::greedy);\n  (void)sampler.clone();\n  return one();\n}\n')
+    compilers = [name for name in ("g++", "clang++") if shutil.which(name)]
+    for compiler in compilers:
+        for more in ([], ["-fno-exceptions", "-fno-rtti"], ["-std=c++20"]):
+            run([compiler, *CXX17, *more, *WARNINGS, f"-I{PREFIX}/include", "header_one.cpp", "header_two.cpp", "-o", "header",
+                 f"-L{PREFIX}/lib", "-lelizainference", "-pthread"])
+    print("compilers:", *compilers)
+
+
+def documents():
+    """Every C and C++ program in the documents, built and run beside a model and a payload."""
+    shutil.rmtree("documents", ignore_errors=True)
+    os.makedirs("documents")
+    os.symlink(MODEL, "documents/model.gguf")
+    with open("documents/names.json", "w", encoding="utf-8") as file:
+        json.dump(payload(), file)
+    found = 0
+    names = ["README.md", "docs/c.md", *(os.path.relpath(p, ROOT) for p in glob.glob(EXAMPLES + "/**/*.md", recursive=True))]
+    sources = [(name, kind, body) for name in names
+               for kind, body in re.findall(r"^```(c|cpp)\n(.*?)^```", open(os.path.join(ROOT, name), encoding="utf-8").read(), re.M | re.S)]
+    tutorial = open(os.path.join(PREFIX, "include", "eliza_inference.hpp"), encoding="utf-8").read()
+    lines = re.search(r"^ \*     #include.*?^ \*     }\n", tutorial, re.M | re.S)[0].splitlines()
+    sources.append(("eliza_inference.hpp", "cpp", "\n".join(line[3:] for line in lines) + "\n"))
+    for name, kind, body in sources:
+        found += 1
+        source = f"documents/{found}.{kind}"
+        with open(source, "w", encoding="utf-8") as file:
+            file.write(body)
+        compile_with_pkg_config(source, f"documents/{found}")
+        out, _ = run([f"./{found}"], cwd="documents", env=dict(os.environ, LD_LIBRARY_PATH=MOVED + "/lib"))
+        if not out.strip():
+            sys.exit(f"program {found} ({name}) printed nothing")
+        print(f"{name}: a {kind} program printed {len(out)} characters")
+    if found < 4:
+        sys.exit("the documents hold fewer programs than they should")
+
+
+# ----------------------------------------------------------------------------------------------------------- the examples
+
+
+def build_cmake():
+    """As a host builds: find_package, and the prefix at another place than it was installed to."""
+    shutil.rmtree("cmake", ignore_errors=True)
+    options = [f"-DCMAKE_PREFIX_PATH={move()}", "-DCMAKE_C_FLAGS=" + " ".join(WARNINGS), "-DCMAKE_CXX_FLAGS=" + " ".join(WARNINGS)]
+    try:
+        llama, ggml = (glob.glob(os.path.join(peer(), pattern))[0] for pattern in ("libllama.*", "libggml.*"))
+        options += [f"-DLLAMA_LIBRARY={llama}", f"-DGGML_LIBRARY={ggml}", f"-DLLAMA_INCLUDE_DIR={ROOT}/tests/install/llama"]
+    except Skip as reason:
+        print("skipped: the examples llama_chain:", reason)
+    run(["cmake", "-S", EXAMPLES, "-B", "cmake", *options])
+    run(["cmake", "--build", "cmake", "--parallel", "2"])
+    needed = run(["readelf", "-d", "cmake/chat_c"])[0]
+    same("needs the library by its soname", f"[libelizainference.so.{header_version()[0]}]" in needed, True)
+
+
+def build_pkgconfig():
+    os.makedirs("pkgconfig", exist_ok=True)
+    for name in ("chat", "choice"):
+        compile_with_pkg_config(f"{EXAMPLES}/c/{name}.c", f"pkgconfig/{name}_c")
+        compile_with_pkg_config(f"{EXAMPLES}/cpp/{name}.cpp", f"pkgconfig/{name}_cpp")
+
+
+def programs(name):
+    """An example in C and C++, as CMake and as pkg-config built it, with what each needs to find the library."""
+    for language in ("c", "cpp"):
+        yield f"cmake/{name}_{language}", dict(os.environ)
+        yield f"pkgconfig/{name}_{language}", dict(os.environ, LD_LIBRARY_PATH=MOVED + "/lib")
+
+
+def payload():
+    """Five names on one path; two begin alike."""
+    names = ["alpha", "alpine", "beta", "gamma", "delta"]
+    return cli("trie", "--model", MODEL, "--path", "name", *names)
+
+
+def chat():
+    """Two turns with a seed: each answer is what the command line generates behind the transcript so far."""
+    turns = ["Who are you?", "Tell me more."]
+    transcript, expected = "", ""
+    for turn in turns:
+        transcript += ("" if not transcript else "\nUser: ") + ("User: " if not transcript else "") + turn + "\nAssistant:"
+        answer = cli("generate", "--model", MODEL, "--prompt", transcript, "-n", "24", "--temp", "0.8", "--top-p", "1", "--seed", "7",
+                     "--stop", "\nUser:")["text"].replace("\0", "\ufffd")
+        transcript += answer
+        expected += answer + "\n"
+    for program, env in programs("chat"):
+        out, err = run([program, MODEL, "24", "0.8", "7"], stdin="".join(turn + "\n" for turn in turns), env=env)
+        same(program, out, expected)
+        kept = re.findall(r"(\d+) of them kept", err)
+        same(f"{program}: turns that kept something", [int(n) > 0 for n in kept], [False, True])
+
+
+def choice():
+    """The name that the command line scores best, and probabilities that are one distribution."""
+    with open("choice.json", "w", encoding="utf-8") as file:
+        json.dump(payload(), file)
+    prompt = "The letter is"
+    expected = cli("generate", "--model", MODEL, "--prompt", prompt, "-n", "-1", "--temp", "0", "--trie", "choice.json",
+                   "--trie-mode", "score", "--on-span-end", "stop")["text"]
+    names = {leaf["name"] for leaf in payload()["descriptors"][0]["leaves"]}
+    same("the command line chose a name", expected.strip() in names, True)
+    in_c = None
+    for program, env in programs("choice"):
+        lines = run([program, MODEL, "choice.json", prompt], env=env)[0].splitlines()
+        same(program, lines[-1], expected)
+        if program.endswith("_c"):
+            in_c = json.loads(lines[0])
+            same("path", in_c["path"], "name")
+            same("names", {leaf["name"] for leaf in in_c["leaves"]}, names)
+            same("the best is first", in_c["leaves"][0]["name"], expected.strip())
+    # C++ reads the same answer.
+    for program, env in programs("choice"):
+        if program.endswith("_cpp"):
+            scored = [line.split("  ", 1) for line in run([program, MODEL, "choice.json", prompt], env=env)[0].splitlines()[:-1]]
+            same("names", [name for _, name in scored], [leaf["name"] for leaf in in_c["leaves"]])
+            for (probability, name), leaf in zip(scored, in_c["leaves"]):
+                same(name, probability, f"{2.718281828459045 ** leaf['logprob']:.6f}")
+
+
+def failures():
+    """What is wrong is said on stderr, with an exit code, and nothing is printed."""
+    for name, args in (("chat", ["absent.gguf"]), ("choice", ["absent.gguf", __file__, "x"]), ("choice", [MODEL, __file__, "x"]),
+                       ("choice", [MODEL, "absent.json", "x"])):
+        for program, env in programs(name):
+            out, err = run([program, *args], env=env, expect=1)
+            same(f"{program} {args}", (out, bool(err.strip())), ("", True))
+    for program, env in programs("chat"):
+        same(program, run([program], env=env, expect=2)[0], "")
+
+
+def llama_chain():
+    """The name comes out of a chain of the real libllama as out of ours, and the text goes on behind it."""
+    if not os.path.exists(STORIES):
+        raise Skip("stories260k.gguf is not there")
+    folder = peer()
+    prompt, trie = "Once upon a time, there was a little boy named", os.path.join(ROOT, "docs", "examples", "names.json")
+    ours = cli("generate", "--model", STORIES, "--prompt", prompt, "-n", "20", "--temp", "0", "--trie", trie, "--on-span-end", "stop")
+    for language in ("c", "cpp"):
+        # libggml looks for the parts that suit the processor in the working folder.
+        out, _ = run([os.path.abspath(f"cmake/llama_chain_{language}"), STORIES, trie, prompt, "20"], cwd=folder)
+        same("begins with the name", out.startswith(ours["text"]), True)
+        same("goes on", len(out.strip()) > len(ours["text"]) + 10, True)
+        print(out)
+
+
+CASES = [files, uninstall, versions, header, documents, build_cmake, build_pkgconfig, chat, choice, failures, llama_chain]
+
+if __name__ == "__main__":
+    try:
+        {case.__name__: case for case in CASES}[sys.argv[1]]()
+    except Skip as reason:
+        print("skipped:", reason)
+        sys.exit(77)
