@@ -1,6 +1,7 @@
 # make test    everything that fits in half an hour on two cores; installs what a bare Debian machine lacks
 # make deep    the long runs: release build, valgrind, Address- and ThreadSanitizer, fuzzing, the whole parity matrix
 # make header  update include/eliza_inference.h from the sources
+# make install, make uninstall   for C and C++ hosts; PREFIX=/usr/local, LIBDIR=lib, DESTDIR= (docs/c.md)
 # make bench   speed and memory side by side with the peer (needs ../shared)
 # make clean
 #
@@ -26,10 +27,11 @@ with_peer = if test -d "$(SHARED)/tools/peer"; then eval "$$(python3 tools/peer.
 section = @printf '\n== %s\n' $(1)
 skip    = printf 'skipped: %s\n' $(1)
 
+.PHONY: install uninstall install-test
 .PHONY: test deep header bench clean tools lint unit cpu-only c-harness js js-deep parity-quick readme unit-deep isa-deep trie-tsan \
 	c-valgrind c-asan fuzz parity built-for-c
 
-test: tools lint unit cpu-only c-harness js parity-quick readme
+test: tools lint unit cpu-only c-harness js install-test parity-quick readme
 	$(call section,"all of make test passed")
 
 deep: test unit-deep isa-deep trie-tsan c-valgrind c-asan js-deep fuzz parity
@@ -76,6 +78,14 @@ c-harness: built-for-c
 js: built-for-c
 	$(call section,"JavaScript: the npm package in Bun")
 	@tools/js.sh test
+
+install-test: built-for-c
+	$(call section,"what make install gives to C and C++ hosts")
+	@rm -rf target/prefix target/install-test
+	@$(MAKE) --no-print-directory install PREFIX="$(CURDIR)/target/prefix" DESTDIR= LIBDIR=lib
+	@cmake -S tests/install -B target/install-test >/dev/null; \
+	$(with_peer); \
+	ctest --test-dir target/install-test --output-on-failure --timeout 600
 
 parity-quick:
 	$(call section,"parity with the peer: a sample")
@@ -154,6 +164,15 @@ parity:
 	else $(call skip,"the folder with the peer's tools is not there"); fi
 
 # ------------------------------------------------------------------------------------------------------------ the rest
+
+PREFIX ?= /usr/local
+LIBDIR ?= lib
+install:
+	$(CARGO) build --locked --release
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)" tools/package.sh install
+
+uninstall:
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)" tools/package.sh uninstall
 
 header:
 	ELIZA_UPDATE_HEADER=1 $(CARGO) test --locked --test header -q

@@ -12,6 +12,7 @@ need make make
 need c++ g++
 need python3 python3
 need valgrind valgrind
+need pkg-config pkg-config
 # The module that makes virtual environments is a package of its own in Debian.
 python3 -c 'import ensurepip' >/dev/null 2>&1 || packages+=(python3-venv)
 

@@ -77,6 +77,7 @@ int main(int argc, char ** argv) {
     }
     params = llama_context_default_params();
     params.n_ctx = 2048;
+    params.n_threads = params.n_threads_batch = eliza_inference_default_thread_count();
     context = llama_init_from_model(model, params);
     if (context != NULL) chain = make_chain(llama_model_get_vocab(model), payload);
     if (chain != NULL) failed = generate(context, llama_model_get_vocab(model), chain, argv[3], atoi(argv[4]));

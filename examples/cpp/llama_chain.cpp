@@ -39,6 +39,7 @@ void generate(const std::string & path, const std::string & payload, const std::
     if (!model) throw std::runtime_error(path + " cannot be loaded");
     llama_context_params params = llama_context_default_params();
     params.n_ctx = 2048;
+    params.n_threads = params.n_threads_batch = eliza_inference_default_thread_count();
     const Context context(llama_init_from_model(model.get(), params));
     if (!context) throw std::runtime_error("there is no memory for a context");
     const llama_vocab * vocab = llama_model_get_vocab(model.get());
