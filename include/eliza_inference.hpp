@@ -62,6 +62,8 @@
 #include <utility>
 #include <vector>
 
+// min and max stand in brackets below, for windows.h makes macros of them.
+
 namespace eliza {
 
 /// A token id.
@@ -445,7 +447,7 @@ public:
 
     /// As `next`, but waits at most so long: a step without tokens and text where nothing came in time.
     std::optional<Step> poll(std::chrono::milliseconds timeout) {
-        constexpr std::chrono::milliseconds::rep longest = std::numeric_limits<std::int32_t>::max();
+        constexpr std::chrono::milliseconds::rep longest = (std::numeric_limits<std::int32_t>::max)();
         return pull(static_cast<std::int32_t>(std::clamp<std::chrono::milliseconds::rep>(timeout.count(), 0, longest)));
     }
 
@@ -767,7 +769,7 @@ public:
             drawn.candidates = candidates.data();
             drawn.candidates_cap = candidates.size();
             check(eliza_inference_llm_stream_sampled(handle_, slot, &drawn));
-            candidates.resize(std::min(candidates.size(), drawn.n_candidates));
+            candidates.resize((std::min)(candidates.size(), drawn.n_candidates));
         }
         return Sampled{drawn.token, drawn.logprob, drawn.probability, std::move(candidates)};
     }

@@ -76,9 +76,9 @@ void errors() {
     CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "1000000", stream.detokenize({1000000}));
     CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "", stream.sampled());
     eliza::SamplingOptions options = stream.sampling();
-    options.min_p = -1;
-    CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "min_p", stream.configure(options));
-    options.min_p = 0;
+    options.logit_bias = {{1000000, 1.0f}};
+    CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "1000000", stream.configure(options));
+    options.logit_bias.clear();
     options.stop = {std::string("a\0b", 3)};
     CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "`stop`", stream.configure(options));
     CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "", stream.prefill({1}, 100));
@@ -93,8 +93,8 @@ void busy() {
     Stream stream = open_stream();
     stream.prefill(stream.tokenize(PROMPT));
     int tokens = 0;
-    stream.generate([&](Token, std::string_view) {
-        if (tokens++ != 0) return;
+    stream.generate([&](Token token, std::string_view) {
+        if (token < 0 || tokens++ != 0) return;
         CHECK_EQ(stream.status(), ELIZA_STATUS_GENERATING);
         CHECK_THROWS(ELIZA_ERR_BUSY, "", stream.prefill({1}));
         CHECK_THROWS(ELIZA_ERR_BUSY, "", stream.generate(1));
@@ -498,7 +498,7 @@ void options() {
     stream.configure(options);
     stream.prefill(prompt);
     std::vector<Token> tokens;
-    stream.generate([&](Token token, std::string_view) { tokens.push_back(token); }, 3, 0.7f);
+    stream.generate([&](Token token, std::string_view) { tokens.push_back(token); }, 3, 0.7f, 1.0f);
     tokens.resize(3);
     CHECK((tokens == std::vector<Token>{70, 70, 70}));
     const eliza::Sampled drawn = stream.sampled();

@@ -202,6 +202,27 @@ def documents():
         sys.exit("the documents hold fewer programs than they should")
 
 
+def commands():
+    """The shell commands of the examples' documents, and those of README.md and docs/c.md that install, as they stand there."""
+    home = os.path.join(os.getcwd(), "home")
+    shutil.rmtree(home, ignore_errors=True)
+    # Nothing is compiled anew, whatever make above was asked for is not asked for again.
+    env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PREFIX", "DESTDIR", "LIBDIR")}
+    env.update(HOME=home, CARGO="true")
+    for name in ("README.md", "docs/c.md", "examples/README.md", "examples/c/README.md", "examples/cpp/README.md"):
+        with open(os.path.join(ROOT, name), encoding="utf-8") as file:
+            blocks = re.findall(r"^```sh\n(.*?)^```", file.read(), re.M | re.S)
+        blocks = [block for block in blocks if not block.startswith(("cargo ", "make test"))]
+        if not blocks:
+            sys.exit(f"{name} holds no command")
+        for block in blocks:
+            print(f"{name}:\n{block}", end="", flush=True)
+            run(["bash", "-euc", block], cwd=ROOT, env=env)
+    same("installed in the home", [name for name in under(PREFIX) if name not in under(os.path.join(home, ".local"))], [])
+    for program in ("target/examples/chat_c", "target/examples/choice_cpp", "target/chat_c", "target/chat_cpp"):
+        run([os.path.join(ROOT, program)], expect=2, env=dict(os.environ, LD_LIBRARY_PATH=PREFIX + "/lib"))
+
+
 # ----------------------------------------------------------------------------------------------------------- the examples
 
 
@@ -310,7 +331,7 @@ def llama_chain():
         print(out)
 
 
-CASES = [files, uninstall, versions, header, documents, build_cmake, build_pkgconfig, chat, choice, failures, llama_chain]
+CASES = [files, uninstall, versions, header, documents, commands, build_cmake, build_pkgconfig, chat, choice, failures, llama_chain]
 
 if __name__ == "__main__":
     try:
