@@ -172,6 +172,12 @@ struct Scores {
     std::vector<LeafScore> leaves = {};  ///< the most probable first
 };
 
+/// What `Stream::build_trie` makes.
+struct TriePayload {
+    std::string json = {};      ///< for `Stream::set_trie`
+    std::string warnings = {};  ///< what a user should know of the names, a line each; usually empty
+};
+
 /// What one step of a generation brought.
 struct Step {
     std::vector<Token> tokens = {};  ///< none where text is handed out by itself, or where nothing came in time
@@ -238,6 +244,15 @@ private:
     String text(eliza_inference_llm_stream_take_error(handle));
     if (text == nullptr) text.reset(eliza_inference_take_last_error());
     fail(code < 0 ? code : ELIZA_ERR_NOT_IMPLEMENTED, text.get());
+}
+
+/// Throws what a call that belongs to no stream failed with, which its `text` tells apart from failures of other threads
+/// where it has one.
+[[noreturn]] inline void fail_of_process(const char * text = nullptr) {
+    std::int32_t code = ELIZA_OK;
+    const String last(eliza_inference_take_last_failure(&code));
+    const bool ours = last != nullptr && (text == nullptr || std::string_view(text) == last.get());
+    fail(ours ? code : ELIZA_ERR_NOT_IMPLEMENTED, text != nullptr ? text : last.get());
 }
 
 /// A text as C takes it.
@@ -525,16 +540,15 @@ class Stream {
 public:
     /// Opens a model, and blocks while it is loaded. Streams on one file share its weights.
     ///
-    /// Throws with `ELIZA_ERR_ABI_MISMATCH` where the library is of another major version than this header,
-    /// `ELIZA_ERR_CANCELLED` where `progress` returned false, what `progress` throws, and else with -1 and the reason.
+    /// Throws with `ELIZA_ERR_ABI_MISMATCH` where the library is of another major version than this header, what `progress`
+    /// throws, and else with the code that `eliza_inference_take_last_failure` tells: `ELIZA_ERR_CANCELLED` where `progress`
+    /// returned false.
     explicit Stream(const OpenOptions & how) {
         check_version();
         std::exception_ptr thrown;
-        bool cancelled = false;
         auto go_on = [&](float loaded) {
             bool more = false;
             detail::shielded(thrown, [&] { more = how.progress(loaded); });
-            cancelled = !more;
             return more;
         };
         eliza_llm_open_options_t options{};
@@ -558,7 +572,7 @@ public:
             eliza_inference_llm_stream_close(handle_);
             std::rethrow_exception(thrown);
         }
-        if (handle_ == nullptr) detail::fail(cancelled ? ELIZA_ERR_CANCELLED : ELIZA_ERR_NOT_IMPLEMENTED, error.get());
+        if (handle_ == nullptr) detail::fail_of_process(error.get());
     }
 
     Stream(Stream && other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
@@ -611,6 +625,13 @@ public:
     /// one, 0 and up pins a conversation.
     void prefill(const std::vector<Token> & prompt, std::int32_t slot = -1) {
         if (eliza_inference_llm_stream_prefill(handle_, prompt.data(), prompt.size(), slot) < 0) detail::fail_on(handle_);
+    }
+
+    /// As `prefill`, but returns at once: `status` is `ELIZA_STATUS_GENERATING` until it is over, then `ELIZA_OK` or the code of
+    /// its error.
+    void start_prefill(const std::vector<Token> & prompt, std::int32_t slot = -1) {
+        detail::ErrorText error;
+        error.check(eliza_inference_llm_stream_start_prefill(handle_, prompt.data(), prompt.size(), slot, error.out()));
     }
 
     /// Starts a generation, to be pulled. A negative `max_tokens` goes on until the model stops or the context is full.
@@ -668,15 +689,29 @@ public:
         if (eliza_inference_arm_token_trie(handle_, nullptr) < 0) detail::fail_on(handle_);
     }
 
+    /// Makes the payload of one descriptor from names, by the model's own tokenizer. Names are tokenized where they will stand:
+    /// `before` is what stands in front of them, from the last line break on at least, `after` the closing delimiter, a part of
+    /// every leaf.
+    TriePayload build_trie(const std::string & path, const std::vector<std::string> & names, const std::string & before = {},
+                           const std::string & after = {}, bool parse_special = false) const {
+        std::vector<const char *> texts;
+        for (const std::string & name : names) texts.push_back(detail::c_text(name, "names"));
+        char * warnings = nullptr;
+        detail::ErrorText error;
+        const String json(eliza_inference_build_token_trie(handle_, detail::c_text(path, "path"), texts.data(), texts.size(),
+                                                           detail::c_text(before, "before"), detail::c_text(after, "after"),
+                                                           parse_special, &warnings, error.out()));
+        const String owned(warnings);
+        if (json == nullptr) fail_with(error, ELIZA_ERR_INVALID_ARG);
+        return TriePayload{json.get(), owned != nullptr ? owned.get() : ""};
+    }
+
     /// Scores every leaf of the descriptor armed last as what follows the prompt, and blocks until that is done. A generation
     /// may follow, and more scoring.
     Scores score_trie() {
         detail::ErrorText error;
         const String json(eliza_inference_score_token_trie(handle_, error.out()));
-        if (json == nullptr) {
-            const std::int32_t code = status();
-            detail::fail(code < 0 ? code : ELIZA_ERR_BUSY, error.get());
-        }
+        if (json == nullptr) fail_with(error, ELIZA_ERR_BUSY);
         return detail::read_scores(json.get());
     }
 
@@ -816,6 +851,13 @@ private:
         }
     }
 
+    /// Throws what a call that returned NULL failed with; `at_work` is what that means while a generation runs, whose status
+    /// hides that of the call.
+    [[noreturn]] void fail_with(const detail::ErrorText & error, std::int32_t at_work) const {
+        const std::int32_t code = status();
+        detail::fail(code < 0 ? code : at_work, error.get());
+    }
+
     static void check_version() {
         const std::string_view version = eliza_inference_abi_version(), wanted = ELIZA_STREAM_ABI_VERSION;
         const std::size_t shared = wanted.find('.') + 1;
@@ -844,7 +886,7 @@ public:
             Free free = eliza_inference_sampler_free)
         : sampler_(llama_sampler_init_token_trie(vocab, detail::c_text(payload, "payload"), static_cast<int>(mode)),
                    std::move(free)) {
-        if (sampler_ == nullptr) fail(ELIZA_ERR_INVALID_ARG);
+        if (sampler_ == nullptr) detail::fail_of_process();
     }
 
     /// The sampler; it stays this object's. NULL in what was moved from or released.
@@ -874,7 +916,7 @@ public:
     /// An independent one that goes on from the same place.
     Sampler clone() const {
         Sampler copy(Owned(eliza_inference_sampler_clone(get()), sampler_.get_deleter()));
-        if (copy.sampler_ == nullptr) fail(ELIZA_ERR_INVALID_ARG);
+        if (copy.sampler_ == nullptr) detail::fail_of_process();
         return copy;
     }
 
@@ -884,12 +926,7 @@ private:
     explicit Sampler(Owned sampler) noexcept : sampler_(std::move(sampler)) {}
 
     static void check(std::int32_t status) {
-        if (status < 0) fail(status);
-    }
-
-    [[noreturn]] static void fail(std::int32_t code) {
-        const String text(eliza_inference_take_last_error());
-        detail::fail(code, text.get());
+        if (status < 0) detail::fail_of_process();
     }
 
     Owned sampler_;

@@ -1,11 +1,10 @@
-/* choice MODEL TRIE.json PROMPT: which of a closed set of names follows the prompt.
+/* choice MODEL PROMPT NAME...: which of the names follows the prompt.
  *
- * Prints the scores of all names as JSON, then the most probable one. `eliza-inference trie` makes the payload from names. */
+ * Prints the scores of all names as JSON, then the most probable one. A space between prompt and name belongs to the name. */
 
 #include "eliza_inference.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* The text of a failure, to stderr; takes it. */
@@ -15,29 +14,9 @@ static int complain(char * text) {
     return 1;
 }
 
-/* A whole file; the caller frees it. NULL where it cannot be read. */
-static char * read_file(const char * path, size_t * size) {
-    FILE * file = fopen(path, "rb");
-    char * bytes = NULL;
-    size_t room = 0, n;
-    *size = 0;
-    if (file == NULL) return NULL;
-    do {
-        if (*size == room) {
-            room = room == 0 ? 4096 : 2 * room;
-            bytes = realloc(bytes, room);
-            if (bytes == NULL) abort();
-        }
-        n = fread(bytes + *size, 1, room - *size, file);
-        *size += n;
-    } while (n > 0);
-    fclose(file);
-    return bytes;
-}
-
-static int choose(FfiLlmHandle handle, const char * trie, size_t trie_size, const char * prompt) {
+static int choose(FfiLlmHandle handle, const char * prompt, const char * const * names, size_t n_names) {
     eliza_llm_sampling_options_t options = {0};
-    char * error = NULL, * scores;
+    char * error = NULL, * warnings = NULL, * trie, * scores;
     int * tokens = NULL;
     size_t n = 0;
     int step;
@@ -50,9 +29,15 @@ static int choose(FfiLlmHandle handle, const char * trie, size_t trie_size, cons
     options.on_span_end = ELIZA_SPAN_STOP;
     if (eliza_inference_llm_stream_configure(handle, &options, &error) != ELIZA_OK) return complain(error);
 
-    if (eliza_inference_set_token_trie(handle, trie, trie_size, ELIZA_TRIE_SCORE_LEAVES) < 0) {
-        return complain(eliza_inference_llm_stream_take_error(handle));
-    }
+    /* The names are tokenized as what stands behind the prompt. */
+    trie = eliza_inference_build_token_trie(handle, "choice", names, n_names, prompt, NULL, 0, &warnings, &error);
+    if (trie == NULL) return complain(error);
+    if (warnings != NULL) fprintf(stderr, "%s\n", warnings);
+    eliza_inference_free_string(warnings);
+    step = eliza_inference_set_token_trie(handle, trie, strlen(trie), ELIZA_TRIE_SCORE_LEAVES);
+    eliza_inference_free_string(trie);
+    if (step < 0) return complain(eliza_inference_llm_stream_take_error(handle));
+
     if (eliza_inference_llm_stream_tokenize(handle, prompt, strlen(prompt), 1, 0, &tokens, &n, &error) != ELIZA_OK) {
         return complain(error);
     }
@@ -79,22 +64,15 @@ static int choose(FfiLlmHandle handle, const char * trie, size_t trie_size, cons
 
 int main(int argc, char ** argv) {
     FfiLlmHandle handle;
-    char * trie;
-    size_t trie_size;
     int failed;
 
-    if (argc != 4) {
-        fprintf(stderr, "usage: choice MODEL TRIE.json PROMPT\n");
+    if (argc < 4) {
+        fprintf(stderr, "usage: choice MODEL PROMPT NAME...\n");
         return 2;
     }
-    trie = read_file(argv[2], &trie_size);
-    if (trie == NULL) {
-        perror(argv[2]);
-        return 1;
-    }
     handle = eliza_inference_llm_stream_open(argv[1], 0, 0, 0);
-    failed = handle == NULL ? complain(eliza_inference_take_last_error()) : choose(handle, trie, trie_size, argv[3]);
+    if (handle == NULL) return complain(eliza_inference_take_last_error());
+    failed = choose(handle, argv[2], (const char * const *)(argv + 3), (size_t)(argc - 3));
     eliza_inference_llm_stream_close(handle);
-    free(trie);
     return failed;
 }

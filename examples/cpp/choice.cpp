@@ -1,33 +1,26 @@
-// choice MODEL TRIE.json PROMPT: which of a closed set of names follows the prompt.
+// choice MODEL PROMPT NAME...: which of the names follows the prompt.
 //
-// Prints the probabilities of all names, then the most probable one. `eliza-inference trie` makes the payload from names.
+// Prints the probabilities of all names, then the most probable one. A space between prompt and name belongs to the name.
 
 #include "eliza_inference.hpp"
 
 #include <cmath>
-#include <fstream>
 #include <iomanip>
 #include <iostream>
-#include <sstream>
 #include <string>
+#include <vector>
 
 namespace {
 
-std::string read_file(const std::string & path) {
-    std::ifstream file(path, std::ios::binary);
-    std::ostringstream bytes;
-    bytes << file.rdbuf();
-    if (!file || !bytes) throw std::runtime_error(path + " cannot be read");
-    return bytes.str();
-}
-
-void choose(const std::string & model, const std::string & trie, const std::string & prompt) {
+void choose(const std::string & model, const std::string & prompt, const std::vector<std::string> & names) {
     eliza::Stream stream({model});
     eliza::SamplingOptions options = stream.sampling();
     options.on_span_end = eliza::SpanEnd::stop;  // The generation ends where the name does.
     stream.configure(options);
 
-    stream.set_trie(trie, eliza::TrieMode::score_leaves);
+    const eliza::TriePayload trie = stream.build_trie("choice", names, prompt);
+    if (!trie.warnings.empty()) std::cerr << trie.warnings << '\n';
+    stream.set_trie(trie.json, eliza::TrieMode::score_leaves);
     stream.prefill(stream.tokenize(prompt));
     std::cout << std::fixed << std::setprecision(6);
     for (const eliza::LeafScore & leaf : stream.score_trie().leaves) {
@@ -39,12 +32,12 @@ void choose(const std::string & model, const std::string & trie, const std::stri
 }  // namespace
 
 int main(int argc, char ** argv) {
-    if (argc != 4) {
-        std::cerr << "usage: choice MODEL TRIE.json PROMPT\n";
+    if (argc < 4) {
+        std::cerr << "usage: choice MODEL PROMPT NAME...\n";
         return 2;
     }
     try {
-        choose(argv[1], read_file(argv[2]), argv[3]);
+        choose(argv[1], argv[2], {argv + 3, argv + argc});
         return 0;
     } catch (const std::exception & error) {
         std::cerr << error.what() << '\n';

@@ -58,7 +58,7 @@ void check_throws(const char * file, int line, const char * what, std::int32_t c
 }
 
 void errors() {
-    CHECK_THROWS(-1, "/no/such/model.gguf", Stream({"/no/such/model.gguf"}));
+    CHECK_THROWS(ELIZA_ERR_IO, "/no/such/model.gguf", Stream({"/no/such/model.gguf"}));
     CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "`model`", Stream({std::string("a\0b", 3)}));
     Stream stream = open_stream(64);
     CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "", stream.prefill({}));
@@ -102,6 +102,8 @@ void busy() {
         CHECK_THROWS(ELIZA_ERR_BUSY, "", stream.set_trie("{}", TrieMode::greedy));
         CHECK_THROWS(ELIZA_ERR_BUSY, "", stream.configure(eliza::SamplingOptions()));
         CHECK_THROWS(ELIZA_ERR_BUSY, "", stream.score_trie());
+        CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "", stream.build_trie("p", {}));
+        CHECK(!stream.build_trie("p", {"n"}).json.empty());
         CHECK_EQ(stream.tokenize("a b").size(), stream.tokenize("a b").size());
         CHECK(stream.usage().prompt_tokens > 0);
     }, 5, 0.0f);
@@ -218,8 +220,11 @@ void generating() {
     CHECK(found == tokens && text == expected.text);
     CHECK(!polled.next() && !polled.poll(std::chrono::hours(100000)));
 
-    stream.prefill(prompt);
+    stream.start_prefill(prompt);
+    while (stream.status() == ELIZA_STATUS_GENERATING) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    CHECK_EQ(stream.status(), ELIZA_OK);
     CHECK(stream.generate(40, 0.0f, 1.0f).text() == expected.text);
+    CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "1000000", stream.start_prefill({1000000}));
     stream.prefill(prompt);
     Generation none = stream.generate(0);
     CHECK(none.begin() == none.end());
@@ -446,6 +451,19 @@ void tries() {
     stream.prefill(prompt);
     CHECK(stream.score_trie().path == scores.path);
     CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "third", stream.arm_trie("third"));
+
+    // From names, as a host makes it; the leaves are what the tokenizer makes of them.
+    const eliza::TriePayload built = stream.build_trie("names", {"yes", "no", "\"\xc3\xa9\""}, PROMPT, ".");
+    CHECK(built.warnings.empty());
+    stream.set_trie(built.json, TrieMode::score_leaves);
+    stream.prefill(prompt);
+    const eliza::Scores named = stream.score_trie();
+    CHECK(named.path == "names" && named.leaves.size() == 3);
+    CHECK(stream.generate(-1, 0.0f).text() == named.leaves[0].name + ".");
+    CHECK(stream.build_trie("names", {"yes", "yes"}).warnings.find("yes") != std::string::npos);
+    CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "", stream.build_trie("names", {}));
+    CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "`names`", stream.build_trie("names", {std::string("a\0b", 3)}));
+
     stream.clear_trie();
     stream.prefill(prompt);
     CHECK_EQ(stream.generate(7, 0.0f).text().empty(), false);
@@ -531,7 +549,7 @@ void options() {
 }
 
 void samplers() {
-    CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "", eliza::Sampler("{", TrieMode::greedy));
+    CHECK_THROWS(ELIZA_ERR_TRIE, "", eliza::Sampler("{", TrieMode::greedy));
     CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "", eliza::Sampler(PAYLOAD, TrieMode::score_leaves));
     eliza::Sampler sampler(PAYLOAD, TrieMode::sampled);
     CHECK(std::strcmp(sampler.name(), "token-trie") == 0);
