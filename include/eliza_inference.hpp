@@ -715,6 +715,25 @@ public:
         return detail::read_scores(json.get());
     }
 
+    // ---- saved slots
+
+    /// Saves a slot to a file, and blocks until that is done; -1 is the slot of the last prefill or restore. The file holds the
+    /// prompt. A file that is there is replaced as a whole.
+    void save_slot(const std::string & path, std::int32_t slot = -1) {
+        detail::ErrorText error;
+        error.check(eliza_inference_llm_stream_save_slot(handle_, slot, detail::c_text(path, "path"), error.out()));
+    }
+
+    /// Brings what `save_slot` wrote into a slot, in place of what that holds, and blocks until that is done; -1 is a fresh
+    /// one. A generation may follow at once, and goes on where the saved stream stopped. Returns how many tokens it has.
+    std::int32_t restore_slot(const std::string & path, std::int32_t slot = -1) {
+        detail::ErrorText error;
+        const std::int32_t tokens =
+            eliza_inference_llm_stream_restore_slot(handle_, slot, detail::c_text(path, "path"), error.out());
+        error.check(tokens);
+        return tokens;
+    }
+
     // ---- options
 
     /// How generations sample now; stop strings and biases are not told.

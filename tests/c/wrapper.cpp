@@ -10,6 +10,8 @@
 #include <new>
 #include <thread>
 
+#include <unistd.h>
+
 namespace {
 
 using eliza::Error;
@@ -548,6 +550,26 @@ void options() {
     CHECK(stream.generate(20, 0.0f).text() == text[0]);
 }
 
+/* Another stream goes on where the first stopped. */
+void saving() {
+    const std::string path = "wrapper_saved." + std::to_string(getpid());
+    Stream first = open_stream();
+    first.prefill(first.tokenize(PROMPT));
+    const std::string begin = first.generate(5, 0.0f).text();
+    first.save_slot(path);
+    const std::string rest = first.restore_slot(path) > 0 ? first.generate(20, 0.0f).text() : "";
+    Stream second = open_stream();
+    CHECK_EQ(second.restore_slot(path, 3), first.tokenize(PROMPT).size() + 5);
+    CHECK(second.generate(20, 0.0f).text() == rest && !rest.empty());
+    second.prefill(first.tokenize(PROMPT));
+    CHECK(second.generate(25, 0.0f).text() == begin + rest);
+    CHECK_EQ(unlink(path.c_str()), 0);
+    CHECK_THROWS(ELIZA_ERR_IO, path.c_str(), second.restore_slot(path));
+    CHECK_THROWS(ELIZA_ERR_SAVED_SLOT, model_path(), second.restore_slot(model_path()));
+    CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "", second.save_slot(path, 9));
+    CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "`path`", second.save_slot(std::string("a\0b", 3)));
+}
+
 void samplers() {
     CHECK_THROWS(ELIZA_ERR_TRIE, "", eliza::Sampler("{", TrieMode::greedy));
     CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "", eliza::Sampler(PAYLOAD, TrieMode::score_leaves));
@@ -603,5 +625,5 @@ const struct test_case wrapper_cases[] = {
     {"wrapper_exceptions_from_tokens", exceptions_from_tokens}, {"wrapper_exceptions_from_loading", exceptions_from_loading},
     {"wrapper_giving_up", giving_up}, {"wrapper_cancelling", cancelling}, {"wrapper_threads", threads},
     {"wrapper_texts", texts}, {"wrapper_tries", tries}, {"wrapper_json", json}, {"wrapper_options", options},
-    {"wrapper_samplers", samplers}, {nullptr, nullptr},
+    {"wrapper_saving", saving}, {"wrapper_samplers", samplers}, {nullptr, nullptr},
 };
