@@ -67,6 +67,24 @@ def pkg_config(prefix, *options, libdir="lib"):
     return shlex.split(run(["pkg-config", *options, "elizainference"], env=env)[0])
 
 
+def write(path, text=""):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def target(package, *settings):
+    """The properties of the target that the CMake package in this folder makes; None where it is not found."""
+    names = ("IMPORTED_LOCATION", "IMPORTED_SONAME", "IMPORTED_IMPLIB", "INTERFACE_INCLUDE_DIRECTORIES")
+    lines = ["cmake_minimum_required(VERSION 3.19)", "project(target C)", *settings, "find_package(elizainference QUIET CONFIG)",
+             "if(elizainference_FOUND)"]
+    for name in names:
+        lines += [f"get_target_property(value elizainference::elizainference {name})", f'message(STATUS "property {name} [${{value}}]")']
+    write("target/CMakeLists.txt", "\n".join([*lines, "endif()", ""]))
+    out, _ = run(["cmake", "-S", "target", "-B", "target/build", f"-Delizainference_DIR={package}"])
+    return dict(re.findall(r"property (\w+) \[(.*)\]", out)) or None
+
+
 def compile_with_pkg_config(source, out, *options):
     compiler = os.environ.get("CC", "cc") if source.endswith(".c") else os.environ.get("CXX", "c++")
     standard = C99 if source.endswith(".c") else CXX17
@@ -132,10 +150,32 @@ def uninstall():
         folder = pkg_config(prefix, f"--variable={kind}", libdir="lib/some-triplet")[0]
         same(kind, os.path.realpath(os.path.join(folder, name)).startswith(os.path.realpath(prefix)), True)
         same(kind, os.path.exists(os.path.join(folder, name)), True)
-    open(os.path.join(prefix, "include", "other.h"), "w", encoding="utf-8").close()
+    same("location", target(prefix + "/lib/some-triplet/cmake/elizainference")["IMPORTED_LOCATION"],
+         f"{os.path.realpath(prefix)}/lib/some-triplet/libelizainference.so.{'.'.join(header_version())}")
+    write(os.path.join(prefix, "include", "other.h"))
     run([os.path.join(ROOT, "tools", "package.sh"), "uninstall"], env=places)
     same("left", under(stage), ["opt/eliza/include/other.h"])
     same("removed", os.path.exists(f"{prefix}/lib/some-triplet/cmake/elizainference"), False)
+
+
+def systems():
+    """The target as macOS and Windows would have it, from files that only have their names."""
+    major, *rest = header_version()
+    version = ".".join([major, *rest])
+    shutil.rmtree("systems", ignore_errors=True)
+    prefix = os.path.realpath("systems")
+    package = shutil.copytree(PREFIX + "/lib/cmake/elizainference", prefix + "/lib/cmake/elizainference")
+    same("nothing is found without the library", target(package), None)
+
+    write(f"{prefix}/lib/libelizainference.{version}.dylib")
+    found = target(package, "set(APPLE 1)")
+    same("macOS", (found["IMPORTED_LOCATION"], found["IMPORTED_SONAME"]),
+         (f"{prefix}/lib/libelizainference.{version}.dylib", f"@rpath/libelizainference.{major}.dylib"))
+    write(f"{prefix}/bin/elizainference.dll")
+    for name in ("libelizainference.dll.a", "elizainference.dll.lib"):
+        write(f"{prefix}/lib/{name}")
+        found = target(package, "set(WIN32 1)")
+        same("Windows", (found["IMPORTED_LOCATION"], found["IMPORTED_IMPLIB"]), (f"{prefix}/bin/elizainference.dll", f"{prefix}/lib/{name}"))
 
 
 def versions():
@@ -144,12 +184,9 @@ def versions():
     expected = {f"{major}": 1, f"{major}.{minor}": 1, f"{major}.{minor}.{patch}": 1, f"{major}.{int(minor) + 1}": 0,
                 f"{int(major) + 1}": 0, f"{int(major) - 1}.9": 0, f"{major}.0...{major}.9": 1, f"{major}.{minor}.{patch};EXACT": 1,
                 f"{int(major) - 1}.5...<{major}.{minor}.{patch}": 0, f"{int(major) + 1}...{int(major) + 2}": 0}
-    os.makedirs("versions", exist_ok=True)
-    with open("versions/CMakeLists.txt", "w", encoding="utf-8") as file:
-        file.write("cmake_minimum_required(VERSION 3.19)\nproject(versions C)\n")
-        for version in expected:
-            file.write(f"unset(elizainference_DIR CACHE)\nfind_package(elizainference {version.replace(';', ' ')} QUIET CONFIG)\n"
-                       f'message(STATUS "asked [{version}] ${{elizainference_FOUND}}")\n')
+    asked = "".join(f"unset(elizainference_DIR CACHE)\nfind_package(elizainference {version.replace(';', ' ')} QUIET CONFIG)\n"
+                    f'message(STATUS "asked [{version}] ${{elizainference_FOUND}}")\n' for version in expected)
+    write("versions/CMakeLists.txt", "cmake_minimum_required(VERSION 3.19)\nproject(versions C)\n" + asked)
     out, _ = run(["cmake", "-S", "versions", "-B", "versions/build", f"-DCMAKE_PREFIX_PATH={PREFIX}"])
     found = {version: int(answer == "1") for version, answer in re.findall(r"asked \[(.*)\] (.*)", out)}
     same("versions", found, expected)
@@ -158,20 +195,18 @@ def versions():
 
 def header():
     """The C++ header by itself, twice in one program; then by every compiler there is, with and without exceptions."""
-    with open("header_one.cpp", "w", encoding="utf-8") as file:
-        file.write('#include "eliza_inference.hpp"\nint one() { return static_cast<int>(sizeof(eliza::Stream)); }\n')
-    with open("header_two.cpp", "w", encoding="utf-8") as file:
-        # Templates and inline functions are only looked at where they are used.
-        file.write('#include "eliza_inference.hpp"\nint one();\nint main() {\n'
-                   '  eliza::Stream stream({"m"});\n  for (const auto & step : stream.generate(1)) (void)step;\n'
-                   "  stream.generate([](eliza::Token, std::string_view) {}, 1);\n  (void)stream.score_trie();\n"
-                   "  stream.configure(stream.sampling());\n  (void)stream.sampled();\n"
-                   '  eliza::Sampler sampler("{}", eliza::TrieMode::greedy);\n  (void)sampler.clone();\n  return one();\n}\n')
+    write("header/one.cpp", '#include "eliza_inference.hpp"\nint one() { return static_cast<int>(sizeof(eliza::Stream)); }\n')
+    # Templates are only looked at where they are used.
+    write("header/two.cpp", '#include "eliza_inference.hpp"\nint one();\nint main() {\n'
+          '  eliza::Stream stream({"m"});\n  for (const auto & step : stream.generate(1)) (void)step;\n'
+          "  stream.generate([](eliza::Token, std::string_view) {}, 1);\n  (void)stream.score_trie();\n"
+          "  stream.configure(stream.sampling());\n  (void)stream.sampled();\n"
+          '  eliza::Sampler sampler("{}", eliza::TrieMode::greedy);\n  (void)sampler.clone();\n  return one();\n}\n')
     compilers = [name for name in ("g++", "clang++") if shutil.which(name)]
     for compiler in compilers:
         for more in ([], ["-fno-exceptions", "-fno-rtti"], ["-std=c++20"]):
-            run([compiler, *CXX17, *more, *WARNINGS, f"-I{PREFIX}/include", "-fsyntax-only", "header_two.cpp"])
-    run([os.environ.get("CXX", "c++"), *CXX17, *WARNINGS, f"-I{PREFIX}/include", "header_one.cpp", "header_two.cpp", "-o", "header",
+            run([compiler, *CXX17, *more, *WARNINGS, f"-I{PREFIX}/include", "-fsyntax-only", "header/two.cpp"])
+    run([os.environ.get("CXX", "c++"), *CXX17, *WARNINGS, f"-I{PREFIX}/include", "header/one.cpp", "header/two.cpp", "-o", "header/program",
          f"-L{PREFIX}/lib", "-lelizainference", "-pthread"])
     print("compilers:", *compilers)
 
@@ -191,8 +226,7 @@ def documents():
     for name, kind, body in sources:
         found += 1
         source = f"documents/{found}.{kind}"
-        with open(source, "w", encoding="utf-8") as file:
-            file.write(body)
+        write(source, body)
         compile_with_pkg_config(source, f"documents/{found}")
         out, _ = run([f"./{found}"], cwd="documents", env=dict(os.environ, LD_LIBRARY_PATH=MOVED + "/lib"))
         if not out.strip():
@@ -276,9 +310,8 @@ def chat():
 def choice():
     """The name that the command line scores best, and probabilities that are one distribution."""
     prompt, names = "The letter is", [" alpha", " alpine", " beta", " gamma", " delta", ' "q\\u\u00e9"']
-    with open("choice.json", "w", encoding="utf-8") as file:
-        json.dump(cli("trie", "--model", MODEL, "--path", "choice", "--before", prompt, *names), file)
-    expected = cli("generate", "--model", MODEL, "--prompt", prompt, "-n", "-1", "--temp", "0", "--trie", "choice.json",
+    write("choice/trie.json", json.dumps(cli("trie", "--model", MODEL, "--path", "choice", "--before", prompt, *names)))
+    expected = cli("generate", "--model", MODEL, "--prompt", prompt, "-n", "-1", "--temp", "0", "--trie", "choice/trie.json",
                    "--trie-mode", "score", "--on-span-end", "stop")["text"]
     same("the command line chose a name", expected in names, True)
     in_c = None
@@ -325,7 +358,7 @@ def llama_chain():
         print(out)
 
 
-CASES = [files, uninstall, versions, header, documents, commands, build_cmake, build_pkgconfig, chat, choice, failures, llama_chain]
+CASES = [files, uninstall, systems, versions, header, documents, commands, build_cmake, build_pkgconfig, chat, choice, failures, llama_chain]
 
 if __name__ == "__main__":
     try:
