@@ -2,6 +2,7 @@
 # make deep    the long runs: release build, valgrind, Address- and ThreadSanitizer, fuzzing, the whole parity matrix
 # make header  update include/eliza_inference.h from the sources
 # make bench   speed and memory side by side with the peer (needs ../shared); make jvm-bench: what Java adds to a token
+# make install, make uninstall   for C and C++ hosts; PREFIX=/usr/local, LIBDIR=lib, DESTDIR= (docs/c.md)
 # make clean
 #
 # Each section says its name first and stops the run when it fails. What a machine cannot offer is skipped in plain
@@ -26,10 +27,11 @@ with_peer = if test -d "$(SHARED)/tools/peer"; then eval "$$(python3 tools/peer.
 section = @printf '\n== %s\n' $(1)
 skip    = printf 'skipped: %s\n' $(1)
 
+.PHONY: install uninstall install-test
 .PHONY: test deep header bench clean tools lint unit cpu-only c-harness js js-deep jvm parity-quick readme unit-deep \
 	isa-deep trie-tsan c-valgrind c-asan android aarch64 fuzz parity built-for-c jvm-bench
 
-test: tools lint unit cpu-only c-harness js jvm parity-quick readme
+test: tools lint unit cpu-only c-harness js jvm install-test parity-quick readme
 	$(call section,"all of make test passed")
 
 deep: test unit-deep isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 fuzz parity
@@ -91,6 +93,14 @@ jvm: built-for-c
 	    --features eliza-inference/testing --features eliza-inference-jni/testing; \
 	  python3 tools/jvm_tests.py target/debug/$(JVM_LIBRARY) target/fixtures/llama-f32.gguf; \
 	fi
+
+install-test: built-for-c
+	$(call section,"what make install gives to C and C++ hosts")
+	@rm -rf target/prefix target/install-test
+	@$(MAKE) --no-print-directory install PREFIX="$(CURDIR)/target/prefix" DESTDIR= LIBDIR=lib
+	@cmake -S tests/install -B target/install-test >/dev/null; \
+	$(with_peer); \
+	ctest --test-dir target/install-test --output-on-failure --timeout 600
 
 parity-quick:
 	$(call section,"parity with the peer: a sample")
@@ -192,6 +202,15 @@ parity:
 	else $(call skip,"the folder with the peer's tools is not there"); fi
 
 # ------------------------------------------------------------------------------------------------------------ the rest
+
+PREFIX ?= /usr/local
+LIBDIR ?= lib
+install:
+	$(CARGO) build --locked --release
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)" tools/package.sh install
+
+uninstall:
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)" tools/package.sh uninstall
 
 header:
 	ELIZA_UPDATE_HEADER=1 $(CARGO) test --locked --test header -q

@@ -18,6 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=cbindgen.toml");
     println!("cargo:rerun-if-changed=src/ffi");
     link();
+    name();
     header()
 }
 
@@ -33,6 +34,17 @@ fn link() {
             println!("cargo:rustc-cdylib-link-arg=-z");
             println!("cargo:rustc-cdylib-link-arg={keyword}");
         }
+    }
+}
+
+/// The name that programs linked with the library ask for. It changes with the interface's major version alone, which
+/// the tests of the installed package hold against the header. Android packs libraries under plain file names, so there it has none.
+fn name() {
+    let is = |key: &str, value: &str| env::var(key).is_ok_and(|found| found == value);
+    if is("CARGO_CFG_TARGET_VENDOR", "apple") {
+        println!("cargo:rustc-cdylib-link-arg=-Wl,-install_name,@rpath/libelizainference.1.dylib");
+    } else if is("CARGO_CFG_TARGET_FAMILY", "unix") && !is("CARGO_CFG_TARGET_OS", "android") {
+        println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libelizainference.so.1");
     }
 }
 

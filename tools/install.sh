@@ -19,6 +19,7 @@ if [[ "${1:-}" == --deep ]]; then
     need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
     [[ -f /usr/aarch64-linux-gnu/lib/libc.so ]] || packages+=(libc6-dev-arm64-cross)
 fi
+need pkg-config pkg-config
 # The module that makes virtual environments is a package of its own in Debian.
 python3 -c 'import ensurepip' >/dev/null 2>&1 || packages+=(python3-venv)
 

@@ -48,8 +48,8 @@ struct test_case {
 
 extern const struct test_case basics_cases[], opening_cases[], streaming_cases[], concurrency_cases[], constraint_cases[],
     saving_cases[], sampler_cases[];
-/* Of the program that drives the real libllama. */
-extern const struct test_case peer_cases[];
+/* Of the program that drives the real libllama, and of the one that goes through the C++ header. */
+extern const struct test_case peer_cases[], wrapper_cases[];
 
 /* Ends the process, as failed or as skipped, with a message. */
 #if defined(__GNUC__)
