@@ -20,6 +20,8 @@ export ELIZA_REQUIRE_GPU ?= 1
 SHARED := $(abspath $(or $(ELIZA_SHARED),../shared))
 C_DIR  := target/c
 FUZZ_SECONDS ?= 120
+# Exports that only tests call, of all members.
+TESTING := eliza-inference/testing,eliza-inference-jni/testing,eliza-inference-node/testing
 
 # Messages of these two hold no comma: make would take it for the end of the argument.
 # The peer's program and libraries, where there are any, for the tests that compare with them or drive them.
@@ -47,8 +49,7 @@ lint:
 	$(call section,"formatting and lints")
 	@if $(CARGO) fmt --version >/dev/null 2>&1; then $(CARGO) fmt --all --check; else $(call skip,"no rustfmt"); fi
 	@if $(CARGO) clippy --version >/dev/null 2>&1; then \
-	  $(CARGO) clippy --locked --workspace --all-targets \
-	    --features eliza-inference-jni/testing,eliza-inference-node/testing -- -D warnings; \
+	  $(CARGO) clippy --locked --workspace --all-targets --features $(TESTING) -- -D warnings; \
 	else $(call skip,"no clippy"); fi
 
 # The header test compares include/eliza_inference.h with what the sources say.
@@ -61,12 +62,13 @@ cpu-only:
 	$(CARGO) check --locked --no-default-features --lib
 	$(CARGO) check --locked --no-default-features --features cli
 
-# A model to load, then the library as a host loads it, with the exports that only tests call. In this order: any other
-# cargo command would put the ordinary library in its place.
+# A model to load, then the library as a host loads it and the bindings in Rust, with the exports that only tests call; all in
+# one build, since each set of members has builds of its own. In this order: any other cargo command would put the ordinary
+# library in its place.
 built-for-c:
 	$(call section,"what the C harness loads")
 	ELIZA_FIXTURES="$(CURDIR)/target/fixtures" $(CARGO) test --locked --test fixtures -q
-	$(CARGO) build --locked --features testing
+	$(CARGO) build --locked --workspace --features $(TESTING)
 
 c-harness: built-for-c
 	$(call section,"C harness: the library opened as a host opens it")
@@ -82,15 +84,12 @@ js: built-for-c
 	@tools/js.sh test
 
 JVM_LIBRARY := $(shell uname | sed 's/Darwin/libelizainference_jni.dylib/;t;s/.*/libelizainference_jni.so/')
-# The core is named too, so that it is the one that is already built.
 jvm: built-for-c
 	$(call section,"the Java package on this machine's Java: every JNI call checked")
 	@if ! command -v javac >/dev/null 2>&1; then $(call skip,"no Java compiler and none could be installed"); else \
 	  if $(CARGO) tree --locked -p eliza-inference --edges all --target all --prefix none | grep -q '^jni v'; then \
 	    echo "the core depends on jni" >&2; exit 1; \
 	  fi; \
-	  $(CARGO) build --locked -p eliza-inference -p eliza-inference-jni \
-	    --features eliza-inference/testing --features eliza-inference-jni/testing; \
 	  python3 tools/jvm_tests.py target/debug/$(JVM_LIBRARY) target/fixtures/llama-f32.gguf; \
 	fi
 

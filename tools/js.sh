@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The npm package in bindings/: js.sh test | deep | bench
-# Installs Bun, TypeScript and what checks the exports into target/js, builds the addon for Node, compiles the package to
-# target/js/package and tests it there. Needs a library with the feature `testing` in target/debug and the fixture models
-# (make built-for-c). ELIZA_LIBRARY_DIR names a folder with other builds of library and addon.
+# Installs Bun, TypeScript and what checks the exports into target/js, compiles the package to target/js/package and tests it
+# there. Needs library and addon with the feature `testing` in target/debug and the fixture models (make built-for-c).
+# ELIZA_LIBRARY_DIR names a folder with other builds of library and addon.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mode=${1:-test}
@@ -21,9 +21,6 @@ if ! cmp -s bindings/package-lock.json "$work/package-lock.json" || ! test -d "$
     (cd "$work" && mv package-lock.new package-lock.json && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error) ||
         { rm -rf "$work/node_modules" "$work/package-lock.json"; skip "npm could not install what bindings/package-lock.json names"; }
 fi
-# The core is named too, so that it is the one that is already built.
-"${CARGO:-cargo}" build --locked -p eliza-inference -p eliza-inference-node \
-    --features eliza-inference/testing --features eliza-inference-node/testing
 bun=$(compgen -G "$work/node_modules/@oven/*/bin/bun" | head -n 1) || skip "there is no Bun for this machine"
 
 printf 'Bun %s, Node %s, TypeScript %s\n' "$("$bun" --version)" "$(node --version)" "$(node "$work/node_modules/typescript/bin/tsc" --version)"
