@@ -31,8 +31,8 @@ fn link() {
     for (wanted, keyword) in [(elf, "nodelete"), (android, "max-page-size=16384")] {
         if wanted {
             // As two arguments it is understood by compilers that link and by linkers alike.
-            println!("cargo:rustc-cdylib-link-arg=-z");
-            println!("cargo:rustc-cdylib-link-arg={keyword}");
+            println!("cargo:rustc-link-arg-cdylib=-z");
+            println!("cargo:rustc-link-arg-cdylib={keyword}");
         }
     }
 }
@@ -42,9 +42,9 @@ fn link() {
 fn name() {
     let is = |key: &str, value: &str| env::var(key).is_ok_and(|found| found == value);
     if is("CARGO_CFG_TARGET_VENDOR", "apple") {
-        println!("cargo:rustc-cdylib-link-arg=-Wl,-install_name,@rpath/libelizainference.1.dylib");
+        println!("cargo:rustc-link-arg-cdylib=-Wl,-install_name,@rpath/libelizainference.1.dylib");
     } else if is("CARGO_CFG_TARGET_FAMILY", "unix") && !is("CARGO_CFG_TARGET_OS", "android") {
-        println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libelizainference.so.1");
+        println!("cargo:rustc-link-arg-cdylib=-Wl,-soname,libelizainference.so.1");
     }
 }
 
