@@ -44,7 +44,8 @@ fn name() {
     if is("CARGO_CFG_TARGET_VENDOR", "apple") {
         println!("cargo:rustc-link-arg-cdylib=-Wl,-install_name,@rpath/libelizainference.1.dylib");
     } else if is("CARGO_CFG_TARGET_FAMILY", "unix") && !is("CARGO_CFG_TARGET_OS", "android") {
-        println!("cargo:rustc-link-arg-cdylib=-Wl,-soname,libelizainference.so.1");
+        // Arguments for a cdylib alone would also reach the libraries of crates that hold this one.
+        println!("cargo:rustc-link-arg=-Wl,-soname,libelizainference.so.1");
     }
 }
 
