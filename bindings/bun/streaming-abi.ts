@@ -1,27 +1,25 @@
 /** `ElizaStreamingAbi` over bun:ffi: every method is the C function of its name. */
 
 import type { InferenceError } from "../js/errors.js";
-import type { Delivery, FfiLlmHandle, SamplingOptions, Step } from "../js/native.js";
-import type { ElizaStreamingAbi, LlmStreamStep, TokenCallback } from "../js/streaming-abi.js";
-import { type Usage, usageOf } from "../js/usage.js";
+import type { Delivery, FfiLlmHandle } from "../js/native.js";
+import { type ElizaStreamingAbi, type LlmStreamStep, StreamingAbi, type TokenCallback } from "../js/streaming-abi.js";
 import { delivery, generate } from "./generation.js";
 import { type Library, Out, decoder, ids, raw, terminated } from "./library.js";
 import { BunNative } from "./native.js";
 
-export class BunStreamingAbi implements ElizaStreamingAbi {
+export class BunStreamingAbi extends StreamingAbi<BunNative> implements ElizaStreamingAbi {
   readonly #library: Library;
-  readonly #native: BunNative;
   readonly #delivery: Delivery;
   eliza_inference_set_token_trie?: (handle: FfiLlmHandle, triePayloadJson: string, mode: number) => void;
   eliza_inference_clear_token_trie?: (handle: FfiLlmHandle) => void;
 
   constructor(library: Library, how: Delivery = delivery()) {
+    super(new BunNative(library, how));
     this.#library = library;
-    this.#native = new BunNative(library, how);
     this.#delivery = how;
     if (library.has("set_token_trie", "clear_token_trie")) {
-      this.eliza_inference_set_token_trie = (handle, json, mode) => this.#native.setTrie(handle, json, mode);
-      this.eliza_inference_clear_token_trie = (handle) => this.#native.clearTrie(handle);
+      this.eliza_inference_set_token_trie = (handle, json, mode) => this.native.setTrie(handle, json, mode);
+      this.eliza_inference_clear_token_trie = (handle) => this.native.clearTrie(handle);
     }
   }
 
@@ -62,30 +60,10 @@ export class BunStreamingAbi implements ElizaStreamingAbi {
     if (tokenCallback === null) {
       return Number(this.#library.call.llm_stream_generate(raw(handle), maxNewTokens, temperature, topP, null));
     }
-    const thrown: unknown[] = [];
-    const onStep = ({ token, text, done }: Step) => {
-      try {
-        tokenCallback(token, text, done);
-      } catch (error) {
-        thrown.push(error); // ends the generation, whose promise has it
-        this.eliza_inference_llm_stream_cancel(handle);
-      }
-    };
     const options = { maxTokens: maxNewTokens, temperature, topP };
-    const started = generate(this.#library, handle, options, onStep, this.#delivery);
-    if (typeof started === "number") return -1;
-    return started.then(() => {
-      if (thrown.length > 0) throw thrown[0];
-      return 0;
-    });
-  }
-
-  eliza_inference_llm_stream_cancel(handle: FfiLlmHandle): void {
-    this.#library.call.llm_stream_cancel(raw(handle));
-  }
-
-  eliza_inference_llm_stream_close(handle: FfiLlmHandle): void {
-    this.#native.close(handle);
+    return this.deliver(handle, tokenCallback, (onStep) =>
+      generate(this.#library, handle, options, onStep, this.#delivery),
+    );
   }
 
   eliza_inference_llm_stream_next(handle: FfiLlmHandle, maxTokens: number, maxTextBytes: number): LlmStreamStep {
@@ -119,31 +97,5 @@ export class BunStreamingAbi implements ElizaStreamingAbi {
 
   eliza_inference_take_last_failure(): InferenceError {
     return this.#library.lastFailure();
-  }
-
-  eliza_inference_llm_stream_configure(handle: FfiLlmHandle, options: SamplingOptions): void {
-    this.#native.configure(handle, options);
-  }
-
-  eliza_inference_llm_stream_tokenize(
-    handle: FfiLlmHandle,
-    text: string,
-    addSpecial: boolean,
-    parseSpecial: boolean,
-  ): Int32Array {
-    return this.#native.tokenize(handle, text, addSpecial, parseSpecial);
-  }
-
-  eliza_inference_llm_stream_detokenize(
-    handle: FfiLlmHandle,
-    tokens: Int32Array,
-    removeSpecial: boolean,
-    unparseSpecial: boolean,
-  ): string {
-    return this.#native.detokenize(handle, tokens, removeSpecial, unparseSpecial);
-  }
-
-  eliza_inference_llm_stream_usage(handle: FfiLlmHandle): Usage {
-    return usageOf(this.#native.usage(handle));
   }
 }

@@ -7,8 +7,8 @@
  */
 
 import type { InferenceError } from "./errors.js";
-import type { FfiLlmHandle, SamplingOptions } from "./native.js";
-import type { Usage } from "./usage.js";
+import type { FfiLlmHandle, Native, SamplingOptions, Step } from "./native.js";
+import { type Usage, usageOf } from "./usage.js";
 
 /** Receives one token, or at the end, once, token -1 with the held-back rest of the text and `isDone`. */
 export type TokenCallback = (tokenId: number, tokenText: string, isDone: boolean) => void;
@@ -107,4 +107,72 @@ export interface ElizaStreamingAbi extends FfiLlmStreamingAbi {
     unparseSpecial: boolean,
   ): string;
   eliza_inference_llm_stream_usage(handle: FfiLlmHandle): Usage;
+}
+
+/** The functions that are the same over every runtime's {@link Native}. */
+export abstract class StreamingAbi<Runtime extends Native> {
+  protected readonly native: Runtime;
+
+  protected constructor(native: Runtime) {
+    this.native = native;
+  }
+
+  eliza_inference_llm_stream_cancel(handle: FfiLlmHandle): void {
+    this.native.cancel(handle);
+  }
+
+  eliza_inference_llm_stream_close(handle: FfiLlmHandle): void {
+    this.native.close(handle);
+  }
+
+  eliza_inference_llm_stream_configure(handle: FfiLlmHandle, options: SamplingOptions): void {
+    this.native.configure(handle, options);
+  }
+
+  eliza_inference_llm_stream_tokenize(
+    handle: FfiLlmHandle,
+    text: string,
+    addSpecial: boolean,
+    parseSpecial: boolean,
+  ): Int32Array {
+    return this.native.tokenize(handle, text, addSpecial, parseSpecial);
+  }
+
+  eliza_inference_llm_stream_detokenize(
+    handle: FfiLlmHandle,
+    tokens: Int32Array,
+    removeSpecial: boolean,
+    unparseSpecial: boolean,
+  ): string {
+    return this.native.detokenize(handle, tokens, removeSpecial, unparseSpecial);
+  }
+
+  eliza_inference_llm_stream_usage(handle: FfiLlmHandle): Usage {
+    return usageOf(this.native.usage(handle));
+  }
+
+  /**
+   * Hands the steps of what `start` starts to the callback. One that throws ends the generation, whose promise has the error;
+   * a number instead of a promise says that nothing was started.
+   */
+  protected deliver(
+    handle: FfiLlmHandle,
+    tokenCallback: TokenCallback,
+    start: (onStep: (step: Step) => void) => Promise<unknown> | number,
+  ): number | Promise<number> {
+    const thrown: unknown[] = [];
+    const started = start(({ token, text, done }) => {
+      try {
+        tokenCallback(token, text, done);
+      } catch (error) {
+        thrown.push(error);
+        this.eliza_inference_llm_stream_cancel(handle);
+      }
+    });
+    if (typeof started === "number") return -1;
+    return started.then(() => {
+      if (thrown.length > 0) throw thrown[0];
+      return 0;
+    });
+  }
 }

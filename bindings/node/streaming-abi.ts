@@ -4,22 +4,20 @@
  */
 
 import { InferenceError } from "../js/errors.js";
-import type { FfiLlmHandle, SamplingOptions, Step } from "../js/native.js";
-import type { ElizaStreamingAbi, LlmStreamStep, TokenCallback } from "../js/streaming-abi.js";
-import { type Usage, usageOf } from "../js/usage.js";
+import type { FfiLlmHandle } from "../js/native.js";
+import { type ElizaStreamingAbi, type LlmStreamStep, StreamingAbi, type TokenCallback } from "../js/streaming-abi.js";
 import type { NodeNative } from "./native.js";
 
 /** How many errors wait, of a handle or of none, the newest first. */
 const KEPT = 16;
 
-export class NodeStreamingAbi implements ElizaStreamingAbi {
-  readonly #native: NodeNative;
+export class NodeStreamingAbi extends StreamingAbi<NodeNative> implements ElizaStreamingAbi {
   /** Errors of open handles that nobody has taken, and those that belong to none. */
   readonly #failed = new WeakMap<object, InferenceError[]>();
   readonly #lost: InferenceError[] = [];
 
   constructor(native: NodeNative) {
-    this.#native = native;
+    super(native);
   }
 
   llmStreamSupported(): boolean {
@@ -33,7 +31,7 @@ export class NodeStreamingAbi implements ElizaStreamingAbi {
     gpuLayers: number,
   ): FfiLlmHandle | null {
     try {
-      return this.#native.openSync(modelPath, { contextSize, threads, gpuLayers });
+      return this.native.openSync(modelPath, { contextSize, threads, gpuLayers });
     } catch (error) {
       keep(this.#lost, error);
       return null;
@@ -41,7 +39,7 @@ export class NodeStreamingAbi implements ElizaStreamingAbi {
   }
 
   eliza_inference_llm_stream_prefill(handle: FfiLlmHandle, promptTokens: Int32Array, slotId: number): number {
-    return this.#seed(handle, () => this.#native.prefillSync(handle, promptTokens, slotId));
+    return this.#seed(handle, () => this.native.prefillSync(handle, promptTokens, slotId));
   }
 
   eliza_inference_llm_stream_generate(h: FfiLlmHandle, max: number, temperature: number, topP: number, cb: null): number;
@@ -62,50 +60,30 @@ export class NodeStreamingAbi implements ElizaStreamingAbi {
     const options = { maxTokens: maxNewTokens, temperature, topP };
     if (tokenCallback === null) {
       return this.#seed(handle, () => {
-        this.#native.generateQueued(handle, options);
+        this.native.generateQueued(handle, options);
         return 0;
       });
     }
-    const thrown: unknown[] = [];
-    const onStep = ({ token, text, done }: Step) => {
-      try {
-        tokenCallback(token, text, done);
-      } catch (error) {
-        thrown.push(error); // ends the generation, whose promise has it
-        this.eliza_inference_llm_stream_cancel(handle);
-      }
-    };
-    const ended = this.#seed(handle, () => this.#native.start(handle, options, onStep));
-    if (typeof ended === "number") return ended;
-    return ended.then(() => {
-      if (thrown.length > 0) throw thrown[0];
-      return 0;
-    });
-  }
-
-  eliza_inference_llm_stream_cancel(handle: FfiLlmHandle): void {
-    this.#native.cancel(handle);
-  }
-
-  eliza_inference_llm_stream_close(handle: FfiLlmHandle): void {
-    this.#native.close(handle);
+    return this.deliver(handle, tokenCallback, (onStep) =>
+      this.#seed(handle, () => this.native.start(handle, options, onStep)),
+    );
   }
 
   eliza_inference_set_token_trie(handle: FfiLlmHandle, triePayloadJson: string, mode: number): void {
-    this.#native.setTrie(handle, triePayloadJson, mode);
+    this.native.setTrie(handle, triePayloadJson, mode);
   }
 
   eliza_inference_clear_token_trie(handle: FfiLlmHandle): void {
-    this.#native.clearTrie(handle);
+    this.native.clearTrie(handle);
   }
 
   eliza_inference_llm_stream_next(handle: FfiLlmHandle, maxTokens: number, maxTextBytes: number): LlmStreamStep {
-    return { ...this.#native.next(handle, maxTokens, maxTextBytes), drafterDrafted: 0, drafterAccepted: 0 };
+    return { ...this.native.next(handle, maxTokens, maxTextBytes), drafterDrafted: 0, drafterAccepted: 0 };
   }
 
   eliza_inference_llm_stream_status(handle: FfiLlmHandle): number {
     try {
-      return this.#native.status(handle);
+      return this.native.status(handle);
     } catch {
       return -1;
     }
@@ -121,32 +99,6 @@ export class NodeStreamingAbi implements ElizaStreamingAbi {
 
   eliza_inference_take_last_failure(): InferenceError {
     return this.#lost.pop() ?? new InferenceError(-1, "The call failed");
-  }
-
-  eliza_inference_llm_stream_configure(handle: FfiLlmHandle, options: SamplingOptions): void {
-    this.#native.configure(handle, options);
-  }
-
-  eliza_inference_llm_stream_tokenize(
-    handle: FfiLlmHandle,
-    text: string,
-    addSpecial: boolean,
-    parseSpecial: boolean,
-  ): Int32Array {
-    return this.#native.tokenize(handle, text, addSpecial, parseSpecial);
-  }
-
-  eliza_inference_llm_stream_detokenize(
-    handle: FfiLlmHandle,
-    tokens: Int32Array,
-    removeSpecial: boolean,
-    unparseSpecial: boolean,
-  ): string {
-    return this.#native.detokenize(handle, tokens, removeSpecial, unparseSpecial);
-  }
-
-  eliza_inference_llm_stream_usage(handle: FfiLlmHandle): Usage {
-    return usageOf(this.#native.usage(handle));
   }
 
   /** A call that says -1 where it fails. */

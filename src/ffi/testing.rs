@@ -6,6 +6,7 @@ use std::ffi::{c_char, c_int};
 use super::errors::{on_handle, on_process};
 use super::handle::FfiLlmHandle;
 use super::{args, strings};
+use crate::Error;
 
 /// Panics with `message` inside the call. With a handle as a call on it, with NULL as one of the process.
 #[unsafe(no_mangle)]
@@ -35,9 +36,29 @@ pub unsafe extern "C" fn eliza_testing_echo_bytes(bytes: *const c_char, len: usi
     let echo = || {
         // SAFETY: tests pass `len` readable bytes.
         let bytes = unsafe { args::array(bytes.cast::<u8>(), len, "bytes")? };
-        let text = std::str::from_utf8(bytes).map_err(|error| crate::Error::InvalidArgument(error.to_string()))?;
+        let text = std::str::from_utf8(bytes).map_err(|error| Error::InvalidArgument(error.to_string()))?;
         Ok(strings::give(text))
     };
     // SAFETY: no out_error.
     unsafe { on_process(std::ptr::null_mut(), echo) }.unwrap_or(std::ptr::null_mut())
+}
+
+/// The error of this code with this text, for the tests of bindings; `None` for a code that no error has.
+pub fn error_of(code: i32, message: &str) -> Option<Error> {
+    let message = || message.to_string();
+    let errors = [
+        Error::Unsupported(message()),
+        Error::InvalidArgument(message()),
+        Error::Model(message()),
+        Error::Internal(message()),
+        Error::OutOfMemory(message()),
+        Error::Cancelled,
+        Error::Io { path: "model.gguf".into(), message: message() },
+        Error::NanLogits { row: 3, token: 5 },
+        Error::Trie { place: "descriptors[0]".into(), problem: message() },
+        Error::Busy(message()),
+        Error::Device(message()),
+        Error::SavedSlot { path: "slot".into(), place: "magic".into(), problem: message() },
+    ];
+    errors.into_iter().find(|error| super::code(error) == code)
 }

@@ -25,21 +25,8 @@ extern "system" fn Java_ai_eliza_inference_Testing_fail<'local>(
     message: JByteBuffer<'local>,
 ) {
     native(env, |env| {
-        let message = text(env, &message, "message")?.to_owned();
-        let errors = [
-            Error::Unsupported(message.clone()),
-            Error::InvalidArgument(message.clone()),
-            Error::Model(message.clone()),
-            Error::Internal(message.clone()),
-            Error::OutOfMemory(message.clone()),
-            Error::Cancelled,
-            Error::Io { path: "model.gguf".into(), message: message.clone() },
-            Error::NanLogits { row: 3, token: 5 },
-            Error::Trie { place: "descriptors[0]".into(), problem: message.clone() },
-            Error::Busy(message.clone()),
-            Error::Device(message),
-        ];
-        errors.into_iter().find(|error| ffi::code(error) == code).map_or(Ok(()), |error| Err(Failure::Library(error)))
+        let found = ffi::error_of(code, text(env, &message, "message")?);
+        found.map_or(Ok(()), |error| Err(Failure::Library(error)))
     })
 }
 

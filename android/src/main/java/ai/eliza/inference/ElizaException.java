@@ -127,6 +127,15 @@ public class ElizaException extends RuntimeException {
         }
     }
 
+    /** A saved slot was refused. */
+    public static final class RefusedSlot extends ElizaException {
+        private static final long serialVersionUID = 1;
+
+        RefusedSlot(int code, String message) {
+            super(code, message);
+        }
+    }
+
     /** The exception of a code. Native code calls it. */
     static ElizaException of(int code, String message) {
         switch (code) {
@@ -142,6 +151,7 @@ public class ElizaException extends RuntimeException {
             case -30: return new RefusedTrie(code, message);
             case -40: return new Busy(code, message);
             case -50: return new Device(code, message);
+            case -60: return new RefusedSlot(code, message);
             default: return new ElizaException(code, message);
         }
     }
