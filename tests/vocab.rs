@@ -193,9 +193,10 @@ proptest! {
         if mended.as_bytes() == bytes {
             prop_assert_eq!(BPE.detokenize(&ids, false, true), bytes.clone());
         }
-        // A broken character takes bytes of the one behind it along, an escaped space even; so only this much is sure.
-        let ids = SPM.tokenize(&bytes, false, true);
-        if !bytes.contains(&b' ') {
+        // A space and U+2581 are one to this family, and a broken character takes bytes of the one behind it along, an
+        // escaped space even; so only this much is sure.
+        let ids = SPM.tokenize(&bytes, false, false);
+        if !bytes.contains(&b' ') && !bytes.windows(3).any(|w| w == "▁".as_bytes()) {
             prop_assert_eq!(SPM.detokenize(&ids, false, true), bytes.clone(), "bytes pass as they are");
         }
     }
