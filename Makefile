@@ -30,10 +30,10 @@ section = @printf '\n== %s\n' $(1)
 skip    = printf 'skipped: %s\n' $(1)
 
 .PHONY: install uninstall install-test
-.PHONY: test deep header bench clean tools lint unit cpu-only c-harness js js-deep jvm parity-quick readme unit-deep \
+.PHONY: test deep header bench clean tools lint unit cpu-only c-harness js js-deep jvm parity-quick readme page unit-deep \
 	isa-deep trie-tsan c-valgrind c-asan android aarch64 fuzz parity built-for-c jvm-bench
 
-test: tools lint unit cpu-only c-harness js jvm install-test parity-quick readme
+test: tools lint unit cpu-only c-harness js jvm install-test parity-quick readme page
 	$(call section,"all of make test passed")
 
 deep: test unit-deep isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 fuzz parity
@@ -110,6 +110,10 @@ parity-quick:
 readme:
 	$(call section,"the commands of README.md")
 	@python3 tools/readme_commands.py
+
+page:
+	$(call section,"docs/demo.html in a headless browser")
+	@python3 tools/page_check.py
 
 # ---------------------------------------------------------------------------------------------------------- make deep
 

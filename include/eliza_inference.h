@@ -569,8 +569,8 @@ typedef struct eliza_llm_usage_t {
      */
     uint64_t branching_steps;
     /**
-     * Of those, the ones for which all logits were computed, not only those of the legal tokens: the chain compares tokens
-     * before the trie, or more than 512 are legal.
+     * Of those, the ones for which all logits were computed, not only those of the legal tokens: more than 512 are legal, or
+     * they are sampled (mode 1) by a chain that compares tokens before the trie.
      */
     uint64_t whole_row_steps;
     /**

@@ -83,7 +83,7 @@ fn errors_name_what_is_wrong() {
     let error = failure(1, &["logits", "-m", model, "--prompt", "x", "--out", "no/such/folder/rows"]);
     assert!(error.contains("no/such/folder/rows"), "{error}");
 
-    failure(2, &[]);
+    failure(2, &["--json", "devices"]);
     failure(2, &["generate", "-m", model]);
     failure(2, &["generate", "--prompt", "x"]);
     failure(2, &["generate", "-m", model, "--prompt", "x", "--prompt-tokens", "1"]);
@@ -618,7 +618,7 @@ fn bench_of_spans_counts_what_the_trie_saves() {
         path.into_os_string().into_string().unwrap()
     };
     // One branch at the root, then runs of two.
-    let leaves: Vec<_> = [(60, "A"), (70, "B"), (80, "C")]
+    let leaves: Vec<_> = [(60, "9:;"), (70, "CDE"), (80, "MNO")]
         .map(|(token, name)| serde_json::json!({"name": name, "tokens": [token, token + 1, token + 2]}))
         .into();
     let payload = serde_json::json!({"modelId": "", "descriptors": [{"path": "p", "leaves": leaves}]}).to_string();
@@ -657,4 +657,33 @@ fn bench_of_spans_counts_what_the_trie_saves() {
         assert!(message.contains(problem), "{message}");
     }
     failure(2, &["bench", "-m", text(&path), "--mode", "strict-mask"]);
+}
+
+/// The page holds everything that was measured, as data and as bars, and nothing of a name that could end an element.
+#[test]
+fn bench_makes_a_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("<b>&model.gguf");
+    std::fs::copy(common::demo(), &model).unwrap();
+    let payload = folder.path().join("payload.json");
+    let trie = ["trie", "-m", text(&model), "--path", "p", "--before", "Action:\n", "--json", "SHOW_NOTE", "SHOW_LIST"];
+    std::fs::write(&payload, stdout(&trie)).unwrap();
+    let prompts = folder.path().join("prompts");
+    std::fs::write(&prompts, "plain\n\"User: show me the list\\nAction:\\n\"\n").unwrap();
+    let page = folder.path().join("page.html");
+    let bench = ["bench", "-m", text(&model), "--threads", "1", "--reps", "1", "--pp", "16", "--tg", "4", "--json"];
+    let spans = ["--prompt", text(&prompts), "--token-tree-descriptor", text(&payload), "--html", text(&page)];
+    let report = json(&[&bench[..], &spans].concat());
+    assert_eq!(report["choices"].as_array().unwrap().len(), 3);
+    assert_eq!(report["choices"][0]["names"][1], "SHOW_LIST");
+
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, data) = page.split_once("id=\"report\">").unwrap();
+    let (data, _) = data.split_once("</script>").unwrap();
+    assert_eq!(data.parse::<Value>().unwrap(), report);
+    assert!(page.contains("&lt;b&gt;&amp;model.gguf") && !page.split_once("<script").unwrap().0.contains("<b>&model"));
+    assert_eq!(page.matches("class=\"bar\"").count(), page.matches("<dt>").count());
+    for label in ["token trie", "mask", "unconstrained", "writing", "kv cache"] {
+        assert!(page.contains(label), "{label}");
+    }
 }

@@ -204,6 +204,13 @@ fn a_stream_sampled_on_the_gpu_is_the_cpu_s() {
         assert_eq!(expected.0.len(), 30, "{chain}");
         assert_eq!(got, expected, "{chain}");
     }
+    // More candidates than the device reports.
+    for session in [&cpu, &gpu] {
+        session.configure(Settings { candidates: 65, ..session.settings() }).unwrap();
+    }
+    let (expected, got) = (generate(&cpu, "temp=1.2", &prompt, 5), generate(&gpu, "temp=1.2", &prompt, 5));
+    assert_eq!(expected.1.len(), 65);
+    assert_eq!(got, expected);
 }
 
 #[test]

@@ -15,6 +15,7 @@ use common::rng::Stream;
 use common::stats::widen;
 use elizainference::Error;
 use elizainference::engine::{self, Engine, EngineOptions, KvType};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Prompt lengths: one row, an odd bucket, a full one, and more than one chunk of cache cells.
@@ -58,16 +59,22 @@ fn f32_weights_with_every_cache() {
     }
 }
 
-#[test]
-fn a_trained_model() {
-    let Some(path) = common::stories260k() else { return };
+fn check_trained(name: &str, path: &Path, f32_weights: bool) {
     for kv_type in [KvType::F32, KvType::F16] {
-        let judge = Judge::of("stories260k", &path, true, kv_type, tokens(300, "stories"));
-        let mut engine = open(&path, kv_type, 2, 1);
+        let judge = Judge::of(name, path, f32_weights, kv_type, tokens(300, name));
+        let mut engine = open(path, kv_type, 2, 1);
         judge.check("every position", 0..300, &all_rows(&mut engine, &judge.tokens));
         let slot = engine.take_slot(-1).unwrap();
         let rows = prefill_and_decode(&mut engine, slot, &judge.tokens, 200, 40);
         judge.check("prompt 200 + 40", 199..240, &rows);
+    }
+}
+
+#[test]
+fn trained_models() {
+    check_trained("demo", &common::demo(), false);
+    if let Some(path) = common::stories260k() {
+        check_trained("stories260k", &path, true);
     }
 }
 

@@ -14,6 +14,7 @@ need c++ g++
 need python3 python3
 need valgrind valgrind
 need javac default-jdk-headless
+need chromium chromium
 if [[ "${1:-}" == --deep ]]; then
     need qemu-aarch64 qemu-user
     need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu

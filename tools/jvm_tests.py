@@ -4,7 +4,7 @@
     tools/jvm_tests.py LIBRARY MODEL [--bench]
 
 LIBRARY is libelizainference_jni with the feature `testing`, MODEL a GGUF file. The suite runs in one process, every way to end
-one in a process of its own; then the examples of android/README.md are compiled and run as they stand there (those in Kotlin where
+one in a process of its own; then the examples of README.md and android/README.md are compiled and run as they stand there (those in Kotlin where
 there is a kotlinc). Whatever a process
 writes besides its own lines is a failure: that is how the JNI checks, and a library that is not quiet, are seen. --bench runs
 android/bench instead.
@@ -83,15 +83,18 @@ def exits(library, model, classes):
 
 
 def examples(language):
-    """The README's examples in a language."""
-    text = open(os.path.join(ANDROID, "README.md"), encoding="utf-8").read()
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+    """The examples of both README.md in a language."""
+    found = []
+    for folder in (ANDROID, ROOT):
+        with open(os.path.join(folder, "README.md"), encoding="utf-8") as text:
+            found += re.findall(rf"^```{language}\n(.*?)^```", text.read(), re.M | re.S)
+    return found
 
 
 def readme(library, model, classes):
     found = examples("java")
     if not found:
-        fail("android/README.md holds no example")
+        fail("there is no example")
     folder = os.path.join(OUT, "readme")
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(os.path.join(folder, "java"))
@@ -108,10 +111,10 @@ def readme(library, model, classes):
         done = java(library, [*classes, compiled], [f"Example{number}", model], 60)
         if done.returncode != 0 or done.stderr:
             print(done.stdout, done.stderr, sep="\n")
-            fail(f"example {number} of android/README.md ended with {done.returncode}")
+            fail(f"example {number} of the README.md files ended with {done.returncode}")
         if not done.stdout.strip():
-            fail(f"example {number} of android/README.md prints nothing")
-    print(f"{len(found)} examples of android/README.md ran")
+            fail(f"example {number} of the README.md files prints nothing")
+    print(f"{len(found)} examples of the README.md files ran")
 
 
 def kotlin(library, model, classes):

@@ -1,4 +1,4 @@
-/** The package as npm packs it, in a project that installed it: its exports, its types, and the examples of README.md. */
+/** The package as npm packs it, in a project that installed it: its exports, its types, and the examples of both README.md. */
 
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
@@ -6,7 +6,7 @@ import { mkdirSync, mkdtempSync, readFileSync, symlinkSync, writeFileSync } from
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
-import { IN_BUN, MODEL } from "./support.js";
+import { IN_BUN, MODEL, ROOT } from "./support.js";
 
 const PACKAGE = join(import.meta.dirname, "../..");
 const MODULES = join(PACKAGE, "../node_modules");
@@ -24,9 +24,10 @@ const tarball = run("npm", ["pack", "--silent", "--pack-destination", project, P
 mkdirSync(join(project, "node_modules/eliza-inference"), { recursive: true });
 run("tar", ["-xzf", tarball, "-C", "node_modules/eliza-inference", "--strip-components=1"], project);
 symlinkSync(MODEL, join(project, "model.gguf"));
+symlinkSync(join(ROOT, "models"), join(project, "models"));
 writeFileSync(join(project, "package.json"), '{"type": "module"}');
 const readme = readFileSync(join(PACKAGE, "README.md"), "utf8");
-const examples = [...readme.matchAll(/^```ts\n(.*?)^```$/gms)].map(([, code = ""], index) => {
+const examples = [...(readme + readFileSync(join(ROOT, "README.md"), "utf8")).matchAll(/^```ts\n(.*?)^```$/gms)].map(([, code = ""], index) => {
   const name = `example-${index + 1}.ts`;
   writeFileSync(join(project, name), code);
   return name;
@@ -69,7 +70,7 @@ for (const [target, module, moduleResolution, customConditions] of [
   ["es2022", "esnext", "bundler", []],
 ] as const) {
   test(`the examples type-check strictly (${moduleResolution}, conditions ${customConditions.join()})`, () => {
-    assert.ok(examples.length >= 6);
+    assert.ok(examples.length >= 7);
     compile(target, module, moduleResolution, customConditions);
   });
 }

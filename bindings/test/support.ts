@@ -5,6 +5,9 @@ import { load, type Model, type OpenOptions, type StreamOptions } from "eliza-in
 /** A fixture model; the library is named by ELIZA_INFERENCE_LIBRARY. */
 export const MODEL: string = process.env["ELIZA_TEST_MODEL"] ?? "ELIZA_TEST_MODEL is not set";
 
+/** The folder of the project. */
+export const ROOT: string = process.env["ELIZA_ROOT"] ?? "ELIZA_ROOT is not set";
+
 /** Whether this is Bun, where tokens come in two ways. */
 export const IN_BUN: boolean = "bun" in process.versions;
 export const WAYS: readonly ("callback" | "poll")[] = IN_BUN ? ["callback", "poll"] : ["callback"];

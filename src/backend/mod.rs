@@ -42,7 +42,7 @@ pub enum DeviceKind {
 /// A device as `eliza-inference devices` lists it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceInfo {
-    /// Name, e.g. `CPU (AVX-512 VNNI)`.
+    /// Name, e.g. `CPU (avx512)`.
     pub name: String,
     /// Kind of device.
     pub kind: DeviceKind,

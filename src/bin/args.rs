@@ -15,22 +15,41 @@ pub struct ModelArgs {
     /// The model, a GGUF file
     #[arg(short, long, value_name = "FILE")]
     pub model: PathBuf,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+/// How a model runs.
+#[derive(Args)]
+pub struct RunArgs {
     /// Threads; 0 takes one for each performance core
     #[arg(short, long, default_value_t = 0, value_name = "N")]
-    pub threads: u32,
+    threads: u32,
     /// Layers on the GPU; 0 none, -1 all
     #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true)]
-    pub gpu_layers: i32,
+    gpu_layers: i32,
     /// The device, by a part of the name that `devices` lists; else the best
     #[arg(long, value_name = "NAME")]
-    pub device: Option<String>,
+    device: Option<String>,
     /// Element type of the key/value cache
     #[arg(long, default_value = "f16", value_name = "TYPE", value_parser = clap::builder::PossibleValuesParser::new(KvType::NAMES))]
-    pub kv_type: String,
+    kv_type: String,
 }
 
 impl ModelArgs {
     /// Options of an engine with one slot and this context (0 is the model's own, at most 4096).
+    pub fn engine(&self, context: u32) -> Result<EngineOptions, Failure> {
+        self.run.engine(context)
+    }
+
+    /// The name of the cache's element type.
+    pub fn kv_type(&self) -> &str {
+        &self.run.kv_type
+    }
+}
+
+impl RunArgs {
+    /// See [`ModelArgs::engine`].
     pub fn engine(&self, context: u32) -> Result<EngineOptions, Failure> {
         Ok(EngineOptions {
             context,

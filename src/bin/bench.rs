@@ -5,15 +5,17 @@
 //! fraction of it that decoding reaches says how much is left.
 
 use crate::args::{ModelArgs, loading};
-use crate::output::{Failure, catch_interrupts, fail, interrupted, print_json, printable, progress, size};
-use crate::spans;
+use crate::output::{Failure, Outcome, catch_interrupts, fail, interrupted, print_json, printable, progress, size};
+use crate::spans::{self, How};
+use crate::{html, plan};
+use clap::ValueEnum;
 use elizainference::Token;
-use elizainference::engine::{Engine, EngineOptions, Following, Outcome, SlotId, Traffic, Turn, open_model};
+use elizainference::engine::{self, Engine, EngineOptions, Following, SlotId, Traffic, Turn, open_model};
 use elizainference::gguf::File;
 use elizainference::sampling::{Chain, Sampler};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
@@ -44,17 +46,40 @@ pub struct Args {
     json: bool,
     #[command(flatten)]
     spans: spans::Args,
+    /// Measure speed, and spans of names in every mode, and make a page of it
+    #[arg(long, value_name = "FILE", requires_all = ["prompt", "token_tree_descriptor"], conflicts_with_all = ["mode", "output"])]
+    html: Option<PathBuf>,
 }
 
-pub fn run(args: Args) -> Result<(), Failure> {
+pub fn run(args: Args) -> Outcome {
     catch_interrupts(|| {});
-    if let Some(how) = args.spans.mode {
-        return spans::run(how, &args.model, args.reps, &args.spans, args.json);
+    if let Some(path) = &args.html {
+        let report = everything(&args)?;
+        let written = std::fs::write(path, html::page(&report));
+        written.map_err(|e| Failure::Error(format!("{}: {e}", path.display())))?;
+        return if args.json { print_json(&report) } else { Ok(()) };
     }
+    if let Some(how) = args.spans.mode {
+        let report = spans::run(how, &args.model, args.reps, &args.spans)?;
+        return if args.json { print_json(&report) } else { spans::summary(&report) };
+    }
+    let report = speed(&args)?;
+    if args.json { print_json(&report) } else { summary(&report) }
+}
+
+/// What a page shows: speed, memory, and choices in all modes.
+fn everything(args: &Args) -> Result<Value, Failure> {
+    let choices = How::value_variants().iter().map(|how| spans::run(*how, &args.model, args.reps, &args.spans));
+    let choices = choices.collect::<Result<Vec<_>, _>>()?;
+    let memory = plan::report(&args.model, args.model.engine(0)?)?;
+    Ok(json!({"speed": speed(args)?, "memory": memory, "choices": choices}))
+}
+
+fn speed(args: &Args) -> Result<Value, Failure> {
     let context = u32::try_from(args.context()).unwrap_or(u32::MAX);
     let options = EngineOptions { slots: args.sequences, ..args.model.engine(context)? };
-    let mut bench = Bench::open(&args, &options)?;
-    let (prompt, decode) = bench.measure(&args)?;
+    let mut bench = Bench::open(args, &options)?;
+    let (prompt, decode) = bench.measure(args)?;
     let peak = peak_rss();
     let shares = shares(&bench.engine)?;
     let bytes: u64 = shares.iter().map(|share| share.bytes).sum();
@@ -65,53 +90,55 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let steps = bench.steps.max(1) as f64;
     let per_step = |count: u64| count as f64 / steps;
     let Traffic { dispatches, submissions, waits, bytes_uploaded, bytes_read } = bench.decoding;
+    Ok(json!({
+        "model": args.model.model.display().to_string(),
+        "threads": bench.engine.threads(),
+        "device": bench.engine.model().device().name,
+        "sequences": args.sequences,
+        "chain": args.chain.to_string(),
+        "sampled_on_device": bench.on_device,
+        "step_ms": decode.map(|tok_s| 1e3 * f64::from(args.sequences) / tok_s),
+        "step_dispatches": per_step(dispatches),
+        "step_submissions": per_step(submissions),
+        "step_waits": per_step(waits),
+        "step_bytes_uploaded": per_step(bytes_uploaded),
+        "step_bytes_read": per_step(bytes_read),
+        "kv_type": args.model.kv_type(),
+        "pp": args.pp,
+        "tg": args.tg,
+        "reps": args.reps,
+        "prompt_tok_s": prompt,
+        "decode_tok_s": decode,
+        "load_ms": bench.load_ms,
+        "peak_rss_bytes": peak,
+        "memory_read_bytes_s": bandwidth,
+        "bytes_per_token": bytes,
+        "decode_read_bytes_s": rate,
+        "devices": shares.iter().map(Share::json).collect::<Vec<_>>(),
+        "no_gpu_reason": bench.engine.model().no_gpu_reason(),
+        "bandwidth_fraction": rate.map(|r| r / bandwidth),
+    }))
+}
 
-    if args.json {
-        return print_json(&json!({
-            "model": args.model.model.display().to_string(),
-            "threads": bench.engine.threads(),
-            "device": bench.engine.model().device().name,
-            "sequences": args.sequences,
-            "chain": args.chain.to_string(),
-            "sampled_on_device": bench.on_device,
-            "step_ms": decode.map(|tok_s| 1e3 * f64::from(args.sequences) / tok_s),
-            "step_dispatches": per_step(dispatches),
-            "step_submissions": per_step(submissions),
-            "step_waits": per_step(waits),
-            "step_bytes_uploaded": per_step(bytes_uploaded),
-            "step_bytes_read": per_step(bytes_read),
-            "kv_type": args.model.kv_type,
-            "pp": args.pp,
-            "tg": args.tg,
-            "reps": args.reps,
-            "prompt_tok_s": prompt,
-            "decode_tok_s": decode,
-            "load_ms": bench.load_ms,
-            "peak_rss_bytes": peak,
-            "memory_read_bytes_s": bandwidth,
-            "bytes_per_token": bytes,
-            "decode_read_bytes_s": rate,
-            "devices": shares.iter().map(Share::json).collect::<Vec<_>>(),
-            "no_gpu_reason": bench.engine.model().no_gpu_reason(),
-            "bandwidth_fraction": rate.map(|r| r / bandwidth),
-        }));
-    }
+fn summary(report: &Value) -> Outcome {
     let mut out = io::stdout().lock();
-    writeln!(out, "Device       {}", printable(&bench.engine.model().device().name))?;
-    writeln!(out, "Threads      {}", bench.engine.threads())?;
-    writeln!(out, "Load         {:.1} ms", bench.load_ms)?;
-    if let Some(tok_s) = prompt {
-        writeln!(out, "Prompt {:<5} {tok_s:.1} tok/s", args.pp)?;
+    let number = |key: &str| report[key].as_f64();
+    let bytes = |key: &str| size(report[key].as_f64().unwrap_or(0.0) as u64);
+    writeln!(out, "Device       {}", printable(report["device"].as_str().unwrap_or_default()))?;
+    writeln!(out, "Threads      {}", report["threads"])?;
+    writeln!(out, "Load         {:.1} ms", number("load_ms").unwrap_or(0.0))?;
+    if let Some(tok_s) = number("prompt_tok_s") {
+        writeln!(out, "Prompt {:<5} {tok_s:.1} tok/s", report["pp"].to_string())?;
     }
-    if let (Some(tok_s), Some(rate)) = (decode, rate) {
-        let together = if args.sequences > 1 { format!(" in {} sequences", args.sequences) } else { String::new() };
-        writeln!(out, "Decode {:<5} {tok_s:.1} tok/s{together}", args.tg)?;
-        let share = 100.0 * rate / bandwidth;
-        let (read, can) = (size(bytes), size(bandwidth as u64));
-        writeln!(out, "Bandwidth    {share:.0} % of {can}/s reached ({read} of weights per token)")?;
+    if let (Some(tok_s), Some(fraction)) = (number("decode_tok_s"), number("bandwidth_fraction")) {
+        let sequences = &report["sequences"];
+        let together = if *sequences == 1 { String::new() } else { format!(" in {sequences} sequences") };
+        writeln!(out, "Decode {:<5} {tok_s:.1} tok/s{together}", report["tg"].to_string())?;
+        let (read, can) = (bytes("bytes_per_token"), bytes("memory_read_bytes_s"));
+        writeln!(out, "Bandwidth    {:.0} % of {can}/s reached ({read} of weights per token)", 100.0 * fraction)?;
     }
-    if let Some(peak) = peak {
-        writeln!(out, "Peak memory  {}", size(peak))?;
+    if number("peak_rss_bytes").is_some() {
+        writeln!(out, "Peak memory  {}", bytes("peak_rss_bytes"))?;
     }
     Ok(out.flush()?)
 }
@@ -224,10 +251,10 @@ impl Bench {
             let turn = |(slot, token): (&SlotId, &Token)| Turn { slot: *slot, token: *token, children: None };
             let turns: Vec<_> = self.slots.iter().zip(&last).map(turn).collect();
             let (samplers, mut failed) = (&mut self.samplers, None);
-            let mut hear = |i: usize, outcome: elizainference::Result<Outcome<'_>>| {
+            let mut hear = |i: usize, outcome: elizainference::Result<engine::Outcome<'_>>| {
                 let token = outcome.and_then(|outcome| match outcome {
-                    Outcome::Sampled(result, _) => Ok(result.token),
-                    Outcome::Logits(logits) => {
+                    engine::Outcome::Sampled(result, _) => Ok(result.token),
+                    engine::Outcome::Logits(logits) => {
                         samplers[i].accept(last[i]);
                         samplers[i].sample(logits, None, &[], step as u32 + 2)
                     }

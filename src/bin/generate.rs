@@ -63,7 +63,7 @@ struct Sampling {
     /// Keep tokens at least this likely compared with the likeliest; 0 keeps all
     #[arg(long, value_name = "P")]
     min_p: Option<f32>,
-    /// Make tokens of the last 64 less likely; 1 does not
+    /// Make recent tokens less likely, the last 64 unless the file says otherwise; 1 does not
     #[arg(long, value_name = "X")]
     repeat_penalty: Option<f32>,
     /// Seed of the draws; without one every run is different

@@ -5,8 +5,10 @@
 
 mod args;
 mod bench;
+mod demo;
 mod devices;
 mod generate;
+mod html;
 mod inspect;
 mod logits;
 mod output;
@@ -21,10 +23,18 @@ use output::Failure;
 use std::process::ExitCode;
 
 #[derive(Parser)]
-#[command(name = "eliza-inference", version, about = "Runs GGUF language models on this machine", max_term_width = 100)]
+#[command(
+    name = "eliza-inference",
+    version,
+    about = "Runs GGUF language models on this machine; without a command, shows what it does on a small model of its own",
+    max_term_width = 100,
+    args_conflicts_with_subcommands = true
+)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
+    #[command(flatten)]
+    demo: demo::Args,
 }
 
 #[derive(Subcommand)]
@@ -52,17 +62,20 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Generate(args) => generate::run(args),
-        Command::Tokenize(args) => text::tokenize(args),
-        Command::Detokenize(args) => text::detokenize(args),
-        Command::Trie(args) => trie::run(args),
-        Command::Logits(args) => logits::run(args),
-        Command::Inspect(args) => inspect::run(args),
-        Command::Quantize(args) => quantize::run(args),
-        Command::Plan(args) => plan::run(args),
-        Command::Bench(args) => bench::run(args),
-        Command::Devices(args) => devices::run(args),
+    let cli = Cli::parse();
+    output::show_warnings();
+    let result = match cli.command {
+        None => demo::run(cli.demo),
+        Some(Command::Generate(args)) => generate::run(args),
+        Some(Command::Tokenize(args)) => text::tokenize(args),
+        Some(Command::Detokenize(args)) => text::detokenize(args),
+        Some(Command::Trie(args)) => trie::run(args),
+        Some(Command::Logits(args)) => logits::run(args),
+        Some(Command::Inspect(args)) => inspect::run(args),
+        Some(Command::Quantize(args)) => quantize::run(args),
+        Some(Command::Plan(args)) => plan::run(args),
+        Some(Command::Bench(args)) => bench::run(args),
+        Some(Command::Devices(args)) => devices::run(args),
     };
     match result {
         Ok(()) | Err(Failure::ClosedPipe) => ExitCode::SUCCESS,

@@ -55,6 +55,32 @@ pub fn print_json(value: &serde_json::Value) -> Outcome {
     Ok(out.flush()?)
 }
 
+/// What the library reports, on standard error.
+struct Warnings;
+
+impl log::Log for Warnings {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        metadata.level() <= log::Level::Warn && metadata.target().starts_with("elizainference")
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if self.enabled(record.metadata()) {
+            let level = record.level().as_str().to_lowercase().replace("warn", "warning");
+            let _ = writeln!(io::stderr(), "{level}: {}", printable(record.args()));
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// From now on the library's warnings are printed.
+pub fn show_warnings() {
+    // There is no other logger in this program.
+    if log::set_logger(&Warnings).is_ok() {
+        log::set_max_level(log::LevelFilter::Warn);
+    }
+}
+
 static INTERRUPTS: AtomicU32 = AtomicU32::new(0);
 
 /// From now on the first Ctrl-C only sets [`interrupted`] and calls `first`, and the second ends the program.

@@ -1,8 +1,8 @@
 //! `plan`: what opening a model would take of each device's memory, from the file's header alone.
 
 use crate::args::ModelArgs;
-use crate::output::{Outcome, print_json, printable, size};
-use elizainference::engine::{EngineOptions, MemoryPlan, Need, plan_memory};
+use crate::output::{Failure, Outcome, print_json, printable, size};
+use elizainference::engine::{EngineOptions, Need, plan_memory};
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 
@@ -23,13 +23,13 @@ pub struct Args {
 
 pub fn run(args: Args) -> Outcome {
     let options = EngineOptions { slots: args.slots, ..args.model.engine(args.ctx)? };
-    let plan = plan_memory(&args.model.model, &options)?;
     if args.json {
-        return print_json(&as_json(&args, &plan));
+        return print_json(&report(&args.model, options)?);
     }
+    let plan = plan_memory(&args.model.model, &options)?;
     let mut out = io::stdout().lock();
     writeln!(out, "Model        {}", args.model.model.display())?;
-    writeln!(out, "Context      {} tokens, KV cache in {}", plan.estimate.context, args.model.kv_type)?;
+    writeln!(out, "Context      {} tokens, KV cache in {}", plan.estimate.context, args.model.kv_type())?;
     writeln!(out, "On the GPU   {}", layers(plan.estimate.gpu_layers, plan.n_layer))?;
     for need in &plan.estimate.needs {
         writeln!(out, "\n{}", printable(&need.device))?;
@@ -63,7 +63,9 @@ fn layers(n: usize, of: usize) -> String {
     format!("{} of {of} layers{head}", n.min(of))
 }
 
-fn as_json(args: &Args, plan: &MemoryPlan) -> Value {
+/// What opening the model with these options would take, for machines.
+pub fn report(model: &ModelArgs, options: EngineOptions) -> Result<Value, Failure> {
+    let plan = plan_memory(&model.model, &options)?;
     let device = |need: &Need| {
         let components: Map<_, _> = need.bytes.iter().map(|(part, bytes)| (part.name().into(), json!(bytes))).collect();
         json!({
@@ -75,15 +77,15 @@ fn as_json(args: &Args, plan: &MemoryPlan) -> Value {
             "memory_of_host": need.memory.of_host,
         })
     };
-    json!({
-        "model": args.model.model.display().to_string(),
+    Ok(json!({
+        "model": model.model.display().to_string(),
         "context": plan.estimate.context,
-        "kv_type": args.model.kv_type,
+        "kv_type": model.kv_type(),
         "n_layer": plan.n_layer,
         "gpu_layers": plan.estimate.gpu_layers,
         "devices": plan.estimate.needs.iter().map(device).collect::<Vec<_>>(),
         "fits": plan.fits,
         "largest_context": plan.largest_context,
         "largest_gpu_layers": plan.largest_gpu_layers,
-    })
+    }))
 }

@@ -7,15 +7,16 @@
 //! logits and a pass for every token, and without any constraint for as many tokens as the longest name has.
 
 use crate::args::{ModelArgs, TextArgs, loading, read_input};
-use crate::output::{Failure, Outcome, fail, interrupted, print_json, printable, progress};
+use crate::output::{Failure, Outcome, fail, interrupted, printable, progress};
 use clap::ValueEnum;
 use elizainference::Token;
-use elizainference::engine::{Engine, SlotId, open_model};
+use elizainference::engine::{Engine, EngineOptions, SlotId, open_model};
+use elizainference::model::Model;
 use elizainference::sampling::{Chain, Legal, Sampler};
-use elizainference::session::{Mode, OpenOptions, Session, Settings, Sink, SpanEnd, Usage};
+use elizainference::session::{Mode, Session, Settings, Sink, SpanEnd, Usage};
 use elizainference::trie::{Accept, Trie, TrieState};
 use elizainference::vocab::Vocab;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -40,16 +41,16 @@ pub struct Args {
     /// Measure spans of names in place of prompt and decoding
     #[arg(long, value_name = "MODE", requires_all = ["prompt", "token_tree_descriptor"])]
     pub mode: Option<How>,
-    /// With --mode: a file with a prompt on each line; - is standard input
+    /// With --mode or --html: a file with a prompt on each line, as it is or as a JSON string; - is standard input
     #[arg(long, value_name = "FILE")]
     prompt: Option<PathBuf>,
-    /// With --mode: the payload of the names, as `trie` prints it
+    /// With --mode or --html: the payload of the names, as `trie` prints it
     #[arg(long, value_name = "FILE")]
     token_tree_descriptor: Option<PathBuf>,
     /// With --mode: where the results go as JSON
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// With --mode: what a grammar made of the same prompts, JSON with `tokens_per_second` and `names`, to compare with
+    /// With --mode or --html: what a grammar made of the same prompts, JSON with `tokens_per_second` and `names`, to compare with
     #[arg(long, value_name = "FILE")]
     grammar: Option<PathBuf>,
 }
@@ -64,24 +65,30 @@ struct Grammar {
 
 /// One choice.
 #[derive(Default)]
-struct Span {
-    tokens: Vec<Token>,
-    seconds: f64,
+pub struct Span {
+    pub tokens: Vec<Token>,
+    pub seconds: f64,
     /// To the first token behind the name.
     seconds_behind: f64,
-    usage: Usage,
+    pub usage: Usage,
 }
 
 /// Runs the spans behind every prompt `reps` times.
-pub fn run(how: How, model: &ModelArgs, reps: u32, args: &Args, to_stdout: bool) -> Outcome {
+pub fn run(how: How, model: &ModelArgs, reps: u32, args: &Args) -> Result<Value, Failure> {
     let payload = read_input(args.token_tree_descriptor.as_deref().unwrap_or(Path::new("-")))?;
-    let prompts = lines(args.prompt.as_deref().unwrap_or(Path::new("-")))?;
+    let prompts = prompts_of(args.prompt.as_deref().unwrap_or(Path::new("-")))?;
     let grammar = args.grammar.as_deref().map(|path| grammar(path, prompts.len())).transpose()?;
     let trie = Arc::new(Trie::parse(&payload)?);
+    let options = model.engine(0)?;
+    let opened = open_model(&model.model, &options, Some(&mut loading()))?;
     let mut runner = match how {
-        How::StrictMask => Runner::Mask(Box::new(Mask::open(model, trie.clone())?)),
-        How::StrictTrieFfi => Runner::Session(session(model, Some(&payload))?),
-        How::Unconstrained => Runner::Session(session(model, None)?),
+        How::StrictMask => Runner::Mask(Box::new(Mask::new(opened, &options, trie.clone())?)),
+        How::StrictTrieFfi => Runner::Session(greedy_session(opened, &options, Some(&payload))?),
+        How::Unconstrained => {
+            let session = greedy_session(opened, &options, None)?;
+            session.configure(Settings { ignore_eos: true, ..session.settings() })?;
+            Runner::Session(session)
+        }
     };
     let longest = trie.descriptors().first().map_or(0, |one| one.depth());
     let text = TextArgs { no_bos: false, parse_special: false };
@@ -112,13 +119,11 @@ pub fn run(how: How, model: &ModelArgs, reps: u32, args: &Args, to_stdout: bool)
         let written = std::fs::write(path, format!("{report:#}\n"));
         written.map_err(|e| Failure::Error(format!("{}: {e}", path.display())))?;
     }
-    match to_stdout {
-        true => print_json(&report),
-        false => summary(&report),
-    }
+    Ok(report)
 }
 
-fn summary(report: &serde_json::Value) -> Outcome {
+/// A report as a person reads it.
+pub fn summary(report: &Value) -> Outcome {
     let mut out = io::stdout().lock();
     let number = |key: &str| report[key].as_f64();
     let mut line = |label: &str, value: String| writeln!(out, "{label:<16} {value}");
@@ -207,7 +212,7 @@ impl Report {
         report
     }
 
-    fn json(&self, model: &ModelArgs, reps: u32, grammar: Option<&Grammar>) -> serde_json::Value {
+    fn json(&self, model: &ModelArgs, reps: u32, grammar: Option<&Grammar>) -> Value {
         let total: f64 = self.seconds.iter().sum();
         let rate = self.tokens as f64 / total;
         let median = |seconds: &[f64]| {
@@ -273,12 +278,9 @@ impl Runner {
     }
 }
 
-/// A session that chooses greedily and ends with the span.
-fn session(model: &ModelArgs, payload: Option<&[u8]>) -> Result<Session, Failure> {
-    let progress = Some(Box::new(loading()) as Box<dyn FnMut(f32) -> bool + Send>);
-    let session = Session::open(OpenOptions { path: model.model.clone(), engine: model.engine(0)?, progress })?;
-    let settings = session.settings();
-    session.configure(Settings { ignore_eos: true, ..settings })?;
+/// A session that chooses greedily, among the names of a payload where there is one.
+pub fn greedy_session(model: Arc<Model>, options: &EngineOptions, payload: Option<&[u8]>) -> Result<Session, Failure> {
+    let session = Session::over(model, options)?;
     session.set_chain(-1, Some("greedy".parse()?))?;
     if let Some(payload) = payload {
         session.set_trie(payload, Mode::Greedy)?;
@@ -286,28 +288,35 @@ fn session(model: &ModelArgs, payload: Option<&[u8]>) -> Result<Session, Failure
     Ok(session)
 }
 
-fn stream(session: &Session, prompt: &[Token], longest: u32) -> Result<Span, Failure> {
-    let generate = |most: usize, on_span_end: SpanEnd| -> Result<(Vec<Token>, Usage), Failure> {
-        session.configure(Settings { on_span_end, ..session.settings() })?;
-        session.prefill(prompt, -1)?;
-        session.generate(most as i32, None, None, Sink::Queue)?;
-        let (mut tokens, mut text, mut all) = ([0; 64], [0; 1024], Vec::new());
-        loop {
-            let step = session.next(None, &mut tokens, &mut text)?;
-            all.extend_from_slice(&tokens[..step.tokens]);
-            if step.done {
-                return Ok((all, session.usage()));
-            }
+/// The tokens that a session generates behind a prompt, at most so many, and what they took.
+pub fn generate(
+    session: &Session,
+    prompt: &[Token],
+    most: usize,
+    on_span_end: SpanEnd,
+) -> Result<(Vec<Token>, Usage), Failure> {
+    session.configure(Settings { on_span_end, ..session.settings() })?;
+    session.prefill(prompt, -1)?;
+    session.generate(most as i32, None, None, Sink::Queue)?;
+    let (mut tokens, mut text, mut all) = ([0; 64], [0; 1024], Vec::new());
+    loop {
+        let step = session.next(None, &mut tokens, &mut text)?;
+        all.extend_from_slice(&tokens[..step.tokens]);
+        if step.done {
+            return Ok((all, session.usage()));
         }
-    };
+    }
+}
+
+fn stream(session: &Session, prompt: &[Token], longest: u32) -> Result<Span, Failure> {
     let seconds = |usage: &Usage| usage.decode_us as f64 / 1e6;
-    let (tokens, usage) = generate(longest as usize, SpanEnd::Stop)?;
-    let (_, further) = generate(tokens.len() + 1, SpanEnd::Continue)?;
+    let (tokens, usage) = generate(session, prompt, longest as usize, SpanEnd::Stop)?;
+    let (_, further) = generate(session, prompt, tokens.len() + 1, SpanEnd::Continue)?;
     Ok(Span { seconds: seconds(&usage), seconds_behind: seconds(&further), tokens, usage })
 }
 
 /// An engine driven token by token.
-struct Mask {
+pub struct Mask {
     engine: Engine,
     slot: SlotId,
     sampler: Sampler,
@@ -316,9 +325,8 @@ struct Mask {
 }
 
 impl Mask {
-    fn open(model: &ModelArgs, trie: Arc<Trie>) -> Result<Mask, Failure> {
-        let options = model.engine(0)?;
-        let mut engine = Engine::new(open_model(&model.model, &options, Some(&mut loading()))?, &options)?;
+    pub fn new(model: Arc<Model>, options: &EngineOptions, trie: Arc<Trie>) -> Result<Mask, Failure> {
+        let mut engine = Engine::new(model, options)?;
         trie.check_vocab(engine.model().n_vocab())?;
         let slot = engine.take_slot(0)?;
         let chain: Chain = "greedy".parse()?;
@@ -326,7 +334,7 @@ impl Mask {
         Ok(Mask { engine, slot, sampler, trie, never: AtomicBool::new(false) })
     }
 
-    fn span(&mut self, prompt: &[Token]) -> Result<Span, Failure> {
+    pub fn span(&mut self, prompt: &[Token]) -> Result<Span, Failure> {
         let mut span = Span::default();
         let before = self.engine.stats();
         self.engine.truncate(self.slot, 0);
@@ -358,11 +366,12 @@ impl Mask {
     }
 }
 
-fn lines(path: &Path) -> Result<Vec<String>, Failure> {
+fn prompts_of(path: &Path) -> Result<Vec<String>, Failure> {
     let not_text = |_| Failure::Error(format!("{}: not UTF-8", path.display()));
     let text = String::from_utf8(read_input(path)?).map_err(not_text)?;
-    let lines: Vec<_> = text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect();
-    if lines.is_empty() { fail(format!("{}: no prompts", path.display())) } else { Ok(lines) }
+    let prompt = |line: &str| serde_json::from_str(line).unwrap_or_else(|_| line.to_owned());
+    let prompts: Vec<String> = text.lines().filter(|line| !line.is_empty()).map(prompt).collect();
+    if prompts.is_empty() { fail(format!("{}: no prompts", path.display())) } else { Ok(prompts) }
 }
 
 fn grammar(path: &Path, prompts: usize) -> Result<Grammar, Failure> {

@@ -32,7 +32,8 @@ pub use score::LeafScore;
 use crate::backend::{
     self, Batch, CacheSpec, MAX_LISTED, SampleRow, SampledRow, State, WALK_CELLS, WALK_PASSES, Walked,
 };
-use crate::model::{Model, Placement, load_shared};
+use crate::gguf::File;
+use crate::model::{Model, load, load_shared};
 use crate::schedule::{Device, MAX_ROWS};
 use crate::{Error, Result, Token};
 use cells::Cells;
@@ -145,10 +146,19 @@ pub struct Engine {
 
 /// The model at `path`, shared with everyone who has it open with the same placement.
 pub fn open_model(path: &Path, options: &EngineOptions, progress: LoadProgress<'_>) -> Result<Arc<Model>> {
-    let placement = Placement { gpu_layers: options.gpu_layers, device: options.device.clone() };
-    // The weights are shared by engines of any number of threads, so a load takes all cores it finds useful.
-    let threads = options.threads()?.max(default_thread_count() as usize);
+    let (placement, threads) = (options.placement(), load_threads(options)?);
     load_shared(path, &placement, threads, &|file, outline, on| memory::admit(file, outline, on, options), progress)
+}
+
+/// The model of a file that is open or in memory, shared with nobody.
+pub fn load_model(file: File, options: &EngineOptions, progress: LoadProgress<'_>) -> Result<Arc<Model>> {
+    let (placement, threads) = (options.placement(), load_threads(options)?);
+    load(file, &placement, threads, &|file, outline, on| memory::admit(file, outline, on, options), progress)
+}
+
+/// The weights are shared by engines of any number of threads, so a load takes all cores it finds useful.
+fn load_threads(options: &EngineOptions) -> Result<usize> {
+    Ok(options.threads()?.max(default_thread_count() as usize))
 }
 
 /// Threads that an engine uses when the host names none: the performance cores.

@@ -1,5 +1,7 @@
 //! What a host chooses when it opens an engine.
 
+use crate::backend::cpu::pool::MAX_THREADS;
+use crate::model::Placement;
 use crate::quant::TensorType;
 use crate::{Error, Result};
 
@@ -7,7 +9,6 @@ use crate::{Error, Result};
 const DEFAULT_CONTEXT: usize = 4096;
 /// Slots that an engine can have: a sequence set is a 32-bit mask, and the ABI documents 16.
 const MAX_SLOTS: u32 = 16;
-const MAX_THREADS: u32 = 512;
 
 /// Element type of the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -72,10 +73,14 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
+    pub(super) fn placement(&self) -> Placement {
+        Placement { gpu_layers: self.gpu_layers, device: self.device.clone() }
+    }
+
     pub(super) fn threads(&self) -> Result<usize> {
         match self.threads {
             0 => Ok(super::default_thread_count() as usize),
-            n if n <= MAX_THREADS => Ok(n as usize),
+            n if n as usize <= MAX_THREADS => Ok(n as usize),
             n => Err(Error::InvalidArgument(format!("{n} threads (0 to {MAX_THREADS} are possible)"))),
         }
     }

@@ -46,8 +46,8 @@ pub struct Usage {
     pub gpu_bytes_read: u64,
     /// Sampled tokens that the token trie left a choice about.
     pub branching_steps: u64,
-    /// Of those, the ones for which all logits were computed, not only those of the legal tokens: the chain compares tokens
-    /// before the trie, or more than 512 are legal.
+    /// Of those, the ones for which all logits were computed, not only those of the legal tokens: more than 512 are legal, or
+    /// they are sampled (mode 1) by a chain that compares tokens before the trie.
     pub whole_row_steps: u64,
     /// How many more model evaluations it would have taken to evaluate the generated tokens one by one.
     pub forward_passes_saved: u64,

@@ -15,7 +15,7 @@ mod weights;
 
 pub use hparams::Hparams;
 pub use outline::Outline;
-pub use registry::{Placement, load_shared};
+pub use registry::{Placement, load, load_shared};
 pub use weights::WeightTable;
 
 use crate::backend::{Backend, DeviceInfo, LoadProgress, Wanted};

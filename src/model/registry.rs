@@ -58,11 +58,21 @@ pub fn load_shared(
     if let Some(model) = held.upgrade() {
         return Ok(model);
     }
-    let backends = backend::choose(placement.gpu_layers, placement.device.as_deref())?;
-    let file = File::open(path)?;
-    let outline = Outline::read(&file, &backends, placement.gpu_layers)?;
-    admit(&file, &outline, &backends)?;
-    let model = Arc::new(Model::load_outline(file, outline, backends, threads, progress)?);
+    let model = load(File::open(path)?, placement, threads, admit, progress)?;
     *held = Arc::downgrade(&model);
     Ok(model)
+}
+
+/// The model of `file`, loaded for the caller alone.
+pub fn load(
+    file: File,
+    placement: &Placement,
+    threads: usize,
+    admit: Admit<'_>,
+    progress: LoadProgress<'_>,
+) -> Result<Arc<Model>> {
+    let backends = backend::choose(placement.gpu_layers, placement.device.as_deref())?;
+    let outline = Outline::read(&file, &backends, placement.gpu_layers)?;
+    admit(&file, &outline, &backends)?;
+    Ok(Arc::new(Model::load_outline(file, outline, backends, threads, progress)?))
 }

@@ -101,10 +101,12 @@ impl Params {
         integer("penalty_last_n", &mut self.repeat_last_n);
         let mut float = |key: &str, target: &mut f32| {
             if let Some(value) = read::<f32>(file, key, &mut unused) {
-                if value.is_finite() {
-                    *target = value;
-                } else {
+                if !value.is_finite() {
                     unused.push(format!("general.sampling.{key} is ignored: {value} is not a finite number"));
+                } else if key == "penalty_repeat" && value <= 0.0 {
+                    unused.push(format!("general.sampling.{key} is ignored: {value} is not above 0"));
+                } else {
+                    *target = value;
                 }
             }
         };

@@ -28,6 +28,7 @@ pub use text::Arena;
 pub use usage::Usage;
 
 use crate::engine::{self, Engine};
+use crate::model::Model;
 use crate::sampling::random::unchosen_seed;
 use crate::sampling::{Sampler, Step};
 use crate::trie::{TrieState, cache};
@@ -80,15 +81,25 @@ impl Session {
     pub fn open(options: OpenOptions) -> Result<Session> {
         let OpenOptions { path, engine: wanted, mut progress } = options;
         let progress = progress.as_mut().map(|heard| &mut **heard as &mut (dyn FnMut(f32) -> bool + Send));
-        let model = engine::open_model(&path, &wanted, progress)?;
-        let engine = Engine::new(model.clone(), &wanted)?;
+        let mut session = Session::over(engine::open_model(&path, &wanted, progress)?, &wanted)?;
+        // The model may be shared with someone who calls the file by another path.
+        session.info.path = path;
+        Ok(session)
+    }
+
+    /// Starts the worker over a model that is loaded.
+    ///
+    /// Fails with the engine's error.
+    pub fn over(model: Arc<Model>, wanted: &EngineOptions) -> Result<Session> {
+        let engine = Engine::new(model.clone(), wanted)?;
         let mut settings = Settings::default();
+        let path = model.file().path();
         for unused in settings.params.apply_metadata(model.file()) {
             log::warn!("{}: {unused}", path.display());
         }
         let device = model.device();
         let info = ModelInfo {
-            path,
+            path: path.into(),
             ids: model.ids(),
             n_vocab: model.n_vocab(),
             train_context: model.train_context() as u32,

@@ -44,6 +44,16 @@ pub fn shared() -> Option<PathBuf> {
     path.is_dir().then_some(path)
 }
 
+/// The folder of the demo model and what belongs to it.
+pub fn models() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("models")
+}
+
+/// The demo model: a trained one that is always there.
+pub fn demo() -> PathBuf {
+    models().join("demo.gguf")
+}
+
 /// The trained 260K-parameter model of the shared folder, or a plain word that it is not there.
 pub fn stories260k() -> Option<PathBuf> {
     let path = shared().map(|dir| dir.join("models/stories260k.gguf")).filter(|path| path.is_file());

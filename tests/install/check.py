@@ -13,7 +13,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PREFIX = os.environ["ELIZA_PREFIX"]
 MODEL = os.environ["ELIZA_TEST_MODEL"]
-STORIES = os.environ["ELIZA_STORIES"]
+DEMO = os.path.join(ROOT, "models", "demo.gguf")
 PEER = os.environ.get("PEER_LLAMA_DIR")
 EXAMPLES = os.path.join(ROOT, "examples")
 # The installed folder moved to another place, with a space in its name: the examples are built against that.
@@ -216,6 +216,7 @@ def documents():
     shutil.rmtree("documents", ignore_errors=True)
     os.makedirs("documents")
     os.symlink(MODEL, "documents/model.gguf")
+    os.symlink(os.path.dirname(DEMO), "documents/models")
     found = 0
     names = ["README.md", "docs/c.md", *(os.path.relpath(p, ROOT) for p in glob.glob(EXAMPLES + "/**/*.md", recursive=True))]
     sources = [(name, kind, body) for name in names
@@ -345,14 +346,12 @@ def failures():
 
 def llama_chain():
     """The name comes out of a chain of the real libllama as out of ours, and the text goes on behind it."""
-    if not os.path.exists(STORIES):
-        raise Skip("stories260k.gguf is not there")
     folder = peer()
-    prompt, trie = "Once upon a time, there was a little boy named", os.path.join(ROOT, "docs", "examples", "names.json")
-    ours = cli("generate", "--model", STORIES, "--prompt", prompt, "-n", "12", "--temp", "0", "--trie", trie, "--on-span-end", "stop")
+    prompt, trie = "User: hey, erase the meeting with Nadia\nAction:\n", os.path.join(ROOT, "docs", "examples", "actions.json")
+    ours = cli("generate", "--model", DEMO, "--prompt", prompt, "-n", "12", "--temp", "0", "--trie", trie, "--on-span-end", "stop")
     for language in ("c", "cpp"):
         # libggml looks for the parts that suit the processor in the working folder.
-        out, _ = run([os.path.abspath(f"cmake/llama_chain_{language}"), STORIES, trie, prompt, "12"], cwd=folder)
+        out, _ = run([os.path.abspath(f"cmake/llama_chain_{language}"), DEMO, trie, prompt, "12"], cwd=folder)
         same("begins with the name", out.startswith(ours["text"]), True)
         same("goes on", len(out.strip()) > len(ours["text"]) + 10, True)
         print(out)

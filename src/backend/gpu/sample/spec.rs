@@ -28,8 +28,12 @@ pub fn supported(ops: &[SampleOp]) -> usize {
     ops.iter().enumerate().map(fits).position(|fits| !fits).unwrap_or(ops.len())
 }
 
-/// What the device takes of a chain, and how many of its steps that covers ([`SampleSpec::split`]).
+/// What the device takes of a chain, and how many of its steps that covers ([`SampleSpec::split`]); nothing where more
+/// candidates are to be reported than it can.
 pub fn split(spec: &SampleSpec) -> Option<(SampleSpec, usize)> {
+    if spec.candidates > MAX_CANDIDATES {
+        return None;
+    }
     spec.split(supported(&spec.ops), MAX_HANDED_OVER)
 }
 
