@@ -347,7 +347,7 @@ def failures():
 def llama_chain():
     """The name comes out of a chain of the real libllama as out of ours, and the text goes on behind it."""
     folder = peer()
-    prompt, trie = "User: hey, erase the meeting with Nadia\nAction:\n", os.path.join(ROOT, "docs", "examples", "actions.json")
+    prompt, trie = "One morning", os.path.join(ROOT, "docs", "examples", "names.json")
     ours = cli("generate", "--model", DEMO, "--prompt", prompt, "-n", "12", "--temp", "0", "--trie", trie, "--on-span-end", "stop")
     for language in ("c", "cpp"):
         # libggml looks for the parts that suit the processor in the working folder.
