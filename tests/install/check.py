@@ -125,6 +125,10 @@ def files():
         sys.exit("the library has a run path")
     if "eliza_testing_" in run(["nm", "-D", library])[0]:
         sys.exit("the library has the exports that only tests call")
+    # The program has the demo model in it, hosts have models of their own.
+    for name, inside in ((library, False), (os.path.join(PREFIX, "bin", "eliza-inference"), True)):
+        with open(name, "rb") as file:
+            same(f"the demo model is in {name}", b"libelizainference demo" in file.read(), inside)
     for name in under(PREFIX):
         if name.startswith("lib/") and name.endswith((".pc", ".cmake")):
             text = open(os.path.join(PREFIX, name), encoding="utf-8").read()
