@@ -23,8 +23,8 @@ pub struct ModelArgs {
 #[derive(Args)]
 pub struct RunArgs {
     /// Threads; 0 takes one for each performance core
-    #[arg(short, long, default_value_t = 0, value_name = "N")]
-    threads: u32,
+    #[arg(short, long, value_name = "N")]
+    pub threads: Option<u32>,
     /// Layers on the GPU; 0 none, -1 all
     #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true)]
     gpu_layers: i32,
@@ -53,7 +53,7 @@ impl RunArgs {
     pub fn engine(&self, context: u32) -> Result<EngineOptions, Failure> {
         Ok(EngineOptions {
             context,
-            threads: self.threads,
+            threads: self.threads.unwrap_or(0),
             gpu_layers: self.gpu_layers,
             device: self.device.clone(),
             kv_type: self.kv_type.parse()?,

@@ -101,7 +101,7 @@ pub fn run(args: Args) -> Outcome {
     }
     let mut options = args.run.engine(0)?;
     // So small a model is not worth a second thread's waking.
-    options.threads = options.threads.max(1);
+    options.threads = args.run.threads.unwrap_or(1);
     let began = Instant::now();
     let model = load_model(File::from_bytes(MODEL.to_vec())?, &options, None)?;
     let load_ms = began.elapsed().as_secs_f64() * 1e3;
