@@ -158,7 +158,7 @@ impl Demo {
             hear(&String::from_utf8_lossy(&text[..step.text_bytes]))?;
             if step.done {
                 let usage = session.usage();
-                let rest = usage.decode_us - usage.first_token_us;
+                let rest = usage.decode_us.saturating_sub(usage.first_token_us);
                 return Ok(Story {
                     tokens: usage.completion_tokens,
                     first_ms: (usage.prefill_us + usage.first_token_us) as f64 / 1e3,
