@@ -35,6 +35,8 @@ const SYMBOLS = {
   llm_stream_sampling_defaults: { args: ["ptr", "ptr"], returns: "i32" },
   llm_stream_configure: { args: ["ptr", "ptr", "ptr"], returns: "i32" },
   llm_stream_set_chain: { args: ["ptr", "i32", "ptr", "ptr"], returns: "i32" },
+  llm_stream_save_slot: { args: ["ptr", "i32", "ptr", "ptr"], returns: "i32" },
+  llm_stream_restore_slot: { args: ["ptr", "i32", "ptr", "ptr"], returns: "i32" },
   llm_stream_usage: { args: ["ptr", "ptr"], returns: "i32" },
   llm_stream_usage_json: { args: ["ptr"], returns: "ptr" },
   llm_stream_tokenize: { args: ["ptr", "ptr", "usize", "i32", "i32", "ptr", "ptr", "ptr"], returns: "i32" },

@@ -164,6 +164,20 @@ export class BunNative implements Native {
     return Promise.reject(this.#library.failure(handle, started));
   }
 
+  /** Blocks while the file is written. */
+  async saveSlot(handle: FfiLlmHandle, slotId: number, path: string): Promise<void> {
+    const error = new Out();
+    const status = this.#library.call.llm_stream_save_slot(raw(handle), slotId, terminated(path, "path"), error);
+    this.#library.check(status, handle, error);
+  }
+
+  /** Blocks while the file is read. */
+  async restoreSlot(handle: FfiLlmHandle, slotId: number, path: string): Promise<number> {
+    const error = new Out();
+    const tokens = this.#library.call.llm_stream_restore_slot(raw(handle), slotId, terminated(path, "path"), error);
+    return this.#library.check(tokens, handle, error);
+  }
+
   cancel(handle: FfiLlmHandle): void {
     if (this.#library.call.llm_stream_cancel(raw(handle)) !== 0) this.#library.lastError(); // it is closed: nothing runs
   }

@@ -61,6 +61,15 @@ export interface StreamOptions extends PromptOptions, SamplingOptions {
   triePath?: string;
 }
 
+/** Which slot is saved or restored. */
+export interface SlotOptions {
+  /**
+   * 0 and up is that of a pinned conversation; -1 (default) saves that of the last prompt or restore, and
+   * restores into a fresh one.
+   */
+  slotId?: number;
+}
+
 /** Where names will stand. */
 export interface NamesOptions {
   /** What the set stands for; default "choice". */
@@ -107,6 +116,8 @@ export class Model implements Disposable {
   readonly #handle: FfiLlmHandle;
   #closed = false;
   #turn: Promise<void> = Promise.resolve();
+  /** The slot that was restored last, until a prompt is evaluated. */
+  #restored: number | undefined;
 
   private constructor(native: Native, handle: FfiLlmHandle) {
     this.#native = native;
@@ -153,9 +164,11 @@ export class Model implements Disposable {
    *
    * Nothing happens before the first step is asked for. Leaving the loop ends the generation; an abort does too, and
    * throws the signal's reason.
+   *
+   * Without a prompt (`null`) it goes on where the stream stopped that `restoreSlot` brought back, in its slot.
    */
-  async *stream(prompt: Prompt, options: StreamOptions = {}): AsyncGenerator<Step, FinishReason, void> {
-    const { signal, slot = -1, trie, trieMode = "greedy", triePath, chain } = options;
+  async *stream(prompt: Prompt | null, options: StreamOptions = {}): AsyncGenerator<Step, FinishReason, void> {
+    const { signal, trie, trieMode = "greedy", triePath, chain } = options;
     const { maxTokens = -1, temperature = NaN, topP = NaN } = options;
     const [native, handle] = [this.#native, this.#handle];
     const leave = await this.#enter();
@@ -166,9 +179,10 @@ export class Model implements Disposable {
       this.#opened();
       signal?.throwIfAborted();
       signal?.addEventListener("abort", cancel);
+      const slot = prompt === null ? this.#resumed() : (options.slot ?? -1);
       native.configure(handle, options);
       native.setChain(handle, slot, chain ?? null);
-      await this.#prefill(prompt, options);
+      if (prompt !== null) await this.#prefill(prompt, options);
       if (trie !== undefined) {
         constrained = true; // also where it is refused: that bars generating until it is cleared
         native.setTrie(handle, JSON.stringify(trie), TRIE_MODES[trieMode]);
@@ -236,6 +250,42 @@ export class Model implements Disposable {
     }
   }
 
+  /**
+   * Saves a slot to a file: its tokens, its part of the KV cache, and for that of the last prompt or restore where its
+   * generation stopped. A file that is there is replaced as a whole; after a failure it is as before. It holds the prompt.
+   *
+   * It waits for its turn, so not inside the loop of a stream of this model. When such a loop is left the
+   * generation is ahead of it by some tokens, which are saved too; `maxTokens` ends both at one token. A stream's trie ends
+   * with it.
+   */
+  async saveSlot(path: string, { slotId = -1 }: SlotOptions = {}): Promise<void> {
+    const leave = await this.#enter();
+    try {
+      await this.#native.saveSlot(this.#opened(), slotId, path);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * Brings what `saveSlot` wrote into a slot, in place of what that holds, and tells how many tokens the stream then has. It
+   * may come from another process or machine; the model and `kvType` are the same. `stream(null)` goes on where the saved
+   * stream stopped; a prompt reuses what was restored as far as the two agree.
+   *
+   * A file that is damaged, of another model, too long for the context, or saved inside a token trie is refused with
+   * `ELIZA_ERR_SAVED_SLOT`, and nothing has changed.
+   */
+  async restoreSlot(path: string, { slotId = -1 }: SlotOptions = {}): Promise<number> {
+    const leave = await this.#enter();
+    try {
+      const tokens = await this.#native.restoreSlot(this.#opened(), slotId, path);
+      this.#restored = slotId;
+      return tokens;
+    } finally {
+      leave();
+    }
+  }
+
   /** Ends the model; a stream that runs ends with reason "cancelled". Closing again does nothing. */
   close(): void {
     if (this.#closed) return;
@@ -253,8 +303,15 @@ export class Model implements Disposable {
     return this.#handle;
   }
 
+  /** The slot in which a stream without a prompt goes on. That each restore serves one generation the library sees to. */
+  #resumed(): number {
+    if (this.#restored !== undefined) return this.#restored;
+    throw new InferenceError(STATUS.ELIZA_ERR_BUSY, "A stream without a prompt needs a restoreSlot of its own first");
+  }
+
   async #prefill(prompt: Prompt, { signal, slot = -1, parseSpecial = false }: PromptOptions): Promise<void> {
     const [native, handle] = [this.#native, this.#handle];
+    this.#restored = undefined;
     const tokens =
       typeof prompt === "string" ? native.tokenize(handle, prompt, true, parseSpecial) : Int32Array.from(prompt);
     try {

@@ -14,8 +14,9 @@
  * - **Strings** are encoded as UTF-8 with their length in bytes. Where C takes a terminated string (paths of files and
  *   descriptors, chains, names, stop strings) one that holds a NUL is refused with `ELIZA_ERR_INVALID_ARG`.
  * - **Text** that comes back is valid UTF-8 except from `detokenize`, which decodes lossily (U+FFFD).
- * - **Threads.** `open`, `prefill` and `scoreTrie` may take long. A runtime that can runs them off the JavaScript thread;
- *   one that cannot blocks for `open` and `scoreTrie`. `prefill` never blocks the event loop, so that `cancel` can reach it.
+ * - **Threads.** `open`, `prefill`, `scoreTrie`, `saveSlot` and `restoreSlot` may take long. A runtime that can runs them off
+ *   the JavaScript thread; one that cannot blocks for all but `prefill`, which never blocks the event loop, so that `cancel`
+ *   can reach it.
  * - **Life.** The process stays alive while a promise of these functions is pending, and ends normally whenever the host
  *   calls `process.exit`, throws, or ends a worker. Nothing else keeps the process alive.
  */
@@ -190,6 +191,12 @@ export interface Native {
    * busy (a bounded queue) should, but must not lose or merge events.
    */
   generate(handle: FfiLlmHandle, options: GenerateOptions, onStep: (step: Step) => void): Promise<FinishReason>;
+
+  /** `eliza_inference_llm_stream_save_slot`. */
+  saveSlot(handle: FfiLlmHandle, slotId: number, path: string): Promise<void>;
+
+  /** `eliza_inference_llm_stream_restore_slot`: resolves to how many tokens the stream has. `generate` may follow at once. */
+  restoreSlot(handle: FfiLlmHandle, slotId: number, path: string): Promise<number>;
 
   /** `eliza_inference_llm_stream_cancel`: one atomic store; legal at any time. Nothing happens when nothing runs. */
   cancel(handle: FfiLlmHandle): void;

@@ -21,6 +21,8 @@ export interface AddonHandle {
   generate(maxTokens: number, temperature: number, topP: number, onStep: OnStep): void;
   generateQueued(maxTokens: number, temperature: number, topP: number): void;
   next(maxTokens: number, maxTextBytes: number): { tokens: number[]; text: string; done: boolean };
+  saveSlot(slot: number, path: string): Promise<void>;
+  restoreSlot(slot: number, path: string): Promise<number>;
   cancel(): void;
   usage(): string;
   status(): number;

@@ -96,6 +96,14 @@ export class NodeNative implements Native {
     return call(() => this.#taken(handle).next(maxTokens, maxTextBytes));
   }
 
+  saveSlot(handle: FfiLlmHandle, slotId: number, path: string): Promise<void> {
+    return working(handle, () => this.#taken(handle).saveSlot(slotId, path));
+  }
+
+  restoreSlot(handle: FfiLlmHandle, slotId: number, path: string): Promise<number> {
+    return working(handle, () => this.#taken(handle).restoreSlot(slotId, path));
+  }
+
   cancel(handle: FfiLlmHandle): void {
     if (this.#ours(handle)) handle.cancel();
   }

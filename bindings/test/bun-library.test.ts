@@ -7,7 +7,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
 import { CString, dlopen, type Pointer } from "bun:ffi";
-import { FfiStreamingRunner, InferenceError, STATUS, load, native, streamingAbi, type FfiLlmHandle } from "eliza-inference";
+import { FfiStreamingRunner, InferenceError, Model, STATUS, load, native, streamingAbi, type FfiLlmHandle } from "eliza-inference";
 import { Library, Out, bytes, raw, terminated } from "../bun/library.js";
 import { BunNative } from "../bun/native.js";
 import { MODEL, PROMPT, WAYS } from "./support.js";
@@ -36,10 +36,11 @@ for (const delivery of WAYS) {
       assert.deepEqual([text, tokens, usage?.completionTokens], ["one two three", [0, 1, 2], 3]);
     }
     assert.equal(warnings.length, 1, warnings.join());
-    assert.throws(() => older.setTrie(handle, "{}", 0), {
-      code: "ELIZA_ERR_NOT_IMPLEMENTED",
-      message: /has no eliza_inference_set_token_trie/,
-    });
+    const lacking = (name: string) => ({ code: "ELIZA_ERR_NOT_IMPLEMENTED", message: new RegExp(`has no eliza_inference_${name}:`) });
+    using model = await Model.load(older, "model.gguf");
+    await assert.rejects(model.saveSlot("a"), lacking("llm_stream_save_slot"));
+    await assert.rejects(model.restoreSlot("a"), lacking("llm_stream_restore_slot"));
+    assert.throws(() => older.setTrie(handle, "{}", 0), lacking("set_token_trie"));
   });
 }
 

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { mkdtempSync, writeFileSync } from "node:fs";
+import { mkdtempSync, readFileSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
@@ -123,6 +123,81 @@ for (const delivery of WAYS) {
     const free = await whole(model, "Action:", { maxTokens: 30, temperature: 0, ignoreEos: true });
     assert.equal(model.usage().spanTokens, 0, "the constraint is gone");
     assert.equal(free.tokens.length, 30);
+  });
+}
+
+for (const delivery of WAYS) {
+  test(`${delivery}: a stream that was saved goes on in another model as if it had not stopped`, async () => {
+    const file = join(mkdtempSync(join(tmpdir(), "eliza-")), "żółć.slot");
+    for (const how of [{ temperature: 0 }, { temperature: 1, seed: 7 }, { chain: "top_k=40;temp=1.5", seed: 3 }]) {
+      const options = { ...how, ignoreEos: true };
+      using uninterrupted = await open({ delivery });
+      const expected = await whole(uninterrupted, PROMPT, { ...options, maxTokens: 30 });
+      using first = await open({ delivery });
+      const begun = whole(first, PROMPT, { ...options, maxTokens: 11, slot: 2 });
+      await first.saveSlot(file); // waits for its turn
+      const before = (await begun).tokens;
+      using second = await open({ delivery, contextSize: 256, slots: 4 });
+      const restored = second.restoreSlot(file, { slotId: 3 });
+      const after = (await whole(second, null, { ...options, maxTokens: 19 })).tokens; // so does this
+      assert.deepEqual([...before, ...after], expected.tokens);
+      const prompt = [...second.tokenize(PROMPT), ...before];
+      assert.equal(await restored, prompt.length);
+      // As a prompt it is not evaluated again, and says the same.
+      assert.equal(await second.restoreSlot(file), prompt.length);
+      assert.deepEqual((await whole(second, prompt, { ...options, maxTokens: 19, slot: 3 })).tokens, after);
+      assert.ok(second.usage().promptTokensReused >= prompt.length - 1);
+    }
+  });
+
+  test(`${delivery}: what cannot be restored or saved is refused, and nothing is lost`, async () => {
+    const folder = mkdtempSync(join(tmpdir(), "eliza-"));
+    const [file, damaged, held] = [join(folder, "good"), join(folder, "damaged"), join(folder, "held")];
+    const options = { temperature: 0, ignoreEos: true };
+    using model = await open({ delivery, slots: 2 });
+    const expected = await whole(model, PROMPT, { ...options, maxTokens: 20 });
+    await assert.rejects(model.saveSlot(file, { slotId: 1 }), fails("ELIZA_ERR_INVALID_ARG", "empty"));
+    await whole(model, PROMPT, { ...options, maxTokens: 8 });
+    const unwritable = join(folder, "nowhere", "slot");
+    await assert.rejects(model.saveSlot(unwritable), fails("ELIZA_ERR_IO", unwritable));
+    await model.saveSlot(file);
+    await assert.rejects(whole(model, null), fails("ELIZA_ERR_BUSY", "restoreSlot"));
+    const tokens = await model.restoreSlot(file);
+
+    const bytes = readFileSync(file);
+    const flipped = Uint8Array.from(bytes, (byte, at) => (at === bytes.length - 1 ? byte ^ 1 : byte));
+    for (const [content, why] of [[flipped, "checksum"], [bytes.subarray(0, -1), ""], ["GGUF", "header"], ["", "header"]] as const) {
+      writeFileSync(damaged, content);
+      await assert.rejects(model.restoreSlot(damaged), fails("ELIZA_ERR_SAVED_SLOT", `${damaged}.*${why}`));
+    }
+    await assert.rejects(model.restoreSlot(unwritable), fails("ELIZA_ERR_IO", unwritable));
+    for (const call of ["saveSlot", "restoreSlot"] as const) {
+      await assert.rejects(model[call]("a\0b"), fails("ELIZA_ERR_INVALID_ARG", "path holds a NUL"));
+      await assert.rejects(model[call](file, { slotId: 2 }), fails("ELIZA_ERR_INVALID_ARG", "slot 2"));
+    }
+    // Saved by a host that does not end a constraint with its stream.
+    const functions = native({ delivery });
+    const handle = await functions.open(MODEL, { contextSize: 256 });
+    functions.setTrie(handle, JSON.stringify(model.tokenTrie(["REPLY", "STOP"]).payload), 0);
+    await functions.prefill(handle, functions.tokenize(handle, PROMPT, true, false), 0);
+    await functions.saveSlot(handle, -1, held);
+    functions.close(handle);
+    await assert.rejects(functions.saveSlot(handle, -1, held), fails("ELIZA_ERR_NOT_IMPLEMENTED", "not open"));
+    await assert.rejects(functions.restoreSlot(handle, -1, held), fails("ELIZA_ERR_NOT_IMPLEMENTED", "not open"));
+    await assert.rejects(model.restoreSlot(held), fails("ELIZA_ERR_SAVED_SLOT", "trie"));
+    using other = await open({ delivery, kvType: "f32" });
+    await assert.rejects(other.restoreSlot(file), fails("ELIZA_ERR_SAVED_SLOT", "F16"));
+
+    assert.equal(tokens, model.tokenize(PROMPT).length + 8);
+    const rest = await whole(model, null, { ...options, maxTokens: 12 });
+    assert.deepEqual(rest.tokens, expected.tokens.slice(8));
+    await assert.rejects(whole(model, null), fails("ELIZA_ERR_BUSY", "of its own"));
+    await model.restoreSlot(file);
+    await model.choose(PROMPT, ["a", "b"]);
+    await assert.rejects(whole(model, null), fails("ELIZA_ERR_BUSY", "restoreSlot"));
+    model.close();
+    await assert.rejects(model.saveSlot(file), fails("ELIZA_ERR_INVALID_ARG", "is closed"));
+    await assert.rejects(model.restoreSlot(file), fails("ELIZA_ERR_INVALID_ARG", "is closed"));
   });
 }
 

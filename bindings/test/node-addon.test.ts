@@ -102,6 +102,8 @@ test("what is no handle and arguments of a wrong type are errors", async () => {
   for (const none of [7, null, {}, Object.create(testing.Handle.prototype as object)] as unknown as FfiLlmHandle[]) {
     assert.throws(() => functions.tokenize(none, "a", true, false), InferenceError);
     await assert.rejects(functions.prefill(none, Int32Array.of(1), 0), InferenceError);
+    await assert.rejects(functions.saveSlot(none, 0, "a"), InferenceError);
+    await assert.rejects(functions.restoreSlot(none, 0, "a"), InferenceError);
     await assert.rejects(functions.generate(none, { maxTokens: 1, temperature: 0, topP: 1 }, () => {}), InferenceError);
   }
   await assert.rejects(functions.open(3 as unknown as string, {}), { code: "ELIZA_ERR_INVALID_ARG" });
@@ -109,7 +111,7 @@ test("what is no handle and arguments of a wrong type are errors", async () => {
   await assert.rejects(functions.open(MODEL, { threads: -1 }), { code: "ELIZA_ERR_INVALID_ARG", message: /threads is -1/ });
 });
 
-test("timers go on while a model is loaded and a prompt is evaluated", async () => {
+test("JavaScript goes on while a model is loaded, a prompt is evaluated, a slot is saved and restored", async () => {
   const functions = native();
   let ticks = 0;
   const ticking = setInterval(() => ticks++, 1);
@@ -119,6 +121,15 @@ test("timers go on while a model is loaded and a prompt is evaluated", async () 
   assert.equal(await functions.prefill(handle, prompt, 0), prompt.length);
   clearInterval(ticking);
   assert.ok(ticks - before > 5, `${ticks - before} ticks`);
+  const file = join(mkdtempSync(join(tmpdir(), "eliza-")), "slot");
+  for (const call of ["saveSlot", "restoreSlot"] as const) {
+    let [turns, over] = [0, false];
+    const turn = () => void (++turns, over || setImmediate(turn));
+    setImmediate(turn);
+    await functions[call](handle, 0, file);
+    over = true;
+    assert.ok(turns > 5, `${turns} turns`);
+  }
   functions.close(handle);
 });
 

@@ -1,6 +1,6 @@
 /** What the tests share: the library and model of this run, and the ways in which tokens come. */
 
-import { load, type Model, type OpenOptions, type StreamOptions } from "eliza-inference";
+import { load, type Model, type OpenOptions, type Prompt, type StreamOptions } from "eliza-inference";
 
 /** A fixture model; the library is named by ELIZA_INFERENCE_LIBRARY. */
 export const MODEL: string = process.env["ELIZA_TEST_MODEL"] ?? "ELIZA_TEST_MODEL is not set";
@@ -28,7 +28,7 @@ export interface Whole {
 }
 
 /** Takes a stream to its end. */
-export async function whole(model: Model, prompt: string | ArrayLike<number>, options: StreamOptions = {}): Promise<Whole> {
+export async function whole(model: Model, prompt: Prompt | null, options: StreamOptions = {}): Promise<Whole> {
   const got: Whole = { text: "", tokens: [], ends: 0, reason: "" };
   const stream = model.stream(prompt, options);
   for (let step = await stream.next(); ; step = await stream.next()) {

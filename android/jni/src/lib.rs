@@ -16,6 +16,7 @@
 mod arguments;
 mod edge;
 mod options;
+mod saved;
 mod session;
 mod table;
 #[cfg(feature = "testing")]

@@ -14,6 +14,7 @@ mod edge;
 mod generation;
 mod handle;
 mod options;
+mod saved;
 #[cfg(feature = "testing")]
 mod testing;
 mod tries;

@@ -168,6 +168,8 @@ final class BasicsTest {
             () -> session.generate(5, 0, 1, new Host.Recorder(false)),
             session::next,
             () -> session.poll(0),
+            () -> session.saveSlot(-1, "a"),
+            () -> session.restoreSlot(-1, "a"),
             session::cancel,
             session::samplingOptions,
             () -> session.configure(options),

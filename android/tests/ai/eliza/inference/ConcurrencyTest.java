@@ -55,6 +55,8 @@ final class ConcurrencyTest {
                 session::clearTokenTrie,
                 () -> session.armTokenTrie(null),
                 session::scoreTokenTrie,
+                () -> session.saveSlot(-1, "a"),
+                () -> session.restoreSlot(-1, "a"),
             };
             for (Testing.Call call : calls) {
                 same(thrown(ElizaException.Busy.class, "Busy", call).code(), -40);

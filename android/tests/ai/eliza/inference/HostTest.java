@@ -14,6 +14,7 @@ final class HostTest {
         StreamTest.cases(cases);
         ConcurrencyTest.cases(cases);
         TrieTest.cases(cases);
+        SavedTest.cases(cases);
         // Native code must be as quiet as this says: what it wrote would stand between these lines.
         cases.forEach((name, test) -> {
             long begin = System.nanoTime();

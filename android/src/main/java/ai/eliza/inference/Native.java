@@ -48,6 +48,10 @@ final class Native {
 
     static native long next(long session, int timeoutMillis, ByteBuffer step, int tokensCap);
 
+    static native void saveSlot(long session, int slot, ByteBuffer path);
+
+    static native int restoreSlot(long session, int slot, ByteBuffer path);
+
     static native void cancel(long session);
 
     static native long[] usage(long session);

@@ -139,6 +139,36 @@ public final class Session implements AutoCloseable {
         Native.cancel(number);
     }
 
+    /**
+     * Saves a slot to a file: its tokens, its part of the KV cache, and for the slot of the last prefill or restore where its
+     * generation stopped, the place inside a span of a token trie included. Blocks until done; {@link #cancel} from another thread
+     * ends it. The session is as before. A file that is there is replaced as a whole; after a failure it is as before. It holds
+     * the prompt.
+     *
+     * @param slotId the slot from 0 up, or -1 for that of the last prefill or restore
+     */
+    public void saveSlot(int slotId, String path) {
+        checkHeard();
+        Native.saveSlot(number, slotId, Utf8.direct(path, "path"));
+    }
+
+    /**
+     * Brings what {@link #saveSlot} wrote into a slot, in place of what that holds, and gives how many tokens the stream then has.
+     * Blocks until done; {@link #cancel} from another thread ends it. The file may come from another process or device; the
+     * model and the type of the KV cache are the same. A generate may follow at once, without a prefill, and goes on where the
+     * saved stream stopped; a prefill reuses what was restored as far as the prompts agree. Where a token trie held the stream, the
+     * same has to be set in the same mode before.
+     *
+     * <p>A file that is damaged, of another model, longer than the context or held by another trie is refused with
+     * {@link ElizaException.RefusedSlot}, and nothing has changed.
+     *
+     * @param slotId {@link #FRESH_SLOT}, or the slot from 0 up
+     */
+    public int restoreSlot(int slotId, String path) {
+        checkHeard();
+        return Native.restoreSlot(number, slotId, Utf8.direct(path, "path"));
+    }
+
     /** What is in force: at first the library's defaults under those that the model file brings. */
     public SamplingOptions samplingOptions() {
         SamplingOptions options = new SamplingOptions();
