@@ -4,10 +4,9 @@
     tools/jvm_tests.py LIBRARY MODEL [--bench]
 
 LIBRARY is libelizainference_jni with the feature `testing`, MODEL a GGUF file. The suite runs in one process, every way to end
-one in a process of its own; then the examples of README.md and android/README.md are compiled and run as they stand there (those in Kotlin where
-there is a kotlinc). Whatever a process
-writes besides its own lines is a failure: that is how the JNI checks, and a library that is not quiet, are seen. --bench runs
-android/bench instead.
+one in a process of its own; then the examples of README.md and android/README.md are compiled and run as they stand there
+(those in Kotlin where there is a kotlinc), on models/demo.gguf. Whatever a process writes besides its own lines is a failure:
+that is how the JNI checks, and a library that is not quiet, are seen. --bench runs android/bench instead.
 """
 import os
 import re
@@ -32,6 +31,7 @@ EXITS = [
     ("close_and_return", 0, ""),
 ]
 
+DEMO = os.path.join(ROOT, "models", "demo.gguf")
 IMPORTS = "import ai.eliza.inference.*;\nimport java.util.*;\nimport java.util.concurrent.*;\n"
 
 
@@ -187,8 +187,8 @@ def main():
         return
     suite(library, model, [package, tests])
     exits(library, model, [package, tests])
-    readme(library, model, [package])
-    kotlin(library, model, [package])
+    readme(library, DEMO, [package])
+    kotlin(library, DEMO, [package])
     cmake(library)
 
 

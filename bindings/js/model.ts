@@ -67,7 +67,7 @@ export interface SlotOptions {
    * 0 and up is that of a pinned conversation; -1 (default) saves that of the last prompt or restore, and
    * restores into a fresh one.
    */
-  slotId?: number;
+  slot?: number;
 }
 
 /** Where names will stand. */
@@ -258,10 +258,10 @@ export class Model implements Disposable {
    * generation is ahead of it by some tokens, which are saved too; `maxTokens` ends both at one token. A stream's trie ends
    * with it.
    */
-  async saveSlot(path: string, { slotId = -1 }: SlotOptions = {}): Promise<void> {
+  async saveSlot(path: string, { slot = -1 }: SlotOptions = {}): Promise<void> {
     const leave = await this.#enter();
     try {
-      await this.#native.saveSlot(this.#opened(), slotId, path);
+      await this.#native.saveSlot(this.#opened(), slot, path);
     } finally {
       leave();
     }
@@ -275,11 +275,11 @@ export class Model implements Disposable {
    * A file that is damaged, of another model, too long for the context, or saved inside a token trie is refused with
    * `ELIZA_ERR_SAVED_SLOT`, and nothing has changed.
    */
-  async restoreSlot(path: string, { slotId = -1 }: SlotOptions = {}): Promise<number> {
+  async restoreSlot(path: string, { slot = -1 }: SlotOptions = {}): Promise<number> {
     const leave = await this.#enter();
     try {
-      const tokens = await this.#native.restoreSlot(this.#opened(), slotId, path);
-      this.#restored = slotId;
+      const tokens = await this.#native.restoreSlot(this.#opened(), slot, path);
+      this.#restored = slot;
       return tokens;
     } finally {
       leave();

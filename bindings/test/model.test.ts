@@ -138,7 +138,7 @@ for (const delivery of WAYS) {
       await first.saveSlot(file); // waits for its turn
       const before = (await begun).tokens;
       using second = await open({ delivery, contextSize: 256, slots: 4 });
-      const restored = second.restoreSlot(file, { slotId: 3 });
+      const restored = second.restoreSlot(file, { slot: 3 });
       const after = (await whole(second, null, { ...options, maxTokens: 19 })).tokens; // so does this
       assert.deepEqual([...before, ...after], expected.tokens);
       const prompt = [...second.tokenize(PROMPT), ...before];
@@ -156,7 +156,7 @@ for (const delivery of WAYS) {
     const options = { temperature: 0, ignoreEos: true };
     using model = await open({ delivery, slots: 2 });
     const expected = await whole(model, PROMPT, { ...options, maxTokens: 20 });
-    await assert.rejects(model.saveSlot(file, { slotId: 1 }), fails("ELIZA_ERR_INVALID_ARG", "empty"));
+    await assert.rejects(model.saveSlot(file, { slot: 1 }), fails("ELIZA_ERR_INVALID_ARG", "empty"));
     await whole(model, PROMPT, { ...options, maxTokens: 8 });
     const unwritable = join(folder, "nowhere", "slot");
     await assert.rejects(model.saveSlot(unwritable), fails("ELIZA_ERR_IO", unwritable));
@@ -173,7 +173,7 @@ for (const delivery of WAYS) {
     await assert.rejects(model.restoreSlot(unwritable), fails("ELIZA_ERR_IO", unwritable));
     for (const call of ["saveSlot", "restoreSlot"] as const) {
       await assert.rejects(model[call]("a\0b"), fails("ELIZA_ERR_INVALID_ARG", "path holds a NUL"));
-      await assert.rejects(model[call](file, { slotId: 2 }), fails("ELIZA_ERR_INVALID_ARG", "slot 2"));
+      await assert.rejects(model[call](file, { slot: 2 }), fails("ELIZA_ERR_INVALID_ARG", "slot 2"));
     }
     // Saved by a host that does not end a constraint with its stream.
     const functions = native({ delivery });

@@ -6,7 +6,7 @@ import { mkdirSync, mkdtempSync, readFileSync, symlinkSync, writeFileSync } from
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
-import { IN_BUN, MODEL, ROOT } from "./support.js";
+import { IN_BUN, ROOT } from "./support.js";
 
 const PACKAGE = join(import.meta.dirname, "../..");
 const MODULES = join(PACKAGE, "../node_modules");
@@ -23,7 +23,7 @@ const project = mkdtempSync(join(tmpdir(), "eliza-"));
 const tarball = run("npm", ["pack", "--silent", "--pack-destination", project, PACKAGE], project).trim();
 mkdirSync(join(project, "node_modules/eliza-inference"), { recursive: true });
 run("tar", ["-xzf", tarball, "-C", "node_modules/eliza-inference", "--strip-components=1"], project);
-symlinkSync(MODEL, join(project, "model.gguf"));
+symlinkSync(join(ROOT, "models/demo.gguf"), join(project, "model.gguf"));
 symlinkSync(join(ROOT, "models"), join(project, "models"));
 writeFileSync(join(project, "package.json"), '{"type": "module"}');
 const readme = readFileSync(join(PACKAGE, "README.md"), "utf8");
