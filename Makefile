@@ -180,7 +180,7 @@ aarch64:
 	elif ! rustup target add $(AARCH64) >/dev/null 2>&1; then \
 	  $(call skip,"Rust has no target $(AARCH64) here and it could not be added"); \
 	else \
-	  CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+	  ELIZA_REQUIRE_GPU= CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
 	  CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu" \
 	    $(CARGO) test --locked --release --target $(AARCH64) --no-default-features \
 	    --lib --test logits --test session --test trie_sessions --test gguf_quant \

@@ -4,7 +4,7 @@
 //! Messages are written to be joined by colons: they start with a capital and have no full stop.
 //! The C boundary maps each variant to one fixed status code (`ffi/status.rs`).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The crate's result type.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -37,6 +37,14 @@ pub enum Error {
     /// The file's vocabulary is missing, broken or of an unknown kind.
     #[error("Vocabulary cannot be loaded: {0}")]
     Vocab(String),
+    /// What one of the three above, or [`Error::Unsupported`], says of a file that has a name.
+    #[error("{}: {source}", path.display())]
+    InFile {
+        /// The file as the caller named it.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Box<Error>,
+    },
     /// A token-trie payload was refused.
     #[error("Token trie refused: {place}: {problem}")]
     Trie {
@@ -90,5 +98,15 @@ impl Error {
     /// An [`Error::Io`] from the system's error.
     pub fn io(path: impl Into<PathBuf>, error: &std::io::Error) -> Self {
         Error::Io { path: path.into(), message: error.to_string() }
+    }
+
+    /// The error with the file that it is about, where it is about one and does not name it.
+    pub(crate) fn in_file(self, path: &Path) -> Self {
+        match self {
+            Error::Gguf { .. } | Error::Model(_) | Error::Vocab(_) | Error::Unsupported(_) => {
+                Error::InFile { path: path.into(), source: Box::new(self) }
+            }
+            other => other,
+        }
     }
 }

@@ -67,7 +67,9 @@ fn errors_name_what_is_wrong() {
         let error = with(env!("CARGO_MANIFEST_DIR"));
         assert!(error.contains(env!("CARGO_MANIFEST_DIR")) && error.contains("directory"), "{error}");
         let error = with(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
-        assert!(error.contains("Not a valid GGUF file: magic at offset 0"), "{error}");
+        let whose =
+            concat!("error: ", env!("CARGO_MANIFEST_DIR"), "/Cargo.toml: Not a valid GGUF file: magic at offset 0");
+        assert!(error.starts_with(whose), "{error}");
     }
     let model = text(&model);
     let error = failure(1, &["generate", "-m", model, "--prompt-tokens", "1,2,99999"]);

@@ -391,7 +391,7 @@ fn paths_that_are_no_model() {
     let path = folder.path().join("model.gguf");
     let refused = |path: &std::path::Path, part: &str| {
         let error = File::open(path).err().unwrap().to_string();
-        assert!(error.contains(path.to_str().unwrap()) || error.starts_with("Not a valid GGUF file"), "{error}");
+        assert!(error.starts_with(path.to_str().unwrap()), "{error}");
         assert!(error.contains(part), "`{part}` is missing in: {error}");
     };
     refused(&path, "No such file");

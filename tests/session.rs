@@ -192,7 +192,9 @@ fn what_cannot_be_opened_says_why_and_a_load_can_be_cancelled() {
     let dir = tempfile::tempdir().unwrap();
     let not_gguf = dir.path().join("text.gguf");
     std::fs::write(&not_gguf, "This is no model.").unwrap();
-    assert!(matches!(Session::open(options(&not_gguf)), Err(Error::Gguf { .. })));
+    let error = Session::open(options(&not_gguf)).err().unwrap();
+    assert!(matches!(&error, Error::InFile { source, .. } if matches!(**source, Error::Gguf { .. })), "{error:?}");
+    assert!(error.to_string().starts_with(not_gguf.to_str().unwrap()), "{error}");
     let path = fixtures::write(dir.path(), Kind::Llama, Weights::F16);
     let mut cancelled = options(&path);
     cancelled.progress = Some(Box::new(|_| false));

@@ -226,7 +226,7 @@ pub fn plan_memory(path: &Path, options: &EngineOptions) -> Result<MemoryPlan> {
     options.slots()?;
     let file = File::open(path)?;
     let backends = backend::choose(options.gpu_layers, options.device.as_deref())?;
-    let outline = Outline::read(&file, &backends, options.gpu_layers)?;
+    let outline = Outline::read(&file, &backends, options.gpu_layers).map_err(|error| error.in_file(path))?;
     let asked = Asked { file: &file, outline: &outline, backends: &backends, options };
     let memory = memory_of(&backends)?;
     let estimate = asked.estimate(&memory)?;

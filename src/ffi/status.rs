@@ -100,6 +100,7 @@ pub fn code(error: &Error) -> i32 {
     match error {
         Error::Io { .. } => ELIZA_ERR_IO,
         Error::Gguf { .. } | Error::Model(_) | Error::Vocab(_) => ELIZA_ERR_BUNDLE_INVALID,
+        Error::InFile { source, .. } => code(source),
         Error::SavedSlot { .. } => ELIZA_ERR_SAVED_SLOT,
         Error::Trie { .. } => ELIZA_ERR_TRIE,
         Error::InvalidArgument(_) => ELIZA_ERR_INVALID_ARG,
@@ -146,6 +147,8 @@ mod tests {
             (Error::Gguf { what: "magic".into(), offset: 0, problem: "wrong".into() }, -3),
             (Error::Model("no head".into()), -3),
             (Error::Vocab("no tokens".into()), -3),
+            (Error::InFile { path: "m.gguf".into(), source: Box::new(Error::Model("no head".into())) }, -3),
+            (Error::InFile { path: "m.gguf".into(), source: Box::new(Error::Unsupported("experts".into())) }, -1),
             (Error::Trie { place: "descriptors".into(), problem: "missing".into() }, -30),
             (Error::SavedSlot { path: "s".into(), place: "magic".into(), problem: "wrong".into() }, -60),
             (Error::InvalidArgument("n".into()), -2),

@@ -95,7 +95,7 @@ impl File {
         // SAFETY: the map is read only; a host that truncates a model file while it is in use gets SIGBUS, as every
         // mapping loader has it, and the header documents that.
         let map = unsafe { Mmap::map(&file) }.map_err(|e| Error::io(path, &e))?;
-        Self::parse(path.to_path_buf(), Bytes::Mapped(map))
+        Self::parse(path.to_path_buf(), Bytes::Mapped(map)).map_err(|error| error.in_file(path))
     }
 
     /// Parse a file held in memory.

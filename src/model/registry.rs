@@ -72,7 +72,9 @@ pub fn load(
     progress: LoadProgress<'_>,
 ) -> Result<Arc<Model>> {
     let backends = backend::choose(placement.gpu_layers, placement.device.as_deref())?;
-    let outline = Outline::read(&file, &backends, placement.gpu_layers)?;
+    let path = file.path().to_path_buf();
+    let outline = Outline::read(&file, &backends, placement.gpu_layers).map_err(|error| error.in_file(&path))?;
     admit(&file, &outline, &backends)?;
-    Ok(Arc::new(Model::load_outline(file, outline, backends, threads, progress)?))
+    let model = Model::load_outline(file, outline, backends, threads, progress);
+    Ok(Arc::new(model.map_err(|error| error.in_file(&path))?))
 }
