@@ -481,9 +481,10 @@ fn a_model_brings_its_defaults() {
         ("general.sampling.top_k", u32_type, &u32::MAX.to_le_bytes()),
         ("general.sampling.temp", f32_type, &f32::NAN.to_le_bytes()),
         ("general.sampling.min_p", i32_type, &1i32.to_le_bytes()),
+        ("general.sampling.penalty_repeat", f32_type, &0f32.to_le_bytes()),
         ("general.sampling.mirostat", i32_type, &2i32.to_le_bytes()),
     ]));
-    assert_eq!(unused.len(), 4, "{unused:?}");
+    assert_eq!(unused.len(), 5, "{unused:?}");
     assert!(unused.iter().all(|text| text.contains("general.sampling.")));
     assert_eq!(params, expected);
 }
