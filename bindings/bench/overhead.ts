@@ -19,11 +19,13 @@ function inC(): number[] {
   const program = join(mkdtempSync(join(tmpdir(), "eliza-")), "overhead");
   const source = join(root, "bindings/bench/overhead.c");
   const linked = ["-L", dirname(library), "-lelizainference", `-Wl,-rpath,${dirname(library)}`];
+  // The library is known to programs by a versioned name, which only an installed one has beside it.
+  const env = { ...process.env, LD_PRELOAD: join(dirname(library), "libelizainference.so") };
   for (const [command, args] of [
     ["cc", ["-O2", "-I", join(root, "include"), "-o", program, source, ...linked]],
     [program, [MODEL, String(TOKENS), String(RUNS)]],
   ] as const) {
-    const { status, stdout, stderr } = spawnSync(command, args, { encoding: "utf8" });
+    const { status, stdout, stderr } = spawnSync(command, args, { encoding: "utf8", env });
     if (status !== 0) throw new Error(stderr);
     if (command === program) return stdout.trim().split("\n").map(Number);
   }
