@@ -4,7 +4,7 @@
 mod common;
 
 use elizainference::gguf::File;
-use elizainference::session::{EngineOptions, Mode, OpenOptions, Session, Sink, SpanEnd};
+use elizainference::session::{EngineOptions, Mode, OpenOptions, Session, Settings, Sink, SpanEnd};
 use elizainference::trie::{self, Surroundings};
 use std::collections::HashSet;
 
@@ -70,7 +70,7 @@ fn held_out_requests_are_answered() {
     let session = open();
     let free = accuracy(|request| answer(&session, request));
     session.set_trie(payload(&session).as_bytes(), Mode::Greedy).unwrap();
-    session.configure(elizainference::session::Settings { on_span_end: SpanEnd::Stop, ..session.settings() }).unwrap();
+    session.configure(Settings { on_span_end: SpanEnd::Stop, ..session.settings() }).unwrap();
     let greedy = accuracy(|request| answer(&session, request));
     let scored = accuracy(|request| {
         prefill(&session, request);

@@ -84,7 +84,7 @@ enum Way {
 const WAYS: [(Way, &str); 3] = [(Way::Free, "unconstrained"), (Way::Mask, "mask"), (Way::Trie, "token trie")];
 
 /// An answer to a request.
-#[derive(Default, Clone, serde::Serialize)]
+#[derive(Default, serde::Serialize)]
 struct Answer {
     text: String,
     right: bool,

@@ -12,7 +12,7 @@ pub fn page(report: &Value) -> String {
     let (speed, memory) = (&report["speed"], &report["memory"]);
     let choices: Vec<&Value> = report["choices"].as_array().into_iter().flatten().collect();
     let mut body = String::new();
-    let model = speed["model"].as_str().unwrap_or_default();
+    let model = text(&speed["model"]);
     let name = model.rsplit(['/', '\\']).next().unwrap_or_default();
     let threads = speed["threads"].as_u64().unwrap_or(0);
     let place = format!("{name} on {}, {}", text(&speed["device"]), counted(threads, "thread"));

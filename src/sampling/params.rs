@@ -99,21 +99,21 @@ impl Params {
         };
         integer("top_k", &mut self.top_k);
         integer("penalty_last_n", &mut self.repeat_last_n);
-        let mut float = |key: &str, target: &mut f32| {
+        let mut float = |key: &str, target: &mut f32, above: f32| {
             if let Some(value) = read::<f32>(file, key, &mut unused) {
-                if !value.is_finite() {
-                    unused.push(format!("general.sampling.{key} is ignored: {value} is not a finite number"));
-                } else if key == "penalty_repeat" && value <= 0.0 {
-                    unused.push(format!("general.sampling.{key} is ignored: {value} is not above 0"));
-                } else {
+                if value.is_finite() && value > above {
                     *target = value;
+                } else {
+                    unused.push(format!(
+                        "general.sampling.{key} is ignored: {value} is not a finite number above {above}"
+                    ));
                 }
             }
         };
-        float("top_p", &mut self.top_p);
-        float("min_p", &mut self.min_p);
-        float("temp", &mut self.temperature);
-        float("penalty_repeat", &mut self.repeat_penalty);
+        float("top_p", &mut self.top_p, f32::NEG_INFINITY);
+        float("min_p", &mut self.min_p, f32::NEG_INFINITY);
+        float("temp", &mut self.temperature, f32::NEG_INFINITY);
+        float("penalty_repeat", &mut self.repeat_penalty, 0.0);
         for key in WITHOUT_SAMPLER {
             if file.value(&format!("general.sampling.{key}")).is_some() {
                 unused.push(format!("general.sampling.{key} is ignored: there is no sampler for it"));
