@@ -5,6 +5,10 @@
 //! [`sampling`], [`backend`] and [`trie`], [`graph`] and [`vocab`], and at the bottom [`quant`], [`gguf`] and
 //! [`Error`]. `docs/design.md` tells what each room is for.
 
+// Sizes of caches and products are checked to fit 64 bits; on 32 they would wrap around.
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("libelizainference needs a target with 64-bit pointers: on others its sizes are not tested");
+
 pub mod backend;
 pub mod engine;
 mod error;

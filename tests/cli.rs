@@ -481,7 +481,7 @@ fn bench_and_devices_report() {
 fn weights(file: &File, name: &str) -> Vec<f32> {
     let info = file.tensor(name).unwrap();
     let mut out = vec![0.0; info.elements() as usize];
-    dequantize(info.tensor_type().unwrap(), file.data(info), &mut out).unwrap();
+    dequantize(info.tensor_type().unwrap(), &file.read(info).unwrap(), &mut out).unwrap();
     out
 }
 
@@ -519,7 +519,7 @@ fn quantize_gives_each_tensor_its_type() {
             for row in weights(&source, &old.name).chunks(old.shape[0] as usize) {
                 quantize(wanted, row, &mut expected).unwrap();
             }
-            assert!(made.data(new) == expected, "{kind:?} {target}: {}", old.name);
+            assert!(made.read(new).unwrap() == expected, "{kind:?} {target}: {}", old.name);
         }
         let continued = json(&["generate", "-m", text(&out), "--prompt", "Hello", "-n", "3", "--ignore-eos", "--json"]);
         assert_eq!(continued["tokens"].as_array().unwrap().len(), 3, "{continued}");

@@ -80,8 +80,9 @@ impl Session {
     /// Fails with the reader's, the model's or the engine's error, or [`Error::Cancelled`] when `progress` said so.
     pub fn open(options: OpenOptions) -> Result<Session> {
         let OpenOptions { path, engine: wanted, mut progress } = options;
-        let progress = progress.as_mut().map(|heard| &mut **heard as &mut (dyn FnMut(f32) -> bool + Send));
-        let mut session = Session::over(engine::open_model(&path, &wanted, progress)?, &wanted)?;
+        let mut hear = |done: f32| progress.as_mut().is_none_or(|heard| heard(done));
+        let model = engine::open_model(&path, &wanted, Some(&mut hear))?;
+        let mut session = Session::around(Engine::open(model, &wanted, Some(&mut hear))?)?;
         // The model may be shared with someone who calls the file by another path.
         session.info.path = path;
         Ok(session)
@@ -91,7 +92,11 @@ impl Session {
     ///
     /// Fails with the engine's error.
     pub fn over(model: Arc<Model>, wanted: &EngineOptions) -> Result<Session> {
-        let engine = Engine::new(model.clone(), wanted)?;
+        Session::around(Engine::new(model, wanted)?)
+    }
+
+    fn around(engine: Engine) -> Result<Session> {
+        let model = engine.model().clone();
         let mut settings = Settings::default();
         let path = model.file().path();
         for unused in settings.params.apply_metadata(model.file()) {
