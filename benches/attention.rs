@@ -158,7 +158,8 @@ fn main() {
     let filter = args.iter().find(|arg| arg.parse::<usize>().is_err()).map_or("", |arg| arg);
     println!("peak of one core: {:.0} GFLOP/s (AVX-512)", peak());
     let empty = best(threads, || Pool::global().run(threads, &NEVER, &|_| ()).unwrap());
-    let barriers = best(threads, || Pool::global().run(threads, &NEVER, &|w| (0..100).for_each(|_| w.barrier())).unwrap());
+    let barriers =
+        best(threads, || Pool::global().run(threads, &NEVER, &|w| (0..100).for_each(|_| w.barrier())).unwrap());
     println!("pool, {threads} threads: run {:.2} us, barrier {:.2} us", empty * 1e6, barriers * 1e4);
     println!("{:44} {:>4} {:>10} {:>8} {:>8}", "", "thr", "us", "GFLOP/s", "GB/s");
     for (heads, kv_heads, dim) in [(16, 8, 128), (32, 4, 64), (4, 1, 256)] {

@@ -25,7 +25,8 @@ pub(super) struct Cells {
 impl Cells {
     /// `cells` in memory, of which `limit` may be in use.
     pub fn new(cells: usize, limit: usize) -> Result<Cells> {
-        let (mut positions, mut sequences) = (room(cells, "the cells of a context")?, room(cells, "the cells of a context")?);
+        let (mut positions, mut sequences) =
+            (room(cells, "the cells of a context")?, room(cells, "the cells of a context")?);
         positions.resize(cells, 0);
         sequences.resize(cells, 0);
         Ok(Cells { positions, sequences, limit, used: 0, first_free: 0, end: 0, changed: (0, cells) })

@@ -158,7 +158,9 @@ pub fn load_model(file: File, options: &EngineOptions, progress: LoadProgress<'_
 }
 
 /// Refuses what does not fit, asking whether to go on while it finds out.
-fn admit(options: &EngineOptions) -> impl Fn(&File, &Outline, &[Arc<dyn Backend>], &mut LoadProgress<'_>) -> Result<()> {
+fn admit(
+    options: &EngineOptions,
+) -> impl Fn(&File, &Outline, &[Arc<dyn Backend>], &mut LoadProgress<'_>) -> Result<()> {
     |file, outline, on, progress| memory::admit(file, outline, on, options, &mut || go_on(progress, 0.0))
 }
 

@@ -285,9 +285,8 @@ impl File {
             let value = cur.value(&format!("key `{}`", shown(&name)))?;
             keys.push(Key { name, value, offset });
         }
-        let twice = |k: &Key| {
-            error_at(k.offset as usize, &format!("key `{}`", shown(&k.name)), "it appears twice".into())
-        };
+        let twice =
+            |k: &Key| error_at(k.offset as usize, &format!("key `{}`", shown(&k.name)), "it appears twice".into());
         let key_order = order(&keys, |k| &k.name, twice)?;
         let value = |name: &str| find(&keys, &key_order, name, |k| &k.name);
         let alignment = match value("general.alignment") {
@@ -506,11 +505,7 @@ impl Cursor {
         }
         let n_dims = self.u32(&what)?;
         if n_dims > MAX_DIMS {
-            return Err(error_at(
-                self.at - 4,
-                &what,
-                format!("{n_dims} dimensions, at most {MAX_DIMS} are allowed"),
-            ));
+            return Err(error_at(self.at - 4, &what, format!("{n_dims} dimensions, at most {MAX_DIMS} are allowed")));
         }
         let mut shape = [1u64; 4];
         let dims_at = self.at;

@@ -327,7 +327,8 @@ fn panels_packed_in_parts_by_threads_equal_the_whole() {
     std::thread::scope(|scope| {
         for range in [0..2, 2..3, 3..7] {
             let rows = parts.rows_of(&range);
-            let (parts, source) = (&parts, &matrix.source[rows.start * parts.row_bytes()..rows.end * parts.row_bytes()]);
+            let (parts, source) =
+                (&parts, &matrix.source[rows.start * parts.row_bytes()..rows.end * parts.row_bytes()]);
             // SAFETY: the ranges are disjoint and nobody reads before the scope ends.
             scope.spawn(move || unsafe { parts.pack_shared(source, range) }.unwrap());
         }
