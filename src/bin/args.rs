@@ -101,8 +101,8 @@ pub struct TextArgs {
 }
 
 impl TextArgs {
-    pub fn tokenize(&self, vocab: &Vocab, text: &[u8]) -> Vec<Token> {
-        vocab.tokenize(text, !self.no_bos, self.parse_special)
+    pub fn tokenize(&self, vocab: &Vocab, text: &[u8]) -> Result<Vec<Token>, Failure> {
+        Ok(vocab.tokenize(text, !self.no_bos, self.parse_special)?)
     }
 }
 
@@ -110,8 +110,8 @@ impl Prompt {
     pub fn tokens(&self, vocab: &Vocab, how: &TextArgs) -> Result<Vec<Token>, Failure> {
         match (&self.prompt_tokens, &self.prompt_file, &self.prompt) {
             (Some(ids), _, _) => token_list(ids),
-            (_, Some(path), _) => Ok(how.tokenize(vocab, &read_input(path)?)),
-            (_, _, text) => Ok(how.tokenize(vocab, &text.as_deref().map(bytes_of).unwrap_or_default())),
+            (_, Some(path), _) => how.tokenize(vocab, &read_input(path)?),
+            (_, _, text) => how.tokenize(vocab, &text.as_deref().map(bytes_of).unwrap_or_default()),
         }
     }
 }

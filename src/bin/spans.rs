@@ -93,7 +93,7 @@ pub fn run(how: How, model: &ModelArgs, reps: u32, args: &Args) -> Result<Value,
     let longest = trie.descriptors().first().map_or(0, |one| one.depth());
     let text = TextArgs { no_bos: false, parse_special: false };
     let prompts: Vec<Vec<Token>> =
-        prompts.iter().map(|prompt| text.tokenize(runner.vocab(), prompt.as_bytes())).collect();
+        prompts.iter().map(|prompt| text.tokenize(runner.vocab(), prompt.as_bytes())).collect::<Result<_, _>>()?;
     if let Some(empty) = prompts.iter().position(Vec::is_empty) {
         return fail(format!("Prompt {} has no tokens", empty + 1));
     }
