@@ -9,7 +9,6 @@ use elizainference::Error;
 use elizainference::gguf::{WriteValue, Writer};
 use elizainference::quant::{TensorType, quantize};
 use std::collections::HashSet;
-use std::io::Write;
 use std::path::Path;
 
 /// What a model is like.
