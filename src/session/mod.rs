@@ -85,6 +85,15 @@ impl Session {
         let mut session = Session::around(Engine::open(model, &wanted, Some(&mut hear))?)?;
         // The model may be shared with someone who calls the file by another path.
         session.info.path = path;
+        let info = &session.info;
+        log::info!(
+            "Opened {}: context {}, slots {}, threads {}, on {}",
+            info.path.display(),
+            info.context,
+            info.slots,
+            info.threads,
+            info.device
+        );
         Ok(session)
     }
 
@@ -242,11 +251,16 @@ impl Session {
             Some(at) => Err(Error::InvalidArgument(format!("stop[{at}] is empty"))),
             None => Sampler::new(&settings.params.chain(), self.info.n_vocab, 0),
         };
+        let nothing_to_ignore = settings.ignore_eos && self.vocab.eog_tokens().is_empty();
         self.change(|state| {
             checked?;
             state.settings = settings;
             Ok(())
-        })
+        })?;
+        if nothing_to_ignore {
+            log::warn!("ignore_eos has no effect: the vocabulary has no token that ends a generation");
+        }
+        Ok(())
     }
 
     /// The settings in force; at open the model's own sampling defaults over the library's.
