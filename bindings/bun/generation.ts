@@ -118,6 +118,8 @@ export function outcome(library: Library, handle: FfiLlmHandle): FinishReason | 
 
 /** More than the text of nearly every token. A longer one comes in several steps, the first with the token. */
 const TEXT_BYTES = 65_536;
+/** Of a text that is spread over steps each but the last leaves less room than this, since no character is cut. */
+const LONGEST_CHARACTER = 4;
 /** Tokens taken before other work of the event loop has its turn. */
 const BURST = 64;
 
@@ -125,15 +127,19 @@ class PollBuffers {
   readonly token = new Int32Array(1);
   readonly count = new Out();
   readonly text = new Uint8Array(TEXT_BYTES);
-  /** The token whose text may go on with the next step. */
+  /** The last text filled the buffer, so the next step may go on with it. */
+  full = false;
+  /** The token whose text may go on. */
   held: Step | undefined;
-  /** Text that belongs to no token: it is for the last event. */
+  /** Text of no token, for the last event. */
   rest = "";
 
   /** The text of the last step: what stands before the terminator. */
   read(): string {
     const { text } = this;
-    return text[0] === 0 ? "" : decoder.decode(text.subarray(0, text.indexOf(0)));
+    const length = text[0] === 0 ? 0 : text.indexOf(0);
+    this.full = length + 1 + LONGEST_CHARACTER > TEXT_BYTES;
+    return length === 0 ? "" : decoder.decode(text.subarray(0, length));
   }
 }
 
@@ -152,13 +158,13 @@ function poll(generation: Generation, buffers: PollBuffers): void {
     if (got > 0) {
       handOut();
       buffers.held = { token: token[0] as number, text: piece, done: false };
-    } else if (buffers.held !== undefined && status === 0) {
+    } else if (buffers.held !== undefined) {
       buffers.held.text += piece;
     } else {
       buffers.rest += piece;
     }
+    if (!buffers.full || status !== 0) handOut();
     if (status === 0 && (got > 0 || piece !== "")) continue;
-    handOut();
     if (status === 0) {
       setTimeout(poll, 1, generation, buffers); // nothing there yet: neither spin nor block
       return;

@@ -150,7 +150,6 @@ function interfaces(generate: (events: Events, callback: TokenCallback) => numbe
   let cancelled = false;
   const made = scripted([], {
     eliza_inference_llm_stream_generate(_handle, _max, _temperature, _topP, callback) {
-      made.calls.push("generate");
       const events: Events = (words, atEnd = () => {}) => {
         void (async () => {
           for (const [at, word] of words.entries()) {
@@ -163,6 +162,7 @@ function interfaces(generate: (events: Events, callback: TokenCallback) => numbe
           atEnd();
         })();
       };
+      made.calls.push("generate");
       return generate(events, callback);
     },
     eliza_inference_llm_stream_cancel: () => void (made.calls.push("cancel"), (cancelled = true)),
@@ -231,13 +231,15 @@ test("an abort throws its reason, also where no end ever comes", async () => {
   for (const generate of never) {
     const { ffi, calls } = interfaces(generate);
     const runner = new FfiStreamingRunner(ffi, { handle }, { cancelTimeoutMs: 20 });
-    const abort = new AbortController();
+    const [abort, later] = [new AbortController(), new AbortController()];
     const run = runner.generateWithUsage({ ...constrained, signal: abort.signal });
-    const next = runner.generateWithUsage({ ...args, signal: AbortSignal.timeout(60) });
-    setTimeout(() => abort.abort(reason), 5);
+    const next = runner.generateWithUsage({ ...args, signal: later.signal });
+    while (!calls.includes("generate")) await sleep(1);
+    abort.abort(reason);
+    setTimeout(() => later.abort("later"), 60);
     await assert.rejects(run, reason);
     assert.deepEqual(calls.slice(0, 5), ["prefill 1,2,3 -1", set, "generate", "cancel", "clear"]);
-    await assert.rejects(next, { name: "TimeoutError" }, "the next call has its turn");
+    await assert.rejects(next, (why) => why === "later", "the next call has its turn");
   }
   // The end follows, or a promise that says no: the reason of the abort is what is thrown.
   for (const generate of [
@@ -248,7 +250,8 @@ test("an abort throws its reason, also where no end ever comes", async () => {
     const { ffi, calls } = interfaces(generate, STATUS.ELIZA_ERR_CANCELLED);
     const abort = new AbortController();
     const run = new FfiStreamingRunner(ffi, { handle }).generateWithUsage({ ...constrained, signal: abort.signal });
-    setTimeout(() => abort.abort(reason), 5);
+    while (!calls.includes("generate")) await sleep(1);
+    abort.abort(reason);
     await assert.rejects(run, reason);
     assert.deepEqual(calls.filter((call) => /^(cancel|clear)$/.test(call)), ["cancel", "clear"]);
   }
@@ -353,10 +356,13 @@ for (const delivery of WAYS) {
     const record: TokenCallback = (...event) => void events.push(event);
     assert.equal(ffi.eliza_inference_llm_stream_generate(opened, 5, 0, 1, record), 0);
     assert.equal(events.length, 0, "no event comes before generate has returned");
-    assert.equal(ffi.eliza_inference_llm_stream_prefill(opened, tokens, -1), -1, "busy");
-    assert.equal(ffi.eliza_inference_llm_stream_generate(opened, 5, 0, 1, record), -1, "busy");
-    assert.equal(ffi.eliza_inference_llm_stream_status(opened), 2);
-    assert.match(ffi.eliza_inference_llm_stream_take_error(opened) ?? "", /^Busy/);
+    for (const call of [
+      () => ffi.eliza_inference_llm_stream_prefill(opened, tokens, -1),
+      () => ffi.eliza_inference_llm_stream_generate(opened, 5, 0, 1, record),
+    ]) {
+      assert.deepEqual([call(), ffi.eliza_inference_llm_stream_status(opened)], [-1, 2]);
+      assert.match(ffi.eliza_inference_llm_stream_take_error(opened) ?? "", /^Busy/);
+    }
     while (events.at(-1)?.[2] !== true) await sleep(1);
     assert.equal(ffi.eliza_inference_llm_stream_status(opened), 1, "a limit ended it");
     assert.deepEqual(events.map(([, , done]) => done), [false, false, false, false, false, true]);
@@ -365,11 +371,13 @@ for (const delivery of WAYS) {
     assert.match(ffi.eliza_inference_llm_stream_take_error(opened) ?? "", /prefill/);
     assert.equal(ffi.eliza_inference_llm_stream_prefill(opened, new Int32Array(0), -1), -1);
     assert.equal(ffi.eliza_inference_llm_stream_status(opened), -2);
+    assert.match(ffi.eliza_inference_llm_stream_take_error(opened) ?? "", /no tokens/);
     const said = events.map(([, text]) => text).join("");
     ffi.eliza_inference_llm_stream_prefill(opened, tokens, -1);
     assert.equal(await toTheEnd(ffi, opened, 5), said, "the founding document's way to wait");
     await assert.rejects(toTheEnd(ffi, opened, 5), /generate failed: -1/);
     assert.equal(ffi.eliza_inference_llm_stream_status(opened), STATUS.ELIZA_ERR_BUSY);
+    assert.match(ffi.eliza_inference_llm_stream_take_error(opened) ?? "", /prefill/);
     // Cancelled from inside the callback: still one end.
     ffi.eliza_inference_llm_stream_prefill(opened, tokens, -1);
     let ends = 0;
