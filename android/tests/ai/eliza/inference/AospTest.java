@@ -143,6 +143,7 @@ final class AospTest {
         config.promptCacheKey = "conversation 16";
         check(reused(aosp, ctx, config, prompts[16]) < prompts[16].length - 1, "the name used last lost its slot");
         config.slotId = 3;
+        config.promptCacheKey = null;
         reused(aosp, ctx, config, prompts[5]);
         check(reused(aosp, ctx, config, prompts[5]) >= prompts[5].length - 1, "the number does not say which slot");
         aosp.closeContext(ctx);
@@ -159,9 +160,7 @@ final class AospTest {
             AospLlmStreamConfig config = config(8);
             config.promptCacheKey = key;
             long stream = aosp.llmStreamOpen(first, config);
-            if (key == null) {
-                thrown(ElizaException.InvalidArgument.class, "no prompt", () -> aosp.llmStreamSaveSlot(stream, file.toString()));
-            }
+            thrown(ElizaException.InvalidArgument.class, "no prompt", () -> aosp.llmStreamSaveSlot(stream, file.toString()));
             aosp.llmStreamPrefill(stream, tokens);
             Host.Result result = pull(aosp, stream);
             aosp.llmStreamSaveSlot(stream, file.toString());
@@ -184,11 +183,13 @@ final class AospTest {
         long ctx = context(aosp);
         AospLlmStreamConfig config = config(8);
         config.dflashDrafterPath = "drafter.gguf";
-        config.draftMin = 4;
         config.disableThinking = true;
         aosp.llmStreamClose(aosp.llmStreamOpen(ctx, config));
+        config.draftMin = 4;
+        same(thrown(ElizaException.Unsupported.class, "draftMin is 4", () -> aosp.llmStreamOpen(ctx, config)).code(), -1);
+        config.draftMin = 0;
         config.draftMax = 16;
-        same(thrown(ElizaException.Unsupported.class, "drafter", () -> aosp.llmStreamOpen(ctx, config)).code(), -1);
+        same(thrown(ElizaException.Unsupported.class, "draftMax 16", () -> aosp.llmStreamOpen(ctx, config)).code(), -1);
         thrown(ElizaException.InvalidArgument.class, "not open", () -> aosp.llmStreamOpen(NOBODY, config(8)));
         thrown(ElizaException.InvalidArgument.class, "not open", () -> aosp.llmStreamCancel(NOBODY));
         AospLlmStreamConfig wrong = config(8);

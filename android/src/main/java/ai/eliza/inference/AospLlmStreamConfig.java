@@ -12,20 +12,19 @@ public final class AospLlmStreamConfig {
     public int topK = 40;
     /** Divides the logits of repeated tokens; 1: off. */
     public float repeatPenalty = 1.1f;
-    /** The conversation's slot from 0 to 15, or -1: that of {@link #promptCacheKey}, or a fresh one where that is null. */
+    /** The slot of a stream without a {@link #promptCacheKey}, 0 to 15; -1 takes a fresh one. */
     public int slotId = -1;
     /**
-     * A name for the conversation. The context keeps a slot for each of the 16 names used last, and a stream of the same name finds
-     * there what the stream before it left, so that only what is new of its prompt is evaluated. Has no effect where
-     * {@link #slotId} says which slot.
+     * Streams of a context with the same key have the same slot, so what their prompts have in common is evaluated once. A new key
+     * takes the slot unused for longest, and the key that had it loses it. Null leaves the slot to {@link #slotId}.
      */
     public String promptCacheKey;
-    /** How many tokens a drafter proposes at least. Has no effect: there is no drafter. */
+    /** There is no drafter: above 0 is refused with {@link ElizaException.Unsupported}. */
     public int draftMin;
-    /** How many it proposes at most. Above 0 together with a drafter is refused: there is none. */
+    /** As {@link #draftMin}. */
     public int draftMax;
-    /** The drafter's file. Has no effect with {@link #draftMax} 0 or below, and is refused otherwise. */
+    /** Never read, since nothing is drafted. */
     public String dflashDrafterPath;
-    /** Has no effect: it is for the template that makes the prompt, and a stream gets tokens. */
+    /** Has no effect: thinking is asked for by the prompt's template, and here a prompt is tokens. */
     public boolean disableThinking;
 }

@@ -1,8 +1,8 @@
 package ai.eliza.inference;
 
+import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.Iterator;
-import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 
 /** The binding of the Android agent over {@link Session}, and what opens and ends its contexts. */
@@ -16,31 +16,43 @@ public final class AospStreaming implements AospStreamingLlmBinding {
     private final Map<Long, Stream> streams = new HashMap<>();
     private long issued;
 
+    /** A slot, and the name of the conversation that it holds. */
+    private static final class Slot {
+        final int number;
+        String key;
+
+        Slot(int number) {
+            this.number = number;
+        }
+    }
+
     /** An open model, and the stream that is open on it. */
     private static final class Context {
         final Session session;
-        /** The slots that have a name; the name used last stands last. */
-        final Map<String, Integer> named = new LinkedHashMap<>(SLOTS, 0.75f, true);
+        /** The slot used last stands last. */
+        final List<Slot> slots = new ArrayList<>(SLOTS);
         Stream stream;
 
         Context(Session session) {
             this.session = session;
+            for (int number = 0; number < SLOTS; number++) {
+                slots.add(new Slot(number));
+            }
         }
 
-        /** The slot of a name; a new name takes one without, or that of the name unused for longest. */
-        int slot(String name) {
-            Integer known = named.get(name);
-            if (known != null) {
-                return known;
+        /** The slot of a new stream: of its key, or else of its number. */
+        int slot(String key, int number) {
+            int at = 0;
+            while (at < SLOTS && !(key == null ? slots.get(at).number == number : key.equals(slots.get(at).key))) {
+                at++;
             }
-            int slot = named.size();
-            if (slot == SLOTS) {
-                Iterator<Integer> slots = named.values().iterator();
-                slot = slots.next();
-                slots.remove();
+            if (at == SLOTS && key == null) {
+                return number; // a fresh one, or none that there is
             }
-            named.put(name, slot);
-            return slot;
+            Slot used = slots.remove(at % SLOTS); // a new key takes the one unused for longest
+            used.key = key;
+            slots.add(used);
+            return used.number;
         }
     }
 
@@ -67,8 +79,7 @@ public final class AospStreaming implements AospStreamingLlmBinding {
             maxTokens = config.maxTokens;
             temperature = config.temperature;
             topP = config.topP;
-            boolean named = config.slotId == Session.FRESH_SLOT && config.promptCacheKey != null;
-            slot = named ? context.slot(config.promptCacheKey) : config.slotId;
+            slot = context.slot(config.promptCacheKey, config.slotId);
         }
 
         void checkNotOver() {
@@ -127,8 +138,9 @@ public final class AospStreaming implements AospStreamingLlmBinding {
         if (on.stream != null) {
             throw ElizaException.of(-40, "Busy: context " + ctx + " has stream " + on.stream.id + " open");
         }
-        if (config.dflashDrafterPath != null && config.draftMax > 0) {
-            throw ElizaException.of(-1, "Not supported: there is no speculative decoding, pass no drafter");
+        if (config.draftMin > 0 || config.draftMax > 0) {
+            throw ElizaException.of(-1, "Not supported: draftMin is " + config.draftMin + " and draftMax " + config.draftMax
+                + ", but there is no speculative decoding: both must be 0");
         }
         SamplingOptions options = on.session.samplingOptions();
         options.topK = config.topK;
@@ -198,10 +210,10 @@ public final class AospStreaming implements AospStreamingLlmBinding {
     public void llmStreamSaveSlot(long stream, String filename) {
         Stream on = stream(stream);
         synchronized (on) {
-            if (on.slot == Session.FRESH_SLOT && !on.prompted) {
+            if (!on.prompted) {
                 throw refused("Stream " + stream + " has no prompt yet that could be saved");
             }
-            on.session.saveSlot(on.slot, filename);
+            on.session.saveSlot(-1, filename);
         }
     }
 

@@ -30,7 +30,7 @@ public interface AospStreamingLlmBinding {
     /** Asks the running prefill or generation to stop; never waits. */
     void llmStreamCancel(long stream);
 
-    /** {@link Session#saveSlot} with the slot of the stream, before its generation or after the end of it. */
+    /** {@link Session#saveSlot} with the slot of the stream. Refused before a prefill or restore, and while it generates. */
     void llmStreamSaveSlot(long stream, String filename);
 
     /** {@link Session#restoreSlot} into the slot of the stream, in place of a prefill or before one. */
