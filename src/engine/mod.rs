@@ -10,6 +10,7 @@
 
 mod batch;
 mod cells;
+mod graphs;
 mod memory;
 mod options;
 mod plans;
@@ -23,6 +24,7 @@ mod walk;
 pub use crate::backend::memory::{Bytes, Component, Memory};
 pub use crate::backend::{DeviceInfo, DeviceKind, LoadProgress, Traffic};
 pub use batch::{Outcome, Turn};
+pub use graphs::{Bucket, GraphNode, GraphPlan, plan_graphs};
 pub use memory::{Estimate, MemoryPlan, Need, plan_memory};
 pub use options::{EngineOptions, KvType, context_for};
 pub use sampling::Following;

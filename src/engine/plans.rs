@@ -61,6 +61,21 @@ impl<T> Plans<T> {
     }
 }
 
+impl<T> Plans<T> {
+    /// What there is for each graph, smaller batches first.
+    pub fn by_graph(self) -> [(&'static str, Vec<T>); 6] {
+        let Plans { bodies, head, head_many, decodes, walk, shift, copy, kept: _ } = self;
+        [
+            ("body", bodies),
+            ("head", vec![head, head_many]),
+            ("decode", decodes),
+            ("walk", vec![walk]),
+            ("shift", vec![shift]),
+            ("copy", vec![copy]),
+        ]
+    }
+}
+
 /// Bytes of the largest read of logits.
 pub(super) fn largest_read(model: &Outline) -> usize {
     HEAD_ROWS * model.hparams().n_vocab * 4

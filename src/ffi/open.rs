@@ -180,10 +180,7 @@ unsafe fn open(options: &OpenOptions) -> Result<FfiLlmHandle> {
         let go_on = move |done: f32| panic::host(|| unsafe { progress(done, user_data.get()) }) == 0;
         Box::new(go_on) as Box<dyn FnMut(f32) -> bool + Send>
     });
-    let session = Session::open(session::OpenOptions { path, engine, progress })?;
-    let info = session.info();
-    log::info!("Opened {}: context {}, threads {}", info.path.display(), info.context, info.threads);
-    handle::insert(Stream::new(session))
+    handle::insert(Stream::new(Session::open(session::OpenOptions { path, engine, progress })?))
 }
 
 fn count(value: i32, name: &str) -> Result<u32> {

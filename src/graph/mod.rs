@@ -15,6 +15,7 @@ mod builder;
 pub use builder::Builder;
 
 use crate::quant::TensorType;
+use std::fmt;
 
 /// A node of a graph, by position in [`Graph::nodes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,6 +69,16 @@ pub enum Part {
     Layer(usize),
     /// The output norm and what follows it.
     Head,
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Part::Embedding => out.write_str("embedding"),
+            Part::Layer(layer) => write!(out, "layer {layer}"),
+            Part::Head => out.write_str("head"),
+        }
+    }
 }
 
 /// Which rows a node has.
@@ -235,6 +246,24 @@ pub enum Op {
     ShiftKeys(Box<AttentionSpec>),
     /// Copies keys and values: a row's position is the cell that its own is filled from. No cell is both.
     CopyCells(Box<AttentionSpec>),
+}
+
+impl Op {
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Embed { .. } => "embed",
+            Op::Hidden => "hidden",
+            Op::SelectRows => "select_rows",
+            Op::RmsNorm { .. } => "rms_norm",
+            Op::MatMul { .. } => "mat_mul",
+            Op::GatedMatMul { .. } => "gated_mat_mul",
+            Op::Attention(_) => "attention",
+            Op::SoftCap { .. } => "soft_cap",
+            Op::ShiftKeys(_) => "shift_keys",
+            Op::CopyCells(_) => "copy_cells",
+        }
+    }
 }
 
 /// What happens with a node after the run.

@@ -23,6 +23,7 @@ use crate::backend::{Backend, Batch, CacheSpec, Program, State, Walk, Weights, W
 use crate::graph::{Graph, Node, Readers, Rows, WeightSpec};
 use crate::{Error, Result};
 use assign::splits;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -129,6 +130,17 @@ struct Piece {
     inputs: Vec<Copy>,
 }
 
+/// Nodes that one device computes in a row, for whoever wants to look at a draft.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Split {
+    /// The device, by its place in [`Shared::backends`].
+    pub device: usize,
+    /// The nodes, by their place in [`Graph::nodes`].
+    pub nodes: Range<usize>,
+    /// What is copied from other devices first: the device, and the bytes for the largest batch.
+    pub copies: Vec<(usize, usize)>,
+}
+
 impl<'a> Draft<'a> {
     /// Schedule `graph` for batches of up to `max_rows` rows, of which up to `max_out_rows` are output rows.
     pub fn new(graph: &'a Graph, max_rows: usize, max_out_rows: usize, shared: &'a Shared<'a>) -> Draft<'a> {
@@ -163,10 +175,38 @@ impl<'a> Draft<'a> {
         self.pieces.iter().map(|piece| (piece.device, self.work(piece)))
     }
 
+    /// What the draft was made of.
+    pub fn graph(&self) -> &Graph {
+        self.graph
+    }
+
+    /// The largest batch: its rows, and how many of them are output rows.
+    pub fn max_rows(&self) -> (usize, usize) {
+        (self.max_rows, self.max_out_rows)
+    }
+
+    /// Which device computes what.
+    pub fn splits(&self) -> impl Iterator<Item = Split> {
+        self.pieces.iter().map(|piece| Split {
+            device: piece.device,
+            nodes: piece.nodes.0 as usize..piece.nodes.1 as usize,
+            copies: piece.inputs.iter().map(|copy| (copy.from, self.copied_bytes(copy))).collect(),
+        })
+    }
+
+    /// Workspace bytes that the plan needs on a device, kept rows included.
+    pub fn workspace_bytes(&self, device: usize) -> usize {
+        self.layouts[device].bytes
+    }
+
     /// Bytes of the largest copy from a device to another.
     pub fn largest_copy(&self, device: usize) -> usize {
         let copies = self.pieces.iter().flat_map(|piece| &piece.inputs).filter(|copy| copy.from == device);
-        copies.map(|copy| self.rows(copy.rows) * copy.width * 4).max().unwrap_or(0)
+        copies.map(|copy| self.copied_bytes(copy)).max().unwrap_or(0)
+    }
+
+    fn copied_bytes(&self, copy: &Copy) -> usize {
+        self.rows(copy.rows) * copy.width * 4
     }
 
     /// Compile every piece over its device's weights.
