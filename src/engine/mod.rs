@@ -454,7 +454,7 @@ impl Engine {
             let n = HEAD_ROWS.min(rows - first);
             // The head reads the first hidden rows; those before `first` are done with.
             let head = &mut self.states[self.model.outline().places().hidden];
-            let hidden = head.rows(hidden_at + first * width * 4, n * width)?.to_vec();
+            let hidden = reserve::copied(head.rows(hidden_at + first * width * 4, n * width)?, "hidden values")?;
             head.put(hidden_at, &hidden)?;
             self.plans.head_many.run(&mut self.states, &Batch::default(), n, cancel)?;
             self.count_logits(n, 0);
