@@ -13,6 +13,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("error", 0),
     ("gguf", 0),
     ("quant", 0),
+    ("reserve", 0),
     ("graph", 1),
     ("vocab", 1),
     ("backend", 2),
