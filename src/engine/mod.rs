@@ -120,7 +120,7 @@ impl Inputs {
     }
 }
 
-/// See the module's documentation.
+/// A loaded model with its KV cache, its slots and the plans it runs.
 pub struct Engine {
     model: Arc<Model>,
     /// One per device of the model.

@@ -178,7 +178,7 @@ impl<'a> Loader<'a> {
             let problem = format!("{what}: {} bytes are no rows of {n_in} weights of type {ty}", part.bytes());
             return Err(Error::Internal(problem));
         }
-        let n_out = parts.iter().map(|part| (part.bytes() / row_bytes as u64) as usize).sum();
+        let n_out: usize = parts.iter().map(|part| (part.bytes() / row_bytes as u64) as usize).sum();
         // The part that is read at present, and what was read of it.
         let (mut part, mut read) = (0, 0);
         let tile_bytes = layout.tile_bytes();

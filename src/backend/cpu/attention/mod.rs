@@ -7,7 +7,9 @@
 //! M' = max(M, m)    L' = L e^(M - M') + l e^(m - M')    O' = O e^(M - M') + o e^(m - M')
 //! ```
 //!
-//! and the result is O / L. That is the definition, bit for bit: tiles of rows, blocks that are skipped because
+//! and the result is O / L. (The running maximum and sum are those of Milakov and Gimelshein, "Online normalizer calculation
+//! for softmax", <https://arxiv.org/abs/1805.02867>; with the values in the same pass it is what FlashAttention does,
+//! <https://arxiv.org/abs/2205.14135>.) That is the definition, bit for bit: tiles of rows, blocks that are skipped because
 //! nothing in them is seen, and the split of one row's ranges over threads all leave it unchanged, so a row's result
 //! depends on the row and on the cells it sees, not on the batch or on the number of threads.
 //!

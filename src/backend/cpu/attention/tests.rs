@@ -5,6 +5,8 @@ use crate::backend::KvTypes;
 use crate::backend::cpu::kv::{store_k, store_v};
 use crate::backend::cpu::pool::{Counter, Pool};
 
+static NEVER: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
 struct Random(u64);
 
 impl Random {
@@ -132,7 +134,7 @@ impl Case {
                 unsafe { attention.run(isa, tasks, task.start, &mut scratch, split, shared) };
             }
         };
-        Pool::global().run(threads, &job).unwrap();
+        Pool::global().run(threads, &NEVER, &job).unwrap();
         out
     }
 
