@@ -126,8 +126,8 @@ impl Prompt<'_> {
     pub fn tokens(self, vocab: &Vocab, how: &TextArgs) -> Result<Vec<Token>, Failure> {
         match self {
             Prompt::Tokens(ids) => token_list(ids),
-            Prompt::File(path) => Ok(how.tokenize(vocab, &read_input(path)?)),
-            Prompt::Text(text) => Ok(how.tokenize(vocab, &bytes_of(text))),
+            Prompt::File(path) => how.tokenize(vocab, &read_input(path)?),
+            Prompt::Text(text) => how.tokenize(vocab, &bytes_of(text)),
         }
     }
 }
@@ -144,8 +144,8 @@ pub struct TextArgs {
 }
 
 impl TextArgs {
-    pub fn tokenize(&self, vocab: &Vocab, text: &[u8]) -> Vec<Token> {
-        vocab.tokenize(text, !self.no_bos, self.parse_special)
+    pub fn tokenize(&self, vocab: &Vocab, text: &[u8]) -> Result<Vec<Token>, Failure> {
+        Ok(vocab.tokenize(text, !self.no_bos, self.parse_special)?)
     }
 }
 

@@ -92,7 +92,8 @@ pub fn run(how: How, model: &ModelArgs, reps: u32, args: &Args) -> Result<Value,
     };
     let longest = trie.descriptors().first().map_or(0, |one| one.depth());
     let text = TextArgs { no_bos: false, parse_special: false };
-    let prompts: Vec<Vec<Token>> = texts.iter().map(|prompt| text.tokenize(runner.vocab(), prompt)).collect();
+    let prompts: Vec<Vec<Token>> =
+        texts.iter().map(|prompt| text.tokenize(runner.vocab(), prompt)).collect::<Result<_, _>>()?;
     if let Some((_, path)) = prompts.iter().zip(&args.prompt_file).find(|(tokens, _)| tokens.is_empty()) {
         return fail(format!("{}: the prompt has no tokens", path.display()));
     }

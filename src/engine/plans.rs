@@ -1,5 +1,6 @@
 //! The plans of an engine: one body per row bucket, the head, and body and head as one for decode steps and walks.
 
+use super::memory::Look;
 use crate::Result;
 use crate::backend::{Backend, CacheSpec, State, WALK_ROWS};
 use crate::graph::Node;
@@ -81,9 +82,12 @@ pub(super) fn largest_read(model: &Outline) -> usize {
 }
 
 impl Plans {
-    pub fn new(model: &Model, cache: &CacheSpec) -> Result<Plans> {
+    pub fn new(model: &Model, cache: &CacheSpec, look: Look<'_>) -> Result<Plans> {
         let backends: Vec<_> = model.devices().iter().map(|device| &*device.backend).collect();
-        Plans::make(model.outline(), &backends, cache, |draft| draft.compile(model.devices()))
+        Plans::make(model.outline(), &backends, cache, |draft| {
+            look()?;
+            draft.compile(model.devices())
+        })
     }
 
     /// Room for the worst case of every plan, then once more in the same order, since a plan may have to know where the

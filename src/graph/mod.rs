@@ -337,6 +337,49 @@ pub struct Graph {
     pub ropes: Vec<RopeSpec>,
 }
 
+/// Who reads each node of a graph, found in one pass over it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Readers {
+    /// Where the readers of each node begin, and where those of the last one end.
+    first: Vec<usize>,
+    readers: Vec<NodeId>,
+}
+
+impl Readers {
+    /// The readers of all nodes.
+    pub fn of(graph: &Graph) -> Readers {
+        let sources = |node: &Node| {
+            let mut src = node.src.clone();
+            src.sort_unstable();
+            src.dedup();
+            src
+        };
+        let mut first = vec![0; graph.nodes.len() + 1];
+        for source in graph.nodes.iter().flat_map(sources) {
+            first[source.0 as usize + 1] += 1;
+        }
+        for i in 1..first.len() {
+            first[i] += first[i - 1];
+        }
+        let mut next = first.clone();
+        let mut readers = vec![NodeId(0); first[graph.nodes.len()]];
+        for (i, node) in graph.nodes.iter().enumerate() {
+            for source in sources(node) {
+                let at = &mut next[source.0 as usize];
+                readers[*at] = NodeId(i as u32);
+                *at += 1;
+            }
+        }
+        Readers { first, readers }
+    }
+
+    /// The nodes that read this one, ascending.
+    pub fn of_node(&self, id: NodeId) -> &[NodeId] {
+        let i = id.0 as usize;
+        &self.readers[self.first[i]..self.first[i + 1]]
+    }
+}
+
 impl Graph {
     /// The node with this id.
     pub fn node(&self, id: NodeId) -> &Node {

@@ -20,7 +20,7 @@ pub use assign::{assign, wanted};
 pub use crate::backend::MAX_ROWS;
 
 use crate::backend::{Backend, Batch, CacheSpec, Program, State, Walk, Weights, Work};
-use crate::graph::{Graph, Node, Rows, WeightSpec};
+use crate::graph::{Graph, Node, Readers, Rows, WeightSpec};
 use crate::{Error, Result};
 use assign::splits;
 use std::ops::Range;
@@ -115,6 +115,7 @@ pub struct Shared<'a> {
 /// A graph that is scheduled and placed, but not compiled: all that a plan is made of, for which no device is needed.
 pub struct Draft<'a> {
     graph: &'a Graph,
+    readers: Readers,
     max_rows: usize,
     max_out_rows: usize,
     shared: &'a Shared<'a>,
@@ -166,7 +167,7 @@ impl<'a> Draft<'a> {
             }
             pieces.push(Piece { device, nodes: (nodes.start as u32, nodes.end as u32), inputs });
         }
-        Draft { graph, max_rows, max_out_rows, shared, layouts, pieces }
+        Draft { graph, readers: Readers::of(graph), max_rows, max_out_rows, shared, layouts, pieces }
     }
 
     /// The programs to be: the device of each, and what it computes.
@@ -235,8 +236,10 @@ impl<'a> Draft<'a> {
     fn work(&self, piece: &Piece) -> Work<'_> {
         Work {
             graph: self.graph,
+            readers: &self.readers,
             specs: self.shared.specs,
             offsets: &self.layouts[piece.device].offsets,
+            workspace_bytes: self.layouts[piece.device].bytes,
             max_rows: self.max_rows,
             max_out_rows: self.max_out_rows,
             nodes: piece.nodes,

@@ -25,7 +25,7 @@ impl Session {
     pub fn open_noop(path: &Path) -> Result<Session> {
         let vocab = Arc::new(Vocab::from_gguf(&File::open(path)?)?);
         let n_vocab = vocab.n_tokens();
-        let decoder = Noop { said: vocab.tokenize(SAID, false, false), tokens: Vec::new(), row: vec![0.0; n_vocab] };
+        let decoder = Noop { said: vocab.tokenize(SAID, false, false)?, tokens: Vec::new(), row: vec![0.0; n_vocab] };
         let info = ModelInfo {
             path: path.into(),
             n_vocab,

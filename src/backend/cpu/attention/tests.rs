@@ -122,7 +122,7 @@ impl Case {
         let attention = self.attention();
         let mut out = vec![f32::NAN; self.row_pos.len() * self.n_heads * self.layout.head_dim_v()];
         let mut space = SplitSpace::default();
-        space.reserve(&self.layout, self.n_heads);
+        space.reserve(&self.layout, self.n_heads).unwrap();
         let (split, shared, counter) = (space.share(), SharedMut::new(&mut out), Counter::new());
         let job = |worker: &crate::backend::cpu::pool::Worker<'_>| {
             let mut scratch = vec![f32::NAN; scratch_bytes(&self.layout, self.n_heads) / 4];
