@@ -4,6 +4,8 @@ use super::*;
 use crate::backend::cpu::kv::{store_k, store_v};
 use crate::backend::cpu::pool::{Counter, Pool};
 
+static NEVER: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
 struct Random(u64);
 
 impl Random {
@@ -131,7 +133,7 @@ impl Case {
                 unsafe { attention.run(isa, tasks, task.start, &mut scratch, split, shared) };
             }
         };
-        Pool::global().run(threads, &job).unwrap();
+        Pool::global().run(threads, &NEVER, &job).unwrap();
         out
     }
 

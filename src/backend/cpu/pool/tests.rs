@@ -162,7 +162,7 @@ fn random_schedules() {
                     // One in eight runs loses a thread in some step.
                     let victim = next(&seed).is_multiple_of(8).then(|| (next(&seed) % threads, next(&seed) % steps));
                     let (sums, start): ([AtomicUsize; 5], u64) = (Default::default(), seed.get());
-                    let run = pool.run(threads as usize, &|worker| {
+                    let run = pool.run(threads as usize, &NEVER, &|worker| {
                         let state = Cell::new(start ^ (worker.index() as u64) << 40);
                         for step in 0..steps {
                             dawdle(&state);
@@ -216,7 +216,7 @@ fn waiting_parks_and_wakes() {
 #[test]
 fn refusals() {
     let pool = Pool::new();
-    assert!(matches!(pool.run(MAX_THREADS + 1, &|_| ()), Err(Error::InvalidArgument(_))));
+    assert!(matches!(pool.run(MAX_THREADS + 1, &NEVER, &|_| ()), Err(Error::InvalidArgument(_))));
     pool.run(2, &NEVER, &|_| {
         assert!(matches!(pool.run(2, &NEVER, &|_| ()), Err(Error::Internal(_))));
         pool.run(1, &NEVER, &|worker| worker.barrier()).unwrap();
