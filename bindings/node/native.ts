@@ -1,6 +1,7 @@
 /** The contract of `js/native.ts` over the addon. */
 
-import { InferenceError } from "../js/errors.js";
+import type { SampledToken } from "../js/describe.js";
+import { InferenceError, STATUS } from "../js/errors.js";
 import {
   type BuiltTrie,
   FINISH_REASONS,
@@ -28,8 +29,76 @@ export class NodeNative implements Native {
     this.version = addon.version();
   }
 
-  async open(modelPath: string, options: OpenOptions): Promise<FfiLlmHandle> {
-    return given(await working(null, () => this.#addon.open(modelPath, options)));
+  async devices(): Promise<unknown> {
+    return JSON.parse(await working(null, () => this.#addon.devices()));
+  }
+
+  async plan(modelPath: string, options: OpenOptions): Promise<unknown> {
+    return JSON.parse(await working(null, () => this.#addon.plan(modelPath, options)));
+  }
+
+  async fileMetadata(modelPath: string, key: string | null): Promise<unknown> {
+    return JSON.parse(await working(null, () => this.#addon.fileMetadata(modelPath, key)));
+  }
+
+  nextLogLine(): { level: number; message: string } | null {
+    return call(() => this.#addon.nextLogLine());
+  }
+
+  endLog(): void {
+    this.#addon.endLog();
+  }
+
+  async open(modelPath: string, { onProgress, ...options }: OpenOptions): Promise<FfiLlmHandle> {
+    if (onProgress === undefined) return given(await working(null, () => this.#addon.open(modelPath, options)));
+    // The load does not wait for JavaScript: what it tells late is not told, and what is refused late ends an open handle.
+    let [last, over] = [0, false];
+    let refused: { why: unknown } | undefined;
+    const tell = (progress: number): boolean => {
+      if (over || refused !== undefined) return false;
+      last = progress;
+      try {
+        if (onProgress(progress) === false) refused = { why: new InferenceError(STATUS.ELIZA_ERR_CANCELLED, "Cancelled") };
+      } catch (error) {
+        refused = { why: error };
+      }
+      return refused === undefined;
+    };
+    try {
+      const handle = await working(null, () => this.#addon.open(modelPath, options, tell));
+      if (last < 1) tell(1);
+      if (refused === undefined) return given(handle);
+      handle.close();
+    } catch (error) {
+      if (refused === undefined) throw error;
+    } finally {
+      over = true;
+    }
+    throw refused.why;
+  }
+
+  describe(handle: FfiLlmHandle): unknown {
+    return JSON.parse(call(() => this.#taken(handle).describe()));
+  }
+
+  metadata(handle: FfiLlmHandle, key: string | null): unknown {
+    return JSON.parse(call(() => this.#taken(handle).metadata(key)));
+  }
+
+  isEog(handle: FfiLlmHandle, token: number): boolean {
+    return call(() => this.#taken(handle).isEog(token));
+  }
+
+  token(handle: FfiLlmHandle, token: number): unknown {
+    return JSON.parse(call(() => this.#taken(handle).token(token)));
+  }
+
+  logits(handle: FfiLlmHandle, nLast: number): Promise<Float32Array> {
+    return working(handle, () => this.#taken(handle).logits(nLast));
+  }
+
+  sampled(handle: FfiLlmHandle, slotId: number): SampledToken | null {
+    return call(() => this.#taken(handle).sampled(slotId));
   }
 
   /** As {@link open}, on this thread. */

@@ -21,7 +21,7 @@
     X(llm_stream_sampling_defaults) X(llm_stream_configure) X(llm_stream_set_chain) \
     X(llm_stream_usage) X(llm_stream_usage_json) X(llm_stream_sampled) \
     X(llm_stream_tokenize) X(llm_stream_detokenize) \
-    X(free_string) X(free_tokens) X(set_log_sink)
+    X(free_string) X(free_tokens) X(set_log_sink) X(next_log_line)
 
 /* Exports of the feature `testing`, not in the header. */
 typedef int (*testing_panic_fn)(FfiLlmHandle handle, const char * message, char ** out_error);
