@@ -104,6 +104,7 @@ pub fn run(args: Args) -> Outcome {
         path: args.model.model.clone(),
         engine: args.model.engine(args.ctx)?,
         progress: Some(Box::new(loading())),
+        ..OpenOptions::default()
     })?);
     // The slot is empty: it is filled here alone.
     let _ = session_slot.set(Arc::downgrade(&session));

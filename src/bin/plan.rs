@@ -1,9 +1,8 @@
 //! `plan`: what opening a model would take of each device's memory, from the file's header alone.
 
 use crate::args::ModelArgs;
-use crate::output::{Failure, Outcome, print_json, printable, size};
-use elizainference::engine::{EngineOptions, Need, plan_memory};
-use serde_json::{Map, Value, json};
+use crate::output::{Outcome, print_json, printable, size};
+use elizainference::engine::{EngineOptions, plan_json, plan_memory};
 use std::io::{self, Write};
 
 #[derive(clap::Args)]
@@ -24,7 +23,7 @@ pub struct Args {
 pub fn run(args: Args) -> Outcome {
     let options = EngineOptions { slots: args.slots, ..args.model.engine(args.ctx)? };
     if args.json {
-        return print_json(&report(&args.model, options)?);
+        return print_json(&plan_json(&args.model.model, &options)?);
     }
     let plan = plan_memory(&args.model.model, &options)?;
     let mut out = io::stdout().lock();
@@ -61,31 +60,4 @@ pub fn run(args: Args) -> Outcome {
 fn layers(n: usize, of: usize) -> String {
     let head = if n > of { " and the output head" } else { "" };
     format!("{} of {of} layers{head}", n.min(of))
-}
-
-/// What opening the model with these options would take, for machines.
-pub fn report(model: &ModelArgs, options: EngineOptions) -> Result<Value, Failure> {
-    let plan = plan_memory(&model.model, &options)?;
-    let device = |need: &Need| {
-        let components: Map<_, _> = need.bytes.iter().map(|(part, bytes)| (part.name().into(), json!(bytes))).collect();
-        json!({
-            "name": need.device,
-            "bytes": components,
-            "total_bytes": need.bytes.total(),
-            "file_backed_bytes": need.file_backed,
-            "available_bytes": need.memory.available,
-            "memory_of_host": need.memory.of_host,
-        })
-    };
-    Ok(json!({
-        "model": model.model.display().to_string(),
-        "context": plan.estimate.context,
-        "kv_type": model.kv_type(),
-        "n_layer": plan.n_layer,
-        "gpu_layers": plan.estimate.gpu_layers,
-        "devices": plan.estimate.needs.iter().map(device).collect::<Vec<_>>(),
-        "fits": plan.fits,
-        "largest_context": plan.largest_context,
-        "largest_gpu_layers": plan.largest_gpu_layers,
-    }))
 }

@@ -5,6 +5,7 @@
 //! reserved from a count that was not first checked against the bytes left.
 
 mod advise;
+mod json;
 mod read;
 mod value;
 mod write;

@@ -18,6 +18,18 @@ pub(super) const BYTE: u8 = 32;
 const LSTRIP: u8 = 64;
 const RSTRIP: u8 = 128;
 
+/// The attributes by name.
+pub(super) const NAMES: [(u8, &str); 8] = [
+    (UNKNOWN, "unknown"),
+    (UNUSED, "unused"),
+    (NORMAL, "normal"),
+    (CONTROL, "control"),
+    (USER_DEFINED, "user_defined"),
+    (BYTE, "byte"),
+    (LSTRIP, "lstrip"),
+    (RSTRIP, "rstrip"),
+];
+
 /// The attribute that a value of `tokenizer.ggml.token_type` stands for.
 pub(super) fn attribute(token_type: i64) -> u8 {
     match token_type {
@@ -32,7 +44,7 @@ pub(super) fn attribute(token_type: i64) -> u8 {
 }
 
 /// The tokens with a role. A role that no token plays is `None`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 #[allow(missing_docs)]
 pub struct SpecialTokens {
     /// Begin of text.
