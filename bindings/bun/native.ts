@@ -11,6 +11,7 @@ import type {
   GenerateOptions,
   LeafScores,
   Native,
+  NativeOpenOptions,
   OpenOptions,
   SamplingOptions,
   Step,
@@ -79,28 +80,19 @@ export class BunNative implements Native {
   }
 
   /** Blocks while the file is loaded. */
-  async open(modelPath: string, options: OpenOptions): Promise<FfiLlmHandle> {
+  async open(modelPath: string, options: NativeOpenOptions): Promise<FfiLlmHandle> {
     const { call } = this.#library;
     const { onProgress } = options;
     const struct = openOptions(modelPath, options);
-    let thrown: { error: unknown } | undefined;
-    const tell = (progress: number): number => {
-      try {
-        return onProgress?.(progress) === false ? 1 : 0;
-      } catch (error) {
-        thrown = { error };
-        return 1;
-      }
-    };
     // It is called on this thread, inside the call.
-    const callback = onProgress && new JSCallback(tell, { args: ["f32", "ptr"], returns: "i32" });
+    const tell = onProgress && ((progress: number) => (onProgress(progress) ? 0 : 1));
+    const callback = tell && new JSCallback(tell, { args: ["f32", "ptr"], returns: "i32" });
     if (callback !== undefined) struct.pointer(40, Number(callback.ptr));
     const handle = call.llm_stream_open_ex(struct.data, null);
     callback?.close();
     void struct.held.length; // the strings live until here
-    if (handle !== null && handle !== 0) return handle as unknown as FfiLlmHandle;
-    const failure = this.#library.lastFailure();
-    throw thrown === undefined ? failure : thrown.error;
+    if (handle === null || handle === 0) throw this.#library.lastFailure();
+    return handle as unknown as FfiLlmHandle;
   }
 
   describe(handle: FfiLlmHandle): unknown {
@@ -357,7 +349,7 @@ export class BunNative implements Native {
   }
 }
 
-function openOptions(modelPath: string, options: OpenOptions): Struct {
+function openOptions(modelPath: string, options: NativeOpenOptions | OpenOptions): Struct {
   const { device, kvType, kvTypeV, vocabOnly } = options;
   const struct = new Struct(OPEN_OPTIONS);
   struct.i32(4, options.contextSize);

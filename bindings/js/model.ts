@@ -141,7 +141,28 @@ export class Model implements Disposable {
 
   /** Opens the GGUF file at `path`. A runtime's `load` calls this with its own library. */
   static async load(native: Native, path: string, options: OpenOptions = {}): Promise<Model> {
-    return new Model(native, await native.open(path, options));
+    const { onProgress, ...others } = options;
+    if (onProgress === undefined) return new Model(native, await native.open(path, others));
+    let last = -1;
+    let refused: { why: unknown } | undefined;
+    const tell = (progress: number): boolean => {
+      if (refused !== undefined || progress <= last) return refused === undefined;
+      last = progress;
+      try {
+        if (onProgress(progress) === false) refused = { why: new InferenceError(STATUS.ELIZA_ERR_CANCELLED, "Cancelled") };
+      } catch (why) {
+        refused = { why };
+      }
+      return refused === undefined;
+    };
+    const handle = await native.open(path, { ...others, onProgress: tell }).catch((error: unknown) => {
+      throw refused === undefined ? error : refused.why;
+    });
+    tell(1); // also where weights that others use were there already
+    last = Infinity; // what comes late is not told
+    if (refused === undefined) return new Model(native, handle);
+    native.close(handle);
+    throw (refused as { why: unknown }).why;
   }
 
   /** What was opened, and with which sizes. */

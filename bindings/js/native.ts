@@ -103,6 +103,11 @@ export interface SamplingOptions {
   nKeep?: number;
 }
 
+/** As the face hands them on: its `onProgress` says whether the load goes on, and does not throw. */
+export interface NativeOpenOptions extends Omit<OpenOptions, "onProgress"> {
+  onProgress?: (progress: number) => boolean;
+}
+
 /** Arguments of a generation. */
 export interface GenerateOptions {
   /** 0 ends at once, negative goes on until the model stops or the context is full. */
@@ -195,8 +200,8 @@ export interface Native {
   /** `eliza_inference_set_log_sink` without a sink. */
   endLog(): void;
 
-  /** `eliza_inference_llm_stream_open_ex`. */
-  open(modelPath: string, options: OpenOptions): Promise<FfiLlmHandle>;
+  /** `eliza_inference_llm_stream_open_ex`. A runtime that loads beside JavaScript may not hear a late `onProgress`. */
+  open(modelPath: string, options: NativeOpenOptions): Promise<FfiLlmHandle>;
 
   /** `eliza_inference_llm_stream_close`: never fails, never waits; twice does no harm. A generation's end still comes. */
   close(handle: FfiLlmHandle): void;

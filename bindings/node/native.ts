@@ -1,7 +1,7 @@
 /** The contract of `js/native.ts` over the addon. */
 
 import type { SampledToken } from "../js/describe.js";
-import { InferenceError, STATUS } from "../js/errors.js";
+import { InferenceError } from "../js/errors.js";
 import {
   type BuiltTrie,
   FINISH_REASONS,
@@ -10,6 +10,7 @@ import {
   type GenerateOptions,
   type LeafScores,
   type Native,
+  type NativeOpenOptions,
   type OpenOptions,
   type SamplingOptions,
   type Step,
@@ -49,32 +50,8 @@ export class NodeNative implements Native {
     this.#addon.endLog();
   }
 
-  async open(modelPath: string, { onProgress, ...options }: OpenOptions): Promise<FfiLlmHandle> {
-    if (onProgress === undefined) return given(await working(null, () => this.#addon.open(modelPath, options)));
-    // The load does not wait for JavaScript: what it tells late is not told, and what is refused late ends an open handle.
-    let [last, over] = [0, false];
-    let refused: { why: unknown } | undefined;
-    const tell = (progress: number): boolean => {
-      if (over || refused !== undefined) return false;
-      last = progress;
-      try {
-        if (onProgress(progress) === false) refused = { why: new InferenceError(STATUS.ELIZA_ERR_CANCELLED, "Cancelled") };
-      } catch (error) {
-        refused = { why: error };
-      }
-      return refused === undefined;
-    };
-    try {
-      const handle = await working(null, () => this.#addon.open(modelPath, options, tell));
-      if (last < 1) tell(1);
-      if (refused === undefined) return given(handle);
-      handle.close();
-    } catch (error) {
-      if (refused === undefined) throw error;
-    } finally {
-      over = true;
-    }
-    throw refused.why;
+  async open(modelPath: string, { onProgress, ...options }: NativeOpenOptions): Promise<FfiLlmHandle> {
+    return given(await working(null, () => this.#addon.open(modelPath, options, onProgress)));
   }
 
   describe(handle: FfiLlmHandle): unknown {
