@@ -41,7 +41,7 @@ fn payload(session: &Session) -> String {
 
 fn prefill(session: &Session, request: &str) {
     let prompt = format!("User: {request}\nAction:\n");
-    session.prefill(&session.vocab().tokenize(prompt.as_bytes(), true, false), -1).unwrap();
+    session.prefill(&session.vocab().tokenize(prompt.as_bytes(), true, false).unwrap(), -1).unwrap();
 }
 
 /// What follows a request, at most 24 tokens of it.

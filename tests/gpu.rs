@@ -6,6 +6,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
+#[path = "../src/backend/gpu/translation.rs"]
+mod translation;
 
 use common::fixtures::{Kind, Weights};
 use common::judge::{Judge, NEVER, all_rows, prefill_and_decode, tokens};
@@ -106,6 +108,27 @@ fn every_kernel_in_use_has_given_a_known_answer() {
     for kind in [Kind::Llama, Kind::LlamaExtras, Kind::Qwen3, Kind::Gemma3, Kind::Gemma3Capped] {
         drop(open(&fixture(kind, Weights::Q4_K), KvType::Q8_0, -1));
     }
+}
+
+/// Translated for every platform, and written down for `make dxc`.
+#[test]
+#[ignore = "long: every architecture with every type of weights"]
+fn every_shader_of_the_fixtures_can_be_translated() {
+    if !has_gpu() {
+        return;
+    }
+    let gpu = Gpu::open(None).unwrap();
+    for kind in Kind::ALL {
+        for weights in Weights::ALL {
+            drop(open(&fixture(kind, weights), KvType::F16, -1));
+        }
+        for kv_type in [KvType::F32, KvType::Q8_0] {
+            drop(open(&fixture(kind, Weights::WideF32), kv_type, -1));
+        }
+    }
+    let texts = gpu.texts();
+    assert!(texts.len() > 100, "{} texts", texts.len());
+    texts.iter().for_each(|(name, text)| translation::check(name, text));
 }
 
 /// The other layers are on the CPU, which rounds activations of quantised weights; so plain weights here.

@@ -10,6 +10,7 @@
 
 mod batch;
 mod cells;
+mod graphs;
 mod last;
 mod memory;
 mod options;
@@ -25,6 +26,7 @@ mod walk;
 pub use crate::backend::memory::{Bytes, Component, Memory};
 pub use crate::backend::{DeviceInfo, DeviceKind, LoadProgress, Traffic};
 pub use batch::{Outcome, Turn};
+pub use graphs::{Bucket, GraphNode, GraphPlan, plan_graphs};
 pub use memory::{Estimate, MemoryPlan, Need, plan_memory};
 pub use options::{EngineOptions, KvType, context_for};
 pub use report::{devices_json, plan_json};
@@ -33,10 +35,11 @@ pub use saved::SavedSlot;
 pub use score::LeafScore;
 
 use crate::backend::{
-    self, Batch, CacheSpec, MAX_LISTED, SampleRow, SampledRow, State, WALK_CELLS, WALK_PASSES, Walked,
+    self, Backend, Batch, CacheSpec, MAX_LISTED, SampleRow, SampledRow, State, WALK_CELLS, WALK_PASSES, Walked,
 };
+use crate::error::room;
 use crate::gguf::File;
-use crate::model::{Model, load, load_shared};
+use crate::model::{Model, Outline, load, load_shared};
 use crate::schedule::Device;
 use crate::{Error, Result, Token};
 use cells::Cells;
@@ -117,7 +120,7 @@ impl Inputs {
     }
 }
 
-/// See the module's documentation.
+/// A loaded model with its KV cache, its slots and the plans it runs.
 pub struct Engine {
     model: Arc<Model>,
     /// One per device of the model.
@@ -152,13 +155,28 @@ pub struct Engine {
 /// The model at `path`, shared with everyone who has it open with the same placement.
 pub fn open_model(path: &Path, options: &EngineOptions, progress: LoadProgress<'_>) -> Result<Arc<Model>> {
     let (placement, threads) = (options.placement(), load_threads(options)?);
-    load_shared(path, &placement, threads, &|file, outline, on| memory::admit(file, outline, on, options), progress)
+    load_shared(path, &placement, threads, &admit(options), progress)
 }
 
 /// The model of a file that is open or in memory, shared with nobody.
 pub fn load_model(file: File, options: &EngineOptions, progress: LoadProgress<'_>) -> Result<Arc<Model>> {
     let (placement, threads) = (options.placement(), load_threads(options)?);
-    load(file, &placement, threads, &|file, outline, on| memory::admit(file, outline, on, options), progress)
+    load(file, &placement, threads, &admit(options), progress)
+}
+
+/// Refuses what does not fit, asking whether to go on while it finds out.
+fn admit(
+    options: &EngineOptions,
+) -> impl Fn(&File, &Outline, &[Arc<dyn Backend>], &mut LoadProgress<'_>) -> Result<()> {
+    |file, outline, on, progress| memory::admit(file, outline, on, options, &mut || go_on(progress, 0.0))
+}
+
+/// An error where the host says that a load is not to go on.
+fn go_on(progress: &mut LoadProgress<'_>, done: f32) -> Result<()> {
+    match progress.as_mut().is_none_or(|progress| progress(done)) {
+        true => Ok(()),
+        false => Err(Error::Cancelled),
+    }
 }
 
 /// The weights are shared by engines of any number of threads, so a load takes all cores it finds useful.
@@ -179,25 +197,29 @@ pub fn devices() -> Result<Vec<(DeviceInfo, Memory)>> {
 impl Engine {
     /// Reserve everything that decoding `model` needs.
     pub fn new(model: Arc<Model>, options: &EngineOptions) -> Result<Engine> {
+        Engine::open(model, options, None)
+    }
+
+    /// As [`Engine::new`]; `progress`, which has heard of the model's load, may cancel this too.
+    pub fn open(model: Arc<Model>, options: &EngineOptions, mut progress: LoadProgress<'_>) -> Result<Engine> {
+        let mut look = || go_on(&mut progress, 1.0);
         let context = context_for(options.context, model.train_context());
         let n_slots = options.slots()?;
         let (threads, batch) = (options.threads()?, options.batch()?);
-        memory::admit_engine(&model, options)?;
+        memory::admit_engine(&model, options, &mut look)?;
         let cache = memory::cache_of(model.outline(), options)?;
         let state = |(i, device): (usize, &Device)| {
             device.backend.new_state(&memory::share_of(&cache, model.outline(), i), threads)
         };
         // Before the states, so that what a device tries of the programs needs no room beside them.
-        let plans = Plans::new(&model, &cache, batch)?;
+        let plans = Plans::new(&model, &cache, batch, &mut look)?;
         let mut states = model.devices().iter().enumerate().map(state).collect::<Result<Vec<_>>>()?;
         plans.reserve(model.outline(), &mut states)?;
-        let slots = (0..n_slots)
-            .map(|_| Slot {
-                tokens: Vec::with_capacity(context),
-                cells: Vec::with_capacity(context),
-                ..Slot::default()
-            })
-            .collect();
+        let slot = |_| {
+            let (tokens, cells) = (room(context, "the tokens of a slot")?, room(context, "the cells of a slot")?);
+            Ok(Slot { tokens, cells, ..Slot::default() })
+        };
+        let slots = (0..n_slots).map(slot).collect::<Result<_>>()?;
         let rows = batch.max(WALK_CELLS);
         let inputs = Inputs {
             tokens: Vec::with_capacity(rows),
@@ -209,7 +231,7 @@ impl Engine {
             listed: Vec::with_capacity(MAX_LISTED),
         };
         Ok(Engine {
-            cells: Cells::new(cache.cells, context),
+            cells: Cells::new(cache.cells, context)?,
             model,
             states,
             plans,

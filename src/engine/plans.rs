@@ -1,5 +1,6 @@
 //! The plans of an engine: one body per row bucket, the head, and body and head as one for decode steps and walks.
 
+use super::memory::Look;
 use crate::Result;
 use crate::backend::{Backend, CacheSpec, State, WALK_ROWS};
 use crate::graph::Node;
@@ -62,15 +63,33 @@ impl<T> Plans<T> {
     }
 }
 
+impl<T> Plans<T> {
+    /// What there is for each graph, smaller batches first.
+    pub fn by_graph(self) -> [(&'static str, Vec<T>); 6] {
+        let Plans { bodies, head, head_many, decodes, walk, shift, copy, kept: _ } = self;
+        [
+            ("body", bodies),
+            ("head", vec![head, head_many]),
+            ("decode", decodes),
+            ("walk", vec![walk]),
+            ("shift", vec![shift]),
+            ("copy", vec![copy]),
+        ]
+    }
+}
+
 /// Bytes of the largest read of logits.
 pub(super) fn largest_read(model: &Outline) -> usize {
     HEAD_ROWS * model.hparams().n_vocab * 4
 }
 
 impl Plans {
-    pub fn new(model: &Model, cache: &CacheSpec, batch: usize) -> Result<Plans> {
+    pub fn new(model: &Model, cache: &CacheSpec, batch: usize, look: Look<'_>) -> Result<Plans> {
         let backends: Vec<_> = model.devices().iter().map(|device| &*device.backend).collect();
-        Plans::make(model.outline(), &backends, cache, batch, |draft| draft.compile(model.devices()))
+        Plans::make(model.outline(), &backends, cache, batch, |draft| {
+            look()?;
+            draft.compile(model.devices())
+        })
     }
 
     /// Room for the worst case of every plan, then once more in the same order, since a plan may have to know where the

@@ -13,8 +13,8 @@ impl Engine {
     /// as a whole; after an error or a cancel it is as before. The slot stays as it is.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an empty slot or a path without a file's name, [`Error::Io`], [`Error::Cancelled`], and
-    /// those of the devices.
+    /// [`Error::InvalidArgument`] for an empty slot or a path without a file's name, [`Error::Io`] (also where the model's file
+    /// was changed), [`Error::Cancelled`], and those of the devices.
     pub fn save(&mut self, slot: SlotId, path: &Path, note: &[u8], cancel: &AtomicBool) -> Result<()> {
         self.settle()?;
         if self.tokens(slot).is_empty() {
@@ -24,7 +24,7 @@ impl Engine {
         let Engine { model, states, slots, cache, context, .. } = self;
         let s = &slots[slot.0];
         let front = Front { tokens: s.tokens.clone(), patched: s.patched, hidden, note: note.to_vec() };
-        saved::write(path, &owner(model, cache, *context), &front, |output| {
+        saved::write(path, &owner(model, cache, *context)?, &front, |output| {
             let mut rows = Vec::new();
             for (il, layer) in cache.layers.iter().enumerate() {
                 let Some(row_bytes) = layer.map(|layer| layer.row_bytes(cache.ty)) else { continue };
@@ -46,7 +46,7 @@ impl Engine {
     /// [`Error::SavedSlot`] naming the place where a file is damaged, cut short, none of these, of another model or type of
     /// cache, or longer than the context; [`Error::Io`]; [`Error::Cancelled`].
     pub fn open_saved(&self, path: &Path, cancel: &AtomicBool) -> Result<SavedSlot> {
-        SavedSlot::open(path, &owner(&self.model, &self.cache, self.context), cancel)
+        SavedSlot::open(path, &owner(&self.model, &self.cache, self.context)?, cancel)
     }
 
     /// Have a slot hold what was saved, in place of what it holds; slots used least recently make room for it as for a
@@ -99,9 +99,9 @@ impl Engine {
     }
 }
 
-fn owner<'a>(model: &Model, cache: &'a CacheSpec, context: usize) -> Owner<'a> {
+fn owner<'a>(model: &Model, cache: &'a CacheSpec, context: usize) -> Result<Owner<'a>> {
     let (n_vocab, n_embd) = (model.n_vocab(), model.hparams().n_embd);
-    Owner { model: model.identity(), cache, context, n_vocab, n_embd }
+    Ok(Owner { model: model.identity()?, cache, context, n_vocab, n_embd })
 }
 
 fn stop_if(cancel: &AtomicBool) -> Result<()> {

@@ -15,7 +15,12 @@ use crate::session::{self, Arena, EngineOptions, KvType, Session};
 use crate::{Error, Result};
 
 /// Receives the fraction of a model that is loaded, 0 to 1, on the thread that opens it. Returning anything but 0
-/// cancels: the open then fails with "Cancelled".
+/// cancels: the open then fails with "Cancelled". It is also asked while memory is planned (with 0), while
+/// another open of the same file is waited for (how far that one is), and while the context is made ready (with 1).
+///
+/// No lock is held meanwhile: it may open other files, prefill, generate, cancel and close other handles, and take its
+/// time. Only the file whose load it hears of cannot be opened from it, which is `ELIZA_ERR_BUSY`; nor should it wait for
+/// another thread that opens that file, which in turn waits for this load.
 pub type ProgressCallback = Option<unsafe extern "C" fn(progress: f32, user_data: *mut c_void) -> i32>;
 
 /// `flags`: the vocabulary alone is opened, without weights. Tokenize, detokenize, build_token_trie and the questions about
@@ -69,7 +74,13 @@ unsafe impl args::Sized32 for OpenOptions {
 /// `model_path` is a GGUF file. `context_size_tokens` 0 chooses min(4096, what the model was trained with), otherwise
 /// it is rounded up to a power of two and capped at what the model was trained with. `num_threads` 0 chooses
 /// `eliza_inference_default_thread_count`. `gpu_layers` 0 is CPU only, -1 all layers on the GPU. Handles
-/// on one file share its weights. Blocks while the file is loaded.
+/// on one file share its weights. Blocks while the file is loaded; other handles go on meanwhile.
+///
+/// The file stays open until its last handle is closed, and must not be written to until then: a model whose output matrix is
+/// not its embedding looks up a row of it for every token, and saving a slot looks at pages of all weights. Such a call on a
+/// file that was cut short or changed returns `ELIZA_ERR_IO` with "the file was changed after it was opened", never anything
+/// worse; changed is what has another size or time of modification. To replace a model write another file and move it there:
+/// open handles keep the file that they opened, also one that was deleted.
 ///
 /// Ownership: the path is copied; the host ends the handle with `eliza_inference_llm_stream_close`. Null rule: a NULL path
 /// is an error. Threads: any, several at once.
@@ -165,10 +176,8 @@ unsafe fn open(options: &OpenOptions) -> Result<FfiLlmHandle> {
         let go_on = move |done: f32| panic::host(|| unsafe { progress(done, user_data.get()) }) == 0;
         Box::new(go_on) as Box<dyn FnMut(f32) -> bool + Send>
     });
-    let session = Session::open(session::OpenOptions { path, engine, vocab_only: options.flags != 0, progress })?;
-    let info = session.info();
-    log::info!("Opened {}: context {}, threads {}", info.path.display(), info.context, info.threads);
-    handle::insert(Stream::new(session))
+    let options = session::OpenOptions { path, engine, vocab_only: options.flags != 0, progress };
+    handle::insert(Stream::new(Session::open(options)?))
 }
 
 /// The model, and how to run it.

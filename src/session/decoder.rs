@@ -26,6 +26,11 @@ pub(crate) trait Decoder: Send {
         Ok(0)
     }
 
+    /// Whether the logits are on a device that could sample; see [`Engine::has_sampler`].
+    fn has_sampler(&self) -> bool {
+        false
+    }
+
     /// As `logits`, with a token sampled on the device; see [`Engine::sample`].
     fn sample(
         &mut self,
@@ -127,6 +132,10 @@ impl Decoder for EngineSlot {
 
     fn start_sampling(&mut self, spec: &SampleSpec) -> Result<usize> {
         self.engine.start_sampling(self.slot, spec)
+    }
+
+    fn has_sampler(&self) -> bool {
+        self.engine.has_sampler()
     }
 
     fn sample(

@@ -115,7 +115,14 @@ impl<'a, D: Decoder> Generation<'a, D> {
         if let Some(trie) = self.job.trie.as_ref().filter(walked) {
             self.decoder.hold_trie(trie.trie())?;
         }
-        self.shared.lock().chain = spec.describe(self.followed);
+        let chain = spec.describe(self.followed);
+        let before = std::mem::replace(&mut self.shared.lock().chain, chain.clone());
+        if before != chain {
+            match self.left > 0 && self.decoder.has_sampler() {
+                true => log::warn!("The GPU does not follow the whole sampler chain, the host does the `-`: {chain}"),
+                false => log::debug!("Sampler chain: {chain}"),
+            }
+        }
         Ok(())
     }
 

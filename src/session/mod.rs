@@ -34,7 +34,7 @@ use crate::gguf::File;
 use crate::model::{self, Model};
 use crate::sampling::random::unchosen_seed;
 use crate::sampling::{Sampler, Step};
-use crate::trie::{TrieState, cache};
+use crate::trie::{self, Built, Surroundings, TrieState, cache};
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 use decoder::{Decoder, EngineSlot};
@@ -89,10 +89,20 @@ impl Session {
         if vocab_only {
             return Session::open_vocab(&path);
         }
-        let progress = progress.as_mut().map(|heard| &mut **heard as &mut (dyn FnMut(f32) -> bool + Send));
-        let mut session = Session::over(engine::open_model(&path, &wanted, progress)?, &wanted)?;
+        let mut hear = |done: f32| progress.as_mut().is_none_or(|heard| heard(done));
+        let model = engine::open_model(&path, &wanted, Some(&mut hear))?;
+        let mut session = Session::around(Engine::open(model, &wanted, Some(&mut hear))?, &wanted)?;
         // The model may be shared with someone who calls the file by another path.
         session.info.path = path;
+        let info = &session.info;
+        log::info!(
+            "Opened {}: context {}, slots {}, threads {}, on {}",
+            info.path.display(),
+            info.context,
+            info.slots,
+            info.threads,
+            info.device
+        );
         Ok(session)
     }
 
@@ -115,7 +125,11 @@ impl Session {
     ///
     /// Fails with the engine's error.
     pub fn over(model: Arc<Model>, wanted: &EngineOptions) -> Result<Session> {
-        let engine = Engine::new(model.clone(), wanted)?;
+        Session::around(Engine::new(model, wanted)?, wanted)
+    }
+
+    fn around(engine: Engine, wanted: &EngineOptions) -> Result<Session> {
+        let model = engine.model().clone();
         let mut settings = Settings::default();
         let path = model.file().path();
         for unused in settings.params.apply_metadata(model.file()) {
@@ -139,6 +153,19 @@ impl Session {
             weight_bytes_per_token: (0..model.devices().len()).map(|i| model.outline().bytes_per_token(i)).sum(),
         };
         Session::start(EngineSlot::new(engine)?, model.vocab().clone(), model.file().clone(), info, settings)
+    }
+
+    /// The tokens of a text, as [`Vocab::tokenize`] makes them. [`cancel`](Session::cancel) and
+    /// [`close`](Session::close) from another thread end it with [`Error::Cancelled`]. Legal at any time.
+    pub fn tokenize(&self, text: &[u8], add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
+        self.vocab.tokenize_unless(text, add_special, parse_special, &self.shared.cancelled_since_now())
+    }
+
+    /// The payload of a token trie from names, as [`trie::build`] makes it for this model; ended as
+    /// [`tokenize`](Session::tokenize) is. Legal at any time.
+    pub fn build_trie(&self, path: &str, names: &[&str], around: Surroundings<'_>) -> Result<Built> {
+        let model_id = self.info.ids.first().map_or("", String::as_str);
+        trie::build_unless(&self.vocab, model_id, path, names, around, &self.shared.cancelled_since_now())
     }
 
     /// The model's vocabulary.
@@ -229,10 +256,11 @@ impl Session {
         }
     }
 
-    /// Asks the running prefill or generation to stop, by one atomic store; seen within one token or one group of
-    /// layers. Nothing happens when none runs.
+    /// Asks the running prefill or generation to stop, and every [`tokenize`](Session::tokenize) and
+    /// [`build_trie`](Session::build_trie) that runs, without waiting; seen within one token or one group of layers, or
+    /// some milliseconds. Nothing happens when none runs.
     pub fn cancel(&self) {
-        self.shared.cancel.store(true, Ordering::Release);
+        self.shared.cancel();
     }
 
     /// Ends the session: cancels what runs and refuses every later call. Never waits; the worker frees the engine after
@@ -240,7 +268,7 @@ impl Session {
     pub fn close(&self) {
         let mut state = self.shared.lock();
         state.closed = true;
-        self.shared.cancel.store(true, Ordering::Release);
+        self.shared.cancel();
         self.shared.work.notify_all();
     }
 
@@ -251,11 +279,16 @@ impl Session {
             Some(at) => Err(Error::InvalidArgument(format!("stop[{at}] is empty"))),
             None => Sampler::new(&settings.params.chain(), self.info.n_vocab, 0),
         };
+        let nothing_to_ignore = settings.ignore_eos && self.vocab.eog_tokens().is_empty();
         self.change(|state| {
             checked?;
             state.settings = settings;
             Ok(())
-        })
+        })?;
+        if nothing_to_ignore {
+            log::warn!("ignore_eos has no effect: the vocabulary has no token that ends a generation");
+        }
+        Ok(())
     }
 
     /// The settings in force; at open the model's own sampling defaults over the library's.

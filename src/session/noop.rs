@@ -26,7 +26,7 @@ impl Session {
         let file = File::open(path)?;
         let vocab = Arc::new(Vocab::from_gguf(&file)?);
         let n_vocab = vocab.n_tokens();
-        let decoder = Noop { said: vocab.tokenize(SAID, false, false), tokens: Vec::new(), row: vec![0.0; n_vocab] };
+        let decoder = Noop { said: vocab.tokenize(SAID, false, false)?, tokens: Vec::new(), row: vec![0.0; n_vocab] };
         let info = ModelInfo {
             path: path.into(),
             n_vocab,

@@ -148,7 +148,7 @@ impl Handle {
     #[napi]
     pub fn tokenize(&self, text: String, add_special: bool, parse_special: bool) -> napi::Result<Int32Array> {
         let session = self.session()?;
-        call(|| Ok(session.vocab().tokenize(text.as_bytes(), add_special, parse_special).into()))
+        call(|| Ok(session.tokenize(text.as_bytes(), add_special, parse_special)?.into()))
     }
 
     #[napi]
@@ -166,7 +166,7 @@ impl Handle {
                 let problem = format!("tokens[{index}] is {id}, but the vocabulary has {} tokens", vocab.n_tokens());
                 return Err(Error::InvalidArgument(problem));
             }
-            let text = vocab.detokenize(&tokens, remove_special, unparse_special);
+            let text = vocab.detokenize(&tokens, remove_special, unparse_special)?;
             Ok(String::from_utf8_lossy(&text).into_owned())
         })
     }
