@@ -176,10 +176,8 @@ unsafe fn open(options: &OpenOptions) -> Result<FfiLlmHandle> {
         let go_on = move |done: f32| panic::host(|| unsafe { progress(done, user_data.get()) }) == 0;
         Box::new(go_on) as Box<dyn FnMut(f32) -> bool + Send>
     });
-    let session = Session::open(session::OpenOptions { path, engine, vocab_only: options.flags != 0, progress })?;
-    let info = session.info();
-    log::info!("Opened {}: context {}, threads {}", info.path.display(), info.context, info.threads);
-    handle::insert(Stream::new(session))
+    let options = session::OpenOptions { path, engine, vocab_only: options.flags != 0, progress };
+    handle::insert(Stream::new(Session::open(options)?))
 }
 
 /// The model, and how to run it.
