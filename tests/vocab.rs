@@ -248,10 +248,18 @@ fn long_runs_are_no_trouble() {
             let keys = bpe_keys(pre).u32("tokenizer.ggml.bos_token_id", 0);
             let vocab = Vocab::from_gguf(&keys.file()).unwrap();
             let mut back = Vec::new();
-            vocab.tokenize(text.as_bytes(), false, true).unwrap().iter().for_each(|&id| vocab.piece(id, true, &mut back));
+            vocab
+                .tokenize(text.as_bytes(), false, true)
+                .unwrap()
+                .iter()
+                .for_each(|&id| vocab.piece(id, true, &mut back));
             assert!(back == text.as_bytes(), "{pre} {run:?}");
         }
-        assert!(SPM.detokenize(&SPM.tokenize(text.as_bytes(), false, true).unwrap(), false, true).unwrap() == text.as_bytes(), "{run:?}");
+        assert!(
+            SPM.detokenize(&SPM.tokenize(text.as_bytes(), false, true).unwrap(), false, true).unwrap()
+                == text.as_bytes(),
+            "{run:?}"
+        );
     }
 }
 
@@ -436,7 +444,10 @@ fn a_model_without_texts_has_ids_only() {
         .u32("x.vocab_size", 7);
     let vocab = Vocab::from_gguf(&keys.file()).unwrap();
     assert_eq!((vocab.kind(), vocab.n_tokens()), (VocabKind::None, 7));
-    assert!(vocab.tokenize(b"abc", true, true).unwrap().is_empty() && vocab.detokenize(&[1], true, true).unwrap().is_empty());
+    assert!(
+        vocab.tokenize(b"abc", true, true).unwrap().is_empty()
+            && vocab.detokenize(&[1], true, true).unwrap().is_empty()
+    );
 }
 
 #[test]

@@ -11,7 +11,8 @@ const WIDTH: usize = 120;
 
 /// Kinds of files that hold texts, by their ends.
 const TEXTS: [&str; 17] = [
-    "rs", "md", "h", "hpp", "c", "cpp", "ts", "mjs", "java", "kt", "py", "sh", "toml", "txt", "wgsl", "json", "Makefile",
+    "rs", "md", "h", "hpp", "c", "cpp", "ts", "mjs", "java", "kt", "py", "sh", "toml", "txt", "wgsl", "json",
+    "Makefile",
 ];
 
 /// All texts of the project; folders of builds and packages are none of it.

@@ -393,13 +393,15 @@ pub fn cells_for(context: usize) -> usize {
 /// Cells of a cache are a multiple of this on every backend.
 pub const CELL_BLOCK: usize = 64;
 
-/// Every device this machine has, best first; those with score 0 cannot be used, for the reason given.
-pub fn devices() -> Vec<DeviceInfo> {
-    let mut all = vec![cpu::CpuBackend::new().device()];
+/// Every device this machine has and how its memory stands, best first; those with score 0 cannot be used, for the reason
+/// given.
+pub fn devices() -> Result<Vec<(DeviceInfo, Memory)>> {
+    let cpu = cpu::CpuBackend::new();
+    let mut all = vec![(cpu.device(), cpu.memory()?)];
     #[cfg(feature = "gpu")]
     all.extend(gpu::devices());
-    all.sort_by_key(|d| std::cmp::Reverse(d.score));
-    all
+    all.sort_by_key(|(device, _)| std::cmp::Reverse(device.score));
+    Ok(all)
 }
 
 /// The backends for a request: the CPU first, then the GPU where layers go to one.

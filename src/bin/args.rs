@@ -58,6 +58,7 @@ impl RunArgs {
             device: self.device.clone(),
             kv_type: self.kv_type.parse()?,
             slots: 1,
+            ..EngineOptions::default()
         })
     }
 }

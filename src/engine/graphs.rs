@@ -86,7 +86,7 @@ pub fn plan_graphs(path: &Path, options: &EngineOptions) -> Result<(Vec<String>,
     let outline = Outline::read(&file, &backends, options.gpu_layers).map_err(|error| error.in_file(path))?;
     let cache = cache_of(&outline, options)?;
     let plain: Vec<&dyn Backend> = backends.iter().map(|backend| &**backend).collect();
-    let plans = Plans::make(&outline, &plain, &cache, |draft| Ok(Drafted::new(&draft, plain.len())))?;
+    let plans = Plans::make(&outline, &plain, &cache, options.batch()?, |draft| Ok(Drafted::new(&draft, plain.len())))?;
     let plan = |(name, sizes): (&'static str, Vec<Drafted>)| {
         let buckets = sizes.iter().map(|size| size.bucket.clone()).collect();
         let largest = sizes.into_iter().next_back()?;

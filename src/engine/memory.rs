@@ -62,6 +62,10 @@ pub(super) type Look<'a> = &'a mut dyn FnMut() -> Result<()>;
 /// The KV cache of all layers.
 pub(super) fn cache_of(model: &Outline, options: &EngineOptions) -> Result<CacheSpec> {
     let h = model.hparams();
+    if options.kv_type_v() != options.kv_type {
+        let (k, v) = (options.kv_type.name(), options.kv_type_v().name());
+        return Err(Error::Unsupported(format!("A KV cache with keys of type {k} and values of type {v}")));
+    }
     Ok(CacheSpec {
         ty: options.kv_type.tensor_type(),
         cells: backend::cells_for(context_for(options.context, h.n_ctx_train)),
@@ -116,13 +120,13 @@ impl Estimate {
         loaded: bool,
         look: Look<'_>,
     ) -> Result<Estimate> {
-        let (cache, threads) = (cache_of(model, options)?, options.threads()?);
+        let (cache, threads, batch) = (cache_of(model, options)?, options.threads()?, options.batch()?);
         let mut sizings = Vec::with_capacity(backends.len());
         for (i, (backend, wanted)) in backends.iter().zip(model.wanted()).enumerate() {
             sizings.push(backend.sizing(&share_of(&cache, model, i), wanted, threads)?);
         }
         let backends: Vec<&dyn Backend> = backends.iter().map(|backend| &**backend).collect();
-        Plans::make(model, &backends, &cache, |draft| {
+        Plans::make(model, &backends, &cache, batch, |draft| {
             look()?;
             for (device, work) in draft.works() {
                 sizings[device].program(&work)?;

@@ -20,12 +20,7 @@ impl Engine {
         if self.tokens(slot).is_empty() {
             return Err(Error::InvalidArgument(format!("Slot {} is empty: there is nothing to save", slot.0)));
         }
-        let hidden = if self.hidden_of == Some(slot) {
-            let places = self.model.outline().places();
-            self.states[places.hidden].rows(self.plans.kept.hidden_offset(), self.model.hparams().n_embd)?.to_vec()
-        } else {
-            Vec::new()
-        };
+        let hidden = if self.hidden_of == Some(slot) { self.last_hidden()? } else { Vec::new() };
         let Engine { model, states, slots, cache, context, .. } = self;
         let s = &slots[slot.0];
         let front = Front { tokens: s.tokens.clone(), patched: s.patched, hidden, note: note.to_vec() };
@@ -77,10 +72,8 @@ impl Engine {
         self.slots[slot.0].patched = saved.front().patched;
         let hidden = saved.front().hidden.clone();
         let done = self.bring_back(slot, saved, &hidden, cancel);
-        match done {
-            Ok(()) if !hidden.is_empty() => self.hidden_of = Some(slot),
-            Ok(()) => {}
-            Err(_) => self.truncate(slot, 0),
+        if done.is_err() {
+            self.truncate(slot, 0);
         }
         done.map(|()| !hidden.is_empty())
     }
@@ -100,9 +93,7 @@ impl Engine {
         }
         saved.finish()?;
         if !hidden.is_empty() {
-            self.hidden_of = None;
-            let device = self.model.outline().places().hidden;
-            self.states[device].put(self.plans.kept.hidden_offset(), hidden)?;
+            self.put_last_hidden(slot, hidden)?;
         }
         self.states.iter_mut().try_for_each(|state| state.finish())
     }

@@ -7,6 +7,7 @@
 //!
 //! The format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
+mod json;
 mod read;
 mod source;
 mod value;

@@ -62,11 +62,7 @@ impl Merger {
 
     /// Join pairs until none is left. `pair` gives the priority (below [`NONE`]) of joining two neighbours and the id
     /// of the result.
-    pub(super) fn run(
-        &mut self,
-        pace: &Pace<'_>,
-        pair: impl Fn(&Symbol, &Symbol) -> Option<(u32, u32)>,
-    ) -> Result<()> {
+    pub(super) fn run(&mut self, pace: &Pace<'_>, pair: impl Fn(&Symbol, &Symbol) -> Option<(u32, u32)>) -> Result<()> {
         let Merger { symbols, queue } = self;
         let Some(last) = symbols.last_mut() else { return Ok(()) };
         last.next = NONE;

@@ -279,7 +279,8 @@ mod tests {
         };
         for round in 0..3000 {
             let letters = 1 + below(3);
-            let mut word = |most: usize| -> String { (0..1 + below(most)).map(|_| ['a', 'b', 'c'][below(letters)]).collect() };
+            let mut word =
+                |most: usize| -> String { (0..1 + below(most)).map(|_| ['a', 'b', 'c'][below(letters)]).collect() };
             let mut tokens: Vec<String> = (0..1 + round % 12).map(|_| word(8)).collect();
             tokens.sort_unstable_by_key(|token| token.len() % 3);
             let mut seen = std::collections::HashSet::new();

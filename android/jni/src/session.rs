@@ -61,11 +61,12 @@ extern "system" fn Java_ai_eliza_inference_Native_open<'local>(
             device: optional_text(env, &device, "device")?.map(str::to_owned),
             kv_type: optional_text(env, &kv_type, "kvType")?.map_or(Ok(KvType::default()), str::parse)?,
             slots: count(slots, "slots")?,
+            ..EngineOptions::default()
         };
         let path = PathBuf::from(text(env, &path, "path")?);
         let thrown = Arc::default();
         let progress = if progress.is_null() { None } else { Some(listener(env, &progress, &thrown)?) };
-        let opened = Session::open(OpenOptions { path, engine, progress });
+        let opened = Session::open(OpenOptions { path, engine, progress, ..OpenOptions::default() });
         if let Some(thrown) = lock(&thrown).take() {
             return Err(thrown.into());
         }

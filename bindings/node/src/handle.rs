@@ -45,7 +45,7 @@ fn open_session(
     progress: Option<Box<dyn FnMut(f32) -> bool + Send>>,
 ) -> Result<Session> {
     let path = PathBuf::from(terminated(path, "modelPath")?);
-    Session::open(session::OpenOptions { path, engine: options.engine()?, progress })
+    Session::open(session::OpenOptions { path, engine: options.engine()?, progress, ..Default::default() })
 }
 
 /// A session on its way from the thread that opened it to JavaScript.

@@ -130,26 +130,26 @@ impl Vector {
 
 /// Rows of a matrix in the layout of the file.
 #[derive(Clone, Copy)]
-pub enum Rows<'a> {
+pub enum MatrixRows<'a> {
     /// In memory.
     Here(&'a [u8]),
     /// A tensor of a file, read as it is needed.
     InFile(&'a File, &'a TensorInfo),
 }
 
-impl Rows<'_> {
+impl MatrixRows<'_> {
     fn bytes(&self) -> u64 {
         match self {
-            Rows::Here(bytes) => bytes.len() as u64,
-            Rows::InFile(_, info) => info.bytes,
+            MatrixRows::Here(bytes) => bytes.len() as u64,
+            MatrixRows::InFile(_, info) => info.bytes,
         }
     }
 
     /// Fill `out` from byte `at` on, which lies here with all of `out`.
     fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
         match self {
-            Rows::Here(bytes) => out.copy_from_slice(&bytes[at as usize..][..out.len()]),
-            Rows::InFile(file, info) => file.read_at(info, at, out)?,
+            MatrixRows::Here(bytes) => out.copy_from_slice(&bytes[at as usize..][..out.len()]),
+            MatrixRows::InFile(file, info) => file.read_at(info, at, out)?,
         }
         Ok(())
     }
@@ -171,7 +171,7 @@ impl<'a> Loader<'a> {
     }
 
     /// A matrix whose rows are those of all `parts`, one after the other, in the layout of the file.
-    pub fn matrix(&mut self, what: &str, ty: TensorType, n_in: usize, parts: &[Rows<'_>]) -> Result<Matrix> {
+    pub fn matrix(&mut self, what: &str, ty: TensorType, n_in: usize, parts: &[MatrixRows<'_>]) -> Result<Matrix> {
         let layout = Layout::new(ty, n_in)?;
         let row_bytes = layout.row_bytes;
         if let Some(part) = parts.iter().find(|part| part.bytes() % row_bytes as u64 != 0) {
