@@ -35,7 +35,7 @@ pub use saved::SavedSlot;
 pub use score::LeafScore;
 
 use crate::backend::{
-    self, Backend, Batch, CacheSpec, MAX_LISTED, SampleRow, SampledRow, State, WALK_CELLS, WALK_PASSES, Walked,
+    self, Backend, Batch, CacheSpec, KvTypes, MAX_LISTED, SampleRow, SampledRow, State, WALK_CELLS, WALK_PASSES, Walked,
 };
 use crate::error::room;
 use crate::gguf::File;
@@ -271,6 +271,11 @@ impl Engine {
     /// The most tokens of a prompt that one pass evaluates.
     pub fn batch(&self) -> usize {
         self.batch
+    }
+
+    /// Element types of the KV cache.
+    pub fn kv_types(&self) -> KvTypes {
+        self.cache.types
     }
 
     /// Slots that share the context.
