@@ -464,8 +464,9 @@ fn every_sampler_has_its_flags() {
         assert_eq!(found == plain, flags.is_empty(), "{given:?} changes nothing");
     }
     let all = "logit_bias=70:2;penalties=16,1.2,0.1,0.2;top_k=30;top_p=0.9,2;min_p=0.02,2;dynatemp=0.9,0.4,1.5";
-    let flags = "--logit-bias 70:2 --repeat-last-n 16 --repeat-penalty 1.2 --frequency-penalty 0.1 --presence-penalty 0.2 \
-                 --top-k 30 --top-p 0.9 --min-p 0.02 --min-keep 2 --temp 0.9 --dynatemp-range 0.4 --dynatemp-exponent 1.5";
+    let flags = "--logit-bias 70:2 --repeat-last-n 16 --repeat-penalty 1.2 --frequency-penalty 0.1 \
+                 --presence-penalty 0.2 --top-k 30 --top-p 0.9 --min-p 0.02 --min-keep 2 --temp 0.9 \
+                 --dynatemp-range 0.4 --dynatemp-exponent 1.5";
     assert_eq!(tokens(&flags.split_whitespace().collect::<Vec<_>>()), tokens(&["--chain", all]));
 }
 

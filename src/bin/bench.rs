@@ -47,7 +47,12 @@ pub struct Args {
     #[command(flatten)]
     spans: spans::Args,
     /// Measure speed, and spans of names in every mode, and make a page of it
-    #[arg(long, value_name = "FILE", requires_all = ["prompt_file", "token_tree_descriptor"], conflicts_with_all = ["mode", "output"])]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires_all = ["prompt_file", "token_tree_descriptor"],
+        conflicts_with_all = ["mode", "output"]
+    )]
     html: Option<PathBuf>,
 }
 
