@@ -10,10 +10,9 @@ use super::memory::{Buffer, buffer_bytes};
 use super::pack;
 use super::step::Bound;
 use crate::backend::memory::Component;
-use crate::error::room;
 use crate::gguf::{File, TensorInfo};
 use crate::quant::TensorType;
-use crate::{Error, Result};
+use crate::{Error, Result, reserve};
 
 /// Rows of a slice are a multiple of this, so that only a matrix's last slice has workgroups that are not full.
 const SLICE_ROWS: usize = 64;
@@ -185,7 +184,7 @@ impl<'a> Loader<'a> {
         let piece =
             (PIECE_BYTES / tile_bytes.iter().sum::<u64>()).clamp(1, n_out.div_ceil(TILE).max(1) as u64) as usize;
         let mut tiles = Tiles::new(&layout, piece);
-        let mut source = room(piece * TILE * row_bytes, what)?;
+        let mut source = reserve::list(piece * TILE * row_bytes, what)?;
 
         let mut slices = Vec::new();
         for (first_row, slice_rows, place) in Place::slices(self.gpu, what, &layout, n_out)? {
