@@ -142,6 +142,14 @@ fn a_plan_tells_what_opening_takes_and_what_does_not_fit_is_refused() {
         let [one, other] = [&found, &other].map(|plan| plan["devices"][0]["bytes"][part].as_u64().unwrap());
         assert!(if grows { other > one } else { other < one }, "{more:?}: {other} beside {one}");
     }
+    // Keys and values are as many: with a type each they take the mean of what they take with one.
+    let cached = |more: &[&str]| {
+        let found = json(&[&PLAN, &["-m", text(&path), "--threads", "1"], more].concat());
+        found["devices"][0]["bytes"]["kv_cache"].as_u64().unwrap()
+    };
+    assert_eq!(cached(&["--kv-type-v", "q8_0"]) * 2, cached(&[]) + cached(&["--kv-type", "q8_0"]));
+    let workspace = |plan: Value| plan["devices"][0]["bytes"]["workspace"].as_u64().unwrap();
+    assert!(workspace(plan(&["--n-batch", "32"])) < workspace(plan(&[])) / 4);
     let plain = stdout(&[&["plan"], &how[..]].concat());
     for part in ["kv_cache", "2048 tokens", "0 of 2 layers", &format!("{total} bytes"), "Fits"] {
         assert!(plain.contains(part), "`{part}` is missing in:\n{plain}");
@@ -216,6 +224,10 @@ fn a_plan_shows_the_graphs() {
         assert_eq!(graphs[0]["splits"].as_array().unwrap().len(), wanted_splits, "{}", graphs[0]["splits"]);
         graphs[0].clone()
     };
+    let few = json(&["plan", "--json", "--graph", "-m", text(&path), "--n-batch", "50"]);
+    let rows = |bucket: &Value| bucket["rows"].as_u64().unwrap();
+    let rows: Vec<u64> = few["graphs"]["graphs"][0]["buckets"].as_array().unwrap().iter().map(rows).collect();
+    assert_eq!(rows, [1, 2, 4, 8, 16, 32, 50]);
     let body = check(&plan("0"), 1);
     assert!(body["buckets"].as_array().unwrap().iter().all(|bucket| bucket["copied_bytes"] == 0));
     let plain = stdout(&["plan", "--graph", "-m", text(&path)]);
@@ -413,6 +425,12 @@ fn generate_streams_what_its_json_tells() {
         assert_eq!(stdout(&[&["generate", "-m", text(&path), "-f", text(&file)], &tail[..]].concat()), plain);
     }
     assert_eq!(stdout(&["generate", "-m", text(&path), "--prompt", "Hello", "-n", "0"]), "");
+    // A prompt in passes of few rows is the same prompt.
+    let long = "Hello there, ".repeat(8);
+    let long = ["generate", "-m", text(&path), "--prompt", &long, "-n", "8", "--ignore-eos", "--temp", "0"];
+    assert_eq!(stdout(&[&long[..], &["--n-batch", "4"]].concat()), stdout(&long));
+    failure(2, &[&long[..], &["--n-batch", "0"]].concat());
+    failure(2, &[&long[..], &["--kv-type-v", "q2"]].concat());
 }
 
 /// The flags of the samplers make the chain that its text says, one by one and all together.
@@ -446,8 +464,9 @@ fn every_sampler_has_its_flags() {
         assert_eq!(found == plain, flags.is_empty(), "{given:?} changes nothing");
     }
     let all = "logit_bias=70:2;penalties=16,1.2,0.1,0.2;top_k=30;top_p=0.9,2;min_p=0.02,2;dynatemp=0.9,0.4,1.5";
-    let flags = "--logit-bias 70:2 --repeat-last-n 16 --repeat-penalty 1.2 --frequency-penalty 0.1 --presence-penalty 0.2 \
-                 --top-k 30 --top-p 0.9 --min-p 0.02 --min-keep 2 --temp 0.9 --dynatemp-range 0.4 --dynatemp-exponent 1.5";
+    let flags = "--logit-bias 70:2 --repeat-last-n 16 --repeat-penalty 1.2 --frequency-penalty 0.1 \
+                 --presence-penalty 0.2 --top-k 30 --top-p 0.9 --min-p 0.02 --min-keep 2 --temp 0.9 \
+                 --dynatemp-range 0.4 --dynatemp-exponent 1.5";
     assert_eq!(tokens(&flags.split_whitespace().collect::<Vec<_>>()), tokens(&["--chain", all]));
 }
 
