@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The sources whose exports make the header, in the order of its sections.
-const NOUNS: [&str; 15] = [
-    "version", "status", "handle", "open", "stream", "trie", "saved", "sampler", "errors", "pull", "options", "usage",
-    "tokens", "strings", "log",
+const NOUNS: [&str; 17] = [
+    "version", "status", "handle", "open", "devices", "stream", "trie", "saved", "sampler", "errors", "pull",
+    "options", "usage", "tokens", "model", "strings", "log",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -26,7 +26,7 @@ const CANCELS: usize = 10;
 
 fn open(path: &Path, threads: u32) -> Session {
     let engine = EngineOptions { context: 2048, slots: 1, threads, ..EngineOptions::default() };
-    Session::open(OpenOptions { path: path.into(), engine, progress: None }).unwrap()
+    Session::open(OpenOptions { path: path.into(), engine, ..OpenOptions::default() }).unwrap()
 }
 
 fn start(session: &Session, mut each: impl FnMut(bool) + Send + 'static) {

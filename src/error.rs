@@ -1,7 +1,7 @@
 //! The one error enum of the crate.
 //!
 //! Every variant says what is wrong and where: a file, a key or tensor with its offset, a token id, a limit.
-//! Messages are written to be joined by colons: they start with a capital and have no full stop.
+//! Messages are written to be joined by colons and have no full stop.
 //! The C boundary maps each variant to one fixed status code (`ffi/status.rs`).
 
 use std::path::{Path, PathBuf};

@@ -27,7 +27,7 @@ fn actions() -> Vec<String> {
 
 fn open() -> Session {
     let engine = EngineOptions { threads: 1, slots: 1, ..EngineOptions::default() };
-    let session = Session::open(OpenOptions { path: common::demo(), engine, progress: None }).unwrap();
+    let session = Session::open(OpenOptions { path: common::demo(), engine, ..OpenOptions::default() }).unwrap();
     session.set_chain(-1, Some("greedy".parse().unwrap())).unwrap();
     session
 }

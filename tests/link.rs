@@ -23,8 +23,9 @@ fn a_program_linked_in_the_build_folder_starts() {
     }
     let scratch = tempfile::tempdir().unwrap();
     let source = scratch.path().join("main.c");
-    let text = "#include <eliza_inference.h>\n#include <stdio.h>\nint main(void) { return puts(eliza_inference_abi_version()) < 0; }\n";
-    std::fs::write(&source, text).unwrap();
+    let includes = "#include <eliza_inference.h>\n#include <stdio.h>\n";
+    let main = "int main(void) { return puts(eliza_inference_abi_version()) < 0; }\n";
+    std::fs::write(&source, [includes, main].concat()).unwrap();
     let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
     let folders = folders();
     assert!(!folders.is_empty(), "the library is in no folder of this build");

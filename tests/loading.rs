@@ -28,7 +28,7 @@ fn options(threads: u32) -> EngineOptions {
 }
 
 fn open(path: &Path, progress: Option<Progress>) -> Result<Session> {
-    Session::open(OpenOptions { path: path.into(), engine: options(2), progress })
+    Session::open(OpenOptions { path: path.into(), engine: options(2), progress, ..OpenOptions::default() })
 }
 
 /// Tokens behind the prompt, the likeliest ones.

@@ -1,7 +1,7 @@
 //! What a plan says of memory against what opening then allocates, and what happens where memory is not enough.
 //!
-//! Devices keep an account of what they allocate; on a GPU the driver's allocator is asked besides, which knows nothing of
-//! that account.
+//! Devices keep an account of what they allocate; on a GPU the driver's allocator is asked besides, which knows nothing
+//! of that account.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -11,7 +11,7 @@ use common::{fixture, has_gpu};
 use elizainference::Token;
 use elizainference::backend::Backend;
 use elizainference::backend::cpu::CpuBackend;
-use elizainference::engine::{self, Bytes, Engine, EngineOptions, KvType};
+use elizainference::engine::{self, Bytes, Component, Engine, EngineOptions, KvType};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -28,8 +28,8 @@ fn used(backends: &[Arc<dyn Backend>]) -> Vec<Bytes> {
     backends.iter().map(|backend| backend.memory().unwrap().used).collect()
 }
 
-/// A plan, then the same opened: every component of every device is what the plan says, within 2 %. What is done with the
-/// engine takes nothing more, and closing gives everything back.
+/// A plan, then the same opened: every component of every device is what the plan says, within 2 %. What is done with
+/// the engine takes nothing more, and closing gives everything back.
 fn check(backends: &[Arc<dyn Backend>], path: &Path, options: &EngineOptions, work: impl FnOnce(&mut Engine)) {
     let name = format!("{}: {options:?}", path.display());
     let plan = engine::plan_memory(path, options).unwrap();
@@ -93,6 +93,26 @@ fn a_plan_for_the_cpu_is_what_is_taken() {
     }
 }
 
+#[test]
+fn small_passes_and_small_values_take_less_as_planned() {
+    let _turn = alone();
+    let cpu: [Arc<dyn Backend>; 1] = [Arc::new(CpuBackend::new())];
+    let path = fixture(Kind::Llama, Weights::Q8_0);
+    let part = |options: &EngineOptions, part| {
+        check(&cpu, &path, options, prefill_and_decode);
+        engine::plan_memory(&path, options).unwrap().estimate.needs[0].bytes.of(part)
+    };
+    let whole = options(256, KvType::F32, 0);
+    let passes =
+        [512, 100, 16, 1].map(|n_batch| part(&EngineOptions { n_batch, ..whole.clone() }, Component::Workspace));
+    assert!(passes.is_sorted_by(|more, less| more > less), "{passes:?}");
+    let values = [KvType::F32, KvType::F16, KvType::Q8_0]
+        .map(|v| part(&EngineOptions { kv_type_v: Some(v), ..whole.clone() }, Component::Cache));
+    // Keys take as much as before: of two halves one shrinks to a half, or to a quarter and scales.
+    assert_eq!(values[1] * 4, values[0] * 3);
+    assert!(values[2] > values[0] * 5 / 8 && values[2] < values[0] * 3 / 4, "{values:?}");
+}
+
 #[cfg(feature = "gpu")]
 mod gpu {
     use super::*;
@@ -105,8 +125,8 @@ mod gpu {
     use elizainference::model::Model;
     use elizainference::quant::TensorType;
 
-    /// Bytes that the driver's allocator has given out; `None` where it does not tell. What wgpu has yet to write is written
-    /// first, so that its staging does not count.
+    /// Bytes that the driver's allocator has given out; `None` where it does not tell. What wgpu has yet to write is
+    /// written first, so that its staging does not count.
     fn given_out(gpu: &Gpu) -> Option<u64> {
         gpu.queue.submit([]);
         gpu.wait().unwrap();
@@ -220,7 +240,8 @@ mod gpu {
         // Where nobody asked before, the buffer that is too much says so.
         let tight = device(Some(1 << 20));
         let layer = LayerCache::new(4, 64, 64);
-        let cache = CacheSpec { ty: TensorType::F16, cells: 1024, sequences: 1, layers: vec![Some(layer); 3] };
+        let cache =
+            CacheSpec { types: TensorType::F16.into(), cells: 1024, sequences: 1, layers: vec![Some(layer); 3] };
         let text = text_of(GpuBackend::on(tight.clone()).new_state(&cache, 1), &name);
         assert!(text.contains("524288 bytes for the keys of layer 1"), "{text}");
         assert_eq!(tight.memory().used.total(), 0);

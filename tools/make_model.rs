@@ -1,9 +1,9 @@
 //! Writes a model of random weights at the shape of a real one: `make_model SHAPE OUT`.
 //!
-//! The time of a pass does not depend on the weights' values, so that is enough to measure speed. Matrices are F16, norms F32;
-//! `eliza-inference quantize` makes the other types of it. The vocabulary has the real one's size and joins pieces as the real one
-//! does, but knows few words: those of the demo model's action names, then joins of them drawn at random. A shape gives the same
-//! bytes on every machine.
+//! The time of a pass does not depend on the weights' values, so that is enough to measure speed. Matrices are F16,
+//! norms F32; `eliza-inference quantize` makes the other types of it. The vocabulary has the real one's size and joins
+//! pieces as the real one does, but knows few words: those of the demo model's action names, then joins of them drawn
+//! at random. A shape gives the same bytes on every machine.
 
 use elizainference::Error;
 use elizainference::gguf::{WriteValue, Writer};
@@ -32,20 +32,20 @@ struct Shape {
 
 #[rustfmt::skip]
 const SHAPES: [Shape; 6] = [
-    Shape { name: "qwen3-0.6b", architecture: "qwen3", width: 1024, layers: 28, feed_forward: 3072, heads: 16, kv_heads: 8,
-            head: 128, vocabulary: 151_936, context: 40_960, rope_base: 1e6, tied: true, bpe: true },
-    Shape { name: "gemma3-270m", architecture: "gemma3", width: 640, layers: 18, feed_forward: 2048, heads: 4, kv_heads: 1,
-            head: 256, vocabulary: 262_144, context: 32_768, rope_base: 1e6, tied: true, bpe: false },
-    Shape { name: "tinyllama-1.1b", architecture: "llama", width: 2048, layers: 22, feed_forward: 5632, heads: 32, kv_heads: 4,
-            head: 64, vocabulary: 32_000, context: 2048, rope_base: 1e4, tied: false, bpe: false },
-    Shape { name: "llama-7b", architecture: "llama", width: 4096, layers: 32, feed_forward: 11_008, heads: 32, kv_heads: 32,
-            head: 128, vocabulary: 32_000, context: 4096, rope_base: 1e4, tied: false, bpe: false },
+    Shape { name: "qwen3-0.6b", architecture: "qwen3", width: 1024, layers: 28, feed_forward: 3072, heads: 16,
+            kv_heads: 8, head: 128, vocabulary: 151_936, context: 40_960, rope_base: 1e6, tied: true, bpe: true },
+    Shape { name: "gemma3-270m", architecture: "gemma3", width: 640, layers: 18, feed_forward: 2048, heads: 4,
+            kv_heads: 1, head: 256, vocabulary: 262_144, context: 32_768, rope_base: 1e6, tied: true, bpe: false },
+    Shape { name: "tinyllama-1.1b", architecture: "llama", width: 2048, layers: 22, feed_forward: 5632, heads: 32,
+            kv_heads: 4, head: 64, vocabulary: 32_000, context: 2048, rope_base: 1e4, tied: false, bpe: false },
+    Shape { name: "llama-7b", architecture: "llama", width: 4096, layers: 32, feed_forward: 11_008, heads: 32,
+            kv_heads: 32, head: 128, vocabulary: 32_000, context: 4096, rope_base: 1e4, tied: false, bpe: false },
     // A large vocabulary on next to nothing.
-    Shape { name: "vocab-128k", architecture: "llama", width: 64, layers: 1, feed_forward: 128, heads: 2, kv_heads: 1,
-            head: 32, vocabulary: 128_256, context: 2048, rope_base: 5e5, tied: true, bpe: true },
+    Shape { name: "vocab-128k", architecture: "llama", width: 64, layers: 1, feed_forward: 128, heads: 2,
+            kv_heads: 1, head: 32, vocabulary: 128_256, context: 2048, rope_base: 5e5, tied: true, bpe: true },
     // To try things out.
-    Shape { name: "tiny", architecture: "qwen3", width: 256, layers: 4, feed_forward: 768, heads: 4, kv_heads: 2,
-            head: 64, vocabulary: 4096, context: 2048, rope_base: 1e6, tied: true, bpe: true },
+    Shape { name: "tiny", architecture: "qwen3", width: 256, layers: 4, feed_forward: 768, heads: 4,
+            kv_heads: 2, head: 64, vocabulary: 4096, context: 2048, rope_base: 1e6, tied: true, bpe: true },
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -152,6 +152,7 @@ pub fn run(args: Args, matches: &ArgMatches) -> Outcome {
         path: args.model.model.clone(),
         engine: EngineOptions { slots: prompts.len() as u32, ..args.model.engine(args.ctx)? },
         progress: Some(Box::new(loading())),
+        ..OpenOptions::default()
     })?);
     // The slot is empty: it is filled here alone.
     let _ = session_slot.set(Arc::downgrade(&session));

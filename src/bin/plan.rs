@@ -3,9 +3,9 @@
 
 use crate::args::ModelArgs;
 use crate::output::{Failure, Outcome, print_json, printable, size};
-use elizainference::engine::{EngineOptions, GraphPlan, Need, plan_graphs, plan_memory};
+use elizainference::engine::{EngineOptions, GraphPlan, plan_graphs, plan_json, plan_memory};
 use elizainference::graph::Part;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ pub struct Args {
 pub fn run(args: Args) -> Outcome {
     let options = EngineOptions { slots: args.slots, ..args.model.engine(args.ctx)? };
     if args.json {
-        let mut report = report(&args.model, options.clone())?;
+        let mut report = plan_json(&args.model.model, &options)?;
         if args.graph {
             report["graphs"] = graphs_json(&args.model, &options)?;
         }
@@ -39,7 +39,9 @@ pub fn run(args: Args) -> Outcome {
     let plan = plan_memory(&args.model.model, &options)?;
     let mut out = io::stdout().lock();
     writeln!(out, "Model        {}", args.model.model.display())?;
-    writeln!(out, "Context      {} tokens, KV cache in {}", plan.estimate.context, args.model.kv_type())?;
+    let [k, v] = args.model.kv_types();
+    let types = if k == v { k.into() } else { format!("{k} (keys) and {v} (values)") };
+    writeln!(out, "Context      {} tokens, KV cache in {types}", plan.estimate.context)?;
     writeln!(out, "On the GPU   {}", layers(plan.estimate.gpu_layers, plan.n_layer))?;
     for need in &plan.estimate.needs {
         writeln!(out, "\n{}", printable(&need.device))?;
@@ -142,31 +144,4 @@ fn graphs_json(model: &ModelArgs, options: &EngineOptions) -> Result<Value, Fail
 fn layers(n: usize, of: usize) -> String {
     let head = if n > of { " and the output head" } else { "" };
     format!("{} of {of} layers{head}", n.min(of))
-}
-
-/// What opening the model with these options would take, for machines.
-pub fn report(model: &ModelArgs, options: EngineOptions) -> Result<Value, Failure> {
-    let plan = plan_memory(&model.model, &options)?;
-    let device = |need: &Need| {
-        let components: Map<_, _> = need.bytes.iter().map(|(part, bytes)| (part.name().into(), json!(bytes))).collect();
-        json!({
-            "name": need.device,
-            "bytes": components,
-            "total_bytes": need.bytes.total(),
-            "file_backed_bytes": need.file_backed,
-            "available_bytes": need.memory.available,
-            "memory_of_host": need.memory.of_host,
-        })
-    };
-    Ok(json!({
-        "model": model.model.display().to_string(),
-        "context": plan.estimate.context,
-        "kv_type": model.kv_type(),
-        "n_layer": plan.n_layer,
-        "gpu_layers": plan.estimate.gpu_layers,
-        "devices": plan.estimate.needs.iter().map(device).collect::<Vec<_>>(),
-        "fits": plan.fits,
-        "largest_context": plan.largest_context,
-        "largest_gpu_layers": plan.largest_gpu_layers,
-    }))
 }

@@ -1,7 +1,7 @@
 //! Which device would compute what of a model, from the header of its file: the graphs as they are cut and copied.
 //!
-//! Every graph is scheduled once for each size of batch ([`crate::schedule::ROW_BUCKETS`]); where it is cut does not depend on
-//! that, how many bytes are copied does.
+//! Every graph is scheduled once for each size of batch ([`crate::schedule::ROW_BUCKETS`]); where it is cut does not
+//! depend on that, how many bytes are copied does.
 
 use super::memory::cache_of;
 use super::options::EngineOptions;
@@ -17,9 +17,9 @@ use std::path::Path;
 /// A graph of a model as an engine schedules it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GraphPlan {
-    /// What it computes: `body` the layers behind a batch of tokens, `head` logits of hidden rows, `decode` both for a token of
-    /// each of several sequences, `walk` both for a run of tokens and the logits of its last; `shift` moves cached keys to other
-    /// positions, `copy` copies cells.
+    /// What it computes: `body` the layers behind a batch of tokens, `head` logits of hidden rows, `decode` both for a
+    /// token of each of several sequences, `walk` both for a run of tokens and the logits of its last; `shift` moves
+    /// cached keys to other positions, `copy` copies cells.
     pub name: &'static str,
     /// Its nodes in the order in which they are computed.
     pub nodes: Vec<GraphNode>,
@@ -86,7 +86,7 @@ pub fn plan_graphs(path: &Path, options: &EngineOptions) -> Result<(Vec<String>,
     let outline = Outline::read(&file, &backends, options.gpu_layers).map_err(|error| error.in_file(path))?;
     let cache = cache_of(&outline, options)?;
     let plain: Vec<&dyn Backend> = backends.iter().map(|backend| &**backend).collect();
-    let plans = Plans::make(&outline, &plain, &cache, |draft| Ok(Drafted::new(&draft, plain.len())))?;
+    let plans = Plans::make(&outline, &plain, &cache, options.batch()?, |draft| Ok(Drafted::new(&draft, plain.len())))?;
     let plan = |(name, sizes): (&'static str, Vec<Drafted>)| {
         let buckets = sizes.iter().map(|size| size.bucket.clone()).collect();
         let largest = sizes.into_iter().next_back()?;

@@ -10,7 +10,7 @@
 use super::options::{EngineOptions, context_for};
 use super::plans::{Plans, largest_read};
 use crate::backend::memory::{Bytes, Memory};
-use crate::backend::{self, Backend, CacheSpec, LayerCache, WeightBytes};
+use crate::backend::{self, Backend, CacheSpec, KvTypes, LayerCache, WeightBytes};
 use crate::gguf::File;
 use crate::model::{Model, Outline};
 use crate::{Error, Result};
@@ -63,7 +63,7 @@ pub(super) type Look<'a> = &'a mut dyn FnMut() -> Result<()>;
 pub(super) fn cache_of(model: &Outline, options: &EngineOptions) -> Result<CacheSpec> {
     let h = model.hparams();
     Ok(CacheSpec {
-        ty: options.kv_type.tensor_type(),
+        types: KvTypes { k: options.kv_type.tensor_type(), v: options.kv_type_v().tensor_type() },
         cells: backend::cells_for(context_for(options.context, h.n_ctx_train)),
         sequences: options.slots()? as usize,
         layers: h.n_head_kv.iter().map(|&n| Some(LayerCache::new(n, h.head_dim_k, h.head_dim_v))).collect(),
@@ -116,13 +116,13 @@ impl Estimate {
         loaded: bool,
         look: Look<'_>,
     ) -> Result<Estimate> {
-        let (cache, threads) = (cache_of(model, options)?, options.threads()?);
+        let (cache, threads, batch) = (cache_of(model, options)?, options.threads()?, options.batch()?);
         let mut sizings = Vec::with_capacity(backends.len());
         for (i, (backend, wanted)) in backends.iter().zip(model.wanted()).enumerate() {
             sizings.push(backend.sizing(&share_of(&cache, model, i), wanted, threads)?);
         }
         let backends: Vec<&dyn Backend> = backends.iter().map(|backend| &**backend).collect();
-        Plans::make(model, &backends, &cache, |draft| {
+        Plans::make(model, &backends, &cache, batch, |draft| {
             look()?;
             for (device, work) in draft.works() {
                 sizings[device].program(&work)?;

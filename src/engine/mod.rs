@@ -11,10 +11,12 @@
 mod batch;
 mod cells;
 mod graphs;
+mod last;
 mod memory;
 mod options;
 mod plans;
 mod rearrange;
+mod report;
 mod sampling;
 mod save;
 mod saved;
@@ -27,16 +29,17 @@ pub use batch::{Outcome, Turn};
 pub use graphs::{Bucket, GraphNode, GraphPlan, plan_graphs};
 pub use memory::{Estimate, MemoryPlan, Need, plan_memory};
 pub use options::{EngineOptions, KvType, context_for};
+pub use report::{devices_json, plan_json};
 pub use sampling::Following;
 pub use saved::SavedSlot;
 pub use score::LeafScore;
 
 use crate::backend::{
-    self, Backend, Batch, CacheSpec, MAX_LISTED, SampleRow, SampledRow, State, WALK_CELLS, WALK_PASSES, Walked,
+    self, Backend, Batch, CacheSpec, KvTypes, MAX_LISTED, SampleRow, SampledRow, State, WALK_CELLS, WALK_PASSES, Walked,
 };
 use crate::gguf::File;
 use crate::model::{Model, Outline, load, load_shared};
-use crate::schedule::{Device, MAX_ROWS};
+use crate::schedule::Device;
 use crate::{Error, Result, Token, reserve};
 use cells::Cells;
 use plans::{HEAD_ROWS, Plans};
@@ -44,6 +47,9 @@ use sampling::{Ahead, OnDevice};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+
+/// What memory is reserved for, in errors: values of rows that are kept.
+const HIDDEN: &str = "hidden values";
 
 /// A slot of an engine, as [`Engine::take_slot`] gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -116,7 +122,7 @@ impl Inputs {
     }
 }
 
-/// See the module's documentation.
+/// A loaded model with its KV cache, its slots and the plans it runs.
 pub struct Engine {
     model: Arc<Model>,
     /// One per device of the model.
@@ -131,6 +137,8 @@ pub struct Engine {
     moves: Vec<(u32, u32)>,
     context: usize,
     threads: usize,
+    /// The most tokens of a prompt that one pass evaluates.
+    batch: usize,
     clock: u64,
     /// Whose last position the kept hidden row is.
     hidden_of: Option<SlotId>,
@@ -183,8 +191,8 @@ pub fn default_thread_count() -> u32 {
     backend::cpu::default_thread_count() as u32
 }
 
-/// The devices of this machine, best first.
-pub fn devices() -> Vec<DeviceInfo> {
+/// The devices of this machine and how their memory stands, best first.
+pub fn devices() -> Result<Vec<(DeviceInfo, Memory)>> {
     backend::devices()
 }
 
@@ -199,14 +207,14 @@ impl Engine {
         let mut look = || go_on(&mut progress, 1.0);
         let context = context_for(options.context, model.train_context());
         let n_slots = options.slots()?;
-        let threads = options.threads()?;
+        let (threads, batch) = (options.threads()?, options.batch()?);
         memory::admit_engine(&model, options, &mut look)?;
         let cache = memory::cache_of(model.outline(), options)?;
         let state = |(i, device): (usize, &Device)| {
             device.backend.new_state(&memory::share_of(&cache, model.outline(), i), threads)
         };
         // Before the states, so that what a device tries of the programs needs no room beside them.
-        let plans = Plans::new(&model, &cache, &mut look)?;
+        let plans = Plans::new(&model, &cache, batch, &mut look)?;
         let mut states = model.devices().iter().enumerate().map(state).collect::<Result<Vec<_>>>()?;
         plans.reserve(model.outline(), &mut states)?;
         let slot = |_| {
@@ -215,12 +223,13 @@ impl Engine {
             Ok(Slot { tokens, cells, ..Slot::default() })
         };
         let slots = (0..n_slots).map(slot).collect::<Result<_>>()?;
+        let rows = batch.max(WALK_CELLS);
         let inputs = Inputs {
-            tokens: Vec::with_capacity(MAX_ROWS),
-            positions: Vec::with_capacity(MAX_ROWS),
-            sequences: Vec::with_capacity(MAX_ROWS),
-            cells: Vec::with_capacity(MAX_ROWS),
-            outputs: Vec::with_capacity(MAX_ROWS),
+            tokens: Vec::with_capacity(rows),
+            positions: Vec::with_capacity(rows),
+            sequences: Vec::with_capacity(rows),
+            cells: Vec::with_capacity(rows),
+            outputs: Vec::with_capacity(rows),
             sample: Vec::with_capacity(HEAD_ROWS),
             listed: Vec::with_capacity(MAX_LISTED),
         };
@@ -232,9 +241,10 @@ impl Engine {
             cache,
             slots,
             inputs,
-            moves: Vec::with_capacity(MAX_ROWS),
+            moves: Vec::with_capacity(rows),
             context,
             threads,
+            batch,
             clock: 0,
             hidden_of: None,
             ahead: None,
@@ -259,6 +269,16 @@ impl Engine {
     /// Host threads in use.
     pub fn threads(&self) -> usize {
         self.threads
+    }
+
+    /// The most tokens of a prompt that one pass evaluates.
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// Element types of the KV cache.
+    pub fn kv_types(&self) -> KvTypes {
+        self.cache.types
     }
 
     /// Slots that share the context.
@@ -332,7 +352,7 @@ impl Engine {
     }
 
     /// Make the slot hold exactly `tokens`: the longest common prefix with what it holds is reused, the rest is
-    /// evaluated in chunks of at most 512, and the last position's hidden row is kept for [`Engine::head`].
+    /// evaluated in chunks of at most [`Engine::batch`], and the last position's hidden row is kept for [`Engine::head`].
     ///
     /// A cancel or an error leaves the slot with the tokens evaluated so far.
     pub fn prefill(&mut self, slot: SlotId, tokens: &[Token], cancel: &AtomicBool) -> Result<Prefill> {
@@ -432,7 +452,7 @@ impl Engine {
         self.settle()?;
         let slot = self.take_slot(-1)?;
         let mut row = 0;
-        for chunk in tokens.chunks(MAX_ROWS) {
+        for chunk in tokens.chunks(self.batch) {
             self.run(slot, chunk, OutputRows::All, How::Body, cancel)?;
             self.each_logits(chunk.len(), cancel, &mut |i, logits| each(row + i, logits))?;
             row += chunk.len();
@@ -454,7 +474,7 @@ impl Engine {
             let n = HEAD_ROWS.min(rows - first);
             // The head reads the first hidden rows; those before `first` are done with.
             let head = &mut self.states[self.model.outline().places().hidden];
-            let hidden = reserve::copied(head.rows(hidden_at + first * width * 4, n * width)?, "hidden values")?;
+            let hidden = reserve::copied(head.rows(hidden_at + first * width * 4, n * width)?, HIDDEN)?;
             head.put(hidden_at, &hidden)?;
             self.plans.head_many.run(&mut self.states, &Batch::default(), n, cancel)?;
             self.count_logits(n, 0);
@@ -493,7 +513,7 @@ impl Engine {
     }
 
     fn evaluate(&mut self, slot: SlotId, tokens: &[Token], cancel: &AtomicBool) -> Result<()> {
-        let mut chunks = tokens.chunks(MAX_ROWS).peekable();
+        let mut chunks = tokens.chunks(self.batch).peekable();
         while let Some(chunk) = chunks.next() {
             let outputs = if chunks.peek().is_none() { OutputRows::Last } else { OutputRows::None };
             self.run(slot, chunk, outputs, How::Body, cancel)?;
@@ -543,6 +563,9 @@ impl Engine {
             self.inputs.listed.extend_from_slice(listed);
         }
         let done = self.launch(matches!(how, How::Body), cancel);
+        if done.is_err() {
+            self.give_back();
+        }
         self.hidden_of = (outputs == OutputRows::Last && done.is_ok()).then_some(slot);
         done
     }
@@ -581,7 +604,7 @@ impl Engine {
         }
     }
 
-    /// Evaluate the inputs: the body alone, or logits of the output rows as well. After an error their cells are free again.
+    /// Evaluate the inputs: the body alone, or logits of the output rows as well.
     fn launch(&mut self, body_alone: bool, cancel: &AtomicBool) -> Result<()> {
         let inputs = &self.inputs;
         let rows = inputs.tokens.len();
@@ -606,9 +629,8 @@ impl Engine {
             self.count_logits(outputs, listed);
         }
         self.stats.rows += rows as u64;
-        match done {
-            Ok(()) => self.cells.settle(),
-            Err(_) => self.give_back(),
+        if done.is_ok() {
+            self.cells.settle();
         }
         done
     }

@@ -9,7 +9,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What memory is reserved for, in errors.
-const HIDDEN: &str = "hidden values";
 const ROWS: &str = "bytes of a cache's rows";
 
 impl Engine {
@@ -24,13 +23,7 @@ impl Engine {
         if self.tokens(slot).is_empty() {
             return Err(Error::InvalidArgument(format!("Slot {} is empty: there is nothing to save", slot.0)));
         }
-        let hidden = if self.hidden_of == Some(slot) {
-            let places = self.model.outline().places();
-            let rows = &mut self.states[places.hidden];
-            reserve::copied(rows.rows(self.plans.kept.hidden_offset(), self.model.hparams().n_embd)?, HIDDEN)?
-        } else {
-            Vec::new()
-        };
+        let hidden = if self.hidden_of == Some(slot) { self.last_hidden()? } else { Vec::new() };
         let Engine { model, states, slots, cache, context, .. } = self;
         let s = &slots[slot.0];
         let (tokens, note) = (reserve::copied(&s.tokens, "tokens")?, reserve::copied(note, "bytes of a note")?);
@@ -38,7 +31,7 @@ impl Engine {
         saved::write(path, &owner(model, cache, *context)?, &front, |output| {
             let mut rows = Vec::new();
             for (il, layer) in cache.layers.iter().enumerate() {
-                let Some(row_bytes) = layer.map(|layer| layer.row_bytes(cache.ty)) else { continue };
+                let Some(row_bytes) = layer.map(|layer| layer.row_bytes(cache.types)) else { continue };
                 let device = model.outline().places().caches[il];
                 for cells in s.cells.chunks((PIECE / row_bytes).max(1)) {
                     stop_if(cancel)?;
@@ -81,12 +74,10 @@ impl Engine {
             self.slots[slot.0].cells.push(cell);
         }
         self.slots[slot.0].patched = saved.front().patched;
-        let hidden = reserve::copied(&saved.front().hidden, HIDDEN)?;
+        let hidden = reserve::copied(&saved.front().hidden, super::HIDDEN)?;
         let done = self.bring_back(slot, saved, &hidden, cancel);
-        match done {
-            Ok(()) if !hidden.is_empty() => self.hidden_of = Some(slot),
-            Ok(()) => {}
-            Err(_) => self.truncate(slot, 0),
+        if done.is_err() {
+            self.truncate(slot, 0);
         }
         done.map(|()| !hidden.is_empty())
     }
@@ -95,7 +86,7 @@ impl Engine {
     fn bring_back(&mut self, slot: SlotId, mut saved: SavedSlot, hidden: &[f32], cancel: &AtomicBool) -> Result<()> {
         let mut rows = Vec::new();
         for (il, layer) in self.cache.layers.iter().enumerate() {
-            let Some(row_bytes) = layer.map(|layer| layer.row_bytes(self.cache.ty)) else { continue };
+            let Some(row_bytes) = layer.map(|layer| layer.row_bytes(self.cache.types)) else { continue };
             let device = self.model.outline().places().caches[il];
             for cells in self.slots[slot.0].cells.chunks((PIECE / row_bytes).max(1)) {
                 stop_if(cancel)?;
@@ -106,9 +97,7 @@ impl Engine {
         }
         saved.finish()?;
         if !hidden.is_empty() {
-            self.hidden_of = None;
-            let device = self.model.outline().places().hidden;
-            self.states[device].put(self.plans.kept.hidden_offset(), hidden)?;
+            self.put_last_hidden(slot, hidden)?;
         }
         self.states.iter_mut().try_for_each(|state| state.finish())
     }

@@ -4,7 +4,10 @@
 //! Invariants a reader may rely on once [`File::open`] returned: every tensor's data lies inside the file, tensor
 //! names are unique, sizes were computed with checked arithmetic, and every string is UTF-8. Nothing is ever
 //! reserved from a count that was not first checked against the bytes left.
+//!
+//! The format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
+mod json;
 mod read;
 mod source;
 mod value;

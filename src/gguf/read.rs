@@ -377,7 +377,7 @@ fn place_tensors(cur: &Cursor, tensors: &mut [TensorInfo], alignment: u64) -> Re
 }
 
 /// One scalar of a fixed-size type from exactly its bytes.
-fn scalar(ty: ValueType, b: &[u8]) -> Option<Value> {
+pub(super) fn scalar(ty: ValueType, b: &[u8]) -> Option<Value> {
     Some(match ty {
         ValueType::U8 => Value::U8(*b.first()?),
         ValueType::I8 => Value::I8(*b.first()? as i8),

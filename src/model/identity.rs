@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 const PAGE: usize = 4096;
 
-/// See the module's documentation.
+/// The hash that tells this file's model from others.
 ///
 /// # Errors
 /// [`crate::Error::Io`] where the file cannot be read, or was changed since it was opened.

@@ -4,6 +4,7 @@
 //! backend's layout, and the decoder, which turns itself into graphs. It never changes after loading.
 
 mod decoder;
+mod facts;
 mod gemma3;
 mod hparams;
 mod identity;
@@ -13,6 +14,7 @@ mod qwen3;
 mod registry;
 mod weights;
 
+pub use facts::Facts;
 pub use hparams::Hparams;
 pub use outline::Outline;
 pub use registry::{Placement, load, load_shared};

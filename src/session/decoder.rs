@@ -56,6 +56,12 @@ pub(crate) trait Decoder: Send {
         Err(Error::Internal("A decoder that cannot score was asked to".into()))
     }
 
+    /// The logits of the slot's last `n` positions; see [`Engine::last_logits`].
+    fn last_logits(&mut self, n: usize, cancel: &AtomicBool, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
+        let _ = (n, cancel, each);
+        Err(Error::Internal("A decoder that keeps no logits was asked for them".into()))
+    }
+
     /// Whether this (-1: whichever it is) is the slot of the last prefill or restore.
     fn is_current(&self, slot_id: i32) -> Result<bool> {
         let _ = slot_id;
@@ -149,6 +155,10 @@ impl Decoder for EngineSlot {
 
     fn score(&mut self, trie: &Trie, descriptor: &Descriptor, cancel: &AtomicBool) -> Result<Vec<LeafScore>> {
         self.engine.score(self.slot, trie, descriptor, cancel)
+    }
+
+    fn last_logits(&mut self, n: usize, cancel: &AtomicBool, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
+        self.engine.last_logits(self.slot, n, cancel, each)
     }
 
     fn is_current(&self, slot_id: i32) -> Result<bool> {

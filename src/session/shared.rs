@@ -35,6 +35,8 @@ pub(crate) enum Command {
     Prefill { tokens: Vec<Token>, slot_id: i32, reply: SyncSender<Result<usize>> },
     /// Score the leaves of a trie and answer the caller.
     Score { trie: TrieState, reply: SyncSender<Result<LeafScores>> },
+    /// Send the logits of so many last positions, a row each, and answer the caller.
+    Logits { n_last: usize, rows: SyncSender<Vec<f32>>, reply: SyncSender<Result<()>> },
     /// Save a slot and answer the caller.
     Save { slot_id: i32, path: PathBuf, reply: SyncSender<Result<()>> },
     /// Restore a slot and answer the caller.

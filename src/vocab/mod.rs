@@ -221,6 +221,12 @@ impl Vocab {
         usize::try_from(id).ok().and_then(|i| self.attributes.get(i)).is_some_and(|a| a & CONTROL != 0)
     }
 
+    /// The names of the token's attributes; none for an id outside the vocabulary.
+    pub fn attributes(&self, id: Token) -> impl Iterator<Item = &'static str> {
+        let bits = usize::try_from(id).ok().and_then(|i| self.attributes.get(i)).copied().unwrap_or(0);
+        special::NAMES.into_iter().filter(move |(bit, _)| bits & bit != 0).map(|(_, name)| name)
+    }
+
     /// The tokens with a role.
     pub fn special(&self) -> &SpecialTokens {
         &self.special

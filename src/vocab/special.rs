@@ -20,6 +20,18 @@ pub(super) const RSTRIP: u8 = 128;
 /// Attributes of the tokens that are cut out of a text before it is tokenized.
 pub(super) const PARTED: u8 = CONTROL | USER_DEFINED | UNKNOWN;
 
+/// The attributes by name.
+pub(super) const NAMES: [(u8, &str); 8] = [
+    (UNKNOWN, "unknown"),
+    (UNUSED, "unused"),
+    (NORMAL, "normal"),
+    (CONTROL, "control"),
+    (USER_DEFINED, "user_defined"),
+    (BYTE, "byte"),
+    (LSTRIP, "lstrip"),
+    (RSTRIP, "rstrip"),
+];
+
 /// The attribute that a value of `tokenizer.ggml.token_type` stands for.
 pub(super) fn attribute(token_type: i64) -> u8 {
     match token_type {
@@ -34,7 +46,7 @@ pub(super) fn attribute(token_type: i64) -> u8 {
 }
 
 /// The tokens with a role. A role that no token plays is `None`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 #[allow(missing_docs)]
 pub struct SpecialTokens {
     /// Begin of text.

@@ -17,7 +17,7 @@ use std::collections::{HashMap, HashSet};
 /// Areas start at multiples of this many bytes.
 const ALIGN: usize = 256;
 
-/// See the module's documentation.
+/// The norms that cost no dispatch of their own.
 #[derive(Default)]
 pub struct Fusions {
     taken: HashSet<NodeId>,

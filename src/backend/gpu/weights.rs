@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// See the module's documentation.
+/// A model's weights on the GPU: matrices, some of them joined, and vectors.
 pub struct GpuWeights {
     items: Vec<Item>,
     /// Matrices that lie in one, by the first of them.
