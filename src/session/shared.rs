@@ -146,7 +146,7 @@ pub(crate) struct Shared {
     /// Told when the queue got something.
     pub(crate) arrival: Condvar,
     /// Asks the running prefill or generation to stop.
-    pub(crate) cancel: AtomicBool,
+    pub(crate) cancel: Arc<AtomicBool>,
     pub(crate) arena: Arc<Arena>,
 }
 
@@ -156,7 +156,7 @@ impl Shared {
             state: Mutex::new(State { settings, ..State::default() }),
             work: Condvar::new(),
             arrival: Condvar::new(),
-            cancel: AtomicBool::new(false),
+            cancel: Arc::default(),
             arena: Arc::new(Arena::new()),
         }
     }
