@@ -1,7 +1,7 @@
 # make test    everything that fits in half an hour on two cores; installs what a bare Debian machine lacks
 # make deep    the long runs: release build, valgrind, Address- and ThreadSanitizer, fuzzing, the whole parity matrix
 # make header  update include/eliza_inference.h from the sources
-# make bench   speed and memory side by side with the peer (needs ../shared); make jvm-bench: what Java adds to a token
+# make bench   speed and memory beside llama.cpp as npm has it; make jvm-bench: what Java adds to a token
 # make install, make uninstall   for C and C++ hosts; PREFIX=/usr/local, LIBDIR=lib, DESTDIR= (docs/c.md)
 # make clean
 #
@@ -229,7 +229,7 @@ header:
 	ELIZA_UPDATE_HEADER=1 $(CARGO) test --locked --test header -q
 
 bench:
-	python3 tools/bench_vs_peer.py --shared "$(SHARED)"
+	python3 tools/bench_vs_peer.py
 
 # In a folder of its own: a release build never holds what only tests call.
 jvm-bench: built-for-c

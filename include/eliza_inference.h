@@ -1,7 +1,7 @@
 /*
  * eliza_inference.h: run GGUF language models on the user's own device and stream their tokens.
  *
- * Interface eliza-stream 1.0.0. Licence: MIT OR Apache-2.0. Works as C99 and as C++17.
+ * Interface eliza-stream 1.1.0. Licence: MIT OR Apache-2.0. Works as C99 and as C++17.
  * Generated from src/ffi by cbindgen; edit there, then `make header`.
  *
  * ---- From a file to a stream ---------------------------------------------------------------------------
@@ -73,13 +73,15 @@
  *
  * ---- Which calls may run together ----------------------------------------------------------------------
  *
- *   process calls (open, version, free, log, last error)   any thread, any time, several at once
+ *   process calls (open, version, free, log, last error,   any thread, any time, several at once
+ *     devices, plan, file metadata)
  *   calls on different handles                             any thread, any time, several at once
  *   cancel, close, status, usage, sampled,                 any thread, any time, also while another call on
- *     take_error, tokenize, detokenize, build_token_trie     the same handle blocks, and inside its callback
+ *     take_error, tokenize, detokenize,                      the same handle blocks, and inside its callback
+ *     build_token_trie, model, metadata, is_eog, token
  *   prefill, start_prefill, generate, configure, set_      any thread, one at a time per handle; while the
  *     chain, set_, clear_, arm_, score_token_trie,           handle works they fail as busy
- *     save_slot, restore_slot
+ *     save_slot, restore_slot, logits
  *   next, poll                                             one thread at a time per handle
  *   llama_sampler_init_token_trie                          any thread, any time, several at once
  *   the calls on a sampler, by whomever                    one thread at a time per sampler
@@ -94,7 +96,7 @@
 #include <stdint.h>
 
 /* The library's name and interface version, as eliza_inference_abi_version() returns it. */
-#define ELIZA_STREAM_ABI_VERSION "eliza-stream/1.0.0"
+#define ELIZA_STREAM_ABI_VERSION "eliza-stream/1.1.0"
 
 /* Types of llama.cpp that samplers pass. Where llama.h is needed as well, include it first: then these stand aside. */
 #ifndef LLAMA_H
@@ -125,7 +127,7 @@ typedef struct llama_token_data_array {
 /**
  * Minor version: functions or structure fields were added.
  */
-#define ELIZA_STREAM_ABI_MINOR 0
+#define ELIZA_STREAM_ABI_MINOR 1
 
 /**
  * Patch version: behaviour was corrected.
@@ -135,7 +137,7 @@ typedef struct llama_token_data_array {
 /**
  * The three parts as one number, `major * 1000000 + minor * 1000 + patch`, for comparisons in the preprocessor.
  */
-#define ELIZA_STREAM_ABI_NUMBER 1000000
+#define ELIZA_STREAM_ABI_NUMBER 1001000
 
 /**
  * The call succeeded.
@@ -264,6 +266,13 @@ typedef struct llama_token_data_array {
 #define ELIZA_FINISH_SPAN 6
 
 /**
+ * `flags`: the vocabulary alone is opened, without weights. Tokenize, detokenize, build_token_trie and the questions about
+ * model, metadata and tokens work; every call that needs weights or a context fails with `ELIZA_ERR_NOT_IMPLEMENTED`. The
+ * other options but `model_path` have no effect.
+ */
+#define ELIZA_OPEN_VOCAB_ONLY 1
+
+/**
  * `mode` of a token trie: the likeliest legal token.
  */
 #define ELIZA_TRIE_GREEDY 0
@@ -374,7 +383,7 @@ typedef struct eliza_llm_open_options_t {
      */
     const char *device;
     /**
-     * Format of the key/value memory: "f16", "f32" or "q8_0"; NULL is "f16".
+     * Format of the key/value memory: "f16", "f32" or "q8_0"; NULL is "f16". Of the values `kv_type_v` may say otherwise.
      */
     const char *kv_type;
     /**
@@ -390,9 +399,22 @@ typedef struct eliza_llm_open_options_t {
      */
     uint32_t slots;
     /**
-     * Reserved, must be 0.
+     * 0, or `ELIZA_OPEN_VOCAB_ONLY` (1).
      */
     uint32_t flags;
+    /**
+     * Format of the values in the key/value memory, where it is not that of the keys; NULL is `kv_type`.
+     */
+    const char *kv_type_v;
+    /**
+     * The most tokens of a prompt that are evaluated in one pass, 1 to 512; 0 is 512. Fewer take less memory, and more
+     * passes.
+     */
+    uint32_t n_batch;
+    /**
+     * Must be 0.
+     */
+    uint32_t reserved;
 } eliza_llm_open_options_t;
 
 /**
@@ -589,6 +611,19 @@ typedef struct eliza_llm_usage_t {
      * How many tokens it allowed there, added up.
      */
     uint64_t span_candidates;
+    /**
+     * How often a full context was shifted to go on.
+     */
+    uint64_t context_shifts;
+    /**
+     * Time spent choosing tokens on the host; where a device samples, that is part of its pass and takes none.
+     */
+    uint64_t sample_us;
+    /**
+     * Tokens that were chosen, by host or device: all but those that the token trie left no choice about, and those of leaves
+     * that it scored.
+     */
+    uint64_t sampled_tokens;
 } eliza_llm_usage_t;
 
 /**
@@ -716,6 +751,38 @@ FfiLlmHandle eliza_inference_llm_stream_open_ex(const struct eliza_llm_open_opti
  * with an error. Never fails.
  */
 void eliza_inference_llm_stream_close(FfiLlmHandle handle);
+
+/**
+ * The devices of this machine as a JSON array, best first: `[{"name": "CPU (avx512)", "kind": "cpu", "score": 100, "reason":
+ * "...", "shader_compiler": null, "available_bytes": 8000000000, "memory_of_host": true}]`. `kind` is "cpu" or "gpu"; a device
+ * with score 0 cannot be used, for the reason given; `shader_compiler` is "DXC" or "FXC" with DX12, else null;
+ * `available_bytes` is null where the system does not tell; `memory_of_host` tells a device that has no memory of its own.
+ * Names are what the option `device` takes, whole or in part.
+ *
+ * Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error` may be
+ * NULL. Threads: any, any time, several at once. The first call of a process may take some 100 ms: drivers are loaded.
+ * Returns NULL on failure, with the code in `eliza_inference_take_last_failure`.
+ */
+char *eliza_inference_devices_json(char **out_error);
+
+/**
+ * What `eliza_inference_llm_stream_open_ex` with the same options would take of each device's memory, from the file's header
+ * alone: nothing is loaded, and `progress` is not called.
+ *
+ * The answer is one JSON object: `{"model": "...", "context": 4096, "kv_type": "f16", "kv_type_v": "f16", "n_batch": 512,
+ * "n_layer": 28, "gpu_layers": 0, "devices": [...], "fits": true, "largest_context": 40960, "largest_gpu_layers": null}`. Each
+ * device has `name`, `bytes` by component (`embedding`, `layers`, `head`, `kv_cache`, `workspace`, `other`), `total_bytes`,
+ * `file_backed_bytes` (pages of the file, which the system may drop), `available_bytes` and `memory_of_host`. `fits` is null
+ * where a device does not tell what it has; `largest_context` is the largest that fits, `largest_gpu_layers` the most layers
+ * on the GPU where those asked for do not fit; null is none, or unknown.
+ *
+ * Ownership: everything in `options` is copied; the host frees the string with `eliza_inference_free_string`, and
+ * `*out_error`. Null rule: `options` and its `model_path` must not be NULL; `out_error` may be. Threads: any, any time,
+ * several at once. Returns NULL on failure, with the code in `eliza_inference_take_last_failure`: as
+ * `eliza_inference_llm_stream_open_ex`, but for what only loading finds.
+ */
+char *eliza_inference_plan_json(const struct eliza_llm_open_options_t *options,
+                                char **out_error);
 
 /**
  * Evaluates a prompt and keeps its state; what the slot already holds of it is reused. Blocks until done.
@@ -1241,6 +1308,96 @@ int eliza_inference_llm_stream_detokenize(FfiLlmHandle handle,
                                           int unparse_special,
                                           char *out_text,
                                           size_t max_text_bytes,
+                                          char **out_error);
+
+/**
+ * The metadata of a model file as JSON, from its header alone.
+ *
+ * A NULL `key` gives one object of all keys in the file's order; an array of more than 16 elements is told as `{"type":
+ * "String", "length": 32000}`. Else that key's value, whole. Numbers that are not finite are null; 64-bit integers are
+ * written exactly.
+ *
+ * Ownership: `path` and `key` are copied; the host frees the string with `eliza_inference_free_string`, and `*out_error`.
+ * Null rule: `path` must not be NULL; `key` and `out_error` may be. Threads: any, any time, several at once. Returns NULL
+ * on failure, with the code in `eliza_inference_take_last_failure`: `ELIZA_ERR_IO`, `ELIZA_ERR_BUNDLE_INVALID`,
+ * `ELIZA_ERR_INVALID_ARG` (a key that the file does not have), `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`.
+ */
+char *eliza_inference_file_metadata_json(const char *path,
+                                         const char *key,
+                                         char **out_error);
+
+/**
+ * As `eliza_inference_file_metadata_json`, of the file that is open.
+ *
+ * Ownership: `key` is copied; the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule:
+ * `key` and `out_error` may be NULL; a NULL or closed handle gives NULL. Threads: any, any time, inside the callback too.
+ * Returns NULL on failure; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (a key that the file does not
+ * have), `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`, and while a generation runs that generation's.
+ */
+char *eliza_inference_llm_stream_metadata_json(FfiLlmHandle handle,
+                                               const char *key,
+                                               char **out_error);
+
+/**
+ * What is open, as one JSON object: `path`, `names` (what a token trie may call the model), `name`, `architecture`,
+ * `vocab_only`; `n_vocab`, `n_embd`, `n_layer`, `n_head`, `n_head_kv`, `n_ff` (the largest where layers differ),
+ * `train_context`, `parameters`, `bytes` of the file; `context`, `slots`, `threads`, `n_batch`, `kv_type`, `kv_type_v` and
+ * `device` of the handle; `vocabulary` (its kind), `special` (an object of token ids by role: `bos`, `eos`, `eot`, `eom`, `unk`,
+ * `sep`, `pad`, `mask`, `nl`, `fim_pre`, `fim_suf`, `fim_mid`, `fim_pad`, `fim_rep`, `fim_sep`; null where no token has the role),
+ * `eog` (all tokens that end a generation), `add_bos` and `add_eos` (whether tokenizing with `add_special` adds them). What
+ * the file does not tell is null.
+ *
+ * Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error` may be
+ * NULL; a NULL or closed handle gives NULL. Threads: any, any time, inside the callback too. Returns NULL on failure, with
+ * the reason in `*out_error`: the handle, or a fault.
+ */
+char *eliza_inference_llm_stream_model_json(FfiLlmHandle handle,
+                                            char **out_error);
+
+/**
+ * Whether a token ends a generation: 1 or 0.
+ *
+ * Null rule: a NULL or closed handle is -1. Threads: any, any time, inside the callback too. Returns 1, 0, -1 (handle),
+ * `ELIZA_ERR_INVALID_ARG` (no such token) or `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_llm_stream_is_eog(FfiLlmHandle handle,
+                                          int32_t token);
+
+/**
+ * A token as one JSON object: `id`; `text` as the file has it; `piece`, what it spells in a generated text (null where that
+ * is no whole UTF-8, empty for control tokens), and its `bytes`; `score` (null where the file has none); `attributes`, a list
+ * of "unknown", "unused", "normal", "control", "user_defined", "byte", "lstrip", "rstrip"; `is_eog`.
+ *
+ * Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error` may be
+ * NULL; a NULL or closed handle gives NULL. Threads: any, any time, inside the callback too. Returns NULL on failure; then
+ * `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no such token) or `ELIZA_ERR_FFI_FAULT`, and while a
+ * generation runs that generation's.
+ */
+char *eliza_inference_llm_stream_token_json(FfiLlmHandle handle,
+                                            int32_t token,
+                                            char **out_error);
+
+/**
+ * The model's own logits of the last `n_last` positions (1 to 512) of the slot that was prefilled last: rows of as many
+ * numbers as the vocabulary has tokens, the first position first, without chain or bias. Blocks until they are computed.
+ *
+ * Those of the last position are at hand. The positions in front of it are evaluated once more, which takes as long as a
+ * prefill of `n_last` tokens. A generate may follow as if nothing had happened, and so may more questions.
+ *
+ * Ownership: `out` is the host's, `*out_error` is the host's to free. Null rule: `out` may be NULL where `cap`, its length in
+ * numbers, is 0, to ask how many there would be; `out_error` may be NULL; a NULL or closed handle is -1. Threads: any; fails
+ * while the handle is at work, and inside the callback. `eliza_inference_llm_stream_cancel` from another thread ends it
+ * early.
+ *
+ * Returns how many numbers there are, `n_last` times the vocabulary's size; they were written if `cap` is at least that, else
+ * nothing was computed. Or -1 (handle), `ELIZA_ERR_INVALID_ARG` (`n_last` out of range or more than the slot has; more than 1
+ * in a slot whose context was shifted), `ELIZA_ERR_BUSY` (at work, or not prefilled since the last generate),
+ * `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_DEVICE`, `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`; what `out` holds is undefined then.
+ */
+int32_t eliza_inference_llm_stream_logits(FfiLlmHandle handle,
+                                          int32_t n_last,
+                                          float *out,
+                                          size_t cap,
                                           char **out_error);
 
 /**

@@ -180,7 +180,7 @@ fn slots_truncation_and_reuse() {
 
 fn session(path: &Path, gpu_layers: i32) -> Session {
     let engine = EngineOptions { kv_type: KvType::F32, slots: 2, threads: 1, gpu_layers, ..EngineOptions::default() };
-    let session = Session::open(OpenOptions { path: path.into(), engine, progress: None }).unwrap();
+    let session = Session::open(OpenOptions { path: path.into(), engine, ..OpenOptions::default() }).unwrap();
     session.configure(Settings { ignore_eos: true, candidates: 5, ..session.settings() }).unwrap();
     session
 }

@@ -1,5 +1,6 @@
 /** The contract of `js/native.ts` over the addon. */
 
+import type { SampledToken } from "../js/describe.js";
 import { InferenceError } from "../js/errors.js";
 import {
   type BuiltTrie,
@@ -9,13 +10,14 @@ import {
   type GenerateOptions,
   type LeafScores,
   type Native,
+  type NativeOpenOptions,
   type OpenOptions,
   type SamplingOptions,
   type Step,
   type TrieNames,
 } from "../js/native.js";
 import type { TokenTreePayload } from "../js/token-tree.js";
-import { type Addon, type AddonHandle, type OnStep, call, failure } from "./addon.js";
+import { type Addon, type AddonHandle, call, failure } from "./addon.js";
 
 /** The functions of one addon. */
 export class NodeNative implements Native {
@@ -28,8 +30,52 @@ export class NodeNative implements Native {
     this.version = addon.version();
   }
 
-  async open(modelPath: string, options: OpenOptions): Promise<FfiLlmHandle> {
-    return given(await working(null, () => this.#addon.open(modelPath, options)));
+  async devices(): Promise<unknown> {
+    return JSON.parse(await working(null, () => this.#addon.devices()));
+  }
+
+  async plan(modelPath: string, options: OpenOptions): Promise<unknown> {
+    return JSON.parse(await working(null, () => this.#addon.plan(modelPath, options)));
+  }
+
+  async fileMetadata(modelPath: string, key: string | null): Promise<unknown> {
+    return JSON.parse(await working(null, () => this.#addon.fileMetadata(modelPath, key)));
+  }
+
+  nextLogLine(): { level: number; message: string } | null {
+    return call(() => this.#addon.nextLogLine());
+  }
+
+  endLog(): void {
+    this.#addon.endLog();
+  }
+
+  async open(modelPath: string, { onProgress, ...options }: NativeOpenOptions): Promise<FfiLlmHandle> {
+    return given(await working(null, () => this.#addon.open(modelPath, options, onProgress)));
+  }
+
+  describe(handle: FfiLlmHandle): unknown {
+    return JSON.parse(call(() => this.#taken(handle).describe()));
+  }
+
+  metadata(handle: FfiLlmHandle, key: string | null): unknown {
+    return JSON.parse(call(() => this.#taken(handle).metadata(key)));
+  }
+
+  isEog(handle: FfiLlmHandle, token: number): boolean {
+    return call(() => this.#taken(handle).isEog(token));
+  }
+
+  token(handle: FfiLlmHandle, token: number): unknown {
+    return JSON.parse(call(() => this.#taken(handle).token(token)));
+  }
+
+  logits(handle: FfiLlmHandle, nLast: number): Promise<Float32Array> {
+    return working(handle, () => this.#taken(handle).logits(nLast));
+  }
+
+  sampled(handle: FfiLlmHandle, slotId: number): SampledToken | null {
+    return call(() => this.#taken(handle).sampled(slotId));
   }
 
   /** As {@link open}, on this thread. */
@@ -67,23 +113,32 @@ export class NodeNative implements Native {
     return call(() => this.#taken(handle).prefillSync(tokens, slotId));
   }
 
-  async generate(handle: FfiLlmHandle, options: GenerateOptions, onStep: (step: Step) => void): Promise<FinishReason> {
-    return this.start(handle, options, onStep);
+  generate(handle: FfiLlmHandle, options: GenerateOptions, onStep: (step: Step) => void): Promise<FinishReason> {
+    return new Promise((resolve, reject) => {
+      this.start(handle, options, (step, end) => {
+        onStep(step);
+        if (end instanceof InferenceError) reject(end);
+        else if (end !== null) resolve(end);
+      });
+    });
   }
 
-  /** As {@link generate}, but throws where the generation could not be started. */
-  start(handle: FfiLlmHandle, options: GenerateOptions, onStep: (step: Step) => void): Promise<FinishReason> {
-    const { maxTokens, temperature, topP } = options;
-    let settle: (end: number | string) => void = () => {};
-    const ended = new Promise<FinishReason>((resolve, reject) => {
-      settle = (end) => (typeof end === "number" ? resolve(FINISH_REASONS[end] ?? "none") : reject(failure(end)));
-    });
-    const onEvent: OnStep = (token, text, end) => {
-      onStep({ token, text, done: end !== null });
-      if (end !== null) settle(end);
-    };
-    call(() => this.#taken(handle).generate(maxTokens, temperature, topP, onEvent));
-    return working(handle, () => ended);
+  /** Starts a generation, whose last event comes with its end. Throws where it could not be started. */
+  start(
+    handle: FfiLlmHandle,
+    { maxTokens, temperature, topP }: GenerateOptions,
+    onEvent: (step: Step, end: FinishReason | InferenceError | null) => void,
+  ): void {
+    const holding = { handle };
+    call(() =>
+      this.#taken(handle).generate(maxTokens, temperature, topP, (token, text, end) => {
+        const step = { token, text, done: end !== null };
+        if (step.done) held.delete(holding);
+        if (typeof end === "string") onEvent(step, failure(end));
+        else onEvent(step, end === null ? null : (FINISH_REASONS[end] ?? "none"));
+      }),
+    );
+    held.add(holding);
   }
 
   /** Starts a generation that {@link next} pulls. */
@@ -102,6 +157,16 @@ export class NodeNative implements Native {
 
   restoreSlot(handle: FfiLlmHandle, slotId: number, path: string): Promise<number> {
     return working(handle, () => this.#taken(handle).restoreSlot(slotId, path));
+  }
+
+  /** As {@link saveSlot}, on this thread. */
+  saveSlotSync(handle: FfiLlmHandle, slotId: number, path: string): void {
+    call(() => this.#taken(handle).saveSlotSync(slotId, path));
+  }
+
+  /** As {@link restoreSlot}, on this thread. */
+  restoreSlotSync(handle: FfiLlmHandle, slotId: number, path: string): number {
+    return call(() => this.#taken(handle).restoreSlotSync(slotId, path));
   }
 
   cancel(handle: FfiLlmHandle): void {

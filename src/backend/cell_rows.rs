@@ -1,10 +1,11 @@
 //! What a cell of a KV cache holds, in a form that no backend's layout and no cell's number shows: a *row*.
 //!
-//! A layer's row for one cell is the keys of all heads, one after the other, then the values. A head of F32 or F16 is its
-//! numbers; in Q8_0 every group of 32 numbers, the last maybe shorter, is one f32 scale and that many i8. The scale has 32
-//! bits because a GPU's has; a CPU's cache rounds it to f16, which is exact for what came from a CPU. All little-endian.
+//! A layer's row for one cell is the keys of all heads, one after the other, then the values. A head of F32 or F16 is
+//! its numbers; in Q8_0 every group of 32 numbers, the last maybe shorter, is one f32 scale and that many i8. The scale
+//! has 32 bits because a GPU's has; a CPU's cache rounds it to f16, which is exact for what came from a CPU. All
+//! little-endian.
 
-use super::LayerCache;
+use super::{KvTypes, LayerCache};
 use crate::quant::TensorType;
 
 /// Numbers that share a scale in Q8_0.
@@ -22,7 +23,7 @@ pub fn head_bytes(ty: TensorType, dim: usize) -> usize {
 
 impl LayerCache {
     /// Bytes of a row.
-    pub fn row_bytes(&self, ty: TensorType) -> usize {
-        self.heads * (head_bytes(ty, self.head_dim_k) + head_bytes(ty, self.head_dim_v))
+    pub fn row_bytes(&self, types: KvTypes) -> usize {
+        self.heads * (head_bytes(types.k, self.head_dim_k) + head_bytes(types.v, self.head_dim_v))
     }
 }

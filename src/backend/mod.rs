@@ -19,7 +19,7 @@ pub use sample::{Children, Followed, SampleOp, SampleProblem, SampleResult, Samp
 pub use walk::{WALK_CELLS, WALK_PASSES, WALK_ROWS, Walk, WalkNode, Walked, WalkedStep};
 
 use crate::gguf::File;
-use crate::graph::{Graph, Node, NodeId, WeightId, WeightSpec, WeightUse};
+use crate::graph::{Graph, Node, NodeId, Readers, WeightId, WeightSpec, WeightUse};
 use crate::quant::TensorType;
 use crate::{Error, Result, Token};
 use memory::{Bytes, Component, Memory};
@@ -75,14 +75,54 @@ pub struct Wanted {
 /// Shape of an engine's KV cache.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CacheSpec {
-    /// Element type: F16, F32 or Q8_0.
-    pub ty: TensorType,
+    /// Element types.
+    pub types: KvTypes,
     /// Cells, a multiple of 16.
     pub cells: usize,
     /// Sequences that share the cells; each can have a sampler chain.
     pub sequences: usize,
     /// The layers whose cache is on the device; `None` for those that are elsewhere.
     pub layers: Vec<Option<LayerCache>>,
+}
+
+/// Element types of a KV cache, each F16, F32 or Q8_0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvTypes {
+    /// Of the keys.
+    pub k: TensorType,
+    /// Of the values.
+    pub v: TensorType,
+}
+
+impl KvTypes {
+    /// Of the keys, or else of the values.
+    pub fn of(&self, key: bool) -> TensorType {
+        if key { self.k } else { self.v }
+    }
+
+    /// [`Error::Unsupported`] where a device has no cache of these types.
+    fn check(&self, place: &str) -> Result<()> {
+        let known = [TensorType::F32, TensorType::F16, TensorType::Q8_0];
+        match [self.k, self.v].into_iter().find(|ty| !known.contains(ty)) {
+            None => Ok(()),
+            Some(ty) => Err(Error::Unsupported(format!("KV cache of type {ty}{place} (known: F32, F16, Q8_0)"))),
+        }
+    }
+}
+
+impl From<TensorType> for KvTypes {
+    fn from(ty: TensorType) -> KvTypes {
+        KvTypes { k: ty, v: ty }
+    }
+}
+
+impl std::fmt::Display for KvTypes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.k == self.v {
+            true => write!(f, "{}", self.k),
+            false => write!(f, "{} (keys) and {} (values)", self.k, self.v),
+        }
+    }
 }
 
 /// Shape of one layer's cache.
@@ -145,10 +185,14 @@ pub const fn sampled_by(sequence: usize) -> Token {
 pub struct Work<'a> {
     /// The graph.
     pub graph: &'a Graph,
+    /// Who reads each of its nodes.
+    pub readers: &'a Readers,
     /// The weight table that the graph's nodes name.
     pub specs: &'a [WeightSpec],
     /// Byte offset of each node in the workspace.
     pub offsets: &'a [usize],
+    /// Bytes of the workspace.
+    pub workspace_bytes: usize,
     /// Largest number of batch rows.
     pub max_rows: usize,
     /// Largest number of output rows.
@@ -209,15 +253,15 @@ pub trait Backend: Send + Sync {
 pub struct WeightBytes {
     /// What is allocated.
     pub allocated: Bytes,
-    /// Bytes of the mapped file that stay in use. The system may drop them and read them again.
+    /// Bytes of the file that are looked up in it again and again: pages that the system keeps as long as it has room.
     pub file_backed: u64,
 }
 
 /// Adds up what an engine's state and programs take on a device, without taking it: of [`Backend::new_state`],
 /// [`Backend::compile`], [`State::reserve`] and [`State::reserve_reads`].
 pub trait Sizing {
-    /// A program of these nodes, and the workspace that it is reserved with.
-    fn program(&mut self, work: &Work<'_>, workspace_bytes: usize) -> Result<()>;
+    /// A program of these nodes.
+    fn program(&mut self, work: &Work<'_>) -> Result<()>;
 
     /// Reads of at most so many bytes.
     fn reads(&mut self, bytes: usize);
@@ -397,13 +441,15 @@ pub fn cells_for(context: usize) -> usize {
 /// Cells of a cache are a multiple of this on every backend.
 pub const CELL_BLOCK: usize = 64;
 
-/// Every device this machine has, best first; those with score 0 cannot be used, for the reason given.
-pub fn devices() -> Vec<DeviceInfo> {
-    let mut all = vec![cpu::CpuBackend::new().device()];
+/// Every device this machine has and how its memory stands, best first; those with score 0 cannot be used, for the reason
+/// given.
+pub fn devices() -> Result<Vec<(DeviceInfo, Memory)>> {
+    let cpu = cpu::CpuBackend::new();
+    let mut all = vec![(cpu.device(), cpu.memory()?)];
     #[cfg(feature = "gpu")]
     all.extend(gpu::devices());
-    all.sort_by_key(|d| std::cmp::Reverse(d.score));
-    all
+    all.sort_by_key(|(device, _)| std::cmp::Reverse(device.score));
+    Ok(all)
 }
 
 /// The backends for a request: the CPU first, then the GPU where layers go to one.

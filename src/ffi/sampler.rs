@@ -444,7 +444,6 @@ mod tests {
         ];
         assert_eq!(slots.map(|offset| offset / WORD), [0, 1, 2, 3, 4, 5, 6, 11, 12]);
         assert_eq!((size_of::<Candidate>(), offset_of!(Candidate, logit), offset_of!(Candidate, p)), (12, 4, 8));
-        #[cfg(target_pointer_width = "64")]
         assert_eq!((size_of::<TokenDataArray>(), offset_of!(TokenDataArray, sorted)), (32, 24));
     }
 

@@ -1,24 +1,29 @@
-//! GGUF files, versions 2 and 3: read (memory-mapped, every byte validated before use) and write.
+//! GGUF files, versions 2 and 3: read (every byte of the header validated, tensors read when they are asked for) and
+//! write.
 //!
 //! Invariants a reader may rely on once [`File::open`] returned: every tensor's data lies inside the file, tensor
 //! names are unique, sizes were computed with checked arithmetic, and every string is UTF-8. Nothing is ever
 //! reserved from a count that was not first checked against the bytes left.
+//!
+//! The format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
-mod advise;
+mod json;
 mod read;
+mod source;
 mod value;
 mod write;
 
-pub(crate) use read::open_regular;
 pub use read::{File, TensorInfo};
+pub(crate) use source::open_regular;
 pub use value::{Array, FromValue, Value, ValueType};
 pub use write::{Fill, WriteValue, Writer};
 
 const DEFAULT_ALIGNMENT: u64 = 32;
 const MAX_TENSOR_NAME: usize = 63;
 
-/// A name from a file as it may stand in a message: control characters escaped, cut after 80 characters.
-fn shown(name: &str) -> String {
+/// A name or a text from a file as it may stand in a message: control characters escaped, cut after 80 characters. Every
+/// room that quotes a file does it by this.
+pub(crate) fn shown(name: &str) -> String {
     let mut out = String::new();
     for c in name.chars().take(80) {
         match c.is_control() {

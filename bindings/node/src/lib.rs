@@ -9,6 +9,7 @@
 //! * Every environment (the main thread, each worker) has handles of its own; when it ends they are closed, whatever runs.
 //! * Loading the addon runs no code of ours, and the only mutable global belongs to a thread.
 
+mod asking;
 mod background;
 mod edge;
 mod generation;

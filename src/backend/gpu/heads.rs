@@ -1,5 +1,5 @@
-//! From the product of the q, k and v matrices to attention's inputs, in one dispatch: heads are normed and turned, keys
-//! and values go to their cells.
+//! From the product of the q, k and v matrices to attention's inputs, in one dispatch: heads are normed and turned,
+//! keys and values go to their cells.
 //!
 //! Angles are exact modulo whole turns: a frequency travels as a fixed-point fraction of a turn with 64 bits, and its
 //! product with a position wraps around by itself. See `shaders/turn.wgsl` for the error of cosine and sine.
@@ -69,8 +69,8 @@ pub struct Norms {
     pub k: Option<Bound>,
 }
 
-/// Norm and turn the heads of `qkv`, where queries, keys and values of a row stand side by side: queries stay there, keys
-/// and values go to the cells that the frame's row records name.
+/// Norm and turn the heads of `qkv`, where queries, keys and values of a row stand side by side: queries stay there,
+/// keys and values go to the cells that the frame's row records name.
 pub fn step(
     gpu: &Gpu,
     spec: &AttentionSpec,
@@ -91,7 +91,8 @@ pub fn step(
         ("N_HEAD", spec.n_head as u32),
         ("N_HEAD_KV", spec.n_head_kv as u32),
     ]);
-    let mut flags = vec![layout.flag(), turns.flag(), "VALUES"];
+    let mut flags = layout.flags();
+    flags.extend([turns.flag(), "VALUES"]);
     let mut slots = vec![Slot::Write, Slot::Uniform, Slot::Read, Slot::Read, Slot::Write, Slot::Write];
     let (keys, values) = (Bound::Keys(spec.layer), Bound::Values(spec.layer));
     let mut buffers = vec![Bound::Workspace, Bound::Params, Bound::Frame, turns.bound(), keys, values];

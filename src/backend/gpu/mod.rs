@@ -60,14 +60,18 @@ pub struct GpuBackend {
     gpu: Arc<Gpu>,
 }
 
-/// The adapters of this machine as devices.
-pub fn devices() -> Vec<DeviceInfo> {
-    let info = |c: device::Candidate| DeviceInfo {
-        name: device::name_of(&c.info),
-        kind: DeviceKind::Gpu,
-        score: c.score,
-        reason: c.reason,
-        shader_compiler: c.shader_compiler,
+/// The adapters of this machine as devices, with their memory.
+pub fn devices() -> Vec<(DeviceInfo, Memory)> {
+    let info = |c: device::Candidate| {
+        let memory = c.memory();
+        let info = DeviceInfo {
+            name: device::name_of(&c.info),
+            kind: DeviceKind::Gpu,
+            score: c.score,
+            reason: c.reason,
+            shader_compiler: c.shader_compiler,
+        };
+        (info, memory)
     };
     device::candidates().into_iter().map(info).collect()
 }
