@@ -142,6 +142,14 @@ fn a_plan_tells_what_opening_takes_and_what_does_not_fit_is_refused() {
         let [one, other] = [&found, &other].map(|plan| plan["devices"][0]["bytes"][part].as_u64().unwrap());
         assert!(if grows { other > one } else { other < one }, "{more:?}: {other} beside {one}");
     }
+    // Keys and values are as many: with a type each they take the mean of what they take with one.
+    let cached = |more: &[&str]| {
+        let found = json(&[&PLAN, &["-m", text(&path), "--threads", "1"], more].concat());
+        found["devices"][0]["bytes"]["kv_cache"].as_u64().unwrap()
+    };
+    assert_eq!(cached(&["--kv-type-v", "q8_0"]) * 2, cached(&[]) + cached(&["--kv-type", "q8_0"]));
+    let workspace = |plan: Value| plan["devices"][0]["bytes"]["workspace"].as_u64().unwrap();
+    assert!(workspace(plan(&["--n-batch", "32"])) < workspace(plan(&[])) / 4);
     let plain = stdout(&[&["plan"], &how[..]].concat());
     for part in ["kv_cache", "2048 tokens", "0 of 2 layers", &format!("{total} bytes"), "Fits"] {
         assert!(plain.contains(part), "`{part}` is missing in:\n{plain}");
@@ -216,6 +224,10 @@ fn a_plan_shows_the_graphs() {
         assert_eq!(graphs[0]["splits"].as_array().unwrap().len(), wanted_splits, "{}", graphs[0]["splits"]);
         graphs[0].clone()
     };
+    let few = json(&["plan", "--json", "--graph", "-m", text(&path), "--n-batch", "50"]);
+    let rows = |bucket: &Value| bucket["rows"].as_u64().unwrap();
+    let rows: Vec<u64> = few["graphs"]["graphs"][0]["buckets"].as_array().unwrap().iter().map(rows).collect();
+    assert_eq!(rows, [1, 2, 4, 8, 16, 32, 50]);
     let body = check(&plan("0"), 1);
     assert!(body["buckets"].as_array().unwrap().iter().all(|bucket| bucket["copied_bytes"] == 0));
     let plain = stdout(&["plan", "--graph", "-m", text(&path)]);
@@ -413,6 +425,12 @@ fn generate_streams_what_its_json_tells() {
         assert_eq!(stdout(&[&["generate", "-m", text(&path), "-f", text(&file)], &tail[..]].concat()), plain);
     }
     assert_eq!(stdout(&["generate", "-m", text(&path), "--prompt", "Hello", "-n", "0"]), "");
+    // A prompt in passes of few rows is the same prompt.
+    let long = "Hello there, ".repeat(8);
+    let long = ["generate", "-m", text(&path), "--prompt", &long, "-n", "8", "--ignore-eos", "--temp", "0"];
+    assert_eq!(stdout(&[&long[..], &["--n-batch", "4"]].concat()), stdout(&long));
+    failure(2, &[&long[..], &["--n-batch", "0"]].concat());
+    failure(2, &[&long[..], &["--kv-type-v", "q2"]].concat());
 }
 
 /// The flags of the samplers make the chain that its text says, one by one and all together.
@@ -446,8 +464,9 @@ fn every_sampler_has_its_flags() {
         assert_eq!(found == plain, flags.is_empty(), "{given:?} changes nothing");
     }
     let all = "logit_bias=70:2;penalties=16,1.2,0.1,0.2;top_k=30;top_p=0.9,2;min_p=0.02,2;dynatemp=0.9,0.4,1.5";
-    let flags = "--logit-bias 70:2 --repeat-last-n 16 --repeat-penalty 1.2 --frequency-penalty 0.1 --presence-penalty 0.2 \
-                 --top-k 30 --top-p 0.9 --min-p 0.02 --min-keep 2 --temp 0.9 --dynatemp-range 0.4 --dynatemp-exponent 1.5";
+    let flags = "--logit-bias 70:2 --repeat-last-n 16 --repeat-penalty 1.2 --frequency-penalty 0.1 \
+                 --presence-penalty 0.2 --top-k 30 --top-p 0.9 --min-p 0.02 --min-keep 2 --temp 0.9 \
+                 --dynatemp-range 0.4 --dynatemp-exponent 1.5";
     assert_eq!(tokens(&flags.split_whitespace().collect::<Vec<_>>()), tokens(&["--chain", all]));
 }
 
@@ -938,5 +957,72 @@ fn bench_makes_a_page() {
     assert_eq!(page.matches("class=\"bar\"").count(), page.matches("<dt>").count());
     for label in ["token trie", "mask", "unconstrained", "writing", "kv cache"] {
         assert!(page.contains(label), "{label}");
+    }
+}
+
+/// A copy of a fixture with another text and type for one token.
+fn with_token(kind: Kind, id: usize, text: &str, token_type: i32) -> tempfile::NamedTempFile {
+    let from = File::open(&fixture(kind, Weights::Q8_0)).unwrap();
+    let mut tokens: Vec<&str> = from.strings("tokenizer.ggml.tokens").unwrap().unwrap();
+    let types = from.integers("tokenizer.ggml.token_type").unwrap().unwrap();
+    let mut types: Vec<i32> = types.into_iter().map(|kind| kind as i32).collect();
+    (tokens[id], types[id]) = (text, token_type);
+    let mut out = Writer::new(3);
+    from.metadata().for_each(|(key, _)| drop(out.copy_key(&from, key).unwrap()));
+    out.set("tokenizer.ggml.tokens", tokens.iter().map(ToString::to_string).collect::<Vec<_>>());
+    out.set("tokenizer.ggml.token_type", types);
+    for info in from.tensors() {
+        out.tensor(info.name.clone(), &info.shape, info.tensor_type().unwrap(), from.read(info).unwrap());
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    out.write_to(file.path()).unwrap();
+    file
+}
+
+/// A run that may use 1 GiB of address space beyond what the program takes by itself.
+#[cfg(target_os = "linux")]
+fn run_within_a_gib(args: &[&str]) -> Output {
+    use std::os::unix::process::CommandExt;
+    const OWN: u64 = 512 << 20;
+    let mut command = Command::new(PROGRAM);
+    command.args(args).stdin(Stdio::null()).env("MALLOC_ARENA_MAX", "2");
+    let limit = libc::rlimit { rlim_cur: OWN + (1 << 30), rlim_max: OWN + (1 << 30) };
+    // SAFETY: between fork and exec only setrlimit is called, which is safe there.
+    unsafe {
+        command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_AS, &limit) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        })
+    };
+    command.output().unwrap()
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn h1_one_token_of_64000_ideographs_ends_no_process() {
+    for (kind, name) in [(Kind::Llama, "SPM"), (Kind::Qwen3, "BPE")] {
+        for token_type in [1, 3, 4] {
+            for (characters, loads) in [(21_000, true), (64_000, false), (1 << 20, false)] {
+                let file = with_token(kind, 400, &"漢".repeat(characters), token_type);
+                let path = text(file.path());
+                for args in [
+                    &["inspect", path][..],
+                    &["tokenize", "-m", path, "the 漢 day"],
+                    &["generate", "-m", path, "--prompt", "the", "-n", "2", "--threads", "1"],
+                ] {
+                    let begun = std::time::Instant::now();
+                    let output = run_within_a_gib(args);
+                    let errors = String::from_utf8_lossy(&output.stderr);
+                    let what = format!("{name}, type {token_type}, {characters}, {}: {errors}", args[0]);
+                    assert!(begun.elapsed().as_secs() < 10, "{what} took {:?}", begun.elapsed());
+                    if args[0] == "inspect" || loads {
+                        assert_eq!(output.status.code(), Some(0), "{what}");
+                    } else {
+                        assert_eq!(output.status.code(), Some(1), "{what}");
+                        assert!(errors.contains("entry 400") && errors.contains("65536"), "{what}");
+                    }
+                }
+            }
+        }
     }
 }

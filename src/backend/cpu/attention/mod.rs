@@ -28,10 +28,9 @@ use super::pool::SharedMut;
 use super::region::Region;
 use super::simd::{Kernel, LANES, Simd, dispatch};
 use super::vecmath::exp;
-use crate::Result;
 use crate::backend::{TREE, sees};
-use crate::error::room;
 use crate::quant::TensorType;
+use crate::{Result, reserve};
 use std::ops::Range;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
@@ -112,7 +111,7 @@ impl SplitSpace {
         self.parts.grow("parts of split attention", Self::floats(layout, n_heads).saturating_mul(4))?;
         let heads = layout.n_kv_heads();
         if heads > self.done.len() {
-            self.done = room(heads, "the heads of split attention")?;
+            self.done = reserve::list(heads, "heads of split attention")?;
             self.done.resize_with(heads, AtomicU32::default);
         }
         Ok(())
