@@ -16,6 +16,7 @@ use common::{fixture, has_gpu};
 use elizainference::backend::cpu::CpuBackend;
 use elizainference::backend::gpu::GpuBackend;
 use elizainference::backend::gpu::device::{Gpu, candidates};
+use elizainference::backend::gpu::kernel::Slot;
 use elizainference::backend::gpu::restrict::Restrictions;
 use elizainference::backend::{Backend, SampleOp, SampleSpec};
 use elizainference::engine::{self, Engine, EngineOptions, Following, KvType};
@@ -390,7 +391,7 @@ fn the_smallest_device_gives_the_same_results() {
     if !has_gpu() {
         return;
     }
-    let small = device("binding=16M,threads=128,subgroups=off,f16=off,timestamps=off,checked=on");
+    let small = device("binding=16M,threads=128,checked=on");
     for (kind, weights) in [(Kind::Llama, Weights::Q8_0), (Kind::Gemma3, Weights::F32)] {
         let path = fixture(kind, weights);
         let judge = Judge::of_single_precision("small device", &path, KvType::F32, tokens(40, "small"));
@@ -460,4 +461,111 @@ fn a_lost_device_is_an_error_with_its_name_and_others_live_on() {
     let backends: Vec<Arc<dyn Backend>> = vec![Arc::new(CpuBackend::new()), Arc::new(GpuBackend::on(lost))];
     let error = Model::load(File::open(&path).unwrap(), backends, -1, 1, None).err().unwrap();
     assert!(matches!(error, Error::Device(_)), "{error}");
+}
+
+/// A fault is told to the one whose calls it comes of.
+#[test]
+fn l10_an_engine_hears_of_its_own_faults_alone() {
+    if !has_gpu() {
+        return;
+    }
+    let path = fixture(Kind::Llama, Weights::F32);
+    let gpu = device("");
+    let mut engine = engine_on(&gpu, &path);
+    let judge = Judge::of_single_precision("beside faults", &path, KvType::F32, tokens(30, "faults"));
+    let slot = engine.take_slot(0).unwrap();
+    let mut rows = Vec::new();
+    engine.prefill(slot, &judge.tokens[..9], &NEVER).unwrap();
+    rows.push(widen(engine.head(slot).unwrap()));
+    let faults = |count: u32| {
+        for i in 0..count {
+            // More buffers than any device binds.
+            let error = gpu.kernel("faulty", &format!("// {i} of {count}"), &[Slot::Read; 2000]).map(drop).unwrap_err();
+            assert!(matches!(&error, Error::Device(text) if text.contains(&gpu.info.name)), "{error}");
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| faults(1)).join().unwrap();
+        let others = scope.spawn(|| faults(50));
+        for token in &judge.tokens[9..29] {
+            rows.push(widen(engine.decode(slot, *token, &NEVER).unwrap()));
+        }
+        others.join().unwrap();
+    });
+    judge.check("beside faults", 8..29, &rows);
+}
+
+/// Keeps a device busy for some seconds, in short submissions.
+fn keep_busy(gpu: &Gpu) {
+    let text = "@group(0) @binding(0) var<storage, read_write> out: array<u32>;
+        @compute @workgroup_size(1) fn main() {
+            var n = out[0]; for (var i = 0u; i < 400000000u; i++) { n = n * 1664525u + 1013904223u; } out[0] = n;
+        }";
+    let kernel = gpu.kernel("busy", text, &[Slot::Write]).unwrap();
+    gpu.compiled([&kernel]).unwrap();
+    let out = gpu.buffer("test", 4, wgpu::BufferUsages::STORAGE).unwrap();
+    let group = gpu.bind(&kernel, &[out.as_entire_buffer_binding()]);
+    for _ in 0..8 {
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        pass.set_pipeline(&kernel.pipeline);
+        pass.set_bind_group(0, &group, &[]);
+        pass.dispatch_workgroups(1, 1, 1);
+        drop(pass);
+        gpu.queue.submit([encoder.finish()]);
+    }
+}
+
+/// Whether the device has done all that it was given.
+fn is_idle(gpu: &Gpu) -> bool {
+    let timeout = Some(std::time::Duration::ZERO);
+    gpu.device.poll(wgpu::PollType::Wait { submission_index: None, timeout }).is_ok()
+}
+
+/// To a host a device that hangs looks like one that is busy for long.
+#[test]
+fn l10_a_device_that_gives_no_answer_can_be_left() {
+    if !has_gpu() {
+        return;
+    }
+    let gpu = device("");
+    let backends: Vec<Arc<dyn Backend>> = vec![Arc::new(CpuBackend::new()), Arc::new(GpuBackend::on(gpu.clone()))];
+    let path = fixture(Kind::Llama, Weights::F32);
+    let model = Arc::new(Model::load(File::open(&path).unwrap(), backends, -1, 1, None).unwrap());
+    let options = EngineOptions { kv_type: KvType::F32, threads: 1, slots: 1, ..EngineOptions::default() };
+    let session = Session::over(model, &options).unwrap();
+    session.configure(Settings { ignore_eos: true, ..session.settings() }).unwrap();
+    let prompt = tokens(12, "hangs");
+    let expected = generate(&session, "greedy", &prompt, 20).0;
+
+    // While a prompt is evaluated, then between two tokens.
+    keep_busy(&gpu);
+    let longer = [&prompt[..], &tokens(9, "longer")].concat();
+    std::thread::scope(|scope| {
+        let prefill = scope.spawn(|| session.prefill(&longer, 0));
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        session.cancel();
+        assert_eq!(prefill.join().unwrap().unwrap_err(), Error::Cancelled);
+    });
+    assert!(!is_idle(&gpu), "the cancel waited for the device");
+
+    session.prefill(&prompt, 0).unwrap();
+    let (sender, receiver) = channel();
+    let (mut seen, busy) = (0, gpu.clone());
+    let sink = Sink::Callback(Box::new(move |event: Event<'_>| {
+        seen += 1;
+        if seen == 3 {
+            keep_busy(&busy);
+        }
+        let _ = sender.send((seen, event.done));
+    }));
+    session.generate(-1, None, None, sink).unwrap();
+    for (seen, _) in receiver.iter() {
+        if seen == 3 {
+            session.cancel();
+        }
+    }
+    assert_eq!(session.status().finish_reason, FinishReason::Cancelled);
+    assert!(!is_idle(&gpu), "the cancel waited for the device");
+    assert_eq!(generate(&session, "greedy", &prompt, 20).0, expected);
 }

@@ -50,6 +50,8 @@ pub struct DeviceInfo {
     pub score: u32,
     /// Why it has this score.
     pub reason: String,
+    /// What compiles shaders before the driver does, where that is chosen: `DXC` or `FXC`, with DX12.
+    pub shader_compiler: Option<&'static str>,
 }
 
 /// Hears the fraction of a load that is done; returns false to cancel it.
@@ -336,6 +338,12 @@ pub trait State: Send {
 
     /// Write such rows into these cells, and nothing else.
     fn write_cells(&mut self, layer: usize, cells: &[u32], rows: &[u8]) -> Result<()>;
+
+    /// From now on waits for the device end with [`Error::Cancelled`] too, some time after `cancel` was set: on a device that
+    /// hangs nothing else would end them. What was asked for is then still under way.
+    fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+        let _ = cancel;
+    }
 
     /// Wait until everything that runs were asked for is done, and report what went wrong with it.
     fn finish(&mut self) -> Result<()> {

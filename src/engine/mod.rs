@@ -351,6 +351,12 @@ impl Engine {
         }
     }
 
+    /// From now on a wait for a device ends with [`Error::Cancelled`] too, some time after `cancel` was set, so that one that
+    /// hangs can be left.
+    pub fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+        self.states.iter_mut().for_each(|state| state.watch(cancel));
+    }
+
     /// Make the slot hold exactly `tokens`: the longest common prefix with what it holds is reused, the rest is
     /// evaluated in chunks of at most [`Engine::batch`], and the last position's hidden row is kept for [`Engine::head`].
     ///

@@ -190,7 +190,7 @@ impl Engine {
         let mut walked = std::mem::take(&mut self.walked);
         let done = self.sampler().walked(&mut walked);
         self.walked = walked;
-        done?;
+        done.inspect_err(|_| self.slots[walking.slot.0].on_device = None)?;
         walking.next = Some(0);
         let Walked { passes, rows, logits, .. } = self.walked;
         self.stats.forward_passes += u64::from(passes);

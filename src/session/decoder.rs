@@ -12,6 +12,11 @@ use std::sync::atomic::AtomicBool;
 
 /// One slot of an engine at a time: the slot of the last prefill.
 pub(crate) trait Decoder: Send {
+    /// Says what ends waits for a device; see [`Engine::watch`].
+    fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+        let _ = cancel;
+    }
+
     /// Makes slot `slot_id` (-1: a fresh one) hold exactly `tokens` and returns how many of them it held before. After
     /// an error or a cancel the slot holds what was evaluated until then.
     fn prefill(&mut self, slot_id: i32, tokens: &[Token], cancel: &AtomicBool) -> Result<usize>;
@@ -121,6 +126,10 @@ impl EngineSlot {
 }
 
 impl Decoder for EngineSlot {
+    fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+        self.engine.watch(cancel);
+    }
+
     fn prefill(&mut self, slot_id: i32, tokens: &[Token], cancel: &AtomicBool) -> Result<usize> {
         self.slot = self.engine.take_slot(slot_id)?;
         self.engine.prefill(self.slot, tokens, cancel).map(|done| done.reused)

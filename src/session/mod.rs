@@ -68,13 +68,14 @@ pub struct Session {
 impl Session {
     /// Starts the worker of an opened engine.
     fn start(
-        decoder: impl Decoder + 'static,
+        mut decoder: impl Decoder + 'static,
         vocab: Arc<Vocab>,
         file: File,
         info: ModelInfo,
         settings: Settings,
     ) -> Result<Session> {
         let shared = Arc::new(Shared::new(settings));
+        decoder.watch(&shared.cancel);
         let worker = worker::Worker::new(decoder, shared.clone(), vocab.clone());
         let started = thread::Builder::new().name("eliza-session".into()).spawn(move || worker.run());
         let handle = started.map_err(|error| Error::OutOfMemory(format!("no thread for the session: {error}")))?;

@@ -148,7 +148,7 @@ pub(crate) struct Shared {
     /// Told when the queue got something.
     pub(crate) arrival: Condvar,
     /// Asks the running prefill or generation to stop.
-    pub(crate) cancel: AtomicBool,
+    pub(crate) cancel: Arc<AtomicBool>,
     /// How often somebody asked for that. What runs on the caller's own thread ends when the number changes: it may begin
     /// while the flag above still stands, and must leave the flag to whom it is meant for.
     cancels: AtomicU64,
@@ -161,7 +161,7 @@ impl Shared {
             state: Mutex::new(State { settings, ..State::default() }),
             work: Condvar::new(),
             arrival: Condvar::new(),
-            cancel: AtomicBool::new(false),
+            cancel: Arc::default(),
             cancels: AtomicU64::new(0),
             arena: Arc::new(Arena::new()),
         }
