@@ -48,7 +48,8 @@ fn report(what: &str, mut times: Vec<Duration>, yardstick: Duration, meaning: &s
     let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
     let verdict = if worst <= yardstick { "ok" } else { "MISSED" };
     println!(
-        "{what:<8} {:>3} cancels   median {median:>10.2?}   worst {worst:>10.2?}   {meaning} {yardstick:>10.2?}   {verdict}",
+        "{what:<8} {:>3} cancels   median {median:>10.2?}   worst {worst:>10.2?}   {meaning} {yardstick:>10.2?}   \
+         {verdict}",
         times.len()
     );
     worst <= yardstick

@@ -100,7 +100,8 @@ impl<'a> Excess<'a> {
         let parts: Vec<_> = parts.map(|(part, bytes)| format!("{} {bytes}", part.name())).collect();
         let (device, needed, available) = (self.devices.join(" and "), self.bytes.total(), self.available);
         Error::OutOfMemory(format!(
-            "{what} with a context of {context} needs {needed} bytes on {device} ({}), {available} are available: {hint}",
+            "{what} with a context of {context} needs {needed} bytes on {device} ({}), {available} are available: \
+             {hint}",
             parts.join(", ")
         ))
     }

@@ -115,7 +115,8 @@ impl Loading<'_> {
                     State::Loading { by, .. } if *by == this => {
                         let path = path.display();
                         return Err(Error::Busy(format!(
-                            "{path} is being loaded by this thread: it cannot be opened from the progress of its own load"
+                            "{path} is being loaded by this thread: it cannot be opened from the progress of its own \
+                             load"
                         )));
                     }
                     State::Loading { fraction, .. } => fraction.clone(),

@@ -167,8 +167,9 @@ impl Panels {
             // SAFETY: `panel` is one of ours, and the caller keeps others off it.
             let out = unsafe { self.data.add(panel * self.panel_bytes) };
             let n_in = self.n_in;
-            with_format!(self.ty, F => lanes::run(Isa::detect(), PackPanel::<F> { rows, n_in, out, format: PhantomData }),
-                else lanes::run(Isa::detect(), PackFloats { rows, n_in, bytes: self.ty.block_bytes(), out }));
+            let isa = Isa::detect();
+            with_format!(self.ty, F => lanes::run(isa, PackPanel::<F> { rows, n_in, out, format: PhantomData }),
+                else lanes::run(isa, PackFloats { rows, n_in, bytes: self.ty.block_bytes(), out }));
         }
         Ok(())
     }
