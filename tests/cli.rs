@@ -959,3 +959,72 @@ fn bench_makes_a_page() {
         assert!(page.contains(label), "{label}");
     }
 }
+
+/// A copy of a fixture with another text and type for one token.
+fn with_token(kind: Kind, id: usize, text: &str, token_type: i32) -> tempfile::NamedTempFile {
+    let from = File::open(&fixture(kind, Weights::Q8_0)).unwrap();
+    let mut tokens: Vec<&str> = from.strings("tokenizer.ggml.tokens").unwrap().unwrap();
+    let types = from.integers("tokenizer.ggml.token_type").unwrap().unwrap();
+    let mut types: Vec<i32> = types.into_iter().map(|kind| kind as i32).collect();
+    (tokens[id], types[id]) = (text, token_type);
+    let mut out = Writer::new(3);
+    for (key, _) in from.metadata() {
+        out.copy_key(&from, key).unwrap();
+    }
+    out.set("tokenizer.ggml.tokens", tokens.iter().map(ToString::to_string).collect::<Vec<_>>());
+    out.set("tokenizer.ggml.token_type", types);
+    for info in from.tensors() {
+        out.tensor(info.name.clone(), &info.shape, info.tensor_type().unwrap(), from.read(info).unwrap());
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    out.write_to(file.path()).unwrap();
+    file
+}
+
+/// A run that may use 1 GiB of address space beyond what the program takes by itself.
+#[cfg(target_os = "linux")]
+fn run_within_a_gib(args: &[&str]) -> Output {
+    use std::os::unix::process::CommandExt;
+    const OWN: u64 = 512 << 20;
+    let mut command = Command::new(PROGRAM);
+    command.args(args).stdin(Stdio::null()).env("MALLOC_ARENA_MAX", "2");
+    let limit = libc::rlimit { rlim_cur: OWN + (1 << 30), rlim_max: OWN + (1 << 30) };
+    // SAFETY: between fork and exec only setrlimit is called, which is safe there.
+    unsafe {
+        command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_AS, &limit) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        })
+    };
+    command.output().unwrap()
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn h1_one_token_of_64000_ideographs_ends_no_process() {
+    for (kind, name) in [(Kind::Llama, "SPM"), (Kind::Qwen3, "BPE")] {
+        for token_type in [1, 3, 4] {
+            for (characters, loads) in [(21_000, true), (64_000, false), (1 << 20, false)] {
+                let file = with_token(kind, 400, &"漢".repeat(characters), token_type);
+                let path = text(file.path());
+                for args in [
+                    &["inspect", path][..],
+                    &["tokenize", "-m", path, "the 漢 day"],
+                    &["generate", "-m", path, "--prompt", "the", "-n", "2", "--threads", "1"],
+                ] {
+                    let begun = std::time::Instant::now();
+                    let output = run_within_a_gib(args);
+                    let errors = String::from_utf8_lossy(&output.stderr);
+                    let what = format!("{name}, type {token_type}, {characters}, {}: {errors}", args[0]);
+                    assert!(begun.elapsed().as_secs() < 10, "{what} took {:?}", begun.elapsed());
+                    if args[0] == "inspect" || loads {
+                        assert_eq!(output.status.code(), Some(0), "{what}");
+                    } else {
+                        assert_eq!(output.status.code(), Some(1), "{what}");
+                        assert!(errors.contains("entry 400") && errors.contains("65536"), "{what}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -215,8 +215,8 @@ impl Engine {
         let mut states = model.devices().iter().enumerate().map(state).collect::<Result<Vec<_>>>()?;
         plans.reserve(model.outline(), &mut states)?;
         let slot = |_| {
-            let tokens = reserve::list(context, "tokens of a slot")?;
-            let cells = reserve::list(context, "cells of a slot")?;
+            let (tokens, cells) =
+                (reserve::list(context, "tokens of a slot")?, reserve::list(context, "cells of a slot")?);
             Ok(Slot { tokens, cells, ..Slot::default() })
         };
         let slots = (0..n_slots).map(slot).collect::<Result<_>>()?;

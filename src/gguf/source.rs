@@ -101,8 +101,9 @@ impl Source {
         let Some(disk) = self.disk.as_ref().filter(|_| end > have) else { return Ok(()) };
         let most = usize::try_from(disk.stamp.bytes).unwrap_or(usize::MAX);
         let wanted = have.saturating_mul(2).max(FIRST_READ).max(end).min(most);
-        let none = |_| reserve::no_memory(wanted, 1, "bytes of a file's header");
-        self.head.try_reserve_exact(wanted - have).map_err(none)?;
+        self.head
+            .try_reserve_exact(wanted - have)
+            .map_err(|_| reserve::no_memory(wanted, 1, "bytes of a file's header"))?;
         self.head.resize(wanted, 0);
         disk.read(have as u64, &mut self.head[have..])
     }

@@ -1,5 +1,5 @@
-//! A weight matrix repacked for the CPU: panels of 16 output rows, one row a lane. Packing a matrix into panels that the
-//! innermost loop reads in order is Goto's and van de Geijn's, "Anatomy of High-Performance Matrix Multiplication",
+//! A weight matrix repacked for the CPU: panels of 16 output rows, one row a lane. Packing a matrix into panels that
+//! the innermost loop reads in order is Goto's and van de Geijn's, "Anatomy of High-Performance Matrix Multiplication",
 //! <https://doi.org/10.1145/1356052.1356053>.
 //!
 //! The repacked copy is the one resident copy of the weights (the caller drops the source pages). Its layout is the

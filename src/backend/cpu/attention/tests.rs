@@ -346,3 +346,16 @@ fn nan_stays_in_its_sequence() {
         }
     }
 }
+
+#[test]
+fn l7_room_for_split_rows_that_no_machine_has_is_an_error() {
+    let layout = KvLayout::new(TensorType::F16, 1, 2, 1, 1 << 30).unwrap();
+    let mut space = SplitSpace::default();
+    let error = space.reserve(&layout, 1 << 22).unwrap_err();
+    assert!(matches!(&error, crate::Error::OutOfMemory(text) if text.contains("split attention")), "{error}");
+    assert_eq!(space.bytes(), 0);
+    // One that can be had counts whole, and the cache with it.
+    let layout = KvLayout::new(TensorType::F16, 4, 32, 32, 1024).unwrap();
+    space.reserve(&layout, 8).unwrap();
+    assert_eq!(space.bytes(), SplitSpace::floats(&layout, 8) * 4);
+}

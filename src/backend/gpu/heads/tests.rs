@@ -116,7 +116,7 @@ fn check(gpu: &Gpu, case: &Case) {
                     let y_got = f64::from(got[at + h * dk + i]);
                     assert!(
                         (y_got - y[i]).abs() <= error[i],
-                        "{ty} {kind:?} row {r} head {h} value {i}: {y_got} {}",
+                        "{types} {kind:?} row {r} head {h} value {i}: {y_got} {}",
                         y[i]
                     );
                 }
@@ -136,11 +136,11 @@ fn check(gpu: &Gpu, case: &Case) {
     }
     // Keys and values, what stands before and the row beyond stay; so do other cells.
     let untouched = |i: usize| i < before || i >= before + 5 * width || (i - before) % width >= n_head * dk;
-    assert!((0..ws.len()).all(|i| !untouched(i) || got[i] == ws[i]), "{ty} rows changed that should not");
+    assert!((0..ws.len()).all(|i| !untouched(i) || got[i] == ws[i]), "{types} rows changed that should not");
     for side in 0..2 {
         let mut left = stored[side].clone();
         own[side].iter().for_each(|&at| left[at] = 0xa5);
-        assert!(left.iter().all(|&b| b == 0xa5), "{ty} other cells were written");
+        assert!(left.iter().all(|&b| b == 0xa5), "{types} other cells were written");
     }
 }
 
