@@ -247,8 +247,8 @@ fn leaves(leaves: &[(&str, &[Token])]) -> String {
     serde_json::json!({"modelId": "", "descriptors": [{"path": "choice", "leaves": leaves}]}).to_string()
 }
 
-/// Mode 2 takes the leaf that scoring puts first, on every device; a leaf that begins others ends with a token that makes
-/// none of those of it.
+/// Mode 2 takes the leaf that scoring puts first, on every device; a leaf that begins others ends with a token that
+/// makes none of those of it.
 #[test]
 fn the_most_probable_leaf_is_taken_as_a_whole() {
     for gpu_layers in [0, -1] {

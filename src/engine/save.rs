@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const ROWS: &str = "bytes of a cache's rows";
 
 impl Engine {
-    /// Save a slot's tokens and cells to `path`, with a `note` that comes back with them. A file that is there is replaced
-    /// as a whole; after an error or a cancel it is as before. The slot stays as it is.
+    /// Save a slot's tokens and cells to `path`, with a `note` that comes back with them. A file that is there is
+    /// replaced as a whole; after an error or a cancel it is as before. The slot stays as it is.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an empty slot or a path without a file's name, [`Error::Io`] (also where the model's file
-    /// was changed), [`Error::Cancelled`], and those of the devices.
+    /// [`Error::InvalidArgument`] for an empty slot or a path without a file's name, [`Error::Io`] (also where the
+    /// model's file was changed), [`Error::Cancelled`], and those of the devices.
     pub fn save(&mut self, slot: SlotId, path: &Path, note: &[u8], cancel: &AtomicBool) -> Result<()> {
         self.settle()?;
         if self.tokens(slot).is_empty() {
@@ -47,15 +47,15 @@ impl Engine {
     /// Open a file that [`Engine::save`] wrote and check it as a whole. Nothing changes.
     ///
     /// # Errors
-    /// [`Error::SavedSlot`] naming the place where a file is damaged, cut short, none of these, of another model or type of
-    /// cache, or longer than the context; [`Error::Io`]; [`Error::Cancelled`].
+    /// [`Error::SavedSlot`] naming the place where a file is damaged, cut short, none of these, of another model or
+    /// type of cache, or longer than the context; [`Error::Io`]; [`Error::Cancelled`].
     pub fn open_saved(&self, path: &Path, cancel: &AtomicBool) -> Result<SavedSlot> {
         SavedSlot::open(path, &owner(&self.model, &self.cache, self.context)?, cancel)
     }
 
     /// Have a slot hold what was saved, in place of what it holds; slots used least recently make room for it as for a
-    /// prompt. True where the last position's hidden row was saved as well, so that logits can be asked for at once; else
-    /// tokens have to be appended first, or the last one prefilled again.
+    /// prompt. True where the last position's hidden row was saved as well, so that logits can be asked for at once;
+    /// else tokens have to be appended first, or the last one prefilled again.
     ///
     /// `saved` was opened by this engine. After an error or a cancel the slot is empty.
     pub fn restore(&mut self, slot: SlotId, saved: SavedSlot, cancel: &AtomicBool) -> Result<bool> {

@@ -1,8 +1,9 @@
 //! How probable each leaf of a trie is as what follows, all of them in few passes.
 //!
-//! Every node whose children are asked about is a row: it sees the slot's cells and those of the nodes above it, which is
-//! attention over a tree ([`crate::backend::tree_row`]). Nodes run parents first, as many to a pass as a pass has rows, in cells that are free
-//! again at the end; the slot is as before, and its next logits are those of its own last position.
+//! Every node whose children are asked about is a row: it sees the slot's cells and those of the nodes above it, which
+//! is attention over a tree ([`crate::backend::tree_row`]). Nodes run parents first, as many to a pass as a pass has
+//! rows, in cells that are free again at the end; the slot is as before, and its next logits are those of its own last
+//! position.
 
 use super::{Engine, SlotId};
 use crate::backend::{MAX_TREE_NODES, tree_cell, tree_row};
@@ -34,8 +35,8 @@ impl LeafScore {
 }
 
 impl Engine {
-    /// Score the leaves of a descriptor as what follows the slot's tokens, in the order of their nodes. The slot must be the
-    /// one that was evaluated last. Logits are taken as the model gives them: no chain, no bias.
+    /// Score the leaves of a descriptor as what follows the slot's tokens, in the order of their nodes. The slot must
+    /// be the one that was evaluated last. Logits are taken as the model gives them: no chain, no bias.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] where the context has no room for the deepest leaf, or no cells for all nodes;
@@ -218,8 +219,8 @@ impl Shares {
         self.out += (f64::from(logit) - self.best).exp();
     }
 
-    /// Of all tokens but those that were taken out, `tokens`. Where little is left, it is summed anew: a difference of two
-    /// sums would be their rounding.
+    /// Of all tokens but those that were taken out, `tokens`. Where little is left, it is summed anew: a difference of
+    /// two sums would be their rounding.
     fn logprob_of_rest(&self, logits: &[f32], tokens: &[Token]) -> f64 {
         let mut rest = self.total - self.out;
         if rest < 1e-3 * self.total {

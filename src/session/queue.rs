@@ -197,10 +197,12 @@ mod tests {
         assert!(!queue.ready());
     }
 
+    const WORDS: [&str; 7] = ["", "a", "\u{e9}", "\u{2603}\u{2603}\u{2603}", "\u{1F600}", "word ", "n\0l"];
+
     proptest! {
         #[test]
         fn whatever_the_buffers_every_token_and_character_comes_once_and_in_order(
-            words in prop::collection::vec(prop::sample::select(&["", "a", "\u{e9}", "\u{2603}\u{2603}\u{2603}", "\u{1F600}", "word ", "n\0l"][..]), 0..20),
+            words in prop::collection::vec(prop::sample::select(&WORDS[..]), 0..20),
             tail in prop::sample::select(&["", "\u{FFFD}", "<|en"][..]),
             token_cap in 1usize..5,
             text_cap in 8usize..20,
