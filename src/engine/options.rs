@@ -1,6 +1,7 @@
 //! What a host chooses when it opens an engine.
 
 use crate::backend::cpu::pool::MAX_THREADS;
+use crate::gguf::shown;
 use crate::model::Placement;
 use crate::quant::TensorType;
 use crate::{Error, Result};
@@ -44,7 +45,10 @@ impl std::str::FromStr for KvType {
             "f16" => Ok(KvType::F16),
             "f32" => Ok(KvType::F32),
             "q8_0" => Ok(KvType::Q8_0),
-            _ => Err(Error::InvalidArgument(format!("KV type `{s}` (known: {})", KvType::NAMES.join(", ")))),
+            _ => {
+                let problem = format!("KV type `{}` (known: {})", shown(s), KvType::NAMES.join(", "));
+                Err(Error::InvalidArgument(problem))
+            }
         }
     }
 }

@@ -6,9 +6,7 @@
 
 use super::compile::Trie;
 use crate::Token;
-
-/// The longest spelling quoted, in characters.
-const QUOTED: usize = 60;
+use crate::gguf::shown;
 
 impl Trie {
     /// The first leaf, in payload order, whose tokens do not spell its name, described; `None` when all do.
@@ -48,8 +46,8 @@ impl Trie {
                 "descriptors[{}].leaves[{}] is named \"{}\", but its tokens spell \"{}\"",
                 leaf.descriptor,
                 leaf.index,
-                quoted(&leaf.name),
-                quoted(&String::from_utf8_lossy(&special)),
+                shown(&leaf.name),
+                shown(&String::from_utf8_lossy(&special)),
             ));
         }
         None
@@ -60,13 +58,4 @@ impl Trie {
 fn behind<'t>(text: &'t [u8], name: &str) -> impl Iterator<Item = &'t [u8]> {
     let spaced = text.strip_prefix(b" ");
     [Some(text), spaced].into_iter().filter_map(move |text| text?.strip_prefix(name.as_bytes()))
-}
-
-/// A text as a message quotes it: escaped, and cut where it is long.
-pub(super) fn quoted(text: &str) -> String {
-    let mut short: String = text.chars().take(QUOTED).flat_map(char::escape_debug).collect();
-    if text.chars().nth(QUOTED).is_some() {
-        short.push('…');
-    }
-    short
 }
