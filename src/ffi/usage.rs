@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 
 use super::args;
-use super::errors::{ask, on_handle};
+use super::errors::ask;
 use super::handle::FfiLlmHandle;
 use super::status::ELIZA_OK;
 use super::stream::Stream;
@@ -57,6 +57,8 @@ pub struct Usage {
     pub span_tokens: u64,
     /// How many tokens it allowed there, added up.
     pub span_candidates: u64,
+    /// How often the generation took tokens out of a full context to go on.
+    pub context_shifts: u64,
 }
 
 // SAFETY: repr(C), the size first, plain numbers throughout.
@@ -162,8 +164,7 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_sampled(
         unsafe { args::write(out, &answer)? };
         Ok(ELIZA_OK)
     };
-    // SAFETY: no out_error.
-    unsafe { on_handle(handle, std::ptr::null_mut(), fill) }.unwrap_or_else(|code| code)
+    ask(handle, fill).unwrap_or_else(|code| code)
 }
 
 fn to_usage(usage: &session::Usage) -> Usage {
@@ -189,6 +190,7 @@ fn to_usage(usage: &session::Usage) -> Usage {
         logits_computed: usage.logits_computed,
         span_tokens: usage.span_tokens,
         span_candidates: usage.span_candidates,
+        context_shifts: usage.context_shifts,
     }
 }
 

@@ -24,6 +24,8 @@ pub struct Usage {
     pub span_tokens: u64,
     /// See `span_tokens`.
     pub span_candidates: u64,
+    /// How often tokens were taken out of a full context; see [`ContextFull`](super::ContextFull).
+    pub context_shifts: u64,
     /// Model evaluations, those of the prompt included.
     pub forward_passes: u64,
     /// How many more it would have taken to evaluate the generated tokens one by one.
