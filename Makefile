@@ -1,7 +1,7 @@
 # make test    everything that fits in half an hour on two cores; installs what a bare Debian machine lacks
 # make deep    the long runs: release build, valgrind, Address- and ThreadSanitizer, fuzzing, the whole parity matrix
 # make header  update include/eliza_inference.h from the sources
-# make bench   speed and memory side by side with the peer (needs ../shared); make jvm-bench: what Java adds to a token
+# make bench   speed and memory beside llama.cpp as npm has it; make jvm-bench: what Java adds to a token
 # make install, make uninstall   for C and C++ hosts; PREFIX=/usr/local, LIBDIR=lib, DESTDIR= (docs/c.md)
 # make clean
 #
@@ -31,12 +31,12 @@ skip    = printf 'skipped: %s\n' $(1)
 
 .PHONY: install uninstall install-test
 .PHONY: test deep header bench clean tools lint unit cpu-only c-harness js js-deep jvm parity-quick readme page unit-deep \
-	isa-deep trie-tsan c-valgrind c-asan android aarch64 fuzz parity built-for-c jvm-bench
+	isa-deep trie-tsan c-valgrind c-asan android aarch64 fuzz parity built-for-c jvm-bench dxc
 
 test: tools lint unit cpu-only c-harness js jvm install-test parity-quick readme page
 	$(call section,"all of make test passed")
 
-deep: test unit-deep isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 fuzz parity
+deep: test unit-deep dxc isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 fuzz parity
 	$(call section,"all of make deep passed")
 
 # ---------------------------------------------------------------------------------------------------------- make test
@@ -121,6 +121,15 @@ unit-deep:
 	$(call section,"long random comparisons in the release build")
 	@$(with_peer); \
 	$(CARGO) test --locked --release -- --include-ignored
+
+# Needs the source package of compushady (pip), which has DXC inside.
+dxc:
+	$(call section,"every shader through DXC")
+	@rm -rf target/hlsl
+	ELIZA_DUMP_SHADERS="$(CURDIR)/target/hlsl" $(CARGO) test --locked --release --lib gpu::
+	ELIZA_DUMP_SHADERS="$(CURDIR)/target/hlsl" $(CARGO) test --locked --release --test gpu -- \
+	  --ignored every_shader_of_the_fixtures_can_be_translated
+	@python3 tools/dxc.py target/hlsl
 
 isa-deep:
 	$(call section,"logits on every instruction set this machine has")
@@ -220,7 +229,7 @@ header:
 	ELIZA_UPDATE_HEADER=1 $(CARGO) test --locked --test header -q
 
 bench:
-	python3 tools/bench_vs_peer.py --shared "$(SHARED)"
+	python3 tools/bench_vs_peer.py
 
 # In a folder of its own: a release build never holds what only tests call.
 jvm-bench: built-for-c

@@ -5,12 +5,14 @@
 
 use std::env;
 use std::error::Error;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The sources whose exports make the header, in the order of its sections.
-const NOUNS: [&str; 15] = [
-    "version", "status", "handle", "open", "stream", "trie", "saved", "sampler", "errors", "pull", "options", "usage",
-    "tokens", "strings", "log",
+const NOUNS: [&str; 17] = [
+    "version", "status", "handle", "open", "devices", "stream", "trie", "saved", "sampler", "errors", "pull",
+    "options", "usage", "tokens", "model", "strings", "log",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -18,16 +20,22 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=cbindgen.toml");
     println!("cargo:rerun-if-changed=src/ffi");
     link();
-    name();
+    musl()?;
+    name()?;
     header()
 }
 
-/// On ELF, `dlclose` leaves the library mapped: its worker threads may still be running when the host lets go. Android devices
-/// have pages of 4 or 16 KiB, and a library aligned for less does not load on the latter.
+fn is(key: &str, value: &str) -> bool {
+    env::var(key).is_ok_and(|found| found == value)
+}
+
+/// On ELF, `dlclose` leaves the library mapped: its worker threads may still be running when the host lets go. Android
+/// devices have pages of 4 or 16 KiB, and a library aligned for less does not load on the latter; processes of musl run
+/// there too.
 fn link() {
     let elf = env::var("CARGO_CFG_TARGET_FAMILY").is_ok_and(|family| family == "unix")
         && env::var("CARGO_CFG_TARGET_VENDOR").is_ok_and(|vendor| vendor != "apple");
-    let android = env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "android");
+    let android = is("CARGO_CFG_TARGET_OS", "android") || is("CARGO_CFG_TARGET_ENV", "musl");
     for (wanted, keyword) in [(elf, "nodelete"), (android, "max-page-size=16384")] {
         if wanted {
             // As two arguments it is understood by compilers that link and by linkers alike.
@@ -37,16 +45,69 @@ fn link() {
     }
 }
 
+/// A library for musl shares the libc of the process that opens it, and brings its own unwinder along. It has to be linked by a
+/// compiler for musl: one for glibc would give a file that names glibc, without a word.
+fn musl() -> Result<(), Box<dyn Error>> {
+    if !is("CARGO_CFG_TARGET_ENV", "musl") {
+        return Ok(());
+    }
+    if env::var("CARGO_CFG_TARGET_FEATURE").is_ok_and(|all| all.split(',').any(|one| one == "crt-static")) {
+        return Err("a library for musl needs -Ctarget-feature=-crt-static, as .cargo/config.toml says; \
+                    RUSTFLAGS and --config take the place of what stands there"
+            .into());
+    }
+    // Only musl has this function.
+    println!("cargo:rustc-link-arg-cdylib=-Wl,--require-defined=__fseterr");
+    // The unwinder that Rust asks for is the shared libgcc_s. Rust has its own as an archive, which takes the place of it.
+    let printed = Command::new(env::var("RUSTC")?)
+        .args(["--print", "target-libdir", "--target", &env::var("TARGET")?])
+        .output()?;
+    let unwinder = Path::new(String::from_utf8(printed.stdout)?.trim()).join("self-contained/libunwind.a");
+    if unwinder.exists() {
+        let out = PathBuf::from(env::var("OUT_DIR")?);
+        fs::write(out.join("libgcc_s.so"), format!("INPUT(\"{}\")\n", unwinder.display()))?;
+        println!("cargo:rustc-link-search=native={}", out.display());
+    }
+    Ok(())
+}
+
 /// The name that programs linked with the library ask for. It changes with the interface's major version alone, which
-/// the tests of the installed package hold against the header. Android packs libraries under plain file names, so there it has none.
-fn name() {
-    let is = |key: &str, value: &str| env::var(key).is_ok_and(|found| found == value);
+/// the tests of the installed package hold against the header. Android packs libraries under plain file names, so there it
+/// has none.
+fn name() -> Result<(), Box<dyn Error>> {
     if is("CARGO_CFG_TARGET_VENDOR", "apple") {
         println!("cargo:rustc-link-arg-cdylib=-Wl,-install_name,@rpath/libelizainference.1.dylib");
+        link_in_build_folder("libelizainference.dylib", "libelizainference.1.dylib")
     } else if is("CARGO_CFG_TARGET_FAMILY", "unix") && !is("CARGO_CFG_TARGET_OS", "android") {
         // Arguments for a cdylib alone would also reach the libraries of crates that hold this one.
         println!("cargo:rustc-link-arg=-Wl,-soname,libelizainference.so.1");
+        link_in_build_folder("libelizainference.so", "libelizainference.so.1")
+    } else {
+        Ok(())
     }
+}
+
+/// Programs that are linked with the library in cargo's folders, where it is not installed, start there too: beside it is
+/// a link with the name that they ask for.
+#[cfg(unix)]
+fn link_in_build_folder(file: &str, name: &str) -> Result<(), Box<dyn Error>> {
+    // OUT_DIR is PROFILE/build/PACKAGE/out.
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    for folder in out.ancestors().nth(3).into_iter().flat_map(|profile| [profile.to_owned(), profile.join("deps")]) {
+        let link = folder.join(name);
+        if folder.is_dir() && link.read_link().map_or(true, |target| target.as_os_str() != file) {
+            let _ = fs::remove_file(&link);
+            if let Err(error) = std::os::unix::fs::symlink(file, &link) {
+                println!("cargo:warning={}: {error}; programs linked in this folder may not start", link.display());
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn link_in_build_folder(_: &str, _: &str) -> Result<(), Box<dyn Error>> {
+    Ok(())
 }
 
 fn header() -> Result<(), Box<dyn Error>> {

@@ -14,8 +14,11 @@ use elizainference::backend::cpu::kv::{KvLayout, store_k, store_v};
 use elizainference::backend::cpu::pool::{Counter, Pool, SharedMut};
 use elizainference::quant::TensorType;
 use std::hint::black_box;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
+
+static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// Seconds by a clock that stands still while other processes have the core.
 #[cfg(unix)]
@@ -131,13 +134,13 @@ impl Bench {
         };
         let tasks = attention.tasks(threads);
         let mut space = SplitSpace::default();
-        space.reserve(&self.layout, self.heads);
+        space.reserve(&self.layout, self.heads).unwrap();
         let (split, shared, counter) = (space.share(), SharedMut::new(&mut out), Counter::new());
         let scratch = vec![0f32; scratch_bytes(&self.layout, self.heads) / 4];
         let scratch: Vec<_> = (0..threads).map(|_| Mutex::new(scratch.clone())).collect();
         best(threads, || {
             Pool::global()
-                .run(threads, &|worker| {
+                .run(threads, &NEVER, &|worker| {
                     let mut scratch = scratch[worker.index()].lock().unwrap();
                     for task in worker.chunks(&counter, tasks.count, 1) {
                         // SAFETY: chunks are claimed once, and the step ends with the run.
@@ -154,8 +157,9 @@ fn main() {
     let threads = args.iter().filter_map(|arg| arg.parse().ok()).next().unwrap_or_else(default_thread_count);
     let filter = args.iter().find(|arg| arg.parse::<usize>().is_err()).map_or("", |arg| arg);
     println!("peak of one core: {:.0} GFLOP/s (AVX-512)", peak());
-    let empty = best(threads, || Pool::global().run(threads, &|_| ()).unwrap());
-    let barriers = best(threads, || Pool::global().run(threads, &|w| (0..100).for_each(|_| w.barrier())).unwrap());
+    let empty = best(threads, || Pool::global().run(threads, &NEVER, &|_| ()).unwrap());
+    let barriers =
+        best(threads, || Pool::global().run(threads, &NEVER, &|w| (0..100).for_each(|_| w.barrier())).unwrap());
     println!("pool, {threads} threads: run {:.2} us, barrier {:.2} us", empty * 1e6, barriers * 1e4);
     println!("{:44} {:>4} {:>10} {:>8} {:>8}", "", "thr", "us", "GFLOP/s", "GB/s");
     for (heads, kv_heads, dim) in [(16, 8, 128), (32, 4, 64), (4, 1, 256)] {

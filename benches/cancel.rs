@@ -61,7 +61,7 @@ fn main() {
         .map_or_else(|| fixture(Kind::Llama, Weights::Q8_0), PathBuf::from);
     println!("{}", path.display());
     let engine = EngineOptions { context: 4096, ..EngineOptions::default() };
-    let session = Session::open(OpenOptions { path, engine, progress: None }).unwrap();
+    let session = Session::open(OpenOptions { path, engine, ..OpenOptions::default() }).unwrap();
     let n_vocab = session.info().n_vocab;
     session.configure(elizainference::session::Settings { ignore_eos: true, ..Default::default() }).unwrap();
 

@@ -1,5 +1,5 @@
-//! Microseconds per sampled token for a few chains over made-up logits (normal, standard deviation 2.5, 20 of them raised
-//! by 8), at three vocabulary sizes. Run with `cargo bench --bench sampling`.
+//! Microseconds per sampled token for a few chains over made-up logits (normal, standard deviation 2.5, 20 of them
+//! raised by 8), at three vocabulary sizes. Run with `cargo bench --bench sampling`.
 //!
 //! Each figure is the median over rounds; the row is copied anew before each token, outside the time taken.
 

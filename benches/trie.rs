@@ -148,7 +148,7 @@ fn main() {
     }
     let engine = EngineOptions { context: 64, slots: 1, threads: 1, ..EngineOptions::default() };
     let path = fixture(Kind::Llama, Weights::Q8_0);
-    let session = Session::open(OpenOptions { path, engine, progress: None }).unwrap();
+    let session = Session::open(OpenOptions { path, engine, ..OpenOptions::default() }).unwrap();
     println!("in a session on the fixture");
     let other = |payload: &mut String, round: usize| *payload = " ".repeat(1000 + round) + &fixture_payload;
     let set = |json: &str| session.set_trie(json.as_bytes(), Mode::Greedy).unwrap();

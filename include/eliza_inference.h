@@ -1,7 +1,7 @@
 /*
  * eliza_inference.h: run GGUF language models on the user's own device and stream their tokens.
  *
- * Interface eliza-stream 1.0.0. Licence: MIT OR Apache-2.0. Works as C99 and as C++17.
+ * Interface eliza-stream 1.1.0. Licence: MIT OR Apache-2.0. Works as C99 and as C++17.
  * Generated from src/ffi by cbindgen; edit there, then `make header`.
  *
  * ---- From a file to a stream ---------------------------------------------------------------------------
@@ -73,13 +73,15 @@
  *
  * ---- Which calls may run together ----------------------------------------------------------------------
  *
- *   process calls (open, version, free, log, last error)   any thread, any time, several at once
+ *   process calls (open, version, free, log, last error,   any thread, any time, several at once
+ *     devices, plan, file metadata, trie cache limit)
  *   calls on different handles                             any thread, any time, several at once
  *   cancel, close, status, usage, sampled,                 any thread, any time, also while another call on
- *     take_error, tokenize, detokenize, build_token_trie     the same handle blocks, and inside its callback
+ *     take_error, tokenize, detokenize,                      the same handle blocks, and inside its callback
+ *     build_token_trie, model, metadata, is_eog, token
  *   prefill, start_prefill, generate, configure, set_      any thread, one at a time per handle; while the
  *     chain, set_, clear_, arm_, score_token_trie,           handle works they fail as busy
- *     save_slot, restore_slot
+ *     save_slot, restore_slot, logits
  *   next, poll                                             one thread at a time per handle
  *   llama_sampler_init_token_trie                          any thread, any time, several at once
  *   the calls on a sampler, by whomever                    one thread at a time per sampler
@@ -94,7 +96,7 @@
 #include <stdint.h>
 
 /* The library's name and interface version, as eliza_inference_abi_version() returns it. */
-#define ELIZA_STREAM_ABI_VERSION "eliza-stream/1.0.0"
+#define ELIZA_STREAM_ABI_VERSION "eliza-stream/1.1.0"
 
 /* Types of llama.cpp that samplers pass. Where llama.h is needed as well, include it first: then these stand aside. */
 #ifndef LLAMA_H
@@ -125,7 +127,7 @@ typedef struct llama_token_data_array {
 /**
  * Minor version: functions or structure fields were added.
  */
-#define ELIZA_STREAM_ABI_MINOR 0
+#define ELIZA_STREAM_ABI_MINOR 1
 
 /**
  * Patch version: behaviour was corrected.
@@ -135,7 +137,7 @@ typedef struct llama_token_data_array {
 /**
  * The three parts as one number, `major * 1000000 + minor * 1000 + patch`, for comparisons in the preprocessor.
  */
-#define ELIZA_STREAM_ABI_NUMBER 1000000
+#define ELIZA_STREAM_ABI_NUMBER 1001000
 
 /**
  * The call succeeded.
@@ -193,24 +195,10 @@ typedef struct llama_token_data_array {
 #define ELIZA_ERR_IO -10
 
 /**
- * A file is no saved slot that can be restored here: damaged, cut short, of another kind, another model, another type of
- * KV cache, longer than the context, or inside a span of a token trie that is not set. The text names the file, the place
- * and the reason. The checks find damage, not intent: a saved slot says what the model reads and where a constraint
- * stands, so take it from the same hands as the model. Remedy: set what it was saved with, or evaluate the prompt again.
- */
-#define ELIZA_ERR_SAVED_SLOT -60
-
-/**
  * The model computed a value that is not a number; the text names row and token. Remedy: the model file or
  * the device driver is broken; try the CPU, then another file.
  */
 #define ELIZA_ERR_NAN -20
-
-/**
- * A GPU or its driver failed: it could not be opened, was lost, or refused a command; the text has the device's name
- * and the driver's reason. Other handles live on. Remedy: close the handle and open again, or use the CPU.
- */
-#define ELIZA_ERR_DEVICE -50
 
 /**
  * A token-trie payload was refused; the text names the place in it. Remedy: correct the payload. The
@@ -228,6 +216,19 @@ typedef struct llama_token_data_array {
  * What the status call reports while a generation runs; never an error.
  */
 #define ELIZA_STATUS_GENERATING 2
+
+/**
+ * A GPU or its driver failed: it could not be opened, was lost, or refused a command; the text has the device's name
+ * and the driver's reason. Other handles live on. Remedy: close the handle and open again, or use the CPU.
+ */
+#define ELIZA_ERR_DEVICE -50
+
+/**
+ * A file is no saved slot that can be restored here: damaged, cut short, of another kind, another model, another type
+ * of KV cache, longer than the context, or inside a span of a token trie that is not set. The text names the file, the
+ * place and the reason. The checks find damage, not intent: take saved slots from the same hands as models. Remedy: set what it was saved with, or evaluate the prompt again.
+ */
+#define ELIZA_ERR_SAVED_SLOT -60
 
 /**
  * Nothing was generated yet, or the generation still runs.
@@ -263,6 +264,13 @@ typedef struct llama_token_data_array {
  * A constrained span ended and the option `on_span_end` says stop.
  */
 #define ELIZA_FINISH_SPAN 6
+
+/**
+ * `flags`: the vocabulary alone is opened, without weights. Tokenize, detokenize, build_token_trie and the questions about
+ * model, metadata and tokens work; every call that needs weights or a context fails with `ELIZA_ERR_NOT_IMPLEMENTED`. The
+ * other options but `model_path` have no effect.
+ */
+#define ELIZA_OPEN_VOCAB_ONLY 1
 
 /**
  * `mode` of a token trie: the likeliest legal token.
@@ -351,7 +359,12 @@ typedef struct eliza_llm_session *FfiLlmHandle;
 
 /**
  * Receives the fraction of a model that is loaded, 0 to 1, on the thread that opens it. Returning anything but 0
- * cancels: the open then fails with "Cancelled".
+ * cancels: the open then fails with "Cancelled". It is also asked while memory is planned (with 0), while
+ * another open of the same file is waited for (how far that one is), and while the context is made ready (with 1).
+ *
+ * No lock is held meanwhile: it may open other files, prefill, generate, cancel and close other handles, and take its
+ * time. Only the file whose load it hears of cannot be opened from it, which is `ELIZA_ERR_BUSY`; nor should it wait for
+ * another thread that opens that file, which in turn waits for this load.
  */
 typedef int32_t (*eliza_llm_progress_cb)(float progress, void *user_data);
 
@@ -385,7 +398,7 @@ typedef struct eliza_llm_open_options_t {
      */
     const char *device;
     /**
-     * Format of the key/value memory: "f16", "f32" or "q8_0"; NULL is "f16".
+     * Format of the key/value memory: "f16", "f32" or "q8_0"; NULL is "f16". Of the values `kv_type_v` may say otherwise.
      */
     const char *kv_type;
     /**
@@ -401,9 +414,22 @@ typedef struct eliza_llm_open_options_t {
      */
     uint32_t slots;
     /**
-     * Reserved, must be 0.
+     * 0, or `ELIZA_OPEN_VOCAB_ONLY` (1).
      */
     uint32_t flags;
+    /**
+     * Format of the values in the key/value memory, where it is not that of the keys; NULL is `kv_type`.
+     */
+    const char *kv_type_v;
+    /**
+     * The most tokens of a prompt that are evaluated in one pass, 1 to 512; 0 is 512. Fewer take less memory, and more
+     * passes.
+     */
+    uint32_t n_batch;
+    /**
+     * Must be 0.
+     */
+    uint32_t reserved;
 } eliza_llm_open_options_t;
 
 /**
@@ -609,9 +635,18 @@ typedef struct eliza_llm_usage_t {
      */
     uint64_t span_candidates;
     /**
-     * How often the generation took tokens out of a full context to go on.
+     * How often a full context was shifted to go on.
      */
     uint64_t context_shifts;
+    /**
+     * Time spent choosing tokens on the host; where a device samples, that is part of its pass and takes none.
+     */
+    uint64_t sample_us;
+    /**
+     * Tokens that were chosen, by host or device: all but those that the token trie left no choice about, and those of leaves
+     * that it scored.
+     */
+    uint64_t sampled_tokens;
 } eliza_llm_usage_t;
 
 /**
@@ -704,7 +739,13 @@ int32_t eliza_inference_default_thread_count(void);
  * `model_path` is a GGUF file. `context_size_tokens` 0 chooses min(4096, what the model was trained with), otherwise
  * it is rounded up to a power of two and capped at what the model was trained with. `num_threads` 0 chooses
  * `eliza_inference_default_thread_count`. `gpu_layers` 0 is CPU only, -1 all layers on the GPU. Handles
- * on one file share its weights. Blocks while the file is loaded.
+ * on one file share its weights. Blocks while the file is loaded; other handles go on meanwhile.
+ *
+ * The file stays open until its last handle is closed, and must not be written to until then: a model whose output matrix is
+ * not its embedding looks up a row of it for every token, and saving a slot looks at pages of all weights. Such a call on a
+ * file that was cut short or changed returns `ELIZA_ERR_IO` with "the file was changed after it was opened", never anything
+ * worse; changed is what has another size or time of modification. To replace a model write another file and move it there:
+ * open handles keep the file that they opened, also one that was deleted.
  *
  * Ownership: the path is copied; the host ends the handle with `eliza_inference_llm_stream_close`. Null rule: a NULL path
  * is an error. Threads: any, several at once.
@@ -739,6 +780,37 @@ FfiLlmHandle eliza_inference_llm_stream_open_ex(const struct eliza_llm_open_opti
  * with an error. Never fails.
  */
 void eliza_inference_llm_stream_close(FfiLlmHandle handle);
+
+/**
+ * The devices of this machine as a JSON array, best first: `[{"name": "CPU (avx512)", "kind": "cpu", "score": 100, "reason":
+ * "...", "available_bytes": 8000000000, "memory_of_host": true}]`. `kind` is "cpu" or "gpu"; a device with score 0 cannot be
+ * used, for the reason given; `available_bytes` is null where the system does not tell; `memory_of_host` tells a device
+ * that has no memory of its own. Names are what the option `device` takes, whole or in part.
+ *
+ * Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error` may be
+ * NULL. Threads: any, any time, several at once. The first call of a process may take some 100 ms: drivers are loaded.
+ * Returns NULL on failure, with the code in `eliza_inference_take_last_failure`.
+ */
+char *eliza_inference_devices_json(char **out_error);
+
+/**
+ * What `eliza_inference_llm_stream_open_ex` with the same options would take of each device's memory, from the file's header
+ * alone: nothing is loaded, and `progress` is not called.
+ *
+ * The answer is one JSON object: `{"model": "...", "context": 4096, "kv_type": "f16", "kv_type_v": "f16", "n_batch": 512,
+ * "n_layer": 28, "gpu_layers": 0, "devices": [...], "fits": true, "largest_context": 40960, "largest_gpu_layers": null}`. Each
+ * device has `name`, `bytes` by component (`embedding`, `layers`, `head`, `kv_cache`, `workspace`, `other`), `total_bytes`,
+ * `file_backed_bytes` (pages of the file, which the system may drop), `available_bytes` and `memory_of_host`. `fits` is null
+ * where a device does not tell what it has; `largest_context` is the largest that fits, `largest_gpu_layers` the most layers
+ * on the GPU where those asked for do not fit; null is none, or unknown.
+ *
+ * Ownership: everything in `options` is copied; the host frees the string with `eliza_inference_free_string`, and
+ * `*out_error`. Null rule: `options` and its `model_path` must not be NULL; `out_error` may be. Threads: any, any time,
+ * several at once. Returns NULL on failure, with the code in `eliza_inference_take_last_failure`: as
+ * `eliza_inference_llm_stream_open_ex`, but for what only loading finds.
+ */
+char *eliza_inference_plan_json(const struct eliza_llm_open_options_t *options,
+                                char **out_error);
 
 /**
  * Evaluates a prompt and keeps its state; what the slot already holds of it is reused. Blocks until done.
@@ -819,8 +891,9 @@ int32_t eliza_inference_llm_stream_generate_ex(FfiLlmHandle handle,
                                                char **out_error);
 
 /**
- * Asks the running prefill or generation to stop: one atomic store, never waits. The generation ends within about a
- * token, and its terminal event still comes. Nothing happens when nothing runs.
+ * Asks what runs on the handle to stop, and never waits: a prefill, a generation, and every tokenize and
+ * build_token_trie. The generation ends within about a token, and its terminal event still comes. Nothing happens when
+ * nothing runs.
  *
  * Null rule: a NULL or closed handle is -1. Threads: any, any time, inside the callback too. Returns `ELIZA_OK`, or
  * -1 for a handle that is not open.
@@ -899,11 +972,12 @@ char *eliza_inference_score_token_trie(FfiLlmHandle handle,
  * Ownership: the host frees the string, `*out_warnings` and `*out_error` with `eliza_inference_free_string`;
  * `*out_warnings` is written on success only, NULL where there are none. Null rule: `path` and `names` must not be NULL,
  * nor any name; `before` and `after` NULL are empty; `out_warnings` and `out_error` may be NULL; a NULL or closed handle
- * gives NULL. Threads: any, any time, inside the callback too.
+ * gives NULL. Threads: any, any time, inside the callback too. `eliza_inference_llm_stream_cancel` from another thread ends
+ * it early; a cancel before the call does not.
  *
  * Returns NULL on failure; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no names, an empty one,
- * one that the vocabulary cannot spell, not UTF-8), `ELIZA_ERR_TRIE` (more than a payload may hold) or
- * `ELIZA_ERR_FFI_FAULT`, and while a generation runs that generation's.
+ * one that the vocabulary cannot spell, not UTF-8), `ELIZA_ERR_TRIE` (more than a payload may hold),
+ * `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`, and while a generation runs that generation's.
  */
 char *eliza_inference_build_token_trie(FfiLlmHandle handle,
                                        const char *path,
@@ -929,12 +1003,12 @@ int32_t eliza_inference_set_trie_cache_limit(uint64_t bytes);
  * Saves a slot to a file, and blocks until that is done: its tokens, its part of the KV cache, and where its last
  * generation stopped, the place inside a span of a token trie included. The handle is as before.
  *
- * `slot_id` -1 is the slot of the last prefill or restore; of any other slot only tokens and cache are saved. A file that
- * is there is replaced as a whole; after a failure it is as before. It holds the prompt, and is readable by its owner alone
- * where the system knows owners. Chain, options and the trie itself are not in it.
+ * `slot_id` -1 is the slot of the last prefill or restore; of any other slot only tokens and cache are saved. A file
+ * that is there is replaced as a whole; after a failure it is as before. It holds the prompt, and is readable by its
+ * owner alone where the system knows owners. Chain, options and the trie itself are not in it.
  *
- * Ownership: the path is copied; the host frees `*out_error`. Null rule: `path` must not be NULL, `out_error` may be; a NULL
- * or closed handle is -1. Threads: any; fails while the handle is at work, and inside the callback.
+ * Ownership: the path is copied; the host frees `*out_error`. Null rule: `path` must not be NULL, `out_error` may be;
+ * a NULL or closed handle is -1. Threads: any; fails while the handle is at work, and inside the callback.
  * `eliza_inference_llm_stream_cancel` from another thread ends it early.
  *
  * Returns `ELIZA_OK`, -1 (handle), `ELIZA_ERR_INVALID_ARG` (no such slot, an empty one, a path without a file's name),
@@ -946,25 +1020,25 @@ int eliza_inference_llm_stream_save_slot(FfiLlmHandle handle,
                                          char **out_error);
 
 /**
- * Brings what `eliza_inference_llm_stream_save_slot` wrote into a slot, in place of what that holds, and blocks until that is
- * done. It may come from another process, machine, device or placement of layers; model and type of the KV cache are the
- * same. Trust it as you trust the model: a checksum finds damage, but whoever writes a file decides what the stream has
- * read, and where in a constraint it stands.
+ * Brings what `eliza_inference_llm_stream_save_slot` wrote into a slot, in place of what that holds, and blocks until
+ * that is done. It may come from another process, machine, device or placement of layers; model and type of the KV
+ * cache are the same. Trust it as you trust the model: a checksum finds damage, but whoever writes a file decides what
+ * the stream has read, and where in a constraint it stands.
  *
- * A generate may follow at once, without a prefill, and goes on where the saved stream stopped, inside a span too. For that
- * the same token trie has to be set in the same mode before; a stream that was not held by one arms the trie of the handle
- * as a prefill does. A prefill reuses what was restored as far as the prompts agree. `slot_id` -1 takes a fresh slot, as in
- * a prefill. The texts of the last generation become invalid.
+ * A generate may follow at once, without a prefill, and goes on where the saved stream stopped, inside a span too. For
+ * that the same token trie has to be set in the same mode before; a stream that was not held by one arms the trie of
+ * the handle as a prefill does. A prefill reuses what was restored as far as the prompts agree. `slot_id` -1 takes a
+ * fresh slot, as in a prefill. The texts of the last generation become invalid.
  *
- * Ownership: the path is copied; the host frees `*out_error`. Null rule: `path` must not be NULL, `out_error` may be; a NULL
- * or closed handle is -1. Threads: any; fails while the handle is at work, and inside the callback.
+ * Ownership: the path is copied; the host frees `*out_error`. Null rule: `path` must not be NULL, `out_error` may be;
+ * a NULL or closed handle is -1. Threads: any; fails while the handle is at work, and inside the callback.
  * `eliza_inference_llm_stream_cancel` from another thread ends it early.
  *
  * Returns how many tokens the stream has, those included that were emitted and not evaluated yet; -1 (handle),
- * `ELIZA_ERR_SAVED_SLOT` (damaged, of another model or cache type, longer than the context, held by another trie; the text
- * names the place), `ELIZA_ERR_IO`, `ELIZA_ERR_INVALID_ARG` or `ELIZA_ERR_BUSY`, and nothing has changed;
- * `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_OOM`, `ELIZA_ERR_DEVICE` or `ELIZA_ERR_FFI_FAULT`, and the slot may be empty: it needs a
- * new prefill or restore.
+ * `ELIZA_ERR_SAVED_SLOT` (damaged, of another model or cache type, longer than the context, held by another trie; the
+ * text names the place), `ELIZA_ERR_IO`, `ELIZA_ERR_INVALID_ARG` or `ELIZA_ERR_BUSY`, and nothing has changed;
+ * `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_OOM`, `ELIZA_ERR_DEVICE` or `ELIZA_ERR_FFI_FAULT`, and the slot may be empty: it
+ * needs a new prefill or restore.
  */
 int eliza_inference_llm_stream_restore_slot(FfiLlmHandle handle,
                                             int32_t slot_id,
@@ -1120,17 +1194,17 @@ char *eliza_inference_take_last_failure(int32_t *out_code);
  * Takes what the generation has produced: waits for the next token, then hands out up to `tokens_cap` tokens and
  * their text.
  *
- * The text is whole characters in UTF-8, always terminated; not a byte behind `text_cap` is written. A step ends
- * early rather than cut the text of a token; only a token whose text alone is longer than the buffer has its text
- * spread over steps, the later ones without tokens. NUL characters are U+FFFD. The last step may hold tokens and text too.
+ * The text is whole characters in UTF-8, always terminated; not a byte behind `text_cap` is written. A step ends early
+ * rather than cut the text of a token; only a token whose text alone is longer than the buffer has its text spread
+ * over steps, the later ones without tokens. NUL characters are U+FFFD. The last step may hold tokens and text too.
  *
  * Ownership: the buffers are the host's, `*out_error` is the host's to free. Null rule: `tokens_out` and `text_out`
  * must not be NULL; `num_tokens_out`, `drafter_drafted_out`, `drafter_accepted_out` (both always 0: there is no
  * drafter) and `out_error` may be; a NULL or closed handle is -1. Threads: one at a time per handle.
  *
  * Returns `ELIZA_STREAM_MORE` (0), `ELIZA_STREAM_FINAL` (1), or a code: `ELIZA_ERR_CANCELLED` for the end of a
- * cancelled generation (the outputs are valid); -1 (handle); `ELIZA_ERR_INVALID_ARG` for a NULL buffer, `tokens_cap` 0,
- * `text_cap` below 8, no generation to read, or one that has a callback; or the code of the error that ended the
+ * cancelled generation (the outputs are valid); -1 (handle); `ELIZA_ERR_INVALID_ARG` for a NULL buffer, `tokens_cap`
+ * 0, `text_cap` below 8, no generation to read, or one that has a callback; or the code of the error that ended the
  * generation: `ELIZA_ERR_NAN`, `ELIZA_ERR_OOM`, `ELIZA_ERR_FFI_FAULT`.
  */
 int eliza_inference_llm_stream_next(FfiLlmHandle handle,
@@ -1236,14 +1310,17 @@ int32_t eliza_inference_llm_stream_sampled(FfiLlmHandle handle,
  * Turns text into token ids.
  *
  * `add_special` puts in front and behind what the model wants there (usually BOS); `parse_special` reads the text of
- * special tokens as those tokens, which is for templates and not for what users wrote. Both are switches, 0 or not.
+ * special tokens as those tokens, which is for templates and not for what users wrote. Both are switches, 0 or not. The
+ * text has 1 GiB at most; time and memory grow with its length, whatever stands in it.
  *
  * Ownership: `text` is read only during the call; the host frees `*out_tokens` with `eliza_inference_free_tokens` (it
  * is not NULL even when there are no tokens), and `*out_error`. Null rule: `text` may be NULL where `text_len`
  * is 0; `out_tokens` and `out_n` must not be NULL; `out_error` may be; a NULL or closed handle is -1. Threads: any,
- * any time, inside the callback too.
+ * any time, inside the callback too. `eliza_inference_llm_stream_cancel` from another thread ends it early; a cancel
+ * before the call does not.
  *
- * Returns `ELIZA_OK`, -1 (handle), `ELIZA_ERR_INVALID_ARG`, `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`.
+ * Returns `ELIZA_OK`, -1 (handle), `ELIZA_ERR_INVALID_ARG`, `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_OOM` or
+ * `ELIZA_ERR_FFI_FAULT`.
  */
 int eliza_inference_llm_stream_tokenize(FfiLlmHandle handle,
                                         const char *text,
@@ -1267,7 +1344,7 @@ int eliza_inference_llm_stream_tokenize(FfiLlmHandle handle,
  *
  * Returns the length of the text in bytes without the NUL, which was written if `max_text_bytes` is greater than it or
  * 0; or -1 (handle), `ELIZA_ERR_INVALID_ARG` (a token out of range, a buffer too small: the text names the bytes
- * needed; nothing is written then) or `ELIZA_ERR_FFI_FAULT`.
+ * needed; nothing is written then), `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`.
  */
 int eliza_inference_llm_stream_detokenize(FfiLlmHandle handle,
                                           const int *tokens,
@@ -1276,6 +1353,96 @@ int eliza_inference_llm_stream_detokenize(FfiLlmHandle handle,
                                           int unparse_special,
                                           char *out_text,
                                           size_t max_text_bytes,
+                                          char **out_error);
+
+/**
+ * The metadata of a model file as JSON, from its header alone.
+ *
+ * A NULL `key` gives one object of all keys in the file's order; an array of more than 16 elements is told as `{"type":
+ * "String", "length": 32000}`. Else that key's value, whole. Numbers that are not finite are null; 64-bit integers are
+ * written exactly.
+ *
+ * Ownership: `path` and `key` are copied; the host frees the string with `eliza_inference_free_string`, and `*out_error`.
+ * Null rule: `path` must not be NULL; `key` and `out_error` may be. Threads: any, any time, several at once. Returns NULL
+ * on failure, with the code in `eliza_inference_take_last_failure`: `ELIZA_ERR_IO`, `ELIZA_ERR_BUNDLE_INVALID`,
+ * `ELIZA_ERR_INVALID_ARG` (a key that the file does not have), `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`.
+ */
+char *eliza_inference_file_metadata_json(const char *path,
+                                         const char *key,
+                                         char **out_error);
+
+/**
+ * As `eliza_inference_file_metadata_json`, of the file that is open.
+ *
+ * Ownership: `key` is copied; the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule:
+ * `key` and `out_error` may be NULL; a NULL or closed handle gives NULL. Threads: any, any time, inside the callback too.
+ * Returns NULL on failure; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (a key that the file does not
+ * have), `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`, and while a generation runs that generation's.
+ */
+char *eliza_inference_llm_stream_metadata_json(FfiLlmHandle handle,
+                                               const char *key,
+                                               char **out_error);
+
+/**
+ * What is open, as one JSON object: `path`, `names` (what a token trie may call the model), `name`, `architecture`,
+ * `vocab_only`; `n_vocab`, `n_embd`, `n_layer`, `n_head`, `n_head_kv`, `n_ff` (the largest where layers differ),
+ * `train_context`, `parameters`, `bytes` of the file; `context`, `slots`, `threads`, `n_batch`, `kv_type`, `kv_type_v` and
+ * `device` of the handle; `vocabulary` (its kind), `special` (an object of token ids by role: `bos`, `eos`, `eot`, `eom`, `unk`,
+ * `sep`, `pad`, `mask`, `nl`, `fim_pre`, `fim_suf`, `fim_mid`, `fim_pad`, `fim_rep`, `fim_sep`; null where no token has the role),
+ * `eog` (all tokens that end a generation), `add_bos` and `add_eos` (whether tokenizing with `add_special` adds them). What
+ * the file does not tell is null.
+ *
+ * Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error` may be
+ * NULL; a NULL or closed handle gives NULL. Threads: any, any time, inside the callback too. Returns NULL on failure, with
+ * the reason in `*out_error`: the handle, or a fault.
+ */
+char *eliza_inference_llm_stream_model_json(FfiLlmHandle handle,
+                                            char **out_error);
+
+/**
+ * Whether a token ends a generation: 1 or 0.
+ *
+ * Null rule: a NULL or closed handle is -1. Threads: any, any time, inside the callback too. Returns 1, 0, -1 (handle),
+ * `ELIZA_ERR_INVALID_ARG` (no such token) or `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_llm_stream_is_eog(FfiLlmHandle handle,
+                                          int32_t token);
+
+/**
+ * A token as one JSON object: `id`; `text` as the file has it; `piece`, what it spells in a generated text (null where that
+ * is no whole UTF-8, empty for control tokens), and its `bytes`; `score` (null where the file has none); `attributes`, a list
+ * of "unknown", "unused", "normal", "control", "user_defined", "byte", "lstrip", "rstrip"; `is_eog`.
+ *
+ * Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error` may be
+ * NULL; a NULL or closed handle gives NULL. Threads: any, any time, inside the callback too. Returns NULL on failure; then
+ * `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no such token) or `ELIZA_ERR_FFI_FAULT`, and while a
+ * generation runs that generation's.
+ */
+char *eliza_inference_llm_stream_token_json(FfiLlmHandle handle,
+                                            int32_t token,
+                                            char **out_error);
+
+/**
+ * The model's own logits of the last `n_last` positions (1 to 512) of the slot that was prefilled last: rows of as many
+ * numbers as the vocabulary has tokens, the first position first, without chain or bias. Blocks until they are computed.
+ *
+ * Those of the last position are at hand. The positions in front of it are evaluated once more, which takes as long as a
+ * prefill of `n_last` tokens. A generate may follow as if nothing had happened, and so may more questions.
+ *
+ * Ownership: `out` is the host's, `*out_error` is the host's to free. Null rule: `out` may be NULL where `cap`, its length in
+ * numbers, is 0, to ask how many there would be; `out_error` may be NULL; a NULL or closed handle is -1. Threads: any; fails
+ * while the handle is at work, and inside the callback. `eliza_inference_llm_stream_cancel` from another thread ends it
+ * early.
+ *
+ * Returns how many numbers there are, `n_last` times the vocabulary's size; they were written if `cap` is at least that, else
+ * nothing was computed. Or -1 (handle), `ELIZA_ERR_INVALID_ARG` (`n_last` out of range or more than the slot has; more than 1
+ * in a slot whose context was shifted), `ELIZA_ERR_BUSY` (at work, or not prefilled since the last generate),
+ * `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_DEVICE`, `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`; what `out` holds is undefined then.
+ */
+int32_t eliza_inference_llm_stream_logits(FfiLlmHandle handle,
+                                          int32_t n_last,
+                                          float *out,
+                                          size_t cap,
                                           char **out_error);
 
 /**

@@ -102,6 +102,12 @@ enum class SpanEnd : std::uint32_t {
     stop = ELIZA_SPAN_STOP,       ///< generation ends, with `Finish::span`
 };
 
+/// What a full context does.
+enum class ContextFull : std::uint32_t {
+    stop = ELIZA_CONTEXT_STOP,    ///< generation ends, with `Finish::context`
+    shift = ELIZA_CONTEXT_SHIFT,  ///< half of what stands after the first `n_keep` tokens goes, and generation goes on
+};
+
 /// Why a generation ended.
 enum class Finish : std::int32_t {
     none = ELIZA_FINISH_NONE,            ///< there was none, or it still runs
@@ -121,7 +127,10 @@ struct OpenOptions {
     std::int32_t gpu_layers = 0;       ///< counted from the end; 0: none, -1: all
     std::string device = {};           ///< name of the device; empty: the best
     std::string kv_type = {};          ///< "f16", "f32" or "q8_0"; empty: "f16"
+    std::string kv_type_v = {};        ///< of the cached values, where not `kv_type`
     std::uint32_t slots = 0;           ///< conversations that share the context, 1 to 16; 0: 16
+    std::uint32_t n_batch = 0;         ///< the most tokens of a prompt that one pass evaluates, 1 to 512; 0: 512
+    bool vocab_only = false;           ///< opens the vocabulary alone: text, tokens and questions work, nothing else
     std::function<bool(float)> progress = {};  ///< told the fraction loaded, on the opening thread; false cancels
 };
 
@@ -141,6 +150,8 @@ struct SamplingOptions {
     bool strict_trie = false;                ///< refuses a token trie that only deserves a warning
     bool ignore_eos = false;                 ///< no end of generation where no token trie decides
     std::uint32_t n_candidates = 0;          ///< how many candidates `Stream::sampled` reports
+    ContextFull on_context_full = ContextFull::stop;  ///< what a full context does
+    std::uint32_t n_keep = 0;                ///< tokens in front that a shift keeps; else 0
 };
 
 /// Counters and times since the last prefill began; see `eliza_llm_usage_t`.
@@ -253,6 +264,13 @@ private:
     const String last(eliza_inference_take_last_failure(&code));
     const bool ours = last != nullptr && (text == nullptr || std::string_view(text) == last.get());
     fail(ours ? code : ELIZA_ERR_NOT_IMPLEMENTED, text != nullptr ? text : last.get());
+}
+
+/// The text of a call that belongs to no stream and gives NULL where it fails.
+inline std::string text_of_process(char * text, const ErrorText & error) {
+    const String owned(text);
+    if (owned == nullptr) fail_of_process(error.get());
+    return owned.get();
 }
 
 /// A text as C takes it.
@@ -435,6 +453,49 @@ inline Scores read_scores(const char * json) {
 
 }  // namespace detail
 
+namespace detail {
+
+/// `how` as the C interface takes it; it refers to the texts of `how`, and leaves out `progress`.
+inline eliza_llm_open_options_t to_c(const OpenOptions & how) {
+    eliza_llm_open_options_t options{};
+    options.struct_size = sizeof options;
+    options.model_path = c_text(how.model, "model");
+    options.context_size_tokens = how.context;
+    options.num_threads = how.threads;
+    options.gpu_layers = how.gpu_layers;
+    options.device = c_text_or_null(how.device, "device");
+    options.kv_type = c_text_or_null(how.kv_type, "kv_type");
+    options.kv_type_v = c_text_or_null(how.kv_type_v, "kv_type_v");
+    options.slots = how.slots;
+    options.n_batch = how.n_batch;
+    options.flags = how.vocab_only ? ELIZA_OPEN_VOCAB_ONLY : 0;
+    return options;
+}
+
+}  // namespace detail
+
+/// The devices of this machine as a JSON array, the best first, with scores, reasons and memory.
+inline std::string devices() {
+    detail::ErrorText error;
+    return detail::text_of_process(eliza_inference_devices_json(error.out()), error);
+}
+
+/// What a `Stream` with these options would take of each device's memory, and whether it fits, as a JSON object. Nothing is
+/// loaded.
+inline std::string plan(const OpenOptions & how) {
+    const eliza_llm_open_options_t options = detail::to_c(how);
+    detail::ErrorText error;
+    return detail::text_of_process(eliza_inference_plan_json(&options, error.out()), error);
+}
+
+/// The metadata of a model file as a JSON object, in which long arrays are told by type and length; with a `key` the value of
+/// that, whole.
+inline std::string file_metadata(const std::string & path, const std::string & key = {}) {
+    detail::ErrorText error;
+    return detail::text_of_process(eliza_inference_file_metadata_json(detail::c_text(path, "path"),
+                                                                      detail::c_text_or_null(key, "key"), error.out()), error);
+}
+
 /// A running generation that is pulled: a range of steps, read once.
 ///
 /// Where it is given up before its end it is cancelled, and waited for: within about a token. It must not be used after its
@@ -551,15 +612,7 @@ public:
             detail::shielded(thrown, [&] { more = how.progress(loaded); });
             return more;
         };
-        eliza_llm_open_options_t options{};
-        options.struct_size = sizeof options;
-        options.model_path = detail::c_text(how.model, "model");
-        options.context_size_tokens = how.context;
-        options.num_threads = how.threads;
-        options.gpu_layers = how.gpu_layers;
-        options.device = detail::c_text_or_null(how.device, "device");
-        options.kv_type = detail::c_text_or_null(how.kv_type, "kv_type");
-        options.slots = how.slots;
+        eliza_llm_open_options_t options = detail::to_c(how);
         if (how.progress) {
             options.progress = [](float loaded, void * user) -> std::int32_t {
                 return (*static_cast<decltype(go_on) *>(user))(loaded) ? 0 : 1;
@@ -619,6 +672,33 @@ public:
         return text;
     }
 
+    /// Whether a token ends a generation.
+    bool is_eog(Token token) const {
+        const std::int32_t ends = eliza_inference_llm_stream_is_eog(handle_, token);
+        check(ends);
+        return ends != 0;
+    }
+
+    /// A token as a JSON object: text, spelling, score, attributes.
+    std::string token(Token token) const {
+        detail::ErrorText error;
+        return text_of(eliza_inference_llm_stream_token_json(handle_, token, error.out()), error);
+    }
+
+    // ---- what is open
+
+    /// Sizes, names, special tokens and placement as a JSON object.
+    std::string describe() const {
+        detail::ErrorText error;
+        return text_of(eliza_inference_llm_stream_model_json(handle_, error.out()), error);
+    }
+
+    /// The metadata of the file, as `file_metadata` gives it.
+    std::string metadata(const std::string & key = {}) const {
+        detail::ErrorText error;
+        return text_of(eliza_inference_llm_stream_metadata_json(handle_, detail::c_text_or_null(key, "key"), error.out()), error);
+    }
+
     // ---- generating
 
     /// Evaluates a prompt, and blocks until that is done; what the slot already holds of it is reused. Slot -1 is a fresh
@@ -653,6 +733,19 @@ public:
         run.wait();
         if (run.thrown != nullptr) std::rethrow_exception(run.thrown);
         if (finish() == Finish::error) detail::fail_on(handle_);
+    }
+
+    /// The model's own logits of the last `n_last` positions (1 to 512) of the prompt: rows of as many numbers as the vocabulary
+    /// has tokens, the first position first, without chain or bias. Blocks until they are computed; a generation may follow as
+    /// if nothing had happened.
+    std::vector<float> logits(std::int32_t n_last = 1) {
+        detail::ErrorText asked;
+        const std::int32_t count = eliza_inference_llm_stream_logits(handle_, n_last, nullptr, 0, asked.out());
+        asked.check(count);
+        std::vector<float> rows(static_cast<std::size_t>(count));
+        detail::ErrorText error;
+        error.check(eliza_inference_llm_stream_logits(handle_, n_last, rows.data(), rows.size(), error.out()));
+        return rows;
     }
 
     /// Asks a running prefill, scoring or generation to stop: one atomic store, never waits.
@@ -753,6 +846,8 @@ public:
         options.strict_trie = now.strict_trie != 0;
         options.ignore_eos = now.ignore_eos != 0;
         options.n_candidates = now.n_candidates;
+        options.on_context_full = static_cast<ContextFull>(now.on_context_full);
+        options.n_keep = now.n_keep;
         return options;
     }
 
@@ -784,6 +879,8 @@ public:
         options.strict_trie = how.strict_trie;
         options.ignore_eos = how.ignore_eos;
         options.n_candidates = how.n_candidates;
+        options.on_context_full = static_cast<std::uint32_t>(how.on_context_full);
+        options.n_keep = how.n_keep;
         detail::ErrorText error;
         error.check(eliza_inference_llm_stream_configure(handle_, &options, error.out()));
     }
@@ -870,6 +967,13 @@ private:
         }
     }
 
+    /// The text of a question that gives NULL where it fails, which is legal at any time.
+    std::string text_of(char * text, const detail::ErrorText & error) const {
+        const String owned(text);
+        if (owned == nullptr) fail_with(error, ELIZA_ERR_INVALID_ARG);
+        return owned.get();
+    }
+
     /// Throws what a call that returned NULL failed with; `at_work` is what that means while a generation runs, whose status
     /// hides that of the call.
     [[noreturn]] void fail_with(const detail::ErrorText & error, std::int32_t at_work) const {
@@ -920,7 +1024,8 @@ public:
     /// Tells it of a token that was taken, or that stands in the prompt.
     void accept(Token token) { check(eliza_inference_sampler_accept(get(), token)); }
 
-    /// Takes the illegal tokens out of a list of candidates, which is never left empty.
+    /// Sets the logits of illegal tokens in a list of candidates to minus infinity; a greedy sampler then ends the list after
+    /// the likeliest legal one.
     void apply(llama_token_data_array & candidates) { check(eliza_inference_sampler_apply(get(), &candidates)); }
 
     /// Arms the first descriptor again.

@@ -1,7 +1,7 @@
 //! The one error enum of the crate.
 //!
 //! Every variant says what is wrong and where: a file, a key or tensor with its offset, a token id, a limit.
-//! Messages are written to be joined by colons: they start with a capital and have no full stop.
+//! Messages are written to be joined by colons and have no full stop.
 //! The C boundary maps each variant to one fixed status code (`ffi/status.rs`).
 
 use std::path::{Path, PathBuf};
@@ -109,4 +109,16 @@ impl Error {
             other => other,
         }
     }
+}
+
+/// An empty vector with room for `n` of what a file or a host asks for; an error that names it where there is none.
+pub(crate) fn room<T>(n: usize, what: &str) -> Result<Vec<T>> {
+    let mut out = Vec::new();
+    out.try_reserve_exact(n).map_err(|_| no_room::<T>(n, what))?;
+    Ok(out)
+}
+
+/// The error of [`room`].
+pub(crate) fn no_room<T>(n: usize, what: &str) -> Error {
+    Error::OutOfMemory(format!("{} bytes for {what}", (n as u128) * size_of::<T>() as u128))
 }

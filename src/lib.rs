@@ -2,8 +2,13 @@
 //!
 //! The rooms stand on floors; a module imports only from lower floors (`tests/floors.rs` holds the list):
 //! [`ffi`] and the command line on top of [`session`], then [`engine`], [`model`], [`schedule`] and
-//! [`sampling`], [`backend`] and [`trie`], [`graph`] and [`vocab`], and at the bottom [`quant`], [`gguf`] and
-//! [`Error`]. `docs/design.md` tells what each room is for.
+//! [`sampling`], [`backend`] and [`trie`], [`graph`] and [`vocab`], and at the bottom [`quant`], [`gguf`],
+//! [`Error`] and the ways to reserve memory that may not be there. `docs/design.md` tells what each room is
+//! for.
+
+// Sizes of caches and products are checked to fit 64 bits; on 32 they would wrap around.
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("libelizainference needs a target with 64-bit pointers: on others its sizes are not tested");
 
 pub mod backend;
 pub mod engine;
@@ -13,6 +18,7 @@ pub mod gguf;
 pub mod graph;
 pub mod model;
 pub mod quant;
+mod reserve;
 pub mod sampling;
 pub mod schedule;
 pub mod session;

@@ -68,7 +68,8 @@ fn check(kind: Kind, weights: Weights, kv_type: KvType, threads: u32, chain: &st
 /// included; with `span` also a token trie whose leaves are longer than the stretch that is counted.
 fn check_session(kind: Kind, weights: Weights, span: bool) {
     let engine = EngineOptions { threads: 2, ..EngineOptions::default() };
-    let session = Session::open(OpenOptions { path: fixture(kind, weights), engine, progress: None }).unwrap();
+    let session =
+        Session::open(OpenOptions { path: fixture(kind, weights), engine, ..OpenOptions::default() }).unwrap();
     let stop = vec![b"no such text".to_vec(), b"nor this".to_vec()];
     let params = Params { repeat_penalty: 1.1, ..Params::default() };
     session.configure(Settings { params, stop, ignore_eos: true, candidates: 10, ..Settings::default() }).unwrap();

@@ -76,7 +76,7 @@ fn errors_name_what_is_wrong() {
     assert!(error.contains("99999"), "{error}");
     let error = failure(1, &["generate", "-m", model, "--prompt-tokens", "1,x"]);
     assert!(error.contains("`x`"), "{error}");
-    let error = failure(1, &["generate", "-m", model, "--prompt", "x", "--chain", "top_k=few"]);
+    let error = failure(2, &["generate", "-m", model, "--prompt", "x", "--chain", "top_k=few"]);
     assert!(error.contains("few"), "{error}");
     let error = failure(1, &["generate", "-m", model, "--prompt", "x", "--gpu-layers", "-1", "--device", "absent"]);
     assert!(error.contains("GPU `absent`"), "{error}");
@@ -88,9 +88,15 @@ fn errors_name_what_is_wrong() {
     failure(2, &["--json", "devices"]);
     failure(2, &["generate", "-m", model]);
     failure(2, &["generate", "--prompt", "x"]);
-    failure(2, &["generate", "-m", model, "--prompt", "x", "--prompt-tokens", "1"]);
+    let error = failure(2, &["logits", "-m", model, "--prompt", "x", "--prompt-tokens", "1", "--out", "/dev/null"]);
+    assert!(error.contains("2 prompts"), "{error}");
+    failure(2, &["generate", "-m", model, "--prompt", "x", "--logit-bias", "7"]);
+    failure(2, &["generate", "-m", model, "--prompt", "x", "--candidates", "3"]);
+    let error = failure(1, &["generate", "-m", model, "--prompt", "x", "--logit-bias", "99999:1"]);
+    assert!(error.contains("99999"), "{error}");
     failure(2, &["generate", "-m", model, "--prompt", "x", "--kv-type", "q2"]);
     failure(2, &["generate", "-m", model, "--prompt", "x", "--chain", "greedy", "--temp", "1"]);
+    failure(2, &["generate", "-m", model, "--prompt", "x", "--chain", "greedy", "--presence-penalty", "1"]);
     failure(2, &["quantize", model, "out", "--type", "q9"]);
     failure(2, &["bench", "-m", model, "--reps", "0"]);
     failure(2, &["plan"]);
@@ -164,6 +170,72 @@ fn a_plan_tells_what_opening_takes_and_what_does_not_fit_is_refused() {
     assert!(code == Some(1) && error.contains("10240 are available: no context fits"), "{error}");
     let (code, _, error) = limited(("ELIZA_MEMORY_LIMIT", "some"), &generate);
     assert!(code == Some(1) && error.contains("ELIZA_MEMORY_LIMIT: `some`"), "{error}");
+}
+
+/// What a plan says of the graphs, by the model's own sizes: where they are cut, and what has to cross.
+#[test]
+fn a_plan_shows_the_graphs() {
+    let path = fixture(Kind::Gemma3, Weights::Q8_0);
+    let plan = |layers: &str| {
+        json(&[
+            "plan",
+            "--json",
+            "--graph",
+            "-m",
+            text(&path),
+            "--slots",
+            "1",
+            "--threads",
+            "1",
+            "--gpu-layers",
+            layers,
+        ])
+    };
+    let check = |found: &Value, wanted_splits: usize| {
+        let (devices, graphs) = (&found["graphs"]["devices"], found["graphs"]["graphs"].as_array().unwrap());
+        let names: Vec<&str> = graphs.iter().map(|graph| graph["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["body", "head", "decode", "walk", "shift", "copy"]);
+        let rows: Vec<u64> =
+            graphs[0]["buckets"].as_array().unwrap().iter().map(|bucket| bucket["rows"].as_u64().unwrap()).collect();
+        assert_eq!(rows, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]);
+        for graph in graphs {
+            let nodes = graph["nodes"].as_array().unwrap();
+            let splits = graph["splits"].as_array().unwrap();
+            let mut end = 0;
+            for split in splits {
+                assert_eq!(split["first"], end);
+                end = split["end"].as_u64().unwrap();
+                assert!(split["device"].as_u64().unwrap() < devices.as_array().unwrap().len() as u64, "{graph}");
+            }
+            assert_eq!(end, nodes.len() as u64, "{graph}");
+        }
+        let ops =
+            |graph: &Value, op: &str| graph["nodes"].as_array().unwrap().iter().filter(|node| node["op"] == op).count();
+        assert_eq!((ops(&graphs[0], "attention"), ops(&graphs[4], "shift_keys")), (6, 6));
+        assert_eq!(graphs[0]["splits"].as_array().unwrap().len(), wanted_splits, "{}", graphs[0]["splits"]);
+        graphs[0].clone()
+    };
+    let body = check(&plan("0"), 1);
+    assert!(body["buckets"].as_array().unwrap().iter().all(|bucket| bucket["copied_bytes"] == 0));
+    let plain = stdout(&["plan", "--graph", "-m", text(&path)]);
+    for part in
+        ["Graph body", "nodes in 1 split\n", "rows       1 2 4 8 16 32 64 128 256 512\n", "embedding, layers 0 to 5"]
+    {
+        assert!(plain.contains(part), "`{part}` is missing in:\n{plain}");
+    }
+    if !cfg!(feature = "gpu") || !has_gpu() {
+        return;
+    }
+    let body = check(&plan("2"), 3);
+    let (width, border) = (body["nodes"][0]["width"].as_u64().unwrap(), &body["splits"][1]);
+    let at = border["first"].as_u64().unwrap() as usize;
+    assert_eq!((&body["nodes"][at - 1]["part"], &body["nodes"][at]["part"]), (&"layer 3".into(), &"layer 4".into()));
+    // The residual's rows cross, four bytes a value: in front of the two layers, and back to the output's norm.
+    for bucket in body["buckets"].as_array().unwrap() {
+        let rows = bucket["rows"].as_u64().unwrap() + bucket["output_rows"].as_u64().unwrap();
+        assert_eq!(bucket["copied_bytes"], rows * width * 4, "{bucket}");
+    }
+    assert_eq!(border["copies"], serde_json::json!([{"from": 0, "bytes": 512 * width * 4}]));
 }
 
 #[test]
@@ -287,7 +359,7 @@ fn tokens_there_and_back() {
         for (flags, special, parse) in
             [(&[][..], true, false), (&["--no-bos"], false, false), (&["--no-bos", "--parse-special"], false, true)]
         {
-            let expected = serde_json::json!(vocab.tokenize(given.as_bytes(), special, parse));
+            let expected = serde_json::json!(vocab.tokenize(given.as_bytes(), special, parse).unwrap());
             assert_eq!(json(&[&["tokenize", "-m", model, given], flags].concat()), expected, "{kind:?} {flags:?}");
 
             let folder = tempfile::tempdir().unwrap();
@@ -340,6 +412,175 @@ fn generate_streams_what_its_json_tells() {
         assert_eq!(stdout(&[&["generate", "-m", text(&path), "-f", text(&file)], &tail[..]].concat()), plain);
     }
     assert_eq!(stdout(&["generate", "-m", text(&path), "--prompt", "Hello", "-n", "0"]), "");
+}
+
+/// The flags of the samplers make the chain that its text says, one by one and all together.
+#[test]
+fn every_sampler_has_its_flags() {
+    let path = fixture(Kind::Llama, Weights::Q8_0);
+    let base = ["generate", "-m", text(&path), "--prompt", "Hello", "-n", "40", "--ignore-eos", "--json"];
+    let tokens = |more: &[&str]| json(&[&base[..], &["--seed", "7"], more].concat())["tokens"].clone();
+    let off = [("--temp", "1.5"), ("--top-k", "0"), ("--top-p", "1"), ("--min-p", "0")];
+    let plain = tokens(&off.map(|(flag, value)| [flag, value]).concat());
+    for (flags, chain) in [
+        (&[][..], "temp=1.5"),
+        (&[("--temp", "0.3")], "temp=0.3"),
+        (&[("--top-k", "3")], "top_k=3;temp=1.5"),
+        (&[("--top-p", "0.5")], "top_p=0.5;temp=1.5"),
+        (&[("--top-p", "0.1"), ("--min-keep", "3")], "top_p=0.1,3;temp=1.5"),
+        (&[("--min-p", "0.5")], "min_p=0.5;temp=1.5"),
+        (&[("--min-p", "0.99"), ("--min-keep", "2")], "min_p=0.99,2;temp=1.5"),
+        (&[("--dynatemp-range", "1")], "dynatemp=1.5,1,1"),
+        (&[("--dynatemp-range", "1"), ("--dynatemp-exponent", "3")], "dynatemp=1.5,1,3"),
+        (&[("--repeat-penalty", "2")], "penalties=64,2,0,0;temp=1.5"),
+        (&[("--frequency-penalty", "1.5")], "penalties=64,1,1.5,0;temp=1.5"),
+        (&[("--presence-penalty", "-3")], "penalties=64,1,0,-3;temp=1.5"),
+        (&[("--repeat-penalty", "2"), ("--repeat-last-n", "2")], "penalties=2,2,0,0;temp=1.5"),
+        (&[("--logit-bias", "70:30,71:30"), ("--logit-bias", "72:-inf")], "logit_bias=70:30,71:30,72:-inf;temp=1.5"),
+    ] {
+        let left = off.iter().filter(|(flag, _)| flags.iter().all(|(other, _)| other != flag));
+        let given: Vec<&str> = left.chain(flags).flat_map(|(flag, value)| [*flag, *value]).collect();
+        let found = tokens(&given);
+        assert_eq!(found, tokens(&["--chain", chain]), "{given:?}");
+        assert_eq!(found == plain, flags.is_empty(), "{given:?} changes nothing");
+    }
+    let all = "logit_bias=70:2;penalties=16,1.2,0.1,0.2;top_k=30;top_p=0.9,2;min_p=0.02,2;dynatemp=0.9,0.4,1.5";
+    let flags = "--logit-bias 70:2 --repeat-last-n 16 --repeat-penalty 1.2 --frequency-penalty 0.1 --presence-penalty 0.2 \
+                 --top-k 30 --top-p 0.9 --min-p 0.02 --min-keep 2 --temp 0.9 --dynatemp-range 0.4 --dynatemp-exponent 1.5";
+    assert_eq!(tokens(&flags.split_whitespace().collect::<Vec<_>>()), tokens(&["--chain", all]));
+}
+
+/// Prompts go to slots 0, 1, … in turn. A chain is that of the prompt in front of it, or, in front of all, of those without.
+#[test]
+fn several_prompts_run_in_turn_each_with_its_chain() {
+    let path = fixture(Kind::Llama, Weights::Q8_0);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompt");
+    std::fs::write(&file, "Second").unwrap();
+    let base = ["generate", "-m", text(&path), "-n", "12", "--seed", "5", "--ignore-eos"];
+    let run = |more: &[&str]| stdout(&[&base[..], more].concat());
+    let reports = |more: &[&str]| -> Vec<Value> {
+        run(&[more, &["--json"]].concat()).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let alone = |prompt: [&str; 2], chain: &str| reports(&[&prompt[..], &["--chain", chain]].concat()).remove(0);
+    let (first, second, third) = (["-p", "First"], ["-f", text(&file)], ["--prompt-tokens", "1,70,80"]);
+    let (greedy, drawn) = (["--chain", "greedy"], ["--chain", "temp=1.5"]);
+    for (order, chains) in [
+        ([&first[..], &greedy, &second, &drawn, &third, &greedy], ["greedy", "temp=1.5", "greedy"]),
+        ([&drawn[..], &first, &greedy, &second, &third, &[]], ["greedy", "temp=1.5", "temp=1.5"]),
+        ([&greedy[..], &first, &second, &drawn, &third, &[]], ["greedy", "temp=1.5", "greedy"]),
+    ] {
+        let order = order.concat();
+        let found = reports(&order);
+        assert_eq!(found.len(), 3);
+        for (slot, (prompt, chain)) in [first, second, third].into_iter().zip(chains).enumerate() {
+            let wanted = alone(prompt, chain);
+            assert_eq!(found[slot]["slot"], slot);
+            assert_eq!(found[slot]["text"], wanted["text"], "{order:?}, slot {slot}");
+            assert_eq!(found[slot]["chain"], wanted["chain"], "{order:?}, slot {slot}");
+            assert_eq!(found[slot]["prompt_tokens"], wanted["prompt_tokens"], "{order:?}, slot {slot}");
+        }
+        // As text each ends its line.
+        let lines = found.iter().map(|one| one["text"].as_str().unwrap().trim_end_matches('\n').to_owned() + "\n");
+        assert_eq!(run(&order), lines.collect::<String>());
+    }
+    let error = failure(2, &[&base[..], &first, &greedy, &drawn].concat());
+    assert!(error.contains("`greedy` and `temp=1.5`"), "{error}");
+    let error = failure(1, &[&base[..], &first.repeat(17)].concat());
+    assert!(error.contains("17 slots"), "{error}");
+}
+
+#[test]
+fn the_prompt_is_echoed_and_candidates_are_told_where_asked_for() {
+    let path = fixture(Kind::Llama, Weights::Q8_0);
+    let base = ["generate", "-m", text(&path), "-p", "Hello", "-n", "6", "--ignore-eos", "--seed", "3"];
+    let plain = stdout(&base);
+    assert_eq!(stdout(&[&base[..], &["--echo"]].concat()).trim_start(), format!("Hello{plain}"));
+    let told =
+        json(&[&base[..], &["--json", "--candidates", "4", "--top-k", "5", "--top-p", "1", "--min-p", "0"]].concat());
+    let sampled = told["sampled"].as_array().unwrap();
+    assert_eq!(sampled.len(), 6);
+    for (one, token) in sampled.iter().zip(told["tokens"].as_array().unwrap()) {
+        assert_eq!(one["token"], *token);
+        let best = one["candidates"].as_array().unwrap();
+        let logprobs: Vec<f64> = best.iter().map(|one| one["logprob"].as_f64().unwrap()).collect();
+        assert!(logprobs.len() == 4 && logprobs.is_sorted_by(|a, b| a >= b), "{one}");
+        assert!(logprobs.iter().map(|logprob| logprob.exp()).sum::<f64>() <= 1.0 + 1e-6, "{one}");
+        let mut own = best.iter().filter(|other| other["token"] == *token);
+        assert!(
+            own.all(|own| (own["logprob"].as_f64().unwrap() - one["logprob"].as_f64().unwrap()).abs() < 1e-5),
+            "{one}"
+        );
+    }
+
+    // A token that the trie forces is not sampled.
+    let folder = tempfile::tempdir().unwrap();
+    let trie = folder.path().join("trie.json");
+    let leaf = |last: u32| serde_json::json!({"name": last.to_string(), "tokens": [60, last, 65]});
+    let payload = serde_json::json!({"modelId": "", "descriptors": [{"path": "p", "leaves": [leaf(61), leaf(62)]}]});
+    std::fs::write(&trie, payload.to_string()).unwrap();
+    let output = run(&[&base[..], &["--trie", text(&trie), "--json", "--candidates", "1"]].concat());
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let sampled: Vec<bool> = told["sampled"].as_array().unwrap().iter().map(|one| !one.is_null()).collect();
+    assert_eq!(sampled, [false, true, false, true, true, true], "{told}");
+}
+
+/// A model without the texts of its vocabulary, which then has no token that ends a generation.
+fn without_texts(folder: &Path) -> std::path::PathBuf {
+    let source = File::open(&fixture(Kind::Llama, Weights::F32)).unwrap();
+    let mut writer = Writer::new(3);
+    let kept = |key: &&str| !key.starts_with("tokenizer.") && *key != "llama.vocab_size";
+    for key in source.metadata().map(|(key, _)| key).filter(kept) {
+        writer.copy_key(&source, key).unwrap();
+    }
+    writer.set("tokenizer.ggml.model", "no_vocab").set("llama.vocab_size", 512u32);
+    for info in source.tensors() {
+        let shape = &info.shape[..info.n_dims as usize];
+        writer.tensor(info.name.clone(), shape, info.tensor_type().unwrap(), source.read(info).unwrap());
+    }
+    let path = folder.join("ids.gguf");
+    writer.write_to(&path).unwrap();
+    path
+}
+
+#[test]
+fn what_has_no_effect_is_warned_of_and_verbose_tells_the_rest() {
+    let folder = tempfile::tempdir().unwrap();
+    let errors = |args: &[&str]| {
+        let output = run(args);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let ids = without_texts(folder.path());
+    let base = ["generate", "-m", text(&ids), "--prompt-tokens", "1,60,70", "-n", "3"];
+    assert_eq!(errors(&base), "");
+    let told = errors(&[&base[..], &["--ignore-eos"]].concat());
+    assert!(told.starts_with("warning: ignore_eos has no effect") && told.lines().count() == 1, "{told}");
+    let usual = fixture(Kind::Llama, Weights::F32);
+    let base = ["generate", "-m", text(&usual), "-p", "Hello", "-n", "3", "--ignore-eos"];
+    assert_eq!(errors(&base), "");
+    let told = errors(&[&base[..], &["--verbose", "--chain", "top_k=3"]].concat());
+    assert!(told.contains(&format!("info: Opened {}", usual.display())), "{told}");
+    assert!(told.contains("debug: Sampler chain: -trie -top_k -dist"), "{told}");
+}
+
+/// A chain that the GPU cannot follow to its end is told of, once for all prompts that share it.
+#[test]
+#[cfg(feature = "gpu")]
+fn a_chain_that_falls_back_to_the_host_is_warned_of() {
+    if !has_gpu() {
+        return;
+    }
+    let path = fixture(Kind::Llama, Weights::Q8_0);
+    let base = ["generate", "-m", text(&path), "-p", "a", "-p", "b", "-n", "3", "--ignore-eos", "--gpu-layers", "-1"];
+    let warnings = |chain: &str| {
+        let output = run(&[&base[..], &["--chain", chain]].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(warnings("top_k=5;temp=0.7"), "");
+    let told = warnings("top_k=5;penalties=2000,1.1,0,0");
+    assert!(told.contains("+top_k -penalties -dist") && told.lines().count() == 1, "{told}");
 }
 
 #[test]
@@ -481,7 +722,7 @@ fn bench_and_devices_report() {
 fn weights(file: &File, name: &str) -> Vec<f32> {
     let info = file.tensor(name).unwrap();
     let mut out = vec![0.0; info.elements() as usize];
-    dequantize(info.tensor_type().unwrap(), file.data(info), &mut out).unwrap();
+    dequantize(info.tensor_type().unwrap(), &file.read(info).unwrap(), &mut out).unwrap();
     out
 }
 
@@ -519,7 +760,7 @@ fn quantize_gives_each_tensor_its_type() {
             for row in weights(&source, &old.name).chunks(old.shape[0] as usize) {
                 quantize(wanted, row, &mut expected).unwrap();
             }
-            assert!(made.data(new) == expected, "{kind:?} {target}: {}", old.name);
+            assert!(made.read(new).unwrap() == expected, "{kind:?} {target}: {}", old.name);
         }
         let continued = json(&["generate", "-m", text(&out), "--prompt", "Hello", "-n", "3", "--ignore-eos", "--json"]);
         assert_eq!(continued["tokens"].as_array().unwrap().len(), 3, "{continued}");
@@ -624,14 +865,18 @@ fn bench_of_spans_counts_what_the_trie_saves() {
         .map(|(token, name)| serde_json::json!({"name": name, "tokens": [token, token + 1, token + 2]}))
         .into();
     let payload = serde_json::json!({"modelId": "", "descriptors": [{"path": "p", "leaves": leaves}]}).to_string();
-    let (payload, prompts) = (file("payload", &payload), file("prompts", "One of them\nAnother\n"));
+    // A file is a prompt as a whole.
+    let prompt_texts = ["One of them\nwith a second line\n", "Another"];
+    let [first, second] = [0, 1].map(|i| file(&format!("prompt{i}"), prompt_texts[i]));
+    let (payload, prompts) = (file("payload", &payload), ["--prompt-file", &first, "--prompt-file", &second]);
     let report = folder.path().join("report").into_os_string().into_string().unwrap();
     let bench = |mode: &str, more: &[&str]| {
-        let base =
-            ["bench", "-m", text(&path), "--mode", mode, "--prompt", &prompts, "--token-tree-descriptor", &payload];
-        json(&[&base[..], &["--reps", "1", "--threads", "1", "--json", "--output", &report], more].concat())
+        let base = ["bench", "-m", text(&path), "--mode", mode, "--token-tree-descriptor", &payload];
+        json(&[&base[..], &prompts, &["--reps", "1", "--threads", "1", "--json", "--output", &report], more].concat())
     };
     let mask = bench("strict-mask", &[]);
+    let tokens = prompt_texts.map(|prompt| json(&["tokenize", "-m", text(&path), prompt]).as_array().unwrap().len());
+    assert_eq!((&mask["spans"], &mask["prompt_tokens"]), (&2.into(), &tokens.iter().sum::<usize>().into()));
     let names: Vec<&str> = mask["names"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
     let grammar =
         |names: &[&str]| file("grammar", &serde_json::json!({"tokens_per_second": 1.0, "names": names}).to_string());
@@ -654,8 +899,8 @@ fn bench_of_spans_counts_what_the_trie_saves() {
     for (arguments, problem) in
         [(vec!["--grammar", "nowhere"], "nowhere"), (vec!["--grammar", &grammar(&["A"])], "1 names for 2 prompts")]
     {
-        let base = ["bench", "-m", text(&path), "--mode", "strict-mask", "--prompt", &prompts];
-        let message = failure(1, &[&base[..], &["--token-tree-descriptor", &payload], &arguments].concat());
+        let base = ["bench", "-m", text(&path), "--mode", "strict-mask", "--token-tree-descriptor", &payload];
+        let message = failure(1, &[&base[..], &prompts, &arguments].concat());
         assert!(message.contains(problem), "{message}");
     }
     failure(2, &["bench", "-m", text(&path), "--mode", "strict-mask"]);
@@ -670,11 +915,15 @@ fn bench_makes_a_page() {
     let payload = folder.path().join("payload.json");
     let trie = ["trie", "-m", text(&model), "--path", "p", "--before", "Action:\n", "--json", "SHOW_NOTE", "SHOW_LIST"];
     std::fs::write(&payload, stdout(&trie)).unwrap();
-    let prompts = folder.path().join("prompts");
-    std::fs::write(&prompts, "plain\n\"User: show me the list\\nAction:\\n\"\n").unwrap();
+    let prompts = ["plain", "User: show me the list\nAction:\n"].map(|prompt| {
+        let path = folder.path().join(format!("{} bytes", prompt.len()));
+        std::fs::write(&path, prompt).unwrap();
+        path
+    });
     let page = folder.path().join("page.html");
     let bench = ["bench", "-m", text(&model), "--threads", "1", "--reps", "1", "--pp", "16", "--tg", "4", "--json"];
-    let spans = ["--prompt", text(&prompts), "--token-tree-descriptor", text(&payload), "--html", text(&page)];
+    let prompts = ["--prompt-file", text(&prompts[0]), "--prompt-file", text(&prompts[1])];
+    let spans = [&prompts[..], &["--token-tree-descriptor", text(&payload), "--html", text(&page)]].concat();
     let report = json(&[&bench[..], &spans].concat());
     assert_eq!(report["choices"].as_array().unwrap().len(), 3);
     assert_eq!(report["choices"][0]["names"][1], "SHOW_LIST");

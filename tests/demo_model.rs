@@ -27,7 +27,7 @@ fn actions() -> Vec<String> {
 
 fn open() -> Session {
     let engine = EngineOptions { threads: 1, slots: 1, ..EngineOptions::default() };
-    let session = Session::open(OpenOptions { path: common::demo(), engine, progress: None }).unwrap();
+    let session = Session::open(OpenOptions { path: common::demo(), engine, ..OpenOptions::default() }).unwrap();
     session.set_chain(-1, Some("greedy".parse().unwrap())).unwrap();
     session
 }
@@ -41,7 +41,7 @@ fn payload(session: &Session) -> String {
 
 fn prefill(session: &Session, request: &str) {
     let prompt = format!("User: {request}\nAction:\n");
-    session.prefill(&session.vocab().tokenize(prompt.as_bytes(), true, false), -1).unwrap();
+    session.prefill(&session.vocab().tokenize(prompt.as_bytes(), true, false).unwrap(), -1).unwrap();
 }
 
 /// What follows a request, at most 24 tokens of it.

@@ -88,10 +88,8 @@ fn read_everything(file: &File) {
     }
     for info in file.tensors() {
         assert_eq!(file.tensor(&info.name), Some(info));
-        assert_eq!(file.data(info).len() as u64, info.bytes, "{}", info.name);
+        assert_eq!(file.read(info).unwrap().len() as u64, info.bytes, "{}", info.name);
         let _ = (info.tensor_type(), info.elements());
-        file.will_need(file.data(info));
-        file.release(file.data(info));
     }
 }
 
@@ -345,7 +343,7 @@ fn unknown_tensor_types_are_listed_and_refused_on_use() {
         let header = Header::new(3, 2, 0).tensor("odd", &[7, 1 << 30], ty, 0).tensor("t", &[4], 0, 32).zeros(96);
         let file = header.load().unwrap();
         let odd = file.tensor("odd").unwrap();
-        assert_eq!((odd.type_id, odd.bytes, file.data(odd)), (ty, 0, &[][..]));
+        assert_eq!((odd.type_id, odd.bytes, file.read(odd).unwrap()), (ty, 0, vec![]));
         let error = odd.tensor_type().unwrap_err().to_string();
         assert!(error.contains("`odd`") && error.contains(&ty.to_string()), "{error}");
         assert!(file.tensor("t").unwrap().tensor_type().is_ok());
@@ -362,7 +360,7 @@ fn small_and_strange_shapes_load() {
     let header = Header::new(3, 4, 0).tensor("", &[], 0, 0).tensor(&"n".repeat(63), &[0], 0, 32);
     let file = header.tensor("z", &[5, 0, 7], 1, 32).tensor("late", &[0], 0, 1 << 20).zeros(64).load().unwrap();
     assert_eq!(file.tensor("").unwrap().shape, [1, 1, 1, 1]);
-    assert_eq!(file.data(file.tensor("late").unwrap()), [0u8; 0]);
+    assert_eq!(file.read(file.tensor("late").unwrap()).unwrap(), [0u8; 0]);
 }
 
 /// The densest legal headers: as many keys, or tensors, as a megabyte can hold.
@@ -413,9 +411,9 @@ fn paths_that_are_no_model() {
     }
 }
 
-/// Dropping a tensor's pages neither loses data nor touches what shares its first and last page.
+/// Tensors on disk are read whole and in part.
 #[test]
-fn released_pages_come_back() {
+fn tensors_are_read_where_they_lie() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
     let mut w = Writer::new(3);
@@ -425,8 +423,11 @@ fn released_pages_come_back() {
     w.write_to(&path).unwrap();
     let file = File::open(&path).unwrap();
     for info in file.tensors() {
-        file.will_need(file.data(info));
-        file.release(file.data(info));
-        assert!(file.data(info).iter().enumerate().all(|(i, b)| *b == (i * 7) as u8), "{}", info.name);
+        let all: Vec<u8> = (0..info.bytes).map(|i| (i * 7) as u8).collect();
+        assert_eq!(file.read(info).unwrap(), all, "{}", info.name);
+        let mut part = [0; 5];
+        file.read_at(info, 2, &mut part).unwrap();
+        assert_eq!(part, all[2..7], "{}", info.name);
+        assert!(file.read_at(info, info.bytes - 4, &mut part).is_err(), "{}", info.name);
     }
 }

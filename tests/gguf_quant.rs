@@ -116,7 +116,8 @@ fn committed_blocks_decode_exactly() {
 /// Blocks small enough to decode by hand.
 #[test]
 fn blocks_worked_out_by_hand() {
-    // d = 0.5 (f16 0x3800), code bytes 0x0f + 16·j: weight j is lo = 15 - 8 = 7 halves, weight 16 + j is (j - 8) halves.
+    // d = 0.5 (f16 0x3800), code bytes 0x0f + 16·j: weight j is lo = 15 - 8 = 7 halves, weight 16 + j is (j - 8)
+    // halves.
     let mut q4_0 = vec![0x00, 0x38];
     q4_0.extend((0..16).map(|j| 0x0f | j << 4));
     let y = decode(TensorType::Q4_0, &q4_0);
@@ -260,7 +261,8 @@ fn zeros_stay_zeros_and_signs_survive() {
             let mut x = vec![0.0; n];
             x[n - 1] = value;
             let y = there_and_back(ty, &x);
-            // In Q4_K a zero beside a negative weight is code · scale - minimum, which may miss by the scale's rounding.
+            // In Q4_K a zero beside a negative weight is code · scale - minimum, which may miss by the scale's
+            // rounding.
             let slack = if ty == TensorType::Q4_K { value.abs() / 1000.0 } else { 0.0 };
             assert!(y[..n - 1].iter().all(|v| v.abs() <= slack), "{ty}");
             assert!((y[n - 1] / value - 1.0).abs() < 0.01, "{ty}: {value} became {}", y[n - 1]);

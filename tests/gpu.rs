@@ -6,6 +6,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
+#[path = "../src/backend/gpu/translation.rs"]
+mod translation;
 
 use common::fixtures::{Kind, Weights};
 use common::judge::{Judge, NEVER, all_rows, prefill_and_decode, tokens};
@@ -108,6 +110,27 @@ fn every_kernel_in_use_has_given_a_known_answer() {
     }
 }
 
+/// Translated for every platform, and written down for `make dxc`.
+#[test]
+#[ignore = "long: every architecture with every type of weights"]
+fn every_shader_of_the_fixtures_can_be_translated() {
+    if !has_gpu() {
+        return;
+    }
+    let gpu = Gpu::open(None).unwrap();
+    for kind in Kind::ALL {
+        for weights in Weights::ALL {
+            drop(open(&fixture(kind, weights), KvType::F16, -1));
+        }
+        for kv_type in [KvType::F32, KvType::Q8_0] {
+            drop(open(&fixture(kind, Weights::WideF32), kv_type, -1));
+        }
+    }
+    let texts = gpu.texts();
+    assert!(texts.len() > 100, "{} texts", texts.len());
+    texts.iter().for_each(|(name, text)| translation::check(name, text));
+}
+
 /// The other layers are on the CPU, which rounds activations of quantised weights; so plain weights here.
 #[test]
 fn every_number_of_layers() {
@@ -156,7 +179,7 @@ fn slots_truncation_and_reuse() {
 
 fn session(path: &Path, gpu_layers: i32) -> Session {
     let engine = EngineOptions { kv_type: KvType::F32, slots: 2, threads: 1, gpu_layers, ..EngineOptions::default() };
-    let session = Session::open(OpenOptions { path: path.into(), engine, progress: None }).unwrap();
+    let session = Session::open(OpenOptions { path: path.into(), engine, ..OpenOptions::default() }).unwrap();
     session.configure(Settings { ignore_eos: true, candidates: 5, ..session.settings() }).unwrap();
     session
 }

@@ -96,7 +96,8 @@ fn long_span() -> (String, &'static str) {
 /// A session with all layers on the GPU, from its worker to the callback; with `candidates` more is read back.
 fn check(kind: Kind, chain: &str, candidates: usize, trie: Option<&str>) {
     let engine = EngineOptions { threads: 1, gpu_layers: -1, ..EngineOptions::default() };
-    let session = Session::open(OpenOptions { path: fixture(kind, Weights::Q8_0), engine, progress: None }).unwrap();
+    let session =
+        Session::open(OpenOptions { path: fixture(kind, Weights::Q8_0), engine, ..OpenOptions::default() }).unwrap();
     session.configure(Settings { ignore_eos: true, candidates, ..session.settings() }).unwrap();
     session.set_chain(0, Some(chain.parse().unwrap())).unwrap();
     if let Some(trie) = trie {

@@ -1,9 +1,9 @@
 //! The GPU's sampler against the host's: the same token, the same candidates, for every chain on every row.
 //!
 //! Tokens, counts, reported tokens and reported logits are compared for equality; probabilities within the few units in
-//! the last place that f32 division and logarithms are off by. Behind a dynamic temperature, which the device computes in
-//! f32, the temperature may be off by 1e-5, and the token may be another one where the draw lies within [`EPSILON`] of the
-//! boundary between the two; those draws are counted and told.
+//! the last place that f32 division and logarithms are off by. Behind a dynamic temperature, which the device computes
+//! in f32, the temperature may be off by 1e-5, and the token may be another one where the draw lies within [`EPSILON`]
+//! of the boundary between the two; those draws are counted and told.
 #![cfg(feature = "gpu")]
 #![allow(clippy::unwrap_used)] // helpers of tests
 
@@ -135,8 +135,8 @@ struct Case {
 /// Candidates that the host keeps at most.
 const HOST_KEEPS: usize = 2048;
 
-/// How far from the boundary between two tokens, as a share of all, a draw behind a dynamic temperature may lie for the two
-/// samplers to disagree.
+/// How far from the boundary between two tokens, as a share of all, a draw behind a dynamic temperature may lie for the
+/// two samplers to disagree.
 const EPSILON: f64 = 1e-5;
 
 /// Draws within [`EPSILON`] of a boundary so far.

@@ -85,8 +85,8 @@ fn what_cannot_be_listed_is_refused() {
     engine.next_logits(slot, &[], &[1, 7], &NEVER).unwrap();
 }
 
-/// Walks `count` spans: at each step a set of children, and a forced run now and then. Each step is made twice in the same
-/// cells: with all logits, from which the host samples under the mask, then with those that may win.
+/// Walks `count` spans: at each step a set of children, and a forced run now and then. Each step is made twice in the
+/// same cells: with all logits, from which the host samples under the mask, then with those that may win.
 fn spans(kind: Kind, weights: Weights, gpu_layers: i32, count: u64) {
     let (mut engine, [slot, _]) = open(kind, weights, gpu_layers);
     let n_vocab = engine.model().n_vocab();

@@ -1,7 +1,7 @@
 //! What a plan says of memory against what opening then allocates, and what happens where memory is not enough.
 //!
-//! Devices keep an account of what they allocate; on a GPU the driver's allocator is asked besides, which knows nothing of
-//! that account.
+//! Devices keep an account of what they allocate; on a GPU the driver's allocator is asked besides, which knows nothing
+//! of that account.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -28,8 +28,8 @@ fn used(backends: &[Arc<dyn Backend>]) -> Vec<Bytes> {
     backends.iter().map(|backend| backend.memory().unwrap().used).collect()
 }
 
-/// A plan, then the same opened: every component of every device is what the plan says, within 2 %. What is done with the
-/// engine takes nothing more, and closing gives everything back.
+/// A plan, then the same opened: every component of every device is what the plan says, within 2 %. What is done with
+/// the engine takes nothing more, and closing gives everything back.
 fn check(backends: &[Arc<dyn Backend>], path: &Path, options: &EngineOptions, work: impl FnOnce(&mut Engine)) {
     let name = format!("{}: {options:?}", path.display());
     let plan = engine::plan_memory(path, options).unwrap();
@@ -105,8 +105,8 @@ mod gpu {
     use elizainference::model::Model;
     use elizainference::quant::TensorType;
 
-    /// Bytes that the driver's allocator has given out; `None` where it does not tell. What wgpu has yet to write is written
-    /// first, so that its staging does not count.
+    /// Bytes that the driver's allocator has given out; `None` where it does not tell. What wgpu has yet to write is
+    /// written first, so that its staging does not count.
     fn given_out(gpu: &Gpu) -> Option<u64> {
         gpu.queue.submit([]);
         gpu.wait().unwrap();

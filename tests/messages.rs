@@ -46,7 +46,7 @@ fn l6_messages_quote_what_others_wrote_bounded_and_escaped() {
         }
         for tensor in model.tensors() {
             let shape = &tensor.shape[..tensor.n_dims as usize];
-            copy.tensor(&tensor.name, shape, tensor.tensor_type().unwrap(), model.data(tensor).to_vec());
+            copy.tensor(&tensor.name, shape, tensor.tensor_type().unwrap(), model.read(tensor).unwrap());
         }
         change(&mut copy);
         copy

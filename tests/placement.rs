@@ -1,6 +1,7 @@
 //! Layers on several devices: a plan that is cut at every possible border gives the bits of the plan that is not cut.
 //!
-//! Two CPU backends stand for two devices, so only the cutting and copying is judged here, not another device's kernels.
+//! Two CPU backends stand for two devices, so only the cutting and copying is judged here, not another device's
+//! kernels.
 #![allow(clippy::unwrap_used)]
 
 mod common;

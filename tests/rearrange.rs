@@ -1,5 +1,5 @@
-//! The cache rearranged: tokens taken out of the middle, cells brought together. In a model of one layer keys and values
-//! depend on no other token, so what is left has to give the logits of a text that never held the rest.
+//! The cache rearranged: tokens taken out of the middle, cells brought together. In a model of one layer keys and
+//! values depend on no other token, so what is left has to give the logits of a text that never held the rest.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -19,7 +19,7 @@ fn open(gpu_layers: i32, context: u32) -> Session {
     let path = common::fixture(Kind::Llama, Weights::F32);
     let kv_type = KvType::F32;
     let engine = EngineOptions { context, kv_type, slots: 2, threads: 1, gpu_layers, ..EngineOptions::default() };
-    let session = Session::open(OpenOptions { path, engine, progress: None }).unwrap();
+    let session = Session::open(OpenOptions { path, engine, ..OpenOptions::default() }).unwrap();
     let mut settings = session.settings();
     settings.ignore_eos = true;
     settings.params.seed = Some(11);

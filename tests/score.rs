@@ -1,8 +1,8 @@
 //! Scoring all leaves of a trie at once against running each of them alone.
 //!
-//! Weights here are F32 and F16. Quantised weights are multiplied with activations of eight bits, where a difference in the
-//! last bit of an attention now and then becomes one of a whole step: then the same leaf, run alone twice in different cells,
-//! already differs by up to 0.1.
+//! Weights here are F32 and F16. Quantised weights are multiplied with activations of eight bits, where a difference in
+//! the last bit of an attention now and then becomes one of a whole step: then the same leaf, run alone twice in
+//! different cells, already differs by up to 0.1.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -18,7 +18,7 @@ const PROMPT: [Token; 6] = [1, 40, 300, 77, 410, 150];
 
 fn open(path: &Path, slots: u32) -> Session {
     let engine = EngineOptions { kv_type: KvType::F32, slots, threads: 1, ..EngineOptions::default() };
-    Session::open(OpenOptions { path: path.into(), engine, progress: None }).unwrap()
+    Session::open(OpenOptions { path: path.into(), engine, ..OpenOptions::default() }).unwrap()
 }
 
 /// Tokens and text of one generation by callback.
@@ -226,7 +226,7 @@ fn the_most_probable_leaf_is_taken_as_a_whole() {
         }
         let engine = EngineOptions { kv_type: KvType::F32, threads: 1, gpu_layers, ..EngineOptions::default() };
         let path = common::fixture(Kind::Llama, Weights::F32);
-        let session = Session::open(OpenOptions { path, engine, progress: None }).unwrap();
+        let session = Session::open(OpenOptions { path, engine, ..OpenOptions::default() }).unwrap();
         // The end of the short one leaves hundreds of tokens, so it is far more probable than those that go on.
         let choice =
             leaves(&[("long", &[60, 61, 62]), ("short", &[60]), ("other", &[60, 90]), ("far", &[70, 61, 62, 63])]);

@@ -30,7 +30,7 @@ fn engine(kind: Kind, kv_type: KvType, gpu_layers: i32) -> Engine {
 
 fn session(kind: Kind, kv_type: KvType, gpu_layers: i32) -> Session {
     let (path, engine) = (fixture(kind, Weights::F32), options(kv_type, gpu_layers));
-    let session = Session::open(OpenOptions { path, engine, progress: None }).unwrap();
+    let session = Session::open(OpenOptions { path, engine, ..OpenOptions::default() }).unwrap();
     let mut params = session.settings().params;
     params.seed = Some(11);
     let on_context_full = ContextFull::Shift { keep: KEEP as u32 };

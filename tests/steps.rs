@@ -91,8 +91,8 @@ fn a_step_that_fails_changes_no_slot() {
     }
 }
 
-/// Chains of four sequences, with seeds of their own. No device looks back on 2000 tokens, so of the third one it follows
-/// two steps (the mask's place and top-k) and leaves the rest to the host.
+/// Chains of four sequences, with seeds of their own. No device looks back on 2000 tokens, so of the third one it
+/// follows two steps (the mask's place and top-k) and leaves the rest to the host.
 const CHAINS: [&str; 4] = [
     "top_k=40;top_p=0.95;min_p=0.05;temp=0.9",
     "penalties=32,1.3,0.1,0.1;temp=1.2",

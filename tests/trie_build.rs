@@ -69,7 +69,7 @@ fn checked<'a>(vocab: &Vocab, names: &[&'a str], around: Surroundings<'_>) -> (B
     let payload: Value = serde_json::from_str(&built.json).unwrap();
     let leaves = payload["descriptors"][0]["leaves"].as_array().unwrap();
     assert_eq!(leaves.iter().map(|leaf| leaf["name"].as_str().unwrap()).collect::<Vec<_>>(), names);
-    let tokenized = |text: &str| vocab.tokenize(text.as_bytes(), false, around.parse_special);
+    let tokenized = |text: &str| vocab.tokenize(text.as_bytes(), false, around.parse_special).unwrap();
     let before = tokenized(around.before);
     let mut alone = Vec::new();
     for (leaf, name) in leaves.iter().zip(names) {

@@ -22,7 +22,7 @@ const PROMPT: [Token; 6] = [1, 40, 300, 77, 410, 150];
 fn open(context: u32) -> Session {
     let path = common::fixture(Kind::Llama, Weights::F32);
     let engine = EngineOptions { context, kv_type: KvType::F32, slots: 1, threads: 1, ..EngineOptions::default() };
-    let session = Session::open(OpenOptions { path, engine, progress: None }).unwrap();
+    let session = Session::open(OpenOptions { path, engine, ..OpenOptions::default() }).unwrap();
     let mut settings = session.settings();
     settings.ignore_eos = true;
     session.configure(settings).unwrap();

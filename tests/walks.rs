@@ -59,7 +59,7 @@ fn payload(leaves: &[Vec<Token>]) -> String {
 fn session(kind: Kind, gpu_layers: i32) -> Session {
     let engine = EngineOptions { kv_type: KvType::F32, slots: 2, threads: 1, gpu_layers, ..EngineOptions::default() };
     let path = fixture(kind, Weights::F32);
-    let session = Session::open(OpenOptions { path, engine, progress: None }).unwrap();
+    let session = Session::open(OpenOptions { path, engine, ..OpenOptions::default() }).unwrap();
     session.configure(Settings { ignore_eos: true, ..session.settings() }).unwrap();
     session
 }

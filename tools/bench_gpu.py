@@ -6,37 +6,21 @@
 
 `sampling` decodes 1 and 4 sequences with the whole model on the GPU, by a greedy and by the default chain, once sampled on the
 device and once on the host from copied logits. `peer` adds the peer, whose Vulkan libraries come from its npm package into
-target/peer-vulkan (`PEER_VULKAN_DIR` names others). Runs alternate; what is printed are medians, and the median of the pairs'
+target/llama (`PEER_VULKAN_DIR` names others). Runs alternate; what is printed are medians, and the median of the pairs'
 ratios. GB/s are the weights that decoding reads; the share is that of what a copy on the device reaches.
 
-NAME is SHAPE:TYPE as the shared folder's make_models.py knows them, and llama-7b:TYPE.
+NAME is SHAPE:TYPE, a shape of tools/make_model.rs with random weights and a type of `eliza-inference quantize`.
 """
 import argparse
 import os
 import statistics
 import sys
 
-from peer import Models, Ours, Peer, Skip, run, table, TARGET
+from peer import Made, Ours, Skip, Timed, table
 
 SAMPLING = ("vocab-128k:q8_0", "qwen3-0.6b:q4_0")
 PEER = ("qwen3-0.6b:q8_0", "qwen3-0.6b:q4_k", "tinyllama-1.1b:q8_0", "tinyllama-1.1b:q4_k", "llama-7b:q4_k")
 CHAINS = ("greedy", "top_k=40;top_p=0.95;min_p=0.05;temp=0.8")
-PACKAGE = "@node-llama-cpp/linux-x64-vulkan@3.22.1"
-
-
-def peer_libraries():
-    """The folder of the peer's Vulkan build."""
-    if os.environ.get("PEER_VULKAN_DIR"):
-        return os.environ["PEER_VULKAN_DIR"]
-    out = os.path.join(TARGET, "peer-vulkan")
-    folder = os.path.join(out, "node_modules", "@node-llama-cpp", "linux-x64-vulkan", "bins", "linux-x64-vulkan")
-    if not os.path.isdir(folder):
-        os.makedirs(out, exist_ok=True)
-        try:
-            run(["npm", "install", "--no-save", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", out, PACKAGE])
-        except (RuntimeError, OSError) as problem:
-            raise Skip(f"the peer's Vulkan build could not be fetched:\n{problem}") from problem
-    return folder
 
 
 def alternate(pairs, sides):
@@ -63,7 +47,7 @@ def sampling(ours, models, args):
     """Where to sample: the table's rows, and how many of them copy more than a thousandth of the logits."""
     body, missed = [], 0
     for name in args.names or SAMPLING:
-        path = models.get(*name.split(":"))
+        path = models.get(name)
         for sequences in (1, 4):
             for chain in CHAINS:
                 def bench(*more):
@@ -86,19 +70,17 @@ def sampling(ours, models, args):
 
 def against_peer(ours, models, args):
     """Ours, with sampling on the device and on the host, and the peer: the table's rows."""
-    os.environ["PEER_LLAMA_DIR"] = peer_libraries()
-    peer = Peer(os.path.abspath(args.shared))
+    peer = Timed("linux-x64-vulkan", os.environ.get("PEER_VULKAN_DIR"))
     body, slower = [], 0
     for name in args.names or PEER:
-        path = models.get(*name.split(":"))
+        path = models.get(name)
 
         def bench(*more, path=path):
             return ours.json("bench", "--model", path, "--gpu-layers", -1, "--pp", args.prompt, "--tg", args.decode, "--reps", 3,
                              *more)
 
         def theirs(path=path):
-            got = peer.json("bench", "--model", path, "--threads", 4, "--pp", args.prompt, "--tg", args.decode, "--reps", 3)
-            return {"decode_tok_s": got[f"tg{args.decode}_tok_s"], "prompt_tok_s": got[f"pp{args.prompt}_tok_s"]}
+            return peer.json("bench", path, 4, 999, args.prompt, args.decode, 3)
 
         device, host, other = alternate(args.pairs, (bench, lambda: bench("--host-sampling"), theirs))
         rate = median(device, "decode_tok_s") * device[0]["bytes_per_token"]
@@ -117,16 +99,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("sampling", "peer"))
     parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--shared", default=os.environ.get("ELIZA_SHARED", "../shared"))
-    parser.add_argument("--models", help="a folder that holds the models already")
+    parser.add_argument("--models", help="the models' folder, target/bench unless told")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--decode", type=int, default=64)
     args = parser.parse_intermixed_args()
-    if args.models:
-        os.environ["ELIZA_MODELS"] = os.path.abspath(args.models)
+    ours = Ours()
     try:
-        return min((sampling if args.what == "sampling" else against_peer)(Ours(), Models(os.path.abspath(args.shared)), args), 1)
+        return min((sampling if args.what == "sampling" else against_peer)(ours, Made(ours, args.models), args), 1)
     except Skip as reason:
         print("skipped:", reason)
         return 0

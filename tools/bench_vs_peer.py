@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Speed, load time and memory beside the peer: the same file, the same machine, alternating runs.
+"""Speed, load time and memory beside llama.cpp: the same file, the same machine, alternating runs.
 
-Every pair is one run of ours and one of the peer, back to back, the order changing from pair to pair. What is judged is the
+Every pair is one run of ours and one of the peer's, back to back, the order changing from pair to pair. What is judged is the
 median of the pairs' ratios, which cancels what the machine does to both; the medians themselves are printed beside it.
 
     bench_vs_peer.py [--models DIR] [--pairs N] [--threads 1,2] [--prompt 512] [--decode 64] [NAME ...]
 
-NAME is SHAPE:TYPE as the shared folder's make_models.py knows them. Bounds: decode >= 0.95, prompt >= 0.7, load <= 1,
-peak memory <= 1.05 of the peer's. The exit code says whether all were met. Run it on a quiet machine.
+NAME is SHAPE:TYPE, a shape of tools/make_model.rs with random weights and a type of `eliza-inference quantize`. The peer comes
+from its npm package, and its decoding is timed without choosing a token, ours with. Bounds: decode >= 0.95, prompt >= 0.7,
+load <= 1, peak memory <= 1.05 of the peer's. The exit code says whether all were met. Run it on a quiet machine.
 """
 import argparse
-import os
 import statistics
 import sys
 
-from peer import Models, Ours, Peer, Skip, table
+from peer import Made, Ours, Skip, Timed, table
 
 DEFAULT = ("qwen3-0.6b:q8_0", "qwen3-0.6b:q4_0", "qwen3-0.6b:q4_k", "tinyllama-1.1b:q4_0", "gemma3-270m:q8_0")
 # Figure, unit's divisor, bound on ours / theirs, and whether more is better.
@@ -31,10 +31,9 @@ def measure_ours(ours, model, threads, prompt, decode):
 
 
 def measure_peer(peer, model, threads, prompt, decode):
-    r = peer.json("bench", "--model", model, "--pp", prompt, "--tg", decode, "--reps", 1, "--threads", threads)
-    load = peer.json("load", "--model", model, "--threads", threads)
-    return (r[f"tg{decode}_tok_s"], r[f"pp{prompt}_tok_s"], 1000 * (load["load_s"] + load["context_s"]),
-            r["peak_rss_mib"] * (1 << 20))
+    r = peer.json("bench", model, threads, 0, prompt, decode, 1)
+    load = peer.json("load", model, threads)
+    return r["decode_tok_s"], r["prompt_tok_s"], load["load_ms"], r["peak_rss_bytes"]
 
 
 def compare(ours, peer, model, threads, args):
@@ -58,27 +57,21 @@ def compare(ours, peer, model, threads, args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=DEFAULT, metavar="NAME")
-    parser.add_argument("--shared", default=os.environ.get("ELIZA_SHARED", "../shared"))
-    parser.add_argument("--models", help="a folder that holds the models already")
+    parser.add_argument("--models", help="the models' folder, target/bench unless told")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--decode", type=int, default=64)
     args = parser.parse_args()
-    if args.models:
-        os.environ["ELIZA_MODELS"] = os.path.abspath(args.models)
-    shared = os.path.abspath(args.shared)
-    if not os.path.isdir(os.path.join(shared, "tools", "peer")):
-        print("skipped: the folder with the peer's tools is not there")
-        return 0
     missed, body = 0, []
     try:
-        peer, models = Peer(shared), Models(shared)
-        files = {name: models.get(*name.split(":")) for name in args.names}
+        peer = Timed()
     except Skip as reason:
         print("skipped:", reason)
         return 0
     ours = Ours()
+    models = Made(ours, args.models)
+    files = {name: models.get(name) for name in args.names}
     for name, path in files.items():
         for threads in map(int, args.threads.split(",")):
             print(f"{name}, {threads} thread{'s' * (threads > 1)}", flush=True)

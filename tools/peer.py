@@ -1,7 +1,8 @@
-"""What the parity and the speed tool share: our program, the peer's program, and the models both read.
+"""What the parity and the speed tools share: our program, the peer (llama.cpp), and the models both read.
 
-Nothing here needs more than Python's standard library. Models come from the shared folder's maker, which needs numpy and
-gguf: they are installed into a virtual environment under target/.
+Nothing here needs more than Python's standard library. For speed, models come from tools/make_model.rs and the peer from its npm
+package. For parity both come from the shared folder; its maker of models needs numpy and gguf, which are installed into a
+virtual environment under target/.
 
 `peer.py SHARED` prints what a shell must export for the tests of `cargo test` that compare with the peer.
 """
@@ -16,13 +17,6 @@ from array import array
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TARGET = os.path.join(ROOT, "target")
-
-
-# Shapes of models in the form of the maker's table, for what it has none of.
-SHAPES = {
-    "llama-7b": {"arch": "llama", "n_embd": 4096, "n_layer": 32, "n_ff": 11008, "n_head": 32, "n_kv": 32, "hd": 128, "vocab": 32000,
-                 "ctx": 4096, "tied": False, "base": 10000.0, "eps": 1e-5, "vk": "spm"},
-}
 
 
 class Skip(Exception):
@@ -60,8 +54,52 @@ class Ours:
             return rows(out, len(tokens))
 
 
+class Timed:
+    """The peer's times: tools/llama_bench.c, linked with the libraries of an npm package, or those in the folder `given`."""
+
+    def __init__(self, package="linux-x64", given=os.environ.get("PEER_LLAMA_DIR")):
+        out = os.path.join(TARGET, "llama")
+        self.folder = given or os.path.join(out, "node_modules", "@node-llama-cpp", package, "bins", package)
+        try:
+            if not os.path.isdir(self.folder):
+                print(f"fetching llama.cpp as npm has it into {out}", flush=True)
+                os.makedirs(out, exist_ok=True)
+                run(["npm", "install", "--no-save", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", out,
+                     f"@node-llama-cpp/{package}@3.22.1"])
+            wanted = ("libllama.", "libggml.", "libggml-base.")
+            libraries = [os.path.join(self.folder, f) for f in sorted(os.listdir(self.folder)) if f.startswith(wanted)]
+            self.program = os.path.join(out, f"llama_bench-{package}")
+            run([os.environ.get("CC", "cc"), "-std=c99", "-O2", "-Iinclude", "tools/llama_bench.c", "-o", self.program, *libraries,
+                 f"-Wl,-rpath,{self.folder}", f"-Wl,-rpath-link,{self.folder}", "-lm"], cwd=ROOT)
+        except (RuntimeError, OSError) as problem:
+            raise Skip(f"llama.cpp could not be had:\n{problem}") from problem
+
+    def json(self, what, *args):
+        return json.loads(run([self.program, self.folder, what, *map(str, args)]))
+
+
+class Made:
+    """Models of random weights, made where they are not there yet: SHAPE:TYPE, a shape of tools/make_model.rs and a type of
+    `eliza-inference quantize`."""
+
+    def __init__(self, ours, folder=None):
+        self.ours, self.folder = ours, os.path.abspath(folder or os.path.join(TARGET, "bench"))
+
+    def get(self, name):
+        shape, kind = name.split(":")
+        path = os.path.join(self.folder, f"{shape}-{kind}.gguf")
+        if not os.path.exists(path):
+            print(f"making {path}", flush=True)
+            os.makedirs(self.folder, exist_ok=True)
+            plain = path + ".f16"
+            run(["cargo", "run", "--quiet", "--release", "--locked", "--example", "make_model", "--", shape, plain], cwd=ROOT)
+            run([self.ours.program, "quantize", plain, path, "--type", kind])
+            os.remove(plain)
+        return path
+
+
 class Peer:
-    """The peer's program: `ELIZA_PEER`, or built into target/peer from the shared folder."""
+    """The peer's program for parity: `ELIZA_PEER`, or built into target/peer from the shared folder."""
 
     def __init__(self, shared):
         self.program = os.environ.get("ELIZA_PEER")
@@ -125,10 +163,8 @@ class Models:
         print(f"making {name}", flush=True)
         partial = os.path.join(self.own, "partial")
         os.makedirs(partial, exist_ok=True)
-        # The maker's own shapes, and those that it does not know.
-        more = f"import sys; sys.path.insert(0, sys.argv.pop(1)); import make_models as m; m.SHAPES.update({SHAPES!r}); m.main()"
-        run([self.interpreter(), "-c", more, os.path.dirname(self.maker), "synth", "--shape", shape, "--type", kind,
-             "--out", partial, *(["--as-f32"] if as_f32 else [])])
+        run([self.interpreter(), self.maker, "synth", "--shape", shape, "--type", kind, "--out", partial,
+             *(["--as-f32"] if as_f32 else [])])
         os.replace(os.path.join(partial, name), os.path.join(self.own, name))
         return os.path.join(self.own, name)
 

@@ -2,8 +2,8 @@
 
 use std::env;
 
-/// On ELF the library stays mapped when the class loader that loaded it goes: its worker threads may still be running. Android
-/// devices have pages of 4 or 16 KiB, and a library aligned for less does not load on the latter.
+/// On ELF the library stays mapped when the class loader that loaded it goes: its worker threads may still be running.
+/// Android devices have pages of 4 or 16 KiB, and a library aligned for less does not load on the latter.
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     let elf = env::var("CARGO_CFG_TARGET_FAMILY").is_ok_and(|family| family == "unix")

@@ -16,7 +16,7 @@ import type {
   TrieNames,
 } from "../js/native.js";
 import type { TokenTreePayload } from "../js/token-tree.js";
-import { delivery, generate } from "./generation.js";
+import { closing, delivery, generate, outcome } from "./generation.js";
 import { type Library, Out, Struct, addresses, bytes, decoder, ids, raw, terminated } from "./library.js";
 
 /** sizeof(eliza_llm_open_options_t) and sizeof(eliza_llm_sampling_options_t); the offsets are in docs/abi.md. */
@@ -64,6 +64,7 @@ export class BunNative implements Native {
 
   close(handle: FfiLlmHandle): void {
     this.#defaults.delete(raw(handle));
+    closing(this.#library, handle);
     this.#library.call.llm_stream_close(raw(handle));
   }
 
@@ -159,13 +160,26 @@ export class BunNative implements Native {
   }
 
   generate(handle: FfiLlmHandle, options: GenerateOptions, onStep: (step: Step) => void): Promise<FinishReason> {
-    const started = generate(this.#library, handle, options, onStep, this.#delivery);
-    if (typeof started !== "number") return started;
-    return Promise.reject(this.#library.failure(handle, started));
+    const library = this.#library;
+    return new Promise((resolve, reject) => {
+      const onEvent = (step: Step) => {
+        onStep(step);
+        if (!step.done) return;
+        const end = outcome(library, handle);
+        if (end instanceof InferenceError) reject(end);
+        else resolve(end);
+      };
+      const status = generate(library, handle, options, onEvent, this.#delivery);
+      if (status !== 0) reject(library.failure(handle, status));
+    });
   }
 
   /** Blocks while the file is written. */
   async saveSlot(handle: FfiLlmHandle, slotId: number, path: string): Promise<void> {
+    this.saveSlotSync(handle, slotId, path);
+  }
+
+  saveSlotSync(handle: FfiLlmHandle, slotId: number, path: string): void {
     const error = new Out();
     const status = this.#library.call.llm_stream_save_slot(raw(handle), slotId, terminated(path, "path"), error);
     this.#library.check(status, handle, error);
@@ -173,6 +187,10 @@ export class BunNative implements Native {
 
   /** Blocks while the file is read. */
   async restoreSlot(handle: FfiLlmHandle, slotId: number, path: string): Promise<number> {
+    return this.restoreSlotSync(handle, slotId, path);
+  }
+
+  restoreSlotSync(handle: FfiLlmHandle, slotId: number, path: string): number {
     const error = new Out();
     const tokens = this.#library.call.llm_stream_restore_slot(raw(handle), slotId, terminated(path, "path"), error);
     return this.#library.check(tokens, handle, error);
@@ -190,19 +208,19 @@ export class BunNative implements Native {
 
   setTrie(handle: FfiLlmHandle, payloadJson: string, mode: number): void {
     const { data, length } = bytes(payloadJson);
-    this.#seed(this.#library.call.set_token_trie(raw(handle), data, length, mode), handle);
+    this.#done(this.#library.call.set_token_trie(raw(handle), data, length, mode), handle);
   }
 
   clearTrie(handle: FfiLlmHandle): void {
-    this.#seed(this.#library.call.clear_token_trie(raw(handle)), handle);
+    this.#done(this.#library.call.clear_token_trie(raw(handle)), handle);
   }
 
   armTrie(handle: FfiLlmHandle, path: string | null): void {
     const text = path === null ? null : terminated(path, "path");
-    this.#seed(this.#library.call.arm_token_trie(raw(handle), text), handle);
+    this.#done(this.#library.call.arm_token_trie(raw(handle), text), handle);
   }
 
-  #seed(status: number | null, handle: FfiLlmHandle): void {
+  #done(status: number | null, handle: FfiLlmHandle): void {
     if (status !== 0) throw this.#library.failure(handle);
   }
 
@@ -244,4 +262,4 @@ export class BunNative implements Native {
 }
 
 /** ELIZA_STATUS_GENERATING. */
-const GENERATING = 2;
+export const GENERATING = 2;

@@ -1,15 +1,19 @@
 /** `ElizaStreamingAbi` over bun:ffi: every method is the C function of its name. */
 
-import type { InferenceError } from "../js/errors.js";
+import { InferenceError, STATUS } from "../js/errors.js";
 import type { Delivery, FfiLlmHandle } from "../js/native.js";
 import { type ElizaStreamingAbi, type LlmStreamStep, StreamingAbi, type TokenCallback } from "../js/streaming-abi.js";
-import { delivery, generate } from "./generation.js";
+import { delivering, delivery, generate } from "./generation.js";
 import { type Library, Out, decoder, ids, raw, terminated } from "./library.js";
-import { BunNative } from "./native.js";
+import { BunNative, GENERATING } from "./native.js";
+
+const BUSY = "Busy: the end of a generation has not been handed out";
 
 export class BunStreamingAbi extends StreamingAbi<BunNative> implements ElizaStreamingAbi {
   readonly #library: Library;
   readonly #delivery: Delivery;
+  /** Handles on which a call was refused here, and not by the library, that nobody has asked about. */
+  readonly #refused = new Set<FfiLlmHandle>();
   eliza_inference_set_token_trie?: (handle: FfiLlmHandle, triePayloadJson: string, mode: number) => void;
   eliza_inference_clear_token_trie?: (handle: FfiLlmHandle) => void;
 
@@ -38,32 +42,37 @@ export class BunStreamingAbi extends StreamingAbi<BunNative> implements ElizaStr
     return handle === 0 ? null : (handle as unknown as FfiLlmHandle | null);
   }
 
+  /** The library would write over texts that JavaScript has not read yet. */
+  #isBusy(handle: FfiLlmHandle): boolean {
+    const busy = delivering(this.#library, handle);
+    if (busy) this.#refused.add(handle);
+    return busy;
+  }
+
+  override eliza_inference_llm_stream_close(handle: FfiLlmHandle): void {
+    this.#refused.delete(handle);
+    super.eliza_inference_llm_stream_close(handle);
+  }
+
   eliza_inference_llm_stream_prefill(handle: FfiLlmHandle, promptTokens: Int32Array, slotId: number): number {
+    if (this.#isBusy(handle)) return -1;
     return Number(this.#library.call.llm_stream_prefill(raw(handle), ids(promptTokens), promptTokens.length, slotId));
   }
 
-  eliza_inference_llm_stream_generate(h: FfiLlmHandle, max: number, temperature: number, topP: number, cb: null): number;
-  eliza_inference_llm_stream_generate(
-    handle: FfiLlmHandle,
-    maxNewTokens: number,
-    temperature: number,
-    topP: number,
-    tokenCallback: TokenCallback,
-  ): number | Promise<number>;
   eliza_inference_llm_stream_generate(
     handle: FfiLlmHandle,
     maxNewTokens: number,
     temperature: number,
     topP: number,
     tokenCallback: TokenCallback | null,
-  ): number | Promise<number> {
+  ): number {
+    if (this.#isBusy(handle)) return -1;
     if (tokenCallback === null) {
       return Number(this.#library.call.llm_stream_generate(raw(handle), maxNewTokens, temperature, topP, null));
     }
     const options = { maxTokens: maxNewTokens, temperature, topP };
-    return this.deliver(handle, tokenCallback, (onStep) =>
-      generate(this.#library, handle, options, onStep, this.#delivery),
-    );
+    const status = generate(this.#library, handle, options, this.handTo(tokenCallback, handle), this.#delivery);
+    return status === 0 ? 0 : -1;
   }
 
   eliza_inference_llm_stream_next(handle: FfiLlmHandle, maxTokens: number, maxTextBytes: number): LlmStreamStep {
@@ -83,11 +92,22 @@ export class BunStreamingAbi extends StreamingAbi<BunNative> implements ElizaStr
     };
   }
 
+  eliza_inference_llm_stream_save_slot(handle: FfiLlmHandle, slotId: number, path: string): void {
+    this.native.saveSlotSync(handle, slotId, path);
+  }
+
+  eliza_inference_llm_stream_restore_slot(handle: FfiLlmHandle, slotId: number, path: string): number {
+    if (delivering(this.#library, handle)) throw new InferenceError(STATUS.ELIZA_ERR_BUSY, BUSY);
+    return this.native.restoreSlotSync(handle, slotId, path);
+  }
+
   eliza_inference_llm_stream_status(handle: FfiLlmHandle): number {
+    if (delivering(this.#library, handle)) return GENERATING;
     return Number(this.#library.call.llm_stream_status(raw(handle)));
   }
 
   eliza_inference_llm_stream_take_error(handle: FfiLlmHandle): string | null {
+    if (this.#refused.delete(handle)) return BUSY;
     return this.#library.take(this.#library.call.llm_stream_take_error(raw(handle)));
   }
 

@@ -1,9 +1,9 @@
 /**
  * The binding that the Android agent's streaming code expects, over {@link ElizaStreamingAbi}.
  *
- * There a context is an open model and a stream is one generation on it. Here a context is a handle, which keeps its
- * prompt between streams, so that the next stream evaluates only what is new. A handle does one thing at a time: a second
- * stream on a context that has one open is refused.
+ * There a context is an open model and a stream is one generation on it. Here a context is a handle, whose slots keep their
+ * prompts between streams, so that the next stream in a slot evaluates only what is new. A handle does one thing at a time: a
+ * second stream on a context that has one open is refused.
  */
 
 import { InferenceError, STATUS } from "./errors.js";
@@ -20,15 +20,20 @@ export interface AospLlmStreamConfig {
   topP: number;
   topK: number;
   repeatPenalty: number;
-  /** -1 takes a fresh slot. */
+  /** The slot of a stream without a `promptCacheKey`; -1 takes a fresh one. */
   slotId: number;
-  /** Has no effect: a slot keeps what it holds, whatever it is called. */
+  /**
+   * Streams of a context with the same key have the same slot, so what their prompts have in common is evaluated once. A new
+   * key takes the slot used least recently, and the key that had it loses it. `null` leaves the slot to `slotId`.
+   */
   promptCacheKey: string | null;
-  /** Above 0 together with a drafter is refused: there is no drafter. */
+  /** There is no drafter: above 0 is refused with `ELIZA_ERR_NOT_IMPLEMENTED`. */
   draftMin: number;
+  /** As `draftMin`. */
   draftMax: number;
+  /** Never read, since nothing is drafted. */
   dflashDrafterPath: string | null;
-  /** Has no effect: it is for the prompt's template. */
+  /** Has no effect: thinking is asked for by the prompt's template, and here a prompt is tokens. */
   disableThinking: boolean;
 }
 
@@ -43,12 +48,12 @@ export interface AospStreamingLlmBinding {
     maxTextBytes?: number;
   }): LlmStreamStep;
   llmStreamCancel(stream: AospLlmStreamHandle): void;
-  /** Always throws `ELIZA_ERR_NOT_IMPLEMENTED`: a slot cannot be saved yet. */
+  /** Saves the stream's slot, and where its generation stopped. Refused before a prefill or restore, and while it generates. */
   llmStreamSaveSlot(args: { stream: AospLlmStreamHandle; filename: string }): void;
-  /** As `llmStreamSaveSlot`. */
+  /** Brings a saved slot into the stream's: it goes on where that stopped, or a prefill reuses what the two have in common. */
   llmStreamRestoreSlot(args: { stream: AospLlmStreamHandle; filename: string }): void;
   llmStreamClose(stream: AospLlmStreamHandle): void;
-  /** Absent where the library has no token tries. Call it behind the prefill; closing the stream clears it. */
+  /** Absent where the library has no token tries. Call it after the prefill; closing the stream clears it. */
   llmStreamSetTokenTrie?(args: { stream: AospLlmStreamHandle; triePayloadJson: string; mode: number }): void;
   llmStreamClearTokenTrie?(args: { stream: AospLlmStreamHandle }): void;
 }
@@ -62,16 +67,32 @@ export interface AospStreaming extends AospStreamingLlmBinding {
 interface Context {
   handle: FfiLlmHandle;
   stream: bigint | undefined;
+  /** Its slots and the keys of what they hold, that used least recently first. */
+  slots: { slot: number; key: string | null }[];
 }
 
 interface Stream {
   context: Context;
   config: AospLlmStreamConfig;
+  slot: number;
+  /** Whether its slot holds what the stream put there. */
+  filled: boolean;
   state: "open" | "generating" | "over";
 }
 
 /** The largest step that is asked for. */
 const MAX_TOKENS_PER_STEP = 512;
+
+/** The slot of a new stream. */
+function slotOf({ slots }: Context, { promptCacheKey: key, slotId }: AospLlmStreamConfig): number {
+  const known = slots.findIndex((one) => (key === null ? one.slot === slotId : one.key === key));
+  const at = known < 0 && key !== null ? 0 : known;
+  const used = slots[at];
+  if (used === undefined) return slotId; // a fresh one, or none that there is
+  slots.splice(at, 1);
+  slots.push({ slot: used.slot, key });
+  return used.slot;
+}
 
 /** An {@link AospStreamingLlmBinding} over a library. */
 export function aospStreaming(ffi: ElizaStreamingAbi): AospStreaming {
@@ -88,9 +109,6 @@ export function aospStreaming(ffi: ElizaStreamingAbi): AospStreaming {
     );
   const next = ({ context: { handle } }: Stream, tokens: number, bytes: number) =>
     ffi.eliza_inference_llm_stream_next(handle, tokens, bytes);
-  const unsaved = () => {
-    throw new InferenceError(STATUS.ELIZA_ERR_NOT_IMPLEMENTED, "A slot cannot be saved or restored yet");
-  };
   const close = (id: bigint): void => {
     const closing = streams.get(id);
     if (closing === undefined) return;
@@ -114,7 +132,9 @@ export function aospStreaming(ffi: ElizaStreamingAbi): AospStreaming {
     openContext(modelPath, contextSizeTokens, numThreads, gpuLayers) {
       const handle = ffi.eliza_inference_llm_stream_open(modelPath, contextSizeTokens, numThreads, gpuLayers);
       if (handle === null) throw ffi.eliza_inference_take_last_failure();
-      contexts.set(++issued, { handle, stream: undefined });
+      const { model } = JSON.parse(ffi.eliza_inference_llm_stream_usage_json(handle)) as { model: { slots: number } };
+      const slots = Array.from({ length: model.slots }, (_, slot) => ({ slot, key: null }));
+      contexts.set(++issued, { handle, stream: undefined, slots });
       return issued;
     },
 
@@ -131,19 +151,23 @@ export function aospStreaming(ffi: ElizaStreamingAbi): AospStreaming {
       if (on.stream !== undefined) {
         throw new InferenceError(STATUS.ELIZA_ERR_BUSY, `Context ${ctx} has stream ${on.stream} open`);
       }
-      if (config.dflashDrafterPath !== null && config.draftMax > 0) {
-        throw new InferenceError(STATUS.ELIZA_ERR_NOT_IMPLEMENTED, "There is no speculative decoding: pass no drafter");
+      const { draftMin, draftMax } = config;
+      if (draftMin > 0 || draftMax > 0) {
+        const problem = `draftMin is ${draftMin} and draftMax ${draftMax}, but there is no speculative decoding: both must be 0`;
+        throw new InferenceError(STATUS.ELIZA_ERR_NOT_IMPLEMENTED, problem);
       }
       const { topK, repeatPenalty } = config;
       ffi.eliza_inference_llm_stream_configure(on.handle, { topK, repeatPenalty });
       on.stream = ++issued;
-      streams.set(on.stream, { context: on, config, state: "open" });
+      streams.set(on.stream, { context: on, config, slot: slotOf(on, config), filled: false, state: "open" });
       return on.stream;
     },
 
     llmStreamPrefill({ stream: id, tokens }) {
-      const { context: on, config } = stream(id);
-      if (ffi.eliza_inference_llm_stream_prefill(on.handle, tokens, config.slotId) < 0) throw failure(on.handle);
+      const on = stream(id);
+      const { handle } = on.context;
+      if (ffi.eliza_inference_llm_stream_prefill(handle, tokens, on.slot) < 0) throw failure(handle);
+      on.filled = true;
     },
 
     llmStreamNext({ stream: id, maxTokensPerStep = 32, maxTextBytes = 1024 }) {
@@ -171,8 +195,18 @@ export function aospStreaming(ffi: ElizaStreamingAbi): AospStreaming {
       ffi.eliza_inference_llm_stream_cancel(stream(id).context.handle);
     },
 
-    llmStreamSaveSlot: unsaved,
-    llmStreamRestoreSlot: unsaved,
+    llmStreamSaveSlot({ stream: id, filename }) {
+      const on = stream(id);
+      if (!on.filled) refuse(`Stream ${id} has evaluated nothing that could be saved`);
+      ffi.eliza_inference_llm_stream_save_slot(on.context.handle, -1, filename);
+    },
+
+    llmStreamRestoreSlot({ stream: id, filename }) {
+      const on = stream(id);
+      ffi.eliza_inference_llm_stream_restore_slot(on.context.handle, on.slot, filename);
+      on.filled = true;
+    },
+
     llmStreamClose: close,
   };
   const { eliza_inference_set_token_trie: set, eliza_inference_clear_token_trie: clear } = ffi;

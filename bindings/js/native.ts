@@ -5,8 +5,8 @@
  * hold for all of its functions:
  *
  * - **Errors.** Every failure is an {@link InferenceError} with the library's status and text: thrown by a synchronous
- *   function, a rejection of one that returns a promise (also where an argument is refused at once). The seed calls of the
- *   C interface return -1 only; the status is then `eliza_inference_llm_stream_status`, the text
+ *   function, a rejection of one that returns a promise (also where an argument is refused at once). Those
+ *   functions of C that have no `out_error` return -1 only; the status is then `eliza_inference_llm_stream_status`, the text
  *   `eliza_inference_llm_stream_take_error`; for an open and a handle that is not open both are
  *   `eliza_inference_take_last_failure`. A text that came by `out_error` waits there too: take it, or it is taken for that of
  *   a later call.

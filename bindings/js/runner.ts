@@ -1,8 +1,8 @@
 /**
  * The runner that hosts drive a streaming interface with: one call, one generation, with its text and its usage.
  *
- * It works on any {@link FfiLlmStreamingAbi}, a library without token tries included, and owns neither the interface nor
- * the handle.
+ * It works on any {@link FfiLlmStreamingAbi}, whether its `generate` returns at once, a promise, or after the last event, and
+ * also without token tries. It owns neither the interface nor the handle.
  */
 
 import { InferenceError, STATUS } from "./errors.js";
@@ -53,9 +53,11 @@ export interface FfiStreamingResult {
   usage: Usage | null;
 }
 
-/** What warnings go to. */
 export interface RunnerOptions {
+  /** What warnings go to; default `console.warn`. */
   warn?: (message: string) => void;
+  /** How long the end of a generation is waited for that was cancelled, in milliseconds; default 5,000. */
+  cancelTimeoutMs?: number;
 }
 
 /** Generations on one handle. A handle does one thing at a time, so they run one after the other, whatever their slots. */
@@ -63,20 +65,24 @@ export class FfiStreamingRunner {
   readonly #ffi: RunnerAbi;
   readonly #handle: FfiLlmHandle;
   readonly #warn: (message: string) => void;
+  readonly #cancelTimeoutMs: number;
   #warned = false;
   #turn: Promise<unknown> = Promise.resolve();
 
-  constructor(ffi: RunnerAbi, ctx: { handle: FfiLlmHandle }, { warn = console.warn }: RunnerOptions = {}) {
+  constructor(ffi: RunnerAbi, ctx: { handle: FfiLlmHandle }, options: RunnerOptions = {}) {
     this.#ffi = ffi;
     this.#handle = ctx.handle;
-    this.#warn = warn;
+    this.#warn = options.warn ?? console.warn;
+    this.#cancelTimeoutMs = options.cancelTimeoutMs ?? 5000;
   }
 
   /**
-   * Prefills, sets the constraint, generates, and clears the constraint in every outcome.
+   * Prefills, sets the constraint, generates until the event with `isDone`, and clears the constraint after it in every outcome.
    *
-   * An abort ends the generation within about a token and throws the signal's reason; one before the start evaluates
-   * nothing. A library without token tries is warned about once, and generates unconstrained.
+   * A generation that could not be started, or ended in an error by its promise or by `status`, throws that error. An abort ends
+   * it within about a token and throws the signal's reason; one before the start evaluates nothing. Where no end follows a
+   * cancel in time, the call ends without it. A library without token tries is warned about once, and generates
+   * unconstrained.
    */
   generateWithUsage(args: FfiStreamingGenerateArgs): Promise<FfiStreamingResult> {
     const run = this.#turn.then(() => this.#generate(args));
@@ -97,39 +103,65 @@ export class FfiStreamingRunner {
     let text = "";
     let firstTokenMs: number | null = null;
     let chunks: Promise<void> = Promise.resolve();
-    const cancel = () => ffi.eliza_inference_llm_stream_cancel(handle);
+    let over = false;
+    let [end, giveUp] = [() => {}, () => {}];
+    const ended = new Promise<void>((resolve) => (end = resolve));
+    const givenUp = new Promise<void>((resolve) => (giveUp = resolve));
+    /** Why the generation was cancelled, whatever comes of that. */
+    let stopped: { why: unknown } | undefined;
+    let patience: ReturnType<typeof setTimeout> | undefined;
+    const stop = (why: unknown) => {
+      if (over || stopped !== undefined) return;
+      stopped = { why };
+      patience = setTimeout(giveUp, this.#cancelTimeoutMs);
+      ffi.eliza_inference_llm_stream_cancel(handle);
+    };
     const onToken = (token: number, piece: string, done: boolean) => {
+      if (over) return;
       if (!done) {
         firstTokenMs ??= performance.now() - began;
         tokens.push(token);
       }
-      if (piece === "") return;
-      text += piece;
-      if (args.onTextChunk !== undefined) {
+      if (piece !== "") {
+        text += piece;
         const { onTextChunk } = args;
-        chunks = chunks.then(() => (signal?.aborted === true ? undefined : onTextChunk(piece)));
-        chunks.catch(cancel); // a consumer that fails ends the generation, and its error is thrown below
+        if (onTextChunk !== undefined) {
+          chunks = chunks.then(() => (signal?.aborted === true ? undefined : onTextChunk(piece)));
+          chunks.catch(stop); // a consumer that fails ends the generation
+        }
       }
+      if (done) end();
     };
     const constrained = args.tokenTreePayload != null && this.#canConstrain();
-    signal?.addEventListener("abort", cancel);
+    const abort = () => stop(signal?.reason);
+    signal?.addEventListener("abort", abort);
+    let failure: { error: unknown } | undefined;
     try {
       if (constrained) {
         const json = JSON.stringify(args.tokenTreePayload);
         ffi.eliza_inference_set_token_trie?.(handle, json, args.tokenTreeMode ?? 0);
       }
-      const status = await ffi.eliza_inference_llm_stream_generate(
-        handle,
-        args.maxTokens,
-        args.temperature,
-        args.topP,
-        onToken,
-      );
-      if (status < 0) throw this.#failure("generate");
-    } finally {
-      signal?.removeEventListener("abort", cancel);
-      if (constrained) ffi.eliza_inference_clear_token_trie?.(handle);
+      const { maxTokens, temperature, topP } = args;
+      const started = ffi.eliza_inference_llm_stream_generate(handle, maxTokens, temperature, topP, onToken);
+      const accepted = Promise.resolve(started).then((status) => {
+        if (status !== 0) throw this.#failure("generate");
+      });
+      await Promise.race([Promise.all([accepted, ended]), givenUp]);
+      const status = stopped === undefined ? (ffi.eliza_inference_llm_stream_status?.(handle) ?? 0) : 0;
+      if (status < 0 && status !== STATUS.ELIZA_ERR_CANCELLED) throw this.#failure("generate");
+    } catch (error) {
+      failure = { error };
     }
+    over = true;
+    clearTimeout(patience);
+    signal?.removeEventListener("abort", abort);
+    try {
+      if (constrained) ffi.eliza_inference_clear_token_trie?.(handle);
+    } catch (error) {
+      failure ??= { error };
+    }
+    if (stopped !== undefined) throw stopped.why;
+    if (failure !== undefined) throw failure.error;
     await chunks;
     signal?.throwIfAborted();
     const usage = ffi.eliza_inference_llm_stream_usage?.(handle) ?? null;

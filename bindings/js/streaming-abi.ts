@@ -13,7 +13,7 @@ import { type Usage, usageOf } from "./usage.js";
 /** Receives one token, or at the end, once, token -1 with the held-back rest of the text and `isDone`. */
 export type TokenCallback = (tokenId: number, tokenText: string, isDone: boolean) => void;
 
-/** What hosts expect. All functions but `generate` block. */
+/** What hosts expect. All functions but `generate` and `cancel` block. */
 export interface FfiLlmStreamingAbi {
   /** The handle, or `null`; then `eliza_inference_take_last_error` tells why. */
   eliza_inference_llm_stream_open(
@@ -27,8 +27,9 @@ export interface FfiLlmStreamingAbi {
   eliza_inference_llm_stream_prefill(handle: FfiLlmHandle, promptTokens: Int32Array, slotId: number): number;
 
   /**
-   * Resolves to 0 after the callback had its last event, also after a cancel; rejects where the generation failed, or the
-   * callback threw, which cancels it. Where it could not be started it is -1, and there is no event.
+   * 0 where the generation was started: the callback then gets its tokens and, once, the event with `isDone`, also after a
+   * cancel or an error. -1 where it could not be started: there is no event. Interfaces of others may give a promise of either;
+   * this package's gives the number.
    */
   eliza_inference_llm_stream_generate(
     handle: FfiLlmHandle,
@@ -65,21 +66,21 @@ export interface LlmStreamStep {
 export interface ElizaStreamingAbi extends FfiLlmStreamingAbi {
   llmStreamSupported(): boolean;
 
-  /** Without a callback the generation is pulled; 0 when it was started, or -1. */
+  /**
+   * 0 where it was started, or -1. Without a callback it is pulled by `eliza_inference_llm_stream_next`. With one, no event comes
+   * before this call has returned, and how it ended is known from the event with `isDone` on:
+   * `eliza_inference_llm_stream_status` is 0, 1 or the code of what went wrong, and `eliza_inference_llm_stream_take_error` its text.
+   *
+   * A callback that throws cancels the generation and gets nothing more but the event with `isDone`; what it threw goes where
+   * the runtime's uncaught errors go. Until that event was handed out, the handle is busy.
+   */
   eliza_inference_llm_stream_generate(
     handle: FfiLlmHandle,
     maxNewTokens: number,
     temperature: number,
     topP: number,
-    tokenCallback: null,
+    tokenCallback: TokenCallback | null,
   ): number;
-  eliza_inference_llm_stream_generate(
-    handle: FfiLlmHandle,
-    maxNewTokens: number,
-    temperature: number,
-    topP: number,
-    tokenCallback: TokenCallback,
-  ): number | Promise<number>;
 
   /** Waits for a token and takes up to `maxTokens` with at most `maxTextBytes` of text. Throws where it failed. */
   eliza_inference_llm_stream_next(handle: FfiLlmHandle, maxTokens: number, maxTextBytes: number): LlmStreamStep;
@@ -107,6 +108,13 @@ export interface ElizaStreamingAbi extends FfiLlmStreamingAbi {
     unparseSpecial: boolean,
   ): string;
   eliza_inference_llm_stream_usage(handle: FfiLlmHandle): Usage;
+  /** Usage, sizes and names as JSON. */
+  eliza_inference_llm_stream_usage_json(handle: FfiLlmHandle): string;
+
+  /** -1 saves the slot of the last prefill or restore. Throws where it failed, also while the handle is at work. */
+  eliza_inference_llm_stream_save_slot(handle: FfiLlmHandle, slotId: number, path: string): void;
+  /** How many tokens the stream has; a generate may follow at once. -1 takes a fresh slot. Throws as saving does. */
+  eliza_inference_llm_stream_restore_slot(handle: FfiLlmHandle, slotId: number, path: string): number;
 }
 
 /** The functions that are the same over every runtime's {@link Native}. */
@@ -151,28 +159,24 @@ export abstract class StreamingAbi<Runtime extends Native> {
     return usageOf(this.native.usage(handle));
   }
 
-  /**
-   * Hands the steps of what `start` starts to the callback. One that throws ends the generation, whose promise has the error;
-   * a number instead of a promise says that nothing was started.
-   */
-  protected deliver(
-    handle: FfiLlmHandle,
-    tokenCallback: TokenCallback,
-    start: (onStep: (step: Step) => void) => Promise<unknown> | number,
-  ): number | Promise<number> {
-    const thrown: unknown[] = [];
-    const started = start(({ token, text, done }) => {
+  eliza_inference_llm_stream_usage_json(handle: FfiLlmHandle): string {
+    return JSON.stringify(this.native.usage(handle));
+  }
+
+  /** What hands the steps of a generation to the host's callback, which may throw. */
+  protected handTo(tokenCallback: TokenCallback, handle: FfiLlmHandle): (step: Step) => void {
+    let failed = false;
+    return ({ token, text, done }) => {
+      if (failed && !done) return;
       try {
         tokenCallback(token, text, done);
       } catch (error) {
-        thrown.push(error);
+        failed = true;
         this.eliza_inference_llm_stream_cancel(handle);
+        queueMicrotask(() => {
+          throw error;
+        });
       }
-    });
-    if (typeof started === "number") return -1;
-    return started.then(() => {
-      if (thrown.length > 0) throw thrown[0];
-      return 0;
-    });
+    };
   }
 }

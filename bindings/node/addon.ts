@@ -22,7 +22,9 @@ export interface AddonHandle {
   generateQueued(maxTokens: number, temperature: number, topP: number): void;
   next(maxTokens: number, maxTextBytes: number): { tokens: number[]; text: string; done: boolean };
   saveSlot(slot: number, path: string): Promise<void>;
+  saveSlotSync(slot: number, path: string): void;
   restoreSlot(slot: number, path: string): Promise<number>;
+  restoreSlotSync(slot: number, path: string): number;
   cancel(): void;
   usage(): string;
   status(): number;

@@ -2,8 +2,9 @@
 
 use std::env;
 
-/// What Node itself defines is left open. On ELF the addon stays mapped when the environment that loaded it goes: its threads may
-/// still be running. Android devices have pages of 4 or 16 KiB, and a library aligned for less does not load on the latter.
+/// What Node itself defines is left open. On ELF the addon stays mapped when the environment that loaded it goes: its
+/// threads may still be running. Android devices have pages of 4 or 16 KiB, and a library aligned for less does not
+/// load on the latter.
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     napi_build::setup();

@@ -15,7 +15,7 @@ import {
   type TrieNames,
 } from "../js/native.js";
 import type { TokenTreePayload } from "../js/token-tree.js";
-import { type Addon, type AddonHandle, type OnStep, call, failure } from "./addon.js";
+import { type Addon, type AddonHandle, call, failure } from "./addon.js";
 
 /** The functions of one addon. */
 export class NodeNative implements Native {
@@ -67,23 +67,32 @@ export class NodeNative implements Native {
     return call(() => this.#taken(handle).prefillSync(tokens, slotId));
   }
 
-  async generate(handle: FfiLlmHandle, options: GenerateOptions, onStep: (step: Step) => void): Promise<FinishReason> {
-    return this.start(handle, options, onStep);
+  generate(handle: FfiLlmHandle, options: GenerateOptions, onStep: (step: Step) => void): Promise<FinishReason> {
+    return new Promise((resolve, reject) => {
+      this.start(handle, options, (step, end) => {
+        onStep(step);
+        if (end instanceof InferenceError) reject(end);
+        else if (end !== null) resolve(end);
+      });
+    });
   }
 
-  /** As {@link generate}, but throws where the generation could not be started. */
-  start(handle: FfiLlmHandle, options: GenerateOptions, onStep: (step: Step) => void): Promise<FinishReason> {
-    const { maxTokens, temperature, topP } = options;
-    let settle: (end: number | string) => void = () => {};
-    const ended = new Promise<FinishReason>((resolve, reject) => {
-      settle = (end) => (typeof end === "number" ? resolve(FINISH_REASONS[end] ?? "none") : reject(failure(end)));
-    });
-    const onEvent: OnStep = (token, text, end) => {
-      onStep({ token, text, done: end !== null });
-      if (end !== null) settle(end);
-    };
-    call(() => this.#taken(handle).generate(maxTokens, temperature, topP, onEvent));
-    return working(handle, () => ended);
+  /** Starts a generation, whose last event comes with its end. Throws where it could not be started. */
+  start(
+    handle: FfiLlmHandle,
+    { maxTokens, temperature, topP }: GenerateOptions,
+    onEvent: (step: Step, end: FinishReason | InferenceError | null) => void,
+  ): void {
+    const holding = { handle };
+    call(() =>
+      this.#taken(handle).generate(maxTokens, temperature, topP, (token, text, end) => {
+        const step = { token, text, done: end !== null };
+        if (step.done) held.delete(holding);
+        if (typeof end === "string") onEvent(step, failure(end));
+        else onEvent(step, end === null ? null : (FINISH_REASONS[end] ?? "none"));
+      }),
+    );
+    held.add(holding);
   }
 
   /** Starts a generation that {@link next} pulls. */
@@ -102,6 +111,16 @@ export class NodeNative implements Native {
 
   restoreSlot(handle: FfiLlmHandle, slotId: number, path: string): Promise<number> {
     return working(handle, () => this.#taken(handle).restoreSlot(slotId, path));
+  }
+
+  /** As {@link saveSlot}, on this thread. */
+  saveSlotSync(handle: FfiLlmHandle, slotId: number, path: string): void {
+    call(() => this.#taken(handle).saveSlotSync(slotId, path));
+  }
+
+  /** As {@link restoreSlot}, on this thread. */
+  restoreSlotSync(handle: FfiLlmHandle, slotId: number, path: string): number {
+    return call(() => this.#taken(handle).restoreSlotSync(slotId, path));
   }
 
   cancel(handle: FfiLlmHandle): void {

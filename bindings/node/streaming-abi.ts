@@ -39,34 +39,29 @@ export class NodeStreamingAbi extends StreamingAbi<NodeNative> implements ElizaS
   }
 
   eliza_inference_llm_stream_prefill(handle: FfiLlmHandle, promptTokens: Int32Array, slotId: number): number {
-    return this.#seed(handle, () => this.native.prefillSync(handle, promptTokens, slotId));
+    return this.#coded(handle, () => this.native.prefillSync(handle, promptTokens, slotId));
   }
 
-  eliza_inference_llm_stream_generate(h: FfiLlmHandle, max: number, temperature: number, topP: number, cb: null): number;
-  eliza_inference_llm_stream_generate(
-    handle: FfiLlmHandle,
-    maxNewTokens: number,
-    temperature: number,
-    topP: number,
-    tokenCallback: TokenCallback,
-  ): number | Promise<number>;
   eliza_inference_llm_stream_generate(
     handle: FfiLlmHandle,
     maxNewTokens: number,
     temperature: number,
     topP: number,
     tokenCallback: TokenCallback | null,
-  ): number | Promise<number> {
+  ): number {
     const options = { maxTokens: maxNewTokens, temperature, topP };
-    if (tokenCallback === null) {
-      return this.#seed(handle, () => {
+    return this.#coded(handle, () => {
+      if (tokenCallback === null) {
         this.native.generateQueued(handle, options);
         return 0;
+      }
+      const hand = this.handTo(tokenCallback, handle);
+      this.native.start(handle, options, (step, end) => {
+        if (end instanceof InferenceError) this.#keep(handle, end);
+        hand(step);
       });
-    }
-    return this.deliver(handle, tokenCallback, (onStep) =>
-      this.#seed(handle, () => this.native.start(handle, options, onStep)),
-    );
+      return 0;
+    });
   }
 
   eliza_inference_set_token_trie(handle: FfiLlmHandle, triePayloadJson: string, mode: number): void {
@@ -79,6 +74,14 @@ export class NodeStreamingAbi extends StreamingAbi<NodeNative> implements ElizaS
 
   eliza_inference_llm_stream_next(handle: FfiLlmHandle, maxTokens: number, maxTextBytes: number): LlmStreamStep {
     return { ...this.native.next(handle, maxTokens, maxTextBytes), drafterDrafted: 0, drafterAccepted: 0 };
+  }
+
+  eliza_inference_llm_stream_save_slot(handle: FfiLlmHandle, slotId: number, path: string): void {
+    this.native.saveSlotSync(handle, slotId, path);
+  }
+
+  eliza_inference_llm_stream_restore_slot(handle: FfiLlmHandle, slotId: number, path: string): number {
+    return this.native.restoreSlotSync(handle, slotId, path);
   }
 
   eliza_inference_llm_stream_status(handle: FfiLlmHandle): number {
@@ -102,16 +105,21 @@ export class NodeStreamingAbi extends StreamingAbi<NodeNative> implements ElizaS
   }
 
   /** A call that says -1 where it fails. */
-  #seed<T>(handle: FfiLlmHandle, body: () => T): T | -1 {
+  #coded(handle: FfiLlmHandle, body: () => number): number {
     try {
       return body();
     } catch (error) {
-      const open = this.eliza_inference_llm_stream_status(handle) !== -1;
-      let kept = open ? this.#failed.get(handle) : this.#lost;
-      if (kept === undefined) this.#failed.set(handle, (kept = []));
-      keep(kept, error);
+      this.#keep(handle, error);
       return -1;
     }
+  }
+
+  /** Keeps an error until it is asked for. */
+  #keep(handle: FfiLlmHandle, error: unknown): void {
+    const open = this.eliza_inference_llm_stream_status(handle) !== -1;
+    let kept = open ? this.#failed.get(handle) : this.#lost;
+    if (kept === undefined) this.#failed.set(handle, (kept = []));
+    keep(kept, error);
   }
 }
 

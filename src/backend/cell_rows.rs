@@ -1,8 +1,9 @@
 //! What a cell of a KV cache holds, in a form that no backend's layout and no cell's number shows: a *row*.
 //!
-//! A layer's row for one cell is the keys of all heads, one after the other, then the values. A head of F32 or F16 is its
-//! numbers; in Q8_0 every group of 32 numbers, the last maybe shorter, is one f32 scale and that many i8. The scale has 32
-//! bits because a GPU's has; a CPU's cache rounds it to f16, which is exact for what came from a CPU. All little-endian.
+//! A layer's row for one cell is the keys of all heads, one after the other, then the values. A head of F32 or F16 is
+//! its numbers; in Q8_0 every group of 32 numbers, the last maybe shorter, is one f32 scale and that many i8. The scale
+//! has 32 bits because a GPU's has; a CPU's cache rounds it to f16, which is exact for what came from a CPU. All
+//! little-endian.
 
 use super::LayerCache;
 use crate::quant::TensorType;

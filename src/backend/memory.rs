@@ -21,7 +21,8 @@ pub enum Component {
     Cache,
     /// Activations.
     Workspace,
-    /// Everything else of an engine: the frame, partial results, the sampler, staging for reads, step parameters, scratch.
+    /// Everything else of an engine: the frame, partial results, the sampler, staging for reads, step parameters,
+    /// scratch.
     Other,
 }
 

@@ -19,7 +19,7 @@ pub use sample::{Children, Followed, SampleOp, SampleProblem, SampleResult, Samp
 pub use walk::{WALK_CELLS, WALK_PASSES, WALK_ROWS, Walk, WalkNode, Walked, WalkedStep};
 
 use crate::gguf::{File, shown};
-use crate::graph::{Graph, Node, NodeId, WeightId, WeightSpec, WeightUse};
+use crate::graph::{Graph, Node, NodeId, Readers, WeightId, WeightSpec, WeightUse};
 use crate::quant::TensorType;
 use crate::{Error, Result, Token};
 use memory::{Bytes, Component, Memory};
@@ -143,10 +143,14 @@ pub const fn sampled_by(sequence: usize) -> Token {
 pub struct Work<'a> {
     /// The graph.
     pub graph: &'a Graph,
+    /// Who reads each of its nodes.
+    pub readers: &'a Readers,
     /// The weight table that the graph's nodes name.
     pub specs: &'a [WeightSpec],
     /// Byte offset of each node in the workspace.
     pub offsets: &'a [usize],
+    /// Bytes of the workspace.
+    pub workspace_bytes: usize,
     /// Largest number of batch rows.
     pub max_rows: usize,
     /// Largest number of output rows.
@@ -207,15 +211,15 @@ pub trait Backend: Send + Sync {
 pub struct WeightBytes {
     /// What is allocated.
     pub allocated: Bytes,
-    /// Bytes of the mapped file that stay in use. The system may drop them and read them again.
+    /// Bytes of the file that are looked up in it again and again: pages that the system keeps as long as it has room.
     pub file_backed: u64,
 }
 
 /// Adds up what an engine's state and programs take on a device, without taking it: of [`Backend::new_state`],
 /// [`Backend::compile`], [`State::reserve`] and [`State::reserve_reads`].
 pub trait Sizing {
-    /// A program of these nodes, and the workspace that it is reserved with.
-    fn program(&mut self, work: &Work<'_>, workspace_bytes: usize) -> Result<()>;
+    /// A program of these nodes.
+    fn program(&mut self, work: &Work<'_>) -> Result<()>;
 
     /// Reads of at most so many bytes.
     fn reads(&mut self, bytes: usize);
@@ -389,13 +393,15 @@ pub fn cells_for(context: usize) -> usize {
 /// Cells of a cache are a multiple of this on every backend.
 pub const CELL_BLOCK: usize = 64;
 
-/// Every device this machine has, best first; those with score 0 cannot be used, for the reason given.
-pub fn devices() -> Vec<DeviceInfo> {
-    let mut all = vec![cpu::CpuBackend::new().device()];
+/// Every device this machine has and how its memory stands, best first; those with score 0 cannot be used, for the reason
+/// given.
+pub fn devices() -> Result<Vec<(DeviceInfo, Memory)>> {
+    let cpu = cpu::CpuBackend::new();
+    let mut all = vec![(cpu.device(), cpu.memory()?)];
     #[cfg(feature = "gpu")]
     all.extend(gpu::devices());
-    all.sort_by_key(|d| std::cmp::Reverse(d.score));
-    all
+    all.sort_by_key(|(device, _)| std::cmp::Reverse(device.score));
+    Ok(all)
 }
 
 /// The backends for a request: the CPU first, then the GPU where layers go to one.

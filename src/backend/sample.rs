@@ -1,8 +1,8 @@
 //! Sampling on a device as plain data: the chain, the mask, what came out.
 //!
-//! The steps mean what the host sampler's steps of the same names mean, to the last token. Where a device cannot follow a
-//! chain to its end, [`SampleSpec::split`] says which part it can take, and the host finishes over the few candidates that
-//! part left.
+//! The steps mean what the host sampler's steps of the same names mean, to the last token. Where a device cannot follow
+//! a chain to its end, [`SampleSpec::split`] says which part it can take, and the host finishes over the few candidates
+//! that part left.
 
 use super::MAX_LISTED;
 use crate::Token;
@@ -45,8 +45,9 @@ pub enum SampleOp {
     },
     /// Divides the logits; 0 and below keep only the best.
     Temperature(f32),
-    /// Divides the logits by a temperature between `temperature - range` (or 0) and `temperature + range`, the higher the
-    /// more evenly the candidates are spread: the entropy's share of the greatest possible one, raised to `exponent`.
+    /// Divides the logits by a temperature between `temperature - range` (or 0) and `temperature + range`, the higher
+    /// the more evenly the candidates are spread: the entropy's share of the greatest possible one, raised to
+    /// `exponent`.
     DynamicTemperature {
         /// The middle.
         temperature: f32,
@@ -61,8 +62,9 @@ pub enum SampleOp {
     Draw,
     /// The place of the mask; without it, that is before the first step that takes candidates out.
     Trie,
-    /// Hands what is left to the host, at most so many candidates, and draws nothing: neither position nor history goes on.
-    /// Ends the chain; a step in front must see to it that no more are left. The mask stands only where it is named.
+    /// Hands what is left to the host, at most so many candidates, and draws nothing: neither position nor history goes
+    /// on. Ends the chain; a step in front must see to it that no more are left. The mask stands only where it is
+    /// named.
     HandOver(u32),
 }
 
@@ -123,9 +125,9 @@ pub struct SampleSpec {
 }
 
 impl SampleSpec {
-    /// What a device takes of the chain that can follow the first `supported` steps and hand over up to `most` candidates:
-    /// the chain to give it, and how many steps of this one that covers. All, or a first part that leaves a bounded number
-    /// of candidates, which are handed over. `None` where the host runs the whole chain.
+    /// What a device takes of the chain that can follow the first `supported` steps and hand over up to `most`
+    /// candidates: the chain to give it, and how many steps of this one that covers. All, or a first part that leaves a
+    /// bounded number of candidates, which are handed over. `None` where the host runs the whole chain.
     ///
     /// A part ends before a dynamic temperature: the host's is computed in double precision, and so the token is to the
     /// last the one of the whole chain on the host.
@@ -147,16 +149,16 @@ impl SampleSpec {
         !self.ops.iter().skip(step).any(SampleOp::adjusts)
     }
 
-    /// Whether under a mask no logits matter but those of the tokens that it allows, however they are followed: it stands
-    /// before every step that compares candidates.
+    /// Whether under a mask no logits matter but those of the tokens that it allows, however they are followed: it
+    /// stands before every step that compares candidates.
     pub fn masks_first(&self) -> bool {
         let before = self.ops.iter().take_while(|op| **op != SampleOp::Trie);
         !self.ops.contains(&SampleOp::Trie) || !before.into_iter().any(SampleOp::truncates)
     }
 
     /// The chain in words, such as `+trie +top_k +top_p -penalties -dist`: each step's name after `+` where the device
-    /// follows it, which are the first so many, and after `-` where the host does. The draw, which ends every chain that
-    /// does not say otherwise, is named; bans are not.
+    /// follows it, which are the first so many, and after `-` where the host does. The draw, which ends every chain
+    /// that does not say otherwise, is named; bans are not.
     pub fn describe(&self, followed: usize) -> String {
         let ends = matches!(self.ops.last(), Some(SampleOp::Greedy | SampleOp::Draw | SampleOp::HandOver(_)));
         let draw = (!ends).then_some(&SampleOp::Draw);
@@ -197,8 +199,8 @@ pub struct Children<'a> {
 }
 
 impl<'a> Children<'a> {
-    /// The tokens whose logits are all that have to be computed, for a chain that [`SampleSpec::masks_first`] or does not;
-    /// none where others matter too, or where they are too many to be computed one by one.
+    /// The tokens whose logits are all that have to be computed, for a chain that [`SampleSpec::masks_first`] or does
+    /// not; none where others matter too, or where they are too many to be computed one by one.
     pub fn listed(&self, masks_first: bool) -> &'a [Token] {
         let alone = (self.greedy || masks_first) && self.tokens.len() <= MAX_LISTED;
         if alone { self.tokens } else { &[] }
@@ -231,8 +233,8 @@ pub struct SampledRow {
     pub slot: u32,
     /// What it found.
     pub result: SampleResult,
-    /// The best candidates as (token, logit, probability), as many as the chain reports. Those that are handed over have no
-    /// order and no probability, and their logits are those before temperature.
+    /// The best candidates as (token, logit, probability), as many as the chain reports. Those that are handed over
+    /// have no order and no probability, and their logits are those before temperature.
     pub candidates: Vec<(Token, f32, f32)>,
 }
 

@@ -1,9 +1,9 @@
 //! Trees of continuations in one batch: which rows see which cells.
 //!
-//! The words of [`Batch::sequences`](super::Batch) and [`Batch::cell_sequences`](super::Batch) are sets of sequences, a bit
-//! each, of which there are at most 16. A row or a cell of a tree has the top bit set and says where in the tree it stands.
-//! Nodes are numbered so that those below a node follow it directly; then the nodes above a node are those whose range of
-//! numbers holds its own:
+//! The words of [`Batch::sequences`](super::Batch) and [`Batch::cell_sequences`](super::Batch) are sets of sequences, a
+//! bit each, of which there are at most 16. A row or a cell of a tree has the top bit set and says where in the tree it
+//! stands. Nodes are numbered so that those below a node follow it directly; then the nodes above a node are those
+//! whose range of numbers holds its own:
 //!
 //! ```text
 //! row    1 | number (15 bits) | sequences whose cells it sees as well (16 bits)

@@ -1,7 +1,8 @@
 //! Walking a trie on a device as plain data.
 //!
-//! Behind a token that was sampled under a mask the trie says what follows: tokens without a choice, then a choice among so
-//! many children, or the end of the span. A device that holds the trie goes from choice to choice without the host.
+//! Behind a token that was sampled under a mask the trie says what follows: tokens without a choice, then a choice
+//! among so many children, or the end of the span. A device that holds the trie goes from choice to choice without the
+//! host.
 
 use super::SampleResult;
 
@@ -14,9 +15,9 @@ pub const WALK_PASSES: usize = 8;
 /// The most cells that a walk fills.
 pub const WALK_CELLS: usize = WALK_ROWS * WALK_PASSES;
 
-/// A node of a trie: the first child, whose siblings stand behind it in the order of their tokens; the number of children;
-/// the token that leads to the node; and how many rows there are from that token to the next choice, itself included, 0
-/// where none follows.
+/// A node of a trie: the first child, whose siblings stand behind it in the order of their tokens; the number of
+/// children; the token that leads to the node; and how many rows there are from that token to the next choice, itself
+/// included, 0 where none follows.
 pub type WalkNode = [u32; 4];
 
 /// A walk to be made.

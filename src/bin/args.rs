@@ -1,11 +1,11 @@
 //! Arguments that several commands share: which model, on what, and which prompt.
 
-use crate::output::{Failure, interrupted, progress};
-use clap::Args;
+use crate::output::{Failure, interrupted, progress, usage};
+use clap::{ArgMatches, Args};
 use elizainference::Token;
 use elizainference::engine::{EngineOptions, KvType};
 use elizainference::vocab::Vocab;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -58,6 +58,7 @@ impl RunArgs {
             device: self.device.clone(),
             kv_type: self.kv_type.parse()?,
             slots: 1,
+            ..EngineOptions::default()
         })
     }
 }
@@ -74,19 +75,62 @@ pub fn loading() -> impl FnMut(f32) -> bool + Send + 'static {
     }
 }
 
-/// The prompt: text or tokens.
+/// Prompts: texts or tokens.
 #[derive(Args)]
-#[group(required = true, multiple = false)]
-pub struct Prompt {
+#[group(id = "prompts", required = true, multiple = true)]
+pub struct Prompts {
     /// The prompt's text
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
-    prompt: Option<OsString>,
+    prompt: Vec<OsString>,
     /// A file with the prompt's text; - is standard input
     #[arg(short = 'f', long, value_name = "FILE")]
-    prompt_file: Option<PathBuf>,
+    prompt_file: Vec<PathBuf>,
     /// The prompt's tokens, such as 1,2,3
     #[arg(long, value_name = "IDS")]
-    prompt_tokens: Option<String>,
+    prompt_tokens: Vec<String>,
+}
+
+/// One prompt.
+#[derive(Clone, Copy)]
+pub enum Prompt<'a> {
+    Text(&'a OsStr),
+    File(&'a Path),
+    Tokens(&'a str),
+}
+
+impl Prompts {
+    /// All of them in the order of the command line, each with its place there.
+    pub fn placed(&self, matches: &ArgMatches) -> Vec<(usize, Prompt<'_>)> {
+        let texts = placed(matches, "prompt", self.prompt.iter().map(|text| Prompt::Text(text)));
+        let files = placed(matches, "prompt_file", self.prompt_file.iter().map(|path| Prompt::File(path)));
+        let tokens = placed(matches, "prompt_tokens", self.prompt_tokens.iter().map(|ids| Prompt::Tokens(ids)));
+        let mut all: Vec<_> = texts.chain(files).chain(tokens).collect();
+        all.sort_by_key(|(place, _)| *place);
+        all
+    }
+
+    /// The prompt of a command that takes one.
+    pub fn one(&self, matches: &ArgMatches) -> Result<Prompt<'_>, Failure> {
+        match self.placed(matches)[..] {
+            [(_, prompt)] => Ok(prompt),
+            ref prompts => usage(format!("{} prompts are given, one is wanted", prompts.len())),
+        }
+    }
+}
+
+/// The values of an argument, each with its place on the command line.
+pub fn placed<T>(matches: &ArgMatches, id: &str, values: impl Iterator<Item = T>) -> impl Iterator<Item = (usize, T)> {
+    matches.indices_of(id).into_iter().flatten().zip(values)
+}
+
+impl Prompt<'_> {
+    pub fn tokens(self, vocab: &Vocab, how: &TextArgs) -> Result<Vec<Token>, Failure> {
+        match self {
+            Prompt::Tokens(ids) => token_list(ids),
+            Prompt::File(path) => how.tokenize(vocab, &read_input(path)?),
+            Prompt::Text(text) => how.tokenize(vocab, &bytes_of(text)),
+        }
+    }
 }
 
 /// How text becomes tokens.
@@ -101,18 +145,8 @@ pub struct TextArgs {
 }
 
 impl TextArgs {
-    pub fn tokenize(&self, vocab: &Vocab, text: &[u8]) -> Vec<Token> {
-        vocab.tokenize(text, !self.no_bos, self.parse_special)
-    }
-}
-
-impl Prompt {
-    pub fn tokens(&self, vocab: &Vocab, how: &TextArgs) -> Result<Vec<Token>, Failure> {
-        match (&self.prompt_tokens, &self.prompt_file, &self.prompt) {
-            (Some(ids), _, _) => token_list(ids),
-            (_, Some(path), _) => Ok(how.tokenize(vocab, &read_input(path)?)),
-            (_, _, text) => Ok(how.tokenize(vocab, &text.as_deref().map(bytes_of).unwrap_or_default())),
-        }
+    pub fn tokenize(&self, vocab: &Vocab, text: &[u8]) -> Result<Vec<Token>, Failure> {
+        Ok(vocab.tokenize(text, !self.no_bos, self.parse_special)?)
     }
 }
 
@@ -136,6 +170,6 @@ pub fn read_input(path: &Path) -> Result<Vec<u8>, Failure> {
 }
 
 /// An argument as bytes: on Unix what the shell gave, which need not be UTF-8.
-pub fn bytes_of(text: &std::ffi::OsStr) -> Vec<u8> {
+pub fn bytes_of(text: &OsStr) -> Vec<u8> {
     text.as_encoded_bytes().to_vec()
 }

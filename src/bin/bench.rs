@@ -5,12 +5,12 @@
 //! fraction of it that decoding reaches says how much is left.
 
 use crate::args::{ModelArgs, loading};
+use crate::html;
 use crate::output::{Failure, Outcome, catch_interrupts, fail, interrupted, print_json, printable, progress, size};
 use crate::spans::{self, How};
-use crate::{html, plan};
 use clap::ValueEnum;
 use elizainference::Token;
-use elizainference::engine::{self, Engine, EngineOptions, Following, SlotId, Traffic, Turn, open_model};
+use elizainference::engine::{self, Engine, EngineOptions, Following, SlotId, Traffic, Turn, open_model, plan_json};
 use elizainference::gguf::File;
 use elizainference::sampling::{Chain, Sampler};
 use serde_json::{Value, json};
@@ -47,7 +47,7 @@ pub struct Args {
     #[command(flatten)]
     spans: spans::Args,
     /// Measure speed, and spans of names in every mode, and make a page of it
-    #[arg(long, value_name = "FILE", requires_all = ["prompt", "token_tree_descriptor"], conflicts_with_all = ["mode", "output"])]
+    #[arg(long, value_name = "FILE", requires_all = ["prompt_file", "token_tree_descriptor"], conflicts_with_all = ["mode", "output"])]
     html: Option<PathBuf>,
 }
 
@@ -71,7 +71,7 @@ pub fn run(args: Args) -> Outcome {
 fn everything(args: &Args) -> Result<Value, Failure> {
     let choices = How::value_variants().iter().map(|how| spans::run(*how, &args.model, args.reps, &args.spans));
     let choices = choices.collect::<Result<Vec<_>, _>>()?;
-    let memory = plan::report(&args.model, args.model.engine(0)?)?;
+    let memory = plan_json(&args.model.model, &args.model.engine(0)?)?;
     Ok(json!({"speed": speed(args)?, "memory": memory, "choices": choices}))
 }
 

@@ -138,8 +138,8 @@ impl Demo {
         Ok(Demo { model, options, free, payload, load_ms })
     }
 
-    fn tokens(&self, text: &str) -> Vec<Token> {
-        self.model.vocab().tokenize(text.as_bytes(), true, false)
+    fn tokens(&self, text: &str) -> Result<Vec<Token>, Failure> {
+        Ok(self.model.vocab().tokenize(text.as_bytes(), true, false)?)
     }
 
     /// Tells a story, piece by piece.
@@ -150,7 +150,7 @@ impl Demo {
         session.configure(settings)?;
         session.set_chain(-1, Some(STORY_CHAIN.parse()?))?;
         hear(STORY)?;
-        session.prefill(&self.tokens(STORY), -1)?;
+        session.prefill(&self.tokens(STORY)?, -1)?;
         session.generate(-1, None, None, Sink::Queue)?;
         let (mut tokens, mut text) = ([0; 1], [0; 256]);
         loop {
@@ -175,7 +175,7 @@ impl Demo {
         let held = greedy_session(self.model.clone(), &self.options, Some(self.payload.as_bytes()))?;
         let mut all = Vec::with_capacity(REQUESTS.len());
         for (request, action) in REQUESTS {
-            let prompt = self.tokens(&prompt(request));
+            let prompt = self.tokens(&prompt(request))?;
             let mut answers: [Answer; 3] = Default::default();
             for ((way, _), answer) in WAYS.iter().zip(&mut answers) {
                 let mut times = Vec::with_capacity(REPETITIONS);
@@ -189,7 +189,8 @@ impl Demo {
                         }
                     };
                     times.push(seconds * 1e3);
-                    answer.text = String::from_utf8_lossy(&self.model.vocab().detokenize(&tokens, false, false)).into();
+                    let text = self.model.vocab().detokenize(&tokens, false, false)?;
+                    answer.text = String::from_utf8_lossy(&text).into();
                     answer.tokens = tokens.len();
                     // One of them is the prompt's.
                     answer.forward_passes = passes - 1;
@@ -206,7 +207,7 @@ impl Demo {
     /// Every action's probability of being the answer to the open request.
     fn scores(&self) -> Result<LeafScores, Failure> {
         let session = greedy_session(self.model.clone(), &self.options, Some(self.payload.as_bytes()))?;
-        session.prefill(&self.tokens(&prompt(OPEN_REQUEST)), -1)?;
+        session.prefill(&self.tokens(&prompt(OPEN_REQUEST))?, -1)?;
         Ok(session.score_trie()?)
     }
 

@@ -1,8 +1,7 @@
 //! `devices`: what this machine can compute on, best first, and why.
 
 use crate::output::{Outcome, print_json, printable};
-use elizainference::engine::devices;
-use serde_json::json;
+use elizainference::engine::{devices, devices_json};
 use std::io::{self, Write};
 
 #[derive(clap::Args)]
@@ -13,14 +12,13 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Outcome {
-    let kind = |d: &elizainference::engine::DeviceInfo| format!("{:?}", d.kind).to_lowercase();
     if args.json {
-        let device = |d: &elizainference::engine::DeviceInfo| json!({"name": d.name, "kind": kind(d), "score": d.score, "reason": d.reason});
-        return print_json(&devices().iter().map(device).collect());
+        return print_json(&devices_json()?);
     }
     let mut out = io::stdout().lock();
-    for d in devices() {
-        writeln!(out, "{:<4} {:<32} score {:>6}  {}", kind(&d), printable(&d.name), d.score, printable(&d.reason))?;
+    for (d, _) in devices()? {
+        let kind = format!("{:?}", d.kind).to_lowercase();
+        writeln!(out, "{kind:<4} {:<32} score {:>6}  {}", printable(&d.name), d.score, printable(&d.reason))?;
     }
     Ok(out.flush()?)
 }

@@ -1,11 +1,16 @@
 //! `generate`: text streamed to standard output as it comes, or one JSON object at the end.
 
-use crate::args::{ModelArgs, Prompt, TextArgs, loading, read_input};
-use crate::output::{Failure, Outcome, catch_interrupts, interrupted, print_json};
-use clap::ValueEnum;
+use crate::args::{ModelArgs, Prompt, Prompts, TextArgs, loading, placed, read_input};
+use crate::output::{Failure, Outcome, catch_interrupts, interrupted, print_json, usage};
+use clap::{ArgMatches, ValueEnum};
 use elizainference::Token;
-use elizainference::session::{Event, FinishReason, Mode, OpenOptions, Session, Settings, Sink, SpanEnd};
-use serde_json::json;
+use elizainference::engine::EngineOptions;
+use elizainference::sampling::{Chain, Step};
+use elizainference::session::{
+    Event, FinishReason, Mode, OpenOptions, Params, Sampled, Session, Settings, Sink, SpanEnd,
+};
+use elizainference::vocab::Vocab;
+use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::mpsc;
@@ -17,17 +22,24 @@ pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
-    prompt: Prompt,
+    prompts: Prompts,
     #[command(flatten)]
     how: TextArgs,
-    /// Tokens to generate at most; -1 goes on to the end of the context
+    /// Tokens to generate at most, for each prompt; -1 goes on to the end of the context
     #[arg(short, long = "max-tokens", default_value_t = 256, value_name = "N", allow_negative_numbers = true)]
     n: i32,
     /// Context in tokens, rounded up to a power of two; 0 is the model's own, at most 4096
     #[arg(short, long, default_value_t = 0, value_name = "N")]
     ctx: u32,
     #[command(flatten)]
-    sampling: Sampling,
+    parameters: Parameters,
+    /// The whole sampler chain, such as top_k=40;top_p=0.95;min_p=0.05;temp=0.8: of the prompt in front of it, or in front of
+    /// all prompts of those without one
+    #[arg(long, conflicts_with = "parameters")]
+    chain: Vec<Chain>,
+    /// Seed of the draws; without one every run is different
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
     /// A text that ends the generation; may be given several times
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
@@ -43,35 +55,70 @@ pub struct Args {
     /// What the end of a constrained span does
     #[arg(long, default_value = "continue", value_name = "ACTION")]
     on_span_end: OnSpanEnd,
-    /// Print one JSON object at the end instead of streaming text
+    /// Print the prompt in front of the text
+    #[arg(long)]
+    echo: bool,
+    /// With each token the N likeliest that the chain left, in the JSON object
+    #[arg(long, value_name = "N", requires = "json")]
+    candidates: Option<usize>,
+    /// Print one JSON object at the end instead of streaming text, for each prompt on a line of its own
     #[arg(long)]
     json: bool,
 }
 
-/// What is not given is the model's own default, else the library's.
+/// What the chain is made of where none is given. What is not given is the model's own default, else the library's.
 #[derive(clap::Args)]
-struct Sampling {
+#[group(id = "parameters")]
+struct Parameters {
     /// Temperature; 0 always takes the likeliest token
     #[arg(long, value_name = "T")]
     temp: Option<f32>,
-    /// Keep the likeliest tokens that make up this probability; 1 keeps all
-    #[arg(long, value_name = "P")]
-    top_p: Option<f32>,
+    /// How far the temperature moves with how evenly the candidates are spread; 0 keeps it
+    #[arg(long, value_name = "T")]
+    dynatemp_range: Option<f32>,
+    /// The power to which that spread is raised
+    #[arg(long, value_name = "X")]
+    dynatemp_exponent: Option<f32>,
     /// Keep the K likeliest tokens; 0 keeps all
     #[arg(long, value_name = "K")]
     top_k: Option<i32>,
+    /// Keep the likeliest tokens that make up this probability; 1 keeps all
+    #[arg(long, value_name = "P")]
+    top_p: Option<f32>,
     /// Keep tokens at least this likely compared with the likeliest; 0 keeps all
     #[arg(long, value_name = "P")]
     min_p: Option<f32>,
-    /// Make recent tokens less likely, the last 64 unless the file says otherwise; 1 does not
+    /// Tokens that --top-p and --min-p keep at least
+    #[arg(long, value_name = "N")]
+    min_keep: Option<u32>,
+    /// Make recent tokens less likely by this factor; 1 does not
     #[arg(long, value_name = "X")]
     repeat_penalty: Option<f32>,
-    /// Seed of the draws; without one every run is different
+    /// Make recent tokens less likely by so much for each time they occur
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    frequency_penalty: Option<f32>,
+    /// Make recent tokens less likely by so much once
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    presence_penalty: Option<f32>,
+    /// How many tokens the three penalties look back on: 64 unless the file says otherwise
     #[arg(long, value_name = "N")]
-    seed: Option<u64>,
-    /// The whole sampler chain, such as top_k=40;top_p=0.95;min_p=0.05;temp=0.8
-    #[arg(long, conflicts_with_all = ["temp", "top_p", "top_k", "min_p", "repeat_penalty"])]
-    chain: Option<String>,
+    repeat_last_n: Option<u32>,
+    /// Make a token likelier, or with -inf impossible: ID:VALUE, and more after commas; may be given several times
+    #[arg(long, value_name = "ID:VALUE", value_parser = logit_bias)]
+    logit_bias: Vec<Biases>,
+}
+
+/// Numbers added to logits.
+type Biases = Vec<(Token, f32)>;
+
+/// As in a chain.
+fn logit_bias(text: &str) -> Result<Biases, String> {
+    let chain: Chain =
+        format!("logit_bias={text}").parse().map_err(|error: elizainference::Error| error.to_string())?;
+    match &chain.steps[..] {
+        [Step::LogitBias(biases)] => Ok(biases.clone()),
+        _ => Err("of the form ID:VALUE,ID:VALUE".into()),
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -92,7 +139,8 @@ enum OnSpanEnd {
     Stop,
 }
 
-pub fn run(args: Args) -> Outcome {
+pub fn run(args: Args, matches: &ArgMatches) -> Outcome {
+    let prompts = with_chains(&args, matches)?;
     let session_slot: Arc<OnceLock<Weak<Session>>> = Arc::default();
     let to_cancel = session_slot.clone();
     catch_interrupts(move || {
@@ -102,16 +150,14 @@ pub fn run(args: Args) -> Outcome {
     });
     let session = Arc::new(Session::open(OpenOptions {
         path: args.model.model.clone(),
-        engine: args.model.engine(args.ctx)?,
+        engine: EngineOptions { slots: prompts.len() as u32, ..args.model.engine(args.ctx)? },
         progress: Some(Box::new(loading())),
+        ..OpenOptions::default()
     })?);
     // The slot is empty: it is filled here alone.
     let _ = session_slot.set(Arc::downgrade(&session));
 
     session.configure(settings(&args, session.settings()))?;
-    if let Some(chain) = &args.sampling.chain {
-        session.set_chain(-1, Some(chain.parse()?))?;
-    }
     if let Some(path) = &args.trie {
         let mode = match args.trie_mode {
             TrieMode::Greedy => Mode::Greedy,
@@ -120,95 +166,175 @@ pub fn run(args: Args) -> Outcome {
         };
         session.set_trie(&read_input(path)?, mode)?;
     }
-    let tokens = args.prompt.tokens(session.vocab(), &args.how)?;
-    session.prefill(&tokens, -1)?;
-    generate(&args, &session)
+    for (slot, (_, chain)) in (0..).zip(&prompts) {
+        session.set_chain(slot, chain.clone())?;
+    }
+    for (slot, (prompt, _)) in (0..).zip(&prompts) {
+        let tokens = prompt.tokens(session.vocab(), &args.how)?;
+        session.prefill(&tokens, slot)?;
+        let echo = if args.echo { text_of(session.vocab(), &tokens) } else { String::new() };
+        generate(&args, &session, slot, echo, prompts.len() > 1)?;
+    }
+    Ok(())
+}
+
+/// The prompts, slot by slot, each with its chain: the one behind it, else the one in front of all prompts, else none.
+fn with_chains<'a>(args: &'a Args, matches: &ArgMatches) -> Result<Vec<(Prompt<'a>, Option<Chain>)>, Failure> {
+    let (mut prompts, mut first, mut of_all) = (Vec::new(), Vec::new(), None);
+    for (place, prompt) in args.prompts.placed(matches) {
+        first.push(place);
+        prompts.push((prompt, None));
+    }
+    for (place, chain) in placed(matches, "chain", args.chain.iter()) {
+        let chosen = match first.partition_point(|prompt| *prompt < place).checked_sub(1) {
+            Some(prompt) => &mut prompts[prompt].1,
+            None => &mut of_all,
+        };
+        if let Some(earlier) = chosen.replace(chain.clone()) {
+            return usage(format!("Two chains for the same prompt: `{earlier}` and `{chain}`"));
+        }
+    }
+    Ok(prompts.into_iter().map(|(prompt, chain)| (prompt, chain.or_else(|| of_all.clone()))).collect())
 }
 
 fn settings(args: &Args, mut settings: Settings) -> Settings {
-    let (chosen, params) = (&args.sampling, &mut settings.params);
-    params.seed = chosen.seed.or(params.seed);
-    params.temperature = chosen.temp.unwrap_or(params.temperature);
-    params.top_p = chosen.top_p.unwrap_or(params.top_p);
-    params.top_k = chosen.top_k.unwrap_or(params.top_k);
-    params.min_p = chosen.min_p.unwrap_or(params.min_p);
-    params.repeat_penalty = chosen.repeat_penalty.unwrap_or(params.repeat_penalty);
+    let (given, params) = (&args.parameters, settings.params);
+    settings.params = Params {
+        seed: args.seed.or(params.seed),
+        logit_bias: given.logit_bias.concat(),
+        repeat_last_n: given.repeat_last_n.map_or(params.repeat_last_n, |n| i32::try_from(n).unwrap_or(i32::MAX)),
+        repeat_penalty: given.repeat_penalty.unwrap_or(params.repeat_penalty),
+        frequency_penalty: given.frequency_penalty.unwrap_or(params.frequency_penalty),
+        presence_penalty: given.presence_penalty.unwrap_or(params.presence_penalty),
+        top_k: given.top_k.unwrap_or(params.top_k),
+        top_p: given.top_p.unwrap_or(params.top_p),
+        min_p: given.min_p.unwrap_or(params.min_p),
+        min_keep: given.min_keep.unwrap_or(params.min_keep),
+        temperature: given.temp.unwrap_or(params.temperature),
+        dynatemp_range: given.dynatemp_range.unwrap_or(params.dynatemp_range),
+        dynatemp_exponent: given.dynatemp_exponent.unwrap_or(params.dynatemp_exponent),
+    };
     settings.stop = args.stop.iter().map(|s| s.clone().into_bytes()).collect();
     settings.ignore_eos = args.ignore_eos;
     settings.on_span_end = match args.on_span_end {
         OnSpanEnd::Continue => SpanEnd::Continue,
         OnSpanEnd::Stop => SpanEnd::Stop,
     };
+    settings.candidates = args.candidates.unwrap_or(0);
     settings
 }
 
-/// Generate and print. The tokens come from the session's worker; this thread prints them and watches for Ctrl-C.
-fn generate(args: &Args, session: &Session) -> Outcome {
-    let (events, received) = mpsc::channel::<(Token, String, bool)>();
+/// What tokens spell, control tokens not.
+fn text_of(vocab: &Vocab, tokens: &[Token]) -> String {
+    let mut bytes = Vec::new();
+    tokens.iter().for_each(|&token| vocab.piece(token, false, &mut bytes));
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A token on its way to be printed.
+struct Delivered {
+    token: Token,
+    text: String,
+    done: bool,
+    /// How it was sampled, where that is asked for and it was.
+    sampled: Option<Sampled>,
+}
+
+/// Generate behind the prompt of a slot and print. The tokens come from the session's worker; this thread prints them and
+/// watches for Ctrl-C.
+fn generate(args: &Args, session: &Arc<Session>, slot: i32, echo: String, lines: bool) -> Outcome {
+    let (events, received) = mpsc::channel();
+    let (of, mut forced) = (args.candidates.map(|_| Arc::downgrade(session)), 0);
     let send = move |event: Event<'_>| {
+        let sampled = of.as_ref().and_then(Weak::upgrade).filter(|_| !event.done).and_then(|session| {
+            let before = std::mem::replace(&mut forced, session.usage().forced_tokens);
+            if forced > before { None } else { session.sampled(slot) }
+        });
         // A closed channel means that printing failed; the session was cancelled then.
-        let _ = events.send((event.token, event.text.to_string(), event.done));
+        let _ = events.send(Delivered { token: event.token, text: event.text.to_string(), done: event.done, sampled });
     };
     session.generate(args.n, None, None, Sink::Callback(Box::new(send)))?;
 
     let mut out = io::stdout().lock();
-    let (mut tokens, mut text) = (Vec::new(), String::new());
+    let mut print = |piece: &str| match args.json || piece.is_empty() {
+        true => Ok(()),
+        false => out.write_all(piece.as_bytes()).and_then(|()| out.flush()).inspect_err(|_| session.cancel()),
+    };
+    print(&echo)?;
+    let (mut tokens, mut text, mut sampled) = (Vec::new(), echo, Vec::new());
     loop {
         if interrupted() {
             session.cancel();
         }
-        let (token, piece, done) = match received.recv_timeout(Duration::from_millis(100)) {
+        let event: Delivered = match received.recv_timeout(Duration::from_millis(100)) {
             Ok(event) => event,
             Err(mpsc::RecvTimeoutError::Timeout) => continue,
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
         };
-        text.push_str(&piece);
-        if !done {
-            tokens.push(token);
-        }
-        if !args.json && !piece.is_empty() {
-            let printed = out.write_all(piece.as_bytes()).and_then(|()| out.flush());
-            if let Err(e) = printed {
-                session.cancel();
-                return Err(e.into());
-            }
-        }
-        if done {
+        print(&event.text)?;
+        text.push_str(&event.text);
+        if event.done {
             break;
         }
+        tokens.push(event.token);
+        sampled.push(event.sampled.as_ref().map(|sampled| candidates(session.vocab(), sampled)));
     }
 
     let status = session.status();
     if let (FinishReason::Error, Some(error)) = (status.finish_reason, status.error) {
         return Err(error.into());
     }
-    let usage = session.usage();
     if args.json {
         drop(out);
-        print_json(&json!({
-            "prompt_tokens": usage.prompt_tokens,
-            "tokens": tokens,
-            "text": text,
-            "finish_reason": status.finish_reason,
-            "usage": usage,
-        }))?;
+        print_json(&report(args, session, slot, (tokens, text, sampled)))?;
     } else {
-        if io::stdout().is_terminal() && !text.ends_with('\n') {
+        if (lines || io::stdout().is_terminal()) && !text.ends_with('\n') {
             writeln!(out)?;
         }
         if io::stderr().is_terminal() {
-            let per_second = |n: u64, us: u64| n as f64 * 1e6 / us.max(1) as f64;
-            let evaluated = usage.prompt_tokens - usage.prompt_tokens_reused;
-            let _ = writeln!(
-                io::stderr(),
-                "[{}: {} prompt tokens at {:.0} tok/s, {} tokens at {:.1} tok/s]",
-                json!(status.finish_reason).as_str().unwrap_or_default(),
-                usage.prompt_tokens,
-                per_second(evaluated, usage.prefill_us),
-                usage.completion_tokens,
-                per_second(usage.completion_tokens, usage.decode_us),
-            );
+            speed(session);
         }
     }
     if interrupted() { Err(Failure::Interrupted) } else { Ok(()) }
+}
+
+/// What a generation came to, for machines: the tokens, their text, and how each was sampled.
+fn report(args: &Args, session: &Session, slot: i32, made: (Vec<Token>, String, Vec<Option<Value>>)) -> Value {
+    let telemetry: Value = serde_json::from_str(&session.usage_json()).unwrap_or_default();
+    let (tokens, text, sampled) = made;
+    let mut report = json!({
+        "slot": slot,
+        "prompt_tokens": telemetry["usage"]["prompt_tokens"],
+        "tokens": tokens,
+        "text": text,
+        "finish_reason": session.status().finish_reason,
+        "chain": telemetry["chain"],
+        "usage": telemetry["usage"],
+    });
+    if args.candidates.is_some() {
+        report["sampled"] = json!(sampled);
+    }
+    report
+}
+
+/// A sampled token and what else the chain had left, best first.
+fn candidates(vocab: &Vocab, sampled: &Sampled) -> Value {
+    let one = |&(token, _, prob): &(Token, f32, f32)| json!({"token": token, "text": text_of(vocab, &[token]), "logprob": prob.ln()});
+    let best: Vec<Value> = sampled.candidates.iter().map(one).collect();
+    json!({"token": sampled.token, "logprob": sampled.logprob, "candidates": best})
+}
+
+/// How fast it went, on standard error.
+fn speed(session: &Session) {
+    let usage = session.usage();
+    let per_second = |n: u64, us: u64| n as f64 * 1e6 / us.max(1) as f64;
+    let _ = writeln!(
+        io::stderr(),
+        "[{}: {} prompt tokens at {:.0} tok/s, {} tokens at {:.1} tok/s]",
+        json!(usage.finish_reason).as_str().unwrap_or_default(),
+        usage.prompt_tokens,
+        per_second(usage.prompt_tokens - usage.prompt_tokens_reused, usage.prefill_us),
+        usage.completion_tokens,
+        per_second(usage.completion_tokens, usage.decode_us),
+    );
 }

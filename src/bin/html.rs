@@ -6,8 +6,8 @@ use std::fmt::Write;
 
 const STYLE: &str = include_str!("html.css");
 
-/// The page of a bench's JSON: `speed` as `bench --json` prints it, `memory` as `plan --json` does, and `choices`, a list of
-/// what `bench --mode` writes.
+/// The page of a bench's JSON: `speed` as `bench --json` prints it, `memory` as `plan --json` does, and `choices`, a
+/// list of what `bench --mode` writes.
 pub fn page(report: &Value) -> String {
     let (speed, memory) = (&report["speed"], &report["memory"]);
     let choices: Vec<&Value> = report["choices"].as_array().into_iter().flatten().collect();

@@ -2,6 +2,7 @@
 
 use crate::output::{Outcome, count, print_json, printable, size};
 use elizainference::gguf::{Array, File, TensorInfo, Value, ValueType};
+use elizainference::model::Facts;
 use serde_json::{Map, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -40,11 +41,11 @@ pub fn run(args: Args) -> Outcome {
     let mut out = io::BufWriter::new(io::stdout().lock());
     let facts = Facts::of(&file);
     writeln!(out, "File          {} ({}, GGUF version {})", path.display(), size(file.size()), file.version())?;
-    for (label, value) in facts.lines() {
+    for (label, value) in lines(&facts) {
         writeln!(out, "{label:<13} {value}")?;
     }
     writeln!(out, "Weights       {} in {} tensors", count(facts.parameters), file.tensors().len())?;
-    for (name, sum) in &facts.types {
+    for (name, sum) in &types(&file) {
         let bytes = if sum.known { size(sum.bytes) } else { "unknown size".into() };
         writeln!(out, "  {name:<11} {:>5} tensors {:>10} {bytes:>12}", sum.tensors, count(sum.weights))?;
     }
@@ -65,17 +66,7 @@ pub fn run(args: Args) -> Outcome {
     Ok(out.flush()?)
 }
 
-/// What a person wants to know first.
-struct Facts {
-    architecture: Option<String>,
-    name: Option<String>,
-    sizes: Vec<(&'static str, Option<u64>)>,
-    vocabulary: Option<String>,
-    tokens: Option<u64>,
-    parameters: u64,
-    types: BTreeMap<String, TypeSum>,
-}
-
+/// The tensors of one type.
 #[derive(Default)]
 struct TypeSum {
     tensors: u64,
@@ -84,72 +75,41 @@ struct TypeSum {
     known: bool,
 }
 
-impl Facts {
-    /// A key of an unexpected type is shown by `--keys`, and simply missing here.
-    fn of(file: &File) -> Facts {
-        let text = |key: &str| file.get::<String>(key).ok().flatten();
-        let architecture = text("general.architecture");
-        let prefix = architecture.clone().unwrap_or_default();
-        let number = |key: &str| {
-            let key = format!("{prefix}.{key}");
-            // Some sizes may differ by layer: then the largest stands for all.
-            let per_layer = || file.integers(&key).ok().flatten()?.into_iter().max()?.try_into().ok();
-            file.get::<u64>(&key).ok().flatten().or_else(per_layer)
-        };
-        let sizes = vec![
-            ("context", number("context_length")),
-            ("layers", number("block_count")),
-            ("embedding", number("embedding_length")),
-            ("feed-forward", number("feed_forward_length")),
-            ("heads", number("attention.head_count")),
-            ("kv heads", number("attention.head_count_kv")),
-            ("experts", number("expert_count")),
-        ];
-        let mut types: BTreeMap<String, TypeSum> = BTreeMap::new();
-        for info in file.tensors() {
-            let sum = types.entry(type_text(info)).or_default();
-            sum.tensors += 1;
-            sum.weights = sum.weights.saturating_add(info.elements());
-            sum.bytes += info.bytes;
-            sum.known = info.tensor_type().is_ok();
-        }
-        let vocabulary = text("tokenizer.ggml.model").map(|model| match text("tokenizer.ggml.pre") {
-            Some(pre) => format!("{model}, {pre}"),
-            None => model,
-        });
-        Facts {
-            tokens: file.get::<Array>("tokenizer.ggml.tokens").ok().flatten().map(|a| a.len as u64),
-            parameters: types.values().fold(0, |n: u64, t| n.saturating_add(t.weights)),
-            name: text("general.name"),
-            architecture,
-            sizes,
-            vocabulary,
-            types,
-        }
+/// The types of all tensors, by name.
+fn types(file: &File) -> BTreeMap<String, TypeSum> {
+    let mut types: BTreeMap<String, TypeSum> = BTreeMap::new();
+    for info in file.tensors() {
+        let sum = types.entry(type_text(info)).or_default();
+        sum.tensors += 1;
+        sum.weights = sum.weights.saturating_add(info.elements());
+        sum.bytes += info.bytes;
+        sum.known = info.tensor_type().is_ok();
     }
+    types
+}
 
-    fn lines(&self) -> Vec<(&'static str, String)> {
-        let mut lines = Vec::new();
-        let mut add = |label, value: Option<String>| lines.extend(value.map(|v| (label, printable(v))));
-        add("Architecture", self.architecture.clone());
-        add("Name", self.name.clone());
-        let known: Vec<String> = self.sizes.iter().filter_map(|(k, v)| v.map(|v| format!("{k} {v}"))).collect();
-        add("Sizes", (!known.is_empty()).then(|| known.join(", ")));
-        let tokens = self.tokens.map(|n| format!("{n} tokens"));
-        let vocabulary: Vec<String> = tokens.into_iter().chain(self.vocabulary.clone()).collect();
-        add("Vocabulary", (!vocabulary.is_empty()).then(|| vocabulary.join(", ")));
-        lines
-    }
+/// The facts that the file tells, a line each.
+fn lines(facts: &Facts) -> Vec<(&'static str, String)> {
+    let mut lines = Vec::new();
+    let mut add = |label, value: Option<String>| lines.extend(value.map(|v| (label, printable(v))));
+    add("Architecture", facts.architecture.clone());
+    add("Name", facts.name.clone());
+    let size = |(name, size): (&str, Option<u64>)| Some(format!("{} {}", name.replace('_', " "), size?));
+    let known: Vec<String> = facts.sizes().into_iter().filter_map(size).collect();
+    add("Sizes", (!known.is_empty()).then(|| known.join(", ")));
+    let tokens = facts.tokens.map(|n| format!("{n} tokens"));
+    let vocabulary: Vec<String> = tokens.into_iter().chain(facts.vocabulary.clone()).collect();
+    add("Vocabulary", (!vocabulary.is_empty()).then(|| vocabulary.join(", ")));
+    lines
 }
 
 fn as_json(file: &File, with_keys: bool, with_tensors: bool) -> serde_json::Value {
     let facts = Facts::of(file);
-    let types: Vec<_> = facts
-        .types
+    let types: Vec<_> = types(file)
         .iter()
         .map(|(name, t)| json!({"type": name, "tensors": t.tensors, "weights": t.weights, "bytes": t.bytes}))
         .collect();
-    let sizes: Map<_, _> = facts.sizes.iter().map(|(k, v)| (k.replace([' ', '-'], "_"), json!(v))).collect();
+    let sizes: Map<_, _> = facts.sizes().into_iter().map(|(k, v)| (k.into(), json!(v))).collect();
     let mut out = json!({
         "path": file.path().display().to_string(),
         "bytes": file.size(),
@@ -195,26 +155,7 @@ fn key_json(file: &File, key: &str, value: &Value) -> serde_json::Value {
         Value::Array(array) => {
             json!({"type": "Array", "element": format!("{:?}", array.element), "len": array.len, "first": first(file, key, array)})
         }
-        other => json!({"type": format!("{:?}", other.value_type()), "value": scalar_json(other)}),
-    }
-}
-
-fn scalar_json(value: &Value) -> serde_json::Value {
-    match value {
-        Value::U8(v) => json!(v),
-        Value::I8(v) => json!(v),
-        Value::U16(v) => json!(v),
-        Value::I16(v) => json!(v),
-        Value::U32(v) => json!(v),
-        Value::I32(v) => json!(v),
-        // The shortest text that is this f32, not the digits of the f64 it widens to.
-        Value::F32(v) => json!(v.to_string().parse::<f64>().ok()),
-        Value::Bool(v) => json!(v),
-        Value::String(v) => json!(v),
-        Value::U64(v) => json!(v),
-        Value::I64(v) => json!(v),
-        Value::F64(v) => json!(v),
-        Value::Array(_) => serde_json::Value::Null,
+        other => json!({"type": format!("{:?}", other.value_type()), "value": other}),
     }
 }
 
@@ -227,7 +168,7 @@ fn first(file: &File, key: &str, array: &Array) -> Vec<serde_json::Value> {
         ValueType::String => head(file.strings(key).ok().flatten()),
         ValueType::F32 | ValueType::F64 => {
             let all = file.floats(key).ok().flatten().unwrap_or_default();
-            all.into_iter().take(SHOWN_ELEMENTS).map(|v| scalar_json(&Value::F32(v))).collect()
+            all.into_iter().take(SHOWN_ELEMENTS).map(|v| json!(Value::F32(v))).collect()
         }
         _ => head(file.integers(key).ok().flatten()),
     }
@@ -241,7 +182,7 @@ fn value_text(file: &File, key: &str, value: &Value) -> String {
             format!("[{}{more}]", shown.join(", "))
         }
         Value::String(text) => text.clone(),
-        other => scalar_json(other).to_string(),
+        other => json!(other).to_string(),
     };
     let text = printable(text);
     match text.char_indices().nth(SHOWN_CHARACTERS) {

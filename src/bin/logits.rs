@@ -1,7 +1,8 @@
 //! `logits`: the model's raw output for a prompt, for comparison with other programs.
 
-use crate::args::{ModelArgs, Prompt, TextArgs, loading};
+use crate::args::{ModelArgs, Prompts, TextArgs, loading};
 use crate::output::{Outcome, fail, size};
+use clap::ArgMatches;
 use elizainference::Error;
 use elizainference::engine::{Engine, open_model};
 use std::io::{self, BufWriter, Write};
@@ -13,7 +14,7 @@ pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
-    prompt: Prompt,
+    prompts: Prompts,
     #[command(flatten)]
     how: TextArgs,
     /// File for the rows: raw little-endian f32, one row of the vocabulary's size per position
@@ -24,10 +25,11 @@ pub struct Args {
     all: bool,
 }
 
-pub fn run(args: Args) -> Outcome {
+pub fn run(args: Args, matches: &ArgMatches) -> Outcome {
+    let prompt = args.prompts.one(matches)?;
     let base = args.model.engine(0)?;
     let model = open_model(&args.model.model, &base, Some(&mut loading()))?;
-    let tokens = args.prompt.tokens(model.vocab(), &args.how)?;
+    let tokens = prompt.tokens(model.vocab(), &args.how)?;
     if tokens.is_empty() {
         return fail("The prompt has no tokens");
     }

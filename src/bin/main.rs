@@ -18,7 +18,7 @@ mod spans;
 mod text;
 mod trie;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use output::Failure;
 use std::process::ExitCode;
 
@@ -35,6 +35,9 @@ struct Cli {
     command: Option<Command>,
     #[command(flatten)]
     demo: demo::Args,
+    /// Print all that the library reports to standard error, not warnings alone
+    #[arg(short, long, global = true)]
+    verbose: bool,
 }
 
 #[derive(Subcommand)]
@@ -62,27 +65,30 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    output::show_warnings();
+    let matches = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    // The places of arguments that belong together are only there.
+    let places = matches.subcommand().map_or(&matches, |(_, matches)| matches);
+    output::show_reports(cli.verbose);
     let result = match cli.command {
         None => demo::run(cli.demo),
-        Some(Command::Generate(args)) => generate::run(args),
+        Some(Command::Generate(args)) => generate::run(args, places),
         Some(Command::Tokenize(args)) => text::tokenize(args),
         Some(Command::Detokenize(args)) => text::detokenize(args),
         Some(Command::Trie(args)) => trie::run(args),
-        Some(Command::Logits(args)) => logits::run(args),
+        Some(Command::Logits(args)) => logits::run(args, places),
         Some(Command::Inspect(args)) => inspect::run(args),
         Some(Command::Quantize(args)) => quantize::run(args),
         Some(Command::Plan(args)) => plan::run(args),
         Some(Command::Bench(args)) => bench::run(args),
         Some(Command::Devices(args)) => devices::run(args),
     };
-    match result {
-        Ok(()) | Err(Failure::ClosedPipe) => ExitCode::SUCCESS,
-        Err(Failure::Interrupted) => ExitCode::from(130),
-        Err(Failure::Error(message)) => {
-            output::error(&message);
-            ExitCode::from(1)
-        }
-    }
+    let (code, message) = match result {
+        Ok(()) | Err(Failure::ClosedPipe) => return ExitCode::SUCCESS,
+        Err(Failure::Interrupted) => return ExitCode::from(130),
+        Err(Failure::Usage(message)) => (2, message),
+        Err(Failure::Error(message)) => (1, message),
+    };
+    output::error(&message);
+    ExitCode::from(code)
 }

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub enum Failure {
     /// It failed; the message goes to standard error.
     Error(String),
+    /// The arguments do not go together; the message goes to standard error.
+    Usage(String),
     /// Nobody reads the output any more.
     ClosedPipe,
     /// The user pressed Ctrl-C.
@@ -43,6 +45,11 @@ pub fn fail<T>(message: impl Into<String>) -> Result<T, Failure> {
     Err(Failure::Error(message.into()))
 }
 
+/// A failure for arguments that do not go together.
+pub fn usage<T>(message: impl Into<String>) -> Result<T, Failure> {
+    Err(Failure::Usage(message.into()))
+}
+
 /// Print an error as all commands do.
 pub fn error(message: &str) {
     let _ = writeln!(io::stderr(), "error: {message}");
@@ -56,11 +63,11 @@ pub fn print_json(value: &serde_json::Value) -> Outcome {
 }
 
 /// What the library reports, on standard error.
-struct Warnings;
+struct Reports;
 
-impl log::Log for Warnings {
+impl log::Log for Reports {
     fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
-        metadata.level() <= log::Level::Warn && metadata.target().starts_with("elizainference")
+        metadata.level() <= log::max_level() && metadata.target().starts_with("elizainference")
     }
 
     fn log(&self, record: &log::Record<'_>) {
@@ -73,11 +80,11 @@ impl log::Log for Warnings {
     fn flush(&self) {}
 }
 
-/// From now on the library's warnings are printed.
-pub fn show_warnings() {
+/// From now on the library's warnings are printed; with `verbose` all that it reports.
+pub fn show_reports(verbose: bool) {
     // There is no other logger in this program.
-    if log::set_logger(&Warnings).is_ok() {
-        log::set_max_level(log::LevelFilter::Warn);
+    if log::set_logger(&Reports).is_ok() {
+        log::set_max_level(if verbose { log::LevelFilter::Trace } else { log::LevelFilter::Warn });
     }
 }
 

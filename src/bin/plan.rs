@@ -1,10 +1,13 @@
-//! `plan`: what opening a model would take of each device's memory, from the file's header alone.
+//! `plan`: what opening a model would take of each device's memory, and which device would compute what, from the file's header
+//! alone.
 
 use crate::args::ModelArgs;
 use crate::output::{Failure, Outcome, print_json, printable, size};
-use elizainference::engine::{EngineOptions, Need, plan_memory};
-use serde_json::{Map, Value, json};
+use elizainference::engine::{EngineOptions, GraphPlan, plan_graphs, plan_json, plan_memory};
+use elizainference::graph::Part;
+use serde_json::{Value, json};
 use std::io::{self, Write};
+use std::ops::Range;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -16,6 +19,9 @@ pub struct Args {
     /// Slots that share the context, 1 to 16; 0 is 16
     #[arg(long, default_value_t = 0, value_name = "N")]
     slots: u32,
+    /// Show the graphs too: their nodes, which device computes them, what is copied between devices, and for which batches
+    #[arg(long)]
+    graph: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -24,7 +30,11 @@ pub struct Args {
 pub fn run(args: Args) -> Outcome {
     let options = EngineOptions { slots: args.slots, ..args.model.engine(args.ctx)? };
     if args.json {
-        return print_json(&report(&args.model, options)?);
+        let mut report = plan_json(&args.model.model, &options)?;
+        if args.graph {
+            report["graphs"] = graphs_json(&args.model, &options)?;
+        }
+        return print_json(&report);
     }
     let plan = plan_memory(&args.model.model, &options)?;
     let mut out = io::stdout().lock();
@@ -54,38 +64,82 @@ pub fn run(args: Args) -> Outcome {
     if let Some(n) = plan.largest_gpu_layers {
         writeln!(out, "Largest      {} on the GPU", layers(n, plan.n_layer))?;
     }
+    if args.graph {
+        let (devices, graphs) = plan_graphs(&args.model.model, &options)?;
+        graphs.iter().try_for_each(|graph| show(&mut out, &devices, graph))?;
+    }
     Ok(out.flush()?)
+}
+
+/// A graph: what it is planned for, and a line for the nodes that a device computes in a row.
+fn show(out: &mut impl Write, devices: &[String], graph: &GraphPlan) -> io::Result<()> {
+    let rows = graph.buckets.iter().map(|bucket| bucket.rows.max(bucket.out_rows).to_string());
+    let (n, many) = (graph.splits.len(), if graph.splits.len() == 1 { "" } else { "s" });
+    writeln!(out, "\nGraph {:<7}{} nodes in {n} split{many}", graph.name, graph.nodes.len())?;
+    writeln!(out, "  rows       {}", rows.collect::<Vec<_>>().join(" "))?;
+    for split in &graph.splits {
+        let nodes = format!("{}..{}", split.nodes.start, split.nodes.end);
+        let mut line = format!("  {nodes:<11}{:<21}{}", printable(&devices[split.device]), parts(graph, &split.nodes));
+        for (from, bytes) in &split.copies {
+            line += &format!(", {} copied from {}", size(*bytes as u64), printable(&devices[*from]));
+        }
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
+/// The parts of the model that nodes belong to, in words.
+fn parts(graph: &GraphPlan, nodes: &Range<usize>) -> String {
+    let mut words: Vec<String> = Vec::new();
+    let parts = graph.nodes[nodes.clone()].iter().map(|node| node.part);
+    let layers = parts.clone().filter_map(|part| match part {
+        Part::Layer(layer) => Some(layer),
+        _ => None,
+    });
+    let range = layers.clone().min().zip(layers.max());
+    for part in parts {
+        let word = match (part, range) {
+            (Part::Layer(_), Some((first, last))) if first < last => format!("layers {first} to {last}"),
+            (part, _) => part.to_string(),
+        };
+        if words.last() != Some(&word) {
+            words.push(word);
+        }
+    }
+    words.join(", ")
+}
+
+/// The graphs for machines; devices by their place in `devices`.
+fn graphs_json(model: &ModelArgs, options: &EngineOptions) -> Result<Value, Failure> {
+    let (devices, graphs) = plan_graphs(&model.model, options)?;
+    let graph = |graph: &GraphPlan| {
+        let nodes: Vec<Value> = (graph.nodes.iter())
+            .map(|node| json!({"op": node.op, "part": node.part.to_string(), "width": node.width}))
+            .collect();
+        let copy = |(from, bytes): &(usize, usize)| json!({"from": from, "bytes": bytes});
+        let splits: Vec<Value> = (graph.splits.iter())
+            .map(|split| {
+                let copies: Vec<Value> = split.copies.iter().map(copy).collect();
+                json!({"device": split.device, "first": split.nodes.start, "end": split.nodes.end, "copies": copies})
+            })
+            .collect();
+        let buckets: Vec<Value> = (graph.buckets.iter())
+            .map(|bucket| {
+                json!({
+                    "rows": bucket.rows,
+                    "output_rows": bucket.out_rows,
+                    "copied_bytes": bucket.copied_bytes,
+                    "workspace_bytes": bucket.workspace_bytes,
+                })
+            })
+            .collect();
+        json!({"name": graph.name, "nodes": nodes, "splits": splits, "buckets": buckets})
+    };
+    Ok(json!({"devices": devices, "graphs": graphs.iter().map(graph).collect::<Vec<_>>()}))
 }
 
 /// A number of layers on the GPU in words.
 fn layers(n: usize, of: usize) -> String {
     let head = if n > of { " and the output head" } else { "" };
     format!("{} of {of} layers{head}", n.min(of))
-}
-
-/// What opening the model with these options would take, for machines.
-pub fn report(model: &ModelArgs, options: EngineOptions) -> Result<Value, Failure> {
-    let plan = plan_memory(&model.model, &options)?;
-    let device = |need: &Need| {
-        let components: Map<_, _> = need.bytes.iter().map(|(part, bytes)| (part.name().into(), json!(bytes))).collect();
-        json!({
-            "name": need.device,
-            "bytes": components,
-            "total_bytes": need.bytes.total(),
-            "file_backed_bytes": need.file_backed,
-            "available_bytes": need.memory.available,
-            "memory_of_host": need.memory.of_host,
-        })
-    };
-    Ok(json!({
-        "model": model.model.display().to_string(),
-        "context": plan.estimate.context,
-        "kv_type": model.kv_type(),
-        "n_layer": plan.n_layer,
-        "gpu_layers": plan.estimate.gpu_layers,
-        "devices": plan.estimate.needs.iter().map(device).collect::<Vec<_>>(),
-        "fits": plan.fits,
-        "largest_context": plan.largest_context,
-        "largest_gpu_layers": plan.largest_gpu_layers,
-    }))
 }

@@ -1,7 +1,7 @@
 //! `quantize`: a model's weights in another type.
 //!
-//! The result takes its name only when it is complete. Memory stays small: rows are converted a few megabytes at a
-//! time, and pages of the source are given back tensor by tensor.
+//! The result takes its name only when it is complete. Memory stays small: rows are read and converted a few megabytes at
+//! a time.
 
 use crate::output::{Outcome, catch_interrupts, fail, interrupted, progress, size};
 use clap::ValueEnum;
@@ -111,9 +111,7 @@ pub fn run(args: Args) -> Outcome {
     let conversion = Conversion { source: &source, path: &args.output, threads, bar: &bar };
     writer.stream(&args.output, &mut |i, out| {
         let info = &source.tensors()[i];
-        conversion.tensor(info, types[i], out)?;
-        source.release(source.data(info));
-        Ok(())
+        conversion.tensor(info, types[i], out)
     })?;
     bar.finish_and_clear();
     let after = std::fs::metadata(&args.output).map_or(0, |m| m.len());
@@ -181,18 +179,28 @@ impl Conversion<'_> {
     /// Write one tensor's data as `ty`.
     fn tensor(&self, info: &TensorInfo, ty: TensorType, out: &mut dyn Write) -> Result<()> {
         let from = info.tensor_type()?;
-        let data = self.source.data(info);
+        let part = |at: u64, most: usize| -> Result<Vec<u8>> {
+            let mut part = vec![0; (info.bytes - at).min(most as u64) as usize];
+            self.source.read_at(info, at, &mut part)?;
+            Ok(part)
+        };
         if from == ty {
-            return data.chunks(8 << 20).try_for_each(|part| self.put(&[part], part.len(), out));
+            const PART: usize = 8 << 20;
+            return (0..info.bytes).step_by(PART).try_for_each(|at| {
+                let part = part(at, PART)?;
+                self.put(&[&part], part.len(), out)
+            });
         }
         let row = info.shape[0] as usize;
         let row_bytes = from.row_bytes(info.shape[0]).unwrap_or(0) as usize;
-        if data.is_empty() || row_bytes == 0 {
+        if info.bytes == 0 || row_bytes == 0 {
             return Ok(());
         }
         let rows_each = (CHUNK / row).max(1);
         // Each round gives every thread the same number of rows; the parts are written in order.
-        for (round, part) in data.chunks(row_bytes * rows_each * self.threads).enumerate() {
+        let round_bytes = row_bytes * rows_each * self.threads;
+        for (round, at) in (0..info.bytes).step_by(round_bytes).enumerate() {
+            let part = part(at, round_bytes)?;
             let converted: Result<Vec<Vec<u8>>> = std::thread::scope(|scope| {
                 let work = |i: usize, bytes| {
                     let first_row = (round * self.threads + i) * rows_each;

@@ -39,11 +39,11 @@ pub enum How {
 #[group(skip)]
 pub struct Args {
     /// Measure spans of names in place of prompt and decoding
-    #[arg(long, value_name = "MODE", requires_all = ["prompt", "token_tree_descriptor"])]
+    #[arg(long, value_name = "MODE", requires_all = ["prompt_file", "token_tree_descriptor"])]
     pub mode: Option<How>,
-    /// With --mode or --html: a file with a prompt on each line, as it is or as a JSON string; - is standard input
-    #[arg(long, value_name = "FILE")]
-    prompt: Option<PathBuf>,
+    /// With --mode or --html: a file with a prompt's text; - is standard input. May be given several times
+    #[arg(long, visible_alias = "prompt", value_name = "FILE")]
+    prompt_file: Vec<PathBuf>,
     /// With --mode or --html: the payload of the names, as `trie` prints it
     #[arg(long, value_name = "FILE")]
     token_tree_descriptor: Option<PathBuf>,
@@ -76,8 +76,8 @@ pub struct Span {
 /// Runs the spans behind every prompt `reps` times.
 pub fn run(how: How, model: &ModelArgs, reps: u32, args: &Args) -> Result<Value, Failure> {
     let payload = read_input(args.token_tree_descriptor.as_deref().unwrap_or(Path::new("-")))?;
-    let prompts = prompts_of(args.prompt.as_deref().unwrap_or(Path::new("-")))?;
-    let grammar = args.grammar.as_deref().map(|path| grammar(path, prompts.len())).transpose()?;
+    let texts = args.prompt_file.iter().map(|path| read_input(path)).collect::<Result<Vec<_>, _>>()?;
+    let grammar = args.grammar.as_deref().map(|path| grammar(path, texts.len())).transpose()?;
     let trie = Arc::new(Trie::parse(&payload)?);
     let options = model.engine(0)?;
     let opened = open_model(&model.model, &options, Some(&mut loading()))?;
@@ -93,9 +93,9 @@ pub fn run(how: How, model: &ModelArgs, reps: u32, args: &Args) -> Result<Value,
     let longest = trie.descriptors().first().map_or(0, |one| one.depth());
     let text = TextArgs { no_bos: false, parse_special: false };
     let prompts: Vec<Vec<Token>> =
-        prompts.iter().map(|prompt| text.tokenize(runner.vocab(), prompt.as_bytes())).collect();
-    if let Some(empty) = prompts.iter().position(Vec::is_empty) {
-        return fail(format!("Prompt {} has no tokens", empty + 1));
+        texts.iter().map(|prompt| text.tokenize(runner.vocab(), prompt)).collect::<Result<_, _>>()?;
+    if let Some((_, path)) = prompts.iter().zip(&args.prompt_file).find(|(tokens, _)| tokens.is_empty()) {
+        return fail(format!("{}: the prompt has no tokens", path.display()));
     }
     let bar = progress("Measuring", u64::from(reps) * prompts.len() as u64);
     let mut spans: Vec<Vec<Span>> = prompts.iter().map(|_| Vec::new()).collect();
@@ -113,8 +113,7 @@ pub fn run(how: How, model: &ModelArgs, reps: u32, args: &Args) -> Result<Value,
         }
     }
     bar.finish_and_clear();
-    let report = Report::new(how, &trie, runner.n_vocab(), spans);
-    let report = report.json(model, reps, grammar.as_ref());
+    let report = Report::new(how, &trie, runner.n_vocab(), spans).json(model, reps, grammar.as_ref());
     if let Some(path) = &args.output {
         let written = std::fs::write(path, format!("{report:#}\n"));
         written.map_err(|e| Failure::Error(format!("{}: {e}", path.display())))?;
@@ -364,14 +363,6 @@ impl Mask {
         span.usage.logits_computed = stats.logits - before.logits;
         Ok(span)
     }
-}
-
-fn prompts_of(path: &Path) -> Result<Vec<String>, Failure> {
-    let not_text = |_| Failure::Error(format!("{}: not UTF-8", path.display()));
-    let text = String::from_utf8(read_input(path)?).map_err(not_text)?;
-    let prompt = |line: &str| serde_json::from_str(line).unwrap_or_else(|_| line.to_owned());
-    let prompts: Vec<String> = text.lines().filter(|line| !line.is_empty()).map(prompt).collect();
-    if prompts.is_empty() { fail(format!("{}: no prompts", path.display())) } else { Ok(prompts) }
 }
 
 fn grammar(path: &Path, prompts: usize) -> Result<Grammar, Failure> {

@@ -46,7 +46,7 @@ pub struct DetokenizeArgs {
 pub fn tokenize(args: TokenizeArgs) -> Outcome {
     let vocab = Vocab::from_gguf(&File::open(&args.model)?)?;
     let text = input(args.text.as_deref(), args.file)?;
-    print_json(&args.how.tokenize(&vocab, &text).into())
+    print_json(&args.how.tokenize(&vocab, &text)?.into())
 }
 
 /// Prints the text, byte by byte and without a line end of its own.
@@ -59,7 +59,7 @@ pub fn detokenize(args: DetokenizeArgs) -> Outcome {
         return Err(Failure::Error(format!("Token {id} is not in the vocabulary, which has {n} tokens")));
     }
     let mut out = io::stdout().lock();
-    out.write_all(&vocab.detokenize(&tokens, args.remove_special, args.unparse_special))?;
+    out.write_all(&vocab.detokenize(&tokens, args.remove_special, args.unparse_special)?)?;
     Ok(out.flush()?)
 }
 

@@ -84,13 +84,10 @@ impl Engine {
         let tell = |engine: &mut Engine, turn: &Turn<'_>| engine.tell(turn.slot, &[turn.token], turn.children);
         let told = order[..sampled].iter().try_for_each(|&i| tell(self, &turns[i]));
         self.hidden_of = None;
-        let done = match told {
-            Ok(()) => self.launch(false, cancel),
-            Err(error) => {
-                self.give_back();
-                Err(error)
-            }
-        };
+        let done = told.and_then(|()| self.launch(false, cancel));
+        if done.is_err() {
+            self.give_back();
+        }
         for (row, &i) in order.iter().enumerate() {
             let s = &mut self.slots[turns[i].slot.0];
             match done {

@@ -2,6 +2,9 @@
 //!
 //! Cells are handed out lowest first, so that a lone sequence fills them in order and attention reads a dense range.
 
+use crate::Result;
+use crate::error::room;
+
 /// So many cells are read as fast as fewer.
 const SMALL: usize = 256;
 
@@ -21,9 +24,12 @@ pub(super) struct Cells {
 
 impl Cells {
     /// `cells` in memory, of which `limit` may be in use.
-    pub fn new(cells: usize, limit: usize) -> Cells {
-        let (positions, sequences) = (vec![0; cells], vec![0; cells]);
-        Cells { positions, sequences, limit, used: 0, first_free: 0, end: 0, changed: (0, cells) }
+    pub fn new(cells: usize, limit: usize) -> Result<Cells> {
+        let (mut positions, mut sequences) =
+            (room(cells, "the cells of a context")?, room(cells, "the cells of a context")?);
+        positions.resize(cells, 0);
+        sequences.resize(cells, 0);
+        Ok(Cells { positions, sequences, limit, used: 0, first_free: 0, end: 0, changed: (0, cells) })
     }
 
     pub fn positions(&self) -> &[i32] {
@@ -121,7 +127,7 @@ mod tests {
 
     #[test]
     fn gathering_fills_the_holes_from_the_end() {
-        let mut cells = Cells::new(16, 16);
+        let mut cells = Cells::new(16, 16).unwrap();
         (0..9).for_each(|p| assert_eq!(cells.take(p, 1 << (p % 2)), Some(p as u32)));
         [0, 2, 3, 6].into_iter().for_each(|cell| cells.free(cell));
         let mut moves = Vec::new();
@@ -141,7 +147,7 @@ mod tests {
 
     #[test]
     fn lowest_cell_first_and_the_end_follows() {
-        let mut cells = Cells::new(16, 5);
+        let mut cells = Cells::new(16, 5).unwrap();
         let taken: Vec<_> = (0..5).map(|p| cells.take(p, 1)).collect();
         assert_eq!(taken, [Some(0), Some(1), Some(2), Some(3), Some(4)]);
         assert_eq!((cells.take(5, 1), cells.n_free(), cells.end()), (None, 0, 5));

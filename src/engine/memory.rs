@@ -24,7 +24,7 @@ pub struct Need {
     pub device: String,
     /// Bytes that will be allocated.
     pub bytes: Bytes,
-    /// Bytes of the mapped file that stay in use; the system may drop them and read them again.
+    /// Bytes of the file that are looked up in it again and again: pages that the system keeps as long as it has room.
     pub file_backed: u64,
     /// How its memory stands now.
     pub memory: Memory,
@@ -56,9 +56,16 @@ pub struct MemoryPlan {
     pub largest_gpu_layers: Option<usize>,
 }
 
+/// Asked between two plans whether to go on; an error ends the estimate.
+pub(super) type Look<'a> = &'a mut dyn FnMut() -> Result<()>;
+
 /// The KV cache of all layers.
 pub(super) fn cache_of(model: &Outline, options: &EngineOptions) -> Result<CacheSpec> {
     let h = model.hparams();
+    if options.kv_type_v() != options.kv_type {
+        let (k, v) = (options.kv_type.name(), options.kv_type_v().name());
+        return Err(Error::Unsupported(format!("A KV cache with keys of type {k} and values of type {v}")));
+    }
     Ok(CacheSpec {
         ty: options.kv_type.tensor_type(),
         cells: backend::cells_for(context_for(options.context, h.n_ctx_train)),
@@ -111,16 +118,18 @@ impl Estimate {
         options: &EngineOptions,
         memory: &[Memory],
         loaded: bool,
+        look: Look<'_>,
     ) -> Result<Estimate> {
-        let (cache, threads) = (cache_of(model, options)?, options.threads()?);
+        let (cache, threads, batch) = (cache_of(model, options)?, options.threads()?, options.batch()?);
         let mut sizings = Vec::with_capacity(backends.len());
         for (i, (backend, wanted)) in backends.iter().zip(model.wanted()).enumerate() {
             sizings.push(backend.sizing(&share_of(&cache, model, i), wanted, threads)?);
         }
         let backends: Vec<&dyn Backend> = backends.iter().map(|backend| &**backend).collect();
-        Plans::make(model, &backends, &cache, |draft| {
+        Plans::make(model, &backends, &cache, batch, |draft| {
+            look()?;
             for (device, work) in draft.works() {
-                sizings[device].program(&work, draft.workspace_bytes(device))?;
+                sizings[device].program(&work)?;
             }
             for (device, sizing) in sizings.iter_mut().enumerate() {
                 sizing.reads(draft.largest_copy(device));
@@ -174,6 +183,14 @@ fn admits(estimate: Result<Estimate>) -> Result<bool> {
     }
 }
 
+/// As [`admits`], of what is not the CPU's.
+fn admits_on_gpu(estimate: Result<Estimate>) -> Result<bool> {
+    admits(estimate.map(|mut all| {
+        all.needs.remove(0);
+        all
+    }))
+}
+
 /// The largest context that fits.
 fn largest_context(
     model: &Outline,
@@ -181,6 +198,7 @@ fn largest_context(
     options: &EngineOptions,
     memory: &[Memory],
     loaded: bool,
+    look: Look<'_>,
 ) -> Result<Option<usize>> {
     let contexts = contexts(model.hparams().n_ctx_train);
     // A larger context needs more of everything.
@@ -188,7 +206,7 @@ fn largest_context(
     while fits < exceeds {
         let middle = (fits + exceeds) / 2;
         let options = EngineOptions { context: contexts[middle] as u32, ..options.clone() };
-        match admits(Estimate::of(model, backends, &options, memory, loaded))? {
+        match admits(Estimate::of(model, backends, &options, memory, loaded, look))? {
             true => fits = middle + 1,
             false => exceeds = middle,
         }
@@ -203,14 +221,23 @@ fn largest_gpu_layers(
     backends: &[Arc<dyn Backend>],
     options: &EngineOptions,
     memory: &[Memory],
+    look: Look<'_>,
 ) -> Result<Option<usize>> {
-    for fewer in (0..asked).rev() {
-        let outline = Outline::read(file, backends, fewer as i32)?;
-        if admits(Estimate::of(&outline, backends, options, memory, false))? {
-            return Ok(Some(fewer));
+    let mut estimate = |layers: usize| match Outline::read(file, backends, layers as i32) {
+        Ok(outline) => Estimate::of(&outline, backends, options, memory, false, look),
+        Err(error) => Err(error),
+    };
+    // A layer more takes more of the GPU, and no more of the host.
+    let (mut fits, mut exceeds) = (0, asked);
+    while fits < exceeds {
+        let middle = (fits + exceeds) / 2;
+        match admits_on_gpu(estimate(middle))? {
+            true => fits = middle + 1,
+            false => exceeds = middle,
         }
     }
-    Ok(None)
+    let Some(most) = fits.checked_sub(1) else { return Ok(None) };
+    Ok(admits(estimate(most))?.then_some(most))
 }
 
 fn memory_of(backends: &[Arc<dyn Backend>]) -> Result<Vec<Memory>> {
@@ -229,12 +256,13 @@ pub fn plan_memory(path: &Path, options: &EngineOptions) -> Result<MemoryPlan> {
     let outline = Outline::read(&file, &backends, options.gpu_layers).map_err(|error| error.in_file(path))?;
     let asked = Asked { file: &file, outline: &outline, backends: &backends, options };
     let memory = memory_of(&backends)?;
-    let estimate = asked.estimate(&memory)?;
+    let look: Look<'_> = &mut || Ok(());
+    let estimate = asked.estimate(&memory, look)?;
     let fits = estimate.fits();
     let (largest_context, largest_gpu_layers) = match fits {
         None => (None, None),
-        Some(true) => (largest_context(&outline, &backends, options, &memory, false)?, None),
-        Some(false) => asked.what_fits(&memory)?,
+        Some(true) => (largest_context(&outline, &backends, options, &memory, false, look)?, None),
+        Some(false) => asked.what_fits(&memory, look)?,
     };
     Ok(MemoryPlan { estimate, n_layer: outline.hparams().n_layer, fits, largest_context, largest_gpu_layers })
 }
@@ -248,10 +276,10 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    fn estimate(&self, memory: &[Memory]) -> Result<Estimate> {
-        Estimate::of(self.outline, self.backends, self.options, memory, false).or_else(|error| match error {
+    fn estimate(&self, memory: &[Memory], look: Look<'_>) -> Result<Estimate> {
+        Estimate::of(self.outline, self.backends, self.options, memory, false, look).or_else(|error| match error {
             Error::OutOfMemory(problem) => {
-                let (context, layers) = self.what_fits(memory)?;
+                let (context, layers) = self.what_fits(memory, look)?;
                 Err(Error::OutOfMemory(format!("{problem}: {}", hint(context, layers))))
             }
             error => Err(error),
@@ -259,10 +287,10 @@ impl Asked<'_> {
     }
 
     /// The largest context, and the most layers on the GPU, that fit where what was asked for does not.
-    fn what_fits(&self, memory: &[Memory]) -> Result<(Option<usize>, Option<usize>)> {
+    fn what_fits(&self, memory: &[Memory], look: Look<'_>) -> Result<(Option<usize>, Option<usize>)> {
         let Asked { file, outline, backends, options } = *self;
-        let context = largest_context(outline, backends, options, memory, false)?;
-        Ok((context, largest_gpu_layers(file, outline.gpu_layers(), backends, options, memory)?))
+        let context = largest_context(outline, backends, options, memory, false, look)?;
+        Ok((context, largest_gpu_layers(file, outline.gpu_layers(), backends, options, memory, look)?))
     }
 }
 
@@ -272,22 +300,23 @@ pub(super) fn admit(
     outline: &Outline,
     backends: &[Arc<dyn Backend>],
     options: &EngineOptions,
+    look: Look<'_>,
 ) -> Result<()> {
     let asked = Asked { file, outline, backends, options };
     let memory = memory_of(backends)?;
-    let estimate = asked.estimate(&memory)?;
+    let estimate = asked.estimate(&memory, look)?;
     let Some(excess) = estimate.excess() else { return Ok(()) };
-    let (context, gpu_layers) = asked.what_fits(&memory)?;
+    let (context, gpu_layers) = asked.what_fits(&memory, look)?;
     Err(excess.refusal(&file.path().display().to_string(), estimate.context, &hint(context, gpu_layers)))
 }
 
 /// Refuse an engine that does not fit beside its model, whose weights are loaded.
-pub(super) fn admit_engine(model: &Model, options: &EngineOptions) -> Result<()> {
+pub(super) fn admit_engine(model: &Model, options: &EngineOptions, look: Look<'_>) -> Result<()> {
     let backends: Vec<_> = model.devices().iter().map(|device| device.backend.clone()).collect();
     let memory = memory_of(&backends)?;
-    let estimate = Estimate::of(model.outline(), &backends, options, &memory, true)?;
+    let estimate = Estimate::of(model.outline(), &backends, options, &memory, true, look)?;
     let Some(excess) = estimate.excess() else { return Ok(()) };
-    let context = largest_context(model.outline(), &backends, options, &memory, true)?;
+    let context = largest_context(model.outline(), &backends, options, &memory, true, look)?;
     let what = format!("Another engine over {}", model.file().path().display());
     Err(excess.refusal(&what, estimate.context, &hint(context, None)))
 }

@@ -10,10 +10,13 @@
 
 mod batch;
 mod cells;
+mod graphs;
+mod last;
 mod memory;
 mod options;
 mod plans;
 mod rearrange;
+mod report;
 mod sampling;
 mod save;
 mod saved;
@@ -23,18 +26,21 @@ mod walk;
 pub use crate::backend::memory::{Bytes, Component, Memory};
 pub use crate::backend::{DeviceInfo, DeviceKind, LoadProgress, Traffic};
 pub use batch::{Outcome, Turn};
+pub use graphs::{Bucket, GraphNode, GraphPlan, plan_graphs};
 pub use memory::{Estimate, MemoryPlan, Need, plan_memory};
 pub use options::{EngineOptions, KvType, context_for};
+pub use report::{devices_json, plan_json};
 pub use sampling::Following;
 pub use saved::SavedSlot;
 pub use score::LeafScore;
 
 use crate::backend::{
-    self, Batch, CacheSpec, MAX_LISTED, SampleRow, SampledRow, State, WALK_CELLS, WALK_PASSES, Walked,
+    self, Backend, Batch, CacheSpec, MAX_LISTED, SampleRow, SampledRow, State, WALK_CELLS, WALK_PASSES, Walked,
 };
+use crate::error::room;
 use crate::gguf::File;
-use crate::model::{Model, load, load_shared};
-use crate::schedule::{Device, MAX_ROWS};
+use crate::model::{Model, Outline, load, load_shared};
+use crate::schedule::Device;
 use crate::{Error, Result, Token};
 use cells::Cells;
 use plans::{HEAD_ROWS, Plans};
@@ -114,7 +120,7 @@ impl Inputs {
     }
 }
 
-/// See the module's documentation.
+/// A loaded model with its KV cache, its slots and the plans it runs.
 pub struct Engine {
     model: Arc<Model>,
     /// One per device of the model.
@@ -129,6 +135,8 @@ pub struct Engine {
     moves: Vec<(u32, u32)>,
     context: usize,
     threads: usize,
+    /// The most tokens of a prompt that one pass evaluates.
+    batch: usize,
     clock: u64,
     /// Whose last position the kept hidden row is.
     hidden_of: Option<SlotId>,
@@ -147,13 +155,28 @@ pub struct Engine {
 /// The model at `path`, shared with everyone who has it open with the same placement.
 pub fn open_model(path: &Path, options: &EngineOptions, progress: LoadProgress<'_>) -> Result<Arc<Model>> {
     let (placement, threads) = (options.placement(), load_threads(options)?);
-    load_shared(path, &placement, threads, &|file, outline, on| memory::admit(file, outline, on, options), progress)
+    load_shared(path, &placement, threads, &admit(options), progress)
 }
 
 /// The model of a file that is open or in memory, shared with nobody.
 pub fn load_model(file: File, options: &EngineOptions, progress: LoadProgress<'_>) -> Result<Arc<Model>> {
     let (placement, threads) = (options.placement(), load_threads(options)?);
-    load(file, &placement, threads, &|file, outline, on| memory::admit(file, outline, on, options), progress)
+    load(file, &placement, threads, &admit(options), progress)
+}
+
+/// Refuses what does not fit, asking whether to go on while it finds out.
+fn admit(
+    options: &EngineOptions,
+) -> impl Fn(&File, &Outline, &[Arc<dyn Backend>], &mut LoadProgress<'_>) -> Result<()> {
+    |file, outline, on, progress| memory::admit(file, outline, on, options, &mut || go_on(progress, 0.0))
+}
+
+/// An error where the host says that a load is not to go on.
+fn go_on(progress: &mut LoadProgress<'_>, done: f32) -> Result<()> {
+    match progress.as_mut().is_none_or(|progress| progress(done)) {
+        true => Ok(()),
+        false => Err(Error::Cancelled),
+    }
 }
 
 /// The weights are shared by engines of any number of threads, so a load takes all cores it finds useful.
@@ -166,53 +189,59 @@ pub fn default_thread_count() -> u32 {
     backend::cpu::default_thread_count() as u32
 }
 
-/// The devices of this machine, best first.
-pub fn devices() -> Vec<DeviceInfo> {
+/// The devices of this machine and how their memory stands, best first.
+pub fn devices() -> Result<Vec<(DeviceInfo, Memory)>> {
     backend::devices()
 }
 
 impl Engine {
     /// Reserve everything that decoding `model` needs.
     pub fn new(model: Arc<Model>, options: &EngineOptions) -> Result<Engine> {
+        Engine::open(model, options, None)
+    }
+
+    /// As [`Engine::new`]; `progress`, which has heard of the model's load, may cancel this too.
+    pub fn open(model: Arc<Model>, options: &EngineOptions, mut progress: LoadProgress<'_>) -> Result<Engine> {
+        let mut look = || go_on(&mut progress, 1.0);
         let context = context_for(options.context, model.train_context());
         let n_slots = options.slots()?;
-        let threads = options.threads()?;
-        memory::admit_engine(&model, options)?;
+        let (threads, batch) = (options.threads()?, options.batch()?);
+        memory::admit_engine(&model, options, &mut look)?;
         let cache = memory::cache_of(model.outline(), options)?;
         let state = |(i, device): (usize, &Device)| {
             device.backend.new_state(&memory::share_of(&cache, model.outline(), i), threads)
         };
         // Before the states, so that what a device tries of the programs needs no room beside them.
-        let plans = Plans::new(&model, &cache)?;
+        let plans = Plans::new(&model, &cache, batch, &mut look)?;
         let mut states = model.devices().iter().enumerate().map(state).collect::<Result<Vec<_>>>()?;
         plans.reserve(model.outline(), &mut states)?;
-        let slots = (0..n_slots)
-            .map(|_| Slot {
-                tokens: Vec::with_capacity(context),
-                cells: Vec::with_capacity(context),
-                ..Slot::default()
-            })
-            .collect();
+        let slot = |_| {
+            let (tokens, cells) = (room(context, "the tokens of a slot")?, room(context, "the cells of a slot")?);
+            Ok(Slot { tokens, cells, ..Slot::default() })
+        };
+        let slots = (0..n_slots).map(slot).collect::<Result<_>>()?;
+        let rows = batch.max(WALK_CELLS);
         let inputs = Inputs {
-            tokens: Vec::with_capacity(MAX_ROWS),
-            positions: Vec::with_capacity(MAX_ROWS),
-            sequences: Vec::with_capacity(MAX_ROWS),
-            cells: Vec::with_capacity(MAX_ROWS),
-            outputs: Vec::with_capacity(MAX_ROWS),
+            tokens: Vec::with_capacity(rows),
+            positions: Vec::with_capacity(rows),
+            sequences: Vec::with_capacity(rows),
+            cells: Vec::with_capacity(rows),
+            outputs: Vec::with_capacity(rows),
             sample: Vec::with_capacity(HEAD_ROWS),
             listed: Vec::with_capacity(MAX_LISTED),
         };
         Ok(Engine {
-            cells: Cells::new(cache.cells, context),
+            cells: Cells::new(cache.cells, context)?,
             model,
             states,
             plans,
             cache,
             slots,
             inputs,
-            moves: Vec::with_capacity(MAX_ROWS),
+            moves: Vec::with_capacity(rows),
             context,
             threads,
+            batch,
             clock: 0,
             hidden_of: None,
             ahead: None,
@@ -237,6 +266,11 @@ impl Engine {
     /// Host threads in use.
     pub fn threads(&self) -> usize {
         self.threads
+    }
+
+    /// The most tokens of a prompt that one pass evaluates.
+    pub fn batch(&self) -> usize {
+        self.batch
     }
 
     /// Slots that share the context.
@@ -310,7 +344,7 @@ impl Engine {
     }
 
     /// Make the slot hold exactly `tokens`: the longest common prefix with what it holds is reused, the rest is
-    /// evaluated in chunks of at most 512, and the last position's hidden row is kept for [`Engine::head`].
+    /// evaluated in chunks of at most [`Engine::batch`], and the last position's hidden row is kept for [`Engine::head`].
     ///
     /// A cancel or an error leaves the slot with the tokens evaluated so far.
     pub fn prefill(&mut self, slot: SlotId, tokens: &[Token], cancel: &AtomicBool) -> Result<Prefill> {
@@ -410,7 +444,7 @@ impl Engine {
         self.settle()?;
         let slot = self.take_slot(-1)?;
         let mut row = 0;
-        for chunk in tokens.chunks(MAX_ROWS) {
+        for chunk in tokens.chunks(self.batch) {
             self.run(slot, chunk, OutputRows::All, How::Body, cancel)?;
             self.each_logits(chunk.len(), cancel, &mut |i, logits| each(row + i, logits))?;
             row += chunk.len();
@@ -471,7 +505,7 @@ impl Engine {
     }
 
     fn evaluate(&mut self, slot: SlotId, tokens: &[Token], cancel: &AtomicBool) -> Result<()> {
-        let mut chunks = tokens.chunks(MAX_ROWS).peekable();
+        let mut chunks = tokens.chunks(self.batch).peekable();
         while let Some(chunk) = chunks.next() {
             let outputs = if chunks.peek().is_none() { OutputRows::Last } else { OutputRows::None };
             self.run(slot, chunk, outputs, How::Body, cancel)?;
@@ -521,6 +555,9 @@ impl Engine {
             self.inputs.listed.extend_from_slice(listed);
         }
         let done = self.launch(matches!(how, How::Body), cancel);
+        if done.is_err() {
+            self.give_back();
+        }
         self.hidden_of = (outputs == OutputRows::Last && done.is_ok()).then_some(slot);
         done
     }
@@ -559,7 +596,7 @@ impl Engine {
         }
     }
 
-    /// Evaluate the inputs: the body alone, or logits of the output rows as well. After an error their cells are free again.
+    /// Evaluate the inputs: the body alone, or logits of the output rows as well.
     fn launch(&mut self, body_alone: bool, cancel: &AtomicBool) -> Result<()> {
         let inputs = &self.inputs;
         let rows = inputs.tokens.len();
@@ -584,9 +621,8 @@ impl Engine {
             self.count_logits(outputs, listed);
         }
         self.stats.rows += rows as u64;
-        match done {
-            Ok(()) => self.cells.settle(),
-            Err(_) => self.give_back(),
+        if done.is_ok() {
+            self.cells.settle();
         }
         done
     }

@@ -1,5 +1,6 @@
 //! What a host chooses when it opens an engine.
 
+use crate::backend::MAX_ROWS;
 use crate::backend::cpu::pool::MAX_THREADS;
 use crate::gguf::shown;
 use crate::model::Placement;
@@ -24,8 +25,20 @@ pub enum KvType {
 }
 
 impl KvType {
+    /// Every type.
+    pub const ALL: [KvType; 3] = [KvType::F16, KvType::F32, KvType::Q8_0];
+
     /// The accepted names.
-    pub const NAMES: [&'static str; 3] = ["f16", "f32", "q8_0"];
+    pub const NAMES: [&'static str; 3] = [KvType::F16.name(), KvType::F32.name(), KvType::Q8_0.name()];
+
+    /// The name, one of [`KvType::NAMES`].
+    pub const fn name(self) -> &'static str {
+        match self {
+            KvType::F16 => "f16",
+            KvType::F32 => "f32",
+            KvType::Q8_0 => "q8_0",
+        }
+    }
 
     /// The tensor type of the cache's elements.
     pub fn tensor_type(self) -> TensorType {
@@ -41,15 +54,9 @@ impl std::str::FromStr for KvType {
     type Err = Error;
 
     fn from_str(s: &str) -> Result<Self> {
-        match s {
-            "f16" => Ok(KvType::F16),
-            "f32" => Ok(KvType::F32),
-            "q8_0" => Ok(KvType::Q8_0),
-            _ => {
-                let problem = format!("KV type `{}` (known: {})", shown(s), KvType::NAMES.join(", "));
-                Err(Error::InvalidArgument(problem))
-            }
-        }
+        let known = || KvType::NAMES.join(", ");
+        let unknown = || Error::InvalidArgument(format!("KV type `{}` (known: {})", shown(s), known()));
+        KvType::ALL.into_iter().find(|ty| ty.name() == s).ok_or_else(unknown)
     }
 }
 
@@ -66,13 +73,26 @@ pub struct EngineOptions {
     pub device: Option<String>,
     /// Element type of the KV cache.
     pub kv_type: KvType,
+    /// Element type of its values, where they have another one than its keys.
+    pub kv_type_v: Option<KvType>,
     /// Slots that share the context, 1 to 16; 0 = 16.
     pub slots: u32,
+    /// The most tokens of a prompt that one pass evaluates, 1 to 512; 0 = 512. Fewer take less memory and more passes.
+    pub n_batch: u32,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        EngineOptions { context: 0, threads: 0, gpu_layers: 0, device: None, kv_type: KvType::F16, slots: 0 }
+        EngineOptions {
+            context: 0,
+            threads: 0,
+            gpu_layers: 0,
+            device: None,
+            kv_type: KvType::F16,
+            kv_type_v: None,
+            slots: 0,
+            n_batch: 0,
+        }
     }
 }
 
@@ -86,6 +106,20 @@ impl EngineOptions {
             0 => Ok(super::default_thread_count() as usize),
             n if n as usize <= MAX_THREADS => Ok(n as usize),
             n => Err(Error::InvalidArgument(format!("{n} threads (0 to {MAX_THREADS} are possible)"))),
+        }
+    }
+
+    /// Element type of the cached values.
+    pub fn kv_type_v(&self) -> KvType {
+        self.kv_type_v.unwrap_or(self.kv_type)
+    }
+
+    /// [`EngineOptions::n_batch`] as a number of rows.
+    pub fn batch(&self) -> Result<usize> {
+        match self.n_batch as usize {
+            0 => Ok(MAX_ROWS),
+            n if n <= MAX_ROWS => Ok(n),
+            n => Err(Error::InvalidArgument(format!("n_batch is {n} (1 to {MAX_ROWS} are possible)"))),
         }
     }
 

@@ -1,10 +1,11 @@
 //! The plans of an engine: one body per row bucket, the head, and body and head as one for decode steps and walks.
 
+use super::memory::Look;
 use crate::Result;
 use crate::backend::{Backend, CacheSpec, State, WALK_ROWS};
 use crate::graph::Node;
 use crate::model::{Model, Outline};
-use crate::schedule::{Draft, Kept, MAX_ROWS, Plan, ROW_BUCKETS, Shared};
+use crate::schedule::{Draft, Kept, Plan, ROW_BUCKETS, Shared};
 
 /// The most rows of logits computed at once: a decode step of so many sequences, or positions of one.
 pub(super) const HEAD_ROWS: usize = 8;
@@ -28,15 +29,16 @@ pub(super) struct Plans<T = Plan> {
 }
 
 impl<T> Plans<T> {
-    /// Make one of every draft of a model on these backends.
+    /// Make one of every draft of a model on these backends, for passes of at most `batch` rows.
     pub fn make(
         model: &Outline,
         backends: &[&dyn Backend],
         cache: &CacheSpec,
+        batch: usize,
         mut make: impl FnMut(Draft<'_>) -> Result<T>,
     ) -> Result<Plans<T>> {
         let kept = Kept {
-            hidden_rows: MAX_ROWS,
+            hidden_rows: batch.max(HEAD_ROWS),
             hidden_width: model.hparams().n_embd,
             logit_rows: HEAD_ROWS,
             logit_width: model.hparams().n_vocab,
@@ -44,19 +46,35 @@ impl<T> Plans<T> {
         let place = |node: &Node| model.place(node);
         let shared = Shared { backends, place: &place, specs: model.specs(), kept, cache };
         let few = ROW_BUCKETS.into_iter().filter(|&n| n <= HEAD_ROWS);
+        let bodies = ROW_BUCKETS.into_iter().filter(|&n| n < batch).chain([batch]);
         let (body, head) = (model.body_graph()?, model.head_graph()?);
         let (decode, walk) = (model.decode_graph()?, model.walk_graph()?);
         let mut plan = |graph, rows, out_rows| make(Draft::new(graph, rows, out_rows, &shared));
         Ok(Plans {
-            bodies: ROW_BUCKETS.iter().map(|&n| plan(&body, n, n)).collect::<Result<_>>()?,
+            bodies: bodies.map(|n| plan(&body, n, n)).collect::<Result<_>>()?,
             head: plan(&head, 0, 1)?,
             head_many: plan(&head, 0, HEAD_ROWS)?,
             decodes: few.map(|n| plan(&decode, n, n)).collect::<Result<_>>()?,
             walk: plan(&walk, WALK_ROWS, 1)?,
-            shift: plan(&model.shift_graph(), MAX_ROWS, 0)?,
-            copy: plan(&model.copy_graph(), MAX_ROWS, 0)?,
+            shift: plan(&model.shift_graph(), batch, 0)?,
+            copy: plan(&model.copy_graph(), batch, 0)?,
             kept,
         })
+    }
+}
+
+impl<T> Plans<T> {
+    /// What there is for each graph, smaller batches first.
+    pub fn by_graph(self) -> [(&'static str, Vec<T>); 6] {
+        let Plans { bodies, head, head_many, decodes, walk, shift, copy, kept: _ } = self;
+        [
+            ("body", bodies),
+            ("head", vec![head, head_many]),
+            ("decode", decodes),
+            ("walk", vec![walk]),
+            ("shift", vec![shift]),
+            ("copy", vec![copy]),
+        ]
     }
 }
 
@@ -66,9 +84,12 @@ pub(super) fn largest_read(model: &Outline) -> usize {
 }
 
 impl Plans {
-    pub fn new(model: &Model, cache: &CacheSpec) -> Result<Plans> {
+    pub fn new(model: &Model, cache: &CacheSpec, batch: usize, look: Look<'_>) -> Result<Plans> {
         let backends: Vec<_> = model.devices().iter().map(|device| &*device.backend).collect();
-        Plans::make(model.outline(), &backends, cache, |draft| draft.compile(model.devices()))
+        Plans::make(model.outline(), &backends, cache, batch, |draft| {
+            look()?;
+            draft.compile(model.devices())
+        })
     }
 
     /// Room for the worst case of every plan, then once more in the same order, since a plan may have to know where the
@@ -84,7 +105,7 @@ impl Plans {
         Ok(())
     }
 
-    /// The body for a batch of this many rows.
+    /// The body for a batch of this many rows. The last one is as large as a pass can be, which may be between two buckets.
     pub fn body(&self, rows: usize) -> &Plan {
         &self.bodies[bucket_index(rows).min(self.bodies.len() - 1)]
     }

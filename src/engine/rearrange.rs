@@ -1,11 +1,11 @@
 //! Changes of the KV cache without a pass: a piece of a slot taken out, and cells brought together.
 //!
-//! Both run as plans of their own, over batches whose rows are cells, in pieces of at most [`MAX_ROWS`]. They are not
+//! Both run as plans of their own, over batches whose rows are cells, in pieces of at most [`Engine::batch`]. They are not
 //! cancelled: half of one leaves keys that fit no position. After an error of a device the slots concerned are emptied.
 
 use super::{Engine, SlotId};
 use crate::backend::Batch;
-use crate::schedule::{MAX_ROWS, Plan};
+use crate::schedule::Plan;
 use crate::{Error, Result, Token};
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
@@ -32,8 +32,8 @@ impl Engine {
             return Ok(());
         }
         let delta = -(range.len() as i32);
-        for first in (range.end..len).step_by(MAX_ROWS) {
-            let last = (first + MAX_ROWS).min(len);
+        for first in (range.end..len).step_by(self.batch) {
+            let last = (first + self.batch).min(len);
             self.inputs.clear();
             self.inputs.cells.extend_from_slice(&self.slots[slot.0].cells[first..last]);
             self.inputs.positions.resize(last - first, delta);
@@ -58,7 +58,7 @@ impl Engine {
     pub fn defragment(&mut self) -> Result<()> {
         self.settle()?;
         loop {
-            self.cells.gathering(MAX_ROWS, &mut self.moves);
+            self.cells.gathering(self.batch, &mut self.moves);
             if self.moves.is_empty() {
                 return Ok(());
             }

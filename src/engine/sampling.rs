@@ -64,6 +64,11 @@ impl Engine {
         Ok(steps)
     }
 
+    /// Whether the logits are on a device that can sample, some chains at least: any but the CPU, where sampling is the host's.
+    pub fn has_sampler(&self) -> bool {
+        self.model.outline().places().logits != 0
+    }
+
     /// Ask for the slot's logits again from now on.
     pub fn stop_sampling(&mut self, slot: SlotId) -> Result<()> {
         self.settle()?;

@@ -13,23 +13,18 @@ impl Engine {
     /// as a whole; after an error or a cancel it is as before. The slot stays as it is.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an empty slot or a path without a file's name, [`Error::Io`], [`Error::Cancelled`], and
-    /// those of the devices.
+    /// [`Error::InvalidArgument`] for an empty slot or a path without a file's name, [`Error::Io`] (also where the model's file
+    /// was changed), [`Error::Cancelled`], and those of the devices.
     pub fn save(&mut self, slot: SlotId, path: &Path, note: &[u8], cancel: &AtomicBool) -> Result<()> {
         self.settle()?;
         if self.tokens(slot).is_empty() {
             return Err(Error::InvalidArgument(format!("Slot {} is empty: there is nothing to save", slot.0)));
         }
-        let hidden = if self.hidden_of == Some(slot) {
-            let places = self.model.outline().places();
-            self.states[places.hidden].rows(self.plans.kept.hidden_offset(), self.model.hparams().n_embd)?.to_vec()
-        } else {
-            Vec::new()
-        };
+        let hidden = if self.hidden_of == Some(slot) { self.last_hidden()? } else { Vec::new() };
         let Engine { model, states, slots, cache, context, .. } = self;
         let s = &slots[slot.0];
         let front = Front { tokens: s.tokens.clone(), patched: s.patched, hidden, note: note.to_vec() };
-        saved::write(path, &owner(model, cache, *context), &front, |output| {
+        saved::write(path, &owner(model, cache, *context)?, &front, |output| {
             let mut rows = Vec::new();
             for (il, layer) in cache.layers.iter().enumerate() {
                 let Some(row_bytes) = layer.map(|layer| layer.row_bytes(cache.ty)) else { continue };
@@ -51,7 +46,7 @@ impl Engine {
     /// [`Error::SavedSlot`] naming the place where a file is damaged, cut short, none of these, of another model or type of
     /// cache, or longer than the context; [`Error::Io`]; [`Error::Cancelled`].
     pub fn open_saved(&self, path: &Path, cancel: &AtomicBool) -> Result<SavedSlot> {
-        SavedSlot::open(path, &owner(&self.model, &self.cache, self.context), cancel)
+        SavedSlot::open(path, &owner(&self.model, &self.cache, self.context)?, cancel)
     }
 
     /// Have a slot hold what was saved, in place of what it holds; slots used least recently make room for it as for a
@@ -77,10 +72,8 @@ impl Engine {
         self.slots[slot.0].patched = saved.front().patched;
         let hidden = saved.front().hidden.clone();
         let done = self.bring_back(slot, saved, &hidden, cancel);
-        match done {
-            Ok(()) if !hidden.is_empty() => self.hidden_of = Some(slot),
-            Ok(()) => {}
-            Err(_) => self.truncate(slot, 0),
+        if done.is_err() {
+            self.truncate(slot, 0);
         }
         done.map(|()| !hidden.is_empty())
     }
@@ -100,17 +93,15 @@ impl Engine {
         }
         saved.finish()?;
         if !hidden.is_empty() {
-            self.hidden_of = None;
-            let device = self.model.outline().places().hidden;
-            self.states[device].put(self.plans.kept.hidden_offset(), hidden)?;
+            self.put_last_hidden(slot, hidden)?;
         }
         self.states.iter_mut().try_for_each(|state| state.finish())
     }
 }
 
-fn owner<'a>(model: &Model, cache: &'a CacheSpec, context: usize) -> Owner<'a> {
+fn owner<'a>(model: &Model, cache: &'a CacheSpec, context: usize) -> Result<Owner<'a>> {
     let (n_vocab, n_embd) = (model.n_vocab(), model.hparams().n_embd);
-    Owner { model: model.identity(), cache, context, n_vocab, n_embd }
+    Ok(Owner { model: model.identity()?, cache, context, n_vocab, n_embd })
 }
 
 fn stop_if(cancel: &AtomicBool) -> Result<()> {

@@ -14,9 +14,9 @@
 //!         32 bytes, the SHA-256 of everything in front
 //! ```
 //!
-//! Little-endian. Neither the layout of a backend's cache nor a cell's number is in it, so what was saved from one device goes
-//! to any other. A file is written beside its place and renamed, so that there is always a whole one or none. It is read
-//! twice: once for the checksum, before anything changes, once for the cells.
+//! Little-endian. Neither the layout of a backend's cache nor a cell's number is in it, so what was saved from one
+//! device goes to any other. A file is written beside its place and renamed, so that there is always a whole one or
+//! none. It is read twice: once for the checksum, before anything changes, once for the cells.
 
 use crate::backend::CacheSpec;
 use crate::{Error, Result, Token, gguf};

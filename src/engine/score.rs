@@ -1,11 +1,11 @@
 //! How probable each leaf of a trie is as what follows, all of them in few passes.
 //!
 //! Every node whose children are asked about is a row: it sees the slot's cells and those of the nodes above it, which is
-//! attention over a tree ([`crate::backend::tree_row`]). Nodes run parents first, 512 to a pass, in cells that are free
+//! attention over a tree ([`crate::backend::tree_row`]). Nodes run parents first, as many to a pass as a pass has rows, in cells that are free
 //! again at the end; the slot is as before, and its next logits are those of its own last position.
 
 use super::{Engine, SlotId};
-use crate::backend::{MAX_ROWS, MAX_TREE_NODES, tree_cell, tree_row};
+use crate::backend::{MAX_TREE_NODES, tree_cell, tree_row};
 use crate::trie::{Descriptor, Node, Trie};
 use crate::{Error, Result, Token};
 use std::ops::Range;
@@ -56,14 +56,11 @@ impl Engine {
             let deepest = tree.deepest;
             return Err(Error::OutOfMemory(format!("A leaf of {deepest} tokens in a context with room for {room}")));
         }
-        let (hidden, width) = (self.model.outline().places().hidden, self.model.hparams().n_embd);
-        let hidden_at = self.plans.kept.hidden_offset();
-        let last = self.states[hidden].rows(hidden_at, width)?.to_vec();
+        let last = self.last_hidden()?;
         let mut cells = Vec::with_capacity(tree.rows.len());
         let scored = self.score_nodes(slot, &tree, &mut cells, cancel);
         cells.into_iter().for_each(|cell| self.cells.free(cell));
-        self.states[hidden].put(hidden_at, &last)?;
-        self.hidden_of = Some(slot);
+        self.put_last_hidden(slot, &last)?;
         scored
     }
 
@@ -92,10 +89,13 @@ impl Engine {
         };
         self.run_head(slot, &[], &[], cancel)?;
         score(tree.nodes.start, self.logits(1)?)?;
-        for rows in tree.rows.chunks(MAX_ROWS) {
+        for rows in tree.rows.chunks(self.batch) {
             self.enter_nodes(slot, tree, rows)?;
             self.hidden_of = None;
-            self.launch(true, cancel)?;
+            if let Err(error) = self.launch(true, cancel) {
+                self.give_back();
+                return Err(error);
+            }
             cells.extend_from_slice(&self.inputs.cells);
             self.each_logits(rows.len(), cancel, &mut |row, logits| score(rows[row], logits))?;
         }

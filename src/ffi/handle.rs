@@ -30,14 +30,8 @@ pub struct LlmSession {
 /// `eliza_inference_take_last_error`.
 pub type FfiLlmHandle = *mut LlmSession;
 
-#[cfg(target_pointer_width = "64")]
 const INDEX_BITS: u32 = 20;
-#[cfg(target_pointer_width = "64")]
 const GENERATION_BITS: u32 = 32;
-#[cfg(target_pointer_width = "32")]
-const INDEX_BITS: u32 = 12;
-#[cfg(target_pointer_width = "32")]
-const GENERATION_BITS: u32 = 20;
 
 static STREAMS: Mutex<Table<Stream>> = Mutex::new(Table::new());
 
@@ -142,7 +136,6 @@ mod tests {
         table.slots[0].generation = Table::<i32>::LAST_GENERATION;
         let last = Table::<i32>::LAST_GENERATION << INDEX_BITS;
         assert!(table.get(token).is_none());
-        #[cfg(target_pointer_width = "64")]
         assert!((last as u64) < 1 << 52);
         assert!(table.remove(last).is_some());
         assert!(table.get(last).is_none() && table.remove(last).is_none());

@@ -2,8 +2,8 @@
 //!
 //! A sampler for a llama.cpp chain is freed by that library's C++ `delete`, so its shell must come from the
 //! `llama_sampler_init` of the same copy. It is looked for in three ways, the surest first: the function that the host
-//! handed over, the process-wide symbols, every loaded object. The last finds a libllama that was opened with `RTLD_LOCAL`,
-//! as Node, Bun and Python do. Objects are matched by the exported symbol, for the file's name varies.
+//! handed over, the process-wide symbols, every loaded object. The last finds a libllama that was opened with
+//! `RTLD_LOCAL`, as Node, Bun and Python do. Objects are matched by the exported symbol, for the file's name varies.
 //!
 //! Nothing found is kept from one sampler to the next: a host may close one libllama and open another.
 

@@ -15,10 +15,12 @@
 #![allow(clippy::missing_safety_doc)]
 
 mod args;
+mod devices;
 mod errors;
 mod handle;
 mod host;
 mod log;
+mod model;
 mod open;
 mod options;
 mod panic;
@@ -39,9 +41,11 @@ mod trie;
 mod usage;
 mod version;
 
+pub use devices::*;
 pub use errors::*;
 pub use handle::{FfiLlmHandle, LlmSession};
 pub use log::*;
+pub use model::*;
 pub use open::*;
 pub use options::*;
 pub use panic::catch;

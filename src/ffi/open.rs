@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_void};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -14,8 +15,18 @@ use crate::session::{self, Arena, EngineOptions, KvType, Session};
 use crate::{Error, Result};
 
 /// Receives the fraction of a model that is loaded, 0 to 1, on the thread that opens it. Returning anything but 0
-/// cancels: the open then fails with "Cancelled".
+/// cancels: the open then fails with "Cancelled". It is also asked while memory is planned (with 0), while
+/// another open of the same file is waited for (how far that one is), and while the context is made ready (with 1).
+///
+/// No lock is held meanwhile: it may open other files, prefill, generate, cancel and close other handles, and take its
+/// time. Only the file whose load it hears of cannot be opened from it, which is `ELIZA_ERR_BUSY`; nor should it wait for
+/// another thread that opens that file, which in turn waits for this load.
 pub type ProgressCallback = Option<unsafe extern "C" fn(progress: f32, user_data: *mut c_void) -> i32>;
+
+/// `flags`: the vocabulary alone is opened, without weights. Tokenize, detokenize, build_token_trie and the questions about
+/// model, metadata and tokens work; every call that needs weights or a context fails with `ELIZA_ERR_NOT_IMPLEMENTED`. The
+/// other options but `model_path` have no effect.
+pub const ELIZA_OPEN_VOCAB_ONLY: u32 = 1;
 
 /// How to open a model. Zeroes are defaults for every field but `struct_size` and `model_path`.
 #[derive(Clone, Copy)]
@@ -34,7 +45,7 @@ pub struct OpenOptions {
     pub model_path: *const c_char,
     /// Name of the device, or NULL for the best.
     pub device: *const c_char,
-    /// Format of the key/value memory: "f16", "f32" or "q8_0"; NULL is "f16".
+    /// Format of the key/value memory: "f16", "f32" or "q8_0"; NULL is "f16". Of the values `kv_type_v` may say otherwise.
     pub kv_type: *const c_char,
     /// Told the progress of loading, may be NULL.
     pub progress: ProgressCallback,
@@ -42,8 +53,15 @@ pub struct OpenOptions {
     pub progress_user_data: *mut c_void,
     /// How many conversations the context is shared by, 1 to 16; 0 chooses 16.
     pub slots: u32,
-    /// Reserved, must be 0.
+    /// 0, or `ELIZA_OPEN_VOCAB_ONLY` (1).
     pub flags: u32,
+    /// Format of the values in the key/value memory, where it is not that of the keys; NULL is `kv_type`.
+    pub kv_type_v: *const c_char,
+    /// The most tokens of a prompt that are evaluated in one pass, 1 to 512; 0 is 512. Fewer take less memory, and more
+    /// passes.
+    pub n_batch: u32,
+    /// Must be 0.
+    pub reserved: u32,
 }
 
 // SAFETY: repr(C), the size first, then numbers, raw pointers and an optional function: all may be zero.
@@ -56,7 +74,13 @@ unsafe impl args::Sized32 for OpenOptions {
 /// `model_path` is a GGUF file. `context_size_tokens` 0 chooses min(4096, what the model was trained with), otherwise
 /// it is rounded up to a power of two and capped at what the model was trained with. `num_threads` 0 chooses
 /// `eliza_inference_default_thread_count`. `gpu_layers` 0 is CPU only, -1 all layers on the GPU. Handles
-/// on one file share its weights. Blocks while the file is loaded.
+/// on one file share its weights. Blocks while the file is loaded; other handles go on meanwhile.
+///
+/// The file stays open until its last handle is closed, and must not be written to until then: a model whose output matrix is
+/// not its embedding looks up a row of it for every token, and saving a slot looks at pages of all weights. Such a call on a
+/// file that was cut short or changed returns `ELIZA_ERR_IO` with "the file was changed after it was opened", never anything
+/// worse; changed is what has another size or time of modification. To replace a model write another file and move it there:
+/// open handles keep the file that they opened, also one that was deleted.
 ///
 /// Ownership: the path is copied; the host ends the handle with `eliza_inference_llm_stream_close`. Null rule: a NULL path
 /// is an error. Threads: any, several at once.
@@ -82,6 +106,9 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_open(
         progress_user_data: std::ptr::null_mut(),
         slots: 0,
         flags: 0,
+        kv_type_v: std::ptr::null(),
+        n_batch: 0,
+        reserved: 0,
     };
     // SAFETY: the options are ours, and the host's path is null or terminated; no out_error.
     unsafe { on_process(std::ptr::null_mut(), || open(&options)) }.unwrap_or(std::ptr::null_mut())
@@ -140,15 +167,38 @@ impl HostData {
 /// The strings of `options` are null or NUL-terminated.
 unsafe fn open(options: &OpenOptions) -> Result<FfiLlmHandle> {
     // SAFETY: the caller's promise.
-    let (path, device, kv_type) = unsafe {
+    let (path, engine) = unsafe { asked(options)? };
+    #[cfg(windows)]
+    super::pin::stay_loaded()?;
+    let (progress, user_data) = (options.progress, HostData(options.progress_user_data));
+    let progress = progress.map(|progress| {
+        // SAFETY: the host's callback and data are valid during the open, which calls it on this very thread.
+        let go_on = move |done: f32| panic::host(|| unsafe { progress(done, user_data.get()) }) == 0;
+        Box::new(go_on) as Box<dyn FnMut(f32) -> bool + Send>
+    });
+    let options = session::OpenOptions { path, engine, vocab_only: options.flags != 0, progress };
+    handle::insert(Stream::new(Session::open(options)?))
+}
+
+/// The model, and how to run it.
+///
+/// # Safety
+/// The strings of `options` are null or NUL-terminated.
+pub(super) unsafe fn asked(options: &OpenOptions) -> Result<(PathBuf, EngineOptions)> {
+    // SAFETY: the caller's promise.
+    let (path, device, kv_type, kv_type_v) = unsafe {
         (
             args::path(options.model_path, "model_path")?,
             args::optional_text(options.device, "device")?,
             args::optional_text(options.kv_type, "kv_type")?,
+            args::optional_text(options.kv_type_v, "kv_type_v")?,
         )
     };
-    if options.flags != 0 {
-        return Err(Error::InvalidArgument(format!("flags is {:#x}, must be 0", options.flags)));
+    if options.flags & !ELIZA_OPEN_VOCAB_ONLY != 0 {
+        return Err(Error::InvalidArgument(format!("flags is {:#x}, must be 0 or 1", options.flags)));
+    }
+    if options.reserved != 0 {
+        return Err(Error::InvalidArgument(format!("reserved is {}, must be 0", options.reserved)));
     }
     if options.gpu_layers < -1 {
         return Err(Error::InvalidArgument(format!("gpu_layers is {}, must be -1 (all) or more", options.gpu_layers)));
@@ -159,20 +209,11 @@ unsafe fn open(options: &OpenOptions) -> Result<FfiLlmHandle> {
         gpu_layers: options.gpu_layers,
         device: device.map(str::to_owned),
         kv_type: kv_type.map_or(Ok(KvType::default()), str::parse)?,
+        kv_type_v: kv_type_v.map(str::parse).transpose()?,
         slots: options.slots,
+        n_batch: options.n_batch,
     };
-    #[cfg(windows)]
-    super::pin::stay_loaded()?;
-    let (progress, user_data) = (options.progress, HostData(options.progress_user_data));
-    let progress = progress.map(|progress| {
-        // SAFETY: the host's callback and data are valid during the open, which calls it on this very thread.
-        let go_on = move |done: f32| panic::host(|| unsafe { progress(done, user_data.get()) }) == 0;
-        Box::new(go_on) as Box<dyn FnMut(f32) -> bool + Send>
-    });
-    let session = Session::open(session::OpenOptions { path, engine, progress })?;
-    let info = session.info();
-    log::info!("Opened {}: context {}, threads {}", info.path.display(), info.context, info.threads);
-    handle::insert(Stream::new(session))
+    Ok((path, engine))
 }
 
 fn count(value: i32, name: &str) -> Result<u32> {

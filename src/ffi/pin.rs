@@ -1,7 +1,7 @@
 //! Windows: the library is never unloaded while it has threads.
 //!
-//! On ELF the linker's `-z nodelete` says so (`build.rs`); here the module is pinned at the first open, before the first
-//! thread starts.
+//! On ELF the linker's `-z nodelete` says so (`build.rs`); here the module is pinned at the first open, before the
+//! first thread starts.
 
 use std::ffi::c_void;
 

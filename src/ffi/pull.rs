@@ -19,17 +19,17 @@ pub const ELIZA_STREAM_FINAL: c_int = 1;
 /// Takes what the generation has produced: waits for the next token, then hands out up to `tokens_cap` tokens and
 /// their text.
 ///
-/// The text is whole characters in UTF-8, always terminated; not a byte behind `text_cap` is written. A step ends
-/// early rather than cut the text of a token; only a token whose text alone is longer than the buffer has its text
-/// spread over steps, the later ones without tokens. NUL characters are U+FFFD. The last step may hold tokens and text too.
+/// The text is whole characters in UTF-8, always terminated; not a byte behind `text_cap` is written. A step ends early
+/// rather than cut the text of a token; only a token whose text alone is longer than the buffer has its text spread
+/// over steps, the later ones without tokens. NUL characters are U+FFFD. The last step may hold tokens and text too.
 ///
 /// Ownership: the buffers are the host's, `*out_error` is the host's to free. Null rule: `tokens_out` and `text_out`
 /// must not be NULL; `num_tokens_out`, `drafter_drafted_out`, `drafter_accepted_out` (both always 0: there is no
 /// drafter) and `out_error` may be; a NULL or closed handle is -1. Threads: one at a time per handle.
 ///
 /// Returns `ELIZA_STREAM_MORE` (0), `ELIZA_STREAM_FINAL` (1), or a code: `ELIZA_ERR_CANCELLED` for the end of a
-/// cancelled generation (the outputs are valid); -1 (handle); `ELIZA_ERR_INVALID_ARG` for a NULL buffer, `tokens_cap` 0,
-/// `text_cap` below 8, no generation to read, or one that has a callback; or the code of the error that ended the
+/// cancelled generation (the outputs are valid); -1 (handle); `ELIZA_ERR_INVALID_ARG` for a NULL buffer, `tokens_cap`
+/// 0, `text_cap` below 8, no generation to read, or one that has a callback; or the code of the error that ended the
 /// generation: `ELIZA_ERR_NAN`, `ELIZA_ERR_OOM`, `ELIZA_ERR_FFI_FAULT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_llm_stream_next(

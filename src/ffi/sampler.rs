@@ -449,7 +449,6 @@ mod tests {
         ];
         assert_eq!(slots.map(|offset| offset / WORD), [0, 1, 2, 3, 4, 5, 6, 11, 12]);
         assert_eq!((size_of::<Candidate>(), offset_of!(Candidate, logit), offset_of!(Candidate, p)), (12, 4, 8));
-        #[cfg(target_pointer_width = "64")]
         assert_eq!((size_of::<TokenDataArray>(), offset_of!(TokenDataArray, sorted)), (32, 24));
     }
 
@@ -459,7 +458,8 @@ mod tests {
         let mut list = TokenDataArray { data: data.as_mut_ptr(), size: 4, selected: -1, sorted: 0 };
         // SAFETY: a terminated payload, and a sampler that lives until it is freed once, used by this thread alone.
         unsafe {
-            let smpl = TokenTrie::new(TrieState::new(cache::load(JSON.to_bytes(), |_| Ok(())).unwrap(), Mode::Sampled), None);
+            let smpl =
+                TokenTrie::new(TrieState::new(cache::load(JSON.to_bytes(), |_| Ok(())).unwrap(), Mode::Sampled), None);
             let smpl = smpl.into_shell().unwrap();
             assert_eq!(on_sampler(smpl, |_| panic!("at work")), ELIZA_ERR_FFI_FAULT);
             apply(smpl, &raw mut list);
@@ -474,7 +474,8 @@ mod tests {
     fn every_empty_list_gets_the_smallest_legal_token() {
         // SAFETY: as above.
         unsafe {
-            let smpl = TokenTrie::new(TrieState::new(cache::load(JSON.to_bytes(), |_| Ok(())).unwrap(), Mode::Sampled), None);
+            let smpl =
+                TokenTrie::new(TrieState::new(cache::load(JSON.to_bytes(), |_| Ok(())).unwrap(), Mode::Sampled), None);
             let smpl = smpl.into_shell().unwrap();
             for (taken, legal) in [(None, 1), (Some(3), 4), (Some(9), 1)] {
                 if let Some(token) = taken {

@@ -46,25 +46,11 @@ pub const ELIZA_ERR_CANCELLED: i32 = -7;
 /// and permissions.
 pub const ELIZA_ERR_IO: i32 = -10;
 
-// -- saved slot --
-
-/// A file is no saved slot that can be restored here: damaged, cut short, of another kind, another model, another type of
-/// KV cache, longer than the context, or inside a span of a token trie that is not set. The text names the file, the place
-/// and the reason. The checks find damage, not intent: a saved slot says what the model reads and where a constraint
-/// stands, so take it from the same hands as the model. Remedy: set what it was saved with, or evaluate the prompt again.
-pub const ELIZA_ERR_SAVED_SLOT: i32 = -60;
-
 // -- generation --
 
 /// The model computed a value that is not a number; the text names row and token. Remedy: the model file or
 /// the device driver is broken; try the CPU, then another file.
 pub const ELIZA_ERR_NAN: i32 = -20;
-
-// -- device --
-
-/// A GPU or its driver failed: it could not be opened, was lost, or refused a command; the text has the device's name
-/// and the driver's reason. Other handles live on. Remedy: close the handle and open again, or use the CPU.
-pub const ELIZA_ERR_DEVICE: i32 = -50;
 
 // -- constraint --
 
@@ -80,6 +66,19 @@ pub const ELIZA_ERR_BUSY: i32 = -40;
 
 /// What the status call reports while a generation runs; never an error.
 pub const ELIZA_STATUS_GENERATING: i32 = 2;
+
+// -- device --
+
+/// A GPU or its driver failed: it could not be opened, was lost, or refused a command; the text has the device's name
+/// and the driver's reason. Other handles live on. Remedy: close the handle and open again, or use the CPU.
+pub const ELIZA_ERR_DEVICE: i32 = -50;
+
+// -- saved slot --
+
+/// A file is no saved slot that can be restored here: damaged, cut short, of another kind, another model, another type
+/// of KV cache, longer than the context, or inside a span of a token trie that is not set. The text names the file, the
+/// place and the reason. The checks find damage, not intent: take saved slots from the same hands as models. Remedy: set what it was saved with, or evaluate the prompt again.
+pub const ELIZA_ERR_SAVED_SLOT: i32 = -60;
 
 /// Nothing was generated yet, or the generation still runs.
 pub const ELIZA_FINISH_NONE: i32 = 0;

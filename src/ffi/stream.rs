@@ -226,8 +226,9 @@ unsafe fn generate(
     unsafe { on_handle(handle, out_error, start) }
 }
 
-/// Asks the running prefill or generation to stop: one atomic store, never waits. The generation ends within about a
-/// token, and its terminal event still comes. Nothing happens when nothing runs.
+/// Asks what runs on the handle to stop, and never waits: a prefill, a generation, and every tokenize and
+/// build_token_trie. The generation ends within about a token, and its terminal event still comes. Nothing happens when
+/// nothing runs.
 ///
 /// Null rule: a NULL or closed handle is -1. Threads: any, any time, inside the callback too. Returns `ELIZA_OK`, or
 /// -1 for a handle that is not open.

@@ -3,22 +3,45 @@
 use std::ffi::{c_char, c_int};
 
 use super::panic;
-use crate::Token;
+use crate::{Error, Result, Token};
 
 /// Copies text into a NUL-terminated C string that the host frees; an inner NUL becomes U+FFFD. Null when
 /// memory is out.
 pub(super) fn give(text: &str) -> *mut c_char {
-    let text = text.replace('\0', "\u{fffd}");
+    const STAND_IN: &[u8] = "\u{fffd}".as_bytes();
+    let nuls = text.bytes().filter(|&byte| byte == 0).count();
+    let len = text.len() + nuls * (STAND_IN.len() - 1);
     // SAFETY: malloc accepts any size.
-    let copy = unsafe { libc::malloc(text.len() + 1) }.cast::<u8>();
-    if !copy.is_null() {
-        // SAFETY: `copy` is fresh memory of `len + 1` bytes.
-        unsafe {
-            copy.copy_from_nonoverlapping(text.as_ptr(), text.len());
-            copy.add(text.len()).write(0);
+    let copy = unsafe { libc::malloc(len + 1) }.cast::<u8>();
+    if copy.is_null() {
+        return copy.cast();
+    }
+    let mut end = copy;
+    for (i, part) in text.split('\0').enumerate() {
+        for bytes in [if i > 0 { STAND_IN } else { &[] }, part.as_bytes()] {
+            // SAFETY: `copy` is fresh memory of `len + 1` bytes, which all parts and stand-ins and a NUL add up to.
+            unsafe {
+                end.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+                end = end.add(bytes.len());
+            }
         }
     }
+    // SAFETY: as above, the last byte.
+    unsafe { end.write(0) };
     copy.cast()
+}
+
+/// As [`give`], of an answer that may be long.
+pub(super) fn give_text(text: &str) -> Result<*mut c_char> {
+    match give(text) {
+        copy if copy.is_null() => Err(Error::OutOfMemory(format!("A text of {} bytes", text.len()))),
+        copy => Ok(copy),
+    }
+}
+
+/// JSON as text.
+pub(super) fn give_json(value: &serde_json::Value) -> Result<*mut c_char> {
+    give_text(&value.to_string())
 }
 
 /// Copies token ids into an array that the host frees; never null for an empty one. Null when memory is out.
@@ -64,13 +87,18 @@ mod tests {
 
     #[test]
     fn strings_are_terminated_once() {
-        let given = give("a\0b");
-        // SAFETY: `give` returned a terminated string, freed once below.
-        unsafe {
-            assert_eq!(CStr::from_ptr(given).to_str().unwrap(), "a\u{fffd}b");
-            eliza_inference_free_string(given);
-            eliza_inference_free_string(std::ptr::null_mut());
+        for (text, expected) in
+            [("a\0b", "a\u{fffd}b"), ("", ""), ("\0", "\u{fffd}"), ("\0é\0\0", "\u{fffd}é\u{fffd}\u{fffd}")]
+        {
+            let given = give(text);
+            // SAFETY: `give` returned a terminated string, freed once.
+            unsafe {
+                assert_eq!(CStr::from_ptr(given).to_str().unwrap(), expected);
+                eliza_inference_free_string(given);
+            }
         }
+        // SAFETY: null is allowed.
+        unsafe { eliza_inference_free_string(std::ptr::null_mut()) };
     }
 
     #[test]

@@ -29,8 +29,8 @@ pub extern "C" fn eliza_testing_return_status(status: i32) -> i32 {
     status
 }
 
-/// Returns `len` bytes of UTF-8 as a string of the library, to be freed with `eliza_inference_free_string`; NULL when they
-/// are not UTF-8.
+/// Returns `len` bytes of UTF-8 as a string of the library, to be freed with `eliza_inference_free_string`; NULL when
+/// they are not UTF-8.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_testing_echo_bytes(bytes: *const c_char, len: usize) -> *mut c_char {
     let echo = || {

@@ -12,14 +12,17 @@ use crate::Error;
 /// Turns text into token ids.
 ///
 /// `add_special` puts in front and behind what the model wants there (usually BOS); `parse_special` reads the text of
-/// special tokens as those tokens, which is for templates and not for what users wrote. Both are switches, 0 or not.
+/// special tokens as those tokens, which is for templates and not for what users wrote. Both are switches, 0 or not. The
+/// text has 1 GiB at most; time and memory grow with its length, whatever stands in it.
 ///
 /// Ownership: `text` is read only during the call; the host frees `*out_tokens` with `eliza_inference_free_tokens` (it
 /// is not NULL even when there are no tokens), and `*out_error`. Null rule: `text` may be NULL where `text_len`
 /// is 0; `out_tokens` and `out_n` must not be NULL; `out_error` may be; a NULL or closed handle is -1. Threads: any,
-/// any time, inside the callback too.
+/// any time, inside the callback too. `eliza_inference_llm_stream_cancel` from another thread ends it early; a cancel
+/// before the call does not.
 ///
-/// Returns `ELIZA_OK`, -1 (handle), `ELIZA_ERR_INVALID_ARG`, `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`.
+/// Returns `ELIZA_OK`, -1 (handle), `ELIZA_ERR_INVALID_ARG`, `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_OOM` or
+/// `ELIZA_ERR_FFI_FAULT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_llm_stream_tokenize(
     handle: FfiLlmHandle,
@@ -37,7 +40,7 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_tokenize(
         }
         // SAFETY: the header asks for `text_len` readable bytes.
         let text = unsafe { args::array(text.cast::<u8>(), text_len, "text")? };
-        let tokens = stream.session.vocab().tokenize(text, add_special != 0, parse_special != 0);
+        let tokens = stream.session.tokenize(text, add_special != 0, parse_special != 0)?;
         let copy = strings::give_tokens(&tokens);
         if copy.is_null() {
             return Err(Error::OutOfMemory(format!("No memory for {} token ids", tokens.len())));
@@ -65,7 +68,7 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_tokenize(
 ///
 /// Returns the length of the text in bytes without the NUL, which was written if `max_text_bytes` is greater than it or
 /// 0; or -1 (handle), `ELIZA_ERR_INVALID_ARG` (a token out of range, a buffer too small: the text names the bytes
-/// needed; nothing is written then) or `ELIZA_ERR_FFI_FAULT`.
+/// needed; nothing is written then), `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_llm_stream_detokenize(
     handle: FfiLlmHandle,
@@ -91,7 +94,7 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_detokenize(
             let problem = format!("tokens[{index}] is {id}, but the vocabulary has {} tokens", vocab.n_tokens());
             return Err(Error::InvalidArgument(problem));
         }
-        let text = vocab.detokenize(tokens, remove_special != 0, unparse_special != 0);
+        let text = vocab.detokenize(tokens, remove_special != 0, unparse_special != 0)?;
         if let Some((place, rest)) = room.split_at_mut_checked(text.len())
             && let Some(end) = rest.first_mut()
         {

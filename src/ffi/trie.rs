@@ -11,7 +11,7 @@ use super::status::ELIZA_OK;
 use super::stream::Stream;
 use super::{args, strings};
 use crate::session::Mode;
-use crate::trie::{self, Surroundings};
+use crate::trie::{Surroundings, cache};
 use crate::{Error, Result};
 
 /// `mode` of a token trie: the likeliest legal token.
@@ -123,11 +123,12 @@ pub unsafe extern "C" fn eliza_inference_score_token_trie(
 /// Ownership: the host frees the string, `*out_warnings` and `*out_error` with `eliza_inference_free_string`;
 /// `*out_warnings` is written on success only, NULL where there are none. Null rule: `path` and `names` must not be NULL,
 /// nor any name; `before` and `after` NULL are empty; `out_warnings` and `out_error` may be NULL; a NULL or closed handle
-/// gives NULL. Threads: any, any time, inside the callback too.
+/// gives NULL. Threads: any, any time, inside the callback too. `eliza_inference_llm_stream_cancel` from another thread ends
+/// it early; a cancel before the call does not.
 ///
 /// Returns NULL on failure; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no names, an empty one,
-/// one that the vocabulary cannot spell, not UTF-8), `ELIZA_ERR_TRIE` (more than a payload may hold) or
-/// `ELIZA_ERR_FFI_FAULT`, and while a generation runs that generation's.
+/// one that the vocabulary cannot spell, not UTF-8), `ELIZA_ERR_TRIE` (more than a payload may hold),
+/// `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`, and while a generation runs that generation's.
 #[unsafe(no_mangle)]
 #[allow(clippy::too_many_arguments)]
 pub unsafe extern "C" fn eliza_inference_build_token_trie(
@@ -154,9 +155,8 @@ pub unsafe extern "C" fn eliza_inference_build_token_trie(
         // SAFETY: as above, for each name.
         let name = |(index, &name): (usize, &*const c_char)| unsafe { args::text(name, &format!("names[{index}]")) };
         let names: Vec<&str> = names.iter().enumerate().map(name).collect::<Result<_>>()?;
-        let model_id = stream.session.info().ids.first().map_or("", String::as_str);
         let around = Surroundings { before, after, parse_special: parse_special != 0 };
-        let built = trie::build(stream.session.vocab(), model_id, path, &names, around)?;
+        let built = stream.session.build_trie(path, &names, around)?;
         let warnings = match built.warnings.as_slice() {
             [] => std::ptr::null_mut(),
             lines => strings::give(&lines.join("\n")),
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn eliza_inference_build_token_trie(
 #[unsafe(no_mangle)]
 pub extern "C" fn eliza_inference_set_trie_cache_limit(bytes: u64) -> i32 {
     let set = || {
-        trie::cache::set_limit(usize::try_from(bytes).unwrap_or(usize::MAX));
+        cache::set_limit(usize::try_from(bytes).unwrap_or(usize::MAX));
         Ok(ELIZA_OK)
     };
     // SAFETY: no out_error.

@@ -57,8 +57,13 @@ pub struct Usage {
     pub span_tokens: u64,
     /// How many tokens it allowed there, added up.
     pub span_candidates: u64,
-    /// How often the generation took tokens out of a full context to go on.
+    /// How often a full context was shifted to go on.
     pub context_shifts: u64,
+    /// Time spent choosing tokens on the host; where a device samples, that is part of its pass and takes none.
+    pub sample_us: u64,
+    /// Tokens that were chosen, by host or device: all but those that the token trie left no choice about, and those of leaves
+    /// that it scored.
+    pub sampled_tokens: u64,
 }
 
 // SAFETY: repr(C), the size first, plain numbers throughout.
@@ -191,6 +196,8 @@ fn to_usage(usage: &session::Usage) -> Usage {
         span_tokens: usage.span_tokens,
         span_candidates: usage.span_candidates,
         context_shifts: usage.context_shifts,
+        sample_us: usage.sample_us,
+        sampled_tokens: usage.sampled_tokens,
     }
 }
 

@@ -8,14 +8,14 @@ use crate::engine;
 /// Major version of the interface: a change breaks hosts.
 pub const ELIZA_STREAM_ABI_MAJOR: u32 = 1;
 /// Minor version: functions or structure fields were added.
-pub const ELIZA_STREAM_ABI_MINOR: u32 = 0;
+pub const ELIZA_STREAM_ABI_MINOR: u32 = 1;
 /// Patch version: behaviour was corrected.
 pub const ELIZA_STREAM_ABI_PATCH: u32 = 0;
 /// The three parts as one number, `major * 1000000 + minor * 1000 + patch`, for comparisons in the preprocessor.
-pub const ELIZA_STREAM_ABI_NUMBER: u32 = 1_000_000;
+pub const ELIZA_STREAM_ABI_NUMBER: u32 = 1_001_000;
 
 /// What [`eliza_inference_abi_version`] returns; the header's macro `ELIZA_STREAM_ABI_VERSION` says the same.
-const VERSION: &std::ffi::CStr = c"eliza-stream/1.0.0";
+const VERSION: &std::ffi::CStr = c"eliza-stream/1.1.0";
 
 /// The version of the interface that the loaded library has: the text of `ELIZA_STREAM_ABI_VERSION` in the
 /// library's own header. Compare the name and the major version before the first other call.

@@ -1,16 +1,20 @@
-//! GGUF files, versions 2 and 3: read (memory-mapped, every byte validated before use) and write.
+//! GGUF files, versions 2 and 3: read (every byte of the header validated, tensors read when they are asked for) and
+//! write.
 //!
 //! Invariants a reader may rely on once [`File::open`] returned: every tensor's data lies inside the file, tensor
 //! names are unique, sizes were computed with checked arithmetic, and every string is UTF-8. Nothing is ever
 //! reserved from a count that was not first checked against the bytes left.
+//!
+//! The format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
-mod advise;
+mod json;
 mod read;
+mod source;
 mod value;
 mod write;
 
-pub(crate) use read::open_regular;
 pub use read::{File, TensorInfo};
+pub(crate) use source::open_regular;
 pub use value::{Array, FromValue, Value, ValueType};
 pub use write::{Fill, WriteValue, Writer};
 

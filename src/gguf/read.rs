@@ -1,33 +1,20 @@
 //! The reader: one pass over the header, checked against the file's length at every step.
 //!
 //! Memory stays below 16 bytes for each byte of the file plus 1 MiB, whatever the header claims: counts are checked
-//! against the bytes left before anything is reserved, and names are looked up through sorted indices.
+//! against the bytes left before anything is reserved, and names are looked up through sorted indices. Where memory is
+//! short of what a file asks for, that is an error.
 
-use super::advise;
+use super::source::Source;
 use super::value::{Array, FromValue, Value, ValueType};
 use super::{DEFAULT_ALIGNMENT, MAX_TENSOR_NAME, shown};
+use crate::error::{no_room, room};
 use crate::quant::TensorType;
 use crate::{Error, Result};
-use memmap2::Mmap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const MAX_DIMS: u32 = 4;
-
-enum Bytes {
-    Mapped(Mmap),
-    Owned(Vec<u8>),
-}
-
-impl Bytes {
-    fn as_slice(&self) -> &[u8] {
-        match self {
-            Bytes::Mapped(map) => map,
-            Bytes::Owned(bytes) => bytes,
-        }
-    }
-}
 
 /// One tensor of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +48,7 @@ impl TensorInfo {
     }
 }
 
-/// An open GGUF file. Cheap to clone: clones share the mapping.
+/// An open GGUF file: its header in memory, its tensors read when they are asked for. Cheap to clone: clones share both.
 #[derive(Clone)]
 pub struct File {
     inner: Arc<Inner>,
@@ -69,7 +56,7 @@ pub struct File {
 
 struct Inner {
     path: PathBuf,
-    bytes: Bytes,
+    source: Source,
     version: u32,
     alignment: u64,
     keys: Vec<Key>,
@@ -88,19 +75,15 @@ struct Key {
 }
 
 impl File {
-    /// Map and validate the file at `path`.
+    /// Read and validate the header of the file at `path`.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let file = open_regular(path).map_err(|e| Error::io(path, &e))?;
-        // SAFETY: the map is read only; a host that truncates a model file while it is in use gets SIGBUS, as every
-        // mapping loader has it, and the header documents that.
-        let map = unsafe { Mmap::map(&file) }.map_err(|e| Error::io(path, &e))?;
-        Self::parse(path.to_path_buf(), Bytes::Mapped(map)).map_err(|error| error.in_file(path))
+        Self::parse(path.to_path_buf(), Source::open(path)?).map_err(|error| error.in_file(path))
     }
 
     /// Parse a file held in memory.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
-        Self::parse(PathBuf::from("<memory>"), Bytes::Owned(bytes))
+        Self::parse(PathBuf::from("<memory>"), Source::in_memory(bytes))
     }
 
     /// The path as given to [`File::open`].
@@ -135,6 +118,10 @@ impl File {
     /// The value of `key` as `T`; `None` when the key is missing, an error naming key and offset when it has another type.
     pub fn get<T: FromValue>(&self, key: &str) -> Result<Option<T>> {
         let Some(Key { value, offset, .. }) = self.key(key) else { return Ok(None) };
+        if let Value::String(text) = value {
+            // It may be nearly as long as the file, and is about to be copied.
+            drop(room::<u8>(text.len(), key)?);
+        }
         T::from_value(value).map(Some).ok_or_else(|| Error::Gguf {
             what: format!("key `{}`", shown(key)),
             offset: *offset,
@@ -153,13 +140,15 @@ impl File {
         if array.element != ValueType::String {
             return Err(self.wrong_element(key, "strings", format!("{:?}", array.element)));
         }
-        // The header was checked when the file was opened; it is read again here, so it is checked again in case that
-        // another process wrote to the file.
-        let mut cur = Cursor { all: self.array_bytes(&array), at: 0 };
-        let mut out = Vec::with_capacity(array.len);
+        let mut rest = self.array_bytes(&array);
+        let mut out = room(array.len, key)?;
         for _ in 0..array.len {
-            let text = cur.string(key).map_err(|_| Error::Internal(format!("Key `{key}` changed on disk")))?;
-            out.push(text);
+            let text = rest.split_first_chunk().and_then(|(len, after)| {
+                let (text, after) = after.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
+                rest = after;
+                std::str::from_utf8(text).ok()
+            });
+            out.push(text.ok_or_else(|| Error::Internal(format!("Key `{}` was read wrongly", shown(key))))?);
         }
         Ok(Some(out))
     }
@@ -187,7 +176,7 @@ impl File {
         let Some(size) = array.element.fixed_bytes() else {
             return Err(self.wrong_element(key, wanted, format!("{:?}", array.element)));
         };
-        let mut out = Vec::with_capacity(array.len);
+        let mut out = room(array.len, key)?;
         for chunk in self.array_bytes(&array).chunks_exact(size) {
             let Some(value) = scalar(array.element, chunk) else { continue };
             out.push(convert(&value).ok_or_else(|| self.wrong_element(key, wanted, format!("{value:?}")))?);
@@ -197,7 +186,7 @@ impl File {
 
     /// The elements of an array of this file, as they lie there.
     pub(super) fn array_bytes(&self, array: &Array) -> &[u8] {
-        self.inner.bytes.as_slice().get(array.bytes.clone()).unwrap_or_default()
+        self.inner.source.head().get(array.bytes.clone()).unwrap_or_default()
     }
 
     fn wrong_element(&self, key: &str, wanted: &str, found: String) -> Error {
@@ -218,47 +207,57 @@ impl File {
         find(&self.inner.tensors, &self.inner.tensor_order, name, |t| &t.name)
     }
 
-    /// The tensor's bytes. `info` must come from this file; a span that is not in the file gives an empty slice.
-    pub fn data(&self, info: &TensorInfo) -> &[u8] {
-        let span =
-            || Some(usize::try_from(info.offset).ok()?..usize::try_from(info.offset.checked_add(info.bytes)?).ok()?);
-        span().and_then(|span| self.inner.bytes.as_slice().get(span)).unwrap_or_default()
+    /// The tensor's bytes, read now. `info` must come from this file.
+    ///
+    /// # Errors
+    /// As [`File::read_at`], and [`Error::OutOfMemory`].
+    pub fn read(&self, info: &TensorInfo) -> Result<Vec<u8>> {
+        let len = usize::try_from(info.bytes).unwrap_or(usize::MAX);
+        let mut out = room(len, &format!("tensor `{}`", shown(&info.name)))?;
+        out.resize(len, 0);
+        self.read_at(info, 0, &mut out)?;
+        Ok(out)
     }
 
-    /// What stands in front of the tensors' data: metadata and the table of tensors.
-    pub fn header(&self) -> &[u8] {
-        let all = self.inner.bytes.as_slice();
-        let end = self.inner.tensors.iter().map(|info| info.offset as usize).min().unwrap_or(all.len());
-        &all[..end.min(all.len())]
+    /// Fill `out` with the tensor's bytes from `from` on. `info` must come from this file.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the file cannot be read, or was changed since it was opened.
+    pub fn read_at(&self, info: &TensorInfo, from: u64, out: &mut [u8]) -> Result<()> {
+        match from.checked_add(out.len() as u64).filter(|&end| end <= info.bytes) {
+            Some(_) => self.inner.source.read(info.offset + from, out),
+            None => {
+                let (n, name, all) = (out.len(), shown(&info.name), info.bytes);
+                Err(Error::Internal(format!("{n} bytes from byte {from} of tensor `{name}`, which has {all}")))
+            }
+        }
+    }
+
+    /// Hand everything that stands in front of the tensors' data to `each`, piece by piece: metadata and the table of
+    /// tensors.
+    pub fn read_header(&self, mut each: impl FnMut(&[u8])) -> Result<()> {
+        let end = self.inner.tensors.iter().map(|info| info.offset).min().unwrap_or(self.size()).min(self.size());
+        let mut piece = [0; 4096];
+        let mut at = 0;
+        while at < end {
+            let n = (end - at).min(piece.len() as u64) as usize;
+            self.inner.source.read(at, &mut piece[..n])?;
+            each(&piece[..n]);
+            at += n as u64;
+        }
+        Ok(())
     }
 
     /// Size of the file in bytes.
     pub fn size(&self) -> u64 {
-        self.inner.bytes.as_slice().len() as u64
+        self.inner.source.len()
     }
 
-    /// Tell the system that `data`, a part of this file, is about to be read: pages are mapped ahead where it can do that, else
-    /// read ahead. A hint: nothing happens for a file held in memory.
-    pub fn will_need(&self, data: &[u8]) {
-        if let Bytes::Mapped(map) = &self.inner.bytes {
-            advise::will_need(map, data);
-        }
-    }
-
-    /// Give back the resident pages that lie wholly inside `data`, a part of this file, once it was copied elsewhere. Reading
-    /// them again is correct, and slow: they come from the page cache or the disk. Nothing happens for a file held in
-    /// memory.
-    pub fn release(&self, data: &[u8]) {
-        if let Bytes::Mapped(map) = &self.inner.bytes {
-            advise::release(map, data);
-        }
-    }
-
-    fn parse(path: PathBuf, bytes: Bytes) -> Result<Self> {
-        let mut cur = Cursor { all: bytes.as_slice(), at: 0 };
+    fn parse(path: PathBuf, source: Source) -> Result<Self> {
+        let mut cur = Cursor { source, at: 0 };
         let magic = cur.take(4, "magic")?;
         if magic != b"GGUF" {
-            return Err(cur.error_at(0, "magic", format!("`GGUF` was expected, found {magic:02x?}")));
+            return Err(error_at(0, "magic", format!("`GGUF` was expected, found {magic:02x?}")));
         }
         let version = cur.u32("version")?;
         if !(2..=3).contains(&version) {
@@ -267,7 +266,7 @@ impl File {
             } else {
                 format!("versions 2 and 3 are supported, found {version}")
             };
-            return Err(cur.error_at(4, "version", problem));
+            return Err(error_at(4, "version", problem));
         }
         let n_tensors = cur.u64("tensor count")?;
         // A tensor takes at least 24 bytes of header, a key at least 14.
@@ -275,31 +274,31 @@ impl File {
         let n_keys = cur.u64("key count")?;
         cur.check_count(n_keys, 14, "key count")?;
 
-        let mut keys = Vec::with_capacity(n_keys as usize);
+        let mut keys = room(n_keys as usize, "the metadata keys of a file")?;
         for i in 0..n_keys {
             let start = cur.at;
-            let name = cur.string(&format!("name of key {i}"))?;
+            let name = cur.owned_string(&format!("name of key {i}"))?;
             if name.is_empty() {
-                return Err(cur.error_at(start, &format!("key {i}"), "the name is empty".into()));
+                return Err(error_at(start, &format!("key {i}"), "the name is empty".into()));
             }
             let offset = cur.at as u64;
-            let value = cur.value(&format!("key `{}`", shown(name)))?;
-            keys.push(Key { name: name.to_string(), value, offset });
+            let value = cur.value(&format!("key `{}`", shown(&name)))?;
+            keys.push(Key { name, value, offset });
         }
-        let key_order = order(&keys, |k| &k.name).map_err(|k| {
-            cur.error_at(k.offset as usize, &format!("key `{}`", shown(&k.name)), "it appears twice".into())
-        })?;
+        let twice =
+            |k: &Key| error_at(k.offset as usize, &format!("key `{}`", shown(&k.name)), "it appears twice".into());
+        let key_order = order(&keys, |k| &k.name, twice)?;
         let value = |name: &str| find(&keys, &key_order, name, |k| &k.name);
         let alignment = match value("general.alignment") {
             None => DEFAULT_ALIGNMENT,
             Some(Key { value: Value::U32(a), .. }) if a.is_power_of_two() => u64::from(*a),
             Some(Key { value: Value::U32(a), offset, .. }) => {
                 let problem = format!("a power of two was expected, found {a}");
-                return Err(cur.error_at(*offset as usize, "key `general.alignment`", problem));
+                return Err(error_at(*offset as usize, "key `general.alignment`", problem));
             }
             Some(Key { value, offset, .. }) => {
                 let problem = format!("a U32 was expected, found {:?}", value.value_type());
-                return Err(cur.error_at(*offset as usize, "key `general.alignment`", problem));
+                return Err(error_at(*offset as usize, "key `general.alignment`", problem));
             }
         };
         if let Some(parts) = value("split.count").and_then(|k| u64::from_value(&k.value)).filter(|n| *n > 1) {
@@ -308,40 +307,26 @@ impl File {
             return Err(Error::Unsupported(problem));
         }
 
-        let mut tensors = Vec::with_capacity(n_tensors as usize);
+        let mut tensors = room(n_tensors as usize, "the tensors of a file")?;
         for i in 0..n_tensors {
             tensors.push(cur.tensor(i)?);
         }
-        let tensor_order = order(&tensors, |t| &t.name).map_err(|t| tensor_error(t, "it appears twice".into()))?;
+        let tensor_order = order(&tensors, |t| &t.name, |t| tensor_error(t, "it appears twice".into()))?;
         place_tensors(&cur, &mut tensors, alignment)?;
-        let inner = Inner { path, version, alignment, keys, key_order, tensors, tensor_order, bytes };
+        let Cursor { mut source, at } = cur;
+        source.settle(at);
+        let inner = Inner { path, version, alignment, keys, key_order, tensors, tensor_order, source };
         Ok(File { inner: Arc::new(inner) })
     }
 }
 
-/// Open a file for reading, but nothing else that has a path: opening a pipe would wait for its other end.
-pub(crate) fn open_regular(path: &Path) -> std::io::Result<std::fs::File> {
-    let mut options = std::fs::OpenOptions::new();
-    options.read(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
-    let file = options.open(path)?;
-    let kind = file.metadata()?.file_type();
-    if kind.is_dir() {
-        return Err(std::io::Error::other("it is a directory"));
-    }
-    if !kind.is_file() {
-        return Err(std::io::Error::other("it is not a regular file"));
-    }
-    Ok(file)
-}
-
-/// Indices sorted by name, or the later of two items that share a name.
-fn order<T>(items: &[T], name: impl Fn(&T) -> &String) -> std::result::Result<Vec<usize>, &T> {
-    let mut order: Vec<usize> = (0..items.len()).collect();
+/// Indices sorted by name; an error about the later of two items that share a name.
+fn order<T>(items: &[T], name: impl Fn(&T) -> &String, twice: impl Fn(&T) -> Error) -> Result<Vec<usize>> {
+    let mut order: Vec<usize> = room(items.len(), "the names of a file")?;
+    order.extend(0..items.len());
     order.sort_unstable_by(|&a, &b| name(&items[a]).cmp(name(&items[b])).then(a.cmp(&b)));
     match order.windows(2).find(|w| name(&items[w[0]]) == name(&items[w[1]])) {
-        Some(twice) => Err(&items[twice[1]]),
+        Some(pair) => Err(twice(&items[pair[1]])),
         None => Ok(order),
     }
 }
@@ -357,8 +342,8 @@ fn tensor_error(tensor: &TensorInfo, problem: String) -> Error {
 
 /// Turn data-section offsets into file offsets and check that every tensor lies inside the file, without overlap.
 /// A tensor of unknown type has an unknown length: only its start is checked.
-fn place_tensors(cur: &Cursor<'_>, tensors: &mut [TensorInfo], alignment: u64) -> Result<()> {
-    let file_len = cur.all.len() as u64;
+fn place_tensors(cur: &Cursor, tensors: &mut [TensorInfo], alignment: u64) -> Result<()> {
+    let file_len = cur.source.len();
     let data_start = (cur.at as u64).next_multiple_of(alignment);
     for t in tensors.iter_mut() {
         if !t.offset.is_multiple_of(alignment) {
@@ -376,7 +361,8 @@ fn place_tensors(cur: &Cursor<'_>, tensors: &mut [TensorInfo], alignment: u64) -
             return Err(tensor_error(t, problem));
         }
     }
-    let mut by_place: Vec<&TensorInfo> = tensors.iter().filter(|t| t.bytes > 0).collect();
+    let mut by_place: Vec<&TensorInfo> = room(tensors.len(), "the tensors of a file")?;
+    by_place.extend(tensors.iter().filter(|t| t.bytes > 0));
     by_place.sort_unstable_by_key(|t| t.offset);
     for pair in by_place.windows(2) {
         if pair[1].offset < pair[0].offset + pair[0].bytes {
@@ -388,7 +374,7 @@ fn place_tensors(cur: &Cursor<'_>, tensors: &mut [TensorInfo], alignment: u64) -
 }
 
 /// One scalar of a fixed-size type from exactly its bytes.
-fn scalar(ty: ValueType, b: &[u8]) -> Option<Value> {
+pub(super) fn scalar(ty: ValueType, b: &[u8]) -> Option<Value> {
     Some(match ty {
         ValueType::U8 => Value::U8(*b.first()?),
         ValueType::I8 => Value::I8(*b.first()? as i8),
@@ -405,28 +391,29 @@ fn scalar(ty: ValueType, b: &[u8]) -> Option<Value> {
     })
 }
 
-struct Cursor<'a> {
-    all: &'a [u8],
+fn error_at(at: usize, what: &str, problem: String) -> Error {
+    Error::Gguf { what: what.to_string(), offset: at as u64, problem }
+}
+
+struct Cursor {
+    source: Source,
     at: usize,
 }
 
-impl<'a> Cursor<'a> {
-    fn error_at(&self, at: usize, what: &str, problem: String) -> Error {
-        Error::Gguf { what: what.to_string(), offset: at as u64, problem }
+impl Cursor {
+    fn left(&self) -> u64 {
+        self.source.len() - self.at as u64
     }
 
-    fn left(&self) -> usize {
-        self.all.len() - self.at
-    }
-
-    fn take(&mut self, n: usize, what: &str) -> Result<&'a [u8]> {
-        if n > self.left() {
+    fn take(&mut self, n: usize, what: &str) -> Result<&[u8]> {
+        if n as u64 > self.left() {
             let problem = format!("{n} bytes are needed, {} are left in the file", self.left());
-            return Err(self.error_at(self.at, what, problem));
+            return Err(error_at(self.at, what, problem));
         }
-        let out = &self.all[self.at..self.at + n];
+        let from = self.at;
+        self.source.need(from + n)?;
         self.at += n;
-        Ok(out)
+        Ok(&self.source.head()[from..self.at])
     }
 
     fn u32(&mut self, what: &str) -> Result<u32> {
@@ -440,37 +427,45 @@ impl<'a> Cursor<'a> {
     }
 
     /// Refuse a count whose smallest possible content is larger than what is left of the file.
-    fn check_count(&self, n: u64, least_bytes: usize, what: &str) -> Result<()> {
-        if n > (self.left() / least_bytes) as u64 {
+    fn check_count(&self, n: u64, least_bytes: u64, what: &str) -> Result<()> {
+        if n > self.left() / least_bytes {
             let problem = format!("{n} cannot fit in the {} bytes left in the file", self.left());
-            return Err(self.error_at(self.at - 8, what, problem));
+            return Err(error_at(self.at - 8, what, problem));
         }
         Ok(())
     }
 
-    fn string(&mut self, what: &str) -> Result<&'a str> {
+    fn string(&mut self, what: &str) -> Result<&str> {
         let at = self.at;
         let len = self.u64(what)?;
         self.check_count(len, 1, what)?;
         let bytes = self.take(len as usize, what)?;
-        std::str::from_utf8(bytes).map_err(|e| self.error_at(at, what, format!("the text is not UTF-8 ({e})")))
+        std::str::from_utf8(bytes).map_err(|e| error_at(at, what, format!("the text is not UTF-8 ({e})")))
+    }
+
+    fn owned_string(&mut self, what: &str) -> Result<String> {
+        let text = self.string(what)?;
+        let mut out = String::new();
+        out.try_reserve_exact(text.len()).map_err(|_| no_room::<u8>(text.len(), what))?;
+        out.push_str(text);
+        Ok(out)
     }
 
     fn value_type(&mut self, what: &str) -> Result<ValueType> {
         let at = self.at;
         let id = self.u32(what)?;
-        ValueType::from_id(id).ok_or_else(|| self.error_at(at, what, format!("unknown value type {id}")))
+        ValueType::from_id(id).ok_or_else(|| error_at(at, what, format!("unknown value type {id}")))
     }
 
     fn value(&mut self, what: &str) -> Result<Value> {
         let ty = self.value_type(what)?;
         match ty {
-            ValueType::String => Ok(Value::String(self.string(what)?.to_string())),
+            ValueType::String => Ok(Value::String(self.owned_string(what)?)),
             ValueType::Array => self.array(what),
             _ => {
                 let at = self.at;
                 let bytes = self.take(ty.fixed_bytes().unwrap_or(0), what)?;
-                scalar(ty, bytes).ok_or_else(|| self.error_at(at, what, "unreadable scalar".into()))
+                scalar(ty, bytes).ok_or_else(|| error_at(at, what, "unreadable scalar".into()))
             }
         }
     }
@@ -480,7 +475,7 @@ impl<'a> Cursor<'a> {
         let element = self.value_type(what)?;
         let len = self.u64(what)?;
         let bytes: Range<usize> = match element {
-            ValueType::Array => return Err(self.error_at(at, what, "arrays of arrays are not supported".into())),
+            ValueType::Array => return Err(error_at(at, what, "arrays of arrays are not supported".into())),
             ValueType::String => {
                 self.check_count(len, 8, what)?;
                 let start = self.at;
@@ -491,7 +486,7 @@ impl<'a> Cursor<'a> {
             }
             fixed => {
                 let size = fixed.fixed_bytes().unwrap_or(1);
-                self.check_count(len, size, what)?;
+                self.check_count(len, size as u64, what)?;
                 let start = self.at;
                 self.take(len as usize * size, what)?;
                 start..self.at
@@ -502,31 +497,27 @@ impl<'a> Cursor<'a> {
 
     fn tensor(&mut self, index: u64) -> Result<TensorInfo> {
         let start = self.at;
-        let name = self.string(&format!("name of tensor {index}"))?.to_string();
+        let name = self.owned_string(&format!("name of tensor {index}"))?;
         let what = format!("tensor `{}`", shown(&name));
         if name.len() > MAX_TENSOR_NAME {
             let problem = format!("the name has {} bytes, at most {MAX_TENSOR_NAME} are allowed", name.len());
-            return Err(self.error_at(start, &what, problem));
+            return Err(error_at(start, &what, problem));
         }
         let n_dims = self.u32(&what)?;
         if n_dims > MAX_DIMS {
-            return Err(self.error_at(
-                self.at - 4,
-                &what,
-                format!("{n_dims} dimensions, at most {MAX_DIMS} are allowed"),
-            ));
+            return Err(error_at(self.at - 4, &what, format!("{n_dims} dimensions, at most {MAX_DIMS} are allowed")));
         }
         let mut shape = [1u64; 4];
         let dims_at = self.at;
         for dim in shape.iter_mut().take(n_dims as usize) {
             *dim = self.u64(&what)?;
             if i64::try_from(*dim).is_err() {
-                return Err(self.error_at(self.at - 8, &what, format!("a dimension of {} is negative", *dim as i64)));
+                return Err(error_at(self.at - 8, &what, format!("a dimension of {} is negative", *dim as i64)));
             }
         }
         let type_id = self.u32(&what)?;
         let offset = self.u64(&what)?;
-        let overflow = || self.error_at(dims_at, &what, format!("shape {shape:?} overflows"));
+        let overflow = || error_at(dims_at, &what, format!("shape {shape:?} overflows"));
         let rows = shape[1..].iter().try_fold(1u64, |a, &b| a.checked_mul(b)).ok_or_else(overflow)?;
         rows.checked_mul(shape[0]).ok_or_else(overflow)?;
         let bytes = match TensorType::from_id(type_id) {
@@ -535,7 +526,7 @@ impl<'a> Cursor<'a> {
                 let row = ty.row_bytes(shape[0]).ok_or_else(|| {
                     let problem =
                         format!("a row of {} is no whole number of {} blocks of {}", shape[0], ty, ty.block_len());
-                    self.error_at(dims_at, &what, problem)
+                    error_at(dims_at, &what, problem)
                 })?;
                 row.checked_mul(rows).ok_or_else(overflow)?
             }

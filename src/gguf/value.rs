@@ -1,4 +1,4 @@
-//! Metadata values. Arrays stay in the mapped file; only their place and element type are kept.
+//! Metadata values. Of an array only its place in the header and its element type are kept.
 
 use std::ops::Range;
 

@@ -15,6 +15,7 @@ mod builder;
 pub use builder::Builder;
 
 use crate::quant::TensorType;
+use std::fmt;
 
 /// A node of a graph, by position in [`Graph::nodes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -70,6 +71,16 @@ pub enum Part {
     Head,
 }
 
+impl fmt::Display for Part {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Part::Embedding => out.write_str("embedding"),
+            Part::Layer(layer) => write!(out, "layer {layer}"),
+            Part::Head => out.write_str("head"),
+        }
+    }
+}
+
 /// Which rows a node has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rows {
@@ -107,7 +118,7 @@ pub enum RopeScaling {
         /// Context extension, at least 1.
         factor: f64,
     },
-    /// YaRN: high frequencies stay, low ones are divided by the factor, those between are blended; cosines and
+    /// YaRN (<https://arxiv.org/abs/2309.00071>): high frequencies stay, low ones are divided by the factor, those between are blended; cosines and
     /// sines grow with the logarithm of the factor.
     Yarn {
         /// Context extension, at least 1.
@@ -237,6 +248,24 @@ pub enum Op {
     CopyCells(Box<AttentionSpec>),
 }
 
+impl Op {
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Embed { .. } => "embed",
+            Op::Hidden => "hidden",
+            Op::SelectRows => "select_rows",
+            Op::RmsNorm { .. } => "rms_norm",
+            Op::MatMul { .. } => "mat_mul",
+            Op::GatedMatMul { .. } => "gated_mat_mul",
+            Op::Attention(_) => "attention",
+            Op::SoftCap { .. } => "soft_cap",
+            Op::ShiftKeys(_) => "shift_keys",
+            Op::CopyCells(_) => "copy_cells",
+        }
+    }
+}
+
 /// What happens with a node after the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
@@ -306,6 +335,49 @@ pub struct Graph {
     pub nodes: Vec<Node>,
     /// Rotary embeddings that the attention nodes name.
     pub ropes: Vec<RopeSpec>,
+}
+
+/// Who reads each node of a graph, found in one pass over it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Readers {
+    /// Where the readers of each node begin, and where those of the last one end.
+    first: Vec<usize>,
+    readers: Vec<NodeId>,
+}
+
+impl Readers {
+    /// The readers of all nodes.
+    pub fn of(graph: &Graph) -> Readers {
+        let sources = |node: &Node| {
+            let mut src = node.src.clone();
+            src.sort_unstable();
+            src.dedup();
+            src
+        };
+        let mut first = vec![0; graph.nodes.len() + 1];
+        for source in graph.nodes.iter().flat_map(sources) {
+            first[source.0 as usize + 1] += 1;
+        }
+        for i in 1..first.len() {
+            first[i] += first[i - 1];
+        }
+        let mut next = first.clone();
+        let mut readers = vec![NodeId(0); first[graph.nodes.len()]];
+        for (i, node) in graph.nodes.iter().enumerate() {
+            for source in sources(node) {
+                let at = &mut next[source.0 as usize];
+                readers[*at] = NodeId(i as u32);
+                *at += 1;
+            }
+        }
+        Readers { first, readers }
+    }
+
+    /// The nodes that read this one, ascending.
+    pub fn of_node(&self, id: NodeId) -> &[NodeId] {
+        let i = id.0 as usize;
+        &self.readers[self.first[i]..self.first[i + 1]]
+    }
 }
 
 impl Graph {

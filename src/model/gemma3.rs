@@ -2,20 +2,26 @@
 //! normalised; GELU gate; embeddings scaled by sqrt(n_embd); optional soft caps.
 //!
 //! Sliding layers rotate with their own frequency base and without the position scaling of the long context.
+//!
+//! Files tell the window, but not which layers slide, nor that one size of the family scales its scores in another way:
+//! both are constants here, as they are in llama.cpp. Source: "Gemma 3 Technical Report",
+//! <https://arxiv.org/abs/2503.19786>, and the models' own configuration files.
 
 use super::decoder::{Decoder, LayerStyle};
 use super::{Hparams, WeightTable};
 use crate::Result;
 use crate::graph::{Activation, RopeKind, RopeScaling, RopeSpec};
 
-/// Every sixth layer sees the whole context.
+/// Every sixth layer sees the whole context; a key that says otherwise (`gemma3.attention.sliding_window_pattern`) is
+/// not read.
 const PATTERN: usize = 6;
 /// Places of the two rotary embeddings.
 const GLOBAL: usize = 0;
 const SLIDING: usize = 1;
 /// Frequency base of sliding layers when the file names none.
 const SLIDING_BASE: f32 = 10_000.0;
-/// Layers of the 27B model, the one whose scores are scaled by its nominal head width.
+/// Layers of the 27B model, the one whose scores are scaled by `n_embd / n_head`, 168, in place of the width of its
+/// heads, 128. No other published size has as many.
 const LAYERS_27B: usize = 62;
 
 pub(super) fn bind(h: &Hparams, t: &mut WeightTable<'_>) -> Result<Decoder> {

@@ -5,26 +5,36 @@
 //! read the whole file again, seconds on a telephone, to save a prompt that takes as long; training changes the numbers
 //! of a tensor all over, so that pages of every tensor show it. Two files that differ elsewhere alone are one to it.
 
+use crate::Result;
 use crate::gguf::File;
 use sha2::{Digest, Sha256};
 
 const PAGE: usize = 4096;
 
-/// See the module's documentation.
-pub(super) fn identity(file: &File) -> [u8; 32] {
+/// The hash that tells this file's model from others.
+///
+/// # Errors
+/// [`crate::Error::Io`] where the file cannot be read, or was changed since it was opened.
+pub(super) fn identity(file: &File) -> Result<[u8; 32]> {
     let mut hash = Sha256::new();
     hash.update(file.size().to_le_bytes());
-    hash.update(file.header());
+    file.read_header(|piece| hash.update(piece))?;
+    let mut pages = [0; 3 * PAGE];
     for info in file.tensors() {
-        let data = file.data(info);
-        if data.len() <= 3 * PAGE {
-            hash.update(data);
+        let read = if info.bytes <= pages.len() as u64 {
+            let all = &mut pages[..info.bytes as usize];
+            file.read_at(info, 0, all)?;
+            all
         } else {
-            let last = data.len() - PAGE;
-            [0, last / 2, last].into_iter().for_each(|at| hash.update(&data[at..at + PAGE]));
-        }
+            let last = info.bytes - PAGE as u64;
+            for (page, at) in pages.chunks_exact_mut(PAGE).zip([0, last / 2, last]) {
+                file.read_at(info, at, page)?;
+            }
+            &mut pages[..]
+        };
+        hash.update(read);
     }
-    hash.finalize().into()
+    Ok(hash.finalize().into())
 }
 
 #[cfg(test)]
@@ -40,7 +50,7 @@ mod tests {
         let mut data: Vec<u8> = (0..40_960u32).map(|i| (i % 251) as u8).collect();
         change.into_iter().for_each(|at| data[at] ^= 1);
         writer.tensor("a", &[10_240], TensorType::F32, data);
-        identity(&File::from_bytes(writer.to_bytes().unwrap()).unwrap())
+        identity(&File::from_bytes(writer.to_bytes().unwrap()).unwrap()).unwrap()
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Models: hyperparameters, the weight table, and one file per architecture that emits graph nodes.
 //!
-//! A [`Model`] is what all streams over one file share: the mapped file, the vocabulary, the weights in their
+//! A [`Model`] is what all streams over one file share: the open file, the vocabulary, the weights in their
 //! backend's layout, and the decoder, which turns itself into graphs. It never changes after loading.
 
 mod decoder;
+mod facts;
 mod gemma3;
 mod hparams;
 mod identity;
@@ -13,6 +14,7 @@ mod qwen3;
 mod registry;
 mod weights;
 
+pub use facts::Facts;
 pub use hparams::Hparams;
 pub use outline::Outline;
 pub use registry::{Placement, load, load_shared};
@@ -78,12 +80,15 @@ impl Model {
         progress: LoadProgress<'_>,
     ) -> Result<Model> {
         // The vocabulary takes about as long as packing does; let them share the cores.
-        let (vocab, devices) = std::thread::scope(|scope| {
-            let vocab = scope.spawn(|| Vocab::from_gguf(&file));
+        let (vocab, devices) = std::thread::scope(|scope| -> Result<_> {
+            let named = std::thread::Builder::new().name("eliza-vocabulary".into());
+            let vocab = named.spawn_scoped(scope, || Vocab::from_gguf(&file)).map_err(|error| {
+                Error::OutOfMemory(format!("The thread that reads the vocabulary could not be started: {error}"))
+            })?;
             let devices = load_devices(&file, outline.specs(), backends, outline.wanted(), threads, progress);
             let vocab = vocab.join().unwrap_or_else(|_| Err(Error::Internal("The vocabulary loader panicked".into())));
-            (vocab, devices)
-        });
+            Ok((vocab, devices))
+        })?;
         let (vocab, devices) = (Arc::new(vocab?), devices?);
         if vocab.n_tokens() != outline.hparams().n_vocab {
             let (have, want) = (vocab.n_tokens(), outline.hparams().n_vocab);
@@ -93,7 +98,7 @@ impl Model {
         Ok(Model { file, vocab, outline, devices, identity: OnceLock::new() })
     }
 
-    /// The mapped file.
+    /// The file, still open.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -125,8 +130,15 @@ impl Model {
 
     /// What tells it from other models, wherever its file lies: a hash of its header and of pages of every tensor. Computed
     /// when it is first asked for.
-    pub fn identity(&self) -> [u8; 32] {
-        *self.identity.get_or_init(|| identity::identity(&self.file))
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the file cannot be read any more, or was changed.
+    pub fn identity(&self) -> Result<[u8; 32]> {
+        if let Some(known) = self.identity.get() {
+            return Ok(*known);
+        }
+        let new = identity::identity(&self.file)?;
+        Ok(*self.identity.get_or_init(|| new))
     }
 
     /// What its file's header tells.

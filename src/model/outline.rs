@@ -10,7 +10,7 @@ use crate::schedule::{self, assign};
 use crate::{Error, Result};
 use std::sync::Arc;
 
-/// See the module's documentation.
+/// A model as its file's header tells it.
 pub struct Outline {
     hparams: Hparams,
     specs: Vec<WeightSpec>,

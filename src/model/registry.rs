@@ -1,17 +1,22 @@
 //! Models in use, shared by everyone who opens the same file with the same placement.
 //!
-//! The registry holds weak references: the last stream that closes frees the weights. Each key has its own lock,
-//! held while the model loads, so that eight hosts opening one file load it once and two files load side by side.
+//! The registry holds weak references: the last stream that closes frees the weights. No lock is held while a model is
+//! loaded or a host hears of it: who comes first loads, and an entry of the registry says so; others that want the same
+//! model wait for it, each asking its own host meanwhile whether to go on. Where the first one fails or is cancelled, the
+//! next one loads. So eight hosts opening one file load it once, and two files load side by side.
 
 use super::{Model, Outline};
 use crate::backend::{self, Backend, LoadProgress};
 use crate::gguf::File;
 use crate::{Error, Result};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
-use std::time::SystemTime;
+use std::thread::{self, ThreadId};
+use std::time::{Duration, SystemTime};
 
 /// Where a model's layers go. Two placements of one file are two models.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -22,7 +27,7 @@ pub struct Placement {
     pub device: Option<String>,
 }
 
-#[derive(PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
     path: PathBuf,
     bytes: u64,
@@ -30,37 +35,117 @@ struct Key {
     placement: Placement,
 }
 
-type Slot = Arc<Mutex<Weak<Model>>>;
+enum State {
+    Loading {
+        by: ThreadId,
+        /// How far it is, as the bits of an `f32`.
+        fraction: Arc<AtomicU32>,
+    },
+    Loaded(Weak<Model>),
+}
 
-static MODELS: LazyLock<Mutex<HashMap<Key, Slot>>> = LazyLock::new(|| Mutex::new(HashMap::new()));
+static MODELS: LazyLock<Mutex<HashMap<Key, State>>> = LazyLock::new(Mutex::default);
+
+/// Told when a load has ended.
+static ENDED: Condvar = Condvar::new();
+
+/// How often a host is asked whether to go on waiting for a load of another.
+const ASK: Duration = Duration::from_millis(20);
 
 /// Judges a model by its header, before anything is loaded; an error ends the load.
-pub type Admit<'a> = &'a dyn Fn(&File, &Outline, &[Arc<dyn Backend>]) -> Result<()>;
+pub type Admit<'a> = &'a dyn Fn(&File, &Outline, &[Arc<dyn Backend>], &mut LoadProgress<'_>) -> Result<()>;
 
 /// The model at `path`, shared with whoever has it open, or loaded now if `admit` has nothing against it.
+///
+/// # Errors
+/// [`Error::Busy`] on a thread that is loading it already: from the progress of that load. [`Error::Cancelled`] where
+/// `progress` says so, also while another's load is waited for.
 pub fn load_shared(
     path: &Path,
     placement: &Placement,
     threads: usize,
     admit: Admit<'_>,
-    progress: LoadProgress<'_>,
+    mut progress: LoadProgress<'_>,
 ) -> Result<Arc<Model>> {
     let meta = std::fs::metadata(path).map_err(|e| Error::io(path, &e))?;
     let canonical = path.canonicalize().map_err(|e| Error::io(path, &e))?;
     let key = Key { path: canonical, bytes: meta.len(), modified: meta.modified().ok(), placement: placement.clone() };
-    let slot = {
-        let mut models = MODELS.lock();
-        // Entries whose model is gone, and which nobody is loading, leave.
-        models.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.lock().strong_count() > 0);
-        models.entry(key).or_default().clone()
+    let (loading, fraction) = match Loading::begin(&key, path, &mut progress)? {
+        Begun::Loaded(model) => return Ok(model),
+        Begun::Mine(loading, fraction) => (loading, fraction),
     };
-    let mut held = slot.lock();
-    if let Some(model) = held.upgrade() {
-        return Ok(model);
-    }
-    let model = load(File::open(path)?, placement, threads, admit, progress)?;
-    *held = Arc::downgrade(&model);
+    let mut heard = |done: f32| {
+        fraction.store(done.to_bits(), Ordering::Relaxed);
+        progress.as_mut().is_none_or(|progress| progress(done))
+    };
+    let model = load(File::open(path)?, placement, threads, admit, Some(&mut heard))?;
+    loading.end(&model);
     Ok(model)
+}
+
+/// A load that others wait for. However it ends, they hear of it.
+struct Loading<'a> {
+    key: &'a Key,
+}
+
+enum Begun<'a> {
+    Loaded(Arc<Model>),
+    Mine(Loading<'a>, Arc<AtomicU32>),
+}
+
+impl Loading<'_> {
+    /// The model of this key, or the right to load it.
+    fn begin<'a>(key: &'a Key, path: &Path, progress: &mut LoadProgress<'_>) -> Result<Begun<'a>> {
+        let this = thread::current().id();
+        let mut models = MODELS.lock();
+        loop {
+            // Entries whose model is gone leave.
+            models.retain(|_, state| !matches!(state, State::Loaded(model) if model.strong_count() == 0));
+            let fraction = match models.entry(key.clone()) {
+                Entry::Vacant(free) => {
+                    let fraction = Arc::<AtomicU32>::default();
+                    free.insert(State::Loading { by: this, fraction: fraction.clone() });
+                    return Ok(Begun::Mine(Loading { key }, fraction));
+                }
+                Entry::Occupied(there) => match there.get() {
+                    State::Loaded(model) => match model.upgrade() {
+                        Some(model) => return Ok(Begun::Loaded(model)),
+                        None => continue,
+                    },
+                    State::Loading { by, .. } if *by == this => {
+                        let path = path.display();
+                        return Err(Error::Busy(format!(
+                            "{path} is being loaded by this thread: it cannot be opened from the progress of its own load"
+                        )));
+                    }
+                    State::Loading { fraction, .. } => fraction.clone(),
+                },
+            };
+            if let Some(progress) = progress {
+                let fraction = f32::from_bits(fraction.load(Ordering::Relaxed));
+                let goes_on = parking_lot::MutexGuard::unlocked(&mut models, || progress(fraction));
+                if !goes_on {
+                    return Err(Error::Cancelled);
+                }
+            }
+            ENDED.wait_for(&mut models, ASK);
+        }
+    }
+
+    fn end(self, model: &Arc<Model>) {
+        MODELS.lock().insert(self.key.clone(), State::Loaded(Arc::downgrade(model)));
+    }
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        let mut models = MODELS.lock();
+        if let Some(State::Loading { .. }) = models.get(self.key) {
+            models.remove(self.key);
+        }
+        drop(models);
+        ENDED.notify_all();
+    }
 }
 
 /// The model of `file`, loaded for the caller alone.
@@ -69,12 +154,12 @@ pub fn load(
     placement: &Placement,
     threads: usize,
     admit: Admit<'_>,
-    progress: LoadProgress<'_>,
+    mut progress: LoadProgress<'_>,
 ) -> Result<Arc<Model>> {
     let backends = backend::choose(placement.gpu_layers, placement.device.as_deref())?;
     let path = file.path().to_path_buf();
     let outline = Outline::read(&file, &backends, placement.gpu_layers).map_err(|error| error.in_file(&path))?;
-    admit(&file, &outline, &backends)?;
+    admit(&file, &outline, &backends, &mut progress)?;
     let model = Model::load_outline(file, outline, backends, threads, progress);
     Ok(Arc::new(model.map_err(|error| error.in_file(&path))?))
 }

@@ -4,6 +4,10 @@
 //! a value that the target type cannot hold (NaN, infinity, beyond the range of its scale) is refused by index
 //! instead of being written as something else. Decoding is exact: the same `f32` operations in the same order as
 //! the format's definition, so that every user of a tensor sees the same weights.
+//!
+//! The block layouts are those of ggml, <https://github.com/ggml-org/llama.cpp/blob/master/ggml/src/ggml-common.h>;
+//! MXFP4 is the microscaling format of the Open Compute Project,
+//! <https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf>.
 
 mod blocks32;
 mod float;

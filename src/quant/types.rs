@@ -1,4 +1,5 @@
-//! The table of tensor types: id, name, block length and block size, as the GGUF format fixes them.
+//! The table of tensor types: id, name, block length and block size, as the GGUF format fixes them
+//! (<https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>).
 
 use std::fmt;
 

@@ -233,9 +233,8 @@ fn biases(values: &str) -> std::result::Result<Vec<(Token, f32)>, String> {
         return Err("`logit_bias` is written logit_bias=id:value,id:value".into());
     }
     let one = |pair: &str| {
-        let (id, bias) = pair
-            .split_once(':')
-            .ok_or_else(|| format!("`{}` is not of the form id:value", shown(pair.trim())))?;
+        let (id, bias) =
+            pair.split_once(':').ok_or_else(|| format!("`{}` is not of the form id:value", shown(pair.trim())))?;
         Ok((number(id.trim())?, number(bias.trim())?))
     };
     values.split(',').map(one).collect()

@@ -1,7 +1,7 @@
 //! The draw: one candidate, each with its probability.
 //!
-//! The weights are added up in ascending id order until the sum passes the drawn share of the total. No order but that of
-//! the ids enters, so a draw does not depend on how candidates were found or on what else was taken out.
+//! The weights are added up in ascending id order until the sum passes the drawn share of the total. No order but that
+//! of the ids enters, so a draw does not depend on how candidates were found or on what else was taken out.
 
 use super::passes::BLOCK;
 use super::pool::{Candidate, Pool};

@@ -1,7 +1,7 @@
 //! Dynamic temperature: the more evenly the candidates are spread, the higher the temperature.
 //!
-//! `T = low + (high - low) · (H / ln n)^exponent` with `low = max(0, t - range)`, `high = t + range` and the entropy H of
-//! the n candidates' probabilities. H comes from integer sums, so T does not depend on how the candidates are held.
+//! `T = low + (high - low) · (H / ln n)^exponent` with `low = max(0, t - range)`, `high = t + range` and the entropy H
+//! of the n candidates' probabilities. H comes from integer sums, so T does not depend on how the candidates are held.
 
 use super::pool::Pool;
 use super::temperature;

@@ -63,8 +63,8 @@ impl Passes {
     }
 
     pass! {
-        /// Writes the maximum of each block to `maxima` (one per started block; -inf where all are NaN) and says whether
-        /// the row holds a NaN.
+        /// Writes the maximum of each block to `maxima` (one per started block; -inf where all are NaN) and says
+        /// whether the row holds a NaN.
         block_maxima(row: &[f32], maxima: &mut [f32]) -> bool {
             let mut nan = [0u32; LANES];
             for (block, out) in row.chunks(BLOCK).zip(maxima) {

@@ -1,7 +1,7 @@
 //! The candidates that are left while a chain runs.
 //!
-//! They stand either in the row itself (what is no candidate holds -inf) or, once a truncation left few, in a short list
-//! in ascending id order. All buffers belong to the stream's sampler and are reserved once.
+//! They stand either in the row itself (what is no candidate holds -inf) or, once a truncation left few, in a short
+//! list in ascending id order. All buffers belong to the stream's sampler and are reserved once.
 
 use super::passes::{BINS, BLOCK, Passes};
 use super::select::{key, key_logit, key_token};
@@ -247,12 +247,12 @@ impl<'a> Pool<'a> {
         buffers.passes.between(self.row, &buffers.maxima, low.max(f32::MIN), high, last, &mut buffers.list)
     }
 
-    /// Keeps the candidates among `legal` (ascending); if none of them is one, the smallest of `legal` alone is kept, so
-    /// that a constraint never leaves nothing.
+    /// Keeps the candidates among `legal` (ascending); if none of them is one, the smallest of `legal` alone is kept,
+    /// so that a constraint never leaves nothing.
     ///
     /// # Errors
-    /// [`Error::NanLogits`] for a legal token whose logit is NaN, [`Error::InvalidArgument`] when `legal` is empty or not
-    /// within the vocabulary.
+    /// [`Error::NanLogits`] for a legal token whose logit is NaN, [`Error::InvalidArgument`] when `legal` is empty or
+    /// not within the vocabulary.
     pub(super) fn restrict(&mut self, legal: &[Token]) -> Result<()> {
         let Some((&first, &last)) = legal.first().zip(legal.last()) else {
             return Err(Error::InvalidArgument("The list of legal tokens is empty".into()));

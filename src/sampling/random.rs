@@ -1,4 +1,5 @@
-//! Counter-based randomness: Threefry2x32 with 20 rounds.
+//! Counter-based randomness: Threefry2x32 with 20 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+//! <https://doi.org/10.1145/2063384.2063405>).
 //!
 //! A draw is a function of the seed and a counter, without any state, so a stream is reproducible whatever was batched,
 //! cancelled or rolled back before. The function uses 32-bit additions, rotations and exclusive-ors only, so that a

@@ -1,7 +1,7 @@
 //! Finding where a truncation cuts, without sorting the vocabulary.
 //!
-//! A candidate's *key* is a number that falls in the order of candidates: smaller keys come first, and no two are equal.
-//! A cut is the key of the last candidate kept.
+//! A candidate's *key* is a number that falls in the order of candidates: smaller keys come first, and no two are
+//! equal. A cut is the key of the last candidate kept.
 
 use crate::Token;
 
@@ -39,8 +39,8 @@ pub(super) fn key_token(key: u64) -> Token {
     key as u32 as Token
 }
 
-/// The key at which the weights of the row's candidates, added in order, first reach `need`, or `None` when all together
-/// do not. `weigh` must be 0 for what is no candidate. Reads the row four times, whatever it holds.
+/// The key at which the weights of the row's candidates, added in order, first reach `need`, or `None` when all
+/// together do not. `weigh` must be 0 for what is no candidate. Reads the row four times, whatever it holds.
 pub(super) fn radix_cut(row: &[f32], bins: &mut [u64], mut need: u64, weigh: impl Fn(f32) -> u64) -> Option<u64> {
     let bins = bins.get_mut(..RADIX)?;
     let mut prefix = 0u32;

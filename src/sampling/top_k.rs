@@ -1,8 +1,8 @@
 //! Top-k: keeps the k candidates with the greatest logits.
 //!
-//! In a row, the k-th greatest block maximum is a floor: k candidates at least reach it. What reaches it is collected from
-//! the blocks whose maximum does, which for a small k are about k of them. Where more reach it than the list holds (a
-//! large k, long runs of equal logits), the cut is found by digits.
+//! In a row, the k-th greatest block maximum is a floor: k candidates at least reach it. What reaches it is collected
+//! from the blocks whose maximum does, which for a small k are about k of them. Where more reach it than the list holds
+//! (a large k, long runs of equal logits), the cut is found by digits.
 
 use super::pool::{Candidate, Pool};
 use super::select::{key_logit, radix_cut, rank};

@@ -20,9 +20,10 @@ pub use assign::{assign, wanted};
 pub use crate::backend::MAX_ROWS;
 
 use crate::backend::{Backend, Batch, CacheSpec, Program, State, Walk, Weights, Work};
-use crate::graph::{Graph, Node, Rows, WeightSpec};
+use crate::graph::{Graph, Node, Readers, Rows, WeightSpec};
 use crate::{Error, Result};
 use assign::splits;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -114,6 +115,7 @@ pub struct Shared<'a> {
 /// A graph that is scheduled and placed, but not compiled: all that a plan is made of, for which no device is needed.
 pub struct Draft<'a> {
     graph: &'a Graph,
+    readers: Readers,
     max_rows: usize,
     max_out_rows: usize,
     shared: &'a Shared<'a>,
@@ -126,6 +128,17 @@ struct Piece {
     device: usize,
     nodes: (u32, u32),
     inputs: Vec<Copy>,
+}
+
+/// Nodes that one device computes in a row, for whoever wants to look at a draft.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Split {
+    /// The device, by its place in [`Shared::backends`].
+    pub device: usize,
+    /// The nodes, by their place in [`Graph::nodes`].
+    pub nodes: Range<usize>,
+    /// What is copied from other devices first: the device, and the bytes for the largest batch.
+    pub copies: Vec<(usize, usize)>,
 }
 
 impl<'a> Draft<'a> {
@@ -154,12 +167,31 @@ impl<'a> Draft<'a> {
             }
             pieces.push(Piece { device, nodes: (nodes.start as u32, nodes.end as u32), inputs });
         }
-        Draft { graph, max_rows, max_out_rows, shared, layouts, pieces }
+        Draft { graph, readers: Readers::of(graph), max_rows, max_out_rows, shared, layouts, pieces }
     }
 
     /// The programs to be: the device of each, and what it computes.
     pub fn works(&self) -> impl Iterator<Item = (usize, Work<'_>)> {
         self.pieces.iter().map(|piece| (piece.device, self.work(piece)))
+    }
+
+    /// What the draft was made of.
+    pub fn graph(&self) -> &Graph {
+        self.graph
+    }
+
+    /// The largest batch: its rows, and how many of them are output rows.
+    pub fn max_rows(&self) -> (usize, usize) {
+        (self.max_rows, self.max_out_rows)
+    }
+
+    /// Which device computes what.
+    pub fn splits(&self) -> impl Iterator<Item = Split> {
+        self.pieces.iter().map(|piece| Split {
+            device: piece.device,
+            nodes: piece.nodes.0 as usize..piece.nodes.1 as usize,
+            copies: piece.inputs.iter().map(|copy| (copy.from, self.copied_bytes(copy))).collect(),
+        })
     }
 
     /// Workspace bytes that the plan needs on a device, kept rows included.
@@ -170,7 +202,11 @@ impl<'a> Draft<'a> {
     /// Bytes of the largest copy from a device to another.
     pub fn largest_copy(&self, device: usize) -> usize {
         let copies = self.pieces.iter().flat_map(|piece| &piece.inputs).filter(|copy| copy.from == device);
-        copies.map(|copy| self.rows(copy.rows) * copy.width * 4).max().unwrap_or(0)
+        copies.map(|copy| self.copied_bytes(copy)).max().unwrap_or(0)
+    }
+
+    fn copied_bytes(&self, copy: &Copy) -> usize {
+        self.rows(copy.rows) * copy.width * 4
     }
 
     /// Compile every piece over its device's weights.
@@ -200,8 +236,10 @@ impl<'a> Draft<'a> {
     fn work(&self, piece: &Piece) -> Work<'_> {
         Work {
             graph: self.graph,
+            readers: &self.readers,
             specs: self.shared.specs,
             offsets: &self.layouts[piece.device].offsets,
+            workspace_bytes: self.layouts[piece.device].bytes,
             max_rows: self.max_rows,
             max_out_rows: self.max_out_rows,
             nodes: piece.nodes,

@@ -34,6 +34,11 @@ pub(crate) trait Decoder: Send {
         Ok(0)
     }
 
+    /// Whether the logits are on a device that could sample; see [`Engine::has_sampler`].
+    fn has_sampler(&self) -> bool {
+        false
+    }
+
     /// As `logits`, with a token sampled on the device; see [`Engine::sample`].
     fn sample(
         &mut self,
@@ -57,6 +62,12 @@ pub(crate) trait Decoder: Send {
     fn score(&mut self, trie: &Trie, descriptor: &Descriptor, cancel: &AtomicBool) -> Result<Vec<LeafScore>> {
         let _ = (trie, descriptor, cancel);
         Err(Error::Internal("A decoder that cannot score was asked to".into()))
+    }
+
+    /// The logits of the slot's last `n` positions; see [`Engine::last_logits`].
+    fn last_logits(&mut self, n: usize, cancel: &AtomicBool, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
+        let _ = (n, cancel, each);
+        Err(Error::Internal("A decoder that keeps no logits was asked for them".into()))
     }
 
     /// Whether this (-1: whichever it is) is the slot of the last prefill or restore.
@@ -149,6 +160,10 @@ impl Decoder for EngineSlot {
         self.engine.start_sampling(self.slot, spec)
     }
 
+    fn has_sampler(&self) -> bool {
+        self.engine.has_sampler()
+    }
+
     fn sample(
         &mut self,
         tokens: &[Token],
@@ -166,6 +181,10 @@ impl Decoder for EngineSlot {
 
     fn score(&mut self, trie: &Trie, descriptor: &Descriptor, cancel: &AtomicBool) -> Result<Vec<LeafScore>> {
         self.engine.score(self.slot, trie, descriptor, cancel)
+    }
+
+    fn last_logits(&mut self, n: usize, cancel: &AtomicBool, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
+        self.engine.last_logits(self.slot, n, cancel, each)
     }
 
     fn is_current(&self, slot_id: i32) -> Result<bool> {

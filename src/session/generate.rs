@@ -16,7 +16,7 @@ use crate::{Error, Result, Token};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A generation in progress.
 pub(crate) struct Generation<'a, D: Decoder> {
@@ -51,6 +51,9 @@ pub(crate) struct Generation<'a, D: Decoder> {
     saved: u64,
     scoring: u64,
     started: Instant,
+    /// What choosing tokens took on the host, and how many were chosen.
+    choosing: Duration,
+    sampled: u64,
     /// The engine's counters before the prompt.
     before: EngineStats,
 }
@@ -86,6 +89,8 @@ impl<'a, D: Decoder> Generation<'a, D> {
             saved: 0,
             scoring: 0,
             started: Instant::now(),
+            choosing: Duration::ZERO,
+            sampled: 0,
             before,
             decoder,
             shared,
@@ -122,7 +127,14 @@ impl<'a, D: Decoder> Generation<'a, D> {
         if let Some(trie) = self.job.trie.as_ref().filter(walked) {
             self.decoder.hold_trie(trie.trie())?;
         }
-        self.shared.lock().chain = spec.describe(self.followed);
+        let chain = spec.describe(self.followed);
+        let before = std::mem::replace(&mut self.shared.lock().chain, chain.clone());
+        if before != chain {
+            match self.left > 0 && self.decoder.has_sampler() {
+                true => log::warn!("The GPU does not follow the whole sampler chain, the host does the `-`: {chain}"),
+                false => log::debug!("Sampler chain: {chain}"),
+            }
+        }
         Ok(())
     }
 
@@ -224,7 +236,8 @@ impl<'a, D: Decoder> Generation<'a, D> {
         for &child in self.job.trie.iter().flat_map(|trie| trie.trie().children(leaf)) {
             logits[child as usize] = f32::NEG_INFINITY;
         }
-        let token = self.job.sampler.sample(logits, None, &self.job.banned, position)?;
+        let sampler = &mut self.job.sampler;
+        let token = timed(&mut self.choosing, || sampler.sample(logits, None, &self.job.banned, position))?;
         // A device that samples was passed over, and has to begin anew.
         self.start_sampling()?;
         Ok(token)
@@ -246,15 +259,18 @@ impl<'a, D: Decoder> Generation<'a, D> {
             let found = self.decoder.sample(&self.pending, children, following, &mut self.candidates, cancel)?;
             if self.left > 0 {
                 let handed = self.candidates.iter().map(|&(token, logit, _)| (token, logit));
-                self.job.sampler.resume(self.left, handed, legal, position)?
+                let sampler = &mut self.job.sampler;
+                timed(&mut self.choosing, || sampler.resume(self.left, handed, legal, position))?
             } else {
                 self.job.sampler.note(&found, &self.candidates);
                 found.token
             }
         } else {
             let logits = self.decoder.logits(&self.pending, listed, &self.shared.cancel)?;
-            self.job.sampler.sample(logits, legal, &self.job.banned, position)?
+            let sampler = &mut self.job.sampler;
+            timed(&mut self.choosing, || sampler.sample(logits, legal, &self.job.banned, position))?
         };
+        self.sampled += 1;
         self.pending.clear();
         let last = self.job.sampler.last();
         let mut state = self.shared.lock();
@@ -298,6 +314,8 @@ impl<'a, D: Decoder> Generation<'a, D> {
 
     fn count(&self, usage: &mut Usage) {
         usage.decode_us = self.started.elapsed().as_micros() as u64;
+        usage.sample_us = self.choosing.as_micros() as u64;
+        usage.sampled_tokens = self.sampled;
         usage.branching_steps = self.branches;
         usage.whole_row_steps = self.whole_rows;
         // The last token is never evaluated either way.
@@ -337,6 +355,14 @@ impl<'a, D: Decoder> Generation<'a, D> {
             }
         }
     }
+}
+
+/// What `choose` gives; the time that it took is added to `total`.
+fn timed<T>(total: &mut Duration, choose: impl FnOnce() -> T) -> T {
+    let began = Instant::now();
+    let chosen = choose();
+    *total += began.elapsed();
+    chosen
 }
 
 /// What the device may start behind the token that is to be sampled: as much of what will be asked for as is certain.

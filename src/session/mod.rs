@@ -5,6 +5,7 @@
 //! anything is handed to the worker; what goes wrong there later is kept for whoever asks.
 
 mod decoder;
+mod describe;
 mod generate;
 #[cfg(feature = "testing")]
 mod noop;
@@ -21,18 +22,19 @@ pub use crate::engine::{EngineOptions, KvType};
 pub use crate::sampling::{Chain, Params, Sampled};
 pub use crate::trie::Mode;
 pub use options::{
-    ArenaText, ContextFull, Event, FinishReason, LeafScores, ModelInfo, NamedScore, OpenOptions, Pull, Settings, Sink, SpanEnd,
-    Status,
+    ArenaText, ContextFull, Event, FinishReason, LeafScores, ModelInfo, NamedScore, OpenOptions, Pull, Settings, Sink,
+    SpanEnd, Status,
 };
 pub use text::Arena;
 pub use usage::Usage;
 
+use crate::backend::MAX_ROWS;
 use crate::engine::{self, Engine};
-use crate::gguf::shown;
-use crate::model::Model;
+use crate::gguf::{File, shown};
+use crate::model::{self, Model};
 use crate::sampling::random::unchosen_seed;
 use crate::sampling::{Sampler, Step};
-use crate::trie::{Trie, TrieState, cache};
+use crate::trie::{self, Built, Surroundings, Trie, TrieState, cache};
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 use decoder::{Decoder, EngineSlot};
@@ -57,7 +59,9 @@ use text::TextStream;
 pub struct Session {
     shared: Arc<Shared>,
     vocab: Arc<Vocab>,
+    file: File,
     info: ModelInfo,
+    /// `None` where only the vocabulary is open.
     worker: Option<JoinHandle<()>>,
 }
 
@@ -66,6 +70,7 @@ impl Session {
     fn start(
         decoder: impl Decoder + 'static,
         vocab: Arc<Vocab>,
+        file: File,
         info: ModelInfo,
         settings: Settings,
     ) -> Result<Session> {
@@ -73,26 +78,58 @@ impl Session {
         let worker = worker::Worker::new(decoder, shared.clone(), vocab.clone());
         let started = thread::Builder::new().name("eliza-session".into()).spawn(move || worker.run());
         let handle = started.map_err(|error| Error::OutOfMemory(format!("no thread for the session: {error}")))?;
-        Ok(Session { shared, vocab, info, worker: Some(handle) })
+        Ok(Session { shared, vocab, file, info, worker: Some(handle) })
     }
 
     /// Loads the model on the calling thread and starts the worker.
     ///
     /// Fails with the reader's, the model's or the engine's error, or [`Error::Cancelled`] when `progress` said so.
     pub fn open(options: OpenOptions) -> Result<Session> {
-        let OpenOptions { path, engine: wanted, mut progress } = options;
-        let progress = progress.as_mut().map(|heard| &mut **heard as &mut (dyn FnMut(f32) -> bool + Send));
-        let mut session = Session::over(engine::open_model(&path, &wanted, progress)?, &wanted)?;
+        let OpenOptions { path, engine: wanted, vocab_only, mut progress } = options;
+        if vocab_only {
+            return Session::open_vocab(&path);
+        }
+        let mut hear = |done: f32| progress.as_mut().is_none_or(|heard| heard(done));
+        let model = engine::open_model(&path, &wanted, Some(&mut hear))?;
+        let mut session = Session::around(Engine::open(model, &wanted, Some(&mut hear))?, &wanted)?;
         // The model may be shared with someone who calls the file by another path.
         session.info.path = path;
+        let info = &session.info;
+        log::info!(
+            "Opened {}: context {}, slots {}, threads {}, on {}",
+            info.path.display(),
+            info.context,
+            info.slots,
+            info.threads,
+            info.device
+        );
         Ok(session)
+    }
+
+    /// The vocabulary of the file at `path`, and nothing that could compute.
+    fn open_vocab(path: &Path) -> Result<Session> {
+        let file = File::open(path)?;
+        let vocab = Vocab::from_gguf(&file).map_err(|error| error.in_file(path))?;
+        let info = ModelInfo {
+            path: path.into(),
+            ids: model::names(&file),
+            n_vocab: vocab.n_tokens(),
+            train_context: model::Facts::of(&file).context.and_then(|n| n.try_into().ok()).unwrap_or(0),
+            ..ModelInfo::default()
+        };
+        let shared = Arc::new(Shared::new(Settings::default()));
+        Ok(Session { shared, vocab: Arc::new(vocab), file, info, worker: None })
     }
 
     /// Starts the worker over a model that is loaded.
     ///
     /// Fails with the engine's error.
     pub fn over(model: Arc<Model>, wanted: &EngineOptions) -> Result<Session> {
-        let engine = Engine::new(model.clone(), wanted)?;
+        Session::around(Engine::new(model, wanted)?, wanted)
+    }
+
+    fn around(engine: Engine, wanted: &EngineOptions) -> Result<Session> {
+        let model = engine.model().clone();
         let mut settings = Settings::default();
         let path = model.file().path();
         for unused in settings.params.apply_metadata(model.file()) {
@@ -107,12 +144,28 @@ impl Session {
             context: engine.context() as u32,
             threads: engine.threads() as u32,
             slots: engine.slots() as u32,
+            n_batch: engine.batch() as u32,
+            kv_type: wanted.kv_type.name().into(),
+            kv_type_v: wanted.kv_type_v().name().into(),
             device: device.name,
             device_reason: device.reason,
             no_gpu_reason: model.no_gpu_reason(),
             weight_bytes_per_token: (0..model.devices().len()).map(|i| model.outline().bytes_per_token(i)).sum(),
         };
-        Session::start(EngineSlot::new(engine)?, model.vocab().clone(), info, settings)
+        Session::start(EngineSlot::new(engine)?, model.vocab().clone(), model.file().clone(), info, settings)
+    }
+
+    /// The tokens of a text, as [`Vocab::tokenize`] makes them. [`cancel`](Session::cancel) and
+    /// [`close`](Session::close) from another thread end it with [`Error::Cancelled`]. Legal at any time.
+    pub fn tokenize(&self, text: &[u8], add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
+        self.vocab.tokenize_unless(text, add_special, parse_special, &self.shared.cancelled_since_now())
+    }
+
+    /// The payload of a token trie from names, as [`trie::build`] makes it for this model; ended as
+    /// [`tokenize`](Session::tokenize) is. Legal at any time.
+    pub fn build_trie(&self, path: &str, names: &[&str], around: Surroundings<'_>) -> Result<Built> {
+        let model_id = self.info.ids.first().map_or("", String::as_str);
+        trie::build_unless(&self.vocab, model_id, path, names, around, &self.shared.cancelled_since_now())
     }
 
     /// The model's vocabulary.
@@ -177,6 +230,7 @@ impl Session {
     /// Fails with [`Error::InvalidArgument`] when `tokens_out` is empty, `text_out` is shorter than 8 bytes or there
     /// is no generation to read, and with [`Error::Busy`] when the generation has a callback.
     pub fn next(&self, timeout: Option<Duration>, tokens_out: &mut [Token], text_out: &mut [u8]) -> Result<Pull> {
+        self.check_engine()?;
         let deadline = timeout.map(|wait| Instant::now().checked_add(wait));
         let mut state = self.shared.lock();
         loop {
@@ -203,10 +257,11 @@ impl Session {
         }
     }
 
-    /// Asks the running prefill or generation to stop, by one atomic store; seen within one token or one group of
-    /// layers. Nothing happens when none runs.
+    /// Asks the running prefill or generation to stop, and every [`tokenize`](Session::tokenize) and
+    /// [`build_trie`](Session::build_trie) that runs, without waiting; seen within one token or one group of layers, or
+    /// some milliseconds. Nothing happens when none runs.
     pub fn cancel(&self) {
-        self.shared.cancel.store(true, Ordering::Release);
+        self.shared.cancel();
     }
 
     /// Ends the session: cancels what runs and refuses every later call. Never waits; the worker frees the engine after
@@ -214,7 +269,7 @@ impl Session {
     pub fn close(&self) {
         let mut state = self.shared.lock();
         state.closed = true;
-        self.shared.cancel.store(true, Ordering::Release);
+        self.shared.cancel();
         self.shared.work.notify_all();
     }
 
@@ -222,11 +277,16 @@ impl Session {
     /// parameter out of range, more tokens to keep than a shift can) and then changes nothing.
     pub fn configure(&self, settings: Settings) -> Result<()> {
         let checked = self.check_settings(&settings);
+        let nothing_to_ignore = settings.ignore_eos && self.vocab.eog_tokens().is_empty();
         self.change(|state| {
             checked?;
             state.settings = settings;
             Ok(())
-        })
+        })?;
+        if nothing_to_ignore {
+            log::warn!("ignore_eos has no effect: the vocabulary has no token that ends a generation");
+        }
+        Ok(())
     }
 
     /// The settings in force; at open the model's own sampling defaults over the library's.
@@ -331,6 +391,45 @@ impl Session {
         answer.recv().map_err(|_| Error::Internal("the worker ended without an answer".into())).flatten()
     }
 
+    /// Writes the model's own logits of the last `n_last` positions (1 to 512) of the slot of the last prefill to `out`, a row
+    /// for each, one number per token of the vocabulary, the first position first, and blocks until that is done. Returns how
+    /// many numbers there are. Where `out` is too small for them nothing is computed or written. No chain, no bias.
+    ///
+    /// Only the last position's logits are at hand: those in front of it are evaluated once more. A generate may follow as if
+    /// nothing had happened.
+    ///
+    /// Fails with [`Error::InvalidArgument`] (none, more than 512 or more than the slot has, more than one in a slot that was
+    /// shifted), [`Error::Busy`] when no prefill succeeded since the last generate (or from inside the token callback), and
+    /// [`Error::Cancelled`]; what `out` holds is undefined then.
+    pub fn logits(&self, n_last: usize, out: &mut [f32]) -> Result<usize> {
+        let (n_vocab, needed) = (self.info.n_vocab, n_last.saturating_mul(self.info.n_vocab));
+        let (rows, coming) = mpsc::sync_channel(1);
+        let (reply, answer) = mpsc::sync_channel(1);
+        let mut scheduled = false;
+        self.change(|state| {
+            if !(1..=MAX_ROWS).contains(&n_last) {
+                let problem = format!("n_last is {n_last}, 1 to {MAX_ROWS} are possible");
+                return Err(Error::InvalidArgument(problem));
+            }
+            if out.len() < needed {
+                return Ok(());
+            }
+            state.prompt.ok_or_else(|| Error::Busy("logits need a prefill of their own first".into()))?;
+            self.check_worker(state, "logits")?;
+            state.phase = Phase::Prefilling;
+            self.schedule(state, Command::Logits { n_last, rows, reply });
+            scheduled = true;
+            Ok(())
+        })?;
+        if scheduled {
+            for (row, place) in coming.iter().zip(out.chunks_exact_mut(n_vocab.max(1))) {
+                place.copy_from_slice(&row);
+            }
+            answer.recv().map_err(|_| Error::Internal("the worker ended without an answer".into())).flatten()?;
+        }
+        Ok(needed)
+    }
+
     /// Saves a slot (-1: the one of the last prefill or restore) to a file, and blocks until that is done: its tokens and
     /// cells, and for the slot of the last prefill or restore where its generation stopped, the place in the trie included.
     /// The session is as before; a generate that was possible still is. A file that is there is replaced as a whole.
@@ -415,7 +514,7 @@ impl Session {
     /// Changes an idle session, and notes how it went before anything else can happen.
     fn change(&self, body: impl FnOnce(&mut State) -> Result<()>) -> Result<()> {
         let mut state = self.shared.lock();
-        let outcome = state.check_idle().and_then(|()| body(&mut state));
+        let outcome = self.check_engine().and_then(|()| state.check_idle()).and_then(|()| body(&mut state));
         state.note(outcome.as_ref().err());
         outcome
     }
@@ -433,6 +532,13 @@ impl Session {
             return Err(Error::InvalidArgument(problem));
         }
         Sampler::new(&settings.params.chain(), self.info.n_vocab, 0).map(drop)
+    }
+
+    fn check_engine(&self) -> Result<()> {
+        match self.worker {
+            Some(_) => Ok(()),
+            None => Err(Error::Unsupported("only the vocabulary is open: there are no weights to compute with".into())),
+        }
     }
 
     fn check_slot(&self, slot_id: i32) -> Result<()> {

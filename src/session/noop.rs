@@ -23,9 +23,10 @@ struct Noop {
 impl Session {
     /// A session with the vocabulary of the GGUF file at `path` and no model behind it.
     pub fn open_noop(path: &Path) -> Result<Session> {
-        let vocab = Arc::new(Vocab::from_gguf(&File::open(path)?)?);
+        let file = File::open(path)?;
+        let vocab = Arc::new(Vocab::from_gguf(&file)?);
         let n_vocab = vocab.n_tokens();
-        let decoder = Noop { said: vocab.tokenize(SAID, false, false), tokens: Vec::new(), row: vec![0.0; n_vocab] };
+        let decoder = Noop { said: vocab.tokenize(SAID, false, false)?, tokens: Vec::new(), row: vec![0.0; n_vocab] };
         let info = ModelInfo {
             path: path.into(),
             n_vocab,
@@ -35,7 +36,7 @@ impl Session {
             slots: 1,
             ..ModelInfo::default()
         };
-        Session::start(decoder, vocab, info, Settings::default())
+        Session::start(decoder, vocab, file, info, Settings::default())
     }
 }
 

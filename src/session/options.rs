@@ -16,6 +16,9 @@ pub struct OpenOptions {
     pub path: PathBuf,
     /// Context size, threads, placement and key/value format.
     pub engine: EngineOptions,
+    /// Opens the vocabulary alone, without weights: what asks about text, tokens and the file works, nothing else does.
+    /// `engine` and `progress` have no effect.
+    pub vocab_only: bool,
     /// Called on the opening thread with the fraction loaded, 0 to 1; answering `false` cancels the load.
     pub progress: Option<Box<dyn FnMut(f32) -> bool + Send>>,
 }
@@ -160,6 +163,12 @@ pub struct ModelInfo {
     pub threads: u32,
     /// Slots.
     pub slots: u32,
+    /// The most tokens of a prompt that one pass evaluates.
+    pub n_batch: u32,
+    /// Element type of the cached keys.
+    pub kv_type: String,
+    /// Element type of the cached values.
+    pub kv_type_v: String,
     /// The device it runs on.
     pub device: String,
     /// Why that device was taken.

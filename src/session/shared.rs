@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 
 /// What the worker is doing.
@@ -35,6 +35,8 @@ pub(crate) enum Command {
     Prefill { tokens: Vec<Token>, slot_id: i32, reply: SyncSender<Result<usize>> },
     /// Score the leaves of a trie and answer the caller.
     Score { trie: TrieState, reply: SyncSender<Result<LeafScores>> },
+    /// Send the logits of so many last positions, a row each, and answer the caller.
+    Logits { n_last: usize, rows: SyncSender<Vec<f32>>, reply: SyncSender<Result<()>> },
     /// Save a slot and answer the caller.
     Save { slot_id: i32, path: PathBuf, reply: SyncSender<Result<()>> },
     /// Restore a slot and answer the caller.
@@ -151,6 +153,9 @@ pub(crate) struct Shared {
     pub(crate) arrival: Condvar,
     /// Asks the running prefill or generation to stop.
     pub(crate) cancel: AtomicBool,
+    /// How often somebody asked for that. What runs on the caller's own thread ends when the number changes: it may begin
+    /// while the flag above still stands, and must leave the flag to whom it is meant for.
+    cancels: AtomicU64,
     pub(crate) arena: Arc<Arena>,
 }
 
@@ -161,8 +166,21 @@ impl Shared {
             work: Condvar::new(),
             arrival: Condvar::new(),
             cancel: AtomicBool::new(false),
+            cancels: AtomicU64::new(0),
             arena: Arc::new(Arena::new()),
         }
+    }
+
+    /// Asks everything that runs now to stop.
+    pub(crate) fn cancel(&self) {
+        self.cancel.store(true, Ordering::Release);
+        self.cancels.fetch_add(1, Ordering::Release);
+    }
+
+    /// A function that tells whether somebody asked to stop since now.
+    pub(crate) fn cancelled_since_now(&self) -> impl Fn() -> bool + '_ {
+        let before = self.cancels.load(Ordering::Acquire);
+        move || self.cancels.load(Ordering::Acquire) != before
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {

@@ -60,8 +60,8 @@ impl StopScanner {
         }
     }
 
-    /// Reads `bytes` and appends to `out` what no stop string can reach. True when a stop string is complete: everything
-    /// before it is in `out` then, and the scanner must not be used again.
+    /// Reads `bytes` and appends to `out` what no stop string can reach. True when a stop string is complete:
+    /// everything before it is in `out` then, and the scanner must not be used again.
     pub(crate) fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> bool {
         for &byte in bytes {
             self.held.push(byte);

@@ -48,6 +48,12 @@ pub struct Usage {
     pub first_token_us: u64,
     /// From the start of the generation to its end, callbacks included; while it runs, to its last token.
     pub decode_us: u64,
+    /// Time that the host spent choosing tokens from logits, or from the candidates that a device left. What a device
+    /// samples by itself is part of its pass and takes none.
+    pub sample_us: u64,
+    /// Tokens that were chosen, by host or device: all but those that the token trie left no choice about, and those of leaves
+    /// that it scored.
+    pub sampled_tokens: u64,
     /// Why the generation ended.
     pub finish_reason: FinishReason,
 }

@@ -14,6 +14,7 @@ use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
 /// The worker of one session.
@@ -41,6 +42,9 @@ impl<D: Decoder> Worker<D> {
                 }
                 Command::Score { trie, reply } => {
                     let _ = reply.send(self.score(&trie));
+                }
+                Command::Logits { n_last, rows, reply } => {
+                    let _ = reply.send(self.logits(n_last, rows));
                 }
                 Command::Save { slot_id, path, reply } => {
                     let _ = reply.send(self.save(slot_id, &path));
@@ -99,6 +103,27 @@ impl<D: Decoder> Worker<D> {
         state.usage.count(&self.before, &self.decoder.stats());
         let scores = settle(&mut state, ran)?;
         Ok(LeafScores::new(trie, &scores))
+    }
+
+    /// `rows` ends before the answer is given.
+    fn logits(&mut self, n_last: usize, rows: SyncSender<Vec<f32>>) -> Result<()> {
+        let (decoder, shared) = (&mut self.decoder, &self.shared);
+        let mut send = |logits: &[f32]| {
+            let mut row = Vec::new();
+            let no_room = |_| Error::OutOfMemory(format!("a row of {} logits", logits.len()));
+            row.try_reserve_exact(logits.len()).map_err(no_room)?;
+            row.extend_from_slice(logits);
+            // A caller that is gone needs no rows.
+            let _ = rows.send(row);
+            Ok(())
+        };
+        let ran = guarded("the engine", || {
+            evaluate_pending(decoder, shared)?;
+            decoder.last_logits(n_last, &shared.cancel, &mut send)
+        });
+        let mut state = self.shared.lock();
+        state.usage.count(&self.before, &self.decoder.stats());
+        settle(&mut state, ran)
     }
 
     fn save(&mut self, slot_id: i32, path: &Path) -> Result<()> {

@@ -132,11 +132,27 @@ pub fn build<N: AsRef<str>>(
     names: &[N],
     around: Surroundings<'_>,
 ) -> Result<Built> {
+    build_unless(vocab, model_id, path, names, around, &|| false)
+}
+
+/// As [`build`]; `cancelled` is asked as [`Vocab::tokenize_unless`] does.
+///
+/// # Errors
+/// As [`build`], and [`Error::Cancelled`].
+pub fn build_unless<N: AsRef<str>>(
+    vocab: &Vocab,
+    model_id: &str,
+    path: &str,
+    names: &[N],
+    around: Surroundings<'_>,
+    cancelled: &dyn Fn() -> bool,
+) -> Result<Built> {
     let mut seen = HashSet::new();
     let (names, mut again): (Vec<&str>, Vec<&str>) =
         names.iter().map(AsRef::as_ref).partition(|&name| seen.insert(name));
     again.retain(|name| seen.remove(name));
-    let before = vocab.tokenize(around.before.as_bytes(), false, around.parse_special);
+    let tokenize = |text: &str| vocab.tokenize_unless(text.as_bytes(), false, around.parse_special, cancelled);
+    let before = tokenize(around.before)?;
     let mut leaves = Vec::with_capacity(names.len());
     let mut reached_into = Vec::new();
     let mut cut_short = Vec::new();
@@ -145,12 +161,12 @@ pub fn build<N: AsRef<str>>(
             return Err(Error::InvalidArgument("A name is empty".into()));
         }
         let text = [name, around.after].concat();
-        let whole = vocab.tokenize([around.before, &text].concat().as_bytes(), false, around.parse_special);
+        let whole = tokenize(&[around.before, &text].concat())?;
         let tokens = match whole.strip_prefix(before.as_slice()) {
             Some(tokens) => tokens.to_vec(),
             None => {
                 reached_into.push(name);
-                vocab.tokenize_inside(text.as_bytes(), around.parse_special)
+                vocab.tokenize_inside(text.as_bytes(), around.parse_special, cancelled)?
             }
         };
         check_spelling(vocab, &text, &tokens, around.parse_special)?;
@@ -196,7 +212,13 @@ pub fn build<N: AsRef<str>>(
 /// Fails unless the tokens spell the text, perhaps behind the space that a vocabulary begins a text with.
 fn check_spelling(vocab: &Vocab, text: &str, tokens: &[Token], special: bool) -> Result<()> {
     let mut spelled = Vec::new();
-    tokens.iter().for_each(|&token| vocab.piece(token, special, &mut spelled));
+    // What is longer is wrong already.
+    let mut rest = tokens.iter();
+    while spelled.len() <= text.len() + 1
+        && let Some(&token) = rest.next()
+    {
+        vocab.piece(token, special, &mut spelled);
+    }
     if spelled == text.as_bytes() || spelled.strip_prefix(b" ").is_some_and(|rest| rest == text.as_bytes()) {
         return Ok(());
     }

@@ -17,7 +17,7 @@ mod saved;
 mod spelling;
 mod state;
 
-pub use build::{Built, Shape, Surroundings, build};
+pub use build::{Built, Shape, Surroundings, build, build_unless};
 pub use candidates::{Candidate, Masked, Sieve};
 pub use compile::{Descriptor, Node, Trie};
 pub use payload::{MAX_DESCRIPTORS, MAX_LEAVES, MAX_NODES, MAX_PAYLOAD_BYTES, MAX_TOKENS};

@@ -79,7 +79,11 @@ impl TrieState {
     pub fn restored(&self, saved: &SavedState) -> std::result::Result<TrieState, String> {
         let own = hexadecimal(self.trie().digest());
         if saved.trie != own {
-            return Err(format!("saved with the token trie {}, where {} is set", shown(&short(&saved.trie)), short(&own)));
+            return Err(format!(
+                "saved with the token trie {}, where {} is set",
+                shown(&short(&saved.trie)),
+                short(&own)
+            ));
         }
         if saved.mode != self.mode() as i32 {
             return Err(format!("saved in mode {} of the token trie, where {} is set", saved.mode, self.mode() as i32));

@@ -8,6 +8,9 @@ use super::compile::Trie;
 use crate::Token;
 use crate::gguf::shown;
 
+/// The longest closing delimiter, in bytes: what spells more than that behind its name spells another one.
+const DELIMITER: usize = 64 << 10;
+
 impl Trie {
     /// The first leaf, in payload order, whose tokens do not spell its name, described; `None` when all do.
     ///
@@ -23,7 +26,12 @@ impl Trie {
             self.path_into(leaf.node, &mut tokens);
             let mut spell = |with_special: bool, out: &mut Vec<u8>| {
                 out.clear();
-                tokens.iter().for_each(|&token| piece(token, with_special, out));
+                let mut rest = tokens.iter();
+                while out.len() <= 1 + leaf.name.len() + DELIMITER
+                    && let Some(&token) = rest.next()
+                {
+                    piece(token, with_special, out);
+                }
             };
             let first = descriptor.replace(leaf.descriptor) != Some(leaf.descriptor);
             if first {
@@ -57,5 +65,6 @@ impl Trie {
 /// What stands behind a name in a text that begins with it, or with a space and it.
 fn behind<'t>(text: &'t [u8], name: &str) -> impl Iterator<Item = &'t [u8]> {
     let spaced = text.strip_prefix(b" ");
-    [Some(text), spaced].into_iter().filter_map(move |text| text?.strip_prefix(name.as_bytes()))
+    let rests = [Some(text), spaced].into_iter().filter_map(move |text| text?.strip_prefix(name.as_bytes()));
+    rests.filter(|rest| rest.len() <= DELIMITER)
 }

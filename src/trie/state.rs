@@ -98,11 +98,8 @@ impl TrieState {
         self.descriptor = match path {
             None => (self.descriptor + 1) % descriptors.len().max(1),
             Some(path) => descriptors.iter().position(|one| one.path() == path).ok_or_else(|| {
-                let known: Vec<String> = descriptors
-                    .iter()
-                    .take(LISTED_PATHS)
-                    .map(|one| format!("\"{}\"", shown(one.path())))
-                    .collect();
+                let known: Vec<String> =
+                    descriptors.iter().take(LISTED_PATHS).map(|one| format!("\"{}\"", shown(one.path()))).collect();
                 let more = descriptors.len().saturating_sub(LISTED_PATHS);
                 let more = if more > 0 { format!(" and {more} more") } else { String::new() };
                 Error::InvalidArgument(format!(

@@ -4,13 +4,16 @@
 //! so a symbol is a token exactly if its id is below the vocabulary's size.
 
 use super::merge::{Merger, NONE, Symbol};
+use super::pace::Pace;
 use super::pairs::Pairs;
 use super::pre::{Pre, Writing};
 use super::seams::Seams;
 use super::split::Splitter;
 use super::texts::Texts;
 use super::unicode::{BYTE_CHARS, repair, utf8_len};
-use crate::{Error, Result, Token};
+use super::{Scratch, escape_spaces};
+use crate::gguf::shown;
+use crate::{Error, Result, Token, reserve};
 use std::borrow::Cow;
 
 const MERGES: &str = "tokenizer.ggml.merges";
@@ -25,13 +28,8 @@ pub(super) struct Bpe {
     /// Where long words can be cut; for vocabularies whose words are whole lines.
     seams: Option<Seams>,
     n_tokens: u32,
-}
-
-/// Buffers of one call of tokenize.
-#[derive(Default)]
-pub(super) struct Scratch {
-    merger: Merger,
-    written: Vec<u8>,
+    /// Bytes of the longest token: no longer word is one.
+    longest: usize,
 }
 
 /// Merges whose look-ups are made together.
@@ -53,7 +51,8 @@ impl Bpe {
         if bytes > u32::MAX as usize / 4 {
             return Err(Error::Vocab(format!("Key `{MERGES}`: {bytes} bytes are too many")));
         }
-        let mut table = Vec::with_capacity(merges.len());
+        let longest = (0..n_tokens).map(|id| texts.get(id).len()).max().unwrap_or(0);
+        let mut table = reserve::list(merges.len(), "merges")?;
         let mut both = Vec::new();
         let mut joined = 0;
         for (block, merges) in merges.chunks(BLOCK).enumerate() {
@@ -62,6 +61,7 @@ impl Bpe {
             for (i, (part, merge)) in parts.iter_mut().zip(merges).enumerate() {
                 *part = divide(merge).ok_or_else(|| {
                     let rank = block * BLOCK + i;
+                    let merge = shown(merge);
                     Error::Vocab(format!("Key `{MERGES}`: entry {rank} (`{merge}`) is not of the form `left right`"))
                 })?;
             }
@@ -72,39 +72,58 @@ impl Bpe {
             });
             for ((left, right), found) in parts.into_iter().zip(found).take(merges.len()) {
                 both.clear();
-                both.extend_from_slice(left);
-                both.extend_from_slice(right);
+                reserve::extend(&mut both, left, super::TEXT)?;
+                reserve::extend(&mut both, right, super::TEXT)?;
                 // Merges mostly come in the order of the tokens they make, several for one token at times.
                 joined = match [joined, joined + 1].into_iter().find(|&id| texts.get(id) == both) {
                     Some(id) => id,
-                    None => texts.find_or_insert(&both),
+                    None => texts.find_or_insert(&both)?,
                 };
-                let left = found.0.unwrap_or_else(|| texts.find_or_insert(left));
-                let right = found.1.unwrap_or_else(|| texts.find_or_insert(right));
+                let left = found.0.map_or_else(|| texts.find_or_insert(left), Ok)?;
+                let right = found.1.map_or_else(|| texts.find_or_insert(right), Ok)?;
                 table.push((left, right, joined));
             }
         }
         let mut utf8 = [0; 4];
         let byte_ids = BYTE_CHARS.map(|c| texts.find(c.encode_utf8(&mut utf8).as_bytes()).unwrap_or(NONE));
         let seams = (pre.writing == Writing::Escaped).then(|| Seams::new(texts));
-        Ok(Bpe { pre, splitter: Splitter::new(pre.stages)?, merges: Pairs::new(&table), byte_ids, seams, n_tokens })
+        let (splitter, merges) = (Splitter::new(pre.stages)?, Pairs::new(&table)?);
+        Ok(Bpe { pre, splitter, merges, byte_ids, seams, n_tokens, longest })
     }
 
     /// Append the tokens of one stretch of text that holds no special token.
-    pub(super) fn tokenize(&self, texts: &Texts, text: &[u8], scratch: &mut Scratch, out: &mut Vec<Token>) {
-        let text = match self.pre.writing {
-            Writing::Escaped => Cow::Owned(super::escape_spaces(&repair(text))),
-            _ => repair(text),
-        };
-        self.splitter.split(&text, |word| self.word(texts, word, scratch, out));
+    pub(super) fn tokenize(
+        &self,
+        texts: &Texts,
+        text: &[u8],
+        scratch: &mut Scratch,
+        pace: &Pace<'_>,
+        out: &mut Vec<Token>,
+    ) -> Result<()> {
+        let mut text = repair(text, pace)?;
+        if self.pre.writing == Writing::Escaped {
+            let mut escaped = Vec::new();
+            escape_spaces(b"", &text, &mut escaped)?;
+            text = Cow::Owned(escaped);
+        }
+        self.splitter.split(&text, pace, |word| self.word(texts, word, scratch, pace, out))
     }
 
-    fn word(&self, texts: &Texts, word: &[u8], scratch: &mut Scratch, out: &mut Vec<Token>) {
+    fn word(
+        &self,
+        texts: &Texts,
+        word: &[u8],
+        scratch: &mut Scratch,
+        pace: &Pace<'_>,
+        out: &mut Vec<Token>,
+    ) -> Result<()> {
         let Scratch { merger, written } = scratch;
         let bytes = self.pre.writing == Writing::Bytes;
-        if self.pre.ignore_merges || (self.pre.gemma4 && word.iter().all(|&b| b == b'\n')) {
+        let whole = self.pre.ignore_merges || (self.pre.gemma4 && word.iter().all(|&b| b == b'\n'));
+        if whole && word.len() <= self.longest {
             let text = if bytes {
                 written.clear();
+                reserve::reserve(written, 2 * word.len(), super::TEXT)?;
                 let mut utf8 = [0; 4];
                 for &b in word {
                     written.extend_from_slice(BYTE_CHARS[usize::from(b)].encode_utf8(&mut utf8).as_bytes());
@@ -114,19 +133,25 @@ impl Bpe {
                 word
             };
             if let Some(id) = texts.find(text).filter(|&id| id < self.n_tokens) {
-                out.push(id as Token);
-                return;
+                return reserve::push(out, id as Token, super::TOKENS);
             }
         }
         match &self.seams {
-            Some(seams) => seams.cut(word, |stretch| self.join(texts, stretch, merger, out)),
-            None => self.join(texts, word, merger, out),
+            Some(seams) => seams.cut(word, |stretch| self.join(texts, stretch, merger, pace, out)),
+            None => self.join(texts, word, merger, pace, out),
         }
     }
 
-    fn join(&self, texts: &Texts, word: &[u8], merger: &mut Merger, out: &mut Vec<Token>) {
+    fn join(
+        &self,
+        texts: &Texts,
+        word: &[u8],
+        merger: &mut Merger,
+        pace: &Pace<'_>,
+        out: &mut Vec<Token>,
+    ) -> Result<()> {
         let bytes = self.pre.writing == Writing::Bytes;
-        merger.clear();
+        merger.clear(word.len())?;
         if bytes {
             word.iter().for_each(|&b| merger.push(1, self.byte_ids[usize::from(b)]));
         } else {
@@ -137,14 +162,17 @@ impl Bpe {
                 rest = behind;
             }
         }
-        merger.run(|left: &Symbol, right: &Symbol| self.merges.get(left.id, right.id));
+        merger.run(pace, |left: &Symbol, right: &Symbol| self.merges.get(left.id, right.id))?;
         for symbol in merger.symbols() {
             if symbol.id < self.n_tokens {
-                out.push(symbol.id as Token);
+                reserve::push(out, symbol.id as Token, super::TOKENS)?;
             } else {
-                out.extend(word[symbol.range()].iter().filter_map(|&b| self.byte_token(texts, b, bytes)));
+                for token in word[symbol.range()].iter().filter_map(|&b| self.byte_token(texts, b, bytes)) {
+                    reserve::push(out, token, super::TOKENS)?;
+                }
             }
         }
+        Ok(())
     }
 
     /// The token of a byte whose symbol is no token; a byte without one is dropped.

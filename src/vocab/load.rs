@@ -1,14 +1,16 @@
 //! Reading a vocabulary from a model file.
 
 use super::bpe::Bpe;
+use super::pace::Pace;
+use super::parts::Parts;
 use super::pieces::Spelling;
 use super::pre::{self, Known, Pre, Writing};
-use super::special::{self, Parts, SpecialTokens};
+use super::special::{self, SpecialTokens};
 use super::spm::Spm;
 use super::texts::Texts;
 use super::{Model, Vocab, VocabKind};
-use crate::gguf::File;
-use crate::{Error, Result, Token};
+use crate::gguf::{File, shown};
+use crate::{Error, Result, Token, reserve};
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
@@ -16,6 +18,9 @@ const TOKENS: &str = "tokenizer.ggml.tokens";
 const TYPES: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
+
+/// The most bytes of a token's text; the longest of usual vocabularies have some hundred.
+const MAX_TOKEN_BYTES: usize = 64 << 10;
 
 fn broken(key: &str, problem: impl std::fmt::Display) -> Error {
     Error::Vocab(format!("Key `{key}`: {problem}"))
@@ -34,7 +39,7 @@ impl Vocab {
             "bert" | "t5" | "rwkv" | "plamo2" | "hybriddna" | "whitespace" => {
                 Err(Error::Unsupported(format!("Vocabularies of the kind `{model}` (key `{MODEL}`)")))
             }
-            _ => Err(broken(MODEL, format_args!("unknown kind of vocabulary `{model}`"))),
+            _ => Err(broken(MODEL, format_args!("unknown kind of vocabulary `{}`", shown(&model)))),
         }
     }
 }
@@ -57,7 +62,7 @@ fn without_texts(file: &File) -> Result<Vocab> {
         add_bos: false,
         add_eos: false,
         clean_spaces: false,
-        parts: [Parts::new(&Texts::default(), &[], false), Parts::new(&Texts::default(), &[], true)],
+        parts: Parts::new(&Texts::default(), &[])?,
         max_piece: 0,
     })
 }
@@ -76,7 +81,7 @@ fn known_pre(name: &str) -> Result<&'static Pre> {
     match pre::find(name) {
         Known::Done(pre) => Ok(pre),
         Known::NotDone => Err(Error::Unsupported(format!("Pre-tokenizer `{name}` (key `{PRE}`)"))),
-        Known::Unknown => Err(broken(PRE, format_args!("unknown pre-tokenizer `{name}`"))),
+        Known::Unknown => Err(broken(PRE, format_args!("unknown pre-tokenizer `{}`", shown(name)))),
     }
 }
 
@@ -86,7 +91,11 @@ fn read_texts(file: &File) -> Result<Texts> {
     if bytes > u32::MAX as usize / 4 || tokens.len() > Token::MAX as usize {
         return Err(broken(TOKENS, format_args!("{} tokens of {bytes} bytes are too many", tokens.len())));
     }
-    let mut texts = Texts::with_capacity(tokens.len());
+    if let Some(i) = tokens.iter().position(|text| text.len() > MAX_TOKEN_BYTES) {
+        let problem = format!("entry {i} has {} bytes; a token has {MAX_TOKEN_BYTES} at most", tokens[i].len());
+        return Err(broken(TOKENS, problem));
+    }
+    let mut texts = Texts::with_capacity(tokens.len(), bytes)?;
     for (i, token) in tokens.iter().enumerate() {
         let stand_in;
         let text = if token.is_empty() {
@@ -95,9 +104,10 @@ fn read_texts(file: &File) -> Result<Texts> {
         } else {
             token
         };
-        texts
-            .insert(text.as_bytes())
-            .map_err(|old| broken(TOKENS, format_args!("entry {i} (`{text}`) repeats entry {old}")))?;
+        let id = texts.find_or_insert(text.as_bytes())?;
+        if id as usize != i {
+            return Err(broken(TOKENS, format_args!("entry {i} (`{}`) repeats entry {id}", shown(text))));
+        }
     }
     Ok(texts)
 }
@@ -110,13 +120,15 @@ fn check_length(key: &str, found: usize, n_tokens: usize) -> Result<()> {
 }
 
 fn read_attributes(file: &File, n_tokens: usize) -> Result<Vec<u8>> {
-    let Some(types) = file.integers(TYPES)? else { return Ok(vec![special::NORMAL; n_tokens]) };
+    let Some(types) = file.integers(TYPES)? else { return reserve::filled(special::NORMAL, n_tokens, "types") };
     check_length(TYPES, types.len(), n_tokens)?;
-    Ok(types.into_iter().take(n_tokens).map(special::attribute).collect())
+    let mut attributes = reserve::list(n_tokens, "types")?;
+    attributes.extend(types.into_iter().take(n_tokens).map(special::attribute));
+    Ok(attributes)
 }
 
 fn read_scores(file: &File, n_tokens: usize) -> Result<Vec<f32>> {
-    let Some(scores) = file.floats(SCORES)? else { return Ok(vec![0.0; n_tokens]) };
+    let Some(scores) = file.floats(SCORES)? else { return reserve::filled(0.0, n_tokens, "scores") };
     check_length(SCORES, scores.len(), n_tokens)?;
     if let Some(i) = scores.iter().position(|s| s.is_nan()) {
         return Err(broken(SCORES, format_args!("entry {i} is not a number")));
@@ -138,9 +150,9 @@ fn spm(file: &File, defaults: SpecialTokens) -> Result<Vocab> {
     };
     let n_tokens = texts.len();
     let make = |texts: &Texts, roles: &mut SpecialTokens| {
-        let spm = Spm::new(texts, &scores, roles.unk);
+        let spm = Spm::new(texts, &scores, roles.unk)?;
         roles.nl = spm.byte(b'\n').filter(|&id| Some(id) != roles.unk).or(roles.pad);
-        Model::Spm(Box::new(spm))
+        Ok(Model::Spm(Box::new(spm)))
     };
     finish(file, texts, n_tokens, nature, make)
 }
@@ -168,9 +180,9 @@ fn bpe(file: &File, pre: &'static Pre, mut defaults: SpecialTokens) -> Result<Vo
     };
     let make = |texts: &Texts, roles: &mut SpecialTokens| {
         let mut newline = Vec::new();
-        model.tokenize(texts, b"\n", &mut Default::default(), &mut newline);
+        model.tokenize(texts, b"\n", &mut Default::default(), &Pace::new(&|| false), &mut newline)?;
         roles.nl = newline.first().copied().or(roles.pad);
-        Model::Bpe(Box::new(model))
+        Ok(Model::Bpe(Box::new(model)))
     };
     finish(file, texts, n_tokens, nature, make)
 }
@@ -193,7 +205,7 @@ fn finish(
     texts: Texts,
     n_tokens: usize,
     nature: Nature,
-    model: impl FnOnce(&Texts, &mut SpecialTokens) -> Model,
+    model: impl FnOnce(&Texts, &mut SpecialTokens) -> Result<Model>,
 ) -> Result<Vocab> {
     let mut attributes = read_attributes(file, n_tokens)?;
     let mut roles = nature.roles;
@@ -208,11 +220,13 @@ fn finish(
             return Err(broken(&key, "it is missing, but the vocabulary adds this token to every text"));
         }
     }
-    let model = model(&texts, &mut roles);
+    let model = model(&texts, &mut roles)?;
     let specials = special::settle(roles, &texts, &mut attributes);
     special::settle_strips(file, &texts, &mut attributes)?;
-    let suppressed = file.integers("tokenizer.ggml.suppress_tokens")?.unwrap_or_default();
-    let parts = [false, true].map(|parse_special| Parts::new(&texts, &attributes, parse_special));
+    let listed = file.integers("tokenizer.ggml.suppress_tokens")?.unwrap_or_default();
+    let mut suppressed = reserve::list(listed.len(), "suppressed tokens")?;
+    suppressed.extend(listed.into_iter().filter(|id| (0..n_tokens as i64).contains(id)).map(|id| id as Token));
+    let parts = Parts::new(&texts, &attributes)?;
     let mut vocab = Vocab {
         kind: nature.kind,
         n_tokens,
@@ -222,11 +236,7 @@ fn finish(
         spelling: nature.spelling,
         special: specials.roles,
         eog: specials.end,
-        suppressed: suppressed
-            .into_iter()
-            .filter(|&id| (0..n_tokens as i64).contains(&id))
-            .map(|id| id as Token)
-            .collect(),
+        suppressed,
         add_space_prefix: flag("add_space_prefix", nature.add_space_prefix)?,
         add_bos,
         add_eos,

@@ -4,6 +4,8 @@
 //! candidate, priority above position, so its order is that rule. An entry is stale when the symbol at its position
 //! no longer forms a pair of that priority with its neighbour; nothing else needs to be remembered.
 
+use super::pace::Pace;
+use crate::{Result, reserve};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -32,6 +34,9 @@ impl Symbol {
     }
 }
 
+/// What memory is for, in errors.
+const PAIRS: &str = "pairs of a text";
+
 /// The symbols of one piece of text and their queue; kept between pieces so that nothing is allocated for each.
 #[derive(Default)]
 pub(super) struct Merger {
@@ -40,9 +45,10 @@ pub(super) struct Merger {
 }
 
 impl Merger {
-    /// Forget the last piece.
-    pub(super) fn clear(&mut self) {
+    /// Forget the last piece; the next one has at most `symbols` symbols.
+    pub(super) fn clear(&mut self, symbols: usize) -> Result<()> {
         self.symbols.clear();
+        reserve::reserve(&mut self.symbols, symbols, "symbols of a text")
     }
 
     /// Append a symbol of `len` bytes behind the last one.
@@ -56,9 +62,9 @@ impl Merger {
 
     /// Join pairs until none is left. `pair` gives the priority (below [`NONE`]) of joining two neighbours and the id
     /// of the result.
-    pub(super) fn run(&mut self, pair: impl Fn(&Symbol, &Symbol) -> Option<(u32, u32)>) {
+    pub(super) fn run(&mut self, pace: &Pace<'_>, pair: impl Fn(&Symbol, &Symbol) -> Option<(u32, u32)>) -> Result<()> {
         let Merger { symbols, queue } = self;
-        let Some(last) = symbols.last_mut() else { return };
+        let Some(last) = symbols.last_mut() else { return Ok(()) };
         last.next = NONE;
         // The pair that begins at a symbol, noted in the symbol; its queue entry if there is one.
         let consider = |symbols: &mut [Symbol], left: u32| {
@@ -69,9 +75,19 @@ impl Merger {
             found.map(|(priority, _)| Reverse(u64::from(priority) << 32 | u64::from(left)))
         };
         let mut entries = std::mem::take(queue).into_vec();
-        entries.extend((0..symbols.len() as u32).filter_map(|left| consider(symbols, left)));
+        entries.clear();
+        for left in 0..symbols.len() as u32 {
+            pace.spend(1)?;
+            if let Some(entry) = consider(symbols, left) {
+                reserve::push(&mut entries, entry, PAIRS)?;
+            }
+        }
         *queue = BinaryHeap::from(entries);
         while let Some(Reverse(entry)) = queue.pop() {
+            // A pair's text may have to be read, a long one in several steps.
+            let length = symbols[entry as u32 as usize].len as usize;
+            pace.spend(2 + length / 64)?;
+            queue.try_reserve(2).map_err(|_| reserve::no_memory(queue.len(), size_of::<u64>(), PAIRS))?;
             let (priority, left) = ((entry >> 32) as u32, entry as u32);
             let symbol = symbols[left as usize];
             if symbol.priority != priority {
@@ -91,6 +107,7 @@ impl Merger {
                 queue.extend(consider(symbols, symbol.prev));
             }
         }
+        Ok(())
     }
 
     /// The symbols that remain, from left to right.

@@ -4,7 +4,7 @@
 //! exactly what the vocabulary's own ecosystem does with the same file, down to invalid UTF-8: a text always has the
 //! same tokens here and there. What is done, in this order:
 //!
-//! 1. special tokens are cut out of the text ([`special`]);
+//! 1. special tokens are cut out of the text ([`parts`]);
 //! 2. byte-level BPE cuts the rest into words ([`split`], [`pre`]), SPM escapes its spaces;
 //! 3. characters are joined, by merge rank or by score ([`merge`]).
 //!
@@ -13,7 +13,9 @@
 mod bpe;
 mod load;
 mod merge;
+mod pace;
 mod pairs;
+mod parts;
 mod pattern;
 mod pieces;
 mod pre;
@@ -26,8 +28,10 @@ mod unicode;
 
 pub use special::SpecialTokens;
 
-use crate::Token;
-use special::{CONTROL, Part, Parts};
+use crate::{Error, Result, Token, reserve};
+use pace::Pace;
+use parts::Parts;
+use special::CONTROL;
 use texts::Texts;
 
 /// How a vocabulary makes tokens from text.
@@ -63,13 +67,22 @@ pub struct Vocab {
     add_bos: bool,
     add_eos: bool,
     clean_spaces: bool,
-    /// Without and with parsing of control tokens.
-    parts: [Parts; 2],
+    parts: Parts,
     max_piece: usize,
 }
 
-/// Stretches longer than this are tokenized apart, so that positions fit 32 bits.
-const MAX_STRETCH: usize = 1 << 30;
+/// The longest text: positions fit 32 bits, also where a space or a broken byte is written as three.
+const MAX_TEXT: usize = 1 << 30;
+/// What memory is for, in errors.
+const TOKENS: &str = "tokens of a text";
+const TEXT: &str = "bytes of a text";
+
+/// Buffers of one call, kept from word to word.
+#[derive(Default)]
+struct Scratch {
+    merger: merge::Merger,
+    written: Vec<u8>,
+}
 
 impl Vocab {
     /// Number of tokens.
@@ -82,64 +95,103 @@ impl Vocab {
         self.kind
     }
 
-    /// The tokens of a text, which may be any bytes. `add_special` adds the begin- and end-of-text tokens that the
-    /// vocabulary asks for; `parse_special` recognises the texts of control tokens (user-defined ones always are).
-    pub fn tokenize(&self, text: &[u8], add_special: bool, parse_special: bool) -> Vec<Token> {
-        let mut out = Vec::with_capacity(text.len() / 3 + 4);
+    /// The tokens of a text, which may be any bytes, 1 GiB of them at most. `add_special` adds the begin- and end-of-text
+    /// tokens that the vocabulary asks for; `parse_special` recognises the texts of control tokens (user-defined ones
+    /// always are).
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a longer text, [`Error::OutOfMemory`].
+    pub fn tokenize(&self, text: &[u8], add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
+        self.tokenize_unless(text, add_special, parse_special, &|| false)
+    }
+
+    /// As [`Vocab::tokenize`]; `cancelled` is asked every now and then, less than a millisecond apart, and ends it with
+    /// [`Error::Cancelled`].
+    ///
+    /// # Errors
+    /// As [`Vocab::tokenize`].
+    pub fn tokenize_unless(
+        &self,
+        text: &[u8],
+        add_special: bool,
+        parse_special: bool,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Vec<Token>> {
+        let mut out = Vec::new();
         if add_special && self.add_bos {
             out.extend(self.special.bos);
         }
-        self.append_tokens(text, parse_special, true, &mut out);
+        self.append_tokens(text, parse_special, true, &Pace::new(cancelled), &mut out)?;
         if add_special && self.add_eos {
             out.extend(self.special.eos);
         }
-        out
+        Ok(out)
     }
 
     /// The tokens of a text that goes on where another text ended: nothing is put in front of it, neither the
     /// begin-of-text token nor the space that some vocabularies begin a text with.
-    pub fn tokenize_inside(&self, text: &[u8], parse_special: bool) -> Vec<Token> {
-        let mut out = Vec::with_capacity(text.len() / 3 + 4);
-        self.append_tokens(text, parse_special, false, &mut out);
-        out
+    ///
+    /// # Errors
+    /// As [`Vocab::tokenize_unless`].
+    pub fn tokenize_inside(
+        &self,
+        text: &[u8],
+        parse_special: bool,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Vec<Token>> {
+        let mut out = Vec::new();
+        self.append_tokens(text, parse_special, false, &Pace::new(cancelled), &mut out)?;
+        Ok(out)
     }
 
     /// `begins` tells whether the text begins a text of its own, as one behind a special token does.
-    fn append_tokens(&self, text: &[u8], parse_special: bool, begins: bool, out: &mut Vec<Token>) {
-        let parts = self.parts[usize::from(parse_special)].divide(&self.texts, &self.attributes, text);
+    fn append_tokens(
+        &self,
+        text: &[u8],
+        parse_special: bool,
+        mut begins: bool,
+        pace: &Pace<'_>,
+        out: &mut Vec<Token>,
+    ) -> Result<()> {
+        if text.len() > MAX_TEXT {
+            let problem = format!("a text of {} bytes: at most {MAX_TEXT} are tokenized at once", text.len());
+            return Err(Error::InvalidArgument(problem));
+        }
+        reserve::reserve(out, text.len() / 6 + 4, TOKENS)?;
+        let mut scratch = Scratch::default();
+        let mut at = 0;
+        for found in self.parts.find(&self.attributes, text, parse_special, pace)? {
+            let range = found.range();
+            if at < range.start {
+                self.append_raw(&text[at..range.start], begins, &mut scratch, pace, out)?;
+            }
+            reserve::push(out, found.token(), TOKENS)?;
+            begins = true;
+            at = range.end;
+        }
+        if at < text.len() {
+            self.append_raw(&text[at..], begins, &mut scratch, pace, out)?;
+        }
+        Ok(())
+    }
+
+    /// The tokens of a stretch without special tokens.
+    fn append_raw(
+        &self,
+        text: &[u8],
+        begins: bool,
+        scratch: &mut Scratch,
+        pace: &Pace<'_>,
+        out: &mut Vec<Token>,
+    ) -> Result<()> {
         match &self.model {
             Model::Spm(spm) => {
-                let mut merger = merge::Merger::default();
-                let mut begins = begins;
-                for part in parts {
-                    match part {
-                        Part::Token(id) => out.push(id),
-                        Part::Raw(ref range) => {
-                            for stretch in text[range.clone()].chunks(MAX_STRETCH) {
-                                let prefix: &[u8] = if self.add_space_prefix && begins { b" " } else { b"" };
-                                let escaped = escape_spaces(&[prefix, stretch].concat());
-                                spm.tokenize(&self.texts, &escaped, &mut merger, out);
-                                begins = false;
-                            }
-                        }
-                    }
-                    begins = matches!(part, Part::Token(_));
-                }
+                let prefix: &[u8] = if self.add_space_prefix && begins { pieces::SPACE_MARK } else { b"" };
+                escape_spaces(prefix, text, &mut scratch.written)?;
+                spm.tokenize(&self.texts, &scratch.written, &mut scratch.merger, pace, out)
             }
-            Model::Bpe(bpe) => {
-                let mut scratch = bpe::Scratch::default();
-                for part in parts {
-                    match part {
-                        Part::Token(id) => out.push(id),
-                        Part::Raw(range) => {
-                            for stretch in text[range].chunks(MAX_STRETCH) {
-                                bpe.tokenize(&self.texts, stretch, &mut scratch, out);
-                            }
-                        }
-                    }
-                }
-            }
-            Model::None => {}
+            Model::Bpe(bpe) => bpe.tokenize(&self.texts, text, scratch, pace, out),
+            Model::None => Ok(()),
         }
     }
 
@@ -167,6 +219,12 @@ impl Vocab {
     /// Whether the token is a control token, which has no text of its own.
     pub fn is_control(&self, id: Token) -> bool {
         usize::try_from(id).ok().and_then(|i| self.attributes.get(i)).is_some_and(|a| a & CONTROL != 0)
+    }
+
+    /// The names of the token's attributes; none for an id outside the vocabulary.
+    pub fn attributes(&self, id: Token) -> impl Iterator<Item = &'static str> {
+        let bits = usize::try_from(id).ok().and_then(|i| self.attributes.get(i)).copied().unwrap_or(0);
+        special::NAMES.into_iter().filter(move |(bit, _)| bits & bit != 0).map(|(_, name)| name)
     }
 
     /// The tokens with a role.
@@ -210,16 +268,19 @@ impl Vocab {
     }
 }
 
-/// The text with each space as U+2581.
-fn escape_spaces(text: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len() + text.len() / 2);
+/// Write `prefix`, and the text with each space as U+2581.
+fn escape_spaces(prefix: &[u8], text: &[u8], out: &mut Vec<u8>) -> Result<()> {
+    out.clear();
+    let spaces = text.iter().filter(|&&b| b == b' ').count();
+    reserve::reserve(out, prefix.len() + text.len() + 2 * spaces, TEXT)?;
+    out.extend_from_slice(prefix);
     for &b in text {
         match b {
             b' ' => out.extend_from_slice(pieces::SPACE_MARK),
             _ => out.push(b),
         }
     }
-    out
+    Ok(())
 }
 
 /// The text of the token that stands for a byte.

@@ -1,5 +1,6 @@
 //! The merges of a BPE vocabulary: which pairs of texts join, in what rank, to what.
 
+use crate::{Result, reserve};
 use hashbrown::DefaultHashBuilder;
 use std::hash::BuildHasher;
 
@@ -23,12 +24,10 @@ const FREE: u32 = u32::MAX;
 
 impl Pairs {
     /// From `(left, right, joined)` by rank. Of equal pairs the first counts.
-    pub(super) fn new(merges: &[(u32, u32, u32)]) -> Self {
+    pub(super) fn new(merges: &[(u32, u32, u32)]) -> Result<Self> {
         let free = Slot { left: 0, right: 0, rank: FREE, joined: 0 };
-        let mut pairs = Pairs {
-            slots: vec![free; (2 * merges.len()).next_power_of_two().max(16)],
-            hasher: DefaultHashBuilder::default(),
-        };
+        let slots = reserve::filled(free, (2 * merges.len()).next_power_of_two().max(16), "places for merges")?;
+        let mut pairs = Pairs { slots, hasher: DefaultHashBuilder::default() };
         for (rank, &(left, right, joined)) in merges.iter().enumerate() {
             let mut at = pairs.start(left, right);
             loop {
@@ -43,7 +42,7 @@ impl Pairs {
                 at = (at + 1) & (pairs.slots.len() - 1);
             }
         }
-        pairs
+        Ok(pairs)
     }
 
     #[inline]
@@ -75,7 +74,7 @@ mod tests {
     #[test]
     fn pairs_are_found() {
         let merges: Vec<(u32, u32, u32)> = (0..3000).map(|i| (i % 50, i / 50, i)).chain([(7, 3, 9999)]).collect();
-        let pairs = Pairs::new(&merges);
+        let pairs = Pairs::new(&merges).unwrap();
         for (rank, &(left, right, joined)) in merges[..3000].iter().enumerate() {
             assert_eq!(pairs.get(left, right), Some((rank as u32, joined)));
         }

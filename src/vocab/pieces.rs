@@ -3,8 +3,10 @@
 use super::special::{BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED};
 use super::unicode::char_byte;
 use super::{Vocab, VocabKind};
-use crate::Token;
-use std::io::Write;
+use crate::{Result, Token, reserve};
+
+/// What memory is for, in errors.
+const TEXT: &str = "bytes of text";
 
 /// U+2581, which stands for a space in the texts of some vocabularies.
 pub(super) const SPACE_MARK: &[u8] = "\u{2581}".as_bytes();
@@ -20,24 +22,9 @@ pub(super) enum Spelling {
 
 impl Vocab {
     /// Append the bytes of one token. Control and unknown tokens have none unless `special` is set; an id outside the
-    /// vocabulary never has any. The bytes need not be whole UTF-8.
+    /// vocabulary never has any. The bytes need not be whole UTF-8. They are at most [`Vocab::max_piece_bytes`].
     pub fn piece(&self, id: Token, special: bool, out: &mut Vec<u8>) {
-        let Some(&attribute) = usize::try_from(id).ok().and_then(|i| self.attributes.get(i)) else { return };
-        let text = self.texts.get(id as u32);
-        if attribute & (CONTROL | UNKNOWN) != 0 {
-            if special {
-                out.extend_from_slice(text);
-            }
-        } else if attribute & USER_DEFINED != 0 {
-            out.extend_from_slice(text);
-        } else if attribute & NORMAL != 0 {
-            match self.spelling {
-                Spelling::Escaped => unescape_spaces(text, out),
-                Spelling::Bytes => decode_bytes(text, out),
-            }
-        } else if attribute & BYTE != 0 {
-            out.push(hex_byte(text));
-        }
+        self.spell(id, special, |bytes| out.extend_from_slice(bytes));
     }
 
     /// Length of the longest piece, control tokens included.
@@ -46,22 +33,45 @@ impl Vocab {
     }
 
     pub(super) fn find_max_piece(&self) -> usize {
-        let mut piece = Vec::new();
-        let lengths = (0..self.n_tokens() as Token).map(|id| {
-            piece.clear();
-            self.piece(id, true, &mut piece);
-            piece.len()
-        });
-        lengths.max().unwrap_or(0)
+        (0..self.n_tokens() as Token).map(|id| self.piece_bytes(id, true)).max().unwrap_or(0)
+    }
+
+    /// Length of the piece of one token.
+    fn piece_bytes(&self, id: Token, special: bool) -> usize {
+        let mut length = 0;
+        self.spell(id, special, |bytes| length += bytes.len());
+        length
+    }
+
+    /// Hand the bytes of one token to `put`, part by part.
+    fn spell(&self, id: Token, special: bool, mut put: impl FnMut(&[u8])) {
+        let Some(&attribute) = usize::try_from(id).ok().and_then(|i| self.attributes.get(i)) else { return };
+        let text = self.texts.get(id as u32);
+        if attribute & (CONTROL | UNKNOWN) != 0 {
+            if special {
+                put(text);
+            }
+        } else if attribute & USER_DEFINED != 0 {
+            put(text);
+        } else if attribute & NORMAL != 0 {
+            match self.spelling {
+                Spelling::Escaped => unescape_spaces(text, put),
+                Spelling::Bytes => decode_bytes(text, put),
+            }
+        } else if attribute & BYTE != 0 {
+            put(&[hex_byte(text)]);
+        }
     }
 
     /// The text that tokens spell. `remove_special` drops the begin- and end-of-text tokens that [`Vocab::tokenize`]
     /// adds; `unparse_special` writes control tokens out. The space that tokenizing puts before a text is taken off
     /// again, and vocabularies made so have spaces before punctuation cleaned away.
-    pub fn detokenize(&self, ids: &[Token], remove_special: bool, unparse_special: bool) -> Vec<u8> {
-        let mut out = Vec::with_capacity(ids.len() * 4);
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+    pub fn detokenize(&self, ids: &[Token], remove_special: bool, unparse_special: bool) -> Result<Vec<u8>> {
         if self.kind == VocabKind::None {
-            return out;
+            return Ok(Vec::new());
         }
         let mut ids = ids;
         let mut strip_space = self.add_space_prefix;
@@ -80,50 +90,63 @@ impl Vocab {
         {
             ids = rest;
         }
+        let length = ids.iter().fold(0usize, |sum, &id| sum.saturating_add(self.piece_bytes(id, unparse_special)));
+        let mut out = reserve::list(length, TEXT)?;
         for (i, &id) in ids.iter().enumerate() {
             self.piece(id, unparse_special, &mut out);
             if i == 0 && strip_space && out.first() == Some(&b' ') {
                 out.remove(0);
             }
         }
-        if self.clean_spaces { clean_spaces(&out) } else { out }
+        if self.clean_spaces { clean_spaces(&out) } else { Ok(out) }
     }
 }
 
-fn unescape_spaces(text: &[u8], out: &mut Vec<u8>) {
+fn unescape_spaces(text: &[u8], mut put: impl FnMut(&[u8])) {
     let mut rest = text;
-    while let Some(&first) = rest.first() {
+    while !rest.is_empty() {
         match rest.strip_prefix(SPACE_MARK) {
             Some(behind) => {
-                out.push(b' ');
+                put(b" ");
                 rest = behind;
             }
             None => {
-                out.push(first);
-                rest = &rest[1..];
+                let (first, behind) = rest.split_at(1);
+                put(first);
+                rest = behind;
             }
         }
     }
 }
 
-fn decode_bytes(text: &[u8], out: &mut Vec<u8>) {
+/// The longest text of a token, in bytes, in which each character that stands for no byte is written with the whole text
+/// beside it: 256, so that a piece is at most some hundred times its text.
+const QUOTED_WHOLE: usize = 256;
+
+fn decode_bytes(text: &[u8], mut put: impl FnMut(&[u8])) {
     // Texts come from the file as UTF-8.
     let Ok(text) = std::str::from_utf8(text) else { return };
+    if text.len() > QUOTED_WHOLE && text.chars().any(|c| char_byte(c).is_none()) {
+        return put(text.as_bytes());
+    }
     for c in text.chars() {
         match char_byte(c) {
-            Some(byte) => out.push(byte),
+            Some(byte) => put(&[byte]),
             None => {
                 // The spelling that other tools give a character that stands for no byte.
-                out.extend_from_slice(b"[UNK_BYTE_0x");
+                put(b"[UNK_BYTE_0x");
                 for byte in c.encode_utf8(&mut [0; 4]).bytes() {
-                    // Writing to a vector does not fail.
-                    let _ = write!(out, "{byte:02x}");
+                    put(&[hex_digit(byte >> 4), hex_digit(byte & 15)]);
                 }
-                out.extend_from_slice(text.as_bytes());
-                out.push(b']');
+                put(text.as_bytes());
+                put(b"]");
             }
         }
     }
+}
+
+fn hex_digit(value: u8) -> u8 {
+    b"0123456789abcdef"[usize::from(value)]
 }
 
 /// The byte of a text of the form `<0xXX>`; digits that are none end the number.
@@ -133,9 +156,9 @@ fn hex_byte(text: &[u8]) -> u8 {
 }
 
 /// Take spaces away before `? ! . ,`, around a lone apostrophe, and before `'s 'm 're 've`.
-fn clean_spaces(text: &[u8]) -> Vec<u8> {
-    let text = drop_spaces(text, |rest| matches!(rest, [b'?' | b'!' | b'.' | b',', ..]));
-    let mut lone = Vec::with_capacity(text.len());
+fn clean_spaces(text: &[u8]) -> Result<Vec<u8>> {
+    let text = drop_spaces(text, |rest| matches!(rest, [b'?' | b'!' | b'.' | b',', ..]))?;
+    let mut lone = reserve::list(text.len(), TEXT)?;
     let mut at = 0;
     while let Some(&byte) = text.get(at) {
         lone.push(byte);
@@ -156,14 +179,14 @@ fn clean_spaces(text: &[u8]) -> Vec<u8> {
 }
 
 /// The text without the spaces that stand directly before what `before` accepts.
-fn drop_spaces(text: &[u8], before: impl Fn(&[u8]) -> bool) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len());
+fn drop_spaces(text: &[u8], before: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>> {
+    let mut out = reserve::list(text.len(), TEXT)?;
     for (i, &byte) in text.iter().enumerate() {
         if !(byte == b' ' && before(&text[i + 1..])) {
             out.push(byte);
         }
     }
-    out
+    Ok(out)
 }
 
 #[cfg(test)]
@@ -172,7 +195,7 @@ mod tests {
 
     #[test]
     fn spaces_are_cleaned_in_three_passes() {
-        let clean = |text: &str| String::from_utf8(clean_spaces(text.as_bytes())).unwrap();
+        let clean = |text: &str| String::from_utf8(clean_spaces(text.as_bytes()).unwrap()).unwrap();
         assert_eq!(clean("Hi , you ! really ? yes . ."), "Hi, you! really? yes..");
         assert_eq!(clean("a ' b"), "a'b");
         assert_eq!(clean("a ' ' b"), "a'' b");

@@ -333,7 +333,8 @@ static TABLE: &[Pre] = &[
         names: &["exaone-moe"],
         stages: &[Pattern(concat!(
             contractions!(),
-            r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]",
+            r"|[^\r\n\p{L}\p{N}]?\p{L}[\p{L}\p{M}]*(?: \p{L}[\p{L}\p{M}]*)*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?",
+            r"|\s*[\r\n]",
             r"|\s+(?!\S)|\s+"
         ))],
         ..BASE

@@ -7,6 +7,7 @@
 
 use super::texts::Texts;
 use super::unicode::utf8_len;
+use crate::Result;
 
 /// The seams that joined texts have inside: a bit for the byte before and a fold of the character behind. Characters
 /// of one fold only make for fewer cuts.
@@ -45,16 +46,17 @@ impl Seams {
     }
 
     /// Hand the stretches of a text to `stretch`, in order.
-    pub(super) fn cut<'t>(&self, text: &'t [u8], mut stretch: impl FnMut(&'t [u8])) {
+    pub(super) fn cut<'t>(&self, text: &'t [u8], mut stretch: impl FnMut(&'t [u8]) -> Result<()>) -> Result<()> {
         let mut start = 0;
         for (at, bit) in seams(text) {
             if self.inside[bit / 64] >> (bit % 64) & 1 == 0 {
-                stretch(&text[start..at]);
+                stretch(&text[start..at])?;
                 start = at;
             }
         }
-        if start < text.len() {
-            stretch(&text[start..]);
+        match start < text.len() {
+            true => stretch(&text[start..]),
+            false => Ok(()),
         }
     }
 }
@@ -67,19 +69,27 @@ mod tests {
     fn cuts_where_no_text_crosses() {
         let mut texts = Texts::default();
         for text in ["ab", "bc", "▁a", "é漢"] {
-            texts.insert(text.as_bytes()).unwrap();
+            texts.find_or_insert(text.as_bytes()).unwrap();
         }
         let seams = Seams::new(&texts);
         let cut = |text: &str| {
             let mut out = Vec::new();
-            seams.cut(text.as_bytes(), |s| out.push(String::from_utf8(s.to_vec()).unwrap()));
+            let stretch = |s: &[u8]| {
+                out.push(String::from_utf8(s.to_vec()).unwrap());
+                Ok(())
+            };
+            seams.cut(text.as_bytes(), stretch).unwrap();
             out
         };
         assert_eq!(cut("abc▁ab"), ["abc", "▁ab"]);
         assert_eq!(cut("caé漢a"), ["c", "a", "é漢", "a"]);
         assert!(cut("").is_empty());
         let mut all = Vec::new();
-        seams.cut(b"\xe6a\x80\xff", |s| all.extend_from_slice(s));
+        let stretch = |s: &[u8]| {
+            all.extend_from_slice(s);
+            Ok(())
+        };
+        seams.cut(b"\xe6a\x80\xff", stretch).unwrap();
         assert_eq!(all, b"\xe6a\x80\xff");
     }
 }

@@ -1,4 +1,4 @@
-//! Special tokens: attributes, the ids with a role, which tokens end a generation, and finding them in text.
+//! Special tokens: attributes, the ids with a role, and which tokens end a generation.
 //!
 //! Files often name too few of these, so some are recognised by their text; the lists below are what converters and
 //! model makers use today.
@@ -15,8 +15,22 @@ pub(super) const CONTROL: u8 = 8;
 pub(super) const USER_DEFINED: u8 = 16;
 pub(super) const BYTE: u8 = 32;
 /// White space before (after) the token in a text belongs to it.
-const LSTRIP: u8 = 64;
-const RSTRIP: u8 = 128;
+pub(super) const LSTRIP: u8 = 64;
+pub(super) const RSTRIP: u8 = 128;
+/// Attributes of the tokens that are cut out of a text before it is tokenized.
+pub(super) const PARTED: u8 = CONTROL | USER_DEFINED | UNKNOWN;
+
+/// The attributes by name.
+pub(super) const NAMES: [(u8, &str); 8] = [
+    (UNKNOWN, "unknown"),
+    (UNUSED, "unused"),
+    (NORMAL, "normal"),
+    (CONTROL, "control"),
+    (USER_DEFINED, "user_defined"),
+    (BYTE, "byte"),
+    (LSTRIP, "lstrip"),
+    (RSTRIP, "rstrip"),
+];
 
 /// The attribute that a value of `tokenizer.ggml.token_type` stands for.
 pub(super) fn attribute(token_type: i64) -> u8 {
@@ -32,7 +46,7 @@ pub(super) fn attribute(token_type: i64) -> u8 {
 }
 
 /// The tokens with a role. A role that no token plays is `None`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 #[allow(missing_docs)]
 pub struct SpecialTokens {
     /// Begin of text.
@@ -196,7 +210,8 @@ pub(super) fn read_roles(file: &File, n_tokens: usize, roles: &mut SpecialTokens
             match u64::from_value(value) {
                 Some(id) if id < n_tokens as u64 => *role = Some(id as Token),
                 None if i32::from_value(value).is_none() => {
-                    return Err(Error::Vocab(format!("Key `{key}`: a token id was expected, found {value:?}")));
+                    let found = value.value_type();
+                    return Err(Error::Vocab(format!("Key `{key}`: a token id was expected, found {found:?}")));
                 }
                 _ => log::warn!("key `{key}` = {value:?} is no token of {n_tokens}; the default {role:?} is kept"),
             }
@@ -308,95 +323,4 @@ pub(super) fn settle_strips(file: &File, texts: &Texts, attributes: &mut [u8]) -
         find("[MASK]").into_iter().for_each(|id| mark(attributes, id, LSTRIP));
     }
     Ok(())
-}
-
-/// Attributes of the tokens that are cut out of a text before it is tokenized.
-const PARTED: u8 = CONTROL | USER_DEFINED | UNKNOWN;
-
-/// Which tokens are cut out of texts, and what is needed to find them fast.
-pub(super) struct Parts {
-    /// Lengths of the texts, longest first.
-    lengths: Vec<usize>,
-    /// Whether a text begins with this byte.
-    first: [bool; 256],
-    /// Attributes that keep a token from being cut out.
-    ignored: u8,
-}
-
-/// A stretch of a text: a token that was found in it, or bytes still to be tokenized.
-pub(super) enum Part {
-    Token(Token),
-    Raw(std::ops::Range<usize>),
-}
-
-impl Parts {
-    /// For texts in which control tokens are (`parse_special`) or are not to be recognised.
-    pub(super) fn new(texts: &Texts, attributes: &[u8], parse_special: bool) -> Self {
-        let ignored = if parse_special { 0 } else { CONTROL | UNKNOWN };
-        let mut parts = Parts { lengths: Vec::new(), first: [false; 256], ignored };
-        for (id, _) in attributes.iter().enumerate().filter(|(_, a)| parts_out(**a, ignored)) {
-            let text = texts.get(id as u32);
-            parts.lengths.push(text.len());
-            text.first().into_iter().for_each(|&b| parts.first[usize::from(b)] = true);
-        }
-        parts.lengths.sort_unstable_by(|a, b| b.cmp(a));
-        parts.lengths.dedup();
-        parts
-    }
-
-    /// Divide a text at its special tokens. Longer tokens take their bytes first; among tokens of one length the
-    /// smaller id does, then the leftmost.
-    pub(super) fn divide(&self, texts: &Texts, attributes: &[u8], text: &[u8]) -> Vec<Part> {
-        let starts: Vec<usize> =
-            text.iter().enumerate().filter(|(_, b)| self.first[usize::from(**b)]).map(|(i, _)| i).collect();
-        if starts.is_empty() {
-            return if text.is_empty() { Vec::new() } else { vec![Part::Raw(0..text.len())] };
-        }
-        let mut taken = vec![false; text.len()];
-        let mut found: Vec<(std::ops::Range<usize>, Token)> = Vec::new();
-        let mut candidates: Vec<(u32, usize)> = Vec::new();
-        for &length in &self.lengths {
-            candidates.clear();
-            for &start in &starts {
-                let Some(bytes) = text.get(start..start + length).filter(|_| !taken[start]) else { continue };
-                let wanted = |id: &u32| attributes.get(*id as usize).is_some_and(|a| parts_out(*a, self.ignored));
-                candidates.extend(texts.find(bytes).filter(wanted).map(|id| (id, start)));
-            }
-            candidates.sort_unstable();
-            for &(id, start) in &candidates {
-                let mut range = start..start + length;
-                if taken[range.clone()].contains(&true) {
-                    continue;
-                }
-                let attribute = attributes[id as usize];
-                let eaten = |i: usize| !taken[i] && matches!(text[i], b'\t'..=b'\r' | b' ');
-                if attribute & LSTRIP != 0 {
-                    range.start = (0..range.start).rev().find(|&i| !eaten(i)).map_or(0, |i| i + 1);
-                }
-                if attribute & RSTRIP != 0 {
-                    range.end = (range.end..text.len()).find(|&i| !eaten(i)).unwrap_or(text.len());
-                }
-                taken[range.clone()].fill(true);
-                found.push((range, id as Token));
-            }
-        }
-        found.sort_unstable_by_key(|(range, _)| range.start);
-        let mut parts = Vec::with_capacity(2 * found.len() + 1);
-        let mut at = 0;
-        for (range, id) in found {
-            if range.start > at {
-                parts.push(Part::Raw(at..range.start));
-            }
-            parts.push(Part::Token(id));
-            at = range.end;
-        }
-        if at < text.len() {
-            parts.push(Part::Raw(at..text.len()));
-        }
-        parts
-    }
-}
-
-fn parts_out(attribute: u8, ignored: u8) -> bool {
-    attribute & PARTED != 0 && attribute & ignored == 0
 }

@@ -3,9 +3,11 @@
 //! A pre-tokenizer is a list of stages. Each cuts the words of the stage before it; no stage drops anything, so the
 //! words always spell the text. The most used stages are scanners written by hand, the others patterns.
 
+use super::pace::Pace;
 use super::pattern::{Pattern, Scratch};
 use super::unicode::{LETTER, MARK, NUMBER, SPACE, class, code_points, collapse, is_han, wide};
-use crate::Result;
+use crate::{Result, reserve};
+use std::borrow::Cow;
 
 /// One stage, as the table of pre-tokenizers names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,10 +50,15 @@ pub(super) struct Splitter {
 }
 
 /// The forms of one text that stages look at, one element per code point.
-struct Text {
-    collapsed: Vec<u8>,
+struct Text<'t> {
+    collapsed: Cow<'t, [u8]>,
+    /// Code points, where a stage needs them; none for ASCII, whose collapsed form they are.
     wide: Vec<u32>,
 }
+
+/// What memory is for, in errors.
+const FORMS: &str = "characters of a text";
+const WORDS: &str = "words of a text";
 
 impl Splitter {
     /// Compile the stages.
@@ -67,72 +74,110 @@ impl Splitter {
     }
 
     /// Cut a repaired text into words and hand each one to `word`, in order.
-    pub(super) fn split<'t>(&self, text: &'t [u8], mut word: impl FnMut(&'t [u8])) {
+    pub(super) fn split<'t>(
+        &self,
+        text: &'t [u8],
+        pace: &Pace<'_>,
+        mut word: impl FnMut(&'t [u8]) -> Result<()>,
+    ) -> Result<()> {
         let needs_wide = |c: &Cutter| matches!(c, Cutter::WidePattern(_) | Cutter::Scanner(Stage::Kimi));
-        let collapsed: Vec<u8> =
-            if text.is_ascii() { text.to_vec() } else { code_points(text).map(collapse).collect() };
-        let wide_text = match self.cutters.iter().any(needs_wide) {
-            true => code_points(text).map(wide).collect(),
-            false => Vec::new(),
-        };
-        let forms = Text { collapsed, wide: wide_text };
-        let mut ends = vec![forms.collapsed.len()];
+        let ascii = text.is_ascii();
+        let mut forms = Text { collapsed: Cow::Borrowed(text), wide: Vec::new() };
+        if !ascii {
+            let n = text.iter().filter(|&&b| b & 0xc0 != 0x80).count();
+            let mut collapsed = reserve::list(n, FORMS)?;
+            for cp in code_points(text) {
+                pace.spend(1)?;
+                reserve::push(&mut collapsed, collapse(cp), FORMS)?;
+            }
+            forms.collapsed = Cow::Owned(collapsed);
+            if self.cutters.iter().any(needs_wide) {
+                forms.wide = reserve::list(forms.collapsed.len(), FORMS)?;
+                for cp in code_points(text) {
+                    pace.spend(1)?;
+                    forms.wide.push(wide(cp));
+                }
+            }
+        }
+        let mut ends = vec![forms.collapsed.len() as u32];
         for cutter in &self.cutters {
-            ends = cutter.cut(&forms, &ends);
+            ends = cutter.cut(&forms, &ends, pace)?;
         }
 
         // Words are counted in code points; walk the bytes along.
-        let ascii = forms.collapsed.len() == text.len();
         let (mut rest, mut start) = (text, 0);
         for end in ends {
+            let length = (end - start) as usize;
             let bytes = if ascii {
-                end - start
+                length
             } else {
                 let lead = |&(_, b): &(usize, &u8)| *b & 0xc0 != 0x80;
-                rest.iter().enumerate().filter(lead).nth(end - start).map_or(rest.len(), |(i, _)| i)
+                rest.iter().enumerate().filter(lead).nth(length).map_or(rest.len(), |(i, _)| i)
             };
+            pace.spend(1 + length / 16)?;
             let (this, behind) = rest.split_at(bytes);
             if !this.is_empty() {
-                word(this);
+                word(this)?;
             }
             (rest, start) = (behind, end);
         }
+        Ok(())
     }
 }
 
 impl Cutter {
     /// Cut every word of `ends` (the words' ends, ascending); the new ends.
-    fn cut(&self, text: &Text, ends: &[usize]) -> Vec<usize> {
-        let mut out = Vec::with_capacity(ends.len().max(text.collapsed.len() / 4));
+    fn cut(&self, text: &Text<'_>, ends: &[u32], pace: &Pace<'_>) -> Result<Vec<u32>> {
+        let mut out = Ends { list: reserve::list(ends.len().max(text.collapsed.len() / 8), WORDS)?, offset: 0 };
         let mut scratch = Scratch::default();
         let mut start = 0;
-        for &end in ends {
+        for end in ends.iter().map(|&end| end as usize) {
+            out.offset = start;
             let piece = &text.collapsed[start..end];
+            let code_points = text.wide.get(start..end).unwrap_or_default();
             match self {
-                Cutter::Pattern(pattern) => cut_matches(pattern, piece, start, &mut scratch, &mut out),
-                Cutter::WidePattern(pattern) => {
-                    cut_matches(pattern, &text.wide[start..end], start, &mut scratch, &mut out);
+                Cutter::WidePattern(pattern) if !text.wide.is_empty() => {
+                    cut_matches(pattern, code_points, &mut scratch, pace, &mut out)?;
                 }
-                Cutter::Scanner(Stage::DigitGroups) => cut_digit_groups(piece, start, &mut out),
-                Cutter::Scanner(Stage::Thousands) => cut_thousands(piece, start, &mut out),
+                Cutter::Pattern(pattern) | Cutter::WidePattern(pattern) => {
+                    cut_matches(pattern, piece, &mut scratch, pace, &mut out)?;
+                }
+                Cutter::Scanner(Stage::DigitGroups) => cut_digit_groups(piece, pace, &mut out)?,
+                Cutter::Scanner(Stage::Thousands) => cut_thousands(piece, pace, &mut out)?,
                 Cutter::Scanner(scanner) => {
                     let mut at = 0;
                     while at < piece.len() {
+                        let from = at;
                         at = match *scanner {
                             Stage::Gpt2 => gpt2_word(piece, at),
                             Stage::Words { digits, marks } => {
                                 word(piece, at, digits, if marks { LETTER | MARK } else { LETTER })
                             }
-                            Stage::Kimi => kimi_word(piece, &text.wide[start..end], at),
+                            Stage::Kimi => kimi_word(piece, code_points, at),
                             _ => run_end(piece, at, |b| (b == b'\n') == (piece[at] == b'\n')),
                         };
-                        out.push(start + at);
+                        pace.spend(1 + (at - from) / 4)?;
+                        out.push(at)?;
                     }
                 }
             }
             start = end;
         }
-        out
+        Ok(out.list)
+    }
+}
+
+/// The ends of words, made piece by piece.
+struct Ends {
+    list: Vec<u32>,
+    /// Where the piece begins.
+    offset: usize,
+}
+
+impl Ends {
+    /// A word of the piece ends here.
+    fn push(&mut self, end: usize) -> Result<()> {
+        reserve::push(&mut self.list, (self.offset + end) as u32, WORDS)
     }
 }
 
@@ -140,21 +185,23 @@ impl Cutter {
 fn cut_matches<S: Copy + Into<u32>>(
     pattern: &Pattern,
     piece: &[S],
-    offset: usize,
     scratch: &mut Scratch,
-    out: &mut Vec<usize>,
-) {
+    pace: &Pace<'_>,
+    out: &mut Ends,
+) -> Result<()> {
+    scratch.forget();
     let mut at = 0;
-    while let Some((first, last)) = pattern.find(piece, at, scratch) {
+    while let Some((first, last)) = pattern.find(piece, at, scratch, pace)? {
         if first > at {
-            out.push(offset + first);
+            out.push(first)?;
         }
         // No pattern of the table matches nothing; were there one, going on behind it ends the loop all the same.
         at = last.max(first + 1);
-        out.push(offset + at);
+        out.push(at)?;
     }
-    if at < piece.len() {
-        out.push(offset + piece.len());
+    match at < piece.len() {
+        true => out.push(piece.len()),
+        false => Ok(()),
     }
 }
 
@@ -265,9 +312,10 @@ fn kimi_word(text: &[u8], code_points: &[u32], at: usize) -> usize {
     symbols_or_space(text, at, LETTER)
 }
 
-fn cut_digit_groups(piece: &[u8], offset: usize, out: &mut Vec<usize>) {
+fn cut_digit_groups(piece: &[u8], pace: &Pace<'_>, out: &mut Ends) -> Result<()> {
     let (mut at, mut done) = (0, 0);
     while at < piece.len() {
+        pace.spend(1)?;
         if class(piece[at]) & NUMBER == 0 {
             at += 1;
             continue;
@@ -275,23 +323,33 @@ fn cut_digit_groups(piece: &[u8], offset: usize, out: &mut Vec<usize>) {
         let end = run_end(piece, at, |b| class(b) & NUMBER != 0);
         let short = (end - at) % 3;
         let first = if short == 0 { at + 3 } else { at + short };
-        out.extend((first..=end).step_by(3).map(|e| offset + e));
+        for group in (first..=end).step_by(3) {
+            pace.spend(1)?;
+            out.push(group)?;
+        }
         (at, done) = (end, end);
     }
-    if done < piece.len() {
-        out.push(offset + piece.len());
+    match done < piece.len() {
+        true => out.push(piece.len()),
+        false => Ok(()),
     }
 }
 
-fn cut_thousands(piece: &[u8], offset: usize, out: &mut Vec<usize>) {
+fn cut_thousands(piece: &[u8], pace: &Pace<'_>, out: &mut Ends) -> Result<()> {
     let mut at = 0;
     while at < piece.len() {
         let end = run_end(piece, at, |b| b.is_ascii_digit());
         let short = (end - at) % 3;
-        out.extend((at + short..end).step_by(3).filter(|&cut| cut > 0).map(|cut| offset + cut));
-        at = run_end(piece, end, |b| !b.is_ascii_digit());
+        for group in (at + short..end).step_by(3).filter(|&cut| cut > 0) {
+            pace.spend(1)?;
+            out.push(group)?;
+        }
+        let next = run_end(piece, end, |b| !b.is_ascii_digit());
+        pace.spend(1 + (next - end) / 4)?;
+        at = next;
     }
-    if !piece.is_empty() {
-        out.push(offset + piece.len());
+    match piece.is_empty() {
+        true => Ok(()),
+        false => out.push(piece.len()),
     }
 }

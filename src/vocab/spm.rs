@@ -1,10 +1,11 @@
 //! SentencePiece-style tokenization: characters joined by the score of the token they form.
 
 use super::merge::{Merger, NONE};
+use super::pace::Pace;
 use super::seams::Seams;
 use super::texts::Texts;
 use super::unicode::utf8_len;
-use crate::Token;
+use crate::{Result, Token, reserve};
 
 /// Scores and byte tokens of a vocabulary.
 pub(super) struct Spm {
@@ -13,6 +14,8 @@ pub(super) struct Spm {
     /// The token of each byte; `unk` stands in where the vocabulary has none.
     bytes: [Option<Token>; 256],
     seams: Seams,
+    /// Whether a token has this many bytes: a text of another length need not be looked up.
+    lengths: Vec<bool>,
 }
 
 /// Higher scores first, as an ascending number below [`NONE`]. The score is not NaN.
@@ -25,7 +28,7 @@ fn priority(score: f32) -> u32 {
 
 impl Spm {
     /// From the score of every token; `unk` is used for bytes without a token.
-    pub(super) fn new(texts: &Texts, scores: &[f32], unk: Option<Token>) -> Self {
+    pub(super) fn new(texts: &Texts, scores: &[f32], unk: Option<Token>) -> Result<Self> {
         let byte_token = |byte: u8| {
             let found = texts.find(&super::hex_text(byte)).or_else(|| texts.find(&[byte]));
             found.map(|id| id as Token).or(unk)
@@ -34,33 +37,58 @@ impl Spm {
         for (byte, token) in (0..=255).zip(&mut bytes) {
             *token = byte_token(byte);
         }
-        Spm { priorities: scores.iter().map(|&s| priority(s)).collect(), bytes, seams: Seams::new(texts) }
+        let mut priorities = reserve::list(scores.len(), "scores")?;
+        priorities.extend(scores.iter().map(|&s| priority(s)));
+        let all = || (0..texts.len() as u32).map(|id| texts.get(id).len());
+        let mut lengths = reserve::filled(false, all().max().unwrap_or(0) + 1, "lengths of tokens")?;
+        all().for_each(|length| lengths[length] = true);
+        Ok(Spm { priorities, bytes, seams: Seams::new(texts), lengths })
     }
 
     /// Append the tokens of one stretch of text in which spaces are escaped.
-    pub(super) fn tokenize(&self, texts: &Texts, text: &[u8], merger: &mut Merger, out: &mut Vec<Token>) {
-        self.seams.cut(text, |stretch| self.join(texts, stretch, merger, out));
+    pub(super) fn tokenize(
+        &self,
+        texts: &Texts,
+        text: &[u8],
+        merger: &mut Merger,
+        pace: &Pace<'_>,
+        out: &mut Vec<Token>,
+    ) -> Result<()> {
+        self.seams.cut(text, |stretch| self.join(texts, stretch, merger, pace, out))
     }
 
-    fn join(&self, texts: &Texts, text: &[u8], merger: &mut Merger, out: &mut Vec<Token>) {
-        merger.clear();
+    fn join(
+        &self,
+        texts: &Texts,
+        text: &[u8],
+        merger: &mut Merger,
+        pace: &Pace<'_>,
+        out: &mut Vec<Token>,
+    ) -> Result<()> {
+        merger.clear(text.len())?;
         let mut rest = text;
         while let Some(&first) = rest.first() {
+            pace.spend(1)?;
             let (this, behind) = rest.split_at(utf8_len(first).min(rest.len()));
             merger.push(this.len(), texts.find(this).unwrap_or(NONE));
             rest = behind;
         }
-        merger.run(|left, right| {
-            let id = texts.find(&text[left.range().start..right.range().end])?;
+        merger.run(pace, |left, right| {
+            let joined = &text[left.range().start..right.range().end];
+            let id = self.lengths.get(joined.len()).filter(|known| **known).and_then(|_| texts.find(joined))?;
             Some((*self.priorities.get(id as usize)?, id))
-        });
+        })?;
         for symbol in merger.symbols() {
+            pace.spend(1)?;
             if symbol.id == NONE {
-                out.extend(text[symbol.range()].iter().filter_map(|&b| self.bytes[usize::from(b)]));
+                for token in text[symbol.range()].iter().filter_map(|&b| self.bytes[usize::from(b)]) {
+                    reserve::push(out, token, super::TOKENS)?;
+                }
             } else {
-                out.push(symbol.id as Token);
+                reserve::push(out, symbol.id as Token, super::TOKENS)?;
             }
         }
+        Ok(())
     }
 
     /// The token of a byte.

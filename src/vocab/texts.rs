@@ -7,6 +7,7 @@
 //! [`Texts::probe`] and [`Texts::resolve`]: reading a large vocabulary waits for memory above all, and many probes
 //! made before the first is resolved wait together.
 
+use crate::{Result, reserve};
 use hashbrown::DefaultHashBuilder;
 use std::hash::BuildHasher;
 
@@ -48,21 +49,26 @@ fn head(text: &[u8]) -> [u8; HEAD] {
     head
 }
 
+/// What memory is for, in errors.
+const SLOTS: &str = "places for texts of the vocabulary";
+const BYTES: &str = "bytes of the vocabulary's texts";
+
 impl Default for Texts {
     fn default() -> Self {
-        Texts::with_capacity(0)
+        Texts { bytes: Vec::new(), ends: Vec::new(), slots: vec![EMPTY; 16], hasher: DefaultHashBuilder::default() }
     }
 }
 
 impl Texts {
-    /// An empty list with room for `count` texts.
-    pub(super) fn with_capacity(count: usize) -> Self {
-        Texts {
-            bytes: Vec::with_capacity(count * 8),
-            ends: Vec::with_capacity(count),
-            slots: vec![EMPTY; (2 * count).next_power_of_two().max(16)],
+    /// An empty list with room for `count` texts of `bytes` bytes.
+    pub(super) fn with_capacity(count: usize, bytes: usize) -> Result<Self> {
+        let slots = count.saturating_mul(2).checked_next_power_of_two().unwrap_or(usize::MAX).max(16);
+        Ok(Texts {
+            bytes: reserve::list(bytes, BYTES)?,
+            ends: reserve::list(count, SLOTS)?,
+            slots: reserve::filled(EMPTY, slots, SLOTS)?,
             hasher: DefaultHashBuilder::default(),
-        }
+        })
     }
 
     /// Number of texts.
@@ -100,7 +106,7 @@ impl Texts {
 
     /// The id of a text, or the slot where it belongs.
     #[inline]
-    fn locate(&self, probe: Probe, wanted: &[u8]) -> Result<u32, usize> {
+    fn locate(&self, probe: Probe, wanted: &[u8]) -> std::result::Result<u32, usize> {
         let (head, len) = (head(wanted), wanted.len());
         let Probe { mut at, mut slot } = probe;
         loop {
@@ -115,26 +121,29 @@ impl Texts {
         }
     }
 
-    /// Append a text, or give the id it already has as the error. Texts in total must stay below 4 GiB.
-    pub(super) fn insert(&mut self, new: &[u8]) -> Result<u32, u32> {
+    /// The id of a text, which is appended if it has none yet. Texts in total must stay below 4 GiB.
+    pub(super) fn find_or_insert(&mut self, wanted: &[u8]) -> Result<u32> {
         if 2 * (self.len() + 1) > self.slots.len() {
-            self.grow();
+            self.grow()?;
         }
-        match self.locate(self.probe(new), new) {
-            Ok(old) => Err(old),
+        match self.locate(self.probe(wanted), wanted) {
+            Ok(old) => Ok(old),
             Err(at) => {
                 let id = self.len() as u32;
-                self.slots[at] = Slot { head: head(new), len: new.len() as u32, id };
-                self.bytes.extend_from_slice(new);
-                self.ends.push(self.bytes.len() as u32);
+                reserve::push(&mut self.ends, self.bytes.len() as u32 + wanted.len() as u32, SLOTS)?;
+                if let Err(error) = reserve::extend(&mut self.bytes, wanted, BYTES) {
+                    self.ends.pop();
+                    return Err(error);
+                }
+                self.slots[at] = Slot { head: head(wanted), len: wanted.len() as u32, id };
                 Ok(id)
             }
         }
     }
 
-    fn grow(&mut self) {
-        let old = std::mem::take(&mut self.slots);
-        self.slots = vec![EMPTY; 2 * old.len()];
+    fn grow(&mut self) -> Result<()> {
+        let slots = reserve::filled(EMPTY, 2 * self.slots.len(), SLOTS)?;
+        let old = std::mem::replace(&mut self.slots, slots);
         for slot in old.into_iter().filter(|slot| slot.len != FREE) {
             let mut at = self.probe(self.get(slot.id)).at;
             while self.slots[at].len != FREE {
@@ -142,11 +151,7 @@ impl Texts {
             }
             self.slots[at] = slot;
         }
-    }
-
-    /// The id of a text, which is appended if it has none yet.
-    pub(super) fn find_or_insert(&mut self, wanted: &[u8]) -> u32 {
-        self.insert(wanted).unwrap_or_else(|old| old)
+        Ok(())
     }
 }
 
@@ -157,17 +162,18 @@ mod tests {
     #[test]
     fn texts_keep_their_ids() {
         let mut texts = Texts::default();
+        let mut id = |text: &str| texts.find_or_insert(text.as_bytes()).unwrap();
         for i in 0..5000u32 {
-            assert_eq!(texts.insert(format!("t{i}").as_bytes()), Ok(i));
+            assert_eq!(id(&format!("t{i}")), i);
         }
-        assert_eq!(texts.insert(b"t17"), Err(17));
+        assert_eq!(id("t17"), 17);
+        assert_eq!(id("a rather long text"), 5000);
+        assert_eq!(id("a rather lone text"), 5001);
+        assert_eq!(id("t17\0"), 5002, "a zero is no padding");
+        assert_eq!(id(""), 5003);
         assert_eq!(texts.find(b"t4999"), Some(4999));
         assert_eq!(texts.find(b"t5000"), None);
-        assert_eq!(texts.insert(b"a rather long text"), Ok(5000));
-        assert_eq!(texts.insert(b"a rather lone text"), Ok(5001));
         assert_eq!(texts.find(b"a rather long text"), Some(5000));
-        assert_eq!(texts.insert(b"t17\0"), Ok(5002), "a zero is no padding");
-        assert_eq!(texts.insert(b""), Ok(5003));
         assert_eq!(texts.find(b""), Some(5003));
         assert_eq!(texts.len(), 5004);
         assert_eq!(texts.get(42), b"t42");

@@ -5,6 +5,8 @@
 //! `\p{L}` cannot differ there), so exactness means to use it too. Categories are those of Unicode 15.1: a later
 //! version would split texts with the newest letters differently from the vocabulary's own tokenizer.
 
+use super::pace::Pace;
+use crate::{Result, reserve};
 use std::borrow::Cow;
 use unicode_general_category::{GeneralCategory as Gc, get_general_category};
 
@@ -154,13 +156,17 @@ pub(super) fn utf8_len(first: u8) -> usize {
 /// The text with every byte that begins no character replaced by U+FFFD, and overlong forms made short.
 ///
 /// Surrogates pass (three bytes). Four-byte forms beyond U+10FFFF become one U+FFFD.
-pub(super) fn repair(text: &[u8]) -> Cow<'_, [u8]> {
-    if std::str::from_utf8(text).is_ok() {
-        return Cow::Borrowed(text);
+pub(super) fn repair<'t>(text: &'t [u8], pace: &Pace<'_>) -> Result<Cow<'t, [u8]>> {
+    let whole = whole_utf8(text, pace)?;
+    if whole == text.len() {
+        return Ok(Cow::Borrowed(text));
     }
-    let mut out = Vec::with_capacity(text.len() + 16);
-    let mut rest = text;
+    let (whole, mut rest) = text.split_at(whole);
+    let mut out = reserve::list(text.len(), super::TEXT)?;
+    out.extend_from_slice(whole);
     while let Some(&first) = rest.first() {
+        pace.spend(1)?;
+        reserve::reserve(&mut out, 4, super::TEXT)?;
         match lenient_char(rest) {
             Some((cp, len)) => {
                 push_utf8(cp, &mut out);
@@ -176,7 +182,24 @@ pub(super) fn repair(text: &[u8]) -> Cow<'_, [u8]> {
             }
         }
     }
-    Cow::Owned(out)
+    Ok(Cow::Owned(out))
+}
+
+/// Bytes at the start of a text that are whole UTF-8.
+fn whole_utf8(text: &[u8], pace: &Pace<'_>) -> Result<usize> {
+    const STRETCH: usize = 1 << 16;
+    let mut at = 0;
+    while at < text.len() {
+        let end = text.len().min(at + STRETCH);
+        pace.spend((end - at) / 16)?;
+        match std::str::from_utf8(&text[at..end]) {
+            Ok(_) => at = end,
+            // A character that the stretch cuts begins the next one.
+            Err(error) if error.error_len().is_none() && end < text.len() => at += error.valid_up_to(),
+            Err(error) => return Ok(at + error.valid_up_to()),
+        }
+    }
+    Ok(at)
 }
 
 /// The multi-byte character at the start of `bytes` and its length, by bit pattern alone.
@@ -288,11 +311,20 @@ mod tests {
 
     #[test]
     fn repair_keeps_valid_text_and_mends_the_rest() {
-        assert!(matches!(repair("aé漢🦙\0".as_bytes()), Cow::Borrowed(_)));
-        assert_eq!(repair(b"a\xffb\x80").as_ref(), "a\u{fffd}b\u{fffd}".as_bytes());
-        assert_eq!(repair(b"\xc1\x81").as_ref(), b"A", "overlong");
-        assert_eq!(repair(b"\xed\xa0\x80").as_ref(), b"\xed\xa0\x80", "surrogate");
-        assert_eq!(repair(b"\xe6\xbc").as_ref(), "\u{fffd}\u{fffd}".as_bytes(), "cut short");
-        assert_eq!(repair(b"\xf7\xbf\xbf\xbf").as_ref(), "\u{fffd}".as_bytes(), "beyond U+10FFFF");
+        let mended = |text: &'static [u8]| repair(text, &Pace::new(&|| false)).unwrap();
+        assert!(matches!(mended("aé漢🦙\0".as_bytes()), Cow::Borrowed(_)));
+        assert_eq!(mended(b"a\xffb\x80").as_ref(), "a\u{fffd}b\u{fffd}".as_bytes());
+        assert_eq!(mended(b"\xc1\x81").as_ref(), b"A", "overlong");
+        assert_eq!(mended(b"\xed\xa0\x80").as_ref(), b"\xed\xa0\x80", "surrogate");
+        assert_eq!(mended(b"\xe6\xbc").as_ref(), "\u{fffd}\u{fffd}".as_bytes(), "cut short");
+        assert_eq!(mended(b"\xf7\xbf\xbf\xbf").as_ref(), "\u{fffd}".as_bytes(), "beyond U+10FFFF");
+        for before in 65_530..65_540 {
+            let text = "x".repeat(before) + &"🦙".repeat(40_000);
+            let pace = Pace::new(&|| false);
+            assert!(matches!(repair(text.as_bytes(), &pace).unwrap(), Cow::Borrowed(_)), "{before}");
+            let broken = &text.as_bytes()[..text.len() - 1];
+            let whole = repair(broken, &pace).unwrap();
+            assert_eq!(whole.as_ref(), format!("{}\u{fffd}\u{fffd}\u{fffd}", &text[..text.len() - 4]).as_bytes());
+        }
     }
 }

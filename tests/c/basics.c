@@ -21,7 +21,7 @@ static void version(void) {
 /* Where the fields lie is part of the interface; hosts without a C compiler write them by offset. */
 static void layouts(void) {
     if (sizeof(void *) != 8) skip("the offsets are those of 64-bit pointers");
-    CHECK_EQ(sizeof(eliza_llm_open_options_t), 64);
+    CHECK_EQ(sizeof(eliza_llm_open_options_t), 80);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, context_size_tokens), 4);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, num_threads), 8);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, gpu_layers), 12);
@@ -32,6 +32,9 @@ static void layouts(void) {
     CHECK_EQ(offsetof(eliza_llm_open_options_t, progress_user_data), 48);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, slots), 56);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, flags), 60);
+    CHECK_EQ(offsetof(eliza_llm_open_options_t, kv_type_v), 64);
+    CHECK_EQ(offsetof(eliza_llm_open_options_t, n_batch), 72);
+    CHECK_EQ(offsetof(eliza_llm_open_options_t, reserved), 76);
     CHECK_EQ(sizeof(eliza_llm_sampling_options_t), 104);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, seed), 4);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, frequency_penalty), 28);
@@ -42,10 +45,12 @@ static void layouts(void) {
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, n_candidates), 92);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, on_context_full), 96);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, n_keep), 100);
-    CHECK_EQ(sizeof(eliza_llm_usage_t), 168);
-    CHECK_EQ(offsetof(eliza_llm_usage_t, context_shifts), 160);
+    CHECK_EQ(sizeof(eliza_llm_usage_t), 184);
     CHECK_EQ(offsetof(eliza_llm_usage_t, branching_steps), 112);
     CHECK_EQ(offsetof(eliza_llm_usage_t, span_candidates), 152);
+    CHECK_EQ(offsetof(eliza_llm_usage_t, context_shifts), 160);
+    CHECK_EQ(offsetof(eliza_llm_usage_t, sample_us), 168);
+    CHECK_EQ(offsetof(eliza_llm_usage_t, sampled_tokens), 176);
     CHECK_EQ(offsetof(eliza_llm_usage_t, finish_reason), 4);
     CHECK_EQ(offsetof(eliza_llm_usage_t, decode_us), 64);
     CHECK_EQ(offsetof(eliza_llm_usage_t, gpu_bytes_read), 104);
@@ -59,6 +64,7 @@ static void layouts(void) {
 void check_not_open(FfiLlmHandle handle, const char * reason) {
     int32_t tokens[4] = {1, 2, 3, 4};
     int ids[2] = {1, 2};
+    float logits[4];
     int * given = NULL;
     char text[64], * error = NULL;
     size_t n = 0;
@@ -108,6 +114,20 @@ void check_not_open(FfiLlmHandle handle, const char * reason) {
     REFUSED_WITH_TEXT(lib.llm_stream_tokenize(handle, "a", 1, 0, 0, &given, &n, &error));
     REFUSED_WITH_TEXT(lib.llm_stream_detokenize(handle, ids, 2, 0, 0, text, sizeof text, &error));
     CHECK(given == NULL);
+    REFUSED(lib.llm_stream_is_eog(handle, 1));
+    REFUSED_WITH_TEXT(lib.llm_stream_logits(handle, 1, logits, 4, &error));
+    REFUSED_WITH_TEXT(lib.llm_stream_logits(handle, 1, NULL, 0, &error));
+#define NO_TEXT(call) \
+    do { \
+        error = NULL; \
+        CHECK((call) == NULL); \
+        CHECK_TEXT(error, reason); \
+        CHECK_TEXT(lib.take_last_error(), reason); \
+    } while (0)
+    NO_TEXT(lib.llm_stream_metadata_json(handle, NULL, &error));
+    NO_TEXT(lib.llm_stream_model_json(handle, &error));
+    NO_TEXT(lib.llm_stream_token_json(handle, 1, &error));
+#undef NO_TEXT
     lib.llm_stream_close(handle);
     lib.llm_stream_close(handle);
     CHECK(lib.take_last_error() == NULL);

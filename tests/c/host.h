@@ -21,6 +21,8 @@
     X(llm_stream_sampling_defaults) X(llm_stream_configure) X(llm_stream_set_chain) \
     X(llm_stream_usage) X(llm_stream_usage_json) X(llm_stream_sampled) \
     X(llm_stream_tokenize) X(llm_stream_detokenize) \
+    X(devices_json) X(plan_json) X(file_metadata_json) \
+    X(llm_stream_metadata_json) X(llm_stream_model_json) X(llm_stream_is_eog) X(llm_stream_token_json) X(llm_stream_logits) \
     X(free_string) X(free_tokens) X(set_log_sink)
 
 /* Exports of the feature `testing`, not in the header. */
@@ -47,7 +49,7 @@ struct test_case {
 };
 
 extern const struct test_case basics_cases[], opening_cases[], streaming_cases[], concurrency_cases[], constraint_cases[],
-    saving_cases[], sampler_cases[];
+    saving_cases[], sampler_cases[], asking_cases[];
 /* Of the program that drives the real libllama, and of the one that goes through the C++ header. */
 extern const struct test_case peer_cases[], wrapper_cases[];
 

@@ -13,7 +13,8 @@
 extern int message_fd;
 
 #ifndef GROUPS
-#define GROUPS basics_cases, opening_cases, streaming_cases, concurrency_cases, constraint_cases, saving_cases, sampler_cases
+#define GROUPS basics_cases, opening_cases, streaming_cases, concurrency_cases, constraint_cases, saving_cases, sampler_cases, \
+    asking_cases
 #endif
 static const struct test_case * const groups[] = {GROUPS};
 

@@ -1,10 +1,10 @@
-//! An allocator that tells a function of every allocation, for tests that count them: a test binary makes it its own with
-//! `#[global_allocator]`.
+//! An allocator that tells a function of every allocation, for tests that count them: a test binary makes it its own
+//! with `#[global_allocator]`.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
-/// The system's allocator; the function is called in front of every allocation. It may allocate, if it sees to it that it
-/// comes to an end.
+/// The system's allocator; the function is called in front of every allocation. It may allocate, if it sees to it that
+/// it comes to an end.
 pub struct Counting(pub fn());
 
 // SAFETY: every call goes to the system's allocator with the caller's own arguments.

@@ -323,3 +323,72 @@ impl Build {
 fn raw(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
+
+/// A llama of any shape with weights of no meaning, for what depends on sizes alone.
+pub struct Shaped {
+    pub n_vocab: u32,
+    pub n_embd: u32,
+    pub n_ff: u32,
+    pub n_layer: u32,
+    pub n_head: u32,
+    /// Type of the matrices: F32 or Q8_0.
+    pub ty: TensorType,
+}
+
+impl Shaped {
+    /// Writes it to `path`.
+    pub fn write(&self, path: &Path) {
+        let mut out = Writer::new(3);
+        out.set("general.architecture", "llama").set("general.name", "shaped");
+        for (name, value) in [
+            ("context_length", CONTEXT),
+            ("embedding_length", self.n_embd),
+            ("block_count", self.n_layer),
+            ("feed_forward_length", self.n_ff),
+            ("attention.head_count", self.n_head),
+        ] {
+            out.set(format!("llama.{name}"), value);
+        }
+        out.set("llama.attention.layer_norm_rms_epsilon", 1e-5f32);
+        let special = ["<unk>", "<s>", "</s>"].map(String::from);
+        let words = (3..self.n_vocab).map(|i| format!("word{i}"));
+        out.set("tokenizer.ggml.model", "llama");
+        out.set("tokenizer.ggml.tokens", special.into_iter().chain(words).collect::<Vec<_>>());
+        out.set("tokenizer.ggml.scores", vec![0f32; self.n_vocab as usize]);
+        let types = (0..self.n_vocab).map(|i| [2, 3, 3].get(i as usize).copied().unwrap_or(1));
+        out.set("tokenizer.ggml.token_type", types.collect::<Vec<i32>>());
+        let (d, f, v) = (self.n_embd.into(), self.n_ff.into(), self.n_vocab.into());
+        let mut shapes = vec![("token_embd".to_string(), vec![d, v]), ("output".into(), vec![d, v])];
+        shapes.push(("output_norm".into(), vec![d]));
+        for layer in 0..self.n_layer {
+            let norms = ["attn_norm", "ffn_norm"].map(|name| (name, vec![d]));
+            let square = ["attn_q", "attn_k", "attn_v", "attn_output"].map(|name| (name, vec![d, d]));
+            let wide = [("ffn_gate", vec![d, f]), ("ffn_up", vec![d, f]), ("ffn_down", vec![f, d])];
+            let all = norms.into_iter().chain(square).chain(wide);
+            shapes.extend(all.map(|(name, shape)| (format!("blk.{layer}.{name}"), shape)));
+        }
+        for (name, shape) in &shapes {
+            let ty = if shape.len() == 1 { TensorType::F32 } else { self.ty };
+            out.declare(format!("{name}.weight"), shape, ty);
+        }
+        let mut state = 0x9e37_79b9_7f4a_7c15u64;
+        out.stream(path, &mut |i, out| {
+            let shape = &shapes[i].1;
+            if shape.len() == 1 || self.ty == TensorType::F32 {
+                let weight: f32 = if shape.len() == 1 { 1.0 } else { 0.01 };
+                (0..shape.iter().product()).for_each(|_| out.write_all(&weight.to_le_bytes()).unwrap());
+                return Ok(());
+            }
+            for _ in 0..shape.iter().product::<u64>() / 32 {
+                let mut block = half::f16::from_f32(1e-3).to_le_bytes().to_vec();
+                for _ in 0..4 {
+                    state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                    block.extend((state ^ state >> 33).to_le_bytes());
+                }
+                out.write_all(&block).unwrap();
+            }
+            Ok(())
+        })
+        .unwrap();
+    }
+}

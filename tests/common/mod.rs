@@ -20,8 +20,8 @@ use std::path::{Path, PathBuf};
 /// Whether this machine has a GPU that can be used. A test without one says so and passes, unless `ELIZA_REQUIRE_GPU` is set
 /// to something.
 pub fn has_gpu() -> bool {
-    let devices = engine::devices();
-    let usable = devices.iter().any(|d| d.kind == DeviceKind::Gpu && d.score > 0);
+    let devices = engine::devices().unwrap();
+    let usable = devices.iter().any(|(d, _)| d.kind == DeviceKind::Gpu && d.score > 0);
     let required = std::env::var_os("ELIZA_REQUIRE_GPU").is_some_and(|v| !v.is_empty());
     assert!(usable || !required, "no usable GPU adapter: {devices:?}");
     if !usable {

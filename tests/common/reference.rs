@@ -99,7 +99,7 @@ impl Reference {
         for info in file.tensors() {
             let ty = info.tensor_type().unwrap();
             let mut values = vec![0.0; info.elements() as usize];
-            quant::dequantize(ty, file.data(info), &mut values).unwrap();
+            quant::dequantize(ty, &file.read(info).unwrap(), &mut values).unwrap();
             let [cols, rows, ..] = info.shape.map(|n| n as usize);
             tensors.insert(info.name.clone(), Matrix { ty, cols, rows, values });
         }

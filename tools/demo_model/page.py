@@ -23,14 +23,15 @@ def main():
     args = parser.parse_args()
     subprocess.run(["cargo", "build", "--release", "--locked"], cwd=ROOT, check=True)
     with tempfile.TemporaryDirectory() as folder:
-        prompts, payload = pathlib.Path(folder, "prompts"), pathlib.Path(folder, "payload.json")
-        held_out = (MODELS / "demo_held_out.jsonl").read_text(encoding="utf-8").splitlines()[:args.spans]
-        asked = [json.dumps(f"User: {json.loads(line)['request']}\nAction:\n") for line in held_out]
-        prompts.write_text("\n".join(asked), encoding="utf-8")
+        prompts, payload = [], pathlib.Path(folder, "payload.json")
+        for line in (MODELS / "demo_held_out.jsonl").read_text(encoding="utf-8").splitlines()[:args.spans]:
+            prompt = pathlib.Path(folder, f"prompt {len(prompts)}")
+            prompt.write_text(f"User: {json.loads(line)['request']}\nAction:\n", encoding="utf-8")
+            prompts.append(f"--prompt-file={prompt}")
         trie = [PROGRAM, "trie", "--model", "models/demo.gguf", "--path", "action", "--names", "models/demo_actions.txt",
                 "--before", "Action:\n", "--json"]
         payload.write_bytes(subprocess.run(trie, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
-        subprocess.run([PROGRAM, "bench", "--model", "models/demo.gguf", "--threads", "1", "--pp", "256", "--prompt", prompts,
+        subprocess.run([PROGRAM, "bench", "--model", "models/demo.gguf", "--threads", "1", "--pp", "256", *prompts,
                         "--token-tree-descriptor", payload, "--html", args.out.resolve()], cwd=ROOT, check=True)
 
 

@@ -19,8 +19,8 @@ fn memory(env: &Env<'_>, buffer: &JByteBuffer<'_>) -> Result<(*mut u8, usize), F
 /// The bytes of a direct buffer, all of its capacity.
 pub(crate) fn bytes<'a>(env: &Env<'_>, buffer: &'a JByteBuffer<'_>) -> Result<&'a [u8], Failure> {
     let (address, len) = memory(env, buffer)?;
-    // SAFETY: the memory is the buffer's, of that length, and stays while `buffer` refers to it. The package's own Java code
-    // makes every buffer that comes here, and does not write it during the call.
+    // SAFETY: the memory is the buffer's, of that length, and stays while `buffer` refers to it. The package's own Java
+    // code makes every buffer that comes here, and does not write it during the call.
     Ok(unsafe { std::slice::from_raw_parts(address, len) })
 }
 

@@ -27,8 +27,8 @@ impl From<jni::errors::Error> for Failure {
     }
 }
 
-/// Runs the body of a native method. When it fails an exception is pending and the default value is returned, which Java
-/// does not see.
+/// Runs the body of a native method. When it fails an exception is pending and the default value is returned, which
+/// Java does not see.
 pub(crate) fn native<'local, T: Default>(
     mut env: EnvUnowned<'local>,
     body: impl FnOnce(&mut Env<'local>) -> Result<T, Failure>,
@@ -42,7 +42,8 @@ pub(crate) fn native<'local, T: Default>(
         throw(env, failure)?;
         Ok(T::default())
     };
-    // An error that is left here means that the exception could not be made; then what Java threw about that is pending.
+    // An error that is left here means that the exception could not be made; then what Java threw about that is
+    // pending.
     env.with_env(guarded).resolve::<LogErrorAndDefault>()
 }
 

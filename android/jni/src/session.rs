@@ -61,11 +61,12 @@ extern "system" fn Java_ai_eliza_inference_Native_open<'local>(
             device: optional_text(env, &device, "device")?.map(str::to_owned),
             kv_type: optional_text(env, &kv_type, "kvType")?.map_or(Ok(KvType::default()), str::parse)?,
             slots: count(slots, "slots")?,
+            ..EngineOptions::default()
         };
         let path = PathBuf::from(text(env, &path, "path")?);
         let thrown = Arc::default();
         let progress = if progress.is_null() { None } else { Some(listener(env, &progress, &thrown)?) };
-        let opened = Session::open(OpenOptions { path, engine, progress });
+        let opened = Session::open(OpenOptions { path, engine, progress, ..OpenOptions::default() });
         if let Some(thrown) = lock(&thrown).take() {
             return Err(thrown.into());
         }
@@ -126,7 +127,7 @@ extern "system" fn Java_ai_eliza_inference_Native_tokenize<'local>(
 ) -> JIntArray<'local> {
     native(env, |env| {
         let session = table::get(session)?;
-        let tokens = session.vocab().tokenize(bytes(env, &text)?, add_special, parse_special);
+        let tokens = session.tokenize(bytes(env, &text)?, add_special, parse_special)?;
         let array = env.new_int_array(tokens.len())?;
         array.set_region(env, 0, &tokens)?;
         Ok(array)
@@ -151,7 +152,7 @@ extern "system" fn Java_ai_eliza_inference_Native_detokenize<'local>(
             let problem = format!("tokens[{index}] is {id}, but the vocabulary has {} tokens", vocab.n_tokens());
             return Err(Error::InvalidArgument(problem).into());
         }
-        Ok(env.byte_array_from_slice(&vocab.detokenize(&tokens, remove_special, unparse_special))?)
+        Ok(env.byte_array_from_slice(&vocab.detokenize(&tokens, remove_special, unparse_special)?)?)
     })
 }
 

@@ -1,5 +1,5 @@
-//! Native methods of `ai.eliza.inference.Testing`, a class of the tests alone: failures of every kind, and a session without
-//! a model, pulled here for comparison with what Java pulls.
+//! Native methods of `ai.eliza.inference.Testing`, a class of the tests alone: failures of every kind, and a session
+//! without a model, pulled here for comparison with what Java pulls.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -58,8 +58,8 @@ extern "system" fn Java_ai_eliza_inference_Testing_openNoop<'local>(
     native(env, |env| Ok(table::insert(Session::open_noop(Path::new(text(env, &path, "path")?))?)))
 }
 
-/// Nanoseconds that it takes to pull `n` tokens through the C interface, one a call, from a session without a model; with
-/// `ready`, once all of them wait.
+/// Nanoseconds that it takes to pull `n` tokens through the C interface, one a call, from a session without a model;
+/// with `ready`, once all of them wait.
 #[unsafe(no_mangle)]
 extern "system" fn Java_ai_eliza_inference_Testing_pullInC<'local>(
     env: EnvUnowned<'local>,

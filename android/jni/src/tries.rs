@@ -81,8 +81,8 @@ extern "system" fn Java_ai_eliza_inference_Native_buildTokenTrie<'local>(
     })
 }
 
-/// Scores the leaves of the descriptor armed last, the most probable first: the path, the names, their numbers of tokens, and
-/// the natural logarithms of their probabilities.
+/// Scores the leaves of the descriptor armed last, the most probable first: the path, the names, their numbers of
+/// tokens, and the natural logarithms of their probabilities.
 #[unsafe(no_mangle)]
 extern "system" fn Java_ai_eliza_inference_Native_scoreTokenTrie<'local>(
     env: EnvUnowned<'local>,

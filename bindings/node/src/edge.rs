@@ -11,7 +11,8 @@ pub(crate) fn call<T>(body: impl FnOnce() -> Result<T>) -> napi::Result<T> {
     ffi::catch(body).map_err(|error| thrown(&error))
 }
 
-/// The error as JavaScript gets it. An error of napi has no room for a number, so the code stands in front of the message.
+/// The error as JavaScript gets it. An error of napi has no room for a number, so the code stands in front of the
+/// message.
 pub(crate) fn thrown(error: &Error) -> napi::Error {
     napi::Error::from_reason(message(error))
 }

@@ -45,7 +45,7 @@ fn open_session(
     progress: Option<Box<dyn FnMut(f32) -> bool + Send>>,
 ) -> Result<Session> {
     let path = PathBuf::from(terminated(path, "modelPath")?);
-    Session::open(session::OpenOptions { path, engine: options.engine()?, progress })
+    Session::open(session::OpenOptions { path, engine: options.engine()?, progress, ..Default::default() })
 }
 
 /// A session on its way from the thread that opened it to JavaScript.
@@ -120,7 +120,7 @@ impl Handle {
     #[napi]
     pub fn tokenize(&self, text: String, add_special: bool, parse_special: bool) -> napi::Result<Int32Array> {
         let session = self.session()?;
-        call(|| Ok(session.vocab().tokenize(text.as_bytes(), add_special, parse_special).into()))
+        call(|| Ok(session.tokenize(text.as_bytes(), add_special, parse_special)?.into()))
     }
 
     #[napi]
@@ -138,7 +138,7 @@ impl Handle {
                 let problem = format!("tokens[{index}] is {id}, but the vocabulary has {} tokens", vocab.n_tokens());
                 return Err(Error::InvalidArgument(problem));
             }
-            let text = vocab.detokenize(&tokens, remove_special, unparse_special);
+            let text = vocab.detokenize(&tokens, remove_special, unparse_special)?;
             Ok(String::from_utf8_lossy(&text).into_owned())
         })
     }

@@ -30,6 +30,7 @@ impl OpenOptions {
             device: self.device.clone(),
             kv_type: self.kv_type.as_deref().map_or(Ok(KvType::default()), str::parse)?,
             slots: count(self.slots, "slots")?,
+            ..EngineOptions::default()
         })
     }
 }

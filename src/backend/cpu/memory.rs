@@ -21,7 +21,8 @@ pub fn memory() -> Result<Memory> {
     let used = account().bytes();
     let artificial = match std::env::var("ELIZA_MEMORY_LIMIT") {
         Ok(text) if !text.is_empty() => {
-            let bad = || Error::InvalidArgument(format!("ELIZA_MEMORY_LIMIT: `{}` is no size such as 512M", shown(&text)));
+            let bad =
+                || Error::InvalidArgument(format!("ELIZA_MEMORY_LIMIT: `{}` is no size such as 512M", shown(&text)));
             Some(parse_bytes(&text).ok_or_else(bad)?.saturating_sub(used.total()))
         }
         _ => None,

@@ -2,8 +2,7 @@
 //!
 //! `program.rs` lowers graph nodes to steps that all threads of a run walk through together; the other files are
 //! the kernels those steps call. Weights that are multiplied live in panels of 16 rows ([`panels`]), one resident
-//! copy: the file's pages are dropped once they are repacked. Embedding tables that are only looked up stay in the
-//! file.
+//! copy. Embedding tables that are only looked up stay in the file, from which their rows are read.
 
 pub mod acts;
 pub mod attention;
@@ -24,6 +23,7 @@ mod panels_format;
 mod panels_pack;
 pub mod pool;
 mod program;
+mod region;
 pub mod rope;
 pub mod simd;
 mod state;
@@ -43,6 +43,8 @@ use isa::Isa;
 use std::sync::Arc;
 
 pub use cores::default_thread_count;
+#[cfg(feature = "gpu")]
+pub(super) use weights::vector;
 
 /// The CPU with its best instruction set.
 pub struct CpuBackend {

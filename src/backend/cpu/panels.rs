@@ -1,4 +1,6 @@
-//! A weight matrix repacked for the CPU: panels of 16 output rows, one row a lane.
+//! A weight matrix repacked for the CPU: panels of 16 output rows, one row a lane. Packing a matrix into panels that the
+//! innermost loop reads in order is Goto's and van de Geijn's, "Anatomy of High-Performance Matrix Multiplication",
+//! <https://doi.org/10.1145/1356052.1356053>.
 //!
 //! The repacked copy is the one resident copy of the weights (the caller drops the source pages). Its layout is the
 //! same for every instruction set and holds exactly the file's numbers: [`Panels::dequantize_row`] returns what
@@ -128,10 +130,10 @@ impl Panels {
         }
     }
 
-    /// Packs the panels of `range` from `src`, the whole tensor as it lies in the file.
+    /// Packs the panels of `range` from `src`, their rows as they lie in the file.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when `src` is not as long as the matrix or the range is beyond its panels.
+    /// [`Error::InvalidArgument`] when `src` is not as long as those rows or the range is beyond the matrix's panels.
     pub fn pack(&mut self, src: &[u8], range: Range<usize>) -> Result<()> {
         // SAFETY: nobody else can use any panel while this holds `&mut self`.
         unsafe { self.pack_shared(src, range) }
@@ -145,20 +147,21 @@ impl Panels {
     /// # Errors
     /// As [`Panels::pack`].
     pub unsafe fn pack_shared(&self, src: &[u8], range: Range<usize>) -> Result<()> {
-        let row_bytes = self.n_in / self.ty.block_len() * self.ty.block_bytes();
-        if Some(src.len()) != row_bytes.checked_mul(self.n_out) {
-            return Err(Error::InvalidArgument(format!(
-                "{} bytes for {} rows of {row_bytes} bytes to repack",
-                src.len(),
-                self.n_out
-            )));
-        }
         if range.start > range.end || range.end > self.n_panels() {
             return Err(Error::InvalidArgument(format!("panels {range:?} of {} to repack", self.n_panels())));
         }
+        let row_bytes = self.row_bytes();
+        let rows = self.rows_of(&range);
+        if src.len() != rows.len() * row_bytes {
+            return Err(Error::InvalidArgument(format!(
+                "{} bytes for {} rows of {row_bytes} bytes to repack",
+                src.len(),
+                rows.len()
+            )));
+        }
         for panel in range {
             let rows: Sources = std::array::from_fn(|lane| {
-                let row = (panel * PANEL + lane).min(self.n_out - 1);
+                let row = (panel * PANEL + lane).min(self.n_out - 1) - rows.start;
                 src[row * row_bytes..][..row_bytes].as_ptr()
             });
             // SAFETY: `panel` is one of ours, and the caller keeps others off it.
@@ -168,6 +171,16 @@ impl Panels {
                 else lanes::run(Isa::detect(), PackFloats { rows, n_in, bytes: self.ty.block_bytes(), out }));
         }
         Ok(())
+    }
+
+    /// Bytes of a source row.
+    pub fn row_bytes(&self) -> usize {
+        self.n_in / self.ty.block_len() * self.ty.block_bytes()
+    }
+
+    /// The rows of some panels.
+    pub fn rows_of(&self, panels: &Range<usize>) -> Range<usize> {
+        panels.start * PANEL..(panels.end * PANEL).min(self.n_out)
     }
 
     /// Element type of the source.

@@ -1,8 +1,8 @@
 //! The process-wide pool of CPU threads.
 //!
 //! A *run* is one job executed by the calling thread (index 0) and n - 1 workers, in steps separated by barriers.
-//! There is one pool per process; runs of several engines queue at a fair lock and never interleave. A run with one
-//! thread takes no lock at all: it is a plain call on the caller's thread.
+//! There is one pool per process; runs of several engines queue, first come, first served, and never interleave. Who waits
+//! looks at its cancel flag. A run with one thread does not queue at all: it is a plain call on the caller's thread.
 //!
 //! Invariants:
 //! - A job is borrowed for the length of [`Pool::run`], which returns only after every worker has left it.
@@ -23,9 +23,10 @@
 mod tests;
 
 use crate::{Error, Result};
-use parking_lot::{FairMutex, Mutex};
+use parking_lot::{Condvar, Mutex};
 use std::any::Any;
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -44,9 +45,69 @@ pub const SPIN: Duration = Duration::from_micros(50);
 /// The pool. One per process in production, see [`Pool::global`].
 pub struct Pool {
     shared: Arc<Shared>,
-    /// Held for the length of a run; the number of threads started so far, the caller's slot included.
-    started: FairMutex<usize>,
+    queue: Queue,
+    /// The number of threads started so far, the caller's slot included.
+    started: Mutex<usize>,
     cores: usize,
+}
+
+/// Who may run: one at a time, in the order in which they came.
+struct Queue {
+    order: Mutex<Order>,
+    moved: Condvar,
+}
+
+struct Order {
+    busy: bool,
+    /// Numbers of those who wait.
+    waiting: VecDeque<u64>,
+    /// The next one's number.
+    next: u64,
+}
+
+/// How often who waits for a run looks at its cancel flag.
+const LOOK: Duration = Duration::from_millis(2);
+
+impl Queue {
+    fn new() -> Queue {
+        // Room for as many as ever wait, nearly always.
+        let order = Order { busy: false, waiting: VecDeque::with_capacity(64), next: 0 };
+        Queue { order: Mutex::new(order), moved: Condvar::new() }
+    }
+
+    /// Wait for one's turn; `None` where `cancel` was set first.
+    fn enter(&self, cancel: &AtomicBool) -> Option<InTurn<'_>> {
+        let mut order = self.order.lock();
+        if order.busy || !order.waiting.is_empty() {
+            let number = order.next;
+            order.next += 1;
+            order.waiting.push_back(number);
+            while order.busy || order.waiting.front() != Some(&number) {
+                if cancel.load(Relaxed) {
+                    order.waiting.retain(|&other| other != number);
+                    self.moved.notify_all();
+                    return None;
+                }
+                self.moved.wait_for(&mut order, LOOK);
+            }
+            order.waiting.pop_front();
+        }
+        order.busy = true;
+        Some(InTurn(self))
+    }
+}
+
+/// Whose turn it is.
+struct InTurn<'a>(&'a Queue);
+
+impl Drop for InTurn<'_> {
+    fn drop(&mut self) {
+        let mut order = self.0.order.lock();
+        order.busy = false;
+        if !order.waiting.is_empty() {
+            self.0.moved.notify_all();
+        }
+    }
 }
 
 /// What the caller and the workers of a run share.
@@ -128,15 +189,16 @@ impl Pool {
             spin: AtomicBool::new(true),
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Pool { shared: Arc::new(shared), started: FairMutex::new(1), cores }
+        Pool { shared: Arc::new(shared), queue: Queue::new(), started: Mutex::new(1), cores }
     }
 
     /// Execute `job` on `threads` threads (at least 1), the calling one being index 0; return when all are done.
     ///
-    /// Fails with [`Error::Internal`] when a thread panicked, or when called from inside a run of several threads
-    /// (it would wait for itself), with [`Error::InvalidArgument`] beyond [`MAX_THREADS`], and with
-    /// [`Error::OutOfMemory`] when the system gives no more threads.
-    pub fn run(&self, threads: usize, job: &(dyn Fn(&Worker<'_>) + Sync)) -> Result<()> {
+    /// Fails with [`Error::Cancelled`] when `cancel` was set while others ran, with [`Error::Internal`] when a thread
+    /// panicked, or when called from inside a run of several threads (it would wait for itself), with
+    /// [`Error::InvalidArgument`] beyond [`MAX_THREADS`], and with [`Error::OutOfMemory`] when the system gives no more
+    /// threads.
+    pub fn run(&self, threads: usize, cancel: &AtomicBool, job: &(dyn Fn(&Worker<'_>) + Sync)) -> Result<()> {
         if threads <= 1 {
             let alone = Worker { index: 0, count: 1, step: Cell::new(0), shared: &self.shared };
             return catch_unwind(AssertUnwindSafe(|| job(&alone))).map_err(|panic| Error::Internal(message(&*panic)));
@@ -147,8 +209,8 @@ impl Pool {
         if IN_RUN.get() {
             return Err(Error::Internal("A run of the thread pool was started inside another".into()));
         }
-        let mut started = self.started.lock();
-        self.grow(&mut started, threads)?;
+        let _turn = self.queue.enter(cancel).ok_or(Error::Cancelled)?;
+        self.grow(threads)?;
         let shared = &*self.shared;
         *shared.caller.lock() = Some(std::thread::current());
         shared.failed.store(false, Relaxed);
@@ -186,7 +248,8 @@ impl Pool {
     }
 
     /// Start the workers that a run of `threads` threads needs.
-    fn grow(&self, started: &mut usize, threads: usize) -> Result<()> {
+    fn grow(&self, threads: usize) -> Result<()> {
+        let mut started = self.started.lock();
         while *started < threads {
             let (index, shared) = (*started, Arc::clone(&self.shared));
             let thread = std::thread::Builder::new()

@@ -110,7 +110,7 @@ impl Program for CpuProgram {
         let (memory, split) = state.begin(self, batch)?;
         let run = Run::new(self, memory, split, batch, out_rows, cancel);
         let _active = pool::Pool::engine_started();
-        pool::Pool::global().run(run.threads(), &|worker| {
+        pool::Pool::global().run(run.threads(), cancel, &|worker| {
             for (index, step) in self.steps.iter().enumerate() {
                 run.step(Turn { worker, index }, step);
                 worker.barrier();
@@ -177,9 +177,10 @@ impl<'a> Lowering<'a> {
     /// How the readers of `id` want it.
     fn wanted(&self, id: NodeId) -> Wanted {
         let mut wanted = Wanted { f32: self.graph().node(id).output.is_some(), q8: false };
-        for (reader_id, reader) in self.graph().nodes.iter().enumerate() {
+        for &reader in self.work.readers.of_node(id) {
             // Readers on another device take a copy as `f32`.
-            let here = self.work.computes(NodeId(reader_id as u32));
+            let here = self.work.computes(reader);
+            let reader = self.graph().node(reader);
             for (i, _) in reader.src.iter().enumerate().filter(|(_, s)| **s == id) {
                 match (&reader.op, i) {
                     _ if !here => wanted.f32 = true,

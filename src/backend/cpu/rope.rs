@@ -4,6 +4,9 @@
 //! p f_i, with f_i = base^(-2i/n_rot) before scaling. [`Rope`] keeps the f_i of a model in f64, so that an angle
 //! still has all digits of an f32 at positions of a million; [`Rope::fill`] makes the cosines and sines of one
 //! position, once for all heads and layers that share them; [`rotate_heads`] applies them.
+//!
+//! Su et al., "RoFormer", <https://arxiv.org/abs/2104.09864>; the scaling for long contexts is YaRN, Peng et al.,
+//! <https://arxiv.org/abs/2309.00071>.
 
 use super::isa::Isa;
 use super::simd::{Kernel, Simd, dispatch};

@@ -9,66 +9,11 @@ use super::kv_rows;
 use super::memory::account;
 use super::pool::Counter;
 use super::program::{Acts, CpuProgram, Demand};
+use super::region::Region;
 use crate::backend::memory::{Bytes, Component, Held};
 use crate::backend::{Batch, CacheSpec, Program, Sizing, State, Work};
 use crate::{Error, Result};
-use memmap2::MmapMut;
 use std::any::Any;
-
-/// Anonymous memory that all threads of a run write in parts that do not overlap.
-struct Region {
-    map: Option<MmapMut>,
-    base: *mut u8,
-    bytes: usize,
-}
-
-// SAFETY: the pointer is the start of the mapping that the region owns.
-unsafe impl Send for Region {}
-// SAFETY: as above; who writes where is the business of the steps, whose accesses are each justified.
-unsafe impl Sync for Region {}
-
-impl Default for Region {
-    fn default() -> Self {
-        Region { map: None, base: std::ptr::null_mut(), bytes: 0 }
-    }
-}
-
-impl Region {
-    fn new(what: &str, bytes: usize) -> Result<Region> {
-        let mut region = Region::default();
-        region.grow(what, bytes)?;
-        Ok(region)
-    }
-
-    fn grow(&mut self, what: &str, bytes: usize) -> Result<()> {
-        if bytes <= self.bytes {
-            return Ok(());
-        }
-        let no_memory = |e: &dyn std::fmt::Display| Error::OutOfMemory(format!("{bytes} bytes for the {what}: {e}"));
-        let physical = physical_memory();
-        if bytes as u64 > physical {
-            return Err(no_memory(&format!("this machine has {physical}")));
-        }
-        let mut map = MmapMut::map_anon(bytes).map_err(|e| no_memory(&e))?;
-        self.base = map.as_mut_ptr();
-        self.bytes = bytes;
-        self.map = Some(map);
-        Ok(())
-    }
-}
-
-/// Bytes of memory in this machine; the largest number where the system does not tell.
-fn physical_memory() -> u64 {
-    #[cfg(unix)]
-    {
-        // SAFETY: sysconf reads a constant of the system.
-        let (pages, size) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
-        if let (Ok(pages), Ok(size)) = (u64::try_from(pages), u64::try_from(size)) {
-            return pages.saturating_mul(size);
-        }
-    }
-    u64::MAX
-}
 
 /// Keys and values of one layer.
 struct LayerCache {
@@ -141,13 +86,13 @@ impl CpuSizing {
 }
 
 impl Sizing for CpuSizing {
-    fn program(&mut self, work: &Work<'_>, workspace_bytes: usize) -> Result<()> {
+    fn program(&mut self, work: &Work<'_>) -> Result<()> {
         let (demand, caches) = (Demand::of(work)?, &self.caches);
         caches.check(&demand)?;
         let parts = demand.attentions.iter().map(|spec| SplitSpace::floats(caches.layout(spec.layer), spec.n_head) * 4);
         self.split = parts.max().unwrap_or(0).max(self.split);
         self.thread = self.thread.max(demand.thread_bytes(|layer| caches.layout(layer)));
-        self.workspace = self.workspace.max(workspace_bytes);
+        self.workspace = self.workspace.max(work.workspace_bytes);
         self.acts = self.acts.max(demand.act_bytes);
         self.rope = self.rope.max(demand.rope_bytes);
         Ok(())
@@ -308,7 +253,7 @@ impl State for CpuState {
         m.thread_bytes = m.thread_bytes.max(demand.thread_bytes(|layer| m.caches.layout(layer)));
         m.scratch.grow("scratch", m.thread_bytes * m.threads)?;
         for spec in &demand.attentions {
-            self.split.reserve(m.caches.layout(spec.layer), spec.n_head);
+            self.split.reserve(m.caches.layout(spec.layer), spec.n_head)?;
         }
         self.count();
         Ok(())

@@ -1,21 +1,38 @@
 //! A model's weights as the CPU keeps them, and the loader that repacks them.
 //!
-//! All threads repack together: the work is the list of all panels of all matrices, claimed in pieces. The pages of
-//! the file under a piece are dropped as soon as it is packed, so that the peak stays near one copy.
+//! All threads repack together: the work is the list of all panels of all matrices, claimed in pieces, each read into a
+//! buffer of the thread's and packed from there, so that the peak stays near one copy. It is done in many short runs of
+//! the pool. Between two of them whoever else waits for the pool has a run of its own, and the host is told how far the
+//! load is: no lock is held then, so the host may do there what it likes.
 
 use super::memory::account;
 use super::panels::{PANEL, Panels};
-use super::pool::{Counter, Pool};
+use super::pool::Pool;
 use crate::backend::memory::Held;
 use crate::backend::{LoadProgress, Wanted, WeightBytes};
+use crate::error::room;
 use crate::gguf::{File, TensorInfo};
 use crate::graph::{WeightId, WeightSpec, WeightUse};
 use crate::quant::{TensorType, dequantize};
 use crate::{Error, Result};
+use parking_lot::Mutex;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-/// Panels packed per claim: small enough to share the last tensor, large enough to stream.
-const PACK_GRAIN: usize = 64;
+/// Bytes of the file that are packed per claim, where a panel is not larger: a core's cache has them still when they were
+/// read, and a run ends soon after its time is up.
+const CLAIM: usize = 64 << 10;
+
+/// How long one run of a load takes: at most half as long as it waited for it, so that beside others the load gets at most
+/// a third of the pool; longer and longer where nobody was there.
+const SHORTEST: Duration = Duration::from_micros(50);
+const LONGEST_ALONE: Duration = Duration::from_millis(1);
+const LONGEST: Duration = Duration::from_millis(10);
+
+/// The host hears of a load at least this often, and after each of so many parts of it.
+const TELL: Duration = Duration::from_millis(20);
+const PARTS: usize = 256;
 
 pub(super) struct CpuWeights {
     items: Vec<CpuWeight>,
@@ -34,7 +51,7 @@ pub(super) enum CpuWeight {
     Elsewhere,
 }
 
-/// Rows of a table in the mapped file.
+/// Rows of a table in the file, read when they are looked up.
 pub(super) struct FileRows {
     file: File,
     info: TensorInfo,
@@ -44,9 +61,17 @@ pub(super) struct FileRows {
 
 impl FileRows {
     fn row(&self, row: usize, out: &mut [f32]) -> Result<()> {
-        let data = self.file.data(&self.info);
-        let start = row * self.row_bytes;
-        dequantize(self.ty, &data[start..start + self.row_bytes], out)
+        // Piece by piece, each of whole blocks, so that a row of any length needs no memory of its own.
+        let mut piece = [0; 4096];
+        let blocks = piece.len() / self.ty.block_bytes();
+        let mut at = row as u64 * self.row_bytes as u64;
+        for out in out.chunks_mut(blocks * self.ty.block_len()) {
+            let read = &mut piece[..out.len() / self.ty.block_len() * self.ty.block_bytes()];
+            self.file.read_at(&self.info, at, read)?;
+            dequantize(self.ty, read, out)?;
+            at += read.len() as u64;
+        }
+        Ok(())
     }
 }
 
@@ -106,10 +131,11 @@ pub(super) fn bytes(specs: &[WeightSpec], wanted: &Wanted) -> Result<WeightBytes
 
 /// A matrix on its way into panels.
 struct Packing<'a> {
-    item: usize,
+    panels: &'a Panels,
     info: &'a TensorInfo,
-    row_bytes: usize,
-    first_chunk: usize,
+    /// Panels of a claim.
+    grain: usize,
+    first_claim: usize,
 }
 
 pub(super) fn load(
@@ -117,92 +143,137 @@ pub(super) fn load(
     specs: &[WeightSpec],
     wanted: &Wanted,
     threads: usize,
-    mut progress: LoadProgress<'_>,
+    progress: LoadProgress<'_>,
 ) -> Result<CpuWeights> {
     let mut items = Vec::with_capacity(specs.len());
     let mut held = Vec::new();
-    let mut packing: Vec<Packing<'_>> = Vec::new();
-    let mut chunks = 0;
     for (item, (spec, usage)) in specs.iter().zip(&wanted.uses).enumerate() {
         let Some(usage) = *usage else {
             items.push(CpuWeight::Elsewhere);
             continue;
         };
         held.push(account().hold(wanted.components[item], allocated(spec, usage)?));
-        let info = file.tensor(&spec.name).ok_or_else(|| Error::Internal(format!("Tensor `{}` is gone", spec.name)))?;
+        let info = tensor(file, spec)?;
         items.push(match usage {
-            WeightUse::Vector => {
-                let mut values = vec![0.0; spec.n_in];
-                dequantize(spec.ty, file.data(info), &mut values)?;
-                CpuWeight::Vector(values)
-            }
+            WeightUse::Vector => CpuWeight::Vector(vector(file, spec, info)?),
             WeightUse::Rows => {
                 // A type that cannot be read must fail now, not at the first token.
                 let row_bytes = (info.bytes as usize) / spec.n_out.max(1);
                 let rows = FileRows { file: file.clone(), info: info.clone(), ty: spec.ty, row_bytes };
-                rows.row(0, &mut vec![0.0; spec.n_in])?;
+                let mut first = room(spec.n_in, &spec.name)?;
+                first.resize(spec.n_in, 0.0);
+                rows.row(0, &mut first)?;
                 CpuWeight::Rows(rows)
             }
             WeightUse::MatMul | WeightUse::RowsAndMatMul => {
-                let panels = Panels::new(spec.ty, spec.n_in, spec.n_out)?;
-                let n = panels.n_panels().div_ceil(PACK_GRAIN);
-                let row_bytes = file.data(info).len() / spec.n_out;
-                packing.push(Packing { item, info, row_bytes, first_chunk: chunks });
-                chunks += n;
-                CpuWeight::Panels(panels)
+                CpuWeight::Panels(Panels::new(spec.ty, spec.n_in, spec.n_out)?)
             }
         });
     }
-
-    let (next, done, cancelled) = (Counter::new(), AtomicUsize::new(0), AtomicBool::new(false));
-    let failed = parking_lot::Mutex::new(None);
-    // Only the calling thread reports: the host's callback need not be thread-safe.
-    let report = parking_lot::Mutex::new(&mut progress);
-    Pool::global().run(threads, &|worker| {
-        for range in worker.chunks(&next, chunks, 1) {
-            if cancelled.load(Ordering::Relaxed) {
-                return;
-            }
-            let chunk = range.start;
-            let Some(p) = packing[..packing.partition_point(|p| p.first_chunk <= chunk)].last() else { continue };
-            let CpuWeight::Panels(panels) = &items[p.item] else { continue };
-            let first = (chunk - p.first_chunk) * PACK_GRAIN;
-            let panel_range = first..(first + PACK_GRAIN).min(panels.n_panels());
-            let rows = panel_range.start * PANEL..(panel_range.end * PANEL).min(panels.n_out());
-            let source = &file.data(p.info)[rows.start * p.row_bytes..rows.end * p.row_bytes];
-            file.will_need(source);
-            // SAFETY: each chunk is claimed once, so no two threads pack the same panels, and nothing reads them
-            // before the run ends.
-            let packed = unsafe { panels.pack_shared(file.data(p.info), panel_range) };
-            if let Err(error) = packed {
-                failed.lock().get_or_insert(error);
-                cancelled.store(true, Ordering::Relaxed);
-            }
-            file.release(source);
-            let finished = done.fetch_add(1, Ordering::Relaxed) + 1;
-            if worker.index() == 0
-                && let Some(progress) = report.lock().as_mut()
-                && !progress(finished as f32 / chunks as f32)
-            {
-                cancelled.store(true, Ordering::Relaxed);
-            }
-        }
-    })?;
-    if let Some(error) = failed.into_inner() {
-        return Err(error);
+    let mut packing = Vec::new();
+    let mut claims = 0;
+    for (item, spec) in items.iter().zip(specs) {
+        let CpuWeight::Panels(panels) = item else { continue };
+        let grain = (CLAIM / (PANEL * panels.row_bytes())).max(1);
+        packing.push(Packing { panels, info: tensor(file, spec)?, grain, first_claim: claims });
+        claims += panels.n_panels().div_ceil(grain);
     }
-    if cancelled.load(Ordering::Relaxed) {
-        return Err(Error::Cancelled);
-    }
-    if let Some(progress) = progress
-        && !progress(1.0)
-    {
-        return Err(Error::Cancelled);
-    }
-    for item in &items {
-        if let CpuWeight::Panels(panels) = item {
-            panels.prefer_huge_pages();
-        }
+    pack(file, &packing, claims, threads, progress)?;
+    for p in &packing {
+        p.panels.prefer_huge_pages();
     }
     Ok(CpuWeights { items, _held: held })
+}
+
+fn tensor<'a>(file: &'a File, spec: &WeightSpec) -> Result<&'a TensorInfo> {
+    file.tensor(&spec.name).ok_or_else(|| Error::Internal(format!("Tensor `{}` is gone", spec.name)))
+}
+
+/// The numbers of a vector of the file.
+pub(in crate::backend) fn vector(file: &File, spec: &WeightSpec, info: &TensorInfo) -> Result<Vec<f32>> {
+    let mut values = room(spec.n_in, &spec.name)?;
+    values.resize(spec.n_in, 0.0);
+    dequantize(spec.ty, &file.read(info)?, &mut values)?;
+    Ok(values)
+}
+
+/// Pack everything, in runs of the pool that are short beside those of others.
+fn pack(
+    file: &File,
+    packing: &[Packing<'_>],
+    claims: usize,
+    threads: usize,
+    mut progress: LoadProgress<'_>,
+) -> Result<()> {
+    let buffers: Vec<Mutex<Vec<u8>>> = (0..threads.max(1)).map(|_| Mutex::default()).collect();
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(None);
+    let never = AtomicBool::new(false);
+    let mut length = LONGEST_ALONE;
+    let (mut told, mut told_at) = (0, Instant::now());
+    loop {
+        let asked = Instant::now();
+        let began = OnceLock::new();
+        Pool::global().run(threads, &never, &|worker| {
+            let began = *began.get_or_init(Instant::now);
+            let end = began + turn(length, began - asked);
+            let buffer = &mut *buffers[worker.index()].lock();
+            while failed.lock().is_none() {
+                let claim = next.fetch_add(1, Ordering::Relaxed);
+                let Some(p) = packing[..packing.partition_point(|p| p.first_claim <= claim)].last() else { return };
+                if claim >= claims {
+                    return;
+                }
+                if let Err(error) = p.pack(file, claim - p.first_claim, buffer) {
+                    failed.lock().get_or_insert(error);
+                }
+                if Instant::now() >= end {
+                    return;
+                }
+            }
+        })?;
+        if let Some(error) = failed.lock().take() {
+            return Err(error);
+        }
+        length = turn(length, *began.get_or_init(Instant::now) - asked);
+        let done = next.load(Ordering::Relaxed).min(claims);
+        if done == claims || done - told >= claims.div_ceil(PARTS) || told_at.elapsed() >= TELL {
+            (told, told_at) = (done, Instant::now());
+            let fraction = if claims == 0 { 1.0 } else { done as f32 / claims as f32 };
+            if progress.as_mut().is_some_and(|progress| !progress(fraction)) {
+                return Err(Error::Cancelled);
+            }
+        }
+        if done == claims {
+            return Ok(());
+        }
+    }
+}
+
+/// How long a run may take that waited so long, after one of this length.
+fn turn(before: Duration, waited: Duration) -> Duration {
+    match waited / 2 {
+        // Nobody was there.
+        half if half < SHORTEST => (2 * before).min(LONGEST_ALONE),
+        half => half.min(LONGEST),
+    }
+}
+
+impl Packing<'_> {
+    /// Read a claim's rows into the buffer and pack them.
+    fn pack(&self, file: &File, claim: usize, buffer: &mut Vec<u8>) -> Result<()> {
+        let first = claim * self.grain;
+        let range = first..(first + self.grain).min(self.panels.n_panels());
+        let (rows, row_bytes) = (self.panels.rows_of(&range), self.panels.row_bytes());
+        let bytes = rows.len() * row_bytes;
+        if buffer.len() < bytes {
+            *buffer = room(bytes, &self.info.name)?;
+            buffer.resize(bytes, 0);
+        }
+        let source = &mut buffer[..bytes];
+        file.read_at(self.info, rows.start as u64 * row_bytes as u64, source)?;
+        // SAFETY: each claim is made once, so no two threads pack the same panels, and nothing reads them before all
+        // runs have ended.
+        unsafe { self.panels.pack_shared(source, range) }
+    }
 }

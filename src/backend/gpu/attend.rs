@@ -1,13 +1,14 @@
 //! Attention over the KV cache in two dispatches, for one row as for 512.
 //!
 //! A workgroup takes one key head, a tile of the query vectors that share it (row by row, so that a group of any size
-//! fills tiles), and one *split* of the cells. It streams over blocks of cells with a running maximum and sum, and skips
-//! blocks in which its rows see nothing. With several splits each leaves maximum, sum and weighted values, and a second
-//! kernel joins them; with one the first kernel writes the result. How many splits there are is a word of the frame:
-//! [`splits`] chooses, so that short batches over long contexts still fill the device.
+//! fills tiles), and one *split* of the cells. It streams over blocks of cells with a running maximum and sum, and
+//! skips blocks in which its rows see nothing. With several splits each leaves maximum, sum and weighted values, and a
+//! second kernel joins them (flash attention, <https://arxiv.org/abs/2205.14135>); with one the first kernel writes the
+//! result. How many splits there are is a word of the frame: [`splits`] chooses, so that short batches over long
+//! contexts still fill the device.
 //!
-//! A row sees a cell when they share a sequence, the cell is not after the row, and it lies within the window. Cells that
-//! no row of a tile sees do no harm, whatever they hold. A row that sees nothing yields zeros.
+//! A row sees a cell when they share a sequence, the cell is not after the row, and it lies within the window. Cells
+//! that no row of a tile sees do no harm, whatever they hold. A row that sees nothing yields zeros.
 
 use super::device::Gpu;
 use super::kernel::{Slot, compose};

@@ -113,6 +113,18 @@ pub struct Candidate {
     pub reason: String,
 }
 
+impl Candidate {
+    /// How its memory stands; nothing is known of what this process uses of it.
+    pub fn memory(&self) -> Memory {
+        Memory { available: memory::available(&self.adapter), of_host: of_host(&self.info), ..Memory::default() }
+    }
+}
+
+/// Whether an adapter has the host's memory.
+fn of_host(info: &wgpu::AdapterInfo) -> bool {
+    matches!(info.device_type, wgpu::DeviceType::IntegratedGpu | wgpu::DeviceType::Cpu)
+}
+
 /// An open device and the name of its adapter.
 type Shared = (String, Weak<Gpu>);
 
@@ -332,8 +344,7 @@ impl Gpu {
         let used = self.account.bytes();
         let artificial = self.memory_limit.map(|limit| limit.saturating_sub(used.total()));
         let available = [memory::available(&self.adapter), artificial].into_iter().flatten().min();
-        let of_host = matches!(self.info.device_type, wgpu::DeviceType::IntegratedGpu | wgpu::DeviceType::Cpu);
-        Memory { used, available, of_host }
+        Memory { used, available, of_host: of_host(&self.info) }
     }
 
     /// Waits until everything submitted so far is done.

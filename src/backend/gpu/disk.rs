@@ -1,8 +1,9 @@
 //! What a driver made of the shaders, kept on disk from process to process.
 //!
-//! One file for each adapter, driver and set of shader texts, in `ELIZA_CACHE_DIR` (empty: none), else in the user's cache
-//! folder. A file begins with a magic number, the key that also names it, and the hash of what follows; one that is not
-//! as it should be counts as absent. Nothing that goes wrong here is an error: the log says it, and kernels are compiled.
+//! One file for each adapter, driver and set of shader texts, in `ELIZA_CACHE_DIR` (empty: none), else in the user's
+//! cache folder. A file begins with a magic number, the key that also names it, and the hash of what follows; one that
+//! is not as it should be counts as absent. Nothing that goes wrong here is an error: the log says it, and kernels are
+//! compiled.
 
 use super::shaders;
 use sha2::{Digest, Sha256};
@@ -23,7 +24,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// The cache of a device that has [`wgpu::Features::PIPELINE_CACHE`], filled from disk; none where it is turned off.
+    /// The cache of a device that has [`wgpu::Features::PIPELINE_CACHE`], filled from disk; none where it is turned
+    /// off.
     pub fn open(device: &wgpu::Device, info: &wgpu::AdapterInfo) -> Option<Cache> {
         let folder = folder(&|name| std::env::var_os(name))?;
         let key = key(info);
@@ -31,8 +33,8 @@ impl Cache {
         let file = folder.join(format!("pipelines-{name}"));
         let data = read(&file, &key);
         let descriptor = wgpu::PipelineCacheDescriptor { label: Some("eliza"), data: data.as_deref(), fallback: true };
-        // SAFETY: the data is what `get_data` gave for the same adapter, driver and texts: a file of our own making, whose
-        // key and hash were compared just now.
+        // SAFETY: the data is what `get_data` gave for the same adapter, driver and texts: a file of our own making,
+        // whose key and hash were compared just now.
         let pipelines = unsafe { device.create_pipeline_cache(&descriptor) };
         Some(Cache { pipelines, file, key })
     }

@@ -16,9 +16,9 @@
 //! | Q6_K | 1: low bits | | 2: upper bits | two i8 scales | d |
 //! | Affine | 3: codes, lines | | | | |
 //!
-//! Four-bit codes: byte j holds weight j in its low bits and weight j + 16 in its high bits. Fifth bits: bit v of byte b
-//! is that of weight 4 v + b. Upper bits of Q6_K: bits 2 v and 2 v + 1 of byte b of word h are those of weight
-//! 16 h + 4 v + b. Q4_0's codes and Q6_K's are stored with their highest bit flipped, which makes them signed numbers.
+//! Four-bit codes: byte j holds weight j in its low bits and weight j + 16 in its high bits. Fifth bits: bit v of byte
+//! b is that of weight 4 v + b. Upper bits of Q6_K: bits 2 v and 2 v + 1 of byte b of word h are those of weight 16 h +
+//! 4 v + b. Q4_0's codes and Q6_K's are stored with their highest bit flipped, which makes them signed numbers.
 //!
 //! *Affine* takes every other type that can be decoded: a signed byte q per weight and, for each 16 weights, a line
 //! `q * scale + offset` in f32. In all formats the weights are exactly those of `quant::dequantize`.

@@ -17,12 +17,14 @@ use std::collections::{HashMap, HashSet};
 /// Areas start at multiples of this many bytes.
 const ALIGN: usize = 256;
 
-/// See the module's documentation.
+/// The norms that cost no dispatch of their own.
 #[derive(Default)]
 pub struct Fusions {
     taken: HashSet<NodeId>,
     /// The norm that is joined to a product.
     joined: HashMap<NodeId, NodeId>,
+    /// The norms that are joined to one.
+    sums: HashSet<NodeId>,
     /// Byte offsets of the nodes that do not stand where the plan says.
     moved: HashMap<NodeId, usize>,
     /// Bytes of the workspace that this needs, or 0.
@@ -39,8 +41,7 @@ impl Fusions {
         if joins.is_empty() {
             return fusions;
         }
-        let nodes = work.graph.nodes.iter().enumerate();
-        let end = nodes.map(|(i, n)| work.offsets[i] + view.bytes(n)).max().unwrap_or(0).next_multiple_of(ALIGN);
+        let end = work.workspace_bytes.next_multiple_of(ALIGN);
         let widest = joins.iter().map(|&id| VECTOR_ROWS * work.graph.node(id).width * 4).max().unwrap_or(0);
         let area = |i: usize| end + i * widest.next_multiple_of(ALIGN);
         // The last sum in each of the two areas.
@@ -54,6 +55,7 @@ impl Fusions {
             sums[turn] = Some(id);
             fusions.moved.extend([(y, area(0)), (id, area(1 + turn))]);
             fusions.joined.insert(product, id);
+            fusions.sums.insert(id);
         }
         fusions.workspace_bytes = area(3);
         fusions
@@ -61,7 +63,7 @@ impl Fusions {
 
     /// Whether a norm is computed by the products that read it, or by the one it is joined to.
     pub fn is_fused(&self, id: NodeId) -> bool {
-        self.taken.contains(&id) || self.joined.values().any(|&norm| norm == id)
+        self.taken.contains(&id) || self.sums.contains(&id)
     }
 
     /// The norm that is joined to this product.
@@ -91,12 +93,11 @@ impl<'a> View<'a> {
     }
 
     fn readers(&self, of: NodeId) -> impl Iterator<Item = (NodeId, &'a Node)> {
-        let nodes = self.work.graph.nodes.iter().enumerate();
-        nodes.filter(move |(_, n)| n.src.contains(&of)).map(|(i, n)| (NodeId(i as u32), n))
+        self.work.readers.of_node(of).iter().map(|&id| (id, self.work.graph.node(id)))
     }
 
     fn last_reader(&self, of: NodeId) -> Option<NodeId> {
-        self.readers(of).map(|(reader, _)| reader).max()
+        self.work.readers.of_node(of).last().copied()
     }
 
     fn max_rows(&self, node: &Node) -> usize {

@@ -1,5 +1,5 @@
-//! From the product of the q, k and v matrices to attention's inputs, in one dispatch: heads are normed and turned, keys
-//! and values go to their cells.
+//! From the product of the q, k and v matrices to attention's inputs, in one dispatch: heads are normed and turned,
+//! keys and values go to their cells.
 //!
 //! Angles are exact modulo whole turns: a frequency travels as a fixed-point fraction of a turn with 64 bits, and its
 //! product with a position wraps around by itself. See `shaders/turn.wgsl` for the error of cosine and sine.
@@ -69,8 +69,8 @@ pub struct Norms {
     pub k: Option<Bound>,
 }
 
-/// Norm and turn the heads of `qkv`, where queries, keys and values of a row stand side by side: queries stay there, keys
-/// and values go to the cells that the frame's row records name.
+/// Norm and turn the heads of `qkv`, where queries, keys and values of a row stand side by side: queries stay there,
+/// keys and values go to the cells that the frame's row records name.
 pub fn step(
     gpu: &Gpu,
     spec: &AttentionSpec,

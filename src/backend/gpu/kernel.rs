@@ -112,6 +112,11 @@ impl Gpu {
         Ok(kernel)
     }
 
+    /// Names and finished texts of all kernels made so far, for tests.
+    pub fn texts(&self) -> Vec<(&'static str, String)> {
+        self.kernels.0.lock().iter().map(|((text, _), kernel)| (kernel.name, text.clone())).collect()
+    }
+
     /// The buffers of one dispatch of a kernel, in the order of its slots.
     pub fn bind(&self, kernel: &Kernel, buffers: &[wgpu::BufferBinding<'_>]) -> wgpu::BindGroup {
         let entries: Vec<_> = buffers

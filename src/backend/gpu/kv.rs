@@ -8,11 +8,11 @@
 //! values  [head][cell][unit]
 //! ```
 //!
-//! A unit is four f32, four f16 in two words, or four i8 in one; in Q8_0 one f32 scale per 32 numbers follows the quants
-//! of a head, as units of their own. The scale is the largest magnitude / 127 and a group with an infinity or NaN is NaN,
-//! as in the CPU's cache, whose scales are rounded to f16 besides. A value beyond f16's range is stored as the largest
-//! finite one; NaN is kept. A buffer needs no initialisation: a cell is read only after it was written, as long as the
-//! cells' sequence sets say so.
+//! A unit is four f32, four f16 in two words, or four i8 in one; in Q8_0 one f32 scale per 32 numbers follows the
+//! quants of a head, as units of their own. The scale is the largest magnitude / 127 and a group with an infinity or
+//! NaN is NaN, as in the CPU's cache, whose scales are rounded to f16 besides. A value beyond f16's range is stored as
+//! the largest finite one; NaN is kept. A buffer needs no initialisation: a cell is read only after it was written, as
+//! long as the cells' sequence sets say so.
 
 pub(super) mod transfer;
 

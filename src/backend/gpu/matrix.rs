@@ -1,7 +1,7 @@
 //! Weights on a device: matrices cut into slices that fit its bindings, and vectors.
 //!
 //! A [`Loader`] repacks rows through a bounded piece of host memory and waits now and then until the device has taken
-//! what was written, so that a load needs little more host memory than the file's pages. A weight that is not a finite
+//! what was written, so that a load needs little host memory. A weight that is not a finite
 //! number is refused, because kernels may assume that there is none.
 
 use super::device::Gpu;
@@ -10,6 +10,8 @@ use super::memory::{Buffer, buffer_bytes};
 use super::pack;
 use super::step::Bound;
 use crate::backend::memory::Component;
+use crate::error::room;
+use crate::gguf::{File, TensorInfo};
 use crate::quant::TensorType;
 use crate::{Error, Result};
 
@@ -126,6 +128,33 @@ impl Vector {
     }
 }
 
+/// Rows of a matrix in the layout of the file.
+#[derive(Clone, Copy)]
+pub enum MatrixRows<'a> {
+    /// In memory.
+    Here(&'a [u8]),
+    /// A tensor of a file, read as it is needed.
+    InFile(&'a File, &'a TensorInfo),
+}
+
+impl MatrixRows<'_> {
+    fn bytes(&self) -> u64 {
+        match self {
+            MatrixRows::Here(bytes) => bytes.len() as u64,
+            MatrixRows::InFile(_, info) => info.bytes,
+        }
+    }
+
+    /// Fill `out` from byte `at` on, which lies here with all of `out`.
+    fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
+        match self {
+            MatrixRows::Here(bytes) => out.copy_from_slice(&bytes[at as usize..][..out.len()]),
+            MatrixRows::InFile(file, info) => file.read_at(info, at, out)?,
+        }
+        Ok(())
+    }
+}
+
 /// Brings weights to a device, one after the other. Several may work side by side, each with its own piece of host memory.
 pub struct Loader<'a> {
     gpu: &'a Gpu,
@@ -142,18 +171,21 @@ impl<'a> Loader<'a> {
     }
 
     /// A matrix whose rows are those of all `parts`, one after the other, in the layout of the file.
-    pub fn matrix(&mut self, what: &str, ty: TensorType, n_in: usize, parts: &[&[u8]]) -> Result<Matrix> {
+    pub fn matrix(&mut self, what: &str, ty: TensorType, n_in: usize, parts: &[MatrixRows<'_>]) -> Result<Matrix> {
         let layout = Layout::new(ty, n_in)?;
-        if let Some(part) = parts.iter().find(|part| part.len() % layout.row_bytes != 0) {
-            let problem = format!("{what}: {} bytes are no rows of {n_in} weights of type {ty}", part.len());
+        let row_bytes = layout.row_bytes;
+        if let Some(part) = parts.iter().find(|part| part.bytes() % row_bytes as u64 != 0) {
+            let problem = format!("{what}: {} bytes are no rows of {n_in} weights of type {ty}", part.bytes());
             return Err(Error::Internal(problem));
         }
-        let n_out: usize = parts.iter().map(|part| part.len() / layout.row_bytes).sum();
-        let mut rows = parts.iter().flat_map(|part| part.chunks_exact(layout.row_bytes));
+        let n_out: usize = parts.iter().map(|part| (part.bytes() / row_bytes as u64) as usize).sum();
+        // The part that is read at present, and what was read of it.
+        let (mut part, mut read) = (0, 0);
         let tile_bytes = layout.tile_bytes();
         let piece =
             (PIECE_BYTES / tile_bytes.iter().sum::<u64>()).clamp(1, n_out.div_ceil(TILE).max(1) as u64) as usize;
         let mut tiles = Tiles::new(&layout, piece);
+        let mut source = room(piece * TILE * row_bytes, what)?;
 
         let mut slices = Vec::new();
         for (first_row, slice_rows, place) in Place::slices(self.gpu, what, &layout, n_out)? {
@@ -163,9 +195,21 @@ impl<'a> Loader<'a> {
             for first in (0..all).step_by(piece) {
                 let count = piece.min(all - first);
                 let wanted = (count * TILE).min(slice_rows - first * TILE);
+                source.clear();
+                while source.len() < wanted * row_bytes {
+                    if read == parts[part].bytes() {
+                        (part, read) = (part + 1, 0);
+                        continue;
+                    }
+                    let have = source.len();
+                    let more = (parts[part].bytes() - read).min((wanted * row_bytes - have) as u64);
+                    source.resize(have + more as usize, 0);
+                    parts[part].read(read, &mut source[have..])?;
+                    read += more;
+                }
                 tiles.clear();
-                for (i, source) in rows.by_ref().take(wanted).enumerate() {
-                    pack::pack(&layout, source, &mut tiles.row(i))?;
+                for (i, row) in source.chunks_exact(row_bytes).enumerate() {
+                    pack::pack(&layout, row, &mut tiles.row(i))?;
                 }
                 if !tiles.finite() {
                     return Err(Error::Model(format!("{what} holds weights that are not finite numbers")));
@@ -174,7 +218,7 @@ impl<'a> Loader<'a> {
                     let at = place.at[s] + first as u64 * tile_bytes[s];
                     self.write(&buffer, at, &section[..count * tile_bytes[s] as usize])?;
                 }
-                (self.progress)((wanted * layout.row_bytes) as u64)?;
+                (self.progress)(source.len() as u64)?;
             }
             slices.push(Slice { buffer, place, first_row, rows: slice_rows });
         }

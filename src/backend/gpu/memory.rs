@@ -1,7 +1,7 @@
 //! Buffers on the account of their device, and how much memory an adapter still has.
 //!
-//! wgpu does not tell what is free. On Vulkan the driver does: the budget of the heaps that are the device's own where it
-//! has `VK_EXT_memory_budget`, else their size. With Metal and DX12 it is unknown.
+//! wgpu does not tell what is free. On Vulkan the driver does: the budget of the heaps that are the device's own where
+//! it has `VK_EXT_memory_budget`, else their size. With Metal and DX12 it is unknown.
 
 use crate::backend::memory::{Account, Component, Held};
 use std::ops::Deref;

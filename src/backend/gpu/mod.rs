@@ -60,13 +60,12 @@ pub struct GpuBackend {
     gpu: Arc<Gpu>,
 }
 
-/// The adapters of this machine as devices.
-pub fn devices() -> Vec<DeviceInfo> {
-    let info = |c: device::Candidate| DeviceInfo {
-        name: device::name_of(&c.info),
-        kind: DeviceKind::Gpu,
-        score: c.score,
-        reason: c.reason,
+/// The adapters of this machine as devices, with their memory.
+pub fn devices() -> Vec<(DeviceInfo, Memory)> {
+    let info = |c: device::Candidate| {
+        let memory = c.memory();
+        let name = device::name_of(&c.info);
+        (DeviceInfo { name, kind: DeviceKind::Gpu, score: c.score, reason: c.reason }, memory)
     };
     device::candidates().into_iter().map(info).collect()
 }

@@ -1,13 +1,14 @@
 //! Known answers: drivers exist that compute wrongly and say nothing.
 //!
-//! Before a kernel is used on a device it computes something small, and the results are compared with the host's arithmetic.
-//! One that is wrong is an error that names adapter, driver and kernel, and the model is not opened there. A kernel that
-//! gave its answer is not asked again: nothing of this happens after open.
+//! Before a kernel is used on a device it computes something small, and the results are compared with the host's
+//! arithmetic. One that is wrong is an error that names adapter, driver and kernel, and the model is not opened there.
+//! A kernel that gave its answer is not asked again: nothing of this happens after open.
 //!
-//! Every step that is lowered asks for a probe of its kernel: products and look-ups in `probe/products.rs`, what is between
-//! them in `probe/ops.rs`, the sampler's in `sample/probe.rs`, the walk's in `walk/probe.rs`. They wait in [`Pending`] while an engine's programs are
-//! lowered and compiled, and run before its cache takes the room. A software driver compiles a kernel when it first runs,
-//! for seconds, so there the kernels that are made for several rows are left out.
+//! Every step that is lowered asks for a probe of its kernel: products and look-ups in `probe/products.rs`, what is
+//! between them in `probe/ops.rs`, the sampler's in `sample/probe.rs`, the walk's in `walk/probe.rs`. They wait in
+//! [`Pending`] while an engine's programs are lowered and compiled, and run before its cache takes the room. A software
+//! driver compiles a kernel when it first runs, for seconds, so there the kernels that are made for several rows are
+//! left out.
 
 use super::device::{Gpu, name_of};
 use super::kernel::Kernel;
@@ -63,7 +64,8 @@ struct Run {
 }
 
 impl Run {
-    /// Over these rows and room for the results behind them. Row `r` has token `r`, and the last row is the first output.
+    /// Over these rows and room for the results behind them. Row `r` has token `r`, and the last row is the first
+    /// output.
     fn new(mut workspace: Vec<f32>, rows: usize, expected: Vec<Expected>) -> Run {
         let dst = workspace.len();
         workspace.resize(dst + expected.len(), f32::NAN);

@@ -1,11 +1,11 @@
 //! Products of matrices and rows of the workspace, and rows of a table, as steps.
 //!
-//! Up to [`VECTOR_ROWS`] rows a product is bound by reading the weights: `matvec.wgsl` reads them once for all rows, and
-//! may take a norm of its input along. More rows go through the tiles of `matmul.wgsl`. Each slice of a matrix is a
+//! Up to [`VECTOR_ROWS`] rows a product is bound by reading the weights: `matvec.wgsl` reads them once for all rows,
+//! and may take a norm of its input along. More rows go through the tiles of `matmul.wgsl`. Each slice of a matrix is a
 //! dispatch of its own.
 //!
-//! Bytes and widths are those of the workspace: offsets are multiples of 16 bytes, row `r` of an operand stands `r` times
-//! its width further on. A matrix whose rows are no multiple of 4 also writes the columns up to the next one.
+//! Bytes and widths are those of the workspace: offsets are multiples of 16 bytes, row `r` of an operand stands `r`
+//! times its width further on. A matrix whose rows are no multiple of 4 also writes the columns up to the next one.
 
 use super::device::Gpu;
 use super::format::{BLOCK_GROUPS, GROUP, Layout, QUADS, TILE, WORDS};
@@ -109,8 +109,8 @@ pub struct Gated<'a> {
     pub max_rows: usize,
 }
 
-/// `dst = scale · table[token]` for every batch row. The token is the row record's, or from [`SAMPLED_TOKEN`] on the word of
-/// [`Bound::Sampled`] that it stands for; a row whose token is beyond the table is left as it is.
+/// `dst = scale · table[token]` for every batch row. The token is the row record's, or from [`SAMPLED_TOKEN`] on the
+/// word of [`Bound::Sampled`] that it stands for; a row whose token is beyond the table is left as it is.
 pub struct Embed<'a> {
     /// The table.
     pub table: &'a Matrix,

@@ -28,7 +28,7 @@ const SHORT: usize = 8;
 
 const PARAM_BYTES: u64 = PARAM_WORDS as u64 * 4;
 
-/// See the module's documentation.
+/// A compiled run of nodes.
 pub struct GpuProgram {
     gpu: Arc<Gpu>,
     steps: Vec<Step>,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// How long a wait keeps its core before the thread sleeps: some drivers take a millisecond to wake it.
 const SPIN: Duration = Duration::from_micros(200);
 
-/// See the module's documentation. Both buffers grow to the largest read and stay.
+/// The staging buffer and the host's copy of what was read. Both buffers grow to the largest read and stay.
 #[derive(Default)]
 pub struct Readback {
     staging: Option<Buffer>,

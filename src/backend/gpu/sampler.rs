@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// Steps under way at once: the one that is waited for, and the one ahead of it.
 const UNDER_WAY: usize = 2;
 
-/// See the module's documentation.
+/// The chains of an engine's sequences on the device, and the results on their way to the host.
 pub struct Sampler {
     gpu: Arc<Gpu>,
     program: SampleProgram,

@@ -15,13 +15,15 @@ use crate::backend::memory::{Bytes, Component};
 use crate::backend::{CacheSpec, Sizing, Wanted, Work};
 use crate::graph::{NodeId, Op, Output, WeightId};
 use crate::{Error, Result};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 /// The sizes that a state and its programs will have.
 pub struct GpuSizing {
     gpu: Arc<Gpu>,
     wanted: Wanted,
+    /// The groups of `wanted.together`.
+    together: HashSet<Vec<WeightId>>,
     cache: u64,
     sequences: usize,
     frame: u64,
@@ -51,6 +53,7 @@ impl GpuSizing {
         let (cache, params, sampler, walker, reads) = (bytes, 0, 0, 0, 0);
         Ok(GpuSizing {
             gpu,
+            together: wanted.together.iter().cloned().collect(),
             wanted,
             cache,
             sequences,
@@ -72,7 +75,7 @@ impl GpuSizing {
             let spec = spec(first);
             Matrix::slice_bytes(&self.gpu, &spec.name, spec.ty, spec.n_in, rows).map(|slices| slices.len())
         };
-        match weights::joined(work.specs, &self.wanted).any(|joined| joined == ids) {
+        match self.together.contains(ids) && weights::are_joined(work.specs, &self.wanted, ids) {
             true => slices(&ids[0], ids.iter().map(|id| spec(id).n_out).sum()),
             false => ids.iter().map(|id| slices(id, spec(id).n_out)).sum(),
         }
@@ -80,13 +83,13 @@ impl GpuSizing {
 }
 
 impl Sizing for GpuSizing {
-    fn program(&mut self, work: &Work<'_>, workspace_bytes: usize) -> Result<()> {
+    fn program(&mut self, work: &Work<'_>) -> Result<()> {
         let steps = lower::count(work, |ids| self.slices(work, ids))?;
         self.params += GpuProgram::param_bytes(steps);
         if program::walks(work) {
             self.walker = Walker::bytes(steps);
         }
-        let workspace_bytes = workspace_bytes.max(Fusions::new(work).workspace_bytes);
+        let workspace_bytes = work.workspace_bytes.max(Fusions::new(work).workspace_bytes);
         check_binding(&self.gpu, "workspace", workspace_bytes as u64)?;
         self.workspace = self.workspace.max(buffer_bytes(workspace_bytes as u64));
         for node in (work.nodes.0..work.nodes.1).map(|i| work.graph.node(NodeId(i))) {

@@ -1,16 +1,16 @@
 //! A dispatch as data: which kernel, over which buffers, with which numbers, in how many workgroups.
 //!
-//! Kernels read three kinds of numbers: constants of the shader's text (shapes that select code), the words of a uniform
-//! that never change after compiling (offsets, widths), and the *frame*, a small storage buffer written once per run with
-//! everything that differs from batch to batch. A program is a list of steps; a run writes the frame and dispatches them
-//! all in one submission.
+//! Kernels read three kinds of numbers: constants of the shader's text (shapes that select code), the words of a
+//! uniform that never change after compiling (offsets, widths), and the *frame*, a small storage buffer written once
+//! per run with everything that differs from batch to batch. A program is a list of steps; a run writes the frame and
+//! dispatches them all in one submission.
 
 use super::kernel::Kernel;
 use crate::backend::{MAX_LISTED, MAX_ROWS};
 use std::sync::Arc;
 
-/// Words of the frame's head: rows, output rows, cells in use, splits of attention, cells per split, listed logits, then
-/// zeros.
+/// Words of the frame's head: rows, output rows, cells in use, splits of attention, cells per split, listed logits,
+/// then zeros.
 pub const FRAME_HEAD: usize = 16;
 /// Word of the first row record: token, position, sequences, cell.
 pub const FRAME_ROWS: usize = FRAME_HEAD;

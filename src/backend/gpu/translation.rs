@@ -1,9 +1,13 @@
 //! Every shader that a test makes is also translated for the platforms that the test does not run on: SPIR-V, Metal's
 //! language and HLSL. That is as much as can be shown without their compilers.
+//!
+//! The HLSL is written to the folder `ELIZA_DUMP_SHADERS`, where it is set: `tools/dxc.py` compiles what lies there.
 #![allow(clippy::unwrap_used)]
 
 use naga::back::{hlsl, msl, spv};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
 
 /// Panics with the text when it is not valid or cannot be translated.
 pub fn check(name: &str, text: &str) {
@@ -23,11 +27,24 @@ pub fn check(name: &str, text: &str) {
     let (metal, _) = msl::write_string(&module, &info, &options, &Default::default())
         .unwrap_or_else(|e| failed("MSL", e.to_string()));
     assert!(metal.contains("kernel void"), "shader `{name}`");
-    let options = hlsl::Options { shader_model: hlsl::ShaderModel::V6_2, ..Default::default() };
+    // As wgpu has it for a text that it trusts.
+    let options = hlsl::Options {
+        shader_model: hlsl::ShaderModel::V6_0,
+        zero_initialize_workgroup_memory: false,
+        restrict_indexing: false,
+        force_loop_bounding: false,
+        ..Default::default()
+    };
     let pipeline = hlsl::PipelineOptions::default();
     let mut text_out = String::new();
     hlsl::Writer::new(&mut text_out, &options, &pipeline)
         .write(&module, &info, None)
         .unwrap_or_else(|e| failed("HLSL", e.to_string()));
     assert!(text_out.contains("numthreads"), "shader `{name}`");
+    if let Some(folder) = std::env::var_os("ELIZA_DUMP_SHADERS") {
+        let mut hash = DefaultHasher::new();
+        text.hash(&mut hash);
+        let file = Path::new(&folder).join(format!("{name}-{:016x}.hlsl", hash.finish()));
+        std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(file, text_out)).unwrap();
+    }
 }

@@ -70,7 +70,7 @@ const ARG_WORDS: usize = 3;
 const STORAGE: wgpu::BufferUsages =
     wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
 
-/// See the module's documentation.
+/// What a program needs to walk a trie: the kernel, and how the workgroups of each of its steps are counted.
 pub struct Walker {
     kernel: Arc<Kernel>,
     /// How the workgroups of each step are counted, and their numbers; behind those of the steps the sampler's.

@@ -1,25 +1,26 @@
 //! A model's weights on the GPU.
 //!
 //! Matrices that one node multiplies with the same input, and that have one type, lie in one matrix, rows of the first
-//! first, so that one dispatch computes them all. The pages of the file are dropped once they are uploaded.
+//! first, so that one dispatch computes them all.
 
 use super::device::Gpu;
 use super::heads::Turns;
-use super::matrix::{Loader, Matrix, Vector};
+use super::matrix::{Loader, Matrix, MatrixRows, Vector};
 use crate::backend::cpu::rope::Rope;
+use crate::backend::cpu::vector;
 use crate::backend::{LoadProgress, Wanted, WeightBytes};
 use crate::gguf::File;
 use crate::graph::{Graph, WeightId, WeightSpec, WeightUse};
-use crate::quant::dequantize;
 use crate::{Error, Result};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// See the module's documentation.
+/// A model's weights on the GPU: matrices, some of them joined, and vectors.
 pub struct GpuWeights {
     items: Vec<Item>,
-    joined: Vec<(Vec<WeightId>, Matrix)>,
+    /// Matrices that lie in one, by the first of them.
+    joined: HashMap<WeightId, (Vec<WeightId>, Matrix)>,
     /// Rotary embeddings by their number in the model's graphs.
     turns: Mutex<HashMap<usize, Arc<Turns>>>,
 }
@@ -70,7 +71,7 @@ impl GpuWeights {
 
     /// The matrices of a product: one, where they were joined.
     pub fn matrices(&self, ids: &[WeightId]) -> Result<Vec<&Matrix>> {
-        match self.joined.iter().find(|(joined, _)| joined == ids) {
+        match ids.first().and_then(|first| self.joined.get(first)).filter(|(joined, _)| joined == ids) {
             Some((_, matrix)) => Ok(vec![matrix]),
             None => ids.iter().map(|&id| self.matrix(id)).collect(),
         }
@@ -79,11 +80,14 @@ impl GpuWeights {
 
 /// The groups of matrices that lie in one matrix.
 pub(super) fn joined<'a>(specs: &'a [WeightSpec], wanted: &'a Wanted) -> impl Iterator<Item = &'a [WeightId]> {
+    wanted.together.iter().map(Vec::as_slice).filter(|ids| are_joined(specs, wanted, ids))
+}
+
+/// Whether matrices that one node multiplies lie in one.
+pub(super) fn are_joined(specs: &[WeightSpec], wanted: &Wanted, ids: &[WeightId]) -> bool {
     let used = |id: &WeightId| wanted.uses.get(id.0 as usize).copied().flatten();
     let ty = |id: &WeightId| specs[id.0 as usize].ty;
-    let one_type =
-        move |ids: &&Vec<WeightId>| ids.iter().all(|id| ty(id) == ty(&ids[0]) && used(id) == Some(WeightUse::MatMul));
-    wanted.together.iter().filter(one_type).map(Vec::as_slice)
+    ids.iter().all(|id| ty(id) == ty(&ids[0]) && used(id) == Some(WeightUse::MatMul))
 }
 
 /// What [`load`] will allocate.
@@ -131,36 +135,32 @@ pub(super) fn load(
     };
     let mut loader = Loader::new(gpu, &mut report);
     let mut items: Vec<Item> = (0..specs.len()).map(|_| Item::Elsewhere).collect();
-    let mut matrices = Vec::new();
+    let mut matrices = HashMap::new();
     for ids in joined(specs, wanted) {
         let parts = ids.iter().map(|id| {
             let spec = &specs[id.0 as usize];
-            Ok(file.data(tensor(spec)?))
+            Ok(MatrixRows::InFile(file, tensor(spec)?))
         });
         let parts = parts.collect::<Result<Vec<_>>>()?;
         let spec = &specs[ids[0].0 as usize];
         loader.component = wanted.components[ids[0].0 as usize];
-        matrices.push((ids.to_vec(), loader.matrix(&spec.name, spec.ty, spec.n_in, &parts)?));
-        for (id, data) in ids.iter().zip(parts) {
-            file.release(data);
-            items[id.0 as usize] = Item::Joined;
-        }
+        let matrix = loader.matrix(&spec.name, spec.ty, spec.n_in, &parts)?;
+        matrices.insert(ids[0], (ids.to_vec(), matrix));
+        ids.iter().for_each(|id| items[id.0 as usize] = Item::Joined);
     }
     for (i, spec) in specs.iter().enumerate() {
         let (Some(usage), Item::Elsewhere) = (used(i), &items[i]) else { continue };
-        let data = file.data(tensor(spec)?);
+        let info = tensor(spec)?;
         loader.component = wanted.components[i];
         items[i] = match usage {
             WeightUse::Vector => {
-                let mut values = vec![0.0; spec.n_in];
-                dequantize(spec.ty, data, &mut values)?;
+                let values = vector(file, spec, info)?;
                 Item::Vector(loader.vector(&spec.name, &values)?, values)
             }
             WeightUse::Rows | WeightUse::MatMul | WeightUse::RowsAndMatMul => {
-                Item::Matrix(loader.matrix(&spec.name, spec.ty, spec.n_in, &[data])?)
+                Item::Matrix(loader.matrix(&spec.name, spec.ty, spec.n_in, &[MatrixRows::InFile(file, info)])?)
             }
         };
-        file.release(data);
     }
     loader.finish()?;
     gpu.wait()?;

@@ -146,7 +146,7 @@ fn drone() -> Fake {
     }))
 }
 
-fn vocab() -> Arc<Vocab> {
+fn file() -> gguf::File {
     let bytes = (0..=255u8).map(|byte| format!("<0x{byte:02X}>"));
     let tokens: Vec<String> =
         bytes.chain(["</s>".into()]).chain(WORDS.map(|word| word.replace(' ', "\u{2581}"))).collect();
@@ -160,7 +160,11 @@ fn vocab() -> Arc<Vocab> {
         file.set(format!("tokenizer.ggml.{special}_token_id"), EOG as u32);
     }
     file.set("tokenizer.ggml.suppress_tokens", vec![NEVER]);
-    Arc::new(Vocab::from_gguf(&gguf::File::from_bytes(file.to_bytes().unwrap()).unwrap()).unwrap())
+    gguf::File::from_bytes(file.to_bytes().unwrap()).unwrap()
+}
+
+fn vocab() -> Arc<Vocab> {
+    Arc::new(Vocab::from_gguf(&file()).unwrap())
 }
 
 fn open(fake: Fake) -> Session {
@@ -171,7 +175,7 @@ fn open(fake: Fake) -> Session {
         slots: 4,
         ..ModelInfo::default()
     };
-    Session::start(fake, vocab(), info, Settings::default()).unwrap()
+    Session::start(fake, vocab(), file(), info, Settings::default()).unwrap()
 }
 
 fn set(session: &Session, change: impl FnOnce(&mut Settings)) {

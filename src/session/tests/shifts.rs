@@ -243,7 +243,7 @@ fn l3_usage_is_json_whatever_bytes_the_path_has() {
         slots: 4,
         ..ModelInfo::default()
     };
-    let session = Session::start(say([HELLO]), vocab(), info, Settings::default()).unwrap();
+    let session = Session::start(say([HELLO]), vocab(), file(), info, Settings::default()).unwrap();
     let json: serde_json::Value = serde_json::from_str(&session.usage_json()).unwrap();
     assert_eq!(json["model"]["path"], "m\u{fffd}.gguf");
 }

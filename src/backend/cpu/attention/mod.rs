@@ -7,7 +7,9 @@
 //! M' = max(M, m)    L' = L e^(M - M') + l e^(m - M')    O' = O e^(M - M') + o e^(m - M')
 //! ```
 //!
-//! and the result is O / L. That is the definition, bit for bit: tiles of rows, blocks that are skipped because
+//! and the result is O / L. (The running maximum and sum are those of Milakov and Gimelshein, "Online normalizer calculation
+//! for softmax", <https://arxiv.org/abs/1805.02867>; with the values in the same pass it is what FlashAttention does,
+//! <https://arxiv.org/abs/2205.14135>.) That is the definition, bit for bit: tiles of rows, blocks that are skipped because
 //! nothing in them is seen, and the split of one row's ranges over threads all leave it unchanged, so a row's result
 //! depends on the row and on the cells it sees, not on the batch or on the number of threads.
 //!
@@ -23,9 +25,12 @@ mod tile;
 use super::isa::Isa;
 use super::kv::KvLayout;
 use super::pool::SharedMut;
+use super::region::Region;
 use super::simd::{Kernel, LANES, Simd, dispatch};
 use super::vecmath::exp;
+use crate::Result;
 use crate::backend::{TREE, sees};
+use crate::error::room;
 use crate::quant::TensorType;
 use cells::Cells;
 use std::marker::PhantomData;
@@ -86,7 +91,7 @@ pub struct Tasks {
 /// Room for the parts of split rows. One per engine, reserved at open; used by one step at a time.
 #[derive(Debug, Default)]
 pub struct SplitSpace {
-    parts: Vec<f32>,
+    parts: Region,
     done: Vec<AtomicU32>,
 }
 
@@ -98,20 +103,27 @@ impl SplitSpace {
 
     /// Bytes of the parts that there is room for.
     pub fn bytes(&self) -> usize {
-        size_of_val(&self.parts[..])
+        self.parts.bytes
     }
 
     /// Make room for a layer of this shape.
-    pub fn reserve(&mut self, layout: &KvLayout, n_heads: usize) {
-        let parts = Self::floats(layout, n_heads);
-        self.parts.resize(parts.max(self.parts.len()), 0.0);
-        self.done.resize_with(layout.n_kv_heads().max(self.done.len()), AtomicU32::default);
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfMemory`].
+    pub fn reserve(&mut self, layout: &KvLayout, n_heads: usize) -> Result<()> {
+        self.parts.grow("parts of split attention", Self::floats(layout, n_heads).saturating_mul(4))?;
+        let heads = layout.n_kv_heads();
+        if heads > self.done.len() {
+            self.done = room(heads, "the heads of split attention")?;
+            self.done.resize_with(heads, AtomicU32::default);
+        }
+        Ok(())
     }
 
     /// For the tasks of one step. Also puts the room in order after a run that failed.
     pub fn share(&mut self) -> SplitShare<'_> {
         self.done.iter_mut().for_each(|n| *n.get_mut() = 0);
-        SplitShare { parts: SharedMut::new(&mut self.parts), done: &self.done }
+        SplitShare { parts: SharedMut::new(self.parts.floats()), done: &self.done }
     }
 }
 

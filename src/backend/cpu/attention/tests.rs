@@ -4,6 +4,8 @@ use super::*;
 use crate::backend::cpu::kv::{store_k, store_v};
 use crate::backend::cpu::pool::{Counter, Pool};
 
+static NEVER: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
 struct Random(u64);
 
 impl Random {
@@ -122,7 +124,7 @@ impl Case {
         let attention = self.attention();
         let mut out = vec![f32::NAN; self.row_pos.len() * self.n_heads * self.layout.head_dim_v()];
         let mut space = SplitSpace::default();
-        space.reserve(&self.layout, self.n_heads);
+        space.reserve(&self.layout, self.n_heads).unwrap();
         let (split, shared, counter) = (space.share(), SharedMut::new(&mut out), Counter::new());
         let job = |worker: &crate::backend::cpu::pool::Worker<'_>| {
             let mut scratch = vec![f32::NAN; scratch_bytes(&self.layout, self.n_heads) / 4];
@@ -131,7 +133,7 @@ impl Case {
                 unsafe { attention.run(isa, tasks, task.start, &mut scratch, split, shared) };
             }
         };
-        Pool::global().run(threads, &job).unwrap();
+        Pool::global().run(threads, &NEVER, &job).unwrap();
         out
     }
 

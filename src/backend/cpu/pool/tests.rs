@@ -3,13 +3,15 @@
 use super::*;
 use std::sync::atomic::AtomicI64;
 
+static NEVER: AtomicBool = AtomicBool::new(false);
+
 const SIZES: [usize; 5] = [1, 2, 3, 4, 9];
 
 /// Sums 1..=n by chunks in each of `steps` steps with one counter, and checks between steps that all is there.
 fn summing(pool: &Pool, threads: usize, steps: usize, n: usize, grain: usize) {
     let (counter, sums) = (Counter::new(), (0..steps).map(|_| AtomicI64::new(0)).collect::<Vec<_>>());
     let whole = (n * (n + 1) / 2) as i64;
-    pool.run(threads, &|worker| {
+    pool.run(threads, &NEVER, &|worker| {
         assert_eq!(worker.count(), threads.max(1));
         for sum in &sums {
             for range in worker.chunks(&counter, n, grain) {
@@ -38,7 +40,7 @@ fn many_runs_of_uneven_chunks() {
 fn a_slow_thread_holds_back_no_chunk() {
     let pool = Pool::new();
     let (counter, quick) = (Counter::new(), AtomicUsize::new(0));
-    pool.run(2, &|worker| {
+    pool.run(2, &NEVER, &|worker| {
         for range in worker.chunks(&counter, 100, 1) {
             if range.start == 0 {
                 let began = Instant::now();
@@ -61,7 +63,7 @@ fn a_panic_anywhere_fails_the_run_and_nothing_else() {
         for culprit in 0..threads {
             for step in 0..3 {
                 let error = pool
-                    .run(threads, &|worker| {
+                    .run(threads, &NEVER, &|worker| {
                         for i in 0..3 {
                             if i == step && worker.index() == culprit {
                                 resume_unwind(Box::new(format!("thread {culprit} fell")));
@@ -74,7 +76,7 @@ fn a_panic_anywhere_fails_the_run_and_nothing_else() {
                 summing(&pool, threads, 3, 50, 3);
             }
         }
-        let all = pool.run(threads, &|_| resume_unwind(Box::new("all fell"))).unwrap_err();
+        let all = pool.run(threads, &NEVER, &|_| resume_unwind(Box::new("all fell"))).unwrap_err();
         assert_eq!(all, Error::Internal("A CPU thread panicked: all fell".into()));
     }
 }
@@ -89,7 +91,7 @@ fn several_callers_never_interleave() {
             scope.spawn(move || {
                 for round in 0..100 {
                     let threads = 2 + (caller + round) % 3;
-                    let run = pool.run(threads, &|worker| {
+                    let run = pool.run(threads, &NEVER, &|worker| {
                         if worker.index() == 0 {
                             assert_eq!(inside.swap(threads, SeqCst), 0);
                         }
@@ -116,7 +118,7 @@ fn a_barrier_that_a_thread_never_meets_fails_the_run() {
     let pool = Pool::new();
     for threads in [2, 3, 5] {
         for (culprit, late) in [(0, false), (1, false), (threads - 1, true), (0, true)] {
-            let run = pool.run(threads, &|worker| {
+            let run = pool.run(threads, &NEVER, &|worker| {
                 worker.barrier();
                 if worker.index() == culprit {
                     if late {
@@ -160,7 +162,7 @@ fn random_schedules() {
                     // One in eight runs loses a thread in some step.
                     let victim = next(&seed).is_multiple_of(8).then(|| (next(&seed) % threads, next(&seed) % steps));
                     let (sums, start): ([AtomicUsize; 5], u64) = (Default::default(), seed.get());
-                    let run = pool.run(threads as usize, &|worker| {
+                    let run = pool.run(threads as usize, &NEVER, &|worker| {
                         let state = Cell::new(start ^ (worker.index() as u64) << 40);
                         for step in 0..steps {
                             dawdle(&state);
@@ -195,7 +197,7 @@ fn waiting_parks_and_wakes() {
     drop(guards);
     // Long enough for every thread to be parked, in the barrier, between runs, and at the end of a run.
     for late in 0..3 {
-        pool.run(3, &|worker| {
+        pool.run(3, &NEVER, &|worker| {
             for _ in 0..2 {
                 if worker.index() == late {
                     std::thread::sleep(SPIN * 20);
@@ -214,10 +216,10 @@ fn waiting_parks_and_wakes() {
 #[test]
 fn refusals() {
     let pool = Pool::new();
-    assert!(matches!(pool.run(MAX_THREADS + 1, &|_| ()), Err(Error::InvalidArgument(_))));
-    pool.run(2, &|_| {
-        assert!(matches!(pool.run(2, &|_| ()), Err(Error::Internal(_))));
-        pool.run(1, &|worker| worker.barrier()).unwrap();
+    assert!(matches!(pool.run(MAX_THREADS + 1, &NEVER, &|_| ()), Err(Error::InvalidArgument(_))));
+    pool.run(2, &NEVER, &|_| {
+        assert!(matches!(pool.run(2, &NEVER, &|_| ()), Err(Error::Internal(_))));
+        pool.run(1, &NEVER, &|worker| worker.barrier()).unwrap();
     })
     .unwrap();
 }
@@ -227,7 +229,7 @@ fn shared_slices_are_written_in_parts() {
     let pool = Pool::new();
     let (counter, mut data) = (Counter::new(), vec![0u32; 1000]);
     let shared = SharedMut::new(&mut data);
-    pool.run(3, &|worker| {
+    pool.run(3, &NEVER, &|worker| {
         for range in worker.chunks(&counter, shared.len(), 7) {
             // SAFETY: chunks are disjoint.
             let part = unsafe { shared.part(range.clone()) };

@@ -1,8 +1,8 @@
 //! Known answers of products and look-ups, of every kind that a model's steps are of: with norms taken along, biases,
 //! residuals, gates, lists of logits, several matrices side by side, and for one row, a few or many.
 //!
-//! Sizes are no part of a kernel's text, except whether rows are whole groups; so the matrices are small ones of the model's
-//! types.
+//! Sizes are no part of a kernel's text, except whether rows are whole groups; so the matrices are small ones of the
+//! model's types.
 
 use super::source::{Random, Source, activation, normed};
 use super::{Expected, Probe, Run, TOLERANCE};
@@ -173,7 +173,8 @@ impl Fed {
         (self.workspace.len() + self.sums.len()) as u64 * 4
     }
 
-    /// How many times as far off as a plain product a result may be: each norm adds as much, and so do bias and residual.
+    /// How many times as far off as a plain product a result may be: each norm adds as much, and so do bias and
+    /// residual.
     fn roundings(&self) -> f64 {
         2.0 + self.norm.iter().map(|(_, added)| 1.0 + f64::from(u8::from(added.is_some()))).sum::<f64>()
     }

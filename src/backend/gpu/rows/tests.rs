@@ -34,8 +34,8 @@ fn rows_are_normed() {
                     let row = &ws[at(x) + r * width..][..width];
                     let mean = row.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>() / width as f64;
                     let scale = 1.0 / (mean + f64::from(1e-5f32)).sqrt();
-                    // Half of: each thread's sums of at least 128 threads, the tree, 4 products, quotient, eps; then the
-                    // root (2 units) and two products.
+                    // Half of: each thread's sums of at least 128 threads, the tree, 4 products, quotient, eps; then
+                    // the root (2 units) and two products.
                     let relative = ((width as f64 / 512.0).ceil() + 8.0 + 4.0 + 2.0) / 2.0 * U + 6.0 * U;
                     for i in 0..width {
                         let plain = f64::from(row[i]) * scale * f64::from(weights[i]);

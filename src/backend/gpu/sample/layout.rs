@@ -13,7 +13,8 @@ macro_rules! constants {
 constants!(PLACES: usize {
     /// Slots at most: a uniform holds them all.
     ROWS = 64;
-    /// Workgroups that share a row, at most: one invocation each reads their results, and a workgroup has at least as many.
+    /// Workgroups that share a row, at most: one invocation each reads their results, and a workgroup has at least as
+    /// many.
     GROUPS = 64;
     /// Candidates that one workgroup can put in order; two words each fit 12 KiB of workgroup memory.
     LIST = 1536;
@@ -32,8 +33,8 @@ constants!(PLACES: usize {
     /// Words of a result.
     RESULT_WORDS = 8;
 
-    // `spec`: the head of a slot, its steps, the steps under a mask that is followed greedily. Tables of biases stand behind
-    // all slots.
+    // `spec`: the head of a slot, its steps, the steps under a mask that is followed greedily. Tables of biases stand
+    // behind all slots.
     SPEC_PATH = 0;
     SPEC_OPS = 1;
     SPEC_FIRST = 2;

@@ -9,12 +9,13 @@
 //! result that the caller copies when it likes. A step can therefore be submitted before the token of the last is read,
 //! and taken back.
 //!
-//! The kernels come to the same token as the host's sampler: the weights of candidates are the same integers, the random
-//! bits are the same function of seed and position, and every cut is exact. The one exception is the dynamic temperature,
-//! whose entropy is a sum of f32 numbers.
+//! The kernels come to the same token as the host's sampler: the weights of candidates are the same integers, the
+//! random bits are the same function of seed and position, and every cut is exact. The one exception is the dynamic
+//! temperature, whose entropy is a sum of f32 numbers.
 //!
-//! A chain that the device cannot follow to its end is cut in two ([`split`]). The first part ends with a list of the few
-//! candidates it left; the host takes them, goes on with the rest, and tells the token by [`SampleProgram::accept`].
+//! A chain that the device cannot follow to its end is cut in two ([`split`]). The first part ends with a list of the
+//! few candidates it left; the host takes them, goes on with the rest, and tells the token by
+//! [`SampleProgram::accept`].
 //!
 //! How a row is sampled depends on its chain: an argmax takes two dispatches, a draw without truncation (or with min-p)
 //! three, a mask one, all other chains seven; biases and penalties of the whole row one more. Rows of different chains
@@ -247,8 +248,8 @@ impl SampleProgram {
     /// Sets where the logits stand: in rows of `stride` floats, from byte `offset` of a storage buffer, `bytes` in all.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for what is no place for rows, [`Error::Device`] for more than a binding holds and for a
-    /// kernel that could not be compiled.
+    /// [`Error::InvalidArgument`] for what is no place for rows, [`Error::Device`] for more than a binding holds and
+    /// for a kernel that could not be compiled.
     pub fn bind(&mut self, buffer: &wgpu::Buffer, offset: u64, bytes: u64, stride: usize) -> Result<()> {
         let first = offset % u64::from(self.gpu.caps.storage_align.max(4));
         let logits = Logits {
@@ -407,14 +408,14 @@ impl SampleProgram {
         Ok(())
     }
 
-    /// Whether the children of a slot are chosen from by one kernel, which needs no other logits: then a walk may arm others
-    /// and sample again by [`Self::encode_choice`].
+    /// Whether the children of a slot are chosen from by one kernel, which needs no other logits: then a walk may arm
+    /// others and sample again by [`Self::encode_choice`].
     pub fn walks(&self, slot: usize) -> bool {
         self.slots.get(slot).is_some_and(|slot| slot.chain.samples() && self.way(slot).path == PATH_CHILDREN)
     }
 
-    /// Encodes the choice among children of the row that [`Self::encode`] sampled last, with as many workgroups as `args`
-    /// says: one, or none.
+    /// Encodes the choice among children of the row that [`Self::encode`] sampled last, with as many workgroups as
+    /// `args` says: one, or none.
     pub fn encode_choice(&self, pass: &mut wgpu::ComputePass<'_>, args: &wgpu::Buffer, at: u64) {
         let mut stages = STAGES.iter().zip(&self.kernels).zip(&self.bindings);
         if let Some(((_, kernel), binding)) = stages.find(|((stage, _), _)| stage.name == "sample_finish") {
@@ -594,8 +595,8 @@ pub fn read_candidates(bytes: &[u8], reported: u32) -> impl Iterator<Item = (Tok
     })
 }
 
-/// The first `reported` candidates that were handed over, from their bytes, each as (token, logit); the logit is that after
-/// biases and penalties, before temperature.
+/// The first `reported` candidates that were handed over, from their bytes, each as (token, logit); the logit is that
+/// after biases and penalties, before temperature.
 pub fn read_handed_over(bytes: &[u8], reported: u32) -> impl Iterator<Item = (Token, f32)> + '_ {
     let (entries, _) = bytes.as_chunks::<HANDED_OVER_BYTES>();
     entries.iter().take(reported as usize).map(|entry| {

@@ -1,8 +1,8 @@
 //! Known answers of the sampler, see `backend/gpu/probe.rs`.
 //!
-//! Some chains and masks, which together take every path through the kernels, sample from one row at once. What they should
-//! find is computed here the slow way, in double precision over all candidates; the row is chosen so that no cut and no
-//! draw is so near that rounding could decide it.
+//! Some chains and masks, which together take every path through the kernels, sample from one row at once. What they
+//! should find is computed here the slow way, in double precision over all candidates; the row is chosen so that no cut
+//! and no draw is so near that rounding could decide it.
 
 use super::{RESULT_BYTES, SampleOp, SampleProgram, SampleRow, SampleSpec, read_candidates, read_result};
 use crate::backend::Children;

@@ -120,7 +120,8 @@ impl Compiled {
 /// Checks a chain and puts it into words.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for a step that cannot be used, [`Error::Unsupported`] for one that the device cannot follow.
+/// [`Error::InvalidArgument`] for a step that cannot be used, [`Error::Unsupported`] for one that the device cannot
+/// follow.
 pub(super) fn compile(spec: &SampleSpec, n_vocab: usize) -> Result<Compiled> {
     let fits = supported(&spec.ops);
     if fits < spec.ops.len() {

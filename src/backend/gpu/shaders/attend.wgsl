@@ -5,8 +5,11 @@
 // thread first makes the scores of its cells, then the weights of a part of the cells, then the sums of four columns of
 // the values; the work is dealt out anew for each of the three.
 
+// One name for both: an alias is a type of its own to the translator to HLSL, which writes the zeros of an array of each
+// under the same name.
+alias Quad = vec4<f32>;
 //#if PACKED
-alias Pack = vec4<f32>;
+alias Pack = Quad;
 alias PackI = vec4<i32>;
 alias PackU = vec4<u32>;
 //#else
@@ -51,7 +54,7 @@ const TILE: u32 = PACKS * PACK;
 const SPAN: u32 = 32u * BLOCK;
 
 // The queries: of a pack and four columns, PACK vectors. At the end, the sums of values, part by part.
-var<workgroup> queries: array<vec4<f32>, QUERY_WORDS>;
+var<workgroup> queries: array<Quad, QUERY_WORDS>;
 var<workgroup> scores: array<Pack, PACKS * BLOCK>;
 // Of each pack, what the threads that share it have each found.
 var<workgroup> shares: array<Pack, PACKS * SHARES>;
@@ -161,7 +164,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let column = t / DV4 % COLUMNS;
     let part = t / DV4 / COLUMNS;
     let summing = part < PARTS;
-    var sums: array<vec4<f32>, SUM_PACKS * PACK>;
+    var sums: array<Quad, SUM_PACKS * PACK>;
     workgroupBarrier();
 
     var word = 0u;
@@ -190,7 +193,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             let key = key_at(key_head, block) + lane;
             var products: array<Pack, SCORE_PACKS * CELLS>;
             for (var d = 0u; d < params.quads; d += K_AHEAD) {
-                var k: array<vec4<f32>, CELLS * K_AHEAD>;
+                var k: array<Quad, CELLS * K_AHEAD>;
                 for (var c = 0u; c < CELLS; c++) {
 //#if Q8
                     let scale = bitcast<f32>(keys[key + (DK4 + d / 8u) * BLOCK + c * LANES]);
@@ -288,7 +291,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 }
                 let value = value_at(key_head, block);
                 for (var c = part; c < params.cells; c += PARTS * V_AHEAD) {
-                    var v: array<vec4<f32>, V_AHEAD>;
+                    var v: array<Quad, V_AHEAD>;
                     for (var i = 0u; i < V_AHEAD; i++) {
                         let at = value + (c + i * PARTS) * V_UNITS;
                         v[i] = numbers(values[at + quad]);

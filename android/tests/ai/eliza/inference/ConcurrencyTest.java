@@ -18,6 +18,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Random;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
 
 /** Several threads, calls from inside listeners, cancelling and closing while work runs, the collector. */
@@ -36,6 +37,8 @@ final class ConcurrencyTest {
         cases.put("close under other threads", ConcurrencyTest::closeUnderOtherThreads);
         cases.put("eight threads", ConcurrencyTest::eightThreads);
         cases.put("garbage collection", ConcurrencyTest::garbageCollection);
+        cases.put("L16: poll does not wait for next", ConcurrencyTest::pollDoesNotWaitForNext);
+        cases.put("L16: a listener hears every step", ConcurrencyTest::listenerHearsEveryStep);
     }
 
     private static void busyWhileGenerating() throws Exception {
@@ -375,5 +378,70 @@ final class ConcurrencyTest {
             }
         }
         throw new AssertionError("no VmRSS");
+    }
+
+    private static void pollDoesNotWaitForNext() throws Exception {
+        try (Session session = open(256)) {
+            ignoreEos(session);
+            session.prefill(PROMPT);
+            session.generate(5, 0, 1);
+            CountDownLatch held = new CountDownLatch(1);
+            CountDownLatch release = new CountDownLatch(1);
+            // As a thread in next does while the library has no step for it.
+            Thread next = new Thread(() -> {
+                session.pulling.lock();
+                held.countDown();
+                try {
+                    release.await(10, TimeUnit.SECONDS);
+                } catch (InterruptedException interrupted) {
+                    throw new AssertionError(interrupted);
+                } finally {
+                    session.pulling.unlock();
+                }
+            });
+            next.start();
+            await(held);
+            check(session.poll(0) == null && next.isAlive(), "poll(0) waits");
+            check(session.poll(20) == null && next.isAlive(), "poll(20) waits for longer");
+            Thread.currentThread().interrupt();
+            try {
+                session.next();
+                check(false, "next did not hear the interrupt");
+            } catch (InterruptedException interrupted) {
+                check(next.isAlive(), "an interrupt waits");
+            }
+            release.countDown();
+            same(pull(session).tokens.size(), 5);
+        }
+    }
+
+    private static void listenerHearsEveryStep() throws Exception {
+        AtomicReference<Throwable> stolen = new AtomicReference<>();
+        CountDownLatch over = new CountDownLatch(1);
+        try (Session session = Testing.noop(Host.model, 1)) {
+            Thread thief = new Thread(() -> {
+                while (over.getCount() == 1 && stolen.get() == null) {
+                    try {
+                        if (session.poll(0) != null) {
+                            stolen.set(new AssertionError("another thread had a step of the listener"));
+                        }
+                    } catch (ElizaException.InvalidArgument nothing) {
+                        // No generation, or one with a listener.
+                    } catch (Throwable failed) {
+                        stolen.set(failed);
+                    }
+                }
+            });
+            thief.start();
+            for (int round = 0; round < 1000 && stolen.get() == null; round++) {
+                Host.Recorder recorder = new Host.Recorder(false);
+                session.prefill(PROMPT);
+                session.generate(20, 0, 1, recorder);
+                same(recorder.end().tokens.size(), 20);
+            }
+            over.countDown();
+            thief.join();
+            check(stolen.get() == null, stolen.get());
+        }
     }
 }

@@ -66,7 +66,7 @@ final class TrieTest {
             String json = payload(session);
             for (TrieMode mode : TrieMode.values()) {
                 if (mode == TrieMode.SAMPLED) {
-                    AospStreamingLlmBinding.llmStreamSetTokenTrie(session, json, 1);
+                    session.setTokenTrie(json, 1);
                 } else {
                     session.setTokenTrie(json, mode);
                 }
@@ -80,7 +80,7 @@ final class TrieTest {
                 span(session, heroes);
             }
             thrown(ElizaException.InvalidArgument.class, "villain", () -> session.armTokenTrie("villain"));
-            AospStreamingLlmBinding.llmStreamClearTokenTrie(session);
+            session.clearTokenTrie();
             session.clearTokenTrie();
             same(greedy(session, 30).tokens.size(), (int) session.usage().completionTokens);
             same(session.usage().spanTokens, 0L);
@@ -160,7 +160,7 @@ final class TrieTest {
             }
             // As much for a mode that does not exist, by the names of the AOSP adapter.
             thrown(ElizaException.InvalidArgument.class, "mode is 7",
-                () -> AospStreamingLlmBinding.llmStreamSetTokenTrie(session, good, 7));
+                () -> session.setTokenTrie(good, 7));
             session.prefill(PROMPT);
             thrown(ElizaException.InvalidArgument.class, "mode is 7", () -> session.generate(5, 0, 1));
             session.clearTokenTrie();

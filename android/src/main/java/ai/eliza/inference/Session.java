@@ -8,6 +8,8 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.ReentrantLock;
 
 /**
  * An open model with a context of its own, in which one generation runs at a time. Close it: what it holds is not on Java's heap,
@@ -24,22 +26,46 @@ public final class Session implements AutoCloseable {
     /** Tokens that a step holds at most, unless a test wants another number. */
     static final int STEP_TOKENS = 64;
     private static final int STEP_TEXT_BYTES = 4096;
-    /** How long a wait goes on before it looks whether its thread was interrupted. */
+    /** How long a wait goes on before it looks whether its thread was interrupted, and lets other threads look for a step. */
     private static final int SLICE_MILLIS = 50;
 
     private final long number;
-    private final int stepTokens;
-    private final Object pulling = new Object();
-    private final ByteBuffer step;
-    private final IntBuffer stepIds;
-    /** A listener has not heard the end of its generation. */
+    private final Room room;
+    /** Held while a thread is in the native library for a step, which is a slice of its wait at most. */
+    final ReentrantLock pulling = new ReentrantLock(true);
+    /** A listener has not heard the end of its generation. It begins under {@link #pulling}, so no thread pulls its steps. */
     private volatile boolean listening;
 
     Session(long number, int stepTokens) {
         this.number = number;
-        this.stepTokens = stepTokens;
-        step = ByteBuffer.allocateDirect(stepTokens * 4 + STEP_TEXT_BYTES).order(ByteOrder.nativeOrder());
-        stepIds = step.asIntBuffer();
+        room = new Room(stepTokens, STEP_TEXT_BYTES);
+    }
+
+    /** Where native code leaves a step: token ids, and behind them text. */
+    static final class Room {
+        final int tokens;
+        final int textBytes;
+        private final ByteBuffer bytes;
+        private final IntBuffer ids;
+
+        Room(int tokens, int textBytes) {
+            this.tokens = tokens;
+            this.textBytes = textBytes;
+            bytes = ByteBuffer.allocateDirect(tokens * 4 + textBytes).order(ByteOrder.nativeOrder());
+            ids = bytes.asIntBuffer();
+        }
+
+        /** The step that is here, by the number that native code gave with it. */
+        private Step unpack(long packed) {
+            int[] found = new int[(int) (packed >>> 32) & 0x0fffffff];
+            byte[] text = new byte[(int) packed];
+            ids.position(0);
+            ids.get(found);
+            bytes.position(tokens * 4);
+            bytes.get(text);
+            FinishReason reason = FinishReason.of((int) (packed >>> 60));
+            return new Step(found, new String(text, StandardCharsets.UTF_8), reason);
+        }
     }
 
     static Session open(OpenOptions options) {
@@ -107,8 +133,13 @@ public final class Session implements AutoCloseable {
         }
         Thread thread = new Thread(() -> deliver(listener), "eliza listener");
         thread.setDaemon(true);
-        generate(maxNewTokens, temperature, topP);
-        listening = true;
+        pulling.lock();
+        try {
+            generate(maxNewTokens, temperature, topP);
+            listening = true;
+        } finally {
+            pulling.unlock();
+        }
         try {
             thread.start();
         } catch (Throwable noThread) {
@@ -123,12 +154,12 @@ public final class Session implements AutoCloseable {
         return poll(Long.MAX_VALUE);
     }
 
-    /** Waits at most so many milliseconds for the next step; null where there was none. */
+    /**
+     * Waits at most so many milliseconds for the next step; null where there was none, or where another thread that waits for
+     * steps is to have the next one. With 0 or less it does not wait.
+     */
     public Step poll(long timeoutMillis) throws InterruptedException {
-        if (listening) {
-            throw ElizaException.of(-2, "Invalid argument: the generation has a listener, there is nothing to pull");
-        }
-        return pull(timeoutMillis);
+        return pull(timeoutMillis, room, false);
     }
 
     /**
@@ -297,34 +328,38 @@ public final class Session implements AutoCloseable {
         }
     }
 
-    private Step pull(long timeoutMillis) throws InterruptedException {
-        synchronized (pulling) {
-            for (long left = timeoutMillis; ; left -= SLICE_MILLIS) {
-                if (Thread.interrupted()) {
-                    throw new InterruptedException();
-                }
-                int wait = (int) Math.min(left, SLICE_MILLIS);
-                long packed = Native.next(number, wait, step, stepTokens);
+    /** As {@link #poll}, with a room of the caller's; {@code heard}: for the listener. */
+    Step pull(long timeoutMillis, Room room, boolean heard) throws InterruptedException {
+        long begin = System.nanoTime();
+        while (true) {
+            checkPulled(heard);
+            if (!pulling.tryLock(left(timeoutMillis, begin), TimeUnit.MILLISECONDS)) {
+                return null;
+            }
+            long left = left(timeoutMillis, begin);
+            try {
+                checkPulled(heard);
+                long packed = Native.next(number, (int) Math.min(left, SLICE_MILLIS), room.bytes, room.tokens);
                 if (packed != 0) {
-                    return unpack(packed);
+                    return room.unpack(packed);
                 }
-                if (left <= SLICE_MILLIS) {
-                    return null;
-                }
+            } finally {
+                pulling.unlock();
+            }
+            if (left <= SLICE_MILLIS) {
+                return null;
             }
         }
     }
 
-    /** The step that native code left in the buffer. */
-    private Step unpack(long packed) {
-        int[] tokens = new int[(int) (packed >>> 32) & 0x0fffffff];
-        byte[] text = new byte[(int) packed];
-        stepIds.position(0);
-        stepIds.get(tokens);
-        step.position(stepTokens * 4);
-        step.get(text);
-        FinishReason reason = FinishReason.of((int) (packed >>> 60));
-        return new Step(tokens, new String(text, StandardCharsets.UTF_8), reason);
+    private static long left(long timeoutMillis, long begin) {
+        return Math.max(timeoutMillis - TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - begin), 0);
+    }
+
+    private void checkPulled(boolean heard) {
+        if (listening && !heard) {
+            throw ElizaException.of(-2, "Invalid argument: the generation has a listener, there is nothing to pull");
+        }
     }
 
     /** The listener's thread. */
@@ -335,7 +370,7 @@ public final class Session implements AutoCloseable {
                 Step heard = null;
                 ElizaException failure = null;
                 try {
-                    heard = pull(Long.MAX_VALUE);
+                    heard = pull(Long.MAX_VALUE, room, true);
                 } catch (ElizaException.Closed closed) {
                     heard = new Step(new int[0], "", FinishReason.CANCELLED);
                 } catch (ElizaException failed) {

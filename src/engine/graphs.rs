@@ -1,0 +1,97 @@
+//! Which device would compute what of a model, from the header of its file: the graphs as they are cut and copied.
+//!
+//! Every graph is scheduled once for each size of batch ([`crate::schedule::ROW_BUCKETS`]); where it is cut does not
+//! depend on that, how many bytes are copied does.
+
+use super::memory::cache_of;
+use super::options::EngineOptions;
+use super::plans::Plans;
+use crate::Result;
+use crate::backend::{self, Backend};
+use crate::gguf::File;
+use crate::graph::{Node, Part};
+use crate::model::Outline;
+use crate::schedule::{Draft, Split};
+use std::path::Path;
+
+/// A graph of a model as an engine schedules it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GraphPlan {
+    /// What it computes: `body` the layers behind a batch of tokens, `head` logits of hidden rows, `decode` both for a
+    /// token of each of several sequences, `walk` both for a run of tokens and the logits of its last; `shift` moves
+    /// cached keys to other positions, `copy` copies cells.
+    pub name: &'static str,
+    /// Its nodes in the order in which they are computed.
+    pub nodes: Vec<GraphNode>,
+    /// Its cuts: the nodes that one device computes in a row. Bytes are those of the largest bucket.
+    pub splits: Vec<Split>,
+    /// The batches it is planned for, the smallest first.
+    pub buckets: Vec<Bucket>,
+}
+
+/// A node of a [`GraphPlan`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GraphNode {
+    /// What it computes, see [`crate::graph::Op::name`].
+    pub op: &'static str,
+    /// Where in the model.
+    pub part: Part,
+    /// Values in a row.
+    pub width: usize,
+}
+
+/// A size of batch that a graph is planned for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bucket {
+    /// Most rows in.
+    pub rows: usize,
+    /// Most rows out.
+    pub out_rows: usize,
+    /// Bytes that are copied from device to device, for the largest batch.
+    pub copied_bytes: usize,
+    /// Bytes that intermediate results take of each device.
+    pub workspace_bytes: Vec<usize>,
+}
+
+/// A graph for one size of batch.
+struct Drafted {
+    nodes: Vec<GraphNode>,
+    splits: Vec<Split>,
+    bucket: Bucket,
+}
+
+impl Drafted {
+    fn new(draft: &Draft<'_>, n_devices: usize) -> Drafted {
+        let node = |node: &Node| GraphNode { op: node.op.name(), part: node.part, width: node.width };
+        let splits: Vec<Split> = draft.splits().collect();
+        let (rows, out_rows) = draft.max_rows();
+        let bucket = Bucket {
+            rows,
+            out_rows,
+            copied_bytes: splits.iter().flat_map(|split| &split.copies).map(|(_, bytes)| bytes).sum(),
+            workspace_bytes: (0..n_devices).map(|device| draft.workspace_bytes(device)).collect(),
+        };
+        Drafted { nodes: draft.graph().nodes.iter().map(node).collect(), splits, bucket }
+    }
+}
+
+/// The graphs that an engine over the model at `path` would run with these options, and the names of the devices that
+/// [`Split::device`] counts.
+///
+/// # Errors
+/// As [`plan_memory`](super::plan_memory).
+pub fn plan_graphs(path: &Path, options: &EngineOptions) -> Result<(Vec<String>, Vec<GraphPlan>)> {
+    let file = File::open(path)?;
+    let backends = backend::choose(options.gpu_layers, options.device.as_deref())?;
+    let outline = Outline::read(&file, &backends, options.gpu_layers).map_err(|error| error.in_file(path))?;
+    let cache = cache_of(&outline, options)?;
+    let plain: Vec<&dyn Backend> = backends.iter().map(|backend| &**backend).collect();
+    let plans = Plans::make(&outline, &plain, &cache, options.batch()?, |draft| Ok(Drafted::new(&draft, plain.len())))?;
+    let plan = |(name, sizes): (&'static str, Vec<Drafted>)| {
+        let buckets = sizes.iter().map(|size| size.bucket.clone()).collect();
+        let largest = sizes.into_iter().next_back()?;
+        Some(GraphPlan { name, nodes: largest.nodes, splits: largest.splits, buckets })
+    };
+    let devices = backends.iter().map(|backend| backend.device().name).collect();
+    Ok((devices, plans.by_graph().into_iter().filter_map(plan).collect()))
+}

@@ -1,0 +1,53 @@
+//! Devices and memory plans as JSON: what the command line prints and a host asks for.
+
+use super::{DeviceInfo, EngineOptions, Memory, Need, devices, plan_memory};
+use crate::Result;
+use serde_json::{Map, Value, json};
+use std::path::Path;
+
+/// The devices of this machine, best first: name, kind, score, the reason for it, and memory where it is known.
+pub fn devices_json() -> Result<Value> {
+    let device = |(device, memory): &(DeviceInfo, Memory)| {
+        json!({
+            "name": device.name,
+            "kind": format!("{:?}", device.kind).to_lowercase(),
+            "score": device.score,
+            "reason": device.reason,
+            "available_bytes": memory.available,
+            "memory_of_host": memory.of_host,
+        })
+    };
+    Ok(devices()?.iter().map(device).collect())
+}
+
+/// What opening the model at `path` with these options would take of each device's memory, from its header alone.
+///
+/// # Errors
+/// Those of [`plan_memory`].
+pub fn plan_json(path: &Path, options: &EngineOptions) -> Result<Value> {
+    let plan = plan_memory(path, options)?;
+    let device = |need: &Need| {
+        let components: Map<_, _> = need.bytes.iter().map(|(part, bytes)| (part.name().into(), json!(bytes))).collect();
+        json!({
+            "name": need.device,
+            "bytes": components,
+            "total_bytes": need.bytes.total(),
+            "file_backed_bytes": need.file_backed,
+            "available_bytes": need.memory.available,
+            "memory_of_host": need.memory.of_host,
+        })
+    };
+    Ok(json!({
+        "model": path.display().to_string(),
+        "context": plan.estimate.context,
+        "kv_type": options.kv_type.name(),
+        "kv_type_v": options.kv_type_v().name(),
+        "n_batch": options.batch()?,
+        "n_layer": plan.n_layer,
+        "gpu_layers": plan.estimate.gpu_layers,
+        "devices": plan.estimate.needs.iter().map(device).collect::<Vec<_>>(),
+        "fits": plan.fits,
+        "largest_context": plan.largest_context,
+        "largest_gpu_layers": plan.largest_gpu_layers,
+    }))
+}

@@ -1,0 +1,158 @@
+//! The bytes of a file: of one on disk its header is in memory and everything else is read at its place when it is asked
+//! for, of one in memory all is there.
+//!
+//! Nothing is mapped. A page of a mapping whose file was cut short ends the process by a signal, and one whose file was
+//! written to holds other bytes than before; a read that comes too short, or that was made of a changed file, is an
+//! error here. A file that was deleted or replaced by another of its name stays readable: the descriptor is open.
+
+use crate::error::no_room;
+use crate::{Error, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// Bytes of the first read of a header; every further one doubles what is there.
+const FIRST_READ: usize = 1 << 20;
+
+/// See the module's documentation.
+pub(super) struct Source {
+    /// The first bytes of the file, or all of them.
+    head: Vec<u8>,
+    /// Where the others are.
+    disk: Option<Disk>,
+}
+
+struct Disk {
+    path: PathBuf,
+    file: fs::File,
+    stamp: Stamp,
+}
+
+/// What changes when somebody writes to a file.
+#[derive(PartialEq, Eq)]
+struct Stamp {
+    bytes: u64,
+    modified: Option<SystemTime>,
+}
+
+impl Stamp {
+    fn of(file: &fs::File) -> std::io::Result<Stamp> {
+        let now = file.metadata()?;
+        Ok(Stamp { bytes: now.len(), modified: now.modified().ok() })
+    }
+}
+
+impl Disk {
+    fn open(path: &Path) -> std::io::Result<Disk> {
+        let file = open_regular(path)?;
+        Ok(Disk { path: path.into(), stamp: Stamp::of(&file)?, file })
+    }
+
+    /// Fill `out` from byte `at` on. What stands there is of the file as it was opened: whoever writes to a file changes its
+    /// stamp before its bytes.
+    fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
+        let failed = |e: &std::io::Error| Error::io(&self.path, e);
+        let mut done = 0;
+        while done < out.len() {
+            match read_at(&self.file, at + done as u64, &mut out[done..]) {
+                Ok(0) => return Err(self.changed()),
+                Ok(n) => done += n,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(failed(&e)),
+            }
+        }
+        match Stamp::of(&self.file).map_err(|e| failed(&e))? == self.stamp {
+            true => Ok(()),
+            false => Err(self.changed()),
+        }
+    }
+
+    fn changed(&self) -> Error {
+        let message = "the file was changed after it was opened; close its handles and open it again".into();
+        Error::Io { path: self.path.clone(), message }
+    }
+}
+
+impl Source {
+    /// The file at `path`, of which nothing is read yet.
+    pub fn open(path: &Path) -> Result<Source> {
+        let disk = Disk::open(path).map_err(|e| Error::io(path, &e))?;
+        Ok(Source { head: Vec::new(), disk: Some(disk) })
+    }
+
+    /// A file in memory.
+    pub fn in_memory(bytes: Vec<u8>) -> Source {
+        Source { head: bytes, disk: None }
+    }
+
+    /// Bytes of the file.
+    pub fn len(&self) -> u64 {
+        self.disk.as_ref().map_or(self.head.len() as u64, |disk| disk.stamp.bytes)
+    }
+
+    /// The first bytes, as far as they were asked for.
+    pub fn head(&self) -> &[u8] {
+        &self.head
+    }
+
+    /// Have the bytes up to `end`, which lies in the file, in [`Source::head`].
+    pub fn need(&mut self, end: usize) -> Result<()> {
+        let have = self.head.len();
+        let Some(disk) = self.disk.as_ref().filter(|_| end > have) else { return Ok(()) };
+        let most = usize::try_from(disk.stamp.bytes).unwrap_or(usize::MAX);
+        let wanted = have.saturating_mul(2).max(FIRST_READ).max(end).min(most);
+        let short = |_| no_room::<u8>(wanted, "the header of a model file");
+        self.head.try_reserve_exact(wanted - have).map_err(short)?;
+        self.head.resize(wanted, 0);
+        disk.read(have as u64, &mut self.head[have..])
+    }
+
+    /// Keep the first `end` bytes alone in memory, where there are others on disk.
+    pub fn settle(&mut self, end: usize) {
+        if self.disk.is_some() {
+            self.head.truncate(end);
+            self.head.shrink_to_fit();
+        }
+    }
+
+    /// Fill `out` from byte `at` on; an error that says so where the file does not reach that far.
+    pub fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
+        let span = usize::try_from(at).ok().and_then(|at| Some(at..at.checked_add(out.len())?));
+        if let Some(bytes) = span.and_then(|span| self.head.get(span)) {
+            out.copy_from_slice(bytes);
+            return Ok(());
+        }
+        match &self.disk {
+            Some(disk) => disk.read(at, out),
+            None => Err(Error::Internal(format!("{} bytes at {at} of a file of {}", out.len(), self.len()))),
+        }
+    }
+}
+
+/// Open a file for reading, but nothing else that has a path: opening a pipe would wait for its other end.
+pub(crate) fn open_regular(path: &Path) -> std::io::Result<fs::File> {
+    let mut options = fs::OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_dir() {
+        return Err(std::io::Error::other("it is a directory"));
+    }
+    if !kind.is_file() {
+        return Err(std::io::Error::other("it is not a regular file"));
+    }
+    Ok(file)
+}
+
+/// One read at a place, which may bring less than asked for.
+#[cfg(unix)]
+fn read_at(file: &fs::File, at: u64, out: &mut [u8]) -> std::io::Result<usize> {
+    std::os::unix::fs::FileExt::read_at(file, out, at)
+}
+
+#[cfg(windows)]
+fn read_at(file: &fs::File, at: u64, out: &mut [u8]) -> std::io::Result<usize> {
+    std::os::windows::fs::FileExt::seek_read(file, out, at)
+}

@@ -1,0 +1,45 @@
+//! Memory of a size that a file or a host decides: where there is none, an error that says what for, never an abort.
+
+use crate::{Error, Result};
+
+/// The error of a reservation that failed: of `count` elements of `size` bytes.
+pub(crate) fn no_memory(count: usize, size: usize, what: &str) -> Error {
+    Error::OutOfMemory(format!("no room for {count} {what} of {size} bytes"))
+}
+
+/// Makes room for `more` elements behind those that are there. `what` names the elements in the error.
+pub(crate) fn reserve<T>(list: &mut Vec<T>, more: usize, what: &str) -> Result<()> {
+    list.try_reserve(more).map_err(|_| no_memory(list.len().saturating_add(more), size_of::<T>(), what))
+}
+
+/// An empty list with room for `count` elements.
+pub(crate) fn list<T>(count: usize, what: &str) -> Result<Vec<T>> {
+    let mut list = Vec::new();
+    list.try_reserve_exact(count).map_err(|_| no_memory(count, size_of::<T>(), what))?;
+    Ok(list)
+}
+
+/// A list of `count` equal elements.
+pub(crate) fn filled<T: Clone>(value: T, count: usize, what: &str) -> Result<Vec<T>> {
+    let mut filled = list(count, what)?;
+    filled.resize(count, value);
+    Ok(filled)
+}
+
+/// Appends one element.
+#[inline]
+pub(crate) fn push<T>(list: &mut Vec<T>, element: T, what: &str) -> Result<()> {
+    if list.len() == list.capacity() {
+        reserve(list, 1, what)?;
+    }
+    list.push(element);
+    Ok(())
+}
+
+/// Appends a copy of elements.
+#[inline]
+pub(crate) fn extend<T: Copy>(list: &mut Vec<T>, elements: &[T], what: &str) -> Result<()> {
+    reserve(list, elements.len(), what)?;
+    list.extend_from_slice(elements);
+    Ok(())
+}
