@@ -18,7 +18,7 @@ pub use tree::{MAX_TREE_NODES, TREE, sees, tree_cell, tree_row};
 pub use sample::{Children, Followed, SampleOp, SampleProblem, SampleResult, SampleRow, SampleSpec, SampledRow};
 pub use walk::{WALK_CELLS, WALK_PASSES, WALK_ROWS, Walk, WalkNode, Walked, WalkedStep};
 
-use crate::gguf::File;
+use crate::gguf::{File, shown};
 use crate::graph::{Graph, Node, NodeId, Readers, WeightId, WeightSpec, WeightUse};
 use crate::quant::TensorType;
 use crate::{Error, Result, Token};
@@ -463,6 +463,7 @@ pub fn choose(gpu_layers: i32, device: Option<&str>) -> Result<Vec<Arc<dyn Backe
         let wanted = named.as_deref().unwrap_or_default().to_lowercase();
         let name = cpu.device().name;
         if !name.to_lowercase().contains(&wanted) {
+            let wanted = shown(&wanted);
             let problem = format!("Device `{wanted}` for 0 GPU layers: without GPU layers only {name} is used");
             return Err(Error::Unsupported(problem));
         }

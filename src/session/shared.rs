@@ -6,7 +6,7 @@
 
 use super::queue::Queue;
 use super::text::{Arena, TextStream};
-use super::{Chain, LeafScores, Sampled, Settings, Sink, Usage};
+use super::{Chain, ContextFull, LeafScores, Sampled, Settings, Sink, Usage};
 use crate::sampling::Sampler;
 use crate::trie::{Node, TrieState};
 use crate::{Error, Result, Token};
@@ -57,6 +57,7 @@ pub(crate) struct Job {
     /// Tokens never to be taken where the trie does not ask for them.
     pub(crate) banned: Vec<Token>,
     pub(crate) stop_at_span_end: bool,
+    pub(crate) on_context_full: ContextFull,
     pub(crate) sink: Sink,
 }
 
@@ -69,6 +70,9 @@ pub(crate) struct Left {
     pub(crate) chosen: Vec<Token>,
     /// The leaf that the span ended at, until the next token: its children would make another one of it.
     pub(crate) ended_at: Option<Node>,
+    /// How often tokens were taken out of the stream's context. Each time the positions begin anew, and the draws with them
+    /// have to be others.
+    pub(crate) shifts: u64,
 }
 
 impl Left {

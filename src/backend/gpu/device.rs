@@ -12,6 +12,7 @@ use super::probe::Pending;
 use super::quirks;
 use super::restrict::Restrictions;
 use crate::backend::memory::{Account, Component, Memory};
+use crate::gguf::shown;
 use crate::{Error, Result};
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -218,7 +219,7 @@ impl Gpu {
             .find(|c| wanted.as_ref().is_none_or(|w| name_of(&c.info).to_lowercase().contains(w)));
         let Some(chosen) = chosen else {
             let found = if all.is_empty() { "no Vulkan, Metal or DX12 adapter was found".to_string() } else { names() };
-            let which = named.map_or("a GPU".to_string(), |n| format!("GPU `{n}`"));
+            let which = named.map_or("a GPU".to_string(), |n| format!("GPU `{}`", shown(n)));
             return Err(Error::Unsupported(format!("No device for {which}: {found}")));
         };
         let mut open = OPEN.lock();
