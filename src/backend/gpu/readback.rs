@@ -131,3 +131,68 @@ impl Landing {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::backend::gpu::kernel::Slot;
+    use crate::backend::gpu::testing::{devices, kernel, storage};
+
+    /// Submits a kernel that counts so long, and the copy of its result.
+    fn submit(gpu: &Gpu, landing: &mut Landing, turns: u32) {
+        let text = format!(
+            "@group(0) @binding(0) var<storage, read_write> out: array<u32>;
+            @compute @workgroup_size(1) fn main() {{
+                var n = 0u;
+                for (var i = 0u; i < {turns}u; i++) {{ n = n * 1664525u + 1u; }}
+                out[0] = select(0u, {turns}u, n > 0u);
+            }}"
+        );
+        let out = storage(gpu, &[0; 4]);
+        let kernel = kernel(gpu, &text, &[Slot::Write]);
+        let group = gpu.bind(&kernel, &[out.as_entire_buffer_binding()]);
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        pass.set_pipeline(&kernel.pipeline);
+        pass.set_bind_group(0, &group, &[]);
+        pass.dispatch_workgroups(1, 1, 1);
+        drop(pass);
+        landing.copy(&mut encoder, &out, 0, 0, 4);
+        let index = gpu.queue.submit([encoder.finish()]);
+        landing.submitted(index);
+    }
+
+    /// To the host a device that hangs looks like one that is busy for long.
+    #[test]
+    fn l10_a_device_that_gives_no_answer_can_be_left() {
+        let Some(gpu) = devices().first() else { return };
+        let mut landing = Landing::new(gpu, "test", 4).unwrap();
+        let (never, cancel) = (AtomicBool::new(false), AtomicBool::new(true));
+        let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap());
+        let mut read = |turns: u32, cancel: &AtomicBool| {
+            gpu.guard(|| {
+                submit(gpu, &mut landing, turns);
+                landing.read(gpu, 4, cancel, number)
+            })
+        };
+        // One that answers in time is heard, whether cancelled or not.
+        assert_eq!(read(7, &never), Ok(7));
+        assert_eq!(read(8, &cancel), Ok(8));
+        assert_eq!(read(500_000_000, &cancel), Err(Error::Cancelled));
+        let now = wgpu::PollType::Wait { submission_index: None, timeout: Some(Duration::ZERO) };
+        assert!(gpu.device.poll(now).is_err(), "the cancel waited for the device");
+        // What comes next is not disturbed by what was left.
+        assert_eq!(read(9, &never), Ok(9));
+        // Nor by what nobody asked for.
+        gpu.guard(|| {
+            submit(gpu, &mut landing, 10);
+            landing.give_up();
+            submit(gpu, &mut landing, 11);
+            assert_eq!(landing.read(gpu, 4, &never, number), Ok(11));
+            assert!(matches!(landing.read(gpu, 4, &never, number), Err(Error::Internal(_))));
+            Ok(())
+        })
+        .unwrap();
+    }
+}
