@@ -10,7 +10,7 @@ mod common;
 mod translation;
 
 use common::fixtures::{Kind, Weights};
-use common::judge::{Judge, NEVER, all_rows, prefill_and_decode, tokens};
+use common::judge::{Judge, Kv, NEVER, all_rows, prefill_and_decode, tokens};
 use common::stats::widen;
 use common::{fixture, has_gpu};
 use elizainference::backend::cpu::CpuBackend;
@@ -30,18 +30,21 @@ use std::sync::mpsc::channel;
 
 const DECODED: usize = 4;
 
-fn open(path: &Path, kv_type: KvType, gpu_layers: i32) -> Engine {
-    let options = EngineOptions { kv_type, threads: 1, slots: 2, gpu_layers, ..EngineOptions::default() };
+fn open(path: &Path, kv: impl Into<Kv>, gpu_layers: i32) -> Engine {
+    let Kv(kv_type, v) = kv.into();
+    let options =
+        EngineOptions { kv_type, kv_type_v: Some(v), threads: 1, slots: 2, gpu_layers, ..EngineOptions::default() };
     let model = engine::open_model(path, &options, None).unwrap();
     Engine::new(model, &options).unwrap()
 }
 
-fn check(kind: Kind, weights: Weights, kv_type: KvType, gpu_layers: i32, prompts: &[usize]) {
+fn check(kind: Kind, weights: Weights, kv: impl Into<Kv>, gpu_layers: i32, prompts: &[usize]) {
+    let kv = kv.into();
     let path = fixture(kind, weights);
-    let name = format!("{kind:?} {weights:?} KV {kv_type:?}, {gpu_layers} layers on the GPU");
+    let name = format!("{kind:?} {weights:?} {kv:?}, {gpu_layers} layers on the GPU");
     let longest = prompts[prompts.len() - 1] + DECODED;
-    let judge = Judge::of_single_precision(&name, &path, kv_type, tokens(longest, "prompts"));
-    let mut engine = open(&path, kv_type, gpu_layers);
+    let judge = Judge::of_single_precision(&name, &path, kv, tokens(longest, "prompts"));
+    let mut engine = open(&path, kv, gpu_layers);
     for &prompt in prompts {
         let slot = engine.take_slot(-1).unwrap();
         let rows = prefill_and_decode(&mut engine, slot, &judge.tokens, prompt, DECODED);
@@ -74,6 +77,9 @@ fn quantised_weights() {
     // The kernels of every type have tests of their own; a block of 32 and one of 256 go all the way here.
     for weights in [Weights::Q8_0, Weights::Q4_K] {
         check(Kind::Llama, weights, KvType::F32, -1, &[40]);
+    }
+    for (k, v) in [(KvType::Q8_0, KvType::F16), (KvType::F16, KvType::F32)] {
+        check(Kind::Llama, Weights::WideF32, Kv(k, v), -1, &[40]);
     }
 }
 

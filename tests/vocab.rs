@@ -5,6 +5,8 @@
 
 #[path = "common/gguf_keys.rs"]
 mod gguf_keys;
+#[path = "common/long_texts.rs"]
+mod long_texts;
 #[path = "common/random_text.rs"]
 mod random_text;
 #[path = "common/shared.rs"]
@@ -14,6 +16,7 @@ use elizainference::vocab::{Vocab, VocabKind};
 use elizainference::{Error, Token};
 use gguf_keys::Keys;
 use proptest::prelude::*;
+use std::cell::Cell;
 use std::sync::LazyLock;
 
 #[test]
@@ -260,6 +263,68 @@ fn long_runs_are_no_trouble() {
     }
 }
 
+/// How often tokenizing asks whether it is cancelled: a count of the steps that it takes.
+fn steps(vocab: &Vocab, text: &[u8]) -> usize {
+    let looks = Cell::new(0);
+    let look = || {
+        looks.set(looks.get() + 1);
+        false
+    };
+    vocab.tokenize_unless(text, false, true, &look).unwrap();
+    looks.get()
+}
+
+#[test]
+fn m5_l1_no_text_takes_more_than_20_times_the_steps_of_prose() {
+    const BYTES: usize = 1 << 17;
+    let (prose, texts) = (long_texts::prose(BYTES), long_texts::hard(BYTES));
+    let names = long_texts::PRE_TOKENIZERS.iter().map(|pre| (*pre, long_texts::bpe(pre)));
+    for (name, keys) in names.chain([("SPM", long_texts::spm())]) {
+        let vocab = Vocab::from_gguf(&keys.file()).unwrap();
+        let usual = steps(&vocab, &prose);
+        assert!(usual >= 8, "{name}: {usual} looks at the cancel are too few to count by");
+        for (what, text) in &texts {
+            let found = steps(&vocab, text);
+            assert!(found <= 20 * usual, "{name}, {what}: {found} looks at the cancel, {usual} in prose");
+        }
+    }
+}
+
+#[test]
+fn l1_many_lengths_of_special_tokens_cost_no_more_than_one() {
+    // Each begins in every place of the text and none ends there.
+    let specials: Vec<String> = (1..1500).map(|n| format!("a{}", "b".repeat(n))).collect();
+    let longer: Vec<String> = (1..1500).map(|n| format!("{}b", "a".repeat(n))).collect();
+    let vocab = |texts: &[String]| {
+        let specials: Vec<(&str, i32)> = texts.iter().map(|text| (text.as_str(), 4)).collect();
+        with_specials(&specials, |keys| keys)
+    };
+    let text = "a".repeat(1 << 17);
+    let usual = steps(&vocab(&specials[..1]), text.as_bytes());
+    for many in [specials, longer] {
+        let found = steps(&vocab(&many), text.as_bytes());
+        assert!(found <= 2 * usual, "{found} looks at the cancel, {usual} with one special token");
+    }
+}
+
+#[test]
+fn a_cancel_ends_tokenizing_at_the_next_look() {
+    let text = long_texts::prose(1 << 20);
+    for vocab in [&*BPE, &*SPM] {
+        let all = steps(vocab, &text);
+        assert!(all > 100, "{all} looks in 1 MiB");
+        for wanted in [1, 2, all / 2, all] {
+            let looks = Cell::new(0);
+            let look = || {
+                looks.set(looks.get() + 1);
+                looks.get() == wanted
+            };
+            let ended = vocab.tokenize_unless(&text, true, true, &look);
+            assert_eq!((ended, looks.get()), (Err(Error::Cancelled), wanted));
+        }
+    }
+}
+
 /// A vocabulary with special tokens of all kinds: `(text, token type)` behind the 256 bytes and the merges.
 fn with_specials(specials: &[(&str, i32)], more: impl Fn(Keys) -> Keys) -> Vocab {
     let mut tokens: Vec<String> = byte_chars().into_iter().map(String::from).collect();
@@ -417,6 +482,7 @@ fn broken_files_are_refused_by_key() {
         ),
         (model("gpt2").string("tokenizer.ggml.pre", "klingon"), &["tokenizer.ggml.pre", "`klingon`"]),
         (model("llama").string("tokenizer.ggml.tokens", "a"), &["tokenizer.ggml.tokens"]),
+        (model("llama").strings("tokenizer.ggml.tokens", &["a".repeat(65_537)]), &["entry 0", "65537", "65536"]),
     ];
     for (keys, parts) in cases {
         let error = Vocab::from_gguf(&keys.file()).err().expect(parts[0]).to_string();
@@ -430,6 +496,25 @@ fn broken_files_are_refused_by_key() {
     }
     let error = Vocab::from_gguf(&model("gpt2").string("tokenizer.ggml.pre", "mmbert").file()).err();
     assert!(matches!(&error, Some(Error::Unsupported(what)) if what.contains("mmbert")), "{error:?}");
+}
+
+#[test]
+fn l6_errors_quote_a_file_in_short_and_escaped() {
+    let model = |name: &str| Keys::default().string("tokenizer.ggml.model", name);
+    let bad = "\u{1b}[31m".to_string() + &"x".repeat(60_000);
+    let gpt2 = |pre: &str| model("gpt2").string("tokenizer.ggml.pre", pre);
+    let tokens = "tokenizer.ggml.tokens";
+    for keys in [
+        model(&bad),
+        gpt2(&bad),
+        model("llama").strings(tokens, &[&bad, &bad]),
+        gpt2("gpt-2").strings(tokens, &["a"]).strings("tokenizer.ggml.merges", &[&bad]),
+        model("llama").strings(tokens, &["a"]).string("tokenizer.ggml.eos_token_id", &bad),
+        model("none").string("general.architecture", &bad).string(&format!("{bad}.vocab_size"), &bad),
+    ] {
+        let error = Vocab::from_gguf(&keys.file()).err().unwrap().to_string();
+        assert!(error.len() < 400 && !error.contains('\u{1b}'), "{} bytes: {:?}", error.len(), error.get(..400));
+    }
 }
 
 #[test]

@@ -73,14 +73,54 @@ pub struct Wanted {
 /// Shape of an engine's KV cache.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CacheSpec {
-    /// Element type: F16, F32 or Q8_0.
-    pub ty: TensorType,
+    /// Element types.
+    pub types: KvTypes,
     /// Cells, a multiple of 16.
     pub cells: usize,
     /// Sequences that share the cells; each can have a sampler chain.
     pub sequences: usize,
     /// The layers whose cache is on the device; `None` for those that are elsewhere.
     pub layers: Vec<Option<LayerCache>>,
+}
+
+/// Element types of a KV cache, each F16, F32 or Q8_0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvTypes {
+    /// Of the keys.
+    pub k: TensorType,
+    /// Of the values.
+    pub v: TensorType,
+}
+
+impl KvTypes {
+    /// Of the keys, or else of the values.
+    pub fn of(&self, key: bool) -> TensorType {
+        if key { self.k } else { self.v }
+    }
+
+    /// [`Error::Unsupported`] where a device has no cache of these types.
+    fn check(&self, place: &str) -> Result<()> {
+        let known = [TensorType::F32, TensorType::F16, TensorType::Q8_0];
+        match [self.k, self.v].into_iter().find(|ty| !known.contains(ty)) {
+            None => Ok(()),
+            Some(ty) => Err(Error::Unsupported(format!("KV cache of type {ty}{place} (known: F32, F16, Q8_0)"))),
+        }
+    }
+}
+
+impl From<TensorType> for KvTypes {
+    fn from(ty: TensorType) -> KvTypes {
+        KvTypes { k: ty, v: ty }
+    }
+}
+
+impl std::fmt::Display for KvTypes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.k == self.v {
+            true => write!(f, "{}", self.k),
+            false => write!(f, "{} (keys) and {} (values)", self.k, self.v),
+        }
+    }
 }
 
 /// Shape of one layer's cache.

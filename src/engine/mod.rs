@@ -35,13 +35,12 @@ pub use saved::SavedSlot;
 pub use score::LeafScore;
 
 use crate::backend::{
-    self, Backend, Batch, CacheSpec, MAX_LISTED, SampleRow, SampledRow, State, WALK_CELLS, WALK_PASSES, Walked,
+    self, Backend, Batch, CacheSpec, KvTypes, MAX_LISTED, SampleRow, SampledRow, State, WALK_CELLS, WALK_PASSES, Walked,
 };
-use crate::error::room;
 use crate::gguf::File;
 use crate::model::{Model, Outline, load, load_shared};
 use crate::schedule::Device;
-use crate::{Error, Result, Token};
+use crate::{Error, Result, Token, reserve};
 use cells::Cells;
 use plans::{HEAD_ROWS, Plans};
 use sampling::{Ahead, OnDevice};
@@ -216,7 +215,8 @@ impl Engine {
         let mut states = model.devices().iter().enumerate().map(state).collect::<Result<Vec<_>>>()?;
         plans.reserve(model.outline(), &mut states)?;
         let slot = |_| {
-            let (tokens, cells) = (room(context, "the tokens of a slot")?, room(context, "the cells of a slot")?);
+            let (tokens, cells) =
+                (reserve::list(context, "tokens of a slot")?, reserve::list(context, "cells of a slot")?);
             Ok(Slot { tokens, cells, ..Slot::default() })
         };
         let slots = (0..n_slots).map(slot).collect::<Result<_>>()?;
@@ -271,6 +271,11 @@ impl Engine {
     /// The most tokens of a prompt that one pass evaluates.
     pub fn batch(&self) -> usize {
         self.batch
+    }
+
+    /// Element types of the KV cache.
+    pub fn kv_types(&self) -> KvTypes {
+        self.cache.types
     }
 
     /// Slots that share the context.

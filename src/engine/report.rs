@@ -13,6 +13,7 @@ pub fn devices_json() -> Result<Value> {
             "kind": format!("{:?}", device.kind).to_lowercase(),
             "score": device.score,
             "reason": device.reason,
+            "memory_bytes": memory.total,
             "available_bytes": memory.available,
             "memory_of_host": memory.of_host,
         })

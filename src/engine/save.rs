@@ -27,7 +27,7 @@ impl Engine {
         saved::write(path, &owner(model, cache, *context)?, &front, |output| {
             let mut rows = Vec::new();
             for (il, layer) in cache.layers.iter().enumerate() {
-                let Some(row_bytes) = layer.map(|layer| layer.row_bytes(cache.ty)) else { continue };
+                let Some(row_bytes) = layer.map(|layer| layer.row_bytes(cache.types)) else { continue };
                 let device = model.outline().places().caches[il];
                 for cells in s.cells.chunks((PIECE / row_bytes).max(1)) {
                     stop_if(cancel)?;
@@ -82,7 +82,7 @@ impl Engine {
     fn bring_back(&mut self, slot: SlotId, mut saved: SavedSlot, hidden: &[f32], cancel: &AtomicBool) -> Result<()> {
         let mut rows = Vec::new();
         for (il, layer) in self.cache.layers.iter().enumerate() {
-            let Some(row_bytes) = layer.map(|layer| layer.row_bytes(self.cache.ty)) else { continue };
+            let Some(row_bytes) = layer.map(|layer| layer.row_bytes(self.cache.types)) else { continue };
             let device = self.model.outline().places().caches[il];
             for cells in self.slots[slot.0].cells.chunks((PIECE / row_bytes).max(1)) {
                 stop_if(cancel)?;

@@ -91,7 +91,7 @@ impl Session {
         }
         let mut hear = |done: f32| progress.as_mut().is_none_or(|heard| heard(done));
         let model = engine::open_model(&path, &wanted, Some(&mut hear))?;
-        let mut session = Session::around(Engine::open(model, &wanted, Some(&mut hear))?, &wanted)?;
+        let mut session = Session::around(Engine::open(model, &wanted, Some(&mut hear))?)?;
         // The model may be shared with someone who calls the file by another path.
         session.info.path = path;
         let info = &session.info;
@@ -125,10 +125,10 @@ impl Session {
     ///
     /// Fails with the engine's error.
     pub fn over(model: Arc<Model>, wanted: &EngineOptions) -> Result<Session> {
-        Session::around(Engine::new(model, wanted)?, wanted)
+        Session::around(Engine::new(model, wanted)?)
     }
 
-    fn around(engine: Engine, wanted: &EngineOptions) -> Result<Session> {
+    fn around(engine: Engine) -> Result<Session> {
         let model = engine.model().clone();
         let mut settings = Settings::default();
         let path = model.file().path();
@@ -145,8 +145,8 @@ impl Session {
             threads: engine.threads() as u32,
             slots: engine.slots() as u32,
             n_batch: engine.batch() as u32,
-            kv_type: wanted.kv_type.name().into(),
-            kv_type_v: wanted.kv_type_v().name().into(),
+            kv_type: engine.kv_types().k.to_string().to_lowercase(),
+            kv_type_v: engine.kv_types().v.to_string().to_lowercase(),
             device: device.name,
             device_reason: device.reason,
             no_gpu_reason: model.no_gpu_reason(),

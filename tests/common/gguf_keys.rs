@@ -37,6 +37,7 @@ impl Keys {
     }
 
     /// A bool.
+    #[allow(dead_code)]
     pub fn bool(self, name: &str, value: bool) -> Self {
         let mut this = self.key(name, 7);
         this.bytes.push(value.into());

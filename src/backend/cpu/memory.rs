@@ -25,8 +25,16 @@ pub fn memory() -> Result<Memory> {
         }
         _ => None,
     };
-    let available = [system(Path::new("/")), artificial].into_iter().flatten().min();
-    Ok(Memory { used, available, of_host: true })
+    let root = Path::new("/");
+    let available = [system(root), artificial].into_iter().flatten().min();
+    Ok(Memory { used, total: total(root), available, of_host: true })
+}
+
+/// All memory of the system whose files lie under `root`.
+fn total(root: &Path) -> Option<u64> {
+    let known = cfg!(any(target_os = "linux", target_os = "android"));
+    let info = known.then(|| std::fs::read_to_string(root.join("proc/meminfo")).ok()).flatten()?;
+    field(&info, "MemTotal:").map(|kib| kib * 1024)
 }
 
 /// What the system whose files lie under `root` can still give this process.
@@ -91,7 +99,8 @@ mod tests {
 
     #[test]
     fn this_machine_has_memory() {
-        assert!(memory().unwrap().available.unwrap() > 1 << 20);
+        let memory = memory().unwrap();
+        assert!(memory.available.unwrap() > 1 << 20 && memory.total >= memory.available, "{memory:?}");
     }
 
     #[test]

@@ -115,7 +115,8 @@ pub struct Candidate {
 impl Candidate {
     /// How its memory stands; nothing is known of what this process uses of it.
     pub fn memory(&self) -> Memory {
-        Memory { available: memory::available(&self.adapter), of_host: of_host(&self.info), ..Memory::default() }
+        let (total, available) = memory::of(&self.adapter).unzip();
+        Memory { total, available, of_host: of_host(&self.info), ..Memory::default() }
     }
 }
 
@@ -342,8 +343,9 @@ impl Gpu {
     pub fn memory(&self) -> Memory {
         let used = self.account.bytes();
         let artificial = self.memory_limit.map(|limit| limit.saturating_sub(used.total()));
-        let available = [memory::available(&self.adapter), artificial].into_iter().flatten().min();
-        Memory { used, available, of_host: of_host(&self.info) }
+        let (total, free) = memory::of(&self.adapter).unzip();
+        let available = [free, artificial].into_iter().flatten().min();
+        Memory { used, total, available, of_host: of_host(&self.info) }
     }
 
     /// Waits until everything submitted so far is done.

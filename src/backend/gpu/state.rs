@@ -72,10 +72,10 @@ impl GpuState {
                 None => None,
                 Some(shape) => {
                     let (dk, dv) = (shape.head_dim_k, shape.head_dim_v);
-                    let layout = KvLayout::new(cache.ty, shape.heads, dk, dv, cache.cells)?;
+                    let layout = KvLayout::new(cache.types, shape.heads, dk, dv, cache.cells)?;
                     layout.check(&gpu, il)?;
                     let buffer = |what: &str, bytes: u64| {
-                        let what = format!("{what} of layer {il} ({} cells of type {})", cache.cells, cache.ty);
+                        let what = format!("{what} of layer {il} ({} cells of type {})", cache.cells, cache.types);
                         gpu.buffer_of(Component::Cache, &what, bytes, STORAGE)
                     };
                     let (keys, values) = (buffer("keys", layout.k_bytes())?, buffer("values", layout.v_bytes())?);

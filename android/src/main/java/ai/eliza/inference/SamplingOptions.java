@@ -32,5 +32,8 @@ public final class SamplingOptions {
     /** Forbids end-of-generation tokens where no token trie decides. */
     public boolean ignoreEos;
 
+    /** How many candidates {@link Session#sampled} reports, likeliest first; 0: none. */
+    public int candidates;
+
     SamplingOptions() {}
 }
