@@ -19,7 +19,10 @@ export ELIZA_REQUIRE_GPU ?= 1
 
 SHARED := $(abspath $(or $(ELIZA_SHARED),../shared))
 C_DIR  := target/c
-FUZZ_SECONDS ?= 120
+# Runs of each fuzz target, 10^7 in sum; a divisor makes it a quick look.
+FUZZ := gguf=2000000 trie=1500000 trie_state=2000000 chain=1500000 tokenize=1000000 vocab=1000000 model=400000 \
+	saved=300000 calls=300000
+FUZZ_DIVIDE ?= 1
 # Exports that only tests call, of all members.
 TESTING := eliza-inference/testing,eliza-inference-jni/testing,eliza-inference-node/testing
 
@@ -217,14 +220,22 @@ aarch64:
 	fi
 
 fuzz:
-	$(call section,"fuzzing: a bounded time for each target")
+	$(call section,"fuzzing: every target from the inputs in fuzz/seeds")
 	@if $(CARGO) +nightly --version >/dev/null 2>&1 && ! $(CARGO) +nightly fuzz --version >/dev/null 2>&1; then \
 	  $(CARGO) install --locked cargo-fuzz || $(call skip,"cargo-fuzz could not be installed"); \
 	fi
 	@if $(CARGO) +nightly fuzz --version >/dev/null 2>&1; then \
-	  for target in $$($(CARGO) +nightly fuzz list); do \
-	    $(CARGO) +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048; \
+	  test "$$(printf '%s\n' $(FUZZ) | sed 's/=.*//' | sort)" = "$$($(CARGO) +nightly fuzz list | sort)"; \
+	  for entry in $(FUZZ); do \
+	    name=$${entry%=*} runs=$$(($${entry#*=} / $(FUZZ_DIVIDE))); \
+	    mkdir -p "target/fuzz/$$name" "fuzz/seeds/$$name"; \
+	    $(CARGO) +nightly fuzz run "$$name" "target/fuzz/$$name" "fuzz/seeds/$$name" -- -runs="$$runs" -max_len=4096 \
+	      -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 >"target/fuzz/$$name.log" 2>&1 || \
+	      { tail -n 60 "target/fuzz/$$name.log"; exit 1; }; \
+	    sed -n "s/^stat::number_of_executed_units: */$$name runs: /p" "target/fuzz/$$name.log"; \
 	  done; \
+	  sed -n 's/^stat::number_of_executed_units: *//p' $(patsubst %,target/fuzz/%.log,$(foreach e,$(FUZZ),$(firstword \
+	    $(subst =, ,$(e))))) | awk '{ sum += $$1 } END { print "in sum: " sum }'; \
 	else $(call skip,"no fuzz targets or no nightly compiler with cargo-fuzz"); fi
 
 parity:
