@@ -1078,7 +1078,9 @@ fn with_token(kind: Kind, id: usize, text: &str, token_type: i32) -> tempfile::N
     let mut types: Vec<i32> = types.into_iter().map(|kind| kind as i32).collect();
     (tokens[id], types[id]) = (text, token_type);
     let mut out = Writer::new(3);
-    from.metadata().for_each(|(key, _)| drop(out.copy_key(&from, key).unwrap()));
+    for (key, _) in from.metadata() {
+        out.copy_key(&from, key).unwrap();
+    }
     out.set("tokenizer.ggml.tokens", tokens.iter().map(ToString::to_string).collect::<Vec<_>>());
     out.set("tokenizer.ggml.token_type", types);
     for info in from.tensors() {

@@ -6,8 +6,10 @@
 
 mod common;
 
+use common::fixture;
 use common::fixtures::{Kind, Weights};
-use common::{fixture, has_gpu};
+#[cfg(feature = "gpu")]
+use common::has_gpu;
 use elizainference::Token;
 use elizainference::backend::Backend;
 use elizainference::backend::cpu::CpuBackend;

@@ -9,10 +9,11 @@ use elizainference::Error;
 use elizainference::Token;
 use elizainference::gguf::File;
 use elizainference::session::{EngineOptions, Event, FinishReason, KvType, Mode, OpenOptions, Session, Sink, SpanEnd};
+use elizainference::trie::Surroundings;
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PROMPT: [Token; 6] = [1, 40, 300, 77, 410, 150];
 
@@ -185,6 +186,36 @@ fn a_cancelled_prompt_leaves_a_slot_that_continues_rightly() {
 }
 
 #[test]
+fn m5_a_cancel_ends_what_is_tokenized_then_and_nothing_later() {
+    let session = open(&common::fixture(Kind::Llama, Weights::Q8_0), 2);
+    session.cancel();
+    assert!(!session.tokenize(b"one day", true, false).unwrap().is_empty(), "a cancel from before");
+    let name = "a little girl ".repeat(1 << 18);
+    let around = Surroundings::default();
+    let calls: [&(dyn Fn() -> Result<(), Error> + Sync); 2] =
+        [&|| session.tokenize(name.as_bytes(), true, false).map(drop), &|| {
+            session.build_trie("p", &[name.as_str()], around).map(drop)
+        }];
+    for call in calls {
+        thread::scope(|scope| {
+            let running = scope.spawn(call);
+            let mut asked = Instant::now();
+            while !running.is_finished() {
+                asked = Instant::now();
+                session.cancel();
+                thread::sleep(Duration::from_millis(5));
+            }
+            assert_eq!(running.join().unwrap(), Err(Error::Cancelled));
+            assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+        });
+    }
+    // A tokenize that is cancelled takes nothing from a prefill or a generation, and the other way round.
+    let tokens = session.tokenize(b"one day", true, false).unwrap();
+    session.prefill(&tokens, -1).unwrap();
+    assert_eq!(pull(&session, 5, 0.0).0.len(), 5);
+}
+
+#[test]
 fn what_cannot_be_opened_says_why_and_a_load_can_be_cancelled() {
     let options = |path: &Path| OpenOptions { path: path.into(), ..OpenOptions::default() };
     let missing = Session::open(options(Path::new("no-such-model.gguf"))).err();
@@ -216,8 +247,8 @@ fn leaves(leaves: &[(&str, &[Token])]) -> String {
     serde_json::json!({"modelId": "", "descriptors": [{"path": "choice", "leaves": leaves}]}).to_string()
 }
 
-/// Mode 2 takes the leaf that scoring puts first, on every device; a leaf that begins others ends with a token that makes
-/// none of those of it.
+/// Mode 2 takes the leaf that scoring puts first, on every device; a leaf that begins others ends with a token that
+/// makes none of those of it.
 #[test]
 fn the_most_probable_leaf_is_taken_as_a_whole() {
     for gpu_layers in [0, -1] {

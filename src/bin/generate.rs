@@ -319,9 +319,7 @@ fn report(args: &Args, session: &Session, slot: i32, made: (Vec<Token>, String, 
 
 /// A sampled token and what else the chain had left, best first.
 fn candidates(vocab: &Vocab, sampled: &Sampled) -> Value {
-    let one = |&(token, _, prob): &(Token, f32, f32)| {
-        json!({"token": token, "text": text_of(vocab, &[token]), "logprob": prob.ln()})
-    };
+    let one = |&(token, _, prob): &(Token, f32, f32)| json!({"token": token, "text": text_of(vocab, &[token]), "logprob": prob.ln()});
     let best: Vec<Value> = sampled.candidates.iter().map(one).collect();
     json!({"token": sampled.token, "logprob": sampled.logprob, "candidates": best})
 }

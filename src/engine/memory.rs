@@ -100,7 +100,8 @@ impl<'a> Excess<'a> {
         let parts: Vec<_> = parts.map(|(part, bytes)| format!("{} {bytes}", part.name())).collect();
         let (device, needed, available) = (self.devices.join(" and "), self.bytes.total(), self.available);
         Error::OutOfMemory(format!(
-            "{what} with a context of {context} needs {needed} bytes on {device} ({}), {available} are available: {hint}",
+            "{what} with a context of {context} needs {needed} bytes on {device} ({}), {available} are available: \
+             {hint}",
             parts.join(", ")
         ))
     }
@@ -243,8 +244,8 @@ fn memory_of(backends: &[Arc<dyn Backend>]) -> Result<Vec<Memory>> {
 /// What opening the model at `path` with these options would take, from its header alone.
 ///
 /// # Errors
-/// The reader's and the model's, those of a device that is asked for and cannot be had, and [`Error::OutOfMemory`] where a
-/// device could hold some buffer in no case.
+/// The reader's and the model's, those of a device that is asked for and cannot be had, and [`Error::OutOfMemory`]
+/// where a device could hold some buffer in no case.
 pub fn plan_memory(path: &Path, options: &EngineOptions) -> Result<MemoryPlan> {
     options.slots()?;
     let file = File::open(path)?;

@@ -1,8 +1,9 @@
 //! The log sink: what the library's `log` records become, and that is nothing until a host asks for them.
 //!
-//! The `log` crate has one logger per process, so ours is installed once, when a host first asks, and hands each line to
-//! whoever listens then: the host's sink, or a short queue that the host empties. A record's text is formatted by the library's own code, which never puts prompt or
-//! output text into one; of the crates below us only warnings and errors pass.
+//! The `log` crate has one logger per process, so ours is installed once, when a host first asks, and hands each line
+//! to whoever listens then: the host's sink, or a short queue that the host empties. A record's text is formatted by
+//! the library's own code, which never puts prompt or output text into one; of the crates below us only warnings and
+//! errors pass.
 
 use std::collections::VecDeque;
 use std::ffi::{CString, c_char, c_void};
@@ -127,15 +128,16 @@ pub unsafe extern "C" fn eliza_inference_set_log_sink(sink: LogCallback, user_da
     .unwrap_or_else(|error| status::code(&error))
 }
 
-/// The oldest log line that nobody has taken: for hosts whose functions cannot be called on the library's threads, which
-/// ask now and then.
+/// The oldest log line that nobody has taken: for hosts whose functions cannot be called on the library's threads,
+/// which ask now and then.
 ///
-/// The first call makes lines wait for it, in place of a sink, until `eliza_inference_set_log_sink` is called; the newest 256
-/// do. The lines are those that a sink would get.
+/// The first call makes lines wait for it, in place of a sink, until `eliza_inference_set_log_sink` is called; the
+/// newest 256 do. The lines are those that a sink would get.
 ///
-/// Ownership: the host frees the string with `eliza_inference_free_string`. Null rule: `out_level` may be NULL. Threads: any.
-/// Returns NULL when there is no line; `*out_level` is then `ELIZA_OK`, or `ELIZA_ERR_NOT_IMPLEMENTED` when there never will
-/// be one because the process has a Rust logger that is not ours. Otherwise `*out_level` is `ELIZA_LOG_*`.
+/// Ownership: the host frees the string with `eliza_inference_free_string`. Null rule: `out_level` may be NULL.
+/// Threads: any. Returns NULL when there is no line; `*out_level` is then `ELIZA_OK`, or `ELIZA_ERR_NOT_IMPLEMENTED`
+/// when there never will be one because the process has a Rust logger that is not ours. Otherwise `*out_level` is
+/// `ELIZA_LOG_*`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_next_log_line(out_level: *mut i32) -> *mut c_char {
     let taken = panic::catch(next_log_line);

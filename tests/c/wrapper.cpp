@@ -511,11 +511,14 @@ void options() {
     options.on_span_end = eliza::SpanEnd::stop;
     options.strict_trie = true;
     options.n_candidates = 4;
+    options.on_context_full = eliza::ContextFull::shift;
+    options.n_keep = 9;
     stream.configure(options);
     const eliza::SamplingOptions now = stream.sampling();
     CHECK(now.seed == 5 && now.top_k == 7 && now.min_p == 0.125f && now.repeat_penalty == 1.5f && now.repeat_last_n == 33);
     CHECK(now.presence_penalty == 0.25f && now.frequency_penalty == 0.5f && now.on_span_end == eliza::SpanEnd::stop);
     CHECK(now.strict_trie && now.ignore_eos && now.n_candidates == 4);
+    CHECK(now.on_context_full == eliza::ContextFull::shift && now.n_keep == 9);
 
     // A bias that leaves one token, and a stop string that is its text.
     options = eliza::SamplingOptions();
@@ -590,7 +593,9 @@ void samplers() {
         for (int i = 0; i < 60; i++) data[i] = {i, 0.5f, 0.0f};
         of.apply(list);
         std::vector<Token> ids;
-        for (std::size_t i = 0; i < list.size; i++) ids.push_back(list.data[i].id);
+        for (std::size_t i = 0; i < list.size; i++) {
+            if (list.data[i].logit == 0.5f) ids.push_back(list.data[i].id);
+        }
         return ids;
     };
     CHECK((legal(sampler) == std::vector<Token>{10, 20, 30, 40}));

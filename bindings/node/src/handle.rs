@@ -28,8 +28,8 @@ pub fn version() -> String {
 /// Words of progress on their way that JavaScript has not taken; with as many, the next ones are not sent.
 const PROGRESS_ON_THE_WAY: usize = 64;
 
-/// A promise of a [`Handle`]. Where the environment ends first, so does the load. It does not wait for `on_progress`, whose
-/// `false` ends it where it comes in time.
+/// A promise of a [`Handle`]. Where the environment ends first, so does the load. It does not wait for `on_progress`,
+/// whose `false` ends it where it comes in time.
 #[napi(ts_return_type = "Promise<Handle>")]
 pub fn open<'env>(
     env: &'env Env,

@@ -8,10 +8,10 @@
 //! values  [head][cell][dimension, padded to a multiple of 16]
 //! ```
 //!
-//! Elements, of keys and of values by themselves, are f32, f16 or Q8_0 (one f16 scale and 32 i8 along the dimension, the last group of a head may be
-//! shorter). In Q8_0 each group of 32 dimensions of a key block starts with the 16 scales of its cells; the scales of
-//! a value row follow its quants. A buffer needs no initialisation: a cell is read only after it was written, as long
-//! as the cells' sequence sets say so.
+//! Elements, of keys and of values by themselves, are f32, f16 or Q8_0 (one f16 scale and 32 i8 along the dimension,
+//! the last group of a head may be shorter). In Q8_0 each group of 32 dimensions of a key block starts with the 16
+//! scales of its cells; the scales of a value row follow its quants. A buffer needs no initialisation: a cell is read
+//! only after it was written, as long as the cells' sequence sets say so.
 //!
 //! A value beyond f16's range is stored as the largest finite one, so that infinities come from the model alone; NaN
 //! is kept.

@@ -5,6 +5,7 @@
 //! `ELIZA_MEMORY_LIMIT` is an artificial limit for tests: so many bytes for everything on the account.
 
 use crate::backend::memory::{Account, Memory, parse_bytes};
+use crate::gguf::shown;
 use crate::{Error, Result};
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
@@ -20,7 +21,8 @@ pub fn memory() -> Result<Memory> {
     let used = account().bytes();
     let artificial = match std::env::var("ELIZA_MEMORY_LIMIT") {
         Ok(text) if !text.is_empty() => {
-            let bad = || Error::InvalidArgument(format!("ELIZA_MEMORY_LIMIT: `{text}` is no size such as 512M"));
+            let bad =
+                || Error::InvalidArgument(format!("ELIZA_MEMORY_LIMIT: `{}` is no size such as 512M", shown(&text)));
             Some(parse_bytes(&text).ok_or_else(bad)?.saturating_sub(used.total()))
         }
         _ => None,

@@ -1,8 +1,8 @@
 //! The KV cache of one layer on the device, and the kernels that rearrange it.
 //!
 //! Keys are transposed within blocks of [`BLOCK`] cells, so that threads with a cell each read neighbouring memory;
-//! values lie cell by cell, so that threads with a column each do. The element is a *unit* of four numbers, of one type for
-//! keys and one for values:
+//! values lie cell by cell, so that threads with a column each do. The element is a *unit* of four numbers, of one type
+//! for keys and one for values:
 //!
 //! ```text
 //! keys    [head][cell / 64][unit][cell % 64]
