@@ -19,7 +19,10 @@ export ELIZA_REQUIRE_GPU ?= 1
 
 SHARED := $(abspath $(or $(ELIZA_SHARED),../shared))
 C_DIR  := target/c
-FUZZ_SECONDS ?= 120
+# Runs of each fuzz target, 10^7 in sum; a divisor makes it a quick look.
+FUZZ := gguf=2000000 trie=1500000 trie_state=2000000 chain=1500000 tokenize=1000000 vocab=1000000 model=400000 \
+	saved=300000 calls=300000
+FUZZ_DIVIDE ?= 1
 # Exports that only tests call, of all members.
 TESTING := eliza-inference/testing,eliza-inference-jni/testing,eliza-inference-node/testing
 
@@ -31,12 +34,12 @@ skip    = printf 'skipped: %s\n' $(1)
 
 .PHONY: install uninstall install-test
 .PHONY: test deep header bench clean tools lint unit cpu-only c-harness js js-deep jvm parity-quick readme page unit-deep \
-	isa-deep trie-tsan c-valgrind c-asan android aarch64 fuzz parity built-for-c jvm-bench dxc
+	isa-deep trie-tsan c-valgrind c-asan android aarch64 musl targets fuzz parity built-for-c jvm-bench dxc
 
-test: tools lint unit cpu-only c-harness js jvm install-test parity-quick readme page
+test: tools lint targets unit cpu-only c-harness js jvm install-test parity-quick readme page
 	$(call section,"all of make test passed")
 
-deep: test unit-deep dxc isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 fuzz parity
+deep: test unit-deep dxc isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 musl fuzz parity
 	$(call section,"all of make deep passed")
 
 # ---------------------------------------------------------------------------------------------------------- make test
@@ -51,6 +54,20 @@ lint:
 	@if $(CARGO) clippy --version >/dev/null 2>&1; then \
 	  $(CARGO) clippy --locked --workspace --all-targets --features $(TESTING) -- -D warnings; \
 	else $(call skip,"no clippy"); fi
+
+# What no test here runs is compiled at least, and a warning is an error. All targets in one go, so that they share the machine.
+TARGETS := x86_64-pc-windows-msvc x86_64-pc-windows-gnu aarch64-apple-darwin aarch64-apple-ios aarch64-linux-android \
+	x86_64-unknown-linux-musl aarch64-unknown-linux-musl
+targets:
+	$(call section,"the library for other systems")
+	@added=(); for target in $(TARGETS); do \
+	  if rustup target add $$target >/dev/null 2>&1; then added+=(--target $$target); \
+	  else printf 'skipped: Rust has no target %s here and it could not be added\n' $$target; fi; \
+	done; \
+	if ! $(CARGO) clippy --version >/dev/null 2>&1; then $(call skip,"no clippy"); \
+	elif (($${#added[@]})); then \
+	  $(CARGO) clippy --locked --lib --no-default-features "$${added[@]}" -- -D warnings; \
+	fi
 
 # The header test compares include/eliza_inference.h with what the sources say. Random cases are the same in every run;
 # make deep draws new ones.
@@ -173,9 +190,15 @@ js-deep: built-for-c
 	$(call section,"JavaScript: long lives and sudden ends and 1000 random texts")
 	@tools/js.sh deep
 
+# The library as a process of musl opens it, a C program and Bun; the npm package is the one that the section `js` compiled.
+musl: js
+	$(call section,"musl: the library in a C program and in Bun")
+	@tools/install.sh --deep >/dev/null
+	@if command -v rustup >/dev/null 2>&1; then tools/musl.sh; else $(call skip,"no rustup"); fi
+
 # Shippable libraries where there is an NDK; else what stubs of the system's libraries can prove.
 android:
-	$(call section,"Android: the JNI library for arm64 and x86_64")
+	$(call section,"Android: both libraries for arm64 and x86_64")
 	@if command -v rustup >/dev/null 2>&1; then tools/android_build.sh; else $(call skip,"no rustup"); fi
 
 # The portable path on another architecture; qemu's speed says nothing. The test that is left out has a limit of time for 400
@@ -197,14 +220,22 @@ aarch64:
 	fi
 
 fuzz:
-	$(call section,"fuzzing: a bounded time for each target")
+	$(call section,"fuzzing: every target from the inputs in fuzz/seeds")
 	@if $(CARGO) +nightly --version >/dev/null 2>&1 && ! $(CARGO) +nightly fuzz --version >/dev/null 2>&1; then \
 	  $(CARGO) install --locked cargo-fuzz || $(call skip,"cargo-fuzz could not be installed"); \
 	fi
 	@if $(CARGO) +nightly fuzz --version >/dev/null 2>&1; then \
-	  for target in $$($(CARGO) +nightly fuzz list); do \
-	    $(CARGO) +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048; \
+	  test "$$(printf '%s\n' $(FUZZ) | sed 's/=.*//' | sort)" = "$$($(CARGO) +nightly fuzz list | sort)"; \
+	  for entry in $(FUZZ); do \
+	    name=$${entry%=*} runs=$$(($${entry#*=} / $(FUZZ_DIVIDE))); \
+	    mkdir -p "target/fuzz/$$name" "fuzz/seeds/$$name"; \
+	    $(CARGO) +nightly fuzz run "$$name" "target/fuzz/$$name" "fuzz/seeds/$$name" -- -runs="$$runs" -max_len=4096 \
+	      -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 >"target/fuzz/$$name.log" 2>&1 || \
+	      { tail -n 60 "target/fuzz/$$name.log"; exit 1; }; \
+	    sed -n "s/^stat::number_of_executed_units: */$$name runs: /p" "target/fuzz/$$name.log"; \
 	  done; \
+	  sed -n 's/^stat::number_of_executed_units: *//p' $(patsubst %,target/fuzz/%.log,$(foreach e,$(FUZZ),$(firstword \
+	    $(subst =, ,$(e))))) | awk '{ sum += $$1 } END { print "in sum: " sum }'; \
 	else $(call skip,"no fuzz targets or no nightly compiler with cargo-fuzz"); fi
 
 parity:

@@ -54,7 +54,7 @@
  *
  * ---- Rules that hold for every function ----------------------------------------------------------------
  *
- * Failure.   The seed calls (open, prefill, generate, cancel and the token trie calls) return exactly -1, or
+ * Failure.   Open, prefill, generate, cancel and the token trie calls return exactly -1, or
  *            NULL; `..._status` has the code and `..._take_error` or `eliza_inference_take_last_error` the
  *            text. All other calls return a negative code, and give the text to `out_error` where they have
  *            one; a NULL `out_error` is allowed, the text also waits for `..._take_error`. `out_error` is
@@ -74,7 +74,7 @@
  * ---- Which calls may run together ----------------------------------------------------------------------
  *
  *   process calls (open, version, free, log, last error,   any thread, any time, several at once
- *     devices, plan, file metadata)
+ *     devices, plan, file metadata, trie cache limit)
  *   calls on different handles                             any thread, any time, several at once
  *   cancel, close, status, usage, sampled,                 any thread, any time, also while another call on
  *     take_error, tokenize, detokenize,                      the same handle blocks, and inside its callback
@@ -148,7 +148,7 @@ typedef struct llama_token_data_array {
  * The request is well-formed, but this build or machine does not do it (a GPU where there is none, a model
  * architecture or option not known here). Remedy: read the text; choose another device, file or option.
  *
- * The same number is the one failure value of the seed calls (open, prefill, generate, cancel, the token
+ * The same number is the one failure value of the calls that know no other (open, prefill, generate, cancel, the token
  * trie calls), whatever the reason, and what every call returns on a handle that is NULL, closed or
  * not ours; `eliza_inference_llm_stream_status` then tells the code, and the error text the reason.
  */
@@ -311,6 +311,16 @@ typedef struct llama_token_data_array {
  * `on_span_end`: generation ends, with `ELIZA_FINISH_SPAN`.
  */
 #define ELIZA_SPAN_STOP 1
+
+/**
+ * `on_context_full`: generation ends, with `ELIZA_FINISH_CONTEXT`.
+ */
+#define ELIZA_CONTEXT_STOP 0
+
+/**
+ * `on_context_full`: half of what stands after the first `n_keep` tokens goes, and generation goes on.
+ */
+#define ELIZA_CONTEXT_SHIFT 1
 
 /**
  * `level` of a log line: something failed.
@@ -526,6 +536,14 @@ typedef struct eliza_llm_sampling_options_t {
      * How many candidates `eliza_inference_llm_stream_sampled` can report, likeliest first; 0: none.
      */
     uint32_t n_candidates;
+    /**
+     * What a full context does: `ELIZA_CONTEXT_STOP` (0) or `ELIZA_CONTEXT_SHIFT` (1).
+     */
+    uint32_t on_context_full;
+    /**
+     * Tokens in front that a shift keeps, a begin-of-text token included; with `ELIZA_CONTEXT_STOP` 0.
+     */
+    uint32_t n_keep;
 } eliza_llm_sampling_options_t;
 
 /**
@@ -766,9 +784,10 @@ void eliza_inference_llm_stream_close(FfiLlmHandle handle);
 
 /**
  * The devices of this machine as a JSON array, best first: `[{"name": "CPU (avx512)", "kind": "cpu", "score": 100, "reason":
- * "...", "available_bytes": 8000000000, "memory_of_host": true}]`. `kind` is "cpu" or "gpu"; a device with score 0 cannot be
- * used, for the reason given; `available_bytes` is null where the system does not tell; `memory_of_host` tells a device
- * that has no memory of its own. Names are what the option `device` takes, whole or in part.
+ * "...", "shader_compiler": null, "available_bytes": 8000000000, "memory_of_host": true}]`. `kind` is "cpu" or "gpu"; a device
+ * with score 0 cannot be used, for the reason given; `shader_compiler` is "DXC" or "FXC" with DX12, else null;
+ * `available_bytes` is null where the system does not tell; `memory_of_host` tells a device that has no memory of its own.
+ * Names are what the option `device` takes, whole or in part.
  *
  * Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error` may be
  * NULL. Threads: any, any time, several at once. The first call of a process may take some 100 ms: drivers are loaded.
@@ -974,6 +993,16 @@ char *eliza_inference_build_token_trie(FfiLlmHandle handle,
                                        char **out_error);
 
 /**
+ * Bounds the compiled payloads that the process keeps for later sets: 64 MiB at the start, and never more than 128 of them.
+ * The least recently used go first; one that is larger than the bound is compiled anew at every set. Tries in use
+ * stay with their handles and samplers, whatever the bound.
+ *
+ * 0 keeps none. `eliza_inference_llm_stream_usage_json` tells what is kept. Threads: any, any time. Returns `ELIZA_OK` or
+ * `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_set_trie_cache_limit(uint64_t bytes);
+
+/**
  * Saves a slot to a file, and blocks until that is done: its tokens, its part of the KV cache, and where its last
  * generation stopped, the place inside a span of a token trie included. The handle is as before.
  *
@@ -1024,8 +1053,8 @@ int eliza_inference_llm_stream_restore_slot(FfiLlmHandle handle,
  * The payload is that of `eliza_inference_set_token_trie`, here with a terminator. It stands in the chain behind biases
  * and penalties and in front of what truncates (top-k, top-p, min-p ...): elsewhere no illegal token comes through
  * either, but a truncation in front may have dropped every legal candidate, and then the trie has to choose blindly.
- * Inside a span `ELIZA_TRIE_GREEDY` leaves one candidate, the likeliest legal one, and `ELIZA_TRIE_SAMPLED` all legal
- * ones, from which the rest of the chain draws. Completing a leaf releases the constraint until `llama_sampler_reset`,
+ * Inside a span illegal candidates go to minus infinity, in place; `ELIZA_TRIE_GREEDY` then leaves one candidate, the
+ * likeliest legal one, and `ELIZA_TRIE_SAMPLED` the rest of the chain to draw from the legal ones. Completing a leaf releases the constraint until `llama_sampler_reset`,
  * `eliza_inference_sampler_arm` or a new sampler. A host may pass its prompt through `llama_sampler_accept`: at the start
  * of a span a token counts only if the sampler was applied since the last one.
  *
@@ -1073,9 +1102,10 @@ const char *eliza_inference_sampler_name(const struct llama_sampler *smpl);
 int32_t eliza_inference_sampler_accept(struct llama_sampler *smpl, int32_t token);
 
 /**
- * Takes the illegal tokens out of a list of candidates: `llama_sampler_apply`. What stays keeps its order, and is never
- * nothing: where no legal candidate was in the list it becomes one entry, the smallest legal token. Outside a span the list
- * stays as it is.
+ * Sets the logits of the illegal tokens in a list of candidates to minus infinity, in place: `llama_sampler_apply`. Legal
+ * ones keep place and logit; with `ELIZA_TRIE_GREEDY` the likeliest of them then changes places with the first entry, and
+ * `size` becomes 1. Where no legal candidate was in the list, the first entry becomes the smallest legal token with logit
+ * 0, and `size` 1. Outside a span the list stays as it is.
  *
  * Null rule: a NULL sampler, a NULL list and NULL data of a size are errors. Threads: one at a time per sampler. Returns
  * `ELIZA_OK`, `ELIZA_ERR_INVALID_ARG` (not a sampler of this library, no list) or `ELIZA_ERR_FFI_FAULT`; then the list is
@@ -1123,7 +1153,7 @@ int32_t eliza_inference_sampler_free(struct llama_sampler *smpl);
  * How the handle stands: the detail behind a -1.
  *
  * Returns `ELIZA_STATUS_GENERATING` (2) while a prefill or a generation runs. Otherwise the outcome of what
- * finished last on the handle: the code of a call that failed, or the end of the generation, which is `ELIZA_OK` (0)
+ * finished last on the handle (calls that only ask count where they fail, not where they succeed): the code of a call that failed, or the end of the generation, which is `ELIZA_OK` (0)
  * when the model stopped, at a stop string or at a span's end, 1 when a limit ended it (`max_new_tokens` or
  * the context), `ELIZA_ERR_CANCELLED`, or the code of its error; and `ELIZA_OK` when nothing has happened. The
  * exact finish reason is in `eliza_inference_llm_stream_usage`. Asking changes nothing.

@@ -11,6 +11,8 @@ export interface Device {
   score: number;
   /** Why it has this score. */
   reason: string;
+  /** What compiles shaders before the driver does, with DX12. */
+  shaderCompiler: "DXC" | "FXC" | null;
   /** Memory that can be had now; null where the system does not tell. */
   availableBytes: number | null;
   /** It has no memory of its own, so what it takes is taken from the host. */

@@ -217,7 +217,7 @@ impl Bench {
                 for (i, (slot, sampler)) in self.slots.iter().zip(&mut self.samplers).enumerate() {
                     self.engine.truncate(*slot, 0);
                     self.engine.prefill(*slot, &tokens[i..=i], &self.never)?;
-                    sampler.reset();
+                    sampler.restart(0);
                     sampler.accept(tokens[i]);
                     if self.on_device {
                         self.engine.start_sampling(*slot, &sampler.spec(&[]))?;

@@ -5,7 +5,7 @@
 //! after it.
 
 use super::{Engine, SlotId};
-use crate::{Error, Result};
+use crate::{Error, Result, reserve};
 use std::sync::atomic::AtomicBool;
 
 impl Engine {
@@ -66,7 +66,7 @@ impl Engine {
     /// The kept hidden row, of the last position of the slot that was evaluated last.
     pub(super) fn last_hidden(&mut self) -> Result<Vec<f32>> {
         let (device, width) = (self.model.outline().places().hidden, self.model.hparams().n_embd);
-        Ok(self.states[device].rows(self.plans.kept.hidden_offset(), width)?.to_vec())
+        reserve::copied(self.states[device].rows(self.plans.kept.hidden_offset(), width)?, super::HIDDEN)
     }
 
     /// Keep this row as that of the slot's last position.

@@ -48,6 +48,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+/// What memory is reserved for, in errors: values of rows that are kept.
+const HIDDEN: &str = "hidden values";
+
 /// A slot of an engine, as [`Engine::take_slot`] gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SlotId(usize);
@@ -348,6 +351,12 @@ impl Engine {
         }
     }
 
+    /// From now on a wait for a device ends with [`Error::Cancelled`] too, some time after `cancel` was set, so that one that
+    /// hangs can be left.
+    pub fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+        self.states.iter_mut().for_each(|state| state.watch(cancel));
+    }
+
     /// Make the slot hold exactly `tokens`: the longest common prefix with what it holds is reused, the rest is
     /// evaluated in chunks of at most [`Engine::batch`], and the last position's hidden row is kept for [`Engine::head`].
     ///
@@ -471,7 +480,7 @@ impl Engine {
             let n = HEAD_ROWS.min(rows - first);
             // The head reads the first hidden rows; those before `first` are done with.
             let head = &mut self.states[self.model.outline().places().hidden];
-            let hidden = head.rows(hidden_at + first * width * 4, n * width)?.to_vec();
+            let hidden = reserve::copied(head.rows(hidden_at + first * width * 4, n * width)?, HIDDEN)?;
             head.put(hidden_at, &hidden)?;
             self.plans.head_many.run(&mut self.states, &Batch::default(), n, cancel)?;
             self.count_logits(n, 0);

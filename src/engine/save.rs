@@ -4,9 +4,12 @@ use super::saved::{self, Front, Owner, PIECE, SavedSlot};
 use super::{Engine, SlotId};
 use crate::backend::CacheSpec;
 use crate::model::Model;
-use crate::{Error, Result};
+use crate::{Error, Result, reserve};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What memory is reserved for, in errors.
+const ROWS: &str = "bytes of a cache's rows";
 
 impl Engine {
     /// Save a slot's tokens and cells to `path`, with a `note` that comes back with them. A file that is there is
@@ -23,7 +26,8 @@ impl Engine {
         let hidden = if self.hidden_of == Some(slot) { self.last_hidden()? } else { Vec::new() };
         let Engine { model, states, slots, cache, context, .. } = self;
         let s = &slots[slot.0];
-        let front = Front { tokens: s.tokens.clone(), patched: s.patched, hidden, note: note.to_vec() };
+        let (tokens, note) = (reserve::copied(&s.tokens, "tokens")?, reserve::copied(note, "bytes of a note")?);
+        let front = Front { tokens, patched: s.patched, hidden, note };
         saved::write(path, &owner(model, cache, *context)?, &front, |output| {
             let mut rows = Vec::new();
             for (il, layer) in cache.layers.iter().enumerate() {
@@ -31,7 +35,7 @@ impl Engine {
                 let device = model.outline().places().caches[il];
                 for cells in s.cells.chunks((PIECE / row_bytes).max(1)) {
                     stop_if(cancel)?;
-                    rows.resize(cells.len() * row_bytes, 0);
+                    reserve::resize(&mut rows, cells.len() * row_bytes, ROWS)?;
                     states[device].read_cells(il, cells, &mut rows)?;
                     output.put(&rows)?;
                 }
@@ -70,7 +74,7 @@ impl Engine {
             self.slots[slot.0].cells.push(cell);
         }
         self.slots[slot.0].patched = saved.front().patched;
-        let hidden = saved.front().hidden.clone();
+        let hidden = reserve::copied(&saved.front().hidden, super::HIDDEN)?;
         let done = self.bring_back(slot, saved, &hidden, cancel);
         if done.is_err() {
             self.truncate(slot, 0);
@@ -86,7 +90,7 @@ impl Engine {
             let device = self.model.outline().places().caches[il];
             for cells in self.slots[slot.0].cells.chunks((PIECE / row_bytes).max(1)) {
                 stop_if(cancel)?;
-                rows.resize(cells.len() * row_bytes, 0);
+                reserve::resize(&mut rows, cells.len() * row_bytes, ROWS)?;
                 saved.read(&mut rows)?;
                 self.states[device].write_cells(il, cells, &rows)?;
             }

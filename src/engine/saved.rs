@@ -21,7 +21,7 @@
 
 use crate::backend::{CacheSpec, KvTypes};
 use crate::quant::TensorType;
-use crate::{Error, Result, Token, gguf};
+use crate::{Error, Result, Token, gguf, reserve};
 use sha2::{Digest, Sha256};
 use std::fs::{self, OpenOptions};
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
@@ -222,7 +222,7 @@ impl SavedSlot {
         if size != whole {
             return no("length", format!("the file has {size} bytes, where its header tells of {whole}"));
         }
-        let mut bytes = vec![0; front];
+        let mut bytes = reserve::filled(0, front, "bytes of a saved slot")?;
         file.read_exact(&mut bytes).map_err(io)?;
         let hash = Sha256::new().chain_update(header).chain_update(&bytes);
         let mut all = hash.clone();
@@ -244,7 +244,11 @@ impl SavedSlot {
         }
         let (tokens, rest) = bytes.split_at(4 * tokens as usize);
         let (hidden, note) = rest.split_at(4 * hidden as usize);
-        let tokens: Vec<Token> = tokens.as_chunks().0.iter().map(|token| Token::from_le_bytes(*token)).collect();
+        let (all_tokens, all_hidden) = (tokens.as_chunks().0, hidden.as_chunks().0);
+        let mut tokens: Vec<Token> = reserve::list(all_tokens.len(), "tokens")?;
+        tokens.extend(all_tokens.iter().map(|token| Token::from_le_bytes(*token)));
+        let mut hidden = reserve::list(all_hidden.len(), super::HIDDEN)?;
+        hidden.extend(all_hidden.iter().map(|x| f32::from_le_bytes(*x)));
         let outside = |token: &Token| usize::try_from(*token).map_or(true, |token| token >= owner.n_vocab);
         if let Some(at) = tokens.iter().position(outside) {
             let problem = format!("{}, where the vocabulary has {} tokens", tokens[at], owner.n_vocab);
@@ -253,8 +257,8 @@ impl SavedSlot {
         let front = Front {
             tokens,
             patched: (patched != NO_GAP).then_some(patched as usize),
-            hidden: hidden.as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect(),
-            note: note.to_vec(),
+            hidden,
+            note: reserve::copied(note, "bytes of a note")?,
         };
         file.seek(SeekFrom::Start((HEADER + bytes.len()) as u64)).map_err(io)?;
         Ok(SavedSlot { path: path.into(), file, front, hash, checksum })

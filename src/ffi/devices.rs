@@ -8,9 +8,10 @@ use super::{args, strings};
 use crate::engine;
 
 /// The devices of this machine as a JSON array, best first: `[{"name": "CPU (avx512)", "kind": "cpu", "score": 100, "reason":
-/// "...", "available_bytes": 8000000000, "memory_of_host": true}]`. `kind` is "cpu" or "gpu"; a device with score 0 cannot be
-/// used, for the reason given; `available_bytes` is null where the system does not tell; `memory_of_host` tells a device
-/// that has no memory of its own. Names are what the option `device` takes, whole or in part.
+/// "...", "shader_compiler": null, "memory_bytes": 16000000000, "available_bytes": 8000000000, "memory_of_host": true}]`. `kind`
+/// is "cpu" or "gpu"; a device with score 0 cannot be used, for the reason given; `shader_compiler` is "DXC" or "FXC" with DX12,
+/// else null; `memory_bytes` and `available_bytes` are null where the system does not tell; `memory_of_host` tells a device that
+/// has no memory of its own. Names are what the option `device` takes, whole or in part.
 ///
 /// Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error` may be
 /// NULL. Threads: any, any time, several at once. The first call of a process may take some 100 ms: drivers are loaded.

@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use super::errors::{ask, on_handle, on_process};
+use super::errors::{ask, ask_out, on_handle, on_process};
 use super::handle::FfiLlmHandle;
 use super::stream::Stream;
 use super::{args, strings};
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_metadata_json(
         strings::give_text(&stream.session.metadata_json(key)?)
     };
     // SAFETY: the host's out_error is null or writable.
-    unsafe { on_handle(handle, out_error, tell) }.unwrap_or(std::ptr::null_mut())
+    unsafe { ask_out(handle, out_error, tell) }.unwrap_or(std::ptr::null_mut())
 }
 
 /// What is open, as one JSON object: `path`, `names` (what a token trie may call the model), `name`, `architecture`,
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_model_json(
 ) -> *mut c_char {
     let tell = |stream: &Stream| strings::give_text(&stream.session.describe()?);
     // SAFETY: the host's out_error is null or writable.
-    unsafe { on_handle(handle, out_error, tell) }.unwrap_or(std::ptr::null_mut())
+    unsafe { ask_out(handle, out_error, tell) }.unwrap_or(std::ptr::null_mut())
 }
 
 /// Whether a token ends a generation: 1 or 0.
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_token_json(
 ) -> *mut c_char {
     let tell = |stream: &Stream| strings::give_text(&stream.session.token_json(token)?);
     // SAFETY: the host's out_error is null or writable.
-    unsafe { on_handle(handle, out_error, tell) }.unwrap_or(std::ptr::null_mut())
+    unsafe { ask_out(handle, out_error, tell) }.unwrap_or(std::ptr::null_mut())
 }
 
 /// The model's own logits of the last `n_last` positions (1 to 512) of the slot that was prefilled last: rows of as

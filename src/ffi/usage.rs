@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 
 use super::args;
-use super::errors::{ask, on_handle};
+use super::errors::ask;
 use super::handle::FfiLlmHandle;
 use super::status::ELIZA_OK;
 use super::stream::Stream;
@@ -169,8 +169,7 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_sampled(
         unsafe { args::write(out, &answer)? };
         Ok(ELIZA_OK)
     };
-    // SAFETY: no out_error.
-    unsafe { on_handle(handle, std::ptr::null_mut(), fill) }.unwrap_or_else(|code| code)
+    ask(handle, fill).unwrap_or_else(|code| code)
 }
 
 fn to_usage(usage: &session::Usage) -> Usage {

@@ -74,11 +74,16 @@ impl Keys {
 
     /// The file.
     pub fn file(&self) -> File {
+        File::from_bytes(self.bytes()).unwrap()
+    }
+
+    /// The file's bytes.
+    pub fn bytes(&self) -> Vec<u8> {
         let mut file = b"GGUF".to_vec();
         file.extend(3u32.to_le_bytes());
         file.extend(0u64.to_le_bytes());
         file.extend(self.count.to_le_bytes());
         file.extend(&self.bytes);
-        File::from_bytes(file).unwrap()
+        file
     }
 }

@@ -240,6 +240,35 @@ fn shared_slices_are_written_in_parts() {
     assert!(data.iter().enumerate().all(|(i, &x)| x == i as u32));
 }
 
+/// What Miri would refuse: two threads with a `&mut` of the whole at once.
+#[test]
+fn l9_threads_name_one_memory_without_borrowing_it() {
+    struct Shared(*mut u32, usize);
+    // SAFETY: the threads write disjoint parts of it.
+    unsafe impl Sync for Shared {}
+    impl Shared {
+        fn all(&self) -> SharedMut<'_, u32> {
+            // SAFETY: so many elements, which live longer than the run; used by way of this alone.
+            unsafe { SharedMut::from_raw(self.0, self.1) }
+        }
+    }
+    let pool = Pool::new();
+    let (counter, mut data) = (Counter::new(), vec![0u32; 64]);
+    let memory = Shared(data.as_mut_ptr(), data.len());
+    pool.run(3, &NEVER, &|worker| {
+        for range in worker.chunks(&counter, memory.1, 5) {
+            // SAFETY: chunks are disjoint.
+            let part = unsafe { memory.all().part(range.clone()) };
+            for (x, i) in part.iter_mut().zip(range) {
+                std::thread::yield_now();
+                *x = i as u32;
+            }
+        }
+    })
+    .unwrap();
+    assert!(data.iter().enumerate().all(|(i, &x)| x == i as u32));
+}
+
 #[test]
 fn m1_who_waits_for_a_run_of_others_sees_its_cancel() {
     let pool = Pool::new();

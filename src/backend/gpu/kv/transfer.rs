@@ -10,6 +10,7 @@ use crate::backend::gpu::device::Gpu;
 use crate::backend::{LayerCache, Traffic};
 use crate::quant::TensorType;
 use crate::{Error, Result};
+use std::sync::atomic::AtomicBool;
 
 /// Blocks in a window, at most.
 const WINDOW: usize = 16;
@@ -23,12 +24,12 @@ pub struct Cache<'a> {
 
 impl Cache<'_> {
     /// Read these cells into `rows`, one behind the other.
-    pub fn read(&self, gpu: &Gpu, cells: &[u32], rows: &mut [u8]) -> Result<Traffic> {
+    pub fn read(&self, gpu: &Gpu, cells: &[u32], rows: &mut [u8], cancel: &AtomicBool) -> Result<Traffic> {
         let mut traffic = Traffic::default();
         let row_bytes = self.row_bytes();
         for (cells, rows) in pieces(cells, rows.chunks_exact_mut(row_bytes)) {
             let window = Window::new(self.layout, &cells);
-            let words = window.fetch(self, gpu, &mut traffic)?;
+            let words = window.fetch(self, gpu, cancel, &mut traffic)?;
             let mut places = Vec::new();
             for (&cell, row) in cells.iter().zip(rows) {
                 for (key, part) in window.sides(row) {
@@ -41,12 +42,12 @@ impl Cache<'_> {
     }
 
     /// Write `rows` into these cells.
-    pub fn write(&self, gpu: &Gpu, cells: &[u32], rows: &[u8]) -> Result<Traffic> {
+    pub fn write(&self, gpu: &Gpu, cells: &[u32], rows: &[u8], cancel: &AtomicBool) -> Result<Traffic> {
         let mut traffic = Traffic::default();
         let row_bytes = self.row_bytes();
         for (cells, rows) in pieces(cells, rows.chunks_exact(row_bytes)) {
             let window = Window::new(self.layout, &cells);
-            let mut words = window.fetch(self, gpu, &mut traffic)?;
+            let mut words = window.fetch(self, gpu, cancel, &mut traffic)?;
             let (mut places, mut copy) = (Vec::new(), vec![0; row_bytes]);
             for (&cell, row) in cells.iter().zip(rows) {
                 copy.copy_from_slice(row);
@@ -111,7 +112,7 @@ impl Window {
     }
 
     /// The window's words as the device has them.
-    fn fetch(&self, cache: &Cache<'_>, gpu: &Gpu, traffic: &mut Traffic) -> Result<Vec<u32>> {
+    fn fetch(&self, cache: &Cache<'_>, gpu: &Gpu, cancel: &AtomicBool, traffic: &mut Traffic) -> Result<Vec<u32>> {
         let bytes = self.layout.k_bytes() + self.layout.v_bytes();
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         let staging = gpu.buffer("staging for cells", bytes, usage)?;
@@ -121,7 +122,7 @@ impl Window {
         });
         gpu.queue.submit([encoder.finish()]);
         staging.map_async(wgpu::MapMode::Read, ..bytes, |_| {});
-        gpu.wait()?;
+        gpu.wait_for(None, cancel)?;
         let mapped = staging.get_mapped_range(..bytes);
         let mapped = mapped.map_err(|e| Error::Device(format!("Reading cells from {}: {e}", gpu.info.name)))?;
         traffic.submissions += 1;
@@ -235,7 +236,7 @@ mod tests {
                 let from: Vec<u32> = (0..40).map(|i| 64 * ((i * 7) % 40) + i).chain([3, 2, 129, 2559]).collect();
                 let to: Vec<u32> = from.iter().map(|cell| (cell + 1000) % 2560).collect();
                 let mut rows = vec![0; from.len() * cache.row_bytes()];
-                cache.read(gpu, &from, &mut rows).unwrap();
+                cache.read(gpu, &from, &mut rows, &AtomicBool::new(false)).unwrap();
                 let head_bytes = [head_bytes(types.k, dk), head_bytes(types.v, dv)];
                 for (&cell, row) in from.iter().zip(rows.chunks(cache.row_bytes())) {
                     let (keys, values) = row.split_at(3 * head_bytes[0]);
@@ -247,7 +248,7 @@ mod tests {
                         }
                     }
                 }
-                cache.write(gpu, &to, &rows).unwrap();
+                cache.write(gpu, &to, &rows, &AtomicBool::new(false)).unwrap();
                 let mut expected = filled.clone();
                 for (side, key) in [true, false].into_iter().enumerate() {
                     for (head, (&from, &to)) in
