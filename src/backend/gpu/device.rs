@@ -376,17 +376,19 @@ impl Gpu {
 
     /// Whether what is waited for is done.
     fn poll(&self, how: wgpu::PollType) -> Result<bool> {
-        // wgpu panics when the driver fails here.
-        let polled = catch_unwind(AssertUnwindSafe(|| self.device.poll(how)));
-        if polled.is_err() {
+        // wgpu panics when the driver fails here. It also does (30.0, an assertion in `Device::maintain`) where a wait ran out
+        // of time while another thread saw its submission end; a look that does not wait tells the two apart.
+        let poll = |how| catch_unwind(AssertUnwindSafe(|| self.device.poll(how)));
+        let polled = poll(how);
+        if polled.is_err() && poll(wgpu::PollType::Poll).is_err() {
             self.lost
                 .get_or_init(|| format!("{} was lost: its driver failed while it was waited for", name_of(&self.info)));
         }
         self.check()?;
         match polled {
-            Ok(Err(wgpu::PollError::Timeout)) => Ok(false),
+            Ok(Err(wgpu::PollError::Timeout)) | Err(_) => Ok(false),
             Ok(Err(e)) => Err(Error::Device(format!("Waiting for {}: {e}", self.info.name))),
-            _ => Ok(true),
+            Ok(Ok(_)) => Ok(true),
         }
     }
 
