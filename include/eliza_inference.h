@@ -195,23 +195,10 @@ typedef struct llama_token_data_array {
 #define ELIZA_ERR_IO -10
 
 /**
- * A file is no saved slot that can be restored here: damaged, cut short, of another kind, another model, another type of
- * KV cache, longer than the context, or inside a span of a token trie that is not set. The text names the file, the place
- * and the reason. Remedy: set what it was saved with, or evaluate the prompt again.
- */
-#define ELIZA_ERR_SAVED_SLOT -60
-
-/**
  * The model computed a value that is not a number; the text names row and token. Remedy: the model file or
  * the device driver is broken; try the CPU, then another file.
  */
 #define ELIZA_ERR_NAN -20
-
-/**
- * A GPU or its driver failed: it could not be opened, was lost, or refused a command; the text has the device's name
- * and the driver's reason. Other handles live on. Remedy: close the handle and open again, or use the CPU.
- */
-#define ELIZA_ERR_DEVICE -50
 
 /**
  * A token-trie payload was refused; the text names the place in it. Remedy: correct the payload. The
@@ -229,6 +216,19 @@ typedef struct llama_token_data_array {
  * What the status call reports while a generation runs; never an error.
  */
 #define ELIZA_STATUS_GENERATING 2
+
+/**
+ * A GPU or its driver failed: it could not be opened, was lost, or refused a command; the text has the device's name
+ * and the driver's reason. Other handles live on. Remedy: close the handle and open again, or use the CPU.
+ */
+#define ELIZA_ERR_DEVICE -50
+
+/**
+ * A file is no saved slot that can be restored here: damaged, cut short, of another kind, another model, another type
+ * of KV cache, longer than the context, or inside a span of a token trie that is not set. The text names the file, the
+ * place and the reason. Remedy: set what it was saved with, or evaluate the prompt again.
+ */
+#define ELIZA_ERR_SAVED_SLOT -60
 
 /**
  * Nothing was generated yet, or the generation still runs.
@@ -349,7 +349,12 @@ typedef struct eliza_llm_session *FfiLlmHandle;
 
 /**
  * Receives the fraction of a model that is loaded, 0 to 1, on the thread that opens it. Returning anything but 0
- * cancels: the open then fails with "Cancelled".
+ * cancels: the open then fails with "Cancelled". It is also asked while memory is planned (with 0), while
+ * another open of the same file is waited for (how far that one is), and while the context is made ready (with 1).
+ *
+ * No lock is held meanwhile: it may open other files, prefill, generate, cancel and close other handles, and take its
+ * time. Only the file whose load it hears of cannot be opened from it, which is `ELIZA_ERR_BUSY`; nor should it wait for
+ * another thread that opens that file, which in turn waits for this load.
  */
 typedef int32_t (*eliza_llm_progress_cb)(float progress, void *user_data);
 
@@ -716,7 +721,13 @@ int32_t eliza_inference_default_thread_count(void);
  * `model_path` is a GGUF file. `context_size_tokens` 0 chooses min(4096, what the model was trained with), otherwise
  * it is rounded up to a power of two and capped at what the model was trained with. `num_threads` 0 chooses
  * `eliza_inference_default_thread_count`. `gpu_layers` 0 is CPU only, -1 all layers on the GPU. Handles
- * on one file share its weights. Blocks while the file is loaded.
+ * on one file share its weights. Blocks while the file is loaded; other handles go on meanwhile.
+ *
+ * The file stays open until its last handle is closed, and must not be written to until then: a model whose output matrix is
+ * not its embedding looks up a row of it for every token, and saving a slot looks at pages of all weights. Such a call on a
+ * file that was cut short or changed returns `ELIZA_ERR_IO` with "the file was changed after it was opened", never anything
+ * worse; changed is what has another size or time of modification. To replace a model write another file and move it there:
+ * open handles keep the file that they opened, also one that was deleted.
  *
  * Ownership: the path is copied; the host ends the handle with `eliza_inference_llm_stream_close`. Null rule: a NULL path
  * is an error. Threads: any, several at once.
@@ -862,8 +873,9 @@ int32_t eliza_inference_llm_stream_generate_ex(FfiLlmHandle handle,
                                                char **out_error);
 
 /**
- * Asks the running prefill or generation to stop: one atomic store, never waits. The generation ends within about a
- * token, and its terminal event still comes. Nothing happens when nothing runs.
+ * Asks what runs on the handle to stop, and never waits: a prefill, a generation, and every tokenize and
+ * build_token_trie. The generation ends within about a token, and its terminal event still comes. Nothing happens when
+ * nothing runs.
  *
  * Null rule: a NULL or closed handle is -1. Threads: any, any time, inside the callback too. Returns `ELIZA_OK`, or
  * -1 for a handle that is not open.
@@ -942,11 +954,12 @@ char *eliza_inference_score_token_trie(FfiLlmHandle handle,
  * Ownership: the host frees the string, `*out_warnings` and `*out_error` with `eliza_inference_free_string`;
  * `*out_warnings` is written on success only, NULL where there are none. Null rule: `path` and `names` must not be NULL,
  * nor any name; `before` and `after` NULL are empty; `out_warnings` and `out_error` may be NULL; a NULL or closed handle
- * gives NULL. Threads: any, any time, inside the callback too.
+ * gives NULL. Threads: any, any time, inside the callback too. `eliza_inference_llm_stream_cancel` from another thread ends
+ * it early; a cancel before the call does not.
  *
  * Returns NULL on failure; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no names, an empty one,
- * one that the vocabulary cannot spell, not UTF-8), `ELIZA_ERR_TRIE` (more than a payload may hold) or
- * `ELIZA_ERR_FFI_FAULT`, and while a generation runs that generation's.
+ * one that the vocabulary cannot spell, not UTF-8), `ELIZA_ERR_TRIE` (more than a payload may hold),
+ * `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`, and while a generation runs that generation's.
  */
 char *eliza_inference_build_token_trie(FfiLlmHandle handle,
                                        const char *path,
@@ -962,12 +975,12 @@ char *eliza_inference_build_token_trie(FfiLlmHandle handle,
  * Saves a slot to a file, and blocks until that is done: its tokens, its part of the KV cache, and where its last
  * generation stopped, the place inside a span of a token trie included. The handle is as before.
  *
- * `slot_id` -1 is the slot of the last prefill or restore; of any other slot only tokens and cache are saved. A file that
- * is there is replaced as a whole; after a failure it is as before. It holds the prompt, and is readable by its owner alone
- * where the system knows owners. Chain, options and the trie itself are not in it.
+ * `slot_id` -1 is the slot of the last prefill or restore; of any other slot only tokens and cache are saved. A file
+ * that is there is replaced as a whole; after a failure it is as before. It holds the prompt, and is readable by its
+ * owner alone where the system knows owners. Chain, options and the trie itself are not in it.
  *
- * Ownership: the path is copied; the host frees `*out_error`. Null rule: `path` must not be NULL, `out_error` may be; a NULL
- * or closed handle is -1. Threads: any; fails while the handle is at work, and inside the callback.
+ * Ownership: the path is copied; the host frees `*out_error`. Null rule: `path` must not be NULL, `out_error` may be;
+ * a NULL or closed handle is -1. Threads: any; fails while the handle is at work, and inside the callback.
  * `eliza_inference_llm_stream_cancel` from another thread ends it early.
  *
  * Returns `ELIZA_OK`, -1 (handle), `ELIZA_ERR_INVALID_ARG` (no such slot, an empty one, a path without a file's name),
@@ -979,24 +992,24 @@ int eliza_inference_llm_stream_save_slot(FfiLlmHandle handle,
                                          char **out_error);
 
 /**
- * Brings what `eliza_inference_llm_stream_save_slot` wrote into a slot, in place of what that holds, and blocks until that is
- * done. It may come from another process, machine, device or placement of layers; model and type of the KV cache are the
- * same.
+ * Brings what `eliza_inference_llm_stream_save_slot` wrote into a slot, in place of what that holds, and blocks until
+ * that is done. It may come from another process, machine, device or placement of layers; model and type of the KV
+ * cache are the same.
  *
- * A generate may follow at once, without a prefill, and goes on where the saved stream stopped, inside a span too. For that
- * the same token trie has to be set in the same mode before; a stream that was not held by one arms the trie of the handle
- * as a prefill does. A prefill reuses what was restored as far as the prompts agree. `slot_id` -1 takes a fresh slot, as in
- * a prefill. The texts of the last generation become invalid.
+ * A generate may follow at once, without a prefill, and goes on where the saved stream stopped, inside a span too. For
+ * that the same token trie has to be set in the same mode before; a stream that was not held by one arms the trie of
+ * the handle as a prefill does. A prefill reuses what was restored as far as the prompts agree. `slot_id` -1 takes a
+ * fresh slot, as in a prefill. The texts of the last generation become invalid.
  *
- * Ownership: the path is copied; the host frees `*out_error`. Null rule: `path` must not be NULL, `out_error` may be; a NULL
- * or closed handle is -1. Threads: any; fails while the handle is at work, and inside the callback.
+ * Ownership: the path is copied; the host frees `*out_error`. Null rule: `path` must not be NULL, `out_error` may be;
+ * a NULL or closed handle is -1. Threads: any; fails while the handle is at work, and inside the callback.
  * `eliza_inference_llm_stream_cancel` from another thread ends it early.
  *
  * Returns how many tokens the stream has, those included that were emitted and not evaluated yet; -1 (handle),
- * `ELIZA_ERR_SAVED_SLOT` (damaged, of another model or cache type, longer than the context, held by another trie; the text
- * names the place), `ELIZA_ERR_IO`, `ELIZA_ERR_INVALID_ARG` or `ELIZA_ERR_BUSY`, and nothing has changed;
- * `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_OOM`, `ELIZA_ERR_DEVICE` or `ELIZA_ERR_FFI_FAULT`, and the slot may be empty: it needs a
- * new prefill or restore.
+ * `ELIZA_ERR_SAVED_SLOT` (damaged, of another model or cache type, longer than the context, held by another trie; the
+ * text names the place), `ELIZA_ERR_IO`, `ELIZA_ERR_INVALID_ARG` or `ELIZA_ERR_BUSY`, and nothing has changed;
+ * `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_OOM`, `ELIZA_ERR_DEVICE` or `ELIZA_ERR_FFI_FAULT`, and the slot may be empty: it
+ * needs a new prefill or restore.
  */
 int eliza_inference_llm_stream_restore_slot(FfiLlmHandle handle,
                                             int32_t slot_id,
@@ -1151,17 +1164,17 @@ char *eliza_inference_take_last_failure(int32_t *out_code);
  * Takes what the generation has produced: waits for the next token, then hands out up to `tokens_cap` tokens and
  * their text.
  *
- * The text is whole characters in UTF-8, always terminated; not a byte behind `text_cap` is written. A step ends
- * early rather than cut the text of a token; only a token whose text alone is longer than the buffer has its text
- * spread over steps, the later ones without tokens. NUL characters are U+FFFD. The last step may hold tokens and text too.
+ * The text is whole characters in UTF-8, always terminated; not a byte behind `text_cap` is written. A step ends early
+ * rather than cut the text of a token; only a token whose text alone is longer than the buffer has its text spread
+ * over steps, the later ones without tokens. NUL characters are U+FFFD. The last step may hold tokens and text too.
  *
  * Ownership: the buffers are the host's, `*out_error` is the host's to free. Null rule: `tokens_out` and `text_out`
  * must not be NULL; `num_tokens_out`, `drafter_drafted_out`, `drafter_accepted_out` (both always 0: there is no
  * drafter) and `out_error` may be; a NULL or closed handle is -1. Threads: one at a time per handle.
  *
  * Returns `ELIZA_STREAM_MORE` (0), `ELIZA_STREAM_FINAL` (1), or a code: `ELIZA_ERR_CANCELLED` for the end of a
- * cancelled generation (the outputs are valid); -1 (handle); `ELIZA_ERR_INVALID_ARG` for a NULL buffer, `tokens_cap` 0,
- * `text_cap` below 8, no generation to read, or one that has a callback; or the code of the error that ended the
+ * cancelled generation (the outputs are valid); -1 (handle); `ELIZA_ERR_INVALID_ARG` for a NULL buffer, `tokens_cap`
+ * 0, `text_cap` below 8, no generation to read, or one that has a callback; or the code of the error that ended the
  * generation: `ELIZA_ERR_NAN`, `ELIZA_ERR_OOM`, `ELIZA_ERR_FFI_FAULT`.
  */
 int eliza_inference_llm_stream_next(FfiLlmHandle handle,
@@ -1267,14 +1280,17 @@ int32_t eliza_inference_llm_stream_sampled(FfiLlmHandle handle,
  * Turns text into token ids.
  *
  * `add_special` puts in front and behind what the model wants there (usually BOS); `parse_special` reads the text of
- * special tokens as those tokens, which is for templates and not for what users wrote. Both are switches, 0 or not.
+ * special tokens as those tokens, which is for templates and not for what users wrote. Both are switches, 0 or not. The
+ * text has 1 GiB at most; time and memory grow with its length, whatever stands in it.
  *
  * Ownership: `text` is read only during the call; the host frees `*out_tokens` with `eliza_inference_free_tokens` (it
  * is not NULL even when there are no tokens), and `*out_error`. Null rule: `text` may be NULL where `text_len`
  * is 0; `out_tokens` and `out_n` must not be NULL; `out_error` may be; a NULL or closed handle is -1. Threads: any,
- * any time, inside the callback too.
+ * any time, inside the callback too. `eliza_inference_llm_stream_cancel` from another thread ends it early; a cancel
+ * before the call does not.
  *
- * Returns `ELIZA_OK`, -1 (handle), `ELIZA_ERR_INVALID_ARG`, `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`.
+ * Returns `ELIZA_OK`, -1 (handle), `ELIZA_ERR_INVALID_ARG`, `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_OOM` or
+ * `ELIZA_ERR_FFI_FAULT`.
  */
 int eliza_inference_llm_stream_tokenize(FfiLlmHandle handle,
                                         const char *text,
@@ -1298,7 +1314,7 @@ int eliza_inference_llm_stream_tokenize(FfiLlmHandle handle,
  *
  * Returns the length of the text in bytes without the NUL, which was written if `max_text_bytes` is greater than it or
  * 0; or -1 (handle), `ELIZA_ERR_INVALID_ARG` (a token out of range, a buffer too small: the text names the bytes
- * needed; nothing is written then) or `ELIZA_ERR_FFI_FAULT`.
+ * needed; nothing is written then), `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`.
  */
 int eliza_inference_llm_stream_detokenize(FfiLlmHandle handle,
                                           const int *tokens,

@@ -194,7 +194,7 @@ fn m5_a_cancel_ends_what_is_tokenized_then_and_nothing_later() {
     let around = Surroundings::default();
     let calls: [&(dyn Fn() -> Result<(), Error> + Sync); 2] =
         [&|| session.tokenize(name.as_bytes(), true, false).map(drop), &|| {
-            session.build_trie("p", &[&name; 1], around).map(drop)
+            session.build_trie("p", &[name.as_str()], around).map(drop)
         }];
     for call in calls {
         thread::scope(|scope| {
