@@ -34,12 +34,12 @@ skip    = printf 'skipped: %s\n' $(1)
 
 .PHONY: install uninstall install-test
 .PHONY: test deep header bench clean tools lint unit cpu-only c-harness js js-deep jvm parity-quick readme page unit-deep \
-	isa-deep trie-tsan c-valgrind c-asan android aarch64 fuzz parity built-for-c jvm-bench dxc
+	isa-deep trie-tsan c-valgrind c-asan android aarch64 musl targets fuzz parity built-for-c jvm-bench dxc
 
-test: tools lint unit cpu-only c-harness js jvm install-test parity-quick readme page
+test: tools lint targets unit cpu-only c-harness js jvm install-test parity-quick readme page
 	$(call section,"all of make test passed")
 
-deep: test unit-deep dxc isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 fuzz parity
+deep: test unit-deep dxc isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 musl fuzz parity
 	$(call section,"all of make deep passed")
 
 # ---------------------------------------------------------------------------------------------------------- make test
@@ -54,6 +54,20 @@ lint:
 	@if $(CARGO) clippy --version >/dev/null 2>&1; then \
 	  $(CARGO) clippy --locked --workspace --all-targets --features $(TESTING) -- -D warnings; \
 	else $(call skip,"no clippy"); fi
+
+# What no test here runs is compiled at least, and a warning is an error. All targets in one go, so that they share the machine.
+TARGETS := x86_64-pc-windows-msvc x86_64-pc-windows-gnu aarch64-apple-darwin aarch64-apple-ios aarch64-linux-android \
+	x86_64-unknown-linux-musl aarch64-unknown-linux-musl
+targets:
+	$(call section,"the library for other systems")
+	@added=(); for target in $(TARGETS); do \
+	  if rustup target add $$target >/dev/null 2>&1; then added+=(--target $$target); \
+	  else printf 'skipped: Rust has no target %s here and it could not be added\n' $$target; fi; \
+	done; \
+	if ! $(CARGO) clippy --version >/dev/null 2>&1; then $(call skip,"no clippy"); \
+	elif (($${#added[@]})); then \
+	  $(CARGO) clippy --locked --lib --no-default-features "$${added[@]}" -- -D warnings; \
+	fi
 
 # The header test compares include/eliza_inference.h with what the sources say. Random cases are the same in every run;
 # make deep draws new ones.
@@ -176,9 +190,15 @@ js-deep: built-for-c
 	$(call section,"JavaScript: long lives and sudden ends and 1000 random texts")
 	@tools/js.sh deep
 
+# The library as a process of musl opens it, a C program and Bun; the npm package is the one that the section `js` compiled.
+musl: js
+	$(call section,"musl: the library in a C program and in Bun")
+	@tools/install.sh --deep >/dev/null
+	@if command -v rustup >/dev/null 2>&1; then tools/musl.sh; else $(call skip,"no rustup"); fi
+
 # Shippable libraries where there is an NDK; else what stubs of the system's libraries can prove.
 android:
-	$(call section,"Android: the JNI library for arm64 and x86_64")
+	$(call section,"Android: both libraries for arm64 and x86_64")
 	@if command -v rustup >/dev/null 2>&1; then tools/android_build.sh; else $(call skip,"no rustup"); fi
 
 # The portable path on another architecture; qemu's speed says nothing. The test that is left out has a limit of time for 400

@@ -45,8 +45,8 @@ fn link() {
     }
 }
 
-/// A library for musl shares the libc of the process that opens it, and brings its own unwinder along. It has to be linked by a
-/// compiler for musl: one for glibc would give a file that names glibc, without a word.
+/// A library for musl shares the libc of the process that opens it, and brings its own unwinder along. It has to be
+/// linked by a compiler for musl: one for glibc would give a file that names glibc, without a word.
 fn musl() -> Result<(), Box<dyn Error>> {
     if !is("CARGO_CFG_TARGET_ENV", "musl") {
         return Ok(());
@@ -58,7 +58,8 @@ fn musl() -> Result<(), Box<dyn Error>> {
     }
     // Only musl has this function.
     println!("cargo:rustc-link-arg-cdylib=-Wl,--require-defined=__fseterr");
-    // The unwinder that Rust asks for is the shared libgcc_s. Rust has its own as an archive, which takes the place of it.
+    // The unwinder that Rust asks for is the shared libgcc_s. Rust has its own as an archive, which takes the place of
+    // it.
     let printed = Command::new(env::var("RUSTC")?)
         .args(["--print", "target-libdir", "--target", &env::var("TARGET")?])
         .output()?;
@@ -72,8 +73,8 @@ fn musl() -> Result<(), Box<dyn Error>> {
 }
 
 /// The name that programs linked with the library ask for. It changes with the interface's major version alone, which
-/// the tests of the installed package hold against the header. Android packs libraries under plain file names, so there it
-/// has none.
+/// the tests of the installed package hold against the header. Android packs libraries under plain file names, so there
+/// it has none.
 fn name() -> Result<(), Box<dyn Error>> {
     if is("CARGO_CFG_TARGET_VENDOR", "apple") {
         println!("cargo:rustc-link-arg-cdylib=-Wl,-install_name,@rpath/libelizainference.1.dylib");
@@ -87,8 +88,8 @@ fn name() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Programs that are linked with the library in cargo's folders, where it is not installed, start there too: beside it is
-/// a link with the name that they ask for.
+/// Programs that are linked with the library in cargo's folders, where it is not installed, start there too: beside it
+/// is a link with the name that they ask for.
 #[cfg(unix)]
 fn link_in_build_folder(file: &str, name: &str) -> Result<(), Box<dyn Error>> {
     // OUT_DIR is PROFILE/build/PACKAGE/out.

@@ -1,9 +1,9 @@
 //! Attention and the pool by themselves: time of a step, arithmetic and bandwidth reached.
 //!
-//! `cargo bench --bench attention -- [threads] [part of a line's name]`. Times are the best of several, and
-//! with one thread on Unix processor time, for machines that are busy with other things. Counted are the multiply-adds of the cells that rows see (2
-//! operations each), and the bytes of keys and values that one pass over the cache reads. The first line is what
-//! the same instruction set reaches in multiply-adds on registers alone.
+//! `cargo bench --bench attention -- [threads] [part of a line's name]`. Times are the best of several, and with one
+//! thread on Unix processor time, for machines that are busy with other things. Counted are the multiply-adds of the
+//! cells that rows see (2 operations each), and the bytes of keys and values that one pass over the cache reads. The
+//! first line is what the same instruction set reaches in multiply-adds on registers alone.
 
 #![allow(clippy::unwrap_used)]
 

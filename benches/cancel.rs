@@ -1,7 +1,8 @@
-//! How long a cancel takes: from the call to the end of a 2,000-token prefill, and to the terminal event of a generation.
+//! How long a cancel takes: from the call to the end of a 2,000-token prefill, and to the terminal event of a
+//! generation.
 //!
-//! `cargo bench --bench cancel [-- MODEL.gguf]`; without a model it runs on a fixture. The yardsticks are measured on the
-//! same model: the time of 64 prompt tokens for a prefill, of 2 tokens for decoding.
+//! `cargo bench --bench cancel [-- MODEL.gguf]`; without a model it runs on a fixture. The yardsticks are measured on
+//! the same model: the time of 64 prompt tokens for a prefill, of 2 tokens for decoding.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/common/mod.rs"]
@@ -48,7 +49,8 @@ fn report(what: &str, mut times: Vec<Duration>, yardstick: Duration, meaning: &s
     let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
     let verdict = if worst <= yardstick { "ok" } else { "MISSED" };
     println!(
-        "{what:<8} {:>3} cancels   median {median:>10.2?}   worst {worst:>10.2?}   {meaning} {yardstick:>10.2?}   {verdict}",
+        "{what:<8} {:>3} cancels   median {median:>10.2?}   worst {worst:>10.2?}   {meaning} {yardstick:>10.2?}   \
+         {verdict}",
         times.len()
     );
     worst <= yardstick

@@ -2,8 +2,8 @@
 //! and beside a load, and how many tokens still come after a cancel.
 //!
 //! `cargo bench --bench load_beside [-- MB OF THE LOADED MODEL]`, 600 unless told otherwise: a file with weights of no
-//! meaning in the folder for temporary files, removed at the end. The bounds: the slowest token but one in a hundred takes
-//! at most twice as long as undisturbed, and a cancel is seen within two tokens.
+//! meaning in the folder for temporary files, removed at the end. The bounds: the slowest token but one in a hundred
+//! takes at most twice as long as undisturbed, and a cancel is seen within two tokens.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/common/mod.rs"]

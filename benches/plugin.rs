@@ -76,7 +76,7 @@ fn apply(list: &[Candidate], trie: &CString, mode: i32) -> f64 {
         let mut array = TokenDataArray { data: list.as_mut_ptr(), size: list.len(), selected: -1, sorted: 0 };
         // SAFETY: a live sampler and a list of candidates.
         let status = unsafe { eliza_inference_sampler_apply(smpl, &raw mut array) };
-        assert!(status == 0 && array.size <= NAMES);
+        assert!(status == 0 && array.size == if mode == 0 { 1 } else { list.len() });
     });
     // SAFETY: a live sampler, and its last use.
     assert_eq!(unsafe { eliza_inference_sampler_free(smpl) }, 0);

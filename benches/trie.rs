@@ -135,7 +135,7 @@ fn main() {
         let spell = |trie: &Trie| trie.spelling(|token, special, out| vocab.piece(token, special, out));
         line("  spelling", median_of(|| spell(&trie)), 300.0);
         let set = |json: &str| {
-            let trie = cache::load(json.as_bytes()).unwrap();
+            let trie = cache::load(json.as_bytes(), |_| Ok(())).unwrap();
             trie.check_vocab(vocab.n_tokens()).unwrap();
             let piece = |vocab: &Vocab, token, special, out: &mut Vec<u8>| vocab.piece(token, special, out);
             assert_eq!(cache::spelling(&trie, &vocab, piece), None);

@@ -54,7 +54,7 @@
  *
  * ---- Rules that hold for every function ----------------------------------------------------------------
  *
- * Failure.   The seed calls (open, prefill, generate, cancel and the token trie calls) return exactly -1, or
+ * Failure.   Open, prefill, generate, cancel and the token trie calls return exactly -1, or
  *            NULL; `..._status` has the code and `..._take_error` or `eliza_inference_take_last_error` the
  *            text. All other calls return a negative code, and give the text to `out_error` where they have
  *            one; a NULL `out_error` is allowed, the text also waits for `..._take_error`. `out_error` is
@@ -74,7 +74,7 @@
  * ---- Which calls may run together ----------------------------------------------------------------------
  *
  *   process calls (open, version, free, log, last error,   any thread, any time, several at once
- *     devices, plan, file metadata)
+ *     devices, plan, file metadata, trie cache limit)
  *   calls on different handles                             any thread, any time, several at once
  *   cancel, close, status, usage, sampled,                 any thread, any time, also while another call on
  *     take_error, tokenize, detokenize,                      the same handle blocks, and inside its callback
@@ -148,7 +148,7 @@ typedef struct llama_token_data_array {
  * The request is well-formed, but this build or machine does not do it (a GPU where there is none, a model
  * architecture or option not known here). Remedy: read the text; choose another device, file or option.
  *
- * The same number is the one failure value of the seed calls (open, prefill, generate, cancel, the token
+ * The same number is the one failure value of the calls that know no other (open, prefill, generate, cancel, the token
  * trie calls), whatever the reason, and what every call returns on a handle that is NULL, closed or
  * not ours; `eliza_inference_llm_stream_status` then tells the code, and the error text the reason.
  */
@@ -226,7 +226,8 @@ typedef struct llama_token_data_array {
 /**
  * A file is no saved slot that can be restored here: damaged, cut short, of another kind, another model, another type
  * of KV cache, longer than the context, or inside a span of a token trie that is not set. The text names the file, the
- * place and the reason. Remedy: set what it was saved with, or evaluate the prompt again.
+ * place and the reason. The checks find damage, not intent: take saved slots from the same hands as models. Remedy:
+ * set what it was saved with, or evaluate the prompt again.
  */
 #define ELIZA_ERR_SAVED_SLOT -60
 
@@ -266,9 +267,9 @@ typedef struct llama_token_data_array {
 #define ELIZA_FINISH_SPAN 6
 
 /**
- * `flags`: the vocabulary alone is opened, without weights. Tokenize, detokenize, build_token_trie and the questions about
- * model, metadata and tokens work; every call that needs weights or a context fails with `ELIZA_ERR_NOT_IMPLEMENTED`. The
- * other options but `model_path` have no effect.
+ * `flags`: the vocabulary alone is opened, without weights. Tokenize, detokenize, build_token_trie and the questions
+ * about model, metadata and tokens work; every call that needs weights or a context fails with
+ * `ELIZA_ERR_NOT_IMPLEMENTED`. The other options but `model_path` have no effect.
  */
 #define ELIZA_OPEN_VOCAB_ONLY 1
 
@@ -313,6 +314,16 @@ typedef struct llama_token_data_array {
 #define ELIZA_SPAN_STOP 1
 
 /**
+ * `on_context_full`: generation ends, with `ELIZA_FINISH_CONTEXT`.
+ */
+#define ELIZA_CONTEXT_STOP 0
+
+/**
+ * `on_context_full`: half of what stands after the first `n_keep` tokens goes, and generation goes on.
+ */
+#define ELIZA_CONTEXT_SHIFT 1
+
+/**
  * `level` of a log line: something failed.
  */
 #define ELIZA_LOG_ERROR 1
@@ -353,8 +364,8 @@ typedef struct eliza_llm_session *FfiLlmHandle;
  * another open of the same file is waited for (how far that one is), and while the context is made ready (with 1).
  *
  * No lock is held meanwhile: it may open other files, prefill, generate, cancel and close other handles, and take its
- * time. Only the file whose load it hears of cannot be opened from it, which is `ELIZA_ERR_BUSY`; nor should it wait for
- * another thread that opens that file, which in turn waits for this load.
+ * time. Only the file whose load it hears of cannot be opened from it, which is `ELIZA_ERR_BUSY`; nor should it wait
+ * for another thread that opens that file, which in turn waits for this load.
  */
 typedef int32_t (*eliza_llm_progress_cb)(float progress, void *user_data);
 
@@ -388,7 +399,8 @@ typedef struct eliza_llm_open_options_t {
      */
     const char *device;
     /**
-     * Format of the key/value memory: "f16", "f32" or "q8_0"; NULL is "f16". Of the values `kv_type_v` may say otherwise.
+     * Format of the key/value memory: "f16", "f32" or "q8_0"; NULL is "f16". Of the values `kv_type_v` may say
+     * otherwise.
      */
     const char *kv_type;
     /**
@@ -525,6 +537,14 @@ typedef struct eliza_llm_sampling_options_t {
      * How many candidates `eliza_inference_llm_stream_sampled` can report, likeliest first; 0: none.
      */
     uint32_t n_candidates;
+    /**
+     * What a full context does: `ELIZA_CONTEXT_STOP` (0) or `ELIZA_CONTEXT_SHIFT` (1).
+     */
+    uint32_t on_context_full;
+    /**
+     * Tokens in front that a shift keeps, a begin-of-text token included; with `ELIZA_CONTEXT_STOP` 0.
+     */
+    uint32_t n_keep;
 } eliza_llm_sampling_options_t;
 
 /**
@@ -723,17 +743,17 @@ int32_t eliza_inference_default_thread_count(void);
  * `eliza_inference_default_thread_count`. `gpu_layers` 0 is CPU only, -1 all layers on the GPU. Handles
  * on one file share its weights. Blocks while the file is loaded; other handles go on meanwhile.
  *
- * The file stays open until its last handle is closed, and must not be written to until then: a model whose output matrix is
- * not its embedding looks up a row of it for every token, and saving a slot looks at pages of all weights. Such a call on a
- * file that was cut short or changed returns `ELIZA_ERR_IO` with "the file was changed after it was opened", never anything
- * worse; changed is what has another size or time of modification. To replace a model write another file and move it there:
- * open handles keep the file that they opened, also one that was deleted.
+ * The file stays open until its last handle is closed, and must not be written to until then: a model whose output
+ * matrix is not its embedding looks up a row of it for every token, and saving a slot looks at pages of all weights.
+ * Such a call on a file that was cut short or changed returns `ELIZA_ERR_IO` with "the file was changed after it was
+ * opened", never anything worse; changed is what has another size or time of modification. To replace a model write
+ * another file and move it there: open handles keep the file that they opened, also one that was deleted.
  *
- * Ownership: the path is copied; the host ends the handle with `eliza_inference_llm_stream_close`. Null rule: a NULL path
- * is an error. Threads: any, several at once.
+ * Ownership: the path is copied; the host ends the handle with `eliza_inference_llm_stream_close`. Null rule: a NULL
+ * path is an error. Threads: any, several at once.
  *
- * Returns NULL on failure, with the reason in `eliza_inference_take_last_error`: a file that cannot be read, is not a model
- * or of an unknown architecture, too little memory for the context, a GPU asked for where none works.
+ * Returns NULL on failure, with the reason in `eliza_inference_take_last_error`: a file that cannot be read, is not a
+ * model or of an unknown architecture, too little memory for the context, a GPU asked for where none works.
  */
 FfiLlmHandle eliza_inference_llm_stream_open(const char *model_path,
                                              int32_t context_size_tokens,
@@ -743,9 +763,9 @@ FfiLlmHandle eliza_inference_llm_stream_open(const char *model_path,
 /**
  * Opens a model with its own context. Blocks while the file is loaded.
  *
- * Ownership: everything in `options` is copied; the host ends the handle with `eliza_inference_llm_stream_close`, and frees
- * `*out_error`. Null rule: `options` and its `model_path` must not be NULL; `out_error` may be.
- * Threads: any, several at once; `progress` runs on the calling thread.
+ * Ownership: everything in `options` is copied; the host ends the handle with `eliza_inference_llm_stream_close`, and
+ * frees `*out_error`. Null rule: `options` and its `model_path` must not be NULL; `out_error` may be. Threads: any,
+ * several at once; `progress` runs on the calling thread.
  *
  * Returns NULL on failure, with the reason in `*out_error` and in `eliza_inference_take_last_error`: as
  * `eliza_inference_llm_stream_open`, or an option out of range, or a cancelled load.
@@ -765,9 +785,10 @@ void eliza_inference_llm_stream_close(FfiLlmHandle handle);
 
 /**
  * The devices of this machine as a JSON array, best first: `[{"name": "CPU (avx512)", "kind": "cpu", "score": 100, "reason":
- * "...", "available_bytes": 8000000000, "memory_of_host": true}]`. `kind` is "cpu" or "gpu"; a device with score 0 cannot be
- * used, for the reason given; `available_bytes` is null where the system does not tell; `memory_of_host` tells a device
- * that has no memory of its own. Names are what the option `device` takes, whole or in part.
+ * "...", "shader_compiler": null, "memory_bytes": 16000000000, "available_bytes": 8000000000, "memory_of_host": true}]`. `kind`
+ * is "cpu" or "gpu"; a device with score 0 cannot be used, for the reason given; `shader_compiler` is "DXC" or "FXC" with DX12,
+ * else null; `memory_bytes` and `available_bytes` are null where the system does not tell; `memory_of_host` tells a device that
+ * has no memory of its own. Names are what the option `device` takes, whole or in part.
  *
  * Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error` may be
  * NULL. Threads: any, any time, several at once. The first call of a process may take some 100 ms: drivers are loaded.
@@ -815,11 +836,12 @@ int32_t eliza_inference_llm_stream_prefill(FfiLlmHandle handle,
                                            int32_t slot_id);
 
 /**
- * As `eliza_inference_llm_stream_prefill`, but returns at once: for hosts with one thread, whose timers and aborts go on
- * while the prompt is evaluated.
+ * As `eliza_inference_llm_stream_prefill`, but returns at once: for hosts with one thread, whose timers and aborts go
+ * on while the prompt is evaluated.
  *
- * `eliza_inference_llm_stream_status` is `ELIZA_STATUS_GENERATING` until the prefill is over, then `ELIZA_OK` or the code
- * of its error, whose text `eliza_inference_llm_stream_take_error` has. Ask without burning a core: every millisecond.
+ * `eliza_inference_llm_stream_status` is `ELIZA_STATUS_GENERATING` until the prefill is over, then `ELIZA_OK` or the
+ * code of its error, whose text `eliza_inference_llm_stream_take_error` has. Ask without burning a core: every
+ * millisecond.
  *
  * Ownership: the tokens are copied, `*out_error` is the host's to free. Null rule: `prompt_tokens` must not be NULL;
  * `out_error` may be; a NULL or closed handle is -1. Threads: any; fails while the handle is at work.
@@ -972,6 +994,16 @@ char *eliza_inference_build_token_trie(FfiLlmHandle handle,
                                        char **out_error);
 
 /**
+ * Bounds the compiled payloads that the process keeps for later sets: 64 MiB at the start, and never more than 128 of them.
+ * The least recently used go first; one that is larger than the bound is compiled anew at every set. Tries in use
+ * stay with their handles and samplers, whatever the bound.
+ *
+ * 0 keeps none. `eliza_inference_llm_stream_usage_json` tells what is kept. Threads: any, any time. Returns `ELIZA_OK` or
+ * `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_set_trie_cache_limit(uint64_t bytes);
+
+/**
  * Saves a slot to a file, and blocks until that is done: its tokens, its part of the KV cache, and where its last
  * generation stopped, the place inside a span of a token trie included. The handle is as before.
  *
@@ -994,7 +1026,8 @@ int eliza_inference_llm_stream_save_slot(FfiLlmHandle handle,
 /**
  * Brings what `eliza_inference_llm_stream_save_slot` wrote into a slot, in place of what that holds, and blocks until
  * that is done. It may come from another process, machine, device or placement of layers; model and type of the KV
- * cache are the same.
+ * cache are the same. Trust it as you trust the model: a checksum finds damage, but whoever writes a file decides what
+ * the stream has read, and where in a constraint it stands.
  *
  * A generate may follow at once, without a prefill, and goes on where the saved stream stopped, inside a span too. For
  * that the same token trie has to be set in the same mode before; a stream that was not held by one arms the trie of
@@ -1022,8 +1055,8 @@ int eliza_inference_llm_stream_restore_slot(FfiLlmHandle handle,
  * The payload is that of `eliza_inference_set_token_trie`, here with a terminator. It stands in the chain behind biases
  * and penalties and in front of what truncates (top-k, top-p, min-p ...): elsewhere no illegal token comes through
  * either, but a truncation in front may have dropped every legal candidate, and then the trie has to choose blindly.
- * Inside a span `ELIZA_TRIE_GREEDY` leaves one candidate, the likeliest legal one, and `ELIZA_TRIE_SAMPLED` all legal
- * ones, from which the rest of the chain draws. Completing a leaf releases the constraint until `llama_sampler_reset`,
+ * Inside a span illegal candidates go to minus infinity, in place; `ELIZA_TRIE_GREEDY` then leaves one candidate, the
+ * likeliest legal one, and `ELIZA_TRIE_SAMPLED` the rest of the chain to draw from the legal ones. Completing a leaf releases the constraint until `llama_sampler_reset`,
  * `eliza_inference_sampler_arm` or a new sampler. A host may pass its prompt through `llama_sampler_accept`: at the start
  * of a span a token counts only if the sampler was applied since the last one.
  *
@@ -1071,9 +1104,10 @@ const char *eliza_inference_sampler_name(const struct llama_sampler *smpl);
 int32_t eliza_inference_sampler_accept(struct llama_sampler *smpl, int32_t token);
 
 /**
- * Takes the illegal tokens out of a list of candidates: `llama_sampler_apply`. What stays keeps its order, and is never
- * nothing: where no legal candidate was in the list it becomes one entry, the smallest legal token. Outside a span the list
- * stays as it is.
+ * Sets the logits of the illegal tokens in a list of candidates to minus infinity, in place: `llama_sampler_apply`. Legal
+ * ones keep place and logit; with `ELIZA_TRIE_GREEDY` the likeliest of them then changes places with the first entry, and
+ * `size` becomes 1. Where no legal candidate was in the list, the first entry becomes the smallest legal token with logit
+ * 0, and `size` 1. Outside a span the list stays as it is.
  *
  * Null rule: a NULL sampler, a NULL list and NULL data of a size are errors. Threads: one at a time per sampler. Returns
  * `ELIZA_OK`, `ELIZA_ERR_INVALID_ARG` (not a sampler of this library, no list) or `ELIZA_ERR_FFI_FAULT`; then the list is
@@ -1121,7 +1155,7 @@ int32_t eliza_inference_sampler_free(struct llama_sampler *smpl);
  * How the handle stands: the detail behind a -1.
  *
  * Returns `ELIZA_STATUS_GENERATING` (2) while a prefill or a generation runs. Otherwise the outcome of what
- * finished last on the handle: the code of a call that failed, or the end of the generation, which is `ELIZA_OK` (0)
+ * finished last on the handle (calls that only ask count where they fail, not where they succeed): the code of a call that failed, or the end of the generation, which is `ELIZA_OK` (0)
  * when the model stopped, at a stop string or at a span's end, 1 when a limit ended it (`max_new_tokens` or
  * the context), `ELIZA_ERR_CANCELLED`, or the code of its error; and `ELIZA_OK` when nothing has happened. The
  * exact finish reason is in `eliza_inference_llm_stream_usage`. Asking changes nothing.
@@ -1328,14 +1362,15 @@ int eliza_inference_llm_stream_detokenize(FfiLlmHandle handle,
 /**
  * The metadata of a model file as JSON, from its header alone.
  *
- * A NULL `key` gives one object of all keys in the file's order; an array of more than 16 elements is told as `{"type":
- * "String", "length": 32000}`. Else that key's value, whole. Numbers that are not finite are null; 64-bit integers are
- * written exactly.
+ * A NULL `key` gives one object of all keys in the file's order; an array of more than 16 elements is told as
+ * `{"type": "String", "length": 32000}`. Else that key's value, whole. Numbers that are not finite are null; 64-bit
+ * integers are written exactly.
  *
- * Ownership: `path` and `key` are copied; the host frees the string with `eliza_inference_free_string`, and `*out_error`.
- * Null rule: `path` must not be NULL; `key` and `out_error` may be. Threads: any, any time, several at once. Returns NULL
- * on failure, with the code in `eliza_inference_take_last_failure`: `ELIZA_ERR_IO`, `ELIZA_ERR_BUNDLE_INVALID`,
- * `ELIZA_ERR_INVALID_ARG` (a key that the file does not have), `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`.
+ * Ownership: `path` and `key` are copied; the host frees the string with `eliza_inference_free_string`, and
+ * `*out_error`. Null rule: `path` must not be NULL; `key` and `out_error` may be. Threads: any, any time, several at
+ * once. Returns NULL on failure, with the code in `eliza_inference_take_last_failure`: `ELIZA_ERR_IO`,
+ * `ELIZA_ERR_BUNDLE_INVALID`, `ELIZA_ERR_INVALID_ARG` (a key that the file does not have), `ELIZA_ERR_OOM` or
+ * `ELIZA_ERR_FFI_FAULT`.
  */
 char *eliza_inference_file_metadata_json(const char *path,
                                          const char *key,
@@ -1344,10 +1379,11 @@ char *eliza_inference_file_metadata_json(const char *path,
 /**
  * As `eliza_inference_file_metadata_json`, of the file that is open.
  *
- * Ownership: `key` is copied; the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule:
- * `key` and `out_error` may be NULL; a NULL or closed handle gives NULL. Threads: any, any time, inside the callback too.
- * Returns NULL on failure; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (a key that the file does not
- * have), `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`, and while a generation runs that generation's.
+ * Ownership: `key` is copied; the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null
+ * rule: `key` and `out_error` may be NULL; a NULL or closed handle gives NULL. Threads: any, any time, inside the
+ * callback too. Returns NULL on failure; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (a key
+ * that the file does not have), `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`, and while a generation runs that
+ * generation's.
  */
 char *eliza_inference_llm_stream_metadata_json(FfiLlmHandle handle,
                                                const char *key,
@@ -1356,15 +1392,15 @@ char *eliza_inference_llm_stream_metadata_json(FfiLlmHandle handle,
 /**
  * What is open, as one JSON object: `path`, `names` (what a token trie may call the model), `name`, `architecture`,
  * `vocab_only`; `n_vocab`, `n_embd`, `n_layer`, `n_head`, `n_head_kv`, `n_ff` (the largest where layers differ),
- * `train_context`, `parameters`, `bytes` of the file; `context`, `slots`, `threads`, `n_batch`, `kv_type`, `kv_type_v` and
- * `device` of the handle; `vocabulary` (its kind), `special` (an object of token ids by role: `bos`, `eos`, `eot`, `eom`, `unk`,
- * `sep`, `pad`, `mask`, `nl`, `fim_pre`, `fim_suf`, `fim_mid`, `fim_pad`, `fim_rep`, `fim_sep`; null where no token has the role),
- * `eog` (all tokens that end a generation), `add_bos` and `add_eos` (whether tokenizing with `add_special` adds them). What
- * the file does not tell is null.
+ * `train_context`, `parameters`, `bytes` of the file; `context`, `slots`, `threads`, `n_batch`, `kv_type`, `kv_type_v`
+ * and `device` of the handle; `vocabulary` (its kind), `special` (an object of token ids by role: `bos`, `eos`, `eot`,
+ * `eom`, `unk`, `sep`, `pad`, `mask`, `nl`, `fim_pre`, `fim_suf`, `fim_mid`, `fim_pad`, `fim_rep`, `fim_sep`; null
+ * where no token has the role), `eog` (all tokens that end a generation), `add_bos` and `add_eos` (whether tokenizing
+ * with `add_special` adds them). What the file does not tell is null.
  *
- * Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error` may be
- * NULL; a NULL or closed handle gives NULL. Threads: any, any time, inside the callback too. Returns NULL on failure, with
- * the reason in `*out_error`: the handle, or a fault.
+ * Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error`
+ * may be NULL; a NULL or closed handle gives NULL. Threads: any, any time, inside the callback too. Returns NULL on
+ * failure, with the reason in `*out_error`: the handle, or a fault.
  */
 char *eliza_inference_llm_stream_model_json(FfiLlmHandle handle,
                                             char **out_error);
@@ -1372,42 +1408,44 @@ char *eliza_inference_llm_stream_model_json(FfiLlmHandle handle,
 /**
  * Whether a token ends a generation: 1 or 0.
  *
- * Null rule: a NULL or closed handle is -1. Threads: any, any time, inside the callback too. Returns 1, 0, -1 (handle),
- * `ELIZA_ERR_INVALID_ARG` (no such token) or `ELIZA_ERR_FFI_FAULT`.
+ * Null rule: a NULL or closed handle is -1. Threads: any, any time, inside the callback too. Returns 1, 0, -1
+ * (handle), `ELIZA_ERR_INVALID_ARG` (no such token) or `ELIZA_ERR_FFI_FAULT`.
  */
-int32_t eliza_inference_llm_stream_is_eog(FfiLlmHandle handle,
-                                          int32_t token);
+int32_t eliza_inference_llm_stream_is_eog(FfiLlmHandle handle, int32_t token);
 
 /**
- * A token as one JSON object: `id`; `text` as the file has it; `piece`, what it spells in a generated text (null where that
- * is no whole UTF-8, empty for control tokens), and its `bytes`; `score` (null where the file has none); `attributes`, a list
- * of "unknown", "unused", "normal", "control", "user_defined", "byte", "lstrip", "rstrip"; `is_eog`.
+ * A token as one JSON object: `id`; `text` as the file has it; `piece`, what it spells in a generated text (null where
+ * that is no whole UTF-8, empty for control tokens), and its `bytes`; `score` (null where the file has none);
+ * `attributes`, a list of "unknown", "unused", "normal", "control", "user_defined", "byte", "lstrip", "rstrip";
+ * `is_eog`.
  *
- * Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error` may be
- * NULL; a NULL or closed handle gives NULL. Threads: any, any time, inside the callback too. Returns NULL on failure; then
- * `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no such token) or `ELIZA_ERR_FFI_FAULT`, and while a
- * generation runs that generation's.
+ * Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error`
+ * may be NULL; a NULL or closed handle gives NULL. Threads: any, any time, inside the callback too. Returns NULL on
+ * failure; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no such token) or
+ * `ELIZA_ERR_FFI_FAULT`, and while a generation runs that generation's.
  */
 char *eliza_inference_llm_stream_token_json(FfiLlmHandle handle,
                                             int32_t token,
                                             char **out_error);
 
 /**
- * The model's own logits of the last `n_last` positions (1 to 512) of the slot that was prefilled last: rows of as many
- * numbers as the vocabulary has tokens, the first position first, without chain or bias. Blocks until they are computed.
+ * The model's own logits of the last `n_last` positions (1 to 512) of the slot that was prefilled last: rows of as
+ * many numbers as the vocabulary has tokens, the first position first, without chain or bias. Blocks until they are
+ * computed.
  *
- * Those of the last position are at hand. The positions in front of it are evaluated once more, which takes as long as a
- * prefill of `n_last` tokens. A generate may follow as if nothing had happened, and so may more questions.
+ * Those of the last position are at hand. The positions in front of it are evaluated once more, which takes as long as
+ * a prefill of `n_last` tokens. A generate may follow as if nothing had happened, and so may more questions.
  *
- * Ownership: `out` is the host's, `*out_error` is the host's to free. Null rule: `out` may be NULL where `cap`, its length in
- * numbers, is 0, to ask how many there would be; `out_error` may be NULL; a NULL or closed handle is -1. Threads: any; fails
- * while the handle is at work, and inside the callback. `eliza_inference_llm_stream_cancel` from another thread ends it
- * early.
+ * Ownership: `out` is the host's, `*out_error` is the host's to free. Null rule: `out` may be NULL where `cap`, its
+ * length in numbers, is 0, to ask how many there would be; `out_error` may be NULL; a NULL or closed handle is -1.
+ * Threads: any; fails while the handle is at work, and inside the callback. `eliza_inference_llm_stream_cancel` from
+ * another thread ends it early.
  *
- * Returns how many numbers there are, `n_last` times the vocabulary's size; they were written if `cap` is at least that, else
- * nothing was computed. Or -1 (handle), `ELIZA_ERR_INVALID_ARG` (`n_last` out of range or more than the slot has; more than 1
- * in a slot whose context was shifted), `ELIZA_ERR_BUSY` (at work, or not prefilled since the last generate),
- * `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_DEVICE`, `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`; what `out` holds is undefined then.
+ * Returns how many numbers there are, `n_last` times the vocabulary's size; they were written if `cap` is at least
+ * that, else nothing was computed. Or -1 (handle), `ELIZA_ERR_INVALID_ARG` (`n_last` out of range or more than the
+ * slot has; more than 1 in a slot whose context was shifted), `ELIZA_ERR_BUSY` (at work, or not prefilled since the
+ * last generate), `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_DEVICE`, `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`; what `out`
+ * holds is undefined then.
  */
 int32_t eliza_inference_llm_stream_logits(FfiLlmHandle handle,
                                           int32_t n_last,
@@ -1431,7 +1469,7 @@ void eliza_inference_free_tokens(int *tokens);
 
 /**
  * Sends the library's log lines to the host; without a sink there are none. No line holds prompt or
- * output text.
+ * output text. A sink, and NULL too, takes the place of the queue of `eliza_inference_next_log_line`.
  *
  * Ownership: `user_data` stays the host's and is only passed on. A line that another thread is just writing may
  * still arrive after the sink was replaced, so keep callback and data valid until every handle is closed. Null
@@ -1441,6 +1479,20 @@ void eliza_inference_free_tokens(int *tokens);
  */
 int32_t eliza_inference_set_log_sink(eliza_log_cb sink,
                                      void *user_data);
+
+/**
+ * The oldest log line that nobody has taken: for hosts whose functions cannot be called on the library's threads,
+ * which ask now and then.
+ *
+ * The first call makes lines wait for it, in place of a sink, until `eliza_inference_set_log_sink` is called; the
+ * newest 256 do. The lines are those that a sink would get.
+ *
+ * Ownership: the host frees the string with `eliza_inference_free_string`. Null rule: `out_level` may be NULL.
+ * Threads: any. Returns NULL when there is no line; `*out_level` is then `ELIZA_OK`, or `ELIZA_ERR_NOT_IMPLEMENTED`
+ * when there never will be one because the process has a Rust logger that is not ours. Otherwise `*out_level` is
+ * `ELIZA_LOG_*`.
+ */
+char *eliza_inference_next_log_line(int32_t *out_level);
 
 #ifdef __cplusplus
 }  // extern "C"

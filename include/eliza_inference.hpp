@@ -102,6 +102,12 @@ enum class SpanEnd : std::uint32_t {
     stop = ELIZA_SPAN_STOP,       ///< generation ends, with `Finish::span`
 };
 
+/// What a full context does.
+enum class ContextFull : std::uint32_t {
+    stop = ELIZA_CONTEXT_STOP,    ///< generation ends, with `Finish::context`
+    shift = ELIZA_CONTEXT_SHIFT,  ///< half of what stands after the first `n_keep` tokens goes, and generation goes on
+};
+
 /// Why a generation ended.
 enum class Finish : std::int32_t {
     none = ELIZA_FINISH_NONE,            ///< there was none, or it still runs
@@ -144,6 +150,8 @@ struct SamplingOptions {
     bool strict_trie = false;                ///< refuses a token trie that only deserves a warning
     bool ignore_eos = false;                 ///< no end of generation where no token trie decides
     std::uint32_t n_candidates = 0;          ///< how many candidates `Stream::sampled` reports
+    ContextFull on_context_full = ContextFull::stop;  ///< what a full context does
+    std::uint32_t n_keep = 0;                ///< tokens in front that a shift keeps; else 0
 };
 
 /// Counters and times since the last prefill began; see `eliza_llm_usage_t`.
@@ -838,6 +846,8 @@ public:
         options.strict_trie = now.strict_trie != 0;
         options.ignore_eos = now.ignore_eos != 0;
         options.n_candidates = now.n_candidates;
+        options.on_context_full = static_cast<ContextFull>(now.on_context_full);
+        options.n_keep = now.n_keep;
         return options;
     }
 
@@ -869,6 +879,8 @@ public:
         options.strict_trie = how.strict_trie;
         options.ignore_eos = how.ignore_eos;
         options.n_candidates = how.n_candidates;
+        options.on_context_full = static_cast<std::uint32_t>(how.on_context_full);
+        options.n_keep = how.n_keep;
         detail::ErrorText error;
         error.check(eliza_inference_llm_stream_configure(handle_, &options, error.out()));
     }
@@ -1012,7 +1024,8 @@ public:
     /// Tells it of a token that was taken, or that stands in the prompt.
     void accept(Token token) { check(eliza_inference_sampler_accept(get(), token)); }
 
-    /// Takes the illegal tokens out of a list of candidates, which is never left empty.
+    /// Sets the logits of illegal tokens in a list of candidates to minus infinity; a greedy sampler then ends the list after
+    /// the likeliest legal one.
     void apply(llama_token_data_array & candidates) { check(eliza_inference_sampler_apply(get(), &candidates)); }
 
     /// Arms the first descriptor again.

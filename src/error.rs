@@ -110,15 +110,3 @@ impl Error {
         }
     }
 }
-
-/// An empty vector with room for `n` of what a file or a host asks for; an error that names it where there is none.
-pub(crate) fn room<T>(n: usize, what: &str) -> Result<Vec<T>> {
-    let mut out = Vec::new();
-    out.try_reserve_exact(n).map_err(|_| no_room::<T>(n, what))?;
-    Ok(out)
-}
-
-/// The error of [`room`].
-pub(crate) fn no_room<T>(n: usize, what: &str) -> Error {
-    Error::OutOfMemory(format!("{} bytes for {what}", (n as u128) * size_of::<T>() as u128))
-}

@@ -26,6 +26,20 @@ pub(crate) fn filled<T: Clone>(value: T, count: usize, what: &str) -> Result<Vec
     Ok(filled)
 }
 
+/// So many elements, those that are new zero.
+pub(crate) fn resize<T: Copy + Default>(list: &mut Vec<T>, count: usize, what: &str) -> Result<()> {
+    reserve(list, count.saturating_sub(list.len()), what)?;
+    list.resize(count, T::default());
+    Ok(())
+}
+
+/// A copy of elements.
+pub(crate) fn copied<T: Copy>(elements: &[T], what: &str) -> Result<Vec<T>> {
+    let mut copied = list(elements.len(), what)?;
+    copied.extend_from_slice(elements);
+    Ok(copied)
+}
+
 /// Appends one element.
 #[inline]
 pub(crate) fn push<T>(list: &mut Vec<T>, element: T, what: &str) -> Result<()> {

@@ -78,8 +78,9 @@ fn errors_name_what_is_wrong() {
     assert!(error.contains("`x`"), "{error}");
     let error = failure(2, &["generate", "-m", model, "--prompt", "x", "--chain", "top_k=few"]);
     assert!(error.contains("few"), "{error}");
+    let no_gpu = if cfg!(feature = "gpu") { "GPU `absent`" } else { "this build has no GPU backend" };
     let error = failure(1, &["generate", "-m", model, "--prompt", "x", "--gpu-layers", "-1", "--device", "absent"]);
-    assert!(error.contains("GPU `absent`"), "{error}");
+    assert!(error.contains(no_gpu), "{error}");
     let error = failure(1, &["detokenize", "-m", model, "1 77777"]);
     assert!(error.contains("77777"), "{error}");
     let error = failure(1, &["logits", "-m", model, "--prompt", "x", "--out", "no/such/folder/rows"]);
@@ -104,7 +105,7 @@ fn errors_name_what_is_wrong() {
     let error = failure(1, &["plan", "-m", model, "--slots", "17"]);
     assert!(error.contains("17 slots"), "{error}");
     let error = failure(1, &["plan", "-m", model, "--gpu-layers", "3", "--device", "absent"]);
-    assert!(error.contains("GPU `absent`"), "{error}");
+    assert!(error.contains(no_gpu), "{error}");
     failure(2, &["no-such-command"]);
 }
 
@@ -141,6 +142,14 @@ fn a_plan_tells_what_opening_takes_and_what_does_not_fit_is_refused() {
         let [one, other] = [&found, &other].map(|plan| plan["devices"][0]["bytes"][part].as_u64().unwrap());
         assert!(if grows { other > one } else { other < one }, "{more:?}: {other} beside {one}");
     }
+    // Keys and values are as many: with a type each they take the mean of what they take with one.
+    let cached = |more: &[&str]| {
+        let found = json(&[&PLAN, &["-m", text(&path), "--threads", "1"], more].concat());
+        found["devices"][0]["bytes"]["kv_cache"].as_u64().unwrap()
+    };
+    assert_eq!(cached(&["--kv-type-v", "q8_0"]) * 2, cached(&[]) + cached(&["--kv-type", "q8_0"]));
+    let workspace = |plan: Value| plan["devices"][0]["bytes"]["workspace"].as_u64().unwrap();
+    assert!(workspace(plan(&["--n-batch", "32"])) < workspace(plan(&[])) / 4);
     let plain = stdout(&[&["plan"], &how[..]].concat());
     for part in ["kv_cache", "2048 tokens", "0 of 2 layers", &format!("{total} bytes"), "Fits"] {
         assert!(plain.contains(part), "`{part}` is missing in:\n{plain}");
@@ -215,6 +224,10 @@ fn a_plan_shows_the_graphs() {
         assert_eq!(graphs[0]["splits"].as_array().unwrap().len(), wanted_splits, "{}", graphs[0]["splits"]);
         graphs[0].clone()
     };
+    let few = json(&["plan", "--json", "--graph", "-m", text(&path), "--n-batch", "50"]);
+    let rows = |bucket: &Value| bucket["rows"].as_u64().unwrap();
+    let rows: Vec<u64> = few["graphs"]["graphs"][0]["buckets"].as_array().unwrap().iter().map(rows).collect();
+    assert_eq!(rows, [1, 2, 4, 8, 16, 32, 50]);
     let body = check(&plan("0"), 1);
     assert!(body["buckets"].as_array().unwrap().iter().all(|bucket| bucket["copied_bytes"] == 0));
     let plain = stdout(&["plan", "--graph", "-m", text(&path)]);
@@ -412,6 +425,12 @@ fn generate_streams_what_its_json_tells() {
         assert_eq!(stdout(&[&["generate", "-m", text(&path), "-f", text(&file)], &tail[..]].concat()), plain);
     }
     assert_eq!(stdout(&["generate", "-m", text(&path), "--prompt", "Hello", "-n", "0"]), "");
+    // A prompt in passes of few rows is the same prompt.
+    let long = "Hello there, ".repeat(8);
+    let long = ["generate", "-m", text(&path), "--prompt", &long, "-n", "8", "--ignore-eos", "--temp", "0"];
+    assert_eq!(stdout(&[&long[..], &["--n-batch", "4"]].concat()), stdout(&long));
+    failure(2, &[&long[..], &["--n-batch", "0"]].concat());
+    failure(2, &[&long[..], &["--kv-type-v", "q2"]].concat());
 }
 
 /// The flags of the samplers make the chain that its text says, one by one and all together.
@@ -445,8 +464,9 @@ fn every_sampler_has_its_flags() {
         assert_eq!(found == plain, flags.is_empty(), "{given:?} changes nothing");
     }
     let all = "logit_bias=70:2;penalties=16,1.2,0.1,0.2;top_k=30;top_p=0.9,2;min_p=0.02,2;dynatemp=0.9,0.4,1.5";
-    let flags = "--logit-bias 70:2 --repeat-last-n 16 --repeat-penalty 1.2 --frequency-penalty 0.1 --presence-penalty 0.2 \
-                 --top-k 30 --top-p 0.9 --min-p 0.02 --min-keep 2 --temp 0.9 --dynatemp-range 0.4 --dynatemp-exponent 1.5";
+    let flags = "--logit-bias 70:2 --repeat-last-n 16 --repeat-penalty 1.2 --frequency-penalty 0.1 \
+                 --presence-penalty 0.2 --top-k 30 --top-p 0.9 --min-p 0.02 --min-keep 2 --temp 0.9 \
+                 --dynatemp-range 0.4 --dynatemp-exponent 1.5";
     assert_eq!(tokens(&flags.split_whitespace().collect::<Vec<_>>()), tokens(&["--chain", all]));
 }
 
@@ -698,7 +718,8 @@ fn bench_and_devices_report() {
         assert!(found[key].as_f64().unwrap() > 0.0, "{key}: {found}");
     }
     assert_eq!(found["threads"], 1);
-    assert!(found["no_gpu_reason"].as_str().unwrap().contains("0 layers"), "{found}");
+    let why = if cfg!(feature = "gpu") { "0 layers" } else { "no GPU backend" };
+    assert!(found["no_gpu_reason"].as_str().unwrap().contains(why), "{found}");
     // Every tensor but the embedding, of which one row is read.
     let file = File::open(&path).unwrap();
     let read = file.tensors().iter().filter(|t| t.name != "token_embd.weight" && t.name != "rope_freqs.weight");
@@ -717,6 +738,116 @@ fn bench_and_devices_report() {
     assert!(devices.iter().any(|d| d["kind"] == "cpu"), "{devices:?}");
     assert!(devices.is_sorted_by_key(|d| std::cmp::Reverse(d["score"].as_u64())), "{devices:?}");
     assert_eq!(stdout(&["devices"]).lines().count(), devices.len());
+}
+
+/// JSON that a function of the C interface gave.
+fn given(text: *mut std::ffi::c_char) -> Value {
+    assert!(!text.is_null(), "{:?}", elizainference::ffi::eliza_inference_take_last_error());
+    // SAFETY: a terminated string of the library, freed once.
+    unsafe {
+        let value = serde_json::from_slice(std::ffi::CStr::from_ptr(text).to_bytes()).unwrap();
+        elizainference::ffi::eliza_inference_free_string(text);
+        value
+    }
+}
+
+/// What is free changes between two questions.
+fn without_free(mut devices: Value) -> Value {
+    devices.as_array_mut().unwrap().iter_mut().for_each(|device| drop(device["available_bytes"].take()));
+    devices
+}
+
+#[test]
+fn the_c_interface_gives_the_command_line_s_answers() {
+    use elizainference::ffi::*;
+    use std::ffi::CString;
+    use std::ptr::null_mut;
+    let path = fixture(Kind::Qwen3, Weights::Q4_K);
+    let c_path = CString::new(text(&path)).unwrap();
+    // SAFETY: plain numbers and pointers, for which zeroes are the defaults; the strings outlive the calls.
+    let mut options: OpenOptions = unsafe { std::mem::zeroed() };
+    options.struct_size = size_of::<OpenOptions>() as u32;
+    options.model_path = c_path.as_ptr();
+    (options.context_size_tokens, options.num_threads, options.slots) = (64, 1, 1);
+    options.kv_type = c"f32".as_ptr();
+
+    let mut plan =
+        json(&[&PLAN[..], &["-m", text(&path), "--threads", "1", "--kv-type", "f32", "--ctx", "64"]].concat());
+    // SAFETY: as above; no out_error.
+    let mut planned = unsafe { given(eliza_inference_plan_json(&options, null_mut())) };
+    for plan in [&mut plan, &mut planned] {
+        plan["devices"] = without_free(plan["devices"].take());
+    }
+    assert_eq!(planned, plan);
+    // SAFETY: no out_error.
+    let devices = unsafe { given(eliza_inference_devices_json(null_mut())) };
+    assert_eq!(without_free(devices), without_free(json(&["devices", "--json"])));
+
+    // SAFETY: terminated strings, or null.
+    let metadata = |key: *const std::ffi::c_char| unsafe {
+        given(eliza_inference_file_metadata_json(c_path.as_ptr(), key, null_mut()))
+    };
+    let (found, all) = (json(&["inspect", text(&path), "--json", "--keys"]), metadata(std::ptr::null()));
+    let keys = found["keys"].as_object().unwrap();
+    assert_eq!(all.as_object().unwrap().keys().collect::<Vec<_>>(), keys.keys().collect::<Vec<_>>());
+    for (key, told) in keys {
+        let whole = metadata(CString::new(key.as_str()).unwrap().as_ptr());
+        match told["type"].as_str().unwrap() {
+            "Array" => {
+                let (elements, first) = (whole.as_array().unwrap(), told["first"].as_array().unwrap());
+                assert_eq!(elements.len() as u64, told["len"].as_u64().unwrap(), "{key}");
+                assert_eq!(elements[..first.len()], first[..], "{key}");
+                let short = serde_json::json!({"type": told["element"], "length": elements.len()});
+                assert_eq!(all[key], if elements.len() > 16 { short } else { whole }, "{key}");
+            }
+            _ => assert_eq!((&whole, &all[key]), (&told["value"], &told["value"]), "{key}"),
+        }
+    }
+
+    // SAFETY: as above; the handle is open until it is closed.
+    unsafe {
+        let handle = eliza_inference_llm_stream_open_ex(&options, null_mut());
+        assert!(!handle.is_null());
+        let model = given(eliza_inference_llm_stream_model_json(handle, null_mut()));
+        let sizes = &found["sizes"];
+        for (one, other) in [
+            ("n_embd", "embedding"),
+            ("n_layer", "layers"),
+            ("n_head", "heads"),
+            ("n_head_kv", "kv_heads"),
+            ("n_ff", "feed_forward"),
+            ("train_context", "context"),
+        ] {
+            assert_eq!(model[one], sizes[other], "{one}");
+        }
+        for same in ["architecture", "name", "parameters", "bytes", "path"] {
+            assert_eq!(model[same], found[same], "{same}");
+        }
+        assert_eq!(
+            (&model["n_vocab"], &model["vocabulary"]),
+            (&found["vocabulary"]["tokens"], &found["vocabulary"]["model"])
+        );
+        for token in [0, 5, 300, 511] {
+            let told = given(eliza_inference_llm_stream_token_json(handle, token, null_mut()));
+            let spelled = run(&["detokenize", "-m", text(&path), &token.to_string()]).stdout;
+            let bytes: Vec<u8> = told["bytes"].as_array().unwrap().iter().map(|b| b.as_u64().unwrap() as u8).collect();
+            assert_eq!(spelled.strip_suffix(b"\n").unwrap_or(&spelled), bytes, "{told}");
+        }
+
+        let prompt = [2, 10, 20, 30, 40];
+        assert_eq!(eliza_inference_llm_stream_prefill(handle, prompt.as_ptr(), 5, -1), 5);
+        let mut rows = vec![0f32; 5 * 512];
+        let n = eliza_inference_llm_stream_logits(handle, 5, rows.as_mut_ptr(), rows.len(), null_mut());
+        assert_eq!(n as usize, rows.len());
+        eliza_inference_llm_stream_close(handle);
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("rows");
+        let (model, out_path, tokens) = (text(&path), text(&out), "2,10,20,30,40");
+        let options = ["--threads", "1", "--kv-type", "f32", "--all"];
+        stdout(&[&["logits", "-m", model, "--prompt-tokens", tokens, "--out", out_path], &options[..]].concat());
+        let bytes: Vec<u8> = rows.iter().flat_map(|x| x.to_le_bytes()).collect();
+        assert!(std::fs::read(&out).unwrap() == bytes, "logits");
+    }
 }
 
 fn weights(file: &File, name: &str) -> Vec<f32> {
@@ -947,7 +1078,9 @@ fn with_token(kind: Kind, id: usize, text: &str, token_type: i32) -> tempfile::N
     let mut types: Vec<i32> = types.into_iter().map(|kind| kind as i32).collect();
     (tokens[id], types[id]) = (text, token_type);
     let mut out = Writer::new(3);
-    from.metadata().for_each(|(key, _)| drop(out.copy_key(&from, key).unwrap()));
+    for (key, _) in from.metadata() {
+        out.copy_key(&from, key).unwrap();
+    }
     out.set("tokenizer.ggml.tokens", tokens.iter().map(ToString::to_string).collect::<Vec<_>>());
     out.set("tokenizer.ggml.token_type", types);
     for info in from.tensors() {

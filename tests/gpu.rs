@@ -10,12 +10,13 @@ mod common;
 mod translation;
 
 use common::fixtures::{Kind, Weights};
-use common::judge::{Judge, NEVER, all_rows, prefill_and_decode, tokens};
+use common::judge::{Judge, Kv, NEVER, all_rows, prefill_and_decode, tokens};
 use common::stats::widen;
 use common::{fixture, has_gpu};
 use elizainference::backend::cpu::CpuBackend;
 use elizainference::backend::gpu::GpuBackend;
 use elizainference::backend::gpu::device::{Gpu, candidates};
+use elizainference::backend::gpu::kernel::Slot;
 use elizainference::backend::gpu::restrict::Restrictions;
 use elizainference::backend::{Backend, SampleOp, SampleSpec};
 use elizainference::engine::{self, Engine, EngineOptions, Following, KvType};
@@ -30,18 +31,21 @@ use std::sync::mpsc::channel;
 
 const DECODED: usize = 4;
 
-fn open(path: &Path, kv_type: KvType, gpu_layers: i32) -> Engine {
-    let options = EngineOptions { kv_type, threads: 1, slots: 2, gpu_layers, ..EngineOptions::default() };
+fn open(path: &Path, kv: impl Into<Kv>, gpu_layers: i32) -> Engine {
+    let Kv(kv_type, v) = kv.into();
+    let options =
+        EngineOptions { kv_type, kv_type_v: Some(v), threads: 1, slots: 2, gpu_layers, ..EngineOptions::default() };
     let model = engine::open_model(path, &options, None).unwrap();
     Engine::new(model, &options).unwrap()
 }
 
-fn check(kind: Kind, weights: Weights, kv_type: KvType, gpu_layers: i32, prompts: &[usize]) {
+fn check(kind: Kind, weights: Weights, kv: impl Into<Kv>, gpu_layers: i32, prompts: &[usize]) {
+    let kv = kv.into();
     let path = fixture(kind, weights);
-    let name = format!("{kind:?} {weights:?} KV {kv_type:?}, {gpu_layers} layers on the GPU");
+    let name = format!("{kind:?} {weights:?} {kv:?}, {gpu_layers} layers on the GPU");
     let longest = prompts[prompts.len() - 1] + DECODED;
-    let judge = Judge::of_single_precision(&name, &path, kv_type, tokens(longest, "prompts"));
-    let mut engine = open(&path, kv_type, gpu_layers);
+    let judge = Judge::of_single_precision(&name, &path, kv, tokens(longest, "prompts"));
+    let mut engine = open(&path, kv, gpu_layers);
     for &prompt in prompts {
         let slot = engine.take_slot(-1).unwrap();
         let rows = prefill_and_decode(&mut engine, slot, &judge.tokens, prompt, DECODED);
@@ -74,6 +78,9 @@ fn quantised_weights() {
     // The kernels of every type have tests of their own; a block of 32 and one of 256 go all the way here.
     for weights in [Weights::Q8_0, Weights::Q4_K] {
         check(Kind::Llama, weights, KvType::F32, -1, &[40]);
+    }
+    for (k, v) in [(KvType::Q8_0, KvType::F16), (KvType::F16, KvType::F32)] {
+        check(Kind::Llama, Weights::WideF32, Kv(k, v), -1, &[40]);
     }
 }
 
@@ -384,7 +391,7 @@ fn the_smallest_device_gives_the_same_results() {
     if !has_gpu() {
         return;
     }
-    let small = device("binding=16M,threads=128,subgroups=off,f16=off,timestamps=off,checked=on");
+    let small = device("binding=16M,threads=128,checked=on");
     for (kind, weights) in [(Kind::Llama, Weights::Q8_0), (Kind::Gemma3, Weights::F32)] {
         let path = fixture(kind, weights);
         let judge = Judge::of_single_precision("small device", &path, KvType::F32, tokens(40, "small"));
@@ -454,4 +461,36 @@ fn a_lost_device_is_an_error_with_its_name_and_others_live_on() {
     let backends: Vec<Arc<dyn Backend>> = vec![Arc::new(CpuBackend::new()), Arc::new(GpuBackend::on(lost))];
     let error = Model::load(File::open(&path).unwrap(), backends, -1, 1, None).err().unwrap();
     assert!(matches!(error, Error::Device(_)), "{error}");
+}
+
+/// A fault is told to the one whose calls it comes of.
+#[test]
+fn l10_an_engine_hears_of_its_own_faults_alone() {
+    if !has_gpu() {
+        return;
+    }
+    let path = fixture(Kind::Llama, Weights::F32);
+    let gpu = device("");
+    let mut engine = engine_on(&gpu, &path);
+    let judge = Judge::of_single_precision("beside faults", &path, KvType::F32, tokens(30, "faults"));
+    let slot = engine.take_slot(0).unwrap();
+    let mut rows = Vec::new();
+    engine.prefill(slot, &judge.tokens[..9], &NEVER).unwrap();
+    rows.push(widen(engine.head(slot).unwrap()));
+    let faults = |count: u32| {
+        for i in 0..count {
+            // More buffers than any device binds.
+            let error = gpu.kernel("faulty", &format!("// {i} of {count}"), &[Slot::Read; 2000]).map(drop).unwrap_err();
+            assert!(matches!(&error, Error::Device(text) if text.contains(&gpu.info.name)), "{error}");
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| faults(1)).join().unwrap();
+        let others = scope.spawn(|| faults(50));
+        for token in &judge.tokens[9..29] {
+            rows.push(widen(engine.decode(slot, *token, &NEVER).unwrap()));
+        }
+        others.join().unwrap();
+    });
+    judge.check("beside faults", 8..29, &rows);
 }

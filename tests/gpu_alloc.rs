@@ -1,8 +1,8 @@
-//! Steady decoding on a GPU makes nothing: no buffer, bind group or pipeline on the device (and so no plan, which would make
-//! all three), and no allocation in code of ours. What wgpu allocates in its calls is counted apart and printed.
+//! Steady decoding on a GPU makes nothing: no buffer, bind group or pipeline on the device (and so no plan, which would
+//! make all three), and no allocation in code of ours. What wgpu allocates in its calls is counted apart and printed.
 //!
-//! Whose an allocation is says the stack: the innermost frame of this library or of wgpu's crates. The whole file is one
-//! test, so that nothing else of this process runs while it counts.
+//! Whose an allocation is says the stack: the innermost frame of this library or of wgpu's crates. The whole file is
+//! one test, so that nothing else of this process runs while it counts.
 #![cfg(feature = "gpu")]
 #![allow(clippy::unwrap_used)]
 
@@ -48,8 +48,8 @@ enum Owner {
     Wgpu,
 }
 
-/// Of a stack, the innermost frame that is this library's or wgpu's. Others, as those of containers, are nobody's. A frame
-/// is told by its file, or where there is none by its function's path.
+/// Of a stack, the innermost frame that is this library's or wgpu's. Others, as those of containers, are nobody's. A
+/// frame is told by its file, or where there is none by its function's path.
 fn owner(stack: &str) -> Option<Owner> {
     stack.lines().map(str::trim).find_map(|line| {
         if let Some(file) = line.strip_prefix("at ") {
@@ -139,9 +139,9 @@ fn check(kind: Kind, chain: &str, candidates: usize, trie: Option<&str>) {
 
 #[test]
 fn steady_decoding_on_a_gpu_makes_nothing() {
-    // A debug build of wgpu looks at its own stack with every lock it takes when backtraces are asked for, and an allocation
-    // in there cannot look at its own.
-    // SAFETY: the only test of this process; no other thread of it reads the environment yet.
+    // A debug build of wgpu looks at its own stack with every lock it takes when backtraces are asked for, and an
+    // allocation in there cannot look at its own. SAFETY: the only test of this process; no other thread of it reads
+    // the environment yet.
     unsafe { std::env::set_var("RUST_LIB_BACKTRACE", "0") };
     // The counter tells the two apart: else a zero would say nothing.
     start();

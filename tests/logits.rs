@@ -10,7 +10,7 @@ mod common;
 
 use common::fixture;
 use common::fixtures::{Kind, Weights};
-use common::judge::{Judge, NEVER, all_rows, open, prefill_and_decode, tokens};
+use common::judge::{Judge, Kv, NEVER, all_rows, open, prefill_and_decode, tokens};
 use common::rng::Stream;
 use common::stats::widen;
 use elizainference::Error;
@@ -24,15 +24,16 @@ const PROMPTS: [usize; 4] = [1, 7, 64, 300];
 const DECODED: usize = 8;
 
 /// Every prompt length with decoding after it, each in a slot of its own, and every position at once.
-fn check_model(kind: Kind, weights: Weights, kv_type: KvType) {
-    check_prompts(kind, weights, kv_type, &PROMPTS);
+fn check_model(kind: Kind, weights: Weights, kv: impl Into<Kv>) {
+    check_prompts(kind, weights, kv, &PROMPTS);
 }
 
-fn check_prompts(kind: Kind, weights: Weights, kv_type: KvType, prompts: &[usize]) {
+fn check_prompts(kind: Kind, weights: Weights, kv: impl Into<Kv>, prompts: &[usize]) {
+    let kv = kv.into();
     let longest = prompts[prompts.len() - 1] + DECODED;
-    let judge = Judge::new(kind, weights, kv_type, tokens(longest, "prompts"));
+    let judge = Judge::new(kind, weights, kv, tokens(longest, "prompts"));
     for threads in [1, 2] {
-        let mut engine = open(&fixture(kind, weights), kv_type, threads, 1);
+        let mut engine = open(&fixture(kind, weights), kv, threads, 1);
         for &prompt in prompts {
             let slot = engine.take_slot(-1).unwrap();
             let rows = prefill_and_decode(&mut engine, slot, &judge.tokens, prompt, DECODED);
@@ -41,7 +42,7 @@ fn check_prompts(kind: Kind, weights: Weights, kv_type: KvType, prompts: &[usize
             engine.truncate(slot, 0);
         }
     }
-    let mut engine = open(&fixture(kind, weights), kv_type, 1, 1);
+    let mut engine = open(&fixture(kind, weights), kv, 1, 1);
     judge.check("every position", 0..longest, &all_rows(&mut engine, &judge.tokens));
 }
 
@@ -57,6 +58,122 @@ fn f32_weights_with_every_cache() {
     {
         check_model(kind, weights, KvType::Q8_0);
     }
+}
+
+#[test]
+fn keys_and_values_in_a_type_each() {
+    for k in KvType::ALL {
+        for v in KvType::ALL.into_iter().filter(|v| *v != k) {
+            check_prompts(Kind::Llama, Weights::WideF32, Kv(k, v), &PROMPTS[..3]);
+            check_prompts(Kind::Gemma3, Weights::F32, Kv(k, v), &PROMPTS[..3]);
+        }
+    }
+}
+
+/// The rows of the last positions, as [`Engine::last_logits`] gives them.
+fn last_rows(engine: &mut Engine, slot: engine::SlotId, n: usize) -> elizainference::Result<Vec<Vec<f32>>> {
+    let mut rows = Vec::new();
+    let done = engine.last_logits(slot, n, &NEVER, &mut |row| {
+        rows.push(row.to_vec());
+        Ok(())
+    });
+    done.map(|()| rows)
+}
+
+fn with_batch(path: &Path, n_batch: u32) -> Engine {
+    let options = EngineOptions { n_batch, context: 256, threads: 2, slots: 2, ..EngineOptions::default() };
+    Engine::new(engine::open_model(path, &options, None).unwrap(), &options).unwrap()
+}
+
+#[test]
+fn passes_of_any_size_give_the_same_bits() {
+    for (kind, weights) in [(Kind::Llama, Weights::Q8_0), (Kind::Gemma3, Weights::F32), (Kind::Qwen3, Weights::Q4_K)] {
+        let tokens = tokens(150, "passes");
+        let run = |n_batch: u32| {
+            let mut engine = with_batch(&fixture(kind, weights), n_batch);
+            let slot = engine.take_slot(0).unwrap();
+            let done = engine.prefill(slot, &tokens, &NEVER).unwrap();
+            assert_eq!(done.passes, tokens.len().div_ceil(engine.batch()), "{n_batch}");
+            let mut rows = last_rows(&mut engine, slot, 40).unwrap();
+            rows.push(engine.head(slot).unwrap().to_vec());
+            // Taking tokens out of the middle runs in pieces of a pass as well.
+            engine.remove(slot, 5..30).unwrap();
+            rows.push(engine.decode(slot, 9, &NEVER).unwrap().to_vec());
+            rows
+        };
+        let whole = run(0);
+        for n_batch in [1, 2, 3, 7, 8, 64, 100, 511, 512] {
+            assert!(run(n_batch) == whole, "{kind:?} {weights:?}: passes of {n_batch}");
+        }
+    }
+    let options = EngineOptions { n_batch: 513, ..EngineOptions::default() };
+    let model = engine::open_model(&fixture(Kind::Llama, Weights::F32), &EngineOptions::default(), None).unwrap();
+    let error = Engine::new(model, &options).map(drop).unwrap_err().to_string();
+    assert!(error.contains("n_batch is 513 (1 to 512 are possible)"), "{error}");
+}
+
+#[test]
+fn last_positions_have_the_logits_of_a_prompt_that_ends_there() {
+    for (kind, weights) in [(Kind::Llama, Weights::F32), (Kind::Gemma3, Weights::F16), (Kind::Qwen3, Weights::Q4_0)] {
+        let (tokens, other) = (tokens(70, "last"), tokens(30, "other"));
+        let mut engine = with_batch(&fixture(kind, weights), 16);
+        let slots = [0, 1].map(|i| engine.take_slot(i).unwrap());
+        engine.prefill(slots[1], &other, &NEVER).unwrap();
+        engine.prefill(slots[0], &tokens, &NEVER).unwrap();
+        let next = engine.decode(slots[0], 7, &NEVER).unwrap().to_vec();
+        engine.prefill(slots[0], &tokens, &NEVER).unwrap();
+        let before = engine.head(slots[0]).unwrap().to_vec();
+        for n in [1, 2, 15, 16, 17, 70] {
+            let rows = last_rows(&mut engine, slots[0], n).unwrap();
+            assert_eq!((rows.len(), engine.position(slots[0])), (n, 70));
+            for (i, row) in rows.iter().enumerate() {
+                let mut alone = with_batch(&fixture(kind, weights), 0);
+                let slot = alone.take_slot(0).unwrap();
+                alone.prefill(slot, &tokens[..70 - n + 1 + i], &NEVER).unwrap();
+                assert!(row == alone.head(slot).unwrap(), "{kind:?} {weights:?}: row {i} of {n}");
+            }
+            assert!(engine.head(slots[0]).unwrap() == before, "{kind:?} {weights:?}: the last row, behind {n}");
+        }
+        // As if nothing had happened, and the other slot was not touched.
+        assert!(engine.decode(slots[0], 7, &NEVER).unwrap() == next, "{kind:?} {weights:?}");
+        assert_eq!(engine.tokens(slots[1]), other);
+    }
+}
+
+#[test]
+fn last_positions_that_cannot_be_had_change_nothing() {
+    let tokens = tokens(256, "last");
+    let mut engine = with_batch(&fixture(Kind::Llama, Weights::F32), 32);
+    let slot = engine.take_slot(0).unwrap();
+    let error = |engine: &mut Engine, n| last_rows(engine, slot, n).unwrap_err();
+    assert!(matches!(error(&mut engine, 1), Error::InvalidArgument(_)), "nothing was evaluated");
+    // A context that is full to the last cell has room for nothing, and nothing is needed.
+    engine.prefill(slot, &tokens, &NEVER).unwrap();
+    let whole = last_rows(&mut engine, slot, 256).unwrap();
+    for n in [0, 257] {
+        assert!(matches!(error(&mut engine, n), Error::InvalidArgument(_)), "{n}");
+    }
+    let stopped = engine.last_logits(slot, 100, &AtomicBool::new(true), &mut |_| Ok(())).unwrap_err();
+    assert_eq!(stopped, Error::Cancelled);
+    // From the second pass on.
+    let (cancel, mut rows) = (AtomicBool::new(false), 0);
+    let stopped = engine.last_logits(slot, 100, &cancel, &mut |_| {
+        rows += 1;
+        cancel.store(rows == 40, Ordering::Relaxed);
+        Ok(())
+    });
+    assert_eq!(stopped, Err(Error::Cancelled));
+    assert!(rows < 100, "{rows}");
+    let failed = engine.last_logits(slot, 3, &NEVER, &mut |_| Err(Error::Internal("enough".into())));
+    assert_eq!(failed, Err(Error::Internal("enough".into())));
+    assert!(last_rows(&mut engine, slot, 256).unwrap() == whole);
+    // Behind a gap tokens were computed with more in front of them than there is.
+    engine.remove(slot, 10..20).unwrap();
+    engine.decode(slot, 3, &NEVER).unwrap();
+    let row = engine.head(slot).unwrap().to_vec();
+    assert_eq!(last_rows(&mut engine, slot, 1).unwrap(), [row]);
+    let told = error(&mut engine, 2).to_string();
+    assert!(told.contains("a gap at 10"), "{told}");
 }
 
 fn check_trained(name: &str, path: &Path, f32_weights: bool) {

@@ -1,7 +1,7 @@
 //! Opening a model takes time and memory by the layer: a file of a few megabytes may have thousands of them.
 //!
-//! The one test of this file has the process for itself, because it reads what the process holds. The bound is on
-//! the ratio of neighbours, which are four times apart; a cost by the square would make it 16.
+//! The one test of this file has the process for itself, because it reads what the process holds. The bound is
+//! on the ratio of neighbours, which are four times apart; a cost by the square would make it 16.
 #![allow(clippy::unwrap_used)]
 
 mod common;

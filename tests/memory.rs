@@ -6,12 +6,14 @@
 
 mod common;
 
+use common::fixture;
 use common::fixtures::{Kind, Weights};
-use common::{fixture, has_gpu};
+#[cfg(feature = "gpu")]
+use common::has_gpu;
 use elizainference::Token;
 use elizainference::backend::Backend;
 use elizainference::backend::cpu::CpuBackend;
-use elizainference::engine::{self, Bytes, Engine, EngineOptions, KvType};
+use elizainference::engine::{self, Bytes, Component, Engine, EngineOptions, KvType};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -91,6 +93,26 @@ fn a_plan_for_the_cpu_is_what_is_taken() {
             check(&cpu, &fixture(kind, weights), &options(context, kv_type, 0), prefill_and_decode);
         }
     }
+}
+
+#[test]
+fn small_passes_and_small_values_take_less_as_planned() {
+    let _turn = alone();
+    let cpu: [Arc<dyn Backend>; 1] = [Arc::new(CpuBackend::new())];
+    let path = fixture(Kind::Llama, Weights::Q8_0);
+    let part = |options: &EngineOptions, part| {
+        check(&cpu, &path, options, prefill_and_decode);
+        engine::plan_memory(&path, options).unwrap().estimate.needs[0].bytes.of(part)
+    };
+    let whole = options(256, KvType::F32, 0);
+    let passes =
+        [512, 100, 16, 1].map(|n_batch| part(&EngineOptions { n_batch, ..whole.clone() }, Component::Workspace));
+    assert!(passes.is_sorted_by(|more, less| more > less), "{passes:?}");
+    let values = [KvType::F32, KvType::F16, KvType::Q8_0]
+        .map(|v| part(&EngineOptions { kv_type_v: Some(v), ..whole.clone() }, Component::Cache));
+    // Keys take as much as before: of two halves one shrinks to a half, or to a quarter and scales.
+    assert_eq!(values[1] * 4, values[0] * 3);
+    assert!(values[2] > values[0] * 5 / 8 && values[2] < values[0] * 3 / 4, "{values:?}");
 }
 
 #[cfg(feature = "gpu")]
@@ -220,7 +242,8 @@ mod gpu {
         // Where nobody asked before, the buffer that is too much says so.
         let tight = device(Some(1 << 20));
         let layer = LayerCache::new(4, 64, 64);
-        let cache = CacheSpec { ty: TensorType::F16, cells: 1024, sequences: 1, layers: vec![Some(layer); 3] };
+        let cache =
+            CacheSpec { types: TensorType::F16.into(), cells: 1024, sequences: 1, layers: vec![Some(layer); 3] };
         let text = text_of(GpuBackend::on(tight.clone()).new_state(&cache, 1), &name);
         assert!(text.contains("524288 bytes for the keys of layer 1"), "{text}");
         assert_eq!(tight.memory().used.total(), 0);
@@ -248,8 +271,9 @@ mod gpu {
         // The device that the open will share.
         let gpu = Gpu::open(None).unwrap();
         let mut heard = 0;
-        let mut lose = |_: f32| {
-            heard += 1;
+        let mut lose = |done: f32| {
+            // Before weights are uploaded the host is asked while memory is planned.
+            heard += u32::from(done > 0.0);
             if heard == 3 {
                 gpu.device.destroy();
             }

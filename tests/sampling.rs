@@ -111,7 +111,7 @@ fn penalties_look_back_on_the_window_only() {
     let mut sampler = sampler("penalties=3,1,0,100;greedy", 3, 1);
     let mut next = |accepted: Token, reset: bool| {
         if reset {
-            sampler.reset();
+            sampler.restart(0);
         }
         sampler.accept(accepted);
         sampler.sample(&mut [3.0, 2.0, 1.0], None, &[], 0).unwrap()
@@ -487,6 +487,25 @@ fn a_model_brings_its_defaults() {
     assert_eq!(unused.len(), 5, "{unused:?}");
     assert!(unused.iter().all(|text| text.contains("general.sampling.")));
     assert_eq!(params, expected);
+}
+
+#[test]
+fn l12_a_window_that_no_chain_takes_is_ignored_at_load() {
+    let (i32_type, f32_type) = (5, 6);
+    let params = |window: i32| {
+        let mut params = Params::default();
+        let unused = params.apply_metadata(&file(&[
+            ("general.sampling.penalty_repeat", f32_type, &1.1f32.to_le_bytes()),
+            ("general.sampling.penalty_last_n", i32_type, &window.to_le_bytes()),
+        ]));
+        assert!(Sampler::new(&params.chain(), 8, 0).is_ok(), "every generation would fail");
+        (params.repeat_last_n, unused)
+    };
+    assert_eq!(params(1 << 20), (1 << 20, vec![]));
+    assert_eq!(params(-1), (-1, vec![]));
+    let (window, unused) = params(2_000_000);
+    assert_eq!(window, Params::default().repeat_last_n);
+    assert_eq!(unused, ["general.sampling.penalty_last_n is ignored: 2000000 is above 1048576"]);
 }
 
 /// The temperature by its definition, of the logits of all candidates.

@@ -77,7 +77,7 @@ fn sampling_allocates_nothing() {
                 let left = (0..4000).rev().map(|token| (token, (token % 61) as f32));
                 sampler.resume(1, left, None, position).unwrap();
             }
-            sampler.reset();
+            sampler.restart(0);
         });
         assert_eq!(spent, 0, "{chain}");
     }

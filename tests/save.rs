@@ -4,17 +4,26 @@
 mod common;
 
 use common::fixtures::{Kind, Weights};
-use common::judge::{NEVER, tokens};
+use common::judge::{Kv, NEVER, tokens};
 use common::{fixture, has_gpu};
 use elizainference::engine::{self, Engine, EngineOptions, KvType, SavedSlot, SlotId};
 use elizainference::{Error, Result, Token};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-const TYPES: [KvType; 3] = [KvType::F32, KvType::F16, KvType::Q8_0];
+const TYPES: [Kv; 5] = [
+    Kv(KvType::F32, KvType::F32),
+    Kv(KvType::F16, KvType::F16),
+    Kv(KvType::Q8_0, KvType::Q8_0),
+    Kv(KvType::Q8_0, KvType::F32),
+    Kv(KvType::F16, KvType::Q8_0),
+];
 
-fn open(kind: Kind, kv_type: KvType, context: u32, gpu_layers: i32) -> Engine {
-    let options = EngineOptions { context, slots: 4, kv_type, gpu_layers, threads: 2, ..EngineOptions::default() };
+fn open(kind: Kind, kv: impl Into<Kv>, context: u32, gpu_layers: i32) -> Engine {
+    let Kv(kv_type, v) = kv.into();
+    let kv_type_v = Some(v);
+    let options =
+        EngineOptions { context, slots: 4, kv_type, kv_type_v, gpu_layers, threads: 2, ..EngineOptions::default() };
     Engine::new(engine::open_model(&fixture(kind, Weights::F32), &options, None).unwrap(), &options).unwrap()
 }
 
@@ -137,7 +146,7 @@ fn what_a_gpu_saves_it_restores() {
         assert!(restore(&mut cpu, slots[0], &paths[0]).unwrap());
         cpu.save(slots[0], &paths[2], &[], &NEVER).unwrap();
         let (gpu, cpu) = (std::fs::read(&paths[0]).unwrap(), std::fs::read(&paths[2]).unwrap());
-        assert_eq!(kv_type != KvType::Q8_0, gpu == cpu, "{kv_type:?}");
+        assert_eq!(![kv_type.0, kv_type.1].contains(&KvType::Q8_0), gpu == cpu, "{kv_type:?}");
         assert_eq!(gpu.len(), cpu.len());
     }
 }
@@ -226,11 +235,22 @@ fn a_file_for_another_engine_is_refused_with_the_reason() {
     let own = slot(&mut engine, 0);
     engine.prefill(own, &tokens(40, "foreign"), &NEVER).unwrap();
     engine.save(own, &path, &[], &NEVER).unwrap();
+    // The number of a type that both have, as it was before they could differ.
+    assert_eq!(std::fs::read(&path).unwrap()[12..16], [1, 0, 0, 0]);
+    let f16 = Kv::from(KvType::F16);
+    let half = "from a cache of type F16, where this one is F16 (keys) and Q8_0 (values)";
     for (kind, kv_type, context, place, reason) in [
-        (Kind::Llama, KvType::Q8_0, 64, "cache type at byte 12", "F16"),
-        (Kind::LlamaExtras, KvType::F16, 64, "model at byte 16", "another model"),
-        (Kind::Qwen3, KvType::F16, 64, "model at byte 16", "another model"),
-        (Kind::Llama, KvType::F16, 32, "tokens at byte 48", "40 tokens, where the context has room for 32"),
+        (
+            Kind::Llama,
+            KvType::Q8_0.into(),
+            64,
+            "cache type at byte 12",
+            "from a cache of type F16, where this one is Q8_0",
+        ),
+        (Kind::Llama, Kv(KvType::F16, KvType::Q8_0), 64, "cache type at byte 12", half),
+        (Kind::LlamaExtras, f16, 64, "model at byte 16", "another model"),
+        (Kind::Qwen3, f16, 64, "model at byte 16", "another model"),
+        (Kind::Llama, f16, 32, "tokens at byte 48", "40 tokens, where the context has room for 32"),
     ] {
         let error = open(kind, kv_type, context, 0).open_saved(&path, &NEVER).unwrap_err();
         let text = error.to_string();

@@ -342,7 +342,7 @@ fn calls_out_of_order_are_refused() {
 
 /// The note is JSON of a checked file, but whoever forges the checksum too gets no further.
 #[test]
-fn a_forged_note_is_refused() {
+fn l2_a_forged_note_is_refused() {
     use sha2::{Digest, Sha256};
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("slot");
@@ -366,6 +366,9 @@ fn a_forged_note_is_refused() {
         (note.as_str(), ""),
         ("\"chosen\":[", "\"chosen\":[5,"),
         ("\"ended\":false", "\"ended\":1"),
+        // L2: with these the constraint would be gone after one token, which nothing holds.
+        ("\"ended\":false", "\"ended\":true"),
+        ("\"counted\":1", "\"counted\":4294967295"),
     ] {
         let forged = note.replacen(from, to, 1);
         assert_ne!(forged, note, "{from}");
@@ -373,6 +376,7 @@ fn a_forged_note_is_refused() {
         bytes[60..64].copy_from_slice(&(forged.len() as u32).to_le_bytes());
         bytes.extend(Sha256::digest(&bytes));
         std::fs::write(&path, bytes).unwrap();
-        assert_eq!(refusal(&session, &path).0, "note", "{to}");
+        let place = if to.contains("counted") { "constraint" } else { "note" };
+        assert_eq!(refusal(&session, &path).0, place, "{to}");
     }
 }

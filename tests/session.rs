@@ -247,8 +247,8 @@ fn leaves(leaves: &[(&str, &[Token])]) -> String {
     serde_json::json!({"modelId": "", "descriptors": [{"path": "choice", "leaves": leaves}]}).to_string()
 }
 
-/// Mode 2 takes the leaf that scoring puts first, on every device; a leaf that begins others ends with a token that makes
-/// none of those of it.
+/// Mode 2 takes the leaf that scoring puts first, on every device; a leaf that begins others ends with a token that
+/// makes none of those of it.
 #[test]
 fn the_most_probable_leaf_is_taken_as_a_whole() {
     for gpu_layers in [0, -1] {
@@ -310,4 +310,79 @@ fn leaves_are_scored_only_behind_a_prompt_and_with_a_trie() {
     let token = if scores.leaves[0].name == "a" { 5 } else { 6 };
     assert_eq!(listen(&session, 1, 0.0).0, [token]);
     assert!(matches!(session.score_trie(), Err(Error::Busy(_))), "the prompt is used up");
+}
+
+#[test]
+fn logits_between_a_prompt_and_its_generation_change_neither() {
+    let session = open(&common::fixture(Kind::Llama, Weights::F32), 2);
+    let n_vocab = session.info().n_vocab;
+    session.prefill(&PROMPT, 0).unwrap();
+    let expected = listen(&session, 12, 0.0);
+    let mut rows = vec![0.0; 4 * n_vocab];
+    let busy = session.logits(4, &mut rows).unwrap_err();
+    assert!(matches!(busy, Error::Busy(_)), "{busy}: a generate has used the prompt");
+    session.prefill(&PROMPT, 0).unwrap();
+    assert_eq!(session.logits(4, &mut []).unwrap(), 4 * n_vocab);
+    assert_eq!(session.logits(4, &mut rows).unwrap(), 4 * n_vocab);
+    assert!(session.status().prefilled);
+    // The first token of the greedy generation is the best of the last row.
+    let last = &rows[3 * n_vocab..];
+    let best = (0..n_vocab).max_by(|&a, &b| last[a].total_cmp(&last[b])).unwrap();
+    assert_eq!(expected.0[0], best as Token);
+    assert_eq!(listen(&session, 12, 0.0), expected);
+    let usage = session.usage();
+    assert_eq!((usage.sampled_tokens, usage.completion_tokens), (12, 12));
+    assert!(usage.sample_us > 0 && usage.sample_us < usage.decode_us, "{usage:?}");
+    // Behind what was restored too, whose last tokens are evaluated first.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("slot");
+    session.save_slot(0, &path).unwrap();
+    let other = open(&common::fixture(Kind::Llama, Weights::F32), 2);
+    let held = other.restore_slot(1, &path).unwrap();
+    let mut all = vec![0.0; held * n_vocab];
+    assert_eq!(other.logits(held, &mut all).unwrap(), all.len());
+    assert!(all[..(PROMPT.len()) * n_vocab].ends_with(last));
+}
+
+#[test]
+fn logits_are_cancelled_and_refused_like_a_prompt() {
+    let session = std::sync::Arc::new(open(&common::fixture(Kind::Llama, Weights::F32), 1));
+    let n_vocab = session.info().n_vocab;
+    let prompt: Vec<Token> = (0..400).map(|i| 3 + i % 400).collect();
+    session.prefill(&prompt, -1).unwrap();
+    let mut row = vec![0.0; n_vocab];
+    session.logits(1, &mut row).unwrap();
+    let mut rows = vec![0.0; 400 * n_vocab];
+    // Cancelled as soon as it works, which another thread sees by its status.
+    let watcher = session.clone();
+    let cancelling = thread::spawn(move || {
+        while !watcher.status().busy {
+            thread::yield_now();
+        }
+        let busy = watcher.logits(1, &mut vec![0.0; n_vocab]).unwrap_err();
+        watcher.cancel();
+        busy
+    });
+    let stopped = session.logits(400, &mut rows);
+    let busy = cancelling.join().unwrap();
+    assert!(matches!(busy, Error::Busy(_)) && matches!(stopped, Err(Error::Cancelled)), "{busy}, {stopped:?}");
+    // Nothing was lost.
+    let mut again = vec![0.0; n_vocab];
+    session.logits(1, &mut again).unwrap();
+    assert_eq!(again, row);
+    let (inside, heard) = (std::sync::Arc::downgrade(&session), channel());
+    session
+        .generate(
+            2,
+            None,
+            None,
+            Sink::Callback(Box::new(move |event| {
+                let session = inside.upgrade().unwrap();
+                heard.0.send((event.done, session.logits(1, &mut vec![0.0; n_vocab]))).unwrap();
+            })),
+        )
+        .unwrap();
+    for (done, answer) in heard.1 {
+        assert!(matches!(answer, Err(Error::Busy(_))), "{done}: {answer:?}");
+    }
 }

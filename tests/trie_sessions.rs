@@ -151,7 +151,7 @@ fn a_cancel_inside_a_run_or_its_evaluation_leaves_a_session_that_goes_on_rightly
 #[test]
 fn a_cached_trie_is_refused_by_a_model_with_fewer_tokens() {
     let json = r#"{"descriptors":[{"path":"p","leaves":[{"name":"a","tokens":[1]},{"name":"b","tokens":[1,600]}]}]}"#;
-    let cached = cache::load(json.as_bytes()).unwrap();
+    let cached = cache::load(json.as_bytes(), |_| Ok(())).unwrap();
     cached.check_vocab(601).unwrap();
     let session = open(64);
     for _ in 0..2 {
@@ -164,7 +164,7 @@ fn a_cached_trie_is_refused_by_a_model_with_fewer_tokens() {
         session.prefill(&PROMPT, -1).unwrap();
         assert_eq!(session.generate(1, None, None, Sink::Queue), Err(refused));
     }
-    assert!(Arc::ptr_eq(&cached, &cache::load(json.as_bytes()).unwrap()));
+    assert!(Arc::ptr_eq(&cached, &cache::load(json.as_bytes(), |_| Ok(())).unwrap()));
 }
 
 /// 16 threads set tries on 4 sessions out of 200 payloads, through the one cache of the process.
@@ -191,7 +191,7 @@ fn hammer(calls: u64) {
                     let json = payloads[number as usize].as_bytes();
                     sessions[thread % sessions.len()].set_trie(json, Mode::Greedy).unwrap();
                     if call % 8 == 0 {
-                        let trie = cache::load(json).unwrap();
+                        let trie = cache::load(json, |_| Ok(())).unwrap();
                         let descriptor = &trie.descriptors()[0];
                         assert_eq!((descriptor.path(), descriptor.leaves()), (word(number).as_str(), 2));
                     }
@@ -207,7 +207,7 @@ fn hammer(calls: u64) {
         session.set_trie(json.as_bytes(), Mode::Greedy).unwrap();
         session.prefill(&PROMPT, -1).unwrap();
         let said = listen(session, -1, |_| ());
-        let trie = cache::load(json.as_bytes()).unwrap();
+        let trie = cache::load(json.as_bytes(), |_| Ok(())).unwrap();
         let node = |node: u32, &token: &Token| trie.child(node, token);
         let walked = said.iter().try_fold(0, |at, token| node(at, token).ok_or(at));
         assert!(trie.leaf(walked.unwrap_or_else(|at| at)).is_some(), "{said:?}");

@@ -365,8 +365,8 @@ fn white_space_beside_some_special_tokens_is_theirs() {
     let a = b'a' as Token;
     assert_eq!(vocab.tokenize(b"a <|a|> \n a", false, true).unwrap(), [a, b' ' as Token, 256, a]);
     assert_eq!(vocab.tokenize(b"<s> a", false, true).unwrap(), [258, b' ' as Token, a]);
-    let vocab = with_specials(&[("<mask>", 3)], |k| k.string("general.architecture", "nomic-bert-moe"));
-    assert_eq!(vocab.tokenize(b"a \t<mask> a", false, true).unwrap(), [a, 256, b' ' as Token, a]);
+    let vocab = with_specials(&[("[MASK]", 3)], |k| k.string("general.name", "Modern-BERT"));
+    assert_eq!(vocab.tokenize(b"a \t[MASK] a", false, true).unwrap(), [a, 256, b' ' as Token, a]);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Spans that the device walks by itself: the tokens, the counters and the slot that the host's own turn-by-turn way gives.
+//! Spans that the device walks by itself: the tokens, the counters and the slot that the host's own turn-by-turn way
+//! gives.
 #![cfg(feature = "gpu")]
 #![allow(clippy::unwrap_used)]
 
@@ -192,7 +193,8 @@ fn a_cancel_inside_a_walk_leaves_nothing_behind() {
             });
             assert_eq!(said, whole[..at], "round {round}");
             assert_eq!(gpu.usage().finish_reason, FinishReason::Cancelled);
-            // The slot holds what was said and nothing else: the rest of the prompt is reused, and what follows is the same.
+            // The slot holds what was said and nothing else: the rest of the prompt is reused, and what follows is the
+            // same.
             let longer = [prompt.as_slice(), &said].concat();
             assert!(gpu.prefill(&longer, 0).unwrap() >= prompt.len(), "round {round}");
         }
@@ -218,8 +220,8 @@ impl Side {
     }
 }
 
-/// The host may turn away from what the device sampled, at any choice: to another child, another place of the trie, or out
-/// of it. What the walk did beyond is taken back, the history of the penalties with it.
+/// The host may turn away from what the device sampled, at any choice: to another child, another place of the trie, or
+/// out of it. What the walk did beyond is taken back, the history of the penalties with it.
 #[test]
 fn a_host_that_turns_away_gets_what_it_asks_for() {
     if !has_gpu() {

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Builds libelizainference_jni.so for arm64-v8a and x86_64 into target/android/jniLibs, where android/build.gradle.kts,
-# android/Android.bp and android/CMakeLists.txt look for it.
+# Builds both libraries for arm64-v8a and x86_64: libelizainference_jni.so into target/android/jniLibs, where
+# android/build.gradle.kts, android/Android.bp and android/CMakeLists.txt look for it, and libelizainference.so, the C interface
+# alone, into target/android/lib.
 #
 #   tools/android_build.sh [ABI ...]        needs rustup, and an NDK in ANDROID_NDK_HOME, ANDROID_NDK_ROOT or ANDROID_HOME/ndk
 #
-# Without an NDK it does what can be done: the types are checked and the library is linked, by the linker that comes with Rust,
-# against stubs of the system's libraries, into target/android/stub. That proves that it links, its exported names and its
-# alignment; it is not a library that runs.
+# Without an NDK it does what can be done: the types are checked and the libraries are linked, by the linker that comes with Rust,
+# against stubs of the system's libraries, into target/android/stub. That proves that they link, their exported names and their
+# alignment; they are no libraries that run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,24 +36,33 @@ for abi in "${abis[@]}"; do
     fi
     upper=${triple//-/_}
     upper=${upper^^}
+    # One command, so that both are made of one build of the core.
+    build=(cargo build --locked -p eliza-inference -p eliza-inference-jni --lib --target "$triple"
+        --no-default-features --features eliza-inference/gpu,eliza-inference-jni/gpu)
     if [[ -n "$tools" ]]; then
-        out=target/android/jniLibs/$abi
         export "CARGO_TARGET_${upper}_LINKER=$tools/$triple$api-clang"
-        cargo build --locked --release -p eliza-inference-jni --target "$triple"
-        mkdir -p "$out"
-        "$tools/llvm-strip" --strip-unneeded -o "$out/libelizainference_jni.so" "target/$triple/release/libelizainference_jni.so"
+        "${build[@]}" --release
     else
         printf 'no NDK: %s is linked against stubs, which proves that it links and gives nothing that can be shipped\n' "$abi"
-        out=target/android/stub/$abi
-        mkdir -p "$out/lib"
+        stubs=target/android/stub/$abi/system
+        mkdir -p "$stubs"
         for library in c m dl log android unwind gcc; do
-            printf 'INPUT()\n' >"$out/lib/lib$library.so"
+            printf 'INPUT()\n' >"$stubs/lib$library.so"
         done
         export "CARGO_TARGET_${upper}_LINKER=rust-lld"
-        export "CARGO_TARGET_${upper}_RUSTFLAGS=-Clinker-flavor=ld.lld -L$PWD/$out/lib"
-        cargo build --locked -p eliza-inference-jni --target "$triple"
-        cp "target/$triple/debug/libelizainference_jni.so" "$out/"
+        export "CARGO_TARGET_${upper}_RUSTFLAGS=-Clinker-flavor=ld.lld -L$PWD/$stubs"
+        "${build[@]}"
     fi
-    python3 tools/android_elf.py "$out/libelizainference_jni.so" "$triple" ${tools:+--shippable}
-    printf '%s\n' "$out/libelizainference_jni.so"
+    for library in jniLibs/$abi/libelizainference_jni.so lib/$abi/libelizainference.so; do
+        if [[ -n "$tools" ]]; then
+            out=target/android/$library
+            mkdir -p "${out%/*}"
+            "$tools/llvm-strip" --strip-unneeded -o "$out" "target/$triple/release/${library##*/}"
+        else
+            out=target/android/stub/$abi/${library##*/}
+            cp "target/$triple/debug/${library##*/}" "$out"
+        fi
+        python3 tools/android_elf.py "$out" "$triple" ${tools:+--shippable}
+        printf '%s\n' "$out"
+    done
 done

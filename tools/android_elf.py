@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Checks an Android library as a file: its machine, the alignment of its segments, and that it exports what Java calls.
+"""Checks an Android library as a file: its machine, the alignment of its segments, and what it exports.
 
     tools/android_elf.py LIBRARY TRIPLE [--shippable]
 
+Every library exports the C interface as the header has it; libelizainference_jni.so what Java calls as well.
 --shippable also wants the system's libraries to be named, which one that was linked against stubs does not.
 """
 import os
@@ -21,6 +22,23 @@ SHT_DYNSYM = 11
 
 def fail(message):
     sys.exit(f"{sys.argv[1]}: {message}")
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return file.read()
+
+
+def declared():
+    """The functions of the header: a declaration begins its line."""
+    header = read("include/eliza_inference.h")
+    return set(re.findall(r"^[A-Za-z].*?\b(eliza_inference_\w+|llama_sampler_init_token_trie)\(", header, re.M))
+
+
+def natives():
+    """The native methods of the Java package."""
+    source = read("android/src/main/java/ai/eliza/inference/Native.java")
+    return {f"Java_ai_eliza_inference_Native_{name}" for name in re.findall(r"static native \S+ (\w+)\(", source)}
 
 
 def main():
@@ -61,18 +79,17 @@ def main():
             for name, _, _, section, _, _ in struct.iter_unpack("<IBBHQQ", data[header[4]:header[4] + header[5]]):
                 if section:
                     exported.add(text(name))
-    source = open(os.path.join(ROOT, "android/src/main/java/ai/eliza/inference/Native.java"), encoding="utf-8").read()
-    natives = {f"Java_ai_eliza_inference_Native_{name}" for name in re.findall(r"static native \S+ (\w+)\(", source)}
-    if {name for name in exported if name.startswith("Java_")} != natives:
-        fail(f"exported to Java: {sorted(exported)}, wanted: {sorted(natives)}")
-    if "eliza_inference_llm_stream_open" not in exported:
-        fail("the C interface is not exported")
+    wanted = declared()
+    if "jni" in os.path.basename(sys.argv[1]):
+        wanted |= natives()
+    if exported != wanted:
+        fail(f"exported in vain: {sorted(exported - wanted)}, missing: {sorted(wanted - exported)}")
     if not dynamic.get(DT_FLAGS_1, [0])[0] & DF_1_NODELETE:
         fail("may be unloaded under its threads")
     needed = sorted(text(offset) for offset in dynamic.get(DT_NEEDED, []))
     if "--shippable" in sys.argv and "libc.so" not in needed:
         fail(f"needs {needed}, not libc.so")
-    print(f"{len(segments)} segments aligned to {PAGE // 1024} KiB, {len(natives)} native methods exported, needs {needed}")
+    print(f"{len(segments)} segments aligned to {PAGE // 1024} KiB, {len(exported)} names exported, needs {needed}")
 
 
 if __name__ == "__main__":

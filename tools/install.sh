@@ -18,6 +18,7 @@ need chromium chromium
 if [[ "${1:-}" == --deep ]]; then
     need qemu-aarch64 qemu-user
     need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
+    need musl-gcc musl-tools
     [[ -f /usr/aarch64-linux-gnu/lib/libc.so ]] || packages+=(libc6-dev-arm64-cross)
 fi
 need pkg-config pkg-config

@@ -4,13 +4,15 @@
     tools/jvm_tests.py LIBRARY MODEL [--bench]
 
 LIBRARY is libelizainference_jni with the feature `testing`, MODEL a GGUF file. The suite runs in one process, every way to end
-one in a process of its own; then the examples of README.md and android/README.md are compiled and run as they stand there
+one in a process of its own; what the library says of machine, file and model is compared with the program beside it; then the examples of README.md and android/README.md are compiled and run as they stand there
 (those in Kotlin where there is a kotlinc), on models/demo.gguf. Whatever a process writes besides its own lines is a failure:
 that is how the JNI checks, and a library that is not quiet, are seen. --bench runs android/bench instead.
 """
+import json
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import time
@@ -69,6 +71,50 @@ def suite(library, model, classes):
         print(done.stdout, done.stderr, sep="\n")
         fail(f"the suite ended with {done.returncode}")
     print(f"{len(done.stdout.splitlines())} cases passed")
+
+
+def without(value, names):
+    """JSON without the members of these names, at any depth."""
+    if isinstance(value, dict):
+        return {name: without(part, names) for name, part in value.items() if name not in names}
+    return [without(part, names) for part in value] if isinstance(value, list) else value
+
+
+def answers(library, model, classes):
+    """What Java is told is what the command line says."""
+    program = os.path.join(os.path.dirname(library), "eliza-inference")
+    if not os.path.exists(program):
+        print("skipped: no command line program beside the library to compare answers with")
+        return
+    done = java(library, classes, ["ai.eliza.inference.AskingTest", model], 60)
+    if done.returncode != 0 or done.stderr:
+        print(done.stdout, done.stderr, sep="\n")
+        fail(f"the answers ended with {done.returncode}")
+    told = {question: json.loads(text) for question, text in (line.split(" ", 1) for line in done.stdout.splitlines())}
+
+    def says(*arguments):
+        return json.loads(subprocess.run([program, *arguments], capture_output=True, text=True, check=True).stdout)
+
+    def same(question, found, expected):
+        if found != expected:
+            fail(f"{question}: Java is told {found}, the command line says {expected}")
+
+    # Memory comes and goes between two questions.
+    memory = ["available_bytes", "largest_context", "largest_gpu_layers"]
+    same("devices", without(told["devices"], memory), without(says("devices", "--json"), memory))
+    plan = says("plan", "--model", model, "--ctx", "256", "--slots", "1", "--kv-type", "q8_0", "--json")
+    same("plan", without(told["plan"], memory), without(plan, memory))
+    file = says("inspect", model, "--keys", "--json")
+    same("metadata", set(told["metadata"]), set(file["keys"]))
+    for name in ("architecture", "name", "parameters", "bytes"):
+        same(name, told["model"][name], file[name])
+    rows = os.path.join(OUT, "logits")
+    subprocess.run([program, "logits", "--model", model, "--prompt", "Once upon a time", "--all", "--out", rows],
+                   capture_output=True, check=True)
+    with open(rows, "rb") as raw:
+        bits = [number for number, in struct.iter_unpack("<i", raw.read())]
+    same("logits", told["logits"], bits[-len(told["logits"]):])
+    print(f"{len(told)} answers are the command line's")
 
 
 def exits(library, model, classes):
@@ -186,6 +232,7 @@ def main():
                         "ai.eliza.inference.OverheadBench", model], check=True)
         return
     suite(library, model, [package, tests])
+    answers(library, model, [package, tests])
     exits(library, model, [package, tests])
     readme(library, DEMO, [package])
     kotlin(library, DEMO, [package])

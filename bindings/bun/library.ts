@@ -15,6 +15,11 @@ const PREFIX = "eliza_inference_";
 /** The functions that are bound, as the header declares them. Handles are numbers, passed where C has a pointer. */
 const SYMBOLS = {
   abi_version: { args: [], returns: "cstring" },
+  devices_json: { args: ["ptr"], returns: "ptr" },
+  plan_json: { args: ["ptr", "ptr"], returns: "ptr" },
+  file_metadata_json: { args: ["ptr", "ptr", "ptr"], returns: "ptr" },
+  set_log_sink: { args: ["ptr", "ptr"], returns: "i32" },
+  next_log_line: { args: ["ptr"], returns: "ptr" },
   llm_stream_supported: { args: [], returns: "i32" },
   llm_stream_open: { args: ["ptr", "i32", "i32", "i32"], returns: "ptr" },
   llm_stream_open_ex: { args: ["ptr", "ptr"], returns: "ptr" },
@@ -39,6 +44,12 @@ const SYMBOLS = {
   llm_stream_restore_slot: { args: ["ptr", "i32", "ptr", "ptr"], returns: "i32" },
   llm_stream_usage: { args: ["ptr", "ptr"], returns: "i32" },
   llm_stream_usage_json: { args: ["ptr"], returns: "ptr" },
+  llm_stream_model_json: { args: ["ptr", "ptr"], returns: "ptr" },
+  llm_stream_metadata_json: { args: ["ptr", "ptr", "ptr"], returns: "ptr" },
+  llm_stream_is_eog: { args: ["ptr", "i32"], returns: "i32" },
+  llm_stream_token_json: { args: ["ptr", "i32", "ptr"], returns: "ptr" },
+  llm_stream_logits: { args: ["ptr", "i32", "ptr", "usize", "ptr"], returns: "i32" },
+  llm_stream_sampled: { args: ["ptr", "i32", "ptr"], returns: "i32" },
   llm_stream_tokenize: { args: ["ptr", "ptr", "usize", "i32", "i32", "ptr", "ptr", "ptr"], returns: "i32" },
   llm_stream_detokenize: { args: ["ptr", "ptr", "usize", "i32", "i32", "ptr", "usize", "ptr"], returns: "i32" },
   set_token_trie: { args: ["ptr", "ptr", "usize", "i32"], returns: "i32" },
@@ -164,6 +175,20 @@ export class Library {
     throw new InferenceError(status ?? -1, text ?? "The call failed");
   }
 
+  /** The JSON of a call without a handle, which is NULL where it failed. */
+  answer(address: number | null): unknown {
+    const json = this.take(address);
+    if (json === null) throw this.lastFailure();
+    return JSON.parse(json);
+  }
+
+  /** The same of a call on a handle. */
+  answerOf(handle: FfiLlmHandle, address: number | null): unknown {
+    const json = this.take(address);
+    if (json === null) throw this.failure(handle);
+    return JSON.parse(json);
+  }
+
   /** Takes the copy of an error that a caller already has, so that it is not taken for that of a later call. */
   forget(handle: FfiLlmHandle): void {
     this.take(this.call.llm_stream_take_error(raw(handle)));
@@ -220,6 +245,10 @@ export class Struct {
     if (value !== undefined) this.view.setInt32(at, value, true);
   }
 
+  pointer(at: number, address: number): void {
+    this.view.setBigUint64(at, BigInt(address), true);
+  }
+
   u32(at: number, value: number | undefined): void {
     if (value !== undefined) this.view.setUint32(at, value, true);
   }
@@ -231,7 +260,7 @@ export class Struct {
   /** A pointer to an array. */
   array(at: number, value: NodeJS.TypedArray): void {
     this.held.push(value);
-    this.view.setBigUint64(at, BigInt(ptr(value)), true);
+    this.pointer(at, ptr(value));
   }
 
   size(at: number, value: number): void {

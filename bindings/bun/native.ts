@@ -1,7 +1,8 @@
 /** The contract of `js/native.ts` over bun:ffi. */
 
-import { type Pointer, toArrayBuffer } from "bun:ffi";
-import { InferenceError } from "../js/errors.js";
+import { JSCallback, type Pointer, toArrayBuffer } from "bun:ffi";
+import type { SampledToken } from "../js/describe.js";
+import { InferenceError, STATUS } from "../js/errors.js";
 import type {
   BuiltTrie,
   Delivery,
@@ -10,6 +11,7 @@ import type {
   GenerateOptions,
   LeafScores,
   Native,
+  NativeOpenOptions,
   OpenOptions,
   SamplingOptions,
   Step,
@@ -19,9 +21,11 @@ import type { TokenTreePayload } from "../js/token-tree.js";
 import { closing, delivery, generate, outcome } from "./generation.js";
 import { type Library, Out, Struct, addresses, bytes, decoder, ids, raw, terminated } from "./library.js";
 
-/** sizeof(eliza_llm_open_options_t) and sizeof(eliza_llm_sampling_options_t); the offsets are in docs/abi.md. */
-const OPEN_OPTIONS = 64;
-const SAMPLING_OPTIONS = 96;
+/** Sizes of structures; the offsets are in docs/abi.md. */
+const OPEN_OPTIONS = 80;
+const SAMPLING_OPTIONS = 104;
+const SAMPLED = 40;
+const CANDIDATE = 12;
 
 /** The functions of one library. */
 export class BunNative implements Native {
@@ -29,7 +33,7 @@ export class BunNative implements Native {
   readonly hasTokenTrie: boolean;
   readonly #library: Library;
   readonly #delivery: Delivery;
-  /** The sampling options of each open handle as they were behind open. */
+  /** The sampling options of each open handle as they were right after open. */
   readonly #defaults = new Map<number, Uint8Array>();
 
   constructor(library: Library, how: Delivery = delivery()) {
@@ -45,21 +49,115 @@ export class BunNative implements Native {
     );
   }
 
+  /** Blocks while drivers are loaded, once. */
+  async devices(): Promise<unknown> {
+    return this.#library.answer(this.#library.call.devices_json(null));
+  }
+
+  async plan(modelPath: string, options: OpenOptions): Promise<unknown> {
+    const struct = openOptions(modelPath, options);
+    const answer = this.#library.call.plan_json(struct.data, null);
+    void struct.held.length; // the strings live until here
+    return this.#library.answer(answer);
+  }
+
+  async fileMetadata(modelPath: string, key: string | null): Promise<unknown> {
+    const [path, text] = [terminated(modelPath, "modelPath"), key === null ? null : terminated(key, "key")];
+    return this.#library.answer(this.#library.call.file_metadata_json(path, text, null));
+  }
+
+  nextLogLine(): { level: number; message: string } | null {
+    const level = new Int32Array(1);
+    const message = this.#library.take(this.#library.call.next_log_line(level));
+    const [code = 0] = level;
+    if (message !== null) return { level: code, message };
+    if (code < 0) throw new InferenceError(code, "The log lines of this process go elsewhere");
+    return null;
+  }
+
+  endLog(): void {
+    this.#library.call.set_log_sink(null, null);
+  }
+
   /** Blocks while the file is loaded. */
-  async open(modelPath: string, options: OpenOptions): Promise<FfiLlmHandle> {
+  async open(modelPath: string, options: NativeOpenOptions): Promise<FfiLlmHandle> {
     const { call } = this.#library;
-    const struct = new Struct(OPEN_OPTIONS);
-    struct.i32(4, options.contextSize);
-    struct.i32(8, options.threads);
-    struct.i32(12, options.gpuLayers);
-    struct.array(16, terminated(modelPath, "modelPath"));
-    if (options.device !== undefined) struct.array(24, terminated(options.device, "device"));
-    if (options.kvType !== undefined) struct.array(32, terminated(options.kvType, "kvType"));
-    struct.u32(56, options.slots);
+    const { onProgress } = options;
+    const struct = openOptions(modelPath, options);
+    // It is called on this thread, inside the call.
+    const tell = onProgress && ((progress: number) => (onProgress(progress) ? 0 : 1));
+    const callback = tell && new JSCallback(tell, { args: ["f32", "ptr"], returns: "i32" });
+    if (callback !== undefined) struct.pointer(40, Number(callback.ptr));
     const handle = call.llm_stream_open_ex(struct.data, null);
+    callback?.close();
     void struct.held.length; // the strings live until here
     if (handle === null || handle === 0) throw this.#library.lastFailure();
     return handle as unknown as FfiLlmHandle;
+  }
+
+  describe(handle: FfiLlmHandle): unknown {
+    return this.#library.answerOf(handle, this.#library.call.llm_stream_model_json(raw(handle), null));
+  }
+
+  metadata(handle: FfiLlmHandle, key: string | null): unknown {
+    const text = key === null ? null : terminated(key, "key");
+    return this.#library.answerOf(handle, this.#library.call.llm_stream_metadata_json(raw(handle), text, null));
+  }
+
+  isEog(handle: FfiLlmHandle, token: number): boolean {
+    const answer = this.#library.call.llm_stream_is_eog(raw(handle), token) as number;
+    if (answer < 0) throw this.#library.failure(handle, answer);
+    return answer === 1;
+  }
+
+  token(handle: FfiLlmHandle, token: number): unknown {
+    return this.#library.answerOf(handle, this.#library.call.llm_stream_token_json(raw(handle), token, null));
+  }
+
+  /** Blocks for a pass of the model where more than one row is asked for. */
+  async logits(handle: FfiLlmHandle, nLast: number): Promise<Float32Array> {
+    const library = this.#library;
+    const error = new Out();
+    const ask = (out: Float32Array | null, room: number) =>
+      library.check(library.call.llm_stream_logits(raw(handle), nLast, out, room, error), handle, error);
+    const room = ask(null, 0);
+    const out = new Float32Array(room);
+    ask(out, room);
+    return out;
+  }
+
+  sampled(handle: FfiLlmHandle, slotId: number): SampledToken | null {
+    const library = this.#library;
+    const struct = new Struct(SAMPLED);
+    let candidates = new Uint8Array(0);
+    // The host's array is filled as far as it goes, so the first call only tells how many there are.
+    for (let room = 0; ; ) {
+      if (room > 0) struct.array(16, (candidates = new Uint8Array(room * CANDIDATE)));
+      struct.size(24, room);
+      const status = library.call.llm_stream_sampled(raw(handle), slotId, struct.data) as number;
+      if (status === STATUS.ELIZA_ERR_INVALID_ARG) {
+        library.forget(handle);
+        return null;
+      }
+      if (status !== 0) throw library.failure(handle, status);
+      const count = Number(struct.view.getBigUint64(32, true));
+      if (count <= room) {
+        candidates = candidates.subarray(0, count * CANDIDATE);
+        break;
+      }
+      room = count;
+    }
+    const list = new DataView(candidates.buffer, 0, candidates.length);
+    return {
+      token: struct.view.getInt32(4, true),
+      logprob: struct.view.getFloat32(8, true),
+      probability: struct.view.getFloat32(12, true),
+      candidates: Array.from({ length: candidates.length / CANDIDATE }, (_, i) => ({
+        token: list.getInt32(i * CANDIDATE, true),
+        logit: list.getFloat32(i * CANDIDATE + 4, true),
+        probability: list.getFloat32(i * CANDIDATE + 8, true),
+      })),
+    };
   }
 
   close(handle: FfiLlmHandle): void {
@@ -121,6 +219,9 @@ export class BunNative implements Native {
     if (options.onSpanEnd !== undefined) struct.u32(80, options.onSpanEnd === "stop" ? 1 : 0);
     if (options.strictTrie !== undefined) struct.u32(84, Number(options.strictTrie));
     if (options.ignoreEos !== undefined) struct.u32(88, Number(options.ignoreEos));
+    struct.u32(92, options.nCandidates);
+    if (options.onContextFull !== undefined) struct.u32(96, options.onContextFull === "shift" ? 1 : 0);
+    struct.u32(100, options.nKeep);
     const error = new Out();
     const status = library.call.llm_stream_configure(raw(handle), struct.data, error);
     void struct.held.length;
@@ -201,9 +302,7 @@ export class BunNative implements Native {
   }
 
   usage(handle: FfiLlmHandle): unknown {
-    const json = this.#library.take(this.#library.call.llm_stream_usage_json(raw(handle)));
-    if (json === null) throw this.#library.failure(handle);
-    return JSON.parse(json);
+    return this.#library.answerOf(handle, this.#library.call.llm_stream_usage_json(raw(handle)));
   }
 
   setTrie(handle: FfiLlmHandle, payloadJson: string, mode: number): void {
@@ -226,15 +325,13 @@ export class BunNative implements Native {
 
   /** Blocks for a pass of the model or two. */
   async scoreTrie(handle: FfiLlmHandle): Promise<LeafScores> {
-    const error = new Out();
-    const json = this.#answer(this.#library.call.score_token_trie(raw(handle), error), handle, error);
-    return JSON.parse(json) as LeafScores;
+    return this.#library.answerOf(handle, this.#library.call.score_token_trie(raw(handle), null)) as LeafScores;
   }
 
   buildTrie(handle: FfiLlmHandle, { path, names, before, after, parseSpecial }: TrieNames): BuiltTrie {
     const library = this.#library;
     const list = addresses(names, "names");
-    const [warnings, error] = [new Out(), new Out()];
+    const warnings = new Out();
     const answer = library.call.build_token_trie(
       raw(handle),
       terminated(path, "path"),
@@ -244,21 +341,28 @@ export class BunNative implements Native {
       terminated(after, "after"),
       Number(parseSpecial),
       warnings,
-      error,
+      null,
     );
     void list.held.length;
-    const payload = JSON.parse(this.#answer(answer, handle, error)) as TokenTreePayload;
+    const payload = this.#library.answerOf(handle, answer) as TokenTreePayload;
     return { payload, warnings: library.take(warnings.address)?.split("\n") ?? [] };
   }
+}
 
-  /** A string that is NULL where the call failed. */
-  #answer(address: number | null, handle: FfiLlmHandle, error: Out): string {
-    const text = this.#library.take(address);
-    if (text !== null) return text;
-    const why = this.#library.take(error.address);
-    const failure = this.#library.failure(handle);
-    throw new InferenceError(failure.status, why ?? failure.message);
-  }
+function openOptions(modelPath: string, options: NativeOpenOptions | OpenOptions): Struct {
+  const { device, kvType, kvTypeV, vocabOnly } = options;
+  const struct = new Struct(OPEN_OPTIONS);
+  struct.i32(4, options.contextSize);
+  struct.i32(8, options.threads);
+  struct.i32(12, options.gpuLayers);
+  struct.array(16, terminated(modelPath, "modelPath"));
+  if (device !== undefined) struct.array(24, terminated(device, "device"));
+  if (kvType !== undefined) struct.array(32, terminated(kvType, "kvType"));
+  struct.u32(56, options.slots);
+  struct.u32(60, Number(vocabOnly ?? false));
+  if (kvTypeV !== undefined) struct.array(64, terminated(kvTypeV, "kvTypeV"));
+  struct.u32(72, options.nBatch);
+  return struct;
 }
 
 /** ELIZA_STATUS_GENERATING. */

@@ -1,7 +1,20 @@
 /** What every runtime's entry exports, beside its own `load`, `native` and `streamingAbi`. */
 
 export * from "./aosp.js";
+export type {
+  Device,
+  DeviceNeed,
+  MemoryPlan,
+  Metadata,
+  MetadataValue,
+  ModelDescription,
+  SampledToken,
+  SpecialToken,
+  TokenAttribute,
+  TokenDescription,
+} from "./describe.js";
 export * from "./errors.js";
+export type { LogLevel, LogSink } from "./log.js";
 export * from "./model.js";
 export * from "./native.js";
 export * from "./runner.js";

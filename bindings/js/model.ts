@@ -1,6 +1,14 @@
 /// <reference lib="esnext.disposable" preserve="true" />
 /** The face: an open model, its streams and its choices. */
 
+import {
+  camelCased,
+  type Metadata,
+  type MetadataValue,
+  type ModelDescription,
+  type SampledToken,
+  type TokenDescription,
+} from "./describe.js";
 import { InferenceError, STATUS } from "./errors.js";
 import type {
   FfiLlmHandle,
@@ -19,7 +27,7 @@ export type Prompt = string | ArrayLike<number>;
 
 /** How text becomes tokens. */
 export interface TokenizeOptions {
-  /** Puts in front and behind what the model wants there, usually BOS; default true. */
+  /** Puts before and after it what the model wants there, usually BOS; default true. */
   addSpecial?: boolean;
   /** Reads the text of special tokens as those tokens: for templates, not for what users wrote; default false. */
   parseSpecial?: boolean;
@@ -90,6 +98,12 @@ export interface ChooseOptions extends PromptOptions {
   after?: string;
 }
 
+/** Which logits are asked for. */
+export interface LogitsOptions extends PromptOptions {
+  /** Of how many positions, counted from the end of the prompt, 1 to 512; default 1. */
+  last?: number;
+}
+
 /** What a model chose. */
 export interface Choice<Name extends string = string> {
   /** The most probable name. */
@@ -127,7 +141,28 @@ export class Model implements Disposable {
 
   /** Opens the GGUF file at `path`. A runtime's `load` calls this with its own library. */
   static async load(native: Native, path: string, options: OpenOptions = {}): Promise<Model> {
-    return new Model(native, await native.open(path, options));
+    const { onProgress, ...others } = options;
+    if (onProgress === undefined) return new Model(native, await native.open(path, others));
+    let last = -1;
+    let refused: { why: unknown } | undefined;
+    const tell = (progress: number): boolean => {
+      if (refused !== undefined || progress <= last) return refused === undefined;
+      last = progress;
+      try {
+        if (onProgress(progress) === false) refused = { why: new InferenceError(STATUS.ELIZA_ERR_CANCELLED, "Cancelled") };
+      } catch (why) {
+        refused = { why };
+      }
+      return refused === undefined;
+    };
+    const handle = await native.open(path, { ...others, onProgress: tell }).catch((error: unknown) => {
+      throw refused === undefined ? error : refused.why;
+    });
+    tell(1); // also where weights that others use were there already
+    last = Infinity; // what comes late is not told
+    if (refused === undefined) return new Model(native, handle);
+    native.close(handle);
+    throw (refused as { why: unknown }).why;
   }
 
   /** What was opened, and with which sizes. */
@@ -138,6 +173,36 @@ export class Model implements Disposable {
   /** What the last prompt and the generation after it used; also while it runs. */
   usage(): Usage {
     return usageOf(this.#native.usage(this.#opened()));
+  }
+
+  /** Sizes, special tokens and names. */
+  describe(): ModelDescription {
+    return camelCased(this.#native.describe(this.#opened())) as ModelDescription;
+  }
+
+  /** The metadata of the file: the value of a key, or of all. Throws `ELIZA_ERR_INVALID_ARG` where the key is not there. */
+  metadata(): Metadata;
+  metadata(key: string): MetadataValue;
+  metadata(key?: string): unknown {
+    return this.#native.metadata(this.#opened(), key ?? null);
+  }
+
+  /** Whether a token ends a generation. */
+  isEog(token: number): boolean {
+    return this.#native.isEog(this.#opened(), token);
+  }
+
+  /** What the vocabulary says of a token. */
+  token(id: number): TokenDescription {
+    return camelCased(this.#native.token(this.#opened(), id)) as TokenDescription;
+  }
+
+  /**
+   * How the last token of a slot was drawn that was not forced, -1 the fresh one; null before the first. Inside the loop of a
+   * stream the generation may be ahead of it.
+   */
+  sampled(slot: number = -1): SampledToken | null {
+    return this.#native.sampled(this.#opened(), slot);
   }
 
   /** Text to token ids. */
@@ -246,6 +311,33 @@ export class Model implements Disposable {
     } finally {
       signal?.removeEventListener("abort", cancel);
       if (constrained && !this.#closed) native.clearTrie(handle);
+      leave();
+    }
+  }
+
+  /**
+   * The model's own logits for what follows the prompt's last positions, the last one's last, each a number for every token:
+   * no chain, no bias. Nothing is generated. Without a prompt (`null`) those of what `restoreSlot` brought back.
+   */
+  async logits(prompt: Prompt | null, options: LogitsOptions = {}): Promise<Float32Array[]> {
+    const { signal, last = 1 } = options;
+    const [native, handle] = [this.#native, this.#handle];
+    const leave = await this.#enter();
+    const cancel = () => native.cancel(handle);
+    try {
+      this.#opened();
+      signal?.throwIfAborted();
+      signal?.addEventListener("abort", cancel);
+      if (prompt === null) this.#resumed();
+      else await this.#prefill(prompt, options);
+      const all = await native.logits(handle, last).catch((error: unknown) => {
+        signal?.throwIfAborted();
+        throw error;
+      });
+      const row = all.length / last;
+      return Array.from({ length: last }, (_, i) => all.subarray(i * row, (i + 1) * row));
+    } finally {
+      signal?.removeEventListener("abort", cancel);
       leave();
     }
   }

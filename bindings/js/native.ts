@@ -14,13 +14,13 @@
  * - **Strings** are encoded as UTF-8 with their length in bytes. Where C takes a terminated string (paths of files and
  *   descriptors, chains, names, stop strings) one that holds a NUL is refused with `ELIZA_ERR_INVALID_ARG`.
  * - **Text** that comes back is valid UTF-8 except from `detokenize`, which decodes lossily (U+FFFD).
- * - **Threads.** `open`, `prefill`, `scoreTrie`, `saveSlot` and `restoreSlot` may take long. A runtime that can runs them off
- *   the JavaScript thread; one that cannot blocks for all but `prefill`, which never blocks the event loop, so that `cancel`
- *   can reach it.
+ * - **Threads.** What returns a promise may take long. A runtime that can runs it off the JavaScript thread; one that cannot
+ *   blocks for all but `prefill` and `generate`, which never block the event loop, so that `cancel` can reach them.
  * - **Life.** The process stays alive while a promise of these functions is pending, and ends normally whenever the host
  *   calls `process.exit`, throws, or ends a worker. Nothing else keeps the process alive.
  */
 
+import type { SampledToken } from "./describe.js";
 import type { TokenTreePayload } from "./token-tree.js";
 
 /** An open model. At run time a number (or what the runtime likes); never looked into. */
@@ -39,6 +39,9 @@ export interface LibraryOptions {
   delivery?: Delivery;
 }
 
+/** Formats of the key/value memory. */
+export type KvType = "f16" | "f32" | "q8_0";
+
 /** `eliza_llm_open_options_t`. Absent fields are 0 or NULL there, which is the library's default. */
 export interface OpenOptions {
   /** Context in tokens; default min(4096, what the model was trained with). */
@@ -50,9 +53,23 @@ export interface OpenOptions {
   /** Name of the device; default the best. */
   device?: string;
   /** Format of the key/value memory; default "f16". */
-  kvType?: "f16" | "f32" | "q8_0";
+  kvType?: KvType;
+  /** Format of the values in it, where it is not that of the keys. */
+  kvTypeV?: KvType;
   /** How many conversations share the context, 1 to 16; default 16. */
   slots?: number;
+  /** The most tokens of a prompt that one pass evaluates, 1 to 512; default 512. Fewer take less memory, and more passes. */
+  nBatch?: number;
+  /**
+   * Opens the vocabulary alone, without weights: tokenizing, tries and the questions about model, file and tokens work, everything
+   * else fails with `ELIZA_ERR_NOT_IMPLEMENTED`. The other options have no effect.
+   */
+  vocabOnly?: boolean;
+  /**
+   * Told which part of the model is loaded, growing up to 1. `false` cancels the load, which then rejects with
+   * `ELIZA_ERR_CANCELLED`; what is thrown does too, and the load rejects with that.
+   */
+  onProgress?: (progress: number) => boolean | void;
 }
 
 /**
@@ -78,6 +95,17 @@ export interface SamplingOptions {
   strictTrie?: boolean;
   /** Forbid end-of-generation tokens where no trie decides. */
   ignoreEos?: boolean;
+  /** How many candidates `sampled` tells of each draw; default 0. */
+  nCandidates?: number;
+  /** What a full context does: "stop" ends the generation; "shift" drops tokens in the middle and goes on. Default "stop". */
+  onContextFull?: "stop" | "shift";
+  /** With "shift": tokens in front that are kept. */
+  nKeep?: number;
+}
+
+/** As the face hands them on: its `onProgress` says whether the load goes on, and does not throw. */
+export interface NativeOpenOptions extends Omit<OpenOptions, "onProgress"> {
+  onProgress?: (progress: number) => boolean;
 }
 
 /** Arguments of a generation. */
@@ -154,11 +182,47 @@ export interface Native {
   /** Whether the library has all functions on token tries. Without them `setTrie` and its kin throw. */
   readonly hasTokenTrie: boolean;
 
-  /** `eliza_inference_llm_stream_open_ex`. */
-  open(modelPath: string, options: OpenOptions): Promise<FfiLlmHandle>;
+  /** `eliza_inference_devices_json`, parsed. */
+  devices(): Promise<unknown>;
+
+  /** `eliza_inference_plan_json`, parsed. */
+  plan(modelPath: string, options: OpenOptions): Promise<unknown>;
+
+  /** `eliza_inference_file_metadata_json`, parsed; `null` tells all keys. */
+  fileMetadata(modelPath: string, key: string | null): Promise<unknown>;
+
+  /**
+   * `eliza_inference_next_log_line`: the oldest log line that was not taken, its level by number. The first call makes lines
+   * wait for it, until `endLog`.
+   */
+  nextLogLine(): { level: number; message: string } | null;
+
+  /** `eliza_inference_set_log_sink` without a sink. */
+  endLog(): void;
+
+  /** `eliza_inference_llm_stream_open_ex`. A runtime that loads beside JavaScript may not hear a late `onProgress`. */
+  open(modelPath: string, options: NativeOpenOptions): Promise<FfiLlmHandle>;
 
   /** `eliza_inference_llm_stream_close`: never fails, never waits; twice does no harm. A generation's end still comes. */
   close(handle: FfiLlmHandle): void;
+
+  /** `eliza_inference_llm_stream_model_json`, parsed. */
+  describe(handle: FfiLlmHandle): unknown;
+
+  /** `eliza_inference_llm_stream_metadata_json`, parsed; `null` tells all keys. */
+  metadata(handle: FfiLlmHandle, key: string | null): unknown;
+
+  /** `eliza_inference_llm_stream_is_eog`. */
+  isEog(handle: FfiLlmHandle, token: number): boolean;
+
+  /** `eliza_inference_llm_stream_token_json`, parsed. */
+  token(handle: FfiLlmHandle, token: number): unknown;
+
+  /** `eliza_inference_llm_stream_logits`: `nLast` rows, one after the other. */
+  logits(handle: FfiLlmHandle, nLast: number): Promise<Float32Array>;
+
+  /** `eliza_inference_llm_stream_sampled`; `null` where nothing was sampled yet. Legal while a generation runs. */
+  sampled(handle: FfiLlmHandle, slotId: number): SampledToken | null;
 
   /** `eliza_inference_llm_stream_tokenize`. */
   tokenize(handle: FfiLlmHandle, text: string, addSpecial: boolean, parseSpecial: boolean): Int32Array;

@@ -85,7 +85,7 @@ export interface ElizaStreamingAbi extends FfiLlmStreamingAbi {
   /** Waits for a token and takes up to `maxTokens` with at most `maxTextBytes` of text. Throws where it failed. */
   eliza_inference_llm_stream_next(handle: FfiLlmHandle, maxTokens: number, maxTextBytes: number): LlmStreamStep;
 
-  /** The code behind a -1; see the header. */
+  /** The code of a -1; see the header. */
   eliza_inference_llm_stream_status(handle: FfiLlmHandle): number;
   /** The newest text that nobody has taken. */
   eliza_inference_llm_stream_take_error(handle: FfiLlmHandle): string | null;

@@ -79,7 +79,7 @@ export function buildTokenTreeDescriptor(
   return leaves.length === 0 ? null : { path, leaves };
 }
 
-/** The node behind `tokenId`, or `null` where that token is not allowed. */
+/** The node that `tokenId` leads to, or `null` where that token is not allowed. */
 export function step(from: TokenTrieNode, tokenId: number): TokenTrieNode | null {
   return from.children.get(tokenId) ?? null;
 }

@@ -1,5 +1,6 @@
 /** What a prompt and its generation used, as the library tells it. */
 
+import { camelCased } from "./describe.js";
 import type { FinishReason } from "./native.js";
 
 /** Counters and times since the last prefill began. Times are microseconds. */
@@ -32,6 +33,12 @@ export interface Usage {
   gpuWaits: number;
   gpuBytesUploaded: number;
   gpuBytesRead: number;
+  /** How often a full context was shifted to go on. */
+  contextShifts: number;
+  /** Tokens that were chosen, by host or device: all but those that the trie left no choice about. */
+  sampledTokens: number;
+  /** Time that the host spent choosing them; a device that samples does it in its pass. */
+  sampleUs: number;
   /** From the start of the prefill to its end. */
   prefillUs: number;
   /** From the start of the generation to its first token. */
@@ -68,8 +75,6 @@ export function modelReport(report: unknown): ModelReport {
   return part(report, "model") as ModelReport;
 }
 
-/** The library names fields_like_this. */
 function part(report: unknown, name: string): unknown {
-  const fields = Object.entries((report as Record<string, object>)[name] ?? {});
-  return Object.fromEntries(fields.map(([key, value]) => [key.replace(/_([a-z])/g, (_, c: string) => c.toUpperCase()), value]));
+  return camelCased((report as Record<string, object>)[name] ?? {});
 }

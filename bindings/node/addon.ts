@@ -1,6 +1,7 @@
 /** The addon as Node loads it: its functions, and its errors as those of this package. */
 
 import { existsSync } from "node:fs";
+import type { SampledToken } from "../js/describe.js";
 import { InferenceError, STATUS } from "../js/errors.js";
 
 /** The name of the addon's file. */
@@ -12,6 +13,12 @@ export type OnStep = (token: number, text: string, end: number | string | null) 
 /** An open model; `src/handle.rs` has its methods. */
 export interface AddonHandle {
   close(): void;
+  describe(): string;
+  metadata(key: string | null): string;
+  isEog(token: number): boolean;
+  token(token: number): string;
+  logits(nLast: number): Promise<Float32Array>;
+  sampled(slot: number): SampledToken | null;
   tokenize(text: string, addSpecial: boolean, parseSpecial: boolean): Int32Array;
   detokenize(tokens: Int32Array, removeSpecial: boolean, unparseSpecial: boolean): string;
   configure(options: object): void;
@@ -39,7 +46,12 @@ export interface AddonHandle {
 export interface Addon {
   readonly Handle: new (...args: never) => AddonHandle;
   version(): string;
-  open(path: string, options: object): Promise<AddonHandle>;
+  devices(): Promise<string>;
+  plan(path: string, options: object): Promise<string>;
+  fileMetadata(path: string, key: string | null): Promise<string>;
+  nextLogLine(): { level: number; message: string } | null;
+  endLog(): void;
+  open(path: string, options: object, onProgress?: (progress: number) => boolean): Promise<AddonHandle>;
   openSync(path: string, options: object): AddonHandle;
 }
 

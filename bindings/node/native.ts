@@ -1,5 +1,6 @@
 /** The contract of `js/native.ts` over the addon. */
 
+import type { SampledToken } from "../js/describe.js";
 import { InferenceError } from "../js/errors.js";
 import {
   type BuiltTrie,
@@ -9,6 +10,7 @@ import {
   type GenerateOptions,
   type LeafScores,
   type Native,
+  type NativeOpenOptions,
   type OpenOptions,
   type SamplingOptions,
   type Step,
@@ -28,8 +30,52 @@ export class NodeNative implements Native {
     this.version = addon.version();
   }
 
-  async open(modelPath: string, options: OpenOptions): Promise<FfiLlmHandle> {
-    return given(await working(null, () => this.#addon.open(modelPath, options)));
+  async devices(): Promise<unknown> {
+    return JSON.parse(await working(null, () => this.#addon.devices()));
+  }
+
+  async plan(modelPath: string, options: OpenOptions): Promise<unknown> {
+    return JSON.parse(await working(null, () => this.#addon.plan(modelPath, options)));
+  }
+
+  async fileMetadata(modelPath: string, key: string | null): Promise<unknown> {
+    return JSON.parse(await working(null, () => this.#addon.fileMetadata(modelPath, key)));
+  }
+
+  nextLogLine(): { level: number; message: string } | null {
+    return call(() => this.#addon.nextLogLine());
+  }
+
+  endLog(): void {
+    this.#addon.endLog();
+  }
+
+  async open(modelPath: string, { onProgress, ...options }: NativeOpenOptions): Promise<FfiLlmHandle> {
+    return given(await working(null, () => this.#addon.open(modelPath, options, onProgress)));
+  }
+
+  describe(handle: FfiLlmHandle): unknown {
+    return JSON.parse(call(() => this.#taken(handle).describe()));
+  }
+
+  metadata(handle: FfiLlmHandle, key: string | null): unknown {
+    return JSON.parse(call(() => this.#taken(handle).metadata(key)));
+  }
+
+  isEog(handle: FfiLlmHandle, token: number): boolean {
+    return call(() => this.#taken(handle).isEog(token));
+  }
+
+  token(handle: FfiLlmHandle, token: number): unknown {
+    return JSON.parse(call(() => this.#taken(handle).token(token)));
+  }
+
+  logits(handle: FfiLlmHandle, nLast: number): Promise<Float32Array> {
+    return working(handle, () => this.#taken(handle).logits(nLast));
+  }
+
+  sampled(handle: FfiLlmHandle, slotId: number): SampledToken | null {
+    return call(() => this.#taken(handle).sampled(slotId));
   }
 
   /** As {@link open}, on this thread. */

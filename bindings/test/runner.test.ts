@@ -61,7 +61,7 @@ function scripted(words: string[], more: Partial<FfiLlmStreamingAbi> = {}) {
   return { ffi, calls };
 }
 
-test("the constraint is set behind the prefill and cleared behind the end", async () => {
+test("the constraint is set after the prefill and cleared after the end", async () => {
   const { ffi, calls } = scripted(["a", "", "b"]);
   const chunks: string[] = [];
   const runner = new FfiStreamingRunner(ffi, { handle });
@@ -120,7 +120,7 @@ test("a library without token tries is warned about once and generates", async (
   assert.equal(calls.filter((call) => call === "end").length, 3);
 });
 
-test("calls on one slot run one after the other, also behind one that failed", async () => {
+test("calls on one slot run one after the other, also after one that failed", async () => {
   const { ffi, calls } = scripted(["a", "b"]);
   const runner = new FfiStreamingRunner(ffi, { handle });
   const aborted = runner.generateWithUsage({ ...args, slotId: 7, signal: AbortSignal.abort("before") });

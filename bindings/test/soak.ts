@@ -27,7 +27,7 @@ const counting = new Proxy(inner, {
       const at = ends.push(0) - 1;
       return target.generate(handle, options, (step: Step) => {
         if (step.done) ends[at] = (ends[at] ?? 0) + 1;
-        else assert.equal(ends[at], 0, "a token behind the end");
+        else assert.equal(ends[at], 0, "a token after the end");
         onStep(step);
       });
     };
@@ -56,7 +56,7 @@ async function generate(model: Model): Promise<void> {
     aborted++;
     if (atAbort >= 0) latest = Math.max(latest, model.usage().completionTokens - atAbort);
   }
-  // An abort that comes behind the end must not reach the next generation.
+  // An abort that comes after the end must not reach the next generation.
   if (wanted) await sleep(LATEST_ABORT_MS + 1);
 }
 
@@ -95,10 +95,10 @@ for (let round = 0; round < ROUNDS && growth > 0.05; round++) {
   growth = after / before - 1;
 }
 console.log(
-  `${ends.length} generations, ${aborted} aborted, at most ${latest} tokens behind an abort, ` +
+  `${ends.length} generations, ${aborted} aborted, at most ${latest} tokens after an abort, ` +
     `resident ${before.toFixed(1)} -> ${after.toFixed(1)} MiB (${(growth * 100).toFixed(1)} %)`,
 );
 assert.ok(ends.every((count) => count === 1), "every generation has exactly one end");
 assert.ok(aborted > 4 * generations, `${aborted} aborted`);
-assert.ok(latest <= 2, `${latest} tokens behind an abort`);
+assert.ok(latest <= 2, `${latest} tokens after an abort`);
 assert.ok(growth <= 0.05, `memory grew in each of ${ROUNDS} rounds, in the last from ${before} to ${after} MiB`);

@@ -15,7 +15,7 @@ function vocabulary(model: Model): Map<number, Uint8Array> {
   for (let token = 0; token < model.info.nVocab; token++) {
     if (/^<(s|\/s|unk)>$/.test(model.detokenize([token], { unparseSpecial: true }))) continue;
     const byte = token - first;
-    // Alone a token would lose the space that a text begins with; behind a letter it is whole.
+    // Alone a token would lose the space that a text begins with; after a letter it is whole.
     const text = new TextEncoder().encode(model.detokenize([first + 0x61, token]).slice(1));
     pieces.set(token, byte >= 0 && byte < 256 ? Uint8Array.of(byte) : text);
   }

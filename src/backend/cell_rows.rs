@@ -5,7 +5,7 @@
 //! has 32 bits because a GPU's has; a CPU's cache rounds it to f16, which is exact for what came from a CPU. All
 //! little-endian.
 
-use super::LayerCache;
+use super::{KvTypes, LayerCache};
 use crate::quant::TensorType;
 
 /// Numbers that share a scale in Q8_0.
@@ -23,7 +23,7 @@ pub fn head_bytes(ty: TensorType, dim: usize) -> usize {
 
 impl LayerCache {
     /// Bytes of a row.
-    pub fn row_bytes(&self, ty: TensorType) -> usize {
-        self.heads * (head_bytes(ty, self.head_dim_k) + head_bytes(ty, self.head_dim_v))
+    pub fn row_bytes(&self, types: KvTypes) -> usize {
+        self.heads * (head_bytes(types.k, self.head_dim_k) + head_bytes(types.v, self.head_dim_v))
     }
 }

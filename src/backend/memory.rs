@@ -131,6 +131,8 @@ impl Drop for Held {
 pub struct Memory {
     /// What this process has allocated there.
     pub used: Bytes,
+    /// Bytes that there are; `None` where the system does not tell.
+    pub total: Option<u64>,
     /// Bytes that can still be allocated; `None` where the system does not tell.
     pub available: Option<u64>,
     /// Whether it is the host's memory.

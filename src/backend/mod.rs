@@ -18,7 +18,7 @@ pub use tree::{MAX_TREE_NODES, TREE, sees, tree_cell, tree_row};
 pub use sample::{Children, Followed, SampleOp, SampleProblem, SampleResult, SampleRow, SampleSpec, SampledRow};
 pub use walk::{WALK_CELLS, WALK_PASSES, WALK_ROWS, Walk, WalkNode, Walked, WalkedStep};
 
-use crate::gguf::File;
+use crate::gguf::{File, shown};
 use crate::graph::{Graph, Node, NodeId, Readers, WeightId, WeightSpec, WeightUse};
 use crate::quant::TensorType;
 use crate::{Error, Result, Token};
@@ -50,6 +50,8 @@ pub struct DeviceInfo {
     pub score: u32,
     /// Why it has this score.
     pub reason: String,
+    /// What compiles shaders before the driver does, where that is chosen: `DXC` or `FXC`, with DX12.
+    pub shader_compiler: Option<&'static str>,
 }
 
 /// Hears the fraction of a load that is done; returns false to cancel it.
@@ -73,14 +75,54 @@ pub struct Wanted {
 /// Shape of an engine's KV cache.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CacheSpec {
-    /// Element type: F16, F32 or Q8_0.
-    pub ty: TensorType,
+    /// Element types.
+    pub types: KvTypes,
     /// Cells, a multiple of 16.
     pub cells: usize,
     /// Sequences that share the cells; each can have a sampler chain.
     pub sequences: usize,
     /// The layers whose cache is on the device; `None` for those that are elsewhere.
     pub layers: Vec<Option<LayerCache>>,
+}
+
+/// Element types of a KV cache, each F16, F32 or Q8_0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvTypes {
+    /// Of the keys.
+    pub k: TensorType,
+    /// Of the values.
+    pub v: TensorType,
+}
+
+impl KvTypes {
+    /// Of the keys, or else of the values.
+    pub fn of(&self, key: bool) -> TensorType {
+        if key { self.k } else { self.v }
+    }
+
+    /// [`Error::Unsupported`] where a device has no cache of these types.
+    fn check(&self, place: &str) -> Result<()> {
+        let known = [TensorType::F32, TensorType::F16, TensorType::Q8_0];
+        match [self.k, self.v].into_iter().find(|ty| !known.contains(ty)) {
+            None => Ok(()),
+            Some(ty) => Err(Error::Unsupported(format!("KV cache of type {ty}{place} (known: F32, F16, Q8_0)"))),
+        }
+    }
+}
+
+impl From<TensorType> for KvTypes {
+    fn from(ty: TensorType) -> KvTypes {
+        KvTypes { k: ty, v: ty }
+    }
+}
+
+impl std::fmt::Display for KvTypes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.k == self.v {
+            true => write!(f, "{}", self.k),
+            false => write!(f, "{} (keys) and {} (values)", self.k, self.v),
+        }
+    }
 }
 
 /// Shape of one layer's cache.
@@ -297,6 +339,12 @@ pub trait State: Send {
     /// Write such rows into these cells, and nothing else.
     fn write_cells(&mut self, layer: usize, cells: &[u32], rows: &[u8]) -> Result<()>;
 
+    /// From now on waits for the device end with [`Error::Cancelled`] too, some time after `cancel` was set: on a device that
+    /// hangs nothing else would end them. What was asked for is then still under way.
+    fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+        let _ = cancel;
+    }
+
     /// Wait until everything that runs were asked for is done, and report what went wrong with it.
     fn finish(&mut self) -> Result<()> {
         Ok(())
@@ -415,6 +463,7 @@ pub fn choose(gpu_layers: i32, device: Option<&str>) -> Result<Vec<Arc<dyn Backe
         let wanted = named.as_deref().unwrap_or_default().to_lowercase();
         let name = cpu.device().name;
         if !name.to_lowercase().contains(&wanted) {
+            let wanted = shown(&wanted);
             let problem = format!("Device `{wanted}` for 0 GPU layers: without GPU layers only {name} is used");
             return Err(Error::Unsupported(problem));
         }

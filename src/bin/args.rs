@@ -1,6 +1,7 @@
 //! Arguments that several commands share: which model, on what, and which prompt.
 
 use crate::output::{Failure, interrupted, progress, usage};
+use clap::builder::PossibleValuesParser;
 use clap::{ArgMatches, Args};
 use elizainference::Token;
 use elizainference::engine::{EngineOptions, KvType};
@@ -32,8 +33,14 @@ pub struct RunArgs {
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     /// Element type of the key/value cache
-    #[arg(long, default_value = "f16", value_name = "TYPE", value_parser = clap::builder::PossibleValuesParser::new(KvType::NAMES))]
+    #[arg(long, default_value = "f16", value_name = "TYPE", value_parser = PossibleValuesParser::new(KvType::NAMES))]
     kv_type: String,
+    /// Element type of the cached values, where they have another one than the keys
+    #[arg(long, value_name = "TYPE", value_parser = PossibleValuesParser::new(KvType::NAMES))]
+    kv_type_v: Option<String>,
+    /// The most tokens of a prompt in one pass, 1 to 512; fewer take less memory and more passes
+    #[arg(long, default_value_t = 512, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=512))]
+    n_batch: u32,
 }
 
 impl ModelArgs {
@@ -42,9 +49,10 @@ impl ModelArgs {
         self.run.engine(context)
     }
 
-    /// The name of the cache's element type.
-    pub fn kv_type(&self) -> &str {
-        &self.run.kv_type
+    /// The names of the types of cached keys and values.
+    pub fn kv_types(&self) -> [&str; 2] {
+        let RunArgs { kv_type, kv_type_v, .. } = &self.run;
+        [kv_type, kv_type_v.as_ref().unwrap_or(kv_type)]
     }
 }
 
@@ -57,8 +65,9 @@ impl RunArgs {
             gpu_layers: self.gpu_layers,
             device: self.device.clone(),
             kv_type: self.kv_type.parse()?,
+            kv_type_v: self.kv_type_v.as_deref().map(str::parse).transpose()?,
+            n_batch: self.n_batch,
             slots: 1,
-            ..EngineOptions::default()
         })
     }
 }

@@ -47,7 +47,12 @@ pub struct Args {
     #[command(flatten)]
     spans: spans::Args,
     /// Measure speed, and spans of names in every mode, and make a page of it
-    #[arg(long, value_name = "FILE", requires_all = ["prompt_file", "token_tree_descriptor"], conflicts_with_all = ["mode", "output"])]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires_all = ["prompt_file", "token_tree_descriptor"],
+        conflicts_with_all = ["mode", "output"]
+    )]
     html: Option<PathBuf>,
 }
 
@@ -103,7 +108,8 @@ fn speed(args: &Args) -> Result<Value, Failure> {
         "step_waits": per_step(waits),
         "step_bytes_uploaded": per_step(bytes_uploaded),
         "step_bytes_read": per_step(bytes_read),
-        "kv_type": args.model.kv_type(),
+        "kv_type": args.model.kv_types()[0],
+        "kv_type_v": args.model.kv_types()[1],
         "pp": args.pp,
         "tg": args.tg,
         "reps": args.reps,
@@ -211,7 +217,7 @@ impl Bench {
                 for (i, (slot, sampler)) in self.slots.iter().zip(&mut self.samplers).enumerate() {
                     self.engine.truncate(*slot, 0);
                     self.engine.prefill(*slot, &tokens[i..=i], &self.never)?;
-                    sampler.reset();
+                    sampler.restart(0);
                     sampler.accept(tokens[i]);
                     if self.on_device {
                         self.engine.start_sampling(*slot, &sampler.spec(&[]))?;

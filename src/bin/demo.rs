@@ -220,7 +220,7 @@ fn timed((tokens, usage): (Vec<Token>, Usage)) -> (Vec<Token>, u64, f64) {
     (tokens, usage.forward_passes, usage.decode_us as f64 / 1e6)
 }
 
-// ------------------------------------------------------------------------------------------------ for machines, for people
+// -------------------------------------------------------------------------------------------- for machines, for people
 
 impl Demo {
     fn json(&self) -> Result<Value, Failure> {
@@ -243,7 +243,12 @@ impl Demo {
             "device": info.device,
             "device_reason": info.device_reason,
             "no_gpu_reason": info.no_gpu_reason,
-            "story": {"text": text, "tokens": story.tokens, "first_token_ms": story.first_ms, "tokens_per_second": story.per_second},
+            "story": {
+                "text": text,
+                "tokens": story.tokens,
+                "first_token_ms": story.first_ms,
+                "tokens_per_second": story.per_second,
+            },
             "actions": ACTIONS.lines().count(),
             "requests": requests.collect::<Vec<_>>(),
             "scores": {"request": OPEN_REQUEST, "leaves": self.scores()?.leaves},

@@ -26,7 +26,8 @@ pub fn page(report: &Value) -> String {
         &mut body,
         "One choice among names",
         &format!(
-            "median of {}, from the prompt's end to the last token; unconstrained: as many tokens as the longest name has",
+            "median of {}, from the prompt's end to the last token; unconstrained: as many tokens as \
+             the longest name has",
             counted(spans, "prompt")
         ),
     );
@@ -88,7 +89,8 @@ pub fn page(report: &Value) -> String {
     let data = report.to_string().replace("</", "<\\/");
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n<title>{}</title>\n<style>\n{STYLE}</style>\n<main>\n{body}</main>\n\
+         <meta name=\"viewport\" content=\"width=device-width\">\n<title>{}</title>\n\
+         <style>\n{STYLE}</style>\n<main>\n{body}</main>\n\
          <script type=\"application/json\" id=\"report\">{data}</script>\n</html>\n",
         escaped(name)
     )

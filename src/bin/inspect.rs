@@ -153,7 +153,8 @@ fn type_name(value: &Value) -> String {
 fn key_json(file: &File, key: &str, value: &Value) -> serde_json::Value {
     match value {
         Value::Array(array) => {
-            json!({"type": "Array", "element": format!("{:?}", array.element), "len": array.len, "first": first(file, key, array)})
+            let (element, first) = (format!("{:?}", array.element), first(file, key, array));
+            json!({"type": "Array", "element": element, "len": array.len, "first": first})
         }
         other => json!({"type": format!("{:?}", other.value_type()), "value": other}),
     }

@@ -26,7 +26,8 @@ use std::process::ExitCode;
 #[command(
     name = "eliza-inference",
     version,
-    about = "Runs GGUF language models on this machine; without a command, shows what it does on a small model of its own",
+    about = "Runs GGUF language models on this machine; without a command, shows what it does on a small model of its \
+             own",
     max_term_width = 100,
     args_conflicts_with_subcommands = true
 )]

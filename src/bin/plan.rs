@@ -39,7 +39,9 @@ pub fn run(args: Args) -> Outcome {
     let plan = plan_memory(&args.model.model, &options)?;
     let mut out = io::stdout().lock();
     writeln!(out, "Model        {}", args.model.model.display())?;
-    writeln!(out, "Context      {} tokens, KV cache in {}", plan.estimate.context, args.model.kv_type())?;
+    let [k, v] = args.model.kv_types();
+    let types = if k == v { k.into() } else { format!("{k} (keys) and {v} (values)") };
+    writeln!(out, "Context      {} tokens, KV cache in {types}", plan.estimate.context)?;
     writeln!(out, "On the GPU   {}", layers(plan.estimate.gpu_layers, plan.n_layer))?;
     for need in &plan.estimate.needs {
         writeln!(out, "\n{}", printable(&need.device))?;

@@ -1,7 +1,7 @@
 //! `quantize`: a model's weights in another type.
 //!
-//! The result takes its name only when it is complete. Memory stays small: rows are read and converted a few megabytes at
-//! a time.
+//! The result takes its name only when it is complete. Memory stays small: rows are read and converted a few megabytes
+//! at a time.
 
 use crate::output::{Outcome, catch_interrupts, fail, interrupted, progress, size};
 use clap::ValueEnum;

@@ -1,10 +1,10 @@
 //! `bench --mode`: how fast a choice among names is made, and how.
 //!
-//! A span is one choice behind one prompt: from the moment the prompt has been evaluated to the last token of a name. As the
-//! tokens of a name that leave no choice need no pass until something follows, a second figure goes on to the first token
-//! behind the name, for which they have been evaluated. Modes
-//! share prompts and payload, and choose greedily: with the trie as a host uses it, with the same mask over whole rows of
-//! logits and a pass for every token, and without any constraint for as many tokens as the longest name has.
+//! A span is one choice behind one prompt: from the moment the prompt has been evaluated to the last token of a name.
+//! As the tokens of a name that leave no choice need no pass until something follows, a second figure goes on to the
+//! first token behind the name, for which they have been evaluated. Modes share prompts and payload, and choose
+//! greedily: with the trie as a host uses it, with the same mask over whole rows of logits and a pass for every token,
+//! and without any constraint for as many tokens as the longest name has.
 
 use crate::args::{ModelArgs, TextArgs, loading, read_input};
 use crate::output::{Failure, Outcome, fail, interrupted, printable, progress};
@@ -50,7 +50,8 @@ pub struct Args {
     /// With --mode: where the results go as JSON
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// With --mode or --html: what a grammar made of the same prompts, JSON with `tokens_per_second` and `names`, to compare with
+    /// With --mode or --html: what a grammar made of the same prompts, JSON with `tokens_per_second` and `names`, to
+    /// compare with
     #[arg(long, value_name = "FILE")]
     grammar: Option<PathBuf>,
 }

@@ -1,7 +1,7 @@
 //! One token of several slots in one pass.
 //!
-//! A step has rows of slots that the device samples and rows whose logits the host asks for, in any mix. The device's rows
-//! stand first, so that the others are read as one piece.
+//! A step has rows of slots that the device samples and rows whose logits the host asks for, in any mix. The device's
+//! rows stand first, so that the others are read as one piece.
 
 use super::plans::HEAD_ROWS;
 use super::sampling::problem;
@@ -24,20 +24,20 @@ pub struct Turn<'a> {
 /// What came out behind a turn's token.
 #[derive(Debug)]
 pub enum Outcome<'a> {
-    /// A token, sampled on the device, with the candidates that the slot's chain reports; or no token and the candidates that
-    /// the host goes on with.
+    /// A token, sampled on the device, with the candidates that the slot's chain reports; or no token and the
+    /// candidates that the host goes on with.
     Sampled(&'a SampleResult, &'a [(Token, f32, f32)]),
     /// The logits; scratch for the caller.
     Logits(&'a mut [f32]),
 }
 
 impl Engine {
-    /// Append a token to each of these slots, all different, and hand what comes out behind it to `each`, with the turn's
-    /// index, in no set order: a token where [`Engine::start_sampling`] has given the slot a chain, else logits. Turns
-    /// beyond eight take a further pass.
+    /// Append a token to each of these slots, all different, and hand what comes out behind it to `each`, with the
+    /// turn's index, in no set order: a token where [`Engine::start_sampling`] has given the slot a chain, else logits.
+    /// Turns beyond eight take a further pass.
     ///
-    /// An error of one row (NaN among its logits, no candidate) goes to `each`, and the other rows live on. After an error
-    /// of the step the slots of that pass are as before.
+    /// An error of one row (NaN among its logits, no candidate) goes to `each`, and the other rows live on. After an
+    /// error of the step the slots of that pass are as before.
     pub fn step(
         &mut self,
         turns: &[Turn<'_>],

@@ -2,8 +2,7 @@
 //!
 //! Cells are handed out lowest first, so that a lone sequence fills them in order and attention reads a dense range.
 
-use crate::Result;
-use crate::error::room;
+use crate::{Result, reserve};
 
 /// So many cells are read as fast as fewer.
 const SMALL: usize = 256;
@@ -25,10 +24,7 @@ pub(super) struct Cells {
 impl Cells {
     /// `cells` in memory, of which `limit` may be in use.
     pub fn new(cells: usize, limit: usize) -> Result<Cells> {
-        let (mut positions, mut sequences) =
-            (room(cells, "the cells of a context")?, room(cells, "the cells of a context")?);
-        positions.resize(cells, 0);
-        sequences.resize(cells, 0);
+        let (positions, sequences) = (reserve::filled(0, cells, "cells")?, reserve::filled(0, cells, "cells")?);
         Ok(Cells { positions, sequences, limit, used: 0, first_free: 0, end: 0, changed: (0, cells) })
     }
 

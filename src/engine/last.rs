@@ -1,19 +1,20 @@
 //! The logits of positions that are in a slot already.
 //!
-//! Only the last position's hidden row is kept, so those in front of it are evaluated again: behind the same tokens, into
-//! the cells they are in. A row does not depend on what else is in its pass, so those cells hold the same numbers after it.
+//! Only the last position's hidden row is kept, so those in front of it are evaluated again: behind the same tokens,
+//! into the cells they are in. A row does not depend on what else is in its pass, so those cells hold the same numbers
+//! after it.
 
 use super::{Engine, SlotId};
-use crate::{Error, Result};
+use crate::{Error, Result, reserve};
 use std::sync::atomic::AtomicBool;
 
 impl Engine {
-    /// Hand the model's own logits of the slot's last `n` positions to `each`, the first position first. The slot must be
-    /// the one that was evaluated last. It is as before, and its next logits are those of its last position.
+    /// Hand the model's own logits of the slot's last `n` positions to `each`, the first position first. The slot must
+    /// be the one that was evaluated last. It is as before, and its next logits are those of its last position.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where the slot has fewer tokens, or more than the last position of a slot is asked for
-    /// whose beginning was removed: its tokens were computed behind others than those that are left.
+    /// [`Error::InvalidArgument`] where the slot has fewer tokens, or more than the last position of a slot is asked
+    /// for whose beginning was removed: its tokens were computed behind others than those that are left.
     pub fn last_logits(
         &mut self,
         slot: SlotId,
@@ -65,7 +66,7 @@ impl Engine {
     /// The kept hidden row, of the last position of the slot that was evaluated last.
     pub(super) fn last_hidden(&mut self) -> Result<Vec<f32>> {
         let (device, width) = (self.model.outline().places().hidden, self.model.hparams().n_embd);
-        Ok(self.states[device].rows(self.plans.kept.hidden_offset(), width)?.to_vec())
+        reserve::copied(self.states[device].rows(self.plans.kept.hidden_offset(), width)?, super::HIDDEN)
     }
 
     /// Keep this row as that of the slot's last position.

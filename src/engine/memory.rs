@@ -10,7 +10,7 @@
 use super::options::{EngineOptions, context_for};
 use super::plans::{Plans, largest_read};
 use crate::backend::memory::{Bytes, Memory};
-use crate::backend::{self, Backend, CacheSpec, LayerCache, WeightBytes};
+use crate::backend::{self, Backend, CacheSpec, KvTypes, LayerCache, WeightBytes};
 use crate::gguf::File;
 use crate::model::{Model, Outline};
 use crate::{Error, Result};
@@ -62,12 +62,8 @@ pub(super) type Look<'a> = &'a mut dyn FnMut() -> Result<()>;
 /// The KV cache of all layers.
 pub(super) fn cache_of(model: &Outline, options: &EngineOptions) -> Result<CacheSpec> {
     let h = model.hparams();
-    if options.kv_type_v() != options.kv_type {
-        let (k, v) = (options.kv_type.name(), options.kv_type_v().name());
-        return Err(Error::Unsupported(format!("A KV cache with keys of type {k} and values of type {v}")));
-    }
     Ok(CacheSpec {
-        ty: options.kv_type.tensor_type(),
+        types: KvTypes { k: options.kv_type.tensor_type(), v: options.kv_type_v().tensor_type() },
         cells: backend::cells_for(context_for(options.context, h.n_ctx_train)),
         sequences: options.slots()? as usize,
         layers: h.n_head_kv.iter().map(|&n| Some(LayerCache::new(n, h.head_dim_k, h.head_dim_v))).collect(),
@@ -104,7 +100,8 @@ impl<'a> Excess<'a> {
         let parts: Vec<_> = parts.map(|(part, bytes)| format!("{} {bytes}", part.name())).collect();
         let (device, needed, available) = (self.devices.join(" and "), self.bytes.total(), self.available);
         Error::OutOfMemory(format!(
-            "{what} with a context of {context} needs {needed} bytes on {device} ({}), {available} are available: {hint}",
+            "{what} with a context of {context} needs {needed} bytes on {device} ({}), {available} are available: \
+             {hint}",
             parts.join(", ")
         ))
     }
@@ -247,8 +244,8 @@ fn memory_of(backends: &[Arc<dyn Backend>]) -> Result<Vec<Memory>> {
 /// What opening the model at `path` with these options would take, from its header alone.
 ///
 /// # Errors
-/// The reader's and the model's, those of a device that is asked for and cannot be had, and [`Error::OutOfMemory`] where a
-/// device could hold some buffer in no case.
+/// The reader's and the model's, those of a device that is asked for and cannot be had, and [`Error::OutOfMemory`]
+/// where a device could hold some buffer in no case.
 pub fn plan_memory(path: &Path, options: &EngineOptions) -> Result<MemoryPlan> {
     options.slots()?;
     let file = File::open(path)?;

@@ -35,19 +35,21 @@ pub use saved::SavedSlot;
 pub use score::LeafScore;
 
 use crate::backend::{
-    self, Backend, Batch, CacheSpec, MAX_LISTED, SampleRow, SampledRow, State, WALK_CELLS, WALK_PASSES, Walked,
+    self, Backend, Batch, CacheSpec, KvTypes, MAX_LISTED, SampleRow, SampledRow, State, WALK_CELLS, WALK_PASSES, Walked,
 };
-use crate::error::room;
 use crate::gguf::File;
 use crate::model::{Model, Outline, load, load_shared};
 use crate::schedule::Device;
-use crate::{Error, Result, Token};
+use crate::{Error, Result, Token, reserve};
 use cells::Cells;
 use plans::{HEAD_ROWS, Plans};
 use sampling::{Ahead, OnDevice};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+
+/// What memory is reserved for, in errors: values of rows that are kept.
+const HIDDEN: &str = "hidden values";
 
 /// A slot of an engine, as [`Engine::take_slot`] gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -216,7 +218,8 @@ impl Engine {
         let mut states = model.devices().iter().enumerate().map(state).collect::<Result<Vec<_>>>()?;
         plans.reserve(model.outline(), &mut states)?;
         let slot = |_| {
-            let (tokens, cells) = (room(context, "the tokens of a slot")?, room(context, "the cells of a slot")?);
+            let (tokens, cells) =
+                (reserve::list(context, "tokens of a slot")?, reserve::list(context, "cells of a slot")?);
             Ok(Slot { tokens, cells, ..Slot::default() })
         };
         let slots = (0..n_slots).map(slot).collect::<Result<_>>()?;
@@ -271,6 +274,11 @@ impl Engine {
     /// The most tokens of a prompt that one pass evaluates.
     pub fn batch(&self) -> usize {
         self.batch
+    }
+
+    /// Element types of the KV cache.
+    pub fn kv_types(&self) -> KvTypes {
+        self.cache.types
     }
 
     /// Slots that share the context.
@@ -341,6 +349,12 @@ impl Engine {
         if self.hidden_of == Some(slot) {
             self.hidden_of = None;
         }
+    }
+
+    /// From now on a wait for a device ends with [`Error::Cancelled`] too, some time after `cancel` was set, so that one that
+    /// hangs can be left.
+    pub fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+        self.states.iter_mut().for_each(|state| state.watch(cancel));
     }
 
     /// Make the slot hold exactly `tokens`: the longest common prefix with what it holds is reused, the rest is
@@ -466,7 +480,7 @@ impl Engine {
             let n = HEAD_ROWS.min(rows - first);
             // The head reads the first hidden rows; those before `first` are done with.
             let head = &mut self.states[self.model.outline().places().hidden];
-            let hidden = head.rows(hidden_at + first * width * 4, n * width)?.to_vec();
+            let hidden = reserve::copied(head.rows(hidden_at + first * width * 4, n * width)?, HIDDEN)?;
             head.put(hidden_at, &hidden)?;
             self.plans.head_many.run(&mut self.states, &Batch::default(), n, cancel)?;
             self.count_logits(n, 0);

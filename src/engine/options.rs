@@ -2,6 +2,7 @@
 
 use crate::backend::MAX_ROWS;
 use crate::backend::cpu::pool::MAX_THREADS;
+use crate::gguf::shown;
 use crate::model::Placement;
 use crate::quant::TensorType;
 use crate::{Error, Result};
@@ -53,7 +54,8 @@ impl std::str::FromStr for KvType {
     type Err = Error;
 
     fn from_str(s: &str) -> Result<Self> {
-        let unknown = || Error::InvalidArgument(format!("KV type `{s}` (known: {})", KvType::NAMES.join(", ")));
+        let known = || KvType::NAMES.join(", ");
+        let unknown = || Error::InvalidArgument(format!("KV type `{}` (known: {})", shown(s), known()));
         KvType::ALL.into_iter().find(|ty| ty.name() == s).ok_or_else(unknown)
     }
 }

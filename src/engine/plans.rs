@@ -105,7 +105,8 @@ impl Plans {
         Ok(())
     }
 
-    /// The body for a batch of this many rows. The last one is as large as a pass can be, which may be between two buckets.
+    /// The body for a batch of this many rows. The last one is as large as a pass can be, which may be between two
+    /// buckets.
     pub fn body(&self, rows: usize) -> &Plan {
         &self.bodies[bucket_index(rows).min(self.bodies.len() - 1)]
     }

@@ -1,7 +1,8 @@
 //! Changes of the KV cache without a pass: a piece of a slot taken out, and cells brought together.
 //!
-//! Both run as plans of their own, over batches whose rows are cells, in pieces of at most [`Engine::batch`]. They are not
-//! cancelled: half of one leaves keys that fit no position. After an error of a device the slots concerned are emptied.
+//! Both run as plans of their own, over batches whose rows are cells, in pieces of at most [`Engine::batch`]. They are
+//! not cancelled: half of one leaves keys that fit no position. After an error of a device the slots concerned are
+//! emptied.
 
 use super::{Engine, SlotId};
 use crate::backend::Batch;
@@ -14,9 +15,9 @@ use std::sync::atomic::AtomicBool;
 type Choice = fn(&super::Plans) -> &Plan;
 
 impl Engine {
-    /// Take the tokens of `range` out of a slot. Those behind move up: their keys are turned to their new positions, so that
-    /// a long text can go on behind its beginning. What they hold was still computed behind the tokens that are gone; a later
-    /// prefill therefore reuses the slot at most up to the gap.
+    /// Take the tokens of `range` out of a slot. Those behind move up: their keys are turned to their new positions, so
+    /// that a long text can go on behind its beginning. What they hold was still computed behind the tokens that are
+    /// gone; a later prefill therefore reuses the slot at most up to the gap.
     pub fn remove(&mut self, slot: SlotId, range: Range<usize>) -> Result<()> {
         self.settle()?;
         let len = self.position(slot);
@@ -53,8 +54,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Bring the cells in use together at the beginning of the cache, so that attention reads no holes. A prefill does so by
-    /// itself where more than half of what it reads would be holes.
+    /// Bring the cells in use together at the beginning of the cache, so that attention reads no holes. A prefill does
+    /// so by itself where more than half of what it reads would be holes.
     pub fn defragment(&mut self) -> Result<()> {
         self.settle()?;
         loop {

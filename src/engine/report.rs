@@ -5,7 +5,8 @@ use crate::Result;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// The devices of this machine, best first: name, kind, score, the reason for it, and memory where it is known.
+/// The devices of this machine, best first: name, kind, score, the reason for it, what compiles shaders where that is
+/// chosen, and memory where it is known.
 pub fn devices_json() -> Result<Value> {
     let device = |(device, memory): &(DeviceInfo, Memory)| {
         json!({
@@ -13,6 +14,8 @@ pub fn devices_json() -> Result<Value> {
             "kind": format!("{:?}", device.kind).to_lowercase(),
             "score": device.score,
             "reason": device.reason,
+            "memory_bytes": memory.total,
+            "shader_compiler": device.shader_compiler,
             "available_bytes": memory.available,
             "memory_of_host": memory.of_host,
         })

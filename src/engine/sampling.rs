@@ -180,17 +180,21 @@ impl Engine {
             return Err(Error::InvalidArgument("A token was to be sampled in a slot without a chain".into()));
         };
         let known = usize::from(sampled.is_some() && tokens.first() == sampled.as_ref());
-        if known < tokens.len() {
-            self.sampler().accept(slot.0, &tokens[known..])?;
-        }
+        let accepted = match &tokens[known..] {
+            [] => Ok(()),
+            others => self.sampler().accept(slot.0, others),
+        };
         self.note_sampled(slot, None);
-        self.sampler().arm(slot.0, children)
+        let told = accepted.and_then(|()| self.sampler().arm(slot.0, children));
+        told.inspect_err(|_| self.slots[slot.0].on_device = None)
     }
 
-    /// Wait for the oldest step that samples: its rows stand in `found`, as many as are returned.
+    /// Wait for the oldest step that samples: its rows stand in `found`, as many as are returned. After an error nobody knows
+    /// what the device holds of its slots.
     pub(super) fn read_sampled(&mut self) -> Result<usize> {
         let head = self.model.outline().places().logits;
-        let count = self.states[head].sampled(&mut self.found)?;
+        let read = self.states[head].sampled(&mut self.found);
+        let count = read.inspect_err(|_| self.slots.iter_mut().for_each(|slot| slot.on_device = None))?;
         for i in 0..count {
             let SampledRow { slot, result, .. } = &self.found[i];
             let sampled = Some(result.token).filter(|&token| token >= 0);
@@ -215,6 +219,7 @@ impl Engine {
                 self.hidden_of = None;
                 let known = self.slots[slot.0].on_device;
                 let last = known.and_then(|known| known.sampled).or(self.slots[slot.0].tokens.last().copied());
+                // An error ends the sampling on the device.
                 self.read_sampled()?;
                 self.slots[slot.0].on_device = known;
                 self.sampler().take_back(slot.0, 1, last.unwrap_or_default())

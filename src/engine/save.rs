@@ -4,17 +4,20 @@ use super::saved::{self, Front, Owner, PIECE, SavedSlot};
 use super::{Engine, SlotId};
 use crate::backend::CacheSpec;
 use crate::model::Model;
-use crate::{Error, Result};
+use crate::{Error, Result, reserve};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// What memory is reserved for, in errors.
+const ROWS: &str = "bytes of a cache's rows";
+
 impl Engine {
-    /// Save a slot's tokens and cells to `path`, with a `note` that comes back with them. A file that is there is replaced
-    /// as a whole; after an error or a cancel it is as before. The slot stays as it is.
+    /// Save a slot's tokens and cells to `path`, with a `note` that comes back with them. A file that is there is
+    /// replaced as a whole; after an error or a cancel it is as before. The slot stays as it is.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an empty slot or a path without a file's name, [`Error::Io`] (also where the model's file
-    /// was changed), [`Error::Cancelled`], and those of the devices.
+    /// [`Error::InvalidArgument`] for an empty slot or a path without a file's name, [`Error::Io`] (also where the
+    /// model's file was changed), [`Error::Cancelled`], and those of the devices.
     pub fn save(&mut self, slot: SlotId, path: &Path, note: &[u8], cancel: &AtomicBool) -> Result<()> {
         self.settle()?;
         if self.tokens(slot).is_empty() {
@@ -23,15 +26,16 @@ impl Engine {
         let hidden = if self.hidden_of == Some(slot) { self.last_hidden()? } else { Vec::new() };
         let Engine { model, states, slots, cache, context, .. } = self;
         let s = &slots[slot.0];
-        let front = Front { tokens: s.tokens.clone(), patched: s.patched, hidden, note: note.to_vec() };
+        let (tokens, note) = (reserve::copied(&s.tokens, "tokens")?, reserve::copied(note, "bytes of a note")?);
+        let front = Front { tokens, patched: s.patched, hidden, note };
         saved::write(path, &owner(model, cache, *context)?, &front, |output| {
             let mut rows = Vec::new();
             for (il, layer) in cache.layers.iter().enumerate() {
-                let Some(row_bytes) = layer.map(|layer| layer.row_bytes(cache.ty)) else { continue };
+                let Some(row_bytes) = layer.map(|layer| layer.row_bytes(cache.types)) else { continue };
                 let device = model.outline().places().caches[il];
                 for cells in s.cells.chunks((PIECE / row_bytes).max(1)) {
                     stop_if(cancel)?;
-                    rows.resize(cells.len() * row_bytes, 0);
+                    reserve::resize(&mut rows, cells.len() * row_bytes, ROWS)?;
                     states[device].read_cells(il, cells, &mut rows)?;
                     output.put(&rows)?;
                 }
@@ -43,15 +47,15 @@ impl Engine {
     /// Open a file that [`Engine::save`] wrote and check it as a whole. Nothing changes.
     ///
     /// # Errors
-    /// [`Error::SavedSlot`] naming the place where a file is damaged, cut short, none of these, of another model or type of
-    /// cache, or longer than the context; [`Error::Io`]; [`Error::Cancelled`].
+    /// [`Error::SavedSlot`] naming the place where a file is damaged, cut short, none of these, of another model or
+    /// type of cache, or longer than the context; [`Error::Io`]; [`Error::Cancelled`].
     pub fn open_saved(&self, path: &Path, cancel: &AtomicBool) -> Result<SavedSlot> {
         SavedSlot::open(path, &owner(&self.model, &self.cache, self.context)?, cancel)
     }
 
     /// Have a slot hold what was saved, in place of what it holds; slots used least recently make room for it as for a
-    /// prompt. True where the last position's hidden row was saved as well, so that logits can be asked for at once; else
-    /// tokens have to be appended first, or the last one prefilled again.
+    /// prompt. True where the last position's hidden row was saved as well, so that logits can be asked for at once;
+    /// else tokens have to be appended first, or the last one prefilled again.
     ///
     /// `saved` was opened by this engine. After an error or a cancel the slot is empty.
     pub fn restore(&mut self, slot: SlotId, saved: SavedSlot, cancel: &AtomicBool) -> Result<bool> {
@@ -70,7 +74,7 @@ impl Engine {
             self.slots[slot.0].cells.push(cell);
         }
         self.slots[slot.0].patched = saved.front().patched;
-        let hidden = saved.front().hidden.clone();
+        let hidden = reserve::copied(&saved.front().hidden, super::HIDDEN)?;
         let done = self.bring_back(slot, saved, &hidden, cancel);
         if done.is_err() {
             self.truncate(slot, 0);
@@ -82,11 +86,11 @@ impl Engine {
     fn bring_back(&mut self, slot: SlotId, mut saved: SavedSlot, hidden: &[f32], cancel: &AtomicBool) -> Result<()> {
         let mut rows = Vec::new();
         for (il, layer) in self.cache.layers.iter().enumerate() {
-            let Some(row_bytes) = layer.map(|layer| layer.row_bytes(self.cache.ty)) else { continue };
+            let Some(row_bytes) = layer.map(|layer| layer.row_bytes(self.cache.types)) else { continue };
             let device = self.model.outline().places().caches[il];
             for cells in self.slots[slot.0].cells.chunks((PIECE / row_bytes).max(1)) {
                 stop_if(cancel)?;
-                rows.resize(cells.len() * row_bytes, 0);
+                reserve::resize(&mut rows, cells.len() * row_bytes, ROWS)?;
                 saved.read(&mut rows)?;
                 self.states[device].write_cells(il, cells, &rows)?;
             }

@@ -3,7 +3,8 @@
 //! ```text
 //! 0   8   "elizaslt"
 //! 8   4   version, 1
-//! 12  4   element type of the cache, by its number in GGUF files
+//! 12  2   element type of the cached keys, by its number in GGUF files
+//! 14  2   that of the values, plus 1; 0 = that of the keys
 //! 16  32  the model, see [`crate::model::Model::identity`]
 //! 48  4   tokens
 //! 52  4   the first token that was computed behind others than those in front of it; 2^32 - 1 = none
@@ -18,8 +19,9 @@
 //! device goes to any other. A file is written beside its place and renamed, so that there is always a whole one or
 //! none. It is read twice: once for the checksum, before anything changes, once for the cells.
 
-use crate::backend::CacheSpec;
-use crate::{Error, Result, Token, gguf};
+use crate::backend::{CacheSpec, KvTypes};
+use crate::quant::TensorType;
+use crate::{Error, Result, Token, gguf, reserve};
 use sha2::{Digest, Sha256};
 use std::fs::{self, OpenOptions};
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
@@ -47,7 +49,7 @@ pub(super) struct Owner<'a> {
 
 impl Owner<'_> {
     fn bytes_per_token(&self) -> u64 {
-        self.cache.layers.iter().flatten().map(|layer| layer.row_bytes(self.cache.ty) as u64).sum()
+        self.cache.layers.iter().flatten().map(|layer| layer.row_bytes(self.cache.types) as u64).sum()
     }
 }
 
@@ -66,7 +68,7 @@ impl Front {
         let mut bytes = Vec::new();
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
-        bytes.extend((owner.cache.ty as u32).to_le_bytes());
+        bytes.extend(type_word(owner.cache.types).to_le_bytes());
         bytes.extend(owner.model);
         let patched = self.patched.map_or(NO_GAP, |from| from as u32);
         for number in [self.tokens.len() as u32, patched, self.hidden.len() as u32, self.note.len() as u32] {
@@ -192,9 +194,9 @@ impl SavedSlot {
         if number(8) != VERSION {
             return no("version at byte 8", format!("{}, where this library reads {VERSION}", number(8)));
         }
-        if number(12) != (owner.cache.ty as u32) {
-            let name = crate::quant::TensorType::from_id(number(12)).map_or("unknown".into(), |ty| ty.to_string());
-            let problem = format!("saved from a cache of type {name}, where this one is {}", owner.cache.ty);
+        if number(12) != type_word(owner.cache.types) {
+            let found = types_of(number(12)).map_or("unknown".into(), |types| types.to_string());
+            let problem = format!("saved from a cache of type {found}, where this one is {}", owner.cache.types);
             return no("cache type at byte 12", problem);
         }
         if header[16..48] != owner.model {
@@ -220,7 +222,7 @@ impl SavedSlot {
         if size != whole {
             return no("length", format!("the file has {size} bytes, where its header tells of {whole}"));
         }
-        let mut bytes = vec![0; front];
+        let mut bytes = reserve::filled(0, front, "bytes of a saved slot")?;
         file.read_exact(&mut bytes).map_err(io)?;
         let hash = Sha256::new().chain_update(header).chain_update(&bytes);
         let mut all = hash.clone();
@@ -242,7 +244,11 @@ impl SavedSlot {
         }
         let (tokens, rest) = bytes.split_at(4 * tokens as usize);
         let (hidden, note) = rest.split_at(4 * hidden as usize);
-        let tokens: Vec<Token> = tokens.as_chunks().0.iter().map(|token| Token::from_le_bytes(*token)).collect();
+        let (all_tokens, all_hidden) = (tokens.as_chunks().0, hidden.as_chunks().0);
+        let mut tokens: Vec<Token> = reserve::list(all_tokens.len(), "tokens")?;
+        tokens.extend(all_tokens.iter().map(|token| Token::from_le_bytes(*token)));
+        let mut hidden = reserve::list(all_hidden.len(), super::HIDDEN)?;
+        hidden.extend(all_hidden.iter().map(|x| f32::from_le_bytes(*x)));
         let outside = |token: &Token| usize::try_from(*token).map_or(true, |token| token >= owner.n_vocab);
         if let Some(at) = tokens.iter().position(outside) {
             let problem = format!("{}, where the vocabulary has {} tokens", tokens[at], owner.n_vocab);
@@ -251,8 +257,8 @@ impl SavedSlot {
         let front = Front {
             tokens,
             patched: (patched != NO_GAP).then_some(patched as usize),
-            hidden: hidden.as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect(),
-            note: note.to_vec(),
+            hidden,
+            note: reserve::copied(note, "bytes of a note")?,
         };
         file.seek(SeekFrom::Start((HEADER + bytes.len()) as u64)).map_err(io)?;
         Ok(SavedSlot { path: path.into(), file, front, hash, checksum })
@@ -272,6 +278,19 @@ impl SavedSlot {
             false => Err(refused(&self.path, "checksum", "the file changed while it was read")),
         }
     }
+}
+
+/// The element types of a cache as a file has them. One of equal types has the number of the type alone, as it was when
+/// there were no others.
+fn type_word(types: KvTypes) -> u32 {
+    let v = if types.v == types.k { 0 } else { types.v as u32 + 1 };
+    types.k as u32 | v << 16
+}
+
+fn types_of(word: u32) -> Option<KvTypes> {
+    let k = TensorType::from_id(word & 0xffff)?;
+    let v = (word >> 16).checked_sub(1).map_or(Some(k), TensorType::from_id)?;
+    Some(KvTypes { k, v })
 }
 
 fn refused(path: &Path, place: &str, problem: impl Into<String>) -> Error {

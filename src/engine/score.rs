@@ -1,15 +1,19 @@
 //! How probable each leaf of a trie is as what follows, all of them in few passes.
 //!
-//! Every node whose children are asked about is a row: it sees the slot's cells and those of the nodes above it, which is
-//! attention over a tree ([`crate::backend::tree_row`]). Nodes run parents first, as many to a pass as a pass has rows, in cells that are free
-//! again at the end; the slot is as before, and its next logits are those of its own last position.
+//! Every node whose children are asked about is a row: it sees the slot's cells and those of the nodes above it, which
+//! is attention over a tree ([`crate::backend::tree_row`]). Nodes run parents first, as many to a pass as a pass has
+//! rows, in cells that are free again at the end; the slot is as before, and its next logits are those of its own last
+//! position.
 
 use super::{Engine, SlotId};
 use crate::backend::{MAX_TREE_NODES, tree_cell, tree_row};
 use crate::trie::{Descriptor, Node, Trie};
-use crate::{Error, Result, Token};
+use crate::{Error, Result, Token, reserve};
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
+
+/// What memory is reserved for, in errors.
+const NODES: &str = "nodes of a trie";
 
 /// How probable a leaf is.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,8 +35,8 @@ impl LeafScore {
 }
 
 impl Engine {
-    /// Score the leaves of a descriptor as what follows the slot's tokens, in the order of their nodes. The slot must be the
-    /// one that was evaluated last. Logits are taken as the model gives them: no chain, no bias.
+    /// Score the leaves of a descriptor as what follows the slot's tokens, in the order of their nodes. The slot must
+    /// be the one that was evaluated last. Logits are taken as the model gives them: no chain, no bias.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] where the context has no room for the deepest leaf, or no cells for all nodes;
@@ -57,7 +61,7 @@ impl Engine {
             return Err(Error::OutOfMemory(format!("A leaf of {deepest} tokens in a context with room for {room}")));
         }
         let last = self.last_hidden()?;
-        let mut cells = Vec::with_capacity(tree.rows.len());
+        let mut cells = reserve::list(tree.rows.len(), "cells")?;
         let scored = self.score_nodes(slot, &tree, &mut cells, cancel);
         cells.into_iter().for_each(|cell| self.cells.free(cell));
         self.put_last_hidden(slot, &last)?;
@@ -72,8 +76,8 @@ impl Engine {
         cells: &mut Vec<u32>,
         cancel: &AtomicBool,
     ) -> Result<Vec<LeafScore>> {
-        let mut logprobs = vec![0.0; tree.nodes.len()];
-        let mut none_goes_on = vec![0.0; tree.nodes.len()];
+        let mut logprobs = reserve::filled(0.0, tree.nodes.len(), NODES)?;
+        let mut none_goes_on = reserve::filled(0.0, tree.nodes.len(), NODES)?;
         let mut score = |node: Node, logits: &[f32]| -> Result<()> {
             let at = tree.index(node);
             let (children, tokens) = (tree.trie.child_nodes(node), tree.trie.children(node));
@@ -104,7 +108,9 @@ impl Engine {
             let at = tree.index(node);
             LeafScore { node, tokens: tree.depths[at], logprob: logprobs[at] + none_goes_on[at] }
         };
-        Ok(leaves.map(leaf).collect())
+        let mut scores = reserve::list(tree.nodes.len(), "scores of leaves")?;
+        scores.extend(leaves.map(leaf));
+        Ok(scores)
     }
 
     /// Enter nodes into the inputs as rows behind the slot's tokens, with a cell for each.
@@ -152,20 +158,22 @@ impl<'a> Tree<'a> {
         let root = nodes.start;
         let index = |node: Node| (node - root) as usize;
         let is_row = |node: Node| node != root && !trie.children(node).is_empty();
-        let rows: Vec<Node> = nodes.clone().filter(|&node| is_row(node)).collect();
+        let mut rows: Vec<Node> = reserve::list(n, NODES)?;
+        rows.extend(nodes.clone().filter(|&node| is_row(node)));
         if rows.len() > MAX_TREE_NODES {
             let problem = format!("{} nodes of a trie to score, above {MAX_TREE_NODES}", rows.len());
             return Err(Error::InvalidArgument(problem));
         }
         // Of rows alone, itself included.
-        let mut sizes = vec![0u32; n];
+        let mut sizes = reserve::filled(0u32, n, NODES)?;
         for node in nodes.clone().rev() {
             sizes[index(node)] += u32::from(is_row(node));
             if node != root {
                 sizes[index(trie.parent(node))] += sizes[index(node)];
             }
         }
-        let (mut depths, mut numbers, mut ends) = (vec![0; n], vec![0; n], vec![0; n]);
+        let [mut depths, mut numbers, mut ends] =
+            [reserve::filled(0, n, NODES)?, reserve::filled(0, n, NODES)?, reserve::filled(0, n, NODES)?];
         for node in nodes.clone() {
             let at = index(node);
             ends[at] = numbers[at] + sizes[at];
@@ -211,8 +219,8 @@ impl Shares {
         self.out += (f64::from(logit) - self.best).exp();
     }
 
-    /// Of all tokens but those that were taken out, `tokens`. Where little is left, it is summed anew: a difference of two
-    /// sums would be their rounding.
+    /// Of all tokens but those that were taken out, `tokens`. Where little is left, it is summed anew: a difference of
+    /// two sums would be their rounding.
     fn logprob_of_rest(&self, logits: &[f32], tokens: &[Token]) -> f64 {
         let mut rest = self.total - self.out;
         if rest < 1e-3 * self.total {

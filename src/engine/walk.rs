@@ -13,7 +13,7 @@ use crate::backend::{
     Batch, Children, MAX_LISTED, SampleResult, WALK_CELLS, WALK_PASSES, WALK_ROWS, Walk, WalkNode, Walked,
 };
 use crate::trie::{Node, Trie};
-use crate::{Result, Token};
+use crate::{Result, Token, reserve};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -46,9 +46,9 @@ struct Reach {
 }
 
 /// The nodes as a device reads them, and the reach of each.
-fn table(trie: &Trie) -> (Vec<WalkNode>, Vec<Reach>) {
-    let mut nodes: Vec<WalkNode> = vec![[0; 4]; trie.nodes()];
-    let mut reach = vec![Reach::default(); trie.nodes()];
+fn table(trie: &Trie) -> Result<(Vec<WalkNode>, Vec<Reach>)> {
+    let mut nodes: Vec<WalkNode> = reserve::filled([0; 4], trie.nodes(), "nodes of a trie")?;
+    let mut reach = reserve::filled(Reach::default(), trie.nodes(), "nodes of a trie")?;
     // Children have higher numbers than their parents.
     for node in (0..trie.nodes()).rev() {
         let children = trie.child_nodes(node as Node);
@@ -71,7 +71,7 @@ fn table(trie: &Trie) -> (Vec<WalkNode>, Vec<Reach>) {
         let first = children.first().copied().unwrap_or(0);
         nodes[node] = [first, children.len() as u32, trie.token(node as Node) as u32, run];
     }
-    (nodes, reach)
+    Ok((nodes, reach))
 }
 
 impl Engine {
@@ -87,7 +87,7 @@ impl Engine {
         if places.embedding != places.logits || !self.plans.walk.is_whole() {
             return Ok(());
         }
-        let (nodes, reach) = table(trie);
+        let (nodes, reach) = table(trie)?;
         if self.sampler().hold_trie(&nodes)? {
             self.held = Some(Held { trie: trie.clone(), reach });
         }
@@ -190,7 +190,7 @@ impl Engine {
         let mut walked = std::mem::take(&mut self.walked);
         let done = self.sampler().walked(&mut walked);
         self.walked = walked;
-        done?;
+        done.inspect_err(|_| self.slots[walking.slot.0].on_device = None)?;
         walking.next = Some(0);
         let Walked { passes, rows, logits, .. } = self.walked;
         self.stats.forward_passes += u64::from(passes);
@@ -233,7 +233,7 @@ mod tests {
             leaves.iter().map(|(i, t)| serde_json::json!({"name": format!("{i}"), "tokens": t})).collect();
         let json = serde_json::json!({"modelId": "", "descriptors": [{"path": "p", "leaves": leaves}]}).to_string();
         let trie = Trie::parse(json.as_bytes()).unwrap();
-        let (nodes, reach) = table(&trie);
+        let (nodes, reach) = table(&trie).unwrap();
         for node in 0..trie.nodes() as Node {
             let [first, count, token, run] = nodes[node as usize];
             assert_eq!(

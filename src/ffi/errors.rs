@@ -18,7 +18,7 @@ use super::{args, panic, strings};
 use crate::Result;
 use crate::session::FinishReason;
 
-/// What a call on a handle that is not open returns, and any failed seed call.
+/// What a call on a handle that is not open returns, and any failed call of those that know no other failure value.
 pub(super) const FAILED: i32 = -1;
 
 /// The last few errors that nobody has taken.
@@ -58,22 +58,25 @@ pub(super) unsafe fn on_handle<T>(
 ) -> std::result::Result<T, i32> {
     // SAFETY: the caller's promise about `out_error`.
     unsafe {
-        run(handle, out_error, |stream| {
+        ask_out(handle, out_error, |stream| {
             stream.begin_call();
             body(stream)
         })
     }
 }
 
-/// As [`on_handle`], for calls that only ask and are no event in the life of the handle.
+/// As [`on_handle`], for calls that only ask and are no event in the life of the handle: legal at any time, they leave the
+/// code of a call that another thread made as it is.
 pub(super) fn ask<T>(handle: FfiLlmHandle, body: impl FnOnce(&Stream) -> Result<T>) -> std::result::Result<T, i32> {
     // SAFETY: no out_error.
-    unsafe { run(handle, std::ptr::null_mut(), body) }
+    unsafe { ask_out(handle, std::ptr::null_mut(), body) }
 }
 
+/// As [`ask`], with the text of a failure.
+///
 /// # Safety
 /// `out_error` is null or points to a writable pointer.
-unsafe fn run<T>(
+pub(super) unsafe fn ask_out<T>(
     handle: FfiLlmHandle,
     out_error: *mut *mut c_char,
     body: impl FnOnce(&Stream) -> Result<T>,
@@ -142,7 +145,7 @@ unsafe fn hand_out(text: &str, out_error: *mut *mut c_char) {
 /// How the handle stands: the detail behind a -1.
 ///
 /// Returns `ELIZA_STATUS_GENERATING` (2) while a prefill or a generation runs. Otherwise the outcome of what
-/// finished last on the handle: the code of a call that failed, or the end of the generation, which is `ELIZA_OK` (0)
+/// finished last on the handle (calls that only ask count where they fail, not where they succeed): the code of a call that failed, or the end of the generation, which is `ELIZA_OK` (0)
 /// when the model stopped, at a stop string or at a span's end, 1 when a limit ended it (`max_new_tokens` or
 /// the context), `ELIZA_ERR_CANCELLED`, or the code of its error; and `ELIZA_OK` when nothing has happened. The
 /// exact finish reason is in `eliza_inference_llm_stream_usage`. Asking changes nothing.

@@ -1,18 +1,20 @@
 //! The log sink: what the library's `log` records become, and that is nothing until a host asks for them.
 //!
-//! The `log` crate has one logger per process, so ours is installed once, at the first sink, and forwards to
-//! whatever sink is set then. A record's text is formatted by the library's own code, which never puts prompt or
-//! output text into one; of the crates below us only warnings and errors pass.
+//! The `log` crate has one logger per process, so ours is installed once, when a host first asks, and hands each line
+//! to whoever listens then: the host's sink, or a short queue that the host empties. A record's text is formatted by
+//! the library's own code, which never puts prompt or output text into one; of the crates below us only warnings and
+//! errors pass.
 
+use std::collections::VecDeque;
 use std::ffi::{CString, c_char, c_void};
 use std::sync::OnceLock;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use parking_lot::Mutex;
 
-use super::panic;
 use super::status::{self, ELIZA_OK};
-use crate::Error;
+use super::{args, panic, strings};
+use crate::{Error, Result};
 
 /// `level` of a log line: something failed.
 pub const ELIZA_LOG_ERROR: i32 = 1;
@@ -36,7 +38,18 @@ struct Sink {
 // SAFETY: the library only passes `user_data` on; the header demands that callback and data serve any thread.
 unsafe impl Send for Sink {}
 
-static SINK: Mutex<Option<Sink>> = Mutex::new(None);
+/// What log lines go to.
+enum Listener {
+    Nobody,
+    Sink(Sink),
+    /// The newest lines that nobody has taken, the oldest first.
+    Queue(VecDeque<(i32, String)>),
+}
+
+/// Lines that wait to be taken.
+const WAITING: usize = 256;
+
+static LISTENER: Mutex<Listener> = Mutex::new(Listener::Nobody);
 
 struct Forward;
 
@@ -49,15 +62,24 @@ impl Log for Forward {
         if !self.enabled(record.metadata()) {
             return;
         }
-        let Some(sink) = *SINK.lock() else { return };
         let text = record.args().to_string().replace('\0', "\u{fffd}");
-        let Ok(text) = CString::new(text) else { return };
         let level = match record.level() {
             Level::Error => ELIZA_LOG_ERROR,
             Level::Warn => ELIZA_LOG_WARN,
             Level::Info => ELIZA_LOG_INFO,
             Level::Debug | Level::Trace => ELIZA_LOG_DEBUG,
         };
+        let sink = match &mut *LISTENER.lock() {
+            Listener::Nobody => return,
+            Listener::Sink(sink) => *sink,
+            Listener::Queue(lines) => {
+                if lines.len() == WAITING {
+                    lines.pop_front();
+                }
+                return lines.push_back((level, text));
+            }
+        };
+        let Ok(text) = CString::new(text) else { return };
         // SAFETY: the host set this callback for any thread, and the text outlives the call; the lock is free again.
         panic::host(|| unsafe { (sink.callback)(level, text.as_ptr(), sink.user_data) });
     }
@@ -65,8 +87,29 @@ impl Log for Forward {
     fn flush(&self) {}
 }
 
+/// Installs our logger, once. Fails where the process has another.
+fn install() -> Result<()> {
+    static OURS: OnceLock<bool> = OnceLock::new();
+    match *OURS.get_or_init(|| log::set_logger(&Forward).is_ok()) {
+        true => Ok(()),
+        false => Err(Error::Unsupported("The process has another Rust logger".into())),
+    }
+}
+
+/// The oldest line that waits, with its level; see [`eliza_inference_next_log_line`].
+pub fn next_log_line() -> Result<Option<(i32, String)>> {
+    install()?;
+    let mut listener = LISTENER.lock();
+    if let Listener::Queue(lines) = &mut *listener {
+        return Ok(lines.pop_front());
+    }
+    *listener = Listener::Queue(VecDeque::with_capacity(WAITING));
+    log::set_max_level(LevelFilter::Debug);
+    Ok(None)
+}
+
 /// Sends the library's log lines to the host; without a sink there are none. No line holds prompt or
-/// output text.
+/// output text. A sink, and NULL too, takes the place of the queue of `eliza_inference_next_log_line`.
 ///
 /// Ownership: `user_data` stays the host's and is only passed on. A line that another thread is just writing may
 /// still arrive after the sink was replaced, so keep callback and data valid until every handle is closed. Null
@@ -76,14 +119,30 @@ impl Log for Forward {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_set_log_sink(sink: LogCallback, user_data: *mut c_void) -> i32 {
     panic::catch(|| {
-        static OURS: OnceLock<bool> = OnceLock::new();
-        let ours = *OURS.get_or_init(|| log::set_logger(&Forward).is_ok());
-        if !ours {
-            return Err(Error::Unsupported("The process has another Rust logger".into()));
-        }
+        install()?;
+        let mut listener = LISTENER.lock();
         log::set_max_level(if sink.is_some() { LevelFilter::Debug } else { LevelFilter::Off });
-        *SINK.lock() = sink.map(|callback| Sink { callback, user_data });
+        *listener = sink.map_or(Listener::Nobody, |callback| Listener::Sink(Sink { callback, user_data }));
         Ok(ELIZA_OK)
     })
     .unwrap_or_else(|error| status::code(&error))
+}
+
+/// The oldest log line that nobody has taken: for hosts whose functions cannot be called on the library's threads,
+/// which ask now and then.
+///
+/// The first call makes lines wait for it, in place of a sink, until `eliza_inference_set_log_sink` is called; the
+/// newest 256 do. The lines are those that a sink would get.
+///
+/// Ownership: the host frees the string with `eliza_inference_free_string`. Null rule: `out_level` may be NULL.
+/// Threads: any. Returns NULL when there is no line; `*out_level` is then `ELIZA_OK`, or `ELIZA_ERR_NOT_IMPLEMENTED`
+/// when there never will be one because the process has a Rust logger that is not ours. Otherwise `*out_level` is
+/// `ELIZA_LOG_*`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_next_log_line(out_level: *mut i32) -> *mut c_char {
+    let taken = panic::catch(next_log_line);
+    let level = taken.as_ref().map_or_else(status::code, |line| line.as_ref().map_or(ELIZA_OK, |(level, _)| *level));
+    // SAFETY: the host's out_level is null or writable.
+    unsafe { args::store(out_level, level) };
+    taken.ok().flatten().map_or(std::ptr::null_mut(), |(_, text)| strings::give(&text))
 }

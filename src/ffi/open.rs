@@ -19,13 +19,13 @@ use crate::{Error, Result};
 /// another open of the same file is waited for (how far that one is), and while the context is made ready (with 1).
 ///
 /// No lock is held meanwhile: it may open other files, prefill, generate, cancel and close other handles, and take its
-/// time. Only the file whose load it hears of cannot be opened from it, which is `ELIZA_ERR_BUSY`; nor should it wait for
-/// another thread that opens that file, which in turn waits for this load.
+/// time. Only the file whose load it hears of cannot be opened from it, which is `ELIZA_ERR_BUSY`; nor should it wait
+/// for another thread that opens that file, which in turn waits for this load.
 pub type ProgressCallback = Option<unsafe extern "C" fn(progress: f32, user_data: *mut c_void) -> i32>;
 
-/// `flags`: the vocabulary alone is opened, without weights. Tokenize, detokenize, build_token_trie and the questions about
-/// model, metadata and tokens work; every call that needs weights or a context fails with `ELIZA_ERR_NOT_IMPLEMENTED`. The
-/// other options but `model_path` have no effect.
+/// `flags`: the vocabulary alone is opened, without weights. Tokenize, detokenize, build_token_trie and the questions
+/// about model, metadata and tokens work; every call that needs weights or a context fails with
+/// `ELIZA_ERR_NOT_IMPLEMENTED`. The other options but `model_path` have no effect.
 pub const ELIZA_OPEN_VOCAB_ONLY: u32 = 1;
 
 /// How to open a model. Zeroes are defaults for every field but `struct_size` and `model_path`.
@@ -45,7 +45,8 @@ pub struct OpenOptions {
     pub model_path: *const c_char,
     /// Name of the device, or NULL for the best.
     pub device: *const c_char,
-    /// Format of the key/value memory: "f16", "f32" or "q8_0"; NULL is "f16". Of the values `kv_type_v` may say otherwise.
+    /// Format of the key/value memory: "f16", "f32" or "q8_0"; NULL is "f16". Of the values `kv_type_v` may say
+    /// otherwise.
     pub kv_type: *const c_char,
     /// Told the progress of loading, may be NULL.
     pub progress: ProgressCallback,
@@ -76,17 +77,17 @@ unsafe impl args::Sized32 for OpenOptions {
 /// `eliza_inference_default_thread_count`. `gpu_layers` 0 is CPU only, -1 all layers on the GPU. Handles
 /// on one file share its weights. Blocks while the file is loaded; other handles go on meanwhile.
 ///
-/// The file stays open until its last handle is closed, and must not be written to until then: a model whose output matrix is
-/// not its embedding looks up a row of it for every token, and saving a slot looks at pages of all weights. Such a call on a
-/// file that was cut short or changed returns `ELIZA_ERR_IO` with "the file was changed after it was opened", never anything
-/// worse; changed is what has another size or time of modification. To replace a model write another file and move it there:
-/// open handles keep the file that they opened, also one that was deleted.
+/// The file stays open until its last handle is closed, and must not be written to until then: a model whose output
+/// matrix is not its embedding looks up a row of it for every token, and saving a slot looks at pages of all weights.
+/// Such a call on a file that was cut short or changed returns `ELIZA_ERR_IO` with "the file was changed after it was
+/// opened", never anything worse; changed is what has another size or time of modification. To replace a model write
+/// another file and move it there: open handles keep the file that they opened, also one that was deleted.
 ///
-/// Ownership: the path is copied; the host ends the handle with `eliza_inference_llm_stream_close`. Null rule: a NULL path
-/// is an error. Threads: any, several at once.
+/// Ownership: the path is copied; the host ends the handle with `eliza_inference_llm_stream_close`. Null rule: a NULL
+/// path is an error. Threads: any, several at once.
 ///
-/// Returns NULL on failure, with the reason in `eliza_inference_take_last_error`: a file that cannot be read, is not a model
-/// or of an unknown architecture, too little memory for the context, a GPU asked for where none works.
+/// Returns NULL on failure, with the reason in `eliza_inference_take_last_error`: a file that cannot be read, is not a
+/// model or of an unknown architecture, too little memory for the context, a GPU asked for where none works.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_llm_stream_open(
     model_path: *const c_char,
@@ -116,9 +117,9 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_open(
 
 /// Opens a model with its own context. Blocks while the file is loaded.
 ///
-/// Ownership: everything in `options` is copied; the host ends the handle with `eliza_inference_llm_stream_close`, and frees
-/// `*out_error`. Null rule: `options` and its `model_path` must not be NULL; `out_error` may be.
-/// Threads: any, several at once; `progress` runs on the calling thread.
+/// Ownership: everything in `options` is copied; the host ends the handle with `eliza_inference_llm_stream_close`, and
+/// frees `*out_error`. Null rule: `options` and its `model_path` must not be NULL; `out_error` may be. Threads: any,
+/// several at once; `progress` runs on the calling thread.
 ///
 /// Returns NULL on failure, with the reason in `*out_error` and in `eliza_inference_take_last_error`: as
 /// `eliza_inference_llm_stream_open`, or an option out of range, or a cancelled load.

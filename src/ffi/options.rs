@@ -3,11 +3,11 @@
 use std::ffi::c_char;
 
 use super::args;
-use super::errors::on_handle;
+use super::errors::{ask, on_handle};
 use super::handle::FfiLlmHandle;
 use super::status::ELIZA_OK;
 use super::stream::Stream;
-use crate::session::{Chain, Params, Settings, SpanEnd};
+use crate::session::{Chain, ContextFull, Params, Settings, SpanEnd};
 use crate::{Error, Result};
 
 /// `seed`: a new one for each generation.
@@ -16,6 +16,10 @@ pub const ELIZA_SEED_RANDOM: u32 = 0xFFFF_FFFF;
 pub const ELIZA_SPAN_CONTINUE: u32 = 0;
 /// `on_span_end`: generation ends, with `ELIZA_FINISH_SPAN`.
 pub const ELIZA_SPAN_STOP: u32 = 1;
+/// `on_context_full`: generation ends, with `ELIZA_FINISH_CONTEXT`.
+pub const ELIZA_CONTEXT_STOP: u32 = 0;
+/// `on_context_full`: half of what stands after the first `n_keep` tokens goes, and generation goes on.
+pub const ELIZA_CONTEXT_SHIFT: u32 = 1;
 
 /// How the generations on a handle sample. Fill it by `eliza_inference_llm_stream_sampling_defaults`, change what
 /// is wanted, and pass it to `eliza_inference_llm_stream_configure`.
@@ -58,6 +62,10 @@ pub struct SamplingOptions {
     pub ignore_eos: u32,
     /// How many candidates `eliza_inference_llm_stream_sampled` can report, likeliest first; 0: none.
     pub n_candidates: u32,
+    /// What a full context does: `ELIZA_CONTEXT_STOP` (0) or `ELIZA_CONTEXT_SHIFT` (1).
+    pub on_context_full: u32,
+    /// Tokens in front that a shift keeps, a begin-of-text token included; with `ELIZA_CONTEXT_STOP` 0.
+    pub n_keep: u32,
 }
 
 // SAFETY: repr(C), the size first, then numbers and raw pointers: all may be zero.
@@ -81,8 +89,7 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_sampling_defaults(
         unsafe { args::write(options, &to_options(&stream.session.settings()))? };
         Ok(ELIZA_OK)
     };
-    // SAFETY: no out_error.
-    unsafe { on_handle(handle, std::ptr::null_mut(), fill) }.unwrap_or_else(|code| code)
+    ask(handle, fill).unwrap_or_else(|code| code)
 }
 
 /// Sets how later generations on the handle sample; it holds until set again.
@@ -139,6 +146,10 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_set_chain(
 
 fn to_options(settings: &Settings) -> SamplingOptions {
     let params = &settings.params;
+    let (on_context_full, n_keep) = match settings.on_context_full {
+        ContextFull::Stop => (ELIZA_CONTEXT_STOP, 0),
+        ContextFull::Shift { keep } => (ELIZA_CONTEXT_SHIFT, keep),
+    };
     SamplingOptions {
         struct_size: size_of::<SamplingOptions>() as u32,
         seed: params.seed.map_or(ELIZA_SEED_RANDOM, |seed| seed as u32),
@@ -161,6 +172,8 @@ fn to_options(settings: &Settings) -> SamplingOptions {
         strict_trie: u32::from(settings.strict_trie),
         ignore_eos: u32::from(settings.ignore_eos),
         n_candidates: u32::try_from(settings.candidates).unwrap_or(u32::MAX),
+        on_context_full,
+        n_keep,
     }
 }
 
@@ -201,6 +214,14 @@ unsafe fn to_settings(options: &SamplingOptions, before: Params) -> Result<Setti
         on_span_end: if switch(options.on_span_end, "on_span_end")? { SpanEnd::Stop } else { SpanEnd::Continue },
         strict_trie: switch(options.strict_trie, "strict_trie")?,
         candidates: options.n_candidates as usize,
+        on_context_full: match (switch(options.on_context_full, "on_context_full")?, options.n_keep) {
+            (true, keep) => ContextFull::Shift { keep },
+            (false, 0) => ContextFull::Stop,
+            (false, keep) => {
+                let problem = format!("n_keep is {keep}, which only on_context_full 1 (shift) has a use for");
+                return Err(Error::InvalidArgument(problem));
+            }
+        },
     })
 }
 
@@ -248,6 +269,8 @@ mod tests {
             strict_trie: 1,
             ignore_eos: 1,
             n_candidates: 4,
+            on_context_full: ELIZA_CONTEXT_SHIFT,
+            n_keep: 9,
             ..blank()
         };
         let is = settings(&options).unwrap();
@@ -260,6 +283,8 @@ mod tests {
         assert_eq!((is.on_span_end, is.strict_trie, is.ignore_eos, is.candidates), (SpanEnd::Stop, true, true, 4));
         let back = to_options(&is);
         assert_eq!((back.seed, back.top_k, back.on_span_end, back.n_candidates), (7, 3, 1, 4));
+        assert_eq!(is.on_context_full, ContextFull::Shift { keep: 9 });
+        assert_eq!((back.on_context_full, back.n_keep), (1, 9));
         assert!(back.stop.is_null() && back.n_stop == 0 && back.n_logit_bias == 0);
     }
 
@@ -267,6 +292,7 @@ mod tests {
     fn zeroes_switch_everything_off() {
         let is = settings(&blank()).unwrap();
         assert_eq!((is.params.seed, is.params.repeat_penalty), (Some(0), 1.0));
+        assert_eq!(is.on_context_full, ContextFull::Stop);
         let random = settings(&SamplingOptions { seed: ELIZA_SEED_RANDOM, ..blank() }).unwrap();
         assert_eq!(random.params.seed, None);
         assert_eq!(to_options(&random).seed, ELIZA_SEED_RANDOM);
@@ -283,5 +309,7 @@ mod tests {
         assert!(refused(SamplingOptions { on_span_end: 2, ..blank() }).contains("on_span_end is 2"));
         assert!(refused(SamplingOptions { strict_trie: 9, ..blank() }).contains("strict_trie is 9"));
         assert!(refused(SamplingOptions { ignore_eos: 3, ..blank() }).contains("ignore_eos is 3"));
+        assert!(refused(SamplingOptions { on_context_full: 2, ..blank() }).contains("on_context_full is 2"));
+        assert!(refused(SamplingOptions { n_keep: 5, ..blank() }).contains("n_keep is 5"));
     }
 }

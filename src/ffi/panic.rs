@@ -54,9 +54,11 @@ impl Drop for Scope {
 /// Runs the body of a call from a host; a panic in it becomes [`Error::Internal`] with message and place instead of
 /// unwinding into the host, and writes nothing to stderr.
 pub fn catch<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
-    install_hook();
     let scope = Scope::enter(Side::Library);
-    let outcome = catch_unwind(AssertUnwindSafe(body));
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        install_hook();
+        body()
+    }));
     drop(scope);
     outcome.unwrap_or_else(|payload| {
         let message = CAUGHT.take().unwrap_or_else(|| text_of(payload.as_ref()).to_owned());
@@ -70,8 +72,12 @@ pub(super) fn host<T>(callback: impl FnOnce() -> T) -> T {
     callback()
 }
 
+/// On a thread that panics hooks cannot be exchanged: a call from a destructor there leaves it to the next one.
 fn install_hook() {
     static INSTALLED: Once = Once::new();
+    if std::thread::panicking() {
+        return;
+    }
     INSTALLED.call_once(|| {
         let previous = take_hook();
         set_hook(Box::new(move |info| {
@@ -137,6 +143,36 @@ mod tests {
         });
         let _ = catch(|| -> Result<()> { host(|| std::panic::resume_unwind(Box::new("host"))) });
         assert!(!ours());
+    }
+
+    /// In a process of its own, whose first call of the library this is.
+    #[test]
+    fn l15_the_first_call_may_come_from_a_destructor_that_a_panic_runs() {
+        const CHILD: &str = "ELIZA_TEST_FIRST_CALL";
+        struct Host;
+        impl Drop for Host {
+            fn drop(&mut self) {
+                assert_eq!(catch(|| Ok(7)), Ok(7));
+                assert!(matches!(catch(|| -> Result<()> { panic!("inside") }), Err(Error::Internal(_))));
+            }
+        }
+        if std::env::var_os(CHILD).is_some() {
+            let unwound = catch_unwind(|| {
+                let _host = Host;
+                panic!("the host's own");
+            });
+            assert!(unwound.is_err());
+            let Err(Error::Internal(text)) = catch(|| -> Result<()> { panic!("later") }) else {
+                panic!("not a fault");
+            };
+            assert!(text.contains("panic.rs:"), "{text}");
+            return;
+        }
+        let name = "ffi::panic::tests::l15_the_first_call_may_come_from_a_destructor_that_a_panic_runs";
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = child.args(["--exact", name]).env(CHILD, "1").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{output:?}");
     }
 
     #[test]

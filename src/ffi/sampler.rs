@@ -14,7 +14,7 @@ use super::errors::on_process;
 use super::status::ELIZA_OK;
 use super::{args, host, panic, trie};
 use crate::session::Mode;
-use crate::trie::{Accept, Candidate, Sieve, TrieState, cache};
+use crate::trie::{Accept, Candidate, Sieve, Trie, TrieState, cache};
 use crate::{Error, Result, Token};
 
 /// `llama_vocab`, which only the host's libllama reads.
@@ -38,7 +38,7 @@ pub struct TokenDataArray {
     pub size: usize,
     /// The place of the one that was selected, or -1.
     pub selected: i64,
-    /// A C `bool`. Never touched: what stays in the list keeps its order.
+    /// A C `bool`: whether the list is ordered by logit. A list with masked entries no longer is.
     pub sorted: u8,
 }
 
@@ -135,9 +135,10 @@ impl TokenTrie {
             // use of the list.
             let candidates = unsafe { args::array_mut(list.data, list.size, "cur_p->data")? };
             let selected = usize::try_from(list.selected).ok();
-            let kept = sieve.keep(candidates, legal, state.mode(), selected);
-            list.size = kept.size;
-            list.selected = kept.selected.map_or(-1, |at| at as i64); // an index of memory
+            let masked = sieve.mask(candidates, legal, state.mode(), selected);
+            list.size = masked.size;
+            list.selected = masked.selected.map_or(-1, |at| at as i64); // an index of memory
+            list.sorted &= u8::from(masked.size == 1);
         }
         state.note_apply();
         Ok(())
@@ -192,8 +193,8 @@ unsafe fn on_sampler(smpl: *const LlamaSampler, body: impl FnOnce(&mut TokenTrie
 /// The payload is that of `eliza_inference_set_token_trie`, here with a terminator. It stands in the chain behind biases
 /// and penalties and in front of what truncates (top-k, top-p, min-p ...): elsewhere no illegal token comes through
 /// either, but a truncation in front may have dropped every legal candidate, and then the trie has to choose blindly.
-/// Inside a span `ELIZA_TRIE_GREEDY` leaves one candidate, the likeliest legal one, and `ELIZA_TRIE_SAMPLED` all legal
-/// ones, from which the rest of the chain draws. Completing a leaf releases the constraint until `llama_sampler_reset`,
+/// Inside a span illegal candidates go to minus infinity, in place; `ELIZA_TRIE_GREEDY` then leaves one candidate, the
+/// likeliest legal one, and `ELIZA_TRIE_SAMPLED` the rest of the chain to draw from the legal ones. Completing a leaf releases the constraint until `llama_sampler_reset`,
 /// `eliza_inference_sampler_arm` or a new sampler. A host may pass its prompt through `llama_sampler_accept`: at the start
 /// of a span a token counts only if the sampler was applied since the last one.
 ///
@@ -224,18 +225,21 @@ pub unsafe extern "C" fn llama_sampler_init_token_trie(
         }
         // SAFETY: the header asks for null or a terminated string.
         let json = unsafe { args::text(trie_descriptor_json, "trie_descriptor_json")? };
-        let trie = cache::load(json.as_bytes())?;
-        for warning in trie.warnings() {
-            log::warn!("Token trie: {warning}");
-        }
         let host = host::find();
-        match host.and_then(|host| host.vocab_tokens) {
+        let check = |trie: &Trie| match host.and_then(|host| host.vocab_tokens) {
             Some(count) if !vocab.is_null() => {
                 // SAFETY: the header asks for a vocabulary of the host's libllama, whose function this is.
                 let tokens = panic::host(|| unsafe { count(vocab) });
-                trie.check_vocab(usize::try_from(tokens).unwrap_or(0))?;
+                trie.check_vocab(usize::try_from(tokens).unwrap_or(0))
             }
-            _ => log::warn!("Token trie: its tokens were not checked against a vocabulary"),
+            _ => {
+                log::warn!("Token trie: its tokens were not checked against a vocabulary");
+                Ok(())
+            }
+        };
+        let trie = cache::load(json.as_bytes(), check)?;
+        for warning in trie.warnings() {
+            log::warn!("Token trie: {warning}");
         }
         TokenTrie::new(TrieState::new(trie, mode), host.map(|host| host.init)).into_shell()
     };
@@ -285,9 +289,10 @@ pub unsafe extern "C" fn eliza_inference_sampler_accept(smpl: *mut LlamaSampler,
     unsafe { on_sampler(smpl, accept) }
 }
 
-/// Takes the illegal tokens out of a list of candidates: `llama_sampler_apply`. What stays keeps its order, and is never
-/// nothing: where no legal candidate was in the list it becomes one entry, the smallest legal token. Outside a span the list
-/// stays as it is.
+/// Sets the logits of the illegal tokens in a list of candidates to minus infinity, in place: `llama_sampler_apply`. Legal
+/// ones keep place and logit; with `ELIZA_TRIE_GREEDY` the likeliest of them then changes places with the first entry, and
+/// `size` becomes 1. Where no legal candidate was in the list, the first entry becomes the smallest legal token with logit
+/// 0, and `size` 1. Outside a span the list stays as it is.
 ///
 /// Null rule: a NULL sampler, a NULL list and NULL data of a size are errors. Threads: one at a time per sampler. Returns
 /// `ELIZA_OK`, `ELIZA_ERR_INVALID_ARG` (not a sampler of this library, no list) or `ELIZA_ERR_FFI_FAULT`; then the list is
@@ -453,11 +458,14 @@ mod tests {
         let mut list = TokenDataArray { data: data.as_mut_ptr(), size: 4, selected: -1, sorted: 0 };
         // SAFETY: a terminated payload, and a sampler that lives until it is freed once, used by this thread alone.
         unsafe {
-            let smpl = TokenTrie::new(TrieState::new(cache::load(JSON.to_bytes()).unwrap(), Mode::Sampled), None);
+            let smpl =
+                TokenTrie::new(TrieState::new(cache::load(JSON.to_bytes(), |_| Ok(())).unwrap(), Mode::Sampled), None);
             let smpl = smpl.into_shell().unwrap();
             assert_eq!(on_sampler(smpl, |_| panic!("at work")), ELIZA_ERR_FFI_FAULT);
             apply(smpl, &raw mut list);
-            assert_eq!((list.size, data[0].id, data[1].id), (2, 1, 3));
+            assert_eq!(list.size, 4);
+            let (masked, legal) = (f32::NEG_INFINITY, 0.5);
+            assert_eq!(data.map(|one| one.logit), [masked, legal, masked, legal]);
             assert_eq!(eliza_inference_sampler_free(smpl), ELIZA_OK);
         }
     }
@@ -466,7 +474,8 @@ mod tests {
     fn every_empty_list_gets_the_smallest_legal_token() {
         // SAFETY: as above.
         unsafe {
-            let smpl = TokenTrie::new(TrieState::new(cache::load(JSON.to_bytes()).unwrap(), Mode::Sampled), None);
+            let smpl =
+                TokenTrie::new(TrieState::new(cache::load(JSON.to_bytes(), |_| Ok(())).unwrap(), Mode::Sampled), None);
             let smpl = smpl.into_shell().unwrap();
             for (taken, legal) in [(None, 1), (Some(3), 4), (Some(9), 1)] {
                 if let Some(token) = taken {

@@ -40,7 +40,8 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_save_slot(
 
 /// Brings what `eliza_inference_llm_stream_save_slot` wrote into a slot, in place of what that holds, and blocks until
 /// that is done. It may come from another process, machine, device or placement of layers; model and type of the KV
-/// cache are the same.
+/// cache are the same. Trust it as you trust the model: a checksum finds damage, but whoever writes a file decides what
+/// the stream has read, and where in a constraint it stands.
 ///
 /// A generate may follow at once, without a prefill, and goes on where the saved stream stopped, inside a span too. For
 /// that the same token trie has to be set in the same mode before; a stream that was not held by one arms the trie of

@@ -13,7 +13,7 @@ pub const ELIZA_OK: i32 = 0;
 /// The request is well-formed, but this build or machine does not do it (a GPU where there is none, a model
 /// architecture or option not known here). Remedy: read the text; choose another device, file or option.
 ///
-/// The same number is the one failure value of the seed calls (open, prefill, generate, cancel, the token
+/// The same number is the one failure value of the calls that know no other (open, prefill, generate, cancel, the token
 /// trie calls), whatever the reason, and what every call returns on a handle that is NULL, closed or
 /// not ours; `eliza_inference_llm_stream_status` then tells the code, and the error text the reason.
 pub const ELIZA_ERR_NOT_IMPLEMENTED: i32 = -1;
@@ -77,7 +77,8 @@ pub const ELIZA_ERR_DEVICE: i32 = -50;
 
 /// A file is no saved slot that can be restored here: damaged, cut short, of another kind, another model, another type
 /// of KV cache, longer than the context, or inside a span of a token trie that is not set. The text names the file, the
-/// place and the reason. Remedy: set what it was saved with, or evaluate the prompt again.
+/// place and the reason. The checks find damage, not intent: take saved slots from the same hands as models. Remedy:
+/// set what it was saved with, or evaluate the prompt again.
 pub const ELIZA_ERR_SAVED_SLOT: i32 = -60;
 
 /// Nothing was generated yet, or the generation still runs.

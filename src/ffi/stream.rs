@@ -116,11 +116,12 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_prefill(
     unsafe { on_handle(handle, std::ptr::null_mut(), prefill) }.unwrap_or(FAILED)
 }
 
-/// As `eliza_inference_llm_stream_prefill`, but returns at once: for hosts with one thread, whose timers and aborts go on
-/// while the prompt is evaluated.
+/// As `eliza_inference_llm_stream_prefill`, but returns at once: for hosts with one thread, whose timers and aborts go
+/// on while the prompt is evaluated.
 ///
-/// `eliza_inference_llm_stream_status` is `ELIZA_STATUS_GENERATING` until the prefill is over, then `ELIZA_OK` or the code
-/// of its error, whose text `eliza_inference_llm_stream_take_error` has. Ask without burning a core: every millisecond.
+/// `eliza_inference_llm_stream_status` is `ELIZA_STATUS_GENERATING` until the prefill is over, then `ELIZA_OK` or the
+/// code of its error, whose text `eliza_inference_llm_stream_take_error` has. Ask without burning a core: every
+/// millisecond.
 ///
 /// Ownership: the tokens are copied, `*out_error` is the host's to free. Null rule: `prompt_tokens` must not be NULL;
 /// `out_error` may be; a NULL or closed handle is -1. Threads: any; fails while the handle is at work.

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use super::errors::on_handle;
+use super::errors::ask_out;
 use super::handle::FfiLlmHandle;
 use super::status::ELIZA_OK;
 use super::stream::Stream;
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_tokenize(
         Ok(ELIZA_OK)
     };
     // SAFETY: the host's out_error is null or writable.
-    unsafe { on_handle(handle, out_error, tokenize) }.unwrap_or_else(|code| code)
+    unsafe { ask_out(handle, out_error, tokenize) }.unwrap_or_else(|code| code)
 }
 
 /// Turns token ids into text.
@@ -107,5 +107,5 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_detokenize(
         c_int::try_from(text.len()).map_err(|_| Error::OutOfMemory(format!("{} bytes of text", text.len())))
     };
     // SAFETY: the host's out_error is null or writable.
-    unsafe { on_handle(handle, out_error, detokenize) }.unwrap_or_else(|code| code)
+    unsafe { ask_out(handle, out_error, detokenize) }.unwrap_or_else(|code| code)
 }

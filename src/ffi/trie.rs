@@ -5,13 +5,13 @@
 
 use std::ffi::{c_char, c_int};
 
-use super::errors::{FAILED, on_handle};
+use super::errors::{FAILED, ask_out, on_handle, on_process};
 use super::handle::FfiLlmHandle;
 use super::status::ELIZA_OK;
 use super::stream::Stream;
 use super::{args, strings};
 use crate::session::Mode;
-use crate::trie::Surroundings;
+use crate::trie::{Surroundings, cache};
 use crate::{Error, Result};
 
 /// `mode` of a token trie: the likeliest legal token.
@@ -166,7 +166,23 @@ pub unsafe extern "C" fn eliza_inference_build_token_trie(
         Ok(strings::give(&built.json))
     };
     // SAFETY: the host's out_error is null or writable.
-    unsafe { on_handle(handle, out_error, build) }.unwrap_or(std::ptr::null_mut())
+    unsafe { ask_out(handle, out_error, build) }.unwrap_or(std::ptr::null_mut())
+}
+
+/// Bounds the compiled payloads that the process keeps for later sets: 64 MiB at the start, and never more than 128 of them.
+/// The least recently used go first; one that is larger than the bound is compiled anew at every set. Tries in use
+/// stay with their handles and samplers, whatever the bound.
+///
+/// 0 keeps none. `eliza_inference_llm_stream_usage_json` tells what is kept. Threads: any, any time. Returns `ELIZA_OK` or
+/// `ELIZA_ERR_FFI_FAULT`.
+#[unsafe(no_mangle)]
+pub extern "C" fn eliza_inference_set_trie_cache_limit(bytes: u64) -> i32 {
+    let set = || {
+        cache::set_limit(usize::try_from(bytes).unwrap_or(usize::MAX));
+        Ok(ELIZA_OK)
+    };
+    // SAFETY: no out_error.
+    unsafe { on_process(std::ptr::null_mut(), set) }.unwrap_or_else(|code| code)
 }
 
 pub(super) fn trie_mode(mode: c_int) -> Result<Mode> {

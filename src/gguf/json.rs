@@ -13,8 +13,8 @@ use std::io;
 pub const LONG_ARRAY: usize = 16;
 
 impl File {
-    /// The value of `key` as JSON; without a key one object of all metadata in file order, in which an array of more than
-    /// [`LONG_ARRAY`] elements is `{"type": "I32", "length": 32000}`. A number that is not finite is null.
+    /// The value of `key` as JSON; without a key one object of all metadata in file order, in which an array of more
+    /// than [`LONG_ARRAY`] elements is `{"type": "I32", "length": 32000}`. A number that is not finite is null.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a key that the file does not have, [`Error::OutOfMemory`].

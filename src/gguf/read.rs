@@ -7,14 +7,18 @@
 use super::source::Source;
 use super::value::{Array, FromValue, Value, ValueType};
 use super::{DEFAULT_ALIGNMENT, MAX_TENSOR_NAME, shown};
-use crate::error::{no_room, room};
 use crate::quant::TensorType;
-use crate::{Error, Result};
+use crate::{Error, Result, reserve};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const MAX_DIMS: u32 = 4;
+
+/// What memory is reserved for, in errors.
+const TEXT: &str = "bytes of text";
+const ELEMENTS: &str = "elements of an array";
+const TENSORS: &str = "tensors";
 
 /// One tensor of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,7 +124,7 @@ impl File {
         let Some(Key { value, offset, .. }) = self.key(key) else { return Ok(None) };
         if let Value::String(text) = value {
             // It may be nearly as long as the file, and is about to be copied.
-            drop(room::<u8>(text.len(), key)?);
+            drop(reserve::list::<u8>(text.len(), TEXT)?);
         }
         T::from_value(value).map(Some).ok_or_else(|| Error::Gguf {
             what: format!("key `{}`", shown(key)),
@@ -141,7 +145,7 @@ impl File {
             return Err(self.wrong_element(key, "strings", format!("{:?}", array.element)));
         }
         let mut rest = self.array_bytes(&array);
-        let mut out = room(array.len, key)?;
+        let mut out = reserve::list(array.len, ELEMENTS)?;
         for _ in 0..array.len {
             let text = rest.split_first_chunk().and_then(|(len, after)| {
                 let (text, after) = after.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
@@ -176,7 +180,7 @@ impl File {
         let Some(size) = array.element.fixed_bytes() else {
             return Err(self.wrong_element(key, wanted, format!("{:?}", array.element)));
         };
-        let mut out = room(array.len, key)?;
+        let mut out = reserve::list(array.len, ELEMENTS)?;
         for chunk in self.array_bytes(&array).chunks_exact(size) {
             let Some(value) = scalar(array.element, chunk) else { continue };
             out.push(convert(&value).ok_or_else(|| self.wrong_element(key, wanted, format!("{value:?}")))?);
@@ -213,8 +217,7 @@ impl File {
     /// As [`File::read_at`], and [`Error::OutOfMemory`].
     pub fn read(&self, info: &TensorInfo) -> Result<Vec<u8>> {
         let len = usize::try_from(info.bytes).unwrap_or(usize::MAX);
-        let mut out = room(len, &format!("tensor `{}`", shown(&info.name)))?;
-        out.resize(len, 0);
+        let mut out = reserve::filled(0, len, &format!("bytes of tensor `{}`", shown(&info.name)))?;
         self.read_at(info, 0, &mut out)?;
         Ok(out)
     }
@@ -274,7 +277,7 @@ impl File {
         let n_keys = cur.u64("key count")?;
         cur.check_count(n_keys, 14, "key count")?;
 
-        let mut keys = room(n_keys as usize, "the metadata keys of a file")?;
+        let mut keys = reserve::list(n_keys as usize, "metadata keys")?;
         for i in 0..n_keys {
             let start = cur.at;
             let name = cur.owned_string(&format!("name of key {i}"))?;
@@ -307,7 +310,7 @@ impl File {
             return Err(Error::Unsupported(problem));
         }
 
-        let mut tensors = room(n_tensors as usize, "the tensors of a file")?;
+        let mut tensors = reserve::list(n_tensors as usize, TENSORS)?;
         for i in 0..n_tensors {
             tensors.push(cur.tensor(i)?);
         }
@@ -322,7 +325,7 @@ impl File {
 
 /// Indices sorted by name; an error about the later of two items that share a name.
 fn order<T>(items: &[T], name: impl Fn(&T) -> &String, twice: impl Fn(&T) -> Error) -> Result<Vec<usize>> {
-    let mut order: Vec<usize> = room(items.len(), "the names of a file")?;
+    let mut order: Vec<usize> = reserve::list(items.len(), "names")?;
     order.extend(0..items.len());
     order.sort_unstable_by(|&a, &b| name(&items[a]).cmp(name(&items[b])).then(a.cmp(&b)));
     match order.windows(2).find(|w| name(&items[w[0]]) == name(&items[w[1]])) {
@@ -361,7 +364,7 @@ fn place_tensors(cur: &Cursor, tensors: &mut [TensorInfo], alignment: u64) -> Re
             return Err(tensor_error(t, problem));
         }
     }
-    let mut by_place: Vec<&TensorInfo> = room(tensors.len(), "the tensors of a file")?;
+    let mut by_place: Vec<&TensorInfo> = reserve::list(tensors.len(), TENSORS)?;
     by_place.extend(tensors.iter().filter(|t| t.bytes > 0));
     by_place.sort_unstable_by_key(|t| t.offset);
     for pair in by_place.windows(2) {
@@ -446,7 +449,7 @@ impl Cursor {
     fn owned_string(&mut self, what: &str) -> Result<String> {
         let text = self.string(what)?;
         let mut out = String::new();
-        out.try_reserve_exact(text.len()).map_err(|_| no_room::<u8>(text.len(), what))?;
+        out.try_reserve_exact(text.len()).map_err(|_| reserve::no_memory(text.len(), 1, TEXT))?;
         out.push_str(text);
         Ok(out)
     }

@@ -5,7 +5,7 @@
 //! written to holds other bytes than before; a read that comes too short, or that was made of a changed file, is an
 //! error here. A file that was deleted or replaced by another of its name stays readable: the descriptor is open.
 
-use crate::error::no_room;
+use crate::reserve;
 use crate::{Error, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -101,8 +101,9 @@ impl Source {
         let Some(disk) = self.disk.as_ref().filter(|_| end > have) else { return Ok(()) };
         let most = usize::try_from(disk.stamp.bytes).unwrap_or(usize::MAX);
         let wanted = have.saturating_mul(2).max(FIRST_READ).max(end).min(most);
-        let short = |_| no_room::<u8>(wanted, "the header of a model file");
-        self.head.try_reserve_exact(wanted - have).map_err(short)?;
+        self.head
+            .try_reserve_exact(wanted - have)
+            .map_err(|_| reserve::no_memory(wanted, 1, "bytes of a file's header"))?;
         self.head.resize(wanted, 0);
         disk.read(have as u64, &mut self.head[have..])
     }

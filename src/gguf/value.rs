@@ -126,7 +126,12 @@ macro_rules! from_integer {
         }
     )*};
 }
-from_integer! { u32, "an unsigned 32-bit integer"; i32, "a signed 32-bit integer"; u64, "an unsigned 64-bit integer"; usize, "a size"; }
+from_integer! {
+    u32, "an unsigned 32-bit integer";
+    i32, "a signed 32-bit integer";
+    u64, "an unsigned 64-bit integer";
+    usize, "a size";
+}
 
 impl FromValue for f32 {
     const WANTED: &'static str = "a float";

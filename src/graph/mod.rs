@@ -118,8 +118,8 @@ pub enum RopeScaling {
         /// Context extension, at least 1.
         factor: f64,
     },
-    /// YaRN (<https://arxiv.org/abs/2309.00071>): high frequencies stay, low ones are divided by the factor, those between are blended; cosines and
-    /// sines grow with the logarithm of the factor.
+    /// YaRN (<https://arxiv.org/abs/2309.00071>): high frequencies stay, low ones are divided by the factor, those
+    /// between are blended; cosines and sines grow with the logarithm of the factor.
     Yarn {
         /// Context extension, at least 1.
         factor: f64,

@@ -1,6 +1,6 @@
 //! Hyperparameters: the keys of a decoder model, with the format's defaults, checked for sense.
 
-use crate::gguf::{File, FromValue, Value};
+use crate::gguf::{File, FromValue, Value, shown};
 use crate::graph::{RopeKind, RopeScaling, RopeSpec, WeightId};
 use crate::{Error, Result};
 
@@ -230,7 +230,8 @@ fn read_rope(keys: &Keys<'_>, head_dim: usize, n_ctx_train: usize) -> Result<Rop
         Some(other) => {
             let key = keys.name("rope.scaling.type");
             return Err(Error::Unsupported(format!(
-                "Rope scaling `{other}` in key `{key}` (known: none, linear, yarn)"
+                "Rope scaling `{}` in key `{key}` (known: none, linear, yarn)",
+                shown(other)
             )));
         }
     };

@@ -1,9 +1,10 @@
 //! What tells one model from another, wherever its file lies.
 //!
-//! The hash covers the file's header (all metadata with the vocabulary, every tensor's name, shape, type and place), the
-//! file's size, and of each tensor three pages: the first, the one in the middle, the last. Hashing everything would
-//! read the whole file again, seconds on a telephone, to save a prompt that takes as long; training changes the numbers
-//! of a tensor all over, so that pages of every tensor show it. Two files that differ elsewhere alone are one to it.
+//! The hash covers the file's header (all metadata with the vocabulary, every tensor's name, shape, type and place),
+//! the file's size, and of each tensor three pages: the first, the one in the middle, the last. Hashing everything
+//! would read the whole file again, seconds on a telephone, to save a prompt that takes as long; training changes the
+//! numbers of a tensor all over, so that pages of every tensor show it. Two files that differ elsewhere alone are one
+//! to it.
 
 use crate::Result;
 use crate::gguf::File;

@@ -58,8 +58,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Load the file onto `backends`, placed as [`Outline::read`] says. `progress` hears the fraction done and may cancel
-    /// by returning false.
+    /// Load the file onto `backends`, placed as [`Outline::read`] says. `progress` hears the fraction done and may
+    /// cancel by returning false.
     pub fn load(
         file: File,
         backends: Vec<Arc<dyn Backend>>,
@@ -128,8 +128,8 @@ impl Model {
         names(&self.file)
     }
 
-    /// What tells it from other models, wherever its file lies: a hash of its header and of pages of every tensor. Computed
-    /// when it is first asked for.
+    /// What tells it from other models, wherever its file lies: a hash of its header and of pages of every tensor.
+    /// Computed when it is first asked for.
     ///
     /// # Errors
     /// [`Error::Io`] where the file cannot be read any more, or was changed.

@@ -4,7 +4,7 @@
 use super::decoder::Decoder;
 use super::{ARCHITECTURES, Hparams, WeightTable, architectures};
 use crate::backend::{Backend, Wanted};
-use crate::gguf::File;
+use crate::gguf::{File, shown};
 use crate::graph::{Graph, Node, Op, Output, Part, WeightSpec, WeightUse};
 use crate::schedule::{self, assign};
 use crate::{Error, Result};
@@ -58,7 +58,7 @@ impl Outline {
         let name: String = file.require("general.architecture")?;
         let Some((_, bind)) = ARCHITECTURES.iter().find(|(known, _)| *known == name) else {
             let known: Vec<_> = architectures().collect();
-            return Err(Error::Unsupported(format!("Architecture `{name}` (known: {})", known.join(", "))));
+            return Err(Error::Unsupported(format!("Architecture `{}` (known: {})", shown(&name), known.join(", "))));
         };
         let hparams = Hparams::read(file)?;
         let mut table = WeightTable::new(file);

@@ -2,8 +2,8 @@
 //!
 //! The registry holds weak references: the last stream that closes frees the weights. No lock is held while a model is
 //! loaded or a host hears of it: who comes first loads, and an entry of the registry says so; others that want the same
-//! model wait for it, each asking its own host meanwhile whether to go on. Where the first one fails or is cancelled, the
-//! next one loads. So eight hosts opening one file load it once, and two files load side by side.
+//! model wait for it, each asking its own host meanwhile whether to go on. Where the first one fails or is cancelled,
+//! the next one loads. So eight hosts opening one file load it once, and two files load side by side.
 
 use super::{Model, Outline};
 use crate::backend::{self, Backend, LoadProgress};
@@ -115,7 +115,8 @@ impl Loading<'_> {
                     State::Loading { by, .. } if *by == this => {
                         let path = path.display();
                         return Err(Error::Busy(format!(
-                            "{path} is being loaded by this thread: it cannot be opened from the progress of its own load"
+                            "{path} is being loaded by this thread: it cannot be opened from the progress of its own \
+                             load"
                         )));
                     }
                     State::Loading { fraction, .. } => fraction.clone(),

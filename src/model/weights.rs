@@ -1,7 +1,7 @@
 //! The weight table: architectures claim tensors by name, shape and use; every claim is checked against the file, and
 //! a tensor that nobody claimed is refused, because a model with an ignored tensor would silently compute nonsense.
 
-use crate::gguf::{File, TensorInfo};
+use crate::gguf::{File, TensorInfo, shown};
 use crate::graph::{WeightId, WeightSpec, WeightUse};
 use crate::{Error, Result};
 use std::collections::HashSet;
@@ -65,7 +65,7 @@ impl<'a> WeightTable<'a> {
     /// The finished table, or an error naming a tensor of the file that the architecture does not use.
     pub fn finish(self) -> Result<Vec<WeightSpec>> {
         match self.file.tensors().iter().find(|t| !self.claimed.contains(t.name.as_str())) {
-            Some(t) => Err(Error::Model(format!("Tensor `{}` is not known in this architecture", t.name))),
+            Some(t) => Err(Error::Model(format!("Tensor `{}` is not known in this architecture", shown(&t.name)))),
             None => Ok(self.specs),
         }
     }

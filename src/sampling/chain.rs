@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::gguf::shown;
 use crate::{Error, Result, Token};
 
 /// One sampler of a chain.
@@ -177,7 +178,7 @@ fn step(text: &str) -> std::result::Result<Step, String> {
                 presence: number(presence)?,
             })
         }
-        _ => Err(format!("unknown sampler `{}`; known are {KNOWN}", name.escape_debug())),
+        _ => Err(format!("unknown sampler `{}`; known are {KNOWN}", shown(name))),
     }
 }
 
@@ -224,7 +225,7 @@ impl<const N: usize> Numbers<'_, N> {
 }
 
 fn number<T: FromStr>(text: &str) -> std::result::Result<T, String> {
-    text.parse().map_err(|_| format!("`{}` is not a number it can take", text.escape_debug()))
+    text.parse().map_err(|_| format!("`{}` is not a number it can take", shown(text)))
 }
 
 fn biases(values: &str) -> std::result::Result<Vec<(Token, f32)>, String> {
@@ -232,9 +233,8 @@ fn biases(values: &str) -> std::result::Result<Vec<(Token, f32)>, String> {
         return Err("`logit_bias` is written logit_bias=id:value,id:value".into());
     }
     let one = |pair: &str| {
-        let (id, bias) = pair
-            .split_once(':')
-            .ok_or_else(|| format!("`{}` is not of the form id:value", pair.trim().escape_debug()))?;
+        let (id, bias) =
+            pair.split_once(':').ok_or_else(|| format!("`{}` is not of the form id:value", shown(pair.trim())))?;
         Ok((number(id.trim())?, number(bias.trim())?))
     };
     values.split(',').map(one).collect()

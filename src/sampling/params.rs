@@ -1,6 +1,7 @@
 //! What a user chooses, and the chain it stands for.
 
 use super::chain::{Chain, Step};
+use super::penalties::MAX_LAST_N;
 use crate::Token;
 use crate::gguf::{File, FromValue};
 
@@ -94,11 +95,17 @@ impl Params {
     /// Returns a sentence for each key that is there but cannot be used; such a key changes nothing.
     pub fn apply_metadata(&mut self, file: &File) -> Vec<String> {
         let mut unused = Vec::new();
-        let mut integer = |key: &str, target: &mut i32| {
-            *target = read::<i32>(file, key, &mut unused).unwrap_or(*target);
+        let mut integer = |key: &str, target: &mut i32, most: i32| {
+            if let Some(value) = read::<i32>(file, key, &mut unused) {
+                if value <= most {
+                    *target = value;
+                } else {
+                    unused.push(format!("general.sampling.{key} is ignored: {value} is above {most}"));
+                }
+            }
         };
-        integer("top_k", &mut self.top_k);
-        integer("penalty_last_n", &mut self.repeat_last_n);
+        integer("top_k", &mut self.top_k, i32::MAX);
+        integer("penalty_last_n", &mut self.repeat_last_n, MAX_LAST_N);
         let mut float = |key: &str, target: &mut f32, above: f32| {
             if let Some(value) = read::<f32>(file, key, &mut unused) {
                 if value.is_finite() && value > above {

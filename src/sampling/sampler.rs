@@ -6,11 +6,15 @@ use super::penalties::Penalties;
 use super::pool::{Buffers, LIST, Pool};
 use super::{draw, dynamic_temperature, greedy, logit_bias, min_p, random, temperature, top_k, top_p};
 use crate::backend::{SampleOp, SampleResult, SampleSpec};
+use crate::gguf::shown;
 use crate::trie::{Mode, TrieState};
 use crate::{Error, Result, Token};
 
 /// The most candidates [`Sampler::keep_candidates`] keeps.
 pub const MAX_KEPT_CANDIDATES: usize = LIST / 2;
+
+/// Odd, and far from what people take for seeds and differences of seeds.
+const NEXT_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The only tokens that may win, and how to choose among them.
 #[derive(Debug, Clone, Copy)]
@@ -98,6 +102,7 @@ impl Stage {
 pub struct Sampler {
     stages: Vec<Stage>,
     n_vocab: usize,
+    first_seed: u64,
     seed: u64,
     buffers: Buffers,
     keep: usize,
@@ -125,6 +130,7 @@ impl Sampler {
             }
             let stage = stage(step, n_vocab).map_err(|error| match error {
                 Error::InvalidArgument(problem) => {
+                    let step = shown(&step.to_string());
                     Error::InvalidArgument(format!("Sampler chain, step {} (`{step}`): {problem}", index + 1))
                 }
                 other => other,
@@ -138,6 +144,7 @@ impl Sampler {
         Ok(Sampler {
             stages,
             n_vocab,
+            first_seed: seed,
             seed,
             buffers: Buffers::new(n_vocab, Passes::detect()),
             keep: 0,
@@ -240,8 +247,9 @@ impl Sampler {
         }
     }
 
-    /// Forgets the accepted tokens.
-    pub fn reset(&mut self) {
+    /// Forgets the accepted tokens, and draws for the `nth` time over the same positions: 0 is what a new sampler does.
+    pub fn restart(&mut self, nth: u64) {
+        self.seed = self.first_seed.wrapping_add(nth.wrapping_mul(NEXT_SEED));
         for stage in &mut self.stages {
             if let Stage::Penalties(penalties) = stage {
                 penalties.reset();

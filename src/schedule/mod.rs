@@ -5,8 +5,8 @@
 //! the run (the kept hidden rows, the logits) stand at fixed places below the shared area, so that one plan can read
 //! what another left.
 //!
-//! A graph over several devices is cut where the device changes; each piece becomes a program of its device, and rows that
-//! cross a border are copied by way of the host.
+//! A graph over several devices is cut where the device changes; each piece becomes a program of its device, and rows
+//! that cross a border are copied by way of the host.
 //!
 //! Invariants: two nodes whose lives overlap never share bytes, except a node that takes over its residual's buffer
 //! in place; every offset is a multiple of [`ALIGN`].

@@ -12,6 +12,11 @@ use std::sync::atomic::AtomicBool;
 
 /// One slot of an engine at a time: the slot of the last prefill.
 pub(crate) trait Decoder: Send {
+    /// Says what ends waits for a device; see [`Engine::watch`].
+    fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+        let _ = cancel;
+    }
+
     /// Makes slot `slot_id` (-1: a fresh one) hold exactly `tokens` and returns how many of them it held before. After
     /// an error or a cancel the slot holds what was evaluated until then.
     fn prefill(&mut self, slot_id: i32, tokens: &[Token], cancel: &AtomicBool) -> Result<usize>;
@@ -19,6 +24,14 @@ pub(crate) trait Decoder: Send {
     /// Appends `tokens` (possibly none) and returns the logits of the last position, one per token of the vocabulary; see
     /// [`Engine::next_logits`].
     fn logits(&mut self, tokens: &[Token], listed: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]>;
+
+    /// Makes room in a full slot: of the tokens between the first `keep` and the last one the first half goes. `pending` are
+    /// those that come after the slot's; the last one of all is left in it alone, the others are in the slot then. Returns how
+    /// many went. After a cancel nothing went; after an error of a device the slot may be empty.
+    fn shift(&mut self, keep: usize, pending: &mut Vec<Token>, cancel: &AtomicBool) -> Result<usize> {
+        let _ = (keep, pending, cancel);
+        Err(Error::Internal("A decoder that cannot shift was asked to".into()))
+    }
 
     /// Sample on the device by this chain from now on; see [`Engine::start_sampling`].
     fn start_sampling(&mut self, spec: &SampleSpec) -> Result<usize> {
@@ -121,6 +134,10 @@ impl EngineSlot {
 }
 
 impl Decoder for EngineSlot {
+    fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+        self.engine.watch(cancel);
+    }
+
     fn prefill(&mut self, slot_id: i32, tokens: &[Token], cancel: &AtomicBool) -> Result<usize> {
         self.slot = self.engine.take_slot(slot_id)?;
         self.engine.prefill(self.slot, tokens, cancel).map(|done| done.reused)
@@ -128,6 +145,24 @@ impl Decoder for EngineSlot {
 
     fn logits(&mut self, tokens: &[Token], listed: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]> {
         self.engine.next_logits(self.slot, tokens, listed, cancel)
+    }
+
+    fn shift(&mut self, keep: usize, pending: &mut Vec<Token>, cancel: &AtomicBool) -> Result<usize> {
+        match pending.split_last() {
+            Some((&last, before)) => {
+                self.engine.append(self.slot, before, cancel)?;
+                pending.clear();
+                pending.push(last);
+            }
+            None => {
+                let last = self.engine.tokens(self.slot).last().copied();
+                pending.extend(last);
+                self.engine.truncate(self.slot, self.engine.position(self.slot).saturating_sub(1));
+            }
+        }
+        let gone = self.engine.position(self.slot).saturating_sub(keep) / 2;
+        self.engine.remove(self.slot, keep..keep + gone)?;
+        Ok(gone)
     }
 
     fn start_sampling(&mut self, spec: &SampleSpec) -> Result<usize> {

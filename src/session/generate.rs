@@ -1,12 +1,12 @@
 //! One generation, on the worker: choose a token, emit it, repeat.
 //!
-//! The loop keeps these rules. Every emitted token fits in the context behind the prompt. A token the trie leaves no
+//! The loop keeps these rules. Every emitted token fits in the context behind the prompt, or what is left of it. A token the trie leaves no
 //! choice about needs no logits: it joins `pending`, and the whole run is evaluated together with the next position at
 //! which there is a choice. An end-of-generation token is never emitted. Nothing is allocated per token.
 
 use super::decoder::Decoder;
 use super::shared::{Job, Left, Phase, Shared};
-use super::{Event, FinishReason, Sink, Usage};
+use super::{ContextFull, Event, FinishReason, Sink, Usage};
 use crate::backend::Children;
 use crate::engine::{EngineStats, Following, LeafScore};
 use crate::sampling::{Legal, MAX_KEPT_CANDIDATES};
@@ -36,8 +36,10 @@ pub(crate) struct Generation<'a, D: Decoder> {
     /// The best candidates of the last token, where they were asked for; those that the device left, where it does not draw.
     candidates: Vec<(Token, f32, f32)>,
     emitted: u64,
-    /// Tokens in front of the first that is emitted.
-    behind: usize,
+    /// Tokens of the stream, those included that are not in the slot yet, without those that shifts took out.
+    stream: usize,
+    /// [`Left::shifts`].
+    shifts: u64,
     /// What is left of the leaf that was chosen as a whole, the next token last.
     chosen: Vec<Token>,
     /// The leaf that the span ended at, until the next token: its children would make another one of it.
@@ -67,11 +69,12 @@ impl<'a, D: Decoder> Generation<'a, D> {
     ) -> Generation<'a, D> {
         let depth = |state: &TrieState| state.trie().descriptors().iter().map(|one| one.depth()).max();
         let run = job.trie.as_ref().and_then(depth).unwrap_or(0) as usize;
-        let Left { mut pending, mut chosen, ended_at } = std::mem::take(&mut job.left);
+        let Left { mut pending, mut chosen, ended_at, shifts } = std::mem::take(&mut job.left);
         pending.reserve(run + 1);
         chosen.reserve(run);
         Generation {
-            behind: decoder.tokens().len() + pending.len(),
+            stream: decoder.tokens().len() + pending.len(),
+            shifts,
             pending,
             piece: Vec::with_capacity(vocab.max_piece_bytes()),
             followed: 0,
@@ -98,9 +101,18 @@ impl<'a, D: Decoder> Generation<'a, D> {
 
     /// Generates until something ends it, and says what.
     pub(crate) fn run(&mut self) -> Result<FinishReason> {
+        self.look_back();
         self.start_sampling()?;
         let reason = self.tokens();
         reason.and_then(|reason| self.decoder.settle().map(|()| reason))
+    }
+
+    /// What the sampler looks back on is what the context holds, wherever it samples.
+    fn look_back(&mut self) {
+        self.job.sampler.restart(self.shifts);
+        for &token in self.decoder.tokens().iter().chain(&self.pending) {
+            self.job.sampler.accept(token);
+        }
     }
 
     fn start_sampling(&mut self) -> Result<()> {
@@ -127,10 +139,6 @@ impl<'a, D: Decoder> Generation<'a, D> {
     }
 
     fn tokens(&mut self) -> Result<FinishReason> {
-        let room = (self.decoder.room() - self.pending.len()) as u64;
-        for &token in self.decoder.tokens().iter().chain(&self.pending) {
-            self.job.sampler.accept(token);
-        }
         loop {
             if self.shared.cancel.load(Ordering::Acquire) {
                 return Ok(FinishReason::Cancelled);
@@ -138,8 +146,14 @@ impl<'a, D: Decoder> Generation<'a, D> {
             if Some(self.emitted) == self.job.max_new_tokens {
                 return Ok(FinishReason::Length);
             }
-            if self.emitted == room {
-                return Ok(FinishReason::Context);
+            if self.decoder.room() <= self.pending.len() {
+                match self.job.on_context_full {
+                    ContextFull::Stop => return Ok(FinishReason::Context),
+                    ContextFull::Shift { keep } => match self.shift(keep as usize) {
+                        Err(Error::Cancelled) => return Ok(FinishReason::Cancelled),
+                        shifted => shifted?,
+                    },
+                }
             }
             let choosing = |trie: &TrieState| trie.mode() == Mode::ScoreLeaves && trie.at_root();
             if self.job.trie.as_ref().is_some_and(choosing) {
@@ -180,6 +194,21 @@ impl<'a, D: Decoder> Generation<'a, D> {
                 return Ok(FinishReason::Span);
             }
         }
+    }
+
+    /// Takes tokens out of the full context. The last one is evaluated after it, with the next choice.
+    fn shift(&mut self, keep: usize) -> Result<()> {
+        let evaluated = self.pending.len().saturating_sub(1);
+        let gone = self.decoder.shift(keep, &mut self.pending, &self.shared.cancel)?;
+        if gone == 0 {
+            return Err(Error::Internal(format!("A full context gave no room behind {keep} tokens")));
+        }
+        self.saved += evaluated.saturating_sub(1) as u64;
+        self.stream -= gone;
+        self.shifts = self.shifts.wrapping_add(1);
+        self.shared.lock().usage.context_shifts += 1;
+        self.look_back();
+        self.start_sampling()
     }
 
     /// Scores the leaves of the descriptor and takes the most probable one, of several the first.
@@ -260,6 +289,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
         self.vocab.piece(token, false, &mut self.piece);
         let stopped = self.job.text.push(&self.piece);
         self.emitted += 1;
+        self.stream += 1;
         let text = self.job.text.text();
         let mut state = self.shared.lock();
         state.usage.completion_tokens += 1;
@@ -305,9 +335,9 @@ impl<'a, D: Decoder> Generation<'a, D> {
             state.usage.finish_reason = *outcome.as_ref().unwrap_or(&FinishReason::Error);
             state.trie = self.job.trie;
             // A cancelled evaluation may have brought a part of what was pending into the slot.
-            let missing = (self.behind + self.emitted as usize).saturating_sub(self.decoder.tokens().len());
+            let missing = self.stream.saturating_sub(self.decoder.tokens().len());
             let pending = self.pending.split_off(self.pending.len().saturating_sub(missing));
-            state.left = Left { pending, chosen: self.chosen, ended_at: self.ended_at };
+            state.left = Left { pending, chosen: self.chosen, ended_at: self.ended_at, shifts: self.shifts };
             state.phase = Phase::Idle;
             if matches!(self.job.sink, Sink::Queue) {
                 state.queue.finish(tail, outcome.clone());

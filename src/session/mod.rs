@@ -22,19 +22,19 @@ pub use crate::engine::{EngineOptions, KvType};
 pub use crate::sampling::{Chain, Params, Sampled};
 pub use crate::trie::Mode;
 pub use options::{
-    ArenaText, Event, FinishReason, LeafScores, ModelInfo, NamedScore, OpenOptions, Pull, Settings, Sink, SpanEnd,
-    Status,
+    ArenaText, ContextFull, Event, FinishReason, LeafScores, ModelInfo, NamedScore, OpenOptions, Pull, Settings, Sink,
+    SpanEnd, Status,
 };
 pub use text::Arena;
 pub use usage::Usage;
 
 use crate::backend::MAX_ROWS;
 use crate::engine::{self, Engine};
-use crate::gguf::File;
+use crate::gguf::{File, shown};
 use crate::model::{self, Model};
 use crate::sampling::random::unchosen_seed;
 use crate::sampling::{Sampler, Step};
-use crate::trie::{self, Built, Surroundings, TrieState, cache};
+use crate::trie::{self, Built, Surroundings, Trie, TrieState, cache};
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 use decoder::{Decoder, EngineSlot};
@@ -68,13 +68,14 @@ pub struct Session {
 impl Session {
     /// Starts the worker of an opened engine.
     fn start(
-        decoder: impl Decoder + 'static,
+        mut decoder: impl Decoder + 'static,
         vocab: Arc<Vocab>,
         file: File,
         info: ModelInfo,
         settings: Settings,
     ) -> Result<Session> {
         let shared = Arc::new(Shared::new(settings));
+        decoder.watch(&shared.cancel);
         let worker = worker::Worker::new(decoder, shared.clone(), vocab.clone());
         let started = thread::Builder::new().name("eliza-session".into()).spawn(move || worker.run());
         let handle = started.map_err(|error| Error::OutOfMemory(format!("no thread for the session: {error}")))?;
@@ -91,7 +92,7 @@ impl Session {
         }
         let mut hear = |done: f32| progress.as_mut().is_none_or(|heard| heard(done));
         let model = engine::open_model(&path, &wanted, Some(&mut hear))?;
-        let mut session = Session::around(Engine::open(model, &wanted, Some(&mut hear))?, &wanted)?;
+        let mut session = Session::around(Engine::open(model, &wanted, Some(&mut hear))?)?;
         // The model may be shared with someone who calls the file by another path.
         session.info.path = path;
         let info = &session.info;
@@ -125,10 +126,10 @@ impl Session {
     ///
     /// Fails with the engine's error.
     pub fn over(model: Arc<Model>, wanted: &EngineOptions) -> Result<Session> {
-        Session::around(Engine::new(model, wanted)?, wanted)
+        Session::around(Engine::new(model, wanted)?)
     }
 
-    fn around(engine: Engine, wanted: &EngineOptions) -> Result<Session> {
+    fn around(engine: Engine) -> Result<Session> {
         let model = engine.model().clone();
         let mut settings = Settings::default();
         let path = model.file().path();
@@ -145,8 +146,8 @@ impl Session {
             threads: engine.threads() as u32,
             slots: engine.slots() as u32,
             n_batch: engine.batch() as u32,
-            kv_type: wanted.kv_type.name().into(),
-            kv_type_v: wanted.kv_type_v().name().into(),
+            kv_type: engine.kv_types().k.to_string().to_lowercase(),
+            kv_type_v: engine.kv_types().v.to_string().to_lowercase(),
             device: device.name,
             device_reason: device.reason,
             no_gpu_reason: model.no_gpu_reason(),
@@ -201,7 +202,8 @@ impl Session {
 
     /// Starts a generation and returns at once; its tokens go to `sink`.
     ///
-    /// `max_new_tokens` 0 ends at once, negative runs to the end of the context. `temperature` and `top_p`, where given,
+    /// `max_new_tokens` 0 ends at once, negative runs to the end of the context, or without end where that shifts
+    /// ([`ContextFull`]). `temperature` and `top_p`, where given,
     /// override the settings and the slot's chain. Every accepted generate gets exactly one terminal event, also after
     /// cancel, close and errors.
     ///
@@ -273,12 +275,9 @@ impl Session {
     }
 
     /// Replaces the settings. Fails with [`Error::Busy`] or [`Error::InvalidArgument`] (an empty stop string, a
-    /// parameter out of range) and then changes nothing.
+    /// parameter out of range, more tokens to keep than a shift can) and then changes nothing.
     pub fn configure(&self, settings: Settings) -> Result<()> {
-        let checked = match settings.stop.iter().position(Vec::is_empty) {
-            Some(at) => Err(Error::InvalidArgument(format!("stop[{at}] is empty"))),
-            None => Sampler::new(&settings.params.chain(), self.info.n_vocab, 0),
-        };
+        let checked = self.check_settings(&settings);
         let nothing_to_ignore = settings.ignore_eos && self.vocab.eog_tokens().is_empty();
         self.change(|state| {
             checked?;
@@ -318,12 +317,13 @@ impl Session {
     /// A failure other than [`Error::Busy`] bars generate until a set succeeds or the trie is cleared, so that a caller
     /// that ignores it never gets unconstrained output.
     pub fn set_trie(&self, json: &[u8], mode: Mode) -> Result<()> {
-        let (idle, strict) = {
-            let state = self.shared.lock();
-            (state.check_idle(), state.settings.strict_trie)
-        };
+        let mut strict = false;
         // A payload may be large: it is parsed without the lock, and only once it is known to be wanted.
-        let loaded = idle.and_then(|()| self.load_trie(json, mode, strict));
+        self.change(|state| {
+            strict = state.settings.strict_trie;
+            Ok(())
+        })?;
+        let loaded = self.load_trie(json, mode, strict);
         self.change(|state| match loaded {
             Ok(trie) => {
                 state.trie = Some(trie);
@@ -520,6 +520,21 @@ impl Session {
         outcome
     }
 
+    fn check_settings(&self, settings: &Settings) -> Result<()> {
+        if let Some(at) = settings.stop.iter().position(Vec::is_empty) {
+            return Err(Error::InvalidArgument(format!("stop[{at}] is empty")));
+        }
+        // A shift takes out one token at least, and leaves one place free and the last token to be evaluated.
+        let (context, most) = (self.info.context, self.info.context.saturating_sub(3));
+        if let ContextFull::Shift { keep } = settings.on_context_full
+            && keep > most
+        {
+            let problem = format!("n_keep is {keep}: in a context of {context} tokens a shift can keep {most}");
+            return Err(Error::InvalidArgument(problem));
+        }
+        Sampler::new(&settings.params.chain(), self.info.n_vocab, 0).map(drop)
+    }
+
     fn check_engine(&self) -> Result<()> {
         match self.worker {
             Some(_) => Ok(()),
@@ -598,12 +613,17 @@ impl Session {
             text: TextStream::new(&settings.stop, self.vocab.max_piece_bytes()),
             banned: [self.vocab.suppressed(), eog].concat(),
             stop_at_span_end: settings.on_span_end == SpanEnd::Stop,
+            on_context_full: settings.on_context_full,
             sink,
         };
         state.delivering = matches!(job.sink, Sink::Callback(_));
         state.reading = matches!(job.sink, Sink::Queue);
         if state.reading {
-            let most = job.max_new_tokens.map_or(prompt.room, |limit| prompt.room.min(limit as usize));
+            let room = match job.on_context_full {
+                ContextFull::Stop => prompt.room,
+                ContextFull::Shift { .. } => self.info.context as usize,
+            };
+            let most = job.max_new_tokens.map_or(room, |limit| room.min(limit as usize));
             state.queue.reset(most);
         }
         state.prompt = None;
@@ -629,22 +649,24 @@ impl Session {
 
     /// A payload compiled and checked against this model.
     fn load_trie(&self, json: &[u8], mode: Mode, strict: bool) -> Result<TrieState> {
-        let trie = cache::load(json)?;
-        trie.check_vocab(self.info.n_vocab)?;
+        let trie = cache::load(json, |trie| self.check_trie(trie, strict))?;
         for warning in trie.warnings() {
             log::warn!("Token trie: {warning}");
         }
+        Ok(TrieState::new(trie, mode))
+    }
+
+    fn check_trie(&self, trie: &Trie, strict: bool) -> Result<()> {
+        trie.check_vocab(self.info.n_vocab)?;
         let id = trie.model_id();
         if !id.is_empty() && !self.info.ids.iter().any(|known| known == id) {
-            let problem = format!("{id:?} is none of this model's names ({})", self.info.ids.join(", "));
+            let known: Vec<String> = self.info.ids.iter().map(|id| shown(id)).collect();
+            let problem = format!("\"{}\" is none of this model's names ({})", shown(id), known.join(", "));
             doubtful(strict, "modelId", problem)?;
         }
         let misspelt =
-            cache::spelling(&trie, &self.vocab, |vocab, token, special, out| vocab.piece(token, special, out));
-        if let Some(problem) = misspelt {
-            doubtful(strict, "descriptors", problem)?;
-        }
-        Ok(TrieState::new(trie, mode))
+            cache::spelling(trie, &self.vocab, |vocab, token, special, out| vocab.piece(token, special, out));
+        misspelt.map_or(Ok(()), |problem| doubtful(strict, "descriptors", problem))
     }
 
     /// Whether the caller is this session's own worker.

@@ -7,7 +7,7 @@ use crate::engine::LeafScore;
 use crate::trie::TrieState;
 use crate::{Error, Token};
 use std::ffi::c_char;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// How to open a session.
 #[derive(Default)]
@@ -38,6 +38,8 @@ pub struct Settings {
     pub strict_trie: bool,
     /// How many candidates [`Session::sampled`](super::Session::sampled) keeps, likeliest first; 0 keeps none.
     pub candidates: usize,
+    /// What a full context does.
+    pub on_context_full: ContextFull,
 }
 
 /// What the end of a constrained span does.
@@ -49,6 +51,19 @@ pub enum SpanEnd {
     /// Generation ends with [`FinishReason::Span`]. The token that ended a leaf with children is neither emitted nor
     /// kept; the last token of a leaf without children is part of the span and is emitted.
     Stop,
+}
+
+/// What a generation does when its tokens fill the context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ContextFull {
+    /// It ends with [`FinishReason::Context`].
+    #[default]
+    Stop,
+    /// The first `keep` tokens and the last half of the others stay, those between go, and generation goes on.
+    Shift {
+        /// Tokens in front that stay.
+        keep: u32,
+    },
 }
 
 /// Where the tokens of one generation go.
@@ -133,7 +148,8 @@ pub struct Pull {
 /// What was opened, and with which sizes.
 #[derive(Debug, Clone, Default, serde::Serialize)]
 pub struct ModelInfo {
-    /// The file it was opened from.
+    /// The file it was opened from. In JSON what is not UTF-8 of it is U+FFFD.
+    #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
     /// Names a trie payload may call the model by: `general.name`, `general.basename`, the file stem.
     pub ids: Vec<String>,
@@ -161,6 +177,10 @@ pub struct ModelInfo {
     pub no_gpu_reason: Option<String>,
     /// Bytes of weights that decoding one token reads, on all devices.
     pub weight_bytes_per_token: u64,
+}
+
+fn lossy<S: serde::Serializer>(path: &Path, out: S) -> std::result::Result<S::Ok, S::Error> {
+    out.serialize_str(&path.to_string_lossy())
 }
 
 /// How probable the leaves of a trie's descriptor are, as [`Session::score_trie`](super::Session::score_trie) says.

@@ -1,7 +1,8 @@
 //! The tokens of a generation that has no callback, kept until the host takes them.
 //!
 //! Room for every token the generation may emit is reserved when it starts, so the worker never waits for the host and
-//! never allocates for a token. A step hands out whole tokens with their whole text; a text longer than the caller's
+//! never allocates for a token. For one without end that is a context of tokens: what was taken makes room again, and only a
+//! host that falls behind by more makes the queue grow. A step hands out whole tokens with their whole text; a text longer than the caller's
 //! buffer is spread over several steps at character borders. Text holds no NUL, and each step's text ends with one.
 
 use super::text::append_without_nul;
@@ -107,6 +108,9 @@ impl Queue {
         }
         text_out[step.text_bytes] = 0;
         if self.next == self.items.len() {
+            self.items.clear();
+            self.text.clear();
+            (self.next, self.text_next) = (0, 0);
             match &self.end {
                 Some(Ok(_)) => {
                     step.done = true;
@@ -143,6 +147,21 @@ mod tests {
         }
         queue.finish(tail, outcome);
         queue
+    }
+
+    #[test]
+    fn what_was_taken_makes_room_again() {
+        let mut queue = Queue::default();
+        queue.reset(3);
+        let room = (queue.items.capacity(), queue.text.capacity());
+        let (mut tokens, mut text) = ([0; 2], [0; 16]);
+        for token in 0..1000 {
+            queue.push(token, "word");
+            queue.push(-1, "!");
+            let step = queue.pull(&mut tokens, &mut text).unwrap();
+            assert_eq!((step.tokens, step.text_bytes, tokens[0]), (1, 5, token));
+        }
+        assert_eq!((queue.items.capacity(), queue.text.capacity()), room);
     }
 
     #[test]
@@ -197,10 +216,12 @@ mod tests {
         assert!(!queue.ready());
     }
 
+    const WORDS: [&str; 7] = ["", "a", "\u{e9}", "\u{2603}\u{2603}\u{2603}", "\u{1F600}", "word ", "n\0l"];
+
     proptest! {
         #[test]
         fn whatever_the_buffers_every_token_and_character_comes_once_and_in_order(
-            words in prop::collection::vec(prop::sample::select(&["", "a", "\u{e9}", "\u{2603}\u{2603}\u{2603}", "\u{1F600}", "word ", "n\0l"][..]), 0..20),
+            words in prop::collection::vec(prop::sample::select(&WORDS[..]), 0..20),
             tail in prop::sample::select(&["", "\u{FFFD}", "<|en"][..]),
             token_cap in 1usize..5,
             text_cap in 8usize..20,

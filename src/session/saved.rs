@@ -1,10 +1,12 @@
 //! What a saved slot holds of its session, beside tokens and cells: where a generation stopped, and in which constraint.
 //!
 //! It is the note of the file ([`SavedSlot::note`]), as JSON. Chains, settings, seed and stop strings are not in it: they are
-//! the session's that restores. Nor is the trie; it has to be set there already where it was in force.
+//! the session's that restores. Nor is the trie; it has to be set there already where it was in force. Places that no stream
+//! comes to are refused, but who writes the file decides where its stream stands: it is trusted as a model is.
 
 use super::shared::Left;
 use crate::engine::SavedSlot;
+use crate::gguf::shown;
 use crate::trie::{SavedState, TrieState};
 use crate::{Error, Result, Token};
 use serde::{Deserialize, Serialize};
@@ -15,6 +17,9 @@ struct Note {
     /// [`Left::pending`].
     pending: Vec<Token>,
     constraint: Option<Constraint>,
+    /// [`Left::shifts`].
+    #[serde(default, skip_serializing_if = "is_zero")]
+    shifts: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -27,11 +32,15 @@ struct Constraint {
     ended: bool,
 }
 
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 /// The note of a slot whose generation stopped there, in a constraint or not.
 pub(crate) fn note(left: Left, trie: Option<&TrieState>) -> Result<Vec<u8>> {
-    let Left { pending, chosen, ended_at } = left;
+    let Left { pending, chosen, ended_at, shifts } = left;
     let constraint = |trie: &TrieState| Constraint { state: trie.saved(), chosen, ended: ended_at.is_some() };
-    let note = Note { pending, constraint: trie.map(constraint) };
+    let note = Note { pending, constraint: trie.map(constraint), shifts };
     serde_json::to_vec(&note).map_err(|error| Error::Internal(format!("The note of a saved slot: {error}")))
 }
 
@@ -47,7 +56,7 @@ pub(crate) fn resume(
     context: usize,
 ) -> Result<(Left, Option<TrieState>)> {
     let broken = |problem: String| saved.error("note", problem);
-    let note: Note = serde_json::from_slice(saved.note()).map_err(|error| broken(error.to_string()))?;
+    let note: Note = serde_json::from_slice(saved.note()).map_err(|error| broken(shown(&error.to_string())))?;
     let outside = |token: &&Token| usize::try_from(**token).map_or(true, |id| id >= n_vocab);
     if let Some(token) = note.pending.iter().find(outside) {
         return Err(broken(format!("token {token}, where the vocabulary has {n_vocab}")));
@@ -57,7 +66,7 @@ pub(crate) fn resume(
         let problem = format!("{total} tokens with those not evaluated, where the context has room for {context}");
         return Err(saved.error("tokens", problem));
     }
-    let mut left = Left { pending: note.pending, ..Left::default() };
+    let mut left = Left { pending: note.pending, shifts: note.shifts, ..Left::default() };
     let constraint = note.constraint;
     let in_force = constraint.as_ref().is_some_and(|saved| saved.state.is_armed() || saved.ended);
     let found = match (&constraint, &trie) {
@@ -71,6 +80,9 @@ pub(crate) fn resume(
             let end = state.node().and_then(|node| constraint.chosen.iter().rev().try_fold(node, step));
             if !constraint.chosen.is_empty() && end.is_none_or(|node| !state.trie().is_leaf(node)) {
                 return Err(broken("a chosen leaf that the token trie does not have".into()));
+            }
+            if constraint.ended && (state.is_armed() || state.completed().is_none()) {
+                return Err(broken("a span that is said to have ended and did not".into()));
             }
             left.chosen = constraint.chosen;
             left.ended_at = state.completed().filter(|_| constraint.ended);

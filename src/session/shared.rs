@@ -6,7 +6,7 @@
 
 use super::queue::Queue;
 use super::text::{Arena, TextStream};
-use super::{Chain, LeafScores, Sampled, Settings, Sink, Usage};
+use super::{Chain, ContextFull, LeafScores, Sampled, Settings, Sink, Usage};
 use crate::sampling::Sampler;
 use crate::trie::{Node, TrieState};
 use crate::{Error, Result, Token};
@@ -57,6 +57,7 @@ pub(crate) struct Job {
     /// Tokens never to be taken where the trie does not ask for them.
     pub(crate) banned: Vec<Token>,
     pub(crate) stop_at_span_end: bool,
+    pub(crate) on_context_full: ContextFull,
     pub(crate) sink: Sink,
 }
 
@@ -69,6 +70,9 @@ pub(crate) struct Left {
     pub(crate) chosen: Vec<Token>,
     /// The leaf that the span ended at, until the next token: its children would make another one of it.
     pub(crate) ended_at: Option<Node>,
+    /// How often tokens were taken out of the stream's context. Each time the positions begin anew, and the draws with them
+    /// have to be others.
+    pub(crate) shifts: u64,
 }
 
 impl Left {
@@ -148,7 +152,7 @@ pub(crate) struct Shared {
     /// Told when the queue got something.
     pub(crate) arrival: Condvar,
     /// Asks the running prefill or generation to stop.
-    pub(crate) cancel: AtomicBool,
+    pub(crate) cancel: Arc<AtomicBool>,
     /// How often somebody asked for that. What runs on the caller's own thread ends when the number changes: it may begin
     /// while the flag above still stands, and must leave the flag to whom it is meant for.
     cancels: AtomicU64,
@@ -161,7 +165,7 @@ impl Shared {
             state: Mutex::new(State { settings, ..State::default() }),
             work: Condvar::new(),
             arrival: Condvar::new(),
-            cancel: AtomicBool::new(false),
+            cancel: Arc::default(),
             cancels: AtomicU64::new(0),
             arena: Arc::new(Arena::new()),
         }

@@ -238,11 +238,13 @@ mod tests {
         assert_eq!(stream.text(), "\u{FFFD}");
     }
 
+    const BYTES: [u8; 17] = *b"a\0\x80\x83\xBF\xC3\xE2\x98\xED\xA0\xF0\x9F\x98\x80\xF4\x90\xFF";
+
     proptest! {
         #[test]
         fn the_whole_is_what_std_makes_of_all_bytes_whatever_the_splits(
             pieces in prop::collection::vec(
-                prop::collection::vec(prop::sample::select(&b"a\0\x80\x83\xBF\xC3\xE2\x98\xED\xA0\xF0\x9F\x98\x80\xF4\x90\xFF"[..]), 0..5),
+                prop::collection::vec(prop::sample::select(&BYTES[..]), 0..5),
                 0..12,
             ),
         ) {

@@ -24,6 +24,8 @@ pub struct Usage {
     pub span_tokens: u64,
     /// See `span_tokens`.
     pub span_candidates: u64,
+    /// How often tokens were taken out of a full context; see [`ContextFull`](super::ContextFull).
+    pub context_shifts: u64,
     /// Model evaluations, those of the prompt included.
     pub forward_passes: u64,
     /// How many more it would have taken to evaluate the generated tokens one by one.
@@ -46,8 +48,6 @@ pub struct Usage {
     pub first_token_us: u64,
     /// From the start of the generation to its end, callbacks included; while it runs, to its last token.
     pub decode_us: u64,
-    /// How often a full context was shifted to go on.
-    pub context_shifts: u64,
     /// Time that the host spent choosing tokens from logits, or from the candidates that a device left. What a device
     /// samples by itself is part of its pass and takes none.
     pub sample_us: u64,

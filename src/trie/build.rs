@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use serde::Serialize;
 
 use super::compile::{Descriptor, Node, Trie};
-use super::spelling::quoted;
+use crate::gguf::shown;
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 
@@ -224,8 +224,8 @@ fn check_spelling(vocab: &Vocab, text: &str, tokens: &[Token], special: bool) ->
     }
     Err(Error::InvalidArgument(format!(
         "\"{}\" cannot be spelled in this vocabulary: its tokens {tokens:?} spell \"{}\"",
-        quoted(text),
-        quoted(&String::from_utf8_lossy(&spelled))
+        shown(text),
+        shown(&String::from_utf8_lossy(&spelled))
     )))
 }
 
@@ -237,7 +237,7 @@ fn of_one_path<'a>(leaves: &[Leaf<'a>]) -> Vec<&'a str> {
 }
 
 fn listed(names: &[&str]) -> String {
-    let some: Vec<String> = names.iter().take(LISTED_NAMES).map(|name| format!("\"{}\"", quoted(name))).collect();
+    let some: Vec<String> = names.iter().take(LISTED_NAMES).map(|name| format!("\"{}\"", shown(name))).collect();
     match names.len().saturating_sub(LISTED_NAMES) {
         0 => some.join(", "),
         more => format!("{} and {more} more", some.join(", ")),

@@ -1,8 +1,8 @@
 //! Compiled tries shared by the whole process.
 //!
 //! A host sends the same payload again and again; a payload seen before costs one hash and no parse. Entries are
-//! `Arc`s, so eviction never takes a trie from a stream that uses it. An entry knows no vocabulary: whoever arms it
-//! checks [`Trie::check_vocab`] against its own model, hits included.
+//! `Arc`s, so eviction never takes a trie from a stream that uses it. An entry knows no vocabulary: whoever loads it
+//! checks [`Trie::check_vocab`] against its own model, hits included, and a payload that fails its check is not kept.
 
 use std::any::Any;
 use std::num::NonZeroUsize;
@@ -18,6 +18,9 @@ use crate::{Result, Token};
 
 /// The most tries kept.
 pub const CAPACITY: NonZeroUsize = NonZeroUsize::new(128).unwrap();
+
+/// The most bytes of tries kept, until [`set_limit`] says otherwise.
+pub const LIMIT_BYTES: usize = 64 << 20;
 
 /// How a [`Cache`] did so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,45 +42,71 @@ pub struct Cache {
 
 struct Shelf {
     tries: LruCache<[u8; 32], Arc<Trie>>,
+    limit: usize,
     hits: u64,
     misses: u64,
     bytes: usize,
 }
 
+impl Shelf {
+    /// Lets the least recently used go until the rest is within the limit.
+    fn evict(&mut self) {
+        while self.bytes > self.limit
+            && let Some((_, evicted)) = self.tries.pop_lru()
+        {
+            self.bytes -= evicted.bytes();
+        }
+    }
+}
+
 impl Cache {
-    /// An empty cache of at most `capacity` tries.
-    pub fn new(capacity: NonZeroUsize) -> Cache {
-        Cache { shelf: Mutex::new(Shelf { tries: LruCache::new(capacity), hits: 0, misses: 0, bytes: 0 }) }
+    /// An empty cache of at most `capacity` tries and `limit` bytes of them.
+    pub fn new(capacity: NonZeroUsize, limit: usize) -> Cache {
+        Cache { shelf: Mutex::new(Shelf { tries: LruCache::new(capacity), limit, hits: 0, misses: 0, bytes: 0 }) }
     }
 
-    /// The compiled payload, from the cache or parsed now.
+    /// The compiled payload, from the cache or parsed now, that passed `check`. One that is larger than all the cache may
+    /// hold is not kept.
     ///
     /// # Errors
-    /// As [`Trie::parse`]; a refused payload is not kept.
-    pub fn load(&self, json: &[u8]) -> Result<Arc<Trie>> {
+    /// As [`Trie::parse`], and those of `check`; a refused payload is not kept.
+    pub fn load(&self, json: &[u8], check: impl FnOnce(&Trie) -> Result<()>) -> Result<Arc<Trie>> {
         if json.len() > MAX_PAYLOAD_BYTES {
             return Trie::parse(json).map(Arc::new); // refused without hashing it
         }
         let key: [u8; 32] = Sha256::digest(json).into();
-        {
+        let known = {
             let mut shelf = self.shelf.lock();
-            if let Some(trie) = shelf.tries.get(&key).cloned() {
-                shelf.hits += 1;
-                return Ok(trie);
-            }
-            shelf.misses += 1;
+            let known = shelf.tries.get(&key).cloned();
+            shelf.hits += u64::from(known.is_some());
+            shelf.misses += u64::from(known.is_none());
+            known
+        };
+        if let Some(trie) = known {
+            return check(&trie).map(|()| trie);
         }
-        // Parsed without the lock; of two threads that parse one payload at a time, the first to finish is kept.
+        // Parsed and checked without the lock; of two threads that parse one payload at a time, the first to finish is kept.
         let trie = Arc::new(Trie::parse(json)?);
+        check(&trie)?;
         let mut shelf = self.shelf.lock();
         if let Some(earlier) = shelf.tries.get(&key) {
             return Ok(earlier.clone());
         }
-        shelf.bytes += trie.bytes();
-        if let Some((_, evicted)) = shelf.tries.push(key, trie.clone()) {
-            shelf.bytes -= evicted.bytes();
+        if trie.bytes() <= shelf.limit {
+            shelf.bytes += trie.bytes();
+            if let Some((_, evicted)) = shelf.tries.push(key, trie.clone()) {
+                shelf.bytes -= evicted.bytes();
+            }
+            shelf.evict();
         }
         Ok(trie)
+    }
+
+    /// Holds at most so many bytes of tries from now on.
+    pub fn set_limit(&self, bytes: usize) {
+        let mut shelf = self.shelf.lock();
+        shelf.limit = bytes;
+        shelf.evict();
     }
 
     /// How it did so far.
@@ -87,14 +116,19 @@ impl Cache {
     }
 }
 
-static PROCESS: LazyLock<Cache> = LazyLock::new(|| Cache::new(CAPACITY));
+static PROCESS: LazyLock<Cache> = LazyLock::new(|| Cache::new(CAPACITY, LIMIT_BYTES));
 
 /// [`Cache::load`] of the process-wide cache.
 ///
 /// # Errors
-/// As [`Trie::parse`].
-pub fn load(json: &[u8]) -> Result<Arc<Trie>> {
-    PROCESS.load(json)
+/// As there.
+pub fn load(json: &[u8], check: impl FnOnce(&Trie) -> Result<()>) -> Result<Arc<Trie>> {
+    PROCESS.load(json, check)
+}
+
+/// [`Cache::set_limit`] of the process-wide cache.
+pub fn set_limit(bytes: usize) {
+    PROCESS.set_limit(bytes);
 }
 
 /// [`Cache::stats`] of the process-wide cache.

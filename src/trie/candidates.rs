@@ -1,8 +1,8 @@
 //! The mask over a list of candidates, as the samplers of a foreign chain hand it from one to the next.
 //!
 //! The list may be the whole vocabulary in id order or whatever earlier samplers left of it, in any order; ids are
-//! unique. Invariants: what stays keeps its order, so a list that was sorted still is; at least one candidate stays, and
-//! all that stay are legal; the list is written only when everything is known, so a fault on the way changes nothing.
+//! unique. Invariants: an illegal candidate is at minus infinity, and at least one legal one is not; the list is written
+//! only when everything is known, so a fault on the way changes nothing.
 
 use super::Mode;
 use crate::Token;
@@ -25,78 +25,91 @@ impl Candidate {
     }
 }
 
-/// What [`Sieve::keep`] left.
+/// What [`Sieve::mask`] left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kept {
-    /// How many candidates there are now, at the front of the list.
+pub struct Masked {
+    /// How many entries of the list are candidates still, from its front.
     pub size: usize,
-    /// Where the candidate selected before is, or the likeliest one if it is gone; `None` if none was selected.
+    /// Where the candidate selected before is, or the likeliest legal one if it is masked; `None` if none was selected.
     pub selected: Option<usize>,
 }
 
 /// Bits of the filter, a power of two: 8 KiB stay in the first-level cache while a list of any length runs past.
 const FILTER_BITS: usize = 1 << 16;
 
-/// Takes the illegal tokens out of candidate lists; holds the memory for that.
+/// Masks the illegal tokens of candidate lists; holds the memory for that.
 #[derive(Debug)]
 pub struct Sieve {
     /// One bit for every legal token, at the low bits of its id: says for most candidates, without a search, that they
     /// are not legal. All zero between calls.
     filter: Box<[u64; FILTER_BITS / 64]>,
-    kept: Vec<Candidate>,
+    /// The legal candidates, each with its place in the list.
+    legal: Vec<(usize, Candidate)>,
 }
 
 impl Default for Sieve {
     fn default() -> Self {
-        Sieve { filter: Box::new([0; FILTER_BITS / 64]), kept: Vec::new() }
+        Sieve { filter: Box::new([0; FILTER_BITS / 64]), legal: Vec::new() }
     }
 }
 
 impl Sieve {
-    /// Leaves only candidates that are among `legal` (ascending, not empty): with [`Mode::Greedy`] the likeliest one, on
-    /// a tie that with the smallest id, else all of them. Where no legal candidate is left, or all are at minus
-    /// infinity, the list becomes one entry, the smallest legal token. `selected` is the place of the candidate that an
-    /// earlier sampler selected.
+    /// Sets the logit of every candidate that is not among `legal` (ascending, not empty) to minus infinity, in its place.
+    /// The legal ones keep place and logit; with [`Mode::Greedy`] the likeliest of them, on a tie that with the smallest
+    /// id, changes places with the first entry, and the list ends behind it. Where no legal candidate is in the list, or
+    /// all are at minus infinity, the first entry becomes the smallest legal token, and the list ends behind it. `selected`
+    /// is the place of the candidate that an earlier sampler selected.
     ///
     /// An empty list stays empty, as there is no place for that entry.
-    pub fn keep(&mut self, candidates: &mut [Candidate], legal: &[Token], mode: Mode, selected: Option<usize>) -> Kept {
-        let chosen = selected.and_then(|at| candidates.get(at)).map(|one| one.id);
-        self.kept.clear();
+    pub fn mask(
+        &mut self,
+        candidates: &mut [Candidate],
+        legal: &[Token],
+        mode: Mode,
+        selected: Option<usize>,
+    ) -> Masked {
+        let selected = selected.filter(|&at| at < candidates.len());
+        self.legal.clear();
         if !self.look_up(candidates, legal) {
             self.scan(candidates, legal);
         }
         let ahead = |one: Candidate, best: Candidate| {
             one.weight() > best.weight() || (one.weight() == best.weight() && one.id < best.id)
         };
-        let best = self.kept.iter().copied().reduce(|best, one| if ahead(one, best) { one } else { best });
-        match (best.filter(|best| best.weight() > f32::NEG_INFINITY), legal) {
-            (None, &[smallest, ..]) => {
-                self.kept.clear();
-                self.kept.push(Candidate { id: smallest, logit: 0.0, p: 1.0 });
-            }
-            (Some(best), _) if mode == Mode::Greedy => {
-                self.kept.clear();
-                self.kept.push(best);
-            }
-            _ => {}
+        let found = self.legal.iter().copied();
+        let best = found.reduce(|best, one| if ahead(one.1, best.1) { one } else { best });
+        let likeliest = best.filter(|(_, best)| best.weight() > f32::NEG_INFINITY).map(|(at, _)| at);
+
+        for one in candidates.iter_mut() {
+            one.logit = f32::NEG_INFINITY;
         }
-        let place = |id: Token| self.kept.iter().position(|one| one.id == id);
-        let selected = chosen.map(|id| place(id).or_else(|| place(best?.id)).unwrap_or(0));
-        let size = self.kept.len().min(candidates.len());
-        for (slot, one) in candidates.iter_mut().zip(&self.kept) {
-            *slot = *one;
+        for &(at, one) in &self.legal {
+            candidates[at].logit = one.logit;
         }
-        Kept { size, selected }
+        let Some(likeliest) = likeliest else {
+            let (Some(first), Some(&id)) = (candidates.first_mut(), legal.first()) else {
+                return Masked { size: candidates.len(), selected: None };
+            };
+            *first = Candidate { id, logit: 0.0, p: 1.0 };
+            return Masked { size: 1, selected: selected.map(|_| 0) };
+        };
+        if mode == Mode::Greedy {
+            candidates.swap(0, likeliest);
+            return Masked { size: 1, selected: selected.map(|_| 0) };
+        }
+        let is_legal = |place: usize| self.legal.iter().any(|&(at, _)| at == place);
+        let selected = selected.map(|at| if is_legal(at) { at } else { likeliest });
+        Masked { size: candidates.len(), selected }
     }
 
     /// The legal candidates of a list in which each stands at the place of its id, as in the whole vocabulary in id
-    /// order; false, and nothing kept, if one does not.
+    /// order; false, and nothing found, if one does not.
     fn look_up(&mut self, candidates: &[Candidate], legal: &[Token]) -> bool {
         for &token in legal {
-            match usize::try_from(token).ok().and_then(|at| candidates.get(at)) {
-                Some(one) if one.id == token => self.kept.push(*one),
+            match usize::try_from(token).ok().and_then(|at| Some((at, *candidates.get(at)?))) {
+                Some((at, one)) if one.id == token => self.legal.push((at, one)),
                 _ => {
-                    self.kept.clear();
+                    self.legal.clear();
                     return false;
                 }
             }
@@ -114,11 +127,11 @@ impl Sieve {
             let (word, bit) = place(token);
             self.filter[word] |= bit;
         }
-        for one in candidates {
+        for (at, one) in candidates.iter().enumerate() {
             let (word, bit) = place(one.id);
             if self.filter[word] & bit != 0 && legal.binary_search(&one.id).is_ok() {
-                self.kept.push(*one);
-                if self.kept.len() == legal.len() {
+                self.legal.push((at, *one));
+                if self.legal.len() == legal.len() {
                     break;
                 }
             }
@@ -135,26 +148,39 @@ mod tests {
 
     use super::*;
 
-    /// The rules said one after the other, on owned lists.
+    /// The rules said one after the other, on owned lists: the whole list, how much of it counts, what is selected.
     fn oracle(
         candidates: &[Candidate],
         legal: &[Token],
         mode: Mode,
         selected: Option<usize>,
-    ) -> (Vec<Candidate>, Option<usize>) {
-        let hopeless = |one: &Candidate| one.logit.is_nan() || one.logit == f32::NEG_INFINITY;
-        let mut left: Vec<Candidate> = candidates.iter().filter(|one| legal.contains(&one.id)).copied().collect();
-        if left.iter().all(hopeless) {
-            left = vec![Candidate { id: legal[0], logit: 0.0, p: 1.0 }];
+    ) -> (Vec<Candidate>, usize, Option<usize>) {
+        let possible = |one: &Candidate| legal.contains(&one.id) && one.logit > f32::NEG_INFINITY;
+        let masked = |one: &Candidate| match legal.contains(&one.id) {
+            true => *one,
+            false => Candidate { logit: f32::NEG_INFINITY, ..*one },
+        };
+        let mut list: Vec<Candidate> = candidates.iter().map(masked).collect();
+        let mut ranked: Vec<usize> = (0..list.len()).filter(|&at| possible(&candidates[at])).collect();
+        ranked.sort_by(|&a, &b| {
+            let (a, b) = (candidates[a], candidates[b]);
+            b.logit.partial_cmp(&a.logit).unwrap().then(a.id.cmp(&b.id))
+        });
+        match (ranked.first(), mode) {
+            (None, _) => {
+                list[0] = Candidate { id: legal[0], logit: 0.0, p: 1.0 };
+                (list, 1, selected.map(|_| 0))
+            }
+            (Some(&best), Mode::Greedy) => {
+                list.swap(0, best);
+                (list, 1, selected.map(|_| 0))
+            }
+            (Some(&best), _) => {
+                let selected = selected.map(|at| if legal.contains(&candidates[at].id) { at } else { best });
+                let size = list.len();
+                (list, size, selected)
+            }
         }
-        let mut ranked: Vec<Candidate> = left.iter().filter(|one| !hopeless(one)).copied().collect();
-        ranked.sort_by(|a, b| b.logit.partial_cmp(&a.logit).unwrap().then(a.id.cmp(&b.id)));
-        if mode == Mode::Greedy {
-            left = vec![ranked[0]];
-        }
-        let at = |id| left.iter().position(|one: &Candidate| one.id == id);
-        let selected = selected.map(|place| at(candidates[place].id).or(at(ranked[0].id)).unwrap());
-        (left, selected)
     }
 
     /// Bits, so that NaN equals itself.
@@ -163,13 +189,14 @@ mod tests {
     }
 
     fn compare(list: &[Candidate], legal: &[Token], mode: Mode, selected: Option<usize>) {
-        let (expected, place) = oracle(list, legal, mode, selected);
+        let (expected, size, place) = oracle(list, legal, mode, selected);
         let mut sieve = Sieve::default();
         for round in 0..2 {
             let mut own = list.to_vec();
-            let kept = sieve.keep(&mut own, legal, mode, selected);
-            assert_eq!(bits(&own[..kept.size]), bits(&expected), "round {round}: {list:?} {legal:?} {mode:?}");
-            assert_eq!(kept.selected, place, "round {round}: {list:?} {legal:?} {mode:?} {selected:?}");
+            let masked = sieve.mask(&mut own, legal, mode, selected);
+            assert_eq!(bits(&own), bits(&expected), "round {round}: {list:?} {legal:?} {mode:?}");
+            let (kept, wanted) = ((masked.size, masked.selected), (size, place));
+            assert_eq!(kept, wanted, "round {round}: {list:?} {legal:?} {mode:?} {selected:?}");
         }
     }
 
@@ -214,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_vocabulary_and_its_permutations_keep_the_same() {
+    fn the_whole_vocabulary_and_its_permutations_are_masked_alike() {
         let legal: Vec<Token> = (0..200).map(|i| i * 751 + 3).collect();
         let mut list: Vec<Candidate> =
             (0..151_936).map(|id| Candidate { id, logit: ((id * 37) % 1009) as f32, p: 0.0 }).collect();
@@ -230,7 +257,7 @@ mod tests {
 
     #[test]
     fn an_empty_list_stays_empty() {
-        let kept = Sieve::default().keep(&mut [], &[4, 9], Mode::Sampled, None);
-        assert_eq!(kept, Kept { size: 0, selected: None });
+        let masked = Sieve::default().mask(&mut [], &[4, 9], Mode::Sampled, None);
+        assert_eq!(masked, Masked { size: 0, selected: None });
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Weak;
 use parking_lot::Mutex;
 
 use super::payload::{self, MAX_NODES, RawDescriptor};
+use crate::gguf::shown;
 use crate::{Error, Result, Token};
 
 /// A node of a [`Trie`], numbered parents first.
@@ -105,7 +106,7 @@ impl Trie {
         if let Some(&[(path, first), (_, second)]) = twin {
             return Err(Error::Trie {
                 place: format!("descriptors[{second}].path"),
-                problem: format!("\"{}\" is already the path of descriptors[{first}]", path.escape_debug()),
+                problem: format!("\"{}\" is already the path of descriptors[{first}]", shown(path)),
             });
         }
         let mut trie = Trie {
@@ -127,7 +128,7 @@ impl Trie {
             if raw.leaves.is_empty() {
                 trie.warnings.push(format!(
                     "descriptors[{index}] (\"{}\") has no leaf with tokens and is left out",
-                    raw.path.escape_debug()
+                    shown(&raw.path)
                 ));
             } else {
                 trie.add(index, raw, &payload.tokens)?;

@@ -18,7 +18,7 @@ mod spelling;
 mod state;
 
 pub use build::{Built, Shape, Surroundings, build, build_unless};
-pub use candidates::{Candidate, Kept, Sieve};
+pub use candidates::{Candidate, Masked, Sieve};
 pub use compile::{Descriptor, Node, Trie};
 pub use payload::{MAX_DESCRIPTORS, MAX_LEAVES, MAX_NODES, MAX_PAYLOAD_BYTES, MAX_TOKENS};
 pub use saved::SavedState;

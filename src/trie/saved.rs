@@ -5,6 +5,7 @@
 
 use super::compile::Node;
 use super::{Descriptor, Trie, TrieState};
+use crate::gguf::shown;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -78,12 +79,16 @@ impl TrieState {
     pub fn restored(&self, saved: &SavedState) -> std::result::Result<TrieState, String> {
         let own = hexadecimal(self.trie().digest());
         if saved.trie != own {
-            return Err(format!("saved with the token trie {}, where {} is set", short(&saved.trie), short(&own)));
+            return Err(format!(
+                "saved with the token trie {}, where {} is set",
+                shown(&short(&saved.trie)),
+                short(&own)
+            ));
         }
         if saved.mode != self.mode() as i32 {
             return Err(format!("saved in mode {} of the token trie, where {} is set", saved.mode, self.mode() as i32));
         }
-        let nowhere = || format!("a place that the token trie does not have in {:?}", saved.descriptor);
+        let nowhere = || format!("a place that the token trie does not have in \"{}\"", shown(&saved.descriptor));
         let index = self.trie().descriptors().iter().position(|one| one.path() == saved.descriptor);
         let index = index.ok_or_else(nowhere)?;
         let find = |tokens: &Option<Vec<crate::Token>>| {
@@ -97,7 +102,11 @@ impl TrieState {
         if !node.is_none_or(stands) || !completed.is_none_or(|leaf| self.trie().is_leaf(leaf)) {
             return Err(nowhere());
         }
-        Ok(TrieState::at(self.trie().clone(), self.mode(), index, node, completed, saved.counted))
+        let restored = TrieState::at(self.trie().clone(), self.mode(), index, node, completed, saved.counted);
+        if restored.is_armed() && restored.is_overdue() {
+            return Err(format!("a span of {} tokens that is still in force", saved.counted));
+        }
+        Ok(restored)
     }
 }
 
@@ -164,6 +173,22 @@ mod tests {
         // The same in other words.
         let same = TWO.replace(['\n', ' '], "").replacen('{', r#"{"modelId":"other","#, 1);
         assert_eq!(seen(&state(&same, Mode::Greedy).restored(&saved).unwrap()), seen(&state(TWO, Mode::Greedy)));
+    }
+
+    #[test]
+    fn l2_a_count_that_would_release_the_constraint_is_refused() {
+        let state = state(TWO, Mode::Greedy);
+        let with = |counted| state.restored(&SavedState { counted, ..state.saved() });
+        assert!(with(499).unwrap().is_armed());
+        for counted in [500, 501, u32::MAX] {
+            assert!(with(counted).unwrap_err().contains(&format!("{counted} tokens")), "{counted}");
+        }
+        // Released, it counts nothing any more.
+        let mut over = state.clone();
+        for token in [4, 5] {
+            over.accept(token);
+        }
+        assert!(!state.restored(&SavedState { counted: 500, ..over.saved() }).unwrap().is_armed());
     }
 
     #[test]

@@ -6,9 +6,8 @@
 
 use super::compile::Trie;
 use crate::Token;
+use crate::gguf::shown;
 
-/// The longest spelling quoted, in characters.
-const QUOTED: usize = 60;
 /// The longest closing delimiter, in bytes: what spells more than that behind its name spells another one.
 const DELIMITER: usize = 64 << 10;
 
@@ -55,8 +54,8 @@ impl Trie {
                 "descriptors[{}].leaves[{}] is named \"{}\", but its tokens spell \"{}\"",
                 leaf.descriptor,
                 leaf.index,
-                quoted(&leaf.name),
-                quoted(&String::from_utf8_lossy(&special)),
+                shown(&leaf.name),
+                shown(&String::from_utf8_lossy(&special)),
             ));
         }
         None
@@ -68,13 +67,4 @@ fn behind<'t>(text: &'t [u8], name: &str) -> impl Iterator<Item = &'t [u8]> {
     let spaced = text.strip_prefix(b" ");
     let rests = [Some(text), spaced].into_iter().filter_map(move |text| text?.strip_prefix(name.as_bytes()));
     rests.filter(|rest| rest.len() <= DELIMITER)
-}
-
-/// A text as a message quotes it: escaped, and cut where it is long.
-pub(super) fn quoted(text: &str) -> String {
-    let mut short: String = text.chars().take(QUOTED).flat_map(char::escape_debug).collect();
-    if text.chars().nth(QUOTED).is_some() {
-        short.push('…');
-    }
-    short
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::Mode;
 use super::compile::{Descriptor, Node, Trie};
+use crate::gguf::shown;
 use crate::{Error, Result, Token};
 
 /// A constraint that is still armed after this many tokens, or as many as the deepest leaf has if that is more, is let
@@ -98,11 +99,12 @@ impl TrieState {
             None => (self.descriptor + 1) % descriptors.len().max(1),
             Some(path) => descriptors.iter().position(|one| one.path() == path).ok_or_else(|| {
                 let known: Vec<String> =
-                    descriptors.iter().take(LISTED_PATHS).map(|one| format!("{:?}", one.path())).collect();
+                    descriptors.iter().take(LISTED_PATHS).map(|one| format!("\"{}\"", shown(one.path()))).collect();
                 let more = descriptors.len().saturating_sub(LISTED_PATHS);
                 let more = if more > 0 { format!(" and {more} more") } else { String::new() };
                 Error::InvalidArgument(format!(
-                    "The trie has no descriptor with path {path:?}; it has {}{more}",
+                    "The trie has no descriptor with path \"{}\"; it has {}{more}",
+                    shown(path),
                     known.join(", ")
                 ))
             })?,
@@ -168,6 +170,12 @@ impl TrieState {
         self.counted
     }
 
+    /// Whether so many tokens were accepted that the safety net lets an armed constraint go.
+    pub(super) fn is_overdue(&self) -> bool {
+        let deepest = self.descriptor().map_or(0, Descriptor::depth);
+        self.counted >= SAFETY_NET_TOKENS.max(deepest)
+    }
+
     /// The name of the leaf completed last; arming forgets it.
     pub fn leaf_name(&self) -> Option<&str> {
         self.trie.leaf(self.completed?)
@@ -192,8 +200,7 @@ impl TrieState {
                 Accept::Rearmed
             }
         };
-        let deepest = self.descriptor().map_or(0, Descriptor::depth);
-        if self.counted >= SAFETY_NET_TOKENS.max(deepest) {
+        if self.is_overdue() {
             self.node = None;
             return Accept::NetReleased;
         }

@@ -95,9 +95,9 @@ impl Vocab {
         self.kind
     }
 
-    /// The tokens of a text, which may be any bytes, 1 GiB of them at most. `add_special` adds the begin- and end-of-text
-    /// tokens that the vocabulary asks for; `parse_special` recognises the texts of control tokens (user-defined ones
-    /// always are).
+    /// The tokens of a text, which may be any bytes, 1 GiB of them at most. `add_special` adds the begin- and
+    /// end-of-text tokens that the vocabulary asks for; `parse_special` recognises the texts of control tokens
+    /// (user-defined ones always are).
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a longer text, [`Error::OutOfMemory`].

@@ -1,10 +1,10 @@
 //! Special tokens in a text: where they stand, and which of them take their bytes.
 //!
 //! Longer tokens take their bytes first; among tokens of one length the smaller id does, then the leftmost. The texts,
-//! reversed, make an Aho-Corasick automaton that reads a text from its end: at each position its state names the longest
-//! token that begins there, and each token the next shorter one that its own text begins with. So a text costs its length
-//! whatever the tokens are, and for each position there is one candidate at a time, in a queue by precedence. A
-//! candidate that finds some of its bytes taken makes room for the longest one that still fits.
+//! reversed, make an Aho-Corasick automaton that reads a text from its end: at each position its state names the
+//! longest token that begins there, and each token the next shorter one that its own text begins with. So a text costs
+//! its length whatever the tokens are, and for each position there is one candidate at a time, in a queue by
+//! precedence. A candidate that finds some of its bytes taken makes room for the longest one that still fits.
 
 use super::pace::Pace;
 use super::special::{CONTROL, LSTRIP, PARTED, RSTRIP, UNKNOWN, USER_DEFINED};
@@ -84,8 +84,8 @@ impl Parts {
             ends: [false; 256],
             any: [false; 2],
         };
-        // Where the reading of each token stands. All move on by one byte at a time, so that a state's fallback, which has
-        // read less, is whole when the state is made.
+        // Where the reading of each token stands. All move on by one byte at a time, so that a state's fallback, which
+        // has read less, is whole when the state is made.
         let mut reading = reserve::filled(0, parts.tokens.len(), TOKENS)?;
         for read in 0.. {
             let open = parts.tokens.partition_point(|token| token.len > read);

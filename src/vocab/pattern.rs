@@ -3,9 +3,9 @@
 //! It reads the part of the usual pattern notation that the table needs: literals, `[...]` with ranges and negation,
 //! `\s \S \d`, the categories `\p{L} \p{N} \p{P} \p{M} \p{S}` and their negations, groups, `|`, greedy `? * + {n}
 //! {m,n}`, look-ahead and `$`. Alternatives are tried in order and repetition is greedy, so the first match found is
-//! the match. A repeated class is one step that remembers only how far it may give back, so that no stack grows with a run;
-//! and what follows a long run is tried once at each of its places, whichever start the run was entered from. So a run of
-//! any length costs its length, also where a pattern fails at every start in it.
+//! the match. A repeated class is one step that remembers only how far it may give back, so that no stack grows with a
+//! run; and what follows a long run is tried once at each of its places, whichever start the run was entered from. So a
+//! run of any length costs its length, also where a pattern fails at every start in it.
 //!
 //! Two kinds of text are matched: collapsed bytes (see [`super::unicode`]), where a category is its byte plus the
 //! ASCII characters of that category, and code points, for patterns that name non-ASCII characters.

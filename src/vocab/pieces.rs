@@ -119,8 +119,8 @@ fn unescape_spaces(text: &[u8], mut put: impl FnMut(&[u8])) {
     }
 }
 
-/// The longest text of a token, in bytes, in which each character that stands for no byte is written with the whole text
-/// beside it: 256, so that a piece is at most some hundred times its text.
+/// The longest text of a token, in bytes, in which each character that stands for no byte is written with the whole
+/// text beside it: 256, so that a piece is at most some hundred times its text.
 const QUOTED_WHOLE: usize = 256;
 
 fn decode_bytes(text: &[u8], mut put: impl FnMut(&[u8])) {

@@ -1,8 +1,9 @@
 //! The table of pre-tokenizers: what each value of `tokenizer.ggml.pre` stands for.
 //!
 //! Patterns are written over collapsed text (see [`super::unicode`]); cased letter categories all mean "letter" there,
-//! and `[^a-z]`, `[^A-Z]` behind a look-ahead for letters tell ASCII case apart and nothing else. Characters beyond ASCII
-//! are written as escapes: several are canonically equivalent to others, which tools may silently put in their place.
+//! and `[^a-z]`, `[^A-Z]` behind a look-ahead for letters tell ASCII case apart and nothing else. Characters beyond
+//! ASCII are written as escapes: several are canonically equivalent to others, which tools may silently put in their
+//! place.
 
 use super::split::Stage;
 use Stage::{DigitGroups, Gpt2, Kimi, Lines, Pattern, Thousands, WidePattern, Words};

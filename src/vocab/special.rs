@@ -304,14 +304,11 @@ fn withdraw(end: &mut Vec<Token>, attributes: &mut [u8], id: Option<u32>, attrib
 pub(super) fn settle_strips(file: &File, texts: &Texts, attributes: &mut [u8]) -> Result<()> {
     let read = |key: &str| Ok::<_, Error>(file.get::<String>(key)?.unwrap_or_default());
     let pre = read("tokenizer.ggml.pre")?;
-    let architecture = read("general.architecture")?;
     let name = read("general.name")?.to_ascii_lowercase();
     let any = |text: &str, parts: &[&str]| parts.iter().any(|part| text.contains(part));
     let n_tokens = attributes.len();
     let find = |text: &str| find_token(texts, n_tokens, text);
-    if any(&pre, &["jina-v2-de", "jina-v2-es", "jina-v2-code"])
-        || any(&architecture, &["nomic-bert-moe", "jina-bert-v3"])
-    {
+    if any(&pre, &["jina-v2-de", "jina-v2-es", "jina-v2-code"]) {
         find("<mask>").into_iter().for_each(|id| mark(attributes, id, LSTRIP));
     } else if any(&name, &["phi-3", "phi3"]) {
         attributes.iter_mut().filter(|a| **a & PARTED != 0).for_each(|a| *a |= RSTRIP);

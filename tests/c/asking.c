@@ -302,7 +302,7 @@ static void options_of_an_open(void) {
     }
     options.n_batch = 0;
     for (size_t k = 0; k < 3; k++) {
-        for (size_t v = k; v <= k; v++) {
+        for (size_t v = 0; v < 3; v++) {
             char wanted[64];
             options.kv_type = types[k];
             options.kv_type_v = types[v];

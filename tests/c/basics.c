@@ -35,7 +35,7 @@ static void layouts(void) {
     CHECK_EQ(offsetof(eliza_llm_open_options_t, kv_type_v), 64);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, n_batch), 72);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, reserved), 76);
-    CHECK_EQ(sizeof(eliza_llm_sampling_options_t), 96);
+    CHECK_EQ(sizeof(eliza_llm_sampling_options_t), 104);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, seed), 4);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, frequency_penalty), 28);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, gbnf_grammar), 32);
@@ -43,6 +43,8 @@ static void layouts(void) {
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, n_logit_bias), 72);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, on_span_end), 80);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, n_candidates), 92);
+    CHECK_EQ(offsetof(eliza_llm_sampling_options_t, on_context_full), 96);
+    CHECK_EQ(offsetof(eliza_llm_sampling_options_t, n_keep), 100);
     CHECK_EQ(sizeof(eliza_llm_usage_t), 184);
     CHECK_EQ(offsetof(eliza_llm_usage_t, branching_steps), 112);
     CHECK_EQ(offsetof(eliza_llm_usage_t, span_candidates), 152);

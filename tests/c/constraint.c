@@ -211,10 +211,64 @@ static void refused_payloads(void) {
     lib.llm_stream_close(handle);
 }
 
+/* A number in the cache's part of the usage. */
+static long long cached(FfiLlmHandle handle, const char * what) {
+    char key[32], * json = lib.llm_stream_usage_json(handle);
+    long long number = -1;
+    CHECK(json != NULL);
+    sprintf(key, "\"%s\":", what);
+    const char * cache = strstr(json, "\"trie_cache\":");
+    CHECK(cache != NULL && strstr(cache, key) != NULL);
+    CHECK_EQ(sscanf(strstr(cache, key) + strlen(key), "%lld", &number), 1);
+    lib.free_string(json);
+    return number;
+}
+
+/* Payloads of 20,000 leaves, of which 64 MiB hold a few dozen. */
+static void m2_trie_cache_is_bounded_by_bytes(void) {
+    enum { LEAVES = 20000, PAYLOADS = 60 };
+    static char json[LEAVES * 64];
+    FfiLlmHandle handle = open_model(64);
+    long long each = 0;
+    /* Refused ones, of which the sender need not know the model, do not stay. */
+    for (int i = 0; i < PAYLOADS; i++) {
+        int refused = i < 5;
+        size_t len = (size_t)sprintf(json, "{\"descriptors\":[{\"path\":\"%d\",\"leaves\":[", i);
+        for (int leaf = 0; leaf < LEAVES; leaf++) {
+            int last = refused && leaf + 1 == LEAVES ? 1 << 30 : leaf % 100;
+            len += (size_t)sprintf(json + len, "%s{\"name\":\"%d\",\"tokens\":[%d,%d,%d]}", leaf == 0 ? "" : ",", leaf,
+                                   leaf / 10000, leaf / 100 % 100, last);
+        }
+        len += (size_t)sprintf(json + len, "]}]}");
+        CHECK_EQ(lib.set_token_trie(handle, json, len, 0), refused ? -1 : 0);
+        if (refused) CHECK_TEXT(lib.llm_stream_take_error(handle), "1073741824");
+        if (refused) CHECK_EQ(cached(handle, "entries"), 0);
+        if (i == 5) each = cached(handle, "bytes");
+    }
+    CHECK(each > 1000000 && each * (PAYLOADS - 5) > 64 << 20);
+    CHECK(cached(handle, "bytes") <= 64 << 20);
+    CHECK(cached(handle, "bytes") > (64 << 20) - 2 * each);
+    CHECK_EQ(lib.set_trie_cache_limit(3 * (uint64_t)each + (uint64_t)each / 2), ELIZA_OK);
+    CHECK_EQ(cached(handle, "entries"), 3);
+    CHECK_EQ(lib.set_trie_cache_limit(0), ELIZA_OK);
+    CHECK(cached(handle, "entries") == 0 && cached(handle, "bytes") == 0);
+    CHECK_EQ(lib.set_trie_cache_limit(UINT64_MAX), ELIZA_OK);
+    /* The trie in force is the handle's, whatever the cache holds. */
+    prefill(handle, -1);
+    CHECK_EQ(lib.llm_stream_generate(handle, 3, 0.0f, 1.0f, NULL), 0);
+    static struct result result;
+    pull_all(handle, 32, 512, &result);
+    CHECK_EQ(result.n_tokens, 3);
+    CHECK(result.tokens[0] < 2 && result.tokens[1] < 100 && result.tokens[2] < 100);
+    check_no_errors(handle);
+    lib.llm_stream_close(handle);
+}
+
 const struct test_case constraint_cases[] = {
     {"tries", tries},
     {"scores", scores},
     {"payload_from_names", payload_from_names},
     {"refused_payloads", refused_payloads},
+    {"m2_trie_cache_is_bounded_by_bytes", m2_trie_cache_is_bounded_by_bytes},
     {NULL, NULL},
 };

@@ -12,7 +12,7 @@
     X(abi_version) X(llm_stream_supported) X(default_thread_count) \
     X(llm_stream_open) X(llm_stream_open_ex) X(llm_stream_close) \
     X(llm_stream_prefill) X(llm_stream_start_prefill) X(llm_stream_generate) X(llm_stream_generate_ex) X(llm_stream_cancel) \
-    X(set_token_trie) X(clear_token_trie) X(arm_token_trie) X(score_token_trie) X(build_token_trie) \
+    X(set_token_trie) X(clear_token_trie) X(arm_token_trie) X(score_token_trie) X(build_token_trie) X(set_trie_cache_limit) \
     X(llm_stream_save_slot) X(llm_stream_restore_slot) \
     X(set_host_sampler_init) X(sampler_name) X(sampler_accept) X(sampler_apply) X(sampler_reset) X(sampler_arm) \
     X(sampler_clone) X(sampler_free) \
@@ -23,7 +23,7 @@
     X(llm_stream_tokenize) X(llm_stream_detokenize) \
     X(devices_json) X(plan_json) X(file_metadata_json) \
     X(llm_stream_metadata_json) X(llm_stream_model_json) X(llm_stream_is_eog) X(llm_stream_token_json) X(llm_stream_logits) \
-    X(free_string) X(free_tokens) X(set_log_sink)
+    X(free_string) X(free_tokens) X(set_log_sink) X(next_log_line)
 
 /* Exports of the feature `testing`, not in the header. */
 typedef int (*testing_panic_fn)(FfiLlmHandle handle, const char * message, char ** out_error);

@@ -247,6 +247,30 @@ static void log_sink(void) {
     CHECK_EQ(log.lines, lines);
 }
 
+static void log_queue(void) {
+    int32_t level = -1;
+    int i, waiting;
+    char * line = lib.next_log_line(&level);
+    CHECK(line == NULL);
+    CHECK_EQ(level, ELIZA_OK);
+    for (i = 0; i < 300; i++) lib.llm_stream_close(open_model(64));
+    for (waiting = 0; (line = lib.next_log_line(&level)) != NULL; waiting++) {
+        CHECK(level >= ELIZA_LOG_ERROR && level <= ELIZA_LOG_DEBUG && is_utf8(line, strlen(line)));
+        if (level == ELIZA_LOG_INFO) CHECK(strstr(line, "Opened") != NULL);
+        lib.free_string(line);
+    }
+    CHECK_EQ(waiting, 256);
+    /* A sink, or none, ends the queue, and the next call begins a new one. */
+    lib.llm_stream_close(open_model(64));
+    CHECK_EQ(lib.set_log_sink(NULL, NULL), ELIZA_OK);
+    CHECK(lib.next_log_line(NULL) == NULL);
+    lib.llm_stream_close(open_model(64));
+    line = lib.next_log_line(NULL);
+    CHECK(line != NULL);
+    lib.free_string(line);
+    CHECK_EQ(lib.set_log_sink(NULL, NULL), ELIZA_OK);
+}
+
 const struct test_case opening_cases[] = {
     {"wrong_files", wrong_files},
     {"path_bytes", path_bytes},
@@ -256,5 +280,6 @@ const struct test_case opening_cases[] = {
     {"open_with_options", open_with_options},
     {"open_cancelled_by_progress", open_cancelled_by_progress},
     {"log_sink", log_sink},
+    {"log_queue", log_queue},
     {NULL, NULL},
 };

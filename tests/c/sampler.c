@@ -37,14 +37,29 @@ static void takes(struct llama_sampler * smpl, int32_t token) {
     CHECK_EQ(lib.sampler_accept(smpl, token), ELIZA_OK);
 }
 
+/* Of a whole row so many are left above minus infinity, with the logits that they had, the first and the last of them these;
+ * all stand in their places. */
+static void left(const llama_token_data_array * list, size_t n, int32_t first, int32_t last) {
+    size_t found = 0;
+    CHECK(list->data == row && list->size == N_VOCAB);
+    for (int i = 0; i < N_VOCAB; i++) {
+        CHECK_EQ(row[i].id, i);
+        if (row[i].logit == -INFINITY) continue;
+        CHECK(row[i].logit == (i == 30 ? 9.0f : -0.1f * (float)i));
+        if (found++ == 0) CHECK_EQ(i, first);
+        if (found == n) CHECK_EQ(i, last);
+    }
+    CHECK_EQ(found, n);
+}
+
 /* Applied to a whole row, the sampler leaves these tokens; `n` = N_VOCAB: all. */
 static void leaves(struct llama_sampler * smpl, size_t n, int32_t first, int32_t last) {
     llama_token_data_array list = candidates();
+    list.sorted = true;
     CHECK_EQ(lib.sampler_apply(smpl, &list), ELIZA_OK);
-    CHECK_EQ(list.size, n);
     CHECK_EQ(list.selected, -1);
-    CHECK_EQ(list.data[0].id, first);
-    CHECK_EQ(list.data[n - 1].id, last);
+    CHECK_EQ(list.sorted, n == N_VOCAB);
+    left(&list, n, first, last);
 }
 
 static void sampler_layouts(void) {
@@ -91,10 +106,17 @@ static void sampler_alone(void) {
     leaves(clone, 2, 11, 20);
     CHECK_EQ(lib.sampler_free(clone), ELIZA_OK);
     CHECK_EQ(lib.sampler_free(NULL), ELIZA_OK);
-    /* Greedy leaves the likeliest. */
+    /* Greedy leaves the likeliest, which changes places with the first; the others stand as before. */
     smpl = lib.init_token_trie(NULL, JSON, ELIZA_TRIE_GREEDY);
     CHECK(smpl != NULL);
-    leaves(smpl, 1, 30, 30);
+    llama_token_data_array list = candidates();
+    list.sorted = true;
+    CHECK_EQ(lib.sampler_apply(smpl, &list), ELIZA_OK);
+    CHECK(list.size == 1 && list.data == row && list.sorted && list.selected == -1);
+    CHECK(row[0].id == 30 && row[0].logit == 9.0f);
+    CHECK(row[30].id == 0 && row[30].logit == -INFINITY);
+    CHECK(row[10].id == 10 && row[10].logit == -1.0f);
+    CHECK(row[63].id == 63 && row[63].logit == -INFINITY);
     CHECK_EQ(lib.sampler_free(smpl), ELIZA_OK);
     check_no_errors(NULL);
 }
@@ -247,7 +269,7 @@ static void sampler_of_a_host(void) {
     CHECK(strcmp(shell->iface->name(shell), "token-trie") == 0);
     shell->iface->accept(shell, 30);
     shell->iface->apply(shell, &list);
-    CHECK(list.size == 2 && list.data[0].id == 10 && list.data[1].id == 30);
+    left(&list, 2, 10, 30);
     shell->iface->accept(shell, 10);
     clone = shell->iface->clone(shell);
     CHECK(clone != NULL && made == 2 && clone->iface == shell->iface && clone->ctx != shell->ctx);
@@ -255,7 +277,7 @@ static void sampler_of_a_host(void) {
     leaves(smpl, 2, 10, 30);
     list = candidates();
     clone->iface->apply(clone, &list);
-    CHECK(list.size == 2 && list.data[0].id == 11 && list.data[1].id == 20);
+    left(&list, 2, 11, 20);
     shell->iface->copy_state(clone, shell);
     shell->iface->copy_state(shell, shell);
     leaves(smpl, 2, 11, 20);
@@ -277,11 +299,61 @@ static void sampler_of_a_host(void) {
     check_no_errors(NULL);
 }
 
+/* The three tests that the sampler's founding document states, through the table as it does. */
+static struct shell * sampler_of(const char * json) {
+    CHECK_EQ(lib.set_host_sampler_init(host_init), ELIZA_OK);
+    return (struct shell *)(void *)lib.init_token_trie(NULL, json, 0);
+}
+
+static void InitializeEmptyDescriptor(void) {
+    CHECK(sampler_of("{ \"modelId\": \"test\", \"descriptors\": [] }") == NULL);
+    CHECK_TEXT(lib.take_last_error(), "no leaf");
+    check_no_errors(NULL);
+}
+
+static void MaskInvalidTokens(void) {
+    struct shell * sampler = sampler_of(
+        "{\"modelId\": \"test\", \"descriptors\": [{\"path\": \"action\", \"leaves\": ["
+        "{ \"name\": \"THINK\", \"tokens\": [100, 101] }, { \"name\": \"EXECUTE\", \"tokens\": [200] }]}]}");
+    llama_token_data candidates[] = {{100, 5.0f, 0.0f}, {200, 4.0f, 0.0f}, {999, 6.0f, 0.0f}};
+    llama_token_data_array logits = {candidates, 3, -1, false};
+    CHECK(sampler != NULL);
+    sampler->iface->apply(sampler, &logits);
+    CHECK(logits.data[0].logit == 5.0f);
+    CHECK(logits.data[1].logit == 4.0f);
+    CHECK(isinf(logits.data[2].logit) && logits.data[2].logit < 0.0f);
+    host_free(sampler);
+    check_no_errors(NULL);
+}
+
+static void TrieWalking(void) {
+    struct shell * sampler = sampler_of(
+        "{\"modelId\": \"test\", \"descriptors\": [{\"path\": \"action\", \"leaves\": ["
+        "{\"name\": \"THINK\", \"tokens\": [100, 101]}]}]}");
+    llama_token_data candidates[] = {{100, 1.0f, 0.0f}};
+    llama_token_data_array logits = {candidates, 1, -1, false};
+    CHECK(sampler != NULL);
+    sampler->iface->apply(sampler, &logits);
+    CHECK(logits.data[0].logit == 1.0f);
+    sampler->iface->accept(sampler, 100);
+    logits.data[0].id = 101;
+    sampler->iface->apply(sampler, &logits);
+    CHECK(logits.data[0].logit == 1.0f);
+    sampler->iface->accept(sampler, 101);
+    sampler->iface->apply(sampler, &logits);
+    CHECK(logits.data == candidates && logits.size == 1 && logits.data[0].id == 101 && logits.data[0].logit == 1.0f);
+    host_free(sampler);
+    check_no_errors(NULL);
+}
+
 const struct test_case sampler_cases[] = {
     {"sampler_layouts", sampler_layouts},
     {"sampler_alone", sampler_alone},
     {"sampler_odd_lists", sampler_odd_lists},
     {"sampler_refusals", sampler_refusals},
     {"sampler_of_a_host", sampler_of_a_host},
+    {"InitializeEmptyDescriptor", InitializeEmptyDescriptor},
+    {"MaskInvalidTokens", MaskInvalidTokens},
+    {"TrieWalking", TrieWalking},
     {NULL, NULL},
 };

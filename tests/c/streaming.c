@@ -259,6 +259,93 @@ static void lengths(void) {
     lib.llm_stream_close(handle);
 }
 
+/* A question between a call that returned -1 and the status that tells its code changes nothing, as another thread may ask it. */
+static void l4_questions_keep_the_code(void) {
+    static const char * const names[] = {"Tom"};
+    FfiLlmHandle handle = open_model(256);
+    eliza_llm_sampling_options_t options;
+    eliza_llm_sampled_t sampled;
+    static struct result result;
+    char text[64];
+    size_t n;
+    greedy(handle, 3, &result);
+    for (int question = 0; question < 5; question++) {
+        CHECK_EQ(lib.llm_stream_prefill(handle, NULL, 3, -1), -1);
+        switch (question) {
+            case 0: lib.free_tokens(tokens_of(handle, "Once", &n)); break;
+            case 1: CHECK(lib.llm_stream_detokenize(handle, result.tokens, 1, 0, 1, text, sizeof text, NULL) >= 0); break;
+            case 2: lib.free_string(lib.build_token_trie(handle, "p", names, 1, NULL, NULL, 0, NULL, NULL)); break;
+            case 3:
+                memset(&sampled, 0, sizeof sampled);
+                sampled.struct_size = sizeof sampled;
+                CHECK_EQ(lib.llm_stream_sampled(handle, -1, &sampled), ELIZA_OK);
+                break;
+            default:
+                memset(&options, 0, sizeof options);
+                options.struct_size = sizeof options;
+                CHECK_EQ(lib.llm_stream_sampling_defaults(handle, &options), ELIZA_OK);
+        }
+        CHECK_EQ(lib.llm_stream_status(handle), ELIZA_ERR_INVALID_ARG);
+        CHECK_TEXT(lib.llm_stream_take_error(handle), "prompt_tokens is NULL");
+        /* The next call that does something does. */
+        CHECK_EQ(lib.clear_token_trie(handle), 0);
+        CHECK(lib.llm_stream_status(handle) >= 0);
+    }
+    check_no_errors(handle);
+    lib.llm_stream_close(handle);
+}
+
+/* A full context stops the generation, or lets it go on as long as it is asked to. */
+static void context_shifts(void) {
+    FfiLlmHandle handle = open_model(64);
+    static struct result stopped, shifted;
+    eliza_llm_sampling_options_t options;
+    eliza_llm_usage_t usage;
+    char * error = NULL, * json;
+    memset(&options, 0, sizeof options);
+    options.struct_size = sizeof options;
+    CHECK_EQ(lib.llm_stream_sampling_defaults(handle, &options), ELIZA_OK);
+    CHECK(options.on_context_full == ELIZA_CONTEXT_STOP && options.n_keep == 0);
+    options.ignore_eos = 1;
+    CHECK_EQ(lib.llm_stream_configure(handle, &options, NULL), ELIZA_OK);
+    greedy(handle, 300, &stopped);
+    memset(&usage, 0, sizeof usage);
+    usage.struct_size = sizeof usage;
+    CHECK_EQ(lib.llm_stream_usage(handle, &usage), ELIZA_OK);
+    CHECK(usage.finish_reason == ELIZA_FINISH_CONTEXT && usage.context_shifts == 0 && stopped.n_tokens < 64);
+
+    options.on_context_full = ELIZA_CONTEXT_SHIFT;
+    options.n_keep = 64;
+    CHECK_EQ(lib.llm_stream_configure(handle, &options, &error), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(error, "n_keep is 64: in a context of 64 tokens a shift can keep 61");
+    lib.free_string(lib.llm_stream_take_error(handle));
+    options.n_keep = 4;
+    CHECK_EQ(lib.llm_stream_configure(handle, &options, NULL), ELIZA_OK);
+    greedy(handle, 300, &shifted);
+    CHECK_EQ(shifted.n_tokens, 300);
+    CHECK(memcmp(shifted.tokens, stopped.tokens, stopped.n_tokens * sizeof(int32_t)) == 0);
+    CHECK_EQ(lib.llm_stream_usage(handle, &usage), ELIZA_OK);
+    CHECK_EQ(usage.finish_reason, ELIZA_FINISH_LENGTH);
+    /* 63 tokens in the slot, 59 after those kept: 29 go each time. */
+    CHECK_EQ(usage.context_shifts, (300 - 1 - stopped.n_tokens) / 29 + 1);
+    json = lib.llm_stream_usage_json(handle);
+    CHECK(json != NULL && strstr(json, "\"context_shifts\":") != NULL);
+    lib.free_string(json);
+    /* What is read back can be set. */
+    memset(&options, 0, sizeof options);
+    options.struct_size = sizeof options;
+    CHECK_EQ(lib.llm_stream_sampling_defaults(handle, &options), ELIZA_OK);
+    CHECK(options.on_context_full == ELIZA_CONTEXT_SHIFT && options.n_keep == 4);
+    CHECK_EQ(lib.llm_stream_configure(handle, &options, NULL), ELIZA_OK);
+    /* A host of before the option has a shorter structure, and the context stops. */
+    options.struct_size = offsetof(eliza_llm_sampling_options_t, on_context_full);
+    CHECK_EQ(lib.llm_stream_configure(handle, &options, NULL), ELIZA_OK);
+    greedy(handle, 300, &shifted);
+    CHECK_EQ(shifted.n_tokens, stopped.n_tokens);
+    check_no_errors(handle);
+    lib.llm_stream_close(handle);
+}
+
 static void sampling_options(void) {
     FfiLlmHandle handle = open_model(512);
     static struct result first, second;
@@ -455,8 +542,10 @@ const struct test_case streaming_cases[] = {
     {"context_too_large", context_too_large},
     {"every_way_gives_the_same", every_way_gives_the_same},
     {"wrong_calls", wrong_calls},
+    {"l4_questions_keep_the_code", l4_questions_keep_the_code},
     {"lengths", lengths},
     {"sampling_options", sampling_options},
+    {"context_shifts", context_shifts},
     {"sized_structures", sized_structures},
     {"chains_and_candidates", chains_and_candidates},
     {"panics_on_a_handle", panics_on_a_handle},

@@ -4,6 +4,7 @@
 #include "eliza_inference.hpp"
 #include "host.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -510,11 +511,14 @@ void options() {
     options.on_span_end = eliza::SpanEnd::stop;
     options.strict_trie = true;
     options.n_candidates = 4;
+    options.on_context_full = eliza::ContextFull::shift;
+    options.n_keep = 9;
     stream.configure(options);
     const eliza::SamplingOptions now = stream.sampling();
     CHECK(now.seed == 5 && now.top_k == 7 && now.min_p == 0.125f && now.repeat_penalty == 1.5f && now.repeat_last_n == 33);
     CHECK(now.presence_penalty == 0.25f && now.frequency_penalty == 0.5f && now.on_span_end == eliza::SpanEnd::stop);
     CHECK(now.strict_trie && now.ignore_eos && now.n_candidates == 4);
+    CHECK(now.on_context_full == eliza::ContextFull::shift && now.n_keep == 9);
 
     // A bias that leaves one token, and a stop string that is its text.
     options = eliza::SamplingOptions();
@@ -589,7 +593,9 @@ void samplers() {
         for (int i = 0; i < 60; i++) data[i] = {i, 0.5f, 0.0f};
         of.apply(list);
         std::vector<Token> ids;
-        for (std::size_t i = 0; i < list.size; i++) ids.push_back(list.data[i].id);
+        for (std::size_t i = 0; i < list.size; i++) {
+            if (list.data[i].logit == 0.5f) ids.push_back(list.data[i].id);
+        }
         return ids;
     };
     CHECK((legal(sampler) == std::vector<Token>{10, 20, 30, 40}));
@@ -625,6 +631,62 @@ void samplers() {
     CHECK_EQ(freed, 2);
 }
 
+/* What C++ is told is what C is told, and failures are thrown with their codes. */
+void asking() {
+    const auto told = [](char * text) {
+        const eliza::String owned(text);
+        CHECK(owned != nullptr);
+        return std::string(owned.get());
+    };
+    const std::string model = model_path();
+    eliza::OpenOptions how;
+    how.model = model;
+    how.context = 256;
+    how.threads = 1;
+    how.kv_type = "f32";
+    how.kv_type_v = "q8_0";
+    how.n_batch = 32;
+    CHECK(eliza::devices().find("\"CPU") != std::string::npos);
+    const std::string plan = eliza::plan(how);
+    CHECK(plan.find("\"n_batch\":32") != std::string::npos && plan.find("\"kv_type_v\":\"q8_0\"") != std::string::npos);
+    CHECK(eliza::file_metadata(model) == told(lib.file_metadata_json(model.c_str(), nullptr, nullptr)));
+    CHECK(eliza::file_metadata(model, "general.architecture") == "\"llama\"");
+    CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "no.such.key", eliza::file_metadata(model, "no.such.key"));
+    CHECK_THROWS(ELIZA_ERR_IO, "nonexistent", eliza::file_metadata("/nonexistent/model.gguf"));
+    eliza::OpenOptions wrong = how;
+    wrong.n_batch = 513;
+    CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "n_batch is 513", eliza::plan(wrong));
+
+    Stream stream(how);
+    CHECK(stream.describe() == told(lib.llm_stream_model_json(stream.handle(), nullptr)));
+    CHECK(stream.describe().find("\"n_batch\":32,\"kv_type\":\"f32\",\"kv_type_v\":\"q8_0\"") != std::string::npos);
+    CHECK(stream.metadata() == eliza::file_metadata(model) && stream.metadata("general.architecture") == "\"llama\"");
+    CHECK(stream.token(5) == told(lib.llm_stream_token_json(stream.handle(), 5, nullptr)));
+    CHECK(stream.is_eog(5) == (lib.llm_stream_is_eog(stream.handle(), 5) == 1));
+    CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "token -1", stream.token(-1));
+    CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "token -1", stream.is_eog(-1));
+    CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "no.such.key", stream.metadata("no.such.key"));
+
+    CHECK_THROWS(ELIZA_ERR_BUSY, "prefill", stream.logits());
+    const std::vector<Token> prompt = stream.tokenize(PROMPT);
+    stream.prefill(prompt);
+    const std::vector<float> all = stream.logits(static_cast<std::int32_t>(prompt.size())), last = stream.logits();
+    CHECK_EQ(all.size(), prompt.size() * last.size());
+    CHECK(std::equal(last.begin(), last.end(), all.end() - static_cast<std::ptrdiff_t>(last.size())));
+    const auto best = std::max_element(last.begin(), last.end()) - last.begin();
+    std::vector<Token> tokens = tokens_left(stream.generate(1, 0.0f));
+    CHECK(stream.is_eog(static_cast<Token>(best)) ? tokens.empty() : tokens == std::vector<Token>{static_cast<Token>(best)});
+    CHECK_EQ(stream.usage().sampled_tokens, 1);
+    CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "n_last is 0", stream.logits(0));
+
+    how.vocab_only = true;
+    Stream vocabulary(how);
+    CHECK(vocabulary.tokenize(PROMPT) == prompt && vocabulary.token(5) == stream.token(5));
+    CHECK(vocabulary.describe().find("\"vocab_only\":true") != std::string::npos);
+    CHECK_THROWS(ELIZA_ERR_NOT_IMPLEMENTED, "only the vocabulary", vocabulary.prefill(prompt));
+    CHECK_THROWS(ELIZA_ERR_NOT_IMPLEMENTED, "only the vocabulary", vocabulary.logits());
+}
+
 }  // namespace
 
 const struct test_case wrapper_cases[] = {
@@ -633,5 +695,5 @@ const struct test_case wrapper_cases[] = {
     {"wrapper_exceptions_from_tokens", exceptions_from_tokens}, {"wrapper_exceptions_from_loading", exceptions_from_loading},
     {"wrapper_giving_up", giving_up}, {"wrapper_cancelling", cancelling}, {"wrapper_threads", threads},
     {"wrapper_texts", texts}, {"wrapper_tries", tries}, {"wrapper_json", json}, {"wrapper_options", options},
-    {"wrapper_saving", saving}, {"wrapper_samplers", samplers}, {nullptr, nullptr},
+    {"wrapper_saving", saving}, {"wrapper_samplers", samplers}, {"wrapper_asking", asking}, {nullptr, nullptr},
 };

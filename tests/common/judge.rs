@@ -30,19 +30,30 @@ pub fn tokens(n: usize, name: &str) -> Vec<i32> {
     (0..n as u64).map(|i| stream.below(i, 512) as i32).collect()
 }
 
+/// The types of a cache: of the keys, and of the values.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Kv(pub KvType, pub KvType);
+
+impl From<KvType> for Kv {
+    fn from(both: KvType) -> Kv {
+        Kv(both, both)
+    }
+}
+
 /// An engine on the CPU.
-pub fn open(path: &Path, kv_type: KvType, threads: u32, slots: u32) -> Engine {
-    let options = EngineOptions { kv_type, threads, slots, ..EngineOptions::default() };
+pub fn open(path: &Path, kv: impl Into<Kv>, threads: u32, slots: u32) -> Engine {
+    let Kv(kv_type, v) = kv.into();
+    let options = EngineOptions { kv_type, kv_type_v: Some(v), threads, slots, ..EngineOptions::default() };
     let model = engine::open_model(path, &options, None).unwrap();
     Engine::new(model, &options).unwrap()
 }
 
-fn cache_of(kv_type: KvType) -> Cache {
-    match kv_type {
+fn cache_of(Kv(k, v): Kv) -> [Cache; 2] {
+    [k, v].map(|kv_type| match kv_type {
         KvType::F32 => Cache::Exact,
         KvType::F16 => Cache::F16,
         KvType::Q8_0 => Cache::Q8_0,
-    }
+    })
 }
 
 /// A model with what the slow forward pass says about one token sequence.
@@ -57,34 +68,29 @@ pub struct Judge {
 }
 
 impl Judge {
-    pub fn new(kind: Kind, weights: Weights, kv_type: KvType, tokens: Vec<i32>) -> Self {
-        Judge::of(&format!("{kind:?} {weights:?}"), &fixture(kind, weights), weights.is_f32(), kv_type, tokens)
+    pub fn new(kind: Kind, weights: Weights, kv: impl Into<Kv>, tokens: Vec<i32>) -> Self {
+        Judge::of(&format!("{kind:?} {weights:?}"), &fixture(kind, weights), weights.is_f32(), kv, tokens)
     }
 
-    pub fn of(name: &str, path: &Path, f32_weights: bool, kv_type: KvType, tokens: Vec<i32>) -> Self {
-        let rounding = Rounding { activations: true, cache: cache_of(kv_type), gelu_table: false };
-        Judge::rounded(name, path, f32_weights, kv_type, tokens, rounding)
+    pub fn of(name: &str, path: &Path, f32_weights: bool, kv: impl Into<Kv>, tokens: Vec<i32>) -> Self {
+        let kv = kv.into();
+        let rounding = Rounding { activations: true, cache: cache_of(kv), gelu_table: false };
+        Judge::rounded(name, path, f32_weights, kv, tokens, rounding)
     }
 
     /// A judge of a device that computes in single precision: only the cache is rounded.
-    pub fn of_single_precision(name: &str, path: &Path, kv_type: KvType, tokens: Vec<i32>) -> Self {
-        let rounding = Rounding { activations: false, cache: cache_of(kv_type), gelu_table: false };
-        Judge::rounded(name, path, true, kv_type, tokens, rounding)
+    pub fn of_single_precision(name: &str, path: &Path, kv: impl Into<Kv>, tokens: Vec<i32>) -> Self {
+        let kv = kv.into();
+        let rounding = Rounding { activations: false, cache: cache_of(kv), gelu_table: false };
+        Judge::rounded(name, path, true, kv, tokens, rounding)
     }
 
-    fn rounded(
-        name: &str,
-        path: &Path,
-        f32_weights: bool,
-        kv_type: KvType,
-        tokens: Vec<i32>,
-        rounding: Rounding,
-    ) -> Self {
+    fn rounded(name: &str, path: &Path, f32_weights: bool, kv: Kv, tokens: Vec<i32>, rounding: Rounding) -> Self {
         let reference = Reference::new(&File::open(path).unwrap());
-        let all_f32 = f32_weights && kv_type == KvType::F32;
+        let all_f32 = f32_weights && kv == Kv(KvType::F32, KvType::F32);
         let exact = reference.logits(&tokens, EXACT);
         let rounded = if all_f32 { exact.clone() } else { reference.logits(&tokens, rounding) };
-        let name = format!("{name}, KV {kv_type:?}");
+        let name = format!("{name}, {kv:?}");
         Judge { name, tokens, exact, rounded, all_f32, same_rounding: f32_weights }
     }
 

@@ -17,8 +17,8 @@ use elizainference::engine::{self, DeviceKind};
 use fixtures::{Kind, Weights};
 use std::path::{Path, PathBuf};
 
-/// Whether this machine has a GPU that can be used. A test without one says so and passes, unless `ELIZA_REQUIRE_GPU` is set
-/// to something.
+/// Whether this machine has a GPU that can be used. A test without one says so and passes, unless `ELIZA_REQUIRE_GPU`
+/// is set to something.
 pub fn has_gpu() -> bool {
     let devices = engine::devices().unwrap();
     let usable = devices.iter().any(|(d, _)| d.kind == DeviceKind::Gpu && d.score > 0);

@@ -27,13 +27,13 @@ pub struct Rounding {
     /// of 32 for formats with blocks of 32, of 256 for those with blocks of 256.
     pub activations: bool,
     /// How keys and values are kept.
-    pub cache: Cache,
+    pub cache: [Cache; 2],
     /// Look GELU up in a table from `f16` to `f16`, for arguments within ±10.
     pub gelu_table: bool,
 }
 
 /// No rounding at all: the oracle itself.
-pub const EXACT: Rounding = Rounding { activations: false, cache: Cache::Exact, gelu_table: false };
+pub const EXACT: Rounding = Rounding { activations: false, cache: [Cache::Exact; 2], gelu_table: false };
 
 struct Matrix {
     ty: TensorType,
@@ -182,8 +182,8 @@ impl Reference {
                     self.rotate(head, position, layer);
                 }
             }
-            round_cache(&mut k, self.key_len, rounding.cache);
-            round_cache(&mut v, self.value_len, rounding.cache);
+            round_cache(&mut k, self.key_len, rounding.cache[0]);
+            round_cache(&mut v, self.value_len, rounding.cache[1]);
             keys[layer].push(k);
             values[layer].push(v);
             let mixed = self.attention(&q, layer, &keys[layer], &values[layer]);

@@ -1,7 +1,8 @@
-//! Writes the demo model: `pack_demo_model FOLDER OUT` reads what `train.py` left in FOLDER and writes the GGUF file OUT.
+//! Writes the demo model: `pack_demo_model FOLDER OUT` reads what `train.py` left in FOLDER and writes the GGUF file
+//! OUT.
 //!
-//! Matrices become Q8_0, norms stay F32. The file is read back before it counts as done: it has to open, and its vocabulary
-//! has to turn texts into the same tokens as the one that the model was trained with.
+//! Matrices become Q8_0, norms stay F32. The file is read back before it counts as done: it has to open, and its
+//! vocabulary has to turn texts into the same tokens as the one that the model was trained with.
 
 use elizainference::gguf::{File, Writer};
 use elizainference::quant::{TensorType, quantize};

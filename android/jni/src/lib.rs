@@ -15,6 +15,7 @@
 //! library.
 
 mod arguments;
+mod asking;
 mod edge;
 mod options;
 mod saved;

@@ -4,14 +4,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use elizainference::session::{EngineOptions, FinishReason, KvType, OpenOptions, Session, Sink};
+use elizainference::session::{FinishReason, OpenOptions, Session, Sink};
 use elizainference::{Error, engine, ffi};
 use jni::objects::{JByteArray, JByteBuffer, JClass, JIntArray, JLongArray, JObject, JString, JValue};
 use jni::sys::{jboolean, jfloat, jint, jlong};
 use jni::{Env, EnvUnowned, jni_sig, jni_str};
 
-use crate::arguments::{bytes, count, numbers, optional_text, room, text};
+use crate::arguments::{bytes, numbers, room, text};
 use crate::edge::{Failure, native};
+use crate::options::engine_options;
 use crate::table;
 
 #[unsafe(no_mangle)]
@@ -41,32 +42,19 @@ extern "system" fn Java_ai_eliza_inference_Native_open<'local>(
     env: EnvUnowned<'local>,
     _: JClass<'local>,
     path: JByteBuffer<'local>,
-    context: jint,
-    threads: jint,
-    gpu_layers: jint,
-    slots: jint,
+    whole: JIntArray<'local>,
     device: JByteBuffer<'local>,
     kv_type: JByteBuffer<'local>,
+    kv_type_v: JByteBuffer<'local>,
+    vocab_only: jboolean,
     progress: JObject<'local>,
 ) -> jlong {
     native(env, |env| {
-        if gpu_layers < -1 {
-            let problem = format!("gpuLayers is {gpu_layers}, must be -1 (all) or more");
-            return Err(Error::InvalidArgument(problem).into());
-        }
-        let engine = EngineOptions {
-            context: count(context, "contextSize")?,
-            threads: count(threads, "threads")?,
-            gpu_layers,
-            device: optional_text(env, &device, "device")?.map(str::to_owned),
-            kv_type: optional_text(env, &kv_type, "kvType")?.map_or(Ok(KvType::default()), str::parse)?,
-            slots: count(slots, "slots")?,
-            ..EngineOptions::default()
-        };
+        let engine = engine_options(env, &whole, &device, &kv_type, &kv_type_v)?;
         let path = PathBuf::from(text(env, &path, "path")?);
         let thrown = Arc::default();
         let progress = if progress.is_null() { None } else { Some(listener(env, &progress, &thrown)?) };
-        let opened = Session::open(OpenOptions { path, engine, progress, ..OpenOptions::default() });
+        let opened = Session::open(OpenOptions { path, engine, vocab_only, progress });
         if let Some(thrown) = lock(&thrown).take() {
             return Err(thrown.into());
         }
@@ -253,6 +241,15 @@ extern "system" fn Java_ai_eliza_inference_Native_usage<'local>(
             usage.prefill_us,
             usage.first_token_us,
             usage.decode_us,
+            usage.whole_row_steps,
+            usage.gpu_dispatches,
+            usage.gpu_submissions,
+            usage.gpu_waits,
+            usage.gpu_bytes_uploaded,
+            usage.gpu_bytes_read,
+            usage.context_shifts,
+            usage.sample_us,
+            usage.sampled_tokens,
         ]
         .map(|counter| counter as jlong);
         let array = env.new_long_array(counters.len())?;

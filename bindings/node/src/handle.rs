@@ -4,11 +4,13 @@ use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use elizainference::session::{self, FinishReason, Session, Settings, Sink};
 use elizainference::{Error, Result, ffi};
 use napi::Env;
 use napi::bindgen_prelude::{Function, Int32Array, Int32ArraySlice, Object, ToNapiValue};
+use napi::threadsafe_function::ThreadsafeFunctionCallMode;
 use napi_derive::napi;
 
 use crate::background::{self, Asker};
@@ -23,12 +25,37 @@ pub fn version() -> String {
     unsafe { std::ffi::CStr::from_ptr(ffi::eliza_inference_abi_version()) }.to_string_lossy().into_owned()
 }
 
-/// A promise of a [`Handle`]. Where the environment ends first, so does the load.
+/// Words of progress on their way that JavaScript has not taken; with as many, the next ones are not sent.
+const PROGRESS_ON_THE_WAY: usize = 64;
+
+/// A promise of a [`Handle`]. Where the environment ends first, so does the load. It does not wait for `on_progress`,
+/// whose `false` ends it where it comes in time.
 #[napi(ts_return_type = "Promise<Handle>")]
-pub fn open(env: &Env, path: String, options: OpenOptions) -> napi::Result<Object<'_>> {
+pub fn open<'env>(
+    env: &'env Env,
+    path: String,
+    options: OpenOptions,
+    on_progress: Option<Function<'_, f64, bool>>,
+) -> napi::Result<Object<'env>> {
     let asker = Asker::here();
+    let told = on_progress.map(|heard| {
+        let told = heard.build_threadsafe_function::<f64>().callee_handled::<false>();
+        told.max_queue_size::<PROGRESS_ON_THE_WAY>().build()
+    });
+    let told = told.transpose()?;
+    let wanted = Arc::new(AtomicBool::new(true));
     background::run(env, "open", move || {
-        let progress = Box::new(move |_: f32| asker.waits());
+        let progress = Box::new(move |done: f32| {
+            if let Some(told) = &told {
+                let wanted = wanted.clone();
+                let answer = move |go_on: napi::Result<bool>, _: Env| {
+                    wanted.fetch_and(go_on.unwrap_or(false), Ordering::Relaxed);
+                    Ok(())
+                };
+                told.call_with_return_value(done.into(), ThreadsafeFunctionCallMode::NonBlocking, answer);
+            }
+            asker.waits() && wanted.load(Ordering::Relaxed)
+        });
         Ok(Opened(open_session(&path, &options, Some(progress))?))
     })
 }
@@ -45,7 +72,8 @@ fn open_session(
     progress: Option<Box<dyn FnMut(f32) -> bool + Send>>,
 ) -> Result<Session> {
     let path = PathBuf::from(terminated(path, "modelPath")?);
-    Session::open(session::OpenOptions { path, engine: options.engine()?, progress, ..Default::default() })
+    let (engine, vocab_only) = (options.engine()?, options.vocab_only.unwrap_or(false));
+    Session::open(session::OpenOptions { path, engine, vocab_only, progress })
 }
 
 /// A session on its way from the thread that opened it to JavaScript.
@@ -71,7 +99,7 @@ pub struct Pulled {
 pub struct Handle {
     /// `None` once it was closed.
     session: RefCell<Option<Arc<Session>>>,
-    /// The settings behind open.
+    /// The settings right after open.
     opened: Settings,
     /// A generation's last event has not been handed out.
     delivering: Rc<Cell<bool>>,

@@ -14,7 +14,10 @@ pub struct OpenOptions {
     pub gpu_layers: Option<i32>,
     pub device: Option<String>,
     pub kv_type: Option<String>,
+    pub kv_type_v: Option<String>,
     pub slots: Option<i32>,
+    pub n_batch: Option<i32>,
+    pub vocab_only: Option<bool>,
 }
 
 impl OpenOptions {
@@ -29,8 +32,9 @@ impl OpenOptions {
             gpu_layers,
             device: self.device.clone(),
             kv_type: self.kv_type.as_deref().map_or(Ok(KvType::default()), str::parse)?,
+            kv_type_v: self.kv_type_v.as_deref().map(str::parse).transpose()?,
             slots: count(self.slots, "slots")?,
-            ..EngineOptions::default()
+            n_batch: count(self.n_batch, "nBatch")?,
         })
     }
 }
@@ -56,6 +60,7 @@ pub struct SamplingOptions {
     pub on_span_end: Option<String>,
     pub strict_trie: Option<bool>,
     pub ignore_eos: Option<bool>,
+    pub n_candidates: Option<u32>,
 }
 
 impl SamplingOptions {
@@ -98,7 +103,7 @@ impl SamplingOptions {
                 }
             },
             strict_trie: self.strict_trie.unwrap_or(opened.strict_trie),
-            candidates: opened.candidates,
+            candidates: self.n_candidates.map_or(opened.candidates, |n| n as usize),
         })
     }
 }

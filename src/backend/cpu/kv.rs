@@ -8,10 +8,10 @@
 //! values  [head][cell][dimension, padded to a multiple of 16]
 //! ```
 //!
-//! Elements are f32, f16 or Q8_0 (one f16 scale and 32 i8 along the dimension, the last group of a head may be
-//! shorter). In Q8_0 each group of 32 dimensions of a key block starts with the 16 scales of its cells; the scales of
-//! a value row follow its quants. A buffer needs no initialisation: a cell is read only after it was written, as long
-//! as the cells' sequence sets say so.
+//! Elements, of keys and of values by themselves, are f32, f16 or Q8_0 (one f16 scale and 32 i8 along the dimension,
+//! the last group of a head may be shorter). In Q8_0 each group of 32 dimensions of a key block starts with the 16
+//! scales of its cells; the scales of a value row follow its quants. A buffer needs no initialisation: a cell is read
+//! only after it was written, as long as the cells' sequence sets say so.
 //!
 //! A value beyond f16's range is stored as the largest finite one, so that infinities come from the model alone; NaN
 //! is kept.
@@ -19,8 +19,9 @@
 use super::isa::Isa;
 use super::pool::SharedMut;
 use super::simd::{Kernel, LANES, Simd, dispatch};
+use crate::Result;
+use crate::backend::KvTypes;
 use crate::quant::TensorType;
-use crate::{Error, Result};
 use half::f16;
 
 /// Dimensions that share a scale in Q8_0.
@@ -31,7 +32,7 @@ pub(super) const Q8_GROUP_BYTES: usize = 2 * LANES + GROUP * LANES;
 /// Shape and sizes of one layer's cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvLayout {
-    ty: TensorType,
+    types: KvTypes,
     n_kv_heads: usize,
     head_dim_k: usize,
     head_dim_v: usize,
@@ -41,23 +42,22 @@ pub struct KvLayout {
 impl KvLayout {
     /// A layout for `n_cells` cells, rounded up to a multiple of 16.
     ///
-    /// Fails with [`Error::Unsupported`] for element types other than F32, F16 and Q8_0.
+    /// Fails with [`Error::Unsupported`](crate::Error::Unsupported) for element types other than F32, F16 and Q8_0.
     pub fn new(
-        ty: TensorType,
+        types: impl Into<KvTypes>,
         n_kv_heads: usize,
         head_dim_k: usize,
         head_dim_v: usize,
         n_cells: usize,
     ) -> Result<KvLayout> {
-        if !matches!(ty, TensorType::F32 | TensorType::F16 | TensorType::Q8_0) {
-            return Err(Error::Unsupported(format!("KV cache of type {ty} (known: F32, F16, Q8_0)")));
-        }
-        Ok(KvLayout { ty, n_kv_heads, head_dim_k, head_dim_v, n_cells: n_cells.next_multiple_of(LANES) })
+        let types = types.into();
+        types.check("")?;
+        Ok(KvLayout { types, n_kv_heads, head_dim_k, head_dim_v, n_cells: n_cells.next_multiple_of(LANES) })
     }
 
-    /// Element type.
-    pub fn ty(&self) -> TensorType {
-        self.ty
+    /// Element types.
+    pub fn types(&self) -> KvTypes {
+        self.types
     }
 
     /// Key and value heads.
@@ -97,7 +97,7 @@ impl KvLayout {
 
     /// Bytes of one head of 16 cells.
     pub(super) fn k_block_bytes(&self) -> usize {
-        match self.ty {
+        match self.types.k {
             TensorType::Q8_0 => LANES * (self.head_dim_k + 2 * self.head_dim_k.div_ceil(GROUP)),
             ty => LANES * self.head_dim_k * ty.block_bytes(),
         }
@@ -105,7 +105,7 @@ impl KvLayout {
 
     /// Bytes of one head of one cell.
     pub(super) fn v_row_bytes(&self) -> usize {
-        match self.ty {
+        match self.types.v {
             TensorType::Q8_0 => self.v_width() + 2 * self.head_dim_v.div_ceil(GROUP),
             ty => self.v_width() * ty.block_bytes(),
         }
@@ -143,7 +143,7 @@ pub unsafe fn store_k(isa: Isa, layout: &KvLayout, k: SharedMut<'_, u8>, cell: u
     assert_eq!(values.len(), layout.head_dim_k, "Key of a wrong width");
     // SAFETY: the block is inside the buffer, by the checks above.
     let block = unsafe { k.as_mut_ptr().add(layout.k_block(head, cell)) };
-    dispatch(isa, StoreK { ty: layout.ty, block, lane: cell % LANES, values });
+    dispatch(isa, StoreK { ty: layout.types.k, block, lane: cell % LANES, values });
 }
 
 /// Write one value (`head_dim_v` values) of one head to a cell of the value buffer.
@@ -157,7 +157,7 @@ pub unsafe fn store_v(isa: Isa, layout: &KvLayout, v: SharedMut<'_, u8>, cell: u
     let start = layout.v_row(head, cell);
     // SAFETY: the caller's promise; the row is this cell's alone.
     let row = unsafe { v.part(start..start + layout.v_row_bytes()) };
-    dispatch(isa, StoreV { ty: layout.ty, width: layout.v_width(), row, values });
+    dispatch(isa, StoreV { ty: layout.types.v, width: layout.v_width(), row, values });
 }
 
 /// Read one key of one head from a cell of the key buffer.
@@ -174,7 +174,7 @@ pub unsafe fn load_k(layout: &KvLayout, k: SharedMut<'_, u8>, cell: usize, head:
         let block = k.as_mut_ptr().add(layout.k_block(head, cell)).cast_const();
         let half = |at: *const u8| f16::from_bits(at.cast::<u16>().read_unaligned()).to_f32_const();
         for (j, x) in values.iter_mut().enumerate() {
-            *x = match layout.ty {
+            *x = match layout.types.k {
                 TensorType::F32 => block.cast::<f32>().add(j * LANES + lane).read_unaligned(),
                 TensorType::Q8_0 => {
                     let scale = half(block.add(j / GROUP * Q8_GROUP_BYTES + 2 * lane));
@@ -193,7 +193,8 @@ pub unsafe fn load_k(layout: &KvLayout, k: SharedMut<'_, u8>, cell: usize, head:
 /// While this runs nobody writes the one cell, and nobody reads or writes the other.
 pub unsafe fn copy_cell(layout: &KvLayout, k: SharedMut<'_, u8>, v: SharedMut<'_, u8>, from: usize, to: usize) {
     assert_ne!(from, to, "A cell copied to itself");
-    let size = if layout.ty == TensorType::Q8_0 { 1 } else { layout.ty.block_bytes() };
+    let ty = layout.types.k;
+    let size = if ty == TensorType::Q8_0 { 1 } else { ty.block_bytes() };
     for head in 0..layout.n_kv_heads {
         layout.check(k.len(), layout.k_bytes(), from, head);
         layout.check(v.len(), layout.v_bytes(), to, head);
@@ -204,7 +205,7 @@ pub unsafe fn copy_cell(layout: &KvLayout, k: SharedMut<'_, u8>, v: SharedMut<'_
             std::ptr::copy_nonoverlapping(k.as_mut_ptr().add(from), k.as_mut_ptr().add(to), size);
         };
         for j in 0..layout.head_dim_k {
-            match layout.ty {
+            match ty {
                 TensorType::Q8_0 => {
                     if j % GROUP == 0 {
                         lane(j / GROUP * Q8_GROUP_BYTES, 2);
@@ -372,7 +373,7 @@ mod tests {
 
     /// Where the bytes of one cell's key lie: (offset, length) in the key buffer.
     fn k_pieces(layout: &KvLayout, head: usize, cell: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let (block, lane, ty, dim) = (layout.k_block(head, cell), cell % LANES, layout.ty, layout.head_dim_k);
+        let (block, lane, ty, dim) = (layout.k_block(head, cell), cell % LANES, layout.types.k, layout.head_dim_k);
         let scales = if ty == TensorType::Q8_0 { dim.div_ceil(GROUP) } else { 0 };
         let scales = (0..scales).map(move |g| (block + g * Q8_GROUP_BYTES + 2 * lane, 2));
         scales.chain((0..dim).map(move |j| match ty {
@@ -445,9 +446,10 @@ mod tests {
 
     #[test]
     fn a_copied_cell_is_the_other_and_nothing_else_changes() {
-        for ty in [TensorType::F32, TensorType::F16, TensorType::Q8_0] {
+        let all = [TensorType::F32, TensorType::F16, TensorType::Q8_0];
+        for types in all.into_iter().flat_map(|k| all.map(|v| KvTypes { k, v })) {
             for (dk, dv) in [(8, 40), (80, 80)] {
-                let layout = KvLayout::new(ty, 2, dk, dv, 48).unwrap();
+                let layout = KvLayout::new(types, 2, dk, dv, 48).unwrap();
                 let bytes = |n: usize| (0..n).map(|i| (i * 7919 % 251) as u8).collect::<Vec<_>>();
                 let (mut k, mut v) = (bytes(layout.k_bytes()), bytes(layout.v_bytes()));
                 let (mut k_wanted, mut v_wanted) = (k.clone(), v.clone());
@@ -462,7 +464,7 @@ mod tests {
                     // SAFETY: one thread.
                     unsafe { copy_cell(&layout, SharedMut::new(&mut k), SharedMut::new(&mut v), from, to) };
                 }
-                assert!(k == k_wanted && v == v_wanted, "{ty} {dk} {dv}");
+                assert!(k == k_wanted && v == v_wanted, "{types} {dk} {dv}");
             }
         }
     }

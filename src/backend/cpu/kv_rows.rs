@@ -9,17 +9,18 @@ use half::f16;
 
 /// Bytes of a row.
 pub fn bytes(layout: &KvLayout) -> usize {
-    LayerCache::new(layout.n_kv_heads(), layout.head_dim_k(), layout.head_dim_v()).row_bytes(layout.ty())
+    LayerCache::new(layout.n_kv_heads(), layout.head_dim_k(), layout.head_dim_v()).row_bytes(layout.types())
 }
 
 /// Read a cell's keys and values into its row.
 pub fn read(layout: &KvLayout, [keys, values]: [&[u8]; 2], cell: usize, row: &mut [u8]) {
     let mut rest = row;
     for place in places(layout, cell) {
-        let (head, behind) = rest.split_at_mut(head_bytes(layout.ty(), place.dim));
+        let ty = layout.types().of(place.is_key);
+        let (head, behind) = rest.split_at_mut(head_bytes(ty, place.dim));
         rest = behind;
         let bytes = if place.is_key { keys } else { values };
-        match layout.ty() {
+        match ty {
             TensorType::F32 => {
                 place.numbers::<4>().zip(head.as_chunks_mut::<4>().0).for_each(|(at, x)| *x = chunk(bytes, at))
             }
@@ -46,10 +47,11 @@ pub fn write(layout: &KvLayout, [keys, values]: [&mut [u8]; 2], cell: usize, row
         values[start..start + layout.v_row_bytes()].fill(0);
     }
     for place in places(layout, cell) {
-        let (head, behind) = rest.split_at(head_bytes(layout.ty(), place.dim));
+        let ty = layout.types().of(place.is_key);
+        let (head, behind) = rest.split_at(head_bytes(ty, place.dim));
         rest = behind;
         let bytes = if place.is_key { &mut *keys } else { &mut *values };
-        match layout.ty() {
+        match ty {
             TensorType::F32 => place.numbers::<4>().zip(head.as_chunks().0).for_each(|(at, x)| set::<4>(bytes, at, x)),
             TensorType::Q8_0 => {
                 for (g, group) in head.chunks(SCALE + GROUP).enumerate() {
@@ -128,6 +130,7 @@ mod tests {
     use super::super::kv::{load_k, store_k, store_v};
     use super::super::pool::SharedMut;
     use super::*;
+    use crate::backend::KvTypes;
 
     const HEADS: usize = 3;
 
@@ -156,9 +159,10 @@ mod tests {
 
     #[test]
     fn a_row_holds_what_was_stored_and_writes_back_to_the_same_bytes_of_another_cell() {
-        for ty in [TensorType::F32, TensorType::F16, TensorType::Q8_0] {
+        let all = [TensorType::F32, TensorType::F16, TensorType::Q8_0];
+        for types in all.into_iter().flat_map(|k| all.map(|v| KvTypes { k, v })) {
             for (dk, dv) in [(8, 40), (80, 80), (64, 128)] {
-                let layout = KvLayout::new(ty, HEADS, dk, dv, 48).unwrap();
+                let layout = KvLayout::new(types, HEADS, dk, dv, 48).unwrap();
                 let [mut k, mut v] = cache(&layout, 0xa5);
                 for (cell, head) in [17, 31].into_iter().flat_map(|cell| (0..HEADS).map(move |head| (cell, head))) {
                     // SAFETY: one thread.
@@ -169,15 +173,15 @@ mod tests {
                 }
                 let mut row = vec![0xff; bytes(&layout)];
                 read(&layout, [&k, &v], 17, &mut row);
-                let (key, value) = (head_bytes(ty, dk), head_bytes(ty, dv));
+                let (key, value) = (head_bytes(types.k, dk), head_bytes(types.v, dv));
                 for head in 0..HEADS {
                     let mut stored = vec![0.0; dk];
                     // SAFETY: one thread.
                     unsafe { load_k(&layout, SharedMut::new(&mut k), 17, head, &mut stored) };
-                    assert_eq!(decoded(ty, &row[head * key..][..key]), stored, "{ty} key of head {head}");
-                    let got = decoded(ty, &row[HEADS * key + head * value..][..value]);
+                    assert_eq!(decoded(types.k, &row[head * key..][..key]), stored, "{types} key of head {head}");
+                    let got = decoded(types.v, &row[HEADS * key + head * value..][..value]);
                     for (got, wanted) in got.iter().zip(values(dv, 17 * head)) {
-                        assert!((got - wanted).abs() <= 0.01, "{ty} value of head {head}: {got} for {wanted}");
+                        assert!((got - wanted).abs() <= 0.01, "{types} value of head {head}: {got} for {wanted}");
                     }
                 }
                 // Over what another cell holds, and over a store of the same numbers there.
@@ -191,7 +195,7 @@ mod tests {
                     }
                 }
                 write(&layout, [&mut k, &mut v], 31, &row);
-                assert!([k, v] == expected, "{ty} {dk} {dv}");
+                assert!([k, v] == expected, "{types} {dk} {dv}");
             }
         }
     }

@@ -5,6 +5,7 @@
 //! `ELIZA_MEMORY_LIMIT` is an artificial limit for tests: so many bytes for everything on the account.
 
 use crate::backend::memory::{Account, Memory, parse_bytes};
+use crate::gguf::shown;
 use crate::{Error, Result};
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
@@ -20,13 +21,22 @@ pub fn memory() -> Result<Memory> {
     let used = account().bytes();
     let artificial = match std::env::var("ELIZA_MEMORY_LIMIT") {
         Ok(text) if !text.is_empty() => {
-            let bad = || Error::InvalidArgument(format!("ELIZA_MEMORY_LIMIT: `{text}` is no size such as 512M"));
+            let bad =
+                || Error::InvalidArgument(format!("ELIZA_MEMORY_LIMIT: `{}` is no size such as 512M", shown(&text)));
             Some(parse_bytes(&text).ok_or_else(bad)?.saturating_sub(used.total()))
         }
         _ => None,
     };
-    let available = [system(Path::new("/")), artificial].into_iter().flatten().min();
-    Ok(Memory { used, available, of_host: true })
+    let root = Path::new("/");
+    let available = [system(root), artificial].into_iter().flatten().min();
+    Ok(Memory { used, total: total(root), available, of_host: true })
+}
+
+/// All memory of the system whose files lie under `root`.
+fn total(root: &Path) -> Option<u64> {
+    let known = cfg!(any(target_os = "linux", target_os = "android"));
+    let info = known.then(|| std::fs::read_to_string(root.join("proc/meminfo")).ok()).flatten()?;
+    field(&info, "MemTotal:").map(|kib| kib * 1024)
 }
 
 /// What the system whose files lie under `root` can still give this process.
@@ -91,7 +101,8 @@ mod tests {
 
     #[test]
     fn this_machine_has_memory() {
-        assert!(memory().unwrap().available.unwrap() > 1 << 20);
+        let memory = memory().unwrap();
+        assert!(memory.available.unwrap() > 1 << 20 && memory.total >= memory.available, "{memory:?}");
     }
 
     #[test]

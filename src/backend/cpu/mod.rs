@@ -71,6 +71,7 @@ impl Backend for CpuBackend {
             kind: DeviceKind::Cpu,
             score: self.isa.score(),
             reason: format!("{} is the widest instruction set found", self.isa.name()),
+            shader_compiler: None,
         }
     }
 

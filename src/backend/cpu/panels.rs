@@ -1,5 +1,5 @@
-//! A weight matrix repacked for the CPU: panels of 16 output rows, one row a lane. Packing a matrix into panels that the
-//! innermost loop reads in order is Goto's and van de Geijn's, "Anatomy of High-Performance Matrix Multiplication",
+//! A weight matrix repacked for the CPU: panels of 16 output rows, one row a lane. Packing a matrix into panels that
+//! the innermost loop reads in order is Goto's and van de Geijn's, "Anatomy of High-Performance Matrix Multiplication",
 //! <https://doi.org/10.1145/1356052.1356053>.
 //!
 //! The repacked copy is the one resident copy of the weights (the caller drops the source pages). Its layout is the
@@ -167,8 +167,9 @@ impl Panels {
             // SAFETY: `panel` is one of ours, and the caller keeps others off it.
             let out = unsafe { self.data.add(panel * self.panel_bytes) };
             let n_in = self.n_in;
-            with_format!(self.ty, F => lanes::run(Isa::detect(), PackPanel::<F> { rows, n_in, out, format: PhantomData }),
-                else lanes::run(Isa::detect(), PackFloats { rows, n_in, bytes: self.ty.block_bytes(), out }));
+            let isa = Isa::detect();
+            with_format!(self.ty, F => lanes::run(isa, PackPanel::<F> { rows, n_in, out, format: PhantomData }),
+                else lanes::run(isa, PackFloats { rows, n_in, bytes: self.ty.block_bytes(), out }));
         }
         Ok(())
     }
@@ -205,7 +206,7 @@ impl Panels {
 
     /// Bytes of the repacked copy.
     pub fn bytes(&self) -> usize {
-        self.panel_bytes * self.n_panels()
+        self.memory.len()
     }
 
     /// The activations that [`super::matmul::matmul`] takes for this matrix.

@@ -246,8 +246,8 @@ const MXFP4_CODES: [u8; 16] = raised(&MXFP4_VALUES, 16);
 /// Declares a K type: a chunk is 256 weights, half-precision `d` (and `dmin`), a byte of scale (and of minimum) for
 /// each of `GROUPS` groups, then 8 blocks of planes.
 macro_rules! super_block {
-    ($(#[$doc:meta])* $name:ident: bits $bits:literal, zero $zero:expr, minimum $minimum:literal, halves $halves:literal,
-     planes $planes:expr, |$l:ident, $p:ident| $codes:expr, $load:ident) => {
+    ($(#[$doc:meta])* $name:ident: bits $bits:literal, zero $zero:expr, minimum $minimum:literal,
+     halves $halves:literal, planes $planes:expr, |$l:ident, $p:ident| $codes:expr, $load:ident) => {
         $(#[$doc])*
         pub(super) struct $name;
 

@@ -493,7 +493,7 @@ pub struct SharedMut<'a, T> {
     slice: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: it is a `&mut [T]` whose parts are handed to threads; `part` makes the callers promise that they are
+// SAFETY: it stands for a `&mut [T]` whose parts are handed to threads; `part` makes the callers promise that they are
 // disjoint.
 unsafe impl<T: Send> Send for SharedMut<'_, T> {}
 // SAFETY: as above.
@@ -502,7 +502,17 @@ unsafe impl<T: Send> Sync for SharedMut<'_, T> {}
 impl<'a, T> SharedMut<'a, T> {
     /// Share a slice for as long as it is borrowed.
     pub fn new(slice: &'a mut [T]) -> Self {
-        SharedMut { start: slice.as_mut_ptr(), len: slice.len(), slice: PhantomData }
+        // SAFETY: the slice is borrowed mutably for as long.
+        unsafe { SharedMut::from_raw(slice.as_mut_ptr(), slice.len()) }
+    }
+
+    /// Share memory that several threads name at once: none of them may ever make a `&mut` of the whole.
+    ///
+    /// # Safety
+    ///
+    /// So many elements from `start` on are valid for `'a`, and used by way of copies of this alone.
+    pub unsafe fn from_raw(start: *mut T, len: usize) -> Self {
+        SharedMut { start, len, slice: PhantomData }
     }
 
     /// Elements of the whole slice.

@@ -49,8 +49,8 @@ impl Region {
     /// All of it as numbers.
     pub fn floats(&mut self) -> &mut [f32] {
         match &mut self.map {
-            // SAFETY: the mapping begins at a page, is as long as this, and is borrowed for the slice's life; any bits are
-            // an f32.
+            // SAFETY: the mapping begins at a page, is as long as this, and is borrowed for the slice's life; any bits
+            // are an f32.
             Some(map) => unsafe { std::slice::from_raw_parts_mut(map.as_mut_ptr().cast(), self.bytes / 4) },
             None => &mut [],
         }

@@ -39,7 +39,7 @@ impl Caches {
         for shape in &cache.layers {
             places.push(shape.map(|_| layers.len()));
             let Some(shape) = shape else { continue };
-            let layout = KvLayout::new(cache.ty, shape.heads, shape.head_dim_k, shape.head_dim_v, cache.cells)?;
+            let layout = KvLayout::new(cache.types, shape.heads, shape.head_dim_k, shape.head_dim_v, cache.cells)?;
             let k_offset = bytes;
             let v_offset = k_offset.checked_add(layout.k_bytes()).ok_or_else(too_large)?.next_multiple_of(64);
             bytes = v_offset.checked_add(layout.v_bytes()).ok_or_else(too_large)?.next_multiple_of(64);
@@ -137,7 +137,7 @@ pub(super) struct Memory {
 impl CpuState {
     pub fn new(cache: &CacheSpec, threads: usize) -> Result<CpuState> {
         let caches = Caches::new(cache)?;
-        let what = format!("KV cache ({} cells of type {})", cache.cells, cache.ty);
+        let what = format!("KV cache ({} cells of type {})", cache.cells, cache.types);
         let memory = Memory {
             threads,
             workspace: Region::default(),

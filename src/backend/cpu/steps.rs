@@ -499,27 +499,30 @@ impl<'a> Run<'a> {
         for rows in self.pieces(turn, &self.state.counters[1], self.batch.tokens.len(), 8) {
             for r in rows {
                 for (i, (_, rope)) in self.program.ropes.iter().enumerate() {
+                    let (row, n_rot) = self.rope_row(i, r);
                     // SAFETY: each row's tables are written by the one thread that claimed the row.
-                    let (cos, sin) = unsafe { self.rope_row(i, r) };
+                    let (cos, sin) = unsafe { std::slice::from_raw_parts_mut(row, n_rot) }.split_at_mut(n_rot / 2);
                     rope.fill(self.batch.positions[r], cos, sin);
                 }
             }
         }
     }
 
+    /// Where cosines and then sines of one row stand, and how many they are together: the tables hold `max_rows` rows of
+    /// every rotary embedding, one embedding after the other.
+    fn rope_row(&self, rope: usize, r: usize) -> (*mut f32, usize) {
+        let n_rot = self.program.ropes[rope].1.n_rot();
+        (self.state.rope().wrapping_add(self.program.rope_offset(rope) + r * n_rot), n_rot)
+    }
+
     /// Cosines and sines of one row.
     ///
     /// # Safety
-    /// Nobody writes them while others use them.
-    #[allow(clippy::mut_from_ref)]
-    unsafe fn rope_row(&self, rope: usize, r: usize) -> (&mut [f32], &mut [f32]) {
-        let n_rot = self.program.ropes[rope].1.n_rot();
-        // SAFETY: the tables hold `max_rows` rows of every rotary embedding, one embedding after the other.
-        let row = unsafe {
-            let first = self.state.rope().add(self.program.rope_offset(rope) + r * n_rot);
-            std::slice::from_raw_parts_mut(first, n_rot)
-        };
-        row.split_at_mut(n_rot / 2)
+    /// They are complete: nobody writes them while they are read.
+    unsafe fn cos_sin(&self, rope: usize, r: usize) -> (&[f32], &[f32]) {
+        let (row, n_rot) = self.rope_row(rope, r);
+        // SAFETY: inside the tables; only read, as the caller promises.
+        unsafe { std::slice::from_raw_parts(row, n_rot) }.split_at(n_rot / 2)
     }
 
     /// A unit of this step is one row and one key head with its query heads.
@@ -544,7 +547,7 @@ impl<'a> Run<'a> {
                     let q = self.columns_mut(qkv.offset, qkv.width, r, head * group..(head + 1) * group);
                     let k = self.columns_mut(qkv.offset, qkv.width, r, k_first..k_first + k_dim);
                     let v = self.columns_mut(qkv.offset, qkv.width, r, v_first..v_first + v_dim);
-                    let (cos, sin) = self.rope_row(spec.rope, r);
+                    let (cos, sin) = self.cos_sin(spec.rope, r);
                     if let Some(weight) = q_norm {
                         norm::rms_norm_heads(self.isa, q, weight, spec.norm_eps);
                     }
@@ -567,12 +570,8 @@ impl<'a> Run<'a> {
     unsafe fn cache(&self, layer: usize) -> (SharedMut<'_, u8>, SharedMut<'_, u8>) {
         let layout = self.state.layout(layer);
         let (k, v) = self.state.cache(layer);
-        // SAFETY: the buffers have the layout's sizes.
-        unsafe {
-            let k = std::slice::from_raw_parts_mut(k, layout.k_bytes());
-            let v = std::slice::from_raw_parts_mut(v, layout.v_bytes());
-            (SharedMut::new(k), SharedMut::new(v))
-        }
+        // SAFETY: the buffers have the layout's sizes, and the threads of a run share them.
+        unsafe { (SharedMut::from_raw(k, layout.k_bytes()), SharedMut::from_raw(v, layout.v_bytes())) }
     }
 
     fn shift_step(&self, turn: Turn<'_>, counter: &Counter, spec: &AttentionSpec) {
@@ -591,7 +590,7 @@ impl<'a> Run<'a> {
                 for head in 0..spec.n_head_kv {
                     // SAFETY: the cell is this thread's alone; the tables are complete.
                     unsafe {
-                        let (cos, sin) = self.rope_row(spec.rope, r);
+                        let (cos, sin) = self.cos_sin(spec.rope, r);
                         kv::load_k(layout, k_cache, cell, head, key);
                         rotate_heads(self.isa, *kind, cos, sin, key, spec.head_dim_k);
                         norm::scale_row(self.isa, &mut key[..rope.n_rot()], plain);
@@ -628,7 +627,7 @@ impl<'a> Run<'a> {
                 std::slice::from_raw_parts(v, layout.v_bytes()),
                 std::slice::from_raw_parts(self.state.workspace(qkv.offset), rows * qkv.width),
                 std::slice::from_raw_parts_mut(scratch, scratch_len),
-                std::slice::from_raw_parts_mut(self.state.workspace(out.offset), rows * out.width),
+                SharedMut::from_raw(self.state.workspace(out.offset), rows * out.width),
             )
         };
         let attention = Attention {
@@ -648,7 +647,6 @@ impl<'a> Run<'a> {
             n_kv: self.batch.n_kv,
         };
         let tasks = attention.tasks(turn.worker.count());
-        let out = SharedMut::new(out);
         for claimed in self.pieces(turn, counter, tasks.count, 1) {
             for task in claimed {
                 // SAFETY: the counter hands out every task once; the split space belongs to this step.

@@ -10,11 +10,10 @@ use super::panels::{PANEL, Panels};
 use super::pool::Pool;
 use crate::backend::memory::Held;
 use crate::backend::{LoadProgress, Wanted, WeightBytes};
-use crate::error::room;
 use crate::gguf::{File, TensorInfo};
 use crate::graph::{WeightId, WeightSpec, WeightUse};
 use crate::quant::{TensorType, dequantize};
-use crate::{Error, Result};
+use crate::{Error, Result, reserve};
 use parking_lot::Mutex;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -160,8 +159,7 @@ pub(super) fn load(
                 // A type that cannot be read must fail now, not at the first token.
                 let row_bytes = (info.bytes as usize) / spec.n_out.max(1);
                 let rows = FileRows { file: file.clone(), info: info.clone(), ty: spec.ty, row_bytes };
-                let mut first = room(spec.n_in, &spec.name)?;
-                first.resize(spec.n_in, 0.0);
+                let mut first = reserve::filled(0.0, spec.n_in, "values of a row")?;
                 rows.row(0, &mut first)?;
                 CpuWeight::Rows(rows)
             }
@@ -191,8 +189,7 @@ fn tensor<'a>(file: &'a File, spec: &WeightSpec) -> Result<&'a TensorInfo> {
 
 /// The numbers of a vector of the file.
 pub(in crate::backend) fn vector(file: &File, spec: &WeightSpec, info: &TensorInfo) -> Result<Vec<f32>> {
-    let mut values = room(spec.n_in, &spec.name)?;
-    values.resize(spec.n_in, 0.0);
+    let mut values = reserve::filled(0.0, spec.n_in, "values of a vector")?;
     dequantize(spec.ty, &file.read(info)?, &mut values)?;
     Ok(values)
 }
@@ -267,8 +264,7 @@ impl Packing<'_> {
         let (rows, row_bytes) = (self.panels.rows_of(&range), self.panels.row_bytes());
         let bytes = rows.len() * row_bytes;
         if buffer.len() < bytes {
-            *buffer = room(bytes, &self.info.name)?;
-            buffer.resize(bytes, 0);
+            *buffer = reserve::filled(0, bytes, "bytes of rows to pack")?;
         }
         let source = &mut buffer[..bytes];
         file.read_at(self.info, rows.start as u64 * row_bytes as u64, source)?;

@@ -133,7 +133,7 @@ pub fn steps(
     let (quads_k, quads_v) = (layout.head_dim_k / 4, layout.head_dim_v / 4);
     let tile = Tile::new(quads_k, quads_v, group * max_rows)
         .ok_or_else(|| Error::Internal(format!("No attention tile for {layout:?}")))?;
-    let mut flags = vec![layout.flag()];
+    let mut flags = layout.flags();
     flags.extend((tile.pack > 1).then_some("PACKED"));
     flags.extend(spec.softcap.map(|_| "SOFTCAP"));
     let mut constants = layout.constants();

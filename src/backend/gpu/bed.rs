@@ -144,11 +144,15 @@ pub struct Head<'a> {
 
 impl Head<'_> {
     pub fn dim(&self) -> usize {
-        if self.key { self.layout.head_dim_k } else { self.layout.head_dim_v }
+        self.layout.dim(self.key)
+    }
+
+    fn ty(&self) -> TensorType {
+        self.layout.types.of(self.key)
     }
 
     fn element_bytes(&self) -> usize {
-        match self.layout.ty {
+        match self.ty() {
             TensorType::F32 => 4,
             TensorType::F16 => 2,
             _ => 1,
@@ -156,7 +160,7 @@ impl Head<'_> {
     }
 
     fn unit(&self, unit: usize) -> usize {
-        let scales = if self.layout.ty == TensorType::Q8_0 { self.dim().div_ceil(32) } else { 0 };
+        let scales = if self.ty() == TensorType::Q8_0 { self.dim().div_ceil(32) } else { 0 };
         let units = self.dim() / 4 + scales;
         let index = if self.key {
             ((self.head * (self.layout.cells / BLOCK) + self.cell / BLOCK) * units + unit) * BLOCK + self.cell % BLOCK
@@ -178,7 +182,7 @@ impl Head<'_> {
 
     /// All bytes that are this head's.
     pub fn bytes(&self) -> Vec<usize> {
-        let scales = if self.layout.ty == TensorType::Q8_0 { self.dim() } else { 0 };
+        let scales = if self.ty() == TensorType::Q8_0 { self.dim() } else { 0 };
         let scales = (0..scales).step_by(32).flat_map(|i| self.scale(i)..self.scale(i) + 4);
         (0..self.dim()).flat_map(|i| self.element(i)..self.element(i) + self.element_bytes()).chain(scales).collect()
     }
@@ -187,7 +191,7 @@ impl Head<'_> {
         let float = |at: usize| f32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
         let number = |i| {
             let at = self.element(i);
-            f64::from(match self.layout.ty {
+            f64::from(match self.ty() {
                 TensorType::F32 => float(at),
                 TensorType::F16 => f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32(),
                 _ => f32::from(bytes[at] as i8) * float(self.scale(i)),
@@ -199,7 +203,7 @@ impl Head<'_> {
     pub fn encode(&self, bytes: &mut [u8], x: &[f32]) {
         for i in 0..self.dim() {
             let at = self.element(i);
-            match self.layout.ty {
+            match self.ty() {
                 TensorType::F32 => bytes[at..at + 4].copy_from_slice(&x[i].to_le_bytes()),
                 TensorType::F16 => bytes[at..at + 2].copy_from_slice(&f16::from_f32(x[i]).to_le_bytes()),
                 _ => {
@@ -214,7 +218,7 @@ impl Head<'_> {
 
     /// The largest error that storing these numbers may make, number by number.
     pub fn rounding(&self, x: &[f64]) -> Vec<f64> {
-        let error = |i: usize| match self.layout.ty {
+        let error = |i: usize| match self.ty() {
             TensorType::F32 => 0.0,
             // To nearest among 11 bits; among the small ones the driver may round either way.
             TensorType::F16 => (x[i].abs() / 2048.0).max(6e-8),

@@ -1,10 +1,10 @@
 //! Pipelines are compiled in the background, by as many threads as the machine has cores.
 //!
 //! Lowering asks for one kernel after the other and goes on at once; whoever is about to use some calls [`Gpu::compiled`],
-//! which waits and says what went wrong with them. A kernel that failed stays failed; others are not concerned. What a driver made of
-//! the texts is kept on disk where it gives it away, see `disk.rs`.
+//! which waits and says what went wrong with them. A kernel that failed stays failed; others are not concerned. What a driver
+//! made of the texts is kept on disk where it gives it away, see `disk.rs`.
 
-use super::device::Gpu;
+use super::device::{Gpu, caught};
 use super::disk;
 use super::kernel::{Kernel, Slot};
 use crate::{Error, Result};
@@ -125,8 +125,14 @@ impl Shared {
     }
 
     fn compile(&self, Job { kernel, text }: &Job) -> Option<wgpu::Error> {
+        let (pipeline, error) = caught(&self.device, || self.pipeline(kernel, text));
+        // One that is in error can be waited for all the same; every use of it is an error of its own.
+        let _ = kernel.pipeline.made.set(pipeline);
+        error
+    }
+
+    fn pipeline(&self, kernel: &Kernel, text: &str) -> wgpu::ComputePipeline {
         let (device, label) = (&self.device, Some(kernel.name));
-        let scope = device.push_error_scope(wgpu::ErrorFilter::Validation);
         let source = wgpu::ShaderModuleDescriptor { label, source: wgpu::ShaderSource::Wgsl(text.into()) };
         let module = if self.checked {
             device.create_shader_module(source)
@@ -140,7 +146,7 @@ impl Shared {
             bind_group_layouts: &[Some(&kernel.layout)],
             immediate_size: 0,
         });
-        let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+        device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label,
             layout: Some(&layout),
             module: &module,
@@ -150,11 +156,7 @@ impl Shared {
                 ..Default::default()
             },
             cache: self.disk.as_ref().map(|disk| &disk.pipelines),
-        });
-        let error = pollster::block_on(scope.pop());
-        // One that is in error can be waited for all the same; every use of it is an error of its own.
-        let _ = kernel.pipeline.made.set(pipeline);
-        error
+        })
     }
 }
 
@@ -169,13 +171,13 @@ impl Gpu {
     }
 
     /// A kernel with this name, about to be compiled.
-    pub(super) fn compile(&self, name: &'static str, text: String, slots: &[Slot]) -> Arc<Kernel> {
+    pub(super) fn compile(&self, name: &'static str, text: String, slots: &[Slot]) -> Result<Arc<Kernel>> {
         let entries: Vec<_> = slots.iter().enumerate().map(|(i, slot)| slot.entry(i as u32)).collect();
         let descriptor = wgpu::BindGroupLayoutDescriptor { label: Some(name), entries: &entries };
-        let layout = self.device.create_bind_group_layout(&descriptor);
+        let layout = self.guard(|| Ok(self.device.create_bind_group_layout(&descriptor)))?;
         let kernel = Arc::new(Kernel { name, pipeline: Pipeline::default(), layout, tried: AtomicBool::new(false) });
         self.compiler.start(&kernel, text);
-        kernel
+        Ok(kernel)
     }
 }
 

@@ -2,20 +2,33 @@
 //!
 //! An adapter gets a score and a sentence that explains it; software drivers score below the CPU, whose kernels are
 //! faster. One logical device per adapter lives as long as somebody uses it. The driver's errors do not end the
-//! process: they are noted, and every submission and every wait asks for what was noted. A lost device stays lost for
-//! those who hold it, and a later open makes a new one.
+//! process: [`Gpu::guard`] tells them to the one whose calls they come of. A lost device stays lost for all who hold it,
+//! and a later open makes a new one.
 
 use super::compile::Compiler;
 use super::disk;
 use super::memory::{self, Buffer};
 use super::probe::Pending;
-use super::quirks::{self, Quirks};
+use super::quirks;
 use super::restrict::Restrictions;
 use crate::backend::memory::{Account, Component, Memory};
+use crate::gguf::shown;
 use crate::{Error, Result};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Weak};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+/// How long a wait goes on after a cancel: a device that is slow gets done in this time, one that hangs never does.
+const GRACE: Duration = Duration::from_millis(500);
+/// How often a wait looks at the cancel flag.
+const SLICE: Duration = Duration::from_millis(20);
+/// How long dropping a device waits for what was submitted.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// For waits that nobody cancels.
+static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// What a device can do, after the driver's quirks and any artificial restrictions.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,22 +39,10 @@ pub struct Caps {
     pub max_buffer: u64,
     /// Threads of the largest workgroup.
     pub max_threads: u32,
-    /// Bytes of workgroup memory.
-    pub workgroup_memory: u32,
     /// Workgroups in one dimension of a dispatch.
     pub max_workgroups: u32,
-    /// Storage buffers in one kernel.
-    pub max_storage_buffers: u32,
-    /// Whether kernels may use subgroup operations.
-    pub subgroups: bool,
-    /// Whether kernels may compute in f16.
-    pub f16: bool,
-    /// Whether timestamps can be written.
-    pub timestamps: bool,
     /// Whether the driver takes and gives pipeline caches.
     pub pipeline_cache: bool,
-    /// Alignment of a uniform binding's offset.
-    pub uniform_align: u32,
     /// Alignment of a storage binding's offset.
     pub storage_align: u32,
 }
@@ -60,11 +61,14 @@ pub struct Gpu {
     pub score: u32,
     /// Why it has this score.
     pub reason: String,
+    /// What compiles shaders before the driver does, where that is chosen.
+    pub shader_compiler: Option<&'static str>,
     /// Run shaders with the bounds checks that are left out otherwise.
     pub checked: bool,
     /// What was made on this device so far.
     pub(super) made: Making,
-    faults: Arc<Mutex<Faults>>,
+    /// Why the device is lost, once it is.
+    lost: Arc<OnceLock<String>>,
     adapter: wgpu::Adapter,
     /// Bytes of all buffers together, where there is an artificial limit.
     memory_limit: Option<u64>,
@@ -94,13 +98,6 @@ pub(super) struct Making {
     pub pipelines: AtomicU64,
 }
 
-/// What the driver said went wrong.
-#[derive(Default)]
-struct Faults {
-    lost: Option<String>,
-    error: Option<Error>,
-}
-
 /// An adapter with its score.
 pub struct Candidate {
     adapter: wgpu::Adapter,
@@ -110,12 +107,15 @@ pub struct Candidate {
     pub score: u32,
     /// Why it has this score.
     pub reason: String,
+    /// What compiles shaders before the driver does, where that is chosen.
+    pub shader_compiler: Option<&'static str>,
 }
 
 impl Candidate {
     /// How its memory stands; nothing is known of what this process uses of it.
     pub fn memory(&self) -> Memory {
-        Memory { available: memory::available(&self.adapter), of_host: of_host(&self.info), ..Memory::default() }
+        let (total, available) = memory::of(&self.adapter).unzip();
+        Memory { total, available, of_host: of_host(&self.info), ..Memory::default() }
     }
 }
 
@@ -132,35 +132,51 @@ pub fn name_of(info: &wgpu::AdapterInfo) -> String {
     format!("{} ({})", info.name, info.backend)
 }
 
-fn instance() -> &'static wgpu::Instance {
-    static INSTANCE: LazyLock<wgpu::Instance> = LazyLock::new(|| {
-        wgpu::Instance::new(wgpu::InstanceDescriptor {
-            backends: wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12,
+/// The ways to adapters, each with the compiler of its shaders. DX12 takes DXC where its library can be loaded and finds
+/// an adapter, else FXC, which is a part of Windows.
+fn instances() -> &'static [(wgpu::Instance, Option<&'static str>)] {
+    static INSTANCES: LazyLock<Vec<(wgpu::Instance, Option<&'static str>)>> = LazyLock::new(|| {
+        let make = |backends, shader_compiler| {
+            let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+            descriptor.backends = backends;
             // The validation of indirect calls builds pipelines of its own at device creation, on which some drivers fail.
-            flags: wgpu::InstanceFlags::empty(),
-            ..wgpu::InstanceDescriptor::new_without_display_handle()
-        })
+            descriptor.flags = wgpu::InstanceFlags::empty();
+            descriptor.backend_options.dx12.shader_compiler = shader_compiler;
+            wgpu::Instance::new(descriptor)
+        };
+        let mut all = vec![(make(wgpu::Backends::VULKAN | wgpu::Backends::METAL, wgpu::Dx12Compiler::Fxc), None)];
+        if cfg!(windows) {
+            let dxc = make(wgpu::Backends::DX12, wgpu::Dx12Compiler::default_dynamic_dxc());
+            all.push(match adapters(&dxc).is_empty() {
+                false => (dxc, Some("DXC")),
+                true => (make(wgpu::Backends::DX12, wgpu::Dx12Compiler::Fxc), Some("FXC")),
+            });
+        }
+        all
     });
-    &INSTANCE
+    &INSTANCES
+}
+
+fn adapters(instance: &wgpu::Instance) -> Vec<wgpu::Adapter> {
+    pollster::block_on(instance.enumerate_adapters(wgpu::Backends::all()))
 }
 
 /// Every adapter of this machine, best first.
 pub fn candidates() -> Vec<Candidate> {
-    let adapters = pollster::block_on(instance().enumerate_adapters(wgpu::Backends::all()));
-    let mut all: Vec<Candidate> = adapters
-        .into_iter()
-        .map(|adapter| {
+    let found = instances().iter().flat_map(|(instance, by)| adapters(instance).into_iter().map(|one| (one, *by)));
+    let mut all: Vec<Candidate> = found
+        .map(|(adapter, shader_compiler)| {
             let info = adapter.get_info();
-            let (score, reason) = score(&info, &adapter.limits(), &quirks::of(&info));
-            Candidate { adapter, info, score, reason }
+            let (score, reason) = score(&info, &adapter.limits(), shader_compiler);
+            Candidate { adapter, info, score, reason, shader_compiler }
         })
         .collect();
     all.sort_by(|a, b| b.score.cmp(&a.score).then_with(|| a.info.name.cmp(&b.info.name)));
     all
 }
 
-fn score(info: &wgpu::AdapterInfo, limits: &wgpu::Limits, quirks: &Quirks) -> (u32, String) {
-    if let Some(why) = quirks.refused {
+fn score(info: &wgpu::AdapterInfo, limits: &wgpu::Limits, shader_compiler: Option<&str>) -> (u32, String) {
+    if let Some(why) = quirks::refused(info) {
         return (0, format!("not used: {why}"));
     }
     if let Some(missing) = too_small(limits) {
@@ -173,7 +189,9 @@ fn score(info: &wgpu::AdapterInfo, limits: &wgpu::Limits, quirks: &Quirks) -> (u
         wgpu::DeviceType::Other => (200, "an accelerator of unknown kind"),
         wgpu::DeviceType::Cpu => (10, "a software driver: slower than the CPU backend, used only when asked for"),
     };
-    (score, format!("{what}, driver {} {}", info.driver, info.driver_info).trim_end().to_string())
+    let shaders = shader_compiler.map_or(String::new(), |by| format!(", shaders compiled by {by}"));
+    let driver = format!("{} {}", info.driver, info.driver_info);
+    (score, format!("{what}, driver {}{shaders}", driver.trim_end()))
 }
 
 /// What every kernel needs; where it is missing the adapter cannot be used.
@@ -201,7 +219,7 @@ impl Gpu {
             .find(|c| wanted.as_ref().is_none_or(|w| name_of(&c.info).to_lowercase().contains(w)));
         let Some(chosen) = chosen else {
             let found = if all.is_empty() { "no Vulkan, Metal or DX12 adapter was found".to_string() } else { names() };
-            let which = named.map_or("a GPU".to_string(), |n| format!("GPU `{n}`"));
+            let which = named.map_or("a GPU".to_string(), |n| format!("GPU `{}`", shown(n)));
             return Err(Error::Unsupported(format!("No device for {which}: {found}")));
         };
         let mut open = OPEN.lock();
@@ -220,13 +238,8 @@ impl Gpu {
     /// A device of its own on this adapter.
     pub fn new(candidate: &Candidate, restrictions: &Restrictions) -> Result<Gpu> {
         let (adapter, info) = (&candidate.adapter, candidate.info.clone());
-        let quirks = quirks::of(&info);
         let limits = restrictions.limits(adapter.limits());
-        let wanted = wgpu::Features::SUBGROUP
-            | wgpu::Features::SHADER_F16
-            | wgpu::Features::TIMESTAMP_QUERY
-            | wgpu::Features::PIPELINE_CACHE;
-        let features = adapter.features() & wanted & restrictions.features() & !quirks.without;
+        let features = adapter.features() & wgpu::Features::PIPELINE_CACHE;
         let request = adapter.request_device(&wgpu::DeviceDescriptor {
             label: Some("eliza"),
             required_features: features,
@@ -237,27 +250,20 @@ impl Gpu {
         let name = name_of(&info);
         let (device, queue) =
             pollster::block_on(request).map_err(|e| Error::Device(format!("{name} could not be opened: {e}")))?;
-        let faults = Arc::new(Mutex::new(Faults::default()));
-        let noted = faults.clone();
+        let lost = Arc::new(OnceLock::new());
+        let noted = lost.clone();
         device.set_device_lost_callback(move |reason, message| {
-            noted.lock().lost.get_or_insert_with(|| format!("{name} was lost ({reason:?}): {message}"));
+            noted.get_or_init(|| format!("{name} was lost ({reason:?}): {message}"));
         });
-        let (noted, name) = (faults.clone(), name_of(&info));
-        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
-            noted.lock().error.get_or_insert_with(|| error_of(&name, &error));
-        }));
+        // Whoever asks anything of a driver stands within `guard`, so this is nobody's.
+        let name = name_of(&info);
+        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| log::error!("{name}: {error}")));
         let caps = Caps {
             max_binding: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
             max_buffer: limits.max_buffer_size,
             max_threads: limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x),
-            workgroup_memory: limits.max_compute_workgroup_storage_size,
             max_workgroups: limits.max_compute_workgroups_per_dimension,
-            max_storage_buffers: limits.max_storage_buffers_per_shader_stage,
-            subgroups: features.contains(wgpu::Features::SUBGROUP),
-            f16: features.contains(wgpu::Features::SHADER_F16),
-            timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
             pipeline_cache: features.contains(wgpu::Features::PIPELINE_CACHE),
-            uniform_align: limits.min_uniform_buffer_offset_alignment,
             storage_align: limits.min_storage_buffer_offset_alignment,
         };
         let checked = restrictions.checked;
@@ -272,9 +278,10 @@ impl Gpu {
             caps,
             score,
             reason,
+            shader_compiler: candidate.shader_compiler,
             checked,
             made: Making::default(),
-            faults,
+            lost,
             adapter: adapter.clone(),
             memory_limit: restrictions.memory,
             account: Arc::default(),
@@ -291,19 +298,21 @@ impl Gpu {
         Made { buffers, bind_groups, pipelines }
     }
 
-    /// The first error the driver reported since the last call; a lost device reports its loss every time.
+    /// An error once the device is lost.
     pub fn check(&self) -> Result<()> {
-        let noted = || {
-            let mut faults = self.faults.lock();
-            match &faults.lost {
-                Some(lost) => Some(Error::Device(lost.clone())),
-                None => faults.error.take(),
-            }
-        };
-        let Some(error) = noted() else { return Ok(()) };
-        // The driver's error may be the first sign of a loss, which is told at the next poll and is the better reason.
-        let _ = self.device.poll(wgpu::PollType::Poll);
-        Err(noted().unwrap_or(error))
+        self.lost.get().map_or(Ok(()), |lost| Err(Error::Device(lost.clone())))
+    }
+
+    /// Does `work` and says what went wrong with it: a loss of the device, the driver's first error, or what `work` says.
+    pub fn guard<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let (done, error) = caught(&self.device, work);
+        let error = error.map(|error| {
+            // The driver's error may be the first sign of a loss, which is told at the next poll and is the better reason.
+            let _ = self.look();
+            error_of(&name_of(&self.info), &error)
+        });
+        self.check()?;
+        error.map_or(done, Err)
     }
 
     /// A buffer, or [`Error::OutOfMemory`] naming it.
@@ -324,15 +333,11 @@ impl Gpu {
         if let Some(limit) = self.memory_limit.filter(|limit| used.saturating_add(size) > *limit) {
             return no_memory(format!("{used} of {limit} bytes are in use"));
         }
-        let scopes =
-            [wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Validation].map(|f| self.device.push_error_scope(f));
         let descriptor = wgpu::BufferDescriptor { label: Some(what), size, usage, mapped_at_creation: false };
-        let buffer = self.device.create_buffer(&descriptor);
+        let (buffer, error) = caught(&self.device, || self.device.create_buffer(&descriptor));
         self.made.buffers.fetch_add(1, Ordering::Relaxed);
-        for scope in scopes.into_iter().rev() {
-            if let Some(e) = pollster::block_on(scope.pop()) {
-                return no_memory(e.to_string());
-            }
+        if let Some(error) = error {
+            return no_memory(error.to_string());
         }
         self.check()?;
         Ok(Buffer::new(buffer, &self.account, component))
@@ -342,29 +347,47 @@ impl Gpu {
     pub fn memory(&self) -> Memory {
         let used = self.account.bytes();
         let artificial = self.memory_limit.map(|limit| limit.saturating_sub(used.total()));
-        let available = [memory::available(&self.adapter), artificial].into_iter().flatten().min();
-        Memory { used, available, of_host: of_host(&self.info) }
+        let (total, free) = memory::of(&self.adapter).unzip();
+        let available = [free, artificial].into_iter().flatten().min();
+        Memory { used, total, available, of_host: of_host(&self.info) }
     }
 
     /// Waits until everything submitted so far is done.
     pub fn wait(&self) -> Result<()> {
-        self.poll(wgpu::PollType::wait_indefinitely())
+        self.wait_for(None, &NEVER)
     }
 
-    /// Waits until a submission is done.
-    pub fn wait_for(&self, submission: wgpu::SubmissionIndex) -> Result<()> {
-        self.poll(wgpu::PollType::Wait { submission_index: Some(submission), timeout: None })
+    /// Waits until a submission is done, or all of them. A cancel ends the wait as well, after [`GRACE`]: what was submitted
+    /// is then still under way, and whatever is submitted next comes after it.
+    pub fn wait_for(&self, submission: Option<wgpu::SubmissionIndex>, cancel: &AtomicBool) -> Result<()> {
+        let mut cancelled = None;
+        while !self.poll(wgpu::PollType::Wait { submission_index: submission.clone(), timeout: Some(SLICE) })? {
+            if cancel.load(Ordering::Relaxed) && cancelled.get_or_insert_with(Instant::now).elapsed() >= GRACE {
+                return Err(Error::Cancelled);
+            }
+        }
+        Ok(())
     }
 
     /// Lets the driver report what is done, without waiting.
     pub fn look(&self) -> Result<()> {
-        self.poll(wgpu::PollType::Poll)
+        self.poll(wgpu::PollType::Poll).map(drop)
     }
 
-    fn poll(&self, how: wgpu::PollType) -> Result<()> {
-        let waited = self.device.poll(how);
+    /// Whether what is waited for is done.
+    fn poll(&self, how: wgpu::PollType) -> Result<bool> {
+        // wgpu panics when the driver fails here.
+        let polled = catch_unwind(AssertUnwindSafe(|| self.device.poll(how)));
+        if polled.is_err() {
+            self.lost
+                .get_or_init(|| format!("{} was lost: its driver failed while it was waited for", name_of(&self.info)));
+        }
         self.check()?;
-        waited.map(drop).map_err(|e| Error::Device(format!("Waiting for {}: {e}", self.info.name)))
+        match polled {
+            Ok(Err(wgpu::PollError::Timeout)) => Ok(false),
+            Ok(Err(e)) => Err(Error::Device(format!("Waiting for {}: {e}", self.info.name))),
+            _ => Ok(true),
+        }
     }
 
     /// The bytes of a buffer, after everything submitted so far. For loading, probes and tests; a step has its own way.
@@ -380,6 +403,27 @@ impl Gpu {
         let mapped = mapped.map_err(|e| Error::Device(format!("Reading from {}: {e}", self.info.name)))?;
         Ok(mapped.to_vec())
     }
+}
+
+impl Drop for Gpu {
+    /// wgpu drops a queue when all that it was given is done, and waits for that without end. One that hangs is left to the
+    /// system instead.
+    fn drop(&mut self) {
+        if let Ok(false) = self.poll(wgpu::PollType::Wait { submission_index: None, timeout: Some(PATIENCE) }) {
+            log::error!("{} gives no answer: it is left as it is", name_of(&self.info));
+            std::mem::forget(self.queue.clone());
+        }
+    }
+}
+
+/// Does `work`, and returns the first error that the driver reported with its calls: errors are caught by the thread that
+/// they come of. Of several kinds want of memory is the one that explains.
+pub(super) fn caught<T>(device: &wgpu::Device, work: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
+    let filters = [wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Validation, wgpu::ErrorFilter::Internal];
+    let scopes = filters.map(|filter| device.push_error_scope(filter));
+    let done = work();
+    let pop = |first: Option<wgpu::Error>, scope: wgpu::ErrorScopeGuard| pollster::block_on(scope.pop()).or(first);
+    (done, scopes.into_iter().rev().fold(None, pop))
 }
 
 fn error_of(name: &str, error: &wgpu::Error) -> Error {

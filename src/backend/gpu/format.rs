@@ -5,7 +5,7 @@
 //! aligned. Within a section the order is tile, group, element, row: the elements of neighbouring rows are neighbours,
 //! and neighbouring threads read neighbouring rows.
 //!
-//! | format | 16 bytes, per group | 16 bytes, per block | 4 bytes, per group | 2 bytes, per group | 2 bytes, per block |
+//! | format | 16 bytes, a group | 16 bytes, a block | 4 bytes, a group | 2 bytes, a group | 2 bytes, a block |
 //! |---|---|---|---|---|---|
 //! | F32 | 8: weights | | | | |
 //! | F16, BF16 | 4: weights | | | | |

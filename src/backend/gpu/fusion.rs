@@ -1,13 +1,13 @@
 //! Which norms cost no dispatch of their own, in batches of a few rows.
 //!
-//! A product with vectors reads its whole input in every workgroup anyway, so it can norm it on the way: a norm that only
-//! products read is *taken along* by each of them. A norm behind a block, `sum = residual + norm(y)`, can go the same way
-//! when such a norm and its product follow: the product computes the sum from `residual` and `y`, and its first workgroup
-//! writes it down for those who read it later. It is then *joined* to that product.
+//! A product with vectors reads its whole input in every workgroup anyway, so it can norm it on the way: a norm that
+//! only products read is *taken along* by each of them. A norm behind a block, `sum = residual + norm(y)`, can go the
+//! same way when such a norm and its product follow: the product computes the sum from `residual` and `y`, and its
+//! first workgroup writes it down for those who read it later. It is then *joined* to that product.
 //!
-//! The plan lets go of what a joined norm reads before the product runs, and lets the sum take the residual's place, which
-//! the other workgroups still read. So `y` and the sums of a program stand behind everything that the plan has placed, in
-//! three areas: one for `y`, two for the sums, which take turns.
+//! The plan lets go of what a joined norm reads before the product runs, and lets the sum take the residual's place,
+//! which the other workgroups still read. So `y` and the sums of a program stand behind everything that the plan has
+//! placed, in three areas: one for `y`, two for the sums, which take turns.
 
 use super::product::VECTOR_ROWS;
 use crate::backend::Work;
@@ -128,8 +128,8 @@ impl<'a> View<'a> {
         self.is_short(node) && node.src.len() == 1 && self.readers(id).all(product) && stands(node.src[0])
     }
 
-    /// Whether a norm with a residual can be joined to the product behind it: product `y`, this norm, a norm that is taken
-    /// along, its product, one after the other.
+    /// Whether a norm with a residual can be joined to the product behind it: product `y`, this norm, a norm that is
+    /// taken along, its product, one after the other.
     fn can_be_joined(&self, id: NodeId, taken: &HashSet<NodeId>) -> bool {
         let graph = self.work.graph;
         let node = graph.node(id);
@@ -148,7 +148,8 @@ impl<'a> View<'a> {
             && self.readers(y).count() == 1
             && self.last_reader(residual) == Some(id)
             && sum_readers.all(|reader| reader > product && self.work.computes(reader));
-        // The residual is either a moved sum or stands in the place that the plan gave to this one, or that nobody took.
+        // The residual is either a moved sum or stands in the place that the plan gave to this one, or that nobody
+        // took.
         let apart = |a: NodeId, b: NodeId| {
             let range = |id: NodeId| (self.work.offsets[id.0 as usize], self.bytes(graph.node(id)));
             let ((a, a_bytes), (b, b_bytes)) = (range(a), range(b));

@@ -91,7 +91,8 @@ pub fn step(
         ("N_HEAD", spec.n_head as u32),
         ("N_HEAD_KV", spec.n_head_kv as u32),
     ]);
-    let mut flags = vec![layout.flag(), turns.flag(), "VALUES"];
+    let mut flags = layout.flags();
+    flags.extend([turns.flag(), "VALUES"]);
     let mut slots = vec![Slot::Write, Slot::Uniform, Slot::Read, Slot::Read, Slot::Write, Slot::Write];
     let (keys, values) = (Bound::Keys(spec.layer), Bound::Values(spec.layer));
     let mut buffers = vec![Bound::Workspace, Bound::Params, Bound::Frame, turns.bound(), keys, values];

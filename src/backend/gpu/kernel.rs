@@ -105,9 +105,8 @@ impl Gpu {
         }
         #[cfg(test)]
         super::translation::check(name, text);
-        self.check()?;
+        let kernel = self.compile(name, text.to_string(), slots)?;
         self.made.pipelines.fetch_add(1, Ordering::Relaxed);
-        let kernel = self.compile(name, text.to_string(), slots);
         kernels.insert(key, kernel.clone());
         Ok(kernel)
     }

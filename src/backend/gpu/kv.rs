@@ -1,7 +1,8 @@
 //! The KV cache of one layer on the device, and the kernels that rearrange it.
 //!
 //! Keys are transposed within blocks of [`BLOCK`] cells, so that threads with a cell each read neighbouring memory;
-//! values lie cell by cell, so that threads with a column each do. The element is a *unit* of four numbers:
+//! values lie cell by cell, so that threads with a column each do. The element is a *unit* of four numbers, of one type
+//! for keys and one for values:
 //!
 //! ```text
 //! keys    [head][cell / 64][unit][cell % 64]
@@ -20,6 +21,7 @@ use super::device::Gpu;
 use super::heads::Turns;
 use super::kernel::{Slot, compose};
 use super::step::{Bound, Count, FRAME_CONSTANTS, Step};
+use crate::backend::KvTypes;
 use crate::quant::TensorType;
 use crate::{Error, Result};
 
@@ -31,8 +33,8 @@ pub const MAX_HEAD: usize = 256;
 /// Shape and sizes of one layer's cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvLayout {
-    /// Element type.
-    pub ty: TensorType,
+    /// Element types.
+    pub types: KvTypes,
     /// Key and value heads.
     pub n_kv_heads: usize,
     /// Width of a key head.
@@ -49,30 +51,29 @@ impl KvLayout {
     /// [`Error::Unsupported`] for element types other than F32, F16 and Q8_0, and for heads that are wider than
     /// [`MAX_HEAD`] or no multiple of 4.
     pub fn new(
-        ty: TensorType,
+        types: impl Into<KvTypes>,
         n_kv_heads: usize,
         head_dim_k: usize,
         head_dim_v: usize,
         cells: usize,
     ) -> Result<KvLayout> {
-        if !matches!(ty, TensorType::F32 | TensorType::F16 | TensorType::Q8_0) {
-            return Err(Error::Unsupported(format!("KV cache of type {ty} on a GPU (known: F32, F16, Q8_0)")));
-        }
+        let types = types.into();
+        types.check(" on a GPU")?;
         if let Some(dim) = [head_dim_k, head_dim_v].into_iter().find(|d| *d == 0 || d % 4 != 0 || *d > MAX_HEAD) {
             let known = format!("multiples of 4 up to {MAX_HEAD}");
             return Err(Error::Unsupported(format!("Attention heads of width {dim} on a GPU (known: {known})")));
         }
-        Ok(KvLayout { ty, n_kv_heads, head_dim_k, head_dim_v, cells: cells.next_multiple_of(BLOCK) })
+        Ok(KvLayout { types, n_kv_heads, head_dim_k, head_dim_v, cells: cells.next_multiple_of(BLOCK) })
     }
 
     /// Bytes of the key buffer.
     pub fn k_bytes(&self) -> u64 {
-        self.bytes(self.head_dim_k)
+        self.bytes(true)
     }
 
     /// Bytes of the value buffer.
     pub fn v_bytes(&self) -> u64 {
-        self.bytes(self.head_dim_v)
+        self.bytes(false)
     }
 
     /// [`Error::OutOfMemory`] when the device cannot bind a layer's keys or values.
@@ -86,17 +87,23 @@ impl KvLayout {
         Err(Error::OutOfMemory(format!("{what} on {}: a kernel of it sees at most {limit}", gpu.info.name)))
     }
 
-    fn bytes(&self, dim: usize) -> u64 {
-        (self.n_kv_heads * self.cells * self.units(dim) * self.unit_bytes()) as u64
+    /// Width of a key head, or else of a value head.
+    pub(super) fn dim(&self, key: bool) -> usize {
+        if key { self.head_dim_k } else { self.head_dim_v }
     }
 
-    /// Units of a head of this width.
-    fn units(&self, dim: usize) -> usize {
-        dim / 4 + if self.ty == TensorType::Q8_0 { dim.div_ceil(32) } else { 0 }
+    fn bytes(&self, key: bool) -> u64 {
+        (self.n_kv_heads * self.cells * self.units(key) * self.unit_bytes(key)) as u64
     }
 
-    fn unit_bytes(&self) -> usize {
-        match self.ty {
+    /// Units of a head.
+    fn units(&self, key: bool) -> usize {
+        let dim = self.dim(key);
+        dim / 4 + if self.types.of(key) == TensorType::Q8_0 { dim.div_ceil(32) } else { 0 }
+    }
+
+    fn unit_bytes(&self, key: bool) -> usize {
+        match self.types.of(key) {
             TensorType::F32 => 16,
             TensorType::Q8_0 => 4,
             _ => 8,
@@ -105,7 +112,7 @@ impl KvLayout {
 
     /// The words of a cell's keys or values, of all heads.
     pub(super) fn words(&self, key: bool, cell: usize) -> impl Iterator<Item = usize> + use<> {
-        let (units, words) = (self.units(if key { self.head_dim_k } else { self.head_dim_v }), self.unit_bytes() / 4);
+        let (units, words) = (self.units(key), self.unit_bytes(key) / 4);
         let cells = self.cells;
         let unit_at = move |head: usize, unit: usize| match key {
             true => (head * cells / BLOCK + cell / BLOCK) * units * BLOCK + unit * BLOCK + cell % BLOCK,
@@ -120,24 +127,27 @@ impl KvLayout {
         (self.cells / BLOCK) as u32
     }
 
-    /// The flag that chooses the element type in a shader.
-    pub(super) fn flag(&self) -> &'static str {
-        match self.ty {
-            TensorType::F32 => "F32",
-            TensorType::Q8_0 => "Q8",
-            _ => "F16",
-        }
+    /// The flags that choose the element types in a shader: those of keys and values, and what either has.
+    pub(super) fn flags(&self) -> Vec<&'static str> {
+        let chosen = |ty, names: [&'static str; 3]| match ty {
+            TensorType::F32 => names[0],
+            TensorType::Q8_0 => names[1],
+            _ => names[2],
+        };
+        let KvTypes { k, v } = self.types;
+        let mut flags = vec![chosen(k, ["K_F32", "K_Q8", "K_F16"]), chosen(v, ["V_F32", "V_Q8", "V_F16"])];
+        flags.extend([k, v].map(|ty| chosen(ty, ["F32", "Q8", "F16"])));
+        flags
     }
 
     /// The shape, for shader texts. The number of cells is no part of it.
     pub(super) fn constants(&self) -> Vec<(&'static str, u32)> {
-        let (k, v) = (self.head_dim_k, self.head_dim_v);
         vec![
             ("BLOCK", BLOCK as u32),
-            ("DK4", k as u32 / 4),
-            ("DV4", v as u32 / 4),
-            ("K_UNITS", self.units(k) as u32),
-            ("V_UNITS", self.units(v) as u32),
+            ("DK4", self.head_dim_k as u32 / 4),
+            ("DV4", self.head_dim_v as u32 / 4),
+            ("K_UNITS", self.units(true) as u32),
+            ("V_UNITS", self.units(false) as u32),
         ]
     }
 
@@ -152,7 +162,8 @@ pub fn shift(gpu: &Gpu, layout: &KvLayout, layer: usize, turns: &Turns) -> Resul
     let mut constants = layout.constants();
     constants.extend(FRAME_CONSTANTS);
     constants.extend([("THREADS", layout.head_threads()), ("ROT", turns.n_rot)]);
-    let flags = [layout.flag(), turns.flag()];
+    let mut flags = layout.flags();
+    flags.push(turns.flag());
     let slots = [Slot::Uniform, Slot::Read, Slot::Read, Slot::Write];
     Ok(Step {
         kernel: gpu.kernel("shift", &compose(include_str!("shaders/shift.wgsl"), &flags, &constants)?, &slots)?,
@@ -168,7 +179,7 @@ pub fn copy(gpu: &Gpu, layout: &KvLayout, layer: usize) -> Result<Step> {
     constants.extend(FRAME_CONSTANTS);
     constants.push(("THREADS", 64));
     let slots = [Slot::Uniform, Slot::Read, Slot::Write, Slot::Write];
-    let text = compose(include_str!("shaders/copy.wgsl"), &[layout.flag()], &constants)?;
+    let text = compose(include_str!("shaders/copy.wgsl"), &layout.flags(), &constants)?;
     Ok(Step {
         kernel: gpu.kernel("copy", &text, &slots)?,
         buffers: vec![Bound::Params, Bound::Frame, Bound::Keys(layer), Bound::Values(layer)],

@@ -91,7 +91,7 @@ impl<'a> Lowering<'a> {
 
     fn layout(&self, spec: &AttentionSpec) -> Result<KvLayout> {
         let cache = self.work.cache;
-        KvLayout::new(cache.ty, spec.n_head_kv, spec.head_dim_k, spec.head_dim_v, cache.cells)
+        KvLayout::new(cache.types, spec.n_head_kv, spec.head_dim_k, spec.head_dim_v, cache.cells)
     }
 
     /// Have the kernels of these steps tried, which are made for `max_rows` rows, or for any number, which is 1.

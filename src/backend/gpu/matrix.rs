@@ -10,10 +10,9 @@ use super::memory::{Buffer, buffer_bytes};
 use super::pack;
 use super::step::Bound;
 use crate::backend::memory::Component;
-use crate::error::room;
 use crate::gguf::{File, TensorInfo};
 use crate::quant::TensorType;
-use crate::{Error, Result};
+use crate::{Error, Result, reserve};
 
 /// Rows of a slice are a multiple of this, so that only a matrix's last slice has workgroups that are not full.
 const SLICE_ROWS: usize = 64;
@@ -130,26 +129,26 @@ impl Vector {
 
 /// Rows of a matrix in the layout of the file.
 #[derive(Clone, Copy)]
-pub enum MatrixRows<'a> {
+pub enum Stored<'a> {
     /// In memory.
     Here(&'a [u8]),
     /// A tensor of a file, read as it is needed.
     InFile(&'a File, &'a TensorInfo),
 }
 
-impl MatrixRows<'_> {
+impl Stored<'_> {
     fn bytes(&self) -> u64 {
         match self {
-            MatrixRows::Here(bytes) => bytes.len() as u64,
-            MatrixRows::InFile(_, info) => info.bytes,
+            Stored::Here(bytes) => bytes.len() as u64,
+            Stored::InFile(_, info) => info.bytes,
         }
     }
 
     /// Fill `out` from byte `at` on, which lies here with all of `out`.
     fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
         match self {
-            MatrixRows::Here(bytes) => out.copy_from_slice(&bytes[at as usize..][..out.len()]),
-            MatrixRows::InFile(file, info) => file.read_at(info, at, out)?,
+            Stored::Here(bytes) => out.copy_from_slice(&bytes[at as usize..][..out.len()]),
+            Stored::InFile(file, info) => file.read_at(info, at, out)?,
         }
         Ok(())
     }
@@ -171,7 +170,7 @@ impl<'a> Loader<'a> {
     }
 
     /// A matrix whose rows are those of all `parts`, one after the other, in the layout of the file.
-    pub fn matrix(&mut self, what: &str, ty: TensorType, n_in: usize, parts: &[MatrixRows<'_>]) -> Result<Matrix> {
+    pub fn matrix(&mut self, what: &str, ty: TensorType, n_in: usize, parts: &[Stored<'_>]) -> Result<Matrix> {
         let layout = Layout::new(ty, n_in)?;
         let row_bytes = layout.row_bytes;
         if let Some(part) = parts.iter().find(|part| part.bytes() % row_bytes as u64 != 0) {
@@ -185,7 +184,7 @@ impl<'a> Loader<'a> {
         let piece =
             (PIECE_BYTES / tile_bytes.iter().sum::<u64>()).clamp(1, n_out.div_ceil(TILE).max(1) as u64) as usize;
         let mut tiles = Tiles::new(&layout, piece);
-        let mut source = room(piece * TILE * row_bytes, what)?;
+        let mut source = reserve::list(piece * TILE * row_bytes, what)?;
 
         let mut slices = Vec::new();
         for (first_row, slice_rows, place) in Place::slices(self.gpu, what, &layout, n_out)? {

@@ -33,9 +33,9 @@ pub fn buffer_bytes(bytes: u64) -> u64 {
     bytes.max(16).next_multiple_of(16)
 }
 
-/// Bytes that can still be allocated on an adapter by this process; `None` where nobody tells.
+/// Bytes that an adapter has, and those that this process can still allocate there; `None` where nobody tells.
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows))]
-pub fn available(adapter: &wgpu::Adapter) -> Option<u64> {
+pub fn of(adapter: &wgpu::Adapter) -> Option<(u64, u64)> {
     use ash::{ext, khr, vk};
     // SAFETY: the guard is dropped at the end of this function, and nothing of the adapter is destroyed.
     let adapter = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
@@ -61,11 +61,11 @@ pub fn available(adapter: &wgpu::Adapter) -> Option<u64> {
         false => heap.size,
     };
     // Several heaps may be windows into one memory: the largest is what surely is there.
-    own.map(free).max()
+    own.map(|(i, heap)| (heap.size, free((i, heap)))).max_by_key(|(_, free)| *free)
 }
 
-/// Bytes that can still be allocated on an adapter by this process; `None` where nobody tells.
+/// Bytes that an adapter has, and those that this process can still allocate there; `None` where nobody tells.
 #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows)))]
-pub fn available(_: &wgpu::Adapter) -> Option<u64> {
+pub fn of(_: &wgpu::Adapter) -> Option<(u64, u64)> {
     None
 }

@@ -64,8 +64,14 @@ pub struct GpuBackend {
 pub fn devices() -> Vec<(DeviceInfo, Memory)> {
     let info = |c: device::Candidate| {
         let memory = c.memory();
-        let name = device::name_of(&c.info);
-        (DeviceInfo { name, kind: DeviceKind::Gpu, score: c.score, reason: c.reason }, memory)
+        let info = DeviceInfo {
+            name: device::name_of(&c.info),
+            kind: DeviceKind::Gpu,
+            score: c.score,
+            reason: c.reason,
+            shader_compiler: c.shader_compiler,
+        };
+        (info, memory)
     };
     device::candidates().into_iter().map(info).collect()
 }
@@ -84,9 +90,14 @@ impl GpuBackend {
 
 impl Backend for GpuBackend {
     fn device(&self) -> DeviceInfo {
-        let info = &self.gpu.info;
-        let (score, reason) = (self.gpu.score, self.gpu.reason.clone());
-        DeviceInfo { name: device::name_of(info), kind: DeviceKind::Gpu, score, reason }
+        let gpu = &self.gpu;
+        DeviceInfo {
+            name: device::name_of(&gpu.info),
+            kind: DeviceKind::Gpu,
+            score: gpu.score,
+            reason: gpu.reason.clone(),
+            shader_compiler: gpu.shader_compiler,
+        }
     }
 
     fn supports(&self, node: &Node, specs: &[WeightSpec]) -> std::result::Result<(), String> {
@@ -101,15 +112,16 @@ impl Backend for GpuBackend {
         _: usize,
         progress: LoadProgress<'_>,
     ) -> Result<Weights> {
-        weights::load(&self.gpu, file, specs, wanted, progress).map(|w| Weights(Arc::new(w)))
+        let weights = self.gpu.guard(|| weights::load(&self.gpu, file, specs, wanted, progress))?;
+        Ok(Weights(Arc::new(weights)))
     }
 
     fn new_state(&self, cache: &CacheSpec, _: usize) -> Result<Box<dyn State>> {
-        Ok(Box::new(state::GpuState::new(self.gpu.clone(), cache)?))
+        Ok(Box::new(self.gpu.guard(|| state::GpuState::new(self.gpu.clone(), cache))?))
     }
 
     fn compile(&self, work: &Work<'_>, weights: &Weights) -> Result<Box<dyn Program>> {
-        Ok(Box::new(program::GpuProgram::new(self.gpu.clone(), work, weights)?))
+        Ok(Box::new(self.gpu.guard(|| program::GpuProgram::new(self.gpu.clone(), work, weights))?))
     }
 
     fn weight_bytes(&self, specs: &[WeightSpec], wanted: &Wanted) -> Result<WeightBytes> {
@@ -121,7 +133,7 @@ impl Backend for GpuBackend {
     }
 
     fn bandwidth(&self, _: usize) -> Result<f64> {
-        bandwidth::measure(&self.gpu)
+        self.gpu.guard(|| bandwidth::measure(&self.gpu))
     }
 
     fn memory(&self) -> Result<Memory> {

@@ -151,20 +151,21 @@ pub(super) fn walks(work: &Work<'_>) -> bool {
         && (work.max_rows, work.max_out_rows) == (WALK_ROWS, 1)
 }
 
-impl Program for GpuProgram {
-    fn run(&self, state: &mut dyn State, batch: &Batch<'_>, out_rows: usize, cancel: &AtomicBool) -> Result<()> {
-        let state = gpu_state(state)?;
-        let bound = self.bound.lock();
-        if bound.generation != Some(state.generation()) {
-            return Err(Error::Internal("A program for which no memory was reserved".into()));
-        }
-        self.gpu.check()?;
+impl GpuProgram {
+    fn submit(
+        &self,
+        groups: &[wgpu::BindGroup],
+        state: &mut GpuState,
+        batch: &Batch<'_>,
+        out_rows: usize,
+        cancel: &AtomicBool,
+    ) -> Result<()> {
         let counts = state.upload(batch, out_rows)?;
         let size = if batch.tokens.len() > SHORT { STEPS_PER_SUBMISSION } else { self.steps.len().max(1) };
         let sample = !batch.sample.is_empty() && self.logits.is_some();
         let last = self.steps.len().saturating_sub(1) / size;
         let mut before = None;
-        for (i, (steps, groups)) in self.steps.chunks(size).zip(bound.groups.chunks(size)).enumerate() {
+        for (i, (steps, groups)) in self.steps.chunks(size).zip(groups.chunks(size)).enumerate() {
             if cancel.load(Ordering::Relaxed) {
                 return Err(Error::Cancelled);
             }
@@ -195,29 +196,26 @@ impl Program for GpuProgram {
             if let Some(earlier) = before.replace(index)
                 && size < self.steps.len()
             {
-                self.gpu.wait_for(earlier)?;
+                self.gpu.wait_for(Some(earlier), cancel)?;
                 state.traffic.waits += 1;
             }
         }
-        self.gpu.check()
+        Ok(())
     }
 
-    fn walk(&self, state: &mut dyn State, batch: &Batch<'_>, walk: &Walk, cancel: &AtomicBool) -> Result<()> {
-        let state = gpu_state(state)?;
-        let bound = self.bound.lock();
-        if bound.generation != Some(state.generation()) || !self.walks {
-            return Err(Error::Internal("A program that cannot walk".into()));
-        }
-        self.gpu.check()?;
-        if cancel.load(Ordering::Relaxed) {
-            return Err(Error::Cancelled);
-        }
+    fn submit_walk(
+        &self,
+        groups: &[wgpu::BindGroup],
+        state: &mut GpuState,
+        batch: &Batch<'_>,
+        walk: &Walk,
+    ) -> Result<()> {
         state.upload_walk(batch, walk)?;
         let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
         let mut pass = encoder.begin_compute_pass(&Default::default());
         for _ in 0..walk.passes {
             state.walker()?.encode(&mut pass);
-            for (i, (step, group)) in self.steps.iter().zip(&bound.groups).enumerate() {
+            for (i, (step, group)) in self.steps.iter().zip(groups).enumerate() {
                 let (args, at) = state.walker()?.args(i);
                 pass.set_pipeline(&step.kernel.pipeline);
                 pass.set_bind_group(0, group, &[]);
@@ -232,7 +230,35 @@ impl Program for GpuProgram {
         state.walker()?.submitted(index);
         state.traffic.dispatches += (walk.passes * (self.steps.len() + 2) + 1) as u64;
         state.traffic.submissions += 1;
-        self.gpu.check()
+        Ok(())
+    }
+}
+
+impl Program for GpuProgram {
+    fn run(&self, state: &mut dyn State, batch: &Batch<'_>, out_rows: usize, cancel: &AtomicBool) -> Result<()> {
+        let state = gpu_state(state)?;
+        let bound = self.bound.lock();
+        if bound.generation != Some(state.generation()) {
+            return Err(Error::Internal("A program for which no memory was reserved".into()));
+        }
+        self.gpu.check()?;
+        let under_way = state.under_way();
+        let done = self.gpu.guard(|| self.submit(&bound.groups, state, batch, out_rows, cancel));
+        done.inspect_err(|_| state.forget(under_way))
+    }
+
+    fn walk(&self, state: &mut dyn State, batch: &Batch<'_>, walk: &Walk, cancel: &AtomicBool) -> Result<()> {
+        let state = gpu_state(state)?;
+        let bound = self.bound.lock();
+        if bound.generation != Some(state.generation()) || !self.walks {
+            return Err(Error::Internal("A program that cannot walk".into()));
+        }
+        self.gpu.check()?;
+        if cancel.load(Ordering::Relaxed) {
+            return Err(Error::Cancelled);
+        }
+        let done = self.gpu.guard(|| self.submit_walk(&bound.groups, state, batch, walk));
+        done.inspect_err(|_| state.forget_walk())
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -1,7 +1,7 @@
 //! Artificial limits, so that a test can make any adapter as small as the smallest.
 //!
 //! `ELIZA_GPU_RESTRICT` holds them as text:
-//! `binding=16M,memory=512M,threads=128,subgroups=off,f16=off,timestamps=off,checked=on`.
+//! `binding=16M,memory=512M,threads=128,checked=on`.
 
 use crate::backend::memory::parse_bytes;
 use crate::{Error, Result};
@@ -15,8 +15,6 @@ pub struct Restrictions {
     pub memory: Option<u64>,
     /// Threads of the largest workgroup.
     pub threads: Option<u32>,
-    /// Features that are not used.
-    pub without: wgpu::Features,
     /// Compile shaders with bounds checks.
     pub checked: bool,
 }
@@ -37,9 +35,6 @@ impl Restrictions {
                 ("binding", size) => all.binding = Some(parse_bytes(size).ok_or_else(bad)?),
                 ("memory", size) => all.memory = Some(parse_bytes(size).ok_or_else(bad)?),
                 ("threads", count) => all.threads = Some(count.parse().map_err(|_| bad())?),
-                ("subgroups", "off") => all.without |= wgpu::Features::SUBGROUP,
-                ("f16", "off") => all.without |= wgpu::Features::SHADER_F16,
-                ("timestamps", "off") => all.without |= wgpu::Features::TIMESTAMP_QUERY,
                 ("checked", "on") => all.checked = true,
                 _ => return Err(bad()),
             }
@@ -59,11 +54,6 @@ impl Restrictions {
         }
         limits
     }
-
-    /// The features that may be used.
-    pub fn features(&self) -> wgpu::Features {
-        !self.without
-    }
 }
 
 #[cfg(test)]
@@ -72,14 +62,11 @@ mod tests {
 
     #[test]
     fn texts() {
-        let all =
-            Restrictions::parse("binding=16M,memory=3G, threads=128,subgroups=off,f16=off,timestamps=off,checked=on")
-                .unwrap();
+        let all = Restrictions::parse("binding=16M,memory=3G, threads=128,checked=on").unwrap();
         assert_eq!((all.binding, all.memory), (Some(16 << 20), Some(3 << 30)));
         assert_eq!((all.threads, all.checked), (Some(128), true));
-        assert!(all.without.contains(wgpu::Features::SUBGROUP | wgpu::Features::SHADER_F16));
         assert_eq!(Restrictions::parse("").unwrap(), Restrictions::default());
-        for bad in ["binding", "binding=x", "memory=much", "threads=-1", "subgroups=maybe", "speed=off"] {
+        for bad in ["binding", "binding=x", "memory=much", "threads=-1", "checked=maybe", "speed=off"] {
             let error = Restrictions::parse(bad).unwrap_err().to_string();
             assert!(error.contains(bad), "{error}");
         }

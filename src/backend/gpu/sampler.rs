@@ -13,6 +13,7 @@ use crate::backend::{Children, Followed, SampleRow, SampleSpec, SampledRow};
 use crate::{Error, Result, Token};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Steps under way at once: the one that is waited for, and the one ahead of it.
 const UNDER_WAY: usize = 2;
@@ -151,15 +152,28 @@ impl Sampler {
         self.next = (self.next + 1) % UNDER_WAY;
     }
 
+    /// Steps whose results were not read yet.
+    pub fn under_way(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// Forgets the steps after the first so many.
+    pub fn forget(&mut self, kept: usize) {
+        for index in self.under_way.drain(kept.min(self.under_way.len())..).rev() {
+            self.staging[index].landing.give_up();
+            self.next = index;
+        }
+    }
+
     /// Waits for the oldest step's results; says how many rows they are, and how many bytes were read.
-    pub fn read(&mut self, out: &mut [SampledRow]) -> Result<(usize, u64)> {
+    pub fn read(&mut self, out: &mut [SampledRow], cancel: &AtomicBool) -> Result<(usize, u64)> {
         let none = || Error::Internal("A sampled token was asked for, and none is under way".into());
         let index = self.under_way.pop_front().ok_or_else(none)?;
         let (program, candidates, Staging { landing, rows }) =
             (&self.program, &self.candidates, &mut self.staging[index]);
         let reported = |row: &SampleRow| report(program, candidates, row.slot as usize).1;
         let bytes = (rows.len() * RESULT_BYTES) as u64 + rows.iter().map(reported).sum::<u64>();
-        let whole = landing.read(&self.gpu, bytes, |bytes| {
+        let whole = landing.read(&self.gpu, bytes, cancel, |bytes| {
             let (results, mut lists) = bytes.split_at(rows.len() * RESULT_BYTES);
             for ((row, words), out) in rows.iter().zip(results.chunks_exact(RESULT_BYTES)).zip(&mut *out) {
                 let Some(result) = read_result(words) else { return false };

@@ -43,7 +43,7 @@ impl GpuSizing {
         let mut bytes = 0;
         for (il, shape) in cache.layers.iter().enumerate() {
             let Some(shape) = shape else { continue };
-            let layout = KvLayout::new(cache.ty, shape.heads, shape.head_dim_k, shape.head_dim_v, cache.cells)?;
+            let layout = KvLayout::new(cache.types, shape.heads, shape.head_dim_k, shape.head_dim_v, cache.cells)?;
             layout.check(&gpu, il)?;
             bytes += buffer_bytes(layout.k_bytes()) + buffer_bytes(layout.v_bytes());
         }

@@ -21,6 +21,7 @@ use crate::backend::{
 use crate::{Error, Result, Token};
 use std::any::Any;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 const STORAGE: wgpu::BufferUsages =
     wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
@@ -47,6 +48,8 @@ pub struct GpuState {
     outputs: Vec<u32>,
     readback: Readback,
     pub(super) traffic: Traffic,
+    /// Ends the waits for what was submitted, see [`State::watch`].
+    cancel: Arc<AtomicBool>,
 }
 
 struct LayerBuffers {
@@ -72,10 +75,10 @@ impl GpuState {
                 None => None,
                 Some(shape) => {
                     let (dk, dv) = (shape.head_dim_k, shape.head_dim_v);
-                    let layout = KvLayout::new(cache.ty, shape.heads, dk, dv, cache.cells)?;
+                    let layout = KvLayout::new(cache.types, shape.heads, dk, dv, cache.cells)?;
                     layout.check(&gpu, il)?;
                     let buffer = |what: &str, bytes: u64| {
-                        let what = format!("{what} of layer {il} ({} cells of type {})", cache.cells, cache.ty);
+                        let what = format!("{what} of layer {il} ({} cells of type {})", cache.cells, cache.types);
                         gpu.buffer_of(Component::Cache, &what, bytes, STORAGE)
                     };
                     let (keys, values) = (buffer("keys", layout.k_bytes())?, buffer("values", layout.v_bytes())?);
@@ -98,6 +101,7 @@ impl GpuState {
             outputs: Vec::with_capacity(MAX_ROWS),
             readback: Readback::default(),
             traffic: Traffic::default(),
+            cancel: Arc::default(),
             gpu,
         })
     }
@@ -213,29 +217,16 @@ impl GpuState {
 }
 
 impl State for GpuState {
+    fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+        self.cancel = cancel.clone();
+    }
+
     fn reserve(&mut self, program: &dyn Program, workspace_bytes: usize) -> Result<()> {
         let program = program
             .as_any()
             .downcast_ref::<GpuProgram>()
             .ok_or_else(|| Error::Internal("A program of another backend".into()))?;
-        let (gpu, generation) = (&self.gpu, &mut self.generation);
-        let workspace_bytes = program.workspace_bytes().max(workspace_bytes as u64);
-        let (workspace, partials) = (&mut self.workspace, &mut self.partials);
-        Self::grow(gpu, generation, workspace, (Component::Workspace, "workspace"), workspace_bytes)?;
-        Self::grow(gpu, generation, partials, (Component::Other, "partial attention"), program.partial_bytes())?;
-        if let Some(logits) = program.logits() {
-            if self.sampler.is_none() {
-                self.sampler = Some(Sampler::new(gpu, logits.place.width, self.sequences)?);
-                *generation += 1;
-            }
-            if let Some(sampler) = &mut self.sampler {
-                sampler.bind(&self.workspace, logits.place.offset as u64, logits.rows)?;
-            }
-        }
-        if let (true, None) = (program.walks(), &self.walker) {
-            self.walker = Some(program.walker()?);
-        }
-        program.bind(self)
+        self.guarded(|state| state.make_room(program, workspace_bytes))
     }
 
     fn rows(&mut self, offset: usize, len: usize) -> Result<&mut [f32]> {
@@ -243,69 +234,78 @@ impl State for GpuState {
         self.traffic.submissions += 1;
         self.traffic.waits += 1;
         self.traffic.bytes_read += len as u64 * 4;
-        self.readback.read(&self.gpu, &self.workspace, offset as u64, len)
+        let GpuState { gpu, readback, workspace, cancel, .. } = self;
+        gpu.guard(|| readback.read(gpu, workspace, offset as u64, len, cancel))
     }
 
     fn reserve_reads(&mut self, bytes: usize) -> Result<()> {
-        self.readback.reserve(&self.gpu, bytes as u64)
+        self.guarded(|state| state.readback.reserve(&state.gpu, bytes as u64))
     }
 
     fn put(&mut self, offset: usize, values: &[f32]) -> Result<()> {
         self.check_range(offset, values.len())?;
-        self.gpu.queue.write_buffer(&self.workspace, offset as u64, bytemuck::cast_slice(values));
         self.traffic.bytes_uploaded += values.len() as u64 * 4;
-        Ok(())
+        self.guarded(|state| {
+            state.gpu.queue.write_buffer(&state.workspace, offset as u64, bytemuck::cast_slice(values));
+            Ok(())
+        })
     }
 
     fn read_cells(&mut self, layer: usize, cells: &[u32], rows: &mut [u8]) -> Result<()> {
-        let traffic = self.layer(layer)?.cache().read(&self.gpu, cells, rows)?;
+        let traffic = self.guarded(|s| s.layer(layer)?.cache().read(&s.gpu, cells, rows, &s.cancel))?;
         self.traffic = self.traffic + traffic;
         Ok(())
     }
 
     fn write_cells(&mut self, layer: usize, cells: &[u32], rows: &[u8]) -> Result<()> {
-        let traffic = self.layer(layer)?.cache().write(&self.gpu, cells, rows)?;
+        let traffic = self.guarded(|s| s.layer(layer)?.cache().write(&s.gpu, cells, rows, &s.cancel))?;
         self.traffic = self.traffic + traffic;
         Ok(())
     }
 
     fn finish(&mut self) -> Result<()> {
         self.traffic.waits += 1;
-        self.gpu.wait()
+        self.gpu.wait_for(None, &self.cancel)
     }
 
     fn start_sampling(&mut self, sequence: usize, spec: &SampleSpec, history: &[Token]) -> Result<Option<Followed>> {
-        self.sampler.as_mut().map_or(Ok(None), |sampler| sampler.start(sequence, spec, history))
+        self.guarded(|state| match &mut state.sampler {
+            Some(sampler) => sampler.start(sequence, spec, history),
+            None => Ok(None),
+        })
     }
 
     fn arm(&mut self, sequence: usize, children: Option<Children<'_>>) -> Result<()> {
-        self.sampler()?.arm(sequence, children)
+        self.guarded(|state| state.sampler()?.arm(sequence, children))
     }
 
     fn accept(&mut self, sequence: usize, tokens: &[Token]) -> Result<()> {
-        self.sampler()?.accept(sequence, tokens)
+        self.guarded(|state| state.sampler()?.accept(sequence, tokens))
     }
 
     fn sampled(&mut self, rows: &mut [SampledRow]) -> Result<usize> {
-        let (count, bytes) = self.sampler()?.read(rows)?;
+        let cancel = self.cancel.clone();
+        let (count, bytes) = self.guarded(|state| state.sampler()?.read(rows, &cancel))?;
         self.traffic.waits += 1;
         self.traffic.bytes_read += bytes;
         Ok(count)
     }
 
     fn take_back(&mut self, sequence: usize, tokens: u32, last: Token) -> Result<()> {
-        self.sampler()?.take_back(sequence, tokens, last)
+        self.guarded(|state| state.sampler()?.take_back(sequence, tokens, last))
     }
 
     fn hold_trie(&mut self, nodes: &[WalkNode]) -> Result<bool> {
-        let (Some(walker), Some(sampler)) = (&mut self.walker, &mut self.sampler) else { return Ok(false) };
-        if !walker.hold(&self.gpu, nodes)? {
-            return Ok(false);
-        }
-        self.traffic.bytes_uploaded += size_of_val(nodes) as u64;
-        let (buffers, _) = sampler.program().walked_buffers();
-        walker.bind(&self.gpu, &Surroundings { frame: &self.frame, sampler: buffers })?;
-        Ok(true)
+        self.guarded(|state| {
+            let (Some(walker), Some(sampler)) = (&mut state.walker, &mut state.sampler) else { return Ok(false) };
+            if !walker.hold(&state.gpu, nodes)? {
+                return Ok(false);
+            }
+            state.traffic.bytes_uploaded += size_of_val(nodes) as u64;
+            let (buffers, _) = sampler.program().walked_buffers();
+            walker.bind(&state.gpu, &Surroundings { frame: &state.frame, sampler: buffers })?;
+            Ok(true)
+        })
     }
 
     fn walks(&mut self, sequence: usize) -> bool {
@@ -314,10 +314,13 @@ impl State for GpuState {
     }
 
     fn walked(&mut self, walked: &mut Walked) -> Result<()> {
-        let gpu = self.gpu.clone();
-        let (sequence, bytes) = self.walker()?.read(&gpu, walked)?;
-        let tokens = walked.steps.iter().map(|step| step.rows).sum();
-        self.sampler()?.program().walked(sequence, tokens)?;
+        let (gpu, cancel) = (self.gpu.clone(), self.cancel.clone());
+        let bytes = self.guarded(|state| {
+            let (sequence, bytes) = state.walker()?.read(&gpu, walked, &cancel)?;
+            let tokens = walked.steps.iter().map(|step| step.rows).sum();
+            state.sampler()?.program().walked(sequence, tokens)?;
+            Ok(bytes)
+        })?;
         self.traffic.waits += 1;
         self.traffic.bytes_read += bytes;
         Ok(())
@@ -347,6 +350,55 @@ pub(super) fn frame_bytes(cells: usize) -> u64 {
 }
 
 impl GpuState {
+    /// As [`Gpu::guard`].
+    fn guarded<T>(&mut self, work: impl FnOnce(&mut GpuState) -> Result<T>) -> Result<T> {
+        let gpu = self.gpu.clone();
+        gpu.guard(|| work(self))
+    }
+
+    fn make_room(&mut self, program: &GpuProgram, workspace_bytes: usize) -> Result<()> {
+        let (gpu, generation) = (&self.gpu, &mut self.generation);
+        let workspace_bytes = program.workspace_bytes().max(workspace_bytes as u64);
+        let (workspace, partials) = (&mut self.workspace, &mut self.partials);
+        Self::grow(gpu, generation, workspace, (Component::Workspace, "workspace"), workspace_bytes)?;
+        Self::grow(gpu, generation, partials, (Component::Other, "partial attention"), program.partial_bytes())?;
+        if let Some(logits) = program.logits() {
+            if self.sampler.is_none() {
+                self.sampler = Some(Sampler::new(gpu, logits.place.width, self.sequences)?);
+                *generation += 1;
+            }
+            if let Some(sampler) = &mut self.sampler {
+                sampler.bind(&self.workspace, logits.place.offset as u64, logits.rows)?;
+            }
+        }
+        if let (true, None) = (program.walks(), &self.walker) {
+            self.walker = Some(program.walker()?);
+        }
+        program.bind(self)
+    }
+
+    /// Sampled steps whose results were not read yet.
+    pub(super) fn under_way(&self) -> usize {
+        self.sampler.as_ref().map_or(0, Sampler::under_way)
+    }
+
+    /// Forget what a run that failed has left, of which so many sampled steps were under way before: its results, and what
+    /// the frame was thought to hold.
+    pub(super) fn forget(&mut self, under_way: usize) {
+        self.outputs.clear();
+        if let Some(sampler) = &mut self.sampler {
+            sampler.forget(under_way);
+        }
+    }
+
+    /// Forget what a walk that failed has left.
+    pub(super) fn forget_walk(&mut self) {
+        self.outputs.clear();
+        if let Some(walker) = &mut self.walker {
+            walker.forget();
+        }
+    }
+
     pub(super) fn sampler(&mut self) -> Result<&mut Sampler> {
         self.sampler.as_mut().ok_or_else(|| Error::Internal("No logits are computed on this device".into()))
     }

@@ -21,7 +21,7 @@ pub fn devices() -> &'static [Arc<Gpu>] {
             eprintln!("skipped: no usable GPU adapter {reasons:?}");
             return Vec::new();
         };
-        let small = "binding=16M,threads=128,subgroups=off,f16=off,timestamps=off,checked=on";
+        let small = "binding=16M,threads=128,checked=on";
         ["", small].iter().map(|text| Arc::new(Gpu::new(best, &Restrictions::parse(text).unwrap()).unwrap())).collect()
     });
     &DEVICES

@@ -14,6 +14,7 @@ use crate::backend::memory::Component;
 use crate::backend::{Batch, WALK_CELLS, WALK_PASSES, WALK_ROWS, Walk, WalkNode, Walked, WalkedStep};
 use crate::{Error, Result};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 mod probe;
 
@@ -216,10 +217,15 @@ impl Walker {
         self.landing.submitted(submission);
     }
 
+    /// Nobody asks for what was found.
+    pub fn forget(&mut self) {
+        self.landing.give_up();
+    }
+
     /// Wait for what was found; says which sequence walked, and how many bytes were read.
-    pub fn read(&mut self, gpu: &Gpu, walked: &mut Walked) -> Result<(usize, u64)> {
+    pub fn read(&mut self, gpu: &Gpu, walked: &mut Walked, cancel: &AtomicBool) -> Result<(usize, u64)> {
         let bytes = WORDS as u64 * 4;
-        let sequence = self.landing.read(gpu, bytes, |bytes| read(bytes, walked))?;
+        let sequence = self.landing.read(gpu, bytes, cancel, |bytes| read(bytes, walked))?;
         Ok((sequence, bytes))
     }
 }

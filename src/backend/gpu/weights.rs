@@ -5,7 +5,7 @@
 
 use super::device::Gpu;
 use super::heads::Turns;
-use super::matrix::{Loader, Matrix, MatrixRows, Vector};
+use super::matrix::{Loader, Matrix, Stored, Vector};
 use crate::backend::cpu::rope::Rope;
 use crate::backend::cpu::vector;
 use crate::backend::{LoadProgress, Wanted, WeightBytes};
@@ -139,7 +139,7 @@ pub(super) fn load(
     for ids in joined(specs, wanted) {
         let parts = ids.iter().map(|id| {
             let spec = &specs[id.0 as usize];
-            Ok(MatrixRows::InFile(file, tensor(spec)?))
+            Ok(Stored::InFile(file, tensor(spec)?))
         });
         let parts = parts.collect::<Result<Vec<_>>>()?;
         let spec = &specs[ids[0].0 as usize];
@@ -158,7 +158,7 @@ pub(super) fn load(
                 Item::Vector(loader.vector(&spec.name, &values)?, values)
             }
             WeightUse::Rows | WeightUse::MatMul | WeightUse::RowsAndMatMul => {
-                Item::Matrix(loader.matrix(&spec.name, spec.ty, spec.n_in, &[MatrixRows::InFile(file, info)])?)
+                Item::Matrix(loader.matrix(&spec.name, spec.ty, spec.n_in, &[Stored::InFile(file, info)])?)
             }
         };
     }

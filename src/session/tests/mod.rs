@@ -5,6 +5,7 @@ mod ends;
 mod flow;
 mod passes;
 mod pull;
+mod shifts;
 mod spans;
 
 use super::*;
@@ -39,6 +40,8 @@ struct Watch {
     /// The tokens of each evaluation after the prompt.
     batches: Arc<parking_lot::Mutex<Vec<Vec<Token>>>>,
     prefills: Arc<AtomicUsize>,
+    /// The slot after each shift.
+    shifts: Arc<parking_lot::Mutex<Vec<Vec<Token>>>>,
 }
 
 struct Fake {
@@ -95,6 +98,16 @@ impl Decoder for Fake {
         self.row.fill(0.0);
         (self.script)(slot, cancel, &mut self.row)?;
         Ok(&mut self.row)
+    }
+
+    fn shift(&mut self, keep: usize, pending: &mut Vec<Token>, _: &AtomicBool) -> Result<usize> {
+        let slot = self.slots.entry(self.slot).or_default();
+        slot.append(pending);
+        pending.extend(slot.pop());
+        let gone = (slot.len() - keep) / 2;
+        slot.drain(keep..keep + gone);
+        self.watch.shifts.lock().push(slot.clone());
+        Ok(gone)
     }
 
     fn tokens(&self) -> &[Token] {

@@ -28,12 +28,9 @@ use super::pool::SharedMut;
 use super::region::Region;
 use super::simd::{Kernel, LANES, Simd, dispatch};
 use super::vecmath::exp;
-use crate::Result;
 use crate::backend::{TREE, sees};
-use crate::error::room;
 use crate::quant::TensorType;
-use cells::Cells;
-use std::marker::PhantomData;
+use crate::{Result, reserve};
 use std::ops::Range;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
@@ -114,7 +111,7 @@ impl SplitSpace {
         self.parts.grow("parts of split attention", Self::floats(layout, n_heads).saturating_mul(4))?;
         let heads = layout.n_kv_heads();
         if heads > self.done.len() {
-            self.done = room(heads, "the heads of split attention")?;
+            self.done = reserve::list(heads, "heads of split attention")?;
             self.done.resize_with(heads, AtomicU32::default);
         }
         Ok(())
@@ -245,12 +242,7 @@ impl Attention<'_> {
             let start = (tasks.count - 1 - task) / heads * tasks.tile_rows;
             (start..(start + tasks.tile_rows).min(self.rows()), 0..self.ranges(), None)
         };
-        let task = Task { attention: self, head, rows, ranges, scratch, split, out };
-        match self.layout.ty() {
-            TensorType::F32 => dispatch(isa, Typed::<cells::F32>(task, PhantomData)),
-            TensorType::Q8_0 => dispatch(isa, Typed::<cells::Q8>(task, PhantomData)),
-            _ => dispatch(isa, Typed::<cells::F16>(task, PhantomData)),
-        }
+        dispatch(isa, Task { attention: self, head, rows, ranges, scratch, split, out });
     }
 
     /// Refuse slices that do not belong together, which would be read out of bounds.
@@ -318,13 +310,7 @@ impl Attention<'_> {
     ///
     /// The instruction set of `S`; [`Attention::check`] has passed.
     #[inline(always)]
-    unsafe fn range<S: Simd, C: Cells>(
-        &self,
-        head: &Head,
-        rows: &Range<usize>,
-        range: usize,
-        scratch: &mut Scratch<'_>,
-    ) {
+    unsafe fn range<S: Simd>(&self, head: &Head, rows: &Range<usize>, range: usize, scratch: &mut Scratch<'_>) {
         let (group, seq) = (self.group(), self.row_seq[rows.start]);
         // The cells of the rows' sequences.
         let first_block = range * BLOCKS;
@@ -350,7 +336,7 @@ impl Attention<'_> {
         while first < entries {
             let n = tile::step::<S>(entries - first);
             // SAFETY: the caller's promise.
-            unsafe { self.entries::<S, C>(head, rows, first..first + n, first_block, &ours, scratch) };
+            unsafe { self.entries::<S>(head, rows, first..first + n, first_block, &ours, scratch) };
             first += n;
         }
     }
@@ -361,7 +347,7 @@ impl Attention<'_> {
     ///
     /// As there.
     #[inline(always)]
-    unsafe fn entries<S: Simd, C: Cells>(
+    unsafe fn entries<S: Simd>(
         &self,
         head: &Head,
         rows: &Range<usize>,
@@ -400,7 +386,13 @@ impl Attention<'_> {
         let q = scratch.q[entries.start * head.dim_k..].as_ptr();
         let s = scratch.s.as_mut_ptr();
         // SAFETY: scratch memory has room for MAX_ENTRIES times RANGE scores; the blocks are in the cache.
-        unsafe { tile::scores::<S, C>(n, head, blocks, q, s) };
+        unsafe {
+            match self.layout.types().k {
+                TensorType::F32 => tile::scores::<S, cells::F32>(n, head, blocks, q, s),
+                TensorType::Q8_0 => tile::scores::<S, cells::Q8>(n, head, blocks, q, s),
+                _ => tile::scores::<S, cells::F16>(n, head, blocks, q, s),
+            }
+        }
 
         let mut weights = Weights { old: [0.0; LANES], new: [f32::NEG_INFINITY; LANES] };
         let mut sums = [0f32; LANES];
@@ -438,7 +430,14 @@ impl Attention<'_> {
             *sum = *sum * weights.old[r] + sums[r] * weights.new[r];
         }
         // SAFETY: scratch memory has room for the values of MAX_ENTRIES; the blocks are in the cache.
-        unsafe { tile::values::<S, C>(n, head, blocks, scratch.s.as_ptr(), scratch.values.as_mut_ptr()) };
+        unsafe {
+            let (s, sums) = (scratch.s.as_ptr(), scratch.values.as_mut_ptr());
+            match self.layout.types().v {
+                TensorType::F32 => tile::values::<S, cells::F32>(n, head, blocks, s, sums),
+                TensorType::Q8_0 => tile::values::<S, cells::Q8>(n, head, blocks, s, sums),
+                _ => tile::values::<S, cells::F16>(n, head, blocks, s, sums),
+            }
+        }
         let o = scratch.o[entries.start * head.dim_v..].chunks_exact_mut(head.dim_v);
         for ((o, sums), r) in o.zip(scratch.values.chunks_exact(head.dim_v)).zip(0..n) {
             // SAFETY: the caller's promise.
@@ -545,15 +544,12 @@ struct Task<'a> {
     out: SharedMut<'a, f32>,
 }
 
-/// A task over a cache of one element type.
-struct Typed<'a, C>(Task<'a>, PhantomData<C>);
-
-impl<C: Cells> Kernel for Typed<'_, C> {
+impl Kernel for Task<'_> {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Task { attention, head: kv_head, rows, ranges, mut scratch, split, out } = self.0;
+        let Task { attention, head: kv_head, rows, ranges, mut scratch, split, out } = self;
         let head = attention.head(kv_head);
         let mut start = rows.start;
         // Rows of one sequence set at a time: they share the cells that are theirs.
@@ -564,7 +560,7 @@ impl<C: Cells> Kernel for Typed<'_, C> {
             unsafe {
                 attention.begin::<S>(kv_head, &run, &mut scratch);
                 for range in ranges.clone() {
-                    attention.range::<S, C>(&head, &run, range, &mut scratch);
+                    attention.range::<S>(&head, &run, range, &mut scratch);
                 }
                 match split {
                     None => attention.finish(kv_head, &run, &scratch, out),

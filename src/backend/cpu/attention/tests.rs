@@ -1,6 +1,7 @@
 //! Attention against a plain f64 softmax over what the cache holds.
 
 use super::*;
+use crate::backend::KvTypes;
 use crate::backend::cpu::kv::{store_k, store_v};
 use crate::backend::cpu::pool::{Counter, Pool};
 
@@ -141,7 +142,7 @@ impl Case {
     fn key(&self, head: usize, cell: usize, j: usize) -> f64 {
         let (d, lane, blocks) = (self.layout.head_dim_k(), cell % 16, self.layout.n_cells() / 16);
         let block = head * blocks + cell / 16;
-        match self.layout.ty() {
+        match self.layout.types().k {
             TensorType::F32 => f64::from(f32_at(&self.k, (block * d + j) * 16 + lane)),
             TensorType::F16 => f64::from(f16_at(&self.k, ((block * d + j) * 16 + lane) * 2)),
             _ => {
@@ -155,7 +156,7 @@ impl Case {
     fn value(&self, head: usize, cell: usize, j: usize) -> f64 {
         let d = self.layout.head_dim_v();
         let (width, row) = (d.next_multiple_of(16), head * self.layout.n_cells() + cell);
-        match self.layout.ty() {
+        match self.layout.types().v {
             TensorType::F32 => f64::from(f32_at(&self.v, row * width + j)),
             TensorType::F16 => f64::from(f16_at(&self.v, (row * width + j) * 2)),
             _ => {
@@ -254,13 +255,13 @@ fn long_and_odd_shapes_match_f64() {
     for (kv_heads, heads, dk, dv, n_kv, rows) in
         [(1, 71, 64, 64, 90, 3), (2, 4, 192, 128, 260, 9), (1, 2, 24, 40, 700, 150), (1, 1, 8, 8, 1500, 40)]
     {
-        for ty in TYPES {
-            let layout = KvLayout::new(ty, kv_heads, dk, dv, n_kv).unwrap();
+        for types in TYPES.into_iter().flat_map(|k| TYPES.map(|v| KvTypes { k, v })) {
+            let layout = KvLayout::new(types, kv_heads, dk, dv, n_kv).unwrap();
             let mut case = Case::random(&mut random, layout, heads, n_kv, rows, 7);
             for (window, softcap) in [(0, 0.0), (64, 20.0)] {
                 (case.window, case.softcap) = (window, softcap);
                 for isa in Isa::available() {
-                    case.assert_right(&case.run(isa, 2), &format!("{isa:?} {ty} {heads} heads, {dk} and {dv}"));
+                    case.assert_right(&case.run(isa, 2), &format!("{isa:?} {types} {heads} heads, {dk} and {dv}"));
                 }
             }
         }
@@ -344,4 +345,17 @@ fn nan_stays_in_its_sequence() {
             assert!(out[64..128].iter().all(|x| x.is_nan()), "{isa:?} {ty}");
         }
     }
+}
+
+#[test]
+fn l7_room_for_split_rows_that_no_machine_has_is_an_error() {
+    let layout = KvLayout::new(TensorType::F16, 1, 2, 1, 1 << 30).unwrap();
+    let mut space = SplitSpace::default();
+    let error = space.reserve(&layout, 1 << 22).unwrap_err();
+    assert!(matches!(&error, crate::Error::OutOfMemory(text) if text.contains("split attention")), "{error}");
+    assert_eq!(space.bytes(), 0);
+    // One that can be had counts whole, and the cache with it.
+    let layout = KvLayout::new(TensorType::F16, 4, 32, 32, 1024).unwrap();
+    space.reserve(&layout, 8).unwrap();
+    assert_eq!(space.bytes(), SplitSpace::floats(&layout, 8) * 4);
 }

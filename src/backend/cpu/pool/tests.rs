@@ -239,3 +239,89 @@ fn shared_slices_are_written_in_parts() {
     .unwrap();
     assert!(data.iter().enumerate().all(|(i, &x)| x == i as u32));
 }
+
+/// What Miri would refuse: two threads with a `&mut` of the whole at once.
+#[test]
+fn l9_threads_name_one_memory_without_borrowing_it() {
+    struct Shared(*mut u32, usize);
+    // SAFETY: the threads write disjoint parts of it.
+    unsafe impl Sync for Shared {}
+    impl Shared {
+        fn all(&self) -> SharedMut<'_, u32> {
+            // SAFETY: so many elements, which live longer than the run; used by way of this alone.
+            unsafe { SharedMut::from_raw(self.0, self.1) }
+        }
+    }
+    let pool = Pool::new();
+    let (counter, mut data) = (Counter::new(), vec![0u32; 64]);
+    let memory = Shared(data.as_mut_ptr(), data.len());
+    pool.run(3, &NEVER, &|worker| {
+        for range in worker.chunks(&counter, memory.1, 5) {
+            // SAFETY: chunks are disjoint.
+            let part = unsafe { memory.all().part(range.clone()) };
+            for (x, i) in part.iter_mut().zip(range) {
+                std::thread::yield_now();
+                *x = i as u32;
+            }
+        }
+    })
+    .unwrap();
+    assert!(data.iter().enumerate().all(|(i, &x)| x == i as u32));
+}
+
+#[test]
+fn m1_who_waits_for_a_run_of_others_sees_its_cancel() {
+    let pool = Pool::new();
+    let (cancel, go_on) = (AtomicBool::new(false), AtomicBool::new(false));
+    let others = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pool.run(2, &NEVER, &|_| {
+                others.fetch_add(1, SeqCst);
+                while !go_on.load(SeqCst) {
+                    std::thread::yield_now();
+                }
+            })
+        });
+        while others.load(SeqCst) < 2 {
+            std::thread::yield_now();
+        }
+        let waiting = scope.spawn(|| pool.run(2, &cancel, &|_| panic!("it was cancelled")));
+        let patient = scope.spawn(|| pool.run(2, &NEVER, &|_| ()));
+        cancel.store(true, SeqCst);
+        assert_eq!(waiting.join().unwrap(), Err(Error::Cancelled));
+        // Who was behind it has lost nothing.
+        go_on.store(true, SeqCst);
+        assert_eq!(patient.join().unwrap(), Ok(()));
+    });
+}
+
+#[test]
+fn runs_take_place_in_the_order_in_which_they_were_asked_for() {
+    let pool = Pool::new();
+    let (order, ran) = (Mutex::new(Vec::new()), Mutex::new(()));
+    std::thread::scope(|scope| {
+        let first = ran.lock();
+        let hold = scope.spawn(|| pool.run(2, &NEVER, &|worker| drop((worker.index() == 0).then(|| ran.lock()))));
+        let waiting = |n: usize| {
+            while pool.queue.order.lock().waiting.len() < n || !pool.queue.order.lock().busy {
+                std::thread::yield_now();
+            }
+        };
+        waiting(0);
+        for i in 0..5 {
+            let (pool, order) = (&pool, &order);
+            scope.spawn(move || {
+                pool.run(2, &NEVER, &|worker| {
+                    if worker.index() == 0 {
+                        order.lock().push(i);
+                    }
+                })
+            });
+            waiting(i + 1);
+        }
+        drop(first);
+        hold.join().unwrap().unwrap();
+    });
+    assert_eq!(*order.lock(), [0, 1, 2, 3, 4]);
+}

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::backend::KvTypes;
 use crate::backend::gpu::bed::{Bed, Frame, Head, Numbers};
 use crate::backend::gpu::testing::devices;
 use crate::quant::TensorType::{self, F16, F32, Q8_0};
@@ -10,7 +11,7 @@ const U: f64 = 1.0 / (1u64 << 24) as f64;
 
 /// A kernel, and the batches to run on it: rows, cells in use, window.
 struct Case {
-    ty: TensorType,
+    types: KvTypes,
     heads: (usize, usize),
     dims: (usize, usize),
     softcap: Option<f32>,
@@ -38,7 +39,7 @@ const fn case(
     max_rows: usize,
     batches: &'static [(usize, usize, u32)],
 ) -> Case {
-    Case { ty, heads, dims, softcap, max_rows, batches }
+    Case { types: KvTypes { k: ty, v: ty }, heads, dims, softcap, max_rows, batches }
 }
 
 fn check_all(cases: &[Case]) {
@@ -54,6 +55,17 @@ fn one_row_of_single_heads() {
         case(F32, (4, 2), (8, 8), None, 1, ONE),
         case(Q8_0, (3, 1), (40, 256), Some(5.0), 1, ONE),
     ]);
+}
+
+#[test]
+fn keys_and_values_of_different_types() {
+    for (k, v) in [(F32, F16), (F32, Q8_0), (F16, F32), (F16, Q8_0), (Q8_0, F32), (Q8_0, F16)] {
+        let types = KvTypes { k, v };
+        check_all(&[
+            Case { types, ..case(k, (3, 1), (40, 64), None, 2, FEW) },
+            Case { types, ..case(k, (8, 2), (64, 40), Some(5.0), 64, SOME) },
+        ]);
+    }
 }
 
 #[test]
@@ -131,7 +143,7 @@ fn check(gpu: &Gpu, case: &Case) {
     let (n_head, n_head_kv) = case.heads;
     let (dk, dv) = case.dims;
     let cells = case.batches.iter().map(|batch| batch.1).max().unwrap() + 24;
-    let layout = KvLayout::new(case.ty, n_head_kv, dk, dv, cells).unwrap();
+    let layout = KvLayout::new(case.types, n_head_kv, dk, dv, cells).unwrap();
     let mut numbers = Numbers((dk + n_head) as u64);
     for (i, &(rows, n_kv, window)) in case.batches.iter().enumerate() {
         let mut frame = batch(rows, n_kv, layout.cells, &mut numbers);
@@ -173,8 +185,8 @@ fn check(gpu: &Gpu, case: &Case) {
             bed.run(&steps, frame.counts());
             let got = bed.workspace(ws.len());
             let what = format!(
-                "{:?} {:?} {:?} rows {rows} cells {n_kv} window {window} splits {way:?}",
-                case.ty, case.heads, case.dims
+                "{} {:?} {:?} rows {rows} cells {n_kv} window {window} splits {way:?}",
+                case.types, case.heads, case.dims
             );
             assert_eq!(got[..out], ws[..out], "{what}: queries changed");
             assert!(got[out + rows * out_width..].iter().all(|&x| x == -7.0), "{what}: rows beyond were written");

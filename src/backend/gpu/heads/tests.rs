@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::backend::KvTypes;
 use crate::backend::gpu::bed::{Bed, Frame, Head, Numbers};
 use crate::backend::gpu::testing::{devices, storage};
 use crate::graph::RopeScaling;
@@ -10,7 +11,7 @@ use crate::quant::TensorType;
 const U: f64 = 1.0 / (1u64 << 24) as f64;
 
 struct Case {
-    ty: TensorType,
+    types: KvTypes,
     n_head: usize,
     n_head_kv: usize,
     dk: usize,
@@ -34,8 +35,8 @@ const YARN: RopeScaling = RopeScaling::Yarn {
 fn heads_are_normed_turned_and_stored() {
     use RopeKind::{Neox, Norm};
     use TensorType::{F16, F32, Q8_0};
-    let case = |ty, (n_head, n_head_kv), (dk, dv, n_rot), kind, scaling, norms| Case {
-        ty,
+    let case = |ty: TensorType, (n_head, n_head_kv), (dk, dv, n_rot), kind, scaling, norms| Case {
+        types: ty.into(),
         n_head,
         n_head_kv,
         dk,
@@ -54,6 +55,11 @@ fn heads_are_normed_turned_and_stored() {
         case(F16, (3, 1), (256, 40, 256), Neox, YARN, (true, true)),
         case(F32, (1, 1), (12, 128, 6), Neox, RopeScaling::None, (false, false)),
     ];
+    let all = [F32, F16, Q8_0];
+    let mixed = all.into_iter().flat_map(|k| all.map(|v| KvTypes { k, v })).filter(|types| types.k != types.v);
+    let mixed =
+        mixed.map(|types| Case { types, ..case(types.k, (2, 1), (64, 40, 32), Neox, RopeScaling::None, (true, true)) });
+    let cases: Vec<Case> = cases.into_iter().chain(mixed).collect();
     for gpu in devices() {
         for case in &cases {
             check(gpu, case);
@@ -62,10 +68,10 @@ fn heads_are_normed_turned_and_stored() {
 }
 
 fn check(gpu: &Gpu, case: &Case) {
-    let Case { ty, n_head, n_head_kv, dk, dv, n_rot, kind, scaling, norms } = *case;
+    let Case { types, n_head, n_head_kv, dk, dv, n_rot, kind, scaling, norms } = *case;
     let factors: Vec<f32> = (0..n_rot / 2).map(|i| 1.0 + i as f32 / 16.0).collect();
     let rope = Rope::new(n_rot, 1e6, if n_head == 7 { &factors } else { &[] }, scaling);
-    let layout = KvLayout::new(ty, n_head_kv, dk, dv, 192).unwrap();
+    let layout = KvLayout::new(types, n_head_kv, dk, dv, 192).unwrap();
     let spec = AttentionSpec {
         layer: 0,
         n_head,
@@ -110,7 +116,7 @@ fn check(gpu: &Gpu, case: &Case) {
                     let y_got = f64::from(got[at + h * dk + i]);
                     assert!(
                         (y_got - y[i]).abs() <= error[i],
-                        "{ty} {kind:?} row {r} head {h} value {i}: {y_got} {}",
+                        "{types} {kind:?} row {r} head {h} value {i}: {y_got} {}",
                         y[i]
                     );
                 }
@@ -130,11 +136,11 @@ fn check(gpu: &Gpu, case: &Case) {
     }
     // Keys and values, what stands before and the row beyond stay; so do other cells.
     let untouched = |i: usize| i < before || i >= before + 5 * width || (i - before) % width >= n_head * dk;
-    assert!((0..ws.len()).all(|i| !untouched(i) || got[i] == ws[i]), "{ty} rows changed that should not");
+    assert!((0..ws.len()).all(|i| !untouched(i) || got[i] == ws[i]), "{types} rows changed that should not");
     for side in 0..2 {
         let mut left = stored[side].clone();
         own[side].iter().for_each(|&at| left[at] = 0xa5);
-        assert!(left.iter().all(|&b| b == 0xa5), "{ty} other cells were written");
+        assert!(left.iter().all(|&b| b == 0xa5), "{types} other cells were written");
     }
 }
 
@@ -172,7 +178,7 @@ fn assert_stored(place: Head<'_>, bytes: &[u8], y: &[f64], error: &[f64]) {
     for (i, got) in place.decode(bytes).into_iter().enumerate() {
         // A rounded error is at most twice one: it may push a number over the middle between two steps.
         let bound = rounding[i] * 1.0001 + 2.0 * error[i];
-        let (ty, head, cell, key) = (place.layout.ty, place.head, place.cell, place.key);
+        let (ty, head, cell, key) = (place.layout.types.of(place.key), place.head, place.cell, place.key);
         assert!((got - y[i]).abs() <= bound, "{ty} key {key} cell {cell} head {head} value {i}: {got} for {}", y[i]);
     }
 }

@@ -6,7 +6,14 @@ use crate::backend::gpu::bed::{Bed, Frame, Head, Numbers};
 use crate::backend::gpu::testing::devices;
 use crate::graph::{RopeKind, RopeScaling};
 
-const TYPES: [TensorType; 3] = [TensorType::F32, TensorType::F16, TensorType::Q8_0];
+const TYPES: [KvTypes; 6] = [
+    KvTypes { k: TensorType::F32, v: TensorType::F32 },
+    KvTypes { k: TensorType::F16, v: TensorType::F16 },
+    KvTypes { k: TensorType::Q8_0, v: TensorType::Q8_0 },
+    KvTypes { k: TensorType::F32, v: TensorType::Q8_0 },
+    KvTypes { k: TensorType::Q8_0, v: TensorType::F16 },
+    KvTypes { k: TensorType::F16, v: TensorType::F32 },
+];
 
 fn filled(layout: &KvLayout, numbers: &mut Numbers) -> [Vec<u8>; 2] {
     [true, false].map(|key| {

@@ -10,6 +10,7 @@ use crate::backend::gpu::device::Gpu;
 use crate::backend::{LayerCache, Traffic};
 use crate::quant::TensorType;
 use crate::{Error, Result};
+use std::sync::atomic::AtomicBool;
 
 /// Blocks in a window, at most.
 const WINDOW: usize = 16;
@@ -23,12 +24,12 @@ pub struct Cache<'a> {
 
 impl Cache<'_> {
     /// Read these cells into `rows`, one behind the other.
-    pub fn read(&self, gpu: &Gpu, cells: &[u32], rows: &mut [u8]) -> Result<Traffic> {
+    pub fn read(&self, gpu: &Gpu, cells: &[u32], rows: &mut [u8], cancel: &AtomicBool) -> Result<Traffic> {
         let mut traffic = Traffic::default();
         let row_bytes = self.row_bytes();
         for (cells, rows) in pieces(cells, rows.chunks_exact_mut(row_bytes)) {
             let window = Window::new(self.layout, &cells);
-            let words = window.fetch(self, gpu, &mut traffic)?;
+            let words = window.fetch(self, gpu, cancel, &mut traffic)?;
             let mut places = Vec::new();
             for (&cell, row) in cells.iter().zip(rows) {
                 for (key, part) in window.sides(row) {
@@ -41,12 +42,12 @@ impl Cache<'_> {
     }
 
     /// Write `rows` into these cells.
-    pub fn write(&self, gpu: &Gpu, cells: &[u32], rows: &[u8]) -> Result<Traffic> {
+    pub fn write(&self, gpu: &Gpu, cells: &[u32], rows: &[u8], cancel: &AtomicBool) -> Result<Traffic> {
         let mut traffic = Traffic::default();
         let row_bytes = self.row_bytes();
         for (cells, rows) in pieces(cells, rows.chunks_exact(row_bytes)) {
             let window = Window::new(self.layout, &cells);
-            let mut words = window.fetch(self, gpu, &mut traffic)?;
+            let mut words = window.fetch(self, gpu, cancel, &mut traffic)?;
             let (mut places, mut copy) = (Vec::new(), vec![0; row_bytes]);
             for (&cell, row) in cells.iter().zip(rows) {
                 copy.copy_from_slice(row);
@@ -66,7 +67,7 @@ impl Cache<'_> {
 
     fn row_bytes(&self) -> usize {
         let l = self.layout;
-        LayerCache::new(l.n_kv_heads, l.head_dim_k, l.head_dim_v).row_bytes(l.ty)
+        LayerCache::new(l.n_kv_heads, l.head_dim_k, l.head_dim_v).row_bytes(l.types)
     }
 }
 
@@ -111,7 +112,7 @@ impl Window {
     }
 
     /// The window's words as the device has them.
-    fn fetch(&self, cache: &Cache<'_>, gpu: &Gpu, traffic: &mut Traffic) -> Result<Vec<u32>> {
+    fn fetch(&self, cache: &Cache<'_>, gpu: &Gpu, cancel: &AtomicBool, traffic: &mut Traffic) -> Result<Vec<u32>> {
         let bytes = self.layout.k_bytes() + self.layout.v_bytes();
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         let staging = gpu.buffer("staging for cells", bytes, usage)?;
@@ -121,7 +122,7 @@ impl Window {
         });
         gpu.queue.submit([encoder.finish()]);
         staging.map_async(wgpu::MapMode::Read, ..bytes, |_| {});
-        gpu.wait()?;
+        gpu.wait_for(None, cancel)?;
         let mapped = staging.get_mapped_range(..bytes);
         let mapped = mapped.map_err(|e| Error::Device(format!("Reading cells from {}: {e}", gpu.info.name)))?;
         traffic.submissions += 1;
@@ -152,8 +153,8 @@ impl Window {
 
     /// The key's and the value's part of a row.
     fn sides<'a>(&self, row: &'a mut [u8]) -> [(bool, &'a mut [u8]); 2] {
-        let (keys, values) =
-            row.split_at_mut(self.layout.n_kv_heads * head_bytes(self.layout.ty, self.layout.head_dim_k));
+        let head = head_bytes(self.layout.types.k, self.layout.head_dim_k);
+        let (keys, values) = row.split_at_mut(self.layout.n_kv_heads * head);
         [(true, keys), (false, values)]
     }
 
@@ -167,12 +168,12 @@ impl Window {
 
     /// Give every word with its four bytes in the row to `each`.
     fn head(&self, key: bool, places: &[usize], row: &mut [u8], mut each: impl FnMut(usize, &mut [u8; 4])) {
-        let dim = if key { self.layout.head_dim_k } else { self.layout.head_dim_v };
-        if self.layout.ty != TensorType::Q8_0 {
+        let (ty, dim) = (self.layout.types.of(key), self.layout.dim(key));
+        if ty != TensorType::Q8_0 {
             places.iter().zip(row.as_chunks_mut().0).for_each(|(&place, bytes)| each(place, bytes));
             return;
         }
-        let heads = row.chunks_exact_mut(head_bytes(self.layout.ty, dim));
+        let heads = row.chunks_exact_mut(head_bytes(ty, dim));
         for (head, places) in heads.zip(places.chunks_exact(dim / 4 + dim.div_ceil(GROUP))) {
             let (quants, scales) = places.split_at(dim / 4);
             let groups = head.chunks_mut(SCALE + GROUP).zip(quants.chunks(GROUP / 4));
@@ -188,10 +189,17 @@ impl Window {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::backend::KvTypes;
     use crate::backend::gpu::bed::{Bed, Frame, Head, Numbers};
     use crate::backend::gpu::testing::devices;
 
-    const TYPES: [TensorType; 3] = [TensorType::F32, TensorType::F16, TensorType::Q8_0];
+    const TYPES: [KvTypes; 5] = [
+        KvTypes { k: TensorType::F32, v: TensorType::F32 },
+        KvTypes { k: TensorType::F16, v: TensorType::F16 },
+        KvTypes { k: TensorType::Q8_0, v: TensorType::Q8_0 },
+        KvTypes { k: TensorType::F32, v: TensorType::Q8_0 },
+        KvTypes { k: TensorType::Q8_0, v: TensorType::F16 },
+    ];
 
     /// The numbers of one head of a row, as its description says.
     fn decoded(ty: TensorType, head: &[u8]) -> Vec<f64> {
@@ -210,9 +218,9 @@ mod tests {
 
     #[test]
     fn rows_hold_what_the_cells_hold_and_go_to_other_cells_alone() {
-        for (gpu, ty) in devices().iter().flat_map(|gpu| TYPES.map(|ty| (gpu, ty))) {
+        for (gpu, types) in devices().iter().flat_map(|gpu| TYPES.map(|types| (gpu, types))) {
             for (dk, dv) in [(8, 256), (80, 40)] {
-                let layout = KvLayout::new(ty, 3, dk, dv, 64 * 40).unwrap();
+                let layout = KvLayout::new(types, 3, dk, dv, 64 * 40).unwrap();
                 let mut numbers = Numbers(5);
                 let filled = [true, false].map(|key| {
                     let mut bytes = vec![0; if key { layout.k_bytes() } else { layout.v_bytes() } as usize];
@@ -228,18 +236,19 @@ mod tests {
                 let from: Vec<u32> = (0..40).map(|i| 64 * ((i * 7) % 40) + i).chain([3, 2, 129, 2559]).collect();
                 let to: Vec<u32> = from.iter().map(|cell| (cell + 1000) % 2560).collect();
                 let mut rows = vec![0; from.len() * cache.row_bytes()];
-                cache.read(gpu, &from, &mut rows).unwrap();
-                let head_bytes = [head_bytes(ty, dk), head_bytes(ty, dv)];
+                cache.read(gpu, &from, &mut rows, &AtomicBool::new(false)).unwrap();
+                let head_bytes = [head_bytes(types.k, dk), head_bytes(types.v, dv)];
                 for (&cell, row) in from.iter().zip(rows.chunks(cache.row_bytes())) {
                     let (keys, values) = row.split_at(3 * head_bytes[0]);
                     for (side, (key, part)) in [(true, keys), (false, values)].into_iter().enumerate() {
                         for (head, got) in part.chunks(head_bytes[side]).enumerate() {
                             let place = Head { layout: &layout, key, head, cell: cell as usize };
+                            let ty = types.of(key);
                             assert_eq!(decoded(ty, got), place.decode(&filled[side]), "{ty} cell {cell} head {head}");
                         }
                     }
                 }
-                cache.write(gpu, &to, &rows).unwrap();
+                cache.write(gpu, &to, &rows, &AtomicBool::new(false)).unwrap();
                 let mut expected = filled.clone();
                 for (side, key) in [true, false].into_iter().enumerate() {
                     for (head, (&from, &to)) in
@@ -250,7 +259,7 @@ mod tests {
                         from.into_iter().zip(to).for_each(|(from, to)| expected[side][to] = filled[side][from]);
                     }
                 }
-                assert!(bed.cache(&layout) == expected, "{ty} {dk} {dv}");
+                assert!(bed.cache(&layout) == expected, "{types} {dk} {dv}");
             }
         }
     }

@@ -5,6 +5,7 @@
 
 use super::{Expected, From, Probe, Run, TOLERANCE, input};
 use crate::Result;
+use crate::backend::KvTypes;
 use crate::backend::cpu::rope::Rope;
 use crate::backend::gpu::attend;
 use crate::backend::gpu::device::Gpu;
@@ -81,7 +82,7 @@ impl Probe {
     /// Cells copied to others, from block to block and within one.
     pub fn copy(gpu: &Gpu, layout: &KvLayout) -> Result<Probe> {
         let (dk, dv) = (layout.head_dim_k, layout.head_dim_v);
-        let layout = KvLayout::new(layout.ty, layout.n_kv_heads, dk, dv, 2 * BLOCK)?;
+        let layout = KvLayout::new(layout.types, layout.n_kv_heads, dk, dv, 2 * BLOCK)?;
         // Words of any kind: none is changed.
         let cache = [layout.k_bytes(), layout.v_bytes()].map(|bytes| (0..bytes as usize / 4).map(input).collect());
         let runs = [From::Keys, From::Values].into_iter().zip(&cache).map(|(from, words): (_, &Vec<f32>)| {
@@ -100,7 +101,7 @@ impl Probe {
         let runs = runs.collect();
         let [keys, values] = cache;
         let steps = vec![kv::copy(gpu, &layout, 0)?];
-        Ok(Probe { what: format!("copies of {} cells", layout.ty), steps, cache: [keys, values, Vec::new()], runs })
+        Ok(Probe { what: format!("copies of {} cells", layout.types), steps, cache: [keys, values, Vec::new()], runs })
     }
 
     /// Attention whose keys are turned twice where it `shifts`.
@@ -113,7 +114,7 @@ impl Probe {
         shifts: bool,
     ) -> Result<Probe> {
         let (dk, dv) = (layout.head_dim_k, layout.head_dim_v);
-        let layout = KvLayout::new(layout.ty, layout.n_kv_heads, dk, dv, 2 * BLOCK)?;
+        let layout = KvLayout::new(layout.types, layout.n_kv_heads, dk, dv, 2 * BLOCK)?;
         let rows = max_rows.min(ROWS);
         let spec = AttentionSpec {
             scale: 2.0 / (dk as f32).sqrt(),
@@ -152,13 +153,13 @@ impl Probe {
                 };
                 let q = q.chunks_exact(dk).map(|x| head(x, spec.q_norm.is_some())).collect();
                 let key = |x: &[f32]| {
-                    let key = stored(layout.ty, head(x, spec.k_norm.is_some()));
-                    if shifts { stored(layout.ty, turned(key, &rope, kind, past.len())) } else { key }
+                    let key = stored(layout.types.k, head(x, spec.k_norm.is_some()));
+                    if shifts { stored(layout.types.k, turned(key, &rope, kind, past.len())) } else { key }
                 };
                 let k = k.chunks_exact(dk).map(key).collect();
-                let v = v.chunks_exact(dv).map(|x| stored(layout.ty, x.iter().copied().map(f64::from).collect()));
+                let v = v.chunks_exact(dv).map(|x| stored(layout.types.v, x.iter().copied().map(f64::from).collect()));
                 past.push([q, k, v.collect()]);
-                expected.extend(attention(&spec, layout.ty, &past));
+                expected.extend(attention(&spec, layout.types, &past));
             }
             let mut run = Run::new(workspace, rows, expected);
             // By turns one range of cells and two; positions lie in both blocks.
@@ -179,21 +180,22 @@ impl Probe {
         // As many results of splits as there are rows and two ranges.
         let partials = 2 * rows * spec.n_head * (dv / 4 + 1) * 16;
         let turned = if shifts { "turned " } else { "" };
-        let what = format!("attention of up to {max_rows} rows over {turned}{} heads of {dk} and {dv}", layout.ty);
+        let what = format!("attention of up to {max_rows} rows over {turned}{} heads of {dk} and {dv}", layout.types);
         let cache = [layout.k_bytes() as usize, layout.v_bytes() as usize, partials].map(|bytes| vec![0.0; bytes / 4]);
         Ok(Probe { what, steps, cache, runs })
     }
 }
 
 /// Attention of the last position, by the book.
-fn attention(spec: &AttentionSpec, ty: TensorType, past: &[[Vec<Vec<f64>>; 3]]) -> Vec<Expected> {
-    let off = match ty {
+fn attention(spec: &AttentionSpec, types: KvTypes, past: &[[Vec<Vec<f64>>; 3]]) -> Vec<Expected> {
+    let off = |ty| match ty {
         TensorType::F32 => 4.0 * TOLERANCE,
         // A driver may round to f16 either way.
         TensorType::F16 => 4e-3,
         // Some values lie in the middle between two steps.
         _ => 2e-2,
     };
+    let off = f64::max(off(types.k), off(types.v));
     let seen = &past[past.len().saturating_sub(spec.window as usize)..];
     let mut out = Vec::with_capacity(spec.n_head * spec.head_dim_v);
     for (head, q) in past.last().into_iter().flat_map(|[q, ..]| q.iter().enumerate()) {

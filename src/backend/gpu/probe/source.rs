@@ -5,7 +5,7 @@
 
 use crate::Result;
 use crate::backend::gpu::device::Gpu;
-use crate::backend::gpu::matrix::{Loader, Matrix, MatrixRows};
+use crate::backend::gpu::matrix::{Loader, Matrix, Stored};
 use crate::graph::Activation;
 use crate::quant::{TensorType, dequantize};
 
@@ -90,7 +90,7 @@ impl Source {
     /// The matrix on a device.
     pub fn load(&self, gpu: &Gpu) -> Result<Matrix> {
         let mut ignored = |_| Ok(());
-        Loader::new(gpu, &mut ignored).matrix("probe", self.ty, self.n_in, &[MatrixRows::Here(&self.bytes)])
+        Loader::new(gpu, &mut ignored).matrix("probe", self.ty, self.n_in, &[Stored::Here(&self.bytes)])
     }
 
     /// Every product with `rows` of `x`, and how far a result may be off: in any order of summation no term meets more

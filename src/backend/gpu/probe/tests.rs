@@ -3,6 +3,7 @@
 use super::products::vector;
 use super::source::Source;
 use super::*;
+use crate::backend::KvTypes;
 use crate::backend::cpu::rope::Rope;
 use crate::backend::gpu::attend;
 use crate::backend::gpu::device::candidates;
@@ -127,7 +128,7 @@ fn gated_products_are_tried_as_a_model_runs_them() {
 
 /// Heads of a model with a cache of 4096 cells.
 fn shape(
-    ty: TensorType,
+    types: impl Into<KvTypes>,
     (n_head, n_head_kv): (usize, usize),
     (head_dim_k, head_dim_v): (usize, usize),
     softcap: Option<f32>,
@@ -149,7 +150,7 @@ fn shape(
         norm_eps,
         rope: 0,
     };
-    (sizes, KvLayout::new(ty, n_head_kv, head_dim_k, head_dim_v, 4096).unwrap())
+    (sizes, KvLayout::new(types, n_head_kv, head_dim_k, head_dim_v, 4096).unwrap())
 }
 
 #[test]
@@ -159,12 +160,13 @@ fn attention_is_tried_from_queries_to_results() {
         (shape(F32, (4, 2), (8, 8), None, (false, false)), (Norm, 8), [1, 64]),
         (shape(F16, (2, 1), (128, 128), Some(30.0), (true, true)), (Neox, 128), [1, 2]),
         (shape(Q8_0, (7, 1), (80, 40), None, (false, true)), (Neox, 32), [1, 8]),
+        (shape(KvTypes { k: Q8_0, v: F16 }, (2, 1), (64, 64), None, (true, true)), (Neox, 64), [1, 8]),
     ];
     for (gpu, ((spec, layout), turns, max_rows)) in devices().iter().flat_map(|gpu| cases.iter().map(move |c| (gpu, c)))
     {
         for &max_rows in max_rows {
             let probe = || Probe::attention(gpu, spec, layout, *turns, max_rows).unwrap();
-            check(gpu, probe(), &format!("{} heads", layout.ty));
+            check(gpu, probe(), &format!("{} heads", layout.types));
             // Each of the kernels is seen: a fault of its own shows.
             for (step, param, times) in [(0, 4, 1.1), (1, 6, 1.2)] {
                 let mut faulty = probe();
@@ -189,15 +191,16 @@ fn changes_of_the_cache_are_tried() {
         (shape(F32, (4, 2), (8, 8), None, (false, false)), (Norm, 8)),
         (shape(F16, (2, 1), (128, 64), Some(30.0), (true, true)), (Neox, 128)),
         (shape(Q8_0, (4, 2), (80, 40), None, (false, true)), (Neox, 32)),
+        (shape(KvTypes { k: F16, v: Q8_0 }, (4, 2), (80, 40), None, (false, true)), (Neox, 32)),
     ];
     for (gpu, ((spec, layout), turns)) in devices().iter().flat_map(|gpu| cases.iter().map(move |case| (gpu, case))) {
         let shift = || Probe::shift(gpu, spec, layout, *turns).unwrap();
-        check(gpu, shift(), &format!("turned {} heads", layout.ty));
+        check(gpu, shift(), &format!("turned {} heads", layout.types));
         let mut still = shift();
         assert_eq!(still.steps.remove(1).kernel.name, "shift");
         still.run(gpu).unwrap_err();
         let copy = || Probe::copy(gpu, layout).unwrap();
-        check(gpu, copy(), &format!("{} cells", layout.ty));
+        check(gpu, copy(), &format!("{} cells", layout.types));
         let mut still = copy();
         still.steps.clear();
         still.run(gpu).unwrap_err();

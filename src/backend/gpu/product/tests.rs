@@ -5,7 +5,7 @@
 
 use super::*;
 use crate::backend::gpu::device::candidates;
-use crate::backend::gpu::matrix::{Loader, MatrixRows};
+use crate::backend::gpu::matrix::{Loader, Stored};
 use crate::backend::gpu::probe::source::{Random, Source, activation, normed};
 use crate::backend::gpu::restrict::Restrictions;
 use crate::backend::gpu::step::{Counts, FRAME_CELLS, FRAME_LISTED, FRAME_N_LISTED, FRAME_ROWS};
@@ -23,7 +23,7 @@ fn load(gpu: &Gpu, ty: TensorType, n_in: usize, parts: &[&[u8]]) -> Matrix {
         Ok(())
     };
     let mut loader = Loader::new(gpu, &mut progress);
-    let rows: Vec<_> = parts.iter().map(|part| MatrixRows::Here(part)).collect();
+    let rows: Vec<_> = parts.iter().map(|part| Stored::Here(part)).collect();
     let matrix = loader.matrix("test", ty, n_in, &rows).unwrap();
     loader.finish().unwrap();
     assert_eq!(done, parts.iter().map(|part| part.len() as u64).sum::<u64>());
@@ -540,7 +540,7 @@ fn slices_and_folded_dispatches_change_nothing() {
     gpu.caps.max_binding = 4096;
     let mut progress = |_| Ok(());
     let refused =
-        Loader::new(&gpu, &mut progress).matrix("a wide one", TensorType::F32, 64, &[MatrixRows::Here(&[0; 256])]);
+        Loader::new(&gpu, &mut progress).matrix("a wide one", TensorType::F32, 64, &[Stored::Here(&[0; 256])]);
     assert!(matches!(refused, Err(Error::Unsupported(message)) if message.contains("a wide one")));
 }
 
@@ -549,7 +549,7 @@ fn what_cannot_be_done_is_refused_by_name() {
     let Some(gpu) = devices().first() else { return };
     let refused = |ty: TensorType, n_in: usize, bytes: &[u8]| {
         let mut progress = |_| Ok(());
-        Loader::new(gpu, &mut progress).matrix("blk.0", ty, n_in, &[MatrixRows::Here(bytes)]).map(drop).unwrap_err()
+        Loader::new(gpu, &mut progress).matrix("blk.0", ty, n_in, &[Stored::Here(bytes)]).map(drop).unwrap_err()
     };
     assert!(matches!(refused(TensorType::F32, 6, &[0; 48]), Error::Unsupported(m) if m.contains("Rows of 6 weights")));
     assert!(matches!(refused(TensorType::Q4_K, 64, &[0; 36]), Error::Unsupported(m) if m.contains("64 weights")));
@@ -565,7 +565,7 @@ fn what_cannot_be_done_is_refused_by_name() {
     assert!(matches!(Loader::new(gpu, &mut progress).vector("norm", &[f32::NAN]), Err(Error::Model(_))));
     let mut cancelled = |_| Err(Error::Cancelled);
     let mut loader = Loader::new(gpu, &mut cancelled);
-    assert!(matches!(loader.matrix("blk.0", TensorType::F32, 4, &[MatrixRows::Here(&[0; 16])]), Err(Error::Cancelled)));
+    assert!(matches!(loader.matrix("blk.0", TensorType::F32, 4, &[Stored::Here(&[0; 16])]), Err(Error::Cancelled)));
 
     let (a, b) = (
         Source::new(1, TensorType::Q4_0, 64, 4).unwrap().load(gpu).unwrap(),

@@ -40,8 +40,8 @@ struct Params {
 @group(0) @binding(0) var<storage, read_write> ws: array<vec4<f32>>;
 @group(0) @binding(1) var<uniform> params: Params;
 @group(0) @binding(2) var<storage, read> frame: array<u32>;
-@group(0) @binding(3) var<storage, read> keys: array<Unit>;
-@group(0) @binding(4) var<storage, read> values: array<Unit>;
+@group(0) @binding(3) var<storage, read> keys: array<Key>;
+@group(0) @binding(4) var<storage, read> values: array<Value>;
 @group(0) @binding(5) var<storage, read_write> partials: array<vec4<f32>>;
 //#include kv
 //#if SOFTCAP
@@ -195,12 +195,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             for (var d = 0u; d < params.quads; d += K_AHEAD) {
                 var k: array<Quad, CELLS * K_AHEAD>;
                 for (var c = 0u; c < CELLS; c++) {
-//#if Q8
+//#if K_Q8
                     let scale = bitcast<f32>(keys[key + (DK4 + d / 8u) * BLOCK + c * LANES]);
 //#endif
                     for (var i = 0u; i < K_AHEAD; i++) {
-                        k[c * K_AHEAD + i] = numbers(keys[key + (d + i) * BLOCK + c * LANES]);
-//#if Q8
+                        k[c * K_AHEAD + i] = key_numbers(keys[key + (d + i) * BLOCK + c * LANES]);
+//#if K_Q8
                         k[c * K_AHEAD + i] *= scale;
 //#endif
                     }
@@ -294,8 +294,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                     var v: array<Quad, V_AHEAD>;
                     for (var i = 0u; i < V_AHEAD; i++) {
                         let at = value + (c + i * PARTS) * V_UNITS;
-                        v[i] = numbers(values[at + quad]);
-//#if Q8
+                        v[i] = value_numbers(values[at + quad]);
+//#if V_Q8
                         v[i] *= bitcast<f32>(values[at + DV4 + quad / 8u]);
 //#endif
                     }

@@ -10,8 +10,8 @@ struct Params {
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> frame: array<u32>;
-@group(0) @binding(2) var<storage, read_write> keys: array<Unit>;
-@group(0) @binding(3) var<storage, read_write> values: array<Unit>;
+@group(0) @binding(2) var<storage, read_write> keys: array<Key>;
+@group(0) @binding(3) var<storage, read_write> values: array<Value>;
 //#include kv
 
 @compute @workgroup_size(THREADS)

@@ -64,7 +64,7 @@ fn quantized(t: u32, x: vec4<f32>) -> vec2<u32> {
 //#if F16
 // Rounded here to what f16 holds, to nearest even: the language leaves the direction to the driver. Beyond the range
 // stands the largest finite number; NaN stays.
-fn unit_of(x: vec4<f32>) -> Unit {
+fn halves(x: vec4<f32>) -> vec2<u32> {
     let bits = bitcast<vec4<u32>>(x);
     let near = (bits + vec4<u32>(0xfffu) + ((bits >> vec4<u32>(13u)) & vec4<u32>(1u))) & vec4<u32>(0xffffe000u);
     let finite = clamp(bitcast<vec4<f32>>(near), vec4<f32>(-65504.0), vec4<f32>(65504.0));
@@ -73,19 +73,14 @@ fn unit_of(x: vec4<f32>) -> Unit {
     return vec2<u32>(pack2x16float(y.xy), pack2x16float(y.zw));
 }
 //#endif
-//#if F32
-fn unit_of(x: vec4<f32>) -> Unit {
-    return x;
-}
-//#endif
 
 fn load_key(t: u32, head: u32, cell: u32) -> vec4<f32> {
     if (t >= DK4) {
         return vec4<f32>(0.0);
     }
     let at = key_at(head, cell);
-    let x = numbers(keys[at + t * BLOCK]);
-//#if Q8
+    let x = key_numbers(keys[at + t * BLOCK]);
+//#if K_Q8
     return x * bitcast<f32>(keys[at + (DK4 + t / 8u) * BLOCK]);
 //#else
     return x;
@@ -94,7 +89,7 @@ fn load_key(t: u32, head: u32, cell: u32) -> vec4<f32> {
 
 fn store_key(t: u32, head: u32, cell: u32, x: vec4<f32>) {
     let at = key_at(head, cell);
-//#if Q8
+//#if K_Q8
     let unit = quantized(t, x);
     if (t < DK4) {
         keys[at + t * BLOCK] = unit.x;
@@ -102,9 +97,15 @@ fn store_key(t: u32, head: u32, cell: u32, x: vec4<f32>) {
             keys[at + (DK4 + t / 8u) * BLOCK] = unit.y;
         }
     }
-//#else
+//#endif
+//#if K_F16
     if (t < DK4) {
-        keys[at + t * BLOCK] = unit_of(x);
+        keys[at + t * BLOCK] = halves(x);
+    }
+//#endif
+//#if K_F32
+    if (t < DK4) {
+        keys[at + t * BLOCK] = x;
     }
 //#endif
 }
@@ -112,7 +113,7 @@ fn store_key(t: u32, head: u32, cell: u32, x: vec4<f32>) {
 //#if VALUES
 fn store_value(t: u32, head: u32, cell: u32, x: vec4<f32>) {
     let at = value_at(head, cell);
-//#if Q8
+//#if V_Q8
     let unit = quantized(t, x);
     if (t < DV4) {
         values[at + t] = unit.x;
@@ -120,9 +121,15 @@ fn store_value(t: u32, head: u32, cell: u32, x: vec4<f32>) {
             values[at + DV4 + t / 8u] = unit.y;
         }
     }
-//#else
+//#endif
+//#if V_F16
     if (t < DV4) {
-        values[at + t] = unit_of(x);
+        values[at + t] = halves(x);
+    }
+//#endif
+//#if V_F32
+    if (t < DV4) {
+        values[at + t] = x;
     }
 //#endif
 }

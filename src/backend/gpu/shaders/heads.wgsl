@@ -16,8 +16,8 @@ struct Params {
 @group(0) @binding(1) var<uniform> params: Params;
 @group(0) @binding(2) var<storage, read> frame: array<u32>;
 @group(0) @binding(3) var<storage, read> turns: array<vec2<u32>>;
-@group(0) @binding(4) var<storage, read_write> keys: array<Unit>;
-@group(0) @binding(5) var<storage, read_write> values: array<Unit>;
+@group(0) @binding(4) var<storage, read_write> keys: array<Key>;
+@group(0) @binding(5) var<storage, read_write> values: array<Value>;
 //#if NORMS
 @group(0) @binding(6) var<storage, read> q_norm: array<vec4<f32>>;
 @group(0) @binding(7) var<storage, read> k_norm: array<vec4<f32>>;

@@ -1,14 +1,23 @@
-// Where a layer's keys and values lie, see kv.rs. The kernel declares `keys` and `values` as arrays of Unit, and has the
-// number of blocks of cells in `params.blocks`.
+// Where a layer's keys and values lie, see kv.rs. The kernel declares `keys` as an array of Key and `values` as one of
+// Value, and has the number of blocks of cells in `params.blocks`.
 
-//#if F32
-alias Unit = vec4<f32>;
+//#if K_F32
+alias Key = vec4<f32>;
 //#endif
-//#if F16
-alias Unit = vec2<u32>;
+//#if K_F16
+alias Key = vec2<u32>;
 //#endif
-//#if Q8
-alias Unit = u32;
+//#if K_Q8
+alias Key = u32;
+//#endif
+//#if V_F32
+alias Value = vec4<f32>;
+//#endif
+//#if V_F16
+alias Value = vec2<u32>;
+//#endif
+//#if V_Q8
+alias Value = u32;
 //#endif
 
 // The first unit of a cell's key; the next ones follow at every BLOCK units.
@@ -22,14 +31,26 @@ fn value_at(head: u32, cell: u32) -> u32 {
 }
 
 // The four numbers of a unit, in Q8_0 before their scale.
-fn numbers(unit: Unit) -> vec4<f32> {
-//#if F32
+fn key_numbers(unit: Key) -> vec4<f32> {
+//#if K_F32
     return unit;
 //#endif
-//#if F16
+//#if K_F16
     return vec4<f32>(unpack2x16float(unit.x), unpack2x16float(unit.y));
 //#endif
-//#if Q8
+//#if K_Q8
+    return vec4<f32>(unpack4xI8(unit));
+//#endif
+}
+
+fn value_numbers(unit: Value) -> vec4<f32> {
+//#if V_F32
+    return unit;
+//#endif
+//#if V_F16
+    return vec4<f32>(unpack2x16float(unit.x), unpack2x16float(unit.y));
+//#endif
+//#if V_Q8
     return vec4<f32>(unpack4xI8(unit));
 //#endif
 }

@@ -10,7 +10,7 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> turns: array<vec2<u32>>;
 @group(0) @binding(2) var<storage, read> frame: array<u32>;
-@group(0) @binding(3) var<storage, read_write> keys: array<Unit>;
+@group(0) @binding(3) var<storage, read_write> keys: array<Key>;
 //#include head
 
 @compute @workgroup_size(THREADS)

@@ -9,6 +9,7 @@ use crate::backend::gpu::probe::{compare, passed, tried};
 use crate::backend::gpu::sample::{WalkedWords, walked_words};
 use crate::backend::gpu::step::{Count, FRAME_CELLS, FRAME_LISTED, FRAME_OUTPUTS, FRAME_ROWS};
 use crate::backend::{Batch, Walk, WalkNode, Walked};
+use std::sync::atomic::AtomicBool;
 
 /// The root's children are 5 and 9; behind 5 come 20 to 28, then one of 7, 30 and 31.
 fn trie() -> Vec<WalkNode> {
@@ -109,7 +110,7 @@ fn run(gpu: &Gpu, mut walker: Walker, expected: &[Seen; 3]) -> Result<()> {
         let index = gpu.queue.submit([encoder.finish()]);
         walker.submitted(index);
         let mut walked = Walked::default();
-        walker.read(gpu, &mut walked)?;
+        walker.read(gpu, &mut walked, &AtomicBool::new(false))?;
         let rows = seen.rows.len();
         let parts = [
             (words(&frame, 0, 2)?, seen.head[..2].to_vec()),

@@ -181,6 +181,13 @@ final class BasicsTest {
             session::scoreTokenTrie,
             session::usage,
             session::usageJson,
+            session::describeJson,
+            session::metadataJson,
+            () -> session.metadataJson("a"),
+            () -> session.isEog(0),
+            () -> session.tokenJson(0),
+            () -> session.logits(1),
+            () -> session.sampled(0),
         };
         for (Testing.Call call : calls) {
             same(thrown(ElizaException.Closed.class, "closed", call).code(), -1);

@@ -58,6 +58,7 @@ final class ConcurrencyTest {
                 session::clearTokenTrie,
                 () -> session.armTokenTrie(null),
                 session::scoreTokenTrie,
+                () -> session.logits(1),
                 () -> session.saveSlot(-1, "a"),
                 () -> session.restoreSlot(-1, "a"),
             };

@@ -16,6 +16,7 @@ final class HostTest {
         TrieTest.cases(cases);
         SavedTest.cases(cases);
         AospTest.cases(cases);
+        AskingTest.cases(cases);
         // Native code must be as quiet as this says: what it wrote would stand between these lines.
         cases.forEach((name, test) -> {
             long begin = System.nanoTime();

@@ -32,4 +32,46 @@ public final class ElizaInference {
         Native.load();
         return Native.defaultThreadCount();
     }
+
+    /**
+     * The devices of this machine, best first, as a JSON array: name, kind, score, the reason for it, and the memory that can be had
+     * (null where the system does not tell).
+     */
+    public static String devicesJson() {
+        Native.load();
+        return Native.devices();
+    }
+
+    /**
+     * What opening a model with these options would take, as one JSON object: whether it fits, bytes by device and component, the
+     * largest context and number of layers on the GPU. Reads the header of the file alone.
+     */
+    public static String planJson(OpenOptions options) {
+        Native.load();
+        return Native.plan(Utf8.direct(options.path, "path"), options.whole(), Utf8.directOrNull(options.device, "device"),
+            Utf8.directOrNull(options.kvType, "kvType"), Utf8.directOrNull(options.kvTypeV, "kvTypeV"));
+    }
+
+    /** The metadata of a GGUF file as one JSON object; of an array with more than 16 elements type and length alone. */
+    public static String fileMetadataJson(String path) {
+        Native.load();
+        return Native.fileMetadata(Utf8.direct(path, "path"), null);
+    }
+
+    /** One value of a file's metadata as JSON, arrays whole. */
+    public static String fileMetadataJson(String path, String key) {
+        Native.load();
+        return Native.fileMetadata(Utf8.direct(path, "path"), Utf8.direct(key, "key"));
+    }
+
+    /**
+     * Sends the library's log lines to a sink, among them what is strange about a token trie; null ends that. The process has one
+     * sink: a new one takes the place of the one before, and lines that this one has not heard are gone.
+     *
+     * @throws ElizaException.Unsupported the process has a logger of Rust that is not the library's
+     */
+    public static void setLogSink(LogSink sink) {
+        Native.load();
+        LogLines.goTo(sink);
+    }
 }

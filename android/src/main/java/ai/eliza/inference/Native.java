@@ -33,8 +33,18 @@ final class Native {
 
     static native int defaultThreadCount();
 
-    static native long open(ByteBuffer path, int context, int threads, int gpuLayers, int slots, ByteBuffer device,
-        ByteBuffer kvType, LoadListener progress);
+    static native String nextLogLine(int[] level);
+
+    static native void endLog();
+
+    static native String devices();
+
+    static native String plan(ByteBuffer path, int[] whole, ByteBuffer device, ByteBuffer kvType, ByteBuffer kvTypeV);
+
+    static native String fileMetadata(ByteBuffer path, ByteBuffer key);
+
+    static native long open(ByteBuffer path, int[] whole, ByteBuffer device, ByteBuffer kvType, ByteBuffer kvTypeV,
+        boolean vocabOnly, LoadListener progress);
 
     static native void close(long session);
 
@@ -42,7 +52,19 @@ final class Native {
 
     static native byte[] detokenize(long session, int[] tokens, boolean removeSpecial, boolean unparseSpecial);
 
+    static native String describe(long session);
+
+    static native String metadata(long session, ByteBuffer key);
+
+    static native boolean isEog(long session, int token);
+
+    static native String token(long session, int token);
+
     static native void prefill(long session, int[] tokens, int slot);
+
+    static native float[] logits(long session, int nLast);
+
+    static native double[] sampled(long session, int slot);
 
     static native void generate(long session, int maxNewTokens, float temperature, float topP);
 

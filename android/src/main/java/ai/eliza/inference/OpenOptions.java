@@ -7,8 +7,11 @@ public final class OpenOptions {
     int threads;
     int gpuLayers;
     int slots;
+    int nBatch;
     String device;
     String kvType;
+    String kvTypeV;
+    boolean vocabOnly;
     LoadListener progress;
 
     /** Opens this GGUF file, on the CPU unless {@link #gpuLayers} says otherwise. */
@@ -46,6 +49,15 @@ public final class OpenOptions {
         return this;
     }
 
+    /**
+     * The most tokens of a prompt that one pass evaluates, 1 to 512; 0, the default, is 512. Fewer take less memory and more
+     * passes.
+     */
+    public OpenOptions nBatch(int tokens) {
+        nBatch = tokens;
+        return this;
+    }
+
     /** The device by name; null, the default, is the best. */
     public OpenOptions device(String name) {
         device = name;
@@ -58,9 +70,29 @@ public final class OpenOptions {
         return this;
     }
 
+    /** Format of the values in the key/value memory, where it is not that of the keys; null, the default, is {@link #kvType}. */
+    public OpenOptions kvTypeV(String name) {
+        kvTypeV = name;
+        return this;
+    }
+
+    /**
+     * Opens the vocabulary alone, without weights: tokens, tries, metadata and what the model is can be asked for, and every call
+     * that needs weights throws {@link ElizaException.Unsupported}. The other options but the path have no effect then.
+     */
+    public OpenOptions vocabOnly(boolean alone) {
+        vocabOnly = alone;
+        return this;
+    }
+
     /** Who hears the progress of the load; null, the default, is nobody. */
     public OpenOptions progress(LoadListener listener) {
         progress = listener;
         return this;
+    }
+
+    /** The numbers, in the order in which native code takes them. */
+    int[] whole() {
+        return new int[] {contextSize, threads, gpuLayers, slots, nBatch};
     }
 }

@@ -15,8 +15,8 @@ import java.util.concurrent.locks.ReentrantLock;
  * An open model with a context of its own, in which one generation runs at a time. Close it: what it holds is not on Java's heap,
  * and the garbage collector does not free it.
  *
- * <p>Every method may be called on any thread. {@link #cancel}, {@link #close}, {@link #usage}, {@link #tokenize} and
- * {@link #detokenize} may be called at any time; the others fail with {@link ElizaException.Busy} while a prefill or a generation
+ * <p>Every method may be called on any thread. {@link #cancel}, {@link #close}, {@link #usage}, {@link #tokenize},
+ * {@link #detokenize}, {@link #sampled} and what asks about the model or its tokens may be called at any time; the others fail with {@link ElizaException.Busy} while a prefill or a generation
  * runs, and change nothing then. After {@link #close} all but close throw {@link ElizaException.Closed}.
  */
 public final class Session implements AutoCloseable {
@@ -69,13 +69,38 @@ public final class Session implements AutoCloseable {
     }
 
     static Session open(OpenOptions options) {
-        ByteBuffer path = Utf8.direct(options.path, "path");
-        ByteBuffer device = Utf8.directOrNull(options.device, "device");
-        ByteBuffer kvType = Utf8.directOrNull(options.kvType, "kvType");
-        return new Session(
-            Native.open(path, options.contextSize, options.threads, options.gpuLayers, options.slots, device, kvType,
-                options.progress),
-            STEP_TOKENS);
+        long number = Native.open(Utf8.direct(options.path, "path"), options.whole(),
+            Utf8.directOrNull(options.device, "device"), Utf8.directOrNull(options.kvType, "kvType"),
+            Utf8.directOrNull(options.kvTypeV, "kvTypeV"), options.vocabOnly, options.progress);
+        return new Session(number, STEP_TOKENS);
+    }
+
+    /**
+     * What is open, as one JSON object: names, architecture, sizes, special tokens by role, the tokens that end a generation,
+     * context, slots, threads, device. What the file does not say is null.
+     */
+    public String describeJson() {
+        return Native.describe(number);
+    }
+
+    /** The metadata of the file as one JSON object; of an array with more than 16 elements type and length alone. */
+    public String metadataJson() {
+        return Native.metadata(number, null);
+    }
+
+    /** One value of the file's metadata as JSON, arrays whole. */
+    public String metadataJson(String key) {
+        return Native.metadata(number, Utf8.direct(key, "key"));
+    }
+
+    /** Whether a token ends a generation. */
+    public boolean isEog(int token) {
+        return Native.isEog(number, token);
+    }
+
+    /** A token of the vocabulary as one JSON object: its text in the file, what it spells, score, attributes. */
+    public String tokenJson(int token) {
+        return Native.token(number, token);
     }
 
     /** The tokens of a text, with those in front that the model wants there (usually BOS), as for a prompt. */
@@ -112,6 +137,29 @@ public final class Session implements AutoCloseable {
     public void prefill(int[] tokens, int slot) {
         checkHeard();
         Native.prefill(number, tokens, slot);
+    }
+
+    /**
+     * The model's own logits of the last positions of the prompt, before any bias, penalty or chain: a row for each, the oldest
+     * first, with a number for every token of the vocabulary. After a prefill and before the generation, which may follow as if
+     * nothing had happened. Blocks until done; {@link #cancel} from another thread ends it.
+     *
+     * @param nLast how many positions, 1 to 512; all but the last are evaluated once more
+     */
+    public float[] logits(int nLast) {
+        checkHeard();
+        return Native.logits(number, nLast);
+    }
+
+    /**
+     * How the last token that was drawn in a slot was drawn, null before the first; may be asked at any time. Tokens that a token
+     * trie forced are not drawn.
+     *
+     * @param slot the slot from 0 up, or {@link #FRESH_SLOT} for that of prompts in a fresh slot
+     */
+    public Sampled sampled(int slot) {
+        double[] numbers = Native.sampled(number, slot);
+        return numbers == null ? null : new Sampled(numbers);
     }
 
     /**
@@ -203,7 +251,7 @@ public final class Session implements AutoCloseable {
     /** What is in force: at first the library's defaults under those that the model file brings. */
     public SamplingOptions samplingOptions() {
         SamplingOptions options = new SamplingOptions();
-        int[] whole = new int[5];
+        int[] whole = new int[8];
         float[] real = new float[4];
         options.seed = Native.samplingOptions(number, whole, real);
         options.topK = whole[0];
@@ -211,6 +259,9 @@ public final class Session implements AutoCloseable {
         options.stopAtSpanEnd = whole[2] != 0;
         options.strictTrie = whole[3] != 0;
         options.ignoreEos = whole[4] != 0;
+        options.candidates = whole[5];
+        options.onContextFull = whole[6] != 0 ? ContextFull.SHIFT : ContextFull.STOP;
+        options.nKeep = whole[7];
         options.minP = real[0];
         options.repeatPenalty = real[1];
         options.presencePenalty = real[2];
@@ -230,6 +281,9 @@ public final class Session implements AutoCloseable {
             options.stopAtSpanEnd ? 1 : 0,
             options.strictTrie ? 1 : 0,
             options.ignoreEos ? 1 : 0,
+            options.candidates,
+            options.onContextFull.ordinal(),
+            options.nKeep,
         };
         float[] real = {options.minP, options.repeatPenalty, options.presencePenalty, options.frequencyPenalty};
         int[] ends = new int[options.stop.length];

@@ -31,6 +31,25 @@ public final class Usage {
     /** From the start of the generation to its end; grows while it runs. */
     public final long decodeMicros;
 
+    /** Sampled tokens with a choice for which all logits were computed, not those of the legal tokens alone. */
+    public final long wholeRowSteps;
+    /** Kernels started on a GPU. */
+    public final long gpuDispatches;
+    /** Command buffers given to a GPU. */
+    public final long gpuSubmissions;
+    /** How often the host waited for a GPU. */
+    public final long gpuWaits;
+    /** Bytes written to a GPU. */
+    public final long gpuBytesUploaded;
+    /** Bytes read from a GPU. */
+    public final long gpuBytesRead;
+    /** How often a full context was shifted to go on. */
+    public final long contextShifts;
+    /** Spent choosing tokens on the host; where a device samples, that is part of its pass and takes none. */
+    public final long sampleMicros;
+    /** Tokens that were chosen, by host or device: all but those that a token trie left no choice about. */
+    public final long sampledTokens;
+
     Usage(long[] counters) {
         finishReason = FinishReason.of((int) counters[0]);
         promptTokens = counters[1];
@@ -46,5 +65,14 @@ public final class Usage {
         prefillMicros = counters[11];
         firstTokenMicros = counters[12];
         decodeMicros = counters[13];
+        wholeRowSteps = counters[14];
+        gpuDispatches = counters[15];
+        gpuSubmissions = counters[16];
+        gpuWaits = counters[17];
+        gpuBytesUploaded = counters[18];
+        gpuBytesRead = counters[19];
+        contextShifts = counters[20];
+        sampleMicros = counters[21];
+        sampledTokens = counters[22];
     }
 }

@@ -1,0 +1,163 @@
+//! What a host asks: of the log, the machine, a file, an open model.
+
+use std::path::Path;
+
+use elizainference::engine::{devices_json, plan_json};
+use elizainference::gguf::File;
+use elizainference::{Error, ffi};
+use jni::EnvUnowned;
+use jni::objects::{JByteBuffer, JClass, JDoubleArray, JFloatArray, JIntArray, JString};
+use jni::sys::{jboolean, jint, jlong};
+
+use crate::arguments::{count, optional_text, text};
+use crate::edge::native;
+use crate::options::engine_options;
+use crate::table;
+
+/// The oldest log line that waits, and its level; null where none does. The first call makes them wait.
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_nextLogLine<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    level: JIntArray<'local>,
+) -> JString<'local> {
+    native(env, |env| {
+        let Some((number, line)) = ffi::next_log_line()? else { return Ok(JString::default()) };
+        level.set_region(env, 0, &[number])?;
+        Ok(env.new_string(line)?)
+    })
+}
+
+/// No line waits any more.
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_endLog<'local>(env: EnvUnowned<'local>, _: JClass<'local>) {
+    native(env, |_| {
+        // SAFETY: there is no sink, so there is nothing that has to stay valid.
+        unsafe { ffi::eliza_inference_set_log_sink(None, std::ptr::null_mut()) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_devices<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+) -> JString<'local> {
+    native(env, |env| Ok(env.new_string(devices_json()?.to_string())?))
+}
+
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_plan<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    path: JByteBuffer<'local>,
+    whole: JIntArray<'local>,
+    device: JByteBuffer<'local>,
+    kv_type: JByteBuffer<'local>,
+    kv_type_v: JByteBuffer<'local>,
+) -> JString<'local> {
+    native(env, |env| {
+        let engine = engine_options(env, &whole, &device, &kv_type, &kv_type_v)?;
+        let plan = plan_json(Path::new(text(env, &path, "path")?), &engine)?;
+        Ok(env.new_string(plan.to_string())?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_fileMetadata<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    path: JByteBuffer<'local>,
+    key: JByteBuffer<'local>,
+) -> JString<'local> {
+    native(env, |env| {
+        let file = File::open(Path::new(text(env, &path, "path")?))?;
+        Ok(env.new_string(file.metadata_json(optional_text(env, &key, "key")?)?)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_describe<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    session: jlong,
+) -> JString<'local> {
+    native(env, |env| Ok(env.new_string(table::get(session)?.describe()?)?))
+}
+
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_metadata<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    session: jlong,
+    key: JByteBuffer<'local>,
+) -> JString<'local> {
+    native(env, |env| {
+        let metadata = table::get(session)?.metadata_json(optional_text(env, &key, "key")?)?;
+        Ok(env.new_string(metadata)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_isEog<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    session: jlong,
+    token: jint,
+) -> jboolean {
+    native(env, |_| Ok(table::get(session)?.is_eog(token)?))
+}
+
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_token<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    session: jlong,
+    token: jint,
+) -> JString<'local> {
+    native(env, |env| Ok(env.new_string(table::get(session)?.token_json(token)?)?))
+}
+
+/// The logits of the last positions, one row after the other.
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_logits<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    session: jlong,
+    n_last: jint,
+) -> JFloatArray<'local> {
+    native(env, |env| {
+        let session = table::get(session)?;
+        let n_last = count(n_last, "nLast")? as usize;
+        let needed = session.logits(n_last, &mut [])?;
+        let mut rows = Vec::new();
+        rows.try_reserve_exact(needed).map_err(|_| Error::OutOfMemory(format!("{needed} logits")))?;
+        rows.resize(needed, 0.0);
+        session.logits(n_last, &mut rows)?;
+        let array = env.new_float_array(needed)?;
+        array.set_region(env, 0, &rows)?;
+        Ok(array)
+    })
+}
+
+/// How the last token of a slot was drawn: token, logarithm and probability, and behind them token, logit and probability of
+/// each candidate; null before the first.
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_sampled<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    session: jlong,
+    slot: jint,
+) -> JDoubleArray<'local> {
+    native(env, |env| {
+        let Some(drawn) = table::get(session)?.sampled(slot) else { return Ok(JDoubleArray::default()) };
+        let candidates = drawn.candidates.iter();
+        let numbers: Vec<f64> = std::iter::once([drawn.token.into(), drawn.logprob.into(), drawn.prob.into()])
+            .chain(candidates.map(|&(token, logit, prob)| [token.into(), logit.into(), prob.into()]))
+            .flatten()
+            .collect();
+        let array = JDoubleArray::new(env, numbers.len())?;
+        array.set_region(env, 0, &numbers)?;
+        Ok(array)
+    })
+}

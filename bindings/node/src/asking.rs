@@ -1,0 +1,142 @@
+//! What a host asks: of the machine, of a file, of an open model.
+
+use std::path::Path;
+
+use elizainference::engine::{devices_json, plan_json};
+use elizainference::gguf::File;
+use elizainference::{Error, Result, ffi};
+use napi::Env;
+use napi::bindgen_prelude::{Float32Array, Object};
+use napi_derive::napi;
+
+use crate::background;
+use crate::edge::{call, terminated};
+use crate::handle::Handle;
+use crate::options::OpenOptions;
+
+/// A promise of the devices as JSON.
+#[napi(ts_return_type = "Promise<string>")]
+pub fn devices(env: &Env) -> napi::Result<Object<'_>> {
+    background::run(env, "devices", || Ok(devices_json()?.to_string()))
+}
+
+/// A promise of what opening a model would take, as JSON.
+#[napi(ts_return_type = "Promise<string>")]
+pub fn plan(env: &Env, path: String, options: OpenOptions) -> napi::Result<Object<'_>> {
+    background::run(env, "plan", move || {
+        Ok(plan_json(Path::new(terminated(&path, "modelPath")?), &options.engine()?)?.to_string())
+    })
+}
+
+/// A promise of the metadata of a file as JSON, of one key or of all.
+#[napi(ts_return_type = "Promise<string>")]
+pub fn file_metadata(env: &Env, path: String, key: Option<String>) -> napi::Result<Object<'_>> {
+    background::run(env, "metadata", move || {
+        File::open(Path::new(terminated(&path, "modelPath")?))?.metadata_json(known(key.as_deref())?)
+    })
+}
+
+fn known(key: Option<&str>) -> Result<Option<&str>> {
+    key.map(|key| terminated(key, "key")).transpose()
+}
+
+/// A log line.
+#[napi(object)]
+pub struct LogLine {
+    pub level: i32,
+    pub message: String,
+}
+
+/// As `eliza_inference_next_log_line`.
+#[napi]
+pub fn next_log_line() -> napi::Result<Option<LogLine>> {
+    call(|| Ok(ffi::next_log_line()?.map(|(level, message)| LogLine { level, message })))
+}
+
+/// As `eliza_inference_set_log_sink` without a sink.
+#[napi]
+pub fn end_log() {
+    // SAFETY: there is no sink, so there is nothing that has to stay valid.
+    unsafe { ffi::eliza_inference_set_log_sink(None, std::ptr::null_mut()) };
+}
+
+/// A token that could have been drawn.
+#[napi(object)]
+pub struct Candidate {
+    pub token: i32,
+    pub logit: f64,
+    pub probability: f64,
+}
+
+/// How a token was drawn.
+#[napi(object)]
+pub struct SampledToken {
+    pub token: i32,
+    pub logprob: f64,
+    pub probability: f64,
+    pub candidates: Vec<Candidate>,
+}
+
+#[napi]
+impl Handle {
+    /// Sizes, special tokens and names as JSON.
+    #[napi]
+    pub fn describe(&self) -> napi::Result<String> {
+        let session = self.session()?;
+        call(|| session.describe())
+    }
+
+    /// The metadata of the file as JSON, of one key or of all.
+    #[napi]
+    pub fn metadata(&self, key: Option<String>) -> napi::Result<String> {
+        let session = self.session()?;
+        call(|| session.metadata_json(known(key.as_deref())?))
+    }
+
+    #[napi]
+    pub fn is_eog(&self, token: i32) -> napi::Result<bool> {
+        let session = self.session()?;
+        call(|| session.is_eog(token))
+    }
+
+    /// A token as JSON.
+    #[napi]
+    pub fn token(&self, token: i32) -> napi::Result<String> {
+        let session = self.session()?;
+        call(|| session.token_json(token))
+    }
+
+    /// A promise of the logits of the last positions, one row after the other.
+    #[napi(ts_return_type = "Promise<Float32Array>")]
+    pub fn logits<'env>(&self, env: &'env Env, n_last: i32) -> napi::Result<Object<'env>> {
+        let session = self.idle_session()?;
+        background::run(env, "logits", move || {
+            let negative = |_| Error::InvalidArgument(format!("nLast is {n_last}, must not be negative"));
+            let n_last = usize::try_from(n_last).map_err(negative)?;
+            let room = session.logits(n_last, &mut [])?;
+            let mut out = Vec::new();
+            out.try_reserve_exact(room).map_err(|_| Error::OutOfMemory(format!("{room} logits")))?;
+            out.resize(room, 0.0);
+            session.logits(n_last, &mut out)?;
+            Ok(Float32Array::new(out))
+        })
+    }
+
+    /// How the last token of a slot was drawn; nothing before the first.
+    #[napi]
+    pub fn sampled(&self, slot: i32) -> napi::Result<Option<SampledToken>> {
+        let session = self.session()?;
+        call(|| {
+            Ok(session.sampled(slot).map(|drawn| SampledToken {
+                token: drawn.token,
+                logprob: drawn.logprob.into(),
+                probability: drawn.prob.into(),
+                candidates: drawn.candidates.iter().map(candidate).collect(),
+            }))
+        })
+    }
+}
+
+fn candidate(&(token, logit, probability): &(i32, f32, f32)) -> Candidate {
+    Candidate { token, logit: logit.into(), probability: probability.into() }
+}
