@@ -1,5 +1,5 @@
-//! Every C call with any arguments that the header allows: pointers are NULL or good for what their length says, handles
-//! are open, closed, NULL or made up, structures have any size and any numbers.
+//! Every C call with any arguments that the header allows: pointers are NULL or good for what their length says,
+//! handles are open, closed, NULL or made up, structures have any size and any numbers.
 #![no_main]
 #![allow(dead_code)]
 
@@ -29,8 +29,22 @@ const TRIES: &[&str] = &[
     "{",
 ];
 const TEXTS: &[&str] = &[
-    "", "a", "Hello, little girl", "p", "q", "top_k=4;greedy", "temperature=0.7;top_p=0.9;draw", "f16", "q8_0", "cpu",
-    "general.name", "tokenizer.ggml.tokens", "llama.block_count", "<s>", "/nowhere", "\n\n",
+    "",
+    "a",
+    "Hello, little girl",
+    "p",
+    "q",
+    "top_k=4;greedy",
+    "temperature=0.7;top_p=0.9;draw",
+    "f16",
+    "q8_0",
+    "cpu",
+    "general.name",
+    "tokenizer.ggml.tokens",
+    "llama.block_count",
+    "<s>",
+    "/nowhere",
+    "\n\n",
 ];
 
 struct Place {
@@ -250,7 +264,15 @@ fn call(input: &mut Input<'_>, open: &mut Vec<FfiLlmHandle>, samplers: &mut Vec<
                 let (place, before, after) = (memory.text(input), memory.text(input), memory.text(input));
                 let mut warnings = null_mut();
                 let made = eliza_inference_build_token_trie(
-                    handle, place, names, n, before, after, switch, &raw mut warnings, out_error,
+                    handle,
+                    place,
+                    names,
+                    n,
+                    before,
+                    after,
+                    switch,
+                    &raw mut warnings,
+                    out_error,
                 );
                 gone.extend([made, warnings]);
             }
