@@ -226,8 +226,7 @@ typedef struct llama_token_data_array {
 /**
  * A file is no saved slot that can be restored here: damaged, cut short, of another kind, another model, another type
  * of KV cache, longer than the context, or inside a span of a token trie that is not set. The text names the file, the
- * place and the reason. The checks find damage, not intent: take saved slots from the same hands as models. Remedy:
- * set what it was saved with, or evaluate the prompt again.
+ * place and the reason. The checks find damage, not intent: take saved slots from the same hands as models. Remedy: set what it was saved with, or evaluate the prompt again.
  */
 #define ELIZA_ERR_SAVED_SLOT -60
 
@@ -616,8 +615,8 @@ typedef struct eliza_llm_usage_t {
      */
     uint64_t branching_steps;
     /**
-     * Of those, the ones for which all logits were computed, not only those of the legal tokens: more than 512 are legal, or
-     * they are sampled (mode 1) by a chain that compares tokens before the trie.
+     * Of those, the ones for which all logits were computed, not only those of the legal tokens: more than 512 are
+     * legal, or they are sampled (mode 1) by a chain that compares tokens before the trie.
      */
     uint64_t whole_row_steps;
     /**
@@ -645,8 +644,8 @@ typedef struct eliza_llm_usage_t {
      */
     uint64_t sample_us;
     /**
-     * Tokens that were chosen, by host or device: all but those that the token trie left no choice about, and those of leaves
-     * that it scored.
+     * Tokens that were chosen, by host or device: all but those that the token trie left no choice about, and those of
+     * leaves that it scored.
      */
     uint64_t sampled_tokens;
 } eliza_llm_usage_t;
@@ -784,32 +783,33 @@ FfiLlmHandle eliza_inference_llm_stream_open_ex(const struct eliza_llm_open_opti
 void eliza_inference_llm_stream_close(FfiLlmHandle handle);
 
 /**
- * The devices of this machine as a JSON array, best first: `[{"name": "CPU (avx512)", "kind": "cpu", "score": 100, "reason":
- * "...", "shader_compiler": null, "memory_bytes": 16000000000, "available_bytes": 8000000000, "memory_of_host": true}]`. `kind`
- * is "cpu" or "gpu"; a device with score 0 cannot be used, for the reason given; `shader_compiler` is "DXC" or "FXC" with DX12,
- * else null; `memory_bytes` and `available_bytes` are null where the system does not tell; `memory_of_host` tells a device that
- * has no memory of its own. Names are what the option `device` takes, whole or in part.
+ * The devices of this machine as a JSON array, best first: `[{"name": "CPU (avx512)", "kind": "cpu", "score": 100,
+ * "reason": "...", "shader_compiler": null, "memory_bytes": 16000000000, "available_bytes": 8000000000,
+ * "memory_of_host": true}]`. `kind` is "cpu" or "gpu"; a device with score 0 cannot be used, for the reason given;
+ * `shader_compiler` is "DXC" or "FXC" with DX12, else null; `memory_bytes` and `available_bytes` are null where the
+ * system does not tell; `memory_of_host` tells a device that has no memory of its own. Names are what the option
+ * `device` takes, whole or in part.
  *
- * Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error` may be
- * NULL. Threads: any, any time, several at once. The first call of a process may take some 100 ms: drivers are loaded.
- * Returns NULL on failure, with the code in `eliza_inference_take_last_failure`.
+ * Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error`
+ * may be NULL. Threads: any, any time, several at once. The first call of a process may take some 100 ms: drivers are
+ * loaded. Returns NULL on failure, with the code in `eliza_inference_take_last_failure`.
  */
 char *eliza_inference_devices_json(char **out_error);
 
 /**
- * What `eliza_inference_llm_stream_open_ex` with the same options would take of each device's memory, from the file's header
- * alone: nothing is loaded, and `progress` is not called.
+ * What `eliza_inference_llm_stream_open_ex` with the same options would take of each device's memory, from the file's
+ * header alone: nothing is loaded, and `progress` is not called.
  *
- * The answer is one JSON object: `{"model": "...", "context": 4096, "kv_type": "f16", "kv_type_v": "f16", "n_batch": 512,
- * "n_layer": 28, "gpu_layers": 0, "devices": [...], "fits": true, "largest_context": 40960, "largest_gpu_layers": null}`. Each
- * device has `name`, `bytes` by component (`embedding`, `layers`, `head`, `kv_cache`, `workspace`, `other`), `total_bytes`,
- * `file_backed_bytes` (pages of the file, which the system may drop), `available_bytes` and `memory_of_host`. `fits` is null
- * where a device does not tell what it has; `largest_context` is the largest that fits, `largest_gpu_layers` the most layers
- * on the GPU where those asked for do not fit; null is none, or unknown.
+ * The answer is one JSON object: `{"model": "...", "context": 4096, "kv_type": "f16", "kv_type_v": "f16", "n_batch":
+ * 512, "n_layer": 28, "gpu_layers": 0, "devices": [...], "fits": true, "largest_context": 40960, "largest_gpu_layers":
+ * null}`. Each device has `name`, `bytes` by component (`embedding`, `layers`, `head`, `kv_cache`, `workspace`,
+ * `other`), `total_bytes`, `file_backed_bytes` (pages of the file, which the system may drop), `available_bytes` and
+ * `memory_of_host`. `fits` is null where a device does not tell what it has; `largest_context` is the largest that
+ * fits, `largest_gpu_layers` the most layers on the GPU where those asked for do not fit; null is none, or unknown.
  *
  * Ownership: everything in `options` is copied; the host frees the string with `eliza_inference_free_string`, and
- * `*out_error`. Null rule: `options` and its `model_path` must not be NULL; `out_error` may be. Threads: any, any time,
- * several at once. Returns NULL on failure, with the code in `eliza_inference_take_last_failure`: as
+ * `*out_error`. Null rule: `options` and its `model_path` must not be NULL; `out_error` may be. Threads: any, any
+ * time, several at once. Returns NULL on failure, with the code in `eliza_inference_take_last_failure`: as
  * `eliza_inference_llm_stream_open_ex`, but for what only loading finds.
  */
 char *eliza_inference_plan_json(const struct eliza_llm_open_options_t *options,
@@ -1301,9 +1301,9 @@ char *eliza_inference_llm_stream_usage_json(FfiLlmHandle handle);
  * How the last sampled token of a slot was drawn; `slot_id` -1 is the fresh slot. Tokens that a trie forced were not
  * sampled. Candidates are kept when the option `n_candidates` asks for them.
  *
- * Ownership: `out` and its array are the host's; set `struct_size`, `candidates` and `candidates_cap` first. Null rule:
- * `out` must not be NULL; `candidates` may be where `candidates_cap` is 0; a NULL or closed handle is -1. Threads: any,
- * any time, inside the callback too. Returns `ELIZA_OK`, -1 (handle), `ELIZA_ERR_INVALID_ARG` (NULL,
+ * Ownership: `out` and its array are the host's; set `struct_size`, `candidates` and `candidates_cap` first. Null
+ * rule: `out` must not be NULL; `candidates` may be where `candidates_cap` is 0; a NULL or closed handle is -1.
+ * Threads: any, any time, inside the callback too. Returns `ELIZA_OK`, -1 (handle), `ELIZA_ERR_INVALID_ARG` (NULL,
  * `struct_size`, nothing sampled yet) or `ELIZA_ERR_FFI_FAULT`.
  */
 int32_t eliza_inference_llm_stream_sampled(FfiLlmHandle handle,
