@@ -61,7 +61,7 @@ cases() {
     "${compiler[@]}" -std=c99 -O1 -g -Wall -Wextra -Werror -pedantic -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE \
         -I tests/c -I include -o "$work/host-$triple" $(ls tests/c/*.c | grep -v '/peer')
     for model in target/fixtures/llama-f32.gguf models/demo.gguf; do
-        for name in $(grep '^[a-z]' tests/c/cases.txt); do
+        for name in $(grep '^[A-Za-z]' tests/c/cases.txt); do
             local status=0
             ELIZA_LIBRARY=$root/target/$triple/debug/libelizainference.so ELIZA_TEST_MODEL=$root/$model \
                 timeout 300 "$@" "$work/host-$triple" "$name" || status=$?
