@@ -1,5 +1,5 @@
-//! Every C call with any arguments that the header allows: pointers are NULL or good for what their length says, handles
-//! are open, closed, NULL or made up, structures have any size and any numbers.
+//! Every C call with any arguments that the header allows: pointers are NULL or good for what their length says,
+//! handles are open, closed, NULL or made up, structures have any size and any numbers.
 #![no_main]
 #![allow(dead_code)]
 
@@ -190,8 +190,8 @@ fn call(input: &mut Input<'_>, open: &mut Vec<FfiLlmHandle>, samplers: &mut Vec<
     let switch = input.below(2) as c_int;
     let out_error = memory.error(input);
     let mut gone = Vec::new();
-    // SAFETY: what the header asks of every call: pointers are null or have what their lengths say, texts are terminated,
-    // samplers are alive and used by one thread.
+    // SAFETY: what the header asks of every call: pointers are null or have what their lengths say, texts are
+    // terminated, samplers are alive and used by one thread.
     unsafe {
         match which {
             0 if open.len() < 3 => {

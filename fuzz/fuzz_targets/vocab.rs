@@ -17,7 +17,8 @@ use std::cell::Cell;
 const KINDS: &[&str] = &["gpt2", "gpt2", "gpt2", "llama", "llama", "gemma4", "none", "bert", ""];
 const PIECES: &[&str] = &[
     "a", "b", "c", "ab", "bc", "abc", "aa", "aaaa", " ", "▁", "▁▁", "▁a", "Ġ", "ĠĠ", "Ċ", "漢", "漢字", "é", "<0x61>",
-    "<0xFF>", "<0x", "<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "unused",
+    "<0xFF>", "<0x", "<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>",
+    "unused",
     "<|endoftext|>", "<|fim_pad|>", "<mask>", "[MASK]", "<|tool_response>", "<|channel|>", "\n", "1", "!", "Ã", "©", "",
 ];
 const NAMES: &[&str] = &["llama", "phi-3", "modern-bert", "nomic-bert-moe", "jina-bert-v3", "x"];
