@@ -226,7 +226,8 @@ typedef struct llama_token_data_array {
 /**
  * A file is no saved slot that can be restored here: damaged, cut short, of another kind, another model, another type
  * of KV cache, longer than the context, or inside a span of a token trie that is not set. The text names the file, the
- * place and the reason. Remedy: set what it was saved with, or evaluate the prompt again.
+ * place and the reason. The checks find damage, not intent: take saved slots from the same hands as models. Remedy:
+ * set what it was saved with, or evaluate the prompt again.
  */
 #define ELIZA_ERR_SAVED_SLOT -60
 
@@ -784,10 +785,10 @@ void eliza_inference_llm_stream_close(FfiLlmHandle handle);
 
 /**
  * The devices of this machine as a JSON array, best first: `[{"name": "CPU (avx512)", "kind": "cpu", "score": 100, "reason":
- * "...", "shader_compiler": null, "available_bytes": 8000000000, "memory_of_host": true}]`. `kind` is "cpu" or "gpu"; a device
- * with score 0 cannot be used, for the reason given; `shader_compiler` is "DXC" or "FXC" with DX12, else null;
- * `available_bytes` is null where the system does not tell; `memory_of_host` tells a device that has no memory of its own.
- * Names are what the option `device` takes, whole or in part.
+ * "...", "shader_compiler": null, "memory_bytes": 16000000000, "available_bytes": 8000000000, "memory_of_host": true}]`. `kind`
+ * is "cpu" or "gpu"; a device with score 0 cannot be used, for the reason given; `shader_compiler` is "DXC" or "FXC" with DX12,
+ * else null; `memory_bytes` and `available_bytes` are null where the system does not tell; `memory_of_host` tells a device that
+ * has no memory of its own. Names are what the option `device` takes, whole or in part.
  *
  * Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error` may be
  * NULL. Threads: any, any time, several at once. The first call of a process may take some 100 ms: drivers are loaded.
@@ -1025,7 +1026,8 @@ int eliza_inference_llm_stream_save_slot(FfiLlmHandle handle,
 /**
  * Brings what `eliza_inference_llm_stream_save_slot` wrote into a slot, in place of what that holds, and blocks until
  * that is done. It may come from another process, machine, device or placement of layers; model and type of the KV
- * cache are the same.
+ * cache are the same. Trust it as you trust the model: a checksum finds damage, but whoever writes a file decides what
+ * the stream has read, and where in a constraint it stands.
  *
  * A generate may follow at once, without a prefill, and goes on where the saved stream stopped, inside a span too. For
  * that the same token trie has to be set in the same mode before; a stream that was not held by one arms the trie of
