@@ -1,7 +1,7 @@
 //! The process-wide pool of CPU threads.
 //!
-//! A *run* is one job executed by the calling thread (index 0) and n - 1 workers, in steps separated by barriers.
-//! There is one pool per process; runs of several engines queue, first come, first served, and never interleave. Who waits
+//! A *run* is one job executed by the calling thread (index 0) and n - 1 workers, in steps separated by barriers. There
+//! is one pool per process; runs of several engines queue, first come, first served, and never interleave. Who waits
 //! looks at its cancel flag. A run with one thread does not queue at all: it is a plain call on the caller's thread.
 //!
 //! Invariants:
@@ -464,7 +464,8 @@ impl Worker<'_> {
 const CHUNK_BITS: u32 = 24;
 const CHUNK_MASK: u64 = (1 << CHUNK_BITS) - 1;
 
-/// Hands out the chunks of a step, within one pool: the step's number in the upper 40 bits, the next chunk in the lower 24.
+/// Hands out the chunks of a step, within one pool: the step's number in the upper 40 bits, the next chunk in the lower
+/// 24.
 #[repr(align(64))]
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
