@@ -19,12 +19,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Bytes of the file that are packed per claim, where a panel is not larger: a core's cache has them still when they were
-/// read, and a run ends soon after its time is up.
+/// Bytes of the file that are packed per claim, where a panel is not larger: a core's cache has them still when they
+/// were read, and a run ends soon after its time is up.
 const CLAIM: usize = 32 << 10;
 
-/// How long one run of a load takes: a quarter of what it waited for others, so that beside them the load gets a fifth of
-/// the pool; longer and longer where nobody was there.
+/// How long one run of a load takes: a quarter of what it waited for others, so that beside them the load gets a fifth
+/// of the pool; longer and longer where nobody was there.
 const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST_ALONE: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(10);
