@@ -137,11 +137,15 @@ mod objects {
     /// The names of the loaded objects.
     #[cfg(target_vendor = "apple")]
     fn names() -> Vec<CString> {
+        unsafe extern "C" {
+            fn _dyld_image_count() -> u32;
+            fn _dyld_get_image_name(index: u32) -> *const libc::c_char;
+        }
         // SAFETY: takes no argument.
-        let count = unsafe { libc::_dyld_image_count() };
+        let count = unsafe { _dyld_image_count() };
         let name = |index| {
             // SAFETY: an index that is out of range by now gives null.
-            let name = unsafe { libc::_dyld_get_image_name(index) };
+            let name = unsafe { _dyld_get_image_name(index) };
             // SAFETY: not null, and a name of the loader is terminated.
             (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_owned())
         };

@@ -77,7 +77,8 @@ pub const ELIZA_ERR_DEVICE: i32 = -50;
 
 /// A file is no saved slot that can be restored here: damaged, cut short, of another kind, another model, another type
 /// of KV cache, longer than the context, or inside a span of a token trie that is not set. The text names the file, the
-/// place and the reason. The checks find damage, not intent: take saved slots from the same hands as models. Remedy: set what it was saved with, or evaluate the prompt again.
+/// place and the reason. The checks find damage, not intent: take saved slots from the same hands as models. Remedy:
+/// set what it was saved with, or evaluate the prompt again.
 pub const ELIZA_ERR_SAVED_SLOT: i32 = -60;
 
 /// Nothing was generated yet, or the generation still runs.

@@ -46,8 +46,8 @@ pub struct Usage {
     pub gpu_bytes_read: u64,
     /// Sampled tokens that the token trie left a choice about.
     pub branching_steps: u64,
-    /// Of those, the ones for which all logits were computed, not only those of the legal tokens: more than 512 are legal, or
-    /// they are sampled (mode 1) by a chain that compares tokens before the trie.
+    /// Of those, the ones for which all logits were computed, not only those of the legal tokens: more than 512 are
+    /// legal, or they are sampled (mode 1) by a chain that compares tokens before the trie.
     pub whole_row_steps: u64,
     /// How many more model evaluations it would have taken to evaluate the generated tokens one by one.
     pub forward_passes_saved: u64,
@@ -61,8 +61,8 @@ pub struct Usage {
     pub context_shifts: u64,
     /// Time spent choosing tokens on the host; where a device samples, that is part of its pass and takes none.
     pub sample_us: u64,
-    /// Tokens that were chosen, by host or device: all but those that the token trie left no choice about, and those of leaves
-    /// that it scored.
+    /// Tokens that were chosen, by host or device: all but those that the token trie left no choice about, and those of
+    /// leaves that it scored.
     pub sampled_tokens: u64,
 }
 
@@ -135,9 +135,9 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_usage_json(handle: FfiLlmHan
 /// How the last sampled token of a slot was drawn; `slot_id` -1 is the fresh slot. Tokens that a trie forced were not
 /// sampled. Candidates are kept when the option `n_candidates` asks for them.
 ///
-/// Ownership: `out` and its array are the host's; set `struct_size`, `candidates` and `candidates_cap` first. Null rule:
-/// `out` must not be NULL; `candidates` may be where `candidates_cap` is 0; a NULL or closed handle is -1. Threads: any,
-/// any time, inside the callback too. Returns `ELIZA_OK`, -1 (handle), `ELIZA_ERR_INVALID_ARG` (NULL,
+/// Ownership: `out` and its array are the host's; set `struct_size`, `candidates` and `candidates_cap` first. Null
+/// rule: `out` must not be NULL; `candidates` may be where `candidates_cap` is 0; a NULL or closed handle is -1.
+/// Threads: any, any time, inside the callback too. Returns `ELIZA_OK`, -1 (handle), `ELIZA_ERR_INVALID_ARG` (NULL,
 /// `struct_size`, nothing sampled yet) or `ELIZA_ERR_FFI_FAULT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_llm_stream_sampled(

@@ -18,7 +18,9 @@ pub(super) const BINS: usize = 4096;
 
 /// The passes at one instruction level, which the processor has.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Passes(Isa);
+pub(super) struct Passes(
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "other processors have one level"))] Isa,
+);
 
 /// Compiles a pass for every level and chooses among them.
 macro_rules! pass {

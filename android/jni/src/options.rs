@@ -1,7 +1,7 @@
 //! How a model is opened, and how a session samples. The numbers lie in the order of the Java classes.
 
 use elizainference::Error;
-use elizainference::session::{EngineOptions, KvType, Params, Settings, SpanEnd};
+use elizainference::session::{ContextFull, EngineOptions, KvType, Params, Settings, SpanEnd};
 use jni::objects::{JByteBuffer, JClass, JFloatArray, JIntArray};
 use jni::sys::{jint, jlong};
 use jni::{Env, EnvUnowned};
@@ -51,7 +51,12 @@ extern "system" fn Java_ai_eliza_inference_Native_samplingOptions<'local>(
         let switches = [settings.on_span_end == SpanEnd::Stop, settings.strict_trie, settings.ignore_eos];
         whole.set_region(env, 0, &[params.top_k, params.repeat_last_n])?;
         whole.set_region(env, 2, &switches.map(jint::from))?;
-        whole.set_region(env, 5, &[jint::try_from(settings.candidates).unwrap_or(jint::MAX)])?;
+        let (shifts, keep) = match settings.on_context_full {
+            ContextFull::Stop => (0, 0),
+            ContextFull::Shift { keep } => (1, keep as usize),
+        };
+        let count = |count: usize| jint::try_from(count).unwrap_or(jint::MAX);
+        whole.set_region(env, 5, &[count(settings.candidates), shifts, count(keep)])?;
         let penalties = [params.repeat_penalty, params.presence_penalty, params.frequency_penalty];
         real.set_region(env, 0, &[params.min_p])?;
         real.set_region(env, 1, &penalties)?;
@@ -75,10 +80,10 @@ extern "system" fn Java_ai_eliza_inference_Native_configure<'local>(
 ) {
     native(env, |env| {
         let session = table::get(session)?;
-        let (mut whole_numbers, mut real_numbers) = ([0; 6], [0.0; 4]);
+        let (mut whole_numbers, mut real_numbers) = ([0; 8], [0.0; 4]);
         whole.get_region(env, 0, &mut whole_numbers)?;
         real.get_region(env, 0, &mut real_numbers)?;
-        let [top_k, repeat_last_n, on_span_end, strict_trie, ignore_eos, candidates] = whole_numbers;
+        let [top_k, repeat_last_n, on_span_end, strict_trie, ignore_eos, candidates, shifts, keep] = whole_numbers;
         let [min_p, repeat_penalty, presence_penalty, frequency_penalty] = real_numbers;
         let stop = texts(env, &stop, &stop_ends, "stop")?;
         session.configure(Settings {
@@ -98,6 +103,14 @@ extern "system" fn Java_ai_eliza_inference_Native_configure<'local>(
             on_span_end: if on_span_end != 0 { SpanEnd::Stop } else { SpanEnd::Continue },
             strict_trie: strict_trie != 0,
             candidates: count(candidates, "candidates")? as usize,
+            on_context_full: match (shifts != 0, count(keep, "nKeep")?) {
+                (true, keep) => ContextFull::Shift { keep },
+                (false, 0) => ContextFull::Stop,
+                (false, keep) => {
+                    let problem = format!("nKeep is {keep}, which only onContextFull SHIFT has a use for");
+                    return Err(Error::InvalidArgument(problem).into());
+                }
+            },
         })?;
         Ok(())
     })

@@ -206,7 +206,7 @@ impl Panels {
 
     /// Bytes of the repacked copy.
     pub fn bytes(&self) -> usize {
-        self.panel_bytes * self.n_panels()
+        self.memory.len()
     }
 
     /// The activations that [`super::matmul::matmul`] takes for this matrix.

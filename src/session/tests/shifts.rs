@@ -115,8 +115,8 @@ fn a_span_longer_than_the_context_is_whole() {
 fn penalties_look_back_on_what_the_context_holds() {
     // Without the penalty it would say 97 for ever; with it, whatever is not in the context.
     let fake = Fake::new(Box::new(|_, _, row| {
-        for token in 97..177 {
-            row[token] = 200.0 - token as f32;
+        for (token, logit) in row.iter_mut().enumerate().take(177).skip(97) {
+            *logit = 200.0 - token as f32;
         }
         Ok(())
     }));

@@ -88,11 +88,6 @@ impl Lanes for Avx2 {
         have!([_mm256_sll_epi32(x[0], by), _mm256_sll_epi32(x[1], by)])
     }
     #[inline(always)]
-    fn shr_int(self, x: Self::I, by: u32) -> Self::I {
-        let by = have!(_mm_cvtsi32_si128(by as i32));
-        have!([_mm256_srl_epi32(x[0], by), _mm256_srl_epi32(x[1], by)])
-    }
-    #[inline(always)]
     fn to_float(self, x: Self::I) -> Self::F {
         have!([_mm256_cvtepi32_ps(x[0]), _mm256_cvtepi32_ps(x[1])])
     }
@@ -112,7 +107,11 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     fn shift(self, x: Self::B, by: i32) -> Self::B {
-        if by >= 0 { self.shl_int(x, by as u32) } else { self.shr_int(x, by.unsigned_abs()) }
+        if by >= 0 {
+            return self.shl_int(x, by as u32);
+        }
+        let by = have!(_mm_cvtsi32_si128(-by));
+        have!([_mm256_srl_epi32(x[0], by), _mm256_srl_epi32(x[1], by)])
     }
     #[inline(always)]
     fn lookup(self, table: &[u8; 16], x: Self::B) -> Self::B {

@@ -83,10 +83,6 @@ impl Lanes for Avx512 {
         have!(_mm512_sll_epi32(x, _mm_cvtsi32_si128(by as i32)))
     }
     #[inline(always)]
-    fn shr_int(self, x: __m512i, by: u32) -> __m512i {
-        have!(_mm512_srl_epi32(x, _mm_cvtsi32_si128(by as i32)))
-    }
-    #[inline(always)]
     fn to_float(self, x: __m512i) -> __m512 {
         have!(_mm512_cvtepi32_ps(x))
     }
@@ -105,7 +101,7 @@ impl Lanes for Avx512 {
     }
     #[inline(always)]
     fn shift(self, x: __m512i, by: i32) -> __m512i {
-        if by >= 0 { self.shl_int(x, by as u32) } else { self.shr_int(x, by.unsigned_abs()) }
+        if by >= 0 { self.shl_int(x, by as u32) } else { have!(_mm512_srl_epi32(x, _mm_cvtsi32_si128(-by))) }
     }
     #[inline(always)]
     fn lookup(self, table: &[u8; 16], x: __m512i) -> __m512i {

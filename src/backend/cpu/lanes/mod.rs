@@ -61,8 +61,6 @@ pub(super) trait Lanes: Copy {
     fn splat_int(self, x: i32) -> Self::I;
     /// Every lane shifted left by `by` < 32 bits.
     fn shl_int(self, x: Self::I, by: u32) -> Self::I;
-    /// Every lane shifted right by `by` < 32 bits, zeros coming in.
-    fn shr_int(self, x: Self::I, by: u32) -> Self::I;
     /// Every integer as the nearest `f32`.
     fn to_float(self, x: Self::I) -> Self::F;
 

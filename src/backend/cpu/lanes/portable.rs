@@ -88,10 +88,6 @@ impl Lanes for Portable {
         map(x, |x| x << by)
     }
     #[inline(always)]
-    fn shr_int(self, x: Self::I, by: u32) -> Self::I {
-        map(x, |x| (x as u32 >> by) as i32)
-    }
-    #[inline(always)]
     fn to_float(self, x: Self::I) -> Self::F {
         map(x, |x| x as f32)
     }

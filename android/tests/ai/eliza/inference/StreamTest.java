@@ -23,6 +23,7 @@ final class StreamTest {
         cases.put("every way gives the same", StreamTest::everyWayGivesTheSame);
         cases.put("wrong calls", StreamTest::wrongCalls);
         cases.put("lengths", StreamTest::lengths);
+        cases.put("a context that is shifted", StreamTest::shifted);
         cases.put("sampling options", StreamTest::samplingOptions);
         cases.put("chains", StreamTest::chains);
     }
@@ -109,6 +110,28 @@ final class StreamTest {
             same(usage.completionTokens, (long) full.tokens.size());
             check(usage.promptTokens + usage.completionTokens >= 256, usage.completionTokens);
             check(usage.firstTokenMicros > 0 && usage.decodeMicros >= usage.firstTokenMicros, usage.decodeMicros);
+        }
+    }
+
+    private static void shifted() throws Exception {
+        try (Session session = open(64)) {
+            ignoreEos(session);
+            Host.Result full = greedy(session, 150);
+            same(full.reason, FinishReason.CONTEXT);
+            SamplingOptions options = session.samplingOptions();
+            check(options.onContextFull == ContextFull.STOP && options.nKeep == 0, options.nKeep);
+            options.nKeep = 4;
+            thrown(ElizaException.InvalidArgument.class, "nKeep is 4", () -> session.configure(options));
+            options.onContextFull = ContextFull.SHIFT;
+            session.configure(options);
+            check(session.samplingOptions().onContextFull == ContextFull.SHIFT && session.samplingOptions().nKeep == 4, "not kept");
+            Host.Result shifted = greedy(session, 150);
+            same(shifted.reason, FinishReason.LENGTH);
+            same(shifted.tokens.size(), 150);
+            same(shifted.tokens.subList(0, full.tokens.size()), full.tokens);
+            check(session.usage().contextShifts > 1, session.usage().contextShifts);
+            options.nKeep = -1;
+            thrown(ElizaException.InvalidArgument.class, "nKeep is -1", () -> session.configure(options));
         }
     }
 

@@ -35,5 +35,10 @@ public final class SamplingOptions {
     /** How many candidates {@link Session#sampled} reports, likeliest first; 0: none. */
     public int candidates;
 
+    /** What a full context does. */
+    public ContextFull onContextFull = ContextFull.STOP;
+    /** Tokens in front that a shift keeps, a begin-of-text token included; 0 with {@link ContextFull#STOP}. */
+    public int nKeep;
+
     SamplingOptions() {}
 }

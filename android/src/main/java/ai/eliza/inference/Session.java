@@ -251,7 +251,7 @@ public final class Session implements AutoCloseable {
     /** What is in force: at first the library's defaults under those that the model file brings. */
     public SamplingOptions samplingOptions() {
         SamplingOptions options = new SamplingOptions();
-        int[] whole = new int[6];
+        int[] whole = new int[8];
         float[] real = new float[4];
         options.seed = Native.samplingOptions(number, whole, real);
         options.topK = whole[0];
@@ -260,6 +260,8 @@ public final class Session implements AutoCloseable {
         options.strictTrie = whole[3] != 0;
         options.ignoreEos = whole[4] != 0;
         options.candidates = whole[5];
+        options.onContextFull = whole[6] != 0 ? ContextFull.SHIFT : ContextFull.STOP;
+        options.nKeep = whole[7];
         options.minP = real[0];
         options.repeatPenalty = real[1];
         options.presencePenalty = real[2];
@@ -280,6 +282,8 @@ public final class Session implements AutoCloseable {
             options.strictTrie ? 1 : 0,
             options.ignoreEos ? 1 : 0,
             options.candidates,
+            options.onContextFull.ordinal(),
+            options.nKeep,
         };
         float[] real = {options.minP, options.repeatPenalty, options.presencePenalty, options.frequencyPenalty};
         int[] ends = new int[options.stop.length];
