@@ -1,6 +1,6 @@
-//! Microseconds of the llama.cpp sampler's `apply` beside those of one pass over the same candidates, as a greedy sampler
-//! makes it: a trie of 200 names that begin with different tokens, two vocabularies, and candidates in id order, sorted by
-//! logit, shuffled, and sorted with the top 40 left. Run with `cargo bench --bench plugin`.
+//! Microseconds of the llama.cpp sampler's `apply` beside those of one pass over the same candidates, as a greedy
+//! sampler makes it: a trie of 200 names that begin with different tokens, two vocabularies, and candidates in id
+//! order, sorted by logit, shuffled, and sorted with the top 40 left. Run with `cargo bench --bench plugin`.
 //!
 //! Each figure is the median over rounds; the candidates are copied anew before each, outside the time taken. The last
 //! columns are `apply`'s share of the pass.

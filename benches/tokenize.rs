@@ -1,5 +1,5 @@
-//! Tokenizing 1 MiB of what makes tokenizers slow, beside 1 MiB of prose: for every pre-tokenizer and SPM the worst text,
-//! how many times the time of prose it takes, and the longest time between two looks at the cancel.
+//! Tokenizing 1 MiB of what makes tokenizers slow, beside 1 MiB of prose: for every pre-tokenizer and SPM the worst
+//! text, how many times the time of prose it takes, and the longest time between two looks at the cancel.
 //!
 //! `cargo bench --bench tokenize [-- NAME]...`
 #![allow(clippy::unwrap_used)]

@@ -1,7 +1,7 @@
 //! What a token trie costs by itself: a step inside a span, setting a payload for the first time and again.
 //!
-//! `cargo bench --bench trie`. 200 names (of `tools/peer/actions_200.txt` in `ELIZA_SHARED` or `../shared`, else made up)
-//! as tokens of the vocabularies that are there, else of a fixture. Each figure is the median over rounds.
+//! `cargo bench --bench trie`. 200 names (of `tools/peer/actions_200.txt` in `ELIZA_SHARED` or `../shared`, else made
+//! up) as tokens of the vocabularies that are there, else of a fixture. Each figure is the median over rounds.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/common/mod.rs"]

@@ -616,8 +616,8 @@ typedef struct eliza_llm_usage_t {
      */
     uint64_t branching_steps;
     /**
-     * Of those, the ones for which all logits were computed, not only those of the legal tokens: more than 512 are legal, or
-     * they are sampled (mode 1) by a chain that compares tokens before the trie.
+     * Of those, the ones for which all logits were computed, not only those of the legal tokens: more than 512 are
+     * legal, or they are sampled (mode 1) by a chain that compares tokens before the trie.
      */
     uint64_t whole_row_steps;
     /**
@@ -645,8 +645,8 @@ typedef struct eliza_llm_usage_t {
      */
     uint64_t sample_us;
     /**
-     * Tokens that were chosen, by host or device: all but those that the token trie left no choice about, and those of leaves
-     * that it scored.
+     * Tokens that were chosen, by host or device: all but those that the token trie left no choice about, and those of
+     * leaves that it scored.
      */
     uint64_t sampled_tokens;
 } eliza_llm_usage_t;
@@ -784,32 +784,33 @@ FfiLlmHandle eliza_inference_llm_stream_open_ex(const struct eliza_llm_open_opti
 void eliza_inference_llm_stream_close(FfiLlmHandle handle);
 
 /**
- * The devices of this machine as a JSON array, best first: `[{"name": "CPU (avx512)", "kind": "cpu", "score": 100, "reason":
- * "...", "shader_compiler": null, "memory_bytes": 16000000000, "available_bytes": 8000000000, "memory_of_host": true}]`. `kind`
- * is "cpu" or "gpu"; a device with score 0 cannot be used, for the reason given; `shader_compiler` is "DXC" or "FXC" with DX12,
- * else null; `memory_bytes` and `available_bytes` are null where the system does not tell; `memory_of_host` tells a device that
- * has no memory of its own. Names are what the option `device` takes, whole or in part.
+ * The devices of this machine as a JSON array, best first: `[{"name": "CPU (avx512)", "kind": "cpu", "score": 100,
+ * "reason": "...", "shader_compiler": null, "memory_bytes": 16000000000, "available_bytes": 8000000000,
+ * "memory_of_host": true}]`. `kind` is "cpu" or "gpu"; a device with score 0 cannot be used, for the reason given;
+ * `shader_compiler` is "DXC" or "FXC" with DX12, else null; `memory_bytes` and `available_bytes` are null where the
+ * system does not tell; `memory_of_host` tells a device that has no memory of its own. Names are what the option
+ * `device` takes, whole or in part.
  *
- * Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error` may be
- * NULL. Threads: any, any time, several at once. The first call of a process may take some 100 ms: drivers are loaded.
- * Returns NULL on failure, with the code in `eliza_inference_take_last_failure`.
+ * Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error`
+ * may be NULL. Threads: any, any time, several at once. The first call of a process may take some 100 ms: drivers are
+ * loaded. Returns NULL on failure, with the code in `eliza_inference_take_last_failure`.
  */
 char *eliza_inference_devices_json(char **out_error);
 
 /**
- * What `eliza_inference_llm_stream_open_ex` with the same options would take of each device's memory, from the file's header
- * alone: nothing is loaded, and `progress` is not called.
+ * What `eliza_inference_llm_stream_open_ex` with the same options would take of each device's memory, from the file's
+ * header alone: nothing is loaded, and `progress` is not called.
  *
- * The answer is one JSON object: `{"model": "...", "context": 4096, "kv_type": "f16", "kv_type_v": "f16", "n_batch": 512,
- * "n_layer": 28, "gpu_layers": 0, "devices": [...], "fits": true, "largest_context": 40960, "largest_gpu_layers": null}`. Each
- * device has `name`, `bytes` by component (`embedding`, `layers`, `head`, `kv_cache`, `workspace`, `other`), `total_bytes`,
- * `file_backed_bytes` (pages of the file, which the system may drop), `available_bytes` and `memory_of_host`. `fits` is null
- * where a device does not tell what it has; `largest_context` is the largest that fits, `largest_gpu_layers` the most layers
- * on the GPU where those asked for do not fit; null is none, or unknown.
+ * The answer is one JSON object: `{"model": "...", "context": 4096, "kv_type": "f16", "kv_type_v": "f16", "n_batch":
+ * 512, "n_layer": 28, "gpu_layers": 0, "devices": [...], "fits": true, "largest_context": 40960, "largest_gpu_layers":
+ * null}`. Each device has `name`, `bytes` by component (`embedding`, `layers`, `head`, `kv_cache`, `workspace`,
+ * `other`), `total_bytes`, `file_backed_bytes` (pages of the file, which the system may drop), `available_bytes` and
+ * `memory_of_host`. `fits` is null where a device does not tell what it has; `largest_context` is the largest that
+ * fits, `largest_gpu_layers` the most layers on the GPU where those asked for do not fit; null is none, or unknown.
  *
  * Ownership: everything in `options` is copied; the host frees the string with `eliza_inference_free_string`, and
- * `*out_error`. Null rule: `options` and its `model_path` must not be NULL; `out_error` may be. Threads: any, any time,
- * several at once. Returns NULL on failure, with the code in `eliza_inference_take_last_failure`: as
+ * `*out_error`. Null rule: `options` and its `model_path` must not be NULL; `out_error` may be. Threads: any, any
+ * time, several at once. Returns NULL on failure, with the code in `eliza_inference_take_last_failure`: as
  * `eliza_inference_llm_stream_open_ex`, but for what only loading finds.
  */
 char *eliza_inference_plan_json(const struct eliza_llm_open_options_t *options,
@@ -908,9 +909,9 @@ int32_t eliza_inference_llm_stream_cancel(FfiLlmHandle handle);
  * Constrains what follows to the leaves of a token trie, and arms its first descriptor.
  *
  * The payload is JSON, UTF-8, `payload_len` bytes without a terminator: `{"modelId": "...", "descriptors": [{"path":
- * "...", "leaves": [{"name": "...", "tokens": [1, 2]}]}]}`. The constraint persists, and each successful prefill arms it
- * again, until it is cleared or replaced. A set that fails, whatever the reason, bars generate until one succeeds or
- * `eliza_inference_clear_token_trie` is called, so ignoring the result loses nothing.
+ * "...", "leaves": [{"name": "...", "tokens": [1, 2]}]}]}`. The constraint persists, and each successful prefill arms
+ * it again, until it is cleared or replaced. A set that fails, whatever the reason, bars generate until one succeeds
+ * or `eliza_inference_clear_token_trie` is called, so ignoring the result loses nothing.
  *
  * Ownership: the payload is copied. Null rule: the payload must not be NULL; a NULL or closed handle is -1. Threads:
  * any; fails while the handle is at work and then changes nothing.
@@ -937,24 +938,25 @@ int32_t eliza_inference_clear_token_trie(FfiLlmHandle handle);
  *
  * Null rule: a NULL `path` arms the next descriptor in payload order, after the last the first; a NULL or closed
  * handle is -1. Threads: any; fails while the handle is at work and then changes nothing. Returns 0, or -1; then
- * `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no such path: the text names the known ones; no trie is
- * set; not UTF-8), `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.
+ * `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no such path: the text names the known ones; no trie
+ * is set; not UTF-8), `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.
  */
 int32_t eliza_inference_arm_token_trie(FfiLlmHandle handle,
                                        const char *path);
 
 /**
- * Scores every leaf of the descriptor armed last as what follows the prompt, and blocks until that is done. The slot stays
- * as it is: a generate may follow, and more scoring.
+ * Scores every leaf of the descriptor armed last as what follows the prompt, and blocks until that is done. The slot
+ * stays as it is: a generate may follow, and more scoring.
  *
- * The answer is JSON, the most probable leaf first: `{"path": "...", "leaves": [{"name": "...", "tokens": 2, "logprob":
+ * The answer is JSON, the most probable leaf first: `{"path": "...", "leaves": [{"name": "...", "tokens": 2,
+ * "logprob":
  * -0.7, "logprob_per_token": -0.35}]}`. `logprob` is the natural logarithm of the probability that exactly this leaf
- * follows: of its tokens, each among the whole vocabulary by the model's own logits, without any chain; where the leaf is
- * the beginning of others, also that none of those goes on. A leaf that cannot follow has `null`.
+ * follows: of its tokens, each among the whole vocabulary by the model's own logits, without any chain; where the leaf
+ * is the beginning of others, also that none of those goes on. A leaf that cannot follow has `null`.
  *
- * Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error` may be
- * NULL; a NULL or closed handle gives NULL. Threads: any; fails while the handle is at work, and inside the callback.
- * `eliza_inference_llm_stream_cancel` from another thread ends it early.
+ * Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error`
+ * may be NULL; a NULL or closed handle gives NULL. Threads: any; fails while the handle is at work, and inside the
+ * callback. `eliza_inference_llm_stream_cancel` from another thread ends it early.
  *
  * Returns NULL on failure; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no trie is set),
  * `ELIZA_ERR_TRIE` (the last set_token_trie was refused), `ELIZA_ERR_BUSY` (at work, or not prefilled since the last
@@ -974,13 +976,13 @@ char *eliza_inference_score_token_trie(FfiLlmHandle handle,
  * is the beginning of another, one that is tokenized alone, names given again) goes to `out_warnings`, a line each.
  *
  * Ownership: the host frees the string, `*out_warnings` and `*out_error` with `eliza_inference_free_string`;
- * `*out_warnings` is written on success only, NULL where there are none. Null rule: `path` and `names` must not be NULL,
- * nor any name; `before` and `after` NULL are empty; `out_warnings` and `out_error` may be NULL; a NULL or closed handle
- * gives NULL. Threads: any, any time, inside the callback too. `eliza_inference_llm_stream_cancel` from another thread ends
- * it early; a cancel before the call does not.
+ * `*out_warnings` is written on success only, NULL where there are none. Null rule: `path` and `names` must not be
+ * NULL, nor any name; `before` and `after` NULL are empty; `out_warnings` and `out_error` may be NULL; a NULL or
+ * closed handle gives NULL. Threads: any, any time, inside the callback too. `eliza_inference_llm_stream_cancel` from
+ * another thread ends it early; a cancel before the call does not.
  *
- * Returns NULL on failure; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no names, an empty one,
- * one that the vocabulary cannot spell, not UTF-8), `ELIZA_ERR_TRIE` (more than a payload may hold),
+ * Returns NULL on failure; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no names, an empty
+ * one, one that the vocabulary cannot spell, not UTF-8), `ELIZA_ERR_TRIE` (more than a payload may hold),
  * `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`, and while a generation runs that generation's.
  */
 char *eliza_inference_build_token_trie(FfiLlmHandle handle,
@@ -994,12 +996,12 @@ char *eliza_inference_build_token_trie(FfiLlmHandle handle,
                                        char **out_error);
 
 /**
- * Bounds the compiled payloads that the process keeps for later sets: 64 MiB at the start, and never more than 128 of them.
- * The least recently used go first; one that is larger than the bound is compiled anew at every set. Tries in use
- * stay with their handles and samplers, whatever the bound.
+ * Bounds the compiled payloads that the process keeps for later sets: 64 MiB at the start, and never more than 128 of
+ * them. The least recently used go first; one that is larger than the bound is compiled anew at every set. Tries in
+ * use stay with their handles and samplers, whatever the bound.
  *
- * 0 keeps none. `eliza_inference_llm_stream_usage_json` tells what is kept. Threads: any, any time. Returns `ELIZA_OK` or
- * `ELIZA_ERR_FFI_FAULT`.
+ * 0 keeps none. `eliza_inference_llm_stream_usage_json` tells what is kept. Threads: any, any time. Returns `ELIZA_OK`
+ * or `ELIZA_ERR_FFI_FAULT`.
  */
 int32_t eliza_inference_set_trie_cache_limit(uint64_t bytes);
 
@@ -1052,23 +1054,24 @@ int eliza_inference_llm_stream_restore_slot(FfiLlmHandle handle,
 /**
  * Makes a sampler that constrains a llama.cpp chain to the leaves of a token trie, armed at its first descriptor.
  *
- * The payload is that of `eliza_inference_set_token_trie`, here with a terminator. It stands in the chain behind biases
- * and penalties and in front of what truncates (top-k, top-p, min-p ...): elsewhere no illegal token comes through
- * either, but a truncation in front may have dropped every legal candidate, and then the trie has to choose blindly.
- * Inside a span illegal candidates go to minus infinity, in place; `ELIZA_TRIE_GREEDY` then leaves one candidate, the
- * likeliest legal one, and `ELIZA_TRIE_SAMPLED` the rest of the chain to draw from the legal ones. Completing a leaf releases the constraint until `llama_sampler_reset`,
- * `eliza_inference_sampler_arm` or a new sampler. A host may pass its prompt through `llama_sampler_accept`: at the start
- * of a span a token counts only if the sampler was applied since the last one.
+ * The payload is that of `eliza_inference_set_token_trie`, here with a terminator. It stands in the chain behind
+ * biases and penalties and in front of what truncates (top-k, top-p, min-p ...): elsewhere no illegal token comes
+ * through either, but a truncation in front may have dropped every legal candidate, and then the trie has to choose
+ * blindly. Inside a span illegal candidates go to minus infinity, in place; `ELIZA_TRIE_GREEDY` then leaves one
+ * candidate, the likeliest legal one, and `ELIZA_TRIE_SAMPLED` the rest of the chain to draw from the legal ones.
+ * Completing a leaf releases the constraint until `llama_sampler_reset`, `eliza_inference_sampler_arm` or a new
+ * sampler. A host may pass its prompt through `llama_sampler_accept`: at the start of a span a token counts only if
+ * the sampler was applied since the last one.
  *
- * The sampler is made by the `llama_sampler_init` that `eliza_inference_set_host_sampler_init` was given, else by that of
- * the libllama in the process, however it was loaded, so that a chain can own it and `llama_sampler_free` free
- * it. Where there is no libllama it is from the C allocator: the functions `eliza_inference_sampler_...` drive it, and
- * it must not be given to a libllama that is loaded later. With a libllama, tokens are checked against `vocab`.
+ * The sampler is made by the `llama_sampler_init` that `eliza_inference_set_host_sampler_init` was given, else by that
+ * of the libllama in the process, however it was loaded, so that a chain can own it and `llama_sampler_free` free it.
+ * Where there is no libllama it is from the C allocator: the functions `eliza_inference_sampler_...` drive it, and it
+ * must not be given to a libllama that is loaded later. With a libllama, tokens are checked against `vocab`.
  *
- * Ownership: the payload is copied, `vocab` is used only during the call; the host owns the sampler until it gives it to
- * a chain. Null rule: the payload must not be NULL; a NULL `vocab` leaves the tokens unchecked. Threads: any, several at
- * once; one sampler is used by one thread at a time. Neither it nor any call on it ever unwinds into the host or ends the
- * process; what fails inside a chain leaves the candidates as they were, and its text to
+ * Ownership: the payload is copied, `vocab` is used only during the call; the host owns the sampler until it gives it
+ * to a chain. Null rule: the payload must not be NULL; a NULL `vocab` leaves the tokens unchecked. Threads: any,
+ * several at once; one sampler is used by one thread at a time. Neither it nor any call on it ever unwinds into the
+ * host or ends the process; what fails inside a chain leaves the candidates as they were, and its text to
  * `eliza_inference_take_last_error`.
  *
  * Returns the sampler, or NULL with the reason in `eliza_inference_take_last_error`: a payload that is refused, a mode
@@ -1079,9 +1082,9 @@ struct llama_sampler *llama_sampler_init_token_trie(const struct llama_vocab *vo
                                                     int mode);
 
 /**
- * Says which `llama_sampler_init` makes the samplers of `llama_sampler_init_token_trie`, instead of the one found in the
- * process. Needed where llama.cpp is linked into the program without exporting its symbols, and where the process holds
- * more than one libllama: a sampler must come from the copy that frees it.
+ * Says which `llama_sampler_init` makes the samplers of `llama_sampler_init_token_trie`, instead of the one found in
+ * the process. Needed where llama.cpp is linked into the program without exporting its symbols, and where the process
+ * holds more than one libllama: a sampler must come from the copy that frees it.
  *
  * Null rule: NULL goes back to the search. Threads: any. Returns `ELIZA_OK` or `ELIZA_ERR_FFI_FAULT`.
  */
@@ -1104,14 +1107,14 @@ const char *eliza_inference_sampler_name(const struct llama_sampler *smpl);
 int32_t eliza_inference_sampler_accept(struct llama_sampler *smpl, int32_t token);
 
 /**
- * Sets the logits of the illegal tokens in a list of candidates to minus infinity, in place: `llama_sampler_apply`. Legal
- * ones keep place and logit; with `ELIZA_TRIE_GREEDY` the likeliest of them then changes places with the first entry, and
- * `size` becomes 1. Where no legal candidate was in the list, the first entry becomes the smallest legal token with logit
- * 0, and `size` 1. Outside a span the list stays as it is.
+ * Sets the logits of the illegal tokens in a list of candidates to minus infinity, in place: `llama_sampler_apply`.
+ * Legal ones keep place and logit; with `ELIZA_TRIE_GREEDY` the likeliest of them then changes places with the first
+ * entry, and `size` becomes 1. Where no legal candidate was in the list, the first entry becomes the smallest legal
+ * token with logit 0, and `size` 1. Outside a span the list stays as it is.
  *
- * Null rule: a NULL sampler, a NULL list and NULL data of a size are errors. Threads: one at a time per sampler. Returns
- * `ELIZA_OK`, `ELIZA_ERR_INVALID_ARG` (not a sampler of this library, no list) or `ELIZA_ERR_FFI_FAULT`; then the list is
- * as it was.
+ * Null rule: a NULL sampler, a NULL list and NULL data of a size are errors. Threads: one at a time per sampler.
+ * Returns `ELIZA_OK`, `ELIZA_ERR_INVALID_ARG` (not a sampler of this library, no list) or `ELIZA_ERR_FFI_FAULT`; then
+ * the list is as it was.
  */
 int32_t eliza_inference_sampler_apply(struct llama_sampler *smpl,
                                       struct llama_token_data_array *cur_p);
@@ -1128,8 +1131,8 @@ int32_t eliza_inference_sampler_reset(struct llama_sampler *smpl);
  * Arms one descriptor of a token trie sampler, by its path; also of one in a chain, which llama.cpp has no call for.
  *
  * Null rule: a NULL `path` arms the next descriptor in payload order, after the last the first; a NULL sampler is an
- * error. Threads: one at a time per sampler. Returns `ELIZA_OK`, `ELIZA_ERR_INVALID_ARG` (not a sampler of this library,
- * no such path: the text names the known ones, not UTF-8) or `ELIZA_ERR_FFI_FAULT`; then nothing changes.
+ * error. Threads: one at a time per sampler. Returns `ELIZA_OK`, `ELIZA_ERR_INVALID_ARG` (not a sampler of this
+ * library, no such path: the text names the known ones, not UTF-8) or `ELIZA_ERR_FFI_FAULT`; then nothing changes.
  */
 int32_t eliza_inference_sampler_arm(struct llama_sampler *smpl,
                                     const char *path);
@@ -1137,8 +1140,8 @@ int32_t eliza_inference_sampler_arm(struct llama_sampler *smpl,
 /**
  * An independent sampler that goes on from the same place: `llama_sampler_clone`. It is made as the original was.
  *
- * Ownership: the host owns the clone. Null rule: a NULL sampler is an error. Threads: one at a time per sampler. Returns
- * NULL with the reason in `eliza_inference_take_last_error`.
+ * Ownership: the host owns the clone. Null rule: a NULL sampler is an error. Threads: one at a time per sampler.
+ * Returns NULL with the reason in `eliza_inference_take_last_error`.
  */
 struct llama_sampler *eliza_inference_sampler_clone(const struct llama_sampler *smpl);
 
@@ -1146,19 +1149,20 @@ struct llama_sampler *eliza_inference_sampler_clone(const struct llama_sampler *
  * Frees a token trie sampler that no `llama_sampler_init` made. One that a libllama made is freed by its
  * `llama_sampler_free`, or by the chain that owns it; here that is an error and nothing happens.
  *
- * Ownership: takes it. Null rule: NULL does nothing. Threads: any. Returns `ELIZA_OK`, `ELIZA_ERR_INVALID_ARG` (a sampler of
- * llama.cpp) or `ELIZA_ERR_FFI_FAULT`.
+ * Ownership: takes it. Null rule: NULL does nothing. Threads: any. Returns `ELIZA_OK`, `ELIZA_ERR_INVALID_ARG` (a
+ * sampler of llama.cpp) or `ELIZA_ERR_FFI_FAULT`.
  */
 int32_t eliza_inference_sampler_free(struct llama_sampler *smpl);
 
 /**
  * How the handle stands: the detail behind a -1.
  *
- * Returns `ELIZA_STATUS_GENERATING` (2) while a prefill or a generation runs. Otherwise the outcome of what
- * finished last on the handle (calls that only ask count where they fail, not where they succeed): the code of a call that failed, or the end of the generation, which is `ELIZA_OK` (0)
- * when the model stopped, at a stop string or at a span's end, 1 when a limit ended it (`max_new_tokens` or
- * the context), `ELIZA_ERR_CANCELLED`, or the code of its error; and `ELIZA_OK` when nothing has happened. The
- * exact finish reason is in `eliza_inference_llm_stream_usage`. Asking changes nothing.
+ * Returns `ELIZA_STATUS_GENERATING` (2) while a prefill or a generation runs. Otherwise the outcome of what finished
+ * last on the handle (calls that only ask count where they fail, not where they succeed): the code of a call that
+ * failed, or the end of the generation, which is `ELIZA_OK` (0) when the model stopped, at a stop string or at a
+ * span's end, 1 when a limit ended it (`max_new_tokens` or the context), `ELIZA_ERR_CANCELLED`, or the code of its
+ * error; and `ELIZA_OK` when nothing has happened. The exact finish reason is in `eliza_inference_llm_stream_usage`.
+ * Asking changes nothing.
  *
  * Null rule: a NULL or closed handle is -1. Threads: any, any time, inside the callback too.
  */
@@ -1185,11 +1189,11 @@ char *eliza_inference_llm_stream_take_error(FfiLlmHandle handle);
 char *eliza_inference_take_last_error(void);
 
 /**
- * As `eliza_inference_take_last_error`, with the code that belongs to the text: why an open returned NULL, for hosts that
- * tell errors apart by code.
+ * As `eliza_inference_take_last_error`, with the code that belongs to the text: why an open returned NULL, for hosts
+ * that tell errors apart by code.
  *
- * Ownership: the host frees the string with `eliza_inference_free_string`. Null rule: `out_code` may be NULL. Returns NULL
- * when there is none; `*out_code` is then `ELIZA_OK`, else the code, -1 for a call on a handle that is not open.
+ * Ownership: the host frees the string with `eliza_inference_free_string`. Null rule: `out_code` may be NULL. Returns
+ * NULL when there is none; `*out_code` is then `ELIZA_OK`, else the code, -1 for a call on a handle that is not open.
  * Threads: any, any time.
  */
 char *eliza_inference_take_last_failure(int32_t *out_code);
@@ -1253,12 +1257,12 @@ int32_t eliza_inference_llm_stream_sampling_defaults(FfiLlmHandle handle,
  * Fields that the host's version of the structure does not have count as 0. Temperature and top-p are
  * arguments of generate.
  *
- * Ownership: everything is copied, `*out_error` is the host's to free. Null rule: `options` must not be NULL; its arrays
- * may be where their count is 0; `out_error` may be; a NULL or closed handle is -1. Threads: any; fails while the
- * handle is at work.
+ * Ownership: everything is copied, `*out_error` is the host's to free. Null rule: `options` must not be NULL; its
+ * arrays may be where their count is 0; `out_error` may be; a NULL or closed handle is -1. Threads: any; fails while
+ * the handle is at work.
  *
- * Returns `ELIZA_OK`, or changes nothing and returns -1 (handle), `ELIZA_ERR_INVALID_ARG`, `ELIZA_ERR_NOT_IMPLEMENTED` (a
- * grammar), `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.
+ * Returns `ELIZA_OK`, or changes nothing and returns -1 (handle), `ELIZA_ERR_INVALID_ARG`, `ELIZA_ERR_NOT_IMPLEMENTED`
+ * (a grammar), `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.
  */
 int32_t eliza_inference_llm_stream_configure(FfiLlmHandle handle,
                                              const struct eliza_llm_sampling_options_t *options,
@@ -1301,9 +1305,9 @@ char *eliza_inference_llm_stream_usage_json(FfiLlmHandle handle);
  * How the last sampled token of a slot was drawn; `slot_id` -1 is the fresh slot. Tokens that a trie forced were not
  * sampled. Candidates are kept when the option `n_candidates` asks for them.
  *
- * Ownership: `out` and its array are the host's; set `struct_size`, `candidates` and `candidates_cap` first. Null rule:
- * `out` must not be NULL; `candidates` may be where `candidates_cap` is 0; a NULL or closed handle is -1. Threads: any,
- * any time, inside the callback too. Returns `ELIZA_OK`, -1 (handle), `ELIZA_ERR_INVALID_ARG` (NULL,
+ * Ownership: `out` and its array are the host's; set `struct_size`, `candidates` and `candidates_cap` first. Null
+ * rule: `out` must not be NULL; `candidates` may be where `candidates_cap` is 0; a NULL or closed handle is -1.
+ * Threads: any, any time, inside the callback too. Returns `ELIZA_OK`, -1 (handle), `ELIZA_ERR_INVALID_ARG` (NULL,
  * `struct_size`, nothing sampled yet) or `ELIZA_ERR_FFI_FAULT`.
  */
 int32_t eliza_inference_llm_stream_sampled(FfiLlmHandle handle,
@@ -1314,8 +1318,8 @@ int32_t eliza_inference_llm_stream_sampled(FfiLlmHandle handle,
  * Turns text into token ids.
  *
  * `add_special` puts in front and behind what the model wants there (usually BOS); `parse_special` reads the text of
- * special tokens as those tokens, which is for templates and not for what users wrote. Both are switches, 0 or not. The
- * text has 1 GiB at most; time and memory grow with its length, whatever stands in it.
+ * special tokens as those tokens, which is for templates and not for what users wrote. Both are switches, 0 or not.
+ * The text has 1 GiB at most; time and memory grow with its length, whatever stands in it.
  *
  * Ownership: `text` is read only during the call; the host frees `*out_tokens` with `eliza_inference_free_tokens` (it
  * is not NULL even when there are no tokens), and `*out_error`. Null rule: `text` may be NULL where `text_len`

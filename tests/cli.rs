@@ -470,7 +470,8 @@ fn every_sampler_has_its_flags() {
     assert_eq!(tokens(&flags.split_whitespace().collect::<Vec<_>>()), tokens(&["--chain", all]));
 }
 
-/// Prompts go to slots 0, 1, … in turn. A chain is that of the prompt in front of it, or, in front of all, of those without.
+/// Prompts go to slots 0, 1, … in turn. A chain is that of the prompt in front of it, or, in front of all, of those
+/// without.
 #[test]
 fn several_prompts_run_in_turn_each_with_its_chain() {
     let path = fixture(Kind::Llama, Weights::Q8_0);
@@ -508,6 +509,24 @@ fn several_prompts_run_in_turn_each_with_its_chain() {
     assert!(error.contains("`greedy` and `temp=1.5`"), "{error}");
     let error = failure(1, &[&base[..], &first.repeat(17)].concat());
     assert!(error.contains("17 slots"), "{error}");
+}
+
+#[test]
+fn a_full_context_ends_the_text_or_shifts() {
+    let path = fixture(Kind::Llama, Weights::Q8_0);
+    let base = ["generate", "-m", text(&path), "-p", "Hello", "-c", "32", "-n", "60", "--ignore-eos", "--seed", "3"];
+    let base = [&base[..], &["--json"]].concat();
+    let told = json(&base);
+    let few = told["tokens"].as_array().unwrap();
+    assert_eq!(told["finish_reason"], "context");
+    assert_eq!(few.len() as u64 + told["prompt_tokens"].as_u64().unwrap(), 32);
+    let shifted = json(&[&base[..], &["--on-context-full", "shift", "--keep", "4"]].concat());
+    assert_eq!(shifted["finish_reason"], "length");
+    assert!(shifted["usage"]["context_shifts"].as_u64().unwrap() >= 2, "{shifted}");
+    let many = shifted["tokens"].as_array().unwrap();
+    assert_eq!((many.len(), &many[..few.len()]), (60, &few[..]), "until the context is full both are the same");
+    let error = failure(2, &[&base[..], &["--keep", "4"]].concat());
+    assert!(error.contains("--on-context-full shift"), "{error}");
 }
 
 #[test]

@@ -28,7 +28,7 @@ const FLOORS: &[(&str, u32)] = &[
 ];
 
 /// Imports within a floor, as (importer, imported).
-const SAME_FLOOR: &[(&str, &str)] = &[("gguf", "quant")];
+const SAME_FLOOR: &[(&str, &str)] = &[("gguf", "quant"), ("gguf", "reserve")];
 
 /// Names of the crate's root that are not rooms; every room may use them.
 const ROOT_NAMES: &[&str] = &["Error", "Result", "Token"];

@@ -207,8 +207,8 @@ fn generate(session: &Session, chain: &str, prompt: &[Token], count: i32) -> (Ve
     (tokens, session.sampled(0).unwrap().candidates.iter().map(|one| one.0).collect())
 }
 
-/// The device computes the host's integers from logits that differ in the last bits only, so the same seed gives the same
-/// stream, whatever the chain.
+/// The device computes the host's integers from logits that differ in the last bits only, so the same seed gives the
+/// same stream, whatever the chain.
 #[test]
 fn a_stream_sampled_on_the_gpu_is_the_cpu_s() {
     if !has_gpu() {

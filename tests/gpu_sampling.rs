@@ -31,7 +31,7 @@ fn devices() -> &'static [Arc<Gpu>] {
     static DEVICES: LazyLock<Vec<Arc<Gpu>>> = LazyLock::new(|| {
         let all = candidates();
         let Some(best) = all.first().filter(|_| common::has_gpu()) else { return Vec::new() };
-        let small = "binding=16M,threads=128,subgroups=off,f16=off,timestamps=off,checked=on";
+        let small = "binding=16M,threads=128,checked=on";
         let device = |text: &&str| Arc::new(Gpu::new(best, &Restrictions::parse(text).unwrap()).unwrap());
         ["", small].iter().map(device).collect()
     });

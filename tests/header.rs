@@ -1,4 +1,4 @@
-//! The committed C header is the one that the sources generate.
+//! The committed C header is the one that the sources generate, and the fuzzer makes every call in it.
 
 use std::path::Path;
 
@@ -18,4 +18,17 @@ fn committed_header_is_the_generated_one() {
         "include/eliza_inference.h is out of date{}; run `make header`",
         line.map_or(String::new(), |line| format!(" from line {} on", line + 1))
     );
+}
+
+#[test]
+fn l17_the_fuzzer_makes_every_call() {
+    let read = |path: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let (header, target) = (read("include/eliza_inference.h"), read("fuzz/fuzz_targets/calls.rs"));
+    let declared = header.lines().filter(|line| !line.starts_with([' ', '/', '#', '}']) && !line.contains("typedef"));
+    let names = declared.filter_map(|line| line.split_once('(')?.0.rsplit([' ', '*']).next());
+    let calls: Vec<&str> = names.filter(|name| name.starts_with("eliza_") || name.starts_with("llama_")).collect();
+    assert!(calls.len() > 50, "only {calls:?}");
+    for call in calls {
+        assert!(target.contains(&format!("{call}(")), "fuzz/fuzz_targets/calls.rs does not call {call}");
+    }
 }

@@ -574,8 +574,8 @@ fn dynamic_temperature_at_its_edges() {
     assert_eq!(left("dynatemp=1,0.5,1;temp=0.5", &[3.0; 5], &[])[0].1, 4.0);
 }
 
-/// What stands in for a device: the first part of the chain on the host, without its temperatures, which the logits that
-/// are handed over do not hold.
+/// What stands in for a device: the first part of the chain on the host, without its temperatures, which the logits
+/// that are handed over do not hold.
 fn first_part(steps: &[&str], row: &[f32], history: &[Token], legal: Option<Legal<'_>>) -> Vec<(Token, f32)> {
     let steps: Vec<&str> = steps.iter().copied().filter(|step| !step.starts_with("temp")).collect();
     let mut first = sampler(&steps.join(";"), row.len(), 0);

@@ -1,6 +1,6 @@
-//! A context that does not end, on real engines. In a model of one layer keys and values depend on no other token, so what a
-//! shift leaves has to give the logits of a fresh run of the kept tokens. In a deeper one the kept tokens were computed with
-//! those in view that are gone; there a session has to say what the same removals done by hand give.
+//! A context that does not end, on real engines. In a model of one layer keys and values depend on no other token, so
+//! what a shift leaves has to give the logits of a fresh run of the kept tokens. In a deeper one the kept tokens were
+//! computed with those in view that are gone; there a session has to say what the same removals done by hand give.
 #![allow(clippy::unwrap_used)]
 
 mod common;

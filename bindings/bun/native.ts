@@ -216,11 +216,11 @@ export class BunNative implements Native {
       struct.array(64, Float32Array.from(options.logitBias.values()));
       struct.size(72, options.logitBias.size);
     }
-    if (options.onSpanEnd !== undefined) struct.u32(80, options.onSpanEnd === "stop" ? 1 : 0);
+    struct.u32(80, among(options.onSpanEnd, ["continue", "stop"], "onSpanEnd"));
     if (options.strictTrie !== undefined) struct.u32(84, Number(options.strictTrie));
     if (options.ignoreEos !== undefined) struct.u32(88, Number(options.ignoreEos));
     struct.u32(92, options.nCandidates);
-    if (options.onContextFull !== undefined) struct.u32(96, options.onContextFull === "shift" ? 1 : 0);
+    struct.u32(96, among(options.onContextFull, ["stop", "shift"], "onContextFull"));
     struct.u32(100, options.nKeep);
     const error = new Out();
     const status = library.call.llm_stream_configure(raw(handle), struct.data, error);
@@ -347,6 +347,15 @@ export class BunNative implements Native {
     const payload = this.#library.answerOf(handle, answer) as TokenTreePayload;
     return { payload, warnings: library.take(warnings.address)?.split("\n") ?? [] };
   }
+}
+
+/** The number of a choice. */
+function among(value: string | undefined, names: readonly [string, string], option: string): number | undefined {
+  if (value === undefined) return undefined;
+  const number = names.indexOf(value);
+  if (number >= 0) return number;
+  const problem = `${option} is ${JSON.stringify(value)}, must be "${names.join('" or "')}"`;
+  throw new InferenceError(STATUS.ELIZA_ERR_INVALID_ARG, problem);
 }
 
 function openOptions(modelPath: string, options: NativeOpenOptions | OpenOptions): Struct {

@@ -189,7 +189,7 @@ for (const delivery of WAYS) {
     assert.deepEqual(shifted.tokens.slice(0, stopped.tokens.length), stopped.tokens);
     assert.ok(model.usage().contextShifts >= 2, `${model.usage().contextShifts} shifts`);
     assert.ok(model.usage().sampleUs >= 0);
-    await assert.rejects(whole(model, PROMPT, { nKeep: 3 }), { code: "ELIZA_ERR_INVALID_ARG", message: /keep/ });
+    await assert.rejects(whole(model, PROMPT, { nKeep: 3 }), { code: "ELIZA_ERR_INVALID_ARG", message: /keep/i });
     const wrong = { onContextFull: "never" as "shift" };
     await assert.rejects(whole(model, PROMPT, wrong), { code: "ELIZA_ERR_INVALID_ARG", message: /onContextFull is "never"/ });
     assert.equal((await whole(model, PROMPT, options)).reason, "context", "the option was for one stream");

@@ -1,5 +1,5 @@
-//! Every C call with any arguments that the header allows: pointers are NULL or good for what their length says, handles
-//! are open, closed, NULL or made up, structures have any size and any numbers.
+//! Every C call with any arguments that the header allows: pointers are NULL or good for what their length says,
+//! handles are open, closed, NULL or made up, structures have any size and any numbers.
 #![no_main]
 #![allow(dead_code)]
 
@@ -29,8 +29,22 @@ const TRIES: &[&str] = &[
     "{",
 ];
 const TEXTS: &[&str] = &[
-    "", "a", "Hello, little girl", "p", "q", "top_k=4;greedy", "temperature=0.7;top_p=0.9;draw", "f16", "q8_0", "cpu",
-    "general.name", "tokenizer.ggml.tokens", "llama.block_count", "<s>", "/nowhere", "\n\n",
+    "",
+    "a",
+    "Hello, little girl",
+    "p",
+    "q",
+    "top_k=4;greedy",
+    "temperature=0.7;top_p=0.9;draw",
+    "f16",
+    "q8_0",
+    "cpu",
+    "general.name",
+    "tokenizer.ggml.tokens",
+    "llama.block_count",
+    "<s>",
+    "/nowhere",
+    "\n\n",
 ];
 
 struct Place {
@@ -190,8 +204,8 @@ fn call(input: &mut Input<'_>, open: &mut Vec<FfiLlmHandle>, samplers: &mut Vec<
     let switch = input.below(2) as c_int;
     let out_error = memory.error(input);
     let mut gone = Vec::new();
-    // SAFETY: what the header asks of every call: pointers are null or have what their lengths say, texts are terminated,
-    // samplers are alive and used by one thread.
+    // SAFETY: what the header asks of every call: pointers are null or have what their lengths say, texts are
+    // terminated, samplers are alive and used by one thread.
     unsafe {
         match which {
             0 if open.len() < 3 => {
@@ -207,7 +221,10 @@ fn call(input: &mut Input<'_>, open: &mut Vec<FfiLlmHandle>, samplers: &mut Vec<
                 eliza_inference_llm_stream_close(handle);
                 open.retain(|&one| one != handle);
             }
-            3 => assert!(!eliza_inference_abi_version().is_null()),
+            3 => {
+                assert!(!eliza_inference_abi_version().is_null());
+                assert_eq!(eliza_inference_llm_stream_supported(), 1);
+            }
             4 => assert!(eliza_inference_default_thread_count() > 0),
             5 => gone.push(eliza_inference_devices_json(out_error)),
             6 => {
@@ -250,7 +267,15 @@ fn call(input: &mut Input<'_>, open: &mut Vec<FfiLlmHandle>, samplers: &mut Vec<
                 let (place, before, after) = (memory.text(input), memory.text(input), memory.text(input));
                 let mut warnings = null_mut();
                 let made = eliza_inference_build_token_trie(
-                    handle, place, names, n, before, after, switch, &raw mut warnings, out_error,
+                    handle,
+                    place,
+                    names,
+                    n,
+                    before,
+                    after,
+                    switch,
+                    &raw mut warnings,
+                    out_error,
                 );
                 gone.extend([made, warnings]);
             }
@@ -291,13 +316,22 @@ fn call(input: &mut Input<'_>, open: &mut Vec<FfiLlmHandle>, samplers: &mut Vec<
                 let mut code = 0;
                 let out = if input.flag() { null_mut() } else { &raw mut code };
                 gone.push(eliza_inference_take_last_failure(out));
+                gone.push(eliza_inference_take_last_error());
+                gone.push(eliza_inference_next_log_line(out));
+                eliza_inference_set_trie_cache_limit(u64::from(input.number()));
             }
             39 | 40 => {
                 let (mut ids, mut text) = (vec![0; input.below(10)], vec![0u8; input.below(300)]);
                 let (n_ids, n_text, wait) = (ids.len(), text.len(), input.pick(&[0, 1, 5]));
                 let mut n = 0;
                 let (ids, text, n) = (ids.as_mut_ptr(), text.as_mut_ptr().cast(), &raw mut n);
-                eliza_inference_llm_stream_poll(handle, wait, ids, n_ids, n, text, n_text, out_error);
+                if which == 39 {
+                    eliza_inference_llm_stream_poll(handle, wait, ids, n_ids, n, text, n_text, out_error);
+                } else {
+                    let mut drafted = 0;
+                    let count = if input.flag() { null_mut() } else { &raw mut drafted };
+                    eliza_inference_llm_stream_next(handle, ids, n_ids, n, text, n_text, count, count, out_error);
+                }
             }
             41 => {
                 let mut options: SamplingOptions = structure(input);

@@ -23,12 +23,32 @@ use std::sync::atomic::AtomicBool;
 const KINDS: [Kind; 6] =
     [Kind::LlamaShallow, Kind::Llama, Kind::LlamaExtras, Kind::LlamaYarn, Kind::Qwen3, Kind::Gemma3Capped];
 const KEYS: &[&str] = &[
-    "block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count",
-    "attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.sliding_window",
-    "attention.layer_norm_rms_epsilon", "rope.dimension_count", "rope.freq_base", "rope.freq_base_swa",
-    "rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.attn_factor",
-    "rope.scaling.yarn_log_multiplier", "attention.scale", "attn_logit_softcapping", "final_logit_softcapping",
-    "expert_count", "expert_used_count", "vocab_size", "attention.sliding_window_pattern", "logit_scale",
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.value_length",
+    "attention.sliding_window",
+    "attention.layer_norm_rms_epsilon",
+    "rope.dimension_count",
+    "rope.freq_base",
+    "rope.freq_base_swa",
+    "rope.scaling.type",
+    "rope.scaling.factor",
+    "rope.scaling.original_context_length",
+    "rope.scaling.attn_factor",
+    "rope.scaling.yarn_log_multiplier",
+    "attention.scale",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "expert_count",
+    "expert_used_count",
+    "vocab_size",
+    "attention.sliding_window_pattern",
+    "logit_scale",
 ];
 const TEXTS: &[&str] = &["yarn", "linear", "none", "llama", "qwen3", "gemma3", "longrope", "gpt2", ""];
 const TYPES: [TensorType; 6] =

@@ -69,7 +69,8 @@ fn run(session: &Session, tokens: i32) {
 fn note(old: &[u8], input: &mut Input<'_>) -> Vec<u8> {
     let Ok(mut note) = serde_json::from_slice::<serde_json::Value>(old) else { return old.to_vec() };
     let list = |input: &mut Input<'_>| -> serde_json::Value {
-        (0..input.below(4)).map(|_| if input.flag() { 300 + input.below(5) as i64 } else { input.number().into() }).collect()
+        let token = |input: &mut Input<'_>| if input.flag() { 300 + input.below(5) as u32 } else { input.number() };
+        (0..input.below(4)).map(|_| token(input)).collect()
     };
     for _ in 0..input.below(3) {
         let field = input.pick(&["pending", "chosen", "ended", "at", "completed", "counted", "mode", "descriptor"]);

@@ -1,5 +1,5 @@
-//! Any bytes as text for the fixture vocabularies and for every pre-tokenizer: tokens in range, work by the text's length,
-//! and text without special tokens survives the way there and back.
+//! Any bytes as text for the fixture vocabularies and for every pre-tokenizer: tokens in range, work by the text's
+//! length, and text survives the way there and back.
 #![no_main]
 #![allow(dead_code)]
 

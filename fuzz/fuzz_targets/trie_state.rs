@@ -1,4 +1,5 @@
-//! Any saved place in a token trie: refused, or a state that is saved again as what was restored, and walks as any other.
+//! Any saved place in a token trie: refused, or a state that is saved again as what was restored, and walks as any
+//! other.
 #![no_main]
 #![allow(dead_code)]
 
@@ -11,7 +12,8 @@ use std::sync::{Arc, LazyLock};
 
 const PAYLOADS: [&str; 3] = [
     r#"{"descriptors":[{"path":"p","leaves":[{"name":"a","tokens":[1]},{"name":"b","tokens":[2,3]},
-        {"name":"c","tokens":[2,4,5]}]},{"path":"q","leaves":[{"name":"a","tokens":[1]},{"name":"aa","tokens":[1,1]}]}]}"#,
+        {"name":"c","tokens":[2,4,5]}]},
+        {"path":"q","leaves":[{"name":"a","tokens":[1]},{"name":"aa","tokens":[1,1]}]}]}"#,
     r#"{"descriptors":[{"path":"","leaves":[{"name":"x","tokens":[0]}]}]}"#,
     r#"{"descriptors":[{"path":"p","leaves":[{"name":"","tokens":[3,2,1,0]},{"name":"y","tokens":[3,2]}]}]}"#,
 ];
@@ -45,9 +47,8 @@ fuzz_target!(|data: &[u8]| {
             let mode = if input.below(8) == 0 { input.byte() as i32 } else { armed.mode() as i32 };
             let (path, at, completed) = (input.pick(&["p", "q", "", "r"]), tokens(&mut input), tokens(&mut input));
             let counted = input.number();
-            format!(
-                r#"{{"trie":"{digest}","mode":{mode},"descriptor":"{path}","at":{at},"completed":{completed},"counted":{counted}}}"#
-            )
+            let places = format!(r#""descriptor":"{path}","at":{at},"completed":{completed}"#);
+            format!(r#"{{"trie":"{digest}","mode":{mode},{places},"counted":{counted}}}"#)
         }
     };
     let Ok(saved) = serde_json::from_str::<SavedState>(&json) else { return };

@@ -16,14 +16,52 @@ use std::cell::Cell;
 
 const KINDS: &[&str] = &["gpt2", "gpt2", "gpt2", "llama", "llama", "gemma4", "none", "bert", ""];
 const PIECES: &[&str] = &[
-    "a", "b", "c", "ab", "bc", "abc", "aa", "aaaa", " ", "▁", "▁▁", "▁a", "Ġ", "ĠĠ", "Ċ", "漢", "漢字", "é", "<0x61>",
-    "<0xFF>", "<0x", "<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "unused",
-    "<|endoftext|>", "<|fim_pad|>", "<mask>", "[MASK]", "<|tool_response>", "<|channel|>", "\n", "1", "!", "Ã", "©", "",
+    "a",
+    "b",
+    "c",
+    "ab",
+    "bc",
+    "abc",
+    "aa",
+    "aaaa",
+    " ",
+    "▁",
+    "▁▁",
+    "▁a",
+    "Ġ",
+    "ĠĠ",
+    "Ċ",
+    "漢",
+    "漢字",
+    "é",
+    "<0x61>",
+    "<0xFF>",
+    "<0x",
+    "<unk>",
+    "<s>",
+    "</s>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "unused",
+    "<|endoftext|>",
+    "<|fim_pad|>",
+    "<mask>",
+    "[MASK]",
+    "<|tool_response>",
+    "<|channel|>",
+    "\n",
+    "1",
+    "!",
+    "Ã",
+    "©",
+    "",
 ];
 const NAMES: &[&str] = &["llama", "phi-3", "modern-bert", "nomic-bert-moe", "jina-bert-v3", "x"];
-const ROLES: &[&str] = &[
-    "bos", "eos", "eot", "eom", "unknown", "seperator", "padding", "mask", "fim_pre", "prefix", "fim_suf", "fim_pad",
-];
+const ROLES: &[&str] =
+    &["bos", "eos", "eot", "eom", "unknown", "seperator", "padding", "mask", "fim_pre", "prefix", "fim_suf", "fim_pad"];
 const FLAGS: &[&str] = &["add_bos_token", "add_eos_token", "add_space_prefix"];
 
 /// A text of a few pieces, at times many of one.

@@ -170,8 +170,8 @@ pub struct Batch<'a> {
     pub changed_cells: (usize, usize),
     /// Rows of logits to sample from as well, by the chains of [`State::start_sampling`].
     pub sample: &'a [SampleRow],
-    /// The only tokens whose logits are wanted, ascending, at most [`MAX_LISTED`]; none wants all. The logits are the same
-    /// bits as in a whole row, and stand where they stand there; what stands elsewhere in the row is undefined.
+    /// The only tokens whose logits are wanted, ascending, at most [`MAX_LISTED`]; none wants all. The logits are the
+    /// same bits as in a whole row, and stand where they stand there; what stands elsewhere in the row is undefined.
     pub listed: &'a [Token],
 }
 
@@ -240,8 +240,8 @@ pub trait Backend: Send + Sync {
     /// Begin to add up what an engine will allocate here.
     fn sizing(&self, cache: &CacheSpec, wanted: &Wanted, threads: usize) -> Result<Box<dyn Sizing>>;
 
-    /// Bytes per second that the device's memory gives, measured now, which takes a second and some memory. `threads` is
-    /// the number of host threads that would compute.
+    /// Bytes per second that the device's memory gives, measured now, which takes a second and some memory. `threads`
+    /// is the number of host threads that would compute.
     fn bandwidth(&self, threads: usize) -> Result<f64>;
 
     /// How the device's memory stands.
@@ -332,15 +332,15 @@ pub trait State: Send {
     /// Write rows of the workspace from byte `offset` on.
     fn put(&mut self, offset: usize, values: &[f32]) -> Result<()>;
 
-    /// The rows of these cells of a layer, one behind the other: [`LayerCache::row_bytes`] each, as [`cell_rows`] says. For
-    /// cells that were written.
+    /// The rows of these cells of a layer, one behind the other: [`LayerCache::row_bytes`] each, as [`cell_rows`] says.
+    /// For cells that were written.
     fn read_cells(&mut self, layer: usize, cells: &[u32], rows: &mut [u8]) -> Result<()>;
 
     /// Write such rows into these cells, and nothing else.
     fn write_cells(&mut self, layer: usize, cells: &[u32], rows: &[u8]) -> Result<()>;
 
-    /// From now on waits for the device end with [`Error::Cancelled`] too, some time after `cancel` was set: on a device that
-    /// hangs nothing else would end them. What was asked for is then still under way.
+    /// From now on waits for the device end with [`Error::Cancelled`] too, some time after `cancel` was set: on a
+    /// device that hangs nothing else would end them. What was asked for is then still under way.
     fn watch(&mut self, cancel: &Arc<AtomicBool>) {
         let _ = cancel;
     }
@@ -368,15 +368,15 @@ pub trait State: Send {
         Err(no_sampler())
     }
 
-    /// What the oldest run that sampled and was not asked about yet found, in the order of its [`Batch::sample`]. `rows` has
-    /// an entry for every sequence; says how many were filled.
+    /// What the oldest run that sampled and was not asked about yet found, in the order of its [`Batch::sample`].
+    /// `rows` has an entry for every sequence; says how many were filled.
     fn sampled(&mut self, rows: &mut [SampledRow]) -> Result<usize> {
         let _ = rows;
         Err(no_sampler())
     }
 
-    /// Take back the last tokens of a sequence that were sampled here or walked over, so many: the next one follows `last`
-    /// again.
+    /// Take back the last tokens of a sequence that were sampled here or walked over, so many: the next one follows
+    /// `last` again.
     fn take_back(&mut self, sequence: usize, tokens: u32, last: Token) -> Result<()> {
         let _ = (sequence, tokens, last);
         Err(no_sampler())
@@ -417,13 +417,14 @@ fn no_sampler() -> Error {
 pub trait Program: Send + Sync {
     /// Run one batch. `out_rows` is the number of output rows, `batch.outputs.len()` where the batch has tokens.
     ///
-    /// `cancel` is looked at several times a layer; a run that saw it returns [`Error::Cancelled`], with the cells of the
-    /// batch in an undefined state.
+    /// `cancel` is looked at several times a layer; a run that saw it returns [`Error::Cancelled`], with the cells of
+    /// the batch in an undefined state.
     fn run(&self, state: &mut dyn State, batch: &Batch<'_>, out_rows: usize, cancel: &AtomicBool) -> Result<()>;
 
-    /// Walk on through the trie that the state holds, behind a run whose token is not known yet: at most so many passes,
-    /// each from a token that was sampled to the next choice. The rows' cells, positions and sequences are the batch's, in
-    /// order, as far as the walk goes; all are entered, and none is seen by a row before its own. One walk at a time.
+    /// Walk on through the trie that the state holds, behind a run whose token is not known yet: at most so many
+    /// passes, each from a token that was sampled to the next choice. The rows' cells, positions and sequences are the
+    /// batch's, in order, as far as the walk goes; all are entered, and none is seen by a row before its own. One walk
+    /// at a time.
     fn walk(&self, state: &mut dyn State, batch: &Batch<'_>, walk: &Walk, cancel: &AtomicBool) -> Result<()> {
         let _ = (state, batch, walk, cancel);
         Err(no_sampler())
@@ -441,8 +442,8 @@ pub fn cells_for(context: usize) -> usize {
 /// Cells of a cache are a multiple of this on every backend.
 pub const CELL_BLOCK: usize = 64;
 
-/// Every device this machine has and how its memory stands, best first; those with score 0 cannot be used, for the reason
-/// given.
+/// Every device this machine has and how its memory stands, best first; those with score 0 cannot be used, for the
+/// reason given.
 pub fn devices() -> Result<Vec<(DeviceInfo, Memory)>> {
     let cpu = cpu::CpuBackend::new();
     let mut all = vec![(cpu.device(), cpu.memory()?)];
@@ -454,8 +455,8 @@ pub fn devices() -> Result<Vec<(DeviceInfo, Memory)>> {
 
 /// The backends for a request: the CPU first, then the GPU where layers go to one.
 ///
-/// `gpu_layers` other than 0 asks for a GPU; `device` (or else `ELIZA_BACKEND`) narrows the choice by name. Asking for a
-/// GPU where none works is an error with the reason, never a silent run on the CPU.
+/// `gpu_layers` other than 0 asks for a GPU; `device` (or else `ELIZA_BACKEND`) narrows the choice by name. Asking for
+/// a GPU where none works is an error with the reason, never a silent run on the CPU.
 pub fn choose(gpu_layers: i32, device: Option<&str>) -> Result<Vec<Arc<dyn Backend>>> {
     let named = device.map(str::to_string).or_else(|| std::env::var("ELIZA_BACKEND").ok()).filter(|s| !s.is_empty());
     let cpu: Arc<dyn Backend> = Arc::new(cpu::CpuBackend::new());

@@ -1,8 +1,8 @@
 //! What the program does when it is given no command: the main job, done on a small model that is part of the program.
 //!
 //! The model answers short requests with the name of an action (`models/README.md`). A story shows it streaming; twelve
-//! requests that it was not trained on are answered three ways, with nothing to hold it, with the names as a mask, and with
-//! the names as a token trie; and one more request is answered by scoring every name as a whole.
+//! requests that it was not trained on are answered three ways, with nothing to hold it, with the names as a mask, and
+//! with the names as a token trie; and one more request is answered by scoring every name as a whole.
 
 use crate::args::RunArgs;
 use crate::output::{Failure, Outcome, count, fail, print_json, size};

@@ -7,7 +7,7 @@ use elizainference::Token;
 use elizainference::engine::EngineOptions;
 use elizainference::sampling::{Chain, Step};
 use elizainference::session::{
-    Event, FinishReason, Mode, OpenOptions, Params, Sampled, Session, Settings, Sink, SpanEnd,
+    ContextFull, Event, FinishReason, Mode, OpenOptions, Params, Sampled, Session, Settings, Sink, SpanEnd,
 };
 use elizainference::vocab::Vocab;
 use serde_json::{Value, json};
@@ -33,8 +33,8 @@ pub struct Args {
     ctx: u32,
     #[command(flatten)]
     parameters: Parameters,
-    /// The whole sampler chain, such as top_k=40;top_p=0.95;min_p=0.05;temp=0.8: of the prompt in front of it, or in front of
-    /// all prompts of those without one
+    /// The whole sampler chain, such as top_k=40;top_p=0.95;min_p=0.05;temp=0.8: of the prompt in front of it, or in
+    /// front of all prompts of those without one
     #[arg(long, conflicts_with = "parameters")]
     chain: Vec<Chain>,
     /// Seed of the draws; without one every run is different
@@ -46,6 +46,12 @@ pub struct Args {
     /// Go on where the model would end
     #[arg(long)]
     ignore_eos: bool,
+    /// What a full context does
+    #[arg(long, default_value = "stop", value_name = "ACTION")]
+    on_context_full: OnContextFull,
+    /// Tokens in front that stay in every shift of the context
+    #[arg(long, value_name = "N")]
+    keep: Option<u32>,
     /// A token trie (JSON) that constrains what is generated first
     #[arg(long, value_name = "FILE")]
     trie: Option<PathBuf>,
@@ -131,6 +137,14 @@ enum TrieMode {
     Score,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OnContextFull {
+    /// End the generation
+    Stop,
+    /// Let go the first half of the tokens behind those of --keep, and generate on
+    Shift,
+}
+
 #[derive(Clone, Copy, ValueEnum)]
 enum OnSpanEnd {
     /// Generate on without the constraint
@@ -141,6 +155,9 @@ enum OnSpanEnd {
 
 pub fn run(args: Args, matches: &ArgMatches) -> Outcome {
     let prompts = with_chains(&args, matches)?;
+    if args.keep.is_some() && args.on_context_full == OnContextFull::Stop {
+        return usage("--keep goes with --on-context-full shift");
+    }
     let session_slot: Arc<OnceLock<Weak<Session>>> = Arc::default();
     let to_cancel = session_slot.clone();
     catch_interrupts(move || {
@@ -220,6 +237,10 @@ fn settings(args: &Args, mut settings: Settings) -> Settings {
         OnSpanEnd::Continue => SpanEnd::Continue,
         OnSpanEnd::Stop => SpanEnd::Stop,
     };
+    settings.on_context_full = match args.on_context_full {
+        OnContextFull::Stop => ContextFull::Stop,
+        OnContextFull::Shift => ContextFull::Shift { keep: args.keep.unwrap_or(0) },
+    };
     settings.candidates = args.candidates.unwrap_or(0);
     settings
 }
@@ -240,8 +261,8 @@ struct Delivered {
     sampled: Option<Sampled>,
 }
 
-/// Generate behind the prompt of a slot and print. The tokens come from the session's worker; this thread prints them and
-/// watches for Ctrl-C.
+/// Generate behind the prompt of a slot and print. The tokens come from the session's worker; this thread prints them
+/// and watches for Ctrl-C.
 fn generate(args: &Args, session: &Arc<Session>, slot: i32, echo: String, lines: bool) -> Outcome {
     let (events, received) = mpsc::channel();
     let (of, mut forced) = (args.candidates.map(|_| Arc::downgrade(session)), 0);
@@ -319,7 +340,10 @@ fn report(args: &Args, session: &Session, slot: i32, made: (Vec<Token>, String, 
 
 /// A sampled token and what else the chain had left, best first.
 fn candidates(vocab: &Vocab, sampled: &Sampled) -> Value {
-    let one = |&(token, _, prob): &(Token, f32, f32)| json!({"token": token, "text": text_of(vocab, &[token]), "logprob": prob.ln()});
+    let one = |&(token, _, prob): &(Token, f32, f32)| {
+        let text = text_of(vocab, &[token]);
+        json!({"token": token, "text": text, "logprob": prob.ln()})
+    };
     let best: Vec<Value> = sampled.candidates.iter().map(one).collect();
     json!({"token": sampled.token, "logprob": sampled.logprob, "candidates": best})
 }

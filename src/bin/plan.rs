@@ -1,5 +1,5 @@
-//! `plan`: what opening a model would take of each device's memory, and which device would compute what, from the file's header
-//! alone.
+//! `plan`: what opening a model would take of each device's memory, and which device would compute what, from the
+//! file's header alone.
 
 use crate::args::ModelArgs;
 use crate::output::{Failure, Outcome, print_json, printable, size};
@@ -19,7 +19,8 @@ pub struct Args {
     /// Slots that share the context, 1 to 16; 0 is 16
     #[arg(long, default_value_t = 0, value_name = "N")]
     slots: u32,
-    /// Show the graphs too: their nodes, which device computes them, what is copied between devices, and for which batches
+    /// Show the graphs too: their nodes, which device computes them, what is copied between devices, and for which
+    /// batches
     #[arg(long)]
     graph: bool,
     /// Print one JSON object

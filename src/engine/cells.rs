@@ -80,7 +80,8 @@ impl Cells {
         self.end > 2 * self.used.max(SMALL)
     }
 
-    /// The first `most` moves that bring the cells in use together: the last ones to the lowest free ones, as (from, to).
+    /// The first `most` moves that bring the cells in use together: the last ones to the lowest free ones, as (from,
+    /// to).
     pub fn gathering(&self, most: usize, moves: &mut Vec<(u32, u32)>) {
         moves.clear();
         let from = (self.used..self.end).rev().filter(|&cell| self.sequences[cell] != 0);

@@ -5,8 +5,8 @@
 //! bucket are made when the engine opens; after that no step allocates, schedules or compiles.
 //!
 //! Invariants: `slot.tokens` and `slot.cells` have equal length, and cell `slot.cells[i]` holds position `i`; a cell
-//! belongs to exactly one slot; after an error or a cancel the slot holds exactly the tokens whose cells are valid. Only
-//! cells that were computed behind the tokens that still stand in front of them are reused for another prompt.
+//! belongs to exactly one slot; after an error or a cancel the slot holds exactly the tokens whose cells are valid.
+//! Only cells that were computed behind the tokens that still stand in front of them are reused for another prompt.
 
 mod batch;
 mod cells;
@@ -351,14 +351,15 @@ impl Engine {
         }
     }
 
-    /// From now on a wait for a device ends with [`Error::Cancelled`] too, some time after `cancel` was set, so that one that
-    /// hangs can be left.
+    /// From now on a wait for a device ends with [`Error::Cancelled`] too, some time after `cancel` was set, so that
+    /// one that hangs can be left.
     pub fn watch(&mut self, cancel: &Arc<AtomicBool>) {
         self.states.iter_mut().for_each(|state| state.watch(cancel));
     }
 
     /// Make the slot hold exactly `tokens`: the longest common prefix with what it holds is reused, the rest is
-    /// evaluated in chunks of at most [`Engine::batch`], and the last position's hidden row is kept for [`Engine::head`].
+    /// evaluated in chunks of at most [`Engine::batch`], and the last position's hidden row is kept for
+    /// [`Engine::head`].
     ///
     /// A cancel or an error leaves the slot with the tokens evaluated so far.
     pub fn prefill(&mut self, slot: SlotId, tokens: &[Token], cancel: &AtomicBool) -> Result<Prefill> {
@@ -406,11 +407,11 @@ impl Engine {
         self.next_logits(slot, &[token], &[], cancel)
     }
 
-    /// Append tokens (possibly none, behind a prefill or an append), all in one pass, and return the logits behind them.
-    /// The row is scratch: the caller may change it.
+    /// Append tokens (possibly none, behind a prefill or an append), all in one pass, and return the logits behind
+    /// them. The row is scratch: the caller may change it.
     ///
-    /// Where tokens are `listed`, at most 512 in ascending order, only their logits are computed, to the same bits as with
-    /// the whole row; what stands elsewhere in it is undefined.
+    /// Where tokens are `listed`, at most 512 in ascending order, only their logits are computed, to the same bits as
+    /// with the whole row; what stands elsewhere in it is undefined.
     pub fn next_logits(
         &mut self,
         slot: SlotId,
@@ -527,8 +528,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Evaluate one chunk and append it to the slot; after an error the slot is as before. Ends the sampling on the device,
-    /// which does not know of these tokens.
+    /// Evaluate one chunk and append it to the slot; after an error the slot is as before. Ends the sampling on the
+    /// device, which does not know of these tokens.
     fn run(
         &mut self,
         slot: SlotId,
@@ -576,8 +577,8 @@ impl Engine {
         done
     }
 
-    /// Enter tokens behind the slot's into the inputs, with a cell for each. Slots of `busy`, a bit each, are not evicted
-    /// for them.
+    /// Enter tokens behind the slot's into the inputs, with a cell for each. Slots of `busy`, a bit each, are not
+    /// evicted for them.
     fn enter(&mut self, slot: SlotId, tokens: &[Token], busy: u32) -> Result<()> {
         let bit = 1u32 << slot.0;
         if tokens.len() > self.room(slot) {

@@ -2,13 +2,14 @@
 //!
 //! Where a device samples by itself, a decode step is one submission from token to token. The token also stays on the
 //! device, where the embedding of the next step reads it, so that step is submitted before the host has read its token:
-//! the device never waits for the host. When the next token is not what the step ahead assumed (a forced token, a mask, the
-//! end), the step is taken back: its cell is freed, its sampling undone.
+//! the device never waits for the host. When the next token is not what the step ahead assumed (a forced token, a mask,
+//! the end), the step is taken back: its cell is freed, its sampling undone.
 //!
 //! Inside a span the device may go on by itself from choice to choice, see `walk.rs`.
 //!
-//! Invariants: at most one step, or one walk, is ahead; its cells belong to no slot's `cells`. Everything else the engine does
-//! settles it first. A device that samples a slot knows all its tokens: whatever changes them otherwise ends the sampling there.
+//! Invariants: at most one step, or one walk, is ahead; its cells belong to no slot's `cells`. Everything else the
+//! engine does settles it first. A device that samples a slot knows all its tokens: whatever changes them otherwise
+//! ends the sampling there.
 
 use super::walk::Walking;
 use super::{Engine, How, OutputRows, SlotId};
@@ -26,8 +27,8 @@ pub enum Following<'a> {
     Nothing,
     /// The step behind it.
     Step,
-    /// The walk through this trie, which the device holds, from this node, whose children the token is one of, and over at
-    /// most so many tokens.
+    /// The walk through this trie, which the device holds, from this node, whose children the token is one of, and over
+    /// at most so many tokens.
     Walk(&'a Trie, Node, usize),
 }
 
@@ -51,7 +52,8 @@ pub(super) struct OnDevice {
 impl Engine {
     /// Sample the slot's tokens on its device by this chain from now on. Says how many of the chain's steps the device
     /// follows: with all of them it draws; with fewer, results come with the candidates that the host goes on with
-    /// ([`crate::sampling::Sampler::resume`]); with none, logits have to be asked for. A prefill or a truncation ends it.
+    /// ([`crate::sampling::Sampler::resume`]); with none, logits have to be asked for. A prefill or a truncation ends
+    /// it.
     pub fn start_sampling(&mut self, slot: SlotId, spec: &SampleSpec) -> Result<usize> {
         self.settle()?;
         let head = self.model.outline().places().logits;
@@ -64,7 +66,8 @@ impl Engine {
         Ok(steps)
     }
 
-    /// Whether the logits are on a device that can sample, some chains at least: any but the CPU, where sampling is the host's.
+    /// Whether the logits are on a device that can sample, some chains at least: any but the CPU, where sampling is the
+    /// host's.
     pub fn has_sampler(&self) -> bool {
         self.model.outline().places().logits != 0
     }
@@ -76,10 +79,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Append tokens (possibly none) and sample the one behind them on the device, as [`Engine::start_sampling`] has set.
-    /// Only `children` may win, where there are any. What is `following` the sampled token is started as well, where it can
-    /// be. `candidates` takes over the best ones, as many as the chain reports, or those that the host goes on with; in that
-    /// case there is no token, and nothing can follow.
+    /// Append tokens (possibly none) and sample the one behind them on the device, as [`Engine::start_sampling`] has
+    /// set. Only `children` may win, where there are any. What is `following` the sampled token is started as well,
+    /// where it can be. `candidates` takes over the best ones, as many as the chain reports, or those that the host
+    /// goes on with; in that case there is no token, and nothing can follow.
     pub fn sample(
         &mut self,
         slot: SlotId,
@@ -144,8 +147,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Nothing could be started behind the step under way. Nobody gets its token then: left there, it would be read as the
-    /// next one's.
+    /// Nothing could be started behind the step under way. Nobody gets its token then: left there, it would be read as
+    /// the next one's.
     pub(super) fn abandon(&mut self, slot: SlotId, error: Error) -> Result<()> {
         let dropped = self.read_sampled();
         self.slots[slot.0].on_device = None;
@@ -189,8 +192,8 @@ impl Engine {
         told.inspect_err(|_| self.slots[slot.0].on_device = None)
     }
 
-    /// Wait for the oldest step that samples: its rows stand in `found`, as many as are returned. After an error nobody knows
-    /// what the device holds of its slots.
+    /// Wait for the oldest step that samples: its rows stand in `found`, as many as are returned. After an error nobody
+    /// knows what the device holds of its slots.
     pub(super) fn read_sampled(&mut self) -> Result<usize> {
         let head = self.model.outline().places().logits;
         let read = self.states[head].sampled(&mut self.found);

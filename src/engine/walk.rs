@@ -1,9 +1,9 @@
 //! A span of which the device takes every decision by itself.
 //!
 //! Behind a token that is sampled under a trie's mask the device walks on: it finds the child, evaluates what is forced
-//! together with the next choice, samples there among the children, and so on, up to so many passes, without the host in
-//! between. The host meanwhile asks for one choice after the other, as always; each is served by the walk as long as it asks
-//! for what the walk did. What is left when it asks for something else is taken back.
+//! together with the next choice, samples there among the children, and so on, up to so many passes, without the host
+//! in between. The host meanwhile asks for one choice after the other, as always; each is served by the walk as long as
+//! it asks for what the walk did. What is left when it asks for something else is taken back.
 //!
 //! Invariant: cells of a walk belong to no slot's `cells` until the host has asked for the choice behind them.
 
@@ -75,8 +75,8 @@ fn table(trie: &Trie) -> Result<(Vec<WalkNode>, Vec<Reach>)> {
 }
 
 impl Engine {
-    /// Have the device that samples hold a trie, so that it may walk it, where it can; the one before is let go. Nothing
-    /// happens where it holds this one. Takes 16 bytes a node on the device.
+    /// Have the device that samples hold a trie, so that it may walk it, where it can; the one before is let go.
+    /// Nothing happens where it holds this one. Takes 16 bytes a node on the device.
     pub fn hold_trie(&mut self, trie: &Arc<Trie>) -> Result<()> {
         if self.held.as_ref().is_some_and(|held| held.is(trie)) {
             return Ok(());
@@ -94,8 +94,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Start the walk behind the choice under way, which the children of `node` are, of at most so many tokens; none where
-    /// the device cannot, or nothing follows.
+    /// Start the walk behind the choice under way, which the children of `node` are, of at most so many tokens; none
+    /// where the device cannot, or nothing follows.
     pub(super) fn walk(
         &mut self,
         slot: SlotId,

@@ -65,8 +65,8 @@ pub(super) unsafe fn on_handle<T>(
     }
 }
 
-/// As [`on_handle`], for calls that only ask and are no event in the life of the handle: legal at any time, they leave the
-/// code of a call that another thread made as it is.
+/// As [`on_handle`], for calls that only ask and are no event in the life of the handle: legal at any time, they leave
+/// the code of a call that another thread made as it is.
 pub(super) fn ask<T>(handle: FfiLlmHandle, body: impl FnOnce(&Stream) -> Result<T>) -> std::result::Result<T, i32> {
     // SAFETY: no out_error.
     unsafe { ask_out(handle, std::ptr::null_mut(), body) }
@@ -144,11 +144,12 @@ unsafe fn hand_out(text: &str, out_error: *mut *mut c_char) {
 
 /// How the handle stands: the detail behind a -1.
 ///
-/// Returns `ELIZA_STATUS_GENERATING` (2) while a prefill or a generation runs. Otherwise the outcome of what
-/// finished last on the handle (calls that only ask count where they fail, not where they succeed): the code of a call that failed, or the end of the generation, which is `ELIZA_OK` (0)
-/// when the model stopped, at a stop string or at a span's end, 1 when a limit ended it (`max_new_tokens` or
-/// the context), `ELIZA_ERR_CANCELLED`, or the code of its error; and `ELIZA_OK` when nothing has happened. The
-/// exact finish reason is in `eliza_inference_llm_stream_usage`. Asking changes nothing.
+/// Returns `ELIZA_STATUS_GENERATING` (2) while a prefill or a generation runs. Otherwise the outcome of what finished
+/// last on the handle (calls that only ask count where they fail, not where they succeed): the code of a call that
+/// failed, or the end of the generation, which is `ELIZA_OK` (0) when the model stopped, at a stop string or at a
+/// span's end, 1 when a limit ended it (`max_new_tokens` or the context), `ELIZA_ERR_CANCELLED`, or the code of its
+/// error; and `ELIZA_OK` when nothing has happened. The exact finish reason is in `eliza_inference_llm_stream_usage`.
+/// Asking changes nothing.
 ///
 /// Null rule: a NULL or closed handle is -1. Threads: any, any time, inside the callback too.
 #[unsafe(no_mangle)]
@@ -194,11 +195,11 @@ pub extern "C" fn eliza_inference_take_last_error() -> *mut c_char {
     unsafe { eliza_inference_take_last_failure(std::ptr::null_mut()) }
 }
 
-/// As `eliza_inference_take_last_error`, with the code that belongs to the text: why an open returned NULL, for hosts that
-/// tell errors apart by code.
+/// As `eliza_inference_take_last_error`, with the code that belongs to the text: why an open returned NULL, for hosts
+/// that tell errors apart by code.
 ///
-/// Ownership: the host frees the string with `eliza_inference_free_string`. Null rule: `out_code` may be NULL. Returns NULL
-/// when there is none; `*out_code` is then `ELIZA_OK`, else the code, -1 for a call on a handle that is not open.
+/// Ownership: the host frees the string with `eliza_inference_free_string`. Null rule: `out_code` may be NULL. Returns
+/// NULL when there is none; `*out_code` is then `ELIZA_OK`, else the code, -1 for a call on a handle that is not open.
 /// Threads: any, any time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_take_last_failure(out_code: *mut i32) -> *mut c_char {

@@ -97,12 +97,12 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_sampling_defaults(
 /// Fields that the host's version of the structure does not have count as 0. Temperature and top-p are
 /// arguments of generate.
 ///
-/// Ownership: everything is copied, `*out_error` is the host's to free. Null rule: `options` must not be NULL; its arrays
-/// may be where their count is 0; `out_error` may be; a NULL or closed handle is -1. Threads: any; fails while the
-/// handle is at work.
+/// Ownership: everything is copied, `*out_error` is the host's to free. Null rule: `options` must not be NULL; its
+/// arrays may be where their count is 0; `out_error` may be; a NULL or closed handle is -1. Threads: any; fails while
+/// the handle is at work.
 ///
-/// Returns `ELIZA_OK`, or changes nothing and returns -1 (handle), `ELIZA_ERR_INVALID_ARG`, `ELIZA_ERR_NOT_IMPLEMENTED` (a
-/// grammar), `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.
+/// Returns `ELIZA_OK`, or changes nothing and returns -1 (handle), `ELIZA_ERR_INVALID_ARG`, `ELIZA_ERR_NOT_IMPLEMENTED`
+/// (a grammar), `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_llm_stream_configure(
     handle: FfiLlmHandle,

@@ -1,12 +1,13 @@
 //! The token trie as a sampler of a llama.cpp chain.
 //!
 //! What a host gets is a `struct llama_sampler` of llama.cpp's own layout: a shell of two words, the table of functions
-//! and the state. The table is one static for all samplers of the type, as `llama_sampler_copy` demands, and longer than
-//! any version of llama.cpp reads, so that a newer one finds NULL for functions that it added. The shell comes from the
-//! host's `llama_sampler_init` ([`host`]), whose `delete` will free it; without a libllama from the C allocator.
+//! and the state. The table is one static for all samplers of the type, as `llama_sampler_copy` demands, and longer
+//! than any version of llama.cpp reads, so that a newer one finds NULL for functions that it added. The shell comes
+//! from the host's `llama_sampler_init` ([`host`]), whose `delete` will free it; without a libllama from the C
+//! allocator.
 //!
-//! The host's calls return no status: every failure waits in `eliza_inference_take_last_error`, and a failed `apply` left
-//! the candidates as they were.
+//! The host's calls return no status: every failure waits in `eliza_inference_take_last_error`, and a failed `apply`
+//! left the candidates as they were.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -131,8 +132,8 @@ impl TokenTrie {
                 *spare = [NOTHING];
                 (list.data, list.size) = (spare.as_mut_ptr(), spare.len());
             }
-            // SAFETY: the host's list has `size` candidates at `data`, or it is the spare one, whose sampler outlives the
-            // use of the list.
+            // SAFETY: the host's list has `size` candidates at `data`, or it is the spare one, whose sampler outlives
+            // the use of the list.
             let candidates = unsafe { args::array_mut(list.data, list.size, "cur_p->data")? };
             let selected = usize::try_from(list.selected).ok();
             let masked = sieve.mask(candidates, legal, state.mode(), selected);
@@ -190,23 +191,24 @@ unsafe fn on_sampler(smpl: *const LlamaSampler, body: impl FnOnce(&mut TokenTrie
 
 /// Makes a sampler that constrains a llama.cpp chain to the leaves of a token trie, armed at its first descriptor.
 ///
-/// The payload is that of `eliza_inference_set_token_trie`, here with a terminator. It stands in the chain behind biases
-/// and penalties and in front of what truncates (top-k, top-p, min-p ...): elsewhere no illegal token comes through
-/// either, but a truncation in front may have dropped every legal candidate, and then the trie has to choose blindly.
-/// Inside a span illegal candidates go to minus infinity, in place; `ELIZA_TRIE_GREEDY` then leaves one candidate, the
-/// likeliest legal one, and `ELIZA_TRIE_SAMPLED` the rest of the chain to draw from the legal ones. Completing a leaf releases the constraint until `llama_sampler_reset`,
-/// `eliza_inference_sampler_arm` or a new sampler. A host may pass its prompt through `llama_sampler_accept`: at the start
-/// of a span a token counts only if the sampler was applied since the last one.
+/// The payload is that of `eliza_inference_set_token_trie`, here with a terminator. It stands in the chain behind
+/// biases and penalties and in front of what truncates (top-k, top-p, min-p ...): elsewhere no illegal token comes
+/// through either, but a truncation in front may have dropped every legal candidate, and then the trie has to choose
+/// blindly. Inside a span illegal candidates go to minus infinity, in place; `ELIZA_TRIE_GREEDY` then leaves one
+/// candidate, the likeliest legal one, and `ELIZA_TRIE_SAMPLED` the rest of the chain to draw from the legal ones.
+/// Completing a leaf releases the constraint until `llama_sampler_reset`, `eliza_inference_sampler_arm` or a new
+/// sampler. A host may pass its prompt through `llama_sampler_accept`: at the start of a span a token counts only if
+/// the sampler was applied since the last one.
 ///
-/// The sampler is made by the `llama_sampler_init` that `eliza_inference_set_host_sampler_init` was given, else by that of
-/// the libllama in the process, however it was loaded, so that a chain can own it and `llama_sampler_free` free
-/// it. Where there is no libllama it is from the C allocator: the functions `eliza_inference_sampler_...` drive it, and
-/// it must not be given to a libllama that is loaded later. With a libllama, tokens are checked against `vocab`.
+/// The sampler is made by the `llama_sampler_init` that `eliza_inference_set_host_sampler_init` was given, else by that
+/// of the libllama in the process, however it was loaded, so that a chain can own it and `llama_sampler_free` free it.
+/// Where there is no libllama it is from the C allocator: the functions `eliza_inference_sampler_...` drive it, and it
+/// must not be given to a libllama that is loaded later. With a libllama, tokens are checked against `vocab`.
 ///
-/// Ownership: the payload is copied, `vocab` is used only during the call; the host owns the sampler until it gives it to
-/// a chain. Null rule: the payload must not be NULL; a NULL `vocab` leaves the tokens unchecked. Threads: any, several at
-/// once; one sampler is used by one thread at a time. Neither it nor any call on it ever unwinds into the host or ends the
-/// process; what fails inside a chain leaves the candidates as they were, and its text to
+/// Ownership: the payload is copied, `vocab` is used only during the call; the host owns the sampler until it gives it
+/// to a chain. Null rule: the payload must not be NULL; a NULL `vocab` leaves the tokens unchecked. Threads: any,
+/// several at once; one sampler is used by one thread at a time. Neither it nor any call on it ever unwinds into the
+/// host or ends the process; what fails inside a chain leaves the candidates as they were, and its text to
 /// `eliza_inference_take_last_error`.
 ///
 /// Returns the sampler, or NULL with the reason in `eliza_inference_take_last_error`: a payload that is refused, a mode
@@ -247,9 +249,9 @@ pub unsafe extern "C" fn llama_sampler_init_token_trie(
     unsafe { on_process(std::ptr::null_mut(), make) }.unwrap_or(std::ptr::null_mut())
 }
 
-/// Says which `llama_sampler_init` makes the samplers of `llama_sampler_init_token_trie`, instead of the one found in the
-/// process. Needed where llama.cpp is linked into the program without exporting its symbols, and where the process holds
-/// more than one libllama: a sampler must come from the copy that frees it.
+/// Says which `llama_sampler_init` makes the samplers of `llama_sampler_init_token_trie`, instead of the one found in
+/// the process. Needed where llama.cpp is linked into the program without exporting its symbols, and where the process
+/// holds more than one libllama: a sampler must come from the copy that frees it.
 ///
 /// Null rule: NULL goes back to the search. Threads: any. Returns `ELIZA_OK` or `ELIZA_ERR_FFI_FAULT`.
 #[unsafe(no_mangle)]
@@ -289,14 +291,14 @@ pub unsafe extern "C" fn eliza_inference_sampler_accept(smpl: *mut LlamaSampler,
     unsafe { on_sampler(smpl, accept) }
 }
 
-/// Sets the logits of the illegal tokens in a list of candidates to minus infinity, in place: `llama_sampler_apply`. Legal
-/// ones keep place and logit; with `ELIZA_TRIE_GREEDY` the likeliest of them then changes places with the first entry, and
-/// `size` becomes 1. Where no legal candidate was in the list, the first entry becomes the smallest legal token with logit
-/// 0, and `size` 1. Outside a span the list stays as it is.
+/// Sets the logits of the illegal tokens in a list of candidates to minus infinity, in place: `llama_sampler_apply`.
+/// Legal ones keep place and logit; with `ELIZA_TRIE_GREEDY` the likeliest of them then changes places with the first
+/// entry, and `size` becomes 1. Where no legal candidate was in the list, the first entry becomes the smallest legal
+/// token with logit 0, and `size` 1. Outside a span the list stays as it is.
 ///
-/// Null rule: a NULL sampler, a NULL list and NULL data of a size are errors. Threads: one at a time per sampler. Returns
-/// `ELIZA_OK`, `ELIZA_ERR_INVALID_ARG` (not a sampler of this library, no list) or `ELIZA_ERR_FFI_FAULT`; then the list is
-/// as it was.
+/// Null rule: a NULL sampler, a NULL list and NULL data of a size are errors. Threads: one at a time per sampler.
+/// Returns `ELIZA_OK`, `ELIZA_ERR_INVALID_ARG` (not a sampler of this library, no list) or `ELIZA_ERR_FFI_FAULT`; then
+/// the list is as it was.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_sampler_apply(smpl: *mut LlamaSampler, cur_p: *mut TokenDataArray) -> i32 {
     let apply = |own: &mut TokenTrie| {
@@ -327,8 +329,8 @@ pub unsafe extern "C" fn eliza_inference_sampler_reset(smpl: *mut LlamaSampler) 
 /// Arms one descriptor of a token trie sampler, by its path; also of one in a chain, which llama.cpp has no call for.
 ///
 /// Null rule: a NULL `path` arms the next descriptor in payload order, after the last the first; a NULL sampler is an
-/// error. Threads: one at a time per sampler. Returns `ELIZA_OK`, `ELIZA_ERR_INVALID_ARG` (not a sampler of this library,
-/// no such path: the text names the known ones, not UTF-8) or `ELIZA_ERR_FFI_FAULT`; then nothing changes.
+/// error. Threads: one at a time per sampler. Returns `ELIZA_OK`, `ELIZA_ERR_INVALID_ARG` (not a sampler of this
+/// library, no such path: the text names the known ones, not UTF-8) or `ELIZA_ERR_FFI_FAULT`; then nothing changes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_sampler_arm(smpl: *mut LlamaSampler, path: *const c_char) -> i32 {
     let arm = |own: &mut TokenTrie| {
@@ -341,8 +343,8 @@ pub unsafe extern "C" fn eliza_inference_sampler_arm(smpl: *mut LlamaSampler, pa
 
 /// An independent sampler that goes on from the same place: `llama_sampler_clone`. It is made as the original was.
 ///
-/// Ownership: the host owns the clone. Null rule: a NULL sampler is an error. Threads: one at a time per sampler. Returns
-/// NULL with the reason in `eliza_inference_take_last_error`.
+/// Ownership: the host owns the clone. Null rule: a NULL sampler is an error. Threads: one at a time per sampler.
+/// Returns NULL with the reason in `eliza_inference_take_last_error`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_sampler_clone(smpl: *const LlamaSampler) -> *mut LlamaSampler {
     let clone = || {
@@ -357,8 +359,8 @@ pub unsafe extern "C" fn eliza_inference_sampler_clone(smpl: *const LlamaSampler
 /// Frees a token trie sampler that no `llama_sampler_init` made. One that a libllama made is freed by its
 /// `llama_sampler_free`, or by the chain that owns it; here that is an error and nothing happens.
 ///
-/// Ownership: takes it. Null rule: NULL does nothing. Threads: any. Returns `ELIZA_OK`, `ELIZA_ERR_INVALID_ARG` (a sampler of
-/// llama.cpp) or `ELIZA_ERR_FFI_FAULT`.
+/// Ownership: takes it. Null rule: NULL does nothing. Threads: any. Returns `ELIZA_OK`, `ELIZA_ERR_INVALID_ARG` (a
+/// sampler of llama.cpp) or `ELIZA_ERR_FFI_FAULT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_sampler_free(smpl: *mut LlamaSampler) -> i32 {
     if smpl.is_null() {
@@ -371,7 +373,8 @@ pub unsafe extern "C" fn eliza_inference_sampler_free(smpl: *mut LlamaSampler) -
     // SAFETY: the header asks for a live sampler that no other thread uses.
     let status = unsafe { on_sampler(smpl, release) };
     if status == ELIZA_OK {
-        // SAFETY: it is a live sampler of ours, as was just seen, whose shell is from malloc; nobody uses it after this.
+        // SAFETY: it is a live sampler of ours, as was just seen, whose shell is from malloc; nobody uses it after
+        // this.
         unsafe {
             free(smpl);
             libc::free(smpl.cast());

@@ -12,8 +12,8 @@ use crate::Error;
 /// Turns text into token ids.
 ///
 /// `add_special` puts in front and behind what the model wants there (usually BOS); `parse_special` reads the text of
-/// special tokens as those tokens, which is for templates and not for what users wrote. Both are switches, 0 or not. The
-/// text has 1 GiB at most; time and memory grow with its length, whatever stands in it.
+/// special tokens as those tokens, which is for templates and not for what users wrote. Both are switches, 0 or not.
+/// The text has 1 GiB at most; time and memory grow with its length, whatever stands in it.
 ///
 /// Ownership: `text` is read only during the call; the host frees `*out_tokens` with `eliza_inference_free_tokens` (it
 /// is not NULL even when there are no tokens), and `*out_error`. Null rule: `text` may be NULL where `text_len`

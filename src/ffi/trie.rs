@@ -24,9 +24,9 @@ pub const ELIZA_TRIE_SCORE_LEAVES: c_int = 2;
 /// Constrains what follows to the leaves of a token trie, and arms its first descriptor.
 ///
 /// The payload is JSON, UTF-8, `payload_len` bytes without a terminator: `{"modelId": "...", "descriptors": [{"path":
-/// "...", "leaves": [{"name": "...", "tokens": [1, 2]}]}]}`. The constraint persists, and each successful prefill arms it
-/// again, until it is cleared or replaced. A set that fails, whatever the reason, bars generate until one succeeds or
-/// `eliza_inference_clear_token_trie` is called, so ignoring the result loses nothing.
+/// "...", "leaves": [{"name": "...", "tokens": [1, 2]}]}]}`. The constraint persists, and each successful prefill arms
+/// it again, until it is cleared or replaced. A set that fails, whatever the reason, bars generate until one succeeds
+/// or `eliza_inference_clear_token_trie` is called, so ignoring the result loses nothing.
 ///
 /// Ownership: the payload is copied. Null rule: the payload must not be NULL; a NULL or closed handle is -1. Threads:
 /// any; fails while the handle is at work and then changes nothing.
@@ -69,8 +69,8 @@ pub unsafe extern "C" fn eliza_inference_clear_token_trie(handle: FfiLlmHandle) 
 ///
 /// Null rule: a NULL `path` arms the next descriptor in payload order, after the last the first; a NULL or closed
 /// handle is -1. Threads: any; fails while the handle is at work and then changes nothing. Returns 0, or -1; then
-/// `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no such path: the text names the known ones; no trie is
-/// set; not UTF-8), `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.
+/// `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no such path: the text names the known ones; no trie
+/// is set; not UTF-8), `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_arm_token_trie(handle: FfiLlmHandle, path: *const c_char) -> i32 {
     let arm = |stream: &Stream| {
@@ -82,17 +82,18 @@ pub unsafe extern "C" fn eliza_inference_arm_token_trie(handle: FfiLlmHandle, pa
     unsafe { on_handle(handle, std::ptr::null_mut(), arm) }.unwrap_or(FAILED)
 }
 
-/// Scores every leaf of the descriptor armed last as what follows the prompt, and blocks until that is done. The slot stays
-/// as it is: a generate may follow, and more scoring.
+/// Scores every leaf of the descriptor armed last as what follows the prompt, and blocks until that is done. The slot
+/// stays as it is: a generate may follow, and more scoring.
 ///
-/// The answer is JSON, the most probable leaf first: `{"path": "...", "leaves": [{"name": "...", "tokens": 2, "logprob":
+/// The answer is JSON, the most probable leaf first: `{"path": "...", "leaves": [{"name": "...", "tokens": 2,
+/// "logprob":
 /// -0.7, "logprob_per_token": -0.35}]}`. `logprob` is the natural logarithm of the probability that exactly this leaf
-/// follows: of its tokens, each among the whole vocabulary by the model's own logits, without any chain; where the leaf is
-/// the beginning of others, also that none of those goes on. A leaf that cannot follow has `null`.
+/// follows: of its tokens, each among the whole vocabulary by the model's own logits, without any chain; where the leaf
+/// is the beginning of others, also that none of those goes on. A leaf that cannot follow has `null`.
 ///
-/// Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error` may be
-/// NULL; a NULL or closed handle gives NULL. Threads: any; fails while the handle is at work, and inside the callback.
-/// `eliza_inference_llm_stream_cancel` from another thread ends it early.
+/// Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error`
+/// may be NULL; a NULL or closed handle gives NULL. Threads: any; fails while the handle is at work, and inside the
+/// callback. `eliza_inference_llm_stream_cancel` from another thread ends it early.
 ///
 /// Returns NULL on failure; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no trie is set),
 /// `ELIZA_ERR_TRIE` (the last set_token_trie was refused), `ELIZA_ERR_BUSY` (at work, or not prefilled since the last
@@ -121,13 +122,13 @@ pub unsafe extern "C" fn eliza_inference_score_token_trie(
 /// is the beginning of another, one that is tokenized alone, names given again) goes to `out_warnings`, a line each.
 ///
 /// Ownership: the host frees the string, `*out_warnings` and `*out_error` with `eliza_inference_free_string`;
-/// `*out_warnings` is written on success only, NULL where there are none. Null rule: `path` and `names` must not be NULL,
-/// nor any name; `before` and `after` NULL are empty; `out_warnings` and `out_error` may be NULL; a NULL or closed handle
-/// gives NULL. Threads: any, any time, inside the callback too. `eliza_inference_llm_stream_cancel` from another thread ends
-/// it early; a cancel before the call does not.
+/// `*out_warnings` is written on success only, NULL where there are none. Null rule: `path` and `names` must not be
+/// NULL, nor any name; `before` and `after` NULL are empty; `out_warnings` and `out_error` may be NULL; a NULL or
+/// closed handle gives NULL. Threads: any, any time, inside the callback too. `eliza_inference_llm_stream_cancel` from
+/// another thread ends it early; a cancel before the call does not.
 ///
-/// Returns NULL on failure; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no names, an empty one,
-/// one that the vocabulary cannot spell, not UTF-8), `ELIZA_ERR_TRIE` (more than a payload may hold),
+/// Returns NULL on failure; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (no names, an empty
+/// one, one that the vocabulary cannot spell, not UTF-8), `ELIZA_ERR_TRIE` (more than a payload may hold),
 /// `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`, and while a generation runs that generation's.
 #[unsafe(no_mangle)]
 #[allow(clippy::too_many_arguments)]
@@ -169,12 +170,12 @@ pub unsafe extern "C" fn eliza_inference_build_token_trie(
     unsafe { ask_out(handle, out_error, build) }.unwrap_or(std::ptr::null_mut())
 }
 
-/// Bounds the compiled payloads that the process keeps for later sets: 64 MiB at the start, and never more than 128 of them.
-/// The least recently used go first; one that is larger than the bound is compiled anew at every set. Tries in use
-/// stay with their handles and samplers, whatever the bound.
+/// Bounds the compiled payloads that the process keeps for later sets: 64 MiB at the start, and never more than 128 of
+/// them. The least recently used go first; one that is larger than the bound is compiled anew at every set. Tries in
+/// use stay with their handles and samplers, whatever the bound.
 ///
-/// 0 keeps none. `eliza_inference_llm_stream_usage_json` tells what is kept. Threads: any, any time. Returns `ELIZA_OK` or
-/// `ELIZA_ERR_FFI_FAULT`.
+/// 0 keeps none. `eliza_inference_llm_stream_usage_json` tells what is kept. Threads: any, any time. Returns `ELIZA_OK`
+/// or `ELIZA_ERR_FFI_FAULT`.
 #[unsafe(no_mangle)]
 pub extern "C" fn eliza_inference_set_trie_cache_limit(bytes: u64) -> i32 {
     let set = || {

@@ -21,8 +21,8 @@ pub use write::{Fill, WriteValue, Writer};
 const DEFAULT_ALIGNMENT: u64 = 32;
 const MAX_TENSOR_NAME: usize = 63;
 
-/// A name or a text from a file as it may stand in a message: control characters escaped, cut after 80 characters. Every
-/// room that quotes a file does it by this.
+/// A name or a text from a file as it may stand in a message: control characters escaped, cut after 80 characters.
+/// Every room that quotes a file does it by this.
 pub(crate) fn shown(name: &str) -> String {
     let mut out = String::new();
     for c in name.chars().take(80) {

@@ -52,7 +52,8 @@ impl TensorInfo {
     }
 }
 
-/// An open GGUF file: its header in memory, its tensors read when they are asked for. Cheap to clone: clones share both.
+/// An open GGUF file: its header in memory, its tensors read when they are asked for. Cheap to clone: clones share
+/// both.
 #[derive(Clone)]
 pub struct File {
     inner: Arc<Inner>,
@@ -119,7 +120,8 @@ impl File {
         find(&self.inner.keys, &self.inner.key_order, name, |k| &k.name)
     }
 
-    /// The value of `key` as `T`; `None` when the key is missing, an error naming key and offset when it has another type.
+    /// The value of `key` as `T`; `None` when the key is missing, an error naming key and offset when it has another
+    /// type.
     pub fn get<T: FromValue>(&self, key: &str) -> Result<Option<T>> {
         let Some(Key { value, offset, .. }) = self.key(key) else { return Ok(None) };
         if let Value::String(text) = value {

@@ -1,5 +1,5 @@
-//! A model as its file's header tells it: sizes, weight table, graphs, and what goes where. Nothing is loaded yet, so an
-//! outline is what memory is planned with.
+//! A model as its file's header tells it: sizes, weight table, graphs, and what goes where. Nothing is loaded yet, so
+//! an outline is what memory is planned with.
 
 use super::decoder::Decoder;
 use super::{ARCHITECTURES, Hparams, WeightTable, architectures};
@@ -52,8 +52,8 @@ impl Places {
 }
 
 impl Outline {
-    /// Read the header for `backends`, of which the first is the CPU. With a second one the last `gpu_layers` layers are
-    /// computed there; one more means the output head too, and the embedding with it; -1 means all.
+    /// Read the header for `backends`, of which the first is the CPU. With a second one the last `gpu_layers` layers
+    /// are computed there; one more means the output head too, and the embedding with it; -1 means all.
     pub fn read(file: &File, backends: &[Arc<dyn Backend>], gpu_layers: i32) -> Result<Outline> {
         let name: String = file.require("general.architecture")?;
         let Some((_, bind)) = ARCHITECTURES.iter().find(|(known, _)| *known == name) else {
@@ -113,8 +113,8 @@ impl Outline {
         }
     }
 
-    /// Bytes of the file's weights that a device reads to decode one token: all that are multiplied or added there. Of a
-    /// table that is only looked up one row is read, which does not count.
+    /// Bytes of the file's weights that a device reads to decode one token: all that are multiplied or added there. Of
+    /// a table that is only looked up one row is read, which does not count.
     pub fn bytes_per_token(&self, device: usize) -> u64 {
         let read = |usage: &Option<WeightUse>| usage.is_some_and(|usage| usage != WeightUse::Rows);
         let specs = self.specs.iter().zip(&self.wanted[device].uses).filter(|(_, usage)| read(usage));

@@ -41,9 +41,9 @@ pub enum Step {
     },
     /// Divides the logits; 0 and below keep only the best.
     Temperature(f32),
-    /// Divides the logits by a temperature between `temperature - range` (or 0) and `temperature + range`, the higher the
-    /// more evenly the candidates are spread: the entropy's share of the greatest possible one, raised to `exponent`.
-    /// Changes nothing where one candidate is left.
+    /// Divides the logits by a temperature between `temperature - range` (or 0) and `temperature + range`, the higher
+    /// the more evenly the candidates are spread: the entropy's share of the greatest possible one, raised to
+    /// `exponent`. Changes nothing where one candidate is left.
     DynamicTemperature {
         /// The middle.
         temperature: f32,
@@ -54,7 +54,8 @@ pub enum Step {
     },
     /// Takes the best. Ends the chain.
     Greedy,
-    /// Draws by probability. Ends the chain; a chain that ends with neither this nor [`Step::Greedy`] draws all the same.
+    /// Draws by probability. Ends the chain; a chain that ends with neither this nor [`Step::Greedy`] draws all the
+    /// same.
     Draw,
     /// The place at which the token trie's mask applies; without it that is before the first step that takes candidates
     /// out.
@@ -76,10 +77,10 @@ impl Step {
 
 /// An ordered list of samplers.
 ///
-/// The text form joins the steps with `;`. They are `logit_bias=id:value,…`, `penalties=last_n,repeat,frequency,presence`,
-/// `top_k=k`, `top_p=p` or `top_p=p,min_keep`, `min_p=p` or `min_p=p,min_keep`, `temp=t`, `dynatemp=t,range,exponent`,
-/// `greedy`, `dist` and `trie`.
-/// White space around names and values is ignored. The empty text is the empty chain, which only draws.
+/// The text form joins the steps with `;`. They are `logit_bias=id:value,…`,
+/// `penalties=last_n,repeat,frequency,presence`, `top_k=k`, `top_p=p` or `top_p=p,min_keep`, `min_p=p` or
+/// `min_p=p,min_keep`, `temp=t`, `dynatemp=t,range,exponent`, `greedy`, `dist` and `trie`. White space around names and
+/// values is ignored. The empty text is the empty chain, which only draws.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Chain {
     /// The samplers, first applied first.

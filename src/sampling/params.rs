@@ -61,7 +61,8 @@ impl Default for Params {
 }
 
 impl Params {
-    /// The chain: logit bias, penalties, top-k, top-p, min-p, temperature (plain or dynamic), without those that change nothing.
+    /// The chain: logit bias, penalties, top-k, top-p, min-p, temperature (plain or dynamic), without those that change
+    /// nothing.
     pub fn chain(&self) -> Chain {
         let mut steps = Vec::new();
         if !self.logit_bias.is_empty() {

@@ -42,8 +42,8 @@ pub struct Sampled {
     pub logprob: f32,
     /// The token's probability among the candidates that the chain left.
     pub prob: f32,
-    /// The best candidates that the chain left, best first, each as (token, logit, probability); the logit is that after
-    /// biases, penalties and temperature. Only when asked for ([`Sampler::keep_candidates`]).
+    /// The best candidates that the chain left, best first, each as (token, logit, probability); the logit is that
+    /// after biases, penalties and temperature. Only when asked for ([`Sampler::keep_candidates`]).
     pub candidates: Vec<(Token, f32, f32)>,
 }
 
@@ -163,10 +163,10 @@ impl Sampler {
     /// Samples one token.
     ///
     /// `logits` is the full row and is used as scratch; -inf marks what is no candidate, several +inf share the
-    /// probability. `banned` tokens are taken out first, unless they are legal. With `legal` only those tokens win; with
-    /// it, and the mask's place before all truncations, only their entries of the row are read. If no legal token is a
-    /// candidate, the one with the smallest id is taken. `position` is the number of tokens in front of the one sampled;
-    /// with the seed it decides the draw.
+    /// probability. `banned` tokens are taken out first, unless they are legal. With `legal` only those tokens win;
+    /// with it, and the mask's place before all truncations, only their entries of the row are read. If no legal token
+    /// is a candidate, the one with the smallest id is taken. `position` is the number of tokens in front of the one
+    /// sampled; with the seed it decides the draw.
     ///
     /// # Errors
     /// [`Error::NanLogits`] naming the first token of those read whose logit is NaN; [`Error::InvalidArgument`] when
@@ -195,11 +195,13 @@ impl Sampler {
         take(&self.stages, pool, legal, random, self.keep, &mut self.last)
     }
 
-    /// Samples one token from what a device has left of a row: follows the last `rest` steps of [`Self::spec`], those that
-    /// the device does not ([`SampleSpec::split`]). The token is the one that [`Self::sample`] comes to with the whole row.
+    /// Samples one token from what a device has left of a row: follows the last `rest` steps of [`Self::spec`], those
+    /// that the device does not ([`SampleSpec::split`]). The token is the one that [`Self::sample`] comes to with the
+    /// whole row.
     ///
-    /// `candidates` are tokens with their logits after the device's biases and penalties, before temperature, in any order.
-    /// `legal` is what the device was given; where it is followed greedily, [`SampleSpec::greedy_from`] must allow it.
+    /// `candidates` are tokens with their logits after the device's biases and penalties, before temperature, in any
+    /// order. `legal` is what the device was given; where it is followed greedily, [`SampleSpec::greedy_from`] must
+    /// allow it.
     ///
     /// # Errors
     /// As [`Self::sample`]; [`Error::InvalidArgument`] for more than 4096 candidates or more steps than there are.

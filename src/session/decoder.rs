@@ -21,13 +21,13 @@ pub(crate) trait Decoder: Send {
     /// an error or a cancel the slot holds what was evaluated until then.
     fn prefill(&mut self, slot_id: i32, tokens: &[Token], cancel: &AtomicBool) -> Result<usize>;
 
-    /// Appends `tokens` (possibly none) and returns the logits of the last position, one per token of the vocabulary; see
-    /// [`Engine::next_logits`].
+    /// Appends `tokens` (possibly none) and returns the logits of the last position, one per token of the vocabulary;
+    /// see [`Engine::next_logits`].
     fn logits(&mut self, tokens: &[Token], listed: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]>;
 
-    /// Makes room in a full slot: of the tokens between the first `keep` and the last one the first half goes. `pending` are
-    /// those that come after the slot's; the last one of all is left in it alone, the others are in the slot then. Returns how
-    /// many went. After a cancel nothing went; after an error of a device the slot may be empty.
+    /// Makes room in a full slot: of the tokens between the first `keep` and the last one the first half goes.
+    /// `pending` are those that come after the slot's; the last one of all is left in it alone, the others are in the
+    /// slot then. Returns how many went. After a cancel nothing went; after an error of a device the slot may be empty.
     fn shift(&mut self, keep: usize, pending: &mut Vec<Token>, cancel: &AtomicBool) -> Result<usize> {
         let _ = (keep, pending, cancel);
         Err(Error::Internal("A decoder that cannot shift was asked to".into()))
@@ -93,9 +93,9 @@ pub(crate) trait Decoder: Send {
         Err(cannot_save())
     }
 
-    /// Makes slot `slot_id` (-1: a fresh one) hold what was saved. With `ready` logits can be asked for at once: the last
-    /// position is evaluated again where its hidden row was not saved. After an error or a cancel the slot is empty, or
-    /// lacks its last token.
+    /// Makes slot `slot_id` (-1: a fresh one) hold what was saved. With `ready` logits can be asked for at once: the
+    /// last position is evaluated again where its hidden row was not saved. After an error or a cancel the slot is
+    /// empty, or lacks its last token.
     fn restore(&mut self, slot_id: i32, saved: SavedSlot, ready: bool, cancel: &AtomicBool) -> Result<()> {
         let _ = (slot_id, saved, ready, cancel);
         Err(cannot_save())

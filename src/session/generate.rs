@@ -1,8 +1,9 @@
 //! One generation, on the worker: choose a token, emit it, repeat.
 //!
-//! The loop keeps these rules. Every emitted token fits in the context behind the prompt, or what is left of it. A token the trie leaves no
-//! choice about needs no logits: it joins `pending`, and the whole run is evaluated together with the next position at
-//! which there is a choice. An end-of-generation token is never emitted. Nothing is allocated per token.
+//! The loop keeps these rules. Every emitted token fits in the context behind the prompt, or what is left of it. A
+//! token the trie leaves no choice about needs no logits: it joins `pending`, and the whole run is evaluated together
+//! with the next position at which there is a choice. An end-of-generation token is never emitted. Nothing is allocated
+//! per token.
 
 use super::decoder::Decoder;
 use super::shared::{Job, Left, Phase, Shared};
@@ -33,7 +34,8 @@ pub(crate) struct Generation<'a, D: Decoder> {
     left: usize,
     /// Whether under the trie's mask the chain looks at no other tokens' logits.
     masks_first: bool,
-    /// The best candidates of the last token, where they were asked for; those that the device left, where it does not draw.
+    /// The best candidates of the last token, where they were asked for; those that the device left, where it does not
+    /// draw.
     candidates: Vec<(Token, f32, f32)>,
     emitted: u64,
     /// Tokens of the stream, those included that are not in the slot yet, without those that shifts took out.
@@ -282,8 +284,8 @@ impl<'a, D: Decoder> Generation<'a, D> {
         Ok(token)
     }
 
-    /// Counts a token, one of so many that the trie allowed, and gives it to the sink with the text it completed. True when a
-    /// stop string is complete.
+    /// Counts a token, one of so many that the trie allowed, and gives it to the sink with the text it completed. True
+    /// when a stop string is complete.
     fn emit(&mut self, token: Token, forced: bool, allowed: Option<usize>) -> Result<bool> {
         self.piece.clear();
         self.vocab.piece(token, false, &mut self.piece);

@@ -179,8 +179,8 @@ impl Session {
         &self.info
     }
 
-    /// Brings `tokens` into slot `slot_id` (-1: a fresh one), reusing what the slot already holds, and blocks until that
-    /// is done. Returns how many tokens the slot now holds, which is `tokens.len()`.
+    /// Brings `tokens` into slot `slot_id` (-1: a fresh one), reusing what the slot already holds, and blocks until
+    /// that is done. Returns how many tokens the slot now holds, which is `tokens.len()`.
     ///
     /// Success re-arms the token trie. Fails with [`Error::InvalidArgument`] (no tokens, a token or slot that does not
     /// exist), [`Error::OutOfMemory`] (longer than the context), [`Error::Cancelled`], [`Error::Busy`] (also when
@@ -191,8 +191,8 @@ impl Session {
         answer.recv().map_err(|_| Error::Internal("the worker ended without an answer".into())).flatten()
     }
 
-    /// As [`prefill`](Session::prefill), without waiting for it: [`status`](Session::status) is busy until it is over, and
-    /// then has its error.
+    /// As [`prefill`](Session::prefill), without waiting for it: [`status`](Session::status) is busy until it is over,
+    /// and then has its error.
     ///
     /// Fails where the prefill cannot be started; what can only be known later is the status's.
     pub fn start_prefill(&self, tokens: &[Token], slot_id: i32) -> Result<()> {
@@ -369,12 +369,12 @@ impl Session {
         })
     }
 
-    /// Scores every leaf of the descriptor armed last as what follows the prompt, and blocks until that is done: the most
-    /// probable first. A generate may follow as if nothing had happened.
+    /// Scores every leaf of the descriptor armed last as what follows the prompt, and blocks until that is done: the
+    /// most probable first. A generate may follow as if nothing had happened.
     ///
-    /// Fails with [`Error::InvalidArgument`] when there is no trie, [`Error::Busy`] when no prefill succeeded since the last
-    /// generate (or from inside the token callback), [`Error::OutOfMemory`] when the context has no room for the leaves,
-    /// and [`Error::Cancelled`].
+    /// Fails with [`Error::InvalidArgument`] when there is no trie, [`Error::Busy`] when no prefill succeeded since the
+    /// last generate (or from inside the token callback), [`Error::OutOfMemory`] when the context has no room for the
+    /// leaves, and [`Error::Cancelled`].
     pub fn score_trie(&self) -> Result<LeafScores> {
         let (reply, answer) = mpsc::sync_channel(1);
         self.change(|state| {
@@ -392,16 +392,17 @@ impl Session {
         answer.recv().map_err(|_| Error::Internal("the worker ended without an answer".into())).flatten()
     }
 
-    /// Writes the model's own logits of the last `n_last` positions (1 to 512) of the slot of the last prefill to `out`, a row
-    /// for each, one number per token of the vocabulary, the first position first, and blocks until that is done. Returns how
-    /// many numbers there are. Where `out` is too small for them nothing is computed or written. No chain, no bias.
+    /// Writes the model's own logits of the last `n_last` positions (1 to 512) of the slot of the last prefill to
+    /// `out`, a row for each, one number per token of the vocabulary, the first position first, and blocks until that
+    /// is done. Returns how many numbers there are. Where `out` is too small for them nothing is computed or written.
+    /// No chain, no bias.
     ///
-    /// Only the last position's logits are at hand: those in front of it are evaluated once more. A generate may follow as if
-    /// nothing had happened.
+    /// Only the last position's logits are at hand: those in front of it are evaluated once more. A generate may follow
+    /// as if nothing had happened.
     ///
-    /// Fails with [`Error::InvalidArgument`] (none, more than 512 or more than the slot has, more than one in a slot that was
-    /// shifted), [`Error::Busy`] when no prefill succeeded since the last generate (or from inside the token callback), and
-    /// [`Error::Cancelled`]; what `out` holds is undefined then.
+    /// Fails with [`Error::InvalidArgument`] (none, more than 512 or more than the slot has, more than one in a slot
+    /// that was shifted), [`Error::Busy`] when no prefill succeeded since the last generate (or from inside the token
+    /// callback), and [`Error::Cancelled`]; what `out` holds is undefined then.
     pub fn logits(&self, n_last: usize, out: &mut [f32]) -> Result<usize> {
         let (n_vocab, needed) = (self.info.n_vocab, n_last.saturating_mul(self.info.n_vocab));
         let (rows, coming) = mpsc::sync_channel(1);
@@ -431,13 +432,14 @@ impl Session {
         Ok(needed)
     }
 
-    /// Saves a slot (-1: the one of the last prefill or restore) to a file, and blocks until that is done: its tokens and
-    /// cells, and for the slot of the last prefill or restore where its generation stopped, the place in the trie included.
-    /// The session is as before; a generate that was possible still is. A file that is there is replaced as a whole.
+    /// Saves a slot (-1: the one of the last prefill or restore) to a file, and blocks until that is done: its tokens
+    /// and cells, and for the slot of the last prefill or restore where its generation stopped, the place in the trie
+    /// included. The session is as before; a generate that was possible still is. A file that is there is replaced as a
+    /// whole.
     ///
     /// Fails with [`Error::InvalidArgument`] (a slot that does not exist or is empty, a path without a file's name),
-    /// [`Error::Io`], [`Error::Busy`] (also from inside the token callback) and [`Error::Cancelled`]; the file is then as
-    /// before.
+    /// [`Error::Io`], [`Error::Busy`] (also from inside the token callback) and [`Error::Cancelled`]; the file is then
+    /// as before.
     pub fn save_slot(&self, slot_id: i32, path: &Path) -> Result<()> {
         let (reply, answer) = mpsc::sync_channel(1);
         self.change(|state| {
@@ -450,18 +452,18 @@ impl Session {
         answer.recv().map_err(|_| Error::Internal("the worker ended without an answer".into())).flatten()
     }
 
-    /// Brings what [`save_slot`](Session::save_slot) wrote into slot `slot_id` (-1: a fresh one) in place of what that holds,
-    /// and blocks until that is done. A generate may follow at once and goes on where the saved stream stopped; a prefill
-    /// reuses what was restored as far as it can. Returns how many tokens the stream has: those of the slot, and those that
-    /// were emitted and not evaluated yet.
+    /// Brings what [`save_slot`](Session::save_slot) wrote into slot `slot_id` (-1: a fresh one) in place of what that
+    /// holds, and blocks until that is done. A generate may follow at once and goes on where the saved stream stopped;
+    /// a prefill reuses what was restored as far as it can. Returns how many tokens the stream has: those of the slot,
+    /// and those that were emitted and not evaluated yet.
     ///
-    /// A stream that was held by a token trie needs the same trie set in the same mode, and is in its old place then. Any
-    /// other does what a prefill does to the trie: it is armed.
+    /// A stream that was held by a token trie needs the same trie set in the same mode, and is in its old place then.
+    /// Any other does what a prefill does to the trie: it is armed.
     ///
-    /// Fails with [`Error::SavedSlot`] for a file that is damaged, of another model or type of cache, longer than the context,
-    /// or held by another trie; with [`Error::Io`], [`Error::InvalidArgument`] (a slot that does not exist) and
-    /// [`Error::Busy`] (also from inside the token callback). Nothing has changed then. [`Error::Cancelled`] and errors of a
-    /// device may leave the slot empty; then a new prefill or restore is needed before generate.
+    /// Fails with [`Error::SavedSlot`] for a file that is damaged, of another model or type of cache, longer than the
+    /// context, or held by another trie; with [`Error::Io`], [`Error::InvalidArgument`] (a slot that does not exist)
+    /// and [`Error::Busy`] (also from inside the token callback). Nothing has changed then. [`Error::Cancelled`] and
+    /// errors of a device may leave the slot empty; then a new prefill or restore is needed before generate.
     pub fn restore_slot(&self, slot_id: i32, path: &Path) -> Result<usize> {
         let (reply, answer) = mpsc::sync_channel(1);
         self.change(|state| {

@@ -1,9 +1,10 @@
 //! The tokens of a generation that has no callback, kept until the host takes them.
 //!
 //! Room for every token the generation may emit is reserved when it starts, so the worker never waits for the host and
-//! never allocates for a token. For one without end that is a context of tokens: what was taken makes room again, and only a
-//! host that falls behind by more makes the queue grow. A step hands out whole tokens with their whole text; a text longer than the caller's
-//! buffer is spread over several steps at character borders. Text holds no NUL, and each step's text ends with one.
+//! never allocates for a token. For one without end that is a context of tokens: what was taken makes room again, and
+//! only a host that falls behind by more makes the queue grow. A step hands out whole tokens with their whole text; a
+//! text longer than the caller's buffer is spread over several steps at character borders. Text holds no NUL, and each
+//! step's text ends with one.
 
 use super::text::append_without_nul;
 use super::{FinishReason, Pull};
@@ -78,7 +79,8 @@ impl Queue {
         self.next < self.items.len() || self.end.is_some()
     }
 
-    /// Takes one step's worth, into buffers that [`check_buffers`] accepted. The error of a failed generation comes alone, after everything else was taken.
+    /// Takes one step's worth, into buffers that [`check_buffers`] accepted. The error of a failed generation comes
+    /// alone, after everything else was taken.
     pub(crate) fn pull(&mut self, tokens_out: &mut [Token], text_out: &mut [u8]) -> Result<Pull> {
         let space = text_out.len() - 1;
         let mut step = Pull::default();

@@ -1,8 +1,10 @@
-//! What a saved slot holds of its session, beside tokens and cells: where a generation stopped, and in which constraint.
+//! What a saved slot holds of its session, beside tokens and cells: where a generation stopped, and in which
+//! constraint.
 //!
-//! It is the note of the file ([`SavedSlot::note`]), as JSON. Chains, settings, seed and stop strings are not in it: they are
-//! the session's that restores. Nor is the trie; it has to be set there already where it was in force. Places that no stream
-//! comes to are refused, but who writes the file decides where its stream stands: it is trusted as a model is.
+//! It is the note of the file ([`SavedSlot::note`]), as JSON. Chains, settings, seed and stop strings are not in it:
+//! they are the session's that restores. Nor is the trie; it has to be set there already where it was in force. Places
+//! that no stream comes to are refused, but who writes the file decides where its stream stands: it is trusted as a
+//! model is.
 
 use super::shared::Left;
 use crate::engine::SavedSlot;

@@ -1,8 +1,8 @@
 //! What callers and the worker of one session share.
 //!
 //! One lock guards all of it. It is held for moments only: never while the model computes, a payload is parsed or a
-//! callback runs. [`Phase`] says who may touch what: settings and trie change only while the phase is `Idle`, the worker
-//! takes what it needs with the command. Cancelling needs no lock.
+//! callback runs. [`Phase`] says who may touch what: settings and trie change only while the phase is `Idle`, the
+//! worker takes what it needs with the command. Cancelling needs no lock.
 
 use super::queue::Queue;
 use super::text::{Arena, TextStream};
@@ -70,8 +70,8 @@ pub(crate) struct Left {
     pub(crate) chosen: Vec<Token>,
     /// The leaf that the span ended at, until the next token: its children would make another one of it.
     pub(crate) ended_at: Option<Node>,
-    /// How often tokens were taken out of the stream's context. Each time the positions begin anew, and the draws with them
-    /// have to be others.
+    /// How often tokens were taken out of the stream's context. Each time the positions begin anew, and the draws with
+    /// them have to be others.
     pub(crate) shifts: u64,
 }
 
@@ -153,8 +153,8 @@ pub(crate) struct Shared {
     pub(crate) arrival: Condvar,
     /// Asks the running prefill or generation to stop.
     pub(crate) cancel: Arc<AtomicBool>,
-    /// How often somebody asked for that. What runs on the caller's own thread ends when the number changes: it may begin
-    /// while the flag above still stands, and must leave the flag to whom it is meant for.
+    /// How often somebody asked for that. What runs on the caller's own thread ends when the number changes: it may
+    /// begin while the flag above still stands, and must leave the flag to whom it is meant for.
     cancels: AtomicU64,
     pub(crate) arena: Arc<Arena>,
 }

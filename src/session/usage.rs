@@ -17,8 +17,8 @@ pub struct Usage {
     pub forced_tokens: u64,
     /// Sampled tokens that the token trie left a choice about.
     pub branching_steps: u64,
-    /// Of those, the ones for which all logits were computed, not only those of the legal tokens: more than 512 are legal, or
-    /// they are sampled (mode 1) by a chain that compares tokens before the trie.
+    /// Of those, the ones for which all logits were computed, not only those of the legal tokens: more than 512 are
+    /// legal, or they are sampled (mode 1) by a chain that compares tokens before the trie.
     pub whole_row_steps: u64,
     /// Emitted tokens for which the token trie allowed some tokens only, and how many those were, added up.
     pub span_tokens: u64,
@@ -51,8 +51,8 @@ pub struct Usage {
     /// Time that the host spent choosing tokens from logits, or from the candidates that a device left. What a device
     /// samples by itself is part of its pass and takes none.
     pub sample_us: u64,
-    /// Tokens that were chosen, by host or device: all but those that the token trie left no choice about, and those of leaves
-    /// that it scored.
+    /// Tokens that were chosen, by host or device: all but those that the token trie left no choice about, and those of
+    /// leaves that it scored.
     pub sampled_tokens: u64,
     /// Why the generation ended.
     pub finish_reason: FinishReason,

@@ -65,8 +65,8 @@ impl Cache {
         Cache { shelf: Mutex::new(Shelf { tries: LruCache::new(capacity), limit, hits: 0, misses: 0, bytes: 0 }) }
     }
 
-    /// The compiled payload, from the cache or parsed now, that passed `check`. One that is larger than all the cache may
-    /// hold is not kept.
+    /// The compiled payload, from the cache or parsed now, that passed `check`. One that is larger than all the cache
+    /// may hold is not kept.
     ///
     /// # Errors
     /// As [`Trie::parse`], and those of `check`; a refused payload is not kept.
@@ -85,7 +85,8 @@ impl Cache {
         if let Some(trie) = known {
             return check(&trie).map(|()| trie);
         }
-        // Parsed and checked without the lock; of two threads that parse one payload at a time, the first to finish is kept.
+        // Parsed and checked without the lock; of two threads that parse one payload at a time, the first to finish is
+        // kept.
         let trie = Arc::new(Trie::parse(json)?);
         check(&trie)?;
         let mut shelf = self.shelf.lock();
@@ -136,8 +137,8 @@ pub fn stats() -> CacheStats {
     PROCESS.stats()
 }
 
-/// [`Trie::spelling`], with the verdict kept per (trie, vocabulary): a second question about the same two costs a look-up.
-/// `piece` is asked for the bytes of one token of `vocab`.
+/// [`Trie::spelling`], with the verdict kept per (trie, vocabulary): a second question about the same two costs a
+/// look-up. `piece` is asked for the bytes of one token of `vocab`.
 pub fn spelling<V: Any + Send + Sync>(
     trie: &Trie,
     vocab: &Arc<V>,

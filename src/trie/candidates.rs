@@ -1,8 +1,8 @@
 //! The mask over a list of candidates, as the samplers of a foreign chain hand it from one to the next.
 //!
 //! The list may be the whole vocabulary in id order or whatever earlier samplers left of it, in any order; ids are
-//! unique. Invariants: an illegal candidate is at minus infinity, and at least one legal one is not; the list is written
-//! only when everything is known, so a fault on the way changes nothing.
+//! unique. Invariants: an illegal candidate is at minus infinity, and at least one legal one is not; the list is
+//! written only when everything is known, so a fault on the way changes nothing.
 
 use super::Mode;
 use crate::Token;
@@ -54,11 +54,11 @@ impl Default for Sieve {
 }
 
 impl Sieve {
-    /// Sets the logit of every candidate that is not among `legal` (ascending, not empty) to minus infinity, in its place.
-    /// The legal ones keep place and logit; with [`Mode::Greedy`] the likeliest of them, on a tie that with the smallest
-    /// id, changes places with the first entry, and the list ends behind it. Where no legal candidate is in the list, or
-    /// all are at minus infinity, the first entry becomes the smallest legal token, and the list ends behind it. `selected`
-    /// is the place of the candidate that an earlier sampler selected.
+    /// Sets the logit of every candidate that is not among `legal` (ascending, not empty) to minus infinity, in its
+    /// place. The legal ones keep place and logit; with [`Mode::Greedy`] the likeliest of them, on a tie that with the
+    /// smallest id, changes places with the first entry, and the list ends behind it. Where no legal candidate is in
+    /// the list, or all are at minus infinity, the first entry becomes the smallest legal token, and the list ends
+    /// behind it. `selected` is the place of the candidate that an earlier sampler selected.
     ///
     /// An empty list stays empty, as there is no place for that entry.
     pub fn mask(

@@ -1,7 +1,7 @@
 //! Where a stream stands in a trie, in a form that outlives the process.
 //!
-//! Nodes are told by the tokens that lead to them and the trie by a hash of what it means, so that neither depends on how a
-//! trie is compiled.
+//! Nodes are told by the tokens that lead to them and the trie by a hash of what it means, so that neither depends on
+//! how a trie is compiled.
 
 use super::compile::Node;
 use super::{Descriptor, Trie, TrieState};

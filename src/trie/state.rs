@@ -2,7 +2,8 @@
 //!
 //! Armed at a node, only its children may come next, except at a leaf that also has children, where anything may: a
 //! child continues the span, any other token ends it at that leaf. Completing a leaf releases. The constraint is never
-//! lost silently: whatever leaves the trie without completing a leaf is reported by [`Accept`]. No transition allocates.
+//! lost silently: whatever leaves the trie without completing a leaf is reported by [`Accept`]. No transition
+//! allocates.
 
 use std::sync::Arc;
 

@@ -39,9 +39,10 @@ pub const PRE_TOKENIZERS: &[&str] = &[
     "sarvam-moe",
 ];
 
-const WORDS: &str = "the and of to in that it was for on with as he be at by had not are but from or have an they which \
-    one you were her all she there would their we him been has when who will more no if out so said what up its about \
-    into than them can only other new some could time these two may then do first any my now such like our over man";
+const WORDS: &str = "\
+    the and of to in that it was for on with as he be at by had not are but from or have an they which one you were \
+    her all she there would their we him been has when who will more no if out so said what up its about into than \
+    them can only other new some could time these two may then do first any my now such like our over man";
 
 /// The characters that byte-level BPE writes bytes with, by byte.
 fn byte_chars() -> Vec<char> {

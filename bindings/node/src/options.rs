@@ -1,6 +1,6 @@
 //! What JavaScript passes as objects. Absent fields are the library's defaults.
 
-use elizainference::session::{EngineOptions, KvType, Params, Settings, SpanEnd};
+use elizainference::session::{ContextFull, EngineOptions, KvType, Params, Settings, SpanEnd};
 use elizainference::{Error, Result};
 use napi_derive::napi;
 
@@ -61,6 +61,8 @@ pub struct SamplingOptions {
     pub strict_trie: Option<bool>,
     pub ignore_eos: Option<bool>,
     pub n_candidates: Option<u32>,
+    pub on_context_full: Option<String>,
+    pub n_keep: Option<u32>,
 }
 
 impl SamplingOptions {
@@ -104,6 +106,19 @@ impl SamplingOptions {
             },
             strict_trie: self.strict_trie.unwrap_or(opened.strict_trie),
             candidates: self.n_candidates.map_or(opened.candidates, |n| n as usize),
+            on_context_full: match (self.on_context_full.as_deref(), self.n_keep.unwrap_or(0)) {
+                (None, 0) => opened.on_context_full,
+                (Some("shift"), keep) => ContextFull::Shift { keep },
+                (Some("stop"), 0) => ContextFull::Stop,
+                (None | Some("stop"), keep) => {
+                    let problem = format!("nKeep is {keep}, which only onContextFull \"shift\" has a use for");
+                    return Err(Error::InvalidArgument(problem));
+                }
+                (Some(other), _) => {
+                    let problem = format!("onContextFull is {other:?}, must be \"stop\" or \"shift\"");
+                    return Err(Error::InvalidArgument(problem));
+                }
+            },
         })
     }
 }

@@ -1,7 +1,7 @@
 //! The process-wide pool of CPU threads.
 //!
-//! A *run* is one job executed by the calling thread (index 0) and n - 1 workers, in steps separated by barriers.
-//! There is one pool per process; runs of several engines queue, first come, first served, and never interleave. Who waits
+//! A *run* is one job executed by the calling thread (index 0) and n - 1 workers, in steps separated by barriers. There
+//! is one pool per process; runs of several engines queue, first come, first served, and never interleave. Who waits
 //! looks at its cancel flag. A run with one thread does not queue at all: it is a plain call on the caller's thread.
 //!
 //! Invariants:
@@ -75,10 +75,12 @@ impl Queue {
         Queue { order: Mutex::new(order), moved: Condvar::new() }
     }
 
-    /// Wait for one's turn; `None` where `cancel` was set first.
-    fn enter(&self, cancel: &AtomicBool) -> Option<InTurn<'_>> {
+    /// Wait for one's turn, and say how long that took; `None` where `cancel` was set first.
+    fn enter(&self, cancel: &AtomicBool) -> Option<(InTurn<'_>, Duration)> {
+        let mut waited = Duration::ZERO;
         let mut order = self.order.lock();
         if order.busy || !order.waiting.is_empty() {
+            let asked = Instant::now();
             let number = order.next;
             order.next += 1;
             order.waiting.push_back(number);
@@ -91,9 +93,10 @@ impl Queue {
                 self.moved.wait_for(&mut order, LOOK);
             }
             order.waiting.pop_front();
+            waited = asked.elapsed();
         }
         order.busy = true;
-        Some(InTurn(self))
+        Some((InTurn(self), waited))
     }
 }
 
@@ -119,6 +122,10 @@ struct Shared {
     job: AtomicPtr<Job<'static>>,
     /// Threads of the present run.
     count: AtomicUsize,
+    /// Nanoseconds that the present run waited for others.
+    waited: AtomicU64,
+    /// Runs of one thread under way, which queue with nobody.
+    alone: AtomicUsize,
     /// Workers that have not left the present run.
     running: Line<AtomicUsize>,
     /// Threads waiting at the present barrier.
@@ -180,6 +187,8 @@ impl Pool {
             caller: Mutex::new(None),
             job: AtomicPtr::new(std::ptr::null_mut()),
             count: AtomicUsize::new(0),
+            waited: AtomicU64::new(0),
+            alone: AtomicUsize::new(0),
             running: Line(AtomicUsize::new(0)),
             arrived: Line(AtomicUsize::new(0)),
             step: Line(AtomicU64::new(0)),
@@ -200,8 +209,12 @@ impl Pool {
     /// threads.
     pub fn run(&self, threads: usize, cancel: &AtomicBool, job: &(dyn Fn(&Worker<'_>) + Sync)) -> Result<()> {
         if threads <= 1 {
-            let alone = Worker { index: 0, count: 1, step: Cell::new(0), shared: &self.shared };
-            return catch_unwind(AssertUnwindSafe(|| job(&alone))).map_err(|panic| Error::Internal(message(&*panic)));
+            let shared = &*self.shared;
+            let alone = Worker { index: 0, count: 1, step: Cell::new(0), waited: Duration::ZERO, shared };
+            shared.alone.fetch_add(1, Relaxed);
+            let done = catch_unwind(AssertUnwindSafe(|| job(&alone)));
+            shared.alone.fetch_sub(1, Relaxed);
+            return done.map_err(|panic| Error::Internal(message(&*panic)));
         }
         if threads > MAX_THREADS {
             return Err(Error::InvalidArgument(format!("{threads} threads asked for, the most is {MAX_THREADS}")));
@@ -209,7 +222,7 @@ impl Pool {
         if IN_RUN.get() {
             return Err(Error::Internal("A run of the thread pool was started inside another".into()));
         }
-        let _turn = self.queue.enter(cancel).ok_or(Error::Cancelled)?;
+        let (_turn, waited) = self.queue.enter(cancel).ok_or(Error::Cancelled)?;
         self.grow(threads)?;
         let shared = &*self.shared;
         *shared.caller.lock() = Some(std::thread::current());
@@ -217,6 +230,7 @@ impl Pool {
         shared.arrived.store(0, Relaxed);
         shared.left.store(0, Relaxed);
         shared.count.store(threads, Relaxed);
+        shared.waited.store(waited.as_nanos() as u64, Relaxed);
         shared.running.store(threads - 1, Relaxed);
         shared.spin.store(threads.max(ACTIVE_ENGINES.load(Relaxed)) <= self.cores, Relaxed);
         let step = shared.step.load(Relaxed) + 1;
@@ -238,6 +252,11 @@ impl Pool {
             return Err(Error::Internal(message));
         }
         Ok(())
+    }
+
+    /// Runs of one thread that are under way now.
+    pub fn alone(&self) -> usize {
+        self.shared.alone.load(Relaxed)
     }
 
     /// Count an engine as active (about to run, or in a generation) until the guard is dropped. While more engines
@@ -309,7 +328,9 @@ impl Shared {
 
     /// One thread's part of a run; notes a panic and releases the other threads.
     fn work(&self, index: usize, count: usize, step: u64, job: &Job<'_>) {
-        let worker = Worker { index, count, step: Cell::new(step), shared: self };
+        // Set with `count`, and as long as that.
+        let waited = Duration::from_nanos(self.waited.load(Relaxed));
+        let worker = Worker { index, count, step: Cell::new(step), waited, shared: self };
         match catch_unwind(AssertUnwindSafe(|| job.0(&worker))) {
             Ok(()) => {
                 self.left.fetch_add(1, SeqCst);
@@ -377,6 +398,7 @@ pub struct Worker<'a> {
     index: usize,
     count: usize,
     step: Cell<u64>,
+    waited: Duration,
     shared: &'a Shared,
 }
 
@@ -389,6 +411,11 @@ impl Worker<'_> {
     /// Threads in the run.
     pub fn count(&self) -> usize {
         self.count
+    }
+
+    /// How long the run waited for others.
+    pub fn waited(&self) -> Duration {
+        self.waited
     }
 
     /// Wait until every thread of the run is here. All writes before it are seen by all threads after it.
@@ -437,7 +464,8 @@ impl Worker<'_> {
 const CHUNK_BITS: u32 = 24;
 const CHUNK_MASK: u64 = (1 << CHUNK_BITS) - 1;
 
-/// Hands out the chunks of a step, within one pool: the step's number in the upper 40 bits, the next chunk in the lower 24.
+/// Hands out the chunks of a step, within one pool: the step's number in the upper 40 bits, the next chunk in the lower
+/// 24.
 #[repr(align(64))]
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);

@@ -200,8 +200,8 @@ impl<'a> Run<'a> {
         self.stop_after.load(Ordering::Relaxed) <= index
     }
 
-    /// Pieces of the step's work that this thread claims, none any more once the run is cancelled. What a cancelled step
-    /// leaves undone is never read: all threads leave behind its barrier.
+    /// Pieces of the step's work that this thread claims, none any more once the run is cancelled. What a cancelled
+    /// step leaves undone is never read: all threads leave behind its barrier.
     fn pieces<'c>(
         &'c self,
         turn: Turn<'c>,
@@ -508,8 +508,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Where cosines and then sines of one row stand, and how many they are together: the tables hold `max_rows` rows of
-    /// every rotary embedding, one embedding after the other.
+    /// Where cosines and then sines of one row stand, and how many they are together: the tables hold `max_rows` rows
+    /// of every rotary embedding, one embedding after the other.
     fn rope_row(&self, rope: usize, r: usize) -> (*mut f32, usize) {
         let n_rot = self.program.ropes[rope].1.n_rot();
         (self.state.rope().wrapping_add(self.program.rope_offset(rope) + r * n_rot), n_rot)

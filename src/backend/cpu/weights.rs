@@ -19,13 +19,13 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Bytes of the file that are packed per claim, where a panel is not larger: a core's cache has them still when they were
-/// read, and a run ends soon after its time is up.
-const CLAIM: usize = 64 << 10;
+/// Bytes of the file that are packed per claim, where a panel is not larger: a core's cache has them still when they
+/// were read, and a run ends soon after its time is up.
+const CLAIM: usize = 32 << 10;
 
-/// How long one run of a load takes: at most half as long as it waited for it, so that beside others the load gets at most
-/// a third of the pool; longer and longer where nobody was there.
-const SHORTEST: Duration = Duration::from_micros(50);
+/// How long one run of a load takes: a quarter of what it waited for others, so that beside them the load gets a fifth
+/// of the pool; longer and longer where nobody was there.
+const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST_ALONE: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(10);
 
@@ -206,14 +206,15 @@ fn pack(
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(None);
     let never = AtomicBool::new(false);
-    let mut length = LONGEST_ALONE;
+    let mut last = LONGEST_ALONE;
     let (mut told, mut told_at) = (0, Instant::now());
     loop {
-        let asked = Instant::now();
-        let began = OnceLock::new();
-        Pool::global().run(threads, &never, &|worker| {
-            let began = *began.get_or_init(Instant::now);
-            let end = began + turn(length, began - asked);
+        // The cores of those who compute on one thread each, and queue with nobody, are theirs.
+        let pool = Pool::global();
+        let threads = threads.saturating_sub(pool.alone()).max(1);
+        let length = OnceLock::new();
+        pool.run(threads, &never, &|worker| {
+            let end = Instant::now() + *length.get_or_init(|| turn(last, worker.waited()));
             let buffer = &mut *buffers[worker.index()].lock();
             while failed.lock().is_none() {
                 let claim = next.fetch_add(1, Ordering::Relaxed);
@@ -232,7 +233,7 @@ fn pack(
         if let Some(error) = failed.lock().take() {
             return Err(error);
         }
-        length = turn(length, *began.get_or_init(Instant::now) - asked);
+        last = length.into_inner().unwrap_or(last);
         let done = next.load(Ordering::Relaxed).min(claims);
         if done == claims || done - told >= claims.div_ceil(PARTS) || told_at.elapsed() >= TELL {
             (told, told_at) = (done, Instant::now());
@@ -248,11 +249,10 @@ fn pack(
 }
 
 /// How long a run may take that waited so long, after one of this length.
-fn turn(before: Duration, waited: Duration) -> Duration {
-    match waited / 2 {
-        // Nobody was there.
-        half if half < SHORTEST => (2 * before).min(LONGEST_ALONE),
-        half => half.min(LONGEST),
+fn turn(last: Duration, waited: Duration) -> Duration {
+    match waited {
+        Duration::ZERO => (2 * last).min(LONGEST_ALONE),
+        waited => (waited / 4).clamp(SHORTEST, LONGEST),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Pipelines are compiled in the background, by as many threads as the machine has cores.
 //!
-//! Lowering asks for one kernel after the other and goes on at once; whoever is about to use some calls [`Gpu::compiled`],
-//! which waits and says what went wrong with them. A kernel that failed stays failed; others are not concerned. What a driver
-//! made of the texts is kept on disk where it gives it away, see `disk.rs`.
+//! Lowering asks for one kernel after the other and goes on at once; whoever is about to use some calls
+//! [`Gpu::compiled`], which waits and says what went wrong with them. A kernel that failed stays failed; others are not
+//! concerned. What a driver made of the texts is kept on disk where it gives it away, see `disk.rs`.
 
 use super::device::{Gpu, caught};
 use super::disk;
@@ -17,7 +17,8 @@ use std::sync::{Arc, OnceLock};
 /// More threads than this make nothing faster: drivers take turns in places.
 const MAX_THREADS: usize = 8;
 
-/// A pipeline that may still be in the making; who uses it waits, and has asked [`Gpu::compiled`] whether it came to be.
+/// A pipeline that may still be in the making; who uses it waits, and has asked [`Gpu::compiled`] whether it came to
+/// be.
 #[derive(Default)]
 pub struct Pipeline {
     made: OnceLock<wgpu::ComputePipeline>,

@@ -2,8 +2,8 @@
 //!
 //! An adapter gets a score and a sentence that explains it; software drivers score below the CPU, whose kernels are
 //! faster. One logical device per adapter lives as long as somebody uses it. The driver's errors do not end the
-//! process: [`Gpu::guard`] tells them to the one whose calls they come of. A lost device stays lost for all who hold it,
-//! and a later open makes a new one.
+//! process: [`Gpu::guard`] tells them to the one whose calls they come of. A lost device stays lost for all who hold
+//! it, and a later open makes a new one.
 
 use super::compile::Compiler;
 use super::disk;
@@ -132,14 +132,15 @@ pub fn name_of(info: &wgpu::AdapterInfo) -> String {
     format!("{} ({})", info.name, info.backend)
 }
 
-/// The ways to adapters, each with the compiler of its shaders. DX12 takes DXC where its library can be loaded and finds
-/// an adapter, else FXC, which is a part of Windows.
+/// The ways to adapters, each with the compiler of its shaders. DX12 takes DXC where its library can be loaded and
+/// finds an adapter, else FXC, which is a part of Windows.
 fn instances() -> &'static [(wgpu::Instance, Option<&'static str>)] {
     static INSTANCES: LazyLock<Vec<(wgpu::Instance, Option<&'static str>)>> = LazyLock::new(|| {
         let make = |backends, shader_compiler| {
             let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
             descriptor.backends = backends;
-            // The validation of indirect calls builds pipelines of its own at device creation, on which some drivers fail.
+            // The validation of indirect calls builds pipelines of its own at device creation, on which some drivers
+            // fail.
             descriptor.flags = wgpu::InstanceFlags::empty();
             descriptor.backend_options.dx12.shader_compiler = shader_compiler;
             wgpu::Instance::new(descriptor)
@@ -303,11 +304,13 @@ impl Gpu {
         self.lost.get().map_or(Ok(()), |lost| Err(Error::Device(lost.clone())))
     }
 
-    /// Does `work` and says what went wrong with it: a loss of the device, the driver's first error, or what `work` says.
+    /// Does `work` and says what went wrong with it: a loss of the device, the driver's first error, or what `work`
+    /// says.
     pub fn guard<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let (done, error) = caught(&self.device, work);
         let error = error.map(|error| {
-            // The driver's error may be the first sign of a loss, which is told at the next poll and is the better reason.
+            // The driver's error may be the first sign of a loss, which is told at the next poll and is the better
+            // reason.
             let _ = self.look();
             error_of(&name_of(&self.info), &error)
         });
@@ -357,8 +360,8 @@ impl Gpu {
         self.wait_for(None, &NEVER)
     }
 
-    /// Waits until a submission is done, or all of them. A cancel ends the wait as well, after [`GRACE`]: what was submitted
-    /// is then still under way, and whatever is submitted next comes after it.
+    /// Waits until a submission is done, or all of them. A cancel ends the wait as well, after [`GRACE`]: what was
+    /// submitted is then still under way, and whatever is submitted next comes after it.
     pub fn wait_for(&self, submission: Option<wgpu::SubmissionIndex>, cancel: &AtomicBool) -> Result<()> {
         let mut cancelled = None;
         while !self.poll(wgpu::PollType::Wait { submission_index: submission.clone(), timeout: Some(SLICE) })? {
@@ -376,17 +379,19 @@ impl Gpu {
 
     /// Whether what is waited for is done.
     fn poll(&self, how: wgpu::PollType) -> Result<bool> {
-        // wgpu panics when the driver fails here.
-        let polled = catch_unwind(AssertUnwindSafe(|| self.device.poll(how)));
-        if polled.is_err() {
+        // wgpu panics when the driver fails here. It also does (30.0, an assertion in `Device::maintain`) where a wait ran
+        // out of time while another thread saw its submission end; a look that does not wait tells the two apart.
+        let poll = |how| catch_unwind(AssertUnwindSafe(|| self.device.poll(how)));
+        let polled = poll(how);
+        if polled.is_err() && poll(wgpu::PollType::Poll).is_err() {
             self.lost
                 .get_or_init(|| format!("{} was lost: its driver failed while it was waited for", name_of(&self.info)));
         }
         self.check()?;
         match polled {
-            Ok(Err(wgpu::PollError::Timeout)) => Ok(false),
+            Ok(Err(wgpu::PollError::Timeout)) | Err(_) => Ok(false),
             Ok(Err(e)) => Err(Error::Device(format!("Waiting for {}: {e}", self.info.name))),
-            _ => Ok(true),
+            Ok(Ok(_)) => Ok(true),
         }
     }
 
@@ -406,8 +411,8 @@ impl Gpu {
 }
 
 impl Drop for Gpu {
-    /// wgpu drops a queue when all that it was given is done, and waits for that without end. One that hangs is left to the
-    /// system instead.
+    /// wgpu drops a queue when all that it was given is done, and waits for that without end. One that hangs is left to
+    /// the system instead.
     fn drop(&mut self) {
         if let Ok(false) = self.poll(wgpu::PollType::Wait { submission_index: None, timeout: Some(PATIENCE) }) {
             log::error!("{} gives no answer: it is left as it is", name_of(&self.info));
@@ -416,8 +421,8 @@ impl Drop for Gpu {
     }
 }
 
-/// Does `work`, and returns the first error that the driver reported with its calls: errors are caught by the thread that
-/// they come of. Of several kinds want of memory is the one that explains.
+/// Does `work`, and returns the first error that the driver reported with its calls: errors are caught by the thread
+/// that they come of. Of several kinds want of memory is the one that explains.
 pub(super) fn caught<T>(device: &wgpu::Device, work: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
     let filters = [wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Validation, wgpu::ErrorFilter::Internal];
     let scopes = filters.map(|filter| device.push_error_scope(filter));

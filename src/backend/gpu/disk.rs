@@ -1,12 +1,13 @@
 //! What a driver made of the shaders, kept on disk from process to process.
 //!
-//! One file for each adapter, driver and set of shader texts, in `ELIZA_CACHE_DIR` (empty: none), else in the user's cache
-//! folder. A file begins with a magic number, the key that also names it, and the hash of what follows; one that is not
-//! as it should be counts as absent. Nothing that goes wrong here is an error: the log says it, and kernels are compiled.
+//! One file for each adapter, driver and set of shader texts, in `ELIZA_CACHE_DIR` (empty: none), else in the user's
+//! cache folder. A file begins with a magic number, the key that also names it, and the hash of what follows; one that
+//! is not as it should be counts as absent. Nothing that goes wrong here is an error: the log says it, and kernels are
+//! compiled.
 //!
 //! A driver trusts what it is given here, and a hash is no signature. So nothing is used that another user could have
-//! written: on Unix folder and file have to be the user's own, and writable for nobody else. On Windows that is left to the
-//! access list of the user's folder, which lets nobody else in unless the user has changed it.
+//! written: on Unix folder and file have to be the user's own, and writable for nobody else. On Windows that is left to
+//! the access list of the user's folder, which lets nobody else in unless the user has changed it.
 
 use super::shaders;
 use sha2::{Digest, Sha256};
@@ -31,8 +32,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// The cache of a device that has [`wgpu::Features::PIPELINE_CACHE`], filled from disk; none where it is turned off, or
-    /// where others could write.
+    /// The cache of a device that has [`wgpu::Features::PIPELINE_CACHE`], filled from disk; none where it is turned
+    /// off, or where others could write.
     pub fn open(device: &wgpu::Device, info: &wgpu::AdapterInfo) -> Option<Cache> {
         let folder = folder(&|name| std::env::var_os(name))?;
         if let Err(e) = make_folder(&folder) {
@@ -44,9 +45,9 @@ impl Cache {
         let file = folder.join(format!("pipelines-{name}"));
         let data = read(&file, &key);
         let descriptor = wgpu::PipelineCacheDescriptor { label: Some("eliza"), data: data.as_deref(), fallback: true };
-        // SAFETY: the data is what `get_data` gave for the same adapter, driver and texts. It is from a file that nobody but
-        // this user can have written (checked on Unix, see above for Windows), and as this program wrote it: its key and hash
-        // were compared just now.
+        // SAFETY: the data is what `get_data` gave for the same adapter, driver and texts. It is from a file that
+        // nobody but this user can have written (checked on Unix, see above for Windows), and as this program wrote it:
+        // its key and hash were compared just now.
         let pipelines = unsafe { device.create_pipeline_cache(&descriptor) };
         Some(Cache { pipelines, file, key })
     }

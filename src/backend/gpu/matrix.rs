@@ -154,7 +154,8 @@ impl Stored<'_> {
     }
 }
 
-/// Brings weights to a device, one after the other. Several may work side by side, each with its own piece of host memory.
+/// Brings weights to a device, one after the other. Several may work side by side, each with its own piece of host
+/// memory.
 pub struct Loader<'a> {
     gpu: &'a Gpu,
     progress: &'a mut dyn FnMut(u64) -> Result<()>,

@@ -1,9 +1,9 @@
 //! The GPU backend: WGSL kernels through wgpu, on Vulkan, Metal or DX12.
 //!
-//! `device.rs` finds adapters and holds the device; `kernel.rs` makes kernels of shader texts, `compile.rs` and `disk.rs`
-//! see to their pipelines, and `probe.rs` tries them at load; `step.rs` says what a dispatch is. `product.rs`, `heads.rs`,
-//! `attend.rs` and `rows.rs` build the steps of operations; `fusion.rs` says which need none, `lower.rs` strings them
-//! together for a graph, and `program.rs` runs them over an engine's buffers in `state.rs`.
+//! `device.rs` finds adapters and holds the device; `kernel.rs` makes kernels of shader texts, `compile.rs` and
+//! `disk.rs` see to their pipelines, and `probe.rs` tries them at load; `step.rs` says what a dispatch is.
+//! `product.rs`, `heads.rs`, `attend.rs` and `rows.rs` build the steps of operations; `fusion.rs` says which need none,
+//! `lower.rs` strings them together for a graph, and `program.rs` runs them over an engine's buffers in `state.rs`.
 //!
 //! Weights are used exactly as their format says, sums are f32: no activation is rounded to fewer bits here.
 

@@ -1,6 +1,7 @@
 //! The sampler of an engine's state: its sequences' chains on the device, and their results on the way to the host.
 //!
-//! A step's results have a staging buffer of their own until they are read; there are as many as steps that may be under way.
+//! A step's results have a staging buffer of their own until they are read; there are as many as steps that may be
+//! under way.
 
 use super::device::Gpu;
 use super::memory::buffer_bytes;

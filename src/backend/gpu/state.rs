@@ -1,8 +1,8 @@
 //! What an engine keeps on the GPU between runs: KV cache, workspace, frame.
 //!
-//! Buffers are made at open and grow only in [`State::reserve`]; every growth begins a new generation, for which programs
-//! bind their buffers anew. A run of a program that was bound for an older generation is refused: after open nothing
-//! may be allocated.
+//! Buffers are made at open and grow only in [`State::reserve`]; every growth begins a new generation, for which
+//! programs bind their buffers anew. A run of a program that was bound for an older generation is refused: after open
+//! nothing may be allocated.
 
 use super::device::Gpu;
 use super::kv::{KvLayout, transfer};
@@ -382,8 +382,8 @@ impl GpuState {
         self.sampler.as_ref().map_or(0, Sampler::under_way)
     }
 
-    /// Forget what a run that failed has left, of which so many sampled steps were under way before: its results, and what
-    /// the frame was thought to hold.
+    /// Forget what a run that failed has left, of which so many sampled steps were under way before: its results, and
+    /// what the frame was thought to hold.
     pub(super) fn forget(&mut self, under_way: usize) {
         self.outputs.clear();
         if let Some(sampler) = &mut self.sampler {

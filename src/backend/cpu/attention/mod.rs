@@ -7,15 +7,16 @@
 //! M' = max(M, m)    L' = L e^(M - M') + l e^(m - M')    O' = O e^(M - M') + o e^(m - M')
 //! ```
 //!
-//! and the result is O / L. (The running maximum and sum are those of Milakov and Gimelshein, "Online normalizer calculation
-//! for softmax", <https://arxiv.org/abs/1805.02867>; with the values in the same pass it is what FlashAttention does,
-//! <https://arxiv.org/abs/2205.14135>.) That is the definition, bit for bit: tiles of rows, blocks that are skipped because
-//! nothing in them is seen, and the split of one row's ranges over threads all leave it unchanged, so a row's result
-//! depends on the row and on the cells it sees, not on the batch or on the number of threads.
+//! and the result is O / L. (The running maximum and sum are those of Milakov and Gimelshein, "Online normalizer
+//! calculation for softmax", <https://arxiv.org/abs/1805.02867>; with the values in the same pass it is what
+//! FlashAttention does, <https://arxiv.org/abs/2205.14135>.) That is the definition, bit for bit: tiles of rows, blocks
+//! that are skipped because nothing in them is seen, and the split of one row's ranges over threads all leave it
+//! unchanged, so a row's result depends on the row and on the cells it sees, not on the batch or on the number of
+//! threads.
 //!
-//! A row sees a cell when they share a sequence (or the row's node of a tree stands below the cell's, see [`sees`]), the cell is not after the row, and it lies within the window. Cells
-//! that no row of a tile sees are never multiplied in, so what a freed cell holds (even NaN) does no harm. A row that
-//! sees nothing yields zeros.
+//! A row sees a cell when they share a sequence (or the row's node of a tree stands below the cell's, see [`sees`]),
+//! the cell is not after the row, and it lies within the window. Cells that no row of a tile sees are never multiplied
+//! in, so what a freed cell holds (even NaN) does no harm. A row that sees nothing yields zeros.
 
 mod cells;
 #[cfg(test)]

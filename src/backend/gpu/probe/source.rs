@@ -1,7 +1,7 @@
 //! Matrices of every type, made of random numbers, and what products with them should give.
 //!
-//! For the probes of a model's kernels and for the tests of all kernels. The weights are `quant::dequantize`'s, the sums and
-//! norms those of `f64`.
+//! For the probes of a model's kernels and for the tests of all kernels. The weights are `quant::dequantize`'s, the
+//! sums and norms those of `f64`.
 
 use crate::Result;
 use crate::backend::gpu::device::Gpu;

@@ -163,8 +163,8 @@ fn bucket(rows: usize) -> usize {
     rows.next_power_of_two()
 }
 
-/// Shapes and row counts to try with a type. Making a kernel costs a software driver most of a second, so what depends on
-/// the count of rows and not on the format is tried with two formats, and the checked device takes those and a third
+/// Shapes and row counts to try with a type. Making a kernel costs a software driver most of a second, so what depends
+/// on the count of rows and not on the format is tried with two formats, and the checked device takes those and a third
 /// (what is particular to each format is tried on both devices by looking rows up).
 fn shapes(ty: TensorType, checked: bool) -> &'static [(usize, usize, &'static [usize])] {
     const ALL: &[usize] = &[1, 2, 3, 4, 5, 6, 7, 8, 9, 33, 70];

@@ -1,5 +1,5 @@
-//! The known answer of the walk's kernel, see `backend/gpu/probe.rs`: one run of ten tokens, which takes two passes, to a
-//! choice, then the end. What it should write is written out here.
+//! The known answer of the walk's kernel, see `backend/gpu/probe.rs`: one run of ten tokens, which takes two passes, to
+//! a choice, then the end. What it should write is written out here.
 
 use super::{ARG_WORDS, STORAGE, Surroundings, Walker};
 use crate::Result;
@@ -34,8 +34,8 @@ const COUNTS: [[Count; ARG_WORDS]; 3] = [
     [Count::Listed(99), Count::Unlisted(99), Count::Fixed(1)],
 ];
 
-/// What is to be seen after a run of the kernel: the frame's head, rows, outputs and listed tokens, the mask, position and
-/// count of the history and its newest tokens, and the workgroups, the sampler's last.
+/// What is to be seen after a run of the kernel: the frame's head, rows, outputs and listed tokens, the mask, position
+/// and count of the history and its newest tokens, and the workgroups, the sampler's last.
 struct Seen {
     head: [u32; 3],
     rows: Vec<[u32; 4]>,
