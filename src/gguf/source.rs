@@ -121,10 +121,6 @@ impl Source {
         if out.is_empty() {
             return Ok(()); // A tensor without elements may stand beyond the last byte.
         }
-        if out.is_empty() {
-            // A tensor without elements may stand behind the last byte.
-            return Ok(());
-        }
         let span = usize::try_from(at).ok().and_then(|at| Some(at..at.checked_add(out.len())?));
         if let Some(bytes) = span.and_then(|span| self.head.get(span)) {
             out.copy_from_slice(bytes);

@@ -160,7 +160,7 @@ fn attention_is_tried_from_queries_to_results() {
         (shape(F32, (4, 2), (8, 8), None, (false, false)), (Norm, 8), [1, 64]),
         (shape(F16, (2, 1), (128, 128), Some(30.0), (true, true)), (Neox, 128), [1, 2]),
         (shape(Q8_0, (7, 1), (80, 40), None, (false, true)), (Neox, 32), [1, 8]),
-        (shape(KvTypes { k: Q8_0, v: F16 }, (2, 1), (64, 64), None, (true, true)), (Neox, 64), [1, 8]),
+        (shape(KvTypes { k: Q8_0, v: F16 }, (7, 1), (80, 40), None, (false, true)), (Neox, 32), [1, 8]),
     ];
     for (gpu, ((spec, layout), turns, max_rows)) in devices().iter().flat_map(|gpu| cases.iter().map(move |c| (gpu, c)))
     {
