@@ -566,7 +566,7 @@ fn the_prompt_is_echoed_and_candidates_are_told_where_asked_for() {
 
 /// A model without the texts of its vocabulary, which then has no token that ends a generation.
 fn without_texts(folder: &Path) -> std::path::PathBuf {
-    let source = File::open(&fixture(Kind::Llama, Weights::F32)).unwrap();
+    let source = File::open(fixture(Kind::Llama, Weights::F32)).unwrap();
     let mut writer = Writer::new(3);
     let kept = |key: &&str| !key.starts_with("tokenizer.") && *key != "llama.vocab_size";
     for key in source.metadata().map(|(key, _)| key).filter(kept) {
@@ -1091,7 +1091,7 @@ fn bench_makes_a_page() {
 
 /// A copy of a fixture with another text and type for one token.
 fn with_token(kind: Kind, id: usize, text: &str, token_type: i32) -> tempfile::NamedTempFile {
-    let from = File::open(&fixture(kind, Weights::Q8_0)).unwrap();
+    let from = File::open(fixture(kind, Weights::Q8_0)).unwrap();
     let mut tokens: Vec<&str> = from.strings("tokenizer.ggml.tokens").unwrap().unwrap();
     let types = from.integers("tokenizer.ggml.token_type").unwrap().unwrap();
     let mut types: Vec<i32> = types.into_iter().map(|kind| kind as i32).collect();

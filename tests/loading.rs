@@ -161,7 +161,15 @@ fn m1_who_waits_for_a_load_of_another_can_give_up_and_takes_over_where_that_one_
     let (sender, asked) = channel();
     let third = thread::spawn({
         let path = path.clone();
-        move || open(&path, Some(Box::new(move |_| sender.send(()).is_ok() || true)))
+        move || {
+            open(
+                &path,
+                Some(Box::new(move |_| {
+                    let _ = sender.send(());
+                    true
+                })),
+            )
+        }
     });
     asked.recv_timeout(LONG).unwrap();
     answer.send(false).unwrap();

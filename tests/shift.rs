@@ -196,11 +196,11 @@ fn a_stream_that_shifted_is_saved_and_goes_on() {
         assert_eq!(first.usage().context_shifts, 3);
         for cut in [1, 57, 58, 59, 60, 86, 87, 88, 89, 100, 129] {
             first.prefill(&PROMPT, 0).unwrap();
-            let begun = listen(first, cut as i32, 1.2);
+            let begun = listen(first, cut, 1.2);
             first.save_slot(0, &path).unwrap();
             second.restore_slot(0, &path).unwrap();
             assert_eq!(second.usage().context_shifts, 0);
-            let rest = listen(second, 130 - cut as i32, 1.2);
+            let rest = listen(second, 130 - cut, 1.2);
             assert_eq!([begun, rest].concat(), expected, "cut at {cut}, {gpu_layers} layers on the GPU");
         }
     }

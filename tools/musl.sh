@@ -22,7 +22,7 @@ has_target() {
 
 # debian ARCH PACKAGE...   unpacks packages of Debian 13, whose musl is the oldest that Bun runs on, into $work/ARCH
 debian() {
-    local arch=$1 state=$work/$1.apt suite mirror key=/usr/share/keyrings/debian-archive-keyring.gpg
+    local arch=$1 state=$work/$1.apt suite mirror file key=/usr/share/keyrings/debian-archive-keyring.gpg
     shift
     command -v apt-get >/dev/null 2>&1 && test -f "$key" || return 1
     suite=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
@@ -35,7 +35,7 @@ debian() {
         -o "APT::Architecture=$arch" -o "APT::Architectures=$arch" -o "APT::Sandbox::User=$(id -un)")
     apt-get "${options[@]}" update >/dev/null 2>&1 || return 1
     (cd "$state" && apt-get "${options[@]}" download "$@" >/dev/null 2>&1) || return 1
-    for package in "$state"/*.deb; do dpkg -x "$package" "$work/$arch"; done
+    for file in "$state"/*.deb; do dpkg -x "$file" "$work/$arch"; done
 }
 
 # build TRIPLE OPTION...   the library with the exports that only tests call: it needs musl's libc, which every process of musl has, and

@@ -75,20 +75,19 @@ function end({ id, onStep }: Generation, text: string): void {
   onStep({ token: -1, text, done: true });
 }
 
-function* ofHandle(library: Library, handle: FfiLlmHandle): Generator<Generation> {
-  for (const generation of running.values()) {
-    if (generation.library === library && generation.handle === handle) yield generation;
-  }
+/** The generations of an open handle whose last event was not handed out. */
+function underWay(library: Library, handle: FfiLlmHandle): Generation[] {
+  return [...running.values()].filter((one) => one.library === library && one.handle === handle && !one.closed);
 }
 
 /** Has to be called before a handle is closed. */
 export function closing(library: Library, handle: FfiLlmHandle): void {
-  for (const generation of ofHandle(library, handle)) generation.closed = true;
+  for (const generation of underWay(library, handle)) generation.closed = true;
 }
 
-/** Whether a generation's last event was not handed out: its texts would be lost with the next prefill or generate. */
+/** Whether texts are on their way, which would be lost with the next prefill or generate. */
 export function delivering(library: Library, handle: FfiLlmHandle): boolean {
-  return ofHandle(library, handle).next().done === false;
+  return underWay(library, handle).length > 0;
 }
 
 /** The address of the one callback. The length is a size_t below 2^32 in a register, read without making a BigInt. */

@@ -391,7 +391,15 @@ for (const delivery of WAYS) {
     assert.equal(ends, 1);
     assert.equal(ffi.eliza_inference_llm_stream_status(opened), STATUS.ELIZA_ERR_CANCELLED);
     assert.equal(ffi.eliza_inference_llm_stream_take_error(opened), null);
+    // Closed while tokens are on their way: still one end.
+    ffi.eliza_inference_llm_stream_prefill(opened, tokens, -1);
+    ends = 0;
+    ffi.eliza_inference_llm_stream_generate(opened, -1, 0, 1, (_token, _text, done) => void (ends += Number(done)));
     ffi.eliza_inference_llm_stream_close(opened);
+    assert.equal(ffi.eliza_inference_llm_stream_status(opened), -1);
+    while (ends === 0) await sleep(1);
+    await sleep(5);
+    assert.equal(ends, 1);
     ffi.eliza_inference_llm_stream_close(opened);
     assert.equal(ffi.eliza_inference_llm_stream_prefill(opened, tokens, -1), -1);
   });

@@ -84,11 +84,11 @@ pub fn run(how: How, model: &ModelArgs, reps: u32, args: &Args) -> Result<Value,
     let opened = open_model(&model.model, &options, Some(&mut loading()))?;
     let mut runner = match how {
         How::StrictMask => Runner::Mask(Box::new(Mask::new(opened, &options, trie.clone())?)),
-        How::StrictTrieFfi => Runner::Session(greedy_session(opened, &options, Some(&payload))?),
+        How::StrictTrieFfi => Runner::Session(Box::new(greedy_session(opened, &options, Some(&payload))?)),
         How::Unconstrained => {
             let session = greedy_session(opened, &options, None)?;
             session.configure(Settings { ignore_eos: true, ..session.settings() })?;
-            Runner::Session(session)
+            Runner::Session(Box::new(session))
         }
     };
     let longest = trie.descriptors().first().map_or(0, |one| one.depth());
@@ -251,7 +251,7 @@ impl Report {
 
 /// What makes spans.
 enum Runner {
-    Session(Session),
+    Session(Box<Session>),
     Mask(Box<Mask>),
 }
 

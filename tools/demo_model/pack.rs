@@ -113,7 +113,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let file = File::open(out)?;
     let vocab = Vocab::from_gguf(&file)?;
     for Text { text, tokens } in &model.texts {
-        let own = vocab.tokenize(text.as_bytes(), false, false).unwrap();
+        let own = vocab.tokenize(text.as_bytes(), false, false)?;
         if own != *tokens {
             return Err(format!("{text:?} was trained as {tokens:?} and is read as {own:?}").into());
         }

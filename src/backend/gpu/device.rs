@@ -379,8 +379,8 @@ impl Gpu {
 
     /// Whether what is waited for is done.
     fn poll(&self, how: wgpu::PollType) -> Result<bool> {
-        // wgpu panics when the driver fails here. It also does (30.0, an assertion in `Device::maintain`) where a wait ran
-        // out of time while another thread saw its submission end; a look that does not wait tells the two apart.
+        // wgpu panics when the driver fails here. It also does (30.0, an assertion in `Device::maintain`) where a wait
+        // ran out of time while another thread saw its submission end. A look that does not wait tells the two apart.
         let poll = |how| catch_unwind(AssertUnwindSafe(|| self.device.poll(how)));
         let polled = poll(how);
         if polled.is_err() && poll(wgpu::PollType::Poll).is_err() {

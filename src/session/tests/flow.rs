@@ -285,3 +285,19 @@ fn penalties_look_back_on_the_prompt_and_on_forced_tokens() {
         .unwrap();
     assert_eq!(generate(&session, 2).text(), "xa");
 }
+
+#[test]
+#[cfg(unix)]
+fn l3_usage_is_json_whatever_bytes_the_path_has() {
+    use std::os::unix::ffi::OsStrExt;
+    let info = ModelInfo {
+        path: std::ffi::OsStr::from_bytes(b"m\xff.gguf").into(),
+        n_vocab: N_VOCAB,
+        context: CONTEXT as u32,
+        slots: 4,
+        ..ModelInfo::default()
+    };
+    let session = Session::start(say([HELLO]), vocab(), file(), info, Settings::default()).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&session.usage_json()).unwrap();
+    assert_eq!(json["model"]["path"], "m\u{fffd}.gguf");
+}

@@ -179,3 +179,31 @@ fn strictness_refuses_foreign_payloads() {
     }
     session.set_trie(payload("tiny", &[("p", &[RED])]).as_bytes(), Mode::Greedy).unwrap();
 }
+
+#[test]
+fn l5_a_set_that_came_while_a_generation_ran_bars_nothing_later() {
+    let session = Arc::new(open(say([HELLO])));
+    let json = payload("", &[("p", &[X])]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let setter = thread::spawn({
+        let (session, stop) = (session.clone(), stop.clone());
+        move || {
+            while !stop.load(Ordering::Relaxed) {
+                let outcome = session.set_trie(json.as_bytes(), Mode::Greedy);
+                assert!(outcome.is_ok() || is_busy(outcome));
+            }
+        }
+    });
+    // Generations begin and end as fast as the lock allows, also between a set's looks at the session.
+    let mut barred = None;
+    for at in 1..=200_000 {
+        let mut state = session.shared.lock();
+        state.phase = if at % 2 == 0 { Phase::Idle } else { Phase::Generating };
+        barred = barred.or_else(|| state.trie_failure.clone());
+    }
+    stop.store(true, Ordering::Relaxed);
+    setter.join().unwrap();
+    assert_eq!(barred, None);
+    session.clear_trie().unwrap();
+    assert_eq!(generate(&session, -1).tokens, [HELLO]);
+}

@@ -34,8 +34,8 @@ public final class ElizaInference {
     }
 
     /**
-     * The devices of this machine, best first, as a JSON array: name, kind, score, the reason for it, and the memory that can be had
-     * (null where the system does not tell).
+     * The devices of this machine, best first, as a JSON array: name, kind, score, the reason for it, memory (null where the system
+     * does not tell), and on DX12 what compiles shaders.
      */
     public static String devicesJson() {
         Native.load();
