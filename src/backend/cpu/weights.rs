@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 /// were read, and a run ends soon after its time is up.
 const CLAIM: usize = 32 << 10;
 
-/// How long one run of a load takes: a tenth of what it waited for others, so that beside them the load gets an eleventh
-/// of the pool; longer and longer where nobody was there.
+/// How long one run of a load takes: a tenth of what it waited for others, so that beside them the load gets about a
+/// tenth of the pool; longer and longer where nobody was there.
 const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST_ALONE: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(10);
