@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// were read, and a run ends soon after its time is up.
 const CLAIM: usize = 32 << 10;
 
-/// How long one run of a load takes: a quarter of what it waited for others, so that beside them the load gets a fifth
+/// How long one run of a load takes: a tenth of what it waited for others, so that beside them the load gets an eleventh
 /// of the pool; longer and longer where nobody was there.
 const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST_ALONE: Duration = Duration::from_millis(1);
@@ -252,7 +252,7 @@ fn pack(
 fn turn(last: Duration, waited: Duration) -> Duration {
     match waited {
         Duration::ZERO => (2 * last).min(LONGEST_ALONE),
-        waited => (waited / 4).clamp(SHORTEST, LONGEST),
+        waited => (waited / 10).clamp(SHORTEST, LONGEST),
     }
 }
 

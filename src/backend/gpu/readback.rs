@@ -136,7 +136,9 @@ impl Landing {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::backend::gpu::device::candidates;
     use crate::backend::gpu::kernel::Slot;
+    use crate::backend::gpu::restrict::Restrictions;
     use crate::backend::gpu::testing::{devices, kernel, storage};
 
     /// Submits a kernel that counts so long, and the copy of its result.
@@ -166,7 +168,11 @@ mod tests {
     /// To the host a device that hangs looks like one that is busy for long.
     #[test]
     fn l10_a_device_that_gives_no_answer_can_be_left() {
-        let Some(gpu) = devices().first() else { return };
+        if devices().is_empty() {
+            return;
+        }
+        // A device of its own: where other tests wait for theirs, wgpu may hold up this one's waits.
+        let gpu = &Gpu::new(&candidates()[0], &Restrictions::default()).unwrap();
         let mut landing = Landing::new(gpu, "test", 4).unwrap();
         let (never, cancel) = (AtomicBool::new(false), AtomicBool::new(true));
         let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap());
@@ -179,7 +185,7 @@ mod tests {
         // One that answers in time is heard, whether cancelled or not.
         assert_eq!(read(7, &never), Ok(7));
         assert_eq!(read(8, &cancel), Ok(8));
-        assert_eq!(read(4_000_000_000, &cancel), Err(Error::Cancelled));
+        assert_eq!(read(2_000_000_000, &cancel), Err(Error::Cancelled));
         let now = wgpu::PollType::Wait { submission_index: None, timeout: Some(Duration::ZERO) };
         assert!(gpu.device.poll(now).is_err(), "the cancel waited for the device");
         // What comes next is not disturbed by what was left.
