@@ -64,7 +64,7 @@ cases() {
         for name in $(grep '^[A-Za-z]' tests/c/cases.txt); do
             local status=0
             ELIZA_LIBRARY=$root/target/$triple/debug/libelizainference.so ELIZA_TEST_MODEL=$root/$model \
-                timeout 300 "$@" "$work/host-$triple" "$name" || status=$?
+                timeout 1800 "$@" "$work/host-$triple" "$name" || status=$?
             case $status in
             0) passed=$((passed + 1)) ;;
             77) skipped=$((skipped + 1)) ;;
