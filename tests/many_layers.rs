@@ -1,7 +1,7 @@
 //! Opening a model takes time and memory by the layer: a file of a few megabytes may have thousands of them.
 //!
-//! The one test of this file has the process for itself, because it reads what the process holds. The bound is
-//! on the ratio of neighbours, which are four times apart; a cost by the square would make it 16.
+//! The one test of this file has the process for itself, because it reads what the process holds. Neighbours are four
+//! times apart: a cost by the layer makes the ratio 4, one by the square 16. More than 5 is refused.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -52,19 +52,22 @@ fn m6_opening_takes_time_and_memory_by_the_layer() {
             }
             cost
         };
-        let time = (0..2).map(|_| cost(false).0).min().unwrap();
-        let (last, memory) = cost(true);
-        opened.push((layers, time.min(last), memory));
+        // As many layers in all, whatever their number in the file: the system counts a thread's time in steps of
+        // milliseconds.
+        let times = LAYERS[3] / layers;
+        let time = (0..times).map(|_| cost(false).0).sum::<Duration>() / times;
+        let (_, memory) = cost(true);
+        opened.push((layers, time, memory));
         let megabytes = memory.map(|bytes| bytes as f64 / 1e6);
-        eprintln!("{layers:>5} layers: {:>9.2?} {megabytes:>7.1?} MB", time.min(last));
+        eprintln!("{layers:>5} layers: {:>9.2?} {megabytes:>7.1?} MB", time);
     }
     for pair in opened.windows(2) {
         let [(few, short, small), (many, long, large)] = [pair[0], pair[1]];
         let ratio = long.as_secs_f64() / short.as_secs_f64();
-        assert!(ratio < 8.0, "{few} to {many} layers: {ratio:.1} times the time");
+        assert!(ratio <= 5.0, "{few} to {many} layers: {ratio:.1} times the time");
         if let Some((small, large)) = small.zip(large).filter(|(small, _)| *small > 0) {
             let ratio = large as f64 / small as f64;
-            assert!(ratio < 8.0, "{few} to {many} layers: {ratio:.1} times the memory");
+            assert!(ratio <= 5.0, "{few} to {many} layers: {ratio:.1} times the memory");
         }
     }
 }

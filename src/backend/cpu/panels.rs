@@ -130,6 +130,29 @@ impl Panels {
         }
     }
 
+    /// The memory in pieces of so many bytes.
+    pub fn pieces(&self, bytes: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let all = self.memory.len();
+        (0..all).step_by(bytes).map(move |start| start..(start + bytes).min(all))
+    }
+
+    /// Give a piece of the memory back to the system, where that is possible.
+    ///
+    /// # Safety
+    /// Nobody reads these weights any more.
+    pub unsafe fn give_back(&self, piece: Range<usize>) {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        // SAFETY: the pages are private and of no file, so they are zeros if they are read again; nobody does, as the
+        // caller promises.
+        if let Err(error) =
+            unsafe { self.memory.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, piece.start, piece.len()) }
+        {
+            log::debug!("Weights are freed at once: {error}");
+        }
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        let _ = piece;
+    }
+
     /// Packs the panels of `range` from `src`, their rows as they lie in the file.
     ///
     /// # Errors

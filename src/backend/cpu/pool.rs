@@ -23,7 +23,7 @@
 mod tests;
 
 use crate::{Error, Result};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 use std::any::Any;
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -65,7 +65,7 @@ struct Order {
     next: u64,
 }
 
-/// How often who waits for a run looks at its cancel flag.
+/// How often who waits for a run looks at its cancel flag, and who works in the background at what was done.
 const LOOK: Duration = Duration::from_millis(2);
 
 impl Queue {
@@ -75,12 +75,10 @@ impl Queue {
         Queue { order: Mutex::new(order), moved: Condvar::new() }
     }
 
-    /// Wait for one's turn, and say how long that took; `None` where `cancel` was set first.
-    fn enter(&self, cancel: &AtomicBool) -> Option<(InTurn<'_>, Duration)> {
-        let mut waited = Duration::ZERO;
+    /// Wait for one's turn; `None` where `cancel` was set first.
+    fn enter(&self, cancel: &AtomicBool) -> Option<InTurn<'_>> {
         let mut order = self.order.lock();
         if order.busy || !order.waiting.is_empty() {
-            let asked = Instant::now();
             let number = order.next;
             order.next += 1;
             order.waiting.push_back(number);
@@ -93,10 +91,9 @@ impl Queue {
                 self.moved.wait_for(&mut order, LOOK);
             }
             order.waiting.pop_front();
-            waited = asked.elapsed();
         }
         order.busy = true;
-        Some((InTurn(self), waited))
+        Some(InTurn(self))
     }
 }
 
@@ -122,8 +119,12 @@ struct Shared {
     job: AtomicPtr<Job<'static>>,
     /// Threads of the present run.
     count: AtomicUsize,
-    /// Nanoseconds that the present run waited for others.
-    waited: AtomicU64,
+    /// Runs of several threads so far.
+    runs: AtomicU64,
+    /// What the threads of a run do after it; see [`Pool::background`].
+    background: RwLock<Vec<BackgroundJob>>,
+    /// How many those are.
+    background_jobs: AtomicUsize,
     /// Runs of one thread under way, which queue with nobody.
     alone: AtomicUsize,
     /// Workers that have not left the present run.
@@ -162,11 +163,25 @@ struct Slot {
     run: AtomicU64,
     /// Set while the thread may be parked.
     sleeping: AtomicBool,
+    /// Nanoseconds that the thread owes the background.
+    owed: AtomicU64,
     /// The worker; slot 0 is the caller's and has none.
     thread: OnceLock<Thread>,
 }
 
 struct Job<'a>(&'a (dyn Fn(&Worker<'_>) + Sync));
+
+/// Works until the time given, or until nothing is left.
+type BackgroundJob = &'static (dyn Fn(Instant) + Sync);
+
+/// A thread works for the background for an eighth of the time that a run took, once it owes this much and at most for
+/// so long at once.
+const BACKGROUND_SHARE: u32 = 8;
+const BACKGROUND_LEAST: Duration = Duration::from_micros(20);
+const BACKGROUND_MOST: Duration = Duration::from_millis(10);
+
+/// Longest run of a background job of its own.
+const BACKGROUND_RUN: Duration = Duration::from_millis(1);
 
 /// Unwinds a thread out of a run that another thread's panic has ended.
 struct Stopped;
@@ -187,7 +202,9 @@ impl Pool {
             caller: Mutex::new(None),
             job: AtomicPtr::new(std::ptr::null_mut()),
             count: AtomicUsize::new(0),
-            waited: AtomicU64::new(0),
+            runs: AtomicU64::new(0),
+            background: RwLock::default(),
+            background_jobs: AtomicUsize::new(0),
             alone: AtomicUsize::new(0),
             running: Line(AtomicUsize::new(0)),
             arrived: Line(AtomicUsize::new(0)),
@@ -210,7 +227,7 @@ impl Pool {
     pub fn run(&self, threads: usize, cancel: &AtomicBool, job: &(dyn Fn(&Worker<'_>) + Sync)) -> Result<()> {
         if threads <= 1 {
             let shared = &*self.shared;
-            let alone = Worker { index: 0, count: 1, step: Cell::new(0), waited: Duration::ZERO, shared };
+            let alone = Worker { index: 0, count: 1, step: Cell::new(0), shared };
             shared.alone.fetch_add(1, Relaxed);
             let done = catch_unwind(AssertUnwindSafe(|| job(&alone)));
             shared.alone.fetch_sub(1, Relaxed);
@@ -222,7 +239,7 @@ impl Pool {
         if IN_RUN.get() {
             return Err(Error::Internal("A run of the thread pool was started inside another".into()));
         }
-        let (_turn, waited) = self.queue.enter(cancel).ok_or(Error::Cancelled)?;
+        let _turn = self.queue.enter(cancel).ok_or(Error::Cancelled)?;
         self.grow(threads)?;
         let shared = &*self.shared;
         *shared.caller.lock() = Some(std::thread::current());
@@ -230,7 +247,7 @@ impl Pool {
         shared.arrived.store(0, Relaxed);
         shared.left.store(0, Relaxed);
         shared.count.store(threads, Relaxed);
-        shared.waited.store(waited.as_nanos() as u64, Relaxed);
+        shared.runs.fetch_add(1, Relaxed);
         shared.running.store(threads - 1, Relaxed);
         shared.spin.store(threads.max(ACTIVE_ENGINES.load(Relaxed)) <= self.cores, Relaxed);
         let step = shared.step.load(Relaxed) + 1;
@@ -254,9 +271,52 @@ impl Pool {
         Ok(())
     }
 
-    /// Runs of one thread that are under way now.
-    pub fn alone(&self) -> usize {
-        self.shared.alone.load(Relaxed)
+    /// Have `job` called again and again, on up to `threads` threads at once, until `look` says false or fails.
+    ///
+    /// While others have runs of several threads, `job` has none: their threads call it at the end of each, for a
+    /// part of the time that the run took. One more thread that wants a core would be worse for them: the system
+    /// takes a core from one of theirs for milliseconds, and the others wait for that at a barrier. While nobody has a
+    /// run, `job` has short ones.
+    ///
+    /// `job` works until the time given, or until nothing is left. `look` is called on this thread every few
+    /// milliseconds; it may start runs. Fails as [`Pool::run`] does, too.
+    pub fn background(
+        &self,
+        threads: usize,
+        job: &(dyn Fn(Instant) + Sync),
+        look: &mut dyn FnMut() -> Result<bool>,
+    ) -> Result<()> {
+        let shared = &*self.shared;
+        let failed = Mutex::new(None);
+        let guarded = |until: Instant| {
+            if failed.lock().is_none()
+                && let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(until)))
+            {
+                *failed.lock() = Some(message(&*panic));
+            }
+        };
+        let _listed = Listed::new(shared, &guarded);
+        let never = AtomicBool::new(false);
+        let (mut runs, mut length) = (shared.runs.load(Relaxed), BACKGROUND_LEAST);
+        loop {
+            // The cores of those who compute on one thread each, and queue with nobody, are theirs.
+            let threads = threads.saturating_sub(shared.alone.load(Relaxed)).max(1);
+            let now = shared.runs.load(Relaxed);
+            if threads > 1 && (now != runs || self.queue.order.lock().busy) {
+                (runs, length) = (now, BACKGROUND_LEAST);
+                std::thread::sleep(LOOK);
+            } else {
+                self.run(threads, &never, &|_| guarded(Instant::now() + length))?;
+                runs += u64::from(threads > 1);
+                length = (2 * length).min(BACKGROUND_RUN);
+            }
+            if let Some(message) = failed.lock().take() {
+                return Err(Error::Internal(message));
+            }
+            if !look()? {
+                return Ok(());
+            }
+        }
     }
 
     /// Count an engine as active (about to run, or in a generation) until the guard is dropped. While more engines
@@ -287,6 +347,31 @@ impl Pool {
 impl Default for Pool {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// A background job in the list, until this is dropped.
+struct Listed<'a> {
+    shared: &'a Shared,
+    job: BackgroundJob,
+}
+
+impl<'a> Listed<'a> {
+    fn new(shared: &'a Shared, job: &'a (dyn Fn(Instant) + Sync)) -> Self {
+        // SAFETY: only the threads that hold the list's lock use the reference, and dropping this, within the life of
+        // `job`, waits for that lock and takes the reference out.
+        let job = unsafe { std::mem::transmute::<&'a (dyn Fn(Instant) + Sync), BackgroundJob>(job) };
+        shared.background.write().push(job);
+        shared.background_jobs.fetch_add(1, Relaxed);
+        Listed { shared, job }
+    }
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        let mut jobs = self.shared.background.write();
+        jobs.retain(|job| !std::ptr::addr_eq(*job, self.job));
+        self.shared.background_jobs.store(jobs.len(), Relaxed);
     }
 }
 
@@ -328,9 +413,8 @@ impl Shared {
 
     /// One thread's part of a run; notes a panic and releases the other threads.
     fn work(&self, index: usize, count: usize, step: u64, job: &Job<'_>) {
-        // Set with `count`, and as long as that.
-        let waited = Duration::from_nanos(self.waited.load(Relaxed));
-        let worker = Worker { index, count, step: Cell::new(step), waited, shared: self };
+        let worker = Worker { index, count, step: Cell::new(step), shared: self };
+        let began = (self.background_jobs.load(Relaxed) != 0).then(Instant::now);
         match catch_unwind(AssertUnwindSafe(|| job.0(&worker))) {
             Ok(()) => {
                 self.left.fetch_add(1, SeqCst);
@@ -338,9 +422,29 @@ impl Shared {
                 if self.arrived.load(SeqCst) != 0 {
                     self.fail(count, || DESERTED.into());
                 }
+                if let Some(began) = began {
+                    self.work_for_background(&self.slots[index].owed, began.elapsed());
+                }
             }
             Err(panic) if panic.is::<Stopped>() => {}
             Err(panic) => self.fail(count, || message(&*panic)),
+        }
+    }
+
+    /// What a thread does for the background after a run that took so long.
+    fn work_for_background(&self, owed: &AtomicU64, run: Duration) {
+        let due = Duration::from_nanos(owed.load(Relaxed)) + run / BACKGROUND_SHARE;
+        let due = due.min(BACKGROUND_MOST);
+        if due < BACKGROUND_LEAST {
+            owed.store(due.as_nanos() as u64, Relaxed);
+            return;
+        }
+        owed.store(0, Relaxed);
+        // Whoever changes the list is not waited for.
+        let Some(jobs) = self.background.try_read() else { return };
+        let until = Instant::now() + due;
+        for job in &*jobs {
+            job(until);
         }
     }
 
@@ -398,7 +502,6 @@ pub struct Worker<'a> {
     index: usize,
     count: usize,
     step: Cell<u64>,
-    waited: Duration,
     shared: &'a Shared,
 }
 
@@ -411,11 +514,6 @@ impl Worker<'_> {
     /// Threads in the run.
     pub fn count(&self) -> usize {
         self.count
-    }
-
-    /// How long the run waited for others.
-    pub fn waited(&self) -> Duration {
-        self.waited
     }
 
     /// Wait until every thread of the run is here. All writes before it are seen by all threads after it.

@@ -1,9 +1,9 @@
 //! A model's weights as the CPU keeps them, and the loader that repacks them.
 //!
 //! All threads repack together: the work is the list of all panels of all matrices, claimed in pieces, each read into a
-//! buffer of the thread's and packed from there, so that the peak stays near one copy. It is done in many short runs of
-//! the pool. Between two of them whoever else waits for the pool has a run of its own, and the host is told how far the
-//! load is: no lock is held then, so the host may do there what it likes.
+//! buffer of the thread's and packed from there, so that the peak stays near one copy. It is done in the background of
+//! the pool, see [`Pool::background`]. Meanwhile the host is told how far the load is: no lock is held then, so the host
+//! may do there what it likes.
 
 use super::memory::account;
 use super::panels::{PANEL, Panels};
@@ -15,19 +15,15 @@ use crate::graph::{WeightId, WeightSpec, WeightUse};
 use crate::quant::{TensorType, dequantize};
 use crate::{Error, Result, reserve};
 use parking_lot::Mutex;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Bytes of the file that are packed per claim, where a panel is not larger: a core's cache has them still when they
 /// were read, and a run ends soon after its time is up.
 const CLAIM: usize = 32 << 10;
 
-/// How long one run of a load takes: a tenth of what it waited for others, so that beside them the load gets about a
-/// tenth of the pool; longer and longer where nobody was there.
-const SHORTEST: Duration = Duration::from_micros(20);
-const LONGEST_ALONE: Duration = Duration::from_millis(1);
-const LONGEST: Duration = Duration::from_millis(10);
+/// Bytes of memory that are given back at a time.
+const GIVEN_BACK: usize = 1 << 20;
 
 /// The host hears of a load at least this often, and after each of so many parts of it.
 const TELL: Duration = Duration::from_millis(20);
@@ -35,6 +31,8 @@ const PARTS: usize = 256;
 
 pub(super) struct CpuWeights {
     items: Vec<CpuWeight>,
+    /// Threads that packed them.
+    threads: usize,
     /// What the items have allocated.
     _held: Vec<Held>,
 }
@@ -95,6 +93,35 @@ impl CpuWeights {
             CpuWeight::Panels(p) => p.dequantize_row(row, out),
             CpuWeight::Rows(rows) => rows.row(row, out),
             CpuWeight::Vector(_) | CpuWeight::Elsewhere => Err(Error::Internal(format!("Weight {} is no table", id.0))),
+        }
+    }
+}
+
+impl Drop for CpuWeights {
+    /// Gives the memory of the matrices back as it was filled, in the background of those who compute: the system takes
+    /// milliseconds for it, and they would wait for their core.
+    fn drop(&mut self) {
+        let matrices = self.items.iter().filter_map(|item| match item {
+            CpuWeight::Panels(panels) => Some(panels),
+            _ => None,
+        });
+        let pieces: Vec<_> =
+            matrices.flat_map(|panels| panels.pieces(GIVEN_BACK).map(move |at| (panels, at))).collect();
+        let (next, freed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let work = |until: Instant| {
+            while let Some((panels, at)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+                // SAFETY: each piece is given back once, and nobody reads weights that are dropped.
+                unsafe { panels.give_back(at.clone()) };
+                freed.fetch_add(1, Ordering::Relaxed);
+                if Instant::now() >= until {
+                    return;
+                }
+            }
+        };
+        let ended =
+            Pool::global().background(self.threads, &work, &mut || Ok(freed.load(Ordering::Relaxed) < pieces.len()));
+        if let Err(error) = ended {
+            log::warn!("Weights are freed at once: {error}");
         }
     }
 }
@@ -180,7 +207,7 @@ pub(super) fn load(
     for p in &packing {
         p.panels.prefer_huge_pages();
     }
-    Ok(CpuWeights { items, _held: held })
+    Ok(CpuWeights { items, threads, _held: held })
 }
 
 fn tensor<'a>(file: &'a File, spec: &WeightSpec) -> Result<&'a TensorInfo> {
@@ -194,7 +221,7 @@ pub(in crate::backend) fn vector(file: &File, spec: &WeightSpec, info: &TensorIn
     Ok(values)
 }
 
-/// Pack everything, in runs of the pool that are short beside those of others.
+/// Pack everything, in the background of those who compute.
 fn pack(
     file: &File,
     packing: &[Packing<'_>],
@@ -202,39 +229,34 @@ fn pack(
     threads: usize,
     mut progress: LoadProgress<'_>,
 ) -> Result<()> {
-    let buffers: Vec<Mutex<Vec<u8>>> = (0..threads.max(1)).map(|_| Mutex::default()).collect();
-    let next = AtomicUsize::new(0);
+    // Each of those who pack at once has one.
+    let buffers = Mutex::new(Vec::new());
+    let (next, packed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let failed = Mutex::new(None);
-    let never = AtomicBool::new(false);
-    let mut last = LONGEST_ALONE;
-    let (mut told, mut told_at) = (0, Instant::now());
-    loop {
-        // The cores of those who compute on one thread each, and queue with nobody, are theirs.
-        let pool = Pool::global();
-        let threads = threads.saturating_sub(pool.alone()).max(1);
-        let length = OnceLock::new();
-        pool.run(threads, &never, &|worker| {
-            let end = Instant::now() + *length.get_or_init(|| turn(last, worker.waited()));
-            let buffer = &mut *buffers[worker.index()].lock();
-            while failed.lock().is_none() {
-                let claim = next.fetch_add(1, Ordering::Relaxed);
-                let Some(p) = packing[..packing.partition_point(|p| p.first_claim <= claim)].last() else { return };
-                if claim >= claims {
-                    return;
-                }
-                if let Err(error) = p.pack(file, claim - p.first_claim, buffer) {
-                    failed.lock().get_or_insert(error);
-                }
-                if Instant::now() >= end {
-                    return;
-                }
+    let work = |until: Instant| {
+        let mut buffer = buffers.lock().pop().unwrap_or_default();
+        while failed.lock().is_none() {
+            let claim = next.fetch_add(1, Ordering::Relaxed);
+            if claim >= claims {
+                break;
             }
-        })?;
+            let Some(p) = packing[..packing.partition_point(|p| p.first_claim <= claim)].last() else { break };
+            if let Err(error) = p.pack(file, claim - p.first_claim, &mut buffer) {
+                failed.lock().get_or_insert(error);
+            }
+            packed.fetch_add(1, Ordering::Release);
+            if Instant::now() >= until {
+                break;
+            }
+        }
+        buffers.lock().push(buffer);
+    };
+    let (mut told, mut told_at) = (0, Instant::now());
+    let mut look = || {
         if let Some(error) = failed.lock().take() {
             return Err(error);
         }
-        last = length.into_inner().unwrap_or(last);
-        let done = next.load(Ordering::Relaxed).min(claims);
+        let done = packed.load(Ordering::Acquire);
         if done == claims || done - told >= claims.div_ceil(PARTS) || told_at.elapsed() >= TELL {
             (told, told_at) = (done, Instant::now());
             let fraction = if claims == 0 { 1.0 } else { done as f32 / claims as f32 };
@@ -242,18 +264,9 @@ fn pack(
                 return Err(Error::Cancelled);
             }
         }
-        if done == claims {
-            return Ok(());
-        }
-    }
-}
-
-/// How long a run may take that waited so long, after one of this length.
-fn turn(last: Duration, waited: Duration) -> Duration {
-    match waited {
-        Duration::ZERO => (2 * last).min(LONGEST_ALONE),
-        waited => (waited / 10).clamp(SHORTEST, LONGEST),
-    }
+        Ok(done < claims)
+    };
+    Pool::global().background(threads, &work, &mut look)
 }
 
 impl Packing<'_> {

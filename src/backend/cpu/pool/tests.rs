@@ -1,6 +1,7 @@
 //! Runs, panics and schedules of the pool.
 
 use super::*;
+use std::collections::HashSet;
 use std::sync::atomic::AtomicI64;
 
 static NEVER: AtomicBool = AtomicBool::new(false);
@@ -324,4 +325,67 @@ fn runs_take_place_in_the_order_in_which_they_were_asked_for() {
         hold.join().unwrap().unwrap();
     });
     assert_eq!(*order.lock(), [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn m1_a_background_job_works_on_the_threads_of_others_while_they_run() {
+    let pool = Pool::new();
+    let stop = AtomicBool::new(false);
+    let lent = Mutex::new(HashSet::new());
+    let (calls, after) = (AtomicUsize::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| {
+            while !stop.load(SeqCst) {
+                pool.run(2, &NEVER, &|_| std::thread::sleep(Duration::from_micros(500))).unwrap();
+            }
+            std::thread::current().id()
+        });
+        let job = |until: Instant| {
+            assert!(!after.load(SeqCst), "called after the end");
+            lent.lock().insert(std::thread::current().id());
+            calls.fetch_add(1, SeqCst);
+            while Instant::now() < until {}
+        };
+        let mut looks = 0;
+        pool.background(2, &job, &mut || {
+            looks += 1;
+            Ok(calls.load(SeqCst) < 50)
+        })
+        .unwrap();
+        after.store(true, SeqCst);
+        std::thread::sleep(Duration::from_millis(20));
+        stop.store(true, SeqCst);
+        let other = running.join().unwrap();
+        assert!(looks > 0);
+        assert!(lent.lock().contains(&other), "the thread of another's run took no part");
+    });
+}
+
+#[test]
+fn a_background_job_alone_has_runs_of_its_own() {
+    let pool = Pool::new();
+    for threads in [1, 3] {
+        let calls = AtomicUsize::new(0);
+        let job = |_: Instant| {
+            calls.fetch_add(1, SeqCst);
+        };
+        pool.background(threads, &job, &mut || Ok(calls.load(SeqCst) < 10)).unwrap();
+        assert!(calls.load(SeqCst) >= 10);
+    }
+}
+
+#[test]
+fn a_background_job_that_panics_or_is_given_up_harms_no_run() {
+    let pool = Pool::new();
+    let error = pool.background(2, &|_| panic!("on purpose"), &mut || Ok(true)).unwrap_err();
+    assert!(error.to_string().contains("on purpose"), "{error}");
+    let calls = AtomicUsize::new(0);
+    let job = |_: Instant| {
+        calls.fetch_add(1, SeqCst);
+    };
+    let error = pool.background(2, &job, &mut || Err(Error::Cancelled)).unwrap_err();
+    assert!(matches!(error, Error::Cancelled));
+    let before = calls.load(SeqCst);
+    pool.run(2, &NEVER, &|_| std::thread::sleep(Duration::from_millis(1))).unwrap();
+    assert_eq!(calls.load(SeqCst), before, "called after the end");
 }
