@@ -55,7 +55,8 @@ fn m6_opening_takes_time_and_memory_by_the_layer() {
         // As many layers in all, whatever their number in the file: the system counts a thread's time in steps of
         // milliseconds.
         let times = LAYERS[3] / layers;
-        let time = (0..times).map(|_| cost(false).0).sum::<Duration>() / times;
+        let series = |_| (0..times).map(|_| cost(false).0).sum::<Duration>() / times;
+        let time = (0..3).map(series).min().unwrap();
         let (_, memory) = cost(true);
         opened.push((layers, time, memory));
         let megabytes = memory.map(|bytes| bytes as f64 / 1e6);

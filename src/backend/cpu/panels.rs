@@ -142,12 +142,14 @@ impl Panels {
     /// Nobody reads these weights any more.
     pub unsafe fn give_back(&self, piece: Range<usize>) {
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        // SAFETY: the pages are private and of no file, so they are zeros if they are read again; nobody does, as the
-        // caller promises.
-        if let Err(error) =
-            unsafe { self.memory.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, piece.start, piece.len()) }
         {
-            log::debug!("Weights are freed at once: {error}");
+            let advice = memmap2::UncheckedAdvice::DontNeed;
+            // SAFETY: the pages are private and of no file, so they are zeros if they are read again; nobody does, as
+            // the caller promises.
+            let done = unsafe { self.memory.unchecked_advise_range(advice, piece.start, piece.len()) };
+            if let Err(error) = done {
+                log::debug!("Weights are freed at once: {error}");
+            }
         }
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         let _ = piece;
