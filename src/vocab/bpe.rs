@@ -153,10 +153,14 @@ impl Bpe {
         let bytes = self.pre.writing == Writing::Bytes;
         merger.clear(word.len())?;
         if bytes {
-            word.iter().for_each(|&b| merger.push(1, self.byte_ids[usize::from(b)]));
+            for &b in word {
+                pace.spend(1)?;
+                merger.push(1, self.byte_ids[usize::from(b)]);
+            }
         } else {
             let mut rest = word;
             while let Some(&first) = rest.first() {
+                pace.spend(1)?;
                 let (this, behind) = rest.split_at(utf8_len(first).min(rest.len()));
                 merger.push(this.len(), texts.find(this).unwrap_or(NONE));
                 rest = behind;
@@ -164,6 +168,7 @@ impl Bpe {
         }
         merger.run(pace, |left: &Symbol, right: &Symbol| self.merges.get(left.id, right.id))?;
         for symbol in merger.symbols() {
+            pace.spend(1)?;
             if symbol.id < self.n_tokens {
                 reserve::push(out, symbol.id as Token, super::TOKENS)?;
             } else {
