@@ -4,6 +4,7 @@
 //! type. At most one prefill or generation runs at a time. Errors that a caller can make are found and returned before
 //! anything is handed to the worker; what goes wrong there later is kept for whoever asks.
 
+pub mod arguments;
 mod decoder;
 mod describe;
 mod generate;
@@ -165,6 +166,20 @@ impl Session {
     /// As [`Vocab::tokenize`]; [`Error::Cancelled`].
     pub fn tokenize(&self, text: &[u8], add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
         self.vocab.tokenize_unless(text, add_special, parse_special, &self.shared.cancelled_since_now())
+    }
+
+    /// The text of tokens, as [`Vocab::detokenize`] makes it. Legal at any time.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] naming the first token that the vocabulary does not have.
+    pub fn detokenize(&self, tokens: &[Token], remove_special: bool, unparse_special: bool) -> Result<Vec<u8>> {
+        let n_tokens = self.vocab.n_tokens();
+        let known = |id: Token| usize::try_from(id).is_ok_and(|id| id < n_tokens);
+        if let Some((index, id)) = tokens.iter().enumerate().find(|&(_, &id)| !known(id)) {
+            let problem = format!("tokens[{index}] is {id}, but the vocabulary has {n_tokens} tokens");
+            return Err(Error::InvalidArgument(problem));
+        }
+        self.vocab.detokenize(tokens, remove_special, unparse_special)
     }
 
     /// The payload of a token trie from names, as [`trie::build`] makes it for this model; ended as
