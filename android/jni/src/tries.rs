@@ -1,6 +1,5 @@
 //! Token tries: constraining what is generated to a closed set, and scoring its leaves.
 
-use elizainference::Error;
 use elizainference::session::Mode;
 use elizainference::trie::{Surroundings, build};
 use jni::objects::{JByteBuffer, JClass, JDoubleArray, JIntArray, JObject, JObjectArray, JString};
