@@ -252,7 +252,7 @@ impl Plan {
     /// Make the states, one per device, large enough for this plan, so that running it allocates nothing.
     pub fn reserve(&self, states: &mut [Box<dyn State>]) -> Result<()> {
         for segment in &self.segments {
-            states[segment.device].reserve(&*segment.program, self.workspace_bytes[segment.device])?;
+            segment.program.reserve(&mut *states[segment.device], self.workspace_bytes[segment.device])?;
         }
         for (state, bytes) in states.iter_mut().zip(&self.largest_copies) {
             state.reserve_reads(*bytes)?;
