@@ -74,7 +74,7 @@ impl Rig {
 
     /// Submits a step of these slots, each with the row of its number.
     fn submit(&mut self, slots: &[usize]) {
-        let rows: Vec<_> = slots.iter().map(|&slot| SampleRow { slot: slot as u32, row: slot as u32 }).collect();
+        let rows: Vec<_> = slots.iter().map(|&slot| SampleRow { sequence: slot as u32, row: slot as u32 }).collect();
         let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
         let mut pass = encoder.begin_compute_pass(&Default::default());
         self.program.encode(&mut pass, &rows).unwrap();
@@ -920,7 +920,7 @@ fn the_host_goes_on_on_every_row() {
 fn dispatches_are_few() {
     for gpu in &devices()[..devices().len().min(1)] {
         let mut rig = Rig::new(gpu, 32_000, 2);
-        let row = |slot| SampleRow { slot, row: slot };
+        let row = |sequence| SampleRow { sequence, row: sequence };
         for (chain, count) in [
             ("greedy", 2),
             ("temp=0.7", 3),
@@ -954,7 +954,7 @@ fn what_cannot_be_is_refused() {
         assert!(rig.program.bind(&logits, 4096, 400, 100).is_err());
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         let mut pass = encoder.begin_compute_pass(&Default::default());
-        let row = |slot, row| SampleRow { slot, row };
+        let row = |sequence, row| SampleRow { sequence, row };
         assert!(rig.program.encode(&mut pass, &[row(2, 0)]).is_err());
         assert!(rig.program.encode(&mut pass, &[row(0, 2)]).is_err());
         assert!(rig.program.encode(&mut pass, &[row(0, 0), row(0, 1)]).is_err());

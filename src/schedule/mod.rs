@@ -258,7 +258,7 @@ impl Plan {
     /// [`Error::OutOfMemory`], naming what the memory is for.
     pub fn reserve(&self, states: &mut [Box<dyn State>]) -> Result<()> {
         for segment in &self.segments {
-            states[segment.device].reserve(&*segment.program, self.workspace_bytes[segment.device])?;
+            segment.program.reserve(&mut *states[segment.device], self.workspace_bytes[segment.device])?;
         }
         for (state, bytes) in states.iter_mut().zip(&self.largest_copies) {
             state.reserve_reads(*bytes)?;

@@ -10,7 +10,7 @@ use super::kv::KvLayout;
 use super::memory::{Buffer, buffer_bytes};
 use super::rows::Place;
 use super::step::{Bound, Count, FRAME_CONSTANTS, Step};
-use crate::backend::cpu::rope::Rope;
+use crate::backend::rope::Rope;
 use crate::graph::{AttentionSpec, RopeKind};
 use crate::{Error, Result};
 use std::f64::consts::TAU;

@@ -8,7 +8,7 @@ use super::lower::Lowering;
 use super::memory::{Buffer, buffer_bytes};
 use super::probe::{self, Pending};
 use super::rows::Place;
-use super::state::GpuState;
+use super::state::{GpuState, LogitRows, Needs};
 use super::step::{PARAM_WORDS, Step};
 use super::walk::Walker;
 use super::weights::GpuWeights;
@@ -16,7 +16,6 @@ use crate::backend::{Batch, Program, State, WALK_ROWS, Walk, Weights, Work};
 use crate::graph::{NodeId, Op, Output};
 use crate::{Error, Result};
 use parking_lot::Mutex;
-use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,23 +32,12 @@ pub struct GpuProgram {
     gpu: Arc<Gpu>,
     steps: Vec<Step>,
     params: Buffer,
-    partial_bytes: u64,
-    workspace_bytes: u64,
-    logits: Option<LogitRows>,
+    needs: Needs,
     /// Whether it goes from the tokens of a walk's pass to the logits of one row.
     walks: bool,
     /// Whether all its kernels must have given known answers.
     tried: bool,
     bound: Mutex<BindGroups>,
-}
-
-/// Where a program leaves its logits.
-#[derive(Clone, Copy)]
-pub(super) struct LogitRows {
-    /// The first row.
-    pub place: Place,
-    /// Rows at most.
-    pub rows: usize,
 }
 
 #[derive(Default)]
@@ -79,8 +67,9 @@ impl GpuProgram {
         if logits.is_some() {
             gpu.pending.lock().add_sampler();
         }
+        let needs = Needs { workspace_bytes, partial_bytes, logits };
         let (walks, tried, bound) = (walks(work), !left_out, Mutex::default());
-        Ok(GpuProgram { gpu, steps, params, partial_bytes, workspace_bytes, logits, walks, tried, bound })
+        Ok(GpuProgram { gpu, steps, params, needs, walks, tried, bound })
     }
 
     /// Bytes of the uniforms of so many steps.
@@ -88,32 +77,8 @@ impl GpuProgram {
         buffer_bytes(steps.max(1) as u64 * PARAM_BYTES)
     }
 
-    pub(super) fn partial_bytes(&self) -> u64 {
-        self.partial_bytes
-    }
-
-    /// Bytes of the workspace that it needs, where that is more than the plan does.
-    pub(super) fn workspace_bytes(&self) -> u64 {
-        self.workspace_bytes
-    }
-
-    /// Where the logits stand, in programs that compute logits.
-    pub(super) fn logits(&self) -> Option<LogitRows> {
-        self.logits
-    }
-
-    /// Whether a walk's passes can be made of it.
-    pub(super) fn walks(&self) -> bool {
-        self.walks
-    }
-
-    /// What makes walks of it.
-    pub(super) fn walker(&self) -> Result<Walker> {
-        Walker::new(&self.gpu, &self.steps)
-    }
-
     /// Make the bind groups for a state, unless they are there.
-    pub(super) fn bind(&self, state: &GpuState) -> Result<()> {
+    fn bind(&self, state: &GpuState) -> Result<()> {
         let mut bound = self.bound.lock();
         if bound.generation == Some(state.generation()) {
             return Ok(());
@@ -162,7 +127,7 @@ impl GpuProgram {
     ) -> Result<()> {
         let counts = state.upload(batch, out_rows)?;
         let size = if batch.tokens.len() > SHORT { STEPS_PER_SUBMISSION } else { self.steps.len().max(1) };
-        let sample = !batch.sample.is_empty() && self.logits.is_some();
+        let sample = !batch.sample.is_empty() && self.needs.logits.is_some();
         let last = self.steps.len().saturating_sub(1) / size;
         let mut before = None;
         for (i, (steps, groups)) in self.steps.chunks(size).zip(groups.chunks(size)).enumerate() {
@@ -235,6 +200,18 @@ impl GpuProgram {
 }
 
 impl Program for GpuProgram {
+    fn reserve(&self, state: &mut dyn State, workspace_bytes: usize) -> Result<()> {
+        let state = gpu_state(state)?;
+        let workspace_bytes = self.needs.workspace_bytes.max(workspace_bytes as u64);
+        self.gpu.guard(|| {
+            state.make_room(&Needs { workspace_bytes, ..self.needs })?;
+            if self.walks {
+                state.have_walker(|| Walker::new(&self.gpu, &self.steps))?;
+            }
+            self.bind(state)
+        })
+    }
+
     fn run(&self, state: &mut dyn State, batch: &Batch<'_>, out_rows: usize, cancel: &AtomicBool) -> Result<()> {
         let state = gpu_state(state)?;
         let bound = self.bound.lock();
@@ -259,9 +236,5 @@ impl Program for GpuProgram {
         }
         let done = self.gpu.guard(|| self.submit_walk(&bound.groups, state, batch, walk));
         done.inspect_err(|_| state.forget_walk())
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }

@@ -100,7 +100,7 @@ impl Sampler {
     }
 
     /// Take back the last tokens.
-    pub fn take_back(&mut self, sequence: usize, tokens: u32, last: Token) -> Result<()> {
+    pub fn roll_back(&mut self, sequence: usize, tokens: u32, last: Token) -> Result<()> {
         self.program.roll_back(sequence, tokens, last)
     }
 
@@ -133,12 +133,12 @@ impl Sampler {
         let results = self.program.results();
         let mut at = 0;
         for row in rows {
-            let from = results.offset + u64::from(row.slot) * RESULT_BYTES as u64;
+            let from = results.offset + u64::from(row.sequence) * RESULT_BYTES as u64;
             landing.copy(encoder, results.buffer, from, at, RESULT_BYTES as u64);
             at += RESULT_BYTES as u64;
         }
         for row in rows {
-            let (place, bytes) = report(&self.program, &self.candidates, row.slot as usize);
+            let (place, bytes) = report(&self.program, &self.candidates, row.sequence as usize);
             if bytes > 0 {
                 landing.copy(encoder, place.buffer, place.offset, at, bytes);
                 at += bytes;
@@ -172,7 +172,7 @@ impl Sampler {
         let index = self.under_way.pop_front().ok_or_else(none)?;
         let (program, candidates, Staging { landing, rows }) =
             (&self.program, &self.candidates, &mut self.staging[index]);
-        let reported = |row: &SampleRow| report(program, candidates, row.slot as usize).1;
+        let reported = |row: &SampleRow| report(program, candidates, row.sequence as usize).1;
         let bytes = (rows.len() * RESULT_BYTES) as u64 + rows.iter().map(reported).sum::<u64>();
         let whole = landing.read(&self.gpu, bytes, cancel, |bytes| {
             let (results, mut lists) = bytes.split_at(rows.len() * RESULT_BYTES);
@@ -180,9 +180,9 @@ impl Sampler {
                 let Some(result) = read_result(words) else { return false };
                 let (own, rest) = lists.split_at(reported(row) as usize);
                 lists = rest;
-                (out.slot, out.result) = (row.slot, result);
+                (out.sequence, out.result) = (row.sequence, result);
                 out.candidates.clear();
-                match candidates[row.slot as usize] {
+                match candidates[row.sequence as usize] {
                     0 => {
                         let handed = read_handed_over(own, result.reported);
                         out.candidates.extend(handed.map(|(token, logit)| (token, logit, 0.0)));

@@ -1,6 +1,6 @@
 //! What an engine keeps on the GPU between runs: KV cache, workspace, frame.
 //!
-//! Buffers are made at open and grow only in [`State::reserve`]; every growth begins a new generation, for which
+//! Buffers are made at open and grow only in [`GpuState::make_room`]; every growth begins a new generation, for which
 //! programs bind their buffers anew. A run of a program that was bound for an older generation is refused: after open
 //! nothing may be allocated.
 
@@ -8,14 +8,14 @@ use super::device::Gpu;
 use super::kv::{KvLayout, transfer};
 use super::memory::Buffer;
 use super::probe::Pending;
-use super::program::GpuProgram;
+use super::rows::Place;
 use super::sampler::Sampler;
 use super::step::{Bound, Counts, FRAME_CELLS, FRAME_HEAD, FRAME_LISTED, FRAME_OUTPUTS};
 use super::walk::{Surroundings, Walker};
 use super::{attend, readback::Readback};
 use crate::backend::memory::Component;
 use crate::backend::{
-    Batch, CacheSpec, Children, Followed, MAX_LISTED, MAX_ROWS, Program, SampleSpec, SampledRow, State, Traffic,
+    Batch, CacheSpec, Children, DeviceSampler, Followed, MAX_LISTED, MAX_ROWS, SampleSpec, SampledRow, State, Traffic,
     WALK_ROWS, Walk, WalkNode, Walked,
 };
 use crate::{Error, Result, Token};
@@ -50,6 +50,25 @@ pub struct GpuState {
     pub(super) traffic: Traffic,
     /// Ends the waits for what was submitted, see [`State::watch`].
     cancel: Arc<AtomicBool>,
+}
+
+/// The memory that a program works on, besides the cache.
+#[derive(Clone, Copy)]
+pub(super) struct Needs {
+    pub workspace_bytes: u64,
+    /// Bytes of partial results of attention.
+    pub partial_bytes: u64,
+    /// Where it leaves its logits, if it computes any.
+    pub logits: Option<LogitRows>,
+}
+
+/// Where a program leaves its logits.
+#[derive(Clone, Copy)]
+pub(super) struct LogitRows {
+    /// The first row.
+    pub place: Place,
+    /// Rows at most.
+    pub rows: usize,
 }
 
 struct LayerBuffers {
@@ -221,14 +240,6 @@ impl State for GpuState {
         self.cancel = cancel.clone();
     }
 
-    fn reserve(&mut self, program: &dyn Program, workspace_bytes: usize) -> Result<()> {
-        let program = program
-            .as_any()
-            .downcast_ref::<GpuProgram>()
-            .ok_or_else(|| Error::Internal("A program of another backend".into()))?;
-        self.guarded(|state| state.make_room(program, workspace_bytes))
-    }
-
     fn rows(&mut self, offset: usize, len: usize) -> Result<&mut [f32]> {
         self.check_range(offset, len)?;
         self.traffic.submissions += 1;
@@ -268,11 +279,25 @@ impl State for GpuState {
         self.gpu.wait_for(None, &self.cancel)
     }
 
-    fn start_sampling(&mut self, sequence: usize, spec: &SampleSpec, history: &[Token]) -> Result<Option<Followed>> {
-        self.guarded(|state| match &mut state.sampler {
-            Some(sampler) => sampler.start(sequence, spec, history),
-            None => Ok(None),
-        })
+    fn sampler(&mut self) -> Option<&mut dyn DeviceSampler> {
+        match self.sampler {
+            Some(_) => Some(self),
+            None => None,
+        }
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+impl DeviceSampler for GpuState {
+    fn start(&mut self, sequence: usize, spec: &SampleSpec, history: &[Token]) -> Result<Option<Followed>> {
+        self.guarded(|state| state.sampler()?.start(sequence, spec, history))
     }
 
     fn arm(&mut self, sequence: usize, children: Option<Children<'_>>) -> Result<()> {
@@ -291,8 +316,8 @@ impl State for GpuState {
         Ok(count)
     }
 
-    fn take_back(&mut self, sequence: usize, tokens: u32, last: Token) -> Result<()> {
-        self.guarded(|state| state.sampler()?.take_back(sequence, tokens, last))
+    fn roll_back(&mut self, sequence: usize, tokens: u32, last: Token) -> Result<()> {
+        self.guarded(|state| state.sampler()?.roll_back(sequence, tokens, last))
     }
 
     fn hold_trie(&mut self, nodes: &[WalkNode]) -> Result<bool> {
@@ -325,14 +350,6 @@ impl State for GpuState {
         self.traffic.bytes_read += bytes;
         Ok(())
     }
-
-    fn traffic(&self) -> Traffic {
-        self.traffic
-    }
-
-    fn as_any(&mut self) -> &mut dyn Any {
-        self
-    }
 }
 
 /// [`Error::OutOfMemory`] where a device cannot bind a buffer as a whole.
@@ -356,13 +373,13 @@ impl GpuState {
         gpu.guard(|| work(self))
     }
 
-    fn make_room(&mut self, program: &GpuProgram, workspace_bytes: usize) -> Result<()> {
+    /// Make room for a program.
+    pub(super) fn make_room(&mut self, needs: &Needs) -> Result<()> {
         let (gpu, generation) = (&self.gpu, &mut self.generation);
-        let workspace_bytes = program.workspace_bytes().max(workspace_bytes as u64);
         let (workspace, partials) = (&mut self.workspace, &mut self.partials);
-        Self::grow(gpu, generation, workspace, (Component::Workspace, "workspace"), workspace_bytes)?;
-        Self::grow(gpu, generation, partials, (Component::Other, "partial attention"), program.partial_bytes())?;
-        if let Some(logits) = program.logits() {
+        Self::grow(gpu, generation, workspace, (Component::Workspace, "workspace"), needs.workspace_bytes)?;
+        Self::grow(gpu, generation, partials, (Component::Other, "partial attention"), needs.partial_bytes)?;
+        if let Some(logits) = needs.logits {
             if self.sampler.is_none() {
                 self.sampler = Some(Sampler::new(gpu, logits.place.width, self.sequences)?);
                 *generation += 1;
@@ -371,10 +388,15 @@ impl GpuState {
                 sampler.bind(&self.workspace, logits.place.offset as u64, logits.rows)?;
             }
         }
-        if let (true, None) = (program.walks(), &self.walker) {
-            self.walker = Some(program.walker()?);
+        Ok(())
+    }
+
+    /// Have what makes walks, unless it is there.
+    pub(super) fn have_walker(&mut self, walker: impl FnOnce() -> Result<Walker>) -> Result<()> {
+        if self.walker.is_none() {
+            self.walker = Some(walker()?);
         }
-        program.bind(self)
+        Ok(())
     }
 
     /// Sampled steps whose results were not read yet.

@@ -6,8 +6,8 @@
 use super::device::Gpu;
 use super::heads::Turns;
 use super::matrix::{Loader, Matrix, Stored, Vector};
-use crate::backend::cpu::rope::Rope;
-use crate::backend::cpu::vector;
+use crate::backend::rope::Rope;
+use crate::backend::weights::vector;
 use crate::backend::{LoadProgress, Wanted, WeightBytes};
 use crate::gguf::File;
 use crate::graph::{Graph, WeightId, WeightSpec, WeightUse};

@@ -1,9 +1,9 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::backend::cpu::rope::Rope;
 use crate::backend::gpu::bed::{Bed, Frame, Head, Numbers};
 use crate::backend::gpu::testing::devices;
+use crate::backend::rope::Rope;
 use crate::graph::{RopeKind, RopeScaling};
 
 const TYPES: [KvTypes; 6] = [

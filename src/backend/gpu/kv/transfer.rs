@@ -1,12 +1,12 @@
-//! Cells of a layer's cache to rows that know no layout ([`crate::backend::cell_rows`]), and back.
+//! Cells of a layer's cache to rows that know no layout ([`crate::backend::kv_rows`]), and back.
 //!
 //! What is copied are whole blocks of cells, a *window* of a few at a time: side by side they are a small cache of the
 //! same layout. To write cells, their window is read, changed and written back; nothing else runs on the cache
 //! meanwhile. The staging buffer lives as long as one window.
 
 use super::{BLOCK, KvLayout};
-use crate::backend::cell_rows::{GROUP, SCALE, head_bytes};
 use crate::backend::gpu::device::Gpu;
+use crate::backend::kv_rows::{GROUP, SCALE, head_bytes};
 use crate::backend::{LayerCache, Traffic};
 use crate::quant::TensorType;
 use crate::{Error, Result};

@@ -6,13 +6,13 @@
 use super::{Expected, From, Probe, Run, TOLERANCE, input};
 use crate::Result;
 use crate::backend::KvTypes;
-use crate::backend::cpu::rope::Rope;
 use crate::backend::gpu::attend;
 use crate::backend::gpu::device::Gpu;
 use crate::backend::gpu::heads::{self, Norms, Turns};
 use crate::backend::gpu::kv::{self, BLOCK, KvLayout};
 use crate::backend::gpu::rows::{self, Place};
 use crate::backend::gpu::step::{Bound, FRAME_CELLS, FRAME_ROWS};
+use crate::backend::rope::Rope;
 use crate::graph::{AttentionSpec, RopeKind, RopeScaling, Rows};
 use crate::quant::TensorType;
 use half::f16;

@@ -4,7 +4,6 @@ use super::products::vector;
 use super::source::Source;
 use super::*;
 use crate::backend::KvTypes;
-use crate::backend::cpu::rope::Rope;
 use crate::backend::gpu::attend;
 use crate::backend::gpu::device::candidates;
 use crate::backend::gpu::heads::{self, Norms, Turns};
@@ -13,6 +12,7 @@ use crate::backend::gpu::product::{self, Added, Gated, Input, MatMul, Norm};
 use crate::backend::gpu::restrict::Restrictions;
 use crate::backend::gpu::rows::{self, Place};
 use crate::backend::gpu::testing::devices;
+use crate::backend::rope::Rope;
 use crate::graph::{Activation, AttentionSpec, RopeKind, RopeScaling, Rows, WeightId};
 use crate::quant::TensorType::{self, BF16, F16, F32, Q3_K, Q4_0, Q4_K, Q5_0, Q6_K, Q8_0};
 

@@ -373,9 +373,9 @@ impl SampleProgram {
             return Err(Error::Internal("sampling without logits".into()));
         };
         for (index, row) in rows.iter().enumerate() {
-            let twice = rows[..index].iter().any(|other| other.slot == row.slot);
-            if twice || row.slot as usize >= self.slots.len() || row.row >= logits.rows {
-                let problem = format!("Slot {} sampling from row {}", row.slot, row.row);
+            let twice = rows[..index].iter().any(|other| other.sequence == row.sequence);
+            if twice || row.sequence as usize >= self.slots.len() || row.row >= logits.rows {
+                let problem = format!("Sequence {} sampling from row {}", row.sequence, row.row);
                 return Err(Error::InvalidArgument(problem));
             }
         }
@@ -386,21 +386,21 @@ impl SampleProgram {
             let mut words = std::mem::take(&mut self.scratch);
             words.clear();
             words.extend([self.n_vocab as u32, self.chunk(), self.child_words as u32, 0]);
-            words.extend(rows.iter().flat_map(|row| [row.slot, logits.first + row.row * logits.stride, 0, 0]));
+            words.extend(rows.iter().flat_map(|row| [row.sequence, logits.first + row.row * logits.stride, 0, 0]));
             self.write(&self.frame, 0, &words);
             self.scratch = words;
             self.rows.clear();
             self.rows.extend_from_slice(rows);
         }
         for ((stage, kernel), binding) in STAGES.iter().zip(&self.kernels).zip(&self.bindings) {
-            if rows.iter().any(|row| (stage.needed)(&self.way(&self.slots[row.slot as usize]))) {
+            if rows.iter().any(|row| (stage.needed)(&self.way(&self.slots[row.sequence as usize]))) {
                 pass.set_pipeline(&kernel.pipeline);
                 pass.set_bind_group(0, binding, &[]);
                 pass.dispatch_workgroups(if stage.shared { self.groups } else { 1 }, rows.len() as u32, 1);
             }
         }
         for row in rows {
-            let state = &mut self.slots[row.slot as usize];
+            let state = &mut self.slots[row.sequence as usize];
             let sampled = u32::from(state.chain.samples());
             state.position += sampled;
             state.count += sampled;
@@ -441,7 +441,7 @@ impl SampleProgram {
     /// How many dispatches [`Self::encode`] makes for these rows.
     pub fn dispatches(&self, rows: &[SampleRow]) -> usize {
         let needed = |stage: &&Stage| {
-            let slots = rows.iter().filter_map(|row| self.slots.get(row.slot as usize));
+            let slots = rows.iter().filter_map(|row| self.slots.get(row.sequence as usize));
             slots.into_iter().any(|slot| (stage.needed)(&self.way(slot)))
         };
         STAGES.iter().filter(needed).count()

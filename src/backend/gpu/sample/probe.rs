@@ -68,7 +68,7 @@ fn run(gpu: &Gpu, mut program: SampleProgram, logits: &[f32], expected: &[Vec<Ex
         program.arm(slot, apart.map(|_| Children { tokens: &tokens, greedy: false }))?;
         program.restart(slot, 0, &[])?;
     }
-    let all: Vec<_> = (0..CASES.len() as u32).map(|i| SampleRow { slot: i, row: i }).collect();
+    let all: Vec<_> = (0..CASES.len() as u32).map(|i| SampleRow { sequence: i, row: i }).collect();
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
     let mut pass = encoder.begin_compute_pass(&Default::default());
     program.encode(&mut pass, &all)?;

@@ -5,7 +5,7 @@
 //! has 32 bits because a GPU's has; a CPU's cache rounds it to f16, which is exact for what came from a CPU. All
 //! little-endian.
 
-use super::{KvTypes, LayerCache};
+use super::batch::{KvTypes, LayerCache};
 use crate::quant::TensorType;
 
 /// Numbers that share a scale in Q8_0.

@@ -4,7 +4,7 @@
 //! among so many children, or the end of the span. A device that holds the trie goes from choice to choice without the
 //! host.
 
-use super::SampleResult;
+use super::device_sampling::SampleResult;
 
 /// Rows of a pass of a walk. A longer run of forced tokens takes several.
 pub const WALK_ROWS: usize = 8;

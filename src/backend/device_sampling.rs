@@ -4,7 +4,7 @@
 //! a chain to its end, [`SampleSpec::split`] says which part it can take, and the host finishes over the few candidates
 //! that part left.
 
-use super::MAX_LISTED;
+use super::batch::MAX_LISTED;
 use crate::Token;
 use std::fmt;
 
@@ -171,15 +171,6 @@ impl SampleSpec {
     }
 }
 
-/// Which slot samples from which row of the logits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SampleRow {
-    /// The slot.
-    pub slot: u32,
-    /// The row.
-    pub row: u32,
-}
-
 /// What a device follows of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Followed {
@@ -207,7 +198,7 @@ impl<'a> Children<'a> {
     }
 }
 
-/// What a slot found.
+/// What a sequence found.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SampleResult {
     /// The token; -1 where none could be sampled, or candidates are handed over.
@@ -229,8 +220,8 @@ pub struct SampleResult {
 /// A [`SampleResult`] on the host, with room for the candidates it reports.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SampledRow {
-    /// The slot that sampled.
-    pub slot: u32,
+    /// The sequence that sampled.
+    pub sequence: u32,
     /// What it found.
     pub result: SampleResult,
     /// The best candidates as (token, logit, probability), as many as the chain reports. Those that are handed over
@@ -243,7 +234,7 @@ impl Default for SampledRow {
     fn default() -> Self {
         let problem = Some(SampleProblem::NoCandidate);
         let result = SampleResult { token: -1, logprob: 0.0, prob: 0.0, kept: 0, position: 0, reported: 0, problem };
-        SampledRow { slot: 0, result, candidates: Vec::new() }
+        SampledRow { sequence: 0, result, candidates: Vec::new() }
     }
 }
 
