@@ -1,11 +1,8 @@
 //! The command line as a person and a script meet it: output, exit codes, broken pipes, interrupts.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::fixtures::{Kind, Weights};
-use common::{fixture, has_gpu};
+use crate::testing;
+use crate::testing::fixtures::{Kind, Weights};
+use crate::testing::{fixture, has_gpu};
 use elizainference::gguf::{File, Writer};
 use elizainference::quant::{TensorType, dequantize, quantize};
 use elizainference::vocab::Vocab;
@@ -1061,7 +1058,7 @@ fn bench_of_spans_counts_what_the_trie_saves() {
 fn bench_makes_a_page() {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("<b>&model.gguf");
-    std::fs::copy(common::demo(), &model).unwrap();
+    std::fs::copy(testing::demo(), &model).unwrap();
     let payload = folder.path().join("payload.json");
     let trie = ["trie", "-m", text(&model), "--path", "p", "--before", "Action:\n", "--json", "SHOW_NOTE", "SHOW_LIST"];
     std::fs::write(&payload, stdout(&trie)).unwrap();

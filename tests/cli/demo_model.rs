@@ -1,8 +1,6 @@
 //! The demo model does what `models/README.md` says of it.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::testing;
 use elizainference::gguf::File;
 use elizainference::session::{EngineOptions, Mode, OpenOptions, Session, Settings, Sink, SpanEnd};
 use elizainference::trie::{self, Surroundings};
@@ -16,18 +14,18 @@ struct HeldOut {
 }
 
 fn held_out() -> Vec<HeldOut> {
-    let text = std::fs::read_to_string(common::models().join("demo_held_out.jsonl")).unwrap();
+    let text = std::fs::read_to_string(testing::models().join("demo_held_out.jsonl")).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 fn actions() -> Vec<String> {
-    let text = std::fs::read_to_string(common::models().join("demo_actions.txt")).unwrap();
+    let text = std::fs::read_to_string(testing::models().join("demo_actions.txt")).unwrap();
     text.lines().map(str::to_owned).collect()
 }
 
 fn open() -> Session {
     let engine = EngineOptions { threads: 1, slots: 1, ..EngineOptions::default() };
-    let session = Session::open(OpenOptions { path: common::demo(), engine, ..OpenOptions::default() }).unwrap();
+    let session = Session::open(OpenOptions { path: testing::demo(), engine, ..OpenOptions::default() }).unwrap();
     session.set_chain(-1, Some("greedy".parse().unwrap())).unwrap();
     session
 }
@@ -89,7 +87,7 @@ fn held_out_requests_ask_for_all_actions() {
 
 #[test]
 fn the_file_is_small_and_says_what_it_is() {
-    let file = File::open(common::demo()).unwrap();
+    let file = File::open(testing::demo()).unwrap();
     assert!(file.size() <= 3_000_000, "{} bytes", file.size());
     assert_eq!(file.require::<String>("general.architecture").unwrap(), "llama");
     assert_eq!(file.require::<String>("general.license").unwrap(), "MIT OR Apache-2.0");
@@ -98,7 +96,6 @@ fn the_file_is_small_and_says_what_it_is() {
 }
 
 /// The requests of the demo are held-out ones, and it shows the same on every terminal and to machines.
-#[cfg(feature = "cli")]
 mod program {
     use super::*;
     use serde_json::Value;

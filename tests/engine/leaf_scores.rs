@@ -3,14 +3,11 @@
 //! Weights here are F32 and F16. Quantised weights are multiplied with activations of eight bits, where a difference in
 //! the last bit of an attention now and then becomes one of a whole step: then the same leaf, run alone twice in
 //! different cells, already differs by up to 0.1.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::fixtures::{Kind, Weights};
-use common::judge::{NEVER, tokens};
-use common::rng::Stream;
-use common::{fixture, has_gpu};
+use crate::testing::fixtures::{Kind, Weights};
+use crate::testing::judge::{NEVER, tokens};
+use crate::testing::rng::Stream;
+use crate::testing::{fixture, has_gpu};
 use elizainference::engine::{self, Engine, EngineOptions, KvType, SlotId};
 use elizainference::trie::Trie;
 use elizainference::{Error, Token};

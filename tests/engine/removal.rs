@@ -1,13 +1,10 @@
 //! The cache rearranged: tokens taken out of the middle, cells brought together. In a model of one layer keys and
 //! values depend on no other token, so what is left has to give the logits of a text that never held the rest.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::fixtures::{Kind, Weights};
-use common::judge::{Judge, NEVER, tokens};
-use common::stats::{distance, widen};
-use common::{fixture, has_gpu};
+use crate::testing::fixtures::{Kind, Weights};
+use crate::testing::judge::{Judge, NEVER, tokens};
+use crate::testing::stats::{distance, widen};
+use crate::testing::{fixture, has_gpu};
 use elizainference::Error;
 use elizainference::engine::{self, Engine, EngineOptions, KvType, SlotId};
 use std::ops::Range;

@@ -1,11 +1,8 @@
 //! Slots saved to files and restored: to the same bits on one device, to the same bytes of a file through all of them.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::fixtures::{Kind, Weights};
-use common::judge::{Kv, NEVER, tokens};
-use common::{fixture, has_gpu};
+use crate::testing::fixtures::{Kind, Weights};
+use crate::testing::judge::{Kv, NEVER, tokens};
+use crate::testing::{fixture, has_gpu};
 use elizainference::engine::{self, Engine, EngineOptions, KvType, SavedSlot, SlotId};
 use elizainference::{Error, Result, Token};
 use std::path::Path;

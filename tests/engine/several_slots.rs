@@ -1,12 +1,9 @@
 //! Steps of several slots in one pass: each slot gets what it gets alone, whoever samples it, and loses nothing to the
 //! errors of others.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::fixtures::{Kind, Weights};
-use common::judge::{NEVER, tokens};
-use common::{fixture, has_gpu};
+use crate::testing::fixtures::{Kind, Weights};
+use crate::testing::judge::{NEVER, tokens};
+use crate::testing::{fixture, has_gpu};
 use elizainference::engine::{self, Engine, EngineOptions, Outcome, SlotId, Turn};
 use elizainference::sampling::{Chain, Sampler};
 use elizainference::{Error, Token};

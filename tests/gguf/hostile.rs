@@ -1,70 +1,25 @@
 //! Broken and hostile files: every one ends in an error that names the place or in a correct load, never in a panic,
 //! and never takes more memory than 16 times the file plus 1 MiB.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
+use crate::testing::allocator::most_held;
 use elizainference::gguf::{File, Value, Writer};
 use elizainference::quant::TensorType;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-/// Counts what each thread holds, so that tests running side by side do not disturb each other.
-struct Counting;
-
-thread_local! {
-    static HELD: Cell<isize> = const { Cell::new(0) };
-    static PEAK: Cell<isize> = const { Cell::new(0) };
-}
-
-fn note(bytes: isize) {
-    let _ = HELD.try_with(|held| {
-        held.set(held.get() + bytes);
-        let _ = PEAK.try_with(|peak| peak.set(peak.get().max(held.get())));
-    });
-}
-
-// SAFETY: every call goes to the system allocator unchanged; the counters are plain thread-local cells.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note(layout.size() as isize);
-        // SAFETY: the caller's obligations are the system allocator's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        note(-(layout.size() as isize));
-        // SAFETY: `at` came from `alloc` above with this layout.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // While the system moves a block, both exist.
-        note(size as isize);
-        note(-(layout.size() as isize));
-        // SAFETY: `at` came from `alloc` above with this layout.
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Load a file as any bytes may be loaded: without a panic, within the memory bound; a load that succeeds is read
 /// whole.
 fn load(bytes: &[u8]) -> Result<File, String> {
     let owned = bytes.to_vec();
-    let before = HELD.get();
-    PEAK.set(before);
-    let loaded = catch_unwind(AssertUnwindSafe(|| {
-        let file = File::from_bytes(owned);
-        if let Ok(file) = &file {
-            read_everything(file);
-        }
-        file
-    }));
-    let peak = PEAK.get() - before;
-    let bound = 16 * bytes.len() as isize + (1 << 20);
+    let (loaded, peak) = most_held(|| {
+        catch_unwind(AssertUnwindSafe(|| {
+            let file = File::from_bytes(owned);
+            if let Ok(file) = &file {
+                read_everything(file);
+            }
+            file
+        }))
+    });
+    let bound = 16 * bytes.len() + (1 << 20);
     assert!(peak <= bound, "{peak} bytes were held for a file of {}", bytes.len());
     let kept = std::env::temp_dir().join("gguf-hostile-failure.gguf");
     let loaded = loaded.unwrap_or_else(|_| {

@@ -1,7 +1,5 @@
-//! Decoding against blocks that the Python package `gguf` decoded (committed in `gguf_blocks.txt`, and fresh random
+//! Decoding against blocks that the Python package `gguf` decoded (committed in `quant_blocks.txt`, and fresh random
 //! ones where the package is installed), and encoding against bounds that follow from each format.
-
-#![allow(clippy::unwrap_used)]
 
 use elizainference::quant::{TensorType, can_dequantize, dequantize, quantize};
 use std::io::Write;
@@ -101,7 +99,7 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 #[test]
 fn committed_blocks_decode_exactly() {
     let mut seen = Vec::new();
-    for line in include_str!("gguf_blocks.txt").lines().filter(|l| !l.starts_with('#')) {
+    for line in include_str!("quant_blocks.txt").lines().filter(|l| !l.starts_with('#')) {
         let mut fields = line.split(' ');
         let (name, block, weights) = (fields.next().unwrap(), fields.next().unwrap(), fields.next().unwrap());
         let ty = *DECODED.iter().find(|t| t.name() == name).unwrap();

@@ -1,7 +1,5 @@
 //! What the writer writes, the reader and the Python package `gguf` read back.
 
-#![allow(clippy::unwrap_used)]
-
 use elizainference::gguf::{File, Value, ValueType, WriteValue, Writer};
 use elizainference::quant::TensorType;
 use proptest::prelude::*;

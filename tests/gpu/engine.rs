@@ -2,17 +2,13 @@
 //!
 //! A GPU computes with the weights as their format says and in single precision, so the bounds are those of plain F32,
 //! whatever the weights' type; only a rounded cache may differ by what its rounding costs.
-#![cfg(feature = "gpu")]
-#![allow(clippy::unwrap_used)]
 
-mod common;
-#[path = "../src/backend/gpu/translation.rs"]
-mod translation;
-
-use common::fixtures::{Kind, Weights};
-use common::judge::{Judge, Kv, NEVER, all_rows, prefill_and_decode, tokens};
-use common::stats::widen;
-use common::{fixture, has_gpu};
+use crate::testing::fixtures::{Kind, Weights};
+use crate::testing::judge::{Judge, Kv, NEVER, all_rows, prefill_and_decode, tokens};
+use crate::testing::process;
+use crate::testing::stats::widen;
+use crate::testing::{fixture, has_gpu};
+use crate::translation;
 use elizainference::backend::cpu::CpuBackend;
 use elizainference::backend::gpu::GpuBackend;
 use elizainference::backend::gpu::device::{Gpu, candidates};
@@ -405,9 +401,9 @@ fn the_smallest_device_gives_the_same_results() {
 /// In processes of their own, since the folder is the environment's.
 #[test]
 fn compiled_shaders_are_kept_and_a_broken_file_is_replaced() {
-    const CHILD: &str = "ELIZA_TEST_OPENS";
+    const TEST: &str = "engine::compiled_shaders_are_kept_and_a_broken_file_is_replaced";
     let path = fixture(Kind::Llama, Weights::Q8_0);
-    if std::env::var_os(CHILD).is_some() {
+    if process::is_child() {
         open(&path, KvType::F16, -1);
         return;
     }
@@ -416,11 +412,8 @@ fn compiled_shaders_are_kept_and_a_broken_file_is_replaced() {
     }
     let folder = tempfile::tempdir().unwrap();
     let child = |folder: &Path| {
-        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "compiled_shaders_are_kept_and_a_broken_file_is_replaced"]);
         let begun = std::time::Instant::now();
-        let done = command.env(CHILD, "1").env("ELIZA_CACHE_DIR", folder).output().unwrap();
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
+        process::run(process::of(TEST).env("ELIZA_CACHE_DIR", folder));
         println!("opened in {:.2} s", begun.elapsed().as_secs_f64());
     };
     let files = || std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path()).collect::<Vec<_>>();

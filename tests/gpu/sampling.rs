@@ -4,11 +4,8 @@
 //! the last place that f32 division and logarithms are off by. Behind a dynamic temperature, which the device computes
 //! in f32, the temperature may be off by 1e-5, and the token may be another one where the draw lies within [`EPSILON`]
 //! of the boundary between the two; those draws are counted and told.
-#![cfg(feature = "gpu")]
-#![allow(clippy::unwrap_used)] // helpers of tests
 
-mod common;
-
+use crate::testing;
 use elizainference::Token;
 use elizainference::backend::gpu::device::{Gpu, candidates};
 use elizainference::backend::gpu::kernel::{Slot, compose};
@@ -26,11 +23,11 @@ use std::sync::{Arc, LazyLock};
 const STORAGE: wgpu::BufferUsages =
     wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
 
-/// The adapter as it is, and as small as the smallest. None without a GPU, see [`common::has_gpu`].
+/// The adapter as it is, and as small as the smallest. None without a GPU, see [`testing::has_gpu`].
 fn devices() -> &'static [Arc<Gpu>] {
     static DEVICES: LazyLock<Vec<Arc<Gpu>>> = LazyLock::new(|| {
         let all = candidates();
-        let Some(best) = all.first().filter(|_| common::has_gpu()) else { return Vec::new() };
+        let Some(best) = all.first().filter(|_| testing::has_gpu()) else { return Vec::new() };
         let small = "binding=16M,threads=128,checked=on";
         let device = |text: &&str| Arc::new(Gpu::new(best, &Restrictions::parse(text).unwrap()).unwrap());
         ["", small].iter().map(device).collect()

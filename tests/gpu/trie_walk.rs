@@ -1,14 +1,10 @@
 //! Spans that the device walks by itself: the tokens, the counters and the slot that the host's own turn-by-turn way
 //! gives.
-#![cfg(feature = "gpu")]
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::fixtures::{Kind, Weights};
-use common::judge::{NEVER, tokens};
-use common::rng::Stream;
-use common::{fixture, has_gpu};
+use crate::testing::fixtures::{Kind, Weights};
+use crate::testing::judge::{NEVER, tokens};
+use crate::testing::rng::Stream;
+use crate::testing::{fixture, has_gpu};
 use elizainference::Token;
 use elizainference::backend::{Children, WALK_PASSES, WALK_ROWS};
 use elizainference::engine::{self, Engine, EngineOptions, Following, KvType, SlotId};

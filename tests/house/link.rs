@@ -1,7 +1,5 @@
 //! A program that is linked with the library where cargo leaves it starts there, without anything being installed.
 
-#![allow(clippy::unwrap_used)]
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

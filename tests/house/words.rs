@@ -1,5 +1,4 @@
 //! Words that a reader of the project cannot know, and lines that are too long to read.
-#![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
 

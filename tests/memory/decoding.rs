@@ -1,14 +1,9 @@
 //! Steady decoding allocates nothing: a counting allocator watches every thread of the process while tokens are
 //! evaluated, sampled and turned into text.
-//!
-//! The whole file is one test, so that nothing else of this process runs while it counts.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::counting::Counting;
-use common::fixture;
-use common::fixtures::{Kind, Weights};
+use crate::alone;
+use crate::testing::fixture;
+use crate::testing::fixtures::{Kind, Weights};
 use elizainference::engine::{self, Engine, EngineOptions, KvType};
 use elizainference::sampling::{Chain, Sampler};
 use elizainference::session::{Event, FinishReason, Mode, OpenOptions, Params, Session, Settings, Sink};
@@ -19,14 +14,12 @@ use std::time::Duration;
 static COUNTED: AtomicUsize = AtomicUsize::new(0);
 static COUNTING: AtomicBool = AtomicBool::new(false);
 
-fn count() {
+/// Called before every allocation of the process.
+pub fn count() {
     if COUNTING.load(Ordering::Relaxed) {
         COUNTED.fetch_add(1, Ordering::Relaxed);
     }
 }
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting(count);
 
 /// Allocations of `work`, on any thread.
 fn allocations(work: impl FnOnce()) -> usize {
@@ -107,6 +100,9 @@ fn check_session(kind: Kind, weights: Weights, span: bool) {
 
 #[test]
 fn steady_decoding_allocates_nothing() {
+    if !alone("decoding::steady_decoding_allocates_nothing") {
+        return;
+    }
     // The counter itself counts: else a zero would say nothing.
     assert_eq!(allocations(|| drop(std::hint::black_box(vec![1u8; 100]))), 1);
     assert!(allocations(|| std::thread::spawn(|| drop(std::hint::black_box(vec![1u8; 100]))).join().unwrap()) > 1);

@@ -1,16 +1,11 @@
 //! Steady decoding on a GPU makes nothing: no buffer, bind group or pipeline on the device (and so no plan, which would
 //! make all three), and no allocation in code of ours. What wgpu allocates in its calls is counted apart and printed.
 //!
-//! Whose an allocation is says the stack: the innermost frame of this library or of wgpu's crates. The whole file is
-//! one test, so that nothing else of this process runs while it counts.
-#![cfg(feature = "gpu")]
-#![allow(clippy::unwrap_used)]
+//! Whose an allocation is says the stack: the innermost frame of this library or of wgpu's crates.
 
-mod common;
-
-use common::counting::Counting;
-use common::fixtures::{Kind, Weights};
-use common::{fixture, has_gpu};
+use crate::alone;
+use crate::testing::fixtures::{Kind, Weights};
+use crate::testing::{fixture, has_gpu};
 use elizainference::backend::gpu::device::{Gpu, Made};
 use elizainference::engine::EngineOptions;
 use elizainference::session::{Event, FinishReason, Mode, OpenOptions, Session, Settings, Sink, Usage};
@@ -30,7 +25,8 @@ thread_local! {
     static LOOKING: Cell<bool> = const { Cell::new(false) };
 }
 
-fn count() {
+/// Called before every allocation of the process.
+pub fn count() {
     if !COUNTING.load(Ordering::Relaxed) || LOOKING.try_with(|looking| looking.replace(true)) != Ok(false) {
         return;
     }
@@ -62,9 +58,6 @@ fn owner(stack: &str) -> Option<Owner> {
         roots.into_iter().find(|(root, _)| path.starts_with(root)).map(|(_, owner)| owner)
     })
 }
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting(count);
 
 fn start() {
     OURS.lock().unwrap().clear();
@@ -139,6 +132,9 @@ fn check(kind: Kind, chain: &str, candidates: usize, trie: Option<&str>) {
 
 #[test]
 fn steady_decoding_on_a_gpu_makes_nothing() {
+    if !alone("gpu_decoding::steady_decoding_on_a_gpu_makes_nothing") {
+        return;
+    }
     // A debug build of wgpu looks at its own stack with every lock it takes when backtraces are asked for, and an
     // allocation in there cannot look at its own. SAFETY: the only test of this process; no other thread of it reads
     // the environment yet.

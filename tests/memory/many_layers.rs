@@ -1,12 +1,10 @@
 //! Opening a model takes time and memory by the layer: a file of a few megabytes may have thousands of them.
 //!
-//! The one test of this file has the process for itself, because it reads what the process holds. Neighbours are four
-//! times apart: a cost by the layer makes the ratio 4, one by the square 16. More than 5 is refused.
-#![allow(clippy::unwrap_used)]
+//! The test has a process for itself, because it reads what the process holds. Neighbours are four times apart: a cost by
+//! the layer makes the ratio 4, one by the square 16. More than 5 is refused.
 
-mod common;
-
-use common::fixtures::Shaped;
+use crate::alone;
+use crate::testing::fixtures::Shaped;
 use elizainference::engine::{self, Engine, EngineOptions};
 use elizainference::quant::TensorType;
 use std::time::{Duration, Instant};
@@ -28,6 +26,9 @@ fn resident() -> Option<u64> {
 
 #[test]
 fn m6_opening_takes_time_and_memory_by_the_layer() {
+    if !alone("many_layers::m6_opening_takes_time_and_memory_by_the_layer") {
+        return;
+    }
     let folder = tempfile::tempdir().unwrap();
     let options = EngineOptions { context: 64, slots: 1, threads: 1, ..EngineOptions::default() };
     let (started, mut opened) = (Instant::now(), Vec::new());

@@ -1,30 +1,22 @@
 //! What a plan says of memory against what opening then allocates, and what happens where memory is not enough.
 //!
 //! Devices keep an account of what they allocate; on a GPU the driver's allocator is asked besides, which knows nothing
-//! of that account.
-#![allow(clippy::unwrap_used)]
+//! of that account. The CPU's account is the process's, so these tests take turns.
 
-mod common;
-
-use common::fixture;
-use common::fixtures::{Kind, Weights};
+use crate::testing::fixture;
+use crate::testing::fixtures::{Kind, Weights};
 #[cfg(feature = "gpu")]
-use common::has_gpu;
+use crate::testing::has_gpu;
+use crate::turn;
 use elizainference::Token;
 use elizainference::backend::Backend;
 use elizainference::backend::cpu::CpuBackend;
 use elizainference::engine::{self, Bytes, Component, Engine, EngineOptions, KvType};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard};
 
 static NEVER: AtomicBool = AtomicBool::new(false);
-
-/// The CPU's account is the process's, so these tests take turns.
-fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
 
 fn used(backends: &[Arc<dyn Backend>]) -> Vec<Bytes> {
     backends.iter().map(|backend| backend.memory().unwrap().used).collect()
@@ -81,7 +73,7 @@ const KINDS: [(Kind, Weights, Weights); 3] = [
 
 #[test]
 fn a_plan_for_the_cpu_is_what_is_taken() {
-    let _turn = alone();
+    let _turn = turn();
     let cpu: [Arc<dyn Backend>; 1] = [Arc::new(CpuBackend::new())];
     for (kind, first, second) in KINDS {
         for (weights, context, kv_type) in [
@@ -97,7 +89,7 @@ fn a_plan_for_the_cpu_is_what_is_taken() {
 
 #[test]
 fn small_passes_and_small_values_take_less_as_planned() {
-    let _turn = alone();
+    let _turn = turn();
     let cpu: [Arc<dyn Backend>; 1] = [Arc::new(CpuBackend::new())];
     let path = fixture(Kind::Llama, Weights::Q8_0);
     let part = |options: &EngineOptions, part| {
@@ -137,7 +129,7 @@ mod gpu {
 
     #[test]
     fn a_plan_with_a_gpu_is_what_is_taken() {
-        let _turn = alone();
+        let _turn = turn();
         if !has_gpu() {
             return;
         }
@@ -200,7 +192,7 @@ mod gpu {
 
     #[test]
     fn memory_that_runs_out_is_an_error_and_others_live_on() {
-        let _turn = alone();
+        let _turn = turn();
         if !has_gpu() {
             return;
         }
@@ -257,7 +249,7 @@ mod gpu {
 
     #[test]
     fn a_device_lost_while_weights_are_uploaded_is_an_error_and_the_next_open_works() {
-        let _turn = alone();
+        let _turn = turn();
         if !has_gpu() {
             return;
         }

@@ -1,13 +1,10 @@
 //! The fixture models themselves: the same bytes on every run, readable by our own reader, and close to what their
 //! formats promise. `ELIZA_FIXTURES=DIR` also writes them into DIR, for the harnesses outside cargo.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::fixtures::{self, Kind, Weights};
-use common::reference::{EXACT, Reference};
-use common::rng::Stream;
-use common::stats;
+use crate::testing::fixtures::{self, Kind, Weights};
+use crate::testing::reference::{EXACT, Reference};
+use crate::testing::rng::Stream;
+use crate::testing::stats;
 use elizainference::gguf::File;
 
 fn reference(kind: Kind, weights: Weights, as_f32: bool) -> Reference {

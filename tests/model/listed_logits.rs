@@ -1,12 +1,9 @@
 //! Only the logits of tokens that may win: the same bits as in a whole row, and so the same tokens as under a mask.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::fixtures::{Kind, Weights};
-use common::judge::{NEVER, tokens};
-use common::rng::Stream;
-use common::{fixture, has_gpu};
+use crate::testing::fixtures::{Kind, Weights};
+use crate::testing::judge::{NEVER, tokens};
+use crate::testing::rng::Stream;
+use crate::testing::{fixture, has_gpu};
 use elizainference::backend::Children;
 use elizainference::engine::{self, Engine, EngineOptions, Following, SlotId};
 use elizainference::sampling::{Chain, Legal, Sampler};

@@ -4,15 +4,13 @@
 //! small bound holds. Everywhere else the engine may round, and the bound is what rounding costs: the slow forward pass
 //! is run once more with activations and cache rounded as the formats invite, and the engine must be about as close to
 //! the exact logits as that run is.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::fixture;
-use common::fixtures::{Kind, Weights};
-use common::judge::{Judge, Kv, NEVER, all_rows, open, prefill_and_decode, tokens};
-use common::rng::Stream;
-use common::stats::widen;
+use crate::testing;
+use crate::testing::fixture;
+use crate::testing::fixtures::{Kind, Weights};
+use crate::testing::judge::{Judge, Kv, NEVER, all_rows, open, prefill_and_decode, tokens};
+use crate::testing::rng::Stream;
+use crate::testing::stats::widen;
 use elizainference::Error;
 use elizainference::engine::{self, Engine, EngineOptions, KvType};
 use std::path::Path;
@@ -189,8 +187,8 @@ fn check_trained(name: &str, path: &Path, f32_weights: bool) {
 
 #[test]
 fn trained_models() {
-    check_trained("demo", &common::demo(), false);
-    if let Some(path) = common::stories260k() {
+    check_trained("demo", &testing::demo(), false);
+    if let Some(path) = testing::stories260k() {
         check_trained("stories260k", &path, true);
     }
 }

@@ -2,13 +2,10 @@
 //!
 //! Two CPU backends stand for two devices, so only the cutting and copying is judged here, not another device's
 //! kernels.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::fixture;
-use common::fixtures::{Kind, Weights};
-use common::rng::Stream;
+use crate::testing::fixture;
+use crate::testing::fixtures::{Kind, Weights};
+use crate::testing::rng::Stream;
 use elizainference::backend::cpu::CpuBackend;
 use elizainference::backend::memory::Memory;
 use elizainference::backend::{

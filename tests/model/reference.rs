@@ -1,13 +1,11 @@
 //! The slow forward pass that judges the engine must itself be right: it is held against another implementation,
 //! where a machine has one.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::fixtures::{Kind, Weights};
-use common::reference::{EXACT, Reference, Rounding};
-use common::rng::Stream;
-use common::{fixture, peer, stats};
+use crate::testing;
+use crate::testing::fixtures::{Kind, Weights};
+use crate::testing::reference::{EXACT, Reference, Rounding};
+use crate::testing::rng::Stream;
+use crate::testing::{fixture, peer, stats};
 use elizainference::gguf::File;
 use std::path::Path;
 
@@ -34,13 +32,13 @@ fn compare(program: &Path, model: &Path) {
 #[test]
 fn the_slow_forward_pass_agrees_with_the_peer() {
     let Some(program) = peer::program() else { return };
-    let synthetic = common::synthetic(&[
+    let synthetic = testing::synthetic(&[
         "llama-tiny-f32.gguf",
         "llama-tiny-bpe-f32.gguf",
         "qwen3-tiny-f32.gguf",
         "gemma3-tiny-f32.gguf",
     ]);
-    for model in common::stories260k().into_iter().chain(synthetic) {
+    for model in testing::stories260k().into_iter().chain(synthetic) {
         compare(&program, &model);
     }
 }

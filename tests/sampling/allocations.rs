@@ -1,35 +1,8 @@
-//! Sampling a token and walking a trie allocate nothing once set up, counted by an allocator of our own.
+//! Sampling a token allocates nothing once the sampler is set up.
 
-#![allow(clippy::unwrap_used)] // helpers of tests
-
-mod common;
-
-use std::cell::Cell;
-use std::sync::Arc;
-
-use common::counting::Counting;
+use crate::testing::allocator::allocations;
 use elizainference::Token;
 use elizainference::sampling::{Legal, Sampler, random};
-use elizainference::trie::{Accept, Mode, Trie, TrieState};
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    // Gone while a thread ends; nothing is measured then.
-    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting(count);
-
-/// Allocations of this thread while `run` runs.
-fn allocations(run: impl FnOnce()) -> u64 {
-    let before = ALLOCATIONS.get();
-    run();
-    ALLOCATIONS.get() - before
-}
 
 #[test]
 fn the_counter_counts() {
@@ -81,28 +54,4 @@ fn sampling_allocates_nothing() {
         });
         assert_eq!(spent, 0, "{chain}");
     }
-}
-
-#[test]
-fn trie_transitions_allocate_nothing() {
-    let json = r#"{"descriptors":[
-        {"path":"a","leaves":[{"name":"A","tokens":[1,2]},{"name":"B","tokens":[1,2,3]},{"name":"C","tokens":[1,4]}]},
-        {"path":"b","leaves":[{"name":"D","tokens":[5]}]}]}"#;
-    let mut state = TrieState::new(Arc::new(Trie::parse(json.as_bytes()).unwrap()), Mode::Greedy);
-    let spent = allocations(|| {
-        for _ in 0..100 {
-            assert_eq!([1, 2, 9].map(|token| state.accept(token)), [Accept::Moved, Accept::Moved, Accept::EndedAtLeaf]);
-            assert_eq!(state.leaf_name(), Some("A"));
-            state.arm(None).unwrap();
-            let mut copy = state.clone();
-            assert_eq!((copy.accept_replay(5), copy.accept(4)), (Accept::Ignored, Accept::Rearmed));
-            assert_eq!((state.forced(), state.mask().map(<[Token]>::len)), (Some(5), Some(1)));
-            assert_eq!((state.accept(5), state.accept(5)), (Accept::Leaf, Accept::Ignored));
-            state.arm(Some("a")).unwrap();
-            (0..499).for_each(|_| assert_eq!(state.accept(8), Accept::Rearmed));
-            assert_eq!(state.accept(8), Accept::NetReleased);
-            state.rearm();
-        }
-    });
-    assert_eq!(spent, 0);
 }

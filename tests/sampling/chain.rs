@@ -1,7 +1,5 @@
 //! The sampler through its public face: known values, text forms, constrained spans, statistics, reproducibility.
 
-#![allow(clippy::unwrap_used)] // helpers of tests
-
 use elizainference::backend::SampleOp;
 use elizainference::gguf::File;
 use elizainference::sampling::{Chain, Legal, Params, Sampler, Step, random};

@@ -1,14 +1,11 @@
 //! A context that does not end, on real engines. In a model of one layer keys and values depend on no other token, so
 //! what a shift leaves has to give the logits of a fresh run of the kept tokens. In a deeper one the kept tokens were
 //! computed with those in view that are gone; there a session has to say what the same removals done by hand give.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::fixtures::{Kind, Weights};
-use common::judge::NEVER;
-use common::stats::{distance, widen};
-use common::{fixture, has_gpu};
+use crate::testing::fixtures::{Kind, Weights};
+use crate::testing::judge::NEVER;
+use crate::testing::stats::{distance, widen};
+use crate::testing::{fixture, has_gpu};
 use elizainference::Token;
 use elizainference::engine::{self, Engine, EngineOptions, KvType, SlotId};
 use elizainference::session::{ContextFull, Event, FinishReason, Mode, OpenOptions, Session, Settings, Sink, SpanEnd};

@@ -1,11 +1,8 @@
 //! Opening a model beside other work, and model files that somebody changes while they are open: what a host may do in
 //! its progress callback, who waits for whom, and errors in place of signals.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::fixture;
-use common::fixtures::{Kind, Shaped, Weights};
+use crate::testing::fixture;
+use crate::testing::fixtures::{Kind, Shaped, Weights};
 use elizainference::engine::{self, EngineOptions};
 use elizainference::quant::TensorType;
 use elizainference::session::{Event, OpenOptions, Session, Sink};

@@ -1,9 +1,7 @@
 //! What errors say of texts that others wrote: bounded, and without control characters, which would steer a terminal.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::fixtures::{Kind, Weights};
+use crate::testing;
+use crate::testing::fixtures::{Kind, Weights};
 use elizainference::engine::{self, EngineOptions, KvType};
 use elizainference::gguf::{File, Writer};
 use elizainference::quant::TensorType;
@@ -37,7 +35,7 @@ fn l6_messages_quote_what_others_wrote_bounded_and_escaped() {
     file.set("general.architecture", loud());
     tame("an architecture", load(&file));
 
-    let path = common::fixture(Kind::Llama, Weights::F32);
+    let path = testing::fixture(Kind::Llama, Weights::F32);
     let model = File::open(&path).unwrap();
     let copy = |change: &dyn Fn(&mut Writer)| {
         let mut copy = Writer::new(3);

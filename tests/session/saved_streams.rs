@@ -1,11 +1,9 @@
 //! Streams saved wherever they stop and restored in another session: they go on as if nothing had been between.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::fixtures::{Kind, Weights};
-use common::has_gpu;
-use common::rng::Stream;
+use crate::testing;
+use crate::testing::fixtures::{Kind, Weights};
+use crate::testing::has_gpu;
+use crate::testing::rng::Stream;
 use elizainference::session::{EngineOptions, Event, FinishReason, KvType, Mode, OpenOptions, Session, Sink, SpanEnd};
 use elizainference::{Error, Token};
 use std::path::{Path, PathBuf};
@@ -16,7 +14,7 @@ const PROMPT: [Token; 6] = [1, 40, 300, 77, 410, 150];
 const MODES: [Mode; 3] = [Mode::Greedy, Mode::Sampled, Mode::ScoreLeaves];
 
 fn open(gpu_layers: i32, context: u32) -> Session {
-    let path = common::fixture(Kind::Llama, Weights::F32);
+    let path = testing::fixture(Kind::Llama, Weights::F32);
     let kv_type = KvType::F32;
     let engine = EngineOptions { context, kv_type, slots: 2, threads: 1, gpu_layers, ..EngineOptions::default() };
     let session = Session::open(OpenOptions { path, engine, ..OpenOptions::default() }).unwrap();

@@ -1,10 +1,8 @@
 //! Sessions over real engines, on the fixture models: what comes out of the whole path.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::fixtures::{self, Kind, Weights};
-use common::reference::{EXACT, Reference};
+use crate::testing;
+use crate::testing::fixtures::{self, Kind, Weights};
+use crate::testing::reference::{EXACT, Reference};
 use elizainference::Error;
 use elizainference::Token;
 use elizainference::gguf::File;
@@ -60,7 +58,7 @@ fn spelled(session: &Session, tokens: &[Token]) -> String {
 #[test]
 fn a_greedy_stream_takes_the_slow_forward_pass_s_best_token_at_every_step() {
     for kind in [Kind::Llama, Kind::Qwen3, Kind::Gemma3] {
-        let path = common::fixture(kind, Weights::F32);
+        let path = testing::fixture(kind, Weights::F32);
         let reference = Reference::new(&File::open(&path).unwrap());
         let session = open(&path, 1);
         let mut settings = session.settings();
@@ -88,8 +86,8 @@ fn a_greedy_stream_takes_the_slow_forward_pass_s_best_token_at_every_step() {
 
 #[test]
 fn a_seeded_stream_is_the_same_however_it_is_prefilled_and_read() {
-    // Quantised: a row's bits do not depend on the rows evaluated beside it (tests/logits.rs).
-    let path = common::fixture(Kind::Llama, Weights::Q8_0);
+    // Quantised: a row's bits do not depend on the rows evaluated beside it (tests/model/logits.rs).
+    let path = testing::fixture(Kind::Llama, Weights::Q8_0);
     let session = open(&path, 4);
     let mut settings = session.settings();
     settings.params.seed = Some(11);
@@ -111,7 +109,7 @@ fn a_seeded_stream_is_the_same_however_it_is_prefilled_and_read() {
 
 #[test]
 fn a_span_holds_only_legal_tokens_and_forced_runs_share_a_pass() {
-    let path = common::fixture(Kind::Llama, Weights::F32);
+    let path = testing::fixture(Kind::Llama, Weights::F32);
     let session = open(&path, 1);
     let leaves = [[50, 60, 70, 80], [50, 60, 71, 81], [51, 61, 72, 82]];
     let json: Vec<String> =
@@ -142,7 +140,7 @@ fn a_span_holds_only_legal_tokens_and_forced_runs_share_a_pass() {
 
 #[test]
 fn eight_sessions_on_one_model_each_say_what_they_say_alone() {
-    let path = common::fixture(Kind::Qwen3, Weights::Q8_0);
+    let path = testing::fixture(Kind::Qwen3, Weights::Q8_0);
     let prompts: Vec<Vec<Token>> = (0..8).map(|n| PROMPT.iter().map(|&token| token + n).collect()).collect();
     let story = |prompt: &[Token]| {
         let session = open(&path, 1);
@@ -160,7 +158,7 @@ fn eight_sessions_on_one_model_each_say_what_they_say_alone() {
 
 #[test]
 fn a_cancelled_prompt_leaves_a_slot_that_continues_rightly() {
-    let path = common::fixture(Kind::Gemma3, Weights::F32);
+    let path = testing::fixture(Kind::Gemma3, Weights::F32);
     let prompt: Vec<Token> = (0..600).map(|at| 3 + (at * 37) % 500).collect();
     let session = open(&path, 2);
     session.prefill(&prompt, 0).unwrap();
@@ -187,7 +185,7 @@ fn a_cancelled_prompt_leaves_a_slot_that_continues_rightly() {
 
 #[test]
 fn m5_a_cancel_ends_what_is_tokenized_then_and_nothing_later() {
-    let session = open(&common::fixture(Kind::Llama, Weights::Q8_0), 2);
+    let session = open(&testing::fixture(Kind::Llama, Weights::Q8_0), 2);
     session.cancel();
     assert!(!session.tokenize(b"one day", true, false).unwrap().is_empty(), "a cancel from before");
     let name = "a little girl ".repeat(1 << 18);
@@ -252,11 +250,11 @@ fn leaves(leaves: &[(&str, &[Token])]) -> String {
 #[test]
 fn the_most_probable_leaf_is_taken_as_a_whole() {
     for gpu_layers in [0, -1] {
-        if gpu_layers != 0 && !common::has_gpu() {
+        if gpu_layers != 0 && !testing::has_gpu() {
             return;
         }
         let engine = EngineOptions { kv_type: KvType::F32, threads: 1, gpu_layers, ..EngineOptions::default() };
-        let path = common::fixture(Kind::Llama, Weights::F32);
+        let path = testing::fixture(Kind::Llama, Weights::F32);
         let session = Session::open(OpenOptions { path, engine, ..OpenOptions::default() }).unwrap();
         // The end of the short one leaves hundreds of tokens, so it is far more probable than those that go on.
         let choice =
@@ -300,7 +298,7 @@ fn the_most_probable_leaf_is_taken_as_a_whole() {
 
 #[test]
 fn leaves_are_scored_only_behind_a_prompt_and_with_a_trie() {
-    let session = open(&common::fixture(Kind::Llama, Weights::F32), 1);
+    let session = open(&testing::fixture(Kind::Llama, Weights::F32), 1);
     assert!(matches!(session.score_trie(), Err(Error::InvalidArgument(_))));
     session.set_trie(leaves(&[("a", &[5]), ("b", &[6])]).as_bytes(), Mode::Greedy).unwrap();
     assert!(matches!(session.score_trie(), Err(Error::Busy(_))));
@@ -314,7 +312,7 @@ fn leaves_are_scored_only_behind_a_prompt_and_with_a_trie() {
 
 #[test]
 fn logits_between_a_prompt_and_its_generation_change_neither() {
-    let session = open(&common::fixture(Kind::Llama, Weights::F32), 2);
+    let session = open(&testing::fixture(Kind::Llama, Weights::F32), 2);
     let n_vocab = session.info().n_vocab;
     session.prefill(&PROMPT, 0).unwrap();
     let expected = listen(&session, 12, 0.0);
@@ -337,7 +335,7 @@ fn logits_between_a_prompt_and_its_generation_change_neither() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("slot");
     session.save_slot(0, &path).unwrap();
-    let other = open(&common::fixture(Kind::Llama, Weights::F32), 2);
+    let other = open(&testing::fixture(Kind::Llama, Weights::F32), 2);
     let held = other.restore_slot(1, &path).unwrap();
     let mut all = vec![0.0; held * n_vocab];
     assert_eq!(other.logits(held, &mut all).unwrap(), all.len());
@@ -346,7 +344,7 @@ fn logits_between_a_prompt_and_its_generation_change_neither() {
 
 #[test]
 fn logits_are_cancelled_and_refused_like_a_prompt() {
-    let session = std::sync::Arc::new(open(&common::fixture(Kind::Llama, Weights::F32), 1));
+    let session = std::sync::Arc::new(open(&testing::fixture(Kind::Llama, Weights::F32), 1));
     let n_vocab = session.info().n_vocab;
     let prompt: Vec<Token> = (0..400).map(|i| 3 + i % 400).collect();
     session.prefill(&prompt, -1).unwrap();

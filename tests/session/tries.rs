@@ -1,17 +1,14 @@
 //! Tries in sessions on real engines: large ones, long runs, cancels, and many threads on one cache.
 
-#![allow(clippy::unwrap_used)] // helpers of tests
-
-mod common;
-
+use crate::testing;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
-use common::fixtures::{Kind, Weights};
-use common::reference::{EXACT, Reference};
-use common::rng::Stream;
+use crate::testing::fixtures::{Kind, Weights};
+use crate::testing::reference::{EXACT, Reference};
+use crate::testing::rng::Stream;
 use elizainference::gguf::File;
 use elizainference::session::{EngineOptions, Event, FinishReason, KvType, Mode, OpenOptions, Session, Sink, SpanEnd};
 use elizainference::trie::{Surroundings, build, cache};
@@ -20,7 +17,7 @@ use elizainference::{Error, Token};
 const PROMPT: [Token; 6] = [1, 40, 300, 77, 410, 150];
 
 fn open(context: u32) -> Session {
-    let path = common::fixture(Kind::Llama, Weights::F32);
+    let path = testing::fixture(Kind::Llama, Weights::F32);
     let engine = EngineOptions { context, kv_type: KvType::F32, slots: 1, threads: 1, ..EngineOptions::default() };
     let session = Session::open(OpenOptions { path, engine, ..OpenOptions::default() }).unwrap();
     let mut settings = session.settings();
@@ -65,7 +62,7 @@ fn of_ten_thousand_leaves_one_is_taken_by_the_model_s_best_children() {
     let mut settings = session.settings();
     settings.on_span_end = SpanEnd::Stop;
     session.configure(settings).unwrap();
-    let reference = Reference::new(&File::open(common::fixture(Kind::Llama, Weights::F32)).unwrap());
+    let reference = Reference::new(&File::open(testing::fixture(Kind::Llama, Weights::F32)).unwrap());
     for mode in [Mode::Greedy, Mode::Sampled] {
         session.set_trie(payload(&leaves).as_bytes(), mode).unwrap();
         session.prefill(&PROMPT, -1).unwrap();

@@ -4,10 +4,15 @@
 //! Every test binary compiles this module and uses its share of it.
 #![allow(dead_code, clippy::unwrap_used)]
 
-pub mod counting;
+pub mod allocator;
 pub mod fixtures;
+pub mod gguf_keys;
 pub mod judge;
+pub mod long_texts;
 pub mod peer;
+pub mod process;
+pub mod random_text;
+pub mod real_vocabularies;
 pub mod reference;
 pub mod rng;
 pub mod stats;

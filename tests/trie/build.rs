@@ -1,15 +1,10 @@
 //! Payloads built from names, on every vocabulary at hand: the oracle is the tokenization of the whole text.
 
-#![allow(clippy::unwrap_used)] // helpers of tests
-
-mod common;
-#[allow(dead_code)]
-#[path = "common/shared.rs"]
-mod shared;
-
+use crate::testing;
+use crate::testing::real_vocabularies;
 use std::sync::Arc;
 
-use common::fixtures::{Kind, Weights};
+use crate::testing::fixtures::{Kind, Weights};
 use elizainference::gguf::{File, Writer};
 use elizainference::trie::{Built, Mode, Shape, Surroundings, Trie, TrieState, build};
 use elizainference::vocab::Vocab;
@@ -45,7 +40,7 @@ fn around<'a>(before: &'a str, after: &'a str) -> Surroundings<'a> {
 }
 
 fn vocabulary(kind: Kind) -> Vocab {
-    Vocab::from_gguf(&File::open(common::fixture(kind, Weights::F32)).unwrap()).unwrap()
+    Vocab::from_gguf(&File::open(testing::fixture(kind, Weights::F32)).unwrap()).unwrap()
 }
 
 fn pieces(vocab: &Vocab, tokens: &[Token], special: bool) -> String {
@@ -119,8 +114,8 @@ fn leaves_are_the_tokens_of_the_whole_text() {
 
 #[test]
 fn so_they_are_in_the_vocabularies_of_real_models() {
-    let Some(folder) = shared::folder() else { return };
-    for (name, vocab, _) in shared::vocabularies(&folder) {
+    let Some(folder) = real_vocabularies::folder() else { return };
+    for (name, vocab, _) in real_vocabularies::all(&folder) {
         let alone = check_vocabulary(&vocab);
         println!("{name}: {alone} names tokenized alone");
     }

@@ -1,7 +1,5 @@
 //! The cache of compiled tries: hits, eviction while in use, threads, verdicts per vocabulary.
 
-#![allow(clippy::unwrap_used)] // helpers of tests
-
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};

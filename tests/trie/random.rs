@@ -1,7 +1,5 @@
 //! Random tries and random walks against a naive oracle: a list of token lists, searched from end to end.
 
-#![allow(clippy::unwrap_used)] // helpers of tests
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

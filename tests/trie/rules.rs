@@ -1,7 +1,5 @@
 //! The token trie through its public face: the payload's rules, the compiled shape, every transition of the state.
 
-#![allow(clippy::unwrap_used)] // helpers of tests
-
 use std::sync::Arc;
 
 use elizainference::trie::{Accept, MAX_DESCRIPTORS, Mode, Trie, TrieState};

@@ -1,93 +1,31 @@
 //! Memory that a vocabulary and a text ask for: where there is none, an error, and never more than a multiple of what
 //! was given.
-#![allow(clippy::unwrap_used)]
 
-#[path = "common/gguf_keys.rs"]
-mod gguf_keys;
-#[path = "common/long_texts.rs"]
-mod long_texts;
-
+use crate::testing::allocator::{most_held, with_refused};
+use crate::testing::gguf_keys::Keys;
+use crate::testing::long_texts;
 use elizainference::Error;
 use elizainference::trie::{self, Surroundings, Trie};
 use elizainference::vocab::Vocab;
-use gguf_keys::Keys;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 
 /// Smaller allocations are a program's own business: those of a text, and those of a vocabulary, which has tables.
 const OF_A_TEXT: usize = 2 << 10;
 const OF_A_VOCABULARY: usize = 12 << 10;
-
-thread_local! {
-    /// What is large, and large allocations until one is refused; 0: none is.
-    static REFUSED: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
-    /// Bytes that this thread holds, and the most it held.
-    static HELD: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
-}
-
-struct Scarce;
-
-impl Scarce {
-    fn refuses(size: usize) -> bool {
-        let (large, left) = REFUSED.get();
-        if size < large || left == 0 {
-            return false;
-        }
-        REFUSED.set((large, left - 1));
-        left == 1
-    }
-
-    fn count(bytes: isize) {
-        let (held, most) = HELD.get();
-        HELD.set((held + bytes, most.max(held + bytes)));
-    }
-}
-
-// SAFETY: every call goes to the system's allocator with the caller's own arguments, or has no memory.
-unsafe impl GlobalAlloc for Scarce {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if Scarce::refuses(layout.size()) {
-            return std::ptr::null_mut();
-        }
-        Scarce::count(layout.size() as isize);
-        // SAFETY: the caller keeps `alloc`'s contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        Scarce::count(-(layout.size() as isize));
-        // SAFETY: the caller keeps `dealloc`'s contract.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Scarce = Scarce;
 
 /// Runs `work` with its first large allocation refused, then its second, and so on until nothing is refused any more:
 /// every failure must be an error that says so. Returns how many there were.
 #[track_caller]
 fn refused_one_by_one<T>(large: usize, work: impl Fn() -> Result<T, Error>) -> usize {
     for nth in 1.. {
-        REFUSED.set((large, nth));
-        let done = work();
-        let missed = REFUSED.replace((0, 0)).1 > 0;
+        let (done, reached) = with_refused(large, nth, &work);
         match done {
-            Ok(_) if missed => return nth - 1,
+            Ok(_) if !reached => return nth - 1,
             Ok(_) => panic!("allocation {nth} was refused, and nobody noticed"),
             Err(Error::OutOfMemory(_)) => {}
             Err(error) => panic!("allocation {nth}: {error}"),
         }
     }
     unreachable!()
-}
-
-/// The most bytes that `work` held at once beyond what it began with.
-fn most_held<T>(work: impl FnOnce() -> T) -> usize {
-    let before = HELD.get().0;
-    HELD.set((before, before));
-    drop(work());
-    usize::try_from(HELD.get().1 - before).unwrap()
 }
 
 #[test]
@@ -143,9 +81,7 @@ fn h1_a_piece_is_bounded_by_its_text() {
         for characters in [1, 2, 85, 86, 1000, 21_845] {
             let text = "漢".repeat(characters);
             let file = with_token(&text, kind, model).file();
-            let mut loaded = None;
-            let held = most_held(|| loaded = Some(Vocab::from_gguf(&file).unwrap()));
-            let vocab = loaded.unwrap();
+            let (vocab, held) = most_held(|| Vocab::from_gguf(&file).unwrap());
             let mut piece = Vec::new();
             vocab.piece(MARKED, true, &mut piece);
             assert_eq!(vocab.max_piece_bytes(), piece.len().max(1), "{model} {kind} {characters}");
@@ -187,11 +123,10 @@ fn h1_a_trie_over_long_pieces_needs_little_memory() {
     let tokens = vec![MARKED.to_string(); 100_000].join(",");
     let json = format!(r#"{{"descriptors":[{{"path":"p","leaves":[{{"name":"[","tokens":[{tokens}]}}]}}]}}"#);
     let trie = Trie::parse(json.as_bytes()).unwrap();
-    let mut told = None;
-    let held = most_held(|| told = trie.spelling(|token, special, out| vocab.piece(token, special, out)));
+    let (told, held) = most_held(|| trie.spelling(|token, special, out| vocab.piece(token, special, out)));
     assert!(told.unwrap().contains("its tokens spell"));
     assert!(held < 4 << 20, "{held} bytes");
-    let spelled = most_held(|| {
+    let (_, spelled) = most_held(|| {
         trie::build(&vocab, "", "p", &["漢".repeat(85 * 40)], Surroundings::default()).map(drop).unwrap_err()
     });
     assert!(spelled < 8 << 20, "{spelled} bytes");
@@ -205,7 +140,7 @@ fn a_text_takes_memory_by_its_length() {
     for (name, keys) in names.chain([("SPM", long_texts::spm())]) {
         let vocab = Vocab::from_gguf(&keys.file()).unwrap();
         for (what, text) in long_texts::hard(BYTES) {
-            let held = most_held(|| vocab.tokenize(&text, false, true).unwrap()) / text.len();
+            let held = most_held(|| vocab.tokenize(&text, false, true).unwrap()).1 / text.len();
             worst = if held > worst.0 { (held, format!("{name}: {what}")) } else { worst };
         }
     }

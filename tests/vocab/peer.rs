@@ -1,20 +1,14 @@
 //! Vocabularies against another implementation, on random texts: every token list must be the same.
 //!
-//! Run on request only (`cargo test --release --test vocab_peer -- --ignored`): `ELIZA_PEER` names a program with the
+//! Run on request only (`cargo test --release --test vocab peer:: -- --ignored`): `ELIZA_PEER` names a program with the
 //! commands `tokenize --model M --lines F` (one JSON object with `ids` a line), `tokenize --model M --file F --ids`
 //! and `pieces --model M --out F` (the bytes of each token in hex, one a line).
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-#[path = "common/random_text.rs"]
-mod random_text;
-#[path = "common/shared.rs"]
-mod shared;
-
+use crate::testing::random_text::{Random, text};
+use crate::testing::real_vocabularies;
 use elizainference::Token;
 use elizainference::gguf::File;
 use elizainference::vocab::Vocab;
-use random_text::{Random, text};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -125,8 +119,8 @@ fn compare(peer: &Peer, name: &str, vocab: &Vocab, path: &Path, n: usize, files:
 #[test]
 #[ignore = "needs another implementation to compare with"]
 fn random_texts_have_the_same_tokens() {
-    let (Some(peer), Some(shared)) = (Peer::find(), shared::folder()) else { return };
-    for (name, vocab, path) in shared::vocabularies(&shared) {
+    let (Some(peer), Some(shared)) = (Peer::find(), real_vocabularies::folder()) else { return };
+    for (name, vocab, path) in real_vocabularies::all(&shared) {
         let tally = compare(&peer, &name, &vocab, &path, 20_000, 10);
         eprintln!("{name}: {} texts compared, {} differ", tally.compared, tally.different);
         assert_eq!(tally.different, 0, "{name}");
@@ -179,9 +173,9 @@ const NEWER: &[&str] = &["glm5"];
 #[test]
 #[ignore = "needs another implementation to compare with"]
 fn every_pre_tokenizer_cuts_the_same() {
-    let (Some(peer), Some(shared)) = (Peer::find(), shared::folder()) else { return };
+    let (Some(peer), Some(shared)) = (Peer::find(), real_vocabularies::folder()) else { return };
     let file = std::fs::read(shared.join("models/vocab/ggml-vocab-gpt-2.gguf")).unwrap();
-    for pre in shared::PRE_TOKENIZERS.iter().filter(|pre| !NEWER.contains(pre)) {
+    for pre in real_vocabularies::PRE_TOKENIZERS.iter().filter(|pre| !NEWER.contains(pre)) {
         for merges in [5_000, 50_000] {
             let path = PathBuf::from(peer.write("model.gguf", &with_pre(&file, pre, merges)));
             let vocab = Vocab::from_gguf(&File::open(&path).unwrap()).unwrap();

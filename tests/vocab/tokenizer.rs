@@ -1,28 +1,20 @@
 //! Vocabularies against the token lists that are kept beside them, against slow obvious tokenizers, and against
 //! broken files.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-#[path = "common/gguf_keys.rs"]
-mod gguf_keys;
-#[path = "common/long_texts.rs"]
-mod long_texts;
-#[path = "common/random_text.rs"]
-mod random_text;
-#[path = "common/shared.rs"]
-mod shared;
-
+use crate::testing::gguf_keys::Keys;
+use crate::testing::long_texts;
+use crate::testing::random_text;
+use crate::testing::real_vocabularies;
 use elizainference::vocab::{Vocab, VocabKind};
 use elizainference::{Error, Token};
-use gguf_keys::Keys;
 use proptest::prelude::*;
 use std::cell::Cell;
 use std::sync::LazyLock;
 
 #[test]
 fn listed_texts_have_their_listed_tokens() {
-    let Some(shared) = shared::folder() else { return };
-    let vocabularies = shared::vocabularies(&shared);
+    let Some(shared) = real_vocabularies::folder() else { return };
+    let vocabularies = real_vocabularies::all(&shared);
     assert!(vocabularies.len() >= 8, "only {} vocabularies", vocabularies.len());
     for (name, vocab, path) in vocabularies {
         let read = |extension: &str| std::fs::read_to_string(path.with_extension(extension)).ok();
@@ -211,7 +203,7 @@ const ESCAPED: &[&str] = &["gemma4", "granite-embed-multi-311m", "sarvam-moe"];
 #[test]
 fn every_pre_tokenizer_keeps_the_text() {
     let mut random = random_text::Random(3);
-    for pre in shared::PRE_TOKENIZERS {
+    for pre in real_vocabularies::PRE_TOKENIZERS {
         let vocab = Vocab::from_gguf(&bpe_keys(pre).u32("tokenizer.ggml.bos_token_id", 0).file()).unwrap();
         assert_eq!(vocab.kind(), VocabKind::Bpe);
         if ESCAPED.contains(pre) {

@@ -98,19 +98,17 @@ pub const PRE_TOKENIZERS: &[&str] = &[
     "sarvam-moe",
 ];
 
-/// The folder of models that several projects share, if this machine has it.
+/// The folder of extra models, if it holds vocabularies.
 pub fn folder() -> Option<PathBuf> {
-    let folder = std::env::var_os("ELIZA_SHARED")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared"), PathBuf::from);
-    let found = folder.join("models/vocab").is_dir();
-    if !found {
-        eprintln!("skipped: no vocabularies in {}", folder.display());
+    let found = super::shared().filter(|folder| folder.join("models/vocab").is_dir());
+    if found.is_none() {
+        eprintln!("skipped: no vocabularies on this machine (set ELIZA_SHARED to the folder that holds models/vocab)");
     }
-    found.then_some(folder)
+    found
 }
 
 /// All vocabularies in the shared folder that this library does: name, vocabulary, path.
-pub fn vocabularies(shared: &Path) -> Vec<(String, Vocab, PathBuf)> {
+pub fn all(shared: &Path) -> Vec<(String, Vocab, PathBuf)> {
     let in_folder = |folder: PathBuf| std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut paths: Vec<PathBuf> =
         in_folder(shared.join("models/vocab")).chain(in_folder(shared.join("models"))).collect();
