@@ -1,6 +1,7 @@
 //! Following a trie allocates nothing once the state is made.
 
 use crate::testing::allocator::allocations;
+use elizainference::Token;
 use elizainference::trie::{Accept, Mode, Trie, TrieState};
 use std::sync::Arc;
 
