@@ -35,7 +35,7 @@ const SUB_ROOMS: &[(&str, &[&str])] = &[
     ("backend/cpu", &["host", "simd", "packed", "kv", "kernels", "program", "mod"]),
     (
         "backend/gpu",
-        &["device", "shaders", "kernel", "weights", "ops", "program", "sample", "trie_walk", "probe", "mod"],
+        &["device", "shaders", "kernel", "weights", "ops", "probe", "sample", "trie_walk", "program", "mod"],
     ),
 ];
 
