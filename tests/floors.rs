@@ -14,6 +14,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("gguf", 0),
     ("quant", 0),
     ("reserve", 0),
+    ("simd", 0),
     ("graph", 1),
     ("vocab", 1),
     ("backend", 2),

@@ -188,7 +188,7 @@ fn load_threads(options: &EngineOptions) -> Result<usize> {
 
 /// Threads that an engine uses when the host names none: the performance cores.
 pub fn default_thread_count() -> u32 {
-    backend::cpu::default_thread_count() as u32
+    backend::default_thread_count() as u32
 }
 
 /// The devices of this machine and how their memory stands, best first.
