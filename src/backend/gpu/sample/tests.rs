@@ -1,5 +1,5 @@
 //! The shaders' numbers against the host's own. The sampler as a whole is held against the host's in
-//! `tests/gpu_sampling.rs`.
+//! `tests/gpu/sampling.rs`.
 #![allow(clippy::unwrap_used)]
 
 use crate::backend::gpu::kernel::{Binding, compose};
