@@ -33,7 +33,7 @@ const SAME_FLOOR: &[(&str, &str)] = &[("gguf", "quant"), ("gguf", "reserve")];
 
 /// The sub-rooms of a room, the lowest first: each imports only from those before it. `mod` is the room's own file.
 const SUB_ROOMS: &[(&str, &[&str])] = &[
-    ("backend/cpu", &["host", "simd", "packed", "kv", "kernels", "program", "mod"]),
+    ("backend/cpu", &["host", "packed", "kv", "kernels", "program", "mod"]),
     (
         "backend/gpu",
         &["device", "shaders", "kernel", "weights", "ops", "probe", "sample", "trie_walk", "program", "mod"],
