@@ -15,57 +15,57 @@ pub fn bytes(layout: &KvLayout) -> usize {
 /// Read a cell's keys and values into its row.
 pub fn read(layout: &KvLayout, [keys, values]: [&[u8]; 2], cell: usize, row: &mut [u8]) {
     let mut rest = row;
-    for place in places(layout, cell) {
-        let ty = layout.types().of(place.is_key);
-        let (head, behind) = rest.split_at_mut(head_bytes(ty, place.dim));
-        rest = behind;
-        let bytes = if place.is_key { keys } else { values };
+    for span in head_spans(layout, cell) {
+        let ty = layout.types().of(span.is_key);
+        let (head, after) = rest.split_at_mut(head_bytes(ty, span.dim));
+        rest = after;
+        let bytes = if span.is_key { keys } else { values };
         match ty {
             TensorType::F32 => {
-                place.numbers::<4>().zip(head.as_chunks_mut::<4>().0).for_each(|(at, x)| *x = chunk(bytes, at))
+                span.numbers::<4>().zip(head.as_chunks_mut::<4>().0).for_each(|(at, x)| *x = chunk(bytes, at))
             }
             TensorType::Q8_0 => {
                 for (g, group) in head.chunks_mut(SCALE + GROUP).enumerate() {
                     let (scale, quants) = group.split_at_mut(SCALE);
-                    let stored = f16::from_le_bytes(chunk(bytes, place.scale(g)));
+                    let stored = f16::from_le_bytes(chunk(bytes, span.scale(g)));
                     scale.copy_from_slice(&stored.to_f32().to_le_bytes());
                     for (x, j) in quants.iter_mut().zip(g * GROUP..) {
-                        *x = bytes[place.quant(j)];
+                        *x = bytes[span.quant(j)];
                     }
                 }
             }
-            _ => place.numbers::<2>().zip(head.as_chunks_mut::<2>().0).for_each(|(at, x)| *x = chunk(bytes, at)),
+            _ => span.numbers::<2>().zip(head.as_chunks_mut::<2>().0).for_each(|(at, x)| *x = chunk(bytes, at)),
         }
     }
 }
 
-/// Write a cell's keys and values from its row. What pads a value is zero, as behind a store.
+/// Write a cell's keys and values from its row. What pads a value is zero, as after a store.
 pub fn write(layout: &KvLayout, [keys, values]: [&mut [u8]; 2], cell: usize, row: &[u8]) {
     let mut rest = row;
     for head in 0..layout.n_kv_heads() {
         let start = layout.v_row(head, cell);
         values[start..start + layout.v_row_bytes()].fill(0);
     }
-    for place in places(layout, cell) {
-        let ty = layout.types().of(place.is_key);
-        let (head, behind) = rest.split_at(head_bytes(ty, place.dim));
-        rest = behind;
-        let bytes = if place.is_key { &mut *keys } else { &mut *values };
+    for span in head_spans(layout, cell) {
+        let ty = layout.types().of(span.is_key);
+        let (head, after) = rest.split_at(head_bytes(ty, span.dim));
+        rest = after;
+        let bytes = if span.is_key { &mut *keys } else { &mut *values };
         match ty {
-            TensorType::F32 => place.numbers::<4>().zip(head.as_chunks().0).for_each(|(at, x)| set::<4>(bytes, at, x)),
+            TensorType::F32 => span.numbers::<4>().zip(head.as_chunks().0).for_each(|(at, x)| set::<4>(bytes, at, x)),
             TensorType::Q8_0 => {
                 for (g, group) in head.chunks(SCALE + GROUP).enumerate() {
                     let (scale, quants) = group.split_at(SCALE);
                     let scale = f32::from_le_bytes(chunk(scale, 0));
                     // As a store rounds it: beyond f16's range stands the largest finite number, NaN stays.
                     let scale = if scale.is_nan() { f16::NAN } else { f16::from_f32(scale.min(f16::MAX.to_f32())) };
-                    set(bytes, place.scale(g), &scale.to_le_bytes());
+                    set(bytes, span.scale(g), &scale.to_le_bytes());
                     for (&x, j) in quants.iter().zip(g * GROUP..) {
-                        bytes[place.quant(j)] = x;
+                        bytes[span.quant(j)] = x;
                     }
                 }
             }
-            _ => place.numbers::<2>().zip(head.as_chunks().0).for_each(|(at, x)| set::<2>(bytes, at, x)),
+            _ => span.numbers::<2>().zip(head.as_chunks().0).for_each(|(at, x)| set::<2>(bytes, at, x)),
         }
     }
 }
@@ -79,21 +79,21 @@ fn set<const N: usize>(bytes: &mut [u8], at: usize, x: &[u8; N]) {
 }
 
 /// The heads of a cell in the order of a row: keys, then values.
-fn places(layout: &KvLayout, cell: usize) -> impl Iterator<Item = Place> {
+fn head_spans(layout: &KvLayout, cell: usize) -> impl Iterator<Item = HeadSpan> {
     let (layout, heads) = (*layout, 0..layout.n_kv_heads());
     let key = move |head| {
         let (at, dim) = (layout.k_block(head, cell), layout.head_dim_k());
-        Place { is_key: true, dim, at, lane: cell % LANES, scales: at }
+        HeadSpan { is_key: true, dim, at, lane: cell % LANES, scales: at }
     };
     let value = move |head| {
         let (at, dim) = (layout.v_row(head, cell), layout.head_dim_v());
-        Place { is_key: false, dim, at, lane: 0, scales: at + layout.v_width() }
+        HeadSpan { is_key: false, dim, at, lane: 0, scales: at + layout.v_width() }
     };
     heads.clone().map(key).chain(heads.map(value))
 }
 
 /// Where one head of a cell lies in the key or value buffer.
-struct Place {
+struct HeadSpan {
     is_key: bool,
     dim: usize,
     /// The key's block, or the value's row.
@@ -104,7 +104,7 @@ struct Place {
     scales: usize,
 }
 
-impl Place {
+impl HeadSpan {
     /// Of every number, `N` bytes each.
     fn numbers<const N: usize>(&self) -> impl Iterator<Item = usize> + use<N> {
         let step = if self.is_key { LANES * N } else { N };

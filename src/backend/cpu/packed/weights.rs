@@ -38,7 +38,7 @@ pub(crate) struct CpuWeights {
     _held: Vec<Held>,
 }
 
-pub(crate) enum CpuWeight {
+enum CpuWeight {
     /// `f32` values: norms, biases, frequency factors.
     Vector(Vec<f32>),
     /// A matrix for products; rows of a tied embedding are read from it too.
@@ -50,7 +50,7 @@ pub(crate) enum CpuWeight {
 }
 
 /// Rows of a table in the file, read when they are looked up.
-pub(crate) struct FileRows {
+struct FileRows {
     file: File,
     info: TensorInfo,
     ty: TensorType,

@@ -64,7 +64,7 @@ pub(super) struct Run<'a> {
     cancel: &'a AtomicBool,
     /// Index of the step after which every thread leaves; `usize::MAX` while there is none. It is a number and not a
     /// flag because a fast thread may be one step ahead: what it decides there must not make a slow thread, which is
-    /// still looking behind the last barrier, leave a step early.
+    /// still looking after the last barrier, leave a step early.
     stop_after: AtomicUsize,
     failed: Mutex<Option<Error>>,
 }
@@ -99,13 +99,13 @@ impl<'a> Run<'a> {
         self.stop_after.fetch_min(index, Ordering::Relaxed);
     }
 
-    /// Whether the run ends with the step `index`; asked behind that step's barrier, all threads hear the same.
+    /// Whether the run ends with the step `index`; asked after that step's barrier, all threads hear the same.
     pub fn ends_after(&self, index: usize) -> bool {
         self.stop_after.load(Ordering::Relaxed) <= index
     }
 
     /// Pieces of the step's work that this thread claims, none any more once the run is cancelled. What a cancelled
-    /// step leaves undone is never read: all threads leave behind its barrier.
+    /// step leaves undone is never read: all threads leave after its barrier.
     fn pieces<'c>(
         &'c self,
         ctx: StepContext<'c>,

@@ -26,7 +26,7 @@ struct LayerCache {
 struct Caches {
     layers: Vec<LayerCache>,
     /// Where in `layers` each layer of the model is; `None` for those whose cache is on another device.
-    places: Vec<Option<usize>>,
+    index_of: Vec<Option<usize>>,
     bytes: usize,
 }
 
@@ -35,9 +35,9 @@ impl Caches {
         let mut layers = Vec::with_capacity(cache.layers.len());
         let mut bytes = 0usize;
         let too_large = || Error::OutOfMemory(format!("A KV cache of {} cells is too large", cache.cells));
-        let mut places = Vec::with_capacity(cache.layers.len());
+        let mut index_of = Vec::with_capacity(cache.layers.len());
         for shape in &cache.layers {
-            places.push(shape.map(|_| layers.len()));
+            index_of.push(shape.map(|_| layers.len()));
             let Some(shape) = shape else { continue };
             let layout = KvLayout::new(cache.types, shape.heads, shape.head_dim_k, shape.head_dim_v, cache.cells)?;
             let k_offset = bytes;
@@ -45,12 +45,12 @@ impl Caches {
             bytes = v_offset.checked_add(layout.v_bytes()).ok_or_else(too_large)?.next_multiple_of(64);
             layers.push(LayerCache { layout, k_offset, v_offset });
         }
-        Ok(Caches { layers, places, bytes })
+        Ok(Caches { layers, index_of, bytes })
     }
 
     /// The layer is on this device: [`Caches::check`] has seen the program.
     fn layer(&self, layer: usize) -> &LayerCache {
-        &self.layers[self.places[layer].unwrap_or(usize::MAX)]
+        &self.layers[self.index_of[layer].unwrap_or(usize::MAX)]
     }
 
     fn layout(&self, layer: usize) -> &KvLayout {
@@ -59,7 +59,7 @@ impl Caches {
 
     /// An error for a program whose layers are not all here.
     fn check(&self, demand: &Demand) -> Result<()> {
-        let here = |layer: usize| self.places.get(layer).copied().flatten().is_some();
+        let here = |layer: usize| self.index_of.get(layer).copied().flatten().is_some();
         match demand.attentions.iter().find(|spec| !here(spec.layer)) {
             Some(spec) => Err(Error::Internal(format!("Layer {} has no KV cache on this device", spec.layer))),
             None => Ok(()),
@@ -68,7 +68,7 @@ impl Caches {
 }
 
 /// The sizes that [`CpuState`] will have in the end.
-pub(in crate::backend::cpu) struct CpuSizing {
+pub struct CpuSizing {
     caches: Caches,
     threads: usize,
     workspace: usize,
@@ -112,7 +112,7 @@ impl Sizing for CpuSizing {
 }
 
 /// The state of an engine on the CPU.
-pub(in crate::backend::cpu) struct CpuState {
+pub struct CpuState {
     memory: Memory,
     split: SplitSpace,
     /// What is allocated, on the account.
@@ -167,11 +167,11 @@ impl CpuState {
     /// A layer's keys and values, which no run uses while the state is borrowed.
     fn layer(&mut self, layer: usize) -> Result<(KvLayout, [&mut [u8]; 2])> {
         let m = &self.memory;
-        if m.caches.places.get(layer).copied().flatten().is_none() {
+        if m.caches.index_of.get(layer).copied().flatten().is_none() {
             return Err(Error::Internal(format!("Layer {layer} has no KV cache on this device")));
         }
         let (layout, (keys, values)) = (*m.layout(layer), m.cache(layer));
-        // SAFETY: both lie in the mapping, which the state owns, one behind the other.
+        // SAFETY: both lie in the mapping, which the state owns, one after the other.
         let sides = unsafe {
             [
                 std::slice::from_raw_parts_mut(keys, layout.k_bytes()),

@@ -3,7 +3,7 @@
 use super::*;
 use crate::backend::KvTypes;
 use crate::backend::cpu::kv::{store_k, store_v};
-use crate::backend::cpu::pool::{Counter, Pool};
+use crate::backend::cpu::host::pool::{Counter, Pool};
 
 static NEVER: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
@@ -127,7 +127,7 @@ impl Case {
         let mut space = SplitSpace::default();
         space.reserve(&self.layout, self.n_heads).unwrap();
         let (split, shared, counter) = (space.share(), SharedMut::new(&mut out), Counter::new());
-        let job = |worker: &crate::backend::cpu::pool::Worker<'_>| {
+        let job = |worker: &crate::backend::cpu::host::pool::Worker<'_>| {
             let mut scratch = vec![f32::NAN; scratch_bytes(&self.layout, self.n_heads) / 4];
             for task in worker.chunks(&counter, tasks.count, 1) {
                 // SAFETY: chunks are claimed once, and the step ends with the run.

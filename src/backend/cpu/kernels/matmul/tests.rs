@@ -129,12 +129,12 @@ impl Matrix {
             let exact = x.iter().map(|&x| f64::from(x)).collect();
             return (x.iter().map(|x| x.to_bits()).collect(), self.n_in * 4, exact);
         }
-        let row_bytes = acts::row_bytes(self.n_in);
+        let row_bytes = activations::row_bytes(self.n_in);
         let mut rows = Vec::new();
         let mut values = Vec::new();
         for x in x.chunks(self.n_in) {
             let mut row = vec![0u8; row_bytes];
-            acts::quantize_row(isa, x, &mut row);
+            activations::quantize_row(isa, x, &mut row);
             for k in 0..self.n_in {
                 let meta = self.n_in + k / 32 * 16;
                 let scale = f32::from_ne_bytes(row[meta..meta + 4].try_into().unwrap());
@@ -365,7 +365,7 @@ fn impossible_requests_are_refused_by_name() {
     assert!(panels.pack(&[0; 1360], 0..3).unwrap_err().to_string().contains("0..3 of 2"));
     panels.pack(&[0; 1360], 0..2).unwrap();
     assert!(panels.dequantize_row(20, &mut [0.0; 64]).is_err());
-    let row = vec![0u32; acts::row_bytes(64) / 4];
+    let row = vec![0u32; activations::row_bytes(64) / 4];
     // SAFETY: plain integers viewed as bytes.
     let bytes: &[u8] = unsafe { std::slice::from_raw_parts(row.as_ptr().cast(), row.len() * 4) };
     assert!(gather_rows(Isa::Portable, &panels, &[20], bytes, &mut [0.0]).is_err());
