@@ -8,7 +8,8 @@
 use super::held_trie::{HeldTrie, Reach};
 use super::slots::SlotId;
 use crate::backend::{
-    Children, Followed, SampleProblem, SampleResult, SampleSpec, SampledRow, State, WALK_CELLS, WALK_PASSES, Walked,
+    Children, DeviceSampler, Followed, SampleProblem, SampleResult, SampleSpec, SampledRow, State, WALK_CELLS,
+    WALK_PASSES, Walked,
 };
 use crate::trie::{Node, Trie};
 use crate::{Error, Result, Token};
@@ -80,7 +81,10 @@ impl DeviceSampling {
 
     /// Has the device sample a slot that holds `tokens`; says how many steps of the chain it follows.
     pub fn start(&mut self, state: &mut dyn State, slot: SlotId, spec: &SampleSpec, tokens: &[Token]) -> Result<usize> {
-        let followed = state.start_sampling(slot.0, spec, tokens)?;
+        let followed = match state.sampler() {
+            Some(sampler) => sampler.start(slot.0, spec, tokens)?,
+            None => None,
+        };
         self.known[slot.0] = followed.map(|_| Known { masks_first: spec.masks_first(), sampled: None });
         let Followed { steps, candidates } = followed.unwrap_or(Followed { steps: 0, candidates: 0 });
         // A row of results can be any slot's.
@@ -129,18 +133,19 @@ impl DeviceSampling {
         let known = usize::from(sampled.is_some() && tokens.first() == sampled.as_ref());
         let accepted = match &tokens[known..] {
             [] => Ok(()),
-            others => state.accept(slot.0, others),
+            others => sampler_of(state)?.accept(slot.0, others),
         };
         self.note(slot, None);
-        accepted.and_then(|()| state.arm(slot.0, children)).inspect_err(|_| self.end(slot))
+        accepted.and_then(|()| sampler_of(state)?.arm(slot.0, children)).inspect_err(|_| self.end(slot))
     }
 
     /// Waits for the oldest step that samples: its rows are in [`DeviceSampling::rows`], as many as are returned. After
     /// an error nobody knows what the device holds of its slots.
     pub fn read(&mut self, state: &mut dyn State) -> Result<usize> {
-        let count = state.sampled(&mut self.rows).inspect_err(|_| self.known.fill(None))?;
+        let count = sampler_of(state).and_then(|sampler| sampler.sampled(&mut self.rows));
+        let count = count.inspect_err(|_| self.known.fill(None))?;
         for row in &self.rows[..count] {
-            if let Some(known) = &mut self.known[row.slot as usize] {
+            if let Some(known) = &mut self.known[row.sequence as usize] {
                 known.sampled = token_of(&row.result);
             }
         }
@@ -168,8 +173,8 @@ impl DeviceSampling {
 
     /// Rolls back the last tokens of the slot, so many, that were sampled on the device and not asked for; `last` is
     /// the slot's last one.
-    pub fn take_back(&self, state: &mut dyn State, slot: SlotId, tokens: u32, last: Option<Token>) -> Result<()> {
-        state.take_back(slot.0, tokens, self.sampled(slot).or(last).unwrap_or_default())
+    pub fn roll_back(&self, state: &mut dyn State, slot: SlotId, tokens: u32, last: Option<Token>) -> Result<()> {
+        sampler_of(state)?.roll_back(slot.0, tokens, self.sampled(slot).or(last).unwrap_or_default())
     }
 
     /// What is in flight, to be served or rolled back.
@@ -188,11 +193,17 @@ impl DeviceSampling {
     /// Has the device let go of its trie, and hold this one where it can.
     pub fn hold(&mut self, state: &mut dyn State, trie: &Arc<Trie>) -> Result<()> {
         self.held = None;
+        let Some(sampler) = state.sampler() else { return Ok(()) };
         let (held, nodes) = HeldTrie::new(trie)?;
-        if state.hold_trie(&nodes)? {
+        if sampler.hold_trie(&nodes)? {
             self.held = Some(held);
         }
         Ok(())
+    }
+
+    /// Whether the chain of the slot and what may win there let the device walk.
+    pub fn can_walk(&self, state: &mut dyn State, slot: SlotId) -> Result<bool> {
+        Ok(sampler_of(state)?.walks(slot.0))
     }
 
     /// What a walk through this trie from this node takes; nothing where the device does not hold it.
@@ -213,7 +224,8 @@ impl DeviceSampling {
         if walk.next.is_some() {
             return Ok(None);
         }
-        state.walked(&mut self.walked).inspect_err(|_| self.known[walk.slot.0] = None)?;
+        let read = sampler_of(state).and_then(|sampler| sampler.walked(&mut self.walked));
+        read.inspect_err(|_| self.known[walk.slot.0] = None)?;
         walk.next = Some(0);
         Ok(Some(&self.walked))
     }
@@ -249,6 +261,10 @@ impl DeviceSampling {
         self.walk_cells = walk.cells;
         (self.walk_cells.drain(..), rows)
     }
+}
+
+fn sampler_of(state: &mut dyn State) -> Result<&mut dyn DeviceSampler> {
+    state.sampler().ok_or_else(|| Error::Internal("A device without a sampler was asked to sample".into()))
 }
 
 fn token_of(result: &SampleResult) -> Option<Token> {

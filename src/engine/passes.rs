@@ -62,7 +62,7 @@ impl Engine {
             OutputRows::All => self.inputs.outputs.extend(0..rows),
         }
         if let How::Sample(_) = how {
-            self.inputs.sample.push(SampleRow { slot: slot.0 as u32, row: 0 });
+            self.inputs.sample.push(SampleRow { sequence: slot.0 as u32, row: 0 });
         }
         if let How::Logits(listed) | How::Sample(listed) = how {
             self.inputs.listed.extend_from_slice(listed);

@@ -114,7 +114,7 @@ impl Engine {
             self.append_chunk(slot, tokens, OutputRows::Last, How::Sample(listed), cancel)?;
         } else {
             self.append_chunks(slot, tokens, cancel)?;
-            self.run_head(slot, listed, &[SampleRow { slot: slot.0 as u32, row: 0 }], cancel)?;
+            self.run_head(slot, listed, &[SampleRow { sequence: slot.0 as u32, row: 0 }], cancel)?;
         }
         self.sampling.resume(slot, known);
         Ok(())
@@ -135,7 +135,7 @@ impl Engine {
                 // An error ends the sampling on the device.
                 sampling.read(state)?;
                 sampling.resume(slot, known);
-                sampling.take_back(state, slot, 1, last)
+                sampling.roll_back(state, slot, 1, last)
             }
         }
     }

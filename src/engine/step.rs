@@ -76,7 +76,7 @@ impl Engine {
             self.enter_tokens(slot, &[token], busy)?;
             self.inputs.outputs.push(row as u32);
             if self.sampling.known(slot).is_some() {
-                self.inputs.sample.push(SampleRow { slot: slot.0 as u32, row: row as u32 });
+                self.inputs.sample.push(SampleRow { sequence: slot.0 as u32, row: row as u32 });
             }
         }
         let sampled = self.inputs.sample.len();

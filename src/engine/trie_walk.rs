@@ -45,8 +45,8 @@ impl Engine {
         let reach = self.sampling.reach(trie, node);
         let (room, free) = (self.room(slot), self.slots.cells().n_free());
         let rows = WALK_CELLS.min(reach.rows as usize).min(tokens).min(room).min(free);
-        let (_, state) = self.sampling_device();
-        if rows == 0 || children.tokens.len() > MAX_LISTED || !state.walks(slot.0) {
+        let (sampling, state) = self.sampling_device();
+        if rows == 0 || children.tokens.len() > MAX_LISTED || !sampling.can_walk(state, slot)? {
             return Ok(());
         }
         let done = self.run_walk(slot, node, WALK_PASSES.min(reach.passes as usize), rows, cancel);
@@ -119,6 +119,6 @@ impl Engine {
         }
         let last = self.tokens(slot).last().copied();
         let (sampling, state) = self.sampling_device();
-        sampling.take_back(state, slot, rows, last)
+        sampling.roll_back(state, slot, rows, last)
     }
 }

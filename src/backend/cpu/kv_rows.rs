@@ -1,9 +1,9 @@
-//! Cells of a layer's cache to rows that know no layout ([`crate::backend::cell_rows`]), and back.
+//! Cells of a layer's cache to rows that know no layout ([`crate::backend::kv_rows`]), and back.
 
 use super::kv::{GROUP, KvLayout, Q8_GROUP_BYTES, q8_quant};
 use super::simd::LANES;
 use crate::backend::LayerCache;
-use crate::backend::cell_rows::{SCALE, head_bytes};
+use crate::backend::kv_rows::{SCALE, head_bytes};
 use crate::quant::TensorType;
 use half::f16;
 

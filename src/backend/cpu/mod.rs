@@ -43,8 +43,6 @@ use isa::Isa;
 use std::sync::Arc;
 
 pub use cores::default_thread_count;
-#[cfg(feature = "gpu")]
-pub(super) use weights::vector;
 
 /// The CPU with its best instruction set.
 pub struct CpuBackend {

@@ -11,15 +11,14 @@
 use super::isa::Isa;
 use super::kv::KvLayout;
 use super::panels::ActKind;
-use super::rope::Rope;
 use super::state::CpuState;
 use super::steps::{GATED_FLOATS, Run, Step, Turn};
 use super::weights::CpuWeights;
 use super::{acts, attention, pool};
+use crate::backend::rope::Rope;
 use crate::backend::{Batch, Program, State, Weights, Work};
 use crate::graph::{AttentionSpec, Graph, Node, NodeId, Op, Part, RopeKind, WeightId, WeightSpec, WeightUse};
 use crate::{Error, Result};
-use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -45,11 +44,12 @@ pub(super) struct CpuProgram {
     pub(super) steps: Vec<Step>,
     pub(super) ropes: Vec<(RopeKind, Rope)>,
     pub(super) demand: Demand,
-    pub(super) max_rows: usize,
 }
 
 /// Memory that a program needs besides workspace and cache.
 pub(super) struct Demand {
+    /// Rows of the largest batch.
+    pub max_rows: usize,
     /// Bytes of one area of quantised rows.
     pub act_bytes: usize,
     /// Bytes of the rotary tables.
@@ -90,24 +90,28 @@ impl CpuProgram {
             Ok((spec.kind, Rope::new(spec.n_rot, spec.freq_base, factors, spec.scaling)))
         });
         let ropes = ropes.collect::<Result<_>>()?;
-        Ok(CpuProgram { isa, weights, steps, ropes, demand, max_rows: work.max_rows })
+        Ok(CpuProgram { isa, weights, steps, ropes, demand })
     }
 }
 
 impl CpuProgram {
     /// Floats of the rotary tables in front of embedding `i`.
     pub fn rope_offset(&self, i: usize) -> usize {
-        self.ropes[..i].iter().map(|(_, rope)| rope.n_rot() * self.max_rows).sum()
+        self.ropes[..i].iter().map(|(_, rope)| rope.n_rot() * self.demand.max_rows).sum()
     }
 }
 
+fn cpu_state(state: &mut dyn State) -> Result<&mut CpuState> {
+    state.as_any().downcast_mut().ok_or_else(|| Error::Internal("A state of another backend".into()))
+}
+
 impl Program for CpuProgram {
+    fn reserve(&self, state: &mut dyn State, workspace_bytes: usize) -> Result<()> {
+        cpu_state(state)?.reserve(&self.demand, workspace_bytes)
+    }
+
     fn run(&self, state: &mut dyn State, batch: &Batch<'_>, out_rows: usize, cancel: &AtomicBool) -> Result<()> {
-        let state = state
-            .as_any()
-            .downcast_mut::<CpuState>()
-            .ok_or_else(|| Error::Internal("A state of another backend".into()))?;
-        let (memory, split) = state.begin(self, batch)?;
+        let (memory, split) = cpu_state(state)?.begin(&self.demand, batch)?;
         let run = Run::new(self, memory, split, batch, out_rows, cancel);
         let _active = pool::Pool::engine_started();
         pool::Pool::global().run(run.threads(), cancel, &|worker| {
@@ -120,10 +124,6 @@ impl Program for CpuProgram {
             }
         })?;
         run.finish()
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 
@@ -156,6 +156,7 @@ impl<'a> Lowering<'a> {
         let tables: usize = self.graph().ropes.iter().map(|rope| rope.n_rot * self.work.max_rows * 4).sum();
         let attentions = nodes_of(self.work).iter().filter_map(|node| node.attention().cloned());
         Demand {
+            max_rows: self.work.max_rows,
             act_bytes: (self.act_row_bytes * rows).next_multiple_of(64),
             rope_bytes: tables,
             attentions: attentions.collect(),

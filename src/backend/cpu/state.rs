@@ -1,17 +1,17 @@
 //! What an engine keeps in memory between runs: KV cache, workspace, scratch.
 //!
 //! All of it is anonymous mappings, zeroed by the system on first touch: a long context or a large bucket that is
-//! never used costs address space, not memory. Mappings only grow, and only in [`State::reserve`], before any run.
+//! never used costs address space, not memory. Mappings only grow, and only in [`CpuState::reserve`], before any run.
 
 use super::attention::{SplitShare, SplitSpace};
 use super::kv::KvLayout;
 use super::kv_rows;
 use super::memory::account;
 use super::pool::Counter;
-use super::program::{Acts, CpuProgram, Demand};
+use super::program::{Acts, Demand};
 use super::region::Region;
 use crate::backend::memory::{Bytes, Component, Held};
-use crate::backend::{Batch, CacheSpec, Program, Sizing, State, Work};
+use crate::backend::{Batch, CacheSpec, Sizing, State, Work};
 use crate::{Error, Result};
 use std::any::Any;
 
@@ -180,15 +180,32 @@ impl CpuState {
         Ok((layout, sides))
     }
 
+    /// Make room for a program, and for a workspace of so many bytes.
+    pub fn reserve(&mut self, demand: &Demand, workspace_bytes: usize) -> Result<()> {
+        let m = &mut self.memory;
+        m.caches.check(demand)?;
+        m.workspace.grow("workspace", workspace_bytes)?;
+        for acts in &mut m.acts {
+            acts.grow("activations", demand.act_bytes)?;
+        }
+        m.rope.grow("rotary tables", demand.rope_bytes)?;
+        m.thread_bytes = m.thread_bytes.max(demand.thread_bytes(|layer| m.caches.layout(layer)));
+        m.scratch.grow("scratch", m.thread_bytes * m.threads)?;
+        for spec in &demand.attentions {
+            self.split.reserve(m.caches.layout(spec.layer), spec.n_head)?;
+        }
+        self.count();
+        Ok(())
+    }
+
     /// The memory and the split space for one run of a program that was reserved for.
-    pub fn begin(&mut self, program: &CpuProgram, batch: &Batch<'_>) -> Result<(&Memory, SplitShare<'_>)> {
+    pub fn begin(&mut self, demand: &Demand, batch: &Batch<'_>) -> Result<(&Memory, SplitShare<'_>)> {
         let m = &self.memory;
         let cells = m.caches.layers.first().map_or(usize::MAX, |l| l.layout.n_cells());
-        let demand = &program.demand;
         let fits = demand.act_bytes <= m.acts[0].bytes
             && demand.rope_bytes <= m.rope.bytes
             && demand.thread_bytes(|layer| m.layout(layer)) * m.threads <= m.scratch.bytes
-            && batch.tokens.len() <= program.max_rows
+            && batch.tokens.len() <= demand.max_rows
             && batch.n_kv <= cells;
         if !fits {
             return Err(Error::Internal("A program for which no memory was reserved".into()));
@@ -224,7 +241,7 @@ impl Memory {
         (self.scratch.base.wrapping_add(index * self.thread_bytes).cast(), self.thread_bytes / 4)
     }
 
-    /// The layout of a layer's cache. The layer is on this device: [`State::reserve`] has checked it for the program.
+    /// The layout of a layer's cache. The layer is on this device: [`CpuState::reserve`] has checked it for the program.
     pub fn layout(&self, layer: usize) -> &KvLayout {
         self.caches.layout(layer)
     }
@@ -237,28 +254,6 @@ impl Memory {
 }
 
 impl State for CpuState {
-    fn reserve(&mut self, program: &dyn Program, workspace_bytes: usize) -> Result<()> {
-        let program = program
-            .as_any()
-            .downcast_ref::<CpuProgram>()
-            .ok_or_else(|| Error::Internal("A program of another backend".into()))?;
-        let m = &mut self.memory;
-        let demand = &program.demand;
-        m.caches.check(demand)?;
-        m.workspace.grow("workspace", workspace_bytes)?;
-        for acts in &mut m.acts {
-            acts.grow("activations", demand.act_bytes)?;
-        }
-        m.rope.grow("rotary tables", demand.rope_bytes)?;
-        m.thread_bytes = m.thread_bytes.max(demand.thread_bytes(|layer| m.caches.layout(layer)));
-        m.scratch.grow("scratch", m.thread_bytes * m.threads)?;
-        for spec in &demand.attentions {
-            self.split.reserve(m.caches.layout(spec.layer), spec.n_head)?;
-        }
-        self.count();
-        Ok(())
-    }
-
     fn rows(&mut self, offset: usize, len: usize) -> Result<&mut [f32]> {
         let m = &self.memory;
         let end = len.checked_mul(4).and_then(|n| n.checked_add(offset));

@@ -9,6 +9,7 @@ use super::memory::account;
 use super::panels::{PANEL, Panels};
 use super::pool::Pool;
 use crate::backend::memory::Held;
+use crate::backend::weights::vector;
 use crate::backend::{LoadProgress, Wanted, WeightBytes};
 use crate::gguf::{File, TensorInfo};
 use crate::graph::{WeightId, WeightSpec, WeightUse};
@@ -212,13 +213,6 @@ pub(super) fn load(
 
 fn tensor<'a>(file: &'a File, spec: &WeightSpec) -> Result<&'a TensorInfo> {
     file.tensor(&spec.name).ok_or_else(|| Error::Internal(format!("Tensor `{}` is gone", spec.name)))
-}
-
-/// The numbers of a vector of the file.
-pub(in crate::backend) fn vector(file: &File, spec: &WeightSpec, info: &TensorInfo) -> Result<Vec<f32>> {
-    let mut values = reserve::filled(0.0, spec.n_in, "values of a vector")?;
-    dequantize(spec.ty, &file.read(info)?, &mut values)?;
-    Ok(values)
 }
 
 /// Pack everything, in the background of those who compute.
