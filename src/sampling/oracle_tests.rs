@@ -4,8 +4,9 @@
 //! weights; where those decide (top-p), an oracle in double precision with the system's exponential must agree too,
 //! except within 1e-6 of the boundary.
 
+use super::candidate::Candidate;
 use super::passes::{BINS, BLOCK, Passes};
-use super::pool::{Buffers, Candidate, LIST, Pool};
+use super::pool::{Buffers, LIST, Pool};
 use super::random;
 use super::weigh::weight;
 use super::{draw, greedy, min_p, temperature, top_k, top_p};

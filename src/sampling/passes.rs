@@ -4,7 +4,7 @@
 //! compiler turns it into the widest vector code the processor has. Results are maxima and integer sums, and a product
 //! is never fused with a sum, so they are equal to the last bit at every level.
 
-use super::pool::Candidate;
+use super::candidate::Candidate;
 use super::weigh::{self, moment, weight};
 use crate::Token;
 use crate::simd::{Isa, LANES, compiled_for};

@@ -48,6 +48,13 @@ pub struct Sampled {
     pub candidates: Vec<(Token, f32, f32)>,
 }
 
+impl Default for Sampled {
+    /// Before the first token.
+    fn default() -> Self {
+        Sampled { token: -1, logprob: 0.0, prob: 0.0, candidates: Vec::new() }
+    }
+}
+
 /// A step with its state.
 enum Stage {
     Bias(Vec<(Token, f32)>),
@@ -149,7 +156,7 @@ impl Sampler {
             seed,
             buffers: Buffers::new(n_vocab, Passes(Isa::detect())),
             keep: 0,
-            last: Sampled { token: -1, logprob: 0.0, prob: 0.0, candidates: Vec::new() },
+            last: Sampled::default(),
         })
     }
 
@@ -239,6 +246,13 @@ impl Sampler {
         (self.last.token, self.last.logprob, self.last.prob) = (result.token, result.logprob, result.prob);
         self.last.candidates.clear();
         self.last.candidates.extend(candidates.iter().take(self.keep));
+    }
+
+    /// Hands out [`Sampler::last`] in place of `other`, whose memory the next one goes into.
+    pub fn swap_last(&mut self, other: &mut Sampled) {
+        std::mem::swap(&mut self.last, other);
+        self.last.candidates.clear();
+        self.last.candidates.reserve_exact(self.keep);
     }
 
     /// Takes note of a token of the stream, sampled or not: the penalties look back on it.

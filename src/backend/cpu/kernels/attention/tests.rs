@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::backend::KvTypes;
-use crate::backend::cpu::kv::{store_k, store_v};
 use crate::backend::cpu::host::pool::{Counter, Pool};
+use crate::backend::cpu::kv::{store_k, store_v};
 
 static NEVER: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 

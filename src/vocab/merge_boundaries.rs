@@ -1,7 +1,7 @@
 //! Where a text can be cut without changing its tokens.
 //!
 //! Vocabularies without words (SPM, and BPE that keeps spaces) join characters across a whole text. But a join crosses
-//! the seam between two characters only if some joined text has these two side by side. Cutting at all other seams,
+//! the boundary between two characters only if some joined text has these two side by side. Cutting at all other boundaries,
 //! most spaces among them, leaves stretches of about a word, and joining many short stretches is much faster than
 //! joining one long one.
 
@@ -9,9 +9,9 @@ use super::texts::Texts;
 use super::unicode::utf8_len;
 use crate::Result;
 
-/// The seams that joined texts have inside: a bit for the byte before and a fold of the character behind. Characters
+/// The boundaries that joined texts have inside: a bit for the byte before and a fold of the character behind. Characters
 /// of one fold only make for fewer cuts.
-pub(super) struct Seams {
+pub(super) struct MergeBoundaries {
     inside: Vec<u64>,
 }
 
@@ -24,31 +24,31 @@ fn bit(before: u8, behind: &[u8]) -> usize {
 }
 
 /// The characters of a text with the byte before each, but for the first: position and bit.
-fn seams(text: &[u8]) -> impl Iterator<Item = (usize, usize)> {
+fn boundaries(text: &[u8]) -> impl Iterator<Item = (usize, usize)> {
     let mut at = text.first().map_or(0, |&b| utf8_len(b));
     std::iter::from_fn(move || {
         let &first = text.get(at)?;
         let end = text.len().min(at + utf8_len(first));
-        let seam = (at, bit(text[at - 1], &text[at..end]));
+        let boundary = (at, bit(text[at - 1], &text[at..end]));
         at = end;
-        Some(seam)
+        Some(boundary)
     })
 }
 
-impl Seams {
-    /// The seams inside all of `texts`, among which every join's result must be.
+impl MergeBoundaries {
+    /// The boundaries inside all of `texts`, among which every join's result must be.
     pub(super) fn new(texts: &Texts) -> Self {
         let mut inside = vec![0u64; 1 << 10];
         for id in 0..texts.len() as u32 {
-            seams(texts.get(id)).for_each(|(_, bit)| inside[bit / 64] |= 1 << (bit % 64));
+            boundaries(texts.get(id)).for_each(|(_, bit)| inside[bit / 64] |= 1 << (bit % 64));
         }
-        Seams { inside }
+        MergeBoundaries { inside }
     }
 
     /// Hand the stretches of a text to `stretch`, in order.
     pub(super) fn cut<'t>(&self, text: &'t [u8], mut stretch: impl FnMut(&'t [u8]) -> Result<()>) -> Result<()> {
         let mut start = 0;
-        for (at, bit) in seams(text) {
+        for (at, bit) in boundaries(text) {
             if self.inside[bit / 64] >> (bit % 64) & 1 == 0 {
                 stretch(&text[start..at])?;
                 start = at;
@@ -71,14 +71,14 @@ mod tests {
         for text in ["ab", "bc", "▁a", "é漢"] {
             texts.find_or_insert(text.as_bytes()).unwrap();
         }
-        let seams = Seams::new(&texts);
+        let boundaries = MergeBoundaries::new(&texts);
         let cut = |text: &str| {
             let mut out = Vec::new();
             let stretch = |s: &[u8]| {
                 out.push(String::from_utf8(s.to_vec()).unwrap());
                 Ok(())
             };
-            seams.cut(text.as_bytes(), stretch).unwrap();
+            boundaries.cut(text.as_bytes(), stretch).unwrap();
             out
         };
         assert_eq!(cut("abc▁ab"), ["abc", "▁ab"]);
@@ -89,7 +89,7 @@ mod tests {
             all.extend_from_slice(s);
             Ok(())
         };
-        seams.cut(b"\xe6a\x80\xff", stretch).unwrap();
+        boundaries.cut(b"\xe6a\x80\xff", stretch).unwrap();
         assert_eq!(all, b"\xe6a\x80\xff");
     }
 }

@@ -19,6 +19,7 @@
 //! device goes to any other. A file is written beside its place and renamed, so that there is always a whole one or
 //! none. It is read twice: once for the checksum, before anything changes, once for the cells.
 
+use super::plans::HIDDEN;
 use crate::backend::{CacheSpec, KvTypes};
 use crate::quant::TensorType;
 use crate::{Error, Result, Token, gguf, reserve};
@@ -57,7 +58,7 @@ impl Owner<'_> {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Front {
     pub tokens: Vec<Token>,
-    pub patched: Option<usize>,
+    pub stale_from: Option<usize>,
     /// Empty where it was not kept.
     pub hidden: Vec<f32>,
     pub note: Vec<u8>,
@@ -70,8 +71,8 @@ impl Front {
         bytes.extend(VERSION.to_le_bytes());
         bytes.extend(type_word(owner.cache.types).to_le_bytes());
         bytes.extend(owner.model);
-        let patched = self.patched.map_or(NO_GAP, |from| from as u32);
-        for number in [self.tokens.len() as u32, patched, self.hidden.len() as u32, self.note.len() as u32] {
+        let stale_from = self.stale_from.map_or(NO_GAP, |from| from as u32);
+        for number in [self.tokens.len() as u32, stale_from, self.hidden.len() as u32, self.note.len() as u32] {
             bytes.extend(number.to_le_bytes());
         }
         bytes.extend(self.tokens.iter().flat_map(|token| token.to_le_bytes()));
@@ -202,13 +203,13 @@ impl SavedSlot {
         if header[16..48] != owner.model {
             return no("model at byte 16", "saved with another model than this one".into());
         }
-        let [tokens, patched, hidden, note] = [48, 52, 56, 60].map(number);
+        let [tokens, stale_from, hidden, note] = [48, 52, 56, 60].map(number);
         if tokens == 0 || tokens as usize > owner.context {
             let problem = format!("{tokens} tokens, where the context has room for {}", owner.context);
             return no("tokens at byte 48", problem);
         }
-        if patched != NO_GAP && patched >= tokens {
-            return no("gap at byte 52", format!("token {patched} of {tokens}"));
+        if stale_from != NO_GAP && stale_from >= tokens {
+            return no("gap at byte 52", format!("token {stale_from} of {tokens}"));
         }
         if hidden != 0 && hidden as usize != owner.n_embd {
             return no("hidden row at byte 56", format!("{hidden} numbers, where the model has {}", owner.n_embd));
@@ -247,7 +248,7 @@ impl SavedSlot {
         let (all_tokens, all_hidden) = (tokens.as_chunks().0, hidden.as_chunks().0);
         let mut tokens: Vec<Token> = reserve::list(all_tokens.len(), "tokens")?;
         tokens.extend(all_tokens.iter().map(|token| Token::from_le_bytes(*token)));
-        let mut hidden = reserve::list(all_hidden.len(), super::HIDDEN)?;
+        let mut hidden = reserve::list(all_hidden.len(), HIDDEN)?;
         hidden.extend(all_hidden.iter().map(|x| f32::from_le_bytes(*x)));
         let outside = |token: &Token| usize::try_from(*token).map_or(true, |token| token >= owner.n_vocab);
         if let Some(at) = tokens.iter().position(outside) {
@@ -256,7 +257,7 @@ impl SavedSlot {
         }
         let front = Front {
             tokens,
-            patched: (patched != NO_GAP).then_some(patched as usize),
+            stale_from: (stale_from != NO_GAP).then_some(stale_from as usize),
             hidden,
             note: reserve::copied(note, "bytes of a note")?,
         };

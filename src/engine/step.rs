@@ -3,8 +3,8 @@
 //! A step has rows of slots that the device samples and rows whose logits the host asks for, in any mix. The device's
 //! rows stand first, so that the others are read as one piece.
 
+use super::device_sampling::problem;
 use super::plans::HEAD_ROWS;
-use super::sampling::problem;
 use super::{Engine, SlotId};
 use crate::backend::{Children, SampleResult, SampleRow};
 use crate::{Error, Result, Token};
@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 
 /// One slot's part in a step.
 #[derive(Debug, Clone, Copy)]
-pub struct Turn<'a> {
+pub struct SlotToken<'a> {
     /// The slot.
     pub slot: SlotId,
     /// The token to append.
@@ -23,7 +23,7 @@ pub struct Turn<'a> {
 
 /// What came out behind a turn's token.
 #[derive(Debug)]
-pub enum Outcome<'a> {
+pub enum SlotOutcome<'a> {
     /// A token, sampled on the device, with the candidates that the slot's chain reports; or no token and the
     /// candidates that the host goes on with.
     Sampled(&'a SampleResult, &'a [(Token, f32, f32)]),
@@ -40,19 +40,18 @@ impl Engine {
     /// error of the step the slots of that pass are as before.
     pub fn step(
         &mut self,
-        turns: &[Turn<'_>],
+        turns: &[SlotToken<'_>],
         cancel: &AtomicBool,
-        each: &mut dyn FnMut(usize, Result<Outcome<'_>>),
+        each: &mut dyn FnMut(usize, Result<SlotOutcome<'_>>),
     ) -> Result<()> {
-        self.settle()?;
+        self.rollback()?;
         let mut busy = 0u32;
         for turn in turns {
             self.check_tokens(&[turn.token])?;
-            let bit = 1 << turn.slot.0;
-            if busy & bit != 0 {
+            if busy & turn.slot.bit() != 0 {
                 return Err(Error::InvalidArgument(format!("Slot {} has two turns in one step", turn.slot.0)));
             }
-            busy |= bit;
+            busy |= turn.slot.bit();
         }
         for (i, turns) in turns.chunks(HEAD_ROWS).enumerate() {
             self.pass(turns, busy, cancel, &mut |turn, outcome| each(i * HEAD_ROWS + turn, outcome))?;
@@ -62,58 +61,64 @@ impl Engine {
 
     fn pass(
         &mut self,
-        turns: &[Turn<'_>],
+        turns: &[SlotToken<'_>],
         busy: u32,
         cancel: &AtomicBool,
-        each: &mut dyn FnMut(usize, Result<Outcome<'_>>),
+        each: &mut dyn FnMut(usize, Result<SlotOutcome<'_>>),
     ) -> Result<()> {
         let mut order = [0; HEAD_ROWS];
         let order = &mut order[..turns.len()];
         order.iter_mut().enumerate().for_each(|(i, turn)| *turn = i);
-        order.sort_unstable_by_key(|&i| (self.slots[turns[i].slot.0].on_device.is_none(), i));
+        order.sort_unstable_by_key(|&i| (self.sampling.known(turns[i].slot).is_none(), i));
         self.inputs.clear();
         for (row, &i) in order.iter().enumerate() {
-            let Turn { slot, token, .. } = turns[i];
-            self.enter(slot, &[token], busy)?;
+            let SlotToken { slot, token, .. } = turns[i];
+            self.enter_tokens(slot, &[token], busy)?;
             self.inputs.outputs.push(row as u32);
-            if self.slots[slot.0].on_device.is_some() {
+            if self.sampling.known(slot).is_some() {
                 self.inputs.sample.push(SampleRow { sequence: slot.0 as u32, row: row as u32 });
             }
         }
         let sampled = self.inputs.sample.len();
-        let tell = |engine: &mut Engine, turn: &Turn<'_>| engine.tell(turn.slot, &[turn.token], turn.children);
-        let told = order[..sampled].iter().try_for_each(|&i| tell(self, &turns[i]));
+        // From here on the kept row is another one's, and a plan that is made may move the memory that holds it.
         self.hidden_of = None;
-        let done = told.and_then(|()| self.launch(false, cancel));
+        let planned = match self.plans.has_decode(turns.len()) {
+            true => Ok(()),
+            false => self.plans.add_decode(&self.model, &mut self.states, turns.len()),
+        };
+        let told = planned.and_then(|()| {
+            order[..sampled].iter().try_for_each(|&i| {
+                let (sampling, state) = self.sampling_device();
+                sampling.tell(state, turns[i].slot, &[turns[i].token], turns[i].children)
+            })
+        });
+        let done = told.and_then(|()| self.run_inputs(false, cancel));
         if done.is_err() {
-            self.give_back();
+            self.free_input_cells();
         }
         for (row, &i) in order.iter().enumerate() {
-            let s = &mut self.slots[turns[i].slot.0];
             match done {
-                Ok(()) => {
-                    s.tokens.push(turns[i].token);
-                    s.cells.push(self.inputs.cells[row]);
-                }
+                Ok(()) => self.slots.append(turns[i].slot, &[turns[i].token], [self.inputs.cells[row]]),
                 // The device was told of tokens that are not in the slot.
-                Err(_) => s.on_device = None,
+                Err(_) => self.sampling.end(turns[i].slot),
             }
         }
         done?;
         if sampled > 0 {
-            self.read_sampled()?;
-            for (row, &i) in self.found.iter().zip(&order[..sampled]) {
-                let outcome = Outcome::Sampled(&row.result, &row.candidates);
+            let (sampling, state) = self.sampling_device();
+            sampling.read(state)?;
+            for (row, &i) in sampling.rows().iter().zip(&order[..sampled]) {
+                let outcome = SlotOutcome::Sampled(&row.result, &row.candidates);
                 each(i, problem(&row.result).map_or(Ok(outcome), Err));
             }
         }
         if sampled < turns.len() {
             let n_vocab = self.model.n_vocab();
             let head = &mut self.states[self.model.outline().places().logits];
-            let at = self.plans.kept.logits_offset() + sampled * n_vocab * 4;
+            let at = self.plans.kept().logits_offset() + sampled * n_vocab * 4;
             let logits = head.rows(at, (turns.len() - sampled) * n_vocab)?;
             for (logits, &i) in logits.chunks_exact_mut(n_vocab).zip(&order[sampled..]) {
-                each(i, Ok(Outcome::Logits(logits)));
+                each(i, Ok(SlotOutcome::Logits(logits)));
             }
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! A slot saved to a file, and restored from one.
 
-use super::saved::{self, Front, Owner, PIECE, SavedSlot};
+use super::plans::HIDDEN;
+use super::slot_file::{self, Front, Owner, PIECE, SavedSlot};
 use super::{Engine, SlotId};
 use crate::backend::CacheSpec;
 use crate::model::Model;
@@ -19,21 +20,22 @@ impl Engine {
     /// [`Error::InvalidArgument`] for an empty slot or a path without a file's name, [`Error::Io`] (also where the
     /// model's file was changed), [`Error::Cancelled`], and those of the devices.
     pub fn save(&mut self, slot: SlotId, path: &Path, note: &[u8], cancel: &AtomicBool) -> Result<()> {
-        self.settle()?;
+        self.rollback()?;
         if self.tokens(slot).is_empty() {
             return Err(Error::InvalidArgument(format!("Slot {} is empty: there is nothing to save", slot.0)));
         }
         let hidden = if self.hidden_of == Some(slot) { self.last_hidden()? } else { Vec::new() };
-        let Engine { model, states, slots, cache, context, .. } = self;
-        let s = &slots[slot.0];
-        let (tokens, note) = (reserve::copied(&s.tokens, "tokens")?, reserve::copied(note, "bytes of a note")?);
-        let front = Front { tokens, patched: s.patched, hidden, note };
-        saved::write(path, &owner(model, cache, *context)?, &front, |output| {
+        let Engine { model, states, slots, plans, .. } = self;
+        let tokens = reserve::copied(slots.tokens(slot), "tokens")?;
+        let note = reserve::copied(note, "bytes of a note")?;
+        let front = Front { tokens, stale_from: slots.stale_from(slot), hidden, note };
+        let cache = plans.cache();
+        slot_file::write(path, &owner(model, cache, slots.context())?, &front, |output| {
             let mut rows = Vec::new();
             for (il, layer) in cache.layers.iter().enumerate() {
                 let Some(row_bytes) = layer.map(|layer| layer.row_bytes(cache.types)) else { continue };
                 let device = model.outline().places().caches[il];
-                for cells in s.cells.chunks((PIECE / row_bytes).max(1)) {
+                for cells in slots.cells_of(slot).chunks((PIECE / row_bytes).max(1)) {
                     stop_if(cancel)?;
                     reserve::resize(&mut rows, cells.len() * row_bytes, ROWS)?;
                     states[device].read_cells(il, cells, &mut rows)?;
@@ -50,7 +52,7 @@ impl Engine {
     /// [`Error::SavedSlot`] naming the place where a file is damaged, cut short, none of these, of another model or
     /// type of cache, or longer than the context; [`Error::Io`]; [`Error::Cancelled`].
     pub fn open_saved(&self, path: &Path, cancel: &AtomicBool) -> Result<SavedSlot> {
-        SavedSlot::open(path, &owner(&self.model, &self.cache, self.context)?, cancel)
+        SavedSlot::open(path, &owner(&self.model, self.plans.cache(), self.context())?, cancel)
     }
 
     /// Have a slot hold what was saved, in place of what it holds; slots used least recently make room for it as for a
@@ -59,22 +61,16 @@ impl Engine {
     ///
     /// `saved` was opened by this engine. After an error or a cancel the slot is empty.
     pub fn restore(&mut self, slot: SlotId, saved: SavedSlot, cancel: &AtomicBool) -> Result<bool> {
-        self.settle()?;
+        self.rollback()?;
         self.truncate(slot, 0);
-        self.touch(slot);
+        self.slots.touch(slot);
         let n = saved.tokens().len();
-        self.make_room(n, 1 << slot.0);
-        self.slots[slot.0].tokens.extend_from_slice(saved.tokens());
-        for position in 0..n {
-            let Some(cell) = self.cells.take(position as i32, 1 << slot.0) else {
-                self.truncate(slot, 0);
-                let max = self.context;
-                return Err(Error::OutOfMemory(format!("{n} saved tokens in a context of {max} that others fill")));
-            };
-            self.slots[slot.0].cells.push(cell);
+        self.make_room(n, slot.bit());
+        if !self.slots.restore(slot, saved.tokens(), saved.front().stale_from) {
+            let max = self.context();
+            return Err(Error::OutOfMemory(format!("{n} saved tokens in a context of {max} that others fill")));
         }
-        self.slots[slot.0].patched = saved.front().patched;
-        let hidden = reserve::copied(&saved.front().hidden, super::HIDDEN)?;
+        let hidden = reserve::copied(&saved.front().hidden, HIDDEN)?;
         let done = self.bring_back(slot, saved, &hidden, cancel);
         if done.is_err() {
             self.truncate(slot, 0);
@@ -85,10 +81,11 @@ impl Engine {
     /// Write what was saved to the slot's cells and the kept hidden row.
     fn bring_back(&mut self, slot: SlotId, mut saved: SavedSlot, hidden: &[f32], cancel: &AtomicBool) -> Result<()> {
         let mut rows = Vec::new();
-        for (il, layer) in self.cache.layers.iter().enumerate() {
-            let Some(row_bytes) = layer.map(|layer| layer.row_bytes(self.cache.types)) else { continue };
+        let cache = self.plans.cache();
+        for (il, layer) in cache.layers.iter().enumerate() {
+            let Some(row_bytes) = layer.map(|layer| layer.row_bytes(cache.types)) else { continue };
             let device = self.model.outline().places().caches[il];
-            for cells in self.slots[slot.0].cells.chunks((PIECE / row_bytes).max(1)) {
+            for cells in self.slots.cells_of(slot).chunks((PIECE / row_bytes).max(1)) {
                 stop_if(cancel)?;
                 reserve::resize(&mut rows, cells.len() * row_bytes, ROWS)?;
                 saved.read(&mut rows)?;
