@@ -1,6 +1,6 @@
 //! libelizainference runs GGUF language models on the user's own device and streams tokens to its host.
 //!
-//! The rooms stand on floors; a module imports only from lower floors (`tests/floors.rs` holds the list):
+//! The rooms stand on floors; a module imports only from lower floors (`tests/house/floors.rs` holds the list):
 //! [`ffi`] and the command line on top of [`session`], then [`engine`], [`model`], [`schedule`] and
 //! [`sampling`], [`backend`] and [`trie`], [`graph`] and [`vocab`], and at the bottom [`quant`], [`gguf`],
 //! [`simd`], [`Error`] and the ways to reserve memory that may not be there. `docs/design.md` tells what each room is

@@ -2,8 +2,8 @@
 //!
 //! All threads repack together: the work is the list of all panels of all matrices, claimed in pieces, each read into a
 //! buffer of the thread's and packed from there, so that the peak stays near one copy. It is done in the background of
-//! the pool, see [`Pool::background`]. Meanwhile the host is told how far the load is: no lock is held then, so the host
-//! may do there what it likes.
+//! the pool, see [`Pool::background`]. Meanwhile the host is told how far the load is: no lock is held then, so the
+//! host may do there what it likes.
 
 use super::{PANEL, PackedMatrix};
 use crate::backend::cpu::host::memory::account;

@@ -242,7 +242,8 @@ impl Memory {
         (self.scratch.base.wrapping_add(index * self.thread_bytes).cast(), self.thread_bytes / 4)
     }
 
-    /// The layout of a layer's cache. The layer is on this device: [`CpuState::reserve`] has checked it for the program.
+    /// The layout of a layer's cache. The layer is on this device: [`CpuState::reserve`] has checked it for the
+    /// program.
     pub fn layout(&self, layer: usize) -> &KvLayout {
         self.caches.layout(layer)
     }

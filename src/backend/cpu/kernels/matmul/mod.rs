@@ -31,9 +31,9 @@ const PASS_BYTES: usize = 256 << 10;
 /// different threads. An instruction set that the processor lacks runs as the portable one.
 ///
 /// # Safety
-/// The panels are packed and lie in `w`. `x` holds `count` rows of `n_in` activations of `w.activation_kind()`, readable and
-/// not written meanwhile. The rows of the range are writable in every column of `out` (and set, to accumulate), and
-/// used by nobody else meanwhile.
+/// The panels are packed and lie in `w`. `x` holds `count` rows of `n_in` activations of `w.activation_kind()`,
+/// readable and not written meanwhile. The rows of the range are writable in every column of `out` (and set, to
+/// accumulate), and used by nobody else meanwhile.
 pub unsafe fn matmul(
     isa: Isa,
     w: &PackedMatrix,
