@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The sources whose exports make the header, in the order of its sections.
-const NOUNS: [&str; 17] = [
-    "version", "status", "handle", "open", "devices", "stream", "trie", "saved", "sampler", "errors", "pull",
+const NOUNS: [&str; 18] = [
+    "version", "status", "handle", "open", "devices", "stream", "trie", "saved", "llama", "sampler", "errors", "pull",
     "options", "usage", "tokens", "model", "strings", "log",
 ];
 

@@ -14,6 +14,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("gguf", 0),
     ("quant", 0),
     ("reserve", 0),
+    ("simd", 0),
     ("graph", 1),
     ("vocab", 1),
     ("backend", 2),
@@ -32,10 +33,10 @@ const SAME_FLOOR: &[(&str, &str)] = &[("gguf", "quant"), ("gguf", "reserve")];
 
 /// The sub-rooms of a room, the lowest first: each imports only from those before it. `mod` is the room's own file.
 const SUB_ROOMS: &[(&str, &[&str])] = &[
-    ("backend/cpu", &["host", "simd", "packed", "kv", "kernels", "program", "mod"]),
+    ("backend/cpu", &["host", "packed", "kv", "kernels", "program", "mod"]),
     (
         "backend/gpu",
-        &["device", "shaders", "kernel", "weights", "ops", "program", "sample", "trie_walk", "probe", "mod"],
+        &["device", "shaders", "kernel", "weights", "ops", "probe", "sample", "trie_walk", "program", "mod"],
     ),
 ];
 

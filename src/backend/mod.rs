@@ -23,6 +23,9 @@ mod tree_mask;
 mod trie_walk;
 mod weights;
 
+pub use cpu::host::default_thread_count;
+pub use cpu::host::pool::MAX_THREADS;
+
 pub use batch::{
     Batch, CELL_BLOCK, CacheSpec, KvTypes, LayerCache, MAX_LISTED, MAX_ROWS, SampleRow, Work, cells_for, sampled_by,
 };

@@ -5,17 +5,15 @@
 //! fraction of it that decoding reaches says how much is left.
 
 use crate::args::{ModelArgs, loading};
-use crate::html;
 use crate::output::{Failure, Outcome, catch_interrupts, fail, interrupted, print_json, printable, progress, size};
-use crate::spans::{self, How};
-use clap::ValueEnum;
+use crate::spans;
 use elizainference::Token;
-use elizainference::engine::{self, Engine, EngineOptions, Following, SlotId, Traffic, Turn, open_model, plan_json};
+use elizainference::engine::{Engine, EngineOptions, SlotId, SlotOutcome, SlotToken, Speculation, Traffic, open_model};
 use elizainference::gguf::File;
 use elizainference::sampling::{Chain, Sampler};
 use serde_json::{Value, json};
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
@@ -46,38 +44,16 @@ pub struct Args {
     json: bool,
     #[command(flatten)]
     spans: spans::Args,
-    /// Measure speed, and spans of names in every mode, and make a page of it
-    #[arg(
-        long,
-        value_name = "FILE",
-        requires_all = ["prompt_file", "token_tree_descriptor"],
-        conflicts_with_all = ["mode", "output"]
-    )]
-    html: Option<PathBuf>,
 }
 
 pub fn run(args: Args) -> Outcome {
     catch_interrupts(|| {});
-    if let Some(path) = &args.html {
-        let report = everything(&args)?;
-        let written = std::fs::write(path, html::page(&report));
-        written.map_err(|e| Failure::Error(format!("{}: {e}", path.display())))?;
-        return if args.json { print_json(&report) } else { Ok(()) };
-    }
     if let Some(how) = args.spans.mode {
         let report = spans::run(how, &args.model, args.reps, &args.spans)?;
         return if args.json { print_json(&report) } else { spans::summary(&report) };
     }
     let report = speed(&args)?;
     if args.json { print_json(&report) } else { summary(&report) }
-}
-
-/// What a page shows: speed, memory, and choices in all modes.
-fn everything(args: &Args) -> Result<Value, Failure> {
-    let choices = How::value_variants().iter().map(|how| spans::run(*how, &args.model, args.reps, &args.spans));
-    let choices = choices.collect::<Result<Vec<_>, _>>()?;
-    let memory = plan_json(&args.model.model, &args.model.engine(0)?)?;
-    Ok(json!({"speed": speed(args)?, "memory": memory, "choices": choices}))
 }
 
 fn speed(args: &Args) -> Result<Value, Failure> {
@@ -241,26 +217,26 @@ impl Bench {
 
     /// Decode as a session does: each token sampled on the device, the next step under way meanwhile.
     fn decode_ahead(&mut self, count: usize) -> Result<(), Failure> {
-        let (slot, mut none) = (self.slots[0], Vec::new());
-        let mut token = self.engine.sample(slot, &[], None, Following::Step, &mut none, &self.never)?.token;
+        let slot = self.slots[0];
+        let mut token = self.engine.sample(slot, &[], None, Speculation::Step, &self.never)?.result.token;
         for step in 1..=count {
-            let following = if step < count { Following::Step } else { Following::Nothing };
-            token = self.engine.sample(slot, &[token], None, following, &mut none, &self.never)?.token;
+            let following = if step < count { Speculation::Step } else { Speculation::Nothing };
+            token = self.engine.sample(slot, &[token], None, following, &self.never)?.result.token;
         }
-        Ok(self.engine.settle()?)
+        Ok(self.engine.rollback()?)
     }
 
     /// Decode all slots in steps, each behind one of these tokens.
     fn decode_together(&mut self, first: &[Token], count: usize) -> Result<(), Failure> {
         let mut last: Vec<Token> = first[..self.slots.len()].to_vec();
         for step in 0..count {
-            let turn = |(slot, token): (&SlotId, &Token)| Turn { slot: *slot, token: *token, children: None };
+            let turn = |(slot, token): (&SlotId, &Token)| SlotToken { slot: *slot, token: *token, children: None };
             let turns: Vec<_> = self.slots.iter().zip(&last).map(turn).collect();
             let (samplers, mut failed) = (&mut self.samplers, None);
-            let mut hear = |i: usize, outcome: elizainference::Result<engine::Outcome<'_>>| {
+            let mut hear = |i: usize, outcome: elizainference::Result<SlotOutcome<'_>>| {
                 let token = outcome.and_then(|outcome| match outcome {
-                    engine::Outcome::Sampled(result, _) => Ok(result.token),
-                    engine::Outcome::Logits(logits) => {
+                    SlotOutcome::Sampled(result, _) => Ok(result.token),
+                    SlotOutcome::Logits(logits) => {
                         samplers[i].accept(last[i]);
                         samplers[i].sample(logits, None, &[], step as u32 + 2)
                     }

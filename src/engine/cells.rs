@@ -17,7 +17,7 @@ pub(super) struct Cells {
     first_free: usize,
     /// One past the last cell in use.
     end: usize,
-    /// Cells that changed since [`Cells::settle`].
+    /// Cells that changed since [`Cells::commit`].
     changed: (usize, usize),
 }
 
@@ -47,7 +47,7 @@ impl Cells {
     }
 
     /// Every device knows the cells as they are now.
-    pub fn settle(&mut self) {
+    pub fn commit(&mut self) {
         self.changed = (0, 0);
     }
 

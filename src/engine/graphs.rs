@@ -5,13 +5,13 @@
 
 use super::memory::cache_of;
 use super::options::EngineOptions;
-use super::plans::Plans;
+use super::plans::{HEAD_ROWS, Plans};
 use crate::Result;
 use crate::backend::{self, Backend};
 use crate::gguf::File;
 use crate::graph::{Node, Part};
 use crate::model::Outline;
-use crate::schedule::{Draft, Split};
+use crate::schedule::{Draft, ROW_BUCKETS, Split};
 use std::path::Path;
 
 /// A graph of a model as an engine schedules it.
@@ -86,7 +86,13 @@ pub fn plan_graphs(path: &Path, options: &EngineOptions) -> Result<(Vec<String>,
     let outline = Outline::read(&file, &backends, options.gpu_layers).map_err(|error| error.in_file(path))?;
     let cache = cache_of(&outline, options)?;
     let plain: Vec<&dyn Backend> = backends.iter().map(|backend| &**backend).collect();
-    let plans = Plans::make(&outline, &plain, &cache, options.batch()?, |draft| Ok(Drafted::new(&draft, plain.len())))?;
+    let drafted = |draft: Draft<'_>| Ok(Drafted::new(&draft, plain.len()));
+    let mut plans = Plans::make(&outline, &plain, cache, options.batch()?, drafted)?;
+    for rows in ROW_BUCKETS.into_iter().filter(|&rows| rows <= HEAD_ROWS) {
+        if !plans.has_decode(rows) {
+            plans.make_decode(&outline, &plain, rows, drafted)?;
+        }
+    }
     let plan = |(name, sizes): (&'static str, Vec<Drafted>)| {
         let buckets = sizes.iter().map(|size| size.bucket.clone()).collect();
         let largest = sizes.into_iter().next_back()?;

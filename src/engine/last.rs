@@ -4,6 +4,7 @@
 //! into the cells they are in. A row does not depend on what else is in its pass, so those cells hold the same numbers
 //! after it.
 
+use super::plans::HIDDEN;
 use super::{Engine, SlotId};
 use crate::{Error, Result, reserve};
 use std::sync::atomic::AtomicBool;
@@ -22,10 +23,8 @@ impl Engine {
         cancel: &AtomicBool,
         each: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()> {
-        self.settle()?;
-        if self.hidden_of != Some(slot) {
-            return Err(Error::InvalidArgument("Logits were asked for a slot that was not evaluated last".into()));
-        }
+        self.rollback()?;
+        self.check_last(slot)?;
         let len = self.position(slot);
         if n == 0 || n > len {
             return Err(Error::InvalidArgument(format!("Logits of the last {n} positions of a slot of {len}")));
@@ -34,17 +33,17 @@ impl Engine {
             self.run_head(slot, &[], &[], cancel)?;
             return each(self.logits(1)?);
         }
-        if let Some(from) = self.slots[slot.0].patched {
+        if let Some(from) = self.slots.stale_from(slot) {
             let problem =
                 format!("Logits of the last {n} positions of a slot with a gap at {from}: only the last one's");
             return Err(Error::InvalidArgument(problem));
         }
         let last = self.last_hidden()?;
-        let done = (len - n..len).step_by(self.batch).try_for_each(|first| {
-            let rows = self.batch.min(len - first);
+        let done = (len - n..len).step_by(self.plans.batch()).try_for_each(|first| {
+            let rows = self.plans.batch().min(len - first);
             self.enter_again(slot, first, rows);
             self.hidden_of = None;
-            self.launch(true, cancel)?;
+            self.run_inputs(true, cancel)?;
             self.each_logits(rows, cancel, &mut |_, logits| each(logits))
         });
         self.put_last_hidden(slot, &last)?;
@@ -53,27 +52,27 @@ impl Engine {
 
     /// Enter so many of the slot's tokens from `first` on into the inputs, each with its own cell.
     fn enter_again(&mut self, slot: SlotId, first: usize, rows: usize) {
-        self.touch(slot);
-        let (inputs, s) = (&mut self.inputs, &self.slots[slot.0]);
+        self.slots.touch(slot);
+        let (inputs, slots) = (&mut self.inputs, &self.slots);
         inputs.clear();
-        inputs.tokens.extend_from_slice(&s.tokens[first..first + rows]);
-        inputs.cells.extend_from_slice(&s.cells[first..first + rows]);
+        inputs.tokens.extend_from_slice(&slots.tokens(slot)[first..first + rows]);
+        inputs.cells.extend_from_slice(&slots.cells_of(slot)[first..first + rows]);
         inputs.positions.extend((first..first + rows).map(|position| position as i32));
-        inputs.sequences.resize(rows, 1 << slot.0);
+        inputs.sequences.resize(rows, slot.bit());
         inputs.outputs.extend(0..rows as u32);
     }
 
     /// The kept hidden row, of the last position of the slot that was evaluated last.
     pub(super) fn last_hidden(&mut self) -> Result<Vec<f32>> {
         let (device, width) = (self.model.outline().places().hidden, self.model.hparams().n_embd);
-        reserve::copied(self.states[device].rows(self.plans.kept.hidden_offset(), width)?, super::HIDDEN)
+        reserve::copied(self.states[device].rows(self.plans.kept().hidden_offset(), width)?, HIDDEN)
     }
 
     /// Keep this row as that of the slot's last position.
     pub(super) fn put_last_hidden(&mut self, slot: SlotId, row: &[f32]) -> Result<()> {
         self.hidden_of = None;
         let device = self.model.outline().places().hidden;
-        self.states[device].put(self.plans.kept.hidden_offset(), row)?;
+        self.states[device].put(self.plans.kept().hidden_offset(), row)?;
         self.hidden_of = Some(slot);
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! What a model and an engine over it will take, told before anything is loaded, and whether it fits.
 //!
-//! An estimate walks the way that opening walks, up to the point where memory would be taken: the same outline, weight
+//! An estimate takes the way that opening takes, up to the point where memory would be taken: the same outline, weight
 //! arrangement, drafts and layouts, whose sizes the backends add up with the functions that size the real buffers. So
 //! there is one set of sizes, and a plan holds whenever an open is given what the plan was asked for.
 //!
@@ -8,7 +8,7 @@
 //! driver takes for itself, for kernels and, while weights are uploaded, for staging.
 
 use super::options::{EngineOptions, context_for};
-use super::plans::{Plans, largest_read};
+use super::plans::{Look, Plans, largest_read};
 use crate::backend::memory::{Bytes, Memory};
 use crate::backend::{self, Backend, CacheSpec, KvTypes, LayerCache, WeightBytes};
 use crate::gguf::File;
@@ -55,9 +55,6 @@ pub struct MemoryPlan {
     /// Where it does not fit and layers were asked for on a GPU: the most layers with which it does.
     pub largest_gpu_layers: Option<usize>,
 }
-
-/// Asked between two plans whether to go on; an error ends the estimate.
-pub(super) type Look<'a> = &'a mut dyn FnMut() -> Result<()>;
 
 /// The KV cache of all layers.
 pub(super) fn cache_of(model: &Outline, options: &EngineOptions) -> Result<CacheSpec> {
@@ -123,7 +120,7 @@ impl Estimate {
             sizings.push(backend.sizing(&share_of(&cache, model, i), wanted, threads)?);
         }
         let backends: Vec<&dyn Backend> = backends.iter().map(|backend| &**backend).collect();
-        Plans::make(model, &backends, &cache, batch, |draft| {
+        Plans::make(model, &backends, cache, batch, |draft| {
             look()?;
             for (device, work) in draft.works() {
                 sizings[device].program(&work)?;

@@ -1,7 +1,6 @@
 //! What a host chooses when it opens an engine.
 
-use crate::backend::MAX_ROWS;
-use crate::backend::cpu::pool::MAX_THREADS;
+use crate::backend::{self, MAX_ROWS, MAX_THREADS};
 use crate::gguf::shown;
 use crate::model::Placement;
 use crate::quant::TensorType;
@@ -103,7 +102,7 @@ impl EngineOptions {
 
     pub(super) fn threads(&self) -> Result<usize> {
         match self.threads {
-            0 => Ok(super::default_thread_count() as usize),
+            0 => Ok(default_thread_count() as usize),
             n if n as usize <= MAX_THREADS => Ok(n as usize),
             n => Err(Error::InvalidArgument(format!("{n} threads (0 to {MAX_THREADS} are possible)"))),
         }
@@ -130,6 +129,11 @@ impl EngineOptions {
             n => Err(Error::InvalidArgument(format!("{n} slots (1 to {MAX_SLOTS} are possible)"))),
         }
     }
+}
+
+/// Threads that an engine uses when the host names none: the performance cores.
+pub fn default_thread_count() -> u32 {
+    backend::default_thread_count() as u32
 }
 
 /// The context that a request gets: 0 means the model's own, at most 4096; anything else is rounded up to a power

@@ -1,39 +1,58 @@
 //! The plans of an engine: one body per row bucket, the head, and body and head as one for decode steps and walks.
+//!
+//! An open makes them all but those that decode a token of several slots at once, which [`Engine::step`] alone runs:
+//! each is made when a step first has so many rows ([`Plans::add_decode`]), before that step runs anything or tells a
+//! device anything. So they are no part of what opening takes; their memory is reserved when they are made, and where
+//! there is none that step is an error and its slots are as before. From then on such a step allocates nothing either.
+//!
+//! [`Engine::step`]: super::Engine::step
 
-use super::memory::Look;
-use crate::Result;
 use crate::backend::{Backend, CacheSpec, State, WALK_ROWS};
 use crate::graph::Node;
 use crate::model::{Model, Outline};
 use crate::schedule::{Draft, Kept, Plan, ROW_BUCKETS, Shared};
+use crate::{Error, Result};
 
-/// The most rows of logits computed at once: a decode step of so many sequences, or positions of one.
+/// The most rows of logits computed at once: a decode step of so many slots, or positions of one.
 pub(super) const HEAD_ROWS: usize = 8;
+/// Row buckets of decode steps: those up to [`HEAD_ROWS`].
+const DECODE_BUCKETS: usize = 4;
+const _: () = assert!(ROW_BUCKETS[DECODE_BUCKETS - 1] == HEAD_ROWS);
+
+/// What memory is reserved for, in errors: values of rows that are kept.
+pub(super) const HIDDEN: &str = "hidden values";
+
+/// Asked between two plans whether to go on; an error ends what is made.
+pub(super) type Look<'a> = &'a mut dyn FnMut() -> Result<()>;
 
 /// One of each, made of a draft: a plan, or what it will take.
 pub(super) struct Plans<T = Plan> {
     bodies: Vec<T>,
     /// One row of logits from the kept hidden row.
-    pub head: T,
+    head: T,
     /// Up to [`HEAD_ROWS`] rows of logits.
-    pub head_many: T,
-    /// Tokens in, the logits of every one out, one per row bucket up to [`HEAD_ROWS`].
-    decodes: Vec<T>,
+    head_many: T,
+    /// Tokens in, the logits of every one out, one per row bucket up to [`HEAD_ROWS`], as far as they were needed.
+    decodes: [Option<T>; DECODE_BUCKETS],
     /// Up to [`WALK_ROWS`] tokens in, the logits of one out.
-    pub walk: T,
+    walk: T,
     /// Keys of moved positions turned.
-    pub shift: T,
+    shift: T,
     /// Cells copied to others.
-    pub copy: T,
-    pub kept: Kept,
+    copy: T,
+    kept: Kept,
+    /// The shape of the cache, wherever its layers are.
+    cache: CacheSpec,
+    /// The most rows of a pass over a prompt.
+    batch: usize,
 }
 
 impl<T> Plans<T> {
-    /// Make one of every draft of a model on these backends, for passes of at most `batch` rows.
+    /// Make one of every draft of an open, of a model on these backends, for passes of at most `batch` rows.
     pub fn make(
         model: &Outline,
         backends: &[&dyn Backend],
-        cache: &CacheSpec,
+        cache: CacheSpec,
         batch: usize,
         mut make: impl FnMut(Draft<'_>) -> Result<T>,
     ) -> Result<Plans<T>> {
@@ -44,8 +63,7 @@ impl<T> Plans<T> {
             logit_width: model.hparams().n_vocab,
         };
         let place = |node: &Node| model.place(node);
-        let shared = Shared { backends, place: &place, specs: model.specs(), kept, cache };
-        let few = ROW_BUCKETS.into_iter().filter(|&n| n <= HEAD_ROWS);
+        let shared = Shared { backends, place: &place, specs: model.specs(), kept, cache: &cache };
         let bodies = ROW_BUCKETS.into_iter().filter(|&n| n < batch).chain([batch]);
         let (body, head) = (model.body_graph()?, model.head_graph()?);
         let (decode, walk) = (model.decode_graph()?, model.walk_graph()?);
@@ -54,23 +72,43 @@ impl<T> Plans<T> {
             bodies: bodies.map(|n| plan(&body, n, n)).collect::<Result<_>>()?,
             head: plan(&head, 0, 1)?,
             head_many: plan(&head, 0, HEAD_ROWS)?,
-            decodes: few.map(|n| plan(&decode, n, n)).collect::<Result<_>>()?,
+            decodes: [Some(plan(&decode, 1, 1)?), None, None, None],
             walk: plan(&walk, WALK_ROWS, 1)?,
             shift: plan(&model.shift_graph(), batch, 0)?,
             copy: plan(&model.copy_graph(), batch, 0)?,
             kept,
+            cache,
+            batch,
         })
     }
-}
 
-impl<T> Plans<T> {
+    /// Make what decodes a token of each of so many slots, at most [`HEAD_ROWS`], which is not there yet.
+    pub fn make_decode(
+        &mut self,
+        model: &Outline,
+        backends: &[&dyn Backend],
+        rows: usize,
+        make: impl FnOnce(Draft<'_>) -> Result<T>,
+    ) -> Result<()> {
+        let (bucket, place) = (bucket_index(rows), |node: &Node| model.place(node));
+        let (kept, cache, rows) = (self.kept, &self.cache, ROW_BUCKETS[bucket]);
+        let shared = Shared { backends, place: &place, specs: model.specs(), kept, cache };
+        self.decodes[bucket] = Some(make(Draft::new(&model.decode_graph()?, rows, rows, &shared))?);
+        Ok(())
+    }
+
+    /// Whether there is a plan for so many rows.
+    pub fn has_decode(&self, rows: usize) -> bool {
+        self.decodes[bucket_index(rows)].is_some()
+    }
+
     /// What there is for each graph, smaller batches first.
     pub fn by_graph(self) -> [(&'static str, Vec<T>); 6] {
-        let Plans { bodies, head, head_many, decodes, walk, shift, copy, kept: _ } = self;
+        let Plans { bodies, head, head_many, decodes, walk, shift, copy, .. } = self;
         [
             ("body", bodies),
             ("head", vec![head, head_many]),
-            ("decode", decodes),
+            ("decode", decodes.into_iter().flatten().collect()),
             ("walk", vec![walk]),
             ("shift", vec![shift]),
             ("copy", vec![copy]),
@@ -83,10 +121,14 @@ pub(super) fn largest_read(model: &Outline) -> usize {
     HEAD_ROWS * model.hparams().n_vocab * 4
 }
 
+fn backends_of(model: &Model) -> Vec<&dyn Backend> {
+    model.devices().iter().map(|device| &*device.backend).collect()
+}
+
 impl Plans {
-    pub fn new(model: &Model, cache: &CacheSpec, batch: usize, look: Look<'_>) -> Result<Plans> {
-        let backends: Vec<_> = model.devices().iter().map(|device| &*device.backend).collect();
-        Plans::make(model.outline(), &backends, cache, batch, |draft| {
+    /// The plans of an open.
+    pub fn new(model: &Model, cache: CacheSpec, batch: usize, look: Look<'_>) -> Result<Plans> {
+        Plans::make(model.outline(), &backends_of(model), cache, batch, |draft| {
             look()?;
             draft.compile(model.devices())
         })
@@ -98,11 +140,25 @@ impl Plans {
         states[model.places().logits].reserve_reads(largest_read(model))?;
         let few = [&self.head, &self.head_many, &self.walk, &self.shift, &self.copy];
         for _ in 0..2 {
-            for plan in self.bodies.iter().rev().chain(self.decodes.iter().rev()).chain(few) {
+            for plan in self.bodies.iter().rev().chain(self.decodes.iter().rev().flatten()).chain(few) {
                 plan.reserve(states)?;
             }
         }
         Ok(())
+    }
+
+    /// Make the plan that decodes a token of each of so many slots, which is not there yet; after an error the others run
+    /// as before. A workspace may be another one than before: what is kept there has to be written
+    /// again by who needs it.
+    pub fn add_decode(&mut self, model: &Model, states: &mut [Box<dyn State>], rows: usize) -> Result<()> {
+        let compile = |draft: Draft<'_>| draft.compile(model.devices());
+        self.make_decode(model.outline(), &backends_of(model), rows, compile)?;
+        let reserved = self.reserve(model.outline(), states);
+        if reserved.is_err() {
+            self.decodes[bucket_index(rows)] = None;
+            self.reserve(model.outline(), states)?;
+        }
+        reserved
     }
 
     /// The body for a batch of this many rows. The last one is as large as a pass can be, which may be between two
@@ -111,9 +167,46 @@ impl Plans {
         &self.bodies[bucket_index(rows).min(self.bodies.len() - 1)]
     }
 
-    /// Body and head for a batch of this many rows, at most [`HEAD_ROWS`].
-    pub fn decode(&self, rows: usize) -> &Plan {
-        &self.decodes[bucket_index(rows).min(self.decodes.len() - 1)]
+    /// Body and head for a batch of this many rows, at most [`HEAD_ROWS`]: one, or as many as
+    /// [`Plans::add_decode`] was asked for.
+    pub fn decode(&self, rows: usize) -> Result<&Plan> {
+        let plan = self.decodes.get(bucket_index(rows)).and_then(Option::as_ref);
+        plan.ok_or_else(|| Error::Internal(format!("No plan decodes {rows} rows")))
+    }
+
+    pub fn head(&self) -> &Plan {
+        &self.head
+    }
+
+    pub fn head_many(&self) -> &Plan {
+        &self.head_many
+    }
+
+    pub fn walk(&self) -> &Plan {
+        &self.walk
+    }
+
+    pub fn shift(&self) -> &Plan {
+        &self.shift
+    }
+
+    pub fn copy(&self) -> &Plan {
+        &self.copy
+    }
+
+    /// Where rows are that outlive a run.
+    pub fn kept(&self) -> Kept {
+        self.kept
+    }
+
+    /// The shape of the cache, wherever its layers are.
+    pub fn cache(&self) -> &CacheSpec {
+        &self.cache
+    }
+
+    /// The most tokens of a prompt that one pass evaluates.
+    pub fn batch(&self) -> usize {
+        self.batch
     }
 }
 

@@ -4,6 +4,7 @@
 //! not cancelled: half of one leaves keys that fit no position. After an error of a device the slots concerned are
 //! emptied.
 
+use super::plans::Plans;
 use super::{Engine, SlotId};
 use crate::backend::Batch;
 use crate::schedule::Plan;
@@ -12,14 +13,14 @@ use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 /// Which plan rearranges.
-type Choice = fn(&super::Plans) -> &Plan;
+type Choice = fn(&Plans) -> &Plan;
 
 impl Engine {
     /// Take the tokens of `range` out of a slot. Those behind move up: their keys are turned to their new positions, so
     /// that a long text can go on behind its beginning. What they hold was still computed behind the tokens that are
     /// gone; a later prefill therefore reuses the slot at most up to the gap.
     pub fn remove(&mut self, slot: SlotId, range: Range<usize>) -> Result<()> {
-        self.settle()?;
+        self.rollback()?;
         let len = self.position(slot);
         if range.start > range.end || range.end > len {
             let problem = format!("Tokens {} to {} of a slot of {len}", range.start, range.end);
@@ -33,23 +34,18 @@ impl Engine {
             return Ok(());
         }
         let delta = -(range.len() as i32);
-        for first in (range.end..len).step_by(self.batch) {
-            let last = (first + self.batch).min(len);
+        for first in (range.end..len).step_by(self.plans.batch()) {
+            let last = (first + self.plans.batch()).min(len);
             self.inputs.clear();
-            self.inputs.cells.extend_from_slice(&self.slots[slot.0].cells[first..last]);
+            self.inputs.cells.extend_from_slice(&self.slots.cells_of(slot)[first..last]);
             self.inputs.positions.resize(last - first, delta);
-            if let Err(error) = self.rearrange(|plans| &plans.shift) {
+            if let Err(error) = self.rearrange(Plans::shift) {
                 self.truncate(slot, 0);
                 return Err(error);
             }
         }
-        let s = &mut self.slots[slot.0];
-        s.tokens.drain(range.clone());
-        s.cells.drain(range.clone()).for_each(|cell| self.cells.free(cell));
-        let places = s.cells.iter().enumerate().skip(range.start);
-        places.for_each(|(position, &cell)| self.cells.place(cell, position as i32));
-        s.patched = Some(s.patched.map_or(range.start, |from| from.min(range.start)));
-        s.on_device = None;
+        self.slots.remove(slot, range);
+        self.sampling.end(slot);
         self.hidden_of = None;
         Ok(())
     }
@@ -57,22 +53,17 @@ impl Engine {
     /// Bring the cells in use together at the beginning of the cache, so that attention reads no holes. A prefill does
     /// so by itself where more than half of what it reads would be holes.
     pub fn defragment(&mut self) -> Result<()> {
-        self.settle()?;
+        self.rollback()?;
         loop {
-            self.cells.gathering(self.batch, &mut self.moves);
+            self.slots.cells().gathering(self.plans.batch(), &mut self.moves);
             if self.moves.is_empty() {
                 return Ok(());
             }
             self.inputs.clear();
             self.inputs.positions.extend(self.moves.iter().map(|&(from, _)| from as i32));
             self.inputs.cells.extend(self.moves.iter().map(|&(_, to)| to));
-            self.rearrange(|plans| &plans.copy)?;
-            for &(from, to) in &self.moves {
-                let (position, sequence) =
-                    (self.cells.positions()[from as usize], self.cells.sequences()[from as usize].trailing_zeros());
-                self.slots[sequence as usize].cells[position as usize] = to;
-                self.cells.moved(from, to);
-            }
+            self.rearrange(Plans::copy)?;
+            self.moves.iter().for_each(|&(from, to)| self.slots.move_cell(from, to));
         }
     }
 
@@ -81,16 +72,7 @@ impl Engine {
         let inputs = &mut self.inputs;
         inputs.tokens.resize(inputs.cells.len(), Token::default());
         inputs.sequences.resize(inputs.cells.len(), 0);
-        let batch = Batch {
-            tokens: &inputs.tokens,
-            positions: &inputs.positions,
-            sequences: &inputs.sequences,
-            cells: &inputs.cells,
-            cell_positions: self.cells.positions(),
-            cell_sequences: self.cells.sequences(),
-            n_kv: self.cells.end(),
-            ..Batch::default()
-        };
+        let batch = Batch { changed_cells: (0, 0), ..inputs.batch(self.slots.cells()) };
         plan(&self.plans).run(&mut self.states, &batch, 0, &AtomicBool::new(false))
     }
 }

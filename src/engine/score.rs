@@ -48,7 +48,7 @@ impl Engine {
         descriptor: &Descriptor,
         cancel: &AtomicBool,
     ) -> Result<Vec<LeafScore>> {
-        self.settle()?;
+        self.rollback()?;
         if self.hidden_of != Some(slot) {
             return Err(Error::InvalidArgument(
                 "Leaves were to be scored in a slot that was not evaluated last".into(),
@@ -63,7 +63,7 @@ impl Engine {
         let last = self.last_hidden()?;
         let mut cells = reserve::list(tree.rows.len(), "cells")?;
         let scored = self.score_nodes(slot, &tree, &mut cells, cancel);
-        cells.into_iter().for_each(|cell| self.cells.free(cell));
+        self.slots.free_cells(cells);
         self.put_last_hidden(slot, &last)?;
         scored
     }
@@ -93,11 +93,11 @@ impl Engine {
         };
         self.run_head(slot, &[], &[], cancel)?;
         score(tree.nodes.start, self.logits(1)?)?;
-        for rows in tree.rows.chunks(self.batch) {
+        for rows in tree.rows.chunks(self.plans.batch()) {
             self.enter_nodes(slot, tree, rows)?;
             self.hidden_of = None;
-            if let Err(error) = self.launch(true, cancel) {
-                self.give_back();
+            if let Err(error) = self.run_inputs(true, cancel) {
+                self.free_input_cells();
                 return Err(error);
             }
             cells.extend_from_slice(&self.inputs.cells);
@@ -115,24 +115,20 @@ impl Engine {
 
     /// Enter nodes into the inputs as rows behind the slot's tokens, with a cell for each.
     fn enter_nodes(&mut self, slot: SlotId, tree: &Tree<'_>, nodes: &[Node]) -> Result<()> {
-        let bit = 1u32 << slot.0;
+        let bit = slot.bit();
         self.inputs.clear();
         self.make_room(nodes.len(), bit);
         let behind = self.position(slot) as u32 - 1;
         for (row, &node) in nodes.iter().enumerate() {
             let at = tree.index(node);
             let position = (behind + tree.depths[at]) as i32;
-            let Some(cell) = self.cells.take(position, tree_cell(tree.numbers[at], tree.ends[at])) else {
-                self.give_back();
-                let (n, max) = (tree.rows.len(), self.context);
+            let Some(cell) = self.slots.take_cell(position, tree_cell(tree.numbers[at], tree.ends[at])) else {
+                self.free_input_cells();
+                let (n, max) = (tree.rows.len(), self.context());
                 return Err(Error::OutOfMemory(format!("{n} nodes of a trie to score, in a context of {max}")));
             };
-            let inputs = &mut self.inputs;
-            inputs.tokens.push(tree.trie.token(node));
-            inputs.positions.push(position);
-            inputs.sequences.push(tree_row(tree.numbers[at], bit));
-            inputs.cells.push(cell);
-            inputs.outputs.push(row as u32);
+            self.inputs.push(tree.trie.token(node), position, tree_row(tree.numbers[at], bit), cell);
+            self.inputs.outputs.push(row as u32);
         }
         Ok(())
     }

@@ -5,43 +5,21 @@
 //! is handed out first, since it belongs to the call that just failed. Where the caller gave an `out_error`, that
 //! gets a copy.
 
-use std::collections::VecDeque;
 use std::ffi::c_char;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use super::handle::{self, FfiLlmHandle};
+use super::recent::Recent;
+use super::state::Stream;
 use super::status::{self, ELIZA_ERR_CANCELLED, ELIZA_OK, ELIZA_STATUS_GENERATING};
-use super::stream::Stream;
 use super::{args, panic, strings};
 use crate::Result;
 use crate::session::FinishReason;
 
 /// What a call on a handle that is not open returns, and any failed call of those that know no other failure value.
 pub(super) const FAILED: i32 = -1;
-
-/// The last few errors that nobody has taken.
-pub(super) struct Recent<T>(VecDeque<T>);
-
-impl<T> Recent<T> {
-    const CAPACITY: usize = 16;
-
-    pub(super) const fn new() -> Self {
-        Recent(VecDeque::new())
-    }
-
-    pub(super) fn push(&mut self, error: T) {
-        if self.0.len() == Self::CAPACITY {
-            self.0.pop_front();
-        }
-        self.0.push_back(error);
-    }
-
-    pub(super) fn take(&mut self) -> Option<T> {
-        self.0.pop_back()
-    }
-}
 
 /// Codes and texts of failures that no handle belongs to.
 static PROCESS: Mutex<Recent<(i32, String)>> = Mutex::new(Recent::new());

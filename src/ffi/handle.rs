@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::stream::Stream;
+use super::state::Stream;
 use crate::{Error, Result};
 
 /// An open model with its own context; only ever seen by pointer, and that pointer is a number.

@@ -11,10 +11,7 @@ use std::ffi::{CStr, c_void};
 
 use parking_lot::Mutex;
 
-use super::sampler::{Interface, LlamaSampler, LlamaVocab, SamplerInit};
-
-pub(super) type Init = unsafe extern "C" fn(*mut Interface, *mut c_void) -> *mut LlamaSampler;
-pub(super) type VocabTokens = unsafe extern "C" fn(*const LlamaVocab) -> i32;
+use super::llama::{Init, SamplerInit, VocabTokens};
 
 const INIT: &CStr = c"llama_sampler_init";
 const VOCAB_TOKENS: &CStr = c"llama_vocab_n_tokens";

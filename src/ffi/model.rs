@@ -4,7 +4,7 @@ use std::ffi::c_char;
 
 use super::errors::{ask, ask_out, on_handle, on_process};
 use super::handle::FfiLlmHandle;
-use super::stream::Stream;
+use super::state::Stream;
 use super::{args, strings};
 use crate::Error;
 use crate::gguf::File;

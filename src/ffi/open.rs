@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::errors::{on_process, release};
 use super::handle::{self, FfiLlmHandle};
-use super::stream::Stream;
+use super::state::Stream;
 use super::{args, panic};
 use crate::session::arguments::{count, gpu_layers};
 use crate::session::{self, Arena, EngineOptions, KvType, Session};

@@ -5,8 +5,8 @@ use std::ffi::c_char;
 use super::args;
 use super::errors::{ask, on_handle};
 use super::handle::FfiLlmHandle;
+use super::state::Stream;
 use super::status::ELIZA_OK;
-use super::stream::Stream;
 use crate::session::{Chain, ContextFull, Params, Settings, SpanEnd};
 use crate::{Error, Result};
 

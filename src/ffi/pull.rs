@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::args;
 use super::errors::on_handle;
 use super::handle::FfiLlmHandle;
+use super::state::Stream;
 use super::status::{ELIZA_ERR_BUSY, ELIZA_ERR_INVALID_ARG};
-use super::stream::Stream;
 use crate::Error;
 use crate::session::{FinishReason, Pull};
 

@@ -9,59 +9,15 @@
 //! The host's calls return no status: every failure waits in `eliza_inference_take_last_error`, and a failed `apply`
 //! left the candidates as they were.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int};
 
 use super::errors::on_process;
+use super::llama::{Init, Interface, LlamaSampler, LlamaVocab, SLOTS, SamplerInit, TokenDataArray};
 use super::status::ELIZA_OK;
 use super::{args, host, panic};
 use crate::session::Mode;
 use crate::trie::{Accept, Candidate, Sieve, Trie, TrieState, cache};
 use crate::{Error, Result, Token};
-
-/// `llama_vocab`, which only the host's libllama reads.
-pub struct LlamaVocab {
-    _opaque: [u8; 0],
-}
-
-/// `llama_sampler`: the shell.
-#[repr(C)]
-pub struct LlamaSampler {
-    iface: *mut Interface,
-    ctx: *mut c_void,
-}
-
-/// `llama_token_data_array`, with [`Candidate`] for `llama_token_data`.
-#[repr(C)]
-pub struct TokenDataArray {
-    /// The candidates.
-    pub data: *mut Candidate,
-    /// How many there are.
-    pub size: usize,
-    /// The place of the one that was selected, or -1.
-    pub selected: i64,
-    /// A C `bool`: whether the list is ordered by logit. A list with masked entries no longer is.
-    pub sorted: u8,
-}
-
-/// `llama_sampler_i`: the functions of a type of samplers, in the order of llama.cpp.
-#[repr(C)]
-pub struct Interface {
-    name: unsafe extern "C" fn(*const LlamaSampler) -> *const c_char,
-    accept: unsafe extern "C" fn(*mut LlamaSampler, Token),
-    apply: unsafe extern "C" fn(*mut LlamaSampler, *mut TokenDataArray),
-    reset: unsafe extern "C" fn(*mut LlamaSampler),
-    clone: unsafe extern "C" fn(*const LlamaSampler) -> *mut LlamaSampler,
-    free: unsafe extern "C" fn(*mut LlamaSampler),
-    /// `backend_init` to `backend_reset`. NULL: the sampler, and what stands behind it, runs on the CPU.
-    backend: [Absent; 5],
-    copy_state: unsafe extern "C" fn(*const LlamaSampler, *mut LlamaSampler),
-    reserved: [Absent; SLOTS - 12],
-}
-
-type Absent = Option<unsafe extern "C" fn()>;
-
-/// Slots of the table; llama.cpp has 12 today, and had 6.
-const SLOTS: usize = 32;
 
 static TABLE: Interface = Interface {
     name: eliza_inference_sampler_name,
@@ -80,10 +36,6 @@ const NAME: &CStr = c"token-trie";
 /// A candidate that is never legal.
 const NOTHING: Candidate = Candidate { id: -1, logit: f32::NEG_INFINITY, p: 0.0 };
 
-/// Makes the shell of a sampler from its functions, which outlive it, and its state: llama.cpp's `llama_sampler_init`.
-/// It must not unwind.
-pub type SamplerInit = Option<unsafe extern "C" fn(iface: *mut Interface, ctx: *mut c_void) -> *mut LlamaSampler>;
-
 /// The state behind a shell.
 struct TokenTrie {
     state: TrieState,
@@ -91,11 +43,11 @@ struct TokenTrie {
     /// The list of a host whose list is empty.
     spare: [Candidate; 1],
     /// What made the shell; `None` for one from the C allocator.
-    init: Option<host::Init>,
+    init: Option<Init>,
 }
 
 impl TokenTrie {
-    fn new(state: TrieState, init: Option<host::Init>) -> Self {
+    fn new(state: TrieState, init: Option<Init>) -> Self {
         TokenTrie { state, sieve: Sieve::default(), spare: [NOTHING], init }
     }
 

@@ -5,8 +5,8 @@ use std::ffi::{c_char, c_int};
 use super::args;
 use super::errors::on_handle;
 use super::handle::FfiLlmHandle;
+use super::state::Stream;
 use super::status::ELIZA_OK;
-use super::stream::Stream;
 use crate::{Error, Result};
 
 /// Saves a slot to a file, and blocks until that is done: its tokens, its part of the KV cache, and where its last

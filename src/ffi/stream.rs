@@ -1,18 +1,16 @@
-//! The stream behind a handle: prefill, generate with a callback, cancel.
+//! What runs on a handle: prefill, generate with a callback, cancel.
 //!
 //! A callback gets text that lies in the session's arena, so that a host whose callback runs later, on a thread of
 //! its own, still finds it there.
 
 use std::ffi::{c_char, c_void};
-use std::sync::atomic::{AtomicI32, Ordering};
 
-use parking_lot::Mutex;
-
-use super::errors::{FAILED, Recent, on_handle};
+use super::errors::{FAILED, ask, on_handle};
 use super::handle::FfiLlmHandle;
-use super::status::{self, ELIZA_OK};
+use super::state::Stream;
+use super::status::ELIZA_OK;
 use super::{args, panic};
-use crate::session::{Event, Session, Sink};
+use crate::session::{Event, Sink};
 use crate::{Error, Result, Token};
 
 /// Receives one event of a generation: a token with the text that it completes, or at the end, once, `token_id` -1 with
@@ -34,57 +32,6 @@ pub type TokenCallback2 = Option<
         user_data: *mut c_void,
     ),
 >;
-
-/// What an open handle stands for.
-pub(super) struct Stream {
-    pub(super) session: Session,
-    /// Errors that were moved here from the session or never reached it, because a call was refused before.
-    errors: Mutex<Recent<Error>>,
-    /// The code of the last call, when it was refused before the session saw it; else 0.
-    refusal: AtomicI32,
-}
-
-impl Stream {
-    pub(super) fn new(session: Session) -> Self {
-        Stream { session, errors: Mutex::new(Recent::new()), refusal: AtomicI32::new(ELIZA_OK) }
-    }
-
-    /// A call on the handle begins: what an earlier one was refused for is no longer how the handle stands.
-    pub(super) fn begin_call(&self) {
-        self.refusal.store(ELIZA_OK, Ordering::Relaxed);
-    }
-
-    /// Keeps the error of a failed call, whether the session knows of it or not. While the session works its end is
-    /// what the handle will stand at, so a refusal does not count then.
-    pub(super) fn keep_error(&self, error: Error) {
-        let stands = self.session.status();
-        if !stands.busy && stands.error.as_ref() != Some(&error) {
-            self.refusal.store(status::code(&error), Ordering::Relaxed);
-        }
-        let mut errors = self.errors.lock();
-        // The session has its own copy of an error that it returned, and maybe that of a generation that failed.
-        let mut older = Vec::new();
-        while let Some(left) = self.session.take_error() {
-            older.push(left);
-        }
-        for left in older.into_iter().rev().filter(|left| *left != error) {
-            errors.push(left);
-        }
-        errors.push(error);
-    }
-
-    /// The newest error that nobody has taken: one still in the session is newer than those moved here.
-    pub(super) fn take_error(&self) -> Option<Error> {
-        self.session.take_error().or_else(|| self.errors.lock().take())
-    }
-
-    pub(super) fn refusal(&self) -> Option<i32> {
-        match self.refusal.load(Ordering::Relaxed) {
-            ELIZA_OK => None,
-            code => Some(code),
-        }
-    }
-}
 
 /// Evaluates a prompt and keeps its state; what the slot already holds of it is reused. Blocks until done.
 ///
@@ -239,7 +186,7 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_cancel(handle: FfiLlmHandle)
         stream.session.cancel();
         Ok(ELIZA_OK)
     };
-    super::errors::ask(handle, cancel).unwrap_or(FAILED)
+    ask(handle, cancel).unwrap_or(FAILED)
 }
 
 /// A host's pointer on its way to a callback on another thread.

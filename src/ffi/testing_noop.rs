@@ -6,7 +6,7 @@ use std::ffi::c_char;
 use super::args;
 use super::errors::on_process;
 use super::handle::{self, FfiLlmHandle};
-use super::stream::Stream;
+use super::state::Stream;
 use crate::session::Session;
 
 /// Opens a handle that has the vocabulary of the GGUF file and generates the same few tokens for ever, at no cost.

@@ -4,8 +4,8 @@ use std::ffi::{c_char, c_int};
 
 use super::errors::ask_out;
 use super::handle::FfiLlmHandle;
+use super::state::Stream;
 use super::status::ELIZA_OK;
-use super::stream::Stream;
 use super::{args, strings};
 use crate::Error;
 

@@ -7,8 +7,8 @@ use std::ffi::{c_char, c_int};
 
 use super::errors::{FAILED, ask_out, on_handle, on_process};
 use super::handle::FfiLlmHandle;
+use super::state::Stream;
 use super::status::ELIZA_OK;
-use super::stream::Stream;
 use super::{args, strings};
 use crate::session::Mode;
 use crate::trie::{Surroundings, cache};

@@ -3,7 +3,7 @@
 //! The 4-bit codes of a block lie in 16 bytes: low nibbles are weights 0..16, high nibbles weights 16..32. The
 //! 5-bit types keep the fifth bit of weight `j` in bit `j` of a little-endian word before the nibbles.
 
-use super::{half_at, stored_scale};
+use super::scale::{half_at, stored_scale};
 
 /// Call `put` with each weight's index and its nibble.
 #[inline(always)]

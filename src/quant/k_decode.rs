@@ -1,7 +1,7 @@
 //! Super-blocks of 256 weights, decoding: Q2_K to Q6_K. Sub-blocks of 16 or 32 weights have small integer scales
 //! (and, in Q2_K, Q4_K and Q5_K, minimums) in units of the super-block's `f16` scales.
 
-use super::half_at;
+use super::scale::half_at;
 
 pub(super) fn q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
     let (scales, codes) = (&block[..16], &block[16..80]);

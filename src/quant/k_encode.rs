@@ -7,7 +7,7 @@
 
 use super::blocks32::{code, inverse, signed_scale, sum};
 use super::k_decode::six_bit_place;
-use super::stored_scale;
+use super::scale::stored_scale;
 
 const GROUPS_4: usize = 8;
 const GROUPS_6: usize = 16;

@@ -13,6 +13,7 @@ mod blocks32;
 mod float;
 mod k_decode;
 mod k_encode;
+mod scale;
 mod table;
 mod types;
 
@@ -20,7 +21,7 @@ pub use table::{IQ4_NL_VALUES, MXFP4_VALUES};
 pub use types::TensorType;
 
 use crate::{Error, Result};
-use half::f16;
+use scale::MAX_SCALE;
 
 /// Decode whole blocks of `ty` into `out`.
 ///
@@ -56,11 +57,6 @@ pub fn dequantize(ty: TensorType, src: &[u8], out: &mut [f32]) -> Result<()> {
         other => return Err(Error::Unsupported(format!("Weights of type {other} cannot be decoded"))),
     }
     Ok(())
-}
-
-/// Whether [`dequantize`] knows the type.
-pub fn can_dequantize(ty: TensorType) -> bool {
-    dequantize(ty, &[], &mut []).is_ok()
 }
 
 /// Encode `src` as whole blocks of `ty`, appended to `out`.
@@ -104,9 +100,6 @@ pub fn quantize(ty: TensorType, src: &[f32], out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// The largest scale a block can store: the largest finite `f16`.
-const MAX_SCALE: f32 = 65504.0;
-
 fn decode<const B: usize, const N: usize>(src: &[u8], out: &mut [f32], block: impl Fn(&[u8; B], &mut [f32; N])) {
     for (b, y) in src.as_chunks().0.iter().zip(out.as_chunks_mut().0) {
         block(b, y);
@@ -117,20 +110,4 @@ fn encode<const B: usize, const N: usize>(src: &[f32], out: &mut Vec<u8>, block:
     for x in src.as_chunks().0 {
         out.extend_from_slice(&block(x));
     }
-}
-
-/// The `f16` at byte `at` of a block.
-fn half_at(block: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
-}
-
-/// A scale as it will be stored: the nearest `f16`, except that below the normal range, where a step is a large
-/// part of the value, it rounds away from zero so that no weight of the block needs clipping, and a search that ended
-/// beyond the range stays at its edge.
-fn stored_scale(scale: f32) -> f16 {
-    let nearest = f16::from_f32(scale.clamp(-MAX_SCALE, MAX_SCALE));
-    if scale.abs() < f16::MIN_POSITIVE.to_f32() && nearest.to_f32().abs() < scale.abs() {
-        return f16::from_bits(nearest.to_bits() + 1);
-    }
-    nearest
 }

@@ -1,7 +1,7 @@
 //! Blocks of 32 weights whose 4-bit codes index a fixed table: IQ4_NL and MXFP4.
 
 use super::blocks32::each_nibble;
-use super::half_at;
+use super::scale::half_at;
 
 /// What the 16 codes of IQ4_NL (and IQ4_XS) stand for, in units of the block's scale.
 pub const IQ4_NL_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];

@@ -3,8 +3,9 @@
 //! The weights are added up in ascending id order until the sum passes the drawn share of the total. No order but that
 //! of the ids enters, so a draw does not depend on how candidates were found or on what else was taken out.
 
+use super::candidate::Candidate;
 use super::passes::BLOCK;
-use super::pool::{Candidate, Pool};
+use super::pool::Pool;
 use super::weigh::ONE;
 use crate::{Error, Result, Token};
 

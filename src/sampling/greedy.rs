@@ -1,6 +1,7 @@
 //! Greedy: the candidate with the greatest logit, of equal ones the lowest id.
 
-use super::pool::{Candidate, Pool};
+use super::candidate::Candidate;
+use super::pool::Pool;
 use crate::{Result, Token};
 
 /// # Errors

@@ -16,6 +16,7 @@
 //!   out whatever representation, vector width or set of removed candidates a row was sampled through.
 //! * Randomness is a function of (seed, position, draw index) alone ([`random`]).
 
+mod candidate;
 mod chain;
 mod draw;
 mod dynamic_temperature;
@@ -36,8 +37,8 @@ mod top_k;
 mod top_p;
 pub mod weigh;
 
+pub use candidate::Candidate;
 pub use chain::{Chain, Step};
 pub use params::Params;
 pub use penalties::MAX_LAST_N;
-pub use pool::Candidate;
 pub use sampler::{Legal, MAX_KEPT_CANDIDATES, Sampled, Sampler};

@@ -3,28 +3,14 @@
 //! They stand either in the row itself (what is no candidate holds -inf) or, once a truncation left few, in a short
 //! list in ascending id order. All buffers belong to the stream's sampler and are reserved once.
 
+use super::candidate::Candidate;
 use super::passes::{BINS, BLOCK, Passes};
-use super::select::{key, key_logit, key_token};
+use super::select::{key_logit, key_token};
 use super::weigh::weight;
 use crate::{Error, Result, Token};
 
 /// The most candidates in the list; more stay in the row.
 pub(super) const LIST: usize = 4096;
-
-/// A token that may still win.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Candidate {
-    /// The token.
-    pub token: Token,
-    /// Its logit, after biases and penalties, before temperature.
-    pub logit: f32,
-}
-
-impl Candidate {
-    pub(super) fn key(self) -> u64 {
-        key(self.token, self.logit)
-    }
-}
 
 /// Everything a pool writes to.
 pub(super) struct Buffers {

@@ -7,6 +7,7 @@ use super::pool::{Buffers, LIST, Pool};
 use super::{draw, dynamic_temperature, greedy, logit_bias, min_p, random, temperature, top_k, top_p};
 use crate::backend::{SampleOp, SampleResult, SampleSpec};
 use crate::gguf::shown;
+use crate::simd::Isa;
 use crate::trie::{Mode, TrieState};
 use crate::{Error, Result, Token};
 
@@ -45,6 +46,13 @@ pub struct Sampled {
     /// The best candidates that the chain left, best first, each as (token, logit, probability); the logit is that
     /// after biases, penalties and temperature. Only when asked for ([`Sampler::keep_candidates`]).
     pub candidates: Vec<(Token, f32, f32)>,
+}
+
+impl Default for Sampled {
+    /// Before the first token.
+    fn default() -> Self {
+        Sampled { token: -1, logprob: 0.0, prob: 0.0, candidates: Vec::new() }
+    }
 }
 
 /// A step with its state.
@@ -146,9 +154,9 @@ impl Sampler {
             n_vocab,
             first_seed: seed,
             seed,
-            buffers: Buffers::new(n_vocab, Passes::detect()),
+            buffers: Buffers::new(n_vocab, Passes(Isa::detect())),
             keep: 0,
-            last: Sampled { token: -1, logprob: 0.0, prob: 0.0, candidates: Vec::new() },
+            last: Sampled::default(),
         })
     }
 
@@ -238,6 +246,13 @@ impl Sampler {
         (self.last.token, self.last.logprob, self.last.prob) = (result.token, result.logprob, result.prob);
         self.last.candidates.clear();
         self.last.candidates.extend(candidates.iter().take(self.keep));
+    }
+
+    /// Hands out [`Sampler::last`] in place of `other`, whose memory the next one goes into.
+    pub fn swap_last(&mut self, other: &mut Sampled) {
+        std::mem::swap(&mut self.last, other);
+        self.last.candidates.clear();
+        self.last.candidates.reserve_exact(self.keep);
     }
 
     /// Takes note of a token of the stream, sampled or not: the penalties look back on it.

@@ -4,7 +4,8 @@
 //! from the blocks whose maximum does, which for a small k are about k of them. Where more reach it than the list holds
 //! (a large k, long runs of equal logits), the cut is found by digits.
 
-use super::pool::{Candidate, Pool};
+use super::candidate::Candidate;
+use super::pool::Pool;
 use super::select::{key_logit, radix_cut, rank};
 use crate::{Result, Token};
 

@@ -3,8 +3,9 @@
 //! In a row, the weights are added up in bins of 1/128 nat below the best logit; only the bin in which p is reached is
 //! sorted. Where that bin holds more than fit (long runs of equal logits), the cut is found by digits instead.
 
+use super::candidate::Candidate;
 use super::passes::{BINS, bin};
-use super::pool::{Candidate, Pool};
+use super::pool::Pool;
 use super::select::{key_logit, radix_cut};
 use super::{top_k, weigh};
 use crate::{Error, Result, Token};

@@ -2,8 +2,8 @@
 //!
 //! The trait exists so that the rules of a session can be tested against an engine whose every logit is scripted.
 
-use crate::backend::{Children, SampleResult, SampleSpec};
-use crate::engine::{Engine, EngineStats, Following, LeafScore, SavedSlot, SlotId};
+use crate::backend::{Children, SampleSpec, SampledRow};
+use crate::engine::{Engine, EngineStats, LeafScore, SavedSlot, SlotId, Speculation};
 use crate::trie::{Descriptor, Trie};
 use crate::{Error, Result, Token};
 use std::path::Path;
@@ -49,15 +49,14 @@ pub(crate) trait Decoder: Send {
         &mut self,
         tokens: &[Token],
         children: Option<Children<'_>>,
-        following: Following<'_>,
-        candidates: &mut Vec<(Token, f32, f32)>,
+        speculation: Speculation<'_>,
         cancel: &AtomicBool,
-    ) -> Result<SampleResult> {
-        let _ = (tokens, children, following, candidates, cancel);
+    ) -> Result<&SampledRow> {
+        let _ = (tokens, children, speculation, cancel);
         Err(Error::Internal("A decoder without a sampler was asked to sample".into()))
     }
 
-    /// Have this trie at hand for [`Following::Walk`]; see [`Engine::hold_trie`].
+    /// Have this trie at hand for [`Speculation::Walk`]; see [`Engine::hold_trie`].
     fn hold_trie(&mut self, trie: &Arc<Trie>) -> Result<()> {
         let _ = trie;
         Ok(())
@@ -102,7 +101,7 @@ pub(crate) trait Decoder: Send {
     }
 
     /// The generation is over: nothing has to be ready for a further token.
-    fn settle(&mut self) -> Result<()> {
+    fn rollback(&mut self) -> Result<()> {
         Ok(())
     }
 
@@ -177,11 +176,10 @@ impl Decoder for EngineSlot {
         &mut self,
         tokens: &[Token],
         children: Option<Children<'_>>,
-        following: Following<'_>,
-        candidates: &mut Vec<(Token, f32, f32)>,
+        speculation: Speculation<'_>,
         cancel: &AtomicBool,
-    ) -> Result<SampleResult> {
-        self.engine.sample(self.slot, tokens, children, following, candidates, cancel)
+    ) -> Result<&SampledRow> {
+        self.engine.sample(self.slot, tokens, children, speculation, cancel)
     }
 
     fn hold_trie(&mut self, trie: &Arc<Trie>) -> Result<()> {
@@ -218,8 +216,8 @@ impl Decoder for EngineSlot {
         Ok(())
     }
 
-    fn settle(&mut self) -> Result<()> {
-        self.engine.settle()
+    fn rollback(&mut self) -> Result<()> {
+        self.engine.rollback()
     }
 
     fn tokens(&self) -> &[Token] {

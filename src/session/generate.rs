@@ -9,8 +9,8 @@ use super::decoder::Decoder;
 use super::shared::{Job, Left, Phase, Shared};
 use super::{ContextFull, Event, FinishReason, Sink, Usage};
 use crate::backend::Children;
-use crate::engine::{EngineStats, Following, LeafScore};
-use crate::sampling::{Legal, MAX_KEPT_CANDIDATES};
+use crate::engine::{EngineStats, LeafScore, Speculation};
+use crate::sampling::Legal;
 use crate::trie::{Accept, Mode, Node, TrieState};
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
@@ -34,9 +34,6 @@ pub(crate) struct Generation<'a, D: Decoder> {
     left: usize,
     /// Whether under the trie's mask the chain looks at no other tokens' logits.
     masks_first: bool,
-    /// The best candidates of the last token, where they were asked for; those that the device left, where it does not
-    /// draw.
-    candidates: Vec<(Token, f32, f32)>,
     emitted: u64,
     /// Tokens of the stream, those included that are not in the slot yet, without those that shifts took out.
     stream: usize,
@@ -82,7 +79,6 @@ impl<'a, D: Decoder> Generation<'a, D> {
             followed: 0,
             left: 0,
             masks_first: false,
-            candidates: Vec::with_capacity(MAX_KEPT_CANDIDATES),
             emitted: 0,
             chosen,
             ended_at,
@@ -106,7 +102,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
         self.look_back();
         self.start_sampling()?;
         let reason = self.tokens();
-        reason.and_then(|reason| self.decoder.settle().map(|()| reason))
+        reason.and_then(|reason| self.decoder.rollback().map(|()| reason))
     }
 
     /// What the sampler looks back on is what the context holds, wherever it samples.
@@ -257,15 +253,15 @@ impl<'a, D: Decoder> Generation<'a, D> {
         let token = if let Some(leaf) = self.ended_at.take() {
             self.sample_behind(leaf)?
         } else if self.followed > 0 {
-            let (following, cancel) = (following(&self.job, self.emitted, self.left), &self.shared.cancel);
-            let found = self.decoder.sample(&self.pending, children, following, &mut self.candidates, cancel)?;
+            let speculation = speculation(&self.job, self.emitted, self.left);
+            let row = self.decoder.sample(&self.pending, children, speculation, &self.shared.cancel)?;
+            let sampler = &mut self.job.sampler;
             if self.left > 0 {
-                let handed = self.candidates.iter().map(|&(token, logit, _)| (token, logit));
-                let sampler = &mut self.job.sampler;
+                let handed = row.candidates.iter().map(|&(token, logit, _)| (token, logit));
                 timed(&mut self.choosing, || sampler.resume(self.left, handed, legal, position))?
             } else {
-                self.job.sampler.note(&found, &self.candidates);
-                found.token
+                sampler.note(&row.result, &row.candidates);
+                row.result.token
             }
         } else {
             let logits = self.decoder.logits(&self.pending, listed, &self.shared.cancel)?;
@@ -274,13 +270,8 @@ impl<'a, D: Decoder> Generation<'a, D> {
         };
         self.sampled += 1;
         self.pending.clear();
-        let last = self.job.sampler.last();
         let mut state = self.shared.lock();
-        let kept = state.sampled.entry(self.job.slot_id).or_insert_with(|| last.clone());
-        (kept.token, kept.logprob, kept.prob) = (last.token, last.logprob, last.prob);
-        kept.candidates.clear();
-        kept.candidates.reserve(last.candidates.capacity());
-        kept.candidates.extend_from_slice(&last.candidates);
+        self.job.sampler.swap_last(state.sampled.entry(self.job.slot_id).or_default());
         Ok(token)
     }
 
@@ -369,13 +360,13 @@ fn timed<T>(total: &mut Duration, choose: impl FnOnce() -> T) -> T {
 
 /// What the device may start behind the token that is to be sampled: as much of what will be asked for as is certain.
 /// `left` steps of the chain are the host's.
-fn following(job: &Job, emitted: u64, left: usize) -> Following<'_> {
+fn speculation(job: &Job, emitted: u64, left: usize) -> Speculation<'_> {
     let after = job.max_new_tokens.map_or(u64::MAX, |most| most - emitted - 1) as usize;
     let choice = job.trie.as_ref().filter(|trie| trie.mask().is_some());
     match choice.and_then(|trie| Some((trie.trie(), trie.node()?))) {
-        _ if left > 0 || after == 0 => Following::Nothing,
-        None => Following::Step,
-        Some((trie, node)) => Following::Walk(trie, node, after),
+        _ if left > 0 || after == 0 => Speculation::Nothing,
+        None => Speculation::Step,
+        Some((trie, node)) => Speculation::Walk(trie, node, after),
     }
 }
 

@@ -76,8 +76,6 @@ pub struct Trie {
     child_token: Vec<Token>,
     /// Per edge: the node it leads to.
     child_node: Vec<Node>,
-    /// Per node: tokens that follow without a choice, up to the next branch or leaf.
-    forced_run: Vec<u32>,
     /// Per node: 1 + the index in `leaves`, or 0.
     leaf: Vec<u32>,
     /// Per node: the one above; a root is its own.
@@ -116,7 +114,6 @@ impl Trie {
             first_child: Vec::new(),
             child_token: Vec::new(),
             child_node: Vec::new(),
-            forced_run: Vec::new(),
             leaf: Vec::new(),
             parent: Vec::new(),
             token: Vec::new(),
@@ -138,7 +135,6 @@ impl Trie {
             return Err(Error::Trie { place: "descriptors".into(), problem: "no leaf with tokens is left".into() });
         }
         trie.first_child.push(trie.child_token.len() as u32); // below MAX_NODES
-        trie.count_forced();
         trie.leaves.shrink_to_fit();
         Ok(trie)
     }
@@ -209,16 +205,6 @@ impl Trie {
         Ok(())
     }
 
-    fn count_forced(&mut self) {
-        let mut runs = vec![0; self.parent.len()];
-        for node in (0..self.parent.len()).rev() {
-            if let (&[child], 0) = (self.child_nodes(node as Node), self.leaf[node]) {
-                runs[node] = 1 + runs[child as usize];
-            }
-        }
-        self.forced_run = runs;
-    }
-
     /// The payload's `modelId`; empty when it had none.
     pub fn model_id(&self) -> &str {
         &self.model_id
@@ -252,7 +238,6 @@ impl Trie {
         let words = self.first_child.capacity()
             + self.child_token.capacity()
             + self.child_node.capacity()
-            + self.forced_run.capacity()
             + self.leaf.capacity()
             + self.parent.capacity()
             + self.token.capacity();
@@ -292,12 +277,6 @@ impl Trie {
     /// Whether a leaf ends at `node`.
     pub fn is_leaf(&self, node: Node) -> bool {
         self.leaf.get(node as usize).is_some_and(|&number| number != 0)
-    }
-
-    /// How many tokens follow `node` without a choice, up to and including the one that reaches the next branch or
-    /// leaf. 0 at a branch and at a leaf.
-    pub fn forced_run(&self, node: Node) -> u32 {
-        self.forced_run.get(node as usize).copied().unwrap_or(0)
     }
 
     /// The node above `node`; a root is its own parent.

@@ -138,11 +138,6 @@ impl TrieState {
         self.node.is_some()
     }
 
-    /// Whether it stands at a leaf that also has children.
-    pub fn at_leaf(&self) -> bool {
-        self.node.is_some_and(|node| self.trie.is_leaf(node))
-    }
-
     /// The next token, when there is no choice.
     pub fn forced(&self) -> Option<Token> {
         match self.mask() {

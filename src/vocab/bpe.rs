@@ -3,15 +3,15 @@
 //! Merges are told by ids, not texts. A merge may name texts that are no tokens; those get ids behind the last token,
 //! so a symbol is a token exactly if its id is below the vocabulary's size.
 
-use super::merge::{Merger, NONE, Symbol};
+use super::merge::{Merger, NONE, Scratch, Symbol, TOKENS};
+use super::merge_boundaries::MergeBoundaries;
 use super::pace::Pace;
 use super::pairs::Pairs;
 use super::pre::{Pre, Writing};
-use super::seams::Seams;
+use super::spelling::{escape_spaces, hex_text};
 use super::split::Splitter;
 use super::texts::Texts;
-use super::unicode::{BYTE_CHARS, repair, utf8_len};
-use super::{Scratch, escape_spaces};
+use super::unicode::{BYTE_CHARS, TEXT, repair, utf8_len};
 use crate::gguf::shown;
 use crate::{Error, Result, Token, reserve};
 use std::borrow::Cow;
@@ -26,7 +26,7 @@ pub(super) struct Bpe {
     /// The symbol of each byte, for words written in byte characters.
     byte_ids: [u32; 256],
     /// Where long words can be cut; for vocabularies whose words are whole lines.
-    seams: Option<Seams>,
+    boundaries: Option<MergeBoundaries>,
     n_tokens: u32,
     /// Bytes of the longest token: no longer word is one.
     longest: usize,
@@ -72,8 +72,8 @@ impl Bpe {
             });
             for ((left, right), found) in parts.into_iter().zip(found).take(merges.len()) {
                 both.clear();
-                reserve::extend(&mut both, left, super::TEXT)?;
-                reserve::extend(&mut both, right, super::TEXT)?;
+                reserve::extend(&mut both, left, TEXT)?;
+                reserve::extend(&mut both, right, TEXT)?;
                 // Merges mostly come in the order of the tokens they make, several for one token at times.
                 joined = match [joined, joined + 1].into_iter().find(|&id| texts.get(id) == both) {
                     Some(id) => id,
@@ -86,9 +86,9 @@ impl Bpe {
         }
         let mut utf8 = [0; 4];
         let byte_ids = BYTE_CHARS.map(|c| texts.find(c.encode_utf8(&mut utf8).as_bytes()).unwrap_or(NONE));
-        let seams = (pre.writing == Writing::Escaped).then(|| Seams::new(texts));
+        let boundaries = (pre.writing == Writing::Escaped).then(|| MergeBoundaries::new(texts));
         let (splitter, merges) = (Splitter::new(pre.stages)?, Pairs::new(&table)?);
-        Ok(Bpe { pre, splitter, merges, byte_ids, seams, n_tokens, longest })
+        Ok(Bpe { pre, splitter, merges, byte_ids, boundaries, n_tokens, longest })
     }
 
     /// Append the tokens of one stretch of text that holds no special token.
@@ -123,7 +123,7 @@ impl Bpe {
         if whole && word.len() <= self.longest {
             let text = if bytes {
                 written.clear();
-                reserve::reserve(written, 2 * word.len(), super::TEXT)?;
+                reserve::reserve(written, 2 * word.len(), TEXT)?;
                 let mut utf8 = [0; 4];
                 for &b in word {
                     written.extend_from_slice(BYTE_CHARS[usize::from(b)].encode_utf8(&mut utf8).as_bytes());
@@ -133,11 +133,11 @@ impl Bpe {
                 word
             };
             if let Some(id) = texts.find(text).filter(|&id| id < self.n_tokens) {
-                return reserve::push(out, id as Token, super::TOKENS);
+                return reserve::push(out, id as Token, TOKENS);
             }
         }
-        match &self.seams {
-            Some(seams) => seams.cut(word, |stretch| self.join(texts, stretch, merger, pace, out)),
+        match &self.boundaries {
+            Some(boundaries) => boundaries.cut(word, |stretch| self.join(texts, stretch, merger, pace, out)),
             None => self.join(texts, word, merger, pace, out),
         }
     }
@@ -170,10 +170,10 @@ impl Bpe {
         for symbol in merger.symbols() {
             pace.spend(1)?;
             if symbol.id < self.n_tokens {
-                reserve::push(out, symbol.id as Token, super::TOKENS)?;
+                reserve::push(out, symbol.id as Token, TOKENS)?;
             } else {
                 for token in word[symbol.range()].iter().filter_map(|&b| self.byte_token(texts, b, bytes)) {
-                    reserve::push(out, token, super::TOKENS)?;
+                    reserve::push(out, token, TOKENS)?;
                 }
             }
         }
@@ -186,7 +186,7 @@ impl Bpe {
             // Only a byte that is written as itself has a text of one byte.
             Some(self.byte_ids[usize::from(byte)]).filter(|_| byte.is_ascii_graphic())
         } else {
-            texts.find(&super::hex_text(byte))
+            texts.find(&hex_text(byte))
         };
         id.filter(|&id| id < self.n_tokens).map(|id| id as Token)
     }

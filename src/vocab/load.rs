@@ -3,9 +3,9 @@
 use super::bpe::Bpe;
 use super::pace::Pace;
 use super::parts::Parts;
-use super::pieces::Spelling;
 use super::pre::{self, Known, Pre, Writing};
 use super::special::{self, SpecialTokens};
+use super::spelling::Spelling;
 use super::spm::Spm;
 use super::texts::Texts;
 use super::{Model, Vocab, VocabKind};

@@ -36,6 +36,14 @@ impl Symbol {
 
 /// What memory is for, in errors.
 const PAIRS: &str = "pairs of a text";
+pub(super) const TOKENS: &str = "tokens of a text";
+
+/// Buffers of one call, kept from word to word.
+#[derive(Default)]
+pub(super) struct Scratch {
+    pub(super) merger: Merger,
+    pub(super) written: Vec<u8>,
+}
 
 /// The symbols of one piece of text and their queue; kept between pieces so that nothing is allocated for each.
 #[derive(Default)]

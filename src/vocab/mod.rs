@@ -13,14 +13,15 @@
 mod bpe;
 mod load;
 mod merge;
+mod merge_boundaries;
 mod pace;
 mod pairs;
 mod parts;
 mod pattern;
 mod pieces;
 mod pre;
-mod seams;
 mod special;
+mod spelling;
 mod split;
 mod spm;
 mod texts;
@@ -29,9 +30,11 @@ mod unicode;
 pub use special::SpecialTokens;
 
 use crate::{Error, Result, Token, reserve};
+use merge::{Scratch, TOKENS};
 use pace::Pace;
 use parts::Parts;
 use special::CONTROL;
+use spelling::{SPACE_MARK, Spelling, escape_spaces};
 use texts::Texts;
 
 /// How a vocabulary makes tokens from text.
@@ -59,7 +62,7 @@ pub struct Vocab {
     /// One set of attribute bits per token.
     attributes: Vec<u8>,
     model: Model,
-    spelling: pieces::Spelling,
+    spelling: Spelling,
     special: SpecialTokens,
     eog: Vec<Token>,
     suppressed: Vec<Token>,
@@ -73,17 +76,6 @@ pub struct Vocab {
 
 /// The longest text: positions fit 32 bits, also where a space or a broken byte is written as three.
 const MAX_TEXT: usize = 1 << 30;
-/// What memory is for, in errors.
-const TOKENS: &str = "tokens of a text";
-const TEXT: &str = "bytes of a text";
-
-/// Buffers of one call, kept from word to word.
-#[derive(Default)]
-struct Scratch {
-    merger: merge::Merger,
-    written: Vec<u8>,
-}
-
 impl Vocab {
     /// Number of tokens.
     pub fn n_tokens(&self) -> usize {
@@ -186,7 +178,7 @@ impl Vocab {
     ) -> Result<()> {
         match &self.model {
             Model::Spm(spm) => {
-                let prefix: &[u8] = if self.add_space_prefix && begins { pieces::SPACE_MARK } else { b"" };
+                let prefix: &[u8] = if self.add_space_prefix && begins { SPACE_MARK } else { b"" };
                 escape_spaces(prefix, text, &mut scratch.written)?;
                 spm.tokenize(&self.texts, &scratch.written, &mut scratch.merger, pace, out)
             }
@@ -199,11 +191,6 @@ impl Vocab {
     pub fn token_text(&self, id: Token) -> Option<&str> {
         let id = u32::try_from(id).ok().filter(|&id| (id as usize) < self.attributes.len())?;
         std::str::from_utf8(self.texts.get(id)).ok()
-    }
-
-    /// The token with exactly this text, as the file has it.
-    pub fn token_by_text(&self, text: &str) -> Option<Token> {
-        self.texts.find(text.as_bytes()).filter(|&id| (id as usize) < self.n_tokens).map(|id| id as Token)
     }
 
     /// Whether the token ends a generation.
@@ -266,25 +253,4 @@ impl Vocab {
     pub fn suppressed(&self) -> &[Token] {
         &self.suppressed
     }
-}
-
-/// Write `prefix`, and the text with each space as U+2581.
-fn escape_spaces(prefix: &[u8], text: &[u8], out: &mut Vec<u8>) -> Result<()> {
-    out.clear();
-    let spaces = text.iter().filter(|&&b| b == b' ').count();
-    reserve::reserve(out, prefix.len() + text.len() + 2 * spaces, TEXT)?;
-    out.extend_from_slice(prefix);
-    for &b in text {
-        match b {
-            b' ' => out.extend_from_slice(pieces::SPACE_MARK),
-            _ => out.push(b),
-        }
-    }
-    Ok(())
-}
-
-/// The text of the token that stands for a byte.
-fn hex_text(byte: u8) -> [u8; 6] {
-    let digit = |n: u8| b"0123456789ABCDEF"[usize::from(n & 15)];
-    [b'<', b'0', b'x', digit(byte >> 4), digit(byte), b'>']
 }

@@ -1,24 +1,12 @@
 //! From tokens back to bytes.
 
 use super::special::{BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED};
-use super::unicode::char_byte;
+use super::spelling::hex_byte;
 use super::{Vocab, VocabKind};
 use crate::{Result, Token, reserve};
 
 /// What memory is for, in errors.
 const TEXT: &str = "bytes of text";
-
-/// U+2581, which stands for a space in the texts of some vocabularies.
-pub(super) const SPACE_MARK: &[u8] = "\u{2581}".as_bytes();
-
-/// How the text of a normal token is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Spelling {
-    /// With U+2581 for spaces.
-    Escaped,
-    /// With a character for each byte.
-    Bytes,
-}
 
 impl Vocab {
     /// Append the bytes of one token. Control and unknown tokens have none unless `special` is set; an id outside the
@@ -54,10 +42,7 @@ impl Vocab {
         } else if attribute & USER_DEFINED != 0 {
             put(text);
         } else if attribute & NORMAL != 0 {
-            match self.spelling {
-                Spelling::Escaped => unescape_spaces(text, put),
-                Spelling::Bytes => decode_bytes(text, put),
-            }
+            self.spelling.decode(text, put);
         } else if attribute & BYTE != 0 {
             put(&[hex_byte(text)]);
         }
@@ -100,59 +85,6 @@ impl Vocab {
         }
         if self.clean_spaces { clean_spaces(&out) } else { Ok(out) }
     }
-}
-
-fn unescape_spaces(text: &[u8], mut put: impl FnMut(&[u8])) {
-    let mut rest = text;
-    while !rest.is_empty() {
-        match rest.strip_prefix(SPACE_MARK) {
-            Some(behind) => {
-                put(b" ");
-                rest = behind;
-            }
-            None => {
-                let (first, behind) = rest.split_at(1);
-                put(first);
-                rest = behind;
-            }
-        }
-    }
-}
-
-/// The longest text of a token, in bytes, in which each character that stands for no byte is written with the whole
-/// text beside it: 256, so that a piece is at most some hundred times its text.
-const QUOTED_WHOLE: usize = 256;
-
-fn decode_bytes(text: &[u8], mut put: impl FnMut(&[u8])) {
-    // Texts come from the file as UTF-8.
-    let Ok(text) = std::str::from_utf8(text) else { return };
-    if text.len() > QUOTED_WHOLE && text.chars().any(|c| char_byte(c).is_none()) {
-        return put(text.as_bytes());
-    }
-    for c in text.chars() {
-        match char_byte(c) {
-            Some(byte) => put(&[byte]),
-            None => {
-                // The spelling that other tools give a character that stands for no byte.
-                put(b"[UNK_BYTE_0x");
-                for byte in c.encode_utf8(&mut [0; 4]).bytes() {
-                    put(&[hex_digit(byte >> 4), hex_digit(byte & 15)]);
-                }
-                put(text.as_bytes());
-                put(b"]");
-            }
-        }
-    }
-}
-
-fn hex_digit(value: u8) -> u8 {
-    b"0123456789abcdef"[usize::from(value)]
-}
-
-/// The byte of a text of the form `<0xXX>`; digits that are none end the number.
-fn hex_byte(text: &[u8]) -> u8 {
-    let digits = text.iter().skip(3).take(2).map_while(|&b| char::from(b).to_digit(16));
-    digits.fold(0, |byte, digit| byte << 4 | digit as u8)
 }
 
 /// Take spaces away before `? ! . ,`, around a lone apostrophe, and before `'s 'm 're 've`.
@@ -202,12 +134,5 @@ mod tests {
         assert_eq!(clean("it 's we 're I 've I 'm you 'll I 'd don 't"), "it's we're I've I'm you 'll I 'd don 't");
         assert_eq!(clean(" . '"), ". '");
         assert_eq!(clean(""), "");
-    }
-
-    #[test]
-    fn byte_texts() {
-        assert_eq!(hex_byte(b"<0x0A>"), 10);
-        assert_eq!(hex_byte(b"<0xff>"), 255);
-        assert_eq!(hex_byte(b"<0x"), 0);
     }
 }

@@ -1,8 +1,9 @@
 //! SentencePiece-style tokenization: characters joined by the score of the token they form.
 
-use super::merge::{Merger, NONE};
+use super::merge::{Merger, NONE, TOKENS};
+use super::merge_boundaries::MergeBoundaries;
 use super::pace::Pace;
-use super::seams::Seams;
+use super::spelling::hex_text;
 use super::texts::Texts;
 use super::unicode::utf8_len;
 use crate::{Result, Token, reserve};
@@ -13,7 +14,7 @@ pub(super) struct Spm {
     priorities: Vec<u32>,
     /// The token of each byte; `unk` stands in where the vocabulary has none.
     bytes: [Option<Token>; 256],
-    seams: Seams,
+    boundaries: MergeBoundaries,
     /// Whether a token has this many bytes: a text of another length need not be looked up.
     lengths: Vec<bool>,
 }
@@ -30,7 +31,7 @@ impl Spm {
     /// From the score of every token; `unk` is used for bytes without a token.
     pub(super) fn new(texts: &Texts, scores: &[f32], unk: Option<Token>) -> Result<Self> {
         let byte_token = |byte: u8| {
-            let found = texts.find(&super::hex_text(byte)).or_else(|| texts.find(&[byte]));
+            let found = texts.find(&hex_text(byte)).or_else(|| texts.find(&[byte]));
             found.map(|id| id as Token).or(unk)
         };
         let mut bytes = [None; 256];
@@ -42,7 +43,7 @@ impl Spm {
         let all = || (0..texts.len() as u32).map(|id| texts.get(id).len());
         let mut lengths = reserve::filled(false, all().max().unwrap_or(0) + 1, "lengths of tokens")?;
         all().for_each(|length| lengths[length] = true);
-        Ok(Spm { priorities, bytes, seams: Seams::new(texts), lengths })
+        Ok(Spm { priorities, bytes, boundaries: MergeBoundaries::new(texts), lengths })
     }
 
     /// Append the tokens of one stretch of text in which spaces are escaped.
@@ -54,7 +55,7 @@ impl Spm {
         pace: &Pace<'_>,
         out: &mut Vec<Token>,
     ) -> Result<()> {
-        self.seams.cut(text, |stretch| self.join(texts, stretch, merger, pace, out))
+        self.boundaries.cut(text, |stretch| self.join(texts, stretch, merger, pace, out))
     }
 
     fn join(
@@ -82,10 +83,10 @@ impl Spm {
             pace.spend(1)?;
             if symbol.id == NONE {
                 for token in text[symbol.range()].iter().filter_map(|&b| self.bytes[usize::from(b)]) {
-                    reserve::push(out, token, super::TOKENS)?;
+                    reserve::push(out, token, TOKENS)?;
                 }
             } else {
-                reserve::push(out, symbol.id as Token, super::TOKENS)?;
+                reserve::push(out, symbol.id as Token, TOKENS)?;
             }
         }
         Ok(())

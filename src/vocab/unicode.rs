@@ -10,6 +10,9 @@ use crate::{Result, reserve};
 use std::borrow::Cow;
 use unicode_general_category::{GeneralCategory as Gc, get_general_category};
 
+/// What memory is for, in errors.
+pub(super) const TEXT: &str = "bytes of a text";
+
 /// The collapsed byte of a non-ASCII code point that no other category byte stands for.
 const OTHER: u8 = 0xd0;
 /// The collapsed bytes of non-ASCII numbers, letters, punctuation, combining marks and symbols.
@@ -162,11 +165,11 @@ pub(super) fn repair<'t>(text: &'t [u8], pace: &Pace<'_>) -> Result<Cow<'t, [u8]
         return Ok(Cow::Borrowed(text));
     }
     let (whole, mut rest) = text.split_at(whole);
-    let mut out = reserve::list(text.len(), super::TEXT)?;
+    let mut out = reserve::list(text.len(), TEXT)?;
     out.extend_from_slice(whole);
     while let Some(&first) = rest.first() {
         pace.spend(1)?;
-        reserve::reserve(&mut out, 4, super::TEXT)?;
+        reserve::reserve(&mut out, 4, TEXT)?;
         match lenient_char(rest) {
             Some((cp, len)) => {
                 push_utf8(cp, &mut out);

@@ -4,7 +4,8 @@
 use crate::testing::fixtures::{Kind, Weights};
 use crate::testing::judge::{NEVER, tokens};
 use crate::testing::{fixture, has_gpu};
-use elizainference::engine::{self, Engine, EngineOptions, Outcome, SlotId, Turn};
+use elizainference::backend::{SampleOp, SampleSpec};
+use elizainference::engine::{self, Engine, EngineOptions, SlotId, SlotOutcome, SlotToken};
 use elizainference::sampling::{Chain, Sampler};
 use elizainference::{Error, Token};
 use std::sync::atomic::AtomicBool;
@@ -15,8 +16,8 @@ fn open(slots: u32, context: u32, gpu_layers: i32) -> Engine {
     Engine::new(engine::open_model(&path, &options, None).unwrap(), &options).unwrap()
 }
 
-fn turn(slot: SlotId, token: Token) -> Turn<'static> {
-    Turn { slot, token, children: None }
+fn turn(slot: SlotId, token: Token) -> SlotToken<'static> {
+    SlotToken { slot, token, children: None }
 }
 
 fn bits(row: &[f32]) -> Vec<u32> {
@@ -38,8 +39,8 @@ fn logits_of_a_step_are_the_bits_of_single_decodes() {
     for back in (1..=5).rev() {
         let turns: Vec<_> = slots.iter().zip(&text).map(|(slot, text)| turn(*slot, text[text.len() - back])).collect();
         let mut found = vec![Vec::new(); 11];
-        let mut hear = |i: usize, outcome: elizainference::Result<Outcome<'_>>| match outcome.unwrap() {
-            Outcome::Logits(row) => found[i] = bits(row),
+        let mut hear = |i: usize, outcome: elizainference::Result<SlotOutcome<'_>>| match outcome.unwrap() {
+            SlotOutcome::Logits(row) => found[i] = bits(row),
             other => panic!("{other:?}"),
         };
         together.step(&turns, &NEVER, &mut hear).unwrap();
@@ -57,7 +58,8 @@ fn a_step_that_fails_changes_no_slot() {
     engine.prefill(slots[0], &text[..30], &NEVER).unwrap();
     engine.prefill(slots[1], &text[..33], &NEVER).unwrap();
     let both = |token| [turn(slots[0], token), turn(slots[1], token)];
-    let nothing = &mut |_: usize, _: elizainference::Result<Outcome<'_>>| panic!("an outcome of a step that failed");
+    let nothing =
+        &mut |_: usize, _: elizainference::Result<SlotOutcome<'_>>| panic!("an outcome of a step that failed");
 
     let wrong = engine.step(&[turn(slots[0], 1), turn(slots[0], 2)], &NEVER, nothing);
     assert!(matches!(&wrong, Err(Error::InvalidArgument(problem)) if problem.contains("Slot 0")), "{wrong:?}");
@@ -74,8 +76,8 @@ fn a_step_that_fails_changes_no_slot() {
     assert_eq!(slots.map(|slot| engine.position(slot)), [30, 32, 0]);
 
     let mut rows = Vec::new();
-    let mut hear = |_: usize, outcome: elizainference::Result<Outcome<'_>>| match outcome.unwrap() {
-        Outcome::Logits(row) => rows.push(bits(row)),
+    let mut hear = |_: usize, outcome: elizainference::Result<SlotOutcome<'_>>| match outcome.unwrap() {
+        SlotOutcome::Logits(row) => rows.push(bits(row)),
         other => panic!("{other:?}"),
     };
     engine.step(&both(text[32]), &NEVER, &mut hear).unwrap();
@@ -147,6 +149,8 @@ fn sequences_sampled_here_and_there_are_their_single_runs() {
         let token = samplers[i].sample(engine.head(slots[i]).unwrap(), None, &[], position).unwrap();
         run[i].push(token);
     }
+    let far = SampleOp::Penalties { last_n: u32::MAX, repeat: 1.1, frequency: 0.0, presence: 0.0 };
+    let far = SampleSpec { ops: vec![far], ..SampleSpec::default() };
     let before = engine.stats().traffic;
     for step in 0..STEPS {
         let last = [0, 1, 2, 3].map(|i| run[i][step]);
@@ -158,24 +162,25 @@ fn sequences_sampled_here_and_there_are_their_single_runs() {
                     let followed = engine.start_sampling(slots[i], &spec).unwrap();
                     assert_eq!(followed, if i == 2 { 2 } else { spec.ops.len() });
                 }
-                (false, true) => engine.stop_sampling(slots[i]).unwrap(),
+                // A chain that no device follows leaves the slot to the host.
+                (false, true) => assert_eq!(engine.start_sampling(slots[i], &far).unwrap(), 0),
                 _ => {}
             }
         }
         let turns = [0, 1, 2, 3].map(|i| turn(slots[i], last[i]));
         let mut next = [-1; 4];
-        let mut hear = |i: usize, outcome: elizainference::Result<Outcome<'_>>| {
-            let sampled = matches!(outcome, Ok(Outcome::Sampled(..)));
+        let mut hear = |i: usize, outcome: elizainference::Result<SlotOutcome<'_>>| {
+            let sampled = matches!(outcome, Ok(SlotOutcome::Sampled(..)));
             assert_eq!(sampled, on_device(step, i), "sequence {i}, step {step}");
             let position = (prompts[i].len() + step + 1) as u32;
             next[i] = match outcome.unwrap() {
-                Outcome::Sampled(result, candidates) if i == 2 => {
+                SlotOutcome::Sampled(result, candidates) if i == 2 => {
                     assert_eq!((result.token, candidates.len()), (-1, 30));
                     let handed = candidates.iter().map(|&(token, logit, _)| (token, logit));
                     samplers[i].resume(3, handed, None, position).unwrap()
                 }
-                Outcome::Sampled(result, _) => result.token,
-                Outcome::Logits(row) => samplers[i].sample(row, None, &[], position).unwrap(),
+                SlotOutcome::Sampled(result, _) => result.token,
+                SlotOutcome::Logits(row) => samplers[i].sample(row, None, &[], position).unwrap(),
             };
         };
         engine.step(&turns, &NEVER, &mut hear).unwrap();

@@ -15,7 +15,7 @@ use elizainference::backend::gpu::device::test_limits::TestLimits;
 use elizainference::backend::gpu::kernel::Binding;
 use elizainference::backend::gpu::{Gpu, GpuBackend};
 use elizainference::backend::{Backend, SampleOp, SampleSpec};
-use elizainference::engine::{self, Engine, EngineOptions, Following, KvType};
+use elizainference::engine::{self, Engine, EngineOptions, KvType, Speculation};
 use elizainference::gguf::File;
 use elizainference::model::Model;
 use elizainference::session::{Event, FinishReason, Mode, OpenOptions, Session, Settings, Sink, Usage};
@@ -342,10 +342,10 @@ fn a_cancelled_step_leaves_no_token_for_the_next_stream() {
         let mut tokens: Vec<Token> = Vec::new();
         for _ in 0..6 {
             let last = tokens.last().copied();
-            let found = engine.sample(slot, last.as_slice(), None, Following::Step, &mut Vec::new(), &NEVER).unwrap();
-            tokens.push(found.token);
+            let found = engine.sample(slot, last.as_slice(), None, Speculation::Step, &NEVER).unwrap();
+            tokens.push(found.result.token);
         }
-        engine.settle().unwrap();
+        engine.rollback().unwrap();
         tokens
     };
     let prompts = [tokens(9, "cancelled"), tokens(13, "next")];
@@ -354,9 +354,8 @@ fn a_cancelled_step_leaves_no_token_for_the_next_stream() {
     for next in [0, 1] {
         engine.prefill(slots[0], &prompts[0], &NEVER).unwrap();
         engine.start_sampling(slots[0], &spec).unwrap();
-        let first = engine.sample(slots[0], &[], None, Following::Step, &mut Vec::new(), &NEVER).unwrap().token;
-        let cancelled =
-            engine.sample(slots[0], &[first], None, Following::Step, &mut Vec::new(), &AtomicBool::new(true));
+        let first = engine.sample(slots[0], &[], None, Speculation::Step, &NEVER).unwrap().result.token;
+        let cancelled = engine.sample(slots[0], &[first], None, Speculation::Step, &AtomicBool::new(true));
         assert_eq!(cancelled.unwrap_err(), Error::Cancelled);
         assert_eq!(stream(&mut engine, slots[next], &prompts[next]), expected[next]);
     }

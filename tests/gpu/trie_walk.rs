@@ -7,7 +7,7 @@ use crate::testing::rng::Stream;
 use crate::testing::{fixture, has_gpu};
 use elizainference::Token;
 use elizainference::backend::{Children, WALK_PASSES, WALK_ROWS};
-use elizainference::engine::{self, Engine, EngineOptions, Following, KvType, SlotId};
+use elizainference::engine::{self, Engine, EngineOptions, KvType, SlotId, Speculation};
 use elizainference::sampling::{Chain, Sampler};
 use elizainference::session::{Event, FinishReason, Mode, OpenOptions, Session, Settings, Sink, SpanEnd, Usage};
 use elizainference::trie::{Accept, Trie, TrieState};
@@ -209,10 +209,10 @@ impl Side {
     fn sample(&mut self, tokens: &[Token], state: &TrieState, greedy: bool) -> Token {
         let children = state.mask().map(|tokens| Children { tokens, greedy });
         let following = match state.node().filter(|_| self.walks && children.is_some()) {
-            Some(node) => Following::Walk(state.trie(), node, usize::MAX),
-            None => Following::Nothing,
+            Some(node) => Speculation::Walk(state.trie(), node, usize::MAX),
+            None => Speculation::Nothing,
         };
-        self.engine.sample(self.slot, tokens, children, following, &mut Vec::new(), &NEVER).unwrap().token
+        self.engine.sample(self.slot, tokens, children, following, &NEVER).unwrap().result.token
     }
 }
 
@@ -265,7 +265,7 @@ fn a_host_that_turns_away_gets_what_it_asks_for() {
             if dice.below(8) == 0 {
                 let kept = sides.each_ref().map(|side| side.engine.tokens(side.slot).to_vec());
                 assert_eq!(kept[0], kept[1], "round {round} step {step}");
-                sides.iter_mut().for_each(|side| side.engine.settle().unwrap());
+                sides.iter_mut().for_each(|side| side.engine.rollback().unwrap());
             }
         }
         let [walked, asked] = sides.each_ref().map(|side| side.engine.stats());

@@ -5,7 +5,7 @@ use crate::testing::judge::{NEVER, tokens};
 use crate::testing::rng::Stream;
 use crate::testing::{fixture, has_gpu};
 use elizainference::backend::Children;
-use elizainference::engine::{self, Engine, EngineOptions, Following, SlotId};
+use elizainference::engine::{self, Engine, EngineOptions, SlotId, Speculation};
 use elizainference::sampling::{Chain, Legal, Sampler};
 use elizainference::{Error, Token};
 
@@ -121,7 +121,7 @@ fn spans(kind: Kind, weights: Weights, gpu_layers: i32, count: u64) {
                 let spec = sampler.spec(&[]);
                 assert_eq!(engine.start_sampling(slot, &spec).unwrap(), spec.ops.len());
                 let mask = Some(Children { tokens: &children, greedy });
-                engine.sample(slot, &pending, mask, Following::Nothing, &mut Vec::new(), &NEVER).unwrap().token
+                engine.sample(slot, &pending, mask, Speculation::Nothing, &NEVER).unwrap().result.token
             };
             assert_eq!(engine.stats().logits - before, children.len() as u64);
             assert_eq!(quick, whole, "{kind:?} {weights:?} span {span}, {} children, {chain}", children.len());

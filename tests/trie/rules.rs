@@ -239,9 +239,6 @@ fn shared_prefixes_are_merged_breadth_first() {
     assert_eq!((trie.leaf(ten), trie.leaf(twenty)), (Some("C"), None));
     assert_eq!(trie.leaf(trie.child(twenty, 40).unwrap()), Some("B"));
     assert_eq!(trie.child(root, 15), None);
-    // Forced runs stop at a leaf (10) and at a branch (10, 20).
-    assert_eq!([root, ten, twenty].map(|node| trie.forced_run(node)), [0, 0, 0]);
-    assert_eq!(trie.forced_run(trie.child(root, 20).unwrap()), 1);
     for node in trie.descriptors()[0].nodes().skip(1) {
         assert!(trie.parent(node) < node);
         assert_eq!(trie.child(trie.parent(node), trie.token(node)), Some(node));
@@ -259,15 +256,6 @@ fn of_two_names_with_one_path_the_smaller_stays() {
     // Compared as the hosts do, by UTF-16 code units: the surrogates of U+1F600 come before U+FF5E.
     let merged = trie(&[("\u{ff5e}", &[1]), ("\u{1f600}", &[1])]);
     assert_eq!(merged.leaf(merged.child(0, 1).unwrap()), Some("\u{1f600}"));
-}
-
-#[test]
-fn forced_runs_count_to_the_next_branch_or_leaf() {
-    let trie = trie(&[("A", &[1, 2, 3, 4]), ("B", &[1, 2, 3, 5]), ("C", &[6, 7, 8]), ("D", &[6, 7, 8, 9])]);
-    let node = |path: &[Token]| path.iter().fold(0, |node, &token| trie.child(node, token).unwrap());
-    for (path, run) in [(&[1][..], 2), (&[1, 2], 1), (&[1, 2, 3], 0), (&[6], 2), (&[6, 7, 8], 0), (&[6, 7, 8, 9], 0)] {
-        assert_eq!(trie.forced_run(node(path)), run, "{path:?}");
-    }
 }
 
 /// Structure cases of the hosts' own trie tests.
@@ -302,7 +290,7 @@ fn the_hosts_structure_cases() {
 #[test]
 fn a_child_moves_and_a_childless_leaf_releases() {
     let mut state = state(&[("A", &[1, 2]), ("B", &[1, 3])]);
-    assert!(state.is_armed() && !state.inside() && !state.at_leaf());
+    assert!(state.is_armed() && !state.inside());
     assert_eq!(state.mask(), Some(&[1][..]));
     assert_eq!(state.forced(), Some(1));
     assert_eq!(state.accept(1), Accept::Moved);
@@ -322,7 +310,7 @@ fn at_a_leaf_with_children_anything_is_legal() {
     let leaves: &[Leaf<'_>] = &[("ORDER", &[1, 2]), ("ORDER_ID", &[1, 2, 3])];
     let mut continued = state(leaves);
     assert_eq!([1, 2].map(|token| continued.accept(token)), [Accept::Moved, Accept::Moved]);
-    assert!(continued.at_leaf() && continued.is_armed() && continued.inside());
+    assert!(continued.is_armed() && continued.inside());
     assert_eq!((continued.mask(), continued.forced()), (None, None));
     let mut ended = continued.clone();
     assert_eq!(continued.accept(3), Accept::Leaf);

@@ -1,0 +1,86 @@
+//! What goes into a pass: its inputs, kept so that no pass allocates, and what is wanted of it.
+
+use super::cells::Cells;
+use crate::Token;
+use crate::backend::{Batch, MAX_LISTED, SampleRow};
+
+/// What is computed of a chunk of a slot's tokens.
+#[derive(Clone, Copy)]
+pub(super) enum How<'a> {
+    /// Hidden rows.
+    Body,
+    /// Logits as well: those of these tokens, or all where there are none.
+    Logits(&'a [Token]),
+    /// Such logits of the last row, and a token sampled from them on the device.
+    Sample(&'a [Token]),
+}
+
+/// Which rows of a batch are wanted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum OutputRows {
+    None,
+    Last,
+    All,
+}
+
+/// The rows of a batch.
+#[derive(Default)]
+pub(super) struct Inputs {
+    pub tokens: Vec<Token>,
+    pub positions: Vec<i32>,
+    pub sequences: Vec<u32>,
+    pub cells: Vec<u32>,
+    pub outputs: Vec<u32>,
+    pub sample: Vec<SampleRow>,
+    pub listed: Vec<Token>,
+}
+
+impl Inputs {
+    /// Room for `rows` rows, of which `sampled` are sampled from.
+    pub fn new(rows: usize, sampled: usize) -> Inputs {
+        Inputs {
+            tokens: Vec::with_capacity(rows),
+            positions: Vec::with_capacity(rows),
+            sequences: Vec::with_capacity(rows),
+            cells: Vec::with_capacity(rows),
+            outputs: Vec::with_capacity(rows),
+            sample: Vec::with_capacity(sampled),
+            listed: Vec::with_capacity(MAX_LISTED),
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.tokens.clear();
+        self.positions.clear();
+        self.sequences.clear();
+        self.cells.clear();
+        self.outputs.clear();
+        self.sample.clear();
+        self.listed.clear();
+    }
+
+    /// One more row.
+    pub fn push(&mut self, token: Token, position: i32, sequences: u32, cell: u32) {
+        self.tokens.push(token);
+        self.positions.push(position);
+        self.sequences.push(sequences);
+        self.cells.push(cell);
+    }
+
+    /// The batch of these inputs over these cells.
+    pub fn batch<'a>(&'a self, cells: &'a Cells) -> Batch<'a> {
+        Batch {
+            tokens: &self.tokens,
+            positions: &self.positions,
+            sequences: &self.sequences,
+            cells: &self.cells,
+            outputs: &self.outputs,
+            cell_positions: cells.positions(),
+            cell_sequences: cells.sequences(),
+            n_kv: cells.end(),
+            changed_cells: cells.changed(),
+            sample: &self.sample,
+            listed: &self.listed,
+        }
+    }
+}

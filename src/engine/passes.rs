@@ -1,0 +1,186 @@
+//! From tokens to hidden rows and logits.
+//!
+//! The stages of an evaluation, in their order; each calls the next:
+//! 1. [`Engine::append_chunks`] cuts tokens into chunks, one for each pass;
+//! 2. [`Engine::append_chunk`] evaluates a chunk and adds it to its slot;
+//! 3. [`Engine::run_chunk`] runs a pass over a chunk; after an error its cells are free again;
+//! 4. [`Engine::enter_tokens`] takes a cell for each token and writes the inputs;
+//! 5. [`Engine::run_inputs`] runs the plan for so many rows.
+//!
+//! The last position's hidden row is kept, so that its logits can be computed afterwards ([`Engine::run_head`]).
+
+use super::inputs::{How, OutputRows};
+use super::plans::{HEAD_ROWS, HIDDEN};
+use super::{Engine, SlotId};
+use crate::backend::{Batch, SampleRow};
+use crate::{Error, Result, Token, reserve};
+use std::sync::atomic::AtomicBool;
+
+impl Engine {
+    /// Evaluates tokens after the slot's, in as many passes as they take.
+    pub(super) fn append_chunks(&mut self, slot: SlotId, tokens: &[Token], cancel: &AtomicBool) -> Result<()> {
+        let mut chunks = tokens.chunks(self.plans.batch()).peekable();
+        while let Some(chunk) = chunks.next() {
+            let outputs = if chunks.peek().is_none() { OutputRows::Last } else { OutputRows::None };
+            self.append_chunk(slot, chunk, outputs, How::Body, cancel)?;
+        }
+        Ok(())
+    }
+
+    /// Evaluates one chunk and adds it to the slot; after an error the slot is as before. Ends the sampling on the
+    /// device, which does not know of these tokens.
+    pub(super) fn append_chunk(
+        &mut self,
+        slot: SlotId,
+        tokens: &[Token],
+        outputs: OutputRows,
+        how: How<'_>,
+        cancel: &AtomicBool,
+    ) -> Result<()> {
+        self.run_chunk(slot, tokens, outputs, how, cancel)?;
+        self.slots.append(slot, tokens, self.inputs.cells.iter().copied());
+        self.sampling.end(slot);
+        Ok(())
+    }
+
+    /// Evaluates one chunk after the slot's tokens. Its cells are those of the inputs; after an error they are free
+    /// again.
+    pub(super) fn run_chunk(
+        &mut self,
+        slot: SlotId,
+        tokens: &[Token],
+        outputs: OutputRows,
+        how: How<'_>,
+        cancel: &AtomicBool,
+    ) -> Result<()> {
+        self.inputs.clear();
+        self.enter_tokens(slot, tokens, 0)?;
+        let rows = tokens.len() as u32;
+        match outputs {
+            OutputRows::None => {}
+            OutputRows::Last => self.inputs.outputs.push(rows - 1),
+            OutputRows::All => self.inputs.outputs.extend(0..rows),
+        }
+        if let How::Sample(_) = how {
+            self.inputs.sample.push(SampleRow { sequence: slot.0 as u32, row: 0 });
+        }
+        if let How::Logits(listed) | How::Sample(listed) = how {
+            self.inputs.listed.extend_from_slice(listed);
+        }
+        let done = self.run_inputs(matches!(how, How::Body), cancel);
+        if done.is_err() {
+            self.free_input_cells();
+        }
+        self.hidden_of = (outputs == OutputRows::Last && done.is_ok()).then_some(slot);
+        done
+    }
+
+    /// Enters tokens after the slot's into the inputs, with a cell for each. Slots of `busy`, a bit each, are not
+    /// evicted for them.
+    pub(super) fn enter_tokens(&mut self, slot: SlotId, tokens: &[Token], busy: u32) -> Result<()> {
+        let (first, max) = (self.position(slot), self.context());
+        if tokens.len() > self.room(slot) {
+            let n = tokens.len();
+            return Err(Error::OutOfMemory(format!("{n} more tokens after {first} in a context of {max}")));
+        }
+        self.slots.touch(slot);
+        self.make_room(tokens.len(), busy | slot.bit());
+        for (i, &token) in tokens.iter().enumerate() {
+            let position = (first + i) as i32;
+            let Some(cell) = self.slots.take_cell(position, slot.bit()) else {
+                self.free_input_cells();
+                let n = tokens.len();
+                return Err(Error::OutOfMemory(format!("{n} more tokens in a context of {max} that other slots fill")));
+            };
+            self.inputs.push(token, position, slot.bit(), cell);
+        }
+        Ok(())
+    }
+
+    /// Frees the cells of the inputs.
+    pub(super) fn free_input_cells(&mut self) {
+        self.slots.free_cells(self.inputs.cells.iter().copied());
+    }
+
+    /// Evaluates the inputs: the body alone, or logits of the output rows as well.
+    pub(super) fn run_inputs(&mut self, body_alone: bool, cancel: &AtomicBool) -> Result<()> {
+        let batch = self.inputs.batch(self.slots.cells());
+        let (rows, outputs, listed) = (batch.tokens.len(), batch.outputs.len(), batch.listed.len());
+        let plan = if body_alone { self.plans.body(rows) } else { self.plans.decode(rows)? };
+        let done = plan.run(&mut self.states, &batch, outputs, cancel);
+        self.stats.forward_passes += 1;
+        if !body_alone {
+            self.count_logits(outputs, listed);
+        }
+        self.stats.rows += rows as u64;
+        if done.is_ok() {
+            self.slots.commit_cells();
+        }
+        done
+    }
+
+    /// Evicts slots other than the busy ones, the least recently used first, until `n` cells are free.
+    pub(super) fn make_room(&mut self, n: usize, busy: u32) {
+        while let Some(victim) = self.slots.victim(n, busy) {
+            self.truncate(victim, 0);
+        }
+    }
+
+    /// An error where the kept hidden row is not this slot's.
+    pub(super) fn check_last(&self, slot: SlotId) -> Result<()> {
+        match self.hidden_of == Some(slot) {
+            true => Ok(()),
+            false => Err(Error::InvalidArgument("Logits were asked for a slot that was not evaluated last".into())),
+        }
+    }
+
+    /// Compute logits from the kept hidden row, which must be this slot's.
+    pub(super) fn run_head(
+        &mut self,
+        slot: SlotId,
+        listed: &[Token],
+        sample: &[SampleRow],
+        cancel: &AtomicBool,
+    ) -> Result<()> {
+        self.check_last(slot)?;
+        let batch = Batch { listed, sample, ..Batch::default() };
+        self.plans.head().run(&mut self.states, &batch, 1, cancel)?;
+        self.stats.head_passes += 1;
+        self.count_logits(1, listed.len());
+        Ok(())
+    }
+
+    fn count_logits(&mut self, rows: usize, listed: usize) {
+        self.stats.logits += (rows * if listed > 0 { listed } else { self.model.n_vocab() }) as u64;
+    }
+
+    /// Hand the logits of the kept hidden rows, so many, to `each`, with their numbers. The hidden rows are used up.
+    pub(super) fn each_logits(
+        &mut self,
+        rows: usize,
+        cancel: &AtomicBool,
+        each: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        self.hidden_of = None;
+        let (n_vocab, width) = (self.model.n_vocab(), self.model.hparams().n_embd);
+        let hidden_at = self.plans.kept().hidden_offset();
+        for first in (0..rows).step_by(HEAD_ROWS) {
+            let n = HEAD_ROWS.min(rows - first);
+            // The head reads the first hidden rows; those before `first` are done with.
+            let head = &mut self.states[self.model.outline().places().hidden];
+            let hidden = reserve::copied(head.rows(hidden_at + first * width * 4, n * width)?, HIDDEN)?;
+            head.put(hidden_at, &hidden)?;
+            self.plans.head_many().run(&mut self.states, &Batch::default(), n, cancel)?;
+            self.count_logits(n, 0);
+            for (i, logits) in self.logits(n)?.chunks_exact(n_vocab).enumerate() {
+                each(first + i, logits)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn logits(&mut self, rows: usize) -> Result<&mut [f32]> {
+        let head = &mut self.states[self.model.outline().places().logits];
+        head.rows(self.plans.kept().logits_offset(), rows * self.model.n_vocab())
+    }
+}

@@ -1,0 +1,113 @@
+//! A slot saved to a file, and restored from one.
+
+use super::plans::HIDDEN;
+use super::slot_file::{self, Front, Owner, PIECE, SavedSlot};
+use super::{Engine, SlotId};
+use crate::backend::CacheSpec;
+use crate::model::Model;
+use crate::{Error, Result, reserve};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What memory is reserved for, in errors.
+const ROWS: &str = "bytes of a cache's rows";
+
+impl Engine {
+    /// Save a slot's tokens and cells to `path`, with a `note` that comes back with them. A file that is there is
+    /// replaced as a whole; after an error or a cancel it is as before. The slot stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for an empty slot or a path without a file's name, [`Error::Io`] (also where the
+    /// model's file was changed), [`Error::Cancelled`], and those of the devices.
+    pub fn save(&mut self, slot: SlotId, path: &Path, note: &[u8], cancel: &AtomicBool) -> Result<()> {
+        self.rollback()?;
+        if self.tokens(slot).is_empty() {
+            return Err(Error::InvalidArgument(format!("Slot {} is empty: there is nothing to save", slot.0)));
+        }
+        let hidden = if self.hidden_of == Some(slot) { self.last_hidden()? } else { Vec::new() };
+        let Engine { model, states, slots, plans, .. } = self;
+        let tokens = reserve::copied(slots.tokens(slot), "tokens")?;
+        let note = reserve::copied(note, "bytes of a note")?;
+        let front = Front { tokens, stale_from: slots.stale_from(slot), hidden, note };
+        let cache = plans.cache();
+        slot_file::write(path, &owner(model, cache, slots.context())?, &front, |output| {
+            let mut rows = Vec::new();
+            for (il, layer) in cache.layers.iter().enumerate() {
+                let Some(row_bytes) = layer.map(|layer| layer.row_bytes(cache.types)) else { continue };
+                let device = model.outline().places().caches[il];
+                for cells in slots.cells_of(slot).chunks((PIECE / row_bytes).max(1)) {
+                    stop_if(cancel)?;
+                    reserve::resize(&mut rows, cells.len() * row_bytes, ROWS)?;
+                    states[device].read_cells(il, cells, &mut rows)?;
+                    output.put(&rows)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Open a file that [`Engine::save`] wrote and check it as a whole. Nothing changes.
+    ///
+    /// # Errors
+    /// [`Error::SavedSlot`] naming the place where a file is damaged, cut short, none of these, of another model or
+    /// type of cache, or longer than the context; [`Error::Io`]; [`Error::Cancelled`].
+    pub fn open_saved(&self, path: &Path, cancel: &AtomicBool) -> Result<SavedSlot> {
+        SavedSlot::open(path, &owner(&self.model, self.plans.cache(), self.context())?, cancel)
+    }
+
+    /// Have a slot hold what was saved, in place of what it holds; slots used least recently make room for it as for a
+    /// prompt. True where the last position's hidden row was saved as well, so that logits can be asked for at once;
+    /// else tokens have to be appended first, or the last one prefilled again.
+    ///
+    /// `saved` was opened by this engine. After an error or a cancel the slot is empty.
+    pub fn restore(&mut self, slot: SlotId, saved: SavedSlot, cancel: &AtomicBool) -> Result<bool> {
+        self.rollback()?;
+        self.truncate(slot, 0);
+        self.slots.touch(slot);
+        let n = saved.tokens().len();
+        self.make_room(n, slot.bit());
+        if !self.slots.restore(slot, saved.tokens(), saved.front().stale_from) {
+            let max = self.context();
+            return Err(Error::OutOfMemory(format!("{n} saved tokens in a context of {max} that others fill")));
+        }
+        let hidden = reserve::copied(&saved.front().hidden, HIDDEN)?;
+        let done = self.bring_back(slot, saved, &hidden, cancel);
+        if done.is_err() {
+            self.truncate(slot, 0);
+        }
+        done.map(|()| !hidden.is_empty())
+    }
+
+    /// Write what was saved to the slot's cells and the kept hidden row.
+    fn bring_back(&mut self, slot: SlotId, mut saved: SavedSlot, hidden: &[f32], cancel: &AtomicBool) -> Result<()> {
+        let mut rows = Vec::new();
+        let cache = self.plans.cache();
+        for (il, layer) in cache.layers.iter().enumerate() {
+            let Some(row_bytes) = layer.map(|layer| layer.row_bytes(cache.types)) else { continue };
+            let device = self.model.outline().places().caches[il];
+            for cells in self.slots.cells_of(slot).chunks((PIECE / row_bytes).max(1)) {
+                stop_if(cancel)?;
+                reserve::resize(&mut rows, cells.len() * row_bytes, ROWS)?;
+                saved.read(&mut rows)?;
+                self.states[device].write_cells(il, cells, &rows)?;
+            }
+        }
+        saved.finish()?;
+        if !hidden.is_empty() {
+            self.put_last_hidden(slot, hidden)?;
+        }
+        self.states.iter_mut().try_for_each(|state| state.finish())
+    }
+}
+
+fn owner<'a>(model: &Model, cache: &'a CacheSpec, context: usize) -> Result<Owner<'a>> {
+    let (n_vocab, n_embd) = (model.n_vocab(), model.hparams().n_embd);
+    Ok(Owner { model: model.identity()?, cache, context, n_vocab, n_embd })
+}
+
+fn stop_if(cancel: &AtomicBool) -> Result<()> {
+    match cancel.load(Ordering::Acquire) {
+        true => Err(Error::Cancelled),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,193 @@
+//! The slots of an engine and the cells that hold their keys and values.
+//!
+//! Invariants: a slot's tokens and cells have equal length, and its `i`-th cell holds position `i`; a cell belongs to
+//! one slot at most. Cells that were taken and belong to no slot are a run's that is under way: whoever took them gives
+//! them to a slot or frees them.
+
+use super::cells::Cells;
+use crate::{Error, Result, Token, reserve};
+use std::ops::Range;
+
+/// A slot of an engine, as [`Engine::take_slot`](super::Engine::take_slot) gives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SlotId(pub(super) usize);
+
+impl SlotId {
+    /// The number that [`Engine::take_slot`](super::Engine::take_slot) knows it by.
+    pub fn number(self) -> i32 {
+        self.0 as i32
+    }
+
+    /// Its bit in a set of slots, which is also how its cells are marked.
+    pub(super) fn bit(self) -> u32 {
+        1 << self.0
+    }
+}
+
+#[derive(Default)]
+struct Slot {
+    tokens: Vec<Token>,
+    cells: Vec<u32>,
+    last_used: u64,
+    /// Tokens from here on were computed after others than those that precede them now; `None` = none were.
+    stale_from: Option<usize>,
+}
+
+/// All slots, which share the context.
+pub(super) struct Slots {
+    slots: Vec<Slot>,
+    cells: Cells,
+    context: usize,
+    clock: u64,
+}
+
+impl Slots {
+    /// `count` slots that share `context` of the `cells` in memory.
+    pub fn new(count: usize, cells: usize, context: usize) -> Result<Slots> {
+        let slot = |_| {
+            let tokens = reserve::list(context, "tokens of a slot")?;
+            Ok(Slot { tokens, cells: reserve::list(context, "cells of a slot")?, ..Slot::default() })
+        };
+        let slots = (0..count).map(slot).collect::<Result<_>>()?;
+        Ok(Slots { slots, cells: Cells::new(cells, context)?, context, clock: 0 })
+    }
+
+    /// How many slots there are.
+    pub fn count(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Tokens that fit, over all slots.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// The slot with this number; for -1 an empty one, else the least recently used.
+    pub fn find(&self, number: i32) -> Result<SlotId> {
+        match usize::try_from(number) {
+            Ok(i) if i < self.slots.len() => Ok(SlotId(i)),
+            Err(_) if number == -1 => {
+                let oldest = (0..self.slots.len()).min_by_key(|&i| match self.slots[i].tokens.is_empty() {
+                    true => (0, 0),
+                    false => (1, self.slots[i].last_used),
+                });
+                oldest.map(SlotId).ok_or_else(|| Error::Internal("An engine without slots".into()))
+            }
+            _ => {
+                let max = self.slots.len() - 1;
+                Err(Error::InvalidArgument(format!("Slot {number} (-1 to {max} are possible)")))
+            }
+        }
+    }
+
+    /// The slot is in use now.
+    pub fn touch(&mut self, slot: SlotId) {
+        self.clock += 1;
+        self.slots[slot.0].last_used = self.clock;
+    }
+
+    /// The slot's tokens.
+    pub fn tokens(&self, slot: SlotId) -> &[Token] {
+        &self.slots[slot.0].tokens
+    }
+
+    /// The cells that hold them.
+    pub fn cells_of(&self, slot: SlotId) -> &[u32] {
+        &self.slots[slot.0].cells
+    }
+
+    /// The position of the next token.
+    pub fn position(&self, slot: SlotId) -> usize {
+        self.slots[slot.0].tokens.len()
+    }
+
+    /// Tokens that the slot can still take, where others make room.
+    pub fn room(&self, slot: SlotId) -> usize {
+        self.context - self.position(slot)
+    }
+
+    /// From which token on the slot was computed after others than those that precede it now.
+    pub fn stale_from(&self, slot: SlotId) -> Option<usize> {
+        self.slots[slot.0].stale_from
+    }
+
+    /// Removes the slot's tokens from `n_tokens` on; false where there are none.
+    pub fn truncate(&mut self, slot: SlotId, n_tokens: usize) -> bool {
+        let s = &mut self.slots[slot.0];
+        if n_tokens >= s.tokens.len() {
+            return false;
+        }
+        s.cells.drain(n_tokens..).for_each(|cell| self.cells.free(cell));
+        s.tokens.truncate(n_tokens);
+        s.stale_from = s.stale_from.filter(|&from| from < n_tokens);
+        true
+    }
+
+    /// Adds tokens to the slot with the cells that were taken for them, one each.
+    pub fn append(&mut self, slot: SlotId, tokens: &[Token], cells: impl IntoIterator<Item = u32>) {
+        let s = &mut self.slots[slot.0];
+        s.tokens.extend_from_slice(tokens);
+        s.cells.extend(cells);
+    }
+
+    /// Has an empty slot hold these tokens; false, and empty again, where there are too few cells.
+    pub fn restore(&mut self, slot: SlotId, tokens: &[Token], stale_from: Option<usize>) -> bool {
+        self.slots[slot.0].tokens.extend_from_slice(tokens);
+        for position in 0..tokens.len() {
+            let Some(cell) = self.cells.take(position as i32, slot.bit()) else {
+                self.truncate(slot, 0);
+                return false;
+            };
+            self.slots[slot.0].cells.push(cell);
+        }
+        self.slots[slot.0].stale_from = stale_from;
+        true
+    }
+
+    /// Takes the tokens of a range out of the middle of the slot, whose keys were moved up.
+    pub fn remove(&mut self, slot: SlotId, range: Range<usize>) {
+        let s = &mut self.slots[slot.0];
+        s.tokens.drain(range.clone());
+        s.cells.drain(range.clone()).for_each(|cell| self.cells.free(cell));
+        let places = s.cells.iter().enumerate().skip(range.start);
+        places.for_each(|(position, &cell)| self.cells.place(cell, position as i32));
+        s.stale_from = Some(s.stale_from.map_or(range.start, |from| from.min(range.start)));
+    }
+
+    /// The slot to empty next until `n` cells are free: the least recently used that is not `busy`, a bit each. `None`
+    /// where they are free, or no slot is left.
+    pub fn victim(&self, n: usize, busy: u32) -> Option<SlotId> {
+        let idle = |&slot: &SlotId| busy & slot.bit() == 0 && self.position(slot) > 0;
+        let short = self.cells.n_free() < n;
+        let slots = (0..self.slots.len()).map(SlotId).filter(|_| short).filter(idle);
+        slots.min_by_key(|slot| self.slots[slot.0].last_used)
+    }
+
+    /// Takes a free cell for a position; `sequences` is a slot's bit, or says where in a tree the cell is.
+    pub fn take_cell(&mut self, position: i32, sequences: u32) -> Option<u32> {
+        self.cells.take(position, sequences)
+    }
+
+    /// Frees cells that were taken and belong to no slot.
+    pub fn free_cells(&mut self, cells: impl IntoIterator<Item = u32>) {
+        cells.into_iter().for_each(|cell| self.cells.free(cell));
+    }
+
+    /// The cells, to be read by a device.
+    pub fn cells(&self) -> &Cells {
+        &self.cells
+    }
+
+    /// Every device knows the cells as they are now.
+    pub fn commit_cells(&mut self) {
+        self.cells.commit();
+    }
+
+    /// Notes that a cell's content was copied to another one, a free one, which holds its position from now on.
+    pub fn move_cell(&mut self, from: u32, to: u32) {
+        let position = self.cells.positions()[from as usize];
+        let slot = self.cells.sequences()[from as usize].trailing_zeros();
+        self.slots[slot as usize].cells[position as usize] = to;
+        self.cells.moved(from, to);
+    }
+}

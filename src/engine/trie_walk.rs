@@ -1,0 +1,124 @@
+//! A span of which the device takes every decision by itself.
+//!
+//! After a token that is sampled under a trie's mask the device walks on: it finds the child, evaluates what is forced
+//! together with the next choice, samples there among the children, and so on, up to so many passes, without the host
+//! in between. The host meanwhile asks for one choice after the other, as always; each is served by the walk as long as
+//! it asks for what the walk did. What is left when it asks for something else is rolled back.
+//!
+//! Invariant: cells of a walk belong to no slot until the host has asked for the choice after them.
+
+use super::device_sampling::{Speculation, WalkInFlight};
+use super::{Engine, SlotId};
+use crate::backend::{Children, MAX_LISTED, WALK_CELLS, WALK_PASSES, Walk};
+use crate::trie::{Node, Trie};
+use crate::{Result, Token};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+impl Engine {
+    /// Have the device that samples hold a trie, so that it may walk it, where it can; the one before is let go.
+    /// Nothing happens where it holds this one. Takes 16 bytes a node on the device.
+    pub fn hold_trie(&mut self, trie: &Arc<Trie>) -> Result<()> {
+        if self.sampling.holds(trie) {
+            return Ok(());
+        }
+        self.rollback()?;
+        let places = self.model.outline().places();
+        if places.embedding != places.logits || !self.plans.walk().is_whole() {
+            return Ok(());
+        }
+        let (sampling, state) = self.sampling_device();
+        sampling.hold(state, trie)
+    }
+
+    /// Start the walk after the choice under way, which the children of `node` are, of at most so many tokens; none
+    /// where the device cannot, or nothing follows.
+    pub(super) fn start_walk(
+        &mut self,
+        slot: SlotId,
+        trie: &Trie,
+        node: Node,
+        children: Children<'_>,
+        tokens: usize,
+        cancel: &AtomicBool,
+    ) -> Result<()> {
+        let reach = self.sampling.reach(trie, node);
+        let (room, free) = (self.room(slot), self.slots.cells().n_free());
+        let rows = WALK_CELLS.min(reach.rows as usize).min(tokens).min(room).min(free);
+        let (sampling, state) = self.sampling_device();
+        if rows == 0 || children.tokens.len() > MAX_LISTED || !sampling.can_walk(state, slot)? {
+            return Ok(());
+        }
+        let done = self.run_walk(slot, node, WALK_PASSES.min(reach.passes as usize), rows, cancel);
+        self.hidden_of = None;
+        if let Err(error) = done {
+            let (sampling, state) = self.sampling_device();
+            return sampling.drop_step(state, slot).and(Err(error));
+        }
+        self.sampling.start_walk(slot, &self.inputs.cells);
+        Ok(())
+    }
+
+    /// Leaves the walk's cells in the inputs; after an error they are free again.
+    fn run_walk(&mut self, slot: SlotId, node: Node, passes: usize, rows: usize, cancel: &AtomicBool) -> Result<()> {
+        let (first, bit) = (self.position(slot), slot.bit());
+        self.inputs.clear();
+        for position in (first as i32..).take(rows) {
+            let Some(cell) = self.slots.take_cell(position, bit) else { break };
+            self.inputs.cells.push(cell);
+            self.inputs.positions.push(position);
+            self.inputs.sequences.push(bit);
+        }
+        let batch = self.inputs.batch(self.slots.cells());
+        let walk = Walk { sequence: slot.0, node, passes };
+        let done = self.plans.walk().walk(&mut self.states, &batch, &walk, cancel);
+        match done {
+            Ok(()) => self.slots.commit_cells(),
+            Err(_) => self.free_input_cells(),
+        }
+        done
+    }
+
+    /// Whether the choice after these tokens is the next one of the walk: then they are in the slot, and the choice is
+    /// the first row.
+    pub(super) fn serve_walk(
+        &mut self,
+        walk: &mut WalkInFlight,
+        slot: SlotId,
+        tokens: &[Token],
+        speculation: Speculation<'_>,
+    ) -> Result<bool> {
+        self.read_walk(walk)?;
+        let Speculation::Walk(trie, node, _) = speculation else { return Ok(false) };
+        if !self.sampling.holds(trie) {
+            return Ok(false);
+        }
+        let cells = self.sampling.serve_walk(walk, slot, tokens, node);
+        Ok(cells.map(|cells| self.slots.append(slot, tokens, cells)).is_some())
+    }
+
+    fn read_walk(&mut self, walk: &mut WalkInFlight) -> Result<()> {
+        let state = &mut *self.states[self.model.outline().places().logits];
+        if let Some(walked) = self.sampling.read_walk(state, walk)? {
+            self.stats.forward_passes += u64::from(walked.passes);
+            self.stats.rows += u64::from(walked.rows);
+            self.stats.logits += u64::from(walked.logits);
+        }
+        Ok(())
+    }
+
+    /// Rolls back what the host did not ask for.
+    pub(super) fn end_walk(&mut self, mut walk: WalkInFlight) -> Result<()> {
+        let slot = walk.slot;
+        let done = self.read_walk(&mut walk);
+        let (cells, rows) = self.sampling.end_walk(walk);
+        self.slots.free_cells(cells);
+        done?;
+        if rows == 0 {
+            return Ok(());
+        }
+        let last = self.tokens(slot).last().copied();
+        let (sampling, state) = self.sampling_device();
+        sampling.roll_back(state, slot, rows, last)
+    }
+}

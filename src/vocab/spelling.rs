@@ -1,0 +1,112 @@
+//! How the texts of tokens are written: spaces as U+2581, bytes as characters or as `<0xXX>`.
+
+use super::unicode::{TEXT, char_byte};
+use crate::{Result, reserve};
+
+/// U+2581, which stands for a space in the texts of some vocabularies.
+pub(super) const SPACE_MARK: &[u8] = "\u{2581}".as_bytes();
+
+/// How the text of a normal token is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spelling {
+    /// With U+2581 for spaces.
+    Escaped,
+    /// With a character for each byte.
+    Bytes,
+}
+
+impl Spelling {
+    /// Hand the bytes that a text of this spelling stands for to `put`, part by part.
+    pub(super) fn decode(self, text: &[u8], put: impl FnMut(&[u8])) {
+        match self {
+            Spelling::Escaped => unescape_spaces(text, put),
+            Spelling::Bytes => decode_bytes(text, put),
+        }
+    }
+}
+
+/// Write `prefix`, and the text with each space as U+2581.
+pub(super) fn escape_spaces(prefix: &[u8], text: &[u8], out: &mut Vec<u8>) -> Result<()> {
+    out.clear();
+    let spaces = text.iter().filter(|&&b| b == b' ').count();
+    reserve::reserve(out, prefix.len() + text.len() + 2 * spaces, TEXT)?;
+    out.extend_from_slice(prefix);
+    for &b in text {
+        match b {
+            b' ' => out.extend_from_slice(SPACE_MARK),
+            _ => out.push(b),
+        }
+    }
+    Ok(())
+}
+
+fn unescape_spaces(text: &[u8], mut put: impl FnMut(&[u8])) {
+    let mut rest = text;
+    while !rest.is_empty() {
+        match rest.strip_prefix(SPACE_MARK) {
+            Some(behind) => {
+                put(b" ");
+                rest = behind;
+            }
+            None => {
+                let (first, behind) = rest.split_at(1);
+                put(first);
+                rest = behind;
+            }
+        }
+    }
+}
+
+/// The longest text of a token, in bytes, in which each character that stands for no byte is written with the whole
+/// text beside it: 256, so that a piece is at most some hundred times its text.
+const QUOTED_WHOLE: usize = 256;
+
+fn decode_bytes(text: &[u8], mut put: impl FnMut(&[u8])) {
+    // Texts come from the file as UTF-8.
+    let Ok(text) = std::str::from_utf8(text) else { return };
+    if text.len() > QUOTED_WHOLE && text.chars().any(|c| char_byte(c).is_none()) {
+        return put(text.as_bytes());
+    }
+    for c in text.chars() {
+        match char_byte(c) {
+            Some(byte) => put(&[byte]),
+            None => {
+                // The spelling that other tools give a character that stands for no byte.
+                put(b"[UNK_BYTE_0x");
+                for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+                    put(&[hex_digit(byte >> 4), hex_digit(byte & 15)]);
+                }
+                put(text.as_bytes());
+                put(b"]");
+            }
+        }
+    }
+}
+
+fn hex_digit(value: u8) -> u8 {
+    b"0123456789abcdef"[usize::from(value)]
+}
+
+/// The byte of a text of the form `<0xXX>`; digits that are none end the number.
+pub(super) fn hex_byte(text: &[u8]) -> u8 {
+    let digits = text.iter().skip(3).take(2).map_while(|&b| char::from(b).to_digit(16));
+    digits.fold(0, |byte, digit| byte << 4 | digit as u8)
+}
+
+/// The text of the token that stands for a byte.
+pub(super) fn hex_text(byte: u8) -> [u8; 6] {
+    let digit = |n: u8| b"0123456789ABCDEF"[usize::from(n & 15)];
+    [b'<', b'0', b'x', digit(byte >> 4), digit(byte), b'>']
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn byte_texts() {
+        assert_eq!(hex_byte(b"<0x0A>"), 10);
+        assert_eq!(hex_byte(b"<0xff>"), 255);
+        assert_eq!(hex_byte(b"<0x"), 0);
+    }
+}
