@@ -272,7 +272,8 @@ macro_rules! super_block {
                     let d = simd.load_f16(d);
                     let first = if $halves { 2 * block } else { block };
                     let one = simd.mul(d, simd.to_float(simd.$load(bytes.add(16 * first))));
-                    let two = if $halves { simd.mul(d, simd.to_float(simd.$load(bytes.add(16 * (first + 1))))) } else { one };
+                    let second = || simd.mul(d, simd.to_float(simd.$load(bytes.add(16 * (first + 1)))));
+                    let two = if $halves { second() } else { one };
                     [one, two]
                 }
             }

@@ -78,7 +78,7 @@ impl Sampler {
         self.program.sampled()
     }
 
-    /// Follow this chain behind `history`, or its beginning; `None` where even that cannot be.
+    /// Follow this chain after `history`, or its beginning; `None` where even that cannot be.
     pub fn start(&mut self, sequence: usize, spec: &SampleSpec, history: &[Token]) -> Result<Option<Followed>> {
         let Some((own, steps)) = split(spec) else { return Ok(None) };
         self.program.set_chain(sequence, &own)?;
@@ -124,7 +124,7 @@ impl Sampler {
         Ok(dispatches as u64)
     }
 
-    /// Append the copy of the results, behind the pass.
+    /// Append the copy of the results, after the pass.
     pub fn copy(&mut self, encoder: &mut wgpu::CommandEncoder, rows: &[SampleRow]) {
         let staging = &mut self.staging[self.next];
         staging.rows.clear();

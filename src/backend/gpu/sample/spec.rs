@@ -15,7 +15,7 @@ pub const MAX_CANDIDATES: u32 = REPORT as u32;
 pub const MAX_HANDED_OVER: u32 = LIST as u32;
 
 /// How many steps, from the first, the device can follow: all kinds of steps in any order, except where penalties look
-/// back on more than 1024 tokens, logits change behind a dynamic temperature, or there are more than 14 steps.
+/// back on more than 1024 tokens, logits change after a dynamic temperature, or there are more than 14 steps.
 pub fn supported(ops: &[SampleOp]) -> usize {
     let mut dynamic = false;
     let fits = |(index, op): (usize, &SampleOp)| {
@@ -344,7 +344,7 @@ impl Builder {
             _ if spec.candidates == 0 && steps.iter().all(|words| words[0] == OP_MIN_P && words[2] < 2) => PATH_DIRECT,
             _ => PATH_SELECT,
         };
-        // The mask holds there even if its place is behind the steps that are handed over.
+        // The mask holds there even if its place is after the steps that are handed over.
         if !self.forced.iter().any(|words| words[0] == OP_TRIE) {
             self.forced.push([OP_TRIE, 0, 0, 0, 0, 0, 0, 0]);
         }
@@ -455,7 +455,7 @@ mod tests {
         for ops in [vec![SampleOp::TopK(1)], vec![SampleOp::Temperature(0.0)], vec![SampleOp::TopK(40)]] {
             let part = part(&ops);
             assert_eq!((part.path, part.hands_over(), part.samples()), (PATH_SELECT, 40, false), "{ops:?}");
-            // The mask stands behind what is handed over, except where it is followed greedily.
+            // The mask stands after what is handed over, except where it is followed greedily.
             assert!(!part.trie_first && part.ops.iter().all(|words| words[0] != OP_TRIE), "{ops:?}");
             assert!(part.forced.iter().any(|words| words[0] == OP_TRIE), "{ops:?}");
         }
