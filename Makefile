@@ -70,22 +70,22 @@ targets:
 	fi
 
 # The header test compares include/eliza_inference.h with what the sources say. Random cases are the same in every run;
-# make deep draws new ones.
+# make deep draws new ones. Built with the members and features that built-for-c needs, so that everything compiles once.
 unit:
 	$(call section,"unit and integration tests on the fixture models")
-	PROPTEST_RNG_SEED=1 $(CARGO) test --locked
+	PROPTEST_RNG_SEED=1 $(CARGO) test --locked --workspace --features $(TESTING)
 
 cpu-only:
 	$(call section,"the library alone: CPU only and without the command line")
 	$(CARGO) check --locked --no-default-features --lib
 	$(CARGO) check --locked --no-default-features --features cli
 
-# A model to load, then the library as a host loads it and the bindings in Rust, with the exports that only tests call; all in
-# one build, since each set of members has builds of its own. In this order: any other cargo command would put the ordinary
-# library in its place.
+# A model to load, then the library as a host loads it and the bindings in Rust, with the exports that only tests call; all with
+# the same members and features as the tests, since each such set has builds of its own. Any other cargo command would put the
+# ordinary library in its place.
 built-for-c:
 	$(call section,"what the C harness loads")
-	ELIZA_FIXTURES="$(CURDIR)/target/fixtures" $(CARGO) test --locked --test fixtures -q
+	ELIZA_FIXTURES="$(CURDIR)/target/fixtures" $(CARGO) test --locked --workspace --features $(TESTING) --test model fixtures:: -q
 	$(CARGO) build --locked --workspace --features $(TESTING)
 
 c-harness: built-for-c
@@ -150,7 +150,7 @@ dxc:
 
 isa-deep:
 	$(call section,"logits on every instruction set this machine has")
-	@for isa in portable avx2; do ELIZA_CPU_ISA=$$isa $(CARGO) test --locked --release --test logits; done
+	@for isa in portable avx2; do ELIZA_CPU_ISA=$$isa $(CARGO) test --locked --release --test model logits::; done
 
 # The sanitizer has to see the standard library too, so that is built with it: nightly and its sources are needed.
 TSAN_TARGET := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
@@ -163,7 +163,7 @@ trie-tsan:
 	else \
 	  RUSTFLAGS=-Zsanitizer=thread TSAN_OPTIONS=halt_on_error=1 $(CARGO) +nightly test --locked --release \
 	    -Zbuild-std --target $(TSAN_TARGET) --target-dir target/tsan --no-default-features \
-	    --test trie_cache --test trie_sessions -- --include-ignored thread; \
+	    --test trie --test session -- --include-ignored cache::threads tries::sixteen_threads; \
 	fi
 
 c-valgrind: built-for-c
@@ -212,11 +212,12 @@ aarch64:
 	elif ! rustup target add $(AARCH64) >/dev/null 2>&1; then \
 	  $(call skip,"Rust has no target $(AARCH64) here and it could not be added"); \
 	else \
-	  ELIZA_REQUIRE_GPU= CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
-	  CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu" \
-	    $(CARGO) test --locked --release --target $(AARCH64) --no-default-features \
-	    --lib --test logits --test session --test trie_sessions --test gguf_quant \
-	    -- --skip a_cancel_at_any_moment_ends_the_prefill_on_every_thread; \
+	  export ELIZA_REQUIRE_GPU= CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc; \
+	  export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"; \
+	  in_release="--locked --release --target $(AARCH64) --no-default-features"; \
+	  $(CARGO) test $$in_release --lib; \
+	  $(CARGO) test $$in_release --test gguf --test model --test session -- quant:: logits:: streams:: tries:: \
+	    --skip a_cancel_at_any_moment_ends_the_prefill_on_every_thread; \
 	fi
 
 fuzz:
@@ -257,7 +258,7 @@ uninstall:
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)" tools/package.sh uninstall
 
 header:
-	ELIZA_UPDATE_HEADER=1 $(CARGO) test --locked --test header -q
+	ELIZA_UPDATE_HEADER=1 $(CARGO) test --locked --test house header:: -q
 
 bench:
 	python3 tools/bench_vs_peer.py

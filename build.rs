@@ -1,7 +1,7 @@
 //! Generates the C header into the build folder and sets how the shared library is linked.
 //!
 //! The header is made from `src/ffi` and `cbindgen.toml` alone, so ordinary builds skip this. It never goes into the
-//! source tree: `tests/header.rs` compares it with the committed `include/eliza_inference.h`.
+//! source tree: `tests/house/header.rs` compares it with the committed `include/eliza_inference.h`.
 
 use std::env;
 use std::error::Error;

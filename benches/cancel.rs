@@ -5,17 +5,17 @@
 //! the same model: the time of 64 prompt tokens for a prefill, of 2 tokens for decoding.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../tests/common/mod.rs"]
-mod common;
+#[path = "../tests/testing/mod.rs"]
+mod testing;
 
-use common::fixture;
-use common::fixtures::{Kind, Weights};
-use common::rng::Stream;
 use elizainference::session::{EngineOptions, Event, OpenOptions, Session, Sink};
 use elizainference::{Error, Token};
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
+use testing::fixture;
+use testing::fixtures::{Kind, Weights};
+use testing::rng::Stream;
 
 const PROMPT: usize = 2000;
 const ROUNDS: usize = 50;

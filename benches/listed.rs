@@ -4,17 +4,17 @@
 //! so that both see the same machine. `children` are 30 tokens spread over the vocabulary.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../tests/common/mod.rs"]
-mod common;
+#[path = "../tests/testing/mod.rs"]
+mod testing;
 
-use common::fixture;
-use common::fixtures::{Kind, Weights};
-use common::judge::NEVER;
-use common::rng::Stream;
 use elizainference::Token;
 use elizainference::engine::{self, Engine, EngineOptions};
 use std::path::PathBuf;
 use std::time::Instant;
+use testing::fixture;
+use testing::fixtures::{Kind, Weights};
+use testing::judge::NEVER;
+use testing::rng::Stream;
 
 const PAIRS: usize = 60;
 const CHILDREN: u64 = 30;

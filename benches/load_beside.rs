@@ -6,10 +6,9 @@
 //! takes at most twice as long as undisturbed, and a cancel is seen within two tokens.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../tests/common/mod.rs"]
-mod common;
+#[path = "../tests/testing/mod.rs"]
+mod testing;
 
-use common::fixtures::Shaped;
 use elizainference::engine::default_thread_count;
 use elizainference::quant::TensorType;
 use elizainference::session::{EngineOptions, Event, OpenOptions, Session, Settings, Sink};
@@ -19,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
+use testing::fixtures::Shaped;
 
 /// Tokens of one generation.
 const TOKENS: i32 = 1000;

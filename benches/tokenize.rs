@@ -4,9 +4,9 @@
 //! `cargo bench --bench tokenize [-- NAME]...`
 #![allow(clippy::unwrap_used)]
 
-#[path = "../tests/common/gguf_keys.rs"]
+#[path = "../tests/testing/gguf_keys.rs"]
 mod gguf_keys;
-#[path = "../tests/common/long_texts.rs"]
+#[path = "../tests/testing/long_texts.rs"]
 mod long_texts;
 
 use elizainference::vocab::Vocab;

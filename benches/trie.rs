@@ -4,12 +4,9 @@
 //! up) as tokens of the vocabularies that are there, else of a fixture. Each figure is the median over rounds.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../tests/common/mod.rs"]
-mod common;
+#[path = "../tests/testing/mod.rs"]
+mod testing;
 
-use common::fixture;
-use common::fixtures::{Kind, Weights};
-use common::rng::Stream;
 use elizainference::gguf::File;
 use elizainference::sampling::{Chain, Legal, Sampler};
 use elizainference::session::{EngineOptions, Mode, OpenOptions, Session};
@@ -19,12 +16,15 @@ use std::hint::black_box;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
+use testing::fixture;
+use testing::fixtures::{Kind, Weights};
+use testing::rng::Stream;
 
 const SIZES: [usize; 2] = [151_936, 262_144];
 const ROUNDS: usize = 101;
 
 fn names() -> Vec<String> {
-    let listed = common::shared().and_then(|dir| std::fs::read_to_string(dir.join("tools/peer/actions_200.txt")).ok());
+    let listed = testing::shared().and_then(|dir| std::fs::read_to_string(dir.join("tools/peer/actions_200.txt")).ok());
     match listed {
         Some(text) => text.lines().map(str::to_owned).collect(),
         None => (0..200).map(|n| format!("{}_{n}", ["move", "attack", "open", "say"][n % 4])).collect(),
@@ -33,7 +33,7 @@ fn names() -> Vec<String> {
 
 /// The vocabularies to tokenize the names with.
 fn vocabularies() -> Vec<(String, PathBuf)> {
-    let shared = common::shared().into_iter().flat_map(|dir| {
+    let shared = testing::shared().into_iter().flat_map(|dir| {
         ["qwen2", "llama-bpe", "gemma-4"]
             .map(|name| (name.to_owned(), dir.join(format!("models/vocab/ggml-vocab-{name}.gguf"))))
     });

@@ -2,12 +2,12 @@
 #![no_main]
 #![allow(dead_code)]
 
-#[path = "../../tests/common/fixtures.rs"]
+#[path = "../../tests/testing/fixtures.rs"]
 mod fixtures;
 mod input;
-#[path = "../../tests/common/rng.rs"]
+#[path = "../../tests/testing/rng.rs"]
 mod rng;
-#[path = "../../tests/common/vocabulary.rs"]
+#[path = "../../tests/testing/vocabulary.rs"]
 mod vocabulary;
 
 use elizainference::Error;

@@ -3,15 +3,15 @@
 #![no_main]
 #![allow(dead_code)]
 
-#[path = "../../tests/common/fixtures.rs"]
+#[path = "../../tests/testing/fixtures.rs"]
 mod fixtures;
-#[path = "../../tests/common/gguf_keys.rs"]
+#[path = "../../tests/testing/gguf_keys.rs"]
 mod gguf_keys;
-#[path = "../../tests/common/long_texts.rs"]
+#[path = "../../tests/testing/long_texts.rs"]
 mod long_texts;
-#[path = "../../tests/common/rng.rs"]
+#[path = "../../tests/testing/rng.rs"]
 mod rng;
-#[path = "../../tests/common/vocabulary.rs"]
+#[path = "../../tests/testing/vocabulary.rs"]
 mod vocabulary;
 
 use elizainference::gguf::File;

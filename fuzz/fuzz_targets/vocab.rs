@@ -2,10 +2,10 @@
 #![no_main]
 #![allow(dead_code)]
 
-#[path = "../../tests/common/gguf_keys.rs"]
+#[path = "../../tests/testing/gguf_keys.rs"]
 mod gguf_keys;
 mod input;
-#[path = "../../tests/common/long_texts.rs"]
+#[path = "../../tests/testing/long_texts.rs"]
 mod long_texts;
 
 use elizainference::vocab::Vocab;

@@ -1,0 +1,7 @@
+//! The command line program.
+#![allow(clippy::unwrap_used)]
+
+mod commands;
+mod demo_model;
+#[path = "../testing/mod.rs"]
+mod testing;

@@ -1,0 +1,9 @@
+//! The engine's slots: several in one step, removals from the cache, saved slots, leaves scored in a slot.
+#![allow(clippy::unwrap_used)]
+
+mod leaf_scores;
+mod removal;
+mod saved_slots;
+mod several_slots;
+#[path = "../testing/mod.rs"]
+mod testing;

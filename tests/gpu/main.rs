@@ -1,0 +1,11 @@
+//! A GPU beside the CPU. All of it is skipped where there is no adapter, unless `ELIZA_REQUIRE_GPU` asks for one.
+#![cfg(feature = "gpu")]
+#![allow(clippy::unwrap_used)]
+
+mod engine;
+mod sampling;
+#[path = "../testing/mod.rs"]
+mod testing;
+#[path = "../../src/backend/gpu/kernel/translation.rs"]
+mod translation;
+mod trie_walk;

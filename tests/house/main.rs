@@ -1,0 +1,6 @@
+//! Rules of the project itself: its words, its C header, the library where cargo leaves it.
+#![allow(clippy::unwrap_used)]
+
+mod header;
+mod link;
+mod words;

@@ -1,0 +1,10 @@
+//! Whole models: the logits they give, the slow forward pass that judges them, and the fixture models themselves.
+#![allow(clippy::unwrap_used)]
+
+mod fixtures;
+mod listed_logits;
+mod logits;
+mod placement;
+mod reference;
+#[path = "../testing/mod.rs"]
+mod testing;

@@ -1,0 +1,146 @@
+//! Layers on several devices: a plan that is cut at every possible border gives the bits of the plan that is not cut.
+//!
+//! Two CPU backends stand for two devices, so only the cutting and copying is judged here, not another device's
+//! kernels.
+
+use crate::testing::fixture;
+use crate::testing::fixtures::{Kind, Weights};
+use crate::testing::rng::Stream;
+use elizainference::backend::cpu::CpuBackend;
+use elizainference::backend::memory::Memory;
+use elizainference::backend::{
+    self, Backend, CacheSpec, DeviceInfo, LoadProgress, Program, Sizing, State, Wanted, WeightBytes, Work,
+};
+use elizainference::engine::{Engine, EngineOptions};
+use elizainference::gguf::File;
+use elizainference::graph::{Node, Op, WeightSpec};
+use elizainference::model::Model;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// Logits behind a prompt of each length, then behind three decoded tokens each, then of every position of one prompt.
+fn everything(model: Arc<Model>) -> Vec<u32> {
+    let mut engine = Engine::new(model, &EngineOptions { threads: 2, ..EngineOptions::default() }).unwrap();
+    let stream = Stream::new(11, "placement");
+    let tokens: Vec<i32> = (0..600).map(|i| stream.below(i, 512) as i32).collect();
+    let mut bits = Vec::new();
+    for length in [1, 7, 600] {
+        let slot = engine.take_slot(-1).unwrap();
+        engine.prefill(slot, &tokens[..length], &NEVER).unwrap();
+        bits.extend(engine.head(slot).unwrap().iter().map(|x| x.to_bits()));
+        for &token in &tokens[..3] {
+            bits.extend(engine.decode(slot, token, &NEVER).unwrap().iter().map(|x| x.to_bits()));
+        }
+    }
+    let mut all = |_: usize, row: &[f32]| {
+        bits.extend(row.iter().map(|x| x.to_bits()));
+        Ok(())
+    };
+    engine.logits_all(&tokens[..30], &NEVER, &mut all).unwrap();
+    bits
+}
+
+#[test]
+fn every_border_gives_the_same_bits() {
+    for (kind, weights) in [(Kind::Llama, Weights::Q8_0), (Kind::Qwen3, Weights::F32), (Kind::Gemma3, Weights::Q4_0)] {
+        let path = fixture(kind, weights);
+        let cpu = || Arc::new(CpuBackend::new()) as Arc<dyn Backend>;
+        let load = |backends: Vec<Arc<dyn Backend>>, gpu_layers| {
+            Arc::new(Model::load(File::open(&path).unwrap(), backends, gpu_layers, 2, None).unwrap())
+        };
+        let whole = everything(load(vec![cpu()], 0));
+        let layers = load(vec![cpu()], 0).hparams().n_layer as i32;
+        for gpu_layers in (-1..=layers + 1).chain([1000]) {
+            let cut = everything(load(vec![cpu(), cpu()], gpu_layers));
+            assert!(cut == whole, "{kind:?} {weights:?}, {gpu_layers} layers on the second device");
+        }
+    }
+}
+
+/// A device without kernels for some operations.
+struct Poor {
+    cpu: CpuBackend,
+    lacks: fn(&Op) -> bool,
+}
+
+impl Backend for Poor {
+    fn device(&self) -> DeviceInfo {
+        self.cpu.device()
+    }
+
+    fn supports(&self, node: &Node, _: &[WeightSpec]) -> Result<(), String> {
+        if (self.lacks)(&node.op) { Err("a test".into()) } else { Ok(()) }
+    }
+
+    fn load(
+        &self,
+        file: &File,
+        specs: &[WeightSpec],
+        wanted: &Wanted,
+        threads: usize,
+        progress: LoadProgress<'_>,
+    ) -> elizainference::Result<backend::Weights> {
+        self.cpu.load(file, specs, wanted, threads, progress)
+    }
+
+    fn weight_bytes(&self, specs: &[WeightSpec], wanted: &Wanted) -> elizainference::Result<WeightBytes> {
+        self.cpu.weight_bytes(specs, wanted)
+    }
+
+    fn sizing(&self, cache: &CacheSpec, wanted: &Wanted, threads: usize) -> elizainference::Result<Box<dyn Sizing>> {
+        self.cpu.sizing(cache, wanted, threads)
+    }
+
+    fn memory(&self) -> elizainference::Result<Memory> {
+        self.cpu.memory()
+    }
+
+    fn bandwidth(&self, threads: usize) -> elizainference::Result<f64> {
+        self.cpu.bandwidth(threads)
+    }
+
+    fn new_state(&self, cache: &CacheSpec, threads: usize) -> elizainference::Result<Box<dyn State>> {
+        self.cpu.new_state(cache, threads)
+    }
+
+    fn compile(&self, work: &Work<'_>, weights: &backend::Weights) -> elizainference::Result<Box<dyn Program>> {
+        self.cpu.compile(work, weights)
+    }
+}
+
+/// What one device cannot do the other does, and what belongs to it goes along: the cache, the logits.
+#[test]
+fn an_operation_that_a_device_lacks_is_done_elsewhere() {
+    let lacks: [fn(&Op) -> bool; 5] = [
+        |op| matches!(op, Op::Attention(_) | Op::ShiftKeys(_) | Op::CopyCells(_)),
+        |op| matches!(op, Op::MatMul { weights, .. } if weights.len() == 1),
+        |op| matches!(op, Op::RmsNorm { .. }),
+        |op| matches!(op, Op::Embed { .. }),
+        |op| matches!(op, Op::SoftCap { .. } | Op::GatedMatMul { .. }),
+    ];
+    let path = fixture(Kind::Gemma3Capped, Weights::Q8_0);
+    let load = |backends| Arc::new(Model::load(File::open(&path).unwrap(), backends, -1, 2, None).unwrap());
+    let whole = everything(load(vec![Arc::new(CpuBackend::new())]));
+    for (i, lacks) in lacks.into_iter().enumerate() {
+        let poor = Arc::new(Poor { cpu: CpuBackend::new(), lacks });
+        assert!(everything(load(vec![Arc::new(CpuBackend::new()), poor])) == whole, "case {i}");
+    }
+}
+
+#[test]
+fn a_load_over_two_devices_reports_growing_progress_and_can_be_cancelled() {
+    let path = fixture(Kind::Llama, Weights::Q8_0);
+    let backends = || vec![Arc::new(CpuBackend::new()) as Arc<dyn Backend>, Arc::new(CpuBackend::new())];
+    let mut seen = Vec::new();
+    let mut hear = |fraction| {
+        seen.push(fraction);
+        true
+    };
+    Model::load(File::open(&path).unwrap(), backends(), 1, 1, Some(&mut hear)).unwrap();
+    assert!(seen.is_sorted() && (seen.last().unwrap() - 1.0).abs() < 1e-6, "{seen:?}");
+    let mut refuse = |fraction: f32| fraction < 0.5;
+    let cancelled = Model::load(File::open(&path).unwrap(), backends(), 1, 1, Some(&mut refuse));
+    assert_eq!(cancelled.err(), Some(elizainference::Error::Cancelled));
+}

@@ -1,0 +1,11 @@
+//! Sessions over real engines, from opening a model to the text that comes out.
+#![allow(clippy::unwrap_used)]
+
+mod context_shift;
+mod loading;
+mod messages;
+mod saved_streams;
+mod streams;
+#[path = "../testing/mod.rs"]
+mod testing;
+mod tries;
