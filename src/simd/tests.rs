@@ -73,7 +73,8 @@ impl Kernel for Everything<'_> {
             out.push(("div", stored(simd.div(a, b))));
             out.push(("max", stored(simd.max(a, b))));
             out.push(("min", stored(simd.min(a, b))));
-            out.push(("round", stored(simd.round(a))));
+            // Of either sign where it is zero.
+            out.push(("round", stored(simd.add(simd.round(a), simd.splat(0.0)))));
             out.push(("pow2", stored(simd.pow2(simd.round(b)))));
             out.push(("select by a comparison", stored(simd.select(simd.lt(a, b), a, b))));
             out.push(("select by bits", stored(simd.select(simd.mask(0b1010_0110_0001_1011), a, b))));
