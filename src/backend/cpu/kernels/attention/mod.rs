@@ -338,7 +338,7 @@ impl Attention<'_> {
         while first < entries {
             let n = tile::step::<S>(entries - first);
             // SAFETY: the caller's promise.
-            unsafe { self.entries(simd, head, rows, first..first + n, first_block, &ours, scratch) };
+            unsafe { self.entries(simd, head, rows, first..first + n, (first_block, &ours), scratch) };
             first += n;
         }
     }
@@ -355,8 +355,7 @@ impl Attention<'_> {
         head: &Head,
         rows: &Range<usize>,
         entries: Range<usize>,
-        first_block: usize,
-        ours: &[u16; BLOCKS],
+        (first_block, ours): (usize, &[u16; BLOCKS]),
         scratch: &mut Scratch<'_>,
     ) {
         let (group, n) = (self.group(), entries.len());
