@@ -14,6 +14,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("gguf", 0),
     ("quant", 0),
     ("reserve", 0),
+    ("simd", 0),
     ("graph", 1),
     ("vocab", 1),
     ("backend", 2),
@@ -29,6 +30,15 @@ const FLOORS: &[(&str, u32)] = &[
 
 /// Imports within a floor, as (importer, imported).
 const SAME_FLOOR: &[(&str, &str)] = &[("gguf", "quant"), ("gguf", "reserve")];
+
+/// The sub-rooms of a room, the lowest first: each imports only from those before it. `mod` is the room's own file.
+const SUB_ROOMS: &[(&str, &[&str])] = &[
+    ("backend/cpu", &["host", "simd", "packed", "kv", "kernels", "program", "mod"]),
+    (
+        "backend/gpu",
+        &["device", "shaders", "kernel", "weights", "ops", "probe", "sample", "trie_walk", "program", "mod"],
+    ),
+];
 
 /// Names of the crate's root that are not rooms; every room may use them.
 const ROOT_NAMES: &[&str] = &["Error", "Result", "Token"];
@@ -250,6 +260,282 @@ fn every_room_imports_only_from_lower_floors() {
     wrong.extend(gone.map(|(room, _)| format!("src has no room `{room}`: take it off the list in tests/floors.rs")));
     assert!(seen >= 12, "only {seen} files were checked");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A module of the library that is a file.
+struct Module {
+    /// Its path from the root: `["backend", "cpu", "pool"]`.
+    path: Vec<String>,
+    pieces: Vec<Piece>,
+}
+
+/// A path that is named in a file, and whether only to pass it on (`pub use`).
+struct Named {
+    segments: Vec<String>,
+    alias: String,
+    is_use: bool,
+    passed_on: bool,
+}
+
+/// The paths of the use tree that starts at `i`, each with the name it is known by, and where the tree ends.
+fn use_tree(pieces: &[Piece], mut i: usize) -> (Vec<(Vec<String>, String)>, usize) {
+    let mut segments = Vec::new();
+    loop {
+        match &pieces[i] {
+            Piece::Mark('{') => {
+                let mut all = Vec::new();
+                i += 1;
+                while pieces[i] != Piece::Mark('}') {
+                    let (inner, end) = use_tree(pieces, i);
+                    all.extend(inner.into_iter().map(|(path, name)| ([&segments[..], &path].concat(), name)));
+                    i = end + usize::from(pieces[end] == Piece::Mark(','));
+                }
+                return (all, i + 1);
+            }
+            Piece::Word(word) => segments.push(word.clone()),
+            Piece::Mark(mark) => segments.push(mark.to_string()),
+            Piece::PathSep => {}
+        }
+        i += 1;
+        match (&pieces[i], pieces.get(i + 1)) {
+            (Piece::PathSep, _) => i += 1,
+            (Piece::Word(word), Some(Piece::Word(name))) if word == "as" => {
+                return (vec![(segments, name.clone())], i + 2);
+            }
+            _ => {
+                let own = segments.last().is_some_and(|last| last == "self") && segments.len() > 1;
+                segments.truncate(segments.len() - usize::from(own));
+                let name = segments.last().cloned().unwrap_or_default();
+                return (vec![(segments, name)], i);
+            }
+        }
+    }
+}
+
+/// The pieces outside of inline modules, which are tests nearly always.
+fn outside_inline_modules(pieces: Vec<Piece>) -> Vec<Piece> {
+    let (mut out, mut depth, mut inside) = (Vec::new(), 0, None);
+    for (i, piece) in pieces.iter().enumerate() {
+        if *piece == Piece::Mark('{') {
+            depth += 1;
+            let module = i >= 2 && pieces[i - 2] == Piece::Word("mod".into());
+            inside = inside.or(module.then_some(depth));
+        }
+        if inside.is_none() {
+            out.push(piece.clone());
+        }
+        if *piece == Piece::Mark('}') {
+            inside = inside.filter(|&at| at != depth);
+            depth -= 1;
+        }
+    }
+    out
+}
+
+/// Every path in a module that may lead to another one.
+fn paths(module: &Module, is_module: &dyn Fn(&[String]) -> bool) -> Vec<Named> {
+    let pieces = &module.pieces;
+    let (mut all, mut i) = (Vec::new(), 0);
+    while i < pieces.len() {
+        let Piece::Word(word) = &pieces[i] else {
+            i += 1;
+            continue;
+        };
+        if word == "use" {
+            let passed_on = i > 0 && (pieces[i - 1] == Piece::Word("pub".into()) || pieces[i - 1] == Piece::Mark(')'));
+            let (paths, end) = use_tree(pieces, i + 1);
+            all.extend(paths.into_iter().map(|(segments, alias)| Named { segments, alias, is_use: true, passed_on }));
+            i = end;
+            continue;
+        }
+        let child = [&module.path[..], std::slice::from_ref(word)].concat();
+        let first = i == 0 || pieces[i - 1] != Piece::PathSep;
+        let leads = ["crate", "super", "self"].contains(&word.as_str()) || is_module(&child);
+        if first && leads && pieces.get(i + 1) == Some(&Piece::PathSep) {
+            let mut segments = vec![word.clone()];
+            while let (Some(Piece::PathSep), Some(Piece::Word(next))) = (pieces.get(i + 1), pieces.get(i + 2)) {
+                segments.push(next.clone());
+                i += 2;
+            }
+            all.push(Named { segments, alias: String::new(), is_use: false, passed_on: false });
+        }
+        i += 1;
+    }
+    all
+}
+
+/// For each module the modules that it imports from, re-exports followed to where a thing is defined. What is only
+/// passed on from a module's own children is no import.
+fn imports(modules: &[Module]) -> Vec<Vec<usize>> {
+    let find = |path: &[String]| modules.iter().position(|module| module.path == path);
+    let named: Vec<Vec<Named>> = modules.iter().map(|module| paths(module, &|path| find(path).is_some())).collect();
+    let target = |from: usize, segments: &[String]| {
+        let (mut from, mut segments) = (from, segments.to_vec());
+        // Each round follows one re-export.
+        for _ in 0..8 {
+            let climbs = segments.iter().take_while(|segment| *segment == "super").count();
+            let (mut at, mut rest) = match segments.first()?.as_str() {
+                "crate" => (Vec::new(), &segments[1..]),
+                "self" => (modules[from].path.clone(), &segments[1..]),
+                "super" => {
+                    let path = &modules[from].path;
+                    (path[..path.len().checked_sub(climbs)?].to_vec(), &segments[climbs..])
+                }
+                _ => (modules[from].path.clone(), &segments[..]),
+            };
+            while let Some(next) = rest.first().map(|name| [&at[..], std::slice::from_ref(name)].concat()) {
+                if find(&next).is_none() {
+                    break;
+                }
+                (at, rest) = (next, &rest[1..]);
+            }
+            let found = find(&at)?;
+            let lent = rest.first().and_then(|name| named[found].iter().find(|n| n.is_use && n.alias == *name));
+            match lent.filter(|lent| {
+                ["crate", "super", "self"].contains(&lent.segments[0].as_str()) || {
+                    find(&[&at[..], &lent.segments[..1]].concat()).is_some()
+                }
+            }) {
+                Some(lent) => (from, segments) = (found, [&lent.segments[..], &rest[1..]].concat()),
+                // A name of another crate, where nothing of the path was a module.
+                None if at == modules[from].path && rest.len() == segments.len() => return None,
+                None => return Some(found),
+            }
+        }
+        None
+    };
+    let edges = |from: usize| {
+        let own = |to: usize| modules[to].path.starts_with(&modules[from].path);
+        let paths = named[from].iter().filter_map(|path| Some((target(from, &path.segments)?, path.passed_on)));
+        let mut to: Vec<_> =
+            paths.filter(|&(to, passed_on)| to != from && !(passed_on && own(to))).map(|to| to.0).collect();
+        to.sort_unstable();
+        to.dedup();
+        to
+    };
+    (0..modules.len()).map(edges).collect()
+}
+
+/// Groups of modules that import each other, directly or by way of others of the group.
+fn circles(imports: &[Vec<usize>]) -> Vec<Vec<usize>> {
+    let reached = |from: usize| {
+        let (mut seen, mut open) = (vec![false; imports.len()], vec![from]);
+        while let Some(at) = open.pop() {
+            for &to in &imports[at] {
+                if !std::mem::replace(&mut seen[to], true) {
+                    open.push(to);
+                }
+            }
+        }
+        seen
+    };
+    let reached: Vec<_> = (0..imports.len()).map(reached).collect();
+    let group = |a: usize| (0..imports.len()).filter(|&b| reached[a][b] && reached[b][a]).collect::<Vec<_>>();
+    let mut all: Vec<_> = (0..imports.len()).map(group).filter(|group| group.len() > 1).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// Files that hold tests and what helps them; they may use whatever they test.
+fn is_test(path: &[String]) -> bool {
+    path.iter().any(|part| part == "tests" || part == "testing" || part.ends_with("_tests"))
+}
+
+/// Every file of the library that holds no tests.
+fn modules() -> Vec<Module> {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    rust_files(&src, &mut files);
+    files.sort();
+    let module = |file: &PathBuf| {
+        let inside = file.strip_prefix(&src).unwrap().with_extension("");
+        let mut path: Vec<String> = inside.iter().map(|part| part.to_str().unwrap().to_owned()).collect();
+        if path.last().is_some_and(|last| last == "mod") {
+            path.pop();
+        }
+        let left_out = ["bin", "lib", "error"].contains(&path[0].as_str()) || is_test(&path);
+        let text = std::fs::read_to_string(file).unwrap();
+        let pieces = outside_inline_modules(pieces(&text).into_iter().map(|(piece, _)| piece).collect());
+        (!left_out).then_some(Module { path, pieces })
+    };
+    files.iter().filter_map(module).collect()
+}
+
+#[test]
+fn sub_rooms_import_only_from_those_before_them() {
+    let modules = modules();
+    let imports = imports(&modules);
+    let mut wrong = Vec::new();
+    for (room, order) in SUB_ROOMS {
+        let parent: Vec<String> = room.split('/').map(str::to_owned).collect();
+        let sub_room = |module: &Module| {
+            let inside = module.path.strip_prefix(&parent[..])?;
+            Some(inside.first().cloned().unwrap_or_else(|| "mod".into()))
+        };
+        let place = |name: &str| order.iter().position(|known| *known == name);
+        let seen: Vec<String> = modules.iter().filter_map(sub_room).collect();
+        let unknown = seen.iter().filter(|name| place(name).is_none());
+        wrong.extend(unknown.map(|name| format!("{room}: `{name}` has no place; give it one in tests/floors.rs")));
+        let gone = order.iter().filter(|known| !seen.iter().any(|name| name == *known));
+        wrong.extend(gone.map(|name| format!("{room} has no `{name}`: take it off the list in tests/floors.rs")));
+        for (from, to) in imports.iter().enumerate().flat_map(|(from, all)| all.iter().map(move |to| (from, *to))) {
+            let Some((a, b)) = sub_room(&modules[from]).zip(sub_room(&modules[to])) else { continue };
+            if a != b && place(&b) >= place(&a) {
+                let (from, to) = (modules[from].path.join("/"), modules[to].path.join("/"));
+                wrong.push(format!("{from} may not import {to}: in {room}, `{a}` is not above `{b}`"));
+            }
+        }
+    }
+    wrong.dedup();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn files_import_in_no_circle() {
+    let modules = modules();
+    let imports = imports(&modules);
+    let name = |i: usize| modules[i].path.join("/");
+    let mut wrong = Vec::new();
+    for group in circles(&imports) {
+        let inside = |from: usize| imports[from].iter().filter(|to| group.contains(to)).map(move |&to| (from, to));
+        let edges =
+            group.iter().flat_map(|&from| inside(from)).map(|(a, b)| format!("    {} uses {}", name(a), name(b)));
+        wrong.push(format!("{} files import each other:\n{}", group.len(), edges.collect::<Vec<_>>().join("\n")));
+    }
+    assert!(modules.len() > 150, "only {} files were checked", modules.len());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_checker_sees_circles() {
+    let circles_of = |files: &[(&str, &str)]| {
+        let module = |(path, text): &(&str, &str)| {
+            let pieces = outside_inline_modules(pieces(text).into_iter().map(|(piece, _)| piece).collect());
+            Module { path: path.split('/').map(str::to_owned).collect(), pieces }
+        };
+        circles(&imports(&files.iter().map(module).collect::<Vec<_>>())).len()
+    };
+    let bad: &[&[(&str, &str)]] = &[
+        &[("a", ""), ("a/b", "use super::c::C;"), ("a/c", "use super::b::B;")],
+        &[("a", ""), ("a/b", "use super::{c::C, d};"), ("a/c", "fn f() { crate::a::b::g() }")],
+        &[("a", "use b::B; pub struct A;"), ("a/b", "use super::A;")],
+        &[("a", "pub use b::B;"), ("a/b", "use super::c::C;"), ("a/c", "use super::B;")],
+        &[("a", "pub fn f() { b::g() }"), ("a/b", "use crate::a::f;")],
+        &[("a", "use crate::b::B;"), ("b", "use crate::c::{self, C};"), ("c", "use crate::a::A as X;")],
+    ];
+    for files in bad {
+        assert_eq!(circles_of(files), 1, "{files:?}");
+    }
+    let good: &[&[(&str, &str)]] = &[
+        &[("a", ""), ("a/b", "use super::c::C;"), ("a/c", "mod tests { use super::super::b::B; }")],
+        &[("a", "pub use b::B; pub trait T {}"), ("a/b", "use super::T;")],
+        &[("a", "pub use b::B; pub use c::C;"), ("a/b", ""), ("a/c", "use super::B; use std::b::X; use b::c;")],
+        &[("a", "pub mod b;"), ("a/b", "use crate::c::C;"), ("c", "use crate::d::b::X; use other::a::b;"), ("d", "")],
+    ];
+    for files in good {
+        assert_eq!(circles_of(files), 0, "{files:?}");
+    }
 }
 
 #[test]

@@ -5,17 +5,15 @@
 //! fraction of it that decoding reaches says how much is left.
 
 use crate::args::{ModelArgs, loading};
-use crate::html;
 use crate::output::{Failure, Outcome, catch_interrupts, fail, interrupted, print_json, printable, progress, size};
-use crate::spans::{self, How};
-use clap::ValueEnum;
+use crate::spans;
 use elizainference::Token;
-use elizainference::engine::{self, Engine, EngineOptions, Following, SlotId, Traffic, Turn, open_model, plan_json};
+use elizainference::engine::{self, Engine, EngineOptions, Following, SlotId, Traffic, Turn, open_model};
 use elizainference::gguf::File;
 use elizainference::sampling::{Chain, Sampler};
 use serde_json::{Value, json};
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
@@ -46,38 +44,16 @@ pub struct Args {
     json: bool,
     #[command(flatten)]
     spans: spans::Args,
-    /// Measure speed, and spans of names in every mode, and make a page of it
-    #[arg(
-        long,
-        value_name = "FILE",
-        requires_all = ["prompt_file", "token_tree_descriptor"],
-        conflicts_with_all = ["mode", "output"]
-    )]
-    html: Option<PathBuf>,
 }
 
 pub fn run(args: Args) -> Outcome {
     catch_interrupts(|| {});
-    if let Some(path) = &args.html {
-        let report = everything(&args)?;
-        let written = std::fs::write(path, html::page(&report));
-        written.map_err(|e| Failure::Error(format!("{}: {e}", path.display())))?;
-        return if args.json { print_json(&report) } else { Ok(()) };
-    }
     if let Some(how) = args.spans.mode {
         let report = spans::run(how, &args.model, args.reps, &args.spans)?;
         return if args.json { print_json(&report) } else { spans::summary(&report) };
     }
     let report = speed(&args)?;
     if args.json { print_json(&report) } else { summary(&report) }
-}
-
-/// What a page shows: speed, memory, and choices in all modes.
-fn everything(args: &Args) -> Result<Value, Failure> {
-    let choices = How::value_variants().iter().map(|how| spans::run(*how, &args.model, args.reps, &args.spans));
-    let choices = choices.collect::<Result<Vec<_>, _>>()?;
-    let memory = plan_json(&args.model.model, &args.model.engine(0)?)?;
-    Ok(json!({"speed": speed(args)?, "memory": memory, "choices": choices}))
 }
 
 fn speed(args: &Args) -> Result<Value, Failure> {

@@ -8,7 +8,6 @@ mod bench;
 mod demo;
 mod devices;
 mod generate;
-mod html;
 mod inspect;
 mod logits;
 mod output;

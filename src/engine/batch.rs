@@ -77,7 +77,7 @@ impl Engine {
             self.enter(slot, &[token], busy)?;
             self.inputs.outputs.push(row as u32);
             if self.slots[slot.0].on_device.is_some() {
-                self.inputs.sample.push(SampleRow { slot: slot.0 as u32, row: row as u32 });
+                self.inputs.sample.push(SampleRow { sequence: slot.0 as u32, row: row as u32 });
             }
         }
         let sampled = self.inputs.sample.len();

@@ -188,7 +188,7 @@ fn load_threads(options: &EngineOptions) -> Result<usize> {
 
 /// Threads that an engine uses when the host names none: the performance cores.
 pub fn default_thread_count() -> u32 {
-    backend::cpu::default_thread_count() as u32
+    backend::default_thread_count() as u32
 }
 
 /// The devices of this machine and how their memory stands, best first.
@@ -564,7 +564,7 @@ impl Engine {
             OutputRows::All => self.inputs.outputs.extend(0..rows),
         }
         if let How::Sample(_) = how {
-            self.inputs.sample.push(SampleRow { slot: slot.0 as u32, row: 0 });
+            self.inputs.sample.push(SampleRow { sequence: slot.0 as u32, row: 0 });
         }
         if let How::Logits(listed) | How::Sample(listed) = how {
             self.inputs.listed.extend_from_slice(listed);

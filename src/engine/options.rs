@@ -1,7 +1,6 @@
 //! What a host chooses when it opens an engine.
 
-use crate::backend::MAX_ROWS;
-use crate::backend::cpu::pool::MAX_THREADS;
+use crate::backend::{MAX_ROWS, MAX_THREADS};
 use crate::gguf::shown;
 use crate::model::Placement;
 use crate::quant::TensorType;

@@ -14,7 +14,7 @@
 use super::walk::Walking;
 use super::{Engine, How, OutputRows, SlotId};
 use crate::backend::{
-    Children, Followed, SampleProblem, SampleResult, SampleRow, SampleSpec, SampledRow, State, sampled_by,
+    Children, DeviceSampler, Followed, SampleProblem, SampleResult, SampleRow, SampleSpec, SampledRow, sampled_by,
 };
 use crate::trie::{Node, Trie};
 use crate::{Error, Result, Token};
@@ -58,7 +58,10 @@ impl Engine {
         self.settle()?;
         let head = self.model.outline().places().logits;
         let s = &mut self.slots[slot.0];
-        let followed = self.states[head].start_sampling(slot.0, spec, &s.tokens)?;
+        let followed = match self.states[head].sampler() {
+            Some(sampler) => sampler.start(slot.0, spec, &s.tokens)?,
+            None => None,
+        };
         s.on_device = followed.map(|_| OnDevice { masks_first: spec.masks_first(), sampled: None });
         let Followed { steps, candidates } = followed.unwrap_or(Followed { steps: 0, candidates: 0 });
         // A row of results can be any slot's.
@@ -171,7 +174,7 @@ impl Engine {
             self.run(slot, tokens, OutputRows::Last, How::Sample(listed), cancel)?;
         } else {
             self.evaluate(slot, tokens, cancel)?;
-            self.run_head(slot, listed, &[SampleRow { slot: slot.0 as u32, row: 0 }], cancel)?;
+            self.run_head(slot, listed, &[SampleRow { sequence: slot.0 as u32, row: 0 }], cancel)?;
         }
         self.slots[slot.0].on_device = known;
         Ok(())
@@ -185,23 +188,24 @@ impl Engine {
         let known = usize::from(sampled.is_some() && tokens.first() == sampled.as_ref());
         let accepted = match &tokens[known..] {
             [] => Ok(()),
-            others => self.sampler().accept(slot.0, others),
+            others => self.sampler().and_then(|sampler| sampler.accept(slot.0, others)),
         };
         self.note_sampled(slot, None);
-        let told = accepted.and_then(|()| self.sampler().arm(slot.0, children));
+        let told = accepted.and_then(|()| self.sampler()?.arm(slot.0, children));
         told.inspect_err(|_| self.slots[slot.0].on_device = None)
     }
 
     /// Wait for the oldest step that samples: its rows stand in `found`, as many as are returned. After an error nobody
     /// knows what the device holds of its slots.
     pub(super) fn read_sampled(&mut self) -> Result<usize> {
-        let head = self.model.outline().places().logits;
-        let read = self.states[head].sampled(&mut self.found);
+        let mut found = std::mem::take(&mut self.found);
+        let read = self.sampler().and_then(|sampler| sampler.sampled(&mut found));
+        self.found = found;
         let count = read.inspect_err(|_| self.slots.iter_mut().for_each(|slot| slot.on_device = None))?;
         for i in 0..count {
-            let SampledRow { slot, result, .. } = &self.found[i];
+            let SampledRow { sequence, result, .. } = &self.found[i];
             let sampled = Some(result.token).filter(|&token| token >= 0);
-            self.note_sampled(SlotId(*slot as usize), sampled);
+            self.note_sampled(SlotId(*sequence as usize), sampled);
         }
         Ok(count)
     }
@@ -225,13 +229,14 @@ impl Engine {
                 // An error ends the sampling on the device.
                 self.read_sampled()?;
                 self.slots[slot.0].on_device = known;
-                self.sampler().take_back(slot.0, 1, last.unwrap_or_default())
+                self.sampler()?.roll_back(slot.0, 1, last.unwrap_or_default())
             }
         }
     }
 
-    pub(super) fn sampler(&mut self) -> &mut dyn State {
-        &mut *self.states[self.model.outline().places().logits]
+    pub(super) fn sampler(&mut self) -> Result<&mut dyn DeviceSampler> {
+        let sampler = self.states[self.model.outline().places().logits].sampler();
+        sampler.ok_or_else(|| Error::Internal("A device without a sampler was asked to sample".into()))
     }
 }
 

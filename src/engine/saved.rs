@@ -11,7 +11,7 @@
 //! 56  4   numbers of the hidden row of the last position; 0 = it was not kept
 //! 60  4   bytes of the note
 //! 64      tokens, 4 bytes each; the hidden row, 4 bytes each; the note
-//!         for every layer, for every position from 0 on: the row of its cell, see [`crate::backend::cell_rows`]
+//!         for every layer, for every position from 0 on: the row of its cell, see [`crate::backend::kv_rows`]
 //!         32 bytes, the SHA-256 of everything in front
 //! ```
 //!

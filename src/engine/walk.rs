@@ -87,8 +87,9 @@ impl Engine {
         if places.embedding != places.logits || !self.plans.walk.is_whole() {
             return Ok(());
         }
+        let Some(sampler) = self.states[places.logits].sampler() else { return Ok(()) };
         let (nodes, reach) = table(trie)?;
-        if self.sampler().hold_trie(&nodes)? {
+        if sampler.hold_trie(&nodes)? {
             self.held = Some(Held { trie: trie.clone(), reach });
         }
         Ok(())
@@ -108,7 +109,7 @@ impl Engine {
         let held = self.held.as_ref().filter(|held| held.is(trie));
         let reach = held.and_then(|held| held.reach.get(node as usize).copied()).unwrap_or_default();
         let rows = WALK_CELLS.min(reach.rows as usize).min(tokens).min(self.room(slot)).min(self.cells.n_free());
-        if rows == 0 || children.tokens.len() > MAX_LISTED || !self.sampler().walks(slot.0) {
+        if rows == 0 || children.tokens.len() > MAX_LISTED || !self.sampler()?.walks(slot.0) {
             return Ok(());
         }
         let done = self.launch_walk(slot, node, WALK_PASSES.min(reach.passes as usize), rows, cancel);
@@ -188,7 +189,7 @@ impl Engine {
             return Ok(());
         }
         let mut walked = std::mem::take(&mut self.walked);
-        let done = self.sampler().walked(&mut walked);
+        let done = self.sampler().and_then(|sampler| sampler.walked(&mut walked));
         self.walked = walked;
         done.inspect_err(|_| self.slots[walking.slot.0].on_device = None)?;
         walking.next = Some(0);
@@ -213,7 +214,7 @@ impl Engine {
         }
         let s = &self.slots[slot.0];
         let last = s.on_device.and_then(|known| known.sampled).or(s.tokens.last().copied());
-        self.sampler().take_back(slot.0, rows, last.unwrap_or_default())
+        self.sampler()?.roll_back(slot.0, rows, last.unwrap_or_default())
     }
 }
 

@@ -97,6 +97,9 @@ fn install() -> Result<()> {
 }
 
 /// The oldest line that waits, with its level; see [`eliza_inference_next_log_line`].
+///
+/// # Errors
+/// [`Error::Unsupported`] where the process has another logger of Rust.
 pub fn next_log_line() -> Result<Option<(i32, String)>> {
     install()?;
     let mut listener = LISTENER.lock();

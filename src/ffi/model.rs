@@ -8,6 +8,7 @@ use super::stream::Stream;
 use super::{args, strings};
 use crate::Error;
 use crate::gguf::File;
+use crate::session::arguments::count;
 
 /// The metadata of a model file as JSON, from its header alone.
 ///
@@ -135,8 +136,7 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_logits(
     let tell = |stream: &Stream| {
         // SAFETY: the header asks for `cap` writable numbers.
         let out = unsafe { args::array_mut(out, cap, "out")? };
-        let n_last = usize::try_from(n_last)
-            .map_err(|_| Error::InvalidArgument(format!("n_last is {n_last}, must not be negative")))?;
+        let n_last = count(n_last, "n_last")? as usize;
         let numbers = stream.session.logits(n_last, out)?;
         i32::try_from(numbers).map_err(|_| Error::OutOfMemory(format!("{numbers} logits")))
     };

@@ -11,6 +11,7 @@ use super::errors::{on_process, release};
 use super::handle::{self, FfiLlmHandle};
 use super::stream::Stream;
 use super::{args, panic};
+use crate::session::arguments::{count, gpu_layers};
 use crate::session::{self, Arena, EngineOptions, KvType, Session};
 use crate::{Error, Result};
 
@@ -201,13 +202,10 @@ pub(super) unsafe fn asked(options: &OpenOptions) -> Result<(PathBuf, EngineOpti
     if options.reserved != 0 {
         return Err(Error::InvalidArgument(format!("reserved is {}, must be 0", options.reserved)));
     }
-    if options.gpu_layers < -1 {
-        return Err(Error::InvalidArgument(format!("gpu_layers is {}, must be -1 (all) or more", options.gpu_layers)));
-    }
     let engine = EngineOptions {
         context: count(options.context_size_tokens, "context_size_tokens")?,
         threads: count(options.num_threads, "num_threads")?,
-        gpu_layers: options.gpu_layers,
+        gpu_layers: gpu_layers(options.gpu_layers, "gpu_layers")?,
         device: device.map(str::to_owned),
         kv_type: kv_type.map_or(Ok(KvType::default()), str::parse)?,
         kv_type_v: kv_type_v.map(str::parse).transpose()?,
@@ -215,10 +213,6 @@ pub(super) unsafe fn asked(options: &OpenOptions) -> Result<(PathBuf, EngineOpti
         n_batch: options.n_batch,
     };
     Ok((path, engine))
-}
-
-fn count(value: i32, name: &str) -> Result<u32> {
-    u32::try_from(value).map_err(|_| Error::InvalidArgument(format!("{name} is {value}, must not be negative")))
 }
 
 /// Keeps the texts of closed handles readable for hosts whose callbacks run late: the last few, not for ever.

@@ -53,6 +53,9 @@ impl Drop for Scope {
 
 /// Runs the body of a call from a host; a panic in it becomes [`Error::Internal`] with message and place instead of
 /// unwinding into the host, and writes nothing to stderr.
+///
+/// # Errors
+/// The body's own, and [`Error::Internal`] for a panic.
 pub fn catch<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     let scope = Scope::enter(Side::Library);
     let outcome = catch_unwind(AssertUnwindSafe(|| {

@@ -13,7 +13,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use super::errors::on_process;
 use super::status::ELIZA_OK;
-use super::{args, host, panic, trie};
+use super::{args, host, panic};
 use crate::session::Mode;
 use crate::trie::{Accept, Candidate, Sieve, Trie, TrieState, cache};
 use crate::{Error, Result, Token};
@@ -220,7 +220,7 @@ pub unsafe extern "C" fn llama_sampler_init_token_trie(
     mode: c_int,
 ) -> *mut LlamaSampler {
     let make = || {
-        let mode = trie::trie_mode(mode)?;
+        let mode = Mode::from_number(mode)?;
         if mode == Mode::ScoreLeaves {
             let problem = "token trie mode 2 (score leaves) in a sampler: it needs the model, use 0 or 1";
             return Err(Error::Unsupported(problem.into()));

@@ -88,13 +88,7 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_detokenize(
                 args::array_mut(out_text.cast::<u8>(), max_text_bytes, "out_text")?,
             )
         };
-        let vocab = stream.session.vocab();
-        let known = |id: c_int| usize::try_from(id).is_ok_and(|id| id < vocab.n_tokens());
-        if let Some((index, id)) = tokens.iter().enumerate().find(|&(_, &id)| !known(id)) {
-            let problem = format!("tokens[{index}] is {id}, but the vocabulary has {} tokens", vocab.n_tokens());
-            return Err(Error::InvalidArgument(problem));
-        }
-        let text = vocab.detokenize(tokens, remove_special != 0, unparse_special != 0)?;
+        let text = stream.session.detokenize(tokens, remove_special != 0, unparse_special != 0)?;
         if let Some((place, rest)) = room.split_at_mut_checked(text.len())
             && let Some(end) = rest.first_mut()
         {

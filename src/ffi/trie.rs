@@ -44,7 +44,7 @@ pub unsafe extern "C" fn eliza_inference_set_token_trie(
     let set = |stream: &Stream| {
         // SAFETY: the header asks for `payload_len` readable bytes.
         let json = unsafe { args::array(trie_payload_json.cast::<u8>(), payload_len, "trie_payload_json") };
-        match json.and_then(|json| Ok((json, trie_mode(mode)?))) {
+        match json.and_then(|json| Ok((json, Mode::from_number(mode)?))) {
             Ok((json, mode)) => stream.session.set_trie(json, mode)?,
             Err(error) => stream.session.refuse_trie(error)?,
         }
@@ -184,13 +184,4 @@ pub extern "C" fn eliza_inference_set_trie_cache_limit(bytes: u64) -> i32 {
     };
     // SAFETY: no out_error.
     unsafe { on_process(std::ptr::null_mut(), set) }.unwrap_or_else(|code| code)
-}
-
-pub(super) fn trie_mode(mode: c_int) -> Result<Mode> {
-    match mode {
-        ELIZA_TRIE_GREEDY => Ok(Mode::Greedy),
-        ELIZA_TRIE_SAMPLED => Ok(Mode::Sampled),
-        ELIZA_TRIE_SCORE_LEAVES => Ok(Mode::ScoreLeaves),
-        other => Err(Error::InvalidArgument(format!("mode is {other}, must be 0 (greedy), 1 (sampled) or 2 (score)"))),
-    }
 }

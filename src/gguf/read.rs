@@ -39,6 +39,9 @@ pub struct TensorInfo {
 
 impl TensorInfo {
     /// The tensor's type, or an error naming the tensor when this library does not know it.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] naming the tensor whose type this library does not know.
     pub fn tensor_type(&self) -> Result<TensorType> {
         TensorType::from_id(self.type_id).ok_or_else(|| {
             Error::Unsupported(format!("Tensor `{}` has the unknown type {}", shown(&self.name), self.type_id))
@@ -81,12 +84,18 @@ struct Key {
 
 impl File {
     /// Read and validate the header of the file at `path`.
+    ///
+    /// # Errors
+    /// [`Error::Io`], or [`Error::Gguf`] with the place in the file and what is wrong there; both name the path.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         Self::parse(path.to_path_buf(), Source::open(path)?).map_err(|error| error.in_file(path))
     }
 
     /// Parse a file held in memory.
+    ///
+    /// # Errors
+    /// [`Error::Gguf`] with the place and what is wrong there.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
         Self::parse(PathBuf::from("<memory>"), Source::in_memory(bytes))
     }
@@ -122,6 +131,9 @@ impl File {
 
     /// The value of `key` as `T`; `None` when the key is missing, an error naming key and offset when it has another
     /// type.
+    ///
+    /// # Errors
+    /// [`Error::Gguf`] naming key and offset where the value has another type, [`Error::OutOfMemory`] for its copy.
     pub fn get<T: FromValue>(&self, key: &str) -> Result<Option<T>> {
         let Some(Key { value, offset, .. }) = self.key(key) else { return Ok(None) };
         if let Value::String(text) = value {
@@ -136,11 +148,17 @@ impl File {
     }
 
     /// As [`File::get`], but a missing key is an error.
+    ///
+    /// # Errors
+    /// As [`File::get`], and [`Error::Model`] for a missing key.
     pub fn require<T: FromValue>(&self, key: &str) -> Result<T> {
         self.get(key)?.ok_or_else(|| Error::Model(format!("Key `{key}` is missing")))
     }
 
     /// The strings of an array key, borrowed from the file.
+    ///
+    /// # Errors
+    /// [`Error::Gguf`] where the key is no array of strings, [`Error::OutOfMemory`] for the list.
     pub fn strings(&self, key: &str) -> Result<Option<Vec<&str>>> {
         let Some(array) = self.get::<Array>(key)? else { return Ok(None) };
         if array.element != ValueType::String {
@@ -160,6 +178,9 @@ impl File {
     }
 
     /// The numbers of an array key, converted to `f32`. Integers and floats are accepted.
+    ///
+    /// # Errors
+    /// [`Error::Gguf`] where the key is no array of numbers, [`Error::OutOfMemory`] for the list.
     pub fn floats(&self, key: &str) -> Result<Option<Vec<f32>>> {
         self.numbers(key, "numbers", |v| match *v {
             Value::F32(x) => Some(x),
@@ -170,6 +191,9 @@ impl File {
     }
 
     /// The integers of an array key (bools count as 0 and 1).
+    ///
+    /// # Errors
+    /// [`Error::Gguf`] where the key is no array of integers of 64 bits, [`Error::OutOfMemory`] for the list.
     pub fn integers(&self, key: &str) -> Result<Option<Vec<i64>>> {
         self.numbers(key, "signed 64-bit integers", |v| match *v {
             Value::Bool(b) => Some(b.into()),
@@ -240,6 +264,9 @@ impl File {
 
     /// Hand everything that stands in front of the tensors' data to `each`, piece by piece: metadata and the table of
     /// tensors.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the file cannot be read or has changed.
     pub fn read_header(&self, mut each: impl FnMut(&[u8])) -> Result<()> {
         let end = self.inner.tensors.iter().map(|info| info.offset).min().unwrap_or(self.size()).min(self.size());
         let mut piece = [0; 4096];

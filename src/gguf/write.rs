@@ -166,6 +166,9 @@ impl Writer {
     }
 
     /// Take over one key of another file; arrays bit by bit.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the other file lacks the key.
     pub fn copy_key(&mut self, from: &File, key: &str) -> Result<&mut Self> {
         let value = from.value(key).ok_or_else(|| Error::Model(format!("Key `{}` is missing", shown(key))))?;
         let encoded = match value {
@@ -212,6 +215,9 @@ impl Writer {
     }
 
     /// The whole file in memory. Every tensor must have been given with its data.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a tensor without data.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         self.emit(&mut out, Path::new("<memory>"), &mut no_data)?;
@@ -219,6 +225,9 @@ impl Writer {
     }
 
     /// Write the file. Every tensor must have been given with its data.
+    ///
+    /// # Errors
+    /// As [`Writer::stream`].
     pub fn write_to(&self, path: &Path) -> Result<()> {
         self.stream(path, &mut no_data)
     }
@@ -227,6 +236,9 @@ impl Writer {
     /// among all tensors and must write exactly its bytes.
     ///
     /// Everything goes to `<path>.partial`, which takes the name `path` at the end and is removed on an error.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::InvalidArgument`] for a tensor with too few or too many bytes, and what `fill` returns.
     pub fn stream(&self, path: &Path, fill: Fill<'_>) -> Result<()> {
         let mut partial = path.as_os_str().to_owned();
         partial.push(".partial");

@@ -76,6 +76,9 @@ impl<'a> Builder<'a> {
     }
 
     /// See [`Op::RmsNorm`].
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit.
     pub fn rms_norm(&mut self, x: NodeId, weight: WeightId, eps: f32, residual: Option<NodeId>) -> Result<NodeId> {
         let (width, rows) = (self.graph.node(x).width, self.graph.node(x).rows);
         self.check_vector(weight, width)?;
@@ -85,6 +88,9 @@ impl<'a> Builder<'a> {
     }
 
     /// See [`Op::MatMul`]. `parts` pairs each matrix with its bias.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit.
     pub fn matmul(
         &mut self,
         x: NodeId,
@@ -115,6 +121,9 @@ impl<'a> Builder<'a> {
     }
 
     /// See [`Op::GatedMatMul`].
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit.
     pub fn gated_matmul(&mut self, x: NodeId, gate: WeightId, up: WeightId, act: Activation) -> Result<NodeId> {
         let (n_in, rows) = (self.graph.node(x).width, self.graph.node(x).rows);
         self.check_input(gate, n_in)?;
@@ -129,6 +138,9 @@ impl<'a> Builder<'a> {
     }
 
     /// See [`Op::Attention`]. `qkv` holds q, k and v side by side.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit.
     pub fn attention(&mut self, qkv: NodeId, spec: AttentionSpec) -> Result<NodeId> {
         let node = self.graph.node(qkv);
         let want = spec.q_width() + spec.k_width() + spec.v_width();

@@ -123,6 +123,9 @@ impl Keys<'_> {
 
 impl Hparams {
     /// Read and check the keys.
+    ///
+    /// # Errors
+    /// [`Error::Model`] naming a key that is missing, of another type or out of range.
     pub fn read(file: &File) -> Result<Hparams> {
         let architecture: String = file.require("general.architecture")?;
         let keys = Keys { file, prefix: &architecture };
@@ -189,6 +192,9 @@ impl Hparams {
     }
 
     /// An error for a mixture-of-experts file, which the dense architectures cannot run.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a file with experts.
     pub fn refuse_experts(&self) -> Result<()> {
         if self.n_expert > 0 {
             let (arch, n) = (&self.architecture, self.n_expert);

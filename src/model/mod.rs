@@ -60,6 +60,9 @@ pub struct Model {
 impl Model {
     /// Load the file onto `backends`, placed as [`Outline::read`] says. `progress` hears the fraction done and may
     /// cancel by returning false.
+    ///
+    /// # Errors
+    /// Those of [`Outline::read`] and of the backends' loads; [`Error::Cancelled`] where `progress` said so.
     pub fn load(
         file: File,
         backends: Vec<Arc<dyn Backend>>,

@@ -54,6 +54,9 @@ impl Places {
 impl Outline {
     /// Read the header for `backends`, of which the first is the CPU. With a second one the last `gpu_layers` layers
     /// are computed there; one more means the output head too, and the embedding with it; -1 means all.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for an unknown architecture or type, [`Error::Model`] naming the key or tensor at fault.
     pub fn read(file: &File, backends: &[Arc<dyn Backend>], gpu_layers: i32) -> Result<Outline> {
         let name: String = file.require("general.architecture")?;
         let Some((_, bind)) = ARCHITECTURES.iter().find(|(known, _)| *known == name) else {
@@ -123,21 +126,33 @@ impl Outline {
     }
 
     /// Tokens in, kept hidden rows out.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit.
     pub fn body_graph(&self) -> Result<Graph> {
         self.decoder.body_graph(&self.specs)
     }
 
     /// Kept hidden rows in, logits out.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit.
     pub fn head_graph(&self) -> Result<Graph> {
         self.decoder.head_graph(&self.specs, self.hparams.n_embd)
     }
 
     /// Tokens in, the logits of every one out: one plan for a decode step. The hidden rows are kept as well.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit.
     pub fn decode_graph(&self) -> Result<Graph> {
         self.decoder.decode_graph(&self.specs)
     }
 
     /// Tokens in, the logits of the output rows out: a pass of a walk through a trie.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit.
     pub fn walk_graph(&self) -> Result<Graph> {
         self.decoder.walk_graph(&self.specs)
     }

@@ -150,6 +150,9 @@ impl Drop for Loading<'_> {
 }
 
 /// The model of `file`, loaded for the caller alone.
+///
+/// # Errors
+/// Those of [`Outline::read`], `admit` and the backends' loads; [`Error::Cancelled`] where `progress` said so.
 pub fn load(
     file: File,
     placement: &Placement,

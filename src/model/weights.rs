@@ -25,21 +25,33 @@ impl<'a> WeightTable<'a> {
     }
 
     /// A matrix for products, `n_in` to `n_out`.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for a tensor that is missing or has another shape, [`Error::Unsupported`] for its type.
     pub fn matrix(&mut self, name: &str, n_in: usize, n_out: usize) -> Result<WeightId> {
         self.claim(name, &[n_in, n_out], WeightUse::MatMul)
     }
 
     /// The embedding table: rows of `n_in`, and where the model has no output matrix also the output matrix.
+    ///
+    /// # Errors
+    /// As [`WeightTable::matrix`].
     pub fn embedding(&mut self, name: &str, n_in: usize, n_out: usize, tied: bool) -> Result<WeightId> {
         self.claim(name, &[n_in, n_out], if tied { WeightUse::RowsAndMatMul } else { WeightUse::Rows })
     }
 
     /// A vector of `n`.
+    ///
+    /// # Errors
+    /// As [`WeightTable::matrix`].
     pub fn vector(&mut self, name: &str, n: usize) -> Result<WeightId> {
         self.claim(name, &[n], WeightUse::Vector)
     }
 
     /// A vector that the file may lack.
+    ///
+    /// # Errors
+    /// As [`WeightTable::matrix`], but for a missing tensor.
     pub fn optional_vector(&mut self, name: &str, n: usize) -> Result<Option<WeightId>> {
         if self.has(name) { self.vector(name, n).map(Some) } else { Ok(None) }
     }
@@ -63,6 +75,9 @@ impl<'a> WeightTable<'a> {
     }
 
     /// The finished table, or an error naming a tensor of the file that the architecture does not use.
+    ///
+    /// # Errors
+    /// [`Error::Model`] naming a tensor of the file that the architecture does not use.
     pub fn finish(self) -> Result<Vec<WeightSpec>> {
         match self.file.tensors().iter().find(|t| !self.claimed.contains(t.name.as_str())) {
             Some(t) => Err(Error::Model(format!("Tensor `{}` is not known in this architecture", shown(&t.name)))),

@@ -24,8 +24,9 @@ use half::f16;
 
 /// Decode whole blocks of `ty` into `out`.
 ///
-/// `src` must hold exactly the blocks of `out.len()` weights; other lengths are [`Error::InvalidArgument`], and
-/// types this library has no decoder for are [`Error::Unsupported`].
+/// # Errors
+/// [`Error::InvalidArgument`] where `src` does not hold exactly the blocks of `out.len()` weights,
+/// [`Error::Unsupported`] for a type that this library has no decoder for.
 pub fn dequantize(ty: TensorType, src: &[u8], out: &mut [f32]) -> Result<()> {
     if ty.row_bytes(out.len() as u64) != Some(src.len() as u64) {
         return Err(Error::InvalidArgument(format!(
@@ -64,9 +65,10 @@ pub fn can_dequantize(ty: TensorType) -> bool {
 
 /// Encode `src` as whole blocks of `ty`, appended to `out`.
 ///
-/// Targets: F32, F16, BF16, Q8_0, Q5_0, Q4_0, Q4_K and Q6_K; others are [`Error::Unsupported`]. A length that is no
-/// whole number of blocks, and a weight that is NaN, infinite or too large for the type, are
-/// [`Error::InvalidArgument`] naming the index; nothing is appended then.
+/// # Errors
+/// [`Error::Unsupported`] for types other than F32, F16, BF16, Q8_0, Q5_0, Q4_0, Q4_K and Q6_K;
+/// [`Error::InvalidArgument`] for a length that is no whole number of blocks, and for a weight that is NaN, infinite or
+/// too large for the type, naming its index. Nothing is appended then.
 pub fn quantize(ty: TensorType, src: &[f32], out: &mut Vec<u8>) -> Result<()> {
     let largest = match ty {
         TensorType::F32 => f32::MAX,

@@ -210,6 +210,9 @@ impl<'a> Draft<'a> {
     }
 
     /// Compile every piece over its device's weights.
+    ///
+    /// # Errors
+    /// What the backends cannot compile, or have no memory for.
     pub fn compile(self, devices: &[Device]) -> Result<Plan> {
         let program = |piece: &Piece| {
             let Device { backend, weights } = &devices[piece.device];
@@ -250,9 +253,12 @@ impl<'a> Draft<'a> {
 
 impl Plan {
     /// Make the states, one per device, large enough for this plan, so that running it allocates nothing.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], naming what the memory is for.
     pub fn reserve(&self, states: &mut [Box<dyn State>]) -> Result<()> {
         for segment in &self.segments {
-            states[segment.device].reserve(&*segment.program, self.workspace_bytes[segment.device])?;
+            segment.program.reserve(&mut *states[segment.device], self.workspace_bytes[segment.device])?;
         }
         for (state, bytes) in states.iter_mut().zip(&self.largest_copies) {
             state.reserve_reads(*bytes)?;
@@ -261,6 +267,9 @@ impl Plan {
     }
 
     /// Run one batch; see [`Program::run`].
+    ///
+    /// # Errors
+    /// As [`Program::run`].
     pub fn run(
         &self,
         states: &mut [Box<dyn State>],
@@ -294,6 +303,9 @@ impl Plan {
     }
 
     /// Walk on through a trie behind a run of this or another plan; see [`Program::walk`].
+    ///
+    /// # Errors
+    /// As [`Program::walk`].
     pub fn walk(
         &self,
         states: &mut [Box<dyn State>],

@@ -4,6 +4,7 @@
 //! type. At most one prefill or generation runs at a time. Errors that a caller can make are found and returned before
 //! anything is handed to the worker; what goes wrong there later is kept for whoever asks.
 
+pub mod arguments;
 mod decoder;
 mod describe;
 mod generate;
@@ -84,7 +85,8 @@ impl Session {
 
     /// Loads the model on the calling thread and starts the worker.
     ///
-    /// Fails with the reader's, the model's or the engine's error, or [`Error::Cancelled`] when `progress` said so.
+    /// # Errors
+    /// The reader's, the model's or the engine's error, or [`Error::Cancelled`] when `progress` said so.
     pub fn open(options: OpenOptions) -> Result<Session> {
         let OpenOptions { path, engine: wanted, vocab_only, mut progress } = options;
         if vocab_only {
@@ -124,7 +126,8 @@ impl Session {
 
     /// Starts the worker over a model that is loaded.
     ///
-    /// Fails with the engine's error.
+    /// # Errors
+    /// The engine's error.
     pub fn over(model: Arc<Model>, wanted: &EngineOptions) -> Result<Session> {
         Session::around(Engine::new(model, wanted)?)
     }
@@ -158,12 +161,32 @@ impl Session {
 
     /// The tokens of a text, as [`Vocab::tokenize`] makes them. [`cancel`](Session::cancel) and
     /// [`close`](Session::close) from another thread end it with [`Error::Cancelled`]. Legal at any time.
+    ///
+    /// # Errors
+    /// As [`Vocab::tokenize`]; [`Error::Cancelled`].
     pub fn tokenize(&self, text: &[u8], add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
         self.vocab.tokenize_unless(text, add_special, parse_special, &self.shared.cancelled_since_now())
     }
 
+    /// The text of tokens, as [`Vocab::detokenize`] makes it. Legal at any time.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] naming the first token that the vocabulary does not have.
+    pub fn detokenize(&self, tokens: &[Token], remove_special: bool, unparse_special: bool) -> Result<Vec<u8>> {
+        let n_tokens = self.vocab.n_tokens();
+        let known = |id: Token| usize::try_from(id).is_ok_and(|id| id < n_tokens);
+        if let Some((index, id)) = tokens.iter().enumerate().find(|&(_, &id)| !known(id)) {
+            let problem = format!("tokens[{index}] is {id}, but the vocabulary has {n_tokens} tokens");
+            return Err(Error::InvalidArgument(problem));
+        }
+        self.vocab.detokenize(tokens, remove_special, unparse_special)
+    }
+
     /// The payload of a token trie from names, as [`trie::build`] makes it for this model; ended as
     /// [`tokenize`](Session::tokenize) is. Legal at any time.
+    ///
+    /// # Errors
+    /// As [`trie::build`]; [`Error::Cancelled`].
     pub fn build_trie(&self, path: &str, names: &[&str], around: Surroundings<'_>) -> Result<Built> {
         let model_id = self.info.ids.first().map_or("", String::as_str);
         trie::build_unless(&self.vocab, model_id, path, names, around, &self.shared.cancelled_since_now())
@@ -182,9 +205,11 @@ impl Session {
     /// Brings `tokens` into slot `slot_id` (-1: a fresh one), reusing what the slot already holds, and blocks until
     /// that is done. Returns how many tokens the slot now holds, which is `tokens.len()`.
     ///
-    /// Success re-arms the token trie. Fails with [`Error::InvalidArgument`] (no tokens, a token or slot that does not
-    /// exist), [`Error::OutOfMemory`] (longer than the context), [`Error::Cancelled`], [`Error::Busy`] (also when
-    /// called from the token callback); after a failure a new prefill is needed before generate.
+    /// Success re-arms the token trie; after a failure a new prefill is needed before generate.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] (no tokens, a token or slot that does not exist), [`Error::OutOfMemory`] (longer than
+    /// the context), [`Error::Cancelled`], [`Error::Busy`] (also when called from the token callback).
     pub fn prefill(&self, tokens: &[Token], slot_id: i32) -> Result<usize> {
         let (reply, answer) = mpsc::sync_channel(1);
         self.change(|state| self.schedule_prefill(state, tokens, slot_id, reply))?;
@@ -194,7 +219,8 @@ impl Session {
     /// As [`prefill`](Session::prefill), without waiting for it: [`status`](Session::status) is busy until it is over,
     /// and then has its error.
     ///
-    /// Fails where the prefill cannot be started; what can only be known later is the status's.
+    /// # Errors
+    /// Where the prefill cannot be started; what can only be known later is the status's.
     pub fn start_prefill(&self, tokens: &[Token], slot_id: i32) -> Result<()> {
         let (reply, _) = mpsc::sync_channel(1);
         self.change(|state| self.schedule_prefill(state, tokens, slot_id, reply))
@@ -207,7 +233,8 @@ impl Session {
     /// override the settings and the slot's chain. Every accepted generate gets exactly one terminal event, also after
     /// cancel, close and errors.
     ///
-    /// Fails with [`Error::Busy`] while generating and when no prefill succeeded since the last generate, with the
+    /// # Errors
+    /// [`Error::Busy`] while generating and when no prefill succeeded since the last generate, with the
     /// reason of a failed [`set_trie`](Session::set_trie) until a trie is set or cleared, and with
     /// [`Error::InvalidArgument`] when the sampling parameters are out of range.
     pub fn generate(
@@ -228,7 +255,8 @@ impl Session {
     /// buffer has its text spread over several steps, the later ones without tokens. NUL characters in the text become
     /// U+FFFD. A failed generation returns its error after everything it produced was taken.
     ///
-    /// Fails with [`Error::InvalidArgument`] when `tokens_out` is empty, `text_out` is shorter than 8 bytes or there
+    /// # Errors
+    /// [`Error::InvalidArgument`] when `tokens_out` is empty, `text_out` is shorter than 8 bytes or there
     /// is no generation to read, and with [`Error::Busy`] when the generation has a callback.
     pub fn next(&self, timeout: Option<Duration>, tokens_out: &mut [Token], text_out: &mut [u8]) -> Result<Pull> {
         self.check_engine()?;
@@ -274,7 +302,10 @@ impl Session {
         self.shared.work.notify_all();
     }
 
-    /// Replaces the settings. Fails with [`Error::Busy`] or [`Error::InvalidArgument`] (an empty stop string, a
+    /// Replaces the settings.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] or [`Error::InvalidArgument`] (an empty stop string, a
     /// parameter out of range, more tokens to keep than a shift can) and then changes nothing.
     pub fn configure(&self, settings: Settings) -> Result<()> {
         let checked = self.check_settings(&settings);
@@ -298,7 +329,8 @@ impl Session {
     /// Sets the sampler chain of generations on slot `slot_id` (-1: of fresh slots), in place of the parameters of the
     /// settings; `None` goes back to those. Seed, stop strings and the other settings stay in force.
     ///
-    /// Fails with [`Error::InvalidArgument`] for a slot that does not exist or a chain that cannot be used.
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a slot that does not exist or a chain that cannot be used.
     pub fn set_chain(&self, slot_id: i32, chain: Option<Chain>) -> Result<()> {
         let usable = chain.as_ref().map_or(Ok(()), |chain| Sampler::new(chain, self.info.n_vocab, 0).map(drop));
         let checked = self.check_slot(slot_id).and(usable);
@@ -316,6 +348,9 @@ impl Session {
     ///
     /// A failure other than [`Error::Busy`] bars generate until a set succeeds or the trie is cleared, so that a caller
     /// that ignores it never gets unconstrained output.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while generating, else what is wrong with the payload, by its place.
     pub fn set_trie(&self, json: &[u8], mode: Mode) -> Result<()> {
         let mut strict = false;
         // A payload may be large: it is parsed without the lock, and only once it is known to be wanted.
@@ -340,6 +375,9 @@ impl Session {
 
     /// Bars generate as a failed [`set_trie`](Session::set_trie) does, for a caller whose trie did not come as far as
     /// that; always fails, with `error` unless busy.
+    ///
+    /// # Errors
+    /// `error`, or [`Error::Busy`] while generating.
     pub fn refuse_trie(&self, error: Error) -> Result<()> {
         self.change(|state| {
             state.trie_failure = Some(error.clone());
@@ -348,6 +386,9 @@ impl Session {
     }
 
     /// Removes the trie, if any, and the bar a failed set left.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while generating.
     pub fn clear_trie(&self) -> Result<()> {
         self.change(|state| {
             state.trie = None;
@@ -358,6 +399,9 @@ impl Session {
     }
 
     /// Arms the descriptor with this path, or with `None` the next in payload order.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where there is no trie or it has no such path, [`Error::Busy`] while generating.
     pub fn arm_trie(&self, path: Option<&str>) -> Result<()> {
         self.change(|state| match &mut state.trie {
             Some(trie) => {
@@ -372,7 +416,8 @@ impl Session {
     /// Scores every leaf of the descriptor armed last as what follows the prompt, and blocks until that is done: the
     /// most probable first. A generate may follow as if nothing had happened.
     ///
-    /// Fails with [`Error::InvalidArgument`] when there is no trie, [`Error::Busy`] when no prefill succeeded since the
+    /// # Errors
+    /// [`Error::InvalidArgument`] when there is no trie, [`Error::Busy`] when no prefill succeeded since the
     /// last generate (or from inside the token callback), [`Error::OutOfMemory`] when the context has no room for the
     /// leaves, and [`Error::Cancelled`].
     pub fn score_trie(&self) -> Result<LeafScores> {
@@ -400,7 +445,8 @@ impl Session {
     /// Only the last position's logits are at hand: those in front of it are evaluated once more. A generate may follow
     /// as if nothing had happened.
     ///
-    /// Fails with [`Error::InvalidArgument`] (none, more than 512 or more than the slot has, more than one in a slot
+    /// # Errors
+    /// [`Error::InvalidArgument`] (none, more than 512 or more than the slot has, more than one in a slot
     /// that was shifted), [`Error::Busy`] when no prefill succeeded since the last generate (or from inside the token
     /// callback), and [`Error::Cancelled`]; what `out` holds is undefined then.
     pub fn logits(&self, n_last: usize, out: &mut [f32]) -> Result<usize> {
@@ -437,7 +483,8 @@ impl Session {
     /// included. The session is as before; a generate that was possible still is. A file that is there is replaced as a
     /// whole.
     ///
-    /// Fails with [`Error::InvalidArgument`] (a slot that does not exist or is empty, a path without a file's name),
+    /// # Errors
+    /// [`Error::InvalidArgument`] (a slot that does not exist or is empty, a path without a file's name),
     /// [`Error::Io`], [`Error::Busy`] (also from inside the token callback) and [`Error::Cancelled`]; the file is then
     /// as before.
     pub fn save_slot(&self, slot_id: i32, path: &Path) -> Result<()> {
@@ -460,7 +507,8 @@ impl Session {
     /// A stream that was held by a token trie needs the same trie set in the same mode, and is in its old place then.
     /// Any other does what a prefill does to the trie: it is armed.
     ///
-    /// Fails with [`Error::SavedSlot`] for a file that is damaged, of another model or type of cache, longer than the
+    /// # Errors
+    /// [`Error::SavedSlot`] for a file that is damaged, of another model or type of cache, longer than the
     /// context, or held by another trie; with [`Error::Io`], [`Error::InvalidArgument`] (a slot that does not exist)
     /// and [`Error::Busy`] (also from inside the token callback). Nothing has changed then. [`Error::Cancelled`] and
     /// errors of a device may leave the slot empty; then a new prefill or restore is needed before generate.

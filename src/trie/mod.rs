@@ -24,6 +24,8 @@ pub use payload::{MAX_DESCRIPTORS, MAX_LEAVES, MAX_NODES, MAX_PAYLOAD_BYTES, MAX
 pub use saved::SavedState;
 pub use state::{Accept, TrieState};
 
+use crate::{Error, Result};
+
 /// How a token is chosen inside a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
@@ -36,13 +38,19 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The mode with this number at the C boundary, if there is one.
-    pub fn from_number(number: i32) -> Option<Self> {
+    /// The mode with this number, which is the same in every language.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where there is none.
+    pub fn from_number(number: i32) -> Result<Self> {
         match number {
-            0 => Some(Mode::Greedy),
-            1 => Some(Mode::Sampled),
-            2 => Some(Mode::ScoreLeaves),
-            _ => None,
+            0 => Ok(Mode::Greedy),
+            1 => Ok(Mode::Sampled),
+            2 => Ok(Mode::ScoreLeaves),
+            other => {
+                let problem = format!("mode is {other}, must be 0 (greedy), 1 (sampled) or 2 (score)");
+                Err(Error::InvalidArgument(problem))
+            }
         }
     }
 }

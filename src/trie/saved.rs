@@ -76,6 +76,9 @@ impl TrieState {
     }
 
     /// This trie, in this mode, where `saved` stood. `Err` says why it cannot be: another trie or mode.
+    ///
+    /// # Errors
+    /// Why it cannot be: another trie or mode.
     pub fn restored(&self, saved: &SavedState) -> std::result::Result<TrieState, String> {
         let own = hexadecimal(self.trie().digest());
         if saved.trie != own {

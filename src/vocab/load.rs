@@ -27,7 +27,10 @@ fn broken(key: &str, problem: impl std::fmt::Display) -> Error {
 }
 
 impl Vocab {
-    /// Read the vocabulary of a model file. Errors name the key at fault, or the kind of vocabulary that is not done.
+    /// Read the vocabulary of a model file.
+    ///
+    /// # Errors
+    /// [`Error::Vocab`] naming the key at fault, [`Error::Unsupported`] for a kind of vocabulary that is not done.
     pub fn from_gguf(file: &File) -> Result<Vocab> {
         let model: String = file.get(MODEL)?.ok_or_else(|| broken(MODEL, "it is missing"))?;
         let ids = |bos, eos, unk| SpecialTokens { bos, eos, unk, ..SpecialTokens::default() };

@@ -1,6 +1,5 @@
 //! The command line as a person and a script meet it: output, exit codes, broken pipes, interrupts.
 
-use crate::testing;
 use crate::testing::fixtures::{Kind, Weights};
 use crate::testing::{fixture, has_gpu};
 use elizainference::gguf::{File, Writer};
@@ -1051,39 +1050,6 @@ fn bench_of_spans_counts_what_the_trie_saves() {
         assert!(message.contains(problem), "{message}");
     }
     failure(2, &["bench", "-m", text(&path), "--mode", "strict-mask"]);
-}
-
-/// The page holds everything that was measured, as data and as bars, and nothing of a name that could end an element.
-#[test]
-fn bench_makes_a_page() {
-    let folder = tempfile::tempdir().unwrap();
-    let model = folder.path().join("<b>&model.gguf");
-    std::fs::copy(testing::demo(), &model).unwrap();
-    let payload = folder.path().join("payload.json");
-    let trie = ["trie", "-m", text(&model), "--path", "p", "--before", "Action:\n", "--json", "SHOW_NOTE", "SHOW_LIST"];
-    std::fs::write(&payload, stdout(&trie)).unwrap();
-    let prompts = ["plain", "User: show me the list\nAction:\n"].map(|prompt| {
-        let path = folder.path().join(format!("{} bytes", prompt.len()));
-        std::fs::write(&path, prompt).unwrap();
-        path
-    });
-    let page = folder.path().join("page.html");
-    let bench = ["bench", "-m", text(&model), "--threads", "1", "--reps", "1", "--pp", "16", "--tg", "4", "--json"];
-    let prompts = ["--prompt-file", text(&prompts[0]), "--prompt-file", text(&prompts[1])];
-    let spans = [&prompts[..], &["--token-tree-descriptor", text(&payload), "--html", text(&page)]].concat();
-    let report = json(&[&bench[..], &spans].concat());
-    assert_eq!(report["choices"].as_array().unwrap().len(), 3);
-    assert_eq!(report["choices"][0]["names"][1], "SHOW_LIST");
-
-    let page = std::fs::read_to_string(page).unwrap();
-    let (_, data) = page.split_once("id=\"report\">").unwrap();
-    let (data, _) = data.split_once("</script>").unwrap();
-    assert_eq!(data.parse::<Value>().unwrap(), report);
-    assert!(page.contains("&lt;b&gt;&amp;model.gguf") && !page.split_once("<script").unwrap().0.contains("<b>&model"));
-    assert_eq!(page.matches("class=\"bar\"").count(), page.matches("<dt>").count());
-    for label in ["token trie", "mask", "unconstrained", "writing", "kv cache"] {
-        assert!(page.contains(label), "{label}");
-    }
 }
 
 /// A copy of a fixture with another text and type for one token.

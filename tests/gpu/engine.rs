@@ -10,10 +10,10 @@ use crate::testing::stats::widen;
 use crate::testing::{fixture, has_gpu};
 use crate::translation;
 use elizainference::backend::cpu::CpuBackend;
-use elizainference::backend::gpu::GpuBackend;
-use elizainference::backend::gpu::device::{Gpu, candidates};
-use elizainference::backend::gpu::kernel::Slot;
-use elizainference::backend::gpu::restrict::Restrictions;
+use elizainference::backend::gpu::device::adapters;
+use elizainference::backend::gpu::device::test_limits::TestLimits;
+use elizainference::backend::gpu::kernel::Binding;
+use elizainference::backend::gpu::{Gpu, GpuBackend};
 use elizainference::backend::{Backend, SampleOp, SampleSpec};
 use elizainference::engine::{self, Engine, EngineOptions, Following, KvType};
 use elizainference::gguf::File;
@@ -378,8 +378,8 @@ fn engine_on(device: &Arc<Gpu>, path: &Path) -> Engine {
 }
 
 fn device(restrictions: &str) -> Arc<Gpu> {
-    let best = candidates().into_iter().next().unwrap();
-    Arc::new(Gpu::new(&best, &Restrictions::parse(restrictions).unwrap()).unwrap())
+    let best = adapters().into_iter().next().unwrap();
+    Arc::new(Gpu::new(&best, &TestLimits::parse(restrictions).unwrap()).unwrap())
 }
 
 #[test]
@@ -407,7 +407,7 @@ fn compiled_shaders_are_kept_and_a_broken_file_is_replaced() {
         open(&path, KvType::F16, -1);
         return;
     }
-    if !has_gpu() || !device("").caps.pipeline_cache {
+    if !has_gpu() || !device("").raw.features().contains(wgpu::Features::PIPELINE_CACHE) {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -440,7 +440,7 @@ fn a_lost_device_is_an_error_with_its_name_and_others_live_on() {
     let prompt = tokens(9, "lost");
     let slot = broken.take_slot(0).unwrap();
     broken.prefill(slot, &prompt, &NEVER).unwrap();
-    lost.device.destroy();
+    lost.raw.destroy();
     let name = &lost.info.name;
     for _ in 0..2 {
         let error = broken.decode(slot, 5, &NEVER).err().unwrap();
@@ -473,7 +473,8 @@ fn l10_an_engine_hears_of_its_own_faults_alone() {
     let faults = |count: u32| {
         for i in 0..count {
             // More buffers than any device binds.
-            let error = gpu.kernel("faulty", &format!("// {i} of {count}"), &[Slot::Read; 2000]).map(drop).unwrap_err();
+            let error =
+                gpu.kernel("faulty", &format!("// {i} of {count}"), &[Binding::Read; 2000]).map(drop).unwrap_err();
             assert!(matches!(&error, Error::Device(text) if text.contains(&gpu.info.name)), "{error}");
         }
     };

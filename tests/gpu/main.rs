@@ -6,6 +6,6 @@ mod engine;
 mod sampling;
 #[path = "../testing/mod.rs"]
 mod testing;
-#[path = "../../src/backend/gpu/translation.rs"]
+#[path = "../../src/backend/gpu/kernel/translation.rs"]
 mod translation;
 mod trie_walk;

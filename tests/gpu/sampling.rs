@@ -7,10 +7,11 @@
 
 use crate::testing;
 use elizainference::Token;
-use elizainference::backend::gpu::device::{Gpu, candidates};
-use elizainference::backend::gpu::kernel::{Slot, compose};
-use elizainference::backend::gpu::memory::Buffer;
-use elizainference::backend::gpu::restrict::Restrictions;
+use elizainference::backend::gpu::Gpu;
+use elizainference::backend::gpu::device::adapters;
+use elizainference::backend::gpu::device::memory::Buffer;
+use elizainference::backend::gpu::device::test_limits::TestLimits;
+use elizainference::backend::gpu::kernel::{Binding, compose};
 use elizainference::backend::gpu::sample::{
     Children, SampleOp, SampleProblem, SampleProgram, SampleResult, SampleRow, SampleSpec, read_candidates,
     read_handed_over, read_result, split,
@@ -26,10 +27,10 @@ const STORAGE: wgpu::BufferUsages =
 /// The adapter as it is, and as small as the smallest. None without a GPU, see [`testing::has_gpu`].
 fn devices() -> &'static [Arc<Gpu>] {
     static DEVICES: LazyLock<Vec<Arc<Gpu>>> = LazyLock::new(|| {
-        let all = candidates();
+        let all = adapters();
         let Some(best) = all.first().filter(|_| testing::has_gpu()) else { return Vec::new() };
         let small = "binding=16M,threads=128,checked=on";
-        let device = |text: &&str| Arc::new(Gpu::new(best, &Restrictions::parse(text).unwrap()).unwrap());
+        let device = |text: &&str| Arc::new(Gpu::new(best, &TestLimits::parse(text).unwrap()).unwrap());
         ["", small].iter().map(device).collect()
     });
     &DEVICES
@@ -71,8 +72,8 @@ impl Rig {
 
     /// Submits a step of these slots, each with the row of its number.
     fn submit(&mut self, slots: &[usize]) {
-        let rows: Vec<_> = slots.iter().map(|&slot| SampleRow { slot: slot as u32, row: slot as u32 }).collect();
-        let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
+        let rows: Vec<_> = slots.iter().map(|&slot| SampleRow { sequence: slot as u32, row: slot as u32 }).collect();
+        let mut encoder = self.gpu.raw.create_command_encoder(&Default::default());
         let mut pass = encoder.begin_compute_pass(&Default::default());
         self.program.encode(&mut pass, &rows).unwrap();
         drop(pass);
@@ -82,7 +83,7 @@ impl Rig {
     /// What all slots found last.
     fn read(&self) -> Vec<Found> {
         let results = self.program.results();
-        let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
+        let mut encoder = self.gpu.raw.create_command_encoder(&Default::default());
         encoder.copy_buffer_to_buffer(results.buffer, results.offset, &self.staging, 0, results.bytes);
         for slot in 0..self.rows {
             let place = self.program.candidates(slot);
@@ -579,7 +580,7 @@ fn steps_run_ahead_and_are_taken_back() {
         let step = |rig: &mut Rig, i: usize| {
             rig.write(1, &row);
             rig.submit(&[1]);
-            let mut encoder = gpu.device.create_command_encoder(&Default::default());
+            let mut encoder = gpu.raw.create_command_encoder(&Default::default());
             encoder.copy_buffer_to_buffer(rig.program.sampled(), 4, &log, i as u64 * 4, 4);
             gpu.queue.submit([encoder.finish()]);
         };
@@ -703,7 +704,7 @@ fn weights(step: u32) {
     let mut given: Vec<f32> = vec![0.0, -0.0, f32::MIN, -1e-40, -28.4, -28.5, -32.0, -31.999_998, -f32::MIN_POSITIVE];
     let ends = ((-0.0f32).to_bits(), (-33.0f32).to_bits());
     given.extend((ends.0..ends.1).step_by(step as usize).map(f32::from_bits));
-    let text = "//#include sample_numbers
+    let text = "//#include sample/numbers
         @group(0) @binding(0) var<storage, read> given: array<u32>;
         @group(0) @binding(1) var<storage, read_write> out: array<vec2<u32>>;
         @compute @workgroup_size(128)
@@ -718,7 +719,7 @@ fn weights(step: u32) {
             let input = gpu.buffer("given", words.len() as u64 * 4, STORAGE).unwrap();
             let out = gpu.buffer("weights", part.len() as u64 * 8, STORAGE).unwrap();
             gpu.queue.write_buffer(&input, 0, bytemuck::cast_slice(&words));
-            let kernel = gpu.kernel("weights", &text, &[Slot::Read, Slot::Write]).unwrap();
+            let kernel = gpu.kernel("weights", &text, &[Binding::Read, Binding::Write]).unwrap();
             let size = |count: usize| wgpu::BufferSize::new(count as u64);
             let binding = gpu.bind(
                 &kernel,
@@ -727,7 +728,7 @@ fn weights(step: u32) {
                     wgpu::BufferBinding { buffer: &out, offset: 0, size: size(part.len() * 8) },
                 ],
             );
-            let mut encoder = gpu.device.create_command_encoder(&Default::default());
+            let mut encoder = gpu.raw.create_command_encoder(&Default::default());
             let mut pass = encoder.begin_compute_pass(&Default::default());
             pass.set_pipeline(&kernel.pipeline);
             pass.set_bind_group(0, &binding, &[]);
@@ -917,7 +918,7 @@ fn the_host_goes_on_on_every_row() {
 fn dispatches_are_few() {
     for gpu in &devices()[..devices().len().min(1)] {
         let mut rig = Rig::new(gpu, 32_000, 2);
-        let row = |slot| SampleRow { slot, row: slot };
+        let row = |sequence| SampleRow { sequence, row: sequence };
         for (chain, count) in [
             ("greedy", 2),
             ("temp=0.7", 3),
@@ -949,9 +950,9 @@ fn what_cannot_be_is_refused() {
         assert!(rig.program.bind(&logits, 0, 400, 99).is_err());
         assert!(rig.program.bind(&logits, 2, 400, 100).is_err());
         assert!(rig.program.bind(&logits, 4096, 400, 100).is_err());
-        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        let mut encoder = gpu.raw.create_command_encoder(&Default::default());
         let mut pass = encoder.begin_compute_pass(&Default::default());
-        let row = |slot, row| SampleRow { slot, row };
+        let row = |sequence, row| SampleRow { sequence, row };
         assert!(rig.program.encode(&mut pass, &[row(2, 0)]).is_err());
         assert!(rig.program.encode(&mut pass, &[row(0, 2)]).is_err());
         assert!(rig.program.encode(&mut pass, &[row(0, 0), row(0, 1)]).is_err());

@@ -6,7 +6,8 @@
 use crate::alone;
 use crate::testing::fixtures::{Kind, Weights};
 use crate::testing::{fixture, has_gpu};
-use elizainference::backend::gpu::device::{Gpu, Made};
+use elizainference::backend::gpu::Gpu;
+use elizainference::backend::gpu::device::Made;
 use elizainference::engine::EngineOptions;
 use elizainference::session::{Event, FinishReason, Mode, OpenOptions, Session, Settings, Sink, Usage};
 use std::backtrace::Backtrace;

@@ -111,9 +111,9 @@ fn small_passes_and_small_values_take_less_as_planned() {
 mod gpu {
     use super::*;
     use elizainference::Error;
-    use elizainference::backend::gpu::GpuBackend;
-    use elizainference::backend::gpu::device::{Gpu, candidates};
-    use elizainference::backend::gpu::restrict::Restrictions;
+    use elizainference::backend::gpu::device::adapters;
+    use elizainference::backend::gpu::device::test_limits::TestLimits;
+    use elizainference::backend::gpu::{Gpu, GpuBackend};
     use elizainference::backend::{CacheSpec, LayerCache, LoadProgress};
     use elizainference::gguf::File;
     use elizainference::model::Model;
@@ -124,7 +124,7 @@ mod gpu {
     fn given_out(gpu: &Gpu) -> Option<u64> {
         gpu.queue.submit([]);
         gpu.wait().unwrap();
-        gpu.device.generate_allocator_report().map(|report| report.total_allocated_bytes)
+        gpu.raw.generate_allocator_report().map(|report| report.total_allocated_bytes)
     }
 
     #[test]
@@ -160,8 +160,8 @@ mod gpu {
 
     /// A device of its own whose buffers may take so many bytes together.
     fn device(memory: Option<u64>) -> Arc<Gpu> {
-        let restrictions = Restrictions { memory, ..Restrictions::default() };
-        Arc::new(Gpu::new(&candidates()[0], &restrictions).unwrap())
+        let restrictions = TestLimits { memory, ..TestLimits::default() };
+        Arc::new(Gpu::new(&adapters()[0], &restrictions).unwrap())
     }
 
     fn backends(gpu: &Arc<Gpu>) -> Vec<Arc<dyn Backend>> {
@@ -267,7 +267,7 @@ mod gpu {
             // Before weights are uploaded the host is asked while memory is planned.
             heard += u32::from(done > 0.0);
             if heard == 3 {
-                gpu.device.destroy();
+                gpu.raw.destroy();
             }
             true
         };

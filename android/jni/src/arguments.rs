@@ -74,9 +74,3 @@ pub(crate) fn numbers<T: TypeArray + Default + Clone>(
     array.get_region(env, 0, &mut numbers)?;
     Ok(numbers)
 }
-
-/// A count that Java has as an `int`.
-pub(crate) fn count(value: i32, name: &str) -> Result<u32, Failure> {
-    let negative = |_| Error::InvalidArgument(format!("{name} is {value}, must not be negative"));
-    Ok(u32::try_from(value).map_err(negative)?)
-}

@@ -4,12 +4,13 @@ use std::path::Path;
 
 use elizainference::engine::{devices_json, plan_json};
 use elizainference::gguf::File;
+use elizainference::session::arguments::count;
 use elizainference::{Error, ffi};
 use jni::EnvUnowned;
 use jni::objects::{JByteBuffer, JClass, JDoubleArray, JFloatArray, JIntArray, JString};
 use jni::sys::{jboolean, jint, jlong};
 
-use crate::arguments::{count, optional_text, text};
+use crate::arguments::{optional_text, text};
 use crate::edge::native;
 use crate::options::engine_options;
 use crate::table;

@@ -1,12 +1,13 @@
 //! How a model is opened, and how a session samples. The numbers lie in the order of the Java classes.
 
 use elizainference::Error;
+use elizainference::session::arguments::{self, count};
 use elizainference::session::{ContextFull, EngineOptions, KvType, Params, Settings, SpanEnd};
 use jni::objects::{JByteBuffer, JClass, JFloatArray, JIntArray};
 use jni::sys::{jint, jlong};
 use jni::{Env, EnvUnowned};
 
-use crate::arguments::{count, numbers, optional_text, texts};
+use crate::arguments::{numbers, optional_text, texts};
 use crate::edge::{Failure, native};
 use crate::table;
 
@@ -21,13 +22,10 @@ pub(crate) fn engine_options(
     let mut whole_numbers = [0; 5];
     whole.get_region(env, 0, &mut whole_numbers)?;
     let [context, threads, gpu_layers, slots, n_batch] = whole_numbers;
-    if gpu_layers < -1 {
-        return Err(Error::InvalidArgument(format!("gpuLayers is {gpu_layers}, must be -1 (all) or more")).into());
-    }
     Ok(EngineOptions {
         context: count(context, "contextSize")?,
         threads: count(threads, "threads")?,
-        gpu_layers,
+        gpu_layers: arguments::gpu_layers(gpu_layers, "gpuLayers")?,
         device: optional_text(env, device, "device")?.map(str::to_owned),
         kv_type: optional_text(env, kv_type, "kvType")?.map_or(Ok(KvType::default()), str::parse)?,
         kv_type_v: optional_text(env, kv_type_v, "kvTypeV")?.map(str::parse).transpose()?,

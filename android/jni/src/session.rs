@@ -134,13 +134,7 @@ extern "system" fn Java_ai_eliza_inference_Native_detokenize<'local>(
     native(env, |env| {
         let session = table::get(session)?;
         let tokens = numbers(env, &tokens)?;
-        let vocab = session.vocab();
-        let known = |id: i32| usize::try_from(id).is_ok_and(|id| id < vocab.n_tokens());
-        if let Some((index, id)) = tokens.iter().enumerate().find(|&(_, &id)| !known(id)) {
-            let problem = format!("tokens[{index}] is {id}, but the vocabulary has {} tokens", vocab.n_tokens());
-            return Err(Error::InvalidArgument(problem).into());
-        }
-        Ok(env.byte_array_from_slice(&vocab.detokenize(&tokens, remove_special, unparse_special)?)?)
+        Ok(env.byte_array_from_slice(&session.detokenize(&tokens, remove_special, unparse_special)?)?)
     })
 }
 

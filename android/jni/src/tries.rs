@@ -1,6 +1,5 @@
 //! Token tries: constraining what is generated to a closed set, and scoring its leaves.
 
-use elizainference::Error;
 use elizainference::session::Mode;
 use elizainference::trie::{Surroundings, build};
 use jni::objects::{JByteBuffer, JClass, JDoubleArray, JIntArray, JObject, JObjectArray, JString};
@@ -21,11 +20,9 @@ extern "system" fn Java_ai_eliza_inference_Native_setTokenTrie<'local>(
 ) {
     native(env, |env| {
         let session = table::get(session)?;
-        let unknown =
-            || Error::InvalidArgument(format!("mode is {mode}, must be 0 (greedy), 1 (sampled) or 2 (score)"));
         match Mode::from_number(mode) {
-            Some(mode) => session.set_trie(bytes(env, &payload)?, mode)?,
-            None => session.refuse_trie(unknown())?,
+            Ok(mode) => session.set_trie(bytes(env, &payload)?, mode)?,
+            Err(error) => session.refuse_trie(error)?,
         }
         Ok(())
     })

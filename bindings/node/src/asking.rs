@@ -4,6 +4,7 @@ use std::path::Path;
 
 use elizainference::engine::{devices_json, plan_json};
 use elizainference::gguf::File;
+use elizainference::session::arguments::count;
 use elizainference::{Error, Result, ffi};
 use napi::Env;
 use napi::bindgen_prelude::{Float32Array, Object};
@@ -111,8 +112,7 @@ impl Handle {
     pub fn logits<'env>(&self, env: &'env Env, n_last: i32) -> napi::Result<Object<'env>> {
         let session = self.idle_session()?;
         background::run(env, "logits", move || {
-            let negative = |_| Error::InvalidArgument(format!("nLast is {n_last}, must not be negative"));
-            let n_last = usize::try_from(n_last).map_err(negative)?;
+            let n_last = count(n_last, "nLast")? as usize;
             let room = session.logits(n_last, &mut [])?;
             let mut out = Vec::new();
             out.try_reserve_exact(room).map_err(|_| Error::OutOfMemory(format!("{room} logits")))?;

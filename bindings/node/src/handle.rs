@@ -160,13 +160,7 @@ impl Handle {
     ) -> napi::Result<String> {
         let session = self.session()?;
         call(|| {
-            let vocab = session.vocab();
-            let known = |id: i32| usize::try_from(id).is_ok_and(|id| id < vocab.n_tokens());
-            if let Some((index, id)) = tokens.iter().enumerate().find(|&(_, &id)| !known(id)) {
-                let problem = format!("tokens[{index}] is {id}, but the vocabulary has {} tokens", vocab.n_tokens());
-                return Err(Error::InvalidArgument(problem));
-            }
-            let text = vocab.detokenize(&tokens, remove_special, unparse_special)?;
+            let text = session.detokenize(&tokens, remove_special, unparse_special)?;
             Ok(String::from_utf8_lossy(&text).into_owned())
         })
     }

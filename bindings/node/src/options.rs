@@ -1,5 +1,6 @@
 //! What JavaScript passes as objects. Absent fields are the library's defaults.
 
+use elizainference::session::arguments::{count, gpu_layers};
 use elizainference::session::{ContextFull, EngineOptions, KvType, Params, Settings, SpanEnd};
 use elizainference::{Error, Result};
 use napi_derive::napi;
@@ -22,14 +23,11 @@ pub struct OpenOptions {
 
 impl OpenOptions {
     pub(crate) fn engine(&self) -> Result<EngineOptions> {
-        let gpu_layers = self.gpu_layers.unwrap_or(0);
-        if gpu_layers < -1 {
-            return Err(Error::InvalidArgument(format!("gpuLayers is {gpu_layers}, must be -1 (all) or more")));
-        }
+        let count = |value: Option<i32>, name| count(value.unwrap_or(0), name);
         Ok(EngineOptions {
             context: count(self.context_size, "contextSize")?,
             threads: count(self.threads, "threads")?,
-            gpu_layers,
+            gpu_layers: gpu_layers(self.gpu_layers.unwrap_or(0), "gpuLayers")?,
             device: self.device.clone(),
             kv_type: self.kv_type.as_deref().map_or(Ok(KvType::default()), str::parse)?,
             kv_type_v: self.kv_type_v.as_deref().map(str::parse).transpose()?,
@@ -37,11 +35,6 @@ impl OpenOptions {
             n_batch: count(self.n_batch, "nBatch")?,
         })
     }
-}
-
-fn count(value: Option<i32>, name: &str) -> Result<u32> {
-    let value = value.unwrap_or(0);
-    u32::try_from(value).map_err(|_| Error::InvalidArgument(format!("{name} is {value}, must not be negative")))
 }
 
 /// `SamplingOptions` of `bindings/js/native.ts`, the biases as two lists.

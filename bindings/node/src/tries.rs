@@ -24,11 +24,9 @@ impl Handle {
     #[napi]
     pub fn set_trie(&self, payload: String, mode: i32) -> napi::Result<()> {
         let session = self.session()?;
-        let unknown =
-            || Error::InvalidArgument(format!("mode is {mode}, must be 0 (greedy), 1 (sampled) or 2 (score)"));
         call(|| match Mode::from_number(mode) {
-            Some(mode) => session.set_trie(payload.as_bytes(), mode),
-            None => session.refuse_trie(unknown()),
+            Ok(mode) => session.set_trie(payload.as_bytes(), mode),
+            Err(error) => session.refuse_trie(error),
         })
     }
 

@@ -1,58 +1,45 @@
 //! The GPU backend: WGSL kernels through wgpu, on Vulkan, Metal or DX12.
 //!
-//! `device.rs` finds adapters and holds the device; `kernel.rs` makes kernels of shader texts, `compile.rs` and
-//! `disk.rs` see to their pipelines, and `probe.rs` tries them at load; `step.rs` says what a dispatch is.
-//! `product.rs`, `heads.rs`, `attend.rs` and `rows.rs` build the steps of operations; `fusion.rs` says which need none,
-//! `lower.rs` strings them together for a graph, and `program.rs` runs them over an engine's buffers in `state.rs`.
+//! The rooms, each of which imports only those before it:
+//!
+//! * `device/`: adapters and logical devices, buffers, waits, results on their way to the host; `quirks.rs` has the
+//!   drivers that are refused;
+//! * `shaders/`: the texts of all kernels;
+//! * `kernel/`: a device with its kernels ([`Gpu`]), how they are compiled and kept on disk, what a dispatch is;
+//! * `weights/`: a model's weights on the device, repacked ([`weights::layout`]), and RoPE tables;
+//! * `ops/`: the operations of a graph as dispatches: products, attention, norms, the KV cache;
+//! * `probe/`: known answers, which every kernel has to give at load;
+//! * `sample/`: sampling on the device;
+//! * `trie_walk/`: the kernel that goes on through a trie between two passes;
+//! * `program/`: from a graph to a list of dispatches, what an engine keeps on the device, and how much that takes;
+//! * `testing/`: what the tests of these rooms share.
 //!
 //! Weights are used exactly as their format says, sums are f32: no activation is rounded to fewer bits here.
 
-mod affine;
-pub mod attend;
-mod bandwidth;
-#[cfg(test)]
-mod bed;
-mod compile;
 pub mod device;
-mod disk;
-mod format;
-mod fusion;
-pub mod heads;
 pub mod kernel;
-pub mod kv;
-mod lower;
-pub mod matrix;
-pub mod memory;
-mod pack;
+mod ops;
 mod probe;
-pub mod product;
 mod program;
-pub mod quirks;
-mod readback;
-pub mod restrict;
-pub mod rows;
 pub mod sample;
-mod sampler;
-pub mod shaders;
-mod sizing;
-mod state;
-pub mod step;
+mod shaders;
 #[cfg(test)]
 mod testing;
-#[cfg(test)]
-mod translation;
-mod walk;
+mod trie_walk;
 mod weights;
 
-use super::memory::Memory;
+pub use kernel::Gpu;
+
 use super::{
     Backend, CacheSpec, DeviceInfo, DeviceKind, LoadProgress, Program, Sizing, State, Wanted, WeightBytes, Weights,
     Work,
 };
 use crate::Result;
+use crate::backend::memory::Memory;
 use crate::gguf::File;
 use crate::graph::{Node, WeightSpec};
-use device::Gpu;
+use device::{Adapter, adapters, bandwidth, name_of};
+use program::{GpuProgram, lower, sizing::GpuSizing, state::GpuState};
 use std::sync::Arc;
 
 /// One GPU with its kernels.
@@ -62,18 +49,18 @@ pub struct GpuBackend {
 
 /// The adapters of this machine as devices, with their memory.
 pub fn devices() -> Vec<(DeviceInfo, Memory)> {
-    let info = |c: device::Candidate| {
-        let memory = c.memory();
+    let info = |a: Adapter| {
+        let memory = a.memory();
         let info = DeviceInfo {
-            name: device::name_of(&c.info),
+            name: name_of(&a.info),
             kind: DeviceKind::Gpu,
-            score: c.score,
-            reason: c.reason,
-            shader_compiler: c.shader_compiler,
+            score: a.score,
+            reason: a.reason,
+            shader_compiler: a.shader_compiler,
         };
         (info, memory)
     };
-    device::candidates().into_iter().map(info).collect()
+    adapters().into_iter().map(info).collect()
 }
 
 impl GpuBackend {
@@ -92,7 +79,7 @@ impl Backend for GpuBackend {
     fn device(&self) -> DeviceInfo {
         let gpu = &self.gpu;
         DeviceInfo {
-            name: device::name_of(&gpu.info),
+            name: name_of(&gpu.info),
             kind: DeviceKind::Gpu,
             score: gpu.score,
             reason: gpu.reason.clone(),
@@ -117,11 +104,11 @@ impl Backend for GpuBackend {
     }
 
     fn new_state(&self, cache: &CacheSpec, _: usize) -> Result<Box<dyn State>> {
-        Ok(Box::new(self.gpu.guard(|| state::GpuState::new(self.gpu.clone(), cache))?))
+        Ok(Box::new(self.gpu.guard(|| GpuState::new(self.gpu.clone(), cache))?))
     }
 
     fn compile(&self, work: &Work<'_>, weights: &Weights) -> Result<Box<dyn Program>> {
-        Ok(Box::new(self.gpu.guard(|| program::GpuProgram::new(self.gpu.clone(), work, weights))?))
+        Ok(Box::new(self.gpu.guard(|| GpuProgram::new(self.gpu.clone(), work, weights))?))
     }
 
     fn weight_bytes(&self, specs: &[WeightSpec], wanted: &Wanted) -> Result<WeightBytes> {
@@ -129,7 +116,7 @@ impl Backend for GpuBackend {
     }
 
     fn sizing(&self, cache: &CacheSpec, wanted: &Wanted, _: usize) -> Result<Box<dyn Sizing>> {
-        Ok(Box::new(sizing::GpuSizing::new(self.gpu.clone(), cache, wanted)?))
+        Ok(Box::new(GpuSizing::new(self.gpu.clone(), cache, wanted)?))
     }
 
     fn bandwidth(&self, _: usize) -> Result<f64> {

@@ -6,13 +6,15 @@
 use super::{Expected, From, Probe, Run, TOLERANCE, input};
 use crate::Result;
 use crate::backend::KvTypes;
-use crate::backend::cpu::rope::Rope;
-use crate::backend::gpu::attend;
-use crate::backend::gpu::device::Gpu;
-use crate::backend::gpu::heads::{self, Norms, Turns};
-use crate::backend::gpu::kv::{self, BLOCK, KvLayout};
-use crate::backend::gpu::rows::{self, Place};
-use crate::backend::gpu::step::{Bound, FRAME_CELLS, FRAME_ROWS};
+use crate::backend::gpu::device::STORAGE;
+use crate::backend::gpu::kernel::Gpu;
+use crate::backend::gpu::kernel::dispatch::{BufferRef, FRAME_CELLS, FRAME_ROWS};
+use crate::backend::gpu::ops::attention;
+use crate::backend::gpu::ops::kv_cache::{self, BLOCK, KvLayout};
+use crate::backend::gpu::ops::qkv::{self, Norms};
+use crate::backend::gpu::ops::rows::{self, RowSpan};
+use crate::backend::gpu::weights::rope_table::RopeTable;
+use crate::backend::rope::Rope;
 use crate::graph::{AttentionSpec, RopeKind, RopeScaling, Rows};
 use crate::quant::TensorType;
 use half::f16;
@@ -39,7 +41,7 @@ impl Probe {
         let normed = x.chunks_exact(WIDTH).flat_map(|x| norm(x.iter().copied().map(f64::from), &weight, eps));
         let added = added.iter().map(|&y| if adds { f64::from(y) } else { 0.0 });
         let expected: Vec<_> = normed.zip(added).map(|(x, y)| (x + y, 4.0 * TOLERANCE)).collect();
-        let place = |i| Place { offset: i * size * 4, width: WIDTH };
+        let place = |i| RowSpan { offset: i * size * 4, width: WIDTH };
         let residual = adds.then_some(place(1));
         let step = rows::norm(gpu, place(0), bound(gpu, &weight)?, eps, residual, place(2), Rows::Batch)?;
         Ok(Probe::new("RMS norms".into(), vec![step], Run::new(workspace, ROWS, expected)))
@@ -49,7 +51,7 @@ impl Probe {
     pub fn select(gpu: &Gpu) -> Result<Probe> {
         let workspace: Vec<f32> = (0..ROWS * WIDTH).map(input).collect();
         let expected = workspace.chunks_exact(WIDTH).rev().flatten().map(|&x| (f64::from(x), 0.0)).collect();
-        let place = |i| Place { offset: i * ROWS * WIDTH * 4, width: WIDTH };
+        let place = |i| RowSpan { offset: i * ROWS * WIDTH * 4, width: WIDTH };
         let step = rows::select(gpu, place(0), place(1))?;
         Ok(Probe::new("output rows".into(), vec![step], Run::new(workspace, ROWS, expected)))
     }
@@ -58,7 +60,7 @@ impl Probe {
     pub fn softcap(gpu: &Gpu) -> Result<Probe> {
         let workspace: Vec<f32> = (0..ROWS * WIDTH).map(|i| 5.0 * input(i)).collect();
         let expected = workspace.iter().map(|&x| (capped(x.into()), f64::from(CAP) * TOLERANCE)).collect();
-        let place = |i| Place { offset: i * ROWS * WIDTH * 4, width: WIDTH };
+        let place = |i| RowSpan { offset: i * ROWS * WIDTH * 4, width: WIDTH };
         let step = rows::softcap(gpu, place(0), place(1), CAP, Rows::Batch)?;
         Ok(Probe::new("soft caps".into(), vec![step], Run::new(workspace, ROWS, expected)))
     }
@@ -68,15 +70,15 @@ impl Probe {
         gpu: &Gpu,
         spec: &AttentionSpec,
         layout: &KvLayout,
-        turns: (RopeKind, usize),
+        rope: (RopeKind, usize),
         max_rows: usize,
     ) -> Result<Probe> {
-        Probe::attends(gpu, spec, layout, turns, max_rows, false)
+        Probe::attends(gpu, spec, layout, rope, max_rows, false)
     }
 
     /// Keys turned once more, as attention sees them.
-    pub fn shift(gpu: &Gpu, spec: &AttentionSpec, layout: &KvLayout, turns: (RopeKind, usize)) -> Result<Probe> {
-        Probe::attends(gpu, spec, layout, turns, 1, true)
+    pub fn shift(gpu: &Gpu, spec: &AttentionSpec, layout: &KvLayout, rope: (RopeKind, usize)) -> Result<Probe> {
+        Probe::attends(gpu, spec, layout, rope, 1, true)
     }
 
     /// Cells copied to others, from block to block and within one.
@@ -100,7 +102,7 @@ impl Probe {
         });
         let runs = runs.collect();
         let [keys, values] = cache;
-        let steps = vec![kv::copy(gpu, &layout, 0)?];
+        let steps = vec![kv_cache::copy(gpu, &layout, 0)?];
         Ok(Probe { what: format!("copies of {} cells", layout.types), steps, cache: [keys, values, Vec::new()], runs })
     }
 
@@ -126,16 +128,16 @@ impl Probe {
         };
         let (width, out_width) = (spec.q_width() + spec.k_width() + spec.v_width(), spec.n_head * dv);
         let rope = Rope::new(n_rot, 1e4, &[], RopeScaling::None);
-        let (turns, weight) = (Turns::new(gpu, kind, &rope)?, (0..dk).map(weight).collect::<Vec<f32>>());
+        let (table, weight) = (RopeTable::new(gpu, kind, &rope)?, (0..dk).map(weight).collect::<Vec<f32>>());
         let norm_of = |norm: Option<_>| norm.map(|_| bound(gpu, &weight)).transpose();
         let norms = Norms { q: norm_of(spec.q_norm)?, k: norm_of(spec.k_norm)? };
-        let (qkv, out) = (Place { offset: 0, width }, Place { offset: rows * width * 4, width: out_width });
-        let mut steps = vec![heads::step(gpu, &spec, &layout, &turns, &norms, qkv)?];
+        let (qkv, out) = (RowSpan { offset: 0, width }, RowSpan { offset: rows * width * 4, width: out_width });
+        let mut steps = vec![qkv::step(gpu, &spec, &layout, &table, &norms, qkv)?];
         if shifts {
             // By the same rows: each new key is turned by its position once more.
-            steps.push(kv::shift(gpu, &layout, spec.layer, &turns)?);
+            steps.push(kv_cache::shift(gpu, &layout, spec.layer, &table)?);
         }
-        steps.extend(attend::steps(gpu, &spec, &layout, qkv, out, max_rows)?);
+        steps.extend(attention::steps(gpu, &spec, &layout, qkv, out, max_rows)?);
 
         // Queries, keys and values of all positions so far.
         let mut past: Vec<[Vec<Vec<f64>>; 3]> = Vec::new();
@@ -254,9 +256,9 @@ fn weight(i: usize) -> f32 {
     1.0 + input(i) / 2.0
 }
 
-fn bound(gpu: &Gpu, weight: &[f32]) -> Result<Bound> {
+fn bound(gpu: &Gpu, weight: &[f32]) -> Result<BufferRef> {
     let bytes = weight.len() as u64 * 4;
-    let buffer = gpu.buffer("probe", bytes, super::STORAGE)?;
+    let buffer = gpu.buffer("probe", bytes, STORAGE)?;
     gpu.queue.write_buffer(&buffer, 0, bytemuck::cast_slice(weight));
-    Ok(Bound::Weight(buffer.clone(), 0, bytes))
+    Ok(BufferRef::Weight(buffer.clone(), 0, bytes))
 }

@@ -7,11 +7,11 @@
 use super::source::{Random, Source, activation, normed};
 use super::{Expected, Probe, Run, TOLERANCE};
 use crate::Result;
-use crate::backend::gpu::device::Gpu;
-use crate::backend::gpu::format::GROUP;
-use crate::backend::gpu::matrix::{Loader, Vector};
-use crate::backend::gpu::product::{self, Added, Embed, Gated, Input, MatMul, Norm, VECTOR_ROWS};
-use crate::backend::gpu::step::{FRAME_LISTED, FRAME_N_LISTED, FRAME_ROWS, Step};
+use crate::backend::gpu::kernel::Gpu;
+use crate::backend::gpu::kernel::dispatch::{FRAME_LISTED, FRAME_N_LISTED, FRAME_ROWS, Step};
+use crate::backend::gpu::ops::matmul::{self, Added, Embed, Gated, Input, MatMul, Norm, VECTOR_ROWS};
+use crate::backend::gpu::weights::layout::GROUP;
+use crate::backend::gpu::weights::matrix::{Loader, Vector};
 use crate::graph::Rows;
 use crate::quant::TensorType;
 
@@ -61,7 +61,7 @@ impl Probe {
             max_rows: fed.max_rows,
             logits: like.logits,
         };
-        let steps = product::matmul(gpu, &job)?;
+        let steps = matmul::matmul(gpu, &job)?;
         let mut probe = fed.probe(&names.join(", "), steps, results);
         if like.logits && like.max_rows <= VECTOR_ROWS {
             let mut run = probe.runs[0].clone();
@@ -99,7 +99,7 @@ impl Probe {
             rows: Rows::Batch,
             max_rows: fed.max_rows,
         };
-        let steps = product::gated(gpu, &job)?;
+        let steps = matmul::gated(gpu, &job)?;
         Ok(fed.probe(&format!("{}, gated by {:?}", gate.ty, like.act), steps, results))
     }
 
@@ -109,7 +109,7 @@ impl Probe {
         let rows = [0, 1, 2, 0].into_iter().flat_map(|token| &source.weights[token * N_IN..][..N_IN]);
         let expected: Vec<_> = rows.map(|&w| f64::from(w * scale)).map(|x| (x, x.abs() * 2f64.powi(-22))).collect();
         let job = Embed { table: &source.load(gpu)?, scale, dst: 0, width: N_IN };
-        let steps = product::embed(gpu, &job)?;
+        let steps = matmul::embed(gpu, &job)?;
         let mut run = Run::new(Vec::new(), expected.len() / N_IN, expected);
         // Sequence 0 sampled token 0.
         run.frame[FRAME_ROWS + 4 * 3] = u32::MAX;
@@ -191,7 +191,7 @@ impl Fed {
 }
 
 /// A vector on the device.
-pub(super) fn vector(gpu: &Gpu, values: &[f32]) -> Result<Vector> {
+pub fn vector(gpu: &Gpu, values: &[f32]) -> Result<Vector> {
     let mut ignored = |_| Ok(());
     Loader::new(gpu, &mut ignored).vector("probe", values)
 }

@@ -4,8 +4,8 @@
 //! sums and norms those of `f64`.
 
 use crate::Result;
-use crate::backend::gpu::device::Gpu;
-use crate::backend::gpu::matrix::{Loader, Matrix, Stored};
+use crate::backend::gpu::kernel::Gpu;
+use crate::backend::gpu::weights::matrix::{Loader, Matrix, Stored};
 use crate::graph::Activation;
 use crate::quant::{TensorType, dequantize};
 

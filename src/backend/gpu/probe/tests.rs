@@ -4,28 +4,30 @@ use super::products::vector;
 use super::source::Source;
 use super::*;
 use crate::backend::KvTypes;
-use crate::backend::cpu::rope::Rope;
-use crate::backend::gpu::attend;
-use crate::backend::gpu::device::candidates;
-use crate::backend::gpu::heads::{self, Norms, Turns};
-use crate::backend::gpu::kv::KvLayout;
-use crate::backend::gpu::product::{self, Added, Gated, Input, MatMul, Norm};
-use crate::backend::gpu::restrict::Restrictions;
-use crate::backend::gpu::rows::{self, Place};
-use crate::backend::gpu::testing::devices;
+use crate::backend::gpu::device::adapters;
+use crate::backend::gpu::device::test_limits::TestLimits;
+use crate::backend::gpu::ops::attention;
+use crate::backend::gpu::ops::kv_cache::KvLayout;
+use crate::backend::gpu::ops::matmul::{self, Added, Gated, Input, MatMul, Norm};
+use crate::backend::gpu::ops::qkv::{self, Norms};
+use crate::backend::gpu::ops::rows::{self, RowSpan};
+use crate::backend::gpu::testing::harness::devices;
+use crate::backend::gpu::weights::rope_table::RopeTable;
+use crate::backend::rope::Rope;
 use crate::graph::{Activation, AttentionSpec, RopeKind, RopeScaling, Rows, WeightId};
 use crate::quant::TensorType::{self, BF16, F16, F32, Q3_K, Q4_0, Q4_K, Q5_0, Q6_K, Q8_0};
+use parking_lot::Mutex;
 
 /// The probe passes, and does not where its expectation is another one.
-fn check(gpu: &Gpu, mut probe: Probe, what: &str) {
-    Probe::run_all(gpu, std::slice::from_ref(&probe)).unwrap();
-    assert!(tried(probe.kernels()));
+fn check(gpu: &Arc<Gpu>, mut probe: Probe, what: &str) {
+    gpu.compiled(&probe.kernels()).unwrap();
+    probe.run(gpu).unwrap();
     for (run, wrong) in (0..probe.runs.len()).flat_map(|run| [(run, 1.0), (run, f64::NAN)]) {
         let (right, off) = probe.runs[run].expected[5];
         probe.runs[run].expected[5].0 += wrong * (0.1 + 2.0 * off);
         let Err(Error::Device(text)) = probe.run(gpu) else { panic!("{} passed", probe.what) };
         probe.runs[run].expected[5].0 = right;
-        let kernels = probe.kernels().map(|kernel| kernel.name);
+        let kernels = probe.kernels().into_iter().map(|kernel| kernel.name);
         for part in kernels.chain([gpu.info.name.as_str(), &gpu.info.driver, "result 5", what]) {
             assert!(text.contains(part), "no {part} in: {text}");
         }
@@ -44,8 +46,8 @@ fn a_wrong_result_names_driver_and_kernel() {
 }
 
 /// A probe with the kernels of these steps, which sees when one of their numbers is another.
-fn check_products(gpu: &Gpu, steps: &[Step], probe: &dyn Fn() -> Probe, params: &[usize], what: &str) {
-    assert!(probe().kernels().zip(steps).all(|(kernel, step)| Arc::ptr_eq(kernel, &step.kernel)), "{what}");
+fn check_products(gpu: &Arc<Gpu>, steps: &[Step], probe: &dyn Fn() -> Probe, params: &[usize], what: &str) {
+    assert!(probe().kernels().iter().zip(steps).all(|(kernel, step)| Arc::ptr_eq(kernel, &step.kernel)), "{what}");
     assert_eq!(probe().steps.len(), steps.len());
     check(gpu, probe(), what);
     for (step, &param) in (0..steps.len()).flat_map(|step| params.iter().map(move |param| (step, param))) {
@@ -95,7 +97,7 @@ fn products_are_tried_as_a_model_runs_them() {
         };
         let params = [(residual, RESIDUAL), (norms > 0, EPS), (norms > 1, SUM_EPS)];
         let params: Vec<_> = params.into_iter().filter(|p| p.0).map(|p| p.1).collect();
-        let steps = product::matmul(gpu, &job).unwrap();
+        let steps = matmul::matmul(gpu, &job).unwrap();
         let probe = || Probe::matmul(gpu, &job).unwrap();
         check_products(gpu, &steps, &probe, &params, &types[0].to_string());
     }
@@ -114,12 +116,12 @@ fn gated_products_are_tried_as_a_model_runs_them() {
         let norm = normed.then_some(Norm { weight: &weight, eps: 0.0, added: None });
         let input = Input { x: 0, width: n_in, norm };
         let job = Gated { gate: &gate, up: &up, act, input, dst: 0, width: 4, rows: Rows::Batch, max_rows };
-        let steps = product::gated(gpu, &job).unwrap();
+        let steps = matmul::gated(gpu, &job).unwrap();
         let probe = || Probe::gated(gpu, &job).unwrap();
         check_products(gpu, &steps, &probe, if normed { &[EPS] } else { &[] }, &format!("{act:?}"));
         // Gate and matrix are not the same.
         let mut turned = probe();
-        let first = turned.steps[0].buffers.iter().position(|b| matches!(b, Bound::Weight(..))).unwrap();
+        let first = turned.steps[0].buffers.iter().position(|b| matches!(b, BufferRef::Weight(..))).unwrap();
         let sections = if gate.layout.format.elements[2..].iter().any(|&n| n > 0) { 2 } else { 1 };
         (0..sections).for_each(|i| turned.steps[0].buffers.swap(first + i, first + sections + i));
         turned.run(gpu).unwrap_err();
@@ -197,7 +199,7 @@ fn changes_of_the_cache_are_tried() {
         let shift = || Probe::shift(gpu, spec, layout, *turns).unwrap();
         check(gpu, shift(), &format!("turned {} heads", layout.types));
         let mut still = shift();
-        assert_eq!(still.steps.remove(1).kernel.name, "shift");
+        assert_eq!(still.steps.remove(1).kernel.name, "kv_shift");
         still.run(gpu).unwrap_err();
         let copy = || Probe::copy(gpu, layout).unwrap();
         check(gpu, copy(), &format!("{} cells", layout.types));
@@ -213,11 +215,24 @@ fn a_probe_has_the_kernels_of_the_model() {
     for gpu in devices() {
         let (spec, layout) = shape(F32, (4, 2), (8, 8), None, (false, false));
         let probe = Probe::attention(gpu, &spec, &layout, (RopeKind::Norm, 8), 1).unwrap();
-        let turns = Turns::new(gpu, RopeKind::Norm, &Rope::new(8, 5e5, &[], RopeScaling::None)).unwrap();
-        let (qkv, out) = (Place { offset: 1024, width: 96 }, Place { offset: 4096, width: 32 });
-        let mut steps = vec![heads::step(gpu, &spec, &layout, &turns, &Norms::default(), qkv).unwrap()];
-        steps.extend(attend::steps(gpu, &spec, &layout, qkv, out, 1).unwrap());
-        assert!(probe.kernels().zip(&steps).all(|(kernel, step)| Arc::ptr_eq(kernel, &step.kernel)));
+        let table = RopeTable::new(gpu, RopeKind::Norm, &Rope::new(8, 5e5, &[], RopeScaling::None)).unwrap();
+        let (qkv, out) = (RowSpan { offset: 1024, width: 96 }, RowSpan { offset: 4096, width: 32 });
+        let mut steps = vec![qkv::step(gpu, &spec, &layout, &table, &Norms::default(), qkv).unwrap()];
+        steps.extend(attention::steps(gpu, &spec, &layout, qkv, out, 1).unwrap());
+        assert!(probe.kernels().iter().zip(&steps).all(|(kernel, step)| Arc::ptr_eq(kernel, &step.kernel)));
+    }
+}
+
+/// A probe that can be changed while it waits.
+struct Shared(Arc<Mutex<Probe>>);
+
+impl Trial for Shared {
+    fn kernels(&self) -> Vec<Arc<Kernel>> {
+        self.0.lock().kernels()
+    }
+
+    fn run(&self, gpu: &Arc<Gpu>) -> Result<()> {
+        self.0.lock().run(gpu)
     }
 }
 
@@ -227,37 +242,37 @@ fn what_waits_is_tried_once_and_what_fails_goes_on_failing() {
     if devices().is_empty() {
         return;
     }
-    let gpu = Arc::new(Gpu::new(&candidates()[0], &Restrictions::default()).unwrap());
-    let place = |offset| Place { offset, width: 8 };
-    let step = rows::select(&gpu, place(0), place(64)).unwrap();
-    let add = |wrong: f64| {
+    let gpu = Arc::new(Gpu::new(&adapters()[0], &TestLimits::default()).unwrap());
+    let span = |offset| RowSpan { offset, width: 8 };
+    let step = rows::select(&gpu, span(0), span(64)).unwrap();
+    let probe = Arc::new(Mutex::new(Probe::select(&gpu).unwrap()));
+    let add = || {
         let mut made = 0;
         let make = || {
             made += 1;
-            let mut probe = Probe::select(&gpu)?;
-            probe.runs[0].expected[7].0 += wrong;
-            Ok(probe)
+            Ok(Shared(probe.clone()))
         };
-        gpu.pending.lock().add(std::slice::from_ref(&step), make).unwrap();
+        gpu.add_trial([&step.kernel], make).unwrap();
         made
     };
-    assert_eq!((add(1.0), add(0.0)), (1, 0), "one of them is enough");
+    assert_eq!((add(), add()), (1, 0), "one of them is enough");
+    probe.lock().runs[0].expected[7].0 += 1.0;
     for _ in 0..2 {
-        let text = Pending::run(&gpu).unwrap_err().to_string();
+        let text = gpu.run_trials().unwrap_err().to_string();
         assert!(text.contains("`select`") && text.contains("result 7"), "{text}");
-        assert!(!tried([&step.kernel]));
+        assert!(!step.kernel.is_tried());
         assert!(
             matches!(refuse_untried(std::slice::from_ref(&step)), Err(Error::Internal(m)) if m.contains("`select`"))
         );
     }
-    gpu.pending.lock().probes[0].runs[0].expected[7].0 -= 1.0;
+    probe.lock().runs[0].expected[7].0 -= 1.0;
     let made = gpu.made();
-    Pending::run(&gpu).unwrap();
-    assert!(tried([&step.kernel]) && gpu.made() != made);
+    gpu.run_trials().unwrap();
+    assert!(step.kernel.is_tried() && gpu.made() != made);
     refuse_untried(std::slice::from_ref(&step)).unwrap();
     // Then never again.
     let made = gpu.made();
-    assert_eq!(add(1.0), 0);
-    Pending::run(&gpu).unwrap();
+    assert_eq!(add(), 0);
+    gpu.run_trials().unwrap();
     assert_eq!(gpu.made(), made);
 }

@@ -141,13 +141,13 @@ constants!(KINDS: u32 {
 });
 
 /// The constants of the shaders, for workgroups of so many invocations.
-pub(in crate::backend::gpu) fn constants(threads: u32) -> Vec<(&'static str, u32)> {
+pub(crate) fn constants(threads: u32) -> Vec<(&'static str, u32)> {
     let places = PLACES.iter().map(|&(name, place)| (name, place as u32));
     [("THREADS", threads)].into_iter().chain(places).chain(KINDS.iter().copied()).collect()
 }
 
 /// The words that a walk reads and writes, of one slot, and where some of them stand.
-pub(in crate::backend::gpu) struct WalkedWords {
+pub(crate) struct WalkedWords {
     pub children: Vec<u32>,
     pub state: Vec<u32>,
     pub out: Vec<u32>,
@@ -160,7 +160,7 @@ pub(in crate::backend::gpu) struct WalkedWords {
 }
 
 /// All zero.
-pub(in crate::backend::gpu) fn walked_words() -> WalkedWords {
+pub(crate) fn walked_words() -> WalkedWords {
     let [children, state, out] = [CHILD_DATA + LIST, STATE_WORDS, OUT_WORDS].map(|words| vec![0; words]);
     let (results, position, count, ring) = (RESULTS_AT, STATE_POSITION, STATE_COUNT, STATE_RING);
     WalkedWords { children, state, out, results, position, count, ring }

@@ -23,28 +23,37 @@
 
 mod layout;
 mod probe;
+pub mod queue;
 mod spec;
 #[cfg(test)]
 mod tests;
 
 pub use crate::backend::{Children, SampleOp, SampleProblem, SampleResult, SampleRow, SampleSpec};
-pub use probe::check;
+pub(crate) use probe::add_trial;
 pub use spec::{MAX_CANDIDATES, MAX_HANDED_OVER, split, supported};
 
-use super::device::Gpu;
-use super::kernel::{Kernel, Slot, compose};
-use super::memory::{Buffer, buffer_bytes};
+use crate::backend::gpu::device::STORAGE;
+use crate::backend::gpu::device::memory::{Buffer, buffer_bytes};
+use crate::backend::gpu::kernel::{Binding, Gpu, Kernel, compose};
 use crate::{Error, Result, Token};
 use layout::*;
-pub(super) use layout::{WalkedWords, constants, walked_words};
+pub(crate) use layout::{WalkedWords, constants, walked_words};
 use spec::Compiled;
 use std::sync::Arc;
 
-const SLOTS: [Slot; 8] =
-    [Slot::Write, Slot::Uniform, Slot::Read, Slot::Read, Slot::Write, Slot::Write, Slot::Write, Slot::Write];
+const BINDINGS: [Binding; 8] = [
+    Binding::Write,
+    Binding::Uniform,
+    Binding::Read,
+    Binding::Read,
+    Binding::Write,
+    Binding::Write,
+    Binding::Write,
+    Binding::Write,
+];
 
 /// Words of the uniform in front of the rows.
-const FRAME_HEAD: usize = 4;
+const ROWS_AT: usize = 4;
 
 /// One dispatch of a step.
 struct Stage {
@@ -68,49 +77,49 @@ struct Way {
 const STAGES: [Stage; 8] = [
     Stage {
         name: "sample_adjust",
-        text: include_str!("../shaders/sample_adjust.wgsl"),
+        text: include_str!("../shaders/sample/adjust.wgsl"),
         shared: false,
         needed: |way| way.adjusts && way.row(),
     },
     Stage {
         name: "sample_stats",
-        text: include_str!("../shaders/sample_stats.wgsl"),
+        text: include_str!("../shaders/sample/stats.wgsl"),
         shared: true,
         needed: |way| way.row(),
     },
     Stage {
         name: "sample_bins",
-        text: include_str!("../shaders/sample_bins.wgsl"),
+        text: include_str!("../shaders/sample/bins.wgsl"),
         shared: true,
         needed: |way| way.path == PATH_SELECT,
     },
     Stage {
         name: "sample_collect",
-        text: include_str!("../shaders/sample_collect.wgsl"),
+        text: include_str!("../shaders/sample/collect.wgsl"),
         shared: true,
         needed: |way| way.path == PATH_SELECT,
     },
     Stage {
         name: "sample_finish",
-        text: include_str!("../shaders/sample_finish.wgsl"),
+        text: include_str!("../shaders/sample/finish.wgsl"),
         shared: false,
         needed: |way| matches!(way.path, PATH_SELECT | PATH_CHILDREN),
     },
     Stage {
         name: "sample_exact",
-        text: include_str!("../shaders/sample_exact.wgsl"),
+        text: include_str!("../shaders/sample/exact.wgsl"),
         shared: false,
         needed: |way| way.path == PATH_ROW || way.long(),
     },
     Stage {
         name: "sample_masses",
-        text: include_str!("../shaders/sample_masses.wgsl"),
+        text: include_str!("../shaders/sample/masses.wgsl"),
         shared: true,
         needed: |way| matches!(way.path, PATH_DIRECT | PATH_ROW) || way.long(),
     },
     Stage {
         name: "sample_draw",
-        text: include_str!("../shaders/sample_draw.wgsl"),
+        text: include_str!("../shaders/sample/draw.wgsl"),
         shared: false,
         needed: |way| matches!(way.path, PATH_GREEDY | PATH_DIRECT | PATH_ROW) || way.long(),
     },
@@ -130,7 +139,7 @@ impl Way {
 
 /// Where the host finds something on the device.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+pub struct BufferSpan<'a> {
     /// The buffer; it can be copied from.
     pub buffer: &'a wgpu::Buffer,
     /// First byte.
@@ -193,10 +202,8 @@ impl SampleProgram {
         if n_vocab == 0 || n_vocab > 1 << 20 {
             return Err(Error::InvalidArgument(format!("A vocabulary of {n_vocab} tokens cannot be sampled")));
         }
-        let threads = if gpu.caps.max_threads >= 256 { 256 } else { 128 };
-        let constants = constants(threads);
-        let kernel = |stage: &Stage| gpu.kernel(stage.name, &compose(stage.text, &[], &constants)?, &SLOTS);
-        let kernels = STAGES.iter().map(kernel).collect::<Result<_>>()?;
+        let threads = threads(gpu);
+        let kernels = kernels(gpu)?;
         let groups = n_vocab.div_ceil(threads as usize * 8).min(GROUPS);
         let [frame, spec, children, state, bins, work, out] = Self::sizes(n_vocab, max_rows);
         let child_words = children / max_rows;
@@ -232,7 +239,7 @@ impl SampleProgram {
         let child_words = CHILD_DATA + LIST.max(n_vocab.div_ceil(32));
         let each = [SPEC_WORDS, child_words, STATE_WORDS, BINS_WORDS, WORK_WORDS].map(|words| max_rows * words);
         let [spec, children, state, bins, work] = each;
-        [FRAME_HEAD + 4 * ROWS, spec, children, state, bins, work, OUT_WORDS]
+        [ROWS_AT + 4 * ROWS, spec, children, state, bins, work, OUT_WORDS]
     }
 
     /// Bytes that [`SampleProgram::new`] takes.
@@ -373,9 +380,9 @@ impl SampleProgram {
             return Err(Error::Internal("sampling without logits".into()));
         };
         for (index, row) in rows.iter().enumerate() {
-            let twice = rows[..index].iter().any(|other| other.slot == row.slot);
-            if twice || row.slot as usize >= self.slots.len() || row.row >= logits.rows {
-                let problem = format!("Slot {} sampling from row {}", row.slot, row.row);
+            let twice = rows[..index].iter().any(|other| other.sequence == row.sequence);
+            if twice || row.sequence as usize >= self.slots.len() || row.row >= logits.rows {
+                let problem = format!("Sequence {} sampling from row {}", row.sequence, row.row);
                 return Err(Error::InvalidArgument(problem));
             }
         }
@@ -386,21 +393,21 @@ impl SampleProgram {
             let mut words = std::mem::take(&mut self.scratch);
             words.clear();
             words.extend([self.n_vocab as u32, self.chunk(), self.child_words as u32, 0]);
-            words.extend(rows.iter().flat_map(|row| [row.slot, logits.first + row.row * logits.stride, 0, 0]));
+            words.extend(rows.iter().flat_map(|row| [row.sequence, logits.first + row.row * logits.stride, 0, 0]));
             self.write(&self.frame, 0, &words);
             self.scratch = words;
             self.rows.clear();
             self.rows.extend_from_slice(rows);
         }
         for ((stage, kernel), binding) in STAGES.iter().zip(&self.kernels).zip(&self.bindings) {
-            if rows.iter().any(|row| (stage.needed)(&self.way(&self.slots[row.slot as usize]))) {
+            if rows.iter().any(|row| (stage.needed)(&self.way(&self.slots[row.sequence as usize]))) {
                 pass.set_pipeline(&kernel.pipeline);
                 pass.set_bind_group(0, binding, &[]);
                 pass.dispatch_workgroups(if stage.shared { self.groups } else { 1 }, rows.len() as u32, 1);
             }
         }
         for row in rows {
-            let state = &mut self.slots[row.slot as usize];
+            let state = &mut self.slots[row.sequence as usize];
             let sampled = u32::from(state.chain.samples());
             state.position += sampled;
             state.count += sampled;
@@ -441,7 +448,7 @@ impl SampleProgram {
     /// How many dispatches [`Self::encode`] makes for these rows.
     pub fn dispatches(&self, rows: &[SampleRow]) -> usize {
         let needed = |stage: &&Stage| {
-            let slots = rows.iter().filter_map(|row| self.slots.get(row.slot as usize));
+            let slots = rows.iter().filter_map(|row| self.slots.get(row.sequence as usize));
             slots.into_iter().any(|slot| (stage.needed)(&self.way(slot)))
         };
         STAGES.iter().filter(needed).count()
@@ -453,22 +460,22 @@ impl SampleProgram {
     }
 
     /// The results of all slots, [`RESULT_BYTES`] each, for [`read_result`].
-    pub fn results(&self) -> Place<'_> {
+    pub fn results(&self) -> BufferSpan<'_> {
         let bytes = (self.slots.len() * RESULT_WORDS * 4) as u64;
-        Place { buffer: &self.out, offset: RESULTS_AT as u64 * 4, bytes }
+        BufferSpan { buffer: &self.out, offset: RESULTS_AT as u64 * 4, bytes }
     }
 
     /// The best candidates of a slot, as many as its result says are reported, for [`read_candidates`].
-    pub fn candidates(&self, slot: usize) -> Place<'_> {
+    pub fn candidates(&self, slot: usize) -> BufferSpan<'_> {
         let offset = (slot * STATE_WORDS + STATE_REPORT) as u64 * 4;
-        Place { buffer: &self.state, offset, bytes: Self::candidate_bytes() }
+        BufferSpan { buffer: &self.state, offset, bytes: Self::candidate_bytes() }
     }
 
     /// The candidates that a slot handed over, in no order, for [`read_handed_over`]; empty for a chain that samples.
-    pub fn handed_over(&self, slot: usize) -> Place<'_> {
+    pub fn handed_over(&self, slot: usize) -> BufferSpan<'_> {
         let offset = (slot * WORK_WORDS + CANDIDATES_AT) as u64 * 4;
         let most = self.slots.get(slot).map_or(0, |slot| slot.chain.hands_over());
-        Place { buffer: &self.work, offset, bytes: u64::from(most) * HANDED_OVER_BYTES as u64 }
+        BufferSpan { buffer: &self.work, offset, bytes: u64::from(most) * HANDED_OVER_BYTES as u64 }
     }
 
     fn slot(&mut self, slot: usize) -> Result<&mut SlotState> {
@@ -556,8 +563,17 @@ impl SampleProgram {
     }
 }
 
-const STORAGE: wgpu::BufferUsages =
-    wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
+/// Threads of a workgroup.
+fn threads(gpu: &Gpu) -> u32 {
+    if gpu.caps.max_threads >= 256 { 256 } else { 128 }
+}
+
+/// The kernels of [`STAGES`].
+fn kernels(gpu: &Gpu) -> Result<Vec<Arc<Kernel>>> {
+    let constants = constants(threads(gpu));
+    let kernel = |stage: &Stage| gpu.kernel(stage.name, &compose(stage.text, &[], &constants)?, &BINDINGS);
+    STAGES.iter().map(kernel).collect()
+}
 
 /// Bytes of a result.
 pub const RESULT_BYTES: usize = RESULT_WORDS * 4;

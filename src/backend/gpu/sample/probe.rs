@@ -1,4 +1,4 @@
-//! Known answers of the sampler, see `backend/gpu/probe.rs`.
+//! Known answers of the sampler, see `probe/mod.rs`.
 //!
 //! Some chains and masks, which together take every path through the kernels, sample from one row at once. What they
 //! should find is computed here the slow way, in double precision over all candidates; the row is chosen so that no cut
@@ -6,8 +6,9 @@
 
 use super::{RESULT_BYTES, SampleOp, SampleProgram, SampleRow, SampleSpec, read_candidates, read_result};
 use crate::backend::Children;
-use crate::backend::gpu::device::Gpu;
-use crate::backend::gpu::probe::{Expected, compare, input, passed, tried};
+use crate::backend::gpu::device::STORAGE;
+use crate::backend::gpu::kernel::{Gpu, Kernel, Trial};
+use crate::backend::gpu::probe::{Expected, compare, input};
 use crate::{Error, Result, Token};
 use std::sync::Arc;
 
@@ -39,18 +40,26 @@ enum Way {
 const CASES: [(Way, Option<usize>); 5] =
     [(Way::Greedy, None), (Way::Draw, None), (Way::Chain, None), (Way::Chain, Some(2)), (Way::Chain, Some(20))];
 
-/// Try the kernels of a sampler, unless they were.
-pub fn check(gpu: &Arc<Gpu>) -> Result<()> {
-    let program = SampleProgram::new(gpu, N_VOCAB, CASES.len())?;
-    if tried(&program.kernels) {
-        return Ok(());
+/// Has the kernels of a sampler tried before they are used.
+pub fn add_trial(gpu: &Gpu) -> Result<()> {
+    let kernels = super::kernels(gpu)?;
+    gpu.add_trial(&kernels, || Ok(SamplerTrial { kernels: kernels.clone() }))
+}
+
+struct SamplerTrial {
+    kernels: Vec<Arc<Kernel>>,
+}
+
+impl Trial for SamplerTrial {
+    fn kernels(&self) -> Vec<Arc<Kernel>> {
+        self.kernels.clone()
     }
-    let logits = logits();
-    let expected: Vec<_> = CASES.iter().map(|&(way, apart)| expected(&logits, way, apart, UNIFORM)).collect();
-    let kernels = program.kernels.clone();
-    run(gpu, program, &logits, &expected)?;
-    passed(&kernels);
-    Ok(())
+
+    fn run(&self, gpu: &Arc<Gpu>) -> Result<()> {
+        let logits = logits();
+        let expected: Vec<_> = CASES.iter().map(|&(way, apart)| expected(&logits, way, apart, UNIFORM)).collect();
+        run(gpu, SampleProgram::new(gpu, N_VOCAB, CASES.len())?, &logits, &expected)
+    }
 }
 
 fn logits() -> Vec<f32> {
@@ -59,7 +68,7 @@ fn logits() -> Vec<f32> {
 
 fn run(gpu: &Gpu, mut program: SampleProgram, logits: &[f32], expected: &[Vec<Expected>]) -> Result<()> {
     let bytes = (CASES.len() * N_VOCAB) as u64 * 4;
-    let rows = gpu.buffer("probe", bytes, super::STORAGE)?;
+    let rows = gpu.buffer("probe", bytes, STORAGE)?;
     gpu.queue.write_buffer(&rows, 0, bytemuck::cast_slice(&logits.repeat(CASES.len())));
     program.bind(&rows, 0, bytes, N_VOCAB)?;
     for (slot, &(way, apart)) in CASES.iter().enumerate() {
@@ -68,8 +77,8 @@ fn run(gpu: &Gpu, mut program: SampleProgram, logits: &[f32], expected: &[Vec<Ex
         program.arm(slot, apart.map(|_| Children { tokens: &tokens, greedy: false }))?;
         program.restart(slot, 0, &[])?;
     }
-    let all: Vec<_> = (0..CASES.len() as u32).map(|i| SampleRow { slot: i, row: i }).collect();
-    let mut encoder = gpu.device.create_command_encoder(&Default::default());
+    let all: Vec<_> = (0..CASES.len() as u32).map(|i| SampleRow { sequence: i, row: i }).collect();
+    let mut encoder = gpu.raw.create_command_encoder(&Default::default());
     let mut pass = encoder.begin_compute_pass(&Default::default());
     program.encode(&mut pass, &all)?;
     drop(pass);
@@ -89,7 +98,7 @@ fn run(gpu: &Gpu, mut program: SampleProgram, logits: &[f32], expected: &[Vec<Ex
         let (way, apart) = CASES[slot];
         let mask = apart.map_or(String::new(), |apart| format!(" under a mask of every {apart}th token"));
         let what = format!("sampling by {}{mask}", spec(way).describe(usize::MAX));
-        compare(gpu, program.kernels.iter(), &what, got.into_iter(), expected)?;
+        compare(gpu, &program.kernels, &what, got.into_iter(), expected)?;
     }
     Ok(())
 }
@@ -164,7 +173,7 @@ fn expected(logits: &[f32], way: Way, apart: Option<usize>, uniform: f64) -> Vec
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::backend::gpu::testing::devices;
+    use crate::backend::gpu::testing::harness::devices;
 
     fn all(uniform: f64) -> Vec<Vec<Expected>> {
         CASES.iter().map(|&(way, apart)| expected(&logits(), way, apart, uniform)).collect()
@@ -173,7 +182,7 @@ mod tests {
     #[test]
     fn a_wrong_token_names_driver_and_kernels() {
         for gpu in devices() {
-            check(gpu).unwrap();
+            SamplerTrial { kernels: Vec::new() }.run(gpu).unwrap();
             for case in 0..CASES.len() {
                 for value in 0..all(UNIFORM)[case].len() {
                     let mut expected = all(UNIFORM);

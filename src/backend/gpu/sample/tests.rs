@@ -2,8 +2,8 @@
 //! `tests/gpu/sampling.rs`.
 #![allow(clippy::unwrap_used)]
 
-use super::super::kernel::{Slot, compose};
-use super::super::testing::{devices, kernel, run, storage};
+use crate::backend::gpu::kernel::{Binding, compose};
+use crate::backend::gpu::testing::harness::{devices, kernel, run, storage};
 
 /// Runs `body` once per case: it reads `in_word(i)` and writes `out[at + i]`.
 fn compute(body: &str, words_in: usize, words_out: usize, cases: &[Vec<u32>]) -> Vec<Vec<Vec<u32>>> {
@@ -27,7 +27,12 @@ fn compute(body: &str, words_in: usize, words_out: usize, cases: &[Vec<u32>]) ->
     let outputs = devices().iter().map(|gpu| {
         let given = storage(gpu, bytemuck::cast_slice(&words));
         let out = storage(gpu, &vec![0; count * words_out * 4]);
-        run(gpu, &kernel(gpu, &text, &[Slot::Read, Slot::Write]), &[&given, &out], [count.div_ceil(64) as u32, 1, 1]);
+        run(
+            gpu,
+            &kernel(gpu, &text, &[Binding::Read, Binding::Write]),
+            &[&given, &out],
+            [count.div_ceil(64) as u32, 1, 1],
+        );
         let bytes = gpu.read(&out, 0, count * words_out * 4).unwrap();
         bytemuck::pod_collect_to_vec::<u8, u32>(&bytes).chunks(words_out).map(<[u32]>::to_vec).collect()
     });

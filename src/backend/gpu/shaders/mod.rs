@@ -1,53 +1,63 @@
-//! The texts of all shaders.
+//! The texts of all shaders: `ops/` those of a graph's operations, `sample/` those of the sampler.
 
-/// Every text, by name. Those that others include are found here.
+/// Every text, by its path without the ending. Those that others include are found here.
 pub const TEXTS: &[(&str, &str)] = &[
-    ("attend", include_str!("attend.wgsl")),
-    ("combine", include_str!("combine.wgsl")),
-    ("copy", include_str!("copy.wgsl")),
-    ("embed", include_str!("embed.wgsl")),
-    ("epilogue", include_str!("epilogue.wgsl")),
-    ("fetch", include_str!("fetch.wgsl")),
-    ("head", include_str!("head.wgsl")),
-    ("heads", include_str!("heads.wgsl")),
-    ("kv", include_str!("kv.wgsl")),
-    ("matmul", include_str!("matmul.wgsl")),
-    ("matvec", include_str!("matvec.wgsl")),
-    ("norm", include_str!("norm.wgsl")),
-    ("sample_adjust", include_str!("sample_adjust.wgsl")),
-    ("sample_best", include_str!("sample_best.wgsl")),
-    ("sample_bins", include_str!("sample_bins.wgsl")),
-    ("sample_collect", include_str!("sample_collect.wgsl")),
-    ("sample_common", include_str!("sample_common.wgsl")),
-    ("sample_draw", include_str!("sample_draw.wgsl")),
-    ("sample_exact", include_str!("sample_exact.wgsl")),
-    ("sample_finish", include_str!("sample_finish.wgsl")),
-    ("sample_group_best", include_str!("sample_group_best.wgsl")),
-    ("sample_masses", include_str!("sample_masses.wgsl")),
-    ("sample_numbers", include_str!("sample_numbers.wgsl")),
-    ("sample_scatter", include_str!("sample_scatter.wgsl")),
-    ("sample_stats", include_str!("sample_stats.wgsl")),
-    ("sample_sums", include_str!("sample_sums.wgsl")),
-    ("select", include_str!("select.wgsl")),
-    ("shift", include_str!("shift.wgsl")),
-    ("softcap", include_str!("softcap.wgsl")),
-    ("tanh", include_str!("tanh.wgsl")),
-    ("total", include_str!("total.wgsl")),
-    ("turn", include_str!("turn.wgsl")),
-    ("walk", include_str!("walk.wgsl")),
-    ("weights", include_str!("weights.wgsl")),
+    ("ops/attention", include_str!("ops/attention.wgsl")),
+    ("ops/attention_reduce", include_str!("ops/attention_reduce.wgsl")),
+    ("ops/copy", include_str!("ops/copy.wgsl")),
+    ("ops/embed", include_str!("ops/embed.wgsl")),
+    ("ops/epilogue", include_str!("ops/epilogue.wgsl")),
+    ("ops/fetch", include_str!("ops/fetch.wgsl")),
+    ("ops/head", include_str!("ops/head.wgsl")),
+    ("ops/kv", include_str!("ops/kv.wgsl")),
+    ("ops/kv_shift", include_str!("ops/kv_shift.wgsl")),
+    ("ops/matmul", include_str!("ops/matmul.wgsl")),
+    ("ops/matvec", include_str!("ops/matvec.wgsl")),
+    ("ops/norm", include_str!("ops/norm.wgsl")),
+    ("ops/qkv", include_str!("ops/qkv.wgsl")),
+    ("ops/rope_angle", include_str!("ops/rope_angle.wgsl")),
+    ("ops/select", include_str!("ops/select.wgsl")),
+    ("ops/softcap", include_str!("ops/softcap.wgsl")),
+    ("ops/tanh", include_str!("ops/tanh.wgsl")),
+    ("ops/weights", include_str!("ops/weights.wgsl")),
+    ("ops/workgroup_sum", include_str!("ops/workgroup_sum.wgsl")),
+    ("sample/adjust", include_str!("sample/adjust.wgsl")),
+    ("sample/best", include_str!("sample/best.wgsl")),
+    ("sample/bins", include_str!("sample/bins.wgsl")),
+    ("sample/collect", include_str!("sample/collect.wgsl")),
+    ("sample/common", include_str!("sample/common.wgsl")),
+    ("sample/draw", include_str!("sample/draw.wgsl")),
+    ("sample/exact", include_str!("sample/exact.wgsl")),
+    ("sample/finish", include_str!("sample/finish.wgsl")),
+    ("sample/group_best", include_str!("sample/group_best.wgsl")),
+    ("sample/masses", include_str!("sample/masses.wgsl")),
+    ("sample/numbers", include_str!("sample/numbers.wgsl")),
+    ("sample/scatter", include_str!("sample/scatter.wgsl")),
+    ("sample/stats", include_str!("sample/stats.wgsl")),
+    ("sample/sums", include_str!("sample/sums.wgsl")),
+    ("trie_walk", include_str!("trie_walk.wgsl")),
 ];
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use std::path::Path;
 
     #[test]
     fn every_text_is_listed() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/backend/gpu/shaders");
-        let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut files: Vec<_> = files.filter_map(|name| name.strip_suffix(".wgsl").map(String::from)).collect();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/backend/gpu/shaders");
+        let (mut folders, mut files) = (vec![root.clone()], Vec::new());
+        while let Some(folder) = folders.pop() {
+            for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+                let name = path.strip_prefix(&root).unwrap().to_str().unwrap().replace('\\', "/");
+                match name.strip_suffix(".wgsl") {
+                    Some(name) => files.push(name.to_string()),
+                    None if path.is_dir() => folders.push(path),
+                    None => {}
+                }
+            }
+        }
         files.sort();
         assert_eq!(files, TEXTS.iter().map(|(name, _)| *name).collect::<Vec<_>>());
     }

@@ -1,0 +1,112 @@
+//! The adapters of this machine, each with a score and a sentence that explains it. Software drivers score below the
+//! CPU, whose kernels are faster.
+
+use super::{memory, quirks};
+use crate::backend::memory::Memory;
+use std::sync::LazyLock;
+
+/// An adapter with its score.
+pub struct Adapter {
+    pub(super) adapter: wgpu::Adapter,
+    /// The adapter as the driver describes it.
+    pub info: wgpu::AdapterInfo,
+    /// Higher is preferred; 0 cannot be used.
+    pub score: u32,
+    /// Why it has this score.
+    pub reason: String,
+    /// What compiles shaders before the driver does, where that is chosen.
+    pub shader_compiler: Option<&'static str>,
+}
+
+impl Adapter {
+    /// How its memory stands; nothing is known of what this process uses of it.
+    pub fn memory(&self) -> Memory {
+        let (total, available) = memory::of(&self.adapter).unzip();
+        Memory { total, available, of_host: of_host(&self.info), ..Memory::default() }
+    }
+}
+
+/// Whether an adapter has the host's memory.
+pub(super) fn of_host(info: &wgpu::AdapterInfo) -> bool {
+    matches!(info.device_type, wgpu::DeviceType::IntegratedGpu | wgpu::DeviceType::Cpu)
+}
+
+/// The name under which an adapter is listed and asked for.
+pub fn name_of(info: &wgpu::AdapterInfo) -> String {
+    format!("{} ({})", info.name, info.backend)
+}
+
+/// The ways to adapters, each with the compiler of its shaders. DX12 takes DXC where its library can be loaded and
+/// finds an adapter, else FXC, which is a part of Windows.
+fn instances() -> &'static [(wgpu::Instance, Option<&'static str>)] {
+    static INSTANCES: LazyLock<Vec<(wgpu::Instance, Option<&'static str>)>> = LazyLock::new(|| {
+        let make = |backends, shader_compiler| {
+            let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+            descriptor.backends = backends;
+            // The validation of indirect calls builds pipelines of its own at device creation, on which some drivers
+            // fail.
+            descriptor.flags = wgpu::InstanceFlags::empty();
+            descriptor.backend_options.dx12.shader_compiler = shader_compiler;
+            wgpu::Instance::new(descriptor)
+        };
+        let mut all = vec![(make(wgpu::Backends::VULKAN | wgpu::Backends::METAL, wgpu::Dx12Compiler::Fxc), None)];
+        if cfg!(windows) {
+            let dxc = make(wgpu::Backends::DX12, wgpu::Dx12Compiler::default_dynamic_dxc());
+            all.push(match all_of(&dxc).is_empty() {
+                false => (dxc, Some("DXC")),
+                true => (make(wgpu::Backends::DX12, wgpu::Dx12Compiler::Fxc), Some("FXC")),
+            });
+        }
+        all
+    });
+    &INSTANCES
+}
+
+fn all_of(instance: &wgpu::Instance) -> Vec<wgpu::Adapter> {
+    pollster::block_on(instance.enumerate_adapters(wgpu::Backends::all()))
+}
+
+/// Every adapter of this machine, best first.
+pub fn adapters() -> Vec<Adapter> {
+    let found = instances().iter().flat_map(|(instance, by)| all_of(instance).into_iter().map(|one| (one, *by)));
+    let mut all: Vec<Adapter> = found
+        .map(|(adapter, shader_compiler)| {
+            let info = adapter.get_info();
+            let (score, reason) = score(&info, &adapter.limits(), shader_compiler);
+            Adapter { adapter, info, score, reason, shader_compiler }
+        })
+        .collect();
+    all.sort_by(|a, b| b.score.cmp(&a.score).then_with(|| a.info.name.cmp(&b.info.name)));
+    all
+}
+
+fn score(info: &wgpu::AdapterInfo, limits: &wgpu::Limits, shader_compiler: Option<&str>) -> (u32, String) {
+    if let Some(why) = quirks::refused(info) {
+        return (0, format!("not used: {why}"));
+    }
+    if let Some(missing) = too_small(limits) {
+        return (0, format!("not used: {missing}"));
+    }
+    let (score, what) = match info.device_type {
+        wgpu::DeviceType::DiscreteGpu => (1000, "a GPU with memory of its own"),
+        wgpu::DeviceType::IntegratedGpu => (500, "a GPU that shares the host's memory"),
+        wgpu::DeviceType::VirtualGpu => (300, "a virtual GPU"),
+        wgpu::DeviceType::Other => (200, "an accelerator of unknown kind"),
+        wgpu::DeviceType::Cpu => (10, "a software driver: slower than the CPU backend, used only when asked for"),
+    };
+    let shaders = shader_compiler.map_or(String::new(), |by| format!(", shaders compiled by {by}"));
+    let driver = format!("{} {}", info.driver, info.driver_info);
+    (score, format!("{what}, driver {}{shaders}", driver.trim_end()))
+}
+
+/// What every kernel needs; where it is missing the adapter cannot be used.
+fn too_small(limits: &wgpu::Limits) -> Option<String> {
+    let needs = [
+        ("threads in a workgroup", u64::from(limits.max_compute_invocations_per_workgroup), 128),
+        ("bytes of workgroup memory", u64::from(limits.max_compute_workgroup_storage_size), 16 << 10),
+        ("storage buffers in a shader", u64::from(limits.max_storage_buffers_per_shader_stage), 8),
+        ("bytes in a storage binding", limits.max_storage_buffer_binding_size, 16 << 20),
+    ];
+    let (what, have, need) = needs.into_iter().find(|&(_, have, need)| have < need)?;
+    Some(format!("{have} {what}, {need} are needed"))
+}

@@ -1,0 +1,210 @@
+//! What is on its way from the device to the host: rows, through one staging buffer that is kept, and a step's results.
+
+use super::Device;
+use super::memory::Buffer;
+use crate::{Error, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a wait keeps its core before the thread sleeps: some drivers take a millisecond to wake it.
+const SPIN: Duration = Duration::from_micros(200);
+
+/// The staging buffer and the host's copy of what was read. Both buffers grow to the largest read and stay.
+#[derive(Default)]
+pub struct Readback {
+    staging: Option<Buffer>,
+    host: Vec<f32>,
+}
+
+impl Readback {
+    /// Make room for reads of so many bytes.
+    pub fn reserve(&mut self, gpu: &Device, bytes: u64) -> Result<()> {
+        if bytes > 0 && self.staging.as_ref().is_none_or(|staging| staging.size() < bytes) {
+            let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+            self.staging = Some(gpu.buffer("staging for rows", bytes, usage)?);
+            self.host.reserve(bytes as usize / 4);
+        }
+        Ok(())
+    }
+
+    /// `len` floats from byte `offset` of `buffer`, after everything submitted so far.
+    pub fn read(
+        &mut self,
+        gpu: &Device,
+        buffer: &wgpu::Buffer,
+        offset: u64,
+        len: usize,
+        cancel: &AtomicBool,
+    ) -> Result<&mut [f32]> {
+        let bytes = len as u64 * 4;
+        self.reserve(gpu, bytes)?;
+        // After an error it is made again: it may still be mapped.
+        let staging = self.staging.take().ok_or_else(|| Error::Internal("No staging for rows".into()))?;
+        let mut encoder = gpu.raw.create_command_encoder(&Default::default());
+        encoder.copy_buffer_to_buffer(buffer, offset, &staging, 0, bytes);
+        gpu.queue.submit([encoder.finish()]);
+        staging.map_async(wgpu::MapMode::Read, ..bytes, |_| {});
+        gpu.wait_for(None, cancel)?;
+        let mapped = staging.get_mapped_range(..bytes);
+        let mapped = mapped.map_err(|e| Error::Device(format!("Reading from {}: {e}", gpu.info.name)))?;
+        self.host.clear();
+        self.host.extend_from_slice(bytemuck::cast_slice(&mapped));
+        drop(mapped);
+        staging.unmap();
+        self.staging = Some(staging);
+        Ok(&mut self.host)
+    }
+}
+
+/// A staging buffer for the results of one submission at a time, copied in its end.
+pub struct Landing {
+    buffer: Buffer,
+    /// Submissions so far.
+    count: u64,
+    /// Twice the number of the last submission that the buffer was mapped for, and one more where that failed.
+    mapped: Arc<AtomicU64>,
+    submission: Option<wgpu::SubmissionIndex>,
+}
+
+impl Landing {
+    /// For so many bytes.
+    pub fn new(gpu: &Device, what: &str, bytes: u64) -> Result<Landing> {
+        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+        Ok(Landing { buffer: gpu.buffer(what, bytes, usage)?, count: 0, mapped: Arc::default(), submission: None })
+    }
+
+    /// Append the copy of a part of `from` to byte `at`.
+    pub fn copy(&self, encoder: &mut wgpu::CommandEncoder, from: &wgpu::Buffer, offset: u64, at: u64, bytes: u64) {
+        encoder.copy_buffer_to_buffer(from, offset, &self.buffer, at, bytes);
+    }
+
+    /// The submission with the copies is on its way.
+    pub fn submitted(&mut self, submission: wgpu::SubmissionIndex) {
+        self.count += 1;
+        let (count, mapped) = (self.count, self.mapped.clone());
+        // Another thread may call this late, after the next submission.
+        let note = move |done: std::result::Result<(), _>| {
+            mapped.fetch_max(2 * count + u64::from(done.is_err()), Ordering::Release);
+        };
+        self.buffer.map_async(wgpu::MapMode::Read, .., note);
+        self.submission = Some(submission);
+    }
+
+    /// Nobody wants the results of the last submission any more.
+    pub fn give_up(&mut self) {
+        if self.submission.take().is_some() {
+            self.unmap();
+        }
+    }
+
+    /// Wait for the first bytes and hand them to `take`.
+    pub fn read<T>(
+        &mut self,
+        gpu: &Device,
+        bytes: u64,
+        cancel: &AtomicBool,
+        take: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T> {
+        let none = || Error::Internal("Results were asked for, and none are under way".into());
+        let submission = self.submission.take().ok_or_else(none)?;
+        let taken = self.wait(gpu, submission, cancel).and_then(|()| {
+            let mapped = self.buffer.get_mapped_range(..bytes);
+            let mapped = mapped.map_err(|e| Error::Device(format!("Reading from {}: {e}", gpu.info.name)))?;
+            Ok(take(&mapped))
+        });
+        self.unmap();
+        taken
+    }
+
+    fn wait(&self, gpu: &Device, submission: wgpu::SubmissionIndex, cancel: &AtomicBool) -> Result<()> {
+        let began = Instant::now();
+        while !self.is_mapped() && began.elapsed() < SPIN {
+            gpu.look()?;
+            std::hint::spin_loop();
+        }
+        if self.is_mapped() { Ok(()) } else { gpu.wait_for(Some(submission), cancel) }
+    }
+
+    fn is_mapped(&self) -> bool {
+        self.mapped.load(Ordering::Acquire) >= 2 * self.count
+    }
+
+    /// The buffer is mapped, or is about to be, unless that has failed.
+    fn unmap(&self) {
+        if self.mapped.load(Ordering::Acquire) != 2 * self.count + 1 {
+            self.buffer.unmap();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::backend::gpu::device::adapters;
+    use crate::backend::gpu::device::test_limits::TestLimits;
+    use crate::backend::gpu::kernel::{Binding, Gpu};
+    use crate::backend::gpu::testing::harness::{devices, kernel, storage};
+
+    /// Submits a kernel that counts so long, and the copy of its result.
+    fn submit(gpu: &Gpu, landing: &mut Landing, turns: u32) {
+        let text = format!(
+            "@group(0) @binding(0) var<storage, read_write> out: array<u32>;
+            @compute @workgroup_size(1) fn main() {{
+                var n = 0u;
+                for (var i = 0u; i < {turns}u; i++) {{ n = n * 1664525u + 1u; }}
+                out[0] = select(0u, {turns}u, n > 0u);
+            }}"
+        );
+        let out = storage(gpu, &[0; 4]);
+        let kernel = kernel(gpu, &text, &[Binding::Write]);
+        let group = gpu.bind(&kernel, &[out.as_entire_buffer_binding()]);
+        let mut encoder = gpu.raw.create_command_encoder(&Default::default());
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        pass.set_pipeline(&kernel.pipeline);
+        pass.set_bind_group(0, &group, &[]);
+        pass.dispatch_workgroups(1, 1, 1);
+        drop(pass);
+        landing.copy(&mut encoder, &out, 0, 0, 4);
+        let index = gpu.queue.submit([encoder.finish()]);
+        landing.submitted(index);
+    }
+
+    /// To the host a device that hangs looks like one that is busy for long.
+    #[test]
+    fn l10_a_device_that_gives_no_answer_can_be_left() {
+        if devices().is_empty() {
+            return;
+        }
+        // A device of its own: where other tests wait for theirs, wgpu may hold up this one's waits.
+        let gpu = &Gpu::new(&adapters()[0], &TestLimits::default()).unwrap();
+        let mut landing = Landing::new(gpu, "test", 4).unwrap();
+        let (never, cancel) = (AtomicBool::new(false), AtomicBool::new(true));
+        let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap());
+        let mut read = |turns: u32, cancel: &AtomicBool| {
+            gpu.guard(|| {
+                submit(gpu, &mut landing, turns);
+                landing.read(gpu, 4, cancel, number)
+            })
+        };
+        // One that answers in time is heard, whether cancelled or not.
+        assert_eq!(read(7, &never), Ok(7));
+        assert_eq!(read(8, &cancel), Ok(8));
+        assert_eq!(read(2_000_000_000, &cancel), Err(Error::Cancelled));
+        let now = wgpu::PollType::Wait { submission_index: None, timeout: Some(Duration::ZERO) };
+        assert!(gpu.raw.poll(now).is_err(), "the cancel waited for the device");
+        // What comes next is not disturbed by what was left.
+        assert_eq!(read(9, &never), Ok(9));
+        // Nor by what nobody asked for.
+        gpu.guard(|| {
+            submit(gpu, &mut landing, 10);
+            landing.give_up();
+            submit(gpu, &mut landing, 11);
+            assert_eq!(landing.read(gpu, 4, &never, number), Ok(11));
+            assert!(matches!(landing.read(gpu, 4, &never, number), Err(Error::Internal(_))));
+            Ok(())
+        })
+        .unwrap();
+    }
+}

@@ -1,0 +1,74 @@
+//! Artificial limits, so that a test can make any adapter as small as the smallest.
+//!
+//! `ELIZA_GPU_RESTRICT` holds them as text:
+//! `binding=16M,memory=512M,threads=128,checked=on`.
+
+use crate::backend::memory::parse_bytes;
+use crate::{Error, Result};
+
+/// The limits to pretend.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TestLimits {
+    /// Bytes of the largest storage binding.
+    pub binding: Option<u64>,
+    /// Bytes of all buffers together.
+    pub memory: Option<u64>,
+    /// Threads of the largest workgroup.
+    pub threads: Option<u32>,
+    /// Compile shaders with bounds checks.
+    pub checked: bool,
+}
+
+impl TestLimits {
+    /// What `ELIZA_GPU_RESTRICT` says; nothing when it is not set.
+    pub fn from_env() -> Result<TestLimits> {
+        std::env::var("ELIZA_GPU_RESTRICT").map_or(Ok(TestLimits::default()), |text| TestLimits::parse(&text))
+    }
+
+    /// The limits in a text.
+    pub fn parse(text: &str) -> Result<TestLimits> {
+        let mut all = TestLimits::default();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let bad = || Error::InvalidArgument(format!("ELIZA_GPU_RESTRICT: `{part}` is not known"));
+            let (name, value) = part.split_once('=').ok_or_else(bad)?;
+            match (name, value) {
+                ("binding", size) => all.binding = Some(parse_bytes(size).ok_or_else(bad)?),
+                ("memory", size) => all.memory = Some(parse_bytes(size).ok_or_else(bad)?),
+                ("threads", count) => all.threads = Some(count.parse().map_err(|_| bad())?),
+                ("checked", "on") => all.checked = true,
+                _ => return Err(bad()),
+            }
+        }
+        Ok(all)
+    }
+
+    /// The adapter's limits, lowered.
+    pub fn lower(&self, mut limits: wgpu::Limits) -> wgpu::Limits {
+        if let Some(bytes) = self.binding {
+            limits.max_storage_buffer_binding_size = limits.max_storage_buffer_binding_size.min(bytes);
+        }
+        if let Some(threads) = self.threads {
+            limits.max_compute_invocations_per_workgroup = limits.max_compute_invocations_per_workgroup.min(threads);
+            limits.max_compute_workgroup_size_x = limits.max_compute_workgroup_size_x.min(threads);
+            limits.max_compute_workgroup_size_y = limits.max_compute_workgroup_size_y.min(threads);
+        }
+        limits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts() {
+        let all = TestLimits::parse("binding=16M,memory=3G, threads=128,checked=on").unwrap();
+        assert_eq!((all.binding, all.memory), (Some(16 << 20), Some(3 << 30)));
+        assert_eq!((all.threads, all.checked), (Some(128), true));
+        assert_eq!(TestLimits::parse("").unwrap(), TestLimits::default());
+        for bad in ["binding", "binding=x", "memory=much", "threads=-1", "checked=maybe", "speed=off"] {
+            let error = TestLimits::parse(bad).unwrap_err().to_string();
+            assert!(error.contains(bad), "{error}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! A device with its kernels, and the trials of those that have not given a known answer yet.
+//!
+//! One device per adapter lives as long as somebody uses it; all engines of a process share it. One that was lost stays
+//! lost, and a later open makes a new one.
+
+use super::compile::Compiler;
+use super::pipeline_cache::PipelineCache;
+use super::{Binding, Kernel, Pipeline};
+use crate::backend::gpu::device::test_limits::TestLimits;
+use crate::backend::gpu::device::{Adapter, Device, adapters, name_of};
+use crate::gguf::shown;
+use crate::{Error, Result};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, Weak};
+
+/// A device with its kernels.
+pub struct Gpu {
+    device: Device,
+    kernels: Mutex<HashMap<Key, Arc<Kernel>>>,
+    compiler: Compiler,
+    /// What is still to be tried. What fails stays.
+    trials: Mutex<Vec<Box<dyn Trial>>>,
+}
+
+/// Something small with a known answer, for kernels that have given none yet: drivers exist that compute wrongly and
+/// say nothing.
+pub trait Trial: Send {
+    /// The kernels that it tries.
+    fn kernels(&self) -> Vec<Arc<Kernel>>;
+
+    /// Computes, and returns [`Error::Device`] where the result is wrong.
+    fn run(&self, gpu: &Arc<Gpu>) -> Result<()>;
+}
+
+/// A kernel's text and bindings.
+type Key = (String, Vec<Binding>);
+
+/// An open device and the name of its adapter.
+type Opened = (String, Weak<Gpu>);
+
+impl Deref for Gpu {
+    type Target = Device;
+
+    fn deref(&self) -> &Device {
+        &self.device
+    }
+}
+
+/// A test may pretend other limits.
+#[cfg(test)]
+impl std::ops::DerefMut for Gpu {
+    fn deref_mut(&mut self) -> &mut Device {
+        &mut self.device
+    }
+}
+
+impl Gpu {
+    /// The device of the best adapter whose name contains `named`, shared with everyone who holds it.
+    pub fn open(named: Option<&str>) -> Result<Arc<Gpu>> {
+        static OPEN: LazyLock<Mutex<Vec<Opened>>> = LazyLock::new(Mutex::default);
+        let wanted = named.map(str::to_lowercase);
+        let all = adapters();
+        let names = || all.iter().map(|a| format!("{}: {}", name_of(&a.info), a.reason)).collect::<Vec<_>>().join("; ");
+        let chosen = all
+            .iter()
+            .filter(|a| a.score > 0)
+            .find(|a| wanted.as_ref().is_none_or(|w| name_of(&a.info).to_lowercase().contains(w)));
+        let Some(chosen) = chosen else {
+            let found = if all.is_empty() { "no Vulkan, Metal or DX12 adapter was found".to_string() } else { names() };
+            let which = named.map_or("a GPU".to_string(), |n| format!("GPU `{}`", shown(n)));
+            return Err(Error::Unsupported(format!("No device for {which}: {found}")));
+        };
+        let mut open = OPEN.lock();
+        open.retain(|(_, gpu)| gpu.strong_count() > 0);
+        let key = name_of(&chosen.info);
+        let held = open.iter().find(|(name, _)| *name == key).and_then(|(_, gpu)| gpu.upgrade());
+        if let Some(gpu) = held.filter(|gpu| gpu.look().is_ok()) {
+            return Ok(gpu);
+        }
+        let gpu = Arc::new(Gpu::new(chosen, &TestLimits::from_env()?)?);
+        open.retain(|(name, _)| *name != key);
+        open.push((key, Arc::downgrade(&gpu)));
+        Ok(gpu)
+    }
+
+    /// A device of its own on this adapter.
+    pub fn new(adapter: &Adapter, limits: &TestLimits) -> Result<Gpu> {
+        let device = Device::new(adapter, limits)?;
+        let keeps = device.raw.features().contains(wgpu::Features::PIPELINE_CACHE);
+        let cache = if keeps { PipelineCache::open(&device.raw, &device.info) } else { None };
+        let compiler = Compiler::new(&device.raw, &name_of(&device.info), device.checked, cache);
+        Ok(Gpu { device, kernels: Mutex::default(), compiler, trials: Mutex::default() })
+    }
+
+    /// The kernel of a finished text, made now or before. It is compiled in the background: before it is dispatched,
+    /// [`Gpu::compiled`] says whether that went well.
+    pub fn kernel(&self, name: &'static str, text: &str, bindings: &[Binding]) -> Result<Arc<Kernel>> {
+        let key = (text.to_string(), bindings.to_vec());
+        let mut kernels = self.kernels.lock();
+        if let Some(kernel) = kernels.get(&key) {
+            return Ok(kernel.clone());
+        }
+        #[cfg(test)]
+        super::translation::check(name, text);
+        let kernel = self.compile(name, text.to_string(), bindings)?;
+        self.made.pipelines.fetch_add(1, Ordering::Relaxed);
+        kernels.insert(key, kernel.clone());
+        Ok(kernel)
+    }
+
+    /// Waits until everything is compiled, and says what went wrong with these kernels.
+    pub fn compiled<'a>(&self, kernels: impl IntoIterator<Item = &'a Arc<Kernel>>) -> Result<()> {
+        self.compiler.wait();
+        match kernels.into_iter().find_map(|kernel| kernel.pipeline.problem.get()) {
+            Some(problem) => Err(Error::Device(problem.clone())),
+            None => self.check(),
+        }
+    }
+
+    /// A kernel with this name, about to be compiled.
+    fn compile(&self, name: &'static str, text: String, bindings: &[Binding]) -> Result<Arc<Kernel>> {
+        let entries: Vec<_> = bindings.iter().enumerate().map(|(i, binding)| binding.entry(i as u32)).collect();
+        let descriptor = wgpu::BindGroupLayoutDescriptor { label: Some(name), entries: &entries };
+        let layout = self.guard(|| Ok(self.raw.create_bind_group_layout(&descriptor)))?;
+        let kernel = Arc::new(Kernel { name, pipeline: Pipeline::default(), layout, tried: AtomicBool::new(false) });
+        self.compiler.start(&kernel, text);
+        Ok(kernel)
+    }
+
+    /// Names and finished texts of all kernels made so far, for tests.
+    pub fn texts(&self) -> Vec<(&'static str, String)> {
+        self.kernels.lock().iter().map(|((text, _), kernel)| (kernel.name, text.clone())).collect()
+    }
+
+    /// The buffers of one dispatch of a kernel, in the order of its bindings.
+    pub fn bind(&self, kernel: &Kernel, buffers: &[wgpu::BufferBinding<'_>]) -> wgpu::BindGroup {
+        let entries: Vec<_> = buffers
+            .iter()
+            .enumerate()
+            .map(|(i, buffer)| wgpu::BindGroupEntry {
+                binding: i as u32,
+                resource: wgpu::BindingResource::Buffer(buffer.clone()),
+            })
+            .collect();
+        self.made.bind_groups.fetch_add(1, Ordering::Relaxed);
+        self.raw.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: Some(kernel.name),
+            layout: &kernel.layout,
+            entries: &entries,
+        })
+    }
+
+    /// Has these kernels tried by the next [`Gpu::run_trials`], unless all of them were tried or wait for it.
+    pub fn add_trial<'a, T: Trial + 'static>(
+        &self,
+        kernels: impl IntoIterator<Item = &'a Arc<Kernel>>,
+        make: impl FnOnce() -> Result<T>,
+    ) -> Result<()> {
+        let mut trials = self.trials.lock();
+        let waits = |kernel| trials.iter().flat_map(|trial| trial.kernels()).any(|other| Arc::ptr_eq(&other, kernel));
+        if !kernels.into_iter().all(|kernel| kernel.is_tried() || waits(kernel)) {
+            trials.push(Box::new(make()?));
+        }
+        Ok(())
+    }
+
+    /// Tries what is still to be tried; others who would use the same kernels wait for it.
+    pub fn run_trials(self: &Arc<Self>) -> Result<()> {
+        let mut trials = self.trials.lock();
+        if trials.is_empty() {
+            return Ok(());
+        }
+        let kernels: Vec<_> = trials.iter().map(|trial| trial.kernels()).collect();
+        self.compiled(kernels.iter().flatten())?;
+        for (trial, kernels) in trials.iter().zip(&kernels) {
+            if !kernels.iter().all(|kernel| kernel.is_tried()) {
+                trial.run(self)?;
+                kernels.iter().for_each(|kernel| kernel.tried.store(true, Ordering::Release));
+            }
+        }
+        trials.clear();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::backend::gpu::testing::harness::devices;
+
+    #[test]
+    fn a_kernel_that_cannot_be_is_named_and_others_are_not_concerned() {
+        let text = |threads: u32| {
+            let out = "@group(0) @binding(0) var<storage, read_write> out: array<u32>;";
+            format!("{out} @compute @workgroup_size({threads}) fn main() {{ out[0] = 7u; }}")
+        };
+        for gpu in devices() {
+            let broken = gpu.kernel("broken", &text(1 << 14), &[Binding::Write]).unwrap();
+            let whole = gpu.kernel("whole", &text(1), &[Binding::Write]).unwrap();
+            for _ in 0..2 {
+                let problem = gpu.compiled([&whole, &broken]).unwrap_err().to_string();
+                for part in ["`broken`", &gpu.info.name, "16384"] {
+                    assert!(problem.contains(part), "{problem}");
+                }
+                gpu.compiled([&whole]).unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The finished texts of shaders.
+//!
+//! WGSL has no preprocessor, so shaders are written with three kinds of lines of ours, which are comments to any WGSL
+//! tool: `//#if NAME` (or `//#if !NAME`), `//#else` and `//#endif` choose lines by flags, and `//#include NAME` puts in
+//! another text of the table. Numbers that Rust and WGSL share are given to [`compose`] as constants and stand before
+//! the text as `const`s, so no number is written twice.
+
+use crate::backend::gpu::shaders;
+use crate::{Error, Result};
+use std::fmt::Write;
+
+/// The finished text of a shader: constants, then `source` with its own lines resolved.
+pub fn compose(source: &str, flags: &[&str], constants: &[(&str, u32)]) -> Result<String> {
+    let mut text = String::with_capacity(source.len() + 1024);
+    for (name, value) in constants {
+        let _ = writeln!(text, "const {name}: u32 = {value}u;");
+    }
+    resolve(source, flags, &mut text)?;
+    Ok(text)
+}
+
+fn resolve(source: &str, flags: &[&str], text: &mut String) -> Result<()> {
+    // One entry per open `if`: whether its present branch is taken.
+    let mut taken: Vec<bool> = Vec::new();
+    let broken = |line: &str| Error::Internal(format!("Shader line `{line}`"));
+    for line in source.lines() {
+        match line.trim().strip_prefix("//#") {
+            None if taken.iter().all(|&t| t) => {
+                text.push_str(line);
+                text.push('\n');
+            }
+            None => {}
+            Some(command) => match command.trim().split_once(' ') {
+                Some(("if", condition)) => {
+                    let flag = condition.trim();
+                    taken.push(match flag.strip_prefix('!') {
+                        Some(flag) => !flags.contains(&flag),
+                        None => flags.contains(&flag),
+                    });
+                }
+                Some(("include", name)) => {
+                    if taken.iter().all(|&t| t) {
+                        let (_, part) = shaders::TEXTS
+                            .iter()
+                            .find(|(known, _)| *known == name.trim())
+                            .ok_or_else(|| broken(line))?;
+                        resolve(part, flags, text)?;
+                    }
+                }
+                None if command.trim() == "else" => match taken.last_mut() {
+                    Some(last) => *last = !*last,
+                    None => return Err(broken(line)),
+                },
+                None if command.trim() == "endif" => drop(taken.pop().ok_or_else(|| broken(line))?),
+                _ => return Err(broken(line)),
+            },
+        }
+    }
+    if taken.is_empty() { Ok(()) } else { Err(Error::Internal("Shader with an open //#if".into())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_chosen_by_flags() {
+        let source = "a\n//#if X\nb\n//#if !Y\nc\n//#endif\n//#else\nd\n//#endif\ne";
+        assert_eq!(compose(source, &["X"], &[("N", 3)]).unwrap(), "const N: u32 = 3u;\na\nb\nc\ne\n");
+        assert_eq!(compose(source, &["X", "Y"], &[]).unwrap(), "a\nb\ne\n");
+        assert_eq!(compose(source, &[], &[]).unwrap(), "a\nd\ne\n");
+        for broken in ["//#if X", "//#else", "//#endif", "//#include nothing", "//#what"] {
+            assert!(compose(broken, &[], &[]).is_err(), "{broken}");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Every shader that a test makes is also translated for the platforms that the test does not run on: SPIR-V, Metal's
+//! language and HLSL. That is as much as can be shown without their compilers.
+//!
+//! The HLSL is written to the folder `ELIZA_DUMP_SHADERS`, where it is set: `tools/dxc.py` compiles what lies there.
+#![allow(clippy::unwrap_used)]
+
+use naga::back::{hlsl, msl, spv};
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
+
+/// Panics with the text when it is not valid or cannot be translated.
+pub fn check(name: &str, text: &str) {
+    let failed = |what: &str, why: String| -> ! { panic!("shader `{name}`, {what}: {why}\n{text}") };
+    let module = naga::front::wgsl::parse_str(text).unwrap_or_else(|e| failed("WGSL", e.emit_to_string(text)));
+    // `pack2x16float` and its like in the weights and the cache.
+    let info = Validator::new(ValidationFlags::all(), Capabilities::SHADER_FLOAT16_IN_FLOAT32)
+        .validate(&module)
+        .unwrap_or_else(|e| failed("validation", e.emit_to_string(text)));
+    let options = spv::Options { lang_version: (1, 3), fake_missing_bindings: true, ..Default::default() };
+    let words = spv::write_vec(&module, &info, &options, None).unwrap_or_else(|e| failed("SPIR-V", e.to_string()));
+    assert!(words.len() > 5, "shader `{name}`");
+    let options = msl::Options { lang_version: (2, 4), ..Default::default() };
+    let (metal, _) = msl::write_string(&module, &info, &options, &Default::default())
+        .unwrap_or_else(|e| failed("MSL", e.to_string()));
+    assert!(metal.contains("kernel void"), "shader `{name}`");
+    // As wgpu has it for a text that it trusts.
+    let options = hlsl::Options {
+        shader_model: hlsl::ShaderModel::V6_0,
+        zero_initialize_workgroup_memory: false,
+        restrict_indexing: false,
+        force_loop_bounding: false,
+        ..Default::default()
+    };
+    let pipeline = hlsl::PipelineOptions::default();
+    let mut text_out = String::new();
+    hlsl::Writer::new(&mut text_out, &options, &pipeline)
+        .write(&module, &info, None)
+        .unwrap_or_else(|e| failed("HLSL", e.to_string()));
+    assert!(text_out.contains("numthreads"), "shader `{name}`");
+    if let Some(folder) = std::env::var_os("ELIZA_DUMP_SHADERS") {
+        let mut hash = DefaultHasher::new();
+        text.hash(&mut hash);
+        let file = Path::new(&folder).join(format!("{name}-{:016x}.hlsl", hash.finish()));
+        std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(file, text_out)).unwrap();
+    }
+}

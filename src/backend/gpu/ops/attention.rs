@@ -1,0 +1,200 @@
+//! Attention over the KV cache in two dispatches, for one row as for 512.
+//!
+//! A workgroup takes one key head, a tile of the query vectors that share it (row by row, so that a group of any size
+//! fills tiles), and one *split* of the cells. It streams over blocks of cells with a running maximum and sum, and
+//! skips blocks in which its rows see nothing. With several splits each leaves maximum, sum and weighted values, and a
+//! second kernel joins them (flash attention, <https://arxiv.org/abs/2205.14135>); with one the first kernel writes the
+//! result. How many splits there are is a word of the frame: [`splits`] chooses, so that short batches over long
+//! contexts still fill the device.
+//!
+//! A row sees a cell when they share a sequence, the cell is not after the row, and it lies within the window. Cells
+//! that no row of a tile sees do no harm, whatever they hold. A row that sees nothing yields zeros.
+
+use super::kv_cache::{BLOCK, KvLayout};
+use super::rows::RowSpan;
+use crate::backend::TREE;
+use crate::backend::gpu::kernel::dispatch::{BufferRef, FRAME_CONSTANTS, GroupCount, Step};
+use crate::backend::gpu::kernel::{Binding, Gpu, compose};
+use crate::graph::AttentionSpec;
+use crate::{Error, Result};
+use std::f32::consts::LOG2_E;
+
+/// Rows times splits, where there is more than one split.
+const MAX_PARTS: usize = 512;
+/// The most splits: beyond, joining costs more than the cells do.
+const MAX_SPLITS: usize = 64;
+/// Workgroup memory that every device has.
+const MEMORY: usize = 16 << 10;
+/// Dispatches of an attention.
+pub const STEPS: usize = 2;
+/// Threads of the joining kernel.
+const REDUCE_THREADS: u32 = 128;
+
+/// How to split the cells for so many rows and cells in use: the number of splits, and the cells of each, whole blocks.
+pub fn splits(rows: usize, n_kv: usize) -> (u32, u32) {
+    let blocks = n_kv.div_ceil(BLOCK).max(1);
+    let most = (MAX_PARTS / rows.max(1)).clamp(1, MAX_SPLITS);
+    let each = blocks.div_ceil(most);
+    (blocks.div_ceil(each) as u32, (each * BLOCK) as u32)
+}
+
+/// Bytes of [`BufferRef::Partials`] for a layer of this shape.
+pub fn partial_bytes(n_head: usize, head_dim_v: usize) -> u64 {
+    (MAX_PARTS * n_head * (head_dim_v / 4 + 1) * 16) as u64
+}
+
+/// How a workgroup's threads share the work on a tile; the names are those of `shaders/ops/attention.wgsl`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Tile {
+    threads: usize,
+    /// Query vectors of a pack: 1 or 4.
+    pack: usize,
+    packs: usize,
+    /// Cells of a thread when scores are made.
+    cells: usize,
+    /// Threads that share a pack's weights.
+    shares: usize,
+    /// Packs that are summed side by side, and the parts that the cells of each are dealt into.
+    columns: usize,
+    parts: usize,
+    /// Units of a key, and cells of values, that a thread reads before it works on them.
+    ahead: (usize, usize),
+    query_words: usize,
+}
+
+impl Tile {
+    /// The largest tile that `vectors` query vectors fill and workgroup memory holds.
+    fn new(quads_k: usize, quads_v: usize, vectors: usize) -> Option<Tile> {
+        if vectors < 4 {
+            return Some(Tile::of(quads_k, quads_v, 1, vectors));
+        }
+        let tiles = [8, 4, 2, 1].map(|packs| Tile::of(quads_k, quads_v, 4, packs));
+        let wanted = vectors.div_ceil(4).next_power_of_two();
+        tiles.into_iter().find(|tile| tile.packs <= wanted && tile.memory() <= MEMORY)
+    }
+
+    fn of(quads_k: usize, quads_v: usize, pack: usize, packs: usize) -> Tile {
+        // Two cells and four slots of packs where there are four packs, else a cell for each thread.
+        let cells = if packs >= 4 { 2 } else { 1 };
+        let threads = BLOCK * cells;
+        let room = threads / quads_v;
+        let columns = (1..=packs.min(room)).rev().find(|n| packs.is_multiple_of(*n)).unwrap_or(1);
+        let parts = 1 << (room / columns).min(BLOCK).ilog2();
+        // Many products from each unit leave no need, and no registers, to read far ahead.
+        let products = packs.div_ceil(threads * cells / BLOCK) * cells;
+        let ahead = [4, 2, 1].into_iter().find(|n| quads_k.is_multiple_of(*n) && n * products <= 4).unwrap_or(1);
+        let ahead = (ahead, (BLOCK / parts).min(4));
+        let vectors = pack * packs;
+        let query_words = vectors * quads_k.max(parts * quads_v);
+        Tile { threads, pack, packs, cells, shares: 8, columns, parts, ahead, query_words }
+    }
+
+    /// Bytes of workgroup memory.
+    fn memory(&self) -> usize {
+        let vectors = self.pack * self.packs;
+        16 * self.query_words + 4 * vectors * (BLOCK + self.shares + 1) + 12
+    }
+
+    fn constants(&self) -> Vec<(&'static str, u32)> {
+        let lanes = BLOCK / self.cells;
+        let slots = self.threads / lanes;
+        [
+            ("THREADS", self.threads),
+            ("PACK", self.pack),
+            ("PACKS", self.packs),
+            ("CELLS", self.cells),
+            ("LANES", lanes),
+            ("SLOTS", slots),
+            ("SCORE_PACKS", self.packs / slots),
+            ("SHARES", self.shares),
+            ("COLUMNS", self.columns),
+            ("SUM_PACKS", self.packs / self.columns),
+            ("PARTS", self.parts),
+            ("K_AHEAD", self.ahead.0),
+            ("V_AHEAD", self.ahead.1),
+            ("QUERY_WORDS", self.query_words),
+        ]
+        .map(|(name, n)| (name, n as u32))
+        .to_vec()
+    }
+}
+
+/// Attention of the queries at the front of `q`'s rows (as [`super::qkv::step`] leaves them), written to `out`.
+pub fn steps(
+    gpu: &Gpu,
+    spec: &AttentionSpec,
+    layout: &KvLayout,
+    q: RowSpan,
+    out: RowSpan,
+    max_rows: usize,
+) -> Result<[Step; STEPS]> {
+    let group = spec.n_head / spec.n_head_kv;
+    let (quads_k, quads_v) = (layout.head_dim_k / 4, layout.head_dim_v / 4);
+    let tile = Tile::new(quads_k, quads_v, group * max_rows)
+        .ok_or_else(|| Error::Internal(format!("No attention tile for {layout:?}")))?;
+    let mut flags = layout.flags();
+    flags.extend((tile.pack > 1).then_some("PACKED"));
+    flags.extend(spec.softcap.map(|_| "SOFTCAP"));
+    let mut constants = layout.constants();
+    constants.extend(FRAME_CONSTANTS);
+    constants.extend(tile.constants());
+    constants.extend([("GROUP", group as u32), ("TREE", TREE)]);
+    let text = compose(include_str!("../shaders/ops/attention.wgsl"), &flags, &constants)?;
+    let bindings = [Binding::Write, Binding::Uniform, Binding::Read, Binding::Read, Binding::Read, Binding::Write];
+
+    let ([src, width], [dst, dst_width]) = (q.quads()?, out.quads()?);
+    let reach = if spec.window == 0 { i32::MAX as u32 } else { spec.window.min(i32::MAX as u32) };
+    let (scale, cap) = match spec.softcap {
+        Some(cap) => (spec.scale / cap, cap * LOG2_E),
+        None => (spec.scale * LOG2_E, 0.0),
+    };
+    let attention = Step {
+        kernel: gpu.kernel("attention", &text, &bindings)?,
+        buffers: vec![
+            BufferRef::Workspace,
+            BufferRef::Params,
+            BufferRef::Frame,
+            BufferRef::Keys(spec.layer),
+            BufferRef::Values(spec.layer),
+            BufferRef::Partials,
+        ],
+        params: vec![
+            src,
+            width,
+            dst,
+            dst_width,
+            layout.blocks(),
+            reach,
+            scale.to_bits(),
+            cap.to_bits(),
+            spec.n_head as u32,
+            quads_k as u32,
+            BLOCK as u32,
+            0,
+        ],
+        groups: [
+            GroupCount::Splits,
+            GroupCount::Rows(group as u32, (tile.pack * tile.packs) as u32),
+            GroupCount::Fixed(spec.n_head_kv as u32),
+        ],
+    };
+
+    let constants = [
+        ("THREADS", REDUCE_THREADS),
+        ("DV4", quads_v as u32),
+        ("PARTS", REDUCE_THREADS / quads_v as u32),
+        ("N_HEAD", spec.n_head as u32),
+    ];
+    let text = compose(include_str!("../shaders/ops/attention_reduce.wgsl"), &[], &constants)?;
+    let bindings = [Binding::Write, Binding::Uniform, Binding::Read, Binding::Read];
+    let reduce = Step {
+        kernel: gpu.kernel("attention_reduce", &text, &bindings)?,
+        buffers: vec![BufferRef::Workspace, BufferRef::Params, BufferRef::Frame, BufferRef::Partials],
+        params: vec![dst, dst_width, 0, 0],
+        groups: [GroupCount::Fixed(spec.n_head as u32), GroupCount::Rows(1, 1), GroupCount::Fixed(1)],
+    };
+    Ok([attention, reduce])
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,298 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::backend::KvTypes;
+use crate::backend::gpu::testing::fixture::{Fixture, Frame, Head, Numbers};
+use crate::backend::gpu::testing::harness::devices;
+use crate::quant::TensorType::{self, F16, F32, Q8_0};
+
+/// Half a unit in the last place of 1.
+const U: f64 = 1.0 / (1u64 << 24) as f64;
+
+/// A kernel, and the batches to run on it: rows, cells in use, window.
+struct Case {
+    types: KvTypes,
+    heads: (usize, usize),
+    dims: (usize, usize),
+    softcap: Option<f32>,
+    max_rows: usize,
+    batches: &'static [(usize, usize, u32)],
+}
+
+/// Decodes: all the numbers of cells around blocks, with windows that end within a block and before it.
+const ONE: &[(usize, usize, u32)] =
+    &[(1, 1, 0), (1, 63, 0), (1, 64, 1), (1, 65, 0), (1, 65, 20), (1, 300, 0), (1, 1000, 0), (1, 1000, 200)];
+const FEW: &[(usize, usize, u32)] = &[(1, 65, 0), (2, 300, 70), (2, 1000, 0)];
+const SOME: &[(usize, usize, u32)] = &[(5, 64, 0), (5, 300, 0), (3, 1000, 130)];
+const MANY: &[(usize, usize, u32)] = &[(33, 65, 0), (33, 300, 40), (20, 1000, 0)];
+/// More cells than are looked through at once, four times over.
+const LONG: &[(usize, usize, u32)] = &[(1, 9000, 0), (1, 9000, 1000), (2, 9000, 5000)];
+
+/// A cell's key and value.
+type KeyValue = (Vec<f64>, Vec<f64>);
+
+const fn case(
+    ty: TensorType,
+    heads: (usize, usize),
+    dims: (usize, usize),
+    softcap: Option<f32>,
+    max_rows: usize,
+    batches: &'static [(usize, usize, u32)],
+) -> Case {
+    Case { types: KvTypes { k: ty, v: ty }, heads, dims, softcap, max_rows, batches }
+}
+
+fn check_all(cases: &[Case]) {
+    for gpu in devices() {
+        cases.iter().for_each(|case| check(gpu, case));
+    }
+}
+
+#[test]
+fn one_row_of_single_heads() {
+    check_all(&[
+        case(F16, (2, 2), (64, 64), None, 1, ONE),
+        case(F32, (4, 2), (8, 8), None, 1, ONE),
+        case(Q8_0, (3, 1), (40, 256), Some(5.0), 1, ONE),
+    ]);
+}
+
+#[test]
+fn keys_and_values_of_different_types() {
+    for (k, v) in [(F32, F16), (F32, Q8_0), (F16, F32), (F16, Q8_0), (Q8_0, F32), (Q8_0, F16)] {
+        let types = KvTypes { k, v };
+        check_all(&[
+            Case { types, ..case(k, (3, 1), (40, 64), None, 2, FEW) },
+            Case { types, ..case(k, (8, 2), (64, 40), Some(5.0), 64, SOME) },
+        ]);
+    }
+}
+
+#[test]
+fn one_row_of_groups() {
+    check_all(&[case(F16, (8, 2), (128, 128), None, 1, ONE), case(Q8_0, (7, 1), (80, 80), None, 1, ONE)]);
+}
+
+#[test]
+fn few_rows() {
+    check_all(&[
+        case(F16, (1, 1), (80, 80), Some(8.0), 2, FEW),
+        case(Q8_0, (4, 2), (64, 128), None, 2, FEW),
+        case(F16, (4, 1), (256, 256), Some(3.0), 8, SOME),
+        case(F32, (1, 1), (8, 12), None, 2, LONG),
+    ]);
+}
+
+#[test]
+fn many_rows() {
+    check_all(&[
+        case(F16, (4, 2), (128, 128), None, 64, MANY),
+        case(F32, (1, 1), (40, 24), None, 64, MANY),
+        case(Q8_0, (7, 1), (128, 64), None, 64, MANY),
+    ]);
+}
+
+fn spec(case: &Case, window: u32) -> AttentionSpec {
+    AttentionSpec {
+        layer: 0,
+        n_head: case.heads.0,
+        n_head_kv: case.heads.1,
+        head_dim_k: case.dims.0,
+        head_dim_v: case.dims.1,
+        scale: 1.0 / (case.dims.0 as f32).sqrt(),
+        softcap: case.softcap,
+        window,
+        q_norm: None,
+        k_norm: None,
+        norm_eps: 0.0,
+        rope: 0,
+    }
+}
+
+/// Three sequences in turns that nobody could guess, a prefix that two of them share, and free cells between. The rows
+/// stand at cells of the last third; where there are several, one is of a sequence that nobody wrote.
+fn batch(rows: usize, n_kv: usize, cells: usize, numbers: &mut Numbers) -> Frame {
+    let mut next = [0i32; 3];
+    let mut frame = Frame { n_kv, ..Frame::default() };
+    for cell in 0..cells {
+        // Nothing in a free cell or beyond those in use may be seen.
+        let mut record = (0, if cell < n_kv { 0 } else { 0xff });
+        if cell < n_kv && (cell + 1 == n_kv || numbers.below(6) != 0) {
+            let s = numbers.below(3);
+            record = (next[s], 1 << s);
+            if cell < n_kv / 8 && s < 2 {
+                record.1 = 3;
+                next[1 - s] += 1;
+            }
+            next[s] += 1;
+        }
+        frame.cells.push(record);
+    }
+    for row in 0..rows {
+        let cell = (n_kv - 1).saturating_sub(numbers.below(1 + n_kv / 3) * usize::from(rows > 1));
+        let (position, sequences) = frame.cells[cell];
+        // A free cell's row looks at the third sequence from wherever its position is.
+        let sequences = if rows > 1 && row == 1 { 1 << 9 } else { sequences };
+        let (position, sequences) = if sequences == 0 { (next[2] / 2, 4) } else { (position, sequences) };
+        frame.rows.push((position, sequences, cell as u32));
+    }
+    frame
+}
+
+fn check(gpu: &Gpu, case: &Case) {
+    let (n_head, n_head_kv) = case.heads;
+    let (dk, dv) = case.dims;
+    let cells = case.batches.iter().map(|batch| batch.1).max().unwrap() + 24;
+    let layout = KvLayout::new(case.types, n_head_kv, dk, dv, cells).unwrap();
+    let mut numbers = Numbers((dk + n_head) as u64);
+    for (i, &(rows, n_kv, window)) in case.batches.iter().enumerate() {
+        let mut frame = batch(rows, n_kv, layout.cells, &mut numbers);
+        // Cells that nobody may see hold NaN: all bits, which is -1 times NaN in Q8_0.
+        let mut cache = [layout.k_bytes(), layout.v_bytes()].map(|n| vec![0xffu8; n as usize]);
+        for (side, key) in [true, false].into_iter().enumerate() {
+            for (head, cell) in (0..n_head_kv).flat_map(|h| (0..n_kv).map(move |c| (h, c))) {
+                if frame.cells[cell].1 != 0 {
+                    let head = Head { layout: &layout, key, head, cell };
+                    head.encode(&mut cache[side], &numbers.take(head.dim()));
+                }
+            }
+        }
+        // Queries, something beside them, and room for one row more than there is.
+        let (width, out_width) = (n_head * dk + 8, n_head * dv);
+        let mut ws: Vec<f32> = numbers.take((rows + 1) * width).iter().map(|x| x * 6.0).collect();
+        let out = ws.len();
+        ws.extend(vec![-7.0; (rows + 1) * out_width]);
+        let places = [RowSpan { offset: 0, width }, RowSpan { offset: out * 4, width: out_width }];
+        let spec = spec(case, window);
+        let steps = steps(gpu, &spec, &layout, places[0], places[1], case.max_rows).unwrap();
+        let expected = reference(&spec, &layout, &frame, &cache, &ws, width);
+
+        let whole = n_kv.next_multiple_of(BLOCK) as u32;
+        let blocks = whole / BLOCK as u32;
+        let chosen = splits(rows, n_kv);
+        let several = (blocks.div_ceil(3), 3 * BLOCK as u32);
+        let ways = [(1, whole), chosen, several, (blocks, BLOCK as u32)];
+        // All ways on the first and last batch, one way on the others.
+        let all = i == 0 || i + 1 == case.batches.len();
+        for (n, &way) in ways.iter().enumerate() {
+            if !all && n != i % ways.len() {
+                continue;
+            }
+            frame.splits = way;
+            let partials = partial_bytes(n_head, dv);
+            assert!(rows as u64 * u64::from(way.0) <= 512, "the test's own splits fit the partials");
+            let bed = Fixture::new(gpu, &ws, &frame.words(), [&cache[0], &cache[1]], partials);
+            bed.run(&steps, frame.counts());
+            let got = bed.workspace(ws.len());
+            let what = format!(
+                "{} {:?} {:?} rows {rows} cells {n_kv} window {window} splits {way:?}",
+                case.types, case.heads, case.dims
+            );
+            assert_eq!(got[..out], ws[..out], "{what}: queries changed");
+            assert!(got[out + rows * out_width..].iter().all(|&x| x == -7.0), "{what}: rows beyond were written");
+            for (i, (&y, &(exact, bound))) in got[out..].iter().zip(&expected).enumerate() {
+                let (row, head, at) = (i / out_width, i % out_width / dv, i % dv);
+                let off = (f64::from(y) - exact).abs();
+                assert!(off <= bound, "{what}: row {row} head {head} value {at}: {y} for {exact}, bound {bound:e}");
+            }
+        }
+    }
+}
+
+/// Attention by the book, with the error that f32 may make.
+fn reference(
+    spec: &AttentionSpec,
+    layout: &KvLayout,
+    frame: &Frame,
+    cache: &[Vec<u8>; 2],
+    ws: &[f32],
+    width: usize,
+) -> Vec<(f64, f64)> {
+    let (dk, dv) = (spec.head_dim_k, spec.head_dim_v);
+    let decode =
+        |key: bool, head: usize, cell: usize| Head { layout, key, head, cell }.decode(&cache[usize::from(!key)]);
+    let mut out = Vec::new();
+    let used = |cell: &usize| frame.cells[*cell].1 != 0;
+    let decoded: Vec<Vec<Option<KeyValue>>> = (0..spec.n_head_kv)
+        .map(|h| {
+            let both = |cell| Some((decode(true, h, cell), decode(false, h, cell)));
+            (0..frame.n_kv).map(|cell| if used(&cell) { both(cell) } else { None }).collect()
+        })
+        .collect();
+    for (row, &(position, sequences, _)) in frame.rows.iter().enumerate() {
+        for head in 0..spec.n_head {
+            let q = &ws[row * width + head * dk..][..dk];
+            let cache = &decoded[head / (spec.n_head / spec.n_head_kv)];
+            // Score, sum of its terms' magnitudes, value.
+            let mut seen: Vec<(f64, f64, &[f64])> = Vec::new();
+            for (cell, pair) in cache.iter().enumerate() {
+                let (cell_position, cell_sequences) = frame.cells[cell];
+                let back = position - cell_position;
+                let near = spec.window == 0 || back < spec.window as i32;
+                let Some((k, v)) = pair.as_ref().filter(|_| cell_sequences & sequences != 0 && back >= 0 && near)
+                else {
+                    continue;
+                };
+                let terms = || q.iter().zip(k).map(|(&q, k)| f64::from(q) * k * f64::from(spec.scale));
+                let (plain, magnitude) = (terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>());
+                let score = spec.softcap.map_or(plain, |cap| f64::from(cap) * (plain / f64::from(cap)).tanh());
+                seen.push((score, magnitude, v));
+            }
+            let top = seen.iter().map(|s| s.0).fold(f64::NEG_INFINITY, f64::max);
+            let least = seen.iter().map(|s| s.0).fold(f64::INFINITY, f64::min);
+            let weights: Vec<f64> = seen.iter().map(|s| (s.0 - top).exp()).collect();
+            let total: f64 = weights.iter().sum();
+            let blocks = frame.n_kv.div_ceil(BLOCK) as f64;
+            let log2 = std::f64::consts::LOG2_E;
+            for i in 0..dv {
+                if seen.is_empty() {
+                    out.push((0.0, 0.0));
+                    continue;
+                }
+                let y = seen.iter().zip(&weights).map(|(s, w)| w * s.2[i]).sum::<f64>() / total;
+                let mut bound = 0.0;
+                for (s, w) in seen.iter().zip(&weights) {
+                    // The score: factor, products, sums; the cap's function; the score's own rounding.
+                    let mut e = (dk as f64 + 8.0) * U * s.1 + 4.0 * U * top.abs().max(least.abs());
+                    e += spec.softcap.map_or(0.0, |cap| f64::from(cap) * 5e-7);
+                    // Powers of two to 3 + 2|x| units of the last place: the weight's own, and a factor for each block
+                    // and split, whose exponents together span the scores at most twice.
+                    e += 2.0 * U * (3.0 + 2.0 * log2 * (top - s.0));
+                    e += 2.0 * U * (3.0 * 2.0 * blocks + 4.0 * log2 * (top - least));
+                    // Sums of weights and of weighted values.
+                    e += (frame.n_kv as f64 + 8.0) * U;
+                    bound += w * (s.2[i].abs() + y.abs()) * e;
+                }
+                out.push((y, bound / total));
+            }
+        }
+    }
+    out
+}
+
+#[test]
+fn splits_fill_the_device_and_fit_the_partials() {
+    for rows in [1, 2, 5, 8, 33, 64, 300, 512] {
+        for n_kv in [1, 63, 64, 65, 1000, 4096, 131_072] {
+            let (count, each) = splits(rows, n_kv);
+            assert!(count >= 1 && each >= 64 && each % 64 == 0, "{rows} {n_kv}");
+            assert!(count * each >= n_kv as u32 && (count - 1) * each < n_kv as u32, "{rows} {n_kv}: an empty split");
+            assert!(count == 1 || rows as u32 * count <= 512, "{rows} {n_kv}");
+        }
+    }
+    assert_eq!([splits(1, 64).0, splits(1, 512).0, splits(1, 4096).0, splits(512, 4096).0], [1, 8, 64, 1]);
+}
+
+#[test]
+fn every_head_has_a_tile_that_fits() {
+    for (k, v) in (1..=64).flat_map(|k| (1..=64).map(move |v| (k, v))) {
+        for vectors in [1, 2, 3, 4, 7, 8, 16, 71, 512] {
+            let tile = Tile::new(k, v, vectors).unwrap();
+            assert!(tile.memory() <= MEMORY && tile.threads <= 128, "{k} {v} {vectors}: {tile:?}");
+            assert!(tile.packs * tile.shares <= tile.threads && tile.packs.is_multiple_of(tile.columns), "{tile:?}");
+            assert!(tile.columns * tile.parts * v <= tile.threads && tile.parts >= 1, "{k} {v} {vectors}: {tile:?}");
+            let slots = tile.threads / (BLOCK / tile.cells);
+            assert!(tile.packs.is_multiple_of(slots) && tile.packs >= slots, "{tile:?}");
+        }
+    }
+}

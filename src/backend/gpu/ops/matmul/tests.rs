@@ -1,0 +1,606 @@
+//! Every format in every kernel on both devices, against `f64` over `quant::dequantize`.
+//!
+//! The workspace is full of canaries where no operand stands: what a step reads beyond its rows spoils its result, and
+//! what it writes beyond them is found.
+
+use super::*;
+use crate::backend::gpu::device::adapters;
+use crate::backend::gpu::device::test_limits::TestLimits;
+use crate::backend::gpu::kernel::dispatch::{FRAME_CELLS, FRAME_LISTED, FRAME_N_LISTED, FRAME_ROWS, RunCounts};
+use crate::backend::gpu::probe::source::{Random, Source, activation, normed};
+use crate::backend::gpu::testing::harness::{devices, floats, storage, uniform};
+use crate::backend::gpu::weights::matrix::{Loader, Stored};
+use crate::quant::{TensorType, can_dequantize};
+
+fn types() -> impl Iterator<Item = TensorType> {
+    TensorType::ALL.iter().copied().filter(|&ty| can_dequantize(ty))
+}
+
+fn load(gpu: &Gpu, ty: TensorType, n_in: usize, parts: &[&[u8]]) -> Matrix {
+    let mut done = 0;
+    let mut progress = |bytes| {
+        done += bytes;
+        Ok(())
+    };
+    let mut loader = Loader::new(gpu, &mut progress);
+    let rows: Vec<_> = parts.iter().map(|part| Stored::Here(part)).collect();
+    let matrix = loader.matrix("test", ty, n_in, &rows).unwrap();
+    loader.finish().unwrap();
+    assert_eq!(done, parts.iter().map(|part| part.len() as u64).sum::<u64>());
+    matrix
+}
+
+fn vector(gpu: &Gpu, values: &[f32]) -> Vector {
+    let mut progress = |_| Ok(());
+    let mut loader = Loader::new(gpu, &mut progress);
+    let vector = loader.vector("test", values).unwrap();
+    loader.finish().unwrap();
+    vector
+}
+
+/// Quiet, and spoils every sum.
+const CANARY: u32 = 0x7fc0_dead;
+
+/// A workspace in the making.
+#[derive(Clone)]
+struct Space(Vec<u32>);
+
+impl Space {
+    fn new() -> Space {
+        Space(vec![CANARY; 16])
+    }
+
+    /// Room, with a gap of canaries behind it. Byte offset.
+    fn add(&mut self, floats: usize) -> u64 {
+        let at = self.0.len();
+        self.0.resize((at + floats + 16).next_multiple_of(16), CANARY);
+        at as u64 * 4
+    }
+
+    /// Rows with these values.
+    fn put(&mut self, values: &[f32]) -> u64 {
+        let at = self.add(values.len());
+        for (to, value) in self.0[at as usize / 4..].iter_mut().zip(values) {
+            *to = value.to_bits();
+        }
+        at
+    }
+}
+
+/// A run: how many rows, their tokens, what three sequences sampled last, and the listed logits.
+struct Run<'a> {
+    rows: usize,
+    outputs: usize,
+    tokens: &'a [u32],
+    sampled: [u32; 3],
+    listed: &'a [u32],
+}
+
+impl Run<'_> {
+    fn of(rows: usize) -> Run<'static> {
+        // The other count differs, so that a kernel that reads the wrong one is found.
+        Run { rows, outputs: rows + 1, tokens: &[], sampled: [0; 3], listed: &[] }
+    }
+
+    /// The workspace after the steps.
+    fn over(&self, gpu: &Gpu, steps: &[Step], space: &Space) -> Vec<u32> {
+        let mut frame = vec![0; FRAME_CELLS];
+        (frame[0], frame[1], frame[FRAME_N_LISTED]) = (self.rows as u32, self.outputs as u32, self.listed.len() as u32);
+        frame[FRAME_LISTED..][..self.listed.len()].copy_from_slice(self.listed);
+        for (row, &token) in self.tokens.iter().enumerate() {
+            frame[FRAME_ROWS + 4 * row] = token;
+        }
+        let ws = storage(gpu, bytemuck::cast_slice(&space.0));
+        let (frame, sampled) =
+            (storage(gpu, bytemuck::cast_slice(&frame)), storage(gpu, bytemuck::cast_slice(&self.sampled)));
+        let counts = RunCounts {
+            rows: self.rows as u32,
+            outputs: self.outputs as u32,
+            splits: 1,
+            listed: self.listed.len() as u32,
+        };
+        let mut encoder = gpu.raw.create_command_encoder(&Default::default());
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        for step in steps {
+            let params = uniform(gpu, &step.params);
+            let whole = |buffer| wgpu::BufferBinding { buffer, offset: 0, size: None };
+            let bindings: Vec<_> = step
+                .buffers
+                .iter()
+                .map(|bound| match bound {
+                    BufferRef::Workspace => whole(&ws),
+                    BufferRef::Params => whole(&params),
+                    BufferRef::Frame => whole(&frame),
+                    BufferRef::Sampled => whole(&sampled),
+                    BufferRef::Weight(buffer, offset, bytes) => {
+                        wgpu::BufferBinding { buffer, offset: *offset, size: wgpu::BufferSize::new(*bytes) }
+                    }
+                    _ => panic!("a product has no such buffer"),
+                })
+                .collect();
+            let [x, y, z] = step.groups.map(|count| count.of(&counts));
+            assert!([x, y, z].iter().all(|&n| n <= gpu.caps.max_workgroups));
+            pass.set_pipeline(&step.kernel.pipeline);
+            pass.set_bind_group(0, &gpu.bind(&step.kernel, &bindings), &[]);
+            pass.dispatch_workgroups(x, y, z);
+        }
+        drop(pass);
+        gpu.queue.submit([encoder.finish()]);
+        gpu.wait().unwrap();
+        floats(gpu, &ws, space.0.len()).into_iter().map(f32::to_bits).collect()
+    }
+}
+
+/// Rows of results stand where they should and are near what is expected; nothing else has changed.
+fn check(what: &str, space: &Space, after: &[u32], dst: u64, width: usize, rows: usize, expected: &[(f64, f64)]) {
+    let mut rest = space.0.clone();
+    let start = dst as usize / 4;
+    let columns = expected.len() / rows;
+    for (i, &(value, off)) in expected.iter().enumerate() {
+        let (row, column) = (i / columns, i % columns);
+        let at = start + row * width + column;
+        let got = f64::from(f32::from_bits(after[at]));
+        assert!((got - value).abs() <= off + 1e-25, "{what}: row {row} column {column}: {got}, not {value} +- {off:e}");
+        rest[at] = after[at];
+    }
+    // The columns up to the next multiple of 4 are written too.
+    for row in 0..rows {
+        let end = start + row * width;
+        let pad = end + columns..end + columns.next_multiple_of(4);
+        rest[pad.clone()].copy_from_slice(&after[pad]);
+    }
+    let changed = rest.iter().zip(after).position(|(a, b)| a != b);
+    assert_eq!(changed, None, "{what}: word changed, results are at {start}");
+}
+
+/// An input without a norm.
+fn input(x: u64, width: usize) -> Input<'static> {
+    Input { x, width, norm: None }
+}
+
+/// The bucket that a run of so many rows is compiled for.
+fn bucket(rows: usize) -> usize {
+    rows.next_power_of_two()
+}
+
+/// Shapes and row counts to try with a type. Making a kernel costs a software driver most of a second, so what depends
+/// on the count of rows and not on the format is tried with two formats, and the checked device takes those and a third
+/// (what is particular to each format is tried on both devices by looking rows up).
+fn shapes(ty: TensorType, checked: bool) -> &'static [(usize, usize, &'static [usize])] {
+    const ALL: &[usize] = &[1, 2, 3, 4, 5, 6, 7, 8, 9, 33, 70];
+    match ty {
+        TensorType::F32 => &[(172, 64, ALL), (172, 5, ALL)],
+        TensorType::Q5_K => &[(256, 1, ALL), (1024, 100, ALL)],
+        TensorType::Q6_K => &[(256, 5, &[1, 6, 33]), (1024, 100, &[1, 6, 33])],
+        _ if checked => &[],
+        TensorType::F16 => &[(1024, 100, &[1, 33]), (64, 1, &[1, 33])],
+        TensorType::BF16 => &[(172, 5, &[6, 33]), (172, 100, &[6, 33])],
+        _ if ty.block_len() == 32 => {
+            &[(64, 1, &[6, 33]), (64, 5, &[6, 33]), (256, 64, &[5, 33]), (1024, 100, &[7, 33])]
+        }
+        _ => &[(256, 1, &[1, 33]), (256, 64, &[1, 40]), (1024, 100, &[1, 70])],
+    }
+}
+
+#[test]
+fn products_of_all_types() {
+    for gpu in devices() {
+        for ty in types() {
+            for &(n_in, n_out, counts) in shapes(ty, gpu.checked) {
+                products(gpu, &Source::new(1, ty, n_in, n_out).unwrap(), counts);
+            }
+        }
+    }
+}
+
+/// Products of so many rows each.
+fn products(gpu: &Gpu, source: &Source, counts: &[usize]) {
+    let Source { ty, n_in, n_out, .. } = *source;
+    let (most, width) = (*counts.iter().max().unwrap(), n_out.next_multiple_of(4));
+    let mut random = Random(7);
+    let (all_x, all_residual) = (random.units(most * n_in), random.units(most * width));
+    let products = source.product(&all_x, most);
+    let matrix = source.load(gpu).unwrap();
+    for &rows in counts {
+        let mut space = Space::new();
+        let x = space.put(&all_x[..rows * n_in]);
+        // No residual, one elsewhere, one in place.
+        let residual = (rows % 3 > 0).then(|| space.put(&all_residual[..rows * width]));
+        let dst = residual.filter(|_| rows % 3 == 2).unwrap_or_else(|| space.add(rows * width));
+        let m = MatMul {
+            parts: &[(&matrix, None)],
+            input: input(x, n_in),
+            residual,
+            dst,
+            width,
+            rows: Rows::Batch,
+            max_rows: bucket(rows),
+            logits: false,
+        };
+        let after = Run::of(rows).over(gpu, &matmul(gpu, &m).unwrap(), &space);
+        let expected: Vec<_> = products[..rows * n_out]
+            .iter()
+            .enumerate()
+            .map(|(i, &(value, off))| {
+                let added = residual.map_or(0.0, |_| f64::from(all_residual[i / n_out * width + i % n_out]));
+                (value + added, off + (value + added).abs() * 2f64.powi(-23))
+            })
+            .collect();
+        check(&format!("{ty} {n_in}x{n_out}, {rows} rows"), &space, &after, dst, width, rows, &expected);
+    }
+}
+
+#[test]
+fn table_rows_of_all_types() {
+    for ty in types() {
+        let n_in = if ty.block_len() == 1 { 172 } else { 512 };
+        let (source, rows, scale) = (Source::new(1, ty, n_in, 37).unwrap(), 5, 1.5);
+        let tokens = [36, 0, !2, 7, !0];
+        let run = Run { rows, outputs: 1, tokens: &tokens, sampled: [33, 35, 34], listed: &[] };
+        for gpu in devices() {
+            let table = source.load(gpu).unwrap();
+            let mut space = Space::new();
+            let dst = space.add(8 * n_in);
+            let steps = embed(gpu, &Embed { table: &table, scale, dst, width: n_in }).unwrap();
+            let after = run.over(gpu, &steps, &space);
+            let expected: Vec<_> = tokens
+                .iter()
+                .map(|&token| if token < SAMPLED_TOKEN { token } else { run.sampled[!token as usize] } as usize)
+                .flat_map(|token| &source.weights[token * n_in..(token + 1) * n_in])
+                .map(|&w| f64::from(w) * f64::from(scale))
+                // One rounding of the weight, one of the product.
+                .map(|w| (w, w.abs() * 2f64.powi(-23)))
+                .collect();
+            check(&format!("{ty}"), &space, &after, dst, n_in, rows, &expected);
+        }
+    }
+}
+
+#[test]
+fn a_norm_is_taken_along() {
+    for (ty, n_in, counts) in [(TensorType::F32, 172, [1, 3]), (TensorType::Q4_K, 1024, [2, 8])] {
+        let (source, eps) = (Source::new(1, ty, n_in, 20).unwrap(), 1e-3);
+        let mut random = Random(3);
+        let (x, norm) = (random.units(8 * n_in), random.units(n_in));
+        // Small rows, for which epsilon matters.
+        let x: Vec<f32> = x.iter().map(|x| x * 0.05).collect();
+        // The sum of squares is off by as much as a product, its root by half, the rounded reference by one rounding.
+        let expected: Vec<_> =
+            source.product(&normed(&x, &norm, eps), 8).into_iter().map(|(value, off)| (value, 2.0 * off)).collect();
+        for gpu in devices() {
+            let (matrix, norm) = (source.load(gpu).unwrap(), vector(gpu, &norm));
+            for rows in counts {
+                let mut space = Space::new();
+                let at = space.put(&x[..rows * n_in]);
+                let dst = space.add(rows * 20);
+                let mut m = MatMul {
+                    parts: &[(&matrix, None)],
+                    input: Input { norm: Some(Norm { weight: &norm, eps, added: None }), ..input(at, n_in) },
+                    residual: None,
+                    dst,
+                    width: 20,
+                    rows: Rows::Output,
+                    max_rows: bucket(rows),
+                    logits: false,
+                };
+                let run = Run { rows: rows + 1, outputs: rows, tokens: &[], sampled: [0; 3], listed: &[] };
+                let after = run.over(gpu, &matmul(gpu, &m).unwrap(), &space);
+                check(&format!("{ty} {rows} rows"), &space, &after, dst, 20, rows, &expected[..rows * 20]);
+                m.max_rows = 16;
+                assert!(matches!(matmul(gpu, &m), Err(Error::Internal(_))));
+            }
+        }
+    }
+}
+
+/// Two matrices of different types are two steps: both compute the sum, one stores it.
+#[test]
+fn a_normed_sum_is_taken_along_and_stored() {
+    let (n_in, eps, sum_eps) = (172, 1e-3, 1e-2);
+    let sources =
+        [Source::new(1, TensorType::BF16, n_in, 20).unwrap(), Source::new(1, TensorType::F32, n_in, 12).unwrap()];
+    let mut random = Random(13);
+    let (x, y) = (random.units(8 * n_in), random.units(8 * n_in));
+    let y: Vec<f32> = y.iter().map(|y| y * 0.05).collect();
+    let (norm, added) = (random.units(n_in), random.units(n_in));
+    let sum: Vec<f32> = x.iter().zip(normed(&y, &added, sum_eps)).map(|(x, y)| x + y).collect();
+    // One rounding more than a norm alone, and the other norm's.
+    let products = sources.each_ref().map(|source| source.product(&normed(&sum, &norm, eps), 8));
+    for gpu in devices() {
+        let (a, b) = (sources[0].load(gpu).unwrap(), sources[1].load(gpu).unwrap());
+        let (norm, added) = (vector(gpu, &norm), vector(gpu, &added));
+        for rows in [1, 5, 8] {
+            let mut space = Space::new();
+            let (at, y) = (space.put(&x[..rows * n_in]), space.put(&y[..rows * n_in]));
+            let (sum_at, dst) = (space.add(rows * n_in), space.add(rows * 32));
+            let added = Added { y, weight: &added, eps: sum_eps, sum: sum_at };
+            let m = MatMul {
+                parts: &[(&a, None), (&b, None)],
+                input: Input { norm: Some(Norm { weight: &norm, eps, added: Some(added) }), ..input(at, n_in) },
+                residual: None,
+                dst,
+                width: 32,
+                rows: Rows::Batch,
+                max_rows: bucket(rows),
+                logits: false,
+            };
+            let after = Run::of(rows).over(gpu, &matmul(gpu, &m).unwrap(), &space);
+            let sums = sum_at as usize / 4..sum_at as usize / 4 + rows * n_in;
+            for (i, (&got, expected)) in after[sums.clone()].iter().zip(&sum).enumerate() {
+                let got = f32::from_bits(got);
+                assert!((got - expected).abs() <= 1e-5, "{rows} rows, sum {i}: {got}, not {expected}");
+            }
+            space.0[sums.clone()].copy_from_slice(&after[sums]);
+            let both = (0..rows).flat_map(|row| {
+                let parts = [(&products[0], 20), (&products[1], 12)];
+                parts.into_iter().flat_map(move |(products, n)| &products[row * n..(row + 1) * n])
+            });
+            let expected: Vec<_> = both.map(|&(value, off)| (value, 3.0 * off)).collect();
+            check(&format!("{rows} rows"), &space, &after, dst, 32, rows, &expected);
+        }
+    }
+}
+
+#[test]
+fn gated_products() {
+    // Rows to try, and whether with a norm.
+    type RunCounts = &'static [(usize, bool)];
+    let cases: [(_, _, _, _, _, RunCounts); 5] = [
+        (TensorType::BF16, TensorType::BF16, 172, Activation::Silu, 1.0, &[(1, true), (9, false)]),
+        (TensorType::F32, TensorType::F32, 64, Activation::Silu, 1e6, &[(1, false), (20, false)]),
+        (TensorType::F32, TensorType::F32, 64, Activation::Gelu, 1e6, &[(1, false)]),
+        (TensorType::Q6_K, TensorType::Q6_K, 256, Activation::Gelu, 1.0, &[(7, true), (33, false)]),
+        // One layout for the file's two types.
+        (TensorType::Q5_0, TensorType::Q3_K, 256, Activation::Silu, 1.0, &[(3, false)]),
+    ];
+    for (gate_ty, up_ty, n_in, act, size, counts) in cases {
+        let n_out = 100;
+        let (gate, up) = (Source::new(1, gate_ty, n_in, n_out).unwrap(), Source::new(2, up_ty, n_in, n_out).unwrap());
+        let (most, eps) = (33, 1e-5);
+        let mut random = Random(11);
+        let x: Vec<f32> = random.units(most * n_in).iter().map(|x| x * size).collect();
+        let norm: Vec<f32> = random.units(n_in).iter().map(|x| x * size).collect();
+        let expected = |x: &[f32], more: f64| -> Vec<(f64, f64)> {
+            let up = up.product(x, most);
+            let pairs = gate.product(x, most).into_iter().zip(up);
+            pairs
+                .map(|(gate, (up, up_off))| {
+                    let (act, act_off) = activation(act, (gate.0, gate.1 * more));
+                    let up_off = up_off * more;
+                    (act * up, act_off * (up.abs() + up_off) + act.abs() * up_off + (act * up).abs() * 2f64.powi(-23))
+                })
+                .collect()
+        };
+        let (plain, normal) = (expected(&x, 1.0), expected(&normed(&x, &norm, eps), 2.0));
+        for gpu in devices() {
+            let (gate, up, norm) = (gate.load(gpu).unwrap(), up.load(gpu).unwrap(), vector(gpu, &norm));
+            for &(rows, with) in counts {
+                let mut space = Space::new();
+                let at = space.put(&x[..rows * n_in]);
+                let dst = space.add(rows * n_out);
+                let g = Gated {
+                    gate: &gate,
+                    up: &up,
+                    act,
+                    input: Input { norm: with.then_some(Norm { weight: &norm, eps, added: None }), ..input(at, n_in) },
+                    dst,
+                    width: n_out,
+                    rows: Rows::Batch,
+                    max_rows: bucket(rows),
+                };
+                let after = Run::of(rows).over(gpu, &gated(gpu, &g).unwrap(), &space);
+                let expected = if with { &normal } else { &plain };
+                let what = format!("{gate_ty} {up_ty} {act:?} {size} {rows} rows");
+                check(&what, &space, &after, dst, n_out, rows, &expected[..rows * n_out]);
+            }
+        }
+    }
+}
+
+#[test]
+fn parts_stand_side_by_side_with_their_biases() {
+    let n_in = 256;
+    let sources = [(TensorType::Q4_K, 64), (TensorType::Q6_K, 4), (TensorType::Q4_K, 9)]
+        .map(|(ty, n_out)| Source::new(1, ty, n_in, n_out).unwrap());
+    let mut random = Random(5);
+    let (x, width) = (random.units(40 * n_in), 80);
+    let biases = [random.units(64), Vec::new(), random.units(9)];
+    let products: Vec<_> = sources.iter().map(|source| source.product(&x, 40)).collect();
+    for gpu in devices() {
+        let matrices: Vec<_> = sources.iter().map(|source| source.load(gpu).unwrap()).collect();
+        let vectors: Vec<_> = biases.iter().map(|bias| (!bias.is_empty()).then(|| vector(gpu, bias))).collect();
+        let parts: Vec<_> = matrices.iter().zip(vectors.iter().map(Option::as_ref)).collect();
+        // The first and the last are one matrix for a device, too.
+        let joined = load(gpu, TensorType::Q4_K, n_in, &[&sources[0].bytes, &sources[2].bytes]);
+        let joined_bias = vector(gpu, &[&biases[0][..], &biases[2]].concat());
+        let joined = [(&joined, Some(&joined_bias))];
+        for rows in [2, 40] {
+            for (parts, places) in [(&parts[..], &[0, 64, 68][..]), (&joined, &[0, 0, 64])] {
+                let mut space = Space::new();
+                let at = space.put(&x[..rows * n_in]);
+                let dst = space.put(&vec![1.0; rows * width]);
+                let m = MatMul {
+                    parts,
+                    input: input(at, n_in),
+                    residual: Some(dst),
+                    dst,
+                    width,
+                    rows: Rows::Batch,
+                    max_rows: bucket(rows),
+                    logits: false,
+                };
+                let after = Run::of(rows).over(gpu, &matmul(gpu, &m).unwrap(), &space);
+                let skipped = parts.len() == 1;
+                let end = if skipped { 73 } else { 77 };
+                let mut expected = vec![(0.0, 0.0); rows * end];
+                for (p, source) in sources.iter().enumerate().filter(|(p, _)| !(skipped && *p == 1)) {
+                    for (i, (value, off)) in products[p][..rows * source.n_out].iter().enumerate() {
+                        let (row, column) = (i / source.n_out, i % source.n_out);
+                        let value = value + 1.0 + biases[p].get(column).map_or(0.0, |&b| f64::from(b));
+                        let off = off + (value.abs() + 3.0) * 2f64.powi(-23);
+                        expected[row * end + places[p] + column] = (value, off);
+                    }
+                }
+                check(&format!("{} parts, {rows} rows", parts.len()), &space, &after, dst, width, rows, &expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn slices_and_folded_dispatches_change_nothing() {
+    let Some(best) = adapters().into_iter().find(|c| c.score > 0) else { return };
+    let mut gpu = Gpu::new(&best, &TestLimits::parse("checked=on").unwrap()).unwrap();
+    gpu.caps.max_workgroups = 4;
+    let n_out = 150;
+    // A binding of 64 or of 128 rows: two or three slices, the last one not full.
+    for (ty, n_in, binding) in [(TensorType::Q6_K, 256, 64 * 300), (TensorType::F16, 44, 64 * 128)] {
+        gpu.caps.max_binding = binding;
+        let (gate, up) = (Source::new(1, ty, n_in, n_out).unwrap(), Source::new(1, ty, n_in, n_out + 2).unwrap());
+        let (gate_matrix, bytes) = (gate.load(&gpu).unwrap(), n_out * up.bytes.len() / (n_out + 2));
+        let up_matrix = load(&gpu, ty, n_in, &[&up.bytes[..bytes]]);
+        assert_eq!(gate_matrix.slices.len(), if binding == 64 * 300 { 2 } else { 3 });
+        let mut random = Random(13);
+        let (x, bias, width) = (random.units(20 * n_in), random.units(n_out), 152);
+        let bias_vector = vector(&gpu, &bias);
+        let product = gate.product(&x, 20);
+        let ups: Vec<_> = up.product(&x, 20).chunks(n_out + 2).flat_map(|row| row[..n_out].to_vec()).collect();
+        for rows in [3, 20] {
+            let mut space = Space::new();
+            let at = space.put(&x[..rows * n_in]);
+            let residual = space.put(&vec![2.0; rows * width]);
+            let (dst, gated_dst) = (space.add(rows * width), space.add(rows * width));
+            let m = MatMul {
+                parts: &[(&gate_matrix, Some(&bias_vector))],
+                input: input(at, n_in),
+                residual: Some(residual),
+                dst,
+                width,
+                rows: Rows::Batch,
+                max_rows: bucket(rows),
+                logits: false,
+            };
+            let after = Run::of(rows).over(&gpu, &matmul(&gpu, &m).unwrap(), &space);
+            let expected: Vec<_> = (0..rows * n_out)
+                .map(|i| {
+                    (product[i].0 + 2.0 + f64::from(bias[i % n_out]), product[i].1 + product[i].0.abs() * 1e-6 + 1e-6)
+                })
+                .collect();
+            check(&format!("{ty} {rows} rows"), &space, &after, dst, width, rows, &expected);
+            if rows <= VECTOR_ROWS {
+                // A few of every slice; tiles without a listed row are left alone.
+                let listed = [5, 63, 64, 149];
+                let run = Run { listed: &listed, ..Run::of(rows) };
+                let few = run.over(&gpu, &matmul(&gpu, &MatMul { logits: true, ..m }).unwrap(), &space);
+                let first = dst as usize / 4;
+                for at in 0..rows * width {
+                    let (i, token) = (first + at, (at % width) as u32);
+                    if listed.contains(&token) {
+                        assert_eq!(few[i], after[i], "{ty} {rows} rows, token {token}");
+                    }
+                    if (80..112).contains(&token) {
+                        assert_eq!(few[i], space.0[i], "{ty} {rows} rows, token {token} was computed");
+                    }
+                }
+            }
+
+            let g = Gated {
+                gate: &gate_matrix,
+                up: &up_matrix,
+                act: Activation::Silu,
+                input: input(at, n_in),
+                dst: gated_dst,
+                width,
+                rows: Rows::Batch,
+                max_rows: bucket(rows),
+            };
+            let after = Run::of(rows).over(&gpu, &gated(&gpu, &g).unwrap(), &space);
+            let expected: Vec<_> = product[..rows * n_out]
+                .iter()
+                .zip(&ups)
+                .map(|(&gate, &(up, off))| {
+                    let (act, act_off) = activation(Activation::Silu, gate);
+                    (act * up, act_off * (up.abs() + off) + act.abs() * off + (act * up).abs() * 1e-6)
+                })
+                .collect();
+            check(&format!("gated {ty} {rows} rows"), &space, &after, gated_dst, width, rows, &expected);
+        }
+        let tokens = [149, 0, 63, 64, 127, 128];
+        let mut space = Space::new();
+        let dst = space.add(6 * n_in);
+        let steps = embed(&gpu, &Embed { table: &gate_matrix, scale: 1.0, dst, width: n_in }).unwrap();
+        // More rows than this device may have workgroups in a dimension: two runs' worth.
+        for tokens in tokens.chunks(3) {
+            let after = Run { rows: 3, outputs: 0, tokens, sampled: [0; 3], listed: &[] }.over(&gpu, &steps, &space);
+            let rows = tokens.iter().flat_map(|&t| &gate.weights[t as usize * n_in..][..n_in]);
+            let expected: Vec<_> = rows.map(|&w| (f64::from(w), f64::from(w.abs()) * 2f64.powi(-23))).collect();
+            check(&format!("table {ty}"), &space, &after, dst, n_in, 3, &expected);
+        }
+    }
+    gpu.caps.max_binding = 4096;
+    let mut progress = |_| Ok(());
+    let refused =
+        Loader::new(&gpu, &mut progress).matrix("a wide one", TensorType::F32, 64, &[Stored::Here(&[0; 256])]);
+    assert!(matches!(refused, Err(Error::Unsupported(message)) if message.contains("a wide one")));
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_by_name() {
+    let Some(gpu) = devices().first() else { return };
+    let refused = |ty: TensorType, n_in: usize, bytes: &[u8]| {
+        let mut progress = |_| Ok(());
+        Loader::new(gpu, &mut progress).matrix("blk.0", ty, n_in, &[Stored::Here(bytes)]).map(drop).unwrap_err()
+    };
+    assert!(matches!(refused(TensorType::F32, 6, &[0; 48]), Error::Unsupported(m) if m.contains("Rows of 6 weights")));
+    assert!(matches!(refused(TensorType::Q4_K, 64, &[0; 36]), Error::Unsupported(m) if m.contains("64 weights")));
+    assert!(matches!(refused(TensorType::IQ2_XXS, 256, &[0; 66]), Error::Unsupported(m) if m.contains("IQ2_XXS")));
+    assert!(matches!(refused(TensorType::Q8_0, 32, &[0; 33]), Error::Internal(m) if m.contains("blk.0")));
+    // A weight or scale that is infinite, in each format: all bits set.
+    for ty in types().filter(|&ty| ty != TensorType::MXFP4) {
+        let n_in = ty.block_len().max(32);
+        let bytes = vec![0xff; ty.row_bytes(n_in as u64).unwrap() as usize];
+        assert!(matches!(refused(ty, n_in, &bytes), Error::Model(m) if m.contains("blk.0")), "{ty}");
+    }
+    let mut progress = |_| Ok(());
+    assert!(matches!(Loader::new(gpu, &mut progress).vector("norm", &[f32::NAN]), Err(Error::Model(_))));
+    let mut cancelled = |_| Err(Error::Cancelled);
+    let mut loader = Loader::new(gpu, &mut cancelled);
+    assert!(matches!(loader.matrix("blk.0", TensorType::F32, 4, &[Stored::Here(&[0; 16])]), Err(Error::Cancelled)));
+
+    let (a, b) = (
+        Source::new(1, TensorType::Q4_0, 64, 4).unwrap().load(gpu).unwrap(),
+        Source::new(1, TensorType::Q8_0, 64, 4).unwrap().load(gpu).unwrap(),
+    );
+    let g = Gated {
+        gate: &a,
+        up: &b,
+        act: Activation::Silu,
+        input: input(0, 64),
+        dst: 0,
+        width: 4,
+        rows: Rows::Batch,
+        max_rows: 1,
+    };
+    let Err(Error::Unsupported(message)) = gated(gpu, &g) else { panic!("two layouts in one gate") };
+    assert!(message.contains("Q4_0") && message.contains("Q8_0"), "{message}");
+}
+
+#[test]
+fn formats_keep_their_size() {
+    for (ty, block) in [
+        (TensorType::F32, 1024),
+        (TensorType::F16, 512),
+        (TensorType::Q8_0, 8 * 34),
+        (TensorType::Q4_0, 8 * 18),
+        (TensorType::Q4_K, 144),
+        (TensorType::Q5_K, 176),
+        (TensorType::Q6_K, 210),
+        (TensorType::Q3_K, 8 * 48),
+    ] {
+        for gpu in devices() {
+            // But for the alignment of the second binding, and of the buffer.
+            let bytes: u64 = Matrix::slice_bytes(gpu, "test", ty, 512, 13).unwrap().iter().sum();
+            assert!((16 * 2 * block..16 * 2 * block + 256 + 16).contains(&bytes), "{ty}: {bytes}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Which norms cost no dispatch of their own, in batches of a few rows.
+//!
+//! A product with vectors reads its whole input in every workgroup anyway, so it can norm it on the way: a norm that
+//! only products read is *taken along* by each of them. A norm behind a block, `sum = residual + norm(y)`, can go the
+//! same way when such a norm and its product follow: the product computes the sum from `residual` and `y`, and its
+//! first workgroup writes it down for those who read it later. It is then *joined* to that product.
+//!
+//! The plan lets go of what a joined norm reads before the product runs, and lets the sum take the residual's place,
+//! which the other workgroups still read. So `y` and the sums of a program stand behind everything that the plan has
+//! placed, in three areas: one for `y`, two for the sums, which take turns.
+
+use crate::backend::Work;
+use crate::backend::gpu::ops::matmul::VECTOR_ROWS;
+use crate::graph::{Node, NodeId, Op, Rows};
+use std::collections::{HashMap, HashSet};
+
+/// Areas start at multiples of this many bytes.
+const ALIGN: usize = 256;
+
+/// The norms that cost no dispatch of their own.
+#[derive(Default)]
+pub struct Fusions {
+    taken: HashSet<NodeId>,
+    /// The norm that is joined to a product.
+    joined: HashMap<NodeId, NodeId>,
+    /// The norms that are joined to one.
+    sums: HashSet<NodeId>,
+    /// Byte offsets of the nodes that do not stand where the plan says.
+    moved: HashMap<NodeId, usize>,
+    /// Bytes of the workspace that this needs, or 0.
+    pub workspace_bytes: usize,
+}
+
+impl Fusions {
+    /// Decide for the nodes that `work` computes.
+    pub fn new(work: &Work<'_>) -> Fusions {
+        let view = View { work };
+        let mut fusions = Fusions::default();
+        fusions.taken.extend(view.nodes().filter(|&id| view.can_be_taken(id)));
+        let joins: Vec<NodeId> = view.nodes().filter(|&id| view.can_be_joined(id, &fusions.taken)).collect();
+        if joins.is_empty() {
+            return fusions;
+        }
+        let end = work.workspace_bytes.next_multiple_of(ALIGN);
+        let widest = joins.iter().map(|&id| VECTOR_ROWS * work.graph.node(id).width * 4).max().unwrap_or(0);
+        let area = |i: usize| end + i * widest.next_multiple_of(ALIGN);
+        // The last sum in each of the two areas.
+        let mut sums: [Option<NodeId>; 2] = [None; 2];
+        for id in joins {
+            let (y, product) = (work.graph.node(id).src[0], after(id, 2));
+            // A product that writes where its own input stands would be read while it is written.
+            let busy = fusions.joined.contains_key(&y);
+            let free = |holder: &Option<NodeId>| holder.is_none_or(|sum| view.last_reader(sum) < Some(id));
+            let Some(turn) = sums.iter().position(free).filter(|_| !busy) else { continue };
+            sums[turn] = Some(id);
+            fusions.moved.extend([(y, area(0)), (id, area(1 + turn))]);
+            fusions.joined.insert(product, id);
+            fusions.sums.insert(id);
+        }
+        fusions.workspace_bytes = area(3);
+        fusions
+    }
+
+    /// Whether a norm is computed by the products that read it, or by the one it is joined to.
+    pub fn is_fused(&self, id: NodeId) -> bool {
+        self.taken.contains(&id) || self.sums.contains(&id)
+    }
+
+    /// The norm that is joined to this product.
+    pub fn joined(&self, product: NodeId) -> Option<NodeId> {
+        self.joined.get(&product).copied()
+    }
+
+    /// Where a node stands that the plan puts at `offset`.
+    pub fn place(&self, id: NodeId, offset: usize) -> usize {
+        self.moved.get(&id).copied().unwrap_or(offset)
+    }
+}
+
+/// The node so many places behind this one.
+fn after(id: NodeId, n: u32) -> NodeId {
+    NodeId(id.0 + n)
+}
+
+/// Questions about a program's graph.
+struct View<'a> {
+    work: &'a Work<'a>,
+}
+
+impl<'a> View<'a> {
+    fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (self.work.nodes.0..self.work.nodes.1).map(NodeId)
+    }
+
+    fn readers(&self, of: NodeId) -> impl Iterator<Item = (NodeId, &'a Node)> {
+        self.work.readers.of_node(of).iter().map(|&id| (id, self.work.graph.node(id)))
+    }
+
+    fn last_reader(&self, of: NodeId) -> Option<NodeId> {
+        self.work.readers.of_node(of).last().copied()
+    }
+
+    fn max_rows(&self, node: &Node) -> usize {
+        match node.rows {
+            Rows::Batch => self.work.max_rows,
+            Rows::Output => self.work.max_out_rows,
+        }
+    }
+
+    fn bytes(&self, node: &Node) -> usize {
+        self.max_rows(node) * node.width * 4
+    }
+
+    /// A norm whose rows products can norm themselves.
+    fn is_short(&self, node: &Node) -> bool {
+        matches!(node.op, Op::RmsNorm { .. }) && node.output.is_none() && self.max_rows(node) <= VECTOR_ROWS
+    }
+
+    fn can_be_taken(&self, id: NodeId) -> bool {
+        let node = self.work.graph.node(id);
+        let product = |(reader, n): (NodeId, &Node)| {
+            let multiplies = matches!(n.op, Op::MatMul { .. } | Op::GatedMatMul { .. });
+            multiplies && n.src.first() == Some(&id) && !n.src[1..].contains(&id) && self.work.computes(reader)
+        };
+        let Some(last) = self.last_reader(id) else { return false };
+        // The input is not overwritten before the last product has run, because somebody reads it later still.
+        let stands = |x: NodeId| self.readers(x).any(|(reader, _)| reader > last && self.work.computes(reader));
+        self.is_short(node) && node.src.len() == 1 && self.readers(id).all(product) && stands(node.src[0])
+    }
+
+    /// Whether a norm with a residual can be joined to the product behind it: product `y`, this norm, a norm that is
+    /// taken along, its product, one after the other.
+    fn can_be_joined(&self, id: NodeId, taken: &HashSet<NodeId>) -> bool {
+        let graph = self.work.graph;
+        let node = graph.node(id);
+        let &[y, residual] = &node.src[..] else { return false };
+        let (norm, product) = (after(id, 1), after(id, 2));
+        let in_order = after(y, 1) == id
+            && self.work.computes(y)
+            && self.work.computes(product)
+            && taken.contains(&norm)
+            && graph.node(norm).src == [id]
+            && graph.node(product).src.first() == Some(&norm);
+        // Nobody else reads y or the residual from here on, and nobody the sum before the product has written it.
+        let mut sum_readers = self.readers(id).map(|(reader, _)| reader).filter(|&reader| reader != norm);
+        let ours = in_order
+            && matches!(graph.node(y).op, Op::MatMul { .. })
+            && self.readers(y).count() == 1
+            && self.last_reader(residual) == Some(id)
+            && sum_readers.all(|reader| reader > product && self.work.computes(reader));
+        // The residual is either a moved sum or stands in the place that the plan gave to this one, or that nobody
+        // took.
+        let apart = |a: NodeId, b: NodeId| {
+            let range = |id: NodeId| (self.work.offsets[id.0 as usize], self.bytes(graph.node(id)));
+            let ((a, a_bytes), (b, b_bytes)) = (range(a), range(b));
+            a + a_bytes <= b || b + b_bytes <= a
+        };
+        ours && self.is_short(node) && apart(residual, product)
+    }
+}

@@ -1,0 +1,129 @@
+//! What an engine will take of a device, added up from the same functions that size its buffers.
+
+use super::fusion::Fusions;
+use super::lower;
+use super::state::{check_binding, frame_bytes};
+use super::{GpuProgram, walks};
+use crate::backend::gpu::device::memory::buffer_bytes;
+use crate::backend::gpu::kernel::Gpu;
+use crate::backend::gpu::ops::attention;
+use crate::backend::gpu::ops::kv_cache::KvLayout;
+use crate::backend::gpu::sample::queue::Sampler;
+use crate::backend::gpu::trie_walk::Walker;
+use crate::backend::gpu::weights;
+use crate::backend::gpu::weights::matrix::Matrix;
+use crate::backend::gpu::weights::rope_table::RopeTable;
+use crate::backend::memory::{Bytes, Component};
+use crate::backend::{CacheSpec, Sizing, Wanted, Work};
+use crate::graph::{NodeId, Op, Output, WeightId};
+use crate::{Error, Result};
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+/// The sizes that a state and its programs will have.
+pub struct GpuSizing {
+    gpu: Arc<Gpu>,
+    wanted: Wanted,
+    /// The groups of `wanted.together`.
+    together: HashSet<Vec<WeightId>>,
+    cache: u64,
+    sequences: usize,
+    frame: u64,
+    workspace: u64,
+    partials: u64,
+    params: u64,
+    sampler: u64,
+    walker: u64,
+    reads: u64,
+    /// Rotary embeddings in use, with their bytes.
+    ropes: BTreeSet<(usize, u64)>,
+}
+
+impl GpuSizing {
+    /// The state alone.
+    pub fn new(gpu: Arc<Gpu>, cache: &CacheSpec, wanted: &Wanted) -> Result<GpuSizing> {
+        let mut bytes = 0;
+        for (il, shape) in cache.layers.iter().enumerate() {
+            let Some(shape) = shape else { continue };
+            let layout = KvLayout::new(cache.types, shape.heads, shape.head_dim_k, shape.head_dim_v, cache.cells)?;
+            layout.check(&gpu, il)?;
+            bytes += buffer_bytes(layout.k_bytes()) + buffer_bytes(layout.v_bytes());
+        }
+        let (frame, ropes) = (buffer_bytes(frame_bytes(cache.cells)), BTreeSet::new());
+        let (workspace, partials) = (buffer_bytes(0), buffer_bytes(0));
+        let (wanted, sequences) = (wanted.clone(), cache.sequences);
+        let (cache, params, sampler, walker, reads) = (bytes, 0, 0, 0, 0);
+        Ok(GpuSizing {
+            gpu,
+            together: wanted.together.iter().cloned().collect(),
+            wanted,
+            cache,
+            sequences,
+            frame,
+            workspace,
+            partials,
+            params,
+            sampler,
+            walker,
+            reads,
+            ropes,
+        })
+    }
+
+    /// Dispatches of a product of these matrices.
+    fn slices(&self, work: &Work<'_>, ids: &[WeightId]) -> Result<usize> {
+        let spec = |id: &WeightId| &work.specs[id.0 as usize];
+        let slices = |first: &WeightId, rows: usize| {
+            let spec = spec(first);
+            Matrix::slice_bytes(&self.gpu, &spec.name, spec.ty, spec.n_in, rows).map(|slices| slices.len())
+        };
+        match self.together.contains(ids) && weights::are_joined(work.specs, &self.wanted, ids) {
+            true => slices(&ids[0], ids.iter().map(|id| spec(id).n_out).sum()),
+            false => ids.iter().map(|id| slices(id, spec(id).n_out)).sum(),
+        }
+    }
+}
+
+impl Sizing for GpuSizing {
+    fn program(&mut self, work: &Work<'_>) -> Result<()> {
+        let steps = lower::count(work, |ids| self.slices(work, ids))?;
+        self.params += GpuProgram::param_bytes(steps);
+        if walks(work) {
+            self.walker = Walker::bytes(steps);
+        }
+        let workspace_bytes = work.workspace_bytes.max(Fusions::new(work).workspace_bytes);
+        check_binding(&self.gpu, "workspace", workspace_bytes as u64)?;
+        self.workspace = self.workspace.max(buffer_bytes(workspace_bytes as u64));
+        for node in (work.nodes.0..work.nodes.1).map(|i| work.graph.node(NodeId(i))) {
+            if let Op::Attention(spec) = &node.op {
+                let partials = attention::partial_bytes(spec.n_head, spec.head_dim_v);
+                check_binding(&self.gpu, "partial attention", partials)?;
+                self.partials = self.partials.max(buffer_bytes(partials));
+                let rope = work.graph.ropes.get(spec.rope);
+                let rope = rope.ok_or_else(|| Error::Internal(format!("No rotary embedding {}", spec.rope)))?;
+                self.ropes.insert((spec.rope, RopeTable::bytes(rope.n_rot)));
+            }
+            if node.output == Some(Output::Logits) {
+                self.sampler = Sampler::bytes(node.width, self.sequences);
+            }
+        }
+        Ok(())
+    }
+
+    fn reads(&mut self, bytes: usize) {
+        if bytes > 0 {
+            self.reads = self.reads.max(buffer_bytes(bytes as u64));
+        }
+    }
+
+    fn bytes(&self) -> Bytes {
+        let ropes: u64 = self.ropes.iter().map(|(_, bytes)| bytes).sum();
+        let no_token = buffer_bytes(0);
+        let mut bytes = Bytes::default();
+        bytes.add(Component::Cache, self.cache);
+        bytes.add(Component::Workspace, self.workspace);
+        let other = [self.frame, self.partials, self.params, self.sampler, self.walker, self.reads, ropes, no_token];
+        bytes.add(Component::Other, other.iter().sum());
+        bytes
+    }
+}

@@ -1,0 +1,136 @@
+// One head in the hands of a workgroup: thread t holds values 4t to 4t + 3, threads beyond the head zeros. The kernel
+// declares `turns`, the frequencies of a rotary embedding. Every function is called by all threads.
+
+//#include ops/kv
+//#include ops/rope_angle
+
+var<workgroup> line: array<f32, 4u * THREADS>;
+
+// The head with its first ROT values turned by a position's angles.
+fn turned(t: u32, x: vec4<f32>, position: i32, magnitude: f32) -> vec4<f32> {
+    workgroupBarrier();
+    for (var e = 0u; e < 4u; e++) {
+        line[4u * t + e] = x[e];
+    }
+    workgroupBarrier();
+    var y = x;
+    for (var e = 0u; e < 4u; e++) {
+        let i = 4u * t + e;
+        if (i < ROT) {
+//#if NEOX
+            let pair = i % (ROT / 2u);
+            let other = pair + ROT / 2u;
+            let first = line[pair];
+            let second = line[other];
+//#else
+            let pair = i / 2u;
+            let other = i | 1u;
+            let first = line[other - 1u];
+            let second = line[other];
+//#endif
+            let cs = rope_angle(position, turns[pair]) * magnitude;
+            y[e] = select(first * cs.x - second * cs.y, first * cs.y + second * cs.x, i == other);
+        }
+    }
+    return y;
+}
+
+//#if Q8
+var<workgroup> largest: array<u32, THREADS>;
+
+// Quants and the bits of their group's scale.
+fn quantized(t: u32, x: vec4<f32>) -> vec2<u32> {
+    // Magnitudes compare like their bits, with infinity and NaN on top.
+    let bits = bitcast<vec4<u32>>(x) & vec4<u32>(0x7fffffffu);
+    workgroupBarrier();
+    largest[t] = max(max(bits.x, bits.y), max(bits.z, bits.w));
+    workgroupBarrier();
+    var most = 0u;
+    for (var i = t & ~7u; i <= (t | 7u); i++) {
+        most = max(most, largest[i]);
+    }
+    if (most >= 0x7f800000u) {
+        return vec2<u32>(0u, 0x7fc00000u);
+    }
+    let scale = bitcast<f32>(most) / 127.0;
+    if (scale < 1.0e-30) {
+        return vec2<u32>(0u, 0u);
+    }
+    let quants = clamp(round(x * (1.0 / scale)), vec4<f32>(-127.0), vec4<f32>(127.0));
+    return vec2<u32>(pack4xI8(vec4<i32>(quants)), bitcast<u32>(scale));
+}
+//#endif
+
+//#if F16
+// Rounded here to what f16 holds, to nearest even: the language leaves the direction to the driver. Beyond the range
+// stands the largest finite number; NaN stays.
+fn halves(x: vec4<f32>) -> vec2<u32> {
+    let bits = bitcast<vec4<u32>>(x);
+    let near = (bits + vec4<u32>(0xfffu) + ((bits >> vec4<u32>(13u)) & vec4<u32>(1u))) & vec4<u32>(0xffffe000u);
+    let finite = clamp(bitcast<vec4<f32>>(near), vec4<f32>(-65504.0), vec4<f32>(65504.0));
+    let nan = (bits & vec4<u32>(0x7fffffffu)) > vec4<u32>(0x7f800000u);
+    let y = select(finite, x, nan);
+    return vec2<u32>(pack2x16float(y.xy), pack2x16float(y.zw));
+}
+//#endif
+
+fn load_key(t: u32, head: u32, cell: u32) -> vec4<f32> {
+    if (t >= DK4) {
+        return vec4<f32>(0.0);
+    }
+    let at = key_at(head, cell);
+    let x = key_numbers(keys[at + t * BLOCK]);
+//#if K_Q8
+    return x * bitcast<f32>(keys[at + (DK4 + t / 8u) * BLOCK]);
+//#else
+    return x;
+//#endif
+}
+
+fn store_key(t: u32, head: u32, cell: u32, x: vec4<f32>) {
+    let at = key_at(head, cell);
+//#if K_Q8
+    let unit = quantized(t, x);
+    if (t < DK4) {
+        keys[at + t * BLOCK] = unit.x;
+        if (t % 8u == 0u) {
+            keys[at + (DK4 + t / 8u) * BLOCK] = unit.y;
+        }
+    }
+//#endif
+//#if K_F16
+    if (t < DK4) {
+        keys[at + t * BLOCK] = halves(x);
+    }
+//#endif
+//#if K_F32
+    if (t < DK4) {
+        keys[at + t * BLOCK] = x;
+    }
+//#endif
+}
+
+//#if VALUES
+fn store_value(t: u32, head: u32, cell: u32, x: vec4<f32>) {
+    let at = value_at(head, cell);
+//#if V_Q8
+    let unit = quantized(t, x);
+    if (t < DV4) {
+        values[at + t] = unit.x;
+        if (t % 8u == 0u) {
+            values[at + DV4 + t / 8u] = unit.y;
+        }
+    }
+//#endif
+//#if V_F16
+    if (t < DV4) {
+        values[at + t] = halves(x);
+    }
+//#endif
+//#if V_F32
+    if (t < DV4) {
+        values[at + t] = x;
+    }
+//#endif
+}
+//#endif

@@ -1,0 +1,15 @@
+// The biases and penalties in front of everything else.
+//#include sample/common
+//#include sample/scatter
+
+@compute @workgroup_size(THREADS)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
+    enter(group.y);
+    let path = path_of();
+    if path != PATH_GREEDY && path != PATH_DIRECT && path != PATH_SELECT {
+        return;
+    }
+    for (var i = 0u; i < spec[spec_at + SPEC_FIRST]; i++) {
+        scatter(lid, op_at(i));
+    }
+}

@@ -1,0 +1,5 @@
+//! What the tests of these rooms share: devices and single kernels in `harness.rs`, the buffers of whole steps in
+//! `fixture.rs`.
+
+pub mod fixture;
+pub mod harness;

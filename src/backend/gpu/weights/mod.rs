@@ -1,0 +1,176 @@
+//! A model's weights on the GPU.
+//!
+//! Matrices that one node multiplies with the same input, and that have one type, lie in one matrix, rows of the first
+//! first, so that one dispatch computes them all.
+
+mod affine;
+pub mod layout;
+pub mod matrix;
+mod pack;
+mod recipes;
+pub mod rope_table;
+
+use crate::backend::gpu::device::Device;
+use crate::backend::rope::Rope;
+use crate::backend::weights::vector;
+use crate::backend::{LoadProgress, Wanted, WeightBytes};
+use crate::gguf::File;
+use crate::graph::{Graph, WeightId, WeightSpec, WeightUse};
+use crate::{Error, Result};
+use matrix::{Loader, Matrix, Stored, Vector};
+use parking_lot::Mutex;
+use rope_table::RopeTable;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A model's weights on the GPU: matrices, some of them joined, and vectors.
+pub struct GpuWeights {
+    items: Vec<Item>,
+    /// Matrices that lie in one, by the first of them.
+    joined: HashMap<WeightId, (Vec<WeightId>, Matrix)>,
+    /// Rotary embeddings by their number in the model's graphs.
+    ropes: Mutex<HashMap<usize, Arc<RopeTable>>>,
+}
+
+enum Item {
+    /// On the device and on the host.
+    Vector(Vector, Vec<f32>),
+    Matrix(Matrix),
+    /// In a joined matrix.
+    Joined,
+    /// Used on other devices only.
+    Elsewhere,
+}
+
+impl GpuWeights {
+    /// A vector of `f32`.
+    pub fn vector(&self, id: WeightId) -> Result<&Vector> {
+        match &self.items[id.0 as usize] {
+            Item::Vector(vector, _) => Ok(vector),
+            _ => Err(Error::Internal(format!("Weight {} is no vector on this device", id.0))),
+        }
+    }
+
+    /// A matrix of its own.
+    pub fn matrix(&self, id: WeightId) -> Result<&Matrix> {
+        match &self.items[id.0 as usize] {
+            Item::Matrix(matrix) => Ok(matrix),
+            _ => Err(Error::Internal(format!("Weight {} is no matrix on this device", id.0))),
+        }
+    }
+
+    /// The frequencies of a rotary embedding, brought to the device on first use.
+    pub fn rope_table(&self, gpu: &Device, graph: &Graph, rope: usize) -> Result<Arc<RopeTable>> {
+        let mut ropes = self.ropes.lock();
+        if let Some(have) = ropes.get(&rope) {
+            return Ok(have.clone());
+        }
+        let spec = &graph.ropes[rope];
+        let factors = match spec.factors.map(|id| &self.items[id.0 as usize]) {
+            None => &[][..],
+            Some(Item::Vector(_, factors)) => factors,
+            Some(_) => return Err(Error::Internal(format!("Rotary embedding {rope} has no factors on this device"))),
+        };
+        let new =
+            Arc::new(RopeTable::new(gpu, spec.kind, &Rope::new(spec.n_rot, spec.freq_base, factors, spec.scaling))?);
+        ropes.insert(rope, new.clone());
+        Ok(new)
+    }
+
+    /// The matrices of a product: one, where they were joined.
+    pub fn matrices(&self, ids: &[WeightId]) -> Result<Vec<&Matrix>> {
+        match ids.first().and_then(|first| self.joined.get(first)).filter(|(joined, _)| joined == ids) {
+            Some((_, matrix)) => Ok(vec![matrix]),
+            None => ids.iter().map(|&id| self.matrix(id)).collect(),
+        }
+    }
+}
+
+/// The groups of matrices that lie in one matrix.
+pub fn joined<'a>(specs: &'a [WeightSpec], wanted: &'a Wanted) -> impl Iterator<Item = &'a [WeightId]> {
+    wanted.together.iter().map(Vec::as_slice).filter(|ids| are_joined(specs, wanted, ids))
+}
+
+/// Whether matrices that one node multiplies lie in one.
+pub fn are_joined(specs: &[WeightSpec], wanted: &Wanted, ids: &[WeightId]) -> bool {
+    let used = |id: &WeightId| wanted.uses.get(id.0 as usize).copied().flatten();
+    let ty = |id: &WeightId| specs[id.0 as usize].ty;
+    ids.iter().all(|id| ty(id) == ty(&ids[0]) && used(id) == Some(WeightUse::MatMul))
+}
+
+/// What [`load`] will allocate.
+pub fn bytes(gpu: &Device, specs: &[WeightSpec], wanted: &Wanted) -> Result<WeightBytes> {
+    let mut sum = WeightBytes::default();
+    let mut alone: Vec<bool> = wanted.uses.iter().map(Option::is_some).collect();
+    let matrix = |spec: &WeightSpec, n_out| Matrix::slice_bytes(gpu, &spec.name, spec.ty, spec.n_in, n_out);
+    for ids in joined(specs, wanted) {
+        let rows = ids.iter().map(|id| specs[id.0 as usize].n_out).sum();
+        let first = ids[0].0 as usize;
+        sum.allocated.add(wanted.components[first], matrix(&specs[first], rows)?.iter().sum());
+        ids.iter().for_each(|id| alone[id.0 as usize] = false);
+    }
+    for (i, spec) in specs.iter().enumerate().filter(|(i, _)| alone[*i]) {
+        let bytes = match wanted.uses[i] {
+            Some(WeightUse::Vector) => Vector::bytes(spec.n_in),
+            _ => matrix(spec, spec.n_out)?.iter().sum(),
+        };
+        sum.allocated.add(wanted.components[i], bytes);
+    }
+    Ok(sum)
+}
+
+/// Upload what `wanted` names; `progress` hears the fraction done.
+pub fn load(
+    gpu: &Device,
+    file: &File,
+    specs: &[WeightSpec],
+    wanted: &Wanted,
+    mut progress: LoadProgress<'_>,
+) -> Result<GpuWeights> {
+    let tensor = |spec: &WeightSpec| {
+        file.tensor(&spec.name).ok_or_else(|| Error::Internal(format!("Tensor `{}` is gone", spec.name)))
+    };
+    let used = |i: usize| wanted.uses.get(i).copied().flatten();
+    let mut total = 0;
+    for (_, spec) in specs.iter().enumerate().filter(|&(i, _)| used(i).is_some()) {
+        total += tensor(spec)?.bytes;
+    }
+    let mut done = 0u64;
+    let mut report = |bytes: u64| -> Result<()> {
+        done += bytes;
+        let goes_on = progress.as_mut().is_none_or(|progress| progress(done as f32 / total.max(1) as f32));
+        if goes_on { Ok(()) } else { Err(Error::Cancelled) }
+    };
+    let mut loader = Loader::new(gpu, &mut report);
+    let mut items: Vec<Item> = (0..specs.len()).map(|_| Item::Elsewhere).collect();
+    let mut matrices = HashMap::new();
+    for ids in joined(specs, wanted) {
+        let parts = ids.iter().map(|id| {
+            let spec = &specs[id.0 as usize];
+            Ok(Stored::InFile(file, tensor(spec)?))
+        });
+        let parts = parts.collect::<Result<Vec<_>>>()?;
+        let spec = &specs[ids[0].0 as usize];
+        loader.component = wanted.components[ids[0].0 as usize];
+        let matrix = loader.matrix(&spec.name, spec.ty, spec.n_in, &parts)?;
+        matrices.insert(ids[0], (ids.to_vec(), matrix));
+        ids.iter().for_each(|id| items[id.0 as usize] = Item::Joined);
+    }
+    for (i, spec) in specs.iter().enumerate() {
+        let (Some(usage), Item::Elsewhere) = (used(i), &items[i]) else { continue };
+        let info = tensor(spec)?;
+        loader.component = wanted.components[i];
+        items[i] = match usage {
+            WeightUse::Vector => {
+                let values = vector(file, spec, info)?;
+                Item::Vector(loader.vector(&spec.name, &values)?, values)
+            }
+            WeightUse::Rows | WeightUse::MatMul | WeightUse::RowsAndMatMul => {
+                Item::Matrix(loader.matrix(&spec.name, spec.ty, spec.n_in, &[Stored::InFile(file, info)])?)
+            }
+        };
+    }
+    loader.finish()?;
+    gpu.wait()?;
+    Ok(GpuWeights { items, joined: matrices, ropes: Mutex::default() })
+}

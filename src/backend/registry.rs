@@ -1,0 +1,52 @@
+//! The devices of this machine, and the backends for a request.
+
+#[cfg(feature = "gpu")]
+use super::gpu;
+use super::memory::Memory;
+use super::{Backend, DeviceInfo, cpu};
+use crate::gguf::shown;
+use crate::{Error, Result};
+use std::sync::Arc;
+
+/// Every device this machine has and how its memory stands, best first; those with score 0 cannot be used, for the
+/// reason given.
+pub fn devices() -> Result<Vec<(DeviceInfo, Memory)>> {
+    let cpu = cpu::CpuBackend::new();
+    let mut all = vec![(cpu.device(), cpu.memory()?)];
+    #[cfg(feature = "gpu")]
+    all.extend(gpu::devices());
+    all.sort_by_key(|(device, _)| std::cmp::Reverse(device.score));
+    Ok(all)
+}
+
+/// The backends for a request: the CPU first, then the GPU where layers go to one.
+///
+/// `gpu_layers` other than 0 asks for a GPU; `device` (or else `ELIZA_BACKEND`) narrows the choice by name. Asking for
+/// a GPU where none works is an error with the reason, never a silent run on the CPU.
+pub fn choose(gpu_layers: i32, device: Option<&str>) -> Result<Vec<Arc<dyn Backend>>> {
+    let named = device.map(str::to_string).or_else(|| std::env::var("ELIZA_BACKEND").ok()).filter(|s| !s.is_empty());
+    let cpu: Arc<dyn Backend> = Arc::new(cpu::CpuBackend::new());
+    if gpu_layers == 0 {
+        let wanted = named.as_deref().unwrap_or_default().to_lowercase();
+        let name = cpu.device().name;
+        if !name.to_lowercase().contains(&wanted) {
+            let wanted = shown(&wanted);
+            let problem = format!("Device `{wanted}` for 0 GPU layers: without GPU layers only {name} is used");
+            return Err(Error::Unsupported(problem));
+        }
+        return Ok(vec![cpu]);
+    }
+    let gpu = gpu(gpu_layers, named.as_deref().filter(|name| !name.eq_ignore_ascii_case("gpu")))?;
+    Ok(vec![cpu, gpu])
+}
+
+#[cfg(feature = "gpu")]
+fn gpu(_: i32, named: Option<&str>) -> Result<Arc<dyn Backend>> {
+    Ok(Arc::new(gpu::GpuBackend::open(named)?))
+}
+
+#[cfg(not(feature = "gpu"))]
+fn gpu(layers: i32, _: Option<&str>) -> Result<Arc<dyn Backend>> {
+    let what = if layers < 0 { "All layers".to_string() } else { format!("{layers} layers") };
+    Err(Error::Unsupported(format!("{what} on a GPU: this build has no GPU backend (0 runs on the CPU)")))
+}
