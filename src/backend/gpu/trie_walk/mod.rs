@@ -1,8 +1,8 @@
 //! Walking a trie: the kernel between two passes that does what the host would do there, and what it works on.
 //!
 //! A walk is one submission: a program's steps as often as the walk may have passes, each time after the kernel of
-//! `shaders/trie_walk.wgsl`, which enters the pass into the frame and counts the workgroups of every step. A pass that is
-//! not made has none. The last run of the kernel notes what the last pass sampled; the notes are copied to the host.
+//! `shaders/trie_walk.wgsl`, which enters the pass into the frame and counts the workgroups of every step. A pass that
+//! is not made has none. The last run of the kernel notes what the last pass sampled; the notes are copied to the host.
 
 mod probe;
 
