@@ -78,7 +78,7 @@ fn group_room(root: &Path, line: &str) -> Option<u64> {
     Path::new(own.trim_start_matches('/')).ancestors().filter_map(room).min()
 }
 
-/// The number behind a name at the beginning of a line.
+/// The number after a name at the beginning of a line.
 fn field(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().map(str::split_whitespace);
     let mut words = lines.find_map(|mut words| (words.next() == Some(name)).then_some(words))?;

@@ -46,7 +46,7 @@ pub const SPIN: Duration = Duration::from_micros(50);
 pub struct Pool {
     shared: Arc<Shared>,
     queue: Queue,
-    /// The number of threads started so far, the caller's slot included.
+    /// The number of threads started so far, the caller included.
     started: Mutex<usize>,
     cores: usize,
 }
@@ -112,7 +112,7 @@ impl Drop for InTurn<'_> {
 
 /// What the caller and the workers of a run share.
 struct Shared {
-    slots: Box<[Slot]>,
+    states: Box<[ThreadState]>,
     /// The thread that called the present or last run.
     caller: Mutex<Option<Thread>>,
     /// The present job: a `&Job` whose lifetime is the run's.
@@ -158,14 +158,14 @@ impl<T> std::ops::Deref for Line<T> {
 /// One thread's mailbox, on cache lines of its own.
 #[repr(align(128))]
 #[derive(Default)]
-struct Slot {
+struct ThreadState {
     /// Number of the last run that this worker was called to.
     run: AtomicU64,
     /// Set while the thread may be parked.
     sleeping: AtomicBool,
     /// Nanoseconds that the thread owes the background.
     owed: AtomicU64,
-    /// The worker; slot 0 is the caller's and has none.
+    /// The worker; the first is the caller's and has none.
     thread: OnceLock<Thread>,
 }
 
@@ -198,7 +198,7 @@ impl Pool {
     /// A pool of its own, for tests. Its threads live as long as the process.
     pub fn new() -> Pool {
         let shared = Shared {
-            slots: (0..MAX_THREADS).map(|_| Slot::default()).collect(),
+            states: (0..MAX_THREADS).map(|_| ThreadState::default()).collect(),
             caller: Mutex::new(None),
             job: AtomicPtr::new(std::ptr::null_mut()),
             count: AtomicUsize::new(0),
@@ -257,7 +257,7 @@ impl Pool {
         shared.job.store((&raw const job).cast_mut().cast(), Relaxed);
         for index in 1..threads {
             // Publishes everything above.
-            shared.slots[index].run.fetch_add(1, SeqCst);
+            shared.states[index].run.fetch_add(1, SeqCst);
             shared.wake(index);
         }
         IN_RUN.set(true);
@@ -341,7 +341,7 @@ impl Pool {
                 .map_err(|e| Error::OutOfMemory(format!("CPU thread {index} could not be started: {e}")))?;
             // The join handle is dropped: the thread waits for work as long as the process lives, and does not keep
             // it alive.
-            let _ = self.shared.slots[index].thread.set(thread.thread().clone());
+            let _ = self.shared.states[index].thread.set(thread.thread().clone());
             *started += 1;
         }
         Ok(())
@@ -398,11 +398,11 @@ impl Shared {
     /// A worker's life.
     fn serve(&self, index: usize) {
         IN_RUN.set(true);
-        let slot = &self.slots[index];
+        let state = &self.states[index];
         // A pool thread is called to its first run right after it was started.
         let mut seen = 0;
         loop {
-            self.wait(index, || slot.run.load(SeqCst) != seen);
+            self.wait(index, || state.run.load(SeqCst) != seen);
             seen += 1;
             let (count, step) = (self.count.load(Relaxed), self.step.load(Relaxed));
             // SAFETY: the caller stored a pointer to its `Job` before this worker's `run` moved on, and keeps the
@@ -427,7 +427,7 @@ impl Shared {
                     self.fail(count, || DESERTED.into());
                 }
                 if let Some(began) = began {
-                    self.work_for_background(&self.slots[index].owed, began.elapsed());
+                    self.work_for_background(&self.states[index].owed, began.elapsed());
                 }
             }
             Err(panic) if panic.is::<Stopped>() => {}
@@ -477,25 +477,25 @@ impl Shared {
                 }
             }
         }
-        let slot = &self.slots[index];
-        slot.sleeping.store(true, SeqCst);
+        let state = &self.states[index];
+        state.sleeping.store(true, SeqCst);
         while !ready() {
             std::thread::park();
         }
-        slot.sleeping.store(false, Relaxed);
+        state.sleeping.store(false, Relaxed);
     }
 
     /// Wake a thread if it may be parked. What it waits for has been stored, sequentially consistent.
     fn wake(&self, index: usize) {
-        let slot = &self.slots[index];
-        if !slot.sleeping.load(SeqCst) {
+        let state = &self.states[index];
+        if !state.sleeping.load(SeqCst) {
             return;
         }
         if index == 0 {
             if let Some(caller) = &*self.caller.lock() {
                 caller.unpark();
             }
-        } else if let Some(thread) = slot.thread.get() {
+        } else if let Some(thread) = state.thread.get() {
             thread.unpark();
         }
     }

@@ -15,9 +15,9 @@ use crate::backend::cpu::packed::ActivationKind;
 use crate::graph::{Graph, Node, NodeId, Op, Part, WeightId, WeightSpec};
 use crate::{Error, Result};
 
-/// How a node's readers want its rows.
+/// The forms in which a node's readers want its rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Wanted {
+struct Forms {
     f32: bool,
     q8: bool,
 }
@@ -39,7 +39,7 @@ impl<'a> Lowering<'a> {
     /// Lower the nodes of `work`.
     pub fn of(work: &'a Work<'a>) -> Result<Lowering<'a>> {
         let mut lowering = Lowering { work, steps: Vec::new(), activation_row_bytes: 0 };
-        let any = |wanted: fn(&Op) -> bool| nodes_of(work).iter().any(|node| wanted(&node.op));
+        let any = |test: fn(&Op) -> bool| nodes_of(work).iter().any(|node| test(&node.op));
         if any(|op| matches!(op, Op::Attention(_) | Op::ShiftKeys(_))) && !any(|op| matches!(op, Op::Embed { .. })) {
             lowering.steps.push(Step::Rope);
         }
@@ -62,36 +62,36 @@ impl<'a> Lowering<'a> {
     }
 
     /// How the readers of `id` want it.
-    fn wanted(&self, id: NodeId) -> Wanted {
-        let mut wanted = Wanted { f32: self.graph().node(id).output.is_some(), q8: false };
+    fn forms(&self, id: NodeId) -> Forms {
+        let mut forms = Forms { f32: self.graph().node(id).output.is_some(), q8: false };
         for &reader in self.work.readers.of_node(id) {
             // Readers on another device take a copy as `f32`.
             let here = self.work.computes(reader);
             let reader = self.graph().node(reader);
             for (i, _) in reader.src.iter().enumerate().filter(|(_, s)| **s == id) {
                 match (&reader.op, i) {
-                    _ if !here => wanted.f32 = true,
-                    (Op::MatMul { weights, .. }, 0) => self.add_kinds(weights, &mut wanted),
-                    (Op::GatedMatMul { gate, up, .. }, 0) => self.add_kinds(&[*gate, *up], &mut wanted),
-                    _ => wanted.f32 = true,
+                    _ if !here => forms.f32 = true,
+                    (Op::MatMul { weights, .. }, 0) => self.add_kinds(weights, &mut forms),
+                    (Op::GatedMatMul { gate, up, .. }, 0) => self.add_kinds(&[*gate, *up], &mut forms),
+                    _ => forms.f32 = true,
                 }
             }
         }
-        wanted
+        forms
     }
 
-    fn add_kinds(&self, weights: &[WeightId], wanted: &mut Wanted) {
+    fn add_kinds(&self, weights: &[WeightId], forms: &mut Forms) {
         for &w in weights {
             match ActivationKind::of(self.spec(w).ty) {
-                ActivationKind::F32 => wanted.f32 = true,
-                ActivationKind::Q8 => wanted.q8 = true,
+                ActivationKind::F32 => forms.f32 = true,
+                ActivationKind::Q8 => forms.q8 = true,
             }
         }
     }
 
     /// Where a product finds its quantised input, after a quantise step if the producer did not leave it.
     fn quantised(&mut self, x: NodeId, weights: &[WeightId]) -> Area {
-        let mut kinds = Wanted::default();
+        let mut kinds = Forms::default();
         self.add_kinds(weights, &mut kinds);
         let node = self.graph().node(x);
         let (width, rows) = (node.width, node.rows);
@@ -122,9 +122,9 @@ impl<'a> Lowering<'a> {
             Op::Embed { table, scale } => self.steps.push(Step::Embed { table, scale, dst, width }),
             Op::SelectRows => self.steps.push(Step::SelectRows { src, dst, width }),
             Op::RmsNorm { weight, eps } => {
-                let wanted = self.wanted(id);
+                let forms = self.forms(id);
                 // Rows that outlive the run are quantised by whoever reads them, here or in a later run.
-                let q8 = wanted.q8 && node.output.is_none();
+                let q8 = forms.q8 && node.output.is_none();
                 self.steps.push(Step::Norm { weight, eps, src, residual, dst, width, rows, q8 });
             }
             Op::MatMul { weights, biases } => {
@@ -142,11 +142,11 @@ impl<'a> Lowering<'a> {
             Op::GatedMatMul { gate, up, act: activation } => {
                 let area = self.quantised(input()?, &[gate, up]);
                 let x_width = self.graph().node(input()?).width;
-                let wanted = self.wanted(id);
-                if wanted.q8 {
+                let forms = self.forms(id);
+                if forms.q8 {
                     self.activation_row_bytes = self.activation_row_bytes.max(activations::row_bytes(width));
                 }
-                let Wanted { f32, q8 } = wanted;
+                let Forms { f32, q8 } = forms;
                 self.steps.push(Step::Gated { gate, up, activation, area, src, x_width, dst, width, rows, f32, q8 });
             }
             Op::Attention(spec) => {

@@ -4,8 +4,8 @@
 //! all threads meet at a barrier; nothing a step writes is read before it. Buffers are raw memory that all threads
 //! share: each piece of work writes rows or columns that no other piece touches.
 
-use super::state::Memory;
-use super::step::{Area, GATED_FLOATS, Part, Step};
+use super::state::RunMemory;
+use super::step::{Area, GATED_FLOATS, MatMulPart, Step};
 use crate::backend::Batch;
 use crate::backend::cpu::host::pool::{Counter, SharedMut, Worker};
 use crate::backend::cpu::kernels::attention::{Attention, SplitShare};
@@ -59,7 +59,7 @@ pub(super) struct Run<'a> {
     max_rows: usize,
     batch: &'a Batch<'a>,
     out_rows: usize,
-    state: &'a Memory,
+    state: &'a RunMemory,
     split: SplitShare<'a>,
     cancel: &'a AtomicBool,
     /// Index of the step after which every thread leaves; `usize::MAX` while there is none. It is a number and not a
@@ -74,7 +74,7 @@ impl<'a> Run<'a> {
         isa: Isa,
         weights: &'a CpuWeights,
         (ropes, max_rows): (&'a [(RopeKind, Rope)], usize),
-        (state, split): (&'a Memory, SplitShare<'a>),
+        (state, split): (&'a RunMemory, SplitShare<'a>),
         (batch, out_rows): (&'a Batch<'a>, usize),
         cancel: &'a AtomicBool,
     ) -> Run<'a> {
@@ -234,7 +234,7 @@ impl<'a> Run<'a> {
                     }
                     return;
                 }
-                let panels = |part: &Part| self.weights.matrix(part.0).map_or(0, PackedMatrix::n_panels);
+                let panels = |part: &MatMulPart| self.weights.matrix(part.0).map_or(0, PackedMatrix::n_panels);
                 let total = parts.iter().map(panels).sum();
                 for claimed in self.pieces(ctx, counter, total, self.grain(total)) {
                     self.matmul_panels(parts, &x, *residual, out, claimed);
@@ -311,7 +311,14 @@ impl<'a> Run<'a> {
     }
 
     /// The product with these panels, which are counted through all parts.
-    fn matmul_panels(&self, parts: &[Part], x: &Input, residual: Option<usize>, out: RowSpan, claimed: Range<usize>) {
+    fn matmul_panels(
+        &self,
+        parts: &[MatMulPart],
+        x: &Input,
+        residual: Option<usize>,
+        out: RowSpan,
+        claimed: Range<usize>,
+    ) {
         let mut first = 0;
         for &(weight, bias, column) in parts {
             let Ok(w) = self.weights.matrix(weight) else { return };

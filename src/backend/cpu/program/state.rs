@@ -16,7 +16,7 @@ use crate::{Error, Result};
 use std::any::Any;
 
 /// Keys and values of one layer.
-struct LayerCache {
+struct LayerBuffers {
     layout: KvLayout,
     k_offset: usize,
     v_offset: usize,
@@ -24,7 +24,7 @@ struct LayerCache {
 
 /// The caches of the layers that are here, in one piece of memory.
 struct Caches {
-    layers: Vec<LayerCache>,
+    layers: Vec<LayerBuffers>,
     /// Where in `layers` each layer of the model is; `None` for those whose cache is on another device.
     index_of: Vec<Option<usize>>,
     bytes: usize,
@@ -43,13 +43,13 @@ impl Caches {
             let k_offset = bytes;
             let v_offset = k_offset.checked_add(layout.k_bytes()).ok_or_else(too_large)?.next_multiple_of(64);
             bytes = v_offset.checked_add(layout.v_bytes()).ok_or_else(too_large)?.next_multiple_of(64);
-            layers.push(LayerCache { layout, k_offset, v_offset });
+            layers.push(LayerBuffers { layout, k_offset, v_offset });
         }
         Ok(Caches { layers, index_of, bytes })
     }
 
     /// The layer is on this device: [`Caches::check`] has seen the program.
-    fn layer(&self, layer: usize) -> &LayerCache {
+    fn layer(&self, layer: usize) -> &LayerBuffers {
         &self.layers[self.index_of[layer].unwrap_or(usize::MAX)]
     }
 
@@ -113,14 +113,14 @@ impl Sizing for CpuSizing {
 
 /// The state of an engine on the CPU.
 pub struct CpuState {
-    memory: Memory,
+    memory: RunMemory,
     split: SplitSpace,
     /// What is allocated, on the account.
     held: Vec<Held>,
 }
 
 /// What the threads of a run share.
-pub(super) struct Memory {
+pub(super) struct RunMemory {
     threads: usize,
     workspace: Region,
     activations: [Region; 2],
@@ -138,7 +138,7 @@ impl CpuState {
     pub fn new(cache: &CacheSpec, threads: usize) -> Result<CpuState> {
         let caches = Caches::new(cache)?;
         let what = format!("KV cache ({} cells of type {})", cache.cells, cache.types);
-        let memory = Memory {
+        let memory = RunMemory {
             threads,
             workspace: Region::default(),
             activations: [Region::default(), Region::default()],
@@ -200,7 +200,7 @@ impl CpuState {
     }
 
     /// The memory and the split space for one run of a program that was reserved for.
-    pub(super) fn begin(&mut self, demand: &Demand, batch: &Batch<'_>) -> Result<(&Memory, SplitShare<'_>)> {
+    pub(super) fn begin(&mut self, demand: &Demand, batch: &Batch<'_>) -> Result<(&RunMemory, SplitShare<'_>)> {
         let m = &self.memory;
         let cells = m.caches.layers.first().map_or(usize::MAX, |l| l.layout.n_cells());
         let fits = demand.activation_bytes <= m.activations[0].bytes
@@ -215,7 +215,7 @@ impl CpuState {
     }
 }
 
-impl Memory {
+impl RunMemory {
     pub fn threads(&self) -> usize {
         self.threads
     }

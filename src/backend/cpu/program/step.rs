@@ -16,7 +16,7 @@ pub(super) enum Area {
 }
 
 /// Matrix, bias, first column of the output.
-pub(super) type Part = (WeightId, Option<WeightId>, usize);
+pub(super) type MatMulPart = (WeightId, Option<WeightId>, usize);
 
 pub(super) enum Step {
     /// Cosines and sines of the batch's positions, where no look-up of embeddings makes them on the side.
@@ -50,7 +50,7 @@ pub(super) enum Step {
         rows: Rows,
     },
     MatMul {
-        parts: Vec<Part>,
+        parts: Vec<MatMulPart>,
         area: Area,
         src: usize,
         x_width: usize,

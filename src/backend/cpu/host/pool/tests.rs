@@ -291,7 +291,7 @@ fn m1_who_waits_for_a_run_of_others_sees_its_cancel() {
         let patient = scope.spawn(|| pool.run(2, &NEVER, &|_| ()));
         cancel.store(true, SeqCst);
         assert_eq!(waiting.join().unwrap(), Err(Error::Cancelled));
-        // Who was behind it has lost nothing.
+        // Who came after it has lost nothing.
         go_on.store(true, SeqCst);
         assert_eq!(patient.join().unwrap(), Ok(()));
     });
