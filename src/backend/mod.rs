@@ -6,10 +6,11 @@
 //! open. A device that can sample has a [`DeviceSampler`].
 //!
 //! The files beside this one are the data that go in and out: `batch.rs` (cache, nodes, rows), `weights.rs`,
-//! `device.rs`, `device_sampling.rs` (chains and results), `trie_walk.rs`, `memory.rs`; and what both backends
+//! `device.rs`, `chain.rs` (the steps of a sampler), `device_sampling.rs` (a chain on a device, and what it found), `trie_walk.rs`, `memory.rs`; and what both backends
 //! must agree on: `rope.rs`, `kv_rows.rs`, `tree_mask.rs`. `registry.rs` knows the backends, `cpu/` and `gpu/`.
 
 mod batch;
+mod chain;
 pub mod cpu;
 mod device;
 mod device_sampling;
@@ -26,8 +27,9 @@ mod weights;
 pub use batch::{
     Batch, CELL_BLOCK, CacheSpec, KvTypes, LayerCache, MAX_LISTED, MAX_ROWS, SampleRow, Work, cells_for, sampled_by,
 };
+pub use chain::{ChainStep, mask_place};
 pub use device::{DeviceInfo, DeviceKind, Traffic};
-pub use device_sampling::{Children, Followed, SampleOp, SampleProblem, SampleResult, SampleSpec, SampledRow};
+pub use device_sampling::{Followed, Legal, SampleProblem, SampleResult, SampleSpec, SampledRow};
 pub use registry::{choose, devices};
 pub use tree_mask::{MAX_TREE_NODES, TREE, sees, tree_cell, tree_row};
 pub use trie_walk::{WALK_CELLS, WALK_PASSES, WALK_ROWS, Walk, WalkNode, Walked, WalkedStep};
@@ -145,7 +147,7 @@ pub trait DeviceSampler {
     fn start(&mut self, sequence: usize, spec: &SampleSpec, history: &[Token]) -> Result<Option<Followed>>;
 
     /// Let only these tokens win in a sequence from now on; `None` lets all.
-    fn arm(&mut self, sequence: usize, children: Option<Children<'_>>) -> Result<()>;
+    fn arm(&mut self, sequence: usize, legal: Option<Legal<'_>>) -> Result<()>;
 
     /// Take note of tokens of a sequence that were not sampled here.
     fn accept(&mut self, sequence: usize, tokens: &[Token]) -> Result<()>;
