@@ -6,10 +6,11 @@
 //! open. A device that can sample has a [`DeviceSampler`].
 //!
 //! The files beside this one are the data that go in and out: `batch.rs` (cache, nodes, rows), `weights.rs`,
-//! `device.rs`, `device_sampling.rs` (chains and results), `trie_walk.rs`, `memory.rs`; and what both backends
+//! `device.rs`, `chain.rs` (the steps of a sampler), `device_sampling.rs` (a chain on a device, and what it found), `trie_walk.rs`, `memory.rs`; and what both backends
 //! must agree on: `rope.rs`, `kv_rows.rs`, `tree_mask.rs`. `registry.rs` knows the backends, `cpu/` and `gpu/`.
 
 mod batch;
+mod chain;
 pub mod cpu;
 mod device;
 mod device_sampling;
@@ -29,8 +30,9 @@ pub use cpu::host::pool::MAX_THREADS;
 pub use batch::{
     Batch, CELL_BLOCK, CacheSpec, KvTypes, LayerCache, MAX_LISTED, MAX_ROWS, SampleRow, Work, cells_for, sampled_by,
 };
+pub use chain::{ChainStep, mask_place};
 pub use device::{DeviceInfo, DeviceKind, Traffic};
-pub use device_sampling::{Children, Followed, SampleOp, SampleProblem, SampleResult, SampleSpec, SampledRow};
+pub use device_sampling::{Followed, Legal, SampleProblem, SampleResult, SampleSpec, SampledRow};
 pub use registry::{choose, devices};
 pub use tree_mask::{MAX_TREE_NODES, TREE, sees, tree_cell, tree_row};
 pub use trie_walk::{WALK_CELLS, WALK_PASSES, WALK_ROWS, Walk, WalkNode, Walked, WalkedStep};
@@ -200,7 +202,7 @@ pub trait DeviceSampler {
     ///
     /// # Errors
     /// [`Error::Device`] where the device fails.
-    fn arm(&mut self, sequence: usize, children: Option<Children<'_>>) -> Result<()>;
+    fn arm(&mut self, sequence: usize, legal: Option<Legal<'_>>) -> Result<()>;
 
     /// Take note of tokens of a sequence that were not sampled here.
     ///

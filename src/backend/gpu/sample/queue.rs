@@ -10,7 +10,7 @@ use crate::backend::gpu::sample::{
     BufferSpan, HANDED_OVER_BYTES, MAX_HANDED_OVER, RESULT_BYTES, SampleProgram, read_candidates, read_handed_over,
     read_result, split,
 };
-use crate::backend::{Children, Followed, SampleRow, SampleSpec, SampledRow};
+use crate::backend::{Followed, Legal, SampleRow, SampleSpec, SampledRow};
 use crate::{Error, Result, Token};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -102,8 +102,8 @@ impl Sampler {
     ///
     /// # Errors
     /// [`Error::Device`] where the device fails.
-    pub fn arm(&mut self, sequence: usize, children: Option<Children<'_>>) -> Result<()> {
-        self.program.arm(sequence, children)
+    pub fn arm(&mut self, sequence: usize, legal: Option<Legal<'_>>) -> Result<()> {
+        self.program.arm(sequence, legal)
     }
 
     /// Take note of tokens that were not sampled here.
