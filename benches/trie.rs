@@ -8,7 +8,7 @@
 mod testing;
 
 use elizainference::gguf::File;
-use elizainference::sampling::{Chain, Legal, Sampler};
+use elizainference::sampling::{Chain, Sampler, legal_of};
 use elizainference::session::{EngineOptions, Mode, OpenOptions, Session};
 use elizainference::trie::{Surroundings, Trie, TrieState, build, cache};
 use elizainference::vocab::Vocab;
@@ -97,7 +97,7 @@ fn steps(trie: &Arc<Trie>) {
                     state.rearm();
                     for (at, &token) in path.iter().enumerate() {
                         if black_box(state.forced()).is_none() {
-                            let legal = Legal::of(state);
+                            let legal = legal_of(state);
                             black_box(sampler.sample(scratch, legal, &[], at as u32).unwrap());
                         }
                         black_box(state.accept(token));
@@ -112,7 +112,7 @@ fn steps(trie: &Arc<Trie>) {
                 scratch.copy_from_slice(&row);
                 state.rearm();
             },
-            |(scratch, state)| sampler.sample(scratch, Legal::of(state), &[], 0).unwrap(),
+            |(scratch, state)| sampler.sample(scratch, legal_of(state), &[], 0).unwrap(),
         );
         let children = trie.children(descriptor.root()).len();
         line(&format!("the root alone, {children} children, {size} logits"), first, 1.0);

@@ -166,7 +166,7 @@ impl Bench {
         let samplers = (0..args.sequences).map(|i| Sampler::new(&args.chain, n_vocab, i.into()));
         let samplers = samplers.collect::<Result<Vec<_>, _>>()?;
         let spec = samplers.first().map(|sampler| sampler.spec(&[])).unwrap_or_default();
-        let on_device = !args.host_sampling && engine.start_sampling(slots[0], &spec)? == spec.ops.len();
+        let on_device = !args.host_sampling && engine.start_sampling(slots[0], &spec)? == spec.steps.len();
         let (never, decoding) = (AtomicBool::new(false), Traffic::default());
         Ok(Bench { engine, slots, samplers, load_ms, never, on_device, decoding, steps: 0 })
     }
@@ -230,7 +230,7 @@ impl Bench {
     fn decode_together(&mut self, first: &[Token], count: usize) -> Result<(), Failure> {
         let mut last: Vec<Token> = first[..self.slots.len()].to_vec();
         for step in 0..count {
-            let turn = |(slot, token): (&SlotId, &Token)| SlotToken { slot: *slot, token: *token, children: None };
+            let turn = |(slot, token): (&SlotId, &Token)| SlotToken { slot: *slot, token: *token, legal: None };
             let turns: Vec<_> = self.slots.iter().zip(&last).map(turn).collect();
             let (samplers, mut failed) = (&mut self.samplers, None);
             let mut hear = |i: usize, outcome: elizainference::Result<SlotOutcome<'_>>| {

@@ -5,7 +5,7 @@ use crate::output::{Failure, Outcome, catch_interrupts, interrupted, print_json,
 use clap::{ArgMatches, ValueEnum};
 use elizainference::Token;
 use elizainference::engine::EngineOptions;
-use elizainference::sampling::{Chain, Step};
+use elizainference::sampling::{Chain, ChainStep};
 use elizainference::session::{
     ContextFull, Event, FinishReason, Mode, OpenOptions, Params, Sampled, Session, Settings, Sink, SpanEnd,
 };
@@ -122,7 +122,7 @@ fn logit_bias(text: &str) -> Result<Biases, String> {
     let chain: Chain =
         format!("logit_bias={text}").parse().map_err(|error: elizainference::Error| error.to_string())?;
     match &chain.steps[..] {
-        [Step::LogitBias(biases)] => Ok(biases.clone()),
+        [ChainStep::LogitBias(biases)] => Ok(biases.clone()),
         _ => Err("of the form ID:VALUE,ID:VALUE".into()),
     }
 }

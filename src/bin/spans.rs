@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use elizainference::Token;
 use elizainference::engine::{Engine, EngineOptions, SlotId, open_model};
 use elizainference::model::Model;
-use elizainference::sampling::{Chain, Legal, Sampler};
+use elizainference::sampling::{Chain, Sampler, legal_of};
 use elizainference::session::{Mode, Session, Settings, Sink, SpanEnd, Usage};
 use elizainference::trie::{Accept, Trie, TrieState};
 use elizainference::vocab::Vocab;
@@ -341,7 +341,7 @@ impl Mask {
         self.engine.prefill(self.slot, prompt, &self.never)?;
         let mut state = TrieState::new(self.trie.clone(), Mode::Greedy);
         let began = Instant::now();
-        while let Some(legal) = Legal::of(&state) {
+        while let Some(legal) = legal_of(&state) {
             let row = match span.tokens.last() {
                 None => self.engine.head(self.slot)?,
                 Some(&last) => self.engine.decode(self.slot, last, &self.never)?,

@@ -8,7 +8,7 @@
 use super::held_trie::{HeldTrie, Reach};
 use super::slots::SlotId;
 use crate::backend::{
-    Children, DeviceSampler, Followed, SampleProblem, SampleResult, SampleSpec, SampledRow, State, WALK_CELLS,
+    DeviceSampler, Followed, Legal, SampleProblem, SampleResult, SampleSpec, SampledRow, State, WALK_CELLS,
     WALK_PASSES, Walked,
 };
 use crate::trie::{Node, Trie};
@@ -125,7 +125,7 @@ impl DeviceSampling {
         state: &mut dyn State,
         slot: SlotId,
         tokens: &[Token],
-        children: Option<Children<'_>>,
+        legal: Option<Legal<'_>>,
     ) -> Result<()> {
         let Some(Known { sampled, .. }) = self.known[slot.0] else {
             return Err(Error::InvalidArgument("A token was to be sampled in a slot without a chain".into()));
@@ -136,7 +136,7 @@ impl DeviceSampling {
             others => sampler_of(state)?.accept(slot.0, others),
         };
         self.note(slot, None);
-        accepted.and_then(|()| sampler_of(state)?.arm(slot.0, children)).inspect_err(|_| self.end(slot))
+        accepted.and_then(|()| sampler_of(state)?.arm(slot.0, legal)).inspect_err(|_| self.end(slot))
     }
 
     /// Waits for the oldest step that samples: its rows are in [`DeviceSampling::rows`], as many as are returned. After

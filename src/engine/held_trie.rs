@@ -41,7 +41,7 @@ impl HeldTrie {
 fn table(trie: &Trie) -> Result<(Vec<WalkNode>, Vec<Reach>)> {
     let mut nodes: Vec<WalkNode> = reserve::filled([0; 4], trie.nodes(), "nodes of a trie")?;
     let mut reach = reserve::filled(Reach::default(), trie.nodes(), "nodes of a trie")?;
-    // Children have higher numbers than their parents.
+    // Legal have higher numbers than their parents.
     for node in (0..trie.nodes()).rev() {
         let children = trie.child_nodes(node as Node);
         let open = !trie.is_leaf(node as Node) && children.len() <= MAX_LISTED;

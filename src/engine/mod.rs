@@ -2,7 +2,8 @@
 //!
 //! One engine serves one stream handle and is driven by one thread. It owns `context` cells of KV memory, shared by
 //! up to 16 slots; a slot is a token sequence with the cells that hold its keys and values. Plans for every row
-//! bucket are made when the engine opens; after that no step allocates, schedules or compiles.
+//! bucket are made when the engine opens; after that no pass allocates, schedules or compiles (but see `plans.rs` on
+//! steps of several slots).
 //!
 //! [`Engine`] has four parts with invariants of their own: the slots and their cells (`slots.rs`), the plans
 //! (`plans.rs`), what the device that samples has and knows (`device_sampling.rs`), and the inputs of a pass

@@ -12,7 +12,7 @@
 use super::device_sampling::{DeviceSampling, InFlight, Known, Speculation};
 use super::inputs::{How, OutputRows};
 use super::{Engine, SlotId};
-use crate::backend::{Children, SampleRow, SampleSpec, SampledRow, State, sampled_by};
+use crate::backend::{Legal, SampleRow, SampleSpec, SampledRow, State, sampled_by};
 use crate::{Result, Token};
 use std::sync::atomic::AtomicBool;
 
@@ -34,14 +34,14 @@ impl Engine {
     }
 
     /// Append tokens (possibly none) and sample the one after them on the device, as [`Engine::start_sampling`] has
-    /// set. Only `children` may win, where there are any. The `speculation` on the sampled token is started as well,
+    /// set. Only `legal` tokens may win, where there are any. The `speculation` on the sampled token is started as well,
     /// where it can be. The row has the best candidates, as many as the chain reports, or those that the host goes on
     /// with; in that case there is no token, and nothing can follow.
     pub fn sample(
         &mut self,
         slot: SlotId,
         tokens: &[Token],
-        children: Option<Children<'_>>,
+        legal: Option<Legal<'_>>,
         speculation: Speculation<'_>,
         cancel: &AtomicBool,
     ) -> Result<&SampledRow> {
@@ -49,7 +49,7 @@ impl Engine {
         match self.sampling.take_in_flight() {
             // The step ahead was this one.
             Some(InFlight::Step(whose, cell))
-                if whose == slot && self.sampling.sampled(slot).as_slice() == tokens && children.is_none() =>
+                if whose == slot && self.sampling.sampled(slot).as_slice() == tokens && legal.is_none() =>
             {
                 self.slots.append(slot, tokens, [cell]);
                 self.sampling.note(slot, None);
@@ -61,22 +61,22 @@ impl Engine {
                     return self.sampling.first_row();
                 }
                 self.rollback()?;
-                self.submit(slot, tokens, children, cancel)?;
+                self.submit(slot, tokens, legal, cancel)?;
             }
             step => {
                 self.sampling.put_in_flight(step);
                 self.rollback()?;
-                self.submit(slot, tokens, children, cancel)?;
+                self.submit(slot, tokens, legal, cancel)?;
             }
         }
         let places = self.model.outline().places();
         let stays = places.embedding == places.logits;
-        match (speculation, children) {
+        match (speculation, legal) {
             (Speculation::Step, None) if stays && self.room(slot) > 0 && self.slots.cells().n_free() > 0 => {
                 self.run_ahead(slot, cancel)?;
             }
-            (Speculation::Walk(trie, node, most), Some(children)) => {
-                self.start_walk(slot, trie, node, children, most, cancel)?;
+            (Speculation::Walk(trie, node, most), Some(legal)) => {
+                self.start_walk(slot, trie, node, legal, most, cancel)?;
             }
             _ => {}
         }
@@ -96,20 +96,14 @@ impl Engine {
     }
 
     /// Evaluate tokens and sample after them.
-    fn submit(
-        &mut self,
-        slot: SlotId,
-        tokens: &[Token],
-        children: Option<Children<'_>>,
-        cancel: &AtomicBool,
-    ) -> Result<()> {
+    fn submit(&mut self, slot: SlotId, tokens: &[Token], legal: Option<Legal<'_>>, cancel: &AtomicBool) -> Result<()> {
         let (sampling, state) = self.sampling_device();
-        sampling.tell(state, slot, tokens, children)?;
+        sampling.tell(state, slot, tokens, legal)?;
         // A run ends the sampling of its slot, but the device knows of this one. After an error it stays ended.
         let known = sampling.known(slot);
         sampling.end(slot);
         let masks_first = known.is_some_and(|Known { masks_first, .. }| masks_first);
-        let listed = children.map_or(&[][..], |children| children.listed(masks_first));
+        let listed = legal.map_or(&[][..], |legal| legal.listed(masks_first));
         if let [_] = tokens {
             self.append_chunk(slot, tokens, OutputRows::Last, How::Sample(listed), cancel)?;
         } else {

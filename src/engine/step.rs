@@ -6,7 +6,7 @@
 use super::device_sampling::problem;
 use super::plans::HEAD_ROWS;
 use super::{Engine, SlotId};
-use crate::backend::{Children, SampleResult, SampleRow};
+use crate::backend::{Legal, SampleResult, SampleRow};
 use crate::{Error, Result, Token};
 use std::sync::atomic::AtomicBool;
 
@@ -18,7 +18,7 @@ pub struct SlotToken<'a> {
     /// The token to append.
     pub token: Token,
     /// The only tokens that may be sampled behind it, where the device samples the slot.
-    pub children: Option<Children<'a>>,
+    pub legal: Option<Legal<'a>>,
 }
 
 /// What came out behind a turn's token.
@@ -89,7 +89,7 @@ impl Engine {
         let told = planned.and_then(|()| {
             order[..sampled].iter().try_for_each(|&i| {
                 let (sampling, state) = self.sampling_device();
-                sampling.tell(state, turns[i].slot, &[turns[i].token], turns[i].children)
+                sampling.tell(state, turns[i].slot, &[turns[i].token], turns[i].legal)
             })
         });
         let done = told.and_then(|()| self.run_inputs(false, cancel));

@@ -9,7 +9,7 @@
 
 use super::device_sampling::{Speculation, WalkInFlight};
 use super::{Engine, SlotId};
-use crate::backend::{Children, MAX_LISTED, WALK_CELLS, WALK_PASSES, Walk};
+use crate::backend::{Legal, MAX_LISTED, WALK_CELLS, WALK_PASSES, Walk};
 use crate::trie::{Node, Trie};
 use crate::{Result, Token};
 use std::sync::Arc;
@@ -31,14 +31,14 @@ impl Engine {
         sampling.hold(state, trie)
     }
 
-    /// Start the walk after the choice under way, which the children of `node` are, of at most so many tokens; none
+    /// Start the walk after the choice under way, whose legal tokens are the children of `node`, of at most so many tokens; none
     /// where the device cannot, or nothing follows.
     pub(super) fn start_walk(
         &mut self,
         slot: SlotId,
         trie: &Trie,
         node: Node,
-        children: Children<'_>,
+        legal: Legal<'_>,
         tokens: usize,
         cancel: &AtomicBool,
     ) -> Result<()> {
@@ -46,7 +46,7 @@ impl Engine {
         let (room, free) = (self.room(slot), self.slots.cells().n_free());
         let rows = WALK_CELLS.min(reach.rows as usize).min(tokens).min(room).min(free);
         let (sampling, state) = self.sampling_device();
-        if rows == 0 || children.tokens.len() > MAX_LISTED || !sampling.can_walk(state, slot)? {
+        if rows == 0 || legal.tokens.len() > MAX_LISTED || !sampling.can_walk(state, slot)? {
             return Ok(());
         }
         let done = self.run_walk(slot, node, WALK_PASSES.min(reach.passes as usize), rows, cancel);

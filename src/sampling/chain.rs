@@ -3,77 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::backend::ChainStep;
 use crate::gguf::shown;
 use crate::{Error, Result, Token};
-
-/// One sampler of a chain.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Step {
-    /// Adds numbers to logits; -inf takes a token out.
-    LogitBias(Vec<(Token, f32)>),
-    /// Makes the tokens of the last `last_n` less likely: a positive logit is divided by `repeat`, another multiplied,
-    /// then `frequency` times the count and `presence` once are subtracted. `last_n <= 0` looks back on nothing.
-    Penalties {
-        /// Tokens looked back on.
-        last_n: i32,
-        /// Factor; 1 is neutral.
-        repeat: f32,
-        /// Loss per occurrence.
-        frequency: f32,
-        /// Loss for having occurred.
-        presence: f32,
-    },
-    /// Keeps the k best; k <= 0 keeps all.
-    TopK(i32),
-    /// Keeps the fewest best whose probabilities reach `p`, but at least `min_keep`; p >= 1 keeps all.
-    TopP {
-        /// The probability to reach.
-        p: f32,
-        /// Candidates kept at least, if there are as many.
-        min_keep: u32,
-    },
-    /// Keeps those at least `p` times as probable as the best, but at least `min_keep`; p <= 0 keeps all.
-    MinP {
-        /// The share of the best one's probability.
-        p: f32,
-        /// Candidates kept at least, if there are as many.
-        min_keep: u32,
-    },
-    /// Divides the logits; 0 and below keep only the best.
-    Temperature(f32),
-    /// Divides the logits by a temperature between `temperature - range` (or 0) and `temperature + range`, the higher
-    /// the more evenly the candidates are spread: the entropy's share of the greatest possible one, raised to
-    /// `exponent`. Changes nothing where one candidate is left.
-    DynamicTemperature {
-        /// The middle.
-        temperature: f32,
-        /// The distance; 0 and below make it a plain temperature.
-        range: f32,
-        /// The power.
-        exponent: f32,
-    },
-    /// Takes the best. Ends the chain.
-    Greedy,
-    /// Draws by probability. Ends the chain; a chain that ends with neither this nor [`Step::Greedy`] draws all the
-    /// same.
-    Draw,
-    /// The place at which the token trie's mask applies; without it that is before the first step that takes candidates
-    /// out.
-    Trie,
-}
-
-impl Step {
-    /// Whether the step may take candidates out.
-    pub(super) fn truncates(&self) -> bool {
-        match self {
-            Step::LogitBias(_) | Step::Penalties { .. } | Step::Trie => false,
-            Step::Temperature(temperature) => *temperature <= 0.0,
-            // It does not take candidates out, but looks at all of them.
-            Step::DynamicTemperature { .. } => true,
-            Step::TopK(_) | Step::TopP { .. } | Step::MinP { .. } | Step::Greedy | Step::Draw => true,
-        }
-    }
-}
 
 /// An ordered list of samplers.
 ///
@@ -84,7 +16,7 @@ impl Step {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Chain {
     /// The samplers, first applied first.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ChainStep>,
 }
 
 const KNOWN: &str = "logit_bias, penalties, top_k, top_p, min_p, temp, dynatemp, greedy, dist, trie";
@@ -121,13 +53,13 @@ impl Chain {
         let mut tries = 0;
         for (index, step) in self.steps.iter().enumerate() {
             let last = index + 1 == self.steps.len();
-            if matches!(step, Step::Greedy | Step::Draw) && !last {
+            if step.ends() && !last {
                 return Err(Error::InvalidArgument(format!(
                     "Sampler chain, step {}: `{step}` takes the token, so nothing can follow it",
                     index + 1
                 )));
             }
-            tries += u32::from(matches!(step, Step::Trie));
+            tries += u32::from(matches!(step, ChainStep::Trie));
             if tries > 1 {
                 return Err(Error::InvalidArgument(format!(
                     "Sampler chain, step {}: `trie` can stand in one place only",
@@ -140,26 +72,26 @@ impl Chain {
 }
 
 /// One step from its text, or what is wrong with it.
-fn step(text: &str) -> std::result::Result<Step, String> {
+fn step(text: &str) -> std::result::Result<ChainStep, String> {
     let (name, values) = match text.split_once('=') {
         Some((name, values)) => (name.trim(), Some(values.trim())),
         None => (text.trim(), None),
     };
-    let plain = |step: Step| match values {
+    let plain = |step: ChainStep| match values {
         None => Ok(step),
         Some(_) => Err(format!("`{name}` takes no value")),
     };
     match name {
         "" => Err(format!("a sampler is missing; known are {KNOWN}")),
-        "greedy" => plain(Step::Greedy),
-        "dist" => plain(Step::Draw),
-        "trie" => plain(Step::Trie),
-        "logit_bias" => biases(values.unwrap_or_default()).map(Step::LogitBias),
-        "top_k" => numbers::<1>(name, "k", values)?.one().map(Step::TopK),
-        "temp" => numbers::<1>(name, "t", values)?.one().map(Step::Temperature),
+        "greedy" => plain(ChainStep::Greedy),
+        "dist" => plain(ChainStep::Draw),
+        "trie" => plain(ChainStep::Trie),
+        "logit_bias" => biases(values.unwrap_or_default()).map(ChainStep::LogitBias),
+        "top_k" => numbers::<1>(name, "k", values)?.one().map(ChainStep::TopK),
+        "temp" => numbers::<1>(name, "t", values)?.one().map(ChainStep::Temperature),
         "dynatemp" => {
             let [temperature, range, exponent] = all(name, "t,range,exponent", values)?;
-            Ok(Step::DynamicTemperature {
+            Ok(ChainStep::DynamicTemperature {
                 temperature: number(temperature)?,
                 range: number(range)?,
                 exponent: number(exponent)?,
@@ -168,11 +100,11 @@ fn step(text: &str) -> std::result::Result<Step, String> {
         "top_p" | "min_p" => {
             let numbers = numbers::<2>(name, "p or p,min_keep", values)?;
             let (p, min_keep) = (numbers.at(0)?, if numbers.count > 1 { numbers.at(1)? } else { 0 });
-            Ok(if name == "top_p" { Step::TopP { p, min_keep } } else { Step::MinP { p, min_keep } })
+            Ok(if name == "top_p" { ChainStep::TopP { p, min_keep } } else { ChainStep::MinP { p, min_keep } })
         }
         "penalties" => {
             let [last_n, repeat, frequency, presence] = all(name, "last_n,repeat,frequency,presence", values)?;
-            Ok(Step::Penalties {
+            Ok(ChainStep::Penalties {
                 last_n: number(last_n)?,
                 repeat: number(repeat)?,
                 frequency: number(frequency)?,
@@ -239,34 +171,6 @@ fn biases(values: &str) -> std::result::Result<Vec<(Token, f32)>, String> {
         Ok((number(id.trim())?, number(bias.trim())?))
     };
     values.split(',').map(one).collect()
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Step::LogitBias(biases) => {
-                for (index, (token, bias)) in biases.iter().enumerate() {
-                    write!(out, "{}{token}:{bias}", if index == 0 { "logit_bias=" } else { "," })?;
-                }
-                Ok(())
-            }
-            Step::Penalties { last_n, repeat, frequency, presence } => {
-                write!(out, "penalties={last_n},{repeat},{frequency},{presence}")
-            }
-            Step::TopK(k) => write!(out, "top_k={k}"),
-            Step::TopP { p, min_keep: 0 } => write!(out, "top_p={p}"),
-            Step::TopP { p, min_keep } => write!(out, "top_p={p},{min_keep}"),
-            Step::MinP { p, min_keep: 0 } => write!(out, "min_p={p}"),
-            Step::MinP { p, min_keep } => write!(out, "min_p={p},{min_keep}"),
-            Step::Temperature(temperature) => write!(out, "temp={temperature}"),
-            Step::DynamicTemperature { temperature, range, exponent } => {
-                write!(out, "dynatemp={temperature},{range},{exponent}")
-            }
-            Step::Greedy => out.write_str("greedy"),
-            Step::Draw => out.write_str("dist"),
-            Step::Trie => out.write_str("trie"),
-        }
-    }
 }
 
 impl fmt::Display for Chain {

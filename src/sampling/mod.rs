@@ -1,6 +1,6 @@
 //! From a row of logits to a token.
 //!
-//! A [`Chain`] is data: an ordered list of [`Step`]s with a text form. A [`Sampler`] runs one chain for one stream and
+//! A [`Chain`] is data: an ordered list of [`ChainStep`]s with a text form. A [`Sampler`] runs one chain for one stream and
 //! holds every buffer it will need. Each kind of step has a file of its own with its host form.
 //!
 //! A device may follow a chain, or its first part ([`crate::backend::SampleSpec::split`]): then it hands over the
@@ -37,8 +37,9 @@ mod top_k;
 mod top_p;
 pub mod weigh;
 
+pub use crate::backend::{ChainStep, Legal};
 pub use candidate::Candidate;
-pub use chain::{Chain, Step};
+pub use chain::Chain;
 pub use params::Params;
 pub use penalties::MAX_LAST_N;
-pub use sampler::{Legal, MAX_KEPT_CANDIDATES, Sampled, Sampler};
+pub use sampler::{MAX_KEPT_CANDIDATES, Sampled, Sampler, legal_of};

@@ -1,8 +1,9 @@
 //! What a user chooses, and the chain it stands for.
 
-use super::chain::{Chain, Step};
+use super::chain::Chain;
 use super::penalties::MAX_LAST_N;
 use crate::Token;
+use crate::backend::ChainStep;
 use crate::gguf::{File, FromValue};
 
 /// Keys of `general.sampling.` that a file may carry and nothing here can follow.
@@ -66,28 +67,28 @@ impl Params {
     pub fn chain(&self) -> Chain {
         let mut steps = Vec::new();
         if !self.logit_bias.is_empty() {
-            steps.push(Step::LogitBias(self.logit_bias.clone()));
+            steps.push(ChainStep::LogitBias(self.logit_bias.clone()));
         }
         let penalties = (self.repeat_penalty, self.frequency_penalty, self.presence_penalty);
         if self.repeat_last_n > 0 && penalties != (1.0, 0.0, 0.0) {
             let (repeat, frequency, presence) = penalties;
-            steps.push(Step::Penalties { last_n: self.repeat_last_n, repeat, frequency, presence });
+            steps.push(ChainStep::Penalties { last_n: self.repeat_last_n, repeat, frequency, presence });
         }
         if self.top_k > 0 {
-            steps.push(Step::TopK(self.top_k));
+            steps.push(ChainStep::TopK(self.top_k));
         }
         // A NaN goes into the chain and is refused there.
         if self.top_p < 1.0 || self.top_p.is_nan() {
-            steps.push(Step::TopP { p: self.top_p, min_keep: self.min_keep });
+            steps.push(ChainStep::TopP { p: self.top_p, min_keep: self.min_keep });
         }
         if self.min_p > 0.0 || self.min_p.is_nan() {
-            steps.push(Step::MinP { p: self.min_p, min_keep: self.min_keep });
+            steps.push(ChainStep::MinP { p: self.min_p, min_keep: self.min_keep });
         }
         if self.dynatemp_range > 0.0 || self.dynatemp_range.is_nan() {
             let Params { temperature, dynatemp_range: range, dynatemp_exponent: exponent, .. } = *self;
-            steps.push(Step::DynamicTemperature { temperature, range, exponent });
+            steps.push(ChainStep::DynamicTemperature { temperature, range, exponent });
         } else if self.temperature != 1.0 {
-            steps.push(Step::Temperature(self.temperature));
+            steps.push(ChainStep::Temperature(self.temperature));
         }
         Chain { steps }
     }

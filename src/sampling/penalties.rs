@@ -5,7 +5,6 @@
 use std::collections::VecDeque;
 
 use super::pool::Pool;
-use crate::backend::SampleOp;
 use crate::{Error, Result, Token};
 
 /// The widest window taken, in tokens.
@@ -45,12 +44,6 @@ impl Penalties {
             window: VecDeque::with_capacity(last_n),
             counts: Vec::with_capacity(last_n),
         })
-    }
-
-    /// The same on a device.
-    pub(super) fn op(&self) -> SampleOp {
-        let Penalties { repeat, frequency, presence, .. } = *self;
-        SampleOp::Penalties { last_n: self.last_n as u32, repeat, frequency, presence }
     }
 
     pub(super) fn accept(&mut self, token: Token) {

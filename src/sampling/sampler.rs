@@ -1,11 +1,11 @@
 //! One stream's sampler: a checked chain, its history and all the memory it will need.
 
-use super::chain::{Chain, Step};
+use super::chain::Chain;
 use super::passes::Passes;
 use super::penalties::Penalties;
 use super::pool::{Buffers, LIST, Pool};
 use super::{draw, dynamic_temperature, greedy, logit_bias, min_p, random, temperature, top_k, top_p};
-use crate::backend::{SampleOp, SampleResult, SampleSpec};
+use crate::backend::{ChainStep, Legal, SampleResult, SampleSpec, mask_place};
 use crate::gguf::shown;
 use crate::simd::Isa;
 use crate::trie::{Mode, TrieState};
@@ -17,21 +17,9 @@ pub const MAX_KEPT_CANDIDATES: usize = LIST / 2;
 /// Odd, and far from what people take for seeds and differences of seeds.
 const NEXT_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The only tokens that may win, and how to choose among them.
-#[derive(Debug, Clone, Copy)]
-pub struct Legal<'a> {
-    /// The legal tokens, ascending; not empty.
-    pub tokens: &'a [Token],
-    /// Take the one with the greatest logit after biases and penalties, instead of running the rest of the chain over
-    /// them.
-    pub greedy: bool,
-}
-
-impl<'a> Legal<'a> {
-    /// What a trie's state allows next; `None` when anything is.
-    pub fn of(state: &'a TrieState) -> Option<Legal<'a>> {
-        state.mask().map(|tokens| Legal { tokens, greedy: state.mode() != Mode::Sampled })
-    }
+/// What a trie's state allows next; `None` when anything is.
+pub fn legal_of(state: &TrieState) -> Option<Legal<'_>> {
+    state.mask().map(|tokens| Legal { tokens, greedy: state.mode() != Mode::Sampled })
 }
 
 /// What [`Sampler::sample`] found.
@@ -55,52 +43,31 @@ impl Default for Sampled {
     }
 }
 
-/// A step with its state.
-enum Stage {
-    Bias(Vec<(Token, f32)>),
-    Penalties(Penalties),
-    TopK(usize),
-    TopP(f32, usize),
-    MinP(f32, usize),
-    Temperature(f32),
-    Dynamic { temperature: f32, range: f32, exponent: f32 },
-    Greedy,
-    Trie,
+/// A step of the chain, with what it has to remember.
+struct Stage {
+    step: ChainStep,
+    /// Of penalties alone: the tokens they look back on.
+    penalties: Option<Penalties>,
 }
 
 impl Stage {
-    fn op(&self) -> SampleOp {
-        match self {
-            Stage::Bias(biases) => SampleOp::Bias(biases.clone()),
-            Stage::Penalties(penalties) => penalties.op(),
-            Stage::TopK(k) => SampleOp::TopK(*k as u32),
-            Stage::TopP(p, min_keep) => SampleOp::TopP { p: *p, min_keep: *min_keep as u32 },
-            Stage::MinP(p, min_keep) => SampleOp::MinP { p: *p, min_keep: *min_keep as u32 },
-            Stage::Temperature(temperature) => SampleOp::Temperature(*temperature),
-            Stage::Dynamic { temperature, range, exponent } => {
-                let (temperature, range, exponent) = (*temperature, *range, *exponent);
-                SampleOp::DynamicTemperature { temperature, range, exponent }
-            }
-            Stage::Greedy => SampleOp::Greedy,
-            Stage::Trie => SampleOp::Trie,
-        }
-    }
-
     fn apply(&self, pool: &mut Pool<'_>, legal: Option<Legal<'_>>) -> Result<()> {
-        match (self, legal) {
-            (Stage::Bias(biases), _) => logit_bias::apply(pool, biases),
-            (Stage::Penalties(penalties), _) => penalties.apply(pool),
-            (Stage::Trie, Some(legal)) => pool.restrict(legal.tokens)?,
-            (Stage::Trie, None) => {}
+        match (&self.step, legal) {
+            (ChainStep::LogitBias(biases), _) => logit_bias::apply(pool, biases),
+            (ChainStep::Penalties { .. }, _) => self.penalties.iter().for_each(|penalties| penalties.apply(pool)),
+            (ChainStep::Trie, Some(legal)) => pool.restrict(legal.tokens)?,
+            (ChainStep::Trie, None) => {}
             (_, Some(Legal { greedy: true, .. })) => {}
-            (Stage::TopK(k), _) => top_k::apply(pool, *k)?,
-            (Stage::TopP(p, min_keep), _) => top_p::apply(pool, *p, *min_keep)?,
-            (Stage::MinP(p, min_keep), _) => min_p::apply(pool, *p, *min_keep)?,
-            (Stage::Temperature(temperature), _) => temperature::apply(pool, *temperature)?,
-            (Stage::Dynamic { temperature, range, exponent }, _) => {
-                dynamic_temperature::apply(pool, *temperature, *range, *exponent)?
+            (&ChainStep::TopK(k), _) => top_k::apply(pool, k.max(0) as usize)?,
+            (&ChainStep::TopP { p, min_keep }, _) => top_p::apply(pool, p, min_keep as usize)?,
+            (&ChainStep::MinP { p, min_keep }, _) => min_p::apply(pool, p, min_keep as usize)?,
+            (&ChainStep::Temperature(temperature), _) => temperature::apply(pool, temperature)?,
+            (&ChainStep::DynamicTemperature { temperature, range, exponent }, _) => {
+                dynamic_temperature::apply(pool, temperature, range, exponent)?
             }
-            (Stage::Greedy, _) => greedy::apply(pool)?,
+            (ChainStep::Greedy, _) => greedy::apply(pool)?,
+            // The end of every chain; the others are a device's own.
+            (ChainStep::Draw | ChainStep::Ban(_) | ChainStep::HandOver(_), _) => {}
         }
         Ok(())
     }
@@ -129,13 +96,10 @@ impl Sampler {
         }
         chain.check_order()?;
         let mut stages = Vec::with_capacity(chain.steps.len() + 1);
-        let named = chain.steps.contains(&Step::Trie);
-        let mut placed = named;
+        let place = mask_place(&chain.steps);
+        let mask = || Stage { step: ChainStep::Trie, penalties: None };
         for (index, step) in chain.steps.iter().enumerate() {
-            if !placed && step.truncates() {
-                stages.push(Stage::Trie);
-                placed = true;
-            }
+            stages.extend((place == Some(index)).then(mask));
             let stage = stage(step, n_vocab).map_err(|error| match error {
                 Error::InvalidArgument(problem) => {
                     let step = shown(&step.to_string());
@@ -145,9 +109,7 @@ impl Sampler {
             })?;
             stages.extend(stage);
         }
-        if !placed {
-            stages.push(Stage::Trie);
-        }
+        stages.extend((place == Some(chain.steps.len())).then(mask));
         skip_before_argmax(&mut stages);
         Ok(Sampler {
             stages,
@@ -227,7 +189,7 @@ impl Sampler {
         };
         let mut pool = Pool::of(candidates, self.n_vocab, &mut self.buffers)?;
         // The logits are those before temperature, so its factor is still to be found.
-        for stage in done.iter().filter(|stage| matches!(stage, Stage::Temperature(_))) {
+        for stage in done.iter().filter(|stage| matches!(stage.step, ChainStep::Temperature(_))) {
             stage.apply(&mut pool, legal)?;
         }
         let random = random::bits(self.seed, position, random::DRAW);
@@ -236,9 +198,9 @@ impl Sampler {
 
     /// The chain as a device follows it, with `banned` taken out first.
     pub fn spec(&self, banned: &[Token]) -> SampleSpec {
-        let ban = (!banned.is_empty()).then(|| SampleOp::Ban(banned.to_vec()));
-        let ops = ban.into_iter().chain(self.stages.iter().map(Stage::op)).collect();
-        SampleSpec { ops, seed: self.seed, candidates: self.keep as u32 }
+        let ban = (!banned.is_empty()).then(|| ChainStep::Ban(banned.to_vec()));
+        let steps = ban.into_iter().chain(self.stages.iter().map(|stage| stage.step.clone())).collect();
+        SampleSpec { steps, seed: self.seed, candidates: self.keep as u32 }
     }
 
     /// Takes over what a device sampled, for [`Sampler::last`].
@@ -257,20 +219,16 @@ impl Sampler {
 
     /// Takes note of a token of the stream, sampled or not: the penalties look back on it.
     pub fn accept(&mut self, token: Token) {
-        for stage in &mut self.stages {
-            if let Stage::Penalties(penalties) = stage {
-                penalties.accept(token);
-            }
+        for penalties in self.stages.iter_mut().filter_map(|stage| stage.penalties.as_mut()) {
+            penalties.accept(token);
         }
     }
 
     /// Forgets the accepted tokens, and draws for the `nth` time over the same positions: 0 is what a new sampler does.
     pub fn restart(&mut self, nth: u64) {
         self.seed = self.first_seed.wrapping_add(nth.wrapping_mul(NEXT_SEED));
-        for stage in &mut self.stages {
-            if let Stage::Penalties(penalties) = stage {
-                penalties.reset();
-            }
+        for penalties in self.stages.iter_mut().filter_map(|stage| stage.penalties.as_mut()) {
+            penalties.reset();
         }
     }
 
@@ -286,48 +244,54 @@ impl Sampler {
 }
 
 /// A step made ready; `None` for one that changes nothing.
-fn stage(step: &Step, n_vocab: usize) -> Result<Option<Stage>> {
-    Ok(match *step {
-        Step::LogitBias(ref biases) => {
+fn stage(step: &ChainStep, n_vocab: usize) -> Result<Option<Stage>> {
+    let mut penalties = None;
+    let step = match *step {
+        ChainStep::LogitBias(ref biases) => {
             logit_bias::check(biases, n_vocab)?;
-            Some(Stage::Bias(biases.clone()))
+            Some(step.clone())
         }
-        Step::Penalties { last_n, repeat, frequency, presence } => {
-            Some(Stage::Penalties(Penalties::new(last_n, repeat, frequency, presence)?))
+        ChainStep::Penalties { last_n, repeat, frequency, presence } => {
+            penalties = Some(Penalties::new(last_n, repeat, frequency, presence)?);
+            Some(ChainStep::Penalties { last_n: last_n.max(0), repeat, frequency, presence })
         }
-        Step::TopK(k) => usize::try_from(k).ok().filter(|&k| k > 0).map(Stage::TopK),
-        Step::TopP { p, min_keep } => {
+        ChainStep::TopK(k) => (k > 0).then_some(ChainStep::TopK(k)),
+        ChainStep::TopP { p, .. } => {
             top_p::check(p)?;
-            (p < 1.0).then_some(Stage::TopP(p, min_keep as usize))
+            (p < 1.0).then(|| step.clone())
         }
-        Step::MinP { p, min_keep } => {
+        ChainStep::MinP { p, .. } => {
             min_p::check(p)?;
-            (p > 0.0).then_some(Stage::MinP(p, min_keep as usize))
+            (p > 0.0).then(|| step.clone())
         }
-        Step::Temperature(temperature) => {
+        ChainStep::Temperature(temperature) => {
             temperature::check(temperature)?;
-            (temperature != 1.0).then_some(Stage::Temperature(temperature))
+            (temperature != 1.0).then_some(ChainStep::Temperature(temperature))
         }
-        Step::DynamicTemperature { temperature, range, exponent } => {
+        ChainStep::DynamicTemperature { temperature, range, exponent } => {
             dynamic_temperature::check(temperature, range, exponent)?;
-            Some(if range > 0.0 {
-                Stage::Dynamic { temperature, range, exponent }
-            } else {
-                Stage::Temperature(temperature)
-            })
+            Some(if range > 0.0 { step.clone() } else { ChainStep::Temperature(temperature) })
         }
-        Step::Greedy => Some(Stage::Greedy),
-        Step::Draw => None,
-        Step::Trie => Some(Stage::Trie),
-    })
+        ChainStep::Greedy | ChainStep::Trie => Some(step.clone()),
+        ChainStep::Draw => None,
+        ChainStep::Ban(_) | ChainStep::HandOver(_) => {
+            return Err(Error::InvalidArgument("it is for devices alone".into()));
+        }
+    };
+    Ok(step.map(|step| Stage { step, penalties }))
 }
 
 /// Drops truncations in front of an argmax: all of them keep the best candidate.
 fn skip_before_argmax(stages: &mut Vec<Stage>) {
-    let is_argmax =
-        |stage: &Stage| matches!(stage, Stage::Greedy) || matches!(stage, Stage::Temperature(t) if *t <= 0.0);
-    let is_truncation = |stage: &Stage| matches!(stage, Stage::TopK(_) | Stage::TopP(..) | Stage::MinP(..));
-    while let Some(at) = stages.windows(2).position(|pair| is_truncation(&pair[0]) && is_argmax(&pair[1])) {
+    let is_argmax = |step: &ChainStep| match *step {
+        ChainStep::Greedy => true,
+        ChainStep::Temperature(temperature) => temperature <= 0.0,
+        _ => false,
+    };
+    let is_truncation =
+        |step: &ChainStep| matches!(step, ChainStep::TopK(_) | ChainStep::TopP { .. } | ChainStep::MinP { .. });
+    let useless = |pair: &[Stage]| is_truncation(&pair[0].step) && is_argmax(&pair[1].step);
+    while let Some(at) = stages.windows(2).position(useless) {
         stages.remove(at);
     }
 }

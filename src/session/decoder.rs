@@ -2,7 +2,7 @@
 //!
 //! The trait exists so that the rules of a session can be tested against an engine whose every logit is scripted.
 
-use crate::backend::{Children, SampleSpec, SampledRow};
+use crate::backend::{Legal, SampleSpec, SampledRow};
 use crate::engine::{Engine, EngineStats, LeafScore, SavedSlot, SlotId, Speculation};
 use crate::trie::{Descriptor, Trie};
 use crate::{Error, Result, Token};
@@ -48,11 +48,11 @@ pub(crate) trait Decoder: Send {
     fn sample(
         &mut self,
         tokens: &[Token],
-        children: Option<Children<'_>>,
+        legal: Option<Legal<'_>>,
         speculation: Speculation<'_>,
         cancel: &AtomicBool,
     ) -> Result<&SampledRow> {
-        let _ = (tokens, children, speculation, cancel);
+        let _ = (tokens, legal, speculation, cancel);
         Err(Error::Internal("A decoder without a sampler was asked to sample".into()))
     }
 
@@ -175,11 +175,11 @@ impl Decoder for EngineSlot {
     fn sample(
         &mut self,
         tokens: &[Token],
-        children: Option<Children<'_>>,
+        legal: Option<Legal<'_>>,
         speculation: Speculation<'_>,
         cancel: &AtomicBool,
     ) -> Result<&SampledRow> {
-        self.engine.sample(self.slot, tokens, children, speculation, cancel)
+        self.engine.sample(self.slot, tokens, legal, speculation, cancel)
     }
 
     fn hold_trie(&mut self, trie: &Arc<Trie>) -> Result<()> {

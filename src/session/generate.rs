@@ -8,9 +8,8 @@
 use super::decoder::Decoder;
 use super::shared::{Job, Left, Phase, Shared};
 use super::{ContextFull, Event, FinishReason, Sink, Usage};
-use crate::backend::Children;
 use crate::engine::{EngineStats, LeafScore, Speculation};
-use crate::sampling::Legal;
+use crate::sampling::legal_of;
 use crate::trie::{Accept, Mode, Node, TrieState};
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
@@ -118,8 +117,8 @@ impl<'a, D: Decoder> Generation<'a, D> {
         let steps = self.decoder.start_sampling(&spec)?;
         let greedy = self.job.trie.as_ref().is_some_and(|trie| trie.mode() != Mode::Sampled);
         // Under a mask that is followed greedily a device that is cut short leaves the best child alone.
-        self.followed = if greedy && steps < spec.ops.len() && !spec.greedy_from(steps) { 0 } else { steps };
-        self.left = spec.ops.len() - self.followed;
+        self.followed = if greedy && steps < spec.steps.len() && !spec.greedy_from(steps) { 0 } else { steps };
+        self.left = spec.steps.len() - self.followed;
         self.masks_first = spec.masks_first();
         let walked = |trie: &&TrieState| self.followed > 0 && self.left == 0 && trie.mode() != Mode::ScoreLeaves;
         if let Some(trie) = self.job.trie.as_ref().filter(walked) {
@@ -243,10 +242,9 @@ impl<'a, D: Decoder> Generation<'a, D> {
 
     /// Evaluates what is pending and chooses the next token.
     fn sample(&mut self) -> Result<Token> {
-        let legal = self.job.trie.as_ref().and_then(Legal::of);
+        let legal = self.job.trie.as_ref().and_then(legal_of);
         let position = (self.decoder.tokens().len() + self.pending.len()) as u32;
-        let children = legal.map(|legal| Children { tokens: legal.tokens, greedy: legal.greedy });
-        let listed = children.map_or(&[][..], |children| children.listed(self.masks_first));
+        let listed = legal.map_or(&[][..], |legal| legal.listed(self.masks_first));
         self.branches += u64::from(legal.is_some());
         self.whole_rows += u64::from(legal.is_some() && listed.is_empty());
         self.saved += self.pending.len().saturating_sub(1) as u64;
@@ -254,7 +252,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
             self.sample_behind(leaf)?
         } else if self.followed > 0 {
             let speculation = speculation(&self.job, self.emitted, self.left);
-            let row = self.decoder.sample(&self.pending, children, speculation, &self.shared.cancel)?;
+            let row = self.decoder.sample(&self.pending, legal, speculation, &self.shared.cancel)?;
             let sampler = &mut self.job.sampler;
             if self.left > 0 {
                 let handed = row.candidates.iter().map(|&(token, logit, _)| (token, logit));

@@ -34,7 +34,7 @@ use crate::engine::{self, Engine};
 use crate::gguf::{File, shown};
 use crate::model::{self, Model};
 use crate::sampling::random::unchosen_seed;
-use crate::sampling::{Sampler, Step};
+use crate::sampling::{ChainStep, Sampler};
 use crate::trie::{self, Built, Surroundings, Trie, TrieState, cache};
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
@@ -769,26 +769,34 @@ fn readable(state: &State) -> Result<()> {
 /// temperature is replaced by the plain one.
 fn restated(mut chain: Chain, temperature: Option<f32>, top_p: Option<f32>) -> Chain {
     let steps = &mut chain.steps;
-    let place = |steps: &[Step], before: fn(&Step) -> bool| steps.iter().position(before).unwrap_or(steps.len());
+    let place =
+        |steps: &[ChainStep], before: fn(&ChainStep) -> bool| steps.iter().position(before).unwrap_or(steps.len());
     if let Some(p) = top_p {
         let stated = steps.iter_mut().filter_map(|step| match step {
-            Step::TopP { p, .. } => Some(p),
+            ChainStep::TopP { p, .. } => Some(p),
             _ => None,
         });
         if stated.map(|old| *old = p).count() == 0 {
-            let ends = |step: &Step| {
-                matches!(step, Step::Temperature(_) | Step::DynamicTemperature { .. } | Step::Greedy | Step::Draw)
+            let ends = |step: &ChainStep| {
+                matches!(
+                    step,
+                    ChainStep::Temperature(_)
+                        | ChainStep::DynamicTemperature { .. }
+                        | ChainStep::Greedy
+                        | ChainStep::Draw
+                )
             };
             let at = place(steps, ends);
-            steps.insert(at, Step::TopP { p, min_keep: 0 });
+            steps.insert(at, ChainStep::TopP { p, min_keep: 0 });
         }
     }
     if let Some(temperature) = temperature {
-        let is_temperature = |step: &&mut Step| matches!(step, Step::Temperature(_) | Step::DynamicTemperature { .. });
+        let is_temperature =
+            |step: &&mut ChainStep| matches!(step, ChainStep::Temperature(_) | ChainStep::DynamicTemperature { .. });
         let stated = steps.iter_mut().filter(is_temperature);
-        if stated.map(|step| *step = Step::Temperature(temperature)).count() == 0 {
-            let at = place(steps, |step| matches!(step, Step::Greedy | Step::Draw));
-            steps.insert(at, Step::Temperature(temperature));
+        if stated.map(|step| *step = ChainStep::Temperature(temperature)).count() == 0 {
+            let at = place(steps, |step| matches!(step, ChainStep::Greedy | ChainStep::Draw));
+            steps.insert(at, ChainStep::Temperature(temperature));
         }
     }
     chain

@@ -4,7 +4,7 @@
 use crate::testing::fixtures::{Kind, Weights};
 use crate::testing::judge::{NEVER, tokens};
 use crate::testing::{fixture, has_gpu};
-use elizainference::backend::{SampleOp, SampleSpec};
+use elizainference::backend::{ChainStep, SampleSpec};
 use elizainference::engine::{self, Engine, EngineOptions, SlotId, SlotOutcome, SlotToken};
 use elizainference::sampling::{Chain, Sampler};
 use elizainference::{Error, Token};
@@ -17,7 +17,7 @@ fn open(slots: u32, context: u32, gpu_layers: i32) -> Engine {
 }
 
 fn turn(slot: SlotId, token: Token) -> SlotToken<'static> {
-    SlotToken { slot, token, children: None }
+    SlotToken { slot, token, legal: None }
 }
 
 fn bits(row: &[f32]) -> Vec<u32> {
@@ -149,8 +149,8 @@ fn sequences_sampled_here_and_there_are_their_single_runs() {
         let token = samplers[i].sample(engine.head(slots[i]).unwrap(), None, &[], position).unwrap();
         run[i].push(token);
     }
-    let far = SampleOp::Penalties { last_n: u32::MAX, repeat: 1.1, frequency: 0.0, presence: 0.0 };
-    let far = SampleSpec { ops: vec![far], ..SampleSpec::default() };
+    let far = ChainStep::Penalties { last_n: i32::MAX, repeat: 1.1, frequency: 0.0, presence: 0.0 };
+    let far = SampleSpec { steps: vec![far], ..SampleSpec::default() };
     let before = engine.stats().traffic;
     for step in 0..STEPS {
         let last = [0, 1, 2, 3].map(|i| run[i][step]);
@@ -160,7 +160,7 @@ fn sequences_sampled_here_and_there_are_their_single_runs() {
                 (true, false) => {
                     let spec = samplers[i].spec(&[]);
                     let followed = engine.start_sampling(slots[i], &spec).unwrap();
-                    assert_eq!(followed, if i == 2 { 2 } else { spec.ops.len() });
+                    assert_eq!(followed, if i == 2 { 2 } else { spec.steps.len() });
                 }
                 // A chain that no device follows leaves the slot to the host.
                 (false, true) => assert_eq!(engine.start_sampling(slots[i], &far).unwrap(), 0),

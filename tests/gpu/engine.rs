@@ -14,7 +14,7 @@ use elizainference::backend::gpu::device::adapters;
 use elizainference::backend::gpu::device::test_limits::TestLimits;
 use elizainference::backend::gpu::kernel::Binding;
 use elizainference::backend::gpu::{Gpu, GpuBackend};
-use elizainference::backend::{Backend, SampleOp, SampleSpec};
+use elizainference::backend::{Backend, ChainStep, SampleSpec};
 use elizainference::engine::{self, Engine, EngineOptions, KvType, Speculation};
 use elizainference::gguf::File;
 use elizainference::model::Model;
@@ -334,7 +334,7 @@ fn a_cancelled_step_leaves_no_token_for_the_next_stream() {
     }
     let mut engine = open(&fixture(Kind::Llama, Weights::F32), KvType::F32, -1);
     let slots = [engine.take_slot(0).unwrap(), engine.take_slot(1).unwrap()];
-    let spec = SampleSpec { ops: vec![SampleOp::Greedy], ..SampleSpec::default() };
+    let spec = SampleSpec { steps: vec![ChainStep::Greedy], ..SampleSpec::default() };
     let stream = |engine: &mut Engine, slot, prompt: &[Token]| {
         engine.truncate(slot, 0);
         engine.prefill(slot, prompt, &NEVER).unwrap();

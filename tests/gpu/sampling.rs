@@ -13,10 +13,10 @@ use elizainference::backend::gpu::device::memory::Buffer;
 use elizainference::backend::gpu::device::test_limits::TestLimits;
 use elizainference::backend::gpu::kernel::{Binding, compose};
 use elizainference::backend::gpu::sample::{
-    Children, SampleOp, SampleProblem, SampleProgram, SampleResult, SampleRow, SampleSpec, read_candidates,
+    ChainStep, Legal, SampleProblem, SampleProgram, SampleResult, SampleRow, SampleSpec, read_candidates,
     read_handed_over, read_result, split,
 };
-use elizainference::sampling::{Chain, Legal, Sampled, Sampler, random, weigh};
+use elizainference::sampling::{Chain, Sampled, Sampler, random, weigh};
 use elizainference::{Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -240,7 +240,7 @@ fn check_on(gpus: &[Arc<Gpu>], cases: &[Case], together: usize) {
                     let chain = case.chain.parse().unwrap();
                     let spec = spec(&chain, n_vocab, &case.banned, case.seed, case.candidates);
                     rig.program.set_chain(slot, &spec).unwrap();
-                    let children = case.legal.as_ref().map(|(tokens, greedy)| Children { tokens, greedy: *greedy });
+                    let children = case.legal.as_ref().map(|(tokens, greedy)| Legal { tokens, greedy: *greedy });
                     rig.program.arm(slot, children).unwrap();
                 }
                 before[slot] = Some(case);
@@ -759,16 +759,16 @@ fn all_weights_are_the_hosts() {
 #[test]
 fn dynamic_temperature() {
     let n = 4000;
-    let chains: [(&[SampleOp], usize); 4] =
-        [(&[], n), (&[SampleOp::TopK(30)], 30), (&[SampleOp::TopK(2)], 2), (&[SampleOp::TopK(1)], 1)];
+    let chains: [(&[ChainStep], usize); 4] =
+        [(&[], n), (&[ChainStep::TopK(30)], 30), (&[ChainStep::TopK(2)], 2), (&[ChainStep::TopK(1)], 1)];
     for gpu in devices() {
         let mut rig = Rig::new(gpu, n, 1);
         for (name, row) in rows(n).iter().filter(|(name, _)| name.contains("gaussian") || *name == "all equal") {
             for (before, kept) in chains {
                 for (temperature, range, exponent) in [(1.0, 0.5, 1.0), (0.7, 1.2, 2.5), (0.5, 0.5, 0.0)] {
-                    let dynamic = SampleOp::DynamicTemperature { temperature, range, exponent };
-                    let ops = before.iter().cloned().chain([dynamic]).collect();
-                    rig.program.set_chain(0, &SampleSpec { ops, seed: 3, candidates: 2 }).unwrap();
+                    let dynamic = ChainStep::DynamicTemperature { temperature, range, exponent };
+                    let steps = before.iter().cloned().chain([dynamic]).collect();
+                    rig.program.set_chain(0, &SampleSpec { steps, seed: 3, candidates: 2 }).unwrap();
                     let order = order_of(row, kept);
                     let expected =
                         dynamic_of(&order, row, f64::from(temperature), f64::from(range), f64::from(exponent));
@@ -843,13 +843,13 @@ fn halves(n: usize, rows: &[Row]) {
                 let chain: Chain = chain.parse().unwrap();
                 for (tokens, greedy) in masks.iter().flat_map(|tokens| [(tokens, false), (tokens, true)]) {
                     let legal = tokens.as_ref().map(|tokens| Legal { tokens, greedy });
-                    let children = tokens.as_ref().map(|tokens| Children { tokens, greedy });
+                    let children = tokens.as_ref().map(|tokens| Legal { tokens, greedy });
                     let (mut whole, mut rest) =
                         (Sampler::new(&chain, n, 3).unwrap(), Sampler::new(&chain, n, 3).unwrap());
                     let banned = [7, tokens.as_ref().map_or(-1, |tokens| tokens[0])];
                     let all = rest.spec(&banned);
                     let (part, taken) = split(&all).unwrap();
-                    let to_go = all.ops.len() - taken;
+                    let to_go = all.steps.len() - taken;
                     assert!(to_go > 0, "{chain}");
                     if greedy && (legal.is_none() || !all.greedy_from(taken)) {
                         continue;
@@ -928,7 +928,7 @@ fn dispatches_are_few() {
             rig.program.set_chain(0, &spec(&chain.parse().unwrap(), 32_000, &[], 1, 0)).unwrap();
             assert_eq!(rig.program.dispatches(&[row(0)]), count, "{chain}");
         }
-        rig.program.arm(0, Some(Children { tokens: &[3, 4], greedy: false })).unwrap();
+        rig.program.arm(0, Some(Legal { tokens: &[3, 4], greedy: false })).unwrap();
         assert_eq!(rig.program.dispatches(&[row(0)]), 1);
         assert_eq!(rig.program.dispatches(&[row(0), row(1)]), 4);
     }
@@ -942,7 +942,7 @@ fn what_cannot_be_is_refused() {
         assert!(SampleProgram::new(gpu, 10, 65).is_err());
         let mut rig = Rig::new(gpu, 100, 2);
         for tokens in [&[][..], &[3, 3], &[4, 2], &[-1, 2], &[5, 100]] {
-            assert!(rig.program.arm(0, Some(Children { tokens, greedy: true })).is_err(), "{tokens:?}");
+            assert!(rig.program.arm(0, Some(Legal { tokens, greedy: true })).is_err(), "{tokens:?}");
         }
         assert!(rig.program.arm(2, None).is_err());
         assert!(rig.program.set_chain(2, &SampleSpec::default()).is_err());

@@ -6,7 +6,7 @@ use crate::testing::judge::{NEVER, tokens};
 use crate::testing::rng::Stream;
 use crate::testing::{fixture, has_gpu};
 use elizainference::Token;
-use elizainference::backend::{Children, WALK_PASSES, WALK_ROWS};
+use elizainference::backend::{Legal, WALK_PASSES, WALK_ROWS};
 use elizainference::engine::{self, Engine, EngineOptions, KvType, SlotId, Speculation};
 use elizainference::sampling::{Chain, Sampler};
 use elizainference::session::{Event, FinishReason, Mode, OpenOptions, Session, Settings, Sink, SpanEnd, Usage};
@@ -207,7 +207,7 @@ struct Side {
 
 impl Side {
     fn sample(&mut self, tokens: &[Token], state: &TrieState, greedy: bool) -> Token {
-        let children = state.mask().map(|tokens| Children { tokens, greedy });
+        let children = state.mask().map(|tokens| Legal { tokens, greedy });
         let following = match state.node().filter(|_| self.walks && children.is_some()) {
             Some(node) => Speculation::Walk(state.trie(), node, usize::MAX),
             None => Speculation::Nothing,

@@ -4,7 +4,6 @@ use crate::testing::fixtures::{Kind, Weights};
 use crate::testing::judge::{NEVER, tokens};
 use crate::testing::rng::Stream;
 use crate::testing::{fixture, has_gpu};
-use elizainference::backend::Children;
 use elizainference::engine::{self, Engine, EngineOptions, SlotId, Speculation};
 use elizainference::sampling::{Chain, Legal, Sampler};
 use elizainference::{Error, Token};
@@ -119,8 +118,8 @@ fn spans(kind: Kind, weights: Weights, gpu_layers: i32, count: u64) {
                 sampler.sample(row, Some(legal), &[], position).unwrap()
             } else {
                 let spec = sampler.spec(&[]);
-                assert_eq!(engine.start_sampling(slot, &spec).unwrap(), spec.ops.len());
-                let mask = Some(Children { tokens: &children, greedy });
+                assert_eq!(engine.start_sampling(slot, &spec).unwrap(), spec.steps.len());
+                let mask = Some(Legal { tokens: &children, greedy });
                 engine.sample(slot, &pending, mask, Speculation::Nothing, &NEVER).unwrap().result.token
             };
             assert_eq!(engine.stats().logits - before, children.len() as u64);

@@ -1,8 +1,8 @@
 //! The sampler through its public face: known values, text forms, constrained spans, statistics, reproducibility.
 
-use elizainference::backend::SampleOp;
+use elizainference::backend::ChainStep;
 use elizainference::gguf::File;
-use elizainference::sampling::{Chain, Legal, Params, Sampler, Step, random};
+use elizainference::sampling::{Chain, Legal, Params, Sampler, random};
 use elizainference::{Error, Token};
 
 /// The row of the published examples.
@@ -162,7 +162,7 @@ fn text_forms_come_back() {
         assert_eq!(chain.to_string(), text);
         assert_eq!(chain.to_string().parse::<Chain>().unwrap(), chain);
     }
-    assert_eq!(" top_k = 4 ; greedy ".parse::<Chain>().unwrap().steps, [Step::TopK(4), Step::Greedy]);
+    assert_eq!(" top_k = 4 ; greedy ".parse::<Chain>().unwrap().steps, [ChainStep::TopK(4), ChainStep::Greedy]);
     assert_eq!(Params::default().chain().to_string(), "top_k=40;top_p=0.95;min_p=0.05;temp=0.8");
 }
 
@@ -208,7 +208,7 @@ fn wrong_texts_are_explained() {
         let error = Sampler::new(&text.parse().unwrap(), 10, 1).err().unwrap().to_string();
         assert!(error.contains(part), "{text}: {error}");
     }
-    let chain = Chain { steps: vec![Step::Draw, Step::TopK(1)] };
+    let chain = Chain { steps: vec![ChainStep::Draw, ChainStep::TopK(1)] };
     assert!(Sampler::new(&chain, 10, 1).is_err());
     assert!(Sampler::new(&Chain::default(), 0, 1).is_err());
 }
@@ -630,7 +630,7 @@ fn a_chain_is_taken_up_in_the_middle() {
                         whole.accept(token);
                         rest.accept(token);
                     }
-                    let to_go = rest.spec(&[7]).ops.len() - 1 - cut;
+                    let to_go = rest.spec(&[7]).steps.len() - 1 - cut;
                     for position in 0..4 {
                         let expected = whole.sample(&mut row.clone(), mask, &[7], position);
                         let got = rest.resume(to_go, left.iter().copied(), mask, position);
@@ -646,7 +646,7 @@ fn a_chain_is_taken_up_in_the_middle() {
 #[test]
 fn what_cannot_be_taken_up() {
     let mut sampler = sampler("top_k=4;penalties=2000,1.1,0,0", 10, 1);
-    assert_eq!(sampler.spec(&[]).ops.len(), 3);
+    assert_eq!(sampler.spec(&[]).steps.len(), 3);
     assert_eq!(sampler.resume(1, [(3, 1.0)], None, 0), Ok(3));
     assert!(sampler.resume(4, [(3, 1.0)], None, 0).is_err());
     assert!(sampler.resume(1, [], None, 0).is_err());
@@ -662,17 +662,17 @@ fn a_chain_is_split_where_the_candidates_are_few() {
     let spec = |chain: &str| sampler(chain, 100, 5).spec(&[2]);
     let text = "penalties=64,1.1,0,0;top_k=40;temp=0.7;top_p=0.9;penalties=2000,1.2,0,0;min_p=0.1";
     let whole = spec(text);
-    assert_eq!(whole.split(whole.ops.len(), 10), Some((whole.clone(), 8)));
+    assert_eq!(whole.split(whole.steps.len(), 10), Some((whole.clone(), 8)));
     // The ban and the mask's place are steps as well.
     let (part, taken) = whole.split(6, 1000).unwrap();
     assert_eq!((taken, part.seed, part.candidates), (6, 5, 0));
-    assert_eq!(part.ops[..6], whole.ops[..6]);
-    assert_eq!(part.ops[6..], [SampleOp::HandOver(40)]);
+    assert_eq!(part.steps[..6], whole.steps[..6]);
+    assert_eq!(part.steps[6..], [ChainStep::HandOver(40)]);
     assert_eq!(whole.split(6, 39), None, "more than can be handed over");
     assert_eq!(whole.split(3, 1000), None, "nothing bounds the candidates");
     let dynamic = spec("top_k=40;dynatemp=1,0.5,1;top_k=9;penalties=3,1.1,0,0");
     let (part, taken) = dynamic.split(5, 1000).unwrap();
-    assert_eq!((taken, part.ops.last()), (3, Some(&SampleOp::HandOver(40))));
+    assert_eq!((taken, part.steps.last()), (3, Some(&ChainStep::HandOver(40))));
     assert_eq!(dynamic.split(6, 1000).unwrap().1, 6);
     assert_eq!(spec("dynatemp=1,0.5,1;top_k=9;penalties=3,1.1,0,0").split(4, 1000), None);
     assert!(whole.greedy_from(7) && !whole.greedy_from(6));

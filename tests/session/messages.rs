@@ -5,7 +5,7 @@ use crate::testing::fixtures::{Kind, Weights};
 use elizainference::engine::{self, EngineOptions, KvType};
 use elizainference::gguf::{File, Writer};
 use elizainference::quant::TensorType;
-use elizainference::sampling::{Chain, Sampler, Step};
+use elizainference::sampling::{Chain, ChainStep, Sampler};
 use elizainference::session::{Mode, OpenOptions, Session};
 use elizainference::trie::{Trie, TrieState};
 use elizainference::{Error, Result};
@@ -67,7 +67,7 @@ fn l6_messages_quote_what_others_wrote_bounded_and_escaped() {
     tame("a sampler's number", format!("temp={}", loud()).parse::<Chain>());
     tame("a pair", format!("logit_bias={}", loud()).parse::<Chain>());
     let biases = (0..200_000).map(|id| (id, 1.0)).collect();
-    let error = Sampler::new(&Chain { steps: vec![Step::LogitBias(biases)] }, 5, 0).err().unwrap().to_string();
+    let error = Sampler::new(&Chain { steps: vec![ChainStep::LogitBias(biases)] }, 5, 0).err().unwrap().to_string();
     assert!(error.contains("logit_bias=0:1,") && error.len() < 1000, "{} bytes", error.len());
 
     let payload = |model: &str, paths: [&str; 2]| {

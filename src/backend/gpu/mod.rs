@@ -65,6 +65,9 @@ pub fn devices() -> Vec<(DeviceInfo, Memory)> {
 
 impl GpuBackend {
     /// The best adapter whose name contains `named`.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) with the reason where there is none that can be used.
     pub fn open(named: Option<&str>) -> Result<GpuBackend> {
         Gpu::open(named).map(GpuBackend::on)
     }

@@ -17,6 +17,9 @@ pub fn account() -> &'static Arc<Account> {
 }
 
 /// How the host's memory stands.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] where `ELIZA_MEMORY_LIMIT` is no size.
 pub fn memory() -> Result<Memory> {
     let used = account().bytes();
     let artificial = match std::env::var("ELIZA_MEMORY_LIMIT") {

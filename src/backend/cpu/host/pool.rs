@@ -220,7 +220,8 @@ impl Pool {
 
     /// Execute `job` on `threads` threads (at least 1), the calling one being index 0; return when all are done.
     ///
-    /// Fails with [`Error::Cancelled`] when `cancel` was set while others ran, with [`Error::Internal`] when a thread
+    /// # Errors
+    /// [`Error::Cancelled`] when `cancel` was set while others ran, with [`Error::Internal`] when a thread
     /// panicked, or when called from inside a run of several threads (it would wait for itself), with
     /// [`Error::InvalidArgument`] beyond [`MAX_THREADS`], and with [`Error::OutOfMemory`] when the system gives no more
     /// threads.
@@ -279,7 +280,10 @@ impl Pool {
     /// run, `job` has short ones.
     ///
     /// `job` works until the time given, or until nothing is left. `look` is called on this thread every few
-    /// milliseconds; it may start runs. Fails as [`Pool::run`] does, too.
+    /// milliseconds; it may start runs.
+    ///
+    /// # Errors
+    /// What `look` says, and as [`Pool::run`].
     pub fn background(
         &self,
         threads: usize,

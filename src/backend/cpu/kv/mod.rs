@@ -43,7 +43,8 @@ pub struct KvLayout {
 impl KvLayout {
     /// A layout for `n_cells` cells, rounded up to a multiple of 16.
     ///
-    /// Fails with [`Error::Unsupported`](crate::Error::Unsupported) for element types other than F32, F16 and Q8_0.
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported) for element types other than F32, F16 and Q8_0.
     pub fn new(
         types: impl Into<KvTypes>,
         n_kv_heads: usize,

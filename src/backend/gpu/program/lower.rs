@@ -112,7 +112,8 @@ impl<'a> Lowering<'a> {
         self.weights.rope_table(self.gpu, self.work.graph, spec.rope)
     }
 
-    /// Append these steps and have their kernels tried, which are made for `max_rows` rows, or for any number, which is 1.
+    /// Append these steps and have their kernels tried, which are made for `max_rows` rows, or for any number, which is
+    /// 1.
     pub fn push(&mut self, steps: Vec<Step>, max_rows: usize, make: impl FnOnce() -> Result<Probe>) -> Result<()> {
         if probe::left_out(self.gpu, max_rows) {
             self.left_out = true;

@@ -18,7 +18,7 @@ use crate::backend::gpu::sample::queue::Sampler;
 use crate::backend::gpu::trie_walk::{Surroundings, Walker};
 use crate::backend::memory::Component;
 use crate::backend::{
-    Batch, CacheSpec, Children, DeviceSampler, Followed, MAX_LISTED, MAX_ROWS, SampleSpec, SampledRow, State, Traffic,
+    Batch, CacheSpec, DeviceSampler, Followed, Legal, MAX_LISTED, MAX_ROWS, SampleSpec, SampledRow, State, Traffic,
     WALK_ROWS, Walk, WalkNode, Walked,
 };
 use crate::{Error, Result, Token};
@@ -302,8 +302,8 @@ impl DeviceSampler for GpuState {
         self.guarded(|state| state.sampler()?.start(sequence, spec, history))
     }
 
-    fn arm(&mut self, sequence: usize, children: Option<Children<'_>>) -> Result<()> {
-        self.guarded(|state| state.sampler()?.arm(sequence, children))
+    fn arm(&mut self, sequence: usize, legal: Option<Legal<'_>>) -> Result<()> {
+        self.guarded(|state| state.sampler()?.arm(sequence, legal))
     }
 
     fn accept(&mut self, sequence: usize, tokens: &[Token]) -> Result<()> {

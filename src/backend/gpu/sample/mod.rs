@@ -28,7 +28,7 @@ mod spec;
 #[cfg(test)]
 mod tests;
 
-pub use crate::backend::{Children, SampleOp, SampleProblem, SampleResult, SampleRow, SampleSpec};
+pub use crate::backend::{ChainStep, Legal, SampleProblem, SampleResult, SampleRow, SampleSpec};
 pub(crate) use probe::add_trial;
 pub use spec::{MAX_CANDIDATES, MAX_HANDED_OVER, split, supported};
 
@@ -296,11 +296,11 @@ impl SampleProgram {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] where the tokens are not ascending, not in the vocabulary, or none.
-    pub fn arm(&mut self, slot: usize, children: Option<Children<'_>>) -> Result<()> {
+    pub fn arm(&mut self, slot: usize, legal: Option<Legal<'_>>) -> Result<()> {
         let n_vocab = self.n_vocab;
         let at = slot * self.child_words;
         let state = self.slot(slot)?;
-        let Some(Children { tokens, greedy }) = children else {
+        let Some(Legal { tokens, greedy }) = legal else {
             state.children = (CHILDREN_NONE, false);
             self.write(&self.children, at + CHILD_KIND, &[CHILDREN_NONE]);
             return Ok(());
@@ -438,6 +438,9 @@ impl SampleProgram {
     }
 
     /// Takes note that a slot has gone on by so many tokens.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device fails.
     pub fn walked(&mut self, slot: usize, tokens: u32) -> Result<()> {
         let state = self.slot(slot)?;
         state.position += tokens;

@@ -4,8 +4,8 @@
 //! should find is computed here the slow way, in double precision over all candidates; the row is chosen so that no cut
 //! and no draw is so near that rounding could decide it.
 
-use super::{RESULT_BYTES, SampleOp, SampleProgram, SampleRow, SampleSpec, read_candidates, read_result};
-use crate::backend::Children;
+use super::{ChainStep, RESULT_BYTES, SampleProgram, SampleRow, SampleSpec, read_candidates, read_result};
+use crate::backend::Legal;
 use crate::backend::gpu::device::STORAGE;
 use crate::backend::gpu::kernel::{Gpu, Kernel, Trial};
 use crate::backend::gpu::probe::{Expected, compare, input};
@@ -74,7 +74,7 @@ fn run(gpu: &Gpu, mut program: SampleProgram, logits: &[f32], expected: &[Vec<Ex
     for (slot, &(way, apart)) in CASES.iter().enumerate() {
         program.set_chain(slot, &spec(way))?;
         let tokens: Vec<Token> = (0..N_VOCAB as Token).step_by(apart.unwrap_or(1)).collect();
-        program.arm(slot, apart.map(|_| Children { tokens: &tokens, greedy: false }))?;
+        program.arm(slot, apart.map(|_| Legal { tokens: &tokens, greedy: false }))?;
         program.restart(slot, 0, &[])?;
     }
     let all: Vec<_> = (0..CASES.len() as u32).map(|i| SampleRow { sequence: i, row: i }).collect();
@@ -104,19 +104,19 @@ fn run(gpu: &Gpu, mut program: SampleProgram, logits: &[f32], expected: &[Vec<Ex
 }
 
 fn spec(way: Way) -> SampleSpec {
-    let ops = match way {
-        Way::Greedy => vec![SampleOp::Greedy],
-        Way::Draw => vec![SampleOp::Temperature(TEMPERATURE)],
+    let steps = match way {
+        Way::Greedy => vec![ChainStep::Greedy],
+        Way::Draw => vec![ChainStep::Temperature(TEMPERATURE)],
         Way::Chain => vec![
-            SampleOp::Bias(vec![BIAS]),
-            SampleOp::TopK(TOP_K as u32),
-            SampleOp::TopP { p: TOP_P, min_keep: 0 },
-            SampleOp::MinP { p: MIN_P, min_keep: 0 },
-            SampleOp::Temperature(TEMPERATURE),
+            ChainStep::LogitBias(vec![BIAS]),
+            ChainStep::TopK(TOP_K as i32),
+            ChainStep::TopP { p: TOP_P, min_keep: 0 },
+            ChainStep::MinP { p: MIN_P, min_keep: 0 },
+            ChainStep::Temperature(TEMPERATURE),
         ],
     };
     let candidates = if way == Way::Chain { REPORTED as u32 } else { 0 };
-    SampleSpec { ops, seed: 0, candidates }
+    SampleSpec { steps, seed: 0, candidates }
 }
 
 /// Token, probability, its logarithm, number of candidates, and of each that is reported token, logit, probability.

@@ -10,7 +10,7 @@ use crate::backend::gpu::sample::{
     BufferSpan, HANDED_OVER_BYTES, MAX_HANDED_OVER, RESULT_BYTES, SampleProgram, read_candidates, read_handed_over,
     read_result, split,
 };
-use crate::backend::{Children, Followed, SampleRow, SampleSpec, SampledRow};
+use crate::backend::{Followed, Legal, SampleRow, SampleSpec, SampledRow};
 use crate::{Error, Result, Token};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -43,6 +43,9 @@ struct Staging {
 
 impl Sampler {
     /// A sampler for this many sequences, from rows of `n_vocab` logits.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] naming what the memory is for, [`Error::Device`] where the device fails.
     pub fn new(gpu: &Arc<Gpu>, n_vocab: usize, sequences: usize) -> Result<Sampler> {
         let program = SampleProgram::new(gpu, n_vocab, sequences)?;
         let bytes = Self::staging_bytes(sequences);
@@ -68,6 +71,9 @@ impl Sampler {
     }
 
     /// Where the rows of logits stand, at least so many.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device fails.
     pub fn bind(&mut self, buffer: &wgpu::Buffer, offset: u64, rows: usize) -> Result<()> {
         self.rows = self.rows.max(rows);
         self.program.bind(buffer, offset, (self.rows * self.n_vocab) as u64 * 4, self.n_vocab)
@@ -79,6 +85,9 @@ impl Sampler {
     }
 
     /// Follow this chain after `history`, or its beginning; `None` where even that cannot be.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] naming what the memory is for, [`Error::Device`] where the device fails.
     pub fn start(&mut self, sequence: usize, spec: &SampleSpec, history: &[Token]) -> Result<Option<Followed>> {
         let Some((own, steps)) = split(spec) else { return Ok(None) };
         self.program.set_chain(sequence, &own)?;
@@ -90,16 +99,25 @@ impl Sampler {
     }
 
     /// Let only these tokens win.
-    pub fn arm(&mut self, sequence: usize, children: Option<Children<'_>>) -> Result<()> {
-        self.program.arm(sequence, children)
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device fails.
+    pub fn arm(&mut self, sequence: usize, legal: Option<Legal<'_>>) -> Result<()> {
+        self.program.arm(sequence, legal)
     }
 
     /// Take note of tokens that were not sampled here.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device fails.
     pub fn accept(&mut self, sequence: usize, tokens: &[Token]) -> Result<()> {
         self.program.accept(sequence, tokens)
     }
 
     /// Take back the last tokens.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device fails.
     pub fn roll_back(&mut self, sequence: usize, tokens: u32, last: Token) -> Result<()> {
         self.program.roll_back(sequence, tokens, last)
     }
@@ -115,6 +133,9 @@ impl Sampler {
     }
 
     /// Append the sampling to a pass that computes logits; says how many dispatches it took.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device fails.
     pub fn encode(&mut self, pass: &mut wgpu::ComputePass<'_>, rows: &[SampleRow]) -> Result<u64> {
         if self.under_way.len() == UNDER_WAY {
             return Err(Error::Internal("More steps under way than results can be kept".into()));
@@ -167,6 +188,9 @@ impl Sampler {
     }
 
     /// Waits for the oldest step's results; says how many rows they are, and how many bytes were read.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device fails, [`Error::Cancelled`].
     pub fn read(&mut self, out: &mut [SampledRow], cancel: &AtomicBool) -> Result<(usize, u64)> {
         let none = || Error::Internal("A sampled token was asked for, and none is under way".into());
         let index = self.under_way.pop_front().ok_or_else(none)?;

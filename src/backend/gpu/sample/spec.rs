@@ -5,7 +5,7 @@
 //! additions, products and comparisons, and so come to the host sampler's bits.
 
 use super::layout::*;
-use crate::backend::{SampleOp, SampleSpec};
+use crate::backend::{ChainStep, SampleSpec, mask_place};
 use crate::{Error, Result, Token};
 
 /// The most candidates that are reported with a token.
@@ -16,13 +16,13 @@ pub const MAX_HANDED_OVER: u32 = LIST as u32;
 
 /// How many steps, from the first, the device can follow: all kinds of steps in any order, except where penalties look
 /// back on more than 1024 tokens, logits change after a dynamic temperature, or there are more than 14 steps.
-pub fn supported(ops: &[SampleOp]) -> usize {
+pub fn supported(ops: &[ChainStep]) -> usize {
     let mut dynamic = false;
-    let fits = |(index, op): (usize, &SampleOp)| {
-        dynamic |= matches!(op, SampleOp::DynamicTemperature { .. });
-        let near = !matches!(op, SampleOp::Penalties { last_n, .. } if *last_n as usize > WINDOW);
+    let fits = |(index, op): (usize, &ChainStep)| {
+        dynamic |= matches!(op, ChainStep::DynamicTemperature { .. });
+        let near = !matches!(op, ChainStep::Penalties { last_n, .. } if *last_n > WINDOW as i32);
         // One place is for the mask, one for the argmax under it; what ends the chain needs none.
-        let ends = matches!(op, SampleOp::Draw | SampleOp::HandOver(_));
+        let ends = op.ends() && *op != ChainStep::Greedy;
         near && !(dynamic && op.adjusts()) && (index < MAX_OPS - 2 || ends)
     };
     ops.iter().enumerate().map(fits).position(|fits| !fits).unwrap_or(ops.len())
@@ -34,7 +34,7 @@ pub fn split(spec: &SampleSpec) -> Option<(SampleSpec, usize)> {
     if spec.candidates > MAX_CANDIDATES {
         return None;
     }
-    spec.split(supported(&spec.ops), MAX_HANDED_OVER)
+    spec.split(supported(&spec.steps), MAX_HANDED_OVER)
 }
 
 type Words = [u32; OP_WORDS];
@@ -123,8 +123,8 @@ impl Compiled {
 /// [`Error::InvalidArgument`] for a step that cannot be used, [`Error::Unsupported`] for one that the device cannot
 /// follow.
 pub(super) fn compile(spec: &SampleSpec, n_vocab: usize) -> Result<Compiled> {
-    let fits = supported(&spec.ops);
-    if fits < spec.ops.len() {
+    let fits = supported(&spec.steps);
+    if fits < spec.steps.len() {
         return Err(Error::Unsupported(format!("Step {} of a sampler chain on the GPU", fits + 1)));
     }
     if spec.candidates > MAX_CANDIDATES {
@@ -133,26 +133,23 @@ pub(super) fn compile(spec: &SampleSpec, n_vocab: usize) -> Result<Compiled> {
             spec.candidates
         )));
     }
-    let tries = spec.ops.iter().filter(|op| **op == SampleOp::Trie).count();
+    let tries = spec.steps.iter().filter(|op| **op == ChainStep::Trie).count();
     if tries > 1 {
         return Err(Error::InvalidArgument("Sampler chain with two places for the mask".into()));
     }
     let mut builder = Builder { n_vocab, scale: 1.0, ..Builder::default() };
-    let hands_over = matches!(spec.ops.last(), Some(SampleOp::HandOver(_)));
-    let mut placed = tries == 1 || hands_over;
-    for (index, op) in spec.ops.iter().enumerate() {
-        if !placed && op.truncates() {
-            builder.push(&SampleOp::Trie)?;
-            placed = true;
+    let place = mask_place(&spec.steps);
+    for (index, step) in spec.steps.iter().enumerate() {
+        if place == Some(index) {
+            builder.push(&ChainStep::Trie)?;
         }
-        let ends = matches!(op, SampleOp::Greedy | SampleOp::Draw | SampleOp::HandOver(_));
-        if ends && index + 1 < spec.ops.len() {
+        if step.ends() && index + 1 < spec.steps.len() {
             return Err(Error::InvalidArgument("Sampler chain with steps behind the one that takes the token".into()));
         }
-        builder.push(op)?;
+        builder.push(step)?;
     }
-    if !placed {
-        builder.push(&SampleOp::Trie)?;
+    if place == Some(spec.steps.len()) {
+        builder.push(&ChainStep::Trie)?;
     }
     Ok(builder.finish(spec))
 }
@@ -173,15 +170,15 @@ struct Builder {
 }
 
 impl Builder {
-    fn push(&mut self, op: &SampleOp) -> Result<()> {
+    fn push(&mut self, op: &ChainStep) -> Result<()> {
         match *op {
-            SampleOp::Ban(ref tokens) => {
+            ChainStep::Ban(ref tokens) => {
                 let known = tokens.iter().filter(|&&token| self.knows(token));
                 let biases: Vec<_> = known.map(|&token| (token, f32::NEG_INFINITY)).collect();
                 self.bias(&biases, true)
             }
-            SampleOp::Bias(ref biases) => self.bias(biases, false),
-            SampleOp::Penalties { last_n, repeat, frequency, presence } => {
+            ChainStep::LogitBias(ref biases) => self.bias(biases, false),
+            ChainStep::Penalties { last_n, repeat, frequency, presence } => {
                 let finite = repeat.is_finite() && frequency.is_finite() && presence.is_finite();
                 if !finite || repeat <= 0.0 {
                     let problem = format!("Penalties {repeat}, {frequency}, {presence} of a sampler chain");
@@ -190,7 +187,7 @@ impl Builder {
                 if last_n > 0 {
                     let words = |temperature: f32| {
                         let [a, b, c, d] = [repeat, frequency, presence, temperature].map(f32::to_bits);
-                        [OP_PENALTIES, last_n, a, b, c, d, 0, 0]
+                        [OP_PENALTIES, last_n as u32, a, b, c, d, 0, 0]
                     };
                     self.ops.push(words(1.0 / self.scale));
                     self.forced.push(words(1.0));
@@ -198,16 +195,16 @@ impl Builder {
                 }
                 Ok(())
             }
-            SampleOp::TopK(0) | SampleOp::Draw => Ok(()),
-            SampleOp::TopK(1) | SampleOp::Greedy => {
+            ChainStep::TopK(..=0) | ChainStep::Draw => Ok(()),
+            ChainStep::TopK(1) | ChainStep::Greedy => {
                 self.argmax();
                 Ok(())
             }
-            SampleOp::TopK(k) => {
-                self.truncate([OP_TOP_K, k, 0, 0, 0, 0, 0, 0]);
+            ChainStep::TopK(k) => {
+                self.truncate([OP_TOP_K, k as u32, 0, 0, 0, 0, 0, 0]);
                 Ok(())
             }
-            SampleOp::TopP { p, min_keep } => {
+            ChainStep::TopP { p, min_keep } => {
                 checked("Top-p", !p.is_nan(), p)?;
                 if p < 1.0 {
                     let (mantissa, shift) = parts(p.max(0.0));
@@ -216,7 +213,7 @@ impl Builder {
                 }
                 Ok(())
             }
-            SampleOp::MinP { p, min_keep } => {
+            ChainStep::MinP { p, min_keep } => {
                 checked("Min-p", !p.is_nan(), p)?;
                 if p > 0.0 {
                     let ln = p.ln();
@@ -224,12 +221,12 @@ impl Builder {
                 }
                 Ok(())
             }
-            SampleOp::Temperature(temperature) => {
+            ChainStep::Temperature(temperature) => {
                 checked("Temperature", temperature.is_finite(), temperature)?;
                 self.temperature(temperature);
                 Ok(())
             }
-            SampleOp::DynamicTemperature { temperature, range, exponent } => {
+            ChainStep::DynamicTemperature { temperature, range, exponent } => {
                 checked("Temperature", temperature.is_finite(), temperature)?;
                 checked("Range of temperature", range.is_finite(), range)?;
                 checked("Exponent of temperature", exponent.is_finite(), exponent)?;
@@ -242,13 +239,13 @@ impl Builder {
                 }
                 Ok(())
             }
-            SampleOp::Trie => {
+            ChainStep::Trie => {
                 self.ops.push([OP_TRIE, 0, 0, 0, 0, 0, 0, 0]);
                 self.forced.push([OP_TRIE, 0, 0, 0, 0, 0, 0, 0]);
                 self.single = false;
                 Ok(())
             }
-            SampleOp::HandOver(most) => {
+            ChainStep::HandOver(most) => {
                 let bound = |words: &Words| words[0] == OP_TOP_K && words[1] <= most;
                 if most > MAX_HANDED_OVER || !self.ops.iter().any(bound) {
                     let problem = format!("Sampler chain that may leave more than {most} candidates to hand over");
@@ -380,28 +377,28 @@ pub(super) fn parts(p: f32) -> (u32, u32) {
 mod tests {
     use super::*;
 
-    fn path(ops: &[SampleOp], candidates: u32) -> u32 {
-        compile(&SampleSpec { ops: ops.to_vec(), seed: 1, candidates }, 100).unwrap().path
+    fn path(ops: &[ChainStep], candidates: u32) -> u32 {
+        compile(&SampleSpec { steps: ops.to_vec(), seed: 1, candidates }, 100).unwrap().path
     }
 
     #[test]
     fn the_shortest_path_is_taken() {
-        let bias = || SampleOp::Bias(vec![(3, 1.0)]);
-        let (top_k, top_p) = (SampleOp::TopK(40), SampleOp::TopP { p: 0.9, min_keep: 0 });
-        let min_p = |min_keep| SampleOp::MinP { p: 0.1, min_keep };
-        let warm = SampleOp::Temperature(0.7);
+        let bias = || ChainStep::LogitBias(vec![(3, 1.0)]);
+        let (top_k, top_p) = (ChainStep::TopK(40), ChainStep::TopP { p: 0.9, min_keep: 0 });
+        let min_p = |min_keep| ChainStep::MinP { p: 0.1, min_keep };
+        let warm = ChainStep::Temperature(0.7);
         for (ops, expected) in [
             (vec![], PATH_DIRECT),
             (vec![warm.clone()], PATH_DIRECT),
             (vec![min_p(0), warm.clone(), min_p(1)], PATH_DIRECT),
             (vec![min_p(2)], PATH_SELECT),
-            (vec![SampleOp::Greedy], PATH_GREEDY),
-            (vec![SampleOp::TopK(1), top_p.clone()], PATH_GREEDY),
-            (vec![bias(), top_k.clone(), warm.clone(), top_p.clone(), SampleOp::Temperature(0.0)], PATH_GREEDY),
-            (vec![SampleOp::Greedy], PATH_GREEDY),
-            (vec![top_k.clone(), bias(), SampleOp::Greedy], PATH_SELECT),
+            (vec![ChainStep::Greedy], PATH_GREEDY),
+            (vec![ChainStep::TopK(1), top_p.clone()], PATH_GREEDY),
+            (vec![bias(), top_k.clone(), warm.clone(), top_p.clone(), ChainStep::Temperature(0.0)], PATH_GREEDY),
+            (vec![ChainStep::Greedy], PATH_GREEDY),
+            (vec![top_k.clone(), bias(), ChainStep::Greedy], PATH_SELECT),
             (vec![top_k.clone()], PATH_SELECT),
-            (vec![SampleOp::TopK(0), SampleOp::TopP { p: 1.0, min_keep: 3 }, SampleOp::Draw], PATH_DIRECT),
+            (vec![ChainStep::TopK(0), ChainStep::TopP { p: 1.0, min_keep: 3 }, ChainStep::Draw], PATH_DIRECT),
         ] {
             assert_eq!(path(&ops, 0), expected, "{ops:?}");
             let reporting = if expected == PATH_DIRECT { PATH_SELECT } else { expected };
@@ -411,36 +408,36 @@ mod tests {
 
     #[test]
     fn what_cannot_be_followed_is_told() {
-        let penalties = |last_n| SampleOp::Penalties { last_n, repeat: 1.1, frequency: 0.0, presence: 0.0 };
-        let dynamic = SampleOp::DynamicTemperature { temperature: 1.0, range: 0.5, exponent: 1.0 };
+        let penalties = |last_n| ChainStep::Penalties { last_n, repeat: 1.1, frequency: 0.0, presence: 0.0 };
+        let dynamic = ChainStep::DynamicTemperature { temperature: 1.0, range: 0.5, exponent: 1.0 };
         assert_eq!(supported(&[penalties(1024), penalties(1025)]), 1);
-        assert_eq!(supported(&[dynamic.clone(), SampleOp::TopK(3), penalties(1)]), 2);
-        assert_eq!(supported(&vec![SampleOp::TopK(3); 20]), 14);
-        assert_eq!(supported(&[SampleOp::Trie, dynamic, SampleOp::Draw]), 3);
-        let over = |most| vec![SampleOp::TopK(9), SampleOp::HandOver(most)];
-        assert_eq!(supported(&[vec![SampleOp::TopK(3); 14], over(9)[1..].to_vec()].concat()), 15);
+        assert_eq!(supported(&[dynamic.clone(), ChainStep::TopK(3), penalties(1)]), 2);
+        assert_eq!(supported(&vec![ChainStep::TopK(3); 20]), 14);
+        assert_eq!(supported(&[ChainStep::Trie, dynamic, ChainStep::Draw]), 3);
+        let over = |most| vec![ChainStep::TopK(9), ChainStep::HandOver(most)];
+        assert_eq!(supported(&[vec![ChainStep::TopK(3); 14], over(9)[1..].to_vec()].concat()), 15);
         // Bans outside the vocabulary are none.
-        let bans = vec![SampleOp::Ban(vec![-1, 100, Token::MAX])];
-        let compiled = compile(&SampleSpec { ops: bans, ..SampleSpec::default() }, 100).unwrap();
+        let bans = vec![ChainStep::Ban(vec![-1, 100, Token::MAX])];
+        let compiled = compile(&SampleSpec { steps: bans, ..SampleSpec::default() }, 100).unwrap();
         assert_eq!((compiled.adjusts(), compiled.table_words()), (false, 0));
         for ops in [
             vec![penalties(2000)],
             over(8),
-            vec![SampleOp::TopK(5000), SampleOp::HandOver(5000)],
-            vec![SampleOp::TopP { p: 0.5, min_keep: 0 }, SampleOp::HandOver(40)],
-            vec![SampleOp::HandOver(40)],
-            vec![SampleOp::TopK(3), SampleOp::HandOver(40), SampleOp::Draw],
-            vec![SampleOp::Penalties { last_n: 3, repeat: 0.0, frequency: 0.0, presence: 0.0 }],
-            vec![SampleOp::TopP { p: f32::NAN, min_keep: 0 }],
-            vec![SampleOp::MinP { p: f32::NAN, min_keep: 0 }],
-            vec![SampleOp::Temperature(f32::INFINITY)],
-            vec![SampleOp::Bias(vec![(100, 1.0)])],
-            vec![SampleOp::Bias(vec![(-1, 1.0)])],
-            vec![SampleOp::Bias(vec![(1, f32::INFINITY)])],
-            vec![SampleOp::Trie, SampleOp::Trie],
-            vec![SampleOp::Draw, SampleOp::TopK(3)],
+            vec![ChainStep::TopK(5000), ChainStep::HandOver(5000)],
+            vec![ChainStep::TopP { p: 0.5, min_keep: 0 }, ChainStep::HandOver(40)],
+            vec![ChainStep::HandOver(40)],
+            vec![ChainStep::TopK(3), ChainStep::HandOver(40), ChainStep::Draw],
+            vec![ChainStep::Penalties { last_n: 3, repeat: 0.0, frequency: 0.0, presence: 0.0 }],
+            vec![ChainStep::TopP { p: f32::NAN, min_keep: 0 }],
+            vec![ChainStep::MinP { p: f32::NAN, min_keep: 0 }],
+            vec![ChainStep::Temperature(f32::INFINITY)],
+            vec![ChainStep::LogitBias(vec![(100, 1.0)])],
+            vec![ChainStep::LogitBias(vec![(-1, 1.0)])],
+            vec![ChainStep::LogitBias(vec![(1, f32::INFINITY)])],
+            vec![ChainStep::Trie, ChainStep::Trie],
+            vec![ChainStep::Draw, ChainStep::TopK(3)],
         ] {
-            assert!(compile(&SampleSpec { ops: ops.clone(), ..SampleSpec::default() }, 100).is_err(), "{ops:?}");
+            assert!(compile(&SampleSpec { steps: ops.clone(), ..SampleSpec::default() }, 100).is_err(), "{ops:?}");
         }
         let many = SampleSpec { candidates: 65, ..SampleSpec::default() };
         assert!(compile(&many, 100).is_err());
@@ -448,18 +445,18 @@ mod tests {
 
     #[test]
     fn candidates_to_hand_over_come_from_a_list() {
-        let part = |ops: &[SampleOp]| {
-            let ops = [ops, &[SampleOp::HandOver(40)]].concat();
-            compile(&SampleSpec { ops, ..SampleSpec::default() }, 100).unwrap()
+        let part = |steps: &[ChainStep]| {
+            let steps = [steps, &[ChainStep::HandOver(40)]].concat();
+            compile(&SampleSpec { steps, ..SampleSpec::default() }, 100).unwrap()
         };
-        for ops in [vec![SampleOp::TopK(1)], vec![SampleOp::Temperature(0.0)], vec![SampleOp::TopK(40)]] {
+        for ops in [vec![ChainStep::TopK(1)], vec![ChainStep::Temperature(0.0)], vec![ChainStep::TopK(40)]] {
             let part = part(&ops);
             assert_eq!((part.path, part.hands_over(), part.samples()), (PATH_SELECT, 40, false), "{ops:?}");
             // The mask stands after what is handed over, except where it is followed greedily.
             assert!(!part.trie_first && part.ops.iter().all(|words| words[0] != OP_TRIE), "{ops:?}");
             assert!(part.forced.iter().any(|words| words[0] == OP_TRIE), "{ops:?}");
         }
-        assert!(part(&[SampleOp::Trie, SampleOp::TopK(40)]).trie_first);
+        assert!(part(&[ChainStep::Trie, ChainStep::TopK(40)]).trie_first);
     }
 
     #[test]
