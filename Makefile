@@ -70,22 +70,22 @@ targets:
 	fi
 
 # The header test compares include/eliza_inference.h with what the sources say. Random cases are the same in every run;
-# make deep draws new ones.
+# make deep draws new ones. Built with the members and features that built-for-c needs, so that everything compiles once.
 unit:
 	$(call section,"unit and integration tests on the fixture models")
-	PROPTEST_RNG_SEED=1 $(CARGO) test --locked
+	PROPTEST_RNG_SEED=1 $(CARGO) test --locked --workspace --features $(TESTING)
 
 cpu-only:
 	$(call section,"the library alone: CPU only and without the command line")
 	$(CARGO) check --locked --no-default-features --lib
 	$(CARGO) check --locked --no-default-features --features cli
 
-# A model to load, then the library as a host loads it and the bindings in Rust, with the exports that only tests call; all in
-# one build, since each set of members has builds of its own. In this order: any other cargo command would put the ordinary
-# library in its place.
+# A model to load, then the library as a host loads it and the bindings in Rust, with the exports that only tests call; all with
+# the same members and features as the tests, since each such set has builds of its own. Any other cargo command would put the
+# ordinary library in its place.
 built-for-c:
 	$(call section,"what the C harness loads")
-	ELIZA_FIXTURES="$(CURDIR)/target/fixtures" $(CARGO) test --locked --test model fixtures:: -q
+	ELIZA_FIXTURES="$(CURDIR)/target/fixtures" $(CARGO) test --locked --workspace --features $(TESTING) --test model fixtures:: -q
 	$(CARGO) build --locked --workspace --features $(TESTING)
 
 c-harness: built-for-c

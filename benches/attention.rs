@@ -7,12 +7,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-use elizainference::backend::cpu::attention::{Attention, SplitSpace, scratch_bytes};
-use elizainference::backend::cpu::default_thread_count;
-use elizainference::backend::cpu::isa::Isa;
+use elizainference::backend::cpu::host::default_thread_count;
+use elizainference::backend::cpu::host::pool::{Counter, Pool, SharedMut};
+use elizainference::backend::cpu::kernels::attention::{Attention, SplitSpace, scratch_bytes};
 use elizainference::backend::cpu::kv::{KvLayout, store_k, store_v};
-use elizainference::backend::cpu::pool::{Counter, Pool, SharedMut};
 use elizainference::quant::TensorType;
+use elizainference::simd::Isa;
 use std::hint::black_box;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, OnceLock};

@@ -7,11 +7,11 @@
 
 #![allow(clippy::expect_used)]
 
-use elizainference::backend::cpu::acts;
-use elizainference::backend::cpu::isa::Isa;
-use elizainference::backend::cpu::matmul::{Columns, matmul};
-use elizainference::backend::cpu::panels::{ActKind, Panels};
+use elizainference::backend::cpu::kernels::activations;
+use elizainference::backend::cpu::kernels::matmul::{Columns, matmul};
+use elizainference::backend::cpu::packed::{ActivationKind, PackedMatrix};
 use elizainference::quant::TensorType;
+use elizainference::simd::Isa;
 
 /// The time this thread has run, so that other work on the machine counts only through the memory it uses.
 #[cfg(unix)]
@@ -66,35 +66,35 @@ fn main() {
         "{:8} {:>6} x {:<7} {:>15} {:>15} {:>15}  median (best)",
         "format", "in", "out", "pack GB/s", "1 column GB/s", "many Gop/s"
     );
-    for &ty in TensorType::ALL.iter().filter(|&&ty| Panels::supports(ty)) {
+    for &ty in TensorType::ALL.iter().filter(|&&ty| PackedMatrix::supports(ty)) {
         if wanted.as_ref().is_some_and(|wanted| !wanted.iter().any(|name| name == ty.name())) {
             continue;
         }
         for (n_in, n_out) in [(1024, 3072), (2048, 5632), (1024, 151_936)] {
             let source = source(ty, n_in, n_out);
             let packing = seconds(|| {
-                let mut panels = Panels::new(ty, n_in, n_out).expect("memory");
+                let mut panels = PackedMatrix::new(ty, n_in, n_out).expect("memory");
                 let all = panels.n_panels();
                 panels.pack(&source, 0..all).expect("a whole tensor");
             });
-            let mut panels = Panels::new(ty, n_in, n_out).expect("memory");
+            let mut panels = PackedMatrix::new(ty, n_in, n_out).expect("memory");
             let all = panels.n_panels();
             panels.pack(&source, 0..all).expect("a whole tensor");
             let values: Vec<f32> = (0..n_in).map(|i| (i % 17) as f32 - 8.0).collect();
-            let row_bytes = match panels.act_kind() {
-                ActKind::F32 => n_in * 4,
-                ActKind::Q8 => acts::row_bytes(n_in),
+            let row_bytes = match panels.activation_kind() {
+                ActivationKind::F32 => n_in * 4,
+                ActivationKind::Q8 => activations::row_bytes(n_in),
             };
             // Larger matrices take fewer columns, for all to fit memory and patience.
             let columns = if n_out > 100_000 { columns.min(32) } else { columns };
             let mut rows = vec![0u8; row_bytes * columns + 64];
             let offset = rows.as_ptr().align_offset(64);
             for row in rows[offset..].chunks_exact_mut(row_bytes) {
-                match panels.act_kind() {
-                    ActKind::F32 => {
+                match panels.activation_kind() {
+                    ActivationKind::F32 => {
                         row.copy_from_slice(&values.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<_>>())
                     }
-                    ActKind::Q8 => acts::quantize_row(isa, &values, row),
+                    ActivationKind::Q8 => activations::quantize_row(isa, &values, row),
                 }
             }
             let mut out = vec![0f32; n_out * columns];

@@ -1,9 +1,9 @@
 //! libelizainference runs GGUF language models on the user's own device and streams tokens to its host.
 //!
-//! The rooms stand on floors; a module imports only from lower floors (`tests/floors.rs` holds the list):
+//! The rooms stand on floors; a module imports only from lower floors (`tests/house/floors.rs` holds the list):
 //! [`ffi`] and the command line on top of [`session`], then [`engine`], [`model`], [`schedule`] and
 //! [`sampling`], [`backend`] and [`trie`], [`graph`] and [`vocab`], and at the bottom [`quant`], [`gguf`],
-//! [`Error`] and the ways to reserve memory that may not be there. `docs/design.md` tells what each room is
+//! [`simd`], [`Error`] and the ways to reserve memory that may not be there. `docs/design.md` tells what each room is
 //! for.
 
 // Sizes of caches and products are checked to fit 64 bits; on 32 they would wrap around.
@@ -22,6 +22,7 @@ mod reserve;
 pub mod sampling;
 pub mod schedule;
 pub mod session;
+pub mod simd;
 pub mod trie;
 pub mod vocab;
 

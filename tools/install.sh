@@ -40,7 +40,7 @@ if ((${#packages[@]})); then
 fi
 
 # The GPU tests run on Mesa's software Vulkan driver where there is no other; before Mesa 25 it is wrong (see
-# src/backend/gpu/quirks.rs), so Debian 12 takes it from its backports, by way of a source list of this run alone.
+# src/backend/gpu/device/quirks.rs), so Debian 12 takes it from its backports, by way of a source list of this run alone.
 if [[ "$(uname -s)" == Linux ]] && command -v apt-get >/dev/null 2>&1 && ! compgen -G '/usr/share/vulkan/icd.d/lvp_icd*' >/dev/null; then
     as_root=()
     if ((EUID != 0)); then as_root=(sudo -n); fi

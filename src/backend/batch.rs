@@ -96,7 +96,8 @@ pub struct Batch<'a> {
     pub tokens: &'a [Token],
     /// Position of each row in its sequence.
     pub positions: &'a [i32],
-    /// Sequences each row belongs to, one bit each of the lowest 16, or the words of a tree's rows ([`super::tree_row`]).
+    /// Sequences each row belongs to, one bit each of the lowest 16, or the words of a tree's rows
+    /// ([`super::tree_row`]).
     pub sequences: &'a [u32],
     /// Cell that each row's key and value go to.
     pub cells: &'a [u32],
@@ -104,8 +105,8 @@ pub struct Batch<'a> {
     pub outputs: &'a [u32],
     /// Position of every cell.
     pub cell_positions: &'a [i32],
-    /// Sequences of every cell, one bit each, or the words of a tree's cells ([`super::tree_cell`]); 0 marks a free cell. The
-    /// batch's own cells are already entered.
+    /// Sequences of every cell, one bit each, or the words of a tree's cells ([`super::tree_cell`]); 0 marks a free
+    /// cell. The batch's own cells are already entered.
     pub cell_sequences: &'a [u32],
     /// One past the last cell in use.
     pub n_kv: usize,

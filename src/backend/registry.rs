@@ -10,6 +10,9 @@ use std::sync::Arc;
 
 /// Every device this machine has and how its memory stands, best first; those with score 0 cannot be used, for the
 /// reason given.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for an artificial limit that cannot be read.
 pub fn devices() -> Result<Vec<(DeviceInfo, Memory)>> {
     let cpu = cpu::CpuBackend::new();
     let mut all = vec![(cpu.device(), cpu.memory()?)];
@@ -23,6 +26,9 @@ pub fn devices() -> Result<Vec<(DeviceInfo, Memory)>> {
 ///
 /// `gpu_layers` other than 0 asks for a GPU; `device` (or else `ELIZA_BACKEND`) narrows the choice by name. Asking for
 /// a GPU where none works is an error with the reason, never a silent run on the CPU.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for a device that is not there, [`Error::Device`] with the reason where none can be used.
 pub fn choose(gpu_layers: i32, device: Option<&str>) -> Result<Vec<Arc<dyn Backend>>> {
     let named = device.map(str::to_string).or_else(|| std::env::var("ELIZA_BACKEND").ok()).filter(|s| !s.is_empty());
     let cpu: Arc<dyn Backend> = Arc::new(cpu::CpuBackend::new());

@@ -15,7 +15,7 @@ pub const WALK_PASSES: usize = 8;
 /// The most cells that a walk fills.
 pub const WALK_CELLS: usize = WALK_ROWS * WALK_PASSES;
 
-/// A node of a trie: the first child, whose siblings stand behind it in the order of their tokens; the number of
+/// A node of a trie: the first child, whose siblings follow it in the order of their tokens; the number of
 /// children; the token that leads to the node; and how many rows there are from that token to the next choice, itself
 /// included, 0 where none follows.
 pub type WalkNode = [u32; 4];

@@ -7,8 +7,9 @@
 //!
 //! [`Engine`] has four parts with invariants of their own: the slots and their cells (`slots.rs`), the plans
 //! (`plans.rs`), what the device that samples has and knows (`device_sampling.rs`), and the inputs of a pass
-//! (`inputs.rs`). From tokens to logits it is `passes.rs`, which names the stages in their order; what else is done with
-//! slots has a file each: `step.rs`, `sampling.rs`, `trie_walk.rs`, `score.rs`, `last.rs`, `rearrange.rs`, `slot_io.rs`.
+//! (`inputs.rs`). From tokens to logits it is `passes.rs`, which names the stages in their order; what else is done
+//! with slots has a file each: `step.rs`, `sampling.rs`, `trie_walk.rs`, `score.rs`, `last.rs`, `rearrange.rs`,
+//! `slot_io.rs`.
 //!
 //! Invariants: after an error or a cancel the slot holds exactly the tokens whose cells are valid. Only cells that were
 //! computed after the tokens that still precede them are reused for another prompt.

@@ -1,8 +1,6 @@
 //! What a host chooses when it opens an engine.
 
-use crate::backend::MAX_ROWS;
-use crate::backend::cpu;
-use crate::backend::cpu::pool::MAX_THREADS;
+use crate::backend::{self, MAX_ROWS, MAX_THREADS};
 use crate::gguf::shown;
 use crate::model::Placement;
 use crate::quant::TensorType;
@@ -135,7 +133,7 @@ impl EngineOptions {
 
 /// Threads that an engine uses when the host names none: the performance cores.
 pub fn default_thread_count() -> u32 {
-    cpu::default_thread_count() as u32
+    backend::default_thread_count() as u32
 }
 
 /// The context that a request gets: 0 means the model's own, at most 4096; anything else is rounded up to a power

@@ -147,9 +147,9 @@ impl Plans {
         Ok(())
     }
 
-    /// Make the plan that decodes a token of each of so many slots, which is not there yet; after an error the others run
-    /// as before. A workspace may be another one than before: what is kept there has to be written
-    /// again by who needs it.
+    /// Make the plan that decodes a token of each of so many slots, which is not there yet; after an error the others
+    /// run as before. A workspace may be another one than before: what is kept there has to be written again by who
+    /// needs it.
     pub fn add_decode(&mut self, model: &Model, states: &mut [Box<dyn State>], rows: usize) -> Result<()> {
         let compile = |draft: Draft<'_>| draft.compile(model.devices());
         self.make_decode(model.outline(), &backends_of(model), rows, compile)?;

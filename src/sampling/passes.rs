@@ -7,192 +7,178 @@
 use super::candidate::Candidate;
 use super::weigh::{self, moment, weight};
 use crate::Token;
-use crate::backend::cpu::isa::Isa;
+use crate::simd::{Isa, LANES, compiled_for};
 
 /// Logits per block: the row's maxima and masses are kept per block, so that later steps look into few of them.
 pub(super) const BLOCK: usize = 128;
-const LANES: usize = 16;
 
 /// Bins of [`Passes::mass_bins`].
 pub(super) const BINS: usize = 4096;
 
-/// The passes at one instruction level, which the processor has.
+/// The passes, compiled for one instruction set.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Passes(
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "other processors have one level"))] Isa,
-);
-
-/// Compiles a pass for every level and chooses among them.
-macro_rules! pass {
-    ($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),*) -> $out:ty $body:block) => {
-        $(#[$doc])*
-        pub(super) fn $name(self, $($arg: $ty),*) -> $out {
-            #[inline(always)]
-            fn body($($arg: $ty),*) -> $out $body
-
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx2")]
-                fn avx2($($arg: $ty),*) -> $out {
-                    body($($arg),*)
-                }
-                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
-                fn avx512($($arg: $ty),*) -> $out {
-                    body($($arg),*)
-                }
-                match self.0 {
-                    // SAFETY: `new` saw that the processor has the level, which includes these instructions.
-                    Isa::Avx512Vnni => return unsafe { avx512($($arg),*) },
-                    // SAFETY: as above.
-                    Isa::Avx2 => return unsafe { avx2($($arg),*) },
-                    Isa::Portable => {}
-                }
-            }
-            body($($arg),*)
-        }
-    };
-}
+pub(super) struct Passes(pub(super) Isa);
 
 impl Passes {
-    /// The passes at this level, where the processor has it.
-    pub(super) fn new(isa: Isa) -> Option<Passes> {
-        isa.is_available().then_some(Passes(isa))
+    /// Writes the maximum of each block to `maxima` (one per started block; -inf where all are NaN) and says
+    /// whether the row holds a NaN.
+    pub(super) fn block_maxima(self, row: &[f32], maxima: &mut [f32]) -> bool {
+        compiled_for(
+            self.0,
+            #[inline(always)]
+            move || {
+                let mut nan = [0u32; LANES];
+                for (block, out) in row.chunks(BLOCK).zip(maxima) {
+                    let mut lanes = [f32::NEG_INFINITY; LANES];
+                    let (groups, rest) = block.as_chunks::<LANES>();
+                    for group in groups {
+                        for lane in 0..LANES {
+                            let x = group[lane];
+                            lanes[lane] = if x > lanes[lane] { x } else { lanes[lane] };
+                            nan[lane] |= u32::from(x.is_nan());
+                        }
+                    }
+                    for &x in rest {
+                        lanes[0] = if x > lanes[0] { x } else { lanes[0] };
+                        nan[0] |= u32::from(x.is_nan());
+                    }
+                    *out = lanes.iter().fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a });
+                }
+                nan.iter().any(|&lane| lane != 0)
+            },
+        )
     }
 
-    /// The passes at the level that the process runs on.
-    pub(super) fn detect() -> Passes {
-        Passes::new(Isa::detect()).unwrap_or(Passes(Isa::Portable))
+    /// Writes the sum of the weights of each block to `masses` and returns the whole sum.
+    pub(super) fn block_masses(self, row: &[f32], best: f32, scale: f32, masses: &mut [u64]) -> u64 {
+        compiled_for(
+            self.0,
+            #[inline(always)]
+            move || {
+                let mut total = 0;
+                for (block, out) in row.chunks(BLOCK).zip(masses) {
+                    let mut lanes = [0u64; LANES];
+                    let (groups, rest) = block.as_chunks::<LANES>();
+                    for group in groups {
+                        for lane in 0..LANES {
+                            lanes[lane] += weight((group[lane] - best) * scale);
+                        }
+                    }
+                    *out = lanes.iter().sum::<u64>() + rest.iter().map(|&x| weight((x - best) * scale)).sum::<u64>();
+                    total += *out;
+                }
+                total
+            },
+        )
     }
 
-    pass! {
-        /// Writes the maximum of each block to `maxima` (one per started block; -inf where all are NaN) and says
-        /// whether the row holds a NaN.
-        block_maxima(row: &[f32], maxima: &mut [f32]) -> bool {
-            let mut nan = [0u32; LANES];
-            for (block, out) in row.chunks(BLOCK).zip(maxima) {
-                let mut lanes = [f32::NEG_INFINITY; LANES];
-                let (groups, rest) = block.as_chunks::<LANES>();
+    /// Adds each candidate's weight to its bin and returns the whole sum.
+    pub(super) fn mass_bins(self, row: &[f32], best: f32, scale: f32, bins: &mut [u64; BINS]) -> u64 {
+        compiled_for(
+            self.0,
+            #[inline(always)]
+            move || {
+                bins.fill(0);
+                let mut weights = [0u64; BLOCK];
+                let mut places = [0u32; BLOCK];
+                for block in row.chunks(BLOCK) {
+                    for ((&x, weight_out), place) in block.iter().zip(&mut weights).zip(&mut places) {
+                        let z = (x - best) * scale;
+                        *weight_out = weight(z);
+                        *place = bin(z);
+                    }
+                    for (&weight, &place) in weights.iter().zip(&places).take(block.len()) {
+                        bins[place as usize % BINS] += weight;
+                    }
+                }
+                bins.iter().sum()
+            },
+        )
+    }
+
+    /// The number of candidates, the sum of their weights, and that of [`weigh::moment`].
+    pub(super) fn moments(self, row: &[f32], best: f32, scale: f32) -> (u64, u64, u64) {
+        compiled_for(
+            self.0,
+            #[inline(always)]
+            move || {
+                let mut lanes = [[0u64; LANES]; 3];
+                let (groups, rest) = row.as_chunks::<LANES>();
                 for group in groups {
                     for lane in 0..LANES {
-                        let x = group[lane];
-                        lanes[lane] = if x > lanes[lane] { x } else { lanes[lane] };
-                        nan[lane] |= u32::from(x.is_nan());
+                        let z = (group[lane] - best) * scale;
+                        lanes[0][lane] += u64::from(group[lane] > f32::NEG_INFINITY);
+                        lanes[1][lane] += weight(z);
+                        lanes[2][lane] += moment(z);
                     }
                 }
                 for &x in rest {
-                    lanes[0] = if x > lanes[0] { x } else { lanes[0] };
-                    nan[0] |= u32::from(x.is_nan());
-                }
-                *out = lanes.iter().fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a });
-            }
-            nan.iter().any(|&lane| lane != 0)
-        }
-    }
-
-    pass! {
-        /// Writes the sum of the weights of each block to `masses` and returns the whole sum.
-        block_masses(row: &[f32], best: f32, scale: f32, masses: &mut [u64]) -> u64 {
-            let mut total = 0;
-            for (block, out) in row.chunks(BLOCK).zip(masses) {
-                let mut lanes = [0u64; LANES];
-                let (groups, rest) = block.as_chunks::<LANES>();
-                for group in groups {
-                    for lane in 0..LANES {
-                        lanes[lane] += weight((group[lane] - best) * scale);
-                    }
-                }
-                *out = lanes.iter().sum::<u64>() + rest.iter().map(|&x| weight((x - best) * scale)).sum::<u64>();
-                total += *out;
-            }
-            total
-        }
-    }
-
-    pass! {
-        /// Adds each candidate's weight to its bin and returns the whole sum.
-        mass_bins(row: &[f32], best: f32, scale: f32, bins: &mut [u64; BINS]) -> u64 {
-            bins.fill(0);
-            let mut weights = [0u64; BLOCK];
-            let mut places = [0u32; BLOCK];
-            for block in row.chunks(BLOCK) {
-                for ((&x, weight_out), place) in block.iter().zip(&mut weights).zip(&mut places) {
                     let z = (x - best) * scale;
-                    *weight_out = weight(z);
-                    *place = bin(z);
+                    lanes[0][0] += u64::from(x > f32::NEG_INFINITY);
+                    lanes[1][0] += weight(z);
+                    lanes[2][0] += moment(z);
                 }
-                for (&weight, &place) in weights.iter().zip(&places).take(block.len()) {
-                    bins[place as usize % BINS] += weight;
-                }
-            }
-            bins.iter().sum()
-        }
+                (lanes[0].iter().sum(), lanes[1].iter().sum(), lanes[2].iter().sum())
+            },
+        )
     }
 
-    pass! {
-        /// The number of candidates, the sum of their weights, and that of [`weigh::moment`].
-        moments(row: &[f32], best: f32, scale: f32) -> (u64, u64, u64) {
-            let mut lanes = [[0u64; LANES]; 3];
-            let (groups, rest) = row.as_chunks::<LANES>();
-            for group in groups {
-                for lane in 0..LANES {
-                    let z = (group[lane] - best) * scale;
-                    lanes[0][lane] += u64::from(group[lane] > f32::NEG_INFINITY);
-                    lanes[1][lane] += weight(z);
-                    lanes[2][lane] += moment(z);
-                }
-            }
-            for &x in rest {
-                let z = (x - best) * scale;
-                lanes[0][0] += u64::from(x > f32::NEG_INFINITY);
-                lanes[1][0] += weight(z);
-                lanes[2][0] += moment(z);
-            }
-            (lanes[0].iter().sum(), lanes[1].iter().sum(), lanes[2].iter().sum())
-        }
-    }
-
-    pass! {
-        /// Collects the candidates whose logit lies in `low..=high`, of those equal to `low` only the ones up to token
-        /// `last`, by id, as long as they fit into the memory that `list` has; says whether all did. `maxima` are the
-        /// blocks' maxima; blocks below `low` are not looked into.
-        between(
-            row: &[f32], maxima: &[f32], low: f32, high: f32, last: Token, list: &mut Vec<Candidate>
-        ) -> bool {
-            list.clear();
-            for ((block, &max), number) in row.chunks(BLOCK).zip(maxima).zip(0..) {
-                if max < low {
-                    continue;
-                }
-                for (group, start) in block.chunks(LANES).zip((number * BLOCK..).step_by(LANES)) {
-                    let mut inside = 0;
-                    for &x in group {
-                        inside |= u32::from(x >= low) & u32::from(x <= high);
-                    }
-                    if inside == 0 {
+    /// Collects the candidates whose logit lies in `low..=high`, of those equal to `low` only the ones up to token
+    /// `last`, by id, as long as they fit into the memory that `list` has; says whether all did. `maxima` are the
+    /// blocks' maxima; blocks below `low` are not looked into.
+    pub(super) fn between(
+        self,
+        row: &[f32],
+        maxima: &[f32],
+        low: f32,
+        high: f32,
+        last: Token,
+        list: &mut Vec<Candidate>,
+    ) -> bool {
+        compiled_for(
+            self.0,
+            #[inline(always)]
+            move || {
+                list.clear();
+                for ((block, &max), number) in row.chunks(BLOCK).zip(maxima).zip(0..) {
+                    if max < low {
                         continue;
                     }
-                    for (&logit, id) in group.iter().zip(start..) {
-                        let token = id as Token;
-                        if (logit > low || (logit == low && token <= last)) && logit <= high {
-                            if list.len() == list.capacity() {
-                                return false;
+                    for (group, start) in block.chunks(LANES).zip((number * BLOCK..).step_by(LANES)) {
+                        let mut inside = 0;
+                        for &x in group {
+                            inside |= u32::from(x >= low) & u32::from(x <= high);
+                        }
+                        if inside == 0 {
+                            continue;
+                        }
+                        for (&logit, id) in group.iter().zip(start..) {
+                            let token = id as Token;
+                            if (logit > low || (logit == low && token <= last)) && logit <= high {
+                                if list.len() == list.capacity() {
+                                    return false;
+                                }
+                                list.push(Candidate { token, logit });
                             }
-                            list.push(Candidate { token, logit });
                         }
                     }
                 }
-            }
-            true
-        }
+                true
+            },
+        )
     }
 
-    pass! {
-        /// Takes out what is below `floor`.
-        raise(row: &mut [f32], floor: f32) -> () {
-            for x in row {
-                *x = if *x >= floor { *x } else { f32::NEG_INFINITY };
-            }
-        }
+    /// Takes out what is below `floor`.
+    pub(super) fn raise(self, row: &mut [f32], floor: f32) {
+        compiled_for(
+            self.0,
+            #[inline(always)]
+            move || {
+                for x in row {
+                    *x = if *x >= floor { *x } else { f32::NEG_INFINITY };
+                }
+            },
+        )
     }
 }
 

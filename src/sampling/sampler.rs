@@ -7,6 +7,7 @@ use super::pool::{Buffers, LIST, Pool};
 use super::{draw, dynamic_temperature, greedy, logit_bias, min_p, random, temperature, top_k, top_p};
 use crate::backend::{ChainStep, Legal, SampleResult, SampleSpec, mask_place};
 use crate::gguf::shown;
+use crate::simd::Isa;
 use crate::trie::{Mode, TrieState};
 use crate::{Error, Result, Token};
 
@@ -115,7 +116,7 @@ impl Sampler {
             n_vocab,
             first_seed: seed,
             seed,
-            buffers: Buffers::new(n_vocab, Passes::detect()),
+            buffers: Buffers::new(n_vocab, Passes(Isa::detect())),
             keep: 0,
             last: Sampled::default(),
         })

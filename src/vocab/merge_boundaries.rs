@@ -1,16 +1,16 @@
 //! Where a text can be cut without changing its tokens.
 //!
 //! Vocabularies without words (SPM, and BPE that keeps spaces) join characters across a whole text. But a join crosses
-//! the boundary between two characters only if some joined text has these two side by side. Cutting at all other boundaries,
-//! most spaces among them, leaves stretches of about a word, and joining many short stretches is much faster than
-//! joining one long one.
+//! the boundary between two characters only if some joined text has these two side by side. Cutting at all other
+//! boundaries, most spaces among them, leaves stretches of about a word, and joining many short stretches is much
+//! faster than joining one long one.
 
 use super::texts::Texts;
 use super::unicode::utf8_len;
 use crate::Result;
 
-/// The boundaries that joined texts have inside: a bit for the byte before and a fold of the character behind. Characters
-/// of one fold only make for fewer cuts.
+/// The boundaries that joined texts have inside: a bit for the byte before and a fold of the character behind.
+/// Characters of one fold only make for fewer cuts.
 pub(super) struct MergeBoundaries {
     inside: Vec<u64>,
 }

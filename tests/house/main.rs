@@ -1,6 +1,9 @@
-//! Rules of the project itself: its words, its C header, the library where cargo leaves it.
+//! Rules of the project itself: which room imports which, its words, its documents, its C header, the library where cargo
+//! leaves it.
 #![allow(clippy::unwrap_used)]
 
+mod documents;
+mod floors;
 mod header;
 mod link;
 mod words;

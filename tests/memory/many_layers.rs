@@ -1,7 +1,7 @@
 //! Opening a model takes time and memory by the layer: a file of a few megabytes may have thousands of them.
 //!
-//! The test has a process for itself, because it reads what the process holds. Neighbours are four times apart: a cost by
-//! the layer makes the ratio 4, one by the square 16. More than 5 is refused.
+//! The test has a process for itself, because it reads what the process holds. Neighbours are four times apart: a cost
+//! by the layer makes the ratio 4, one by the square 16. More than 5 is refused.
 
 use crate::alone;
 use crate::testing::fixtures::Shaped;

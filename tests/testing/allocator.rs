@@ -46,30 +46,50 @@ thread_local! {
 /// refuse an allocation. A block that grows counts twice while it is copied.
 pub struct PerThread;
 
-fn refuses(size: usize) -> bool {
-    let (large, left) = REFUSED.get();
-    if size < large || left == 0 {
-        return false;
-    }
-    REFUSED.set((large, left - 1));
-    left == 1
-}
-
 fn hold(bytes: isize) {
     let (held, most) = HELD.get();
     HELD.set((held + bytes, most.max(held + bytes)));
 }
 
+/// Counts an allocation; `false` if it is to be refused.
+fn admits(size: usize) -> bool {
+    let (large, left) = REFUSED.get();
+    if size >= large && left > 0 {
+        REFUSED.set((large, left - 1));
+        if left == 1 {
+            return false;
+        }
+    }
+    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+    hold(size as isize);
+    true
+}
+
 // SAFETY: every call goes to the system's allocator with the caller's own arguments, or gives no memory.
 unsafe impl GlobalAlloc for PerThread {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if refuses(layout.size()) {
+        if !admits(layout.size()) {
             return std::ptr::null_mut();
         }
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        hold(layout.size() as isize);
         // SAFETY: the caller keeps `alloc`'s contract.
         unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if !admits(layout.size()) {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: the caller keeps `alloc_zeroed`'s contract.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if !admits(size) {
+            return std::ptr::null_mut();
+        }
+        hold(-(layout.size() as isize));
+        // SAFETY: the caller keeps `realloc`'s contract.
+        unsafe { System.realloc(block, layout, size) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {

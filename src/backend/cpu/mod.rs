@@ -1,35 +1,21 @@
 //! The CPU backend: SIMD kernels over repacked weights, one thread pool per process.
 //!
-//! `program.rs` lowers graph nodes to steps that all threads of a run walk through together; the other files are
-//! the kernels those steps call. Weights that are multiplied live in panels of 16 rows ([`panels`]), one resident
-//! copy. Embedding tables that are only looked up stay in the file, from which their rows are read.
+//! | room | what it is |
+//! |---|---|
+//! | `program/` | graph nodes to steps, the memory they need, and the run of them on all threads |
+//! | `kernels/` | what the steps compute: products, attention, norms, activations |
+//! | `packed/` | weights that are multiplied, in panels of 16 rows, one resident copy |
+//! | `kv/` | the KV cache of a layer, and its cells as rows that know no layout |
+//! | `host/` | the thread pool, cores, memory |
+//!
+//! Each imports those below it alone. The instruction sets are [`crate::simd`]. Embedding tables that are only looked
+//! up stay in the file, from which their rows are read.
 
-pub mod acts;
-pub mod attention;
-mod bandwidth;
-mod cores;
-pub mod glu;
-pub mod isa;
+pub mod host;
+pub mod kernels;
 pub mod kv;
-mod kv_rows;
-mod lanes;
-pub mod matmul;
-mod matmul_float;
-mod matmul_quant;
-pub mod memory;
-pub mod norm;
-pub mod panels;
-mod panels_format;
-mod panels_pack;
-pub mod pool;
+pub mod packed;
 mod program;
-mod region;
-pub mod rope;
-pub mod simd;
-mod state;
-mod steps;
-pub mod vecmath;
-mod weights;
 
 use super::memory::Memory;
 use super::{
@@ -39,10 +25,11 @@ use super::{
 use crate::Result;
 use crate::gguf::File;
 use crate::graph::{Node, WeightSpec};
-use isa::Isa;
+use crate::simd::Isa;
+use packed::weights;
+use program::CpuProgram;
+use program::state::{CpuSizing, CpuState};
 use std::sync::Arc;
-
-pub use cores::default_thread_count;
 
 /// The CPU with its best instruction set.
 pub struct CpuBackend {
@@ -89,11 +76,11 @@ impl Backend for CpuBackend {
     }
 
     fn new_state(&self, cache: &CacheSpec, threads: usize) -> Result<Box<dyn State>> {
-        Ok(Box::new(state::CpuState::new(cache, threads)?))
+        Ok(Box::new(CpuState::new(cache, threads)?))
     }
 
     fn compile(&self, work: &Work<'_>, weights: &Weights) -> Result<Box<dyn Program>> {
-        Ok(Box::new(program::CpuProgram::new(self.isa, work, weights)?))
+        Ok(Box::new(CpuProgram::new(self.isa, work, weights)?))
     }
 
     fn weight_bytes(&self, specs: &[WeightSpec], wanted: &Wanted) -> Result<WeightBytes> {
@@ -101,14 +88,14 @@ impl Backend for CpuBackend {
     }
 
     fn sizing(&self, cache: &CacheSpec, _: &Wanted, threads: usize) -> Result<Box<dyn Sizing>> {
-        Ok(Box::new(state::CpuSizing::new(cache, threads)?))
+        Ok(Box::new(CpuSizing::new(cache, threads)?))
     }
 
     fn bandwidth(&self, threads: usize) -> Result<f64> {
-        Ok(bandwidth::measure(threads))
+        Ok(host::bandwidth::measure(threads))
     }
 
     fn memory(&self) -> Result<Memory> {
-        memory::memory()
+        host::memory::memory()
     }
 }

@@ -39,7 +39,7 @@ use crate::backend::memory::Memory;
 use crate::gguf::File;
 use crate::graph::{Node, WeightSpec};
 use device::{Adapter, adapters, bandwidth, name_of};
-use program::{GpuProgram, lower, sizing::GpuSizing, state::GpuState};
+use program::{GpuProgram, operations, sizing::GpuSizing, state::GpuState};
 use std::sync::Arc;
 
 /// One GPU with its kernels.
@@ -65,6 +65,9 @@ pub fn devices() -> Vec<(DeviceInfo, Memory)> {
 
 impl GpuBackend {
     /// The best adapter whose name contains `named`.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) with the reason where there is none that can be used.
     pub fn open(named: Option<&str>) -> Result<GpuBackend> {
         Gpu::open(named).map(GpuBackend::on)
     }
@@ -88,7 +91,7 @@ impl Backend for GpuBackend {
     }
 
     fn supports(&self, node: &Node, specs: &[WeightSpec]) -> std::result::Result<(), String> {
-        lower::supports(node, specs)
+        operations::supports(node, specs)
     }
 
     fn load(

@@ -104,6 +104,9 @@ pub(crate) struct Making {
 
 impl Device {
     /// A device of its own on this adapter.
+    ///
+    /// # Errors
+    /// [`Error::Device`] with the driver's reason.
     pub fn new(chosen: &Adapter, limits: &TestLimits) -> Result<Device> {
         let (adapter, info) = (&chosen.adapter, chosen.info.clone());
         let lowered = limits.lower(adapter.limits());
@@ -157,12 +160,18 @@ impl Device {
     }
 
     /// An error once the device is lost.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
     pub fn check(&self) -> Result<()> {
         self.lost.get().map_or(Ok(()), |lost| Err(Error::Device(lost.clone())))
     }
 
     /// Does `work` and says what went wrong with it: a loss of the device, the driver's first error, or what `work`
     /// says.
+    ///
+    /// # Errors
+    /// Those.
     pub fn guard<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let (done, error) = caught(&self.raw, work);
         let error = error.map(|error| {
@@ -176,11 +185,17 @@ impl Device {
     }
 
     /// A buffer, or [`Error::OutOfMemory`] naming it.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] naming what the memory is for.
     pub fn buffer(&self, what: &str, bytes: u64, usage: wgpu::BufferUsages) -> Result<Buffer> {
         self.buffer_of(Component::Other, what, bytes, usage)
     }
 
     /// A buffer that is counted to a component, or [`Error::OutOfMemory`] naming it.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] naming what the memory is for.
     pub fn buffer_of(&self, component: Component, what: &str, bytes: u64, usage: wgpu::BufferUsages) -> Result<Buffer> {
         self.check()?;
         let size = memory::buffer_bytes(bytes);
@@ -213,12 +228,18 @@ impl Device {
     }
 
     /// Waits until everything submitted so far is done.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device fails.
     pub fn wait(&self) -> Result<()> {
         self.wait_for(None, &NEVER)
     }
 
     /// Waits until a submission is done, or all of them. A cancel ends the wait as well, after [`GRACE`]: what was
     /// submitted is then still under way, and whatever is submitted next comes after it.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device fails, [`Error::Cancelled`].
     pub fn wait_for(&self, submission: Option<wgpu::SubmissionIndex>, cancel: &AtomicBool) -> Result<()> {
         let mut cancelled = None;
         while !self.poll(wgpu::PollType::Wait { submission_index: submission.clone(), timeout: Some(SLICE) })? {
@@ -230,6 +251,9 @@ impl Device {
     }
 
     /// Lets the driver report what is done, without waiting.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device fails.
     pub fn look(&self) -> Result<()> {
         self.poll(wgpu::PollType::Poll).map(drop)
     }
@@ -253,6 +277,9 @@ impl Device {
     }
 
     /// The bytes of a buffer, after everything submitted so far. For loading, probes and tests; a step has its own way.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device fails.
     pub fn read(&self, buffer: &wgpu::Buffer, offset: u64, bytes: usize) -> Result<Vec<u8>> {
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         let staging = self.buffer("staging for a read", bytes as u64, usage)?;

@@ -19,6 +19,9 @@ pub struct Readback {
 
 impl Readback {
     /// Make room for reads of so many bytes.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] naming what the memory is for.
     pub fn reserve(&mut self, gpu: &Device, bytes: u64) -> Result<()> {
         if bytes > 0 && self.staging.as_ref().is_none_or(|staging| staging.size() < bytes) {
             let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
@@ -29,6 +32,9 @@ impl Readback {
     }
 
     /// `len` floats from byte `offset` of `buffer`, after everything submitted so far.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device fails, [`Error::Cancelled`].
     pub fn read(
         &mut self,
         gpu: &Device,
@@ -69,6 +75,9 @@ pub struct Landing {
 
 impl Landing {
     /// For so many bytes.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] naming what the memory is for.
     pub fn new(gpu: &Device, what: &str, bytes: u64) -> Result<Landing> {
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         Ok(Landing { buffer: gpu.buffer(what, bytes, usage)?, count: 0, mapped: Arc::default(), submission: None })
@@ -99,6 +108,9 @@ impl Landing {
     }
 
     /// Wait for the first bytes and hand them to `take`.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device fails, [`Error::Cancelled`].
     pub fn read<T>(
         &mut self,
         gpu: &Device,

@@ -21,11 +21,17 @@ pub struct TestLimits {
 
 impl TestLimits {
     /// What `ELIZA_GPU_RESTRICT` says; nothing when it is not set.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] naming what is no limit.
     pub fn from_env() -> Result<TestLimits> {
         std::env::var("ELIZA_GPU_RESTRICT").map_or(Ok(TestLimits::default()), |text| TestLimits::parse(&text))
     }
 
     /// The limits in a text.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] naming what is no limit.
     pub fn parse(text: &str) -> Result<TestLimits> {
         let mut all = TestLimits::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {

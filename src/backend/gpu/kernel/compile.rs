@@ -1,8 +1,9 @@
 //! Pipelines are compiled in the background, by as many threads as the machine has cores.
 //!
 //! Lowering asks for one kernel after the other and goes on at once; whoever is about to use some calls
-//! [`Gpu::compiled`](super::Gpu::compiled), which waits and says what went wrong with them. A kernel that failed stays failed; others are not
-//! concerned. What a driver made of the texts is kept on disk where it gives it away, see `pipeline_cache.rs`.
+//! [`Gpu::compiled`](super::Gpu::compiled), which waits and says what went wrong with them. A kernel that failed stays
+//! failed; others are not concerned. What a driver made of the texts is kept on disk where it gives it away, see
+//! `pipeline_cache.rs`.
 
 use super::Kernel;
 use super::pipeline_cache::PipelineCache;

@@ -32,6 +32,9 @@ pub trait Trial: Send {
     fn kernels(&self) -> Vec<Arc<Kernel>>;
 
     /// Computes, and returns [`Error::Device`] where the result is wrong.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the result is wrong.
     fn run(&self, gpu: &Arc<Gpu>) -> Result<()>;
 }
 
@@ -59,6 +62,9 @@ impl std::ops::DerefMut for Gpu {
 
 impl Gpu {
     /// The device of the best adapter whose name contains `named`, shared with everyone who holds it.
+    ///
+    /// # Errors
+    /// [`Error::Device`] with the reason where there is none that can be used.
     pub fn open(named: Option<&str>) -> Result<Arc<Gpu>> {
         static OPEN: LazyLock<Mutex<Vec<Opened>>> = LazyLock::new(Mutex::default);
         let wanted = named.map(str::to_lowercase);
@@ -87,6 +93,9 @@ impl Gpu {
     }
 
     /// A device of its own on this adapter.
+    ///
+    /// # Errors
+    /// [`Error::Device`] with the driver's reason.
     pub fn new(adapter: &Adapter, limits: &TestLimits) -> Result<Gpu> {
         let device = Device::new(adapter, limits)?;
         let keeps = device.raw.features().contains(wgpu::Features::PIPELINE_CACHE);
@@ -97,6 +106,9 @@ impl Gpu {
 
     /// The kernel of a finished text, made now or before. It is compiled in the background: before it is dispatched,
     /// [`Gpu::compiled`] says whether that went well.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the text cannot be translated.
     pub fn kernel(&self, name: &'static str, text: &str, bindings: &[Binding]) -> Result<Arc<Kernel>> {
         let key = (text.to_string(), bindings.to_vec());
         let mut kernels = self.kernels.lock();
@@ -112,6 +124,9 @@ impl Gpu {
     }
 
     /// Waits until everything is compiled, and says what went wrong with these kernels.
+    ///
+    /// # Errors
+    /// [`Error::Device`] with the compiler's reason.
     pub fn compiled<'a>(&self, kernels: impl IntoIterator<Item = &'a Arc<Kernel>>) -> Result<()> {
         self.compiler.wait();
         match kernels.into_iter().find_map(|kernel| kernel.pipeline.problem.get()) {
@@ -154,6 +169,9 @@ impl Gpu {
     }
 
     /// Has these kernels tried by the next [`Gpu::run_trials`], unless all of them were tried or wait for it.
+    ///
+    /// # Errors
+    /// What `trial` says, and [`Error::Device`] where a kernel cannot be compiled.
     pub fn add_trial<'a, T: Trial + 'static>(
         &self,
         kernels: impl IntoIterator<Item = &'a Arc<Kernel>>,
@@ -168,6 +186,9 @@ impl Gpu {
     }
 
     /// Tries what is still to be tried; others who would use the same kernels wait for it.
+    ///
+    /// # Errors
+    /// [`Error::Device`] naming a kernel that gave a wrong answer.
     pub fn run_trials(self: &Arc<Self>) -> Result<()> {
         let mut trials = self.trials.lock();
         if trials.is_empty() {

@@ -10,6 +10,9 @@ use crate::{Error, Result};
 use std::fmt::Write;
 
 /// The finished text of a shader: constants, then `source` with its own lines resolved.
+///
+/// # Errors
+/// [`Error::Internal`] for a line that names an unknown part.
 pub fn compose(source: &str, flags: &[&str], constants: &[(&str, u32)]) -> Result<String> {
     let mut text = String::with_capacity(source.len() + 1024);
     for (name, value) in constants {

@@ -23,7 +23,7 @@ pub struct LayerCells<'a> {
 }
 
 impl LayerCells<'_> {
-    /// Read these cells into `rows`, one behind the other.
+    /// Read these cells into `rows`, one after the other.
     pub fn read(&self, gpu: &Device, cells: &[u32], rows: &mut [u8], cancel: &AtomicBool) -> Result<Traffic> {
         let mut traffic = Traffic::default();
         let row_bytes = self.row_bytes();
@@ -236,8 +236,8 @@ mod tests {
                     }
                     bytes
                 });
-                let bed = Fixture::new(gpu, &[0.0; 4], &Frame::default().words(), [&filled[0], &filled[1]], 16);
-                let cache = LayerCells { layout: &layout, keys: &bed.keys, values: &bed.values };
+                let fixture = Fixture::new(gpu, &[0.0; 4], &Frame::default().words(), [&filled[0], &filled[1]], 16);
+                let cache = LayerCells { layout: &layout, keys: &fixture.keys, values: &fixture.values };
                 // More blocks than a window has, out of order, side by side and alone.
                 let from: Vec<u32> = (0..40).map(|i| 64 * ((i * 7) % 40) + i).chain([3, 2, 129, 2559]).collect();
                 let to: Vec<u32> = from.iter().map(|cell| (cell + 1000) % 2560).collect();
@@ -265,7 +265,7 @@ mod tests {
                         from.into_iter().zip(to).for_each(|(from, to)| expected[side][to] = filled[side][from]);
                     }
                 }
-                assert!(bed.cache(&layout) == expected, "{types} {dk} {dv}");
+                assert!(fixture.cache(&layout) == expected, "{types} {dk} {dv}");
             }
         }
     }

@@ -61,7 +61,7 @@ struct Run {
 }
 
 impl Run {
-    /// Over these rows and room for the results behind them. Row `r` has token `r`, and the last row is the first
+    /// Over these rows and room for the results after them. Row `r` has token `r`, and the last row is the first
     /// output.
     fn new(mut workspace: Vec<f32>, rows: usize, expected: Vec<Expected>) -> Run {
         let dst = workspace.len();

@@ -23,7 +23,7 @@ use half::f16;
 const WIDTH: usize = 1028;
 /// Rows of it.
 const ROWS: usize = 3;
-/// Runs of an attention, each with its rows behind those of the run before.
+/// Runs of an attention, each with its rows after those of the run before.
 const RUNS: usize = 4;
 /// Copies from cell to cell.
 const MOVES: [(usize, usize); 4] = [(127, 0), (64, 63), (2, 65), (7, 8)];

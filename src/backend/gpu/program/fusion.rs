@@ -1,12 +1,12 @@
 //! Which norms cost no dispatch of their own, in batches of a few rows.
 //!
 //! A product with vectors reads its whole input in every workgroup anyway, so it can norm it on the way: a norm that
-//! only products read is *taken along* by each of them. A norm behind a block, `sum = residual + norm(y)`, can go the
+//! only products read is *taken along* by each of them. A norm after a block, `sum = residual + norm(y)`, can go the
 //! same way when such a norm and its product follow: the product computes the sum from `residual` and `y`, and its
 //! first workgroup writes it down for those who read it later. It is then *joined* to that product.
 //!
 //! The plan lets go of what a joined norm reads before the product runs, and lets the sum take the residual's place,
-//! which the other workgroups still read. So `y` and the sums of a program stand behind everything that the plan has
+//! which the other workgroups still read. So `y` and the sums of a program stand after everything that the plan has
 //! placed, in three areas: one for `y`, two for the sums, which take turns.
 
 use crate::backend::Work;
@@ -77,7 +77,7 @@ impl Fusions {
     }
 }
 
-/// The node so many places behind this one.
+/// The node so many places after this one.
 fn after(id: NodeId, n: u32) -> NodeId {
     NodeId(id.0 + n)
 }
@@ -128,7 +128,7 @@ impl<'a> View<'a> {
         self.is_short(node) && node.src.len() == 1 && self.readers(id).all(product) && stands(node.src[0])
     }
 
-    /// Whether a norm with a residual can be joined to the product behind it: product `y`, this norm, a norm that is
+    /// Whether a norm with a residual can be joined to the product after it: product `y`, this norm, a norm that is
     /// taken along, its product, one after the other.
     fn can_be_joined(&self, id: NodeId, taken: &HashSet<NodeId>) -> bool {
         let graph = self.work.graph;

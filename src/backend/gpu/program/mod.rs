@@ -4,7 +4,8 @@
 //! way: so a cancel is seen within a few layers' time, and no submission runs into a driver's time limit.
 
 mod fusion;
-pub mod lower;
+mod lower;
+pub mod operations;
 pub mod sizing;
 pub mod state;
 
@@ -56,7 +57,7 @@ impl GpuProgram {
     pub fn new(gpu: Arc<Gpu>, work: &Work<'_>, weights: &Weights) -> Result<GpuProgram> {
         let weights = Arc::downcast::<GpuWeights>(weights.0.clone())
             .map_err(|_| Error::Internal("Weights of another backend".into()))?;
-        let Lowering { steps, partial_bytes, fusions, left_out, .. } = Lowering::new(&gpu, work, &weights)?;
+        let Lowering { steps, partial_bytes, fusions, left_out, .. } = operations::lower(&gpu, work, &weights)?;
         let mut words = vec![0u32; Self::param_bytes(steps.len()) as usize / 4];
         for (step, slot) in steps.iter().zip(words.chunks_exact_mut(PARAM_WORDS)) {
             slot[..step.params.len()].copy_from_slice(&step.params);

@@ -1,12 +1,10 @@
 //! What an engine will take of a device, added up from the same functions that size its buffers.
 
-use super::fusion::Fusions;
-use super::lower;
+use super::operations::Size;
 use super::state::{check_binding, frame_bytes};
 use super::{GpuProgram, walks};
 use crate::backend::gpu::device::memory::buffer_bytes;
 use crate::backend::gpu::kernel::Gpu;
-use crate::backend::gpu::ops::attention;
 use crate::backend::gpu::ops::kv_cache::KvLayout;
 use crate::backend::gpu::sample::queue::Sampler;
 use crate::backend::gpu::trie_walk::Walker;
@@ -15,7 +13,7 @@ use crate::backend::gpu::weights::matrix::Matrix;
 use crate::backend::gpu::weights::rope_table::RopeTable;
 use crate::backend::memory::{Bytes, Component};
 use crate::backend::{CacheSpec, Sizing, Wanted, Work};
-use crate::graph::{NodeId, Op, Output, WeightId};
+use crate::graph::{NodeId, Output, WeightId};
 use crate::{Error, Result};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -86,26 +84,26 @@ impl GpuSizing {
 
 impl Sizing for GpuSizing {
     fn program(&mut self, work: &Work<'_>) -> Result<()> {
-        let steps = lower::count(work, |ids| self.slices(work, ids))?;
+        let slices = |ids: &[WeightId]| self.slices(work, ids);
+        let size = Size::new(work, &slices)?;
+        let workspace_bytes = work.workspace_bytes.max(size.workspace_bytes()) as u64;
+        let Size { steps, partial_bytes, ropes, .. } = size;
         self.params += GpuProgram::param_bytes(steps);
         if walks(work) {
             self.walker = Walker::bytes(steps);
         }
-        let workspace_bytes = work.workspace_bytes.max(Fusions::new(work).workspace_bytes);
-        check_binding(&self.gpu, "workspace", workspace_bytes as u64)?;
-        self.workspace = self.workspace.max(buffer_bytes(workspace_bytes as u64));
-        for node in (work.nodes.0..work.nodes.1).map(|i| work.graph.node(NodeId(i))) {
-            if let Op::Attention(spec) = &node.op {
-                let partials = attention::partial_bytes(spec.n_head, spec.head_dim_v);
-                check_binding(&self.gpu, "partial attention", partials)?;
-                self.partials = self.partials.max(buffer_bytes(partials));
-                let rope = work.graph.ropes.get(spec.rope);
-                let rope = rope.ok_or_else(|| Error::Internal(format!("No rotary embedding {}", spec.rope)))?;
-                self.ropes.insert((spec.rope, RopeTable::bytes(rope.n_rot)));
-            }
-            if node.output == Some(Output::Logits) {
-                self.sampler = Sampler::bytes(node.width, self.sequences);
-            }
+        check_binding(&self.gpu, "workspace", workspace_bytes)?;
+        self.workspace = self.workspace.max(buffer_bytes(workspace_bytes));
+        check_binding(&self.gpu, "partial attention", partial_bytes)?;
+        self.partials = self.partials.max(buffer_bytes(partial_bytes));
+        for rope in ropes {
+            let spec = work.graph.ropes.get(rope);
+            let spec = spec.ok_or_else(|| Error::Internal(format!("No rotary embedding {rope}")))?;
+            self.ropes.insert((rope, RopeTable::bytes(spec.n_rot)));
+        }
+        let mut nodes = (work.nodes.0..work.nodes.1).map(|i| work.graph.node(NodeId(i)));
+        if let Some(node) = nodes.find(|node| node.output == Some(Output::Logits)) {
+            self.sampler = Sampler::bytes(node.width, self.sequences);
         }
         Ok(())
     }

@@ -34,7 +34,7 @@ constants!(PLACES: usize {
     RESULT_WORDS = 8;
 
     // `spec`: the head of a slot, its steps, the steps under a mask that is followed greedily. Tables of biases stand
-    // behind all slots.
+    // after all slots.
     SPEC_PATH = 0;
     SPEC_OPS = 1;
     SPEC_FIRST = 2;

@@ -438,6 +438,9 @@ impl SampleProgram {
     }
 
     /// Takes note that a slot has gone on by so many tokens.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device fails.
     pub fn walked(&mut self, slot: usize, tokens: u32) -> Result<()> {
         let state = self.slot(slot)?;
         state.position += tokens;

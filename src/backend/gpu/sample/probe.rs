@@ -23,7 +23,7 @@ const TOP_K: usize = 40;
 const TOP_P: f32 = 0.9;
 const MIN_P: f32 = 0.15;
 const TEMPERATURE: f32 = 0.8;
-/// A token that would be far behind, and its bias.
+/// A token that would be far from the best, and its bias.
 const BIAS: (Token, f32) = (77, 39.0);
 
 /// How candidates are chosen and the token is taken.
@@ -32,7 +32,7 @@ enum Way {
     Greedy,
     /// From all candidates.
     Draw,
-    /// From those behind bias, top-k, top-p and min-p.
+    /// From those after bias, top-k, top-p and min-p.
     Chain,
 }
 

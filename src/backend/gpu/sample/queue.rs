@@ -43,6 +43,9 @@ struct Staging {
 
 impl Sampler {
     /// A sampler for this many sequences, from rows of `n_vocab` logits.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] naming what the memory is for, [`Error::Device`] where the device fails.
     pub fn new(gpu: &Arc<Gpu>, n_vocab: usize, sequences: usize) -> Result<Sampler> {
         let program = SampleProgram::new(gpu, n_vocab, sequences)?;
         let bytes = Self::staging_bytes(sequences);
@@ -68,6 +71,9 @@ impl Sampler {
     }
 
     /// Where the rows of logits stand, at least so many.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device fails.
     pub fn bind(&mut self, buffer: &wgpu::Buffer, offset: u64, rows: usize) -> Result<()> {
         self.rows = self.rows.max(rows);
         self.program.bind(buffer, offset, (self.rows * self.n_vocab) as u64 * 4, self.n_vocab)
@@ -78,7 +84,10 @@ impl Sampler {
         self.program.sampled()
     }
 
-    /// Follow this chain behind `history`, or its beginning; `None` where even that cannot be.
+    /// Follow this chain after `history`, or its beginning; `None` where even that cannot be.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] naming what the memory is for, [`Error::Device`] where the device fails.
     pub fn start(&mut self, sequence: usize, spec: &SampleSpec, history: &[Token]) -> Result<Option<Followed>> {
         let Some((own, steps)) = split(spec) else { return Ok(None) };
         self.program.set_chain(sequence, &own)?;
@@ -90,16 +99,25 @@ impl Sampler {
     }
 
     /// Let only these tokens win.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device fails.
     pub fn arm(&mut self, sequence: usize, legal: Option<Legal<'_>>) -> Result<()> {
         self.program.arm(sequence, legal)
     }
 
     /// Take note of tokens that were not sampled here.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device fails.
     pub fn accept(&mut self, sequence: usize, tokens: &[Token]) -> Result<()> {
         self.program.accept(sequence, tokens)
     }
 
     /// Take back the last tokens.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device fails.
     pub fn roll_back(&mut self, sequence: usize, tokens: u32, last: Token) -> Result<()> {
         self.program.roll_back(sequence, tokens, last)
     }
@@ -115,6 +133,9 @@ impl Sampler {
     }
 
     /// Append the sampling to a pass that computes logits; says how many dispatches it took.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device fails.
     pub fn encode(&mut self, pass: &mut wgpu::ComputePass<'_>, rows: &[SampleRow]) -> Result<u64> {
         if self.under_way.len() == UNDER_WAY {
             return Err(Error::Internal("More steps under way than results can be kept".into()));
@@ -124,7 +145,7 @@ impl Sampler {
         Ok(dispatches as u64)
     }
 
-    /// Append the copy of the results, behind the pass.
+    /// Append the copy of the results, after the pass.
     pub fn copy(&mut self, encoder: &mut wgpu::CommandEncoder, rows: &[SampleRow]) {
         let staging = &mut self.staging[self.next];
         staging.rows.clear();
@@ -167,6 +188,9 @@ impl Sampler {
     }
 
     /// Waits for the oldest step's results; says how many rows they are, and how many bytes were read.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device fails, [`Error::Cancelled`].
     pub fn read(&mut self, out: &mut [SampledRow], cancel: &AtomicBool) -> Result<(usize, u64)> {
         let none = || Error::Internal("A sampled token was asked for, and none is under way".into());
         let index = self.under_way.pop_front().ok_or_else(none)?;

@@ -15,14 +15,14 @@ pub const MAX_CANDIDATES: u32 = REPORT as u32;
 pub const MAX_HANDED_OVER: u32 = LIST as u32;
 
 /// How many steps, from the first, the device can follow: all kinds of steps in any order, except where penalties look
-/// back on more than 1024 tokens, logits change behind a dynamic temperature, or there are more than 14 steps.
+/// back on more than 1024 tokens, logits change after a dynamic temperature, or there are more than 14 steps.
 pub fn supported(ops: &[ChainStep]) -> usize {
     let mut dynamic = false;
     let fits = |(index, op): (usize, &ChainStep)| {
         dynamic |= matches!(op, ChainStep::DynamicTemperature { .. });
         let near = !matches!(op, ChainStep::Penalties { last_n, .. } if *last_n > WINDOW as i32);
         // One place is for the mask, one for the argmax under it; what ends the chain needs none.
-        let ends = op.ends() && *op != ChainStep::Greedy;
+        let ends = matches!(op, ChainStep::Draw | ChainStep::HandOver(_));
         near && !(dynamic && op.adjusts()) && (index < MAX_OPS - 2 || ends)
     };
     ops.iter().enumerate().map(fits).position(|fits| !fits).unwrap_or(ops.len())
@@ -341,7 +341,7 @@ impl Builder {
             _ if spec.candidates == 0 && steps.iter().all(|words| words[0] == OP_MIN_P && words[2] < 2) => PATH_DIRECT,
             _ => PATH_SELECT,
         };
-        // The mask holds there even if its place is behind the steps that are handed over.
+        // The mask holds there even if its place is after the steps that are handed over.
         if !self.forced.iter().any(|words| words[0] == OP_TRIE) {
             self.forced.push([OP_TRIE, 0, 0, 0, 0, 0, 0, 0]);
         }
@@ -452,7 +452,7 @@ mod tests {
         for ops in [vec![ChainStep::TopK(1)], vec![ChainStep::Temperature(0.0)], vec![ChainStep::TopK(40)]] {
             let part = part(&ops);
             assert_eq!((part.path, part.hands_over(), part.samples()), (PATH_SELECT, 40, false), "{ops:?}");
-            // The mask stands behind what is handed over, except where it is followed greedily.
+            // The mask stands after what is handed over, except where it is followed greedily.
             assert!(!part.trie_first && part.ops.iter().all(|words| words[0] != OP_TRIE), "{ops:?}");
             assert!(part.forced.iter().any(|words| words[0] == OP_TRIE), "{ops:?}");
         }

@@ -8,7 +8,7 @@ use crate::backend::gpu::testing::harness::{devices, kernel, run, storage};
 /// Runs `body` once per case: it reads `in_word(i)` and writes `out[at + i]`.
 fn compute(body: &str, words_in: usize, words_out: usize, cases: &[Vec<u32>]) -> Vec<Vec<Vec<u32>>> {
     let text = format!(
-        "//#include sample_numbers
+        "//#include sample/numbers
         @group(0) @binding(0) var<storage, read> given: array<u32>;
         @group(0) @binding(1) var<storage, read_write> out: array<u32>;
         @compute @workgroup_size(64)

@@ -5,7 +5,7 @@
 // passes, of which the last one samples.
 
 struct Node {
-    // The first child; the others stand behind it.
+    // The first child; the others stand after it.
     first: u32,
     children: u32,
     token: u32,
@@ -37,7 +37,7 @@ fn over() {
     walk[WALK_GOING] = 0u;
 }
 
-// Notes what was sampled and finds the child; the run behind it is what is left to do then.
+// Notes what was sampled and finds the child; the run after it is what is left to do then.
 fn take_sampled() {
     let slot = walk[WALK_SLOT];
     let at = RESULTS_AT + slot * RESULT_WORDS;

@@ -1,8 +1,8 @@
 //! Walking a trie: the kernel between two passes that does what the host would do there, and what it works on.
 //!
-//! A walk is one submission: a program's steps as often as the walk may have passes, each time behind the kernel of
-//! `shaders/trie_walk.wgsl`, which enters the pass into the frame and counts the workgroups of every step. A pass that is
-//! not made has none. The last run of the kernel notes what the last pass sampled; the notes are copied to the host.
+//! A walk is one submission: a program's steps as often as the walk may have passes, each time after the kernel of
+//! `shaders/trie_walk.wgsl`, which enters the pass into the frame and counts the workgroups of every step. A pass that
+//! is not made has none. The last run of the kernel notes what the last pass sampled; the notes are copied to the host.
 
 mod probe;
 
@@ -71,7 +71,7 @@ const ARG_WORDS: usize = 3;
 /// What a program needs to walk a trie: the kernel, and how the workgroups of each of its steps are counted.
 pub struct Walker {
     kernel: Arc<Kernel>,
-    /// How the workgroups of each step are counted, and their numbers; behind those of the steps the sampler's.
+    /// How the workgroups of each step are counted, and their numbers; after those of the steps the sampler's.
     counted: Buffer,
     args: Buffer,
     steps: usize,
@@ -199,7 +199,7 @@ impl Walker {
         pass.dispatch_workgroups(1, 1, 1);
     }
 
-    /// The numbers of workgroups, and the first byte of those of a step; the one behind the last is the sampler's.
+    /// The numbers of workgroups, and the first byte of those of a step; the one after the last is the sampler's.
     pub fn args(&self, step: usize) -> (&wgpu::Buffer, u64) {
         (&self.args, (step * ARG_WORDS) as u64 * 4)
     }

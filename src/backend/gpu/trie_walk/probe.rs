@@ -13,7 +13,7 @@ use crate::backend::{Batch, Walk, WalkNode, Walked};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// The root's children are 5 and 9; behind 5 come 20 to 28, then one of 7, 30 and 31.
+/// The root's children are 5 and 9; after 5 come 20 to 28, then one of 7, 30 and 31.
 fn trie() -> Vec<WalkNode> {
     let mut nodes = vec![[1, 2, u32::MAX, 1], [3, 1, 5, 10], [0, 0, 9, 0]];
     nodes.extend((0..8).map(|i| [4 + i, 1, 20 + i, 9 - i]));

@@ -181,9 +181,9 @@ fn check(gpu: &Gpu, case: &Case) {
             frame.splits = way;
             let partials = partial_bytes(n_head, dv);
             assert!(rows as u64 * u64::from(way.0) <= 512, "the test's own splits fit the partials");
-            let bed = Fixture::new(gpu, &ws, &frame.words(), [&cache[0], &cache[1]], partials);
-            bed.run(&steps, frame.counts());
-            let got = bed.workspace(ws.len());
+            let fixture = Fixture::new(gpu, &ws, &frame.words(), [&cache[0], &cache[1]], partials);
+            fixture.run(&steps, frame.counts());
+            let got = fixture.workspace(ws.len());
             let what = format!(
                 "{} {:?} {:?} rows {rows} cells {n_kv} window {window} splits {way:?}",
                 case.types, case.heads, case.dims

@@ -72,9 +72,9 @@ fn keys_turn_with_their_positions_and_others_stay() {
             shifts.iter().for_each(|&(cell, delta)| deltas[cell] = delta);
             let rows = shifts.iter().map(|&(cell, delta)| (delta, 1, cell as u32)).collect();
             let frame = Frame { rows, ..Frame::default() };
-            let bed = Fixture::new(gpu, &[0.0; 4], &frame.words(), [&cache[0], &cache[1]], 16);
-            bed.run(&[shift(gpu, &layout, 0, &turns).unwrap()], frame.counts());
-            let after = bed.cache(&layout);
+            let fixture = Fixture::new(gpu, &[0.0; 4], &frame.words(), [&cache[0], &cache[1]], 16);
+            fixture.run(&[shift(gpu, &layout, 0, &turns).unwrap()], frame.counts());
+            let after = fixture.cache(&layout);
             assert_eq!(after[1], cache[1]);
             for (head, cell) in (0..2).flat_map(|head| (0..layout.cells).map(move |cell| (head, cell))) {
                 let place = Head { layout: &layout, key: true, head, cell };
@@ -119,8 +119,8 @@ fn copies_move_whole_cells_and_nothing_else() {
 fn assert_copied(gpu: &Gpu, layout: &KvLayout, cache: &[Vec<u8>; 2], pairs: &[(usize, usize)]) {
     let rows = pairs.iter().map(|&(from, to)| (from as i32, 1, to as u32)).collect();
     let frame = Frame { rows, ..Frame::default() };
-    let bed = Fixture::new(gpu, &[0.0; 4], &frame.words(), [&cache[0], &cache[1]], 16);
-    bed.run(&[copy(gpu, layout, 0).unwrap()], frame.counts());
+    let fixture = Fixture::new(gpu, &[0.0; 4], &frame.words(), [&cache[0], &cache[1]], 16);
+    fixture.run(&[copy(gpu, layout, 0).unwrap()], frame.counts());
     let mut expected = cache.clone();
     for (side, key) in [true, false].into_iter().enumerate() {
         for head in 0..layout.n_kv_heads {
@@ -132,5 +132,5 @@ fn assert_copied(gpu: &Gpu, layout: &KvLayout, cache: &[Vec<u8>; 2], pairs: &[(u
             }
         }
     }
-    assert!(bed.cache(layout) == expected, "{layout:?} with {} copies", pairs.len());
+    assert!(fixture.cache(layout) == expected, "{layout:?} with {} copies", pairs.len());
 }

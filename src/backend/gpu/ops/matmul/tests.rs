@@ -50,7 +50,7 @@ impl Space {
         Space(vec![CANARY; 16])
     }
 
-    /// Room, with a gap of canaries behind it. Byte offset.
+    /// Room, with a gap of canaries after it. Byte offset.
     fn add(&mut self, floats: usize) -> u64 {
         let at = self.0.len();
         self.0.resize((at + floats + 16).next_multiple_of(16), CANARY);

@@ -88,7 +88,7 @@ fn check(gpu: &Gpu, case: &Case) {
         rope: 0,
     };
     let mut numbers = Numbers(dk as u64);
-    // Five rows and one that is not of the batch, behind something else.
+    // Five rows and one that is not of the batch, after something else.
     let rows = [(0, 5), (131_071, 63), (1_000_000, 64), (77, 191), (4096, 0)];
     let width = n_head * dk + n_head_kv * (dk + dv);
     let before = 16;
@@ -99,11 +99,11 @@ fn check(gpu: &Gpu, case: &Case) {
     let bounds = Norms { q: norms.0.then(|| bound(0)), k: norms.1.then(|| bound(1)) };
 
     let frame = Frame { rows: rows.map(|(p, cell)| (p, 1, cell)).to_vec(), splits: (1, 64), ..Frame::default() };
-    let bed = Fixture::new(gpu, &ws, &frame.words(), [&cache[0], &cache[1]], 16);
+    let fixture = Fixture::new(gpu, &ws, &frame.words(), [&cache[0], &cache[1]], 16);
     let turns = RopeTable::new(gpu, kind, &rope).unwrap();
     let place = RowSpan { offset: before * 4, width };
-    bed.run(&[step(gpu, &spec, &layout, &turns, &bounds, place).unwrap()], frame.counts());
-    let (got, stored) = (bed.workspace(ws.len()), bed.cache(&layout));
+    fixture.run(&[step(gpu, &spec, &layout, &turns, &bounds, place).unwrap()], frame.counts());
+    let (got, stored) = (fixture.workspace(ws.len()), fixture.cache(&layout));
 
     let mut own = [Vec::new(), Vec::new()];
     for (r, &(position, cell)) in rows.iter().enumerate() {
@@ -209,11 +209,11 @@ fn what_a_type_cannot_hold() {
             ws[16 + 33] = 1e-36;
             let frame = Frame { rows: vec![(9, 1, 3)], splits: (1, 64), ..Frame::default() };
             let cache = [layout.k_bytes(), layout.v_bytes()].map(|n| vec![0xa5u8; n as usize]);
-            let bed = Fixture::new(gpu, &ws, &frame.words(), [&cache[0], &cache[1]], 16);
+            let fixture = Fixture::new(gpu, &ws, &frame.words(), [&cache[0], &cache[1]], 16);
             let turns = RopeTable::new(gpu, RopeKind::Norm, &Rope::new(8, 1e4, &[], RopeScaling::None)).unwrap();
             let place = RowSpan { offset: 0, width: ws.len() };
-            bed.run(&[step(gpu, &spec, &layout, &turns, &Norms::default(), place).unwrap()], frame.counts());
-            let got = Head { layout: &layout, key: false, head: 0, cell: 3 }.decode(&bed.cache(&layout)[1]);
+            fixture.run(&[step(gpu, &spec, &layout, &turns, &Norms::default(), place).unwrap()], frame.counts());
+            let got = Head { layout: &layout, key: false, head: 0, cell: 3 }.decode(&fixture.cache(&layout)[1]);
             assert!(got[32..].iter().all(|x| x.abs() < 6e-8), "{ty}: {got:?}");
             if ty == TensorType::Q8_0 {
                 assert!(got[..32].iter().all(|x| x.is_nan()), "{got:?}");

@@ -10,9 +10,9 @@ const U: f64 = 1.0 / (1u64 << 24) as f64;
 /// Run one step over a workspace, for three batch rows and two output rows: rows 2 and 0.
 fn run(gpu: &Gpu, ws: &[f32], step: Step) -> Vec<f32> {
     let frame = Frame { rows: vec![(0, 1, 0); 3], outputs: vec![2, 0], splits: (1, 64), ..Frame::default() };
-    let bed = Fixture::new(gpu, ws, &frame.words(), [&[], &[]], 16);
-    bed.run(&[step], frame.counts());
-    bed.workspace(ws.len())
+    let fixture = Fixture::new(gpu, ws, &frame.words(), [&[], &[]], 16);
+    fixture.run(&[step], frame.counts());
+    fixture.workspace(ws.len())
 }
 
 #[test]

@@ -30,7 +30,7 @@ fn fetch(side: u32, tile: u32, row: u32, group: u32) -> Raw {
 fn load_weights(loaded: u32, first_tile: u32, group: u32) {
     let side = loaded / ROWS_OUT;
     let row = loaded % ROWS_OUT;
-    // Tiles behind the last are computed as that one, and not stored.
+    // Tiles after the last are computed as that one, and not stored.
     let tile = min(first_tile + row / TILE, (params.rows - 1u) / TILE);
     let w = values(unpack(fetch(side, tile, row % TILE, group), group));
     w_tile[place(loaded, 0u)] = w.lo[0];
@@ -43,7 +43,7 @@ fn load_weights(loaded: u32, first_tile: u32, group: u32) {
     w_tile[place(loaded, 7u)] = w.hi[3];
 }
 
-// Behind the last row and behind a row's end, where all weights are zero, values inside are as good as any; what stands
+// After the last row and after a row's end, where all weights are zero, values inside are as good as any; what stands
 // there may be NaN.
 fn x_at(row: u32, quad: u32) -> vec4<f32> {
     let inside = min(row, max(frame[params.count_at], 1u) - 1u);

@@ -31,7 +31,7 @@ const VALUES: u32 = SIDES * COLUMNS;
 var<workgroup> sums: array<f32, VALUES * THREADS>;
 
 fn fetch(side: u32, first_tile: u32, row: u32, group: u32) -> Raw {
-    // Tiles behind the last are computed as that one, and not stored.
+    // Tiles after the last are computed as that one, and not stored.
     let last_tile = (params.rows - 1u) / TILE;
 //#if GATED
     if (side == 1u) {

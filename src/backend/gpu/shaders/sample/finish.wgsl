@@ -16,7 +16,7 @@ const OP_TAKE = 101u;
 
 var<workgroup> ranks: array<u32, LIST>;
 var<workgroup> tokens: array<u32, LIST>;
-// First index, missing count, missing mass; behind the last range those of the whole row.
+// First index, missing count, missing mass; after the last range those of the whole row.
 var<workgroup> gaps: array<vec4<u32>, RANGES + 1>;
 var<workgroup> gap_bins: array<u32, RANGES + 1>;
 var<workgroup> n_gaps: u32;
@@ -91,7 +91,7 @@ fn cut_at(i: u32) {
 fn keep_best(count: u32) {
     for (var r = 0u; r < n_gaps; r++) {
         let i = count - 1u - gaps[r].y;
-        // The last one stands for what lies behind all ranges.
+        // The last one stands for what lies after all ranges.
         if r + 1u < n_gaps && count > gaps[r].y && i >= gaps[r].x && i < min(n, gaps[r + 1u].x) {
             cut_at(i);
             return;

@@ -1,7 +1,7 @@
 // Numbers of the sampler: everything here gives the same bits as the host's sampler on every driver.
 //
 // A driver may fuse a product with a sum, or regroup sums. `plain` puts an exclusive-or with a zero that only the device
-// knows behind each operation, so that every product and every sum is rounded by itself, as on the host.
+// knows after each operation, so that every product and every sum is rounded by itself, as on the host.
 // 64-bit integers are vec2(low, high), 96-bit ones vec3. A key is vec2(token, rank): smaller keys come first.
 
 var<private> zero: u32;

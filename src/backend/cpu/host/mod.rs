@@ -1,0 +1,9 @@
+//! What the CPU backend takes from the machine: threads, cores, memory.
+
+pub(super) mod bandwidth;
+mod cores;
+pub mod memory;
+pub mod pool;
+pub(super) mod region;
+
+pub use cores::default_thread_count;

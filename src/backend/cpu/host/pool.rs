@@ -1,0 +1,680 @@
+//! The process-wide pool of CPU threads.
+//!
+//! A *run* is one job executed by the calling thread (index 0) and n - 1 workers, in steps separated by barriers. There
+//! is one pool per process; runs of several engines queue, first come, first served, and never interleave. Who waits
+//! looks at its cancel flag. A run with one thread does not queue at all: it is a plain call on the caller's thread.
+//!
+//! Invariants:
+//! - A job is borrowed for the length of [`Pool::run`], which returns only after every worker has left it.
+//! - Waiting spins for at most [`SPIN`], then parks the thread; it does not spin at all while more engines are active
+//!   than there are cores, or when a run has more threads than cores. What is waited for is stored before the
+//!   waiter's `sleeping` flag is read, and the flag is stored before the condition is read again, all sequentially
+//!   consistent, so no wake-up is lost.
+//! - A panic on any thread ends the run: the others leave at their next (or present) barrier, `run` returns
+//!   [`Error::Internal`] with the message, and the pool stays usable. A thread that returns while others wait for it
+//!   at a barrier ends the run likewise, rather than hang it.
+//! - A run allocates nothing, except the threads it is first to need and the message of a panic.
+//!
+//! Work within a step is claimed in chunks from a [`Counter`]. Counters need no resetting: each claim carries the
+//! number of the step (which never repeats), and the first claim of a new step finds an old number and starts from 0.
+//! Hence no thread can see a counter that is half reset, and one counter serves any number of steps.
+
+#[cfg(test)]
+mod tests;
+
+use crate::{Error, Result};
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::any::Any;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+/// Most threads in one run, the caller's included.
+pub const MAX_THREADS: usize = 256;
+
+/// Longest time that a thread waits without letting go of its core.
+pub const SPIN: Duration = Duration::from_micros(50);
+
+/// The pool. One per process in production, see [`Pool::global`].
+pub struct Pool {
+    shared: Arc<Shared>,
+    queue: Queue,
+    /// The number of threads started so far, the caller included.
+    started: Mutex<usize>,
+    cores: usize,
+}
+
+/// Who may run: one at a time, in the order in which they came.
+struct Queue {
+    order: Mutex<Order>,
+    moved: Condvar,
+}
+
+struct Order {
+    busy: bool,
+    /// Numbers of those who wait.
+    waiting: VecDeque<u64>,
+    /// The next one's number.
+    next: u64,
+}
+
+/// How often who waits for a run looks at its cancel flag, and who works in the background at what was done.
+const LOOK: Duration = Duration::from_millis(2);
+
+impl Queue {
+    fn new() -> Queue {
+        // Room for as many as ever wait, nearly always.
+        let order = Order { busy: false, waiting: VecDeque::with_capacity(64), next: 0 };
+        Queue { order: Mutex::new(order), moved: Condvar::new() }
+    }
+
+    /// Wait for one's turn; `None` where `cancel` was set first.
+    fn enter(&self, cancel: &AtomicBool) -> Option<InTurn<'_>> {
+        let mut order = self.order.lock();
+        if order.busy || !order.waiting.is_empty() {
+            let number = order.next;
+            order.next += 1;
+            order.waiting.push_back(number);
+            while order.busy || order.waiting.front() != Some(&number) {
+                if cancel.load(Relaxed) {
+                    order.waiting.retain(|&other| other != number);
+                    self.moved.notify_all();
+                    return None;
+                }
+                self.moved.wait_for(&mut order, LOOK);
+            }
+            order.waiting.pop_front();
+        }
+        order.busy = true;
+        Some(InTurn(self))
+    }
+}
+
+/// Whose turn it is.
+struct InTurn<'a>(&'a Queue);
+
+impl Drop for InTurn<'_> {
+    fn drop(&mut self) {
+        let mut order = self.0.order.lock();
+        order.busy = false;
+        if !order.waiting.is_empty() {
+            self.0.moved.notify_all();
+        }
+    }
+}
+
+/// What the caller and the workers of a run share.
+struct Shared {
+    states: Box<[ThreadState]>,
+    /// The thread that called the present or last run.
+    caller: Mutex<Option<Thread>>,
+    /// The present job: a `&Job` whose lifetime is the run's.
+    job: AtomicPtr<Job<'static>>,
+    /// Threads of the present run.
+    count: AtomicUsize,
+    /// Runs of several threads so far.
+    runs: AtomicU64,
+    /// What the threads of a run do after it; see [`Pool::background`].
+    background: RwLock<Vec<BackgroundJob>>,
+    /// How many those are.
+    background_jobs: AtomicUsize,
+    /// Runs of one thread under way, which queue with nobody.
+    alone: AtomicUsize,
+    /// Workers that have not left the present run.
+    running: Line<AtomicUsize>,
+    /// Threads waiting at the present barrier.
+    arrived: Line<AtomicUsize>,
+    /// Steps begun since the pool exists; a barrier is passed when it moves on.
+    step: Line<AtomicU64>,
+    /// Threads that have returned from the present job.
+    left: AtomicUsize,
+    /// Whether the present run has failed.
+    failed: AtomicBool,
+    /// Why it failed first.
+    message: Mutex<Option<String>>,
+    /// Whether waiting may spin in the present run.
+    spin: AtomicBool,
+}
+
+/// On cache lines of its own, so that those who watch it are not disturbed by its neighbours.
+#[repr(align(128))]
+struct Line<T>(T);
+
+impl<T> std::ops::Deref for Line<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// One thread's mailbox, on cache lines of its own.
+#[repr(align(128))]
+#[derive(Default)]
+struct ThreadState {
+    /// Number of the last run that this worker was called to.
+    run: AtomicU64,
+    /// Set while the thread may be parked.
+    sleeping: AtomicBool,
+    /// Nanoseconds that the thread owes the background.
+    owed: AtomicU64,
+    /// The worker; the first is the caller's and has none.
+    thread: OnceLock<Thread>,
+}
+
+struct Job<'a>(&'a (dyn Fn(&Worker<'_>) + Sync));
+
+/// Works until the time given, or until nothing is left.
+type BackgroundJob = &'static (dyn Fn(Instant) + Sync);
+
+/// A thread works for the background for an eighth of the time that a run took, once it owes this much and at most for
+/// so long at once.
+const BACKGROUND_SHARE: u32 = 8;
+const BACKGROUND_LEAST: Duration = Duration::from_micros(20);
+const BACKGROUND_MOST: Duration = Duration::from_millis(10);
+
+/// Longest run of a background job of its own.
+const BACKGROUND_RUN: Duration = Duration::from_millis(1);
+
+/// Unwinds a thread out of a run that another thread's panic has ended.
+struct Stopped;
+
+const DESERTED: &str = "A thread of a run left it while others waited at a barrier";
+
+impl Pool {
+    /// The process's pool, which starts without threads.
+    pub fn global() -> &'static Pool {
+        static POOL: OnceLock<Pool> = OnceLock::new();
+        POOL.get_or_init(Pool::new)
+    }
+
+    /// A pool of its own, for tests. Its threads live as long as the process.
+    pub fn new() -> Pool {
+        let shared = Shared {
+            states: (0..MAX_THREADS).map(|_| ThreadState::default()).collect(),
+            caller: Mutex::new(None),
+            job: AtomicPtr::new(std::ptr::null_mut()),
+            count: AtomicUsize::new(0),
+            runs: AtomicU64::new(0),
+            background: RwLock::default(),
+            background_jobs: AtomicUsize::new(0),
+            alone: AtomicUsize::new(0),
+            running: Line(AtomicUsize::new(0)),
+            arrived: Line(AtomicUsize::new(0)),
+            step: Line(AtomicU64::new(0)),
+            left: AtomicUsize::new(0),
+            failed: AtomicBool::new(false),
+            message: Mutex::new(None),
+            spin: AtomicBool::new(true),
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Pool { shared: Arc::new(shared), queue: Queue::new(), started: Mutex::new(1), cores }
+    }
+
+    /// Execute `job` on `threads` threads (at least 1), the calling one being index 0; return when all are done.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`] when `cancel` was set while others ran, with [`Error::Internal`] when a thread
+    /// panicked, or when called from inside a run of several threads (it would wait for itself), with
+    /// [`Error::InvalidArgument`] beyond [`MAX_THREADS`], and with [`Error::OutOfMemory`] when the system gives no more
+    /// threads.
+    pub fn run(&self, threads: usize, cancel: &AtomicBool, job: &(dyn Fn(&Worker<'_>) + Sync)) -> Result<()> {
+        if threads <= 1 {
+            let shared = &*self.shared;
+            let alone = Worker { index: 0, count: 1, step: Cell::new(0), shared };
+            shared.alone.fetch_add(1, Relaxed);
+            let done = catch_unwind(AssertUnwindSafe(|| job(&alone)));
+            shared.alone.fetch_sub(1, Relaxed);
+            return done.map_err(|panic| Error::Internal(message(&*panic)));
+        }
+        if threads > MAX_THREADS {
+            return Err(Error::InvalidArgument(format!("{threads} threads asked for, the most is {MAX_THREADS}")));
+        }
+        if IN_RUN.get() {
+            return Err(Error::Internal("A run of the thread pool was started inside another".into()));
+        }
+        let _turn = self.queue.enter(cancel).ok_or(Error::Cancelled)?;
+        self.grow(threads)?;
+        let shared = &*self.shared;
+        *shared.caller.lock() = Some(std::thread::current());
+        shared.failed.store(false, Relaxed);
+        shared.arrived.store(0, Relaxed);
+        shared.left.store(0, Relaxed);
+        shared.count.store(threads, Relaxed);
+        shared.runs.fetch_add(1, Relaxed);
+        shared.running.store(threads - 1, Relaxed);
+        shared.spin.store(threads.max(ACTIVE_ENGINES.load(Relaxed)) <= self.cores, Relaxed);
+        let step = shared.step.load(Relaxed) + 1;
+        shared.step.store(step, Relaxed);
+        let job = Job(job);
+        shared.job.store((&raw const job).cast_mut().cast(), Relaxed);
+        for index in 1..threads {
+            // Publishes everything above.
+            shared.states[index].run.fetch_add(1, SeqCst);
+            shared.wake(index);
+        }
+        IN_RUN.set(true);
+        shared.work(0, threads, step, &job);
+        IN_RUN.set(false);
+        // Only now may `job` go.
+        shared.wait(0, || shared.running.load(SeqCst) == 0);
+        if shared.failed.load(Acquire) {
+            let message = shared.message.lock().take().unwrap_or_default();
+            return Err(Error::Internal(message));
+        }
+        Ok(())
+    }
+
+    /// Have `job` called again and again, on up to `threads` threads at once, until `look` says false or fails.
+    ///
+    /// While others have runs of several threads, `job` has none: their threads call it at the end of each, for a
+    /// part of the time that the run took. One more thread that wants a core would be worse for them: the system
+    /// takes a core from one of theirs for milliseconds, and the others wait for that at a barrier. While nobody has a
+    /// run, `job` has short ones.
+    ///
+    /// `job` works until the time given, or until nothing is left. `look` is called on this thread every few
+    /// milliseconds; it may start runs.
+    ///
+    /// # Errors
+    /// What `look` says, and as [`Pool::run`].
+    pub fn background(
+        &self,
+        threads: usize,
+        job: &(dyn Fn(Instant) + Sync),
+        look: &mut dyn FnMut() -> Result<bool>,
+    ) -> Result<()> {
+        let shared = &*self.shared;
+        let failed = Mutex::new(None);
+        let guarded = |until: Instant| {
+            if failed.lock().is_none()
+                && let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(until)))
+            {
+                *failed.lock() = Some(message(&*panic));
+            }
+        };
+        let _listed = Listed::new(shared, &guarded);
+        let never = AtomicBool::new(false);
+        let (mut runs, mut length) = (shared.runs.load(Relaxed), BACKGROUND_LEAST);
+        loop {
+            // The cores of those who compute on one thread each, and queue with nobody, are theirs.
+            let threads = threads.saturating_sub(shared.alone.load(Relaxed)).max(1);
+            let now = shared.runs.load(Relaxed);
+            if threads > 1 && (now != runs || self.queue.order.lock().busy) {
+                (runs, length) = (now, BACKGROUND_LEAST);
+                std::thread::sleep(LOOK);
+            } else {
+                self.run(threads, &never, &|_| guarded(Instant::now() + length))?;
+                runs += u64::from(threads > 1);
+                length = (2 * length).min(BACKGROUND_RUN);
+            }
+            if let Some(message) = failed.lock().take() {
+                return Err(Error::Internal(message));
+            }
+            if !look()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Count an engine as active (about to run, or in a generation) until the guard is dropped. While more engines
+    /// are active than there are cores no thread spins.
+    pub fn engine_started() -> ActiveEngine {
+        ACTIVE_ENGINES.fetch_add(1, Relaxed);
+        ActiveEngine(())
+    }
+
+    /// Start the workers that a run of `threads` threads needs.
+    fn grow(&self, threads: usize) -> Result<()> {
+        let mut started = self.started.lock();
+        while *started < threads {
+            let (index, shared) = (*started, Arc::clone(&self.shared));
+            let thread = std::thread::Builder::new()
+                .name(format!("eliza-cpu-{index}"))
+                .spawn(move || shared.serve(index))
+                .map_err(|e| Error::OutOfMemory(format!("CPU thread {index} could not be started: {e}")))?;
+            // The join handle is dropped: the thread waits for work as long as the process lives, and does not keep
+            // it alive.
+            let _ = self.shared.states[index].thread.set(thread.thread().clone());
+            *started += 1;
+        }
+        Ok(())
+    }
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A background job in the list, until this is dropped.
+struct Listed<'a> {
+    shared: &'a Shared,
+    job: BackgroundJob,
+}
+
+impl<'a> Listed<'a> {
+    fn new(shared: &'a Shared, job: &'a (dyn Fn(Instant) + Sync)) -> Self {
+        // SAFETY: only the threads that hold the list's lock use the reference, and dropping this, within the life of
+        // `job`, waits for that lock and takes the reference out.
+        let job = unsafe { std::mem::transmute::<&'a (dyn Fn(Instant) + Sync), BackgroundJob>(job) };
+        shared.background.write().push(job);
+        shared.background_jobs.fetch_add(1, Relaxed);
+        Listed { shared, job }
+    }
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        let mut jobs = self.shared.background.write();
+        jobs.retain(|job| !std::ptr::addr_eq(*job, self.job));
+        self.shared.background_jobs.store(jobs.len(), Relaxed);
+    }
+}
+
+static ACTIVE_ENGINES: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static IN_RUN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// An engine that is active; see [`Pool::engine_started`].
+pub struct ActiveEngine(());
+
+impl Drop for ActiveEngine {
+    fn drop(&mut self) {
+        ACTIVE_ENGINES.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Shared {
+    /// A worker's life.
+    fn serve(&self, index: usize) {
+        IN_RUN.set(true);
+        let state = &self.states[index];
+        // A pool thread is called to its first run right after it was started.
+        let mut seen = 0;
+        loop {
+            self.wait(index, || state.run.load(SeqCst) != seen);
+            seen += 1;
+            let (count, step) = (self.count.load(Relaxed), self.step.load(Relaxed));
+            // SAFETY: the caller stored a pointer to its `Job` before this worker's `run` moved on, and keeps the
+            // job alive until `running` has fallen to 0, which needs the decrement below.
+            let job = unsafe { &*self.job.load(Relaxed) };
+            self.work(index, count, step, job);
+            if self.running.fetch_sub(1, SeqCst) == 1 {
+                self.wake(0);
+            }
+        }
+    }
+
+    /// One thread's part of a run; notes a panic and releases the other threads.
+    fn work(&self, index: usize, count: usize, step: u64, job: &Job<'_>) {
+        let worker = Worker { index, count, step: Cell::new(step), shared: self };
+        let began = (self.background_jobs.load(Relaxed) != 0).then(Instant::now);
+        match catch_unwind(AssertUnwindSafe(|| job.0(&worker))) {
+            Ok(()) => {
+                self.left.fetch_add(1, SeqCst);
+                // Whoever is counted here waits for this thread. (A barrier that is passed counts nobody.)
+                if self.arrived.load(SeqCst) != 0 {
+                    self.fail(count, || DESERTED.into());
+                }
+                if let Some(began) = began {
+                    self.work_for_background(&self.states[index].owed, began.elapsed());
+                }
+            }
+            Err(panic) if panic.is::<Stopped>() => {}
+            Err(panic) => self.fail(count, || message(&*panic)),
+        }
+    }
+
+    /// What a thread does for the background after a run that took so long.
+    fn work_for_background(&self, owed: &AtomicU64, run: Duration) {
+        let due = Duration::from_nanos(owed.load(Relaxed)) + run / BACKGROUND_SHARE;
+        let due = due.min(BACKGROUND_MOST);
+        if due < BACKGROUND_LEAST {
+            owed.store(due.as_nanos() as u64, Relaxed);
+            return;
+        }
+        owed.store(0, Relaxed);
+        // Whoever changes the list is not waited for.
+        let Some(jobs) = self.background.try_read() else { return };
+        let until = Instant::now() + due;
+        for job in &*jobs {
+            job(until);
+        }
+    }
+
+    /// End the run: the other threads leave it at their present or next barrier.
+    fn fail(&self, count: usize, why: impl FnOnce() -> String) {
+        self.message.lock().get_or_insert_with(why);
+        self.failed.store(true, SeqCst);
+        for other in 0..count {
+            self.wake(other);
+        }
+    }
+
+    /// Wait until `ready`, as thread `index` of the pool.
+    fn wait(&self, index: usize, ready: impl Fn() -> bool) {
+        if ready() {
+            return;
+        }
+        if self.spin.load(Relaxed) {
+            let began = Instant::now();
+            while began.elapsed() < SPIN {
+                for _ in 0..16 {
+                    if ready() {
+                        return;
+                    }
+                    std::hint::spin_loop();
+                }
+            }
+        }
+        let state = &self.states[index];
+        state.sleeping.store(true, SeqCst);
+        while !ready() {
+            std::thread::park();
+        }
+        state.sleeping.store(false, Relaxed);
+    }
+
+    /// Wake a thread if it may be parked. What it waits for has been stored, sequentially consistent.
+    fn wake(&self, index: usize) {
+        let state = &self.states[index];
+        if !state.sleeping.load(SeqCst) {
+            return;
+        }
+        if index == 0 {
+            if let Some(caller) = &*self.caller.lock() {
+                caller.unpark();
+            }
+        } else if let Some(thread) = state.thread.get() {
+            thread.unpark();
+        }
+    }
+}
+
+/// One thread's view of a run.
+pub struct Worker<'a> {
+    index: usize,
+    count: usize,
+    step: Cell<u64>,
+    shared: &'a Shared,
+}
+
+impl Worker<'_> {
+    /// This thread's number, 0 being the caller.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Threads in the run.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Wait until every thread of the run is here. All writes before it are seen by all threads after it.
+    ///
+    /// Every thread must meet the same barriers. Does not return when a thread of the run has panicked, or has
+    /// returned from the job before this barrier: the run is unwound.
+    pub fn barrier(&self) {
+        if self.count == 1 {
+            return;
+        }
+        let shared = self.shared;
+        let step = self.step.get();
+        if shared.arrived.fetch_add(1, SeqCst) + 1 == self.count {
+            shared.arrived.store(0, Relaxed);
+            shared.step.store(step + 1, SeqCst);
+            for other in (0..self.count).filter(|&other| other != self.index) {
+                shared.wake(other);
+            }
+        } else {
+            // A thread may also have left because all, this one included, passed the barrier meanwhile and it was the
+            // last of the run; then the step had moved on before that thread was counted as gone.
+            if shared.left.load(SeqCst) != 0 && shared.step.load(SeqCst) == step {
+                shared.fail(self.count, || DESERTED.into());
+            }
+            shared.wait(self.index, || shared.step.load(SeqCst) != step || shared.failed.load(SeqCst));
+            if shared.step.load(SeqCst) == step {
+                resume_unwind(Box::new(Stopped));
+            }
+        }
+        self.step.set(step + 1);
+    }
+
+    /// Chunks of at most `grain` of `0..total`, claimed one by one, so that together the threads of the run get each
+    /// chunk once and a slow core holds back no other.
+    ///
+    /// Between two barriers a counter serves one such loop, with the same `total` and `grain` on every thread.
+    pub fn chunks<'c>(&self, counter: &'c Counter, total: usize, grain: usize) -> Chunks<'c> {
+        let grain = grain.max(1);
+        assert!(total.div_ceil(grain) < CHUNK_MASK as usize, "A step has more than 2^24 chunks");
+        // A thread alone needs no counter.
+        let counter = (self.count > 1).then_some(counter);
+        Chunks { counter, tag: self.step.get() << CHUNK_BITS, alone: 0, total, grain }
+    }
+}
+
+const CHUNK_BITS: u32 = 24;
+const CHUNK_MASK: u64 = (1 << CHUNK_BITS) - 1;
+
+/// Hands out the chunks of a step, within one pool: the step's number in the upper 40 bits, the next chunk in the lower
+/// 24.
+#[repr(align(64))]
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// A counter for any number of steps.
+    pub const fn new() -> Self {
+        Counter(AtomicU64::new(0))
+    }
+}
+
+/// The chunks that one thread claims; see [`Worker::chunks`].
+pub struct Chunks<'c> {
+    counter: Option<&'c Counter>,
+    tag: u64,
+    alone: usize,
+    total: usize,
+    grain: usize,
+}
+
+impl Iterator for Chunks<'_> {
+    type Item = Range<usize>;
+
+    fn next(&mut self) -> Option<Range<usize>> {
+        let chunks = self.total.div_ceil(self.grain);
+        let chunk = match self.counter {
+            None => self.alone,
+            Some(Counter(next)) => {
+                let mut seen = next.load(Relaxed);
+                loop {
+                    let chunk = if seen & !CHUNK_MASK == self.tag { seen & CHUNK_MASK } else { 0 };
+                    if chunk as usize >= chunks {
+                        return None;
+                    }
+                    match next.compare_exchange_weak(seen, self.tag | (chunk + 1), Relaxed, Relaxed) {
+                        Ok(_) => break chunk as usize,
+                        Err(now) => seen = now,
+                    }
+                }
+            }
+        };
+        self.alone = chunk + 1;
+        let start = chunk.checked_mul(self.grain).filter(|&start| start < self.total)?;
+        Some(start..(start + self.grain).min(self.total))
+    }
+}
+
+/// A slice that the threads of a run write in parts that do not overlap.
+#[derive(Clone, Copy)]
+pub struct SharedMut<'a, T> {
+    start: *mut T,
+    len: usize,
+    slice: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: it stands for a `&mut [T]` whose parts are handed to threads; `part` makes the callers promise that they are
+// disjoint.
+unsafe impl<T: Send> Send for SharedMut<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for SharedMut<'_, T> {}
+
+impl<'a, T> SharedMut<'a, T> {
+    /// Share a slice for as long as it is borrowed.
+    pub fn new(slice: &'a mut [T]) -> Self {
+        // SAFETY: the slice is borrowed mutably for as long.
+        unsafe { SharedMut::from_raw(slice.as_mut_ptr(), slice.len()) }
+    }
+
+    /// Share memory that several threads name at once: none of them may ever make a `&mut` of the whole.
+    ///
+    /// # Safety
+    ///
+    /// So many elements from `start` on are valid for `'a`, and used by way of copies of this alone.
+    pub unsafe fn from_raw(start: *mut T, len: usize) -> Self {
+        SharedMut { start, len, slice: PhantomData }
+    }
+
+    /// Elements of the whole slice.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the slice is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// First element of the whole slice.
+    pub fn as_mut_ptr(&self) -> *mut T {
+        self.start
+    }
+
+    /// A part of the slice. Panics when it reaches beyond the end.
+    ///
+    /// # Safety
+    ///
+    /// While the part lives nobody else reads or writes any element of it.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn part(&self, range: Range<usize>) -> &'a mut [T] {
+        assert!(range.start <= range.end && range.end <= self.len, "Part beyond the end of a shared slice");
+        // SAFETY: inside the slice that was borrowed mutably; nobody else uses it, as the caller promises.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.end - range.start) }
+    }
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("A CPU thread panicked: {}", text.unwrap_or("no message"))
+}

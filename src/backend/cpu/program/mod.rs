@@ -1,0 +1,89 @@
+//! Programs of the CPU: from graph nodes to steps that all threads of a run walk through together.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `step.rs` | the steps, as data |
+//! | `lower.rs` | graph nodes to steps |
+//! | `demand.rs` | what memory a program needs |
+//! | `state.rs` | that memory: KV cache, workspace, scratch |
+//! | `run.rs` | what a step does, on every thread of a run |
+
+mod demand;
+mod lower;
+mod run;
+pub(super) mod state;
+mod step;
+
+use crate::backend::cpu::host::pool::Pool;
+use crate::backend::cpu::packed::weights::CpuWeights;
+use crate::backend::rope::Rope;
+use crate::backend::{Batch, Program, State, Weights, Work};
+use crate::graph::{RopeKind, WeightUse};
+use crate::simd::Isa;
+use crate::{Error, Result};
+use demand::Demand;
+use lower::{Lowering, nodes_of};
+use run::{Run, StepContext};
+use state::CpuState;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use step::Step;
+
+/// A compiled run of nodes.
+pub(super) struct CpuProgram {
+    isa: Isa,
+    weights: Arc<CpuWeights>,
+    steps: Vec<Step>,
+    ropes: Vec<(RopeKind, Rope)>,
+    demand: Demand,
+}
+
+impl CpuProgram {
+    pub fn new(isa: Isa, work: &Work<'_>, weights: &Weights) -> Result<CpuProgram> {
+        let weights = Arc::downcast::<CpuWeights>(weights.0.clone())
+            .map_err(|_| Error::Internal("Weights of another backend".into()))?;
+        for (weight, usage) in nodes_of(work).iter().flat_map(|node| node.weights()) {
+            match usage {
+                WeightUse::Vector => drop(weights.vector(weight)?),
+                WeightUse::MatMul => drop(weights.matrix(weight)?),
+                WeightUse::Rows | WeightUse::RowsAndMatMul => {}
+            }
+        }
+        let lowering = Lowering::of(work)?;
+        let (demand, steps) = (Demand::of_lowered(work, &lowering), lowering.steps);
+        let used = |rope| steps.iter().filter_map(Step::cache).any(|spec| spec.rope == rope);
+        let ropes = work.graph.ropes.iter().enumerate().map(|(i, spec)| {
+            let factors = spec.factors.filter(|_| used(i)).map_or(Ok(&[][..]), |id| weights.vector(id))?;
+            Ok((spec.kind, Rope::new(spec.n_rot, spec.freq_base, factors, spec.scaling)))
+        });
+        let ropes = ropes.collect::<Result<_>>()?;
+        Ok(CpuProgram { isa, weights, steps, ropes, demand })
+    }
+}
+
+fn cpu_state(state: &mut dyn State) -> Result<&mut CpuState> {
+    state.as_any().downcast_mut().ok_or_else(|| Error::Internal("A state of another backend".into()))
+}
+
+impl Program for CpuProgram {
+    fn reserve(&self, state: &mut dyn State, workspace_bytes: usize) -> Result<()> {
+        cpu_state(state)?.reserve(&self.demand, workspace_bytes)
+    }
+
+    fn run(&self, state: &mut dyn State, batch: &Batch<'_>, out_rows: usize, cancel: &AtomicBool) -> Result<()> {
+        let (memory, split) = cpu_state(state)?.begin(&self.demand, batch)?;
+        let CpuProgram { isa, weights, ropes, demand, .. } = self;
+        let run = Run::new(*isa, weights, (ropes, demand.max_rows), (memory, split), (batch, out_rows), cancel);
+        let _active = Pool::engine_started();
+        Pool::global().run(run.threads(), cancel, &|worker| {
+            for (index, step) in self.steps.iter().enumerate() {
+                run.step(StepContext { worker, index }, step);
+                worker.barrier();
+                if run.ends_after(index) {
+                    return;
+                }
+            }
+        })?;
+        run.finish()
+    }
+}

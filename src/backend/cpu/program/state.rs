@@ -1,0 +1,293 @@
+//! What an engine keeps in memory between runs: KV cache, workspace, scratch.
+//!
+//! All of it is anonymous mappings, zeroed by the system on first touch: a long context or a large bucket that is
+//! never used costs address space, not memory. Mappings only grow, and only in [`CpuState::reserve`], before any run.
+
+use super::demand::Demand;
+use super::step::Area;
+use crate::backend::cpu::host::memory::account;
+use crate::backend::cpu::host::pool::Counter;
+use crate::backend::cpu::host::region::Region;
+use crate::backend::cpu::kernels::attention::{SplitShare, SplitSpace};
+use crate::backend::cpu::kv::{KvLayout, rows};
+use crate::backend::memory::{Bytes, Component, Held};
+use crate::backend::{Batch, CacheSpec, Sizing, State, Work};
+use crate::{Error, Result};
+use std::any::Any;
+
+/// Keys and values of one layer.
+struct LayerBuffers {
+    layout: KvLayout,
+    k_offset: usize,
+    v_offset: usize,
+}
+
+/// The caches of the layers that are here, in one piece of memory.
+struct Caches {
+    layers: Vec<LayerBuffers>,
+    /// Where in `layers` each layer of the model is; `None` for those whose cache is on another device.
+    index_of: Vec<Option<usize>>,
+    bytes: usize,
+}
+
+impl Caches {
+    fn new(cache: &CacheSpec) -> Result<Caches> {
+        let mut layers = Vec::with_capacity(cache.layers.len());
+        let mut bytes = 0usize;
+        let too_large = || Error::OutOfMemory(format!("A KV cache of {} cells is too large", cache.cells));
+        let mut index_of = Vec::with_capacity(cache.layers.len());
+        for shape in &cache.layers {
+            index_of.push(shape.map(|_| layers.len()));
+            let Some(shape) = shape else { continue };
+            let layout = KvLayout::new(cache.types, shape.heads, shape.head_dim_k, shape.head_dim_v, cache.cells)?;
+            let k_offset = bytes;
+            let v_offset = k_offset.checked_add(layout.k_bytes()).ok_or_else(too_large)?.next_multiple_of(64);
+            bytes = v_offset.checked_add(layout.v_bytes()).ok_or_else(too_large)?.next_multiple_of(64);
+            layers.push(LayerBuffers { layout, k_offset, v_offset });
+        }
+        Ok(Caches { layers, index_of, bytes })
+    }
+
+    /// The layer is on this device: [`Caches::check`] has seen the program.
+    fn layer(&self, layer: usize) -> &LayerBuffers {
+        &self.layers[self.index_of[layer].unwrap_or(usize::MAX)]
+    }
+
+    fn layout(&self, layer: usize) -> &KvLayout {
+        &self.layer(layer).layout
+    }
+
+    /// An error for a program whose layers are not all here.
+    fn check(&self, demand: &Demand) -> Result<()> {
+        let here = |layer: usize| self.index_of.get(layer).copied().flatten().is_some();
+        match demand.attentions.iter().find(|spec| !here(spec.layer)) {
+            Some(spec) => Err(Error::Internal(format!("Layer {} has no KV cache on this device", spec.layer))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The sizes that [`CpuState`] will have in the end.
+pub struct CpuSizing {
+    caches: Caches,
+    threads: usize,
+    workspace: usize,
+    activations: usize,
+    rope: usize,
+    thread: usize,
+    split: usize,
+}
+
+impl CpuSizing {
+    pub fn new(cache: &CacheSpec, threads: usize) -> Result<CpuSizing> {
+        let caches = Caches::new(cache)?;
+        Ok(CpuSizing { caches, threads, workspace: 0, activations: 0, rope: 0, thread: 0, split: 0 })
+    }
+}
+
+impl Sizing for CpuSizing {
+    fn program(&mut self, work: &Work<'_>) -> Result<()> {
+        let (demand, caches) = (Demand::of(work)?, &self.caches);
+        caches.check(&demand)?;
+        let parts = demand.attentions.iter().map(|spec| SplitSpace::floats(caches.layout(spec.layer), spec.n_head) * 4);
+        self.split = parts.max().unwrap_or(0).max(self.split);
+        self.thread = self.thread.max(demand.thread_bytes(|layer| caches.layout(layer)));
+        self.workspace = self.workspace.max(work.workspace_bytes);
+        self.activations = self.activations.max(demand.activation_bytes);
+        self.rope = self.rope.max(demand.rope_bytes);
+        Ok(())
+    }
+
+    /// Rows are read where they stand.
+    fn reads(&mut self, _: usize) {}
+
+    fn bytes(&self) -> Bytes {
+        let other = 2 * self.activations + self.rope + self.thread * self.threads + self.split;
+        let mut bytes = Bytes::default();
+        bytes.add(Component::Cache, self.caches.bytes as u64);
+        bytes.add(Component::Workspace, self.workspace as u64);
+        bytes.add(Component::Other, other as u64);
+        bytes
+    }
+}
+
+/// The state of an engine on the CPU.
+pub struct CpuState {
+    memory: RunMemory,
+    split: SplitSpace,
+    /// What is allocated, on the account.
+    held: Vec<Held>,
+}
+
+/// What the threads of a run share.
+pub(super) struct RunMemory {
+    threads: usize,
+    workspace: Region,
+    activations: [Region; 2],
+    /// Per rotary embedding and row: cosines, then sines.
+    rope: Region,
+    scratch: Region,
+    thread_bytes: usize,
+    cache: Region,
+    caches: Caches,
+    /// For the two loops that one step may have.
+    pub counters: [Counter; 2],
+}
+
+impl CpuState {
+    pub fn new(cache: &CacheSpec, threads: usize) -> Result<CpuState> {
+        let caches = Caches::new(cache)?;
+        let what = format!("KV cache ({} cells of type {})", cache.cells, cache.types);
+        let memory = RunMemory {
+            threads,
+            workspace: Region::default(),
+            activations: [Region::default(), Region::default()],
+            rope: Region::default(),
+            scratch: Region::default(),
+            thread_bytes: 0,
+            cache: Region::new(&what, caches.bytes)?,
+            caches,
+            counters: [Counter::new(), Counter::new()],
+        };
+        let mut state = CpuState { memory, split: SplitSpace::default(), held: Vec::new() };
+        state.count();
+        Ok(state)
+    }
+
+    /// Put what is allocated now on the account.
+    fn count(&mut self) {
+        let m = &self.memory;
+        let scratch =
+            m.activations[0].bytes + m.activations[1].bytes + m.rope.bytes + m.scratch.bytes + self.split.bytes();
+        let parts =
+            [(Component::Cache, m.cache.bytes), (Component::Workspace, m.workspace.bytes), (Component::Other, scratch)];
+        self.held = parts.map(|(component, bytes)| account().hold(component, bytes as u64)).into();
+    }
+
+    /// A layer's keys and values, which no run uses while the state is borrowed.
+    fn layer(&mut self, layer: usize) -> Result<(KvLayout, [&mut [u8]; 2])> {
+        let m = &self.memory;
+        if m.caches.index_of.get(layer).copied().flatten().is_none() {
+            return Err(Error::Internal(format!("Layer {layer} has no KV cache on this device")));
+        }
+        let (layout, (keys, values)) = (*m.layout(layer), m.cache(layer));
+        // SAFETY: both lie in the mapping, which the state owns, one after the other.
+        let sides = unsafe {
+            [
+                std::slice::from_raw_parts_mut(keys, layout.k_bytes()),
+                std::slice::from_raw_parts_mut(values, layout.v_bytes()),
+            ]
+        };
+        Ok((layout, sides))
+    }
+
+    /// Make room for a program, and for a workspace of so many bytes.
+    pub(super) fn reserve(&mut self, demand: &Demand, workspace_bytes: usize) -> Result<()> {
+        let m = &mut self.memory;
+        m.caches.check(demand)?;
+        m.workspace.grow("workspace", workspace_bytes)?;
+        for area in &mut m.activations {
+            area.grow("activations", demand.activation_bytes)?;
+        }
+        m.rope.grow("rotary tables", demand.rope_bytes)?;
+        m.thread_bytes = m.thread_bytes.max(demand.thread_bytes(|layer| m.caches.layout(layer)));
+        m.scratch.grow("scratch", m.thread_bytes * m.threads)?;
+        for spec in &demand.attentions {
+            self.split.reserve(m.caches.layout(spec.layer), spec.n_head)?;
+        }
+        self.count();
+        Ok(())
+    }
+
+    /// The memory and the split space for one run of a program that was reserved for.
+    pub(super) fn begin(&mut self, demand: &Demand, batch: &Batch<'_>) -> Result<(&RunMemory, SplitShare<'_>)> {
+        let m = &self.memory;
+        let cells = m.caches.layers.first().map_or(usize::MAX, |l| l.layout.n_cells());
+        let fits = demand.activation_bytes <= m.activations[0].bytes
+            && demand.rope_bytes <= m.rope.bytes
+            && demand.thread_bytes(|layer| m.layout(layer)) * m.threads <= m.scratch.bytes
+            && batch.tokens.len() <= demand.max_rows
+            && batch.n_kv <= cells;
+        if !fits {
+            return Err(Error::Internal("A program for which no memory was reserved".into()));
+        }
+        Ok((&self.memory, self.split.share()))
+    }
+}
+
+impl RunMemory {
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// The workspace from a byte offset that the scheduler gave.
+    pub fn workspace(&self, offset: usize) -> *mut f32 {
+        self.workspace.base.wrapping_add(offset).cast()
+    }
+
+    /// An area of quantised rows.
+    pub fn activations(&self, area: Area) -> *mut u8 {
+        match area {
+            Area::Main => self.activations[0].base,
+            Area::Gated => self.activations[1].base,
+        }
+    }
+
+    pub fn rope(&self) -> *mut f32 {
+        self.rope.base.cast()
+    }
+
+    /// A thread's own scratch memory, and its length in floats.
+    pub fn thread_scratch(&self, index: usize) -> (*mut f32, usize) {
+        (self.scratch.base.wrapping_add(index * self.thread_bytes).cast(), self.thread_bytes / 4)
+    }
+
+    /// The layout of a layer's cache. The layer is on this device: [`CpuState::reserve`] has checked it for the
+    /// program.
+    pub fn layout(&self, layer: usize) -> &KvLayout {
+        self.caches.layout(layer)
+    }
+
+    /// A layer's key and value buffers.
+    pub fn cache(&self, layer: usize) -> (*mut u8, *mut u8) {
+        let l = self.caches.layer(layer);
+        (self.cache.base.wrapping_add(l.k_offset), self.cache.base.wrapping_add(l.v_offset))
+    }
+}
+
+impl State for CpuState {
+    fn rows(&mut self, offset: usize, len: usize) -> Result<&mut [f32]> {
+        let m = &self.memory;
+        let end = len.checked_mul(4).and_then(|n| n.checked_add(offset));
+        if !offset.is_multiple_of(4) || end.is_none_or(|end| end > m.workspace.bytes) {
+            return Err(Error::Internal(format!("{len} values at byte {offset} are outside the workspace")));
+        }
+        // SAFETY: the range lies in the mapping, and no run is under way while the state is borrowed.
+        Ok(unsafe { std::slice::from_raw_parts_mut(m.workspace(offset), len) })
+    }
+
+    fn put(&mut self, offset: usize, values: &[f32]) -> Result<()> {
+        self.rows(offset, values.len())?.copy_from_slice(values);
+        Ok(())
+    }
+
+    fn read_cells(&mut self, layer: usize, cells: &[u32], rows: &mut [u8]) -> Result<()> {
+        let (layout, [keys, values]) = self.layer(layer)?;
+        for (&cell, row) in cells.iter().zip(rows.chunks_exact_mut(rows::bytes(&layout))) {
+            rows::read(&layout, [&*keys, &*values], cell as usize, row);
+        }
+        Ok(())
+    }
+
+    fn write_cells(&mut self, layer: usize, cells: &[u32], rows: &[u8]) -> Result<()> {
+        let (layout, [keys, values]) = self.layer(layer)?;
+        for (&cell, row) in cells.iter().zip(rows.chunks_exact(rows::bytes(&layout))) {
+            rows::write(&layout, [&mut *keys, &mut *values], cell as usize, row);
+        }
+        Ok(())
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}

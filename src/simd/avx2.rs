@@ -1,0 +1,330 @@
+//! AVX2: a vector of 16 lanes is a pair of registers; bytes are multiplied by `vpmaddubsw`.
+//!
+//! That instruction adds two neighbouring products into a saturating `i16`. Codes of up to 6 bits never saturate,
+//! and as many of their results as fit are added as `i16` before widening. 8-bit codes go in as magnitudes, their
+//! signs moved to the activations: 2 * 128 * 127 fits.
+
+#![allow(clippy::needless_range_loop, reason = "one index walks several small arrays, and closures would not inline")]
+
+use std::arch::x86_64::*;
+
+use super::vector::{Kernel, Vector};
+
+/// Proof that the processor has AVX2, FMA and F16C.
+#[derive(Clone, Copy)]
+pub(super) struct Avx2(());
+
+/// Wraps expressions that only need the instructions of the token.
+macro_rules! have {
+    ($e:expr) => {
+        // SAFETY: the token proves that the processor has the instructions; no memory is touched.
+        unsafe { $e }
+    };
+}
+
+/// Wraps loads and stores, whose pointer the caller vouches for.
+macro_rules! memory {
+    ($e:expr) => {
+        // SAFETY: the token proves the instructions, the caller that the pointer is good for the bytes named.
+        unsafe { $e }
+    };
+}
+
+impl Vector for Avx2 {
+    type F = [__m256; 2];
+    type I = [__m256i; 2];
+    type B = [__m256i; 2];
+    type M = [__m256; 2];
+
+    const TILE: usize = 4;
+    const FLOAT_TILE: usize = 2;
+    const ENTRIES: [usize; 4] = [6, 4, 2, 1];
+    const WIDE: bool = false;
+    const SIGNED_BYTES: bool = true;
+
+    #[inline]
+    fn new() -> Option<Self> {
+        let available =
+            is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+        available.then_some(Avx2(()))
+    }
+    #[inline(always)]
+    fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        #[inline(never)]
+        fn enter<K: Kernel>(simd: Avx2, kernel: K) -> K::Output {
+            kernel.run(simd)
+        }
+        have!(enter(self, kernel))
+    }
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::F {
+        have!([_mm256_set1_ps(x); 2])
+    }
+    #[inline(always)]
+    fn add(self, a: Self::F, b: Self::F) -> Self::F {
+        have!([_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F {
+        have!([_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        have!([_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])])
+    }
+    #[inline(always)]
+    fn sub(self, a: Self::F, b: Self::F) -> Self::F {
+        have!([_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn div(self, a: Self::F, b: Self::F) -> Self::F {
+        have!([_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn max(self, a: Self::F, b: Self::F) -> Self::F {
+        have!([_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn min(self, a: Self::F, b: Self::F) -> Self::F {
+        have!([_mm256_min_ps(a[0], b[0]), _mm256_min_ps(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn round(self, a: Self::F) -> Self::F {
+        const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+        have!([_mm256_round_ps::<NEAREST>(a[0]), _mm256_round_ps::<NEAREST>(a[1])])
+    }
+    #[inline(always)]
+    fn pow2(self, n: Self::F) -> Self::F {
+        let biased = have!([
+            _mm256_add_epi32(_mm256_cvtps_epi32(n[0]), _mm256_set1_epi32(127)),
+            _mm256_add_epi32(_mm256_cvtps_epi32(n[1]), _mm256_set1_epi32(127))
+        ]);
+        have!([
+            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased[0])),
+            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased[1]))
+        ])
+    }
+    #[inline(always)]
+    fn sum(self, a: Self::F) -> f32 {
+        // Pairwise, from the halves inwards.
+        have!({
+            let a = _mm256_add_ps(a[0], a[1]);
+            let a = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+            _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)))
+        })
+    }
+    #[inline(always)]
+    fn largest(self, a: Self::F) -> f32 {
+        have!({
+            let a = _mm256_max_ps(a[0], a[1]);
+            let a = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let a = _mm_max_ps(a, _mm_movehl_ps(a, a));
+            _mm_cvtss_f32(_mm_max_ss(a, _mm_movehdup_ps(a)))
+        })
+    }
+
+    #[inline(always)]
+    fn lt(self, a: Self::F, b: Self::F) -> Self::M {
+        have!([_mm256_cmp_ps::<_CMP_LT_OQ>(a[0], b[0]), _mm256_cmp_ps::<_CMP_LT_OQ>(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn mask(self, bits: u16) -> Self::M {
+        have!({
+            let all = _mm256_set1_epi32(i32::from(bits));
+            let low = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+            let high = _mm256_slli_epi32::<8>(low);
+            [
+                _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(all, low), low)),
+                _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(all, high), high)),
+            ]
+        })
+    }
+    #[inline(always)]
+    fn select(self, m: Self::M, a: Self::F, b: Self::F) -> Self::F {
+        have!([_mm256_blendv_ps(b[0], a[0], m[0]), _mm256_blendv_ps(b[1], a[1], m[1])])
+    }
+
+    #[inline(always)]
+    fn splat_int(self, x: i32) -> Self::I {
+        have!([_mm256_set1_epi32(x); 2])
+    }
+    #[inline(always)]
+    fn shl_int(self, x: Self::I, by: u32) -> Self::I {
+        let by = have!(_mm_cvtsi32_si128(by as i32));
+        have!([_mm256_sll_epi32(x[0], by), _mm256_sll_epi32(x[1], by)])
+    }
+    #[inline(always)]
+    fn to_float(self, x: Self::I) -> Self::F {
+        have!([_mm256_cvtepi32_ps(x[0]), _mm256_cvtepi32_ps(x[1])])
+    }
+
+    #[inline(always)]
+    fn zero_bytes(self) -> Self::B {
+        have!([_mm256_setzero_si256(); 2])
+    }
+    #[inline(always)]
+    fn and(self, x: Self::B, mask: u8) -> Self::B {
+        let mask = have!(_mm256_set1_epi8(mask as i8));
+        have!([_mm256_and_si256(x[0], mask), _mm256_and_si256(x[1], mask)])
+    }
+    #[inline(always)]
+    fn or(self, a: Self::B, b: Self::B) -> Self::B {
+        have!([_mm256_or_si256(a[0], b[0]), _mm256_or_si256(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn shift(self, x: Self::B, by: i32) -> Self::B {
+        if by >= 0 {
+            return self.shl_int(x, by as u32);
+        }
+        let by = have!(_mm_cvtsi32_si128(-by));
+        have!([_mm256_srl_epi32(x[0], by), _mm256_srl_epi32(x[1], by)])
+    }
+    #[inline(always)]
+    fn lookup(self, table: &[u8; 16], x: Self::B) -> Self::B {
+        let table = have!(_mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast())));
+        have!([_mm256_shuffle_epi8(table, x[0]), _mm256_shuffle_epi8(table, x[1])])
+    }
+
+    #[inline(always)]
+    unsafe fn dot<const H: usize, const J: usize>(
+        self,
+        bits: u32,
+        mut acc: [Self::I; J],
+        w: &[[Self::B; 4]; H],
+        a: [*const i8; J],
+    ) -> [Self::I; J] {
+        // How many `i16` results of 2 * (2^bits - 1) * 127 can be added before they overflow.
+        let run = match bits {
+            0..=4 => 8,
+            5 => 4,
+            6 => 2,
+            _ => 1,
+        };
+        let ones = have!(_mm256_set1_epi16(1));
+        for j in 0..J {
+            let mut sum = have!([_mm256_setzero_si256(); 2]);
+            for h in 0..H {
+                for v in 0..4 {
+                    let quad = memory!(_mm256_set1_epi32(a[j].add(16 * h + 4 * v).cast::<i32>().read_unaligned()));
+                    for half in 0..2 {
+                        let x = w[h][v][half];
+                        let product = if bits == 8 {
+                            let x = have!(_mm256_xor_si256(x, _mm256_set1_epi8(-128)));
+                            have!(_mm256_maddubs_epi16(_mm256_abs_epi8(x), _mm256_sign_epi8(quad, x)))
+                        } else {
+                            have!(_mm256_maddubs_epi16(x, quad))
+                        };
+                        let nth = (4 * h + v) % run;
+                        sum[half] = if nth == 0 { product } else { have!(_mm256_add_epi16(sum[half], product)) };
+                        if nth == run - 1 || 4 * h + v == 4 * H - 1 {
+                            let wide = have!(_mm256_madd_epi16(sum[half], ones));
+                            acc[j][half] = have!(_mm256_add_epi32(acc[j][half], wide));
+                        }
+                    }
+                }
+            }
+        }
+        acc
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, p: *const f32) -> Self::F {
+        memory!([_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))])
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const u8) -> Self::F {
+        memory!([_mm256_cvtph_ps(_mm_loadu_si128(p.cast())), _mm256_cvtph_ps(_mm_loadu_si128(p.add(16).cast()))])
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const u8) -> Self::F {
+        let wide = memory!([
+            _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast())),
+            _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(16).cast()))
+        ]);
+        have!([
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide[0])),
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide[1]))
+        ])
+    }
+    #[inline(always)]
+    unsafe fn load_u8(self, p: *const u8) -> Self::I {
+        memory!([
+            _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())),
+            _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(8).cast()))
+        ])
+    }
+    #[inline(always)]
+    unsafe fn load_i8(self, p: *const u8) -> Self::I {
+        memory!([
+            _mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())),
+            _mm256_cvtepi8_epi32(_mm_loadl_epi64(p.add(8).cast()))
+        ])
+    }
+    #[inline(always)]
+    unsafe fn load_bytes(self, p: *const u8) -> Self::B {
+        memory!([_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast())])
+    }
+    #[inline(always)]
+    unsafe fn splat_f16(self, p: *const u8) -> Self::F {
+        let half = memory!(p.cast::<u16>().read_unaligned());
+        have!([_mm256_set1_ps(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(half))))); 2])
+    }
+    #[inline(always)]
+    unsafe fn within(self, p: *const i32, lo: i32, hi: i32) -> u16 {
+        let x = memory!([_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(8).cast())]);
+        let (lo, hi) = have!((_mm256_set1_epi32(lo), _mm256_set1_epi32(hi)));
+        let outside = have!([
+            _mm256_or_si256(_mm256_cmpgt_epi32(lo, x[0]), _mm256_cmpgt_epi32(x[0], hi)),
+            _mm256_or_si256(_mm256_cmpgt_epi32(lo, x[1]), _mm256_cmpgt_epi32(x[1], hi))
+        ]);
+        !have!(bits(outside))
+    }
+    #[inline(always)]
+    unsafe fn intersects(self, p: *const u32, set: u32) -> u16 {
+        let x = memory!([_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(8).cast())]);
+        let (set, zero) = have!((_mm256_set1_epi32(set as i32), _mm256_setzero_si256()));
+        let none = have!([
+            _mm256_cmpeq_epi32(_mm256_and_si256(x[0], set), zero),
+            _mm256_cmpeq_epi32(_mm256_and_si256(x[1], set), zero)
+        ]);
+        !have!(bits(none))
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32, x: Self::F) {
+        memory!({
+            _mm256_storeu_ps(p, x[0]);
+            _mm256_storeu_ps(p.add(8), x[1]);
+        })
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u8, x: Self::F) {
+        memory!({
+            _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x[0]));
+            _mm_storeu_si128(p.add(16).cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x[1]));
+        })
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(self, p: *mut u8, x: Self::B) {
+        memory!({
+            _mm256_storeu_si256(p.cast(), x[0]);
+            _mm256_storeu_si256(p.add(32).cast(), x[1]);
+        })
+    }
+}
+
+/// The top bit of every lane, lane 0 lowest.
+///
+/// # Safety
+/// AVX is available.
+#[inline(always)]
+unsafe fn bits(x: [__m256i; 2]) -> u16 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let [low, high] =
+            [_mm256_movemask_ps(_mm256_castsi256_ps(x[0])), _mm256_movemask_ps(_mm256_castsi256_ps(x[1]))];
+        (low | high << 8) as u16
+    }
+}

@@ -1,0 +1,29 @@
+//! Vectors of sixteen lanes, on every instruction set, and the choice of one at run time.
+//!
+//! An algorithm is written once, as a [`Kernel`] over [`Vector`], and compiled for every instruction set:
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `vector.rs` | the traits [`Vector`] and [`Kernel`] |
+//! | `portable.rs` | plain Rust, for any processor |
+//! | `avx2.rs`, `avx512.rs` | one instruction set each |
+//! | `isa.rs` | the list of them, [`Isa`], and [`dispatch`] |
+//!
+//! A new instruction set is a file, a `mod` line here and a row in `isa.rs`; the tests hold it against plain Rust.
+//! Sixteen lanes are one register of AVX-512, two of AVX2, an array elsewhere.
+//!
+//! Results are reproducible on one instruction set, not across them: some have a fused multiply-add.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod isa;
+mod portable;
+#[cfg(test)]
+mod tests;
+mod vector;
+
+pub use isa::Isa;
+pub(crate) use isa::{compiled_for, dispatch};
+pub(crate) use vector::{Kernel, LANES, Vector};

@@ -1,0 +1,258 @@
+//! Every operation of every instruction set against its definition, one lane at a time.
+
+use super::*;
+use half::{bf16, f16};
+
+/// What the operations are tried on.
+struct Inputs {
+    x: [f32; LANES],
+    y: [f32; LANES],
+    ints: [i32; LANES],
+    sets: [u32; LANES],
+    /// Bytes of four lanes' codes each, below 16 in `codes`.
+    bytes: [u8; 64],
+    codes: [u8; 64],
+    table: [u8; 16],
+    /// 16-bit floats of any bits but those of infinities and NaN.
+    halves: [u16; LANES],
+}
+
+impl Inputs {
+    fn new() -> Inputs {
+        let bytes = std::array::from_fn(|i| (i * 37 + 11) as u8);
+        Inputs {
+            x: std::array::from_fn(|i| (i as f32 - 7.3) * 1.37),
+            y: std::array::from_fn(|i| ((i * 7 % 16) as f32 - 6.1) * 3.3),
+            ints: std::array::from_fn(|i| [i32::MIN, -5, -1, 0, 3, 7, i32::MAX, 5][i * 3 % 8]),
+            sets: std::array::from_fn(|i| [0u32, 1, 2, 3, 0x8000_0000, 5, 6, 4][i % 8]),
+            bytes,
+            codes: bytes.map(|byte| byte & 15),
+            table: std::array::from_fn(|i| (i * 17 + 3) as u8),
+            halves: std::array::from_fn(|i| (i * 4001 % 0x7c00) as u16 | if i % 3 == 0 { 0x8000 } else { 0 }),
+        }
+    }
+}
+
+/// The results of all operations, named. A number stands as its bits.
+type Results = Vec<(&'static str, Vec<u32>)>;
+
+fn floats(lanes: [f32; LANES]) -> Vec<u32> {
+    lanes.map(f32::to_bits).to_vec()
+}
+
+fn words(bytes: [u8; 64]) -> Vec<u32> {
+    bytes.map(u32::from).to_vec()
+}
+
+struct Everything<'a>(&'a Inputs);
+
+impl Kernel for Everything<'_> {
+    type Output = Results;
+
+    #[inline(always)]
+    fn run<S: Vector>(self, simd: S) -> Results {
+        let Inputs { x, y, ints, sets, bytes, codes, table, halves } = self.0;
+        let mut out: Results = Vec::new();
+        // SAFETY: every pointer is of an array that is as long as what is read or written there.
+        unsafe {
+            let stored = |v: S::F| {
+                let mut lanes = [0f32; LANES];
+                simd.store(lanes.as_mut_ptr(), v);
+                floats(lanes)
+            };
+            let stored_bytes = |v: S::B| {
+                let mut bytes = [0u8; 64];
+                simd.store_bytes(bytes.as_mut_ptr(), v);
+                words(bytes)
+            };
+            let (a, b) = (simd.load(x.as_ptr()), simd.load(y.as_ptr()));
+            out.push(("splat", stored(simd.splat(x[3]))));
+            out.push(("add", stored(simd.add(a, b))));
+            out.push(("sub", stored(simd.sub(a, b))));
+            out.push(("mul", stored(simd.mul(a, b))));
+            out.push(("div", stored(simd.div(a, b))));
+            out.push(("max", stored(simd.max(a, b))));
+            out.push(("min", stored(simd.min(a, b))));
+            // Of either sign where it is zero.
+            out.push(("round", stored(simd.add(simd.round(a), simd.splat(0.0)))));
+            out.push(("pow2", stored(simd.pow2(simd.round(b)))));
+            out.push(("select by a comparison", stored(simd.select(simd.lt(a, b), a, b))));
+            out.push(("select by bits", stored(simd.select(simd.mask(0b1010_0110_0001_1011), a, b))));
+            out.push(("sum", vec![simd.sum(a).to_bits()]));
+            out.push(("largest", vec![simd.largest(a).to_bits()]));
+
+            let (signed, unsigned) = (simd.load_i8(bytes.as_ptr()), simd.load_u8(bytes.as_ptr()));
+            out.push(("i8", stored(simd.to_float(signed))));
+            out.push(("u8", stored(simd.to_float(unsigned))));
+            out.push(("shl_int", stored(simd.to_float(simd.shl_int(signed, 7)))));
+            out.push(("splat_int", stored(simd.to_float(simd.splat_int(-77)))));
+
+            let all = simd.load_bytes(bytes.as_ptr());
+            out.push(("bytes", stored_bytes(all)));
+            out.push(("no bytes", stored_bytes(simd.zero_bytes())));
+            out.push(("and", stored_bytes(simd.and(all, 0x35))));
+            out.push(("or", stored_bytes(simd.or(all, simd.load_bytes(codes.as_ptr())))));
+            out.push(("shift left", stored_bytes(simd.and(simd.shift(all, 3), 0xf8))));
+            out.push(("shift right", stored_bytes(simd.and(simd.shift(all, -4), 15))));
+            out.push(("lookup", stored_bytes(simd.lookup(table, simd.load_bytes(codes.as_ptr())))));
+
+            out.push(("f16", stored(simd.load_f16(halves.as_ptr().cast()))));
+            out.push(("bf16", stored(simd.load_bf16(halves.as_ptr().cast()))));
+            out.push(("one f16", stored(simd.splat_f16(halves[5..].as_ptr().cast()))));
+            let mut rounded = [0u16; LANES];
+            simd.store_f16(rounded.as_mut_ptr().cast(), a);
+            out.push(("to f16", rounded.map(u32::from).to_vec()));
+
+            out.push(("within", vec![u32::from(simd.within(ints.as_ptr(), -1, 7))]));
+            out.push(("within all", vec![u32::from(simd.within(ints.as_ptr(), i32::MIN, i32::MAX))]));
+            out.push(("intersects", vec![u32::from(simd.intersects(sets.as_ptr(), 2))]));
+            out.push(("intersects the top", vec![u32::from(simd.intersects(sets.as_ptr(), 0x8000_0001))]));
+
+            for bits in [2, 3, 4, 5, 6, 8] {
+                // The greatest codes and activations, so that sums that are too narrow overflow.
+                let top = simd.and(simd.or(all, simd.shift(all, 1)), ((1 << bits) - 1) as u8);
+                let activations: [i8; 32] = std::array::from_fn(|i| if i % 5 == 0 { -127 } else { 127 - i as i8 });
+                let columns = [activations.as_ptr(), activations[16..].as_ptr()];
+                let dot = simd.dot(bits, [simd.splat_int(5); 2], &[[top; 4]], columns);
+                out.push(("dot", dot.map(|dot| stored(simd.to_float(dot))).concat()));
+            }
+        }
+        out
+    }
+}
+
+/// [`Everything`] from the definitions.
+fn naive(inputs: &Inputs, signed_bytes: bool) -> Results {
+    let Inputs { x, y, ints, sets, bytes, codes, table, halves } = inputs;
+    let each = |f: &dyn Fn(usize) -> f32| floats(std::array::from_fn(f));
+    let each_byte = |f: &dyn Fn(usize) -> u8| words(std::array::from_fn(f));
+    let bits = |f: &dyn Fn(usize) -> bool| vec![(0..LANES).fold(0, |bits, i| bits | u32::from(f(i)) << i)];
+    let selected = 0b1010_0110_0001_1011;
+    let mut sums = x.to_vec();
+    while sums.len() > 1 {
+        let (low, high) = sums.split_at(sums.len() / 2);
+        sums = low.iter().zip(high).map(|(low, high)| low + high).collect();
+    }
+    let mut out = vec![
+        ("splat", each(&|_| x[3])),
+        ("add", each(&|i| x[i] + y[i])),
+        ("sub", each(&|i| x[i] - y[i])),
+        ("mul", each(&|i| x[i] * y[i])),
+        ("div", each(&|i| x[i] / y[i])),
+        ("max", each(&|i| x[i].max(y[i]))),
+        ("min", each(&|i| x[i].min(y[i]))),
+        ("round", each(&|i| x[i].round_ties_even() + 0.0)),
+        ("pow2", each(&|i| y[i].round_ties_even().exp2())),
+        ("select by a comparison", each(&|i| if x[i] < y[i] { x[i] } else { y[i] })),
+        ("select by bits", each(&|i| if selected >> i & 1 == 1 { x[i] } else { y[i] })),
+        ("sum", vec![sums[0].to_bits()]),
+        ("largest", vec![x.iter().copied().fold(f32::MIN, f32::max).to_bits()]),
+        ("i8", each(&|i| f32::from(bytes[i] as i8))),
+        ("u8", each(&|i| f32::from(bytes[i]))),
+        ("shl_int", each(&|i| f32::from(bytes[i] as i8) * 128.0)),
+        ("splat_int", each(&|_| -77.0)),
+        ("bytes", words(*bytes)),
+        ("no bytes", words([0; 64])),
+        ("and", each_byte(&|i| bytes[i] & 0x35)),
+        ("or", each_byte(&|i| bytes[i] | codes[i])),
+        ("shift left", each_byte(&|i| bytes[i] << 3)),
+        ("shift right", each_byte(&|i| bytes[i] >> 4)),
+        ("lookup", each_byte(&|i| table[usize::from(codes[i])])),
+        ("f16", each(&|i| f16::from_bits(halves[i]).to_f32())),
+        ("bf16", each(&|i| bf16::from_bits(halves[i]).to_f32())),
+        ("one f16", each(&|_| f16::from_bits(halves[5]).to_f32())),
+        ("to f16", x.iter().map(|&x| u32::from(f16::from_f32(x).to_bits())).collect()),
+        ("within", bits(&|i| (-1..=7).contains(&ints[i]))),
+        ("within all", bits(&|_| true)),
+        ("intersects", bits(&|i| sets[i] & 2 != 0)),
+        ("intersects the top", bits(&|i| sets[i] & 0x8000_0001 != 0)),
+    ];
+    for width in [2, 3, 4, 5, 6, 8] {
+        let activation = |i: usize| if i % 5 == 0 { -127 } else { 127 - i as i32 };
+        let code = |lane: usize, byte: usize| {
+            let word = u32::from_le_bytes(std::array::from_fn(|byte| bytes[4 * lane + byte]));
+            let code = ((word | word << 1) >> (8 * byte) & ((1 << width) - 1)) as i32;
+            if width == 8 && signed_bytes { code - 128 } else { code }
+        };
+        let term = |lane: usize, at: usize, k: usize| code(lane, k % 4) * activation(at + k);
+        let dot = |at: usize| each(&|lane| (5 + (0..16).map(|k| term(lane, at, k)).sum::<i32>()) as f32);
+        out.push(("dot", [dot(0), dot(16)].concat()));
+    }
+    out
+}
+
+/// Whether an instruction set takes 8-bit codes as signed.
+struct SignedBytes;
+
+impl Kernel for SignedBytes {
+    type Output = bool;
+
+    #[inline(always)]
+    fn run<S: Vector>(self, _: S) -> bool {
+        S::SIGNED_BYTES
+    }
+}
+
+#[test]
+fn every_instruction_set_does_what_the_operations_say() {
+    let inputs = Inputs::new();
+    for isa in Isa::available() {
+        let expected = naive(&inputs, dispatch(isa, SignedBytes));
+        let found = dispatch(isa, Everything(&inputs));
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.into_iter().zip(expected) {
+            assert_eq!(found, expected, "{isa:?}");
+        }
+    }
+}
+
+/// A fused multiply-add rounds once, another one twice; nothing else is allowed.
+#[test]
+fn a_multiply_add_is_rounded_once_or_twice() {
+    struct MultiplyAdd<'a>(&'a Inputs);
+
+    impl Kernel for MultiplyAdd<'_> {
+        type Output = [f32; LANES];
+
+        #[inline(always)]
+        fn run<S: Vector>(self, simd: S) -> [f32; LANES] {
+            let mut lanes = [0f32; LANES];
+            // SAFETY: arrays of one vector.
+            unsafe {
+                let (x, y) = (simd.load(self.0.x.as_ptr()), simd.load(self.0.y.as_ptr()));
+                simd.store(lanes.as_mut_ptr(), simd.fma(x, y, y));
+            }
+            lanes
+        }
+    }
+
+    let inputs = Inputs::new();
+    let (x, y) = (inputs.x, inputs.y);
+    let (once, twice) =
+        (std::array::from_fn(|i| x[i].mul_add(y[i], y[i])), std::array::from_fn(|i| x[i] * y[i] + y[i]));
+    for isa in Isa::available() {
+        let found = dispatch(isa, MultiplyAdd(&inputs));
+        assert_eq!(found, if isa == Isa::Portable { twice } else { once }, "{isa:?}");
+    }
+}
+
+#[test]
+fn the_chosen_level_is_available_and_portable_always_is() {
+    let available = Isa::available();
+    assert_eq!(available[0], Isa::Portable);
+    assert!(available.contains(&Isa::detect()));
+    assert!(available.windows(2).all(|pair| pair[0].score() < pair[1].score()));
+}
+
+#[test]
+fn a_closure_runs_on_every_level() {
+    let x = Inputs::new().x;
+    for isa in Isa::available() {
+        let doubled = compiled_for(
+            isa,
+            #[inline(always)]
+            || x.map(|x| 2.0 * x),
+        );
+        assert_eq!(doubled, x.map(|x| 2.0 * x), "{isa:?}");
+    }
+}
