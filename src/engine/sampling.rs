@@ -34,9 +34,9 @@ impl Engine {
     }
 
     /// Append tokens (possibly none) and sample the one after them on the device, as [`Engine::start_sampling`] has
-    /// set. Only `legal` tokens may win, where there are any. The `speculation` on the sampled token is started as well,
-    /// where it can be. The row has the best candidates, as many as the chain reports, or those that the host goes on
-    /// with; in that case there is no token, and nothing can follow.
+    /// set. Only `legal` tokens may win, where there are any. The `speculation` on the sampled token is started as
+    /// well, where it can be. The row has the best candidates, as many as the chain reports, or those that the host
+    /// goes on with; in that case there is no token, and nothing can follow.
     pub fn sample(
         &mut self,
         slot: SlotId,

@@ -31,8 +31,8 @@ impl Engine {
         sampling.hold(state, trie)
     }
 
-    /// Start the walk after the choice under way, whose legal tokens are the children of `node`, of at most so many tokens; none
-    /// where the device cannot, or nothing follows.
+    /// Start the walk after the choice under way, whose legal tokens are the children of `node`, of at most so many
+    /// tokens; none where the device cannot, or nothing follows.
     pub(super) fn start_walk(
         &mut self,
         slot: SlotId,

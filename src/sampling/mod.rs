@@ -1,7 +1,7 @@
 //! From a row of logits to a token.
 //!
-//! A [`Chain`] is data: an ordered list of [`ChainStep`]s with a text form. A [`Sampler`] runs one chain for one stream and
-//! holds every buffer it will need. Each kind of step has a file of its own with its host form.
+//! A [`Chain`] is data: an ordered list of [`ChainStep`]s with a text form. A [`Sampler`] runs one chain for one stream
+//! and holds every buffer it will need. Each kind of step has a file of its own with its host form.
 //!
 //! A device may follow a chain, or its first part ([`crate::backend::SampleSpec::split`]): then it hands over the
 //! candidates that part left, and the sampler goes on from there ([`Sampler::resume`]) to the same token. Where the

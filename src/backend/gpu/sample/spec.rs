@@ -22,7 +22,7 @@ pub fn supported(ops: &[ChainStep]) -> usize {
         dynamic |= matches!(op, ChainStep::DynamicTemperature { .. });
         let near = !matches!(op, ChainStep::Penalties { last_n, .. } if *last_n > WINDOW as i32);
         // One place is for the mask, one for the argmax under it; what ends the chain needs none.
-        let ends = op.ends() && *op != ChainStep::Greedy;
+        let ends = matches!(op, ChainStep::Draw | ChainStep::HandOver(_));
         near && !(dynamic && op.adjusts()) && (index < MAX_OPS - 2 || ends)
     };
     ops.iter().enumerate().map(fits).position(|fits| !fits).unwrap_or(ops.len())
