@@ -1,5 +1,5 @@
-//! Rules of the project itself: which room imports which, its words, its documents, its C header, the library where cargo
-//! leaves it.
+//! Rules of the project itself: which room imports which, its words, its documents, its C header, the library where
+//! cargo leaves it.
 #![allow(clippy::unwrap_used)]
 
 mod documents;

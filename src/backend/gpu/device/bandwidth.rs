@@ -14,7 +14,8 @@ const PASSES: usize = 3;
 /// Bytes per second that copies within the device's memory read and write: the best of several passes.
 ///
 /// # Errors
-/// [`OutOfMemory`](crate::Error::OutOfMemory) naming what the memory is for, [`Device`](crate::Error::Device) where the device fails.
+/// [`OutOfMemory`](crate::Error::OutOfMemory) naming what the memory is for, [`Device`](crate::Error::Device) where the
+/// device fails.
 pub fn measure(gpu: &Device) -> Result<f64> {
     let bytes = BYTES.min(gpu.caps.max_buffer);
     let usage = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
