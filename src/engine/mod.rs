@@ -103,12 +103,19 @@ pub struct Engine {
 }
 
 /// The model at `path`, shared with everyone who has it open with the same placement.
+///
+/// # Errors
+/// Those of reading the file; [`Error::OutOfMemory`] with what is needed and what there is, before anything is loaded;
+/// [`Error::Cancelled`] where `progress` said so.
 pub fn open_model(path: &Path, options: &EngineOptions, progress: LoadProgress<'_>) -> Result<Arc<Model>> {
     let (placement, threads) = (options.placement(), load_threads(options)?);
     load_shared(path, &placement, threads, &admit(options), progress)
 }
 
 /// The model of a file that is open or in memory, shared with nobody.
+///
+/// # Errors
+/// As [`open_model`].
 pub fn load_model(file: File, options: &EngineOptions, progress: LoadProgress<'_>) -> Result<Arc<Model>> {
     let (placement, threads) = (options.placement(), load_threads(options)?);
     load(file, &placement, threads, &admit(options), progress)
@@ -136,11 +143,18 @@ fn load_threads(options: &EngineOptions) -> Result<usize> {
 
 impl Engine {
     /// Reserve everything that decoding `model` needs.
+    ///
+    /// # Errors
+    /// As [`Engine::open`].
     pub fn new(model: Arc<Model>, options: &EngineOptions) -> Result<Engine> {
         Engine::open(model, options, None)
     }
 
     /// As [`Engine::new`]; `progress`, which has heard of the model's load, may cancel this too.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] with what is needed and what there is, [`Error::InvalidArgument`] for options out of
+    /// range, [`Error::Cancelled`] where `progress` said so, and [`Error::Device`] where a device fails.
     pub fn open(model: Arc<Model>, options: &EngineOptions, mut progress: LoadProgress<'_>) -> Result<Engine> {
         let mut look = || go_on(&mut progress, 1.0);
         let context = context_for(options.context, model.train_context());
@@ -208,6 +222,9 @@ impl Engine {
     }
 
     /// The slot with this number, or for -1 a fresh one: an empty slot, else the least recently used, emptied.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a slot that does not exist.
     pub fn take_slot(&mut self, slot_id: i32) -> Result<SlotId> {
         let slot = self.slots.find(slot_id)?;
         if slot_id == -1 {
@@ -251,6 +268,10 @@ impl Engine {
     /// [`Engine::head`].
     ///
     /// A cancel or an error leaves the slot with the tokens evaluated so far.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for no tokens or one that does not exist, [`Error::OutOfMemory`] beyond the context,
+    /// [`Error::Cancelled`], and [`Error::Device`] where a device fails.
     pub fn prefill(&mut self, slot: SlotId, tokens: &[Token], cancel: &AtomicBool) -> Result<Prefill> {
         self.check_tokens(tokens)?;
         self.rollback()?;
@@ -280,6 +301,10 @@ impl Engine {
     }
 
     /// Append tokens without computing logits; the last position's hidden row is kept.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] where the context has no room, [`Error::Cancelled`], and [`Error::Device`] where a device
+    /// fails.
     pub fn append(&mut self, slot: SlotId, tokens: &[Token], cancel: &AtomicBool) -> Result<()> {
         self.check_tokens(tokens)?;
         self.rollback()?;
@@ -287,11 +312,18 @@ impl Engine {
     }
 
     /// Logits of the slot's last position, after a prefill or an append. The row is scratch: the caller may change it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a slot that was not evaluated last, and [`Error::Device`] where a device fails.
     pub fn head(&mut self, slot: SlotId) -> Result<&mut [f32]> {
         self.next_logits(slot, &[], &[], &AtomicBool::new(false))
     }
 
     /// Append one token and return the logits after it.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] where the context has no room, [`Error::Cancelled`], and [`Error::Device`] where a device
+    /// fails.
     pub fn decode(&mut self, slot: SlotId, token: Token, cancel: &AtomicBool) -> Result<&mut [f32]> {
         self.next_logits(slot, &[token], &[], cancel)
     }
@@ -301,6 +333,10 @@ impl Engine {
     ///
     /// Where tokens are `listed`, at most 512 in ascending order, only their logits are computed, to the same bits as
     /// with the whole row; what stands elsewhere in it is undefined.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] where the context has no room, [`Error::Cancelled`], and [`Error::Device`] where a device
+    /// fails.
     pub fn next_logits(
         &mut self,
         slot: SlotId,
@@ -322,6 +358,10 @@ impl Engine {
     }
 
     /// Evaluate `tokens` in a fresh slot and hand every position's logits to `each`, with its row number.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] where the context has no room, [`Error::Cancelled`], and [`Error::Device`] where a device
+    /// fails. What `each` says ends it, too.
     pub fn logits_all(
         &mut self,
         tokens: &[Token],

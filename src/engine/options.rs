@@ -114,6 +114,9 @@ impl EngineOptions {
     }
 
     /// [`EngineOptions::n_batch`] as a number of rows.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] beyond what one pass can evaluate.
     pub fn batch(&self) -> Result<usize> {
         match self.n_batch as usize {
             0 => Ok(MAX_ROWS),

@@ -19,6 +19,9 @@ impl Engine {
     /// Take the tokens of `range` out of a slot. Those behind move up: their keys are turned to their new positions, so
     /// that a long text can go on behind its beginning. What they hold was still computed behind the tokens that are
     /// gone; a later prefill therefore reuses the slot at most up to the gap.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a range that the slot does not have; [`Error::Device`] where a device fails.
     pub fn remove(&mut self, slot: SlotId, range: Range<usize>) -> Result<()> {
         self.rollback()?;
         let len = self.position(slot);
@@ -52,6 +55,9 @@ impl Engine {
 
     /// Bring the cells in use together at the beginning of the cache, so that attention reads no holes. A prefill does
     /// so by itself where more than half of what it reads would be holes.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where a device fails.
     pub fn defragment(&mut self) -> Result<()> {
         self.rollback()?;
         loop {

@@ -7,6 +7,9 @@ use std::path::Path;
 
 /// The devices of this machine, best first: name, kind, score, the reason for it, what compiles shaders where that is
 /// chosen, and memory where it is known.
+///
+/// # Errors
+/// As [`devices`](super::devices).
 pub fn devices_json() -> Result<Value> {
     let device = |(device, memory): &(DeviceInfo, Memory)| {
         json!({

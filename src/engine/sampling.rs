@@ -21,6 +21,9 @@ impl Engine {
     /// follows: with all of them it draws; with fewer, results come with the candidates that the host goes on with
     /// ([`crate::sampling::Sampler::resume`]); with none, logits have to be asked for. A prefill or a truncation ends
     /// it.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], and [`Error::Device`] where a device fails.
     pub fn start_sampling(&mut self, slot: SlotId, spec: &SampleSpec) -> Result<usize> {
         self.rollback()?;
         let state = &mut *self.states[self.model.outline().places().logits];
@@ -37,6 +40,10 @@ impl Engine {
     /// set. Only `legal` tokens may win, where there are any. The `speculation` on the sampled token is started as
     /// well, where it can be. The row has the best candidates, as many as the chain reports, or those that the host
     /// goes on with; in that case there is no token, and nothing can follow.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] where the context has no room, [`Error::Cancelled`], and [`Error::Device`] where a device
+    /// fails.
     pub fn sample(
         &mut self,
         slot: SlotId,
@@ -116,6 +123,9 @@ impl Engine {
 
     /// Rolls back what was started for a token that nobody has asked for, if anything: its cells are free, and the
     /// device's sampling is where the host is.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where a device fails.
     pub fn rollback(&mut self) -> Result<()> {
         match self.sampling.take_in_flight() {
             None => Ok(()),

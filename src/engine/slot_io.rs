@@ -60,6 +60,11 @@ impl Engine {
     /// else tokens have to be appended first, or the last one prefilled again.
     ///
     /// `saved` was opened by this engine. After an error or a cancel the slot is empty.
+    ///
+    /// # Errors
+    /// [`Error::SavedSlot`] for a slot of another model, type of cache or longer than the context;
+    /// [`Error::OutOfMemory`] where the context has no room, [`Error::Cancelled`], and [`Error::Device`] where a device
+    /// fails.
     pub fn restore(&mut self, slot: SlotId, saved: SavedSlot, cancel: &AtomicBool) -> Result<bool> {
         self.rollback()?;
         self.truncate(slot, 0);

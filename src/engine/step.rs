@@ -38,6 +38,10 @@ impl Engine {
     ///
     /// An error of one row (NaN among its logits, no candidate) goes to `each`, and the other rows live on. After an
     /// error of the step the slots of that pass are as before.
+    ///
+    /// # Errors
+    /// What concerns all slots: [`Error::InvalidArgument`], [`Error::OutOfMemory`], [`Error::Cancelled`], and
+    /// [`Error::Device`] where a device fails. What concerns one goes to `each`.
     pub fn step(
         &mut self,
         turns: &[SlotToken<'_>],

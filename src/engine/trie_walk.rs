@@ -18,6 +18,9 @@ use std::sync::atomic::AtomicBool;
 impl Engine {
     /// Have the device that samples hold a trie, so that it may walk it, where it can; the one before is let go.
     /// Nothing happens where it holds this one. Takes 16 bytes a node on the device.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], and [`Error::Device`] where a device fails.
     pub fn hold_trie(&mut self, trie: &Arc<Trie>) -> Result<()> {
         if self.sampling.holds(trie) {
             return Ok(());

@@ -22,6 +22,9 @@ struct Noop {
 
 impl Session {
     /// A session with the vocabulary of the GGUF file at `path` and no model behind it.
+    ///
+    /// # Errors
+    /// As [`Session::open`].
     pub fn open_noop(path: &Path) -> Result<Session> {
         let file = File::open(path)?;
         let vocab = Arc::new(Vocab::from_gguf(&file)?);
