@@ -6,8 +6,9 @@
 //! open. A device that can sample has a [`DeviceSampler`].
 //!
 //! The files beside this one are the data that go in and out: `batch.rs` (cache, nodes, rows), `weights.rs`,
-//! `device.rs`, `chain.rs` (the steps of a sampler), `device_sampling.rs` (a chain on a device, and what it found), `trie_walk.rs`, `memory.rs`; and what both backends
-//! must agree on: `rope.rs`, `kv_rows.rs`, `tree_mask.rs`. `registry.rs` knows the backends, `cpu/` and `gpu/`.
+//! `device.rs`, `chain.rs` (the steps of a sampler), `device_sampling.rs` (a chain on a device, and what it found),
+//! `trie_walk.rs`, `memory.rs`; and what both backends must agree on: `rope.rs`, `kv_rows.rs`, `tree_mask.rs`.
+//! `registry.rs` knows the backends, `cpu/` and `gpu/`.
 
 mod batch;
 mod chain;
