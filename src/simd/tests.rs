@@ -28,7 +28,9 @@ impl Inputs {
             bytes,
             codes: bytes.map(|byte| byte & 15),
             table: std::array::from_fn(|i| (i * 17 + 3) as u8),
-            halves: std::array::from_fn(|i| (i * 4001 % 0x7c00) as u16 | if i % 3 == 0 { 0x8000 } else { 0 }),
+            halves: std::array::from_fn(|i: usize| {
+                (i * 4001 % 0x7c00) as u16 | if i.is_multiple_of(3) { 0x8000 } else { 0 }
+            }),
         }
     }
 }
@@ -112,7 +114,7 @@ impl Kernel for Everything<'_> {
                 // The greatest codes and activations, so that sums that are too narrow overflow.
                 let top = simd.and(simd.or(all, simd.shift(all, 1)), ((1 << bits) - 1) as u8);
                 let activations: [i8; 32] =
-                    std::array::from_fn(|i| if i.is_multiple_of(5) { -127 } else { 127 - i as i8 });
+                    std::array::from_fn(|i: usize| if i.is_multiple_of(5) { -127 } else { 127 - i as i8 });
                 let columns = [activations.as_ptr(), activations[16..].as_ptr()];
                 let dot = simd.dot(bits, [simd.splat_int(5); 2], &[[top; 4]], columns);
                 out.push(("dot", dot.map(|dot| stored(simd.to_float(dot))).concat()));
