@@ -28,7 +28,7 @@ pub fn devices() -> Result<Vec<(DeviceInfo, Memory)>> {
 /// a GPU where none works is an error with the reason, never a silent run on the CPU.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for a device that is not there, [`Error::Device`] with the reason where none can be used.
+/// [`Error::Unsupported`] with the reason where no device of that name can be used, [`Error::Device`] where it fails.
 pub fn choose(gpu_layers: i32, device: Option<&str>) -> Result<Vec<Arc<dyn Backend>>> {
     let named = device.map(str::to_string).or_else(|| std::env::var("ELIZA_BACKEND").ok()).filter(|s| !s.is_empty());
     let cpu: Arc<dyn Backend> = Arc::new(cpu::CpuBackend::new());

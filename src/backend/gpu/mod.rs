@@ -67,7 +67,7 @@ impl GpuBackend {
     /// The best adapter whose name contains `named`.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device) with the reason where there is none that can be used.
+    /// As [`Gpu::open`].
     pub fn open(named: Option<&str>) -> Result<GpuBackend> {
         Gpu::open(named).map(GpuBackend::on)
     }

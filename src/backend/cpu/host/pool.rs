@@ -221,10 +221,9 @@ impl Pool {
     /// Execute `job` on `threads` threads (at least 1), the calling one being index 0; return when all are done.
     ///
     /// # Errors
-    /// [`Error::Cancelled`] when `cancel` was set while others ran, with [`Error::Internal`] when a thread
-    /// panicked, or when called from inside a run of several threads (it would wait for itself), with
-    /// [`Error::InvalidArgument`] beyond [`MAX_THREADS`], and with [`Error::OutOfMemory`] when the system gives no more
-    /// threads.
+    /// [`Error::Cancelled`] when `cancel` was set while others ran, [`Error::Internal`] when a thread panicked, or when
+    /// called from inside a run of several threads (it would wait for itself), [`Error::InvalidArgument`] beyond
+    /// [`MAX_THREADS`], and [`Error::OutOfMemory`] when the system gives no more threads.
     pub fn run(&self, threads: usize, cancel: &AtomicBool, job: &(dyn Fn(&Worker<'_>) + Sync)) -> Result<()> {
         if threads <= 1 {
             let shared = &*self.shared;
@@ -365,8 +364,9 @@ impl<'a> Listed<'a> {
         // SAFETY: only the threads that hold the list's lock use the reference, and dropping this, within the life of
         // `job`, waits for that lock and takes the reference out.
         let job = unsafe { std::mem::transmute::<&'a (dyn Fn(Instant) + Sync), BackgroundJob>(job) };
-        shared.background.write().push(job);
-        shared.background_jobs.fetch_add(1, Relaxed);
+        let mut jobs = shared.background.write();
+        jobs.push(job);
+        shared.background_jobs.store(jobs.len(), Relaxed);
         Listed { shared, job }
     }
 }

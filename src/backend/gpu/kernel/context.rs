@@ -31,7 +31,7 @@ pub trait Trial: Send {
     /// The kernels that it tries.
     fn kernels(&self) -> Vec<Arc<Kernel>>;
 
-    /// Computes, and returns [`Error::Device`] where the result is wrong.
+    /// Computes and compares.
     ///
     /// # Errors
     /// [`Error::Device`] where the result is wrong.
@@ -64,7 +64,7 @@ impl Gpu {
     /// The device of the best adapter whose name contains `named`, shared with everyone who holds it.
     ///
     /// # Errors
-    /// [`Error::Device`] with the reason where there is none that can be used.
+    /// [`Error::Unsupported`] with the reason of each adapter where none can be used, else as [`Gpu::new`].
     pub fn open(named: Option<&str>) -> Result<Arc<Gpu>> {
         static OPEN: LazyLock<Mutex<Vec<Opened>>> = LazyLock::new(Mutex::default);
         let wanted = named.map(str::to_lowercase);
@@ -108,7 +108,7 @@ impl Gpu {
     /// [`Gpu::compiled`] says whether that went well.
     ///
     /// # Errors
-    /// [`Error::Device`] where the text cannot be translated.
+    /// [`Error::Device`] where the device fails.
     pub fn kernel(&self, name: &'static str, text: &str, bindings: &[Binding]) -> Result<Arc<Kernel>> {
         let key = (text.to_string(), bindings.to_vec());
         let mut kernels = self.kernels.lock();
@@ -171,7 +171,7 @@ impl Gpu {
     /// Has these kernels tried by the next [`Gpu::run_trials`], unless all of them were tried or wait for it.
     ///
     /// # Errors
-    /// What `trial` says, and [`Error::Device`] where a kernel cannot be compiled.
+    /// What `make` says.
     pub fn add_trial<'a, T: Trial + 'static>(
         &self,
         kernels: impl IntoIterator<Item = &'a Arc<Kernel>>,
