@@ -8,7 +8,7 @@
 
 use std::arch::x86_64::*;
 
-use super::vector::{Kernel, Vector};
+use super::vector::{BYTE_ZERO, Kernel, Vector};
 
 /// Proof that the processor has AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
@@ -212,7 +212,7 @@ impl Vector for Avx2 {
                     for half in 0..2 {
                         let x = w[h][v][half];
                         let product = if bits == 8 {
-                            let x = have!(_mm256_xor_si256(x, _mm256_set1_epi8(-128)));
+                            let x = have!(_mm256_xor_si256(x, _mm256_set1_epi8(BYTE_ZERO as i8)));
                             have!(_mm256_maddubs_epi16(_mm256_abs_epi8(x), _mm256_sign_epi8(quad, x)))
                         } else {
                             have!(_mm256_maddubs_epi16(x, quad))

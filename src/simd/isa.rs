@@ -1,9 +1,11 @@
 //! The instruction sets that kernels are compiled for, and which of them a process runs on.
 //!
 //! The library is built for the baseline of its target; every faster kernel is compiled beside it and taken only
-//! where the processor has the instructions. `ELIZA_CPU_ISA` narrows the choice (`portable`, `avx2`, `avx512`), so
-//! that one machine can test every level it has.
+//! where the processor has the instructions. `ELIZA_CPU_ISA` narrows the choice (`portable`, `avx2`, `dotprod` and so
+//! on), so that one machine can test every level it has.
 
+#[cfg(target_arch = "aarch64")]
+use super::neon::{DotProd, I8mm, Widening};
 use super::portable::Portable;
 use super::vector::{Kernel, Vector};
 #[cfg(target_arch = "x86_64")]
@@ -71,6 +73,12 @@ instruction_sets! {
     Avx2: "avx2", score 110, Avx2 on target_arch = "x86_64";
     /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI.
     Avx512Vnni: "avx512", score 120, Avx512 on target_arch = "x86_64";
+    /// AArch64 with NEON.
+    Neon: "neon", score 110, Widening on target_arch = "aarch64";
+    /// AArch64 with NEON and its dot products.
+    DotProd: "dotprod", score 120, DotProd on target_arch = "aarch64";
+    /// AArch64 with NEON, its dot products and its products of 8-bit matrices.
+    I8mm: "i8mm", score 130, I8mm on target_arch = "aarch64";
 }
 
 /// Run a closure that is plain Rust, compiled for an instruction set: the compiler turns its loops into the widest

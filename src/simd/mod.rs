@@ -6,11 +6,11 @@
 //! |---|---|
 //! | `vector.rs` | the traits [`Vector`] and [`Kernel`] |
 //! | `portable.rs` | plain Rust, for any processor |
-//! | `avx2.rs`, `avx512.rs` | one instruction set each |
+//! | `avx2.rs`, `avx512.rs`, `neon.rs` | one instruction set each; NEON has three levels |
 //! | `isa.rs` | the list of them, [`Isa`], and [`dispatch`] |
 //!
 //! A new instruction set is a file, a `mod` line here and a row in `isa.rs`; the tests hold it against plain Rust.
-//! Sixteen lanes are one register of AVX-512, two of AVX2, an array elsewhere.
+//! Sixteen lanes are one register of AVX-512, two of AVX2, four of NEON, an array elsewhere.
 //!
 //! Results are reproducible on one instruction set, not across them: some have a fused multiply-add.
 
@@ -19,6 +19,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod isa;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 #[cfg(test)]
 mod tests;
@@ -26,4 +28,4 @@ mod vector;
 
 pub use isa::Isa;
 pub(crate) use isa::{compiled_for, dispatch};
-pub(crate) use vector::{Kernel, LANES, Vector};
+pub(crate) use vector::{BYTE_ZERO, Kernel, LANES, Vector};

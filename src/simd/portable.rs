@@ -2,7 +2,7 @@
 
 #![allow(clippy::needless_range_loop, reason = "one index walks several small arrays, and closures would not inline")]
 
-use super::vector::{Kernel, LANES, Vector};
+use super::vector::{BYTE_ZERO, Kernel, LANES, Vector};
 use half::f16;
 
 /// The token of the portable level, which every processor has.
@@ -62,7 +62,7 @@ impl Vector for Portable {
     const FLOAT_TILE: usize = 2;
     const ENTRIES: [usize; 4] = [4, 1, 1, 1];
     const WIDE: bool = false;
-    const SIGNED_BYTES: bool = false;
+    const SIGNED_BYTES: bool = BYTE_ZERO == 0;
 
     #[inline(always)]
     fn new() -> Option<Self> {
@@ -179,7 +179,7 @@ impl Vector for Portable {
     #[inline(always)]
     unsafe fn dot<const H: usize, const J: usize>(
         self,
-        _bits: u32,
+        bits: u32,
         mut acc: [Self::I; J],
         w: &[[Self::B; 4]; H],
         a: [*const i8; J],
@@ -191,7 +191,9 @@ impl Vector for Portable {
                     let quad = unsafe { a[j].add(16 * h + 4 * v).cast::<[i8; 4]>().read() }.map(i32::from);
                     for byte in 0..4 {
                         for lane in 0..LANES {
-                            acc[j][lane] += ((w[h][v][lane] >> (8 * byte)) & 255) as i32 * quad[byte];
+                            let code = (w[h][v][lane] >> (8 * byte)) as u8;
+                            let signed = bits == 8 && Self::SIGNED_BYTES;
+                            acc[j][lane] += if signed { i32::from(code as i8) } else { i32::from(code) } * quad[byte];
                         }
                     }
                 }

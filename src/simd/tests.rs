@@ -112,7 +112,7 @@ impl Kernel for Everything<'_> {
 
             for bits in [2, 3, 4, 5, 6, 8] {
                 // The greatest codes and activations, so that sums that are too narrow overflow.
-                let top = simd.and(simd.or(all, simd.shift(all, 1)), ((1 << bits) - 1) as u8);
+                let top = simd.and(simd.or(all, simd.and(simd.shift(all, 1), 0xfe)), ((1 << bits) - 1) as u8);
                 let activations: [i8; 32] =
                     std::array::from_fn(|i: usize| if i.is_multiple_of(5) { -127 } else { 127 - i as i8 });
                 let columns = [activations.as_ptr(), activations[16..].as_ptr()];
@@ -173,9 +173,9 @@ fn naive(inputs: &Inputs, signed_bytes: bool) -> Results {
     for width in [2, 3, 4, 5, 6, 8] {
         let activation = |i: usize| if i.is_multiple_of(5) { -127 } else { 127 - i as i32 };
         let code = |lane: usize, byte: usize| {
-            let word = u32::from_le_bytes(std::array::from_fn(|byte| bytes[4 * lane + byte]));
-            let code = ((word | word << 1) >> (8 * byte) & ((1 << width) - 1)) as i32;
-            if width == 8 && signed_bytes { code - 128 } else { code }
+            let byte = bytes[4 * lane + byte];
+            let code = (byte | byte << 1) & ((1u16 << width) - 1) as u8;
+            if width == 8 && signed_bytes { i32::from((code ^ BYTE_ZERO) as i8) } else { i32::from(code) }
         };
         let term = |lane: usize, at: usize, k: usize| code(lane, k % 4) * activation(at + k);
         let dot = |at: usize| each(&|lane| (5 + (0..16).map(|k| term(lane, at, k)).sum::<i32>()) as f32);

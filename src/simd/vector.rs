@@ -13,6 +13,9 @@
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 16;
 
+/// What an 8-bit code is raised by to be unsigned, as x86's products take it; elsewhere panels hold it signed.
+pub(crate) const BYTE_ZERO: u8 = if cfg!(target_arch = "x86_64") { 128 } else { 0 };
+
 /// Work to run on some instruction set. `run` must be `#[inline(always)]`, or it is compiled for the baseline.
 pub(crate) trait Kernel {
     /// What the work returns.
@@ -41,7 +44,8 @@ pub(crate) trait Vector: Copy {
     const ENTRIES: [usize; 4];
     /// Whether there are 32 registers of 16 lanes, so that tiles of few query vectors may be wider.
     const WIDE: bool;
-    /// Whether [`Vector::dot`] takes 8-bit codes as signed numbers, so that no zero point is left to subtract.
+    /// Whether [`Vector::dot`] takes 8-bit codes as signed numbers, so that no zero point is left to subtract. So it
+    /// must be where [`BYTE_ZERO`] is 0.
     const SIGNED_BYTES: bool;
 
     /// The token, where the processor has the instructions.
@@ -95,14 +99,15 @@ pub(crate) trait Vector: Copy {
     fn and(self, x: Self::B, mask: u8) -> Self::B;
     /// `a | b`.
     fn or(self, a: Self::B, b: Self::B) -> Self::B;
-    /// Every 4-byte lane shifted left by `by` bits (right where negative): bits cross bytes, the caller masks.
+    /// Every byte shifted left by `by` < 8 bits (right where negative): neighbours' bits may come in, the caller masks.
     fn shift(self, x: Self::B, by: i32) -> Self::B;
     /// `table[b]` for every byte `b` < 16 of `x`.
     fn lookup(self, table: &[u8; 16], x: Self::B) -> Self::B;
 
     /// Dot products of weights with J columns: to each lane of `acc[j]` adds the sum of code times activation over
     /// the lane's 4 bytes of every vector of `w`, the activations being consecutive `i8` from `a[j]`. Codes are
-    /// unsigned and below `1 << bits`; 8-bit ones stand for `code - 128` where [`Vector::SIGNED_BYTES`].
+    /// unsigned and below `1 << bits`; 8-bit ones have been raised by [`BYTE_ZERO`], which is taken off again where
+    /// [`Vector::SIGNED_BYTES`].
     ///
     /// # Safety
     /// `a[j]` is readable for `16 * H` bytes; activations are not below -127.

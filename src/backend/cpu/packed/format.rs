@@ -17,7 +17,7 @@
 #![allow(clippy::needless_range_loop, reason = "one index walks several small arrays, and closures would not inline")]
 
 use crate::quant::{IQ4_NL_VALUES, MXFP4_VALUES};
-use crate::simd::Vector;
+use crate::simd::{BYTE_ZERO, Vector};
 
 /// Codes of a block of 32: two halves of four groups, four weights a lane in each.
 pub(crate) type Codes<S> = [[<S as Vector>::B; 4]; 2];
@@ -30,7 +30,8 @@ pub(crate) trait Format: 'static {
     const BYTES: usize;
     /// Width of an unpacked code.
     const BITS: u32;
-    /// The zero point is `1 << ZERO`; `None` where there is none.
+    /// The zero point is `1 << ZERO`; `None` where there is none. That of 8-bit codes is [`BYTE_ZERO`], as far as
+    /// dot products leave it.
     const ZERO: Option<u32>;
     /// Whether each half of a block has a scale (and minimum) of its own.
     const HALVES: bool;
@@ -197,7 +198,7 @@ macro_rules! legacy {
 }
 
 legacy! {
-    /// `d * (code - 128)`, the file's signed code moved up by 128.
+    /// `d * code`, the file's signed code moved up by [`BYTE_ZERO`].
     Q8_0: bits 8, zero Some(7), minimum false, planes BYTE_PLANE, |simd, p| byte_plane(simd, p), load_f16
 }
 legacy! {
@@ -219,7 +220,7 @@ legacy! {
     |simd, p| join(simd, nibble_plane(simd, p), bit_plane(simd, p.add(NIBBLE_PLANE), 4)), load_f16
 }
 legacy! {
-    /// `d * (code - 128)`, the code looked up by a nibble.
+    /// `d * code`, the code looked up by a nibble and moved up by [`BYTE_ZERO`].
     Iq4Nl: bits 8, zero Some(7), minimum false, planes NIBBLE_PLANE,
     |simd, p| looked_up(simd, p, &IQ4_NL_CODES), load_f16
 }
@@ -240,7 +241,7 @@ const fn raised(values: &[i8; 16], by: i16) -> [u8; 16] {
     codes
 }
 
-const IQ4_NL_CODES: [u8; 16] = raised(&IQ4_NL_VALUES, 128);
+const IQ4_NL_CODES: [u8; 16] = raised(&IQ4_NL_VALUES, BYTE_ZERO as i16);
 const MXFP4_CODES: [u8; 16] = raised(&MXFP4_VALUES, 16);
 
 /// Declares a K type: a chunk is 256 weights, half-precision `d` (and `dmin`), a byte of scale (and of minimum) for

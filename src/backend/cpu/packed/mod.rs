@@ -15,7 +15,7 @@ mod pack;
 pub(super) mod weights;
 
 use crate::quant::TensorType;
-use crate::simd::{Isa, Kernel, LANES, Vector, compiled_for, dispatch};
+use crate::simd::{BYTE_ZERO, Isa, Kernel, LANES, Vector, compiled_for, dispatch};
 use crate::{Error, Result};
 use format::Format;
 use memmap2::MmapMut;
@@ -358,7 +358,8 @@ impl<F: Format> Kernel for Row<'_, F> {
                 }
             }
             for (i, value) in half.iter_mut().enumerate() {
-                let code = i32::from(codes[64 * (i / 4) + 4 * lane + i % 4]) - zero;
+                let code = codes[64 * (i / 4) + 4 * lane + i % 4];
+                let code = if F::BITS == 8 { i32::from((code ^ BYTE_ZERO) as i8) } else { i32::from(code) - zero };
                 *value = scales[lane] * code as f32;
                 if F::MINIMUM {
                     *value -= minimums[lane];

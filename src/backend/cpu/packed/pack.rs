@@ -7,7 +7,7 @@
 use super::format::{
     BIT_PLANE, Format, Iq4Nl, Mxfp4, NIBBLE_PLANE, PAIR_PLANE, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
 };
-use crate::simd::LANES;
+use crate::simd::{BYTE_ZERO, LANES};
 
 /// The same place in 16 source rows.
 pub(crate) type Sources = [*const u8; LANES];
@@ -241,7 +241,7 @@ impl Pack for Q8_0 {
         unsafe {
             halves(rows, 0, out);
             for g in 0..8 {
-                put(out.add(Self::HEADER + 64 * g), map(words(rows, 2 + 4 * g), |x| x ^ every(128)));
+                put(out.add(Self::HEADER + 64 * g), map(words(rows, 2 + 4 * g), |x| x ^ every(BYTE_ZERO)));
             }
         }
     }
