@@ -201,8 +201,9 @@ android:
 	$(call section,"Android: both libraries for arm64 and x86_64")
 	@if command -v rustup >/dev/null 2>&1; then tools/android_build.sh; else $(call skip,"no rustup"); fi
 
-# The portable path on another architecture; qemu's speed says nothing. The test that is left out has a limit of time for 400
-# prefills, which is no fault to exceed here.
+# Another architecture; qemu's speed says nothing. Every kernel runs on a core with i8mm, on one with dot products alone and on one
+# with plain NEON, the logits on each level. The test that is left out has a limit of time for 400 prefills, which is no fault to
+# exceed here.
 AARCH64 := aarch64-unknown-linux-gnu
 aarch64:
 	$(call section,"the core as aarch64 under qemu")
@@ -216,6 +217,8 @@ aarch64:
 	  export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"; \
 	  in_release="--locked --release --target $(AARCH64) --no-default-features"; \
 	  $(CARGO) test $$in_release --lib; \
+	  for core in neoverse-n1 cortex-a72; do QEMU_CPU=$$core $(CARGO) test $$in_release --lib -- simd:: cpu::kernels::; done; \
+	  for isa in portable neon dotprod; do ELIZA_CPU_ISA=$$isa $(CARGO) test $$in_release --test model -- logits::; done; \
 	  $(CARGO) test $$in_release --test gguf --test model --test session -- quant:: logits:: streams:: tries:: \
 	    --skip a_cancel_at_any_moment_ends_the_prefill_on_every_thread; \
 	fi

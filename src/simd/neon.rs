@@ -111,7 +111,7 @@ impl<P: Products> Vector for Neon<P> {
     type B = [uint8x16_t; 4];
     type M = [uint32x4_t; 4];
 
-    const TILE: usize = 4;
+    const TILE: usize = 8;
     const FLOAT_TILE: usize = 2;
     const ENTRIES: [usize; 4] = [6, 4, 2, 1];
     const WIDE: bool = false;
@@ -426,27 +426,15 @@ impl Products for ByWidening {
 #[derive(Clone, Copy)]
 pub(super) struct BySdot(ByWidening);
 
-/// `acc` plus the products of each lane's four codes with four activations, the `lane`th of `x`.
-macro_rules! sdot {
-    ($acc:expr, $code:expr, $x:expr, $lane:ident) => {{
-        let mut sum = $acc;
-        macro_rules! by_lane {
-                ($text:literal) => {
-                    // SAFETY: the token proves the instruction; it touches no memory.
-                    unsafe {
-                        asm!(concat!("sdot {s:v}.4s, {w:v}.16b, {x:v}.4b[", $text, "]"), s = inout(vreg) sum,
-                            w = in(vreg) $code, x = in(vreg) $x, options(pure, nomem, nostack, preserves_flags))
-                    }
-                };
-            }
-        match $lane {
-            0 => by_lane!("0"),
-            1 => by_lane!("1"),
-            2 => by_lane!("2"),
-            _ => by_lane!("3"),
-        }
-        sum
-    }};
+/// `acc` plus the products of each lane's four codes with four activations, the `LANE`th of `x`.
+#[inline(always)]
+fn sdot<const LANE: usize>(mut acc: int32x4_t, code: int8x16_t, x: int8x16_t) -> int32x4_t {
+    // SAFETY: called by who proves the instruction; it touches no memory.
+    unsafe {
+        asm!("sdot {s:v}.4s, {w:v}.16b, {x:v}.4b[{lane}]", s = inout(vreg) acc, w = in(vreg) code, x = in(vreg) x,
+            lane = const LANE, options(pure, nomem, nostack, preserves_flags))
+    }
+    acc
 }
 
 impl Products for BySdot {
@@ -472,23 +460,25 @@ impl Products for BySdot {
         w: &[[[uint8x16_t; 4]; 4]; H],
         a: [*const i8; J],
     ) -> [[int32x4_t; 4]; J] {
-        each!(h in [0 1] {
-            if h < H {
-                let mut x = [memory!(vld1q_s8(a[0].add(16 * h))); J];
-                for j in 1..J {
-                    x[j] = memory!(vld1q_s8(a[j].add(16 * h)));
-                }
-                each!(q in [0 1 2 3] {
+        let mut x = [[memory!(vld1q_s8(a[0])); H]; J];
+        for j in 0..J {
+            for h in 0..H {
+                x[j][h] = memory!(vld1q_s8(a[j].add(16 * h)));
+            }
+        }
+        each!(q in [0 1 2 3] {
+            each!(h in [0 1] {
+                if h < H {
                     each!(v in [0 1 2 3] {
                         let code = signed(w[h][v][q]);
                         each!(j in [0 1 2 3] {
                             if j < J {
-                                acc[j][q] = sdot!(acc[j][q], code, x[j], v);
+                                acc[j][q] = sdot::<v>(acc[j][q], code, x[j][h]);
                             }
                         });
                     });
-                });
-            }
+                }
+            });
         });
         acc
     }
@@ -527,14 +517,14 @@ impl Products for BySmmla {
     #[inline(always)]
     unsafe fn dot<const H: usize, const J: usize>(
         self,
-        _bits: u32,
+        bits: u32,
         mut acc: [[int32x4_t; 4]; J],
         w: &[[[uint8x16_t; 4]; 4]; H],
         a: [*const i8; J],
     ) -> [[int32x4_t; 4]; J] {
         if J == 1 {
             // SAFETY: the caller's promise.
-            return unsafe { self.0.dot(_bits, acc, w, a) };
+            return unsafe { self.0.dot(bits, acc, w, a) };
         }
         // Of each pair of columns, the codes of eight weights side by side.
         let mut x = have!([[[vdupq_n_s8(0); 2]; 2]; J]);
@@ -542,7 +532,7 @@ impl Products for BySmmla {
             for h in 0..H {
                 let [one, two] = memory!([vld1q_s64(a[j].add(16 * h).cast()), vld1q_s64(a[j + 1].add(16 * h).cast())]);
                 x[j / 2][h] =
-                    have!([vreinterpretq_s8_s64(vzip1q_s64(one, two)), vreinterpretq_s8_s64(vzip2q_s64(one, two)),]);
+                    have!([vreinterpretq_s8_s64(vzip1q_s64(one, two)), vreinterpretq_s8_s64(vzip2q_s64(one, two))]);
             }
         }
         each!(q in [0 1 2 3] {
