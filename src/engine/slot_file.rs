@@ -131,7 +131,7 @@ pub(super) fn write(
     let written = output.put(&front.to_bytes(owner)).and_then(|()| cells(&mut output)).and_then(|()| output.finish());
     let placed = written.and_then(|()| fs::rename(&temporary, path).map_err(|e| Error::io(path, &e)));
     match placed {
-        Ok(()) => settle_folder(path),
+        Ok(()) => sync_folder(path),
         // What cannot be removed either is left: the error that counts is the first.
         Err(_) => drop(fs::remove_file(&temporary)),
     }
@@ -139,7 +139,7 @@ pub(super) fn write(
 }
 
 /// Have the new name on disk as well, where folders can be asked to. A crash may else bring back the file before it.
-fn settle_folder(path: &Path) {
+fn sync_folder(path: &Path) {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if let Ok(folder) = fs::File::open(folder) {
         let _ = folder.sync_all();

@@ -30,7 +30,7 @@ pub const FRAME_CONSTANTS: [(&str, u32); 3] =
 /// Words of the uniform that each step owns; its bytes fit the largest alignment that a device may ask for.
 pub const PARAM_WORDS: usize = 64;
 
-/// A buffer of a step, in the order of its kernel's slots.
+/// A buffer of a step, in the order of its kernel's bindings.
 #[derive(Clone)]
 pub enum BufferRef {
     /// The engine's workspace: `array<vec4<f32>>` or `array<f32>`.

@@ -74,7 +74,7 @@ impl Tile {
     }
 
     fn of(quads_k: usize, quads_v: usize, pack: usize, packs: usize) -> Tile {
-        // Two cells and four slots of packs where there are four packs, else a cell for each thread.
+        // Two cells and four lanes of packs where there are four packs, else a cell for each thread.
         let cells = if packs >= 4 { 2 } else { 1 };
         let threads = BLOCK * cells;
         let room = threads / quads_v;
@@ -97,15 +97,15 @@ impl Tile {
 
     fn constants(&self) -> Vec<(&'static str, u32)> {
         let lanes = BLOCK / self.cells;
-        let slots = self.threads / lanes;
+        let pack_lanes = self.threads / lanes;
         [
             ("THREADS", self.threads),
             ("PACK", self.pack),
             ("PACKS", self.packs),
             ("CELLS", self.cells),
             ("LANES", lanes),
-            ("SLOTS", slots),
-            ("SCORE_PACKS", self.packs / slots),
+            ("PACK_LANES", pack_lanes),
+            ("SCORE_PACKS", self.packs / pack_lanes),
             ("SHARES", self.shares),
             ("COLUMNS", self.columns),
             ("SUM_PACKS", self.packs / self.columns),

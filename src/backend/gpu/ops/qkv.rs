@@ -51,7 +51,7 @@ pub fn step(
         for (norm, flag) in [(&norms.q, "Q_NORM"), (&norms.k, "K_NORM")] {
             flags.extend(norm.is_some().then_some(flag));
             bindings.push(Binding::Read);
-            // A norm that is absent is not read; its slot must hold something.
+            // A norm that is absent is not read; its binding must hold something.
             buffers.push(norm.as_ref().unwrap_or(any).clone());
         }
     }

@@ -59,8 +59,8 @@ impl GpuProgram {
             .map_err(|_| Error::Internal("Weights of another backend".into()))?;
         let Lowering { steps, partial_bytes, fusions, left_out, .. } = operations::lower(&gpu, work, &weights)?;
         let mut words = vec![0u32; Self::param_bytes(steps.len()) as usize / 4];
-        for (step, slot) in steps.iter().zip(words.chunks_exact_mut(PARAM_WORDS)) {
-            slot[..step.params.len()].copy_from_slice(&step.params);
+        for (step, uniform) in steps.iter().zip(words.chunks_exact_mut(PARAM_WORDS)) {
+            uniform[..step.params.len()].copy_from_slice(&step.params);
         }
         let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
         let params = gpu.buffer("step parameters", words.len() as u64 * 4, usage)?;

@@ -1,6 +1,6 @@
 //! Where the sampler's things stand in its buffers, once for Rust and the shaders.
 //!
-//! All buffers are arrays of 32-bit words with a part of equal size for each slot.
+//! All buffers are arrays of 32-bit words with a part of equal size for each sequence.
 
 /// Defines constants, and a table of them by name for the shaders.
 macro_rules! constants {
@@ -11,7 +11,7 @@ macro_rules! constants {
 }
 
 constants!(PLACES: usize {
-    /// Slots at most: a uniform holds them all.
+    /// Sequences at most: a uniform holds them all.
     ROWS = 64;
     /// Workgroups that share a row, at most: one invocation each reads their results, and a workgroup has at least as
     /// many.
@@ -33,8 +33,8 @@ constants!(PLACES: usize {
     /// Words of a result.
     RESULT_WORDS = 8;
 
-    // `spec`: the head of a slot, its steps, the steps under a mask that is followed greedily. Tables of biases stand
-    // after all slots.
+    // `spec`: the head of a sequence, its steps, the steps under a mask that is followed greedily. Tables of biases stand
+    // after all sequences.
     SPEC_PATH = 0;
     SPEC_OPS = 1;
     SPEC_FIRST = 2;
@@ -92,7 +92,7 @@ constants!(PLACES: usize {
     CANDIDATES_AT = GROUPS * PARTIAL_WORDS;
     WORK_WORDS = CANDIDATES_AT + 2 * LIST;
 
-    // `out`: a token per slot for the embedding of the next step, then the results.
+    // `out`: a token per sequence for the embedding of the next step, then the results.
     RESULTS_AT = ROWS;
     OUT_WORDS = RESULTS_AT + ROWS * RESULT_WORDS;
 });
@@ -146,7 +146,7 @@ pub(crate) fn constants(threads: u32) -> Vec<(&'static str, u32)> {
     [("THREADS", threads)].into_iter().chain(places).chain(KINDS.iter().copied()).collect()
 }
 
-/// The words that a walk reads and writes, of one slot, and where some of them stand.
+/// The words that a walk reads and writes, of one sequence, and where some of them stand.
 pub(crate) struct WalkedWords {
     pub children: Vec<u32>,
     pub state: Vec<u32>,

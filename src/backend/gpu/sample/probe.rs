@@ -71,11 +71,11 @@ fn run(gpu: &Gpu, mut program: SampleProgram, logits: &[f32], expected: &[Vec<Ex
     let rows = gpu.buffer("probe", bytes, STORAGE)?;
     gpu.queue.write_buffer(&rows, 0, bytemuck::cast_slice(&logits.repeat(CASES.len())));
     program.bind(&rows, 0, bytes, N_VOCAB)?;
-    for (slot, &(way, apart)) in CASES.iter().enumerate() {
-        program.set_chain(slot, &spec(way))?;
+    for (sequence, &(way, apart)) in CASES.iter().enumerate() {
+        program.set_chain(sequence, &spec(way))?;
         let tokens: Vec<Token> = (0..N_VOCAB as Token).step_by(apart.unwrap_or(1)).collect();
-        program.arm(slot, apart.map(|_| Legal { tokens: &tokens, greedy: false }))?;
-        program.restart(slot, 0, &[])?;
+        program.arm(sequence, apart.map(|_| Legal { tokens: &tokens, greedy: false }))?;
+        program.restart(sequence, 0, &[])?;
     }
     let all: Vec<_> = (0..CASES.len() as u32).map(|i| SampleRow { sequence: i, row: i }).collect();
     let mut encoder = gpu.raw.create_command_encoder(&Default::default());
@@ -85,9 +85,9 @@ fn run(gpu: &Gpu, mut program: SampleProgram, logits: &[f32], expected: &[Vec<Ex
     gpu.queue.submit([encoder.finish()]);
     let place = program.results();
     let results = gpu.read(place.buffer, place.offset, place.bytes as usize)?;
-    for (slot, (result, expected)) in results.chunks_exact(RESULT_BYTES).zip(expected).enumerate() {
+    for (sequence, (result, expected)) in results.chunks_exact(RESULT_BYTES).zip(expected).enumerate() {
         let result = read_result(result).ok_or_else(|| Error::Internal("A result of a sampler".into()))?;
-        let place = program.candidates(slot);
+        let place = program.candidates(sequence);
         let reported = gpu.read(place.buffer, place.offset, place.bytes as usize)?;
         let mut got = vec![result.token.into(), result.prob.into(), result.logprob.into(), result.kept.into()];
         for (token, logit, prob) in read_candidates(&reported, result.reported) {
@@ -95,7 +95,7 @@ fn run(gpu: &Gpu, mut program: SampleProgram, logits: &[f32], expected: &[Vec<Ex
         }
         // What is missing is wrong.
         got.resize(expected.len(), f64::NAN);
-        let (way, apart) = CASES[slot];
+        let (way, apart) = CASES[sequence];
         let mask = apart.map_or(String::new(), |apart| format!(" under a mask of every {apart}th token"));
         let what = format!("sampling by {}{mask}", spec(way).describe(usize::MAX));
         compare(gpu, &program.kernels, &what, got.into_iter(), expected)?;

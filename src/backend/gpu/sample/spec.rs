@@ -85,28 +85,28 @@ impl Compiled {
         self.tables.len()
     }
 
-    /// Writes the slot's part of `spec`, whose tables stand at word `tables_at` of it.
-    pub(super) fn write(&self, slot: &mut [u32], tables: &mut [u32], tables_at: usize) {
-        slot.fill(0);
-        slot[SPEC_PATH] = self.path;
-        slot[SPEC_OPS] = self.ops.len() as u32;
-        slot[SPEC_FIRST] = self.first as u32;
-        slot[SPEC_FORCED_OPS] = self.forced.len() as u32;
-        slot[SPEC_SEED] = self.seed as u32;
-        slot[SPEC_SEED + 1] = (self.seed >> 32) as u32;
-        slot[SPEC_REPORT] = self.candidates;
-        slot[SPEC_HAND_OVER] = self.hands_over;
-        slot[SPEC_TRIE_FIRST] = u32::from(self.trie_first);
-        slot[SPEC_MASSES] = u32::from(self.mass_scale.is_some());
+    /// Writes the sequence's part of `spec`, whose tables stand at word `tables_at` of it.
+    pub(super) fn write(&self, head: &mut [u32], tables: &mut [u32], tables_at: usize) {
+        head.fill(0);
+        head[SPEC_PATH] = self.path;
+        head[SPEC_OPS] = self.ops.len() as u32;
+        head[SPEC_FIRST] = self.first as u32;
+        head[SPEC_FORCED_OPS] = self.forced.len() as u32;
+        head[SPEC_SEED] = self.seed as u32;
+        head[SPEC_SEED + 1] = (self.seed >> 32) as u32;
+        head[SPEC_REPORT] = self.candidates;
+        head[SPEC_HAND_OVER] = self.hands_over;
+        head[SPEC_TRIE_FIRST] = u32::from(self.trie_first);
+        head[SPEC_MASSES] = u32::from(self.mass_scale.is_some());
         let mass_scale = self.mass_scale.unwrap_or(1.0);
-        slot[SPEC_MASS_SCALE] = mass_scale.to_bits();
+        head[SPEC_MASS_SCALE] = mass_scale.to_bits();
         // 64 bins a nat near the best; where the temperature spreads the weights, it spreads the bins.
-        slot[SPEC_BIN_SCALE] = (64.0 * mass_scale.min(1.0)).to_bits();
-        slot[SPEC_SCALE] = self.scale.to_bits();
-        slot[SPEC_FIRST_SCALE] = self.first_scale.to_bits();
+        head[SPEC_BIN_SCALE] = (64.0 * mass_scale.min(1.0)).to_bits();
+        head[SPEC_SCALE] = self.scale.to_bits();
+        head[SPEC_FIRST_SCALE] = self.first_scale.to_bits();
         for (program, ops) in [&self.ops, &self.forced].into_iter().enumerate() {
             let at = SPEC_OPS_AT + program * MAX_OPS * OP_WORDS;
-            for (op, words) in slot[at..].chunks_exact_mut(OP_WORDS).zip(ops) {
+            for (op, words) in head[at..].chunks_exact_mut(OP_WORDS).zip(ops) {
                 op.copy_from_slice(words);
                 if words[0] == OP_BIAS {
                     op[1] += tables_at as u32;

@@ -30,7 +30,7 @@ const LOG_WORDS: usize = RESULT_BYTES / 4 + 2;
 const WORDS: usize = LOG + WALK_PASSES * LOG_WORDS;
 
 /// Words of the counters that the host reads.
-const SLOT: usize = 0;
+const SEQUENCE: usize = 0;
 const SAMPLED: usize = 12;
 const PASSES_MADE: usize = 13;
 const ROWS_MADE: usize = 14;
@@ -38,7 +38,7 @@ const LOGITS_MADE: usize = 15;
 
 /// Places in the walk's words, for the shader.
 const PLACES: [(&str, u32); 19] = [
-    ("WALK_SLOT", SLOT as u32),
+    ("WALK_SEQUENCE", SEQUENCE as u32),
     ("WALK_NODE", 1),
     ("WALK_GOING", 2),
     ("WALK_LEFT", 3),
@@ -252,5 +252,5 @@ fn read(bytes: &[u8], walked: &mut Walked) -> usize {
         let after = at + RESULT_BYTES / 4;
         walked.steps.push(WalkedStep { result, rows: word(after), node: word(after + 1) });
     }
-    word(SLOT) as usize
+    word(SEQUENCE) as usize
 }

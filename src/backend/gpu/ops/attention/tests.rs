@@ -291,8 +291,8 @@ fn every_head_has_a_tile_that_fits() {
             assert!(tile.memory() <= MEMORY && tile.threads <= 128, "{k} {v} {vectors}: {tile:?}");
             assert!(tile.packs * tile.shares <= tile.threads && tile.packs.is_multiple_of(tile.columns), "{tile:?}");
             assert!(tile.columns * tile.parts * v <= tile.threads && tile.parts >= 1, "{k} {v} {vectors}: {tile:?}");
-            let slots = tile.threads / (BLOCK / tile.cells);
-            assert!(tile.packs.is_multiple_of(slots) && tile.packs >= slots, "{tile:?}");
+            let pack_lanes = tile.threads / (BLOCK / tile.cells);
+            assert!(tile.packs.is_multiple_of(pack_lanes) && tile.packs >= pack_lanes, "{tile:?}");
         }
     }
 }
