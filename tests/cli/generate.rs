@@ -4,6 +4,7 @@ use crate::program::{PROGRAM, failure, json, run, stdout, text};
 use crate::testing::fixture;
 use crate::testing::fixtures::{Kind, Weights};
 use serde_json::Value;
+use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 

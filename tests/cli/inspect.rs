@@ -7,6 +7,7 @@ use elizainference::gguf::{File, Writer};
 use elizainference::quant::TensorType;
 use elizainference::vocab::Vocab;
 use serde_json::Value;
+use std::io::Write;
 use std::process::{Command, Stdio};
 
 #[test]
