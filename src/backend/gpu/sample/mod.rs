@@ -5,17 +5,16 @@
 //! pipelines and bindings are made by [`SampleProgram::new`], [`SampleProgram::bind`] and [`SampleProgram::set_chain`];
 //! a step writes at most which sequence samples from which row.
 //!
-//! The token comes out on the device: in a buffer for the embedding of the next step, in the history, and in a small
-//! result that the caller copies when it likes. A step can therefore be submitted before the token of the last is read,
-//! and taken back.
+//! The token stays on the device: in a buffer for the embedding of the next step, in the history, and in a small result
+//! that the caller copies at any time. So a step can be submitted before the host has read the token of the last one (a
+//! speculative step), and rolled back.
 //!
-//! The kernels come to the same token as the host's sampler: the weights of candidates are the same integers, the
-//! random bits are the same function of seed and position, and every cut is exact. The one exception is the dynamic
+//! The kernels choose the same token as the host's sampler: the weights of candidates are the same integers, the random
+//! bits are the same function of seed and position, and every cut is exact. The one exception is the dynamic
 //! temperature, whose entropy is a sum of f32 numbers.
 //!
-//! A chain that the device cannot follow to its end is cut in two ([`split`]). The first part ends with a list of the
-//! few candidates it left; the host takes them, goes on with the rest, and tells the token by
-//! [`SampleProgram::accept`].
+//! A chain that the device cannot run as a whole is cut in two ([`split`]). The first part returns the few candidates
+//! that it left; the host runs the rest of the chain on them and passes the token to [`SampleProgram::accept`].
 //!
 //! How a row is sampled depends on its chain: an argmax takes two dispatches, a draw without truncation (or with min-p)
 //! three, a mask one, all other chains seven; biases and penalties of the whole row one more. Rows of different chains
@@ -52,7 +51,7 @@ const BINDINGS: [Binding; 8] = [
     Binding::Write,
 ];
 
-/// Words of the uniform in front of the rows.
+/// Words of the uniform before the rows.
 const ROWS_AT: usize = 4;
 
 /// One dispatch of a step.
@@ -61,11 +60,11 @@ struct Stage {
     text: &'static str,
     /// Whether all workgroups of a row take part, or one.
     shared: bool,
-    /// Whether a row that is sampled this way needs it.
+    /// Whether a row that is sampled in this way needs the dispatch.
     needed: fn(&Way) -> bool,
 }
 
-/// How a sequence is sampled at present.
+/// The way in which a sequence is sampled now.
 struct Way {
     path: u32,
     /// Whether logits of the row change first.
@@ -137,7 +136,7 @@ impl Way {
     }
 }
 
-/// Where the host finds something on the device.
+/// A range of a buffer on the device, for the host to copy.
 #[derive(Debug, Clone, Copy)]
 pub struct BufferSpan<'a> {
     /// The buffer; it can be copied from.
@@ -171,7 +170,7 @@ pub struct SampleProgram {
     work: Buffer,
     out: Buffer,
     sequences: Vec<SequenceState>,
-    /// Buffer, first byte of the binding, bytes of it, word of the first logit in it, words per row, rows.
+    /// Where the rows of logits are; `None` before [`SampleProgram::bind`].
     logits: Option<Logits>,
     bindings: Vec<wgpu::BindGroup>,
     /// The rows that the frame holds.
@@ -253,11 +252,12 @@ impl SampleProgram {
         (REPORT * REPORT_WORDS) as u64 * 4
     }
 
-    /// Sets where the logits stand: in rows of `stride` floats, from byte `offset` of a storage buffer, `bytes` in all.
+    /// Sets where the logits are: in rows of `stride` floats, from byte `offset` of a storage buffer, `bytes` bytes in
+    /// all.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for what is no place for rows, [`Error::Device`] for more than a binding holds and
-    /// for a kernel that could not be compiled.
+    /// [`Error::InvalidArgument`] for an offset or size without a row, [`Error::Device`] for more than a binding holds
+    /// and for a kernel that could not be compiled.
     pub fn bind(&mut self, buffer: &wgpu::Buffer, offset: u64, bytes: u64, stride: usize) -> Result<()> {
         let first = offset % u64::from(self.gpu.caps.storage_align.max(4));
         let logits = Logits {
@@ -293,7 +293,7 @@ impl SampleProgram {
         self.write_chains()
     }
 
-    /// Sets or takes away a sequence's mask.
+    /// Sets or removes a sequence's mask.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] where the tokens are not ascending, not in the vocabulary, or none.
@@ -351,11 +351,11 @@ impl SampleProgram {
         self.append(sequence, tokens)
     }
 
-    /// Takes the last tokens of a sequence back, sampled or not, at most 1024 of them. `last` is the one that is the last
-    /// then: the next step's embedding reads it.
+    /// Rolls back the last `steps` tokens of a sequence, sampled or not, at most 1024. `last` is the sequence's last
+    /// token after that: the next step's embedding reads it.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a sequence that is not there, or more steps than there were.
+    /// [`Error::InvalidArgument`] for a sequence that is not there, or more tokens than the sequence has.
     pub fn roll_back(&mut self, sequence: usize, steps: u32, last: Token) -> Result<()> {
         let state = self.sequence(sequence)?;
         if steps > state.count.min(WINDOW as u32) || steps > state.position {
@@ -370,9 +370,9 @@ impl SampleProgram {
         Ok(())
     }
 
-    /// Encodes a step: a token for each of these rows, whose sequences are all different, or the candidates that are handed
-    /// over, with which a sequence stays at its position until it is told a token. The logits are changed. The rows
-    /// are written to the queue, so a submission holds one step, or several of the same rows.
+    /// Encodes a step: a token for each of these rows, whose sequences are all different, or the candidates for the
+    /// host; then the sequence stays at its position until [`Self::accept`] is called with a token. The logits are
+    /// changed. The rows are written to the queue, so a submission holds one step, or several of the same rows.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a sequence or row that is not there, [`Error::Internal`] before [`Self::bind`].
@@ -440,7 +440,7 @@ impl SampleProgram {
         ([&self.children, &self.state, &self.out], self.child_words)
     }
 
-    /// Takes note that a sequence has gone on by so many tokens.
+    /// Advances a sequence by `tokens` tokens that a walk added on the device.
     ///
     /// # Errors
     /// [`Error::Device`] where the device fails.
@@ -477,7 +477,8 @@ impl SampleProgram {
         BufferSpan { buffer: &self.state, offset, bytes: Self::candidate_bytes() }
     }
 
-    /// The candidates that a sequence handed over, in no order, for [`read_handed_over`]; empty for a chain that samples.
+    /// The candidates that a sequence leaves for the host, in no order, for [`read_handed_over`]; empty for a chain
+    /// that samples.
     pub fn handed_over(&self, sequence: usize) -> BufferSpan<'_> {
         let offset = (sequence * WORK_WORDS + CANDIDATES_AT) as u64 * 4;
         let most = self.sequences.get(sequence).map_or(0, |sequence| sequence.chain.hands_over());
@@ -505,8 +506,8 @@ impl SampleProgram {
         (self.n_vocab as u32).div_ceil(self.groups)
     }
 
-    /// Adds to the history and writes the state's head. The token of the last step that was submitted stays where no
-    /// tokens are given.
+    /// Adds to the history and writes the state's head. Without tokens, the token of the last submitted step stays the
+    /// last one.
     fn append(&mut self, sequence: usize, tokens: &[Token]) -> Result<()> {
         let at = sequence * STATE_WORDS;
         let state = self.sequence(sequence)?;
@@ -586,7 +587,7 @@ fn kernels(gpu: &Gpu) -> Result<Vec<Arc<Kernel>>> {
 /// Bytes of a result.
 pub const RESULT_BYTES: usize = RESULT_WORDS * 4;
 
-/// Bytes of a candidate that is handed over.
+/// Bytes of a candidate for the host.
 pub const HANDED_OVER_BYTES: usize = 8;
 
 /// A result from its bytes, `None` for less than [`RESULT_BYTES`].
@@ -619,8 +620,8 @@ pub fn read_candidates(bytes: &[u8], reported: u32) -> impl Iterator<Item = (Tok
     })
 }
 
-/// The first `reported` candidates that were handed over, from their bytes, each as (token, logit); the logit is that
-/// after biases and penalties, before temperature.
+/// The first `reported` candidates for the host, from their bytes, each as (token, logit); the logit is that after
+/// biases and penalties, before temperature.
 pub fn read_handed_over(bytes: &[u8], reported: u32) -> impl Iterator<Item = (Token, f32)> + '_ {
     let (entries, _) = bytes.as_chunks::<HANDED_OVER_BYTES>();
     entries.iter().take(reported as usize).map(|entry| {

@@ -1,8 +1,8 @@
-//! Known answers of the sampler, see `probe/mod.rs`.
+//! The sampler's known-answer test, see `probe/mod.rs`.
 //!
-//! Some chains and masks, which together take every path through the kernels, sample from one row at once. What they
-//! should find is computed here the slow way, in double precision over all candidates; the row is chosen so that no cut
-//! and no draw is so near that rounding could decide it.
+//! Some chains and masks, which together take every path through the kernels, sample from one row at once. The expected
+//! results are computed here in double precision over all candidates; the row is chosen so that no cut and no draw is
+//! near enough to a boundary for rounding to decide it.
 
 use super::{ChainStep, RESULT_BYTES, SampleProgram, SampleRow, SampleSpec, read_candidates, read_result};
 use crate::backend::Legal;
@@ -40,7 +40,7 @@ enum Way {
 const CASES: [(Way, Option<usize>); 5] =
     [(Way::Greedy, None), (Way::Draw, None), (Way::Chain, None), (Way::Chain, Some(2)), (Way::Chain, Some(20))];
 
-/// Has the kernels of a sampler tried before they are used.
+/// Adds the known-answer test of the sampler's kernels.
 pub fn add_trial(gpu: &Gpu) -> Result<()> {
     let kernels = super::kernels(gpu)?;
     gpu.add_trial(&kernels, || Ok(SamplerTrial { kernels: kernels.clone() }))
@@ -158,7 +158,7 @@ fn expected(logits: &[f32], way: Way, apart: Option<usize>, uniform: f64) -> Vec
         sum > uniform
     });
     let &(token, x) = drawn.unwrap_or(&left[0]);
-    // Without a cut it is no use to count what weighs nothing.
+    // Without a cut, candidates of weight 0 may or may not be counted.
     let kept = if way == Way::Draw { f64::INFINITY } else { 0.0 };
     let mut all = vec![(token as f64, 0.0), (share(x), 1e-5), (share(x).ln(), 1e-5), (left.len() as f64, kept)];
     if way == Way::Chain {
