@@ -1,4 +1,4 @@
-//! The devices of this machine, and the backends for a request.
+//! The devices of this machine, and which backends an open uses.
 
 #[cfg(feature = "gpu")]
 use super::gpu;
@@ -8,8 +8,8 @@ use crate::gguf::shown;
 use crate::{Error, Result};
 use std::sync::Arc;
 
-/// Every device this machine has and how its memory stands, best first; those with score 0 cannot be used, for the
-/// reason given.
+/// Every device of this machine with its memory, highest score first; a device with score 0 cannot be used, for the
+/// reason it gives.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for an artificial limit that cannot be read.
@@ -22,7 +22,7 @@ pub fn devices() -> Result<Vec<(DeviceInfo, Memory)>> {
     Ok(all)
 }
 
-/// The backends for a request: the CPU first, then the GPU where layers go to one.
+/// The backends that an open uses: the CPU first, then the GPU where layers are placed on one.
 ///
 /// `gpu_layers` other than 0 asks for a GPU; `device` (or else `ELIZA_BACKEND`) narrows the choice by name. Asking for
 /// a GPU where none works is an error with the reason, never a silent run on the CPU.

@@ -1,4 +1,4 @@
-//! Rotary position embedding: the angles.
+//! Rotary position embedding (RoPE): the angles.
 //!
 //! A head's first `n_rot` values are n_rot/2 pairs; pair i of a row at position p is turned by the angle
 //! p f_i, with f_i = base^(-2i/n_rot) before scaling. [`Rope`] keeps the f_i of a model in f64, so that an angle
@@ -20,7 +20,7 @@ pub struct Rope {
 
 impl Rope {
     /// Frequencies for `n_rot` (even) rotated values with the given base. `factors`, one per pair, divide the
-    /// frequencies (`rope_freqs.weight`); an empty slice stands for ones. Panics when there are too few.
+    /// frequencies (`rope_freqs.weight`); an empty slice means ones. Panics when there are too few.
     pub fn new(n_rot: usize, base: f64, factors: &[f32], scaling: RopeScaling) -> Rope {
         let pairs = n_rot / 2;
         assert!(factors.is_empty() || factors.len() >= pairs, "{} frequency factors for {pairs} pairs", factors.len());
@@ -63,7 +63,7 @@ impl Rope {
         &self.frequencies
     }
 
-    /// Factor of all cosines and sines.
+    /// Factor on all cosines and sines: YaRN's attention factor, else 1.
     pub fn magnitude(&self) -> f64 {
         self.magnitude
     }

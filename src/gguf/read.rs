@@ -346,7 +346,7 @@ impl File {
         let tensor_order = order(&tensors, |t| &t.name, |t| tensor_error(t, "it appears twice".into()))?;
         place_tensors(&cur, &mut tensors, alignment)?;
         let Cursor { mut source, at } = cur;
-        source.settle(at);
+        source.keep_head(at);
         let inner = Inner { path, version, alignment, keys, key_order, tensors, tensor_order, source };
         Ok(File { inner: Arc::new(inner) })
     }

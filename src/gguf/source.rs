@@ -109,7 +109,7 @@ impl Source {
     }
 
     /// Keep the first `end` bytes alone in memory, where there are others on disk.
-    pub fn settle(&mut self, end: usize) {
+    pub fn keep_head(&mut self, end: usize) {
         if self.disk.is_some() {
             self.head.truncate(end);
             self.head.shrink_to_fit();

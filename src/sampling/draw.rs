@@ -23,7 +23,7 @@ pub(super) struct Drawn {
 pub(super) fn apply(pool: &mut Pool<'_>, r: u32) -> Result<Drawn> {
     pool.scan()?;
     let (best, scale) = (pool.best(), pool.scale);
-    let found = if pool.listed {
+    let found = if pool.in_list {
         let total = pool.buffers.list.iter().map(|one| pool.weight(one.logit)).sum();
         let weights = pool.buffers.list.iter().map(|&one| (one, pool.weight(one.logit)));
         passing(weights, share(total, r)).map(|(one, _)| Drawn { one, total })

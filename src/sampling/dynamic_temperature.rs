@@ -39,7 +39,7 @@ pub(super) fn apply(pool: &mut Pool<'_>, middle: f32, range: f32, exponent: f32)
 /// How many candidates there are, what they weigh, and the sum of their weights times the distance from the best.
 fn sums(pool: &Pool<'_>) -> (u64, u64, u64) {
     let (best, scale) = (pool.best(), pool.scale);
-    if !pool.listed {
+    if !pool.in_list {
         return pool.buffers.passes.moments(pool.row, best, scale);
     }
     let list = &pool.buffers.list;

@@ -9,7 +9,7 @@ use crate::{Result, Token};
 pub(super) fn apply(pool: &mut Pool<'_>) -> Result<()> {
     pool.scan()?;
     let best = pool.best();
-    let first = if pool.listed {
+    let first = if pool.in_list {
         pool.buffers.list.iter().find(|one| one.logit == best).copied()
     } else {
         pool.blocks(best).find_map(|(start, block)| {

@@ -13,11 +13,11 @@ use crate::{Result, Token};
 /// As [`Pool::scan`].
 pub(super) fn apply(pool: &mut Pool<'_>, k: usize) -> Result<()> {
     pool.scan()?;
-    if !pool.listed {
+    if !pool.in_list {
         let floor = floor(pool, k);
-        pool.listed = pool.collect(floor, f32::INFINITY, Token::MAX);
+        pool.in_list = pool.collect(floor, f32::INFINITY, Token::MAX);
     }
-    if pool.listed {
+    if pool.in_list {
         keep_best(&mut pool.buffers.list, &mut pool.buffers.keys, k);
     } else if k < pool.row.len() {
         let is_candidate = |x: f32| u64::from(x > f32::NEG_INFINITY);

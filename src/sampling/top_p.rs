@@ -20,7 +20,7 @@ pub(super) fn check(p: f32) -> Result<()> {
 /// As [`Pool::scan`].
 pub(super) fn apply(pool: &mut Pool<'_>, p: f32, min_keep: usize) -> Result<()> {
     pool.scan()?;
-    let cut = if pool.listed { cut_of_list(pool, p) } else { cut_of_row(pool, p) };
+    let cut = if pool.in_list { cut_of_list(pool, p) } else { cut_of_row(pool, p) };
     let Some(cut) = cut else { return Ok(()) };
     if min_keep > 1 && pool.count(cut) < min_keep {
         return top_k::apply(pool, min_keep);

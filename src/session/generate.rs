@@ -6,7 +6,7 @@
 //! per token.
 
 use super::decoder::Decoder;
-use super::shared::{Job, Left, Phase, Shared};
+use super::shared::{Job, Phase, ResumePoint, Shared};
 use super::{ContextFull, Event, FinishReason, Sink, Usage};
 use crate::engine::{EngineStats, LeafScore, Speculation};
 use crate::sampling::legal_of;
@@ -30,13 +30,13 @@ pub(crate) struct Generation<'a, D: Decoder> {
     piece: Vec<u8>,
     /// Steps of the chain that the device follows, and those that are left to the host.
     followed: usize,
-    left: usize,
+    left_to_host: usize,
     /// Whether under the trie's mask the chain looks at no other tokens' logits.
     masks_first: bool,
     emitted: u64,
     /// Tokens of the stream, those included that are not in the slot yet, without those that shifts took out.
     stream: usize,
-    /// [`Left::shifts`].
+    /// [`ResumePoint::shifts`].
     shifts: u64,
     /// What is left of the leaf that was chosen as a whole, the next token last.
     chosen: Vec<Token>,
@@ -67,7 +67,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
     ) -> Generation<'a, D> {
         let depth = |state: &TrieState| state.trie().descriptors().iter().map(|one| one.depth()).max();
         let run = job.trie.as_ref().and_then(depth).unwrap_or(0) as usize;
-        let Left { mut pending, mut chosen, ended_at, shifts } = std::mem::take(&mut job.left);
+        let ResumePoint { mut pending, mut chosen, ended_at, shifts } = std::mem::take(&mut job.resume_point);
         pending.reserve(run + 1);
         chosen.reserve(run);
         Generation {
@@ -76,7 +76,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
             pending,
             piece: Vec::with_capacity(vocab.max_piece_bytes()),
             followed: 0,
-            left: 0,
+            left_to_host: 0,
             masks_first: false,
             emitted: 0,
             chosen,
@@ -118,16 +118,17 @@ impl<'a, D: Decoder> Generation<'a, D> {
         let greedy = self.job.trie.as_ref().is_some_and(|trie| trie.mode() != Mode::Sampled);
         // Under a mask that is followed greedily a device that is cut short leaves the best child alone.
         self.followed = if greedy && steps < spec.steps.len() && !spec.greedy_from(steps) { 0 } else { steps };
-        self.left = spec.steps.len() - self.followed;
+        self.left_to_host = spec.steps.len() - self.followed;
         self.masks_first = spec.masks_first();
-        let walked = |trie: &&TrieState| self.followed > 0 && self.left == 0 && trie.mode() != Mode::ScoreLeaves;
+        let walked =
+            |trie: &&TrieState| self.followed > 0 && self.left_to_host == 0 && trie.mode() != Mode::ScoreLeaves;
         if let Some(trie) = self.job.trie.as_ref().filter(walked) {
             self.decoder.hold_trie(trie.trie())?;
         }
         let chain = spec.describe(self.followed);
         let before = std::mem::replace(&mut self.shared.lock().chain, chain.clone());
         if before != chain {
-            match self.left > 0 && self.decoder.has_sampler() {
+            match self.left_to_host > 0 && self.decoder.has_sampler() {
                 true => log::warn!("The GPU does not follow the whole sampler chain, the host does the `-`: {chain}"),
                 false => log::debug!("Sampler chain: {chain}"),
             }
@@ -251,12 +252,12 @@ impl<'a, D: Decoder> Generation<'a, D> {
         let token = if let Some(leaf) = self.ended_at.take() {
             self.sample_behind(leaf)?
         } else if self.followed > 0 {
-            let speculation = speculation(&self.job, self.emitted, self.left);
+            let speculation = speculation(&self.job, self.emitted, self.left_to_host);
             let row = self.decoder.sample(&self.pending, legal, speculation, &self.shared.cancel)?;
             let sampler = &mut self.job.sampler;
-            if self.left > 0 {
+            if self.left_to_host > 0 {
                 let handed = row.candidates.iter().map(|&(token, logit, _)| (token, logit));
-                timed(&mut self.choosing, || sampler.resume(self.left, handed, legal, position))?
+                timed(&mut self.choosing, || sampler.resume(self.left_to_host, handed, legal, position))?
             } else {
                 sampler.note(&row.result, &row.candidates);
                 row.result.token
@@ -328,7 +329,8 @@ impl<'a, D: Decoder> Generation<'a, D> {
             // A cancelled evaluation may have brought a part of what was pending into the slot.
             let missing = self.stream.saturating_sub(self.decoder.tokens().len());
             let pending = self.pending.split_off(self.pending.len().saturating_sub(missing));
-            state.left = Left { pending, chosen: self.chosen, ended_at: self.ended_at, shifts: self.shifts };
+            state.resume_point =
+                ResumePoint { pending, chosen: self.chosen, ended_at: self.ended_at, shifts: self.shifts };
             state.phase = Phase::Idle;
             if matches!(self.job.sink, Sink::Queue) {
                 state.queue.finish(tail, outcome.clone());
@@ -357,12 +359,12 @@ fn timed<T>(total: &mut Duration, choose: impl FnOnce() -> T) -> T {
 }
 
 /// What the device may start behind the token that is to be sampled: as much of what will be asked for as is certain.
-/// `left` steps of the chain are the host's.
-fn speculation(job: &Job, emitted: u64, left: usize) -> Speculation<'_> {
+/// `left_to_host` steps of the chain are the host's.
+fn speculation(job: &Job, emitted: u64, left_to_host: usize) -> Speculation<'_> {
     let after = job.max_new_tokens.map_or(u64::MAX, |most| most - emitted - 1) as usize;
     let choice = job.trie.as_ref().filter(|trie| trie.mask().is_some());
     match choice.and_then(|trie| Some((trie.trie(), trie.node()?))) {
-        _ if left > 0 || after == 0 => Speculation::Nothing,
+        _ if left_to_host > 0 || after == 0 => Speculation::Nothing,
         None => Speculation::Step,
         Some((trie, node)) => Speculation::Walk(trie, node, after),
     }

@@ -39,7 +39,7 @@ use crate::trie::{self, Built, Surroundings, Trie, TrieState, cache};
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 use decoder::{Decoder, EngineSlot};
-use shared::{Command, Job, Left, Phase, Shared, State};
+use shared::{Command, Job, Phase, ResumePoint, Shared, State};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -362,7 +362,7 @@ impl Session {
         self.change(|state| match loaded {
             Ok(trie) => {
                 state.trie = Some(trie);
-                state.left.forget_choice();
+                state.resume_point.forget_choice();
                 state.trie_failure = None;
                 Ok(())
             }
@@ -392,7 +392,7 @@ impl Session {
     pub fn clear_trie(&self) -> Result<()> {
         self.change(|state| {
             state.trie = None;
-            state.left.forget_choice();
+            state.resume_point.forget_choice();
             state.trie_failure = None;
             Ok(())
         })
@@ -406,7 +406,7 @@ impl Session {
         self.change(|state| match &mut state.trie {
             Some(trie) => {
                 trie.arm(path)?;
-                state.left.forget_choice();
+                state.resume_point.forget_choice();
                 Ok(())
             }
             None => Err(Error::InvalidArgument("there is no token trie to arm".into())),
@@ -620,7 +620,7 @@ impl Session {
         self.check_worker(state, "a prefill")?;
         state.phase = Phase::Prefilling;
         state.prompt = None;
-        state.left = Left::default();
+        state.resume_point = ResumePoint::default();
         state.reading = false;
         state.usage = Usage::default();
         self.schedule(state, Command::Prefill { tokens: tokens.to_vec(), slot_id, reply });
@@ -659,7 +659,7 @@ impl Session {
             slot_id: prompt.slot_id,
             sampler,
             trie: state.trie.clone(),
-            left: std::mem::take(&mut state.left),
+            resume_point: std::mem::take(&mut state.resume_point),
             text: TextStream::new(&settings.stop, self.vocab.max_piece_bytes()),
             banned: [self.vocab.suppressed(), eog].concat(),
             stop_at_span_end: settings.on_span_end == SpanEnd::Stop,

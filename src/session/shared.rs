@@ -52,7 +52,7 @@ pub(crate) struct Job {
     pub(crate) slot_id: i32,
     pub(crate) sampler: Sampler,
     pub(crate) trie: Option<TrieState>,
-    pub(crate) left: Left,
+    pub(crate) resume_point: ResumePoint,
     pub(crate) text: TextStream,
     /// Tokens never to be taken where the trie does not ask for them.
     pub(crate) banned: Vec<Token>,
@@ -63,7 +63,7 @@ pub(crate) struct Job {
 
 /// Where a generation stopped: what the next one needs beside slot and trie to go on as if it had not.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Left {
+pub(crate) struct ResumePoint {
     /// Emitted tokens that are not in the slot.
     pub(crate) pending: Vec<Token>,
     /// What is left of the leaf that was chosen as a whole, the next token last.
@@ -75,7 +75,7 @@ pub(crate) struct Left {
     pub(crate) shifts: u64,
 }
 
-impl Left {
+impl ResumePoint {
     /// The trie is another one, or at another place.
     pub(crate) fn forget_choice(&mut self) {
         self.chosen.clear();
@@ -108,7 +108,7 @@ pub(crate) struct State {
     /// Chains by slot id, which are used in place of the parameters.
     pub(crate) chains: BTreeMap<i32, Chain>,
     pub(crate) trie: Option<TrieState>,
-    pub(crate) left: Left,
+    pub(crate) resume_point: ResumePoint,
     /// Why the last set of a trie failed; bars generate.
     pub(crate) trie_failure: Option<Error>,
     pub(crate) queue: Queue,

@@ -224,8 +224,8 @@ fn finish(
         }
     }
     let model = model(&texts, &mut roles)?;
-    let specials = special::settle(roles, &texts, &mut attributes);
-    special::settle_strips(file, &texts, &mut attributes)?;
+    let specials = special::infer_from_texts(roles, &texts, &mut attributes);
+    special::add_strip_attributes(file, &texts, &mut attributes)?;
     let listed = file.integers("tokenizer.ggml.suppress_tokens")?.unwrap_or_default();
     let mut suppressed = reserve::list(listed.len(), "suppressed tokens")?;
     suppressed.extend(listed.into_iter().filter(|id| (0..n_tokens as i64).contains(id)).map(|id| id as Token));

@@ -222,7 +222,7 @@ pub(super) fn read_roles(file: &File, n_tokens: usize, roles: &mut SpecialTokens
 
 /// Find roles by text where the file names none, settle the attributes that follow from texts, and collect the tokens
 /// that end a generation.
-pub(super) fn settle(mut roles: SpecialTokens, texts: &Texts, attributes: &mut [u8]) -> Specials {
+pub(super) fn infer_from_texts(mut roles: SpecialTokens, texts: &Texts, attributes: &mut [u8]) -> Specials {
     let n_tokens = attributes.len();
     let find = |text: &str| find_token(texts, n_tokens, text);
     let by_text: [(&mut Option<Token>, &[&str]); 8] = [
@@ -301,7 +301,7 @@ fn withdraw(end: &mut Vec<Token>, attributes: &mut [u8], id: Option<u32>, attrib
 }
 
 /// Give the tokens of some model families the white space around them: no file says which those are.
-pub(super) fn settle_strips(file: &File, texts: &Texts, attributes: &mut [u8]) -> Result<()> {
+pub(super) fn add_strip_attributes(file: &File, texts: &Texts, attributes: &mut [u8]) -> Result<()> {
     let read = |key: &str| Ok::<_, Error>(file.get::<String>(key)?.unwrap_or_default());
     let pre = read("tokenizer.ggml.pre")?;
     let name = read("general.name")?.to_ascii_lowercase();
