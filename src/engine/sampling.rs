@@ -23,7 +23,8 @@ impl Engine {
     /// sampling on the device.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for, and [`Error::Device`] where a device fails.
+    /// [`Error::InvalidArgument`] for a chain that cannot be used, [`Error::OutOfMemory`] naming what the memory is
+    /// for, and [`Error::Device`] where a device fails.
     pub fn start_sampling(&mut self, slot: SlotId, spec: &SampleSpec) -> Result<usize> {
         self.rollback()?;
         let state = &mut *self.states[self.model.outline().places().logits];
@@ -41,8 +42,9 @@ impl Engine {
     /// it has no token, and no speculation is started.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] where the context has no room, [`Error::Cancelled`], and [`Error::Device`] where a device
-    /// fails.
+    /// [`Error::InvalidArgument`] for a token outside the vocabulary or where no token can be sampled,
+    /// [`Error::NanLogits`], [`Error::OutOfMemory`] where the context has no room, [`Error::Io`] where the model's file
+    /// was changed, [`Error::Cancelled`], and [`Error::Device`] where a device fails.
     pub fn sample(
         &mut self,
         slot: SlotId,
