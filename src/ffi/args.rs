@@ -1,9 +1,9 @@
 //! Borrowing what the host passes: C strings, arrays and sized structures.
 //!
-//! The rules are the same everywhere. A required pointer that is null is `ELIZA_ERR_INVALID_ARG` naming the
-//! argument; an array may be null exactly when its length is 0; a length that no object can have is refused before
-//! anything is read; text is UTF-8. Structures begin with `struct_size`, and not a byte behind
-//! `min(struct_size, our size)` is touched.
+//! The rules are the same everywhere. A required pointer that is null is `ELIZA_ERR_INVALID_ARG` naming the argument;
+//! an array may be null exactly when its length is 0; a length that no object can have is refused before anything is
+//! read; text is UTF-8. Structures begin with `struct_size`, and no byte after `min(struct_size, our size)` is read or
+//! written.
 
 use std::ffi::{CStr, c_char};
 use std::path::PathBuf;
@@ -48,7 +48,7 @@ pub(super) unsafe fn write<T: Sized32>(target: *mut T, value: &T) -> Result<()> 
     Ok(())
 }
 
-/// How many bytes of the host's structure are ours to touch.
+/// How many bytes of the host's structure may be read or written.
 ///
 /// # Safety
 /// `host` is null or points to at least four readable bytes.

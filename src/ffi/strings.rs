@@ -1,4 +1,4 @@
-//! What the library gives away: strings and token arrays from the C allocator, and the calls that take them back.
+//! Strings and token arrays that a host frees: they are from the C allocator, and freed by the calls here.
 
 use std::ffi::{c_char, c_int};
 
