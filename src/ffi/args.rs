@@ -43,7 +43,7 @@ pub(super) unsafe fn write<T: Sized32>(target: *mut T, value: &T) -> Result<()> 
     // SAFETY: the caller's promise is the one that `host_size` asks for.
     let size = unsafe { host_size(target)? };
     let (from, to) = ((&raw const *value).cast::<u8>(), target.cast::<u8>());
-    // SAFETY: `size` lies between 4 and the size of both structures, which do not overlap: one is ours.
+    // SAFETY: `size` is between 4 and the size of both structures, which do not overlap: one is ours.
     unsafe { std::ptr::copy_nonoverlapping(from.add(SKIP), to.add(SKIP), size - SKIP) };
     Ok(())
 }
@@ -189,7 +189,7 @@ mod tests {
         // SAFETY: `host` has all the bytes that its size claims.
         assert_eq!(unsafe { read(&raw const host) }.unwrap(), Sample { struct_size: 8, a: 7, b: 0.0, c: 0 });
         host.struct_size = 4000;
-        // SAFETY: not a byte behind our own size is read, and `host` has those.
+        // SAFETY: no byte after our own size is read, and `host` has those.
         assert_eq!(unsafe { read(&raw const host) }.unwrap(), host);
         host.struct_size = 3;
         let refused = |host: *const Sample| {

@@ -85,7 +85,7 @@ mod objects {
     }
 
     fn symbol_of(object: *mut c_void, symbol: &CStr) -> Option<*mut c_void> {
-        // SAFETY: the object is open, or the handle that stands for all, and the name is terminated.
+        // SAFETY: the object is open, or the handle for all objects, and the name is terminated.
         let found = unsafe { libc::dlsym(object, symbol.as_ptr()) };
         (!found.is_null()).then_some(found)
     }

@@ -116,7 +116,7 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_generate(
 ) -> i32 {
     let deliver = token_callback.map(|callback| {
         move |event: Event<'_>| {
-            // SAFETY: the host keeps the callback valid until the terminal event; the text lies in the arena.
+            // SAFETY: the host keeps the callback valid until the terminal event; the text is in the arena.
             panic::host(|| unsafe { callback(event.token, event.stored.c_string, event.done) })
         }
     });
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_generate_ex(
     let deliver = token_callback.map(|callback| {
         move |event: Event<'_>| {
             let (text, data) = (event.stored, user_data.get());
-            // SAFETY: the host keeps callback and data valid until the terminal event; the text lies in the arena.
+            // SAFETY: the host keeps callback and data valid until the terminal event; the text is in the arena.
             panic::host(|| unsafe { callback(event.token, text.exact, text.len, event.done, data) })
         }
     });

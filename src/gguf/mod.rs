@@ -1,7 +1,7 @@
 //! GGUF files, versions 2 and 3: read (every byte of the header validated, tensors read when they are asked for) and
 //! write.
 //!
-//! Invariants a reader may rely on once [`File::open`] returned: every tensor's data lies inside the file, tensor names
+//! Invariants a reader may rely on once [`File::open`] returned: every tensor's data is inside the file, tensor names
 //! are unique, sizes were computed with checked arithmetic, and every string is UTF-8. No memory is reserved by a count
 //! that was not first checked against the bytes left.
 //!

@@ -371,8 +371,8 @@ fn tensor_error(tensor: &TensorInfo, problem: String) -> Error {
     Error::Gguf { what: format!("tensor `{}`", shown(&tensor.name)), offset: tensor.offset, problem }
 }
 
-/// Turn data-section offsets into file offsets and check that every tensor lies inside the file, without overlap.
-/// A tensor of unknown type has an unknown length: only its start is checked.
+/// Turn data-section offsets into file offsets and check that every tensor is inside the file, without overlap. A
+/// tensor of unknown type has an unknown length: only its start is checked.
 fn place_tensors(cur: &Cursor, tensors: &mut [TensorInfo], alignment: u64) -> Result<()> {
     let file_len = cur.source.len();
     let data_start = (cur.at as u64).next_multiple_of(alignment);

@@ -120,7 +120,7 @@ impl Source {
     /// Fill `out` from byte `at` on; an error that says so where the file does not reach that far.
     pub fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
         if out.is_empty() {
-            return Ok(()); // A tensor without elements may stand beyond the last byte.
+            return Ok(()); // A tensor without elements may start after the last byte.
         }
         let span = usize::try_from(at).ok().and_then(|at| Some(at..at.checked_add(out.len())?));
         if let Some(bytes) = span.and_then(|span| self.head.get(span)) {

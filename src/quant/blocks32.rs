@@ -96,7 +96,7 @@ pub(super) fn inverse(scale: f32) -> f32 {
 }
 
 /// The whole number in `lowest..=highest` that is nearest to `x`. The bounds must be below 2^22 in magnitude: adding
-/// 1.5 · 2^23 then leaves no bits behind the point, which is what rounds, and compiles to plain vector code.
+/// 1.5 · 2^23 then leaves no bits after the point, which rounds the number, and compiles to plain vector code.
 #[inline(always)]
 pub(super) fn code(x: f32, lowest: f32, highest: f32) -> f32 {
     const SHIFT: f32 = 12_582_912.0;

@@ -111,7 +111,7 @@ pub(crate) struct State {
     /// Why the last set of a trie failed; bars generate.
     pub(crate) trie_failure: Option<Error>,
     pub(crate) queue: Queue,
-    /// The queue's generation has not been handed out to its end.
+    /// The queue's generation was not read to its end.
     pub(crate) reading: bool,
     pub(crate) usage: Usage,
     pub(crate) sampled: BTreeMap<i32, Sampled>,

@@ -34,7 +34,7 @@ const HEAD: usize = 8;
 const FREE: u32 = u32::MAX;
 const EMPTY: Entry = Entry { head: [0; HEAD], len: FREE, id: 0 };
 
-/// A look-up begun: where it starts, and what is there.
+/// A started look-up: the index of the first entry, and its content.
 #[derive(Clone, Copy)]
 pub(super) struct Probe {
     at: usize,

@@ -18,7 +18,7 @@ pub struct Readback {
 }
 
 impl Readback {
-    /// Make room for reads of so many bytes.
+    /// Reserve memory for reads of at most `bytes` bytes.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] naming what the memory is for; [`Error::Device`] where the device was lost.
@@ -75,7 +75,7 @@ pub struct Landing {
 }
 
 impl Landing {
-    /// For so many bytes.
+    /// A staging buffer of `bytes` bytes; `what` names it in errors.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] naming what the memory is for; [`Error::Device`] where the device was lost.
