@@ -420,8 +420,8 @@ impl SampleProgram {
         Ok(())
     }
 
-    /// Whether the children of a sequence are chosen from by one kernel, which needs no other logits: then a walk may arm
-    /// others and sample again by [`Self::encode_choice`].
+    /// Whether the children of a sequence are chosen from by one kernel, which needs no other logits: then a walk may
+    /// arm others and sample again by [`Self::encode_choice`].
     pub fn walks(&self, sequence: usize) -> bool {
         self.sequences
             .get(sequence)
@@ -464,7 +464,8 @@ impl SampleProgram {
         STAGES.iter().filter(needed).count()
     }
 
-    /// The buffer whose word `sequence` is the token that the sequence sampled last, for the embedding of the next step.
+    /// The buffer whose word `sequence` is the token that the sequence sampled last, for the embedding of the next
+    /// step.
     pub fn sampled(&self) -> &wgpu::Buffer {
         &self.out
     }
