@@ -95,7 +95,9 @@ pub const MAX_LISTED: usize = 512;
 pub struct Batch<'a> {
     /// Token ids, `rows` of them; those of [`sampled_by`] name a token that the device sampled.
     pub tokens: &'a [Token],
-    /// Position of each row in its sequence, from 0 on; `rows` of them.
+    /// Position of each row in its sequence, from 0 on; `rows` of them. For
+    /// [`Op::ShiftKeys`](crate::graph::Op::ShiftKeys) the change of the cell's position, for
+    /// [`Op::CopyCells`](crate::graph::Op::CopyCells) the number of the source cell.
     pub positions: &'a [i32],
     /// The set of sequences that each row belongs to, a bit each of the lowest 16, or the words of a tree's rows
     /// ([`super::tree_row`]); `rows` of them.

@@ -61,8 +61,10 @@ pub trait Backend: Send + Sync {
     /// Read the weights from the file and repack them into the device's layout, on up to `threads` host threads.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for, [`Error::Unsupported`] for a type without kernels, those
-    /// of reading the file, [`Error::Cancelled`] where `progress` said so.
+    /// [`Error::OutOfMemory`] naming what the memory is for; [`Error::Unsupported`] for a type or shape without
+    /// kernels; [`Error::Io`] where the file cannot be read or was changed; [`Error::Model`] for a weight that is not a
+    /// finite number, on a GPU; [`Error::Device`] where the device fails; [`Error::Cancelled`] where `progress`
+    /// returned false.
     fn load(
         &self,
         file: &File,
@@ -75,25 +77,30 @@ pub trait Backend: Send + Sync {
     /// Allocate KV cache and workspace for one engine that runs on `threads` host threads.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for.
+    /// [`Error::OutOfMemory`] naming what the memory is for; [`Error::Unsupported`] for element types or head widths
+    /// that the device's cache does not have; [`Error::Device`] where the device fails or a kernel fails its
+    /// known-answer test.
     fn new_state(&self, cache: &CacheSpec, threads: usize) -> Result<Box<dyn State>>;
 
     /// Compile nodes into a program over these weights.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for an operation without kernels, [`Error::Device`] where the device fails.
+    /// [`Error::Unsupported`] for an operation without kernels, [`Error::OutOfMemory`] naming what the memory is for,
+    /// [`Error::Device`] where the device fails.
     fn compile(&self, work: &Work<'_>, weights: &Weights) -> Result<Box<dyn Program>>;
 
     /// The bytes that [`Backend::load`] will allocate.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a type without kernels.
+    /// [`Error::Unsupported`] for a type or shape without kernels, [`Error::OutOfMemory`] for a matrix whose size
+    /// overflows.
     fn weight_bytes(&self, specs: &[WeightSpec], wanted: &Wanted) -> Result<WeightBytes>;
 
     /// Start adding up the bytes that an engine will allocate here.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a cache that cannot be.
+    /// [`Error::Unsupported`] for element types or head widths that the device's cache does not have,
+    /// [`Error::OutOfMemory`] for a buffer that is larger than the device allows.
     fn sizing(&self, cache: &CacheSpec, wanted: &Wanted, threads: usize) -> Result<Box<dyn Sizing>>;
 
     /// The device's memory bandwidth in bytes per second. Measures it, which takes about a second and some memory;
@@ -106,7 +113,7 @@ pub trait Backend: Send + Sync {
     /// The device's memory: used, total, available.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an artificial limit that is no size.
+    /// [`Error::InvalidArgument`] where `ELIZA_MEMORY_LIMIT` is not a number of bytes.
     fn memory(&self) -> Result<Memory>;
 }
 
@@ -116,7 +123,8 @@ pub trait Sizing {
     /// Count a program of these nodes.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for an operation without kernels.
+    /// [`Error::Unsupported`] for an operation without kernels, [`Error::OutOfMemory`] for a buffer that is larger than
+    /// the device allows.
     fn program(&mut self, work: &Work<'_>) -> Result<()>;
 
     /// Count reads of at most `bytes` bytes.
@@ -132,13 +140,14 @@ pub trait State: Send {
     /// and what the caller writes to it does not reach the device.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails.
+    /// [`Error::Device`] where the device fails; [`Error::Cancelled`] where the wait was cancelled, see
+    /// [`State::watch`].
     fn rows(&mut self, offset: usize, len: usize) -> Result<&mut [f32]>;
 
     /// Reserve memory for reads of at most `bytes` bytes by [`State::rows`], so that none allocates.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for.
+    /// [`Error::OutOfMemory`] naming what the memory is for, [`Error::Device`] where the device fails.
     fn reserve_reads(&mut self, bytes: usize) -> Result<()> {
         let _ = bytes;
         Ok(())
@@ -154,13 +163,14 @@ pub trait State: Send {
     /// form of [`kv_rows`]. The cells must have been written.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails.
+    /// [`Error::Device`] where the device fails; [`Error::OutOfMemory`] for staging; [`Error::Cancelled`] where the
+    /// wait was cancelled, see [`State::watch`].
     fn read_cells(&mut self, layer: usize, cells: &[u32], rows: &mut [u8]) -> Result<()>;
 
     /// Write such cell rows into these cells; other cells stay as they are.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails.
+    /// As [`State::read_cells`].
     fn write_cells(&mut self, layer: usize, cells: &[u32], rows: &[u8]) -> Result<()>;
 
     /// From now on, waits for the device also end, with [`Error::Cancelled`], some time after `cancel` was set: on a
@@ -172,7 +182,8 @@ pub trait State: Send {
     /// Wait until all submitted work is done.
     ///
     /// # Errors
-    /// The error of the work that failed.
+    /// [`Error::Device`] where the device fails; [`Error::Cancelled`] where the wait was cancelled, see
+    /// [`State::watch`].
     fn finish(&mut self) -> Result<()> {
         Ok(())
     }
@@ -197,13 +208,15 @@ pub trait DeviceSampler {
     /// chain.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for, [`Error::Device`] where the device fails.
+    /// [`Error::InvalidArgument`] for a step that cannot be used (a token outside the vocabulary, a number that is
+    /// NaN), [`Error::OutOfMemory`] naming what the memory is for, [`Error::Device`] where the device fails.
     fn start(&mut self, sequence: usize, spec: &SampleSpec, history: &[Token]) -> Result<Option<Followed>>;
 
     /// Set the token mask of a sequence; `None` allows all tokens.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails.
+    /// [`Error::InvalidArgument`] for tokens that are not ascending, not in the vocabulary, or none; [`Error::Device`]
+    /// where the device fails.
     fn arm(&mut self, sequence: usize, legal: Option<Legal<'_>>) -> Result<()>;
 
     /// Append tokens that were not sampled here to a sequence's history.
@@ -223,13 +236,13 @@ pub trait DeviceSampler {
     /// last token after that.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails.
+    /// [`Error::InvalidArgument`] for more tokens than can be rolled back; [`Error::Device`] where the device fails.
     fn roll_back(&mut self, sequence: usize, tokens: u32, last: Token) -> Result<()>;
 
     /// Upload a trie for [`Program::walk`] in place of the one before. False where it cannot be walked here.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for.
+    /// [`Error::OutOfMemory`] naming what the memory is for, [`Error::Device`] where the device fails.
     fn hold_trie(&mut self, nodes: &[WalkNode]) -> Result<bool>;
 
     /// Whether the device can walk the trie for this sequence, given its chain and mask.
@@ -248,7 +261,7 @@ pub trait Program: Send + Sync {
     /// for every plan, so that no run allocates.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for.
+    /// [`Error::OutOfMemory`] naming what the memory is for, [`Error::Device`] where the device fails.
     fn reserve(&self, state: &mut dyn State, workspace_bytes: usize) -> Result<()>;
 
     /// Run one batch. `out_rows` is the number of output rows, `batch.outputs.len()` where the batch has tokens.
@@ -257,7 +270,8 @@ pub trait Program: Send + Sync {
     /// undefined.
     ///
     /// # Errors
-    /// [`Error::Cancelled`], and [`Error::Device`] where the device fails.
+    /// [`Error::Cancelled`]; [`Error::Device`] where the device fails; [`Error::Io`] where rows of the embedding are
+    /// read from the model's file and it was changed.
     fn run(&self, state: &mut dyn State, batch: &Batch<'_>, out_rows: usize, cancel: &AtomicBool) -> Result<()>;
 
     /// Walk through the trie that the state holds, after a run whose token the host does not know yet: at most

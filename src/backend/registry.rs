@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// reason it gives.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for an artificial limit that cannot be read.
+/// [`Error::InvalidArgument`] where `ELIZA_MEMORY_LIMIT` is not a number of bytes.
 pub fn devices() -> Result<Vec<(DeviceInfo, Memory)>> {
     let cpu = cpu::CpuBackend::new();
     let mut all = vec![(cpu.device(), cpu.memory()?)];
@@ -28,7 +28,8 @@ pub fn devices() -> Result<Vec<(DeviceInfo, Memory)>> {
 /// a GPU where none works is an error with the reason, never a silent run on the CPU.
 ///
 /// # Errors
-/// [`Error::Unsupported`] with the reason where no device of that name can be used, [`Error::Device`] where it fails.
+/// [`Error::Unsupported`] with the reason where no device of that name can be used, [`Error::Device`] where the device
+/// cannot be opened, [`Error::InvalidArgument`] where `ELIZA_GPU_RESTRICT` cannot be read.
 pub fn choose(gpu_layers: i32, device: Option<&str>) -> Result<Vec<Arc<dyn Backend>>> {
     let named = device.map(str::to_string).or_else(|| std::env::var("ELIZA_BACKEND").ok()).filter(|s| !s.is_empty());
     let cpu: Arc<dyn Backend> = Arc::new(cpu::CpuBackend::new());

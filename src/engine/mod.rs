@@ -305,8 +305,9 @@ impl Engine {
     /// Append tokens without computing logits; the last position's hidden row is kept.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] where the context has no room, [`Error::Cancelled`], and [`Error::Device`] where a device
-    /// fails.
+    /// [`Error::InvalidArgument`] for a token outside the vocabulary, [`Error::OutOfMemory`] where the context has no
+    /// room, [`Error::Io`] where the model's file was changed, [`Error::Cancelled`], and [`Error::Device`] where a
+    /// device fails.
     pub fn append(&mut self, slot: SlotId, tokens: &[Token], cancel: &AtomicBool) -> Result<()> {
         self.check_tokens(tokens)?;
         self.rollback()?;
@@ -325,8 +326,9 @@ impl Engine {
     /// Append one token and return the logits after it.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] where the context has no room, [`Error::Cancelled`], and [`Error::Device`] where a device
-    /// fails.
+    /// [`Error::InvalidArgument`] for a token outside the vocabulary, [`Error::OutOfMemory`] where the context has no
+    /// room, [`Error::Io`] where the model's file was changed, [`Error::Cancelled`], and [`Error::Device`] where a
+    /// device fails.
     pub fn decode(&mut self, slot: SlotId, token: Token, cancel: &AtomicBool) -> Result<&mut [f32]> {
         self.next_logits(slot, &[token], &[], cancel)
     }
@@ -338,8 +340,8 @@ impl Engine {
     /// as in a whole row; the rest of the row is undefined.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] where the context has no room, [`Error::Cancelled`], and [`Error::Device`] where a device
-    /// fails.
+    /// [`Error::InvalidArgument`] for a token outside the vocabulary, for `listed` tokens that are not ascending or
+    /// more than 512, and without tokens for a slot that was not evaluated last; else as [`Engine::append`].
     pub fn next_logits(
         &mut self,
         slot: SlotId,
@@ -363,8 +365,7 @@ impl Engine {
     /// Evaluate `tokens` in a fresh slot and call `each` with every position's number and logits.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] where the context has no room, [`Error::Cancelled`], [`Error::Device`] where a device
-    /// fails, and the error of `each`.
+    /// As [`Engine::append`], and the error of `each`.
     pub fn logits_all(
         &mut self,
         tokens: &[Token],

@@ -23,7 +23,8 @@ impl Engine {
     /// sampling on the device.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for, and [`Error::Device`] where a device fails.
+    /// [`crate::Error::InvalidArgument`] for a chain that cannot be used, [`crate::Error::OutOfMemory`] naming what the
+    /// memory is for, and [`crate::Error::Device`] where a device fails.
     pub fn start_sampling(&mut self, slot: SlotId, spec: &SampleSpec) -> Result<usize> {
         self.rollback()?;
         let state = &mut *self.states[self.model.outline().places().logits];
@@ -41,7 +42,9 @@ impl Engine {
     /// it has no token, and no speculation is started.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] where the context has no room, [`Error::Cancelled`], and [`Error::Device`] where a device
+    /// [`crate::Error::InvalidArgument`] for a token outside the vocabulary or where no token can be sampled,
+    /// [`crate::Error::NanLogits`], [`crate::Error::OutOfMemory`] where the context has no room, [`crate::Error::Io`]
+    /// where the model's file was changed, [`crate::Error::Cancelled`], and [`crate::Error::Device`] where a device
     /// fails.
     pub fn sample(
         &mut self,
@@ -124,7 +127,7 @@ impl Engine {
     /// device's history is the host's again.
     ///
     /// # Errors
-    /// [`Error::Device`] where a device fails.
+    /// [`crate::Error::Device`] where a device fails.
     pub fn rollback(&mut self) -> Result<()> {
         match self.sampling.take_in_flight() {
             None => Ok(()),

@@ -20,7 +20,7 @@ impl Engine {
     /// happens where the device has this trie already. Takes 16 bytes per node on the device.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for, and [`Error::Device`] where a device fails.
+    /// [`crate::Error::OutOfMemory`] naming what the memory is for, and [`crate::Error::Device`] where a device fails.
     pub fn hold_trie(&mut self, trie: &Arc<Trie>) -> Result<()> {
         if self.sampling.holds(trie) {
             return Ok(());

@@ -1,10 +1,9 @@
 //! Handles: what a host holds is a number, never an address.
 //!
-//! A handle is a table index in its low bits and the entry's generation above; the generation moves on when the
+//! A handle is a table index in its low bits and the entry's generation above; the generation is incremented when the
 //! entry is freed, so a handle that was closed, guessed or mixed up with a real pointer matches no entry and is an
-//! error instead of a crash. It is never 0 and fits 52 bits, so that hosts which keep pointers in a double lose
-//! nothing (index 20, generation 32 bits; 12 and 20 where pointers have 32). An entry whose generations are
-//! used up is retired.
+//! error instead of a crash. It is never 0 and fits 52 bits, so that hosts which keep pointers in a double lose nothing
+//! (index 20, generation 32 bits; 12 and 20 where pointers have 32). An entry whose generations are used up is retired.
 //!
 //! The table's lock is held for a look-up only, never while a callback or blocking work runs: a look-up returns a
 //! shared reference, and a call that is still running on a handle keeps what it needs alive after a close.
@@ -17,17 +16,17 @@ use parking_lot::Mutex;
 use super::state::Stream;
 use crate::{Error, Result};
 
-/// An open model with its own context; only ever seen by pointer, and that pointer is a number.
+/// An open model with its own context. The type is only used by pointer, and that pointer is a number.
 pub struct LlmSession {
     _opaque: [u8; 0],
 }
 
 /// An open model with its own context and one generation at a time.
 ///
-/// Made by `eliza_inference_llm_stream_open` or `..._open_ex`, ended by `eliza_inference_llm_stream_close`. It is
-/// a token of at most 52 bits, not an address: never dereference it. NULL means failure. Any call on a handle
-/// that is NULL, closed or not ours returns -1 (NULL where a pointer is returned) and leaves the reason for
-/// `eliza_inference_take_last_error`.
+/// Made by `eliza_inference_llm_stream_open` or `..._open_ex`, ended by `eliza_inference_llm_stream_close`. It is a
+/// token of at most 52 bits, not an address: never dereference it. NULL means failure. Any call on a handle that is
+/// NULL, closed or not ours returns -1 (NULL where a pointer is returned), and `eliza_inference_take_last_error` has
+/// the reason.
 pub type FfiLlmHandle = *mut LlmSession;
 
 const INDEX_BITS: u32 = 20;
@@ -45,7 +44,7 @@ pub(super) fn get(handle: FfiLlmHandle) -> Option<Arc<Stream>> {
     STREAMS.lock().get(handle.addr())
 }
 
-/// Takes the stream out of the table, if it is open; from now on the handle is stale.
+/// Removes the stream from the table, if it is open; after that the handle is stale.
 pub(super) fn remove(handle: FfiLlmHandle) -> Option<Arc<Stream>> {
     STREAMS.lock().remove(handle.addr())
 }
@@ -57,7 +56,7 @@ struct Entry<T> {
 
 struct Table<T> {
     entries: Vec<Entry<T>>,
-    /// Free entries, the one free for longest in front, so that generations are used up evenly.
+    /// Free entries, the one that was freed first comes first, so that generations are used up evenly.
     free: VecDeque<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! Greedy: the candidate with the greatest logit, of equal ones the lowest id.
+//! Greedy (argmax): the candidate with the greatest logit, the one with the lowest id on a tie.
 
 use super::candidate::Candidate;
 use super::pool::Pool;

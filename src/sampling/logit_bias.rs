@@ -1,4 +1,4 @@
-//! Logit bias: adds a number to the logits of chosen tokens; -inf takes a token out.
+//! Logit bias: adds a number to the logits of given tokens; -inf removes a token.
 
 use super::pool::Pool;
 use crate::{Error, Result, Token};

@@ -1,7 +1,7 @@
 //! The candidates that are left while a chain runs.
 //!
-//! They stand either in the row itself (what is no candidate holds -inf) or, once a truncation left few, in a short
-//! list in ascending id order. All buffers belong to the stream's sampler and are reserved once.
+//! They are either in the row itself (other tokens have -inf) or, once a truncation left few, in a short list in
+//! ascending id order. All buffers belong to the stream's sampler and are reserved once.
 
 use super::candidate::Candidate;
 use super::passes::{BINS, BLOCK, Passes};
@@ -40,7 +40,7 @@ impl Buffers {
 /// The candidates of one token to be sampled.
 pub(super) struct Pool<'a> {
     n_vocab: usize,
-    /// Empty where the candidates were listed from the start.
+    /// Empty where the candidates were in the list from the start.
     pub(super) row: &'a mut [f32],
     pub(super) buffers: &'a mut Buffers,
     /// Whether the candidates are in the list.
@@ -58,7 +58,7 @@ impl<'a> Pool<'a> {
         Pool { n_vocab: row.len(), row, buffers, in_list: false, scanned: false, best: 0.0, scale: 1.0 }
     }
 
-    /// A pool of the candidates that others have left of a row, in any order.
+    /// A pool of the candidates that a device has left of a row, in any order.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for more than [`LIST`].
@@ -93,7 +93,7 @@ impl<'a> Pool<'a> {
         ))
     }
 
-    /// Finds the best logit and says whether there is a candidate at all.
+    /// Finds the best logit; returns whether there is any candidate.
     fn survey(&mut self) -> Result<bool> {
         if !self.scanned {
             if self.in_list {
@@ -201,7 +201,7 @@ impl<'a> Pool<'a> {
         self.blocks(logit).map(kept).sum()
     }
 
-    /// Keeps the candidates whose key is at most `cut`. Up to [`LIST`] of them stand in the list afterwards.
+    /// Keeps the candidates whose key is at most `cut`. Up to [`LIST`] of them are in the list afterwards.
     pub(super) fn cut(&mut self, cut: u64) {
         if self.in_list {
             self.buffers.list.retain(|one| one.key() <= cut);
@@ -226,15 +226,15 @@ impl<'a> Pool<'a> {
     }
 
     /// Collects the row's candidates with logits in `low..=high`, of those equal to `low` only the ones up to token
-    /// `last`, into the list, if they fit; says whether they did. The row stays what holds the candidates.
+    /// `last`, into the list, if they fit; returns whether they did. The candidates are still in the row.
     pub(super) fn collect(&mut self, low: f32, high: f32, last: Token) -> bool {
         let buffers = &mut *self.buffers;
-        // Nothing at -inf is a candidate.
+        // A token at -inf is no candidate.
         buffers.passes.between(self.row, &buffers.maxima, low.max(f32::MIN), high, last, &mut buffers.list)
     }
 
-    /// Keeps the candidates among `legal` (ascending); if none of them is one, the smallest of `legal` alone is kept,
-    /// so that a constraint never leaves nothing.
+    /// Keeps the candidates among `legal` (ascending). If there are none, the smallest of `legal` is kept, so that a
+    /// constraint always leaves a candidate.
     ///
     /// # Errors
     /// [`Error::NanLogits`] for a legal token whose logit is NaN, [`Error::InvalidArgument`] when `legal` is empty or

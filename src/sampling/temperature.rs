@@ -1,7 +1,8 @@
-//! Temperature: divides the logits. At 0 and below, only the best candidate is left, of equal ones the lowest id.
+//! Temperature: divides the logits. At 0 and below only the best candidate is left, the one with the lowest id on a
+//! tie.
 //!
-//! The division is not carried out on the logits: the pool keeps the factor and applies it to distances from the best
-//! logit, which neither overflows nor changes the order.
+//! The logits are not divided: the pool keeps the factor and applies it to distances from the best logit, which neither
+//! overflows nor changes the order.
 
 use super::greedy;
 use super::pool::Pool;

@@ -1,8 +1,8 @@
 //! Top-k: keeps the k candidates with the greatest logits.
 //!
-//! In a row, the k-th greatest block maximum is a floor: k candidates at least reach it. What reaches it is collected
-//! from the blocks whose maximum does, which for a small k are about k of them. Where more reach it than the list holds
-//! (a large k, long runs of equal logits), the cut is found by digits.
+//! In a row, the k-th greatest block maximum is a floor: at least k candidates reach it. They are collected from the
+//! blocks whose maximum reaches it, which are about k blocks for a small k. Where more reach it than the list holds (a
+//! large k, long runs of equal logits), the cut is found by radix selection, see `select.rs`.
 
 use super::candidate::Candidate;
 use super::pool::Pool;
@@ -28,7 +28,7 @@ pub(super) fn apply(pool: &mut Pool<'_>, k: usize) -> Result<()> {
     Ok(())
 }
 
-/// A logit that k candidates of the row reach at least, if there are as many.
+/// A logit that at least k candidates of the row reach, if there are as many.
 fn floor(pool: &mut Pool<'_>, k: usize) -> f32 {
     let buffers = &mut *pool.buffers;
     if k > buffers.maxima.len() {

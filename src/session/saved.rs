@@ -1,10 +1,9 @@
-//! What a saved slot holds of its session, beside tokens and cells: where a generation stopped, and in which
-//! constraint.
+//! The session's part of a saved slot, besides tokens and cells: where a generation stopped, and the state of the trie.
 //!
 //! It is the note of the file ([`SavedSlot::note`]), as JSON. Chains, settings, seed and stop strings are not in it:
-//! they are the session's that restores. Nor is the trie; it has to be set there already where it was in force. Places
-//! that no stream comes to are refused, but who writes the file decides where its stream stands: it is trusted as a
-//! model is.
+//! those of the restoring session apply. The trie is not in it either; where a constraint was in force, the trie must
+//! be set before. Impossible states are refused, but the file determines the state of its stream: it is trusted as a
+//! model file is.
 
 use super::shared::ResumePoint;
 use crate::engine::SavedSlot;
@@ -30,7 +29,7 @@ struct Constraint {
     state: SavedState,
     /// [`ResumePoint::chosen`].
     chosen: Vec<Token>,
-    /// Whether there is a [`ResumePoint::ended_at`], which is the leaf completed last.
+    /// Whether there is a [`ResumePoint::ended_at`], which is then the leaf completed last.
     ended: bool,
 }
 
@@ -38,7 +37,7 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// The note of a slot whose generation stopped there, in a constraint or not.
+/// The note of a slot whose generation stopped at this point, with the trie's state, if any.
 pub(crate) fn note(resume_point: ResumePoint, trie: Option<&TrieState>) -> Result<Vec<u8>> {
     let ResumePoint { pending, chosen, ended_at, shifts } = resume_point;
     let constraint = |trie: &TrieState| Constraint { state: trie.saved(), chosen, ended: ended_at.is_some() };
@@ -46,11 +45,12 @@ pub(crate) fn note(resume_point: ResumePoint, trie: Option<&TrieState>) -> Resul
     serde_json::to_vec(&note).map_err(|error| Error::Internal(format!("The note of a saved slot: {error}")))
 }
 
-/// Where the saved stream goes on in a session with this trie, and the trie's state then. What was saved without a
-/// constraint in force does what a prefill does: the trie of the session is armed.
+/// The point at which the saved stream goes on in a session with this trie, and the trie's state. For a stream that was
+/// saved without a constraint in force, the trie of the session is armed, as by a prefill.
 ///
 /// # Errors
-/// [`Error::SavedSlot`] where the saved stream was held by a constraint that this is not, and for a note that is none.
+/// [`Error::SavedSlot`] where the saved stream was inside a constraint by another trie, and for a note that cannot be
+/// read.
 pub(crate) fn resume(
     saved: &SavedSlot,
     trie: Option<TrieState>,

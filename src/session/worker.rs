@@ -1,8 +1,8 @@
 //! The thread that owns a session's engine.
 //!
 //! It waits for one command at a time, runs it, and ends once the session is closed and nothing is left to run; the
-//! engine is dropped here. A panic in a command is an error of that command. When it came from the engine, nothing the
-//! engine says can be trusted any more, and every later prompt is refused with that fault.
+//! engine is dropped here. A panic in a command is an error of that command. After a panic in the engine its state is
+//! unknown, and every later prompt is refused with that error.
 
 use super::decoder::Decoder;
 use super::generate::{Generation, guarded};
@@ -129,7 +129,7 @@ impl<D: Decoder> Worker<D> {
     fn save(&mut self, slot_id: i32, path: &Path) -> Result<()> {
         let (decoder, shared) = (&mut self.decoder, &self.shared);
         let ran = guarded("the engine", || {
-            // Of another slot than that of the last prompt nothing more is known.
+            // Only for the slot of the last prompt is there more than tokens and cells.
             let (resume_point, trie) = match decoder.is_current(slot_id)? {
                 true => {
                     let state = shared.lock();
@@ -151,7 +151,7 @@ impl<D: Decoder> Worker<D> {
             let saved = decoder.open_saved(path, &shared.cancel)?;
             let trie = shared.lock().trie.clone();
             let (resume_point, trie) = saved::resume(&saved, trie, n_vocab, decoder.tokens().len() + decoder.room())?;
-            // From here on the slot changes.
+            // The slot changes from here on.
             shared.arena.clear();
             let mut state = shared.lock();
             (state.prompt, state.resume_point, state.reading, state.usage) =
@@ -187,14 +187,14 @@ impl<D: Decoder> Worker<D> {
     }
 }
 
-/// The end of what the worker did for a caller: the session is free again.
+/// Ends a command: marks the session as idle and records the outcome.
 fn finish_command<T>(state: &mut State, ran: Result<Result<T>>) -> Result<T> {
     state.note(ran.as_ref().map_or_else(Some, |outcome| outcome.as_ref().err()));
     state.phase = Phase::Idle;
     ran.inspect_err(|fault| state.fault = Some(fault.clone())).flatten()
 }
 
-/// Bring into the slot what a generation emitted last, so that the slot's last position is the stream's.
+/// Append the pending tokens of the last generation to the slot, so that the slot's last position is the stream's.
 fn evaluate_pending(decoder: &mut impl Decoder, shared: &Shared) -> Result<()> {
     let pending = std::mem::take(&mut shared.lock().resume_point.pending);
     if pending.is_empty() {
@@ -206,7 +206,7 @@ fn evaluate_pending(decoder: &mut impl Decoder, shared: &Shared) -> Result<()> {
     ran
 }
 
-/// What a session says when its engine is unusable.
+/// The error of calls on a session whose engine is unusable.
 pub(crate) fn refused(fault: &Error) -> Error {
     Error::Internal(format!("the session must be closed after a fault: {fault}"))
 }

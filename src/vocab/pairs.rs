@@ -4,9 +4,9 @@ use crate::{Result, reserve};
 use hashbrown::DefaultHashBuilder;
 use std::hash::BuildHasher;
 
-/// A map from pairs of ids, made once: a hash table probed in order, one entry to a quarter of a cache line.
+/// A map from pairs of ids, made once: a hash table with linear probing, four entries in a cache line.
 pub(super) struct Pairs {
-    /// A power of two of entries, at most half of them taken.
+    /// A power of two of entries, at most half of them used.
     entries: Vec<Entry>,
     hasher: DefaultHashBuilder,
 }
@@ -19,7 +19,7 @@ struct Entry {
     joined: u32,
 }
 
-/// The rank of a entry that is not taken.
+/// The rank of an entry that is not used.
 const FREE: u32 = u32::MAX;
 
 impl Pairs {

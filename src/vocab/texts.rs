@@ -1,11 +1,11 @@
 //! All token texts in one string, found by id and by text.
 //!
 //! Ids are given in order of insertion, so a vocabulary's tokens come first and keep their ids; whatever else the
-//! tokenizer needs to name (parts of merges that are no tokens) follows behind them.
+//! tokenizer needs to name (parts of merges that are no tokens) follows after them.
 //!
-//! The index is a hash table probed in order whose entries tell short texts by themselves. A look-up has two halves,
-//! [`Texts::probe`] and [`Texts::resolve`]: reading a large vocabulary waits for memory above all, and many probes
-//! made before the first is resolved wait together.
+//! The index is a hash table with linear probing, whose entries identify short texts without reading the string. A
+//! look-up has two halves, [`Texts::probe`] and [`Texts::resolve`]: loading a large vocabulary is bound by memory
+//! latency, and the cache misses of many probes made before the first is resolved overlap.
 
 use crate::{Result, reserve};
 use hashbrown::DefaultHashBuilder;
@@ -15,15 +15,15 @@ use std::hash::BuildHasher;
 pub(super) struct Texts {
     bytes: Vec<u8>,
     ends: Vec<u32>,
-    /// A power of two of entries, at most half of them taken.
+    /// A power of two of entries, at most half of them used.
     entries: Vec<Entry>,
     hasher: DefaultHashBuilder,
 }
 
-/// What the index knows of a text.
+/// An entry of the index.
 #[derive(Clone, Copy)]
 struct Entry {
-    /// The first [`HEAD`] bytes, zeros behind a shorter text.
+    /// The first [`HEAD`] bytes, padded with zeros.
     head: [u8; HEAD],
     /// Length of the text; [`FREE`] where there is none.
     len: u32,
@@ -34,7 +34,7 @@ const HEAD: usize = 8;
 const FREE: u32 = u32::MAX;
 const EMPTY: Entry = Entry { head: [0; HEAD], len: FREE, id: 0 };
 
-/// A look-up begun: where it starts, and what is there.
+/// A started look-up: the index of the first entry, and its content.
 #[derive(Clone, Copy)]
 pub(super) struct Probe {
     at: usize,

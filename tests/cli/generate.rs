@@ -82,7 +82,7 @@ fn every_sampler_has_its_flags() {
     assert_eq!(tokens(&flags.split_whitespace().collect::<Vec<_>>()), tokens(&["--chain", all]));
 }
 
-/// Prompts go to slots 0, 1, … in turn. A chain is that of the prompt in front of it, or, in front of all, of those
+/// Prompts go to slots 0, 1, … in turn. A chain is that of the prompt before it, or, before all, of those
 /// without.
 #[test]
 fn several_prompts_run_in_turn_each_with_its_chain() {

@@ -44,7 +44,7 @@ fn inspect_lists_unknown_types_and_escapes_what_a_terminal_would_obey() {
     let mut w = Writer::new(3);
     w.set("general.architecture", "\x1b[2Jllama").tensor("odd\x07", &[4], TensorType::F32, vec![0; 16]);
     let mut bytes = w.to_bytes().unwrap();
-    // The type stands behind the name, the number of dimensions and the one dimension.
+    // The type is after the name, the number of dimensions and the one dimension.
     let at = bytes.windows(4).position(|b| b == b"odd\x07").unwrap() + 4 + 4 + 8;
     bytes[at] = 99;
     std::fs::write(&path, bytes).unwrap();

@@ -130,7 +130,7 @@ fn a_plan_shows_the_graphs() {
     let (width, border) = (body["nodes"][0]["width"].as_u64().unwrap(), &body["splits"][1]);
     let at = border["first"].as_u64().unwrap() as usize;
     assert_eq!((&body["nodes"][at - 1]["part"], &body["nodes"][at]["part"]), (&"layer 3".into(), &"layer 4".into()));
-    // The residual's rows cross, four bytes a value: in front of the two layers, and back to the output's norm.
+    // The residual's rows cross, four bytes a value: before the two layers, and back to the output's norm.
     for bucket in body["buckets"].as_array().unwrap() {
         let rows = bucket["rows"].as_u64().unwrap() + bucket["output_rows"].as_u64().unwrap();
         assert_eq!(bucket["copied_bytes"], rows * width * 4, "{bucket}");

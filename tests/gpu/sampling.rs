@@ -1,7 +1,7 @@
 //! The GPU's sampler against the host's: the same token, the same candidates, for every chain on every row.
 //!
 //! Tokens, counts, reported tokens and reported logits are compared for equality; probabilities within the few units in
-//! the last place that f32 division and logarithms are off by. Behind a dynamic temperature, which the device computes
+//! the last place that f32 division and logarithms are off by. After a dynamic temperature, which the device computes
 //! in f32, the temperature may be off by 1e-5, and the token may be another one where the draw lies within [`EPSILON`]
 //! of the boundary between the two; those draws are counted and told.
 

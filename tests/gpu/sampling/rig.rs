@@ -42,7 +42,7 @@ pub struct Rig {
     pub rows: usize,
 }
 
-/// Floats in front of the logits: the rows do not begin where a binding may.
+/// Floats before the logits: the rows do not begin where a binding may.
 pub const LEAD: usize = 3;
 
 impl Rig {
@@ -127,7 +127,7 @@ pub struct Case {
 /// Candidates that the host keeps at most.
 pub const HOST_KEEPS: usize = 2048;
 
-/// How far from the boundary between two tokens, as a share of all, a draw behind a dynamic temperature may lie for the
+/// How far from the boundary between two tokens, as a share of all, a draw after a dynamic temperature may lie for the
 /// two samplers to disagree.
 pub const EPSILON: f64 = 1e-5;
 
@@ -179,7 +179,7 @@ pub fn assert_same(case: &Case, found: &Found, (token, host): &OnHost) {
         return;
     }
     assert_eq!(result.token, token, "{what}");
-    // Behind a temperature that is off by 1e-5, so are all distances from the best, of up to 32.
+    // After a temperature that is off by 1e-5, so are all distances from the best, of up to 32.
     let (in_logit, in_probability) = if dynamic { (1e-5, 1e-3) } else { (0.0, 1e-6) };
     let close = |a: f32, b: f32, relative: f32| a == b || (a - b).abs() <= relative * b.abs();
     let apart = (result.logprob - host.logprob).abs();

@@ -5,9 +5,9 @@ use elizainference::Token;
 use elizainference::backend::gpu::sample::{Legal, SampleProblem, SampleProgram, SampleRow, SampleSpec};
 use elizainference::sampling::{Chain, Sampler};
 
-/// The device's own history, steps submitted before the last was read, tokens from outside, and steps taken back.
+/// The device's own history, steps submitted before the last was read, tokens from outside, and rollbacks.
 #[test]
-fn steps_run_ahead_and_are_taken_back() {
+fn speculative_steps_are_rolled_back() {
     const STEPS: usize = 40;
     let n = 3000;
     let row = rows(n)[2].1.clone();
@@ -56,9 +56,9 @@ fn steps_run_ahead_and_are_taken_back() {
     }
 }
 
-/// A failed step is told, goes on to the next position with the token before, and is taken back like any other.
+/// A failed step is reported, advances the position with the token before, and is rolled back like any other.
 #[test]
-fn failures_are_told_and_taken_back() {
+fn failures_are_reported_and_rolled_back() {
     let n = 2000;
     let row = rows(n)[2].1.clone();
     let mut broken = row.to_vec();

@@ -162,7 +162,7 @@ impl Device {
     /// An error once the device is lost.
     ///
     /// # Errors
-    /// [`Error::Device`].
+    /// [`Error::Device`] with the reason of the loss.
     pub fn check(&self) -> Result<()> {
         self.lost.get().map_or(Ok(()), |lost| Err(Error::Device(lost.clone())))
     }
@@ -170,7 +170,8 @@ impl Device {
     /// Runs `work` and returns its error: a loss of the device, the driver's first error, or the error of `work`.
     ///
     /// # Errors
-    /// Those.
+    /// [`Error::Device`] where the device was lost or the driver reported an error, [`Error::OutOfMemory`] where that
+    /// error was want of memory, else the error of `work`.
     pub fn guard<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let (done, error) = caught(&self.raw, work);
         let error = error.map(|error| {
@@ -186,7 +187,7 @@ impl Device {
     /// A buffer, or [`Error::OutOfMemory`] naming it.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for.
+    /// [`Error::OutOfMemory`] naming what the memory is for; [`Error::Device`] where the device was lost.
     pub fn buffer(&self, what: &str, bytes: u64, usage: wgpu::BufferUsages) -> Result<Buffer> {
         self.buffer_of(Component::Other, what, bytes, usage)
     }
@@ -194,7 +195,7 @@ impl Device {
     /// A buffer that is counted to a component, or [`Error::OutOfMemory`] naming it.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for.
+    /// As [`Device::buffer`].
     pub fn buffer_of(&self, component: Component, what: &str, bytes: u64, usage: wgpu::BufferUsages) -> Result<Buffer> {
         self.check()?;
         let size = memory::buffer_bytes(bytes);
@@ -238,7 +239,7 @@ impl Device {
     /// work then still runs, and later submissions run after it.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails, [`Error::Cancelled`].
+    /// [`Error::Device`] where the device fails, [`Error::Cancelled`] where `cancel` was set.
     pub fn wait_for(&self, submission: Option<wgpu::SubmissionIndex>, cancel: &AtomicBool) -> Result<()> {
         let mut cancelled = None;
         while !self.poll(wgpu::PollType::Wait { submission_index: submission.clone(), timeout: Some(SLICE) })? {
@@ -279,7 +280,7 @@ impl Device {
     /// [`readback::Landing`].
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails.
+    /// [`Error::Device`] where the device fails, [`Error::OutOfMemory`] for the staging buffer.
     pub fn read(&self, buffer: &wgpu::Buffer, offset: u64, bytes: usize) -> Result<Vec<u8>> {
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         let staging = self.buffer("staging for a read", bytes as u64, usage)?;

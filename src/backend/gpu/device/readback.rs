@@ -18,10 +18,10 @@ pub struct Readback {
 }
 
 impl Readback {
-    /// Make room for reads of so many bytes.
+    /// Reserve memory for reads of at most `bytes` bytes.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for.
+    /// [`Error::OutOfMemory`] naming what the memory is for; [`Error::Device`] where the device was lost.
     pub fn reserve(&mut self, gpu: &Device, bytes: u64) -> Result<()> {
         if bytes > 0 && self.staging.as_ref().is_none_or(|staging| staging.size() < bytes) {
             let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
@@ -34,7 +34,8 @@ impl Readback {
     /// `len` floats from byte `offset` of `buffer`, after everything submitted so far.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails, [`Error::Cancelled`].
+    /// [`Error::Device`] where the device fails, [`Error::Cancelled`] where `cancel` was set, [`Error::Internal`]
+    /// without [`Readback::reserve`].
     pub fn read(
         &mut self,
         gpu: &Device,
@@ -74,10 +75,10 @@ pub struct Landing {
 }
 
 impl Landing {
-    /// For so many bytes.
+    /// A staging buffer of `bytes` bytes; `what` names it in errors.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for.
+    /// [`Error::OutOfMemory`] naming what the memory is for; [`Error::Device`] where the device was lost.
     pub fn new(gpu: &Device, what: &str, bytes: u64) -> Result<Landing> {
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         Ok(Landing { buffer: gpu.buffer(what, bytes, usage)?, count: 0, mapped: Arc::default(), submission: None })
@@ -110,7 +111,8 @@ impl Landing {
     /// Wait for the first bytes and pass them to `take`.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails, [`Error::Cancelled`].
+    /// [`Error::Device`] where the device fails, [`Error::Cancelled`] where `cancel` was set, [`Error::Internal`] where
+    /// no submission has copies.
     pub fn read<T>(
         &mut self,
         gpu: &Device,

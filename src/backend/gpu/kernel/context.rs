@@ -34,7 +34,7 @@ pub trait Trial: Send {
     /// Runs the kernels and compares their results.
     ///
     /// # Errors
-    /// [`Error::Device`] where the result is wrong.
+    /// [`Error::Device`] where a result is wrong or the device fails, [`Error::OutOfMemory`] for its buffers.
     fn run(&self, gpu: &Arc<Gpu>) -> Result<()>;
 }
 
@@ -64,7 +64,8 @@ impl Gpu {
     /// The device of the best adapter whose name contains `named`, shared with all who hold it.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] with the reason of each adapter where none can be used, else as [`Gpu::new`].
+    /// [`Error::Unsupported`] with the reason of each adapter where none can be used, [`Error::InvalidArgument`] where
+    /// `ELIZA_GPU_RESTRICT` cannot be read, else as [`Gpu::new`].
     pub fn open(named: Option<&str>) -> Result<Arc<Gpu>> {
         static OPEN: LazyLock<Mutex<Vec<Opened>>> = LazyLock::new(Mutex::default);
         let wanted = named.map(str::to_lowercase);
@@ -126,7 +127,7 @@ impl Gpu {
     /// Waits until everything is compiled.
     ///
     /// # Errors
-    /// [`Error::Device`] with the compiler's reason.
+    /// [`Error::Device`] with the compiler's reason, or where the device was lost.
     pub fn compiled<'a>(&self, kernels: impl IntoIterator<Item = &'a Arc<Kernel>>) -> Result<()> {
         self.compiler.wait();
         match kernels.into_iter().find_map(|kernel| kernel.pipeline.problem.get()) {
@@ -189,7 +190,8 @@ impl Gpu {
     /// Runs the known-answer tests that are still to be run. Other users of the same kernels wait for them.
     ///
     /// # Errors
-    /// [`Error::Device`] naming a kernel that gave a wrong answer.
+    /// [`Error::Device`] naming a kernel with a wrong result, or where the device fails; [`Error::OutOfMemory`] for the
+    /// buffers of the tests.
     pub fn run_trials(self: &Arc<Self>) -> Result<()> {
         let mut trials = self.trials.lock();
         if trials.is_empty() {

@@ -32,7 +32,7 @@ pub const STEPS: usize = 2;
 /// Threads of the joining kernel.
 const REDUCE_THREADS: u32 = 128;
 
-/// How to split the cells for so many rows and cells in use: the number of splits, and the cells of each, whole blocks.
+/// How to split the `n_kv` cells in use for `rows` rows: the number of splits, and the cells of each, whole blocks.
 pub fn splits(rows: usize, n_kv: usize) -> (u32, u32) {
     let blocks = n_kv.div_ceil(BLOCK).max(1);
     let most = (MAX_PARTS / rows.max(1)).clamp(1, MAX_SPLITS);

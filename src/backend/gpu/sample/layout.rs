@@ -20,7 +20,7 @@ constants!(PLACES: usize {
     LIST = 1536;
     /// Bins of the distance from the best logit; three words each fit 12 KiB of workgroup memory.
     BINS = 1024;
-    /// Tokens that penalties can look back on.
+    /// The largest window of penalties in tokens.
     WINDOW = 1024;
     /// Tokens of the history; those beyond [`WINDOW`] allow for rollbacks.
     RING = 2 * WINDOW;

@@ -192,7 +192,8 @@ impl SampleProgram {
     /// A program for up to `max_rows` sequences, each with the empty chain and seed 0.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for no or too many sequences or tokens, and what the device says.
+    /// [`Error::InvalidArgument`] for 0 or more than 64 sequences, 0 or more than 2^20 tokens; [`Error::OutOfMemory`]
+    /// naming what the memory is for; [`Error::Device`] where the device fails.
     pub fn new(gpu: &Arc<Gpu>, n_vocab: usize, max_rows: usize) -> Result<SampleProgram> {
         if max_rows == 0 || max_rows > ROWS {
             return Err(Error::InvalidArgument(format!("{max_rows} sequences of a sampler, 1 to {ROWS} can be had")));
@@ -287,7 +288,8 @@ impl SampleProgram {
     /// Sets a sequence's chain.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a chain that cannot be used, [`Error::Unsupported`] where [`supported`] says so.
+    /// [`Error::InvalidArgument`] for a chain that cannot be used or a sequence that is not there,
+    /// [`Error::Unsupported`] for more steps than [`supported`] returns, [`Error::OutOfMemory`] for its tables.
     pub fn set_chain(&mut self, sequence: usize, spec: &SampleSpec) -> Result<()> {
         self.sequence(sequence)?.chain = spec::compile(spec, self.n_vocab)?;
         self.write_chains()
@@ -296,7 +298,8 @@ impl SampleProgram {
     /// Sets or removes a sequence's mask.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where the tokens are not ascending, not in the vocabulary, or none.
+    /// [`Error::InvalidArgument`] where the tokens are not ascending, not in the vocabulary, or none, and for a
+    /// sequence that is not there.
     pub fn arm(&mut self, sequence: usize, legal: Option<Legal<'_>>) -> Result<()> {
         let n_vocab = self.n_vocab;
         let at = sequence * self.child_words;
@@ -375,7 +378,8 @@ impl SampleProgram {
     /// changed. The rows are written to the queue, so a submission holds one step, or several of the same rows.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a sequence or row that is not there, [`Error::Internal`] before [`Self::bind`].
+    /// [`Error::InvalidArgument`] for a sequence or row that is not there and for a sequence that is named twice,
+    /// [`Error::Internal`] before [`Self::bind`].
     pub fn encode(&mut self, pass: &mut wgpu::ComputePass<'_>, rows: &[SampleRow]) -> Result<()> {
         let Some(logits) = &self.logits else {
             return Err(Error::Internal("sampling without logits".into()));
@@ -416,8 +420,8 @@ impl SampleProgram {
         Ok(())
     }
 
-    /// Whether the children of a sequence are chosen from by one kernel, which needs no other logits: then a walk may arm
-    /// others and sample again by [`Self::encode_choice`].
+    /// Whether the children of a sequence are chosen from by one kernel, which needs no other logits: then a walk may
+    /// arm others and sample again by [`Self::encode_choice`].
     pub fn walks(&self, sequence: usize) -> bool {
         self.sequences
             .get(sequence)
@@ -443,7 +447,7 @@ impl SampleProgram {
     /// Advances a sequence by `tokens` tokens that a walk added on the device.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails.
+    /// [`Error::InvalidArgument`] for a sequence that is not there.
     pub fn walked(&mut self, sequence: usize, tokens: u32) -> Result<()> {
         let state = self.sequence(sequence)?;
         state.position += tokens;
@@ -460,7 +464,8 @@ impl SampleProgram {
         STAGES.iter().filter(needed).count()
     }
 
-    /// The buffer whose word `sequence` is the token that the sequence sampled last, for the embedding of the next step.
+    /// The buffer whose word `sequence` is the token that the sequence sampled last, for the embedding of the next
+    /// step.
     pub fn sampled(&self) -> &wgpu::Buffer {
         &self.out
     }

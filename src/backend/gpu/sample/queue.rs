@@ -45,7 +45,7 @@ impl Sampler {
     /// A sampler for this many sequences, from rows of `n_vocab` logits.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for, [`Error::Device`] where the device fails.
+    /// As [`SampleProgram::new`].
     pub fn new(gpu: &Arc<Gpu>, n_vocab: usize, sequences: usize) -> Result<Sampler> {
         let program = SampleProgram::new(gpu, n_vocab, sequences)?;
         let bytes = Self::staging_bytes(sequences);
@@ -73,7 +73,7 @@ impl Sampler {
     /// Set where the rows of logits are, at least `rows` of them.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails.
+    /// As [`SampleProgram::bind`].
     pub fn bind(&mut self, buffer: &wgpu::Buffer, offset: u64, rows: usize) -> Result<()> {
         self.rows = self.rows.max(rows);
         self.program.bind(buffer, offset, (self.rows * self.n_vocab) as u64 * 4, self.n_vocab)
@@ -87,7 +87,7 @@ impl Sampler {
     /// Run this chain, or its first part, after `history`; `None` where the device can run no part of it.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for, [`Error::Device`] where the device fails.
+    /// As [`SampleProgram::set_chain`].
     pub fn start(&mut self, sequence: usize, spec: &SampleSpec, history: &[Token]) -> Result<Option<Followed>> {
         let Some((own, steps)) = split(spec) else { return Ok(None) };
         self.program.set_chain(sequence, &own)?;
@@ -101,7 +101,7 @@ impl Sampler {
     /// Set the token mask; `None` allows all tokens.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails.
+    /// As [`SampleProgram::arm`].
     pub fn arm(&mut self, sequence: usize, legal: Option<Legal<'_>>) -> Result<()> {
         self.program.arm(sequence, legal)
     }
@@ -109,7 +109,7 @@ impl Sampler {
     /// Append tokens that were not sampled here.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails.
+    /// As [`SampleProgram::accept`].
     pub fn accept(&mut self, sequence: usize, tokens: &[Token]) -> Result<()> {
         self.program.accept(sequence, tokens)
     }
@@ -117,7 +117,7 @@ impl Sampler {
     /// Roll back the last tokens.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails.
+    /// As [`SampleProgram::roll_back`].
     pub fn roll_back(&mut self, sequence: usize, tokens: u32, last: Token) -> Result<()> {
         self.program.roll_back(sequence, tokens, last)
     }
@@ -135,7 +135,7 @@ impl Sampler {
     /// Append the sampling to a pass that computes logits; returns the number of dispatches.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails.
+    /// As [`SampleProgram::encode`]; [`Error::Internal`] where two steps are in flight already.
     pub fn encode(&mut self, pass: &mut wgpu::ComputePass<'_>, rows: &[SampleRow]) -> Result<u64> {
         if self.under_way.len() == UNDER_WAY {
             return Err(Error::Internal("More steps under way than results can be kept".into()));
@@ -190,7 +190,8 @@ impl Sampler {
     /// Waits for the oldest step's results; returns the number of rows and of bytes read.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails, [`Error::Cancelled`].
+    /// [`Error::Device`] where the device fails, [`Error::Cancelled`] where `cancel` was set, [`Error::Internal`] where
+    /// no step is in flight.
     pub fn read(&mut self, out: &mut [SampledRow], cancel: &AtomicBool) -> Result<(usize, u64)> {
         let none = || Error::Internal("A sampled token was asked for, and none is under way".into());
         let index = self.under_way.pop_front().ok_or_else(none)?;

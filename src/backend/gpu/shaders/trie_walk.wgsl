@@ -5,7 +5,7 @@
 // passes, of which the last one samples.
 
 struct Node {
-    // The first child; the others stand after it.
+    // The first child; the others follow it.
     first: u32,
     children: u32,
     token: u32,

@@ -123,7 +123,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         atomicStore(&seen[t], 0u);
     }
 
-    // What any row of the tile sees lies within these.
+    // What any row of the tile sees is within these.
     let first_row = flat(tile, 0u) / GROUP;
     let last_row = (min(flat(tile, TILE), count) - 1u) / GROUP;
     var sequences = 0u;
@@ -302,7 +302,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                     for (var i = 0u; i < V_AHEAD; i++) {
                         for (var p = 0u; p < SUM_PACKS; p++) {
                             let w = scores[(column + p * COLUMNS) * BLOCK + c + i * PARTS];
-                            // What a cell that nobody sees holds may be NaN.
+                            // A cell that no row sees may hold NaN.
                             let x = select(vec4<f32>(0.0), v[i], any(w != Pack(0.0)));
                             for (var e = 0u; e < PACK; e++) {
                                 sums[p * PACK + e] += element(w, e) * x;

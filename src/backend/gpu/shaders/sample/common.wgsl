@@ -1,5 +1,5 @@
 //#include sample/numbers
-// What all kernels of the sampler share: the buffers, where a row's things stand, and how a token is published.
+// What all kernels of the sampler share: the buffers, where a row's data are, and how a token is published.
 
 struct Frame {
     n_vocab: u32,
@@ -109,7 +109,7 @@ fn entry_of(op: u32, token: u32) -> u32 {
     return low;
 }
 
-// A logit after all biases of its token, which stand side by side from `entry`. A ban, which does not hold for what a mask
+// A logit after all biases of its token, which are side by side from `entry` on. A ban, which does not hold for what a mask
 // allows, is the caller's to look at.
 fn biased(op: u32, entry: u32, token: u32, given: u32) -> u32 {
     var bits = given;
@@ -124,7 +124,7 @@ fn biased(op: u32, entry: u32, token: u32, given: u32) -> u32 {
     return bits;
 }
 
-// How many tokens the penalties look back on.
+// The window of the penalties in tokens.
 fn window_of(op: u32) -> u32 {
     return min(word(op, 1u), state[state_at + STATE_COUNT]);
 }
