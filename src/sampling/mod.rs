@@ -1,7 +1,7 @@
 //! From a row of logits to a token.
 //!
 //! A [`Chain`] is data: an ordered list of [`ChainStep`]s with a text form. A [`Sampler`] runs one chain for one stream
-//! and holds every buffer it will need. Each kind of step has a file of its own with its host form.
+//! and holds every buffer it will need. Each kind of step has a file in `steps/` with its host form.
 //!
 //! A device may follow a chain, or its first part ([`crate::backend::SampleSpec::split`]): then it hands over the
 //! candidates that part left, and the sampler goes on from there ([`Sampler::resume`]) to the same token. Where the
@@ -19,27 +19,20 @@
 mod candidate;
 mod chain;
 mod draw;
-mod dynamic_temperature;
-mod greedy;
-mod logit_bias;
-mod min_p;
 #[cfg(test)]
 mod oracle_tests;
 mod params;
 mod passes;
-mod penalties;
 mod pool;
 pub mod random;
 mod sampler;
 mod select;
-mod temperature;
-mod top_k;
-mod top_p;
+mod steps;
 pub mod weigh;
 
 pub use crate::backend::{ChainStep, Legal};
 pub use candidate::Candidate;
 pub use chain::Chain;
 pub use params::Params;
-pub use penalties::MAX_LAST_N;
 pub use sampler::{MAX_KEPT_CANDIDATES, Sampled, Sampler, legal_of};
+pub use steps::penalties::MAX_LAST_N;

@@ -3,11 +3,12 @@
 //! In a row, the weights are added up in bins of 1/128 nat below the best logit; only the bin in which p is reached is
 //! sorted. Where that bin holds more than fit (long runs of equal logits), the cut is found by digits instead.
 
-use super::candidate::Candidate;
-use super::passes::{BINS, bin};
-use super::pool::Pool;
-use super::select::{key_logit, radix_cut};
-use super::{top_k, weigh};
+use super::top_k;
+use crate::sampling::candidate::Candidate;
+use crate::sampling::passes::{BINS, bin};
+use crate::sampling::pool::Pool;
+use crate::sampling::select::{key_logit, radix_cut};
+use crate::sampling::weigh;
 use crate::{Error, Result, Token};
 
 /// # Errors
@@ -18,7 +19,7 @@ pub(super) fn check(p: f32) -> Result<()> {
 
 /// # Errors
 /// As [`Pool::scan`].
-pub(super) fn apply(pool: &mut Pool<'_>, p: f32, min_keep: usize) -> Result<()> {
+pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, p: f32, min_keep: usize) -> Result<()> {
     pool.scan()?;
     let cut = if pool.listed { cut_of_list(pool, p) } else { cut_of_row(pool, p) };
     let Some(cut) = cut else { return Ok(()) };

@@ -3,9 +3,9 @@
 //! `T = low + (high - low) · (H / ln n)^exponent` with `low = max(0, t - range)`, `high = t + range` and the entropy H
 //! of the n candidates' probabilities. H comes from integer sums, so T does not depend on how the candidates are held.
 
-use super::pool::Pool;
 use super::temperature;
-use super::weigh::{ONE, moment};
+use crate::sampling::pool::Pool;
+use crate::sampling::weigh::{ONE, moment};
 use crate::{Error, Result};
 
 /// # Errors
@@ -22,7 +22,7 @@ pub(super) fn check(temperature: f32, range: f32, exponent: f32) -> Result<()> {
 
 /// # Errors
 /// As [`Pool::scan`].
-pub(super) fn apply(pool: &mut Pool<'_>, middle: f32, range: f32, exponent: f32) -> Result<()> {
+pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, middle: f32, range: f32, exponent: f32) -> Result<()> {
     pool.scan()?;
     let (count, mass, moment) = sums(pool);
     if count <= 1 {

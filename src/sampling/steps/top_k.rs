@@ -4,14 +4,14 @@
 //! from the blocks whose maximum does, which for a small k are about k of them. Where more reach it than the list holds
 //! (a large k, long runs of equal logits), the cut is found by digits.
 
-use super::candidate::Candidate;
-use super::pool::Pool;
-use super::select::{key_logit, radix_cut, rank};
+use crate::sampling::candidate::Candidate;
+use crate::sampling::pool::Pool;
+use crate::sampling::select::{key_logit, radix_cut, rank};
 use crate::{Result, Token};
 
 /// # Errors
 /// As [`Pool::scan`].
-pub(super) fn apply(pool: &mut Pool<'_>, k: usize) -> Result<()> {
+pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, k: usize) -> Result<()> {
     pool.scan()?;
     if !pool.listed {
         let floor = floor(pool, k);

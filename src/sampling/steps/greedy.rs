@@ -1,12 +1,12 @@
 //! Greedy: the candidate with the greatest logit, of equal ones the lowest id.
 
-use super::candidate::Candidate;
-use super::pool::Pool;
+use crate::sampling::candidate::Candidate;
+use crate::sampling::pool::Pool;
 use crate::{Result, Token};
 
 /// # Errors
 /// As [`Pool::scan`].
-pub(super) fn apply(pool: &mut Pool<'_>) -> Result<()> {
+pub(in crate::sampling) fn apply(pool: &mut Pool<'_>) -> Result<()> {
     pool.scan()?;
     let best = pool.best();
     let first = if pool.listed {
