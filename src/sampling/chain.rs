@@ -8,8 +8,8 @@ use crate::{Error, Result};
 
 /// An ordered list of samplers.
 ///
-/// The text form joins the steps with `;`, each in the form that [`ChainStep::parse`] reads. The empty text is the empty
-/// chain, which only draws.
+/// The text form joins the steps with `;`, each in the form that [`ChainStep::parse`] reads. The empty text is the
+/// empty chain, which only draws.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Chain {
     /// The samplers, first applied first.

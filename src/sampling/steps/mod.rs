@@ -1,5 +1,5 @@
-//! The steps of a chain on the host, a file each. A step is a row in [`Stage::new`], which checks its numbers, and one in
-//! [`Stage::apply`].
+//! The steps of a chain on the host, a file each. A step is a row in [`Stage::new`], which checks its numbers, and one
+//! in [`Stage::apply`].
 
 mod dynamic_temperature;
 pub(super) mod greedy;

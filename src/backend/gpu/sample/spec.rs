@@ -14,8 +14,8 @@ pub const MAX_CANDIDATES: u32 = REPORT as u32;
 /// The most candidates that are handed over to the host.
 pub const MAX_HANDED_OVER: u32 = LIST as u32;
 
-/// How many steps, from the first, the device can follow: those that [`Builder::push`] has words for in any order, except
-/// where logits change after a dynamic temperature, or there are more than 14 steps.
+/// How many steps, from the first, the device can follow: those that [`Builder::push`] has words for, in any order,
+/// except where logits change after a dynamic temperature, or there are more than 14 steps.
 pub fn supported(ops: &[ChainStep]) -> usize {
     let mut dynamic = false;
     let fits = |(index, op): (usize, &ChainStep)| {
