@@ -1,7 +1,7 @@
 //! From a row of logits to a token.
 //!
 //! A [`Chain`] is data: an ordered list of [`ChainStep`]s with a text form. A [`Sampler`] runs one chain for one stream
-//! and holds every buffer it will need. Each kind of step has a file with its implementation on the host.
+//! and holds every buffer it will need. Each kind of step has a file in `steps/` with its implementation on the host.
 //!
 //! A device may run a chain, or its first part ([`crate::backend::SampleSpec::split`]). After a part it returns the
 //! candidates that are left, and the sampler runs the rest ([`Sampler::resume`]), with the same token as the whole
@@ -19,27 +19,20 @@
 mod candidate;
 mod chain;
 mod draw;
-mod dynamic_temperature;
-mod greedy;
-mod logit_bias;
-mod min_p;
 #[cfg(test)]
 mod oracle_tests;
 mod params;
 mod passes;
-mod penalties;
 mod pool;
 pub mod random;
 mod sampler;
 mod select;
-mod temperature;
-mod top_k;
-mod top_p;
+mod steps;
 pub mod weigh;
 
 pub use crate::backend::{ChainStep, Legal};
 pub use candidate::Candidate;
 pub use chain::Chain;
 pub use params::Params;
-pub use penalties::MAX_LAST_N;
 pub use sampler::{MAX_KEPT_CANDIDATES, Sampled, Sampler, legal_of};
+pub use steps::penalties::MAX_LAST_N;

@@ -7,9 +7,9 @@
 use super::candidate::Candidate;
 use super::passes::{BINS, BLOCK, Passes};
 use super::pool::{Buffers, LIST, Pool};
-use super::random;
+use super::steps::{greedy, min_p, temperature, top_k, top_p};
 use super::weigh::weight;
-use super::{draw, greedy, min_p, temperature, top_k, top_p};
+use super::{draw, random};
 use crate::simd::Isa;
 use crate::{Error, Token};
 

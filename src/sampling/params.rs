@@ -1,7 +1,7 @@
 //! Sampling parameters, and the chain that they make.
 
 use super::chain::Chain;
-use super::penalties::MAX_LAST_N;
+use super::steps::penalties::MAX_LAST_N;
 use crate::Token;
 use crate::backend::ChainStep;
 use crate::gguf::{File, FromValue};

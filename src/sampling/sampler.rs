@@ -2,9 +2,9 @@
 
 use super::chain::Chain;
 use super::passes::Passes;
-use super::penalties::Penalties;
 use super::pool::{Buffers, LIST, Pool};
-use super::{draw, dynamic_temperature, greedy, logit_bias, min_p, random, temperature, top_k, top_p};
+use super::steps::{Stage, greedy, skip_before_argmax, top_k};
+use super::{draw, random};
 use crate::backend::{ChainStep, Legal, SampleResult, SampleSpec, mask_place};
 use crate::gguf::shown;
 use crate::simd::Isa;
@@ -43,36 +43,6 @@ impl Default for Sampled {
     }
 }
 
-/// A step of the chain with its state.
-struct Stage {
-    step: ChainStep,
-    /// For penalties: the tokens of their window.
-    penalties: Option<Penalties>,
-}
-
-impl Stage {
-    fn apply(&self, pool: &mut Pool<'_>, legal: Option<Legal<'_>>) -> Result<()> {
-        match (&self.step, legal) {
-            (ChainStep::LogitBias(biases), _) => logit_bias::apply(pool, biases),
-            (ChainStep::Penalties { .. }, _) => self.penalties.iter().for_each(|penalties| penalties.apply(pool)),
-            (ChainStep::Trie, Some(legal)) => pool.restrict(legal.tokens)?,
-            (ChainStep::Trie, None) => {}
-            (_, Some(Legal { greedy: true, .. })) => {}
-            (&ChainStep::TopK(k), _) => top_k::apply(pool, k.max(0) as usize)?,
-            (&ChainStep::TopP { p, min_keep }, _) => top_p::apply(pool, p, min_keep as usize)?,
-            (&ChainStep::MinP { p, min_keep }, _) => min_p::apply(pool, p, min_keep as usize)?,
-            (&ChainStep::Temperature(temperature), _) => temperature::apply(pool, temperature)?,
-            (&ChainStep::DynamicTemperature { temperature, range, exponent }, _) => {
-                dynamic_temperature::apply(pool, temperature, range, exponent)?
-            }
-            (ChainStep::Greedy, _) => greedy::apply(pool)?,
-            // A draw ends every chain anyway; the other two are for devices.
-            (ChainStep::Draw | ChainStep::Ban(_) | ChainStep::HandOver(_), _) => {}
-        }
-        Ok(())
-    }
-}
-
 /// Samples the tokens of one stream. Everything is reserved by [`Sampler::new`]; sampling allocates nothing.
 pub struct Sampler {
     stages: Vec<Stage>,
@@ -97,10 +67,9 @@ impl Sampler {
         chain.check_order()?;
         let mut stages = Vec::with_capacity(chain.steps.len() + 1);
         let place = mask_place(&chain.steps);
-        let mask = || Stage { step: ChainStep::Trie, penalties: None };
         for (index, step) in chain.steps.iter().enumerate() {
-            stages.extend((place == Some(index)).then(mask));
-            let stage = stage(step, n_vocab).map_err(|error| match error {
+            stages.extend((place == Some(index)).then(Stage::mask));
+            let stage = Stage::new(step, n_vocab).map_err(|error| match error {
                 Error::InvalidArgument(problem) => {
                     let step = shown(&step.to_string());
                     Error::InvalidArgument(format!("Sampler chain, step {} (`{step}`): {problem}", index + 1))
@@ -109,7 +78,7 @@ impl Sampler {
             })?;
             stages.extend(stage);
         }
-        stages.extend((place == Some(chain.steps.len())).then(mask));
+        stages.extend((place == Some(chain.steps.len())).then(Stage::mask));
         skip_before_argmax(&mut stages);
         Ok(Sampler {
             stages,
@@ -218,16 +187,16 @@ impl Sampler {
 
     /// Appends a token of the stream, sampled or not, to the history of the penalties.
     pub fn accept(&mut self, token: Token) {
-        for penalties in self.stages.iter_mut().filter_map(|stage| stage.penalties.as_mut()) {
-            penalties.accept(token);
+        for stage in &mut self.stages {
+            stage.accept(token);
         }
     }
 
     /// Clears the history, and uses other draws for the same positions: those of the `nth` restart; 0 is a new sampler.
     pub fn restart(&mut self, nth: u64) {
         self.seed = self.first_seed.wrapping_add(nth.wrapping_mul(NEXT_SEED));
-        for penalties in self.stages.iter_mut().filter_map(|stage| stage.penalties.as_mut()) {
-            penalties.reset();
+        for stage in &mut self.stages {
+            stage.reset();
         }
     }
 
@@ -239,59 +208,6 @@ impl Sampler {
     /// The seed in use.
     pub fn seed(&self) -> u64 {
         self.seed
-    }
-}
-
-/// A step with its state; `None` for one that changes nothing.
-fn stage(step: &ChainStep, n_vocab: usize) -> Result<Option<Stage>> {
-    let mut penalties = None;
-    let step = match *step {
-        ChainStep::LogitBias(ref biases) => {
-            logit_bias::check(biases, n_vocab)?;
-            Some(step.clone())
-        }
-        ChainStep::Penalties { last_n, repeat, frequency, presence } => {
-            penalties = Some(Penalties::new(last_n, repeat, frequency, presence)?);
-            Some(ChainStep::Penalties { last_n: last_n.max(0), repeat, frequency, presence })
-        }
-        ChainStep::TopK(k) => (k > 0).then_some(ChainStep::TopK(k)),
-        ChainStep::TopP { p, .. } => {
-            top_p::check(p)?;
-            (p < 1.0).then(|| step.clone())
-        }
-        ChainStep::MinP { p, .. } => {
-            min_p::check(p)?;
-            (p > 0.0).then(|| step.clone())
-        }
-        ChainStep::Temperature(temperature) => {
-            temperature::check(temperature)?;
-            (temperature != 1.0).then_some(ChainStep::Temperature(temperature))
-        }
-        ChainStep::DynamicTemperature { temperature, range, exponent } => {
-            dynamic_temperature::check(temperature, range, exponent)?;
-            Some(if range > 0.0 { step.clone() } else { ChainStep::Temperature(temperature) })
-        }
-        ChainStep::Greedy | ChainStep::Trie => Some(step.clone()),
-        ChainStep::Draw => None,
-        ChainStep::Ban(_) | ChainStep::HandOver(_) => {
-            return Err(Error::InvalidArgument("it is for devices alone".into()));
-        }
-    };
-    Ok(step.map(|step| Stage { step, penalties }))
-}
-
-/// Drops truncations directly before an argmax: all of them keep the best candidate.
-fn skip_before_argmax(stages: &mut Vec<Stage>) {
-    let is_argmax = |step: &ChainStep| match *step {
-        ChainStep::Greedy => true,
-        ChainStep::Temperature(temperature) => temperature <= 0.0,
-        _ => false,
-    };
-    let is_truncation =
-        |step: &ChainStep| matches!(step, ChainStep::TopK(_) | ChainStep::TopP { .. } | ChainStep::MinP { .. });
-    let useless = |pair: &[Stage]| is_truncation(&pair[0].step) && is_argmax(&pair[1].step);
-    while let Some(at) = stages.windows(2).position(useless) {
-        stages.remove(at);
     }
 }
 

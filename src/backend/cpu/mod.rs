@@ -28,7 +28,8 @@ use crate::graph::{Node, WeightSpec};
 use crate::simd::Isa;
 use packed::weights;
 use program::CpuProgram;
-use program::state::{CpuSizing, CpuState};
+use program::sizing::CpuSizing;
+use program::state::CpuState;
 use std::sync::Arc;
 
 /// The CPU with its best instruction set.

@@ -14,16 +14,16 @@ pub const MAX_CANDIDATES: u32 = REPORT as u32;
 /// The most candidates that are returned to the host.
 pub const MAX_HANDED_OVER: u32 = LIST as u32;
 
-/// How many steps, from the first on, the device can run: all kinds of steps in any order, except where the window of
-/// penalties is larger than 1024 tokens, logits change after a dynamic temperature, or there are more than 14 steps.
+/// How many steps, from the first on, the device can run: those that [`Builder::push`] translates, in any order, except
+/// where logits change after a dynamic temperature, or there are more than 14 steps.
 pub fn supported(ops: &[ChainStep]) -> usize {
     let mut dynamic = false;
     let fits = |(index, op): (usize, &ChainStep)| {
         dynamic |= matches!(op, ChainStep::DynamicTemperature { .. });
-        let near = !matches!(op, ChainStep::Penalties { last_n, .. } if *last_n > WINDOW as i32);
+        let has_kernel = !matches!(Builder::default().push(op), Err(Error::Unsupported(_)));
         // One place is for the mask, one for the argmax under it; what ends the chain needs none.
         let ends = matches!(op, ChainStep::Draw | ChainStep::HandOver(_));
-        near && !(dynamic && op.adjusts()) && (index < MAX_OPS - 2 || ends)
+        has_kernel && !(dynamic && op.adjusts()) && (index < MAX_OPS - 2 || ends)
     };
     ops.iter().enumerate().map(fits).position(|fits| !fits).unwrap_or(ops.len())
 }
@@ -178,7 +178,7 @@ impl Builder {
                 self.bias(&biases, true)
             }
             ChainStep::LogitBias(ref biases) => self.bias(biases, false),
-            ChainStep::Penalties { last_n, repeat, frequency, presence } => {
+            ChainStep::Penalties { last_n, repeat, frequency, presence } if last_n <= WINDOW as i32 => {
                 let finite = repeat.is_finite() && frequency.is_finite() && presence.is_finite();
                 if !finite || repeat <= 0.0 {
                     let problem = format!("Penalties {repeat}, {frequency}, {presence} of a sampler chain");
@@ -254,6 +254,8 @@ impl Builder {
                 self.hands_over = most;
                 Ok(())
             }
+            // What else there is, the host does.
+            ref op => Err(Error::Unsupported(format!("`{}` of a sampler chain on the GPU", op.name()))),
         }
     }
 

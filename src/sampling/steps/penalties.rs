@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::pool::Pool;
+use crate::sampling::pool::Pool;
 use crate::{Error, Result, Token};
 
 /// The largest window in tokens.
@@ -73,7 +73,7 @@ impl Penalties {
         self.counts.clear();
     }
 
-    pub(super) fn apply(&self, pool: &mut Pool<'_>) {
+    pub(in crate::sampling) fn apply(&self, pool: &mut Pool<'_>) {
         let temperature = 1.0 / pool.scale;
         for &(token, count) in &self.counts {
             let loss = (count as f32 * self.frequency + self.presence) * temperature;

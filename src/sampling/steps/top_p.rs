@@ -5,11 +5,12 @@
 //! sorted. Where that bin holds more than fit (long runs of equal logits), the cut is found by radix selection, see
 //! `select.rs`.
 
-use super::candidate::Candidate;
-use super::passes::{BINS, bin};
-use super::pool::Pool;
-use super::select::{key_logit, radix_cut};
-use super::{top_k, weigh};
+use super::top_k;
+use crate::sampling::candidate::Candidate;
+use crate::sampling::passes::{BINS, bin};
+use crate::sampling::pool::Pool;
+use crate::sampling::select::{key_logit, radix_cut};
+use crate::sampling::weigh;
 use crate::{Error, Result, Token};
 
 /// # Errors
@@ -20,7 +21,7 @@ pub(super) fn check(p: f32) -> Result<()> {
 
 /// # Errors
 /// As [`Pool::scan`].
-pub(super) fn apply(pool: &mut Pool<'_>, p: f32, min_keep: usize) -> Result<()> {
+pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, p: f32, min_keep: usize) -> Result<()> {
     pool.scan()?;
     let cut = if pool.in_list { cut_of_list(pool, p) } else { cut_of_row(pool, p) };
     let Some(cut) = cut else { return Ok(()) };

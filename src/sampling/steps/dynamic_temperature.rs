@@ -5,9 +5,9 @@
 //! of the n candidates' probabilities. H is computed from integer sums, so T does not depend on how the candidates are
 //! stored.
 
-use super::pool::Pool;
 use super::temperature;
-use super::weigh::{ONE, moment};
+use crate::sampling::pool::Pool;
+use crate::sampling::weigh::{ONE, moment};
 use crate::{Error, Result};
 
 /// # Errors
@@ -24,7 +24,7 @@ pub(super) fn check(temperature: f32, range: f32, exponent: f32) -> Result<()> {
 
 /// # Errors
 /// As [`Pool::scan`].
-pub(super) fn apply(pool: &mut Pool<'_>, middle: f32, range: f32, exponent: f32) -> Result<()> {
+pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, middle: f32, range: f32, exponent: f32) -> Result<()> {
     pool.scan()?;
     let (count, mass, moment) = sums(pool);
     if count <= 1 {

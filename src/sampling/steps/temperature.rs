@@ -5,7 +5,7 @@
 //! overflows nor changes the order.
 
 use super::greedy;
-use super::pool::Pool;
+use crate::sampling::pool::Pool;
 use crate::{Error, Result};
 
 /// # Errors
@@ -20,7 +20,7 @@ pub(super) fn check(temperature: f32) -> Result<()> {
 
 /// # Errors
 /// As [`Pool::scan`].
-pub(super) fn apply(pool: &mut Pool<'_>, temperature: f32) -> Result<()> {
+pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, temperature: f32) -> Result<()> {
     let scale = pool.scale / temperature;
     if temperature <= 0.0 || !scale.is_finite() {
         return greedy::apply(pool);

@@ -1,12 +1,12 @@
 //! Greedy (argmax): the candidate with the greatest logit, the one with the lowest id on a tie.
 
-use super::candidate::Candidate;
-use super::pool::Pool;
+use crate::sampling::candidate::Candidate;
+use crate::sampling::pool::Pool;
 use crate::{Result, Token};
 
 /// # Errors
 /// As [`Pool::scan`].
-pub(super) fn apply(pool: &mut Pool<'_>) -> Result<()> {
+pub(in crate::sampling) fn apply(pool: &mut Pool<'_>) -> Result<()> {
     pool.scan()?;
     let best = pool.best();
     let first = if pool.in_list {

@@ -4,14 +4,14 @@
 //! blocks whose maximum reaches it, which are about k blocks for a small k. Where more reach it than the list holds (a
 //! large k, long runs of equal logits), the cut is found by radix selection, see `select.rs`.
 
-use super::candidate::Candidate;
-use super::pool::Pool;
-use super::select::{key_logit, radix_cut, rank};
+use crate::sampling::candidate::Candidate;
+use crate::sampling::pool::Pool;
+use crate::sampling::select::{key_logit, radix_cut, rank};
 use crate::{Result, Token};
 
 /// # Errors
 /// As [`Pool::scan`].
-pub(super) fn apply(pool: &mut Pool<'_>, k: usize) -> Result<()> {
+pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, k: usize) -> Result<()> {
     pool.scan()?;
     if !pool.in_list {
         let floor = floor(pool, k);
