@@ -17,6 +17,7 @@ CARGO  ?= cargo
 # GPU tests fail where there is no adapter, unless this is set to nothing.
 export ELIZA_REQUIRE_GPU ?= 1
 
+START  := $(shell date +%s)
 SHARED := $(abspath $(or $(ELIZA_SHARED),../shared))
 C_DIR  := target/c
 # Runs of each fuzz target, 10^7 in sum; a divisor makes it a quick look.
@@ -29,17 +30,17 @@ TESTING := eliza-inference/testing,eliza-inference-jni/testing,eliza-inference-n
 # Messages of these two hold no comma: make would take it for the end of the argument.
 # The peer's program and libraries, where there are any, for the tests that compare with them or drive them.
 with_peer = if test -d "$(SHARED)/tools/peer"; then eval "$$(python3 tools/peer.py "$(SHARED)")"; fi
-section = @printf '\n== %s\n' $(1)
+section = @printf '\n== %s (%d s after the start)\n' $(1) $$(($$(date +%s) - $(START)))
 skip    = printf 'skipped: %s\n' $(1)
 
 .PHONY: install uninstall install-test
 .PHONY: test deep header bench clean tools lint unit cpu-only c-harness js js-deep jvm parity-quick readme page unit-deep \
-	isa-deep trie-tsan c-valgrind c-asan android aarch64 musl targets fuzz parity built-for-c jvm-bench dxc
+	isa-deep trie-tsan c-valgrind c-asan android aarch64 musl targets more-targets fuzz parity built-for-c jvm-bench dxc
 
 test: tools lint targets unit cpu-only c-harness js jvm install-test parity-quick readme page
 	$(call section,"all of make test passed")
 
-deep: test unit-deep dxc isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 musl fuzz parity
+deep: test more-targets unit-deep dxc isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 musl fuzz parity
 	$(call section,"all of make deep passed")
 
 # ---------------------------------------------------------------------------------------------------------- make test
@@ -56,18 +57,26 @@ lint:
 	else $(call skip,"no clippy"); fi
 
 # What no test here runs is compiled at least, and a warning is an error. All targets in one go, so that they share the machine.
-TARGETS := x86_64-pc-windows-msvc x86_64-pc-windows-gnu aarch64-apple-darwin aarch64-apple-ios aarch64-linux-android \
-	x86_64-unknown-linux-musl aarch64-unknown-linux-musl
+# The code tells the second list from the first nowhere: same system, other linker or processor.
+TARGETS := x86_64-pc-windows-msvc aarch64-apple-darwin aarch64-linux-android x86_64-unknown-linux-musl
+MORE_TARGETS := x86_64-pc-windows-gnu aarch64-apple-ios aarch64-unknown-linux-musl
 targets:
 	$(call section,"the library for other systems")
-	@added=(); for target in $(TARGETS); do \
-	  if rustup target add $$target >/dev/null 2>&1; then added+=(--target $$target); \
-	  else printf 'skipped: Rust has no target %s here and it could not be added\n' $$target; fi; \
-	done; \
-	if ! $(CARGO) clippy --version >/dev/null 2>&1; then $(call skip,"no clippy"); \
-	elif (($${#added[@]})); then \
-	  $(CARGO) clippy --locked --lib --no-default-features "$${added[@]}" -- -D warnings; \
-	fi
+	$(call check_for,$(TARGETS))
+more-targets:
+	$(call section,"the library for more systems")
+	$(call check_for,$(MORE_TARGETS))
+
+define check_for
+@added=(); for target in $(1); do \
+  if rustup target add $$target >/dev/null 2>&1; then added+=(--target $$target); \
+  else printf 'skipped: Rust has no target %s here and it could not be added\n' $$target; fi; \
+done; \
+if ! $(CARGO) clippy --version >/dev/null 2>&1; then $(call skip,"no clippy"); \
+elif (($${#added[@]})); then \
+  $(CARGO) clippy --locked --lib --no-default-features "$${added[@]}" -- -D warnings; \
+fi
+endef
 
 # The header test compares include/eliza_inference.h with what the sources say. Random cases are the same in every run;
 # make deep draws new ones. Built with the members and features that built-for-c needs, so that everything compiles once.

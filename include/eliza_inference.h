@@ -22,7 +22,7 @@
  *             return 1;
  *         }
  *
- *         // 2. Text to token ids, with the special tokens that the model wants in front; then prefill.
+ *         // 2. Text to token ids, with the special tokens that the model wants; then prefill.
  *         int * ids = NULL;
  *         size_t n = 0;
  *         char * error = NULL;
@@ -149,8 +149,8 @@ typedef struct llama_token_data_array {
  * architecture or option not known here). Remedy: read the text; choose another device, file or option.
  *
  * The same number is the one failure value of the calls that know no other (open, prefill, generate, cancel, the token
- * trie calls), whatever the reason, and what every call returns on a handle that is NULL, closed or
- * not ours; `eliza_inference_llm_stream_status` then tells the code, and the error text the reason.
+ * trie calls), whatever the reason, and the result of every call on a handle that is NULL, closed or not ours;
+ * `eliza_inference_llm_stream_status` then returns the code, and the error text has the reason.
  */
 #define ELIZA_ERR_NOT_IMPLEMENTED -1
 
@@ -166,13 +166,13 @@ typedef struct llama_token_data_array {
 #define ELIZA_ERR_BUNDLE_INVALID -3
 
 /**
- * A fault of the library itself, caught at its edge. The process and other handles are unharmed; this
- * handle should be closed. Remedy: report the text as a bug.
+ * A fault of the library itself, caught at its boundary. The process and other handles are not affected; this handle
+ * should be closed. Remedy: report the text as a bug.
  */
 #define ELIZA_ERR_FFI_FAULT -4
 
 /**
- * Memory could not be had, or a fixed capacity (the context, a slot, the handle table) is full. Remedy: a
+ * Memory could not be allocated, or a fixed capacity (the context, a slot, the handle table) is full. Remedy: a
  * smaller context, a shorter prompt, a smaller model, fewer handles.
  */
 #define ELIZA_ERR_OOM -5
@@ -219,14 +219,14 @@ typedef struct llama_token_data_array {
 
 /**
  * A GPU or its driver failed: it could not be opened, was lost, or refused a command; the text has the device's name
- * and the driver's reason. Other handles live on. Remedy: close the handle and open again, or use the CPU.
+ * and the driver's reason. Other handles are not affected. Remedy: close the handle and open again, or use the CPU.
  */
 #define ELIZA_ERR_DEVICE -50
 
 /**
- * A file is no saved slot that can be restored here: damaged, cut short, of another kind, another model, another type
- * of KV cache, longer than the context, or inside a span of a token trie that is not set. The text names the file, the
- * place and the reason. The checks find damage, not intent: take saved slots from the same hands as models. Remedy:
+ * A file cannot be restored as a saved slot: it is damaged, cut short, of another kind, another model, another type of
+ * KV cache, longer than the context, or inside a span of a token trie that is not set. The text names the file, the
+ * place and the reason. The checks find damage, not intent: take saved slots from the same sources as models. Remedy:
  * set what it was saved with, or evaluate the prompt again.
  */
 #define ELIZA_ERR_SAVED_SLOT -60
@@ -294,7 +294,7 @@ typedef struct llama_token_data_array {
 #define ELIZA_STREAM_MORE 0
 
 /**
- * `next` and `poll`: the generation ended, and everything it produced was handed out.
+ * `next` and `poll`: the generation ended, and all of its output was taken.
  */
 #define ELIZA_STREAM_FINAL 1
 
@@ -319,7 +319,7 @@ typedef struct llama_token_data_array {
 #define ELIZA_CONTEXT_STOP 0
 
 /**
- * `on_context_full`: half of what stands after the first `n_keep` tokens goes, and generation goes on.
+ * `on_context_full`: half of the tokens after the first `n_keep` are removed, and generation goes on.
  */
 #define ELIZA_CONTEXT_SHIFT 1
 
@@ -344,17 +344,17 @@ typedef struct llama_token_data_array {
 #define ELIZA_LOG_DEBUG 4
 
 /**
- * An open model with its own context; only ever seen by pointer, and that pointer is a number.
+ * An open model with its own context. The type is only used by pointer, and that pointer is a number.
  */
 typedef struct eliza_llm_session eliza_llm_session;
 
 /**
  * An open model with its own context and one generation at a time.
  *
- * Made by `eliza_inference_llm_stream_open` or `..._open_ex`, ended by `eliza_inference_llm_stream_close`. It is
- * a token of at most 52 bits, not an address: never dereference it. NULL means failure. Any call on a handle
- * that is NULL, closed or not ours returns -1 (NULL where a pointer is returned) and leaves the reason for
- * `eliza_inference_take_last_error`.
+ * Made by `eliza_inference_llm_stream_open` or `..._open_ex`, ended by `eliza_inference_llm_stream_close`. It is a
+ * token of at most 52 bits, not an address: never dereference it. NULL means failure. Any call on a handle that is
+ * NULL, closed or not ours returns -1 (NULL where a pointer is returned), and `eliza_inference_take_last_error` has
+ * the reason.
  */
 typedef struct eliza_llm_session *FfiLlmHandle;
 
@@ -364,8 +364,8 @@ typedef struct eliza_llm_session *FfiLlmHandle;
  * another open of the same file is waited for (how far that one is), and while the context is made ready (with 1).
  *
  * No lock is held meanwhile: it may open other files, prefill, generate, cancel and close other handles, and take its
- * time. Only the file whose load it hears of cannot be opened from it, which is `ELIZA_ERR_BUSY`; nor should it wait
- * for another thread that opens that file, which in turn waits for this load.
+ * time. But it cannot open the file whose load it is called for, which is `ELIZA_ERR_BUSY`, and must not wait for
+ * another thread that opens that file, because that thread waits for this load.
  */
 typedef int32_t (*eliza_llm_progress_cb)(float progress, void *user_data);
 
@@ -383,7 +383,7 @@ typedef struct eliza_llm_open_options_t {
      */
     int32_t context_size_tokens;
     /**
-     * Threads that compute; 0 chooses `eliza_inference_default_thread_count`.
+     * Number of threads that compute; 0 chooses `eliza_inference_default_thread_count`.
      */
     int32_t num_threads;
     /**
@@ -404,7 +404,7 @@ typedef struct eliza_llm_open_options_t {
      */
     const char *kv_type;
     /**
-     * Told the progress of loading, may be NULL.
+     * Called with the progress of loading; may be NULL.
      */
     eliza_llm_progress_cb progress;
     /**
@@ -461,8 +461,8 @@ typedef void (*eliza_llm_stream_token_cb2)(int32_t token_id,
 typedef struct llama_sampler *(*eliza_sampler_init_fn)(struct llama_sampler_i *iface, void *ctx);
 
 /**
- * How the generations on a handle sample. Fill it by `eliza_inference_llm_stream_sampling_defaults`, change what
- * is wanted, and pass it to `eliza_inference_llm_stream_configure`.
+ * The sampling options of the generations on a handle. Fill them by `eliza_inference_llm_stream_sampling_defaults`,
+ * change fields, and pass them to `eliza_inference_llm_stream_configure`.
  */
 typedef struct eliza_llm_sampling_options_t {
     /**
@@ -474,11 +474,11 @@ typedef struct eliza_llm_sampling_options_t {
      */
     uint32_t seed;
     /**
-     * Only the so many likeliest tokens; 0 or below: all.
+     * Keep only this many of the likeliest tokens; 0 or below: all.
      */
     int32_t top_k;
     /**
-     * Only tokens at least so likely, relative to the likeliest; 0: all.
+     * Keep only tokens at least this likely, relative to the likeliest; 0: all.
      */
     float min_p;
     /**
@@ -486,7 +486,7 @@ typedef struct eliza_llm_sampling_options_t {
      */
     float repeat_penalty;
     /**
-     * How many of the last tokens the penalties see; 0 or below: none, which turns them off.
+     * The penalties' window in tokens; 0 or below turns them off.
      */
     int32_t repeat_last_n;
     /**
@@ -526,7 +526,7 @@ typedef struct eliza_llm_sampling_options_t {
      */
     uint32_t on_span_end;
     /**
-     * 1 refuses a token trie that only deserves a warning (made for another model); else 0.
+     * 1 refuses a token trie where there would be a warning (made for another model); else 0.
      */
     uint32_t strict_trie;
     /**
@@ -542,7 +542,8 @@ typedef struct eliza_llm_sampling_options_t {
      */
     uint32_t on_context_full;
     /**
-     * Tokens in front that a shift keeps, a begin-of-text token included; with `ELIZA_CONTEXT_STOP` 0.
+     * Number of tokens at the beginning that a shift keeps, a begin-of-text token included; with `ELIZA_CONTEXT_STOP`
+     * 0.
      */
     uint32_t n_keep;
 } eliza_llm_sampling_options_t;
@@ -572,7 +573,7 @@ typedef struct eliza_llm_usage_t {
      */
     uint64_t completion_tokens;
     /**
-     * Emitted tokens that the token trie left no choice about.
+     * Emitted tokens that were forced by the token trie.
      */
     uint64_t forced_tokens;
     /**
@@ -592,7 +593,7 @@ typedef struct eliza_llm_usage_t {
      */
     uint64_t decode_us;
     /**
-     * Kernels started on a GPU; 0 on the CPU, as the next four.
+     * Kernels dispatched on a GPU; 0 on the CPU, as the next four.
      */
     uint64_t gpu_dispatches;
     /**
@@ -612,7 +613,7 @@ typedef struct eliza_llm_usage_t {
      */
     uint64_t gpu_bytes_read;
     /**
-     * Sampled tokens that the token trie left a choice about.
+     * Sampled tokens for which the token trie left a choice.
      */
     uint64_t branching_steps;
     /**
@@ -629,11 +630,11 @@ typedef struct eliza_llm_usage_t {
      */
     uint64_t logits_computed;
     /**
-     * Emitted tokens for which the token trie allowed some tokens only.
+     * Emitted tokens inside a span: those for which the token trie allowed only some tokens.
      */
     uint64_t span_tokens;
     /**
-     * How many tokens it allowed there, added up.
+     * The sum of the numbers of tokens that were allowed there.
      */
     uint64_t span_candidates;
     /**
@@ -641,12 +642,11 @@ typedef struct eliza_llm_usage_t {
      */
     uint64_t context_shifts;
     /**
-     * Time spent choosing tokens on the host; where a device samples, that is part of its pass and takes none.
+     * Time spent sampling on the host; sampling on a device is part of its pass and not counted.
      */
     uint64_t sample_us;
     /**
-     * Tokens that were chosen, by host or device: all but those that the token trie left no choice about, and those of
-     * leaves that it scored.
+     * Tokens that were sampled, by host or device: all but forced tokens and those of leaves that were scored.
      */
     uint64_t sampled_tokens;
 } eliza_llm_usage_t;
@@ -740,8 +740,8 @@ int32_t eliza_inference_default_thread_count(void);
  *
  * `model_path` is a GGUF file. `context_size_tokens` 0 chooses min(4096, what the model was trained with), otherwise
  * it is rounded up to a power of two and capped at what the model was trained with. `num_threads` 0 chooses
- * `eliza_inference_default_thread_count`. `gpu_layers` 0 is CPU only, -1 all layers on the GPU. Handles
- * on one file share its weights. Blocks while the file is loaded; other handles go on meanwhile.
+ * `eliza_inference_default_thread_count`. `gpu_layers` 0 is CPU only, -1 all layers on the GPU. Handles on one file
+ * share its weights. Blocks while the file is loaded; other handles work meanwhile.
  *
  * The file stays open until its last handle is closed, and must not be written to until then: a model whose output
  * matrix is not its embedding looks up a row of it for every token, and saving a slot looks at pages of all weights.
@@ -788,39 +788,40 @@ void eliza_inference_llm_stream_close(FfiLlmHandle handle);
  * "reason": "...", "shader_compiler": null, "memory_bytes": 16000000000, "available_bytes": 8000000000,
  * "memory_of_host": true}]`. `kind` is "cpu" or "gpu"; a device with score 0 cannot be used, for the reason given;
  * `shader_compiler` is "DXC" or "FXC" with DX12, else null; `memory_bytes` and `available_bytes` are null where the
- * system does not tell; `memory_of_host` tells a device that has no memory of its own. Names are what the option
- * `device` takes, whole or in part.
+ * system does not report them; `memory_of_host` is true for a device without memory of its own. The option `device`
+ * takes a name, whole or in part.
  *
  * Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error`
- * may be NULL. Threads: any, any time, several at once. The first call of a process may take some 100 ms: drivers are
- * loaded. Returns NULL on failure, with the code in `eliza_inference_take_last_failure`.
+ * may be NULL. Threads: any, any time, several at once. The first call of a process may take about 100 ms, because
+ * drivers are loaded. Returns NULL on failure, with the code in `eliza_inference_take_last_failure`.
  */
 char *eliza_inference_devices_json(char **out_error);
 
 /**
- * What `eliza_inference_llm_stream_open_ex` with the same options would take of each device's memory, from the file's
- * header alone: nothing is loaded, and `progress` is not called.
+ * The memory of each device that `eliza_inference_llm_stream_open_ex` with the same options would take, from the
+ * file's header alone: nothing is loaded, and `progress` is not called.
  *
  * The answer is one JSON object: `{"model": "...", "context": 4096, "kv_type": "f16", "kv_type_v": "f16", "n_batch":
  * 512, "n_layer": 28, "gpu_layers": 0, "devices": [...], "fits": true, "largest_context": 40960, "largest_gpu_layers":
  * null}`. Each device has `name`, `bytes` by component (`embedding`, `layers`, `head`, `kv_cache`, `workspace`,
  * `other`), `total_bytes`, `file_backed_bytes` (pages of the file, which the system may drop), `available_bytes` and
- * `memory_of_host`. `fits` is null where a device does not tell what it has; `largest_context` is the largest that
- * fits, `largest_gpu_layers` the most layers on the GPU where those asked for do not fit; null is none, or unknown.
+ * `memory_of_host`. `fits` is null where a device's free memory is unknown; `largest_context` is the largest that
+ * fits, `largest_gpu_layers` the most layers on the GPU where those in `options` do not fit; null is none, or unknown.
  *
  * Ownership: everything in `options` is copied; the host frees the string with `eliza_inference_free_string`, and
  * `*out_error`. Null rule: `options` and its `model_path` must not be NULL; `out_error` may be. Threads: any, any
  * time, several at once. Returns NULL on failure, with the code in `eliza_inference_take_last_failure`: as
- * `eliza_inference_llm_stream_open_ex`, but for what only loading finds.
+ * `eliza_inference_llm_stream_open_ex`, except for errors that only loading finds.
  */
 char *eliza_inference_plan_json(const struct eliza_llm_open_options_t *options,
                                 char **out_error);
 
 /**
- * Evaluates a prompt and keeps its state; what the slot already holds of it is reused. Blocks until done.
+ * Evaluates a prompt and keeps its KV cache in a slot; the common prefix with the slot's tokens is reused. Blocks
+ * until done.
  *
- * `slot_id` -1 takes a fresh slot, evicting the one idle for longest; 0 and up pins a conversation. Success re-arms
- * the token trie, if any, and makes the texts of the last generation invalid.
+ * `slot_id` -1 takes a fresh slot, evicting the least recently used one; 0 and up selects a slot, one for each
+ * conversation. Success re-arms the token trie, if any, and makes the texts of the last generation invalid.
  *
  * Ownership: the tokens are copied. Null rule: `prompt_tokens` must not be NULL; a NULL or closed handle
  * is -1. Threads: any; fails while the handle is at work. `eliza_inference_llm_stream_cancel` from another thread ends
@@ -841,8 +842,8 @@ int32_t eliza_inference_llm_stream_prefill(FfiLlmHandle handle,
  * on while the prompt is evaluated.
  *
  * `eliza_inference_llm_stream_status` is `ELIZA_STATUS_GENERATING` until the prefill is over, then `ELIZA_OK` or the
- * code of its error, whose text `eliza_inference_llm_stream_take_error` has. Ask without burning a core: every
- * millisecond.
+ * code of its error, whose text `eliza_inference_llm_stream_take_error` has. Poll about every millisecond, to leave
+ * the cores to the library.
  *
  * Ownership: the tokens are copied, `*out_error` is the host's to free. Null rule: `prompt_tokens` must not be NULL;
  * `out_error` may be; a NULL or closed handle is -1. Threads: any; fails while the handle is at work.
@@ -910,8 +911,9 @@ int32_t eliza_inference_llm_stream_cancel(FfiLlmHandle handle);
  *
  * The payload is JSON, UTF-8, `payload_len` bytes without a terminator: `{"modelId": "...", "descriptors": [{"path":
  * "...", "leaves": [{"name": "...", "tokens": [1, 2]}]}]}`. The constraint persists, and each successful prefill arms
- * it again, until it is cleared or replaced. A set that fails, whatever the reason, bars generate until one succeeds
- * or `eliza_inference_clear_token_trie` is called, so ignoring the result loses nothing.
+ * it again, until it is cleared or replaced. After a set that fails, whatever the reason, generate fails until a set
+ * succeeds or `eliza_inference_clear_token_trie` is called, so ignoring the result never leads to unconstrained
+ * output.
  *
  * Ownership: the payload is copied. Null rule: the payload must not be NULL; a NULL or closed handle is -1. Threads:
  * any; fails while the handle is at work and then changes nothing.
@@ -926,7 +928,7 @@ int32_t eliza_inference_set_token_trie(FfiLlmHandle handle,
                                        int mode);
 
 /**
- * Removes the constraint, and the bar that a refused payload left. Nothing happens when there is none.
+ * Removes the constraint, and lets generate succeed again after a refused payload. Nothing happens when there is none.
  *
  * Null rule: a NULL or closed handle is -1. Threads: any; fails while the handle is at work and then changes
  * nothing. Returns 0, or -1; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.
@@ -945,14 +947,14 @@ int32_t eliza_inference_arm_token_trie(FfiLlmHandle handle,
                                        const char *path);
 
 /**
- * Scores every leaf of the descriptor armed last as what follows the prompt, and blocks until that is done. The slot
- * stays as it is: a generate may follow, and more scoring.
+ * Scores every leaf of the descriptor armed last as a continuation of the prompt, and blocks until that is done. The
+ * slot is unchanged: a generate may follow, and more scoring.
  *
  * The answer is JSON, the most probable leaf first: `{"path": "...", "leaves": [{"name": "...", "tokens": 2,
- * "logprob":
- * -0.7, "logprob_per_token": -0.35}]}`. `logprob` is the natural logarithm of the probability that exactly this leaf
- * follows: of its tokens, each among the whole vocabulary by the model's own logits, without any chain; where the leaf
- * is the beginning of others, also that none of those goes on. A leaf that cannot follow has `null`.
+ * "logprob": -0.7, "logprob_per_token": -0.35}]}`. `logprob` is the natural logarithm of the probability that exactly
+ * this leaf follows: the product of its tokens' probabilities, each among the whole vocabulary by the model's own
+ * logits, without any chain; where the leaf is a prefix of others, also of the probability that none of their tokens
+ * follows. A leaf that cannot follow has `null`.
  *
  * Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error`
  * may be NULL; a NULL or closed handle gives NULL. Threads: any; fails while the handle is at work, and inside the
@@ -970,10 +972,11 @@ char *eliza_inference_score_token_trie(FfiLlmHandle handle,
  * Makes the payload of one descriptor from names, by the model's own tokenizer: what
  * `eliza_inference_set_token_trie` takes.
  *
- * Names are tokenized where they will stand: `before`, a name and `after` are one text. `before` is what stands before
- * the name in the reply, from the last line break on at least; `after` is the closing delimiter, a part of every leaf.
- * `parse_special`, 0 or not, recognises the texts of control tokens in all three. What a user should know (a name that
- * is the beginning of another, one that is tokenized alone, names given again) goes to `out_warnings`, a line each.
+ * Names are tokenized in the text in which they will be generated: `before`, a name and `after` are one text. `before`
+ * is the text before the name in the reply, at least from the last line break on; `after` is the closing delimiter, a
+ * part of every leaf. `parse_special`, 0 or not, recognises the texts of control tokens in all three. Warnings (a name
+ * that is a prefix of another, one that is tokenized alone, names given twice) are written to `out_warnings`, a line
+ * each.
  *
  * Ownership: the host frees the string, `*out_warnings` and `*out_error` with `eliza_inference_free_string`;
  * `*out_warnings` is written on success only, NULL where there are none. Null rule: `path` and `names` must not be
@@ -997,21 +1000,21 @@ char *eliza_inference_build_token_trie(FfiLlmHandle handle,
 
 /**
  * Bounds the compiled payloads that the process keeps for later sets: 64 MiB at the start, and never more than 128 of
- * them. The least recently used go first; one that is larger than the bound is compiled anew at every set. Tries in
- * use stay with their handles and samplers, whatever the bound.
+ * them. The least recently used are dropped first; one that is larger than the bound is compiled again at every set.
+ * Tries in use stay valid, whatever the bound.
  *
- * 0 keeps none. `eliza_inference_llm_stream_usage_json` tells what is kept. Threads: any, any time. Returns `ELIZA_OK`
- * or `ELIZA_ERR_FFI_FAULT`.
+ * 0 keeps none. `eliza_inference_llm_stream_usage_json` reports the bytes kept. Threads: any, any time. Returns
+ * `ELIZA_OK` or `ELIZA_ERR_FFI_FAULT`.
  */
 int32_t eliza_inference_set_trie_cache_limit(uint64_t bytes);
 
 /**
  * Saves a slot to a file, and blocks until that is done: its tokens, its part of the KV cache, and where its last
- * generation stopped, the place inside a span of a token trie included. The handle is as before.
+ * generation stopped, the state of a token trie included. The handle is unchanged.
  *
- * `slot_id` -1 is the slot of the last prefill or restore; of any other slot only tokens and cache are saved. A file
- * that is there is replaced as a whole; after a failure it is as before. It holds the prompt, and is readable by its
- * owner alone where the system knows owners. Chain, options and the trie itself are not in it.
+ * `slot_id` -1 is the slot of the last prefill or restore; of any other slot only tokens and cache are saved. An
+ * existing file is replaced as a whole; after a failure it is unchanged. It contains the prompt, and is readable by
+ * its owner alone where the system has file owners. Chain, options and the trie itself are not in it.
  *
  * Ownership: the path is copied; the host frees `*out_error`. Null rule: `path` must not be NULL, `out_error` may be;
  * a NULL or closed handle is -1. Threads: any; fails while the handle is at work, and inside the callback.
@@ -1026,25 +1029,25 @@ int eliza_inference_llm_stream_save_slot(FfiLlmHandle handle,
                                          char **out_error);
 
 /**
- * Brings what `eliza_inference_llm_stream_save_slot` wrote into a slot, in place of what that holds, and blocks until
- * that is done. It may come from another process, machine, device or placement of layers; model and type of the KV
- * cache are the same. Trust it as you trust the model: a checksum finds damage, but whoever writes a file decides what
- * the stream has read, and where in a constraint it stands.
+ * Restores what `eliza_inference_llm_stream_save_slot` wrote into a slot, whose content it replaces, and blocks until
+ * that is done. The file may come from another process, machine, device or placement of layers; model and type of the
+ * KV cache must be the same. Trust it as you trust the model file: a checksum finds damage, but the author of a file
+ * determines what the stream has read, and its state in a constraint.
  *
  * A generate may follow at once, without a prefill, and goes on where the saved stream stopped, inside a span too. For
- * that the same token trie has to be set in the same mode before; a stream that was not held by one arms the trie of
- * the handle as a prefill does. A prefill reuses what was restored as far as the prompts agree. `slot_id` -1 takes a
- * fresh slot, as in a prefill. The texts of the last generation become invalid.
+ * that the same token trie must be set in the same mode before; for a stream that was saved outside a constraint the
+ * trie of the handle is armed, as by a prefill. A prefill reuses what was restored as far as the prompts agree.
+ * `slot_id` -1 takes a fresh slot, as in a prefill. The texts of the last generation become invalid.
  *
  * Ownership: the path is copied; the host frees `*out_error`. Null rule: `path` must not be NULL, `out_error` may be;
  * a NULL or closed handle is -1. Threads: any; fails while the handle is at work, and inside the callback.
  * `eliza_inference_llm_stream_cancel` from another thread ends it early.
  *
  * Returns how many tokens the stream has, those included that were emitted and not evaluated yet; -1 (handle),
- * `ELIZA_ERR_SAVED_SLOT` (damaged, of another model or cache type, longer than the context, held by another trie; the
- * text names the place), `ELIZA_ERR_IO`, `ELIZA_ERR_INVALID_ARG` or `ELIZA_ERR_BUSY`, and nothing has changed;
- * `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_OOM`, `ELIZA_ERR_DEVICE` or `ELIZA_ERR_FFI_FAULT`, and the slot may be empty: it
- * needs a new prefill or restore.
+ * `ELIZA_ERR_SAVED_SLOT` (damaged, of another model or cache type, longer than the context, inside a constraint by
+ * another trie; the text names the place), `ELIZA_ERR_IO`, `ELIZA_ERR_INVALID_ARG` or `ELIZA_ERR_BUSY`, and nothing
+ * has changed; `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_OOM`, `ELIZA_ERR_DEVICE` or `ELIZA_ERR_FFI_FAULT`, and the slot may
+ * be empty: it needs a new prefill or restore.
  */
 int eliza_inference_llm_stream_restore_slot(FfiLlmHandle handle,
                                             int32_t slot_id,
@@ -1054,10 +1057,10 @@ int eliza_inference_llm_stream_restore_slot(FfiLlmHandle handle,
 /**
  * Makes a sampler that constrains a llama.cpp chain to the leaves of a token trie, armed at its first descriptor.
  *
- * The payload is that of `eliza_inference_set_token_trie`, here with a terminator. It stands in the chain behind
- * biases and penalties and in front of what truncates (top-k, top-p, min-p ...): elsewhere no illegal token comes
- * through either, but a truncation in front may have dropped every legal candidate, and then the trie has to choose
- * blindly. Inside a span illegal candidates go to minus infinity, in place; `ELIZA_TRIE_GREEDY` then leaves one
+ * The payload is that of `eliza_inference_set_token_trie`, here with a terminator. Its place in the chain is after
+ * biases and penalties and before what truncates (top-k, top-p, min-p ...). In another place no illegal token is drawn
+ * either, but a truncation before it may have dropped every legal candidate, and then the trie chooses without logits.
+ * Inside a span the logits of illegal candidates become minus infinity, in place; `ELIZA_TRIE_GREEDY` then leaves one
  * candidate, the likeliest legal one, and `ELIZA_TRIE_SAMPLED` the rest of the chain to draw from the legal ones.
  * Completing a leaf releases the constraint until `llama_sampler_reset`, `eliza_inference_sampler_arm` or a new
  * sampler. A host may pass its prompt through `llama_sampler_accept`: at the start of a span a token counts only if
@@ -1071,7 +1074,7 @@ int eliza_inference_llm_stream_restore_slot(FfiLlmHandle handle,
  * Ownership: the payload is copied, `vocab` is used only during the call; the host owns the sampler until it gives it
  * to a chain. Null rule: the payload must not be NULL; a NULL `vocab` leaves the tokens unchecked. Threads: any,
  * several at once; one sampler is used by one thread at a time. Neither it nor any call on it ever unwinds into the
- * host or ends the process; what fails inside a chain leaves the candidates as they were, and its text to
+ * host or ends the process; a failure inside a chain leaves the candidates unchanged, and its text is in
  * `eliza_inference_take_last_error`.
  *
  * Returns the sampler, or NULL with the reason in `eliza_inference_take_last_error`: a payload that is refused, a mode
@@ -1099,7 +1102,7 @@ int32_t eliza_inference_set_host_sampler_init(eliza_sampler_init_fn init);
 const char *eliza_inference_sampler_name(const struct llama_sampler *smpl);
 
 /**
- * Tells a token trie sampler of a token that was taken, or that stands in the prompt: `llama_sampler_accept`.
+ * Passes a sampled token, or a token of the prompt, to a token trie sampler: `llama_sampler_accept`.
  *
  * Null rule: a NULL sampler is an error. Threads: one at a time per sampler. Returns `ELIZA_OK`,
  * `ELIZA_ERR_INVALID_ARG` (not a sampler of this library) or `ELIZA_ERR_FFI_FAULT`.
@@ -1108,7 +1111,7 @@ int32_t eliza_inference_sampler_accept(struct llama_sampler *smpl, int32_t token
 
 /**
  * Sets the logits of the illegal tokens in a list of candidates to minus infinity, in place: `llama_sampler_apply`.
- * Legal ones keep place and logit; with `ELIZA_TRIE_GREEDY` the likeliest of them then changes places with the first
+ * Legal ones keep place and logit; with `ELIZA_TRIE_GREEDY` the likeliest of them is then swapped with the first
  * entry, and `size` becomes 1. Where no legal candidate was in the list, the first entry becomes the smallest legal
  * token with logit 0, and `size` 1. Outside a span the list stays as it is.
  *
@@ -1138,7 +1141,7 @@ int32_t eliza_inference_sampler_arm(struct llama_sampler *smpl,
                                     const char *path);
 
 /**
- * An independent sampler that goes on from the same place: `llama_sampler_clone`. It is made as the original was.
+ * An independent sampler in the same state: `llama_sampler_clone`. It is allocated in the same way as the original.
  *
  * Ownership: the host owns the clone. Null rule: a NULL sampler is an error. Threads: one at a time per sampler.
  * Returns NULL with the reason in `eliza_inference_take_last_error`.
@@ -1155,22 +1158,21 @@ struct llama_sampler *eliza_inference_sampler_clone(const struct llama_sampler *
 int32_t eliza_inference_sampler_free(struct llama_sampler *smpl);
 
 /**
- * How the handle stands: the detail behind a -1.
+ * The status of the handle, and the code of a call that returned -1.
  *
- * Returns `ELIZA_STATUS_GENERATING` (2) while a prefill or a generation runs. Otherwise the outcome of what finished
- * last on the handle (calls that only ask count where they fail, not where they succeed): the code of a call that
- * failed, or the end of the generation, which is `ELIZA_OK` (0) when the model stopped, at a stop string or at a
- * span's end, 1 when a limit ended it (`max_new_tokens` or the context), `ELIZA_ERR_CANCELLED`, or the code of its
- * error; and `ELIZA_OK` when nothing has happened. The exact finish reason is in `eliza_inference_llm_stream_usage`.
- * Asking changes nothing.
+ * Returns `ELIZA_STATUS_GENERATING` (2) while a prefill or a generation runs. Otherwise the outcome of the call or
+ * generation that finished last on the handle (queries count only where they fail): the code of a failed call, or the
+ * end of the generation, which is `ELIZA_OK` (0) when the model stopped, at a stop string or at a span's end, 1 when a
+ * limit ended it (`max_new_tokens` or the context), `ELIZA_ERR_CANCELLED`, or the code of its error; and `ELIZA_OK`
+ * before any call. The exact finish reason is in `eliza_inference_llm_stream_usage`. The call changes nothing.
  *
  * Null rule: a NULL or closed handle is -1. Threads: any, any time, inside the callback too.
  */
 int32_t eliza_inference_llm_stream_status(FfiLlmHandle handle);
 
 /**
- * The text of the newest error on the handle that nobody has taken: of a failed call, or of a generation that
- * ended in one. Each is given once; the last 16 are kept.
+ * The text of the newest error on the handle that was not taken: of a failed call or generation. Each is returned
+ * once; the last 16 are kept.
  *
  * Ownership: the host frees the string with `eliza_inference_free_string`. Returns NULL when there is no error
  * left, and for a NULL or closed handle, whose reason `eliza_inference_take_last_error` has. Threads: any, any time,
@@ -1179,9 +1181,8 @@ int32_t eliza_inference_llm_stream_status(FfiLlmHandle handle);
 char *eliza_inference_llm_stream_take_error(FfiLlmHandle handle);
 
 /**
- * The text of the newest error that belongs to no open handle and that nobody has taken: why an open returned NULL,
- * or a call on a handle that is not open failed. Each is given once; the last 16 of the process are kept, of
- * whatever thread.
+ * The text of the newest error without an open handle that was not taken: why an open returned NULL, or a call on a
+ * handle that is not open failed. Each is returned once; the last 16 of the process are kept, of all threads.
  *
  * Ownership: the host frees the string with `eliza_inference_free_string`. Returns NULL when there is none.
  * Threads: any, any time.
@@ -1189,8 +1190,8 @@ char *eliza_inference_llm_stream_take_error(FfiLlmHandle handle);
 char *eliza_inference_take_last_error(void);
 
 /**
- * As `eliza_inference_take_last_error`, with the code that belongs to the text: why an open returned NULL, for hosts
- * that tell errors apart by code.
+ * As `eliza_inference_take_last_error`, with the code that belongs to the text, for hosts that distinguish errors by
+ * code.
  *
  * Ownership: the host frees the string with `eliza_inference_free_string`. Null rule: `out_code` may be NULL. Returns
  * NULL when there is none; `*out_code` is then `ELIZA_OK`, else the code, -1 for a call on a handle that is not open.
@@ -1199,10 +1200,9 @@ char *eliza_inference_take_last_error(void);
 char *eliza_inference_take_last_failure(int32_t *out_code);
 
 /**
- * Takes what the generation has produced: waits for the next token, then hands out up to `tokens_cap` tokens and
- * their text.
+ * Takes output of the generation: waits for the next token, then writes up to `tokens_cap` tokens and their text.
  *
- * The text is whole characters in UTF-8, always terminated; not a byte behind `text_cap` is written. A step ends early
+ * The text is whole characters in UTF-8, always terminated; no byte after `text_cap` is written. A step ends early
  * rather than cut the text of a token; only a token whose text alone is longer than the buffer has its text spread
  * over steps, the later ones without tokens. NUL characters are U+FFFD. The last step may hold tokens and text too.
  *
@@ -1241,8 +1241,8 @@ int eliza_inference_llm_stream_poll(FfiLlmHandle handle,
                                     char **out_error);
 
 /**
- * Fills the options with what is in force on the handle: after open the library's defaults under those
- * that the model file brings. The pointers and their counts are set to NULL and 0.
+ * Fills the options with those in force on the handle: after open the model file's defaults, and the library's where
+ * the file has none. The pointers and their counts are set to NULL and 0.
  *
  * Ownership: `options` is the host's; set its `struct_size` first. Null rule: `options` must not be NULL; a NULL or
  * closed handle is -1. Threads: any, any time. Returns `ELIZA_OK`, -1 (handle), `ELIZA_ERR_INVALID_ARG` (NULL,
@@ -1284,7 +1284,7 @@ int32_t eliza_inference_llm_stream_set_chain(FfiLlmHandle handle,
                                              char **out_error);
 
 /**
- * What the last prompt and the generation after it used; also while it runs.
+ * The usage of the last prompt and the generation after it; also while that runs.
  *
  * Ownership: `out` is the host's; set its `struct_size` first. Null rule: `out` must not be NULL; a NULL or closed
  * handle is -1. Threads: any, any time, inside the callback too. Returns `ELIZA_OK`, -1 (handle),
@@ -1294,10 +1294,10 @@ int32_t eliza_inference_llm_stream_usage(FfiLlmHandle handle,
                                          struct eliza_llm_usage_t *out);
 
 /**
- * Usage, and what numbers cannot say (model, device, sizes), as one JSON object.
+ * Usage, model, device and sizes as one JSON object.
  *
  * Ownership: the host frees the string with `eliza_inference_free_string`. Returns NULL for a NULL or closed handle
- * and after a fault; the reason waits as for any call. Threads: any, any time, inside the callback too.
+ * and after a fault; the reason is kept as for any call. Threads: any, any time, inside the callback too.
  */
 char *eliza_inference_llm_stream_usage_json(FfiLlmHandle handle);
 
@@ -1317,9 +1317,9 @@ int32_t eliza_inference_llm_stream_sampled(FfiLlmHandle handle,
 /**
  * Turns text into token ids.
  *
- * `add_special` puts in front and behind what the model wants there (usually BOS); `parse_special` reads the text of
- * special tokens as those tokens, which is for templates and not for what users wrote. Both are switches, 0 or not.
- * The text has 1 GiB at most; time and memory grow with its length, whatever stands in it.
+ * `add_special` adds the begin- and end-of-text tokens that the model wants (usually BOS); `parse_special` turns the
+ * text of special tokens into those tokens, which is for templates and not for users' text. Both are switches, 0 or
+ * not. The text may have 1 GiB at most; time and memory grow with its length, whatever its content.
  *
  * Ownership: `text` is read only during the call; the host frees `*out_tokens` with `eliza_inference_free_tokens` (it
  * is not NULL even when there are no tokens), and `*out_error`. Null rule: `text` may be NULL where `text_len`
@@ -1342,8 +1342,8 @@ int eliza_inference_llm_stream_tokenize(FfiLlmHandle handle,
 /**
  * Turns token ids into text.
  *
- * `remove_special` leaves out the special tokens that tokenizing adds in front and behind; `unparse_special` writes
- * control tokens as their text instead of leaving them out. Both are switches, 0 or not. The bytes are UTF-8
+ * `remove_special` leaves out the special tokens that tokenizing adds at the beginning and the end; `unparse_special`
+ * writes control tokens as their text instead of leaving them out. Both are switches, 0 or not. The bytes are UTF-8
  * where the tokens spell whole characters, and followed by a NUL.
  *
  * Ownership: `out_text` is the host's, `*out_error` is the host's to free. Null rule: `tokens` may be NULL where
@@ -1366,9 +1366,9 @@ int eliza_inference_llm_stream_detokenize(FfiLlmHandle handle,
 /**
  * The metadata of a model file as JSON, from its header alone.
  *
- * A NULL `key` gives one object of all keys in the file's order; an array of more than 16 elements is told as
- * `{"type": "String", "length": 32000}`. Else that key's value, whole. Numbers that are not finite are null; 64-bit
- * integers are written exactly.
+ * A NULL `key` gives one object of all keys in the file's order; an array of more than 16 elements is written as
+ * `{"type": "String", "length": 32000}`. With a key, the key's whole value. Numbers that are not finite are null;
+ * 64-bit integers are written exactly.
  *
  * Ownership: `path` and `key` are copied; the host frees the string with `eliza_inference_free_string`, and
  * `*out_error`. Null rule: `path` must not be NULL; `key` and `out_error` may be. Threads: any, any time, several at
@@ -1394,13 +1394,13 @@ char *eliza_inference_llm_stream_metadata_json(FfiLlmHandle handle,
                                                char **out_error);
 
 /**
- * What is open, as one JSON object: `path`, `names` (what a token trie may call the model), `name`, `architecture`,
- * `vocab_only`; `n_vocab`, `n_embd`, `n_layer`, `n_head`, `n_head_kv`, `n_ff` (the largest where layers differ),
- * `train_context`, `parameters`, `bytes` of the file; `context`, `slots`, `threads`, `n_batch`, `kv_type`, `kv_type_v`
- * and `device` of the handle; `vocabulary` (its kind), `special` (an object of token ids by role: `bos`, `eos`, `eot`,
- * `eom`, `unk`, `sep`, `pad`, `mask`, `nl`, `fim_pre`, `fim_suf`, `fim_mid`, `fim_pad`, `fim_rep`, `fim_sep`; null
- * where no token has the role), `eog` (all tokens that end a generation), `add_bos` and `add_eos` (whether tokenizing
- * with `add_special` adds them). What the file does not tell is null.
+ * A description of the open model as one JSON object: `path`, `names` (what a token trie may call the model), `name`,
+ * `architecture`, `vocab_only`; `n_vocab`, `n_embd`, `n_layer`, `n_head`, `n_head_kv`, `n_ff` (the largest where
+ * layers differ), `train_context`, `parameters`, `bytes` of the file; `context`, `slots`, `threads`, `n_batch`,
+ * `kv_type`, `kv_type_v` and `device` of the handle; `vocabulary` (its kind), `special` (an object of token ids by
+ * role: `bos`, `eos`, `eot`, `eom`, `unk`, `sep`, `pad`, `mask`, `nl`, `fim_pre`, `fim_suf`, `fim_mid`, `fim_pad`,
+ * `fim_rep`, `fim_sep`; null where no token has the role), `eog` (all tokens that end a generation), `add_bos` and
+ * `add_eos` (whether tokenizing with `add_special` adds them). What the file does not have is null.
  *
  * Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error`
  * may be NULL; a NULL or closed handle gives NULL. Threads: any, any time, inside the callback too. Returns NULL on
@@ -1437,8 +1437,8 @@ char *eliza_inference_llm_stream_token_json(FfiLlmHandle handle,
  * many numbers as the vocabulary has tokens, the first position first, without chain or bias. Blocks until they are
  * computed.
  *
- * Those of the last position are at hand. The positions in front of it are evaluated once more, which takes as long as
- * a prefill of `n_last` tokens. A generate may follow as if nothing had happened, and so may more questions.
+ * The last position needs no evaluation. Earlier positions are evaluated again, which takes as long as a prefill of
+ * `n_last` tokens. The slot is unchanged: a generate may follow, and further queries.
  *
  * Ownership: `out` is the host's, `*out_error` is the host's to free. Null rule: `out` may be NULL where `cap`, its
  * length in numbers, is 0, to ask how many there would be; `out_error` may be NULL; a NULL or closed handle is -1.
@@ -1485,8 +1485,8 @@ int32_t eliza_inference_set_log_sink(eliza_log_cb sink,
                                      void *user_data);
 
 /**
- * The oldest log line that nobody has taken: for hosts whose functions cannot be called on the library's threads,
- * which ask now and then.
+ * The oldest log line that was not taken: for hosts whose functions cannot be called on the library's threads, and
+ * which poll instead.
  *
  * The first call makes lines wait for it, in place of a sink, until `eliza_inference_set_log_sink` is called; the
  * newest 256 do. The lines are those that a sink would get.

@@ -18,8 +18,8 @@
  *         }
  *     }
  *
- * What a call does in detail, and every code it can fail with, stands in eliza_inference.h at the function of its name. Here is
- * what C++ adds.
+ * What a call does in detail, and every code it can fail with, is documented in eliza_inference.h at the function of its name. Here
+ * is what C++ adds.
  *
  * Failure.    Every call that can fail throws `eliza::Error` with the code (`ELIZA_ERR_*`) and the text, and loses nothing that
  *             was done before. In a program without exceptions (`-fno-exceptions`) the text goes to stderr and the program
@@ -62,7 +62,7 @@
 #include <utility>
 #include <vector>
 
-// min and max stand in brackets below, for windows.h makes macros of them.
+// min and max are in brackets below, because windows.h makes macros of them.
 
 namespace eliza {
 
@@ -105,7 +105,7 @@ enum class SpanEnd : std::uint32_t {
 /// What a full context does.
 enum class ContextFull : std::uint32_t {
     stop = ELIZA_CONTEXT_STOP,    ///< generation ends, with `Finish::context`
-    shift = ELIZA_CONTEXT_SHIFT,  ///< half of what stands after the first `n_keep` tokens goes, and generation goes on
+    shift = ELIZA_CONTEXT_SHIFT,  ///< half of the tokens after the first `n_keep` are removed, and generation goes on
 };
 
 /// Why a generation ended.
@@ -151,7 +151,7 @@ struct SamplingOptions {
     bool ignore_eos = false;                 ///< no end of generation where no token trie decides
     std::uint32_t n_candidates = 0;          ///< how many candidates `Stream::sampled` reports
     ContextFull on_context_full = ContextFull::stop;  ///< what a full context does
-    std::uint32_t n_keep = 0;                ///< tokens in front that a shift keeps; else 0
+    std::uint32_t n_keep = 0;                ///< tokens at the beginning that a shift keeps; else 0
 };
 
 /// Counters and times since the last prefill began; see `eliza_llm_usage_t`.
@@ -290,7 +290,7 @@ class Json {
 public:
     explicit Json(const char * text) : at_(text) {}
 
-    /// `field(key)` is called in front of each value and has to read it.
+    /// `field(key)` is called before each value and has to read it.
     template <class Field>
     void object(Field field) {
         list('{', '}', [&] {
@@ -300,7 +300,7 @@ public:
         });
     }
 
-    /// `element()` is called in front of each value and has to read it.
+    /// `element()` is called before each value and has to read it.
     template <class Element>
     void array(Element element) {
         list('[', ']', element);
@@ -593,7 +593,7 @@ private:
     }
 
     FfiLlmHandle handle_;         // NULL once it ended
-    std::optional<Step> step_{};  // where the iterator stands
+    std::optional<Step> step_{};  // the current step
 };
 
 /// An open model with its own context and one generation at a time.
@@ -645,8 +645,8 @@ public:
 
     // ---- text and tokens
 
-    /// Text to token ids. `add_special` puts in front and behind what the model wants there, `parse_special` reads the text
-    /// of special tokens as those: for templates, not for what users wrote.
+    /// Text to token ids. `add_special` adds the begin- and end-of-text tokens that the model wants, `parse_special` turns the
+    /// text of special tokens into those tokens: for templates, not for users' text.
     std::vector<Token> tokenize(std::string_view text, bool add_special = true, bool parse_special = false) const {
         int * tokens = nullptr;
         std::size_t n = 0;
@@ -782,9 +782,9 @@ public:
         if (eliza_inference_arm_token_trie(handle_, nullptr) < 0) detail::fail_on(handle_);
     }
 
-    /// Makes the payload of one descriptor from names, by the model's own tokenizer. Names are tokenized where they will stand:
-    /// `before` is what stands in front of them, from the last line break on at least, `after` the closing delimiter, a part of
-    /// every leaf.
+    /// Makes the payload of one descriptor from names, by the model's own tokenizer. Names are tokenized in their
+    /// surroundings: `before` is the text before them, at least from the last line break on, `after` the closing delimiter, a
+    /// part of every leaf.
     TriePayload build_trie(const std::string & path, const std::vector<std::string> & names, const std::string & before = {},
                            const std::string & after = {}, bool parse_special = false) const {
         std::vector<const char *> texts;
@@ -1021,7 +1021,7 @@ public:
     /// `token-trie`; NULL where there is no sampler.
     const char * name() const noexcept { return eliza_inference_sampler_name(get()); }
 
-    /// Tells it of a token that was taken, or that stands in the prompt.
+    /// Passes a sampled token, or a token of the prompt, to the sampler.
     void accept(Token token) { check(eliza_inference_sampler_accept(get(), token)); }
 
     /// Sets the logits of illegal tokens in a list of candidates to minus infinity; a greedy sampler then ends the list after

@@ -37,7 +37,7 @@ pub enum Error {
     /// The file's vocabulary is missing, broken or of an unknown kind.
     #[error("Vocabulary cannot be loaded: {0}")]
     Vocab(String),
-    /// What one of the three above, or [`Error::Unsupported`], says of a file that has a name.
+    /// One of the three errors above, or [`Error::Unsupported`], with the path of its file.
     #[error("{}: {source}", path.display())]
     InFile {
         /// The file as the caller named it.
@@ -53,7 +53,7 @@ pub enum Error {
         /// What is wrong there.
         problem: String,
     },
-    /// A file is no saved slot that can be restored here: damaged, of another kind, model or setting.
+    /// A file cannot be restored as a saved slot: it is damaged, or of another format, model or setting.
     #[error("{}: the saved slot was refused: {place}: {problem}", path.display())]
     SavedSlot {
         /// The file as the caller named it.
@@ -69,7 +69,7 @@ pub enum Error {
     /// A well-formed request for something this build or machine does not do.
     #[error("Not supported: {0}")]
     Unsupported(String),
-    /// Memory could not be had, or a fixed capacity (the context) is full.
+    /// Memory could not be allocated, or a fixed capacity (the context) is full.
     #[error("Out of memory: {0}")]
     OutOfMemory(String),
     /// The handle is already generating, or does not exist.
@@ -89,7 +89,7 @@ pub enum Error {
     /// A GPU or its driver failed: it could not be opened, was lost, or refused a command.
     #[error("Device failure: {0}")]
     Device(String),
-    /// A broken invariant of the library itself, or a panic caught at its edge.
+    /// A broken invariant of the library itself, or a panic caught at its boundary.
     #[error("Internal fault: {0}")]
     Internal(String),
 }
@@ -100,7 +100,7 @@ impl Error {
         Error::Io { path: path.into(), message: error.to_string() }
     }
 
-    /// The error with the file that it is about, where it is about one and does not name it.
+    /// The error with the path of its file, where it is about a file and does not name it.
     pub(crate) fn in_file(self, path: &Path) -> Self {
         match self {
             Error::Gguf { .. } | Error::Model(_) | Error::Vocab(_) | Error::Unsupported(_) => {

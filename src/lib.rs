@@ -1,10 +1,9 @@
 //! libelizainference runs GGUF language models on the user's own device and streams tokens to its host.
 //!
-//! The rooms stand on floors; a module imports only from lower floors (`tests/house/floors.rs` holds the list):
-//! [`ffi`] and the command line on top of [`session`], then [`engine`], [`model`], [`schedule`] and
-//! [`sampling`], [`backend`] and [`trie`], [`graph`] and [`vocab`], and at the bottom [`quant`], [`gguf`],
-//! [`simd`], [`Error`] and the ways to reserve memory that may not be there. `docs/design.md` tells what each room is
-//! for.
+//! The modules (rooms) are on floors, and each imports only from lower floors (`tests/house/floors.rs` has the list):
+//! [`ffi`] and the command line on top of [`session`], then [`engine`], [`model`], [`schedule`] and [`sampling`],
+//! [`backend`] and [`trie`], [`graph`] and [`vocab`], and at the bottom [`quant`], [`gguf`], [`simd`], [`Error`] and
+//! the functions that reserve memory. `docs/design.md` describes each room.
 
 // Sizes of caches and products are checked to fit 64 bits; on 32 they would wrap around.
 #[cfg(not(target_pointer_width = "64"))]

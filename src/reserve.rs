@@ -1,4 +1,5 @@
-//! Memory of a size that a file or a host decides: where there is none, an error that says what for, never an abort.
+//! Allocation of memory whose size a file or a host determines: where it fails, an error that names the use, never an
+//! abort.
 
 use crate::{Error, Result};
 
@@ -7,7 +8,7 @@ pub(crate) fn no_memory(count: usize, size: usize, what: &str) -> Error {
     Error::OutOfMemory(format!("no room for {count} {what} of {size} bytes"))
 }
 
-/// Makes room for `more` elements behind those that are there. `what` names the elements in the error.
+/// Reserves memory for `more` elements after the present ones. `what` names the elements in the error.
 pub(crate) fn reserve<T>(list: &mut Vec<T>, more: usize, what: &str) -> Result<()> {
     list.try_reserve(more).map_err(|_| no_memory(list.len().saturating_add(more), size_of::<T>(), what))
 }
@@ -26,7 +27,7 @@ pub(crate) fn filled<T: Clone>(value: T, count: usize, what: &str) -> Result<Vec
     Ok(filled)
 }
 
-/// So many elements, those that are new zero.
+/// Resizes the list to `count` elements; new elements are zero.
 pub(crate) fn resize<T: Copy + Default>(list: &mut Vec<T>, count: usize, what: &str) -> Result<()> {
     reserve(list, count.saturating_sub(list.len()), what)?;
     list.resize(count, T::default());

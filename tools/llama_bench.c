@@ -212,7 +212,7 @@ struct span {
     char text[MAX_NAME + 64];
 };
 
-/* A name behind a prompt: the time to its last token, and to the token behind it. */
+/* A name after a prompt: the time to its last token, and to the token after it. */
 static struct span choose_name(const char * prompt, bool check, llama_token_data * candidates) {
     struct llama_sampler * rules = llama_sampler_init_grammar(vocab, grammar, "root");
     struct llama_sampler * greedy = llama_sampler_init_greedy();

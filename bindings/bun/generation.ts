@@ -104,7 +104,7 @@ function onEvent(token: number, address: Pointer, length: number, done: boolean,
   else if (!generation.closed) generation.onStep({ token, text, done });
 }
 
-/** How the last generation on a handle ended. A handle that was closed meanwhile has no more to tell. */
+/** How the last generation on a handle ended. A handle that was closed meanwhile has no status. */
 export function outcome(library: Library, handle: FfiLlmHandle): FinishReason | InferenceError {
   const usage = new Struct(8); // no more of it than `finish_reason`
   if (library.call.llm_stream_usage(raw(handle), usage.data) !== 0) {
@@ -133,7 +133,7 @@ class PollBuffers {
   /** Text of no token, for the last event. */
   rest = "";
 
-  /** The text of the last step: what stands before the terminator. */
+  /** The text of the last step: the bytes before the terminator. */
   read(): string {
     const { text } = this;
     const length = text[0] === 0 ? 0 : text.indexOf(0);

@@ -130,7 +130,7 @@ export class BunNative implements Native {
     const library = this.#library;
     const struct = new Struct(SAMPLED);
     let candidates = new Uint8Array(0);
-    // The host's array is filled as far as it goes, so the first call only tells how many there are.
+    // The host's array is filled as far as it goes, so the first call only returns how many there are.
     for (let room = 0; ; ) {
       if (room > 0) struct.array(16, (candidates = new Uint8Array(room * CANDIDATE)));
       struct.size(24, room);

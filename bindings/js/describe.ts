@@ -13,7 +13,7 @@ export interface Device {
   reason: string;
   /** What compiles shaders before the driver does, with DX12. */
   shaderCompiler: "DXC" | "FXC" | null;
-  /** Memory that can be had now; null where the system does not tell. */
+  /** Bytes that can be allocated now; null where the system does not report it. */
   availableBytes: number | null;
   /** It has no memory of its own, so what it takes is taken from the host. */
   memoryOfHost: boolean;
@@ -40,7 +40,7 @@ export interface MemoryPlan {
   nLayer: number;
   gpuLayers: number;
   devices: DeviceNeed[];
-  /** null where a device does not tell what it has. */
+  /** null where a device's free memory is unknown. */
   fits: boolean | null;
   /** The largest context that fits; null is none, or unknown. */
   largestContext: number | null;
@@ -72,7 +72,7 @@ export type SpecialToken =
   | "fimRep"
   | "fimSep";
 
-/** What is open. Null is what the file does not tell. */
+/** A description of the open model; null is what the file does not have. */
 export interface ModelDescription {
   path: string;
   /** What a token trie may call the model. */

@@ -1,6 +1,6 @@
 /** Errors of the library, by code. */
 
-/** The library's status codes by name; `include/eliza_inference.h` tells what each means and its remedy. */
+/** The library's status codes by name; `include/eliza_inference.h` documents each and its remedy. */
 export const STATUS = {
   ELIZA_ERR_NOT_IMPLEMENTED: -1,
   ELIZA_ERR_INVALID_ARG: -2,

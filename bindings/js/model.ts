@@ -78,11 +78,11 @@ export interface SlotOptions {
   slot?: number;
 }
 
-/** Where names will stand. */
+/** The text around names in a reply. */
 export interface NamesOptions {
-  /** What the set stands for; default "choice". */
+  /** The path of the set; default "choice". */
   path?: string;
-  /** What stands before a name in the reply, from the last line break on at least; default "". */
+  /** The text before a name in the reply, from the last line break on at least; default "". */
   before?: string;
   /** The closing delimiter, a part of every leaf; default "". */
   after?: string;
@@ -92,7 +92,7 @@ export interface NamesOptions {
 
 /** How a choice is made. */
 export interface ChooseOptions extends PromptOptions {
-  /** What stands before the name; default the last line of a prompt that is text, "" where it is tokens. */
+  /** The text before the name; default the last line of a prompt that is text, "" where it is tokens. */
   before?: string;
   /** What closes the name in the reply, such as `"`; default "". */
   after?: string;
@@ -218,7 +218,7 @@ export class Model implements Disposable {
     return this.#native.detokenize(this.#opened(), Int32Array.from(tokens), removeSpecial, unparseSpecial);
   }
 
-  /** The payload that allows exactly these names, tokenized where they will stand, and what should be known about it. */
+  /** The payload that allows exactly these names, tokenized in their surroundings, and its warnings. */
   tokenTrie(names: readonly string[], options: NamesOptions = {}): { payload: TokenTreePayload; warnings: string[] } {
     const { path = "choice", before = "", after = "", parseSpecial = false } = options;
     return this.#native.buildTrie(this.#opened(), { path, names, before, after, parseSpecial });
@@ -360,7 +360,7 @@ export class Model implements Disposable {
   }
 
   /**
-   * Brings what `saveSlot` wrote into a slot, in place of what that holds, and tells how many tokens the stream then has. It
+   * Restores what `saveSlot` wrote into a slot, whose content it replaces, and returns how many tokens the stream then has. It
    * may come from another process or machine; the model and `kvType` are the same. `stream(null)` goes on where the saved
    * stream stopped; a prompt reuses what was restored as far as the two agree.
    *

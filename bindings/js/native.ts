@@ -95,11 +95,11 @@ export interface SamplingOptions {
   strictTrie?: boolean;
   /** Forbid end-of-generation tokens where no trie decides. */
   ignoreEos?: boolean;
-  /** How many candidates `sampled` tells of each draw; default 0. */
+  /** How many candidates `sampled` reports for each draw; default 0. */
   nCandidates?: number;
   /** What a full context does: "stop" ends the generation; "shift" drops tokens in the middle and goes on. Default "stop". */
   onContextFull?: "stop" | "shift";
-  /** With "shift": tokens in front that are kept. */
+  /** With "shift": number of tokens at the beginning that are kept. */
   nKeep?: number;
 }
 
@@ -142,11 +142,11 @@ export const FINISH_REASONS: readonly FinishReason[] = [
   "span",
 ];
 
-/** Where names will stand, for {@link Native.buildTrie}; see `eliza_inference_build_token_trie`. */
+/** The text around names, for {@link Native.buildTrie}; see `eliza_inference_build_token_trie`. */
 export interface TrieNames {
   path: string;
   names: readonly string[];
-  /** What stands before a name in the reply. */
+  /** The text before a name in the reply. */
   before: string;
   /** The closing delimiter, a part of every leaf. */
   after: string;
@@ -188,7 +188,7 @@ export interface Native {
   /** `eliza_inference_plan_json`, parsed. */
   plan(modelPath: string, options: OpenOptions): Promise<unknown>;
 
-  /** `eliza_inference_file_metadata_json`, parsed; `null` tells all keys. */
+  /** `eliza_inference_file_metadata_json`, parsed; `null` returns all keys. */
   fileMetadata(modelPath: string, key: string | null): Promise<unknown>;
 
   /**
@@ -209,7 +209,7 @@ export interface Native {
   /** `eliza_inference_llm_stream_model_json`, parsed. */
   describe(handle: FfiLlmHandle): unknown;
 
-  /** `eliza_inference_llm_stream_metadata_json`, parsed; `null` tells all keys. */
+  /** `eliza_inference_llm_stream_metadata_json`, parsed; `null` returns all keys. */
   metadata(handle: FfiLlmHandle, key: string | null): unknown;
 
   /** `eliza_inference_llm_stream_is_eog`. */

@@ -15,7 +15,7 @@ export type TokenCallback = (tokenId: number, tokenText: string, isDone: boolean
 
 /** What hosts expect. All functions but `generate` and `cancel` block. */
 export interface FfiLlmStreamingAbi {
-  /** The handle, or `null`; then `eliza_inference_take_last_error` tells why. */
+  /** The handle, or `null`; then `eliza_inference_take_last_error` has the reason. */
   eliza_inference_llm_stream_open(
     modelPath: string,
     contextSizeTokens: number,

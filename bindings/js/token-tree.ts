@@ -11,7 +11,7 @@ export interface TokenSequence {
   tokens: number[];
 }
 
-/** One closed set. `path` says what it stands for ("action", "parameters.<field>", "contexts[]") and arms it. */
+/** One closed set. `path` names it ("action", "parameters.<field>", "contexts[]"); arming takes the path. */
 export interface TokenTreeDescriptor {
   path: string;
   leaves: TokenSequence[];

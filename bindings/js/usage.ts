@@ -1,4 +1,4 @@
-/** What a prompt and its generation used, as the library tells it. */
+/** The usage of a prompt and its generation, as the library reports it. */
 
 import { camelCased } from "./describe.js";
 import type { FinishReason } from "./native.js";

@@ -29,7 +29,7 @@ static int choose(FfiLlmHandle handle, const char * prompt, const char * const *
     options.on_span_end = ELIZA_SPAN_STOP;
     if (eliza_inference_llm_stream_configure(handle, &options, &error) != ELIZA_OK) return complain(error);
 
-    /* The names are tokenized as what stands behind the prompt. */
+    /* The names are tokenized as the text after the prompt. */
     trie = eliza_inference_build_token_trie(handle, "choice", names, n_names, prompt, NULL, 0, &warnings, &error);
     if (trie == NULL) return complain(error);
     if (warnings != NULL) fprintf(stderr, "%s\n", warnings);

@@ -13,7 +13,7 @@
 
 enum { MAX_PAYLOAD = 1 << 20, MAX_PROMPT = 1024 };
 
-/* Greedy, behind the trie. The chain owns it and is freed with it. NULL where the payload is refused. */
+/* Greedy, after the trie. The chain owns it and is freed with it. NULL where the payload is refused. */
 static struct llama_sampler * make_chain(const struct llama_vocab * vocab, const char * payload) {
     struct llama_sampler * chain;
     struct llama_sampler * trie = llama_sampler_init_token_trie(vocab, payload, ELIZA_TRIE_GREEDY);

@@ -4,46 +4,46 @@ use crate::graph::{Graph, NodeId, Readers, WeightSpec};
 use crate::quant::TensorType;
 use crate::{Error, Result, Token};
 
-/// The largest batch of one pass; longer prompts run in chunks.
+/// The most rows (tokens) of one forward pass; longer prompts run in chunks.
 pub const MAX_ROWS: usize = 512;
 
-/// Cells that a range of positions may use, for callers that size a cache: a whole number of every backend's blocks.
+/// The number of cells of a cache for `context` tokens: `context` rounded up to a multiple of [`CELL_BLOCK`].
 pub fn cells_for(context: usize) -> usize {
     context.next_multiple_of(CELL_BLOCK)
 }
 
-/// Cells of a cache are a multiple of this on every backend.
+/// The number of cells of a cache is a multiple of this on every backend.
 pub const CELL_BLOCK: usize = 64;
 
 /// Shape of an engine's KV cache.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CacheSpec {
-    /// Element types.
+    /// Element types of keys and values.
     pub types: KvTypes,
-    /// Cells, a multiple of 16.
+    /// Number of cells, one per token; a multiple of [`CELL_BLOCK`] on an engine, of 16 at least.
     pub cells: usize,
-    /// Sequences that share the cells; each can have a sampler chain.
+    /// Number of sequences that share the cells, 1 to 16; each can have a sampler chain.
     pub sequences: usize,
-    /// The layers whose cache is on the device; `None` for those that are elsewhere.
+    /// One entry per layer of the model; `None` where the layer's cache is on another device.
     pub layers: Vec<Option<LayerCache>>,
 }
 
-/// Element types of a KV cache, each F16, F32 or Q8_0.
+/// Element types of a KV cache: F16, F32 or Q8_0 each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvTypes {
-    /// Of the keys.
+    /// Type of the keys.
     pub k: TensorType,
-    /// Of the values.
+    /// Type of the values.
     pub v: TensorType,
 }
 
 impl KvTypes {
-    /// Of the keys, or else of the values.
+    /// The type of the keys where `key` is set, else of the values.
     pub fn of(&self, key: bool) -> TensorType {
         if key { self.k } else { self.v }
     }
 
-    /// [`Error::Unsupported`] where a device has no cache of these types.
+    /// [`Error::Unsupported`] where a device has no cache of one of these types.
     pub(super) fn check(&self, place: &str) -> Result<()> {
         let known = [TensorType::F32, TensorType::F16, TensorType::Q8_0];
         match [self.k, self.v].into_iter().find(|ty| !known.contains(ty)) {
@@ -71,11 +71,11 @@ impl std::fmt::Display for KvTypes {
 /// Shape of one layer's cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayerCache {
-    /// Key and value heads.
+    /// Number of key and value heads.
     pub heads: usize,
-    /// Width of a key head.
+    /// Values of a key head.
     pub head_dim_k: usize,
-    /// Width of a value head.
+    /// Values of a value head.
     pub head_dim_v: usize,
 }
 
@@ -86,73 +86,78 @@ impl LayerCache {
     }
 }
 
-/// The most logits of [`Batch::listed`].
+/// The most tokens in [`Batch::listed`].
 pub const MAX_LISTED: usize = 512;
 
-/// One batch: a row per token. All slices but the cells' have one entry per row.
+/// The inputs of one run: a row per token, at most [`MAX_ROWS`] rows. `tokens`, `positions`, `sequences` and `cells`
+/// have one entry per row.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Batch<'a> {
-    /// Token ids.
+    /// Token ids, `rows` of them; those of [`sampled_by`] name a token that the device sampled.
     pub tokens: &'a [Token],
-    /// Position of each row in its sequence.
+    /// Position of each row in its sequence, from 0 on; `rows` of them. For
+    /// [`Op::ShiftKeys`](crate::graph::Op::ShiftKeys) the change of the cell's position, for
+    /// [`Op::CopyCells`](crate::graph::Op::CopyCells) the number of the source cell.
     pub positions: &'a [i32],
-    /// Sequences each row belongs to, one bit each of the lowest 16, or the words of a tree's rows
-    /// ([`super::tree_row`]).
+    /// The set of sequences that each row belongs to, a bit each of the lowest 16, or the words of a tree's rows
+    /// ([`super::tree_row`]); `rows` of them.
     pub sequences: &'a [u32],
-    /// Cell that each row's key and value go to.
+    /// The cell that each row's key and value are written to; `rows` of them.
     pub cells: &'a [u32],
-    /// Rows that are wanted, ascending.
+    /// The output rows: indices of rows, ascending. Logits or hidden states are computed for these.
     pub outputs: &'a [u32],
-    /// Position of every cell.
+    /// Position of every cell of the cache, [`CacheSpec::cells`] of them.
     pub cell_positions: &'a [i32],
-    /// Sequences of every cell, one bit each, or the words of a tree's cells ([`super::tree_cell`]); 0 marks a free
-    /// cell. The batch's own cells are already entered.
+    /// The set of sequences of every cell, a bit each, or the words of a tree's cells ([`super::tree_cell`]); 0 marks a
+    /// free cell. As many as `cell_positions`. The batch's own cells are already entered.
     pub cell_sequences: &'a [u32],
-    /// One past the last cell in use.
+    /// One past the last cell in use: attention reads the cells below it.
     pub n_kv: usize,
-    /// The cells whose position or sequences may differ from those of the last batch that ran without an error.
+    /// First and one past the last cell whose position or sequences may differ from those of the last batch that ran
+    /// without an error.
     pub changed_cells: (usize, usize),
-    /// Rows of logits to sample from as well, by the chains of [`super::DeviceSampler::start`].
+    /// The rows of logits that the device also samples from, by the chains of [`super::DeviceSampler::start`].
     pub sample: &'a [SampleRow],
-    /// The only tokens whose logits are wanted, ascending, at most [`MAX_LISTED`]; none wants all. The logits are the
-    /// same bits as in a whole row, and stand where they stand there; what stands elsewhere in the row is undefined.
+    /// The logit subset: the only tokens whose logits are wanted, ascending, at most [`MAX_LISTED`]; an empty slice
+    /// wants all. The logits have the same bits and the same places as in a whole row; the rest of the row is
+    /// undefined.
     pub listed: &'a [Token],
 }
 
-/// Which sequence samples from which row of the logits.
+/// A sequence, and the row of logits that it samples from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SampleRow {
     /// The sequence.
     pub sequence: u32,
-    /// The row.
+    /// The row of the logits, counted in output rows.
     pub row: u32,
 }
 
-/// The token of a batch row that is the one that `sequence` sampled last, which the host may not know yet.
+/// A token id that means "the token that `sequence` sampled last", which the host may not know yet.
 pub const fn sampled_by(sequence: usize) -> Token {
     -1 - sequence as Token
 }
 
-/// The nodes a backend is asked to compile, and where their rows live.
+/// The nodes that a backend compiles to a program, and where their rows are.
 #[derive(Debug, Clone, Copy)]
 pub struct Work<'a> {
     /// The graph.
     pub graph: &'a Graph,
-    /// Who reads each of its nodes.
+    /// The readers of each of its nodes.
     pub readers: &'a Readers,
     /// The weight table that the graph's nodes name.
     pub specs: &'a [WeightSpec],
-    /// Byte offset of each node in the workspace.
+    /// Byte offset in the workspace of each node's rows, one per node.
     pub offsets: &'a [usize],
-    /// Bytes of the workspace.
+    /// Size of the workspace in bytes.
     pub workspace_bytes: usize,
     /// Largest number of batch rows.
     pub max_rows: usize,
     /// Largest number of output rows.
     pub max_out_rows: usize,
-    /// The nodes to run.
+    /// The nodes to run: the first, and one past the last.
     pub nodes: (u32, u32),
-    /// The cache that attention nodes read, with all layers, wherever they are.
+    /// The cache that attention nodes read, with the layers of all devices.
     pub cache: &'a CacheSpec,
 }
 

@@ -1,101 +1,159 @@
-//! The steps of a sampler chain as data: what the host's sampler and a device both follow, to the same token.
+//! The steps of a sampler chain as data. The host's sampler and a device run the same steps and choose the same token.
 //!
-//! The rules that hold wherever a chain runs are here once: what a step does to the candidates, and where the token
-//! trie's mask applies.
+//! The rules that hold wherever a chain runs are defined here once: what a step does to the candidates, and where the
+//! token trie's mask applies. So is its text: a new step is a variant, its name and its form, read and written.
 
 use crate::Token;
+use crate::gguf::shown;
 use std::fmt;
+use std::str::FromStr;
+
+/// The names that a chain's text can have.
+const KNOWN: &str = "logit_bias, penalties, top_k, top_p, min_p, temp, dynatemp, greedy, dist, trie";
 
 /// One step of a chain.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ChainStep {
-    /// Takes tokens out, except those that a mask allows; what is no token of the vocabulary is ignored. Not part of a
-    /// chain's text: what is banned is said with each row ([`Sampler::sample`](crate::sampling::Sampler::sample)).
+    /// Removes tokens, except those that a mask allows; ids outside the vocabulary are ignored. Not part of a chain's
+    /// text: banned tokens are an argument of each [`Sampler::sample`](crate::sampling::Sampler::sample).
     Ban(Vec<Token>),
-    /// Adds numbers to logits; -inf takes a token out.
+    /// Adds numbers to logits; -inf removes a token.
     LogitBias(Vec<(Token, f32)>),
-    /// Makes the tokens of the last `last_n` less likely: a positive logit is divided by `repeat`, another multiplied,
-    /// then `frequency` times the count and `presence` once are subtracted. `last_n <= 0` looks back on nothing.
+    /// Makes the tokens among the last `last_n` less likely. A positive logit is divided by `repeat`, any other is
+    /// multiplied by it (Keskar et al., "CTRL", <https://arxiv.org/abs/1909.05858>, section 4.1); then `frequency`
+    /// times the token's count and `presence` once are subtracted, as in OpenAI's API. `last_n <= 0` turns the step
+    /// off.
     Penalties {
-        /// Tokens looked back on.
+        /// Length of the window in tokens.
         last_n: i32,
-        /// Factor; 1 is neutral.
+        /// Repeat penalty; 1 changes nothing.
         repeat: f32,
-        /// Loss per occurrence.
+        /// Subtracted for each occurrence in the window.
         frequency: f32,
-        /// Loss for having occurred.
+        /// Subtracted once where the token occurs in the window.
         presence: f32,
     },
-    /// Keeps the k best; k <= 0 keeps all.
+    /// Keeps the k candidates with the greatest logits; k <= 0 keeps all (Fan et al., "Hierarchical Neural Story
+    /// Generation", <https://arxiv.org/abs/1805.04833>).
     TopK(i32),
-    /// Keeps the fewest best whose probabilities reach `p`, but at least `min_keep`; p >= 1 keeps all.
+    /// Nucleus sampling: keeps the fewest most probable candidates whose probabilities sum to at least `p`, but at
+    /// least `min_keep`; p >= 1 keeps all (Holtzman et al., "The Curious Case of Neural Text Degeneration",
+    /// <https://arxiv.org/abs/1904.09751>).
     TopP {
-        /// The probability to reach.
+        /// The probability that the kept candidates sum to, 0 to 1.
         p: f32,
         /// Candidates kept at least, if there are as many.
         min_keep: u32,
     },
-    /// Keeps those at least `p` times as probable as the best, but at least `min_keep`; p <= 0 keeps all.
+    /// Keeps the candidates that are at least `p` times as probable as the most probable one, but at least `min_keep`;
+    /// p <= 0 keeps all (Nguyen et al., "Turning Up the Heat: Min-p Sampling", <https://arxiv.org/abs/2407.01082>).
     MinP {
-        /// The share of the best one's probability.
+        /// Threshold relative to the greatest probability, 0 to 1.
         p: f32,
         /// Candidates kept at least, if there are as many.
         min_keep: u32,
     },
-    /// Divides the logits; 0 and below keep only the best.
+    /// Divides the logits; 0 and below keep only the candidate with the greatest logit.
     Temperature(f32),
-    /// Divides the logits by a temperature between `temperature - range` (or 0) and `temperature + range`, the higher
-    /// the more evenly the candidates are spread: the entropy's share of the greatest possible one, raised to
-    /// `exponent`. Changes nothing where one candidate is left.
+    /// Divides the logits by a temperature from `temperature - range` (at least 0) to `temperature + range`, which
+    /// grows with the entropy of the candidates' probabilities: see [`crate::sampling`], `dynamic_temperature.rs`.
+    /// Changes nothing where one candidate is left.
     DynamicTemperature {
-        /// The middle.
+        /// Middle of the range.
         temperature: f32,
-        /// The distance; 0 and below make it a plain temperature.
+        /// Half the width of the range; 0 and below make it a plain temperature.
         range: f32,
-        /// The power.
+        /// Power to which the normalised entropy is raised.
         exponent: f32,
     },
-    /// Takes the best. Ends the chain.
+    /// Chooses the candidate with the greatest logit. Ends the chain.
     Greedy,
-    /// Draws by probability. Ends the chain; a chain that ends with neither this nor [`ChainStep::Greedy`] draws all
-    /// the same.
+    /// Draws a candidate by its probability. Ends the chain; a chain that ends with neither this nor
+    /// [`ChainStep::Greedy`] also draws.
     Draw,
-    /// The place at which the token trie's mask applies; without it that is before the first step that takes candidates
-    /// out.
+    /// The place at which the token trie's mask applies; without this step the mask applies before the first step that
+    /// compares candidates.
     Trie,
-    /// Of a device that follows the first part of a chain: hands what is left to the host, at most so many candidates,
-    /// and draws nothing: neither position nor history goes on. Ends the part; a step before it must see to it that no
-    /// more are left. The mask applies only where it is named.
+    /// Only for a device that runs the first part of a chain: returns the candidates that are left, at most so many, to
+    /// the host and draws nothing; position and history stay as they are. Ends the part. An earlier step must leave no
+    /// more candidates than that. The mask applies only where [`ChainStep::Trie`] names its place.
     HandOver(u32),
 }
 
 impl ChainStep {
-    /// Whether the step compares candidates with one another, and so may take some out.
+    /// Whether the step compares candidates with one another, and so may remove some.
     pub fn truncates(&self) -> bool {
         match self {
             ChainStep::Ban(_) | ChainStep::LogitBias(_) | ChainStep::Penalties { .. } | ChainStep::Trie => false,
             ChainStep::Temperature(temperature) => *temperature <= 0.0,
-            // A dynamic temperature takes none out, but looks at all of them.
+            // A dynamic temperature removes none, but depends on all of them.
             _ => true,
         }
     }
 
-    /// Whether it changes single tokens' logits.
+    /// Whether it changes the logits of single tokens.
     pub fn adjusts(&self) -> bool {
         matches!(self, ChainStep::Ban(_) | ChainStep::LogitBias(_) | ChainStep::Penalties { .. })
     }
 
-    /// Whether nothing can follow it.
+    /// Whether it must be the last step.
     pub fn ends(&self) -> bool {
         matches!(self, ChainStep::Greedy | ChainStep::Draw | ChainStep::HandOver(_))
     }
 
-    /// The most candidates that the step leaves, if it says so by itself.
+    /// The most candidates that the step leaves, where the step alone bounds them.
     pub(super) fn leaves(&self) -> Option<u32> {
         match *self {
             ChainStep::TopK(k) => u32::try_from(k).ok().filter(|&k| k > 0),
             ChainStep::Temperature(temperature) => (temperature <= 0.0).then_some(1),
             _ => None,
+        }
+    }
+
+    /// The step that has this form in a chain's text.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> std::result::Result<ChainStep, String> {
+        let (name, values) = match text.split_once('=') {
+            Some((name, values)) => (name.trim(), Some(values.trim())),
+            None => (text.trim(), None),
+        };
+        let plain = |step: ChainStep| match values {
+            None => Ok(step),
+            Some(_) => Err(format!("`{name}` takes no value")),
+        };
+        match name {
+            "" => Err(format!("a sampler is missing; known are {KNOWN}")),
+            "greedy" => plain(ChainStep::Greedy),
+            "dist" => plain(ChainStep::Draw),
+            "trie" => plain(ChainStep::Trie),
+            "logit_bias" => biases(values.unwrap_or_default()).map(ChainStep::LogitBias),
+            "top_k" => numbers::<1>(name, "k", values)?.one().map(ChainStep::TopK),
+            "temp" => numbers::<1>(name, "t", values)?.one().map(ChainStep::Temperature),
+            "dynatemp" => {
+                let [temperature, range, exponent] = all(name, "t,range,exponent", values)?;
+                Ok(ChainStep::DynamicTemperature {
+                    temperature: number(temperature)?,
+                    range: number(range)?,
+                    exponent: number(exponent)?,
+                })
+            }
+            "top_p" | "min_p" => {
+                let numbers = numbers::<2>(name, "p or p,min_keep", values)?;
+                let (p, min_keep) = (numbers.at(0)?, if numbers.count > 1 { numbers.at(1)? } else { 0 });
+                Ok(if name == "top_p" { ChainStep::TopP { p, min_keep } } else { ChainStep::MinP { p, min_keep } })
+            }
+            "penalties" => {
+                let [last_n, repeat, frequency, presence] = all(name, "last_n,repeat,frequency,presence", values)?;
+                Ok(ChainStep::Penalties {
+                    last_n: number(last_n)?,
+                    repeat: number(repeat)?,
+                    frequency: number(frequency)?,
+                    presence: number(presence)?,
+                })
+            }
+            _ => Err(format!("unknown sampler `{}`; known are {KNOWN}", shown(name))),
         }
     }
 
@@ -118,8 +176,8 @@ impl ChainStep {
     }
 }
 
-/// The place of the mask in a chain that may name it: where the first step follows that truncates, else at the end.
-/// `None` where it is named, or the chain hands over without it.
+/// The index of the step before which the mask applies: the first step that truncates, else the end of the chain.
+/// `None` where the chain names the place itself, or ends with [`ChainStep::HandOver`].
 pub fn mask_place(steps: &[ChainStep]) -> Option<usize> {
     if steps.contains(&ChainStep::Trie) || matches!(steps.last(), Some(ChainStep::HandOver(_))) {
         return None;
@@ -153,4 +211,62 @@ impl fmt::Display for ChainStep {
             }
         }
     }
+}
+
+/// The texts of up to `N` numbers.
+struct Numbers<'a, const N: usize> {
+    texts: [&'a str; N],
+    count: usize,
+}
+
+fn numbers<'a, const N: usize>(
+    name: &str,
+    form: &str,
+    values: Option<&'a str>,
+) -> std::result::Result<Numbers<'a, N>, String> {
+    let wrong = || format!("`{name}` is written {name}={form}");
+    let values = values.filter(|values| !values.is_empty()).ok_or_else(wrong)?;
+    let mut numbers = Numbers { texts: [""; N], count: 0 };
+    for value in values.split(',') {
+        *numbers.texts.get_mut(numbers.count).ok_or_else(wrong)? = value.trim();
+        numbers.count += 1;
+    }
+    Ok(numbers)
+}
+
+/// The texts of exactly `N` numbers.
+fn all<'a, const N: usize>(
+    name: &str,
+    form: &str,
+    values: Option<&'a str>,
+) -> std::result::Result<[&'a str; N], String> {
+    let Numbers { texts, count } = numbers::<N>(name, form, values)?;
+    if count == N { Ok(texts) } else { Err(format!("`{name}` is written {name}={form}")) }
+}
+
+impl<const N: usize> Numbers<'_, N> {
+    fn at<T: FromStr>(&self, index: usize) -> std::result::Result<T, String> {
+        let text = self.texts.get(index).copied().unwrap_or_default();
+        number(text)
+    }
+
+    fn one<T: FromStr>(&self) -> std::result::Result<T, String> {
+        self.at(0)
+    }
+}
+
+fn number<T: FromStr>(text: &str) -> std::result::Result<T, String> {
+    text.parse().map_err(|_| format!("`{}` is not a number it can take", shown(text)))
+}
+
+fn biases(values: &str) -> std::result::Result<Vec<(Token, f32)>, String> {
+    if values.is_empty() {
+        return Err("`logit_bias` is written logit_bias=id:value,id:value".into());
+    }
+    let one = |pair: &str| {
+        let (id, bias) =
+            pair.split_once(':').ok_or_else(|| format!("`{}` is not of the form id:value", shown(pair.trim())))?;
+        Ok((number(id.trim())?, number(bias.trim())?))
+    };
+    values.split(',').map(one).collect()
 }

@@ -1,4 +1,4 @@
-//! What a device says of itself, and what it was asked to do.
+//! A device's description, and counters of the work submitted to it.
 
 /// What kind of device a backend drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,26 +16,26 @@ pub struct DeviceInfo {
     pub name: String,
     /// Kind of device.
     pub kind: DeviceKind,
-    /// Higher is preferred.
+    /// Rank among the devices: the highest is used first; 0 cannot be used.
     pub score: u32,
     /// Why it has this score.
     pub reason: String,
-    /// What compiles shaders before the driver does, where that is chosen: `DXC` or `FXC`, with DX12.
+    /// The HLSL compiler, `DXC` or `FXC`; `None` except with DX12.
     pub shader_compiler: Option<&'static str>,
 }
 
-/// What an engine asked of a device since it opened; all zero for the CPU.
+/// Counters of an engine's work on a device since it opened; all zero for the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
-    /// Kernels started.
+    /// Kernels dispatched.
     pub dispatches: u64,
     /// Command buffers submitted.
     pub submissions: u64,
     /// Times the host waited for the device.
     pub waits: u64,
-    /// Bytes written to the device.
+    /// Bytes copied from the host to the device.
     pub bytes_uploaded: u64,
-    /// Bytes read from it.
+    /// Bytes copied from the device to the host.
     pub bytes_read: u64,
 }
 
@@ -56,7 +56,7 @@ impl std::ops::Add for Traffic {
 impl std::ops::Sub for Traffic {
     type Output = Traffic;
 
-    /// What was asked between two readings; `other` is the earlier one.
+    /// The difference of two readings; `other` is the earlier one.
     fn sub(self, other: Traffic) -> Traffic {
         Traffic {
             dispatches: self.dispatches - other.dispatches,

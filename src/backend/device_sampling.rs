@@ -1,8 +1,8 @@
-//! Sampling on a device as plain data: the chain, the mask, what came out.
+//! Sampling on a device as plain data: the chain, the mask, the result.
 //!
-//! The steps mean what the host sampler's steps of the same names mean, to the last token. Where a device cannot follow
-//! a chain to its end, [`SampleSpec::split`] says which part it can take, and the host finishes over the few candidates
-//! that part left.
+//! The steps are those of the host's sampler and choose the same token. Where a device cannot run a whole chain,
+//! [`SampleSpec::split`] returns the first part that it can run, and the host runs the rest on the few candidates that
+//! part left.
 
 use super::batch::MAX_LISTED;
 use super::chain::ChainStep;
@@ -11,21 +11,21 @@ use crate::Token;
 /// A chain with its seed.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SampleSpec {
-    /// The steps, first applied first.
+    /// The steps, in the order of their application.
     pub steps: Vec<ChainStep>,
     /// The seed of the draws.
     pub seed: u64,
-    /// The best candidates to report with each token, at most 64.
+    /// The number of most probable candidates to report with each token, at most 64.
     pub candidates: u32,
 }
 
 impl SampleSpec {
-    /// What a device takes of the chain that can follow the first `supported` steps and hand over up to `most`
-    /// candidates: the chain to give it, and how many steps of this one that covers. All, or a first part that leaves a
-    /// bounded number of candidates, which are handed over. `None` where the host runs the whole chain.
+    /// The part of the chain for a device that can run the first `supported` steps and return up to `most` candidates:
+    /// the chain to give it, and how many steps of this one that covers. It is the whole chain, or a first part that
+    /// leaves a bounded number of candidates for the host. `None` where the host runs the whole chain.
     ///
-    /// A part ends before a dynamic temperature: the host's is computed in double precision, and so the token is to the
-    /// last the one of the whole chain on the host.
+    /// A part ends before a dynamic temperature. The host computes that one in double precision, so the token is always
+    /// that of the whole chain on the host.
     pub fn split(&self, supported: usize, most: u32) -> Option<(SampleSpec, usize)> {
         if supported >= self.steps.len() {
             return Some((self.clone(), self.steps.len()));
@@ -38,22 +38,21 @@ impl SampleSpec {
         Some((SampleSpec { steps, seed: self.seed, candidates: 0 }, taken))
     }
 
-    /// Whether a host that follows the chain from this step on can do so under a mask that is followed greedily: the
-    /// device left the best child only, which later biases and penalties could have changed.
+    /// Whether the host can run the chain from this step on where the mask is greedy ([`Legal::greedy`]). The device
+    /// has left only the best legal token then, which later biases and penalties could have changed.
     pub fn greedy_from(&self, step: usize) -> bool {
         !self.steps.iter().skip(step).any(ChainStep::adjusts)
     }
 
-    /// Whether under a mask no logits matter but those of the tokens that it allows, however they are followed: it
-    /// stands before every step that compares candidates.
+    /// Whether under a mask only the logits of legal tokens matter: the mask applies before every step that compares
+    /// candidates.
     pub fn masks_first(&self) -> bool {
         let before = self.steps.iter().take_while(|op| **op != ChainStep::Trie);
         !self.steps.contains(&ChainStep::Trie) || !before.into_iter().any(ChainStep::truncates)
     }
 
-    /// The chain in words, such as `+trie +top_k +top_p -penalties -dist`: each step's name after `+` where the device
-    /// follows it, which are the first so many, and after `-` where the host does. The draw, which ends every chain
-    /// that does not say otherwise, is named; bans are not.
+    /// The chain as text, such as `+trie +top_k +top_p -penalties -dist`: `+` marks the first `followed` steps, which
+    /// the device runs, `-` those of the host. The draw is named even where the chain does not; bans are not.
     pub fn describe(&self, followed: usize) -> String {
         let ends = self.steps.last().is_some_and(ChainStep::ends);
         let draw = (!ends).then_some(&ChainStep::Draw);
@@ -66,49 +65,50 @@ impl SampleSpec {
     }
 }
 
-/// What a device follows of a chain.
+/// The part of a chain that a device runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Followed {
-    /// Steps, the first ones. Behind the last step it draws; else it hands over the candidates that are left.
+    /// How many steps, from the first on. After all of them the device draws; with fewer it returns the candidates that
+    /// are left.
     pub steps: usize,
-    /// The most candidates that come with a result.
+    /// The most candidates in a result.
     pub candidates: usize,
 }
 
-/// The only tokens that may win, and how to choose among them.
+/// The token mask: the only tokens that may be drawn, and how to choose among them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Legal<'a> {
     /// The tokens, ascending; not empty.
     pub tokens: &'a [Token],
-    /// Take the one with the greatest logit after biases and penalties, instead of the rest of the chain.
+    /// Choose the token with the greatest logit after biases and penalties, instead of running the rest of the chain.
     pub greedy: bool,
 }
 
 impl<'a> Legal<'a> {
-    /// The tokens whose logits are all that have to be computed, for a chain that [`SampleSpec::masks_first`] or does
-    /// not; none where others matter too, or where they are too many to be computed one by one.
+    /// The logit subset to compute, given the chain's [`SampleSpec::masks_first`]; empty (all logits) where others
+    /// matter too, or where the mask has more than [`MAX_LISTED`](super::MAX_LISTED) tokens.
     pub fn listed(&self, masks_first: bool) -> &'a [Token] {
         let alone = (self.greedy || masks_first) && self.tokens.len() <= MAX_LISTED;
         if alone { self.tokens } else { &[] }
     }
 }
 
-/// What a sequence found.
+/// The result of sampling for one sequence.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SampleResult {
-    /// The token; -1 where none could be sampled, or candidates are handed over.
+    /// The token; -1 where none could be sampled, or where candidates are returned to the host.
     pub token: Token,
-    /// The natural logarithm of `prob`.
+    /// Natural logarithm of `prob`.
     pub logprob: f32,
-    /// The token's probability among the candidates that the chain left.
+    /// The token's probability among the candidates that the chain left, 0 to 1.
     pub prob: f32,
     /// How many candidates the chain left.
     pub kept: u32,
-    /// The position that the token was sampled for.
+    /// The position of the token in its sequence.
     pub position: u32,
-    /// How many candidates are reported or handed over.
+    /// How many candidates are reported or returned to the host.
     pub reported: u32,
-    /// What was wrong.
+    /// Why there is no token, where there is none.
     pub problem: Option<SampleProblem>,
 }
 
@@ -117,15 +117,16 @@ pub struct SampleResult {
 pub struct SampledRow {
     /// The sequence that sampled.
     pub sequence: u32,
-    /// What it found.
+    /// Its result.
     pub result: SampleResult,
-    /// The best candidates as (token, logit, probability), as many as the chain reports. Those that are handed over
-    /// have no order and no probability, and their logits are those before temperature.
+    /// The most probable candidates as (token, logit, probability), as many as the chain reports. Those that are
+    /// returned for the host to go on with have no order and no probability, and their logits are those before
+    /// temperature.
     pub candidates: Vec<(Token, f32, f32)>,
 }
 
 impl Default for SampledRow {
-    /// A row that nothing was sampled from.
+    /// A row before any sampling.
     fn default() -> Self {
         let problem = Some(SampleProblem::NoCandidate);
         let result = SampleResult { token: -1, logprob: 0.0, prob: 0.0, kept: 0, position: 0, reported: 0, problem };

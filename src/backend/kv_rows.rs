@@ -1,16 +1,17 @@
-//! What a cell of a KV cache holds, in a form that no backend's layout and no cell's number shows: a *row*.
+//! The content of a cell of a KV cache in a form that does not depend on a backend's layout or on the cell's number: a
+//! *cell row*.
 //!
-//! A layer's row for one cell is the keys of all heads, one after the other, then the values. A head of F32 or F16 is
-//! its numbers; in Q8_0 every group of 32 numbers, the last maybe shorter, is one f32 scale and that many i8. The scale
-//! has 32 bits because a GPU's has; a CPU's cache rounds it to f16, which is exact for what came from a CPU. All
-//! little-endian.
+//! A layer's cell row is the keys of all heads, one after the other, then the values. A head of F32 or F16 is its
+//! numbers. In Q8_0 every group of 32 numbers (the last group may be shorter) is one f32 scale and that many i8. The
+//! scale has 32 bits because a GPU's has; a CPU's cache rounds it to f16, which is exact for cells that came from a
+//! CPU. All numbers are little-endian.
 
 use super::batch::{KvTypes, LayerCache};
 use crate::quant::TensorType;
 
-/// Numbers that share a scale in Q8_0.
+/// Numbers that share a scale in Q8_0; the last group of a head may have fewer.
 pub const GROUP: usize = 32;
-/// Bytes of that scale.
+/// Bytes of a group's scale.
 pub const SCALE: usize = 4;
 
 /// Bytes of one head of `dim` numbers.
@@ -22,7 +23,7 @@ pub fn head_bytes(ty: TensorType, dim: usize) -> usize {
 }
 
 impl LayerCache {
-    /// Bytes of a row.
+    /// Bytes of a cell row.
     pub fn row_bytes(&self, types: KvTypes) -> usize {
         self.heads * (head_bytes(types.k, self.head_dim_k) + head_bytes(types.v, self.head_dim_v))
     }

@@ -1,8 +1,8 @@
 //! Memory in bytes, by what it holds, and the account that a device keeps of it.
 //!
-//! What is planned and what is allocated are told in the same components, so that one can be held against the other. An
-//! [`Account`] counts what is allocated at present: whoever allocates keeps a [`Held`] beside the memory, which leaves
-//! the account when it is dropped.
+//! Planned and allocated bytes are counted by the same components, so that they can be compared. An [`Account`] counts
+//! what is allocated at present: the owner of an allocation keeps a [`Held`] with it, and dropping that subtracts its
+//! bytes.
 
 use crate::graph::Part;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub enum Component {
 }
 
 impl Component {
-    /// Every component, in the order in which they are told.
+    /// Every component, in the order of reports.
     pub const ALL: [Component; 6] = [
         Component::Embedding,
         Component::Layers,
@@ -46,7 +46,7 @@ impl Component {
         }
     }
 
-    /// The name in reports.
+    /// The name used in reports.
     pub fn name(self) -> &'static str {
         match self {
             Component::Embedding => "embedding",
@@ -112,7 +112,7 @@ impl Account {
     }
 }
 
-/// Bytes that somebody has allocated.
+/// Bytes on an [`Account`] until this is dropped.
 #[derive(Debug)]
 pub struct Held {
     account: Arc<Account>,
@@ -126,16 +126,16 @@ impl Drop for Held {
     }
 }
 
-/// How the memory of a device stands.
+/// The memory of a device: used, total, available; all in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Memory {
     /// What this process has allocated there.
     pub used: Bytes,
-    /// Bytes that there are; `None` where the system does not tell.
+    /// Bytes in all; `None` where the system does not report it.
     pub total: Option<u64>,
-    /// Bytes that can still be allocated; `None` where the system does not tell.
+    /// Bytes that can still be allocated; `None` where the system does not report it.
     pub available: Option<u64>,
-    /// Whether it is the host's memory.
+    /// Whether it is the host's memory (the CPU, and integrated GPUs).
     pub of_host: bool,
 }
 

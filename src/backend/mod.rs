@@ -1,14 +1,14 @@
-//! What a device has to do for an engine: the traits.
+//! The traits that a device implements for an engine.
 //!
 //! A [`Backend`] owns weights in its own layout, the KV cache and the workspace of an engine ([`State`]), and turns a
 //! run of graph nodes into a [`Program`]. A program runs one batch; everything that changes between batches (tokens,
 //! positions, cells, sequences, which rows are wanted) comes in as [`Batch`], so that programs are compiled once at
-//! open. A device that can sample has a [`DeviceSampler`].
+//! open. A device that can sample tokens has a [`DeviceSampler`].
 //!
-//! The files beside this one are the data that go in and out: `batch.rs` (cache, nodes, rows), `weights.rs`,
-//! `device.rs`, `chain.rs` (the steps of a sampler), `device_sampling.rs` (a chain on a device, and what it found),
-//! `trie_walk.rs`, `memory.rs`; and what both backends must agree on: `rope.rs`, `kv_rows.rs`, `tree_mask.rs`.
-//! `registry.rs` knows the backends, `cpu/` and `gpu/`.
+//! The other files hold the inputs and results: `batch.rs` (cache, nodes, rows), `weights.rs`, `device.rs`, `chain.rs`
+//! (the steps of a sampler), `device_sampling.rs` (a chain on a device and its results), `trie_walk.rs`, `memory.rs`;
+//! and what both backends must agree on: `rope.rs`, `kv_rows.rs`, `tree_mask.rs`. `registry.rs` lists the devices and
+//! opens the backends, `cpu/` and `gpu/`.
 
 mod batch;
 mod chain;
@@ -49,20 +49,22 @@ use std::sync::atomic::AtomicBool;
 
 /// A device with its kernels.
 pub trait Backend: Send + Sync {
-    /// The device.
+    /// The device's description.
     fn device(&self) -> DeviceInfo;
 
-    /// Whether the device can compute this node; `Err` says why not, and the node goes to the CPU.
+    /// Whether the device can compute this node. A node that it cannot compute is computed on the CPU.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why the device cannot, as text.
     fn supports(&self, node: &Node, specs: &[WeightSpec]) -> std::result::Result<(), String>;
 
-    /// Bring weights into the device's layout, on up to `threads` host threads.
+    /// Read the weights from the file and repack them into the device's layout, on up to `threads` host threads.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for, [`Error::Unsupported`] for a type without kernels, those
-    /// of reading the file, [`Error::Cancelled`] where `progress` said so.
+    /// [`Error::OutOfMemory`] naming what the memory is for; [`Error::Unsupported`] for a type or shape without
+    /// kernels; [`Error::Io`] where the file cannot be read or was changed; [`Error::Model`] for a weight that is not a
+    /// finite number, on a GPU; [`Error::Device`] where the device fails; [`Error::Cancelled`] where `progress`
+    /// returned false.
     fn load(
         &self,
         file: &File,
@@ -72,169 +74,181 @@ pub trait Backend: Send + Sync {
         progress: LoadProgress<'_>,
     ) -> Result<Weights>;
 
-    /// KV cache and workspace for one engine that runs on `threads` host threads.
+    /// Allocate KV cache and workspace for one engine that runs on `threads` host threads.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for.
+    /// [`Error::OutOfMemory`] naming what the memory is for; [`Error::Unsupported`] for element types or head widths
+    /// that the device's cache does not have; [`Error::Device`] where the device fails or a kernel fails its
+    /// known-answer test.
     fn new_state(&self, cache: &CacheSpec, threads: usize) -> Result<Box<dyn State>>;
 
     /// Compile nodes into a program over these weights.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for an operation without kernels, [`Error::Device`] where the device fails.
+    /// [`Error::Unsupported`] for an operation without kernels, [`Error::OutOfMemory`] naming what the memory is for,
+    /// [`Error::Device`] where the device fails.
     fn compile(&self, work: &Work<'_>, weights: &Weights) -> Result<Box<dyn Program>>;
 
-    /// What [`Backend::load`] will allocate.
+    /// The bytes that [`Backend::load`] will allocate.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a type without kernels.
+    /// [`Error::Unsupported`] for a type or shape without kernels, [`Error::OutOfMemory`] for a matrix whose size
+    /// overflows.
     fn weight_bytes(&self, specs: &[WeightSpec], wanted: &Wanted) -> Result<WeightBytes>;
 
-    /// Begin to add up what an engine will allocate here.
+    /// Start adding up the bytes that an engine will allocate here.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a cache that cannot be.
+    /// [`Error::Unsupported`] for element types or head widths that the device's cache does not have,
+    /// [`Error::OutOfMemory`] for a buffer that is larger than the device allows.
     fn sizing(&self, cache: &CacheSpec, wanted: &Wanted, threads: usize) -> Result<Box<dyn Sizing>>;
 
-    /// Bytes per second that the device's memory gives, measured now, which takes a second and some memory. `threads`
-    /// is the number of host threads that would compute.
+    /// The device's memory bandwidth in bytes per second. Measures it, which takes about a second and some memory;
+    /// `threads` is the number of host threads that would compute.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] naming what the memory is for, [`Error::Device`] where the device fails.
     fn bandwidth(&self, threads: usize) -> Result<f64>;
 
-    /// How the device's memory stands.
+    /// The device's memory: used, total, available.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an artificial limit that is no size.
+    /// [`Error::InvalidArgument`] where `ELIZA_MEMORY_LIMIT` is not a number of bytes.
     fn memory(&self) -> Result<Memory>;
 }
 
-/// Adds up what an engine's state and programs take on a device, without taking it: of [`Backend::new_state`],
-/// [`Backend::compile`], [`Program::reserve`] and [`State::reserve_reads`].
+/// Adds up the bytes of an engine's state and programs on a device without allocating them: those of
+/// [`Backend::new_state`], [`Backend::compile`], [`Program::reserve`] and [`State::reserve_reads`].
 pub trait Sizing {
-    /// A program of these nodes.
+    /// Count a program of these nodes.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for an operation without kernels.
+    /// [`Error::Unsupported`] for an operation without kernels, [`Error::OutOfMemory`] for a buffer that is larger than
+    /// the device allows.
     fn program(&mut self, work: &Work<'_>) -> Result<()>;
 
-    /// Reads of at most so many bytes.
+    /// Count reads of at most `bytes` bytes.
     fn reads(&mut self, bytes: usize);
 
-    /// The sum.
+    /// The sum, by component.
     fn bytes(&self) -> Bytes;
 }
 
 /// What an engine keeps on a device between runs.
 pub trait State: Send {
-    /// Rows of the workspace as the host sees them: `len` floats from byte `offset`. On a device with memory of its own
-    /// this is a copy; what the caller writes to it stays there.
+    /// Rows of the workspace: `len` floats from byte `offset` on. On a device with memory of its own this is a copy,
+    /// and what the caller writes to it does not reach the device.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails.
+    /// [`Error::Device`] where the device fails; [`Error::Cancelled`] where the wait was cancelled, see
+    /// [`State::watch`].
     fn rows(&mut self, offset: usize, len: usize) -> Result<&mut [f32]>;
 
-    /// Make room for reads of at most so many bytes by [`State::rows`], so that none allocates.
+    /// Reserve memory for reads of at most `bytes` bytes by [`State::rows`], so that none allocates.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for.
+    /// [`Error::OutOfMemory`] naming what the memory is for, [`Error::Device`] where the device fails.
     fn reserve_reads(&mut self, bytes: usize) -> Result<()> {
         let _ = bytes;
         Ok(())
     }
 
-    /// Write rows of the workspace from byte `offset` on.
+    /// Write `values` to the workspace from byte `offset` on.
     ///
     /// # Errors
     /// [`Error::Device`] where the device fails.
     fn put(&mut self, offset: usize, values: &[f32]) -> Result<()>;
 
-    /// The rows of these cells of a layer, one after the other: [`LayerCache::row_bytes`] each, as [`kv_rows`] says.
-    /// For cells that were written.
+    /// Read these cells of a layer into `rows`, one cell row after the other, [`LayerCache::row_bytes`] each, in the
+    /// form of [`kv_rows`]. The cells must have been written.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails.
+    /// [`Error::Device`] where the device fails; [`Error::OutOfMemory`] for staging; [`Error::Cancelled`] where the
+    /// wait was cancelled, see [`State::watch`].
     fn read_cells(&mut self, layer: usize, cells: &[u32], rows: &mut [u8]) -> Result<()>;
 
-    /// Write such rows into these cells, and nothing else.
+    /// Write such cell rows into these cells; other cells stay as they are.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails.
+    /// As [`State::read_cells`].
     fn write_cells(&mut self, layer: usize, cells: &[u32], rows: &[u8]) -> Result<()>;
 
-    /// From now on waits for the device end with [`Error::Cancelled`] too, some time after `cancel` was set: on a
-    /// device that hangs nothing else would end them. What was asked for is then still under way.
+    /// From now on, waits for the device also end, with [`Error::Cancelled`], some time after `cancel` was set: on a
+    /// device that hangs nothing else would end them. The submitted work is then still running.
     fn watch(&mut self, cancel: &Arc<AtomicBool>) {
         let _ = cancel;
     }
 
-    /// Wait until everything that runs were asked for is done, and report what went wrong with it.
+    /// Wait until all submitted work is done.
     ///
     /// # Errors
-    /// What went wrong with a run.
+    /// [`Error::Device`] where the device fails; [`Error::Cancelled`] where the wait was cancelled, see
+    /// [`State::watch`].
     fn finish(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// What samples from the logits that programs leave here; `None` where that is the host's.
+    /// The sampler of this device; `None` where the host samples.
     fn sampler(&mut self) -> Option<&mut dyn DeviceSampler> {
         None
     }
 
-    /// What was asked of the device so far.
+    /// Counters of the work submitted so far.
     fn traffic(&self) -> Traffic {
         Traffic::default()
     }
 
-    /// For the owning backend.
+    /// For the backend that made this state.
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
 /// Samples on the device, and walks tries there.
 pub trait DeviceSampler {
-    /// Sample this sequence by this chain from now on, after `history`; `None` where the device takes no part of it.
+    /// Sample this sequence by this chain from now on, after `history`; `None` where the device can run no part of the
+    /// chain.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for, [`Error::Device`] where the device fails.
+    /// [`Error::InvalidArgument`] for a step that cannot be used (a token outside the vocabulary, a number that is
+    /// NaN), [`Error::OutOfMemory`] naming what the memory is for, [`Error::Device`] where the device fails.
     fn start(&mut self, sequence: usize, spec: &SampleSpec, history: &[Token]) -> Result<Option<Followed>>;
 
-    /// Let only these tokens win in a sequence from now on; `None` lets all.
+    /// Set the token mask of a sequence; `None` allows all tokens.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails.
+    /// [`Error::InvalidArgument`] for tokens that are not ascending, not in the vocabulary, or none; [`Error::Device`]
+    /// where the device fails.
     fn arm(&mut self, sequence: usize, legal: Option<Legal<'_>>) -> Result<()>;
 
-    /// Take note of tokens of a sequence that were not sampled here.
+    /// Append tokens that were not sampled here to a sequence's history.
     ///
     /// # Errors
     /// [`Error::Device`] where the device fails.
     fn accept(&mut self, sequence: usize, tokens: &[Token]) -> Result<()>;
 
-    /// What the oldest run that sampled and was not asked about yet found, in the order of its [`Batch::sample`].
-    /// `rows` has an entry for every sequence; says how many were filled.
+    /// The results of the oldest run that sampled and whose results were not read yet, in the order of its
+    /// [`Batch::sample`]; waits for them. `rows` has an entry for every sequence; returns how many were filled.
     ///
     /// # Errors
     /// [`Error::Device`] where the device fails, [`Error::Cancelled`] where the wait for it was cancelled.
     fn sampled(&mut self, rows: &mut [SampledRow]) -> Result<usize>;
 
-    /// Roll back the last tokens of a sequence that were sampled here or walked over, so many: the next one follows
-    /// `last` again.
+    /// Roll back the last `tokens` tokens of a sequence that were sampled here or walked over; `last` is the sequence's
+    /// last token after that.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails.
+    /// [`Error::InvalidArgument`] for more tokens than can be rolled back; [`Error::Device`] where the device fails.
     fn roll_back(&mut self, sequence: usize, tokens: u32, last: Token) -> Result<()>;
 
-    /// Keep a trie for [`Program::walk`], in the place of the one before. False where it cannot be walked here.
+    /// Upload a trie for [`Program::walk`] in place of the one before. False where it cannot be walked here.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for.
+    /// [`Error::OutOfMemory`] naming what the memory is for, [`Error::Device`] where the device fails.
     fn hold_trie(&mut self, nodes: &[WalkNode]) -> Result<bool>;
 
-    /// Whether a sequence's chain and the children that are armed let the device walk on by itself.
+    /// Whether the device can walk the trie for this sequence, given its chain and mask.
     fn walks(&mut self, sequence: usize) -> bool;
 
-    /// What the last walk found; waits for it.
+    /// The results of the last walk; waits for it.
     ///
     /// # Errors
     /// [`Error::Device`] where the device fails, [`Error::Cancelled`] where the wait for it was cancelled.
@@ -243,26 +257,27 @@ pub trait DeviceSampler {
 
 /// A compiled run of nodes.
 pub trait Program: Send + Sync {
-    /// Make room in a state for what this program needs, and for a workspace of so many bytes. Called at open, for
-    /// every plan, so that no run allocates.
+    /// Reserve memory in a state for what this program needs, and for a workspace of `workspace_bytes`. Called at open
+    /// for every plan, so that no run allocates.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for.
+    /// [`Error::OutOfMemory`] naming what the memory is for, [`Error::Device`] where the device fails.
     fn reserve(&self, state: &mut dyn State, workspace_bytes: usize) -> Result<()>;
 
     /// Run one batch. `out_rows` is the number of output rows, `batch.outputs.len()` where the batch has tokens.
     ///
-    /// `cancel` is looked at several times a layer; a run that saw it returns [`Error::Cancelled`], with the cells of
-    /// the batch in an undefined state.
+    /// `cancel` is checked several times a layer. After [`Error::Cancelled`] the content of the batch's cells is
+    /// undefined.
     ///
     /// # Errors
-    /// [`Error::Cancelled`], and [`Error::Device`] where the device fails.
+    /// [`Error::Cancelled`]; [`Error::Device`] where the device fails; [`Error::Io`] where rows of the embedding are
+    /// read from the model's file and it was changed.
     fn run(&self, state: &mut dyn State, batch: &Batch<'_>, out_rows: usize, cancel: &AtomicBool) -> Result<()>;
 
-    /// Walk on through the trie that the state holds, after a run whose token is not known yet: at most so many
-    /// passes, each from a token that was sampled to the next choice. The rows' cells, positions and sequences are the
-    /// batch's, in order, as far as the walk goes; all are entered, and none is seen by a row before its own. One walk
-    /// at a time.
+    /// Walk through the trie that the state holds, after a run whose token the host does not know yet: at most
+    /// [`Walk::passes`] forward passes, each from a sampled token to the next choice. The walk's rows take their cells,
+    /// positions and sequences from the batch, in order; all of them are entered before, and a row sees no cell of a
+    /// later row. One walk at a time.
     ///
     /// # Errors
     /// [`Error::Cancelled`], and [`Error::Device`] where the device fails.

@@ -1,4 +1,4 @@
-//! The devices of this machine, and the backends for a request.
+//! The devices of this machine, and which backends an open uses.
 
 #[cfg(feature = "gpu")]
 use super::gpu;
@@ -8,11 +8,11 @@ use crate::gguf::shown;
 use crate::{Error, Result};
 use std::sync::Arc;
 
-/// Every device this machine has and how its memory stands, best first; those with score 0 cannot be used, for the
-/// reason given.
+/// Every device of this machine with its memory, highest score first; a device with score 0 cannot be used, for the
+/// reason it gives.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for an artificial limit that cannot be read.
+/// [`Error::InvalidArgument`] where `ELIZA_MEMORY_LIMIT` is not a number of bytes.
 pub fn devices() -> Result<Vec<(DeviceInfo, Memory)>> {
     let cpu = cpu::CpuBackend::new();
     let mut all = vec![(cpu.device(), cpu.memory()?)];
@@ -22,13 +22,14 @@ pub fn devices() -> Result<Vec<(DeviceInfo, Memory)>> {
     Ok(all)
 }
 
-/// The backends for a request: the CPU first, then the GPU where layers go to one.
+/// The backends that an open uses: the CPU first, then the GPU where layers are placed on one.
 ///
 /// `gpu_layers` other than 0 asks for a GPU; `device` (or else `ELIZA_BACKEND`) narrows the choice by name. Asking for
 /// a GPU where none works is an error with the reason, never a silent run on the CPU.
 ///
 /// # Errors
-/// [`Error::Unsupported`] with the reason where no device of that name can be used, [`Error::Device`] where it fails.
+/// [`Error::Unsupported`] with the reason where no device of that name can be used, [`Error::Device`] where the device
+/// cannot be opened, [`Error::InvalidArgument`] where `ELIZA_GPU_RESTRICT` cannot be read.
 pub fn choose(gpu_layers: i32, device: Option<&str>) -> Result<Vec<Arc<dyn Backend>>> {
     let named = device.map(str::to_string).or_else(|| std::env::var("ELIZA_BACKEND").ok()).filter(|s| !s.is_empty());
     let cpu: Arc<dyn Backend> = Arc::new(cpu::CpuBackend::new());

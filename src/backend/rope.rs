@@ -1,9 +1,9 @@
-//! Rotary position embedding: the angles.
+//! Rotary position embedding (RoPE): the angles.
 //!
-//! A head's first `n_rot` values are n_rot/2 pairs; pair i of a row at position p is turned by the angle
-//! p f_i, with f_i = base^(-2i/n_rot) before scaling. [`Rope`] keeps the f_i of a model in f64, so that an angle
-//! still has all digits of an f32 at positions of a million; [`Rope::fill`] makes the cosines and sines of one
-//! position, once for all heads and layers that share them. Every backend takes the frequencies from here.
+//! A head's first `n_rot` values are n_rot/2 pairs; pair i of a row at position p is rotated by the angle p f_i, with
+//! f_i = base^(-2i/n_rot) before scaling. [`Rope`] keeps the f_i of a model in f64, so that an angle still has all
+//! digits of an f32 at positions of a million; [`Rope::fill`] makes the cosines and sines of one position, once for all
+//! heads and layers that share them. Every backend takes the frequencies from here.
 //!
 //! Su et al., "RoFormer", <https://arxiv.org/abs/2104.09864>; the scaling for long contexts is YaRN, Peng et al.,
 //! <https://arxiv.org/abs/2309.00071>.
@@ -20,7 +20,7 @@ pub struct Rope {
 
 impl Rope {
     /// Frequencies for `n_rot` (even) rotated values with the given base. `factors`, one per pair, divide the
-    /// frequencies (`rope_freqs.weight`); an empty slice stands for ones. Panics when there are too few.
+    /// frequencies (`rope_freqs.weight`); an empty slice means ones. Panics when there are too few.
     pub fn new(n_rot: usize, base: f64, factors: &[f32], scaling: RopeScaling) -> Rope {
         let pairs = n_rot / 2;
         assert!(factors.is_empty() || factors.len() >= pairs, "{} frequency factors for {pairs} pairs", factors.len());
@@ -63,7 +63,7 @@ impl Rope {
         &self.frequencies
     }
 
-    /// Factor of all cosines and sines.
+    /// Factor on all cosines and sines: YaRN's attention factor, else 1.
     pub fn magnitude(&self) -> f64 {
         self.magnitude
     }

@@ -1,16 +1,16 @@
-//! Trees of continuations in one batch: which rows see which cells.
+//! Tree attention: which rows of a batch see which cells when the batch holds a tree of continuations.
 //!
 //! The words of [`Batch::sequences`](super::Batch) and [`Batch::cell_sequences`](super::Batch) are sets of sequences, a
-//! bit each, of which there are at most 16. A row or a cell of a tree has the top bit set and says where in the tree it
-//! stands. Nodes are numbered so that those below a node follow it directly; then the nodes above a node are those
-//! whose range of numbers holds its own:
+//! bit each, of which there are at most 16. A row or a cell of a tree has the top bit set and holds its node's number.
+//! Nodes are numbered in depth-first order, so the descendants of a node are a range of numbers directly after it, and
+//! its ancestors are the nodes whose range contains its number:
 //!
 //! ```text
 //! row    1 | number (15 bits) | sequences whose cells it sees as well (16 bits)
 //! cell   1 | number (15 bits) | one past the last number below it     (16 bits)
 //! ```
 //!
-//! Cells of a tree exist only while nothing but rows of that tree is evaluated.
+//! Cells of a tree exist only while rows of that tree alone are evaluated.
 
 /// The mark of a tree's rows and cells.
 pub const TREE: u32 = 1 << 31;
@@ -18,17 +18,17 @@ pub const TREE: u32 = 1 << 31;
 /// The most nodes of a tree.
 pub const MAX_TREE_NODES: usize = 1 << 15;
 
-/// The word of a node's row, which also sees the cells of these sequences.
+/// The word of a node's row, which sees its ancestors' cells and those of these sequences.
 pub fn tree_row(number: u32, sequences: u32) -> u32 {
     TREE | number << 16 | sequences
 }
 
-/// The word of a node's cell; the numbers of the nodes below it end before `end`.
+/// The word of a node's cell; `end` is one past the last number of its descendants.
 pub fn tree_cell(number: u32, end: u32) -> u32 {
     TREE | number << 16 | end
 }
 
-/// Whether a row sees a cell, as far as their words say.
+/// Whether a row sees a cell, by their words alone (position and window are checked elsewhere).
 #[inline(always)]
 pub fn sees(row: u32, cell: u32) -> bool {
     let number = |word: u32| (word & !TREE) >> 16;

@@ -1,12 +1,12 @@
 //! Walking a trie on a device as plain data.
 //!
-//! Behind a token that was sampled under a mask the trie says what follows: tokens without a choice, then a choice
-//! among so many children, or the end of the span. A device that holds the trie goes from choice to choice without the
+//! After a token that was sampled under a mask the trie determines what follows: forced tokens, then a choice among the
+//! children of a node, or the end of the span. A device that holds the trie goes from choice to choice without the
 //! host.
 
 use super::device_sampling::SampleResult;
 
-/// Rows of a pass of a walk. A longer run of forced tokens takes several.
+/// The most rows of a pass of a walk. A longer run of forced tokens takes several passes.
 pub const WALK_ROWS: usize = 8;
 
 /// The most passes of a walk.
@@ -25,24 +25,24 @@ pub type WalkNode = [u32; 4];
 pub struct Walk {
     /// The sequence that walks.
     pub sequence: usize,
-    /// The choice that it stands at, whose token is being sampled.
+    /// The node whose child is being sampled.
     pub node: u32,
     /// Passes at most, up to [`WALK_PASSES`].
     pub passes: usize,
 }
 
-/// A choice that a walk came to.
+/// A choice that a walk made.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WalkedStep {
-    /// What was sampled there.
+    /// The result of sampling at this node.
     pub result: SampleResult,
-    /// Rows that were evaluated since the choice before, the token sampled there first.
+    /// Rows evaluated since the choice before, from the token sampled there on.
     pub rows: u32,
     /// The node.
     pub node: u32,
 }
 
-/// What a walk found.
+/// The results of a walk.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Walked {
     /// The choices, in order.

@@ -8,7 +8,7 @@ use crate::{Result, reserve};
 use std::any::Any;
 use std::sync::Arc;
 
-/// Hears the fraction of a load that is done; returns false to cancel it.
+/// Called with the fraction of a load that is done, 0 to 1; returns false to cancel it.
 pub type LoadProgress<'a> = Option<&'a mut (dyn FnMut(f32) -> bool + Send)>;
 
 /// A model's weights in a backend's layout; only that backend can look inside.
@@ -18,9 +18,9 @@ pub struct Weights(pub Arc<dyn Any + Send + Sync>);
 /// What a device needs of a model's weights.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Wanted {
-    /// How each weight of the table is used on this device; `None` stays away.
+    /// How each weight of the table is used on this device, one entry per weight; `None` is not loaded.
     pub uses: Vec<Option<WeightUse>>,
-    /// To which component each weight is counted.
+    /// The component that each weight's memory is counted to, one entry per weight.
     pub components: Vec<Component>,
     /// Matrices without biases that one node multiplies with one input, in the order of their outputs.
     pub together: Vec<Vec<WeightId>>,
@@ -31,7 +31,8 @@ pub struct Wanted {
 pub struct WeightBytes {
     /// What is allocated.
     pub allocated: Bytes,
-    /// Bytes of the file that are looked up in it again and again: pages that the system keeps as long as it has room.
+    /// Bytes of the file that rows are read from while decoding: pages that the system keeps cached as long as it has
+    /// room.
     pub file_backed: u64,
 }
 

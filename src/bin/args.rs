@@ -1,4 +1,4 @@
-//! Arguments that several commands share: which model, on what, and which prompt.
+//! Arguments that several commands share: the model, devices and threads, prompts.
 
 use crate::output::{Failure, interrupted, progress, usage};
 use clap::builder::PossibleValuesParser;

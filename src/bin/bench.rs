@@ -1,4 +1,4 @@
-//! `bench`: how fast a model loads, reads a prompt and decodes on this machine, beside what its memory allows.
+//! `bench`: how fast a model loads, prefills and decodes on this machine, compared with the bound of memory bandwidth.
 //!
 //! Decoding one token reads every weight once, so memory bandwidth bounds it. The bandwidth of every device that reads
 //! weights is measured here (the host's with the same number of threads, a GPU's by copies within its memory), and the
@@ -141,7 +141,7 @@ struct Bench {
     never: AtomicBool,
     /// Whether the device samples; otherwise its logits are copied.
     on_device: bool,
-    /// What decoding asked of the devices, over so many steps.
+    /// The work that decoding submitted to the devices, and its number of steps.
     decoding: Traffic,
     steps: u64,
 }
@@ -215,7 +215,7 @@ impl Bench {
         Ok((median(prompt), median(decode)))
     }
 
-    /// Decode as a session does: each token sampled on the device, the next step under way meanwhile.
+    /// Decode as a session does: each token sampled on the device, with the next step as a speculative step.
     fn decode_ahead(&mut self, count: usize) -> Result<(), Failure> {
         let slot = self.slots[0];
         let mut token = self.engine.sample(slot, &[], None, Speculation::Step, &self.never)?.result.token;
@@ -226,7 +226,7 @@ impl Bench {
         Ok(self.engine.rollback()?)
     }
 
-    /// Decode all slots in steps, each behind one of these tokens.
+    /// Decode all slots in steps, each from one of these tokens on.
     fn decode_together(&mut self, first: &[Token], count: usize) -> Result<(), Failure> {
         let mut last: Vec<Token> = first[..self.slots.len()].to_vec();
         for step in 0..count {
@@ -298,7 +298,7 @@ fn shares(engine: &Engine) -> Result<Vec<Share>, Failure> {
     Ok(shares)
 }
 
-/// The most memory that this process had resident, where the system tells (Linux).
+/// The most memory that this process had resident, where the system reports it (Linux).
 fn peak_rss() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;

@@ -59,7 +59,7 @@ const REQUESTS: [(&str, &str); 12] = [
 /// A request that several actions would answer.
 const OPEN_REQUEST: &str = "I want to hear the news about physics";
 
-/// Each answer's time is the median of so many.
+/// Each answer's time is the median of this many runs.
 const REPETITIONS: usize = 5;
 /// No action has more tokens.
 const LONGEST: usize = 24;
@@ -89,7 +89,7 @@ struct Answer {
     text: String,
     right: bool,
     tokens: usize,
-    /// Behind the prompt.
+    /// Passes after the prompt.
     forward_passes: u64,
     /// From the end of the prompt to the end of the answer.
     ms: f64,

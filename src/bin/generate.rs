@@ -33,8 +33,8 @@ pub struct Args {
     ctx: u32,
     #[command(flatten)]
     parameters: Parameters,
-    /// The whole sampler chain, such as top_k=40;top_p=0.95;min_p=0.05;temp=0.8: of the prompt in front of it, or in
-    /// front of all prompts of those without one
+    /// The whole sampler chain, such as top_k=40;top_p=0.95;min_p=0.05;temp=0.8: of the prompt before it, or, before
+    /// all prompts, of those without one
     #[arg(long, conflicts_with = "parameters")]
     chain: Vec<Chain>,
     /// Seed of the draws; without one every run is different
@@ -49,7 +49,7 @@ pub struct Args {
     /// What a full context does
     #[arg(long, default_value = "stop", value_name = "ACTION")]
     on_context_full: OnContextFull,
-    /// Tokens in front that stay in every shift of the context
+    /// Tokens at the beginning that every shift of the context keeps
     #[arg(long, value_name = "N")]
     keep: Option<u32>,
     /// A token trie (JSON) that constrains what is generated first
@@ -61,7 +61,7 @@ pub struct Args {
     /// What the end of a constrained span does
     #[arg(long, default_value = "continue", value_name = "ACTION")]
     on_span_end: OnSpanEnd,
-    /// Print the prompt in front of the text
+    /// Print the prompt before the text
     #[arg(long)]
     echo: bool,
     /// With each token the N likeliest that the chain left, in the JSON object
@@ -106,7 +106,7 @@ struct Parameters {
     /// Make recent tokens less likely by so much once
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     presence_penalty: Option<f32>,
-    /// How many tokens the three penalties look back on: 64 unless the file says otherwise
+    /// The window of the three penalties in tokens: 64 unless the file has another default
     #[arg(long, value_name = "N")]
     repeat_last_n: Option<u32>,
     /// Make a token likelier, or with -inf impossible: ID:VALUE, and more after commas; may be given several times
@@ -141,7 +141,7 @@ enum TrieMode {
 enum OnContextFull {
     /// End the generation
     Stop,
-    /// Let go the first half of the tokens behind those of --keep, and generate on
+    /// Remove the first half of the tokens after those of --keep, and generate on
     Shift,
 }
 
@@ -195,7 +195,7 @@ pub fn run(args: Args, matches: &ArgMatches) -> Outcome {
     Ok(())
 }
 
-/// The prompts, slot by slot, each with its chain: the one behind it, else the one in front of all prompts, else none.
+/// The prompts, slot by slot, each with its chain: the one after it, else the one before all prompts, else none.
 fn with_chains<'a>(args: &'a Args, matches: &ArgMatches) -> Result<Vec<(Prompt<'a>, Option<Chain>)>, Failure> {
     let (mut prompts, mut first, mut of_all) = (Vec::new(), Vec::new(), None);
     for (place, prompt) in args.prompts.placed(matches) {
@@ -261,7 +261,7 @@ struct Delivered {
     sampled: Option<Sampled>,
 }
 
-/// Generate behind the prompt of a slot and print. The tokens come from the session's worker; this thread prints them
+/// Generate after the prompt of a slot and print. The tokens come from the session's worker; this thread prints them
 /// and watches for Ctrl-C.
 fn generate(args: &Args, session: &Arc<Session>, slot: i32, echo: String, lines: bool) -> Outcome {
     let (events, received) = mpsc::channel();

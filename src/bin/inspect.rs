@@ -88,7 +88,7 @@ fn types(file: &File) -> BTreeMap<String, TypeSum> {
     types
 }
 
-/// The facts that the file tells, a line each.
+/// The facts that the file has, a line each.
 fn lines(facts: &Facts) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
     let mut add = |label, value: Option<String>| lines.extend(value.map(|v| (label, printable(v))));

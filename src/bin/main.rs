@@ -56,7 +56,7 @@ enum Command {
     Inspect(inspect::Args),
     /// Convert a model to another weight type
     Quantize(quantize::Args),
-    /// Tell how much memory opening a model would take, and whether it fits
+    /// Show how much memory opening a model would take, and whether it fits
     Plan(plan::Args),
     /// Measure loading, prompt and decoding speed, or choices among names
     Bench(bench::Args),

@@ -134,7 +134,7 @@ pub fn count(n: u64) -> String {
     }
 }
 
-/// Text from a file as it may stand on a terminal: control characters are escaped.
+/// Text from a file for a terminal: control characters are escaped.
 pub fn printable(text: impl Display) -> String {
     let mut out = String::new();
     for c in text.to_string().chars() {

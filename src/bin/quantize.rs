@@ -26,7 +26,7 @@ pub struct Args {
     /// Weight type of the result
     #[arg(short, long = "type", value_name = "TYPE")]
     ty: Target,
-    /// Leave the output matrix (or the embedding that stands for it) as it is, instead of the finer type it gets
+    /// Leave the output matrix (or the tied embedding) as it is, instead of the finer type it gets
     #[arg(long)]
     keep_output: bool,
     /// Threads; 0 uses all processors
@@ -66,7 +66,7 @@ impl Target {
         }
     }
 
-    /// The number that stands for the mixture in `general.file_type`.
+    /// The mixture's number in `general.file_type`.
     fn file_type(self) -> u32 {
         match self {
             Target::F32 => 0,
@@ -215,7 +215,7 @@ impl Conversion<'_> {
         Ok(())
     }
 
-    /// Write finished parts, which stand for `read` bytes of the source.
+    /// Write finished parts, made from `read` bytes of the source.
     fn put(&self, parts: &[impl AsRef<[u8]>], read: usize, out: &mut dyn Write) -> Result<()> {
         if interrupted() {
             return Err(Error::Cancelled);

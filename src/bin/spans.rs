@@ -1,10 +1,10 @@
-//! `bench --mode`: how fast a choice among names is made, and how.
+//! `bench --mode`: how fast a choice among names is made, in several ways.
 //!
-//! A span is one choice behind one prompt: from the moment the prompt has been evaluated to the last token of a name.
-//! As the tokens of a name that leave no choice need no pass until something follows, a second figure goes on to the
-//! first token behind the name, for which they have been evaluated. Modes share prompts and payload, and choose
-//! greedily: with the trie as a host uses it, with the same mask over whole rows of logits and a pass for every token,
-//! and without any constraint for as many tokens as the longest name has.
+//! A span is one choice after one prompt: from the moment the prompt has been evaluated to the last token of a name. As
+//! the tokens of a name that leave no choice need no pass until something follows, a second figure goes on to the first
+//! token after the name, for which they have been evaluated. Modes share prompts and payload, and choose greedily: with
+//! the trie as a host uses it, with the same mask over whole rows of logits and a pass for every token, and without any
+//! constraint for as many tokens as the longest name has.
 
 use crate::args::{ModelArgs, TextArgs, loading, read_input};
 use crate::output::{Failure, Outcome, fail, interrupted, printable, progress};
@@ -69,12 +69,12 @@ struct Grammar {
 pub struct Span {
     pub tokens: Vec<Token>,
     pub seconds: f64,
-    /// To the first token behind the name.
+    /// To the first token after the name.
     seconds_behind: f64,
     pub usage: Usage,
 }
 
-/// Runs the spans behind every prompt `reps` times.
+/// Runs the spans after every prompt `reps` times.
 pub fn run(how: How, model: &ModelArgs, reps: u32, args: &Args) -> Result<Value, Failure> {
     let payload = read_input(args.token_tree_descriptor.as_deref().unwrap_or(Path::new("-")))?;
     let texts = args.prompt_file.iter().map(|path| read_input(path)).collect::<Result<Vec<_>, _>>()?;
@@ -288,7 +288,7 @@ pub fn greedy_session(model: Arc<Model>, options: &EngineOptions, payload: Optio
     Ok(session)
 }
 
-/// The tokens that a session generates behind a prompt, at most so many, and what they took.
+/// The tokens that a session generates after a prompt, with their time and usage.
 pub fn generate(
     session: &Session,
     prompt: &[Token],

@@ -1,4 +1,4 @@
-//! `trie`: the payload of a closed set of names, tokenized where they will stand.
+//! `trie`: the payload of a closed set of names, tokenized in the text in which they will be generated.
 
 use crate::args::read_input;
 use crate::output::{Failure, Outcome, fail, printable};
@@ -14,7 +14,7 @@ pub struct Args {
     /// The model, a GGUF file
     #[arg(short, long, value_name = "FILE")]
     model: PathBuf,
-    /// What the names stand for; it arms the trie (`eliza_inference_arm_token_trie`)
+    /// The path of the set of names, which arms the trie (`eliza_inference_arm_token_trie`)
     #[arg(long, value_name = "TEXT")]
     path: String,
     /// The names
@@ -23,7 +23,7 @@ pub struct Args {
     /// A file with further names, one a line; - is standard input
     #[arg(long, value_name = "FILE")]
     names: Option<PathBuf>,
-    /// What stands before a name in the reply, at least from the last line break on
+    /// The text before a name in the reply, at least from the last line break on
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, allow_hyphen_values = true)]
     before: String,
     /// What closes a name in the reply, such as a quotation mark; it becomes a part of every leaf

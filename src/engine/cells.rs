@@ -1,10 +1,11 @@
-//! The cells of the KV cache: which are free, and whose position each one holds.
+//! The cells of the KV cache: which are free, and the position and sequences of the others.
 //!
-//! Cells are handed out lowest first, so that a lone sequence fills them in order and attention reads a dense range.
+//! The lowest free cell is taken first, so that a single sequence fills them in order and attention reads a dense
+//! range.
 
 use crate::{Result, reserve};
 
-/// So many cells are read as fast as fewer.
+/// Attention over this many cells takes no longer than over fewer.
 const SMALL: usize = 256;
 
 /// Position and sequences of every cell.
@@ -22,7 +23,7 @@ pub(super) struct Cells {
 }
 
 impl Cells {
-    /// `cells` in memory, of which `limit` may be in use.
+    /// A cache of `cells` cells, of which `limit` may be in use.
     pub fn new(cells: usize, limit: usize) -> Result<Cells> {
         let (positions, sequences) = (reserve::filled(0, cells, "cells")?, reserve::filled(0, cells, "cells")?);
         Ok(Cells { positions, sequences, limit, used: 0, first_free: 0, end: 0, changed: (0, cells) })
@@ -41,12 +42,12 @@ impl Cells {
         self.end
     }
 
-    /// The range of cells that may differ from what a device was told last.
+    /// The range of cells (first, one past the last) that may have changed since [`Cells::commit`].
     pub fn changed(&self) -> (usize, usize) {
         self.changed
     }
 
-    /// Every device knows the cells as they are now.
+    /// Note that every device has the cells as they are now.
     pub fn commit(&mut self) {
         self.changed = (0, 0);
     }
@@ -80,8 +81,7 @@ impl Cells {
         self.end > 2 * self.used.max(SMALL)
     }
 
-    /// The first `most` moves that bring the cells in use together: the last ones to the lowest free ones, as (from,
-    /// to).
+    /// The first `most` moves of a defragmentation, as (from, to): the last cells in use go to the lowest free ones.
     pub fn gathering(&self, most: usize, moves: &mut Vec<(u32, u32)>) {
         moves.clear();
         let from = (self.used..self.end).rev().filter(|&cell| self.sequences[cell] != 0);
@@ -89,7 +89,7 @@ impl Cells {
         moves.extend(from.zip(to).take(most).map(|(from, to)| (from as u32, to as u32)));
     }
 
-    /// Enter that a cell's content is in another one, a free one, now.
+    /// Note that a cell's content was copied to a free cell, which replaces it.
     pub fn moved(&mut self, from: u32, to: u32) {
         self.positions[to as usize] = self.positions[from as usize];
         self.sequences[to as usize] = std::mem::take(&mut self.sequences[from as usize]);

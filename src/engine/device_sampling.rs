@@ -1,9 +1,9 @@
-//! What an engine knows of the device that samples: the slots that are sampled there, what is in flight, the trie that
-//! it holds, and room for results.
+//! The engine's record of the device that samples: the slots that are sampled there, what is in flight, the trie on the
+//! device, and buffers for results.
 //!
-//! Invariants: at most one step or one walk is in flight. A device that samples a slot knows all its tokens: whatever
-//! changes them otherwise ends the sampling there ([`DeviceSampling::end`]). Where a device fails, what it knows of the
-//! slots is unknown, and all sampling there ends.
+//! Invariants: at most one step or one walk is in flight. A device that samples a slot has all its tokens: any other
+//! change of the tokens ends the sampling there ([`DeviceSampling::end`]). After an error of a device its state is
+//! unknown, and all sampling there ends.
 
 use super::held_trie::{HeldTrie, Reach};
 use super::slots::SlotId;
@@ -15,53 +15,53 @@ use crate::trie::{Node, Trie};
 use crate::{Error, Result, Token};
 use std::sync::Arc;
 
-/// What may be started after a token before the host knows it.
+/// What the device may start after a token before the host knows the token.
 #[derive(Debug, Clone, Copy)]
 pub enum Speculation<'a> {
     /// Nothing.
     Nothing,
     /// The step after it.
     Step,
-    /// The walk through this trie, which the device holds, from this node, whose children the token is one of, and over
-    /// at most so many tokens.
+    /// A walk through this trie, which is on the device. The token is a child of the node; the walk adds at most so
+    /// many tokens.
     Walk(&'a Trie, Node, usize),
 }
 
-/// What is under way after the last token that the host knows.
+/// What is in flight after the last token that the host knows.
 pub(super) enum InFlight {
-    /// A step of this slot, whose row is in this cell.
+    /// A step of this slot; its row uses this cell.
     Step(SlotId, u32),
     /// A walk.
     Walk(WalkInFlight),
 }
 
-/// A walk under way, or served in part.
+/// A walk in flight, or served in part.
 pub(super) struct WalkInFlight {
     pub slot: SlotId,
-    /// The cells of its rows, in order, as far as the host has not asked for them.
+    /// The cells of its rows, in order, without those that the host has asked for.
     cells: Vec<u32>,
     /// The next choice in [`DeviceSampling::walked`]; `None` until that was read.
     next: Option<usize>,
 }
 
-/// What a device knows of a slot that it samples.
+/// The state of a slot that a device samples.
 #[derive(Clone, Copy)]
 pub(super) struct Known {
-    /// Whether a mask is applied before everything in the chain that looks at other tokens' logits.
+    /// Whether a mask applies before every step of the chain that compares candidates.
     pub masks_first: bool,
-    /// The token sampled last, until it is appended: the device has taken note of it.
+    /// The token that the device sampled last, until it is appended to the slot. It is in the device's history.
     sampled: Option<Token>,
 }
 
-/// The device that samples, as the engine knows it.
+/// The engine's record of the device that samples.
 pub(super) struct DeviceSampling {
     /// By slot; `None` where the host samples.
     known: Vec<Option<Known>>,
-    /// What a step sampled, with room for a row of every slot.
+    /// The results of a step, with room for every slot.
     rows: Vec<SampledRow>,
     in_flight: Option<InFlight>,
     held: Option<HeldTrie>,
-    /// What the last walk found.
+    /// The results of the last walk.
     walked: Walked,
     /// Room for the cells of the next walk.
     walk_cells: Vec<u32>,
@@ -79,7 +79,7 @@ impl DeviceSampling {
         }
     }
 
-    /// Has the device sample a slot that holds `tokens`; says how many steps of the chain it follows.
+    /// Starts sampling a slot that holds `tokens` on the device; returns how many steps of the chain the device runs.
     pub fn start(&mut self, state: &mut dyn State, slot: SlotId, spec: &SampleSpec, tokens: &[Token]) -> Result<usize> {
         let followed = match state.sampler() {
             Some(sampler) => sampler.start(slot.0, spec, tokens)?,
@@ -87,22 +87,22 @@ impl DeviceSampling {
         };
         self.known[slot.0] = followed.map(|_| Known { masks_first: spec.masks_first(), sampled: None });
         let Followed { steps, candidates } = followed.unwrap_or(Followed { steps: 0, candidates: 0 });
-        // A row of results can be any slot's.
+        // A row of results may belong to any slot.
         self.rows.iter_mut().for_each(|row| row.candidates.reserve(candidates));
         Ok(steps)
     }
 
-    /// The device samples the slot no longer.
+    /// Ends the sampling of the slot on the device.
     pub fn end(&mut self, slot: SlotId) {
         self.known[slot.0] = None;
     }
 
-    /// What the device knows of the slot, if it samples that.
+    /// The slot's state, if the device samples it.
     pub fn known(&self, slot: SlotId) -> Option<Known> {
         self.known[slot.0]
     }
 
-    /// Goes on with what the device knew of the slot before a run that it does know of.
+    /// Restores the slot's state after a run that the device took part in.
     pub fn resume(&mut self, slot: SlotId, known: Option<Known>) {
         self.known[slot.0] = known;
     }
@@ -112,14 +112,14 @@ impl DeviceSampling {
         self.known[slot.0].and_then(|known| known.sampled)
     }
 
-    /// Notes which token was sampled last; `None`: it was appended.
+    /// Sets the token that was sampled last; `None` once it was appended.
     pub fn note(&mut self, slot: SlotId, sampled: Option<Token>) {
         if let Some(known) = &mut self.known[slot.0] {
             known.sampled = sampled;
         }
     }
 
-    /// Tells the device what comes next in a slot that it samples: tokens that it did not sample itself, and the mask.
+    /// Sends the device the tokens of the slot that it did not sample itself, and the mask.
     pub fn tell(
         &mut self,
         state: &mut dyn State,
@@ -139,8 +139,8 @@ impl DeviceSampling {
         accepted.and_then(|()| sampler_of(state)?.arm(slot.0, legal)).inspect_err(|_| self.end(slot))
     }
 
-    /// Waits for the oldest step that samples: its rows are in [`DeviceSampling::rows`], as many as are returned. After
-    /// an error nobody knows what the device holds of its slots.
+    /// Waits for the results of the oldest step: they are in [`DeviceSampling::rows`], and their number is returned.
+    /// After an error the device's state is unknown.
     pub fn read(&mut self, state: &mut dyn State) -> Result<usize> {
         let count = sampler_of(state).and_then(|sampler| sampler.sampled(&mut self.rows));
         let count = count.inspect_err(|_| self.known.fill(None))?;
@@ -157,27 +157,27 @@ impl DeviceSampling {
         &self.rows
     }
 
-    /// The first row of what was read last, or the error of its logits.
+    /// The first result read last, or the error of its logits.
     pub fn first_row(&self) -> Result<&SampledRow> {
         let row = &self.rows[0];
         problem(&row.result).map_or(Ok(row), Err)
     }
 
-    /// Nothing could be started after the step under way. Nobody gets its token then: left there, it would be read as
-    /// the next one's.
+    /// Reads and drops the result of the step in flight, after which nothing could be started. Otherwise it would be
+    /// read as the next step's.
     pub fn drop_step(&mut self, state: &mut dyn State, slot: SlotId) -> Result<()> {
         let dropped = self.read(state);
         self.end(slot);
         dropped.map(drop)
     }
 
-    /// Rolls back the last tokens of the slot, so many, that were sampled on the device and not asked for; `last` is
-    /// the slot's last one.
+    /// Rolls back the last `tokens` tokens of the slot that were sampled on the device and not asked for; `last` is the
+    /// slot's last token after that.
     pub fn roll_back(&self, state: &mut dyn State, slot: SlotId, tokens: u32, last: Option<Token>) -> Result<()> {
         sampler_of(state)?.roll_back(slot.0, tokens, self.sampled(slot).or(last).unwrap_or_default())
     }
 
-    /// What is in flight, to be served or rolled back.
+    /// Takes what is in flight, to be served or rolled back.
     pub fn take_in_flight(&mut self) -> Option<InFlight> {
         self.in_flight.take()
     }
@@ -190,7 +190,7 @@ impl DeviceSampling {
         self.held.as_ref().is_some_and(|held| held.is(trie))
     }
 
-    /// Has the device let go of its trie, and hold this one where it can.
+    /// Replaces the trie on the device by this one, where the device can hold it.
     pub fn hold(&mut self, state: &mut dyn State, trie: &Arc<Trie>) -> Result<()> {
         self.held = None;
         let Some(sampler) = state.sampler() else { return Ok(()) };
@@ -201,17 +201,17 @@ impl DeviceSampling {
         Ok(())
     }
 
-    /// Whether the chain of the slot and what may win there let the device walk.
+    /// Whether the slot's chain and mask let the device walk.
     pub fn can_walk(&self, state: &mut dyn State, slot: SlotId) -> Result<bool> {
         Ok(sampler_of(state)?.walks(slot.0))
     }
 
-    /// What a walk through this trie from this node takes; nothing where the device does not hold it.
+    /// The passes and rows of a walk through this trie from this node; zeros where the trie is not on the device.
     pub fn reach(&self, trie: &Trie, node: Node) -> Reach {
         self.held.as_ref().filter(|held| held.is(trie)).map_or(Reach::default(), |held| held.reach(node))
     }
 
-    /// A walk of the slot is in flight that fills these cells.
+    /// Notes that a walk of the slot is in flight, which fills these cells.
     pub fn start_walk(&mut self, slot: SlotId, cells: &[u32]) {
         self.walk_cells.clear();
         self.walk_cells.extend_from_slice(cells);
@@ -219,7 +219,7 @@ impl DeviceSampling {
         self.in_flight = Some(InFlight::Walk(WalkInFlight { slot, cells, next: None }));
     }
 
-    /// Waits for what the walk found; `None` where that was read before.
+    /// Waits for the results of the walk; `None` where they were read before.
     pub fn read_walk(&mut self, state: &mut dyn State, walk: &mut WalkInFlight) -> Result<Option<&Walked>> {
         if walk.next.is_some() {
             return Ok(None);
@@ -240,7 +240,7 @@ impl DeviceSampling {
         node: Node,
     ) -> Option<impl Iterator<Item = u32> + use<'w>> {
         let (next, sampled) = (walk.next.unwrap_or_default(), self.sampled(slot));
-        // The nodes of a trie stand for their tokens.
+        // A node determines its tokens, so comparing nodes is enough.
         let asked = self.walked.steps.get(next).filter(|step| {
             let same = walk.slot == slot && node == step.node && tokens.len() == step.rows as usize;
             same && sampled.is_some() && sampled == tokens.first().copied()
@@ -254,8 +254,8 @@ impl DeviceSampling {
         Some(walk.cells.drain(..tokens.len()))
     }
 
-    /// Ends a walk that was read: the cells that the host did not ask for, which are to be freed, and their number of
-    /// tokens on the device.
+    /// Ends a walk that was read: returns the cells that the host did not ask for, to be freed, and the number of
+    /// tokens to roll back on the device.
     pub fn end_walk(&mut self, walk: WalkInFlight) -> (impl Iterator<Item = u32>, u32) {
         let rows = self.walked.steps.iter().skip(walk.next.unwrap_or_default()).map(|step| step.rows).sum();
         self.walk_cells = walk.cells;
@@ -271,7 +271,7 @@ fn token_of(result: &SampleResult) -> Option<Token> {
     Some(result.token).filter(|&token| token >= 0)
 }
 
-/// What stands in the way of a result's token.
+/// The error of a result without a token.
 pub(super) fn problem(result: &SampleResult) -> Option<Error> {
     Some(match result.problem? {
         SampleProblem::Nan(token) => Error::NanLogits { row: 0, token: token as usize },

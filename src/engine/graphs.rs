@@ -1,7 +1,8 @@
-//! Which device would compute what of a model, from the header of its file: the graphs as they are cut and copied.
+//! Which device would compute which nodes of a model's graphs, and what is copied between devices; from the header of
+//! the file.
 //!
-//! Every graph is scheduled once for each size of batch ([`crate::schedule::ROW_BUCKETS`]); where it is cut does not
-//! depend on that, how many bytes are copied does.
+//! Every graph is scheduled once for each size of batch ([`crate::schedule::ROW_BUCKETS`]); the cuts do not depend on
+//! the size, the number of copied bytes does.
 
 use super::memory::cache_of;
 use super::options::EngineOptions;
@@ -17,15 +18,15 @@ use std::path::Path;
 /// A graph of a model as an engine schedules it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GraphPlan {
-    /// What it computes: `body` the layers behind a batch of tokens, `head` logits of hidden rows, `decode` both for a
-    /// token of each of several sequences, `walk` both for a run of tokens and the logits of its last; `shift` moves
-    /// cached keys to other positions, `copy` copies cells.
+    /// What it computes: `body` the layers for a batch of tokens, `head` logits of hidden rows, `decode` both for one
+    /// token of each of several sequences, `walk` both for a run of tokens with the logits of the last; `shift` rotates
+    /// cached keys to other positions (K-shift), `copy` copies cells.
     pub name: &'static str,
     /// Its nodes in the order in which they are computed.
     pub nodes: Vec<GraphNode>,
-    /// Its cuts: the nodes that one device computes in a row. Bytes are those of the largest bucket.
+    /// Its cuts: the nodes that one device computes in a row. Bytes are for the largest bucket.
     pub splits: Vec<Split>,
-    /// The batches it is planned for, the smallest first.
+    /// The batch sizes it is planned for, ascending.
     pub buckets: Vec<Bucket>,
 }
 
@@ -43,13 +44,13 @@ pub struct GraphNode {
 /// A size of batch that a graph is planned for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bucket {
-    /// Most rows in.
+    /// The most batch rows.
     pub rows: usize,
-    /// Most rows out.
+    /// The most output rows.
     pub out_rows: usize,
-    /// Bytes that are copied from device to device, for the largest batch.
+    /// Bytes that are copied between devices in a run with the most rows.
     pub copied_bytes: usize,
-    /// Bytes that intermediate results take of each device.
+    /// Bytes of the workspace on each device.
     pub workspace_bytes: Vec<usize>,
 }
 

@@ -1,19 +1,19 @@
-//! A trie as a device holds it, to walk it by itself.
+//! A trie on a device that walks it without the host.
 
 use crate::backend::{MAX_LISTED, WALK_ROWS, WalkNode};
 use crate::trie::{Node, Trie};
 use crate::{Result, reserve};
 use std::sync::Arc;
 
-/// A trie that the device holds.
+/// A trie that is on the device.
 pub(super) struct HeldTrie {
     trie: Arc<Trie>,
-    /// Per choice: the most passes and rows that a walk from there takes, as far as
-    /// [`WALK_PASSES`](crate::backend::WALK_PASSES) goes.
+    /// For each node with a choice: the most passes and rows of a walk from there, up to
+    /// [`WALK_PASSES`](crate::backend::WALK_PASSES).
     reach: Vec<Reach>,
 }
 
-/// What a walk may take.
+/// The most passes and rows of a walk.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub(super) struct Reach {
     pub passes: u32,
@@ -31,7 +31,7 @@ impl HeldTrie {
         std::ptr::eq(&*self.trie, trie)
     }
 
-    /// What a walk from a choice takes.
+    /// The passes and rows of a walk from a node.
     pub fn reach(&self, node: Node) -> Reach {
         self.reach.get(node as usize).copied().unwrap_or_default()
     }
@@ -41,7 +41,7 @@ impl HeldTrie {
 fn table(trie: &Trie) -> Result<(Vec<WalkNode>, Vec<Reach>)> {
     let mut nodes: Vec<WalkNode> = reserve::filled([0; 4], trie.nodes(), "nodes of a trie")?;
     let mut reach = reserve::filled(Reach::default(), trie.nodes(), "nodes of a trie")?;
-    // Legal have higher numbers than their parents.
+    // Children have higher numbers than their parents.
     for node in (0..trie.nodes()).rev() {
         let children = trie.child_nodes(node as Node);
         let open = !trie.is_leaf(node as Node) && children.len() <= MAX_LISTED;
@@ -100,7 +100,7 @@ mod tests {
             let choice = trie.children(at).len() > 1 && !trie.is_leaf(at);
             assert_eq!(run, if choice { rows } else { 0 }, "node {node}");
         }
-        // Behind 10 there are 21 rows in three passes to a choice; behind 1 two rows in one.
+        // After 10 there are 21 rows in three passes to a choice; after 1 two rows in one.
         assert_eq!(reach[0], Reach { passes: 3, rows: 21 });
     }
 }

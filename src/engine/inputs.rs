@@ -1,17 +1,17 @@
-//! What goes into a pass: its inputs, kept so that no pass allocates, and what is wanted of it.
+//! The inputs of a pass, kept so that no pass allocates, and the wanted outputs.
 
 use super::cells::Cells;
 use crate::Token;
 use crate::backend::{Batch, MAX_LISTED, SampleRow};
 
-/// What is computed of a chunk of a slot's tokens.
+/// What is computed for a chunk of a slot's tokens.
 #[derive(Clone, Copy)]
 pub(super) enum How<'a> {
-    /// Hidden rows.
+    /// Hidden rows alone.
     Body,
-    /// Logits as well: those of these tokens, or all where there are none.
+    /// Hidden rows and logits of the last row: those of these tokens, or all where the slice is empty.
     Logits(&'a [Token]),
-    /// Such logits of the last row, and a token sampled from them on the device.
+    /// As `Logits`, and a token sampled from them on the device.
     Sample(&'a [Token]),
 }
 

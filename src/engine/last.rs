@@ -1,8 +1,8 @@
-//! The logits of positions that are in a slot already.
+//! The logits of positions that were evaluated before.
 //!
-//! Only the last position's hidden row is kept, so those in front of it are evaluated again: behind the same tokens,
-//! into the cells they are in. A row does not depend on what else is in its pass, so those cells hold the same numbers
-//! after it.
+//! Only the last position's hidden row is kept, so earlier positions are evaluated again, after the same tokens and
+//! into the same cells. A row does not depend on the other rows of its pass, so those cells hold the same numbers
+//! afterwards.
 
 use super::plans::HIDDEN;
 use super::{Engine, SlotId};
@@ -10,12 +10,14 @@ use crate::{Error, Result, reserve};
 use std::sync::atomic::AtomicBool;
 
 impl Engine {
-    /// Hand the model's own logits of the slot's last `n` positions to `each`, the first position first. The slot must
-    /// be the one that was evaluated last. It is as before, and its next logits are those of its last position.
+    /// Call `each` with the model's own logits of each of the slot's last `n` positions, in order; a row has a number
+    /// per token of the vocabulary. The slot must be the one that was evaluated last. It is unchanged, and its next
+    /// logits are those of its last position.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where the slot has fewer tokens, or more than the last position of a slot is asked
-    /// for whose beginning was removed: its tokens were computed behind others than those that are left.
+    /// [`Error::InvalidArgument`] for `n` 0 or more than the slot has, for a slot that was not evaluated last, and for
+    /// more than the last position of a slot from which tokens were removed: the later tokens were computed after
+    /// tokens that are gone. [`Error::Cancelled`], [`Error::Device`] where a device fails, and the error of `each`.
     pub fn last_logits(
         &mut self,
         slot: SlotId,
@@ -50,7 +52,7 @@ impl Engine {
         done
     }
 
-    /// Enter so many of the slot's tokens from `first` on into the inputs, each with its own cell.
+    /// Enter `rows` of the slot's tokens from `first` on into the inputs, each with its cell.
     fn enter_again(&mut self, slot: SlotId, first: usize, rows: usize) {
         self.slots.touch(slot);
         let (inputs, slots) = (&mut self.inputs, &self.slots);
@@ -68,7 +70,7 @@ impl Engine {
         reserve::copied(self.states[device].rows(self.plans.kept().hidden_offset(), width)?, HIDDEN)
     }
 
-    /// Keep this row as that of the slot's last position.
+    /// Keep this row as the hidden row of the slot's last position.
     pub(super) fn put_last_hidden(&mut self, slot: SlotId, row: &[f32]) -> Result<()> {
         self.hidden_of = None;
         let device = self.model.outline().places().hidden;

@@ -1,11 +1,11 @@
-//! What a model and an engine over it will take, told before anything is loaded, and whether it fits.
+//! The memory of a model and an engine, computed before anything is loaded, and whether it fits.
 //!
-//! An estimate takes the way that opening takes, up to the point where memory would be taken: the same outline, weight
-//! arrangement, drafts and layouts, whose sizes the backends add up with the functions that size the real buffers. So
-//! there is one set of sizes, and a plan holds whenever an open is given what the plan was asked for.
+//! An estimate does what an open does, up to the point of allocation: the same outline, weight arrangement, drafts and
+//! layouts, whose sizes the backends add up with the functions that size the real buffers. So sizes are computed in one
+//! place, and a plan holds for every open with the same arguments.
 //!
-//! Not in the sum: pages of the file that stay in use, which the system may drop (told apart); the vocabulary; what a
-//! driver takes for itself, for kernels and, while weights are uploaded, for staging.
+//! Not in the sum: pages of the file that stay in use, which the system may drop (counted separately); the vocabulary;
+//! the driver's own memory, that of kernels, and staging while weights are uploaded.
 
 use super::options::{EngineOptions, context_for};
 use super::plans::{Look, Plans, largest_read};
@@ -17,42 +17,44 @@ use crate::{Error, Result};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What is needed of one device's memory.
+/// The memory needed on one device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Need {
     /// The device's name.
     pub device: String,
     /// Bytes that will be allocated.
     pub bytes: Bytes,
-    /// Bytes of the file that are looked up in it again and again: pages that the system keeps as long as it has room.
+    /// Bytes of the file that rows are read from while decoding: pages that the system keeps cached as long as it has
+    /// room.
     pub file_backed: u64,
-    /// How its memory stands now.
+    /// Its memory now: used, total, available.
     pub memory: Memory,
 }
 
-/// What one way of opening a model needs of every device.
+/// The memory that an open needs on every device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Estimate {
     /// Tokens of context.
     pub context: usize,
-    /// Layers on the GPU; one more than the model has means the output head too.
+    /// Layers on the GPU; the model's number of layers plus one means the output head too.
     pub gpu_layers: usize,
     /// The devices; the first is the CPU.
     pub needs: Vec<Need>,
 }
 
-/// An estimate, and what would fit.
+/// An estimate, whether it fits, and what would fit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MemoryPlan {
     /// What was asked for.
     pub estimate: Estimate,
     /// Layers of the model.
     pub n_layer: usize,
-    /// Whether it fits; `None` where a device that decides does not tell what it has.
+    /// Whether it fits; `None` where that depends on a device whose free memory is unknown.
     pub fits: Option<bool>,
-    /// The largest context that fits with these layers on the GPU; `None` where none does, or nothing is known.
+    /// The largest context in tokens that fits with these layers on the GPU; `None` where none does, or free memory is
+    /// unknown.
     pub largest_context: Option<usize>,
-    /// Where it does not fit and layers were asked for on a GPU: the most layers with which it does.
+    /// Where it does not fit and layers were requested on a GPU: the most layers on the GPU with which it fits.
     pub largest_gpu_layers: Option<usize>,
 }
 
@@ -67,7 +69,7 @@ pub(super) fn cache_of(model: &Outline, options: &EngineOptions) -> Result<Cache
     })
 }
 
-/// The layers of a cache that a device has.
+/// The part of the cache that is on a device.
 pub(super) fn share_of(cache: &CacheSpec, model: &Outline, device: usize) -> CacheSpec {
     let mut own = cache.clone();
     for (il, layer) in own.layers.iter_mut().enumerate() {
@@ -76,7 +78,7 @@ pub(super) fn share_of(cache: &CacheSpec, model: &Outline, device: usize) -> Cac
     own
 }
 
-/// More than one memory has.
+/// A need that is greater than the available memory.
 struct Excess<'a> {
     devices: Vec<&'a str>,
     bytes: Bytes,
@@ -84,14 +86,14 @@ struct Excess<'a> {
 }
 
 impl<'a> Excess<'a> {
-    /// Where these devices together need more than the first one's memory has.
+    /// The excess where these devices, which share the first one's memory, together need more than is available there.
     fn of(needs: &[&'a Need]) -> Option<Excess<'a>> {
         let bytes = needs.iter().fold(Bytes::default(), |sum, need| sum + need.bytes);
         let available = needs.first()?.memory.available.filter(|&available| bytes.total() > available)?;
         Some(Excess { devices: needs.iter().map(|need| &*need.device).collect(), bytes, available })
     }
 
-    /// The error: where, how much of what, and what would fit.
+    /// The error: which device, what is needed and available, and what would fit.
     fn refusal(&self, what: &str, context: usize, hint: &str) -> Error {
         let parts = self.bytes.iter().filter(|(_, bytes)| *bytes > 0);
         let parts: Vec<_> = parts.map(|(part, bytes)| format!("{} {bytes}", part.name())).collect();
@@ -105,7 +107,7 @@ impl<'a> Excess<'a> {
 }
 
 impl Estimate {
-    /// What an engine with these options needs over a model; of its weights too, unless they are `loaded`.
+    /// The memory of an engine with these options; that of the weights too, unless they are `loaded`.
     fn of(
         model: &Outline,
         backends: &[Arc<dyn Backend>],
@@ -144,14 +146,14 @@ impl Estimate {
         Ok(Estimate { context, gpu_layers: model.gpu_layers(), needs })
     }
 
-    /// What is known to be too much.
+    /// The first need that is known to exceed the available memory.
     fn excess(&self) -> Option<Excess<'_>> {
-        // Devices without memory of their own take the host's, which the first one tells of.
+        // Devices without memory of their own use the host's, which is the first device's.
         let of_host: Vec<&Need> = self.needs.iter().filter(|need| need.memory.of_host).collect();
         self.needs.iter().find_map(|need| Excess::of(&[need])).or_else(|| Excess::of(&of_host))
     }
 
-    /// Whether it fits; `None` where a device that is used does not tell what it has.
+    /// Whether it fits; `None` where the free memory of a device that is used is unknown.
     fn fits(&self) -> Option<bool> {
         let known = self.needs.iter().all(|need| need.memory.available.is_some() || need.bytes.total() == 0);
         match self.excess() {
@@ -168,7 +170,7 @@ fn contexts(train_context: usize) -> Vec<usize> {
     all
 }
 
-/// Whether an estimate fits. A buffer that no device could hold is an error of its own, and fits as little.
+/// Whether an estimate fits. A buffer too large for its device is an error of the estimate, and does not fit either.
 fn admits(estimate: Result<Estimate>) -> Result<bool> {
     match estimate {
         Ok(estimate) => Ok(estimate.excess().is_none()),
@@ -177,7 +179,7 @@ fn admits(estimate: Result<Estimate>) -> Result<bool> {
     }
 }
 
-/// As [`admits`], of what is not the CPU's.
+/// As [`admits`], without the CPU's part.
 fn admits_on_gpu(estimate: Result<Estimate>) -> Result<bool> {
     admits(estimate.map(|mut all| {
         all.needs.remove(0);
@@ -208,7 +210,7 @@ fn largest_context(
     Ok(fits.checked_sub(1).map(|i| contexts[i]))
 }
 
-/// The most layers on the GPU with which the options fit, below those that were asked for.
+/// The most layers on the GPU with which the options fit, less than requested.
 fn largest_gpu_layers(
     file: &File,
     asked: usize,
@@ -221,7 +223,7 @@ fn largest_gpu_layers(
         Ok(outline) => Estimate::of(&outline, backends, options, memory, false, look),
         Err(error) => Err(error),
     };
-    // A layer more takes more of the GPU, and no more of the host.
+    // One more layer needs more of the GPU's memory, and no more of the host's.
     let (mut fits, mut exceeds) = (0, asked);
     while fits < exceeds {
         let middle = (fits + exceeds) / 2;
@@ -238,11 +240,12 @@ fn memory_of(backends: &[Arc<dyn Backend>]) -> Result<Vec<Memory>> {
     backends.iter().map(|backend| backend.memory()).collect()
 }
 
-/// What opening the model at `path` with these options would take, from its header alone.
+/// The memory that opening the model at `path` with these options would take, from its header alone.
 ///
 /// # Errors
-/// The reader's and the model's, those of a device that is asked for and cannot be had, and [`Error::OutOfMemory`]
-/// where a device could hold some buffer in no case.
+/// Those of reading the file's header and of the model ([`Error::Io`], [`Error::Gguf`], [`Error::Model`],
+/// [`Error::Unsupported`], each in [`Error::InFile`]); [`Error::Unsupported`] and [`Error::Device`] where no requested
+/// device can be used; [`Error::InvalidArgument`] for options out of range.
 pub fn plan_memory(path: &Path, options: &EngineOptions) -> Result<MemoryPlan> {
     options.slots()?;
     let file = File::open(path)?;
@@ -261,7 +264,7 @@ pub fn plan_memory(path: &Path, options: &EngineOptions) -> Result<MemoryPlan> {
     Ok(MemoryPlan { estimate, n_layer: outline.hparams().n_layer, fits, largest_context, largest_gpu_layers })
 }
 
-/// A model that is not loaded yet, and how it is to be opened.
+/// A model that is not loaded yet, and the options of its open.
 struct Asked<'a> {
     file: &'a File,
     outline: &'a Outline,
@@ -280,7 +283,7 @@ impl Asked<'_> {
         })
     }
 
-    /// The largest context, and the most layers on the GPU, that fit where what was asked for does not.
+    /// The largest context, and the most layers on the GPU, that fit where the request does not.
     fn what_fits(&self, memory: &[Memory], look: Look<'_>) -> Result<(Option<usize>, Option<usize>)> {
         let Asked { file, outline, backends, options } = *self;
         let context = largest_context(outline, backends, options, memory, false, look)?;
@@ -304,7 +307,7 @@ pub(super) fn admit(
     Err(excess.refusal(&file.path().display().to_string(), estimate.context, &hint(context, gpu_layers)))
 }
 
-/// Refuse an engine that does not fit beside its model, whose weights are loaded.
+/// Refuse an engine that does not fit in addition to its model, whose weights are loaded.
 pub(super) fn admit_engine(model: &Model, options: &EngineOptions, look: Look<'_>) -> Result<()> {
     let backends: Vec<_> = model.devices().iter().map(|device| device.backend.clone()).collect();
     let memory = memory_of(&backends)?;

@@ -1,18 +1,17 @@
 //! A loaded model ready to decode: KV cache, slots, batches, cached plans.
 //!
-//! One engine serves one stream handle and is driven by one thread. It owns `context` cells of KV memory, shared by
-//! up to 16 slots; a slot is a token sequence with the cells that hold its keys and values. Plans for every row
-//! bucket are made when the engine opens; after that no pass allocates, schedules or compiles (but see `plans.rs` on
-//! steps of several slots).
+//! One engine belongs to one stream handle and is used by one thread. It owns `context` cells of KV memory, shared by
+//! up to 16 slots; a slot is a token sequence with the cells that hold its keys and values. Plans for every row bucket
+//! are made when the engine opens; after that no pass allocates, schedules or compiles (but see `plans.rs` on steps of
+//! several slots).
 //!
 //! [`Engine`] has four parts with invariants of their own: the slots and their cells (`slots.rs`), the plans
-//! (`plans.rs`), what the device that samples has and knows (`device_sampling.rs`), and the inputs of a pass
-//! (`inputs.rs`). From tokens to logits it is `passes.rs`, which names the stages in their order; what else is done
-//! with slots has a file each: `step.rs`, `sampling.rs`, `trie_walk.rs`, `score.rs`, `last.rs`, `rearrange.rs`,
-//! `slot_io.rs`.
+//! (`plans.rs`), the record of the device that samples (`device_sampling.rs`), and the inputs of a pass (`inputs.rs`).
+//! `passes.rs` goes from tokens to logits and lists the stages in their order; the other operations on slots have a
+//! file each: `step.rs`, `sampling.rs`, `trie_walk.rs`, `score.rs`, `last.rs`, `rearrange.rs`, `slot_io.rs`.
 //!
-//! Invariants: after an error or a cancel the slot holds exactly the tokens whose cells are valid. Only cells that were
-//! computed after the tokens that still precede them are reused for another prompt.
+//! Invariants: after an error or a cancel the slot holds exactly the tokens whose cells are valid. Cells are reused for
+//! another prompt only where they were computed after the tokens that precede them now.
 
 mod cells;
 mod device_sampling;
@@ -62,9 +61,9 @@ use std::sync::atomic::AtomicBool;
 /// What a prefill did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Prefill {
-    /// Tokens in the slot now: all that were given.
+    /// Tokens in the slot now: all given tokens.
     pub tokens: usize,
-    /// Tokens whose cells were already there.
+    /// Tokens that were already in the slot and not evaluated again.
     pub reused: usize,
     /// Forward passes made.
     pub passes: usize,
@@ -77,11 +76,11 @@ pub struct EngineStats {
     pub forward_passes: u64,
     /// Rows evaluated in them.
     pub rows: u64,
-    /// Times the output head ran on its own.
+    /// Runs of the output head alone.
     pub head_passes: u64,
-    /// Logits computed: rows of the output matrix, for each row of a batch.
+    /// Logits computed: rows of the output matrix times output rows.
     pub logits: u64,
-    /// What was asked of the devices.
+    /// Work submitted to the devices.
     pub traffic: Traffic,
 }
 
@@ -94,19 +93,20 @@ pub struct Engine {
     slots: Slots,
     sampling: DeviceSampling,
     inputs: Inputs,
-    /// Cells on their way to others.
+    /// Moves of cells, (from, to).
     moves: Vec<(u32, u32)>,
     threads: usize,
-    /// Whose last position the kept hidden row is.
+    /// The slot to whose last position the kept hidden row belongs.
     hidden_of: Option<SlotId>,
     stats: EngineStats,
 }
 
-/// The model at `path`, shared with everyone who has it open with the same placement.
+/// The model at `path`, shared with all who have it open with the same placement.
 ///
 /// # Errors
-/// Those of reading the file; [`Error::OutOfMemory`] with what is needed and what there is, before anything is loaded;
-/// [`Error::Cancelled`] where `progress` said so.
+/// Those of [`plan_memory`]; [`Error::OutOfMemory`] with the needed and the available bytes, before anything is loaded;
+/// [`Error::Busy`] from the `progress` of a load of the same model; [`Error::Cancelled`] where `progress` returned
+/// false.
 pub fn open_model(path: &Path, options: &EngineOptions, progress: LoadProgress<'_>) -> Result<Arc<Model>> {
     let (placement, threads) = (options.placement(), load_threads(options)?);
     load_shared(path, &placement, threads, &admit(options), progress)
@@ -121,14 +121,14 @@ pub fn load_model(file: File, options: &EngineOptions, progress: LoadProgress<'_
     load(file, &placement, threads, &admit(options), progress)
 }
 
-/// Refuses what does not fit, asking whether to go on while it finds out.
+/// Refuses what does not fit, and asks `progress` meanwhile whether to go on.
 fn admit(
     options: &EngineOptions,
 ) -> impl Fn(&File, &Outline, &[Arc<dyn Backend>], &mut LoadProgress<'_>) -> Result<()> {
     |file, outline, on, progress| memory::admit(file, outline, on, options, &mut || go_on(progress, 0.0))
 }
 
-/// An error where the host says that a load is not to go on.
+/// [`Error::Cancelled`] where the host cancels the load.
 fn go_on(progress: &mut LoadProgress<'_>, done: f32) -> Result<()> {
     match progress.as_mut().is_none_or(|progress| progress(done)) {
         true => Ok(()),
@@ -136,13 +136,13 @@ fn go_on(progress: &mut LoadProgress<'_>, done: f32) -> Result<()> {
     }
 }
 
-/// The weights are shared by engines of any number of threads, so a load takes all cores it finds useful.
+/// The weights are shared by engines of any number of threads, so a load uses all fast cores.
 fn load_threads(options: &EngineOptions) -> Result<usize> {
     Ok(options.threads()?.max(default_thread_count() as usize))
 }
 
 impl Engine {
-    /// Reserve everything that decoding `model` needs.
+    /// Reserve all memory that decoding `model` needs.
     ///
     /// # Errors
     /// As [`Engine::open`].
@@ -150,11 +150,12 @@ impl Engine {
         Engine::open(model, options, None)
     }
 
-    /// As [`Engine::new`]; `progress`, which has heard of the model's load, may cancel this too.
+    /// As [`Engine::new`]; `progress`, which was called during the model's load, may cancel this too.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] with what is needed and what there is, [`Error::InvalidArgument`] for options out of
-    /// range, [`Error::Cancelled`] where `progress` said so, and [`Error::Device`] where a device fails.
+    /// [`Error::OutOfMemory`] with the needed and the available bytes, [`Error::InvalidArgument`] for options out of
+    /// range, [`Error::Unsupported`] where a device has no cache of the requested types, [`Error::Cancelled`] where
+    /// `progress` returned false, and [`Error::Device`] where a device fails.
     pub fn open(model: Arc<Model>, options: &EngineOptions, mut progress: LoadProgress<'_>) -> Result<Engine> {
         let mut look = || go_on(&mut progress, 1.0);
         let context = context_for(options.context, model.train_context());
@@ -166,7 +167,7 @@ impl Engine {
             device.backend.new_state(&memory::share_of(&cache, model.outline(), i), threads)
         };
         let slots = Slots::new(n_slots, cache.cells, context)?;
-        // Before the states, so that what a device tries of the programs needs no room beside them.
+        // Before the states, so that a device's known-answer tests need no memory in addition to them.
         let plans = Plans::new(&model, cache.clone(), batch, &mut look)?;
         let mut states = model.devices().iter().enumerate().map(state).collect::<Result<Vec<_>>>()?;
         plans.reserve(model.outline(), &mut states)?;
@@ -190,12 +191,12 @@ impl Engine {
         &self.model
     }
 
-    /// Tokens that fit, over all slots.
+    /// Context in tokens, shared by all slots.
     pub fn context(&self) -> usize {
         self.slots.context()
     }
 
-    /// Host threads in use.
+    /// Number of host threads that compute.
     pub fn threads(&self) -> usize {
         self.threads
     }
@@ -210,7 +211,7 @@ impl Engine {
         self.plans.cache().types
     }
 
-    /// Slots that share the context.
+    /// Number of slots that share the context.
     pub fn slots(&self) -> usize {
         self.slots.count()
     }
@@ -257,8 +258,8 @@ impl Engine {
         }
     }
 
-    /// From now on a wait for a device ends with [`Error::Cancelled`] too, some time after `cancel` was set, so that
-    /// one that hangs can be left.
+    /// From now on a wait for a device also ends with [`Error::Cancelled`], some time after `cancel` was set, so that a
+    /// device that hangs can be abandoned.
     pub fn watch(&mut self, cancel: &Arc<AtomicBool>) {
         self.states.iter_mut().for_each(|state| state.watch(cancel));
     }
@@ -270,8 +271,9 @@ impl Engine {
     /// A cancel or an error leaves the slot with the tokens evaluated so far.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for no tokens or one that does not exist, [`Error::OutOfMemory`] beyond the context,
-    /// [`Error::Cancelled`], and [`Error::Device`] where a device fails.
+    /// [`Error::InvalidArgument`] for no tokens or a token outside the vocabulary, [`Error::OutOfMemory`] for more
+    /// tokens than the context, [`Error::Io`] where the model's file was changed, [`Error::Cancelled`], and
+    /// [`Error::Device`] where a device fails.
     pub fn prefill(&mut self, slot: SlotId, tokens: &[Token], cancel: &AtomicBool) -> Result<Prefill> {
         self.check_tokens(tokens)?;
         self.rollback()?;
@@ -284,7 +286,7 @@ impl Engine {
         }
         let common = self.tokens(slot).iter().zip(tokens).take_while(|(a, b)| a == b).count();
         let usable = self.slots.stale_from(slot).unwrap_or(common);
-        // The last position is evaluated again even when it is there, for its hidden row.
+        // The last position is evaluated again even when it is in the slot, for its hidden row.
         let reused = common.min(usable).min(tokens.len() - 1);
         self.truncate(slot, reused);
         let before = self.stats.forward_passes;
@@ -303,15 +305,17 @@ impl Engine {
     /// Append tokens without computing logits; the last position's hidden row is kept.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] where the context has no room, [`Error::Cancelled`], and [`Error::Device`] where a device
-    /// fails.
+    /// [`Error::InvalidArgument`] for a token outside the vocabulary, [`Error::OutOfMemory`] where the context has no
+    /// room, [`Error::Io`] where the model's file was changed, [`Error::Cancelled`], and [`Error::Device`] where a
+    /// device fails.
     pub fn append(&mut self, slot: SlotId, tokens: &[Token], cancel: &AtomicBool) -> Result<()> {
         self.check_tokens(tokens)?;
         self.rollback()?;
         self.append_chunks(slot, tokens, cancel)
     }
 
-    /// Logits of the slot's last position, after a prefill or an append. The row is scratch: the caller may change it.
+    /// Logits of the slot's last position, after a prefill or an append: one per token of the vocabulary. The caller
+    /// may change the row.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a slot that was not evaluated last, and [`Error::Device`] where a device fails.
@@ -322,21 +326,22 @@ impl Engine {
     /// Append one token and return the logits after it.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] where the context has no room, [`Error::Cancelled`], and [`Error::Device`] where a device
-    /// fails.
+    /// [`Error::InvalidArgument`] for a token outside the vocabulary, [`Error::OutOfMemory`] where the context has no
+    /// room, [`Error::Io`] where the model's file was changed, [`Error::Cancelled`], and [`Error::Device`] where a
+    /// device fails.
     pub fn decode(&mut self, slot: SlotId, token: Token, cancel: &AtomicBool) -> Result<&mut [f32]> {
         self.next_logits(slot, &[token], &[], cancel)
     }
 
-    /// Append tokens (possibly none, behind a prefill or an append), all in one pass, and return the logits behind
-    /// them. The row is scratch: the caller may change it.
+    /// Append tokens, all in one pass (none after a prefill or an append), and return the logits after them: one per
+    /// token of the vocabulary. The caller may change the row.
     ///
-    /// Where tokens are `listed`, at most 512 in ascending order, only their logits are computed, to the same bits as
-    /// with the whole row; what stands elsewhere in it is undefined.
+    /// Where `listed` is not empty (at most 512 tokens, ascending) only those logits are computed, with the same bits
+    /// as in a whole row; the rest of the row is undefined.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] where the context has no room, [`Error::Cancelled`], and [`Error::Device`] where a device
-    /// fails.
+    /// [`Error::InvalidArgument`] for a token outside the vocabulary, for `listed` tokens that are not ascending or
+    /// more than 512, and without tokens for a slot that was not evaluated last; else as [`Engine::append`].
     pub fn next_logits(
         &mut self,
         slot: SlotId,
@@ -357,11 +362,10 @@ impl Engine {
         self.logits(1)
     }
 
-    /// Evaluate `tokens` in a fresh slot and hand every position's logits to `each`, with its row number.
+    /// Evaluate `tokens` in a fresh slot and call `each` with every position's number and logits.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] where the context has no room, [`Error::Cancelled`], and [`Error::Device`] where a device
-    /// fails. What `each` says ends it, too.
+    /// As [`Engine::append`], and the error of `each`.
     pub fn logits_all(
         &mut self,
         tokens: &[Token],

@@ -1,4 +1,4 @@
-//! What a host chooses when it opens an engine.
+//! The options of opening an engine.
 
 use crate::backend::{self, MAX_ROWS, MAX_THREADS};
 use crate::gguf::shown;
@@ -6,9 +6,9 @@ use crate::model::Placement;
 use crate::quant::TensorType;
 use crate::{Error, Result};
 
-/// Context when the host names none and the model was trained with more.
+/// Context in tokens where the host chooses none and the model was trained with more.
 const DEFAULT_CONTEXT: usize = 4096;
-/// Slots that an engine can have: a sequence set is a 32-bit mask, and the ABI documents 16.
+/// The most slots of an engine: a set of sequences has 16 bits, and the ABI documents 16.
 const MAX_SLOTS: u32 = 16;
 
 /// Element type of the KV cache.
@@ -59,7 +59,7 @@ impl std::str::FromStr for KvType {
     }
 }
 
-/// See [`crate::engine::Engine::new`]. The default is what a host gets that asks for nothing.
+/// See [`crate::engine::Engine::new`]. The default is that of a host that sets nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineOptions {
     /// Tokens of context; 0 = the model's, at most 4096. See [`context_for`].
@@ -74,7 +74,7 @@ pub struct EngineOptions {
     pub kv_type: KvType,
     /// Element type of its values, where they have another one than its keys.
     pub kv_type_v: Option<KvType>,
-    /// Slots that share the context, 1 to 16; 0 = 16.
+    /// Number of slots that share the context, 1 to 16; 0 = 16.
     pub slots: u32,
     /// The most tokens of a prompt that one pass evaluates, 1 to 512; 0 = 512. Fewer take less memory and more passes.
     pub n_batch: u32,
@@ -134,13 +134,13 @@ impl EngineOptions {
     }
 }
 
-/// Threads that an engine uses when the host names none: the performance cores.
+/// Threads that an engine uses where the host sets none: one per performance core.
 pub fn default_thread_count() -> u32 {
     backend::default_thread_count() as u32
 }
 
-/// The context that a request gets: 0 means the model's own, at most 4096; anything else is rounded up to a power
-/// of two and capped at the model's own.
+/// The context for a request, in tokens: 0 means the trained context, at most 4096; any other number is rounded up to a
+/// power of two and capped at the trained context.
 pub fn context_for(requested: u32, train_context: usize) -> usize {
     match requested as usize {
         0 => train_context.min(DEFAULT_CONTEXT),

@@ -75,8 +75,8 @@ impl Engine {
         done
     }
 
-    /// Enters tokens after the slot's into the inputs, with a cell for each. Slots of `busy`, a bit each, are not
-    /// evicted for them.
+    /// Enters tokens after the slot's into the inputs, with a cell for each. Slots in the set `busy`, a bit each, are
+    /// not evicted for them.
     pub(super) fn enter_tokens(&mut self, slot: SlotId, tokens: &[Token], busy: u32) -> Result<()> {
         let (first, max) = (self.position(slot), self.context());
         if tokens.len() > self.room(slot) {
@@ -154,7 +154,7 @@ impl Engine {
         self.stats.logits += (rows * if listed > 0 { listed } else { self.model.n_vocab() }) as u64;
     }
 
-    /// Hand the logits of the kept hidden rows, so many, to `each`, with their numbers. The hidden rows are used up.
+    /// Call `each` with the number and the logits of each kept hidden row. The hidden rows are overwritten.
     pub(super) fn each_logits(
         &mut self,
         rows: usize,
@@ -166,7 +166,7 @@ impl Engine {
         let hidden_at = self.plans.kept().hidden_offset();
         for first in (0..rows).step_by(HEAD_ROWS) {
             let n = HEAD_ROWS.min(rows - first);
-            // The head reads the first hidden rows; those before `first` are done with.
+            // The head reads the first hidden rows; those before `first` are not needed any more.
             let head = &mut self.states[self.model.outline().places().hidden];
             let hidden = reserve::copied(head.rows(hidden_at + first * width * 4, n * width)?, HIDDEN)?;
             head.put(hidden_at, &hidden)?;

@@ -1,9 +1,9 @@
 //! The plans of an engine: one body per row bucket, the head, and body and head as one for decode steps and walks.
 //!
-//! An open makes them all but those that decode a token of several slots at once, which [`Engine::step`] alone runs:
-//! each is made when a step first has so many rows ([`Plans::add_decode`]), before that step runs anything or tells a
-//! device anything. So they are no part of what opening takes; their memory is reserved when they are made, and where
-//! there is none that step is an error and its slots are as before. From then on such a step allocates nothing either.
+//! An open makes all of them except those that decode a token of several slots at once, which only [`Engine::step`]
+//! runs. Each of those is made when a step first has so many rows ([`Plans::add_decode`]), before that step runs or
+//! sends anything to a device. So they are not in the memory of an open; their memory is reserved when they are made.
+//! Where there is none, that step is an error and its slots are as before. Later such steps allocate nothing.
 //!
 //! [`Engine::step`]: super::Engine::step
 
@@ -13,32 +13,32 @@ use crate::model::{Model, Outline};
 use crate::schedule::{Draft, Kept, Plan, ROW_BUCKETS, Shared};
 use crate::{Error, Result};
 
-/// The most rows of logits computed at once: a decode step of so many slots, or positions of one.
+/// The most rows of logits computed at once: of several slots in a decode step, or of several positions of one slot.
 pub(super) const HEAD_ROWS: usize = 8;
 /// Row buckets of decode steps: those up to [`HEAD_ROWS`].
 const DECODE_BUCKETS: usize = 4;
 const _: () = assert!(ROW_BUCKETS[DECODE_BUCKETS - 1] == HEAD_ROWS);
 
-/// What memory is reserved for, in errors: values of rows that are kept.
+/// What memory is reserved for, in errors: the kept hidden rows.
 pub(super) const HIDDEN: &str = "hidden values";
 
-/// Asked between two plans whether to go on; an error ends what is made.
+/// Called between two plans; its error ends the work.
 pub(super) type Look<'a> = &'a mut dyn FnMut() -> Result<()>;
 
-/// One of each, made of a draft: a plan, or what it will take.
+/// A `T` for each draft: a plan, or the memory of one.
 pub(super) struct Plans<T = Plan> {
     bodies: Vec<T>,
     /// One row of logits from the kept hidden row.
     head: T,
     /// Up to [`HEAD_ROWS`] rows of logits.
     head_many: T,
-    /// Tokens in, the logits of every one out, one per row bucket up to [`HEAD_ROWS`], as far as they were needed.
+    /// Tokens in, the logits of every one out; one per row bucket up to [`HEAD_ROWS`], where it was needed.
     decodes: [Option<T>; DECODE_BUCKETS],
     /// Up to [`WALK_ROWS`] tokens in, the logits of one out.
     walk: T,
-    /// Keys of moved positions turned.
+    /// K-shift: rotates the keys of moved positions.
     shift: T,
-    /// Cells copied to others.
+    /// Copies cells.
     copy: T,
     kept: Kept,
     /// The shape of the cache, wherever its layers are.
@@ -48,7 +48,7 @@ pub(super) struct Plans<T = Plan> {
 }
 
 impl<T> Plans<T> {
-    /// Make one of every draft of an open, of a model on these backends, for passes of at most `batch` rows.
+    /// Make a `T` for every draft of an open, for a model on these backends and passes of at most `batch` rows.
     pub fn make(
         model: &Outline,
         backends: &[&dyn Backend],
@@ -82,7 +82,7 @@ impl<T> Plans<T> {
         })
     }
 
-    /// Make what decodes a token of each of so many slots, at most [`HEAD_ROWS`], which is not there yet.
+    /// Make a `T` for the decode step of `rows` slots, at most [`HEAD_ROWS`], which is not there yet.
     pub fn make_decode(
         &mut self,
         model: &Outline,
@@ -97,12 +97,12 @@ impl<T> Plans<T> {
         Ok(())
     }
 
-    /// Whether there is a plan for so many rows.
+    /// Whether there is a decode plan for `rows` rows.
     pub fn has_decode(&self, rows: usize) -> bool {
         self.decodes[bucket_index(rows)].is_some()
     }
 
-    /// What there is for each graph, smaller batches first.
+    /// Every `T`, by graph, smaller batches first.
     pub fn by_graph(self) -> [(&'static str, Vec<T>); 6] {
         let Plans { bodies, head, head_many, decodes, walk, shift, copy, .. } = self;
         [
@@ -116,7 +116,7 @@ impl<T> Plans<T> {
     }
 }
 
-/// Bytes of the largest read of logits.
+/// Size in bytes of the largest read of logits.
 pub(super) fn largest_read(model: &Outline) -> usize {
     HEAD_ROWS * model.hparams().n_vocab * 4
 }
@@ -134,8 +134,8 @@ impl Plans {
         })
     }
 
-    /// Room for the worst case of every plan, then once more in the same order, since a plan may have to know where the
-    /// memory of all is in the end. Nothing is allocated between two steps.
+    /// Reserve memory for the worst case of every plan, then once more in the same order, since a plan may need the
+    /// final place of the memory of all. After that, steps allocate nothing.
     pub fn reserve(&self, model: &Outline, states: &mut [Box<dyn State>]) -> Result<()> {
         states[model.places().logits].reserve_reads(largest_read(model))?;
         let few = [&self.head, &self.head_many, &self.walk, &self.shift, &self.copy];
@@ -147,9 +147,8 @@ impl Plans {
         Ok(())
     }
 
-    /// Make the plan that decodes a token of each of so many slots, which is not there yet; after an error the others
-    /// run as before. A workspace may be another one than before: what is kept there has to be written again by who
-    /// needs it.
+    /// Make the plan for the decode step of `rows` slots, which is not there yet; after an error the other plans run as
+    /// before. A workspace may be replaced: kept rows in it are lost.
     pub fn add_decode(&mut self, model: &Model, states: &mut [Box<dyn State>], rows: usize) -> Result<()> {
         let compile = |draft: Draft<'_>| draft.compile(model.devices());
         self.make_decode(model.outline(), &backends_of(model), rows, compile)?;
@@ -161,7 +160,7 @@ impl Plans {
         reserved
     }
 
-    /// The body for a batch of this many rows. The last one is as large as a pass can be, which may be between two
+    /// The body for a batch of this many rows. The last plan is for the largest pass, whose size may be between two
     /// buckets.
     pub fn body(&self, rows: usize) -> &Plan {
         &self.bodies[bucket_index(rows).min(self.bodies.len() - 1)]
@@ -194,7 +193,7 @@ impl Plans {
         &self.copy
     }
 
-    /// Where rows are that outlive a run.
+    /// The places of the rows that outlive a run.
     pub fn kept(&self) -> Kept {
         self.kept
     }

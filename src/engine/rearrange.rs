@@ -1,8 +1,9 @@
-//! Changes of the KV cache without a pass: a piece of a slot taken out, and cells brought together.
+//! Changes of the KV cache without a forward pass: removing a range of a slot's tokens (context shift), and
+//! defragmentation.
 //!
-//! Both run as plans of their own, over batches whose rows are cells, in pieces of at most [`Engine::batch`]. They are
-//! not cancelled: half of one leaves keys that fit no position. After an error of a device the slots concerned are
-//! emptied.
+//! Both run as plans of their own, over batches whose rows are cells, in pieces of at most [`Engine::batch`]. They
+//! cannot be cancelled: a partly done one would leave keys at wrong positions. After an error of a device the slots
+//! concerned are empty.
 
 use super::plans::Plans;
 use super::{Engine, SlotId};
@@ -12,13 +13,13 @@ use crate::{Error, Result, Token};
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
-/// Which plan rearranges.
+/// Selects the plan that rearranges.
 type Choice = fn(&Plans) -> &Plan;
 
 impl Engine {
-    /// Take the tokens of `range` out of a slot. Those behind move up: their keys are turned to their new positions, so
-    /// that a long text can go on behind its beginning. What they hold was still computed behind the tokens that are
-    /// gone; a later prefill therefore reuses the slot at most up to the gap.
+    /// Remove the tokens of `range` from a slot (context shift). Later tokens move up: their keys are rotated to the
+    /// new positions (K-shift, as in llama.cpp), so that a full context can go on. They were still computed after the
+    /// removed tokens, so a later prefill reuses the slot at most up to the gap.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a range that the slot does not have; [`Error::Device`] where a device fails.
@@ -53,8 +54,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Bring the cells in use together at the beginning of the cache, so that attention reads no holes. A prefill does
-    /// so by itself where more than half of what it reads would be holes.
+    /// Defragment the cache: move the cells in use to its beginning, so that attention reads no holes. A prefill does
+    /// so where more than half of the cells that it would read are free.
     ///
     /// # Errors
     /// [`Error::Device`] where a device fails.

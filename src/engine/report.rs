@@ -1,12 +1,12 @@
-//! Devices and memory plans as JSON: what the command line prints and a host asks for.
+//! Devices and memory plans as JSON, for the command line and the C interface.
 
 use super::{DeviceInfo, EngineOptions, Memory, Need, devices, plan_memory};
 use crate::Result;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// The devices of this machine, best first: name, kind, score, the reason for it, what compiles shaders where that is
-/// chosen, and memory where it is known.
+/// The devices of this machine, highest score first: name, kind, score, its reason, the shader compiler (DX12), and
+/// memory in bytes where it is known.
 ///
 /// # Errors
 /// As [`devices`](super::devices).
@@ -26,7 +26,7 @@ pub fn devices_json() -> Result<Value> {
     Ok(devices()?.iter().map(device).collect())
 }
 
-/// What opening the model at `path` with these options would take of each device's memory, from its header alone.
+/// The memory of each device that opening the model at `path` with these options would take, from its header alone.
 ///
 /// # Errors
 /// Those of [`plan_memory`].

@@ -1,11 +1,11 @@
-//! Sampling on the device, and the step that runs ahead.
+//! Sampling on the device, and speculative steps.
 //!
-//! Where a device samples by itself, a decode step is one submission from token to token. The token also stays on the
-//! device, where the embedding of the next step reads it, so that step is submitted before the host has read its token:
-//! the device never waits for the host. When the next token is not what the step ahead assumed (a forced token, a mask,
-//! the end), the step is rolled back: its cell is freed, its sampling undone.
+//! Where a device runs a whole chain, a decode step is one submission from token to token. The token also stays on the
+//! device, where the embedding of the next step reads it. So the next step is submitted before the host has read the
+//! token (a speculative step), and the device does not wait for the host. When the host does not go on with that token
+//! (a forced token, a mask, the end), the step is rolled back: its cell is freed and its sampling undone.
 //!
-//! Inside a span the device may go on by itself from choice to choice, see `trie_walk.rs`.
+//! Inside a span the device may go from choice to choice without the host, see `trie_walk.rs`.
 //!
 //! Invariants: the cells of what is in flight belong to no slot. Everything else the engine does rolls it back first.
 
@@ -17,32 +17,34 @@ use crate::{Result, Token};
 use std::sync::atomic::AtomicBool;
 
 impl Engine {
-    /// Sample the slot's tokens on its device by this chain from now on. Says how many of the chain's steps the device
-    /// follows: with all of them it draws; with fewer, results come with the candidates that the host goes on with
-    /// ([`crate::sampling::Sampler::resume`]); with none, logits have to be asked for. A prefill or a truncation ends
-    /// it.
+    /// Sample the slot's tokens on its device by this chain from now on. Returns how many of the chain's steps the
+    /// device runs. With all of them it draws; with fewer, results have the candidates that the host goes on with
+    /// ([`crate::sampling::Sampler::resume`]); with 0 the host samples from logits. A prefill or a truncation ends the
+    /// sampling on the device.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], and [`Error::Device`] where a device fails.
+    /// [`crate::Error::InvalidArgument`] for a chain that cannot be used, [`crate::Error::OutOfMemory`] naming what the
+    /// memory is for, and [`crate::Error::Device`] where a device fails.
     pub fn start_sampling(&mut self, slot: SlotId, spec: &SampleSpec) -> Result<usize> {
         self.rollback()?;
         let state = &mut *self.states[self.model.outline().places().logits];
         self.sampling.start(state, slot, spec, self.slots.tokens(slot))
     }
 
-    /// Whether the logits are on a device that can sample, some chains at least: any but the CPU, where sampling is the
-    /// host's.
+    /// Whether the logits are on a device that can sample at least some chains: a GPU.
     pub fn has_sampler(&self) -> bool {
         self.model.outline().places().logits != 0
     }
 
-    /// Append tokens (possibly none) and sample the one after them on the device, as [`Engine::start_sampling`] has
-    /// set. Only `legal` tokens may win, where there are any. The `speculation` on the sampled token is started as
-    /// well, where it can be. The row has the best candidates, as many as the chain reports, or those that the host
-    /// goes on with; in that case there is no token, and nothing can follow.
+    /// Append tokens (possibly none) and sample the next one on the device by the chain of [`Engine::start_sampling`],
+    /// under the mask `legal`, if any. Also starts the `speculation` on the sampled token, where that is possible. The
+    /// result has the most probable candidates, as many as the chain reports, or those that the host goes on with; then
+    /// it has no token, and no speculation is started.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] where the context has no room, [`Error::Cancelled`], and [`Error::Device`] where a device
+    /// [`crate::Error::InvalidArgument`] for a token outside the vocabulary or where no token can be sampled,
+    /// [`crate::Error::NanLogits`], [`crate::Error::OutOfMemory`] where the context has no room, [`crate::Error::Io`]
+    /// where the model's file was changed, [`crate::Error::Cancelled`], and [`crate::Error::Device`] where a device
     /// fails.
     pub fn sample(
         &mut self,
@@ -54,7 +56,7 @@ impl Engine {
     ) -> Result<&SampledRow> {
         self.check_tokens(tokens)?;
         match self.sampling.take_in_flight() {
-            // The step ahead was this one.
+            // The speculative step was this one.
             Some(InFlight::Step(whose, cell))
                 if whose == slot && self.sampling.sampled(slot).as_slice() == tokens && legal.is_none() =>
             {
@@ -92,7 +94,7 @@ impl Engine {
         sampling.first_row()
     }
 
-    /// Start the step after the one under way.
+    /// Start the speculative step after the one in flight.
     fn run_ahead(&mut self, slot: SlotId, cancel: &AtomicBool) -> Result<()> {
         if let Err(error) = self.run_chunk(slot, &[sampled_by(slot.0)], OutputRows::Last, How::Sample(&[]), cancel) {
             let (sampling, state) = self.sampling_device();
@@ -106,7 +108,7 @@ impl Engine {
     fn submit(&mut self, slot: SlotId, tokens: &[Token], legal: Option<Legal<'_>>, cancel: &AtomicBool) -> Result<()> {
         let (sampling, state) = self.sampling_device();
         sampling.tell(state, slot, tokens, legal)?;
-        // A run ends the sampling of its slot, but the device knows of this one. After an error it stays ended.
+        // A run ends the sampling of its slot, but the device takes part in this one. After an error it stays ended.
         let known = sampling.known(slot);
         sampling.end(slot);
         let masks_first = known.is_some_and(|Known { masks_first, .. }| masks_first);
@@ -121,11 +123,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Rolls back what was started for a token that nobody has asked for, if anything: its cells are free, and the
-    /// device's sampling is where the host is.
+    /// Rolls back speculative work that the host did not ask for, if there is any: its cells are freed, and the
+    /// device's history is the host's again.
     ///
     /// # Errors
-    /// [`Error::Device`] where a device fails.
+    /// [`crate::Error::Device`] where a device fails.
     pub fn rollback(&mut self) -> Result<()> {
         match self.sampling.take_in_flight() {
             None => Ok(()),
@@ -144,7 +146,7 @@ impl Engine {
         }
     }
 
-    /// The device that samples, and what is known of it.
+    /// The device that samples, and the engine's record of it.
     pub(super) fn sampling_device(&mut self) -> (&mut DeviceSampling, &mut dyn State) {
         let head = self.model.outline().places().logits;
         (&mut self.sampling, &mut *self.states[head])

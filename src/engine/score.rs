@@ -1,9 +1,9 @@
-//! How probable each leaf of a trie is as what follows, all of them in few passes.
+//! The probability of each leaf of a trie as the continuation of a slot, for all leaves in few passes.
 //!
-//! Every node whose children are asked about is a row: it sees the slot's cells and those of the nodes above it, which
-//! is attention over a tree ([`crate::backend::tree_row`]). Nodes run parents first, as many to a pass as a pass has
-//! rows, in cells that are free again at the end; the slot is as before, and its next logits are those of its own last
-//! position.
+//! Every node with children is a row. It sees the slot's cells and those of its ancestors: tree attention
+//! ([`crate::backend::tree_row`]; Miao et al., "SpecInfer", <https://arxiv.org/abs/2305.09781>). Nodes run parents
+//! first, as many in a pass as a pass can have rows, in cells that are freed at the end. The slot is unchanged, and its
+//! next logits are those of its own last position.
 
 use super::{Engine, SlotId};
 use crate::backend::{MAX_TREE_NODES, tree_cell, tree_row};
@@ -15,32 +15,35 @@ use std::sync::atomic::AtomicBool;
 /// What memory is reserved for, in errors.
 const NODES: &str = "nodes of a trie";
 
-/// How probable a leaf is.
+/// The probability of a leaf.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LeafScore {
     /// The leaf.
     pub node: Node,
-    /// Its tokens.
+    /// Its number of tokens.
     pub tokens: u32,
-    /// The natural logarithm of the probability that exactly this leaf follows: of its tokens one after the other, each
-    /// among the whole vocabulary, and, where the leaf is the beginning of others, that none of those goes on.
+    /// Natural logarithm of the probability that exactly this leaf follows: the product of its tokens' probabilities,
+    /// each among the whole vocabulary, and, where the leaf is a prefix of others, of the probability that none of
+    /// their tokens follows.
     pub logprob: f64,
 }
 
 impl LeafScore {
-    /// `logprob` by token, which does not favour short leaves.
+    /// `logprob` divided by the number of tokens, which does not favour short leaves.
     pub fn logprob_per_token(&self) -> f64 {
         self.logprob / f64::from(self.tokens.max(1))
     }
 }
 
 impl Engine {
-    /// Score the leaves of a descriptor as what follows the slot's tokens, in the order of their nodes. The slot must
-    /// be the one that was evaluated last. Logits are taken as the model gives them: no chain, no bias.
+    /// Score the leaves of a descriptor as continuations of the slot's tokens, in the order of their nodes. The slot
+    /// must be the one that was evaluated last. The logits are the model's own, without chain or bias.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] where the context has no room for the deepest leaf, or no cells for all nodes;
-    /// [`Error::InvalidArgument`] for more than 32,768 nodes; [`Error::NanLogits`]. The slot is as before then, too.
+    /// [`Error::InvalidArgument`] for more than 32,768 nodes and for a slot that was not evaluated last;
+    /// [`Error::NanLogits`]; [`Error::Cancelled`]; [`Error::Device`] where a device fails. The slot is unchanged then,
+    /// too.
     pub fn score(
         &mut self,
         slot: SlotId,
@@ -113,7 +116,7 @@ impl Engine {
         Ok(scores)
     }
 
-    /// Enter nodes into the inputs as rows behind the slot's tokens, with a cell for each.
+    /// Enter nodes into the inputs as rows after the slot's tokens, with a cell for each.
     fn enter_nodes(&mut self, slot: SlotId, tree: &Tree<'_>, nodes: &[Node]) -> Result<()> {
         let bit = slot.bit();
         self.inputs.clear();
@@ -134,7 +137,7 @@ impl Engine {
     }
 }
 
-/// A descriptor's nodes, made ready for attention over a tree. Indices count from the root.
+/// A descriptor's nodes, prepared for tree attention. Indices count from the root.
 struct Tree<'a> {
     trie: &'a Trie,
     nodes: Range<Node>,
@@ -142,7 +145,7 @@ struct Tree<'a> {
     rows: Vec<Node>,
     depths: Vec<u32>,
     deepest: u32,
-    /// Numbers such that those of the nodes below a node follow its own, up to its end.
+    /// Depth-first numbers: those of a node's descendants follow its own, up to its end.
     numbers: Vec<u32>,
     ends: Vec<u32>,
 }
@@ -188,12 +191,12 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// The shares that tokens have of a row of logits.
+/// The probabilities of tokens by a row of logits.
 struct Shares {
     best: f64,
     /// Sum of e^(logit - best) over the row.
     total: f64,
-    /// The part of it that was taken out.
+    /// The part of it that was subtracted.
     out: f64,
 }
 
@@ -215,8 +218,8 @@ impl Shares {
         self.out += (f64::from(logit) - self.best).exp();
     }
 
-    /// Of all tokens but those that were taken out, `tokens`. Where little is left, it is summed anew: a difference of
-    /// two sums would be their rounding.
+    /// The log-probability of all tokens but `tokens`, which were subtracted. Where little is left it is summed again,
+    /// because the difference of the two sums would be mostly rounding error.
     fn logprob_of_rest(&self, logits: &[f32], tokens: &[Token]) -> f64 {
         let mut rest = self.total - self.out;
         if rest < 1e-3 * self.total {

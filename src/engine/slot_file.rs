@@ -1,4 +1,4 @@
-//! The file that a slot is saved to.
+//! The file format of a saved slot.
 //!
 //! ```text
 //! 0   8   "elizaslt"
@@ -7,17 +7,18 @@
 //! 14  2   that of the values, plus 1; 0 = that of the keys
 //! 16  32  the model, see [`crate::model::Model::identity`]
 //! 48  4   tokens
-//! 52  4   the first token that was computed behind others than those in front of it; 2^32 - 1 = none
+//! 52  4   the first token that was computed after other tokens than those before it; 2^32 - 1 = none
 //! 56  4   numbers of the hidden row of the last position; 0 = it was not kept
 //! 60  4   bytes of the note
 //! 64      tokens, 4 bytes each; the hidden row, 4 bytes each; the note
 //!         for every layer, for every position from 0 on: the row of its cell, see [`crate::backend::kv_rows`]
-//!         32 bytes, the SHA-256 of everything in front
+//!         32 bytes, the SHA-256 of everything before
 //! ```
 //!
-//! Little-endian. Neither the layout of a backend's cache nor a cell's number is in it, so what was saved from one
-//! device goes to any other. A file is written beside its place and renamed, so that there is always a whole one or
-//! none. It is read twice: once for the checksum, before anything changes, once for the cells.
+//! Little-endian. Neither the layout of a backend's cache nor a cell's number is in it, so a slot that was saved on one
+//! device can be restored on any other. A file is written under another name in the same folder and renamed, so that
+//! there is always a whole file or none. It is read twice: once for the checksum, before anything changes, once for the
+//! cells.
 
 use super::plans::HIDDEN;
 use crate::backend::{CacheSpec, KvTypes};
@@ -34,12 +35,12 @@ const VERSION: u32 = 1;
 const HEADER: usize = 64;
 const CHECKSUM: usize = 32;
 const NO_GAP: u32 = u32::MAX;
-/// The longest note: what a session keeps beside the cells is far below.
+/// The longest note in bytes; a session's note is much shorter.
 const MAX_NOTE: usize = 64 << 20;
-/// Bytes in hand while a file is read or written.
+/// Bytes of the buffer with which a file is read or written.
 pub(super) const PIECE: usize = 4 << 20;
 
-/// The engine that a file is for, or from.
+/// The properties of an engine that a file must match.
 pub(super) struct Owner<'a> {
     pub model: [u8; 32],
     pub cache: &'a CacheSpec,
@@ -54,7 +55,7 @@ impl Owner<'_> {
     }
 }
 
-/// What stands in front of the cells.
+/// The content of the file before the cells.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Front {
     pub tokens: Vec<Token>,
@@ -82,7 +83,7 @@ impl Front {
     }
 }
 
-/// A file on its way to its place.
+/// A file that is being written, under its temporary name.
 pub(super) struct Output {
     path: PathBuf,
     file: BufWriter<fs::File>,
@@ -102,7 +103,7 @@ impl Output {
     }
 }
 
-/// Write a file whose cells come from `cells`. After an error there is what was there before.
+/// Write a file whose cell rows come from `cells`. After an error the old file, if any, is unchanged.
 pub(super) fn write(
     path: &Path,
     owner: &Owner<'_>,
@@ -123,7 +124,7 @@ pub(super) fn write(
     let temporary = path.with_file_name(temporary);
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
-    // The prompt is in it.
+    // The file contains the prompt.
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let file = options.open(&temporary).map_err(|e| Error::io(path, &e))?;
@@ -131,28 +132,29 @@ pub(super) fn write(
     let written = output.put(&front.to_bytes(owner)).and_then(|()| cells(&mut output)).and_then(|()| output.finish());
     let placed = written.and_then(|()| fs::rename(&temporary, path).map_err(|e| Error::io(path, &e)));
     match placed {
-        Ok(()) => settle_folder(path),
-        // What cannot be removed either is left: the error that counts is the first.
+        Ok(()) => sync_folder(path),
+        // A temporary file that cannot be removed is left; the first error is returned.
         Err(_) => drop(fs::remove_file(&temporary)),
     }
     placed
 }
 
-/// Have the new name on disk as well, where folders can be asked to. A crash may else bring back the file before it.
-fn settle_folder(path: &Path) {
+/// Sync the folder, where the system allows that, so that the rename is on disk. Otherwise the old file may be back
+/// after a crash.
+fn sync_folder(path: &Path) {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if let Ok(folder) = fs::File::open(folder) {
         let _ = folder.sync_all();
     }
 }
 
-/// A file that was found whole and fits an engine: [`super::Engine::open_saved`].
+/// A checked file that fits an engine: [`super::Engine::open_saved`].
 #[derive(Debug)]
 pub struct SavedSlot {
     path: PathBuf,
     file: fs::File,
     front: Front,
-    /// Of everything in front of the cells, and what everything must give.
+    /// The hash of everything before the cells, and the expected hash of the file.
     hash: Sha256,
     checksum: [u8; CHECKSUM],
 }
@@ -163,7 +165,7 @@ impl SavedSlot {
         &self.front.tokens
     }
 
-    /// What was given with it to be kept.
+    /// The note that was saved with the slot.
     pub fn note(&self) -> &[u8] {
         &self.front.note
     }
@@ -272,7 +274,7 @@ impl SavedSlot {
         Ok(())
     }
 
-    /// All rows were read: they were those that were checked.
+    /// Check, after all rows were read, that they were those of the checksum.
     pub(super) fn finish(self) -> Result<()> {
         match self.checksum == *self.hash.finalize() {
             true => Ok(()),

@@ -1,4 +1,4 @@
-//! A slot saved to a file, and restored from one.
+//! Saving a slot to a file, and restoring it.
 
 use super::plans::HIDDEN;
 use super::slot_file::{self, Front, Owner, PIECE, SavedSlot};
@@ -13,12 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const ROWS: &str = "bytes of a cache's rows";
 
 impl Engine {
-    /// Save a slot's tokens and cells to `path`, with a `note` that comes back with them. A file that is there is
-    /// replaced as a whole; after an error or a cancel it is as before. The slot stays as it is.
+    /// Save a slot's tokens and cells to `path`, with a `note` that [`SavedSlot::note`] returns. An existing file is
+    /// replaced as a whole; after an error or a cancel it is unchanged. The slot is unchanged.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an empty slot or a path without a file's name, [`Error::Io`] (also where the
-    /// model's file was changed), [`Error::Cancelled`], and those of the devices.
+    /// model's file was changed), [`Error::OutOfMemory`], [`Error::Cancelled`], and [`Error::Device`] where a device
+    /// fails.
     pub fn save(&mut self, slot: SlotId, path: &Path, note: &[u8], cancel: &AtomicBool) -> Result<()> {
         self.rollback()?;
         if self.tokens(slot).is_empty() {
@@ -46,23 +47,23 @@ impl Engine {
         })
     }
 
-    /// Open a file that [`Engine::save`] wrote and check it as a whole. Nothing changes.
+    /// Open a file that [`Engine::save`] wrote and check all of it. The engine is unchanged.
     ///
     /// # Errors
-    /// [`Error::SavedSlot`] naming the place where a file is damaged, cut short, none of these, of another model or
-    /// type of cache, or longer than the context; [`Error::Io`]; [`Error::Cancelled`].
+    /// [`Error::SavedSlot`] naming the place where a file is damaged, cut short, of another format, model or type of
+    /// cache, or longer than the context; [`Error::Io`]; [`Error::OutOfMemory`]; [`Error::Cancelled`].
     pub fn open_saved(&self, path: &Path, cancel: &AtomicBool) -> Result<SavedSlot> {
         SavedSlot::open(path, &owner(&self.model, self.plans.cache(), self.context())?, cancel)
     }
 
-    /// Have a slot hold what was saved, in place of what it holds; slots used least recently make room for it as for a
-    /// prompt. True where the last position's hidden row was saved as well, so that logits can be asked for at once;
-    /// else tokens have to be appended first, or the last one prefilled again.
+    /// Replace a slot's content by what was saved; least recently used slots are evicted for it as for a prompt. True
+    /// where the last position's hidden row was saved as well, so that [`Engine::head`] works at once; else append
+    /// tokens first, or prefill the last one again.
     ///
     /// `saved` was opened by this engine. After an error or a cancel the slot is empty.
     ///
     /// # Errors
-    /// [`Error::SavedSlot`] for a slot of another model, type of cache or longer than the context;
+    /// [`Error::SavedSlot`] where the file was changed since [`Engine::open_saved`], [`Error::Io`],
     /// [`Error::OutOfMemory`] where the context has no room, [`Error::Cancelled`], and [`Error::Device`] where a device
     /// fails.
     pub fn restore(&mut self, slot: SlotId, saved: SavedSlot, cancel: &AtomicBool) -> Result<bool> {
@@ -83,7 +84,7 @@ impl Engine {
         done.map(|()| !hidden.is_empty())
     }
 
-    /// Write what was saved to the slot's cells and the kept hidden row.
+    /// Write the saved rows to the slot's cells, and the kept hidden row.
     fn bring_back(&mut self, slot: SlotId, mut saved: SavedSlot, hidden: &[f32], cancel: &AtomicBool) -> Result<()> {
         let mut rows = Vec::new();
         let cache = self.plans.cache();

@@ -1,8 +1,8 @@
 //! The slots of an engine and the cells that hold their keys and values.
 //!
 //! Invariants: a slot's tokens and cells have equal length, and its `i`-th cell holds position `i`; a cell belongs to
-//! one slot at most. Cells that were taken and belong to no slot are a run's that is under way: whoever took them gives
-//! them to a slot or frees them.
+//! one slot at most. Cells that were taken and belong to no slot belong to a run in progress: the code that took them
+//! gives them to a slot or frees them.
 
 use super::cells::Cells;
 use crate::{Error, Result, Token, reserve};
@@ -13,12 +13,12 @@ use std::ops::Range;
 pub struct SlotId(pub(super) usize);
 
 impl SlotId {
-    /// The number that [`Engine::take_slot`](super::Engine::take_slot) knows it by.
+    /// The number that [`Engine::take_slot`](super::Engine::take_slot) takes, from 0 on.
     pub fn number(self) -> i32 {
         self.0 as i32
     }
 
-    /// Its bit in a set of slots, which is also how its cells are marked.
+    /// Its bit in a set of slots; its cells are marked with it.
     pub(super) fn bit(self) -> u32 {
         1 << self.0
     }
@@ -29,7 +29,7 @@ struct Slot {
     tokens: Vec<Token>,
     cells: Vec<u32>,
     last_used: u64,
-    /// Tokens from here on were computed after others than those that precede them now; `None` = none were.
+    /// Tokens from this index on were computed after other tokens than those that precede them now; `None` = none.
     stale_from: Option<usize>,
 }
 
@@ -52,12 +52,12 @@ impl Slots {
         Ok(Slots { slots, cells: Cells::new(cells, context)?, context, clock: 0 })
     }
 
-    /// How many slots there are.
+    /// Number of slots.
     pub fn count(&self) -> usize {
         self.slots.len()
     }
 
-    /// Tokens that fit, over all slots.
+    /// Context in tokens, shared by all slots.
     pub fn context(&self) -> usize {
         self.context
     }
@@ -80,7 +80,7 @@ impl Slots {
         }
     }
 
-    /// The slot is in use now.
+    /// Mark the slot as the most recently used.
     pub fn touch(&mut self, slot: SlotId) {
         self.clock += 1;
         self.slots[slot.0].last_used = self.clock;
@@ -91,7 +91,7 @@ impl Slots {
         &self.slots[slot.0].tokens
     }
 
-    /// The cells that hold them.
+    /// The cells of the slot's tokens, one each.
     pub fn cells_of(&self, slot: SlotId) -> &[u32] {
         &self.slots[slot.0].cells
     }
@@ -101,12 +101,12 @@ impl Slots {
         self.slots[slot.0].tokens.len()
     }
 
-    /// Tokens that the slot can still take, where others make room.
+    /// Tokens that the slot can still take when all other slots are evicted.
     pub fn room(&self, slot: SlotId) -> usize {
         self.context - self.position(slot)
     }
 
-    /// From which token on the slot was computed after others than those that precede it now.
+    /// The first token that was computed after other tokens than those that precede it now.
     pub fn stale_from(&self, slot: SlotId) -> Option<usize> {
         self.slots[slot.0].stale_from
     }
@@ -130,7 +130,7 @@ impl Slots {
         s.cells.extend(cells);
     }
 
-    /// Has an empty slot hold these tokens; false, and empty again, where there are too few cells.
+    /// Gives an empty slot these tokens, with cells; false, and the slot is empty, where there are too few cells.
     pub fn restore(&mut self, slot: SlotId, tokens: &[Token], stale_from: Option<usize>) -> bool {
         self.slots[slot.0].tokens.extend_from_slice(tokens);
         for position in 0..tokens.len() {
@@ -144,7 +144,7 @@ impl Slots {
         true
     }
 
-    /// Takes the tokens of a range out of the middle of the slot, whose keys were moved up.
+    /// Removes a range of tokens from the slot, after the keys of later tokens were moved up.
     pub fn remove(&mut self, slot: SlotId, range: Range<usize>) {
         let s = &mut self.slots[slot.0];
         s.tokens.drain(range.clone());
@@ -163,7 +163,7 @@ impl Slots {
         slots.min_by_key(|slot| self.slots[slot.0].last_used)
     }
 
-    /// Takes a free cell for a position; `sequences` is a slot's bit, or says where in a tree the cell is.
+    /// Takes a free cell for a position; `sequences` is a slot's bit, or the word of a tree's cell.
     pub fn take_cell(&mut self, position: i32, sequences: u32) -> Option<u32> {
         self.cells.take(position, sequences)
     }
@@ -173,17 +173,17 @@ impl Slots {
         cells.into_iter().for_each(|cell| self.cells.free(cell));
     }
 
-    /// The cells, to be read by a device.
+    /// The cells, for a batch.
     pub fn cells(&self) -> &Cells {
         &self.cells
     }
 
-    /// Every device knows the cells as they are now.
+    /// Notes that every device has the cells as they are now.
     pub fn commit_cells(&mut self) {
         self.cells.commit();
     }
 
-    /// Notes that a cell's content was copied to another one, a free one, which holds its position from now on.
+    /// Notes that a cell's content was copied to a free cell, which replaces it.
     pub fn move_cell(&mut self, from: u32, to: u32) {
         let position = self.cells.positions()[from as usize];
         let slot = self.cells.sequences()[from as usize].trailing_zeros();

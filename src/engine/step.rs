@@ -1,7 +1,7 @@
 //! One token of several slots in one pass.
 //!
-//! A step has rows of slots that the device samples and rows whose logits the host asks for, in any mix. The device's
-//! rows stand first, so that the others are read as one piece.
+//! A step has rows of slots that the device samples and rows whose logits the host reads, in any mix. The device's rows
+//! come first, so that the others are read as one piece.
 
 use super::device_sampling::problem;
 use super::plans::HEAD_ROWS;
@@ -17,31 +17,32 @@ pub struct SlotToken<'a> {
     pub slot: SlotId,
     /// The token to append.
     pub token: Token,
-    /// The only tokens that may be sampled behind it, where the device samples the slot.
+    /// The token mask for the token after it, where the device samples the slot.
     pub legal: Option<Legal<'a>>,
 }
 
-/// What came out behind a turn's token.
+/// The result after a slot's token.
 #[derive(Debug)]
 pub enum SlotOutcome<'a> {
-    /// A token, sampled on the device, with the candidates that the slot's chain reports; or no token and the
+    /// The token that the device sampled, with the candidates that the slot's chain reports; or no token and the
     /// candidates that the host goes on with.
     Sampled(&'a SampleResult, &'a [(Token, f32, f32)]),
-    /// The logits; scratch for the caller.
+    /// The logits, one per token of the vocabulary; the caller may change them.
     Logits(&'a mut [f32]),
 }
 
 impl Engine {
-    /// Append a token to each of these slots, all different, and hand what comes out behind it to `each`, with the
-    /// turn's index, in no set order: a token where [`Engine::start_sampling`] has given the slot a chain, else logits.
-    /// Turns beyond eight take a further pass.
+    /// Append a token to each of these slots, all different, and call `each` with the index of the slot in `turns` and
+    /// its result, in no set order: a sampled token where [`Engine::start_sampling`] was called for the slot, else
+    /// logits. Every eight slots take a pass.
     ///
-    /// An error of one row (NaN among its logits, no candidate) goes to `each`, and the other rows live on. After an
-    /// error of the step the slots of that pass are as before.
+    /// An error of one row (NaN among its logits, no candidate) is passed to `each`, and the other rows go on. After an
+    /// error of the step the slots of that pass are unchanged.
     ///
     /// # Errors
-    /// What concerns all slots: [`Error::InvalidArgument`], [`Error::OutOfMemory`], [`Error::Cancelled`], and
-    /// [`Error::Device`] where a device fails. What concerns one goes to `each`.
+    /// [`Error::InvalidArgument`] for a slot that is named twice or a token outside the vocabulary,
+    /// [`Error::OutOfMemory`] where the context has no room, [`Error::Cancelled`], and [`Error::Device`] where a device
+    /// fails. Errors of a single row are passed to `each`.
     pub fn step(
         &mut self,
         turns: &[SlotToken<'_>],
@@ -84,7 +85,7 @@ impl Engine {
             }
         }
         let sampled = self.inputs.sample.len();
-        // From here on the kept row is another one's, and a plan that is made may move the memory that holds it.
+        // From here on the kept hidden row belongs to another slot, and making a plan may replace its memory.
         self.hidden_of = None;
         let planned = match self.plans.has_decode(turns.len()) {
             true => Ok(()),
@@ -103,7 +104,7 @@ impl Engine {
         for (row, &i) in order.iter().enumerate() {
             match done {
                 Ok(()) => self.slots.append(turns[i].slot, &[turns[i].token], [self.inputs.cells[row]]),
-                // The device was told of tokens that are not in the slot.
+                // The device has tokens that are not in the slot.
                 Err(_) => self.sampling.end(turns[i].slot),
             }
         }

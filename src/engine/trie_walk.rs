@@ -1,9 +1,9 @@
-//! A span of which the device takes every decision by itself.
+//! A span that the device decodes without the host (a trie walk).
 //!
-//! After a token that is sampled under a trie's mask the device walks on: it finds the child, evaluates what is forced
-//! together with the next choice, samples there among the children, and so on, up to so many passes, without the host
-//! in between. The host meanwhile asks for one choice after the other, as always; each is served by the walk as long as
-//! it asks for what the walk did. What is left when it asks for something else is rolled back.
+//! After a token that is sampled under a trie's mask the device finds the child, evaluates the forced tokens together
+//! with the next choice, samples there among the children, and so on, for several passes without the host. The host
+//! asks for one choice after the other, as without a walk; each is served from the walk's results as long as the host's
+//! tokens are those of the walk. When the host asks for something else, the rest of the walk is rolled back.
 //!
 //! Invariant: cells of a walk belong to no slot until the host has asked for the choice after them.
 
@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 impl Engine {
-    /// Have the device that samples hold a trie, so that it may walk it, where it can; the one before is let go.
-    /// Nothing happens where it holds this one. Takes 16 bytes a node on the device.
+    /// Upload a trie to the device that samples, so that it can be walked there; it replaces the one before. Nothing
+    /// happens where the device has this trie already. Takes 16 bytes per node on the device.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], and [`Error::Device`] where a device fails.
+    /// [`crate::Error::OutOfMemory`] naming what the memory is for, and [`crate::Error::Device`] where a device fails.
     pub fn hold_trie(&mut self, trie: &Arc<Trie>) -> Result<()> {
         if self.sampling.holds(trie) {
             return Ok(());
@@ -34,8 +34,8 @@ impl Engine {
         sampling.hold(state, trie)
     }
 
-    /// Start the walk after the choice under way, whose legal tokens are the children of `node`, of at most so many
-    /// tokens; none where the device cannot, or nothing follows.
+    /// Start a walk after the choice in flight, whose legal tokens are the children of `node`. Starts none where the
+    /// device cannot walk, or where nothing follows.
     pub(super) fn start_walk(
         &mut self,
         slot: SlotId,
@@ -82,8 +82,8 @@ impl Engine {
         done
     }
 
-    /// Whether the choice after these tokens is the next one of the walk: then they are in the slot, and the choice is
-    /// the first row.
+    /// Whether the choice after these tokens is the next one of the walk. Then the tokens are appended to the slot, and
+    /// the choice is the first result.
     pub(super) fn serve_walk(
         &mut self,
         walk: &mut WalkInFlight,
@@ -110,7 +110,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Rolls back what the host did not ask for.
+    /// Rolls back the part of the walk that the host did not ask for.
     pub(super) fn end_walk(&mut self, mut walk: WalkInFlight) -> Result<()> {
         let slot = walk.slot;
         let done = self.read_walk(&mut walk);

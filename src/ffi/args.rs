@@ -1,9 +1,9 @@
 //! Borrowing what the host passes: C strings, arrays and sized structures.
 //!
-//! The rules are the same everywhere. A required pointer that is null is `ELIZA_ERR_INVALID_ARG` naming the
-//! argument; an array may be null exactly when its length is 0; a length that no object can have is refused before
-//! anything is read; text is UTF-8. Structures begin with `struct_size`, and not a byte behind
-//! `min(struct_size, our size)` is touched.
+//! The rules are the same everywhere. A required pointer that is null is `ELIZA_ERR_INVALID_ARG` naming the argument;
+//! an array may be null exactly when its length is 0; a length that no object can have is refused before anything is
+//! read; text is UTF-8. Structures begin with `struct_size`, and no byte after `min(struct_size, our size)` is read or
+//! written.
 
 use std::ffi::{CStr, c_char};
 use std::path::PathBuf;
@@ -43,12 +43,12 @@ pub(super) unsafe fn write<T: Sized32>(target: *mut T, value: &T) -> Result<()> 
     // SAFETY: the caller's promise is the one that `host_size` asks for.
     let size = unsafe { host_size(target)? };
     let (from, to) = ((&raw const *value).cast::<u8>(), target.cast::<u8>());
-    // SAFETY: `size` lies between 4 and the size of both structures, which do not overlap: one is ours.
+    // SAFETY: `size` is between 4 and the size of both structures, which do not overlap: one is ours.
     unsafe { std::ptr::copy_nonoverlapping(from.add(SKIP), to.add(SKIP), size - SKIP) };
     Ok(())
 }
 
-/// How many bytes of the host's structure are ours to touch.
+/// How many bytes of the host's structure may be read or written.
 ///
 /// # Safety
 /// `host` is null or points to at least four readable bytes.
@@ -189,7 +189,7 @@ mod tests {
         // SAFETY: `host` has all the bytes that its size claims.
         assert_eq!(unsafe { read(&raw const host) }.unwrap(), Sample { struct_size: 8, a: 7, b: 0.0, c: 0 });
         host.struct_size = 4000;
-        // SAFETY: not a byte behind our own size is read, and `host` has those.
+        // SAFETY: no byte after our own size is read, and `host` has those.
         assert_eq!(unsafe { read(&raw const host) }.unwrap(), host);
         host.struct_size = 3;
         let refused = |host: *const Sample| {

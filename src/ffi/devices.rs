@@ -1,4 +1,4 @@
-//! What this machine has, and what a model would take of it.
+//! The devices of this machine, and the memory that a model would take.
 
 use std::ffi::c_char;
 
@@ -11,12 +11,12 @@ use crate::engine;
 /// "reason": "...", "shader_compiler": null, "memory_bytes": 16000000000, "available_bytes": 8000000000,
 /// "memory_of_host": true}]`. `kind` is "cpu" or "gpu"; a device with score 0 cannot be used, for the reason given;
 /// `shader_compiler` is "DXC" or "FXC" with DX12, else null; `memory_bytes` and `available_bytes` are null where the
-/// system does not tell; `memory_of_host` tells a device that has no memory of its own. Names are what the option
-/// `device` takes, whole or in part.
+/// system does not report them; `memory_of_host` is true for a device without memory of its own. The option `device`
+/// takes a name, whole or in part.
 ///
 /// Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error`
-/// may be NULL. Threads: any, any time, several at once. The first call of a process may take some 100 ms: drivers are
-/// loaded. Returns NULL on failure, with the code in `eliza_inference_take_last_failure`.
+/// may be NULL. Threads: any, any time, several at once. The first call of a process may take about 100 ms, because
+/// drivers are loaded. Returns NULL on failure, with the code in `eliza_inference_take_last_failure`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_devices_json(out_error: *mut *mut c_char) -> *mut c_char {
     let tell = || strings::give_json(&engine::devices_json()?);
@@ -24,20 +24,20 @@ pub unsafe extern "C" fn eliza_inference_devices_json(out_error: *mut *mut c_cha
     unsafe { on_process(out_error, tell) }.unwrap_or(std::ptr::null_mut())
 }
 
-/// What `eliza_inference_llm_stream_open_ex` with the same options would take of each device's memory, from the file's
-/// header alone: nothing is loaded, and `progress` is not called.
+/// The memory of each device that `eliza_inference_llm_stream_open_ex` with the same options would take, from the
+/// file's header alone: nothing is loaded, and `progress` is not called.
 ///
 /// The answer is one JSON object: `{"model": "...", "context": 4096, "kv_type": "f16", "kv_type_v": "f16", "n_batch":
 /// 512, "n_layer": 28, "gpu_layers": 0, "devices": [...], "fits": true, "largest_context": 40960, "largest_gpu_layers":
 /// null}`. Each device has `name`, `bytes` by component (`embedding`, `layers`, `head`, `kv_cache`, `workspace`,
 /// `other`), `total_bytes`, `file_backed_bytes` (pages of the file, which the system may drop), `available_bytes` and
-/// `memory_of_host`. `fits` is null where a device does not tell what it has; `largest_context` is the largest that
-/// fits, `largest_gpu_layers` the most layers on the GPU where those asked for do not fit; null is none, or unknown.
+/// `memory_of_host`. `fits` is null where a device's free memory is unknown; `largest_context` is the largest that
+/// fits, `largest_gpu_layers` the most layers on the GPU where those in `options` do not fit; null is none, or unknown.
 ///
 /// Ownership: everything in `options` is copied; the host frees the string with `eliza_inference_free_string`, and
 /// `*out_error`. Null rule: `options` and its `model_path` must not be NULL; `out_error` may be. Threads: any, any
 /// time, several at once. Returns NULL on failure, with the code in `eliza_inference_take_last_failure`: as
-/// `eliza_inference_llm_stream_open_ex`, but for what only loading finds.
+/// `eliza_inference_llm_stream_open_ex`, except for errors that only loading finds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_plan_json(
     options: *const OpenOptions,

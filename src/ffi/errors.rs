@@ -1,9 +1,9 @@
-//! Errors that cannot be lost: where a failure goes, and how a host asks for it.
+//! Where the error of a failed call is kept, and how a host takes it.
 //!
-//! A failed call on a handle leaves its text there, and one without a handle in a queue of the process; never in
-//! the thread, for a host may ask from another one. Both are bounded: the oldest text goes first, and the newest
-//! is handed out first, since it belongs to the call that just failed. Where the caller gave an `out_error`, that
-//! gets a copy.
+//! The error text of a call on a handle is kept with the handle, that of a call without a handle in a queue of the
+//! process; never per thread, because a host may ask from another thread. Both are bounded: the oldest text is dropped
+//! first, and the newest is returned first, since it belongs to the call that just failed. Where the caller passed an
+//! `out_error`, it gets a copy.
 
 use std::ffi::c_char;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use super::{args, panic, strings};
 use crate::Result;
 use crate::session::FinishReason;
 
-/// What a call on a handle that is not open returns, and any failed call of those that know no other failure value.
+/// The result of a call on a handle that is not open, and of failed calls that have no other failure value.
 pub(super) const FAILED: i32 = -1;
 
-/// Codes and texts of failures that no handle belongs to.
+/// Codes and texts of failures without a handle.
 static PROCESS: Mutex<Recent<(i32, String)>> = Mutex::new(Recent::new());
 
-/// Runs the body of a call on a handle, behind the panic boundary. A failure is reported and comes back as its
-/// code; for a handle that is not open, as -1.
+/// Runs the body of a call on a handle within the panic boundary. A failure is kept, and its code is returned; for a
+/// handle that is not open, -1.
 ///
 /// # Safety
 /// `out_error` is null or points to a writable pointer.
@@ -43,8 +43,8 @@ pub(super) unsafe fn on_handle<T>(
     }
 }
 
-/// As [`on_handle`], for calls that only ask and are no event in the life of the handle: legal at any time, they leave
-/// the code of a call that another thread made as it is.
+/// As [`on_handle`], for queries: they are legal at any time and do not change the status that another thread's call
+/// left.
 pub(super) fn ask<T>(handle: FfiLlmHandle, body: impl FnOnce(&Stream) -> Result<T>) -> std::result::Result<T, i32> {
     // SAFETY: no out_error.
     unsafe { ask_out(handle, std::ptr::null_mut(), body) }
@@ -80,8 +80,7 @@ pub(super) unsafe fn ask_out<T>(
     outcome
 }
 
-/// Runs the body of a call that has no handle yet, behind the panic boundary. A failure is reported and comes back as
-/// its code.
+/// Runs the body of a call without a handle within the panic boundary. A failure is kept, and its code is returned.
 ///
 /// # Safety
 /// `out_error` is null or points to a writable pointer.
@@ -99,8 +98,8 @@ pub(super) unsafe fn on_process<T>(
     })
 }
 
-/// Lets go of a stream. It may be the last reference to a closed one, which frees the session; a panic there ends
-/// at the boundary like any other, and its text goes to the process.
+/// Drops a reference to a stream. It may be the last one to a closed stream, which frees the session; a panic there is
+/// caught like any other, and its text is kept for the process.
 pub(super) fn release(stream: Arc<Stream>) {
     let freed = panic::catch(|| {
         drop(stream);
@@ -120,14 +119,13 @@ unsafe fn hand_out(text: &str, out_error: *mut *mut c_char) {
     }
 }
 
-/// How the handle stands: the detail behind a -1.
+/// The status of the handle, and the code of a call that returned -1.
 ///
-/// Returns `ELIZA_STATUS_GENERATING` (2) while a prefill or a generation runs. Otherwise the outcome of what finished
-/// last on the handle (calls that only ask count where they fail, not where they succeed): the code of a call that
-/// failed, or the end of the generation, which is `ELIZA_OK` (0) when the model stopped, at a stop string or at a
-/// span's end, 1 when a limit ended it (`max_new_tokens` or the context), `ELIZA_ERR_CANCELLED`, or the code of its
-/// error; and `ELIZA_OK` when nothing has happened. The exact finish reason is in `eliza_inference_llm_stream_usage`.
-/// Asking changes nothing.
+/// Returns `ELIZA_STATUS_GENERATING` (2) while a prefill or a generation runs. Otherwise the outcome of the call or
+/// generation that finished last on the handle (queries count only where they fail): the code of a failed call, or the
+/// end of the generation, which is `ELIZA_OK` (0) when the model stopped, at a stop string or at a span's end, 1 when a
+/// limit ended it (`max_new_tokens` or the context), `ELIZA_ERR_CANCELLED`, or the code of its error; and `ELIZA_OK`
+/// before any call. The exact finish reason is in `eliza_inference_llm_stream_usage`. The call changes nothing.
 ///
 /// Null rule: a NULL or closed handle is -1. Threads: any, any time, inside the callback too.
 #[unsafe(no_mangle)]
@@ -146,8 +144,8 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_status(handle: FfiLlmHandle)
     ask(handle, stands).unwrap_or_else(|code| code)
 }
 
-/// The text of the newest error on the handle that nobody has taken: of a failed call, or of a generation that
-/// ended in one. Each is given once; the last 16 are kept.
+/// The text of the newest error on the handle that was not taken: of a failed call or generation. Each is returned
+/// once; the last 16 are kept.
 ///
 /// Ownership: the host frees the string with `eliza_inference_free_string`. Returns NULL when there is no error
 /// left, and for a NULL or closed handle, whose reason `eliza_inference_take_last_error` has. Threads: any, any time,
@@ -161,9 +159,8 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_take_error(handle: FfiLlmHan
     }
 }
 
-/// The text of the newest error that belongs to no open handle and that nobody has taken: why an open returned NULL,
-/// or a call on a handle that is not open failed. Each is given once; the last 16 of the process are kept, of
-/// whatever thread.
+/// The text of the newest error without an open handle that was not taken: why an open returned NULL, or a call on a
+/// handle that is not open failed. Each is returned once; the last 16 of the process are kept, of all threads.
 ///
 /// Ownership: the host frees the string with `eliza_inference_free_string`. Returns NULL when there is none.
 /// Threads: any, any time.
@@ -173,8 +170,8 @@ pub extern "C" fn eliza_inference_take_last_error() -> *mut c_char {
     unsafe { eliza_inference_take_last_failure(std::ptr::null_mut()) }
 }
 
-/// As `eliza_inference_take_last_error`, with the code that belongs to the text: why an open returned NULL, for hosts
-/// that tell errors apart by code.
+/// As `eliza_inference_take_last_error`, with the code that belongs to the text, for hosts that distinguish errors by
+/// code.
 ///
 /// Ownership: the host frees the string with `eliza_inference_free_string`. Null rule: `out_code` may be NULL. Returns
 /// NULL when there is none; `*out_code` is then `ELIZA_OK`, else the code, -1 for a call on a handle that is not open.

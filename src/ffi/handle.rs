@@ -1,10 +1,9 @@
 //! Handles: what a host holds is a number, never an address.
 //!
-//! A handle is a table index in its low bits and the slot's generation above; the generation moves on when the
-//! slot is freed, so a handle that was closed, guessed or mixed up with a real pointer matches no slot and is an
-//! error instead of a crash. It is never 0 and fits 52 bits, so that hosts which keep pointers in a double lose
-//! nothing (index 20, generation 32 bits; 12 and 20 where pointers have 32). A slot whose generations are
-//! used up is retired.
+//! A handle is a table index in its low bits and the entry's generation above; the generation is incremented when the
+//! entry is freed, so a handle that was closed, guessed or mixed up with a real pointer matches no entry and is an
+//! error instead of a crash. It is never 0 and fits 52 bits, so that hosts which keep pointers in a double lose nothing
+//! (index 20, generation 32 bits; 12 and 20 where pointers have 32). An entry whose generations are used up is retired.
 //!
 //! The table's lock is held for a look-up only, never while a callback or blocking work runs: a look-up returns a
 //! shared reference, and a call that is still running on a handle keeps what it needs alive after a close.
@@ -17,17 +16,17 @@ use parking_lot::Mutex;
 use super::state::Stream;
 use crate::{Error, Result};
 
-/// An open model with its own context; only ever seen by pointer, and that pointer is a number.
+/// An open model with its own context. The type is only used by pointer, and that pointer is a number.
 pub struct LlmSession {
     _opaque: [u8; 0],
 }
 
 /// An open model with its own context and one generation at a time.
 ///
-/// Made by `eliza_inference_llm_stream_open` or `..._open_ex`, ended by `eliza_inference_llm_stream_close`. It is
-/// a token of at most 52 bits, not an address: never dereference it. NULL means failure. Any call on a handle
-/// that is NULL, closed or not ours returns -1 (NULL where a pointer is returned) and leaves the reason for
-/// `eliza_inference_take_last_error`.
+/// Made by `eliza_inference_llm_stream_open` or `..._open_ex`, ended by `eliza_inference_llm_stream_close`. It is a
+/// token of at most 52 bits, not an address: never dereference it. NULL means failure. Any call on a handle that is
+/// NULL, closed or not ours returns -1 (NULL where a pointer is returned), and `eliza_inference_take_last_error` has
+/// the reason.
 pub type FfiLlmHandle = *mut LlmSession;
 
 const INDEX_BITS: u32 = 20;
@@ -45,19 +44,19 @@ pub(super) fn get(handle: FfiLlmHandle) -> Option<Arc<Stream>> {
     STREAMS.lock().get(handle.addr())
 }
 
-/// Takes the stream out of the table, if it is open; from now on the handle is stale.
+/// Removes the stream from the table, if it is open; after that the handle is stale.
 pub(super) fn remove(handle: FfiLlmHandle) -> Option<Arc<Stream>> {
     STREAMS.lock().remove(handle.addr())
 }
 
-struct Slot<T> {
+struct Entry<T> {
     generation: usize,
     value: Option<Arc<T>>,
 }
 
 struct Table<T> {
-    slots: Vec<Slot<T>>,
-    /// Free slots, the one free for longest in front, so that generations are used up evenly.
+    entries: Vec<Entry<T>>,
+    /// Free entries, the one that was freed first comes first, so that generations are used up evenly.
     free: VecDeque<usize>,
 }
 
@@ -66,38 +65,38 @@ impl<T> Table<T> {
     const LAST_GENERATION: usize = ((1_u64 << GENERATION_BITS) - 1) as usize;
 
     const fn new() -> Self {
-        Table { slots: Vec::new(), free: VecDeque::new() }
+        Table { entries: Vec::new(), free: VecDeque::new() }
     }
 
     fn insert(&mut self, value: Arc<T>) -> Result<usize> {
         let index = match self.free.pop_front() {
             Some(index) => index,
-            None if self.slots.len() < Self::CAPACITY => {
-                self.slots.push(Slot { generation: 1, value: None });
-                self.slots.len() - 1
+            None if self.entries.len() < Self::CAPACITY => {
+                self.entries.push(Entry { generation: 1, value: None });
+                self.entries.len() - 1
             }
             None => return Err(Error::OutOfMemory(format!("All {} handles are in use", Self::CAPACITY))),
         };
-        let slot =
-            self.slots.get_mut(index).ok_or_else(|| Error::Internal(format!("Handle slot {index} is missing")))?;
-        slot.value = Some(value);
-        Ok(slot.generation << INDEX_BITS | index)
+        let entry =
+            self.entries.get_mut(index).ok_or_else(|| Error::Internal(format!("Handle entry {index} is missing")))?;
+        entry.value = Some(value);
+        Ok(entry.generation << INDEX_BITS | index)
     }
 
     fn get(&self, token: usize) -> Option<Arc<T>> {
-        let slot = self.slots.get(token % Self::CAPACITY)?;
-        if slot.generation == token >> INDEX_BITS { slot.value.clone() } else { None }
+        let entry = self.entries.get(token % Self::CAPACITY)?;
+        if entry.generation == token >> INDEX_BITS { entry.value.clone() } else { None }
     }
 
     fn remove(&mut self, token: usize) -> Option<Arc<T>> {
         let index = token % Self::CAPACITY;
-        let slot = self.slots.get_mut(index)?;
-        if slot.generation != token >> INDEX_BITS {
+        let entry = self.entries.get_mut(index)?;
+        if entry.generation != token >> INDEX_BITS {
             return None;
         }
-        let value = slot.value.take()?;
-        if slot.generation < Self::LAST_GENERATION {
-            slot.generation += 1;
+        let value = entry.value.take()?;
+        if entry.generation < Self::LAST_GENERATION {
+            entry.generation += 1;
             self.free.push_back(index);
         }
         Some(value)
@@ -120,7 +119,7 @@ mod tests {
         assert_eq!(table.remove(first).as_deref(), Some(&"a"));
         assert!(table.remove(first).is_none() && table.get(first).is_none());
         let second = table.insert(Arc::new("b")).unwrap();
-        assert_eq!(second % (1 << INDEX_BITS), first % (1 << INDEX_BITS), "the slot is used again");
+        assert_eq!(second % (1 << INDEX_BITS), first % (1 << INDEX_BITS), "the entry is used again");
         assert!(table.get(first).is_none());
         assert_eq!(table.get(second).as_deref(), Some(&"b"));
         let address = (&raw const table).addr();
@@ -130,10 +129,10 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_whose_generations_are_used_up_is_retired() {
+    fn an_entry_whose_generations_are_used_up_is_retired() {
         let mut table = Table::new();
         let token = table.insert(Arc::new(0)).unwrap();
-        table.slots[0].generation = Table::<i32>::LAST_GENERATION;
+        table.entries[0].generation = Table::<i32>::LAST_GENERATION;
         let last = Table::<i32>::LAST_GENERATION << INDEX_BITS;
         assert!(table.get(token).is_none());
         assert!((last as u64) < 1 << 52);

@@ -1,11 +1,11 @@
 //! Finding the llama.cpp of the host in this process.
 //!
 //! A sampler for a llama.cpp chain is freed by that library's C++ `delete`, so its shell must come from the
-//! `llama_sampler_init` of the same copy. It is looked for in three ways, the surest first: the function that the host
-//! handed over, the process-wide symbols, every loaded object. The last finds a libllama that was opened with
-//! `RTLD_LOCAL`, as Node, Bun and Python do. Objects are matched by the exported symbol, for the file's name varies.
+//! `llama_sampler_init` of the same copy. It is searched in three places, in this order: the function that the host
+//! passed, the process-wide symbols, every loaded object. The last finds a libllama that was opened with `RTLD_LOCAL`,
+//! as Node, Bun and Python do. Objects are matched by the exported symbol, because the file's name varies.
 //!
-//! Nothing found is kept from one sampler to the next: a host may close one libllama and open another.
+//! The search is repeated for every sampler: a host may close one libllama and open another.
 
 use std::ffi::{CStr, c_void};
 
@@ -20,7 +20,7 @@ const VOCAB_TOKENS: &CStr = c"llama_vocab_n_tokens";
 #[derive(Clone, Copy)]
 pub(super) struct Host {
     pub(super) init: Init,
-    /// Missing in a libllama from before 2025, and where the host's own code stands in for one.
+    /// Missing in a libllama from before 2025, and where the host's own code provides `llama_sampler_init`.
     pub(super) vocab_tokens: Option<VocabTokens>,
 }
 
@@ -85,7 +85,7 @@ mod objects {
     }
 
     fn symbol_of(object: *mut c_void, symbol: &CStr) -> Option<*mut c_void> {
-        // SAFETY: the object is open, or the handle that stands for all, and the name is terminated.
+        // SAFETY: the object is open, or the handle for all objects, and the name is terminated.
         let found = unsafe { libc::dlsym(object, symbol.as_ptr()) };
         (!found.is_null()).then_some(found)
     }

@@ -1,4 +1,4 @@
-//! llama.cpp's own types, laid out as in its headers: what a host of both libraries shares with us.
+//! llama.cpp's own types, laid out as in its headers, for hosts that use both libraries.
 
 use std::ffi::{c_char, c_void};
 
@@ -39,7 +39,7 @@ pub struct Interface {
     pub(super) reset: unsafe extern "C" fn(*mut LlamaSampler),
     pub(super) clone: unsafe extern "C" fn(*const LlamaSampler) -> *mut LlamaSampler,
     pub(super) free: unsafe extern "C" fn(*mut LlamaSampler),
-    /// `backend_init` to `backend_reset`. NULL: the sampler, and what stands behind it, runs on the CPU.
+    /// `backend_init` to `backend_reset`. NULL: the sampler and those after it run on the CPU.
     pub(super) backend: [Absent; 5],
     pub(super) copy_state: unsafe extern "C" fn(*const LlamaSampler, *mut LlamaSampler),
     pub(super) reserved: [Absent; SLOTS - 12],
@@ -47,7 +47,7 @@ pub struct Interface {
 
 pub(super) type Absent = Option<unsafe extern "C" fn()>;
 
-/// Slots of the table; llama.cpp has 12 today, and had 6.
+/// Entries of the table; llama.cpp uses 12 today, and used 6 before.
 pub(super) const SLOTS: usize = 32;
 
 /// Makes the shell of a sampler from its functions, which outlive it, and its state: llama.cpp's `llama_sampler_init`.

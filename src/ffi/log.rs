@@ -1,7 +1,7 @@
-//! The log sink: what the library's `log` records become, and that is nothing until a host asks for them.
+//! The log sink: passes the library's `log` records to a host that asks for them; without one they are dropped.
 //!
-//! The `log` crate has one logger per process, so ours is installed once, when a host first asks, and hands each line
-//! to whoever listens then: the host's sink, or a short queue that the host empties. A record's text is formatted by
+//! The `log` crate has one logger per process, so ours is installed once, when a host first asks, and passes each line
+//! to the current listener: the host's sink, or a short queue that the host empties. A record's text is formatted by
 //! the library's own code, which never puts prompt or output text into one; of the crates below us only warnings and
 //! errors pass.
 
@@ -42,7 +42,7 @@ unsafe impl Send for Sink {}
 enum Listener {
     Nobody,
     Sink(Sink),
-    /// The newest lines that nobody has taken, the oldest first.
+    /// The newest lines that were not taken, the oldest first.
     Queue(VecDeque<(i32, String)>),
 }
 
@@ -131,8 +131,8 @@ pub unsafe extern "C" fn eliza_inference_set_log_sink(sink: LogCallback, user_da
     .unwrap_or_else(|error| status::code(&error))
 }
 
-/// The oldest log line that nobody has taken: for hosts whose functions cannot be called on the library's threads,
-/// which ask now and then.
+/// The oldest log line that was not taken: for hosts whose functions cannot be called on the library's threads, and
+/// which poll instead.
 ///
 /// The first call makes lines wait for it, in place of a sink, until `eliza_inference_set_log_sink` is called; the
 /// newest 256 do. The lines are those that a sink would get.

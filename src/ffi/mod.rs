@@ -1,17 +1,17 @@
 //! The C exports: handles, strings, errors, panic boundary. One file per C noun.
 //!
-//! The doc comments of the exports become the comments of `include/eliza_inference.h`, so they speak to a C
-//! programmer: ownership, null rule, thread rule, every status. What each export does is done by
-//! [`session`](crate::session); here is only the crossing, and these rules hold for all of it:
+//! The doc comments of the exports become the comments of `include/eliza_inference.h`, so they speak to a C programmer:
+//! ownership, null rule, thread rule, every status. What each export does is done by [`session`](crate::session); this
+//! room only converts between C and Rust, by these rules:
 //!
-//! * every body runs behind the panic boundary (`panic.rs`) and every failure is reported (`errors.rs`);
+//! * every body runs within the panic boundary (`panic.rs`) and every failure is kept (`errors.rs`);
 //! * no pointer is read before its null, alignment and length rule was checked (`args.rs`);
 //! * no lock is held while host code runs or while the caller blocks.
 //!
-//! Bindings written in Rust stand on [`session`](crate::session) instead, and share with the C calls the panic boundary
+//! Bindings written in Rust use [`session`](crate::session) instead, and share with the C calls the panic boundary
 //! ([`catch`]) and the numbers of the errors ([`code`]).
 
-// The header's parameter documentation states what callers owe; a second list in Rust terms would only drift from it.
+// The header's documentation states the callers' obligations; a second list in Rust terms would drift from it.
 #![allow(clippy::missing_safety_doc)]
 
 mod args;

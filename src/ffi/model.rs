@@ -1,4 +1,4 @@
-//! What a host asks about a model: its file's metadata, its sizes, its tokens, its logits.
+//! Queries about a model: its file's metadata, its sizes, its tokens, its logits.
 
 use std::ffi::c_char;
 
@@ -12,9 +12,9 @@ use crate::session::arguments::count;
 
 /// The metadata of a model file as JSON, from its header alone.
 ///
-/// A NULL `key` gives one object of all keys in the file's order; an array of more than 16 elements is told as
-/// `{"type": "String", "length": 32000}`. Else that key's value, whole. Numbers that are not finite are null; 64-bit
-/// integers are written exactly.
+/// A NULL `key` gives one object of all keys in the file's order; an array of more than 16 elements is written as
+/// `{"type": "String", "length": 32000}`. With a key, the key's whole value. Numbers that are not finite are null;
+/// 64-bit integers are written exactly.
 ///
 /// Ownership: `path` and `key` are copied; the host frees the string with `eliza_inference_free_string`, and
 /// `*out_error`. Null rule: `path` must not be NULL; `key` and `out_error` may be. Threads: any, any time, several at
@@ -58,13 +58,13 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_metadata_json(
     unsafe { ask_out(handle, out_error, tell) }.unwrap_or(std::ptr::null_mut())
 }
 
-/// What is open, as one JSON object: `path`, `names` (what a token trie may call the model), `name`, `architecture`,
-/// `vocab_only`; `n_vocab`, `n_embd`, `n_layer`, `n_head`, `n_head_kv`, `n_ff` (the largest where layers differ),
-/// `train_context`, `parameters`, `bytes` of the file; `context`, `slots`, `threads`, `n_batch`, `kv_type`, `kv_type_v`
-/// and `device` of the handle; `vocabulary` (its kind), `special` (an object of token ids by role: `bos`, `eos`, `eot`,
-/// `eom`, `unk`, `sep`, `pad`, `mask`, `nl`, `fim_pre`, `fim_suf`, `fim_mid`, `fim_pad`, `fim_rep`, `fim_sep`; null
-/// where no token has the role), `eog` (all tokens that end a generation), `add_bos` and `add_eos` (whether tokenizing
-/// with `add_special` adds them). What the file does not tell is null.
+/// A description of the open model as one JSON object: `path`, `names` (what a token trie may call the model), `name`,
+/// `architecture`, `vocab_only`; `n_vocab`, `n_embd`, `n_layer`, `n_head`, `n_head_kv`, `n_ff` (the largest where
+/// layers differ), `train_context`, `parameters`, `bytes` of the file; `context`, `slots`, `threads`, `n_batch`,
+/// `kv_type`, `kv_type_v` and `device` of the handle; `vocabulary` (its kind), `special` (an object of token ids by
+/// role: `bos`, `eos`, `eot`, `eom`, `unk`, `sep`, `pad`, `mask`, `nl`, `fim_pre`, `fim_suf`, `fim_mid`, `fim_pad`,
+/// `fim_rep`, `fim_sep`; null where no token has the role), `eog` (all tokens that end a generation), `add_bos` and
+/// `add_eos` (whether tokenizing with `add_special` adds them). What the file does not have is null.
 ///
 /// Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error`
 /// may be NULL; a NULL or closed handle gives NULL. Threads: any, any time, inside the callback too. Returns NULL on
@@ -112,8 +112,8 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_token_json(
 /// many numbers as the vocabulary has tokens, the first position first, without chain or bias. Blocks until they are
 /// computed.
 ///
-/// Those of the last position are at hand. The positions in front of it are evaluated once more, which takes as long as
-/// a prefill of `n_last` tokens. A generate may follow as if nothing had happened, and so may more questions.
+/// The last position needs no evaluation. Earlier positions are evaluated again, which takes as long as a prefill of
+/// `n_last` tokens. The slot is unchanged: a generate may follow, and further queries.
 ///
 /// Ownership: `out` is the host's, `*out_error` is the host's to free. Null rule: `out` may be NULL where `cap`, its
 /// length in numbers, is 0, to ask how many there would be; `out_error` may be NULL; a NULL or closed handle is -1.

@@ -20,8 +20,8 @@ use crate::{Error, Result};
 /// another open of the same file is waited for (how far that one is), and while the context is made ready (with 1).
 ///
 /// No lock is held meanwhile: it may open other files, prefill, generate, cancel and close other handles, and take its
-/// time. Only the file whose load it hears of cannot be opened from it, which is `ELIZA_ERR_BUSY`; nor should it wait
-/// for another thread that opens that file, which in turn waits for this load.
+/// time. But it cannot open the file whose load it is called for, which is `ELIZA_ERR_BUSY`, and must not wait for
+/// another thread that opens that file, because that thread waits for this load.
 pub type ProgressCallback = Option<unsafe extern "C" fn(progress: f32, user_data: *mut c_void) -> i32>;
 
 /// `flags`: the vocabulary alone is opened, without weights. Tokenize, detokenize, build_token_trie and the questions
@@ -38,7 +38,7 @@ pub struct OpenOptions {
     /// Context in tokens, shared by the slots; 0 chooses min(4096, what the model was trained with). Otherwise
     /// rounded up to a power of two and capped at what the model was trained with.
     pub context_size_tokens: i32,
-    /// Threads that compute; 0 chooses `eliza_inference_default_thread_count`.
+    /// Number of threads that compute; 0 chooses `eliza_inference_default_thread_count`.
     pub num_threads: i32,
     /// Layers on the GPU, counted from the end: 0 none, -1 all.
     pub gpu_layers: i32,
@@ -49,7 +49,7 @@ pub struct OpenOptions {
     /// Format of the key/value memory: "f16", "f32" or "q8_0"; NULL is "f16". Of the values `kv_type_v` may say
     /// otherwise.
     pub kv_type: *const c_char,
-    /// Told the progress of loading, may be NULL.
+    /// Called with the progress of loading; may be NULL.
     pub progress: ProgressCallback,
     /// Passed to `progress`.
     pub progress_user_data: *mut c_void,
@@ -75,8 +75,8 @@ unsafe impl args::Sized32 for OpenOptions {
 ///
 /// `model_path` is a GGUF file. `context_size_tokens` 0 chooses min(4096, what the model was trained with), otherwise
 /// it is rounded up to a power of two and capped at what the model was trained with. `num_threads` 0 chooses
-/// `eliza_inference_default_thread_count`. `gpu_layers` 0 is CPU only, -1 all layers on the GPU. Handles
-/// on one file share its weights. Blocks while the file is loaded; other handles go on meanwhile.
+/// `eliza_inference_default_thread_count`. `gpu_layers` 0 is CPU only, -1 all layers on the GPU. Handles on one file
+/// share its weights. Blocks while the file is loaded; other handles work meanwhile.
 ///
 /// The file stays open until its last handle is closed, and must not be written to until then: a model whose output
 /// matrix is not its embedding looks up a row of it for every token, and saving a slot looks at pages of all weights.
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_open_ex(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_llm_stream_close(handle: FfiLlmHandle) {
     let Some(stream) = handle::remove(handle) else { return };
-    // A panic would be the session's; there is no handle left that could tell of it.
+    // A panic here is the session's; no handle is left that could report it.
     let _ = panic::catch(|| {
         stream.session.close();
         quarantine(stream.session.arena());
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_close(handle: FfiLlmHandle) 
     release(stream);
 }
 
-/// The host's word for its progress callback.
+/// The host's pointer for its progress callback.
 #[derive(Clone, Copy)]
 struct HostData(*mut c_void);
 
@@ -215,7 +215,7 @@ pub(super) unsafe fn asked(options: &OpenOptions) -> Result<(PathBuf, EngineOpti
     Ok((path, engine))
 }
 
-/// Keeps the texts of closed handles readable for hosts whose callbacks run late: the last few, not for ever.
+/// Keeps the texts of the last few closed handles readable, for hosts whose callbacks run late.
 fn quarantine(arena: Arc<Arena>) {
     const KEPT: usize = 16;
     static ARENAS: Mutex<VecDeque<Arc<Arena>>> = Mutex::new(VecDeque::new());

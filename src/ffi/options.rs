@@ -1,4 +1,4 @@
-//! What the five arguments of generate cannot carry: sampling options, stop strings, chains.
+//! Sampling options, stop strings and chains, which are not arguments of generate.
 
 use std::ffi::c_char;
 
@@ -18,11 +18,11 @@ pub const ELIZA_SPAN_CONTINUE: u32 = 0;
 pub const ELIZA_SPAN_STOP: u32 = 1;
 /// `on_context_full`: generation ends, with `ELIZA_FINISH_CONTEXT`.
 pub const ELIZA_CONTEXT_STOP: u32 = 0;
-/// `on_context_full`: half of what stands after the first `n_keep` tokens goes, and generation goes on.
+/// `on_context_full`: half of the tokens after the first `n_keep` are removed, and generation goes on.
 pub const ELIZA_CONTEXT_SHIFT: u32 = 1;
 
-/// How the generations on a handle sample. Fill it by `eliza_inference_llm_stream_sampling_defaults`, change what
-/// is wanted, and pass it to `eliza_inference_llm_stream_configure`.
+/// The sampling options of the generations on a handle. Fill them by `eliza_inference_llm_stream_sampling_defaults`,
+/// change fields, and pass them to `eliza_inference_llm_stream_configure`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct SamplingOptions {
@@ -30,13 +30,13 @@ pub struct SamplingOptions {
     pub struct_size: u32,
     /// Seed of the draws; `ELIZA_SEED_RANDOM` (0xFFFFFFFF) takes a new one for each generation.
     pub seed: u32,
-    /// Only the so many likeliest tokens; 0 or below: all.
+    /// Keep only this many of the likeliest tokens; 0 or below: all.
     pub top_k: i32,
-    /// Only tokens at least so likely, relative to the likeliest; 0: all.
+    /// Keep only tokens at least this likely, relative to the likeliest; 0: all.
     pub min_p: f32,
     /// Divides the logits of repeated tokens; 1 or 0: off.
     pub repeat_penalty: f32,
-    /// How many of the last tokens the penalties see; 0 or below: none, which turns them off.
+    /// The penalties' window in tokens; 0 or below turns them off.
     pub repeat_last_n: i32,
     /// Subtracted from the logit of every token seen; 0: off.
     pub presence_penalty: f32,
@@ -56,7 +56,7 @@ pub struct SamplingOptions {
     pub n_logit_bias: usize,
     /// What the end of a constrained span does: `ELIZA_SPAN_CONTINUE` (0) or `ELIZA_SPAN_STOP` (1).
     pub on_span_end: u32,
-    /// 1 refuses a token trie that only deserves a warning (made for another model); else 0.
+    /// 1 refuses a token trie where there would be a warning (made for another model); else 0.
     pub strict_trie: u32,
     /// 1 forbids end-of-generation tokens where no token trie decides; else 0.
     pub ignore_eos: u32,
@@ -64,7 +64,8 @@ pub struct SamplingOptions {
     pub n_candidates: u32,
     /// What a full context does: `ELIZA_CONTEXT_STOP` (0) or `ELIZA_CONTEXT_SHIFT` (1).
     pub on_context_full: u32,
-    /// Tokens in front that a shift keeps, a begin-of-text token included; with `ELIZA_CONTEXT_STOP` 0.
+    /// Number of tokens at the beginning that a shift keeps, a begin-of-text token included; with `ELIZA_CONTEXT_STOP`
+    /// 0.
     pub n_keep: u32,
 }
 
@@ -73,8 +74,8 @@ unsafe impl args::Sized32 for SamplingOptions {
     const NAME: &'static str = "eliza_llm_sampling_options_t";
 }
 
-/// Fills the options with what is in force on the handle: after open the library's defaults under those
-/// that the model file brings. The pointers and their counts are set to NULL and 0.
+/// Fills the options with those in force on the handle: after open the model file's defaults, and the library's where
+/// the file has none. The pointers and their counts are set to NULL and 0.
 ///
 /// Ownership: `options` is the host's; set its `struct_size` first. Null rule: `options` must not be NULL; a NULL or
 /// closed handle is -1. Threads: any, any time. Returns `ELIZA_OK`, -1 (handle), `ELIZA_ERR_INVALID_ARG` (NULL,
@@ -177,7 +178,7 @@ fn to_options(settings: &Settings) -> SamplingOptions {
     }
 }
 
-/// The settings that the options say; what they do not speak of, temperature and top-p, is as in `before`.
+/// The settings of the options; temperature and top-p, which are not in the options, are those of `before`.
 ///
 /// # Safety
 /// The arrays of `options` are null or as long as their counts, the strings terminated.

@@ -1,8 +1,8 @@
 //! The panic boundary: no unwinding ever crosses into a host's frames.
 //!
-//! Every export runs its body through [`catch`]. A panic there becomes [`Error::Internal`], at the boundary
-//! `ELIZA_ERR_FFI_FAULT`, with the panic's message and place as its text; nothing is printed, for the library writes
-//! nothing to stderr.
+//! Every export runs its body through [`catch`]. A panic there becomes [`Error::Internal`], for C
+//! `ELIZA_ERR_FFI_FAULT`, with the panic's message and place as its text; nothing is printed, because the library
+//! writes nothing to stderr.
 //!
 //! The process has one panic hook, so it is wrapped once and intercepts only what is ours: panics inside a
 //! library call, tracked per thread, and panics on the library's own threads, known by their name. Host code
@@ -75,7 +75,7 @@ pub(super) fn host<T>(callback: impl FnOnce() -> T) -> T {
     callback()
 }
 
-/// On a thread that panics hooks cannot be exchanged: a call from a destructor there leaves it to the next one.
+/// The hook cannot be replaced on a panicking thread: a call from a destructor there leaves it to the next call.
 fn install_hook() {
     static INSTALLED: Once = Once::new();
     if std::thread::panicking() {

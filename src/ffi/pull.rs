@@ -13,13 +13,12 @@ use crate::session::{FinishReason, Pull};
 
 /// `next` and `poll`: the generation goes on.
 pub const ELIZA_STREAM_MORE: c_int = 0;
-/// `next` and `poll`: the generation ended, and everything it produced was handed out.
+/// `next` and `poll`: the generation ended, and all of its output was taken.
 pub const ELIZA_STREAM_FINAL: c_int = 1;
 
-/// Takes what the generation has produced: waits for the next token, then hands out up to `tokens_cap` tokens and
-/// their text.
+/// Takes output of the generation: waits for the next token, then writes up to `tokens_cap` tokens and their text.
 ///
-/// The text is whole characters in UTF-8, always terminated; not a byte behind `text_cap` is written. A step ends early
+/// The text is whole characters in UTF-8, always terminated; no byte after `text_cap` is written. A step ends early
 /// rather than cut the text of a token; only a token whose text alone is longer than the buffer has its text spread
 /// over steps, the later ones without tokens. NUL characters are U+FFFD. The last step may hold tokens and text too.
 ///
@@ -114,7 +113,7 @@ unsafe fn pull(
     // SAFETY: the caller's promise about `out_error`.
     match unsafe { on_handle(handle, out_error, step) } {
         Ok(step) => step,
-        // Pulling where a callback is served is a wrong call, not a matter of waiting.
+        // Pulling from a generation with a callback is a wrong call, and waiting does not help.
         Err(ELIZA_ERR_BUSY) => ELIZA_ERR_INVALID_ARG,
         Err(code) => code,
     }

@@ -1,8 +1,8 @@
-//! The last few errors that nobody has taken: bounded, the oldest goes first, the newest is handed out first.
+//! The last few errors that were not taken: bounded, the oldest is dropped first, the newest is returned first.
 
 use std::collections::VecDeque;
 
-/// The last few errors that nobody has taken.
+/// The last few errors that were not taken.
 pub(super) struct Recent<T>(VecDeque<T>);
 
 impl<T> Recent<T> {

@@ -1,13 +1,12 @@
 //! The token trie as a sampler of a llama.cpp chain.
 //!
-//! What a host gets is a `struct llama_sampler` of llama.cpp's own layout: a shell of two words, the table of functions
-//! and the state. The table is one static for all samplers of the type, as `llama_sampler_copy` demands, and longer
-//! than any version of llama.cpp reads, so that a newer one finds NULL for functions that it added. The shell comes
-//! from the host's `llama_sampler_init` ([`host`]), whose `delete` will free it; without a libllama from the C
-//! allocator.
+//! A host gets a `struct llama_sampler` of llama.cpp's own layout: a shell of two words, the table of functions and the
+//! state. The table is one static for all samplers of the type, as `llama_sampler_copy` demands, and longer than any
+//! version of llama.cpp reads, so that a newer one finds NULL for functions that it added. The shell comes from the
+//! host's `llama_sampler_init` ([`host`]), whose `delete` will free it; without a libllama from the C allocator.
 //!
 //! The host's calls return no status: every failure waits in `eliza_inference_take_last_error`, and a failed `apply`
-//! left the candidates as they were.
+//! leaves the candidates unchanged.
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -36,7 +35,7 @@ const NAME: &CStr = c"token-trie";
 /// A candidate that is never legal.
 const NOTHING: Candidate = Candidate { id: -1, logit: f32::NEG_INFINITY, p: 0.0 };
 
-/// The state behind a shell.
+/// The state in a shell.
 struct TokenTrie {
     state: TrieState,
     sieve: Sieve,
@@ -127,7 +126,7 @@ unsafe fn state<'a>(smpl: *const LlamaSampler) -> Result<&'a mut TokenTrie> {
     Ok(unsafe { &mut *ctx.cast::<TokenTrie>() })
 }
 
-/// Runs one call on a sampler, behind the panic boundary.
+/// Runs one call on a sampler within the panic boundary.
 ///
 /// # Safety
 /// As [`state`].
@@ -143,10 +142,10 @@ unsafe fn on_sampler(smpl: *const LlamaSampler, body: impl FnOnce(&mut TokenTrie
 
 /// Makes a sampler that constrains a llama.cpp chain to the leaves of a token trie, armed at its first descriptor.
 ///
-/// The payload is that of `eliza_inference_set_token_trie`, here with a terminator. It stands in the chain behind
-/// biases and penalties and in front of what truncates (top-k, top-p, min-p ...): elsewhere no illegal token comes
-/// through either, but a truncation in front may have dropped every legal candidate, and then the trie has to choose
-/// blindly. Inside a span illegal candidates go to minus infinity, in place; `ELIZA_TRIE_GREEDY` then leaves one
+/// The payload is that of `eliza_inference_set_token_trie`, here with a terminator. Its place in the chain is after
+/// biases and penalties and before what truncates (top-k, top-p, min-p ...). In another place no illegal token is drawn
+/// either, but a truncation before it may have dropped every legal candidate, and then the trie chooses without logits.
+/// Inside a span the logits of illegal candidates become minus infinity, in place; `ELIZA_TRIE_GREEDY` then leaves one
 /// candidate, the likeliest legal one, and `ELIZA_TRIE_SAMPLED` the rest of the chain to draw from the legal ones.
 /// Completing a leaf releases the constraint until `llama_sampler_reset`, `eliza_inference_sampler_arm` or a new
 /// sampler. A host may pass its prompt through `llama_sampler_accept`: at the start of a span a token counts only if
@@ -160,7 +159,7 @@ unsafe fn on_sampler(smpl: *const LlamaSampler, body: impl FnOnce(&mut TokenTrie
 /// Ownership: the payload is copied, `vocab` is used only during the call; the host owns the sampler until it gives it
 /// to a chain. Null rule: the payload must not be NULL; a NULL `vocab` leaves the tokens unchecked. Threads: any,
 /// several at once; one sampler is used by one thread at a time. Neither it nor any call on it ever unwinds into the
-/// host or ends the process; what fails inside a chain leaves the candidates as they were, and its text to
+/// host or ends the process; a failure inside a chain leaves the candidates unchanged, and its text is in
 /// `eliza_inference_take_last_error`.
 ///
 /// Returns the sampler, or NULL with the reason in `eliza_inference_take_last_error`: a payload that is refused, a mode
@@ -229,7 +228,7 @@ pub unsafe extern "C" fn eliza_inference_sampler_name(smpl: *const LlamaSampler)
     }
 }
 
-/// Tells a token trie sampler of a token that was taken, or that stands in the prompt: `llama_sampler_accept`.
+/// Passes a sampled token, or a token of the prompt, to a token trie sampler: `llama_sampler_accept`.
 ///
 /// Null rule: a NULL sampler is an error. Threads: one at a time per sampler. Returns `ELIZA_OK`,
 /// `ELIZA_ERR_INVALID_ARG` (not a sampler of this library) or `ELIZA_ERR_FFI_FAULT`.
@@ -244,7 +243,7 @@ pub unsafe extern "C" fn eliza_inference_sampler_accept(smpl: *mut LlamaSampler,
 }
 
 /// Sets the logits of the illegal tokens in a list of candidates to minus infinity, in place: `llama_sampler_apply`.
-/// Legal ones keep place and logit; with `ELIZA_TRIE_GREEDY` the likeliest of them then changes places with the first
+/// Legal ones keep place and logit; with `ELIZA_TRIE_GREEDY` the likeliest of them is then swapped with the first
 /// entry, and `size` becomes 1. Where no legal candidate was in the list, the first entry becomes the smallest legal
 /// token with logit 0, and `size` 1. Outside a span the list stays as it is.
 ///
@@ -293,7 +292,7 @@ pub unsafe extern "C" fn eliza_inference_sampler_arm(smpl: *mut LlamaSampler, pa
     unsafe { on_sampler(smpl, arm) }
 }
 
-/// An independent sampler that goes on from the same place: `llama_sampler_clone`. It is made as the original was.
+/// An independent sampler in the same state: `llama_sampler_clone`. It is allocated in the same way as the original.
 ///
 /// Ownership: the host owns the clone. Null rule: a NULL sampler is an error. Threads: one at a time per sampler.
 /// Returns NULL with the reason in `eliza_inference_take_last_error`.
@@ -350,7 +349,7 @@ unsafe extern "C" fn reset(smpl: *mut LlamaSampler) {
     unsafe { eliza_inference_sampler_reset(smpl) };
 }
 
-/// Frees the state, and leaves the shell to whoever made it.
+/// Frees the state; the shell is freed by what made it.
 unsafe extern "C" fn free(smpl: *mut LlamaSampler) {
     let release = || {
         // SAFETY: llama.cpp passes a live sampler, and has it alone.

@@ -10,11 +10,11 @@ use super::status::ELIZA_OK;
 use crate::{Error, Result};
 
 /// Saves a slot to a file, and blocks until that is done: its tokens, its part of the KV cache, and where its last
-/// generation stopped, the place inside a span of a token trie included. The handle is as before.
+/// generation stopped, the state of a token trie included. The handle is unchanged.
 ///
-/// `slot_id` -1 is the slot of the last prefill or restore; of any other slot only tokens and cache are saved. A file
-/// that is there is replaced as a whole; after a failure it is as before. It holds the prompt, and is readable by its
-/// owner alone where the system knows owners. Chain, options and the trie itself are not in it.
+/// `slot_id` -1 is the slot of the last prefill or restore; of any other slot only tokens and cache are saved. An
+/// existing file is replaced as a whole; after a failure it is unchanged. It contains the prompt, and is readable by
+/// its owner alone where the system has file owners. Chain, options and the trie itself are not in it.
 ///
 /// Ownership: the path is copied; the host frees `*out_error`. Null rule: `path` must not be NULL, `out_error` may be;
 /// a NULL or closed handle is -1. Threads: any; fails while the handle is at work, and inside the callback.
@@ -38,25 +38,25 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_save_slot(
     unsafe { on_handle(handle, out_error, save) }.unwrap_or_else(|code| code)
 }
 
-/// Brings what `eliza_inference_llm_stream_save_slot` wrote into a slot, in place of what that holds, and blocks until
-/// that is done. It may come from another process, machine, device or placement of layers; model and type of the KV
-/// cache are the same. Trust it as you trust the model: a checksum finds damage, but whoever writes a file decides what
-/// the stream has read, and where in a constraint it stands.
+/// Restores what `eliza_inference_llm_stream_save_slot` wrote into a slot, whose content it replaces, and blocks until
+/// that is done. The file may come from another process, machine, device or placement of layers; model and type of the
+/// KV cache must be the same. Trust it as you trust the model file: a checksum finds damage, but the author of a file
+/// determines what the stream has read, and its state in a constraint.
 ///
 /// A generate may follow at once, without a prefill, and goes on where the saved stream stopped, inside a span too. For
-/// that the same token trie has to be set in the same mode before; a stream that was not held by one arms the trie of
-/// the handle as a prefill does. A prefill reuses what was restored as far as the prompts agree. `slot_id` -1 takes a
-/// fresh slot, as in a prefill. The texts of the last generation become invalid.
+/// that the same token trie must be set in the same mode before; for a stream that was saved outside a constraint the
+/// trie of the handle is armed, as by a prefill. A prefill reuses what was restored as far as the prompts agree.
+/// `slot_id` -1 takes a fresh slot, as in a prefill. The texts of the last generation become invalid.
 ///
 /// Ownership: the path is copied; the host frees `*out_error`. Null rule: `path` must not be NULL, `out_error` may be;
 /// a NULL or closed handle is -1. Threads: any; fails while the handle is at work, and inside the callback.
 /// `eliza_inference_llm_stream_cancel` from another thread ends it early.
 ///
 /// Returns how many tokens the stream has, those included that were emitted and not evaluated yet; -1 (handle),
-/// `ELIZA_ERR_SAVED_SLOT` (damaged, of another model or cache type, longer than the context, held by another trie; the
-/// text names the place), `ELIZA_ERR_IO`, `ELIZA_ERR_INVALID_ARG` or `ELIZA_ERR_BUSY`, and nothing has changed;
-/// `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_OOM`, `ELIZA_ERR_DEVICE` or `ELIZA_ERR_FFI_FAULT`, and the slot may be empty: it
-/// needs a new prefill or restore.
+/// `ELIZA_ERR_SAVED_SLOT` (damaged, of another model or cache type, longer than the context, inside a constraint by
+/// another trie; the text names the place), `ELIZA_ERR_IO`, `ELIZA_ERR_INVALID_ARG` or `ELIZA_ERR_BUSY`, and nothing
+/// has changed; `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_OOM`, `ELIZA_ERR_DEVICE` or `ELIZA_ERR_FFI_FAULT`, and the slot may
+/// be empty: it needs a new prefill or restore.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_llm_stream_restore_slot(
     handle: FfiLlmHandle,

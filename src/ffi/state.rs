@@ -1,4 +1,4 @@
-//! What an open handle stands for: a session, and the errors that nobody has taken.
+//! The object of an open handle: a session, and the errors that were not taken.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -9,7 +9,7 @@ use super::status::{self, ELIZA_OK};
 use crate::Error;
 use crate::session::Session;
 
-/// What an open handle stands for.
+/// The object of an open handle.
 pub(super) struct Stream {
     pub(super) session: Session,
     /// Errors that were moved here from the session or never reached it, because a call was refused before.
@@ -23,13 +23,13 @@ impl Stream {
         Stream { session, errors: Mutex::new(Recent::new()), refusal: AtomicI32::new(ELIZA_OK) }
     }
 
-    /// A call on the handle begins: what an earlier one was refused for is no longer how the handle stands.
+    /// Begins a call on the handle: the refusal of an earlier call is no longer the status.
     pub(super) fn begin_call(&self) {
         self.refusal.store(ELIZA_OK, Ordering::Relaxed);
     }
 
-    /// Keeps the error of a failed call, whether the session knows of it or not. While the session works its end is
-    /// what the handle will stand at, so a refusal does not count then.
+    /// Keeps the error of a failed call, whether the session has it or not. While the session works, the status will be
+    /// the outcome of that work, so a refusal does not change it.
     pub(super) fn keep_error(&self, error: Error) {
         let stands = self.session.status();
         if !stands.busy && stands.error.as_ref() != Some(&error) {
@@ -47,7 +47,7 @@ impl Stream {
         errors.push(error);
     }
 
-    /// The newest error that nobody has taken: one still in the session is newer than those moved here.
+    /// The newest error that was not taken: one still in the session is newer than those moved here.
     pub(super) fn take_error(&self) -> Option<Error> {
         self.session.take_error().or_else(|| self.errors.lock().take())
     }

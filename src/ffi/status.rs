@@ -1,4 +1,4 @@
-//! Status codes: their numbers are fixed for ever, and one table maps the crate's errors to them.
+//! Status codes: their numbers never change, and one table maps the crate's errors to them.
 //!
 //! Codes 0 to -7 are those that earlier libraries of this name had; ours go on below. A number that falls out
 //! of use stays reserved.
@@ -14,8 +14,8 @@ pub const ELIZA_OK: i32 = 0;
 /// architecture or option not known here). Remedy: read the text; choose another device, file or option.
 ///
 /// The same number is the one failure value of the calls that know no other (open, prefill, generate, cancel, the token
-/// trie calls), whatever the reason, and what every call returns on a handle that is NULL, closed or
-/// not ours; `eliza_inference_llm_stream_status` then tells the code, and the error text the reason.
+/// trie calls), whatever the reason, and the result of every call on a handle that is NULL, closed or not ours;
+/// `eliza_inference_llm_stream_status` then returns the code, and the error text has the reason.
 pub const ELIZA_ERR_NOT_IMPLEMENTED: i32 = -1;
 
 /// An argument is outside its range; the text names it. Remedy: correct the call.
@@ -25,11 +25,11 @@ pub const ELIZA_ERR_INVALID_ARG: i32 = -2;
 /// offset. Remedy: download or convert the model again.
 pub const ELIZA_ERR_BUNDLE_INVALID: i32 = -3;
 
-/// A fault of the library itself, caught at its edge. The process and other handles are unharmed; this
-/// handle should be closed. Remedy: report the text as a bug.
+/// A fault of the library itself, caught at its boundary. The process and other handles are not affected; this handle
+/// should be closed. Remedy: report the text as a bug.
 pub const ELIZA_ERR_FFI_FAULT: i32 = -4;
 
-/// Memory could not be had, or a fixed capacity (the context, a slot, the handle table) is full. Remedy: a
+/// Memory could not be allocated, or a fixed capacity (the context, a slot, the handle table) is full. Remedy: a
 /// smaller context, a shorter prompt, a smaller model, fewer handles.
 pub const ELIZA_ERR_OOM: i32 = -5;
 
@@ -70,14 +70,14 @@ pub const ELIZA_STATUS_GENERATING: i32 = 2;
 // -- device --
 
 /// A GPU or its driver failed: it could not be opened, was lost, or refused a command; the text has the device's name
-/// and the driver's reason. Other handles live on. Remedy: close the handle and open again, or use the CPU.
+/// and the driver's reason. Other handles are not affected. Remedy: close the handle and open again, or use the CPU.
 pub const ELIZA_ERR_DEVICE: i32 = -50;
 
 // -- saved slot --
 
-/// A file is no saved slot that can be restored here: damaged, cut short, of another kind, another model, another type
-/// of KV cache, longer than the context, or inside a span of a token trie that is not set. The text names the file, the
-/// place and the reason. The checks find damage, not intent: take saved slots from the same hands as models. Remedy:
+/// A file cannot be restored as a saved slot: it is damaged, cut short, of another kind, another model, another type of
+/// KV cache, longer than the context, or inside a span of a token trie that is not set. The text names the file, the
+/// place and the reason. The checks find damage, not intent: take saved slots from the same sources as models. Remedy:
 /// set what it was saved with, or evaluate the prompt again.
 pub const ELIZA_ERR_SAVED_SLOT: i32 = -60;
 

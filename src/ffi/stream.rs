@@ -1,7 +1,7 @@
 //! What runs on a handle: prefill, generate with a callback, cancel.
 //!
-//! A callback gets text that lies in the session's arena, so that a host whose callback runs later, on a thread of
-//! its own, still finds it there.
+//! A callback gets text in the session's arena, so that a host whose callback runs later, on a thread of its own, can
+//! still read it.
 
 use std::ffi::{c_char, c_void};
 
@@ -33,10 +33,11 @@ pub type TokenCallback2 = Option<
     ),
 >;
 
-/// Evaluates a prompt and keeps its state; what the slot already holds of it is reused. Blocks until done.
+/// Evaluates a prompt and keeps its KV cache in a slot; the common prefix with the slot's tokens is reused. Blocks
+/// until done.
 ///
-/// `slot_id` -1 takes a fresh slot, evicting the one idle for longest; 0 and up pins a conversation. Success re-arms
-/// the token trie, if any, and makes the texts of the last generation invalid.
+/// `slot_id` -1 takes a fresh slot, evicting the least recently used one; 0 and up selects a slot, one for each
+/// conversation. Success re-arms the token trie, if any, and makes the texts of the last generation invalid.
 ///
 /// Ownership: the tokens are copied. Null rule: `prompt_tokens` must not be NULL; a NULL or closed handle
 /// is -1. Threads: any; fails while the handle is at work. `eliza_inference_llm_stream_cancel` from another thread ends
@@ -67,8 +68,8 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_prefill(
 /// on while the prompt is evaluated.
 ///
 /// `eliza_inference_llm_stream_status` is `ELIZA_STATUS_GENERATING` until the prefill is over, then `ELIZA_OK` or the
-/// code of its error, whose text `eliza_inference_llm_stream_take_error` has. Ask without burning a core: every
-/// millisecond.
+/// code of its error, whose text `eliza_inference_llm_stream_take_error` has. Poll about every millisecond, to leave
+/// the cores to the library.
 ///
 /// Ownership: the tokens are copied, `*out_error` is the host's to free. Null rule: `prompt_tokens` must not be NULL;
 /// `out_error` may be; a NULL or closed handle is -1. Threads: any; fails while the handle is at work.
@@ -115,7 +116,7 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_generate(
 ) -> i32 {
     let deliver = token_callback.map(|callback| {
         move |event: Event<'_>| {
-            // SAFETY: the host keeps the callback valid until the terminal event; the text lies in the arena.
+            // SAFETY: the host keeps the callback valid until the terminal event; the text is in the arena.
             panic::host(|| unsafe { callback(event.token, event.stored.c_string, event.done) })
         }
     });
@@ -146,7 +147,7 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_generate_ex(
     let deliver = token_callback.map(|callback| {
         move |event: Event<'_>| {
             let (text, data) = (event.stored, user_data.get());
-            // SAFETY: the host keeps callback and data valid until the terminal event; the text lies in the arena.
+            // SAFETY: the host keeps callback and data valid until the terminal event; the text is in the arena.
             panic::host(|| unsafe { callback(event.token, text.exact, text.len, event.done, data) })
         }
     });
@@ -189,7 +190,7 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_cancel(handle: FfiLlmHandle)
     ask(handle, cancel).unwrap_or(FAILED)
 }
 
-/// A host's pointer on its way to a callback on another thread.
+/// A host's pointer for a callback on another thread.
 #[derive(Clone, Copy)]
 struct HostData(*mut c_void);
 

@@ -1,4 +1,4 @@
-//! What the library gives away: strings and token arrays from the C allocator, and the calls that take them back.
+//! Strings and token arrays that a host frees: they are from the C allocator, and freed by the calls here.
 
 use std::ffi::{c_char, c_int};
 
@@ -19,7 +19,7 @@ pub(super) fn give(text: &str) -> *mut c_char {
     let mut end = copy;
     for (i, part) in text.split('\0').enumerate() {
         for bytes in [if i > 0 { STAND_IN } else { &[] }, part.as_bytes()] {
-            // SAFETY: `copy` is fresh memory of `len + 1` bytes, which all parts and stand-ins and a NUL add up to.
+            // SAFETY: `copy` is fresh memory of `len + 1` bytes, the sum of all parts, replacements and a NUL.
             unsafe {
                 end.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
                 end = end.add(bytes.len());

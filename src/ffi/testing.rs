@@ -1,5 +1,5 @@
-//! Exports that only tests call: they drive the conversions that real calls reach seldom or never. Built with the
-//! feature `testing` alone, and not in the header.
+//! Exports that only tests call, for conversions that real calls reach rarely or never. Built with the feature
+//! `testing` alone, and not in the header.
 
 use std::ffi::{c_char, c_int};
 

@@ -1,4 +1,4 @@
-//! A handle without a model behind it, for measuring what a binding adds to a token. Built with the feature `testing`
+//! A handle without a model, for measuring the time that a binding adds to a token. Built with the feature `testing`
 //! alone, and not in the header.
 
 use std::ffi::c_char;
@@ -9,7 +9,7 @@ use super::handle::{self, FfiLlmHandle};
 use super::state::Stream;
 use crate::session::Session;
 
-/// Opens a handle that has the vocabulary of the GGUF file and generates the same few tokens for ever, at no cost.
+/// Opens a handle that has the vocabulary of the GGUF file and generates the same few tokens without end.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_testing_open_noop(
     model_path: *const c_char,

@@ -11,9 +11,9 @@ use crate::Error;
 
 /// Turns text into token ids.
 ///
-/// `add_special` puts in front and behind what the model wants there (usually BOS); `parse_special` reads the text of
-/// special tokens as those tokens, which is for templates and not for what users wrote. Both are switches, 0 or not.
-/// The text has 1 GiB at most; time and memory grow with its length, whatever stands in it.
+/// `add_special` adds the begin- and end-of-text tokens that the model wants (usually BOS); `parse_special` turns the
+/// text of special tokens into those tokens, which is for templates and not for users' text. Both are switches, 0 or
+/// not. The text may have 1 GiB at most; time and memory grow with its length, whatever its content.
 ///
 /// Ownership: `text` is read only during the call; the host frees `*out_tokens` with `eliza_inference_free_tokens` (it
 /// is not NULL even when there are no tokens), and `*out_error`. Null rule: `text` may be NULL where `text_len`
@@ -58,8 +58,8 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_tokenize(
 
 /// Turns token ids into text.
 ///
-/// `remove_special` leaves out the special tokens that tokenizing adds in front and behind; `unparse_special` writes
-/// control tokens as their text instead of leaving them out. Both are switches, 0 or not. The bytes are UTF-8
+/// `remove_special` leaves out the special tokens that tokenizing adds at the beginning and the end; `unparse_special`
+/// writes control tokens as their text instead of leaving them out. Both are switches, 0 or not. The bytes are UTF-8
 /// where the tokens spell whole characters, and followed by a NUL.
 ///
 /// Ownership: `out_text` is the host's, `*out_error` is the host's to free. Null rule: `tokens` may be NULL where

@@ -1,6 +1,6 @@
 //! Token tries: constraining what is generated to a closed set.
 //!
-//! The session bars generation after a refused payload, so a host that ignores the result, as a `void` binding
+//! The session refuses to generate after a refused payload, so a host that ignores the result, as a `void` binding
 //! would, never gets unconstrained output.
 
 use std::ffi::{c_char, c_int};
@@ -25,8 +25,9 @@ pub const ELIZA_TRIE_SCORE_LEAVES: c_int = 2;
 ///
 /// The payload is JSON, UTF-8, `payload_len` bytes without a terminator: `{"modelId": "...", "descriptors": [{"path":
 /// "...", "leaves": [{"name": "...", "tokens": [1, 2]}]}]}`. The constraint persists, and each successful prefill arms
-/// it again, until it is cleared or replaced. A set that fails, whatever the reason, bars generate until one succeeds
-/// or `eliza_inference_clear_token_trie` is called, so ignoring the result loses nothing.
+/// it again, until it is cleared or replaced. After a set that fails, whatever the reason, generate fails until a set
+/// succeeds or `eliza_inference_clear_token_trie` is called, so ignoring the result never leads to unconstrained
+/// output.
 ///
 /// Ownership: the payload is copied. Null rule: the payload must not be NULL; a NULL or closed handle is -1. Threads:
 /// any; fails while the handle is at work and then changes nothing.
@@ -54,7 +55,7 @@ pub unsafe extern "C" fn eliza_inference_set_token_trie(
     unsafe { on_handle(handle, std::ptr::null_mut(), set) }.unwrap_or(FAILED)
 }
 
-/// Removes the constraint, and the bar that a refused payload left. Nothing happens when there is none.
+/// Removes the constraint, and lets generate succeed again after a refused payload. Nothing happens when there is none.
 ///
 /// Null rule: a NULL or closed handle is -1. Threads: any; fails while the handle is at work and then changes
 /// nothing. Returns 0, or -1; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.
@@ -82,14 +83,14 @@ pub unsafe extern "C" fn eliza_inference_arm_token_trie(handle: FfiLlmHandle, pa
     unsafe { on_handle(handle, std::ptr::null_mut(), arm) }.unwrap_or(FAILED)
 }
 
-/// Scores every leaf of the descriptor armed last as what follows the prompt, and blocks until that is done. The slot
-/// stays as it is: a generate may follow, and more scoring.
+/// Scores every leaf of the descriptor armed last as a continuation of the prompt, and blocks until that is done. The
+/// slot is unchanged: a generate may follow, and more scoring.
 ///
 /// The answer is JSON, the most probable leaf first: `{"path": "...", "leaves": [{"name": "...", "tokens": 2,
-/// "logprob":
-/// -0.7, "logprob_per_token": -0.35}]}`. `logprob` is the natural logarithm of the probability that exactly this leaf
-/// follows: of its tokens, each among the whole vocabulary by the model's own logits, without any chain; where the leaf
-/// is the beginning of others, also that none of those goes on. A leaf that cannot follow has `null`.
+/// "logprob": -0.7, "logprob_per_token": -0.35}]}`. `logprob` is the natural logarithm of the probability that exactly
+/// this leaf follows: the product of its tokens' probabilities, each among the whole vocabulary by the model's own
+/// logits, without any chain; where the leaf is a prefix of others, also of the probability that none of their tokens
+/// follows. A leaf that cannot follow has `null`.
 ///
 /// Ownership: the host frees the string with `eliza_inference_free_string`, and `*out_error`. Null rule: `out_error`
 /// may be NULL; a NULL or closed handle gives NULL. Threads: any; fails while the handle is at work, and inside the
@@ -116,10 +117,11 @@ pub unsafe extern "C" fn eliza_inference_score_token_trie(
 /// Makes the payload of one descriptor from names, by the model's own tokenizer: what
 /// `eliza_inference_set_token_trie` takes.
 ///
-/// Names are tokenized where they will stand: `before`, a name and `after` are one text. `before` is what stands before
-/// the name in the reply, from the last line break on at least; `after` is the closing delimiter, a part of every leaf.
-/// `parse_special`, 0 or not, recognises the texts of control tokens in all three. What a user should know (a name that
-/// is the beginning of another, one that is tokenized alone, names given again) goes to `out_warnings`, a line each.
+/// Names are tokenized in the text in which they will be generated: `before`, a name and `after` are one text. `before`
+/// is the text before the name in the reply, at least from the last line break on; `after` is the closing delimiter, a
+/// part of every leaf. `parse_special`, 0 or not, recognises the texts of control tokens in all three. Warnings (a name
+/// that is a prefix of another, one that is tokenized alone, names given twice) are written to `out_warnings`, a line
+/// each.
 ///
 /// Ownership: the host frees the string, `*out_warnings` and `*out_error` with `eliza_inference_free_string`;
 /// `*out_warnings` is written on success only, NULL where there are none. Null rule: `path` and `names` must not be
@@ -171,11 +173,11 @@ pub unsafe extern "C" fn eliza_inference_build_token_trie(
 }
 
 /// Bounds the compiled payloads that the process keeps for later sets: 64 MiB at the start, and never more than 128 of
-/// them. The least recently used go first; one that is larger than the bound is compiled anew at every set. Tries in
-/// use stay with their handles and samplers, whatever the bound.
+/// them. The least recently used are dropped first; one that is larger than the bound is compiled again at every set.
+/// Tries in use stay valid, whatever the bound.
 ///
-/// 0 keeps none. `eliza_inference_llm_stream_usage_json` tells what is kept. Threads: any, any time. Returns `ELIZA_OK`
-/// or `ELIZA_ERR_FFI_FAULT`.
+/// 0 keeps none. `eliza_inference_llm_stream_usage_json` reports the bytes kept. Threads: any, any time. Returns
+/// `ELIZA_OK` or `ELIZA_ERR_FFI_FAULT`.
 #[unsafe(no_mangle)]
 pub extern "C" fn eliza_inference_set_trie_cache_limit(bytes: u64) -> i32 {
     let set = || {

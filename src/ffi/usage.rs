@@ -1,4 +1,4 @@
-//! What a generation used and how its last token was sampled.
+//! The usage of a generation, and how its last token was sampled.
 
 use std::ffi::c_char;
 
@@ -24,7 +24,7 @@ pub struct Usage {
     pub prompt_tokens_reused: u64,
     /// Tokens emitted; an end-of-generation token is not.
     pub completion_tokens: u64,
-    /// Emitted tokens that the token trie left no choice about.
+    /// Emitted tokens that were forced by the token trie.
     pub forced_tokens: u64,
     /// Model evaluations, those of the prompt included.
     pub forward_passes: u64,
@@ -34,7 +34,7 @@ pub struct Usage {
     pub first_token_us: u64,
     /// From the start of the generation to its end, callbacks included; grows while it runs.
     pub decode_us: u64,
-    /// Kernels started on a GPU; 0 on the CPU, as the next four.
+    /// Kernels dispatched on a GPU; 0 on the CPU, as the next four.
     pub gpu_dispatches: u64,
     /// Command buffers submitted to a GPU.
     pub gpu_submissions: u64,
@@ -44,7 +44,7 @@ pub struct Usage {
     pub gpu_bytes_uploaded: u64,
     /// Bytes read from a GPU.
     pub gpu_bytes_read: u64,
-    /// Sampled tokens that the token trie left a choice about.
+    /// Sampled tokens for which the token trie left a choice.
     pub branching_steps: u64,
     /// Of those, the ones for which all logits were computed, not only those of the legal tokens: more than 512 are
     /// legal, or they are sampled (mode 1) by a chain that compares tokens before the trie.
@@ -53,16 +53,15 @@ pub struct Usage {
     pub forward_passes_saved: u64,
     /// Logits computed.
     pub logits_computed: u64,
-    /// Emitted tokens for which the token trie allowed some tokens only.
+    /// Emitted tokens inside a span: those for which the token trie allowed only some tokens.
     pub span_tokens: u64,
-    /// How many tokens it allowed there, added up.
+    /// The sum of the numbers of tokens that were allowed there.
     pub span_candidates: u64,
     /// How often a full context was shifted to go on.
     pub context_shifts: u64,
-    /// Time spent choosing tokens on the host; where a device samples, that is part of its pass and takes none.
+    /// Time spent sampling on the host; sampling on a device is part of its pass and not counted.
     pub sample_us: u64,
-    /// Tokens that were chosen, by host or device: all but those that the token trie left no choice about, and those of
-    /// leaves that it scored.
+    /// Tokens that were sampled, by host or device: all but forced tokens and those of leaves that were scored.
     pub sampled_tokens: u64,
 }
 
@@ -108,7 +107,7 @@ unsafe impl args::Sized32 for Sampled {
     const NAME: &'static str = "eliza_llm_sampled_t";
 }
 
-/// What the last prompt and the generation after it used; also while it runs.
+/// The usage of the last prompt and the generation after it; also while that runs.
 ///
 /// Ownership: `out` is the host's; set its `struct_size` first. Null rule: `out` must not be NULL; a NULL or closed
 /// handle is -1. Threads: any, any time, inside the callback too. Returns `ELIZA_OK`, -1 (handle),
@@ -123,10 +122,10 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_usage(handle: FfiLlmHandle, 
     ask(handle, fill).unwrap_or_else(|code| code)
 }
 
-/// Usage, and what numbers cannot say (model, device, sizes), as one JSON object.
+/// Usage, model, device and sizes as one JSON object.
 ///
 /// Ownership: the host frees the string with `eliza_inference_free_string`. Returns NULL for a NULL or closed handle
-/// and after a fault; the reason waits as for any call. Threads: any, any time, inside the callback too.
+/// and after a fault; the reason is kept as for any call. Threads: any, any time, inside the callback too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_llm_stream_usage_json(handle: FfiLlmHandle) -> *mut c_char {
     ask(handle, |stream: &Stream| Ok(strings::give(&stream.session.usage_json()))).unwrap_or(std::ptr::null_mut())

@@ -1,4 +1,4 @@
-//! Which interface this is, and what the library can do.
+//! The version of the interface, and the library's capabilities.
 
 use std::ffi::{c_char, c_int};
 

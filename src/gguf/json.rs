@@ -1,6 +1,7 @@
 //! Metadata as JSON.
 //!
-//! It is written as it is read, into memory that is asked for: a file's arrays may be as large as the file.
+//! It is written while it is read, into memory whose allocation may fail with an error: a file's arrays may be as large
+//! as the file.
 
 use super::read::scalar;
 use super::value::{Array, Value};
@@ -9,7 +10,7 @@ use crate::{Error, Result};
 use serde::ser::{Error as _, Serialize, SerializeMap, SerializeSeq, Serializer};
 use std::io;
 
-/// Arrays of more elements are told by type and length alone where all keys are.
+/// Where all keys are written, longer arrays are written as type and length alone.
 pub const LONG_ARRAY: usize = 16;
 
 impl File {
@@ -44,7 +45,7 @@ impl File {
     }
 }
 
-/// A number, truth value or text is itself, an array its type and length: its elements are in the file.
+/// A number, boolean or text is written as itself, an array as its type and length: its elements are in the file.
 impl Serialize for Value {
     fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
         match self {
@@ -117,7 +118,7 @@ impl Serialize for Elements<'_> {
     }
 }
 
-/// Bytes that grow as they can.
+/// A byte buffer whose failed growth is an error.
 struct Growing(Vec<u8>);
 
 impl io::Write for Growing {

@@ -1,9 +1,9 @@
 //! GGUF files, versions 2 and 3: read (every byte of the header validated, tensors read when they are asked for) and
 //! write.
 //!
-//! Invariants a reader may rely on once [`File::open`] returned: every tensor's data lies inside the file, tensor
-//! names are unique, sizes were computed with checked arithmetic, and every string is UTF-8. Nothing is ever
-//! reserved from a count that was not first checked against the bytes left.
+//! Invariants a reader may rely on once [`File::open`] returned: every tensor's data is inside the file, tensor names
+//! are unique, sizes were computed with checked arithmetic, and every string is UTF-8. No memory is reserved by a count
+//! that was not first checked against the bytes left.
 //!
 //! The format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
@@ -21,8 +21,8 @@ pub use write::{Fill, WriteValue, Writer};
 const DEFAULT_ALIGNMENT: u64 = 32;
 const MAX_TENSOR_NAME: usize = 63;
 
-/// A name or a text from a file as it may stand in a message: control characters escaped, cut after 80 characters.
-/// Every room that quotes a file does it by this.
+/// A name or a text from a file for a message: control characters escaped, cut after 80 characters. Every message that
+/// quotes a file uses this.
 pub(crate) fn shown(name: &str) -> String {
     let mut out = String::new();
     for c in name.chars().take(80) {

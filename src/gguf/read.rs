@@ -1,8 +1,8 @@
 //! The reader: one pass over the header, checked against the file's length at every step.
 //!
 //! Memory stays below 16 bytes for each byte of the file plus 1 MiB, whatever the header claims: counts are checked
-//! against the bytes left before anything is reserved, and names are looked up through sorted indices. Where memory is
-//! short of what a file asks for, that is an error.
+//! against the bytes left before anything is reserved, and names are looked up through sorted indices. Where the memory
+//! for a file cannot be allocated, that is an error.
 
 use super::source::Source;
 use super::value::{Array, FromValue, Value, ValueType};
@@ -31,7 +31,7 @@ pub struct TensorInfo {
     pub n_dims: u32,
     /// The type's id in the file; see [`TensorInfo::tensor_type`].
     pub type_id: u32,
-    /// Where the data starts, from the start of the file.
+    /// Byte offset of the data from the start of the file.
     pub offset: u64,
     /// Bytes of data; 0 when the type is unknown.
     pub bytes: u64,
@@ -50,7 +50,7 @@ impl TensorInfo {
 
     /// Number of weights.
     pub fn elements(&self) -> u64 {
-        // In the order in which the reader checked for overflow: behind a dimension of 0 any other may be huge.
+        // In the order in which the reader checked for overflow: after a dimension of 0 any other may be huge.
         self.shape[1..].iter().product::<u64>() * self.shape[0]
     }
 }
@@ -78,7 +78,7 @@ struct Inner {
 struct Key {
     name: String,
     value: Value,
-    /// Where the value's type id stands in the file.
+    /// Byte offset of the value's type id in the file.
     offset: u64,
 }
 
@@ -214,7 +214,7 @@ impl File {
         Ok(Some(out))
     }
 
-    /// The elements of an array of this file, as they lie there.
+    /// The bytes of the elements of an array of this file.
     pub(super) fn array_bytes(&self, array: &Array) -> &[u8] {
         self.inner.source.head().get(array.bytes.clone()).unwrap_or_default()
     }
@@ -262,8 +262,7 @@ impl File {
         }
     }
 
-    /// Hand everything that stands in front of the tensors' data to `each`, piece by piece: metadata and the table of
-    /// tensors.
+    /// Call `each` with all bytes before the tensors' data, piece by piece: metadata and the table of tensors.
     ///
     /// # Errors
     /// [`Error::Io`] where the file cannot be read or has changed.
@@ -346,7 +345,7 @@ impl File {
         let tensor_order = order(&tensors, |t| &t.name, |t| tensor_error(t, "it appears twice".into()))?;
         place_tensors(&cur, &mut tensors, alignment)?;
         let Cursor { mut source, at } = cur;
-        source.settle(at);
+        source.keep_head(at);
         let inner = Inner { path, version, alignment, keys, key_order, tensors, tensor_order, source };
         Ok(File { inner: Arc::new(inner) })
     }
@@ -372,8 +371,8 @@ fn tensor_error(tensor: &TensorInfo, problem: String) -> Error {
     Error::Gguf { what: format!("tensor `{}`", shown(&tensor.name)), offset: tensor.offset, problem }
 }
 
-/// Turn data-section offsets into file offsets and check that every tensor lies inside the file, without overlap.
-/// A tensor of unknown type has an unknown length: only its start is checked.
+/// Turn data-section offsets into file offsets and check that every tensor is inside the file, without overlap. A
+/// tensor of unknown type has an unknown length: only its start is checked.
 fn place_tensors(cur: &Cursor, tensors: &mut [TensorInfo], alignment: u64) -> Result<()> {
     let file_len = cur.source.len();
     let data_start = (cur.at as u64).next_multiple_of(alignment);
@@ -387,7 +386,7 @@ fn place_tensors(cur: &Cursor, tensors: &mut [TensorInfo], alignment: u64) -> Re
             return Err(tensor_error(t, format!("data offset {} and size {} overflow", t.offset, t.bytes)));
         };
         t.offset = start;
-        // A tensor without elements may stand behind the last byte, where a file has no padding.
+        // A tensor without elements may start after the last byte, where a file has no padding.
         if end > file_len && t.elements() > 0 {
             let problem = format!("its data ends at byte {end}, but the file has {file_len} bytes");
             return Err(tensor_error(t, problem));

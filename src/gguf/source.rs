@@ -1,9 +1,10 @@
-//! The bytes of a file: of one on disk its header is in memory and everything else is read at its place when it is
-//! asked for, of one in memory all is there.
+//! The bytes of a file. Of a file on disk only the header is kept in memory, and everything else is read when it is
+//! needed; a file in memory is kept as a whole.
 //!
-//! Nothing is mapped. A page of a mapping whose file was cut short ends the process by a signal, and one whose file was
-//! written to holds other bytes than before; a read that comes too short, or that was made of a changed file, is an
-//! error here. A file that was deleted or replaced by another of its name stays readable: the descriptor is open.
+//! The file is not mapped into memory. Reading a mapped page of a file that was truncated ends the process by a signal,
+//! and a mapping shows later writes to the file. Here a read that is too short, or that was made after the file was
+//! changed, is an error. A file that was deleted or replaced by another of the same name stays readable, since its
+//! descriptor is open.
 
 use crate::reserve;
 use crate::{Error, Result};
@@ -11,14 +12,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Bytes of the first read of a header; every further one doubles what is there.
+/// Bytes of the first read of a header; every further read doubles the size.
 const FIRST_READ: usize = 1 << 20;
 
 /// See the module's documentation.
 pub(super) struct Source {
     /// The first bytes of the file, or all of them.
     head: Vec<u8>,
-    /// Where the others are.
+    /// The rest of the bytes, where the file is on disk.
     disk: Option<Disk>,
 }
 
@@ -28,7 +29,7 @@ struct Disk {
     stamp: Stamp,
 }
 
-/// What changes when somebody writes to a file.
+/// Properties of a file that change when it is written to.
 #[derive(PartialEq, Eq)]
 struct Stamp {
     bytes: u64,
@@ -48,8 +49,8 @@ impl Disk {
         Ok(Disk { path: path.into(), stamp: Stamp::of(&file)?, file })
     }
 
-    /// Fill `out` from byte `at` on. What stands there is of the file as it was opened: whoever writes to a file
-    /// changes its stamp before its bytes.
+    /// Fill `out` from byte `at` on. The bytes are those of the file as it was opened: a write changes the stamp before
+    /// the bytes.
     fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
         let failed = |e: &std::io::Error| Error::io(&self.path, e);
         let mut done = 0;
@@ -90,12 +91,12 @@ impl Source {
         self.disk.as_ref().map_or(self.head.len() as u64, |disk| disk.stamp.bytes)
     }
 
-    /// The first bytes, as far as they were asked for.
+    /// The first bytes, as far as [`Source::need`] has read them.
     pub fn head(&self) -> &[u8] {
         &self.head
     }
 
-    /// Have the bytes up to `end`, which lies in the file, in [`Source::head`].
+    /// Read the bytes up to `end`, which is within the file, to [`Source::head`].
     pub fn need(&mut self, end: usize) -> Result<()> {
         let have = self.head.len();
         let Some(disk) = self.disk.as_ref().filter(|_| end > have) else { return Ok(()) };
@@ -109,7 +110,7 @@ impl Source {
     }
 
     /// Keep the first `end` bytes alone in memory, where there are others on disk.
-    pub fn settle(&mut self, end: usize) {
+    pub fn keep_head(&mut self, end: usize) {
         if self.disk.is_some() {
             self.head.truncate(end);
             self.head.shrink_to_fit();
@@ -119,7 +120,7 @@ impl Source {
     /// Fill `out` from byte `at` on; an error that says so where the file does not reach that far.
     pub fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
         if out.is_empty() {
-            return Ok(()); // A tensor without elements may stand beyond the last byte.
+            return Ok(()); // A tensor without elements may start after the last byte.
         }
         let span = usize::try_from(at).ok().and_then(|at| Some(at..at.checked_add(out.len())?));
         if let Some(bytes) = span.and_then(|span| self.head.get(span)) {
@@ -133,7 +134,8 @@ impl Source {
     }
 }
 
-/// Open a file for reading, but nothing else that has a path: opening a pipe would wait for its other end.
+/// Open a regular file for reading; anything else with a path is refused, since opening a pipe would wait for its other
+/// end.
 pub(crate) fn open_regular(path: &Path) -> std::io::Result<fs::File> {
     let mut options = fs::OpenOptions::new();
     options.read(true);
@@ -150,7 +152,7 @@ pub(crate) fn open_regular(path: &Path) -> std::io::Result<fs::File> {
     Ok(file)
 }
 
-/// One read at a place, which may bring less than asked for.
+/// One read at an offset, which may return less than requested.
 #[cfg(unix)]
 fn read_at(file: &fs::File, at: u64, out: &mut [u8]) -> std::io::Result<usize> {
     std::os::unix::fs::FileExt::read_at(file, out, at)

@@ -1,4 +1,4 @@
-//! Metadata values. Of an array only its place in the header and its element type are kept.
+//! Metadata values. Of an array only its byte range in the header and its element type are kept.
 
 use std::ops::Range;
 
@@ -42,7 +42,7 @@ impl ValueType {
     }
 }
 
-/// A metadata array: element type, count, and where its bytes lie in the file. Read it through [`super::File`].
+/// A metadata array: element type, count, and byte range in the file. Read it through [`super::File`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Array {
     /// Type of every element.

@@ -1,4 +1,4 @@
-//! The writer: builds a header in memory and streams tensor data behind it.
+//! The writer: builds a header in memory and writes the tensor data after it.
 //!
 //! What it writes, [`super::File`] reads back: it applies the reader's rules (name lengths, unique names, whole blocks,
 //! alignment) before the first byte goes out. A file appears under its own name only once it is complete.
@@ -55,7 +55,7 @@ macro_rules! numbers {
         })*
 
         impl WriteValue {
-            /// Type id and content, as they stand in the file.
+            /// Type id and content, as in the file.
             fn encode(&self) -> Vec<u8> {
                 let mut out = Vec::new();
                 match self {
@@ -149,7 +149,7 @@ struct Entry {
 /// A GGUF file being put together.
 pub struct Writer {
     version: u32,
-    /// Key, and type id with content as they stand in the file.
+    /// Key, and type id with content as in the file.
     keys: Vec<(String, Vec<u8>)>,
     tensors: Vec<Entry>,
 }
@@ -165,7 +165,7 @@ impl Writer {
         self.put(key.into(), value.into().encode())
     }
 
-    /// Take over one key of another file; arrays bit by bit.
+    /// Copy one key of another file; arrays byte for byte.
     ///
     /// # Errors
     /// [`Error::Model`] where the other file lacks the key.

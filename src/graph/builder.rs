@@ -16,7 +16,7 @@ impl<'a> Builder<'a> {
         Builder { weights, graph: Graph { nodes: Vec::new(), ropes: ropes.to_vec() }, part: Part::Embedding }
     }
 
-    /// The part of the model that the nodes from here on belong to.
+    /// Sets the part of the model that later nodes belong to.
     pub fn part(&mut self, part: Part) {
         self.part = part;
     }
@@ -156,7 +156,7 @@ impl<'a> Builder<'a> {
         Ok(self.push(Op::Attention(Box::new(spec)), vec![qkv], width, rows))
     }
 
-    /// A change of the cache alone: [`Op::ShiftKeys`] or [`Op::CopyCells`].
+    /// A node that changes only the cache: [`Op::ShiftKeys`] or [`Op::CopyCells`].
     pub fn cache(&mut self, op: Op) -> NodeId {
         self.push(op, vec![], 0, Rows::Batch)
     }

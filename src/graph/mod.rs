@@ -5,8 +5,8 @@
 //! How many rows are active, their positions, cells and sequences are inputs of a run, never part of the shape, so
 //! a scheduled graph serves every batch up to its row bucket.
 //!
-//! Operations are as coarse as the fusions that a decoder layer needs (normalise; project to q, k, v; attend;
-//! project and add; gate), because a node is what a backend turns into one parallel step or one dispatch.
+//! Operations are as coarse as the fused steps of a decoder layer (normalise; project to q, k, v; attend; project and
+//! add; gate), because a backend lowers a node to one parallel step or one dispatch.
 //!
 //! Invariants: sources precede their users; widths agree with the weights' shapes (checked by the builder).
 
@@ -28,7 +28,7 @@ pub struct WeightId(pub u32);
 /// What a weight is used for; decides in which layout a backend keeps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightUse {
-    /// Rows are looked up by token id.
+    /// An embedding table, whose rows are looked up by token id.
     Rows,
     /// Multiplied with activations.
     MatMul,
@@ -39,7 +39,7 @@ pub enum WeightUse {
 }
 
 impl WeightUse {
-    /// The use of a weight that is used in both ways.
+    /// The combined use of a weight that has both uses.
     pub fn and(self, other: WeightUse) -> WeightUse {
         if self == other { self } else { WeightUse::RowsAndMatMul }
     }
@@ -50,9 +50,9 @@ impl WeightUse {
 pub struct WeightSpec {
     /// The tensor's name in the file.
     pub name: String,
-    /// Input width: the contiguous dimension.
+    /// Weights of a row: the input width, the contiguous dimension.
     pub n_in: usize,
-    /// Output width; 1 for vectors.
+    /// Number of rows: the output width; 1 for vectors.
     pub n_out: usize,
     /// Element type in the file.
     pub ty: TensorType,
@@ -93,18 +93,20 @@ pub enum Rows {
 /// The gate's activation function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
-    /// x · sigmoid(x)
+    /// SiLU: x · sigmoid(x) (Elfwing et al., <https://arxiv.org/abs/1702.03118>); as a gate SwiGLU (Shazeer, "GLU
+    /// Variants Improve Transformer", <https://arxiv.org/abs/2002.05202>).
     Silu,
-    /// The tanh approximation of GELU.
+    /// The tanh approximation of GELU (Hendrycks and Gimpel, <https://arxiv.org/abs/1606.08415>); as a gate GEGLU
+    /// (Shazeer, as above).
     Gelu,
 }
 
 /// How the dimensions of a head are paired for rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopeKind {
-    /// Neighbours (0, 1), (2, 3), …
+    /// Neighbours (0, 1), (2, 3), …, as in the RoFormer paper.
     Norm,
-    /// Halves (0, n/2), (1, n/2 + 1), …
+    /// Halves (0, n/2), (1, n/2 + 1), …, as in GPT-NeoX.
     Neox,
 }
 
@@ -136,14 +138,14 @@ pub enum RopeScaling {
     },
 }
 
-/// Rotary position embedding.
+/// Rotary position embedding (RoPE; Su et al., "RoFormer", <https://arxiv.org/abs/2104.09864>).
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeSpec {
     /// Pairing.
     pub kind: RopeKind,
-    /// Rotated dimensions of a head; the rest passes through.
+    /// Number of rotated values of a head, even; the other values are unchanged.
     pub n_rot: usize,
-    /// Base of the geometric frequency series.
+    /// Base of the frequencies: pair i rotates by base^(-2i/n_rot) radians per position.
     pub freq_base: f64,
     /// How frequencies are scaled beyond the trained context.
     pub scaling: RopeScaling,
@@ -154,21 +156,21 @@ pub struct RopeSpec {
 /// Everything an attention node needs besides its input.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttentionSpec {
-    /// Layer, which names the KV cache.
+    /// The layer, whose KV cache is used.
     pub layer: usize,
     /// Query heads.
     pub n_head: usize,
     /// Key and value heads; divides `n_head`.
     pub n_head_kv: usize,
-    /// Width of a query or key head.
+    /// Values of a query or key head.
     pub head_dim_k: usize,
-    /// Width of a value head.
+    /// Values of a value head.
     pub head_dim_v: usize,
-    /// Factor on the scores.
+    /// Factor on the scores, usually 1/sqrt(head_dim_k).
     pub scale: f32,
-    /// Scores are `cap · tanh(score / cap)`.
+    /// Soft cap: scores become `cap · tanh(score / cap)`.
     pub softcap: Option<f32>,
-    /// Cells further back than this are not seen; 0 = all are.
+    /// Sliding window in tokens: a row sees only cells whose position is less than this before its own; 0 = no limit.
     pub window: u32,
     /// RMS norm of each query head.
     pub q_norm: Option<WeightId>,
@@ -181,17 +183,17 @@ pub struct AttentionSpec {
 }
 
 impl AttentionSpec {
-    /// Width of all query heads.
+    /// Values of all query heads.
     pub fn q_width(&self) -> usize {
         self.n_head * self.head_dim_k
     }
 
-    /// Width of all key heads.
+    /// Values of all key heads.
     pub fn k_width(&self) -> usize {
         self.n_head_kv * self.head_dim_k
     }
 
-    /// Width of all value heads.
+    /// Values of all value heads.
     pub fn v_width(&self) -> usize {
         self.n_head_kv * self.head_dim_v
     }
@@ -202,12 +204,12 @@ impl AttentionSpec {
 pub enum Op {
     /// Rows of the embedding table at the batch's token ids, times `scale`.
     Embed {
-        /// The table.
+        /// The embedding table.
         table: WeightId,
         /// Factor on every value.
         scale: f32,
     },
-    /// The hidden rows that an earlier graph left (see [`Output::Hidden`]).
+    /// The hidden rows that an earlier graph kept (see [`Output::Hidden`]).
     Hidden,
     /// The rows of `x` that the run names as output rows.
     SelectRows,
@@ -225,11 +227,11 @@ pub enum Op {
         /// A bias for each weight, or nothing.
         biases: Vec<Option<WeightId>>,
     },
-    /// `act(gate · x) ⊙ (up · x)`.
+    /// `act(gate · x) ⊙ (up · x)`: a gated unit (SwiGLU, GEGLU).
     GatedMatMul {
         /// The gate matrix.
         gate: WeightId,
-        /// The matrix beside it.
+        /// The up matrix, of the same shape.
         up: WeightId,
         /// Activation of the gate.
         act: Activation,
@@ -242,14 +244,15 @@ pub enum Op {
         /// The cap.
         cap: f32,
     },
-    /// Turns the keys of the batch's cells: a row's position is by how much that of its cell changes.
+    /// K-shift: rotates the keys of the batch's cells. A row's position is the change of its cell's position.
     ShiftKeys(Box<AttentionSpec>),
-    /// Copies keys and values: a row's position is the cell that its own is filled from. No cell is both.
+    /// Copies keys and values to the batch's cells: a row's position is the number of the source cell. No cell is both
+    /// source and target.
     CopyCells(Box<AttentionSpec>),
 }
 
 impl Op {
-    /// Its name.
+    /// The operation's name.
     pub fn name(&self) -> &'static str {
         match self {
             Op::Embed { .. } => "embed",
@@ -266,7 +269,7 @@ impl Op {
     }
 }
 
-/// What happens with a node after the run.
+/// What a node's rows are used for after the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
     /// Kept on its device for a later graph's [`Op::Hidden`].
@@ -282,18 +285,18 @@ pub struct Node {
     pub op: Op,
     /// Earlier nodes it reads: `x`, then the residual where there is one.
     pub src: Vec<NodeId>,
-    /// Values per row.
+    /// Width: values per row.
     pub width: usize,
     /// Which rows.
     pub rows: Rows,
-    /// Where in the model.
+    /// The part of the model.
     pub part: Part,
-    /// What becomes of it after the run.
+    /// What its rows are used for after the run; `None` where their memory is reused.
     pub output: Option<Output>,
 }
 
 impl Node {
-    /// Every weight the node reads, and how it uses it. Frequency factors of rotary embeddings are the graph's.
+    /// Every weight that the node reads, with its use. Frequency factors of rotary embeddings belong to the graph.
     pub fn weights(&self) -> Vec<(WeightId, WeightUse)> {
         match &self.op {
             Op::Embed { table, .. } => vec![(*table, WeightUse::Rows)],
@@ -318,8 +321,8 @@ impl Node {
         }
     }
 
-    /// The source whose buffer this node may take over when nobody reads it later: the residual, since both
-    /// operations that have one add row by row to what is already there.
+    /// The source whose buffer this node may write to, where no later node reads it: the residual, since both
+    /// operations that have one add to it row by row.
     pub fn in_place_source(&self) -> Option<NodeId> {
         match self.op {
             Op::RmsNorm { .. } | Op::MatMul { .. } => self.src.get(1).copied(),
@@ -340,7 +343,7 @@ pub struct Graph {
 /// Who reads each node of a graph, found in one pass over it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Readers {
-    /// Where the readers of each node begin, and where those of the last one end.
+    /// Index of the first reader of each node, and one past the last.
     first: Vec<usize>,
     readers: Vec<NodeId>,
 }

@@ -33,7 +33,7 @@ pub(super) struct LayerStyle {
     pub biases: bool,
     /// Factor on the attention scores.
     pub scale: f32,
-    /// Window of this layer; 0 sees everything.
+    /// Sliding window of this layer in tokens; 0 = no limit.
     pub window: u32,
     /// Index of this layer's rotary embedding.
     pub rope: usize,
@@ -118,7 +118,7 @@ impl Decoder {
         Ok(Decoder { ropes, token_embd, embed_scale, layers, output_norm, output, norm_eps, activation, logit_softcap })
     }
 
-    /// Tokens in, kept hidden rows out.
+    /// Graph from tokens to kept hidden rows.
     pub fn body_graph(&self, specs: &[WeightSpec]) -> Result<Graph> {
         let mut b = Builder::new(specs, &self.ropes);
         let hidden = self.body(&mut b, true)?;
@@ -126,7 +126,7 @@ impl Decoder {
         Ok(b.finish())
     }
 
-    /// Kept hidden rows in, logits out.
+    /// Graph from kept hidden rows to logits.
     pub fn head_graph(&self, specs: &[WeightSpec], n_embd: usize) -> Result<Graph> {
         let mut b = Builder::new(specs, &self.ropes);
         b.part(Part::Head);
@@ -136,7 +136,7 @@ impl Decoder {
         Ok(b.finish())
     }
 
-    /// Tokens in, the logits of every one out. The hidden rows are kept as well.
+    /// Graph from tokens to the logits of every token. The hidden rows are kept as well.
     pub fn decode_graph(&self, specs: &[WeightSpec]) -> Result<Graph> {
         let mut b = Builder::new(specs, &self.ropes);
         let hidden = self.body(&mut b, false)?;
@@ -146,7 +146,7 @@ impl Decoder {
         Ok(b.finish())
     }
 
-    /// Tokens in, the logits of the output rows out.
+    /// Graph from tokens to the logits of the output rows.
     pub fn walk_graph(&self, specs: &[WeightSpec]) -> Result<Graph> {
         let mut b = Builder::new(specs, &self.ropes);
         let hidden = self.body(&mut b, true)?;
@@ -155,12 +155,12 @@ impl Decoder {
         Ok(b.finish())
     }
 
-    /// Keys of moved positions turned, in every layer.
+    /// Graph of the K-shift: rotates the keys of moved positions in every layer.
     pub fn shift_graph(&self, specs: &[WeightSpec]) -> Graph {
         self.cache_graph(specs, Op::ShiftKeys)
     }
 
-    /// Cells copied to others, in every layer.
+    /// Graph that copies cells in every layer.
     pub fn copy_graph(&self, specs: &[WeightSpec]) -> Graph {
         self.cache_graph(specs, Op::CopyCells)
     }
@@ -184,7 +184,7 @@ impl Decoder {
             let qkv = b.matmul(normed, &layer.qkv, None)?;
             let mut attended = b.attention(qkv, layer.attention.clone())?;
             if select && il + 1 == self.layers.len() {
-                // Every cell is written; from here on only the rows that somebody will read.
+                // All cells are written now; from here on only the output rows are computed.
                 attended = b.select_rows(attended);
                 x = b.select_rows(x);
             }

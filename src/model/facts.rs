@@ -1,8 +1,8 @@
-//! What a file says of its model, read without judging it: also of one that this library cannot run.
+//! Facts about the model in a file, also where this library cannot run it.
 
 use crate::gguf::{Array, File};
 
-/// What a person, or a host, wants to know first. What the file does not tell is `None`.
+/// The main facts about a model; `None` where the file does not have them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Facts {
     /// `general.architecture`.

@@ -1,27 +1,26 @@
-//! `gemma3`: five sliding layers, then one that sees everything; norms before and after each block; heads of q and k
-//! normalised; GELU gate; embeddings scaled by sqrt(n_embd); optional soft caps.
+//! `gemma3`: five layers with sliding window attention, then one with full attention; norms before and after each
+//! block; heads of q and k normalised; GELU gate; embeddings scaled by sqrt(n_embd); optional soft caps.
 //!
 //! Sliding layers rotate with their own frequency base and without the position scaling of the long context.
 //!
-//! Files tell the window, but not which layers slide, nor that one size of the family scales its scores in another way:
-//! both are constants here, as they are in llama.cpp. Source: "Gemma 3 Technical Report",
-//! <https://arxiv.org/abs/2503.19786>, and the models' own configuration files.
+//! Files have the window, but not which layers use it, nor that one size of the family has another scale of the scores:
+//! both are constants here, as in llama.cpp. Source: "Gemma 3 Technical Report", <https://arxiv.org/abs/2503.19786>,
+//! and the models' own configuration files.
 
 use super::decoder::{Decoder, LayerStyle};
 use super::{Hparams, WeightTable};
 use crate::Result;
 use crate::graph::{Activation, RopeKind, RopeScaling, RopeSpec};
 
-/// Every sixth layer sees the whole context; a key that says otherwise (`gemma3.attention.sliding_window_pattern`) is
-/// not read.
+/// Every sixth layer has full attention; the key `gemma3.attention.sliding_window_pattern` is not read.
 const PATTERN: usize = 6;
-/// Places of the two rotary embeddings.
+/// Indices of the two rotary embeddings.
 const GLOBAL: usize = 0;
 const SLIDING: usize = 1;
 /// Frequency base of sliding layers when the file names none.
 const SLIDING_BASE: f32 = 10_000.0;
 /// Layers of the 27B model, the one whose scores are scaled by `n_embd / n_head`, 168, in place of the width of its
-/// heads, 128. No other published size has as many.
+/// heads, 128. No other published size has as many layers.
 const LAYERS_27B: usize = 62;
 
 pub(super) fn bind(h: &Hparams, t: &mut WeightTable<'_>) -> Result<Decoder> {

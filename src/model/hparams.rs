@@ -1,15 +1,15 @@
-//! Hyperparameters: the keys of a decoder model, with the format's defaults, checked for sense.
+//! Hyperparameters: the keys of a decoder model, with the format's defaults, checked for range.
 
 use crate::gguf::{File, FromValue, Value, shown};
 use crate::graph::{RopeKind, RopeScaling, RopeSpec, WeightId};
 use crate::{Error, Result};
 
-/// Upper bounds that no model comes near; a file beyond them is broken, and refusing it keeps all later products
-/// of sizes inside 64 bits.
+/// Upper bounds far above those of any model; a file beyond them is broken, and refusing it keeps all later products of
+/// sizes within 64 bits.
 const MAX_LAYERS: usize = 4096;
 const MAX_WIDTH: usize = 1 << 20;
 
-/// What the metadata says of a decoder's shape.
+/// A decoder's hyperparameters, from the metadata.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Hparams {
     /// `general.architecture`: the prefix of all other keys.
@@ -40,7 +40,7 @@ pub struct Hparams {
     pub attention_softcap: Option<f32>,
     /// Cap on logits.
     pub logit_softcap: Option<f32>,
-    /// Window of sliding layers.
+    /// Window of sliding layers in tokens.
     pub sliding_window: Option<u32>,
     /// Rotary embedding as the keys give it, of the neighbour kind and without frequency factors.
     pub rope: RopeSpec,
@@ -219,7 +219,7 @@ fn read_rope(keys: &Keys<'_>, head_dim: usize, n_ctx_train: usize) -> Result<Rop
     let float = |key: &str, default: f64| keys.float(key).map(|v| v.map_or(default, f64::from));
     let scaling = match kind.as_deref() {
         Some("none") => RopeScaling::None,
-        // Old files name only a factor, and mean the linear kind.
+        // Old files have only a factor, which means linear scaling.
         None | Some("linear") if factor == 1.0 => RopeScaling::None,
         None | Some("linear") => RopeScaling::Linear { factor },
         Some("yarn") => RopeScaling::Yarn {

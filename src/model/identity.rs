@@ -1,10 +1,10 @@
-//! What tells one model from another, wherever its file lies.
+//! A hash that identifies a model, whatever its path.
 //!
 //! The hash covers the file's header (all metadata with the vocabulary, every tensor's name, shape, type and place),
 //! the file's size, and of each tensor three pages: the first, the one in the middle, the last. Hashing everything
-//! would read the whole file again, seconds on a telephone, to save a prompt that takes as long; training changes the
-//! numbers of a tensor all over, so that pages of every tensor show it. Two files that differ elsewhere alone are one
-//! to it.
+//! would read the whole file again, which takes seconds on a phone, as long as the prompt whose evaluation it saves.
+//! Training changes numbers everywhere in a tensor, so pages of every tensor show it. Two files that differ only
+//! elsewhere have the same hash.
 
 use crate::Result;
 use crate::gguf::File;
@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 const PAGE: usize = 4096;
 
-/// The hash that tells this file's model from others.
+/// The hash of this file's model.
 ///
 /// # Errors
 /// [`crate::Error::Io`] where the file cannot be read, or was changed since it was opened.

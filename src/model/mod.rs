@@ -1,7 +1,7 @@
 //! Models: hyperparameters, the weight table, and one file per architecture that emits graph nodes.
 //!
-//! A [`Model`] is what all streams over one file share: the open file, the vocabulary, the weights in their
-//! backend's layout, and the decoder, which turns itself into graphs. It never changes after loading.
+//! A [`Model`] is shared by all streams over one file: the open file, the vocabulary, the weights in their backend's
+//! layout, and the decoder, which emits the graphs. It never changes after loading.
 
 mod decoder;
 mod facts;
@@ -58,8 +58,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Load the file onto `backends`, placed as [`Outline::read`] says. `progress` hears the fraction done and may
-    /// cancel by returning false.
+    /// Load the file onto `backends`, with the placement of [`Outline::read`]. `progress` is called with the fraction
+    /// done, 0 to 1, and cancels by returning false.
     ///
     /// # Errors
     /// Those of [`Outline::read`] and of the backends' loads; [`Error::Cancelled`] where `progress` said so.
@@ -74,7 +74,7 @@ impl Model {
         Model::load_outline(file, outline, backends, threads, progress)
     }
 
-    /// Load what an outline tells of `file` and `backends`.
+    /// Load the weights of an outline of `file` onto `backends`.
     fn load_outline(
         file: File,
         outline: Outline,
@@ -82,7 +82,7 @@ impl Model {
         threads: usize,
         progress: LoadProgress<'_>,
     ) -> Result<Model> {
-        // The vocabulary takes about as long as packing does; let them share the cores.
+        // Loading the vocabulary takes about as long as packing the weights, so both run at once.
         let (vocab, devices) = std::thread::scope(|scope| -> Result<_> {
             let named = std::thread::Builder::new().name("eliza-vocabulary".into());
             let vocab = named.spawn_scoped(scope, || Vocab::from_gguf(&file)).map_err(|error| {
@@ -131,8 +131,8 @@ impl Model {
         names(&self.file)
     }
 
-    /// What tells it from other models, wherever its file lies: a hash of its header and of pages of every tensor.
-    /// Computed when it is first asked for.
+    /// A hash that identifies the model, whatever its path: of its header and of pages of every tensor. Computed at the
+    /// first call.
     ///
     /// # Errors
     /// [`Error::Io`] where the file cannot be read any more, or was changed.
@@ -144,7 +144,7 @@ impl Model {
         Ok(*self.identity.get_or_init(|| new))
     }
 
-    /// What its file's header tells.
+    /// The outline: what is known from the file's header.
     pub fn outline(&self) -> &Outline {
         &self.outline
     }
@@ -170,12 +170,12 @@ impl Model {
             true => "0 layers were asked for on a GPU",
             false => "this build has no GPU backend",
         };
-        // A GPU without a layer has nothing to do.
+        // A GPU without layers computes nothing.
         (self.devices.len() < 2 || self.outline.gpu_layers() == 0).then(|| reason.into())
     }
 }
 
-/// Bring the weights to their devices, one device after the other.
+/// Load the weights onto their devices, one device after the other.
 fn load_devices(
     file: &File,
     specs: &[WeightSpec],
@@ -185,7 +185,7 @@ fn load_devices(
     mut progress: LoadProgress<'_>,
 ) -> Result<Vec<Device>> {
     let bytes_of = |spec: &WeightSpec| file.tensor(&spec.name).map_or(0, |t| t.bytes);
-    // A table that is only looked up stays in the file.
+    // A table of which only rows are looked up stays in the file.
     let loaded = |usage: &Option<WeightUse>| usage.is_some_and(|u| u != WeightUse::Rows);
     let share = |wanted: &Wanted| -> u64 {
         specs.iter().zip(&wanted.uses).filter(|(_, usage)| loaded(usage)).map(|(spec, _)| bytes_of(spec)).sum()

@@ -1,5 +1,5 @@
-//! A model as its file's header tells it: sizes, weight table, graphs, and what goes where. Nothing is loaded yet, so
-//! an outline is what memory is planned with.
+//! A model as far as its file's header describes it: sizes, weight table, graphs, placement on devices. No weights are
+//! loaded, so memory is planned with an outline.
 
 use super::decoder::Decoder;
 use super::{ARCHITECTURES, Hparams, WeightTable, architectures};
@@ -10,7 +10,7 @@ use crate::schedule::{self, assign};
 use crate::{Error, Result};
 use std::sync::Arc;
 
-/// A model as its file's header tells it.
+/// A model as far as its file's header describes it.
 pub struct Outline {
     hparams: Hparams,
     specs: Vec<WeightSpec>,
@@ -20,22 +20,22 @@ pub struct Outline {
     places: Places,
 }
 
-/// The devices that hold what an engine deals with between runs. They are where the parts were placed, but for what a
-/// device has no kernel for.
+/// The devices of what an engine keeps between runs: those where the parts were placed, except where a device has no
+/// kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Places {
-    /// Looks up the embedding.
+    /// The device that looks up the embedding.
     pub embedding: usize,
-    /// Keeps the hidden rows.
+    /// The device that keeps the hidden rows.
     pub hidden: usize,
-    /// Computes the logits.
+    /// The device that computes the logits.
     pub logits: usize,
-    /// Has the KV cache of each layer.
+    /// The device of each layer's KV cache, one per layer.
     pub caches: Vec<usize>,
 }
 
 impl Places {
-    /// The places in a graph from tokens to logits whose nodes are on these devices.
+    /// The places of a graph from tokens to logits, given the device of each node.
     fn of(graph: &Graph, devices: &[usize]) -> Places {
         let mut places = Places::default();
         for (node, &device) in graph.nodes.iter().zip(devices) {
@@ -94,12 +94,12 @@ impl Outline {
         &self.wanted
     }
 
-    /// Layers on the second device; one more than there are means everything.
+    /// Layers on the second device; the number of layers plus one means everything.
     pub fn gpu_layers(&self) -> usize {
         self.gpu_layers
     }
 
-    /// The devices of what outlives a run.
+    /// The devices of what an engine keeps between runs.
     pub fn places(&self) -> &Places {
         &self.places
     }
@@ -108,7 +108,7 @@ impl Outline {
     pub fn place(&self, node: &Node) -> usize {
         let all = self.gpu_layers > self.hparams.n_layer;
         match (&node.op, node.part) {
-            // Rows that are there already.
+            // Rows that an earlier run kept.
             (Op::Hidden, _) => self.places.hidden,
             // With everything on one device a token can go from sample to embedding without leaving it.
             (_, Part::Embedding | Part::Head) => usize::from(all),
@@ -116,8 +116,8 @@ impl Outline {
         }
     }
 
-    /// Bytes of the file's weights that a device reads to decode one token: all that are multiplied or added there. Of
-    /// a table that is only looked up one row is read, which does not count.
+    /// Bytes of weights, as in the file, that a device reads to decode one token: all that are multiplied or added
+    /// there. Of a table that is only looked up one row is read, which is not counted.
     pub fn bytes_per_token(&self, device: usize) -> u64 {
         let read = |usage: &Option<WeightUse>| usage.is_some_and(|usage| usage != WeightUse::Rows);
         let specs = self.specs.iter().zip(&self.wanted[device].uses).filter(|(_, usage)| read(usage));
@@ -125,7 +125,7 @@ impl Outline {
         specs.map(|(spec, _)| bytes(spec)).sum()
     }
 
-    /// Tokens in, kept hidden rows out.
+    /// Graph from tokens to kept hidden rows.
     ///
     /// # Errors
     /// [`Error::Model`] where the shapes do not fit.
@@ -133,7 +133,7 @@ impl Outline {
         self.decoder.body_graph(&self.specs)
     }
 
-    /// Kept hidden rows in, logits out.
+    /// Graph from kept hidden rows to logits.
     ///
     /// # Errors
     /// [`Error::Model`] where the shapes do not fit.
@@ -141,7 +141,7 @@ impl Outline {
         self.decoder.head_graph(&self.specs, self.hparams.n_embd)
     }
 
-    /// Tokens in, the logits of every one out: one plan for a decode step. The hidden rows are kept as well.
+    /// Graph from tokens to the logits of every token, for decode steps. The hidden rows are kept as well.
     ///
     /// # Errors
     /// [`Error::Model`] where the shapes do not fit.
@@ -149,7 +149,7 @@ impl Outline {
         self.decoder.decode_graph(&self.specs)
     }
 
-    /// Tokens in, the logits of the output rows out: a pass of a walk through a trie.
+    /// Graph from tokens to the logits of the output rows: a pass of a walk through a trie.
     ///
     /// # Errors
     /// [`Error::Model`] where the shapes do not fit.
@@ -157,12 +157,12 @@ impl Outline {
         self.decoder.walk_graph(&self.specs)
     }
 
-    /// Keys of moved positions turned, see [`Op::ShiftKeys`].
+    /// Graph of the K-shift, see [`Op::ShiftKeys`].
     pub fn shift_graph(&self) -> Graph {
         self.decoder.shift_graph(&self.specs)
     }
 
-    /// Cells copied to others, see [`Op::CopyCells`].
+    /// Graph that copies cells, see [`Op::CopyCells`].
     pub fn copy_graph(&self) -> Graph {
         self.decoder.copy_graph(&self.specs)
     }

@@ -1,9 +1,9 @@
-//! Models in use, shared by everyone who opens the same file with the same placement.
+//! Models in use, shared by all who open the same file with the same placement.
 //!
 //! The registry holds weak references: the last stream that closes frees the weights. No lock is held while a model is
-//! loaded or a host hears of it: who comes first loads, and an entry of the registry says so; others that want the same
-//! model wait for it, each asking its own host meanwhile whether to go on. Where the first one fails or is cancelled,
-//! the next one loads. So eight hosts opening one file load it once, and two files load side by side.
+//! loaded or a host's progress function is called. The first open loads and enters that in the registry; others of the
+//! same model wait for it, each calling its own progress function meanwhile. Where the first one fails or is cancelled,
+//! the next one loads. So eight hosts that open one file load it once, and two files load at the same time.
 
 use super::{Model, Outline};
 use crate::backend::{self, Backend, LoadProgress};
@@ -18,7 +18,7 @@ use std::sync::{Arc, LazyLock, Weak};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, SystemTime};
 
-/// Where a model's layers go. Two placements of one file are two models.
+/// The placement of a model's layers on devices. Two placements of one file are two models.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Placement {
     /// Repeating layers on the GPU, counted from the end; 0 = CPU only, -1 = all.
@@ -38,7 +38,7 @@ struct Key {
 enum State {
     Loading {
         by: ThreadId,
-        /// How far it is, as the bits of an `f32`.
+        /// The fraction loaded, as the bits of an `f32`.
         fraction: Arc<AtomicU32>,
     },
     Loaded(Weak<Model>),
@@ -46,20 +46,20 @@ enum State {
 
 static MODELS: LazyLock<Mutex<HashMap<Key, State>>> = LazyLock::new(Mutex::default);
 
-/// Told when a load has ended.
+/// Notified when a load has ended.
 static ENDED: Condvar = Condvar::new();
 
-/// How often a host is asked whether to go on waiting for a load of another.
+/// The interval at which a host is asked whether to go on waiting for another's load.
 const ASK: Duration = Duration::from_millis(20);
 
-/// Judges a model by its header, before anything is loaded; an error ends the load.
+/// Checks a model by its header before anything is loaded; an error ends the load.
 pub type Admit<'a> = &'a dyn Fn(&File, &Outline, &[Arc<dyn Backend>], &mut LoadProgress<'_>) -> Result<()>;
 
-/// The model at `path`, shared with whoever has it open, or loaded now if `admit` has nothing against it.
+/// The model at `path`, shared with all who have it open, or loaded now if `admit` returns no error.
 ///
 /// # Errors
-/// [`Error::Busy`] on a thread that is loading it already: from the progress of that load. [`Error::Cancelled`] where
-/// `progress` says so, also while another's load is waited for.
+/// Those of [`load`]; [`Error::Busy`] on a thread that is loading it already, that is, from the progress function of
+/// that load. [`Error::Cancelled`] where `progress` returned false, also while another's load is waited for.
 pub fn load_shared(
     path: &Path,
     placement: &Placement,
@@ -83,7 +83,7 @@ pub fn load_shared(
     Ok(model)
 }
 
-/// A load that others wait for. However it ends, they hear of it.
+/// A load that others may wait for. They are notified however it ends.
 struct Loading<'a> {
     key: &'a Key,
 }
@@ -99,7 +99,7 @@ impl Loading<'_> {
         let this = thread::current().id();
         let mut models = MODELS.lock();
         loop {
-            // Entries whose model is gone leave.
+            // Remove entries whose model was dropped.
             models.retain(|_, state| !matches!(state, State::Loaded(model) if model.strong_count() == 0));
             let fraction = match models.entry(key.clone()) {
                 Entry::Vacant(free) => {

@@ -1,5 +1,6 @@
-//! The weight table: architectures claim tensors by name, shape and use; every claim is checked against the file, and
-//! a tensor that nobody claimed is refused, because a model with an ignored tensor would silently compute nonsense.
+//! The weight table: architectures claim tensors by name, shape and use; every claim is checked against the file, and a
+//! tensor that was not claimed is refused, because a model with an ignored tensor would compute wrong results without
+//! an error.
 
 use crate::gguf::{File, TensorInfo, shown};
 use crate::graph::{WeightId, WeightSpec, WeightUse};

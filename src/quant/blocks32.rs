@@ -1,7 +1,7 @@
 //! Blocks of 32 weights with one `f16` scale: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0.
 //!
-//! The 4-bit codes of a block lie in 16 bytes: low nibbles are weights 0..16, high nibbles weights 16..32. The
-//! 5-bit types keep the fifth bit of weight `j` in bit `j` of a little-endian word before the nibbles.
+//! The 4-bit codes of a block are in 16 bytes: low nibbles are weights 0..16, high nibbles weights 16..32. The 5-bit
+//! types keep the fifth bit of weight `j` in bit `j` of a little-endian word before the nibbles.
 
 use super::scale::{half_at, stored_scale};
 
@@ -96,7 +96,7 @@ pub(super) fn inverse(scale: f32) -> f32 {
 }
 
 /// The whole number in `lowest..=highest` that is nearest to `x`. The bounds must be below 2^22 in magnitude: adding
-/// 1.5 · 2^23 then leaves no bits behind the point, which is what rounds, and compiles to plain vector code.
+/// 1.5 · 2^23 then leaves no bits after the point, which rounds the number, and compiles to plain vector code.
 #[inline(always)]
 pub(super) fn code(x: f32, lowest: f32, highest: f32) -> f32 {
     const SHIFT: f32 = 12_582_912.0;
@@ -115,11 +115,12 @@ pub(super) fn sum<const N: usize>(f: impl Fn(usize) -> f32) -> f32 {
     parts.iter().sum()
 }
 
-/// The scale with which signed codes `-half..half` represent `x` best in the sense of weighted least squares.
+/// The scale with which signed codes `-half..half` represent `x` with the least weighted squared error; the search
+/// follows ggml's `make_qx_quants`.
 ///
 /// The weight of largest magnitude is tried at a range of code values around `-half` (the side with one more level);
-/// for the codes that follow, the best scale has a closed form, and the candidate that explains most of the energy
-/// wins. One more round from the winner's own codes settles it.
+/// for the codes that follow, the best scale has a closed form, and the candidate with the greatest explained energy is
+/// chosen. One more round starts from its codes.
 pub(super) fn signed_scale<const N: usize>(x: &[f32; N], half: f32, weight: impl Fn(f32) -> f32) -> f32 {
     let extreme = x.iter().fold(0f32, |m, v| if v.abs() > m.abs() { *v } else { m });
     // Below half the smallest step that a block can store, nothing but zero is nearer.

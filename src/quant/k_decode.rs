@@ -1,5 +1,5 @@
-//! Super-blocks of 256 weights, decoding: Q2_K to Q6_K. Sub-blocks of 16 or 32 weights have small integer scales
-//! (and, in Q2_K, Q4_K and Q5_K, minimums) in units of the super-block's `f16` scales.
+//! Super-blocks of 256 weights (ggml's k-quants), decoding: Q2_K to Q6_K. Sub-blocks of 16 or 32 weights have small
+//! integer scales (and, in Q2_K, Q4_K and Q5_K, minimums) in units of the super-block's `f16` scales.
 
 use super::scale::half_at;
 
@@ -82,7 +82,7 @@ pub(super) fn q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
     }
 }
 
-/// Where the 16 codes of a Q6_K group lie: first byte and shift of the low four bits, then of the high two.
+/// Where the 16 codes of a Q6_K group are: first byte and shift of the low four bits, then of the high two.
 pub(super) fn six_bit_place(group: usize) -> (usize, usize, usize, usize) {
     let (half, quarter, side) = (group / 8, group % 8 / 2, group % 2 * 16);
     (half * 64 + quarter % 2 * 32 + side, quarter / 2 * 4, 128 + half * 32 + side, quarter * 2)

@@ -1,4 +1,4 @@
-//! Super-blocks of 256 weights, encoding: Q4_K and Q6_K.
+//! Super-blocks of 256 weights (ggml's k-quants), encoding: Q4_K and Q6_K.
 //!
 //! Each sub-block is first fitted alone with real-valued scales, trying several ranges and solving the least-squares
 //! problem that each choice of codes leaves. The super-block's scales follow from the largest of them; then every

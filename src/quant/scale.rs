@@ -1,4 +1,4 @@
-//! Scales of blocks: how they are read, and how they are rounded to be stored.
+//! Reading and rounding of blocks' scales.
 
 use half::f16;
 

@@ -3,10 +3,10 @@
 use super::blocks32::each_nibble;
 use super::scale::half_at;
 
-/// What the 16 codes of IQ4_NL (and IQ4_XS) stand for, in units of the block's scale.
+/// The values of the 16 codes of IQ4_NL (and IQ4_XS), in units of the block's scale.
 pub const IQ4_NL_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// What the 16 codes of MXFP4 stand for: twice the E2M1 value, so that all are integers.
+/// The values of the 16 codes of MXFP4: twice the E2M1 value, so that all are integers.
 pub const MXFP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 pub(super) fn decode_iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {

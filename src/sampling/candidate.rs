@@ -1,9 +1,9 @@
-//! A candidate: a token that may still win, and the order of candidates.
+//! A candidate: a token that may still be drawn, and the order of candidates.
 
 use super::select::key;
 use crate::Token;
 
-/// A token that may still win.
+/// A token that may still be drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate {
     /// The token.

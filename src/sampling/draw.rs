@@ -1,7 +1,8 @@
-//! The draw: one candidate, each with its probability.
+//! The draw of one candidate by its probability: inverse transform sampling (the inverse of the cumulative
+//! distribution).
 //!
-//! The weights are added up in ascending id order until the sum passes the drawn share of the total. No order but that
-//! of the ids enters, so a draw does not depend on how candidates were found or on what else was taken out.
+//! The weights are added up in ascending id order until the sum exceeds the drawn share of the total. Only the order of
+//! ids matters, so a draw does not depend on how candidates were found or on which others were removed.
 
 use super::candidate::Candidate;
 use super::passes::BLOCK;
@@ -9,21 +10,21 @@ use super::pool::Pool;
 use super::weigh::ONE;
 use crate::{Error, Result, Token};
 
-/// What a draw found.
+/// The result of a draw.
 pub(super) struct Drawn {
     pub(super) one: Candidate,
     /// The sum of all candidates' weights.
     pub(super) total: u64,
 }
 
-/// Draws with 32 random bits `r`, which stand for the uniform number (r + 0.5) · 2^-32.
+/// Draws with 32 random bits `r`, which mean the uniform number (r + 0.5) · 2^-32.
 ///
 /// # Errors
 /// As [`Pool::scan`].
 pub(super) fn apply(pool: &mut Pool<'_>, r: u32) -> Result<Drawn> {
     pool.scan()?;
     let (best, scale) = (pool.best(), pool.scale);
-    let found = if pool.listed {
+    let found = if pool.in_list {
         let total = pool.buffers.list.iter().map(|one| pool.weight(one.logit)).sum();
         let weights = pool.buffers.list.iter().map(|&one| (one, pool.weight(one.logit)));
         passing(weights, share(total, r)).map(|(one, _)| Drawn { one, total })
@@ -39,7 +40,7 @@ pub(super) fn apply(pool: &mut Pool<'_>, r: u32) -> Result<Drawn> {
             passing(weights, rest).map(|(one, _)| Drawn { one, total })
         })
     };
-    // The best candidate weighs ONE, so the total is never 0 and the share lies below it.
+    // The best candidate weighs ONE, so the total is never 0 and the share is below it.
     found.ok_or_else(|| Error::Internal("the draw found no candidate".into()))
 }
 
@@ -48,7 +49,7 @@ fn share(total: u64, r: u32) -> u64 {
     ((u128::from(total) * (2 * u128::from(r) + 1)) >> 33) as u64
 }
 
-/// The first whose mass, added to those before, exceeds `share`, and what of the share is left before it.
+/// The first item at which the cumulative mass exceeds `share`, and the share minus the mass before it.
 fn passing<T>(masses: impl Iterator<Item = (T, u64)>, mut share: u64) -> Option<(T, u64)> {
     for (one, mass) in masses {
         if mass > share {

@@ -1,45 +1,38 @@
 //! From a row of logits to a token.
 //!
 //! A [`Chain`] is data: an ordered list of [`ChainStep`]s with a text form. A [`Sampler`] runs one chain for one stream
-//! and holds every buffer it will need. Each kind of step has a file of its own with its host form.
+//! and holds every buffer it will need. Each kind of step has a file in `steps/` with its implementation on the host.
 //!
-//! A device may follow a chain, or its first part ([`crate::backend::SampleSpec::split`]): then it hands over the
-//! candidates that part left, and the sampler goes on from there ([`Sampler::resume`]) to the same token. Where the
-//! part a device can follow has no step that bounds the candidates (top-k), the whole chain runs here.
+//! A device may run a chain, or its first part ([`crate::backend::SampleSpec::split`]). After a part it returns the
+//! candidates that are left, and the sampler runs the rest ([`Sampler::resume`]), with the same token as the whole
+//! chain here. Where no step in the device's part bounds the number of candidates (top-k), the whole chain runs here.
 //!
-//! Invariants of all host forms:
-//! * A candidate is a token whose logit is above -inf. Candidates are never sorted as a whole; where few are left they
-//!   stand in a short list, in ascending id order, and the row is not looked at again.
+//! Invariants of all steps on the host:
+//! * A candidate is a token whose logit is above -inf. The candidates are never sorted as a whole. Where few are left
+//!   they are in a short list, in ascending id order, and the row is not read again.
 //! * The order of candidates is (logit descending, id ascending). Every truncation keeps a prefix of that order, so
 //!   ties go to the lower id everywhere.
-//! * Probabilities are integers ([`weigh`]), so their sums do not depend on the order of adding: the same token comes
-//!   out whatever representation, vector width or set of removed candidates a row was sampled through.
+//! * Probabilities are integers ([`weigh`]), so their sums do not depend on the order of additions: the token is the
+//!   same for every representation, vector width and way in which candidates were removed.
 //! * Randomness is a function of (seed, position, draw index) alone ([`random`]).
 
 mod candidate;
 mod chain;
 mod draw;
-mod dynamic_temperature;
-mod greedy;
-mod logit_bias;
-mod min_p;
 #[cfg(test)]
 mod oracle_tests;
 mod params;
 mod passes;
-mod penalties;
 mod pool;
 pub mod random;
 mod sampler;
 mod select;
-mod temperature;
-mod top_k;
-mod top_p;
+mod steps;
 pub mod weigh;
 
 pub use crate::backend::{ChainStep, Legal};
 pub use candidate::Candidate;
 pub use chain::Chain;
 pub use params::Params;
-pub use penalties::MAX_LAST_N;
 pub use sampler::{MAX_KEPT_CANDIDATES, Sampled, Sampler, legal_of};
+pub use steps::penalties::MAX_LAST_N;

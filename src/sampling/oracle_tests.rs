@@ -7,9 +7,9 @@
 use super::candidate::Candidate;
 use super::passes::{BINS, BLOCK, Passes};
 use super::pool::{Buffers, LIST, Pool};
-use super::random;
+use super::steps::{greedy, min_p, temperature, top_k, top_p};
 use super::weigh::weight;
-use super::{draw, greedy, min_p, temperature, top_k, top_p};
+use super::{draw, random};
 use crate::simd::Isa;
 use crate::{Error, Token};
 
@@ -59,7 +59,7 @@ fn sorted(row: &[f32]) -> Vec<Candidate> {
 
 /// The candidates a pool holds, ascending by id.
 fn held(pool: &Pool<'_>) -> Vec<Token> {
-    if pool.listed {
+    if pool.in_list {
         pool.buffers.list.iter().map(|one| one.token).collect()
     } else {
         (0..).zip(pool.row.iter()).filter(|(_, x)| **x > f32::NEG_INFINITY).map(|(token, _)| token).collect()
@@ -128,7 +128,7 @@ fn candidate_sets_are_those_of_the_sorted_row() {
             for k in [1, 2, 40, 2048, 2049, 5000, n.max(2) - 1, n, n + 5] {
                 check(format!("top-k {k}"), 0.7, k.min(order.len()), &|pool| {
                     top_k::apply(pool, k).unwrap();
-                    assert!(pool.listed || k > LIST);
+                    assert!(pool.in_list || k > LIST);
                 });
             }
             for t in [1.0, 0.1, 3.0] {

@@ -1,43 +1,43 @@
-//! What a user chooses, and the chain it stands for.
+//! Sampling parameters, and the chain that they make.
 
 use super::chain::Chain;
-use super::penalties::MAX_LAST_N;
+use super::steps::penalties::MAX_LAST_N;
 use crate::Token;
 use crate::backend::ChainStep;
 use crate::gguf::{File, FromValue};
 
-/// Keys of `general.sampling.` that a file may carry and nothing here can follow.
+/// Keys of `general.sampling.` that a file may have and that no sampler here implements.
 const WITHOUT_SAMPLER: [&str; 6] =
     ["sequence", "xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau", "mirostat_eta"];
 
 /// Sampling parameters. The default is `top_k=40;top_p=0.95;min_p=0.05;temp=0.8`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Params {
-    /// The seed; `None` takes one that nobody chose ([`super::random::unchosen_seed`]).
+    /// The seed; `None` takes a random one ([`super::random::unchosen_seed`]).
     pub seed: Option<u64>,
-    /// Numbers added to logits.
+    /// Numbers added to the logits of tokens.
     pub logit_bias: Vec<(Token, f32)>,
-    /// Tokens the penalties look back on; 0 and below turn them off.
+    /// Window of the penalties in tokens; 0 and below turn them off.
     pub repeat_last_n: i32,
-    /// Repeat penalty; 1 is neutral.
+    /// Repeat penalty; 1 changes nothing.
     pub repeat_penalty: f32,
-    /// Loss per occurrence; 0 is neutral.
+    /// Frequency penalty: subtracted per occurrence in the window; 0 changes nothing.
     pub frequency_penalty: f32,
-    /// Loss for having occurred; 0 is neutral.
+    /// Presence penalty: subtracted once for a token in the window; 0 changes nothing.
     pub presence_penalty: f32,
-    /// Candidates top-k keeps; 0 and below turn it off.
+    /// Number of candidates that top-k keeps; 0 and below turn it off.
     pub top_k: i32,
-    /// Probability top-p keeps; 1 and above turn it off.
+    /// Probability that top-p keeps, 0 to 1; 1 and above turn it off.
     pub top_p: f32,
-    /// Share of the best one's probability that min-p asks for; 0 and below turn it off.
+    /// Threshold of min-p relative to the greatest probability, 0 to 1; 0 and below turn it off.
     pub min_p: f32,
-    /// Candidates that top-p and min-p keep at least.
+    /// The least number of candidates that top-p and min-p keep.
     pub min_keep: u32,
-    /// Temperature; 0 and below take the best token.
+    /// Temperature; 0 and below choose the token with the greatest logit.
     pub temperature: f32,
-    /// How far the temperature goes up and down with the candidates' spread; 0 and below keep it as it is.
+    /// Half the width of the dynamic temperature's range; 0 and below make it a plain temperature.
     pub dynatemp_range: f32,
-    /// The power to which the spread is raised.
+    /// Power to which the normalised entropy is raised.
     pub dynatemp_exponent: f32,
 }
 
@@ -77,7 +77,7 @@ impl Params {
         if self.top_k > 0 {
             steps.push(ChainStep::TopK(self.top_k));
         }
-        // A NaN goes into the chain and is refused there.
+        // A NaN is put into the chain, whose check refuses it.
         if self.top_p < 1.0 || self.top_p.is_nan() {
             steps.push(ChainStep::TopP { p: self.top_p, min_keep: self.min_keep });
         }
@@ -93,8 +93,8 @@ impl Params {
         Chain { steps }
     }
 
-    /// Takes over the defaults a model's file carries (`general.sampling.*`); what the user chose is set afterwards.
-    /// Returns a sentence for each key that is there but cannot be used; such a key changes nothing.
+    /// Sets the defaults of a model's file (`general.sampling.*`); the user's choices are set afterwards. Returns a
+    /// sentence for each key that cannot be used; such a key changes nothing.
     pub fn apply_metadata(&mut self, file: &File) -> Vec<String> {
         let mut unused = Vec::new();
         let mut integer = |key: &str, target: &mut i32, most: i32| {

@@ -1,15 +1,15 @@
 //! The passes over a whole row: the only code here whose cost grows with the vocabulary.
 //!
-//! Each is plain Rust over fixed lanes, without branches or calls, compiled once per instruction level so that the
-//! compiler turns it into the widest vector code the processor has. Results are maxima and integer sums, and a product
-//! is never fused with a sum, so they are equal to the last bit at every level.
+//! Each is plain Rust over fixed lanes, without branches or calls, compiled once per instruction set, so that the
+//! compiler makes the widest vector code of the processor. Results are maxima and integer sums, and a product is never
+//! fused with a sum, so all instruction sets have the same bits.
 
 use super::candidate::Candidate;
 use super::weigh::{self, moment, weight};
 use crate::Token;
 use crate::simd::{Isa, LANES, compiled_for};
 
-/// Logits per block: the row's maxima and masses are kept per block, so that later steps look into few of them.
+/// Logits per block: the row's maxima and masses are kept per block, so that later steps read few blocks.
 pub(super) const BLOCK: usize = 128;
 
 /// Bins of [`Passes::mass_bins`].
@@ -20,8 +20,8 @@ pub(super) const BINS: usize = 4096;
 pub(super) struct Passes(pub(super) Isa);
 
 impl Passes {
-    /// Writes the maximum of each block to `maxima` (one per started block; -inf where all are NaN) and says
-    /// whether the row holds a NaN.
+    /// Writes the maximum of each block to `maxima` (one per started block; -inf where all are NaN) and returns whether
+    /// the row has a NaN.
     pub(super) fn block_maxima(self, row: &[f32], maxima: &mut [f32]) -> bool {
         compiled_for(
             self.0,
@@ -123,9 +123,9 @@ impl Passes {
         )
     }
 
-    /// Collects the candidates whose logit lies in `low..=high`, of those equal to `low` only the ones up to token
-    /// `last`, by id, as long as they fit into the memory that `list` has; says whether all did. `maxima` are the
-    /// blocks' maxima; blocks below `low` are not looked into.
+    /// Collects the candidates whose logit is in `low..=high`, of those equal to `low` only the ones up to token
+    /// `last`, by id, as long as they fit the capacity of `list`; returns whether all did. `maxima` are the blocks'
+    /// maxima; blocks below `low` are not read.
     pub(super) fn between(
         self,
         row: &[f32],
@@ -168,7 +168,7 @@ impl Passes {
         )
     }
 
-    /// Takes out what is below `floor`.
+    /// Removes candidates below `floor`.
     pub(super) fn raise(self, row: &mut [f32], floor: f32) {
         compiled_for(
             self.0,
@@ -182,8 +182,8 @@ impl Passes {
     }
 }
 
-/// The bin of a candidate: 128 bins per nat below the best, the last one for all that weigh nothing. Never falls as the
-/// logit falls.
+/// The bin of a candidate: 128 bins per nat below the best, the last one for all of weight 0. A lower logit never has a
+/// lower bin.
 #[inline(always)]
 pub(super) fn bin(z: f32) -> u32 {
     const PER_NAT: f32 = BINS as f32 / -weigh::LOWEST;

@@ -1,7 +1,7 @@
 //! The candidates that are left while a chain runs.
 //!
-//! They stand either in the row itself (what is no candidate holds -inf) or, once a truncation left few, in a short
-//! list in ascending id order. All buffers belong to the stream's sampler and are reserved once.
+//! They are either in the row itself (other tokens have -inf) or, once a truncation left few, in a short list in
+//! ascending id order. All buffers belong to the stream's sampler and are reserved once.
 
 use super::candidate::Candidate;
 use super::passes::{BINS, BLOCK, Passes};
@@ -40,11 +40,11 @@ impl Buffers {
 /// The candidates of one token to be sampled.
 pub(super) struct Pool<'a> {
     n_vocab: usize,
-    /// Empty where the candidates were listed from the start.
+    /// Empty where the candidates were in the list from the start.
     pub(super) row: &'a mut [f32],
     pub(super) buffers: &'a mut Buffers,
     /// Whether the candidates are in the list.
-    pub(super) listed: bool,
+    pub(super) in_list: bool,
     /// Whether `best` and the block maxima describe the row (or `best` the list).
     scanned: bool,
     best: f32,
@@ -55,10 +55,10 @@ pub(super) struct Pool<'a> {
 impl<'a> Pool<'a> {
     pub(super) fn new(row: &'a mut [f32], buffers: &'a mut Buffers) -> Pool<'a> {
         buffers.list.clear();
-        Pool { n_vocab: row.len(), row, buffers, listed: false, scanned: false, best: 0.0, scale: 1.0 }
+        Pool { n_vocab: row.len(), row, buffers, in_list: false, scanned: false, best: 0.0, scale: 1.0 }
     }
 
-    /// A pool of the candidates that others have left of a row, in any order.
+    /// A pool of the candidates that a device has left of a row, in any order.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for more than [`LIST`].
@@ -75,7 +75,7 @@ impl<'a> Pool<'a> {
             buffers.list.push(Candidate { token, logit });
         }
         buffers.list.sort_unstable_by_key(|one| one.token);
-        Ok(Pool { n_vocab, row: &mut [], buffers, listed: true, scanned: false, best: 0.0, scale: 1.0 })
+        Ok(Pool { n_vocab, row: &mut [], buffers, in_list: true, scanned: false, best: 0.0, scale: 1.0 })
     }
 
     /// Makes sure that the candidates hold no NaN and at least one of them is left; from here on the logits are finite:
@@ -93,10 +93,10 @@ impl<'a> Pool<'a> {
         ))
     }
 
-    /// Finds the best logit and says whether there is a candidate at all.
+    /// Finds the best logit; returns whether there is any candidate.
     fn survey(&mut self) -> Result<bool> {
         if !self.scanned {
-            if self.listed {
+            if self.in_list {
                 self.scan_list()?;
             } else {
                 self.scan_row()?;
@@ -151,7 +151,7 @@ impl<'a> Pool<'a> {
 
     /// Changes the logit of one token, if it is still there. `change` gets and returns the logit before temperature.
     pub(super) fn adjust(&mut self, token: Token, change: impl FnOnce(f32) -> f32) {
-        let logit = if self.listed {
+        let logit = if self.in_list {
             let list = &mut self.buffers.list;
             list.binary_search_by_key(&token, |one| one.token)
                 .ok()
@@ -170,7 +170,7 @@ impl<'a> Pool<'a> {
     pub(super) fn keep_one(&mut self, one: Candidate) {
         self.buffers.list.clear();
         self.buffers.list.push(one);
-        self.listed = true;
+        self.in_list = true;
         self.scanned = true;
         self.best = one.logit;
     }
@@ -188,7 +188,7 @@ impl<'a> Pool<'a> {
     /// How many candidates [`Self::cut`] would keep.
     pub(super) fn count(&self, cut: u64) -> usize {
         let (logit, last) = (key_logit(cut), key_token(cut));
-        if self.listed {
+        if self.in_list {
             return self.buffers.list.iter().filter(|one| one.key() <= cut).count();
         }
         let kept = |(first, block): (usize, &[f32])| {
@@ -201,15 +201,15 @@ impl<'a> Pool<'a> {
         self.blocks(logit).map(kept).sum()
     }
 
-    /// Keeps the candidates whose key is at most `cut`. Up to [`LIST`] of them stand in the list afterwards.
+    /// Keeps the candidates whose key is at most `cut`. Up to [`LIST`] of them are in the list afterwards.
     pub(super) fn cut(&mut self, cut: u64) {
-        if self.listed {
+        if self.in_list {
             self.buffers.list.retain(|one| one.key() <= cut);
             return;
         }
         let (logit, last) = (key_logit(cut), key_token(cut));
-        self.listed = self.collect(logit, f32::INFINITY, last);
-        if self.listed {
+        self.in_list = self.collect(logit, f32::INFINITY, last);
+        if self.in_list {
             return;
         }
         let passes = self.buffers.passes;
@@ -226,15 +226,15 @@ impl<'a> Pool<'a> {
     }
 
     /// Collects the row's candidates with logits in `low..=high`, of those equal to `low` only the ones up to token
-    /// `last`, into the list, if they fit; says whether they did. The row stays what holds the candidates.
+    /// `last`, into the list, if they fit; returns whether they did. The candidates are still in the row.
     pub(super) fn collect(&mut self, low: f32, high: f32, last: Token) -> bool {
         let buffers = &mut *self.buffers;
-        // Nothing at -inf is a candidate.
+        // A token at -inf is no candidate.
         buffers.passes.between(self.row, &buffers.maxima, low.max(f32::MIN), high, last, &mut buffers.list)
     }
 
-    /// Keeps the candidates among `legal` (ascending); if none of them is one, the smallest of `legal` alone is kept,
-    /// so that a constraint never leaves nothing.
+    /// Keeps the candidates among `legal` (ascending). If there are none, the smallest of `legal` is kept, so that a
+    /// constraint always leaves a candidate.
     ///
     /// # Errors
     /// [`Error::NanLogits`] for a legal token whose logit is NaN, [`Error::InvalidArgument`] when `legal` is empty or
@@ -249,7 +249,7 @@ impl<'a> Pool<'a> {
                 self.n_vocab
             )));
         }
-        if self.listed {
+        if self.in_list {
             self.buffers.list.retain(|one| legal.binary_search(&one.token).is_ok());
         } else if legal.len() <= LIST {
             let list = &mut self.buffers.list;
@@ -259,7 +259,7 @@ impl<'a> Pool<'a> {
                 (logit > f32::NEG_INFINITY || logit.is_nan()).then_some(Candidate { token, logit })
             });
             list.extend(candidates);
-            self.listed = true;
+            self.in_list = true;
         } else {
             let mut next = 0;
             for &token in legal {

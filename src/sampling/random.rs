@@ -30,12 +30,12 @@ pub fn threefry2x32(key: [u32; 2], counter: [u32; 2]) -> [u32; 2] {
     [x0, x1]
 }
 
-/// The 32 random bits `r` of one draw; they stand for the uniform number (r + 0.5) · 2^-32.
+/// The 32 random bits `r` of one draw; they mean the uniform number (r + 0.5) · 2^-32.
 pub fn bits(seed: u64, position: u32, draw: u32) -> u32 {
     threefry2x32([seed as u32, (seed >> 32) as u32], [position, draw])[0]
 }
 
-/// A seed that nobody chose, different in every call, from the system's randomness.
+/// A random seed from the system, different in every call.
 pub fn unchosen_seed() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()
 }

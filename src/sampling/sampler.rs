@@ -1,28 +1,28 @@
-//! One stream's sampler: a checked chain, its history and all the memory it will need.
+//! One stream's sampler: a checked chain, its history and all the memory that it needs.
 
 use super::chain::Chain;
 use super::passes::Passes;
-use super::penalties::Penalties;
 use super::pool::{Buffers, LIST, Pool};
-use super::{draw, dynamic_temperature, greedy, logit_bias, min_p, random, temperature, top_k, top_p};
+use super::steps::{Stage, greedy, skip_before_argmax, top_k};
+use super::{draw, random};
 use crate::backend::{ChainStep, Legal, SampleResult, SampleSpec, mask_place};
 use crate::gguf::shown;
 use crate::simd::Isa;
 use crate::trie::{Mode, TrieState};
 use crate::{Error, Result, Token};
 
-/// The most candidates [`Sampler::keep_candidates`] keeps.
+/// The most candidates that [`Sampler::keep_candidates`] keeps.
 pub const MAX_KEPT_CANDIDATES: usize = LIST / 2;
 
-/// Odd, and far from what people take for seeds and differences of seeds.
+/// Added to the seed for each restart: odd, and far from usual seeds and differences of seeds.
 const NEXT_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What a trie's state allows next; `None` when anything is.
+/// The token mask of a trie's state; `None` where any token is legal.
 pub fn legal_of(state: &TrieState) -> Option<Legal<'_>> {
     state.mask().map(|tokens| Legal { tokens, greedy: state.mode() != Mode::Sampled })
 }
 
-/// What [`Sampler::sample`] found.
+/// The result of [`Sampler::sample`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampled {
     /// The token; -1 before the first.
@@ -43,36 +43,6 @@ impl Default for Sampled {
     }
 }
 
-/// A step of the chain, with what it has to remember.
-struct Stage {
-    step: ChainStep,
-    /// Of penalties alone: the tokens they look back on.
-    penalties: Option<Penalties>,
-}
-
-impl Stage {
-    fn apply(&self, pool: &mut Pool<'_>, legal: Option<Legal<'_>>) -> Result<()> {
-        match (&self.step, legal) {
-            (ChainStep::LogitBias(biases), _) => logit_bias::apply(pool, biases),
-            (ChainStep::Penalties { .. }, _) => self.penalties.iter().for_each(|penalties| penalties.apply(pool)),
-            (ChainStep::Trie, Some(legal)) => pool.restrict(legal.tokens)?,
-            (ChainStep::Trie, None) => {}
-            (_, Some(Legal { greedy: true, .. })) => {}
-            (&ChainStep::TopK(k), _) => top_k::apply(pool, k.max(0) as usize)?,
-            (&ChainStep::TopP { p, min_keep }, _) => top_p::apply(pool, p, min_keep as usize)?,
-            (&ChainStep::MinP { p, min_keep }, _) => min_p::apply(pool, p, min_keep as usize)?,
-            (&ChainStep::Temperature(temperature), _) => temperature::apply(pool, temperature)?,
-            (&ChainStep::DynamicTemperature { temperature, range, exponent }, _) => {
-                dynamic_temperature::apply(pool, temperature, range, exponent)?
-            }
-            (ChainStep::Greedy, _) => greedy::apply(pool)?,
-            // The end of every chain; the others are a device's own.
-            (ChainStep::Draw | ChainStep::Ban(_) | ChainStep::HandOver(_), _) => {}
-        }
-        Ok(())
-    }
-}
-
 /// Samples the tokens of one stream. Everything is reserved by [`Sampler::new`]; sampling allocates nothing.
 pub struct Sampler {
     stages: Vec<Stage>,
@@ -89,7 +59,7 @@ impl Sampler {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] naming the step of the chain that cannot be used: a token outside the vocabulary, a
-    /// number that is NaN or out of range, a step behind one that takes the token.
+    /// number that is NaN or out of range, a step after one that chooses the token.
     pub fn new(chain: &Chain, n_vocab: usize, seed: u64) -> Result<Sampler> {
         if n_vocab == 0 || n_vocab > Token::MAX as usize {
             return Err(Error::InvalidArgument(format!("A vocabulary of {n_vocab} tokens cannot be sampled")));
@@ -97,10 +67,9 @@ impl Sampler {
         chain.check_order()?;
         let mut stages = Vec::with_capacity(chain.steps.len() + 1);
         let place = mask_place(&chain.steps);
-        let mask = || Stage { step: ChainStep::Trie, penalties: None };
         for (index, step) in chain.steps.iter().enumerate() {
-            stages.extend((place == Some(index)).then(mask));
-            let stage = stage(step, n_vocab).map_err(|error| match error {
+            stages.extend((place == Some(index)).then(Stage::mask));
+            let stage = Stage::new(step, n_vocab).map_err(|error| match error {
                 Error::InvalidArgument(problem) => {
                     let step = shown(&step.to_string());
                     Error::InvalidArgument(format!("Sampler chain, step {} (`{step}`): {problem}", index + 1))
@@ -109,7 +78,7 @@ impl Sampler {
             })?;
             stages.extend(stage);
         }
-        stages.extend((place == Some(chain.steps.len())).then(mask));
+        stages.extend((place == Some(chain.steps.len())).then(Stage::mask));
         skip_before_argmax(&mut stages);
         Ok(Sampler {
             stages,
@@ -122,8 +91,8 @@ impl Sampler {
         })
     }
 
-    /// Asks for the best `count` candidates with every token, up to [`MAX_KEPT_CANDIDATES`]. Costs a further pass where
-    /// the chain left more than a few thousand.
+    /// Keeps the most probable `count` candidates with every token, up to [`MAX_KEPT_CANDIDATES`]. Costs a further pass
+    /// over the row where the chain left more than a few thousand.
     pub fn keep_candidates(&mut self, count: usize) {
         self.keep = count.min(MAX_KEPT_CANDIDATES);
         self.last.candidates.clear();
@@ -132,15 +101,15 @@ impl Sampler {
 
     /// Samples one token.
     ///
-    /// `logits` is the full row and is used as scratch; -inf marks what is no candidate, several +inf share the
-    /// probability. `banned` tokens are taken out first, unless they are legal. With `legal` only those tokens win;
-    /// with it, and the mask's place before all truncations, only their entries of the row are read. If no legal token
-    /// is a candidate, the one with the smallest id is taken. `position` is the number of tokens in front of the one
-    /// sampled; with the seed it decides the draw.
+    /// `logits` is the whole row, one per token of the vocabulary, and is changed; -inf marks a token that is no
+    /// candidate, several +inf share the probability. `banned` tokens are removed first, unless they are legal. With a
+    /// mask (`legal`) only its tokens may be drawn; where the mask applies before all truncations, only their entries
+    /// of the row are read. If no legal token is a candidate, the one with the smallest id is chosen. `position` is the
+    /// number of tokens before the sampled one; with the seed it determines the draw.
     ///
     /// # Errors
     /// [`Error::NanLogits`] naming the first token of those read whose logit is NaN; [`Error::InvalidArgument`] when
-    /// every logit is -inf, or for a row or legal tokens that do not fit the vocabulary. Nothing is taken note of then.
+    /// every logit is -inf, or for a row or legal tokens that do not fit the vocabulary. The sampler is unchanged then.
     pub fn sample(
         &mut self,
         logits: &mut [f32],
@@ -165,13 +134,12 @@ impl Sampler {
         take(&self.stages, pool, legal, random, self.keep, &mut self.last)
     }
 
-    /// Samples one token from what a device has left of a row: follows the last `rest` steps of [`Self::spec`], those
-    /// that the device does not ([`SampleSpec::split`]). The token is the one that [`Self::sample`] comes to with the
-    /// whole row.
+    /// Samples one token from the candidates that a device has left of a row: runs the last `rest` steps of
+    /// [`Self::spec`], those that the device does not run ([`SampleSpec::split`]). The token is that of
+    /// [`Self::sample`] with the whole row.
     ///
     /// `candidates` are tokens with their logits after the device's biases and penalties, before temperature, in any
-    /// order. `legal` is what the device was given; where it is followed greedily, [`SampleSpec::greedy_from`] must
-    /// allow it.
+    /// order. `legal` is the device's mask; where it is greedy, [`SampleSpec::greedy_from`] must allow it.
     ///
     /// # Errors
     /// As [`Self::sample`]; [`Error::InvalidArgument`] for more than 4096 candidates or more steps than there are.
@@ -188,7 +156,7 @@ impl Sampler {
             return Err(Error::InvalidArgument(problem));
         };
         let mut pool = Pool::of(candidates, self.n_vocab, &mut self.buffers)?;
-        // The logits are those before temperature, so its factor is still to be found.
+        // The logits are those before temperature, so the factor of the device's temperatures is applied here.
         for stage in done.iter().filter(|stage| matches!(stage.step, ChainStep::Temperature(_))) {
             stage.apply(&mut pool, legal)?;
         }
@@ -196,43 +164,43 @@ impl Sampler {
         take(rest, pool, legal, random, self.keep, &mut self.last)
     }
 
-    /// The chain as a device follows it, with `banned` taken out first.
+    /// The chain for a device, with `banned` removed first.
     pub fn spec(&self, banned: &[Token]) -> SampleSpec {
         let ban = (!banned.is_empty()).then(|| ChainStep::Ban(banned.to_vec()));
         let steps = ban.into_iter().chain(self.stages.iter().map(|stage| stage.step.clone())).collect();
         SampleSpec { steps, seed: self.seed, candidates: self.keep as u32 }
     }
 
-    /// Takes over what a device sampled, for [`Sampler::last`].
+    /// Records a device's result for [`Sampler::last`].
     pub fn note(&mut self, result: &SampleResult, candidates: &[(Token, f32, f32)]) {
         (self.last.token, self.last.logprob, self.last.prob) = (result.token, result.logprob, result.prob);
         self.last.candidates.clear();
         self.last.candidates.extend(candidates.iter().take(self.keep));
     }
 
-    /// Hands out [`Sampler::last`] in place of `other`, whose memory the next one goes into.
+    /// Swaps [`Sampler::last`] with `other`, whose memory the next result uses.
     pub fn swap_last(&mut self, other: &mut Sampled) {
         std::mem::swap(&mut self.last, other);
         self.last.candidates.clear();
         self.last.candidates.reserve_exact(self.keep);
     }
 
-    /// Takes note of a token of the stream, sampled or not: the penalties look back on it.
+    /// Appends a token of the stream, sampled or not, to the history of the penalties.
     pub fn accept(&mut self, token: Token) {
-        for penalties in self.stages.iter_mut().filter_map(|stage| stage.penalties.as_mut()) {
-            penalties.accept(token);
+        for stage in &mut self.stages {
+            stage.accept(token);
         }
     }
 
-    /// Forgets the accepted tokens, and draws for the `nth` time over the same positions: 0 is what a new sampler does.
+    /// Clears the history, and uses other draws for the same positions: those of the `nth` restart; 0 is a new sampler.
     pub fn restart(&mut self, nth: u64) {
         self.seed = self.first_seed.wrapping_add(nth.wrapping_mul(NEXT_SEED));
-        for penalties in self.stages.iter_mut().filter_map(|stage| stage.penalties.as_mut()) {
-            penalties.reset();
+        for stage in &mut self.stages {
+            stage.reset();
         }
     }
 
-    /// What the last successful [`Self::sample`] found.
+    /// The result of the last successful [`Self::sample`].
     pub fn last(&self) -> &Sampled {
         &self.last
     }
@@ -243,60 +211,7 @@ impl Sampler {
     }
 }
 
-/// A step made ready; `None` for one that changes nothing.
-fn stage(step: &ChainStep, n_vocab: usize) -> Result<Option<Stage>> {
-    let mut penalties = None;
-    let step = match *step {
-        ChainStep::LogitBias(ref biases) => {
-            logit_bias::check(biases, n_vocab)?;
-            Some(step.clone())
-        }
-        ChainStep::Penalties { last_n, repeat, frequency, presence } => {
-            penalties = Some(Penalties::new(last_n, repeat, frequency, presence)?);
-            Some(ChainStep::Penalties { last_n: last_n.max(0), repeat, frequency, presence })
-        }
-        ChainStep::TopK(k) => (k > 0).then_some(ChainStep::TopK(k)),
-        ChainStep::TopP { p, .. } => {
-            top_p::check(p)?;
-            (p < 1.0).then(|| step.clone())
-        }
-        ChainStep::MinP { p, .. } => {
-            min_p::check(p)?;
-            (p > 0.0).then(|| step.clone())
-        }
-        ChainStep::Temperature(temperature) => {
-            temperature::check(temperature)?;
-            (temperature != 1.0).then_some(ChainStep::Temperature(temperature))
-        }
-        ChainStep::DynamicTemperature { temperature, range, exponent } => {
-            dynamic_temperature::check(temperature, range, exponent)?;
-            Some(if range > 0.0 { step.clone() } else { ChainStep::Temperature(temperature) })
-        }
-        ChainStep::Greedy | ChainStep::Trie => Some(step.clone()),
-        ChainStep::Draw => None,
-        ChainStep::Ban(_) | ChainStep::HandOver(_) => {
-            return Err(Error::InvalidArgument("it is for devices alone".into()));
-        }
-    };
-    Ok(step.map(|step| Stage { step, penalties }))
-}
-
-/// Drops truncations in front of an argmax: all of them keep the best candidate.
-fn skip_before_argmax(stages: &mut Vec<Stage>) {
-    let is_argmax = |step: &ChainStep| match *step {
-        ChainStep::Greedy => true,
-        ChainStep::Temperature(temperature) => temperature <= 0.0,
-        _ => false,
-    };
-    let is_truncation =
-        |step: &ChainStep| matches!(step, ChainStep::TopK(_) | ChainStep::TopP { .. } | ChainStep::MinP { .. });
-    let useless = |pair: &[Stage]| is_truncation(&pair[0].step) && is_argmax(&pair[1].step);
-    while let Some(at) = stages.windows(2).position(useless) {
-        stages.remove(at);
-    }
-}
-
-/// Follows the steps and draws with these random bits; `last` takes what was found and the best `keep` candidates.
+/// Runs the steps and draws with these random bits; the result and the best `keep` candidates are written to `last`.
 fn take(
     stages: &[Stage],
     mut pool: Pool<'_>,

@@ -1,7 +1,7 @@
-//! Finding where a truncation cuts, without sorting the vocabulary.
+//! Finds where a truncation cuts without sorting the vocabulary: radix selection on the bits of the logits.
 //!
-//! A candidate's *key* is a number that falls in the order of candidates: smaller keys come first, and no two are
-//! equal. A cut is the key of the last candidate kept.
+//! A candidate's *key* is a number in the order of candidates: smaller keys come first, and no two are equal. A cut is
+//! the key of the last candidate kept.
 
 use crate::Token;
 
@@ -40,7 +40,7 @@ pub(super) fn key_token(key: u64) -> Token {
 }
 
 /// The key at which the weights of the row's candidates, added in order, first reach `need`, or `None` when all
-/// together do not. `weigh` must be 0 for what is no candidate. Reads the row four times, whatever it holds.
+/// together do not. `weigh` must be 0 for a token that is no candidate. Reads the row four times, whatever its content.
 pub(super) fn radix_cut(row: &[f32], bins: &mut [u64], mut need: u64, weigh: impl Fn(f32) -> u64) -> Option<u64> {
     let bins = bins.get_mut(..RADIX)?;
     let mut prefix = 0u32;

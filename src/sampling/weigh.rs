@@ -1,18 +1,19 @@
 //! The weight of a candidate: its probability relative to the best one's, as an integer.
 //!
-//! `weight = round(exp(z) · 2^40)` with `z = (logit - best) / temperature <= 0`. Integers add up to the same sum in any
-//! order and vector width, so every form of a sampler agrees with every other to the last token. Up to 2^23 candidates
-//! fit a 64-bit sum. What rounds to zero (below e^-28.4 of the best) can never be drawn; all such tokens of the widest
-//! vocabulary together would have held less than 2.4e-7 of the probability, about what one draw's 32 bits resolve.
+//! `weight = round(exp(z) · 2^40)` with `z = (logit - best) / temperature <= 0`. Integers have the same sum in any
+//! order and vector width, so the samplers of the host and of every device choose the same token. Up to 2^23 candidates
+//! fit a 64-bit sum. A candidate whose weight rounds to zero (below e^-28.4 of the best) is never drawn; all such
+//! tokens of the largest vocabulary together have less than 2.4e-7 of the probability, about the resolution of a draw's
+//! 32 bits.
 
 /// The weight of the best candidate.
 pub const ONE: u64 = 1 << 40;
 
-/// Below this, [`exp`] is not evaluated: the weight is zero long before.
+/// [`exp`] is not evaluated below this: the weight is zero long before.
 pub(super) const LOWEST: f32 = -32.0;
 
 /// e^z for z in -32..=0, without branches so that a loop over it becomes vector code; below -32, and for NaN, e^-32.
-/// The relative error is below 1.3e-7 (one and a bit units in the last place); exp(0) is exactly 1.
+/// The relative error is below 1.3e-7 (slightly more than one unit in the last place); exp(0) is exactly 1.
 #[inline(always)]
 pub fn exp(z: f32) -> f32 {
     // z = n·ln 2 + r with |r| <= ln 2 / 2. Adding 1.5·2^23 rounds to an integer and leaves it in the low bits.
@@ -24,7 +25,7 @@ pub fn exp(z: f32) -> f32 {
     let shifted = z * std::f32::consts::LOG2_E + SHIFT;
     let n = shifted - SHIFT;
     let r = (z - n * LN2_HIGH) - n * LN2_LOW;
-    // The usual single-precision polynomial for e^r - 1 - r over r^2 (Cephes).
+    // The single-precision polynomial for (e^r - 1 - r) / r^2 of the Cephes library (`expf`).
     let mut tail = 1.987_569_1e-4;
     tail = tail * r + 1.398_2e-3;
     tail = tail * r + 8.333_452e-3;
@@ -38,7 +39,8 @@ pub fn exp(z: f32) -> f32 {
 /// The weight for `z <= 0`; 0 for -inf and NaN.
 #[inline(always)]
 pub fn weight(z: f32) -> u64 {
-    // In 4096..=4097 a double's last bit is worth 2^-40, so the addition rounds and the bits count.
+    // In 4096..=4097 a double's last bit is worth 2^-40, so the addition rounds to a multiple of that and the low bits
+    // are the weight.
     const BASE: f64 = 4096.0;
     (f64::from(exp(z)) + BASE).to_bits() - BASE.to_bits()
 }

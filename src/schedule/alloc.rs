@@ -9,18 +9,19 @@ use crate::graph::{Graph, Op, Output, Rows};
 /// Alignment of every buffer: a cache line, and the widest vector register.
 pub const ALIGN: usize = 64;
 
-/// Where each node lives.
+/// The place of each node's rows in the workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     /// Byte offset per node.
     pub offsets: Vec<usize>,
-    /// Bytes in all.
+    /// Size of the workspace in bytes.
     pub bytes: usize,
 }
 
 impl Layout {
-    /// Place every node of a device; `bytes` gives a node's size from its rows and width. A device has the nodes it
-    /// computes and copies of those it reads; `devices` says who computes what. The other offsets mean nothing.
+    /// Place every node of a device; `bytes` gives a node's size from its rows and width. A device has the nodes that
+    /// it computes and copies of those that it reads; `devices` has the device of every node. The offsets of other
+    /// nodes are undefined.
     pub fn by_liveness(
         graph: &Graph,
         devices: &[usize],
@@ -31,7 +32,8 @@ impl Layout {
         let last_use = last_uses(graph, devices, device);
         let mut free = FreeList { ranges: Vec::new(), end: kept.end() };
         let mut offsets = vec![0; graph.nodes.len()];
-        // Which nodes own bytes of the free list; a node that took over a buffer owns it in its source's place.
+        // The nodes that own bytes of the free list; a node that took over its source's buffer owns it instead of the
+        // source.
         let mut owned: Vec<Option<(usize, usize)>> = vec![None; graph.nodes.len()];
         for (i, node) in graph.nodes.iter().enumerate() {
             let (computed, size) = (devices[i] == device, bytes(node.rows, node.width).next_multiple_of(ALIGN));
@@ -67,8 +69,8 @@ fn fixed_place(op: &Op, output: Option<Output>, kept: &Kept) -> Option<usize> {
     }
 }
 
-/// For each node the last one that reads it from this device (itself when nobody does): a node that is computed here is
-/// copied from here right before others read it, a copy is read by the nodes here.
+/// For each node the last node that reads it on this device (itself where none does). A node that is computed here is
+/// copied from here directly before other devices read it; a copy is read by the nodes here.
 fn last_uses(graph: &Graph, devices: &[usize], device: usize) -> Vec<usize> {
     let mut last: Vec<usize> = (0..graph.nodes.len()).collect();
     for (i, node) in graph.nodes.iter().enumerate() {

@@ -1,14 +1,15 @@
 //! Which device computes which node.
 //!
-//! A node goes where its part of the model was placed. What that device cannot compute goes to the CPU, which computes
-//! everything. A node without weights of its own stays with its input, so that no border is crossed for it.
+//! A node is computed on the device where its part of the model was placed. A node that this device cannot compute is
+//! computed on the CPU, which has kernels for everything. A node without weights is computed on the device of its
+//! input, so that no rows are copied for it.
 
 use crate::backend::memory::Component;
 use crate::backend::{Backend, Wanted};
 use crate::graph::{Graph, Node, Op, WeightSpec, WeightUse};
 use std::ops::Range;
 
-/// The device of every node of a graph. The first backend is the CPU; `place` says where a node should go.
+/// The device of every node of a graph. The first backend is the CPU; `place` returns the preferred device of a node.
 pub fn assign(
     graph: &Graph,
     backends: &[&dyn Backend],

@@ -1,9 +1,9 @@
-//! From a graph to a plan: which backend runs which nodes, and where every activation lives.
+//! From a graph to a plan: which backend computes which nodes, and where every activation is stored.
 //!
-//! A plan is made once per shape class at open and reused for every step; making it never depends on the data of a
-//! batch. Buffers are shared by liveness: a node's bytes are free again after its last reader ran. Nodes that outlive
-//! the run (the kept hidden rows, the logits) stand at fixed places below the shared area, so that one plan can read
-//! what another left.
+//! A plan is made once per row bucket at open and reused for every step; it does not depend on the data of a batch.
+//! Buffers are shared by liveness: a node's bytes are free again after its last reader ran. Nodes that outlive the run
+//! (the kept hidden rows, the logits) have fixed places before the shared area, so that one plan can read what another
+//! wrote.
 //!
 //! A graph over several devices is cut where the device changes; each piece becomes a program of its device, and rows
 //! that cross a border are copied by way of the host.
@@ -30,16 +30,16 @@ use std::sync::atomic::AtomicBool;
 /// Row buckets: a batch runs in the plan of the smallest bucket that holds it.
 pub const ROW_BUCKETS: [usize; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 
-/// Bytes reserved for what outlives a run, shared by all plans of an engine.
+/// The area for rows that outlive a run, shared by all plans of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kept {
-    /// Rows of hidden state that can be kept.
+    /// The most rows of hidden state that are kept.
     pub hidden_rows: usize,
     /// Values per hidden row.
     pub hidden_width: usize,
-    /// Rows of logits.
+    /// The most rows of logits.
     pub logit_rows: usize,
-    /// Values per row of logits.
+    /// Values per row of logits: the size of the vocabulary.
     pub logit_width: usize,
 }
 
@@ -76,12 +76,12 @@ pub struct Plan {
 /// Nodes that one device computes in a row.
 struct Segment {
     device: usize,
-    /// Rows to bring over from other devices first.
+    /// Rows that are copied from other devices first.
     inputs: Vec<Copy>,
     program: Box<dyn Program>,
 }
 
-/// A node's rows on their way to another device.
+/// The copy of a node's rows to another device.
 struct Copy {
     from: usize,
     from_offset: usize,
@@ -106,13 +106,13 @@ pub struct Shared<'a> {
     pub place: &'a dyn Fn(&Node) -> usize,
     /// The weight table.
     pub specs: &'a [WeightSpec],
-    /// What outlives a run.
+    /// The area for rows that outlive a run.
     pub kept: Kept,
     /// The KV cache of all layers.
     pub cache: &'a CacheSpec,
 }
 
-/// A graph that is scheduled and placed, but not compiled: all that a plan is made of, for which no device is needed.
+/// A graph that is scheduled and placed, but not compiled; needs no device.
 pub struct Draft<'a> {
     graph: &'a Graph,
     readers: Readers,
@@ -130,7 +130,7 @@ struct Piece {
     inputs: Vec<Copy>,
 }
 
-/// Nodes that one device computes in a row, for whoever wants to look at a draft.
+/// Nodes that one device computes one after the other, as a description of a draft.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Split {
     /// The device, by its place in [`Shared::backends`].
@@ -170,12 +170,12 @@ impl<'a> Draft<'a> {
         Draft { graph, readers: Readers::of(graph), max_rows, max_out_rows, shared, layouts, pieces }
     }
 
-    /// The programs to be: the device of each, and what it computes.
+    /// The programs of the plan: the device of each, and its nodes.
     pub fn works(&self) -> impl Iterator<Item = (usize, Work<'_>)> {
         self.pieces.iter().map(|piece| (piece.device, self.work(piece)))
     }
 
-    /// What the draft was made of.
+    /// The graph of the draft.
     pub fn graph(&self) -> &Graph {
         self.graph
     }
@@ -212,7 +212,7 @@ impl<'a> Draft<'a> {
     /// Compile every piece over its device's weights.
     ///
     /// # Errors
-    /// What the backends cannot compile, or have no memory for.
+    /// Those of [`Backend::compile`].
     pub fn compile(self, devices: &[Device]) -> Result<Plan> {
         let program = |piece: &Piece| {
             let Device { backend, weights } = &devices[piece.device];
@@ -297,12 +297,12 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether one device computes all of it.
+    /// Whether one device computes all nodes.
     pub fn is_whole(&self) -> bool {
         self.segments.len() == 1
     }
 
-    /// Walk on through a trie behind a run of this or another plan; see [`Program::walk`].
+    /// Walk through a trie after a run of this or another plan; see [`Program::walk`].
     ///
     /// # Errors
     /// As [`Program::walk`].

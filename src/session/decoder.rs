@@ -1,4 +1,4 @@
-//! What the worker needs of an engine, and nothing more.
+//! The interface between the worker and an engine.
 //!
 //! The trait exists so that the rules of a session can be tested against an engine whose every logit is scripted.
 
@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 
 /// One slot of an engine at a time: the slot of the last prefill.
 pub(crate) trait Decoder: Send {
-    /// Says what ends waits for a device; see [`Engine::watch`].
+    /// Sets the flag that ends waits for a device; see [`Engine::watch`].
     fn watch(&mut self, cancel: &Arc<AtomicBool>) {
         let _ = cancel;
     }
@@ -25,9 +25,10 @@ pub(crate) trait Decoder: Send {
     /// see [`Engine::next_logits`].
     fn logits(&mut self, tokens: &[Token], listed: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]>;
 
-    /// Makes room in a full slot: of the tokens between the first `keep` and the last one the first half goes.
-    /// `pending` are those that come after the slot's; the last one of all is left in it alone, the others are in the
-    /// slot then. Returns how many went. After a cancel nothing went; after an error of a device the slot may be empty.
+    /// Context shift: makes room in a full slot by removing the first half of the tokens between the first `keep` and
+    /// the last one. `pending` are the tokens after the slot's; all but the last of them are appended to the slot.
+    /// Returns the number of removed tokens. After a cancel nothing was removed; after an error of a device the slot
+    /// may be empty.
     fn shift(&mut self, keep: usize, pending: &mut Vec<Token>, cancel: &AtomicBool) -> Result<usize> {
         let _ = (keep, pending, cancel);
         Err(Error::Internal("A decoder that cannot shift was asked to".into()))
@@ -56,13 +57,13 @@ pub(crate) trait Decoder: Send {
         Err(Error::Internal("A decoder without a sampler was asked to sample".into()))
     }
 
-    /// Have this trie at hand for [`Speculation::Walk`]; see [`Engine::hold_trie`].
+    /// Upload this trie for [`Speculation::Walk`]; see [`Engine::hold_trie`].
     fn hold_trie(&mut self, trie: &Arc<Trie>) -> Result<()> {
         let _ = trie;
         Ok(())
     }
 
-    /// Scores the leaves of a descriptor as what follows; see [`Engine::score`].
+    /// Scores the leaves of a descriptor as continuations; see [`Engine::score`].
     fn score(&mut self, trie: &Trie, descriptor: &Descriptor, cancel: &AtomicBool) -> Result<Vec<LeafScore>> {
         let _ = (trie, descriptor, cancel);
         Err(Error::Internal("A decoder that cannot score was asked to".into()))
@@ -74,7 +75,7 @@ pub(crate) trait Decoder: Send {
         Err(Error::Internal("A decoder that keeps no logits was asked for them".into()))
     }
 
-    /// Whether this (-1: whichever it is) is the slot of the last prefill or restore.
+    /// Whether `slot_id` is the slot of the last prefill or restore; -1 always is.
     fn is_current(&self, slot_id: i32) -> Result<bool> {
         let _ = slot_id;
         Err(cannot_save())
@@ -100,7 +101,7 @@ pub(crate) trait Decoder: Send {
         Err(cannot_save())
     }
 
-    /// The generation is over: nothing has to be ready for a further token.
+    /// Ends the generation: rolls back speculative work.
     fn rollback(&mut self) -> Result<()> {
         Ok(())
     }

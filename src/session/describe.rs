@@ -1,4 +1,4 @@
-//! What a host may ask of an open model: its sizes and names, the metadata of its file, its tokens.
+//! Descriptions of an open model as JSON: sizes and names, the metadata of its file, its tokens.
 
 use super::Session;
 use crate::model::Facts;
@@ -7,7 +7,7 @@ use crate::{Error, Result, Token};
 use serde::Serialize;
 use std::path::Path;
 
-/// What [`Session::describe`] tells. What the file does not name is null.
+/// The content of [`Session::describe`]. What the file does not name is null.
 #[derive(Serialize)]
 struct Description<'a> {
     path: &'a Path,
@@ -44,7 +44,7 @@ struct Description<'a> {
     add_eos: bool,
 }
 
-/// What [`Session::token_json`] tells.
+/// The content of [`Session::token_json`].
 #[derive(Serialize)]
 struct TokenDescription<'a> {
     id: Token,

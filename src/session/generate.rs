@@ -1,12 +1,12 @@
 //! One generation, on the worker: choose a token, emit it, repeat.
 //!
-//! The loop keeps these rules. Every emitted token fits in the context behind the prompt, or what is left of it. A
-//! token the trie leaves no choice about needs no logits: it joins `pending`, and the whole run is evaluated together
-//! with the next position at which there is a choice. An end-of-generation token is never emitted. Nothing is allocated
-//! per token.
+//! The loop keeps these rules. Every emitted token fits in the context after the prompt, or after what shifts left of
+//! it. A forced token needs no logits: it is appended to `pending`, and the whole forced run is evaluated together with
+//! the next position at which there is a choice. An end-of-generation token is never emitted. Nothing is allocated per
+//! token.
 
 use super::decoder::Decoder;
-use super::shared::{Job, Left, Phase, Shared};
+use super::shared::{Job, Phase, ResumePoint, Shared};
 use super::{ContextFull, Event, FinishReason, Sink, Usage};
 use crate::engine::{EngineStats, LeafScore, Speculation};
 use crate::sampling::legal_of;
@@ -24,32 +24,32 @@ pub(crate) struct Generation<'a, D: Decoder> {
     shared: &'a Shared,
     vocab: &'a Vocab,
     job: Job,
-    /// Emitted tokens that the engine has not seen.
+    /// Emitted tokens that the engine has not evaluated.
     pending: Vec<Token>,
     /// Bytes of the token being emitted.
     piece: Vec<u8>,
-    /// Steps of the chain that the device follows, and those that are left to the host.
+    /// Steps of the chain that the device runs, and those that are left to the host.
     followed: usize,
-    left: usize,
-    /// Whether under the trie's mask the chain looks at no other tokens' logits.
+    left_to_host: usize,
+    /// Whether under the trie's mask only the logits of legal tokens matter.
     masks_first: bool,
     emitted: u64,
-    /// Tokens of the stream, those included that are not in the slot yet, without those that shifts took out.
+    /// Tokens of the stream, with those that are not in the slot yet, without those that shifts removed.
     stream: usize,
-    /// [`Left::shifts`].
+    /// [`ResumePoint::shifts`].
     shifts: u64,
-    /// What is left of the leaf that was chosen as a whole, the next token last.
+    /// The remaining tokens of the leaf that was chosen as a whole, the next token last.
     chosen: Vec<Token>,
-    /// The leaf that the span ended at, until the next token: its children would make another one of it.
+    /// The leaf that the span ended at, until the next token, which must be none of its children.
     ended_at: Option<Node>,
     /// Steps at which the trie left a choice, and those of them that computed whole rows of logits.
     branches: u64,
     whole_rows: u64,
-    /// Passes that decoding token by token would have taken more, but for those that scored leaves.
+    /// How many more passes decoding token by token would have taken, without those that scored leaves.
     saved: u64,
     scoring: u64,
     started: Instant,
-    /// What choosing tokens took on the host, and how many were chosen.
+    /// The time of sampling on the host, and the number of sampled tokens.
     choosing: Duration,
     sampled: u64,
     /// The engine's counters before the prompt.
@@ -57,7 +57,7 @@ pub(crate) struct Generation<'a, D: Decoder> {
 }
 
 impl<'a, D: Decoder> Generation<'a, D> {
-    /// A generation behind the prompt the decoder holds; `before` are its counters before that prompt.
+    /// A generation after the prompt in the decoder's slot; `before` are its counters before that prompt.
     pub(crate) fn new(
         decoder: &'a mut D,
         shared: &'a Shared,
@@ -67,7 +67,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
     ) -> Generation<'a, D> {
         let depth = |state: &TrieState| state.trie().descriptors().iter().map(|one| one.depth()).max();
         let run = job.trie.as_ref().and_then(depth).unwrap_or(0) as usize;
-        let Left { mut pending, mut chosen, ended_at, shifts } = std::mem::take(&mut job.left);
+        let ResumePoint { mut pending, mut chosen, ended_at, shifts } = std::mem::take(&mut job.resume_point);
         pending.reserve(run + 1);
         chosen.reserve(run);
         Generation {
@@ -76,7 +76,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
             pending,
             piece: Vec::with_capacity(vocab.max_piece_bytes()),
             followed: 0,
-            left: 0,
+            left_to_host: 0,
             masks_first: false,
             emitted: 0,
             chosen,
@@ -96,7 +96,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
         }
     }
 
-    /// Generates until something ends it, and says what.
+    /// Generates until something ends it; returns the reason.
     pub(crate) fn run(&mut self) -> Result<FinishReason> {
         self.look_back();
         self.start_sampling()?;
@@ -104,7 +104,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
         reason.and_then(|reason| self.decoder.rollback().map(|()| reason))
     }
 
-    /// What the sampler looks back on is what the context holds, wherever it samples.
+    /// The penalties see the tokens of the context, on the host and on a device.
     fn look_back(&mut self) {
         self.job.sampler.restart(self.shifts);
         for &token in self.decoder.tokens().iter().chain(&self.pending) {
@@ -116,18 +116,19 @@ impl<'a, D: Decoder> Generation<'a, D> {
         let spec = self.job.sampler.spec(&self.job.banned);
         let steps = self.decoder.start_sampling(&spec)?;
         let greedy = self.job.trie.as_ref().is_some_and(|trie| trie.mode() != Mode::Sampled);
-        // Under a mask that is followed greedily a device that is cut short leaves the best child alone.
+        // Under a greedy mask a device that runs only a part of the chain leaves only the best child.
         self.followed = if greedy && steps < spec.steps.len() && !spec.greedy_from(steps) { 0 } else { steps };
-        self.left = spec.steps.len() - self.followed;
+        self.left_to_host = spec.steps.len() - self.followed;
         self.masks_first = spec.masks_first();
-        let walked = |trie: &&TrieState| self.followed > 0 && self.left == 0 && trie.mode() != Mode::ScoreLeaves;
+        let walked =
+            |trie: &&TrieState| self.followed > 0 && self.left_to_host == 0 && trie.mode() != Mode::ScoreLeaves;
         if let Some(trie) = self.job.trie.as_ref().filter(walked) {
             self.decoder.hold_trie(trie.trie())?;
         }
         let chain = spec.describe(self.followed);
         let before = std::mem::replace(&mut self.shared.lock().chain, chain.clone());
         if before != chain {
-            match self.left > 0 && self.decoder.has_sampler() {
+            match self.left_to_host > 0 && self.decoder.has_sampler() {
                 true => log::warn!("The GPU does not follow the whole sampler chain, the host does the `-`: {chain}"),
                 false => log::debug!("Sampler chain: {chain}"),
             }
@@ -193,7 +194,8 @@ impl<'a, D: Decoder> Generation<'a, D> {
         }
     }
 
-    /// Takes tokens out of the full context. The last one is evaluated after it, with the next choice.
+    /// Context shift: removes tokens from the full context. The last token is evaluated afterwards, with the next
+    /// choice.
     fn shift(&mut self, keep: usize) -> Result<()> {
         let evaluated = self.pending.len().saturating_sub(1);
         let gone = self.decoder.shift(keep, &mut self.pending, &self.shared.cancel)?;
@@ -210,7 +212,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
 
     /// Scores the leaves of the descriptor and takes the most probable one, of several the first.
     fn choose(&mut self) -> Result<()> {
-        // A trie is at its root where nothing was generated yet, and where it was set behind what was restored.
+        // A trie is at its root where nothing was generated yet, and where it was set after a restore.
         if !self.pending.is_empty() {
             self.decoder.logits(&self.pending, &[], &self.shared.cancel)?;
             self.pending.clear();
@@ -226,7 +228,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
         Ok(())
     }
 
-    /// Evaluates what is pending and chooses the next token behind a leaf that has children: none of those.
+    /// Evaluates the pending tokens and samples the token after a leaf with children, which is none of the children.
     fn sample_behind(&mut self, leaf: Node) -> Result<Token> {
         let position = (self.decoder.tokens().len() + self.pending.len()) as u32;
         let logits = self.decoder.logits(&self.pending, &[], &self.shared.cancel)?;
@@ -235,12 +237,12 @@ impl<'a, D: Decoder> Generation<'a, D> {
         }
         let sampler = &mut self.job.sampler;
         let token = timed(&mut self.choosing, || sampler.sample(logits, None, &self.job.banned, position))?;
-        // A device that samples was passed over, and has to begin anew.
+        // The device did not sample this token, so its sampling is started again.
         self.start_sampling()?;
         Ok(token)
     }
 
-    /// Evaluates what is pending and chooses the next token.
+    /// Evaluates the pending tokens and samples the next one.
     fn sample(&mut self) -> Result<Token> {
         let legal = self.job.trie.as_ref().and_then(legal_of);
         let position = (self.decoder.tokens().len() + self.pending.len()) as u32;
@@ -251,12 +253,12 @@ impl<'a, D: Decoder> Generation<'a, D> {
         let token = if let Some(leaf) = self.ended_at.take() {
             self.sample_behind(leaf)?
         } else if self.followed > 0 {
-            let speculation = speculation(&self.job, self.emitted, self.left);
+            let speculation = speculation(&self.job, self.emitted, self.left_to_host);
             let row = self.decoder.sample(&self.pending, legal, speculation, &self.shared.cancel)?;
             let sampler = &mut self.job.sampler;
-            if self.left > 0 {
+            if self.left_to_host > 0 {
                 let handed = row.candidates.iter().map(|&(token, logit, _)| (token, logit));
-                timed(&mut self.choosing, || sampler.resume(self.left, handed, legal, position))?
+                timed(&mut self.choosing, || sampler.resume(self.left_to_host, handed, legal, position))?
             } else {
                 sampler.note(&row.result, &row.candidates);
                 row.result.token
@@ -273,8 +275,8 @@ impl<'a, D: Decoder> Generation<'a, D> {
         Ok(token)
     }
 
-    /// Counts a token, one of so many that the trie allowed, and gives it to the sink with the text it completed. True
-    /// when a stop string is complete.
+    /// Counts a token, one of `allowed` tokens that the trie allowed, and passes it to the sink with the text that it
+    /// completed. True when a stop string is complete.
     fn emit(&mut self, token: Token, forced: bool, allowed: Option<usize>) -> Result<bool> {
         self.piece.clear();
         self.vocab.piece(token, false, &mut self.piece);
@@ -315,7 +317,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
         usage.count(&self.before, &self.decoder.stats());
     }
 
-    /// Ends the generation: the session is free again, then the one terminal event is delivered.
+    /// Ends the generation: marks the session as idle, then delivers the one terminal event.
     pub(crate) fn finish(mut self, outcome: Result<FinishReason>) {
         self.job.text.finish();
         let tail = self.job.text.text();
@@ -325,10 +327,11 @@ impl<'a, D: Decoder> Generation<'a, D> {
             self.count(&mut state.usage);
             state.usage.finish_reason = *outcome.as_ref().unwrap_or(&FinishReason::Error);
             state.trie = self.job.trie;
-            // A cancelled evaluation may have brought a part of what was pending into the slot.
+            // A cancelled evaluation may have appended some of the pending tokens to the slot.
             let missing = self.stream.saturating_sub(self.decoder.tokens().len());
             let pending = self.pending.split_off(self.pending.len().saturating_sub(missing));
-            state.left = Left { pending, chosen: self.chosen, ended_at: self.ended_at, shifts: self.shifts };
+            state.resume_point =
+                ResumePoint { pending, chosen: self.chosen, ended_at: self.ended_at, shifts: self.shifts };
             state.phase = Phase::Idle;
             if matches!(self.job.sink, Sink::Queue) {
                 state.queue.finish(tail, outcome.clone());
@@ -348,7 +351,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
     }
 }
 
-/// What `choose` gives; the time that it took is added to `total`.
+/// The result of `choose`; its time is added to `total`.
 fn timed<T>(total: &mut Duration, choose: impl FnOnce() -> T) -> T {
     let began = Instant::now();
     let chosen = choose();
@@ -356,13 +359,13 @@ fn timed<T>(total: &mut Duration, choose: impl FnOnce() -> T) -> T {
     chosen
 }
 
-/// What the device may start behind the token that is to be sampled: as much of what will be asked for as is certain.
-/// `left` steps of the chain are the host's.
-fn speculation(job: &Job, emitted: u64, left: usize) -> Speculation<'_> {
+/// What the device may start after the token that is being sampled: only what will certainly be asked for.
+/// `left_to_host` steps of the chain are the host's.
+fn speculation(job: &Job, emitted: u64, left_to_host: usize) -> Speculation<'_> {
     let after = job.max_new_tokens.map_or(u64::MAX, |most| most - emitted - 1) as usize;
     let choice = job.trie.as_ref().filter(|trie| trie.mask().is_some());
     match choice.and_then(|trie| Some((trie.trie(), trie.node()?))) {
-        _ if left > 0 || after == 0 => Speculation::Nothing,
+        _ if left_to_host > 0 || after == 0 => Speculation::Nothing,
         None => Speculation::Step,
         Some((trie, node)) => Speculation::Walk(trie, node, after),
     }

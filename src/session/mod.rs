@@ -1,8 +1,8 @@
 //! One stream: worker, prefill, generate, text assembly, usage.
 //!
 //! A [`Session`] owns a worker thread, and the worker owns the engine; callers on any thread talk to it through this
-//! type. At most one prefill or generation runs at a time. Errors that a caller can make are found and returned before
-//! anything is handed to the worker; what goes wrong there later is kept for whoever asks.
+//! type. At most one prefill or generation runs at a time. A caller's mistakes are found and returned before a command
+//! goes to the worker; later errors are kept until they are asked for.
 
 pub mod arguments;
 mod decoder;
@@ -39,7 +39,7 @@ use crate::trie::{self, Built, Surroundings, Trie, TrieState, cache};
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 use decoder::{Decoder, EngineSlot};
-use shared::{Command, Job, Left, Phase, Shared, State};
+use shared::{Command, Job, Phase, ResumePoint, Shared, State};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -56,7 +56,7 @@ use text::TextStream;
 /// callback too; every other call made while the session is busy fails with [`Error::Busy`] and changes nothing.
 ///
 /// Dropping the session closes it. It waits for the worker to end, except while a generation runs or its callback has
-/// not returned: then the worker frees everything itself after the terminal event.
+/// not returned: then the worker frees everything after the terminal event.
 pub struct Session {
     shared: Arc<Shared>,
     vocab: Arc<Vocab>,
@@ -109,7 +109,7 @@ impl Session {
         Ok(session)
     }
 
-    /// The vocabulary of the file at `path`, and nothing that could compute.
+    /// A session with the vocabulary of the file at `path`, without weights.
     fn open_vocab(path: &Path) -> Result<Session> {
         let file = File::open(path)?;
         let vocab = Vocab::from_gguf(&file).map_err(|error| error.in_file(path))?;
@@ -202,8 +202,8 @@ impl Session {
         &self.info
     }
 
-    /// Brings `tokens` into slot `slot_id` (-1: a fresh one), reusing what the slot already holds, and blocks until
-    /// that is done. Returns how many tokens the slot now holds, which is `tokens.len()`.
+    /// Prefill: makes slot `slot_id` (-1: a fresh one) hold `tokens`, reuses their common prefix with the slot's
+    /// tokens, and blocks until that is done. Returns how many tokens the slot now holds, which is `tokens.len()`.
     ///
     /// Success re-arms the token trie; after a failure a new prefill is needed before generate.
     ///
@@ -220,7 +220,8 @@ impl Session {
     /// and then has its error.
     ///
     /// # Errors
-    /// Where the prefill cannot be started; what can only be known later is the status's.
+    /// [`Error::InvalidArgument`] for no tokens, or a token or slot that does not exist, and [`Error::Busy`]; later
+    /// errors are in the status.
     pub fn start_prefill(&self, tokens: &[Token], slot_id: i32) -> Result<()> {
         let (reply, _) = mpsc::sync_channel(1);
         self.change(|state| self.schedule_prefill(state, tokens, slot_id, reply))
@@ -248,8 +249,8 @@ impl Session {
     }
 
     /// Takes what a generation with [`Sink::Queue`] has produced: up to `tokens_out.len()` tokens and their text, which
-    /// is followed by a NUL. Waits up to `timeout` (`None`: without end, zero: not at all) for the first token; nothing
-    /// in time is `Pull::default()`.
+    /// is followed by a NUL. Waits up to `timeout` (`None`: without limit, zero: not at all) for the first token;
+    /// without a token in time the result is `Pull::default()`.
     ///
     /// A step ends early rather than cut a character or a token's text; only a token whose text alone exceeds the
     /// buffer has its text spread over several steps, the later ones without tokens. NUL characters in the text become
@@ -362,7 +363,7 @@ impl Session {
         self.change(|state| match loaded {
             Ok(trie) => {
                 state.trie = Some(trie);
-                state.left.forget_choice();
+                state.resume_point.forget_choice();
                 state.trie_failure = None;
                 Ok(())
             }
@@ -373,8 +374,8 @@ impl Session {
         })
     }
 
-    /// Bars generate as a failed [`set_trie`](Session::set_trie) does, for a caller whose trie did not come as far as
-    /// that; always fails, with `error` unless busy.
+    /// Bars generate as a failed [`set_trie`](Session::set_trie) does, for a caller whose payload was refused before
+    /// that call; always fails, with `error` unless busy.
     ///
     /// # Errors
     /// `error`, or [`Error::Busy`] while generating.
@@ -392,7 +393,7 @@ impl Session {
     pub fn clear_trie(&self) -> Result<()> {
         self.change(|state| {
             state.trie = None;
-            state.left.forget_choice();
+            state.resume_point.forget_choice();
             state.trie_failure = None;
             Ok(())
         })
@@ -406,15 +407,15 @@ impl Session {
         self.change(|state| match &mut state.trie {
             Some(trie) => {
                 trie.arm(path)?;
-                state.left.forget_choice();
+                state.resume_point.forget_choice();
                 Ok(())
             }
             None => Err(Error::InvalidArgument("there is no token trie to arm".into())),
         })
     }
 
-    /// Scores every leaf of the descriptor armed last as what follows the prompt, and blocks until that is done: the
-    /// most probable first. A generate may follow as if nothing had happened.
+    /// Scores every leaf of the descriptor armed last as a continuation of the prompt, the most probable first, and
+    /// blocks until that is done. The session is unchanged: a generate may follow.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when there is no trie, [`Error::Busy`] when no prefill succeeded since the
@@ -442,8 +443,8 @@ impl Session {
     /// is done. Returns how many numbers there are. Where `out` is too small for them nothing is computed or written.
     /// No chain, no bias.
     ///
-    /// Only the last position's logits are at hand: those in front of it are evaluated once more. A generate may follow
-    /// as if nothing had happened.
+    /// Only the last position's hidden row is kept: earlier positions are evaluated again. The session is unchanged: a
+    /// generate may follow.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] (none, more than 512 or more than the slot has, more than one in a slot
@@ -499,13 +500,13 @@ impl Session {
         answer.recv().map_err(|_| Error::Internal("the worker ended without an answer".into())).flatten()
     }
 
-    /// Brings what [`save_slot`](Session::save_slot) wrote into slot `slot_id` (-1: a fresh one) in place of what that
-    /// holds, and blocks until that is done. A generate may follow at once and goes on where the saved stream stopped;
-    /// a prefill reuses what was restored as far as it can. Returns how many tokens the stream has: those of the slot,
-    /// and those that were emitted and not evaluated yet.
+    /// Restores what [`save_slot`](Session::save_slot) wrote into slot `slot_id` (-1: a fresh one), whose content it
+    /// replaces, and blocks until that is done. A generate may follow at once and goes on where the saved stream
+    /// stopped; a prefill reuses what was restored as far as it can. Returns how many tokens the stream has: those of
+    /// the slot, and those that were emitted and not evaluated yet.
     ///
-    /// A stream that was held by a token trie needs the same trie set in the same mode, and is in its old place then.
-    /// Any other does what a prefill does to the trie: it is armed.
+    /// A stream that was saved inside a constraint needs the same trie set in the same mode; the trie's state is
+    /// restored. For any other stream the trie is armed, as by a prefill.
     ///
     /// # Errors
     /// [`Error::SavedSlot`] for a file that is damaged, of another model or type of cache, longer than the
@@ -524,7 +525,7 @@ impl Session {
         answer.recv().map_err(|_| Error::Internal("the worker ended without an answer".into())).flatten()
     }
 
-    /// How the session stands.
+    /// The state of the session.
     pub fn status(&self) -> Status {
         let state = self.shared.lock();
         Status {
@@ -562,7 +563,7 @@ impl Session {
         self.shared.arena.clone()
     }
 
-    /// Changes an idle session, and notes how it went before anything else can happen.
+    /// Changes an idle session, and records the outcome under the same lock.
     fn change(&self, body: impl FnOnce(&mut State) -> Result<()>) -> Result<()> {
         let mut state = self.shared.lock();
         let outcome = self.check_engine().and_then(|()| state.check_idle()).and_then(|()| body(&mut state));
@@ -574,7 +575,7 @@ impl Session {
         if let Some(at) = settings.stop.iter().position(Vec::is_empty) {
             return Err(Error::InvalidArgument(format!("stop[{at}] is empty")));
         }
-        // A shift takes out one token at least, and leaves one place free and the last token to be evaluated.
+        // A shift removes at least one token, frees one cell, and leaves the last token to be evaluated.
         let (context, most) = (self.info.context, self.info.context.saturating_sub(3));
         if let ContextFull::Shift { keep } = settings.on_context_full
             && keep > most
@@ -620,7 +621,7 @@ impl Session {
         self.check_worker(state, "a prefill")?;
         state.phase = Phase::Prefilling;
         state.prompt = None;
-        state.left = Left::default();
+        state.resume_point = ResumePoint::default();
         state.reading = false;
         state.usage = Usage::default();
         self.schedule(state, Command::Prefill { tokens: tokens.to_vec(), slot_id, reply });
@@ -659,7 +660,7 @@ impl Session {
             slot_id: prompt.slot_id,
             sampler,
             trie: state.trie.clone(),
-            left: std::mem::take(&mut state.left),
+            resume_point: std::mem::take(&mut state.resume_point),
             text: TextStream::new(&settings.stop, self.vocab.max_piece_bytes()),
             banned: [self.vocab.suppressed(), eog].concat(),
             stop_at_span_end: settings.on_span_end == SpanEnd::Stop,
@@ -682,7 +683,7 @@ impl Session {
         Ok(())
     }
 
-    /// Fails where the worker cannot answer: called by itself, or with an engine that is unusable.
+    /// Fails where the worker cannot answer: on the worker's own thread, or with an unusable engine.
     fn check_worker(&self, state: &State, what: &str) -> Result<()> {
         if self.on_worker() {
             return Err(Error::Busy(format!("{what} from inside the token callback")));
@@ -690,7 +691,7 @@ impl Session {
         state.fault.as_ref().map_or(Ok(()), |fault| Err(worker::refused(fault)))
     }
 
-    /// Hands a command to the worker.
+    /// Passes a command to the worker.
     fn schedule(&self, state: &mut State, command: Command) {
         state.command = Some(command);
         self.shared.cancel.store(false, Ordering::Release);
@@ -764,9 +765,9 @@ fn readable(state: &State) -> Result<()> {
     Err(state.trie_failure.clone().unwrap_or_else(nothing))
 }
 
-/// A chain with the stated temperature and top-p in place of its own. Where it has none, top-p goes in front of the
-/// temperature and the temperature to the end; a chain that ends with `greedy` stays greedy. A dynamic
-/// temperature is replaced by the plain one.
+/// A chain with the given temperature and top-p in place of its own. Where it has none, top-p is inserted before the
+/// temperature and the temperature at the end; a chain that ends with `greedy` stays greedy. A dynamic temperature is
+/// replaced by the plain one.
 fn restated(mut chain: Chain, temperature: Option<f32>, top_p: Option<f32>) -> Chain {
     let steps = &mut chain.steps;
     let place =

@@ -1,4 +1,5 @@
-//! A session without a model, for measuring what stands around one: it says the same few tokens for ever, at no cost.
+//! A session without a model, for measuring the cost of everything but the model: it generates the same few tokens
+//! without end.
 
 use super::decoder::Decoder;
 use super::{ModelInfo, Session, Settings};
@@ -21,7 +22,7 @@ struct Noop {
 }
 
 impl Session {
-    /// A session with the vocabulary of the GGUF file at `path` and no model behind it.
+    /// A session with the vocabulary of the GGUF file at `path` and no model.
     ///
     /// # Errors
     /// As [`Session::open`].

@@ -1,6 +1,6 @@
-//! What a caller says to a session and hears from it: options, sinks, events, reasons.
+//! The arguments and results of a session: options, sinks, events, finish reasons.
 //!
-//! Plain data only; the rules about when each is legal stand with the [`Session`](super::Session) methods.
+//! Plain data only; the methods of [`Session`](super::Session) document when each is legal.
 
 use super::{EngineOptions, Params};
 use crate::engine::LeafScore;
@@ -16,8 +16,8 @@ pub struct OpenOptions {
     pub path: PathBuf,
     /// Context size, threads, placement and key/value format.
     pub engine: EngineOptions,
-    /// Opens the vocabulary alone, without weights: what asks about text, tokens and the file works, nothing else does.
-    /// `engine` and `progress` have no effect.
+    /// Opens the vocabulary alone, without weights: only the methods about text, tokens and the file work. `engine` and
+    /// `progress` have no effect.
     pub vocab_only: bool,
     /// Called on the opening thread with the fraction loaded, 0 to 1; answering `false` cancels the load.
     pub progress: Option<Box<dyn FnMut(f32) -> bool + Send>>,
@@ -59,9 +59,10 @@ pub enum ContextFull {
     /// It ends with [`FinishReason::Context`].
     #[default]
     Stop,
-    /// The first `keep` tokens and the last half of the others stay, those between go, and generation goes on.
+    /// Context shift: the first `keep` tokens and the last half of the others are kept, those in between are removed,
+    /// and generation goes on.
     Shift {
-        /// Tokens in front that stay.
+        /// Number of tokens at the beginning that are kept.
         keep: u32,
     },
 }
@@ -90,7 +91,7 @@ pub struct Event<'a> {
 /// Text in a session's arena: readable until the next prefill or generate on that session.
 #[derive(Debug, Clone, Copy)]
 pub struct ArenaText {
-    /// The text as generated, `len` bytes and a NUL behind them.
+    /// The text as generated, `len` bytes and a NUL after them.
     pub exact: *const c_char,
     /// Bytes at `exact`, without the closing NUL.
     pub len: usize,
@@ -120,7 +121,7 @@ pub enum FinishReason {
     Span = 6,
 }
 
-/// How a session stands.
+/// The state of a session.
 #[derive(Debug, Clone, Default)]
 pub struct Status {
     /// A prefill or a generation is running.
@@ -134,14 +135,14 @@ pub struct Status {
     pub error: Option<Error>,
 }
 
-/// What one [`Session::next`](super::Session::next) wrote.
+/// The result of one [`Session::next`](super::Session::next).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pull {
     /// Tokens written.
     pub tokens: usize,
     /// Text bytes written, without the closing NUL.
     pub text_bytes: usize,
-    /// The generation ended and everything it produced has been handed out.
+    /// The generation ended and all of its output was taken.
     pub done: bool,
 }
 
@@ -161,7 +162,7 @@ pub struct ModelInfo {
     pub context: u32,
     /// Threads that compute.
     pub threads: u32,
-    /// Slots.
+    /// Number of slots.
     pub slots: u32,
     /// The most tokens of a prompt that one pass evaluates.
     pub n_batch: u32,
@@ -169,9 +170,9 @@ pub struct ModelInfo {
     pub kv_type: String,
     /// Element type of the cached values.
     pub kv_type_v: String,
-    /// The device it runs on.
+    /// The device that computes most.
     pub device: String,
-    /// Why that device was taken.
+    /// Why that device was chosen.
     pub device_reason: String,
     /// Why no GPU computes; `None` where one does.
     pub no_gpu_reason: Option<String>,
@@ -183,7 +184,7 @@ fn lossy<S: serde::Serializer>(path: &Path, out: S) -> std::result::Result<S::Ok
     out.serialize_str(&path.to_string_lossy())
 }
 
-/// How probable the leaves of a trie's descriptor are, as [`Session::score_trie`](super::Session::score_trie) says.
+/// The probabilities of a descriptor's leaves, see [`Session::score_trie`](super::Session::score_trie).
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct LeafScores {
     /// The descriptor's path.
@@ -197,11 +198,11 @@ pub struct LeafScores {
 pub struct NamedScore {
     /// The leaf's name.
     pub name: String,
-    /// Its tokens.
+    /// Its number of tokens.
     pub tokens: u32,
     /// The natural logarithm of the probability that exactly this leaf follows.
     pub logprob: f64,
-    /// That, by token.
+    /// `logprob` divided by the number of tokens.
     pub logprob_per_token: f64,
 }
 
@@ -214,7 +215,7 @@ impl LeafScores {
             logprob_per_token: score.logprob_per_token(),
         };
         let mut leaves: Vec<NamedScore> = scores.iter().map(named).collect();
-        // Those that are equally probable stay in the order in which a generation prefers them.
+        // Equally probable leaves keep the order in which a generation prefers them.
         leaves.sort_by(|a, b| b.logprob.total_cmp(&a.logprob));
         LeafScores { path: trie.descriptor().map_or("", |one| one.path()).into(), leaves }
     }

@@ -1,16 +1,16 @@
 //! The tokens of a generation that has no callback, kept until the host takes them.
 //!
 //! Room for every token the generation may emit is reserved when it starts, so the worker never waits for the host and
-//! never allocates for a token. For one without end that is a context of tokens: what was taken makes room again, and
-//! only a host that falls behind by more makes the queue grow. A step hands out whole tokens with their whole text; a
-//! text longer than the caller's buffer is spread over several steps at character borders. Text holds no NUL, and each
-//! step's text ends with one.
+//! never allocates for a token. For a generation without a limit that is a context of tokens: taken tokens make room
+//! again, and the queue grows only if the host has more than that left to take. A step returns whole tokens with their
+//! whole text; a text longer than the caller's buffer is spread over several steps at character borders. Text holds no
+//! NUL, and each step's text ends with one.
 
 use super::text::append_without_nul;
 use super::{FinishReason, Pull};
 use crate::{Error, Result, Token};
 
-/// Smallest text buffer a step accepts: the longest character and its closing NUL, with some air.
+/// Smallest text buffer a step accepts: the longest character and its closing NUL, rounded up.
 pub(crate) const MIN_TEXT: usize = 8;
 
 /// Text bytes reserved per token; only a generation with longer tokens on average grows its buffer, by doubling.
@@ -36,7 +36,7 @@ pub(crate) fn check_buffers(tokens_out: &[Token], text_out: &[u8]) -> Result<()>
     Ok(())
 }
 
-/// What one generation produced and the host has not taken.
+/// The output of a generation that the host has not taken.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     items: Vec<Item>,
@@ -45,7 +45,7 @@ pub(crate) struct Queue {
     next: usize,
     /// The first text byte not taken.
     text_next: usize,
-    /// The token of item `next` was handed out, part of its text was not.
+    /// The token of item `next` was taken, a part of its text was not.
     split: bool,
     end: Option<Result<FinishReason>>,
 }
@@ -74,13 +74,13 @@ impl Queue {
         self.end = Some(outcome);
     }
 
-    /// Whether a [`pull`](Queue::pull) would hand out anything, the end included.
+    /// Whether a [`pull`](Queue::pull) would return anything, the end included.
     pub(crate) fn ready(&self) -> bool {
         self.next < self.items.len() || self.end.is_some()
     }
 
-    /// Takes one step's worth, into buffers that [`check_buffers`] accepted. The error of a failed generation comes
-    /// alone, after everything else was taken.
+    /// Takes one step's output, into buffers that [`check_buffers`] accepted. The error of a failed generation is
+    /// returned after everything else was taken.
     pub(crate) fn pull(&mut self, tokens_out: &mut [Token], text_out: &mut [u8]) -> Result<Pull> {
         let space = text_out.len() - 1;
         let mut step = Pull::default();

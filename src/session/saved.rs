@@ -1,12 +1,11 @@
-//! What a saved slot holds of its session, beside tokens and cells: where a generation stopped, and in which
-//! constraint.
+//! The session's part of a saved slot, besides tokens and cells: where a generation stopped, and the state of the trie.
 //!
 //! It is the note of the file ([`SavedSlot::note`]), as JSON. Chains, settings, seed and stop strings are not in it:
-//! they are the session's that restores. Nor is the trie; it has to be set there already where it was in force. Places
-//! that no stream comes to are refused, but who writes the file decides where its stream stands: it is trusted as a
-//! model is.
+//! those of the restoring session apply. The trie is not in it either; where a constraint was in force, the trie must
+//! be set before. Impossible states are refused, but the file determines the state of its stream: it is trusted as a
+//! model file is.
 
-use super::shared::Left;
+use super::shared::ResumePoint;
 use crate::engine::SavedSlot;
 use crate::gguf::shown;
 use crate::trie::{SavedState, TrieState};
@@ -16,10 +15,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Note {
-    /// [`Left::pending`].
+    /// [`ResumePoint::pending`].
     pending: Vec<Token>,
     constraint: Option<Constraint>,
-    /// [`Left::shifts`].
+    /// [`ResumePoint::shifts`].
     #[serde(default, skip_serializing_if = "is_zero")]
     shifts: u64,
 }
@@ -28,9 +27,9 @@ struct Note {
 #[serde(deny_unknown_fields)]
 struct Constraint {
     state: SavedState,
-    /// [`Left::chosen`].
+    /// [`ResumePoint::chosen`].
     chosen: Vec<Token>,
-    /// Whether there is a [`Left::ended_at`], which is the leaf completed last.
+    /// Whether there is a [`ResumePoint::ended_at`], which is then the leaf completed last.
     ended: bool,
 }
 
@@ -38,25 +37,26 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// The note of a slot whose generation stopped there, in a constraint or not.
-pub(crate) fn note(left: Left, trie: Option<&TrieState>) -> Result<Vec<u8>> {
-    let Left { pending, chosen, ended_at, shifts } = left;
+/// The note of a slot whose generation stopped at this point, with the trie's state, if any.
+pub(crate) fn note(resume_point: ResumePoint, trie: Option<&TrieState>) -> Result<Vec<u8>> {
+    let ResumePoint { pending, chosen, ended_at, shifts } = resume_point;
     let constraint = |trie: &TrieState| Constraint { state: trie.saved(), chosen, ended: ended_at.is_some() };
     let note = Note { pending, constraint: trie.map(constraint), shifts };
     serde_json::to_vec(&note).map_err(|error| Error::Internal(format!("The note of a saved slot: {error}")))
 }
 
-/// Where the saved stream goes on in a session with this trie, and the trie's state then. What was saved without a
-/// constraint in force does what a prefill does: the trie of the session is armed.
+/// The point at which the saved stream goes on in a session with this trie, and the trie's state. For a stream that was
+/// saved without a constraint in force, the trie of the session is armed, as by a prefill.
 ///
 /// # Errors
-/// [`Error::SavedSlot`] where the saved stream was held by a constraint that this is not, and for a note that is none.
+/// [`Error::SavedSlot`] where the saved stream was inside a constraint by another trie, and for a note that cannot be
+/// read.
 pub(crate) fn resume(
     saved: &SavedSlot,
     trie: Option<TrieState>,
     n_vocab: usize,
     context: usize,
-) -> Result<(Left, Option<TrieState>)> {
+) -> Result<(ResumePoint, Option<TrieState>)> {
     let broken = |problem: String| saved.error("note", problem);
     let note: Note = serde_json::from_slice(saved.note()).map_err(|error| broken(shown(&error.to_string())))?;
     let outside = |token: &&Token| usize::try_from(**token).map_or(true, |id| id >= n_vocab);
@@ -68,7 +68,7 @@ pub(crate) fn resume(
         let problem = format!("{total} tokens with those not evaluated, where the context has room for {context}");
         return Err(saved.error("tokens", problem));
     }
-    let mut left = Left { pending: note.pending, shifts: note.shifts, ..Left::default() };
+    let mut resume_point = ResumePoint { pending: note.pending, shifts: note.shifts, ..ResumePoint::default() };
     let constraint = note.constraint;
     let in_force = constraint.as_ref().is_some_and(|saved| saved.state.is_armed() || saved.ended);
     let found = match (&constraint, &trie) {
@@ -86,9 +86,9 @@ pub(crate) fn resume(
             if constraint.ended && (state.is_armed() || state.completed().is_none()) {
                 return Err(broken("a span that is said to have ended and did not".into()));
             }
-            left.chosen = constraint.chosen;
-            left.ended_at = state.completed().filter(|_| constraint.ended);
-            Ok((left, Some(state)))
+            resume_point.chosen = constraint.chosen;
+            resume_point.ended_at = state.completed().filter(|_| constraint.ended);
+            Ok((resume_point, Some(state)))
         }
         (Err(problem), _) if in_force => Err(saved.error("constraint", problem)),
         _ => {
@@ -96,7 +96,7 @@ pub(crate) fn resume(
                 trie.rearm();
                 trie
             });
-            Ok((left, armed))
+            Ok((resume_point, armed))
         }
     }
 }

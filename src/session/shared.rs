@@ -1,8 +1,8 @@
-//! What callers and the worker of one session share.
+//! The state that callers and the worker of one session share.
 //!
 //! One lock guards all of it. It is held for moments only: never while the model computes, a payload is parsed or a
-//! callback runs. [`Phase`] says who may touch what: settings and trie change only while the phase is `Idle`, the
-//! worker takes what it needs with the command. Cancelling needs no lock.
+//! callback runs. By the [`Phase`], settings and trie change only while it is `Idle`; a command contains everything
+//! that the worker needs. Cancelling needs no lock.
 
 use super::queue::Queue;
 use super::text::{Arena, TextStream};
@@ -29,13 +29,13 @@ pub(crate) enum Phase {
     Generating,
 }
 
-/// What the worker is to do.
+/// A command to the worker.
 pub(crate) enum Command {
     /// Evaluate a prompt and answer its caller.
     Prefill { tokens: Vec<Token>, slot_id: i32, reply: SyncSender<Result<usize>> },
     /// Score the leaves of a trie and answer the caller.
     Score { trie: TrieState, reply: SyncSender<Result<LeafScores>> },
-    /// Send the logits of so many last positions, a row each, and answer the caller.
+    /// Send the logits of the last `n_last` positions, a row each, and answer the caller.
     Logits { n_last: usize, rows: SyncSender<Vec<f32>>, reply: SyncSender<Result<()>> },
     /// Save a slot and answer the caller.
     Save { slot_id: i32, path: PathBuf, reply: SyncSender<Result<()>> },
@@ -45,14 +45,14 @@ pub(crate) enum Command {
     Generate(Box<Job>),
 }
 
-/// Everything a generation needs, made when it was accepted so that its errors are the caller's.
+/// Everything that a generation needs, made when it is accepted, so that its errors are returned to the caller.
 pub(crate) struct Job {
     /// Most tokens to emit; `None` is as many as the context takes.
     pub(crate) max_new_tokens: Option<u64>,
     pub(crate) slot_id: i32,
     pub(crate) sampler: Sampler,
     pub(crate) trie: Option<TrieState>,
-    pub(crate) left: Left,
+    pub(crate) resume_point: ResumePoint,
     pub(crate) text: TextStream,
     /// Tokens never to be taken where the trie does not ask for them.
     pub(crate) banned: Vec<Token>,
@@ -61,22 +61,21 @@ pub(crate) struct Job {
     pub(crate) sink: Sink,
 }
 
-/// Where a generation stopped: what the next one needs beside slot and trie to go on as if it had not.
+/// The state in which a generation stopped: with slot and trie, all that the next one needs to go on.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Left {
+pub(crate) struct ResumePoint {
     /// Emitted tokens that are not in the slot.
     pub(crate) pending: Vec<Token>,
-    /// What is left of the leaf that was chosen as a whole, the next token last.
+    /// The remaining tokens of the leaf that was chosen as a whole, the next token last.
     pub(crate) chosen: Vec<Token>,
-    /// The leaf that the span ended at, until the next token: its children would make another one of it.
+    /// The leaf that the span ended at, until the next token, which must be none of its children.
     pub(crate) ended_at: Option<Node>,
-    /// How often tokens were taken out of the stream's context. Each time the positions begin anew, and the draws with
-    /// them have to be others.
+    /// Number of context shifts of the stream. After each the same positions are used again, with other random numbers.
     pub(crate) shifts: u64,
 }
 
-impl Left {
-    /// The trie is another one, or at another place.
+impl ResumePoint {
+    /// Called when the trie or its state was replaced.
     pub(crate) fn forget_choice(&mut self) {
         self.chosen.clear();
         self.ended_at = None;
@@ -87,7 +86,7 @@ impl Left {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Prompt {
     pub(crate) slot_id: i32,
-    /// Tokens that still fit behind it.
+    /// Tokens that still fit after it.
     pub(crate) room: usize,
 }
 
@@ -108,17 +107,17 @@ pub(crate) struct State {
     /// Chains by slot id, which are used in place of the parameters.
     pub(crate) chains: BTreeMap<i32, Chain>,
     pub(crate) trie: Option<TrieState>,
-    pub(crate) left: Left,
+    pub(crate) resume_point: ResumePoint,
     /// Why the last set of a trie failed; bars generate.
     pub(crate) trie_failure: Option<Error>,
     pub(crate) queue: Queue,
-    /// The queue's generation has not been handed out to its end.
+    /// The queue's generation was not read to its end.
     pub(crate) reading: bool,
     pub(crate) usage: Usage,
     pub(crate) sampled: BTreeMap<i32, Sampled>,
     /// The error of the last call or generation to finish.
     pub(crate) failure: Option<Error>,
-    /// The latest error nobody took.
+    /// The latest error that was not taken.
     pub(crate) untaken: Option<Error>,
 }
 
@@ -147,14 +146,14 @@ impl State {
 /// The shared half of a session.
 pub(crate) struct Shared {
     state: Mutex<State>,
-    /// Told when there is a command or the session was closed.
+    /// Notified when there is a command or the session was closed.
     pub(crate) work: Condvar,
-    /// Told when the queue got something.
+    /// Notified when the queue got output.
     pub(crate) arrival: Condvar,
     /// Asks the running prefill or generation to stop.
     pub(crate) cancel: Arc<AtomicBool>,
-    /// How often somebody asked for that. What runs on the caller's own thread ends when the number changes: it may
-    /// begin while the flag above still stands, and must leave the flag to whom it is meant for.
+    /// Number of cancels. Work on the caller's own thread (tokenize) ends when the number changes: it may begin while
+    /// the flag above is still set for the worker, and must not clear it.
     cancels: AtomicU64,
     pub(crate) arena: Arc<Arena>,
 }
@@ -177,7 +176,7 @@ impl Shared {
         self.cancels.fetch_add(1, Ordering::Release);
     }
 
-    /// A function that tells whether somebody asked to stop since now.
+    /// A function that returns whether there was a cancel after this call.
     pub(crate) fn cancelled_since_now(&self) -> impl Fn() -> bool + '_ {
         let before = self.cancels.load(Ordering::Acquire);
         move || self.cancels.load(Ordering::Acquire) != before

@@ -1,9 +1,10 @@
 //! Stop strings over the byte stream of a generation, across token borders.
 //!
 //! Bytes go in as tokens produce them; bytes come out once no stop string can begin in them any more. The stop string
-//! whose last byte comes first wins, and the longest of those that end there. What stands before it is released; the
-//! stop string and everything behind it never is. Matching keeps one automaton state per stop string
-//! (Knuth-Morris-Pratt), so its cost per byte does not depend on their lengths, and it allocates nothing.
+//! that ends first is found, and of several that end at the same byte the longest. The bytes before it are released;
+//! the stop string and everything after it are not. Matching keeps one automaton state per stop string (Knuth, Morris,
+//! Pratt, "Fast Pattern Matching in Strings", <https://doi.org/10.1137/0206024>), so its cost per byte does not depend
+//! on their lengths, and it allocates nothing.
 
 /// One stop string with its failure function.
 #[derive(Debug)]
@@ -11,7 +12,7 @@ struct Pattern {
     bytes: Vec<u8>,
     /// `fallback[n]`: length of the longest proper border of the first `n + 1` bytes.
     fallback: Vec<usize>,
-    /// How many of its bytes the stream ends with now.
+    /// How many bytes of its prefix the stream ends with now.
     matched: usize,
 }
 

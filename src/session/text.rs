@@ -1,9 +1,10 @@
-//! From token bytes to text a host can keep: whole characters only, at addresses that stay.
+//! From token bytes to text that a host can keep: whole characters only, at fixed addresses.
 //!
-//! [`TextStream`] turns the bytes of successive tokens into characters. A token that ends inside a character gives the
-//! characters before it; the token that completes it gives it. Bytes that can never become a character turn into U+FFFD
-//! as soon as that is certain, one for each maximal broken sequence, as `String::from_utf8_lossy` does over the whole
-//! stream. [`Arena`] keeps each piece of text, NUL-terminated, at a fixed address until it is cleared.
+//! [`TextStream`] turns the bytes of successive tokens into characters. For a token that ends inside a character, the
+//! characters before that one are returned; the token that completes the character returns it. Bytes that can never
+//! become a character turn into U+FFFD as soon as that is certain, one for each maximal broken sequence, as
+//! `String::from_utf8_lossy` does over the whole stream. [`Arena`] keeps each piece of text, NUL-terminated, at a fixed
+//! address until it is cleared.
 
 use super::ArenaText;
 use super::stop::StopScanner;
@@ -11,14 +12,15 @@ use parking_lot::Mutex;
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// What stands for bytes that are no character, and for NUL in C strings.
+/// Replaces bytes that are no character, and NUL in C strings.
 const REPLACEMENT: &str = "\u{FFFD}";
 
 /// The text of one generation as its tokens arrive. Pushing allocates nothing while pieces keep to the announced size.
 #[derive(Debug)]
 pub(crate) struct TextStream {
     scanner: StopScanner,
-    /// Bytes past the stop scanner that are not text yet: between pushes the begin of one character, 3 bytes at most.
+    /// Bytes after the stop scanner that are not text yet: between pushes the beginning of one character, 3 bytes at
+    /// most.
     raw: Vec<u8>,
     text: String,
 }
@@ -90,13 +92,13 @@ pub(crate) fn append_without_nul(text: &str, out: &mut Vec<u8>) {
 /// Bytes of one arena block; a longer text gets a block of its own.
 const BLOCK: usize = 64 * 1024;
 
-/// Memory in which the text of one generation stays readable, at fixed addresses, each piece with a NUL behind it.
+/// Memory in which the text of one generation stays readable, at fixed addresses, each piece with a NUL after it.
 ///
 /// The session clears it when the next prefill or generation begins. Whoever holds the `Arc` from
 /// [`Session::arena`](super::Session::arena) keeps the last text readable after the session is gone.
 ///
-/// Blocks are written through atomics and never handed out mutably, so a pointer a host holds stays readable while
-/// later text is added beside it.
+/// Blocks are written through atomics and never borrowed mutably, so a host's pointer stays readable while later text
+/// is added.
 #[derive(Debug, Default)]
 pub struct Arena {
     blocks: Mutex<Blocks>,
@@ -145,7 +147,7 @@ impl Arena {
     }
 }
 
-/// What a test build leaves of a text whose arena was freed: no UTF-8, so whoever still reads it is found out.
+/// A test build overwrites the text of a freed arena with invalid UTF-8, so that later reads are found.
 #[cfg(feature = "testing")]
 impl Drop for Arena {
     fn drop(&mut self) {

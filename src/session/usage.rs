@@ -13,26 +13,26 @@ pub struct Usage {
     pub prompt_tokens_reused: u64,
     /// Tokens emitted; an end-of-generation token is not.
     pub completion_tokens: u64,
-    /// Emitted tokens that the token trie left no choice about.
+    /// Emitted tokens that were forced by the token trie.
     pub forced_tokens: u64,
-    /// Sampled tokens that the token trie left a choice about.
+    /// Sampled tokens for which the token trie left a choice.
     pub branching_steps: u64,
     /// Of those, the ones for which all logits were computed, not only those of the legal tokens: more than 512 are
     /// legal, or they are sampled (mode 1) by a chain that compares tokens before the trie.
     pub whole_row_steps: u64,
-    /// Emitted tokens for which the token trie allowed some tokens only, and how many those were, added up.
+    /// Emitted tokens inside a span: those for which the token trie allowed only some tokens.
     pub span_tokens: u64,
-    /// See `span_tokens`.
+    /// The sum of the numbers of tokens that were allowed there.
     pub span_candidates: u64,
     /// How often tokens were taken out of a full context; see [`ContextFull`](super::ContextFull).
     pub context_shifts: u64,
     /// Model evaluations, those of the prompt included.
     pub forward_passes: u64,
-    /// How many more it would have taken to evaluate the generated tokens one by one.
+    /// How many more evaluations one per generated token would have taken.
     pub forward_passes_saved: u64,
     /// Logits computed.
     pub logits_computed: u64,
-    /// Kernels started on a GPU.
+    /// Kernels dispatched on a GPU.
     pub gpu_dispatches: u64,
     /// Command buffers submitted to a GPU.
     pub gpu_submissions: u64,
@@ -48,18 +48,17 @@ pub struct Usage {
     pub first_token_us: u64,
     /// From the start of the generation to its end, callbacks included; while it runs, to its last token.
     pub decode_us: u64,
-    /// Time that the host spent choosing tokens from logits, or from the candidates that a device left. What a device
-    /// samples by itself is part of its pass and takes none.
+    /// Time that the host spent sampling from logits, or from the candidates that a device left. Sampling on a device
+    /// is part of its pass and not counted.
     pub sample_us: u64,
-    /// Tokens that were chosen, by host or device: all but those that the token trie left no choice about, and those of
-    /// leaves that it scored.
+    /// Tokens that were sampled, by host or device: all but forced tokens and those of leaves that were scored.
     pub sampled_tokens: u64,
     /// Why the generation ended.
     pub finish_reason: FinishReason,
 }
 
 impl Usage {
-    /// Takes over what the engine counted between two readings.
+    /// Sets the counters to the difference of two readings of the engine.
     pub(crate) fn count(&mut self, before: &EngineStats, now: &EngineStats) {
         self.forward_passes = now.forward_passes - before.forward_passes;
         self.logits_computed = now.logits - before.logits;
@@ -77,11 +76,11 @@ impl Usage {
 pub(crate) struct Telemetry<'a> {
     model: &'a ModelInfo,
     usage: Usage,
-    /// Bytes of weights per second of decoding, as if each token that was not forced had read all of them once.
+    /// Bytes of weights per second of decoding, where each token that was not forced counts as one read of all weights.
     decode_weight_bytes_s: Option<f64>,
-    /// The mean share of the vocabulary that the token trie ruled out where it did.
+    /// The mean share of the vocabulary that the token trie's masks excluded, 0 to 1.
     skip_ratio: Option<f64>,
-    /// The chain of the last generation: `+` before a step that the device follows, `-` before one that the host does.
+    /// The chain of the last generation: `+` before a step that the device runs, `-` before one that the host runs.
     chain: &'a str,
     trie_cache: TrieCache,
 }

@@ -1,12 +1,12 @@
 //! The thread that owns a session's engine.
 //!
 //! It waits for one command at a time, runs it, and ends once the session is closed and nothing is left to run; the
-//! engine is dropped here. A panic in a command is an error of that command. When it came from the engine, nothing the
-//! engine says can be trusted any more, and every later prompt is refused with that fault.
+//! engine is dropped here. A panic in a command is an error of that command. After a panic in the engine its state is
+//! unknown, and every later prompt is refused with that error.
 
 use super::decoder::Decoder;
 use super::generate::{Generation, guarded};
-use super::shared::{Command, Job, Left, Phase, Prompt, Shared, State};
+use super::shared::{Command, Job, Phase, Prompt, ResumePoint, Shared, State};
 use super::{LeafScores, Usage, saved};
 use crate::engine::EngineStats;
 use crate::trie::{Descriptor, TrieState};
@@ -83,7 +83,7 @@ impl<D: Decoder> Worker<D> {
             ..Usage::default()
         };
         state.usage.count(&self.before, &self.decoder.stats());
-        let reused = settle(&mut state, ran)?;
+        let reused = finish_command(&mut state, ran)?;
         state.usage.prompt_tokens_reused = reused as u64;
         state.prompt = Some(Prompt { slot_id, room: self.decoder.room() });
         if let Some(trie) = &mut state.trie {
@@ -101,7 +101,7 @@ impl<D: Decoder> Worker<D> {
         });
         let mut state = self.shared.lock();
         state.usage.count(&self.before, &self.decoder.stats());
-        let scores = settle(&mut state, ran)?;
+        let scores = finish_command(&mut state, ran)?;
         Ok(LeafScores::new(trie, &scores))
     }
 
@@ -123,24 +123,24 @@ impl<D: Decoder> Worker<D> {
         });
         let mut state = self.shared.lock();
         state.usage.count(&self.before, &self.decoder.stats());
-        settle(&mut state, ran)
+        finish_command(&mut state, ran)
     }
 
     fn save(&mut self, slot_id: i32, path: &Path) -> Result<()> {
         let (decoder, shared) = (&mut self.decoder, &self.shared);
         let ran = guarded("the engine", || {
-            // Of another slot than that of the last prompt nothing more is known.
-            let (left, trie) = match decoder.is_current(slot_id)? {
+            // Only for the slot of the last prompt is there more than tokens and cells.
+            let (resume_point, trie) = match decoder.is_current(slot_id)? {
                 true => {
                     let state = shared.lock();
-                    (state.left.clone(), state.trie.clone())
+                    (state.resume_point.clone(), state.trie.clone())
                 }
-                false => (Left::default(), None),
+                false => (ResumePoint::default(), None),
             };
-            let note = saved::note(left, trie.as_ref())?;
+            let note = saved::note(resume_point, trie.as_ref())?;
             decoder.save(slot_id, path, &note, &shared.cancel)
         });
-        settle(&mut self.shared.lock(), ran)
+        finish_command(&mut self.shared.lock(), ran)
     }
 
     fn restore(&mut self, slot_id: i32, path: &Path) -> Result<usize> {
@@ -150,19 +150,20 @@ impl<D: Decoder> Worker<D> {
         let ran = guarded("the engine", || {
             let saved = decoder.open_saved(path, &shared.cancel)?;
             let trie = shared.lock().trie.clone();
-            let (left, trie) = saved::resume(&saved, trie, n_vocab, decoder.tokens().len() + decoder.room())?;
-            // From here on the slot changes.
+            let (resume_point, trie) = saved::resume(&saved, trie, n_vocab, decoder.tokens().len() + decoder.room())?;
+            // The slot changes from here on.
             shared.arena.clear();
             let mut state = shared.lock();
-            (state.prompt, state.left, state.reading, state.usage) = (None, Left::default(), false, Usage::default());
+            (state.prompt, state.resume_point, state.reading, state.usage) =
+                (None, ResumePoint::default(), false, Usage::default());
             drop(state);
-            decoder.restore(slot_id, saved, left.pending.is_empty(), &shared.cancel)?;
-            Ok((left, trie))
+            decoder.restore(slot_id, saved, resume_point.pending.is_empty(), &shared.cancel)?;
+            Ok((resume_point, trie))
         });
         let mut state = self.shared.lock();
-        let (left, trie) = settle(&mut state, ran)?;
+        let (resume_point, trie) = finish_command(&mut state, ran)?;
         self.before = before;
-        let (held, pending) = (self.decoder.tokens().len(), left.pending.len());
+        let (held, pending) = (self.decoder.tokens().len(), resume_point.pending.len());
         state.usage = Usage {
             prompt_tokens: (held + pending) as u64,
             prompt_tokens_reused: held as u64,
@@ -171,7 +172,7 @@ impl<D: Decoder> Worker<D> {
         };
         state.usage.count(&self.before, &self.decoder.stats());
         state.prompt = Some(Prompt { slot_id, room: self.decoder.room() - pending });
-        (state.left, state.trie) = (left, trie);
+        (state.resume_point, state.trie) = (resume_point, trie);
         Ok(held + pending)
     }
 
@@ -186,26 +187,26 @@ impl<D: Decoder> Worker<D> {
     }
 }
 
-/// The end of what the worker did for a caller: the session is free again.
-fn settle<T>(state: &mut State, ran: Result<Result<T>>) -> Result<T> {
+/// Ends a command: marks the session as idle and records the outcome.
+fn finish_command<T>(state: &mut State, ran: Result<Result<T>>) -> Result<T> {
     state.note(ran.as_ref().map_or_else(Some, |outcome| outcome.as_ref().err()));
     state.phase = Phase::Idle;
     ran.inspect_err(|fault| state.fault = Some(fault.clone())).flatten()
 }
 
-/// Bring into the slot what a generation emitted last, so that the slot's last position is the stream's.
+/// Append the pending tokens of the last generation to the slot, so that the slot's last position is the stream's.
 fn evaluate_pending(decoder: &mut impl Decoder, shared: &Shared) -> Result<()> {
-    let pending = std::mem::take(&mut shared.lock().left.pending);
+    let pending = std::mem::take(&mut shared.lock().resume_point.pending);
     if pending.is_empty() {
         return Ok(());
     }
     let held = decoder.tokens().len();
     let ran = decoder.logits(&pending, &[], &shared.cancel).map(drop);
-    shared.lock().left.pending = pending[decoder.tokens().len() - held..].to_vec();
+    shared.lock().resume_point.pending = pending[decoder.tokens().len() - held..].to_vec();
     ran
 }
 
-/// What a session says when its engine is unusable.
+/// The error of calls on a session whose engine is unusable.
 pub(crate) fn refused(fault: &Error) -> Error {
     Error::Internal(format!("the session must be closed after a fault: {fault}"))
 }

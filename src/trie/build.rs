@@ -1,13 +1,12 @@
-//! Payloads from names: the token paths of a closed set, made where the model will say it.
+//! Makes payloads from names: each name is tokenized in the text in which the model will generate it.
 //!
-//! The tokens of a name depend on what stands around it. Behind `"action": "` and in front of `"` a name has other
-//! tokens than alone, and a model is at its best when it is made to write what it would have written itself. So the
-//! text before, the name and the closing delimiter are tokenized as one, and the leaf is what stands behind the tokens
-//! of the text before, which the prompt has fixed. The delimiter belongs to the leaf: it tells a name that begins
-//! another apart from it.
+//! The tokens of a name depend on the text around it. After `"action": "` and before `"` a name has other tokens than
+//! alone, and a model works best with the tokens that it would generate without a constraint. So the text before, the
+//! name and the closing delimiter are tokenized as one text, and the leaf is the tokens after those of the text before,
+//! which are in the prompt. The delimiter is a part of the leaf: it distinguishes a name from longer names that begin
+//! with it.
 //!
-//! Every leaf that is built spells its name and the delimiter, or there is an error; what a user should know besides
-//! is a warning.
+//! Every leaf that is built spells its name and the delimiter, or there is an error; other findings are warnings.
 
 use std::collections::HashSet;
 
@@ -24,8 +23,8 @@ const LISTED_NAMES: usize = 5;
 /// The texts around a name.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Surroundings<'a> {
-    /// What stands before the name in the reply, as far back as tokens may reach: the last line is more than enough.
-    /// Empty: the name begins a text.
+    /// The text before the name in the reply, as far back as tokens may reach: the last line is enough. Empty: the name
+    /// begins a text.
     pub before: &'a str,
     /// The closing delimiter, a part of every leaf. Empty: a leaf ends with its name.
     pub after: &'a str,
@@ -33,18 +32,18 @@ pub struct Surroundings<'a> {
     pub parse_special: bool,
 }
 
-/// What [`build`] made of the names.
+/// The result of [`build`].
 #[derive(Debug, Clone)]
 pub struct Built {
     /// The payload for [`Trie::parse`], one descriptor.
     pub json: String,
-    /// What the user should know, one sentence each.
+    /// Warnings for the user, one sentence each.
     pub warnings: Vec<String>,
-    /// What the payload compiles to.
+    /// The size of the compiled payload.
     pub shape: Shape,
 }
 
-/// What one descriptor of a trie amounts to.
+/// The size of one descriptor of a trie.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shape {
     /// Leaves with different token paths.
@@ -57,7 +56,7 @@ pub struct Shape {
     pub branching: u32,
     /// Tokens of all leaves, shared ones counted for each leaf.
     pub tokens: u64,
-    /// Those among them that follow without a choice.
+    /// How many of them are forced.
     pub forced: u64,
     /// The names of the leaves with children, on the way to others.
     pub prefix_leaves: Vec<String>,
@@ -209,10 +208,10 @@ pub fn build_unless<N: AsRef<str>>(
     Ok(Built { warnings: warnings.collect(), shape, json })
 }
 
-/// Fails unless the tokens spell the text, perhaps behind the space that a vocabulary begins a text with.
+/// Fails unless the tokens spell the text, with or without the space that some vocabularies put before a text.
 fn check_spelling(vocab: &Vocab, text: &str, tokens: &[Token], special: bool) -> Result<()> {
     let mut spelled = Vec::new();
-    // What is longer is wrong already.
+    // A longer spelling is wrong already.
     let mut rest = tokens.iter();
     while spelled.len() <= text.len() + 1
         && let Some(&token) = rest.next()
@@ -229,7 +228,7 @@ fn check_spelling(vocab: &Vocab, text: &str, tokens: &[Token], special: bool) ->
     )))
 }
 
-/// The names whose tokens an earlier name (by tokens, then by name) has too.
+/// The names with the same tokens as an earlier name (by tokens, then by name).
 fn of_one_path<'a>(leaves: &[Leaf<'a>]) -> Vec<&'a str> {
     let mut sorted: Vec<(&[Token], &str)> = leaves.iter().map(|leaf| (leaf.tokens.as_slice(), leaf.name)).collect();
     sorted.sort_unstable();

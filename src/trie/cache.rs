@@ -1,8 +1,8 @@
 //! Compiled tries shared by the whole process.
 //!
-//! A host sends the same payload again and again; a payload seen before costs one hash and no parse. Entries are
-//! `Arc`s, so eviction never takes a trie from a stream that uses it. An entry knows no vocabulary: whoever loads it
-//! checks [`Trie::check_vocab`] against its own model, hits included, and a payload that fails its check is not kept.
+//! Hosts send the same payload many times; a payload in the cache costs one hash and no parse. Entries are `Arc`s, so a
+//! trie in use stays valid after eviction. An entry does not depend on a vocabulary: each load checks
+//! [`Trie::check_vocab`] against its own model, hits included, and a payload that fails its check is not kept.
 
 use std::any::Any;
 use std::num::NonZeroUsize;
@@ -22,7 +22,7 @@ pub const CAPACITY: NonZeroUsize = NonZeroUsize::new(128).unwrap();
 /// The most bytes of tries kept, until [`set_limit`] says otherwise.
 pub const LIMIT_BYTES: usize = 64 << 20;
 
-/// How a [`Cache`] did so far.
+/// Counters of a [`Cache`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// Payloads found.
@@ -49,7 +49,7 @@ struct Shelf {
 }
 
 impl Shelf {
-    /// Lets the least recently used go until the rest is within the limit.
+    /// Evicts the least recently used until the rest is within the limit.
     fn evict(&mut self) {
         while self.bytes > self.limit
             && let Some((_, evicted)) = self.tries.pop_lru()
@@ -65,8 +65,8 @@ impl Cache {
         Cache { shelf: Mutex::new(Shelf { tries: LruCache::new(capacity), limit, hits: 0, misses: 0, bytes: 0 }) }
     }
 
-    /// The compiled payload, from the cache or parsed now, that passed `check`. One that is larger than all the cache
-    /// may hold is not kept.
+    /// The compiled payload, from the cache or parsed now, after `check`. One that is larger than the cache's limit is
+    /// not kept.
     ///
     /// # Errors
     /// As [`Trie::parse`], and those of `check`; a refused payload is not kept.
@@ -85,8 +85,8 @@ impl Cache {
         if let Some(trie) = known {
             return check(&trie).map(|()| trie);
         }
-        // Parsed and checked without the lock; of two threads that parse one payload at a time, the first to finish is
-        // kept.
+        // Parsed and checked without the lock; of two threads that parse the same payload, the result of the first to
+        // finish is kept.
         let trie = Arc::new(Trie::parse(json)?);
         check(&trie)?;
         let mut shelf = self.shelf.lock();
@@ -103,14 +103,14 @@ impl Cache {
         Ok(trie)
     }
 
-    /// Holds at most so many bytes of tries from now on.
+    /// Keeps at most `bytes` bytes of tries from now on.
     pub fn set_limit(&self, bytes: usize) {
         let mut shelf = self.shelf.lock();
         shelf.limit = bytes;
         shelf.evict();
     }
 
-    /// How it did so far.
+    /// The cache's counters.
     pub fn stats(&self) -> CacheStats {
         let shelf = self.shelf.lock();
         CacheStats { hits: shelf.hits, misses: shelf.misses, entries: shelf.tries.len(), bytes: shelf.bytes }

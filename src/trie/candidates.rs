@@ -1,8 +1,8 @@
-//! The mask over a list of candidates, as the samplers of a foreign chain hand it from one to the next.
+//! The mask over a list of candidates, as the samplers of a llama.cpp chain pass it from one to the next.
 //!
-//! The list may be the whole vocabulary in id order or whatever earlier samplers left of it, in any order; ids are
-//! unique. Invariants: an illegal candidate is at minus infinity, and at least one legal one is not; the list is
-//! written only when everything is known, so a fault on the way changes nothing.
+//! The list may be the whole vocabulary in id order or what earlier samplers left of it, in any order; ids are unique.
+//! Invariants: after the mask an illegal candidate is at minus infinity, and at least one legal one is not; the list is
+//! written only at the end, so an error changes nothing.
 
 use super::Mode;
 use crate::Token;
@@ -15,7 +15,7 @@ pub struct Candidate {
     pub id: Token,
     /// Its logit. NaN counts as minus infinity.
     pub logit: f32,
-    /// Its probability, where a sampler just computed one.
+    /// Its probability, 0 to 1, where a sampler has computed it.
     pub p: f32,
 }
 
@@ -25,10 +25,10 @@ impl Candidate {
     }
 }
 
-/// What [`Sieve::mask`] left.
+/// The result of [`Sieve::mask`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Masked {
-    /// How many entries of the list are candidates still, from its front.
+    /// Number of entries, from the first on, that are still candidates.
     pub size: usize,
     /// Where the candidate selected before is, or the likeliest legal one if it is masked; `None` if none was selected.
     pub selected: Option<usize>,
@@ -40,8 +40,8 @@ const FILTER_BITS: usize = 1 << 16;
 /// Masks the illegal tokens of candidate lists; holds the memory for that.
 #[derive(Debug)]
 pub struct Sieve {
-    /// One bit for every legal token, at the low bits of its id: says for most candidates, without a search, that they
-    /// are not legal. All zero between calls.
+    /// One bit for every legal token, indexed by the low bits of its id: excludes most candidates without a search. All
+    /// zero between calls.
     filter: Box<[u64; FILTER_BITS / 64]>,
     /// The legal candidates, each with its place in the list.
     legal: Vec<(usize, Candidate)>,
@@ -56,9 +56,9 @@ impl Default for Sieve {
 impl Sieve {
     /// Sets the logit of every candidate that is not among `legal` (ascending, not empty) to minus infinity, in its
     /// place. The legal ones keep place and logit; with [`Mode::Greedy`] the likeliest of them, on a tie that with the
-    /// smallest id, changes places with the first entry, and the list ends behind it. Where no legal candidate is in
-    /// the list, or all are at minus infinity, the first entry becomes the smallest legal token, and the list ends
-    /// behind it. `selected` is the place of the candidate that an earlier sampler selected.
+    /// smallest id, is swapped with the first entry, and the list ends after it. Where no legal candidate is in the
+    /// list, or all are at minus infinity, the first entry becomes the smallest legal token, and the list ends after
+    /// it. `selected` is the place of the candidate that an earlier sampler selected.
     ///
     /// An empty list stays empty, as there is no place for that entry.
     pub fn mask(
@@ -102,8 +102,8 @@ impl Sieve {
         Masked { size: candidates.len(), selected }
     }
 
-    /// The legal candidates of a list in which each stands at the place of its id, as in the whole vocabulary in id
-    /// order; false, and nothing found, if one does not.
+    /// Finds the legal candidates of a list in which each has its id as index, as in the whole vocabulary in id order;
+    /// false, and nothing found, if one does not.
     fn look_up(&mut self, candidates: &[Candidate], legal: &[Token]) -> bool {
         for &token in legal {
             match usize::try_from(token).ok().and_then(|at| Some((at, *candidates.get(at)?))) {

@@ -1,4 +1,5 @@
-//! The compiled trie: flat arrays in breadth-first order, one tree per descriptor.
+//! The compiled trie (prefix tree; Fredkin, "Trie memory", <https://doi.org/10.1145/367390.367400>): flat arrays in
+//! breadth-first order, one tree per descriptor.
 //!
 //! Leaves are sorted by their tokens, so that a node is a range of them and its children are the runs of one token in
 //! that range; no map is needed and equal payloads compile to equal arrays. Shared prefixes are merged; of two names
@@ -26,7 +27,7 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    /// What the set stands for, verbatim from the payload.
+    /// The path, the name of the set, verbatim from the payload.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -52,7 +53,7 @@ impl Descriptor {
     }
 }
 
-/// A leaf: its name and where it stands in the payload.
+/// A leaf: its name and its place in the payload.
 #[derive(Debug)]
 pub(super) struct Leaf {
     pub(super) name: String,
@@ -61,10 +62,10 @@ pub(super) struct Leaf {
     pub(super) index: u32,
 }
 
-/// One verdict of [`super::cache::spelling`]; the weak reference keeps the vocabulary's address from being given away.
+/// One verdict of [`super::cache::spelling`]; the weak reference keeps the vocabulary's address from being reused.
 pub(super) type Verdict = (Weak<dyn std::any::Any + Send + Sync>, Option<String>);
 
-/// A compiled payload. Knows no vocabulary; shared by streams through `Arc`.
+/// A compiled payload. Does not depend on a vocabulary; shared by streams through `Arc`.
 #[derive(Debug)]
 pub struct Trie {
     model_id: String,
@@ -139,10 +140,11 @@ impl Trie {
         Ok(trie)
     }
 
-    /// Compiles one descriptor behind the nodes that are there.
+    /// Compiles one descriptor and appends its nodes.
     fn add(&mut self, index: usize, mut raw: RawDescriptor, tokens: &[Token]) -> Result<()> {
         let path_of = |range: &Range<usize>| tokens.get(range.clone()).unwrap_or_default();
-        // Behind the name the index makes the order total, so that equal leaves are placed at their first occurrence.
+        // Sorting by index after the name makes the order total, so that equal leaves have the place of their first
+        // occurrence.
         raw.leaves.sort_unstable_by(|a, b| {
             path_of(&a.tokens)
                 .cmp(path_of(&b.tokens))
@@ -257,12 +259,12 @@ impl Trie {
         self.child_token.get(self.edges(node)).unwrap_or_default()
     }
 
-    /// The nodes behind [`Self::children`], in the same order.
+    /// The child nodes, in the order of [`Self::children`].
     pub fn child_nodes(&self, node: Node) -> &[Node] {
         self.child_node.get(self.edges(node)).unwrap_or_default()
     }
 
-    /// The node behind `token`, if it continues from `node`.
+    /// The child of `node` for `token`, if there is one.
     pub fn child(&self, node: Node, token: Token) -> Option<Node> {
         let index = self.children(node).binary_search(&token).ok()?;
         self.child_nodes(node).get(index).copied()
@@ -296,7 +298,7 @@ impl Trie {
         tokens
     }
 
-    /// [`Self::path_to`] in place of what `tokens` holds.
+    /// [`Self::path_to`], written to `tokens`.
     pub(super) fn path_into(&self, mut node: Node, tokens: &mut Vec<Token>) {
         tokens.clear();
         while self.token(node) >= 0 {

@@ -1,12 +1,12 @@
-//! The token trie: what may come next when the host knows that the next words are one of a closed set.
+//! The token trie: which tokens may come next when the next words are one of a closed set.
 //!
-//! A payload lists, per *descriptor* (the place in the host's reply the words stand for), the token sequences of its
+//! A payload lists, per *descriptor* (a closed set of words, for one place in the reply), the token sequences of its
 //! *leaves* (the words). It is parsed strictly ([`Trie::parse`]), compiled to flat arrays without any knowledge of a
 //! vocabulary, and shared by the process ([`cache`]). A [`TrieState`] walks one compiled trie for one stream. [`build`]
 //! makes the payload from names.
 //!
-//! Invariants: a compiled trie never changes; nodes are numbered parents first; the children of a node stand in
-//! ascending token order; a state transition allocates nothing and never loses the constraint silently.
+//! Invariants: a compiled trie never changes; nodes are numbered parents first; the children of a node are in ascending
+//! token order; a state transition allocates nothing and never loses the constraint silently.
 
 mod build;
 pub mod cache;

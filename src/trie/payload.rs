@@ -76,7 +76,7 @@ enum Segment {
     Index(usize),
 }
 
-/// Where the reader stands, and what all leaves share. On an error the place stays where the error arose.
+/// The reader's place in the payload, and the tokens of all leaves. On an error the place is that of the error.
 #[derive(Default)]
 struct Reader {
     place: Vec<Segment>,
@@ -103,7 +103,7 @@ impl Reader {
             _ => format!("malformed JSON: {error}"),
         };
         if problem.len() > MAX_PROBLEM_BYTES {
-            // The end tells line and column; the quoted value in the middle is what is long.
+            // The end has line and column; the quoted value in the middle may be long.
             let mut head = MAX_PROBLEM_BYTES / 2;
             while !problem.is_char_boundary(head) {
                 head -= 1;

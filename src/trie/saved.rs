@@ -1,7 +1,7 @@
-//! Where a stream stands in a trie, in a form that outlives the process.
+//! A trie state in a form that can be saved.
 //!
-//! Nodes are told by the tokens that lead to them and the trie by a hash of what it means, so that neither depends on
-//! how a trie is compiled.
+//! Nodes are identified by the tokens that lead to them and the trie by a hash of its content, so that neither depends
+//! on how a trie is compiled.
 
 use super::compile::Node;
 use super::{Descriptor, Trie, TrieState};
@@ -18,7 +18,7 @@ pub struct SavedState {
     mode: i32,
     /// Path of the descriptor armed last.
     descriptor: String,
-    /// Tokens from its root to where it stands; `None` when released.
+    /// Tokens from its root to the current node; `None` when released.
     at: Option<Vec<crate::Token>>,
     /// Tokens of the leaf completed last.
     completed: Option<Vec<crate::Token>>,
@@ -35,7 +35,7 @@ impl Trie {
         };
         for descriptor in self.descriptors() {
             text(descriptor.path());
-            // Breadth-first: the numbers of children and the tokens tell the tree.
+            // In breadth-first order the numbers of children and the tokens determine the tree.
             for node in descriptor.nodes() {
                 text(&format!("{} {}", self.token(node), self.children(node).len()));
                 self.leaf(node).into_iter().for_each(&mut text);
@@ -62,7 +62,7 @@ impl SavedState {
 }
 
 impl TrieState {
-    /// What [`TrieState::restored`] needs to go on from here.
+    /// The state for [`TrieState::restored`].
     pub fn saved(&self) -> SavedState {
         let path = |node: Option<Node>| node.map(|node| self.trie().path_to(node));
         SavedState {
@@ -75,10 +75,10 @@ impl TrieState {
         }
     }
 
-    /// This trie, in this mode, where `saved` stood. `Err` says why it cannot be: another trie or mode.
+    /// The saved state over this state's trie and mode.
     ///
     /// # Errors
-    /// Why it cannot be: another trie or mode.
+    /// The reason as text: another trie or mode.
     pub fn restored(&self, saved: &SavedState) -> std::result::Result<TrieState, String> {
         let own = hexadecimal(self.trie().digest());
         if saved.trie != own {
@@ -113,7 +113,7 @@ impl TrieState {
     }
 }
 
-/// As much of a hash as tells it apart.
+/// The first digits of a hash, for messages.
 fn short(hash: &str) -> String {
     hash.chars().take(16).collect()
 }

@@ -1,14 +1,14 @@
 //! Whether the leaves of a trie spell their names in a vocabulary.
 //!
-//! Token ids say nothing about the model they were made for. That the tokens of every leaf spell its name is the true
-//! sign; one that does not betrays a payload made for another model. Behind the name may stand the closing delimiter,
+//! Token ids do not identify the model that they were made for. But the tokens of every leaf must spell its name; one
+//! that does not shows that the payload was made for another model. After the name there may be the closing delimiter,
 //! the same in all leaves of a descriptor.
 
 use super::compile::Trie;
 use crate::Token;
 use crate::gguf::shown;
 
-/// The longest closing delimiter, in bytes: what spells more than that behind its name spells another one.
+/// The longest closing delimiter, in bytes: a leaf with more text after its name spells another name.
 const DELIMITER: usize = 64 << 10;
 
 impl Trie {
@@ -16,8 +16,8 @@ impl Trie {
     ///
     /// `piece(token, special, out)` appends the bytes of one token, those of a special token only where `special` is
     /// set. A name may be spelled with or without its special tokens (a leaf may end in an end-of-generation token, or
-    /// be one special token), and a space in front of it is allowed, as tokenizers put one before the first word. Text
-    /// behind the name is allowed where every leaf of the descriptor has the same.
+    /// be one special token), and a space before it is allowed, as tokenizers put one before the first word. Text after
+    /// the name is allowed where every leaf of the descriptor has the same.
     pub fn spelling(&self, mut piece: impl FnMut(Token, bool, &mut Vec<u8>)) -> Option<String> {
         let (mut tokens, mut plain, mut special) = (Vec::new(), Vec::new(), Vec::new());
         let mut delimiter = Vec::new();
@@ -45,7 +45,7 @@ impl Trie {
             if behind(&special, &leaf.name).any(|rest| rest == delimiter) {
                 continue;
             }
-            // The first leaf of a descriptor tells what stands behind the names of all.
+            // The text after the name of a descriptor's first leaf is required after the names of all.
             if first && let Some(rest) = behind(&plain, &leaf.name).chain(behind(&special, &leaf.name)).next() {
                 delimiter.extend_from_slice(rest);
                 continue;
@@ -62,7 +62,7 @@ impl Trie {
     }
 }
 
-/// What stands behind a name in a text that begins with it, or with a space and it.
+/// The text after a name in a text that begins with it, or with a space and it.
 fn behind<'t>(text: &'t [u8], name: &str) -> impl Iterator<Item = &'t [u8]> {
     let spaced = text.strip_prefix(b" ");
     let rests = [Some(text), spaced].into_iter().filter_map(move |text| text?.strip_prefix(name.as_bytes()));

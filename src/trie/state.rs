@@ -2,7 +2,7 @@
 //!
 //! Armed at a node, only its children may come next, except at a leaf that also has children, where anything may: a
 //! child continues the span, any other token ends it at that leaf. Completing a leaf releases. The constraint is never
-//! lost silently: whatever leaves the trie without completing a leaf is reported by [`Accept`]. No transition
+//! lost silently: a token that leaves the trie without completing a leaf is reported by [`Accept`]. No transition
 //! allocates.
 
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use super::compile::{Descriptor, Node, Trie};
 use crate::gguf::shown;
 use crate::{Error, Result, Token};
 
-/// A constraint that is still armed after this many tokens, or as many as the deepest leaf has if that is more, is let
-/// go ([`Accept::NetReleased`]).
+/// A constraint that is still armed after this many tokens, or as many as the deepest leaf has if that is more, is
+/// released ([`Accept::NetReleased`]).
 const SAFETY_NET_TOKENS: u32 = 500;
 
 /// How many paths an error lists.
@@ -43,7 +43,7 @@ pub struct TrieState {
     mode: Mode,
     /// The descriptor armed last.
     descriptor: usize,
-    /// Where it stands; `None` when released.
+    /// The current node; `None` when released.
     node: Option<Node>,
     /// The leaf completed last, since arming.
     completed: Option<Node>,
@@ -62,7 +62,7 @@ impl TrieState {
         state
     }
 
-    /// A state at a place of a descriptor, which [`super::SavedState`] has found there.
+    /// A state at a node of a descriptor, for [`super::SavedState`].
     pub(super) fn at(
         trie: Arc<Trie>,
         mode: Mode,
@@ -128,7 +128,7 @@ impl TrieState {
         Some(self.trie.children(node))
     }
 
-    /// The node it stands at; `None` when released.
+    /// The current node; `None` when released.
     pub fn node(&self) -> Option<Node> {
         self.node
     }
@@ -146,7 +146,7 @@ impl TrieState {
         }
     }
 
-    /// Whether it stands at the root of the descriptor armed last.
+    /// Whether the current node is the root of the descriptor armed last.
     pub fn at_root(&self) -> bool {
         self.node.is_some() && !self.inside()
     }
@@ -166,7 +166,7 @@ impl TrieState {
         self.counted
     }
 
-    /// Whether so many tokens were accepted that the safety net lets an armed constraint go.
+    /// Whether so many tokens were accepted that the safety net releases an armed constraint.
     pub(super) fn is_overdue(&self) -> bool {
         let deepest = self.descriptor().map_or(0, Descriptor::depth);
         self.counted >= SAFETY_NET_TOKENS.max(deepest)
@@ -177,7 +177,7 @@ impl TrieState {
         self.trie.leaf(self.completed?)
     }
 
-    /// Takes note of a token of the stream.
+    /// Advances the state by a token of the stream.
     pub fn accept(&mut self, token: Token) -> Accept {
         self.applied = false;
         let Some(node) = self.node else { return Accept::Ignored };
@@ -203,7 +203,7 @@ impl TrieState {
         done
     }
 
-    /// Ends the span at the leaf it stands at, though that has children; nothing happens elsewhere. Says at which.
+    /// Ends the span where the current node is a leaf with children, and returns the leaf; does nothing elsewhere.
     pub fn end_at_leaf(&mut self) -> Option<Node> {
         let leaf = self.node.filter(|&node| self.trie.is_leaf(node))?;
         self.release(leaf, Accept::EndedAtLeaf);
@@ -216,7 +216,7 @@ impl TrieState {
         how
     }
 
-    /// Takes note that the mask was applied to candidates, which makes the next [`Self::accept_replay`] count.
+    /// Notes that the mask was applied to candidates, so that the next [`Self::accept_replay`] counts.
     pub fn note_apply(&mut self) {
         self.applied = true;
     }

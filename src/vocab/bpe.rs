@@ -1,6 +1,7 @@
-//! Byte-pair encoding: words from the pre-tokenizer, joined by the rank of their merges.
+//! Byte-pair encoding (Sennrich et al., <https://arxiv.org/abs/1508.07909>; over bytes as in GPT-2): words from the
+//! pre-tokenizer, whose symbols are merged by the rank of the merges.
 //!
-//! Merges are told by ids, not texts. A merge may name texts that are no tokens; those get ids behind the last token,
+//! Merges are pairs of ids, not texts. A merge may name texts that are no tokens; those get ids after the last token,
 //! so a symbol is a token exactly if its id is below the vocabulary's size.
 
 use super::merge::{Merger, NONE, Scratch, Symbol, TOKENS};
@@ -35,7 +36,7 @@ pub(super) struct Bpe {
 /// Merges whose look-ups are made together.
 const BLOCK: usize = 16;
 
-/// The two sides of a merge. A space may be the first character of the left one; the one behind it divides.
+/// The two sides of a merge. The first character of the left side may be a space; the first space after it divides.
 fn divide(merge: &str) -> Option<(&[u8], &[u8])> {
     let merge = merge.as_bytes();
     let space = 1 + merge.iter().skip(1).position(|&b| b == b' ')?;
@@ -44,7 +45,8 @@ fn divide(merge: &str) -> Option<(&[u8], &[u8])> {
 }
 
 impl Bpe {
-    /// Read the merges (`left right` each, best first); `texts` holds the tokens and takes whatever else they name.
+    /// Read the merges (`left right` each, best first); `texts` holds the tokens; other texts that merges name are
+    /// added to it.
     pub(super) fn new(pre: &'static Pre, texts: &mut Texts, merges: &[&str]) -> Result<Self> {
         let n_tokens = texts.len() as u32;
         let bytes: usize = merges.iter().map(|merge| merge.len()).sum();

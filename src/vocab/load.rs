@@ -19,7 +19,7 @@ const TYPES: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
 
-/// The most bytes of a token's text; the longest of usual vocabularies have some hundred.
+/// The most bytes of a token's text; the longest tokens of usual vocabularies have some hundred bytes.
 const MAX_TOKEN_BYTES: usize = 64 << 10;
 
 fn broken(key: &str, problem: impl std::fmt::Display) -> Error {
@@ -190,13 +190,13 @@ fn bpe(file: &File, pre: &'static Pre, mut defaults: SpecialTokens) -> Result<Vo
     finish(file, texts, n_tokens, nature, make)
 }
 
-/// What a vocabulary is, and does unless the file says otherwise.
+/// The kind of a vocabulary, and its defaults where the file has no key.
 struct Nature {
     kind: VocabKind,
     spelling: Spelling,
     roles: SpecialTokens,
     add_bos: bool,
-    /// The file cannot say otherwise.
+    /// Set where the begin-of-text token is added whatever the file has.
     always_bos: bool,
     add_space_prefix: bool,
     clean_spaces: bool,
@@ -224,8 +224,8 @@ fn finish(
         }
     }
     let model = model(&texts, &mut roles)?;
-    let specials = special::settle(roles, &texts, &mut attributes);
-    special::settle_strips(file, &texts, &mut attributes)?;
+    let specials = special::infer_from_texts(roles, &texts, &mut attributes);
+    special::add_strip_attributes(file, &texts, &mut attributes)?;
     let listed = file.integers("tokenizer.ggml.suppress_tokens")?.unwrap_or_default();
     let mut suppressed = reserve::list(listed.len(), "suppressed tokens")?;
     suppressed.extend(listed.into_iter().filter(|id| (0..n_tokens as i64).contains(id)).map(|id| id as Token));

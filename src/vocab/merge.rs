@@ -59,7 +59,7 @@ impl Merger {
         reserve::reserve(&mut self.symbols, symbols, "symbols of a text")
     }
 
-    /// Append a symbol of `len` bytes behind the last one.
+    /// Append a symbol of `len` bytes after the last one.
     #[inline]
     pub(super) fn push(&mut self, len: usize, id: u32) {
         let at = self.symbols.len() as u32;

@@ -9,8 +9,8 @@ use super::texts::Texts;
 use super::unicode::utf8_len;
 use crate::Result;
 
-/// The boundaries that joined texts have inside: a bit for the byte before and a fold of the character behind.
-/// Characters of one fold only make for fewer cuts.
+/// The boundaries inside the texts of merges: a bit for the byte before and a hash of the character after. Characters
+/// with the same hash only cause fewer cuts.
 pub(super) struct MergeBoundaries {
     inside: Vec<u64>,
 }
@@ -45,7 +45,7 @@ impl MergeBoundaries {
         MergeBoundaries { inside }
     }
 
-    /// Hand the stretches of a text to `stretch`, in order.
+    /// Call `stretch` with the stretches of a text, in order.
     pub(super) fn cut<'t>(&self, text: &'t [u8], mut stretch: impl FnMut(&'t [u8]) -> Result<()>) -> Result<()> {
         let mut start = 0;
         for (at, bit) in boundaries(text) {

@@ -1,14 +1,14 @@
 //! SPM and byte-level BPE vocabularies; special tokens; tokens to bytes.
 //!
-//! A [`Vocab`] is read once from a model file and never changes, so any number of threads may use it. Tokenizing is
-//! exactly what the vocabulary's own ecosystem does with the same file, down to invalid UTF-8: a text always has the
-//! same tokens here and there. What is done, in this order:
+//! A [`Vocab`] is read once from a model file and never changes, so any number of threads may use it. Tokenizing has
+//! the same result as the vocabulary's own tokenizer and llama.cpp with the same file, also for invalid UTF-8. What is
+//! done, in this order:
 //!
 //! 1. special tokens are cut out of the text ([`parts`]);
 //! 2. byte-level BPE cuts the rest into words ([`split`], [`pre`]), SPM escapes its spaces;
 //! 3. characters are joined, by merge rank or by score ([`merge`]).
 //!
-//! Other kinds (WordPiece, Unigram, RWKV, PLaMo-2) would stand beside [`bpe`] and [`spm`] as further [`Model`]s.
+//! Other kinds (WordPiece, Unigram, RWKV, PLaMo-2) would be further [`Model`]s like [`bpe`] and [`spm`].
 
 mod bpe;
 mod load;
@@ -120,8 +120,8 @@ impl Vocab {
         Ok(out)
     }
 
-    /// The tokens of a text that goes on where another text ended: nothing is put in front of it, neither the
-    /// begin-of-text token nor the space that some vocabularies begin a text with.
+    /// The tokens of a text that continues another text: neither the begin-of-text token nor the space that some
+    /// vocabularies put before a text is added.
     ///
     /// # Errors
     /// As [`Vocab::tokenize_unless`].
@@ -136,7 +136,7 @@ impl Vocab {
         Ok(out)
     }
 
-    /// `begins` tells whether the text begins a text of its own, as one behind a special token does.
+    /// `begins` is set where a text begins here: at the start, and after a special token.
     fn append_tokens(
         &self,
         text: &[u8],
@@ -244,12 +244,12 @@ impl Vocab {
         self.add_bos
     }
 
-    /// Whether [`Vocab::tokenize`] puts the end-of-text token behind a text.
+    /// Whether [`Vocab::tokenize`] puts the end-of-text token after a text.
     pub fn add_eos(&self) -> bool {
         self.add_eos
     }
 
-    /// Tokens that the model's makers want never sampled.
+    /// Tokens that are never to be sampled, by the model's file.
     pub fn suppressed(&self) -> &[Token] {
         &self.suppressed
     }

@@ -1,9 +1,10 @@
-//! How tokenizing stays cancellable: whatever loops over a text spends steps here, and at times the caller is asked.
+//! Makes tokenizing cancellable: loops over a text count their steps here, and the caller's cancel function is called
+//! at intervals.
 
 use crate::{Error, Result};
 use std::cell::Cell;
 
-/// Steps between two questions: some hundred microseconds.
+/// Steps between two calls: some hundred microseconds.
 const STRIDE: usize = 1 << 14;
 
 /// The steps of one call.
@@ -18,7 +19,7 @@ impl<'a> Pace<'a> {
         Pace { cancelled, left: Cell::new(0) }
     }
 
-    /// Some steps were done, one for each symbol or byte looked at. [`Error::Cancelled`] ends the work.
+    /// Count steps, one for each symbol or byte read. [`Error::Cancelled`] ends the work.
     #[inline]
     pub(super) fn spend(&self, steps: usize) -> Result<()> {
         match self.left.get().checked_sub(steps) {

@@ -4,42 +4,42 @@ use crate::{Result, reserve};
 use hashbrown::DefaultHashBuilder;
 use std::hash::BuildHasher;
 
-/// A map from pairs of ids, made once: a hash table probed in order, one slot to a quarter of a cache line.
+/// A map from pairs of ids, made once: a hash table with linear probing, four entries in a cache line.
 pub(super) struct Pairs {
-    /// A power of two of slots, at most half of them taken.
-    slots: Vec<Slot>,
+    /// A power of two of entries, at most half of them used.
+    entries: Vec<Entry>,
     hasher: DefaultHashBuilder,
 }
 
 #[derive(Clone, Copy)]
-struct Slot {
+struct Entry {
     left: u32,
     right: u32,
     rank: u32,
     joined: u32,
 }
 
-/// The rank of a slot that is not taken.
+/// The rank of an entry that is not used.
 const FREE: u32 = u32::MAX;
 
 impl Pairs {
     /// From `(left, right, joined)` by rank. Of equal pairs the first counts.
     pub(super) fn new(merges: &[(u32, u32, u32)]) -> Result<Self> {
-        let free = Slot { left: 0, right: 0, rank: FREE, joined: 0 };
-        let slots = reserve::filled(free, (2 * merges.len()).next_power_of_two().max(16), "places for merges")?;
-        let mut pairs = Pairs { slots, hasher: DefaultHashBuilder::default() };
+        let free = Entry { left: 0, right: 0, rank: FREE, joined: 0 };
+        let entries = reserve::filled(free, (2 * merges.len()).next_power_of_two().max(16), "places for merges")?;
+        let mut pairs = Pairs { entries, hasher: DefaultHashBuilder::default() };
         for (rank, &(left, right, joined)) in merges.iter().enumerate() {
             let mut at = pairs.start(left, right);
             loop {
-                let slot = &mut pairs.slots[at];
-                if slot.rank == FREE {
-                    *slot = Slot { left, right, rank: rank as u32, joined };
+                let entry = &mut pairs.entries[at];
+                if entry.rank == FREE {
+                    *entry = Entry { left, right, rank: rank as u32, joined };
                     break;
                 }
-                if (slot.left, slot.right) == (left, right) {
+                if (entry.left, entry.right) == (left, right) {
                     break;
                 }
-                at = (at + 1) & (pairs.slots.len() - 1);
+                at = (at + 1) & (pairs.entries.len() - 1);
             }
         }
         Ok(pairs)
@@ -47,7 +47,7 @@ impl Pairs {
 
     #[inline]
     fn start(&self, left: u32, right: u32) -> usize {
-        self.hasher.hash_one(u64::from(left) << 32 | u64::from(right)) as usize & (self.slots.len() - 1)
+        self.hasher.hash_one(u64::from(left) << 32 | u64::from(right)) as usize & (self.entries.len() - 1)
     }
 
     /// Rank and result of joining two texts.
@@ -55,14 +55,14 @@ impl Pairs {
     pub(super) fn get(&self, left: u32, right: u32) -> Option<(u32, u32)> {
         let mut at = self.start(left, right);
         loop {
-            let slot = &self.slots[at];
-            if slot.rank == FREE {
+            let entry = &self.entries[at];
+            if entry.rank == FREE {
                 return None;
             }
-            if (slot.left, slot.right) == (left, right) {
-                return Some((slot.rank, slot.joined));
+            if (entry.left, entry.right) == (left, right) {
+                return Some((entry.rank, entry.joined));
             }
-            at = (at + 1) & (self.slots.len() - 1);
+            at = (at + 1) & (self.entries.len() - 1);
         }
     }
 }

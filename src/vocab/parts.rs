@@ -1,10 +1,10 @@
-//! Special tokens in a text: where they stand, and which of them take their bytes.
+//! Special tokens in a text: where they are, and which of overlapping ones are taken.
 //!
-//! Longer tokens take their bytes first; among tokens of one length the smaller id does, then the leftmost. The texts,
-//! reversed, make an Aho-Corasick automaton that reads a text from its end: at each position its state names the
-//! longest token that begins there, and each token the next shorter one that its own text begins with. So a text costs
-//! its length whatever the tokens are, and for each position there is one candidate at a time, in a queue by
-//! precedence. A candidate that finds some of its bytes taken makes room for the longest one that still fits.
+//! Longer tokens have precedence, then smaller ids, then places further left. The reversed texts make an Aho-Corasick
+//! automaton (<https://doi.org/10.1145/360825.360855>) that reads a text from its end: at each position its state has
+//! the longest token that begins there, and each token has the next shorter one that its own text begins with. So the
+//! time is linear in the text's length whatever the tokens are, and for each position there is one candidate at a time,
+//! in a queue by precedence. A candidate whose bytes are partly taken is replaced by the longest one that still fits.
 
 use super::pace::Pace;
 use super::special::{CONTROL, LSTRIP, PARTED, RSTRIP, UNKNOWN, USER_DEFINED};
@@ -22,8 +22,8 @@ const TOKENS: &str = "special tokens";
 const STATES: &str = "states of the search for special tokens";
 const FOUND: &str = "special tokens in a text";
 
-/// The tokens that are cut out of texts, and the automaton that finds them. Pairs are for texts in which control tokens
-/// are not and are to be recognised.
+/// The tokens that are cut out of texts, and the automaton that finds them. Fields with two values are for texts in
+/// which control tokens are not recognised, and in which they are.
 pub(super) struct Parts {
     /// In the order in which they take their bytes; a token's rank is its place here.
     tokens: Vec<Parted>,
@@ -47,7 +47,7 @@ struct Parted {
 struct State {
     /// The state of the longest end of what this one has read.
     fallback: u32,
-    /// The rank of the longest token that was just read.
+    /// The rank of the longest token that ends here (begins here, in the text).
     longest: [u32; 2],
 }
 
@@ -84,8 +84,8 @@ impl Parts {
             ends: [false; 256],
             any: [false; 2],
         };
-        // Where the reading of each token stands. All move on by one byte at a time, so that a state's fallback, which
-        // has read less, is whole when the state is made.
+        // The state that the automaton has reached for each token. All tokens advance one byte at a time, so that a
+        // state's fallback, which is shorter, exists when the state is made.
         let mut reading = reserve::filled(0, parts.tokens.len(), TOKENS)?;
         for read in 0.. {
             let open = parts.tokens.partition_point(|token| token.len > read);
@@ -104,7 +104,7 @@ impl Parts {
         Ok(parts)
     }
 
-    /// The state behind `state` at a byte, which is made if there is none.
+    /// The state after `state` at a byte, which is made if there is none.
     fn grow(&mut self, state: u32, byte: u8) -> Result<u32> {
         if let Some(&next) = self.edges.get(&(state, byte)) {
             return Ok(next);
@@ -134,7 +134,7 @@ impl Parts {
         }
     }
 
-    /// The state behind any state at a byte.
+    /// The state after any state at a byte.
     fn step(&self, mut state: u32, byte: u8) -> u32 {
         loop {
             if state == 0 && !self.ends[usize::from(byte)] {
@@ -192,7 +192,7 @@ impl Parts {
                         rank = self.tokens[rank as usize].shorter[mode];
                     }
                     if rank != NONE {
-                        // In the place of the one just taken off.
+                        // In place of the one that was removed from the queue.
                         candidates.push(Reverse(u64::from(rank) << 32 | start as u64));
                     }
                     continue;

@@ -3,9 +3,9 @@
 //! It reads the part of the usual pattern notation that the table needs: literals, `[...]` with ranges and negation,
 //! `\s \S \d`, the categories `\p{L} \p{N} \p{P} \p{M} \p{S}` and their negations, groups, `|`, greedy `? * + {n}
 //! {m,n}`, look-ahead and `$`. Alternatives are tried in order and repetition is greedy, so the first match found is
-//! the match. A repeated class is one step that remembers only how far it may give back, so that no stack grows with a
-//! run; and what follows a long run is tried once at each of its places, whichever start the run was entered from. So a
-//! run of any length costs its length, also where a pattern fails at every start in it.
+//! the match. A repeated class is one step that stores only how far it may backtrack, so that no stack grows with a
+//! run; and the rest of the pattern is tried once at each position of a long run, whichever start the run was entered
+//! from. So the time for a run is linear in its length, also where a pattern fails at every start in it.
 //!
 //! Two kinds of text are matched: collapsed bytes (see [`super::unicode`]), where a category is its byte plus the
 //! ASCII characters of that category, and code points, for patterns that name non-ASCII characters.
@@ -109,24 +109,24 @@ enum Step {
 /// Where to go on after a failure: a step, and the positions it may still be tried at, the last one first.
 struct Retry {
     step: u32,
-    /// [`ONE_PLACE`] where it is no run that gives back.
+    /// [`ONE_PLACE`] where it is not a run that backtracks.
     lowest: u32,
     position: u32,
 }
 
 const ONE_PLACE: u32 = u32::MAX;
 
-/// What is known of a long run that a step without a limit took.
+/// What is known of a long run that a step without a limit matched.
 struct Run {
     step: u32,
     /// All symbols from here on up to `end` belong to the run, and no more.
     begin: u32,
     end: u32,
-    /// What follows the step does not match here, nor anywhere from here to `end`.
+    /// The rest of the pattern does not match here, nor at any position from here to `end`.
     failed: u32,
 }
 
-/// Shorter runs are cheaper to take again.
+/// Shorter runs are cheaper to match again.
 const LONG_RUN: usize = 32;
 
 /// A compiled pattern.
@@ -151,7 +151,7 @@ impl Pattern {
         }
     }
 
-    /// The first match in `text` at or behind `from`, as a range of positions. `scratch` is any matcher's memory.
+    /// The first match in `text` at or after `from`, as a range of positions. `scratch` is any matcher's memory.
     pub(super) fn find<S: Copy + Into<u32>>(
         &self,
         text: &[S],
@@ -265,7 +265,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// What follows is another text.
+    /// Forget everything: the next match is in another text.
     pub(super) fn forget(&mut self) {
         self.runs.clear();
     }
@@ -283,7 +283,8 @@ impl Scratch {
         }
     }
 
-    /// What follows a step does not match at a position. A run gives back from its end on, so failures come in a row.
+    /// Record that the rest of the pattern after a step does not match at a position. A run backtracks from its end, so
+    /// failures are consecutive.
     fn fail(&mut self, step: usize, at: usize) {
         let (step, at) = (step as u32, at as u32);
         if let Some(run) = self.runs.iter_mut().find(|run| run.step == step && (run.begin..=run.end).contains(&at))

@@ -31,7 +31,7 @@ impl Vocab {
         length
     }
 
-    /// Hand the bytes of one token to `put`, part by part.
+    /// Call `put` with the bytes of one token, part by part.
     fn spell(&self, id: Token, special: bool, mut put: impl FnMut(&[u8])) {
         let Some(&attribute) = usize::try_from(id).ok().and_then(|i| self.attributes.get(i)) else { return };
         let text = self.texts.get(id as u32);
@@ -49,8 +49,8 @@ impl Vocab {
     }
 
     /// The text that tokens spell. `remove_special` drops the begin- and end-of-text tokens that [`Vocab::tokenize`]
-    /// adds; `unparse_special` writes control tokens out. The space that tokenizing puts before a text is taken off
-    /// again, and vocabularies made so have spaces before punctuation cleaned away.
+    /// adds; `unparse_special` writes control tokens out. The space that tokenizing puts before a text is removed, and
+    /// for vocabularies with that setting also spaces before punctuation.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
@@ -87,7 +87,7 @@ impl Vocab {
     }
 }
 
-/// Take spaces away before `? ! . ,`, around a lone apostrophe, and before `'s 'm 're 've`.
+/// Remove spaces before `? ! . ,`, around a single apostrophe, and before `'s 'm 're 've`.
 fn clean_spaces(text: &[u8]) -> Result<Vec<u8>> {
     let text = drop_spaces(text, |rest| matches!(rest, [b'?' | b'!' | b'.' | b',', ..]))?;
     let mut lone = reserve::list(text.len(), TEXT)?;
@@ -97,7 +97,7 @@ fn clean_spaces(text: &[u8]) -> Result<Vec<u8>> {
         if at > 0 && text[at..].starts_with(b"' ") && text[at - 1] == b' ' {
             lone.truncate(lone.len() - 2);
             lone.push(byte);
-            // The space behind is dropped; it does not count as one before what follows it either.
+            // The space after it is dropped, and does not count as a space before the next character either.
             at += 2;
             if let Some(&next) = text.get(at) {
                 lone.push(next);
@@ -110,7 +110,7 @@ fn clean_spaces(text: &[u8]) -> Result<Vec<u8>> {
     drop_spaces(&lone, |rest| matches!(rest, [b'\'', b's' | b'm', ..] | [b'\'', b'r' | b'v', b'e', ..]))
 }
 
-/// The text without the spaces that stand directly before what `before` accepts.
+/// The text without the spaces directly before what `before` accepts.
 fn drop_spaces(text: &[u8], before: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>> {
     let mut out = reserve::list(text.len(), TEXT)?;
     for (i, &byte) in text.iter().enumerate() {

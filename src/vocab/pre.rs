@@ -1,9 +1,8 @@
-//! The table of pre-tokenizers: what each value of `tokenizer.ggml.pre` stands for.
+//! The table of pre-tokenizers, by the values of `tokenizer.ggml.pre`.
 //!
 //! Patterns are written over collapsed text (see [`super::unicode`]); cased letter categories all mean "letter" there,
-//! and `[^a-z]`, `[^A-Z]` behind a look-ahead for letters tell ASCII case apart and nothing else. Characters beyond
-//! ASCII are written as escapes: several are canonically equivalent to others, which tools may silently put in their
-//! place.
+//! and `[^a-z]`, `[^A-Z]` after a look-ahead for letters distinguish only ASCII case. Characters beyond ASCII are
+//! written as escapes: several are canonically equivalent to others, which tools may silently put in their place.
 
 use super::split::Stage;
 use Stage::{DigitGroups, Gpt2, Kimi, Lines, Pattern, Thousands, WidePattern, Words};
@@ -108,7 +107,7 @@ macro_rules! cased_words {
         )
     };
 }
-/// Symbols and white space behind the words of the GPT-4o family.
+/// Symbols and white space after the words of the GPT-4o family.
 macro_rules! symbols_and_space {
     () => {
         r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -352,16 +351,16 @@ static TABLE: &[Pre] = &[
     Pre { names: &["sarvam-moe"], stages: &[Lines], writing: Writing::Escaped, ..EXACT },
 ];
 
-/// Pre-tokenizers that are known by name and not done yet.
+/// Names of pre-tokenizers that are not implemented.
 const NOT_DONE: &[&str] = &["mmbert", "whitespace"];
 
 /// What is known of a name.
 pub(super) enum Known {
-    /// It stands for this pre-tokenizer.
+    /// It names this pre-tokenizer.
     Done(&'static Pre),
-    /// It is a pre-tokenizer that this library does not do.
+    /// It names a pre-tokenizer that is not implemented.
     NotDone,
-    /// Nobody knows it.
+    /// The name is unknown.
     Unknown,
 }
 

@@ -1,7 +1,7 @@
 //! Special tokens: attributes, the ids with a role, and which tokens end a generation.
 //!
-//! Files often name too few of these, so some are recognised by their text; the lists below are what converters and
-//! model makers use today.
+//! Files often name too few of these, so some are recognised by their text; the lists below are the texts that
+//! converters and models use.
 
 use super::texts::Texts;
 use crate::gguf::{File, FromValue};
@@ -17,7 +17,7 @@ pub(super) const BYTE: u8 = 32;
 /// White space before (after) the token in a text belongs to it.
 pub(super) const LSTRIP: u8 = 64;
 pub(super) const RSTRIP: u8 = 128;
-/// Attributes of the tokens that are cut out of a text before it is tokenized.
+/// Attributes of the tokens that are found in a text before it is tokenized.
 pub(super) const PARTED: u8 = CONTROL | USER_DEFINED | UNKNOWN;
 
 /// The attributes by name.
@@ -32,7 +32,7 @@ pub(super) const NAMES: [(u8, &str); 8] = [
     (RSTRIP, "rstrip"),
 ];
 
-/// The attribute that a value of `tokenizer.ggml.token_type` stands for.
+/// The attribute for a value of `tokenizer.ggml.token_type`.
 pub(super) fn attribute(token_type: i64) -> u8 {
     match token_type {
         1 => NORMAL,
@@ -45,7 +45,7 @@ pub(super) fn attribute(token_type: i64) -> u8 {
     }
 }
 
-/// The tokens with a role. A role that no token plays is `None`.
+/// The tokens with a role; `None` where no token has the role.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 #[allow(missing_docs)]
 pub struct SpecialTokens {
@@ -57,7 +57,7 @@ pub struct SpecialTokens {
     pub eot: Option<Token>,
     /// End of message.
     pub eom: Option<Token>,
-    /// Stands for what the vocabulary cannot spell.
+    /// The token for text that the vocabulary cannot spell.
     pub unk: Option<Token>,
     /// Separator.
     pub sep: Option<Token>,
@@ -151,7 +151,7 @@ const END: &[&str] = &[
 /// Markers of a message's structure that are part of the text a host wants to see.
 const SHOWN: &[&str] = &["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
 
-/// Roles, end tokens and attributes, as they are settled while loading.
+/// Roles, end tokens and attributes, as determined while loading.
 pub(super) struct Specials {
     pub(super) roles: SpecialTokens,
     /// Ascending.
@@ -194,7 +194,7 @@ pub(super) fn read_roles(file: &File, n_tokens: usize, roles: &mut SpecialTokens
         ("fim_sep", fim_sep),
     ];
     for (name, role) in keys {
-        // The names of three keys changed; the older one counts where both are there.
+        // The names of three keys changed; where a file has both, the older one is used.
         let older = match name {
             "fim_pre" => Some("prefix"),
             "fim_suf" => Some("suffix"),
@@ -220,9 +220,9 @@ pub(super) fn read_roles(file: &File, n_tokens: usize, roles: &mut SpecialTokens
     Ok(())
 }
 
-/// Find roles by text where the file names none, settle the attributes that follow from texts, and collect the tokens
-/// that end a generation.
-pub(super) fn settle(mut roles: SpecialTokens, texts: &Texts, attributes: &mut [u8]) -> Specials {
+/// Infer roles from token texts where the file names none, set the attributes that follow from texts, and collect the
+/// tokens that end a generation.
+pub(super) fn infer_from_texts(mut roles: SpecialTokens, texts: &Texts, attributes: &mut [u8]) -> Specials {
     let n_tokens = attributes.len();
     let find = |text: &str| find_token(texts, n_tokens, text);
     let by_text: [(&mut Option<Token>, &[&str]); 8] = [
@@ -291,7 +291,7 @@ fn set(attributes: &mut [u8], id: u32, attribute: u8) {
     }
 }
 
-/// Take a token off the list of ends; if it was on it, it gets another attribute.
+/// Remove a token from the list of end tokens; if it was there, set another attribute for it.
 fn withdraw(end: &mut Vec<Token>, attributes: &mut [u8], id: Option<u32>, attribute: u8) {
     let Some(id) = id else { return };
     if let Ok(at) = end.binary_search(&(id as Token)) {
@@ -300,8 +300,9 @@ fn withdraw(end: &mut Vec<Token>, attributes: &mut [u8], id: Option<u32>, attrib
     }
 }
 
-/// Give the tokens of some model families the white space around them: no file says which those are.
-pub(super) fn settle_strips(file: &File, texts: &Texts, attributes: &mut [u8]) -> Result<()> {
+/// Set the attributes of tokens of some model families to which the white space around them belongs; files do not have
+/// these.
+pub(super) fn add_strip_attributes(file: &File, texts: &Texts, attributes: &mut [u8]) -> Result<()> {
     let read = |key: &str| Ok::<_, Error>(file.get::<String>(key)?.unwrap_or_default());
     let pre = read("tokenizer.ggml.pre")?;
     let name = read("general.name")?.to_ascii_lowercase();

@@ -3,7 +3,7 @@
 use super::unicode::{TEXT, char_byte};
 use crate::{Result, reserve};
 
-/// U+2581, which stands for a space in the texts of some vocabularies.
+/// U+2581, the space in the texts of some vocabularies.
 pub(super) const SPACE_MARK: &[u8] = "\u{2581}".as_bytes();
 
 /// How the text of a normal token is written.
@@ -16,7 +16,7 @@ pub(super) enum Spelling {
 }
 
 impl Spelling {
-    /// Hand the bytes that a text of this spelling stands for to `put`, part by part.
+    /// Call `put` with the bytes of a text of this spelling, part by part.
     pub(super) fn decode(self, text: &[u8], put: impl FnMut(&[u8])) {
         match self {
             Spelling::Escaped => unescape_spaces(text, put),
@@ -57,8 +57,8 @@ fn unescape_spaces(text: &[u8], mut put: impl FnMut(&[u8])) {
     }
 }
 
-/// The longest text of a token, in bytes, in which each character that stands for no byte is written with the whole
-/// text beside it: 256, so that a piece is at most some hundred times its text.
+/// The longest text of a token, in bytes, in which each character that encodes no byte is written together with the
+/// whole text: 256, so that a piece is at most some hundred times its text.
 const QUOTED_WHOLE: usize = 256;
 
 fn decode_bytes(text: &[u8], mut put: impl FnMut(&[u8])) {
@@ -71,7 +71,7 @@ fn decode_bytes(text: &[u8], mut put: impl FnMut(&[u8])) {
         match char_byte(c) {
             Some(byte) => put(&[byte]),
             None => {
-                // The spelling that other tools give a character that stands for no byte.
+                // The spelling that llama.cpp gives a character that encodes no byte.
                 put(b"[UNK_BYTE_0x");
                 for byte in c.encode_utf8(&mut [0; 4]).bytes() {
                     put(&[hex_digit(byte >> 4), hex_digit(byte & 15)]);
@@ -93,7 +93,7 @@ pub(super) fn hex_byte(text: &[u8]) -> u8 {
     digits.fold(0, |byte, digit| byte << 4 | digit as u8)
 }
 
-/// The text of the token that stands for a byte.
+/// The text of a byte token.
 pub(super) fn hex_text(byte: u8) -> [u8; 6] {
     let digit = |n: u8| b"0123456789ABCDEF"[usize::from(n & 15)];
     [b'<', b'0', b'x', digit(byte >> 4), digit(byte), b'>']

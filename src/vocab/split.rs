@@ -24,13 +24,13 @@ pub(super) enum Stage {
     },
     /// Kimi K2's words: as `Words`, with Chinese runs on their own and contractions kept with their word.
     Kimi,
-    /// Runs of line feeds, and what lies between them.
+    /// Runs of line feeds, and the text between them.
     Lines,
-    /// Digit runs in groups of three, counted from the right; what stands before a run stays with its first group.
+    /// Digit runs in groups of three, counted from the right; text before a run stays with its first group.
     DigitGroups,
     /// ASCII digits in groups of three, counted from the right.
     Thousands,
-    /// Matches of a pattern over collapsed text, and what lies between them.
+    /// Matches of a pattern over collapsed text, and the text between them.
     Pattern(&'static str),
     /// As `Pattern`, over code points: for patterns that name non-ASCII characters.
     WidePattern(&'static str),
@@ -195,7 +195,7 @@ fn cut_matches<S: Copy + Into<u32>>(
         if first > at {
             out.push(first)?;
         }
-        // No pattern of the table matches nothing; were there one, going on behind it ends the loop all the same.
+        // No pattern of the table has an empty match; with one, advancing past it still ends the loop.
         at = last.max(first + 1);
         out.push(at)?;
     }

@@ -1,4 +1,5 @@
-//! SentencePiece-style tokenization: characters joined by the score of the token they form.
+//! SentencePiece-style BPE tokenization (Kudo and Richardson, <https://arxiv.org/abs/1808.06226>): characters are
+//! merged by the score of the token that they form.
 
 use super::merge::{Merger, NONE, TOKENS};
 use super::merge_boundaries::MergeBoundaries;
@@ -12,7 +13,7 @@ use crate::{Result, Token, reserve};
 pub(super) struct Spm {
     /// Priority of each token as the result of a join, lower first.
     priorities: Vec<u32>,
-    /// The token of each byte; `unk` stands in where the vocabulary has none.
+    /// The token of each byte; `unk` where the vocabulary has none.
     bytes: [Option<Token>; 256],
     boundaries: MergeBoundaries,
     /// Whether a token has this many bytes: a text of another length need not be looked up.

@@ -1,11 +1,11 @@
 //! All token texts in one string, found by id and by text.
 //!
 //! Ids are given in order of insertion, so a vocabulary's tokens come first and keep their ids; whatever else the
-//! tokenizer needs to name (parts of merges that are no tokens) follows behind them.
+//! tokenizer needs to name (parts of merges that are no tokens) follows after them.
 //!
-//! The index is a hash table probed in order whose slots tell short texts by themselves. A look-up has two halves,
-//! [`Texts::probe`] and [`Texts::resolve`]: reading a large vocabulary waits for memory above all, and many probes
-//! made before the first is resolved wait together.
+//! The index is a hash table with linear probing, whose entries identify short texts without reading the string. A
+//! look-up has two halves, [`Texts::probe`] and [`Texts::resolve`]: loading a large vocabulary is bound by memory
+//! latency, and the cache misses of many probes made before the first is resolved overlap.
 
 use crate::{Result, reserve};
 use hashbrown::DefaultHashBuilder;
@@ -15,15 +15,15 @@ use std::hash::BuildHasher;
 pub(super) struct Texts {
     bytes: Vec<u8>,
     ends: Vec<u32>,
-    /// A power of two of slots, at most half of them taken.
-    slots: Vec<Slot>,
+    /// A power of two of entries, at most half of them used.
+    entries: Vec<Entry>,
     hasher: DefaultHashBuilder,
 }
 
-/// What the index knows of a text.
+/// An entry of the index.
 #[derive(Clone, Copy)]
-struct Slot {
-    /// The first [`HEAD`] bytes, zeros behind a shorter text.
+struct Entry {
+    /// The first [`HEAD`] bytes, padded with zeros.
     head: [u8; HEAD],
     /// Length of the text; [`FREE`] where there is none.
     len: u32,
@@ -32,13 +32,13 @@ struct Slot {
 
 const HEAD: usize = 8;
 const FREE: u32 = u32::MAX;
-const EMPTY: Slot = Slot { head: [0; HEAD], len: FREE, id: 0 };
+const EMPTY: Entry = Entry { head: [0; HEAD], len: FREE, id: 0 };
 
-/// A look-up begun: where it starts, and what is there.
+/// A started look-up: the index of the first entry, and its content.
 #[derive(Clone, Copy)]
 pub(super) struct Probe {
     at: usize,
-    slot: Slot,
+    entry: Entry,
 }
 
 #[inline]
@@ -50,23 +50,23 @@ fn head(text: &[u8]) -> [u8; HEAD] {
 }
 
 /// What memory is for, in errors.
-const SLOTS: &str = "places for texts of the vocabulary";
+const ENTRIES: &str = "places for texts of the vocabulary";
 const BYTES: &str = "bytes of the vocabulary's texts";
 
 impl Default for Texts {
     fn default() -> Self {
-        Texts { bytes: Vec::new(), ends: Vec::new(), slots: vec![EMPTY; 16], hasher: DefaultHashBuilder::default() }
+        Texts { bytes: Vec::new(), ends: Vec::new(), entries: vec![EMPTY; 16], hasher: DefaultHashBuilder::default() }
     }
 }
 
 impl Texts {
     /// An empty list with room for `count` texts of `bytes` bytes.
     pub(super) fn with_capacity(count: usize, bytes: usize) -> Result<Self> {
-        let slots = count.saturating_mul(2).checked_next_power_of_two().unwrap_or(usize::MAX).max(16);
+        let entries = count.saturating_mul(2).checked_next_power_of_two().unwrap_or(usize::MAX).max(16);
         Ok(Texts {
             bytes: reserve::list(bytes, BYTES)?,
-            ends: reserve::list(count, SLOTS)?,
-            slots: reserve::filled(EMPTY, slots, SLOTS)?,
+            ends: reserve::list(count, ENTRIES)?,
+            entries: reserve::filled(EMPTY, entries, ENTRIES)?,
             hasher: DefaultHashBuilder::default(),
         })
     }
@@ -94,8 +94,8 @@ impl Texts {
     /// Begin to look a text up.
     #[inline]
     pub(super) fn probe(&self, wanted: &[u8]) -> Probe {
-        let at = self.hasher.hash_one(wanted) as usize & (self.slots.len() - 1);
-        Probe { at, slot: self.slots[at] }
+        let at = self.hasher.hash_one(wanted) as usize & (self.entries.len() - 1);
+        Probe { at, entry: self.entries[at] }
     }
 
     /// The id of the text that `probe` was begun with; nothing may have been inserted in between.
@@ -104,52 +104,52 @@ impl Texts {
         self.locate(probe, wanted).ok()
     }
 
-    /// The id of a text, or the slot where it belongs.
+    /// The id of a text, or the entry where it belongs.
     #[inline]
     fn locate(&self, probe: Probe, wanted: &[u8]) -> std::result::Result<u32, usize> {
         let (head, len) = (head(wanted), wanted.len());
-        let Probe { mut at, mut slot } = probe;
+        let Probe { mut at, mut entry } = probe;
         loop {
-            if slot.len == FREE {
+            if entry.len == FREE {
                 return Err(at);
             }
-            if slot.head == head && slot.len as usize == len && (len <= HEAD || self.get(slot.id) == wanted) {
-                return Ok(slot.id);
+            if entry.head == head && entry.len as usize == len && (len <= HEAD || self.get(entry.id) == wanted) {
+                return Ok(entry.id);
             }
-            at = (at + 1) & (self.slots.len() - 1);
-            slot = self.slots[at];
+            at = (at + 1) & (self.entries.len() - 1);
+            entry = self.entries[at];
         }
     }
 
     /// The id of a text, which is appended if it has none yet. Texts in total must stay below 4 GiB.
     pub(super) fn find_or_insert(&mut self, wanted: &[u8]) -> Result<u32> {
-        if 2 * (self.len() + 1) > self.slots.len() {
+        if 2 * (self.len() + 1) > self.entries.len() {
             self.grow()?;
         }
         match self.locate(self.probe(wanted), wanted) {
             Ok(old) => Ok(old),
             Err(at) => {
                 let id = self.len() as u32;
-                reserve::push(&mut self.ends, self.bytes.len() as u32 + wanted.len() as u32, SLOTS)?;
+                reserve::push(&mut self.ends, self.bytes.len() as u32 + wanted.len() as u32, ENTRIES)?;
                 if let Err(error) = reserve::extend(&mut self.bytes, wanted, BYTES) {
                     self.ends.pop();
                     return Err(error);
                 }
-                self.slots[at] = Slot { head: head(wanted), len: wanted.len() as u32, id };
+                self.entries[at] = Entry { head: head(wanted), len: wanted.len() as u32, id };
                 Ok(id)
             }
         }
     }
 
     fn grow(&mut self) -> Result<()> {
-        let slots = reserve::filled(EMPTY, 2 * self.slots.len(), SLOTS)?;
-        let old = std::mem::replace(&mut self.slots, slots);
-        for slot in old.into_iter().filter(|slot| slot.len != FREE) {
-            let mut at = self.probe(self.get(slot.id)).at;
-            while self.slots[at].len != FREE {
-                at = (at + 1) & (self.slots.len() - 1);
+        let entries = reserve::filled(EMPTY, 2 * self.entries.len(), ENTRIES)?;
+        let old = std::mem::replace(&mut self.entries, entries);
+        for entry in old.into_iter().filter(|entry| entry.len != FREE) {
+            let mut at = self.probe(self.get(entry.id)).at;
+            while self.entries[at].len != FREE {
+                at = (at + 1) & (self.entries.len() - 1);
             }
-            self.slots[at] = slot;
+            self.entries[at] = entry;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Code points as the splitters see them: lenient UTF-8, Unicode categories, and the *collapsed* text.
 //!
-//! Pre-tokenizers look at a text with one byte per code point: ASCII stands for itself, every other code point for
+//! Pre-tokenizers look at a text with one byte per code point: ASCII is itself, every other code point is replaced by
 //! its category ([`collapse`]). Whole groups of the pre-tokenizers are defined on that form (a pattern's `\p{Lu}` and
 //! `\p{L}` cannot differ there), so exactness means to use it too. Categories are those of Unicode 15.1: a later
 //! version would split texts with the newest letters differently from the vocabulary's own tokenizer.
@@ -13,7 +13,7 @@ use unicode_general_category::{GeneralCategory as Gc, get_general_category};
 /// What memory is for, in errors.
 pub(super) const TEXT: &str = "bytes of a text";
 
-/// The collapsed byte of a non-ASCII code point that no other category byte stands for.
+/// The collapsed byte of a non-ASCII code point of any other category.
 const OTHER: u8 = 0xd0;
 /// The collapsed bytes of non-ASCII numbers, letters, punctuation, combining marks and symbols.
 pub(super) const NUMBER_BYTE: u8 = 0xd1;
@@ -97,7 +97,7 @@ const AFTER_15_1: [(u32, u32); 28] = [
     (0x1fbcb, 0x1fbef),
 ];
 
-/// The byte that stands for a code point in collapsed text. Surrogates and what lies beyond U+10FFFF are `OTHER`.
+/// The byte for a code point in collapsed text. Surrogates and values beyond U+10FFFF are `OTHER`.
 #[inline]
 pub(super) fn collapse(cp: u32) -> u8 {
     if cp < 128 { cp as u8 } else { collapse_wide(cp) }
@@ -139,7 +139,7 @@ pub(super) fn wide(cp: u32) -> u32 {
     }
 }
 
-/// Chinese ideographs, as the one pre-tokenizer that singles them out counts them.
+/// Chinese ideographs, by the definition of the one pre-tokenizer that needs them.
 pub(super) fn is_han(cp: u32) -> bool {
     matches!(cp,
         0x3400..=0x4dbf | 0x4e00..=0x9fff | 0xf900..=0xfaff | 0x20000..=0x2a6df | 0x2a700..=0x2ebef | 0x2f800..=0x2fa1f)
@@ -253,7 +253,7 @@ fn is_plain_byte(byte: u8) -> bool {
     matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff)
 }
 
-/// The character that stands for each byte in the texts of byte-level BPE vocabularies.
+/// The character for each byte in the texts of byte-level BPE vocabularies (GPT-2's table).
 pub(super) static BYTE_CHARS: [char; 256] = build_byte_chars();
 
 const fn build_byte_chars() -> [char; 256] {
@@ -276,7 +276,7 @@ const fn build_byte_chars() -> [char; 256] {
     table
 }
 
-/// The byte that a character of a byte-level BPE text stands for.
+/// The byte for a character of a byte-level BPE text.
 pub(super) fn char_byte(c: char) -> Option<u8> {
     match u32::from(c) {
         cp @ 0..0x100 => Some(cp as u8).filter(|&b| is_plain_byte(b)),

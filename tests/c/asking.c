@@ -156,7 +156,7 @@ static void model_and_tokens(void) {
     lib.llm_stream_close(handle);
 }
 
-/* The rows are those that a prompt ending there gives, bit for bit, and a generation behind them is the same. */
+/* The rows are those that a prompt ending there gives, bit for bit, and a generation after them is the same. */
 static void logits(void) {
     static struct result before, after;
     FfiLlmHandle handle = open_model(256);
@@ -332,7 +332,7 @@ static void sampling_is_counted(void) {
     CHECK_EQ(usage.sampled_tokens, 20);
     CHECK(usage.sample_us <= usage.decode_us);
     CHECK_EQ(usage.context_shifts, 0);
-    /* A host of version 1.0 has a shorter structure, and keeps what stands behind it. */
+    /* A host of version 1.0 has a shorter structure, and keeps what is after it. */
     memset(&usage, 0x77, sizeof usage);
     usage.struct_size = 160;
     CHECK_EQ(lib.llm_stream_usage(handle, &usage), ELIZA_OK);

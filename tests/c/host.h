@@ -82,7 +82,7 @@ FfiLlmHandle open_model(int32_t context);
 int * tokens_of(FfiLlmHandle handle, const char * text, size_t * n);
 /* Prefills "Once upon a time" into a slot. */
 void prefill(FfiLlmHandle handle, int32_t slot);
-/* Lets generation go on behind an end-of-generation token. */
+/* Lets generation go on after an end-of-generation token. */
 void ignore_eos(FfiLlmHandle handle);
 /* Nothing is left of errors, on the handle and in the process. */
 void check_no_errors(FfiLlmHandle handle);

@@ -127,7 +127,7 @@ static void peer_legal(void) {
     peer_close();
 }
 
-/* Behind biases and penalties the greedy mode takes the token that the host's own samplers and a loop over the legal tokens
+/* After biases and penalties the greedy mode takes the token that the host's own samplers and a loop over the legal tokens
  * find; the other mode leaves the legal tokens in their places, with what those samplers made of them. Illegal ones are at
  * minus infinity in both. */
 static void peer_choices(void) {
@@ -267,7 +267,7 @@ static void peer_ownership(void) {
     peer_close();
 }
 
-/* The chain handed to llama_set_sampler: what stands in front of the trie runs in the graph, the trie on the host. */
+/* The chain handed to llama_set_sampler: the samplers before the trie run in the graph, the trie on the host. */
 static void peer_backend(void) {
     static const char * const chains[] = {"ktd", "ktg", "td", "bptg"};
     struct names names;

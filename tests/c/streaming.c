@@ -427,7 +427,7 @@ static void sampling_options(void) {
     lib.llm_stream_close(handle);
 }
 
-/* A host compiled against a smaller structure: nothing behind its size is read or written. */
+/* A host compiled against a smaller structure: nothing after its size is read or written. */
 static void sized_structures(void) {
     FfiLlmHandle handle = open_model(256);
     size_t page = (size_t)sysconf(_SC_PAGESIZE);

@@ -1,7 +1,14 @@
 //! The command line program.
 #![allow(clippy::unwrap_used)]
 
-mod commands;
+mod bench;
+mod c_interface;
 mod demo_model;
+mod errors;
+mod generate;
+mod inspect;
+mod plan;
+mod program;
+mod quantize;
 #[path = "../testing/mod.rs"]
 mod testing;

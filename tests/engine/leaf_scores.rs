@@ -152,7 +152,7 @@ fn more_nodes_than_a_pass_takes_are_several_passes() {
     }
 }
 
-/// What a generation goes on with behind scored leaves is what it goes on with where none were scored.
+/// What a generation goes on with after scored leaves is what it goes on with where none were scored.
 #[test]
 fn scoring_leaves_the_slot_as_it_was() {
     for gpu_layers in [0, -1] {

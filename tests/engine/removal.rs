@@ -20,7 +20,7 @@ fn devices() -> Vec<i32> {
     if has_gpu() { vec![0, -1] } else { vec![0] }
 }
 
-/// Logits behind each of the tokens.
+/// Logits after each of the tokens.
 fn decoded(engine: &mut Engine, slot: SlotId, tokens: &[i32]) -> Vec<Vec<f64>> {
     tokens.iter().map(|&token| widen(engine.decode(slot, token, &NEVER).unwrap())).collect()
 }
@@ -82,7 +82,7 @@ fn a_gap_is_no_prefix_to_reuse() {
     engine.remove(slot, 20..30).unwrap();
     let left = [&text[..20], &text[30..]].concat();
     assert_eq!(engine.tokens(slot), left);
-    // Two layers: what stands behind the gap was computed behind what is gone, so it is computed again.
+    // Two layers: tokens after the gap were computed after tokens that are gone, so they are computed again.
     assert_eq!(engine.prefill(slot, &left, &NEVER).unwrap().reused, 20);
     let judge = Judge::of_single_precision("patched", &fixture(Kind::Llama, Weights::F32), KvType::F32, left.clone());
     judge.check("after the gap", left.len() - 1..left.len(), &[widen(engine.head(slot).unwrap())]);
@@ -124,7 +124,7 @@ fn cells_brought_together_hold_what_they_held() {
             let rows = decoded(&mut engine, *slot, &judge.tokens[300..]);
             judge.check(&format!("{gpu_layers} layers on the GPU"), 300..305, &rows);
         }
-        // A second time there is nothing to do; a prefill finds the cells behind the others.
+        // A second time there is nothing to do; a prefill finds the cells after the others.
         engine.defragment().unwrap();
         engine.prefill(slots[0], &judges[0].tokens, &NEVER).unwrap();
         judges[0].check("a later prefill", 304..305, &[widen(engine.head(slots[0]).unwrap())]);

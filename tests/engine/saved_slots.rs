@@ -42,7 +42,7 @@ fn bits(row: &[f32]) -> Vec<u32> {
     row.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Logits of the last position and behind each of these tokens.
+/// Logits of the last position and after each of these tokens.
 fn follow(engine: &mut Engine, slot: SlotId, tokens: &[Token]) -> Vec<Vec<u32>> {
     let mut rows = vec![bits(engine.head(slot).unwrap())];
     rows.extend(tokens.iter().map(|&token| bits(engine.decode(slot, token, &NEVER).unwrap())));
@@ -102,7 +102,7 @@ fn through_other_devices_and_cells_it_is_the_same_file() {
             for (i, &other) in others.iter().enumerate() {
                 engine.prefill(other, &tokens(70, &format!("other {i}")), &NEVER).unwrap();
             }
-            // Two holes to lie in, and what is behind all.
+            // Two holes to lie in, and what is after all.
             engine.truncate(others[0], 3);
             engine.truncate(others[2], 50);
             let kept = others.map(|other| engine.tokens(other).to_vec());

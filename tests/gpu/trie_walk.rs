@@ -101,7 +101,7 @@ fn check(kind: Kind, rounds: u64) {
         let chain = CHAINS[dice.below(4) as usize];
         let mode = [Mode::Greedy, Mode::Sampled][dice.below(2) as usize];
         let on_span_end = [SpanEnd::Continue, SpanEnd::Stop][dice.below(2) as usize];
-        // A few tokens behind the span, whose draws are no matter of this test.
+        // A few tokens after the span, whose draws are no matter of this test.
         let whole = if on_span_end == SpanEnd::Continue { deepest + 6 } else { -1 };
         let most = [whole, whole, 1, 2, 5, 11][dice.below(6) as usize];
         let run = |session: &Session| {
@@ -135,7 +135,7 @@ fn many_spans_walked_on_the_device_are_the_cpu_s() {
     }
 }
 
-/// Choices one behind the other, with forced tokens in between: the device is waited for twice, whatever their number.
+/// Choices one after the other, with forced tokens in between: the device is waited for twice, whatever their number.
 #[test]
 fn a_span_is_waited_for_twice() {
     if !has_gpu() {

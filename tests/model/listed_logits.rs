@@ -9,7 +9,7 @@ use elizainference::sampling::{Chain, Legal, Sampler};
 use elizainference::{Error, Token};
 
 const WEIGHTS: [Weights; 6] = [Weights::F32, Weights::F16, Weights::Q8_0, Weights::Q4_0, Weights::Q4_K, Weights::Q6_K];
-/// An output matrix of its own, a tied one, and one with a soft cap behind it.
+/// An output matrix of its own, a tied one, and one with a soft cap after it.
 const HEADS: [Kind; 3] = [Kind::Llama, Kind::Qwen3, Kind::Gemma3Capped];
 
 fn open(kind: Kind, weights: Weights, gpu_layers: i32) -> (Engine, [SlotId; 2]) {
@@ -38,7 +38,7 @@ fn listed_logits_are_the_bits_of_the_whole_row() {
             let prompt = &text[..10];
             for (round, count) in [1, 2, 3, 15, 40, 200, 500].into_iter().enumerate() {
                 let listed = ascending(dice, 1000 * round as u64, count, n_vocab);
-                // Behind the prompt, one token, several at once.
+                // After the prompt, one token, several at once.
                 for more in [0, 1, 3] {
                     let behind = &text[10..10 + more];
                     engine.prefill(slot, prompt, &NEVER).unwrap();

@@ -165,7 +165,7 @@ fn last_positions_that_cannot_be_had_change_nothing() {
     let failed = engine.last_logits(slot, 3, &NEVER, &mut |_| Err(Error::Internal("enough".into())));
     assert_eq!(failed, Err(Error::Internal("enough".into())));
     assert!(last_rows(&mut engine, slot, 256).unwrap() == whole);
-    // Behind a gap tokens were computed with more in front of them than there is.
+    // Tokens after a gap were computed after more tokens than are left.
     engine.remove(slot, 10..20).unwrap();
     engine.decode(slot, 3, &NEVER).unwrap();
     let row = engine.head(slot).unwrap().to_vec();

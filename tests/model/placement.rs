@@ -20,7 +20,7 @@ use std::sync::atomic::AtomicBool;
 
 static NEVER: AtomicBool = AtomicBool::new(false);
 
-/// Logits behind a prompt of each length, then behind three decoded tokens each, then of every position of one prompt.
+/// Logits after a prompt of each length, then after three decoded tokens each, then of every position of one prompt.
 fn everything(model: Arc<Model>) -> Vec<u32> {
     let mut engine = Engine::new(model, &EngineOptions { threads: 2, ..EngineOptions::default() }).unwrap();
     let stream = Stream::new(11, "placement");

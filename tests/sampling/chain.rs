@@ -296,7 +296,7 @@ fn a_constraint_never_leaves_nothing() {
     order.sort_by(|a, b| row[*b as usize].total_cmp(&row[*a as usize]));
     let mut legal: Vec<Token> = order[100..130].to_vec();
     legal.sort_unstable();
-    // Behind a truncation that leaves none of them the smallest id is taken; where one is left, that one.
+    // After a truncation that leaves none of them the smallest id is taken; where one is left, that one.
     for greedy in [false, true] {
         let expected = if greedy { order[100] } else { legal[0] };
         let legal = Some(Legal { tokens: &legal, greedy });

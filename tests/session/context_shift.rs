@@ -62,7 +62,7 @@ struct Stretch {
     rows: Vec<Vec<f64>>,
 }
 
-/// Greedy decoding, with the removals by hand. The first stretch begins with the prompt, each other one behind a shift.
+/// Greedy decoding, with the removals by hand. The first stretch begins with the prompt, each other one after a shift.
 fn by_hand(kind: Kind, kv_type: KvType, gpu_layers: i32, n: usize) -> Vec<Stretch> {
     let mut engine = engine(kind, kv_type, gpu_layers);
     let slot = SlotId::default();

@@ -28,7 +28,7 @@ fn open(path: &Path, progress: Option<Progress>) -> Result<Session> {
     Session::open(OpenOptions { path: path.into(), engine: options(2), progress, ..OpenOptions::default() })
 }
 
-/// Tokens behind the prompt, the likeliest ones.
+/// Tokens after the prompt, the likeliest ones.
 fn greedy(session: &Session) -> Result<Vec<Token>> {
     session.prefill(&PROMPT, 0)?;
     let (sender, receiver) = channel();

@@ -173,7 +173,7 @@ fn a_constraint_in_force_needs_its_trie() {
     other.set_trie(payload(&leaves).replace(':', " : ").as_bytes(), Mode::Greedy).unwrap();
     other.restore_slot(0, &path).unwrap();
     assert_eq!(listen(&other, 1, None), [260]);
-    // Arming, setting and clearing behind a restore do what they always do.
+    // Arming, setting and clearing after a restore do what they always do.
     other.restore_slot(0, &path).unwrap();
     other.arm_trie(Some("p")).unwrap();
     assert_eq!(listen(&other, 2, None), [259, 260], "from the root");
@@ -194,7 +194,7 @@ fn what_was_chosen_is_forgotten_with_its_trie() {
     session.save_slot(0, &path).unwrap();
     session.restore_slot(0, &path).unwrap();
     session.set_trie(payload(&[vec![300, 301]]).as_bytes(), Mode::ScoreLeaves).unwrap();
-    // Scores are those behind the token that was not evaluated yet.
+    // Scores are those after the token that was not evaluated yet.
     let scores = session.score_trie().unwrap();
     assert_eq!(listen(&session, 2, None), [300, 301]);
     session.prefill(&[PROMPT.as_slice(), &begun].concat(), 1).unwrap();
@@ -297,7 +297,7 @@ fn ends_of_all_kinds_go_on() {
     session.restore_slot(0, &path).unwrap();
     assert!(listen(&session, -1, None).is_empty());
     assert_eq!(session.status().finish_reason, FinishReason::Context);
-    // Behind a span that ended the generation.
+    // After a span that ended the generation.
     let mut settings = large.settings();
     settings.on_span_end = SpanEnd::Stop;
     large.configure(settings).unwrap();

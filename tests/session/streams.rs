@@ -331,7 +331,7 @@ fn logits_between_a_prompt_and_its_generation_change_neither() {
     let usage = session.usage();
     assert_eq!((usage.sampled_tokens, usage.completion_tokens), (12, 12));
     assert!(usage.sample_us > 0 && usage.sample_us < usage.decode_us, "{usage:?}");
-    // Behind what was restored too, whose last tokens are evaluated first.
+    // After what was restored too, whose last tokens are evaluated first.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("slot");
     session.save_slot(0, &path).unwrap();

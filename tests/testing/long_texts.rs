@@ -203,7 +203,7 @@ const SPECIALS: &[&str] = &[
     "^~",
     "<sentinel:1",
 ];
-/// What stands behind a long run of white space, or before it.
+/// What stands after a long run of white space, or before it.
 const AFTER: &[&str] = &["1", "漢", "a", "!", "\n", "\0", "é", "<|im_start|>"];
 
 /// Texts of about `bytes` bytes, each with a name.

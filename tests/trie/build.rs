@@ -77,7 +77,7 @@ fn checked<'a>(vocab: &Vocab, names: &[&'a str], around: Surroundings<'_>) -> (B
         } else {
             alone.push(*name);
         }
-        // Behind the prompt they read as the text does, but for the space that a vocabulary begins a text with.
+        // After the prompt they read as the text does, but for the space that a vocabulary begins a text with.
         let read = pieces(vocab, &all, around.parse_special);
         assert!(read == text || read == format!(" {text}"), "{name:?} {} reads {read:?}", context());
         // Walked, they complete the leaf of that name.
@@ -202,7 +202,7 @@ fn the_shape_counts_choices_and_forced_tokens() {
         leaves: 4,
         nodes: 7,
         depth: 3,
-        branching: 3, // the root, behind 1 2, and behind the leaf c
+        branching: 3, // the root, after 1 2, and after the leaf c
         tokens: 9,
         forced: 2, // the 2 of a and of b
         prefix_leaves: vec!["c".into()],

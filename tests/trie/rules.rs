@@ -214,7 +214,7 @@ fn spelling_is_checked_in_payload_order() {
             out.extend_from_slice(pieces[token as usize].as_bytes());
         }
     };
-    // Right: plain, behind a space, with a hidden special token, as a special token itself.
+    // Right: plain, after a space, with a hidden special token, as a special token itself.
     let right = trie(&[("REPLY", &[1, 2]), ("STOP", &[3]), ("TO", &[5, 4]), ("<eos>", &[4])]);
     assert_eq!(right.spelling(piece), None);
     let wrong = trie(&[("REPLY", &[1, 2]), ("STOP", &[3, 5]), ("TO", &[1])]);

@@ -192,7 +192,7 @@ proptest! {
         if mended.as_bytes() == bytes {
             prop_assert_eq!(BPE.detokenize(&ids, false, true).unwrap(), bytes.clone());
         }
-        // A space and U+2581 are one to this family, and a broken character takes bytes of the one behind it along, an
+        // A space and U+2581 are one to this family, and a broken character takes bytes of the one after it along, an
         // escaped space even; so only this much is sure.
         let ids = SPM.tokenize(&bytes, false, false).unwrap();
         if !bytes.contains(&b' ') && !bytes.windows(3).any(|w| w == "▁".as_bytes()) {
@@ -321,7 +321,7 @@ fn a_cancel_ends_tokenizing_at_the_next_look() {
     }
 }
 
-/// A vocabulary with special tokens of all kinds: `(text, token type)` behind the 256 bytes and the merges.
+/// A vocabulary with special tokens of all kinds: `(text, token type)` after the 256 bytes and the merges.
 fn with_specials(specials: &[(&str, i32)], more: impl Fn(Keys) -> Keys) -> Vocab {
     let mut tokens: Vec<String> = byte_chars().into_iter().map(String::from).collect();
     let mut types = vec![1; tokens.len()];

@@ -46,7 +46,7 @@ pub(crate) fn optional_text<'a>(
     if buffer.is_null() { Ok(None) } else { text(env, buffer, name).map(Some) }
 }
 
-/// Texts that stand one behind the other in a direct buffer, with the ends of each.
+/// Texts one after the other in a direct buffer, with the ends of each.
 pub(crate) fn texts<'a>(
     env: &Env<'_>,
     buffer: &'a JByteBuffer<'_>,

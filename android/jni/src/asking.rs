@@ -141,7 +141,7 @@ extern "system" fn Java_ai_eliza_inference_Native_logits<'local>(
     })
 }
 
-/// How the last token of a slot was drawn: token, logarithm and probability, and behind them token, logit and
+/// How the last token of a slot was drawn: token, logarithm and probability, and after them token, logit and
 /// probability of each candidate; null before the first.
 #[unsafe(no_mangle)]
 extern "system" fn Java_ai_eliza_inference_Native_sampled<'local>(

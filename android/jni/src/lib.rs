@@ -1,6 +1,6 @@
 //! The JNI face of libelizainference: the native methods of the Java class `ai.eliza.inference.Native`.
 //!
-//! It stands on [`elizainference::session`], where every failure is the result of the call that failed; so none can be
+//! It uses [`elizainference::session`], where every failure is the result of the call that failed; so none can be
 //! lost or be taken by another thread. It keeps these rules:
 //!
 //! * Native threads never call Java. Java pulls, on threads of its own, so no thread is ever attached, no `JNIEnv` is

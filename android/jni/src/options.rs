@@ -1,4 +1,4 @@
-//! How a model is opened, and how a session samples. The numbers lie in the order of the Java classes.
+//! How a model is opened, and how a session samples. The numbers are in the order of the Java classes.
 
 use elizainference::Error;
 use elizainference::session::arguments::{self, count};

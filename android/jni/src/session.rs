@@ -169,7 +169,7 @@ extern "system" fn Java_ai_eliza_inference_Native_generate<'local>(
     })
 }
 
-/// Fills `step` with what the generation has produced: room for `tokens_cap` token ids, behind it room for text. Waits
+/// Fills `step` with what the generation has produced: room for `tokens_cap` token ids, after it room for text. Waits
 /// at most `timeout_ms`. Returns the finish reason, or 0 while the generation goes on, from bit 60; the number of
 /// tokens from bit 32; and the bytes of text.
 #[unsafe(no_mangle)]

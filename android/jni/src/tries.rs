@@ -53,7 +53,7 @@ extern "system" fn Java_ai_eliza_inference_Native_armTokenTrie<'local>(
     })
 }
 
-/// The payload of one descriptor, and behind it the warnings.
+/// The payload of one descriptor, and after it the warnings.
 #[unsafe(no_mangle)]
 #[allow(clippy::too_many_arguments)] // the Java method's own list
 extern "system" fn Java_ai_eliza_inference_Native_buildTokenTrie<'local>(

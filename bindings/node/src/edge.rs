@@ -11,7 +11,7 @@ pub(crate) fn call<T>(body: impl FnOnce() -> Result<T>) -> napi::Result<T> {
     ffi::catch(body).map_err(|error| thrown(&error))
 }
 
-/// The error as JavaScript gets it. An error of napi has no room for a number, so the code stands in front of the
+/// The error as JavaScript gets it. An error of napi has no room for a number, so the code is written before the
 /// message.
 pub(crate) fn thrown(error: &Error) -> napi::Error {
     napi::Error::from_reason(message(error))

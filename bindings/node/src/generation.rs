@@ -1,7 +1,7 @@
 //! A generation's way to JavaScript.
 //!
 //! The session's thread hands each event to a thread-safe function. Its queue is bounded: while JavaScript is busy the
-//! session's thread waits in front of it, and with it the model. The wait ends when JavaScript goes on or its
+//! session's thread waits while it is full, and with it the model. The wait ends when JavaScript goes on or its
 //! environment ends.
 
 use std::cell::Cell;

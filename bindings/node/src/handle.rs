@@ -138,7 +138,7 @@ impl Handle {
     pub fn close(&self) {
         let Some(session) = self.session.take() else { return };
         session.close();
-        // A panic while it is freed would be the session's; there is no handle left that could tell of it.
+        // A panic while it is freed would be the session's; no handle is left that could report it.
         let _ = ffi::catch(|| {
             drop(session);
             Ok(())

@@ -2,14 +2,14 @@
 //!
 //! | room | what it is |
 //! |---|---|
-//! | `program/` | graph nodes to steps, the memory they need, and the run of them on all threads |
+//! | `program/` | graph nodes to steps, the memory that these need, and their run on all threads |
 //! | `kernels/` | what the steps compute: products, attention, norms, activations |
 //! | `packed/` | weights that are multiplied, in panels of 16 rows, one resident copy |
-//! | `kv/` | the KV cache of a layer, and its cells as rows that know no layout |
+//! | `kv/` | the KV cache of a layer, and its cells as rows that depend on no layout |
 //! | `host/` | the thread pool, cores, memory |
 //!
-//! Each imports those below it alone. The instruction sets are [`crate::simd`]. Embedding tables that are only looked
-//! up stay in the file, from which their rows are read.
+//! Each imports only those below it. The instruction sets are [`crate::simd`]. Embedding tables that are only looked up
+//! stay in the file, from which their rows are read.
 
 pub mod host;
 pub mod kernels;
@@ -28,7 +28,8 @@ use crate::graph::{Node, WeightSpec};
 use crate::simd::Isa;
 use packed::weights;
 use program::CpuProgram;
-use program::state::{CpuSizing, CpuState};
+use program::sizing::CpuSizing;
+use program::state::CpuState;
 use std::sync::Arc;
 
 /// The CPU with its best instruction set.

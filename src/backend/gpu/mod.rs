@@ -2,19 +2,20 @@
 //!
 //! The rooms, each of which imports only those before it:
 //!
-//! * `device/`: adapters and logical devices, buffers, waits, results on their way to the host; `quirks.rs` has the
+//! * `device/`: adapters and logical devices, buffers, waits, copies of results to the host; `quirks.rs` lists the
 //!   drivers that are refused;
 //! * `shaders/`: the texts of all kernels;
-//! * `kernel/`: a device with its kernels ([`Gpu`]), how they are compiled and kept on disk, what a dispatch is;
+//! * `kernel/`: a device with its kernels ([`Gpu`]), how they are compiled and kept on disk, a dispatch as data;
 //! * `weights/`: a model's weights on the device, repacked ([`weights::layout`]), and RoPE tables;
 //! * `ops/`: the operations of a graph as dispatches: products, attention, norms, the KV cache;
-//! * `probe/`: known answers, which every kernel has to give at load;
+//! * `probe/`: known-answer tests, which every kernel has to pass at load;
 //! * `sample/`: sampling on the device;
-//! * `trie_walk/`: the kernel that goes on through a trie between two passes;
+//! * `trie_walk/`: the kernel that goes through a trie between two passes;
 //! * `program/`: from a graph to a list of dispatches, what an engine keeps on the device, and how much that takes;
-//! * `testing/`: what the tests of these rooms share.
+//! * `testing/`: helpers that the tests of these rooms share.
 //!
-//! Weights are used exactly as their format says, sums are f32: no activation is rounded to fewer bits here.
+//! Weights have exactly the values that their format defines, and sums are f32: unlike on the CPU, activations are not
+//! quantised.
 
 pub mod device;
 pub mod kernel;
@@ -72,7 +73,7 @@ impl GpuBackend {
         Gpu::open(named).map(GpuBackend::on)
     }
 
-    /// On a device of the caller's.
+    /// A backend on a device that the caller opened.
     pub fn on(gpu: Arc<Gpu>) -> GpuBackend {
         GpuBackend { gpu }
     }

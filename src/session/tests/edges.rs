@@ -68,7 +68,7 @@ fn bytes_that_split_a_character_are_held_back_until_it_is_whole() {
     let heard = generate(&session, -1);
     assert_eq!(heard.tokens, [0xE2, 0x98, 0x84, WORLD]);
     assert_eq!(heard.texts, ["", "", "\u{2604}", " world", ""]);
-    // Cut inside the character: what is there of it comes as a replacement with the end.
+    // Cut inside the character: its bytes come as a replacement character with the end.
     let heard = generate(&session, 2);
     assert_eq!((heard.texts, reason(&session)), (vec!["".into(), "".into(), "\u{FFFD}".into()], FinishReason::Length));
     // A leaf may also end inside one: what follows freely completes it.
@@ -144,7 +144,7 @@ fn a_refused_or_cancelled_prompt_leaves_the_span_where_it_was() {
     arm(&session, &[X]);
     assert!(session.prefill(&[0; CONTEXT + 1], -1).is_err());
     assert_eq!(generate(&session, 2).text(), "xz");
-    // Set again while idle behind a prompt: the new trie counts for the generation that follows.
+    // Set again while idle after a prompt: the new trie counts for the generation that follows.
     session.prefill(&PROMPT, -1).unwrap();
     session.set_trie(payload("", &[("p", &[&leaf("y", &[121])])]).as_bytes(), Mode::Greedy).unwrap();
     let (sink, receiver) = listener();

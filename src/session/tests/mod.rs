@@ -27,7 +27,7 @@ const N_VOCAB: usize = 257 + WORDS.len();
 const CONTEXT: usize = 64;
 const PROMPT: [Token; 3] = [1, 2, 3];
 
-/// Fills the logits behind these tokens of the slot.
+/// Fills the logits after these tokens of the slot.
 type Script = Box<dyn FnMut(&[Token], &AtomicBool, &mut [f32]) -> Result<()> + Send>;
 
 /// Runs in every prefill.
@@ -201,7 +201,7 @@ fn listener() -> (Sink, Receiver<Seen>) {
     (sink, receiver)
 }
 
-/// Everything one generation told its callback.
+/// All events that a generation's callback received.
 #[derive(Debug, PartialEq)]
 struct Heard {
     tokens: Vec<Token>,

@@ -1,9 +1,9 @@
-//! A context that does not end: what goes, what stays, and what nobody notices.
+//! Context shifts: which tokens are removed, which are kept, and what does not change.
 
 use super::spans::{arm, payload};
 use super::*;
 
-/// A model that counts: behind a token it says the next number, up to 200 and then again from 100.
+/// A model that counts: after a token it says the next number, up to 200 and then again from 100.
 fn counter() -> Fake {
     Fake::new(Box::new(|slot, _, row| {
         let last = *slot.last().unwrap();
@@ -20,7 +20,7 @@ fn shift(session: &Session, keep: u32) {
     set(session, |settings| settings.on_context_full = ContextFull::Shift { keep });
 }
 
-/// The slots after shifts by the rule itself: half of what stands between the kept ones and the last token goes.
+/// The slots after shifts by the rule itself: half of the tokens between the kept ones and the last token is removed.
 fn expected_shifts(stream: &[Token], keep: usize) -> Vec<Vec<Token>> {
     let (mut held, mut shifts) = (Vec::new(), Vec::new());
     for &token in stream {
@@ -50,7 +50,7 @@ fn a_full_context_shifts_and_the_generation_goes_on() {
         assert_eq!(*watch.shifts.lock(), expected, "keep {keep}");
         assert_eq!(usage.context_shifts, expected.len() as u64, "keep {keep}");
         assert!(session.usage_json().contains(&format!("\"context_shifts\":{}", expected.len())));
-        // Another prompt counts anew, and without the option the context ends as ever.
+        // Another prompt counts from 0, and without the option the context ends.
         set(&session, |settings| settings.on_context_full = ContextFull::Stop);
         let heard = generate(&session, -1);
         assert_eq!((heard.tokens.len(), reason(&session)), (CONTEXT - PROMPT.len(), FinishReason::Context));

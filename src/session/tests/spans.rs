@@ -19,7 +19,7 @@ pub(super) fn arm(session: &Session, leaves: &[&str]) {
     session.set_trie(payload("", &[("p", leaves)]).as_bytes(), Mode::Greedy).unwrap();
 }
 
-/// A model that wants `text` behind the prompt whatever was forced before, at a lower level "d" and "x".
+/// A model that wants `text` after the prompt whatever was forced before, at a lower level "d" and "x".
 pub(super) fn wants(text: &str) -> Fake {
     let text = text.to_owned();
     Fake::new(Box::new(move |slot, _, row| {

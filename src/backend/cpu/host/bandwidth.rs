@@ -1,9 +1,9 @@
-//! How fast the host's memory is read: what bounds decoding, which reads every weight once a token.
+//! The bandwidth of the host's memory. It bounds decoding, which reads every weight once for each token.
 
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Bytes that a pass reads: more than the caches of common machines.
+/// Bytes read in a pass: more than the caches of common machines hold.
 const BYTES: usize = 512 << 20;
 const PASSES: usize = 6;
 
@@ -23,7 +23,7 @@ pub fn measure(threads: usize) -> f64 {
     (0..PASSES).map(pass).fold(0.0, f64::max)
 }
 
-/// A sum in as many partial sums as keep the processor waiting for memory alone.
+/// The sum of `words`, in enough partial sums that the loop is bound by memory and not by additions.
 fn sum(words: &[u64]) -> u64 {
     let mut parts = [0u64; 16];
     for line in words.as_chunks::<16>().0 {

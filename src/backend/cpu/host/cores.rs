@@ -1,8 +1,8 @@
-//! How many threads suit this machine.
+//! How many threads to use on this machine.
 //!
-//! Decode is bound by memory and by its slowest thread, so threads on the little cores of a big.LITTLE chip, or on
-//! the second half of a core, cost more than they bring. Linux tells both in sysfs; elsewhere the system's count of
-//! usable processors is taken.
+//! Decode is bound by memory and by its slowest thread, so threads on the little cores of a big.LITTLE chip, or on the
+//! second hardware thread of a core (SMT), make it slower. On Linux, sysfs lists both; elsewhere the system's count of
+//! usable processors is used.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,8 +18,8 @@ pub fn default_thread_count() -> usize {
     }
 }
 
-/// Physical cores whose highest clock is at least four fifths of the machine's highest. A folder that says nothing of
-/// clocks counts every core; one that says nothing of cores yields `None`.
+/// Physical cores whose highest clock is at least four fifths of the machine's highest. Without clocks in the folder
+/// every core counts; without cores the result is `None`.
 fn fast_cores(sysfs: &Path) -> Option<usize> {
     let mut cores = Vec::new();
     for entry in fs::read_dir(sysfs).ok()?.flatten() {

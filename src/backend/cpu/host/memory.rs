@@ -1,8 +1,8 @@
-//! How much memory the host still has, and the account of what the CPU backend takes of it.
+//! The host's free memory, and the account of what the CPU backend has allocated.
 //!
-//! On Linux and Android the system says what can be had without swapping (`MemAvailable`), and control groups may allow
+//! On Linux and Android it is what can be allocated without swapping (`MemAvailable`), and control groups may allow
 //! less. Pages of files count as available in both: they can be dropped and read again. Elsewhere it is unknown.
-//! `ELIZA_MEMORY_LIMIT` is an artificial limit for tests: so many bytes for everything on the account.
+//! `ELIZA_MEMORY_LIMIT` is an artificial limit for tests, in bytes, for everything on the account.
 
 use crate::backend::memory::{Account, Memory, parse_bytes};
 use crate::gguf::shown;
@@ -16,7 +16,7 @@ pub fn account() -> &'static Arc<Account> {
     &ACCOUNT
 }
 
-/// How the host's memory stands.
+/// The host's memory: used, total, available.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] where `ELIZA_MEMORY_LIMIT` is no size.
@@ -35,14 +35,14 @@ pub fn memory() -> Result<Memory> {
     Ok(Memory { used, total: total(root), available, of_host: true })
 }
 
-/// All memory of the system whose files lie under `root`.
+/// Bytes of memory of the system whose `/proc` and `/sys` are under `root`.
 fn total(root: &Path) -> Option<u64> {
     let known = cfg!(any(target_os = "linux", target_os = "android"));
     let info = known.then(|| std::fs::read_to_string(root.join("proc/meminfo")).ok()).flatten()?;
     field(&info, "MemTotal:").map(|kib| kib * 1024)
 }
 
-/// What the system whose files lie under `root` can still give this process.
+/// Bytes that this process can still allocate; the system's `/proc` and `/sys` are under `root`.
 fn system(root: &Path) -> Option<u64> {
     if !cfg!(any(target_os = "linux", target_os = "android")) {
         return None;
@@ -54,7 +54,7 @@ fn system(root: &Path) -> Option<u64> {
     Some(limits.fold(available, u64::min))
 }
 
-/// Room in a control group of `/proc/self/cgroup` and in those around it; `None` where none of them has a limit.
+/// Bytes left in a control group of `/proc/self/cgroup` and in its ancestors; `None` where none of them has a limit.
 fn group_room(root: &Path, line: &str) -> Option<u64> {
     let mut parts = line.splitn(3, ':').skip(1);
     let (controllers, own) = (parts.next()?, parts.next()?);

@@ -1,19 +1,20 @@
 //! The process-wide pool of CPU threads.
 //!
 //! A *run* is one job executed by the calling thread (index 0) and n - 1 workers, in steps separated by barriers. There
-//! is one pool per process; runs of several engines queue, first come, first served, and never interleave. Who waits
-//! looks at its cancel flag. A run with one thread does not queue at all: it is a plain call on the caller's thread.
+//! is one pool per process; runs of several engines queue, first come, first served, and never interleave. A waiting
+//! engine checks its cancel flag. A run with one thread does not queue at all: it is a plain call on the caller's
+//! thread.
 //!
 //! Invariants:
 //! - A job is borrowed for the length of [`Pool::run`], which returns only after every worker has left it.
 //! - Waiting spins for at most [`SPIN`], then parks the thread; it does not spin at all while more engines are active
-//!   than there are cores, or when a run has more threads than cores. What is waited for is stored before the
-//!   waiter's `sleeping` flag is read, and the flag is stored before the condition is read again, all sequentially
+//!   than there are cores, or when a run has more threads than cores. The waker stores the condition before it reads
+//!   the waiter's `sleeping` flag, and the waiter stores the flag before it reads the condition again, all sequentially
 //!   consistent, so no wake-up is lost.
 //! - A panic on any thread ends the run: the others leave at their next (or present) barrier, `run` returns
-//!   [`Error::Internal`] with the message, and the pool stays usable. A thread that returns while others wait for it
-//!   at a barrier ends the run likewise, rather than hang it.
-//! - A run allocates nothing, except the threads it is first to need and the message of a panic.
+//!   [`Error::Internal`] with the message, and the pool stays usable. A thread that returns while others wait for it at
+//!   a barrier ends the run in the same way, instead of hanging it.
+//! - A run allocates nothing, except threads that no run needed before and the message of a panic.
 //!
 //! Work within a step is claimed in chunks from a [`Counter`]. Counters need no resetting: each claim carries the
 //! number of the step (which never repeats), and the first claim of a new step finds an old number and starts from 0.
@@ -39,7 +40,7 @@ use std::time::{Duration, Instant};
 /// Most threads in one run, the caller's included.
 pub const MAX_THREADS: usize = 256;
 
-/// Longest time that a thread waits without letting go of its core.
+/// Longest time that a waiting thread spins before it is parked.
 pub const SPIN: Duration = Duration::from_micros(50);
 
 /// The pool. One per process in production, see [`Pool::global`].
@@ -51,7 +52,7 @@ pub struct Pool {
     cores: usize,
 }
 
-/// Who may run: one at a time, in the order in which they came.
+/// The queue of runs: one at a time, first come, first served.
 struct Queue {
     order: Mutex<Order>,
     moved: Condvar,
@@ -59,23 +60,23 @@ struct Queue {
 
 struct Order {
     busy: bool,
-    /// Numbers of those who wait.
+    /// Numbers of the waiting runs, in order.
     waiting: VecDeque<u64>,
-    /// The next one's number.
+    /// The number of the next run to enter.
     next: u64,
 }
 
-/// How often who waits for a run looks at its cancel flag, and who works in the background at what was done.
+/// How often a run that waits checks its cancel flag, and [`Pool::background`] its `look`.
 const LOOK: Duration = Duration::from_millis(2);
 
 impl Queue {
     fn new() -> Queue {
-        // Room for as many as ever wait, nearly always.
+        // Room for as many as usually wait, so that waiting does not allocate.
         let order = Order { busy: false, waiting: VecDeque::with_capacity(64), next: 0 };
         Queue { order: Mutex::new(order), moved: Condvar::new() }
     }
 
-    /// Wait for one's turn; `None` where `cancel` was set first.
+    /// Wait for this run's turn; `None` where `cancel` was set first.
     fn enter(&self, cancel: &AtomicBool) -> Option<InTurn<'_>> {
         let mut order = self.order.lock();
         if order.busy || !order.waiting.is_empty() {
@@ -97,7 +98,7 @@ impl Queue {
     }
 }
 
-/// Whose turn it is.
+/// The run whose turn it is, until this is dropped.
 struct InTurn<'a>(&'a Queue);
 
 impl Drop for InTurn<'_> {
@@ -121,11 +122,11 @@ struct Shared {
     count: AtomicUsize,
     /// Runs of several threads so far.
     runs: AtomicU64,
-    /// What the threads of a run do after it; see [`Pool::background`].
+    /// What the threads of a run work on after it; see [`Pool::background`].
     background: RwLock<Vec<BackgroundJob>>,
-    /// How many those are.
+    /// The number of `background` jobs.
     background_jobs: AtomicUsize,
-    /// Runs of one thread under way, which queue with nobody.
+    /// Runs of one thread in progress, which do not queue.
     alone: AtomicUsize,
     /// Workers that have not left the present run.
     running: Line<AtomicUsize>,
@@ -143,7 +144,7 @@ struct Shared {
     spin: AtomicBool,
 }
 
-/// On cache lines of its own, so that those who watch it are not disturbed by its neighbours.
+/// A value on cache lines of its own, so that threads that poll it are not slowed down by writes to its neighbours.
 #[repr(align(128))]
 struct Line<T>(T);
 
@@ -159,7 +160,7 @@ impl<T> std::ops::Deref for Line<T> {
 #[repr(align(128))]
 #[derive(Default)]
 struct ThreadState {
-    /// Number of the last run that this worker was called to.
+    /// Number of the last run that this worker was woken for.
     run: AtomicU64,
     /// Set while the thread may be parked.
     sleeping: AtomicBool,
@@ -180,7 +181,7 @@ const BACKGROUND_SHARE: u32 = 8;
 const BACKGROUND_LEAST: Duration = Duration::from_micros(20);
 const BACKGROUND_MOST: Duration = Duration::from_millis(10);
 
-/// Longest run of a background job of its own.
+/// Longest run of a background job while no other run wants the pool.
 const BACKGROUND_RUN: Duration = Duration::from_millis(1);
 
 /// Unwinds a thread out of a run that another thread's panic has ended.
@@ -189,7 +190,7 @@ struct Stopped;
 const DESERTED: &str = "A thread of a run left it while others waited at a barrier";
 
 impl Pool {
-    /// The process's pool, which starts without threads.
+    /// The process's pool. It starts without threads.
     pub fn global() -> &'static Pool {
         static POOL: OnceLock<Pool> = OnceLock::new();
         POOL.get_or_init(Pool::new)
@@ -218,12 +219,13 @@ impl Pool {
         Pool { shared: Arc::new(shared), queue: Queue::new(), started: Mutex::new(1), cores }
     }
 
-    /// Execute `job` on `threads` threads (at least 1), the calling one being index 0; return when all are done.
+    /// Run `job` on `threads` threads (at least 1), the calling one being index 0; return when all are done.
     ///
     /// # Errors
-    /// [`Error::Cancelled`] when `cancel` was set while others ran, [`Error::Internal`] when a thread panicked, or when
-    /// called from inside a run of several threads (it would wait for itself), [`Error::InvalidArgument`] beyond
-    /// [`MAX_THREADS`], and [`Error::OutOfMemory`] when the system gives no more threads.
+    /// [`Error::Cancelled`] when `cancel` was set while the run waited for its turn; [`Error::Internal`] when a thread
+    /// panicked, or when called from inside a run of several threads (it would wait for itself);
+    /// [`Error::InvalidArgument`] for more than [`MAX_THREADS`]; [`Error::OutOfMemory`] when the system starts no more
+    /// threads.
     pub fn run(&self, threads: usize, cancel: &AtomicBool, job: &(dyn Fn(&Worker<'_>) + Sync)) -> Result<()> {
         if threads <= 1 {
             let shared = &*self.shared;
@@ -262,7 +264,7 @@ impl Pool {
         IN_RUN.set(true);
         shared.work(0, threads, step, &job);
         IN_RUN.set(false);
-        // Only now may `job` go.
+        // Only now may `job` be dropped.
         shared.wait(0, || shared.running.load(SeqCst) == 0);
         if shared.failed.load(Acquire) {
             let message = shared.message.lock().take().unwrap_or_default();
@@ -271,18 +273,18 @@ impl Pool {
         Ok(())
     }
 
-    /// Have `job` called again and again, on up to `threads` threads at once, until `look` says false or fails.
+    /// Call `job` again and again, on up to `threads` threads at once, until `look` returns false or fails.
     ///
-    /// While others have runs of several threads, `job` has none: their threads call it at the end of each, for a
-    /// part of the time that the run took. One more thread that wants a core would be worse for them: the system
-    /// takes a core from one of theirs for milliseconds, and the others wait for that at a barrier. While nobody has a
-    /// run, `job` has short ones.
+    /// While there are runs of several threads, `job` gets no run of its own: the threads of each run call it at the
+    /// end of the run, for a part of the time that the run took. A further thread that wants a core would slow those
+    /// runs down more: the system would take a core from one of their threads for milliseconds, and the others would
+    /// wait for it at a barrier. While there is no other run, `job` gets short runs.
     ///
-    /// `job` works until the time given, or until nothing is left. `look` is called on this thread every few
+    /// `job` returns at the time given, or when no work is left. `look` is called on this thread every few
     /// milliseconds; it may start runs.
     ///
     /// # Errors
-    /// What `look` says, and as [`Pool::run`].
+    /// The error of `look`, and those of [`Pool::run`].
     pub fn background(
         &self,
         threads: usize,
@@ -302,7 +304,7 @@ impl Pool {
         let never = AtomicBool::new(false);
         let (mut runs, mut length) = (shared.runs.load(Relaxed), BACKGROUND_LEAST);
         loop {
-            // The cores of those who compute on one thread each, and queue with nobody, are theirs.
+            // Leave their cores to runs of one thread, which do not queue.
             let threads = threads.saturating_sub(shared.alone.load(Relaxed)).max(1);
             let now = shared.runs.load(Relaxed);
             if threads > 1 && (now != runs || self.queue.order.lock().busy) {
@@ -338,8 +340,7 @@ impl Pool {
                 .name(format!("eliza-cpu-{index}"))
                 .spawn(move || shared.serve(index))
                 .map_err(|e| Error::OutOfMemory(format!("CPU thread {index} could not be started: {e}")))?;
-            // The join handle is dropped: the thread waits for work as long as the process lives, and does not keep
-            // it alive.
+            // The join handle is dropped: the thread lives as long as the process and does not keep it alive.
             let _ = self.shared.states[index].thread.set(thread.thread().clone());
             *started += 1;
         }
@@ -395,7 +396,7 @@ impl Drop for ActiveEngine {
 }
 
 impl Shared {
-    /// A worker's life.
+    /// The loop of a worker.
     fn serve(&self, index: usize) {
         IN_RUN.set(true);
         let state = &self.states[index];
@@ -422,7 +423,7 @@ impl Shared {
         match catch_unwind(AssertUnwindSafe(|| job.0(&worker))) {
             Ok(()) => {
                 self.left.fetch_add(1, SeqCst);
-                // Whoever is counted here waits for this thread. (A barrier that is passed counts nobody.)
+                // A thread that is counted here waits for this one. (A barrier that was passed counts none.)
                 if self.arrived.load(SeqCst) != 0 {
                     self.fail(count, || DESERTED.into());
                 }
@@ -435,7 +436,7 @@ impl Shared {
         }
     }
 
-    /// What a thread does for the background after a run that took so long.
+    /// Works on background jobs after a run that took `run`.
     fn work_for_background(&self, owed: &AtomicU64, run: Duration) {
         let due = Duration::from_nanos(owed.load(Relaxed)) + run / BACKGROUND_SHARE;
         let due = due.min(BACKGROUND_MOST);
@@ -444,7 +445,7 @@ impl Shared {
             return;
         }
         owed.store(0, Relaxed);
-        // Whoever changes the list is not waited for.
+        // Do not wait for a thread that changes the list.
         let Some(jobs) = self.background.try_read() else { return };
         let until = Instant::now() + due;
         for job in &*jobs {
@@ -485,7 +486,7 @@ impl Shared {
         state.sleeping.store(false, Relaxed);
     }
 
-    /// Wake a thread if it may be parked. What it waits for has been stored, sequentially consistent.
+    /// Wake a thread if it may be parked. Its condition was stored before, sequentially consistent.
     fn wake(&self, index: usize) {
         let state = &self.states[index];
         if !state.sleeping.load(SeqCst) {
@@ -551,7 +552,7 @@ impl Worker<'_> {
     }
 
     /// Chunks of at most `grain` of `0..total`, claimed one by one, so that together the threads of the run get each
-    /// chunk once and a slow core holds back no other.
+    /// chunk once and a slow core does not delay the others.
     ///
     /// Between two barriers a counter serves one such loop, with the same `total` and `grain` on every thread.
     pub fn chunks<'c>(&self, counter: &'c Counter, total: usize, grain: usize) -> Chunks<'c> {
@@ -566,8 +567,8 @@ impl Worker<'_> {
 const CHUNK_BITS: u32 = 24;
 const CHUNK_MASK: u64 = (1 << CHUNK_BITS) - 1;
 
-/// Hands out the chunks of a step, within one pool: the step's number in the upper 40 bits, the next chunk in the lower
-/// 24.
+/// Counts the claimed chunks of a step, within one pool: the step's number is in the upper 40 bits, the next chunk in
+/// the lower 24.
 #[repr(align(64))]
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
@@ -623,8 +624,7 @@ pub struct SharedMut<'a, T> {
     slice: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: it stands for a `&mut [T]` whose parts are handed to threads; `part` makes the callers promise that they are
-// disjoint.
+// SAFETY: it is a `&mut [T]` whose parts go to threads; the callers of `part` promise that the parts are disjoint.
 unsafe impl<T: Send> Send for SharedMut<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for SharedMut<'_, T> {}
@@ -636,7 +636,7 @@ impl<'a, T> SharedMut<'a, T> {
         unsafe { SharedMut::from_raw(slice.as_mut_ptr(), slice.len()) }
     }
 
-    /// Share memory that several threads name at once: none of them may ever make a `&mut` of the whole.
+    /// Share memory to which several threads have pointers at once: none of them may ever make a `&mut` of the whole.
     ///
     /// # Safety
     ///

@@ -1,4 +1,4 @@
-//! Memory that grows only when it is asked to, and is an error where it cannot be had.
+//! Memory that grows only in [`Region::grow`], and where a failed allocation is an error.
 
 use crate::{Error, Result};
 use memmap2::MmapMut;
@@ -13,7 +13,7 @@ pub(crate) struct Region {
 
 // SAFETY: the pointer is the start of the mapping that the region owns.
 unsafe impl Send for Region {}
-// SAFETY: as above; who writes where is the business of the steps, whose accesses are each justified.
+// SAFETY: as above; the accesses of the steps are each justified where they are made.
 unsafe impl Sync for Region {}
 
 impl Default for Region {
@@ -29,7 +29,7 @@ impl Region {
         Ok(region)
     }
 
-    /// Have so many bytes at least, zeroed; what was in it is lost where it grows.
+    /// Grow to at least `bytes` bytes. Where it grows, the new memory is zeroed and the old content is lost.
     pub fn grow(&mut self, what: &str, bytes: usize) -> Result<()> {
         if bytes <= self.bytes {
             return Ok(());
@@ -57,7 +57,7 @@ impl Region {
     }
 }
 
-/// Bytes of memory in this machine; the largest number where the system does not tell.
+/// Bytes of memory in this machine; `u64::MAX` where the system does not report it.
 fn physical_memory() -> u64 {
     #[cfg(unix)]
     {

@@ -1,17 +1,17 @@
 //! The KV cache of one layer as attention reads it.
 //!
-//! Keys are transposed within blocks of 16 cells, so that a vector holds one dimension of 16 cells and a score is a
-//! sum of whole vectors; values lie cell by cell, so that a vector holds 16 dimensions of one cell:
+//! Keys are transposed within blocks of 16 cells, so that a vector holds one dimension of 16 cells and a score is a sum
+//! of whole vectors; values are stored cell by cell, so that a vector holds 16 dimensions of one cell:
 //!
 //! ```text
 //! keys    [head][cell / 16][dimension][cell % 16]
 //! values  [head][cell][dimension, padded to a multiple of 16]
 //! ```
 //!
-//! Elements, of keys and of values by themselves, are f32, f16 or Q8_0 (one f16 scale and 32 i8 along the dimension,
-//! the last group of a head may be shorter). In Q8_0 each group of 32 dimensions of a key block starts with the 16
-//! scales of its cells; the scales of a value row follow its quants. A buffer needs no initialisation: a cell is read
-//! only after it was written, as long as the cells' sequence sets say so.
+//! Keys and values can have different element types: f32, f16 or Q8_0 (one f16 scale and 32 i8 along the dimension; the
+//! last group of a head may be shorter). In Q8_0 each group of 32 dimensions of a key block starts with the 16 scales
+//! of its cells; the scales of a value row follow its quants. A buffer needs no initialisation: a cell is read only
+//! after it was written, as long as the cells' sequence sets say so.
 //!
 //! A value beyond f16's range is stored as the largest finite one, so that infinities come from the model alone; NaN
 //! is kept.
@@ -326,7 +326,7 @@ unsafe fn to_f16<S: Vector>(simd: S, values: &[f32], out: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe {
         let x = simd.load(lanes.as_ptr());
-        // NaN passes, standing second.
+        // NaN passes through, because it is the second operand.
         simd.store_f16(out, simd.min(simd.splat(LARGEST), simd.max(simd.splat(-LARGEST), x)));
     }
 }
@@ -373,7 +373,7 @@ mod tests {
         }
     }
 
-    /// Where the bytes of one cell's key lie: (offset, length) in the key buffer.
+    /// Where the bytes of one cell's key are: (offset, length) in the key buffer.
     fn k_pieces(layout: &KvLayout, head: usize, cell: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         let (block, lane, ty, dim) = (layout.k_block(head, cell), cell % LANES, layout.types.k, layout.head_dim_k);
         let scales = if ty == TensorType::Q8_0 { dim.div_ceil(GROUP) } else { 0 };

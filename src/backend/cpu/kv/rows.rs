@@ -1,4 +1,5 @@
-//! Cells of a layer's cache to rows that know no layout ([`crate::backend::kv_rows`]), and back.
+//! Copies cells of a layer's cache to cell rows, which do not depend on a layout ([`crate::backend::kv_rows`]), and
+//! back.
 
 use super::{GROUP, KvLayout, Q8_GROUP_BYTES, q8_quant};
 use crate::backend::LayerCache;
@@ -57,7 +58,7 @@ pub fn write(layout: &KvLayout, [keys, values]: [&mut [u8]; 2], cell: usize, row
                 for (g, group) in head.chunks(SCALE + GROUP).enumerate() {
                     let (scale, quants) = group.split_at(SCALE);
                     let scale = f32::from_le_bytes(chunk(scale, 0));
-                    // As a store rounds it: beyond f16's range stands the largest finite number, NaN stays.
+                    // As a store rounds it: a value beyond f16's range becomes the largest finite number, NaN stays.
                     let scale = if scale.is_nan() { f16::NAN } else { f16::from_f32(scale.min(f16::MAX.to_f32())) };
                     set(bytes, span.scale(g), &scale.to_le_bytes());
                     for (&x, j) in quants.iter().zip(g * GROUP..) {
@@ -92,7 +93,7 @@ fn head_spans(layout: &KvLayout, cell: usize) -> impl Iterator<Item = HeadSpan> 
     heads.clone().map(key).chain(heads.map(value))
 }
 
-/// Where one head of a cell lies in the key or value buffer.
+/// Where one head of a cell is in the key or value buffer.
 struct HeadSpan {
     is_key: bool,
     dim: usize,

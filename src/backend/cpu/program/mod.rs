@@ -2,17 +2,19 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `step.rs` | the steps, as data |
-//! | `lower.rs` | graph nodes to steps |
+//! | `ops/` | the operations of a graph, each with its lowering and its step |
+//! | `lower.rs` | what lowering knows of a graph |
+//! | `run.rs` | what a step knows of a run |
 //! | `demand.rs` | what memory a program needs |
 //! | `state.rs` | that memory: KV cache, workspace, scratch |
-//! | `run.rs` | what a step does, on every thread of a run |
+//! | `sizing.rs` | its sizes, before anything is loaded |
 
 mod demand;
 mod lower;
+mod ops;
 mod run;
+pub(super) mod sizing;
 pub(super) mod state;
-mod step;
 
 use crate::backend::cpu::host::pool::Pool;
 use crate::backend::cpu::packed::weights::CpuWeights;
@@ -22,18 +24,17 @@ use crate::graph::{RopeKind, WeightUse};
 use crate::simd::Isa;
 use crate::{Error, Result};
 use demand::Demand;
-use lower::{Lowering, nodes_of};
-use run::{Run, StepContext};
+use lower::Lowering;
+use run::{Run, Step, StepContext};
 use state::CpuState;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use step::Step;
 
 /// A compiled run of nodes.
 pub(super) struct CpuProgram {
     isa: Isa,
     weights: Arc<CpuWeights>,
-    steps: Vec<Step>,
+    steps: Vec<Box<dyn Step>>,
     ropes: Vec<(RopeKind, Rope)>,
     demand: Demand,
 }
@@ -42,16 +43,16 @@ impl CpuProgram {
     pub fn new(isa: Isa, work: &Work<'_>, weights: &Weights) -> Result<CpuProgram> {
         let weights = Arc::downcast::<CpuWeights>(weights.0.clone())
             .map_err(|_| Error::Internal("Weights of another backend".into()))?;
-        for (weight, usage) in nodes_of(work).iter().flat_map(|node| node.weights()) {
+        let lowering = ops::lower(work)?;
+        for (weight, usage) in lowering.nodes().iter().flat_map(|node| node.weights()) {
             match usage {
                 WeightUse::Vector => drop(weights.vector(weight)?),
                 WeightUse::MatMul => drop(weights.matrix(weight)?),
                 WeightUse::Rows | WeightUse::RowsAndMatMul => {}
             }
         }
-        let lowering = Lowering::of(work)?;
-        let (demand, steps) = (Demand::of_lowered(work, &lowering), lowering.steps);
-        let used = |rope| steps.iter().filter_map(Step::cache).any(|spec| spec.rope == rope);
+        let Lowering { steps, demand, .. } = lowering;
+        let used = |rope| demand.attentions.iter().any(|spec| spec.rope == rope);
         let ropes = work.graph.ropes.iter().enumerate().map(|(i, spec)| {
             let factors = spec.factors.filter(|_| used(i)).map_or(Ok(&[][..]), |id| weights.vector(id))?;
             Ok((spec.kind, Rope::new(spec.n_rot, spec.freq_base, factors, spec.scaling)))
@@ -77,7 +78,7 @@ impl Program for CpuProgram {
         let _active = Pool::engine_started();
         Pool::global().run(run.threads(), cancel, &|worker| {
             for (index, step) in self.steps.iter().enumerate() {
-                run.step(StepContext { worker, index }, step);
+                step.run(&run, StepContext { worker, index });
                 worker.barrier();
                 if run.ends_after(index) {
                     return;

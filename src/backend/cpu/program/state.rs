@@ -3,15 +3,14 @@
 //! All of it is anonymous mappings, zeroed by the system on first touch: a long context or a large bucket that is
 //! never used costs address space, not memory. Mappings only grow, and only in [`CpuState::reserve`], before any run.
 
-use super::demand::Demand;
-use super::step::Area;
+use super::demand::{Area, Demand};
 use crate::backend::cpu::host::memory::account;
 use crate::backend::cpu::host::pool::Counter;
 use crate::backend::cpu::host::region::Region;
 use crate::backend::cpu::kernels::attention::{SplitShare, SplitSpace};
 use crate::backend::cpu::kv::{KvLayout, rows};
-use crate::backend::memory::{Bytes, Component, Held};
-use crate::backend::{Batch, CacheSpec, Sizing, State, Work};
+use crate::backend::memory::{Component, Held};
+use crate::backend::{Batch, CacheSpec, State};
 use crate::{Error, Result};
 use std::any::Any;
 
@@ -23,15 +22,15 @@ struct LayerBuffers {
 }
 
 /// The caches of the layers that are here, in one piece of memory.
-struct Caches {
+pub(super) struct Caches {
     layers: Vec<LayerBuffers>,
     /// Where in `layers` each layer of the model is; `None` for those whose cache is on another device.
     index_of: Vec<Option<usize>>,
-    bytes: usize,
+    pub bytes: usize,
 }
 
 impl Caches {
-    fn new(cache: &CacheSpec) -> Result<Caches> {
+    pub fn new(cache: &CacheSpec) -> Result<Caches> {
         let mut layers = Vec::with_capacity(cache.layers.len());
         let mut bytes = 0usize;
         let too_large = || Error::OutOfMemory(format!("A KV cache of {} cells is too large", cache.cells));
@@ -53,61 +52,17 @@ impl Caches {
         &self.layers[self.index_of[layer].unwrap_or(usize::MAX)]
     }
 
-    fn layout(&self, layer: usize) -> &KvLayout {
+    pub fn layout(&self, layer: usize) -> &KvLayout {
         &self.layer(layer).layout
     }
 
     /// An error for a program whose layers are not all here.
-    fn check(&self, demand: &Demand) -> Result<()> {
+    pub fn check(&self, demand: &Demand) -> Result<()> {
         let here = |layer: usize| self.index_of.get(layer).copied().flatten().is_some();
         match demand.attentions.iter().find(|spec| !here(spec.layer)) {
             Some(spec) => Err(Error::Internal(format!("Layer {} has no KV cache on this device", spec.layer))),
             None => Ok(()),
         }
-    }
-}
-
-/// The sizes that [`CpuState`] will have in the end.
-pub struct CpuSizing {
-    caches: Caches,
-    threads: usize,
-    workspace: usize,
-    activations: usize,
-    rope: usize,
-    thread: usize,
-    split: usize,
-}
-
-impl CpuSizing {
-    pub fn new(cache: &CacheSpec, threads: usize) -> Result<CpuSizing> {
-        let caches = Caches::new(cache)?;
-        Ok(CpuSizing { caches, threads, workspace: 0, activations: 0, rope: 0, thread: 0, split: 0 })
-    }
-}
-
-impl Sizing for CpuSizing {
-    fn program(&mut self, work: &Work<'_>) -> Result<()> {
-        let (demand, caches) = (Demand::of(work)?, &self.caches);
-        caches.check(&demand)?;
-        let parts = demand.attentions.iter().map(|spec| SplitSpace::floats(caches.layout(spec.layer), spec.n_head) * 4);
-        self.split = parts.max().unwrap_or(0).max(self.split);
-        self.thread = self.thread.max(demand.thread_bytes(|layer| caches.layout(layer)));
-        self.workspace = self.workspace.max(work.workspace_bytes);
-        self.activations = self.activations.max(demand.activation_bytes);
-        self.rope = self.rope.max(demand.rope_bytes);
-        Ok(())
-    }
-
-    /// Rows are read where they stand.
-    fn reads(&mut self, _: usize) {}
-
-    fn bytes(&self) -> Bytes {
-        let other = 2 * self.activations + self.rope + self.thread * self.threads + self.split;
-        let mut bytes = Bytes::default();
-        bytes.add(Component::Cache, self.caches.bytes as u64);
-        bytes.add(Component::Workspace, self.workspace as u64);
-        bytes.add(Component::Other, other as u64);
-        bytes
     }
 }
 

@@ -1,5 +1,5 @@
-//! The adapters of this machine, each with a score and a sentence that explains it. Software drivers score below the
-//! CPU, whose kernels are faster.
+//! The GPU adapters of this machine, each with a score and a sentence that explains it. Software drivers score below
+//! the CPU, whose kernels are faster.
 
 use super::{memory, quirks};
 use crate::backend::memory::Memory;
@@ -19,25 +19,25 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// How its memory stands; nothing is known of what this process uses of it.
+    /// Its memory in bytes; what this process has allocated is not known here.
     pub fn memory(&self) -> Memory {
         let (total, available) = memory::of(&self.adapter).unzip();
         Memory { total, available, of_host: of_host(&self.info), ..Memory::default() }
     }
 }
 
-/// Whether an adapter has the host's memory.
+/// Whether an adapter shares the host's memory.
 pub(super) fn of_host(info: &wgpu::AdapterInfo) -> bool {
     matches!(info.device_type, wgpu::DeviceType::IntegratedGpu | wgpu::DeviceType::Cpu)
 }
 
-/// The name under which an adapter is listed and asked for.
+/// The name by which an adapter is listed and chosen.
 pub fn name_of(info: &wgpu::AdapterInfo) -> String {
     format!("{} ({})", info.name, info.backend)
 }
 
-/// The ways to adapters, each with the compiler of its shaders. DX12 takes DXC where its library can be loaded and
-/// finds an adapter, else FXC, which is a part of Windows.
+/// One wgpu instance per graphics interface, each with its shader compiler. DX12 uses DXC where its library can be
+/// loaded and finds an adapter, else FXC, which is a part of Windows.
 fn instances() -> &'static [(wgpu::Instance, Option<&'static str>)] {
     static INSTANCES: LazyLock<Vec<(wgpu::Instance, Option<&'static str>)>> = LazyLock::new(|| {
         let make = |backends, shader_compiler| {
@@ -99,7 +99,7 @@ fn score(info: &wgpu::AdapterInfo, limits: &wgpu::Limits, shader_compiler: Optio
     (score, format!("{what}, driver {}{shaders}", driver.trim_end()))
 }
 
-/// What every kernel needs; where it is missing the adapter cannot be used.
+/// The limit that is too small for the kernels, as text; `None` where all suffice.
 fn too_small(limits: &wgpu::Limits) -> Option<String> {
     let needs = [
         ("threads in a workgroup", u64::from(limits.max_compute_invocations_per_workgroup), 128),

@@ -1,12 +1,12 @@
-//! How fast a device moves its memory: what bounds decoding, which reads every weight once a token.
+//! The bandwidth of a device's memory. It bounds decoding, which reads every weight once for each token.
 
 use super::Device;
 use crate::Result;
 use std::time::Instant;
 
-/// Bytes that a copy moves, where a buffer holds so many: more than the caches of common devices.
+/// Bytes of a copy, where a buffer can be so large: more than the caches of common devices hold.
 const BYTES: u64 = 256 << 20;
-/// How long a pass should take at least, in seconds, so that submitting it and waiting for it does not count.
+/// How long a pass should take at least, in seconds, so that the time to submit it and to wait for it is negligible.
 const PASS_SECONDS: f64 = 0.02;
 const MOST_COPIES: f64 = 100.0;
 const PASSES: usize = 3;

@@ -1,6 +1,6 @@
-//! Buffers on the account of their device, and how much memory an adapter still has.
+//! Buffers counted on the account of their device, and the memory of an adapter.
 //!
-//! wgpu does not tell what is free. On Vulkan the driver does: the budget of the heaps that are the device's own where
+//! wgpu does not report free memory. On Vulkan the driver does: the budget of the heaps that are the device's own where
 //! it has `VK_EXT_memory_budget`, else their size. With Metal and DX12 it is unknown.
 
 use crate::backend::memory::{Account, Component, Held};
@@ -28,12 +28,12 @@ impl Deref for Buffer {
     }
 }
 
-/// The bytes that a buffer for so many takes.
+/// The bytes that a buffer of `bytes` bytes takes.
 pub fn buffer_bytes(bytes: u64) -> u64 {
     bytes.max(16).next_multiple_of(16)
 }
 
-/// Bytes that an adapter has, and those that this process can still allocate there; `None` where nobody tells.
+/// Bytes of an adapter's memory, and bytes that this process can still allocate there; `None` where unknown.
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows))]
 pub fn of(adapter: &wgpu::Adapter) -> Option<(u64, u64)> {
     use ash::{ext, khr, vk};
@@ -60,11 +60,11 @@ pub fn of(adapter: &wgpu::Adapter) -> Option<(u64, u64)> {
         true => budget.heap_budget[i].saturating_sub(budget.heap_usage[i]),
         false => heap.size,
     };
-    // Several heaps may be windows into one memory: the largest is what surely is there.
+    // Several heaps may be parts of one memory, so only the largest is counted.
     own.map(|(i, heap)| (heap.size, free((i, heap)))).max_by_key(|(_, free)| *free)
 }
 
-/// Bytes that an adapter has, and those that this process can still allocate there; `None` where nobody tells.
+/// Bytes of an adapter's memory, and bytes that this process can still allocate there; `None` where unknown.
 #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows)))]
 pub fn of(_: &wgpu::Adapter) -> Option<(u64, u64)> {
     None

@@ -1,11 +1,11 @@
-//! A logical device: buffers, submissions, waits and faults. It knows of no kernel.
+//! A logical device: buffers, submissions, waits and errors. It does not depend on kernels.
 //!
-//! `adapter.rs` finds and scores adapters, `quirks.rs` refuses drivers that are known to go wrong, `test_limits.rs`
-//! makes an adapter smaller for tests. `memory.rs` counts buffers and asks what is free, `readback.rs` brings results
-//! to the host, `bandwidth.rs` measures.
+//! `adapter.rs` finds and scores adapters, `quirks.rs` lists drivers that are refused, `test_limits.rs` lowers an
+//! adapter's limits for tests. `memory.rs` counts buffers and queries free memory, `readback.rs` copies results to the
+//! host, `bandwidth.rs` measures.
 //!
-//! The driver's errors do not end the process: [`Device::guard`] tells them to the one whose calls they come of. A lost
-//! device stays lost for all who hold it.
+//! The driver's errors do not end the process: [`Device::guard`] returns them to the caller whose calls caused them. A
+//! lost device stays lost for all who hold it.
 
 mod adapter;
 pub mod bandwidth;
@@ -26,18 +26,18 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use test_limits::TestLimits;
 
-/// How long a wait goes on after a cancel: a device that is slow gets done in this time, one that hangs never does.
+/// How long a wait goes on after a cancel: a slow device finishes in this time, one that hangs does not.
 const GRACE: Duration = Duration::from_millis(500);
-/// How often a wait looks at the cancel flag.
+/// How often a wait checks the cancel flag.
 const SLICE: Duration = Duration::from_millis(20);
 /// How long dropping a device waits for what was submitted.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a storage buffer of ours may be used for.
+/// The usages of a storage buffer.
 pub(crate) const STORAGE: wgpu::BufferUsages =
     wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
 
-/// For waits that nobody cancels.
+/// For waits that cannot be cancelled.
 static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// What a device can do, after the driver's quirks and any artificial restrictions.
@@ -73,7 +73,7 @@ pub struct Device {
     pub shader_compiler: Option<&'static str>,
     /// Run shaders with the bounds checks that are left out otherwise.
     pub checked: bool,
-    /// What was made on this device so far.
+    /// Counters of the objects made on this device.
     pub(crate) made: Making,
     /// Why the device is lost, once it is.
     lost: Arc<OnceLock<String>>,
@@ -83,7 +83,7 @@ pub struct Device {
     account: Arc<Account>,
 }
 
-/// How many objects of each kind were made on a device: in steady decoding none.
+/// How many objects of each kind were made on a device. Decoding makes none after its first steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Made {
     /// Buffers.
@@ -94,7 +94,7 @@ pub struct Made {
     pub pipelines: u64,
 }
 
-/// [`Made`] as it counts up.
+/// [`Made`] while it is counted.
 #[derive(Default)]
 pub(crate) struct Making {
     pub buffers: AtomicU64,
@@ -125,7 +125,7 @@ impl Device {
         raw.set_device_lost_callback(move |reason, message| {
             noted.get_or_init(|| format!("{name} was lost ({reason:?}): {message}"));
         });
-        // Whoever asks anything of a driver stands within `guard`, so this is nobody's.
+        // Every call to a driver is made within `guard`, so an error that arrives here belongs to no caller.
         let name = name_of(&info);
         raw.on_uncaptured_error(Arc::new(move |error: wgpu::Error| log::error!("{name}: {error}")));
         let caps = Caps {
@@ -162,20 +162,20 @@ impl Device {
     /// An error once the device is lost.
     ///
     /// # Errors
-    /// [`Error::Device`].
+    /// [`Error::Device`] with the reason of the loss.
     pub fn check(&self) -> Result<()> {
         self.lost.get().map_or(Ok(()), |lost| Err(Error::Device(lost.clone())))
     }
 
-    /// Does `work` and says what went wrong with it: a loss of the device, the driver's first error, or what `work`
-    /// says.
+    /// Runs `work` and returns its error: a loss of the device, the driver's first error, or the error of `work`.
     ///
     /// # Errors
-    /// Those.
+    /// [`Error::Device`] where the device was lost or the driver reported an error, [`Error::OutOfMemory`] where that
+    /// error was want of memory, else the error of `work`.
     pub fn guard<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let (done, error) = caught(&self.raw, work);
         let error = error.map(|error| {
-            // The driver's error may be the first sign of a loss, which is told at the next poll and is the better
+            // The driver's error may be the first sign of a loss, which the next poll reports and which is the better
             // reason.
             let _ = self.look();
             error_of(&name_of(&self.info), &error)
@@ -187,7 +187,7 @@ impl Device {
     /// A buffer, or [`Error::OutOfMemory`] naming it.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for.
+    /// [`Error::OutOfMemory`] naming what the memory is for; [`Error::Device`] where the device was lost.
     pub fn buffer(&self, what: &str, bytes: u64, usage: wgpu::BufferUsages) -> Result<Buffer> {
         self.buffer_of(Component::Other, what, bytes, usage)
     }
@@ -195,7 +195,7 @@ impl Device {
     /// A buffer that is counted to a component, or [`Error::OutOfMemory`] naming it.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for.
+    /// As [`Device::buffer`].
     pub fn buffer_of(&self, component: Component, what: &str, bytes: u64, usage: wgpu::BufferUsages) -> Result<Buffer> {
         self.check()?;
         let size = memory::buffer_bytes(bytes);
@@ -218,7 +218,7 @@ impl Device {
         Ok(Buffer::new(buffer, &self.account, component))
     }
 
-    /// How the device's memory stands.
+    /// The device's memory: used, total, available.
     pub fn memory(&self) -> Memory {
         let used = self.account.bytes();
         let artificial = self.memory_limit.map(|limit| limit.saturating_sub(used.total()));
@@ -235,11 +235,11 @@ impl Device {
         self.wait_for(None, &NEVER)
     }
 
-    /// Waits until a submission is done, or all of them. A cancel ends the wait as well, after [`GRACE`]: what was
-    /// submitted is then still under way, and whatever is submitted next comes after it.
+    /// Waits until a submission is done, or all of them. A cancel also ends the wait, after [`GRACE`]: the submitted
+    /// work then still runs, and later submissions run after it.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails, [`Error::Cancelled`].
+    /// [`Error::Device`] where the device fails, [`Error::Cancelled`] where `cancel` was set.
     pub fn wait_for(&self, submission: Option<wgpu::SubmissionIndex>, cancel: &AtomicBool) -> Result<()> {
         let mut cancelled = None;
         while !self.poll(wgpu::PollType::Wait { submission_index: submission.clone(), timeout: Some(SLICE) })? {
@@ -258,10 +258,10 @@ impl Device {
         self.poll(wgpu::PollType::Poll).map(drop)
     }
 
-    /// Whether what is waited for is done.
+    /// Polls the device; whether the submission that is waited for is done.
     fn poll(&self, how: wgpu::PollType) -> Result<bool> {
         // wgpu panics when the driver fails here. It also does (30.0, an assertion in `Device::maintain`) where a wait
-        // ran out of time while another thread saw its submission end. A look that does not wait tells the two apart.
+        // ran out of time while another thread saw its submission end. A poll without a wait tells the two apart.
         let poll = |how| catch_unwind(AssertUnwindSafe(|| self.raw.poll(how)));
         let polled = poll(how);
         if polled.is_err() && poll(wgpu::PollType::Poll).is_err() {
@@ -276,10 +276,11 @@ impl Device {
         }
     }
 
-    /// The bytes of a buffer, after everything submitted so far. For loading, probes and tests; a step has its own way.
+    /// Reads bytes of a buffer, after everything submitted so far. For loading, probes and tests; a step reads by
+    /// [`readback::Landing`].
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails.
+    /// [`Error::Device`] where the device fails, [`Error::OutOfMemory`] for the staging buffer.
     pub fn read(&self, buffer: &wgpu::Buffer, offset: u64, bytes: usize) -> Result<Vec<u8>> {
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         let staging = self.buffer("staging for a read", bytes as u64, usage)?;
@@ -295,8 +296,7 @@ impl Device {
 }
 
 impl Drop for Device {
-    /// wgpu drops a queue when all that it was given is done, and waits for that without end. One that hangs is left to
-    /// the system instead.
+    /// Dropping a wgpu queue waits without limit until its submissions are done. A queue that hangs is leaked instead.
     fn drop(&mut self) {
         if let Ok(false) = self.poll(wgpu::PollType::Wait { submission_index: None, timeout: Some(PATIENCE) }) {
             log::error!("{} gives no answer: it is left as it is", name_of(&self.info));
@@ -305,8 +305,8 @@ impl Drop for Device {
     }
 }
 
-/// Does `work`, and returns the first error that the driver reported with its calls: errors are caught by the thread
-/// that they come of. Of several kinds want of memory is the one that explains.
+/// Runs `work`, and returns with its result the first error that the driver reported for its calls; errors are caught
+/// per thread. Where there are errors of several kinds, out of memory is returned, since it explains the others.
 pub(crate) fn caught<T>(device: &wgpu::Device, work: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
     let filters = [wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Validation, wgpu::ErrorFilter::Internal];
     let scopes = filters.map(|filter| device.push_error_scope(filter));

@@ -1,6 +1,6 @@
-//! Drivers that are known to go wrong, as data.
+//! Drivers with known faults, as data.
 //!
-//! The probes at load catch what this table does not know; the table is for what a short probe cannot see.
+//! The probes at load find other faults; the table is for faults that a short probe cannot find.
 
 struct Row {
     /// The driver's name as it reports it, or a part of it; lower case.
@@ -20,7 +20,7 @@ const ROWS: &[Row] = &[
     },
 ];
 
-/// Why this adapter must not be used, where the table has it.
+/// Why this adapter must not be used, where the table lists its driver.
 pub fn refused(info: &wgpu::AdapterInfo) -> Option<&'static str> {
     let (driver, version) = (info.driver.to_lowercase(), info.driver_info.to_lowercase());
     ROWS.iter().find(|row| driver.contains(row.driver) && version.contains(row.version)).map(|row| row.why)

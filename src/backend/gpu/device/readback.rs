@@ -1,4 +1,4 @@
-//! What is on its way from the device to the host: rows, through one staging buffer that is kept, and a step's results.
+//! Copies from the device to the host: rows, through one staging buffer that is kept, and the results of a step.
 
 use super::Device;
 use super::memory::Buffer;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a wait keeps its core before the thread sleeps: some drivers take a millisecond to wake it.
+/// How long a wait spins before the thread sleeps: some drivers take a millisecond to wake it.
 const SPIN: Duration = Duration::from_micros(200);
 
 /// The staging buffer and the host's copy of what was read. Both buffers grow to the largest read and stay.
@@ -18,10 +18,10 @@ pub struct Readback {
 }
 
 impl Readback {
-    /// Make room for reads of so many bytes.
+    /// Reserve memory for reads of at most `bytes` bytes.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for.
+    /// [`Error::OutOfMemory`] naming what the memory is for; [`Error::Device`] where the device was lost.
     pub fn reserve(&mut self, gpu: &Device, bytes: u64) -> Result<()> {
         if bytes > 0 && self.staging.as_ref().is_none_or(|staging| staging.size() < bytes) {
             let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
@@ -34,7 +34,8 @@ impl Readback {
     /// `len` floats from byte `offset` of `buffer`, after everything submitted so far.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails, [`Error::Cancelled`].
+    /// [`Error::Device`] where the device fails, [`Error::Cancelled`] where `cancel` was set, [`Error::Internal`]
+    /// without [`Readback::reserve`].
     pub fn read(
         &mut self,
         gpu: &Device,
@@ -45,7 +46,7 @@ impl Readback {
     ) -> Result<&mut [f32]> {
         let bytes = len as u64 * 4;
         self.reserve(gpu, bytes)?;
-        // After an error it is made again: it may still be mapped.
+        // After an error a new one is made: this one may still be mapped.
         let staging = self.staging.take().ok_or_else(|| Error::Internal("No staging for rows".into()))?;
         let mut encoder = gpu.raw.create_command_encoder(&Default::default());
         encoder.copy_buffer_to_buffer(buffer, offset, &staging, 0, bytes);
@@ -63,21 +64,21 @@ impl Readback {
     }
 }
 
-/// A staging buffer for the results of one submission at a time, copied in its end.
+/// A staging buffer for the results of one submission at a time; the submission ends with the copy to it.
 pub struct Landing {
     buffer: Buffer,
     /// Submissions so far.
     count: u64,
-    /// Twice the number of the last submission that the buffer was mapped for, and one more where that failed.
+    /// Twice the number of the last submission that the buffer was mapped for, plus one where mapping failed.
     mapped: Arc<AtomicU64>,
     submission: Option<wgpu::SubmissionIndex>,
 }
 
 impl Landing {
-    /// For so many bytes.
+    /// A staging buffer of `bytes` bytes; `what` names it in errors.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for.
+    /// [`Error::OutOfMemory`] naming what the memory is for; [`Error::Device`] where the device was lost.
     pub fn new(gpu: &Device, what: &str, bytes: u64) -> Result<Landing> {
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         Ok(Landing { buffer: gpu.buffer(what, bytes, usage)?, count: 0, mapped: Arc::default(), submission: None })
@@ -88,7 +89,7 @@ impl Landing {
         encoder.copy_buffer_to_buffer(from, offset, &self.buffer, at, bytes);
     }
 
-    /// The submission with the copies is on its way.
+    /// Note the submission that has the copies.
     pub fn submitted(&mut self, submission: wgpu::SubmissionIndex) {
         self.count += 1;
         let (count, mapped) = (self.count, self.mapped.clone());
@@ -100,17 +101,18 @@ impl Landing {
         self.submission = Some(submission);
     }
 
-    /// Nobody wants the results of the last submission any more.
+    /// Drop the results of the last submission.
     pub fn give_up(&mut self) {
         if self.submission.take().is_some() {
             self.unmap();
         }
     }
 
-    /// Wait for the first bytes and hand them to `take`.
+    /// Wait for the first bytes and pass them to `take`.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails, [`Error::Cancelled`].
+    /// [`Error::Device`] where the device fails, [`Error::Cancelled`] where `cancel` was set, [`Error::Internal`] where
+    /// no submission has copies.
     pub fn read<T>(
         &mut self,
         gpu: &Device,
@@ -183,7 +185,7 @@ mod tests {
         landing.submitted(index);
     }
 
-    /// To the host a device that hangs looks like one that is busy for long.
+    /// For the host, a device that hangs is like one that is busy for long.
     #[test]
     fn l10_a_device_that_gives_no_answer_can_be_left() {
         if devices().is_empty() {
@@ -200,15 +202,15 @@ mod tests {
                 landing.read(gpu, 4, cancel, number)
             })
         };
-        // One that answers in time is heard, whether cancelled or not.
+        // The results of one that answers in time are read, whether cancelled or not.
         assert_eq!(read(7, &never), Ok(7));
         assert_eq!(read(8, &cancel), Ok(8));
         assert_eq!(read(2_000_000_000, &cancel), Err(Error::Cancelled));
         let now = wgpu::PollType::Wait { submission_index: None, timeout: Some(Duration::ZERO) };
         assert!(gpu.raw.poll(now).is_err(), "the cancel waited for the device");
-        // What comes next is not disturbed by what was left.
+        // Later reads are not disturbed by an abandoned submission.
         assert_eq!(read(9, &never), Ok(9));
-        // Nor by what nobody asked for.
+        // Nor by results that were not read.
         gpu.guard(|| {
             submit(gpu, &mut landing, 10);
             landing.give_up();

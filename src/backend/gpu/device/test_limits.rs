@@ -1,4 +1,4 @@
-//! Artificial limits, so that a test can make any adapter as small as the smallest.
+//! Artificial limits, so that a test can lower any adapter's limits to the smallest that are supported.
 //!
 //! `ELIZA_GPU_RESTRICT` holds them as text:
 //! `binding=16M,memory=512M,threads=128,checked=on`.
@@ -6,7 +6,7 @@
 use crate::backend::memory::parse_bytes;
 use crate::{Error, Result};
 
-/// The limits to pretend.
+/// The artificial limits; `None` keeps the adapter's own.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TestLimits {
     /// Bytes of the largest storage binding.

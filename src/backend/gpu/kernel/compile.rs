@@ -1,8 +1,8 @@
-//! Pipelines are compiled in the background, by as many threads as the machine has cores.
+//! Compiles pipelines in the background, on as many threads as the machine has cores.
 //!
-//! Lowering asks for one kernel after the other and goes on at once; whoever is about to use some calls
-//! [`Gpu::compiled`](super::Gpu::compiled), which waits and says what went wrong with them. A kernel that failed stays
-//! failed; others are not concerned. What a driver made of the texts is kept on disk where it gives it away, see
+//! Lowering starts one kernel after the other without waiting. Before kernels are used,
+//! [`Gpu::compiled`](super::Gpu::compiled) waits for them and returns their error. A kernel that failed stays failed;
+//! others are not affected. Compiled pipelines are kept on disk where the driver gives them out, see
 //! `pipeline_cache.rs`.
 
 use super::Kernel;
@@ -12,10 +12,10 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// More threads than this make nothing faster: drivers take turns in places.
+/// More threads than this are not faster: drivers hold locks while they compile.
 const MAX_THREADS: usize = 8;
 
-/// The compiling threads of a device. They end when there is nothing to do.
+/// The compiling threads of a device. They end when no job is left.
 pub struct Compiler {
     shared: Arc<Shared>,
     threads: usize,
@@ -34,9 +34,9 @@ struct Shared {
 struct Queue {
     jobs: VecDeque<Job>,
     threads: usize,
-    /// Jobs under way.
+    /// Jobs in progress.
     running: usize,
-    /// Pipelines that the file on disk has not.
+    /// Pipelines that are not in the file on disk.
     unsaved: usize,
 }
 
@@ -54,7 +54,7 @@ impl Compiler {
         Compiler { shared: Arc::new(Shared { device, name, checked, disk, queue, done }), threads }
     }
 
-    /// Compile a kernel's pipeline, soon.
+    /// Queue a kernel's pipeline to be compiled.
     pub fn start(&self, kernel: &Arc<Kernel>, text: String) {
         let mut queue = self.shared.queue.lock();
         queue.jobs.push_back(Job { kernel: kernel.clone(), text });
@@ -70,7 +70,7 @@ impl Compiler {
         }
     }
 
-    /// Waits for all.
+    /// Waits until all queued pipelines are compiled.
     pub fn wait(&self) {
         let mut queue = self.shared.queue.lock();
         while queue.running > 0 || !queue.jobs.is_empty() {
@@ -109,7 +109,7 @@ impl Shared {
 
     fn compile(&self, Job { kernel, text }: &Job) -> Option<wgpu::Error> {
         let (pipeline, error) = caught(&self.device, || self.pipeline(kernel, text));
-        // One that is in error can be waited for all the same; every use of it is an error of its own.
+        // A pipeline in error can also be waited for; each use of it is then an error.
         let _ = kernel.pipeline.made.set(pipeline);
         error
     }
@@ -120,8 +120,8 @@ impl Shared {
         let module = if self.checked {
             device.create_shader_module(source)
         } else {
-            // SAFETY: the text is ours. Kernels guard their reads and writes themselves and their loops end; the same
-            // texts run with the checks on in the tests.
+            // SAFETY: the text is this library's own. Its kernels check the bounds of their reads and writes and their
+            // loops end; the tests run the same texts with the checks on.
             unsafe { device.create_shader_module_trusted(source, wgpu::ShaderRuntimeChecks::unchecked()) }
         };
         let layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {

@@ -1,7 +1,7 @@
-//! A device with its kernels, and the trials of those that have not given a known answer yet.
+//! A device with its kernels, and the known-answer tests that are still to be run.
 //!
-//! One device per adapter lives as long as somebody uses it; all engines of a process share it. One that was lost stays
-//! lost, and a later open makes a new one.
+//! All engines of a process share one device per adapter, which lives as long as one of them uses it. A lost device
+//! stays lost, and a later open makes a new one.
 
 use super::compile::Compiler;
 use super::pipeline_cache::PipelineCache;
@@ -21,20 +21,20 @@ pub struct Gpu {
     device: Device,
     kernels: Mutex<HashMap<Key, Arc<Kernel>>>,
     compiler: Compiler,
-    /// What is still to be tried. What fails stays.
+    /// Known-answer tests that are still to be run. One that fails stays in the list.
     trials: Mutex<Vec<Box<dyn Trial>>>,
 }
 
-/// Something small with a known answer, for kernels that have given none yet: drivers exist that compute wrongly and
-/// say nothing.
+/// A known-answer test: a small computation whose result the host knows. Some drivers compute wrong results without an
+/// error.
 pub trait Trial: Send {
-    /// The kernels that it tries.
+    /// The kernels that it tests.
     fn kernels(&self) -> Vec<Arc<Kernel>>;
 
-    /// Computes and compares.
+    /// Runs the kernels and compares their results.
     ///
     /// # Errors
-    /// [`Error::Device`] where the result is wrong.
+    /// [`Error::Device`] where a result is wrong or the device fails, [`Error::OutOfMemory`] for its buffers.
     fn run(&self, gpu: &Arc<Gpu>) -> Result<()>;
 }
 
@@ -52,7 +52,7 @@ impl Deref for Gpu {
     }
 }
 
-/// A test may pretend other limits.
+/// A test may set other limits.
 #[cfg(test)]
 impl std::ops::DerefMut for Gpu {
     fn deref_mut(&mut self) -> &mut Device {
@@ -61,10 +61,11 @@ impl std::ops::DerefMut for Gpu {
 }
 
 impl Gpu {
-    /// The device of the best adapter whose name contains `named`, shared with everyone who holds it.
+    /// The device of the best adapter whose name contains `named`, shared with all who hold it.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] with the reason of each adapter where none can be used, else as [`Gpu::new`].
+    /// [`Error::Unsupported`] with the reason of each adapter where none can be used, [`Error::InvalidArgument`] where
+    /// `ELIZA_GPU_RESTRICT` cannot be read, else as [`Gpu::new`].
     pub fn open(named: Option<&str>) -> Result<Arc<Gpu>> {
         static OPEN: LazyLock<Mutex<Vec<Opened>>> = LazyLock::new(Mutex::default);
         let wanted = named.map(str::to_lowercase);
@@ -92,7 +93,7 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// A device of its own on this adapter.
+    /// A new device on this adapter, shared with nobody.
     ///
     /// # Errors
     /// [`Error::Device`] with the driver's reason.
@@ -104,8 +105,8 @@ impl Gpu {
         Ok(Gpu { device, kernels: Mutex::default(), compiler, trials: Mutex::default() })
     }
 
-    /// The kernel of a finished text, made now or before. It is compiled in the background: before it is dispatched,
-    /// [`Gpu::compiled`] says whether that went well.
+    /// The kernel of a finished text, made now or earlier. It is compiled in the background; call [`Gpu::compiled`]
+    /// before dispatching it.
     ///
     /// # Errors
     /// [`Error::Device`] where the device fails.
@@ -123,10 +124,10 @@ impl Gpu {
         Ok(kernel)
     }
 
-    /// Waits until everything is compiled, and says what went wrong with these kernels.
+    /// Waits until everything is compiled.
     ///
     /// # Errors
-    /// [`Error::Device`] with the compiler's reason.
+    /// [`Error::Device`] with the compiler's reason, or where the device was lost.
     pub fn compiled<'a>(&self, kernels: impl IntoIterator<Item = &'a Arc<Kernel>>) -> Result<()> {
         self.compiler.wait();
         match kernels.into_iter().find_map(|kernel| kernel.pipeline.problem.get()) {
@@ -135,7 +136,7 @@ impl Gpu {
         }
     }
 
-    /// A kernel with this name, about to be compiled.
+    /// A kernel with this name, whose pipeline is queued to be compiled.
     fn compile(&self, name: &'static str, text: String, bindings: &[Binding]) -> Result<Arc<Kernel>> {
         let entries: Vec<_> = bindings.iter().enumerate().map(|(i, binding)| binding.entry(i as u32)).collect();
         let descriptor = wgpu::BindGroupLayoutDescriptor { label: Some(name), entries: &entries };
@@ -168,10 +169,11 @@ impl Gpu {
         })
     }
 
-    /// Has these kernels tried by the next [`Gpu::run_trials`], unless all of them were tried or wait for it.
+    /// Adds a known-answer test for these kernels to those of the next [`Gpu::run_trials`], unless all of them were
+    /// tested or are in the list.
     ///
     /// # Errors
-    /// What `make` says.
+    /// The error of `make`.
     pub fn add_trial<'a, T: Trial + 'static>(
         &self,
         kernels: impl IntoIterator<Item = &'a Arc<Kernel>>,
@@ -185,10 +187,11 @@ impl Gpu {
         Ok(())
     }
 
-    /// Tries what is still to be tried; others who would use the same kernels wait for it.
+    /// Runs the known-answer tests that are still to be run. Other users of the same kernels wait for them.
     ///
     /// # Errors
-    /// [`Error::Device`] naming a kernel that gave a wrong answer.
+    /// [`Error::Device`] naming a kernel with a wrong result, or where the device fails; [`Error::OutOfMemory`] for the
+    /// buffers of the tests.
     pub fn run_trials(self: &Arc<Self>) -> Result<()> {
         let mut trials = self.trials.lock();
         if trials.is_empty() {

@@ -1,4 +1,4 @@
-//! A dispatch as data: which kernel, over which buffers, with which numbers, in how many workgroups.
+//! A dispatch as data: the kernel, its buffers, its parameters, and the number of workgroups.
 //!
 //! Kernels read three kinds of numbers: constants of the shader's text (shapes that select code), the words of a
 //! uniform that never change after compiling (offsets, widths), and the *frame*, a small storage buffer written once
@@ -9,33 +9,33 @@ use crate::backend::gpu::kernel::Kernel;
 use crate::backend::{MAX_LISTED, MAX_ROWS};
 use std::sync::Arc;
 
-/// Words of the frame's head: rows, output rows, cells in use, splits of attention, cells per split, listed logits,
-/// then zeros.
+/// Words (u32) of the frame's head: rows, output rows, cells in use, splits of attention, cells per split, size of the
+/// logit subset, then zeros.
 pub const FRAME_HEAD: usize = 16;
-/// Word of the first row record: token, position, sequences, cell.
+/// Index of the word of the first row record; a record is token, position, sequences, cell.
 pub const FRAME_ROWS: usize = FRAME_HEAD;
-/// Word of the first output row's index.
+/// Index of the word of the first output row's row number.
 pub const FRAME_OUTPUTS: usize = FRAME_ROWS + 4 * MAX_ROWS;
-/// Word of the number of listed logits.
+/// Index of the word that holds the size of the logit subset.
 pub const FRAME_N_LISTED: usize = 5;
-/// Word of the first listed logit's token.
+/// Index of the word of the logit subset's first token.
 pub const FRAME_LISTED: usize = FRAME_OUTPUTS + MAX_ROWS;
-/// Word of the first cell record: position, sequences.
+/// Index of the word of the first cell record; a record is position, sequences.
 pub const FRAME_CELLS: usize = FRAME_LISTED + MAX_LISTED;
 
-/// The places of the frame, for shader texts.
+/// The indices in the frame, for shader texts.
 pub const FRAME_CONSTANTS: [(&str, u32); 3] =
     [("FRAME_ROWS", FRAME_ROWS as u32), ("FRAME_OUTPUTS", FRAME_OUTPUTS as u32), ("FRAME_CELLS", FRAME_CELLS as u32)];
 
-/// Words of the uniform that each step owns; its bytes fit the largest alignment that a device may ask for.
+/// Words of the uniform that each step owns; its size is a multiple of the largest alignment that a device may require.
 pub const PARAM_WORDS: usize = 64;
 
-/// A buffer of a step, in the order of its kernel's slots.
+/// A buffer of a step, in the order of its kernel's bindings.
 #[derive(Clone)]
 pub enum BufferRef {
     /// The engine's workspace: `array<vec4<f32>>` or `array<f32>`.
     Workspace,
-    /// This step's own words.
+    /// This step's uniform.
     Params,
     /// The frame: `array<u32>`.
     Frame,
@@ -45,7 +45,7 @@ pub enum BufferRef {
     Values(usize),
     /// Partial results of attention, `array<f32>`.
     Partials,
-    /// The token that the run before sampled, in word 0: `array<u32>`.
+    /// The token that each sequence sampled last, a word per sequence: `array<u32>`.
     Sampled,
     /// A part of a weight: buffer, byte offset, bytes.
     Weight(wgpu::Buffer, u64, u64),
@@ -56,19 +56,19 @@ pub enum BufferRef {
 pub enum GroupCount {
     /// Always the same.
     Fixed(u32),
-    /// So many per batch row, divided by the second number and rounded up.
+    /// The first number times the batch rows, divided by the second number and rounded up.
     Rows(u32, u32),
-    /// So many per output row, divided likewise.
+    /// The first number times the output rows, divided by the second number and rounded up.
     Outputs(u32, u32),
     /// One per split of attention.
     Splits,
-    /// One per listed logit; where none is listed, so many.
+    /// One per token of the logit subset; without a subset, the number given.
     Listed(u32),
-    /// One where logits are listed, else so many.
+    /// One where there is a logit subset, else the number given.
     Unlisted(u32),
 }
 
-/// What a run's counts are.
+/// The counts of a run that numbers of workgroups depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunCounts {
     /// Batch rows.
@@ -77,7 +77,7 @@ pub struct RunCounts {
     pub outputs: u32,
     /// Splits of attention.
     pub splits: u32,
-    /// Listed logits.
+    /// Tokens of the logit subset, 0 for all logits.
     pub listed: u32,
 }
 

@@ -1,8 +1,8 @@
 //! Kernels: a shader's text compiled for a device, with the kinds of its buffers.
 //!
-//! `context.rs` is what the rooms above work with: a [`Gpu`] is a device with its kernels. `text.rs` makes the texts,
-//! `compile.rs` and `pipeline_cache.rs` see to the pipelines, `dispatch.rs` says what a dispatch is; in tests
-//! `translation.rs` translates every text for the platforms that the tests do not run on.
+//! `context.rs` is the interface for the rooms above: a [`Gpu`] is a device with its kernels. `text.rs` makes the
+//! texts, `compile.rs` and `pipeline_cache.rs` make and keep the pipelines, `dispatch.rs` defines a dispatch as data;
+//! in tests `translation.rs` translates every text for the platforms that the tests do not run on.
 
 mod compile;
 mod context;
@@ -19,7 +19,7 @@ use std::ops::Deref;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How a kernel sees a buffer, in the order of `@binding` numbers in group 0.
+/// How a kernel declares a buffer, in the order of `@binding` numbers in group 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Binding {
     /// `var<storage, read>`
@@ -30,9 +30,9 @@ pub enum Binding {
     Uniform,
 }
 
-/// A pipeline with what it takes to dispatch it.
+/// A pipeline with the layout of its bindings.
 pub struct Kernel {
-    /// For messages.
+    /// Name in messages.
     pub name: &'static str,
     /// The pipeline; its entry point is `main`.
     pub pipeline: Pipeline,
@@ -48,8 +48,8 @@ impl Kernel {
     }
 }
 
-/// A pipeline that may still be in the making; who uses it waits, and has asked [`Gpu::compiled`] whether it came to
-/// be.
+/// A pipeline that may still be being compiled. A use of it waits; the user has called [`Gpu::compiled`] before, which
+/// returns the compiler's error.
 #[derive(Default)]
 pub struct Pipeline {
     made: OnceLock<wgpu::ComputePipeline>,

@@ -1,13 +1,12 @@
-//! What a driver made of the shaders, kept on disk from process to process.
+//! Compiled shaders kept on disk between processes.
 //!
 //! One file for each adapter, driver and set of shader texts, in `ELIZA_CACHE_DIR` (empty: none), else in the user's
-//! cache folder. A file begins with a magic number, the key that also names it, and the hash of what follows; one that
-//! is not as it should be counts as absent. Nothing that goes wrong here is an error: the log says it, and kernels are
-//! compiled.
+//! cache folder. A file begins with a magic number, the key that is also its name, and the hash of its content; a file
+//! that does not fit counts as absent. No failure here is an error: it is logged, and kernels are compiled.
 //!
-//! A driver trusts what it is given here, and a hash is no signature. So nothing is used that another user could have
-//! written: on Unix folder and file have to be the user's own, and writable for nobody else. On Windows that is left to
-//! the access list of the user's folder, which lets nobody else in unless the user has changed it.
+//! A driver trusts the data of its cache, and a hash is no signature. So no file is used that another user could have
+//! written: on Unix folder and file must belong to the user and be writable for nobody else. On Windows the access list
+//! of the user's folder ensures this, unless the user has changed it.
 
 use crate::backend::gpu::shaders;
 use sha2::{Digest, Sha256};
@@ -25,15 +24,15 @@ const HEADER: usize = MAGIC.len() + 2 * size_of::<Hash>();
 
 /// The pipelines of one device.
 pub struct PipelineCache {
-    /// For making pipelines.
+    /// The cache object that pipelines are made with.
     pub pipelines: wgpu::PipelineCache,
     file: PathBuf,
     key: Hash,
 }
 
 impl PipelineCache {
-    /// The cache of a device that has [`wgpu::Features::PIPELINE_CACHE`], filled from disk; none where it is turned
-    /// off, or where others could write.
+    /// The cache of a device that has [`wgpu::Features::PIPELINE_CACHE`], filled from disk; `None` where it is turned
+    /// off, or where other users could write to the folder.
     pub fn open(device: &wgpu::Device, info: &wgpu::AdapterInfo) -> Option<PipelineCache> {
         let folder = folder(&|name| std::env::var_os(name))?;
         if let Err(e) = make_folder(&folder) {
@@ -52,7 +51,7 @@ impl PipelineCache {
         Some(PipelineCache { pipelines, file, key })
     }
 
-    /// Write to disk what there is.
+    /// Write the cache to disk.
     pub fn save(&self) {
         let Some(data) = self.pipelines.get_data() else { return };
         if let Err(e) = write(&self.file, &self.key, &data) {
@@ -75,7 +74,7 @@ fn folder(env: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     user.map(|user| user.join("eliza-inference"))
 }
 
-/// What a file is good for.
+/// The key of a file: adapter, driver and shader texts.
 fn key(info: &wgpu::AdapterInfo) -> Hash {
     let mut hash = Sha256::new();
     let numbers = format!("{} {} {:?}", info.vendor, info.device, info.backend);
@@ -88,7 +87,7 @@ fn key(info: &wgpu::AdapterInfo) -> Hash {
     hash.finalize().into()
 }
 
-/// Makes the folder where it is not there, for this user alone. An error where another user could write into it.
+/// Creates the folder where it is missing, for this user alone. An error where another user could write to it.
 fn make_folder(folder: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     #[cfg(unix)]
@@ -97,7 +96,7 @@ fn make_folder(folder: &Path) -> io::Result<()> {
     refuse_others(&std::fs::metadata(folder)?)
 }
 
-/// An error where another user could have written what this tells of.
+/// An error where another user could have written the file or folder with this metadata.
 #[cfg(unix)]
 fn refuse_others(metadata: &Metadata) -> io::Result<()> {
     // SAFETY: a call without arguments that cannot fail.
@@ -228,7 +227,7 @@ mod tests {
             chown(&folder, Some(1), None).unwrap();
             assert!(make_folder(&folder).is_err(), "another user's folder");
         }
-        // A link to such a folder is no better.
+        // A link to such a folder is refused too.
         chmod(&folder, 0o777);
         let link = outer.path().join("link");
         symlink(&folder, &link).unwrap();

@@ -1,15 +1,15 @@
 //! The finished texts of shaders.
 //!
-//! WGSL has no preprocessor, so shaders are written with three kinds of lines of ours, which are comments to any WGSL
-//! tool: `//#if NAME` (or `//#if !NAME`), `//#else` and `//#endif` choose lines by flags, and `//#include NAME` puts in
-//! another text of the table. Numbers that Rust and WGSL share are given to [`compose`] as constants and stand before
-//! the text as `const`s, so no number is written twice.
+//! WGSL has no preprocessor, so shaders have directives of this library, which are comments to any WGSL tool: `//#if
+//! NAME` (or `//#if !NAME`), `//#else` and `//#endif` choose lines by flags, and `//#include NAME` inserts another text
+//! of the table. Numbers that Rust and WGSL share are passed to [`compose`] as constants, which it writes before the
+//! text as `const`s, so no number is written twice.
 
 use crate::backend::gpu::shaders;
 use crate::{Error, Result};
 use std::fmt::Write;
 
-/// The finished text of a shader: constants, then `source` with its own lines resolved.
+/// The finished text of a shader: constants, then `source` with its directives resolved.
 ///
 /// # Errors
 /// [`Error::Internal`] for a line that names an unknown part.
@@ -23,7 +23,7 @@ pub fn compose(source: &str, flags: &[&str], constants: &[(&str, u32)]) -> Resul
 }
 
 fn resolve(source: &str, flags: &[&str], text: &mut String) -> Result<()> {
-    // One entry per open `if`: whether its present branch is taken.
+    // One entry per open `if`: whether its current branch is taken.
     let mut taken: Vec<bool> = Vec::new();
     let broken = |line: &str| Error::Internal(format!("Shader line `{line}`"));
     for line in source.lines() {

@@ -1,7 +1,8 @@
 //! Every shader that a test makes is also translated for the platforms that the test does not run on: SPIR-V, Metal's
-//! language and HLSL. That is as much as can be shown without their compilers.
+//! language and HLSL. Without their compilers no more can be checked.
 //!
-//! The HLSL is written to the folder `ELIZA_DUMP_SHADERS`, where it is set: `tools/dxc.py` compiles what lies there.
+//! The HLSL is written to the folder `ELIZA_DUMP_SHADERS`, where it is set: `tools/dxc.py` compiles the files of that
+//! folder.
 #![allow(clippy::unwrap_used)]
 
 use naga::back::{hlsl, msl, spv};
@@ -13,7 +14,7 @@ use std::path::Path;
 pub fn check(name: &str, text: &str) {
     let failed = |what: &str, why: String| -> ! { panic!("shader `{name}`, {what}: {why}\n{text}") };
     let module = naga::front::wgsl::parse_str(text).unwrap_or_else(|e| failed("WGSL", e.emit_to_string(text)));
-    // `pack2x16float` and its like in the weights and the cache.
+    // `pack2x16float` and similar functions, which the weights and the cache use.
     let info = Validator::new(ValidationFlags::all(), Capabilities::SHADER_FLOAT16_IN_FLOAT32)
         .validate(&module)
         .unwrap_or_else(|e| failed("validation", e.emit_to_string(text)));
@@ -24,7 +25,7 @@ pub fn check(name: &str, text: &str) {
     let (metal, _) = msl::write_string(&module, &info, &options, &Default::default())
         .unwrap_or_else(|e| failed("MSL", e.to_string()));
     assert!(metal.contains("kernel void"), "shader `{name}`");
-    // As wgpu has it for a text that it trusts.
+    // The options that wgpu uses for a trusted text.
     let options = hlsl::Options {
         shader_model: hlsl::ShaderModel::V6_0,
         zero_initialize_workgroup_memory: false,

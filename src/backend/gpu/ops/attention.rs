@@ -1,14 +1,16 @@
 //! Attention over the KV cache in two dispatches, for one row as for 512.
 //!
 //! A workgroup takes one key head, a tile of the query vectors that share it (row by row, so that a group of any size
-//! fills tiles), and one *split* of the cells. It streams over blocks of cells with a running maximum and sum, and
-//! skips blocks in which its rows see nothing. With several splits each leaves maximum, sum and weighted values, and a
-//! second kernel joins them (flash attention, <https://arxiv.org/abs/2205.14135>); with one the first kernel writes the
-//! result. How many splits there are is a word of the frame: [`splits`] chooses, so that short batches over long
-//! contexts still fill the device.
+//! fills tiles), and one *split* of the cells. It goes over blocks of cells with a running maximum and sum (online
+//! softmax: Milakov and Gimelshein, <https://arxiv.org/abs/1805.02867>; flash attention: Dao et al.,
+//! <https://arxiv.org/abs/2205.14135>), and skips blocks in which its rows see nothing. With several splits each leaves
+//! maximum, sum and weighted values, and a second kernel joins them; with one the first kernel writes the result. How
+//! many splits there are is a word of the frame: [`splits`] chooses, so that short batches over long contexts still
+//! fill the device.
 //!
-//! A row sees a cell when they share a sequence, the cell is not after the row, and it lies within the window. Cells
-//! that no row of a tile sees do no harm, whatever they hold. A row that sees nothing yields zeros.
+//! A row sees a cell when they share a sequence, the cell's position is not after the row's, and it is within the
+//! window. Cells that no row of a tile sees do not change the result, whatever they hold. A row that sees nothing
+//! yields zeros.
 
 use super::kv_cache::{BLOCK, KvLayout};
 use super::rows::RowSpan;
@@ -19,9 +21,9 @@ use crate::graph::AttentionSpec;
 use crate::{Error, Result};
 use std::f32::consts::LOG2_E;
 
-/// Rows times splits, where there is more than one split.
+/// The most rows times splits, where there is more than one split.
 const MAX_PARTS: usize = 512;
-/// The most splits: beyond, joining costs more than the cells do.
+/// The most splits: with more, joining takes longer than the cells do.
 const MAX_SPLITS: usize = 64;
 /// Workgroup memory that every device has.
 const MEMORY: usize = 16 << 10;
@@ -30,7 +32,7 @@ pub const STEPS: usize = 2;
 /// Threads of the joining kernel.
 const REDUCE_THREADS: u32 = 128;
 
-/// How to split the cells for so many rows and cells in use: the number of splits, and the cells of each, whole blocks.
+/// How to split the `n_kv` cells in use for `rows` rows: the number of splits, and the cells of each, whole blocks.
 pub fn splits(rows: usize, n_kv: usize) -> (u32, u32) {
     let blocks = n_kv.div_ceil(BLOCK).max(1);
     let most = (MAX_PARTS / rows.max(1)).clamp(1, MAX_SPLITS);
@@ -57,7 +59,7 @@ struct Tile {
     /// Packs that are summed side by side, and the parts that the cells of each are dealt into.
     columns: usize,
     parts: usize,
-    /// Units of a key, and cells of values, that a thread reads before it works on them.
+    /// Units of a key, and cells of values, that a thread prefetches before it uses them.
     ahead: (usize, usize),
     query_words: usize,
 }
@@ -74,13 +76,13 @@ impl Tile {
     }
 
     fn of(quads_k: usize, quads_v: usize, pack: usize, packs: usize) -> Tile {
-        // Two cells and four slots of packs where there are four packs, else a cell for each thread.
+        // Two cells and four lanes of packs where there are four packs, else a cell for each thread.
         let cells = if packs >= 4 { 2 } else { 1 };
         let threads = BLOCK * cells;
         let room = threads / quads_v;
         let columns = (1..=packs.min(room)).rev().find(|n| packs.is_multiple_of(*n)).unwrap_or(1);
         let parts = 1 << (room / columns).min(BLOCK).ilog2();
-        // Many products from each unit leave no need, and no registers, to read far ahead.
+        // With many products for each unit, prefetching is neither needed nor are there registers for it.
         let products = packs.div_ceil(threads * cells / BLOCK) * cells;
         let ahead = [4, 2, 1].into_iter().find(|n| quads_k.is_multiple_of(*n) && n * products <= 4).unwrap_or(1);
         let ahead = (ahead, (BLOCK / parts).min(4));
@@ -97,15 +99,15 @@ impl Tile {
 
     fn constants(&self) -> Vec<(&'static str, u32)> {
         let lanes = BLOCK / self.cells;
-        let slots = self.threads / lanes;
+        let pack_lanes = self.threads / lanes;
         [
             ("THREADS", self.threads),
             ("PACK", self.pack),
             ("PACKS", self.packs),
             ("CELLS", self.cells),
             ("LANES", lanes),
-            ("SLOTS", slots),
-            ("SCORE_PACKS", self.packs / slots),
+            ("PACK_LANES", pack_lanes),
+            ("SCORE_PACKS", self.packs / pack_lanes),
             ("SHARES", self.shares),
             ("COLUMNS", self.columns),
             ("SUM_PACKS", self.packs / self.columns),
@@ -119,7 +121,7 @@ impl Tile {
     }
 }
 
-/// Attention of the queries at the front of `q`'s rows (as [`super::qkv::step`] leaves them), written to `out`.
+/// Attention of the queries, which are the first values of `q`'s rows (see [`super::qkv::step`]), written to `out`.
 pub fn steps(
     gpu: &Gpu,
     spec: &AttentionSpec,

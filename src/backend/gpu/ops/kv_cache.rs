@@ -1,8 +1,8 @@
 //! The KV cache of one layer on the device, and the kernels that rearrange it.
 //!
 //! Keys are transposed within blocks of [`BLOCK`] cells, so that threads with a cell each read neighbouring memory;
-//! values lie cell by cell, so that threads with a column each do. The element is a *unit* of four numbers, of one type
-//! for keys and one for values:
+//! values are stored cell by cell, so that threads with a column each do. The element is a *unit* of four numbers, of
+//! one type for keys and one for values:
 //!
 //! ```text
 //! keys    [head][cell / 64][unit][cell % 64]
@@ -22,9 +22,9 @@ use crate::backend::gpu::weights::rope_table::RopeTable;
 use crate::quant::TensorType;
 use crate::{Error, Result};
 
-/// Cells that stand side by side in memory.
+/// Cells of a block, which are interleaved in memory.
 pub const BLOCK: usize = 64;
-/// The widest head.
+/// The most values of a head.
 pub const MAX_HEAD: usize = 256;
 
 /// Shape and sizes of one layer's cache.
@@ -38,7 +38,7 @@ pub struct KvLayout {
     pub head_dim_k: usize,
     /// Width of a value head.
     pub head_dim_v: usize,
-    /// Cells, a multiple of [`BLOCK`].
+    /// Number of cells, a multiple of [`BLOCK`].
     pub cells: usize,
 }
 
@@ -124,7 +124,7 @@ impl KvLayout {
         (self.cells / BLOCK) as u32
     }
 
-    /// The flags that choose the element types in a shader: those of keys and values, and what either has.
+    /// The flags that select the element types in a shader: those of keys, of values, and of either.
     pub fn flags(&self) -> Vec<&'static str> {
         let chosen = |ty, names: [&'static str; 3]| match ty {
             TensorType::F32 => names[0],
@@ -137,7 +137,7 @@ impl KvLayout {
         flags
     }
 
-    /// The shape, for shader texts. The number of cells is no part of it.
+    /// The shape, for shader texts, without the number of cells.
     pub fn constants(&self) -> Vec<(&'static str, u32)> {
         vec![
             ("BLOCK", BLOCK as u32),
@@ -154,7 +154,7 @@ impl KvLayout {
     }
 }
 
-/// Turn the keys of the batch's cells, each by its row's position.
+/// Rotates the keys of the batch's cells, each by its row's position (K-shift).
 pub fn shift(gpu: &Gpu, layout: &KvLayout, layer: usize, rope: &RopeTable) -> Result<Step> {
     let mut constants = layout.constants();
     constants.extend(FRAME_CONSTANTS);
@@ -174,7 +174,8 @@ pub fn shift(gpu: &Gpu, layout: &KvLayout, layer: usize, rope: &RopeTable) -> Re
     })
 }
 
-/// Copy keys and values to the batch's cells, each from the cell that its row's position names. No cell may be both.
+/// Copies keys and values to the batch's cells, each from the cell whose number is its row's position. No cell may be
+/// both source and target.
 pub fn copy(gpu: &Gpu, layout: &KvLayout, layer: usize) -> Result<Step> {
     let mut constants = layout.constants();
     constants.extend(FRAME_CONSTANTS);

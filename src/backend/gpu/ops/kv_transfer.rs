@@ -1,8 +1,9 @@
-//! Cells of a layer's cache to rows that know no layout ([`crate::backend::kv_rows`]), and back.
+//! Copies cells of a layer's cache to cell rows, which do not depend on a layout ([`crate::backend::kv_rows`]), and
+//! back.
 //!
-//! What is copied are whole blocks of cells, a *window* of a few at a time: side by side they are a small cache of the
-//! same layout. To write cells, their window is read, changed and written back; nothing else runs on the cache
-//! meanwhile. The staging buffer lives as long as one window.
+//! Whole blocks of cells are copied, a *window* of a few at a time: one after the other they are a small cache of the
+//! same layout. To write cells, their window is read, changed and written back; nothing else runs on the cache during
+//! that. The staging buffer lives as long as one window.
 
 use super::kv_cache::{BLOCK, KvLayout};
 use crate::backend::gpu::device::Device;
@@ -172,7 +173,7 @@ impl Window {
         places.extend(self.layout.words(key, block * BLOCK + cell as usize % BLOCK).map(|word| start + word));
     }
 
-    /// Give every word with its four bytes in the row to `each`.
+    /// Call `each` with every word's index and its four bytes in the row.
     fn head(&self, key: bool, places: &[usize], row: &mut [u8], mut each: impl FnMut(usize, &mut [u8; 4])) {
         let (ty, dim) = (self.layout.types.of(key), self.layout.dim(key));
         if ty != TensorType::Q8_0 {

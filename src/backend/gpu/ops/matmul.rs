@@ -1,11 +1,12 @@
 //! Products of matrices and rows of the workspace, and rows of a table, as steps.
 //!
 //! Up to [`VECTOR_ROWS`] rows a product is bound by reading the weights: `matvec.wgsl` reads them once for all rows,
-//! and may take a norm of its input along. More rows go through the tiles of `matmul.wgsl`. Each slice of a matrix is a
-//! dispatch of its own.
+//! and can also apply an RMS norm to its input. More rows are computed in the tiles of `matmul.wgsl`. Each slice of a
+//! matrix is a dispatch of its own.
 //!
-//! Bytes and widths are those of the workspace: offsets are multiples of 16 bytes, row `r` of an operand stands `r`
-//! times its width further on. A matrix whose rows are no multiple of 4 also writes the columns up to the next one.
+//! Bytes and widths are those of the workspace: offsets are multiples of 16 bytes, row `r` of an operand starts `r`
+//! times its width after the first. A product with a matrix whose number of rows is no multiple of 4 also writes the
+//! columns up to the next multiple.
 
 use crate::backend::gpu::kernel::dispatch::{
     BufferRef, FRAME_CONSTANTS, FRAME_LISTED, FRAME_N_LISTED, GroupCount, Step,
@@ -21,25 +22,26 @@ const MATMUL: &str = include_str!("../shaders/ops/matmul.wgsl");
 const EMBED: &str = include_str!("../shaders/ops/embed.wgsl");
 const FETCH: &str = include_str!("../shaders/ops/fetch.wgsl");
 
-/// The most rows of a product that is done as a product with vectors.
+/// The most rows of a product that is computed by `matvec.wgsl`.
 pub const VECTOR_ROWS: usize = 8;
 
-/// Tokens from here on stand for what a sequence sampled last: all ones for sequence 0, one less for each further one.
+/// Token ids from here on mean the token that a sequence sampled last: all ones for sequence 0, one less for each
+/// further sequence.
 pub const SAMPLED_TOKEN: u32 = 1 << 31;
 
-/// Threads that look up rows of a table, each a group.
+/// Threads of the kernel that looks up rows of a table; each reads a group of weights.
 const EMBED_THREADS: usize = 64;
 /// Rows of matrices in a tile of a product with many rows.
 const TILE_ROWS: usize = 64;
 /// No residual.
 const NONE: u32 = u32::MAX;
 
-/// The input of a product.
+/// The input rows of a product.
 #[derive(Clone, Copy)]
 pub struct Input<'a> {
     /// Byte offset of the rows.
     pub x: u64,
-    /// Values of a row.
+    /// Width: values of a row.
     pub width: usize,
     /// A norm of `x`; only for products of at most [`VECTOR_ROWS`] rows.
     pub norm: Option<Norm<'a>>,
@@ -56,7 +58,7 @@ pub struct Norm<'a> {
     pub added: Option<Added<'a>>,
 }
 
-/// `sum = x + y / sqrt(mean(y²) + eps) · weight`, which stands in for `x` and is stored.
+/// `sum = x + y / sqrt(mean(y²) + eps) · weight`, which replaces `x` and is stored.
 #[derive(Clone, Copy)]
 pub struct Added<'a> {
     /// Byte offset of the rows.
@@ -85,8 +87,8 @@ pub struct MatMul<'a> {
     pub rows: Rows,
     /// The most rows of a run.
     pub max_rows: usize,
-    /// The output is logits, of which a run may want only those that are listed. Only for products of at most
-    /// [`VECTOR_ROWS`] rows.
+    /// The output is logits, of which a run may compute only a subset. Only for products of at most [`VECTOR_ROWS`]
+    /// rows.
     pub logits: bool,
 }
 
@@ -94,7 +96,7 @@ pub struct MatMul<'a> {
 pub struct Gated<'a> {
     /// The gate.
     pub gate: &'a Matrix,
-    /// The matrix beside it, of the same size and layout.
+    /// The up matrix, of the same size and layout.
     pub up: &'a Matrix,
     /// Activation of the gate.
     pub act: Activation,
@@ -110,8 +112,8 @@ pub struct Gated<'a> {
     pub max_rows: usize,
 }
 
-/// `dst = scale · table[token]` for every batch row. The token is the row record's, or from [`SAMPLED_TOKEN`] on the
-/// word of [`BufferRef::Sampled`] that it stands for; a row whose token is beyond the table is left as it is.
+/// `dst = scale · table[token]` for every batch row. The token is that of the row record; an id from [`SAMPLED_TOKEN`]
+/// on selects a word of [`BufferRef::Sampled`]. A row whose token is outside the table is not written.
 pub struct Embed<'a> {
     /// The table.
     pub table: &'a Matrix,
@@ -152,7 +154,7 @@ pub fn matmul(gpu: &Gpu, m: &MatMul<'_>) -> Result<Vec<Step>> {
     Ok(steps)
 }
 
-/// The steps of a gated product. Gate and up of different layouts are [`Error::Unsupported`].
+/// The steps of a gated product; [`Error::Unsupported`] where gate and up have different layouts.
 pub fn gated(gpu: &Gpu, g: &Gated<'_>) -> Result<Vec<Step>> {
     if g.gate.layout.format != g.up.layout.format {
         let problem = format!("A gate of type {} beside a matrix of type {} on a GPU", g.gate.ty, g.up.ty);
@@ -270,7 +272,7 @@ impl Product<'_> {
                 words.sum = if stores { quads("sum", sum, 16)? } else { NONE };
             }
         }
-        // One kernel for every count but one: how many there are is a number of the run.
+        // One kernel for one row, another for all other counts: the number of rows is read from the frame.
         let columns = if self.max_rows == 1 { 1 } else { VECTOR_ROWS };
         // Two tiles share the activations, except where one row's are too few to matter and threads are worth more.
         let (sides, out_tiles) = match (self.up.is_some(), columns) {
@@ -331,7 +333,7 @@ fn fold(gpu: &Gpu, groups: usize) -> Result<[u32; 2]> {
     Ok([x as u32, y as u32])
 }
 
-/// A place or width of the workspace in vec4s, from units of which `by` make one.
+/// An offset or width of the workspace in vec4s, from units of which `by` make one vec4.
 fn quads(what: &str, n: u64, by: u64) -> Result<u32> {
     let whole = n.is_multiple_of(by).then(|| u32::try_from(n / by).ok()).flatten().filter(|&n| n != NONE);
     whole.ok_or_else(|| Error::Internal(format!("{what} of {n} in the workspace")))
@@ -381,7 +383,7 @@ impl Words {
     }
 }
 
-/// A shader in the making: what chooses its lines, and its buffers.
+/// A shader under construction: its flags, constants and bindings.
 struct Text {
     flags: Vec<&'static str>,
     constants: Vec<(&'static str, u32)>,
@@ -390,7 +392,7 @@ struct Text {
 }
 
 impl Text {
-    /// What every kernel over such a matrix has.
+    /// The flags and constants of every kernel over a matrix of this layout.
     fn new(layout: &Layout) -> Text {
         let format = layout.format;
         let mut text =
@@ -412,7 +414,7 @@ impl Text {
         self.constants.push((name, value as u32));
     }
 
-    /// A buffer, under the next number, which the shader knows by this name.
+    /// Adds a binding with the next number and this name in the shader.
     fn bind(&mut self, name: &'static str, kind: Binding, buffer: BufferRef) {
         self.constant(name, self.bindings.len());
         self.bindings.push(kind);

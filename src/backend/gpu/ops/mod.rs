@@ -1,5 +1,5 @@
-//! The operations of a graph as steps: each file builds the dispatches of its operations, whose shaders are those of
-//! `shaders/ops/`. No file here knows a graph or a program.
+//! The operations of a graph as steps: each file builds the dispatches of its operations, whose shaders are in
+//! `shaders/ops/`. No file here depends on graphs or programs.
 
 pub mod attention;
 pub mod kv_cache;

@@ -1,5 +1,5 @@
-//! From the product of the q, k and v matrices to attention's inputs, in one dispatch: heads are normed and turned,
-//! keys and values go to their cells.
+//! From the product of the q, k and v matrices to attention's inputs, in one dispatch: normalises heads, rotates
+//! queries and keys (RoPE), and writes keys and values to their cells.
 
 use super::kv_cache::KvLayout;
 use super::rows::RowSpan;
@@ -18,8 +18,8 @@ pub struct Norms {
     pub k: Option<BufferRef>,
 }
 
-/// Norm and turn the heads of `qkv`, where queries, keys and values of a row stand side by side: queries stay there,
-/// keys and values go to the cells that the frame's row records name.
+/// Normalises and rotates the heads of `qkv`, whose rows are queries, keys and values side by side. Queries are written
+/// back in place, keys and values to the cells that the frame's row records name.
 pub fn step(
     gpu: &Gpu,
     spec: &AttentionSpec,
@@ -51,7 +51,7 @@ pub fn step(
         for (norm, flag) in [(&norms.q, "Q_NORM"), (&norms.k, "K_NORM")] {
             flags.extend(norm.is_some().then_some(flag));
             bindings.push(Binding::Read);
-            // A norm that is absent is not read; its slot must hold something.
+            // A norm that is absent is not read; its binding must hold something.
             buffers.push(norm.as_ref().unwrap_or(any).clone());
         }
     }

@@ -1,4 +1,5 @@
-//! Operations on whole rows of the workspace: RMS norm, choosing the output rows, soft cap.
+//! Operations on whole rows of the workspace: RMS norm (Zhang and Sennrich, <https://arxiv.org/abs/1910.07467>),
+//! choosing the output rows, soft cap.
 //!
 //! The numbers of rows are those of the run's counts, so that no row beyond them is touched.
 
@@ -35,7 +36,7 @@ fn row_count(rows: Rows) -> GroupCount {
     }
 }
 
-/// `dst = x / sqrt(mean(x²) + eps) · weight`, plus `residual`, which may stand where `dst` stands, as may `x`.
+/// `dst = x / sqrt(mean(x²) + eps) · weight`, plus `residual`. `x` and `residual` may be `dst`.
 pub fn norm(
     gpu: &Gpu,
     x: RowSpan,
@@ -57,7 +58,7 @@ pub fn norm(
     })
 }
 
-/// The rows of `x` that the frame names as output rows.
+/// Copies the rows of `x` that the frame names as output rows to `dst`.
 pub fn select(gpu: &Gpu, x: RowSpan, dst: RowSpan) -> Result<Step> {
     let mut constants = FRAME_CONSTANTS.to_vec();
     constants.push(("THREADS", THREADS));
@@ -79,7 +80,7 @@ pub fn softcap(gpu: &Gpu, x: RowSpan, dst: RowSpan, cap: f32, rows: Rows) -> Res
 /// Threads of the kernels that work on each value by itself.
 const THREADS: u32 = 128;
 
-/// A step with one thread for each four values.
+/// A step with one thread for every four values.
 fn spread(kernel: Arc<Kernel>, buffers: Vec<BufferRef>, params: Vec<u32>, quads: u32, rows: Rows) -> Step {
     let groups = [GroupCount::Fixed(quads.div_ceil(THREADS)), row_count(rows), GroupCount::Fixed(1)];
     Step { kernel, buffers, params, groups }

@@ -1,14 +1,14 @@
-//! Known answers: drivers exist that compute wrongly and say nothing.
+//! Known-answer tests: some drivers compute wrong results without an error.
 //!
-//! Before a kernel is used on a device it computes something small, and the results are compared with the host's
-//! arithmetic. One that is wrong is an error that names adapter, driver and kernel, and the model is not opened there.
-//! A kernel that gave its answer is not asked again: nothing of this happens after open.
+//! Before a kernel is used on a device it runs on small inputs, and its results are compared with the host's
+//! arithmetic. A wrong result is an error that names adapter, driver and kernel, and the model is not opened there. A
+//! kernel is tested once: nothing of this happens after open.
 //!
-//! Every step that is lowered asks for a probe of its kernel: products and look-ups in `products.rs`, what is between
-//! them in `ops.rs`. The sampler and the trie walk have their own, in `sample/probe.rs` and `trie_walk/probe.rs`. All
-//! are a [`Trial`]: they wait in [`Gpu`] while an engine's programs are lowered and compiled, and run before its cache
-//! takes the room. A software driver compiles a kernel when it first runs, for seconds, so there the kernels that are
-//! made for several rows are left out.
+//! Every lowered step adds a probe of its kernel: products and look-ups in `products.rs`, other operations in `ops.rs`.
+//! The sampler and the trie walk have their own, in `sample/probe.rs` and `trie_walk/probe.rs`. All are a [`Trial`]:
+//! they wait in [`Gpu`] while an engine's programs are lowered and compiled, and run before its cache is allocated. A
+//! software driver takes seconds to compile a kernel when it first runs, so there the kernels for several rows are not
+//! tested.
 
 mod ops;
 mod products;
@@ -23,19 +23,19 @@ use crate::backend::gpu::kernel::{Gpu, Kernel, Trial};
 use crate::{Error, Result};
 use std::sync::Arc;
 
-/// How far a result may be off, in parts of the largest that a sum could be: some ten times the rounding of its terms.
+/// The tolerance of a result, relative to the greatest possible sum: about ten times the rounding error of its terms.
 const TOLERANCE: f64 = 4e-5;
 
-/// A number as it should be, and how far it may be off.
+/// An expected number and its tolerance.
 pub type Expected = (f64, f64);
 
-/// Steps with the results that they should have.
+/// Steps with their expected results.
 pub struct Probe {
     what: String,
     steps: Vec<Step>,
-    /// Keys, values and partial results of attention, as they are in the beginning.
+    /// Initial keys, values and partial results of attention.
     cache: [Vec<f32>; 3],
-    /// One after the other; the cache goes from one to the next.
+    /// Runs in order; each continues with the cache that the one before left.
     runs: Vec<Run>,
 }
 
@@ -54,15 +54,15 @@ struct Run {
     workspace: Vec<f32>,
     frame: Vec<u32>,
     counts: RunCounts,
-    /// Where the results are, and at which value they begin.
+    /// The buffer of the results, and the index of the first.
     from: From,
     dst: usize,
     expected: Vec<Expected>,
 }
 
 impl Run {
-    /// Over these rows and room for the results after them. Row `r` has token `r`, and the last row is the first
-    /// output.
+    /// A run over these rows, with room for the results after them. Row `r` has token `r`, and the last row is the
+    /// first output row.
     fn new(mut workspace: Vec<f32>, rows: usize, expected: Vec<Expected>) -> Run {
         let dst = workspace.len();
         workspace.resize(dst + expected.len(), f32::NAN);
@@ -143,12 +143,12 @@ impl Trial for Probe {
     }
 }
 
-/// Whether a kernel that is made for so many rows is left out.
+/// Whether kernels for `max_rows` rows are not tested on this device.
 pub fn left_out(gpu: &Gpu, max_rows: usize) -> bool {
     max_rows > 1 && gpu.info.device_type == wgpu::DeviceType::Cpu
 }
 
-/// [`Error::Internal`] where a step's kernel was not tried: what a program runs has given known answers.
+/// [`Error::Internal`] where a step's kernel was not tested: a program runs only tested kernels.
 pub fn refuse_untried(steps: &[Step]) -> Result<()> {
     match steps.iter().find(|step| !step.kernel.is_tried()) {
         Some(step) => Err(Error::Internal(format!("Kernel `{}` was not tried", step.kernel.name))),
@@ -156,7 +156,7 @@ pub fn refuse_untried(steps: &[Step]) -> Result<()> {
     }
 }
 
-/// [`Error::Device`] where what these kernels computed is not what is expected.
+/// [`Error::Device`] where the results of these kernels are not within the tolerance of the expected ones.
 pub fn compare(
     gpu: &Gpu,
     kernels: &[Arc<Kernel>],
@@ -175,7 +175,7 @@ pub fn compare(
     Err(Error::Device(format!("{driver} computes wrongly: kernel {names}, {what} ({result})")))
 }
 
-/// Numbers in [-1, 1), always the same, no two neighbours alike.
+/// Deterministic numbers in [-1, 1); neighbours differ.
 pub fn input(i: usize) -> f32 {
     ((i as u32).wrapping_mul(2_654_435_761) >> 8) as f32 / (1u32 << 23) as f32 - 1.0
 }

@@ -1,7 +1,7 @@
-//! Known answers of the kernels between the products: attention with its cache, and operations on whole rows.
+//! Known-answer tests of attention with its cache, and of operations on whole rows.
 //!
-//! Shapes that are part of a kernel's text are the model's; what is no part of it (numbers of cells, scales, windows,
-//! frequencies, weights of norms) is chosen so that a fault shows.
+//! Shapes that are part of a kernel's text are the model's; other parameters (numbers of cells, scales, windows,
+//! frequencies, weights of norms) are chosen so that a fault shows.
 
 use super::{Expected, From, Probe, Run, TOLERANCE, input};
 use crate::Result;
@@ -27,11 +27,11 @@ const ROWS: usize = 3;
 const RUNS: usize = 4;
 /// Copies from cell to cell.
 const MOVES: [(usize, usize); 4] = [(127, 0), (64, 63), (2, 65), (7, 8)];
-/// A cap that bends the scores and the rows.
+/// A soft cap that changes the scores and the rows clearly.
 const CAP: f32 = 2.0;
 
 impl Probe {
-    /// RMS norm of rows, with or without something to add.
+    /// RMS norm of rows, with or without a residual.
     pub fn norm(gpu: &Gpu, adds: bool) -> Result<Probe> {
         let eps = 1e-2;
         let (weight, size) = ((0..WIDTH).map(weight).collect::<Vec<f32>>(), ROWS * WIDTH);
@@ -76,7 +76,7 @@ impl Probe {
         Probe::attends(gpu, spec, layout, rope, max_rows, false)
     }
 
-    /// Keys turned once more, as attention sees them.
+    /// Keys rotated again (K-shift), as attention sees them.
     pub fn shift(gpu: &Gpu, spec: &AttentionSpec, layout: &KvLayout, rope: (RopeKind, usize)) -> Result<Probe> {
         Probe::attends(gpu, spec, layout, rope, 1, true)
     }
@@ -85,7 +85,7 @@ impl Probe {
     pub fn copy(gpu: &Gpu, layout: &KvLayout) -> Result<Probe> {
         let (dk, dv) = (layout.head_dim_k, layout.head_dim_v);
         let layout = KvLayout::new(layout.types, layout.n_kv_heads, dk, dv, 2 * BLOCK)?;
-        // Words of any kind: none is changed.
+        // Any words: a copy changes none.
         let cache = [layout.k_bytes(), layout.v_bytes()].map(|bytes| (0..bytes as usize / 4).map(input).collect());
         let runs = [From::Keys, From::Values].into_iter().zip(&cache).map(|(from, words): (_, &Vec<f32>)| {
             let key = matches!(from, From::Keys);
@@ -106,7 +106,7 @@ impl Probe {
         Ok(Probe { what: format!("copies of {} cells", layout.types), steps, cache: [keys, values, Vec::new()], runs })
     }
 
-    /// Attention whose keys are turned twice where it `shifts`.
+    /// Attention whose keys are rotated twice where it `shifts`.
     fn attends(
         gpu: &Gpu,
         spec: &AttentionSpec,
@@ -121,7 +121,7 @@ impl Probe {
         let spec = AttentionSpec {
             scale: 2.0 / (dk as f32).sqrt(),
             softcap: spec.softcap.map(|_| CAP),
-            // The first rows are out of the last one's sight.
+            // The first rows are outside the window of the last row.
             window: 2 * rows as u32 + 1,
             norm_eps: 1e-2,
             ..spec.clone()
@@ -134,7 +134,7 @@ impl Probe {
         let (qkv, out) = (RowSpan { offset: 0, width }, RowSpan { offset: rows * width * 4, width: out_width });
         let mut steps = vec![qkv::step(gpu, &spec, &layout, &table, &norms, qkv)?];
         if shifts {
-            // By the same rows: each new key is turned by its position once more.
+            // With the same rows: each new key is rotated by its position once more.
             steps.push(kv_cache::shift(gpu, &layout, spec.layer, &table)?);
         }
         steps.extend(attention::steps(gpu, &spec, &layout, qkv, out, max_rows)?);
@@ -164,7 +164,7 @@ impl Probe {
                 expected.extend(attention(&spec, layout.types, &past));
             }
             let mut run = Run::new(workspace, rows, expected);
-            // By turns one range of cells and two; positions lie in both blocks.
+            // One split of the cells and two in turn; both blocks have positions.
             let splits = 1 + runs.len() % 2;
             run.counts.splits = splits as u32;
             run.frame[2..5].copy_from_slice(&[layout.cells, splits, layout.cells / splits].map(|n| n as u32));
@@ -179,7 +179,7 @@ impl Probe {
             }
             runs.push(run);
         }
-        // As many results of splits as there are rows and two ranges.
+        // Partial results of two splits for every row.
         let partials = 2 * rows * spec.n_head * (dv / 4 + 1) * 16;
         let turned = if shifts { "turned " } else { "" };
         let what = format!("attention of up to {max_rows} rows over {turned}{} heads of {dk} and {dv}", layout.types);
@@ -188,13 +188,13 @@ impl Probe {
     }
 }
 
-/// Attention of the last position, by the book.
+/// Attention of the last position, by its definition.
 fn attention(spec: &AttentionSpec, types: KvTypes, past: &[[Vec<Vec<f64>>; 3]]) -> Vec<Expected> {
     let off = |ty| match ty {
         TensorType::F32 => 4.0 * TOLERANCE,
         // A driver may round to f16 either way.
         TensorType::F16 => 4e-3,
-        // Some values lie in the middle between two steps.
+        // Some values are halfway between two quantisation steps.
         _ => 2e-2,
     };
     let off = f64::max(off(types.k), off(types.v));
@@ -232,7 +232,7 @@ fn turned(mut x: Vec<f64>, rope: &Rope, kind: RopeKind, position: usize) -> Vec<
     x
 }
 
-/// What a cache of this type makes of a head.
+/// A head after it was stored in a cache of this type.
 fn stored(ty: TensorType, mut x: Vec<f64>) -> Vec<f64> {
     match ty {
         TensorType::F32 => {}

@@ -1,7 +1,7 @@
-//! Known answers of products and look-ups, of every kind that a model's steps are of: with norms taken along, biases,
-//! residuals, gates, lists of logits, several matrices side by side, and for one row, a few or many.
+//! Known-answer tests of products and look-ups of every kind that a model's steps have: with fused norms, biases,
+//! residuals, gates, logit subsets, several matrices side by side, and for one row, a few or many.
 //!
-//! Sizes are no part of a kernel's text, except whether rows are whole groups; so the matrices are small ones of the
+//! A kernel's text does not depend on sizes, except on whether rows are whole groups; so the matrices are small, of the
 //! model's types.
 
 use super::source::{Random, Source, activation, normed};
@@ -17,13 +17,13 @@ use crate::quant::TensorType;
 
 /// Values of a matrix's row: some lanes have two groups, others one.
 const N_IN: usize = 768;
-/// The same with a last group that is not full.
+/// A width whose last group is not full.
 const RAGGED: usize = 748;
 /// Rows of a matrix: neither the last tile nor the last workgroup is full.
 const N_OUT: usize = 68;
-/// Rows whose logits a list asks for.
+/// The tokens of the logit subset.
 const LISTED: [usize; 3] = [5, 34, 66];
-/// Of the norm, and of the one in front of the sum.
+/// Epsilon of the norm, and of the one before the sum.
 const EPS: [f32; 2] = [1e-2, 2e-2];
 
 impl Probe {
@@ -125,11 +125,11 @@ struct Fed {
     random: Random,
     /// Input rows, then rows that are normed and added to them, then what the product adds.
     workspace: Vec<f32>,
-    /// Weights of the norm, and of the one in front of the sum.
+    /// Weights of the norm, and of the one before the sum.
     norm: Option<(Vector, Option<Vector>)>,
-    /// The input when the norms are taken.
+    /// The input after the norms.
     x: Vec<f32>,
-    /// What is stored of it, in front of the product's results.
+    /// The sums that are stored before the product's results.
     sums: Vec<Expected>,
 }
 
@@ -137,7 +137,7 @@ impl Fed {
     /// For a product with such an input.
     fn new(gpu: &Gpu, like: &Input<'_>, max_rows: usize) -> Result<Fed> {
         let n_in = if like.width.is_multiple_of(GROUP) { N_IN } else { RAGGED };
-        // Of each kernel one size: rows fill the columns of a vector kernel, and not the last tile of the others.
+        // One size for each kernel: rows fill the columns of a vector kernel, but not the last tile of the others.
         let (rows, max_rows) = match max_rows {
             0 | 1 => (1, 1),
             n if n <= VECTOR_ROWS => (VECTOR_ROWS, VECTOR_ROWS),
@@ -173,8 +173,7 @@ impl Fed {
         (self.workspace.len() + self.sums.len()) as u64 * 4
     }
 
-    /// How many times as far off as a plain product a result may be: each norm adds as much, and so do bias and
-    /// residual.
+    /// The factor on the tolerance of a plain product: each norm adds one, and so do bias and residual.
     fn roundings(&self) -> f64 {
         2.0 + self.norm.iter().map(|(_, added)| 1.0 + f64::from(u8::from(added.is_some()))).sum::<f64>()
     }

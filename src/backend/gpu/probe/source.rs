@@ -1,7 +1,7 @@
-//! Matrices of every type, made of random numbers, and what products with them should give.
+//! Matrices of every type, made of random numbers, and the expected products with them.
 //!
-//! For the probes of a model's kernels and for the tests of all kernels. The weights are `quant::dequantize`'s, the
-//! sums and norms those of `f64`.
+//! For the probes of a model's kernels and for the tests of all kernels. The weights are those of `quant::dequantize`,
+//! sums and norms are computed in `f64`.
 
 use crate::Result;
 use crate::backend::gpu::kernel::Gpu;
@@ -34,7 +34,7 @@ impl Random {
     }
 }
 
-/// Where a block keeps its f16 scale and minimum, and what multiplies the minimum at most.
+/// The byte offsets of a block's f16 scale and minimum, and the greatest factor on the minimum.
 fn fields(ty: TensorType) -> (Option<usize>, Option<usize>, f64) {
     match ty {
         TensorType::Q8_0 | TensorType::Q4_0 | TensorType::Q5_0 | TensorType::IQ4_NL => (Some(0), None, 0.0),
@@ -52,16 +52,16 @@ pub struct Source {
     pub ty: TensorType,
     pub n_in: usize,
     pub n_out: usize,
-    /// As in a file.
+    /// The bytes as in a file.
     pub bytes: Vec<u8>,
-    /// What they mean.
+    /// The weights that they decode to.
     pub weights: Vec<f32>,
-    /// No offset is larger.
+    /// The largest offset of a weight.
     offset: f64,
 }
 
 impl Source {
-    /// Another seed, another matrix.
+    /// A matrix of `n_out` rows of `n_in` weights from this seed.
     pub fn new(seed: u64, ty: TensorType, n_in: usize, n_out: usize) -> Result<Source> {
         let mut random = Random((seed << 32) + ty as u64 * 1000 + (n_in + n_out) as u64);
         let size = 0.01;
@@ -93,8 +93,8 @@ impl Source {
         Loader::new(gpu, &mut ignored).matrix("probe", self.ty, self.n_in, &[Stored::Here(&self.bytes)])
     }
 
-    /// Every product with `rows` of `x`, and how far a result may be off: in any order of summation no term meets more
-    /// than `n_in` roundings, nor more than 64 in scales, lanes and ends; an offset is a term of its own.
+    /// Every product with `rows` rows of `x`, with its tolerance: in any order of summation no term is rounded more
+    /// than `n_in` times in the sum, and 64 times in scales, lanes and ends; an offset is a term of its own.
     pub fn product(&self, x: &[f32], rows: usize) -> Vec<(f64, f64)> {
         let unit = (self.n_in + 64) as f64 * 2f64.powi(-24);
         let mut all = Vec::with_capacity(rows * self.n_out);
@@ -123,7 +123,7 @@ pub fn normed(x: &[f32], norm: &[f32], eps: f32) -> Vec<f32> {
     x.chunks_exact(norm.len()).flat_map(row).collect()
 }
 
-/// The activation and how far it may be off, given those of its argument.
+/// The activation with its tolerance, given its argument with the tolerance of that.
 pub fn activation(act: Activation, (x, off): (f64, f64)) -> (f64, f64) {
     let z = match act {
         Activation::Silu => x,

@@ -18,7 +18,7 @@ use crate::graph::{Activation, AttentionSpec, RopeKind, RopeScaling, Rows, Weigh
 use crate::quant::TensorType::{self, BF16, F16, F32, Q3_K, Q4_0, Q4_K, Q5_0, Q6_K, Q8_0};
 use parking_lot::Mutex;
 
-/// The probe passes, and does not where its expectation is another one.
+/// The probe passes, and fails with another expectation.
 fn check(gpu: &Arc<Gpu>, mut probe: Probe, what: &str) {
     gpu.compiled(&probe.kernels()).unwrap();
     probe.run(gpu).unwrap();
@@ -45,7 +45,7 @@ fn a_wrong_result_names_driver_and_kernel() {
     }
 }
 
-/// A probe with the kernels of these steps, which sees when one of their numbers is another.
+/// A probe with the kernels of these steps, which fails when one of their parameters is changed.
 fn check_products(gpu: &Arc<Gpu>, steps: &[Step], probe: &dyn Fn() -> Probe, params: &[usize], what: &str) {
     assert!(probe().kernels().iter().zip(steps).all(|(kernel, step)| Arc::ptr_eq(kernel, &step.kernel)), "{what}");
     assert_eq!(probe().steps.len(), steps.len());
@@ -58,7 +58,7 @@ fn check_products(gpu: &Arc<Gpu>, steps: &[Step], probe: &dyn Fn() -> Probe, par
     }
 }
 
-/// Words of a product's parameters: where the residual is, epsilon of the norm, and of the one in front of the sum.
+/// Indices of a product's parameters: the residual's offset, epsilon of the norm, and of the one before the sum.
 const RESIDUAL: usize = 12;
 const EPS: usize = 15;
 const SUM_EPS: usize = 18;
@@ -169,7 +169,7 @@ fn attention_is_tried_from_queries_to_results() {
         for &max_rows in max_rows {
             let probe = || Probe::attention(gpu, spec, layout, *turns, max_rows).unwrap();
             check(gpu, probe(), &format!("{} heads", layout.types));
-            // Each of the kernels is seen: a fault of its own shows.
+            // Each of the kernels is tested: a fault of its own shows.
             for (step, param, times) in [(0, 4, 1.1), (1, 6, 1.2)] {
                 let mut faulty = probe();
                 let param = &mut faulty.steps[step].params[param];
@@ -209,7 +209,7 @@ fn changes_of_the_cache_are_tried() {
     }
 }
 
-/// What is tried is the kernel that a model of other numbers runs.
+/// The tested kernel is the one that a model with other sizes runs.
 #[test]
 fn a_probe_has_the_kernels_of_the_model() {
     for gpu in devices() {
@@ -236,7 +236,7 @@ impl Trial for Shared {
     }
 }
 
-/// On a device of its own: nothing else may wait there.
+/// On a device of its own, so that no other tests wait there.
 #[test]
 fn what_waits_is_tried_once_and_what_fails_goes_on_failing() {
     if devices().is_empty() {

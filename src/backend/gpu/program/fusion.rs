@@ -1,13 +1,13 @@
 //! Which norms cost no dispatch of their own, in batches of a few rows.
 //!
-//! A product with vectors reads its whole input in every workgroup anyway, so it can norm it on the way: a norm that
-//! only products read is *taken along* by each of them. A norm after a block, `sum = residual + norm(y)`, can go the
-//! same way when such a norm and its product follow: the product computes the sum from `residual` and `y`, and its
-//! first workgroup writes it down for those who read it later. It is then *joined* to that product.
+//! A product with vectors reads its whole input in every workgroup anyway, so it can also normalise it: a norm that
+//! only products read is *taken along* by each of them. A norm after a block, `sum = residual + norm(y)`, can be fused
+//! too when such a norm and its product follow: the product computes the sum from `residual` and `y`, and its first
+//! workgroup stores it for later readers. It is then *joined* to that product.
 //!
-//! The plan lets go of what a joined norm reads before the product runs, and lets the sum take the residual's place,
-//! which the other workgroups still read. So `y` and the sums of a program stand after everything that the plan has
-//! placed, in three areas: one for `y`, two for the sums, which take turns.
+//! The plan reuses the memory of a joined norm's sources before the product runs, and places the sum where the residual
+//! is, which the other workgroups still read. So `y` and the sums of a program are stored after all places of the plan,
+//! in three areas: one for `y`, two for the sums in turn.
 
 use crate::backend::Work;
 use crate::backend::gpu::ops::matmul::VECTOR_ROWS;
@@ -25,9 +25,9 @@ pub struct Fusions {
     joined: HashMap<NodeId, NodeId>,
     /// The norms that are joined to one.
     sums: HashSet<NodeId>,
-    /// Byte offsets of the nodes that do not stand where the plan says.
+    /// Byte offsets of the nodes that are not at the plan's offset.
     moved: HashMap<NodeId, usize>,
-    /// Bytes of the workspace that this needs, or 0.
+    /// Bytes of the workspace that this needs; 0 where nothing is moved.
     pub workspace_bytes: usize,
 }
 
@@ -48,7 +48,7 @@ impl Fusions {
         let mut sums: [Option<NodeId>; 2] = [None; 2];
         for id in joins {
             let (y, product) = (work.graph.node(id).src[0], after(id, 2));
-            // A product that writes where its own input stands would be read while it is written.
+            // A product that writes to its own input would be read while it is written.
             let busy = fusions.joined.contains_key(&y);
             let free = |holder: &Option<NodeId>| holder.is_none_or(|sum| view.last_reader(sum) < Some(id));
             let Some(turn) = sums.iter().position(free).filter(|_| !busy) else { continue };
@@ -71,18 +71,18 @@ impl Fusions {
         self.joined.get(&product).copied()
     }
 
-    /// Where a node stands that the plan puts at `offset`.
+    /// The byte offset of a node, which the plan puts at `offset`.
     pub fn place(&self, id: NodeId, offset: usize) -> usize {
         self.moved.get(&id).copied().unwrap_or(offset)
     }
 }
 
-/// The node so many places after this one.
+/// The node `n` places after this one.
 fn after(id: NodeId, n: u32) -> NodeId {
     NodeId(id.0 + n)
 }
 
-/// Questions about a program's graph.
+/// Queries about a program's graph.
 struct View<'a> {
     work: &'a Work<'a>,
 }
@@ -123,13 +123,13 @@ impl<'a> View<'a> {
             multiplies && n.src.first() == Some(&id) && !n.src[1..].contains(&id) && self.work.computes(reader)
         };
         let Some(last) = self.last_reader(id) else { return false };
-        // The input is not overwritten before the last product has run, because somebody reads it later still.
+        // A node that is read after the last product keeps the input from being overwritten before that.
         let stands = |x: NodeId| self.readers(x).any(|(reader, _)| reader > last && self.work.computes(reader));
         self.is_short(node) && node.src.len() == 1 && self.readers(id).all(product) && stands(node.src[0])
     }
 
-    /// Whether a norm with a residual can be joined to the product after it: product `y`, this norm, a norm that is
-    /// taken along, its product, one after the other.
+    /// Whether a norm with a residual can be joined to the product after it. The nodes must be, one directly after the
+    /// other: product `y`, this norm, a norm that is taken along, its product.
     fn can_be_joined(&self, id: NodeId, taken: &HashSet<NodeId>) -> bool {
         let graph = self.work.graph;
         let node = graph.node(id);
@@ -141,15 +141,15 @@ impl<'a> View<'a> {
             && taken.contains(&norm)
             && graph.node(norm).src == [id]
             && graph.node(product).src.first() == Some(&norm);
-        // Nobody else reads y or the residual from here on, and nobody the sum before the product has written it.
+        // No other node reads y or the residual from here on, and none reads the sum before the product has written it.
         let mut sum_readers = self.readers(id).map(|(reader, _)| reader).filter(|&reader| reader != norm);
         let ours = in_order
             && matches!(graph.node(y).op, Op::MatMul { .. })
             && self.readers(y).count() == 1
             && self.last_reader(residual) == Some(id)
             && sum_readers.all(|reader| reader > product && self.work.computes(reader));
-        // The residual is either a moved sum or stands in the place that the plan gave to this one, or that nobody
-        // took.
+        // The residual is a moved sum, or its place is the one that the plan gave to this node, or no other node took
+        // its place.
         let apart = |a: NodeId, b: NodeId| {
             let range = |id: NodeId| (self.work.offsets[id.0 as usize], self.bytes(graph.node(id)));
             let ((a, a_bytes), (b, b_bytes)) = (range(a), range(b));

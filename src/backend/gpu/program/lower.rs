@@ -1,7 +1,7 @@
-//! What the operations of `operations.rs` are lowered with: where nodes have their rows, and the steps so far.
+//! The state of lowering, for the operations of `operations.rs`: the places of nodes' rows, and the steps so far.
 //!
-//! Norms that `fusion.rs` gives to the products after them become no steps; nodes are where the plan has them, except
-//! where it moved them.
+//! Norms that `fusion.rs` fused into the products after them have no steps; nodes are at the plan's offsets, except
+//! those that it moved.
 
 use super::fusion::Fusions;
 use crate::backend::Work;
@@ -29,12 +29,12 @@ pub struct Lowering<'a> {
     pub partial_bytes: u64,
     /// Norms without a step of their own.
     pub fusions: Fusions,
-    /// Whether some kernel is not tried here.
+    /// Whether some kernel is not tested on this device.
     pub left_out: bool,
 }
 
 impl<'a> Lowering<'a> {
-    /// Of the nodes that `work` computes.
+    /// For the nodes that `work` computes.
     pub fn new(gpu: &'a Gpu, work: &'a Work<'a>, weights: &'a GpuWeights) -> Lowering<'a> {
         let (steps, fusions) = (Vec::new(), Fusions::new(work));
         Lowering { gpu, work, weights, steps, partial_bytes: 0, fusions, left_out: false }
@@ -51,7 +51,7 @@ impl<'a> Lowering<'a> {
         source.copied().ok_or_else(|| Error::Internal(format!("Node {} has no input", id.0)))
     }
 
-    /// The most rows of a node.
+    /// The most rows of a node with these rows.
     pub fn max_rows(&self, rows: Rows) -> usize {
         match rows {
             Rows::Batch => self.work.max_rows,
@@ -77,7 +77,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Where a product finds its rows, and the norms that it applies to them.
+    /// The input rows of a product, and the norms that it applies to them.
     pub fn input(&self, product: NodeId, x: NodeId) -> Result<Input<'a>> {
         if !self.fusions.is_fused(x) {
             let RowSpan { offset, width } = self.span(x);
@@ -107,13 +107,13 @@ impl<'a> Lowering<'a> {
         KvLayout::new(cache.types, spec.n_head_kv, spec.head_dim_k, spec.head_dim_v, cache.cells)
     }
 
-    /// The frequencies of those values on the device.
+    /// The layer's rotary frequencies on the device.
     pub fn rope_table(&self, spec: &AttentionSpec) -> Result<Arc<RopeTable>> {
         self.weights.rope_table(self.gpu, self.work.graph, spec.rope)
     }
 
-    /// Append these steps and have their kernels tried, which are made for `max_rows` rows, or for any number, which is
-    /// 1.
+    /// Append these steps and a known-answer test of their kernels. The kernels are made for `max_rows` rows; 1 means
+    /// any number.
     pub fn push(&mut self, steps: Vec<Step>, max_rows: usize, make: impl FnOnce() -> Result<Probe>) -> Result<()> {
         if probe::left_out(self.gpu, max_rows) {
             self.left_out = true;

@@ -1,7 +1,8 @@
 //! A compiled run of nodes: its steps, the uniforms they read, and the bind groups of the engine it belongs to.
 //!
-//! A short batch is one submission. A prompt's chunk goes in several, a few layers each, of which at most two are under
-//! way: so a cancel is seen within a few layers' time, and no submission runs into a driver's time limit.
+//! A short batch is one submission. A prompt's chunk is several submissions of a few layers each, of which at most two
+//! are in flight. So a cancel takes effect within the time of a few layers, and no submission reaches a driver's time
+//! limit.
 
 mod fusion;
 mod lower;
@@ -39,9 +40,9 @@ pub struct GpuProgram {
     steps: Vec<Step>,
     params: Buffer,
     needs: Needs,
-    /// Whether it goes from the tokens of a walk's pass to the logits of one row.
+    /// Whether it computes a walk's pass: from its tokens to the logits of one row.
     walks: bool,
-    /// Whether all its kernels must have given known answers.
+    /// Whether all its kernels must have passed their known-answer tests.
     tried: bool,
     bound: Mutex<BindGroups>,
 }
@@ -59,8 +60,8 @@ impl GpuProgram {
             .map_err(|_| Error::Internal("Weights of another backend".into()))?;
         let Lowering { steps, partial_bytes, fusions, left_out, .. } = operations::lower(&gpu, work, &weights)?;
         let mut words = vec![0u32; Self::param_bytes(steps.len()) as usize / 4];
-        for (step, slot) in steps.iter().zip(words.chunks_exact_mut(PARAM_WORDS)) {
-            slot[..step.params.len()].copy_from_slice(&step.params);
+        for (step, uniform) in steps.iter().zip(words.chunks_exact_mut(PARAM_WORDS)) {
+            uniform[..step.params.len()].copy_from_slice(&step.params);
         }
         let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
         let params = gpu.buffer("step parameters", words.len() as u64 * 4, usage)?;
@@ -114,7 +115,7 @@ fn gpu_state(state: &mut dyn State) -> Result<&mut GpuState> {
     state.as_any().downcast_mut().ok_or_else(|| Error::Internal("A state of another backend".into()))
 }
 
-/// Whether the program of this work goes from the tokens of a walk's pass to the logits of one row.
+/// Whether the program of this work computes a walk's pass: from its tokens to the logits of one row.
 pub fn walks(work: &Work<'_>) -> bool {
     let nodes = || (work.nodes.0..work.nodes.1).map(|i| work.graph.node(NodeId(i)));
     let embeds = nodes().any(|node| matches!(node.op, Op::Embed { .. }));

@@ -1,4 +1,4 @@
-//! The operations of a graph, a row each: whether there are kernels for it, what it takes, and its dispatches with the
+//! The operations of a graph, a row each: whether there are kernels for it, its memory, and its dispatches with the
 //! probe of their kernels. A new operation is a line in [`operation`] and its row.
 
 use super::fusion::Fusions;
@@ -23,13 +23,13 @@ trait Operation {
         quads("rows", node.width)
     }
 
-    /// Adds what a node takes.
+    /// Adds a node's dispatches and memory.
     fn size(&self, _: NodeId, size: &mut Size<'_>) -> Result<()> {
         size.steps += 1;
         Ok(())
     }
 
-    /// Appends a node's steps, and has their kernels tried.
+    /// Appends a node's steps and the probes of their kernels.
     fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()>;
 }
 
@@ -63,21 +63,21 @@ pub fn lower<'a>(gpu: &'a Gpu, work: &'a Work<'a>, weights: &'a GpuWeights) -> R
     Ok(lowering)
 }
 
-/// What the nodes of some work take when they are lowered.
+/// The dispatches and memory of some work's nodes, without lowering them.
 pub struct Size<'a> {
     fusions: Fusions,
-    /// How many dispatches a product of matrices is.
+    /// The number of dispatches of a product of these matrices.
     slices: &'a dyn Fn(&[WeightId]) -> Result<usize>,
     /// Dispatches.
     pub steps: usize,
     /// Bytes for partial results of attention.
     pub partial_bytes: u64,
-    /// The rotary embeddings, by their number in the graph.
+    /// The rotary embeddings in use, by their index in the graph.
     pub ropes: BTreeSet<usize>,
 }
 
 impl<'a> Size<'a> {
-    /// Of `work`, where a product of matrices `ids` is `slices(ids)` dispatches.
+    /// The size of `work`, where a product of matrices `ids` is `slices(ids)` dispatches.
     pub fn new(work: &Work<'_>, slices: &'a dyn Fn(&[WeightId]) -> Result<usize>) -> Result<Size<'a>> {
         let fusions = Fusions::new(work);
         let mut size = Size { fusions, slices, steps: 0, partial_bytes: 0, ropes: BTreeSet::new() };

@@ -1,4 +1,4 @@
-//! What an engine will take of a device, added up from the same functions that size its buffers.
+//! The memory of an engine on a device, computed by the same functions that size its buffers.
 
 use super::operations::Size;
 use super::state::{check_binding, frame_bytes};

@@ -1,8 +1,8 @@
 //! What an engine keeps on the GPU between runs: KV cache, workspace, frame.
 //!
 //! Buffers are made at open and grow only in [`GpuState::make_room`]; every growth begins a new generation, for which
-//! programs bind their buffers anew. A run of a program that was bound for an older generation is refused: after open
-//! nothing may be allocated.
+//! programs make their bind groups again. A run of a program with bind groups of an older generation is refused: after
+//! open nothing may be allocated.
 
 use crate::backend::gpu::device::STORAGE;
 use crate::backend::gpu::device::memory::Buffer;
@@ -29,7 +29,7 @@ use std::sync::atomic::AtomicBool;
 /// The state of an engine on the GPU.
 pub struct GpuState {
     gpu: Arc<Gpu>,
-    /// Keys and values of the layers that are here.
+    /// Keys and values of the layers on this device.
     layers: Vec<Option<LayerBuffers>>,
     cells: usize,
     sequences: usize,
@@ -38,13 +38,13 @@ pub struct GpuState {
     frame: Buffer,
     sampler: Option<Sampler>,
     walker: Option<Walker>,
-    /// Stands for the sampled token where no program computes logits here.
+    /// Bound as the buffer of sampled tokens where no program computes logits here.
     no_token: Buffer,
-    /// RunCounts up whenever a buffer is replaced.
+    /// Incremented whenever a buffer is replaced.
     generation: u64,
-    /// Words on their way to the frame.
+    /// Words to be written to the frame.
     words: Vec<u32>,
-    /// Output rows as the frame has them.
+    /// The output rows that are in the frame.
     outputs: Vec<u32>,
     readback: Readback,
     pub traffic: Traffic,
@@ -52,17 +52,17 @@ pub struct GpuState {
     cancel: Arc<AtomicBool>,
 }
 
-/// The memory that a program works on, besides the cache.
+/// The memory that a program needs besides the cache.
 #[derive(Clone, Copy)]
 pub struct Needs {
     pub workspace_bytes: u64,
     /// Bytes of partial results of attention.
     pub partial_bytes: u64,
-    /// Where it leaves its logits, if it computes any.
+    /// Where it writes its logits, if it computes any.
     pub logits: Option<LogitRows>,
 }
 
-/// Where a program leaves its logits.
+/// The rows that a program writes its logits to.
 #[derive(Clone, Copy)]
 pub struct LogitRows {
     /// The first row.
@@ -86,7 +86,7 @@ impl LayerBuffers {
 impl GpuState {
     /// The KV cache and everything of fixed size.
     pub fn new(gpu: Arc<Gpu>, cache: &CacheSpec) -> Result<GpuState> {
-        // First, so that the probes' own buffers need no room beside the cache.
+        // Before the cache is allocated, so that the probes' buffers need no memory besides it.
         gpu.run_trials()?;
         let mut layers = Vec::with_capacity(cache.layers.len());
         for (il, shape) in cache.layers.iter().enumerate() {
@@ -156,7 +156,7 @@ impl GpuState {
         })
     }
 
-    /// Write what a batch changes into the frame.
+    /// Write to the frame what changed since the last batch.
     pub fn upload(&mut self, batch: &Batch<'_>, out_rows: usize) -> Result<RunCounts> {
         let rows = batch.tokens.len();
         if rows > MAX_ROWS || out_rows > MAX_ROWS || batch.listed.len() > MAX_LISTED || batch.n_kv > self.cells {
@@ -189,7 +189,7 @@ impl GpuState {
         Ok(RunCounts { rows: rows as u32, outputs: out_rows as u32, splits, listed: listed as u32 })
     }
 
-    /// Write what a walk begins with.
+    /// Write the initial state of a walk.
     pub fn upload_walk(&mut self, batch: &Batch<'_>, walk: &Walk) -> Result<()> {
         if batch.n_kv > self.cells {
             return Err(Error::Internal(format!("A walk over {} cells", batch.n_kv)));
@@ -393,7 +393,7 @@ impl GpuState {
         Ok(())
     }
 
-    /// Have what makes walks, unless it is there.
+    /// Make the walker, unless there is one.
     pub fn have_walker(&mut self, walker: impl FnOnce() -> Result<Walker>) -> Result<()> {
         if self.walker.is_none() {
             self.walker = Some(walker()?);
@@ -406,8 +406,8 @@ impl GpuState {
         self.sampler.as_ref().map_or(0, Sampler::under_way)
     }
 
-    /// Forget what a run that failed has left, of which so many sampled steps were under way before: its results, and
-    /// what the frame was thought to hold.
+    /// Drop what a failed run left: the results of sampled steps beyond the first `under_way`, and the record of the
+    /// frame's content.
     pub fn forget(&mut self, under_way: usize) {
         self.outputs.clear();
         if let Some(sampler) = &mut self.sampler {
@@ -415,7 +415,7 @@ impl GpuState {
         }
     }
 
-    /// Forget what a walk that failed has left.
+    /// Drop what a failed walk left.
     pub fn forget_walk(&mut self) {
         self.outputs.clear();
         if let Some(walker) = &mut self.walker {
@@ -427,7 +427,7 @@ impl GpuState {
         self.sampler.as_mut().ok_or_else(|| Error::Internal("No logits are computed on this device".into()))
     }
 
-    /// Encode the choice of a walk's pass, of a program of so many steps.
+    /// Encode the sampling after a walk's pass; the pass's program has `steps` steps.
     pub fn encode_choice(&mut self, pass: &mut wgpu::ComputePass<'_>, steps: usize) -> Result<()> {
         let none = || Error::Internal("Nothing can be walked on this device".into());
         let (walker, sampler) = self.walker.as_ref().zip(self.sampler.as_mut()).ok_or_else(none)?;

@@ -1,6 +1,6 @@
-//! Where the sampler's things stand in its buffers, once for Rust and the shaders.
+//! The layout of the sampler's buffers, for Rust and the shaders.
 //!
-//! All buffers are arrays of 32-bit words with a part of equal size for each slot.
+//! All buffers are arrays of 32-bit words with a part of equal size for each sequence.
 
 /// Defines constants, and a table of them by name for the shaders.
 macro_rules! constants {
@@ -11,18 +11,18 @@ macro_rules! constants {
 }
 
 constants!(PLACES: usize {
-    /// Slots at most: a uniform holds them all.
+    /// Sequences at most: a uniform holds them all.
     ROWS = 64;
-    /// Workgroups that share a row, at most: one invocation each reads their results, and a workgroup has at least as
-    /// many.
+    /// The most workgroups that share a row. One invocation for each reads their results, and a workgroup has at least
+    /// as many.
     GROUPS = 64;
-    /// Candidates that one workgroup can put in order; two words each fit 12 KiB of workgroup memory.
+    /// Candidates that one workgroup can sort; two words each fit 12 KiB of workgroup memory.
     LIST = 1536;
-    /// Bins of the distance from the best; three words each fit 12 KiB of workgroup memory.
+    /// Bins of the distance from the best logit; three words each fit 12 KiB of workgroup memory.
     BINS = 1024;
-    /// Tokens that penalties can look back on.
+    /// The largest window of penalties in tokens.
     WINDOW = 1024;
-    /// Tokens of the history; what is more than [`WINDOW`] allows for steps that are taken back.
+    /// Tokens of the history; those beyond [`WINDOW`] allow for rollbacks.
     RING = 2 * WINDOW;
     /// Steps of a chain.
     MAX_OPS = 16;
@@ -33,8 +33,8 @@ constants!(PLACES: usize {
     /// Words of a result.
     RESULT_WORDS = 8;
 
-    // `spec`: the head of a slot, its steps, the steps under a mask that is followed greedily. Tables of biases stand
-    // after all slots.
+    // `spec`: the head of a sequence, its steps, the steps under a mask that is followed greedily. Tables of biases
+    // follow after all sequences.
     SPEC_PATH = 0;
     SPEC_OPS = 1;
     SPEC_FIRST = 2;
@@ -46,10 +46,10 @@ constants!(PLACES: usize {
     SPEC_MASS_SCALE = 9;
     SPEC_BIN_SCALE = 10;
     SPEC_SCALE = 11;
-    /// Always 0, which only the device may know.
+    /// Always 0; the shader compiler must not know that.
     SPEC_ZERO = 12;
     SPEC_FIRST_SCALE = 13;
-    /// The most candidates that are handed over; 0 where a token is sampled.
+    /// The most candidates that are returned to the host; 0 where the device samples a token.
     SPEC_HAND_OVER = 14;
     SPEC_OPS_AT = 16;
     SPEC_WORDS = SPEC_OPS_AT + 2 * MAX_OPS * OP_WORDS;
@@ -61,7 +61,7 @@ constants!(PLACES: usize {
     CHILD_GREEDY = 3;
     CHILD_DATA = 4;
 
-    // `state`: what goes from step to step, what goes from kernel to kernel, the report, the history.
+    // `state`: what is kept from step to step, what one kernel passes to the next, the report, the history.
     STATE_TOKEN = 0;
     STATE_POSITION = 1;
     STATE_COUNT = 2;
@@ -92,7 +92,7 @@ constants!(PLACES: usize {
     CANDIDATES_AT = GROUPS * PARTIAL_WORDS;
     WORK_WORDS = CANDIDATES_AT + 2 * LIST;
 
-    // `out`: a token per slot for the embedding of the next step, then the results.
+    // `out`: a token per sequence for the embedding of the next step, then the results.
     RESULTS_AT = ROWS;
     OUT_WORDS = RESULTS_AT + ROWS * RESULT_WORDS;
 });
@@ -102,11 +102,11 @@ constants!(KINDS: u32 {
     PATH_GREEDY = 0;
     /// All candidates, or those from a fixed distance of the best, are drawn from.
     PATH_DIRECT = 1;
-    /// The chain is followed over bins and lists.
+    /// The chain runs over bins and lists.
     PATH_SELECT = 2;
-    /// The chain is followed over a mask's children only.
+    /// The chain runs over a mask's tokens only.
     PATH_CHILDREN = 3;
-    /// The chain is followed over the row by one workgroup.
+    /// The chain runs over the row in one workgroup.
     PATH_ROW = 4;
 
     OP_BIAS = 1;
@@ -128,7 +128,7 @@ constants!(KINDS: u32 {
     MODE_FAILED = 1;
     /// All that is left is collected.
     MODE_LIST = 2;
-    /// What decides where the chain cuts is collected.
+    /// The candidates that decide where the chain cuts are collected.
     MODE_CUT = 3;
     /// Neither could be.
     MODE_EXACT = 4;
@@ -146,7 +146,7 @@ pub(crate) fn constants(threads: u32) -> Vec<(&'static str, u32)> {
     [("THREADS", threads)].into_iter().chain(places).chain(KINDS.iter().copied()).collect()
 }
 
-/// The words that a walk reads and writes, of one slot, and where some of them stand.
+/// The words of one sequence that a walk reads and writes, and the indices of some of them.
 pub(crate) struct WalkedWords {
     pub children: Vec<u32>,
     pub state: Vec<u32>,

@@ -1,21 +1,20 @@
 //! Sampling on the device: from rows of logits to tokens, without the host in between.
 //!
-//! A [`SampleProgram`] belongs to an engine. It has a slot per sequence, each with a chain, a mask, a position and a
-//! history of its own, and samples any of them together, each from a row of the engine's workspace. All buffers,
+//! A [`SampleProgram`] belongs to an engine. For each sequence it has a chain, a mask, a position and a
+//! history, and samples any of them together, each from a row of the engine's workspace. All buffers,
 //! pipelines and bindings are made by [`SampleProgram::new`], [`SampleProgram::bind`] and [`SampleProgram::set_chain`];
-//! a step writes at most which slot samples from which row.
+//! a step writes at most which sequence samples from which row.
 //!
-//! The token comes out on the device: in a buffer for the embedding of the next step, in the history, and in a small
-//! result that the caller copies when it likes. A step can therefore be submitted before the token of the last is read,
-//! and taken back.
+//! The token stays on the device: in a buffer for the embedding of the next step, in the history, and in a small result
+//! that the caller copies at any time. So a step can be submitted before the host has read the token of the last one (a
+//! speculative step), and rolled back.
 //!
-//! The kernels come to the same token as the host's sampler: the weights of candidates are the same integers, the
-//! random bits are the same function of seed and position, and every cut is exact. The one exception is the dynamic
+//! The kernels choose the same token as the host's sampler: the weights of candidates are the same integers, the random
+//! bits are the same function of seed and position, and every cut is exact. The one exception is the dynamic
 //! temperature, whose entropy is a sum of f32 numbers.
 //!
-//! A chain that the device cannot follow to its end is cut in two ([`split`]). The first part ends with a list of the
-//! few candidates it left; the host takes them, goes on with the rest, and tells the token by
-//! [`SampleProgram::accept`].
+//! A chain that the device cannot run as a whole is cut in two ([`split`]). The first part returns the few candidates
+//! that it left; the host runs the rest of the chain on them and passes the token to [`SampleProgram::accept`].
 //!
 //! How a row is sampled depends on its chain: an argmax takes two dispatches, a draw without truncation (or with min-p)
 //! three, a mask one, all other chains seven; biases and penalties of the whole row one more. Rows of different chains
@@ -52,7 +51,7 @@ const BINDINGS: [Binding; 8] = [
     Binding::Write,
 ];
 
-/// Words of the uniform in front of the rows.
+/// Words of the uniform before the rows.
 const ROWS_AT: usize = 4;
 
 /// One dispatch of a step.
@@ -61,11 +60,11 @@ struct Stage {
     text: &'static str,
     /// Whether all workgroups of a row take part, or one.
     shared: bool,
-    /// Whether a row that is sampled this way needs it.
+    /// Whether a row that is sampled in this way needs the dispatch.
     needed: fn(&Way) -> bool,
 }
 
-/// How a slot is sampled at present.
+/// The way in which a sequence is sampled now.
 struct Way {
     path: u32,
     /// Whether logits of the row change first.
@@ -137,7 +136,7 @@ impl Way {
     }
 }
 
-/// Where the host finds something on the device.
+/// A range of a buffer on the device, for the host to copy.
 #[derive(Debug, Clone, Copy)]
 pub struct BufferSpan<'a> {
     /// The buffer; it can be copied from.
@@ -148,7 +147,7 @@ pub struct BufferSpan<'a> {
     pub bytes: u64,
 }
 
-struct SlotState {
+struct SequenceState {
     chain: Compiled,
     /// Kind of mask, and whether it is followed greedily.
     children: (u32, bool),
@@ -170,8 +169,8 @@ pub struct SampleProgram {
     bins: Buffer,
     work: Buffer,
     out: Buffer,
-    slots: Vec<SlotState>,
-    /// Buffer, first byte of the binding, bytes of it, word of the first logit in it, words per row, rows.
+    sequences: Vec<SequenceState>,
+    /// Where the rows of logits are; `None` before [`SampleProgram::bind`].
     logits: Option<Logits>,
     bindings: Vec<wgpu::BindGroup>,
     /// The rows that the frame holds.
@@ -190,13 +189,14 @@ struct Logits {
 }
 
 impl SampleProgram {
-    /// A program for up to `max_rows` slots, each with the empty chain and seed 0.
+    /// A program for up to `max_rows` sequences, each with the empty chain and seed 0.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for no or too many slots or tokens, and what the device says.
+    /// [`Error::InvalidArgument`] for 0 or more than 64 sequences, 0 or more than 2^20 tokens; [`Error::OutOfMemory`]
+    /// naming what the memory is for; [`Error::Device`] where the device fails.
     pub fn new(gpu: &Arc<Gpu>, n_vocab: usize, max_rows: usize) -> Result<SampleProgram> {
         if max_rows == 0 || max_rows > ROWS {
-            return Err(Error::InvalidArgument(format!("{max_rows} slots of a sampler, 1 to {ROWS} can be had")));
+            return Err(Error::InvalidArgument(format!("{max_rows} sequences of a sampler, 1 to {ROWS} can be had")));
         }
         // Each loop of the kernel with one workgroup stays below 65,535 turns up to here.
         if n_vocab == 0 || n_vocab > 1 << 20 {
@@ -210,7 +210,8 @@ impl SampleProgram {
         let storage = |what: &str, words: usize| gpu.buffer(what, words as u64 * 4, STORAGE);
         let frame_usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
         let chain = spec::compile(&SampleSpec::default(), n_vocab)?;
-        let slot = || SlotState { chain: chain.clone(), children: (CHILDREN_NONE, false), position: 0, count: 0 };
+        let sequence =
+            || SequenceState { chain: chain.clone(), children: (CHILDREN_NONE, false), position: 0, count: 0 };
         let mut program = SampleProgram {
             gpu: gpu.clone(),
             n_vocab,
@@ -224,7 +225,7 @@ impl SampleProgram {
             bins: storage("sampler's bins", bins)?,
             work: storage("sampler's candidates", work)?,
             out: storage("sampled tokens", out)?,
-            slots: (0..max_rows).map(|_| slot()).collect(),
+            sequences: (0..max_rows).map(|_| sequence()).collect(),
             logits: None,
             bindings: Vec::new(),
             rows: Vec::with_capacity(max_rows),
@@ -247,16 +248,17 @@ impl SampleProgram {
         Self::sizes(n_vocab, max_rows).iter().map(|&words| buffer_bytes(words as u64 * 4)).sum()
     }
 
-    /// Bytes of the reported candidates of a slot.
+    /// Bytes of the reported candidates of a sequence.
     pub fn candidate_bytes() -> u64 {
         (REPORT * REPORT_WORDS) as u64 * 4
     }
 
-    /// Sets where the logits stand: in rows of `stride` floats, from byte `offset` of a storage buffer, `bytes` in all.
+    /// Sets where the logits are: in rows of `stride` floats, from byte `offset` of a storage buffer, `bytes` bytes in
+    /// all.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for what is no place for rows, [`Error::Device`] for more than a binding holds and
-    /// for a kernel that could not be compiled.
+    /// [`Error::InvalidArgument`] for an offset or size without a row, [`Error::Device`] for more than a binding holds
+    /// and for a kernel that could not be compiled.
     pub fn bind(&mut self, buffer: &wgpu::Buffer, offset: u64, bytes: u64, stride: usize) -> Result<()> {
         let first = offset % u64::from(self.gpu.caps.storage_align.max(4));
         let logits = Logits {
@@ -283,23 +285,25 @@ impl SampleProgram {
         Ok(())
     }
 
-    /// Sets a slot's chain.
+    /// Sets a sequence's chain.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a chain that cannot be used, [`Error::Unsupported`] where [`supported`] says so.
-    pub fn set_chain(&mut self, slot: usize, spec: &SampleSpec) -> Result<()> {
-        self.slot(slot)?.chain = spec::compile(spec, self.n_vocab)?;
+    /// [`Error::InvalidArgument`] for a chain that cannot be used or a sequence that is not there,
+    /// [`Error::Unsupported`] for more steps than [`supported`] returns, [`Error::OutOfMemory`] for its tables.
+    pub fn set_chain(&mut self, sequence: usize, spec: &SampleSpec) -> Result<()> {
+        self.sequence(sequence)?.chain = spec::compile(spec, self.n_vocab)?;
         self.write_chains()
     }
 
-    /// Sets or takes away a slot's mask.
+    /// Sets or removes a sequence's mask.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where the tokens are not ascending, not in the vocabulary, or none.
-    pub fn arm(&mut self, slot: usize, legal: Option<Legal<'_>>) -> Result<()> {
+    /// [`Error::InvalidArgument`] where the tokens are not ascending, not in the vocabulary, or none, and for a
+    /// sequence that is not there.
+    pub fn arm(&mut self, sequence: usize, legal: Option<Legal<'_>>) -> Result<()> {
         let n_vocab = self.n_vocab;
-        let at = slot * self.child_words;
-        let state = self.slot(slot)?;
+        let at = sequence * self.child_words;
+        let state = self.sequence(sequence)?;
         let Some(Legal { tokens, greedy }) = legal else {
             state.children = (CHILDREN_NONE, false);
             self.write(&self.children, at + CHILD_KIND, &[CHILDREN_NONE]);
@@ -330,33 +334,33 @@ impl SampleProgram {
         Ok(())
     }
 
-    /// Starts a slot anew: at this position, after these tokens, of which the penalties see the last 1024.
+    /// Starts a sequence anew: at this position, after these tokens, of which the penalties see the last 1024.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a slot that is not there.
-    pub fn restart(&mut self, slot: usize, position: u32, history: &[Token]) -> Result<()> {
-        let state = self.slot(slot)?;
+    /// [`Error::InvalidArgument`] for a sequence that is not there.
+    pub fn restart(&mut self, sequence: usize, position: u32, history: &[Token]) -> Result<()> {
+        let state = self.sequence(sequence)?;
         (state.position, state.count) = (position, 0);
-        self.append(slot, history)
+        self.append(sequence, history)
     }
 
-    /// Adds tokens that were not sampled, forced ones for example, at the end of a slot's sequence.
+    /// Adds tokens that were not sampled, forced ones for example, at the end of a sequence.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a slot that is not there.
-    pub fn accept(&mut self, slot: usize, tokens: &[Token]) -> Result<()> {
-        let state = self.slot(slot)?;
+    /// [`Error::InvalidArgument`] for a sequence that is not there.
+    pub fn accept(&mut self, sequence: usize, tokens: &[Token]) -> Result<()> {
+        let state = self.sequence(sequence)?;
         state.position += tokens.len() as u32;
-        self.append(slot, tokens)
+        self.append(sequence, tokens)
     }
 
-    /// Takes the last tokens of a slot back, sampled or not, at most 1024 of them. `last` is the one that is the last
-    /// then: the next step's embedding reads it.
+    /// Rolls back the last `steps` tokens of a sequence, sampled or not, at most 1024. `last` is the sequence's last
+    /// token after that: the next step's embedding reads it.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a slot that is not there, or more steps than there were.
-    pub fn roll_back(&mut self, slot: usize, steps: u32, last: Token) -> Result<()> {
-        let state = self.slot(slot)?;
+    /// [`Error::InvalidArgument`] for a sequence that is not there, or more tokens than the sequence has.
+    pub fn roll_back(&mut self, sequence: usize, steps: u32, last: Token) -> Result<()> {
+        let state = self.sequence(sequence)?;
         if steps > state.count.min(WINDOW as u32) || steps > state.position {
             let problem = format!("{steps} steps cannot be taken back of {}", state.count);
             return Err(Error::InvalidArgument(problem));
@@ -364,24 +368,25 @@ impl SampleProgram {
         state.position -= steps;
         state.count -= steps;
         let words = [last as u32, state.position, state.count];
-        self.write(&self.state, slot * STATE_WORDS + STATE_TOKEN, &words);
-        self.write(&self.out, slot, &words[..1]);
+        self.write(&self.state, sequence * STATE_WORDS + STATE_TOKEN, &words);
+        self.write(&self.out, sequence, &words[..1]);
         Ok(())
     }
 
-    /// Encodes a step: a token for each of these rows, whose slots are all different, or the candidates that are handed
-    /// over, with which a slot stays at its position until it is told a token. The logits are changed. The rows
-    /// are written to the queue, so a submission holds one step, or several of the same rows.
+    /// Encodes a step: a token for each of these rows, whose sequences are all different, or the candidates for the
+    /// host; then the sequence stays at its position until [`Self::accept`] is called with a token. The logits are
+    /// changed. The rows are written to the queue, so a submission holds one step, or several of the same rows.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a slot or row that is not there, [`Error::Internal`] before [`Self::bind`].
+    /// [`Error::InvalidArgument`] for a sequence or row that is not there and for a sequence that is named twice,
+    /// [`Error::Internal`] before [`Self::bind`].
     pub fn encode(&mut self, pass: &mut wgpu::ComputePass<'_>, rows: &[SampleRow]) -> Result<()> {
         let Some(logits) = &self.logits else {
             return Err(Error::Internal("sampling without logits".into()));
         };
         for (index, row) in rows.iter().enumerate() {
             let twice = rows[..index].iter().any(|other| other.sequence == row.sequence);
-            if twice || row.sequence as usize >= self.slots.len() || row.row >= logits.rows {
+            if twice || row.sequence as usize >= self.sequences.len() || row.row >= logits.rows {
                 let problem = format!("Sequence {} sampling from row {}", row.sequence, row.row);
                 return Err(Error::InvalidArgument(problem));
             }
@@ -400,14 +405,14 @@ impl SampleProgram {
             self.rows.extend_from_slice(rows);
         }
         for ((stage, kernel), binding) in STAGES.iter().zip(&self.kernels).zip(&self.bindings) {
-            if rows.iter().any(|row| (stage.needed)(&self.way(&self.slots[row.sequence as usize]))) {
+            if rows.iter().any(|row| (stage.needed)(&self.way(&self.sequences[row.sequence as usize]))) {
                 pass.set_pipeline(&kernel.pipeline);
                 pass.set_bind_group(0, binding, &[]);
                 pass.dispatch_workgroups(if stage.shared { self.groups } else { 1 }, rows.len() as u32, 1);
             }
         }
         for row in rows {
-            let state = &mut self.slots[row.sequence as usize];
+            let state = &mut self.sequences[row.sequence as usize];
             let sampled = u32::from(state.chain.samples());
             state.position += sampled;
             state.count += sampled;
@@ -415,10 +420,12 @@ impl SampleProgram {
         Ok(())
     }
 
-    /// Whether the children of a slot are chosen from by one kernel, which needs no other logits: then a walk may arm
-    /// others and sample again by [`Self::encode_choice`].
-    pub fn walks(&self, slot: usize) -> bool {
-        self.slots.get(slot).is_some_and(|slot| slot.chain.samples() && self.way(slot).path == PATH_CHILDREN)
+    /// Whether the children of a sequence are chosen from by one kernel, which needs no other logits: then a walk may
+    /// arm others and sample again by [`Self::encode_choice`].
+    pub fn walks(&self, sequence: usize) -> bool {
+        self.sequences
+            .get(sequence)
+            .is_some_and(|sequence| sequence.chain.samples() && self.way(sequence).path == PATH_CHILDREN)
     }
 
     /// Encodes the choice among children of the row that [`Self::encode`] sampled last, with as many workgroups as
@@ -432,17 +439,17 @@ impl SampleProgram {
         }
     }
 
-    /// Masks, states and tokens, which a walk reads and writes, and the words of a slot's mask.
+    /// Masks, states and tokens, which a walk reads and writes, and the words of a sequence's mask.
     pub fn walked_buffers(&self) -> ([&wgpu::Buffer; 3], usize) {
         ([&self.children, &self.state, &self.out], self.child_words)
     }
 
-    /// Takes note that a slot has gone on by so many tokens.
+    /// Advances a sequence by `tokens` tokens that a walk added on the device.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails.
-    pub fn walked(&mut self, slot: usize, tokens: u32) -> Result<()> {
-        let state = self.slot(slot)?;
+    /// [`Error::InvalidArgument`] for a sequence that is not there.
+    pub fn walked(&mut self, sequence: usize, tokens: u32) -> Result<()> {
+        let state = self.sequence(sequence)?;
         state.position += tokens;
         state.count += tokens;
         Ok(())
@@ -451,60 +458,64 @@ impl SampleProgram {
     /// How many dispatches [`Self::encode`] makes for these rows.
     pub fn dispatches(&self, rows: &[SampleRow]) -> usize {
         let needed = |stage: &&Stage| {
-            let slots = rows.iter().filter_map(|row| self.slots.get(row.sequence as usize));
-            slots.into_iter().any(|slot| (stage.needed)(&self.way(slot)))
+            let sequences = rows.iter().filter_map(|row| self.sequences.get(row.sequence as usize));
+            sequences.into_iter().any(|sequence| (stage.needed)(&self.way(sequence)))
         };
         STAGES.iter().filter(needed).count()
     }
 
-    /// The buffer whose word `slot` is the token that the slot sampled last, for the embedding of the next step.
+    /// The buffer whose word `sequence` is the token that the sequence sampled last, for the embedding of the next
+    /// step.
     pub fn sampled(&self) -> &wgpu::Buffer {
         &self.out
     }
 
-    /// The results of all slots, [`RESULT_BYTES`] each, for [`read_result`].
+    /// The results of all sequences, [`RESULT_BYTES`] each, for [`read_result`].
     pub fn results(&self) -> BufferSpan<'_> {
-        let bytes = (self.slots.len() * RESULT_WORDS * 4) as u64;
+        let bytes = (self.sequences.len() * RESULT_WORDS * 4) as u64;
         BufferSpan { buffer: &self.out, offset: RESULTS_AT as u64 * 4, bytes }
     }
 
-    /// The best candidates of a slot, as many as its result says are reported, for [`read_candidates`].
-    pub fn candidates(&self, slot: usize) -> BufferSpan<'_> {
-        let offset = (slot * STATE_WORDS + STATE_REPORT) as u64 * 4;
+    /// The best candidates of a sequence, as many as its result says are reported, for [`read_candidates`].
+    pub fn candidates(&self, sequence: usize) -> BufferSpan<'_> {
+        let offset = (sequence * STATE_WORDS + STATE_REPORT) as u64 * 4;
         BufferSpan { buffer: &self.state, offset, bytes: Self::candidate_bytes() }
     }
 
-    /// The candidates that a slot handed over, in no order, for [`read_handed_over`]; empty for a chain that samples.
-    pub fn handed_over(&self, slot: usize) -> BufferSpan<'_> {
-        let offset = (slot * WORK_WORDS + CANDIDATES_AT) as u64 * 4;
-        let most = self.slots.get(slot).map_or(0, |slot| slot.chain.hands_over());
+    /// The candidates that a sequence leaves for the host, in no order, for [`read_handed_over`]; empty for a chain
+    /// that samples.
+    pub fn handed_over(&self, sequence: usize) -> BufferSpan<'_> {
+        let offset = (sequence * WORK_WORDS + CANDIDATES_AT) as u64 * 4;
+        let most = self.sequences.get(sequence).map_or(0, |sequence| sequence.chain.hands_over());
         BufferSpan { buffer: &self.work, offset, bytes: u64::from(most) * HANDED_OVER_BYTES as u64 }
     }
 
-    fn slot(&mut self, slot: usize) -> Result<&mut SlotState> {
-        let slots = self.slots.len();
-        self.slots.get_mut(slot).ok_or_else(|| Error::InvalidArgument(format!("Slot {slot} of a sampler of {slots}")))
+    fn sequence(&mut self, sequence: usize) -> Result<&mut SequenceState> {
+        let sequences = self.sequences.len();
+        self.sequences
+            .get_mut(sequence)
+            .ok_or_else(|| Error::InvalidArgument(format!("Sequence {sequence} of a sampler of {sequences}")))
     }
 
-    fn way(&self, slot: &SlotState) -> Way {
-        let path = match slot.children {
-            (CHILDREN_NONE, _) => slot.chain.path,
+    fn way(&self, sequence: &SequenceState) -> Way {
+        let path = match sequence.children {
+            (CHILDREN_NONE, _) => sequence.chain.path,
             (CHILDREN_MASK, _) => PATH_ROW,
-            (_, greedy) if greedy || slot.chain.trie_first => PATH_CHILDREN,
+            (_, greedy) if greedy || sequence.chain.trie_first => PATH_CHILDREN,
             _ => PATH_SELECT,
         };
-        Way { path, adjusts: slot.chain.adjusts(), short: self.n_vocab <= LIST }
+        Way { path, adjusts: sequence.chain.adjusts(), short: self.n_vocab <= LIST }
     }
 
     fn chunk(&self) -> u32 {
         (self.n_vocab as u32).div_ceil(self.groups)
     }
 
-    /// Adds to the history and writes the state's head. The token of the last step that was submitted stays where no
-    /// tokens are given.
-    fn append(&mut self, slot: usize, tokens: &[Token]) -> Result<()> {
-        let at = slot * STATE_WORDS;
-        let state = self.slot(slot)?;
+    /// Adds to the history and writes the state's head. Without tokens, the token of the last submitted step stays the
+    /// last one.
+    fn append(&mut self, sequence: usize, tokens: &[Token]) -> Result<()> {
+        let at = sequence * STATE_WORDS;
+        let state = self.sequence(sequence)?;
         let (before, position) = (state.count as usize, state.position);
         state.count += tokens.len() as u32;
         let count = state.count;
@@ -520,7 +531,7 @@ impl SampleProgram {
         self.write(&self.state, at + STATE_POSITION, &[position, count]);
         if let Some(last) = words.last() {
             self.write(&self.state, at + STATE_TOKEN, &[*last]);
-            self.write(&self.out, slot, &[*last]);
+            self.write(&self.out, sequence, &[*last]);
         }
         self.scratch = words;
         Ok(())
@@ -534,14 +545,14 @@ impl SampleProgram {
 
     /// Writes all chains, into a larger buffer where they have outgrown theirs.
     fn write_chains(&mut self) -> Result<()> {
-        let heads = self.slots.len() * SPEC_WORDS;
-        let words = heads + self.slots.iter().map(|slot| slot.chain.table_words()).sum::<usize>();
+        let heads = self.sequences.len() * SPEC_WORDS;
+        let words = heads + self.sequences.iter().map(|sequence| sequence.chain.table_words()).sum::<usize>();
         let mut all = vec![0; words];
-        let (slots, mut tables) = all.split_at_mut(heads);
+        let (sequences, mut tables) = all.split_at_mut(heads);
         let mut at = heads;
-        for (slot, words) in self.slots.iter().zip(slots.chunks_exact_mut(SPEC_WORDS)) {
-            let (own, others) = tables.split_at_mut(slot.chain.table_words());
-            slot.chain.write(words, own, at);
+        for (sequence, words) in self.sequences.iter().zip(sequences.chunks_exact_mut(SPEC_WORDS)) {
+            let (own, others) = tables.split_at_mut(sequence.chain.table_words());
+            sequence.chain.write(words, own, at);
             at += own.len();
             tables = others;
         }
@@ -581,7 +592,7 @@ fn kernels(gpu: &Gpu) -> Result<Vec<Arc<Kernel>>> {
 /// Bytes of a result.
 pub const RESULT_BYTES: usize = RESULT_WORDS * 4;
 
-/// Bytes of a candidate that is handed over.
+/// Bytes of a candidate for the host.
 pub const HANDED_OVER_BYTES: usize = 8;
 
 /// A result from its bytes, `None` for less than [`RESULT_BYTES`].
@@ -614,8 +625,8 @@ pub fn read_candidates(bytes: &[u8], reported: u32) -> impl Iterator<Item = (Tok
     })
 }
 
-/// The first `reported` candidates that were handed over, from their bytes, each as (token, logit); the logit is that
-/// after biases and penalties, before temperature.
+/// The first `reported` candidates for the host, from their bytes, each as (token, logit); the logit is that after
+/// biases and penalties, before temperature.
 pub fn read_handed_over(bytes: &[u8], reported: u32) -> impl Iterator<Item = (Token, f32)> + '_ {
     let (entries, _) = bytes.as_chunks::<HANDED_OVER_BYTES>();
     entries.iter().take(reported as usize).map(|entry| {

@@ -1,8 +1,8 @@
-//! Known answers of the sampler, see `probe/mod.rs`.
+//! The sampler's known-answer test, see `probe/mod.rs`.
 //!
-//! Some chains and masks, which together take every path through the kernels, sample from one row at once. What they
-//! should find is computed here the slow way, in double precision over all candidates; the row is chosen so that no cut
-//! and no draw is so near that rounding could decide it.
+//! Some chains and masks, which together take every path through the kernels, sample from one row at once. The expected
+//! results are computed here in double precision over all candidates; the row is chosen so that no cut and no draw is
+//! near enough to a boundary for rounding to decide it.
 
 use super::{ChainStep, RESULT_BYTES, SampleProgram, SampleRow, SampleSpec, read_candidates, read_result};
 use crate::backend::Legal;
@@ -40,7 +40,7 @@ enum Way {
 const CASES: [(Way, Option<usize>); 5] =
     [(Way::Greedy, None), (Way::Draw, None), (Way::Chain, None), (Way::Chain, Some(2)), (Way::Chain, Some(20))];
 
-/// Has the kernels of a sampler tried before they are used.
+/// Adds the known-answer test of the sampler's kernels.
 pub fn add_trial(gpu: &Gpu) -> Result<()> {
     let kernels = super::kernels(gpu)?;
     gpu.add_trial(&kernels, || Ok(SamplerTrial { kernels: kernels.clone() }))
@@ -71,11 +71,11 @@ fn run(gpu: &Gpu, mut program: SampleProgram, logits: &[f32], expected: &[Vec<Ex
     let rows = gpu.buffer("probe", bytes, STORAGE)?;
     gpu.queue.write_buffer(&rows, 0, bytemuck::cast_slice(&logits.repeat(CASES.len())));
     program.bind(&rows, 0, bytes, N_VOCAB)?;
-    for (slot, &(way, apart)) in CASES.iter().enumerate() {
-        program.set_chain(slot, &spec(way))?;
+    for (sequence, &(way, apart)) in CASES.iter().enumerate() {
+        program.set_chain(sequence, &spec(way))?;
         let tokens: Vec<Token> = (0..N_VOCAB as Token).step_by(apart.unwrap_or(1)).collect();
-        program.arm(slot, apart.map(|_| Legal { tokens: &tokens, greedy: false }))?;
-        program.restart(slot, 0, &[])?;
+        program.arm(sequence, apart.map(|_| Legal { tokens: &tokens, greedy: false }))?;
+        program.restart(sequence, 0, &[])?;
     }
     let all: Vec<_> = (0..CASES.len() as u32).map(|i| SampleRow { sequence: i, row: i }).collect();
     let mut encoder = gpu.raw.create_command_encoder(&Default::default());
@@ -85,9 +85,9 @@ fn run(gpu: &Gpu, mut program: SampleProgram, logits: &[f32], expected: &[Vec<Ex
     gpu.queue.submit([encoder.finish()]);
     let place = program.results();
     let results = gpu.read(place.buffer, place.offset, place.bytes as usize)?;
-    for (slot, (result, expected)) in results.chunks_exact(RESULT_BYTES).zip(expected).enumerate() {
+    for (sequence, (result, expected)) in results.chunks_exact(RESULT_BYTES).zip(expected).enumerate() {
         let result = read_result(result).ok_or_else(|| Error::Internal("A result of a sampler".into()))?;
-        let place = program.candidates(slot);
+        let place = program.candidates(sequence);
         let reported = gpu.read(place.buffer, place.offset, place.bytes as usize)?;
         let mut got = vec![result.token.into(), result.prob.into(), result.logprob.into(), result.kept.into()];
         for (token, logit, prob) in read_candidates(&reported, result.reported) {
@@ -95,7 +95,7 @@ fn run(gpu: &Gpu, mut program: SampleProgram, logits: &[f32], expected: &[Vec<Ex
         }
         // What is missing is wrong.
         got.resize(expected.len(), f64::NAN);
-        let (way, apart) = CASES[slot];
+        let (way, apart) = CASES[sequence];
         let mask = apart.map_or(String::new(), |apart| format!(" under a mask of every {apart}th token"));
         let what = format!("sampling by {}{mask}", spec(way).describe(usize::MAX));
         compare(gpu, &program.kernels, &what, got.into_iter(), expected)?;
@@ -158,7 +158,7 @@ fn expected(logits: &[f32], way: Way, apart: Option<usize>, uniform: f64) -> Vec
         sum > uniform
     });
     let &(token, x) = drawn.unwrap_or(&left[0]);
-    // Without a cut it is no use to count what weighs nothing.
+    // Without a cut, candidates of weight 0 may or may not be counted.
     let kept = if way == Way::Draw { f64::INFINITY } else { 0.0 };
     let mut all = vec![(token as f64, 0.0), (share(x), 1e-5), (share(x).ln(), 1e-5), (left.len() as f64, kept)];
     if way == Way::Chain {

@@ -1,7 +1,7 @@
-//! The sampler of an engine's state: its sequences' chains on the device, and their results on the way to the host.
+//! The sampler of an engine's state: its sequences' chains on the device, and the copies of their results to the host.
 //!
-//! A step's results have a staging buffer of their own until they are read; there are as many as steps that may be
-//! under way.
+//! A step's results have a staging buffer of their own until they are read; there is one for every step that may be in
+//! flight.
 
 use crate::backend::gpu::device::memory::buffer_bytes;
 use crate::backend::gpu::device::readback::Landing;
@@ -16,10 +16,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Steps under way at once: the one that is waited for, and the one ahead of it.
+/// Steps in flight at once: the one that the host waits for, and the speculative one after it.
 const UNDER_WAY: usize = 2;
 
-/// The chains of an engine's sequences on the device, and the results on their way to the host.
+/// The chains of an engine's sequences on the device, and the results that are being copied to the host.
 pub struct Sampler {
     gpu: Arc<Gpu>,
     program: SampleProgram,
@@ -29,7 +29,7 @@ pub struct Sampler {
     /// Rows of logits that can be sampled from.
     rows: usize,
     staging: Vec<Staging>,
-    /// Indices into `staging`, the oldest step first.
+    /// The steps in flight as indices into `staging`, the oldest first.
     under_way: VecDeque<usize>,
     next: usize,
 }
@@ -45,7 +45,7 @@ impl Sampler {
     /// A sampler for this many sequences, from rows of `n_vocab` logits.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for, [`Error::Device`] where the device fails.
+    /// As [`SampleProgram::new`].
     pub fn new(gpu: &Arc<Gpu>, n_vocab: usize, sequences: usize) -> Result<Sampler> {
         let program = SampleProgram::new(gpu, n_vocab, sequences)?;
         let bytes = Self::staging_bytes(sequences);
@@ -70,10 +70,10 @@ impl Sampler {
         sequences as u64 * (RESULT_BYTES as u64 + candidates)
     }
 
-    /// Where the rows of logits stand, at least so many.
+    /// Set where the rows of logits are, at least `rows` of them.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails.
+    /// As [`SampleProgram::bind`].
     pub fn bind(&mut self, buffer: &wgpu::Buffer, offset: u64, rows: usize) -> Result<()> {
         self.rows = self.rows.max(rows);
         self.program.bind(buffer, offset, (self.rows * self.n_vocab) as u64 * 4, self.n_vocab)
@@ -84,10 +84,10 @@ impl Sampler {
         self.program.sampled()
     }
 
-    /// Follow this chain after `history`, or its beginning; `None` where even that cannot be.
+    /// Run this chain, or its first part, after `history`; `None` where the device can run no part of it.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] naming what the memory is for, [`Error::Device`] where the device fails.
+    /// As [`SampleProgram::set_chain`].
     pub fn start(&mut self, sequence: usize, spec: &SampleSpec, history: &[Token]) -> Result<Option<Followed>> {
         let Some((own, steps)) = split(spec) else { return Ok(None) };
         self.program.set_chain(sequence, &own)?;
@@ -98,26 +98,26 @@ impl Sampler {
         Ok(Some(Followed { steps, candidates: self.candidates[sequence].max(bytes as usize / HANDED_OVER_BYTES) }))
     }
 
-    /// Let only these tokens win.
+    /// Set the token mask; `None` allows all tokens.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails.
+    /// As [`SampleProgram::arm`].
     pub fn arm(&mut self, sequence: usize, legal: Option<Legal<'_>>) -> Result<()> {
         self.program.arm(sequence, legal)
     }
 
-    /// Take note of tokens that were not sampled here.
+    /// Append tokens that were not sampled here.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails.
+    /// As [`SampleProgram::accept`].
     pub fn accept(&mut self, sequence: usize, tokens: &[Token]) -> Result<()> {
         self.program.accept(sequence, tokens)
     }
 
-    /// Take back the last tokens.
+    /// Roll back the last tokens.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails.
+    /// As [`SampleProgram::roll_back`].
     pub fn roll_back(&mut self, sequence: usize, tokens: u32, last: Token) -> Result<()> {
         self.program.roll_back(sequence, tokens, last)
     }
@@ -132,10 +132,10 @@ impl Sampler {
         &mut self.program
     }
 
-    /// Append the sampling to a pass that computes logits; says how many dispatches it took.
+    /// Append the sampling to a pass that computes logits; returns the number of dispatches.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails.
+    /// As [`SampleProgram::encode`]; [`Error::Internal`] where two steps are in flight already.
     pub fn encode(&mut self, pass: &mut wgpu::ComputePass<'_>, rows: &[SampleRow]) -> Result<u64> {
         if self.under_way.len() == UNDER_WAY {
             return Err(Error::Internal("More steps under way than results can be kept".into()));
@@ -167,7 +167,7 @@ impl Sampler {
         }
     }
 
-    /// The submission with the copy is on its way.
+    /// Note the submission that has the copy.
     pub fn submitted(&mut self, submission: wgpu::SubmissionIndex) {
         self.staging[self.next].landing.submitted(submission);
         self.under_way.push_back(self.next);
@@ -179,7 +179,7 @@ impl Sampler {
         self.under_way.len()
     }
 
-    /// Forgets the steps after the first so many.
+    /// Drops the steps after the first `kept`.
     pub fn forget(&mut self, kept: usize) {
         for index in self.under_way.drain(kept.min(self.under_way.len())..).rev() {
             self.staging[index].landing.give_up();
@@ -187,10 +187,11 @@ impl Sampler {
         }
     }
 
-    /// Waits for the oldest step's results; says how many rows they are, and how many bytes were read.
+    /// Waits for the oldest step's results; returns the number of rows and of bytes read.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device fails, [`Error::Cancelled`].
+    /// [`Error::Device`] where the device fails, [`Error::Cancelled`] where `cancel` was set, [`Error::Internal`] where
+    /// no step is in flight.
     pub fn read(&mut self, out: &mut [SampledRow], cancel: &AtomicBool) -> Result<(usize, u64)> {
         let none = || Error::Internal("A sampled token was asked for, and none is under way".into());
         let index = self.under_way.pop_front().ok_or_else(none)?;
@@ -220,7 +221,7 @@ impl Sampler {
     }
 }
 
-/// What comes with a sequence's results, if anything: where it stands, and its bytes.
+/// The candidates that come with a sequence's result: where they are, and their bytes, 0 where there are none.
 fn report<'a>(program: &'a SampleProgram, candidates: &[usize], sequence: usize) -> (BufferSpan<'a>, u64) {
     let handed = program.handed_over(sequence);
     if handed.bytes > 0 {

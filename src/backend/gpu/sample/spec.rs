@@ -1,8 +1,8 @@
 //! A chain as words for the kernels.
 //!
 //! Everything that is known when the chain is set is computed here, with the host's own arithmetic: the factor of a
-//! temperature, the distance at which min-p cuts, a bias times the temperature in front of it. The kernels only repeat
-//! additions, products and comparisons, and so come to the host sampler's bits.
+//! temperature, the distance at which min-p cuts, a bias times the temperature before it. The kernels use only
+//! additions, products and comparisons, and so have the same bits as the host's sampler.
 
 use super::layout::*;
 use crate::backend::{ChainStep, SampleSpec, mask_place};
@@ -11,24 +11,24 @@ use crate::{Error, Result, Token};
 /// The most candidates that are reported with a token.
 pub const MAX_CANDIDATES: u32 = REPORT as u32;
 
-/// The most candidates that are handed over to the host.
+/// The most candidates that are returned to the host.
 pub const MAX_HANDED_OVER: u32 = LIST as u32;
 
-/// How many steps, from the first, the device can follow: all kinds of steps in any order, except where penalties look
-/// back on more than 1024 tokens, logits change after a dynamic temperature, or there are more than 14 steps.
+/// How many steps, from the first on, the device can run: those that [`Builder::push`] translates, in any order, except
+/// where logits change after a dynamic temperature, or there are more than 14 steps.
 pub fn supported(ops: &[ChainStep]) -> usize {
     let mut dynamic = false;
     let fits = |(index, op): (usize, &ChainStep)| {
         dynamic |= matches!(op, ChainStep::DynamicTemperature { .. });
-        let near = !matches!(op, ChainStep::Penalties { last_n, .. } if *last_n > WINDOW as i32);
+        let has_kernel = !matches!(Builder::default().push(op), Err(Error::Unsupported(_)));
         // One place is for the mask, one for the argmax under it; what ends the chain needs none.
         let ends = matches!(op, ChainStep::Draw | ChainStep::HandOver(_));
-        near && !(dynamic && op.adjusts()) && (index < MAX_OPS - 2 || ends)
+        has_kernel && !(dynamic && op.adjusts()) && (index < MAX_OPS - 2 || ends)
     };
     ops.iter().enumerate().map(fits).position(|fits| !fits).unwrap_or(ops.len())
 }
 
-/// What the device takes of a chain, and how many of its steps that covers ([`SampleSpec::split`]); nothing where more
+/// The part of a chain for the device, and how many of its steps that covers ([`SampleSpec::split`]); `None` where more
 /// candidates are to be reported than it can.
 pub fn split(spec: &SampleSpec) -> Option<(SampleSpec, usize)> {
     if spec.candidates > MAX_CANDIDATES {
@@ -44,9 +44,9 @@ type Words = [u32; OP_WORDS];
 pub(super) struct Compiled {
     /// The path of a row without mask.
     pub(super) path: u32,
-    /// Whether nothing was taken out where the mask applies.
+    /// Whether no step before the mask removes candidates.
     pub(super) trie_first: bool,
-    /// The first step that is not about single tokens' logits; those before apply to the row.
+    /// The first step that is not a change of single tokens' logits; those before it apply to the row.
     first: usize,
     first_scale: f32,
     /// The temperature's factor at the end.
@@ -70,12 +70,12 @@ impl Compiled {
         self.hands_over
     }
 
-    /// Whether a step samples a token, and so goes on to the next position.
+    /// Whether a step samples a token, and so advances the position.
     pub(super) fn samples(&self) -> bool {
         self.hands_over == 0
     }
 
-    /// Whether any step stands before the bins.
+    /// Whether any step runs before the bins are filled.
     pub(super) fn adjusts(&self) -> bool {
         self.first > 0
     }
@@ -85,28 +85,28 @@ impl Compiled {
         self.tables.len()
     }
 
-    /// Writes the slot's part of `spec`, whose tables stand at word `tables_at` of it.
-    pub(super) fn write(&self, slot: &mut [u32], tables: &mut [u32], tables_at: usize) {
-        slot.fill(0);
-        slot[SPEC_PATH] = self.path;
-        slot[SPEC_OPS] = self.ops.len() as u32;
-        slot[SPEC_FIRST] = self.first as u32;
-        slot[SPEC_FORCED_OPS] = self.forced.len() as u32;
-        slot[SPEC_SEED] = self.seed as u32;
-        slot[SPEC_SEED + 1] = (self.seed >> 32) as u32;
-        slot[SPEC_REPORT] = self.candidates;
-        slot[SPEC_HAND_OVER] = self.hands_over;
-        slot[SPEC_TRIE_FIRST] = u32::from(self.trie_first);
-        slot[SPEC_MASSES] = u32::from(self.mass_scale.is_some());
+    /// Writes the sequence's part of `spec`, whose tables begin at its word `tables_at`.
+    pub(super) fn write(&self, head: &mut [u32], tables: &mut [u32], tables_at: usize) {
+        head.fill(0);
+        head[SPEC_PATH] = self.path;
+        head[SPEC_OPS] = self.ops.len() as u32;
+        head[SPEC_FIRST] = self.first as u32;
+        head[SPEC_FORCED_OPS] = self.forced.len() as u32;
+        head[SPEC_SEED] = self.seed as u32;
+        head[SPEC_SEED + 1] = (self.seed >> 32) as u32;
+        head[SPEC_REPORT] = self.candidates;
+        head[SPEC_HAND_OVER] = self.hands_over;
+        head[SPEC_TRIE_FIRST] = u32::from(self.trie_first);
+        head[SPEC_MASSES] = u32::from(self.mass_scale.is_some());
         let mass_scale = self.mass_scale.unwrap_or(1.0);
-        slot[SPEC_MASS_SCALE] = mass_scale.to_bits();
+        head[SPEC_MASS_SCALE] = mass_scale.to_bits();
         // 64 bins a nat near the best; where the temperature spreads the weights, it spreads the bins.
-        slot[SPEC_BIN_SCALE] = (64.0 * mass_scale.min(1.0)).to_bits();
-        slot[SPEC_SCALE] = self.scale.to_bits();
-        slot[SPEC_FIRST_SCALE] = self.first_scale.to_bits();
+        head[SPEC_BIN_SCALE] = (64.0 * mass_scale.min(1.0)).to_bits();
+        head[SPEC_SCALE] = self.scale.to_bits();
+        head[SPEC_FIRST_SCALE] = self.first_scale.to_bits();
         for (program, ops) in [&self.ops, &self.forced].into_iter().enumerate() {
             let at = SPEC_OPS_AT + program * MAX_OPS * OP_WORDS;
-            for (op, words) in slot[at..].chunks_exact_mut(OP_WORDS).zip(ops) {
+            for (op, words) in head[at..].chunks_exact_mut(OP_WORDS).zip(ops) {
                 op.copy_from_slice(words);
                 if words[0] == OP_BIAS {
                     op[1] += tables_at as u32;
@@ -117,7 +117,7 @@ impl Compiled {
     }
 }
 
-/// Checks a chain and puts it into words.
+/// Checks a chain and encodes it as words.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for a step that cannot be used, [`Error::Unsupported`] for one that the device cannot
@@ -178,7 +178,7 @@ impl Builder {
                 self.bias(&biases, true)
             }
             ChainStep::LogitBias(ref biases) => self.bias(biases, false),
-            ChainStep::Penalties { last_n, repeat, frequency, presence } => {
+            ChainStep::Penalties { last_n, repeat, frequency, presence } if last_n <= WINDOW as i32 => {
                 let finite = repeat.is_finite() && frequency.is_finite() && presence.is_finite();
                 if !finite || repeat <= 0.0 {
                     let problem = format!("Penalties {repeat}, {frequency}, {presence} of a sampler chain");
@@ -208,7 +208,7 @@ impl Builder {
                 checked("Top-p", !p.is_nan(), p)?;
                 if p < 1.0 {
                     let (mantissa, shift) = parts(p.max(0.0));
-                    // The last word is for the one who decides by which factor the bins are weighed.
+                    // The last word is read where the factor of the bins' weights is chosen.
                     self.truncate([OP_TOP_P, mantissa, shift, min_keep, 0, 0, 0, self.scale.to_bits()]);
                 }
                 Ok(())
@@ -254,6 +254,8 @@ impl Builder {
                 self.hands_over = most;
                 Ok(())
             }
+            // What else there is, the host does.
+            ref op => Err(Error::Unsupported(format!("`{}` of a sampler chain on the GPU", op.name()))),
         }
     }
 
@@ -341,7 +343,7 @@ impl Builder {
             _ if spec.candidates == 0 && steps.iter().all(|words| words[0] == OP_MIN_P && words[2] < 2) => PATH_DIRECT,
             _ => PATH_SELECT,
         };
-        // The mask holds there even if its place is after the steps that are handed over.
+        // The mask applies there even if its place is after the steps of the device's part.
         if !self.forced.iter().any(|words| words[0] == OP_TRIE) {
             self.forced.push([OP_TRIE, 0, 0, 0, 0, 0, 0, 0]);
         }
@@ -452,7 +454,7 @@ mod tests {
         for ops in [vec![ChainStep::TopK(1)], vec![ChainStep::Temperature(0.0)], vec![ChainStep::TopK(40)]] {
             let part = part(&ops);
             assert_eq!((part.path, part.hands_over(), part.samples()), (PATH_SELECT, 40, false), "{ops:?}");
-            // The mask stands after what is handed over, except where it is followed greedily.
+            // The mask applies after the device's part, except where it is greedy.
             assert!(!part.trie_first && part.ops.iter().all(|words| words[0] != OP_TRIE), "{ops:?}");
             assert!(part.forced.iter().any(|words| words[0] == OP_TRIE), "{ops:?}");
         }

@@ -1,4 +1,4 @@
-//! The shaders' numbers against the host's own. The sampler as a whole is held against the host's in
+//! The shaders' arithmetic against the host's. The sampler as a whole is compared with the host's in
 //! `tests/gpu/sampling.rs`.
 #![allow(clippy::unwrap_used)]
 

@@ -5,7 +5,7 @@
 // passes, of which the last one samples.
 
 struct Node {
-    // The first child; the others stand after it.
+    // The first child; the others follow it.
     first: u32,
     children: u32,
     token: u32,
@@ -39,8 +39,8 @@ fn over() {
 
 // Notes what was sampled and finds the child; the run after it is what is left to do then.
 fn take_sampled() {
-    let slot = walk[WALK_SLOT];
-    let at = RESULTS_AT + slot * RESULT_WORDS;
+    let sequence = walk[WALK_SEQUENCE];
+    let at = RESULTS_AT + sequence * RESULT_WORDS;
     let node = walk[WALK_NODE];
     // The first result is that of the step before the walk.
     let count = walk[WALK_SAMPLED];
@@ -81,7 +81,7 @@ fn take_sampled() {
 
 // Enters the next rows of the run.
 fn enter_rows() {
-    let state_at = walk[WALK_SLOT] * STATE_WORDS;
+    let state_at = walk[WALK_SEQUENCE] * STATE_WORDS;
     let run = walk[WALK_RUN];
     var left = walk[WALK_LEFT];
     var node = walk[WALK_NODE];
@@ -113,7 +113,7 @@ fn enter_rows() {
     walk[WALK_PASSES_MADE] += 1u;
     walk[WALK_ROWS_MADE] += rows;
     if left == 0u {
-        let child_at = walk[WALK_SLOT] * walk[WALK_CHILD_WORDS];
+        let child_at = walk[WALK_SEQUENCE] * walk[WALK_CHILD_WORDS];
         listed = trie[node].children;
         first_listed = trie[node].first;
         walk[WALK_LOGITS_MADE] += listed;
@@ -152,7 +152,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {
         }
     }
     workgroupBarrier();
-    let data = walk[WALK_SLOT] * walk[WALK_CHILD_WORDS] + CHILD_DATA;
+    let data = walk[WALK_SEQUENCE] * walk[WALK_CHILD_WORDS] + CHILD_DATA;
     for (var i = thread; i < listed; i += THREADS) {
         let token = trie[first_listed + i].token;
         frame[FRAME_LISTED + i] = token;

@@ -1,4 +1,4 @@
-//! What tests of whole steps stand on: the buffers of an engine, a frame, and the cache as bytes.
+//! Helpers for tests of whole steps: the buffers of an engine, a frame, and the cache as bytes.
 #![allow(clippy::unwrap_used)]
 
 use super::harness::{run, storage, uniform};
@@ -75,7 +75,7 @@ impl<'a> Fixture<'a> {
     }
 }
 
-/// A frame in the making.
+/// A frame under construction.
 #[derive(Default, Clone)]
 pub struct Frame {
     /// Position, sequences, cell.
@@ -91,7 +91,7 @@ pub struct Frame {
 
 impl Frame {
     pub fn words(&self) -> Vec<u32> {
-        // What is not set must not matter: a position and sequences that would be seen.
+        // Words that are not set must not matter: they hold a position and sequences that would be seen.
         let mut words = vec![1; FRAME_CELLS + 2 * self.cells.len()];
         let counts = [self.rows.len(), self.outputs.len(), self.n_kv].map(|n| n as u32);
         words[..3].copy_from_slice(&counts);
@@ -140,7 +140,7 @@ impl Numbers {
     }
 }
 
-/// Where the bytes of a head of a cell lie, written down a second time from the layout's description.
+/// Where the bytes of a head of a cell are, written a second time from the layout's description.
 #[derive(Clone, Copy)]
 pub struct Head<'a> {
     pub layout: &'a KvLayout,

@@ -1,4 +1,4 @@
-//! What the tests of this room share: a device, and one call that runs a kernel.
+//! Helpers for the tests of this room: a device, and one call that runs a kernel.
 #![allow(clippy::unwrap_used)]
 
 use crate::backend::gpu::device::STORAGE;
@@ -8,8 +8,8 @@ use crate::backend::gpu::kernel::Gpu;
 use crate::backend::gpu::kernel::{Binding, Kernel};
 use std::sync::{Arc, LazyLock};
 
-/// The devices that every kernel is tested on: as the adapter is, and as small as the smallest. Without an adapter the
-/// tests say so and pass, unless `ELIZA_REQUIRE_GPU` is set to something.
+/// The devices that every kernel is tested on: one with the adapter's limits, and one with the smallest supported.
+/// Without an adapter the tests print that and pass, unless `ELIZA_REQUIRE_GPU` is set.
 pub fn devices() -> &'static [Arc<Gpu>] {
     static DEVICES: LazyLock<Vec<Arc<Gpu>>> = LazyLock::new(|| {
         let all = adapters();

@@ -1,8 +1,9 @@
-//! Walking a trie: the kernel between two passes that does what the host would do there, and what it works on.
+//! Walking a trie: the kernel that runs between two passes in place of the host, and its buffers.
 //!
-//! A walk is one submission: a program's steps as often as the walk may have passes, each time after the kernel of
-//! `shaders/trie_walk.wgsl`, which enters the pass into the frame and counts the workgroups of every step. A pass that
-//! is not made has none. The last run of the kernel notes what the last pass sampled; the notes are copied to the host.
+//! A walk is one submission: a program's steps once for every pass that the walk may have, each time after the kernel
+//! of `shaders/trie_walk.wgsl`, which writes the pass's inputs to the frame and the number of workgroups of every step.
+//! A pass that is not needed has no workgroups. The last run of the kernel records what the last pass sampled; the
+//! records are copied to the host.
 
 mod probe;
 
@@ -22,7 +23,7 @@ pub use probe::add_trial;
 
 const THREADS: u32 = 128;
 
-/// Words of the counters in front of the cells.
+/// Words of the counters before the cells.
 const HEAD: usize = 16;
 const LOG: usize = HEAD + WALK_CELLS;
 /// A result, the rows before it, its node.
@@ -30,15 +31,15 @@ const LOG_WORDS: usize = RESULT_BYTES / 4 + 2;
 const WORDS: usize = LOG + WALK_PASSES * LOG_WORDS;
 
 /// Words of the counters that the host reads.
-const SLOT: usize = 0;
+const SEQUENCE: usize = 0;
 const SAMPLED: usize = 12;
 const PASSES_MADE: usize = 13;
 const ROWS_MADE: usize = 14;
 const LOGITS_MADE: usize = 15;
 
-/// Places in the walk's words, for the shader.
+/// Indices in the walk's words, for the shader.
 const PLACES: [(&str, u32); 19] = [
-    ("WALK_SLOT", SLOT as u32),
+    ("WALK_SEQUENCE", SEQUENCE as u32),
     ("WALK_NODE", 1),
     ("WALK_GOING", 2),
     ("WALK_LEFT", 3),
@@ -59,7 +60,7 @@ const PLACES: [(&str, u32); 19] = [
     ("WALK_LOG_WORDS", LOG_WORDS as u32),
 ];
 
-/// How a number of workgroups is counted; the last kind, one where logits are wanted, needs no name.
+/// The kinds of [`GroupCount`]; the last kind, one where there is a logit subset, needs no name.
 const COUNTS: [(&str, u32); 5] =
     [("COUNT_FIXED", 0), ("COUNT_ROWS", 1), ("COUNT_OUTPUTS", 2), ("COUNT_SPLITS", 3), ("COUNT_LISTED", 4)];
 
@@ -82,11 +83,11 @@ pub struct Walker {
     scratch: Vec<u32>,
 }
 
-/// The buffers of others that a walk reads and writes: the frame, then masks, states and tokens of the sampler.
+/// The buffers of the engine and the sampler that a walk reads and writes.
 pub struct Surroundings<'a> {
     /// The frame.
     pub frame: &'a wgpu::Buffer,
-    /// The sampler's.
+    /// The sampler's masks, states and tokens.
     pub sampler: [&'a wgpu::Buffer; 3],
 }
 
@@ -143,7 +144,7 @@ impl Walker {
         [table, Self::arg_bytes(steps), WORDS as u64 * 4, WORDS as u64 * 4].into_iter().map(buffer_bytes).sum()
     }
 
-    /// Keep this trie in the place of the one before. False where the device cannot bind it.
+    /// Upload this trie in place of the one before. False where the device cannot bind it.
     pub fn hold(&mut self, gpu: &Gpu, nodes: &[WalkNode]) -> Result<bool> {
         self.group = None;
         let bytes = size_of_val(nodes) as u64;
@@ -174,7 +175,7 @@ impl Walker {
         self.group.is_some()
     }
 
-    /// Write what a walk begins with; says how many bytes.
+    /// Write the initial state of a walk; returns the number of bytes.
     pub fn begin(&mut self, gpu: &Gpu, batch: &Batch<'_>, walk: &Walk, child_words: usize) -> Result<u64> {
         let rows = batch.cells.len();
         let (Some(&position), Some(&sequences)) = (batch.positions.first(), batch.sequences.first()) else {
@@ -192,7 +193,7 @@ impl Walker {
         Ok(words.len() as u64 * 4)
     }
 
-    /// Encode the step to the next pass.
+    /// Encode the kernel that prepares the next pass.
     pub fn encode(&self, pass: &mut wgpu::ComputePass<'_>) {
         pass.set_pipeline(&self.kernel.pipeline);
         pass.set_bind_group(0, self.group.as_ref(), &[]);
@@ -204,22 +205,22 @@ impl Walker {
         (&self.args, (step * ARG_WORDS) as u64 * 4)
     }
 
-    /// Append the copy of what was found.
+    /// Append the copy of the results.
     pub fn copy(&self, encoder: &mut wgpu::CommandEncoder) {
         self.landing.copy(encoder, &self.words, 0, 0, WORDS as u64 * 4);
     }
 
-    /// The submission with the copy is on its way.
+    /// Note the submission that has the copy.
     pub fn submitted(&mut self, submission: wgpu::SubmissionIndex) {
         self.landing.submitted(submission);
     }
 
-    /// Nobody asks for what was found.
+    /// Drop the results of the walk.
     pub fn forget(&mut self) {
         self.landing.give_up();
     }
 
-    /// Wait for what was found; says which sequence walked, and how many bytes were read.
+    /// Wait for the results; returns the sequence that walked, and the number of bytes read.
     pub fn read(&mut self, gpu: &Gpu, walked: &mut Walked, cancel: &AtomicBool) -> Result<(usize, u64)> {
         let bytes = WORDS as u64 * 4;
         let sequence = self.landing.read(gpu, bytes, cancel, |bytes| read(bytes, walked))?;
@@ -239,7 +240,7 @@ fn kernel(gpu: &Gpu) -> Result<Arc<Kernel>> {
     gpu.kernel("trie_walk", &text, &[write, read, write, write, write, read, read, write])
 }
 
-/// The notes of a walk from its words, and whose they are.
+/// The records of a walk from its words, and its sequence.
 fn read(bytes: &[u8], walked: &mut Walked) -> usize {
     let (words, _) = bytes.as_chunks::<4>();
     let word = |at: usize| words.get(at).map_or(0, |word| u32::from_le_bytes(*word));
@@ -252,5 +253,5 @@ fn read(bytes: &[u8], walked: &mut Walked) -> usize {
         let after = at + RESULT_BYTES / 4;
         walked.steps.push(WalkedStep { result, rows: word(after), node: word(after + 1) });
     }
-    word(SLOT) as usize
+    word(SEQUENCE) as usize
 }

@@ -1,5 +1,5 @@
-//! The known answer of the walk's kernel, see `probe/mod.rs`: one run of ten tokens, which takes two passes, to
-//! a choice, then the end. What it should write is written out here.
+//! The known-answer test of the walk's kernel, see `probe/mod.rs`: one run of ten tokens in two passes to a choice,
+//! then the end. The expected words are written out here.
 
 use super::{ARG_WORDS, Surroundings, Walker};
 use crate::Result;
@@ -36,7 +36,7 @@ const COUNTS: [[GroupCount; ARG_WORDS]; 3] = [
     [GroupCount::Listed(99), GroupCount::Unlisted(99), GroupCount::Fixed(1)],
 ];
 
-/// What is to be seen after a run of the kernel: the frame's head, rows, outputs and listed tokens, the mask, position
+/// What is compared after a run of the kernel: the frame's head, rows, outputs and listed tokens, the mask, position
 /// and count of the history and its newest tokens, and the workgroups, the sampler's last.
 struct Seen {
     head: [u32; 3],
@@ -70,7 +70,7 @@ fn expected() -> [Seen; 3] {
     [first, second, last]
 }
 
-/// Has the kernel tried before it is used.
+/// Adds the known-answer test of the walk's kernel.
 pub fn add_trial(gpu: &Gpu) -> Result<()> {
     let kernel = super::kernel(gpu)?;
     gpu.add_trial([&kernel], || Ok(WalkTrial { kernel: kernel.clone() }))

@@ -1,9 +1,9 @@
-//! Any block format as signed bytes with a line per 16 weights, found by decoding.
+//! Any block format as signed bytes with an affine map per 16 weights, found by decoding.
 //!
-//! All formats that `quant::dequantize` knows are lines in their codes: a weight is `code * scale + offset`, with one
-//! scale and offset for at least 16 weights. Decoding a block with some of its fields replaced tells the three apart:
-//! with unit scales and no minimum come the codes, with all codes one and no minimum the scales, with the scale zero
-//! the offsets. `recipes.rs` knows where the fields are; nothing here knows how they are packed.
+//! All formats of `quant::dequantize` are affine in their codes: a weight is `code * scale + offset`, with one scale
+//! and offset for at least 16 weights. Decoding a block with some of its fields replaced gives the three numbers: with
+//! unit scales and no minimum the codes, with all codes one and no minimum the scales, with the scale zero the offsets.
+//! `recipes.rs` lists where the fields are; this file does not depend on how they are packed.
 
 use super::layout::{GROUP, QUADS, Row};
 use super::recipes::{Fill, Recipe};

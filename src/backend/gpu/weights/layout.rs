@@ -1,7 +1,7 @@
-//! How matrices lie on a device.
+//! The layout of matrices on a device.
 //!
-//! A row is cut into groups of 32 weights, the last one filled up with zeros; [`TILE`] rows make a tile. What is stored
-//! of a group (or of a super-block of 8 groups) goes to *sections* by the size of its elements, so that every load is
+//! A row is cut into groups of 32 weights, the last one filled up with zeros; [`TILE`] rows make a tile. The data of a
+//! group (or of a super-block of 8 groups) is stored in *sections* by the size of its elements, so that every load is
 //! aligned. Within a section the order is tile, group, element, row: the elements of neighbouring rows are neighbours,
 //! and neighbouring threads read neighbouring rows.
 //!
@@ -20,8 +20,8 @@
 //! b is that of weight 4 v + b. Upper bits of Q6_K: bits 2 v and 2 v + 1 of byte b of word h are those of weight 16 h +
 //! 4 v + b. Q4_0's codes and Q6_K's are stored with their highest bit flipped, which makes them signed numbers.
 //!
-//! *Affine* takes every other type that can be decoded: a signed byte q per weight and, for each 16 weights, a line
-//! `q * scale + offset` in f32. In all formats the weights are exactly those of `quant::dequantize`.
+//! *Affine* stores every other type that can be decoded: a signed byte q per weight and, for each 16 weights, the scale
+//! and offset of `q * scale + offset` in f32. In all formats the weights are exactly those of `quant::dequantize`.
 
 use super::recipes;
 use crate::quant::TensorType;
@@ -117,7 +117,7 @@ impl Layout {
     }
 }
 
-/// A run of tiles on its way to a device.
+/// A run of tiles that is being packed for a device.
 pub struct Tiles {
     /// The bytes of each section.
     pub sections: [Vec<u8>; 5],
@@ -140,18 +140,18 @@ impl Tiles {
         }
     }
 
-    /// Whether all weights so far were numbers: kernels may assume so.
+    /// Whether all weights so far were finite numbers: kernels may assume that.
     pub fn finite(&self) -> bool {
         self.finite
     }
 
-    /// The place of a row of these tiles.
+    /// A row of these tiles, to be written.
     pub fn row(&mut self, row: usize) -> Row<'_> {
         Row { tiles: self, tile: row / TILE, row: row % TILE }
     }
 }
 
-/// A row of a tile, written element by element.
+/// A row of a tile, which is written element by element.
 pub struct Row<'a> {
     tiles: &'a mut Tiles,
     tile: usize,
@@ -176,7 +176,7 @@ impl Row<'_> {
         self.put(section, index, bytes);
     }
 
-    /// Notes whether what was written is a number.
+    /// Notes whether the written weights are finite numbers.
     #[inline(always)]
     pub fn note(&mut self, finite: bool) {
         self.tiles.finite &= finite;

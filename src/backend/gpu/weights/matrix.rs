@@ -1,8 +1,8 @@
 //! Weights on a device: matrices cut into slices that fit its bindings, and vectors.
 //!
-//! A [`Loader`] repacks rows through a bounded piece of host memory and waits now and then until the device has taken
-//! what was written, so that a load needs little host memory. A weight that is not a finite
-//! number is refused, because kernels may assume that there is none.
+//! A [`Loader`] repacks rows through a bounded piece of host memory and waits from time to time until the device has
+//! copied what was written, so that a load needs little host memory. A weight that is not a finite number is refused,
+//! because kernels may assume that there is none.
 
 use super::layout::{BLOCK_HALVES, BLOCKS, HALVES, Layout, TILE, Tiles};
 use super::pack;
@@ -20,7 +20,7 @@ const SLICE_ROWS: usize = 64;
 const PIECE_BYTES: u64 = 4 << 20;
 /// Bytes that the driver may hold on the host before they are on the device.
 const PENDING_BYTES: u64 = 64 << 20;
-/// What every device's alignment of a binding's offset divides.
+/// A multiple of every device's alignment of a binding's offset.
 const BINDING_ALIGN: u64 = 256;
 
 /// A matrix of `n_out` rows of `n_in` weights.
@@ -132,7 +132,7 @@ impl Vector {
 pub enum Stored<'a> {
     /// In memory.
     Here(&'a [u8]),
-    /// A tensor of a file, read as it is needed.
+    /// A tensor of a file, read piece by piece.
     InFile(&'a File, &'a TensorInfo),
 }
 
@@ -144,7 +144,7 @@ impl Stored<'_> {
         }
     }
 
-    /// Fill `out` from byte `at` on, which lies here with all of `out`.
+    /// Fill `out` with the bytes from `at` on; all of them must be within the tensor.
     fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
         match self {
             Stored::Here(bytes) => out.copy_from_slice(&bytes[at as usize..][..out.len()]),
@@ -154,18 +154,18 @@ impl Stored<'_> {
     }
 }
 
-/// Brings weights to a device, one after the other. Several may work side by side, each with its own piece of host
-/// memory.
+/// Uploads weights to a device, one after the other. Several loaders may work in parallel, each with its own piece of
+/// host memory.
 pub struct Loader<'a> {
     gpu: &'a Device,
     progress: &'a mut dyn FnMut(u64) -> Result<()>,
     pending: u64,
-    /// To which component the next weights are counted.
+    /// The component that the next weights' memory is counted to.
     pub component: Component,
 }
 
 impl<'a> Loader<'a> {
-    /// `progress` hears of bytes of the file that are done, and ends the load by an error.
+    /// `progress` is called with the number of bytes of the file done since the last call; its error ends the load.
     pub fn new(gpu: &'a Device, progress: &'a mut dyn FnMut(u64) -> Result<()>) -> Loader<'a> {
         Loader { gpu, progress, pending: 0, component: Component::Other }
     }
@@ -179,7 +179,7 @@ impl<'a> Loader<'a> {
             return Err(Error::Internal(problem));
         }
         let n_out: usize = parts.iter().map(|part| (part.bytes() / row_bytes as u64) as usize).sum();
-        // The part that is read at present, and what was read of it.
+        // The part that is being read, and the bytes read of it.
         let (mut part, mut read) = (0, 0);
         let tile_bytes = layout.tile_bytes();
         let piece =

@@ -1,7 +1,7 @@
 //! A model's weights on the GPU.
 //!
-//! Matrices that one node multiplies with the same input, and that have one type, lie in one matrix, rows of the first
-//! first, so that one dispatch computes them all.
+//! Matrices of one type that one node multiplies with the same input are joined to one matrix, the rows of the first
+//! matrix first, so that one dispatch computes them all.
 
 mod affine;
 pub mod layout;
@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// A model's weights on the GPU: matrices, some of them joined, and vectors.
 pub struct GpuWeights {
     items: Vec<Item>,
-    /// Matrices that lie in one, by the first of them.
+    /// Joined matrices, by the first of them.
     joined: HashMap<WeightId, (Vec<WeightId>, Matrix)>,
     /// Rotary embeddings by their number in the model's graphs.
     ropes: Mutex<HashMap<usize, Arc<RopeTable>>>,
@@ -59,7 +59,7 @@ impl GpuWeights {
         }
     }
 
-    /// The frequencies of a rotary embedding, brought to the device on first use.
+    /// The frequencies of a rotary embedding, uploaded on first use.
     pub fn rope_table(&self, gpu: &Device, graph: &Graph, rope: usize) -> Result<Arc<RopeTable>> {
         let mut ropes = self.ropes.lock();
         if let Some(have) = ropes.get(&rope) {
@@ -86,19 +86,19 @@ impl GpuWeights {
     }
 }
 
-/// The groups of matrices that lie in one matrix.
+/// The groups of matrices that are joined.
 pub fn joined<'a>(specs: &'a [WeightSpec], wanted: &'a Wanted) -> impl Iterator<Item = &'a [WeightId]> {
     wanted.together.iter().map(Vec::as_slice).filter(|ids| are_joined(specs, wanted, ids))
 }
 
-/// Whether matrices that one node multiplies lie in one.
+/// Whether the matrices that one node multiplies are joined.
 pub fn are_joined(specs: &[WeightSpec], wanted: &Wanted, ids: &[WeightId]) -> bool {
     let used = |id: &WeightId| wanted.uses.get(id.0 as usize).copied().flatten();
     let ty = |id: &WeightId| specs[id.0 as usize].ty;
     ids.iter().all(|id| ty(id) == ty(&ids[0]) && used(id) == Some(WeightUse::MatMul))
 }
 
-/// What [`load`] will allocate.
+/// The bytes that [`load`] will allocate.
 pub fn bytes(gpu: &Device, specs: &[WeightSpec], wanted: &Wanted) -> Result<WeightBytes> {
     let mut sum = WeightBytes::default();
     let mut alone: Vec<bool> = wanted.uses.iter().map(Option::is_some).collect();
@@ -119,7 +119,7 @@ pub fn bytes(gpu: &Device, specs: &[WeightSpec], wanted: &Wanted) -> Result<Weig
     Ok(sum)
 }
 
-/// Upload what `wanted` names; `progress` hears the fraction done.
+/// Upload the weights of `wanted`; `progress` is called with the fraction done.
 pub fn load(
     gpu: &Device,
     file: &File,

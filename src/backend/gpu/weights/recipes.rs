@@ -1,4 +1,4 @@
-//! Where a block of each type keeps its codes, scales and offsets, for the types that are stored as *affine* ones.
+//! Where the codes, scales and offsets of a block are, for each type that is stored as *affine*.
 
 use crate::quant::TensorType;
 use std::ops::Range;
@@ -16,7 +16,7 @@ pub struct Recipe {
     pub offsets: &'static [Fill],
 }
 
-/// How to take a type apart; none for those that have a layout of their own, or cannot be decoded.
+/// How to find the numbers of a type; `None` for types that have a layout of their own, or cannot be decoded.
 pub fn recipe(ty: TensorType) -> Option<&'static Recipe> {
     // The f16 one is the bytes 0x00, 0x3c.
     Some(match ty {
@@ -44,7 +44,7 @@ pub fn recipe(ty: TensorType) -> Option<&'static Recipe> {
             scales: &[(0..32, 0xff), (32..96, 0x55)],
             offsets: &[],
         },
-        // The code that stands for one is 8 in the first table and 1 in the second.
+        // The code for the value one is 8 in the first table and 1 in the second.
         TensorType::IQ4_NL => &Recipe { codes: &[(0..1, 0), (1..2, 0x3c)], scales: &[(2..18, 0x88)], offsets: &[] },
         TensorType::MXFP4 => &Recipe { codes: &[(0..1, 128)], scales: &[(1..17, 0x11)], offsets: &[] },
         _ => return None,

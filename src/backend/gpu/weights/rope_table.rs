@@ -1,7 +1,7 @@
 //! The frequencies of a rotary embedding (RoPE) on the device.
 //!
-//! Angles are exact modulo whole turns: a frequency travels as a fixed-point fraction of a turn with 64 bits, and its
-//! product with a position wraps around by itself. See `shaders/ops/rope_angle.wgsl` for the error of cosine and sine;
+//! Angles are exact modulo whole turns: a frequency is a fixed-point fraction of a turn with 64 bits, whose product
+//! with a position wraps around at whole turns. See `shaders/ops/rope_angle.wgsl` for the error of cosine and sine;
 //! `ops/qkv.rs` rotates queries and keys, `ops/kv_cache.rs` keys that are in the cache.
 
 use crate::backend::gpu::device::Device;

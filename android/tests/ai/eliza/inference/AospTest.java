@@ -13,7 +13,7 @@ import java.util.Arrays;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 
-/** The binding of the Android agent, held against the sessions it stands on. */
+/** The binding of the Android agent, compared with the sessions that it uses. */
 final class AospTest {
     private static final int NOBODY = 999999;
 

@@ -109,8 +109,8 @@ fn spec(case: &Case, window: u32) -> AttentionSpec {
     }
 }
 
-/// Three sequences in turns that nobody could guess, a prefix that two of them share, and free cells between. The rows
-/// stand at cells of the last third; where there are several, one is of a sequence that nobody wrote.
+/// Three sequences in a pseudorandom order, a prefix that two of them share, and free cells in between. The rows have
+/// cells of the last third; where there are several rows, one belongs to a sequence without cells.
 fn batch(rows: usize, n_kv: usize, cells: usize, numbers: &mut Numbers) -> Frame {
     let mut next = [0i32; 3];
     let mut frame = Frame { n_kv, ..Frame::default() };
@@ -199,7 +199,7 @@ fn check(gpu: &Gpu, case: &Case) {
     }
 }
 
-/// Attention by the book, with the error that f32 may make.
+/// Attention by its definition, with the error that f32 may make.
 fn reference(
     spec: &AttentionSpec,
     layout: &KvLayout,
@@ -291,8 +291,8 @@ fn every_head_has_a_tile_that_fits() {
             assert!(tile.memory() <= MEMORY && tile.threads <= 128, "{k} {v} {vectors}: {tile:?}");
             assert!(tile.packs * tile.shares <= tile.threads && tile.packs.is_multiple_of(tile.columns), "{tile:?}");
             assert!(tile.columns * tile.parts * v <= tile.threads && tile.parts >= 1, "{k} {v} {vectors}: {tile:?}");
-            let slots = tile.threads / (BLOCK / tile.cells);
-            assert!(tile.packs.is_multiple_of(slots) && tile.packs >= slots, "{tile:?}");
+            let pack_lanes = tile.threads / (BLOCK / tile.cells);
+            assert!(tile.packs.is_multiple_of(pack_lanes) && tile.packs >= pack_lanes, "{tile:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Every format in every kernel on both devices, against `f64` over `quant::dequantize`.
 //!
-//! The workspace is full of canaries where no operand stands: what a step reads beyond its rows spoils its result, and
-//! what it writes beyond them is found.
+//! The workspace has canaries around the operands: a step that reads beyond its rows gets a wrong result, and one that
+//! writes beyond them is found.
 
 use super::*;
 use crate::backend::gpu::device::adapters;
@@ -38,10 +38,10 @@ fn vector(gpu: &Gpu, values: &[f32]) -> Vector {
     vector
 }
 
-/// Quiet, and spoils every sum.
+/// A quiet NaN, which makes every sum NaN.
 const CANARY: u32 = 0x7fc0_dead;
 
-/// A workspace in the making.
+/// A workspace under construction.
 #[derive(Clone)]
 struct Space(Vec<u32>);
 
@@ -131,7 +131,7 @@ impl Run<'_> {
     }
 }
 
-/// Rows of results stand where they should and are near what is expected; nothing else has changed.
+/// The result rows are near the expected values, and nothing else has changed.
 fn check(what: &str, space: &Space, after: &[u32], dst: u64, width: usize, rows: usize, expected: &[(f64, f64)]) {
     let mut rest = space.0.clone();
     let start = dst as usize / 4;

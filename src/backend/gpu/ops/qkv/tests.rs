@@ -135,7 +135,7 @@ fn check(gpu: &Gpu, case: &Case) {
             own[1].extend(place.bytes());
         }
     }
-    // Keys and values, what stands before and the row beyond stay; so do other cells.
+    // Keys and values, the memory before and the row after are unchanged; so are other cells.
     let untouched = |i: usize| i < before || i >= before + 5 * width || (i - before) % width >= n_head * dk;
     assert!((0..ws.len()).all(|i| !untouched(i) || got[i] == ws[i]), "{types} rows changed that should not");
     for side in 0..2 {

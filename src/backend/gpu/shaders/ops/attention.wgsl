@@ -123,7 +123,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         atomicStore(&seen[t], 0u);
     }
 
-    // What any row of the tile sees lies within these.
+    // What any row of the tile sees is within these.
     let first_row = flat(tile, 0u) / GROUP;
     let last_row = (min(flat(tile, TILE), count) - 1u) / GROUP;
     var sequences = 0u;
@@ -136,13 +136,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         latest = max(latest, position);
     }
 
-    // Scores: cells lane, lane + LANES, ... of a block, packs slot, slot + SLOTS, ...
+    // Scores: cells lane, lane + LANES, ... of a block, packs pack_lane, pack_lane + PACK_LANES, ...
     let lane = t % LANES;
-    let slot = t / LANES;
+    let pack_lane = t / LANES;
     var row_positions: array<PackI, SCORE_PACKS>;
     var row_sequences: array<PackU, SCORE_PACKS>;
     for (var p = 0u; p < SCORE_PACKS; p++) {
-        let q = flat(tile, (slot + p * SLOTS) * PACK);
+        let q = flat(tile, (pack_lane + p * PACK_LANES) * PACK);
 //#if PACKED
         row_positions[p] = vec4<i32>(
             position_of(q, count), position_of(q + 1u, count), position_of(q + 2u, count), position_of(q + 3u, count));
@@ -207,7 +207,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 }
                 for (var p = 0u; p < SCORE_PACKS; p++) {
                     for (var i = 0u; i < K_AHEAD; i++) {
-                        let n = (slot + p * SLOTS) * DK4 + d + i;
+                        let n = (pack_lane + p * PACK_LANES) * DK4 + d + i;
 //#if PACKED
                         let qx = queries[4u * n];
                         let qy = queries[4u * n + 1u];
@@ -249,7 +249,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#if SOFTCAP
                     score = params.cap * tanh_of(score);
 //#endif
-                    scores[(slot + p * SLOTS) * BLOCK + lane + c * LANES] = select(Pack(LOW), score, visible);
+                    scores[(pack_lane + p * PACK_LANES) * BLOCK + lane + c * LANES] = select(Pack(LOW), score, visible);
                 }
             }
             workgroupBarrier();
@@ -302,7 +302,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                     for (var i = 0u; i < V_AHEAD; i++) {
                         for (var p = 0u; p < SUM_PACKS; p++) {
                             let w = scores[(column + p * COLUMNS) * BLOCK + c + i * PARTS];
-                            // What a cell that nobody sees holds may be NaN.
+                            // A cell that no row sees may hold NaN.
                             let x = select(vec4<f32>(0.0), v[i], any(w != Pack(0.0)));
                             for (var e = 0u; e < PACK; e++) {
                                 sums[p * PACK + e] += element(w, e) * x;

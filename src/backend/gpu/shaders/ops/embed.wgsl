@@ -21,7 +21,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     if (token >= SAMPLED_TOKEN) {
         token = sampled[~token];
     }
-    // Wraps to a large number where the token stands before this slice.
+    // Wraps to a large number where the token's row is before this slice.
     let own_row = token - params.first_row;
     if (own_row >= params.rows) {
         return;

@@ -6,7 +6,7 @@
 
 var<workgroup> line: array<f32, 4u * THREADS>;
 
-// The head with its first ROT values turned by a position's angles.
+// The head with its first ROT values rotated by a position's angles (RoPE).
 fn turned(t: u32, x: vec4<f32>, position: i32, magnitude: f32) -> vec4<f32> {
     workgroupBarrier();
     for (var e = 0u; e < 4u; e++) {
@@ -62,8 +62,8 @@ fn quantized(t: u32, x: vec4<f32>) -> vec2<u32> {
 //#endif
 
 //#if F16
-// Rounded here to what f16 holds, to nearest even: the language leaves the direction to the driver. Beyond the range
-// stands the largest finite number; NaN stays.
+// Rounded here to what f16 holds, to nearest even: the language leaves the direction to the driver. A number beyond
+// the range becomes the largest finite one; NaN stays.
 fn halves(x: vec4<f32>) -> vec2<u32> {
     let bits = bitcast<vec4<u32>>(x);
     let near = (bits + vec4<u32>(0xfffu) + ((bits >> vec4<u32>(13u)) & vec4<u32>(1u))) & vec4<u32>(0xffffe000u);

@@ -1,4 +1,4 @@
-// Where a layer's keys and values lie, see kv.rs. The kernel declares `keys` as an array of Key and `values` as one of
+// Where a layer's keys and values are, see ops/kv_cache.rs. The kernel declares `keys` as an array of Key and `values` as one of
 // Value, and has the number of blocks of cells in `params.blocks`.
 
 //#if K_F32

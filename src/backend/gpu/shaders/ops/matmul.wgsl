@@ -2,7 +2,7 @@
 // each thread 4 x 4 of them.
 //
 // Each step along K brings one group of 32 weights of every row, as numbers, and the same columns of the activations
-// into workgroup memory, row by row in vec4s. A row's eight vec4s stand in an order of its own (`place`), so that
+// into workgroup memory, row by row in vec4s. A row's eight vec4s are in an order of its own (`place`), so that
 // neither the threads that write rows next to each other nor those that read rows four apart meet in a bank.
 
 //#include ops/weights
@@ -43,7 +43,7 @@ fn load_weights(loaded: u32, first_tile: u32, group: u32) {
     w_tile[place(loaded, 7u)] = w.hi[3];
 }
 
-// After the last row and after a row's end, where all weights are zero, values inside are as good as any; what stands
+// After the last row and after a row's end, where all weights are zero, values inside are read instead; memory
 // there may be NaN.
 fn x_at(row: u32, quad: u32) -> vec4<f32> {
     let inside = min(row, max(frame[params.count_at], 1u) - 1u);

@@ -43,7 +43,7 @@ fn fetch(side: u32, first_tile: u32, row: u32, group: u32) -> Raw {
 //#endif
 }
 
-// Behind the row's end, where all weights are zero, its last values are as good as any; what stands there may be NaN.
+// After the row's end all weights are zero, so its last values are read again; memory after the row may be NaN.
 fn inside(quad: u32) -> u32 {
 //#if RAGGED
     return min(quad, params.x_quads - 1u);

@@ -1,5 +1,5 @@
-// From a row of queries, keys and values side by side to attention's inputs: queries normed and turned where they stand,
-// keys normed, turned and stored, values stored. One workgroup per head and row.
+// From a row of queries, keys and values side by side to attention's inputs: queries normalised and rotated in place,
+// keys normalised, rotated and stored, values stored. One workgroup per head and row.
 
 struct Params {
     at: u32,

@@ -1,11 +1,11 @@
 // What all kernels over matrices share: the words of a step, and the weights of a group of 32.
 //
-// A matrix lies in tiles of TILE rows; a group is 32 weights of a row along K. `fetch` (fetch.wgsl) reads what is stored
+// A matrix is stored in tiles of TILE rows; a group is 32 weights of a row along K. `fetch` (fetch.wgsl) reads what is stored
 // of a group, `unpack` turns it into numbers q, of which the weights are `q * scale + offset`, with one scale (and
 // offset) for each half of the group. See format.rs for the places.
 
 struct Params {
-    // The slice: groups of a row, rows, and where its first row stands in the matrix; then the frame's word that counts
+    // The slice: groups of a row, rows, and the index of its first row in the matrix; then the frame's word that counts
     // the batch rows.
     groups: u32,
     rows: u32,
@@ -21,7 +21,7 @@ struct Params {
     x_stride: u32,
     dst: u32,
     dst_stride: u32,
-    // NONE, or where the rows to add stand; workgroups of the first of two folded dimensions.
+    // NONE, or where the rows to add are; workgroups of the first of two folded dimensions.
     residual: u32,
     fold: u32,
     // The most batch rows; epsilon of the norm, or the factor of a table's rows.

@@ -1,4 +1,4 @@
-// The biases and penalties in front of everything else.
+// The biases and penalties before all other steps.
 //#include sample/common
 //#include sample/scatter
 

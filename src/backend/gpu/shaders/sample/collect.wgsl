@@ -73,9 +73,9 @@ fn listed_count() -> u32 {
     return count;
 }
 
-// What the ranges are; says how the row goes on. Behind the chain stand the report and the end.
+// What the ranges are; returns how the row goes on. After the chain come the report and the end.
 fn plan(best: f32) -> u32 {
-    // The boundary lies in bins low..=high; BINS stands for none.
+    // The boundary lies in bins low..=high; BINS means none.
     var low = BINS;
     var high = BINS;
     // Whether all candidates that are left must be in the list.
@@ -158,7 +158,7 @@ fn plan(best: f32) -> u32 {
             high = min(high, to_bin);
         }
         if to_bin < BINS {
-            // New ranges never lie behind those before; where they touch they become one.
+            // New ranges never come after earlier ones; where they touch they become one.
             var range = vec2<u32>(from_bin, to_bin);
             while n_ranges > 0u && ranges[n_ranges - 1u].x <= range.y {
                 n_ranges -= 1u;

@@ -1,11 +1,11 @@
 //#include sample/numbers
-// What all kernels of the sampler share: the buffers, where a row's things stand, and how a token is published.
+// What all kernels of the sampler share: the buffers, where a row's data are, and how a token is published.
 
 struct Frame {
     n_vocab: u32,
     // Tokens per workgroup of the kernels that run over the row with several.
     chunk: u32,
-    // Words of a slot in `children`.
+    // Words of a sequence in `children`.
     child_words: u32,
     spare: u32,
     // Slot, first word in `logits`.
@@ -21,8 +21,8 @@ struct Frame {
 @group(0) @binding(6) var<storage, read_write> work: array<u32>;
 @group(0) @binding(7) var<storage, read_write> out: array<u32>;
 
-var<private> slot: u32;
-// First words of the slot's things.
+var<private> sequence: u32;
+// First words of the sequence's things.
 var<private> row_at: u32;
 var<private> spec_at: u32;
 var<private> child_at: u32;
@@ -31,13 +31,13 @@ var<private> bins_at: u32;
 var<private> work_at: u32;
 
 fn enter(row: u32) {
-    slot = frame.rows[row].x;
+    sequence = frame.rows[row].x;
     row_at = frame.rows[row].y;
-    spec_at = slot * SPEC_WORDS;
-    child_at = slot * frame.child_words;
-    state_at = slot * STATE_WORDS;
-    bins_at = slot * BINS_WORDS;
-    work_at = slot * WORK_WORDS;
+    spec_at = sequence * SPEC_WORDS;
+    child_at = sequence * frame.child_words;
+    state_at = sequence * STATE_WORDS;
+    bins_at = sequence * BINS_WORDS;
+    work_at = sequence * WORK_WORDS;
     zero = spec[spec_at + SPEC_ZERO];
 }
 
@@ -109,7 +109,7 @@ fn entry_of(op: u32, token: u32) -> u32 {
     return low;
 }
 
-// A logit after all biases of its token, which stand side by side from `entry`. A ban, which does not hold for what a mask
+// A logit after all biases of its token, which are side by side from `entry` on. A ban, which does not hold for what a mask
 // allows, is the caller's to look at.
 fn biased(op: u32, entry: u32, token: u32, given: u32) -> u32 {
     var bits = given;
@@ -124,7 +124,7 @@ fn biased(op: u32, entry: u32, token: u32, given: u32) -> u32 {
     return bits;
 }
 
-// How many tokens the penalties look back on.
+// The window of the penalties in tokens.
 fn window_of(op: u32) -> u32 {
     return min(word(op, 1u), state[state_at + STATE_COUNT]);
 }
@@ -211,12 +211,12 @@ fn hand_over_one(index: u32, token: u32, rank: u32) {
 fn publish(outcome: Outcome) {
     let samples = spec[spec_at + SPEC_HAND_OVER] == 0u;
     let sampled = samples && outcome.status == STATUS_OK;
-    let at = RESULTS_AT + slot * RESULT_WORDS;
+    let at = RESULTS_AT + sequence * RESULT_WORDS;
     let count = state[state_at + STATE_COUNT];
     let position = state[state_at + STATE_POSITION];
     let token = select(state[state_at + STATE_TOKEN], outcome.token, sampled);
     let probability = float64(weight(outcome.z)) / float64(outcome.total);
-    out[slot] = token;
+    out[sequence] = token;
     out[at] = select(0xffffffffu, token, sampled);
     out[at + 1u] = bitcast<u32>(outcome.z - ln_of(outcome.total));
     out[at + 2u] = bitcast<u32>(select(0.0f, probability, sampled));

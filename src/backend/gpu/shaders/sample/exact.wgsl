@@ -3,7 +3,7 @@
 //
 // A cut is found by digits of the key, eight bits at a time, from counts or weights that are integers. Two tokens are
 // looked at in each turn of a loop, which keeps the number of turns low. Every step goes through the same few parts (write
-// the row, look for the best, weigh, find a key), so that each of them stands in the code once.
+// the row, look for the best, weigh, find a key), so that each of them is in the code once.
 //#include sample/common
 //#include sample/best
 //#include sample/group_best

@@ -1,10 +1,10 @@
 // Follows the chain over a list of candidates, in one workgroup: those that were collected, or a mask's children.
 //
-// The list stands in the order of candidates; what is left of it is its first part. Candidates that were not collected lie
+// The list is in the order of candidates; what is left of it is its first part. Candidates that were not collected are
 // in gaps: the ranges tell for each place in the list how many are missing before it and what they weigh. Where all that
 // is left is in the list, the token is drawn here, or the list handed over; else only the cut is found.
 //
-// Every step goes through the same few parts (change logits, put in order, weigh, cut), so that each of them stands in
+// Every step goes through the same few parts (change logits, put in order, weigh, cut), so that each of them is in
 // the code once. The draw is the last of the steps: the list is put in order by id and cut where the share is reached.
 //#include sample/common
 //#include sample/sums
@@ -91,7 +91,7 @@ fn cut_at(i: u32) {
 fn keep_best(count: u32) {
     for (var r = 0u; r < n_gaps; r++) {
         let i = count - 1u - gaps[r].y;
-        // The last one stands for what lies after all ranges.
+        // The last one is for the candidates after all ranges.
         if r + 1u < n_gaps && count > gaps[r].y && i >= gaps[r].x && i < min(n, gaps[r + 1u].x) {
             cut_at(i);
             return;

@@ -29,7 +29,7 @@ public final class AospStreaming implements AospStreamingLlmBinding {
     /** An open model, and the stream that is open on it. */
     private static final class Context {
         final Session session;
-        /** The slot used last stands last. */
+        /** The slot used last is the last one. */
         final List<Slot> slots = new ArrayList<>(SLOTS);
         Stream stream;
 
@@ -110,7 +110,7 @@ public final class AospStreaming implements AospStreamingLlmBinding {
         }
     }
 
-    /** The session behind a context: for its tokens, its usage, and what its streams leave unsaid. Closing it is the context's part. */
+    /** The session of a context, for its tokens, its usage, and what its streams do not report. Closing it is the context's part. */
     public synchronized Session session(long ctx) {
         return context(ctx).session;
     }

@@ -39,7 +39,7 @@ public final class Sampled {
         }
     }
 
-    /** Token, logarithm and probability, and behind them token, logit and probability of each candidate. */
+    /** Token, logarithm and probability, and after them token, logit and probability of each candidate. */
     Sampled(double[] numbers) {
         token = (int) numbers[0];
         logprob = numbers[1];

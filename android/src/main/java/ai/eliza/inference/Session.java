@@ -41,7 +41,7 @@ public final class Session implements AutoCloseable {
         room = new Room(stepTokens, STEP_TEXT_BYTES);
     }
 
-    /** Where native code leaves a step: token ids, and behind them text. */
+    /** Where native code leaves a step: token ids, and after them text. */
     static final class Room {
         final int tokens;
         final int textBytes;
@@ -111,7 +111,7 @@ public final class Session implements AutoCloseable {
     /**
      * The tokens of a text.
      *
-     * @param addSpecial puts in front and behind what the model wants there (usually BOS)
+     * @param addSpecial adds the begin- and end-of-text tokens that the model wants (usually BOS)
      * @param parseSpecial reads the text of special tokens as those tokens: for templates, not for what users wrote
      */
     public int[] tokenize(String text, boolean addSpecial, boolean parseSpecial) {
@@ -302,7 +302,7 @@ public final class Session implements AutoCloseable {
     /**
      * Makes the payload of a token trie with one descriptor, whose leaves are these names as the model would write them there.
      *
-     * @param before what stands before the name in the reply; the prompt ends with it. Empty: the name begins a text
+     * @param before the text before the name in the reply; the prompt ends with it. Empty: the name begins a text
      * @param after the closing delimiter, a part of every leaf. Empty: a leaf ends with its name
      * @param parseSpecial reads the text of special tokens as those tokens, in all three texts
      */

@@ -27,7 +27,7 @@ final class Utf8 {
         return text == null ? null : direct(text, name);
     }
 
-    /** Several texts one behind the other; {@code ends} gets the end of each in bytes. */
+    /** Several texts one after the other; {@code ends} gets the end of each in bytes. */
     static ByteBuffer direct(String[] texts, String name, int[] ends) {
         int end = 0;
         for (int i = 0; i < texts.length; i++) {

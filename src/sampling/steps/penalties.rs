@@ -1,16 +1,18 @@
-//! Penalties: tokens that came before, within a window, lose.
+//! Penalties: the logits of tokens that occur in a window of the last tokens are lowered. The repeat penalty is that of
+//! CTRL (Keskar et al., <https://arxiv.org/abs/1909.05858>) with negative logits multiplied; frequency and presence
+//! penalty are those of OpenAI's API.
 //!
-//! Invariant: `counts` holds exactly the tokens in the window, ascending, each with how often it is there.
+//! Invariant: `counts` holds exactly the tokens in the window, ascending, each with its number of occurrences.
 
 use std::collections::VecDeque;
 
-use super::pool::Pool;
+use crate::sampling::pool::Pool;
 use crate::{Error, Result, Token};
 
-/// The widest window taken, in tokens.
+/// The largest window in tokens.
 pub const MAX_LAST_N: i32 = 1 << 20;
 
-/// The penalties of one stream and the tokens they look back on.
+/// The penalties of one stream, with the tokens of their window.
 pub(super) struct Penalties {
     repeat: f32,
     frequency: f32,
@@ -71,7 +73,7 @@ impl Penalties {
         self.counts.clear();
     }
 
-    pub(super) fn apply(&self, pool: &mut Pool<'_>) {
+    pub(in crate::sampling) fn apply(&self, pool: &mut Pool<'_>) {
         let temperature = 1.0 / pool.scale;
         for &(token, count) in &self.counts {
             let loss = (count as f32 * self.frequency + self.presence) * temperature;

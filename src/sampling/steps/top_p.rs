@@ -1,13 +1,16 @@
-//! Top-p: keeps the fewest best candidates whose probabilities reach p.
+//! Top-p (nucleus sampling): keeps the fewest most probable candidates whose probabilities sum to at least p (Holtzman
+//! et al., "The Curious Case of Neural Text Degeneration", <https://arxiv.org/abs/1904.09751>).
 //!
 //! In a row, the weights are added up in bins of 1/128 nat below the best logit; only the bin in which p is reached is
-//! sorted. Where that bin holds more than fit (long runs of equal logits), the cut is found by digits instead.
+//! sorted. Where that bin holds more than fit (long runs of equal logits), the cut is found by radix selection, see
+//! `select.rs`.
 
-use super::candidate::Candidate;
-use super::passes::{BINS, bin};
-use super::pool::Pool;
-use super::select::{key_logit, radix_cut};
-use super::{top_k, weigh};
+use super::top_k;
+use crate::sampling::candidate::Candidate;
+use crate::sampling::passes::{BINS, bin};
+use crate::sampling::pool::Pool;
+use crate::sampling::select::{key_logit, radix_cut};
+use crate::sampling::weigh;
 use crate::{Error, Result, Token};
 
 /// # Errors
@@ -18,9 +21,9 @@ pub(super) fn check(p: f32) -> Result<()> {
 
 /// # Errors
 /// As [`Pool::scan`].
-pub(super) fn apply(pool: &mut Pool<'_>, p: f32, min_keep: usize) -> Result<()> {
+pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, p: f32, min_keep: usize) -> Result<()> {
     pool.scan()?;
-    let cut = if pool.listed { cut_of_list(pool, p) } else { cut_of_row(pool, p) };
+    let cut = if pool.in_list { cut_of_list(pool, p) } else { cut_of_row(pool, p) };
     let Some(cut) = cut else { return Ok(()) };
     if min_keep > 1 && pool.count(cut) < min_keep {
         return top_k::apply(pool, min_keep);
@@ -29,7 +32,7 @@ pub(super) fn apply(pool: &mut Pool<'_>, p: f32, min_keep: usize) -> Result<()> 
     Ok(())
 }
 
-/// The mass that is to be reached: at least 1, so that one candidate is kept.
+/// The mass to reach: at least 1, so that one candidate is kept.
 fn needed(p: f32, total: u64) -> u64 {
     ((f64::from(p) * total as f64).ceil() as u64).max(1)
 }

@@ -1,6 +1,6 @@
-//! Logit bias: adds a number to the logits of chosen tokens; -inf takes a token out.
+//! Logit bias: adds a number to the logits of given tokens; -inf removes a token.
 
-use super::pool::Pool;
+use crate::sampling::pool::Pool;
 use crate::{Error, Result, Token};
 
 /// Checks a list of biases.
@@ -21,7 +21,7 @@ pub(super) fn check(biases: &[(Token, f32)], n_vocab: usize) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn apply(pool: &mut Pool<'_>, biases: &[(Token, f32)]) {
+pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, biases: &[(Token, f32)]) {
     let temperature = 1.0 / pool.scale;
     for &(token, bias) in biases {
         // -inf is not added: the logit may be +inf.

@@ -1,11 +1,13 @@
-//! Dynamic temperature: the more evenly the candidates are spread, the higher the temperature.
+//! Dynamic temperature by entropy, as llama.cpp's `temp_ext` sampler: the greater the entropy of the candidates'
+//! probabilities, the higher the temperature.
 //!
 //! `T = low + (high - low) · (H / ln n)^exponent` with `low = max(0, t - range)`, `high = t + range` and the entropy H
-//! of the n candidates' probabilities. H comes from integer sums, so T does not depend on how the candidates are held.
+//! of the n candidates' probabilities. H is computed from integer sums, so T does not depend on how the candidates are
+//! stored.
 
-use super::pool::Pool;
 use super::temperature;
-use super::weigh::{ONE, moment};
+use crate::sampling::pool::Pool;
+use crate::sampling::weigh::{ONE, moment};
 use crate::{Error, Result};
 
 /// # Errors
@@ -22,7 +24,7 @@ pub(super) fn check(temperature: f32, range: f32, exponent: f32) -> Result<()> {
 
 /// # Errors
 /// As [`Pool::scan`].
-pub(super) fn apply(pool: &mut Pool<'_>, middle: f32, range: f32, exponent: f32) -> Result<()> {
+pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, middle: f32, range: f32, exponent: f32) -> Result<()> {
     pool.scan()?;
     let (count, mass, moment) = sums(pool);
     if count <= 1 {
@@ -30,16 +32,16 @@ pub(super) fn apply(pool: &mut Pool<'_>, middle: f32, range: f32, exponent: f32)
     }
     let entropy = (mass as f64 / ONE as f64).ln() + moment as f64 / mass as f64;
     let spread = entropy.max(0.0) / (count as f64).ln();
-    // Nothing to the power of less than nothing is not to become infinite.
+    // 0 to a negative power must not become infinite.
     let raised = if spread > 0.0 || exponent == 0.0 { spread.powf(f64::from(exponent)) } else { 0.0 };
     let (low, high) = ((middle - range).max(0.0), middle + range);
     temperature::apply(pool, (f64::from(low) + f64::from(high - low) * raised) as f32)
 }
 
-/// How many candidates there are, what they weigh, and the sum of their weights times the distance from the best.
+/// The number of candidates, the sum of their weights, and the sum of their [`weigh::moment`]s.
 fn sums(pool: &Pool<'_>) -> (u64, u64, u64) {
     let (best, scale) = (pool.best(), pool.scale);
-    if !pool.listed {
+    if !pool.in_list {
         return pool.buffers.passes.moments(pool.row, best, scale);
     }
     let list = &pool.buffers.list;

@@ -1,7 +1,7 @@
 //! A branching step of a span: decoding a token with only the children's logits against decoding it with all of them.
 //!
-//! `cargo bench --bench listed [-- MODEL.gguf …]`; without a model it runs on a fixture. Two threads; steps alternate,
-//! so that both see the same machine. `children` are 30 tokens spread over the vocabulary.
+//! `cargo bench --bench logit_subset [-- MODEL.gguf …]`; without a model it runs on a fixture. Two threads; steps
+//! alternate, so that both see the same machine. `children` are 30 tokens spread over the vocabulary.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/testing/mod.rs"]

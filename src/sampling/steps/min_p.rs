@@ -1,8 +1,9 @@
-//! Min-p: keeps the candidates at least p times as probable as the best one.
+//! Min-p: keeps the candidates that are at least p times as probable as the most probable one (Nguyen et al., "Turning
+//! Up the Heat: Min-p Sampling", <https://arxiv.org/abs/2407.01082>).
 
-use super::pool::Pool;
-use super::select::key;
 use super::top_k;
+use crate::sampling::pool::Pool;
+use crate::sampling::select::key;
 use crate::{Error, Result, Token};
 
 /// # Errors
@@ -13,9 +14,9 @@ pub(super) fn check(p: f32) -> Result<()> {
 
 /// # Errors
 /// As [`Pool::scan`].
-pub(super) fn apply(pool: &mut Pool<'_>, p: f32, min_keep: usize) -> Result<()> {
+pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, p: f32, min_keep: usize) -> Result<()> {
     pool.scan()?;
-    // A p above 1 keeps the best one, and what ties with it. What is at -inf is never kept.
+    // A p above 1 keeps the best candidate and its ties. A token at -inf is never kept.
     let lowest = (pool.best() + p.ln() / pool.scale).min(pool.best()).max(f32::MIN);
     let cut = key(Token::MAX, lowest);
     if min_keep > 1 && pool.count(cut) < min_keep {

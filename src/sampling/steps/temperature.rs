@@ -1,10 +1,11 @@
-//! Temperature: divides the logits. At 0 and below, only the best candidate is left, of equal ones the lowest id.
+//! Temperature: divides the logits. At 0 and below only the best candidate is left, the one with the lowest id on a
+//! tie.
 //!
-//! The division is not carried out on the logits: the pool keeps the factor and applies it to distances from the best
-//! logit, which neither overflows nor changes the order.
+//! The logits are not divided: the pool keeps the factor and applies it to distances from the best logit, which neither
+//! overflows nor changes the order.
 
 use super::greedy;
-use super::pool::Pool;
+use crate::sampling::pool::Pool;
 use crate::{Error, Result};
 
 /// # Errors
@@ -19,7 +20,7 @@ pub(super) fn check(temperature: f32) -> Result<()> {
 
 /// # Errors
 /// As [`Pool::scan`].
-pub(super) fn apply(pool: &mut Pool<'_>, temperature: f32) -> Result<()> {
+pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, temperature: f32) -> Result<()> {
     let scale = pool.scale / temperature;
     if temperature <= 0.0 || !scale.is_finite() {
         return greedy::apply(pool);

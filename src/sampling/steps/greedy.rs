@@ -1,15 +1,15 @@
-//! Greedy: the candidate with the greatest logit, of equal ones the lowest id.
+//! Greedy (argmax): the candidate with the greatest logit, the one with the lowest id on a tie.
 
-use super::candidate::Candidate;
-use super::pool::Pool;
+use crate::sampling::candidate::Candidate;
+use crate::sampling::pool::Pool;
 use crate::{Result, Token};
 
 /// # Errors
 /// As [`Pool::scan`].
-pub(super) fn apply(pool: &mut Pool<'_>) -> Result<()> {
+pub(in crate::sampling) fn apply(pool: &mut Pool<'_>) -> Result<()> {
     pool.scan()?;
     let best = pool.best();
-    let first = if pool.listed {
+    let first = if pool.in_list {
         pool.buffers.list.iter().find(|one| one.logit == best).copied()
     } else {
         pool.blocks(best).find_map(|(start, block)| {

@@ -1,23 +1,23 @@
 //! Top-k: keeps the k candidates with the greatest logits.
 //!
-//! In a row, the k-th greatest block maximum is a floor: k candidates at least reach it. What reaches it is collected
-//! from the blocks whose maximum does, which for a small k are about k of them. Where more reach it than the list holds
-//! (a large k, long runs of equal logits), the cut is found by digits.
+//! In a row, the k-th greatest block maximum is a floor: at least k candidates reach it. They are collected from the
+//! blocks whose maximum reaches it, which are about k blocks for a small k. Where more reach it than the list holds (a
+//! large k, long runs of equal logits), the cut is found by radix selection, see `select.rs`.
 
-use super::candidate::Candidate;
-use super::pool::Pool;
-use super::select::{key_logit, radix_cut, rank};
+use crate::sampling::candidate::Candidate;
+use crate::sampling::pool::Pool;
+use crate::sampling::select::{key_logit, radix_cut, rank};
 use crate::{Result, Token};
 
 /// # Errors
 /// As [`Pool::scan`].
-pub(super) fn apply(pool: &mut Pool<'_>, k: usize) -> Result<()> {
+pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, k: usize) -> Result<()> {
     pool.scan()?;
-    if !pool.listed {
+    if !pool.in_list {
         let floor = floor(pool, k);
-        pool.listed = pool.collect(floor, f32::INFINITY, Token::MAX);
+        pool.in_list = pool.collect(floor, f32::INFINITY, Token::MAX);
     }
-    if pool.listed {
+    if pool.in_list {
         keep_best(&mut pool.buffers.list, &mut pool.buffers.keys, k);
     } else if k < pool.row.len() {
         let is_candidate = |x: f32| u64::from(x > f32::NEG_INFINITY);
@@ -28,7 +28,7 @@ pub(super) fn apply(pool: &mut Pool<'_>, k: usize) -> Result<()> {
     Ok(())
 }
 
-/// A logit that k candidates of the row reach at least, if there are as many.
+/// A logit that at least k candidates of the row reach, if there are as many.
 fn floor(pool: &mut Pool<'_>, k: usize) -> f32 {
     let buffers = &mut *pool.buffers;
     if k > buffers.maxima.len() {

@@ -1,0 +1,41 @@
+//! The operations of a graph, a row each. The file of an operation has all of it: its lowering, its step, the memory
+//! that the step needs and what it does on every thread. There is an implementation of every operation, of any shape.
+
+mod attention;
+mod matmul;
+mod rows;
+
+use super::lower::Lowering;
+use crate::Result;
+use crate::backend::Work;
+use crate::graph::{NodeId, Op};
+
+/// Lowers the nodes of `work`. The weights' types and shapes are enough.
+pub fn lower<'a>(work: &'a Work<'a>) -> Result<Lowering<'a>> {
+    let mut lowering = Lowering::new(work);
+    let nodes = lowering.nodes();
+    let any = |test: fn(&Op) -> bool| nodes.iter().any(|node| test(&node.op));
+    if any(|op| matches!(op, Op::Attention(_) | Op::ShiftKeys(_))) && !any(|op| matches!(op, Op::Embed { .. })) {
+        lowering.push(attention::RopeTables);
+    }
+    for id in (work.nodes.0..work.nodes.1).map(NodeId) {
+        operation(id, &mut lowering)?;
+    }
+    Ok(lowering)
+}
+
+/// Appends a node's steps.
+fn operation(id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
+    match &to.node(id).op {
+        Op::Hidden => Ok(()),
+        Op::Embed { table, scale } => rows::embed(to, id, *table, *scale),
+        Op::SelectRows => rows::select(to, id),
+        Op::RmsNorm { weight, eps } => rows::norm(to, id, *weight, *eps),
+        Op::MatMul { weights, biases } => matmul::matmul(to, id, weights, biases),
+        Op::GatedMatMul { gate, up, act } => matmul::gated(to, id, *gate, *up, *act),
+        Op::Attention(spec) => attention::attention(to, id, spec),
+        Op::SoftCap { cap } => rows::softcap(to, id, *cap),
+        Op::ShiftKeys(spec) => attention::shift_keys(to, spec),
+        Op::CopyCells(spec) => attention::copy_cells(to, spec),
+    }
+}
