@@ -58,7 +58,8 @@ unsafe fn host_size<T: Sized32>(host: *const T) -> Result<usize> {
     }
     // SAFETY: the host's structure starts with its size; it need not be aligned.
     let size = unsafe { host.cast::<u32>().read_unaligned() } as usize;
-    if size < size_of::<u32>() {
+    // A structure ends at a multiple of its alignment. Any other size could end inside a pointer.
+    if size < size_of::<u32>() || !size.is_multiple_of(align_of::<T>()) {
         return Err(argument(format!("{}.struct_size is {size}; set it to sizeof({})", T::NAME, T::NAME)));
     }
     Ok(size.min(size_of::<T>()))
@@ -199,6 +200,36 @@ mod tests {
         let too_small = "Invalid argument: sample_t.struct_size is 3; set it to sizeof(sample_t)";
         assert_eq!(refused(&raw const host), too_small);
         assert_eq!(refused(std::ptr::null()), "Invalid argument: sample_t is NULL");
+    }
+
+    #[derive(Debug, Clone, Copy)]
+    #[repr(C)]
+    struct WithPointer {
+        struct_size: u32,
+        pointer: *const c_char,
+        after: u64,
+    }
+
+    // SAFETY: repr(C), the size first, then a raw pointer and a number.
+    unsafe impl Sized32 for WithPointer {
+        const NAME: &'static str = "with_pointer_t";
+    }
+
+    #[test]
+    fn a_size_that_ends_inside_a_field_is_refused() {
+        let text = c"text".as_ptr();
+        for size in 0..=40 {
+            let mut host = WithPointer { struct_size: size, pointer: text, after: 7 };
+            let whole = size >= 8 && size % 8 == 0;
+            // SAFETY: `host` has all the bytes that a size up to its own claims, and no more than its own are read.
+            let read = unsafe { read(&raw const host) };
+            assert_eq!(read.is_ok(), whole, "{size}");
+            if let Ok(read) = read {
+                assert!(read.pointer == text || size == 8 && read.pointer.is_null());
+            }
+            // SAFETY: as above.
+            assert_eq!(unsafe { write(&raw mut host, &WithPointer { after: 9, ..host }) }.is_ok(), whole, "{size}");
+        }
     }
 
     #[test]
