@@ -441,7 +441,10 @@ static void sized_structures(void) {
         CHECK_EQ(lib.llm_stream_usage(handle, (eliza_llm_usage_t *)(void *)end), ELIZA_OK);
         CHECK_EQ(lib.llm_stream_sampling_defaults(handle, (eliza_llm_sampling_options_t *)(void *)end), ELIZA_OK);
         CHECK(memcmp(end, &sizes[i], 4) == 0);
-        CHECK_EQ(lib.llm_stream_configure(handle, (eliza_llm_sampling_options_t *)(void *)end, NULL), ELIZA_OK);
+        /* What is read could end inside a pointer, where the size is not a multiple of the alignment. */
+        int whole = sizes[i] % sizeof(void *) == 0;
+        CHECK_EQ(lib.llm_stream_configure(handle, (eliza_llm_sampling_options_t *)(void *)end, NULL),
+                 whole ? ELIZA_OK : ELIZA_ERR_INVALID_ARG);
     }
     /* And against a larger one: what the library does not know stays as it was. */
     struct { eliza_llm_usage_t usage; char more[16]; } larger;
