@@ -11,6 +11,9 @@ use std::collections::HashSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+/// The largest alignment that is written. A file may ask for 2 GiB, and every tensor would be padded to that.
+const MAX_ALIGNMENT: u64 = 1 << 20;
+
 /// A metadata value to write. `From` is implemented for the plain Rust types and vectors of them.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs)]
@@ -322,12 +325,15 @@ impl Writer {
         let Some((_, encoded)) = self.keys.iter().find(|(k, _)| k == "general.alignment") else {
             return Ok(DEFAULT_ALIGNMENT);
         };
-        match encoded.as_slice() {
-            [4, 0, 0, 0, a, b, c, d] if u32::from_le_bytes([*a, *b, *c, *d]).is_power_of_two() => {
-                Ok(u64::from(u32::from_le_bytes([*a, *b, *c, *d])))
-            }
-            _ => Err(Error::InvalidArgument("Key `general.alignment` must be a u32 power of two".into())),
+        let alignment = match *encoded.as_slice() {
+            [4, 0, 0, 0, a, b, c, d] => u64::from(u32::from_le_bytes([a, b, c, d])),
+            _ => 0,
+        };
+        if !alignment.is_power_of_two() || alignment > MAX_ALIGNMENT {
+            let problem = format!("Key `general.alignment` must be a u32 power of two, at most {MAX_ALIGNMENT}");
+            return Err(Error::InvalidArgument(problem));
         }
+        Ok(alignment)
     }
 }
 

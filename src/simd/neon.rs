@@ -426,15 +426,17 @@ impl Products for ByWidening {
 #[derive(Clone, Copy)]
 pub(super) struct BySdot(ByWidening);
 
-/// `acc` plus the products of each lane's four codes with four activations, the `LANE`th of `x`.
-#[inline(always)]
-fn sdot<const LANE: usize>(mut acc: int32x4_t, code: int8x16_t, x: int8x16_t) -> int32x4_t {
-    // SAFETY: called by who proves the instruction; it touches no memory.
-    unsafe {
-        asm!("sdot {s:v}.4s, {w:v}.16b, {x:v}.4b[{lane}]", s = inout(vreg) acc, w = in(vreg) code, x = in(vreg) x,
-            lane = const LANE, options(pure, nomem, nostack, preserves_flags))
+impl BySdot {
+    /// `acc` plus the products of each lane's four codes with four activations, the `LANE`th of `x`.
+    #[inline(always)]
+    fn sdot<const LANE: usize>(self, mut acc: int32x4_t, code: int8x16_t, x: int8x16_t) -> int32x4_t {
+        // SAFETY: `self` proves that the processor has the instruction; it touches no memory.
+        unsafe {
+            asm!("sdot {s:v}.4s, {w:v}.16b, {x:v}.4b[{lane}]", s = inout(vreg) acc, w = in(vreg) code, x = in(vreg) x,
+                lane = const LANE, options(pure, nomem, nostack, preserves_flags))
+        }
+        acc
     }
-    acc
 }
 
 impl Products for BySdot {
@@ -460,6 +462,7 @@ impl Products for BySdot {
         w: &[[[uint8x16_t; 4]; 4]; H],
         a: [*const i8; J],
     ) -> [[int32x4_t; 4]; J] {
+        const { assert!(H <= 2 && J <= 4, "the blocks below are written out for as many") }
         let mut x = [[memory!(vld1q_s8(a[0])); H]; J];
         for j in 0..J {
             for h in 0..H {
@@ -473,7 +476,7 @@ impl Products for BySdot {
                         let code = signed(w[h][v][q]);
                         each!(j in [0 1 2 3] {
                             if j < J {
-                                acc[j][q] = sdot::<v>(acc[j][q], code, x[j][h]);
+                                acc[j][q] = self.sdot::<v>(acc[j][q], code, x[j][h]);
                             }
                         });
                     });
@@ -488,15 +491,17 @@ impl Products for BySdot {
 #[derive(Clone, Copy)]
 pub(super) struct BySmmla(BySdot);
 
-/// `acc` plus the products of two rows of eight codes with two columns of eight activations.
-#[inline(always)]
-fn smmla(mut acc: int32x4_t, codes: int8x16_t, x: int8x16_t) -> int32x4_t {
-    // SAFETY: called by who proves the instruction; it touches no memory.
-    unsafe {
-        asm!("smmla {s:v}.4s, {w:v}.16b, {x:v}.16b", s = inout(vreg) acc, w = in(vreg) codes, x = in(vreg) x,
-            options(pure, nomem, nostack, preserves_flags))
+impl BySmmla {
+    /// `acc` plus the products of two rows of eight codes with two columns of eight activations.
+    #[inline(always)]
+    fn smmla(self, mut acc: int32x4_t, codes: int8x16_t, x: int8x16_t) -> int32x4_t {
+        // SAFETY: `self` proves that the processor has the instruction; it touches no memory.
+        unsafe {
+            asm!("smmla {s:v}.4s, {w:v}.16b, {x:v}.16b", s = inout(vreg) acc, w = in(vreg) codes, x = in(vreg) x,
+                options(pure, nomem, nostack, preserves_flags))
+        }
+        acc
     }
-    acc
 }
 
 impl Products for BySmmla {
@@ -522,6 +527,7 @@ impl Products for BySmmla {
         w: &[[[uint8x16_t; 4]; 4]; H],
         a: [*const i8; J],
     ) -> [[int32x4_t; 4]; J] {
+        const { assert!(H <= 2 && matches!(J, 1 | 2 | 4), "the blocks below are written out for pairs of columns") }
         if J == 1 {
             // SAFETY: the caller's promise.
             return unsafe { self.0.dot(bits, acc, w, a) };
@@ -548,7 +554,7 @@ impl Products for BySmmla {
                             if 2 * pair < J {
                                 each!(rows in [0 1] {
                                     let codes = have!(vreinterpretq_s8_s32(codes[rows]));
-                                    sums[pair][rows] = smmla(sums[pair][rows], codes, x[pair][h][eight]);
+                                    sums[pair][rows] = self.smmla(sums[pair][rows], codes, x[pair][h][eight]);
                                 });
                             }
                         });

@@ -206,6 +206,7 @@ fn what_could_not_be_read_is_not_written() {
     refused(Writer::new(3).set("", 1u32), "key is empty");
     refused(Writer::new(3).set("general.alignment", 3u32), "general.alignment");
     refused(Writer::new(3).set("general.alignment", 32u64), "general.alignment");
+    refused(Writer::new(3).set("general.alignment", 1u32 << 31), "general.alignment");
     refused(Writer::new(3).tensor("n".repeat(64), &[1], TensorType::F32, data()), "64 bytes");
     refused(Writer::new(3).tensor("t", &[1; 5], TensorType::F32, data()), "5 dimensions");
     refused(Writer::new(3).tensor("t", &[2], TensorType::F32, data()), "has 4 bytes, not 8");
