@@ -28,4 +28,4 @@ mod vector;
 
 pub use isa::Isa;
 pub(crate) use isa::{compiled_for, dispatch};
-pub(crate) use vector::{BYTE_ZERO, Kernel, LANES, Vector};
+pub(crate) use vector::{BYTE_ZERO, Kernel, LANES, Unpacked, Vector};

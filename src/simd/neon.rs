@@ -8,7 +8,7 @@
 use std::arch::aarch64::*;
 use std::arch::{asm, is_aarch64_feature_detected};
 
-use super::vector::{BYTE_ZERO, Kernel, Vector};
+use super::vector::{BYTE_ZERO, Kernel, LANES, Unpacked, Vector};
 
 /// Proof that the processor has NEON and what `P` multiplies with.
 #[derive(Clone, Copy)]
@@ -36,6 +36,41 @@ pub(super) trait Products: Copy {
         w: &[[[uint8x16_t; 4]; 4]; H],
         a: [*const i8; J],
     ) -> [[int32x4_t; 4]; J];
+
+    /// [`Vector::dot_halves`] of signed codes.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    unsafe fn dot_halves<const J: usize>(
+        self,
+        bits: u32,
+        acc: [[[int32x4_t; 4]; J]; 2],
+        w: &[[[uint8x16_t; 4]; 4]; 2],
+        a: [*const i8; J],
+    ) -> [[[int32x4_t; 4]; J]; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let first = self.dot::<1, J>(bits, acc[0], &[w[0]], a);
+            [first, self.dot::<1, J>(bits, acc[1], &[w[1]], a.map(|a| a.wrapping_add(16)))]
+        }
+    }
+    /// [`Vector::TILE`].
+    const TILE: usize;
+    /// [`Vector::UNPACKS`].
+    const UNPACKS: bool;
+    /// [`Vector::unpack`], the codes signed already: first those of rows 0 to 7, then of rows 8 to 15.
+    fn unpack(self, _codes: &[[int8x16_t; 4]; 8], _out: &mut [i8; 32 * LANES]) {
+        unreachable!("a level that unpacks in its tiles")
+    }
+    /// Dot products of 8 rows with four columns over `16 * H` weights, the codes as [`Products::unpack`] put them. The
+    /// pointers to activations advance.
+    ///
+    /// # Safety
+    /// `codes` is readable for `128 * H` bytes, every `x` for `16 * H`.
+    unsafe fn corner<const H: usize>(self, _codes: *const i8, _x: &mut [*const i8; 4]) -> [[int32x4_t; 2]; 4] {
+        unreachable!("a level that unpacks in its tiles")
+    }
 }
 
 /// Wraps expressions that only need the instructions of the token.
@@ -111,7 +146,8 @@ impl<P: Products> Vector for Neon<P> {
     type B = [uint8x16_t; 4];
     type M = [uint32x4_t; 4];
 
-    const TILE: usize = 8;
+    const TILE: usize = P::TILE;
+    const UNPACKS: bool = P::UNPACKS;
     const FLOAT_TILE: usize = 2;
     const ENTRIES: [usize; 4] = [6, 4, 2, 1];
     const WIDE: bool = false;
@@ -236,6 +272,26 @@ impl<P: Products> Vector for Neon<P> {
     }
 
     #[inline(always)]
+    fn low_nibbles(self, x: Self::B, high: Self::B) -> Self::B {
+        // The compiler would make two instructions of it.
+        let mask = have!(vdupq_n_u8(15));
+        let insert = |into: uint8x16_t, from: uint8x16_t| {
+            let mut both = into;
+            // SAFETY: the token proves NEON; no memory is touched.
+            unsafe {
+                asm!("bit {b:v}.16b, {x:v}.16b, {m:v}.16b", b = inout(vreg) both, x = in(vreg) from, m = in(vreg) mask,
+                    options(pure, nomem, nostack, preserves_flags))
+            }
+            both
+        };
+        four!(q => insert(high[q], x[q]))
+    }
+    #[inline(always)]
+    fn high_nibbles(self, x: Self::B, high: Self::B) -> Self::B {
+        have!(four!(q => vsriq_n_u8::<4>(high[q], x[q])))
+    }
+
+    #[inline(always)]
     unsafe fn dot<const H: usize, const J: usize>(
         self,
         bits: u32,
@@ -245,6 +301,62 @@ impl<P: Products> Vector for Neon<P> {
     ) -> [Self::I; J] {
         // SAFETY: the caller's promise.
         unsafe { self.0.dot(bits, acc, w, a) }
+    }
+    #[inline(always)]
+    unsafe fn dot_halves<const J: usize>(
+        self,
+        bits: u32,
+        acc: [[Self::I; J]; 2],
+        w: &[[Self::B; 4]; 2],
+        a: [*const i8; J],
+    ) -> [[Self::I; J]; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.dot_halves(bits, acc, w, a) }
+    }
+    #[inline(always)]
+    fn times_steps(self, dot: Self::I, steps: Self::I, unit: Self::F) -> Self::F {
+        have!(four!(q => vmulq_f32(vcvtq_f32_s32(vmulq_s32(dot[q], steps[q])), unit[q])))
+    }
+    #[inline(always)]
+    fn fma_steps(self, dot: Self::I, steps: Self::I, unit: Self::F, c: Self::F) -> Self::F {
+        have!(four!(q => vfmaq_f32(c[q], vcvtq_f32_s32(vmulq_s32(dot[q], steps[q])), unit[q])))
+    }
+    #[inline(always)]
+    unsafe fn fma_steps_at(self, x: i32, steps: *const u8, unit: Self::F, c: Self::F) -> Self::F {
+        let steps = memory!(vld1q_u8(steps));
+        have!({
+            let (low, high) = (vmovl_u8(vget_low_u8(steps)), vmovl_high_u8(steps));
+            let (low, high) = (vreinterpretq_s16_u16(low), vreinterpretq_s16_u16(high));
+            let x = vdupq_n_s16(x as i16);
+            let products = [
+                vmull_s16(vget_low_s16(low), vget_low_s16(x)),
+                vmull_high_s16(low, x),
+                vmull_s16(vget_low_s16(high), vget_low_s16(x)),
+                vmull_high_s16(high, x),
+            ];
+            four!(q => vfmaq_f32(c[q], vcvtq_f32_s32(products[q]), unit[q]))
+        })
+    }
+    #[inline(always)]
+    fn unpack(self, codes: &[[Self::B; 4]; 2], zero: u8, out: &mut [i8; 32 * LANES]) {
+        let mut less = [[have!(vdupq_n_s8(0)); 4]; 8];
+        for v in 0..8 {
+            for q in 0..4 {
+                less[v][q] = have!(vreinterpretq_s8_u8(vsubq_u8(codes[v / 4][v % 4][q], vdupq_n_u8(zero))));
+            }
+        }
+        self.0.unpack(&less, out);
+    }
+    #[inline(always)]
+    unsafe fn multiply<const HALVES: bool, const MINIMUM: bool>(
+        self,
+        blocks: &[Unpacked],
+        x: [*const i8; Unpacked::COLUMNS],
+        meta: [*const i32; Unpacked::COLUMNS],
+        total: *mut f32,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { multiply::<P, HALVES, MINIMUM>(self.0, blocks, x, meta, total) }
     }
 
     #[inline(always)]
@@ -333,6 +445,114 @@ impl<P: Products> Vector for Neon<P> {
     }
 }
 
+/// [`Vector::multiply`]: the totals of 8 rows of four columns stay in registers while all blocks pass by.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn multiply<P: Products, const HALVES: bool, const MINIMUM: bool>(
+    p: P,
+    blocks: &[Unpacked],
+    x: [*const i8; 4],
+    meta: [*const i32; 4],
+    total: *mut f32,
+) {
+    for rows in [0, 8] {
+        let (mut x, mut meta) = (x, meta);
+        let at = |c: usize, q: usize| total.wrapping_add(LANES * c + rows + 4 * q);
+        let mut sums = [[have!(vdupq_n_f32(0.0)); 2]; 4];
+        for c in 0..4 {
+            sums[c] = memory!([vld1q_f32(at(c, 0)), vld1q_f32(at(c, 1))]);
+        }
+        for block in blocks {
+            let codes = block.codes.as_ptr().wrapping_add(32 * rows);
+            let two = |from: &[f32; LANES]| {
+                let from = from.as_ptr().wrapping_add(rows);
+                memory!([vld1q_f32(from), vld1q_f32(from.add(4))])
+            };
+            let mut t = [[have!(vdupq_n_f32(0.0)); 2]; 4];
+            // SAFETY: a block holds 256 codes of 8 rows, in halves; the caller vouches for the columns.
+            let dot = unsafe { if HALVES { p.corner::<1>(codes, &mut x) } else { p.corner::<2>(codes, &mut x) } };
+            let scale = two(&block.scales[0]);
+            for c in 0..4 {
+                for q in 0..2 {
+                    t[c][q] = have!(vmulq_f32(vcvtq_f32_s32(dot[c][q]), scale[q]));
+                }
+            }
+            if HALVES {
+                // SAFETY: as above.
+                let dot = unsafe { p.corner::<1>(codes.wrapping_add(128), &mut x) };
+                let scale = two(&block.scales[1]);
+                for c in 0..4 {
+                    for q in 0..2 {
+                        t[c][q] = have!(vfmaq_f32(t[c][q], vcvtq_f32_s32(dot[c][q]), scale[q]));
+                    }
+                }
+            }
+            let minimums = [two(&block.minimums[0]), two(&block.minimums[1])];
+            for c in 0..4 {
+                // The scale, then the negated sums of both halves and of all.
+                let words = memory!(vld1q_f32(meta[c].cast()));
+                meta[c] = meta[c].wrapping_add(4);
+                let negated = have!(vcvtq_f32_s32(vreinterpretq_s32_f32(words)));
+                for q in 0..2 {
+                    have!({
+                        if HALVES && MINIMUM {
+                            t[c][q] = vfmaq_laneq_f32::<1>(t[c][q], minimums[0][q], negated);
+                            t[c][q] = vfmaq_laneq_f32::<2>(t[c][q], minimums[1][q], negated);
+                        } else if MINIMUM {
+                            t[c][q] = vfmaq_laneq_f32::<3>(t[c][q], minimums[0][q], negated);
+                        }
+                        sums[c][q] = vfmaq_laneq_f32::<0>(sums[c][q], t[c][q], words);
+                    });
+                }
+            }
+        }
+        for c in 0..4 {
+            memory!(each!(q in [0 1] { vst1q_f32(at(c, q), sums[c][q]) }));
+        }
+    }
+}
+
+/// The next `16 * H` activations: two registers are read, and the pointer advances, in one instruction.
+///
+/// # Safety
+/// They are readable.
+#[inline(always)]
+unsafe fn next<const H: usize>(x: &mut *const i8) -> [int8x16_t; H] {
+    const { assert!(matches!(H, 1 | 2)) }
+    let (first, mut last): (int8x16_t, int8x16_t);
+    // SAFETY: the caller's promise.
+    unsafe {
+        last = vdupq_n_s8(0);
+        if H == 1 {
+            asm!("ldr {first:q}, [{x}], #16", first = out(vreg) first, x = inout(reg) *x,
+                options(readonly, nostack, preserves_flags));
+        } else {
+            asm!("ldp {first:q}, {last:q}, [{x}], #32", first = out(vreg) first, last = out(vreg) last,
+                x = inout(reg) *x, options(readonly, nostack, preserves_flags));
+        }
+    }
+    let both = [first, last];
+    std::array::from_fn(
+        #[inline(always)]
+        |h| both[h],
+    )
+}
+
+/// Two registers of zeros, read from memory: whatever sets them otherwise takes the pipes that multiply.
+#[inline(always)]
+fn zeros() -> [int32x4_t; 2] {
+    static ZEROS: [[i32; 4]; 2] = [[0; 4]; 2];
+    let (one, two): (int32x4_t, int32x4_t);
+    // SAFETY: two registers are read from an array of that size.
+    unsafe {
+        asm!("ldp {one:q}, {two:q}, [{p}]", one = out(vreg) one, two = out(vreg) two, p = in(reg) &ZEROS,
+            options(readonly, nostack, preserves_flags))
+    }
+    [one, two]
+}
+
 /// The top bit of every lane, lane 0 lowest; lanes are all ones or all zeros.
 ///
 /// # Safety
@@ -364,6 +584,9 @@ fn signed(code: uint8x16_t) -> int8x16_t {
 pub(super) struct ByWidening(());
 
 impl Products for ByWidening {
+    const TILE: usize = 8;
+    const UNPACKS: bool = false;
+
     #[inline]
     fn new() -> Option<Self> {
         is_aarch64_feature_detected!("neon").then_some(ByWidening(()))
@@ -437,9 +660,48 @@ impl BySdot {
         }
         acc
     }
+
+    /// Adds the dot products of 16 rows with J columns to one set of sums, or to one for each half. Four rows after four,
+    /// so that few codes are in registers at a time.
+    ///
+    /// # Safety
+    /// As [`Products::dot`].
+    #[inline(always)]
+    unsafe fn add_dots<const SETS: usize, const H: usize, const J: usize>(
+        self,
+        acc: &mut [[[int32x4_t; 4]; J]; SETS],
+        w: &[[[uint8x16_t; 4]; 4]; H],
+        a: [*const i8; J],
+    ) {
+        const { assert!(H <= 2 && J <= 4, "the blocks below are written out for as many") }
+        let mut x = [[memory!(vld1q_s8(a[0])); H]; J];
+        for j in 0..J {
+            for h in 0..H {
+                x[j][h] = memory!(vld1q_s8(a[j].add(16 * h)));
+            }
+        }
+        each!(q in [0 1 2 3] {
+            each!(h in [0 1] {
+                if h < H {
+                    let set = h % SETS;
+                    each!(v in [0 1 2 3] {
+                        let code = signed(w[h][v][q]);
+                        each!(j in [0 1 2 3] {
+                            if j < J {
+                                acc[set][j][q] = self.sdot::<v>(acc[set][j][q], code, x[j][h]);
+                            }
+                        });
+                    });
+                }
+            });
+        });
+    }
 }
 
 impl Products for BySdot {
+    const TILE: usize = 4;
+    const UNPACKS: bool = true;
+
     #[inline]
     fn new() -> Option<Self> {
         let neon = ByWidening::new()?;
@@ -458,30 +720,58 @@ impl Products for BySdot {
     unsafe fn dot<const H: usize, const J: usize>(
         self,
         _bits: u32,
-        mut acc: [[int32x4_t; 4]; J],
+        acc: [[int32x4_t; 4]; J],
         w: &[[[uint8x16_t; 4]; 4]; H],
         a: [*const i8; J],
     ) -> [[int32x4_t; 4]; J] {
-        const { assert!(H <= 2 && J <= 4, "the blocks below are written out for as many") }
-        let mut x = [[memory!(vld1q_s8(a[0])); H]; J];
-        for j in 0..J {
-            for h in 0..H {
-                x[j][h] = memory!(vld1q_s8(a[j].add(16 * h)));
+        let mut acc = [acc; 1];
+        // SAFETY: the caller's promise.
+        unsafe { self.add_dots(&mut acc, w, a) };
+        acc[0]
+    }
+    #[inline(always)]
+    unsafe fn dot_halves<const J: usize>(
+        self,
+        _bits: u32,
+        mut acc: [[[int32x4_t; 4]; J]; 2],
+        w: &[[[uint8x16_t; 4]; 4]; 2],
+        a: [*const i8; J],
+    ) -> [[[int32x4_t; 4]; J]; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { self.add_dots(&mut acc, w, a) };
+        acc
+    }
+    #[inline(always)]
+    fn unpack(self, codes: &[[int8x16_t; 4]; 8], out: &mut [i8; 32 * LANES]) {
+        for v in 0..8 {
+            for q in 0..4 {
+                let to = &mut out[256 * (q / 2) + 32 * v + 16 * (q % 2)..][..16];
+                memory!(vst1q_s8(to.as_mut_ptr(), codes[v][q]));
             }
         }
-        each!(q in [0 1 2 3] {
-            each!(h in [0 1] {
-                if h < H {
-                    each!(v in [0 1 2 3] {
-                        let code = signed(w[h][v][q]);
-                        each!(j in [0 1 2 3] {
-                            if j < J {
-                                acc[j][q] = self.sdot::<v>(acc[j][q], code, x[j][h]);
-                            }
-                        });
+    }
+    #[inline(always)]
+    unsafe fn corner<const H: usize>(self, codes: *const i8, x: &mut [*const i8; 4]) -> [[int32x4_t; 2]; 4] {
+        let mut activations = [[have!(vdupq_n_s8(0)); H]; 4];
+        for c in 0..4 {
+            // SAFETY: the caller's promise.
+            activations[c] = unsafe { next(&mut x[c]) };
+        }
+        let mut acc = [zeros(), zeros(), zeros(), zeros()];
+        each!(h in [0 1] {
+            if h < H {
+                each!(two in [0 2] {
+                    let codes = memory!(vld1q_s8_x4(codes.wrapping_add(32 * (4 * h + two))));
+                    each!(c in [0 1 2 3] {
+                        acc[c][0] = self.sdot::<two>(acc[c][0], codes.0, activations[c][h]);
+                        acc[c][1] = self.sdot::<two>(acc[c][1], codes.1, activations[c][h]);
                     });
-                }
-            });
+                    each!(c in [0 1 2 3] {
+                        acc[c][0] = self.sdot::<{ two + 1 }>(acc[c][0], codes.2, activations[c][h]);
+                        acc[c][1] = self.sdot::<{ two + 1 }>(acc[c][1], codes.3, activations[c][h]);
+                    });
+                });
+            }
         });
         acc
     }
@@ -505,6 +795,27 @@ impl BySmmla {
 }
 
 impl Products for BySmmla {
+    const TILE: usize = 8;
+    const UNPACKS: bool = false;
+
+    #[inline(always)]
+    unsafe fn dot_halves<const J: usize>(
+        self,
+        bits: u32,
+        acc: [[[int32x4_t; 4]; J]; 2],
+        w: &[[[uint8x16_t; 4]; 4]; 2],
+        a: [*const i8; J],
+    ) -> [[[int32x4_t; 4]; J]; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if J == 1 {
+                return self.0.dot_halves(bits, acc, w, a);
+            }
+            let first = self.dot::<1, J>(bits, acc[0], &[w[0]], a);
+            [first, self.dot::<1, J>(bits, acc[1], &[w[1]], a.map(|a| a.wrapping_add(16)))]
+        }
+    }
+
     #[inline]
     fn new() -> Option<Self> {
         let sdot = BySdot::new()?;

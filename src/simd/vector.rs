@@ -16,6 +16,25 @@ pub(crate) const LANES: usize = 16;
 /// What an 8-bit code is raised by to be unsigned, as x86's products take it; elsewhere panels hold it signed.
 pub(crate) const BYTE_ZERO: u8 = if cfg!(target_arch = "x86_64") { 128 } else { 0 };
 
+/// A block of 32 weights of 16 rows, unpacked once for many columns.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+pub(crate) struct Unpacked {
+    /// Codes less their zero point, as [`Vector::unpack`] puts them.
+    pub(crate) codes: [i8; 32 * LANES],
+    /// Scales of the halves, where they differ; else the first is the block's.
+    pub(crate) scales: [[f32; LANES]; 2],
+    /// Minimums, likewise.
+    pub(crate) minimums: [[f32; LANES]; 2],
+}
+
+impl Unpacked {
+    pub(crate) const EMPTY: Unpacked =
+        Unpacked { codes: [0; 32 * LANES], scales: [[0.0; LANES]; 2], minimums: [[0.0; LANES]; 2] };
+    /// Columns that [`Vector::multiply`] takes.
+    pub(crate) const COLUMNS: usize = 4;
+}
+
 /// Work to run on some instruction set. `run` must be `#[inline(always)]`, or it is compiled for the baseline.
 pub(crate) trait Kernel {
     /// What the work returns.
@@ -38,6 +57,9 @@ pub(crate) trait Vector: Copy {
 
     /// Columns of the widest tile of a product of quantised weights: what the registers hold.
     const TILE: usize;
+    /// Whether it pays to unpack codes to memory for many columns, with [`Vector::unpack`] and [`Vector::multiply`]:
+    /// where a tile of 16 rows leaves too few registers for totals and codes both.
+    const UNPACKS: bool = false;
     /// Columns of the widest tile of a product of float weights.
     const FLOAT_TILE: usize;
     /// How many query vectors attention may work on at once, besides one: largest first.
@@ -104,6 +126,17 @@ pub(crate) trait Vector: Copy {
     /// `table[b]` for every byte `b` < 16 of `x`.
     fn lookup(self, table: &[u8; 16], x: Self::B) -> Self::B;
 
+    /// The low half of every byte of `x`, with `high` above it, whose own low halves are zero.
+    #[inline(always)]
+    fn low_nibbles(self, x: Self::B, high: Self::B) -> Self::B {
+        self.or(self.and(x, 15), high)
+    }
+    /// The high half of every byte of `x`, with `high` above it, whose own low halves are zero.
+    #[inline(always)]
+    fn high_nibbles(self, x: Self::B, high: Self::B) -> Self::B {
+        self.or(self.and(self.shift(x, -4), 15), high)
+    }
+
     /// Dot products of weights with J columns: to each lane of `acc[j]` adds the sum of code times activation over
     /// the lane's 4 bytes of every vector of `w`, the activations being consecutive `i8` from `a[j]`. Codes are
     /// unsigned and below `1 << bits`; 8-bit ones have been raised by [`BYTE_ZERO`], which is taken off again where
@@ -118,6 +151,74 @@ pub(crate) trait Vector: Copy {
         w: &[[Self::B; 4]; H],
         a: [*const i8; J],
     ) -> [Self::I; J];
+
+    /// [`Vector::dot`] of each half of a block by itself.
+    ///
+    /// # Safety
+    /// As there, with `H` 2.
+    #[inline(always)]
+    unsafe fn dot_halves<const J: usize>(
+        self,
+        bits: u32,
+        acc: [[Self::I; J]; 2],
+        w: &[[Self::B; 4]; 2],
+        mut a: [*const i8; J],
+    ) -> [[Self::I; J]; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let first = self.dot::<1, J>(bits, acc[0], &[w[0]], a);
+            for a in &mut a {
+                *a = a.wrapping_add(16);
+            }
+            [first, self.dot::<1, J>(bits, acc[1], &[w[1]], a)]
+        }
+    }
+    /// `dot * steps * unit`, rounded once, where `dot * steps` is below 2^24, steps have 8 bits and units half
+    /// precision: whichever product is taken first, it is exact.
+    #[inline(always)]
+    fn times_steps(self, dot: Self::I, steps: Self::I, unit: Self::F) -> Self::F {
+        self.mul(self.to_float(dot), self.mul(unit, self.to_float(steps)))
+    }
+    /// `dot * steps * unit + c`, rounded once, of such numbers.
+    #[inline(always)]
+    fn fma_steps(self, dot: Self::I, steps: Self::I, unit: Self::F, c: Self::F) -> Self::F {
+        self.fma(self.to_float(dot), self.mul(unit, self.to_float(steps)), c)
+    }
+    /// As [`Vector::fma_steps`], of one number of 16 bits with steps (16 `u8`) in memory.
+    ///
+    /// # Safety
+    /// `steps` is readable for 16 bytes.
+    #[inline(always)]
+    unsafe fn fma_steps_at(self, x: i32, steps: *const u8, unit: Self::F, c: Self::F) -> Self::F {
+        // SAFETY: the caller's promise.
+        let steps = unsafe { self.load_u8(steps) };
+        self.fma(self.to_float(self.splat_int(x)), self.mul(unit, self.to_float(steps)), c)
+    }
+    /// Codes of a block less their zero point (of which 8-bit ones that are signed have none), in the order that
+    /// [`Vector::multiply`] reads. Called only where [`Vector::UNPACKS`].
+    #[inline(always)]
+    fn unpack(self, _codes: &[[Self::B; 4]; 2], _zero: u8, _out: &mut [i8; 32 * LANES]) {
+        unreachable!("a level that unpacks in its tiles")
+    }
+    /// Products of consecutive blocks with as many of each column: `total` (16 rows of each column) has added to it,
+    /// block by block, `fma(t, scale, total)`, where `t` is the dot product times the scale, to which are added, by
+    /// fused steps in this order, with `HALVES` the second half's product, with `MINIMUM` the negated sum of
+    /// activations times the minimum, of each half where those have their own. A column's `meta` is, for each block,
+    /// its scale as `f32`, then as `i32` the negated sums of its first half, its second half, and all.
+    /// Called only where [`Vector::UNPACKS`].
+    ///
+    /// # Safety
+    /// Every `x` is readable for 32 bytes a block, every `meta` for 16, `total` writable and set for 4 columns.
+    #[inline(always)]
+    unsafe fn multiply<const HALVES: bool, const MINIMUM: bool>(
+        self,
+        _blocks: &[Unpacked],
+        _x: [*const i8; Unpacked::COLUMNS],
+        _meta: [*const i32; Unpacked::COLUMNS],
+        _total: *mut f32,
+    ) {
+        unreachable!("a level that unpacks in its tiles")
+    }
 
     /// Load 16 `f32`.
     ///

@@ -22,6 +22,17 @@ use crate::simd::{BYTE_ZERO, Vector};
 /// Codes of a block of 32: two halves of four groups, four weights a lane in each.
 pub(crate) type Codes<S> = [[<S as Vector>::B; 4]; 2];
 
+/// How a chunk of a K type holds its scales: a scale is a unit, in half precision, times a step of 8 bits.
+#[derive(Clone, Copy)]
+pub(crate) struct Steps {
+    /// Where the groups' steps begin; the units of the 16 rows begin the chunk.
+    pub(crate) scales: usize,
+    /// Whether they are signed.
+    pub(crate) signed: bool,
+    /// Where the units of the minimums are, and where their steps begin.
+    pub(crate) minimums: [usize; 2],
+}
+
 /// One quantised weight type as it lies in a panel.
 pub(crate) trait Format: 'static {
     /// Weights of a row in a chunk.
@@ -37,6 +48,9 @@ pub(crate) trait Format: 'static {
     const HALVES: bool;
     /// Whether there is a minimum.
     const MINIMUM: bool;
+
+    /// Of a K type, how its scales are held.
+    const STEPS: Option<Steps>;
 
     /// The unsigned codes of a block.
     ///
@@ -93,6 +107,21 @@ unsafe fn nibble_plane<S: Vector>(simd: S, p: *const u8) -> Codes<S> {
         codes[1][v] = simd.and(simd.shift(both, -4), 15);
     }
     codes
+}
+
+/// The nibbles of a plane, with `high` above them.
+///
+/// # Safety
+/// `p` points to a nibble plane.
+#[inline(always)]
+unsafe fn nibbles_below<S: Vector>(simd: S, p: *const u8, mut high: Codes<S>) -> Codes<S> {
+    for v in 0..4 {
+        // SAFETY: the plane's 4 vectors.
+        let both = unsafe { simd.load_bytes(p.add(64 * v)) };
+        high[0][v] = simd.low_nibbles(both, high[0][v]);
+        high[1][v] = simd.high_nibbles(both, high[1][v]);
+    }
+    high
 }
 
 /// Codes looked up by the nibbles of a plane.
@@ -174,6 +203,7 @@ macro_rules! legacy {
             const ZERO: Option<u32> = $zero;
             const HALVES: bool = false;
             const MINIMUM: bool = $minimum;
+            const STEPS: Option<Steps> = None;
 
             #[inline(always)]
             unsafe fn codes<S: Vector>($simd: S, chunk: *const u8, _block: usize) -> Codes<S> {
@@ -212,12 +242,12 @@ legacy! {
 legacy! {
     /// `d * (code - 16)`.
     Q5_0: bits 5, zero Some(4), minimum false, planes NIBBLE_PLANE + BIT_PLANE,
-    |simd, p| join(simd, nibble_plane(simd, p), bit_plane(simd, p.add(NIBBLE_PLANE), 4)), load_f16
+    |simd, p| nibbles_below(simd, p, bit_plane(simd, p.add(NIBBLE_PLANE), 4)), load_f16
 }
 legacy! {
     /// `d * code + m`.
     Q5_1: bits 5, zero None, minimum true, planes NIBBLE_PLANE + BIT_PLANE,
-    |simd, p| join(simd, nibble_plane(simd, p), bit_plane(simd, p.add(NIBBLE_PLANE), 4)), load_f16
+    |simd, p| nibbles_below(simd, p, bit_plane(simd, p.add(NIBBLE_PLANE), 4)), load_f16
 }
 legacy! {
     /// `d * code`, the code looked up by a nibble and moved up by [`BYTE_ZERO`].
@@ -287,6 +317,12 @@ macro_rules! super_block {
             const ZERO: Option<u32> = $zero;
             const HALVES: bool = $halves;
             const MINIMUM: bool = $minimum;
+            const STEPS: Option<Steps> = Some(Steps {
+                scales: Self::SCALES,
+                // Types without minimums have scales of both signs.
+                signed: !$minimum,
+                minimums: [HALF, Self::SCALES + 16 * Self::GROUPS],
+            });
 
             #[inline(always)]
             unsafe fn codes<S: Vector>($simd: S, chunk: *const u8, block: usize) -> Codes<S> {
@@ -317,12 +353,12 @@ super_block! {
 super_block! {
     /// `d * scale * code - dmin * minimum`, groups of 32.
     Q5K: bits 5, zero None, minimum true, halves false, planes NIBBLE_PLANE + BIT_PLANE,
-    |simd, p| join(simd, nibble_plane(simd, p), bit_plane(simd, p.add(NIBBLE_PLANE), 4)), load_u8
+    |simd, p| nibbles_below(simd, p, bit_plane(simd, p.add(NIBBLE_PLANE), 4)), load_u8
 }
 super_block! {
     /// `d * scale * (code - 32)`, signed scales, groups of 16.
     Q6K: bits 6, zero Some(5), minimum false, halves true, planes NIBBLE_PLANE + PAIR_PLANE,
-    |simd, p| join(simd, nibble_plane(simd, p), pair_plane(simd, p.add(NIBBLE_PLANE), 4)), load_i8
+    |simd, p| nibbles_below(simd, p, pair_plane(simd, p.add(NIBBLE_PLANE), 4)), load_i8
 }
 super_block! {
     /// `d * scale * (code - 4)`, signed scales, groups of 16.

@@ -148,7 +148,14 @@ impl<F: Format> Kernel for Quants<'_, F> {
     #[inline(always)]
     fn run<S: Vector>(self, simd: S) {
         let (n_in, x) = (self.0.w.n_in(), &self.0.x);
-        self.0.for_each_tile(S::TILE, |panel, target, column, left| {
+        let together = if S::UNPACKS { quant::MANY } else { S::TILE };
+        self.0.for_each_tile(together, |panel, target, column, left| {
+            // Where a few are left, they unpack in their tiles.
+            if S::UNPACKS && left > S::TILE {
+                let count = left.min(quant::MANY);
+                simd.vectorize(quant::Unpacking::<F> { panel, n_in, x, column, count, target, format: PhantomData });
+                return count;
+            }
             macro_rules! tile {
                 ($width:literal) => {
                     simd.vectorize(quant::Tile::<F, $width> { panel, n_in, x, column, target, format: PhantomData })

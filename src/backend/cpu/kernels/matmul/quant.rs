@@ -18,8 +18,8 @@
 
 use super::operands::{Columns, Target};
 use crate::backend::cpu::kernels::activations::Meta;
-use crate::backend::cpu::packed::format::{Codes, Format};
-use crate::simd::{Kernel, Vector};
+use crate::backend::cpu::packed::format::{Codes, Format, Steps};
+use crate::simd::{Kernel, LANES, Unpacked, Vector};
 use std::marker::PhantomData;
 use std::mem::size_of;
 
@@ -39,6 +39,9 @@ struct Block<S: Vector> {
     codes: Codes<S>,
     scales: [S::F; 2],
     minimums: [S::F; 2],
+    /// Its chunk, and its place there.
+    chunk: *const u8,
+    place: usize,
 }
 
 impl<F: Format, const C: usize> Kernel for Tile<'_, F, C> {
@@ -59,8 +62,8 @@ impl<F: Format, const C: usize> Kernel for Tile<'_, F, C> {
                 // activations; `index` counts the blocks of both.
                 unsafe {
                     let minimums = if F::MINIMUM { F::minimums(simd, weights, b) } else { [simd.splat(0.0); 2] };
-                    let block =
-                        Block { codes: F::codes(simd, weights, b), scales: F::scales(simd, weights, b), minimums };
+                    let (codes, scales) = (F::codes(simd, weights, b), F::scales(simd, weights, b));
+                    let block = Block { codes, scales, minimums, chunk: weights, place: b };
                     // Four columns at a time keep the multiplier busy; written out, for `total` to stay in registers.
                     match C {
                         1 => part::<S, F, 1, C>(simd, &block, &x, 0, index, self.n_in, &mut total),
@@ -81,6 +84,86 @@ impl<F: Format, const C: usize> Kernel for Tile<'_, F, C> {
         }
         // SAFETY: whoever makes a tile vouches for the target's rows in these columns.
         unsafe { self.target.put(simd, self.column, total) }
+    }
+}
+
+/// One panel times many columns, the panel unpacked to memory a few blocks at a time.
+pub(crate) struct Unpacking<'a, F> {
+    pub(super) panel: *const u8,
+    pub(super) n_in: usize,
+    pub(super) x: &'a Columns,
+    /// The first of `count` columns.
+    pub(super) column: usize,
+    /// At most [`MANY`].
+    pub(super) count: usize,
+    pub(super) target: Target,
+    pub(super) format: PhantomData<F>,
+}
+
+/// Columns that share what was unpacked.
+pub(super) const MANY: usize = 64;
+
+/// Blocks that are unpacked together: they stay in the first-level cache.
+const UNPACKED: usize = 8;
+
+impl<F: Format> Kernel for Unpacking<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Vector>(self, simd: S) {
+        let mut totals = [[0f32; LANES]; MANY];
+        let mut unpacked = [Unpacked::EMPTY; UNPACKED];
+        let zero = match F::ZERO {
+            Some(bits) if !(F::BITS == 8 && S::SIGNED_BYTES) => 1 << bits,
+            _ => 0,
+        };
+        let n_blocks = self.n_in / 32;
+        for start in (0..n_blocks).step_by(UNPACKED) {
+            let blocks = &mut unpacked[..UNPACKED.min(n_blocks - start)];
+            for (index, block) in (start..).zip(blocks.iter_mut()) {
+                let (chunk, b) = (index / (F::CHUNK / 32), index % (F::CHUNK / 32));
+                let weights = self.panel.wrapping_add(chunk * F::BYTES);
+                // SAFETY: whoever makes this vouches for a panel of `n_in` weights a row; the arrays have 16 lanes.
+                unsafe {
+                    simd.unpack(&F::codes(simd, weights, b), zero, &mut block.codes);
+                    for (to, x) in block.scales.iter_mut().zip(F::scales(simd, weights, b)) {
+                        simd.store(to.as_mut_ptr(), x);
+                    }
+                    if F::MINIMUM {
+                        for (to, x) in block.minimums.iter_mut().zip(F::minimums(simd, weights, b)) {
+                            simd.store(to.as_mut_ptr(), x);
+                        }
+                    }
+                }
+            }
+            for (group, totals) in totals.as_chunks_mut::<{ Unpacked::COLUMNS }>().0.iter_mut().enumerate() {
+                let first = group * Unpacked::COLUMNS;
+                if first >= self.count {
+                    break;
+                }
+                // Where fewer are left, the last one stands in for those that are not there.
+                let (mut x, mut meta) = ([std::ptr::null(); Unpacked::COLUMNS], [std::ptr::null(); Unpacked::COLUMNS]);
+                for c in 0..Unpacked::COLUMNS {
+                    let row = self.x.row(self.column + (first + c).min(self.count - 1));
+                    x[c] = row.wrapping_add(32 * start).cast();
+                    meta[c] = row.wrapping_add(self.n_in + start * size_of::<Meta>()).cast();
+                }
+                let total = totals.as_mut_ptr().cast();
+                // SAFETY: the columns hold `n_in` activations, codes and then a `Meta` for each block.
+                unsafe {
+                    match (F::HALVES, F::MINIMUM) {
+                        (false, false) => simd.multiply::<false, false>(blocks, x, meta, total),
+                        (false, true) => simd.multiply::<false, true>(blocks, x, meta, total),
+                        (true, false) => simd.multiply::<true, false>(blocks, x, meta, total),
+                        (true, true) => simd.multiply::<true, true>(blocks, x, meta, total),
+                    }
+                }
+            }
+        }
+        for (c, total) in totals.iter().enumerate().take(self.count) {
+            // SAFETY: whoever makes this vouches for the target's rows in these columns.
+            unsafe { self.target.put(simd, self.column + c, [simd.load(total.as_ptr())]) }
+        }
     }
 }
 
@@ -114,13 +197,14 @@ unsafe fn part<S: Vector, F: Format, const J: usize, const C: usize>(
             }
         }
         if F::HALVES {
-            dot[0] = simd.dot::<1, J>(F::BITS, dot[0], &[block.codes[0]], codes);
-            for j in 0..J {
-                codes[j] = codes[j].add(16);
-            }
-            dot[1] = simd.dot::<1, J>(F::BITS, dot[1], &[block.codes[1]], codes);
+            dot = simd.dot_halves::<J>(F::BITS, dot, &block.codes, codes);
         } else {
             dot[0] = simd.dot::<2, J>(F::BITS, dot[0], &block.codes, codes);
+        }
+        if let (1, Some(steps)) = (J, F::STEPS) {
+            let t = by_steps::<S, F>(simd, block, steps, [dot[0][0], dot[1][0]], *meta[0]);
+            total[from] = simd.fma(t, simd.splat((*meta[0]).scale), total[from]);
+            return;
         }
         for j in 0..J {
             let mut t = simd.mul(simd.to_float(dot[0][j]), block.scales[0]);
@@ -135,6 +219,39 @@ unsafe fn part<S: Vector, F: Format, const J: usize, const C: usize>(
             }
             total[from + j] = simd.fma(t, simd.splat((*meta[j]).scale), total[from + j]);
         }
+    }
+}
+
+/// A K type's block times one column, the activations' scale left out: the same bits as with the scales as floats,
+/// which only pay where several columns share them.
+///
+/// # Safety
+/// The block lies in its chunk.
+#[inline(always)]
+unsafe fn by_steps<S: Vector, F: Format>(simd: S, block: &Block<S>, steps: Steps, dot: [S::I; 2], meta: Meta) -> S::F {
+    let groups = if F::HALVES { 2 } else { 1 };
+    // SAFETY: the chunk has units at its beginning, and 16 steps for each group where `steps` says.
+    unsafe {
+        let at = |from: usize, half: usize| block.chunk.add(from + LANES * (groups * block.place + half));
+        let scale = |half| {
+            if steps.signed { simd.load_i8(at(steps.scales, half)) } else { simd.load_u8(at(steps.scales, half)) }
+        };
+        let unit = simd.load_f16(block.chunk);
+        let mut t = simd.times_steps(dot[0], scale(0), unit);
+        if F::HALVES {
+            t = simd.fma_steps(dot[1], scale(1), unit, t);
+        }
+        if F::MINIMUM {
+            let unit = simd.load_f16(block.chunk.add(steps.minimums[0]));
+            let at = |half| at(steps.minimums[1], half);
+            if F::HALVES {
+                t = simd.fma_steps_at(meta.first, at(0), unit, t);
+                t = simd.fma_steps_at(meta.last, at(1), unit, t);
+            } else {
+                t = simd.fma_steps_at(meta.all, at(0), unit, t);
+            }
+        }
+        t
     }
 }
 
