@@ -63,12 +63,16 @@ pub(super) trait Products: Copy {
     fn unpack(self, _codes: &[[int8x16_t; 4]; 8], _out: &mut [i8; 32 * LANES]) {
         unreachable!("a level that unpacks in its tiles")
     }
-    /// Dot products of 8 rows with four columns over `16 * H` weights, the codes as [`Products::unpack`] put them. The
+    /// Dot products, begun with `START`, of 8 rows with four columns over `16 * H` weights, the codes as [`Products::unpack`] put them. The
     /// pointers to activations advance.
     ///
     /// # Safety
     /// `codes` is readable for `128 * H` bytes, every `x` for `16 * H`.
-    unsafe fn corner<const H: usize>(self, _codes: *const i8, _x: &mut [*const i8; 4]) -> [[int32x4_t; 2]; 4] {
+    unsafe fn corner<const START: i32, const H: usize>(
+        self,
+        _codes: *const i8,
+        _x: &mut [*const i8; 4],
+    ) -> [[int32x4_t; 2]; 4] {
         unreachable!("a level that unpacks in its tiles")
     }
 }
@@ -271,6 +275,19 @@ impl<P: Products> Vector for Neon<P> {
         have!(four!(q => vqtbl1q_u8(table, x[q])))
     }
 
+    const START: i32 = START;
+    #[inline(always)]
+    fn no_dot(self) -> Self::I {
+        let ([a, b], [c, d]) = (constants::<0>(), constants::<0>());
+        [a, b, c, d]
+    }
+    #[inline(always)]
+    fn scaled(self, dot: Self::I, scale: Self::F) -> Self::F {
+        have!(four!(q => {
+            let offset = vmulq_n_f32(scale[q], -f32::from_bits(START as u32));
+            vfmaq_f32(offset, vreinterpretq_f32_s32(dot[q]), scale[q])
+        }))
+    }
     #[inline(always)]
     fn low_nibbles(self, x: Self::B, high: Self::B) -> Self::B {
         // The compiler would make two instructions of it.
@@ -348,7 +365,7 @@ impl<P: Products> Vector for Neon<P> {
         self.0.unpack(&less, out);
     }
     #[inline(always)]
-    unsafe fn multiply<const HALVES: bool, const MINIMUM: bool>(
+    unsafe fn multiply<const HALF_SCALES: bool, const HALVES: bool, const MINIMUM: bool>(
         self,
         blocks: &[Unpacked],
         x: [*const i8; Unpacked::COLUMNS],
@@ -356,7 +373,7 @@ impl<P: Products> Vector for Neon<P> {
         total: *mut f32,
     ) {
         // SAFETY: the caller's promise.
-        unsafe { multiply::<P, HALVES, MINIMUM>(self.0, blocks, x, meta, total) }
+        unsafe { multiply::<P, HALF_SCALES, HALVES, MINIMUM>(self.0, blocks, x, meta, total) }
     }
 
     #[inline(always)]
@@ -450,7 +467,7 @@ impl<P: Products> Vector for Neon<P> {
 /// # Safety
 /// As there.
 #[inline(always)]
-unsafe fn multiply<P: Products, const HALVES: bool, const MINIMUM: bool>(
+unsafe fn multiply<P: Products, const HALF_SCALES: bool, const HALVES: bool, const MINIMUM: bool>(
     p: P,
     blocks: &[Unpacked],
     x: [*const i8; 4],
@@ -472,16 +489,30 @@ unsafe fn multiply<P: Products, const HALVES: bool, const MINIMUM: bool>(
             };
             let mut t = [[have!(vdupq_n_f32(0.0)); 2]; 4];
             // SAFETY: a block holds 256 codes of 8 rows, in halves; the caller vouches for the columns.
-            let dot = unsafe { if HALVES { p.corner::<1>(codes, &mut x) } else { p.corner::<2>(codes, &mut x) } };
+            let dot = unsafe {
+                match (HALF_SCALES, HALVES) {
+                    (true, _) => p.corner::<START, 2>(codes, &mut x),
+                    (false, false) => p.corner::<0, 2>(codes, &mut x),
+                    (false, true) => p.corner::<0, 1>(codes, &mut x),
+                }
+            };
             let scale = two(&block.scales[0]);
             for c in 0..4 {
+                if HALF_SCALES {
+                    // SAFETY: 16 numbers.
+                    t[c] = unsafe { load_pair(block.offsets.as_ptr().wrapping_add(rows)) };
+                }
                 for q in 0..2 {
-                    t[c][q] = have!(vmulq_f32(vcvtq_f32_s32(dot[c][q]), scale[q]));
+                    t[c][q] = have!(if HALF_SCALES {
+                        vfmaq_f32(t[c][q], vreinterpretq_f32_s32(dot[c][q]), scale[q])
+                    } else {
+                        vmulq_f32(vcvtq_f32_s32(dot[c][q]), scale[q])
+                    });
                 }
             }
             if HALVES {
                 // SAFETY: as above.
-                let dot = unsafe { p.corner::<1>(codes.wrapping_add(128), &mut x) };
+                let dot = unsafe { p.corner::<0, 1>(codes.wrapping_add(128), &mut x) };
                 let scale = two(&block.scales[1]);
                 for c in 0..4 {
                     for q in 0..2 {
@@ -540,14 +571,33 @@ unsafe fn next<const H: usize>(x: &mut *const i8) -> [int8x16_t; H] {
     )
 }
 
-/// Two registers of zeros, read from memory: whatever sets them otherwise takes the pipes that multiply.
+/// The bits of 1.5 * 2^23. With a sum below 2^22 added they are the bits of 1.5 * 2^23 plus the sum: so begun, a dot
+/// product is a float without a conversion, and a fused multiply-add takes the surplus off again without an error.
+const START: i32 = 0x4b40_0000;
+
+/// Two registers of a number, read from memory: whatever sets them otherwise takes the pipes that multiply.
 #[inline(always)]
-fn zeros() -> [int32x4_t; 2] {
-    static ZEROS: [[i32; 4]; 2] = [[0; 4]; 2];
+fn constants<const X: i32>() -> [int32x4_t; 2] {
     let (one, two): (int32x4_t, int32x4_t);
     // SAFETY: two registers are read from an array of that size.
     unsafe {
-        asm!("ldp {one:q}, {two:q}, [{p}]", one = out(vreg) one, two = out(vreg) two, p = in(reg) &ZEROS,
+        asm!("ldp {one:q}, {two:q}, [{p}]", one = out(vreg) one, two = out(vreg) two, p = in(reg) const { &[X; 8] },
+            options(readonly, nostack, preserves_flags))
+    }
+    [one, two]
+}
+
+/// Two registers of a block's scales, negated and times 1.5 * 2^23, read anew wherever they are added to: the compiler
+/// would keep them in registers and copy those.
+///
+/// # Safety
+/// `p` is readable for 8 numbers.
+#[inline(always)]
+unsafe fn load_pair(p: *const f32) -> [float32x4_t; 2] {
+    let (one, two): (float32x4_t, float32x4_t);
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("ldp {one:q}, {two:q}, [{p}]", one = out(vreg) one, two = out(vreg) two, p = in(reg) p,
             options(readonly, nostack, preserves_flags))
     }
     [one, two]
@@ -751,13 +801,17 @@ impl Products for BySdot {
         }
     }
     #[inline(always)]
-    unsafe fn corner<const H: usize>(self, codes: *const i8, x: &mut [*const i8; 4]) -> [[int32x4_t; 2]; 4] {
+    unsafe fn corner<const START: i32, const H: usize>(
+        self,
+        codes: *const i8,
+        x: &mut [*const i8; 4],
+    ) -> [[int32x4_t; 2]; 4] {
         let mut activations = [[have!(vdupq_n_s8(0)); H]; 4];
         for c in 0..4 {
             // SAFETY: the caller's promise.
             activations[c] = unsafe { next(&mut x[c]) };
         }
-        let mut acc = [zeros(), zeros(), zeros(), zeros()];
+        let mut acc = [constants::<START>(), constants::<START>(), constants::<START>(), constants::<START>()];
         each!(h in [0 1] {
             if h < H {
                 each!(two in [0 2] {

@@ -24,13 +24,19 @@ pub(crate) struct Unpacked {
     pub(crate) codes: [i8; 32 * LANES],
     /// Scales of the halves, where they differ; else the first is the block's.
     pub(crate) scales: [[f32; LANES]; 2],
+    /// The first scales times minus [`Vector::START`], read as a float.
+    pub(crate) offsets: [f32; LANES],
     /// Minimums, likewise.
     pub(crate) minimums: [[f32; LANES]; 2],
 }
 
 impl Unpacked {
-    pub(crate) const EMPTY: Unpacked =
-        Unpacked { codes: [0; 32 * LANES], scales: [[0.0; LANES]; 2], minimums: [[0.0; LANES]; 2] };
+    pub(crate) const EMPTY: Unpacked = Unpacked {
+        codes: [0; 32 * LANES],
+        scales: [[0.0; LANES]; 2],
+        offsets: [0.0; LANES],
+        minimums: [[0.0; LANES]; 2],
+    };
     /// Columns that [`Vector::multiply`] takes.
     pub(crate) const COLUMNS: usize = 4;
 }
@@ -152,6 +158,20 @@ pub(crate) trait Vector: Copy {
         a: [*const i8; J],
     ) -> [Self::I; J];
 
+    /// What dot products start from that [`Vector::scaled`] takes: a constant may spare it the conversion.
+    const START: i32 = 0;
+    /// A dot product of nothing.
+    #[inline(always)]
+    fn no_dot(self) -> Self::I {
+        self.splat_int(0)
+    }
+    /// `dot * scale`, rounded once, of a dot product that began with [`Vector::START`] and is below 2^22 without it;
+    /// the scale has half precision. NaN, not an infinity, may come of an infinite scale.
+    #[inline(always)]
+    fn scaled(self, dot: Self::I, scale: Self::F) -> Self::F {
+        self.mul(self.to_float(dot), scale)
+    }
+
     /// [`Vector::dot`] of each half of a block by itself.
     ///
     /// # Safety
@@ -201,8 +221,8 @@ pub(crate) trait Vector: Copy {
         unreachable!("a level that unpacks in its tiles")
     }
     /// Products of consecutive blocks with as many of each column: `total` (16 rows of each column) has added to it,
-    /// block by block, `fma(t, scale, total)`, where `t` is the dot product times the scale, to which are added, by
-    /// fused steps in this order, with `HALVES` the second half's product, with `MINIMUM` the negated sum of
+    /// block by block, `fma(t, scale, total)`, where `t` is the dot product times the scale (`HALF_SCALES`: as
+    /// [`Vector::scaled`] has it), to which are added, by fused steps in this order, with `HALVES` the second half's product, with `MINIMUM` the negated sum of
     /// activations times the minimum, of each half where those have their own. A column's `meta` is, for each block,
     /// its scale as `f32`, then as `i32` the negated sums of its first half, its second half, and all.
     /// Called only where [`Vector::UNPACKS`].
@@ -210,7 +230,7 @@ pub(crate) trait Vector: Copy {
     /// # Safety
     /// Every `x` is readable for 32 bytes a block, every `meta` for 16, `total` writable and set for 4 columns.
     #[inline(always)]
-    unsafe fn multiply<const HALVES: bool, const MINIMUM: bool>(
+    unsafe fn multiply<const HALF_SCALES: bool, const HALVES: bool, const MINIMUM: bool>(
         self,
         _blocks: &[Unpacked],
         _x: [*const i8; Unpacked::COLUMNS],

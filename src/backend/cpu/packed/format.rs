@@ -49,6 +49,8 @@ pub(crate) trait Format: 'static {
     /// Whether there is a minimum.
     const MINIMUM: bool;
 
+    /// Whether scales have the range and precision of half floats.
+    const HALF_SCALES: bool;
     /// Of a K type, how its scales are held.
     const STEPS: Option<Steps>;
 
@@ -187,7 +189,7 @@ fn join<S: Vector>(simd: S, mut a: Codes<S>, b: Codes<S>) -> Codes<S> {
 
 /// Declares a type whose chunk is one block: `header` bytes of scales, then the planes.
 macro_rules! legacy {
-    ($(#[$doc:meta])* $name:ident: bits $bits:literal, zero $zero:expr, minimum $minimum:literal,
+    ($(#[$doc:meta])* $name:ident: half $half:literal, bits $bits:literal, zero $zero:expr, minimum $minimum:literal,
      planes $planes:expr, |$simd:ident, $p:ident| $codes:expr, $load:ident) => {
         $(#[$doc])*
         pub(crate) struct $name;
@@ -204,6 +206,7 @@ macro_rules! legacy {
             const HALVES: bool = false;
             const MINIMUM: bool = $minimum;
             const STEPS: Option<Steps> = None;
+            const HALF_SCALES: bool = $half;
 
             #[inline(always)]
             unsafe fn codes<S: Vector>($simd: S, chunk: *const u8, _block: usize) -> Codes<S> {
@@ -229,34 +232,34 @@ macro_rules! legacy {
 
 legacy! {
     /// `d * code`, the file's signed code moved up by [`BYTE_ZERO`].
-    Q8_0: bits 8, zero Some(7), minimum false, planes BYTE_PLANE, |simd, p| byte_plane(simd, p), load_f16
+    Q8_0: half true, bits 8, zero Some(7), minimum false, planes BYTE_PLANE, |simd, p| byte_plane(simd, p), load_f16
 }
 legacy! {
     /// `d * (code - 8)`.
-    Q4_0: bits 4, zero Some(3), minimum false, planes NIBBLE_PLANE, |simd, p| nibble_plane(simd, p), load_f16
+    Q4_0: half true, bits 4, zero Some(3), minimum false, planes NIBBLE_PLANE, |simd, p| nibble_plane(simd, p), load_f16
 }
 legacy! {
     /// `d * code + m`.
-    Q4_1: bits 4, zero None, minimum true, planes NIBBLE_PLANE, |simd, p| nibble_plane(simd, p), load_f16
+    Q4_1: half true, bits 4, zero None, minimum true, planes NIBBLE_PLANE, |simd, p| nibble_plane(simd, p), load_f16
 }
 legacy! {
     /// `d * (code - 16)`.
-    Q5_0: bits 5, zero Some(4), minimum false, planes NIBBLE_PLANE + BIT_PLANE,
+    Q5_0: half true, bits 5, zero Some(4), minimum false, planes NIBBLE_PLANE + BIT_PLANE,
     |simd, p| nibbles_below(simd, p, bit_plane(simd, p.add(NIBBLE_PLANE), 4)), load_f16
 }
 legacy! {
     /// `d * code + m`.
-    Q5_1: bits 5, zero None, minimum true, planes NIBBLE_PLANE + BIT_PLANE,
+    Q5_1: half true, bits 5, zero None, minimum true, planes NIBBLE_PLANE + BIT_PLANE,
     |simd, p| nibbles_below(simd, p, bit_plane(simd, p.add(NIBBLE_PLANE), 4)), load_f16
 }
 legacy! {
     /// `d * code`, the code looked up by a nibble and moved up by [`BYTE_ZERO`].
-    Iq4Nl: bits 8, zero Some(7), minimum false, planes NIBBLE_PLANE,
+    Iq4Nl: half true, bits 8, zero Some(7), minimum false, planes NIBBLE_PLANE,
     |simd, p| looked_up(simd, p, &IQ4_NL_CODES), load_f16
 }
 legacy! {
     /// `s * (code - 16)`, the code looked up by a nibble, `s` a power of two held as bfloat16.
-    Mxfp4: bits 5, zero Some(4), minimum false, planes NIBBLE_PLANE,
+    Mxfp4: half false, bits 5, zero Some(4), minimum false, planes NIBBLE_PLANE,
     |simd, p| looked_up(simd, p, &MXFP4_CODES), load_bf16
 }
 
@@ -317,6 +320,7 @@ macro_rules! super_block {
             const ZERO: Option<u32> = $zero;
             const HALVES: bool = $halves;
             const MINIMUM: bool = $minimum;
+            const HALF_SCALES: bool = false;
             const STEPS: Option<Steps> = Some(Steps {
                 scales: Self::SCALES,
                 // Types without minimums have scales of both signs.

@@ -129,6 +129,11 @@ impl<F: Format> Kernel for Unpacking<'_, F> {
                     for (to, x) in block.scales.iter_mut().zip(F::scales(simd, weights, b)) {
                         simd.store(to.as_mut_ptr(), x);
                     }
+                    if F::HALF_SCALES {
+                        let start = simd.splat(-f32::from_bits(S::START.cast_unsigned()));
+                        let offsets = simd.mul(simd.load(block.scales[0].as_ptr()), start);
+                        simd.store(block.offsets.as_mut_ptr(), offsets);
+                    }
                     if F::MINIMUM {
                         for (to, x) in block.minimums.iter_mut().zip(F::minimums(simd, weights, b)) {
                             simd.store(to.as_mut_ptr(), x);
@@ -151,11 +156,13 @@ impl<F: Format> Kernel for Unpacking<'_, F> {
                 let total = totals.as_mut_ptr().cast();
                 // SAFETY: the columns hold `n_in` activations, codes and then a `Meta` for each block.
                 unsafe {
-                    match (F::HALVES, F::MINIMUM) {
-                        (false, false) => simd.multiply::<false, false>(blocks, x, meta, total),
-                        (false, true) => simd.multiply::<false, true>(blocks, x, meta, total),
-                        (true, false) => simd.multiply::<true, false>(blocks, x, meta, total),
-                        (true, true) => simd.multiply::<true, true>(blocks, x, meta, total),
+                    match (F::HALF_SCALES, F::HALVES, F::MINIMUM) {
+                        (true, _, false) => simd.multiply::<true, false, false>(blocks, x, meta, total),
+                        (true, _, true) => simd.multiply::<true, false, true>(blocks, x, meta, total),
+                        (false, false, false) => simd.multiply::<false, false, false>(blocks, x, meta, total),
+                        (false, false, true) => simd.multiply::<false, false, true>(blocks, x, meta, total),
+                        (false, true, false) => simd.multiply::<false, true, false>(blocks, x, meta, total),
+                        (false, true, true) => simd.multiply::<false, true, true>(blocks, x, meta, total),
                     }
                 }
             }
@@ -207,7 +214,11 @@ unsafe fn part<S: Vector, F: Format, const J: usize, const C: usize>(
             return;
         }
         for j in 0..J {
-            let mut t = simd.mul(simd.to_float(dot[0][j]), block.scales[0]);
+            let mut t = if F::HALF_SCALES {
+                simd.scaled(dot[0][j], block.scales[0])
+            } else {
+                simd.mul(simd.to_float(dot[0][j]), block.scales[0])
+            };
             if F::HALVES {
                 t = simd.fma(simd.to_float(dot[1][j]), block.scales[1], t);
             }
@@ -258,8 +269,10 @@ unsafe fn by_steps<S: Vector, F: Format>(simd: S, block: &Block<S>, steps: Steps
 /// What a dot product starts from: the zero point times the negated sum of activations.
 #[inline(always)]
 fn zero_point<S: Vector, F: Format>(simd: S, negated_sum: i32) -> S::I {
+    let start = if F::HALF_SCALES { S::START } else { 0 };
     match F::ZERO {
-        Some(bits) if !(F::BITS == 8 && S::SIGNED_BYTES) => simd.shl_int(simd.splat_int(negated_sum), bits),
-        _ => simd.splat_int(0),
+        Some(bits) if !(F::BITS == 8 && S::SIGNED_BYTES) => simd.splat_int(start + (negated_sum << bits)),
+        _ if start != 0 => simd.splat_int(start),
+        _ => simd.no_dot(),
     }
 }
