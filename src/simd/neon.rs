@@ -849,8 +849,8 @@ impl BySmmla {
 }
 
 impl Products for BySmmla {
-    const TILE: usize = 8;
-    const UNPACKS: bool = false;
+    const TILE: usize = 4;
+    const UNPACKS: bool = true;
 
     #[inline(always)]
     unsafe fn dot_halves<const J: usize>(
@@ -933,5 +933,64 @@ impl Products for BySmmla {
             }
         });
         acc
+    }
+
+    /// Eight weights of a row side by side, two rows a register.
+    #[inline(always)]
+    fn unpack(self, codes: &[[int8x16_t; 4]; 8], out: &mut [i8; 32 * LANES]) {
+        for eight in 0..4 {
+            for q in 0..4 {
+                have!({
+                    let one = vreinterpretq_s32_s8(codes[2 * eight][q]);
+                    let two = vreinterpretq_s32_s8(codes[2 * eight + 1][q]);
+                    for (rows, codes) in [vzip1q_s32(one, two), vzip2q_s32(one, two)].into_iter().enumerate() {
+                        let to = &mut out[256 * (q / 2) + 64 * eight + 32 * (q % 2) + 16 * rows..][..16];
+                        vst1q_s8(to.as_mut_ptr(), vreinterpretq_s8_s32(codes));
+                    }
+                });
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn corner<const START: i32, const H: usize>(
+        self,
+        codes: *const i8,
+        x: &mut [*const i8; 4],
+    ) -> [[int32x4_t; 2]; 4] {
+        // Of each pair of columns, the codes of eight weights side by side.
+        let mut pairs = [[[have!(vdupq_n_s8(0)); 2]; H]; 2];
+        for pair in 0..2 {
+            // SAFETY: the caller's promise.
+            let (one, two) = unsafe { (next::<H>(&mut x[2 * pair]), next::<H>(&mut x[2 * pair + 1])) };
+            for h in 0..H {
+                pairs[pair][h] = have!({
+                    let (one, two) = (vreinterpretq_s64_s8(one[h]), vreinterpretq_s64_s8(two[h]));
+                    [vreinterpretq_s8_s64(vzip1q_s64(one, two)), vreinterpretq_s8_s64(vzip2q_s64(one, two))]
+                });
+            }
+        }
+        // Of each pair of columns, two rows a register.
+        let mut acc = [[constants::<START>(), constants::<START>()], [constants::<START>(), constants::<START>()]];
+        each!(eight in [0 1 2 3] {
+            if eight < 2 * H {
+                let codes = memory!(vld1q_s8_x4(codes.wrapping_add(64 * eight)));
+                each!(pair in [0 1] {
+                    let x = pairs[pair][eight / 2][eight % 2];
+                    acc[pair][0][0] = self.smmla(acc[pair][0][0], codes.0, x);
+                    acc[pair][0][1] = self.smmla(acc[pair][0][1], codes.1, x);
+                    acc[pair][1][0] = self.smmla(acc[pair][1][0], codes.2, x);
+                    acc[pair][1][1] = self.smmla(acc[pair][1][1], codes.3, x);
+                });
+            }
+        });
+        let mut columns = [[have!(vdupq_n_s32(0)); 2]; 4];
+        for pair in 0..2 {
+            for q in 0..2 {
+                let [low, high] = acc[pair][q];
+                columns[2 * pair][q] = have!(vuzp1q_s32(low, high));
+                columns[2 * pair + 1][q] = have!(vuzp2q_s32(low, high));
+            }
+        }
+        columns
     }
 }

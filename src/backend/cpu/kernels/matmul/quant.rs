@@ -271,6 +271,9 @@ unsafe fn by_steps<S: Vector, F: Format>(simd: S, block: &Block<S>, steps: Steps
 fn zero_point<S: Vector, F: Format>(simd: S, negated_sum: i32) -> S::I {
     let start = if F::HALF_SCALES { S::START } else { 0 };
     match F::ZERO {
+        Some(bits) if !(F::BITS == 8 && S::SIGNED_BYTES) && start == 0 => {
+            simd.shl_int(simd.splat_int(negated_sum), bits)
+        }
         Some(bits) if !(F::BITS == 8 && S::SIGNED_BYTES) => simd.splat_int(start + (negated_sum << bits)),
         _ if start != 0 => simd.splat_int(start),
         _ => simd.no_dot(),
