@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `vector.rs` | the traits [`Vector`] and [`Kernel`] |
 //! | `portable.rs` | plain Rust, for any processor |
-//! | `avx2.rs`, `avx512.rs`, `neon.rs` | one instruction set each; NEON has three levels |
+//! | `avx2.rs`, `avx512.rs`, `neon/` | one instruction set each; NEON has three levels |
 //! | `isa.rs` | the list of them, [`Isa`], and [`dispatch`] |
 //!
 //! A new instruction set is a file, a `mod` line here and a row in `isa.rs`; the tests hold it against plain Rust.
