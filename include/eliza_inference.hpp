@@ -699,6 +699,13 @@ public:
         return text_of(eliza_inference_llm_stream_metadata_json(handle_, detail::c_text_or_null(key, "key"), error.out()), error);
     }
 
+    /// The prompt that the model's chat template makes of messages, as a JSON object: `text` and `tokens`. `inputs_json` has
+    /// `messages`, and where wanted `tools`, `add_generation_prompt` and what else the template reads.
+    std::string chat_prompt(const std::string & inputs_json) const {
+        detail::ErrorText error;
+        return text_of(eliza_inference_llm_stream_chat_prompt_json(handle_, detail::c_text(inputs_json, "inputs_json"), error.out()), error);
+    }
+
     // ---- generating
 
     /// Evaluates a prompt, and blocks until that is done; what the slot already holds of it is reused. Slot -1 is a fresh

@@ -2,7 +2,7 @@
 //!
 //! The modules (rooms) are on floors, and each imports only from lower floors (`tests/house/floors.rs` has the list):
 //! [`ffi`] and the command line on top of [`session`], then [`engine`], [`model`], [`schedule`] and [`sampling`],
-//! [`backend`] and [`trie`], [`graph`] and [`vocab`], and at the bottom [`quant`], [`gguf`], [`simd`], [`Error`] and
+//! [`backend`], [`chat`] and [`trie`], [`graph`] and [`vocab`], and at the bottom [`quant`], [`gguf`], [`simd`], [`Error`] and
 //! the functions that reserve memory. `docs/design.md` describes each room.
 
 // Sizes of caches and products are checked to fit 64 bits; on 32 they would wrap around.
@@ -10,6 +10,7 @@
 compile_error!("libelizainference needs a target with 64-bit pointers: on others its sizes are not tested");
 
 pub mod backend;
+pub mod chat;
 pub mod engine;
 mod error;
 pub mod ffi;

@@ -4,6 +4,7 @@ import { JSCallback, type Pointer, toArrayBuffer } from "bun:ffi";
 import type { SampledToken } from "../js/describe.js";
 import { InferenceError, STATUS } from "../js/errors.js";
 import type {
+  ChatPrompt,
   BuiltTrie,
   Delivery,
   FfiLlmHandle,
@@ -112,6 +113,11 @@ export class BunNative implements Native {
 
   token(handle: FfiLlmHandle, token: number): unknown {
     return this.#library.answerOf(handle, this.#library.call.llm_stream_token_json(raw(handle), token, null));
+  }
+
+  chatPrompt(handle: FfiLlmHandle, inputs: string): ChatPrompt {
+    const text = terminated(inputs, "inputs");
+    return this.#library.answerOf(handle, this.#library.call.llm_stream_chat_prompt_json(raw(handle), text, null)) as ChatPrompt;
   }
 
   /** Blocks for a pass of the model where more than one row is asked for. */

@@ -11,6 +11,7 @@ import {
 } from "./describe.js";
 import { InferenceError, STATUS } from "./errors.js";
 import type {
+  ChatPrompt,
   FfiLlmHandle,
   FinishReason,
   LeafScore,
@@ -31,6 +32,32 @@ export interface TokenizeOptions {
   addSpecial?: boolean;
   /** Reads the text of special tokens as those tokens: for templates, not for what users wrote; default false. */
   parseSpecial?: boolean;
+}
+
+/** A message of a chat, in the form of OpenAI's API. What else a template reads may be in it too. */
+export interface ChatMessage {
+  /** `system`, `developer`, `user`, `assistant` or `tool`; templates know others. */
+  role: string;
+  content?: string | readonly { type: string; text?: string }[] | null;
+  tool_calls?: readonly unknown[];
+  tool_call_id?: string;
+  name?: string;
+  reasoning_content?: string;
+  [other: string]: unknown;
+}
+
+/** What a chat template is given beside messages. */
+export interface ChatOptions {
+  /** Functions that may be called, as OpenAI's API describes them. */
+  tools?: readonly unknown[];
+  /** Texts to answer from, where the template has a place for them. */
+  documents?: readonly unknown[];
+  /** Whether the model thinks first: `enable_thinking`. Without it what the template says. */
+  thinking?: boolean;
+  /** Whether the prompt ends where the model's turn begins; default true. */
+  addGenerationPrompt?: boolean;
+  /** What else the template reads, by its names there, such as `reasoning_effort`. */
+  variables?: Record<string, unknown>;
 }
 
 /** How tokens become text. */
@@ -216,6 +243,29 @@ export class Model implements Disposable {
     { removeSpecial = false, unparseSpecial = false }: DetokenizeOptions = {},
   ): string {
     return this.#native.detokenize(this.#opened(), Int32Array.from(tokens), removeSpecial, unparseSpecial);
+  }
+
+  /**
+   * The prompt that the model's chat template makes of messages, up to where the model's own turn begins. What messages spell
+   * is text: no special token comes of them. Throws `ELIZA_ERR_INVALID_ARG` where the template refuses the messages, and
+   * `ELIZA_ERR_UNSUPPORTED` where the file has no template.
+   */
+  chatPrompt(messages: readonly ChatMessage[], options: ChatOptions = {}): ChatPrompt {
+    const { tools, documents, thinking, addGenerationPrompt = true, variables } = options;
+    const inputs = {
+      ...(thinking === undefined ? {} : { enable_thinking: thinking }),
+      ...variables,
+      messages,
+      tools,
+      documents,
+      add_generation_prompt: addGenerationPrompt,
+    };
+    return this.#native.chatPrompt(this.#opened(), JSON.stringify(inputs));
+  }
+
+  /** Answers messages: streams what follows `chatPrompt(messages, options)`, as `stream` does. */
+  chat(messages: readonly ChatMessage[], options: ChatOptions & StreamOptions = {}): AsyncGenerator<Step, FinishReason, void> {
+    return this.stream(this.chatPrompt(messages, options).tokens, options);
   }
 
   /** The payload that allows exactly these names, tokenized in their surroundings, and its warnings. */

@@ -175,6 +175,12 @@ export interface LeafScores {
   leaves: LeafScore[];
 }
 
+/** A rendered chat: the prompt as text, and the tokens to prefill. */
+export interface ChatPrompt {
+  text: string;
+  tokens: number[];
+}
+
 /** The functions of one loaded library. */
 export interface Native {
   /** `eliza_inference_abi_version`, for example "eliza-stream/1.0.0". */
@@ -229,6 +235,9 @@ export interface Native {
 
   /** `eliza_inference_llm_stream_detokenize`. */
   detokenize(handle: FfiLlmHandle, tokens: Int32Array, removeSpecial: boolean, unparseSpecial: boolean): string;
+
+  /** `eliza_inference_llm_stream_chat_prompt_json`, parsed; `inputs` is JSON. */
+  chatPrompt(handle: FfiLlmHandle, inputs: string): ChatPrompt;
 
   /** `eliza_inference_llm_stream_configure`, over the defaults of this handle, not over what was configured before. */
   configure(handle: FfiLlmHandle, options: SamplingOptions): void;

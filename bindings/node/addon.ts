@@ -17,6 +17,7 @@ export interface AddonHandle {
   metadata(key: string | null): string;
   isEog(token: number): boolean;
   token(token: number): string;
+  chatPrompt(inputs: string): string;
   logits(nLast: number): Promise<Float32Array>;
   sampled(slot: number): SampledToken | null;
   tokenize(text: string, addSpecial: boolean, parseSpecial: boolean): Int32Array;

@@ -3,6 +3,7 @@
 import type { SampledToken } from "../js/describe.js";
 import { InferenceError } from "../js/errors.js";
 import {
+  type ChatPrompt,
   type BuiltTrie,
   FINISH_REASONS,
   type FfiLlmHandle,
@@ -64,6 +65,10 @@ export class NodeNative implements Native {
 
   isEog(handle: FfiLlmHandle, token: number): boolean {
     return call(() => this.#taken(handle).isEog(token));
+  }
+
+  chatPrompt(handle: FfiLlmHandle, inputs: string): ChatPrompt {
+    return JSON.parse(call(() => this.#taken(handle).chatPrompt(inputs)));
   }
 
   token(handle: FfiLlmHandle, token: number): unknown {

@@ -120,6 +120,27 @@ test("a model describes itself and its tokens", async () => {
   }
 });
 
+test("messages become a prompt", async () => {
+  using model = await open();
+  const messages = [{ role: "user", content: "Once <s>" }];
+  const { text, tokens } = model.chatPrompt(messages);
+  assert.equal(text, "<s>user: Once <s>\nassistant:");
+  assert.equal(tokens.filter((id) => id === 1).length, 1);
+  assert.equal(tokens[0], 1);
+  assert.equal(model.chatPrompt(messages, { addGenerationPrompt: false }).text, "<s>user: Once <s>\n");
+  // A system turn, which this template has not, begins the user's; typed parts are a text.
+  const parts = [{ type: "text", text: "a" }, { type: "text", text: "b" }];
+  const adapted = model.chatPrompt([{ role: "developer", content: "brief" }, { role: "user", content: parts }]);
+  assert.equal(adapted.text, "<s>user: brief\na\nb\nassistant:");
+  assert.throws(() => model.chatPrompt([{ role: "user" }]), { code: "ELIZA_ERR_INVALID_ARG", message: /chat template/ });
+
+  const said = [];
+  for await (const step of model.chat(messages, { maxTokens: 5, temperature: 0 })) said.push(...step.tokens);
+  const same = [];
+  for await (const step of model.stream(tokens, { maxTokens: 5, temperature: 0 })) same.push(...step.tokens);
+  assert.deepEqual(said, same);
+});
+
 test("logits are those of the program", async () => {
   using model = await open();
   const out = join(mkdtempSync(join(tmpdir(), "eliza-")), "logits");

@@ -376,6 +376,8 @@ fn call(input: &mut Input<'_>, open: &mut Vec<FfiLlmHandle>, samplers: &mut Vec<
             }
             49 => {
                 gone.push(eliza_inference_llm_stream_model_json(handle, out_error));
+                let inputs = memory.text(input);
+                gone.push(eliza_inference_llm_stream_chat_prompt_json(handle, inputs, null_mut()));
                 eliza_inference_llm_stream_is_eog(handle, input.number() as i32);
                 gone.push(eliza_inference_llm_stream_token_json(handle, input.below(600) as i32, null_mut()));
             }

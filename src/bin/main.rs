@@ -14,6 +14,7 @@ mod output;
 mod plan;
 mod quantize;
 mod spans;
+mod template;
 mod text;
 mod trie;
 
@@ -48,6 +49,8 @@ enum Command {
     Tokenize(text::TokenizeArgs),
     /// Turn tokens back into text
     Detokenize(text::DetokenizeArgs),
+    /// Turn chat messages into the prompt that a chat template makes of them
+    Template(template::Args),
     /// Make the token trie payload of a set of names
     Trie(trie::Args),
     /// Write the raw output rows for a prompt to a file
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         Some(Command::Generate(args)) => generate::run(args, places),
         Some(Command::Tokenize(args)) => text::tokenize(args),
         Some(Command::Detokenize(args)) => text::detokenize(args),
+        Some(Command::Template(args)) => template::run(args),
         Some(Command::Trie(args)) => trie::run(args),
         Some(Command::Logits(args)) => logits::run(args, places),
         Some(Command::Inspect(args)) => inspect::run(args),

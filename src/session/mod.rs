@@ -30,6 +30,7 @@ pub use text::Arena;
 pub use usage::Usage;
 
 use crate::backend::MAX_ROWS;
+use crate::chat::ChatTemplate;
 use crate::engine::{self, Engine};
 use crate::gguf::{File, shown};
 use crate::model::{self, Model};
@@ -41,9 +42,8 @@ use crate::{Error, Result, Token};
 use decoder::{Decoder, EngineSlot};
 use shared::{Command, Job, Phase, ResumePoint, Shared, State};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc;
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use text::TextStream;
@@ -62,6 +62,8 @@ pub struct Session {
     vocab: Arc<Vocab>,
     file: File,
     info: ModelInfo,
+    /// Read when it is first asked for.
+    chat: OnceLock<Result<ChatTemplate>>,
     /// `None` where only the vocabulary is open.
     worker: Option<JoinHandle<()>>,
 }
@@ -80,7 +82,7 @@ impl Session {
         let worker = worker::Worker::new(decoder, shared.clone(), vocab.clone());
         let started = thread::Builder::new().name("eliza-session".into()).spawn(move || worker.run());
         let handle = started.map_err(|error| Error::OutOfMemory(format!("no thread for the session: {error}")))?;
-        Ok(Session { shared, vocab, file, info, worker: Some(handle) })
+        Ok(Session { shared, vocab, file, info, chat: OnceLock::new(), worker: Some(handle) })
     }
 
     /// Loads the model on the calling thread and starts the worker.
@@ -121,7 +123,7 @@ impl Session {
             ..ModelInfo::default()
         };
         let shared = Arc::new(Shared::new(Settings::default()));
-        Ok(Session { shared, vocab: Arc::new(vocab), file, info, worker: None })
+        Ok(Session { shared, vocab: Arc::new(vocab), file, info, chat: OnceLock::new(), worker: None })
     }
 
     /// Starts the worker over a model that is loaded.

@@ -35,6 +35,7 @@ use pace::Pace;
 use parts::Parts;
 use special::CONTROL;
 use spelling::{SPACE_MARK, Spelling, escape_spaces};
+use std::borrow::Cow;
 use texts::Texts;
 
 /// How a vocabulary makes tokens from text.
@@ -72,6 +73,38 @@ pub struct Vocab {
     clean_spaces: bool,
     parts: Parts,
     max_piece: usize,
+}
+
+/// What the text of a control token in a text is.
+#[derive(Clone, Copy, PartialEq)]
+enum Special {
+    /// Text.
+    Text,
+    /// The token.
+    Tokens,
+    /// The token, unless this character stands in it, which is no part of the text.
+    Marked(char),
+}
+
+impl Special {
+    fn of(parse_special: bool) -> Self {
+        if parse_special { Special::Tokens } else { Special::Text }
+    }
+
+    /// A stretch of text without its marks.
+    fn plain<'a>(self, text: &'a [u8]) -> Cow<'a, [u8]> {
+        let Special::Marked(mark) = self else { return text.into() };
+        let mut bytes = [0; 4];
+        let mark = mark.encode_utf8(&mut bytes).as_bytes();
+        let mut plain = Vec::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(at) = rest.windows(mark.len()).position(|window| window == mark) {
+            plain.extend_from_slice(&rest[..at]);
+            rest = &rest[at + mark.len()..];
+        }
+        plain.extend_from_slice(rest);
+        plain.into()
+    }
 }
 
 /// The longest text: positions fit 32 bits, also where a space or a broken byte is written as three.
@@ -113,11 +146,34 @@ impl Vocab {
         if add_special && self.add_bos {
             out.extend(self.special.bos);
         }
-        self.append_tokens(text, parse_special, true, &Pace::new(cancelled), &mut out)?;
+        self.append_tokens(text, Special::of(parse_special), true, &Pace::new(cancelled), &mut out)?;
         if add_special && self.add_eos {
             out.extend(self.special.eos);
         }
         Ok(out)
+    }
+
+    /// The tokens of a whole text as [`Vocab::tokenize_unless`] makes them with both options, where `mark` is no part of
+    /// the text: a special token's text with a mark inside is text.
+    ///
+    /// # Errors
+    /// As [`Vocab::tokenize_unless`].
+    pub fn tokenize_marked(&self, text: &str, mark: char, cancelled: &dyn Fn() -> bool) -> Result<Vec<Token>> {
+        let mut out = Vec::new();
+        if self.add_bos {
+            out.extend(self.special.bos);
+        }
+        self.append_tokens(text.as_bytes(), Special::Marked(mark), true, &Pace::new(cancelled), &mut out)?;
+        if self.add_eos {
+            out.extend(self.special.eos);
+        }
+        Ok(out)
+    }
+
+    /// The texts of the tokens that are found in a text only where special tokens are parsed.
+    pub fn control_texts(&self) -> impl Iterator<Item = &str> {
+        let control = |id: &usize| self.attributes[*id] & (CONTROL | special::UNKNOWN) != 0;
+        (0..self.n_tokens).filter(control).filter_map(|id| self.token_text(id as Token))
     }
 
     /// The tokens of a text that continues another text: neither the begin-of-text token nor the space that some
@@ -132,7 +188,7 @@ impl Vocab {
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Vec<Token>> {
         let mut out = Vec::new();
-        self.append_tokens(text, parse_special, false, &Pace::new(cancelled), &mut out)?;
+        self.append_tokens(text, Special::of(parse_special), false, &Pace::new(cancelled), &mut out)?;
         Ok(out)
     }
 
@@ -140,7 +196,7 @@ impl Vocab {
     fn append_tokens(
         &self,
         text: &[u8],
-        parse_special: bool,
+        special: Special,
         mut begins: bool,
         pace: &Pace<'_>,
         out: &mut Vec<Token>,
@@ -152,17 +208,17 @@ impl Vocab {
         reserve::reserve(out, text.len() / 6 + 4, TOKENS)?;
         let mut scratch = Scratch::default();
         let mut at = 0;
-        for found in self.parts.find(&self.attributes, text, parse_special, pace)? {
+        for found in self.parts.find(&self.attributes, text, special != Special::Text, pace)? {
             let range = found.range();
             if at < range.start {
-                self.append_raw(&text[at..range.start], begins, &mut scratch, pace, out)?;
+                self.append_raw(&special.plain(&text[at..range.start]), begins, &mut scratch, pace, out)?;
             }
             reserve::push(out, found.token(), TOKENS)?;
             begins = true;
             at = range.end;
         }
         if at < text.len() {
-            self.append_raw(&text[at..], begins, &mut scratch, pace, out)?;
+            self.append_raw(&special.plain(&text[at..]), begins, &mut scratch, pace, out)?;
         }
         Ok(())
     }

@@ -82,6 +82,41 @@ static void check_same(char * text, char * other) {
     lib.free_string(other);
 }
 
+#define HELLO "{\"messages\": [{\"role\": \"user\", \"content\": \"Once <s>\"}], \"add_generation_prompt\": true}"
+
+static int has_template(FfiLlmHandle handle) {
+    char * text = lib.llm_stream_metadata_json(handle, "tokenizer.chat_template", NULL);
+    int found = text != NULL;
+    lib.free_string(text);
+    if (!found) CHECK_TEXT(lib.llm_stream_take_error(handle), "tokenizer.chat_template");
+    return found;
+}
+
+/* A prompt of messages: the template's own special tokens are tokens, the messages' are text. */
+static void chat_prompt(FfiLlmHandle handle) {
+    static const struct { const char * inputs, * problem; } refused[] = {
+        {"{", "not JSON"}, {"[]", "a JSON object"}, {"{}", "messages"}, {"\xff", "not UTF-8"}, {NULL, "inputs_json is NULL"},
+    };
+    char * error = NULL, * text;
+    if (!has_template(handle)) {
+        CHECK(lib.llm_stream_chat_prompt_json(handle, HELLO, &error) == NULL);
+        CHECK_TEXT(error, "tokenizer.chat_template");
+        CHECK_EQ(lib.llm_stream_status(handle), ELIZA_ERR_UNSUPPORTED);
+        CHECK_TEXT(lib.llm_stream_take_error(handle), "tokenizer.chat_template");
+        return;
+    }
+    text = lib.llm_stream_chat_prompt_json(handle, HELLO, &error);
+    CHECK(text != NULL && strstr(text, "{\"text\":\"<s>user: Once <s>\\nassistant:\",\"tokens\":[1,") == text);
+    CHECK(text != NULL && strstr(strchr(text, '['), ",1,") == NULL);
+    lib.free_string(text);
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        CHECK(lib.llm_stream_chat_prompt_json(handle, refused[i].inputs, &error) == NULL);
+        CHECK_TEXT(error, refused[i].problem);
+        CHECK_EQ(lib.llm_stream_status(handle), ELIZA_ERR_INVALID_ARG);
+        CHECK_TEXT(lib.llm_stream_take_error(handle), refused[i].problem);
+    }
+}
+
 static void metadata(void) {
     static const char * const keys[] = {NULL, "general.architecture", "tokenizer.ggml.tokens", "llama.block_count"};
     const char * model = model_path();
@@ -105,6 +140,7 @@ static void metadata(void) {
     CHECK_TEXT(error, "no.such.key");
     CHECK_EQ(lib.llm_stream_status(handle), ELIZA_ERR_INVALID_ARG);
     CHECK_TEXT(lib.llm_stream_take_error(handle), "no.such.key");
+    chat_prompt(handle);
     CHECK(lib.file_metadata_json(NULL, NULL, NULL) == NULL);
     CHECK_TEXT(lib.take_last_error(), "path is NULL");
     CHECK(lib.file_metadata_json(model, "\xff", NULL) == NULL);
@@ -242,6 +278,9 @@ static void vocabulary_alone(void) {
                lib.build_token_trie(whole, "a", names, 2, "", "", 0, NULL, &error));
     check_same(lib.llm_stream_metadata_json(handle, NULL, &error), lib.llm_stream_metadata_json(whole, NULL, &error));
     check_same(lib.llm_stream_token_json(handle, 5, &error), lib.llm_stream_token_json(whole, 5, &error));
+    if (has_template(handle)) {
+        check_same(lib.llm_stream_chat_prompt_json(handle, HELLO, &error), lib.llm_stream_chat_prompt_json(whole, HELLO, &error));
+    }
     CHECK_EQ(lib.llm_stream_is_eog(handle, 5), lib.llm_stream_is_eog(whole, 5));
     text = lib.llm_stream_model_json(handle, &error);
     CHECK(text != NULL && strstr(text, "\"vocab_only\":true") != NULL && number_of(text, "context") == 0);

@@ -127,6 +127,7 @@ void check_not_open(FfiLlmHandle handle, const char * reason) {
     NO_TEXT(lib.llm_stream_metadata_json(handle, NULL, &error));
     NO_TEXT(lib.llm_stream_model_json(handle, &error));
     NO_TEXT(lib.llm_stream_token_json(handle, 1, &error));
+    NO_TEXT(lib.llm_stream_chat_prompt_json(handle, "{\"messages\": []}", &error));
 #undef NO_TEXT
     lib.llm_stream_close(handle);
     lib.llm_stream_close(handle);

@@ -662,6 +662,7 @@ void asking() {
     CHECK(stream.describe().find("\"n_batch\":32,\"kv_type\":\"f32\",\"kv_type_v\":\"q8_0\"") != std::string::npos);
     CHECK(stream.metadata() == eliza::file_metadata(model) && stream.metadata("general.architecture") == "\"llama\"");
     CHECK(stream.token(5) == told(lib.llm_stream_token_json(stream.handle(), 5, nullptr)));
+    CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "messages", stream.chat_prompt("{}"));
     CHECK(stream.is_eog(5) == (lib.llm_stream_is_eog(stream.handle(), 5) == 1));
     CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "token -1", stream.token(-1));
     CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "token -1", stream.is_eog(-1));

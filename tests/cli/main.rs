@@ -10,5 +10,6 @@ mod inspect;
 mod plan;
 mod program;
 mod quantize;
+mod template;
 #[path = "../testing/mod.rs"]
 mod testing;

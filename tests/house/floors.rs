@@ -20,6 +20,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("graph", 1),
     ("vocab", 1),
     ("backend", 2),
+    ("chat", 2),
     ("trie", 2),
     ("schedule", 3),
     ("sampling", 3),

@@ -13,6 +13,11 @@ use std::path::{Path, PathBuf};
 /// Longest context of every fixture, in tokens.
 pub const CONTEXT: u32 = 4096;
 
+/// The chat template of every fixture. It reads contents that are texts, and has no system turn.
+pub const CHAT_TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}\
+    {% if m.role == 'system' %}{{ raise_exception('no system turn') }}{% endif %}\
+    {{ m.role + ': ' + m.content + '\n' }}{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
+
 /// Which model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -238,6 +243,7 @@ impl Build {
         if self.kind.arch() == "gemma3" {
             self.set(&key("add_space_prefix"), WriteValue::Bool(false));
         }
+        self.set("tokenizer.chat_template", WriteValue::String(CHAT_TEMPLATE.into()));
     }
 
     fn tensors(&mut self, s: &Shape) {

@@ -119,6 +119,20 @@ extern "system" fn Java_ai_eliza_inference_Native_token<'local>(
     native(env, |env| Ok(env.new_string(table::get(session)?.token_json(token)?)?))
 }
 
+/// The prompt of messages as JSON: its text and its tokens.
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_chatPrompt<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    session: jlong,
+    inputs: JByteBuffer<'local>,
+) -> JString<'local> {
+    native(env, |env| {
+        let inputs = text(env, &inputs, "inputsJson")?;
+        Ok(env.new_string(table::get(session)?.chat_prompt_json(inputs)?)?)
+    })
+}
+
 /// The logits of the last positions, one row after the other.
 #[unsafe(no_mangle)]
 extern "system" fn Java_ai_eliza_inference_Native_logits<'local>(

@@ -107,6 +107,13 @@ impl Handle {
         call(|| session.token_json(token))
     }
 
+    /// The prompt of messages as JSON: its text and its tokens.
+    #[napi]
+    pub fn chat_prompt(&self, inputs: String) -> napi::Result<String> {
+        let session = self.session()?;
+        call(|| session.chat_prompt_json(terminated(&inputs, "inputs")?))
+    }
+
     /// A promise of the logits of the last positions, one row after the other.
     #[napi(ts_return_type = "Promise<Float32Array>")]
     pub fn logits<'env>(&self, env: &'env Env, n_last: i32) -> napi::Result<Object<'env>> {

@@ -78,6 +78,11 @@ final class AskingTest {
             same(session.metadataJson(), ElizaInference.fileMetadataJson(Host.model));
             same(session.metadataJson("general.architecture"), "\"llama\"");
             thrown(ElizaException.InvalidArgument.class, "no.such.key", () -> session.metadataJson("no.such.key"));
+            String inputs = "{\"messages\": [{\"role\": \"user\", \"content\": \"Once <s>\"}], \"add_generation_prompt\": true}";
+            String prompt = session.chatPromptJson(inputs);
+            check(prompt.startsWith("{\"text\":\"<s>user: Once <s>\\nassistant:\",\"tokens\":[1,"), prompt);
+            check(!prompt.substring(prompt.indexOf('[')).contains(",1,"), prompt);
+            thrown(ElizaException.InvalidArgument.class, "messages", () -> session.chatPromptJson("{}"));
             // The tokens of which it is said one by one are those of the list.
             StringBuilder ends = new StringBuilder("\"eog\":[");
             int tokens = vocabulary(model);

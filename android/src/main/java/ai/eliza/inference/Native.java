@@ -60,6 +60,8 @@ final class Native {
 
     static native String token(long session, int token);
 
+    static native String chatPrompt(long session, ByteBuffer inputs);
+
     static native void prefill(long session, int[] tokens, int slot);
 
     static native float[] logits(long session, int nLast);

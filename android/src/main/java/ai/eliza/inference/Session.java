@@ -103,6 +103,18 @@ public final class Session implements AutoCloseable {
         return Native.token(number, token);
     }
 
+    /**
+     * The prompt that the model's chat template makes of messages, as one JSON object: {@code text}, and {@code tokens} to
+     * prefill. {@code inputsJson} is an object with {@code messages}, and where wanted {@code tools}, {@code
+     * add_generation_prompt} and what else the template reads. What messages spell is text: no special token comes of them.
+     *
+     * @throws ElizaException.InvalidArgument where the template refuses the messages
+     * @throws ElizaException.Unsupported where the file has no template, and its tokens are of no known family
+     */
+    public String chatPromptJson(String inputsJson) {
+        return Native.chatPrompt(number, Utf8.direct(inputsJson, "inputsJson"));
+    }
+
     /** The tokens of a text, with those in front that the model wants there (usually BOS), as for a prompt. */
     public int[] tokenize(String text) {
         return tokenize(text, true, false);

@@ -1,0 +1,264 @@
+//! Chat templates: from messages to a prompt.
+//!
+//! A file's template (`tokenizer.chat_template`) is a Jinja text made for Python's `transformers`. It is run by minijinja
+//! with that library's settings, functions and ways of writing values, so that its output is the one that the model was
+//! trained on, byte for byte. A template comes with a downloaded file: its time, its memory and its depth are bounded.
+//!
+//! What a host passes is text, whatever it spells: a message that contains `<|im_end|>` ends no turn, because only the
+//! template's own special tokens become special tokens ([`Prompt::tokens`]).
+
+mod builtins;
+mod clock;
+mod dialect;
+mod families;
+mod messages;
+mod operators;
+mod python;
+mod user_text;
+
+pub use clock::Now;
+
+use crate::gguf::File;
+use crate::vocab::Vocab;
+use crate::{Error, Result, Token};
+use messages::Abilities;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::ValueKind;
+use minijinja::{Environment, ErrorKind, Value};
+use std::sync::OnceLock;
+use user_text::ControlTexts;
+
+/// The longest template.
+const MAX_SOURCE: usize = 1 << 20;
+/// Instructions, or 64 bytes of data, of a rendering, as minijinja counts them: at most 256 MB, half a second. A turn takes
+/// a few hundred.
+const FUEL: u64 = 4_000_000;
+/// How deep macros call each other. Each takes a few KiB of the caller's stack.
+const MAX_RECURSION: usize = 64;
+/// The key of the default template.
+const KEY: &str = "tokenizer.chat_template";
+const DEFAULT: &str = "default";
+/// The named template for conversations with tools.
+const TOOL_USE: &str = "tool_use";
+
+/// The chat templates of a model.
+pub struct ChatTemplate {
+    env: Environment<'static>,
+    bos_token: String,
+    eos_token: String,
+    controls: ControlTexts,
+    abilities: OnceLock<Abilities>,
+}
+
+/// What a template is given.
+#[derive(Debug, Clone)]
+pub struct Inputs {
+    /// By name, in the order of the host's JSON.
+    values: Vec<(String, Value)>,
+    now: Now,
+}
+
+impl Inputs {
+    /// Reads a JSON object: `messages` (an array of objects with `role` and `content`), and where wanted `tools`,
+    /// `documents`, `add_generation_prompt` and whatever else a template reads, such as `enable_thinking`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where it is not JSON, no object, or has no array `messages` of objects.
+    pub fn from_json(json: &str) -> Result<Self> {
+        let problem = |what: String| Error::InvalidArgument(format!("chat inputs: {what}"));
+        let all: Value = serde_json::from_str(json).map_err(|e| problem(format!("not JSON: {e}")))?;
+        if all.kind() != ValueKind::Map {
+            return Err(problem(format!("a JSON object is needed, not {}", all.kind())));
+        }
+        let mut values = Vec::new();
+        for key in all.try_iter().into_iter().flatten() {
+            let value = all.get_item(&key).unwrap_or_default();
+            values.push((key.to_string(), value));
+        }
+        let inputs = Inputs { values, now: Now::default() };
+        match inputs.get("messages") {
+            Some(messages) if messages.kind() == ValueKind::Seq => {
+                let wrong = messages.try_iter().into_iter().flatten().position(|m| m.kind() != ValueKind::Map);
+                wrong.map_or(Ok(()), |n| Err(problem(format!("messages[{n}] is no object"))))?;
+            }
+            Some(_) => return Err(problem("`messages` is no array".into())),
+            None => return Err(problem("there are no `messages`".into())),
+        }
+        Ok(inputs)
+    }
+
+    /// With the moment that `strftime_now` tells.
+    #[must_use]
+    pub fn at(mut self, now: Now) -> Self {
+        self.now = now;
+        self
+    }
+
+    fn get(&self, name: &str) -> Option<&Value> {
+        self.values.iter().find(|(key, _)| key == name).map(|(_, value)| value)
+    }
+
+    /// Whether there is at least one tool.
+    fn has_tools(&self) -> bool {
+        self.get("tools").is_some_and(|tools| tools.kind() == ValueKind::Seq && tools.is_true())
+    }
+}
+
+/// A rendered prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompt {
+    /// The text, with a mark inside whatever the host's texts spell like a control token.
+    marked: String,
+    mark: char,
+    bos_token: String,
+    eos_token: String,
+}
+
+impl Prompt {
+    /// The prompt as text.
+    pub fn text(&self) -> String {
+        self.marked.replace(self.mark, "")
+    }
+
+    /// The prompt as tokens. The template's special tokens are tokens; what the host's texts spell stays text. Where the
+    /// vocabulary adds a begin- or end-of-text token, the template's own is not doubled.
+    ///
+    /// # Errors
+    /// As [`Vocab::tokenize_unless`].
+    pub fn tokens(&self, vocab: &Vocab, cancelled: &dyn Fn() -> bool) -> Result<Vec<Token>> {
+        let mut text = self.marked.as_str();
+        if vocab.add_bos() && !self.bos_token.is_empty() {
+            text = text.strip_prefix(&self.bos_token).unwrap_or(text);
+        }
+        if vocab.add_eos() && !self.eos_token.is_empty() {
+            text = text.strip_suffix(&self.eos_token).unwrap_or(text);
+        }
+        vocab.tokenize_marked(text, self.mark, cancelled)
+    }
+}
+
+impl ChatTemplate {
+    /// A template by its text. `bos_token` and `eos_token` are what the variables of these names hold.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] naming the line where the text is no template, or a text of more than 1 MiB.
+    pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Self> {
+        Self::with(&[(DEFAULT, source)], bos_token, eos_token, ControlTexts::default())
+    }
+
+    /// The templates of a file. Without one, the form of a family of models that the vocabulary's tokens tell.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the file has no template and its family is not known; [`Error::InvalidArgument`]
+    /// where a template is broken.
+    pub fn of_model(file: &File, vocab: &Vocab) -> Result<Self> {
+        let mut sources: Vec<(&str, &str)> = Vec::new();
+        let named = format!("{KEY}.{TOOL_USE}");
+        let (default, tools) = (file.get::<String>(KEY)?, file.get::<String>(&named)?);
+        sources.extend(default.as_deref().map(|text| (DEFAULT, text)));
+        sources.extend(tools.as_deref().map(|text| (TOOL_USE, text)));
+        if default.is_none() {
+            match families::of(vocab) {
+                Some(text) => sources.push((DEFAULT, text)),
+                None if tools.is_none() => {
+                    let problem = format!(
+                        "chat: the file has no `{KEY}`, and its tokens are of no family whose form is known; \
+                         give a template, or tokenize the prompt yourself"
+                    );
+                    return Err(Error::Unsupported(problem));
+                }
+                None => {}
+            }
+        }
+        let text = |id: Option<Token>| id.and_then(|id| vocab.token_text(id)).unwrap_or_default();
+        Self::with(&sources, text(vocab.bos()), text(vocab.eos()), ControlTexts::of(vocab))
+    }
+
+    fn with(sources: &[(&str, &str)], bos_token: &str, eos_token: &str, controls: ControlTexts) -> Result<Self> {
+        let mut env = Environment::new();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        env.set_syntax(syntax.map_err(|e| Error::Internal(format!("chat template: {e}")))?);
+        env.set_fuel(Some(FUEL));
+        env.set_recursion_limit(MAX_RECURSION);
+        builtins::register(&mut env);
+        for (name, source) in sources {
+            if source.len() > MAX_SOURCE {
+                return Err(fault(format!("{} bytes; at most {MAX_SOURCE} are read", source.len())));
+            }
+            let source = dialect::translate(source).map_err(fault)?;
+            env.add_template_owned(name.to_string(), source).map_err(|e| fault(described(&e)))?;
+        }
+        let (bos_token, eos_token) = (bos_token.into(), eos_token.into());
+        Ok(ChatTemplate { env, bos_token, eos_token, controls, abilities: OnceLock::new() })
+    }
+
+    /// The prompt as the Python library renders it: messages as they are given.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] with the template's own words where it refuses the messages, with the line where it
+    /// fails, or where it takes more time or memory than any conversation needs.
+    pub fn render(&self, inputs: &Inputs) -> Result<Prompt> {
+        // Python's library always defines these.
+        let mut complete = inputs.clone();
+        for name in ["tools", "documents"] {
+            if complete.get(name).is_none() {
+                complete.values.push((name.into(), Value::from(())));
+            }
+        }
+        self.rendered(&complete)
+    }
+
+    fn rendered(&self, inputs: &Inputs) -> Result<Prompt> {
+        let name = match inputs.has_tools() && self.env.get_template(TOOL_USE).is_ok() {
+            true => TOOL_USE,
+            false => DEFAULT,
+        };
+        let template = self.env.get_template(name).or_else(|_| self.env.get_template(TOOL_USE));
+        let template = template.map_err(|e| fault(described(&e)))?;
+        let mark = user_text::unused_mark(&inputs.values, template.source())
+            .ok_or_else(|| fault("the inputs hold all 32 noncharacters U+FDD0 to U+FDEF".into()))?;
+
+        let mut context: Vec<(String, Value)> = vec![("add_generation_prompt".into(), Value::from(false))];
+        context.push(("bos_token".into(), Value::from(self.bos_token.as_str())));
+        context.push(("eos_token".into(), Value::from(self.eos_token.as_str())));
+        for (name, value) in &inputs.values {
+            context.retain(|(known, _)| known != name);
+            context.push((name.clone(), self.controls.marked(value, mark)));
+        }
+        let now = inputs.now;
+        let clock =
+            move |format: &str| now.format(format).map_err(|e| minijinja::Error::new(ErrorKind::InvalidOperation, e));
+        context.push(("strftime_now".into(), Value::from_function(clock)));
+        let marked = template.render(Value::from_pairs(context)).map_err(|e| fault(described(&e)))?;
+        Ok(Prompt { marked, mark, bos_token: self.bos_token.clone(), eos_token: self.eos_token.clone() })
+    }
+
+    /// The prompt for messages as hosts send them (the shape of OpenAI's API): what the template cannot read is given
+    /// in the form that it reads. A `developer` becomes the `system`, which is joined with the next message where the
+    /// template has no such role; typed parts of a content become a text, or a text a part; the arguments of a tool call
+    /// become an object; a content that is missing beside tool calls becomes empty. `tools` and `documents` that are not
+    /// given are not defined, as in llama.cpp, where [`ChatTemplate::render`] has None.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`].
+    pub fn prompt(&self, inputs: &Inputs) -> Result<Prompt> {
+        let abilities = self.abilities.get_or_init(|| Abilities::of(self));
+        self.rendered(&abilities.adapt(inputs))
+    }
+}
+
+/// A template's error, with its line and what caused it.
+fn described(error: &minijinja::Error) -> String {
+    let mut text = match error.kind() {
+        ErrorKind::OutOfFuel => "it takes more time or memory than any conversation needs".to_string(),
+        _ => error.detail().map_or_else(|| error.kind().to_string(), str::to_string),
+    };
+    if let Some(line) = error.line() {
+        text = format!("{text} (line {line})");
+    }
+    text
+}
+
+fn fault(problem: String) -> Error {
+    Error::InvalidArgument(format!("chat template: {problem}"))
+}
