@@ -4,6 +4,8 @@
 //! this one alone. The code is the same but for that; it is written out, since the intrinsics of the second would let
 //! the compiler use all of AVX-512.
 
+#![allow(clippy::needless_range_loop, reason = "one index walks several small arrays, and closures would not inline")]
+
 use std::arch::asm;
 use std::arch::x86_64::*;
 
