@@ -159,7 +159,7 @@ dxc:
 
 isa-deep:
 	$(call section,"logits on every instruction set this machine has")
-	@for isa in portable avx2; do ELIZA_CPU_ISA=$$isa $(CARGO) test --locked --release --test model logits::; done
+	@for isa in portable avx2 avxvnni; do ELIZA_CPU_ISA=$$isa $(CARGO) test --locked --release --test model logits::; done
 
 # The sanitizer has to see the standard library too, so that is built with it: nightly and its sources are needed.
 TSAN_TARGET := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')

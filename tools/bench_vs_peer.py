@@ -4,13 +4,16 @@
 Every pair is one run of ours and one of the peer's, back to back, the order changing from pair to pair. What is judged is the
 median of the pairs' ratios, which cancels what the machine does to both; the medians themselves are printed beside it.
 
-    bench_vs_peer.py [--models DIR] [--pairs N] [--threads 1,2] [--prompt 512] [--decode 64] [NAME ...]
+    bench_vs_peer.py [--models DIR] [--pairs N] [--threads 1,2] [--prompt 512] [--decode 64] [--isa LEVEL] [--peer-cpu LIBRARY]
+                     [NAME ...]
 
 NAME is SHAPE:TYPE, a shape of tools/make_model.rs with random weights and a type of `eliza-inference quantize`. The peer comes
-from its npm package, and its decoding is timed without choosing a token, ours with. Bounds: decode >= 0.95, prompt >= 0.7,
+from its npm package, and its decoding is timed without choosing a token, ours with. `--isa avx2 --peer-cpu haswell` compares
+what both have for a processor without AVX-512. Bounds: decode >= 0.95, prompt >= 0.7,
 load <= 1, peak memory <= 1.05 of the peer's. The exit code says whether all were met. Run it on a quiet machine.
 """
 import argparse
+import os
 import statistics
 import sys
 
@@ -62,10 +65,14 @@ def main():
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--decode", type=int, default=64)
+    parser.add_argument("--isa", help="the level of our kernels (ELIZA_CPU_ISA)")
+    parser.add_argument("--peer-cpu", help="the one CPU library that the peer finds: haswell, alderlake and so on")
     args = parser.parse_args()
+    if args.isa:
+        os.environ["ELIZA_CPU_ISA"] = args.isa
     missed, body = 0, []
     try:
-        peer = Timed()
+        peer = Timed(cpu=args.peer_cpu)
     except Skip as reason:
         print("skipped:", reason)
         return 0

@@ -57,7 +57,8 @@ class Ours:
 class Timed:
     """The peer's times: tools/llama_bench.c, linked with the libraries of an npm package, or those in the folder `given`."""
 
-    def __init__(self, package="linux-x64", given=os.environ.get("PEER_LLAMA_DIR")):
+    def __init__(self, package="linux-x64", given=os.environ.get("PEER_LLAMA_DIR"), cpu=None):
+        """With `cpu`, only the library of its CPU backend that has this name, such as `haswell`, is there to be chosen."""
         out = os.path.join(TARGET, "llama")
         self.folder = given or os.path.join(out, "node_modules", "@node-llama-cpp", package, "bins", package)
         try:
@@ -66,6 +67,8 @@ class Timed:
                 os.makedirs(out, exist_ok=True)
                 run(["npm", "install", "--no-save", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", out,
                      f"@node-llama-cpp/{package}@3.22.1"])
+            if cpu:
+                self.folder = with_one_cpu(self.folder, os.path.join(out, f"cpu-{cpu}"), f"libggml-cpu-{cpu}.so")
             wanted = ("libllama.", "libggml.", "libggml-base.")
             libraries = [os.path.join(self.folder, f) for f in sorted(os.listdir(self.folder)) if f.startswith(wanted)]
             self.program = os.path.join(out, f"llama_bench-{package}")
@@ -76,6 +79,19 @@ class Timed:
 
     def json(self, what, *args):
         return json.loads(run([self.program, self.folder, what, *map(str, args)]))
+
+
+def with_one_cpu(folder, copy, library):
+    """A folder of links to the libraries in `folder`, but of those of the CPU only to `library`."""
+    if not os.path.exists(os.path.join(folder, library)):
+        raise Skip(f"{folder} has no {library}")
+    os.makedirs(copy, exist_ok=True)
+    for name in os.listdir(copy):
+        os.remove(os.path.join(copy, name))
+    for name in os.listdir(folder):
+        if name == library or not name.startswith("libggml-cpu-"):
+            os.symlink(os.path.abspath(os.path.join(folder, name)), os.path.join(copy, name))
+    return copy
 
 
 class Made:

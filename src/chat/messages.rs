@@ -1,7 +1,8 @@
 //! Messages as hosts send them, in the form that a template reads. What it reads, short conversations tell: each is
 //! rendered once, and what it was given has to be found in the prompt.
 
-use super::{ChatTemplate, Inputs};
+use super::inputs::Inputs;
+use crate::Result;
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
@@ -24,13 +25,13 @@ pub(super) struct Abilities {
 const NEEDLE: &str = "<-needle->";
 
 impl Abilities {
-    pub(super) fn of(template: &ChatTemplate) -> Self {
+    /// `render` is the template, `knows_developer` whether it has turns of that role.
+    pub(super) fn of(render: &dyn Fn(&Inputs) -> Result<String>, knows_developer: bool) -> Self {
         let reads = |messages: &str| {
             let json = format!(r#"{{"messages": [{messages}], "add_generation_prompt": true}}"#);
-            let prompt =
-                Inputs::from_json(&json.replace("NEEDLE", NEEDLE)).and_then(|inputs| template.rendered(&inputs));
+            let text = Inputs::from_json(&json.replace("NEEDLE", NEEDLE)).and_then(|inputs| render(&inputs));
             // A list that is printed as it is would hold the needle too.
-            prompt.is_ok_and(|p| p.text().contains(NEEDLE) && !p.text().contains("'type'"))
+            text.is_ok_and(|text| text.contains(NEEDLE) && !text.contains("'type'"))
         };
         let text = reads(r#"{"role": "user", "content": "NEEDLE"}"#);
         let parts = reads(r#"{"role": "user", "content": [{"type": "text", "text": "NEEDLE"}]}"#);
@@ -49,7 +50,7 @@ impl Abilities {
             text: text || !parts,
             parts,
             object_arguments: reads(&call(r#"{"k": "NEEDLE"}"#)),
-            developer: template.env.templates().any(|(_, t)| t.source().contains("'developer'")),
+            developer: knows_developer,
         }
     }
 

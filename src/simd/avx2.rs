@@ -1,8 +1,11 @@
 //! AVX2: a vector of 16 lanes is a pair of registers; bytes are multiplied by `vpmaddubsw`.
 //!
 //! That instruction adds two neighbouring products into a saturating `i16`. Codes of up to 6 bits never saturate,
-//! and as many of their results as fit are added as `i16` before widening. 8-bit codes go in as magnitudes, their
-//! signs moved to the activations: 2 * 128 * 127 fits.
+//! and as many of their results as fit are added as `i16` before widening. 8-bit codes go in
+//!
+//! * for several columns as two parts of four bits, split once for all: four instructions for 32 products, and two of
+//!   the four are additions, for which there are more ports;
+//! * for one column as magnitudes, their signs moved to the activations (2 * 128 * 127 fits): that needs no splitting.
 
 #![allow(clippy::needless_range_loop, reason = "one index walks several small arrays, and closures would not inline")]
 
@@ -10,9 +13,36 @@ use std::arch::x86_64::*;
 
 use super::vector::{BYTE_ZERO, Kernel, Vector};
 
-/// Proof that the processor has AVX2, FMA and F16C.
+/// Proof that the processor has AVX2, FMA, F16C and what `P` multiplies bytes with.
 #[derive(Clone, Copy)]
-pub(super) struct Avx2(());
+pub(super) struct Ymm<P>(P);
+
+/// The level of AVX2 alone.
+pub(super) type Avx2 = Ymm<ByPairs>;
+
+/// How a level multiplies bytes. An implementor is proof that the processor can.
+pub(super) trait Products: Copy {
+    /// [`Vector::ONE_SIGNED`].
+    const ONE_SIGNED: bool;
+
+    /// The proof, where the processor can.
+    fn new() -> Option<Self>;
+    /// [`Vector::dot`].
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn dot<const H: usize, const J: usize>(
+        self,
+        bits: u32,
+        acc: [[__m256i; 2]; J],
+        w: &[[[__m256i; 2]; 4]; H],
+        a: [*const i8; J],
+    ) -> [[__m256i; 2]; J];
+}
+
+/// By `vpmaddubsw`, which adds two neighbouring products into an `i16`.
+#[derive(Clone, Copy)]
+pub(super) struct ByPairs(());
 
 /// Wraps expressions that only need the instructions of the token.
 macro_rules! have {
@@ -30,29 +60,30 @@ macro_rules! memory {
     };
 }
 
-impl Vector for Avx2 {
+impl<P: Products> Vector for Ymm<P> {
     type F = [__m256; 2];
     type I = [__m256i; 2];
     type B = [__m256i; 2];
     type M = [__m256; 2];
 
-    const TILE: usize = 4;
+    const TILE: usize = 16;
     const FLOAT_TILE: usize = 2;
     const ENTRIES: [usize; 4] = [6, 4, 2, 1];
     const WIDE: bool = false;
-    const SIGNED_BYTES: bool = true;
+    const SIGNED_BYTES: bool = false;
+    const ONE_SIGNED: bool = P::ONE_SIGNED;
 
     #[inline]
     fn new() -> Option<Self> {
         let available =
             is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
-        available.then_some(Avx2(()))
+        P::new().filter(|_| available).map(Ymm)
     }
     #[inline(always)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
         #[target_feature(enable = "avx2,fma,f16c")]
         #[inline(never)]
-        fn enter<K: Kernel>(simd: Avx2, kernel: K) -> K::Output {
+        fn enter<P: Products, K: Kernel>(simd: Ymm<P>, kernel: K) -> K::Output {
             kernel.run(simd)
         }
         have!(enter(self, kernel))
@@ -192,42 +223,12 @@ impl Vector for Avx2 {
     unsafe fn dot<const H: usize, const J: usize>(
         self,
         bits: u32,
-        mut acc: [Self::I; J],
+        acc: [Self::I; J],
         w: &[[Self::B; 4]; H],
         a: [*const i8; J],
     ) -> [Self::I; J] {
-        // How many `i16` results of 2 * (2^bits - 1) * 127 can be added before they overflow.
-        let run = match bits {
-            0..=4 => 8,
-            5 => 4,
-            6 => 2,
-            _ => 1,
-        };
-        let ones = have!(_mm256_set1_epi16(1));
-        for j in 0..J {
-            let mut sum = have!([_mm256_setzero_si256(); 2]);
-            for h in 0..H {
-                for v in 0..4 {
-                    let quad = memory!(_mm256_set1_epi32(a[j].add(16 * h + 4 * v).cast::<i32>().read_unaligned()));
-                    for half in 0..2 {
-                        let x = w[h][v][half];
-                        let product = if bits == 8 {
-                            let x = have!(_mm256_xor_si256(x, _mm256_set1_epi8(BYTE_ZERO as i8)));
-                            have!(_mm256_maddubs_epi16(_mm256_abs_epi8(x), _mm256_sign_epi8(quad, x)))
-                        } else {
-                            have!(_mm256_maddubs_epi16(x, quad))
-                        };
-                        let nth = (4 * h + v) % run;
-                        sum[half] = if nth == 0 { product } else { have!(_mm256_add_epi16(sum[half], product)) };
-                        if nth == run - 1 || 4 * h + v == 4 * H - 1 {
-                            let wide = have!(_mm256_madd_epi16(sum[half], ones));
-                            acc[j][half] = have!(_mm256_add_epi32(acc[j][half], wide));
-                        }
-                    }
-                }
-            }
-        }
-        acc
+        // SAFETY: the caller's promise.
+        unsafe { self.0.dot(bits, acc, w, a) }
     }
 
     #[inline(always)]
@@ -312,6 +313,120 @@ impl Vector for Avx2 {
             _mm256_storeu_si256(p.cast(), x[0]);
             _mm256_storeu_si256(p.add(32).cast(), x[1]);
         })
+    }
+}
+
+impl Products for ByPairs {
+    const ONE_SIGNED: bool = true;
+
+    #[inline(always)]
+    fn new() -> Option<Self> {
+        Some(ByPairs(()))
+    }
+
+    #[inline(always)]
+    unsafe fn dot<const H: usize, const J: usize>(
+        self,
+        bits: u32,
+        acc: [[__m256i; 2]; J],
+        w: &[[[__m256i; 2]; 4]; H],
+        a: [*const i8; J],
+    ) -> [[__m256i; 2]; J] {
+        // How many `i16` results of 2 * (2^bits - 1) * 127 can be added before they overflow.
+        let run = match bits {
+            0..=4 | 8 => 8,
+            5 => 4,
+            _ => 2,
+        };
+        if bits < 8 {
+            // SAFETY: the caller's promise.
+            return unsafe { self.pairs(run, 1, acc, w, a) };
+        }
+        if J == 1 {
+            // SAFETY: the caller's promise.
+            return unsafe { self.magnitudes(acc, w, a) };
+        }
+        let mask = have!(_mm256_set1_epi8(15));
+        let (mut low, mut high) = (*w, *w);
+        for h in 0..H {
+            for v in 0..4 {
+                for half in 0..2 {
+                    low[h][v][half] = have!(_mm256_and_si256(w[h][v][half], mask));
+                    high[h][v][half] = have!(_mm256_and_si256(_mm256_srli_epi32::<4>(w[h][v][half]), mask));
+                }
+            }
+        }
+        // One part after the other, for its sums to stay in registers.
+        // SAFETY: the caller's promise.
+        unsafe {
+            let acc = self.pairs(run, 1, acc, &low, a);
+            self.pairs(run, 16, acc, &high, a)
+        }
+    }
+}
+
+impl ByPairs {
+    /// Adds `weight` times the dot products of codes, of whose products' results `run` fit 16 bits together.
+    ///
+    /// # Safety
+    /// As [`Products::dot`].
+    #[inline(always)]
+    unsafe fn pairs<const H: usize, const J: usize>(
+        self,
+        run: usize,
+        weight: i16,
+        mut acc: [[__m256i; 2]; J],
+        w: &[[[__m256i; 2]; 4]; H],
+        a: [*const i8; J],
+    ) -> [[__m256i; 2]; J] {
+        let weight = have!(_mm256_set1_epi16(weight));
+        let mut sum = have!([[_mm256_setzero_si256(); 2]; J]);
+        for h in 0..H {
+            for v in 0..4 {
+                let nth = (4 * h + v) % run;
+                for j in 0..J {
+                    let quad = memory!(_mm256_set1_epi32(a[j].add(16 * h + 4 * v).cast::<i32>().read_unaligned()));
+                    for half in 0..2 {
+                        let product = have!(_mm256_maddubs_epi16(w[h][v][half], quad));
+                        sum[j][half] = if nth == 0 { product } else { have!(_mm256_add_epi16(sum[j][half], product)) };
+                        if nth == run - 1 || 4 * h + v == 4 * H - 1 {
+                            let wide = have!(_mm256_madd_epi16(sum[j][half], weight));
+                            acc[j][half] = have!(_mm256_add_epi32(acc[j][half], wide));
+                        }
+                    }
+                }
+            }
+        }
+        acc
+    }
+
+    /// Adds the dot products of 8-bit codes, as signed numbers.
+    ///
+    /// # Safety
+    /// As [`Products::dot`].
+    #[inline(always)]
+    unsafe fn magnitudes<const H: usize, const J: usize>(
+        self,
+        mut acc: [[__m256i; 2]; J],
+        w: &[[[__m256i; 2]; 4]; H],
+        a: [*const i8; J],
+    ) -> [[__m256i; 2]; J] {
+        for h in 0..H {
+            for v in 0..4 {
+                for j in 0..J {
+                    let quad = memory!(_mm256_set1_epi32(a[j].add(16 * h + 4 * v).cast::<i32>().read_unaligned()));
+                    for half in 0..2 {
+                        acc[j][half] = have!({
+                            let x = _mm256_xor_si256(w[h][v][half], _mm256_set1_epi8(BYTE_ZERO as i8));
+                            let product = _mm256_maddubs_epi16(_mm256_abs_epi8(x), _mm256_sign_epi8(quad, x));
+                            let wide = _mm256_madd_epi16(product, _mm256_set1_epi16(1));
+                            _mm256_add_epi32(acc[j][half], wide)
+                        });
+                    }
+                }
+            }
+        }
+        acc
     }
 }
 

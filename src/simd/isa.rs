@@ -9,7 +9,7 @@ use super::neon::{DotProd, I8mm, Widening};
 use super::portable::Portable;
 use super::vector::{Kernel, Vector};
 #[cfg(target_arch = "x86_64")]
-use super::{avx2::Avx2, avx512::Avx512};
+use super::{avx2::Avx2, avx512::Avx512, avxvnni::AvxVnni};
 use std::sync::OnceLock;
 
 /// Makes [`Isa`] and [`dispatch`] of a list of instruction sets, slowest first: name in `ELIZA_CPU_ISA`, how the level
@@ -71,6 +71,8 @@ instruction_sets! {
     Portable: "portable", score 100, Portable on all();
     /// x86-64 with AVX2, FMA and F16C.
     Avx2: "avx2", score 110, Avx2 on target_arch = "x86_64";
+    /// x86-64 with AVX2, FMA, F16C and AVX-VNNI, or what of AVX-512 has the same products.
+    AvxVnni: "avxvnni", score 115, AvxVnni on target_arch = "x86_64";
     /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI.
     Avx512Vnni: "avx512", score 120, Avx512 on target_arch = "x86_64";
     /// AArch64 with NEON.

@@ -6,11 +6,11 @@
 //! |---|---|
 //! | `vector.rs` | the traits [`Vector`] and [`Kernel`] |
 //! | `portable.rs` | plain Rust, for any processor |
-//! | `avx2.rs`, `avx512.rs`, `neon/` | one instruction set each; NEON has three levels |
+//! | `avx2.rs`, `avxvnni.rs`, `avx512.rs`, `neon/` | one instruction set each; NEON has three levels |
 //! | `isa.rs` | the list of them, [`Isa`], and [`dispatch`] |
 //!
 //! A new instruction set is a file, a `mod` line here and a row in `isa.rs`; the tests hold it against plain Rust.
-//! Sixteen lanes are one register of AVX-512, two of AVX2, four of NEON, an array elsewhere.
+//! Sixteen lanes are one register of AVX-512, two of AVX2 (and AVX-VNNI), four of NEON, an array elsewhere.
 //!
 //! Results are reproducible on one instruction set, not across them: some have a fused multiply-add.
 
@@ -18,6 +18,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avxvnni;
 mod isa;
 #[cfg(target_arch = "aarch64")]
 mod neon;

@@ -118,6 +118,8 @@ impl Kernel for Everything<'_> {
                 let columns = [activations.as_ptr(), activations[16..].as_ptr()];
                 let dot = simd.dot(bits, [simd.splat_int(5); 2], &[[top; 4]], columns);
                 out.push(("dot", dot.map(|dot| stored(simd.to_float(dot))).concat()));
+                let [dot] = simd.dot(bits, [simd.splat_int(5)], &[[top; 4]], [columns[1]]);
+                out.push(("dot of one column", stored(simd.to_float(dot))));
             }
         }
         out
@@ -125,7 +127,7 @@ impl Kernel for Everything<'_> {
 }
 
 /// [`Everything`] from the definitions.
-fn naive(inputs: &Inputs, signed_bytes: bool) -> Results {
+fn naive(inputs: &Inputs, signed_bytes: bool, one_signed: bool) -> Results {
     let Inputs { x, y, ints, sets, bytes, codes, table, halves } = inputs;
     let each = |f: &dyn Fn(usize) -> f32| floats(std::array::from_fn(f));
     let each_byte = |f: &dyn Fn(usize) -> u8| words(std::array::from_fn(f));
@@ -172,27 +174,30 @@ fn naive(inputs: &Inputs, signed_bytes: bool) -> Results {
     ];
     for width in [2, 3, 4, 5, 6, 8] {
         let activation = |i: usize| if i.is_multiple_of(5) { -127 } else { 127 - i as i32 };
-        let code = |lane: usize, byte: usize| {
+        let code = |lane: usize, byte: usize, signed: bool| {
             let byte = bytes[4 * lane + byte];
             let code = (byte | byte << 1) & ((1u16 << width) - 1) as u8;
-            if width == 8 && signed_bytes { i32::from((code ^ BYTE_ZERO) as i8) } else { i32::from(code) }
+            if width == 8 && signed { i32::from((code ^ BYTE_ZERO) as i8) } else { i32::from(code) }
         };
-        let term = |lane: usize, at: usize, k: usize| code(lane, k % 4) * activation(at + k);
-        let dot = |at: usize| each(&|lane| (5 + (0..16).map(|k| term(lane, at, k)).sum::<i32>()) as f32);
-        out.push(("dot", [dot(0), dot(16)].concat()));
+        let dot = |at: usize, signed: bool| {
+            let term = |lane: usize, k: usize| code(lane, k % 4, signed) * activation(at + k);
+            each(&|lane| (5 + (0..16).map(|k| term(lane, k)).sum::<i32>()) as f32)
+        };
+        out.push(("dot", [dot(0, signed_bytes), dot(16, signed_bytes)].concat()));
+        out.push(("dot of one column", dot(16, one_signed)));
     }
     out
 }
 
-/// Whether an instruction set takes 8-bit codes as signed.
+/// Whether an instruction set takes 8-bit codes as signed, with several columns and with one.
 struct SignedBytes;
 
 impl Kernel for SignedBytes {
-    type Output = bool;
+    type Output = [bool; 2];
 
     #[inline(always)]
-    fn run<S: Vector>(self, _: S) -> bool {
-        S::SIGNED_BYTES
+    fn run<S: Vector>(self, _: S) -> [bool; 2] {
+        [S::SIGNED_BYTES, S::ONE_SIGNED]
     }
 }
 
@@ -200,7 +205,8 @@ impl Kernel for SignedBytes {
 fn every_instruction_set_does_what_the_operations_say() {
     let inputs = Inputs::new();
     for isa in Isa::available() {
-        let expected = naive(&inputs, dispatch(isa, SignedBytes));
+        let [signed_bytes, one_signed] = dispatch(isa, SignedBytes);
+        let expected = naive(&inputs, signed_bytes, one_signed);
         let found = dispatch(isa, Everything(&inputs));
         assert_eq!(found.len(), expected.len());
         for (found, expected) in found.into_iter().zip(expected) {

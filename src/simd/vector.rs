@@ -75,6 +75,8 @@ pub(crate) trait Vector: Copy {
     /// Whether [`Vector::dot`] takes 8-bit codes as signed numbers, so that no zero point is left to subtract. So it
     /// must be where [`BYTE_ZERO`] is 0.
     const SIGNED_BYTES: bool;
+    /// The same of a product with one column.
+    const ONE_SIGNED: bool = Self::SIGNED_BYTES;
 
     /// The token, where the processor has the instructions.
     fn new() -> Option<Self>;
@@ -146,7 +148,7 @@ pub(crate) trait Vector: Copy {
     /// Dot products of weights with J columns: to each lane of `acc[j]` adds the sum of code times activation over
     /// the lane's 4 bytes of every vector of `w`, the activations being consecutive `i8` from `a[j]`. Codes are
     /// unsigned and below `1 << bits`; 8-bit ones have been raised by [`BYTE_ZERO`], which is taken off again where
-    /// [`Vector::SIGNED_BYTES`].
+    /// [`Vector::SIGNED_BYTES`], or with one column where [`Vector::ONE_SIGNED`].
     ///
     /// # Safety
     /// `a[j]` is readable for `16 * H` bytes; activations are not below -127.

@@ -68,6 +68,12 @@ impl<F: Format, const C: usize> Kernel for Tile<'_, F, C> {
                     match C {
                         1 => part::<S, F, 1, C>(simd, &block, &x, 0, index, self.n_in, &mut total),
                         2 => part::<S, F, 2, C>(simd, &block, &x, 0, index, self.n_in, &mut total),
+                        // More totals than there are registers: a loop keeps the codes where all columns find them.
+                        16 if !S::WIDE => {
+                            for from in (0..C).step_by(4) {
+                                part::<S, F, 4, C>(simd, &block, &x, from, index, self.n_in, &mut total);
+                            }
+                        }
                         _ => {
                             part::<S, F, 4, C>(simd, &block, &x, 0, index, self.n_in, &mut total);
                             if C >= 8 {
@@ -197,10 +203,10 @@ unsafe fn part<S: Vector, F: Format, const J: usize, const C: usize>(
             codes[j] = x[from + j].add(32 * index);
             meta[j] = x[from + j].add(n_in + index * size_of::<Meta>()).cast();
             if F::HALVES {
-                dot[0][j] = zero_point::<S, F>(simd, (*meta[j]).first);
-                dot[1][j] = zero_point::<S, F>(simd, (*meta[j]).last);
+                dot[0][j] = zero_point::<S, F, J>(simd, (*meta[j]).first);
+                dot[1][j] = zero_point::<S, F, J>(simd, (*meta[j]).last);
             } else {
-                dot[0][j] = zero_point::<S, F>(simd, (*meta[j]).all);
+                dot[0][j] = zero_point::<S, F, J>(simd, (*meta[j]).all);
             }
         }
         if F::HALVES {
@@ -268,13 +274,12 @@ unsafe fn by_steps<S: Vector, F: Format>(simd: S, block: &Block<S>, steps: Steps
 
 /// What a dot product starts from: the zero point times the negated sum of activations.
 #[inline(always)]
-fn zero_point<S: Vector, F: Format>(simd: S, negated_sum: i32) -> S::I {
+fn zero_point<S: Vector, F: Format, const J: usize>(simd: S, negated_sum: i32) -> S::I {
     let start = if F::HALF_SCALES { S::START } else { 0 };
+    let signed = F::BITS == 8 && if J == 1 { S::ONE_SIGNED } else { S::SIGNED_BYTES };
     match F::ZERO {
-        Some(bits) if !(F::BITS == 8 && S::SIGNED_BYTES) && start == 0 => {
-            simd.shl_int(simd.splat_int(negated_sum), bits)
-        }
-        Some(bits) if !(F::BITS == 8 && S::SIGNED_BYTES) => simd.splat_int(start + (negated_sum << bits)),
+        Some(bits) if !signed && start == 0 => simd.shl_int(simd.splat_int(negated_sum), bits),
+        Some(bits) if !signed => simd.splat_int(start + (negated_sum << bits)),
         _ if start != 0 => simd.splat_int(start),
         _ => simd.no_dot(),
     }
