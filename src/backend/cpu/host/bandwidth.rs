@@ -23,8 +23,8 @@ pub fn measure(threads: usize) -> f64 {
     (0..PASSES).map(pass).fold(0.0, f64::max)
 }
 
-/// Reads `words` once, in order, and returns their sum, made of enough partial sums that the loop is bound by memory and
-/// not by additions.
+/// Reads `words` once, in order, and returns their sum, of enough partial sums that the loop is bound by memory and not
+/// by additions.
 pub fn read(words: &[u64]) -> u64 {
     let mut parts = [0u64; 16];
     for line in words.as_chunks::<16>().0 {

@@ -23,8 +23,8 @@ pub(crate) const MAX_ENTRIES: usize = 12;
 const FEW: usize = 4;
 /// Bytes of a line of the caches.
 const LINE: usize = 64;
-/// How far ahead of their place few entries ask for values, in bytes: two small pages, for the processor's own prefetcher
-/// ends where a page does. For keys it is the blocks of the next group.
+/// How far ahead of their place few entries ask for values, in bytes: two small pages, for the processor's own
+/// prefetcher ends where a page does. For keys it is the blocks of the next group.
 const AHEAD: usize = 8 << 10;
 
 /// How many of `left` entries to take at once: a size that [`by_entries`] has for the instruction set.
