@@ -1,8 +1,8 @@
 //! `bench`: how fast a model loads, prefills and decodes on this machine, compared with the bound of memory bandwidth.
 //!
 //! Decoding one token reads every weight and the cached keys and values once, so memory bandwidth bounds it. The
-//! bandwidth of every device that reads weights is measured here (the host's with the same number of threads, a GPU's by
-//! copies within its memory), and the fraction of it that decoding reaches says how much is left.
+//! bandwidth of every device that reads weights is measured here (the host's with the same number of threads, a GPU's
+//! by copies within its memory), and the fraction of it that decoding reaches says how much is left.
 
 use crate::args::{ModelArgs, loading};
 use crate::output::{Failure, Outcome, catch_interrupts, fail, interrupted, print_json, printable, progress, size};

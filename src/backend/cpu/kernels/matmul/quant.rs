@@ -23,8 +23,8 @@ use crate::simd::{Kernel, Vector};
 use std::marker::PhantomData;
 use std::mem::size_of;
 
-/// How far ahead of its place the product of one column asks for weights, in bytes. Panels follow each other, so they are
-/// one stream. Measured best of 2 to 24 KiB: three small pages, where the processor's own prefetcher ends with each.
+/// How far ahead of its place the product of one column asks for weights, in bytes. Panels follow each other, so they
+/// are one stream. Measured best of 2 to 24 KiB: three small pages, for the processor's prefetcher ends with each.
 const AHEAD: usize = 12 << 10;
 
 /// One panel times `C` columns.
