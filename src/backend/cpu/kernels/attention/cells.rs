@@ -128,8 +128,8 @@ unsafe impl Cells for Q8 {
         // SAFETY: as above.
         unsafe {
             let first = rows.add(width + vector * LANES / GROUP * 2);
-            for lane in 0..LANES {
-                scales[lane] = first.add(lane * bytes).cast::<u16>().read_unaligned();
+            for (lane, scale) in scales.iter_mut().enumerate() {
+                *scale = first.add(lane * bytes).cast::<u16>().read_unaligned();
             }
             simd.mul(p, simd.load_f16(scales.as_ptr().cast()))
         }
