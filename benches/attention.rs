@@ -2,13 +2,14 @@
 //!
 //! `cargo bench --bench attention -- [threads] [part of a line's name]`. Times are the best of several, and with one
 //! thread on Unix processor time, for machines that are busy with other things. Counted are the multiply-adds of the
-//! cells that rows see (2 operations each), and the bytes of keys and values that one pass over the cache reads. The
-//! first line is what the same instruction set reaches in multiply-adds on registers alone.
+//! cells that rows see (2 operations each), and the bytes of keys and values that one pass over the cache reads; beside
+//! them, for one row on one thread, what share that is of a plain read of as many bytes. The first line is what
+//! the same instruction set reaches in multiply-adds on registers alone.
 
 #![allow(clippy::unwrap_used)]
 
-use elizainference::backend::cpu::host::default_thread_count;
 use elizainference::backend::cpu::host::pool::{Counter, Pool, SharedMut};
+use elizainference::backend::cpu::host::{bandwidth, default_thread_count};
 use elizainference::backend::cpu::kernels::attention::{Attention, SplitSpace, scratch_bytes};
 use elizainference::backend::cpu::kv::{KvLayout, store_k, store_v};
 use elizainference::quant::TensorType;
@@ -161,9 +162,15 @@ fn main() {
     let barriers =
         best(threads, || Pool::global().run(threads, &NEVER, &|w| (0..100).for_each(|_| w.barrier())).unwrap());
     println!("pool, {threads} threads: run {:.2} us, barrier {:.2} us", empty * 1e6, barriers * 1e4);
-    println!("{:44} {:>4} {:>10} {:>8} {:>8}", "", "thr", "us", "GFLOP/s", "GB/s");
+    println!("{:48} {:>4} {:>10} {:>8} {:>8} {:>6}", "", "thr", "us", "GFLOP/s", "GB/s", "share");
     for (heads, kv_heads, dim) in [(16, 8, 128), (32, 4, 64), (4, 1, 256)] {
-        for (what, rows, cells) in [("decode 512", 1, 512), ("decode 4096", 1, 4096), ("prompt 512", 512, 512)] {
+        for (what, rows, cells) in [
+            ("decode 512", 1, 512),
+            ("decode 4096", 1, 4096),
+            ("decode 32768", 1, 32_768),
+            ("prompt 512", 512, 512),
+            ("prompt 512 of 4096", 512, 4096),
+        ] {
             for ty in [TensorType::F16, TensorType::Q8_0, TensorType::F32] {
                 for isa in Isa::available() {
                     let name = format!("{what} ({heads}, {kv_heads}, {dim}) {isa:?} {ty}");
@@ -177,7 +184,12 @@ fn main() {
                         let flops = (seen * heads * dim * 4) as f64 / 1e9;
                         let bytes = (bench.k.len() + bench.v.len()) as f64 / 1e9;
                         let (us, flops, bytes) = (seconds * 1e6, flops / seconds, bytes / seconds);
-                        println!("{name:44} {threads:>4} {us:>10.1} {flops:>8.1} {bytes:>8.1}");
+                        print!("{name:48} {threads:>4} {us:>10.1} {flops:>8.1} {bytes:>8.1}");
+                        if (rows, threads) == (1, 1) {
+                            let words = vec![1u64; (bench.k.len() + bench.v.len()) / 8];
+                            print!(" {:>6.2}", best(1, || _ = black_box(bandwidth::read(&words))) / seconds);
+                        }
+                        println!();
                     }
                 }
             }

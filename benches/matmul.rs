@@ -1,17 +1,20 @@
 //! Matrix kernels by themselves, one thread: packing, one column (decode) and many columns (prompt).
 //!
 //! Prints medians for each weight format and shape, the current level only (`ELIZA_CPU_ISA` narrows it). GB/s count
-//! the repacked weights read once; Gop/s count two operations for each weight and column.
+//! the repacked weights read once; Gop/s count two operations for each weight and column. What one column's share is
+//! of, is a plain read of as many bytes, in turns with it: the first two shapes lie in the caches, the last in memory.
 //!
 //! `cargo bench --bench matmul -- [formats, comma separated] [columns]`
 
 #![allow(clippy::expect_used)]
 
+use elizainference::backend::cpu::host::bandwidth;
 use elizainference::backend::cpu::kernels::activations;
 use elizainference::backend::cpu::kernels::matmul::{Columns, matmul};
 use elizainference::backend::cpu::packed::{ActivationKind, PackedMatrix};
 use elizainference::quant::TensorType;
 use elizainference::simd::Isa;
+use std::hint::black_box;
 
 /// The time this thread has run, so that other work on the machine counts only through the memory it uses.
 #[cfg(unix)]
@@ -40,6 +43,24 @@ fn seconds(mut work: impl FnMut()) -> (f64, f64) {
         work();
         times.push(now() - start);
     }
+    ends(times)
+}
+
+/// [`seconds`] of two pieces of work in turns.
+fn in_turns(mut one: impl FnMut(), mut other: impl FnMut()) -> [(f64, f64); 2] {
+    let (mut times, begin) = ([Vec::new(), Vec::new()], now());
+    while times[0].len() < 10 || now() - begin < 0.4 {
+        for (times, work) in times.iter_mut().zip([&mut one as &mut dyn FnMut(), &mut other]) {
+            let start = now();
+            work();
+            times.push(now() - start);
+        }
+    }
+    times.map(ends)
+}
+
+/// The median and the least.
+fn ends(mut times: Vec<f64>) -> (f64, f64) {
     times.sort_by(f64::total_cmp);
     (times[times.len() / 2], times[0])
 }
@@ -63,8 +84,8 @@ fn main() {
     let isa = Isa::detect();
     println!("level {}, one thread", isa.name());
     println!(
-        "{:8} {:>6} x {:<7} {:>15} {:>15} {:>15}  median (best)",
-        "format", "in", "out", "pack GB/s", "1 column GB/s", "many Gop/s"
+        "{:8} {:>6} x {:<7} {:>15} {:>15} {:>15} {:>6} {:>15}  median (best)",
+        "format", "in", "out", "pack GB/s", "1 column GB/s", "read GB/s", "share", "many Gop/s"
     );
     for &ty in TensorType::ALL.iter().filter(|&&ty| PackedMatrix::supports(ty)) {
         if wanted.as_ref().is_some_and(|wanted| !wanted.iter().any(|name| name == ty.name())) {
@@ -98,20 +119,24 @@ fn main() {
                 }
             }
             let mut out = vec![0f32; n_out * columns];
+            let words = vec![1u64; panels.bytes() / 8];
             let mut run = |count: usize| {
                 let x = Columns { data: rows[offset..].as_ptr(), row_bytes, count };
                 // SAFETY: packed panels; `rows` and `out` hold `columns` rows of the right length, count <= columns.
-                seconds(|| unsafe { matmul(isa, &panels, 0..all, x, out.as_mut_ptr(), n_out, false) })
+                unsafe { matmul(isa, &panels, 0..all, x, out.as_mut_ptr(), n_out, false) }
             };
-            let (one, many) = (run(1), run(columns));
+            let [one, read] = in_turns(|| run(1), || _ = black_box(bandwidth::read(&words)));
+            let many = seconds(|| run(columns));
             let rate = |size: f64, (median, best): (f64, f64)| {
                 format!("{:.1} ({:.1})", size / median / 1e9, size / best / 1e9)
             };
             println!(
-                "{:8} {n_in:>6} x {n_out:<7} {:>15} {:>15} {:>15}",
+                "{:8} {n_in:>6} x {n_out:<7} {:>15} {:>15} {:>15} {:>6.2} {:>15}",
                 ty.name(),
                 rate(source.len() as f64, packing),
                 rate(panels.bytes() as f64, one),
+                rate(panels.bytes() as f64, read),
+                read.0 / one.0,
                 rate(2.0 * (n_in * n_out * columns) as f64, many)
             );
         }

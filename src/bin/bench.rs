@@ -1,8 +1,8 @@
 //! `bench`: how fast a model loads, prefills and decodes on this machine, compared with the bound of memory bandwidth.
 //!
-//! Decoding one token reads every weight once, so memory bandwidth bounds it. The bandwidth of every device that reads
-//! weights is measured here (the host's with the same number of threads, a GPU's by copies within its memory), and the
-//! fraction of it that decoding reaches says how much is left.
+//! Decoding one token reads every weight and the cached keys and values once, so memory bandwidth bounds it. The
+//! bandwidth of every device that reads weights is measured here (the host's with the same number of threads, a GPU's
+//! by copies within its memory), and the fraction of it that decoding reaches says how much is left.
 
 use crate::args::{ModelArgs, loading};
 use crate::output::{Failure, Outcome, catch_interrupts, fail, interrupted, print_json, printable, progress, size};
@@ -27,6 +27,9 @@ pub struct Args {
     /// Tokens to decode; 0 leaves that out
     #[arg(long, default_value_t = 64, value_name = "N")]
     tg: usize,
+    /// Tokens in every slot before the prompt and before decoding
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    depth: usize,
     /// Repetitions; medians are reported
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     reps: u32,
@@ -66,8 +69,9 @@ fn speed(args: &Args) -> Result<Value, Failure> {
     let bytes: u64 = shares.iter().map(|share| share.bytes).sum();
     // Devices read one after the other.
     let bandwidth = bytes as f64 / shares.iter().map(|share| share.bytes as f64 / share.bandwidth).sum::<f64>();
-    // The weights are read once for all sequences.
-    let rate = decode.map(|tok_s| tok_s / f64::from(args.sequences) * bytes as f64);
+    // The weights are read once for all sequences, the cache of each as long as it is halfway.
+    let cache = bench.engine.cache_bytes_per_token() * (args.depth + args.tg / 2) as u64 * u64::from(args.sequences);
+    let rate = decode.map(|tok_s| tok_s / f64::from(args.sequences) * (bytes + cache) as f64);
     let steps = bench.steps.max(1) as f64;
     let per_step = |count: u64| count as f64 / steps;
     let Traffic { dispatches, submissions, waits, bytes_uploaded, bytes_read } = bench.decoding;
@@ -88,6 +92,7 @@ fn speed(args: &Args) -> Result<Value, Failure> {
         "kv_type_v": args.model.kv_types()[1],
         "pp": args.pp,
         "tg": args.tg,
+        "depth": args.depth,
         "reps": args.reps,
         "prompt_tok_s": prompt,
         "decode_tok_s": decode,
@@ -95,6 +100,7 @@ fn speed(args: &Args) -> Result<Value, Failure> {
         "peak_rss_bytes": peak,
         "memory_read_bytes_s": bandwidth,
         "bytes_per_token": bytes,
+        "cache_bytes_per_step": cache,
         "decode_read_bytes_s": rate,
         "devices": shares.iter().map(Share::json).collect::<Vec<_>>(),
         "no_gpu_reason": bench.engine.model().no_gpu_reason(),
@@ -116,8 +122,12 @@ fn summary(report: &Value) -> Outcome {
         let sequences = &report["sequences"];
         let together = if *sequences == 1 { String::new() } else { format!(" in {sequences} sequences") };
         writeln!(out, "Decode {:<5} {tok_s:.1} tok/s{together}", report["tg"].to_string())?;
-        let (read, can) = (bytes("bytes_per_token"), bytes("memory_read_bytes_s"));
-        writeln!(out, "Bandwidth    {:.0} % of {can}/s reached ({read} of weights per token)", 100.0 * fraction)?;
+        let [read, cache, can] = ["bytes_per_token", "cache_bytes_per_step", "memory_read_bytes_s"].map(bytes);
+        let share = 100.0 * fraction;
+        writeln!(
+            out,
+            "Bandwidth    {share:.0} % of {can}/s reached ({read} of weights and {cache} of cache per step)"
+        )?;
     }
     if number("peak_rss_bytes").is_some() {
         writeln!(out, "Peak memory  {}", bytes("peak_rss_bytes"))?;
@@ -126,9 +136,10 @@ fn summary(report: &Value) -> Outcome {
 }
 
 impl Args {
-    /// Tokens of the longest thing that is measured.
+    /// Tokens of the longest thing that is measured, of all slots.
     fn context(&self) -> usize {
-        self.pp.max((self.tg + 1) * self.sequences as usize)
+        let sequences = self.sequences as usize;
+        self.depth.saturating_mul(sequences).saturating_add(self.pp.max((self.tg + 1) * sequences))
     }
 }
 
@@ -184,17 +195,20 @@ impl Bench {
                 return Err(Failure::Interrupted);
             }
             if args.pp > 0 {
-                self.slots.iter().for_each(|slot| self.engine.truncate(*slot, 0));
+                self.slots.iter().for_each(|slot| self.engine.truncate(*slot, args.depth));
+                if args.depth > 0 {
+                    self.engine.prefill(self.slots[0], &tokens[..args.depth], &self.never)?;
+                }
                 let started = Instant::now();
-                self.engine.prefill(self.slots[0], &tokens[..args.pp], &self.never)?;
+                self.engine.prefill(self.slots[0], &tokens[..args.depth + args.pp], &self.never)?;
                 prompt.push(args.pp as f64 / started.elapsed().as_secs_f64());
             }
             if args.tg > 0 {
                 for (i, (slot, sampler)) in self.slots.iter().zip(&mut self.samplers).enumerate() {
-                    self.engine.truncate(*slot, 0);
-                    self.engine.prefill(*slot, &tokens[i..=i], &self.never)?;
+                    self.engine.truncate(*slot, args.depth);
+                    self.engine.prefill(*slot, &tokens[i..=i + args.depth], &self.never)?;
                     sampler.restart(0);
-                    sampler.accept(tokens[i]);
+                    sampler.accept(tokens[i + args.depth]);
                     if self.on_device {
                         self.engine.start_sampling(*slot, &sampler.spec(&[]))?;
                     }
@@ -203,7 +217,7 @@ impl Bench {
                 let started = Instant::now();
                 match self.on_device && self.slots.len() == 1 {
                     true => self.decode_ahead(args.tg)?,
-                    false => self.decode_together(&tokens, args.tg)?,
+                    false => self.decode_together(&tokens[args.depth..], args.tg)?,
                 }
                 decode.push((args.tg * self.slots.len()) as f64 / started.elapsed().as_secs_f64());
                 self.decoding = self.decoding + (self.engine.stats().traffic - before);

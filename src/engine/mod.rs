@@ -211,6 +211,12 @@ impl Engine {
         self.plans.cache().types
     }
 
+    /// Bytes of the keys and values of one token, over all layers. (Q8_0 with scales of 32 bits, as in a saved slot.)
+    pub fn cache_bytes_per_token(&self) -> u64 {
+        let cache = self.plans.cache();
+        cache.layers.iter().flatten().map(|layer| layer.row_bytes(cache.types) as u64).sum()
+    }
+
     /// Number of slots that share the context.
     pub fn slots(&self) -> usize {
         self.slots.count()

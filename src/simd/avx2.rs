@@ -232,6 +232,11 @@ impl<P: Products> Vector for Ymm<P> {
     }
 
     #[inline(always)]
+    fn prefetch(self, p: *const u8) {
+        // Into the second level: in the first, lines that wait for memory would take the places of those in use.
+        have!(_mm_prefetch::<_MM_HINT_T1>(p.cast()))
+    }
+    #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Self::F {
         memory!([_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))])
     }
@@ -267,11 +272,6 @@ impl<P: Products> Vector for Ymm<P> {
     #[inline(always)]
     unsafe fn load_bytes(self, p: *const u8) -> Self::B {
         memory!([_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast())])
-    }
-    #[inline(always)]
-    unsafe fn splat_f16(self, p: *const u8) -> Self::F {
-        let half = memory!(p.cast::<u16>().read_unaligned());
-        have!([_mm256_set1_ps(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(half))))); 2])
     }
     #[inline(always)]
     unsafe fn within(self, p: *const i32, lo: i32, hi: i32) -> u16 {

@@ -178,6 +178,11 @@ impl Vector for Avx512 {
     }
 
     #[inline(always)]
+    fn prefetch(self, p: *const u8) {
+        // Into the second level: in the first, lines that wait for memory would take the places of those in use.
+        have!(_mm_prefetch::<_MM_HINT_T1>(p.cast()))
+    }
+    #[inline(always)]
     unsafe fn load(self, p: *const f32) -> __m512 {
         memory!(_mm512_loadu_ps(p))
     }
@@ -201,11 +206,6 @@ impl Vector for Avx512 {
     #[inline(always)]
     unsafe fn load_bytes(self, p: *const u8) -> __m512i {
         memory!(_mm512_loadu_si512(p.cast()))
-    }
-    #[inline(always)]
-    unsafe fn splat_f16(self, p: *const u8) -> __m512 {
-        let half = memory!(p.cast::<u16>().read_unaligned());
-        have!(_mm512_set1_ps(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(half))))))
     }
     #[inline(always)]
     unsafe fn within(self, p: *const i32, lo: i32, hi: i32) -> u16 {

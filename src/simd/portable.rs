@@ -203,6 +203,8 @@ impl Vector for Portable {
     }
 
     #[inline(always)]
+    fn prefetch(self, _: *const u8) {}
+    #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Self::F {
         // SAFETY: the caller gives 64 readable bytes; so in every load below, of the bytes that the trait names.
         unsafe { p.cast::<Self::F>().read_unaligned() }
@@ -218,12 +220,6 @@ impl Vector for Portable {
         // SAFETY: as above.
         let raw = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
         each(|i| f32::from_bits(u32::from(raw[i]) << 16))
-    }
-    #[inline(always)]
-    unsafe fn splat_f16(self, p: *const u8) -> Self::F {
-        // SAFETY: as above.
-        let raw = unsafe { p.cast::<u16>().read_unaligned() };
-        [widen(raw); LANES]
     }
     #[inline(always)]
     unsafe fn load_u8(self, p: *const u8) -> Self::I {

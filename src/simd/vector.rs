@@ -242,6 +242,9 @@ pub(crate) trait Vector: Copy {
         unreachable!("a level that unpacks in its tiles")
     }
 
+    /// Ask for the line of memory at `p`, to be read soon; any address will do, also one that is not mapped. Nothing
+    /// where the instruction set has no way to say so.
+    fn prefetch(self, p: *const u8);
     /// Load 16 `f32`.
     ///
     /// # Safety
@@ -257,11 +260,6 @@ pub(crate) trait Vector: Copy {
     /// # Safety
     /// `p` is readable for 32 bytes.
     unsafe fn load_bf16(self, p: *const u8) -> Self::F;
-    /// Load one IEEE half-precision number into every lane.
-    ///
-    /// # Safety
-    /// `p` is readable for 2 bytes.
-    unsafe fn splat_f16(self, p: *const u8) -> Self::F;
     /// Load 16 `u8`.
     ///
     /// # Safety

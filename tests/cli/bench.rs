@@ -15,7 +15,7 @@ fn bench_and_devices_report() {
     {
         assert!(found[key].as_f64().unwrap() > 0.0, "{key}: {found}");
     }
-    assert_eq!(found["threads"], 1);
+    assert_eq!((&found["threads"], &found["depth"]), (&1.into(), &0.into()));
     let why = if cfg!(feature = "gpu") { "0 layers" } else { "no GPU backend" };
     assert!(found["no_gpu_reason"].as_str().unwrap().contains(why), "{found}");
     // Every tensor but the embedding, of which one row is read.
@@ -31,6 +31,11 @@ fn bench_and_devices_report() {
     assert!((rate / peak / found["bandwidth_fraction"].as_f64().unwrap() - 1.0).abs() < 1e-9, "{found}");
     #[cfg(target_os = "linux")]
     assert!(found["peak_rss_bytes"].as_u64().unwrap() > 1 << 20, "{found}");
+    // At a depth the cache is read too: as many tokens of it, and half of those decoded.
+    let deep = json(&[&args[..], &["--depth", "20", "--sequences", "2"]].concat());
+    let of = |report: &serde_json::Value| report["cache_bytes_per_step"].as_u64().unwrap();
+    assert!(of(&found) > 0 && of(&deep) == of(&found) / 2 * 22 * 2, "{found} {deep}");
+    assert!(deep["prompt_tok_s"].as_f64().unwrap() > 0.0 && deep["decode_tok_s"].as_f64().unwrap() > 0.0, "{deep}");
     let devices = json(&["devices", "--json"]);
     let devices = devices.as_array().unwrap();
     assert!(devices.iter().any(|d| d["kind"] == "cpu"), "{devices:?}");

@@ -240,6 +240,11 @@ impl<P: Products> Vector for Neon<P> {
     }
 
     #[inline(always)]
+    fn prefetch(self, p: *const u8) {
+        // SAFETY: a hint, which no address makes fail.
+        unsafe { asm!("prfm pldl2keep, [{p}]", p = in(reg) p, options(readonly, nostack, preserves_flags)) }
+    }
+    #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Self::F {
         memory!(four!(q => vld1q_f32(p.add(4 * q))))
     }
@@ -290,11 +295,6 @@ impl<P: Products> Vector for Neon<P> {
     #[inline(always)]
     unsafe fn load_bytes(self, p: *const u8) -> Self::B {
         memory!(four!(q => vld1q_u8(p.add(16 * q))))
-    }
-    #[inline(always)]
-    unsafe fn splat_f16(self, p: *const u8) -> Self::F {
-        let half = memory!(p.cast::<u16>().read_unaligned());
-        have!([vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(half))); 4])
     }
     #[inline(always)]
     unsafe fn within(self, p: *const i32, lo: i32, hi: i32) -> u16 {

@@ -15,7 +15,7 @@ pub fn measure(threads: usize) -> f64 {
         let started = Instant::now();
         std::thread::scope(|scope| {
             for part in words.chunks(part) {
-                scope.spawn(|| black_box(sum(part)));
+                scope.spawn(|| black_box(read(part)));
             }
         });
         BYTES as f64 / started.elapsed().as_secs_f64()
@@ -23,8 +23,9 @@ pub fn measure(threads: usize) -> f64 {
     (0..PASSES).map(pass).fold(0.0, f64::max)
 }
 
-/// The sum of `words`, in enough partial sums that the loop is bound by memory and not by additions.
-fn sum(words: &[u64]) -> u64 {
+/// Reads `words` once, in order, and returns their sum, of enough partial sums that the loop is bound by memory and not
+/// by additions.
+pub fn read(words: &[u64]) -> u64 {
     let mut parts = [0u64; 16];
     for line in words.as_chunks::<16>().0 {
         for (part, word) in parts.iter_mut().zip(line) {

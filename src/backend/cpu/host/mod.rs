@@ -1,6 +1,6 @@
 //! What the CPU backend takes from the machine: threads, cores, memory.
 
-pub(super) mod bandwidth;
+pub mod bandwidth;
 mod cores;
 pub mod memory;
 pub mod pool;

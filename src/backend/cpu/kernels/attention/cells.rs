@@ -9,18 +9,30 @@ use crate::simd::{LANES, Vector};
 ///
 /// Callers of every method pass the start of a whole key block or value row, and stay within its dimensions.
 pub(crate) unsafe trait Cells {
-    /// Dimensions that share what [`Cells::k_scale`] and [`Cells::v_scale`] load.
+    /// Dimensions that share a scale.
     const GROUP: usize;
+    /// Whether there are scales at all.
+    const SCALED: bool;
+    /// Bytes of a vector of cells.
+    const BYTES: usize;
     type Scale<S: Vector>: Copy;
 
     /// Scales of the 16 cells of a key block, for a group of dimensions.
     unsafe fn k_scale<S: Vector>(simd: S, block: *const u8, group: usize) -> Self::Scale<S>;
-    /// Dimension `j` of the 16 cells of a key block.
-    unsafe fn k<S: Vector>(simd: S, block: *const u8, j: usize, scale: Self::Scale<S>) -> S::F;
-    /// Scale of a value row of `width` dimensions, for its `vector`th 16 dimensions.
-    unsafe fn v_scale<S: Vector>(simd: S, row: *const u8, width: usize, vector: usize) -> Self::Scale<S>;
-    /// The `vector`th 16 dimensions of a value row.
-    unsafe fn v<S: Vector>(simd: S, row: *const u8, vector: usize, scale: Self::Scale<S>) -> S::F;
+    /// Offset of dimension `j` in a key block.
+    #[inline(always)]
+    fn k_offset(j: usize) -> usize {
+        j * Self::BYTES
+    }
+    /// Dimension `j` of the 16 cells of a key block, to be multiplied by the scales of its group.
+    unsafe fn k<S: Vector>(simd: S, block: *const u8, j: usize) -> S::F;
+    /// `sums` of a group of dimensions, multiplied by its scales and added to `total`.
+    fn add<S: Vector>(simd: S, sums: S::F, scale: Self::Scale<S>, total: S::F) -> S::F;
+    /// `p`, one number for each of 16 value rows of `bytes` bytes and `width` dimensions, times the rows' scales of the
+    /// `vector`th 16 dimensions.
+    unsafe fn scaled<S: Vector>(simd: S, p: S::F, rows: *const u8, bytes: usize, width: usize, vector: usize) -> S::F;
+    /// The `vector`th 16 dimensions of a value row, to be multiplied by its scale.
+    unsafe fn v<S: Vector>(simd: S, row: *const u8, vector: usize) -> S::F;
 }
 
 pub(crate) struct F32;
@@ -30,19 +42,27 @@ pub(crate) struct Q8;
 // SAFETY: offsets of elements inside the block or row that callers pass.
 unsafe impl Cells for F32 {
     const GROUP: usize = usize::MAX;
+    const SCALED: bool = false;
+    const BYTES: usize = 4 * LANES;
     type Scale<S: Vector> = ();
 
     #[inline(always)]
     unsafe fn k_scale<S: Vector>(_: S, _: *const u8, _: usize) {}
     #[inline(always)]
-    unsafe fn k<S: Vector>(simd: S, block: *const u8, j: usize, (): ()) -> S::F {
+    unsafe fn k<S: Vector>(simd: S, block: *const u8, j: usize) -> S::F {
         // SAFETY: the trait's obligations; so in every method below.
         unsafe { simd.load(block.add(j * 4 * LANES).cast()) }
     }
     #[inline(always)]
-    unsafe fn v_scale<S: Vector>(_: S, _: *const u8, _: usize, _: usize) {}
+    fn add<S: Vector>(simd: S, sums: S::F, (): (), total: S::F) -> S::F {
+        simd.add(total, sums)
+    }
     #[inline(always)]
-    unsafe fn v<S: Vector>(simd: S, row: *const u8, vector: usize, (): ()) -> S::F {
+    unsafe fn scaled<S: Vector>(_: S, p: S::F, _: *const u8, _: usize, _: usize, _: usize) -> S::F {
+        p
+    }
+    #[inline(always)]
+    unsafe fn v<S: Vector>(simd: S, row: *const u8, vector: usize) -> S::F {
         // SAFETY: as above.
         unsafe { simd.load(row.add(vector * 4 * LANES).cast()) }
     }
@@ -51,19 +71,27 @@ unsafe impl Cells for F32 {
 // SAFETY: offsets of elements inside the block or row that callers pass.
 unsafe impl Cells for F16 {
     const GROUP: usize = usize::MAX;
+    const SCALED: bool = false;
+    const BYTES: usize = 2 * LANES;
     type Scale<S: Vector> = ();
 
     #[inline(always)]
     unsafe fn k_scale<S: Vector>(_: S, _: *const u8, _: usize) {}
     #[inline(always)]
-    unsafe fn k<S: Vector>(simd: S, block: *const u8, j: usize, (): ()) -> S::F {
+    unsafe fn k<S: Vector>(simd: S, block: *const u8, j: usize) -> S::F {
         // SAFETY: as above.
         unsafe { simd.load_f16(block.add(j * 2 * LANES)) }
     }
     #[inline(always)]
-    unsafe fn v_scale<S: Vector>(_: S, _: *const u8, _: usize, _: usize) {}
+    fn add<S: Vector>(simd: S, sums: S::F, (): (), total: S::F) -> S::F {
+        simd.add(total, sums)
+    }
     #[inline(always)]
-    unsafe fn v<S: Vector>(simd: S, row: *const u8, vector: usize, (): ()) -> S::F {
+    unsafe fn scaled<S: Vector>(_: S, p: S::F, _: *const u8, _: usize, _: usize, _: usize) -> S::F {
+        p
+    }
+    #[inline(always)]
+    unsafe fn v<S: Vector>(simd: S, row: *const u8, vector: usize) -> S::F {
         // SAFETY: as above.
         unsafe { simd.load_f16(row.add(vector * 2 * LANES)) }
     }
@@ -72,6 +100,8 @@ unsafe impl Cells for F16 {
 // SAFETY: offsets of elements inside the block or row that callers pass.
 unsafe impl Cells for Q8 {
     const GROUP: usize = GROUP;
+    const SCALED: bool = true;
+    const BYTES: usize = LANES;
     type Scale<S: Vector> = S::F;
 
     #[inline(always)]
@@ -80,18 +110,33 @@ unsafe impl Cells for Q8 {
         unsafe { simd.load_f16(block.add(group * Q8_GROUP_BYTES)) }
     }
     #[inline(always)]
-    unsafe fn k<S: Vector>(simd: S, block: *const u8, j: usize, scale: S::F) -> S::F {
-        // SAFETY: as above.
-        unsafe { simd.mul(simd.to_float(simd.load_i8(block.add(q8_quant(j)))), scale) }
+    fn k_offset(j: usize) -> usize {
+        q8_quant(j)
     }
     #[inline(always)]
-    unsafe fn v_scale<S: Vector>(simd: S, row: *const u8, width: usize, vector: usize) -> S::F {
+    unsafe fn k<S: Vector>(simd: S, block: *const u8, j: usize) -> S::F {
         // SAFETY: as above.
-        unsafe { simd.splat_f16(row.add(width + vector * LANES / GROUP * 2)) }
+        unsafe { simd.to_float(simd.load_i8(block.add(Self::k_offset(j)))) }
     }
     #[inline(always)]
-    unsafe fn v<S: Vector>(simd: S, row: *const u8, vector: usize, scale: S::F) -> S::F {
+    fn add<S: Vector>(simd: S, sums: S::F, scale: S::F, total: S::F) -> S::F {
+        simd.fma(sums, scale, total)
+    }
+    #[inline(always)]
+    unsafe fn scaled<S: Vector>(simd: S, p: S::F, rows: *const u8, bytes: usize, width: usize, vector: usize) -> S::F {
+        let mut scales = [0u16; LANES];
         // SAFETY: as above.
-        unsafe { simd.mul(simd.to_float(simd.load_i8(row.add(vector * LANES))), scale) }
+        unsafe {
+            let first = rows.add(width + vector * LANES / GROUP * 2);
+            for (lane, scale) in scales.iter_mut().enumerate() {
+                *scale = first.add(lane * bytes).cast::<u16>().read_unaligned();
+            }
+            simd.mul(p, simd.load_f16(scales.as_ptr().cast()))
+        }
+    }
+    #[inline(always)]
+    unsafe fn v<S: Vector>(simd: S, row: *const u8, vector: usize) -> S::F {
+        // SAFETY: as above.
+        unsafe { simd.to_float(simd.load_i8(row.add(vector * LANES))) }
     }
 }

@@ -19,6 +19,14 @@ pub(crate) const BLOCKS: usize = RANGE / LANES;
 /// Most entries that are worked on at once, on any instruction set.
 pub(crate) const MAX_ENTRIES: usize = 12;
 
+/// So few entries (decoding) wait for memory, not for arithmetic.
+const FEW: usize = 4;
+/// Bytes of a line of the caches.
+const LINE: usize = 64;
+/// How far ahead of their place few entries ask for values, in bytes: two small pages, for the processor's own
+/// prefetcher ends where a page does. For keys it is the blocks of the next group.
+const AHEAD: usize = 8 << 10;
+
 /// How many of `left` entries to take at once: a size that [`by_entries`] has for the instruction set.
 #[inline(always)]
 pub(crate) fn step<S: Vector>(left: usize) -> usize {
@@ -105,7 +113,7 @@ impl<C: Cells, const R: usize, const B: usize> Kernel for Scores<'_, C, R, B> {
                 *key = unsafe { head.k.add(group[b.min(group.len() - 1)].index * head.k_block_bytes) };
             }
             // SAFETY: as above.
-            unsafe { scores_tile::<S, C, R, B>(simd, head.dim_k, &keys, q, s.add(i * B * LANES)) };
+            unsafe { scores_tile::<S, C, R, B>(simd, head, &keys, q, s.add(i * B * LANES)) };
         }
     }
 }
@@ -113,25 +121,27 @@ impl<C: Cells, const R: usize, const B: usize> Kernel for Scores<'_, C, R, B> {
 #[inline(always)]
 unsafe fn scores_tile<S: Vector, C: Cells, const R: usize, const B: usize>(
     simd: S,
-    dim: usize,
+    head: &Head,
     keys: &[*const u8; B],
     q: *const f32,
     s: *mut f32,
 ) {
+    let (dim, ahead) = (head.dim_k, B * head.k_block_bytes);
     // SAFETY: the caller's promise.
     unsafe {
-        let mut sums = [[simd.splat(0.0); B]; R];
         let mut start = 0;
         while start < dim {
-            let mut scales = [C::k_scale(simd, keys[0], start / C::GROUP); B];
-            for b in 1..B {
-                scales[b] = C::k_scale(simd, keys[b], start / C::GROUP);
-            }
+            let mut sums = [[simd.splat(0.0); B]; R];
             let end = start.saturating_add(C::GROUP).min(dim);
             for j in start..end {
                 let mut k = [simd.splat(0.0); B];
                 for b in 0..B {
-                    k[b] = C::k(simd, keys[b], j, scales[b]);
+                    k[b] = C::k(simd, keys[b], j);
+                }
+                if R <= FEW && (j * C::BYTES).is_multiple_of(LINE) {
+                    for b in 0..B {
+                        simd.prefetch(keys[b].wrapping_add(ahead + C::k_offset(j)));
+                    }
                 }
                 for r in 0..R {
                     let q = simd.splat(*q.add(j * R + r));
@@ -140,12 +150,24 @@ unsafe fn scores_tile<S: Vector, C: Cells, const R: usize, const B: usize>(
                     }
                 }
             }
-            start = end;
-        }
-        for r in 0..R {
             for b in 0..B {
-                simd.store(s.add(r * RANGE + b * LANES), sums[r][b]);
+                if R <= FEW && C::SCALED {
+                    // Where the next group begins, with its scales.
+                    simd.prefetch(keys[b].wrapping_add(ahead + C::k_offset(end) - 2 * LANES));
+                }
+                let scale = C::k_scale(simd, keys[b], start / C::GROUP);
+                for r in 0..R {
+                    let s = s.add(r * RANGE + b * LANES);
+                    // One group, or many: then their sums wait in the cache, for want of registers.
+                    let total = match start {
+                        0 if !C::SCALED => sums[r][b],
+                        0 => C::add(simd, sums[r][b], scale, simd.splat(0.0)),
+                        _ => C::add(simd, sums[r][b], scale, simd.load(s)),
+                    };
+                    simd.store(s, total);
+                }
             }
+            start = end;
         }
     }
 }
@@ -178,9 +200,9 @@ impl<C: Cells, const R: usize, const V: usize> Kernel for Values<'_, C, R, V> {
     fn run<S: Vector>(self, simd: S) {
         let Values(head, blocks, p, sums, _) = self;
         let vectors = head.dim_v / LANES;
-        // Few entries (decode) wait for memory, so they read it in order, block by block, and keep their sums in
-        // the cache; many entries keep them in registers for the whole range.
-        let together = if R <= 4 { 1 } else { BLOCKS };
+        // Few entries read memory in order, block by block, and keep their sums in the cache; many entries keep them
+        // in registers for the whole range.
+        let together = if R <= FEW { 1 } else { BLOCKS };
         for (i, blocks) in blocks.chunks(together).enumerate() {
             let mut first = 0;
             // SAFETY: the caller's promise.
@@ -222,31 +244,36 @@ unsafe fn values_tile<S: Vector, C: Cells, const R: usize, const V: usize>(
         }
         for (i, block) in blocks.iter().enumerate() {
             let rows = head.v.add(block.index * LANES * head.v_row_bytes);
-            let p = p.add(i * LANES);
+            let mut p = Weights { p: p.add(i * LANES), entry: RANGE, group: 0 };
+            // Times the scales of the vectors' groups, where there are any; a last vector may be half a group.
+            let mut scaled = [[[0f32; LANES]; R]; V];
+            if C::SCALED {
+                if R <= FEW && first == 0 {
+                    for lane in 0..LANES {
+                        simd.prefetch(rows.wrapping_add(AHEAD + lane * head.v_row_bytes + head.dim_v));
+                    }
+                }
+                for g in 0..(V * LANES).div_ceil(C::GROUP) {
+                    for r in 0..R {
+                        let p = simd.load(p.p.add(r * RANGE));
+                        let p = C::scaled(simd, p, rows, head.v_row_bytes, head.dim_v, first + g * C::GROUP / LANES);
+                        simd.store(scaled[g][r].as_mut_ptr(), p);
+                    }
+                }
+                p = Weights { p: scaled.as_ptr().cast(), entry: LANES, group: R * LANES };
+            }
             if block.union == u16::MAX {
                 for lane in 0..LANES {
-                    add_cell::<S, C, R, V>(
-                        simd,
-                        &mut sums,
-                        rows.add(lane * head.v_row_bytes),
-                        head.dim_v,
-                        first,
-                        p.add(lane),
-                    );
+                    let row = rows.add(lane * head.v_row_bytes);
+                    add_cell::<S, C, R, V>(simd, &mut sums, row, first, p.of(lane));
                 }
             } else {
                 let mut left = block.union;
                 while left != 0 {
                     let lane = left.trailing_zeros() as usize;
                     left &= left - 1;
-                    add_cell::<S, C, R, V>(
-                        simd,
-                        &mut sums,
-                        rows.add(lane * head.v_row_bytes),
-                        head.dim_v,
-                        first,
-                        p.add(lane),
-                    );
+                    let row = rows.add(lane * head.v_row_bytes);
+                    add_cell::<S, C, R, V>(simd, &mut sums, row, first, p.of(lane));
                 }
             }
         }
@@ -258,25 +285,44 @@ unsafe fn values_tile<S: Vector, C: Cells, const R: usize, const V: usize>(
     }
 }
 
+/// Where the weights of a cell and some entries are.
+#[derive(Clone, Copy)]
+struct Weights {
+    p: *const f32,
+    /// From one entry to the next.
+    entry: usize,
+    /// From one group of dimensions to the next.
+    group: usize,
+}
+
+impl Weights {
+    #[inline(always)]
+    fn of(self, lane: usize) -> Weights {
+        Weights { p: self.p.wrapping_add(lane), ..self }
+    }
+}
+
 #[inline(always)]
 unsafe fn add_cell<S: Vector, C: Cells, const R: usize, const V: usize>(
     simd: S,
     sums: &mut [[S::F; V]; R],
     row: *const u8,
-    dim_v: usize,
     first: usize,
-    p: *const f32,
+    weights: Weights,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
         let mut x = [simd.splat(0.0); V];
         for v in 0..V {
-            x[v] = C::v(simd, row, first + v, C::v_scale(simd, row, dim_v, first + v));
+            x[v] = C::v(simd, row, first + v);
+            if R <= FEW && (v * C::BYTES).is_multiple_of(LINE) {
+                simd.prefetch(row.wrapping_add(AHEAD + (first + v) * C::BYTES));
+            }
         }
         for r in 0..R {
-            let p = simd.splat(*p.add(r * RANGE));
             for v in 0..V {
-                sums[r][v] = simd.fma(p, x[v], sums[r][v]);
+                let p = weights.p.add(r * weights.entry + v * LANES / C::GROUP * weights.group);
+                sums[r][v] = simd.fma(simd.splat(*p), x[v], sums[r][v]);
             }
         }
     }

@@ -18,10 +18,14 @@
 
 use super::operands::{Columns, Target};
 use crate::backend::cpu::kernels::activations::Meta;
-use crate::backend::cpu::packed::format::{Codes, Format, Steps};
+use crate::backend::cpu::packed::format::{BYTE_PLANE, Codes, Format, Steps};
 use crate::simd::{Kernel, LANES, Unpacked, Vector};
 use std::marker::PhantomData;
 use std::mem::size_of;
+
+/// How far ahead of its place the product of one column asks for weights, in bytes. Panels follow each other, so they
+/// are one stream. Measured best of 2 to 24 KiB: three small pages, for the processor's prefetcher ends with each.
+const AHEAD: usize = 12 << 10;
 
 /// One panel times `C` columns.
 pub(crate) struct Tile<'a, F, const C: usize> {
@@ -32,6 +36,14 @@ pub(crate) struct Tile<'a, F, const C: usize> {
     pub(super) column: usize,
     pub(super) target: Target,
     pub(super) format: PhantomData<F>,
+}
+
+impl<F: Format, const C: usize> Tile<'_, F, C> {
+    /// Bytes of a block of 16 rows, its share of the chunk's scales included.
+    const BLOCK_BYTES: usize = F::BYTES * 32 / F::CHUNK;
+    /// Whether the product of one column asks for the weights ahead. Codes that are bytes need no unpacking: there the
+    /// processor's own prefetcher keeps up, and is only disturbed.
+    const FETCHES: bool = Self::BLOCK_BYTES < BYTE_PLANE;
 }
 
 /// A block of weights, unpacked.
@@ -58,6 +70,11 @@ impl<F: Format, const C: usize> Kernel for Tile<'_, F, C> {
             let weights = self.panel.wrapping_add(chunk * F::BYTES);
             for b in 0..F::CHUNK / 32 {
                 let index = chunk * (F::CHUNK / 32) + b;
+                if C == 1 && Self::FETCHES {
+                    for line in 0..Self::BLOCK_BYTES.div_ceil(64) {
+                        simd.prefetch(weights.wrapping_add(AHEAD + b * Self::BLOCK_BYTES + 64 * line));
+                    }
+                }
                 // SAFETY: whoever makes a tile vouches for a panel of `n_in` weights a row and for columns of as many
                 // activations; `index` counts the blocks of both.
                 unsafe {
