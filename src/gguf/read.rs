@@ -12,6 +12,7 @@ use crate::{Error, Result, reserve};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 const MAX_DIMS: u32 = 4;
 
@@ -282,6 +283,12 @@ impl File {
     /// Size of the file in bytes.
     pub fn size(&self) -> u64 {
         self.inner.source.len()
+    }
+
+    /// When the file was modified last before it was opened; `None` for a file in memory, and where the system does not
+    /// say it.
+    pub fn modified(&self) -> Option<SystemTime> {
+        self.inner.source.modified()
     }
 
     fn parse(path: PathBuf, source: Source) -> Result<Self> {
