@@ -161,6 +161,20 @@ impl File {
     /// # Errors
     /// [`Error::Gguf`] where the key is no array of strings, [`Error::OutOfMemory`] for the list.
     pub fn strings(&self, key: &str) -> Result<Option<Vec<&str>>> {
+        let Some(texts) = self.byte_strings(key)? else { return Ok(None) };
+        let mut out = reserve::list(texts.len(), ELEMENTS)?;
+        for text in texts {
+            let wrong = |_| Error::Internal(format!("Key `{}` was read wrongly", shown(key)));
+            out.push(std::str::from_utf8(text).map_err(wrong)?);
+        }
+        Ok(Some(out))
+    }
+
+    /// As [`File::strings`], as bytes: opening the file has checked that they are UTF-8.
+    ///
+    /// # Errors
+    /// As [`File::strings`].
+    pub fn byte_strings(&self, key: &str) -> Result<Option<Vec<&[u8]>>> {
         let Some(array) = self.get::<Array>(key)? else { return Ok(None) };
         if array.element != ValueType::String {
             return Err(self.wrong_element(key, "strings", format!("{:?}", array.element)));
@@ -171,7 +185,7 @@ impl File {
             let text = rest.split_first_chunk().and_then(|(len, after)| {
                 let (text, after) = after.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
                 rest = after;
-                std::str::from_utf8(text).ok()
+                Some(text)
             });
             out.push(text.ok_or_else(|| Error::Internal(format!("Key `{}` was read wrongly", shown(key))))?);
         }

@@ -31,6 +31,12 @@ use std::time::{Duration, Instant};
 /// were read, and a run ends soon after its time is up.
 const CLAIM: usize = 32 << 10;
 
+/// A thread takes as many claims at once, up to so many bytes, where it has this long: pages of a file are written
+/// several times as fast in large pieces, and the system keeps them together.
+const BATCH: usize = 256 << 10;
+const CLAIMS: usize = BATCH / CLAIM;
+const BATCH_TIME: Duration = Duration::from_micros(250);
+
 /// Bytes of memory that are given back at a time.
 const GIVEN_BACK: usize = 1 << 20;
 
@@ -330,17 +336,28 @@ fn pack<'a>(
     let failed = Mutex::new(None);
     let work = |until: Instant| {
         let mut own: Buffers = buffers.lock().pop().unwrap_or_default();
+        let mut now = Instant::now();
         while failed.lock().is_none() {
-            let claim = next.fetch_add(1, Ordering::Relaxed);
-            if claim >= claims {
+            let count = if now + BATCH_TIME <= until { CLAIMS } else { 1 };
+            let claim = next.fetch_add(count, Ordering::Relaxed);
+            let mut taken = claim.min(claims)..(claim + count).min(claims);
+            if taken.is_empty() {
                 break;
             }
-            let Some(p) = packing[..packing.partition_point(|p| p.first_claim <= claim)].last() else { break };
-            if let Err(error) = p.pack(file, claim - p.first_claim, &mut own) {
-                failed.lock().get_or_insert(error);
+            let count = taken.len();
+            while !taken.is_empty() {
+                let at = packing.partition_point(|p| p.first_claim <= taken.start);
+                let Some(p) = packing[..at].last() else { break };
+                let end = packing.get(at).map_or(claims, |next| next.first_claim).min(taken.end);
+                let panels = (taken.start - p.first_claim) * p.grain..(end - p.first_claim) * p.grain;
+                if let Err(error) = p.pack(file, panels, &mut own) {
+                    failed.lock().get_or_insert(error);
+                }
+                taken.start = end;
             }
-            packed.fetch_add(1, Ordering::Release);
-            if Instant::now() >= until {
+            packed.fetch_add(count, Ordering::Release);
+            now = Instant::now();
+            if now >= until {
                 break;
             }
         }
@@ -362,11 +379,16 @@ fn pack<'a>(
 }
 
 impl Packing<'_> {
-    /// Read a claim's rows into a buffer and pack them.
-    fn pack(&self, file: &File, claim: usize, buffers: &mut Buffers) -> Result<()> {
+    /// Read the rows of some panels into a buffer and pack them, [`BATCH`] bytes at a time.
+    fn pack(&self, file: &File, panels: Range<usize>, buffers: &mut Buffers) -> Result<()> {
+        let most = (BATCH / (PANEL * self.matrix.layout.row_bytes())).max(1);
+        let end = panels.end.min(self.matrix.layout.n_panels());
+        let mut batches = panels.step_by(most).take_while(|first| *first < end);
+        batches.try_for_each(|first| self.pack_batch(file, first..(first + most).min(end), buffers))
+    }
+
+    fn pack_batch(&self, file: &File, range: Range<usize>, buffers: &mut Buffers) -> Result<()> {
         let Matrix { layout, info, .. } = self.matrix;
-        let first = claim * self.grain;
-        let range = first..(first + self.grain).min(layout.n_panels());
         let (rows, row_bytes) = (layout.rows_of(&range), layout.row_bytes());
         let source = sized(&mut buffers.rows, rows.len() * row_bytes, "bytes of rows to pack")?;
         file.read_at(info, rows.start as u64 * row_bytes as u64, source)?;
@@ -375,7 +397,7 @@ impl Packing<'_> {
             // all runs have ended.
             To::Memory(panels) => unsafe { panels.pack_shared(source, range) },
             To::File(new, at) => {
-                let at = at + first * layout.panel_bytes();
+                let at = at + range.start * layout.panel_bytes();
                 let panels = sized(&mut buffers.panels, range.len() * layout.panel_bytes(), "bytes of packed rows")?;
                 layout.pack(source, range, panels)?;
                 new.write(at, panels)
