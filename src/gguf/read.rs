@@ -495,6 +495,18 @@ impl Cursor {
         std::str::from_utf8(bytes).map_err(|e| error_at(at, what, format!("the text is not UTF-8 ({e})")))
     }
 
+    /// Go past a sound string that was read already, as a vocabulary has some hundred thousand of; false where
+    /// [`Cursor::string`] has to look.
+    #[inline]
+    fn pass_string(&mut self) -> bool {
+        let rest = self.source.head().get(self.at..).unwrap_or_default();
+        let Some((len, rest)) = rest.split_first_chunk() else { return false };
+        let text = usize::try_from(u64::from_le_bytes(*len)).ok().and_then(|len| rest.get(..len));
+        let Some(text) = text.filter(|text| text.is_ascii() || std::str::from_utf8(text).is_ok()) else { return false };
+        self.at += size_of::<u64>() + text.len();
+        true
+    }
+
     fn owned_string(&mut self, what: &str) -> Result<String> {
         let text = self.string(what)?;
         let mut out = String::new();
@@ -532,7 +544,9 @@ impl Cursor {
                 self.check_count(len, 8, what)?;
                 let start = self.at;
                 for _ in 0..len {
-                    self.string(what)?;
+                    if !self.pass_string() {
+                        self.string(what)?;
+                    }
                 }
                 start..self.at
             }
