@@ -19,6 +19,7 @@ use crate::simd::Isa;
 use crate::{Error, Result};
 use memmap2::Mmap;
 use sha2::{Digest, Sha256};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read};
 use std::ops::Range;
@@ -28,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 /// Raised whenever a panel of some type lies in other bytes than before; see the test `a_new_layout_has_a_new_number`.
-const LAYOUT: u32 = 1;
+pub(super) const LAYOUT: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"elizawt1";
 /// After the header, once everything before it is on the disk.
@@ -46,12 +47,13 @@ const NAME_BYTES: usize = 16;
 const MOST: u64 = 8 << 30;
 
 /// Nobody completes a file any more that nothing was written to for so long.
-const GIVEN_UP: Duration = Duration::from_secs(600);
+pub(super) const GIVEN_UP: Duration = Duration::from_secs(600);
 
 /// Bytes of each matrix that are a part of the key.
 const SAMPLE: usize = 64;
 
 /// The folder of the cache.
+#[derive(Clone)]
 pub(super) struct Folder {
     pub path: PathBuf,
     /// The most bytes of all files.
@@ -63,16 +65,23 @@ pub(super) struct Folder {
 impl Folder {
     /// The folder that the environment names, if it exists.
     pub fn from_environment() -> Option<Folder> {
-        let path = PathBuf::from(std::env::var_os("ELIZA_CACHE_DIR").filter(|path| !path.is_empty())?);
-        let most = match std::env::var("ELIZA_CACHE_BYTES") {
-            Ok(text) if !text.is_empty() => parse_bytes(&text).unwrap_or_else(|| {
-                log::warn!("ELIZA_CACHE_BYTES: `{}` is no size such as 8G; {MOST} is taken", shown(&text));
-                MOST
-            }),
-            _ => MOST,
-        };
+        let most = std::env::var("ELIZA_CACHE_BYTES").unwrap_or_default();
         let start = fs::read("/proc/sys/kernel/random/boot_id").ok().map(|text| Sha256::digest(text).into());
-        path.is_dir().then_some(Folder { path, most, start })
+        Folder::named(&std::env::var_os("ELIZA_CACHE_DIR")?, &most, start)
+    }
+
+    /// The folder of this name, if there is one, and the most bytes of all files as text, empty for [`MOST`].
+    fn named(path: &OsStr, most: &str, start: Option<Hash>) -> Option<Folder> {
+        let path = PathBuf::from(path);
+        if path.as_os_str().is_empty() || !path.is_dir() {
+            return None;
+        }
+        let known = if most.is_empty() { Some(MOST) } else { parse_bytes(most) };
+        let most = known.unwrap_or_else(|| {
+            log::warn!("ELIZA_CACHE_BYTES: `{}` is no size such as 8G; {MOST} is taken", shown(most));
+            MOST
+        });
+        Some(Folder { path, most, start })
     }
 }
 
@@ -266,6 +275,12 @@ impl NewFile<'_> {
         })
     }
 
+    /// From now on every write fails.
+    #[cfg(test)]
+    pub fn make_read_only(&mut self) {
+        self.file = fs::File::open(&self.temporary).unwrap();
+    }
+
     /// Whether it could not be written.
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
@@ -338,4 +353,21 @@ fn write_at(file: &fs::File, bytes: &[u8], at: u64) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_is_not_there_is_no_cache() {
+        let folder = tempfile::tempdir().unwrap();
+        let most = |path: &OsStr, most| Folder::named(path, most, None).map(|folder| folder.most);
+        let there = folder.path().as_os_str();
+        assert_eq!(most(there, ""), Some(8 << 30));
+        assert_eq!(most(there, "3M"), Some(3 << 20));
+        assert_eq!(most(there, "much"), Some(8 << 30));
+        assert_eq!(most(OsStr::new(""), ""), None);
+        assert_eq!(most(folder.path().join("missing").as_os_str(), ""), None);
+    }
 }

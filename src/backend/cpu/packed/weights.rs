@@ -260,7 +260,10 @@ fn panels(
                 tell(&mut progress, 1.0)?;
                 Some(map)
             }
-            None => pack_to_file(&place, file, matrices, threads, &mut progress)?,
+            None => match place.create() {
+                Some(new) => pack_to_file(new, &place.parts, file, matrices, threads, &mut progress)?,
+                None => None,
+            },
         };
         if let Some(map) = mapped {
             let memory = |part: &Range<usize>| {
@@ -278,16 +281,16 @@ fn panels(
     Ok(all)
 }
 
-/// Pack into a new file of the cache; `None` where that cannot be written.
+/// Pack into a new file of the cache, the panels of each matrix to its part; `None` where that cannot be written.
 fn pack_to_file(
-    place: &Place,
+    new: NewFile<'_>,
+    parts: &[Range<usize>],
     file: &File,
     matrices: &[Matrix<'_>],
     threads: usize,
     progress: &mut LoadProgress<'_>,
 ) -> Result<Option<Arc<Mmap>>> {
-    let Some(new) = place.create() else { return Ok(None) };
-    let to = place.parts.iter().map(|part| To::File(&new, part.start));
+    let to = parts.iter().map(|part| To::File(&new, part.start));
     match pack(file, matrices.iter().zip(to), threads, progress) {
         Ok(()) => Ok(new.complete()),
         Err(error) if new.has_failed() => {
@@ -413,3 +416,6 @@ fn sized<'a>(buffer: &'a mut Vec<u8>, bytes: usize, what: &str) -> Result<&'a mu
     }
     Ok(&mut buffer[..bytes])
 }
+
+#[cfg(test)]
+mod tests;
