@@ -1,9 +1,9 @@
-//! What opening a model takes, beside reading its file: `cargo bench --bench open -- MODEL [REPEATS]`.
+//! What opening a model takes by its parts, beside reading its file: `cargo bench --bench open -- MODEL [ROUNDS]`.
 //!
-//! The first open repacks the weights; with a folder in `ELIZA_CACHE_DIR` it keeps them there, and every later open maps
-//! that file. This bench uses a folder of its own in the folder for temporary files (`TMPDIR`), which needs as much room
-//! as the model. The file is in the page cache. Medians of alternating rounds; the bounds: a second open takes at most
-//! 50 ms, a first one at most 1.3 times as long as reading the file's bytes with as many threads.
+//! With `ELIZA_CACHE_DIR` the first open repacks the weights into that folder, and later ones map them: an empty folder and one
+//! round measure the first open, the same again a later one. The file is in the page cache. Printed are the least and
+//! the median of the rounds; "load" is all of the model (header, vocabulary, weights), "plans" the rest of an open. The
+//! bounds: a second open takes 50 ms at most, a first one 1.3 times as long as reading the file from the disk.
 #![allow(clippy::unwrap_used)]
 
 use elizainference::engine::{Engine, EngineOptions, default_thread_count, open_model};
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// Rounds of all measurements, unless told otherwise.
+/// Rounds, unless told otherwise.
 const ROUNDS: usize = 7;
 
 /// How long a call takes.
@@ -68,13 +68,13 @@ fn line(name: &str, mut times: Vec<Duration>) {
 fn main() {
     let mut args = std::env::args().skip(1).filter(|arg| !arg.starts_with("--"));
     let Some(path) = args.next() else {
-        println!("cargo bench --bench open -- MODEL [REPEATS]");
+        println!("cargo bench --bench open -- MODEL [ROUNDS]");
         return;
     };
     let path = Path::new(&path);
     let rounds = args.next().map_or(ROUNDS, |n| n.parse().unwrap());
     let threads = u64::from(default_thread_count());
-    let mut times: Vec<Vec<Duration>> = vec![Vec::new(); 9];
+    let mut times: Vec<Vec<Duration>> = vec![Vec::new(); 7];
     read(path, threads);
     for _ in 0..rounds {
         let (header, file) = timed(|| File::open(path).unwrap());
