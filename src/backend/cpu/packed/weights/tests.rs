@@ -119,6 +119,12 @@ impl Bits for Vec<f32> {
     }
 }
 
+/// Another file of this name. The one before may still be marked as synced by the load that wrote it.
+fn replace(path: &Path, bytes: &[u8]) {
+    fs::remove_file(path).unwrap();
+    fs::write(path, bytes).unwrap();
+}
+
 fn age(path: &Path, by: Duration) {
     fs::File::options().write(true).open(path).unwrap().set_modified(SystemTime::now() - by).unwrap();
 }
@@ -184,7 +190,7 @@ fn broken_files_are_found_out_and_written_anew() {
     let kept = setting.kept().remove(0);
     let whole = fs::read(&kept).unwrap();
     let breaks = |broken: &[u8], what: &str| {
-        fs::write(&kept, broken).unwrap();
+        replace(&kept, broken);
         assert!(setting.check(Some(setting.folder()), &path), "{what}");
         let again = fs::read(&kept).unwrap();
         assert_eq!((&again[..112], &again[4096..]), (&whole[..112], &whole[4096..]), "{what}");
@@ -220,10 +226,10 @@ fn what_the_system_may_have_lost_is_not_used() {
     lost[112..120].fill(0);
     for start in [None, Some([2; 32])] {
         // With the mark what is there is used, whatever it is; the weights are those of the file, so compare these.
-        fs::write(&kept, &marked).unwrap();
+        replace(&kept, &marked);
         setting.check(Some(Folder { start, ..setting.folder() }), &path);
         assert_eq!(fs::read(&kept).unwrap()[..112], marked[..112], "it was not written again");
-        fs::write(&kept, &lost).unwrap();
+        replace(&kept, &lost);
         setting.check(Some(Folder { start, ..setting.folder() }), &path);
     }
 }
