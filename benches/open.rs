@@ -1,9 +1,9 @@
 //! What opening a model takes by its parts, beside reading its file: `cargo bench --bench open -- MODEL [ROUNDS]`.
 //!
-//! With `ELIZA_CACHE_DIR` the first open repacks the weights into that folder, and later ones map them: an empty folder and one
-//! round measure the first open, the same again a later one. The file is in the page cache. Printed are the least and
-//! the median of the rounds; "load" is all of the model (header, vocabulary, weights), "plans" the rest of an open. The
-//! bounds: a second open takes 50 ms at most, a first one 1.3 times as long as reading the file from the disk.
+//! With `ELIZA_CACHE_DIR` the first open repacks the weights into that folder, and later ones map them: an empty folder
+//! and one round measure the first open, the same again a later one. The file is in the page cache. Printed are the
+//! least and the median of the rounds; "load" is all of the model (header, vocabulary, weights), "plans" the rest of an
+//! open. The bounds: a second open takes 50 ms at most, a first one 1.3 times as long as reading the file's bytes.
 #![allow(clippy::unwrap_used)]
 
 use elizainference::engine::{Engine, EngineOptions, default_thread_count, open_model};

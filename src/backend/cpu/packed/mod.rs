@@ -67,8 +67,8 @@ pub struct PackedMatrix {
     memory: PanelMemory,
 }
 
-// SAFETY: the memory lives as long as this; it is written only by `pack_shared`, whose callers promise that nobody uses the same
-// panels meanwhile, and by `pack`, which holds `&mut self`.
+// SAFETY: the memory lives as long as this; it is written only by `pack_shared`, whose callers promise that nobody uses
+// the same panels meanwhile, and by `pack`, which holds `&mut self`.
 unsafe impl Send for PackedMatrix {}
 // SAFETY: as above; everything else only reads.
 unsafe impl Sync for PackedMatrix {}
