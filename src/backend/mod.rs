@@ -7,8 +7,8 @@
 //!
 //! The other files hold the inputs and results: `batch.rs` (cache, nodes, rows), `weights.rs`, `device.rs`, `chain.rs`
 //! (the steps of a sampler), `device_sampling.rs` (a chain on a device and its results), `trie_walk.rs`, `memory.rs`;
-//! and what both backends must agree on: `rope.rs`, `kv_rows.rs`, `tree_mask.rs`. `registry.rs` lists the devices and
-//! opens the backends, `cpu/` and `gpu/`.
+//! and what both backends must agree on: `rope.rs`, `kv_rows.rs`, `tree_mask.rs`, `own_files.rs` (what is kept on
+//! disk). `registry.rs` lists the devices and opens the backends, `cpu/` and `gpu/`.
 
 mod batch;
 mod chain;
@@ -19,6 +19,7 @@ mod device_sampling;
 pub mod gpu;
 pub mod kv_rows;
 pub mod memory;
+mod own_files;
 mod registry;
 pub mod rope;
 mod tree_mask;

@@ -86,7 +86,8 @@ impl ControlTexts {
         let mut places = Vec::new();
         let end = text.trim_end().len();
         for (at, c) in text.char_indices() {
-            if self.begins(text[at..].as_bytes()) || self.begins(text.get(at..end).unwrap_or_default().as_bytes()) {
+            let bytes = text.as_bytes();
+            if self.begins(&bytes[at..]) || self.begins(bytes.get(at..end).unwrap_or_default()) {
                 places.push(at + c.len_utf8());
             }
         }

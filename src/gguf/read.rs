@@ -12,6 +12,7 @@ use crate::{Error, Result, reserve};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 const MAX_DIMS: u32 = 4;
 
@@ -160,6 +161,20 @@ impl File {
     /// # Errors
     /// [`Error::Gguf`] where the key is no array of strings, [`Error::OutOfMemory`] for the list.
     pub fn strings(&self, key: &str) -> Result<Option<Vec<&str>>> {
+        let Some(texts) = self.byte_strings(key)? else { return Ok(None) };
+        let mut out = reserve::list(texts.len(), ELEMENTS)?;
+        for text in texts {
+            let wrong = |_| Error::Internal(format!("Key `{}` was read wrongly", shown(key)));
+            out.push(std::str::from_utf8(text).map_err(wrong)?);
+        }
+        Ok(Some(out))
+    }
+
+    /// As [`File::strings`], as bytes: opening the file has checked that they are UTF-8.
+    ///
+    /// # Errors
+    /// As [`File::strings`].
+    pub fn byte_strings(&self, key: &str) -> Result<Option<Vec<&[u8]>>> {
         let Some(array) = self.get::<Array>(key)? else { return Ok(None) };
         if array.element != ValueType::String {
             return Err(self.wrong_element(key, "strings", format!("{:?}", array.element)));
@@ -170,7 +185,7 @@ impl File {
             let text = rest.split_first_chunk().and_then(|(len, after)| {
                 let (text, after) = after.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
                 rest = after;
-                std::str::from_utf8(text).ok()
+                Some(text)
             });
             out.push(text.ok_or_else(|| Error::Internal(format!("Key `{}` was read wrongly", shown(key))))?);
         }
@@ -282,6 +297,12 @@ impl File {
     /// Size of the file in bytes.
     pub fn size(&self) -> u64 {
         self.inner.source.len()
+    }
+
+    /// When the file was modified last before it was opened; `None` for a file in memory, and where the system does not
+    /// say it.
+    pub fn modified(&self) -> Option<SystemTime> {
+        self.inner.source.modified()
     }
 
     fn parse(path: PathBuf, source: Source) -> Result<Self> {
@@ -474,6 +495,18 @@ impl Cursor {
         std::str::from_utf8(bytes).map_err(|e| error_at(at, what, format!("the text is not UTF-8 ({e})")))
     }
 
+    /// Go past a sound string that was read already, as a vocabulary has some hundred thousand of; false where
+    /// [`Cursor::string`] has to look.
+    #[inline]
+    fn pass_string(&mut self) -> bool {
+        let rest = self.source.head().get(self.at..).unwrap_or_default();
+        let Some((len, rest)) = rest.split_first_chunk() else { return false };
+        let text = usize::try_from(u64::from_le_bytes(*len)).ok().and_then(|len| rest.get(..len));
+        let Some(text) = text.filter(|text| text.is_ascii() || std::str::from_utf8(text).is_ok()) else { return false };
+        self.at += size_of::<u64>() + text.len();
+        true
+    }
+
     fn owned_string(&mut self, what: &str) -> Result<String> {
         let text = self.string(what)?;
         let mut out = String::new();
@@ -511,7 +544,9 @@ impl Cursor {
                 self.check_count(len, 8, what)?;
                 let start = self.at;
                 for _ in 0..len {
-                    self.string(what)?;
+                    if !self.pass_string() {
+                        self.string(what)?;
+                    }
                 }
                 start..self.at
             }

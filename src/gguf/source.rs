@@ -91,6 +91,11 @@ impl Source {
         self.disk.as_ref().map_or(self.head.len() as u64, |disk| disk.stamp.bytes)
     }
 
+    /// When the file on disk was modified last before it was opened.
+    pub fn modified(&self) -> Option<SystemTime> {
+        self.disk.as_ref()?.stamp.modified
+    }
+
     /// The first bytes, as far as [`Source::need`] has read them.
     pub fn head(&self) -> &[u8] {
         &self.head

@@ -11,7 +11,7 @@ use super::pairs::Pairs;
 use super::pre::{Pre, Writing};
 use super::spelling::{escape_spaces, hex_text};
 use super::split::Splitter;
-use super::texts::Texts;
+use super::texts::{BLOCK, Texts};
 use super::unicode::{BYTE_CHARS, TEXT, repair, utf8_len};
 use crate::gguf::shown;
 use crate::{Error, Result, Token, reserve};
@@ -33,57 +33,99 @@ pub(super) struct Bpe {
     longest: usize,
 }
 
-/// Merges whose look-ups are made together.
-const BLOCK: usize = 16;
+/// A thread looks up at least so many merges.
+const SHARE: usize = 8192;
+
+/// Threads that look merges up.
+const MOST_THREADS: usize = 4;
 
 /// The two sides of a merge. The first character of the left side may be a space; the first space after it divides.
-fn divide(merge: &str) -> Option<(&[u8], &[u8])> {
-    let merge = merge.as_bytes();
+fn divide(merge: &[u8]) -> Option<(&[u8], &[u8])> {
     let space = 1 + merge.iter().skip(1).position(|&b| b == b' ')?;
     let (left, right) = (&merge[..space], &merge[space + 1..]);
     (!right.is_empty()).then_some((left, right))
 }
 
+/// The ids of merges: `(left, right, joined)`.
+type Merge = (u32, u32, u32);
+
+/// The ids that the texts of all merges have, [`NONE`] where one has none, found by several threads.
+fn look_up_all(texts: &Texts, merges: &[&[u8]]) -> Result<Vec<Merge>> {
+    let mut table = reserve::filled((NONE, NONE, NONE), merges.len(), "merges")?;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+    let share = merges.len().div_ceil(threads).max(SHARE);
+    std::thread::scope(|scope| {
+        let mut shares = (0..).zip(merges.chunks(share).zip(table.chunks_mut(share)));
+        let first = shares.next();
+        let mut others = Vec::new();
+        for (i, (merges, found)) in shares {
+            let named = std::thread::Builder::new().name("eliza-merges".into());
+            let work = move || look_up(texts, merges, i * share, found);
+            others.push(named.spawn_scoped(scope, work).map_err(|error| {
+                Error::OutOfMemory(format!("A thread that reads merges could not be started: {error}"))
+            })?);
+        }
+        let mut done = first.map_or(Ok(()), |(_, (merges, found))| look_up(texts, merges, 0, found));
+        for other in others {
+            let other = other.join().unwrap_or_else(|_| Err(Error::Internal("A look-up of merges panicked".into())));
+            done = done.and(other);
+        }
+        done
+    })?;
+    Ok(table)
+}
+
+/// The ids of merges, of which the first has this rank.
+fn look_up(texts: &Texts, merges: &[&[u8]], rank: usize, found: &mut [Merge]) -> Result<()> {
+    let mut both = Vec::new();
+    let mut joined = 0;
+    for (block, (merges, found)) in merges.chunks(BLOCK).zip(found.chunks_mut(BLOCK)).enumerate() {
+        // Begin all look-ups of a block before the first one is needed.
+        let mut parts: [(&[u8], &[u8]); BLOCK] = [(b"", b""); BLOCK];
+        for (i, (part, merge)) in parts.iter_mut().zip(merges).enumerate() {
+            *part = divide(merge).ok_or_else(|| {
+                let (rank, merge) = (rank + block * BLOCK + i, String::from_utf8_lossy(merge));
+                let merge = shown(&merge);
+                Error::Vocab(format!("Key `{MERGES}`: entry {rank} (`{merge}`) is not of the form `left right`"))
+            })?;
+        }
+        let probes = parts.map(|(left, right)| (texts.probe(left), texts.probe(right)));
+        for ((found, (left, right)), (left_probe, right_probe)) in found.iter_mut().zip(parts).zip(probes) {
+            both.clear();
+            reserve::extend(&mut both, left, TEXT)?;
+            reserve::extend(&mut both, right, TEXT)?;
+            // Merges mostly come in the order of the tokens they make, several for one token at times.
+            let whole = [joined, joined + 1].into_iter().find(|&id| texts.get(id) == both);
+            let whole = whole.or_else(|| texts.find(&both));
+            joined = whole.unwrap_or(joined);
+            let id = |found: Option<u32>| found.unwrap_or(NONE);
+            *found = (id(texts.resolve(left_probe, left)), id(texts.resolve(right_probe, right)), id(whole));
+        }
+    }
+    Ok(())
+}
+
 impl Bpe {
     /// Read the merges (`left right` each, best first); `texts` holds the tokens; other texts that merges name are
     /// added to it.
-    pub(super) fn new(pre: &'static Pre, texts: &mut Texts, merges: &[&str]) -> Result<Self> {
+    pub(super) fn new(pre: &'static Pre, texts: &mut Texts, merges: &[&[u8]]) -> Result<Self> {
         let n_tokens = texts.len() as u32;
         let bytes: usize = merges.iter().map(|merge| merge.len()).sum();
         if bytes > u32::MAX as usize / 4 {
             return Err(Error::Vocab(format!("Key `{MERGES}`: {bytes} bytes are too many")));
         }
         let longest = (0..n_tokens).map(|id| texts.get(id).len()).max().unwrap_or(0);
-        let mut table = reserve::list(merges.len(), "merges")?;
+        let mut table = look_up_all(texts, merges)?;
         let mut both = Vec::new();
-        let mut joined = 0;
-        for (block, merges) in merges.chunks(BLOCK).enumerate() {
-            // Begin all look-ups of a block before the first one is needed.
-            let mut parts: [(&[u8], &[u8]); BLOCK] = [(b"", b""); BLOCK];
-            for (i, (part, merge)) in parts.iter_mut().zip(merges).enumerate() {
-                *part = divide(merge).ok_or_else(|| {
-                    let rank = block * BLOCK + i;
-                    let merge = shown(merge);
-                    Error::Vocab(format!("Key `{MERGES}`: entry {rank} (`{merge}`) is not of the form `left right`"))
-                })?;
-            }
-            let probes = parts.map(|(left, right)| (texts.probe(left), texts.probe(right)));
-            let found: [_; BLOCK] = std::array::from_fn(|i| {
-                let ((left, right), (left_probe, right_probe)) = (parts[i], probes[i]);
-                (texts.resolve(left_probe, left), texts.resolve(right_probe, right))
-            });
-            for ((left, right), found) in parts.into_iter().zip(found).take(merges.len()) {
+        for ((left, right, joined), merge) in table.iter_mut().zip(merges) {
+            if [*left, *right, *joined].contains(&NONE) {
+                let (left_text, right_text) = divide(merge).unwrap_or_default();
                 both.clear();
-                reserve::extend(&mut both, left, TEXT)?;
-                reserve::extend(&mut both, right, TEXT)?;
-                // Merges mostly come in the order of the tokens they make, several for one token at times.
-                joined = match [joined, joined + 1].into_iter().find(|&id| texts.get(id) == both) {
-                    Some(id) => id,
-                    None => texts.find_or_insert(&both)?,
-                };
-                let left = found.0.map_or_else(|| texts.find_or_insert(left), Ok)?;
-                let right = found.1.map_or_else(|| texts.find_or_insert(right), Ok)?;
-                table.push((left, right, joined));
+                reserve::extend(&mut both, left_text, TEXT)?;
+                reserve::extend(&mut both, right_text, TEXT)?;
+                *left = texts.find_or_insert(left_text)?;
+                *right = texts.find_or_insert(right_text)?;
+                *joined = texts.find_or_insert(&both)?;
             }
         }
         let mut utf8 = [0; 4];

@@ -7,7 +7,7 @@ use super::pre::{self, Known, Pre, Writing};
 use super::special::{self, SpecialTokens};
 use super::spelling::Spelling;
 use super::spm::Spm;
-use super::texts::Texts;
+use super::texts::{BLOCK, Texts};
 use super::{Model, Vocab, VocabKind};
 use crate::gguf::{File, shown};
 use crate::{Error, Result, Token, reserve};
@@ -89,7 +89,7 @@ fn known_pre(name: &str) -> Result<&'static Pre> {
 }
 
 fn read_texts(file: &File) -> Result<Texts> {
-    let tokens = file.strings(TOKENS)?.ok_or_else(|| broken(TOKENS, "it is missing"))?;
+    let tokens = file.byte_strings(TOKENS)?.ok_or_else(|| broken(TOKENS, "it is missing"))?;
     let bytes: usize = tokens.iter().map(|t| t.len()).sum();
     if bytes > u32::MAX as usize / 4 || tokens.len() > Token::MAX as usize {
         return Err(broken(TOKENS, format_args!("{} tokens of {bytes} bytes are too many", tokens.len())));
@@ -99,17 +99,24 @@ fn read_texts(file: &File) -> Result<Texts> {
         return Err(broken(TOKENS, problem));
     }
     let mut texts = Texts::with_capacity(tokens.len(), bytes)?;
-    for (i, token) in tokens.iter().enumerate() {
-        let stand_in;
-        let text = if token.is_empty() {
-            stand_in = format!("[EMPTY_{i}]");
-            stand_in.as_str()
-        } else {
-            token
+    for (block, tokens) in tokens.chunks(BLOCK).enumerate() {
+        let first = block * BLOCK;
+        let stand_ins: [_; BLOCK] = std::array::from_fn(|i| match tokens.get(i) {
+            Some([]) => format!("[EMPTY_{}]", first + i),
+            _ => String::new(),
+        });
+        let text = |i: usize| match tokens.get(i).copied().unwrap_or_default() {
+            [] => stand_ins[i].as_bytes(),
+            text => text,
         };
-        let id = texts.find_or_insert(text.as_bytes())?;
-        if id as usize != i {
-            return Err(broken(TOKENS, format_args!("entry {i} (`{}`) repeats entry {id}", shown(text))));
+        // Begin all look-ups of a block before the first one is needed.
+        let places: [_; BLOCK] = std::array::from_fn(|i| texts.place(text(i)));
+        for (i, place) in places.into_iter().enumerate().take(tokens.len()) {
+            let id = texts.find_or_insert_at(place, text(i))?;
+            if id as usize != first + i {
+                let (entry, text) = (first + i, String::from_utf8_lossy(text(i)));
+                return Err(broken(TOKENS, format_args!("entry {entry} (`{}`) repeats entry {id}", shown(&text))));
+            }
         }
     }
     Ok(texts)
@@ -163,7 +170,7 @@ fn spm(file: &File, defaults: SpecialTokens) -> Result<Vocab> {
 fn bpe(file: &File, pre: &'static Pre, mut defaults: SpecialTokens) -> Result<Vocab> {
     let mut texts = read_texts(file)?;
     let n_tokens = texts.len();
-    let merges = match file.strings(MERGES)? {
+    let merges = match file.byte_strings(MERGES)? {
         Some(merges) => merges,
         None if pre.merges_optional => Vec::new(),
         None => return Err(broken(MERGES, "it is missing")),

@@ -1,5 +1,6 @@
 //! The merges of a BPE vocabulary: which pairs of texts join, in what rank, to what.
 
+use super::texts::BLOCK;
 use crate::{Result, reserve};
 use hashbrown::DefaultHashBuilder;
 use std::hash::BuildHasher;
@@ -28,18 +29,27 @@ impl Pairs {
         let free = Entry { left: 0, right: 0, rank: FREE, joined: 0 };
         let entries = reserve::filled(free, (2 * merges.len()).next_power_of_two().max(16), "places for merges")?;
         let mut pairs = Pairs { entries, hasher: DefaultHashBuilder::default() };
-        for (rank, &(left, right, joined)) in merges.iter().enumerate() {
-            let mut at = pairs.start(left, right);
-            loop {
-                let entry = &mut pairs.entries[at];
-                if entry.rank == FREE {
-                    *entry = Entry { left, right, rank: rank as u32, joined };
-                    break;
+        for (block, merges) in merges.chunks(BLOCK).enumerate() {
+            // Begin all look-ups of a block before the first one is needed: what is read is what fetches it.
+            let starts: [usize; BLOCK] = std::array::from_fn(|i| {
+                let (left, right, _) = merges.get(i).copied().unwrap_or_default();
+                let start = pairs.start(left, right);
+                std::hint::black_box(pairs.entries[start].rank);
+                start
+            });
+            for (i, (&(left, right, joined), mut at)) in merges.iter().zip(starts).enumerate() {
+                let rank = (block * BLOCK + i) as u32;
+                loop {
+                    let entry = &mut pairs.entries[at];
+                    if entry.rank == FREE {
+                        *entry = Entry { left, right, rank, joined };
+                        break;
+                    }
+                    if (entry.left, entry.right) == (left, right) {
+                        break;
+                    }
+                    at = (at + 1) & (pairs.entries.len() - 1);
                 }
-                if (entry.left, entry.right) == (left, right) {
-                    break;
-                }
-                at = (at + 1) & (pairs.entries.len() - 1);
             }
         }
         Ok(pairs)

@@ -62,6 +62,10 @@ fn unescape_spaces(text: &[u8], mut put: impl FnMut(&[u8])) {
 const QUOTED_WHOLE: usize = 256;
 
 fn decode_bytes(text: &[u8], mut put: impl FnMut(&[u8])) {
+    // These characters encode themselves.
+    if text.iter().all(u8::is_ascii_graphic) {
+        return put(text);
+    }
     // Texts come from the file as UTF-8.
     let Ok(text) = std::str::from_utf8(text) else { return };
     if text.len() > QUOTED_WHOLE && text.chars().any(|c| char_byte(c).is_none()) {

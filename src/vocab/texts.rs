@@ -30,6 +30,9 @@ struct Entry {
     id: u32,
 }
 
+/// Look-ups that are best made together.
+pub(super) const BLOCK: usize = 16;
+
 const HEAD: usize = 8;
 const FREE: u32 = u32::MAX;
 const EMPTY: Entry = Entry { head: [0; HEAD], len: FREE, id: 0 };
@@ -39,6 +42,13 @@ const EMPTY: Entry = Entry { head: [0; HEAD], len: FREE, id: 0 };
 pub(super) struct Probe {
     at: usize,
     entry: Entry,
+}
+
+/// The place of a text in a table of so many entries.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    at: usize,
+    of: usize,
 }
 
 #[inline]
@@ -123,10 +133,25 @@ impl Texts {
 
     /// The id of a text, which is appended if it has none yet. Texts in total must stay below 4 GiB.
     pub(super) fn find_or_insert(&mut self, wanted: &[u8]) -> Result<u32> {
+        self.find_or_insert_at(self.place(wanted), wanted)
+    }
+
+    /// Where the look-up of a text begins, and the memory there on its way.
+    #[inline]
+    pub(super) fn place(&self, wanted: &[u8]) -> Place {
+        let Probe { at, entry } = self.probe(wanted);
+        // What is read is what fetches it; whether it is still so is seen when the place is used.
+        std::hint::black_box(entry.len);
+        Place { at, of: self.entries.len() }
+    }
+
+    /// As [`Texts::find_or_insert`], from the text's place on; others may have been inserted since.
+    pub(super) fn find_or_insert_at(&mut self, place: Place, wanted: &[u8]) -> Result<u32> {
         if 2 * (self.len() + 1) > self.entries.len() {
             self.grow()?;
         }
-        match self.locate(self.probe(wanted), wanted) {
+        let at = if place.of == self.entries.len() { place.at } else { self.probe(wanted).at };
+        match self.locate(Probe { at, entry: self.entries[at] }, wanted) {
             Ok(old) => Ok(old),
             Err(at) => {
                 let id = self.len() as u32;

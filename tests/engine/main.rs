@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod leaf_scores;
+mod packed_cache;
 mod removal;
 mod saved_slots;
 mod several_slots;

@@ -52,11 +52,15 @@ impl Default for CpuBackend {
 
 impl Backend for CpuBackend {
     fn device(&self) -> DeviceInfo {
+        let level = format!("{} is the widest instruction set found", self.isa.name());
         DeviceInfo {
             name: format!("CPU ({})", self.isa.name()),
             kind: DeviceKind::Cpu,
             score: self.isa.score(),
-            reason: format!("{} is the widest instruction set found", self.isa.name()),
+            reason: match host::Cores::of_system() {
+                Some(host::Cores { all, fast }) if fast < all => format!("{level}; {fast} of {all} cores are fast"),
+                _ => level,
+            },
             shader_compiler: None,
         }
     }

@@ -6,4 +6,4 @@ pub mod memory;
 pub mod pool;
 pub(super) mod region;
 
-pub use cores::default_thread_count;
+pub use cores::{Cores, default_thread_count};

@@ -16,7 +16,10 @@
 //!   a barrier ends the run in the same way, instead of hanging it.
 //! - A run allocates nothing, except threads that no run needed before and the message of a panic.
 //!
-//! Work within a step is claimed in chunks from a [`Counter`]. Counters need no resetting: each claim carries the
+//! Work within a step is claimed in chunks from a [`Counter`], either of one size or, for the large products, shrinking
+//! with the work that is left (guided self-scheduling; Polychronopoulos and Kuck,
+//! <https://doi.org/10.1109/TC.1987.5009495>): so a core at a third of the speed of the others makes them wait for one
+//! small chunk at most. Counters need no resetting: each claim carries the
 //! number of the step (which never repeats), and the first claim of a new step finds an old number and starts from 0.
 //! Hence no thread can see a counter that is half reset, and one counter serves any number of steps.
 
@@ -556,12 +559,31 @@ impl Worker<'_> {
     ///
     /// Between two barriers a counter serves one such loop, with the same `total` and `grain` on every thread.
     pub fn chunks<'c>(&self, counter: &'c Counter, total: usize, grain: usize) -> Chunks<'c> {
-        let grain = grain.max(1);
-        assert!(total.div_ceil(grain) < CHUNK_MASK as usize, "A step has more than 2^24 chunks");
+        self.claims(counter, total, Claim { least: grain, most: grain })
+    }
+
+    /// As [`Worker::chunks`], in pieces that begin large and shrink with what is left.
+    pub fn shrinking_chunks<'c>(&self, counter: &'c Counter, total: usize, most: usize) -> Chunks<'c> {
+        self.claims(counter, total, Claim { least: total / (self.count * LEAST_SHARE), most })
+    }
+
+    fn claims<'c>(&self, counter: &'c Counter, total: usize, claim: Claim) -> Chunks<'c> {
         // A thread alone needs no counter.
         let counter = (self.count > 1).then_some(counter);
-        Chunks { counter, tag: self.step.get() << CHUNK_BITS, alone: 0, total, grain }
+        Chunks::new(counter, self.step.get(), self.count, total, claim)
     }
+}
+
+/// A thread's share of a step is cut into so many pieces of the smallest size at most.
+const LEAST_SHARE: usize = 64;
+/// A shrinking piece is this part of what would be left for each thread.
+const NEXT_SHARE: usize = 3;
+
+/// The size of pieces of work.
+#[derive(Clone, Copy)]
+struct Claim {
+    least: usize,
+    most: usize,
 }
 
 const CHUNK_BITS: u32 = 24;
@@ -586,7 +608,21 @@ pub struct Chunks<'c> {
     tag: u64,
     alone: usize,
     total: usize,
+    /// Size of the smallest chunk, in whose number all are counted.
     grain: usize,
+    /// Of what is left a claim takes one part in so many, `most` smallest chunks at most.
+    divisor: usize,
+    most: usize,
+}
+
+impl<'c> Chunks<'c> {
+    /// For one of so many threads, in the step with this number.
+    fn new(counter: Option<&'c Counter>, step: u64, threads: usize, total: usize, claim: Claim) -> Chunks<'c> {
+        let grain = claim.least.clamp(1, claim.most.max(1));
+        assert!(total.div_ceil(grain) < CHUNK_MASK as usize, "A step has more than 2^24 chunks");
+        let (divisor, most) = (NEXT_SHARE * threads, (claim.most / grain).max(1));
+        Chunks { counter, tag: step << CHUNK_BITS, alone: 0, total, grain, divisor, most }
+    }
 }
 
 impl Iterator for Chunks<'_> {
@@ -594,25 +630,27 @@ impl Iterator for Chunks<'_> {
 
     fn next(&mut self) -> Option<Range<usize>> {
         let chunks = self.total.div_ceil(self.grain);
-        let chunk = match self.counter {
-            None => self.alone,
+        let take = |chunk: usize| ((chunks - chunk) / self.divisor).clamp(1, self.most);
+        let (chunk, taken) = match self.counter {
+            None if self.alone >= chunks => return None,
+            None => (self.alone, take(self.alone)),
             Some(Counter(next)) => {
                 let mut seen = next.load(Relaxed);
                 loop {
-                    let chunk = if seen & !CHUNK_MASK == self.tag { seen & CHUNK_MASK } else { 0 };
-                    if chunk as usize >= chunks {
+                    let chunk = if seen & !CHUNK_MASK == self.tag { (seen & CHUNK_MASK) as usize } else { 0 };
+                    if chunk >= chunks {
                         return None;
                     }
-                    match next.compare_exchange_weak(seen, self.tag | (chunk + 1), Relaxed, Relaxed) {
-                        Ok(_) => break chunk as usize,
+                    let taken = take(chunk);
+                    match next.compare_exchange_weak(seen, self.tag | (chunk + taken) as u64, Relaxed, Relaxed) {
+                        Ok(_) => break (chunk, taken),
                         Err(now) => seen = now,
                     }
                 }
             }
         };
-        self.alone = chunk + 1;
-        let start = chunk.checked_mul(self.grain).filter(|&start| start < self.total)?;
-        Some(start..(start + self.grain).min(self.total))
+        self.alone = chunk + taken;
+        Some(chunk * self.grain..((chunk + taken) * self.grain).min(self.total))
     }
 }
 

@@ -8,9 +8,11 @@
 //! last row; kernels compute them and store nothing.
 //!
 //! Packing writes every byte of a panel once, in order, and reads 16 source rows side by side, so that several
-//! threads can pack disjoint ranges of panels of one matrix.
+//! threads can pack disjoint ranges of panels of one matrix: into its memory, or into a file that is mapped later.
 
+mod cache;
 pub(super) mod format;
+mod memory;
 mod pack;
 pub(super) mod weights;
 
@@ -18,7 +20,7 @@ use crate::quant::TensorType;
 use crate::simd::{BYTE_ZERO, Isa, Kernel, LANES, Vector, compiled_for, dispatch};
 use crate::{Error, Result};
 use format::Format;
-use memmap2::MmapMut;
+use memory::PanelMemory;
 use pack::{Pack, Sources};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -45,19 +47,28 @@ impl ActivationKind {
     }
 }
 
-/// A repacked weight matrix of `n_out` rows of `n_in` weights.
-pub struct PackedMatrix {
+/// How a matrix of `n_out` rows of `n_in` weights lies in panels.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Layout {
     ty: TensorType,
     n_in: usize,
     n_out: usize,
     panel_bytes: usize,
-    /// The start of `memory`, through which packing threads write without a `&mut`.
-    data: *mut u8,
-    memory: MmapMut,
+    bytes: usize,
 }
 
-// SAFETY: the memory is owned; it is written only by `pack_shared`, whose callers promise that nobody uses the same
-// panels meanwhile, and by `pack`, which holds `&mut self`.
+/// A repacked weight matrix.
+pub struct PackedMatrix {
+    layout: Layout,
+    /// The start of `memory`.
+    data: *const u8,
+    /// The same, through which packing threads write without a `&mut`; `None` for a file.
+    packing: Option<*mut u8>,
+    memory: PanelMemory,
+}
+
+// SAFETY: the memory lives as long as this; it is written only by `pack_shared`, whose callers promise that nobody uses
+// the same panels meanwhile, and by `pack`, which holds `&mut self`.
 unsafe impl Send for PackedMatrix {}
 // SAFETY: as above; everything else only reads.
 unsafe impl Sync for PackedMatrix {}
@@ -80,17 +91,12 @@ macro_rules! with_format {
 }
 pub(super) use with_format;
 
-impl PackedMatrix {
-    /// Whether weights of this type can be repacked and multiplied.
-    pub fn supports(ty: TensorType) -> bool {
-        matches!(ty, TensorType::F32 | TensorType::F16 | TensorType::BF16) || with_format!(ty, _F => true, else false)
-    }
-
-    /// Bytes of one panel and of the whole copy of a matrix of `n_out` rows of `n_in` weights.
+impl Layout {
+    /// The layout of a matrix of `n_out` rows of `n_in` weights.
     ///
     /// # Errors
-    /// As [`PackedMatrix::new`].
-    pub fn sizes(ty: TensorType, n_in: usize, n_out: usize) -> Result<(usize, usize)> {
+    /// As [`PackedMatrix::new`], but for the memory.
+    pub fn new(ty: TensorType, n_in: usize, n_out: usize) -> Result<Layout> {
         if !PackedMatrix::supports(ty) {
             return Err(Error::Unsupported(format!("matrices of type {ty} on the CPU")));
         }
@@ -105,7 +111,74 @@ impl PackedMatrix {
             else n_in.checked_mul(LANES * ty.block_bytes()));
         let panel_bytes = panel_bytes.ok_or_else(too_large)?;
         let bytes = panel_bytes.checked_mul(n_out.div_ceil(PANEL)).ok_or_else(too_large)?;
-        Ok((panel_bytes, bytes))
+        Ok(Layout { ty, n_in, n_out, panel_bytes, bytes })
+    }
+
+    /// Bytes of all panels.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes of a panel.
+    pub fn panel_bytes(&self) -> usize {
+        self.panel_bytes
+    }
+
+    /// Panels, the last one perhaps partly filled.
+    pub fn n_panels(&self) -> usize {
+        self.n_out.div_ceil(PANEL)
+    }
+
+    /// Bytes of a source row.
+    pub fn row_bytes(&self) -> usize {
+        self.n_in / self.ty.block_len() * self.ty.block_bytes()
+    }
+
+    /// The rows of some panels.
+    pub fn rows_of(&self, panels: &Range<usize>) -> Range<usize> {
+        panels.start * PANEL..(panels.end * PANEL).min(self.n_out)
+    }
+
+    /// Packs the panels of `range` to `out` from `src`, their rows as they lie in the file.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when `src` is not as long as those rows, `out` not as long as those panels, or the
+    /// range is beyond the matrix's panels.
+    pub fn pack(&self, src: &[u8], range: Range<usize>, out: &mut [u8]) -> Result<()> {
+        if range.start > range.end || range.end > self.n_panels() || out.len() != range.len() * self.panel_bytes {
+            let (bytes, all) = (out.len(), self.n_panels());
+            return Err(Error::InvalidArgument(format!("panels {range:?} of {all} to repack into {bytes} bytes")));
+        }
+        let row_bytes = self.row_bytes();
+        let rows = self.rows_of(&range);
+        if src.len() != rows.len() * row_bytes {
+            return Err(Error::InvalidArgument(format!(
+                "{} bytes for {} rows of {row_bytes} bytes to repack",
+                src.len(),
+                rows.len()
+            )));
+        }
+        let (n_in, isa) = (self.n_in, Isa::detect());
+        for (panel, out) in range.zip(out.chunks_exact_mut(self.panel_bytes)) {
+            let rows: Sources = std::array::from_fn(|lane| {
+                let row = (panel * PANEL + lane).min(self.n_out - 1) - rows.start;
+                src[row * row_bytes..][..row_bytes].as_ptr()
+            });
+            let out = out.as_mut_ptr();
+            // SAFETY: the rows hold `n_in` elements, and `out` is a whole panel.
+            unsafe {
+                with_format!(self.ty, F => pack_chunks::<F>(isa, rows, n_in, out),
+                    else pack_floats(isa, rows, n_in, self.ty.block_bytes(), out));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl PackedMatrix {
+    /// Whether weights of this type can be repacked and multiplied.
+    pub fn supports(ty: TensorType) -> bool {
+        matches!(ty, TensorType::F32 | TensorType::F16 | TensorType::BF16) || with_format!(ty, _F => true, else false)
     }
 
     /// Memory for a matrix of `n_out` rows of `n_in` weights; its contents are undefined until packed.
@@ -114,21 +187,24 @@ impl PackedMatrix {
     /// [`Error::Unsupported`] for a type without kernels, [`Error::InvalidArgument`] for a dimension of 0 or rows that
     /// are no whole number of blocks, [`Error::OutOfMemory`] with the size when the memory cannot be had.
     pub fn new(ty: TensorType, n_in: usize, n_out: usize) -> Result<PackedMatrix> {
-        let (panel_bytes, bytes) = PackedMatrix::sizes(ty, n_in, n_out)?;
-        let mut memory = MmapMut::map_anon(bytes).map_err(|error| {
-            Error::OutOfMemory(format!("{bytes} bytes for {n_out} rows of {n_in} weights of type {ty}: {error}"))
-        })?;
-        Ok(PackedMatrix { ty, n_in, n_out, panel_bytes, data: memory.as_mut_ptr(), memory })
+        let layout = Layout::new(ty, n_in, n_out)?;
+        let what = format_args!("{n_out} rows of {n_in} weights of type {ty}");
+        PackedMatrix::over(layout, PanelMemory::owned(layout.bytes, &what)?)
+    }
+
+    /// A matrix whose panels are in this memory, packed already or to be packed.
+    fn over(layout: Layout, mut memory: PanelMemory) -> Result<PackedMatrix> {
+        if memory.len() != layout.bytes {
+            return Err(Error::Internal(format!("{} bytes of memory for {layout:?}", memory.len())));
+        }
+        Ok(PackedMatrix { layout, data: memory.start(), packing: memory.start_mut(), memory })
     }
 
     /// Tell the system that huge pages would serve these weights well, once they are packed: it joins pages in the
     /// background. Asked for beforehand, it would clear huge pages during the load, which takes several times as long
     /// where memory comes from a host that has to be asked for each.
     pub fn prefer_huge_pages(&self) {
-        #[cfg(target_os = "linux")]
-        if let Err(error) = self.memory.advise(memmap2::Advice::HugePage) {
-            log::debug!("Weights stay on small pages: {error}");
-        }
+        self.memory.prefer_huge_pages();
     }
 
     /// The memory in pieces of so many bytes.
@@ -142,18 +218,8 @@ impl PackedMatrix {
     /// # Safety
     /// Nobody reads these weights any more.
     pub unsafe fn give_back(&self, piece: Range<usize>) {
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        {
-            let advice = memmap2::UncheckedAdvice::DontNeed;
-            // SAFETY: the pages are private and of no file, so they are zeros if they are read again; nobody does, as
-            // the caller promises.
-            let done = unsafe { self.memory.unchecked_advise_range(advice, piece.start, piece.len()) };
-            if let Err(error) = done {
-                log::debug!("Weights are freed at once: {error}");
-            }
-        }
-        #[cfg(not(any(target_os = "linux", target_os = "android")))]
-        let _ = piece;
+        // SAFETY: the caller's promise.
+        unsafe { self.memory.give_back(piece) }
     }
 
     /// Packs the panels of `range` from `src`, their rows as they lie in the file.
@@ -173,74 +239,55 @@ impl PackedMatrix {
     /// # Errors
     /// As [`PackedMatrix::pack`].
     pub unsafe fn pack_shared(&self, src: &[u8], range: Range<usize>) -> Result<()> {
+        let Some(data) = self.packing else { return Err(Error::Internal("Mapped weights are packed already".into())) };
         if range.start > range.end || range.end > self.n_panels() {
             return Err(Error::InvalidArgument(format!("panels {range:?} of {} to repack", self.n_panels())));
         }
-        let row_bytes = self.row_bytes();
-        let rows = self.rows_of(&range);
-        if src.len() != rows.len() * row_bytes {
-            return Err(Error::InvalidArgument(format!(
-                "{} bytes for {} rows of {row_bytes} bytes to repack",
-                src.len(),
-                rows.len()
-            )));
-        }
-        for panel in range {
-            let rows: Sources = std::array::from_fn(|lane| {
-                let row = (panel * PANEL + lane).min(self.n_out - 1) - rows.start;
-                src[row * row_bytes..][..row_bytes].as_ptr()
-            });
-            // SAFETY: `panel` is one of ours, and the caller keeps others off it.
-            let out = unsafe { self.data.add(panel * self.panel_bytes) };
-            let n_in = self.n_in;
-            let isa = Isa::detect();
-            // SAFETY: the rows hold `n_in` elements, and the panel is ours.
-            unsafe {
-                with_format!(self.ty, F => pack_chunks::<F>(isa, rows, n_in, out),
-                    else pack_floats(isa, rows, n_in, self.ty.block_bytes(), out));
-            }
-        }
-        Ok(())
+        let Layout { panel_bytes, .. } = self.layout;
+        // SAFETY: these panels are ours, and the caller keeps others off them.
+        let out =
+            unsafe { std::slice::from_raw_parts_mut(data.add(range.start * panel_bytes), range.len() * panel_bytes) };
+        self.layout.pack(src, range, out)
     }
 
     /// Bytes of a source row.
     pub fn row_bytes(&self) -> usize {
-        self.n_in / self.ty.block_len() * self.ty.block_bytes()
+        self.layout.row_bytes()
     }
 
     /// The rows of some panels.
     pub fn rows_of(&self, panels: &Range<usize>) -> Range<usize> {
-        panels.start * PANEL..(panels.end * PANEL).min(self.n_out)
+        self.layout.rows_of(panels)
     }
 
     /// Element type of the source.
     pub fn ty(&self) -> TensorType {
-        self.ty
+        self.layout.ty
     }
 
     /// Weights of a row.
     pub fn n_in(&self) -> usize {
-        self.n_in
+        self.layout.n_in
     }
 
     /// Rows.
     pub fn n_out(&self) -> usize {
-        self.n_out
+        self.layout.n_out
     }
 
-    /// PackedMatrix, the last one perhaps partly filled.
+    /// Panels, the last one perhaps partly filled.
     pub fn n_panels(&self) -> usize {
-        self.n_out.div_ceil(PANEL)
+        self.layout.n_panels()
     }
 
     /// Bytes of the repacked copy.
     pub fn bytes(&self) -> usize {
-        self.memory.len()
+        self.layout.bytes
     }
 
     /// The activations that products take for this matrix.
     pub fn activation_kind(&self) -> ActivationKind {
-        ActivationKind::of(self.ty)
+        ActivationKind::of(self.layout.ty)
     }
 
     /// Writes row `row` to `out`, the same numbers as `quant::dequantize` makes of the source row.
@@ -252,22 +299,19 @@ impl PackedMatrix {
     }
 
     pub(crate) fn dequantize_row_on(&self, isa: Isa, row: usize, out: &mut [f32]) -> Result<()> {
-        if row >= self.n_out || out.len() != self.n_in {
-            return Err(Error::InvalidArgument(format!(
-                "row {row} into {} values, of {} rows of {}",
-                out.len(),
-                self.n_out,
-                self.n_in
-            )));
+        let Layout { ty, n_in, n_out, .. } = self.layout;
+        if row >= n_out || out.len() != n_in {
+            let values = out.len();
+            return Err(Error::InvalidArgument(format!("row {row} into {values} values, of {n_out} rows of {n_in}")));
         }
         let (panel, lane) = (self.panel(row / PANEL), row % PANEL);
-        with_format!(self.ty, F => dispatch(isa, Row::<F> { panel, lane, out, format: PhantomData }), else {
+        with_format!(ty, F => dispatch(isa, Row::<F> { panel, lane, out, format: PhantomData }), else {
             for (k, value) in out.iter_mut().enumerate() {
-                let at = (k * PANEL + lane) * self.ty.block_bytes();
+                let at = (k * PANEL + lane) * ty.block_bytes();
                 // SAFETY: a float panel holds PANEL elements for each of the `n_in` weights.
                 *value = unsafe {
                     let p = panel.add(at);
-                    match self.ty {
+                    match ty {
                         TensorType::F16 => half::f16::from_bits(p.cast::<u16>().read()).to_f32(),
                         TensorType::BF16 => half::bf16::from_bits(p.cast::<u16>().read()).to_f32(),
                         _ => p.cast::<f32>().read(),
@@ -281,7 +325,7 @@ impl PackedMatrix {
     /// The first byte of a panel.
     pub(crate) fn panel(&self, panel: usize) -> *const u8 {
         debug_assert!(panel < self.n_panels());
-        self.data.wrapping_add(panel * self.panel_bytes)
+        self.data.wrapping_add(panel * self.layout.panel_bytes)
     }
 }
 

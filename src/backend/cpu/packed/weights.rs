@@ -4,8 +4,13 @@
 //! buffer of the thread's and packed from there, so that the peak stays near one copy. It is done in the background of
 //! the pool, see [`Pool::background`]. Meanwhile the host is told how far the load is: no lock is held then, so the
 //! host may do there what it likes.
+//!
+//! Where there is a folder for it (`cache.rs`), panels are written to a file there, which is then mapped; the next load
+//! only maps it. Whatever fails with that file, the weights are packed into memory instead.
 
-use super::{PANEL, PackedMatrix};
+use super::cache::{Folder, NewFile, Place};
+use super::memory::PanelMemory;
+use super::{Layout, PANEL, PackedMatrix};
 use crate::backend::cpu::host::memory::account;
 use crate::backend::cpu::host::pool::Pool;
 use crate::backend::memory::Held;
@@ -15,13 +20,22 @@ use crate::gguf::{File, TensorInfo};
 use crate::graph::{WeightId, WeightSpec, WeightUse};
 use crate::quant::{TensorType, dequantize};
 use crate::{Error, Result, reserve};
+use memmap2::Mmap;
 use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Bytes of the file that are packed per claim, where a panel is not larger: a core's cache has them still when they
 /// were read, and a run ends soon after its time is up.
 const CLAIM: usize = 32 << 10;
+
+/// A thread takes as many claims at once, up to so many bytes, where it has this long: pages of a file are written
+/// several times as fast in large pieces, and the system keeps them together.
+const BATCH: usize = 256 << 10;
+const CLAIMS: usize = BATCH / CLAIM;
+const BATCH_TIME: Duration = Duration::from_micros(250);
 
 /// Bytes of memory that are given back at a time.
 const GIVEN_BACK: usize = 1 << 20;
@@ -137,7 +151,7 @@ fn allocated(spec: &WeightSpec, usage: WeightUse) -> Result<u64> {
                 let problem = format!("Tensor `{}` has the type {}, for which there is no kernel", spec.name, spec.ty);
                 return Err(Error::Unsupported(problem));
             }
-            PackedMatrix::sizes(spec.ty, spec.n_in, spec.n_out).map(|(_, bytes)| bytes as u64)
+            Layout::new(spec.ty, spec.n_in, spec.n_out).map(|layout| layout.bytes() as u64)
         }
     }
 }
@@ -156,11 +170,26 @@ pub(crate) fn bytes(specs: &[WeightSpec], wanted: &Wanted) -> Result<WeightBytes
     Ok(sum)
 }
 
+/// A matrix of the file that is multiplied.
+struct Matrix<'a> {
+    item: usize,
+    layout: Layout,
+    info: &'a TensorInfo,
+}
+
+/// Where the panels of a matrix are packed to.
+#[derive(Clone, Copy)]
+enum To<'a> {
+    Memory(&'a PackedMatrix),
+    /// A file, from this byte on.
+    File(&'a NewFile<'a>, usize),
+}
+
 /// A matrix on its way into panels.
 struct Packing<'a> {
-    panels: &'a PackedMatrix,
-    info: &'a TensorInfo,
-    /// PackedMatrix of a claim.
+    matrix: &'a Matrix<'a>,
+    to: To<'a>,
+    /// Panels of a claim.
     grain: usize,
     first_claim: usize,
 }
@@ -172,8 +201,21 @@ pub(crate) fn load(
     threads: usize,
     progress: LoadProgress<'_>,
 ) -> Result<CpuWeights> {
+    load_with(Folder::from_environment(), file, specs, wanted, threads, progress)
+}
+
+/// As [`load`], with this folder for packed weights.
+fn load_with(
+    folder: Option<Folder>,
+    file: &File,
+    specs: &[WeightSpec],
+    wanted: &Wanted,
+    threads: usize,
+    progress: LoadProgress<'_>,
+) -> Result<CpuWeights> {
     let mut items = Vec::with_capacity(specs.len());
     let mut held = Vec::new();
+    let mut matrices = Vec::new();
     for (item, (spec, usage)) in specs.iter().zip(&wanted.uses).enumerate() {
         let Some(usage) = *usage else {
             items.push(CpuWeight::Elsewhere);
@@ -192,58 +234,137 @@ pub(crate) fn load(
                 CpuWeight::Rows(rows)
             }
             WeightUse::MatMul | WeightUse::RowsAndMatMul => {
-                CpuWeight::Matrix(PackedMatrix::new(spec.ty, spec.n_in, spec.n_out)?)
+                matrices.push(Matrix { item, layout: Layout::new(spec.ty, spec.n_in, spec.n_out)?, info });
+                CpuWeight::Elsewhere
             }
         });
     }
-    let mut packing = Vec::new();
-    let mut claims = 0;
-    for (item, spec) in items.iter().zip(specs) {
-        let CpuWeight::Matrix(panels) = item else { continue };
-        let grain = (CLAIM / (PANEL * panels.row_bytes())).max(1);
-        packing.push(Packing { panels, info: tensor(file, spec)?, grain, first_claim: claims });
-        claims += panels.n_panels().div_ceil(grain);
-    }
-    pack(file, &packing, claims, threads, progress)?;
-    for p in &packing {
-        p.panels.prefer_huge_pages();
+    for (matrix, panels) in matrices.iter().zip(panels(folder, file, &matrices, threads, progress)?) {
+        items[matrix.item] = CpuWeight::Matrix(panels);
     }
     Ok(CpuWeights { items, threads, _held: held })
+}
+
+/// The packed matrices: mapped from the folder, packed into a file there, or packed into memory.
+fn panels(
+    folder: Option<Folder>,
+    file: &File,
+    matrices: &[Matrix<'_>],
+    threads: usize,
+    mut progress: LoadProgress<'_>,
+) -> Result<Vec<PackedMatrix>> {
+    let sizes: Vec<_> = matrices.iter().map(|matrix| (matrix.info, matrix.layout.bytes())).collect();
+    if let Some(place) = folder.and_then(|folder| Place::find(folder, file, &sizes)) {
+        let mapped = match place.open() {
+            Some(map) => {
+                tell(&mut progress, 1.0)?;
+                Some(map)
+            }
+            None => match place.create() {
+                Some(new) => pack_to_file(new, &place.parts, file, matrices, threads, &mut progress)?,
+                None => None,
+            },
+        };
+        if let Some(map) = mapped {
+            let memory = |part: &Range<usize>| {
+                let outside = || Error::Internal(format!("{part:?} of a mapped file of {} bytes", map.len()));
+                PanelMemory::mapped(map.clone(), part.clone()).ok_or_else(outside)
+            };
+            let each = matrices.iter().zip(&place.parts);
+            return each.map(|(matrix, part)| PackedMatrix::over(matrix.layout, memory(part)?)).collect();
+        }
+    }
+    let all = matrices.iter().map(|Matrix { layout, .. }| PackedMatrix::new(layout.ty, layout.n_in, layout.n_out));
+    let all: Vec<_> = all.collect::<Result<_>>()?;
+    pack(file, matrices.iter().zip(all.iter().map(To::Memory)), threads, &mut progress)?;
+    all.iter().for_each(PackedMatrix::prefer_huge_pages);
+    Ok(all)
+}
+
+/// Pack into a new file of the cache, the panels of each matrix to its part; `None` where that cannot be written.
+fn pack_to_file(
+    new: NewFile<'_>,
+    parts: &[Range<usize>],
+    file: &File,
+    matrices: &[Matrix<'_>],
+    threads: usize,
+    progress: &mut LoadProgress<'_>,
+) -> Result<Option<Arc<Mmap>>> {
+    let to = parts.iter().map(|part| To::File(&new, part.start));
+    match pack(file, matrices.iter().zip(to), threads, progress) {
+        Ok(()) => Ok(new.complete()),
+        Err(error) if new.has_failed() => {
+            log::warn!("Weights are packed into memory: {error}");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Tell the host how far the load is; [`Error::Cancelled`] where it ends it.
+fn tell(progress: &mut LoadProgress<'_>, fraction: f32) -> Result<()> {
+    match progress.as_mut().is_none_or(|progress| progress(fraction)) {
+        true => Ok(()),
+        false => Err(Error::Cancelled),
+    }
 }
 
 fn tensor<'a>(file: &'a File, spec: &WeightSpec) -> Result<&'a TensorInfo> {
     file.tensor(&spec.name).ok_or_else(|| Error::Internal(format!("Tensor `{}` is gone", spec.name)))
 }
 
+/// Buffers of a thread that packs.
+#[derive(Default)]
+struct Buffers {
+    rows: Vec<u8>,
+    panels: Vec<u8>,
+}
+
 /// Pack everything, in the background of those who compute.
-fn pack(
+fn pack<'a>(
     file: &File,
-    packing: &[Packing<'_>],
-    claims: usize,
+    matrices: impl Iterator<Item = (&'a Matrix<'a>, To<'a>)>,
     threads: usize,
-    mut progress: LoadProgress<'_>,
+    progress: &mut LoadProgress<'_>,
 ) -> Result<()> {
+    let (mut packing, mut claims) = (Vec::new(), 0);
+    for (matrix, to) in matrices {
+        let grain = (CLAIM / (PANEL * matrix.layout.row_bytes())).max(1);
+        packing.push(Packing { matrix, to, grain, first_claim: claims });
+        claims += matrix.layout.n_panels().div_ceil(grain);
+    }
     // Each of those who pack at once has one.
     let buffers = Mutex::new(Vec::new());
     let (next, packed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let failed = Mutex::new(None);
     let work = |until: Instant| {
-        let mut buffer = buffers.lock().pop().unwrap_or_default();
+        let mut own: Buffers = buffers.lock().pop().unwrap_or_default();
+        let mut now = Instant::now();
         while failed.lock().is_none() {
-            let claim = next.fetch_add(1, Ordering::Relaxed);
-            if claim >= claims {
+            let count = if now + BATCH_TIME <= until { CLAIMS } else { 1 };
+            let claim = next.fetch_add(count, Ordering::Relaxed);
+            let mut taken = claim.min(claims)..(claim + count).min(claims);
+            if taken.is_empty() {
                 break;
             }
-            let Some(p) = packing[..packing.partition_point(|p| p.first_claim <= claim)].last() else { break };
-            if let Err(error) = p.pack(file, claim - p.first_claim, &mut buffer) {
-                failed.lock().get_or_insert(error);
+            let count = taken.len();
+            while !taken.is_empty() {
+                let at = packing.partition_point(|p| p.first_claim <= taken.start);
+                let Some(p) = packing[..at].last() else { break };
+                let end = packing.get(at).map_or(claims, |next| next.first_claim).min(taken.end);
+                let panels = (taken.start - p.first_claim) * p.grain..(end - p.first_claim) * p.grain;
+                if let Err(error) = p.pack(file, panels, &mut own) {
+                    failed.lock().get_or_insert(error);
+                }
+                taken.start = end;
             }
-            packed.fetch_add(1, Ordering::Release);
-            if Instant::now() >= until {
+            packed.fetch_add(count, Ordering::Release);
+            now = Instant::now();
+            if now >= until {
                 break;
             }
         }
-        buffers.lock().push(buffer);
+        buffers.lock().push(own);
     };
     let (mut told, mut told_at) = (0, Instant::now());
     let mut look = || {
@@ -253,10 +374,7 @@ fn pack(
         let done = packed.load(Ordering::Acquire);
         if done == claims || done - told >= claims.div_ceil(PARTS) || told_at.elapsed() >= TELL {
             (told, told_at) = (done, Instant::now());
-            let fraction = if claims == 0 { 1.0 } else { done as f32 / claims as f32 };
-            if progress.as_mut().is_some_and(|progress| !progress(fraction)) {
-                return Err(Error::Cancelled);
-            }
+            tell(progress, if claims == 0 { 1.0 } else { done as f32 / claims as f32 })?;
         }
         Ok(done < claims)
     };
@@ -264,19 +382,40 @@ fn pack(
 }
 
 impl Packing<'_> {
-    /// Read a claim's rows into the buffer and pack them.
-    fn pack(&self, file: &File, claim: usize, buffer: &mut Vec<u8>) -> Result<()> {
-        let first = claim * self.grain;
-        let range = first..(first + self.grain).min(self.panels.n_panels());
-        let (rows, row_bytes) = (self.panels.rows_of(&range), self.panels.row_bytes());
-        let bytes = rows.len() * row_bytes;
-        if buffer.len() < bytes {
-            *buffer = reserve::filled(0, bytes, "bytes of rows to pack")?;
+    /// Read the rows of some panels into a buffer and pack them, [`BATCH`] bytes at a time.
+    fn pack(&self, file: &File, panels: Range<usize>, buffers: &mut Buffers) -> Result<()> {
+        let most = (BATCH / (PANEL * self.matrix.layout.row_bytes())).max(1);
+        let end = panels.end.min(self.matrix.layout.n_panels());
+        let mut batches = panels.step_by(most).take_while(|first| *first < end);
+        batches.try_for_each(|first| self.pack_batch(file, first..(first + most).min(end), buffers))
+    }
+
+    fn pack_batch(&self, file: &File, range: Range<usize>, buffers: &mut Buffers) -> Result<()> {
+        let Matrix { layout, info, .. } = self.matrix;
+        let (rows, row_bytes) = (layout.rows_of(&range), layout.row_bytes());
+        let source = sized(&mut buffers.rows, rows.len() * row_bytes, "bytes of rows to pack")?;
+        file.read_at(info, rows.start as u64 * row_bytes as u64, source)?;
+        match self.to {
+            // SAFETY: each claim is made once, so no two threads pack the same panels, and nothing reads them before
+            // all runs have ended.
+            To::Memory(panels) => unsafe { panels.pack_shared(source, range) },
+            To::File(new, at) => {
+                let at = at + range.start * layout.panel_bytes();
+                let panels = sized(&mut buffers.panels, range.len() * layout.panel_bytes(), "bytes of packed rows")?;
+                layout.pack(source, range, panels)?;
+                new.write(at, panels)
+            }
         }
-        let source = &mut buffer[..bytes];
-        file.read_at(self.info, rows.start as u64 * row_bytes as u64, source)?;
-        // SAFETY: each claim is made once, so no two threads pack the same panels, and nothing reads them before all
-        // runs have ended.
-        unsafe { self.panels.pack_shared(source, range) }
     }
 }
+
+/// So many bytes of a buffer that grows to them.
+fn sized<'a>(buffer: &'a mut Vec<u8>, bytes: usize, what: &str) -> Result<&'a mut [u8]> {
+    if buffer.len() < bytes {
+        *buffer = reserve::filled(0, bytes, what)?;
+    }
+    Ok(&mut buffer[..bytes])
+}
+
+#[cfg(test)]
+mod tests;

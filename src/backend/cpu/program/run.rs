@@ -7,7 +7,7 @@
 use super::demand::{Area, Demand};
 use super::state::RunMemory;
 use crate::backend::Batch;
-use crate::backend::cpu::host::pool::{Counter, Worker};
+use crate::backend::cpu::host::pool::{Chunks, Worker};
 use crate::backend::cpu::kernels::activations;
 use crate::backend::cpu::kernels::attention::SplitShare;
 use crate::backend::cpu::packed::PANEL;
@@ -111,18 +111,25 @@ impl<'a> Run<'a> {
         total: usize,
         grain: usize,
     ) -> impl Iterator<Item = Range<usize>> + use<'c> {
-        self.pieces_of(ctx, &self.state.counters[0], total, grain)
+        self.unless_cancelled(ctx, ctx.worker.chunks(&self.state.counters[0], total, grain))
     }
 
-    /// Pieces of one of the two loops that a step may have, which the counter stands for.
-    fn pieces_of<'c>(
+    /// As [`Run::pieces`], in pieces of at most `most` that shrink with what is left, so that slow cores even out.
+    pub fn shrinking_pieces<'c>(
         &'c self,
         ctx: StepContext<'c>,
-        counter: &'c Counter,
         total: usize,
-        grain: usize,
+        most: usize,
     ) -> impl Iterator<Item = Range<usize>> + use<'c> {
-        ctx.worker.chunks(counter, total, grain).take_while(move |_| {
+        self.unless_cancelled(ctx, ctx.worker.shrinking_chunks(&self.state.counters[0], total, most))
+    }
+
+    fn unless_cancelled<'c>(
+        &'c self,
+        ctx: StepContext<'c>,
+        chunks: Chunks<'c>,
+    ) -> impl Iterator<Item = Range<usize>> + use<'c> {
+        chunks.take_while(move |_| {
             let cancelled = self.cancel.load(Ordering::Relaxed);
             if cancelled {
                 self.stop_after.fetch_min(ctx.index, Ordering::Relaxed);
@@ -195,7 +202,9 @@ impl<'a> Run<'a> {
 
     /// Cosines and sines of every row's position, for each rotary embedding.
     pub fn rope_tables(&self, ctx: StepContext<'_>) {
-        for rows in self.pieces_of(ctx, &self.state.counters[1], self.batch.tokens.len(), 8) {
+        // The second of the two loops that a step may have.
+        let chunks = ctx.worker.chunks(&self.state.counters[1], self.batch.tokens.len(), 8);
+        for rows in self.unless_cancelled(ctx, chunks) {
             for r in rows {
                 for (i, (_, rope)) in self.ropes.iter().enumerate() {
                     let (row, n_rot) = self.rope_row(i, r);

@@ -5,18 +5,17 @@
 //! that does not fit counts as absent. No failure here is an error: it is logged, and kernels are compiled.
 //!
 //! A driver trusts the data of its cache, and a hash is no signature. So no file is used that another user could have
-//! written: on Unix folder and file must belong to the user and be writable for nobody else. On Windows the access list
-//! of the user's folder ensures this, unless the user has changed it.
+//! written (`backend/own_files.rs`).
 
 use crate::backend::gpu::shaders;
+use crate::backend::own_files::{create_beside, refuse_others};
 use sha2::{Digest, Sha256};
 use std::ffi::OsString;
-use std::fs::{DirBuilder, File, Metadata, OpenOptions};
+use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind, Read, Write};
 #[cfg(unix)]
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 const MAGIC: [u8; 8] = *b"elizapc1";
 type Hash = [u8; 32];
@@ -96,23 +95,6 @@ fn make_folder(folder: &Path) -> io::Result<()> {
     refuse_others(&std::fs::metadata(folder)?)
 }
 
-/// An error where another user could have written the file or folder with this metadata.
-#[cfg(unix)]
-fn refuse_others(metadata: &Metadata) -> io::Result<()> {
-    // SAFETY: a call without arguments that cannot fail.
-    let user = unsafe { libc::geteuid() };
-    match metadata {
-        of if of.uid() != user => Err(io::Error::new(ErrorKind::PermissionDenied, "it is another user's")),
-        of if of.mode() & 0o022 != 0 => Err(io::Error::new(ErrorKind::PermissionDenied, "other users can write it")),
-        _ => Ok(()),
-    }
-}
-
-#[cfg(not(unix))]
-fn refuse_others(_: &Metadata) -> io::Result<()> {
-    Ok(())
-}
-
 /// The bytes of a file that nobody else could have written.
 fn own_bytes(file: &Path) -> io::Result<Vec<u8>> {
     let mut opened = File::open(file)?;
@@ -149,15 +131,9 @@ fn header(key: &Hash, data: &[u8]) -> [u8; HEADER] {
     header
 }
 
-/// Readers see the old file or the new one, never a part. Several devices may write at once.
+/// Write a whole file; see [`create_beside`].
 fn write(file: &Path, key: &Hash, data: &[u8]) -> io::Result<()> {
-    static WRITES: AtomicU32 = AtomicU32::new(0);
-    let unique = format!("{}-{}", std::process::id(), WRITES.fetch_add(1, Ordering::Relaxed));
-    let temporary = file.with_extension(unique);
-    let mut options = OpenOptions::new();
-    #[cfg(unix)]
-    options.mode(0o600);
-    let mut made = options.write(true).create_new(true).open(&temporary)?;
+    let (mut made, temporary) = create_beside(file)?;
     let written = made.write_all(&header(key, data)).and_then(|()| made.write_all(data));
     drop(made);
     let renamed = written.and_then(|()| std::fs::rename(&temporary, file));
@@ -199,7 +175,7 @@ mod tests {
     #[test]
     fn l11_what_others_can_write_is_not_used() {
         use std::fs::{Permissions, metadata, set_permissions};
-        use std::os::unix::fs::{PermissionsExt, chown, symlink};
+        use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
         let outer = tempfile::tempdir().unwrap();
         let (folder, key) = (outer.path().join("cache"), [7; 32]);
         let file = folder.join("pipelines");

@@ -389,3 +389,64 @@ fn a_background_job_that_panics_or_is_given_up_harms_no_run() {
     pool.run(2, &NEVER, &|_| std::thread::sleep(Duration::from_millis(1))).unwrap();
     assert_eq!(calls.load(SeqCst), before, "called after the end");
 }
+
+/// The time that threads of these speeds (units a second) need for a step of `total` units: each claims its next piece
+/// when its clock says that it is done with the last one. `order` says who is first of those who are done at once.
+fn virtual_time(speeds: &[f64], order: &[usize], total: usize, most: usize) -> f64 {
+    let (counter, threads) = (Counter::new(), speeds.len());
+    let claim = Claim { least: total / (threads * LEAST_SHARE), most };
+    let claims = || Chunks::new(Some(&counter), 1, threads, total, claim);
+    let mut working: Vec<_> = order.iter().map(|&thread| (0f64, speeds[thread], claims())).collect();
+    let (mut end, mut done) = (0f64, 0);
+    while !working.is_empty() {
+        let clocks = working.iter().map(|(clock, ..)| *clock).enumerate();
+        let Some((next, _)) = clocks.min_by(|a, b| a.1.total_cmp(&b.1)) else { break };
+        let (clock, speed, claims) = &mut working[next];
+        match claims.next() {
+            Some(piece) => {
+                assert_eq!(piece.start, done, "each piece once, in order");
+                done = piece.end;
+                *clock += piece.len() as f64 / *speed;
+            }
+            None => {
+                end = end.max(*clock);
+                working.swap_remove(next);
+            }
+        }
+    }
+    assert_eq!(done, total);
+    end
+}
+
+/// `cargo test --lib uneven_cores -- --nocapture` prints the table.
+#[test]
+fn uneven_cores_share_a_step_as_the_best_split_would() {
+    let machines: [&[f64]; 6] = [
+        &[1.0; 2],
+        &[1.0, 1.0, 1.0 / 3.0, 1.0 / 3.0],
+        &[1.0, 1.0, 0.5, 0.5],
+        &[3.0, 1.0, 1.0, 1.0],
+        &[1.0, 1.0, 1.0, 1.0, 0.3, 0.3, 0.3, 0.3],
+        &[1.0, 0.8, 0.8, 0.8, 0.35, 0.35, 0.35, 0.35],
+    ];
+    for speeds in machines {
+        let fast: Vec<f64> = speeds.iter().copied().filter(|speed| *speed > 0.5).collect();
+        // Panels of matrices of 1024 to 151,936 rows.
+        for total in [64, 128, 192, 688, 9496] {
+            // Whoever of those who are done at once is first.
+            let time = |speeds: &[f64], most| {
+                let up: Vec<usize> = (0..speeds.len()).collect();
+                let down: Vec<usize> = up.iter().rev().copied().collect();
+                virtual_time(speeds, &up, total, most).max(virtual_time(speeds, &down, total, most))
+            };
+            let best = total as f64 / speeds.iter().sum::<f64>();
+            let (all, alone) = (time(speeds, total), time(&fast, total));
+            let (of_best, of_alone) = (best / all, alone / all);
+            println!("{speeds:.2?}, {total} panels: {of_best:.3} of the best split, {of_alone:.3} of the fast alone");
+            assert!(of_best >= 0.9, "{speeds:?}, {total} panels: {of_best}");
+            assert!(of_alone >= 1.0, "{speeds:?}, {total} panels: {of_alone}");
+            // With a bound on a piece, as a thread's scratch memory sets one.
+            assert!(best / time(speeds, 4) >= 0.9);
+        }
+    }
+}

@@ -132,7 +132,7 @@ impl Step for MatMul {
         }
         let panels = |part: &MatMulPart| run.weights.matrix(part.weight).map_or(0, PackedMatrix::n_panels);
         let total = self.parts.iter().map(panels).sum();
-        for claimed in run.pieces(ctx, total, run.grain(total)) {
+        for claimed in run.shrinking_pieces(ctx, total, total) {
             self.panels(run, claimed);
         }
     }
@@ -204,7 +204,7 @@ impl Step for Gated {
         const UNIT: usize = activations::BLOCK / PANEL;
         let units = gate.n_panels().div_ceil(UNIT);
         let most = (GATED_FLOATS / (rows * activations::BLOCK)).max(1);
-        for claimed in run.pieces(ctx, units, run.grain(units).min(most)) {
+        for claimed in run.shrinking_pieces(ctx, units, most) {
             let panels = claimed.start * UNIT..(claimed.end * UNIT).min(gate.n_panels());
             let columns = panels.start * PANEL..(panels.end * PANEL).min(out.width);
             let stride = columns.len();
