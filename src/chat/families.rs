@@ -40,7 +40,8 @@ const FAMILIES: [Family; 5] = [
     // <https://docs.mistral.ai/guides/tokenization/>; there is no system turn.
     Family {
         tokens: &["[INST]", "[/INST]"],
-        template: "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}{{ '[INST] ' + m.content + '[/INST]' }}\
+        template: "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}\
+                   {{ '[INST] ' + m.content + '[/INST]' }}\
                    {% elif m.role == 'assistant' %}{{ ' ' + m.content | trim + eos_token }}\
                    {% else %}{{ raise_exception('System role not supported') }}{% endif %}{% endfor %}",
     },

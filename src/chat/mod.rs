@@ -1,8 +1,9 @@
 //! Chat templates: from messages to a prompt.
 //!
-//! A file's template (`tokenizer.chat_template`) is a Jinja text made for Python's `transformers`. It is run by minijinja
-//! with that library's settings, functions and ways of writing values, so that its output is the one that the model was
-//! trained on, byte for byte. A template comes with a downloaded file: its time, its memory and its depth are bounded.
+//! A file's template (`tokenizer.chat_template`) is a Jinja text made for Python's `transformers`. It is run by
+//! minijinja with that library's settings, functions and ways of writing values, so that its output is the one that the
+//! model was trained on, byte for byte. A template comes with a downloaded file: its time, its memory and its depth are
+//! bounded.
 //!
 //! What a host passes is text, whatever it spells: a message that contains `<|im_end|>` ends no turn, because only the
 //! template's own special tokens become special tokens ([`Prompt::tokens`]).
@@ -31,8 +32,8 @@ use user_text::ControlTexts;
 
 /// The longest template.
 const MAX_SOURCE: usize = 1 << 20;
-/// Instructions, or 64 bytes of data, of a rendering, as minijinja counts them: at most 256 MB, half a second. A turn takes
-/// a few hundred.
+/// Instructions, or 64 bytes of data, of a rendering, as minijinja counts them: at most 256 MB, half a second. A turn
+/// takes a few hundred.
 const FUEL: u64 = 4_000_000;
 /// How deep macros call each other. Each takes a few KiB of the caller's stack.
 const MAX_RECURSION: usize = 64;
@@ -67,8 +68,8 @@ impl Prompt {
         self.marked.replace(self.mark, "")
     }
 
-    /// The prompt as tokens. The template's special tokens are tokens; what the host's texts spell stays text. Where the
-    /// vocabulary adds a begin- or end-of-text token, the template's own is not doubled.
+    /// The prompt as tokens. The template's special tokens are tokens; what the host's texts spell stays text. Where
+    /// the vocabulary adds a begin- or end-of-text token, the template's own is not doubled.
     ///
     /// # Errors
     /// As [`Vocab::tokenize_unless`].
@@ -182,9 +183,9 @@ impl ChatTemplate {
 
     /// The prompt for messages as hosts send them (the shape of OpenAI's API): what the template cannot read is given
     /// in the form that it reads. A `developer` becomes the `system`, which is joined with the next message where the
-    /// template has no such role; typed parts of a content become a text, or a text a part; the arguments of a tool call
-    /// become an object; a content that is missing beside tool calls becomes empty. `tools` and `documents` that are not
-    /// given are not defined, as in llama.cpp, where [`ChatTemplate::render`] has None.
+    /// template has no such role; typed parts of a content become a text, or a text a part; the arguments of a tool
+    /// call become an object; a content that is missing beside tool calls becomes empty. `tools` and `documents` that
+    /// are not given are not defined, as in llama.cpp, where [`ChatTemplate::render`] has None.
     ///
     /// # Errors
     /// As [`ChatTemplate::render`].

@@ -1,8 +1,8 @@
 //! AVX-VNNI: AVX2 with `vpdpbusd`, which adds four products of bytes to a 32-bit lane. Nothing else differs.
 //!
-//! The instruction has two encodings: AVX-VNNI's own, and that of AVX-512 VNNI with AVX-512 VL, for processors that have
-//! this one alone. The code is the same but for that; it is written out, since the intrinsics of the second would let
-//! the compiler use all of AVX-512.
+//! The instruction has two encodings: AVX-VNNI's own, and that of AVX-512 VNNI with AVX-512 VL, for processors that
+//! have this one alone. The code is the same but for that; it is written out, since the intrinsics of the second would
+//! let the compiler use all of AVX-512.
 
 #![allow(clippy::needless_range_loop, reason = "one index walks several small arrays, and closures would not inline")]
 

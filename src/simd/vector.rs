@@ -224,10 +224,10 @@ pub(crate) trait Vector: Copy {
     }
     /// Products of consecutive blocks with as many of each column: `total` (16 rows of each column) has added to it,
     /// block by block, `fma(t, scale, total)`, where `t` is the dot product times the scale (`HALF_SCALES`: as
-    /// [`Vector::scaled`] has it), to which are added, by fused steps in this order, with `HALVES` the second half's product, with `MINIMUM` the negated sum of
-    /// activations times the minimum, of each half where those have their own. A column's `meta` is, for each block,
-    /// its scale as `f32`, then as `i32` the negated sums of its first half, its second half, and all.
-    /// Called only where [`Vector::UNPACKS`].
+    /// [`Vector::scaled`] has it), to which are added, by fused steps in this order, with `HALVES` the second half's
+    /// product, with `MINIMUM` the negated sum of activations times the minimum, of each half where those have their
+    /// own. A column's `meta` is, for each block, its scale as `f32`, then as `i32` the negated sums of its first half,
+    /// its second half, and all. Called only where [`Vector::UNPACKS`].
     ///
     /// # Safety
     /// Every `x` is readable for 32 bytes a block, every `meta` for 16, `total` writable and set for 4 columns.

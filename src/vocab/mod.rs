@@ -153,8 +153,8 @@ impl Vocab {
         Ok(out)
     }
 
-    /// The tokens of a whole text as [`Vocab::tokenize_unless`] makes them with both options, where `mark` is no part of
-    /// the text: a special token's text with a mark inside is text.
+    /// The tokens of a whole text as [`Vocab::tokenize_unless`] makes them with both options, where `mark` is no part
+    /// of the text: a special token's text with a mark inside is text.
     ///
     /// # Errors
     /// As [`Vocab::tokenize_unless`].

@@ -37,9 +37,8 @@ fn calls_have_arguments_as_an_object_where_the_template_wants_one() {
     let messages = r#"[{"role": "user", "content": "hi"}, {"role": "assistant", "content": null, "tool_calls":
         [{"function": {"name": "f", "arguments": "{\"b\": 1, \"a\": \"x\"}"}}]}]"#;
     let calls = "{% for m in messages %}{{ m.content + '' }}{% for c in m.tool_calls or [] %}";
-    let object = format!(
-        "{calls}{{% for k, v in c.function.arguments.items() %}}{{{{ k }}}}={{{{ v }}}};{{% endfor %}}{{% endfor %}}{{% endfor %}}"
-    );
+    let pairs = "{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }};{% endfor %}";
+    let object = format!("{calls}{pairs}{{% endfor %}}{{% endfor %}}");
     assert_eq!(prompt(&object, messages), "hib=1;a=x;");
     let text = format!("{calls}{{{{ c.function.arguments + '' }}}}{{% endfor %}}{{% endfor %}}");
     assert_eq!(prompt(&text, messages), "hi{\"b\": 1, \"a\": \"x\"}");
@@ -52,7 +51,8 @@ fn published_templates_take_what_hosts_send() {
         eprintln!("skipped: no folder of templates beside the project");
         return;
     };
-    let parts = r#"[{"role": "developer", "content": "be brief"}, {"role": "user", "content": [{"type": "text", "text": "needle"}]}]"#;
+    let parts = r#"[{"role": "developer", "content": "be brief"},
+        {"role": "user", "content": [{"type": "text", "text": "needle"}]}]"#;
     for entry in std::fs::read_dir(shared.join("models/templates")).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_none_or(|e| e != "jinja") {

@@ -114,7 +114,8 @@ fn a_file_without_a_template_has_its_familys_or_an_error() {
     for (controls, wanted) in [
         (
             &["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"][..],
-            "<s><|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+            "<s><|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|>\
+             <|start_header_id|>assistant<|end_header_id|>\n\n",
         ),
         (&["<start_of_turn>", "<end_of_turn>"], "<s><start_of_turn>user\nhi<end_of_turn>\n<start_of_turn>model\n"),
         (&["<|user|>", "<|assistant|>", "<|end|>"], "<|user|>\nhi<|end|>\n<|assistant|>\n"),

@@ -58,7 +58,8 @@ fn cache_of(Kv(k, v): Kv) -> [Cache; 2] {
 }
 
 /// What the slow forward pass says of tokens. The folder that `ELIZA_REFERENCES` names keeps it, by the bytes of the
-/// model, the tokens and the roundings: an emulator, for which the pass takes minutes, finds there what the host computed.
+/// model, the tokens and the roundings: an emulator, for which the pass takes minutes, finds there what the host
+/// computed.
 fn expected(path: &Path, tokens: &[i32], rounding: Rounding) -> Vec<Vec<f64>> {
     let compute = || Reference::new(&File::open(path).unwrap()).logits(tokens, rounding);
     let Some(folder) = std::env::var_os("ELIZA_REFERENCES") else { return compute() };

@@ -199,8 +199,8 @@ impl BySdot {
         acc
     }
 
-    /// Adds the dot products of 16 rows with J columns to one set of sums, or to one for each half. Four rows after four,
-    /// so that few codes are in registers at a time.
+    /// Adds the dot products of 16 rows with J columns to one set of sums, or to one for each half. Four rows after
+    /// four, so that few codes are in registers at a time.
     ///
     /// # Safety
     /// As [`Products::dot`].
