@@ -62,7 +62,7 @@ fn mapped_weights_give_the_same_logits() {
     std::fs::write(kept, changed).unwrap();
     process::run(&mut child("changed"));
     assert_ne!(std::fs::read(results.join("changed")).unwrap(), expected);
-    assert_eq!(files(&cache), std::slice::from_ref(&kept));
+    assert_eq!(files(&cache), std::slice::from_ref(kept));
 }
 
 fn files(folder: &Path) -> Vec<std::path::PathBuf> {
