@@ -140,7 +140,7 @@ fn the_second_load_maps_what_the_first_one_wrote() {
     age(kept, Duration::from_secs(3600));
     let header = fs::read(kept).unwrap()[..100].to_vec();
     assert!(setting.check(Some(setting.folder()), &path));
-    assert_eq!(setting.kept(), std::slice::from_ref(&kept));
+    assert_eq!(setting.kept(), std::slice::from_ref(kept));
     assert_eq!(fs::read(kept).unwrap()[..100], header, "it was not written again");
     let since = fs::metadata(kept).unwrap().modified().unwrap().elapsed().unwrap();
     assert!(since < Duration::from_secs(1800), "a use makes it young: {since:?}");
