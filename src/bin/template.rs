@@ -2,6 +2,7 @@
 
 use crate::args::read_input;
 use crate::output::{Failure, Outcome, print_json};
+use clap::ArgGroup;
 use elizainference::chat::{ChatTemplate, Inputs, Now};
 use elizainference::gguf::File;
 use elizainference::vocab::Vocab;
@@ -9,12 +10,13 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
+#[command(group = ArgGroup::new("source").required(true).args(["model", "template"]))]
 pub struct Args {
     /// The model whose template it is, a GGUF file
-    #[arg(short, long, value_name = "FILE", required_unless_present = "template")]
+    #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
     /// A file with a Jinja template
-    #[arg(long, value_name = "FILE", conflicts_with = "model")]
+    #[arg(long, value_name = "FILE")]
     template: Option<PathBuf>,
     /// What the template's bos_token is
     #[arg(long, value_name = "TEXT", default_value = "", conflicts_with = "model", allow_hyphen_values = true)]
