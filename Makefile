@@ -211,9 +211,8 @@ android:
 	@if command -v rustup >/dev/null 2>&1; then tools/android_build.sh; else $(call skip,"no rustup"); fi
 
 # Another architecture; qemu's speed says nothing. Every kernel runs on a core with i8mm, on one with dot products alone and on one
-# with plain NEON, the logits on each level. What these are compared with, the slow forward pass in double precision, the host
-# computes: under qemu it takes most of an hour a level. The test that is left out has a limit of time for 400 prefills, which is no fault to
-# exceed here.
+# with plain NEON, the logits on each level. The slow forward pass in double precision that they are compared with is computed
+# by the host. The test that is left out has a limit of time for 400 prefills, which is no fault to exceed here.
 AARCH64 := aarch64-unknown-linux-gnu
 aarch64:
 	$(call section,"the core as aarch64 under qemu")
