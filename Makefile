@@ -95,7 +95,7 @@ cpu-only:
 built-for-c:
 	$(call section,"what the C harness loads")
 	ELIZA_FIXTURES="$(CURDIR)/target/fixtures" $(CARGO) test --locked --workspace --features $(TESTING) --test model fixtures:: -q
-	$(CARGO) build --locked --workspace --features $(TESTING)
+	$(CARGO) build --locked --workspace --features $(TESTING) --lib --bins --test model
 
 c-harness: built-for-c
 	$(call section,"C harness: the library opened as a host opens it")

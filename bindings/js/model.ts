@@ -248,7 +248,7 @@ export class Model implements Disposable {
   /**
    * The prompt that the model's chat template makes of messages, up to where the model's own turn begins. What messages spell
    * is text: no special token comes of them. Throws `ELIZA_ERR_INVALID_ARG` where the template refuses the messages, and
-   * `ELIZA_ERR_UNSUPPORTED` where the file has no template.
+   * `ELIZA_ERR_NOT_IMPLEMENTED` where the file has no template.
    */
   chatPrompt(messages: readonly ChatMessage[], options: ChatOptions = {}): ChatPrompt {
     const { tools, documents, thinking, addGenerationPrompt = true, variables } = options;

@@ -134,10 +134,10 @@ test("messages become a prompt", async () => {
   assert.equal(adapted.text, "<s>user: brief\na\nb\nassistant:");
   assert.throws(() => model.chatPrompt([{ role: "user" }]), { code: "ELIZA_ERR_INVALID_ARG", message: /chat template/ });
 
-  const said = [];
-  for await (const step of model.chat(messages, { maxTokens: 5, temperature: 0 })) said.push(...step.tokens);
-  const same = [];
-  for await (const step of model.stream(tokens, { maxTokens: 5, temperature: 0 })) same.push(...step.tokens);
+  const said: number[] = [];
+  for await (const step of model.chat(messages, { maxTokens: 5, temperature: 0 })) said.push(step.token);
+  const same: number[] = [];
+  for await (const step of model.stream(tokens, { maxTokens: 5, temperature: 0 })) same.push(step.token);
   assert.deepEqual(said, same);
 });
 

@@ -101,7 +101,7 @@ static void chat_prompt(FfiLlmHandle handle) {
     if (!has_template(handle)) {
         CHECK(lib.llm_stream_chat_prompt_json(handle, HELLO, &error) == NULL);
         CHECK_TEXT(error, "tokenizer.chat_template");
-        CHECK_EQ(lib.llm_stream_status(handle), ELIZA_ERR_UNSUPPORTED);
+        CHECK_EQ(lib.llm_stream_status(handle), ELIZA_ERR_NOT_IMPLEMENTED);
         CHECK_TEXT(lib.llm_stream_take_error(handle), "tokenizer.chat_template");
         return;
     }
