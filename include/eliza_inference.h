@@ -1377,9 +1377,9 @@ int eliza_inference_llm_stream_detokenize(FfiLlmHandle handle,
  * Null rule: `inputs_json` must not be NULL; `out_error` may be; a NULL or closed handle gives NULL. Threads: any, any
  * time, inside the callback too. `eliza_inference_llm_stream_cancel` from another thread ends it early. Returns NULL
  * on failure; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (inputs that are none, messages that
- * the template refuses, a broken template; the text has its words), `ELIZA_ERR_UNSUPPORTED` (the file has no template,
- * and its tokens are of no known family), `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`, and while a
- * generation runs that generation's.
+ * the template refuses, a broken template; the text has its words), `ELIZA_ERR_NOT_IMPLEMENTED` (the file has no
+ * template, and its tokens are of no known family), `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`,
+ * and while a generation runs that generation's.
  */
 char *eliza_inference_llm_stream_chat_prompt_json(FfiLlmHandle handle,
                                                   const char *inputs_json,

@@ -1,8 +1,9 @@
 //! AVX-VNNI: AVX2 with `vpdpbusd`, which adds four products of bytes to a 32-bit lane. Nothing else differs.
 //!
-//! The instruction has two encodings: AVX-VNNI's own, and that of AVX-512 VNNI with AVX-512 VL. A processor that has the
-//! second alone uses the level of AVX-512, so the second is built for tests only: they run this level on such machines
-//! too. The instruction is written out, since the intrinsics of the second would let the compiler use all of AVX-512.
+//! The instruction has two encodings: AVX-VNNI's own, and that of AVX-512 VNNI with AVX-512 VL. A processor that has
+//! the second alone uses the level of AVX-512, so the second is built for tests only: they run this level on such
+//! machines too. The instruction is written out, since the intrinsics of the second would let the compiler use all of
+//! AVX-512.
 
 #![allow(clippy::needless_range_loop, reason = "one index walks several small arrays, and closures would not inline")]
 
