@@ -1,6 +1,9 @@
 //! Builds a graph node by node and checks every width against the weights.
 
-use super::{Activation, AttentionSpec, Graph, Node, NodeId, Op, Output, Part, RopeSpec, Rows, WeightId, WeightSpec};
+use super::{
+    Activation, AttentionSpec, Function, Graph, HeadNorm, Index, Linear, Node, NodeId, NormSpan, NormSpec, Op, Output, Part,
+    RopeSpec, RouteSpec, Rows, Stack, WeightId, WeightSpec,
+};
 use crate::{Error, Result};
 
 /// Appends nodes to a graph over a model's weight table.
@@ -58,10 +61,66 @@ impl<'a> Builder<'a> {
         self.graph.nodes[id.0 as usize].output = Some(output);
     }
 
+    /// An error unless `y` has rows like `x`, so wide.
+    fn check_rows(&self, x: NodeId, y: NodeId, width: usize, what: impl Fn() -> String) -> Result<()> {
+        let (x, y) = (self.graph.node(x), self.graph.node(y));
+        if y.rows != x.rows || y.width != width {
+            return Err(Error::Model(format!("{} gives rows of {width}, what is added has {}", what(), y.width)));
+        }
+        Ok(())
+    }
+
+    fn check_norm(&self, norm: &NormSpec, width: usize) -> Result<()> {
+        norm.weight.into_iter().chain(norm.bias).try_for_each(|weight| self.check_vector(weight, width))
+    }
+
+    /// The output width of a product with rows of `n_in`.
+    fn check_linear(&self, linear: &Linear, n_in: usize) -> Result<usize> {
+        self.check_input(linear.weight, n_in)?;
+        let n_out = self.weight(linear.weight).n_out;
+        if let Some(bias) = linear.bias {
+            self.check_vector(bias, n_out)?;
+        }
+        if let Some(scale) = linear.scale {
+            self.check_vector(scale, 1)?;
+        }
+        Ok(n_out)
+    }
+
+    /// An error unless the stack's rows fit its weight and whole panels of 16, in which backends take matrices apart.
+    fn check_stack(&self, stack: &Stack, n_in: usize) -> Result<()> {
+        self.check_input(stack.linear.weight, n_in)?;
+        let w = self.weight(stack.linear.weight);
+        let fits = stack.experts > 0
+            && stack.first + stack.rows <= stack.stride
+            && stack.stride.checked_mul(stack.experts) == Some(w.n_out);
+        if !fits {
+            let problem = format!("Tensor `{}` has {} rows for {} experts", w.name, w.n_out, stack.experts);
+            return Err(Error::Model(problem));
+        }
+        if [stack.first, stack.stride, stack.rows].iter().any(|n| n % 16 != 0) {
+            let problem = format!("Tensor `{}`: {} rows for each expert, no multiple of 16", w.name, stack.stride);
+            return Err(Error::Unsupported(problem));
+        }
+        if let Some(bias) = stack.linear.bias {
+            self.check_vector(bias, w.n_out)?;
+        }
+        if let Some(scale) = stack.linear.scale {
+            self.check_vector(scale, stack.experts)?;
+        }
+        Ok(())
+    }
+
     /// See [`Op::Embed`].
-    pub fn embed(&mut self, table: WeightId, scale: f32) -> NodeId {
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit.
+    pub fn embed(&mut self, table: WeightId, scale: f32, index: Index, residual: Option<NodeId>) -> Result<NodeId> {
         let width = self.weight(table).n_in;
-        self.push(Op::Embed { table, scale }, vec![], width, Rows::Batch)
+        if let Some(residual) = residual {
+            self.check_rows(residual, residual, width, || format!("Tensor `{}`", self.weight(table).name))?;
+        }
+        Ok(self.push(Op::Embed { table, scale, index }, residual.into_iter().collect(), width, Rows::Batch))
     }
 
     /// See [`Op::Hidden`].
@@ -75,95 +134,239 @@ impl<'a> Builder<'a> {
         self.push(Op::SelectRows, vec![x], width, Rows::Output)
     }
 
-    /// See [`Op::RmsNorm`].
+    /// See [`Op::Norm`].
     ///
     /// # Errors
     /// [`Error::Model`] where the shapes do not fit.
-    pub fn rms_norm(&mut self, x: NodeId, weight: WeightId, eps: f32, residual: Option<NodeId>) -> Result<NodeId> {
-        let (width, rows) = (self.graph.node(x).width, self.graph.node(x).rows);
-        self.check_vector(weight, width)?;
-        let mut src = vec![x];
-        src.extend(residual);
-        Ok(self.push(Op::RmsNorm { weight, eps }, src, width, rows))
+    pub fn norm(&mut self, x: NodeId, norm: NormSpec, residual: Option<NodeId>) -> Result<NodeId> {
+        self.norm_groups(x, norm, 1, residual)
     }
 
-    /// See [`Op::MatMul`]. `parts` pairs each matrix with its bias.
+    /// See [`Op::Norm`].
     ///
     /// # Errors
     /// [`Error::Model`] where the shapes do not fit.
-    pub fn matmul(
+    pub fn norm_groups(
         &mut self,
         x: NodeId,
-        parts: &[(WeightId, Option<WeightId>)],
+        norm: NormSpec,
+        groups: usize,
         residual: Option<NodeId>,
     ) -> Result<NodeId> {
+        let (width, rows) = (self.graph.node(x).width, self.graph.node(x).rows);
+        if groups == 0 || !width.is_multiple_of(groups) {
+            return Err(Error::Model(format!("Rows of {width} in {groups} parts")));
+        }
+        self.check_norm(&norm, width / groups)?;
+        let mut src = vec![x];
+        if let Some(residual) = residual {
+            self.check_rows(x, residual, width, || "A norm".to_string())?;
+            src.push(residual);
+        }
+        Ok(self.push(Op::Norm { norm, groups }, src, width, rows))
+    }
+
+    /// See [`Op::MatMul`].
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit.
+    pub fn matmul(&mut self, x: NodeId, parts: &[Linear], residual: Option<NodeId>) -> Result<NodeId> {
         let (n_in, rows) = (self.graph.node(x).width, self.graph.node(x).rows);
         let mut width = 0;
-        for &(weight, bias) in parts {
-            self.check_input(weight, n_in)?;
-            let n_out = self.weight(weight).n_out;
-            if let Some(bias) = bias {
-                self.check_vector(bias, n_out)?;
-            }
-            width += n_out;
-        }
-        if let Some(r) = residual
-            && (self.graph.node(r).width != width || self.graph.node(r).rows != rows)
-        {
-            let names: Vec<_> = parts.iter().map(|(w, _)| self.weight(*w).name.as_str()).collect();
-            let have = self.graph.node(r).width;
-            return Err(Error::Model(format!("Tensors {names:?} give rows of {width}, the residual has {have}")));
+        for part in parts {
+            width += self.check_linear(part, n_in)?;
         }
         let mut src = vec![x];
-        src.extend(residual);
-        let (weights, biases) = parts.iter().copied().unzip();
-        Ok(self.push(Op::MatMul { weights, biases }, src, width, rows))
+        if let Some(residual) = residual {
+            self.check_rows(x, residual, width, || {
+                let names: Vec<_> = parts.iter().map(|part| self.weight(part.weight).name.as_str()).collect();
+                format!("Tensors {names:?}")
+            })?;
+            src.push(residual);
+        }
+        Ok(self.push(Op::MatMul(parts.to_vec()), src, width, rows))
     }
 
     /// See [`Op::GatedMatMul`].
     ///
     /// # Errors
     /// [`Error::Model`] where the shapes do not fit.
-    pub fn gated_matmul(&mut self, x: NodeId, gate: WeightId, up: WeightId, act: Activation) -> Result<NodeId> {
+    pub fn gated_matmul(&mut self, x: NodeId, gate: Linear, up: Option<Linear>, act: Activation) -> Result<NodeId> {
         let (n_in, rows) = (self.graph.node(x).width, self.graph.node(x).rows);
-        self.check_input(gate, n_in)?;
-        self.check_input(up, n_in)?;
-        let (g, u) = (self.weight(gate), self.weight(up));
-        if g.n_out != u.n_out {
-            let (gn, un) = (g.n_out, u.n_out);
-            return Err(Error::Model(format!("Tensors `{}` and `{}` have {gn} and {un} rows", g.name, u.name)));
+        let width = self.check_linear(&gate, n_in)?;
+        if let Some(up) = &up {
+            let other = self.check_linear(up, n_in)?;
+            if other != width {
+                let (gate, up) = (&self.weight(gate.weight).name, &self.weight(up.weight).name);
+                return Err(Error::Model(format!("Tensors `{gate}` and `{up}` have {width} and {other} rows")));
+            }
         }
-        let width = g.n_out;
         Ok(self.push(Op::GatedMatMul { gate, up, act }, vec![x], width, rows))
     }
 
-    /// See [`Op::Attention`]. `qkv` holds q, k and v side by side.
+    /// See [`Op::Map`].
     ///
     /// # Errors
     /// [`Error::Model`] where the shapes do not fit.
-    pub fn attention(&mut self, qkv: NodeId, spec: AttentionSpec) -> Result<NodeId> {
-        let node = self.graph.node(qkv);
-        let want = spec.q_width() + spec.k_width() + spec.v_width();
-        if node.width != want {
-            let problem = format!("Layer {}: q, k and v have {} columns, {want} are needed", spec.layer, node.width);
+    pub fn map(&mut self, x: NodeId, function: Function) -> Result<NodeId> {
+        let (width, rows) = (self.graph.node(x).width, self.graph.node(x).rows);
+        if let Function::ScaleBy(weight) = function {
+            self.check_vector(weight, 1)?;
+        }
+        Ok(self.push(Op::Map(function), vec![x], width, rows))
+    }
+
+    /// See [`Op::Add`].
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit.
+    pub fn add(&mut self, x: NodeId, scale: f32, y: NodeId) -> Result<NodeId> {
+        let (width, rows) = (self.graph.node(x).width, self.graph.node(x).rows);
+        self.check_rows(x, y, width, || "A block".to_string())?;
+        Ok(self.push(Op::Add { scale }, vec![x, y], width, rows))
+    }
+
+    /// See [`Op::Gate`].
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit.
+    pub fn gate(
+        &mut self,
+        x: NodeId,
+        y: NodeId,
+        first: usize,
+        act: Activation,
+        residual: Option<NodeId>,
+    ) -> Result<NodeId> {
+        let (x_width, rows) = (self.graph.node(x).width, self.graph.node(x).rows);
+        let y_width = self.graph.node(y).width;
+        let width = if x_width == 1 { y_width } else { x_width };
+        if first + width > y_width || self.graph.node(y).rows != rows {
+            return Err(Error::Model(format!("A gate of {width} columns over {y_width}, from column {first}")));
+        }
+        let mut src = vec![x, y];
+        if let Some(residual) = residual {
+            self.check_rows(x, residual, width, || "A gate".to_string())?;
+            src.push(residual);
+        }
+        Ok(self.push(Op::Gate { act, first }, src, width, rows))
+    }
+
+    /// See [`Op::Attention`]. `q` holds q, or without `kv` also k and v.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit.
+    pub fn attention(&mut self, q: NodeId, kv: Option<NodeId>, spec: AttentionSpec) -> Result<NodeId> {
+        let (have, rows) = (self.graph.node(q).width, self.graph.node(q).rows);
+        let with_kv = kv.map_or(0, |kv| self.graph.node(kv).width);
+        let want = if kv.is_some() { spec.q_width() } else { spec.q_width() + spec.kv_width() };
+        if have != want || kv.is_some() && with_kv != spec.kv_width() {
+            let (have, want) = (have + with_kv, spec.q_width() + spec.kv_width());
+            let problem = format!("Layer {}: q, k and v have {have} columns, {want} are needed", spec.layer);
             return Err(Error::Model(problem));
         }
-        let rows = node.rows;
-        for norm in [spec.q_norm, spec.k_norm].into_iter().flatten() {
-            self.check_vector(norm, spec.head_dim_k)?;
+        if kv.is_some_and(|kv| self.graph.node(kv).rows != rows) || spec.writes && rows != Rows::Batch {
+            return Err(Error::Internal(format!("Layer {}: rows of keys are not those of the batch", spec.layer)));
+        }
+        let norms = [(spec.q_norm, spec.n_head), (spec.k_norm, spec.n_head_kv)];
+        for (HeadNorm { norm, span }, heads) in norms.into_iter().filter_map(|(norm, heads)| Some((norm?, heads))) {
+            self.check_norm(&norm, match span {
+                NormSpan::Head(width) => width.min(spec.head_dim_k),
+                NormSpan::EachHead | NormSpan::Row => heads * spec.head_dim_k,
+            })?;
+        }
+        if let Some(sinks) = spec.sinks {
+            self.check_vector(sinks, spec.n_head)?;
         }
         let width = spec.n_head * spec.head_dim_v;
-        Ok(self.push(Op::Attention(Box::new(spec)), vec![qkv], width, rows))
+        let src = [q].into_iter().chain(kv).collect();
+        Ok(self.push(Op::Attention(Box::new(spec)), src, width, rows))
+    }
+
+    /// See [`Op::HeadMatMul`].
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit, [`Error::Unsupported`] for matrices of no multiple of 16 rows.
+    pub fn head_matmul(&mut self, x: NodeId, weight: WeightId, heads: usize, keep: usize) -> Result<NodeId> {
+        let (have, rows) = (self.graph.node(x).width, self.graph.node(x).rows);
+        let w = self.weight(weight);
+        if heads == 0 || have != heads * (w.n_in + keep) || !w.n_out.is_multiple_of(heads) {
+            let problem = format!("Tensor `{}`: matrices for {heads} heads do not fit rows of {have}", w.name);
+            return Err(Error::Model(problem));
+        }
+        let n_out = w.n_out / heads;
+        if !n_out.is_multiple_of(16) {
+            let problem = format!("Tensor `{}`: {n_out} rows for each head, no multiple of 16", w.name);
+            return Err(Error::Unsupported(problem));
+        }
+        Ok(self.push(Op::HeadMatMul { weight, heads, keep }, vec![x], heads * (n_out + keep), rows))
+    }
+
+    /// See [`Op::Route`].
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the numbers do not fit.
+    pub fn route(&mut self, logits: NodeId, spec: RouteSpec) -> Result<NodeId> {
+        let (experts, rows) = (self.graph.node(logits).width, self.graph.node(logits).rows);
+        let RouteSpec { used, groups, groups_used, .. } = spec;
+        let grouped = groups >= 1 && experts.is_multiple_of(groups) && (1..=groups).contains(&groups_used);
+        if used == 0 || !grouped || used > experts / groups.max(1) * groups_used {
+            return Err(Error::Model(format!(
+                "{used} of {experts} experts in {groups_used} of {groups} groups are no possible choice"
+            )));
+        }
+        if let Some(bias) = spec.bias {
+            self.check_vector(bias, experts)?;
+        }
+        Ok(self.push(Op::Route(spec), vec![logits], 2 * used, rows))
+    }
+
+    /// See [`Op::ExpertGate`].
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit, [`Error::Unsupported`] for matrices of no multiple of 16 rows.
+    pub fn expert_gate(
+        &mut self,
+        x: NodeId,
+        route: NodeId,
+        (gate, up): (Stack, Stack),
+        act: Activation,
+        weighted: bool,
+    ) -> Result<NodeId> {
+        let (n_in, rows) = (self.graph.node(x).width, self.graph.node(x).rows);
+        self.check_stack(&gate, n_in)?;
+        self.check_stack(&up, n_in)?;
+        if gate.rows != up.rows || gate.experts != up.experts {
+            return Err(Error::Model(format!("Experts of {} and {} rows", gate.rows, up.rows)));
+        }
+        let width = self.graph.node(route).width / 2 * gate.rows;
+        Ok(self.push(Op::ExpertGate { gate, up, act, weighted }, vec![x, route], width, rows))
+    }
+
+    /// See [`Op::ExpertDown`].
+    ///
+    /// # Errors
+    /// As [`Builder::expert_gate`].
+    pub fn expert_down(
+        &mut self,
+        gated: NodeId,
+        route: NodeId,
+        down: Stack,
+        weighted: bool,
+        residual: Option<NodeId>,
+    ) -> Result<NodeId> {
+        let (have, rows) = (self.graph.node(gated).width, self.graph.node(gated).rows);
+        self.check_stack(&down, have / (self.graph.node(route).width / 2).max(1))?;
+        let mut src = vec![gated, route];
+        if let Some(residual) = residual {
+            self.check_rows(gated, residual, down.rows, || "Experts".to_string())?;
+            src.push(residual);
+        }
+        Ok(self.push(Op::ExpertDown { down, weighted }, src, down.rows, rows))
     }
 
     /// A node that changes only the cache: [`Op::ShiftKeys`] or [`Op::CopyCells`].
     pub fn cache(&mut self, op: Op) -> NodeId {
         self.push(op, vec![], 0, Rows::Batch)
-    }
-
-    /// See [`Op::SoftCap`].
-    pub fn softcap(&mut self, x: NodeId, cap: f32) -> NodeId {
-        let (width, rows) = (self.graph.node(x).width, self.graph.node(x).rows);
-        self.push(Op::SoftCap { cap }, vec![x], width, rows)
     }
 }

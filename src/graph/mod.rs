@@ -54,6 +54,8 @@ pub struct WeightSpec {
     pub n_in: usize,
     /// Number of rows: the output width; 1 for vectors.
     pub n_out: usize,
+    /// The first of these rows in the tensor, of which the weight may be a part.
+    pub first_row: usize,
     /// Element type in the file.
     pub ty: TensorType,
     /// What it is used for.
@@ -90,8 +92,8 @@ pub enum Rows {
     Output,
 }
 
-/// The gate's activation function.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// An activation function, of one value or of a gate and what it gates.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Activation {
     /// SiLU: x · sigmoid(x) (Elfwing et al., <https://arxiv.org/abs/1702.03118>); as a gate SwiGLU (Shazeer, "GLU
     /// Variants Improve Transformer", <https://arxiv.org/abs/2002.05202>).
@@ -99,6 +101,24 @@ pub enum Activation {
     /// The tanh approximation of GELU (Hendrycks and Gimpel, <https://arxiv.org/abs/1606.08415>); as a gate GEGLU
     /// (Shazeer, as above).
     Gelu,
+    /// max(0, x)² (So et al., "Primer", <https://arxiv.org/abs/2109.08668>).
+    Relu2,
+    /// 1 / (1 + e^-x).
+    Sigmoid,
+    /// xIELU (Huang and Schlag, <https://arxiv.org/abs/2411.13010>): p x² + b x above zero, else
+    /// n (e^min(x, eps) - 1 - x) + b x.
+    Xielu {
+        /// p, after softplus.
+        positive: f32,
+        /// n, after softplus, `b` included.
+        negative: f32,
+        /// b.
+        linear: f32,
+        /// Largest argument of the exponential, just below zero.
+        eps: f32,
+    },
+    /// The gate of gpt-oss: a sigmoid(1.702 a) (b + 1) with a = min(gate, 7) and b = up clamped to ±7.
+    ClampedSwiglu,
 }
 
 /// How the dimensions of a head are paired for rotation.
@@ -149,15 +169,147 @@ pub struct RopeSpec {
     pub freq_base: f64,
     /// How frequencies are scaled beyond the trained context.
     pub scaling: RopeScaling,
-    /// Divisors of the frequencies, one per pair (`rope_freqs.weight`).
+    /// Divisors of the frequencies, one per pair (`rope_freqs.weight`, `rope_factors_short.weight`).
     pub factors: Option<WeightId>,
+    /// Other divisors for long contexts.
+    pub long_factors: Option<LongFactors>,
+}
+
+/// Divisors of rotary frequencies that hold for a whole engine whose context is long (LongRoPE,
+/// <https://arxiv.org/abs/2402.13753>).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LongFactors {
+    /// One per pair (`rope_factors_long.weight`).
+    pub weight: WeightId,
+    /// The longest context in tokens, of one sequence, for which the short factors hold.
+    pub above: u32,
+}
+
+impl RopeSpec {
+    /// The divisors for a context of so many tokens.
+    pub fn factors_for(&self, context: usize) -> Option<WeightId> {
+        match self.long_factors {
+            Some(long) if context > long.above as usize => Some(long.weight),
+            _ => self.factors,
+        }
+    }
+
+    /// Both sets of divisors.
+    pub fn weights(&self) -> impl Iterator<Item = WeightId> {
+        self.factors.into_iter().chain(self.long_factors.map(|long| long.weight))
+    }
+}
+
+/// A matrix that is multiplied, with what belongs to it: `weight · x · scale + bias`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Linear {
+    /// The matrix.
+    pub weight: WeightId,
+    /// A factor on the product: one number, of a stack of experts one for each.
+    pub scale: Option<WeightId>,
+    /// Added to the product, a value per row.
+    pub bias: Option<WeightId>,
+}
+
+impl Linear {
+    /// A matrix by itself.
+    pub fn plain(weight: WeightId) -> Linear {
+        Linear { weight, scale: None, bias: None }
+    }
+
+    fn weights(&self) -> impl Iterator<Item = (WeightId, WeightUse)> + use<> {
+        let vectors = self.scale.into_iter().chain(self.bias).map(|w| (w, WeightUse::Vector));
+        std::iter::once((self.weight, WeightUse::MatMul)).chain(vectors)
+    }
+}
+
+/// What a norm divides by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NormKind {
+    /// The root of the mean square (Zhang and Sennrich, <https://arxiv.org/abs/1910.07467>).
+    Rms,
+    /// The standard deviation, after the mean was subtracted (Ba et al., <https://arxiv.org/abs/1607.06450>).
+    Layer,
+}
+
+/// A norm: `x / sqrt(mean(x²) + eps) · weight + bias`, of [`NormKind::Layer`] with x less its mean.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct NormSpec {
+    /// What it divides by.
+    pub kind: NormKind,
+    /// Factor per column.
+    pub weight: Option<WeightId>,
+    /// Added per column.
+    pub bias: Option<WeightId>,
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+impl NormSpec {
+    /// An RMS norm with these factors.
+    pub fn rms(weight: WeightId, eps: f32) -> NormSpec {
+        NormSpec { kind: NormKind::Rms, weight: Some(weight), bias: None, eps }
+    }
+
+    /// The factors of an RMS norm that has nothing else.
+    pub fn plain(&self) -> Option<WeightId> {
+        self.weight.filter(|_| self.kind == NormKind::Rms && self.bias.is_none())
+    }
+
+    fn weights(&self) -> impl Iterator<Item = (WeightId, WeightUse)> + use<> {
+        self.weight.into_iter().chain(self.bias).map(|w| (w, WeightUse::Vector))
+    }
+}
+
+/// Which values of queries or keys are normalised together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NormSpan {
+    /// The first so many of each head, with one weight for all heads.
+    Head(usize),
+    /// Each head, with weights of its own.
+    EachHead,
+    /// All heads of a row together.
+    Row,
+}
+
+/// A norm of query or key heads.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HeadNorm {
+    /// The norm.
+    pub norm: NormSpec,
+    /// What it goes over.
+    pub span: NormSpan,
+}
+
+/// Where an attention's values come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Values {
+    /// Columns of their own, after the keys.
+    Own,
+    /// The keys before norm and rotation.
+    Keys,
+    /// The first values of each key head, as it goes to the cache.
+    KeyPrefix,
+}
+
+/// A factor on queries that grows with the position p: `1 + scale · ln(1 + floor((p + offset) / length))`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Temperature {
+    /// Growth per logarithm.
+    pub scale: f32,
+    /// Tokens after which it begins to grow.
+    pub length: u32,
+    /// Added to the position.
+    pub offset: u32,
 }
 
 /// Everything an attention node needs besides its input.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttentionSpec {
-    /// The layer, whose KV cache is used.
+    /// The layer whose KV cache is used: its own, or an earlier one that it shares.
     pub layer: usize,
+    /// Whether keys and values are written; else the input holds queries alone.
+    pub writes: bool,
     /// Query heads.
     pub n_head: usize,
     /// Key and value heads; divides `n_head`.
@@ -166,23 +318,74 @@ pub struct AttentionSpec {
     pub head_dim_k: usize,
     /// Values of a value head.
     pub head_dim_v: usize,
+    /// Where values come from.
+    pub values: Values,
     /// Factor on the scores, usually 1/sqrt(head_dim_k).
     pub scale: f32,
+    /// Factor on queries that grows with their position.
+    pub temperature: Option<Temperature>,
     /// Soft cap: scores become `cap · tanh(score / cap)`.
     pub softcap: Option<f32>,
     /// Sliding window in tokens: a row sees only cells whose position is less than this before its own; 0 = no limit.
     pub window: u32,
-    /// RMS norm of each query head.
-    pub q_norm: Option<WeightId>,
-    /// RMS norm of each key head.
-    pub k_norm: Option<WeightId>,
-    /// Epsilon of the two norms.
-    pub norm_eps: f32,
-    /// Index into [`Graph::ropes`].
-    pub rope: usize,
+    /// Chunk in tokens: a row sees only cells of its own chunk, which begins at a multiple of this; 0 = no chunks.
+    pub chunk: u32,
+    /// ALiBi (Press et al., <https://arxiv.org/abs/2108.12409>): the largest slope's bias, usually 8; 0 = none. See
+    /// [`alibi_slope`].
+    pub alibi: f32,
+    /// Per query head one more score that takes probability and has no value (attention sinks).
+    pub sinks: Option<WeightId>,
+    /// Norm of the queries.
+    pub q_norm: Option<HeadNorm>,
+    /// Norm of the keys.
+    pub k_norm: Option<HeadNorm>,
+    /// Norm of each value head, without weights.
+    pub v_norm: Option<NormSpec>,
+    /// Whether heads are normalised after they were rotated instead of before.
+    pub norm_after_rope: bool,
+    /// Index into [`Graph::ropes`]; `None` where nothing is rotated.
+    pub rope: Option<usize>,
+    /// The first value of a head that is rotated.
+    pub rope_first: usize,
+}
+
+/// The slope of a query head: a score is lowered by it for every token of distance.
+pub fn alibi_slope(max_bias: f32, head: usize, n_head: usize) -> f32 {
+    let whole = 1usize << n_head.ilog2();
+    let power = match head < whole {
+        true => (head + 1) as f64 / whole as f64,
+        false => (2 * (head - whole) + 1) as f64 / (2 * whole) as f64,
+    };
+    (-f64::from(max_bias) * power).exp2() as f32
 }
 
 impl AttentionSpec {
+    /// Plain attention of a layer with heads of one width.
+    pub fn new(layer: usize, n_head: usize, n_head_kv: usize, head_dim: usize) -> AttentionSpec {
+        AttentionSpec {
+            layer,
+            writes: true,
+            n_head,
+            n_head_kv,
+            head_dim_k: head_dim,
+            head_dim_v: head_dim,
+            values: Values::Own,
+            scale: 1.0 / (head_dim as f32).sqrt(),
+            temperature: None,
+            softcap: None,
+            window: 0,
+            chunk: 0,
+            alibi: 0.0,
+            sinks: None,
+            q_norm: None,
+            k_norm: None,
+            v_norm: None,
+            norm_after_rope: false,
+            rope: Some(0),
+            rope_first: 0,
+        }
+    }
+
     /// Values of all query heads.
     pub fn q_width(&self) -> usize {
         self.n_head * self.head_dim_k
@@ -197,52 +400,174 @@ impl AttentionSpec {
     pub fn v_width(&self) -> usize {
         self.n_head_kv * self.head_dim_v
     }
+
+    /// Columns of the input besides the queries.
+    pub fn kv_width(&self) -> usize {
+        match (self.writes, self.values) {
+            (false, _) => 0,
+            (true, Values::Own) => self.k_width() + self.v_width(),
+            (true, Values::Keys | Values::KeyPrefix) => self.k_width(),
+        }
+    }
+
+    fn weights(&self) -> impl Iterator<Item = (WeightId, WeightUse)> + use<> {
+        let norms = [self.q_norm, self.k_norm].into_iter().flatten().flat_map(|head| head.norm.weights());
+        norms.chain(self.sinks.map(|sinks| (sinks, WeightUse::Vector)))
+    }
+}
+
+/// How a router's logits become probabilities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gating {
+    /// Softmax over all experts.
+    Softmax,
+    /// Sigmoid of each.
+    Sigmoid,
+    /// Chosen by the logits; softmax over the chosen.
+    SoftmaxOfChosen,
+    /// sqrt(ln(1 + e^x)) of each.
+    SqrtSoftplus,
+}
+
+/// Which experts a row goes to, and with which weights (Shazeer et al., <https://arxiv.org/abs/1701.06538>; groups and
+/// the bias: DeepSeek-V3, <https://arxiv.org/abs/2412.19437>).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RouteSpec {
+    /// Experts of a row.
+    pub used: usize,
+    /// From logits to probabilities.
+    pub gating: Gating,
+    /// Added to the probabilities for the choice alone.
+    pub bias: Option<WeightId>,
+    /// Groups of neighbouring experts; 1 = no groups.
+    pub groups: usize,
+    /// Groups that a row may choose from: those whose two best experts have the largest sum.
+    pub groups_used: usize,
+    /// Whether the weights of a row are divided by their sum.
+    pub normalize: bool,
+    /// Factor on the weights.
+    pub scale: f32,
+}
+
+/// Matrices of all experts in one weight, one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stack {
+    /// The weight; biases are laid out as its rows are, scales are one per expert.
+    pub linear: Linear,
+    /// Number of experts.
+    pub experts: usize,
+    /// Row of the first expert's matrix.
+    pub first: usize,
+    /// Rows from one expert's matrix to the next one's.
+    pub stride: usize,
+    /// Rows of a matrix.
+    pub rows: usize,
+}
+
+/// What is looked up in a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Index {
+    /// The row of the token.
+    Token,
+    /// The row of the position.
+    Position,
+}
+
+/// A function of each value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Function {
+    /// `x · factor`.
+    Scale(f32),
+    /// `x · weight`, a weight of one number.
+    ScaleBy(WeightId),
+    /// `cap · tanh(x / cap)`.
+    SoftCap(f32),
+    /// `x` limited to ± this.
+    Clamp(f32),
 }
 
 /// One operation. `x` is the first source.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Op {
-    /// Rows of the embedding table at the batch's token ids, times `scale`.
+    /// Rows of a table, times `scale`; plus the first source where there is one.
     Embed {
-        /// The embedding table.
+        /// The table.
         table: WeightId,
         /// Factor on every value.
         scale: f32,
+        /// Which row.
+        index: Index,
     },
     /// The hidden rows that an earlier graph kept (see [`Output::Hidden`]).
     Hidden,
     /// The rows of `x` that the run names as output rows.
     SelectRows,
-    /// `x / sqrt(mean(x²) + eps) · weight`, plus the second source where there is one.
-    RmsNorm {
-        /// Factor per column.
-        weight: WeightId,
-        /// Added to the mean square.
-        eps: f32,
+    /// The norm of each of `groups` equal parts of a row, plus the second source where there is one.
+    Norm {
+        /// The norm.
+        norm: NormSpec,
+        /// Parts of a row, each normalised by itself with the same weights.
+        groups: usize,
     },
-    /// `weight · x + bias` for each weight, side by side; plus the second source where there is one.
-    MatMul {
-        /// One to three matrices with the same input width.
-        weights: Vec<WeightId>,
-        /// A bias for each weight, or nothing.
-        biases: Vec<Option<WeightId>>,
-    },
-    /// `act(gate · x) ⊙ (up · x)`: a gated unit (SwiGLU, GEGLU).
+    /// `weight · x` for each matrix, side by side; plus the second source where there is one.
+    MatMul(Vec<Linear>),
+    /// `act(gate · x) ⊙ (up · x)`: a gated unit (SwiGLU, GEGLU); without `up` `act(gate · x)`.
     GatedMatMul {
         /// The gate matrix.
-        gate: WeightId,
+        gate: Linear,
         /// The up matrix, of the same shape.
-        up: WeightId,
+        up: Option<Linear>,
         /// Activation of the gate.
         act: Activation,
     },
-    /// `x` holds q, k and v side by side: norms and rotates the heads, writes k and v to the batch's cells, then
-    /// attends over the cells that each row sees.
+    /// A function of each value.
+    Map(Function),
+    /// `x · scale` plus the second source.
+    Add {
+        /// Factor on `x`.
+        scale: f32,
+    },
+    /// `act(x) ⊙ y`, y being as many columns of the second source; or `act(x) · y` where x is one value a row and y the
+    /// whole second source. Plus the third source where there is one.
+    Gate {
+        /// Activation of `x`.
+        act: Activation,
+        /// First column of y.
+        first: usize,
+    },
+    /// `x` holds q, or q, k and v side by side; then the second source holds k and v where there is one: normalises and
+    /// rotates the heads, writes k and v to the batch's cells, then attends over the cells that each row sees.
     Attention(Box<AttentionSpec>),
-    /// `cap · tanh(x / cap)`.
-    SoftCap {
-        /// The cap.
-        cap: f32,
+    /// A matrix for each head: of a head of `n_in + keep` values the first `n_in` are multiplied, the others follow.
+    HeadMatMul {
+        /// One matrix per head, one after the other.
+        weight: WeightId,
+        /// Heads of a row.
+        heads: usize,
+        /// Values at the end of a head that stay as they are.
+        keep: usize,
+    },
+    /// `x` holds a router's logits: the indices of the chosen experts (integers as `f32`), largest first, then their
+    /// weights.
+    Route(RouteSpec),
+    /// `act(gate_e · x) ⊙ (up_e · x)` of every chosen expert e, side by side; the second source is the route.
+    ExpertGate {
+        /// The gate matrices.
+        gate: Stack,
+        /// The up matrices.
+        up: Stack,
+        /// Activation of the gate.
+        act: Activation,
+        /// Whether the route's weights are on `x` here, and not on the result of [`Op::ExpertDown`].
+        weighted: bool,
+    },
+    /// `Σ w_e (down_e · x_e)` over the chosen experts; `x` as [`Op::ExpertGate`] leaves it, the second source is the
+    /// route; plus the third source where there is one.
+    ExpertDown {
+        /// The down matrices.
+        down: Stack,
+        /// Whether the route's weights were on the input already.
+        weighted: bool,
     },
     /// K-shift: rotates the keys of the batch's cells. A row's position is the change of its cell's position.
     ShiftKeys(Box<AttentionSpec>),
@@ -258,11 +583,17 @@ impl Op {
             Op::Embed { .. } => "embed",
             Op::Hidden => "hidden",
             Op::SelectRows => "select_rows",
-            Op::RmsNorm { .. } => "rms_norm",
-            Op::MatMul { .. } => "mat_mul",
+            Op::Norm { .. } => "norm",
+            Op::MatMul(_) => "mat_mul",
             Op::GatedMatMul { .. } => "gated_mat_mul",
+            Op::Map(_) => "map",
+            Op::Add { .. } => "add",
+            Op::Gate { .. } => "gate",
             Op::Attention(_) => "attention",
-            Op::SoftCap { .. } => "soft_cap",
+            Op::HeadMatMul { .. } => "head_mat_mul",
+            Op::Route(_) => "route",
+            Op::ExpertGate { .. } => "expert_gate",
+            Op::ExpertDown { .. } => "expert_down",
             Op::ShiftKeys(_) => "shift_keys",
             Op::CopyCells(_) => "copy_cells",
         }
@@ -283,7 +614,7 @@ pub enum Output {
 pub struct Node {
     /// What is computed.
     pub op: Op,
-    /// Earlier nodes it reads: `x`, then the residual where there is one.
+    /// Earlier nodes it reads, in the order that the operation says.
     pub src: Vec<NodeId>,
     /// Width: values per row.
     pub width: usize,
@@ -300,16 +631,22 @@ impl Node {
     pub fn weights(&self) -> Vec<(WeightId, WeightUse)> {
         match &self.op {
             Op::Embed { table, .. } => vec![(*table, WeightUse::Rows)],
-            Op::RmsNorm { weight, .. } => vec![(*weight, WeightUse::Vector)],
-            Op::MatMul { weights, biases } => {
-                let biases = biases.iter().flatten().map(|&b| (b, WeightUse::Vector));
-                weights.iter().map(|&w| (w, WeightUse::MatMul)).chain(biases).collect()
-            }
-            Op::GatedMatMul { gate, up, .. } => vec![(*gate, WeightUse::MatMul), (*up, WeightUse::MatMul)],
-            Op::Attention(spec) => {
-                [spec.q_norm, spec.k_norm].into_iter().flatten().map(|w| (w, WeightUse::Vector)).collect()
-            }
-            Op::Hidden | Op::SelectRows | Op::SoftCap { .. } | Op::ShiftKeys(_) | Op::CopyCells(_) => Vec::new(),
+            Op::Norm { norm, .. } => norm.weights().collect(),
+            Op::MatMul(parts) => parts.iter().flat_map(Linear::weights).collect(),
+            Op::GatedMatMul { gate, up, .. } => gate.weights().chain(up.iter().flat_map(Linear::weights)).collect(),
+            Op::Map(Function::ScaleBy(weight)) => vec![(*weight, WeightUse::Vector)],
+            Op::Attention(spec) => spec.weights().collect(),
+            Op::HeadMatMul { weight, .. } => vec![(*weight, WeightUse::MatMul)],
+            Op::Route(spec) => spec.bias.map(|bias| (bias, WeightUse::Vector)).into_iter().collect(),
+            Op::ExpertGate { gate, up, .. } => gate.linear.weights().chain(up.linear.weights()).collect(),
+            Op::ExpertDown { down, .. } => down.linear.weights().collect(),
+            Op::Hidden
+            | Op::SelectRows
+            | Op::Map(_)
+            | Op::Add { .. }
+            | Op::Gate { .. }
+            | Op::ShiftKeys(_)
+            | Op::CopyCells(_) => Vec::new(),
         }
     }
 
@@ -321,13 +658,21 @@ impl Node {
         }
     }
 
-    /// The source whose buffer this node may write to, where no later node reads it: the residual, since both
-    /// operations that have one add to it row by row.
+    /// The source that is added to the result, where there is one.
+    pub fn residual(&self) -> Option<NodeId> {
+        let at = match self.op {
+            Op::Embed { .. } => 0,
+            Op::Norm { .. } | Op::MatMul(_) | Op::Add { .. } => 1,
+            Op::Gate { .. } | Op::ExpertDown { .. } => 2,
+            _ => return None,
+        };
+        self.src.get(at).copied()
+    }
+
+    /// The source whose buffer this node may write to, where no later node reads it: the residual, since all operations
+    /// that have one add to it value by value.
     pub fn in_place_source(&self) -> Option<NodeId> {
-        match self.op {
-            Op::RmsNorm { .. } | Op::MatMul { .. } => self.src.get(1).copied(),
-            _ => None,
-        }
+        self.residual()
     }
 }
 
