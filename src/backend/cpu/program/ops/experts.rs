@@ -371,6 +371,9 @@ impl Step for Gate {
     }
 
     fn run(&self, run: &Run<'_>, ctx: StepContext<'_>) {
+        if run.rows(self.route.rows) == 0 {
+            return;
+        }
         // SAFETY: the list is complete since an earlier barrier; the scratch is this thread's alone.
         let (list, [lower, upper, gated]) = unsafe {
             let first = run.state.thread_scratch(ctx.worker.index()).0;
