@@ -120,9 +120,7 @@ impl Bench {
         let attention = Attention {
             layout: &self.layout,
             n_heads: self.heads,
-            scale: 1.0 / (dim as f32).sqrt(),
-            softcap: 0.0,
-            window: 0,
+            scoring: Scoring { scale: 1.0 / (dim as f32).sqrt(), ..Scoring::default() },
             k: &self.k,
             v: &self.v,
             q: &q,

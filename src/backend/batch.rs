@@ -24,7 +24,9 @@ pub struct CacheSpec {
     pub cells: usize,
     /// Number of sequences that share the cells, 1 to 16; each can have a sampler chain.
     pub sequences: usize,
-    /// One entry per layer of the model; `None` where the layer's cache is on another device.
+    /// The most tokens of one sequence.
+    pub context: usize,
+    /// One entry per layer of the model; `None` where the layer's cache is on another device, or another layer's.
     pub layers: Vec<Option<LayerCache>>,
 }
 

@@ -1,8 +1,8 @@
 //! Builds a graph node by node and checks every width against the weights.
 
 use super::{
-    Activation, AttentionSpec, Function, Graph, HeadNorm, Index, Linear, Node, NodeId, NormSpan, NormSpec, Op, Output, Part,
-    RopeSpec, RouteSpec, Rows, Stack, WeightId, WeightSpec,
+    Activation, AttentionSpec, Function, Graph, HeadNorm, Index, Linear, MAX_EXPERT_GROUPS, Node, NodeId, NormSpan,
+    NormSpec, Op, Output, Part, RopeSpec, RouteSpec, Rows, Stack, WeightId, WeightSpec,
 };
 use crate::{Error, Result};
 
@@ -270,10 +270,13 @@ impl<'a> Builder<'a> {
         }
         let norms = [(spec.q_norm, spec.n_head), (spec.k_norm, spec.n_head_kv)];
         for (HeadNorm { norm, span }, heads) in norms.into_iter().filter_map(|(norm, heads)| Some((norm?, heads))) {
-            self.check_norm(&norm, match span {
-                NormSpan::Head(width) => width.min(spec.head_dim_k),
-                NormSpan::EachHead | NormSpan::Row => heads * spec.head_dim_k,
-            })?;
+            self.check_norm(
+                &norm,
+                match span {
+                    NormSpan::Head(width) => width.min(spec.head_dim_k),
+                    NormSpan::EachHead | NormSpan::Row => heads * spec.head_dim_k,
+                },
+            )?;
         }
         if let Some(sinks) = spec.sinks {
             self.check_vector(sinks, spec.n_head)?;
@@ -313,6 +316,11 @@ impl<'a> Builder<'a> {
         if used == 0 || !grouped || used > experts / groups.max(1) * groups_used {
             return Err(Error::Model(format!(
                 "{used} of {experts} experts in {groups_used} of {groups} groups are no possible choice"
+            )));
+        }
+        if groups > MAX_EXPERT_GROUPS {
+            return Err(Error::Unsupported(format!(
+                "{groups} groups of experts, at most {MAX_EXPERT_GROUPS} are known"
             )));
         }
         if let Some(bias) = spec.bias {

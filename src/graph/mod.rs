@@ -436,6 +436,9 @@ pub enum Gating {
     SqrtSoftplus,
 }
 
+/// The most groups that experts may be in.
+pub const MAX_EXPERT_GROUPS: usize = 64;
+
 /// Which experts a row goes to, and with which weights (Shazeer et al., <https://arxiv.org/abs/1701.06538>; groups and
 /// the bias: DeepSeek-V3, <https://arxiv.org/abs/2412.19437>).
 #[derive(Debug, Clone, Copy, PartialEq)]

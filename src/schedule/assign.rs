@@ -2,11 +2,13 @@
 //!
 //! A node is computed on the device where its part of the model was placed. A node that this device cannot compute is
 //! computed on the CPU, which has kernels for everything. A node without weights is computed on the device of its
-//! input, so that no rows are copied for it.
+//! input, so that no rows are copied for it, and so is what can only follow its input: the second product of experts, and
+//! attention over an earlier layer's cache.
 
 use crate::backend::memory::Component;
 use crate::backend::{Backend, Wanted};
-use crate::graph::{Graph, Node, Op, WeightSpec, WeightUse};
+use crate::graph::{Graph, Linear, Node, NodeId, Op, RopeSpec, WeightSpec, WeightUse};
+use std::collections::HashMap;
 use std::ops::Range;
 
 /// The device of every node of a graph. The first backend is the CPU; `place` returns the preferred device of a node.
@@ -17,18 +19,36 @@ pub fn assign(
     specs: &[WeightSpec],
 ) -> Vec<usize> {
     let mut devices: Vec<usize> = Vec::with_capacity(graph.nodes.len());
-    for node in &graph.nodes {
-        let wanted = match (&node.op, node.src.first()) {
-            (Op::SelectRows | Op::SoftCap { .. }, Some(source)) => devices[source.0 as usize],
-            _ => place(node),
+    let mut caches: HashMap<usize, usize> = HashMap::new();
+    for (i, node) in graph.nodes.iter().enumerate() {
+        let source = |i: usize| node.src.get(i).map(|source| devices[source.0 as usize]);
+        let wanted = match &node.op {
+            Op::SelectRows | Op::Map(_) => source(0),
+            // A route is of use only where its experts are: what it sorts is the device's own.
+            Op::Route(_) => {
+                let (device, id) = (place(node), Some(&NodeId(i as u32)));
+                let mut experts = graph.nodes[i..].iter().filter(|node| node.src.get(1) == id);
+                let all = experts.all(|node| backends[device].supports(node, specs).is_ok());
+                Some(if all { device } else { 0 })
+            }
+            Op::ExpertGate { .. } => source(1),
+            Op::ExpertDown { .. } => source(0),
+            // Keys and values are where they were written.
+            Op::Attention(spec) if !spec.writes => caches.get(&spec.layer).copied(),
+            _ => None,
         };
-        devices.push(match backends[wanted].supports(node, specs) {
+        let wanted = wanted.unwrap_or_else(|| place(node));
+        let device = match backends[wanted].supports(node, specs) {
             Ok(()) => wanted,
             Err(why) => {
                 log::info!("{:?} of {:?} runs on the CPU: {why}", node.op, node.part);
                 0
             }
-        });
+        };
+        if let Op::Attention(spec) = &node.op {
+            caches.insert(spec.layer, device);
+        }
+        devices.push(device);
     }
     devices
 }
@@ -41,21 +61,22 @@ pub fn wanted(graph: &Graph, devices: &[usize], n_devices: usize, n_weights: usi
     let mut all = vec![none; n_devices];
     for (node, &device) in graph.nodes.iter().zip(devices) {
         let rope = match &node.op {
-            Op::Attention(spec) => graph.ropes[spec.rope].factors,
+            Op::Attention(spec) => spec.rope.map(|rope| &graph.ropes[rope]),
             _ => None,
         };
-        for (weight, usage) in node.weights().into_iter().chain(rope.map(|id| (id, WeightUse::Vector))) {
+        let factors = rope.into_iter().flat_map(RopeSpec::weights).map(|id| (id, WeightUse::Vector));
+        for (weight, usage) in node.weights().into_iter().chain(factors) {
             let (wanted, weight) = (&mut all[device], weight.0 as usize);
             if wanted.uses[weight].is_none() {
                 wanted.components[weight] = Component::of(node.part);
             }
             wanted.uses[weight] = Some(wanted.uses[weight].map_or(usage, |have| have.and(usage)));
         }
-        if let Op::MatMul { weights, biases } = &node.op
-            && weights.len() > 1
-            && biases.iter().all(Option::is_none)
+        if let Op::MatMul(parts) = &node.op
+            && parts.len() > 1
+            && parts.iter().all(|part| *part == Linear::plain(part.weight))
         {
-            all[device].together.push(weights.clone());
+            all[device].together.push(parts.iter().map(|part| part.weight).collect());
         }
     }
     all

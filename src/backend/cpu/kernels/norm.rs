@@ -1,58 +1,144 @@
-//! Row operations of a block besides matrix products: RMS norm, sums, scales, soft caps, the largest logit.
+//! Row operations of a block besides matrix products: norms, sums, scales, limits, soft caps.
 //!
 //! A row is a slice of f32 of any length. Sums run in 64 partial sums of f32 that are joined pairwise, in an order
 //! that depends on the length alone: the relative error of a sum of n squares is at most (n/64 + 8) 2^-24.
 
 use super::vecmath::tanh;
+use crate::graph::NormKind;
 use crate::simd::{Isa, Kernel, LANES, Vector, compiled_for, dispatch};
 
-/// `out[i] = x[i] / sqrt(mean(x²) + eps)`, times `weight[i]` where there is a weight.
-///
-/// All slices have one length.
-pub fn rms_norm_row(isa: Isa, x: &[f32], weight: Option<&[f32]>, eps: f32, out: &mut [f32]) {
-    assert!(x.len() == out.len() && weight.is_none_or(|w| w.len() == x.len()), "Rows of one RMS norm differ in length");
-    let scale = 1.0 / (dispatch(isa, SumOfSquares(x)) / x.len() as f32 + eps).sqrt();
-    compiled_for(
-        isa,
-        #[inline(always)]
-        move || match weight {
-            Some(weight) => {
+/// A norm with its numbers at hand, see [`NormSpec`](crate::graph::NormSpec). Weights and biases are as long as what is
+/// normalised together.
+#[derive(Debug, Clone, Copy)]
+pub struct Norm<'a> {
+    /// What it divides by.
+    pub kind: NormKind,
+    /// Factor per column.
+    pub weight: Option<&'a [f32]>,
+    /// Added per column.
+    pub bias: Option<&'a [f32]>,
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+impl Norm<'_> {
+    /// `out = norm(x)`. All slices have one length.
+    pub fn row(&self, isa: Isa, x: &[f32], out: &mut [f32]) {
+        self.check(x.len());
+        assert_eq!(x.len(), out.len(), "Rows of one norm differ in length");
+        dispatch(isa, Rows { norm: *self, x, out, add: false });
+    }
+
+    /// `out += norm(x)`: the norm of a block's output, added to the residual.
+    pub fn add_row(&self, isa: Isa, x: &[f32], out: &mut [f32]) {
+        self.check(x.len());
+        assert_eq!(x.len(), out.len(), "Rows of one norm differ in length");
+        dispatch(isa, Rows { norm: *self, x, out, add: true });
+    }
+
+    /// The norm in place.
+    pub fn in_place(&self, isa: Isa, x: &mut [f32]) {
+        self.check(x.len());
+        dispatch(isa, Heads { norm: *self, heads: x, width: 0 });
+    }
+
+    /// The norm of each head of a row by itself, in place, with one weight for all heads; `x` is a whole number of heads
+    /// of `width` values, of which the first are normalised, as many as there are weights.
+    pub fn heads(&self, isa: Isa, x: &mut [f32], width: usize) {
+        assert!(x.len().is_multiple_of(width), "The row is not a whole number of heads");
+        self.check(self.weight.map_or(width, <[f32]>::len).min(width));
+        dispatch(isa, Heads { norm: *self, heads: x, width });
+    }
+
+    fn check(&self, n: usize) {
+        let fits = [self.weight, self.bias].into_iter().flatten().all(|values| values.len() == n);
+        assert!(fits, "Rows of one norm differ in length");
+    }
+
+    /// What is subtracted from values, and the factor on them.
+    #[inline(always)]
+    fn moments<S: Vector>(&self, simd: S, x: &[f32]) -> (f32, f32) {
+        let n = x.len() as f32;
+        let (mean, squares) = match self.kind {
+            NormKind::Rms => (0.0, sum_of_squares(simd, x, 0.0)),
+            NormKind::Layer => {
+                let mean = sum(simd, x) / n;
+                (mean, sum_of_squares(simd, x, mean))
+            }
+        };
+        (mean, 1.0 / (squares / n + self.eps).sqrt())
+    }
+
+    /// The normalised value of column `i`. What a norm lacks is the same in all columns, so loops are free of it.
+    #[inline(always)]
+    fn value(&self, i: usize, x: f32, (mean, scale): (f32, f32)) -> f32 {
+        let x = match self.kind {
+            NormKind::Rms => x * scale,
+            NormKind::Layer => (x - mean) * scale,
+        };
+        let x = self.weight.map_or(x, |weight| x * weight[i]);
+        self.bias.map_or(x, |bias| x + bias[i])
+    }
+}
+
+struct Rows<'a> {
+    norm: Norm<'a>,
+    x: &'a [f32],
+    out: &'a mut [f32],
+    add: bool,
+}
+
+impl Kernel for Rows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Vector>(self, simd: S) {
+        let Rows { norm, x, out, add } = self;
+        let (mean, scale) = norm.moments(simd, x);
+        // The usual norm in loops of its own, without bounds to check.
+        match (norm.kind, norm.weight, norm.bias, add) {
+            (NormKind::Rms, Some(weight), None, false) => {
                 for ((y, &x), &w) in out.iter_mut().zip(x).zip(weight) {
                     *y = x * scale * w;
                 }
             }
-            None => {
-                for (y, &x) in out.iter_mut().zip(x) {
-                    *y = x * scale;
+            (NormKind::Rms, Some(weight), None, true) => {
+                for ((y, &x), &w) in out.iter_mut().zip(x).zip(weight) {
+                    *y += x * scale * w;
                 }
             }
-        },
-    );
-}
-
-/// `out[i] += x[i] / sqrt(mean(x²) + eps) weight[i]`: the norm of a block's output, added to the residual.
-///
-/// All slices have one length.
-pub fn rms_norm_add_row(isa: Isa, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-    assert!(x.len() == out.len() && weight.len() == x.len(), "Rows of one RMS norm differ in length");
-    let scale = 1.0 / (dispatch(isa, SumOfSquares(x)) / x.len() as f32 + eps).sqrt();
-    compiled_for(
-        isa,
-        #[inline(always)]
-        move || {
-            for ((y, &x), &w) in out.iter_mut().zip(x).zip(weight) {
-                *y += x * scale * w;
+            _ => {
+                for (i, (y, &x)) in out.iter_mut().zip(x).enumerate() {
+                    let value = norm.value(i, x, (mean, scale));
+                    *y = if add { *y + value } else { value };
+                }
             }
-        },
-    );
+        }
+    }
 }
 
-/// [`rms_norm_row`] of each head of a row by itself, in place, with one weight for all heads (query and key norms).
-///
-/// `x` is a whole number of heads of `weight.len()` values.
-pub fn rms_norm_heads(isa: Isa, x: &mut [f32], weight: &[f32], eps: f32) {
-    assert!(x.len().is_multiple_of(weight.len()), "The row is not a whole number of heads");
-    dispatch(isa, NormHeads { x, weight, eps });
+struct Heads<'a> {
+    norm: Norm<'a>,
+    heads: &'a mut [f32],
+    /// Values of a head; 0: all of the row is one.
+    width: usize,
+}
+
+impl Kernel for Heads<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Vector>(self, simd: S) {
+        let Heads { norm, heads, width } = self;
+        let width = if width == 0 { heads.len().max(1) } else { width };
+        for head in heads.chunks_exact_mut(width) {
+            let n = norm.weight.map_or(width, <[f32]>::len).min(width);
+            let moments = norm.moments(simd, &head[..n]);
+            for (i, x) in head[..n].iter_mut().enumerate() {
+                *x = norm.value(i, *x, moments);
+            }
+        }
+    }
 }
 
 /// `out[i] += x[i]`.
@@ -64,6 +150,20 @@ pub fn add_row(isa: Isa, x: &[f32], out: &mut [f32]) {
         move || {
             for (y, &x) in out.iter_mut().zip(x) {
                 *y += x;
+            }
+        },
+    );
+}
+
+/// `out[i] += x[i] scale`.
+pub fn add_scaled_row(isa: Isa, x: &[f32], scale: f32, out: &mut [f32]) {
+    assert_eq!(x.len(), out.len(), "Rows of one sum differ in length");
+    compiled_for(
+        isa,
+        #[inline(always)]
+        move || {
+            for (y, &x) in out.iter_mut().zip(x) {
+                *y += x * scale;
             }
         },
     );
@@ -82,65 +182,59 @@ pub fn scale_row(isa: Isa, x: &mut [f32], scale: f32) {
     );
 }
 
+/// `x[i]` limited to ± `limit`; NaN stays.
+pub fn clamp_row(isa: Isa, x: &mut [f32], limit: f32) {
+    compiled_for(
+        isa,
+        #[inline(always)]
+        move || {
+            for x in x {
+                *x = x.clamp(-limit, limit);
+            }
+        },
+    );
+}
+
 /// `x[i] = cap tanh(x[i] / cap)`.
 pub fn softcap_row(isa: Isa, x: &mut [f32], cap: f32) {
     dispatch(isa, SoftCap { x, cap });
 }
 
-struct SumOfSquares<'a>(&'a [f32]);
-
-impl Kernel for SumOfSquares<'_> {
-    type Output = f32;
-
-    #[inline(always)]
-    fn run<S: Vector>(self, simd: S) -> f32 {
-        sum_of_squares(simd, self.0)
-    }
+/// `Σ (x - mean)²`.
+#[inline(always)]
+fn sum_of_squares<S: Vector>(simd: S, x: &[f32], mean: f32) -> f32 {
+    sums(simd, x, mean, |v, sum| {
+        let v = if mean == 0.0 { v } else { simd.sub(v, simd.splat(mean)) };
+        simd.fma(v, v, sum)
+    })
 }
 
+/// `Σ x`.
 #[inline(always)]
-fn sum_of_squares<S: Vector>(simd: S, x: &[f32]) -> f32 {
+fn sum<S: Vector>(simd: S, x: &[f32]) -> f32 {
+    sums(simd, x, 0.0, |v, sum| simd.add(v, sum))
+}
+
+/// The sum over all vectors of what `add` adds to it; a last vector is filled up with `filler`.
+#[inline(always)]
+fn sums<S: Vector>(simd: S, x: &[f32], filler: f32, add: impl Fn(S::F, S::F) -> S::F) -> f32 {
     let (blocks, rest) = x.as_chunks::<{ 4 * LANES }>();
     // SAFETY: pointers into chunks of whole vectors.
     unsafe {
         let mut sums = [simd.splat(0.0); 4];
         for block in blocks {
             for (i, sum) in sums.iter_mut().enumerate() {
-                let v = simd.load(block.as_ptr().add(i * LANES));
-                *sum = simd.fma(v, v, *sum);
+                *sum = add(simd.load(block.as_ptr().add(i * LANES)), *sum);
             }
         }
         let (vectors, rest) = rest.as_chunks::<LANES>();
         for (v, sum) in vectors.iter().zip(&mut sums) {
-            let v = simd.load(v.as_ptr());
-            *sum = simd.fma(v, v, *sum);
+            *sum = add(simd.load(v.as_ptr()), *sum);
         }
-        let mut last = [0f32; LANES];
+        let mut last = [filler; LANES];
         last[..rest.len()].copy_from_slice(rest);
-        let v = simd.load(last.as_ptr());
-        sums[3] = simd.fma(v, v, sums[3]);
+        sums[3] = add(simd.load(last.as_ptr()), sums[3]);
         simd.sum(simd.add(simd.add(sums[0], sums[1]), simd.add(sums[2], sums[3])))
-    }
-}
-
-struct NormHeads<'a> {
-    x: &'a mut [f32],
-    weight: &'a [f32],
-    eps: f32,
-}
-
-impl Kernel for NormHeads<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Vector>(self, simd: S) {
-        let n = self.weight.len();
-        for head in self.x.chunks_exact_mut(n) {
-            let scale = 1.0 / (sum_of_squares(simd, head) / n as f32 + self.eps).sqrt();
-            for (x, &w) in head.iter_mut().zip(self.weight) {
-                *x = *x * scale * w;
-            }
-        }
     }
 }
 
@@ -182,6 +276,50 @@ mod tests {
         (0..n).map(|_| next()).collect()
     }
 
+    fn rms(weight: Option<&[f32]>, eps: f32) -> Norm<'_> {
+        Norm { kind: NormKind::Rms, weight, bias: None, eps }
+    }
+
+    #[test]
+    fn layer_norm_matches_f64() {
+        for isa in Isa::available() {
+            for n in [1, 15, 16, 65, 640, 4096] {
+                let (x, w, b, y) = (row(n, 1), row(n, 2), row(n, 3), row(n, 4));
+                let mean = x.iter().map(|&v| f64::from(v)).sum::<f64>() / n as f64;
+                let squares = x.iter().map(|&v| (f64::from(v) - mean).powi(2)).sum::<f64>();
+                let scale = 1.0 / (squares / n as f64 + 1e-3).sqrt();
+                for (weight, bias) in [(None, None), (Some(&w[..]), None), (Some(&w[..]), Some(&b[..]))] {
+                    let norm = Norm { kind: NormKind::Layer, weight, bias, eps: 1e-3 };
+                    let (mut out, mut sum, mut inside) = (vec![f32::NAN; n], y.clone(), x.clone());
+                    norm.row(isa, &x, &mut out);
+                    norm.add_row(isa, &x, &mut sum);
+                    norm.in_place(isa, &mut inside);
+                    assert_eq!(out, inside, "{isa:?} {n}");
+                    for i in 0..n {
+                        let weight = weight.map_or(1.0, |w| f64::from(w[i]));
+                        let exact = (f64::from(x[i]) - mean) * scale * weight + bias.map_or(0.0, |b| f64::from(b[i]));
+                        assert!((f64::from(out[i]) - exact).abs() <= 6e-6, "{isa:?} {n} {i}: {} {exact}", out[i]);
+                        assert_eq!(sum[i], y[i] + out[i], "{isa:?} {n} {i}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_norm_of_a_prefix_leaves_the_rest() {
+        for isa in Isa::available() {
+            let (x, w) = (row(3 * 40, 3), row(24, 4));
+            let mut got = x.clone();
+            rms(Some(&w), 1e-5).heads(isa, &mut got, 40);
+            for (head, got) in x.chunks(40).zip(got.chunks(40)) {
+                let mut expected = head.to_vec();
+                rms(Some(&w), 1e-5).row(isa, &head[..24], &mut expected[..24]);
+                assert_eq!(got, expected, "{isa:?}");
+            }
+        }
+    }
+
     #[test]
     fn rms_norm_matches_f64() {
         for isa in Isa::available() {
@@ -192,12 +330,12 @@ mod tests {
                 // Half the sum's relative error, then the roundings of the mean, root, quotient and two products.
                 let bound = ((n / 64 + 8) as f64 * 0.5 + 5.0) / f64::from(1 << 24);
                 let mut out = vec![f32::NAN; n];
-                rms_norm_row(isa, &x, Some(&w), 1e-6, &mut out);
+                rms(Some(&w), 1e-6).row(isa, &x, &mut out);
                 for i in 0..n {
                     let exact = f64::from(x[i]) * scale * f64::from(w[i]);
                     assert!((f64::from(out[i]) - exact).abs() <= exact.abs() * bound, "{isa:?} {n} {i}");
                 }
-                rms_norm_row(isa, &x, None, 1e-6, &mut out);
+                rms(None, 1e-6).row(isa, &x, &mut out);
                 for i in 0..n {
                     let exact = f64::from(x[i]) * scale;
                     assert!((f64::from(out[i]) - exact).abs() <= exact.abs() * bound, "{isa:?} {n} {i}");
@@ -212,10 +350,10 @@ mod tests {
             for (heads, width) in [(1, 8), (3, 80), (4, 128)] {
                 let (x, w) = (row(heads * width, 3), row(width, 4));
                 let mut got = x.clone();
-                rms_norm_heads(isa, &mut got, &w, 1e-5);
+                rms(Some(&w), 1e-5).heads(isa, &mut got, width);
                 for (head, got) in x.chunks(width).zip(got.chunks(width)) {
                     let mut expected = vec![0.0; width];
-                    rms_norm_row(isa, head, Some(&w), 1e-5, &mut expected);
+                    rms(Some(&w), 1e-5).row(isa, head, &mut expected);
                     assert_eq!(got, expected, "{isa:?}");
                 }
             }

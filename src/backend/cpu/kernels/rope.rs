@@ -4,17 +4,23 @@
 use crate::graph::RopeKind;
 use crate::simd::{Isa, compiled_for};
 
-/// In each head of `width` values of a row, turn the first `2 cos.len()` by the given cosines and sines; the rest
-/// stays.
-pub fn rotate_heads(isa: Isa, kind: RopeKind, cos: &[f32], sin: &[f32], heads: &mut [f32], width: usize) {
+/// In each head of `width` values of a row, turn `2 cos.len()` values, from the one called `first` on, by the given
+/// cosines and sines; the rest stays.
+pub fn rotate_heads(
+    isa: Isa,
+    kind: RopeKind,
+    (cos, sin): (&[f32], &[f32]),
+    heads: &mut [f32],
+    (width, first): (usize, usize),
+) {
     let pairs = cos.len();
-    assert!(sin.len() == pairs && 2 * pairs <= width, "More rotated values than the head has");
+    assert!(sin.len() == pairs && first + 2 * pairs <= width, "More rotated values than the head has");
     compiled_for(
         isa,
         #[inline(always)]
         move || {
             for head in heads.chunks_exact_mut(width) {
-                let rotated = &mut head[..2 * pairs];
+                let rotated = &mut head[first..first + 2 * pairs];
                 match kind {
                     RopeKind::Norm => {
                         for (([x, y], c), s) in rotated.as_chunks_mut::<2>().0.iter_mut().zip(cos).zip(sin) {
@@ -49,7 +55,13 @@ mod tests {
                 let row: Vec<f32> = (0..3 * width).map(|i| (i * 31 % 17) as f32 - 8.0).collect();
                 for kind in [RopeKind::Norm, RopeKind::Neox] {
                     let mut got = row.clone();
-                    rotate_heads(isa, kind, &cos, &sin, &mut got, width);
+                    rotate_heads(isa, kind, (&cos, &sin), &mut got, (width, 0));
+                    // The same values later in wider heads.
+                    let mut wide: Vec<f32> = row.chunks(width).flat_map(|x| [&[9.0; 8][..], x].concat()).collect();
+                    rotate_heads(isa, kind, (&cos, &sin), &mut wide, (width + 8, 8));
+                    for (wide, got) in wide.chunks(width + 8).zip(got.chunks(width)) {
+                        assert_eq!((&wide[..8], &wide[8..]), (&[9.0; 8][..], got), "{isa:?} {kind:?}");
+                    }
                     for (h, (x, y)) in row.chunks(width).zip(got.chunks(width)).enumerate() {
                         assert_eq!(x[n_rot..], y[n_rot..], "{isa:?} {kind:?} head {h}");
                         for i in 0..n_rot / 2 {

@@ -173,6 +173,8 @@ pub(crate) fn bytes(specs: &[WeightSpec], wanted: &Wanted) -> Result<WeightBytes
 /// A matrix of the file that is multiplied.
 struct Matrix<'a> {
     item: usize,
+    /// The first of its rows in the tensor.
+    first_row: usize,
     layout: Layout,
     info: &'a TensorInfo,
 }
@@ -234,7 +236,8 @@ fn load_with(
                 CpuWeight::Rows(rows)
             }
             WeightUse::MatMul | WeightUse::RowsAndMatMul => {
-                matrices.push(Matrix { item, layout: Layout::new(spec.ty, spec.n_in, spec.n_out)?, info });
+                let layout = Layout::new(spec.ty, spec.n_in, spec.n_out)?;
+                matrices.push(Matrix { item, first_row: spec.first_row, layout, info });
                 CpuWeight::Elsewhere
             }
         });
@@ -391,10 +394,10 @@ impl Packing<'_> {
     }
 
     fn pack_batch(&self, file: &File, range: Range<usize>, buffers: &mut Buffers) -> Result<()> {
-        let Matrix { layout, info, .. } = self.matrix;
+        let Matrix { layout, info, first_row, .. } = self.matrix;
         let (rows, row_bytes) = (layout.rows_of(&range), layout.row_bytes());
         let source = sized(&mut buffers.rows, rows.len() * row_bytes, "bytes of rows to pack")?;
-        file.read_at(info, rows.start as u64 * row_bytes as u64, source)?;
+        file.read_at(info, (first_row + rows.start) as u64 * row_bytes as u64, source)?;
         match self.to {
             // SAFETY: each claim is made once, so no two threads pack the same panels, and nothing reads them before
             // all runs have ended.

@@ -1,26 +1,45 @@
 //! Memory that a program needs, which is known before the weights are loaded.
 
-use crate::backend::cpu::kernels::attention;
+use crate::backend::cpu::kernels::{activations, attention};
 use crate::backend::cpu::kv::KvLayout;
 use crate::graph::AttentionSpec;
 
-/// A scratch area of quantised rows.
+/// A scratch area of rows that products read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Area {
-    /// From norms and quantise steps.
+    /// Quantised rows from norms and quantise steps.
     Main,
-    /// From gated products.
+    /// Quantised rows from gated products.
     Gated,
+    /// Quantised rows, sorted by the expert that they go to.
+    Experts,
+    /// The same as `f32`.
+    ExpertsF32,
+}
+
+/// How many areas there are.
+pub(super) const AREAS: usize = 4;
+
+impl Area {
+    /// Bytes of a row of so many values.
+    pub fn row_bytes(self, width: usize) -> usize {
+        match self {
+            Area::Main | Area::Gated | Area::Experts => activations::row_bytes(width),
+            Area::ExpertsF32 => width * 4,
+        }
+    }
 }
 
 /// Memory that a program needs besides workspace and cache.
 pub(super) struct Demand {
-    /// Rows of the largest batch.
-    pub max_rows: usize,
-    /// Bytes of one area of quantised rows.
-    pub activation_bytes: usize,
+    /// Rows of the largest batch, and how many of them are output rows.
+    pub max_rows: (usize, usize),
+    /// Bytes of each area.
+    pub area_bytes: [usize; AREAS],
     /// Bytes of the rotary tables.
     pub rope_bytes: usize,
+    /// Numbers of the list of rows by expert, see [`super::state::RunMemory::routing`].
+    pub routing: usize,
     /// The attentions whose caches the program works on.
     pub attentions: Vec<AttentionSpec>,
     /// Bytes of scratch memory that a step needs for each thread, besides attentions.
@@ -29,8 +48,16 @@ pub(super) struct Demand {
 
 impl Demand {
     /// Of a program without steps.
-    pub fn new(max_rows: usize, rope_bytes: usize) -> Demand {
-        Demand { max_rows, activation_bytes: 0, rope_bytes, attentions: Vec::new(), step_bytes: 0 }
+    pub fn new(max_rows: (usize, usize), rope_bytes: usize) -> Demand {
+        let area_bytes = [0; AREAS];
+        Demand { max_rows, area_bytes, rope_bytes, routing: 0, attentions: Vec::new(), step_bytes: 0 }
+    }
+
+    /// Makes an area large enough for so many rows of `width` values.
+    pub fn area(&mut self, area: Area, rows: usize, width: usize) {
+        let bytes = (area.row_bytes(width) * rows).next_multiple_of(64);
+        let have = &mut self.area_bytes[area as usize];
+        *have = bytes.max(*have);
     }
 
     /// Adds scratch memory that a step needs for each thread.

@@ -2,18 +2,18 @@
 //!
 //! Besides fusing nothing that the graph did not fuse already, lowering decides where activations are needed as
 //! `f32` and where in eight bits: matrices of quantised weights read rows that were quantised once, by the step
-//! that produced them where it can. Quantised rows live in two scratch areas: one for what a norm or a plain
-//! quantise step leaves, one for the gated product, which is written while the first is still read.
+//! that produced them where it can. Quantised rows live in scratch areas: one for what a norm or a plain quantise step
+//! leaves, one for the gated product, which is written while the first is still read, and one for rows sorted by expert.
+//! An area holds the rows of one node at a time; a reader that comes when they were overwritten quantises them again.
 //!
 //! Lowering needs the weights' types and shapes only, so it also says what memory a program will need before they are
 //! loaded.
 
-use super::demand::Demand;
+use super::demand::{AREAS, Area, Demand};
 use super::run::{RowSpan, Step};
 use crate::backend::Work;
-use crate::backend::cpu::kernels::activations;
 use crate::backend::cpu::packed::ActivationKind;
-use crate::graph::{Node, NodeId, Op, WeightId, WeightSpec};
+use crate::graph::{Linear, Node, NodeId, Op, Rows, WeightId, WeightSpec};
 use crate::{Error, Result};
 
 /// The forms in which a node's readers want its rows.
@@ -28,13 +28,16 @@ pub(super) struct Lowering<'a> {
     pub work: &'a Work<'a>,
     pub steps: Vec<Box<dyn Step>>,
     pub demand: Demand,
+    /// The node whose rows each area holds.
+    holders: [Option<NodeId>; AREAS],
 }
 
 impl<'a> Lowering<'a> {
     /// Without steps.
     pub fn new(work: &'a Work<'a>) -> Lowering<'a> {
         let rope_bytes = work.graph.ropes.iter().map(|rope| rope.n_rot * work.max_rows * 4).sum();
-        Lowering { work, steps: Vec::new(), demand: Demand::new(work.max_rows, rope_bytes) }
+        let demand = Demand::new((work.max_rows, work.max_out_rows), rope_bytes);
+        Lowering { work, steps: Vec::new(), demand, holders: [None; AREAS] }
     }
 
     /// The nodes that the program computes.
@@ -48,11 +51,23 @@ impl<'a> Lowering<'a> {
         self.steps.push(Box::new(step));
     }
 
-    /// Makes the areas of quantised rows large enough for rows of so many values.
-    pub fn activation_rows(&mut self, width: usize) {
-        let rows = self.work.max_rows.max(self.work.max_out_rows);
-        let bytes = (activations::row_bytes(width) * rows).next_multiple_of(64);
-        self.demand.activation_bytes = self.demand.activation_bytes.max(bytes);
+    /// Says that an area holds the rows of a node from now on: `per_row` rows of `width` values for each of its rows.
+    pub fn hold(&mut self, area: Area, id: NodeId, per_row: usize, width: usize) {
+        self.demand.area(area, self.most_rows(id) * per_row, width);
+        self.holders[area as usize] = Some(id);
+    }
+
+    /// Whether an area holds the rows of a node.
+    pub fn holds(&self, area: Area, id: NodeId) -> bool {
+        self.holders[area as usize] == Some(id)
+    }
+
+    /// The most rows of a node.
+    pub fn most_rows(&self, id: NodeId) -> usize {
+        match self.node(id).rows {
+            Rows::Batch => self.work.max_rows,
+            Rows::Output => self.work.max_out_rows,
+        }
     }
 
     pub fn spec(&self, id: WeightId) -> &'a WeightSpec {
@@ -76,7 +91,7 @@ impl<'a> Lowering<'a> {
 
     /// Where the rows are that are added to a node's.
     pub fn residual(&self, id: NodeId) -> Option<RowSpan> {
-        self.node(id).src.get(1).map(|&residual| self.span(residual))
+        self.node(id).residual().map(|residual| self.span(residual))
     }
 
     /// How the readers of `id` want it.
@@ -88,8 +103,10 @@ impl<'a> Lowering<'a> {
             let reader = self.node(reader);
             for (i, _) in reader.src.iter().enumerate().filter(|(_, s)| **s == id) {
                 let wanted = match (&reader.op, i) {
-                    (Op::MatMul { weights, .. }, 0) if here => self.multiplied(weights),
-                    (Op::GatedMatMul { gate, up, .. }, 0) if here => self.multiplied(&[*gate, *up]),
+                    (Op::MatMul(parts), 0) if here => self.multiplied(parts),
+                    (Op::GatedMatMul { gate, up, .. }, 0) if here => self.multiplied([gate].into_iter().chain(up)),
+                    (Op::ExpertGate { gate, up, .. }, 0) if here => self.multiplied([&gate.linear, &up.linear]),
+                    (Op::ExpertDown { down, .. }, 0) if here => self.multiplied([&down.linear]),
                     _ => Forms { f32: true, q8: false },
                 };
                 forms = Forms { f32: forms.f32 | wanted.f32, q8: forms.q8 | wanted.q8 };
@@ -99,8 +116,10 @@ impl<'a> Lowering<'a> {
     }
 
     /// The forms of the rows that these matrices multiply.
-    pub fn multiplied(&self, weights: &[WeightId]) -> Forms {
-        let any = |kind| weights.iter().any(|&w| ActivationKind::of(self.spec(w).ty) == kind);
-        Forms { f32: any(ActivationKind::F32), q8: any(ActivationKind::Q8) }
+    pub fn multiplied<'l>(&self, parts: impl IntoIterator<Item = &'l Linear>) -> Forms {
+        parts.into_iter().fold(Forms::default(), |forms, part| match ActivationKind::of(self.spec(part.weight).ty) {
+            ActivationKind::F32 => Forms { f32: true, ..forms },
+            ActivationKind::Q8 => Forms { q8: true, ..forms },
+        })
     }
 }

@@ -52,9 +52,12 @@ impl CpuProgram {
             }
         }
         let Lowering { steps, demand, .. } = lowering;
-        let used = |rope| demand.attentions.iter().any(|spec| spec.rope == rope);
+        let used = |rope| demand.attentions.iter().any(|spec| spec.rope == Some(rope));
         let ropes = work.graph.ropes.iter().enumerate().map(|(i, spec)| {
-            let factors = spec.factors.filter(|_| used(i)).map_or(Ok(&[][..]), |id| weights.vector(id))?;
+            let factors = spec
+                .factors_for(work.cache.context)
+                .filter(|_| used(i))
+                .map_or(Ok(&[][..]), |id| weights.vector(id))?;
             Ok((spec.kind, Rope::new(spec.n_rot, spec.freq_base, factors, spec.scaling)))
         });
         let ropes = ropes.collect::<Result<_>>()?;
@@ -74,7 +77,7 @@ impl Program for CpuProgram {
     fn run(&self, state: &mut dyn State, batch: &Batch<'_>, out_rows: usize, cancel: &AtomicBool) -> Result<()> {
         let (memory, split) = cpu_state(state)?.begin(&self.demand, batch)?;
         let CpuProgram { isa, weights, ropes, demand, .. } = self;
-        let run = Run::new(*isa, weights, (ropes, demand.max_rows), (memory, split), (batch, out_rows), cancel);
+        let run = Run::new(*isa, weights, (ropes, demand.max_rows.0), (memory, split), (batch, out_rows), cancel);
         let _active = Pool::engine_started();
         Pool::global().run(run.threads(), cancel, &|worker| {
             for (index, step) in self.steps.iter().enumerate() {

@@ -8,12 +8,12 @@ use super::demand::{Area, Demand};
 use super::state::RunMemory;
 use crate::backend::Batch;
 use crate::backend::cpu::host::pool::{Chunks, Worker};
-use crate::backend::cpu::kernels::activations;
 use crate::backend::cpu::kernels::attention::SplitShare;
+use crate::backend::cpu::kernels::norm::Norm;
 use crate::backend::cpu::packed::PANEL;
 use crate::backend::cpu::packed::weights::CpuWeights;
 use crate::backend::rope::Rope;
-use crate::graph::{RopeKind, Rows};
+use crate::graph::{NormSpec, RopeKind, Rows, WeightId};
 use crate::simd::Isa;
 use crate::{Error, Result};
 use parking_lot::Mutex;
@@ -146,6 +146,28 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// The batch row that is row `r` of a node with such rows.
+    pub fn batch_row(&self, rows: Rows, r: usize) -> usize {
+        match rows {
+            Rows::Batch => r,
+            Rows::Output => self.batch.outputs[r] as usize,
+        }
+    }
+
+    /// Positions and sequences of a node's rows.
+    pub fn positions(&self, rows: Rows) -> (&'a [i32], &'a [u32]) {
+        match rows {
+            Rows::Batch => (self.batch.positions, self.batch.sequences),
+            Rows::Output => self.state.outputs(),
+        }
+    }
+
+    /// A norm with its weights. That they are there was checked when the program was made.
+    pub fn norm(&self, spec: &NormSpec) -> Norm<'a> {
+        let of = |id: Option<WeightId>| id.and_then(|id| self.weights.vector(id).ok());
+        Norm { kind: spec.kind, weight: of(spec.weight), bias: of(spec.bias), eps: spec.eps }
+    }
+
     /// Row `r` of a node.
     ///
     /// # Safety
@@ -178,15 +200,15 @@ impl<'a> Run<'a> {
         unsafe { self.columns_mut(rows, r, 0..rows.width) }
     }
 
-    /// The quantised row `r` of an area, for writing.
+    /// Row `r` of an area with rows of this width, which are quantised, in [`Area::ExpertsF32`] `f32`, for writing.
     ///
     /// # Safety
     /// Nobody else touches the row while the slice lives.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn activation_row_mut(&self, area: Area, width: usize, r: usize) -> &mut [u8] {
-        let bytes = activations::row_bytes(width);
-        // SAFETY: every area holds `max_rows` rows of the widest quantised input.
-        unsafe { std::slice::from_raw_parts_mut(self.state.activations(area).add(r * bytes), bytes) }
+        let bytes = area.row_bytes(width);
+        // SAFETY: `Lowering::area_rows` has asked for the rows of this width.
+        unsafe { std::slice::from_raw_parts_mut(self.state.area(area).add(r * bytes), bytes) }
     }
 
     /// The panel of the `i`th listed logit, unless it is also that of the one before.

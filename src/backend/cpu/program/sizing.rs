@@ -1,5 +1,6 @@
 //! The sizes that an engine's memory on the CPU will have, before anything is loaded.
 
+use super::demand::AREAS;
 use super::ops;
 use super::state::Caches;
 use crate::Result;
@@ -12,7 +13,8 @@ pub struct CpuSizing {
     caches: Caches,
     threads: usize,
     workspace: usize,
-    activations: usize,
+    areas: [usize; AREAS],
+    routing: usize,
     rope: usize,
     thread: usize,
     split: usize,
@@ -21,7 +23,7 @@ pub struct CpuSizing {
 impl CpuSizing {
     pub fn new(cache: &CacheSpec, threads: usize) -> Result<CpuSizing> {
         let caches = Caches::new(cache)?;
-        Ok(CpuSizing { caches, threads, workspace: 0, activations: 0, rope: 0, thread: 0, split: 0 })
+        Ok(CpuSizing { caches, threads, workspace: 0, areas: [0; AREAS], routing: 0, rope: 0, thread: 0, split: 0 })
     }
 }
 
@@ -33,7 +35,10 @@ impl Sizing for CpuSizing {
         self.split = parts.max().unwrap_or(0).max(self.split);
         self.thread = self.thread.max(demand.thread_bytes(|layer| caches.layout(layer)));
         self.workspace = self.workspace.max(work.workspace_bytes);
-        self.activations = self.activations.max(demand.activation_bytes);
+        for (area, &bytes) in self.areas.iter_mut().zip(&demand.area_bytes) {
+            *area = bytes.max(*area);
+        }
+        self.routing = self.routing.max(demand.routing * 4);
         self.rope = self.rope.max(demand.rope_bytes);
         Ok(())
     }
@@ -42,7 +47,8 @@ impl Sizing for CpuSizing {
     fn reads(&mut self, _: usize) {}
 
     fn bytes(&self) -> Bytes {
-        let other = 2 * self.activations + self.rope + self.thread * self.threads + self.split;
+        let areas: usize = self.areas.iter().sum();
+        let other = areas + self.routing + self.rope + self.thread * self.threads + self.split;
         let mut bytes = Bytes::default();
         bytes.add(Component::Cache, self.caches.bytes as u64);
         bytes.add(Component::Workspace, self.workspace as u64);

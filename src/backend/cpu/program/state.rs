@@ -3,7 +3,7 @@
 //! All of it is anonymous mappings, zeroed by the system on first touch: a long context or a large bucket that is
 //! never used costs address space, not memory. Mappings only grow, and only in [`CpuState::reserve`], before any run.
 
-use super::demand::{Area, Demand};
+use super::demand::{AREAS, Area, Demand};
 use crate::backend::cpu::host::memory::account;
 use crate::backend::cpu::host::pool::Counter;
 use crate::backend::cpu::host::region::Region;
@@ -11,8 +11,9 @@ use crate::backend::cpu::kernels::attention::{SplitShare, SplitSpace};
 use crate::backend::cpu::kv::{KvLayout, rows};
 use crate::backend::memory::{Component, Held};
 use crate::backend::{Batch, CacheSpec, State};
-use crate::{Error, Result};
+use crate::{Error, Result, reserve};
 use std::any::Any;
+use std::sync::atomic::AtomicUsize;
 
 /// Keys and values of one layer.
 struct LayerBuffers {
@@ -78,7 +79,11 @@ pub struct CpuState {
 pub(super) struct RunMemory {
     threads: usize,
     workspace: Region,
-    activations: [Region; 2],
+    areas: [Region; AREAS],
+    /// What [`RunMemory::routing`] gives.
+    routing: Region,
+    /// Positions and sequences of the output rows.
+    outputs: (Vec<i32>, Vec<u32>),
     /// Per rotary embedding and row: cosines, then sines.
     rope: Region,
     scratch: Region,
@@ -87,6 +92,8 @@ pub(super) struct RunMemory {
     caches: Caches,
     /// For the two loops that one step may have.
     pub counters: [Counter; 2],
+    /// Rows that a step has done, for whoever does the last; 0 between steps.
+    pub done: AtomicUsize,
 }
 
 impl CpuState {
@@ -96,13 +103,16 @@ impl CpuState {
         let memory = RunMemory {
             threads,
             workspace: Region::default(),
-            activations: [Region::default(), Region::default()],
+            areas: Default::default(),
+            routing: Region::default(),
+            outputs: (Vec::new(), Vec::new()),
             rope: Region::default(),
             scratch: Region::default(),
             thread_bytes: 0,
             cache: Region::new(&what, caches.bytes)?,
             caches,
             counters: [Counter::new(), Counter::new()],
+            done: AtomicUsize::new(0),
         };
         let mut state = CpuState { memory, split: SplitSpace::default(), held: Vec::new() };
         state.count();
@@ -112,8 +122,8 @@ impl CpuState {
     /// Put what is allocated now on the account.
     fn count(&mut self) {
         let m = &self.memory;
-        let scratch =
-            m.activations[0].bytes + m.activations[1].bytes + m.rope.bytes + m.scratch.bytes + self.split.bytes();
+        let areas: usize = m.areas.iter().map(|area| area.bytes).sum();
+        let scratch = areas + m.routing.bytes + m.rope.bytes + m.scratch.bytes + self.split.bytes();
         let parts =
             [(Component::Cache, m.cache.bytes), (Component::Workspace, m.workspace.bytes), (Component::Other, scratch)];
         self.held = parts.map(|(component, bytes)| account().hold(component, bytes as u64)).into();
@@ -141,8 +151,13 @@ impl CpuState {
         let m = &mut self.memory;
         m.caches.check(demand)?;
         m.workspace.grow("workspace", workspace_bytes)?;
-        for area in &mut m.activations {
-            area.grow("activations", demand.activation_bytes)?;
+        for (area, &bytes) in m.areas.iter_mut().zip(&demand.area_bytes) {
+            area.grow("activations", bytes)?;
+        }
+        m.routing.grow("rows by expert", demand.routing * 4)?;
+        let (_, out_rows) = demand.max_rows;
+        if m.outputs.0.capacity() < out_rows {
+            m.outputs = (reserve::list(out_rows, "output rows")?, reserve::list(out_rows, "output rows")?);
         }
         m.rope.grow("rotary tables", demand.rope_bytes)?;
         m.thread_bytes = m.thread_bytes.max(demand.thread_bytes(|layer| m.caches.layout(layer)));
@@ -156,16 +171,24 @@ impl CpuState {
 
     /// The memory and the split space for one run of a program that was reserved for.
     pub(super) fn begin(&mut self, demand: &Demand, batch: &Batch<'_>) -> Result<(&RunMemory, SplitShare<'_>)> {
-        let m = &self.memory;
+        let m = &mut self.memory;
         let cells = m.caches.layers.first().map_or(usize::MAX, |l| l.layout.n_cells());
-        let fits = demand.activation_bytes <= m.activations[0].bytes
+        let fits = m.areas.iter().zip(&demand.area_bytes).all(|(area, &bytes)| bytes <= area.bytes)
+            && demand.routing * 4 <= m.routing.bytes
             && demand.rope_bytes <= m.rope.bytes
             && demand.thread_bytes(|layer| m.layout(layer)) * m.threads <= m.scratch.bytes
-            && batch.tokens.len() <= demand.max_rows
+            && batch.tokens.len() <= demand.max_rows.0
+            && batch.outputs.len() <= m.outputs.0.capacity().min(m.outputs.1.capacity())
             && batch.n_kv <= cells;
         if !fits {
             return Err(Error::Internal("A program for which no memory was reserved".into()));
         }
+        let (positions, sequences) = &mut m.outputs;
+        *m.done.get_mut() = 0;
+        positions.clear();
+        positions.extend(batch.outputs.iter().map(|&row| batch.positions[row as usize]));
+        sequences.clear();
+        sequences.extend(batch.outputs.iter().map(|&row| batch.sequences[row as usize]));
         Ok((&self.memory, self.split.share()))
     }
 }
@@ -180,12 +203,21 @@ impl RunMemory {
         self.workspace.base.wrapping_add(offset).cast()
     }
 
-    /// An area of quantised rows.
-    pub fn activations(&self, area: Area) -> *mut u8 {
-        match area {
-            Area::Main => self.activations[0].base,
-            Area::Gated => self.activations[1].base,
-        }
+    /// An area of rows that products read.
+    pub fn area(&self, area: Area) -> *mut u8 {
+        self.areas[area as usize].base
+    }
+
+    /// Rows sorted by expert, as the route of a mixture of experts leaves them (`ops/experts.rs`): for each expert where
+    /// its entries begin, and one past the last; how many experts have entries, and a place for each expert's number; the
+    /// entries.
+    pub fn routing(&self) -> *mut u32 {
+        self.routing.base.cast()
+    }
+
+    /// Positions and sequences of the output rows.
+    pub fn outputs(&self) -> (&[i32], &[u32]) {
+        (&self.outputs.0, &self.outputs.1)
     }
 
     pub fn rope(&self) -> *mut f32 {

@@ -30,6 +30,7 @@ use crate::backend::cpu::host::pool::SharedMut;
 use crate::backend::cpu::host::region::Region;
 use crate::backend::cpu::kv::KvLayout;
 use crate::backend::{TREE, sees};
+use crate::graph::{Temperature, alibi_slope};
 use crate::quant::TensorType;
 use crate::simd::{Isa, Kernel, LANES, Vector, dispatch};
 use crate::{Result, reserve};
@@ -41,6 +42,25 @@ use tile::{BLOCKS, Block, Head, MAX_ENTRIES};
 /// Query vectors (rows times heads of a group) that one task works on, at most.
 const TILE_ENTRIES: usize = 48;
 
+/// How scores are made of products of queries and keys, and which cells a row sees.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Scoring<'a> {
+    /// Factor of the scores.
+    pub scale: f32,
+    /// Factor of the queries by their position.
+    pub temperature: Option<Temperature>,
+    /// Scores s become cap tanh(s / cap); 0 for none.
+    pub softcap: f32,
+    /// A row sees this many positions, its own included; 0 for all.
+    pub window: u32,
+    /// A row sees positions from the last multiple of this on; 0 for all.
+    pub chunk: u32,
+    /// Largest bias of ALiBi, see [`alibi_slope`]; 0 for none. The bias comes before the cap.
+    pub alibi: f32,
+    /// Per query head a score without a value.
+    pub sinks: Option<&'a [f32]>,
+}
+
 /// One layer's attention over one batch. Slices of rows have one length, those of cells at least `n_kv` rounded up
 /// to 16.
 #[derive(Debug, Clone, Copy)]
@@ -49,12 +69,8 @@ pub struct Attention<'a> {
     pub layout: &'a KvLayout,
     /// Query heads, a multiple of the layout's key heads; neighbours share a key head.
     pub n_heads: usize,
-    /// Factor of the scores.
-    pub scale: f32,
-    /// Scores s become cap tanh(s / cap); 0 for none.
-    pub softcap: f32,
-    /// A row sees this many positions, its own included; 0 for all.
-    pub window: u32,
+    /// How scores are made.
+    pub scoring: Scoring<'a>,
     /// Key buffer.
     pub k: &'a [u8],
     /// Value buffer.
@@ -253,6 +269,7 @@ impl Attention<'_> {
         assert_eq!(self.q.len(), rows * self.q_stride, "Queries do not fit the rows");
         assert!(self.q_stride >= self.n_heads * layout.head_dim_k(), "Query rows are too narrow");
         assert_eq!(out.len(), rows * self.n_heads * layout.head_dim_v(), "Output does not fit the rows");
+        assert!(self.scoring.sinks.is_none_or(|sinks| sinks.len() == self.n_heads), "Sinks do not fit the heads");
         assert!(self.k.len() == layout.k_bytes() && self.v.len() == layout.v_bytes(), "KV buffers do not fit");
         let cells = self.n_kv.next_multiple_of(LANES);
         assert!(cells <= layout.n_cells(), "More cells in use than there are");
@@ -262,6 +279,7 @@ impl Attention<'_> {
     fn head(&self, head: usize) -> Head {
         let layout = self.layout;
         Head {
+            index: head,
             k: self.k[layout.k_block(head, 0)..].as_ptr(),
             v: self.v[layout.v_row(head, 0)..].as_ptr(),
             k_block_bytes: layout.k_block_bytes(),
@@ -274,8 +292,33 @@ impl Attention<'_> {
     /// First and last position that a row sees.
     fn sees(&self, row: usize) -> (i32, i32) {
         let position = self.row_pos[row];
-        let first = if self.window == 0 { i32::MIN } else { position.saturating_sub_unsigned(self.window - 1) };
-        (first, position)
+        let Scoring { window, chunk, .. } = self.scoring;
+        let first = if window == 0 { i32::MIN } else { position.saturating_sub_unsigned(window - 1) };
+        let begin = match i32::try_from(chunk) {
+            Ok(0) | Err(_) => i32::MIN,
+            Ok(chunk) => position.div_euclid(chunk) * chunk,
+        };
+        (first.max(begin), position)
+    }
+
+    /// The factor of a row's scores.
+    #[inline(always)]
+    fn scale(&self, row: usize) -> f32 {
+        let Scoring { scale, temperature, .. } = self.scoring;
+        let Some(Temperature { scale: growth, length, offset }) = temperature else { return scale };
+        let steps = (i64::from(self.row_pos[row]) + i64::from(offset)).div_euclid(i64::from(length.max(1)));
+        (f64::from(scale) * (1.0 + f64::from(growth) * (steps.max(0) as f64).ln_1p())) as f32
+    }
+
+    /// Lower the scores of one entry by the distances to the cells, times its head's slope.
+    #[inline(always)]
+    fn add_alibi(&self, (row, head): (usize, usize), blocks: &[Block], s: &mut [f32]) {
+        let slope = alibi_slope(self.scoring.alibi, head, self.n_heads);
+        for (block, s) in blocks.iter().zip(s.as_chunks_mut::<LANES>().0) {
+            for (s, &cell) in s.iter_mut().zip(&self.cell_pos[block.index * LANES..]) {
+                *s -= slope * self.row_pos[row].saturating_sub(cell) as f32;
+            }
+        }
     }
 
     /// Scale and pack the queries of rows of one sequence set, and clear their sums.
@@ -290,8 +333,9 @@ impl Attention<'_> {
             for r in 0..n {
                 let (row, head) = (rows.start + (first + r) / group, kv_head * group + (first + r) % group);
                 let q = &self.q[row * self.q_stride + head * dim..][..dim];
+                let scale = self.scale(row);
                 for (x, q) in packed[r..].iter_mut().step_by(n).zip(q) {
-                    *x = q * self.scale;
+                    *x = q * scale;
                 }
             }
             first += n;
@@ -419,8 +463,11 @@ impl Attention<'_> {
                 s[..blocks.len() * LANES].fill(0.0);
                 continue;
             }
+            if self.scoring.alibi != 0.0 {
+                self.add_alibi((row, head.index * group + entry % group), blocks, s);
+            }
             // SAFETY: `s` holds RANGE scores.
-            let (max, sum) = unsafe { tile::softmax(simd, s.as_mut_ptr(), bits, self.softcap) };
+            let (max, sum) = unsafe { tile::softmax(simd, s.as_mut_ptr(), bits, self.scoring.softcap) };
             let joined = scratch.max[entry].max(max);
             weights.old[r] = scratch.max[entry] - joined;
             weights.new[r] = max - joined;
@@ -495,6 +542,20 @@ impl Attention<'_> {
         unsafe { self.finish(kv_head, &(0..1), scratch, out) };
     }
 
+    /// The factor that makes a head's sums of values its result.
+    #[inline(always)]
+    fn inverse(&self, head: usize, max: f32, sum: f32) -> f32 {
+        match self.scoring.sinks {
+            _ if sum == 0.0 => 0.0,
+            None => 1.0 / sum,
+            Some(sinks) => {
+                let largest = max.max(sinks[head]);
+                let weight = (max - largest).exp();
+                weight / (sum * weight + (sinks[head] - largest).exp())
+            }
+        }
+    }
+
     /// Write O / L of entries to the output.
     ///
     /// # Safety
@@ -506,8 +567,7 @@ impl Attention<'_> {
         for entry in 0..rows.len() * group {
             let (row, head) = (rows.start + entry / group, kv_head * group + entry % group);
             let start = (row * self.n_heads + head) * dim;
-            let sum = scratch.sum[entry];
-            let inverse = if sum == 0.0 { 0.0 } else { 1.0 / sum };
+            let inverse = self.inverse(head, scratch.max[entry], scratch.sum[entry]);
             // SAFETY: the caller's promise.
             let out = unsafe { out.part(start..start + dim) };
             for (out, o) in out.iter_mut().zip(&scratch.o[entry * width..]) {

@@ -36,6 +36,11 @@ struct Case {
     n_heads: usize,
     softcap: f32,
     window: u32,
+    chunk: u32,
+    alibi: f32,
+    temperature: Option<Temperature>,
+    /// Empty for none.
+    sinks: Vec<f32>,
     k: Vec<u8>,
     v: Vec<u8>,
     q: Vec<f32>,
@@ -79,6 +84,10 @@ impl Case {
             n_heads,
             softcap: 0.0,
             window: 0,
+            chunk: 0,
+            alibi: 0.0,
+            temperature: None,
+            sinks: Vec::new(),
             k,
             v,
             q: random.values(rows * n_heads * layout.head_dim_k()).iter().map(|x| x * 2.0).collect(),
@@ -100,9 +109,15 @@ impl Case {
         Attention {
             layout: &self.layout,
             n_heads: self.n_heads,
-            scale: 1.0 / (self.layout.head_dim_k() as f32).sqrt(),
-            softcap: self.softcap,
-            window: self.window,
+            scoring: Scoring {
+                scale: 1.0 / (self.layout.head_dim_k() as f32).sqrt(),
+                temperature: self.temperature,
+                softcap: self.softcap,
+                window: self.window,
+                chunk: self.chunk,
+                alibi: self.alibi,
+                sinks: Some(&self.sinks[..]).filter(|sinks| !sinks.is_empty()),
+            },
             k: &self.k,
             v: &self.v,
             q: &self.q,
@@ -171,6 +186,7 @@ impl Case {
         self.cell_seq[cell] & self.row_seq[row] != 0
             && self.cell_pos[cell] <= self.row_pos[row]
             && (self.window == 0 || self.row_pos[row] - self.cell_pos[cell] < self.window as i32)
+            && (self.chunk == 0 || self.row_pos[row] / self.chunk as i32 == self.cell_pos[cell] / self.chunk as i32)
     }
 
     /// Compare with the softmax in f64, element by element.
@@ -184,6 +200,20 @@ impl Case {
                 let kv = head * self.layout.n_kv_heads() / self.n_heads;
                 let q = &self.q[(row * self.n_heads + head) * dk..][..dk];
                 let out = &out[(row * self.n_heads + head) * dv..][..dv];
+                // Bloom's heads are a power of two, or one and a half times it: then every second slope of the next.
+                let power = f64::powi(2.0, self.n_heads.ilog2() as i32);
+                let step = match (head as f64) < power {
+                    true => (head + 1) as f64 / power,
+                    false => (2.0 * (head as f64 - power) + 1.0) / (2.0 * power),
+                };
+                let slope = if self.alibi == 0.0 { 0.0 } else { f64::powf(2.0, -f64::from(self.alibi) * step) };
+                let scale = match self.temperature {
+                    None => scale,
+                    Some(Temperature { scale: growth, length, offset }) => {
+                        let steps = (f64::from(self.row_pos[row]) + f64::from(offset)) / f64::from(length);
+                        scale * (1.0 + f64::from(growth) * (1.0 + steps.floor().max(0.0)).ln())
+                    }
+                };
                 let dots = cells.iter().map(|&cell| {
                     let terms = (0..dk).map(|j| f64::from(q[j]) * self.key(kv, cell, j) * scale);
                     terms.fold((0.0, 0.0f64), |(sum, size), x| (sum + x, size + x.abs()))
@@ -193,14 +223,20 @@ impl Case {
                 // cap by 8 more of its range, the maximum's subtraction by one of the score.
                 let largest = sizes.iter().fold(0.0, |m: f64, &s| m.max(s));
                 let mut error = (dk + 4) as f64 * unit * largest;
+                for (score, &cell) in scores.iter_mut().zip(&cells) {
+                    let bias = slope * f64::from(self.row_pos[row] - self.cell_pos[cell]);
+                    *score -= bias;
+                    error = error.max((dk + 4) as f64 * unit * largest + 4.0 * unit * bias.abs());
+                }
                 if self.softcap != 0.0 {
                     let cap = f64::from(self.softcap);
                     scores.iter_mut().for_each(|s| *s = cap * (*s / cap).tanh());
                     error += 8.0 * unit * cap;
                 }
-                let max = scores.iter().fold(f64::NEG_INFINITY, |m, &s| m.max(s));
+                let sink = self.sinks.get(head).map(|&sink| f64::from(sink));
+                let max = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
-                let sum: f64 = weights.iter().sum();
+                let sum = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - max).exp());
                 // Weights err by both scores' errors, exp, and the sums over the cells and ranges.
                 let relative = 2.0 * error + (cells.len() + 4 * self.n_kv.div_ceil(RANGE) + 12) as f64 * unit;
                 for (j, &got) in out.iter().enumerate() {
@@ -269,6 +305,31 @@ fn long_and_odd_shapes_match_f64() {
 }
 
 #[test]
+fn slopes_sinks_chunks_and_temperatures_match_f64() {
+    let mut random = Random(6);
+    for (kv_heads, heads, dim, n_kv, rows) in [(2, 8, 64, 300, 9), (1, 6, 32, 200, 1), (3, 12, 48, 150, 20)] {
+        for ty in TYPES {
+            let layout = KvLayout::new(ty, kv_heads, dim, dim, 320).unwrap();
+            let plain = Case::random(&mut random, layout, heads, n_kv, rows, 5);
+            let temperature = Some(Temperature { scale: 0.3, length: 16, offset: 1 });
+            let cases = [
+                Case { alibi: 8.0, ..plain.clone() },
+                Case { sinks: random.values(heads).iter().map(|x| x * 3.0).collect(), ..plain.clone() },
+                Case { chunk: 32, ..plain.clone() },
+                Case { temperature, window: 70, ..plain },
+            ];
+            for (i, case) in cases.iter().enumerate() {
+                for isa in Isa::available() {
+                    for threads in [1, 2] {
+                        case.assert_right(&case.run(isa, threads), &format!("{isa:?} {ty} {heads} heads, case {i}"));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn a_row_depends_on_itself_alone() {
     let mut random = Random(3);
     for ty in TYPES {
@@ -276,6 +337,8 @@ fn a_row_depends_on_itself_alone() {
             let layout = KvLayout::new(ty, kv_heads, dim, dim, n_kv).unwrap();
             let mut case = Case::random(&mut random, layout, heads, n_kv, rows, 9);
             case.window = [0, 100][random.below(2)];
+            case.alibi = [0.0, 8.0][random.below(2)];
+            case.sinks = random.values([0, heads][random.below(2)]);
             for isa in Isa::available() {
                 let whole = case.run(isa, 1);
                 for threads in [2, 3] {

@@ -46,6 +46,8 @@ pub(crate) struct Block {
 
 /// What does not change over the ranges and entries of a task.
 pub(crate) struct Head {
+    /// The key head.
+    pub index: usize,
     /// First key block and first value row of the head.
     pub k: *const u8,
     pub v: *const u8,

@@ -2,6 +2,8 @@
 //! that the step needs and what it does on every thread. There is an implementation of every operation, of any shape.
 
 mod attention;
+mod experts;
+mod heads;
 mod matmul;
 mod rows;
 
@@ -28,13 +30,19 @@ pub fn lower<'a>(work: &'a Work<'a>) -> Result<Lowering<'a>> {
 fn operation(id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
     match &to.node(id).op {
         Op::Hidden => Ok(()),
-        Op::Embed { table, scale } => rows::embed(to, id, *table, *scale),
+        Op::Embed { table, scale, index } => rows::embed(to, id, *table, *scale, *index),
         Op::SelectRows => rows::select(to, id),
-        Op::RmsNorm { weight, eps } => rows::norm(to, id, *weight, *eps),
-        Op::MatMul { weights, biases } => matmul::matmul(to, id, weights, biases),
+        Op::Norm { norm, groups } => rows::norm(to, id, *norm, *groups),
+        Op::MatMul(parts) => matmul::matmul(to, id, parts),
         Op::GatedMatMul { gate, up, act } => matmul::gated(to, id, *gate, *up, *act),
+        Op::Map(function) => rows::map(to, id, *function),
+        Op::Add { scale } => rows::add(to, id, *scale),
+        Op::Gate { act, first } => rows::gate(to, id, *act, *first),
         Op::Attention(spec) => attention::attention(to, id, spec),
-        Op::SoftCap { cap } => rows::softcap(to, id, *cap),
+        Op::HeadMatMul { weight, heads, keep } => heads::head_matmul(to, id, *weight, *heads, *keep),
+        Op::Route(spec) => experts::route(to, id, spec),
+        Op::ExpertGate { gate, up, act, weighted } => experts::gate(to, id, (*gate, *up), *act, *weighted),
+        Op::ExpertDown { down, weighted } => experts::down(to, id, *down, *weighted),
         Op::ShiftKeys(spec) => attention::shift_keys(to, spec),
         Op::CopyCells(spec) => attention::copy_cells(to, spec),
     }

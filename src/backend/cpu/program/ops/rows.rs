@@ -1,37 +1,72 @@
 //! Operations that take row by row: look-ups, norms, caps.
 
 use crate::Result;
-use crate::backend::cpu::kernels::{activations, norm};
+use crate::backend::cpu::kernels::{activations, glu, norm};
 use crate::backend::cpu::packed::PANEL;
-use crate::backend::cpu::program::demand::Area;
+use crate::backend::cpu::program::demand::{Area, Demand};
 use crate::backend::cpu::program::lower::Lowering;
 use crate::backend::cpu::program::run::{RowSpan, Run, Step, StepContext};
-use crate::graph::{NodeId, Rows, WeightId};
+use crate::graph::{Activation, Function, Index, NodeId, NormSpec, Op, Part, Rows, WeightId};
 
 /// Appends a look-up of embeddings.
-pub fn embed(to: &mut Lowering<'_>, id: NodeId, table: WeightId, scale: f32) -> Result<()> {
-    to.push(Embed { table, scale, out: to.span(id) });
+pub fn embed(to: &mut Lowering<'_>, id: NodeId, table: WeightId, scale: f32, index: Index) -> Result<()> {
+    let (out, residual) = (to.span(id), to.residual(id));
+    let first = to.nodes().iter().position(|node| matches!(node.op, Op::Embed { .. }));
+    let ropes = first == Some((id.0 - to.work.nodes.0) as usize);
+    to.push(Embed { table, scale, index, residual, out, ropes });
     Ok(())
 }
 
-/// Rows of a table; cosines and sines of the batch's positions as well.
+/// Rows of a table; in the first of a program cosines and sines of the batch's positions as well.
 struct Embed {
     table: WeightId,
     scale: f32,
+    index: Index,
+    residual: Option<RowSpan>,
     out: RowSpan,
+    ropes: bool,
 }
 
 impl Step for Embed {
+    fn size(&self, demand: &mut Demand) {
+        if self.residual.is_some() {
+            demand.thread(self.out.width * 4);
+        }
+    }
+
     fn run(&self, run: &Run<'_>, ctx: StepContext<'_>) {
-        run.rope_tables(ctx);
+        if self.ropes {
+            run.rope_tables(ctx);
+        }
         for rows in run.pieces(ctx, run.batch.tokens.len(), 1) {
             for r in rows {
-                // SAFETY: each row is claimed once.
-                let out = unsafe { run.row_mut(self.out, r) };
-                match run.weights.table_row(self.table, run.batch.tokens[r] as usize, out) {
-                    Ok(()) if self.scale != 1.0 => norm::scale_row(run.isa, out, self.scale),
-                    Ok(()) => {}
-                    Err(error) => run.fail(ctx.index, error),
+                let index = match self.index {
+                    Index::Token => run.batch.tokens[r],
+                    Index::Position => run.batch.positions[r],
+                };
+                // SAFETY: each row is claimed once; the scratch is this thread's, and `size` asks for a row.
+                let (out, row) = unsafe {
+                    let out = run.row_mut(self.out, r);
+                    match self.residual {
+                        None => (&mut [][..], out),
+                        Some(residual) => {
+                            if residual != self.out {
+                                out.copy_from_slice(run.row(residual, r));
+                            }
+                            let scratch = run.state.thread_scratch(ctx.worker.index()).0;
+                            (out, std::slice::from_raw_parts_mut(scratch, self.out.width))
+                        }
+                    }
+                };
+                if let Err(error) = run.weights.table_row(self.table, index as usize, row) {
+                    run.fail(ctx.index, error);
+                    continue;
+                }
+                if self.scale != 1.0 {
+                    norm::scale_row(run.isa, row, self.scale);
+                }
+                if self.residual.is_some() {
+                    norm::add_row(run.isa, row, out);
                 }
             }
         }
@@ -64,18 +99,21 @@ impl Step for SelectRows {
 }
 
 /// Appends a norm, and quantises its rows where products read them.
-pub fn norm(to: &mut Lowering<'_>, id: NodeId, weight: WeightId, eps: f32) -> Result<()> {
+pub fn norm(to: &mut Lowering<'_>, id: NodeId, norm: NormSpec, groups: usize) -> Result<()> {
     let node = to.node(id);
     let (src, residual, out) = (to.span(to.source(id)?), to.residual(id), to.span(id));
     // Rows that outlive the run are quantised by whoever reads them, here or in a later run.
     let q8 = to.forms(id).q8 && node.output.is_none();
-    to.push(Norm { weight, eps, src, residual, out, rows: node.rows, q8 });
+    if q8 {
+        to.hold(Area::Main, id, 1, out.width);
+    }
+    to.push(Norm { norm, groups, src, residual, out, rows: node.rows, q8 });
     Ok(())
 }
 
 struct Norm {
-    weight: WeightId,
-    eps: f32,
+    norm: NormSpec,
+    groups: usize,
     src: RowSpan,
     residual: Option<RowSpan>,
     out: RowSpan,
@@ -86,20 +124,20 @@ struct Norm {
 
 impl Step for Norm {
     fn run(&self, run: &Run<'_>, ctx: StepContext<'_>) {
-        let Ok(weight) = run.weights.vector(self.weight) else { return };
+        let (norm, width) = (run.norm(&self.norm), self.out.width / self.groups);
         for claimed in run.pieces(ctx, run.rows(self.rows), 4) {
             for r in claimed {
                 // SAFETY: sources are complete, each row is claimed once. A residual that stands where the output goes
                 // is added to in place.
                 unsafe {
                     let (x, out) = (run.row(self.src, r), run.row_mut(self.out, r));
-                    match self.residual {
-                        None => norm::rms_norm_row(run.isa, x, Some(weight), self.eps, out),
-                        Some(residual) => {
-                            if residual != self.out {
-                                out.copy_from_slice(run.row(residual, r));
-                            }
-                            norm::rms_norm_add_row(run.isa, x, weight, self.eps, out);
+                    if let Some(residual) = self.residual.filter(|residual| *residual != self.out) {
+                        out.copy_from_slice(run.row(residual, r));
+                    }
+                    for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
+                        match self.residual {
+                            None => norm.row(run.isa, x, out),
+                            Some(_) => norm.add_row(run.isa, x, out),
                         }
                     }
                     if self.q8 {
@@ -112,28 +150,129 @@ impl Step for Norm {
     }
 }
 
-/// Appends a soft cap of logits.
-pub fn softcap(to: &mut Lowering<'_>, id: NodeId, cap: f32) -> Result<()> {
-    to.push(SoftCap { cap, src: to.span(to.source(id)?), out: to.span(id), rows: to.node(id).rows });
+/// Appends a sum.
+pub fn add(to: &mut Lowering<'_>, id: NodeId, scale: f32) -> Result<()> {
+    let (src, residual) = (to.span(to.source(id)?), to.residual(id));
+    to.push(Add { scale, src, residual, out: to.span(id), rows: to.node(id).rows });
     Ok(())
 }
 
-struct SoftCap {
-    cap: f32,
+struct Add {
+    scale: f32,
     src: RowSpan,
+    residual: Option<RowSpan>,
     out: RowSpan,
     rows: Rows,
 }
 
-impl Step for SoftCap {
+impl Step for Add {
+    fn run(&self, run: &Run<'_>, ctx: StepContext<'_>) {
+        for claimed in run.pieces(ctx, run.rows(self.rows), 4) {
+            for r in claimed {
+                // SAFETY: as in `Norm`.
+                unsafe {
+                    let (x, out) = (run.row(self.src, r), run.row_mut(self.out, r));
+                    if let Some(residual) = self.residual.filter(|residual| *residual != self.out) {
+                        out.copy_from_slice(run.row(residual, r));
+                    }
+                    norm::add_scaled_row(run.isa, x, self.scale, out);
+                }
+            }
+        }
+    }
+}
+
+/// Appends a gate.
+pub fn gate(to: &mut Lowering<'_>, id: NodeId, act: Activation, first: usize) -> Result<()> {
+    let node = to.node(id);
+    let gated = node.src.get(1).copied().unwrap_or(id);
+    let (src, gated, residual) = (to.span(to.source(id)?), to.span(gated), to.residual(id));
+    to.push(Gate { act, first, src, gated, residual, out: to.span(id), rows: node.rows });
+    Ok(())
+}
+
+struct Gate {
+    act: Activation,
+    first: usize,
+    src: RowSpan,
+    gated: RowSpan,
+    residual: Option<RowSpan>,
+    out: RowSpan,
+    rows: Rows,
+}
+
+impl Step for Gate {
+    fn size(&self, demand: &mut Demand) {
+        demand.thread(self.out.width * 4);
+    }
+
+    fn run(&self, run: &Run<'_>, ctx: StepContext<'_>) {
+        let Gate { act, first, src, gated, residual, out, rows } = *self;
+        for claimed in run.pieces(ctx, run.rows(rows), 4) {
+            for r in claimed {
+                // SAFETY: as in `Norm`; the scratch is this thread's, and `size` asks for a row.
+                unsafe {
+                    let scratch = run.state.thread_scratch(ctx.worker.index()).0;
+                    let result = std::slice::from_raw_parts_mut(scratch, out.width);
+                    let (x, y) = (run.row(src, r), &run.row(gated, r)[first..first + out.width]);
+                    if src.width == 1 {
+                        let mut factor = [0.0];
+                        glu::gated(run.isa, act, x, None, &mut factor);
+                        result.copy_from_slice(y);
+                        norm::scale_row(run.isa, result, factor[0]);
+                    } else {
+                        glu::gated(run.isa, act, x, Some(y), result);
+                    }
+                    if let Some(residual) = residual {
+                        norm::add_row(run.isa, run.row(residual, r), result);
+                    }
+                    run.row_mut(out, r).copy_from_slice(result);
+                }
+            }
+        }
+    }
+}
+
+/// Appends a function of each value.
+pub fn map(to: &mut Lowering<'_>, id: NodeId, function: Function) -> Result<()> {
+    let node = to.node(id);
+    let logits = node.part == Part::Head;
+    to.push(Map { function, src: to.span(to.source(id)?), out: to.span(id), rows: node.rows, logits });
+    Ok(())
+}
+
+struct Map {
+    function: Function,
+    src: RowSpan,
+    out: RowSpan,
+    rows: Rows,
+    /// The rows are logits, of which a run may want only those that are listed.
+    logits: bool,
+}
+
+impl Map {
+    fn apply(&self, run: &Run<'_>, values: &mut [f32]) {
+        match self.function {
+            Function::Scale(factor) => norm::scale_row(run.isa, values, factor),
+            Function::ScaleBy(weight) => {
+                let factor = run.weights.vector(weight).ok().and_then(|factors| factors.first());
+                norm::scale_row(run.isa, values, factor.copied().unwrap_or(f32::NAN));
+            }
+            Function::SoftCap(cap) => norm::softcap_row(run.isa, values, cap),
+            Function::Clamp(limit) => norm::clamp_row(run.isa, values, limit),
+        }
+    }
+}
+
+impl Step for Map {
     fn run(&self, run: &Run<'_>, ctx: StepContext<'_>) {
         const PIECE: usize = 256 * PANEL;
-        let (width, listed) = (self.out.width, run.batch.listed.len());
+        let (width, listed) = (self.out.width, if self.logits { run.batch.listed.len() } else { 0 });
         let pieces = if listed > 0 { listed } else { width.div_ceil(PIECE) };
         for claimed in run.pieces(ctx, pieces * run.rows(self.rows), 1) {
             for piece in claimed {
                 let (r, i) = (piece / pieces, piece % pieces);
-                let columns = match run.listed_panel(i) {
+                let columns = match run.listed_panel(i).filter(|_| listed > 0) {
                     Some(panel) => panel * PANEL..((panel + 1) * PANEL).min(width),
                     None if listed > 0 => continue,
                     None => i * PIECE..((i + 1) * PIECE).min(width),
@@ -142,7 +281,7 @@ impl Step for SoftCap {
                 unsafe {
                     let out = run.columns_mut(self.out, r, columns.clone());
                     out.copy_from_slice(&run.row(self.src, r)[columns]);
-                    norm::softcap_row(run.isa, out, self.cap);
+                    self.apply(run, out);
                 }
             }
         }
