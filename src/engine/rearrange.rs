@@ -22,8 +22,8 @@ impl Engine {
     /// removed tokens, so a later prefill reuses the slot at most up to the gap.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a range that the slot does not have; [`Error::Unsupported`] where tokens follow it
-    /// and the model has learned positions, whose keys cannot be moved; [`Error::Device`] where a device fails.
+    /// [`Error::InvalidArgument`] for a range that the slot does not have; [`Error::Unsupported`] where tokens follow
+    /// it and the model has learned positions, whose keys cannot be moved; [`Error::Device`] where a device fails.
     pub fn remove(&mut self, slot: SlotId, range: Range<usize>) -> Result<()> {
         self.rollback()?;
         let len = self.position(slot);

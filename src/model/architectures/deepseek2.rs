@@ -1,5 +1,5 @@
-//! `deepseek2`: DeepSeek V2 and V3, GLM-4.7-Flash. Multi-head latent attention, whose cache holds one row for all heads;
-//! dense layers first, then experts with shared ones. Sources: DeepSeek-V2, <https://arxiv.org/abs/2405.04434>;
+//! `deepseek2`: DeepSeek V2 and V3, GLM-4.7-Flash. Multi-head latent attention, whose cache holds one row for all
+//! heads; dense layers first, then experts with shared ones. Sources: DeepSeek-V2, <https://arxiv.org/abs/2405.04434>;
 //! DeepSeek-V3, <https://arxiv.org/abs/2412.19437>.
 
 use crate::graph::{AttentionSpec, Gating, HeadNorm, NormSpan, RopeScaling, RopeSpec, Values};

@@ -1,6 +1,6 @@
 //! `gemma4`: as gemma3, with heads of other sizes in sliding layers, values normalised and in some layers made of the
-//! keys' product, and scores that are not scaled. Three kinds: small models with an embedding for each layer, whose last
-//! layers use the keys and values of earlier ones; dense models; models with experts beside a dense part.
+//! keys' product, and scores that are not scaled. Three kinds: small models with an embedding for each layer, whose
+//! last layers use the keys and values of earlier ones; dense models; models with experts beside a dense part.
 
 use crate::graph::{Activation, AttentionSpec, Gating, NormSpec, RopeKind, Values};
 use crate::model::binder::{Binder, Block};

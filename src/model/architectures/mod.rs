@@ -1,5 +1,5 @@
-//! The architectures, by the name in `general.architecture`. Each is a function that reads keys, claims tensors and puts
-//! layers together.
+//! The architectures, by the name in `general.architecture`. Each is a function that reads keys, claims tensors and
+//! puts layers together.
 
 mod cohere;
 mod deepseek2;
