@@ -231,6 +231,8 @@ impl Attention {
                 b.attention(qkv, None, self.spec.clone())
             }
             Heads::Latent(latent) => {
+                // First, so that all that reads `x` comes before what is made of it.
+                let row = b.matmul(x, &[latent.latent], None)?;
                 let input = match &latent.query_down {
                     Some((down, norm)) => {
                         let narrow = b.matmul(x, &[*down], None)?;
@@ -240,7 +242,6 @@ impl Attention {
                 };
                 let queries = b.matmul(input, &[latent.query], None)?;
                 let queries = b.head_matmul(queries, latent.key_up, self.spec.n_head, latent.n_rot)?;
-                let row = b.matmul(x, &[latent.latent], None)?;
                 b.attention(queries, Some(row), self.spec.clone())
             }
         }
