@@ -85,11 +85,7 @@ impl<'a> Binder<'a> {
     }
 
     /// A decoder whose layers share one rotary embedding.
-    pub fn uniform(
-        &mut self,
-        kind: RopeKind,
-        layer: impl Fn(&mut Block<'_, 'a>) -> Result<Layer>,
-    ) -> Result<Decoder> {
+    pub fn uniform(&mut self, kind: RopeKind, layer: impl Fn(&mut Block<'_, 'a>) -> Result<Layer>) -> Result<Decoder> {
         let rope = self.rope(kind)?;
         let layers = self.layers(layer)?;
         self.decoder(vec![rope], layers)

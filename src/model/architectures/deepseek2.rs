@@ -30,7 +30,9 @@ struct Widths {
 pub(super) fn deepseek2(m: &mut Binder<'_>) -> Result<Decoder> {
     let old = "blk.0.attn_kv_b.weight";
     if m.table.has(old) {
-        return Err(Error::Unsupported(format!("Tensor `{old}`: keys and values in one matrix. Convert the model again")));
+        return Err(Error::Unsupported(format!(
+            "Tensor `{old}`: keys and values in one matrix. Convert the model again"
+        )));
     }
     let (h, keys) = (m.h, m.keys);
     let (rope, growth) = rope(h.rope.clone(), h.yarn_log_multiplier.unwrap_or(0.0));

@@ -1,11 +1,11 @@
 //! The Llama family: RMS norms before each part, gated units with SiLU. What its members have besides is at each.
 
+use crate::Error;
 use crate::Result;
 use crate::graph::{Activation, Gating, RopeKind, Temperature};
 use crate::model::binder::Binder;
 use crate::model::decoder::Decoder;
 use crate::model::layer::{FeedForward, Layer};
-use crate::Error;
 
 /// Layers of smollm3 that are not rotated: every fourth.
 const UNROTATED: usize = 4;

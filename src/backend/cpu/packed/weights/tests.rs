@@ -38,6 +38,7 @@ impl Setting {
     fn new() -> Setting {
         let (root, usage) = (tempfile::tempdir().unwrap(), WeightUse::MatMul);
         let specs = SHAPES.iter().enumerate().map(|(i, &(ty, n_in, n_out))| WeightSpec {
+            first_row: 0,
             name: format!("m{i}"),
             n_in,
             n_out,
@@ -308,6 +309,7 @@ fn what_cannot_be_written_is_packed_into_memory() {
         .iter()
         .enumerate()
         .map(|(item, &(ty, n_in, n_out))| Matrix {
+            first_row: 0,
             item,
             layout: Layout::new(ty, n_in, n_out).unwrap(),
             info: file.tensor(&format!("m{item}")).unwrap(),
