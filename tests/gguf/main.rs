@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod hostile;
+mod peer;
 mod quant;
 #[path = "../testing/mod.rs"]
 mod testing;
