@@ -40,7 +40,12 @@ pub fn run(args: Args) -> Outcome {
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
     let facts = Facts::of(&file);
-    writeln!(out, "File          {} ({}, GGUF version {})", path.display(), size(file.size()), file.version())?;
+    let parts = match file.parts().len() {
+        1 => String::new(),
+        n => format!(" in {n} files"),
+    };
+    let (path, bytes, version) = (path.display(), size(file.size()), file.version());
+    writeln!(out, "File          {path} ({bytes}{parts}, GGUF version {version})")?;
     for (label, value) in lines(&facts) {
         writeln!(out, "{label:<13} {value}")?;
     }
@@ -60,7 +65,12 @@ pub fn run(args: Args) -> Outcome {
         for info in file.tensors() {
             let (ty, shape) = (type_text(info), format!("{:?}", shape(info)));
             let bytes = if info.tensor_type().is_ok() { size(info.bytes) } else { "?".into() };
-            writeln!(out, "  {:<44} {ty:<8} {shape:<24} {bytes:>12} at {}", printable(&info.name), info.offset)?;
+            let part = match file.parts().len() {
+                1 => String::new(),
+                _ => format!(" of file {}", info.part + 1),
+            };
+            let (name, at) = (printable(&info.name), info.offset);
+            writeln!(out, "  {name:<44} {ty:<8} {shape:<24} {bytes:>12} at {at}{part}")?;
         }
     }
     Ok(out.flush()?)
@@ -112,6 +122,7 @@ fn as_json(file: &File, with_keys: bool, with_tensors: bool) -> serde_json::Valu
     let sizes: Map<_, _> = facts.sizes().into_iter().map(|(k, v)| (k.into(), json!(v))).collect();
     let mut out = json!({
         "path": file.path().display().to_string(),
+        "files": file.parts().iter().map(|part| part.path().display().to_string()).collect::<Vec<_>>(),
         "bytes": file.size(),
         "version": file.version(),
         "alignment": file.alignment(),
@@ -128,7 +139,8 @@ fn as_json(file: &File, with_keys: bool, with_tensors: bool) -> serde_json::Valu
     if with_tensors {
         let tensor = |t: &TensorInfo| {
             let bytes = t.tensor_type().is_ok().then_some(t.bytes);
-            json!({"name": t.name, "type": type_text(t), "shape": shape(t), "offset": t.offset, "bytes": bytes})
+            let (ty, shape) = (type_text(t), shape(t));
+            json!({"name": t.name, "type": ty, "shape": shape, "file": t.part, "offset": t.offset, "bytes": bytes})
         };
         out["tensors"] = file.tensors().iter().map(tensor).collect::<Vec<_>>().into();
     }

@@ -4,6 +4,7 @@
 mod hostile;
 mod peer;
 mod quant;
+mod split;
 #[path = "../testing/mod.rs"]
 mod testing;
 mod write;
