@@ -2,7 +2,7 @@
 
 use crate::output::{Outcome, count, print_json, printable, size};
 use elizainference::gguf::{Array, File, TensorInfo, Value, ValueType};
-use elizainference::model::Facts;
+use elizainference::model::{Facts, is_of_tower, unknown};
 use serde_json::{Map, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -54,6 +54,14 @@ pub fn run(args: Args) -> Outcome {
         let bytes = if sum.known { size(sum.bytes) } else { "unknown size".into() };
         writeln!(out, "  {name:<11} {:>5} tensors {:>10} {bytes:>12}", sum.tensors, count(sum.weights))?;
     }
+    let towers = towers(&file);
+    if towers > 0 {
+        writeln!(out, "Left out      {towers} tensors of a vision or audio tower")?;
+    }
+    let unknown = unknown(&file);
+    if !unknown.is_empty() {
+        writeln!(out, "Not known     {}; ask for it {}", printable(unknown.join("; ")), where_to_ask())?;
+    }
     if args.keys {
         writeln!(out, "\nMetadata ({} keys)", file.metadata().count())?;
         for (key, value) in file.metadata() {
@@ -74,6 +82,19 @@ pub fn run(args: Args) -> Outcome {
         }
     }
     Ok(out.flush()?)
+}
+
+/// Tensors that a text model leaves out.
+fn towers(file: &File) -> usize {
+    file.tensors().iter().filter(|info| is_of_tower(&info.name)).count()
+}
+
+/// Where a user asks for what is not known.
+fn where_to_ask() -> String {
+    match env!("CARGO_PKG_REPOSITORY") {
+        "" => "in the issue tracker of this project".into(),
+        repository => format!("at {repository}/issues"),
+    }
 }
 
 /// The tensors of one type.
@@ -132,6 +153,8 @@ fn as_json(file: &File, with_keys: bool, with_tensors: bool) -> serde_json::Valu
         "vocabulary": {"model": facts.vocabulary, "tokens": facts.tokens},
         "parameters": facts.parameters,
         "types": types,
+        "left_out": towers(file),
+        "unknown": unknown(file),
     });
     if with_keys {
         out["keys"] = file.metadata().map(|(k, v)| (k.to_string(), key_json(file, k, v))).collect::<Map<_, _>>().into();

@@ -12,13 +12,15 @@ mod llama;
 mod outline;
 mod qwen3;
 mod registry;
+mod unknown;
 mod weights;
 
 pub use facts::Facts;
 pub use hparams::Hparams;
 pub use outline::Outline;
 pub use registry::{Placement, load, load_shared};
-pub use weights::WeightTable;
+pub use unknown::unknown;
+pub use weights::{WeightTable, is_of_tower};
 
 use crate::backend::{Backend, DeviceInfo, LoadProgress, Wanted};
 use crate::gguf::File;

@@ -1,11 +1,16 @@
 //! The weight table: architectures claim tensors by name, shape and use; every claim is checked against the file, and a
 //! tensor that was not claimed is refused, because a model with an ignored tensor would compute wrong results without
-//! an error.
+//! an error. Tensors of the vision and audio towers that some files have besides are left out: text does without them.
 
 use crate::gguf::{File, TensorInfo, shown};
 use crate::graph::{WeightId, WeightSpec, WeightUse};
 use crate::{Error, Result};
 use std::collections::HashSet;
+
+/// Whether a tensor with this name belongs to a vision or audio tower, or joins one to the text model.
+pub fn is_of_tower(name: &str) -> bool {
+    ["v.", "a.", "mm."].iter().any(|prefix| name.starts_with(prefix))
+}
 
 /// Collects the weights of one model.
 pub struct WeightTable<'a> {
@@ -80,7 +85,14 @@ impl<'a> WeightTable<'a> {
     /// # Errors
     /// [`Error::Model`] naming a tensor of the file that the architecture does not use.
     pub fn finish(self) -> Result<Vec<WeightSpec>> {
-        match self.file.tensors().iter().find(|t| !self.claimed.contains(t.name.as_str())) {
+        let unclaimed = |t: &&TensorInfo| !self.claimed.contains(t.name.as_str());
+        let (towers, others): (Vec<_>, Vec<_>) =
+            self.file.tensors().iter().filter(unclaimed).partition(|t| is_of_tower(&t.name));
+        if !towers.is_empty() {
+            let (path, n) = (self.file.path().display(), towers.len());
+            log::info!("{path}: {n} tensors of a vision or audio tower are left out");
+        }
+        match others.first() {
             Some(t) => Err(Error::Model(format!("Tensor `{}` is not known in this architecture", shown(&t.name)))),
             None => Ok(self.specs),
         }
