@@ -14,9 +14,7 @@ use crate::backend::gpu::ops::rows::{self, RowSpan};
 use crate::backend::gpu::testing::harness::devices;
 use crate::backend::gpu::weights::rope_table::RopeTable;
 use crate::backend::rope::Rope;
-use crate::graph::{
-    Activation, AttentionSpec, HeadNorm, NormSpan, NormSpec, RopeKind, RopeScaling, Rows, WeightId,
-};
+use crate::graph::{Activation, AttentionSpec, HeadNorm, NormSpan, NormSpec, RopeKind, RopeScaling, Rows, WeightId};
 use crate::quant::TensorType::{self, BF16, F16, F32, Q3_K, Q4_0, Q4_K, Q5_0, Q6_K, Q8_0};
 use parking_lot::Mutex;
 

@@ -113,7 +113,9 @@ impl<'a> View<'a> {
 
     /// A norm whose rows products can norm themselves.
     fn is_short(&self, node: &Node) -> bool {
-        matches!(&node.op, Op::Norm { norm, groups: 1 } if norm.plain().is_some()) && node.output.is_none() && self.max_rows(node) <= VECTOR_ROWS
+        matches!(&node.op, Op::Norm { norm, groups: 1 } if norm.plain().is_some())
+            && node.output.is_none()
+            && self.max_rows(node) <= VECTOR_ROWS
     }
 
     fn can_be_taken(&self, id: NodeId) -> bool {

@@ -72,7 +72,9 @@ impl<'a> Lowering<'a> {
     /// The weight and epsilon of an RMS norm that has nothing else.
     fn norm(&self, id: NodeId) -> Result<(&'a Vector, f32)> {
         match self.node(id).op {
-            Op::Norm { norm: NormSpec { weight: Some(weight), eps, .. }, .. } => Ok((self.weights.vector(weight)?, eps)),
+            Op::Norm { norm: NormSpec { weight: Some(weight), eps, .. }, .. } => {
+                Ok((self.weights.vector(weight)?, eps))
+            }
             _ => Err(Error::Internal(format!("Node {} is no norm with a weight", id.0))),
         }
     }

@@ -3,7 +3,6 @@
 
 use super::fusion::Fusions;
 use super::lower::Lowering;
-use crate::{Error, Result};
 use crate::backend::Work;
 use crate::backend::gpu::kernel::Gpu;
 use crate::backend::gpu::ops::kv_cache::MAX_HEAD;
@@ -17,6 +16,7 @@ use crate::graph::{
     Activation, AttentionSpec, Function, HeadNorm, Index, Linear, Node, NodeId, NormKind, NormSpan, NormSpec, Op, Part,
     Values, WeightId, WeightSpec,
 };
+use crate::{Error, Result};
 use std::collections::BTreeSet;
 
 /// One operation.
