@@ -14,13 +14,15 @@ mod keys;
 mod layer;
 mod outline;
 mod registry;
+mod unknown;
 mod weights;
 
 pub use facts::Facts;
 pub use hparams::Hparams;
 pub use outline::{Outline, architectures};
 pub use registry::{Placement, load, load_shared};
-pub use weights::WeightTable;
+pub use unknown::unknown;
+pub use weights::{WeightTable, is_of_tower};
 
 use crate::backend::{Backend, DeviceInfo, LoadProgress, Wanted};
 use crate::gguf::File;

@@ -1,14 +1,17 @@
 //! The weight table: architectures claim tensors by name, shape and use; every claim is checked against the file, and a
 //! tensor that was neither claimed nor ignored is refused, because a model with a forgotten tensor would compute wrong
-//! results without an error.
+//! results without an error. Tensors of the vision and audio towers that some files have besides are left out: text does
+//! without them.
 
 use crate::gguf::{File, TensorInfo, shown};
 use crate::graph::{WeightId, WeightSpec, WeightUse};
 use crate::{Error, Result};
 use std::collections::HashSet;
 
-/// What the names of tensors of vision and audio towers begin with. Text needs none of them.
-const TOWERS: [&str; 3] = ["v.", "a.", "mm."];
+/// Whether a tensor with this name belongs to a vision or audio tower, or joins one to the text model.
+pub fn is_of_tower(name: &str) -> bool {
+    ["v.", "a.", "mm."].iter().any(|prefix| name.starts_with(prefix))
+}
 
 /// Collects the weights of one model.
 pub struct WeightTable<'a> {
@@ -139,13 +142,15 @@ impl<'a> WeightTable<'a> {
     ///
     /// # Errors
     /// [`Error::Model`] naming a tensor of the file that the architecture does not use.
-    pub fn finish(mut self) -> Result<Vec<WeightSpec>> {
-        let claimed = self.claimed.len();
-        TOWERS.iter().for_each(|tower| self.ignore(tower));
-        if self.claimed.len() > claimed {
-            log::info!("{} tensors of images or sound are not loaded", self.claimed.len() - claimed);
+    pub fn finish(self) -> Result<Vec<WeightSpec>> {
+        let unclaimed = |t: &&TensorInfo| !self.claimed.contains(t.name.as_str());
+        let (towers, others): (Vec<_>, Vec<_>) =
+            self.file.tensors().iter().filter(unclaimed).partition(|t| is_of_tower(&t.name));
+        if !towers.is_empty() {
+            let (path, n) = (self.file.path().display(), towers.len());
+            log::info!("{path}: {n} tensors of a vision or audio tower are left out");
         }
-        match self.file.tensors().iter().find(|t| !self.claimed.contains(t.name.as_str())) {
+        match others.first() {
             Some(t) => Err(Error::Model(format!("Tensor `{}` is not known in this architecture", shown(&t.name)))),
             None => Ok(self.specs),
         }

@@ -10,6 +10,7 @@ mod inspect;
 mod plan;
 mod program;
 mod quantize;
+mod split;
 mod template;
 #[path = "../testing/mod.rs"]
 mod testing;

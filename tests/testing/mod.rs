@@ -15,6 +15,7 @@ pub mod random_text;
 pub mod real_vocabularies;
 pub mod reference;
 pub mod rng;
+pub mod split;
 pub mod stats;
 pub mod vocabulary;
 

@@ -6,7 +6,7 @@ use super::rows::RowSpan;
 use crate::backend::gpu::kernel::dispatch::{BufferRef, FRAME_CONSTANTS, GroupCount, Step};
 use crate::backend::gpu::kernel::{Binding, Gpu, compose};
 use crate::backend::gpu::weights::rope_table::RopeTable;
-use crate::graph::AttentionSpec;
+use crate::graph::{AttentionSpec, HeadNorm};
 use crate::{Error, Result};
 
 /// Weights of the norms of query and key heads, `f32` each.
@@ -57,10 +57,11 @@ pub fn step(
     }
     let text = compose(include_str!("../shaders/ops/qkv.wgsl"), &flags, &constants)?;
     let [at, width] = qkv.quads()?;
+    let eps = |norm: Option<HeadNorm>| norm.map_or(0.0, |norm| norm.norm.eps).to_bits();
     Ok(Step {
         kernel: gpu.kernel("qkv", &text, &bindings)?,
         buffers,
-        params: vec![at, width, layout.blocks(), spec.norm_eps.to_bits(), rope.magnitude.to_bits(), 0, 0, 0],
+        params: vec![at, width, layout.blocks(), eps(spec.q_norm), eps(spec.k_norm), rope.magnitude.to_bits(), 0, 0],
         groups: [
             GroupCount::Fixed((spec.n_head + 2 * spec.n_head_kv) as u32),
             GroupCount::Rows(1, 1),

@@ -15,7 +15,7 @@ use crate::backend::gpu::ops::qkv::{self, Norms};
 use crate::backend::gpu::ops::rows::{self, RowSpan};
 use crate::backend::gpu::weights::rope_table::RopeTable;
 use crate::backend::rope::Rope;
-use crate::graph::{AttentionSpec, RopeKind, RopeScaling, Rows};
+use crate::graph::{AttentionSpec, HeadNorm, NormSpec, RopeKind, RopeScaling, Rows};
 use crate::quant::TensorType;
 use half::f16;
 
@@ -29,6 +29,8 @@ const RUNS: usize = 4;
 const MOVES: [(usize, usize); 4] = [(127, 0), (64, 63), (2, 65), (7, 8)];
 /// A soft cap that changes the scores and the rows clearly.
 const CAP: f32 = 2.0;
+/// Epsilon of the norms of heads.
+const EPS: f32 = 1e-2;
 
 impl Probe {
     /// RMS norm of rows, with or without a residual.
@@ -123,7 +125,8 @@ impl Probe {
             softcap: spec.softcap.map(|_| CAP),
             // The first rows are outside the window of the last row.
             window: 2 * rows as u32 + 1,
-            norm_eps: 1e-2,
+            q_norm: spec.q_norm.map(with_eps),
+            k_norm: spec.k_norm.map(with_eps),
             ..spec.clone()
         };
         let (width, out_width) = (spec.q_width() + spec.k_width() + spec.v_width(), spec.n_head * dv);
@@ -150,7 +153,7 @@ impl Probe {
                 let (k, v) = kv.split_at(spec.k_width());
                 let head = |x: &[f32], normed: bool| {
                     let x = x.iter().copied().map(f64::from);
-                    let x = if normed { norm(x, &weight, spec.norm_eps) } else { x.collect() };
+                    let x = if normed { norm(x, &weight, EPS) } else { x.collect() };
                     turned(x, &rope, kind, past.len())
                 };
                 let q = q.chunks_exact(dk).map(|x| head(x, spec.q_norm.is_some())).collect();
@@ -186,6 +189,10 @@ impl Probe {
         let cache = [layout.k_bytes() as usize, layout.v_bytes() as usize, partials].map(|bytes| vec![0.0; bytes / 4]);
         Ok(Probe { what, steps, cache, runs })
     }
+}
+
+fn with_eps(head: HeadNorm) -> HeadNorm {
+    HeadNorm { norm: NormSpec { eps: EPS, ..head.norm }, ..head }
 }
 
 /// Attention of the last position, by its definition.

@@ -14,7 +14,7 @@ use crate::backend::gpu::ops::rows::{self, RowSpan};
 use crate::backend::gpu::testing::harness::devices;
 use crate::backend::gpu::weights::rope_table::RopeTable;
 use crate::backend::rope::Rope;
-use crate::graph::{Activation, AttentionSpec, RopeKind, RopeScaling, Rows, WeightId};
+use crate::graph::{Activation, AttentionSpec, HeadNorm, NormSpan, NormSpec, RopeKind, RopeScaling, Rows, WeightId};
 use crate::quant::TensorType::{self, BF16, F16, F32, Q3_K, Q4_0, Q4_K, Q5_0, Q6_K, Q8_0};
 use parking_lot::Mutex;
 
@@ -136,21 +136,15 @@ fn shape(
     softcap: Option<f32>,
     norms: (bool, bool),
 ) -> (AttentionSpec, KvLayout) {
-    let [q_norm, k_norm] = [norms.0, norms.1].map(|has| has.then_some(WeightId(0)));
-    let (scale, window, norm_eps) = (0.1, 0, 1e-6);
+    let norm = HeadNorm { norm: NormSpec::rms(WeightId(0), 1e-6), span: NormSpan::Head(head_dim_k) };
+    let [q_norm, k_norm] = [norms.0, norms.1].map(|has| has.then_some(norm));
     let sizes = AttentionSpec {
-        layer: 3,
-        n_head,
-        n_head_kv,
-        head_dim_k,
         head_dim_v,
-        scale,
+        scale: 0.1,
         softcap,
-        window,
         q_norm,
         k_norm,
-        norm_eps,
-        rope: 0,
+        ..AttentionSpec::new(3, n_head, n_head_kv, head_dim_k)
     };
     (sizes, KvLayout::new(types, n_head_kv, head_dim_k, head_dim_v, 4096).unwrap())
 }
@@ -170,7 +164,7 @@ fn attention_is_tried_from_queries_to_results() {
             let probe = || Probe::attention(gpu, spec, layout, *turns, max_rows).unwrap();
             check(gpu, probe(), &format!("{} heads", layout.types));
             // Each of the kernels is tested: a fault of its own shows.
-            for (step, param, times) in [(0, 4, 1.1), (1, 6, 1.2)] {
+            for (step, param, times) in [(0, 5, 1.1), (1, 6, 1.2)] {
                 let mut faulty = probe();
                 let param = &mut faulty.steps[step].params[param];
                 *param = (f32::from_bits(*param) * times).to_bits();

@@ -113,13 +113,15 @@ impl<'a> View<'a> {
 
     /// A norm whose rows products can norm themselves.
     fn is_short(&self, node: &Node) -> bool {
-        matches!(node.op, Op::RmsNorm { .. }) && node.output.is_none() && self.max_rows(node) <= VECTOR_ROWS
+        matches!(&node.op, Op::Norm { norm, groups: 1 } if norm.plain().is_some())
+            && node.output.is_none()
+            && self.max_rows(node) <= VECTOR_ROWS
     }
 
     fn can_be_taken(&self, id: NodeId) -> bool {
         let node = self.work.graph.node(id);
         let product = |(reader, n): (NodeId, &Node)| {
-            let multiplies = matches!(n.op, Op::MatMul { .. } | Op::GatedMatMul { .. });
+            let multiplies = matches!(n.op, Op::MatMul(_) | Op::GatedMatMul { .. });
             multiplies && n.src.first() == Some(&id) && !n.src[1..].contains(&id) && self.work.computes(reader)
         };
         let Some(last) = self.last_reader(id) else { return false };
@@ -144,7 +146,7 @@ impl<'a> View<'a> {
         // No other node reads y or the residual from here on, and none reads the sum before the product has written it.
         let mut sum_readers = self.readers(id).map(|(reader, _)| reader).filter(|&reader| reader != norm);
         let ours = in_order
-            && matches!(graph.node(y).op, Op::MatMul { .. })
+            && matches!(graph.node(y).op, Op::MatMul(_))
             && self.readers(y).count() == 1
             && self.last_reader(residual) == Some(id)
             && sum_readers.all(|reader| reader > product && self.work.computes(reader));

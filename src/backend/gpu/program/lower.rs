@@ -14,7 +14,7 @@ use crate::backend::gpu::probe::{self, Probe};
 use crate::backend::gpu::weights::GpuWeights;
 use crate::backend::gpu::weights::matrix::Vector;
 use crate::backend::gpu::weights::rope_table::RopeTable;
-use crate::graph::{AttentionSpec, Node, NodeId, Op, RopeKind, Rows};
+use crate::graph::{AttentionSpec, Node, NodeId, NormSpec, Op, RopeKind, Rows};
 use crate::{Error, Result};
 use std::sync::Arc;
 
@@ -69,11 +69,13 @@ impl<'a> Lowering<'a> {
         RowSpan { offset: self.fusions.place(id, planned), width: self.node(id).width }
     }
 
-    /// A norm's weight and epsilon.
+    /// The weight and epsilon of an RMS norm that has nothing else.
     fn norm(&self, id: NodeId) -> Result<(&'a Vector, f32)> {
         match self.node(id).op {
-            Op::RmsNorm { weight, eps } => Ok((self.weights.vector(weight)?, eps)),
-            _ => Err(Error::Internal(format!("Node {} is no norm", id.0))),
+            Op::Norm { norm: NormSpec { weight: Some(weight), eps, .. }, .. } => {
+                Ok((self.weights.vector(weight)?, eps))
+            }
+            _ => Err(Error::Internal(format!("Node {} is no norm with a weight", id.0))),
         }
     }
 
@@ -95,9 +97,9 @@ impl<'a> Lowering<'a> {
         Ok(Input { x: offset as u64, width, norm: Some(Norm { weight, eps, added }) })
     }
 
-    /// Pairing and number of the values that a layer's heads rotate.
-    pub fn rope(&self, spec: &AttentionSpec) -> (RopeKind, usize) {
-        let rope = &self.work.graph.ropes[spec.rope];
+    /// Pairing and number of the values that a rotary embedding rotates.
+    pub fn rope(&self, rope: usize) -> (RopeKind, usize) {
+        let rope = &self.work.graph.ropes[rope];
         (rope.kind, rope.n_rot)
     }
 
@@ -107,9 +109,9 @@ impl<'a> Lowering<'a> {
         KvLayout::new(cache.types, spec.n_head_kv, spec.head_dim_k, spec.head_dim_v, cache.cells)
     }
 
-    /// The layer's rotary frequencies on the device.
-    pub fn rope_table(&self, spec: &AttentionSpec) -> Result<Arc<RopeTable>> {
-        self.weights.rope_table(self.gpu, self.work.graph, spec.rope)
+    /// The frequencies of a rotary embedding on the device.
+    pub fn rope_table(&self, rope: usize) -> Result<Arc<RopeTable>> {
+        self.weights.rope_table(self.gpu, self.work.graph, rope, self.work.cache.context)
     }
 
     /// Append these steps and a known-answer test of their kernels. The kernels are made for `max_rows` rows; 1 means

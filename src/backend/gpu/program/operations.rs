@@ -3,7 +3,6 @@
 
 use super::fusion::Fusions;
 use super::lower::Lowering;
-use crate::Result;
 use crate::backend::Work;
 use crate::backend::gpu::kernel::Gpu;
 use crate::backend::gpu::ops::kv_cache::MAX_HEAD;
@@ -13,7 +12,11 @@ use crate::backend::gpu::ops::{attention, kv_cache, qkv, rows};
 use crate::backend::gpu::probe::Probe;
 use crate::backend::gpu::weights::GpuWeights;
 use crate::backend::gpu::weights::matrix::Vector;
-use crate::graph::{Activation, AttentionSpec, Node, NodeId, Op, Part, WeightId, WeightSpec};
+use crate::graph::{
+    Activation, AttentionSpec, Function, HeadNorm, Index, Linear, Node, NodeId, NormKind, NormSpan, NormSpec, Op, Part,
+    Values, WeightId, WeightSpec,
+};
+use crate::{Error, Result};
 use std::collections::BTreeSet;
 
 /// One operation.
@@ -37,13 +40,20 @@ trait Operation {
 fn operation(op: &Op) -> Box<dyn Operation + '_> {
     match op {
         Op::Hidden => Box::new(Hidden),
-        Op::Embed { table, scale } => Box::new(Embedding { table: *table, scale: *scale }),
+        Op::Embed { table, scale, index } => Box::new(Embedding { table: *table, scale: *scale, index: *index }),
         Op::SelectRows => Box::new(SelectRows),
-        Op::RmsNorm { weight, eps } => Box::new(RmsNorm { weight: *weight, eps: *eps }),
-        Op::MatMul { weights, biases } => Box::new(Product { weights, biases }),
+        Op::Norm { norm, groups } => Box::new(Norm { norm: *norm, groups: *groups }),
+        Op::MatMul(parts) => Box::new(Product(parts)),
         Op::GatedMatMul { gate, up, act } => Box::new(GatedProduct { gate: *gate, up: *up, act: *act }),
+        Op::Map(Function::SoftCap(cap)) => Box::new(SoftCap(*cap)),
         Op::Attention(spec) => Box::new(Attention(spec)),
-        Op::SoftCap { cap } => Box::new(SoftCap(*cap)),
+        Op::Map(_)
+        | Op::Add { .. }
+        | Op::Gate { .. }
+        | Op::HeadMatMul { .. }
+        | Op::Route(_)
+        | Op::ExpertGate { .. }
+        | Op::ExpertDown { .. } => Box::new(Unknown(op)),
         Op::ShiftKeys(spec) => Box::new(ShiftKeys(spec)),
         Op::CopyCells(spec) => Box::new(CopyCells(spec)),
     }
@@ -127,12 +137,34 @@ impl Operation for Hidden {
     }
 }
 
+/// An operation without a kernel.
+struct Unknown<'a>(&'a Op);
+
+impl Operation for Unknown<'_> {
+    fn supports(&self, _: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
+        Err(format!("there is no kernel for {}", self.0.name()))
+    }
+
+    fn lower(&self, _: NodeId, _: &mut Lowering<'_>) -> Result<()> {
+        Err(Error::Unsupported(format!("Operation {} on a GPU", self.0.name())))
+    }
+}
+
 struct Embedding {
     table: WeightId,
     scale: f32,
+    index: Index,
 }
 
 impl Operation for Embedding {
+    fn supports(&self, node: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
+        quads("rows", node.width)?;
+        match self.index == Index::Token && node.src.is_empty() {
+            true => Ok(()),
+            false => Err("rows of positions, or rows that are added".into()),
+        }
+    }
+
     fn size(&self, _: NodeId, size: &mut Size<'_>) -> Result<()> {
         size.product(&[self.table])
     }
@@ -155,12 +187,20 @@ impl Operation for SelectRows {
     }
 }
 
-struct RmsNorm {
-    weight: WeightId,
-    eps: f32,
+struct Norm {
+    norm: NormSpec,
+    groups: usize,
 }
 
-impl Operation for RmsNorm {
+impl Operation for Norm {
+    fn supports(&self, node: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
+        quads("rows", node.width)?;
+        match self.norm.plain().is_some() && self.groups == 1 {
+            true => Ok(()),
+            false => Err(format!("{:?} in {} groups", self.norm, self.groups)),
+        }
+    }
+
     fn size(&self, id: NodeId, size: &mut Size<'_>) -> Result<()> {
         size.steps += usize::from(!size.fusions.is_fused(id));
         Ok(())
@@ -171,37 +211,44 @@ impl Operation for RmsNorm {
             return Ok(());
         }
         let (gpu, node) = (to.gpu, to.node(id));
-        let weight = to.weights.vector(self.weight)?.bound();
+        let weight = self.norm.weight.ok_or_else(|| Error::Internal(format!("Norm {} has no weight", id.0)))?;
+        let weight = to.weights.vector(weight)?.bound();
         let residual = node.src.get(1).map(|&r| to.span(r));
         let (x, dst) = (to.span(to.source(id)?), to.span(id));
-        let step = rows::norm(gpu, x, weight, self.eps, residual, dst, node.rows)?;
+        let step = rows::norm(gpu, x, weight, self.norm.eps, residual, dst, node.rows)?;
         to.push(vec![step], 1, || Probe::norm(gpu, residual.is_some()))
     }
 }
 
-struct Product<'a> {
-    weights: &'a [WeightId],
-    biases: &'a [Option<WeightId>],
+struct Product<'a>(&'a [Linear]);
+
+impl Product<'_> {
+    fn weights(&self) -> Vec<WeightId> {
+        self.0.iter().map(|part| part.weight).collect()
+    }
 }
 
 impl Operation for Product<'_> {
     fn supports(&self, _: &Node, specs: &[WeightSpec]) -> std::result::Result<(), String> {
-        let spec = |id: &WeightId| &specs[id.0 as usize];
-        self.weights.iter().try_for_each(|id| quads("inputs", spec(id).n_in))?;
-        let (_, but_last) = self.weights.split_last().ok_or("a product without matrices")?;
-        but_last.iter().try_for_each(|id| quads("outputs beside others", spec(id).n_out))
+        let spec = |part: &Linear| &specs[part.weight.0 as usize];
+        if self.0.iter().any(|part| part.scale.is_some()) {
+            return Err("a factor on a product".into());
+        }
+        self.0.iter().try_for_each(|part| quads("inputs", spec(part).n_in))?;
+        let (_, but_last) = self.0.split_last().ok_or("a product without matrices")?;
+        but_last.iter().try_for_each(|part| quads("outputs beside others", spec(part).n_out))
     }
 
     fn size(&self, _: NodeId, size: &mut Size<'_>) -> Result<()> {
-        size.product(self.weights)
+        size.product(&self.weights())
     }
 
     fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
         let (gpu, node, weights) = (to.gpu, to.node(id), to.weights);
-        let biases = self.biases.iter().map(|b| b.map(|id| weights.vector(id)).transpose());
+        let biases = self.0.iter().map(|part| part.bias.map(|id| weights.vector(id)).transpose());
         let biases = biases.collect::<Result<Vec<_>>>()?;
         // Joined matrices have no biases.
-        let parts: Vec<_> = weights.matrices(self.weights)?.into_iter().zip(biases).collect();
+        let parts: Vec<_> = weights.matrices(&self.weights())?.into_iter().zip(biases).collect();
         let dst = to.span(id);
         let job = MatMul {
             parts: &parts,
@@ -218,27 +265,42 @@ impl Operation for Product<'_> {
 }
 
 struct GatedProduct {
-    gate: WeightId,
-    up: WeightId,
+    gate: Linear,
+    up: Option<Linear>,
     act: Activation,
+}
+
+impl GatedProduct {
+    /// Gate and up matrix, where there is nothing else.
+    fn plain(&self) -> std::result::Result<[WeightId; 2], String> {
+        match (self.gate, self.up, self.act) {
+            (
+                Linear { weight: gate, scale: None, bias: None },
+                Some(Linear { weight: up, scale: None, bias: None }),
+                Activation::Silu | Activation::Gelu,
+            ) => Ok([gate, up]),
+            _ => Err(format!("a gate of {:?} with or without another matrix, factors and biases", self.act)),
+        }
+    }
 }
 
 impl Operation for GatedProduct {
     fn supports(&self, _: &Node, specs: &[WeightSpec]) -> std::result::Result<(), String> {
-        let [gate, up] = [self.gate, self.up].map(|id| &specs[id.0 as usize]);
+        let [gate, up] = self.plain()?.map(|id| &specs[id.0 as usize]);
         quads("inputs", gate.n_in).and(quads("outputs", gate.n_out))?;
         if gate.ty == up.ty { Ok(()) } else { Err(format!("a gate of {} beside a matrix of {}", gate.ty, up.ty)) }
     }
 
     fn size(&self, _: NodeId, size: &mut Size<'_>) -> Result<()> {
-        size.product(&[self.gate])
+        size.product(&[self.gate.weight])
     }
 
     fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
         let (gpu, node, dst) = (to.gpu, to.node(id), to.span(id));
+        let [gate, up] = self.plain().map_err(Error::Unsupported)?;
         let job = Gated {
-            gate: to.weights.matrix(self.gate)?,
-            up: to.weights.matrix(self.up)?,
+            gate: to.weights.matrix(gate)?,
+            up: to.weights.matrix(up)?,
             act: self.act,
             input: to.input(id, to.source(id)?)?,
             dst: dst.offset as u64,
@@ -252,15 +314,38 @@ impl Operation for GatedProduct {
 
 struct Attention<'a>(&'a AttentionSpec);
 
+impl Attention<'_> {
+    /// The number of the rotary embedding.
+    fn rope(&self) -> Result<usize> {
+        self.0.rope.ok_or_else(|| Error::Unsupported("Attention without rotation on a GPU".into()))
+    }
+}
+
 impl Operation for Attention<'_> {
-    fn supports(&self, _: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
-        heads(self.0)
+    fn supports(&self, node: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
+        let spec = self.0;
+        heads(spec)?;
+        let norm = |norm: &Option<HeadNorm>| {
+            norm.is_none_or(|HeadNorm { norm, span }| {
+                norm.plain().is_some() && span == NormSpan::Head(spec.head_dim_k) && norm.kind == NormKind::Rms
+            })
+        };
+        let unknown = [
+            (spec.rope.is_none() || spec.rope_first > 0, "heads that are not rotated from their first value on"),
+            (!spec.writes, "an earlier layer's cache"),
+            (node.src.len() != 1, "keys and values beside the queries"),
+            (spec.values != Values::Own || spec.v_norm.is_some(), "values that are made of keys, or normalised"),
+            (!norm(&spec.q_norm) || !norm(&spec.k_norm) || spec.norm_after_rope, "these norms of heads"),
+            (spec.temperature.is_some(), "a temperature"),
+            (spec.chunk > 0 || spec.alibi != 0.0 || spec.sinks.is_some(), "chunks, slopes or sinks"),
+        ];
+        unknown.into_iter().find(|(is, _)| *is).map_or(Ok(()), |(_, what)| Err(format!("attention with {what}")))
     }
 
     fn size(&self, _: NodeId, size: &mut Size<'_>) -> Result<()> {
         size.steps += 1 + attention::STEPS;
         size.partial_bytes = size.partial_bytes.max(attention::partial_bytes(self.0.n_head, self.0.head_dim_v));
-        size.ropes.insert(self.0.rope);
+        size.ropes.insert(self.rope()?);
         Ok(())
     }
 
@@ -269,12 +354,16 @@ impl Operation for Attention<'_> {
         let max_rows = to.max_rows(to.node(id).rows);
         let (x, out) = (to.span(to.source(id)?), to.span(id));
         let layout = to.layout(spec)?;
-        let norm = |id: Option<_>| id.map(|id| weights.vector(id).map(Vector::bound)).transpose();
+        let norm = |norm: Option<HeadNorm>| {
+            let weight = norm.and_then(|norm| norm.norm.weight);
+            weight.map(|id| weights.vector(id).map(Vector::bound)).transpose()
+        };
         let norms = Norms { q: norm(spec.q_norm)?, k: norm(spec.k_norm)? };
-        let mut steps = vec![qkv::step(gpu, spec, &layout, &*to.rope_table(spec)?, &norms, x)?];
+        let rope = self.rope()?;
+        let mut steps = vec![qkv::step(gpu, spec, &layout, &*to.rope_table(rope)?, &norms, x)?];
         steps.extend(attention::steps(gpu, spec, &layout, x, out, max_rows)?);
         to.partial_bytes = to.partial_bytes.max(attention::partial_bytes(spec.n_head, spec.head_dim_v));
-        let rope = to.rope(spec);
+        let rope = to.rope(rope);
         to.push(steps, max_rows, || Probe::attention(gpu, spec, &layout, rope, max_rows))
     }
 }
@@ -301,8 +390,9 @@ impl Operation for ShiftKeys<'_> {
     }
 
     fn lower(&self, _: NodeId, to: &mut Lowering<'_>) -> Result<()> {
-        let (spec, gpu, layout, rope) = (self.0, to.gpu, to.layout(self.0)?, to.rope(self.0));
-        let step = kv_cache::shift(gpu, &layout, spec.layer, &*to.rope_table(spec)?)?;
+        let (spec, gpu, layout, rope) = (self.0, to.gpu, to.layout(self.0)?, Attention(self.0).rope()?);
+        let step = kv_cache::shift(gpu, &layout, spec.layer, &*to.rope_table(rope)?)?;
+        let rope = to.rope(rope);
         to.push(vec![step], 1, || Probe::shift(gpu, spec, &layout, rope))
     }
 }

@@ -132,23 +132,33 @@ impl Vector {
 pub enum Stored<'a> {
     /// In memory.
     Here(&'a [u8]),
-    /// A tensor of a file, read piece by piece.
-    InFile(&'a File, &'a TensorInfo),
+    /// So many bytes of a file's tensor from a byte on, read piece by piece.
+    InFile {
+        /// The file.
+        file: &'a File,
+        /// The tensor.
+        info: &'a TensorInfo,
+        /// The first byte.
+        first: u64,
+        /// How many.
+        bytes: u64,
+    },
 }
 
 impl Stored<'_> {
-    fn bytes(&self) -> u64 {
+    /// Bytes of the rows.
+    pub fn bytes(&self) -> u64 {
         match self {
             Stored::Here(bytes) => bytes.len() as u64,
-            Stored::InFile(_, info) => info.bytes,
+            Stored::InFile { bytes, .. } => *bytes,
         }
     }
 
-    /// Fill `out` with the bytes from `at` on; all of them must be within the tensor.
+    /// Fill `out` with the bytes from `at` on; all of them must be within the rows.
     fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
         match self {
             Stored::Here(bytes) => out.copy_from_slice(&bytes[at as usize..][..out.len()]),
-            Stored::InFile(file, info) => file.read_at(info, at, out)?,
+            Stored::InFile { file, info, first, .. } => file.read_at(info, first + at, out)?,
         }
         Ok(())
     }

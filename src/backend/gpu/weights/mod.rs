@@ -28,8 +28,8 @@ pub struct GpuWeights {
     items: Vec<Item>,
     /// Joined matrices, by the first of them.
     joined: HashMap<WeightId, (Vec<WeightId>, Matrix)>,
-    /// Rotary embeddings by their number in the model's graphs.
-    ropes: Mutex<HashMap<usize, Arc<RopeTable>>>,
+    /// Rotary embeddings by their number in the model's graphs and their divisors.
+    ropes: Mutex<HashMap<(usize, Option<WeightId>), Arc<RopeTable>>>,
 }
 
 enum Item {
@@ -59,21 +59,23 @@ impl GpuWeights {
         }
     }
 
-    /// The frequencies of a rotary embedding, uploaded on first use.
-    pub fn rope_table(&self, gpu: &Device, graph: &Graph, rope: usize) -> Result<Arc<RopeTable>> {
+    /// The frequencies of a rotary embedding in an engine whose sequences have at most `context` tokens, uploaded on
+    /// first use.
+    pub fn rope_table(&self, gpu: &Device, graph: &Graph, rope: usize, context: usize) -> Result<Arc<RopeTable>> {
         let mut ropes = self.ropes.lock();
-        if let Some(have) = ropes.get(&rope) {
+        let spec = &graph.ropes[rope];
+        let key = (rope, spec.factors_for(context));
+        if let Some(have) = ropes.get(&key) {
             return Ok(have.clone());
         }
-        let spec = &graph.ropes[rope];
-        let factors = match spec.factors.map(|id| &self.items[id.0 as usize]) {
+        let factors = match key.1.map(|id| &self.items[id.0 as usize]) {
             None => &[][..],
             Some(Item::Vector(_, factors)) => factors,
             Some(_) => return Err(Error::Internal(format!("Rotary embedding {rope} has no factors on this device"))),
         };
         let new =
             Arc::new(RopeTable::new(gpu, spec.kind, &Rope::new(spec.n_rot, spec.freq_base, factors, spec.scaling))?);
-        ropes.insert(rope, new.clone());
+        ropes.insert(key, new.clone());
         Ok(new)
     }
 
@@ -131,9 +133,18 @@ pub fn load(
         file.tensor(&spec.name).ok_or_else(|| Error::Internal(format!("Tensor `{}` is gone", spec.name)))
     };
     let used = |i: usize| wanted.uses.get(i).copied().flatten();
+    let stored = |spec: &WeightSpec| {
+        let info = tensor(spec)?;
+        let row = spec.ty.row_bytes(spec.n_in as u64).unwrap_or(0);
+        let [first, bytes] = [spec.first_row, spec.n_out].map(|rows| row.checked_mul(rows as u64));
+        match first.zip(bytes) {
+            Some((first, bytes)) => Ok(Stored::InFile { file, info, first, bytes }),
+            None => Err(Error::Internal(format!("Rows of tensor `{}`", spec.name))),
+        }
+    };
     let mut total = 0;
     for (_, spec) in specs.iter().enumerate().filter(|&(i, _)| used(i).is_some()) {
-        total += tensor(spec)?.bytes;
+        total += stored(spec)?.bytes();
     }
     let mut done = 0u64;
     let mut report = |bytes: u64| -> Result<()> {
@@ -145,11 +156,7 @@ pub fn load(
     let mut items: Vec<Item> = (0..specs.len()).map(|_| Item::Elsewhere).collect();
     let mut matrices = HashMap::new();
     for ids in joined(specs, wanted) {
-        let parts = ids.iter().map(|id| {
-            let spec = &specs[id.0 as usize];
-            Ok(Stored::InFile(file, tensor(spec)?))
-        });
-        let parts = parts.collect::<Result<Vec<_>>>()?;
+        let parts = ids.iter().map(|id| stored(&specs[id.0 as usize])).collect::<Result<Vec<_>>>()?;
         let spec = &specs[ids[0].0 as usize];
         loader.component = wanted.components[ids[0].0 as usize];
         let matrix = loader.matrix(&spec.name, spec.ty, spec.n_in, &parts)?;
@@ -158,15 +165,14 @@ pub fn load(
     }
     for (i, spec) in specs.iter().enumerate() {
         let (Some(usage), Item::Elsewhere) = (used(i), &items[i]) else { continue };
-        let info = tensor(spec)?;
         loader.component = wanted.components[i];
         items[i] = match usage {
             WeightUse::Vector => {
-                let values = vector(file, spec, info)?;
+                let values = vector(file, spec, tensor(spec)?)?;
                 Item::Vector(loader.vector(&spec.name, &values)?, values)
             }
             WeightUse::Rows | WeightUse::MatMul | WeightUse::RowsAndMatMul => {
-                Item::Matrix(loader.matrix(&spec.name, spec.ty, spec.n_in, &[Stored::InFile(file, info)])?)
+                Item::Matrix(loader.matrix(&spec.name, spec.ty, spec.n_in, &[stored(spec)?])?)
             }
         };
     }

@@ -94,18 +94,10 @@ fn many_rows() {
 
 fn spec(case: &Case, window: u32) -> AttentionSpec {
     AttentionSpec {
-        layer: 0,
-        n_head: case.heads.0,
-        n_head_kv: case.heads.1,
-        head_dim_k: case.dims.0,
         head_dim_v: case.dims.1,
-        scale: 1.0 / (case.dims.0 as f32).sqrt(),
         softcap: case.softcap,
         window,
-        q_norm: None,
-        k_norm: None,
-        norm_eps: 0.0,
-        rope: 0,
+        ..AttentionSpec::new(0, case.heads.0, case.heads.1, case.dims.0)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::backend::KvTypes;
 use crate::backend::gpu::testing::fixture::{Fixture, Frame, Head, Numbers};
 use crate::backend::gpu::testing::harness::{devices, storage};
 use crate::backend::rope::Rope;
-use crate::graph::{RopeKind, RopeScaling};
+use crate::graph::{NormSpan, NormSpec, RopeKind, RopeScaling, WeightId};
 use crate::quant::TensorType;
 
 /// Half a unit in the last place of 1.
@@ -73,19 +73,12 @@ fn check(gpu: &Gpu, case: &Case) {
     let factors: Vec<f32> = (0..n_rot / 2).map(|i| 1.0 + i as f32 / 16.0).collect();
     let rope = Rope::new(n_rot, 1e6, if n_head == 7 { &factors } else { &[] }, scaling);
     let layout = KvLayout::new(types, n_head_kv, dk, dv, 192).unwrap();
+    let norm = HeadNorm { norm: NormSpec::rms(WeightId(0), 1e-2), span: NormSpan::Head(dk) };
     let spec = AttentionSpec {
-        layer: 0,
-        n_head,
-        n_head_kv,
-        head_dim_k: dk,
         head_dim_v: dv,
-        scale: 1.0,
-        softcap: None,
-        window: 0,
-        q_norm: None,
-        k_norm: None,
-        norm_eps: 1e-2,
-        rope: 0,
+        q_norm: norms.0.then_some(norm),
+        k_norm: norms.1.then_some(norm),
+        ..AttentionSpec::new(0, n_head, n_head_kv, dk)
     };
     let mut numbers = Numbers(dk as u64);
     // Five rows and one that is not of the batch, after something else.
@@ -190,20 +183,7 @@ fn what_a_type_cannot_hold() {
     for gpu in devices() {
         for ty in [TensorType::F16, TensorType::Q8_0] {
             let layout = KvLayout::new(ty, 1, 8, 40, 64).unwrap();
-            let spec = AttentionSpec {
-                layer: 0,
-                n_head: 1,
-                n_head_kv: 1,
-                head_dim_k: 8,
-                head_dim_v: 40,
-                scale: 1.0,
-                softcap: None,
-                window: 0,
-                q_norm: None,
-                k_norm: None,
-                norm_eps: 0.0,
-                rope: 0,
-            };
+            let spec = AttentionSpec { head_dim_v: 40, ..AttentionSpec::new(0, 1, 1, 8) };
             let mut ws = [vec![0.0; 16], row.clone(), vec![0.0; 32]].concat();
             // The second group of a Q8_0 head is zeros but for numbers too small for a scale.
             ws[16 + 33] = 1e-36;

@@ -5,11 +5,11 @@ struct Params {
     at: u32,
     width: u32,
     blocks: u32,
-    eps: f32,
+    q_eps: f32,
+    k_eps: f32,
     magnitude: f32,
     pad0: u32,
     pad1: u32,
-    pad2: u32,
 }
 
 @group(0) @binding(0) var<storage, read_write> ws: array<vec4<f32>>;
@@ -23,8 +23,8 @@ struct Params {
 @group(0) @binding(7) var<storage, read> k_norm: array<vec4<f32>>;
 //#include ops/workgroup_sum
 
-fn scaled(t: u32, x: vec4<f32>) -> vec4<f32> {
-    return x * inverseSqrt(workgroup_sum(t, dot(x, x)) / f32(4u * DK4) + params.eps);
+fn scaled(t: u32, x: vec4<f32>, eps: f32) -> vec4<f32> {
+    return x * inverseSqrt(workgroup_sum(t, dot(x, x)) / f32(4u * DK4) + eps);
 }
 //#endif
 //#include ops/head
@@ -50,14 +50,14 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     if (head < N_HEAD) {
 //#if Q_NORM
-        x = scaled(t, x);
+        x = scaled(t, x, params.q_eps);
         if (t < DK4) {
             x *= q_norm[t];
         }
 //#endif
     } else {
 //#if K_NORM
-        x = scaled(t, x);
+        x = scaled(t, x, params.k_eps);
         if (t < DK4) {
             x *= k_norm[t];
         }
