@@ -57,6 +57,12 @@ impl<'a> Lowering<'a> {
         self.holders[area as usize] = Some(id);
     }
 
+    /// Says that an area holds nobody's rows from now on, but so many of `width` values that only the next step reads.
+    pub fn lend(&mut self, area: Area, rows: usize, width: usize) {
+        self.demand.area(area, rows, width);
+        self.holders[area as usize] = None;
+    }
+
     /// Whether an area holds the rows of a node.
     pub fn holds(&self, area: Area, id: NodeId) -> bool {
         self.holders[area as usize] == Some(id)

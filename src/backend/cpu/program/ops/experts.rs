@@ -240,7 +240,7 @@ pub fn gate(
     if to.most_rows(id) > 1 {
         for (area, wanted) in [(Area::Experts, forms.q8), (Area::ExpertsF32, forms.f32)] {
             if wanted {
-                to.hold(area, id, used, x.src.width);
+                to.lend(area, to.most_rows(id) * used, x.src.width);
             }
         }
         to.push(Gather { x, route, forms });
