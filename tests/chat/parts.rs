@@ -41,6 +41,8 @@ fn what_templates_write_of_calls_is_read_as_those_calls() {
         // The prompt may have opened, or closed, a thought that the template leaves out of earlier turns.
         let open = (0..=before.len()).rev().filter(|&at| before.is_char_boundary(at));
         let common = open.into_iter().find(|&at| whole.starts_with(&before[..at])).unwrap();
+        // Two marks may begin alike.
+        let common = whole[..common].rfind('<').filter(|&at| !whole[at..common].contains('>')).unwrap_or(common);
         let mut parts = template.parts(&asked).unwrap();
         let mut found =
             parts.push(if common < before.len() && before.ends_with("<think>\n") { b"</think>" } else { b"" });
@@ -60,8 +62,7 @@ fn what_templates_write_of_calls_is_read_as_those_calls() {
     }
     read.sort();
     without.sort();
-    eprintln!("read: {read:?}\nwithout: {without:?}");
-    assert!(read.len() >= 20, "{read:?}, not {without:?}");
+    assert!(read.len() >= 25, "{read:?}, not {without:?}");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 /// A mark and what it begins.
 pub(super) struct Mark {
-    /// What has to be known of the model, besides `open`.
+    /// What has to be known of the model; where there is nothing, `open`.
     signs: &'static [&'static str],
     pub(super) open: &'static str,
     /// Empty: calls end with their JSON, or with the text.
@@ -27,6 +27,11 @@ const fn reasoning(open: &'static str, close: &'static str) -> Mark {
 
 const fn calls(open: &'static str, close: &'static str) -> Mark {
     Mark { signs: &[], open, close, begins: Begins::Calls }
+}
+
+/// DeepSeek's marks, which its templates put together of a token.
+const fn dsml(open: &'static str, close: &'static str) -> Mark {
+    Mark { signs: &["｜DSML｜"], open, close, begins: Begins::Calls }
 }
 
 const fn nothing(signs: &'static [&'static str], open: &'static str) -> Mark {
@@ -74,8 +79,8 @@ static MARKS: [Mark; 34] = [
     nothing(&["<|tool_call|>"], "<|/tool_call|>"),
     // DeepSeek R1 to V3.1, then V3.2 and V4.
     calls("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
-    calls("<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
-    calls("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"),
+    dsml("<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
+    dsml("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"),
     // Kimi K2.
     calls("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
     // Command R7B, and R+.
