@@ -3,6 +3,7 @@
 
 mod bench;
 mod c_interface;
+mod chat;
 mod demo_model;
 mod errors;
 mod generate;
