@@ -1,5 +1,5 @@
-//! What an engine does beside prompts, with a model of every architecture: `tools/decoders.py` makes them and compares their
-//! logits. `ELIZA_DECODERS` names their folder; without it these tests say that they were skipped.
+//! What an engine does beside prompts, with a model of every architecture: `tools/decoders.py` makes them and compares
+//! their logits. `ELIZA_DECODERS` names their folder; without it these tests say that they were skipped.
 
 use crate::leaf_scores::compare_file;
 use crate::testing::judge::NEVER;

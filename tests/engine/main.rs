@@ -1,5 +1,5 @@
-//! The engine's slots: several in one step, removals from the cache, saved slots, leaves scored in a slot; all of it with
-//! every architecture.
+//! The engine's slots: several in one step, removals from the cache, saved slots, leaves scored in a slot; all of it
+//! with every architecture.
 #![allow(clippy::unwrap_used)]
 
 mod architectures;
