@@ -130,7 +130,10 @@ install-test: built-for-c
 
 parity-quick:
 	$(call section,"parity with the peer: a sample")
-	@if test -d "$(SHARED)/tools/peer"; then python3 tools/parity.py --quick --shared "$(SHARED)"; \
+	@if test -d "$(SHARED)/tools/peer"; then \
+	  $(with_peer); \
+	  $(CARGO) test --locked --workspace --features $(TESTING) --test gguf -q -- peer::; \
+	  python3 tools/parity.py --quick --shared "$(SHARED)"; \
 	else $(call skip,"the folder with the peer's tools is not there"); fi
 
 readme:

@@ -546,6 +546,15 @@ typedef struct eliza_llm_sampling_options_t {
      * 0.
      */
     uint32_t n_keep;
+    /**
+     * 1 spells control tokens in the text of a generation, which else have none, for
+     * `eliza_inference_llm_stream_chat_parts_json`; else 0.
+     */
+    uint32_t special_text;
+    /**
+     * Must be 0.
+     */
+    uint32_t reserved;
 } eliza_llm_sampling_options_t;
 
 /**
@@ -1370,7 +1379,8 @@ int eliza_inference_llm_stream_detokenize(FfiLlmHandle handle,
  * `inputs_json` is an object: `messages` (an array of objects with `role`, `content`, and where there are some
  * `tool_calls` and `reasoning_content`), and where wanted `tools`, `documents`, `add_generation_prompt` (true: the
  * prompt ends where the model's turn begins; false where it is not given) and whatever else the template reads, such
- * as `enable_thinking`. Messages in the form of OpenAI's API are adapted to what the template reads (`docs/chat.md`).
+ * as `enable_thinking`. `answer_start` is the text that the model's turn begins with, whose special tokens are tokens.
+ * Messages in the form of OpenAI's API are adapted to what the template reads (`docs/chat.md`).
  * What they spell stays text: no special token comes of a message.
  *
  * Ownership: `inputs_json` is copied; the host frees the string with `eliza_inference_free_string`, and `*out_error`.
@@ -1384,6 +1394,34 @@ int eliza_inference_llm_stream_detokenize(FfiLlmHandle handle,
 char *eliza_inference_llm_stream_chat_prompt_json(FfiLlmHandle handle,
                                                   const char *inputs_json,
                                                   char **out_error);
+
+/**
+ * Takes an answer apart as it comes, into what the user is to read, what the model thought, and calls of functions.
+ *
+ * `text` is the answer's next piece, of any size: how it is cut changes nothing. The result is a JSON array of the
+ * parts that it completes: `{"type": "answer", "text": "..."}`, `{"type": "reasoning", "text": "..."}`, and `{"type":
+ * "tool_call", "name": "...", "arguments": "{...}", "id": "..."}`, whose `arguments` are a JSON object as text, and
+ * whose `id` only some models give. Texts of one type that follow each other belong together. What looks like a call
+ * and is none is a part of the answer.
+ *
+ * `inputs_json` begins a new answer, the one to the prompt that `eliza_inference_llm_stream_chat_prompt_json` makes of
+ * the same inputs; without it the text goes on. `last`, 0 or not, ends the answer: the result has what was held back.
+ * An answer that is there whole takes one call. Control tokens have to be spelled in the text: set `special_text` of
+ * `eliza_llm_sampling_options_t`.
+ *
+ * Ownership: everything is copied; the host frees the string with `eliza_inference_free_string`, and `*out_error`.
+ * Null rule: `inputs_json` may be NULL, and `text` where `text_len` is 0; `out_error` may be; a NULL or closed handle
+ * gives NULL. Threads: any, any time, inside the callback too; a handle reads one answer. Returns NULL on failure and
+ * has then changed nothing; `eliza_inference_llm_stream_status` is then `ELIZA_ERR_INVALID_ARG` (no answer was begun,
+ * or inputs that make no prompt), `ELIZA_ERR_NOT_IMPLEMENTED` (no template, as for the prompt), `ELIZA_ERR_OOM` or
+ * `ELIZA_ERR_FFI_FAULT`, and while a generation runs that generation's.
+ */
+char *eliza_inference_llm_stream_chat_parts_json(FfiLlmHandle handle,
+                                                 const char *inputs_json,
+                                                 const char *text,
+                                                 size_t text_len,
+                                                 int last,
+                                                 char **out_error);
 
 /**
  * The metadata of a model file as JSON, from its header alone.

@@ -152,6 +152,7 @@ struct SamplingOptions {
     std::uint32_t n_candidates = 0;          ///< how many candidates `Stream::sampled` reports
     ContextFull on_context_full = ContextFull::stop;  ///< what a full context does
     std::uint32_t n_keep = 0;                ///< tokens at the beginning that a shift keeps; else 0
+    bool special_text = false;               ///< spells control tokens in the text, for `Stream::chat_parts`
 };
 
 /// Counters and times since the last prefill began; see `eliza_llm_usage_t`.
@@ -706,6 +707,15 @@ public:
         return text_of(eliza_inference_llm_stream_chat_prompt_json(handle_, detail::c_text(inputs_json, "inputs_json"), error.out()), error);
     }
 
+    /// Takes an answer apart: the parts that `text`, its next piece, completes, as a JSON array. `inputs_json` begins a new
+    /// answer, to the prompt that `chat_prompt` makes of it; empty goes on with the last one. `last` ends it. Set
+    /// `SamplingOptions::special_text` for the generation.
+    std::string chat_parts(const std::string & inputs_json, const std::string & text, bool last) {
+        detail::ErrorText error;
+        const char * inputs = detail::c_text_or_null(inputs_json, "inputs_json");
+        return text_of(eliza_inference_llm_stream_chat_parts_json(handle_, inputs, text.data(), text.size(), last, error.out()), error);
+    }
+
     // ---- generating
 
     /// Evaluates a prompt, and blocks until that is done; what the slot already holds of it is reused. Slot -1 is a fresh
@@ -855,6 +865,7 @@ public:
         options.n_candidates = now.n_candidates;
         options.on_context_full = static_cast<ContextFull>(now.on_context_full);
         options.n_keep = now.n_keep;
+        options.special_text = now.special_text != 0;
         return options;
     }
 
@@ -888,6 +899,7 @@ public:
         options.n_candidates = how.n_candidates;
         options.on_context_full = static_cast<std::uint32_t>(how.on_context_full);
         options.n_keep = how.n_keep;
+        options.special_text = how.special_text;
         detail::ErrorText error;
         error.check(eliza_inference_llm_stream_configure(handle_, &options, error.out()));
     }

@@ -3,7 +3,7 @@
 //! The modules (rooms) are on floors, and each imports only from lower floors (`tests/house/floors.rs` has the list):
 //! [`ffi`] and the command line on top of [`session`], then [`engine`], [`model`], [`schedule`] and [`sampling`],
 //! [`backend`], [`chat`] and [`trie`], [`graph`] and [`vocab`], and at the bottom [`quant`], [`gguf`], [`simd`],
-//! [`Error`] and the functions that reserve memory. `docs/design.md` describes each room.
+//! [`Error`], the functions that reserve memory and those that put text together. `docs/design.md` describes each room.
 
 // Sizes of caches and products are checked to fit 64 bits; on 32 they would wrap around.
 #[cfg(not(target_pointer_width = "64"))]
@@ -24,6 +24,7 @@ pub mod schedule;
 pub mod session;
 pub mod simd;
 pub mod trie;
+mod utf8;
 pub mod vocab;
 
 pub use error::{Error, Result};

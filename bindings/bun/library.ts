@@ -52,6 +52,7 @@ const SYMBOLS = {
   llm_stream_sampled: { args: ["ptr", "i32", "ptr"], returns: "i32" },
   llm_stream_tokenize: { args: ["ptr", "ptr", "usize", "i32", "i32", "ptr", "ptr", "ptr"], returns: "i32" },
   llm_stream_chat_prompt_json: { args: ["ptr", "ptr", "ptr"], returns: "ptr" },
+  llm_stream_chat_parts_json: { args: ["ptr", "ptr", "ptr", "usize", "i32", "ptr"], returns: "ptr" },
   llm_stream_detokenize: { args: ["ptr", "ptr", "usize", "i32", "i32", "ptr", "usize", "ptr"], returns: "i32" },
   set_token_trie: { args: ["ptr", "ptr", "usize", "i32"], returns: "i32" },
   clear_token_trie: { args: ["ptr"], returns: "i32" },

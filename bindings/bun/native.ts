@@ -4,6 +4,7 @@ import { JSCallback, type Pointer, toArrayBuffer } from "bun:ffi";
 import type { SampledToken } from "../js/describe.js";
 import { InferenceError, STATUS } from "../js/errors.js";
 import type {
+  ChatPart,
   ChatPrompt,
   BuiltTrie,
   Delivery,
@@ -24,7 +25,7 @@ import { type Library, Out, Struct, addresses, bytes, decoder, ids, raw, termina
 
 /** Sizes of structures; the offsets are in docs/abi.md. */
 const OPEN_OPTIONS = 80;
-const SAMPLING_OPTIONS = 104;
+const SAMPLING_OPTIONS = 112;
 const SAMPLED = 40;
 const CANDIDATE = 12;
 
@@ -118,6 +119,13 @@ export class BunNative implements Native {
   chatPrompt(handle: FfiLlmHandle, inputs: string): ChatPrompt {
     const text = terminated(inputs, "inputs");
     return this.#library.answerOf(handle, this.#library.call.llm_stream_chat_prompt_json(raw(handle), text, null)) as ChatPrompt;
+  }
+
+  chatParts(handle: FfiLlmHandle, inputs: string | null, text: string, last: boolean): ChatPart[] {
+    const { data, length } = bytes(text);
+    const begun = inputs === null ? null : terminated(inputs, "inputs");
+    const answer = this.#library.call.llm_stream_chat_parts_json(raw(handle), begun, data, length, Number(last), null);
+    return this.#library.answerOf(handle, answer) as ChatPart[];
   }
 
   /** Blocks for a pass of the model where more than one row is asked for. */
@@ -228,6 +236,7 @@ export class BunNative implements Native {
     struct.u32(92, options.nCandidates);
     struct.u32(96, among(options.onContextFull, ["stop", "shift"], "onContextFull"));
     struct.u32(100, options.nKeep);
+    if (options.specialText !== undefined) struct.u32(104, Number(options.specialText));
     const error = new Out();
     const status = library.call.llm_stream_configure(raw(handle), struct.data, error);
     void struct.held.length;

@@ -11,6 +11,7 @@ import {
 } from "./describe.js";
 import { InferenceError, STATUS } from "./errors.js";
 import type {
+  ChatPart,
   ChatPrompt,
   FfiLlmHandle,
   FinishReason,
@@ -56,8 +57,24 @@ export interface ChatOptions {
   thinking?: boolean;
   /** Whether the prompt ends where the model's turn begins; default true. */
   addGenerationPrompt?: boolean;
+  /**
+   * The text that the model's turn begins with: yours, not a user's, since special tokens in it are tokens. A thought that the
+   * prompt has opened ends before it. Of it no part tells, but for a call that it begins.
+   */
+  answerStart?: string;
   /** What else the template reads, by its names there, such as `reasoning_effort`. */
   variables?: Record<string, unknown>;
+}
+
+/** How an answer to messages is made. */
+export interface AnswerOptions extends ChatOptions, Omit<StreamOptions, "trie" | "triePath" | "parseSpecial" | "specialText"> {
+  /**
+   * What is said first is one of these texts, after `answerStart` where there is one; nothing is thought before it. `trieMode` is
+   * then "score" where it is not given, and `onSpanEnd` "stop": the choice is the answer.
+   */
+  choices?: readonly string[];
+  /** What closes a choice, such as `"`, and is said after it; default "". */
+  choicesEnd?: string;
 }
 
 /** How tokens become text. */
@@ -251,21 +268,40 @@ export class Model implements Disposable {
    * `ELIZA_ERR_NOT_IMPLEMENTED` where the file has no template.
    */
   chatPrompt(messages: readonly ChatMessage[], options: ChatOptions = {}): ChatPrompt {
-    const { tools, documents, thinking, addGenerationPrompt = true, variables } = options;
-    const inputs = {
-      ...(thinking === undefined ? {} : { enable_thinking: thinking }),
-      ...variables,
-      messages,
-      tools,
-      documents,
-      add_generation_prompt: addGenerationPrompt,
-    };
-    return this.#native.chatPrompt(this.#opened(), JSON.stringify(inputs));
+    return this.#native.chatPrompt(this.#opened(), chatInputs(messages, options));
   }
 
-  /** Answers messages: streams what follows `chatPrompt(messages, options)`, as `stream` does. */
-  chat(messages: readonly ChatMessage[], options: ChatOptions & StreamOptions = {}): AsyncGenerator<Step, FinishReason, void> {
-    return this.stream(this.chatPrompt(messages, options).tokens, options);
+  /**
+   * Answers messages: the parts of what follows `chatPrompt(messages, options)`. Texts come in pieces, a tool call whole. The
+   * generator's return value is why the answer ended; everything else is as in `stream`.
+   */
+  async *chat(messages: readonly ChatMessage[], options: AnswerOptions = {}): AsyncGenerator<ChatPart, FinishReason, void> {
+    const { choices, choicesEnd: after = "", trieMode = "score", onSpanEnd = "stop" } = options;
+    const answerStart = options.answerStart ?? (choices === undefined ? undefined : "");
+    const [native, handle] = [this.#native, this.#opened()];
+    const inputs = chatInputs(messages, answerStart === undefined ? options : { ...options, answerStart });
+    const { text, tokens } = native.chatPrompt(handle, inputs);
+    let how: StreamOptions = { ...options, specialText: true };
+    if (choices !== undefined) {
+      const before = text.slice(text.lastIndexOf("\n") + 1);
+      const { payload } = native.buildTrie(handle, { path: "choice", names: choices, before, after, parseSpecial: true });
+      how = { ...how, trie: payload, trieMode, onSpanEnd };
+    }
+    const steps = this.stream(tokens, how);
+    try {
+      // The library reads one answer: it is begun when it is this stream's turn.
+      let begins: string | null = inputs;
+      for (let step = await steps.next(); ; step = await steps.next()) {
+        if (step.done) return step.value;
+        const { text, done } = step.value;
+        if (text === "" && !done) continue;
+        const parts = native.chatParts(this.#opened(), begins, text, done);
+        begins = null;
+        yield* parts;
+      }
+    } finally {
+      await steps.return("none");
+    }
   }
 
   /** The payload that allows exactly these names, tokenized in their surroundings, and its warnings. */
@@ -473,6 +509,20 @@ export class Model implements Disposable {
     await before;
     return leave;
   }
+}
+
+/** The inputs of a chat template, as JSON. */
+function chatInputs(messages: readonly ChatMessage[], options: ChatOptions): string {
+  const { tools, documents, thinking, addGenerationPrompt = true, answerStart, variables } = options;
+  return JSON.stringify({
+    ...(thinking === undefined ? {} : { enable_thinking: thinking }),
+    ...variables,
+    messages,
+    tools,
+    documents,
+    answer_start: answerStart,
+    add_generation_prompt: addGenerationPrompt,
+  });
 }
 
 function score<Name extends string>(leaf: LeafScore): Choice<Name>["scores"][number] {

@@ -101,6 +101,8 @@ export interface SamplingOptions {
   onContextFull?: "stop" | "shift";
   /** With "shift": number of tokens at the beginning that are kept. */
   nKeep?: number;
+  /** Spell control tokens in the text of steps, which else have none; `chat` always does. */
+  specialText?: boolean;
 }
 
 /** As the face hands them on: its `onProgress` says whether the load goes on, and does not throw. */
@@ -181,6 +183,22 @@ export interface ChatPrompt {
   tokens: number[];
 }
 
+/**
+ * A part of an answer: what the user is to read, what the model thought, or a function that it calls. Texts of one type that
+ * follow each other belong together; a call is whole.
+ */
+export type ChatPart =
+  | { type: "answer"; text: string }
+  | { type: "reasoning"; text: string }
+  | {
+      type: "tool_call";
+      name: string;
+      /** A JSON object as text. */
+      arguments: string;
+      /** Where the model gives one. */
+      id?: string;
+    };
+
 /** The functions of one loaded library. */
 export interface Native {
   /** `eliza_inference_abi_version`, for example "eliza-stream/1.0.0". */
@@ -238,6 +256,9 @@ export interface Native {
 
   /** `eliza_inference_llm_stream_chat_prompt_json`, parsed; `inputs` is JSON. */
   chatPrompt(handle: FfiLlmHandle, inputs: string): ChatPrompt;
+
+  /** `eliza_inference_llm_stream_chat_parts_json`, parsed; `null` goes on with the answer that was begun. */
+  chatParts(handle: FfiLlmHandle, inputs: string | null, text: string, last: boolean): ChatPart[];
 
   /** `eliza_inference_llm_stream_configure`, over the defaults of this handle, not over what was configured before. */
   configure(handle: FfiLlmHandle, options: SamplingOptions): void;

@@ -18,6 +18,7 @@ export interface AddonHandle {
   isEog(token: number): boolean;
   token(token: number): string;
   chatPrompt(inputs: string): string;
+  chatParts(inputs: string | null, text: string, last: boolean): string;
   logits(nLast: number): Promise<Float32Array>;
   sampled(slot: number): SampledToken | null;
   tokenize(text: string, addSpecial: boolean, parseSpecial: boolean): Int32Array;

@@ -3,6 +3,7 @@
 import type { SampledToken } from "../js/describe.js";
 import { InferenceError } from "../js/errors.js";
 import {
+  type ChatPart,
   type ChatPrompt,
   type BuiltTrie,
   FINISH_REASONS,
@@ -69,6 +70,10 @@ export class NodeNative implements Native {
 
   chatPrompt(handle: FfiLlmHandle, inputs: string): ChatPrompt {
     return JSON.parse(call(() => this.#taken(handle).chatPrompt(inputs)));
+  }
+
+  chatParts(handle: FfiLlmHandle, inputs: string | null, text: string, last: boolean): ChatPart[] {
+    return JSON.parse(call(() => this.#taken(handle).chatParts(inputs, text, last)));
   }
 
   token(handle: FfiLlmHandle, token: number): unknown {

@@ -12,7 +12,11 @@ import {
   load,
   plan,
   setLogSink,
+  type AnswerOptions,
+  type ChatMessage,
+  type ChatPart,
   type LogLevel,
+  type Model,
   type OpenOptions,
   type SampledToken,
 } from "eliza-inference";
@@ -134,11 +138,62 @@ test("messages become a prompt", async () => {
   assert.equal(adapted.text, "<s>user: brief\na\nb\nassistant:");
   assert.throws(() => model.chatPrompt([{ role: "user" }]), { code: "ELIZA_ERR_INVALID_ARG", message: /chat template/ });
 
-  const said: number[] = [];
-  for await (const step of model.chat(messages, { maxTokens: 5, temperature: 0 })) said.push(step.token);
-  const same: number[] = [];
-  for await (const step of model.stream(tokens, { maxTokens: 5, temperature: 0 })) same.push(step.token);
-  assert.deepEqual(said, same);
+  for (const [message, problem] of [[{ content: "x" }, /no `role`/], [{ role: "narrator", content: "x" }, /"narrator"/]] as const) {
+    assert.throws(() => model.chatPrompt([message as ChatMessage]), { code: "ELIZA_ERR_INVALID_ARG", message: problem });
+  }
+
+  // Without marks an answer is the text of the stream.
+  const options = { maxTokens: 5, temperature: 0 };
+  let said = "";
+  for await (const part of model.chat(messages, options)) said += part.type === "answer" ? part.text : `[${part.type}]`;
+  assert.equal(said, (await whole(model, Int32Array.from(tokens), options)).text);
+});
+
+/** The parts of an answer, neighbours of one type joined. */
+async function answer(model: Model, messages: readonly ChatMessage[], options: AnswerOptions = {}): Promise<ChatPart[]> {
+  const all: ChatPart[] = [];
+  for await (const part of model.chat(messages, { seed: 1, ...options })) {
+    const last = all.at(-1);
+    if (last !== undefined && last.type !== "tool_call" && part.type === last.type) last.text += part.text;
+    else all.push({ ...part });
+  }
+  return all;
+}
+
+test("answers come apart", async () => {
+  using model = await load(join(dirname(MODEL), "script.gguf"), { contextSize: 256, threads: 1 });
+  const messages = [{ role: "user", content: "hi" }];
+  const tools = [{ type: "function", function: { name: "look", parameters: {} } }];
+  const hello: ChatPart = { type: "answer", text: "Hello there." };
+  assert.deepEqual(await answer(model, messages), [{ type: "reasoning", text: "Hm" }, hello]);
+  assert.deepEqual(await answer(model, messages, { thinking: false }), [hello]);
+  const called: ChatPart = { type: "tool_call", name: "look", arguments: '{"at": "sky"}' };
+  assert.deepEqual(await answer(model, messages, { tools }), [called]);
+  for (const trieMode of ["greedy", "sampled", "score"] as const) {
+    const [chosen, ...others] = await answer(model, messages, { choices: ["yes", "perhaps"], trieMode });
+    assert.ok(chosen?.type === "answer" && ["yes", "perhaps"].includes(chosen.text) && others.length === 0);
+  }
+  // A call's name is chosen: the text before it was given, the text after it is one of the call's.
+  const named = await answer(model, messages, {
+    tools,
+    answerStart: '<tool_call>\n{"name": "',
+    choices: ["look", "leap"],
+    choicesEnd: '"}\n</tool_call>',
+  });
+  assert.ok(named.length === 1 && named[0]?.type === "tool_call" && ["look", "leap"].includes(named[0].name));
+
+  // An answer that is left ends, and the next one begins anew.
+  for await (const part of model.chat([{ role: "user", content: "long" }])) if (part.type === "answer") break;
+  const both = await Promise.all([answer(model, messages), answer(model, messages, { tools })]);
+  assert.deepEqual(both, [[{ type: "reasoning", text: "Hm" }, hello], [called]]);
+  const steps = model.chat(messages, { maxTokens: 3 });
+  for (let step = await steps.next(); ; step = await steps.next()) if (step.done) {
+    assert.equal(step.value, "length");
+    break;
+  }
+  assert.throws(() => model.chatPrompt(messages, { answerStart: "x", addGenerationPrompt: false }), /add_generation_prompt/);
+  const { text } = await whole(model, model.chatPrompt(messages).tokens, { specialText: true, seed: 1 });
+  assert.ok(text.startsWith("<think>"), text);
 });
 
 test("logits are those of the program", async () => {

@@ -378,6 +378,12 @@ fn call(input: &mut Input<'_>, open: &mut Vec<FfiLlmHandle>, samplers: &mut Vec<
                 gone.push(eliza_inference_llm_stream_model_json(handle, out_error));
                 let inputs = memory.text(input);
                 gone.push(eliza_inference_llm_stream_chat_prompt_json(handle, inputs, null_mut()));
+                // A new answer, or the next piece of the one that was begun, or its end.
+                let begins = if input.flag() { inputs } else { null() };
+                let piece = input.bytes(60);
+                let ((piece, n), last) = (array(input, piece), i32::from(input.flag()));
+                let piece = piece.cast();
+                gone.push(eliza_inference_llm_stream_chat_parts_json(handle, begins, piece, n, last, null_mut()));
                 eliza_inference_llm_stream_is_eog(handle, input.number() as i32);
                 gone.push(eliza_inference_llm_stream_token_json(handle, input.below(600) as i32, null_mut()));
             }

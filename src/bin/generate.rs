@@ -2,12 +2,13 @@
 
 use crate::args::{ModelArgs, Prompt, Prompts, TextArgs, loading, placed, read_input};
 use crate::output::{Failure, Outcome, catch_interrupts, interrupted, print_json, usage};
+use crate::parameters::Parameters;
 use clap::{ArgMatches, ValueEnum};
 use elizainference::Token;
 use elizainference::engine::EngineOptions;
-use elizainference::sampling::{Chain, ChainStep};
+use elizainference::sampling::Chain;
 use elizainference::session::{
-    ContextFull, Event, FinishReason, Mode, OpenOptions, Params, Sampled, Session, Settings, Sink, SpanEnd,
+    ContextFull, Event, FinishReason, Mode, OpenOptions, Sampled, Session, Settings, Sink, SpanEnd,
 };
 use elizainference::vocab::Vocab;
 use serde_json::{Value, json};
@@ -43,6 +44,9 @@ pub struct Args {
     /// A text that ends the generation; may be given several times
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
+    /// Spell control tokens in the text, such as <|im_start|>
+    #[arg(long)]
+    special_text: bool,
     /// Go on where the model would end
     #[arg(long)]
     ignore_eos: bool,
@@ -70,61 +74,6 @@ pub struct Args {
     /// Print one JSON object at the end instead of streaming text, for each prompt on a line of its own
     #[arg(long)]
     json: bool,
-}
-
-/// What the chain is made of where none is given. What is not given is the model's own default, else the library's.
-#[derive(clap::Args)]
-#[group(id = "parameters")]
-struct Parameters {
-    /// Temperature; 0 always takes the likeliest token
-    #[arg(long, value_name = "T")]
-    temp: Option<f32>,
-    /// How far the temperature moves with how evenly the candidates are spread; 0 keeps it
-    #[arg(long, value_name = "T")]
-    dynatemp_range: Option<f32>,
-    /// The power to which that spread is raised
-    #[arg(long, value_name = "X")]
-    dynatemp_exponent: Option<f32>,
-    /// Keep the K likeliest tokens; 0 keeps all
-    #[arg(long, value_name = "K")]
-    top_k: Option<i32>,
-    /// Keep the likeliest tokens that make up this probability; 1 keeps all
-    #[arg(long, value_name = "P")]
-    top_p: Option<f32>,
-    /// Keep tokens at least this likely compared with the likeliest; 0 keeps all
-    #[arg(long, value_name = "P")]
-    min_p: Option<f32>,
-    /// Tokens that --top-p and --min-p keep at least
-    #[arg(long, value_name = "N")]
-    min_keep: Option<u32>,
-    /// Make recent tokens less likely by this factor; 1 does not
-    #[arg(long, value_name = "X")]
-    repeat_penalty: Option<f32>,
-    /// Make recent tokens less likely by so much for each time they occur
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
-    frequency_penalty: Option<f32>,
-    /// Make recent tokens less likely by so much once
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
-    presence_penalty: Option<f32>,
-    /// The window of the three penalties in tokens: 64 unless the file has another default
-    #[arg(long, value_name = "N")]
-    repeat_last_n: Option<u32>,
-    /// Make a token likelier, or with -inf impossible: ID:VALUE, and more after commas; may be given several times
-    #[arg(long, value_name = "ID:VALUE", value_parser = logit_bias)]
-    logit_bias: Vec<Biases>,
-}
-
-/// Numbers added to logits.
-type Biases = Vec<(Token, f32)>;
-
-/// As in a chain.
-fn logit_bias(text: &str) -> Result<Biases, String> {
-    let chain: Chain =
-        format!("logit_bias={text}").parse().map_err(|error: elizainference::Error| error.to_string())?;
-    match &chain.steps[..] {
-        [ChainStep::LogitBias(biases)] => Ok(biases.clone()),
-        _ => Err("of the form ID:VALUE,ID:VALUE".into()),
-    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -215,22 +164,7 @@ fn with_chains<'a>(args: &'a Args, matches: &ArgMatches) -> Result<Vec<(Prompt<'
 }
 
 fn settings(args: &Args, mut settings: Settings) -> Settings {
-    let (given, params) = (&args.parameters, settings.params);
-    settings.params = Params {
-        seed: args.seed.or(params.seed),
-        logit_bias: given.logit_bias.concat(),
-        repeat_last_n: given.repeat_last_n.map_or(params.repeat_last_n, |n| i32::try_from(n).unwrap_or(i32::MAX)),
-        repeat_penalty: given.repeat_penalty.unwrap_or(params.repeat_penalty),
-        frequency_penalty: given.frequency_penalty.unwrap_or(params.frequency_penalty),
-        presence_penalty: given.presence_penalty.unwrap_or(params.presence_penalty),
-        top_k: given.top_k.unwrap_or(params.top_k),
-        top_p: given.top_p.unwrap_or(params.top_p),
-        min_p: given.min_p.unwrap_or(params.min_p),
-        min_keep: given.min_keep.unwrap_or(params.min_keep),
-        temperature: given.temp.unwrap_or(params.temperature),
-        dynatemp_range: given.dynatemp_range.unwrap_or(params.dynatemp_range),
-        dynatemp_exponent: given.dynatemp_exponent.unwrap_or(params.dynatemp_exponent),
-    };
+    settings.params = args.parameters.over(settings.params, args.seed);
     settings.stop = args.stop.iter().map(|s| s.clone().into_bytes()).collect();
     settings.ignore_eos = args.ignore_eos;
     settings.on_span_end = match args.on_span_end {
@@ -242,6 +176,7 @@ fn settings(args: &Args, mut settings: Settings) -> Settings {
         OnContextFull::Shift => ContextFull::Shift { keep: args.keep.unwrap_or(0) },
     };
     settings.candidates = args.candidates.unwrap_or(0);
+    settings.special_text = args.special_text;
     settings
 }
 

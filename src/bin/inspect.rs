@@ -2,7 +2,7 @@
 
 use crate::output::{Outcome, count, print_json, printable, size};
 use elizainference::gguf::{Array, File, TensorInfo, Value, ValueType};
-use elizainference::model::Facts;
+use elizainference::model::{Facts, is_of_tower, unknown};
 use serde_json::{Map, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -40,7 +40,12 @@ pub fn run(args: Args) -> Outcome {
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
     let facts = Facts::of(&file);
-    writeln!(out, "File          {} ({}, GGUF version {})", path.display(), size(file.size()), file.version())?;
+    let parts = match file.parts().len() {
+        1 => String::new(),
+        n => format!(" in {n} files"),
+    };
+    let (path, bytes, version) = (path.display(), size(file.size()), file.version());
+    writeln!(out, "File          {path} ({bytes}{parts}, GGUF version {version})")?;
     for (label, value) in lines(&facts) {
         writeln!(out, "{label:<13} {value}")?;
     }
@@ -48,6 +53,14 @@ pub fn run(args: Args) -> Outcome {
     for (name, sum) in &types(&file) {
         let bytes = if sum.known { size(sum.bytes) } else { "unknown size".into() };
         writeln!(out, "  {name:<11} {:>5} tensors {:>10} {bytes:>12}", sum.tensors, count(sum.weights))?;
+    }
+    let towers = towers(&file);
+    if towers > 0 {
+        writeln!(out, "Left out      {towers} tensors of a vision or audio tower")?;
+    }
+    let unknown = unknown(&file);
+    if !unknown.is_empty() {
+        writeln!(out, "Not known     {}; ask for it {}", printable(unknown.join("; ")), where_to_ask())?;
     }
     if args.keys {
         writeln!(out, "\nMetadata ({} keys)", file.metadata().count())?;
@@ -60,10 +73,28 @@ pub fn run(args: Args) -> Outcome {
         for info in file.tensors() {
             let (ty, shape) = (type_text(info), format!("{:?}", shape(info)));
             let bytes = if info.tensor_type().is_ok() { size(info.bytes) } else { "?".into() };
-            writeln!(out, "  {:<44} {ty:<8} {shape:<24} {bytes:>12} at {}", printable(&info.name), info.offset)?;
+            let part = match file.parts().len() {
+                1 => String::new(),
+                _ => format!(" of file {}", info.part + 1),
+            };
+            let (name, at) = (printable(&info.name), info.offset);
+            writeln!(out, "  {name:<44} {ty:<8} {shape:<24} {bytes:>12} at {at}{part}")?;
         }
     }
     Ok(out.flush()?)
+}
+
+/// Tensors that a text model leaves out.
+fn towers(file: &File) -> usize {
+    file.tensors().iter().filter(|info| is_of_tower(&info.name)).count()
+}
+
+/// Where a user asks for what is not known.
+fn where_to_ask() -> String {
+    match env!("CARGO_PKG_REPOSITORY") {
+        "" => "in the issue tracker of this project".into(),
+        repository => format!("at {repository}/issues"),
+    }
 }
 
 /// The tensors of one type.
@@ -112,6 +143,7 @@ fn as_json(file: &File, with_keys: bool, with_tensors: bool) -> serde_json::Valu
     let sizes: Map<_, _> = facts.sizes().into_iter().map(|(k, v)| (k.into(), json!(v))).collect();
     let mut out = json!({
         "path": file.path().display().to_string(),
+        "files": file.parts().iter().map(|part| part.path().display().to_string()).collect::<Vec<_>>(),
         "bytes": file.size(),
         "version": file.version(),
         "alignment": file.alignment(),
@@ -121,6 +153,8 @@ fn as_json(file: &File, with_keys: bool, with_tensors: bool) -> serde_json::Valu
         "vocabulary": {"model": facts.vocabulary, "tokens": facts.tokens},
         "parameters": facts.parameters,
         "types": types,
+        "left_out": towers(file),
+        "unknown": unknown(file),
     });
     if with_keys {
         out["keys"] = file.metadata().map(|(k, v)| (k.to_string(), key_json(file, k, v))).collect::<Map<_, _>>().into();
@@ -128,7 +162,8 @@ fn as_json(file: &File, with_keys: bool, with_tensors: bool) -> serde_json::Valu
     if with_tensors {
         let tensor = |t: &TensorInfo| {
             let bytes = t.tensor_type().is_ok().then_some(t.bytes);
-            json!({"name": t.name, "type": type_text(t), "shape": shape(t), "offset": t.offset, "bytes": bytes})
+            let (ty, shape) = (type_text(t), shape(t));
+            json!({"name": t.name, "type": ty, "shape": shape, "file": t.part, "offset": t.offset, "bytes": bytes})
         };
         out["tensors"] = file.tensors().iter().map(tensor).collect::<Vec<_>>().into();
     }

@@ -5,12 +5,14 @@
 
 mod args;
 mod bench;
+mod chat;
 mod demo;
 mod devices;
 mod generate;
 mod inspect;
 mod logits;
 mod output;
+mod parameters;
 mod plan;
 mod quantize;
 mod spans;
@@ -43,6 +45,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Talk with a model, turn by turn
+    Chat(chat::Args),
     /// Continue a prompt
     Generate(generate::Args),
     /// Turn text into tokens, printed as a JSON array
@@ -75,6 +79,7 @@ fn main() -> ExitCode {
     output::show_reports(cli.verbose);
     let result = match cli.command {
         None => demo::run(cli.demo),
+        Some(Command::Chat(args)) => chat::run(args),
         Some(Command::Generate(args)) => generate::run(args, places),
         Some(Command::Tokenize(args)) => text::tokenize(args),
         Some(Command::Detokenize(args)) => text::detokenize(args),

@@ -100,6 +100,11 @@ pub fn catch_interrupts(first: impl Fn() + Send + 'static) {
     drop(installed);
 }
 
+/// Ctrl-C was heard: the next one is the first again.
+pub fn forget_interrupts() {
+    INTERRUPTS.store(0, Ordering::Relaxed);
+}
+
 /// Whether Ctrl-C was pressed.
 pub fn interrupted() -> bool {
     INTERRUPTS.load(Ordering::Relaxed) > 0

@@ -5,7 +5,7 @@
 
 use crate::output::{Outcome, catch_interrupts, fail, interrupted, progress, size};
 use clap::ValueEnum;
-use elizainference::gguf::{File, TensorInfo, Writer};
+use elizainference::gguf::{File, TensorInfo, Writer, is_of_part};
 use elizainference::quant::{TensorType, dequantize, quantize};
 use elizainference::{Error, Result};
 use indicatif::ProgressBar;
@@ -84,10 +84,12 @@ impl Target {
 pub fn run(args: Args) -> Outcome {
     let started = Instant::now();
     let source = File::open(&args.input)?;
-    if let (Ok(a), Ok(b)) = (args.input.canonicalize(), args.output.canonicalize())
-        && a == b
-    {
-        return fail(format!("{} would be overwritten by its own conversion", args.input.display()));
+    for part in source.parts() {
+        if let (Ok(a), Ok(b)) = (part.path().canonicalize(), args.output.canonicalize())
+            && a == b
+        {
+            return fail(format!("{} would be overwritten by its own conversion", part.path().display()));
+        }
     }
     let threads = match args.threads {
         0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
@@ -95,7 +97,7 @@ pub fn run(args: Args) -> Outcome {
     };
     let tied = source.tensor("output.weight").is_none();
     let mut writer = Writer::new(3);
-    for (key, _) in source.metadata() {
+    for (key, _) in source.metadata().filter(|(key, _)| !is_of_part(key)) {
         writer.copy_key(&source, key)?;
     }
     writer.set("general.quantization_version", 2u32).set("general.file_type", args.ty.file_type());

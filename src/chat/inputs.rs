@@ -5,6 +5,9 @@ use crate::{Error, Result};
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
+/// The input that is no template's: the text that the model's turn begins with.
+pub(super) const ANSWER_START: &str = "answer_start";
+
 /// What a template is given.
 #[derive(Debug, Clone)]
 pub struct Inputs {
@@ -51,6 +54,19 @@ impl Inputs {
 
     pub(super) fn get(&self, name: &str) -> Option<&Value> {
         self.values.iter().find(|(key, _)| key == name).map(|(_, value)| value)
+    }
+
+    /// The text that the model's turn begins with, where one is given.
+    pub(super) fn answer_start(&self) -> Result<Option<&str>> {
+        let problem = |what: &str| Err(Error::InvalidArgument(format!("chat inputs: `answer_start` {what}")));
+        let Some(value) = self.get(ANSWER_START).filter(|value| !value.is_none()) else { return Ok(None) };
+        let Some(text) = value.as_str() else { return problem(&format!("is {}, must be a text", value.kind())) };
+        match self.get("add_generation_prompt").is_some_and(Value::is_true) {
+            true => Ok(Some(text)),
+            false => {
+                problem("needs `add_generation_prompt`: without it the prompt has no turn of the model's to begin")
+            }
+        }
     }
 
     /// Whether there is at least one tool.

@@ -1,4 +1,4 @@
-//! Chat templates: from messages to a prompt.
+//! Chat templates: from messages to a prompt; and the parts of an answer.
 //!
 //! A file's template (`tokenizer.chat_template`) is a Jinja text made for Python's `transformers`. It is run by
 //! minijinja with that library's settings, functions and ways of writing values, so that its output is the one that the
@@ -15,11 +15,15 @@ mod families;
 mod inputs;
 mod messages;
 mod operators;
+mod parts;
 mod python;
+mod roles;
 mod user_text;
 
 pub use clock::Now;
+use inputs::ANSWER_START;
 pub use inputs::Inputs;
+pub use parts::{Part, Parts, ToolCall};
 
 use crate::gguf::File;
 use crate::vocab::Vocab;
@@ -27,6 +31,7 @@ use crate::{Error, Result, Token};
 use messages::Abilities;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, ErrorKind, Value};
+use parts::Family;
 use std::sync::OnceLock;
 use user_text::ControlTexts;
 
@@ -49,6 +54,7 @@ pub struct ChatTemplate {
     bos_token: String,
     eos_token: String,
     controls: ControlTexts,
+    family: Family,
     abilities: OnceLock<Abilities>,
 }
 
@@ -58,6 +64,8 @@ pub struct Prompt {
     /// The text, with a mark inside whatever the host's texts spell like a control token.
     marked: String,
     mark: char,
+    /// Where the answer begins whose first text was given; the end where none was.
+    answer_at: usize,
     bos_token: String,
     eos_token: String,
 }
@@ -65,7 +73,11 @@ pub struct Prompt {
 impl Prompt {
     /// The prompt as text.
     pub fn text(&self) -> String {
-        self.marked.replace(self.mark, "")
+        self.unmarked(&self.marked)
+    }
+
+    fn unmarked(&self, text: &str) -> String {
+        text.replace(self.mark, "")
     }
 
     /// The prompt as tokens. The template's special tokens are tokens; what the host's texts spell stays text. Where
@@ -91,7 +103,7 @@ impl ChatTemplate {
     /// # Errors
     /// [`Error::InvalidArgument`] naming the line where the text is no template, or a text of more than 1 MiB.
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Self> {
-        Self::with(&[(DEFAULT, source)], bos_token, eos_token, ControlTexts::default())
+        Self::with(&[(DEFAULT, source)], bos_token, eos_token, ControlTexts::default(), &|_| false)
     }
 
     /// The templates of a file. Without one, the form of a family of models that the vocabulary's tokens tell.
@@ -119,10 +131,18 @@ impl ChatTemplate {
             }
         }
         let text = |id: Option<Token>| id.and_then(|id| vocab.token_text(id)).unwrap_or_default();
-        Self::with(&sources, text(vocab.bos()), text(vocab.eos()), ControlTexts::of(vocab))
+        let is_token =
+            |text: &str| vocab.tokenize_inside(text.as_bytes(), true, &|| false).is_ok_and(|tokens| tokens.len() == 1);
+        Self::with(&sources, text(vocab.bos()), text(vocab.eos()), ControlTexts::of(vocab), &is_token)
     }
 
-    fn with(sources: &[(&str, &str)], bos_token: &str, eos_token: &str, controls: ControlTexts) -> Result<Self> {
+    fn with(
+        sources: &[(&str, &str)],
+        bos_token: &str,
+        eos_token: &str,
+        controls: ControlTexts,
+        is_token: &dyn Fn(&str) -> bool,
+    ) -> Result<Self> {
         let mut env = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         env.set_syntax(syntax.map_err(|e| Error::Internal(format!("chat template: {e}")))?);
@@ -137,7 +157,8 @@ impl ChatTemplate {
             env.add_template_owned(name.to_string(), source).map_err(|e| fault(described(&e)))?;
         }
         let (bos_token, eos_token) = (bos_token.into(), eos_token.into());
-        Ok(ChatTemplate { env, bos_token, eos_token, controls, abilities: OnceLock::new() })
+        let family = Family::of(&|text| sources.iter().any(|(_, source)| source.contains(text)), is_token);
+        Ok(ChatTemplate { env, bos_token, eos_token, controls, family, abilities: OnceLock::new() })
     }
 
     /// The prompt as the Python library renders it: messages as they are given.
@@ -169,7 +190,7 @@ impl ChatTemplate {
         let mut context: Vec<(String, Value)> = vec![("add_generation_prompt".into(), Value::from(false))];
         context.push(("bos_token".into(), Value::from(self.bos_token.as_str())));
         context.push(("eos_token".into(), Value::from(self.eos_token.as_str())));
-        for (name, value) in &inputs.values {
+        for (name, value) in inputs.values.iter().filter(|(name, _)| name != ANSWER_START) {
             context.retain(|(known, _)| known != name);
             context.push((name.clone(), self.controls.marked(value, mark)));
         }
@@ -178,7 +199,8 @@ impl ChatTemplate {
             move |format: &str| now.format(format).map_err(|e| minijinja::Error::new(ErrorKind::InvalidOperation, e));
         context.push(("strftime_now".into(), Value::from_function(clock)));
         let marked = template.render(Value::from_pairs(context)).map_err(|e| fault(described(&e)))?;
-        Ok(Prompt { marked, mark, bos_token: self.bos_token.clone(), eos_token: self.eos_token.clone() })
+        let (bos_token, eos_token) = (self.bos_token.clone(), self.eos_token.clone());
+        Ok(Prompt { answer_at: marked.len(), marked, mark, bos_token, eos_token })
     }
 
     /// The prompt for messages as hosts send them (the shape of OpenAI's API): what the template cannot read is given
@@ -187,14 +209,46 @@ impl ChatTemplate {
     /// call become an object; a content that is missing beside tool calls becomes empty. `tools` and `documents` that
     /// are not given are not defined, as in llama.cpp, where [`ChatTemplate::render`] has None.
     ///
+    /// The input `answer_start` is the text that the model's own turn begins with, after the generation prompt. It is
+    /// the host's and not a user's: special tokens in it are tokens. Reasoning that the prompt has opened ends before
+    /// it.
+    ///
     /// # Errors
-    /// As [`ChatTemplate::render`].
+    /// As [`ChatTemplate::render`], and [`Error::InvalidArgument`] for a message without a role, or with one that
+    /// nobody knows, and for an `answer_start` that is no text or has no turn to begin.
     pub fn prompt(&self, inputs: &Inputs) -> Result<Prompt> {
+        roles::check(inputs, &|role| self.names(role))?;
+        let answer_start = inputs.answer_start()?;
         let abilities = self.abilities.get_or_init(|| {
             let knows_developer = self.env.templates().any(|(_, template)| template.source().contains("'developer'"));
             Abilities::of(&|inputs| Ok(self.rendered(inputs)?.text()), knows_developer)
         });
-        self.rendered(&abilities.adapt(inputs))
+        let mut prompt = self.rendered(&abilities.adapt(inputs))?;
+        if let Some(text) = answer_start {
+            let before = self.family.before_answer(&prompt.text(), text);
+            prompt.answer_at = prompt.marked.len();
+            prompt.marked.extend([before.as_str(), text]);
+        }
+        Ok(prompt)
+    }
+
+    /// What takes the answer to these inputs apart: into what the user is to read, what the model thought, and calls.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::prompt`].
+    pub fn parts(&self, inputs: &Inputs) -> Result<Parts> {
+        let prompt = self.prompt(inputs)?;
+        let (before, answer) = prompt.marked.split_at(prompt.answer_at);
+        Ok(Parts::new(&self.family, inputs.get("tools"), &prompt.unmarked(before), &prompt.unmarked(answer)))
+    }
+
+    /// Whether a template has this text as a string.
+    fn names(&self, text: &str) -> bool {
+        let quoted = |quote: char| format!("{quote}{text}{quote}");
+        let (single, double) = (quoted('\''), quoted('"'));
+        self.env
+            .templates()
+            .any(|(_, template)| template.source().contains(&single) || template.source().contains(&double))
     }
 }
 

@@ -10,7 +10,7 @@
 use super::options::{EngineOptions, context_for};
 use super::plans::{Look, Plans, largest_read};
 use crate::backend::memory::{Bytes, Memory};
-use crate::backend::{self, Backend, CacheSpec, KvTypes, LayerCache, WeightBytes};
+use crate::backend::{self, Backend, CacheSpec, KvTypes, WeightBytes};
 use crate::gguf::File;
 use crate::model::{Model, Outline};
 use crate::{Error, Result};
@@ -60,12 +60,13 @@ pub struct MemoryPlan {
 
 /// The KV cache of all layers.
 pub(super) fn cache_of(model: &Outline, options: &EngineOptions) -> Result<CacheSpec> {
-    let h = model.hparams();
+    let context = context_for(options.context, model.hparams().n_ctx_train);
     Ok(CacheSpec {
         types: KvTypes { k: options.kv_type.tensor_type(), v: options.kv_type_v().tensor_type() },
-        cells: backend::cells_for(context_for(options.context, h.n_ctx_train)),
+        cells: backend::cells_for(context),
         sequences: options.slots()? as usize,
-        layers: h.n_head_kv.iter().map(|&n| Some(LayerCache::new(n, h.head_dim_k, h.head_dim_v))).collect(),
+        context,
+        layers: model.caches(),
     })
 }
 

@@ -22,7 +22,8 @@ impl Engine {
     /// removed tokens, so a later prefill reuses the slot at most up to the gap.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a range that the slot does not have; [`Error::Device`] where a device fails.
+    /// [`Error::InvalidArgument`] for a range that the slot does not have; [`Error::Unsupported`] where tokens follow
+    /// it and the model has learned positions, whose keys cannot be moved; [`Error::Device`] where a device fails.
     pub fn remove(&mut self, slot: SlotId, range: Range<usize>) -> Result<()> {
         self.rollback()?;
         let len = self.position(slot);
@@ -36,6 +37,10 @@ impl Engine {
         if range.end == len {
             self.truncate(slot, range.start);
             return Ok(());
+        }
+        if self.model.outline().learns_positions() {
+            let problem = "Tokens cannot be removed before others: this model has learned positions (no context shift)";
+            return Err(Error::Unsupported(problem.into()));
         }
         let delta = -(range.len() as i32);
         for first in (range.end..len).step_by(self.plans.batch()) {

@@ -15,6 +15,7 @@
 #![allow(clippy::missing_safety_doc)]
 
 mod args;
+mod chat;
 mod devices;
 mod errors;
 mod handle;
@@ -44,6 +45,7 @@ mod trie;
 mod usage;
 mod version;
 
+pub use chat::*;
 pub use devices::*;
 pub use errors::*;
 pub use handle::{FfiLlmHandle, LlmSession};

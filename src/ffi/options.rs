@@ -67,6 +67,11 @@ pub struct SamplingOptions {
     /// Number of tokens at the beginning that a shift keeps, a begin-of-text token included; with `ELIZA_CONTEXT_STOP`
     /// 0.
     pub n_keep: u32,
+    /// 1 spells control tokens in the text of a generation, which else have none, for
+    /// `eliza_inference_llm_stream_chat_parts_json`; else 0.
+    pub special_text: u32,
+    /// Must be 0.
+    pub reserved: u32,
 }
 
 // SAFETY: repr(C), the size first, then numbers and raw pointers: all may be zero.
@@ -175,6 +180,8 @@ fn to_options(settings: &Settings) -> SamplingOptions {
         n_candidates: u32::try_from(settings.candidates).unwrap_or(u32::MAX),
         on_context_full,
         n_keep,
+        special_text: u32::from(settings.special_text),
+        reserved: 0,
     }
 }
 
@@ -185,6 +192,9 @@ fn to_options(settings: &Settings) -> SamplingOptions {
 unsafe fn to_settings(options: &SamplingOptions, before: Params) -> Result<Settings> {
     if !options.gbnf_grammar.is_null() {
         return Err(Error::Unsupported("gbnf_grammar: grammars are not supported by this version".into()));
+    }
+    if options.reserved != 0 {
+        return Err(Error::InvalidArgument(format!("reserved is {}, must be 0", options.reserved)));
     }
     // SAFETY: the caller's promise.
     let (stop, ids, values) = unsafe {
@@ -223,6 +233,7 @@ unsafe fn to_settings(options: &SamplingOptions, before: Params) -> Result<Setti
                 return Err(Error::InvalidArgument(problem));
             }
         },
+        special_text: switch(options.special_text, "special_text")?,
     })
 }
 
@@ -272,6 +283,7 @@ mod tests {
             n_candidates: 4,
             on_context_full: ELIZA_CONTEXT_SHIFT,
             n_keep: 9,
+            special_text: 1,
             ..blank()
         };
         let is = settings(&options).unwrap();
@@ -285,7 +297,7 @@ mod tests {
         let back = to_options(&is);
         assert_eq!((back.seed, back.top_k, back.on_span_end, back.n_candidates), (7, 3, 1, 4));
         assert_eq!(is.on_context_full, ContextFull::Shift { keep: 9 });
-        assert_eq!((back.on_context_full, back.n_keep), (1, 9));
+        assert_eq!((back.on_context_full, back.n_keep, back.special_text), (1, 9, 1));
         assert!(back.stop.is_null() && back.n_stop == 0 && back.n_logit_bias == 0);
     }
 
@@ -311,6 +323,8 @@ mod tests {
         assert!(refused(SamplingOptions { strict_trie: 9, ..blank() }).contains("strict_trie is 9"));
         assert!(refused(SamplingOptions { ignore_eos: 3, ..blank() }).contains("ignore_eos is 3"));
         assert!(refused(SamplingOptions { on_context_full: 2, ..blank() }).contains("on_context_full is 2"));
+        assert!(refused(SamplingOptions { special_text: 2, ..blank() }).contains("special_text is 2"));
+        assert!(refused(SamplingOptions { reserved: 2, ..blank() }).contains("reserved is 2"));
         assert!(refused(SamplingOptions { n_keep: 5, ..blank() }).contains("n_keep is 5"));
     }
 }

@@ -103,34 +103,3 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_detokenize(
     // SAFETY: the host's out_error is null or writable.
     unsafe { ask_out(handle, out_error, detokenize) }.unwrap_or_else(|code| code)
 }
-
-/// The prompt that the model's chat template makes of messages, as one JSON object: `text`, and `tokens`, an array of
-/// ids to prefill.
-///
-/// `inputs_json` is an object: `messages` (an array of objects with `role`, `content`, and where there are some
-/// `tool_calls` and `reasoning_content`), and where wanted `tools`, `documents`, `add_generation_prompt` (true: the
-/// prompt ends where the model's turn begins; false where it is not given) and whatever else the template reads, such
-/// as `enable_thinking`. Messages in the form of OpenAI's API are adapted to what the template reads (`docs/chat.md`).
-/// What they spell stays text: no special token comes of a message.
-///
-/// Ownership: `inputs_json` is copied; the host frees the string with `eliza_inference_free_string`, and `*out_error`.
-/// Null rule: `inputs_json` must not be NULL; `out_error` may be; a NULL or closed handle gives NULL. Threads: any, any
-/// time, inside the callback too. `eliza_inference_llm_stream_cancel` from another thread ends it early. Returns NULL
-/// on failure; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_INVALID_ARG` (inputs that are none, messages that
-/// the template refuses, a broken template; the text has its words), `ELIZA_ERR_NOT_IMPLEMENTED` (the file has no
-/// template, and its tokens are of no known family), `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`,
-/// and while a generation runs that generation's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn eliza_inference_llm_stream_chat_prompt_json(
-    handle: FfiLlmHandle,
-    inputs_json: *const c_char,
-    out_error: *mut *mut c_char,
-) -> *mut c_char {
-    let tell = |stream: &Stream| {
-        // SAFETY: the header asks for a terminated string.
-        let inputs = unsafe { args::text(inputs_json, "inputs_json")? };
-        strings::give_text(&stream.session.chat_prompt_json(inputs)?)
-    };
-    // SAFETY: the host's out_error is null or writable.
-    unsafe { ask_out(handle, out_error, tell) }.unwrap_or(std::ptr::null_mut())
-}

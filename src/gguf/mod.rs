@@ -1,7 +1,7 @@
-//! GGUF files, versions 2 and 3: read (every byte of the header validated, tensors read when they are asked for) and
-//! write.
+//! GGUF files, versions 2 and 3: read (every byte of the header validated, tensors read when they are asked for), also
+//! models in several files, and write.
 //!
-//! Invariants a reader may rely on once [`File::open`] returned: every tensor's data is inside the file, tensor names
+//! Invariants a reader may rely on once [`File::open`] returned: every tensor's data is inside its file, tensor names
 //! are unique, sizes were computed with checked arithmetic, and every string is UTF-8. No memory is reserved by a count
 //! that was not first checked against the bytes left.
 //!
@@ -10,11 +10,14 @@
 mod json;
 mod read;
 mod source;
+mod split;
 mod value;
 mod write;
 
-pub use read::{File, TensorInfo};
+pub use read::{File, Part, TensorInfo};
 pub(crate) use source::open_regular;
+pub use split::is_of_part;
+pub(crate) use split::others;
 pub use value::{Array, FromValue, Value, ValueType};
 pub use write::{Fill, WriteValue, Writer};
 

@@ -19,7 +19,7 @@ const MAX_DIMS: u32 = 4;
 /// What memory is reserved for, in errors.
 const TEXT: &str = "bytes of text";
 const ELEMENTS: &str = "elements of an array";
-const TENSORS: &str = "tensors";
+pub(super) const TENSORS: &str = "tensors";
 
 /// One tensor of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +32,9 @@ pub struct TensorInfo {
     pub n_dims: u32,
     /// The type's id in the file; see [`TensorInfo::tensor_type`].
     pub type_id: u32,
-    /// Byte offset of the data from the start of the file.
+    /// The file that has it, of [`File::parts`].
+    pub part: usize,
+    /// Byte offset of the data from the start of that file.
     pub offset: u64,
     /// Bytes of data; 0 when the type is unknown.
     pub bytes: u64,
@@ -56,24 +58,48 @@ impl TensorInfo {
     }
 }
 
-/// An open GGUF file: its header in memory, its tensors read when they are asked for. Cheap to clone: clones share
-/// both.
+/// An open GGUF file, or several that hold one model: the header in memory, tensors read when they are asked for. Cheap
+/// to clone: clones share both.
 #[derive(Clone)]
 pub struct File {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
-struct Inner {
-    path: PathBuf,
-    source: Source,
+pub(super) struct Inner {
+    /// All files, the first one with the metadata.
+    pub parts: Vec<Part>,
     version: u32,
     alignment: u64,
     keys: Vec<Key>,
     /// Indices of `keys`, by name.
     key_order: Vec<usize>,
-    tensors: Vec<TensorInfo>,
+    pub tensors: Vec<TensorInfo>,
     /// Indices of `tensors`, by name.
-    tensor_order: Vec<usize>,
+    pub tensor_order: Vec<usize>,
+}
+
+/// A file of those that hold a model.
+pub struct Part {
+    path: PathBuf,
+    source: Source,
+}
+
+impl Part {
+    /// Its path: the first one's is that given to [`File::open`].
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.source.len()
+    }
+
+    /// When it was modified last before it was opened; `None` for a file in memory, and where the system does not say
+    /// it.
+    pub fn modified(&self) -> Option<SystemTime> {
+        self.source.modified()
+    }
 }
 
 struct Key {
@@ -84,26 +110,14 @@ struct Key {
 }
 
 impl File {
-    /// Read and validate the header of the file at `path`.
-    ///
-    /// # Errors
-    /// [`Error::Io`], or [`Error::Gguf`] with the place in the file and what is wrong there; both name the path.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
-        Self::parse(path.to_path_buf(), Source::open(path)?).map_err(|error| error.in_file(path))
-    }
-
-    /// Parse a file held in memory.
-    ///
-    /// # Errors
-    /// [`Error::Gguf`] with the place and what is wrong there.
-    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
-        Self::parse(PathBuf::from("<memory>"), Source::in_memory(bytes))
+    /// The files: one, unless the model is in several.
+    pub fn parts(&self) -> &[Part] {
+        &self.inner.parts
     }
 
     /// The path as given to [`File::open`].
     pub fn path(&self) -> &Path {
-        &self.inner.path
+        self.parts().first().map_or(Path::new(""), Part::path)
     }
 
     /// Format version, 2 or 3.
@@ -231,7 +245,8 @@ impl File {
 
     /// The bytes of the elements of an array of this file.
     pub(super) fn array_bytes(&self, array: &Array) -> &[u8] {
-        self.inner.source.head().get(array.bytes.clone()).unwrap_or_default()
+        let first = self.parts().first();
+        first.and_then(|part| part.source.head().get(array.bytes.clone())).unwrap_or_default()
     }
 
     fn wrong_element(&self, key: &str, wanted: &str, found: String) -> Error {
@@ -242,7 +257,7 @@ impl File {
         }
     }
 
-    /// All tensors in file order.
+    /// All tensors in file order, of several files one after the other.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.inner.tensors
     }
@@ -269,7 +284,10 @@ impl File {
     /// [`Error::Io`] where the file cannot be read, or was changed since it was opened.
     pub fn read_at(&self, info: &TensorInfo, from: u64, out: &mut [u8]) -> Result<()> {
         match from.checked_add(out.len() as u64).filter(|&end| end <= info.bytes) {
-            Some(_) => self.inner.source.read(info.offset + from, out),
+            Some(_) => {
+                let gone = || Error::Internal(format!("Tensor `{}` is of another file", shown(&info.name)));
+                self.parts().get(info.part).ok_or_else(gone)?.source.read(info.offset + from, out)
+            }
             None => {
                 let (n, name, all) = (out.len(), shown(&info.name), info.bytes);
                 Err(Error::Internal(format!("{n} bytes from byte {from} of tensor `{name}`, which has {all}")))
@@ -277,35 +295,33 @@ impl File {
         }
     }
 
-    /// Call `each` with all bytes before the tensors' data, piece by piece: metadata and the table of tensors.
+    /// Call `each` with all bytes before the tensors' data, piece by piece: metadata and the table of tensors; of
+    /// several files one after the other.
     ///
     /// # Errors
-    /// [`Error::Io`] where the file cannot be read or has changed.
+    /// [`Error::Io`] where a file cannot be read or has changed.
     pub fn read_header(&self, mut each: impl FnMut(&[u8])) -> Result<()> {
-        let end = self.inner.tensors.iter().map(|info| info.offset).min().unwrap_or(self.size()).min(self.size());
-        let mut piece = [0; 4096];
-        let mut at = 0;
-        while at < end {
-            let n = (end - at).min(piece.len() as u64) as usize;
-            self.inner.source.read(at, &mut piece[..n])?;
-            each(&piece[..n]);
-            at += n as u64;
+        for (index, part) in self.parts().iter().enumerate() {
+            let tensors = self.inner.tensors.iter().filter(|info| info.part == index);
+            let end = tensors.map(|info| info.offset).min().unwrap_or(part.bytes()).min(part.bytes());
+            let mut piece = [0; 4096];
+            let mut at = 0;
+            while at < end {
+                let n = (end - at).min(piece.len() as u64) as usize;
+                part.source.read(at, &mut piece[..n])?;
+                each(&piece[..n]);
+                at += n as u64;
+            }
         }
         Ok(())
     }
 
-    /// Size of the file in bytes.
+    /// Size in bytes, of all files together.
     pub fn size(&self) -> u64 {
-        self.inner.source.len()
+        self.parts().iter().map(Part::bytes).sum()
     }
 
-    /// When the file was modified last before it was opened; `None` for a file in memory, and where the system does not
-    /// say it.
-    pub fn modified(&self) -> Option<SystemTime> {
-        self.inner.source.modified()
-    }
-
-    fn parse(path: PathBuf, source: Source) -> Result<Self> {
+    pub(super) fn parse(path: PathBuf, source: Source) -> Result<Self> {
         let mut cur = Cursor { source, at: 0 };
         let magic = cur.take(4, "magic")?;
         if magic != b"GGUF" {
@@ -353,11 +369,6 @@ impl File {
                 return Err(error_at(*offset as usize, "key `general.alignment`", problem));
             }
         };
-        if let Some(parts) = value("split.count").and_then(|k| u64::from_value(&k.value)).filter(|n| *n > 1) {
-            let problem =
-                format!("Key `split.count` is {parts}: a model split into several files must be merged first");
-            return Err(Error::Unsupported(problem));
-        }
 
         let mut tensors = reserve::list(n_tensors as usize, TENSORS)?;
         for i in 0..n_tensors {
@@ -367,13 +378,14 @@ impl File {
         place_tensors(&cur, &mut tensors, alignment)?;
         let Cursor { mut source, at } = cur;
         source.keep_head(at);
-        let inner = Inner { path, version, alignment, keys, key_order, tensors, tensor_order, source };
+        let parts = vec![Part { path, source }];
+        let inner = Inner { parts, version, alignment, keys, key_order, tensors, tensor_order };
         Ok(File { inner: Arc::new(inner) })
     }
 }
 
 /// Indices sorted by name; an error about the later of two items that share a name.
-fn order<T>(items: &[T], name: impl Fn(&T) -> &String, twice: impl Fn(&T) -> Error) -> Result<Vec<usize>> {
+pub(super) fn order<T>(items: &[T], name: impl Fn(&T) -> &String, twice: impl Fn(&T) -> Error) -> Result<Vec<usize>> {
     let mut order: Vec<usize> = reserve::list(items.len(), "names")?;
     order.extend(0..items.len());
     order.sort_unstable_by(|&a, &b| name(&items[a]).cmp(name(&items[b])).then(a.cmp(&b)));
@@ -388,7 +400,7 @@ fn find<'a, T>(items: &'a [T], order: &[usize], wanted: &str, name: impl Fn(&T) 
     items.get(*order.get(at)?)
 }
 
-fn tensor_error(tensor: &TensorInfo, problem: String) -> Error {
+pub(super) fn tensor_error(tensor: &TensorInfo, problem: String) -> Error {
     Error::Gguf { what: format!("tensor `{}`", shown(&tensor.name)), offset: tensor.offset, problem }
 }
 
@@ -597,6 +609,6 @@ impl Cursor {
                 row.checked_mul(rows).ok_or_else(overflow)?
             }
         };
-        Ok(TensorInfo { name, shape, n_dims, type_id, offset, bytes })
+        Ok(TensorInfo { name, shape, n_dims, type_id, part: 0, offset, bytes })
     }
 }

@@ -62,6 +62,13 @@ pub struct WeightSpec {
     pub usage: WeightUse,
 }
 
+impl WeightSpec {
+    /// Bytes in the file.
+    pub fn bytes(&self) -> u64 {
+        self.ty.row_bytes(self.n_in as u64).unwrap_or(0) * self.n_out as u64
+    }
+}
+
 /// The part of a model that a node belongs to; placement on devices is decided by part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Part {

@@ -1,24 +1,28 @@
-//! Models: hyperparameters, the weight table, and one file per architecture that emits graph nodes.
+//! Models: hyperparameters, the weight table, layers as compositions, and a function per architecture that puts them
+//! together.
 //!
 //! A [`Model`] is shared by all streams over one file: the open file, the vocabulary, the weights in their backend's
 //! layout, and the decoder, which emits the graphs. It never changes after loading.
 
+mod architectures;
+mod binder;
 mod decoder;
 mod facts;
-mod gemma3;
 mod hparams;
 mod identity;
-mod llama;
+mod keys;
+mod layer;
 mod outline;
-mod qwen3;
 mod registry;
+mod unknown;
 mod weights;
 
 pub use facts::Facts;
 pub use hparams::Hparams;
-pub use outline::Outline;
+pub use outline::{Outline, architectures};
 pub use registry::{Placement, load, load_shared};
-pub use weights::WeightTable;
+pub use unknown::unknown;
+pub use weights::{WeightTable, is_of_tower};
 
 use crate::backend::{Backend, DeviceInfo, LoadProgress, Wanted};
 use crate::gguf::File;
@@ -26,19 +30,7 @@ use crate::graph::{WeightSpec, WeightUse};
 use crate::schedule::Device;
 use crate::vocab::Vocab;
 use crate::{Error, Result};
-use decoder::Decoder;
 use std::sync::{Arc, OnceLock};
-
-/// How an architecture is bound to a file: reads its keys, claims its tensors.
-type Bind = fn(&Hparams, &mut WeightTable<'_>) -> Result<Decoder>;
-
-/// The known architectures, by the name in `general.architecture`.
-const ARCHITECTURES: &[(&str, Bind)] = &[("gemma3", gemma3::bind), ("llama", llama::bind), ("qwen3", qwen3::bind)];
-
-/// Names of the architectures this library runs.
-pub fn architectures() -> impl Iterator<Item = &'static str> {
-    ARCHITECTURES.iter().map(|(name, _)| *name)
-}
 
 /// Every name by which a host may call the model in a file: `general.name`, `general.basename`, the file's stem.
 pub fn names(file: &File) -> Vec<String> {
@@ -184,11 +176,10 @@ fn load_devices(
     threads: usize,
     mut progress: LoadProgress<'_>,
 ) -> Result<Vec<Device>> {
-    let bytes_of = |spec: &WeightSpec| file.tensor(&spec.name).map_or(0, |t| t.bytes);
     // A table of which only rows are looked up stays in the file.
     let loaded = |usage: &Option<WeightUse>| usage.is_some_and(|u| u != WeightUse::Rows);
     let share = |wanted: &Wanted| -> u64 {
-        specs.iter().zip(&wanted.uses).filter(|(_, usage)| loaded(usage)).map(|(spec, _)| bytes_of(spec)).sum()
+        specs.iter().zip(&wanted.uses).filter(|(_, usage)| loaded(usage)).map(|(spec, _)| spec.bytes()).sum()
     };
     let total = wanted.iter().map(share).sum::<u64>().max(1) as f32;
     let mut before = 0.0;

@@ -1,14 +1,22 @@
 //! A model as far as its file's header describes it: sizes, weight table, graphs, placement on devices. No weights are
 //! loaded, so memory is planned with an outline.
 
+use super::architectures::ARCHITECTURES;
+use super::binder::Binder;
 use super::decoder::Decoder;
-use super::{ARCHITECTURES, Hparams, WeightTable, architectures};
-use crate::backend::{Backend, Wanted};
+use super::keys::Keys;
+use super::{Hparams, WeightTable};
+use crate::backend::{Backend, LayerCache, Wanted};
 use crate::gguf::{File, shown};
-use crate::graph::{Graph, Node, Op, Output, Part, WeightSpec, WeightUse};
+use crate::graph::{AttentionSpec, Graph, Index, Node, Op, Output, Part, WeightId, WeightSpec, WeightUse};
 use crate::schedule::{self, assign};
 use crate::{Error, Result};
 use std::sync::Arc;
+
+/// Names of the architectures this library runs.
+pub fn architectures() -> impl Iterator<Item = &'static str> {
+    ARCHITECTURES.iter().map(|(name, ..)| *name)
+}
 
 /// A model as far as its file's header describes it.
 pub struct Outline {
@@ -18,29 +26,34 @@ pub struct Outline {
     gpu_layers: usize,
     wanted: Vec<Wanted>,
     places: Places,
+    /// Of each weight how much of it a token reads: experts of all experts.
+    read: Vec<(usize, usize)>,
+    /// Layers whose cache has to be on the CPU, one entry per layer, because not all that use it can be on the device
+    /// of the layer.
+    on_cpu: Vec<bool>,
 }
 
 /// The devices of what an engine keeps between runs: those where the parts were placed, except where a device has no
 /// kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Places {
-    /// The device that looks up the embedding.
+    /// The device that looks up embeddings; the CPU where it looks up any of them.
     pub embedding: usize,
     /// The device that keeps the hidden rows.
     pub hidden: usize,
     /// The device that computes the logits.
     pub logits: usize,
-    /// The device of each layer's KV cache, one per layer.
+    /// The device of each layer's KV cache, one per layer. A layer that uses another one's has that one's device.
     pub caches: Vec<usize>,
 }
 
 impl Places {
     /// The places of a graph from tokens to logits, given the device of each node.
     fn of(graph: &Graph, devices: &[usize]) -> Places {
-        let mut places = Places::default();
+        let mut places = Places { embedding: usize::MAX, ..Places::default() };
         for (node, &device) in graph.nodes.iter().zip(devices) {
             match (&node.op, node.output) {
-                (Op::Embed { .. }, _) => places.embedding = device,
+                (Op::Embed { index: Index::Token, .. }, _) => places.embedding = places.embedding.min(device),
                 (Op::Attention(_), _) => places.caches.push(device),
                 (_, Some(Output::Hidden)) => places.hidden = device,
                 (_, Some(Output::Logits)) => places.logits = device,
@@ -59,23 +72,31 @@ impl Outline {
     /// [`Error::Unsupported`] for an unknown architecture or type, [`Error::Model`] naming the key or tensor at fault.
     pub fn read(file: &File, backends: &[Arc<dyn Backend>], gpu_layers: i32) -> Result<Outline> {
         let name: String = file.require("general.architecture")?;
-        let Some((_, bind)) = ARCHITECTURES.iter().find(|(known, _)| *known == name) else {
+        let Some(&(_, norm, bind)) = ARCHITECTURES.iter().find(|(known, ..)| *known == name) else {
             let known: Vec<_> = architectures().collect();
             return Err(Error::Unsupported(format!("Architecture `{}` (known: {})", shown(&name), known.join(", "))));
         };
-        let hparams = Hparams::read(file)?;
-        let mut table = WeightTable::new(file);
-        let decoder = bind(&hparams, &mut table)?;
-        let specs = table.finish()?;
+        let hparams = Hparams::read(file, norm)?;
+        let (keys, table) = (Keys::new(file, &name), WeightTable::new(file));
+        let mut binder = Binder { h: &hparams, keys, table, norm };
+        let decoder = bind(&mut binder)?;
+        let specs = binder.table.finish()?;
         let gpu_layers = usize::try_from(gpu_layers).unwrap_or(usize::MAX);
         let gpu_layers = if backends.len() > 1 { gpu_layers.min(hparams.n_layer + 1) } else { 0 };
-        let (wanted, places) = (Vec::new(), Places::default());
-        let mut outline = Outline { hparams, specs, decoder, gpu_layers, wanted, places };
+        let (wanted, places, on_cpu) = (Vec::new(), Places::default(), vec![false; hparams.n_layer]);
+        let read = vec![(1, 1); specs.len()];
+        let mut outline = Outline { hparams, specs, decoder, gpu_layers, wanted, places, read, on_cpu };
         let graph = outline.decode_graph()?;
         let backends: Vec<_> = backends.iter().map(|b| &**b).collect();
-        let devices = assign(&graph, &backends, &|node| outline.place(node), &outline.specs);
+        let assigned = |outline: &Outline| assign(&graph, &backends, &|node| outline.place(node), &outline.specs);
+        let mut devices = assigned(&outline);
+        outline.on_cpu = caches_apart(&graph, &devices, outline.hparams.n_layer);
+        if outline.on_cpu.contains(&true) {
+            devices = assigned(&outline);
+        }
         outline.places = Places::of(&graph, &devices);
         outline.wanted = schedule::wanted(&graph, &devices, backends.len(), outline.specs.len());
+        outline.read = weights_read(&graph, outline.specs.len());
         Ok(outline)
     }
 
@@ -107,22 +128,43 @@ impl Outline {
     /// The device that a node of this model's graphs should go to.
     pub fn place(&self, node: &Node) -> usize {
         let all = self.gpu_layers > self.hparams.n_layer;
+        let of_layer = |il: usize| usize::from(il + self.gpu_layers >= self.hparams.n_layer);
+        if let Some(spec) = node.attention() {
+            // Where the keys are, which may be those of an earlier layer.
+            return if self.on_cpu[spec.layer] { 0 } else { of_layer(spec.layer) };
+        }
         match (&node.op, node.part) {
             // Rows that an earlier run kept.
             (Op::Hidden, _) => self.places.hidden,
+            // A table that may be larger than all other weights stays in the file.
+            (Op::Embed { table, .. }, _) if self.stays_in_file(*table) => 0,
             // With everything on one device a token can go from sample to embedding without leaving it.
             (_, Part::Embedding | Part::Head) => usize::from(all),
-            (_, Part::Layer(il)) => usize::from(il + self.gpu_layers >= self.hparams.n_layer),
+            (_, Part::Layer(il)) => of_layer(il),
         }
     }
 
+    fn stays_in_file(&self, table: WeightId) -> bool {
+        self.decoder.per_layer.as_ref().is_some_and(|all| all.table == table)
+    }
+
+    /// The shape of each layer's KV cache, one entry per layer; `None` where it uses an earlier layer's.
+    pub fn caches(&self) -> Vec<Option<LayerCache>> {
+        let own = |spec: &AttentionSpec| LayerCache::new(spec.n_head_kv, spec.head_dim_k, spec.head_dim_v);
+        self.decoder.attentions().map(|spec| spec.writes.then(|| own(spec))).collect()
+    }
+
+    /// Whether the model has learned an embedding for each position, so that keys cannot be moved to another.
+    pub fn learns_positions(&self) -> bool {
+        self.decoder.position_embd.is_some()
+    }
+
     /// Bytes of weights, as in the file, that a device reads to decode one token: all that are multiplied or added
-    /// there. Of a table that is only looked up one row is read, which is not counted.
+    /// there, of experts those that are used. Of a table that is only looked up one row is read, which is not counted.
     pub fn bytes_per_token(&self, device: usize) -> u64 {
-        let read = |usage: &Option<WeightUse>| usage.is_some_and(|usage| usage != WeightUse::Rows);
-        let specs = self.specs.iter().zip(&self.wanted[device].uses).filter(|(_, usage)| read(usage));
-        let bytes = |spec: &WeightSpec| spec.ty.row_bytes(spec.n_in as u64).unwrap_or(0) * spec.n_out as u64;
-        specs.map(|(spec, _)| bytes(spec)).sum()
+        let uses = self.specs.iter().zip(&self.wanted[device].uses).zip(&self.read);
+        let read = uses.filter(|((_, usage), _)| usage.is_some_and(|usage| usage != WeightUse::Rows));
+        read.map(|((spec, _), &(used, of))| spec.bytes() / of as u64 * used as u64).sum()
     }
 
     /// Graph from tokens to kept hidden rows.
@@ -166,4 +208,33 @@ impl Outline {
     pub fn copy_graph(&self) -> Graph {
         self.decoder.copy_graph(&self.specs)
     }
+}
+
+/// Of each weight how much of it a token reads: experts of all experts.
+fn weights_read(graph: &Graph, n_weights: usize) -> Vec<(usize, usize)> {
+    let mut read = vec![(1, 1); n_weights];
+    for node in &graph.nodes {
+        let stacks = match &node.op {
+            Op::ExpertGate { gate, up, .. } => vec![gate, up],
+            Op::ExpertDown { down, .. } => vec![down],
+            _ => continue,
+        };
+        let used = node.src.get(1).map_or(0, |&route| graph.node(route).width / 2);
+        for stack in stacks {
+            read[stack.linear.weight.0 as usize] = (used, stack.experts);
+        }
+    }
+    read
+}
+
+/// Of each layer whether the nodes that use its cache are on different devices.
+fn caches_apart(graph: &Graph, devices: &[usize], n_layer: usize) -> Vec<bool> {
+    let mut first: Vec<Option<usize>> = vec![None; n_layer];
+    let mut apart = vec![false; n_layer];
+    for (node, &device) in graph.nodes.iter().zip(devices) {
+        if let Some(spec) = node.attention() {
+            apart[spec.layer] |= *first[spec.layer].get_or_insert(device) != device;
+        }
+    }
+    apart
 }

@@ -7,11 +7,12 @@
 
 use super::{Model, Outline};
 use crate::backend::{self, Backend, LoadProgress};
-use crate::gguf::File;
+use crate::gguf::{File, others};
 use crate::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
@@ -30,8 +31,8 @@ pub struct Placement {
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
     path: PathBuf,
-    bytes: u64,
-    modified: Option<SystemTime>,
+    /// Bytes and time of modification of the file, and of the other parts of its model.
+    files: Vec<(u64, Option<SystemTime>)>,
     placement: Placement,
 }
 
@@ -67,9 +68,11 @@ pub fn load_shared(
     admit: Admit<'_>,
     mut progress: LoadProgress<'_>,
 ) -> Result<Arc<Model>> {
-    let meta = std::fs::metadata(path).map_err(|e| Error::io(path, &e))?;
+    let stamp = |meta: Metadata| (meta.len(), meta.modified().ok());
+    let mut files = vec![std::fs::metadata(path).map(stamp).map_err(|e| Error::io(path, &e))?];
+    files.extend(others(path).map_while(|path| std::fs::metadata(path).map(stamp).ok()));
     let canonical = path.canonicalize().map_err(|e| Error::io(path, &e))?;
-    let key = Key { path: canonical, bytes: meta.len(), modified: meta.modified().ok(), placement: placement.clone() };
+    let key = Key { path: canonical, files, placement: placement.clone() };
     let (loading, fraction) = match Loading::begin(&key, path, &mut progress)? {
         Begun::Loaded(model) => return Ok(model),
         Begun::Mine(loading, fraction) => (loading, fraction),

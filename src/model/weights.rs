@@ -1,11 +1,17 @@
 //! The weight table: architectures claim tensors by name, shape and use; every claim is checked against the file, and a
-//! tensor that was not claimed is refused, because a model with an ignored tensor would compute wrong results without
-//! an error.
+//! tensor that was neither claimed nor ignored is refused, because a model with a forgotten tensor would compute wrong
+//! results without an error. Tensors of the vision and audio towers that some files have besides are left out: text
+//! does without them.
 
 use crate::gguf::{File, TensorInfo, shown};
 use crate::graph::{WeightId, WeightSpec, WeightUse};
 use crate::{Error, Result};
 use std::collections::HashSet;
+
+/// Whether a tensor with this name belongs to a vision or audio tower, or joins one to the text model.
+pub fn is_of_tower(name: &str) -> bool {
+    ["v.", "a.", "mm."].iter().any(|prefix| name.starts_with(prefix))
+}
 
 /// Collects the weights of one model.
 pub struct WeightTable<'a> {
@@ -25,12 +31,48 @@ impl<'a> WeightTable<'a> {
         self.file.tensor(name).is_some()
     }
 
+    /// The shape of a tensor, the contiguous dimension first.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for a tensor that is missing.
+    pub fn shape(&self, name: &str) -> Result<[usize; 4]> {
+        Ok(self.info(name)?.shape.map(|n| usize::try_from(n).unwrap_or(usize::MAX)))
+    }
+
     /// A matrix for products, `n_in` to `n_out`.
     ///
     /// # Errors
     /// [`Error::Model`] for a tensor that is missing or has another shape, [`Error::Unsupported`] for its type.
     pub fn matrix(&mut self, name: &str, n_in: usize, n_out: usize) -> Result<WeightId> {
         self.claim(name, &[n_in, n_out], WeightUse::MatMul)
+    }
+
+    /// The rows of a matrix of `n_in` to `of` from `first` on, `n_out` of them, as a matrix of their own.
+    ///
+    /// # Errors
+    /// As [`WeightTable::matrix`].
+    pub fn rows(&mut self, name: &str, n_in: usize, of: usize, first: usize, n_out: usize) -> Result<WeightId> {
+        let whole = self.matrix(name, n_in, of)?;
+        if let Some(spec) = self.specs.get_mut(whole.0 as usize) {
+            (spec.first_row, spec.n_out) = (first, n_out);
+        }
+        Ok(whole)
+    }
+
+    /// `n` matrices of `n_in` to `n_out` in one tensor, as one matrix with the rows of all, one after the other.
+    ///
+    /// # Errors
+    /// As [`WeightTable::matrix`].
+    pub fn stack(&mut self, name: &str, n_in: usize, n_out: usize, n: usize) -> Result<WeightId> {
+        self.claim(name, &[n_in, n_out, n], WeightUse::MatMul)
+    }
+
+    /// A table whose rows of `n_in` are only looked up.
+    ///
+    /// # Errors
+    /// As [`WeightTable::matrix`].
+    pub fn table(&mut self, name: &str, n_in: usize, n_out: usize) -> Result<WeightId> {
+        self.claim(name, &[n_in, n_out], WeightUse::Rows)
     }
 
     /// The embedding table: rows of `n_in`, and where the model has no output matrix also the output matrix.
@@ -49,6 +91,18 @@ impl<'a> WeightTable<'a> {
         self.claim(name, &[n], WeightUse::Vector)
     }
 
+    /// A matrix of `n_in` to `n_out` as one vector of all its numbers.
+    ///
+    /// # Errors
+    /// As [`WeightTable::matrix`].
+    pub fn flat(&mut self, name: &str, n_in: usize, n_out: usize) -> Result<WeightId> {
+        let id = self.claim(name, &[n_in, n_out], WeightUse::Vector)?;
+        if let Some(spec) = self.specs.get_mut(id.0 as usize) {
+            (spec.n_in, spec.n_out) = (n_in * n_out, 1);
+        }
+        Ok(id)
+    }
+
     /// A vector that the file may lack.
     ///
     /// # Errors
@@ -57,9 +111,18 @@ impl<'a> WeightTable<'a> {
         if self.has(name) { self.vector(name, n).map(Some) } else { Ok(None) }
     }
 
+    /// Leaves out all tensors whose name begins so: the model does not need them.
+    pub fn ignore(&mut self, prefix: &str) {
+        let names = self.file.tensors().iter().map(|t| t.name.as_str());
+        self.claimed.extend(names.filter(|name| name.starts_with(prefix)));
+    }
+
+    fn info(&self, name: &str) -> Result<&'a TensorInfo> {
+        self.file.tensor(name).ok_or_else(|| Error::Model(format!("Tensor `{name}` is missing")))
+    }
+
     fn claim(&mut self, name: &str, shape: &[usize], usage: WeightUse) -> Result<WeightId> {
-        let info: &'a TensorInfo =
-            self.file.tensor(name).ok_or_else(|| Error::Model(format!("Tensor `{name}` is missing")))?;
+        let info = self.info(name)?;
         let mut want = [1u64; 4];
         for (w, &n) in want.iter_mut().zip(shape) {
             *w = n as u64;
@@ -69,18 +132,25 @@ impl<'a> WeightTable<'a> {
             return Err(Error::Model(format!("Tensor `{name}` has the shape {have:?}, {shape:?} is needed")));
         }
         let ty = info.tensor_type()?;
-        let n_out = shape.get(1).copied().unwrap_or(1);
         self.claimed.insert(&info.name);
-        self.specs.push(WeightSpec { name: name.to_string(), n_in: shape[0], n_out, ty, usage });
+        let n_out = shape.iter().skip(1).product();
+        self.specs.push(WeightSpec { name: name.to_string(), n_in: shape[0], n_out, first_row: 0, ty, usage });
         Ok(WeightId(self.specs.len() as u32 - 1))
     }
 
-    /// The finished table, or an error naming a tensor of the file that the architecture does not use.
+    /// The finished table.
     ///
     /// # Errors
     /// [`Error::Model`] naming a tensor of the file that the architecture does not use.
     pub fn finish(self) -> Result<Vec<WeightSpec>> {
-        match self.file.tensors().iter().find(|t| !self.claimed.contains(t.name.as_str())) {
+        let unclaimed = |t: &&TensorInfo| !self.claimed.contains(t.name.as_str());
+        let (towers, others): (Vec<_>, Vec<_>) =
+            self.file.tensors().iter().filter(unclaimed).partition(|t| is_of_tower(&t.name));
+        if !towers.is_empty() {
+            let (path, n) = (self.file.path().display(), towers.len());
+            log::info!("{path}: {n} tensors of a vision or audio tower are left out");
+        }
+        match others.first() {
             Some(t) => Err(Error::Model(format!("Tensor `{}` is not known in this architecture", shown(&t.name)))),
             None => Ok(self.specs),
         }

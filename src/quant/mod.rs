@@ -10,14 +10,17 @@
 //! <https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf>.
 
 mod blocks32;
+mod coded;
 mod float;
+mod grids;
 mod k_decode;
 mod k_encode;
 mod scale;
 mod table;
 mod types;
 
-pub use table::{IQ4_NL_VALUES, MXFP4_VALUES};
+pub use coded::{Blocks, GROUP, IQ1_VALUES, IQ2_VALUES, IQ3_S_VALUES, IQ3_XXS_VALUES, Parts, blocks};
+pub use table::{IQ4_NL_VALUES, MXFP4_VALUES, nvfp4_scale};
 pub use types::TensorType;
 
 use crate::{Error, Result};
@@ -54,9 +57,48 @@ pub fn dequantize(ty: TensorType, src: &[u8], out: &mut [f32]) -> Result<()> {
         TensorType::Q6_K => decode(src, out, k_decode::q6_k),
         TensorType::IQ4_NL => decode(src, out, table::decode_iq4_nl),
         TensorType::MXFP4 => decode(src, out, table::decode_mxfp4),
-        other => return Err(Error::Unsupported(format!("Weights of type {other} cannot be decoded"))),
+        TensorType::NVFP4 => decode(src, out, table::decode_nvfp4),
+        other => {
+            let Some(blocks) = blocks(other) else {
+                return Err(Error::Unsupported(format!("Weights of type {other} cannot be decoded")));
+            };
+            let (bytes, weights) = (other.block_bytes(), other.block_len());
+            for (b, y) in src.chunks_exact(bytes).zip(out.chunks_exact_mut(weights)) {
+                blocks.decode(b, y);
+            }
+        }
     }
     Ok(())
+}
+
+/// Where a block of this type has half-precision numbers: its scale, and after it the minimum of types that have one.
+/// IQ1_M has none in one place; see [`put_halves`].
+pub fn halves(ty: TensorType) -> &'static [usize] {
+    match ty {
+        TensorType::Q8_0 | TensorType::Q4_0 | TensorType::Q5_0 | TensorType::Q1_0 | TensorType::Q2_0 => &[0],
+        TensorType::Q4_1 | TensorType::Q5_1 | TensorType::Q4_K | TensorType::Q5_K => &[0, 2],
+        TensorType::Q2_K => &[80, 82],
+        TensorType::Q3_K => &[108],
+        TensorType::Q6_K => &[208],
+        TensorType::IQ1_S | TensorType::IQ2_XXS | TensorType::IQ2_XS | TensorType::IQ2_S => &[0],
+        TensorType::IQ3_XXS | TensorType::IQ3_S | TensorType::IQ4_NL | TensorType::IQ4_XS => &[0],
+        TensorType::TQ1_0 => &[52],
+        TensorType::TQ2_0 => &[64],
+        _ => &[],
+    }
+}
+
+/// Sets every half-precision number of a block to what `next` returns; false where it has none. For those who make
+/// blocks of random bytes: tests and probes.
+pub fn put_halves(ty: TensorType, block: &mut [u8], mut next: impl FnMut() -> half::f16) -> bool {
+    if ty == TensorType::IQ1_M {
+        coded::put_iq1_m_unit(block, next());
+        return true;
+    }
+    for &at in halves(ty) {
+        block[at..at + 2].copy_from_slice(&next().to_le_bytes());
+    }
+    !halves(ty).is_empty()
 }
 
 /// Encode `src` as whole blocks of `ty`, appended to `out`.

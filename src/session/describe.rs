@@ -1,7 +1,6 @@
 //! Descriptions of an open model as JSON: sizes and names, the metadata of its file, its tokens.
 
 use super::Session;
-use crate::chat::{ChatTemplate, Inputs};
 use crate::model::Facts;
 use crate::vocab::SpecialTokens;
 use crate::{Error, Result, Token};
@@ -58,13 +57,6 @@ struct TokenDescription<'a> {
     score: Option<f64>,
     attributes: Vec<&'static str>,
     is_eog: bool,
-}
-
-/// The content of [`Session::chat_prompt_json`].
-#[derive(Serialize)]
-struct ChatPrompt {
-    text: String,
-    tokens: Vec<Token>,
 }
 
 impl Session {
@@ -140,19 +132,6 @@ impl Session {
         })
     }
 
-    /// The prompt that the model's chat template makes of messages, as one JSON object: `text` and `tokens`.
-    /// `inputs` is what [`Inputs::from_json`] reads; messages are adapted as [`ChatTemplate::prompt`] does.
-    ///
-    /// # Errors
-    /// Those of [`ChatTemplate::of_model`], [`Inputs::from_json`], [`ChatTemplate::prompt`] and
-    /// [`tokenize`](Session::tokenize).
-    pub fn chat_prompt_json(&self, inputs: &str) -> Result<String> {
-        let template = self.chat.get_or_init(|| ChatTemplate::of_model(&self.file, &self.vocab));
-        let prompt = template.as_ref().map_err(Error::clone)?.prompt(&Inputs::from_json(inputs)?)?;
-        let tokens = prompt.tokens(&self.vocab, &self.shared.cancelled_since_now())?;
-        json(&ChatPrompt { text: prompt.text(), tokens })
-    }
-
     fn check_token(&self, token: Token) -> Result<usize> {
         let n = self.vocab.n_tokens();
         let known = usize::try_from(token).ok().filter(|&index| index < n);
@@ -160,6 +139,6 @@ impl Session {
     }
 }
 
-fn json(of: &impl Serialize) -> Result<String> {
+pub(super) fn json(of: &impl Serialize) -> Result<String> {
     serde_json::to_string(of).map_err(|error| Error::Internal(format!("A description as JSON: {error}")))
 }

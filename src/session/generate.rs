@@ -279,7 +279,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
     /// completed. True when a stop string is complete.
     fn emit(&mut self, token: Token, forced: bool, allowed: Option<usize>) -> Result<bool> {
         self.piece.clear();
-        self.vocab.piece(token, false, &mut self.piece);
+        self.vocab.piece(token, self.job.special_text, &mut self.piece);
         let stopped = self.job.text.push(&self.piece);
         self.emitted += 1;
         self.stream += 1;

@@ -5,6 +5,7 @@
 //! goes to the worker; later errors are kept until they are asked for.
 
 pub mod arguments;
+mod chat;
 mod decoder;
 mod describe;
 mod generate;
@@ -30,7 +31,7 @@ pub use text::Arena;
 pub use usage::Usage;
 
 use crate::backend::MAX_ROWS;
-use crate::chat::ChatTemplate;
+use crate::chat::{ChatTemplate, Parts};
 use crate::engine::{self, Engine};
 use crate::gguf::{File, shown};
 use crate::model::{self, Model};
@@ -40,6 +41,7 @@ use crate::trie::{self, Built, Surroundings, Trie, TrieState, cache};
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 use decoder::{Decoder, EngineSlot};
+use parking_lot::Mutex;
 use shared::{Command, Job, Phase, ResumePoint, Shared, State};
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -64,6 +66,8 @@ pub struct Session {
     info: ModelInfo,
     /// Read when it is first asked for.
     chat: OnceLock<Result<ChatTemplate>>,
+    /// Takes the answer apart that is read now.
+    parts: Mutex<Option<Parts>>,
     /// `None` where only the vocabulary is open.
     worker: Option<JoinHandle<()>>,
 }
@@ -82,7 +86,7 @@ impl Session {
         let worker = worker::Worker::new(decoder, shared.clone(), vocab.clone());
         let started = thread::Builder::new().name("eliza-session".into()).spawn(move || worker.run());
         let handle = started.map_err(|error| Error::OutOfMemory(format!("no thread for the session: {error}")))?;
-        Ok(Session { shared, vocab, file, info, chat: OnceLock::new(), worker: Some(handle) })
+        Ok(Session { shared, vocab, file, info, chat: OnceLock::new(), parts: Mutex::new(None), worker: Some(handle) })
     }
 
     /// Loads the model on the calling thread and starts the worker.
@@ -123,7 +127,8 @@ impl Session {
             ..ModelInfo::default()
         };
         let shared = Arc::new(Shared::new(Settings::default()));
-        Ok(Session { shared, vocab: Arc::new(vocab), file, info, chat: OnceLock::new(), worker: None })
+        let (vocab, chat, parts) = (Arc::new(vocab), OnceLock::new(), Mutex::new(None));
+        Ok(Session { shared, vocab, file, info, chat, parts, worker: None })
     }
 
     /// Starts the worker over a model that is loaded.
@@ -667,6 +672,7 @@ impl Session {
             banned: [self.vocab.suppressed(), eog].concat(),
             stop_at_span_end: settings.on_span_end == SpanEnd::Stop,
             on_context_full: settings.on_context_full,
+            special_text: settings.special_text,
             sink,
         };
         state.delivering = matches!(job.sink, Sink::Callback(_));

@@ -40,6 +40,9 @@ pub struct Settings {
     pub candidates: usize,
     /// What a full context does.
     pub on_context_full: ContextFull,
+    /// Spells control tokens in the text, which else have none: [`Session::chat_parts`](super::Session::chat_parts)
+    /// reads them. A token that ends the generation has no text either way.
+    pub special_text: bool,
 }
 
 /// What the end of a constrained span does.

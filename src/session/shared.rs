@@ -58,6 +58,8 @@ pub(crate) struct Job {
     pub(crate) banned: Vec<Token>,
     pub(crate) stop_at_span_end: bool,
     pub(crate) on_context_full: ContextFull,
+    /// Whether control tokens have a text.
+    pub(crate) special_text: bool,
     pub(crate) sink: Sink,
 }
 

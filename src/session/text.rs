@@ -8,11 +8,12 @@
 
 use super::ArenaText;
 use super::stop::StopScanner;
+use crate::utf8;
 use parking_lot::Mutex;
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Replaces bytes that are no character, and NUL in C strings.
+/// Replaces NUL in C strings.
 const REPLACEMENT: &str = "\u{FFFD}";
 
 /// The text of one generation as its tokens arrive. Pushing allocates nothing while pieces keep to the announced size.
@@ -41,7 +42,7 @@ impl TextStream {
     pub(crate) fn push(&mut self, bytes: &[u8]) -> bool {
         self.text.clear();
         let stopped = self.scanner.push(bytes, &mut self.raw);
-        self.assemble(false);
+        utf8::assemble(&mut self.raw, false, &mut self.text);
         stopped
     }
 
@@ -49,33 +50,12 @@ impl TextStream {
     pub(crate) fn finish(&mut self) {
         self.text.clear();
         self.scanner.finish(&mut self.raw);
-        self.assemble(true);
+        utf8::assemble(&mut self.raw, true, &mut self.text);
     }
 
     /// The characters that the last push or finish completed.
     pub(crate) fn text(&self) -> &str {
         &self.text
-    }
-
-    /// Moves from `raw` to `text` whatever is decided; with `last` that is everything.
-    fn assemble(&mut self, last: bool) {
-        let mut used = 0;
-        for chunk in self.raw.utf8_chunks() {
-            self.text.push_str(chunk.valid());
-            used += chunk.valid().len();
-            let broken = chunk.invalid();
-            if broken.is_empty() {
-                continue;
-            }
-            let at_end = used + broken.len() == self.raw.len();
-            let may_go_on = at_end && std::str::from_utf8(broken).is_err_and(|error| error.error_len().is_none());
-            if may_go_on && !last {
-                break;
-            }
-            self.text.push_str(REPLACEMENT);
-            used += broken.len();
-        }
-        self.raw.drain(..used);
     }
 }
 

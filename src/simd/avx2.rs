@@ -1,6 +1,6 @@
 //! AVX2: a vector of 16 lanes is a pair of registers; bytes are multiplied by `vpmaddubsw`.
 //!
-//! That instruction adds two neighbouring products into a saturating `i16`. Codes of up to 6 bits never saturate,
+//! That instruction adds two neighbouring products into a saturating `i16`. Codes of up to 7 bits never saturate,
 //! and as many of their results as fit are added as `i16` before widening. 8-bit codes go in
 //!
 //! * for several columns as two parts of four bits, split once for all: four instructions for 32 products, and two of
@@ -336,7 +336,8 @@ impl Products for ByPairs {
         let run = match bits {
             0..=4 | 8 => 8,
             5 => 4,
-            _ => 2,
+            6 => 2,
+            _ => 1,
         };
         if bits < 8 {
             // SAFETY: the caller's promise.

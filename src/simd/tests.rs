@@ -113,7 +113,7 @@ impl Kernel for Everything<'_> {
             out.push(("intersects", vec![u32::from(simd.intersects(sets.as_ptr(), 2))]));
             out.push(("intersects the top", vec![u32::from(simd.intersects(sets.as_ptr(), 0x8000_0001))]));
 
-            for bits in [2, 3, 4, 5, 6, 8] {
+            for bits in [2, 3, 4, 5, 6, 7, 8] {
                 // The greatest codes and activations, so that sums that are too narrow overflow.
                 let top = simd.and(simd.or(all, simd.and(simd.shift(all, 1), 0xfe)), ((1 << bits) - 1) as u8);
                 let activations: [i8; 32] =
@@ -174,7 +174,7 @@ fn naive(inputs: &Inputs, signed_bytes: bool, one_signed: bool) -> Results {
         ("intersects", bits(&|i| sets[i] & 2 != 0)),
         ("intersects the top", bits(&|i| sets[i] & 0x8000_0001 != 0)),
     ];
-    for width in [2, 3, 4, 5, 6, 8] {
+    for width in [2, 3, 4, 5, 6, 7, 8] {
         let activation = |i: usize| if i.is_multiple_of(5) { -127 } else { 127 - i as i32 };
         let code = |lane: usize, byte: usize, signed: bool| {
             let byte = bytes[4 * lane + byte];

@@ -117,6 +117,31 @@ static void chat_prompt(FfiLlmHandle handle) {
     }
 }
 
+/* An answer comes apart in any pieces; without marks all of it is the answer. */
+static void chat_parts(FfiLlmHandle handle) {
+    char * error = NULL, * text;
+    if (!has_template(handle)) {
+        CHECK(lib.llm_stream_chat_parts_json(handle, HELLO, "", 0, 0, &error) == NULL);
+        CHECK_TEXT(error, "tokenizer.chat_template");
+        CHECK_TEXT(lib.llm_stream_take_error(handle), "tokenizer.chat_template");
+        return;
+    }
+    CHECK(lib.llm_stream_chat_parts_json(handle, NULL, "a", 1, 0, &error) == NULL);
+    CHECK_TEXT(error, "no answer");
+    CHECK_EQ(lib.llm_stream_status(handle), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "no answer");
+    CHECK(lib.llm_stream_chat_parts_json(handle, "{}", "a", 1, 0, NULL) == NULL);
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "messages");
+    text = lib.llm_stream_chat_parts_json(handle, HELLO, "a \xc3", 3, 0, &error);
+    CHECK_TEXT(text, "[{\"type\":\"answer\",\"text\":\"a\"}]");
+    text = lib.llm_stream_chat_parts_json(handle, NULL, "\xa9", 1, 0, &error);
+    CHECK_TEXT(text, "[{\"type\":\"answer\",\"text\":\" \xc3\xa9\"}]");
+    CHECK_TEXT(lib.llm_stream_chat_parts_json(handle, NULL, NULL, 0, 1, &error), "[]");
+    CHECK(lib.llm_stream_chat_parts_json(handle, NULL, NULL, 0, 1, NULL) == NULL);
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "no answer");
+    CHECK_TEXT(lib.llm_stream_chat_parts_json(handle, HELLO, "whole", 5, 1, &error), "\"text\":\"whole\"}]");
+}
+
 static void metadata(void) {
     static const char * const keys[] = {NULL, "general.architecture", "tokenizer.ggml.tokens", "llama.block_count"};
     const char * model = model_path();
@@ -141,6 +166,7 @@ static void metadata(void) {
     CHECK_EQ(lib.llm_stream_status(handle), ELIZA_ERR_INVALID_ARG);
     CHECK_TEXT(lib.llm_stream_take_error(handle), "no.such.key");
     chat_prompt(handle);
+    chat_parts(handle);
     CHECK(lib.file_metadata_json(NULL, NULL, NULL) == NULL);
     CHECK_TEXT(lib.take_last_error(), "path is NULL");
     CHECK(lib.file_metadata_json(model, "\xff", NULL) == NULL);

@@ -35,7 +35,7 @@ static void layouts(void) {
     CHECK_EQ(offsetof(eliza_llm_open_options_t, kv_type_v), 64);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, n_batch), 72);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, reserved), 76);
-    CHECK_EQ(sizeof(eliza_llm_sampling_options_t), 104);
+    CHECK_EQ(sizeof(eliza_llm_sampling_options_t), 112);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, seed), 4);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, frequency_penalty), 28);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, gbnf_grammar), 32);
@@ -45,6 +45,7 @@ static void layouts(void) {
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, n_candidates), 92);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, on_context_full), 96);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, n_keep), 100);
+    CHECK_EQ(offsetof(eliza_llm_sampling_options_t, special_text), 104);
     CHECK_EQ(sizeof(eliza_llm_usage_t), 184);
     CHECK_EQ(offsetof(eliza_llm_usage_t, branching_steps), 112);
     CHECK_EQ(offsetof(eliza_llm_usage_t, span_candidates), 152);
@@ -128,6 +129,7 @@ void check_not_open(FfiLlmHandle handle, const char * reason) {
     NO_TEXT(lib.llm_stream_model_json(handle, &error));
     NO_TEXT(lib.llm_stream_token_json(handle, 1, &error));
     NO_TEXT(lib.llm_stream_chat_prompt_json(handle, "{\"messages\": []}", &error));
+    NO_TEXT(lib.llm_stream_chat_parts_json(handle, "{\"messages\": []}", "a", 1, 1, &error));
 #undef NO_TEXT
     lib.llm_stream_close(handle);
     lib.llm_stream_close(handle);

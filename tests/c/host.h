@@ -22,7 +22,8 @@
     X(llm_stream_usage) X(llm_stream_usage_json) X(llm_stream_sampled) \
     X(llm_stream_tokenize) X(llm_stream_detokenize) \
     X(devices_json) X(plan_json) X(file_metadata_json) \
-    X(llm_stream_metadata_json) X(llm_stream_model_json) X(llm_stream_is_eog) X(llm_stream_token_json) X(llm_stream_chat_prompt_json) X(llm_stream_logits) \
+    X(llm_stream_metadata_json) X(llm_stream_model_json) X(llm_stream_is_eog) X(llm_stream_token_json) X(llm_stream_logits) \
+    X(llm_stream_chat_prompt_json) X(llm_stream_chat_parts_json) \
     X(free_string) X(free_tokens) X(set_log_sink) X(next_log_line)
 
 /* Exports of the feature `testing`, not in the header. */

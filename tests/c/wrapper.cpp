@@ -513,12 +513,13 @@ void options() {
     options.n_candidates = 4;
     options.on_context_full = eliza::ContextFull::shift;
     options.n_keep = 9;
+    options.special_text = true;
     stream.configure(options);
     const eliza::SamplingOptions now = stream.sampling();
     CHECK(now.seed == 5 && now.top_k == 7 && now.min_p == 0.125f && now.repeat_penalty == 1.5f && now.repeat_last_n == 33);
     CHECK(now.presence_penalty == 0.25f && now.frequency_penalty == 0.5f && now.on_span_end == eliza::SpanEnd::stop);
     CHECK(now.strict_trie && now.ignore_eos && now.n_candidates == 4);
-    CHECK(now.on_context_full == eliza::ContextFull::shift && now.n_keep == 9);
+    CHECK(now.on_context_full == eliza::ContextFull::shift && now.n_keep == 9 && now.special_text);
 
     // A bias that leaves one token, and a stop string that is its text.
     options = eliza::SamplingOptions();
@@ -663,6 +664,9 @@ void asking() {
     CHECK(stream.metadata() == eliza::file_metadata(model) && stream.metadata("general.architecture") == "\"llama\"");
     CHECK(stream.token(5) == told(lib.llm_stream_token_json(stream.handle(), 5, nullptr)));
     CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "messages", stream.chat_prompt("{}"));
+    CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "no answer", stream.chat_parts("", "a", true));
+    const char * const hello = "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}";
+    CHECK(stream.chat_parts(hello, "Yes", true) == "[{\"type\":\"answer\",\"text\":\"Yes\"}]");
     CHECK(stream.is_eog(5) == (lib.llm_stream_is_eog(stream.handle(), 5) == 1));
     CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "token -1", stream.token(-1));
     CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "token -1", stream.is_eog(-1));

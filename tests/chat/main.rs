@@ -5,6 +5,7 @@ mod adapt;
 mod goldens;
 mod hostile;
 mod language;
+mod parts;
 mod tokens;
 
 #[path = "../testing/mod.rs"]

@@ -147,6 +147,16 @@ fn looks_special(source: &str) -> BTreeSet<String> {
 
 #[test]
 fn random_texts_with_special_tokens_make_none_in_any_template() {
+    random_texts(100);
+}
+
+#[test]
+#[ignore = "long: part of make deep"]
+fn a_thousand_random_texts_with_special_tokens_make_none_in_any_template() {
+    random_texts(1000);
+}
+
+fn random_texts(per_template: usize) {
     let Some(shared) = super::testing::shared() else {
         eprintln!("skipped: no folder of templates beside the project");
         return;
@@ -167,7 +177,6 @@ fn random_texts_with_special_tokens_make_none_in_any_template() {
         let (file, vocab) = vocabulary(&special, Some(&source), false);
         let template = ChatTemplate::of_model(&file, &vocab).unwrap();
         let wanted = controls_of(&template, &vocab, "hello").0;
-        let per_template = if cfg!(debug_assertions) { 100 } else { 1000 };
         for _ in 0..per_template {
             let mut content = String::from("hello");
             for _ in 0..below(8) {

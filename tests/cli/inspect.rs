@@ -1,6 +1,6 @@
 //! `inspect`, `tokenize`, `detokenize` and `logits`: what the program says of a file without generating.
 
-use crate::program::{PROGRAM, json, stdout, text};
+use crate::program::{PROGRAM, failure, json, stdout, text};
 use crate::testing::fixture;
 use crate::testing::fixtures::{Kind, Weights};
 use elizainference::gguf::{File, Writer};
@@ -8,6 +8,7 @@ use elizainference::quant::TensorType;
 use elizainference::vocab::Vocab;
 use serde_json::Value;
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 #[test]
@@ -35,6 +36,86 @@ fn inspect_tells_what_the_file_holds() {
     for part in ["qwen3", "512 tokens", "Q4_K", "token_embd.weight"] {
         assert!(plain.contains(part), "`{part}` is missing in:\n{plain}");
     }
+}
+
+/// A file of this fixture's tensors and keys, to be changed, written to `path`.
+fn changed(path: &Path, change: impl Fn(&mut Writer)) {
+    let source = File::open(fixture(Kind::Qwen3, Weights::F32)).unwrap();
+    let mut writer = Writer::new(3);
+    for (key, _) in source.metadata() {
+        writer.copy_key(&source, key).unwrap();
+    }
+    for info in source.tensors() {
+        let shape = &info.shape[..info.n_dims as usize];
+        writer.tensor(info.name.clone(), shape, info.tensor_type().unwrap(), source.read(info).unwrap());
+    }
+    change(&mut writer);
+    writer.write_to(path).unwrap();
+}
+
+#[test]
+fn inspect_says_what_is_not_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("odd.gguf");
+    let line = |label: &str| {
+        let shown = stdout(&["inspect", text(&path)]);
+        shown.lines().find(|line| line.starts_with(label)).map(String::from)
+    };
+    changed(&path, |_| {});
+    assert_eq!((line("Not known"), line("Left out")), (None, None));
+    assert_eq!(json(&["inspect", text(&path), "--json"])["unknown"], serde_json::json!([]));
+    let one = |w: &mut Writer, name: &str, ty: TensorType| {
+        let bytes = vec![0; ty.block_bytes()];
+        w.tensor(name, &[ty.block_len() as u64], ty, bytes);
+    };
+    changed(&path, |w| {
+        w.set("general.architecture", "tomorrow").set("tokenizer.ggml.pre", "unheard-of");
+        one(w, "blk.0.new", TensorType::Q8_K);
+        one(w, "v.blk.0.new", TensorType::I8);
+    });
+    let said = line("Not known").unwrap();
+    for part in [
+        "architecture `tomorrow`",
+        "tokenizer (Key `tokenizer.ggml.pre`: unknown pre-tokenizer `unheard-of`",
+        "type Q8_K (1 tensors)",
+        "issue",
+    ] {
+        assert!(said.contains(part), "`{part}` is missing in: {said}");
+    }
+    assert!(!said.contains("I8"), "{said}");
+    assert_eq!(json(&["inspect", text(&path), "--json"])["unknown"].as_array().unwrap().len(), 3);
+    changed(&path, |w| {
+        w.set("qwen3.rope.scaling.type", "spiral");
+    });
+    assert!(line("Not known").unwrap().contains("spiral"));
+    changed(&path, |w| one(w, "blk.0.new", TensorType::F32));
+    assert!(line("Not known").unwrap().contains("Tensor `blk.0.new`"));
+}
+
+#[test]
+fn towers_are_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tower.gguf");
+    changed(&path, |w| {
+        w.set("qwen3.vision.block_count", 24u32).set("qwen3.audio.block_count", 2u32);
+        for name in ["v.patch_embd.weight", "a.blk.0.norm", "mm.0.weight"] {
+            w.tensor(name, &[4], TensorType::F32, vec![0; 16]);
+        }
+    });
+    let shown = stdout(&["inspect", text(&path)]);
+    assert!(shown.contains("3 tensors of a vision or audio tower") && !shown.contains("Not known"), "{shown}");
+    let tokens = |model: &Path| {
+        let run =
+            ["generate", "-m", text(model), "--prompt", "Hello", "-n", "4", "--ignore-eos", "--temp", "0", "--json"];
+        json(&run)["tokens"].clone()
+    };
+    assert_eq!(tokens(&path), tokens(&fixture(Kind::Qwen3, Weights::F32)));
+    // Any other tensor that nothing reads is an error still.
+    changed(&path, |w| {
+        w.tensor("vision.weight", &[4], TensorType::F32, vec![0; 16]);
+    });
+    let error = failure(1, &["generate", "-m", text(&path), "--prompt", "Hello"]);
+    assert!(error.contains("`vision.weight` is not known"), "{error}");
 }
 
 #[test]

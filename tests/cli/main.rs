@@ -3,6 +3,7 @@
 
 mod bench;
 mod c_interface;
+mod chat;
 mod demo_model;
 mod errors;
 mod generate;
@@ -10,6 +11,7 @@ mod inspect;
 mod plan;
 mod program;
 mod quantize;
+mod split;
 mod template;
 #[path = "../testing/mod.rs"]
 mod testing;

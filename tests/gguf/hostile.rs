@@ -49,7 +49,7 @@ fn read_everything(file: &File) {
 }
 
 /// A small file with every metadata type and several tensor types.
-fn sample() -> Vec<u8> {
+pub fn sample() -> Vec<u8> {
     let mut w = Writer::new(3);
     w.set("general.architecture", "llama").set("general.name", "sample").set("general.alignment", 64u32);
     w.set("u8", 1u8).set("i8", -1i8).set("u16", 2u16).set("i16", -2i16).set("u32", 3u32).set("i32", -3i32);

@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod hostile;
+mod peer;
 mod quant;
+mod split;
 #[path = "../testing/mod.rs"]
 mod testing;
 mod write;

@@ -16,6 +16,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("gguf", 0),
     ("quant", 0),
     ("reserve", 0),
+    ("utf8", 0),
     ("simd", 0),
     ("graph", 1),
     ("vocab", 1),

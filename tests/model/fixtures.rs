@@ -4,6 +4,7 @@
 use crate::testing::fixtures::{self, Kind, Weights};
 use crate::testing::reference::{EXACT, Reference};
 use crate::testing::rng::Stream;
+use crate::testing::script;
 use crate::testing::stats;
 use elizainference::gguf::File;
 
@@ -80,4 +81,5 @@ fn writes_the_fixtures_where_they_are_asked_for() {
             File::open(&path).unwrap();
         }
     }
+    File::open(&script::write(std::path::Path::new(&dir))).unwrap();
 }

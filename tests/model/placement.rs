@@ -115,10 +115,10 @@ impl Backend for Poor {
 fn an_operation_that_a_device_lacks_is_done_elsewhere() {
     let lacks: [fn(&Op) -> bool; 5] = [
         |op| matches!(op, Op::Attention(_) | Op::ShiftKeys(_) | Op::CopyCells(_)),
-        |op| matches!(op, Op::MatMul { weights, .. } if weights.len() == 1),
-        |op| matches!(op, Op::RmsNorm { .. }),
+        |op| matches!(op, Op::MatMul(parts) if parts.len() == 1),
+        |op| matches!(op, Op::Norm { .. }),
         |op| matches!(op, Op::Embed { .. }),
-        |op| matches!(op, Op::SoftCap { .. } | Op::GatedMatMul { .. }),
+        |op| matches!(op, Op::Map(_) | Op::GatedMatMul { .. }),
     ];
     let path = fixture(Kind::Gemma3Capped, Weights::Q8_0);
     let load = |backends| Arc::new(Model::load(File::open(&path).unwrap(), backends, -1, 2, None).unwrap());

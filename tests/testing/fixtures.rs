@@ -143,15 +143,20 @@ pub fn bytes(kind: Kind, weights: Weights, as_f32: bool) -> Vec<u8> {
 
 /// Writes the file into `dir`, where it is not there yet, and returns its path.
 pub fn write(dir: &Path, kind: Kind, weights: Weights) -> PathBuf {
-    let path = dir.join(format!("{kind:?}-{weights:?}.gguf").to_lowercase());
-    let bytes = bytes(kind, weights, false);
+    let name = format!("{kind:?}-{weights:?}.gguf").to_lowercase();
+    place(dir, &name, &bytes(kind, weights, false))
+}
+
+/// Writes a file into `dir`, where it is not there yet with these bytes, and returns its path.
+pub fn place(dir: &Path, name: &str, bytes: &[u8]) -> PathBuf {
+    let path = dir.join(name);
     if std::fs::read(&path).is_ok_and(|old| old == bytes) {
         return path;
     }
     // Test binaries run side by side: each writes its own file and moves it into place.
     std::fs::create_dir_all(dir).unwrap();
     let mut file = tempfile::NamedTempFile::new_in(dir).unwrap();
-    std::io::Write::write_all(&mut file, &bytes).unwrap();
+    std::io::Write::write_all(&mut file, bytes).unwrap();
     file.persist(&path).unwrap();
     path
 }

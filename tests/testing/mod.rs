@@ -15,6 +15,8 @@ pub mod random_text;
 pub mod real_vocabularies;
 pub mod reference;
 pub mod rng;
+pub mod script;
+pub mod split;
 pub mod stats;
 pub mod vocabulary;
 
@@ -37,7 +39,12 @@ pub fn has_gpu() -> bool {
 
 /// A fixture model on disk, written on first use into this build's scratch folder.
 pub fn fixture(kind: Kind, weights: Weights) -> PathBuf {
-    fixtures::write(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("fixtures"), kind, weights)
+    fixtures::write(&fixture_folder(), kind, weights)
+}
+
+/// This build's folder of fixture models.
+pub fn fixture_folder() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("fixtures")
 }
 
 /// The folder of extra models and tools beside the project: `ELIZA_SHARED`, or `../shared`. `None` where it is absent.

@@ -133,6 +133,23 @@ extern "system" fn Java_ai_eliza_inference_Native_chatPrompt<'local>(
     })
 }
 
+/// The parts that a piece of an answer completes, as JSON.
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_chatParts<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    session: jlong,
+    inputs: JByteBuffer<'local>,
+    piece: JByteBuffer<'local>,
+    last: jboolean,
+) -> JString<'local> {
+    native(env, |env| {
+        let inputs = optional_text(env, &inputs, "inputsJson")?;
+        let piece = text(env, &piece, "text")?;
+        Ok(env.new_string(table::get(session)?.chat_parts_json(inputs, piece.as_bytes(), last)?)?)
+    })
+}
+
 /// The logits of the last positions, one row after the other.
 #[unsafe(no_mangle)]
 extern "system" fn Java_ai_eliza_inference_Native_logits<'local>(

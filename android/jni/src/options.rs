@@ -54,7 +54,8 @@ extern "system" fn Java_ai_eliza_inference_Native_samplingOptions<'local>(
             ContextFull::Shift { keep } => (1, keep as usize),
         };
         let count = |count: usize| jint::try_from(count).unwrap_or(jint::MAX);
-        whole.set_region(env, 5, &[count(settings.candidates), shifts, count(keep)])?;
+        let spelled = jint::from(settings.special_text);
+        whole.set_region(env, 5, &[count(settings.candidates), shifts, count(keep), spelled])?;
         let penalties = [params.repeat_penalty, params.presence_penalty, params.frequency_penalty];
         real.set_region(env, 0, &[params.min_p])?;
         real.set_region(env, 1, &penalties)?;
@@ -78,10 +79,11 @@ extern "system" fn Java_ai_eliza_inference_Native_configure<'local>(
 ) {
     native(env, |env| {
         let session = table::get(session)?;
-        let (mut whole_numbers, mut real_numbers) = ([0; 8], [0.0; 4]);
+        let (mut whole_numbers, mut real_numbers) = ([0; 9], [0.0; 4]);
         whole.get_region(env, 0, &mut whole_numbers)?;
         real.get_region(env, 0, &mut real_numbers)?;
-        let [top_k, repeat_last_n, on_span_end, strict_trie, ignore_eos, candidates, shifts, keep] = whole_numbers;
+        let [top_k, repeat_last_n, on_span_end, strict_trie, ignore_eos, candidates, shifts, keep, spelled] =
+            whole_numbers;
         let [min_p, repeat_penalty, presence_penalty, frequency_penalty] = real_numbers;
         let stop = texts(env, &stop, &stop_ends, "stop")?;
         session.configure(Settings {
@@ -109,6 +111,7 @@ extern "system" fn Java_ai_eliza_inference_Native_configure<'local>(
                     return Err(Error::InvalidArgument(problem).into());
                 }
             },
+            special_text: spelled != 0,
         })?;
         Ok(())
     })

@@ -114,6 +114,16 @@ impl Handle {
         call(|| session.chat_prompt_json(terminated(&inputs, "inputs")?))
     }
 
+    /// The parts that a piece of an answer completes, as JSON; without inputs of the answer that was begun.
+    #[napi]
+    pub fn chat_parts(&self, inputs: Option<String>, text: String, last: bool) -> napi::Result<String> {
+        let session = self.session()?;
+        call(|| {
+            let inputs = inputs.as_deref().map(|inputs| terminated(inputs, "inputs")).transpose()?;
+            session.chat_parts_json(inputs, text.as_bytes(), last)
+        })
+    }
+
     /// A promise of the logits of the last positions, one row after the other.
     #[napi(ts_return_type = "Promise<Float32Array>")]
     pub fn logits<'env>(&self, env: &'env Env, n_last: i32) -> napi::Result<Object<'env>> {

@@ -56,6 +56,7 @@ pub struct SamplingOptions {
     pub n_candidates: Option<u32>,
     pub on_context_full: Option<String>,
     pub n_keep: Option<u32>,
+    pub special_text: Option<bool>,
 }
 
 impl SamplingOptions {
@@ -112,6 +113,7 @@ impl SamplingOptions {
                     return Err(Error::InvalidArgument(problem));
                 }
             },
+            special_text: self.special_text.unwrap_or(opened.special_text),
         })
     }
 }

@@ -221,25 +221,26 @@ impl Place {
 /// The place of the system's start in a header.
 const START: Range<usize> = 48..80;
 
-/// The key of a file: which model file, as it is now, and how its matrices are packed.
+/// The key of a file: which model files, as they are now, and how its matrices are packed.
 fn key(file: &File, matrices: &[(&TensorInfo, usize)]) -> Option<Hash> {
-    let modified = file.modified()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
-    let path = file.path().canonicalize().ok()?;
     let mut hash = Sha256::new();
     let mut part = |bytes: &[u8]| {
         hash.update((bytes.len() as u64).to_le_bytes());
         hash.update(bytes);
     };
-    part(path.as_os_str().as_encoded_bytes());
-    part(&modified.as_nanos().to_le_bytes());
+    for file in file.parts() {
+        let modified = file.modified()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+        part(file.path().canonicalize().ok()?.as_os_str().as_encoded_bytes());
+        part(&modified.as_nanos().to_le_bytes());
+        part(&file.bytes().to_le_bytes());
+    }
     part(Isa::detect().name().as_bytes());
-    let numbers = [u64::from(LAYOUT), file.size()];
-    numbers.iter().for_each(|number| part(&number.to_le_bytes()));
+    part(&LAYOUT.to_le_bytes());
     let mut sample = [0; SAMPLE];
     for (info, panels) in matrices {
         part(info.name.as_bytes());
         let [width, rows, ..] = info.shape;
-        let numbers = [width, rows, info.type_id.into(), info.offset, *panels as u64];
+        let numbers = [width, rows, info.type_id.into(), info.part as u64, info.offset, *panels as u64];
         numbers.iter().for_each(|number| part(&number.to_le_bytes()));
         let sample = &mut sample[..info.bytes.min(SAMPLE as u64) as usize];
         file.read_at(info, (info.bytes - sample.len() as u64) / 2, sample).ok()?;

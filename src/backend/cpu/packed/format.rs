@@ -12,11 +12,13 @@
 //! | bit | 1 | bit g |
 //!
 //! A weight is `scale * (code - zero) - minimum`. The codes and scales are those of the file, none is rounded; only
-//! the 6-bit scales of the K types are widened to bytes (under 4 % of the panel) and MXFP4's exponent to bfloat16.
+//! the 6-bit scales of the K types are widened to bytes (under 4 % of the panel), MXFP4's exponent to bfloat16 and
+//! NVFP4's scales to halves. Of types with code books the codes of single weights are stored, of 3 or 4 bits, which is
+//! 25 % to 128 % more than the file's indices.
 
 #![allow(clippy::needless_range_loop, reason = "one index walks several small arrays, and closures would not inline")]
 
-use crate::quant::{IQ4_NL_VALUES, MXFP4_VALUES};
+use crate::quant::{IQ1_VALUES, IQ2_VALUES, IQ3_S_VALUES, IQ3_XXS_VALUES, IQ4_NL_VALUES, MXFP4_VALUES};
 use crate::simd::{BYTE_ZERO, Vector};
 
 /// Codes of a block of 32: two halves of four groups, four weights a lane in each.
@@ -25,6 +27,8 @@ pub(crate) type Codes<S> = [[<S as Vector>::B; 4]; 2];
 /// How a chunk of a K type holds its scales: a scale is a unit, in half precision, times a step of 8 bits.
 #[derive(Clone, Copy)]
 pub(crate) struct Steps {
+    /// What units are multiplied with: a power of two.
+    pub(crate) factor: f32,
     /// Where the groups' steps begin; the units of the 16 rows begin the chunk.
     pub(crate) scales: usize,
     /// Whether they are signed.
@@ -126,14 +130,9 @@ unsafe fn nibbles_below<S: Vector>(simd: S, p: *const u8, mut high: Codes<S>) ->
     high
 }
 
-/// Codes looked up by the nibbles of a plane.
-///
-/// # Safety
-/// `p` points to a nibble plane.
+/// Codes looked up in a table.
 #[inline(always)]
-unsafe fn looked_up<S: Vector>(simd: S, p: *const u8, table: &[u8; 16]) -> Codes<S> {
-    // SAFETY: the caller's promise.
-    let mut codes = unsafe { nibble_plane(simd, p) };
+fn looked_up<S: Vector>(simd: S, mut codes: Codes<S>, table: &[u8; 16]) -> Codes<S> {
     for half in 0..2 {
         for v in 0..4 {
             codes[half][v] = simd.lookup(table, codes[half][v]);
@@ -176,6 +175,16 @@ unsafe fn bit_plane<S: Vector>(simd: S, p: *const u8, up: i32) -> Codes<S> {
     codes
 }
 
+/// Three bits of each code: two, and one above them.
+///
+/// # Safety
+/// `p` points to a pair plane, which a bit plane follows.
+#[inline(always)]
+unsafe fn three_bits<S: Vector>(simd: S, p: *const u8) -> Codes<S> {
+    // SAFETY: the caller's promise.
+    unsafe { join(simd, pair_plane(simd, p, 0), bit_plane(simd, p.add(PAIR_PLANE), 2)) }
+}
+
 /// Both planes' bits of each code.
 #[inline(always)]
 fn join<S: Vector>(simd: S, mut a: Codes<S>, b: Codes<S>) -> Codes<S> {
@@ -187,20 +196,22 @@ fn join<S: Vector>(simd: S, mut a: Codes<S>, b: Codes<S>) -> Codes<S> {
     a
 }
 
-/// Declares a type whose chunk is one block: `header` bytes of scales, then the planes.
+/// Declares a type whose chunk has one scale: that (and the minimum), then the planes of each block.
 macro_rules! legacy {
-    ($(#[$doc:meta])* $name:ident: half $half:literal, bits $bits:literal, zero $zero:expr, minimum $minimum:literal,
-     planes $planes:expr, |$simd:ident, $p:ident| $codes:expr, $load:ident) => {
+    ($(#[$doc:meta])* $name:ident: chunk $chunk:literal, half $half:literal, bits $bits:literal, zero $zero:expr,
+     minimum $minimum:literal, planes $planes:expr, |$simd:ident, $p:ident| $codes:expr, $load:ident) => {
         $(#[$doc])*
         pub(crate) struct $name;
 
         impl $name {
             pub(crate) const HEADER: usize = if $minimum { 2 * HALF } else { HALF };
+            /// Bytes of a block's planes.
+            pub(crate) const PLANES: usize = $planes;
         }
 
         impl Format for $name {
-            const CHUNK: usize = 32;
-            const BYTES: usize = Self::HEADER + $planes;
+            const CHUNK: usize = $chunk;
+            const BYTES: usize = Self::HEADER + $chunk / 32 * Self::PLANES;
             const BITS: u32 = $bits;
             const ZERO: Option<u32> = $zero;
             const HALVES: bool = false;
@@ -209,10 +220,10 @@ macro_rules! legacy {
             const HALF_SCALES: bool = $half;
 
             #[inline(always)]
-            unsafe fn codes<S: Vector>($simd: S, chunk: *const u8, _block: usize) -> Codes<S> {
+            unsafe fn codes<S: Vector>($simd: S, chunk: *const u8, block: usize) -> Codes<S> {
                 // SAFETY: the chunk's planes follow its header.
                 unsafe {
-                    let $p = chunk.add(Self::HEADER);
+                    let $p = chunk.add(Self::HEADER + block * Self::PLANES);
                     $codes
                 }
             }
@@ -232,35 +243,79 @@ macro_rules! legacy {
 
 legacy! {
     /// `d * code`, the file's signed code moved up by [`BYTE_ZERO`].
-    Q8_0: half true, bits 8, zero Some(7), minimum false, planes BYTE_PLANE, |simd, p| byte_plane(simd, p), load_f16
+    Q8_0: chunk 32, half true, bits 8, zero Some(7), minimum false, planes BYTE_PLANE,
+    |simd, p| byte_plane(simd, p), load_f16
 }
 legacy! {
     /// `d * (code - 8)`.
-    Q4_0: half true, bits 4, zero Some(3), minimum false, planes NIBBLE_PLANE, |simd, p| nibble_plane(simd, p), load_f16
+    Q4_0: chunk 32, half true, bits 4, zero Some(3), minimum false, planes NIBBLE_PLANE,
+    |simd, p| nibble_plane(simd, p), load_f16
 }
 legacy! {
     /// `d * code + m`.
-    Q4_1: half true, bits 4, zero None, minimum true, planes NIBBLE_PLANE, |simd, p| nibble_plane(simd, p), load_f16
+    Q4_1: chunk 32, half true, bits 4, zero None, minimum true, planes NIBBLE_PLANE,
+    |simd, p| nibble_plane(simd, p), load_f16
 }
 legacy! {
     /// `d * (code - 16)`.
-    Q5_0: half true, bits 5, zero Some(4), minimum false, planes NIBBLE_PLANE + BIT_PLANE,
+    Q5_0: chunk 32, half true, bits 5, zero Some(4), minimum false, planes NIBBLE_PLANE + BIT_PLANE,
     |simd, p| nibbles_below(simd, p, bit_plane(simd, p.add(NIBBLE_PLANE), 4)), load_f16
 }
 legacy! {
     /// `d * code + m`.
-    Q5_1: half true, bits 5, zero None, minimum true, planes NIBBLE_PLANE + BIT_PLANE,
+    Q5_1: chunk 32, half true, bits 5, zero None, minimum true, planes NIBBLE_PLANE + BIT_PLANE,
     |simd, p| nibbles_below(simd, p, bit_plane(simd, p.add(NIBBLE_PLANE), 4)), load_f16
 }
 legacy! {
     /// `d * code`, the code looked up by a nibble and moved up by [`BYTE_ZERO`].
-    Iq4Nl: half true, bits 8, zero Some(7), minimum false, planes NIBBLE_PLANE,
-    |simd, p| looked_up(simd, p, &IQ4_NL_CODES), load_f16
+    Iq4Nl: chunk 32, half true, bits 8, zero Some(7), minimum false, planes NIBBLE_PLANE,
+    |simd, p| looked_up(simd, nibble_plane(simd, p), &IQ4_NL_CODES), load_f16
 }
 legacy! {
     /// `s * (code - 16)`, the code looked up by a nibble, `s` a power of two held as bfloat16.
-    Mxfp4: half false, bits 5, zero Some(4), minimum false, planes NIBBLE_PLANE,
-    |simd, p| looked_up(simd, p, &MXFP4_CODES), load_bf16
+    Mxfp4: chunk 32, half false, bits 5, zero Some(4), minimum false, planes NIBBLE_PLANE,
+    |simd, p| looked_up(simd, nibble_plane(simd, p), &MXFP4_CODES), load_bf16
+}
+legacy! {
+    /// `d * (code - 1)`: the ternary types.
+    Ternary: chunk 64, half true, bits 2, zero Some(0), minimum false, planes PAIR_PLANE,
+    |simd, p| pair_plane(simd, p, 0), load_f16
+}
+legacy! {
+    /// `d * (code - 1)`, the code twice the bit.
+    Q1_0: chunk 128, half true, bits 2, zero Some(0), minimum false, planes BIT_PLANE,
+    |simd, p| bit_plane(simd, p, 1), load_f16
+}
+
+/// `d * (code - 16)`, the code looked up by a nibble, with a scale for each 16 weights.
+pub(crate) struct Nvfp4;
+
+impl Nvfp4 {
+    /// Where the planes begin.
+    pub(crate) const HEADER: usize = 4 * HALF;
+}
+
+impl Format for Nvfp4 {
+    const CHUNK: usize = 64;
+    const BYTES: usize = Self::HEADER + 2 * NIBBLE_PLANE;
+    const BITS: u32 = 5;
+    const ZERO: Option<u32> = Some(4);
+    const HALVES: bool = true;
+    const MINIMUM: bool = false;
+    const STEPS: Option<Steps> = None;
+    const HALF_SCALES: bool = false;
+
+    #[inline(always)]
+    unsafe fn codes<S: Vector>(simd: S, chunk: *const u8, block: usize) -> Codes<S> {
+        // SAFETY: the planes of a chunk's two blocks follow its header.
+        let nibbles = unsafe { nibble_plane(simd, chunk.add(Self::HEADER + block * NIBBLE_PLANE)) };
+        looked_up(simd, nibbles, &MXFP4_CODES)
+    }
+    #[inline(always)]
+    unsafe fn scales<S: Vector>(simd: S, chunk: *const u8, block: usize) -> [S::F; 2] {
+        // SAFETY: the chunk begins with the scales of its four halves of blocks.
+        unsafe { [0, 1].map(|half| simd.load_f16(chunk.add((2 * block + half) * HALF))) }
+    }
 }
 
 /// The values a nibble stands for, moved up to be unsigned.
@@ -276,12 +331,17 @@ const fn raised(values: &[i8; 16], by: i16) -> [u8; 16] {
 
 const IQ4_NL_CODES: [u8; 16] = raised(&IQ4_NL_VALUES, BYTE_ZERO as i16);
 const MXFP4_CODES: [u8; 16] = raised(&MXFP4_VALUES, 16);
+const IQ1_CODES: [u8; 16] = raised(&IQ1_VALUES, 16);
+const IQ2_CODES: [u8; 16] = raised(&IQ2_VALUES, 64);
+const IQ3_S_CODES: [u8; 16] = raised(&IQ3_S_VALUES, 16);
+const IQ3_XXS_CODES: [u8; 16] = raised(&IQ3_XXS_VALUES, 32);
 
-/// Declares a K type: a chunk is 256 weights, half-precision `d` (and `dmin`), a byte of scale (and of minimum) for
-/// each of `GROUPS` groups, then 8 blocks of planes.
+/// Declares a K or IQ type: a chunk is 256 weights, half-precision `d` (and `dmin`), which `factor` multiplies, a byte
+/// of scale (and of minimum) for each of `GROUPS` groups, then 8 blocks of planes.
 macro_rules! super_block {
-    ($(#[$doc:meta])* $name:ident: bits $bits:literal, zero $zero:expr, minimum $minimum:literal,
-     halves $halves:literal, planes $planes:expr, |$simd:ident, $p:ident| $codes:expr, $load:ident) => {
+    ($(#[$doc:meta])* $name:ident: factor $factor:literal, bits $bits:literal, zero $zero:expr,
+     minimum $minimum:literal, halves $halves:literal, planes $planes:expr,
+     |$simd:ident, $p:ident| $codes:expr, $load:ident) => {
         $(#[$doc])*
         pub(crate) struct $name;
 
@@ -303,7 +363,10 @@ macro_rules! super_block {
             unsafe fn products<S: Vector>(simd: S, d: *const u8, bytes: *const u8, block: usize) -> [S::F; 2] {
                 // SAFETY: the caller vouches for both arrays.
                 unsafe {
-                    let d = simd.load_f16(d);
+                    let mut d = simd.load_f16(d);
+                    if $factor != 1.0 {
+                        d = simd.mul(d, simd.splat($factor));
+                    }
                     let first = if $halves { 2 * block } else { block };
                     let one = simd.mul(d, simd.to_float(simd.$load(bytes.add(16 * first))));
                     let second = || simd.mul(d, simd.to_float(simd.$load(bytes.add(16 * (first + 1)))));
@@ -322,6 +385,7 @@ macro_rules! super_block {
             const MINIMUM: bool = $minimum;
             const HALF_SCALES: bool = false;
             const STEPS: Option<Steps> = Some(Steps {
+                factor: $factor,
                 scales: Self::SCALES,
                 // Types without minimums have scales of both signs.
                 signed: !$minimum,
@@ -352,24 +416,51 @@ macro_rules! super_block {
 
 super_block! {
     /// `d * scale * code - dmin * minimum`, groups of 32.
-    Q4K: bits 4, zero None, minimum true, halves false, planes NIBBLE_PLANE, |simd, p| nibble_plane(simd, p), load_u8
+    Q4K: factor 1.0, bits 4, zero None, minimum true, halves false, planes NIBBLE_PLANE,
+    |simd, p| nibble_plane(simd, p), load_u8
 }
 super_block! {
     /// `d * scale * code - dmin * minimum`, groups of 32.
-    Q5K: bits 5, zero None, minimum true, halves false, planes NIBBLE_PLANE + BIT_PLANE,
+    Q5K: factor 1.0, bits 5, zero None, minimum true, halves false, planes NIBBLE_PLANE + BIT_PLANE,
     |simd, p| nibbles_below(simd, p, bit_plane(simd, p.add(NIBBLE_PLANE), 4)), load_u8
 }
 super_block! {
     /// `d * scale * (code - 32)`, signed scales, groups of 16.
-    Q6K: bits 6, zero Some(5), minimum false, halves true, planes NIBBLE_PLANE + PAIR_PLANE,
+    Q6K: factor 1.0, bits 6, zero Some(5), minimum false, halves true, planes NIBBLE_PLANE + PAIR_PLANE,
     |simd, p| nibbles_below(simd, p, pair_plane(simd, p.add(NIBBLE_PLANE), 4)), load_i8
 }
 super_block! {
     /// `d * scale * (code - 4)`, signed scales, groups of 16.
-    Q3K: bits 3, zero Some(2), minimum false, halves true, planes PAIR_PLANE + BIT_PLANE,
-    |simd, p| join(simd, pair_plane(simd, p, 0), bit_plane(simd, p.add(PAIR_PLANE), 2)), load_i8
+    Q3K: factor 1.0, bits 3, zero Some(2), minimum false, halves true, planes PAIR_PLANE + BIT_PLANE,
+    |simd, p| three_bits(simd, p), load_i8
 }
 super_block! {
     /// `d * scale * code - dmin * minimum`, groups of 16.
-    Q2K: bits 2, zero None, minimum true, halves true, planes PAIR_PLANE, |simd, p| pair_plane(simd, p, 0), load_u8
+    Q2K: factor 1.0, bits 2, zero None, minimum true, halves true, planes PAIR_PLANE,
+    |simd, p| pair_plane(simd, p, 0), load_u8
+}
+super_block! {
+    /// `d * scale * code`, groups of 32, the code looked up by a nibble and moved up by [`BYTE_ZERO`], signed scales.
+    Iq4Xs: factor 1.0, bits 8, zero Some(7), minimum false, halves false, planes NIBBLE_PLANE,
+    |simd, p| looked_up(simd, nibble_plane(simd, p), &IQ4_NL_CODES), load_i8
+}
+super_block! {
+    /// `d * scale * (code - 16)`, groups of 32, the code looked up by a nibble.
+    Iq3S: factor 1.0, bits 5, zero Some(4), minimum false, halves false, planes NIBBLE_PLANE,
+    |simd, p| looked_up(simd, nibble_plane(simd, p), &IQ3_S_CODES), load_i8
+}
+super_block! {
+    /// `d / 2 * scale * (code - 32)`, groups of 32, the code looked up by a nibble.
+    Iq3Xxs: factor 0.5, bits 6, zero Some(5), minimum false, halves false, planes NIBBLE_PLANE,
+    |simd, p| looked_up(simd, nibble_plane(simd, p), &IQ3_XXS_CODES), load_i8
+}
+super_block! {
+    /// `d / 8 * scale * (code - 64)`, groups of 16, the code looked up by three bits.
+    Iq2: factor 0.125, bits 7, zero Some(6), minimum false, halves true, planes PAIR_PLANE + BIT_PLANE,
+    |simd, p| looked_up(simd, three_bits(simd, p), &IQ2_CODES), load_i8
+}
+super_block! {
+    /// `d / 8 * scale * (code - 16)`, groups of 16, the code looked up by three bits.
+    Iq1: factor 0.125, bits 5, zero Some(4), minimum false, halves true, planes PAIR_PLANE + BIT_PLANE,
+    |simd, p| looked_up(simd, three_bits(simd, p), &IQ1_CODES), load_i8
 }

@@ -16,9 +16,9 @@ mod memory;
 mod pack;
 pub(super) mod weights;
 
-use crate::quant::TensorType;
+use crate::quant::{self, TensorType};
 use crate::simd::{BYTE_ZERO, Isa, Kernel, LANES, Vector, compiled_for, dispatch};
-use crate::{Error, Result};
+use crate::{Error, Result, reserve};
 use format::Format;
 use memory::PanelMemory;
 use pack::{Pack, Sources};
@@ -77,11 +77,12 @@ unsafe impl Sync for PackedMatrix {}
 macro_rules! with_format {
     ($ty:expr, $f:ident => $body:expr, else $other:expr) => {
         with_format!(@ $ty, $f, $body, $other, Q8_0 Q8_0, Q4_0 Q4_0, Q4_1 Q4_1, Q5_0 Q5_0, Q5_1 Q5_1, Q2_K Q2K,
-            Q3_K Q3K, Q4_K Q4K, Q5_K Q5K, Q6_K Q6K, IQ4_NL Iq4Nl, MXFP4 Mxfp4)
+            Q3_K Q3K, Q4_K Q4K, Q5_K Q5K, Q6_K Q6K, IQ4_NL Iq4Nl, MXFP4 Mxfp4, NVFP4 Nvfp4, IQ4_XS Iq4Xs, IQ3_S Iq3S,
+            IQ3_XXS Iq3Xxs, IQ2_XXS | IQ2_XS | IQ2_S Iq2, IQ1_S | IQ1_M Iq1, TQ1_0 | TQ2_0 | Q2_0 Ternary, Q1_0 Q1_0)
     };
-    (@ $ty:expr, $f:ident, $body:expr, $other:expr, $($name:ident $format:ident),*) => {
+    (@ $ty:expr, $f:ident, $body:expr, $other:expr, $($($name:ident)|+ $format:ident),*) => {
         match $ty {
-            $(crate::quant::TensorType::$name => {
+            $($(crate::quant::TensorType::$name)|+ => {
                 type $f = $crate::backend::cpu::packed::format::$format;
                 $body
             })*
@@ -159,13 +160,21 @@ impl Layout {
             )));
         }
         let (n_in, isa) = (self.n_in, Isa::detect());
+        let blocks = quant::blocks(self.ty);
+        let chunk = with_format!(self.ty, F => F::CHUNK, else 1);
+        let spread_bytes = if blocks.is_some() { n_in / chunk * pack::spread_bytes(chunk) } else { 0 };
+        let mut spread = reserve::filled(0, PANEL * spread_bytes, "bytes of rows that are taken apart")?;
         for (panel, out) in range.zip(out.chunks_exact_mut(self.panel_bytes)) {
             let rows: Sources = std::array::from_fn(|lane| {
                 let row = (panel * PANEL + lane).min(self.n_out - 1) - rows.start;
-                src[row * row_bytes..][..row_bytes].as_ptr()
+                let row = &src[row * row_bytes..][..row_bytes];
+                let Some(blocks) = blocks else { return row.as_ptr() };
+                let spread = &mut spread[lane * spread_bytes..][..spread_bytes];
+                pack::spread(blocks, self.ty, chunk, row, spread);
+                spread.as_ptr()
             });
             let out = out.as_mut_ptr();
-            // SAFETY: the rows hold `n_in` elements, and `out` is a whole panel.
+            // SAFETY: the rows, or what was spread of them, hold `n_in` elements, and `out` is a whole panel.
             unsafe {
                 with_format!(self.ty, F => pack_chunks::<F>(isa, rows, n_in, out),
                     else pack_floats(isa, rows, n_in, self.ty.block_bytes(), out));

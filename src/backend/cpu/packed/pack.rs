@@ -3,10 +3,14 @@
 //! Source rows are read as 4-byte words at the same place in 16 rows at once; all rearranging of bits is then done
 //! on such vectors, byte by byte within words, so that a plain copy is a transpose and nothing is decoded value by
 //! value. The loops are compiled for the instruction set they run on ([`crate::simd::compiled_for`]).
+//!
+//! Rows of a type with code books are taken apart first ([`spread`]), so that several types share a format.
 
 use super::format::{
-    BIT_PLANE, Format, Iq4Nl, Mxfp4, NIBBLE_PLANE, PAIR_PLANE, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
+    BIT_PLANE, Format, Iq1, Iq2, Iq3S, Iq3Xxs, Iq4Nl, Iq4Xs, Mxfp4, NIBBLE_PLANE, Nvfp4, PAIR_PLANE, Q1_0, Q2K, Q3K,
+    Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Ternary,
 };
+use crate::quant::{Blocks, GROUP, TensorType, nvfp4_scale};
 use crate::simd::{BYTE_ZERO, LANES};
 
 /// The same place in 16 source rows.
@@ -17,7 +21,7 @@ type Words = [u32; LANES];
 
 /// A format that can be written.
 pub(crate) trait Pack: Format {
-    /// Bytes of a chunk of one row in the file.
+    /// Bytes of a chunk of one row in the file, or as [`spread`] writes it.
     const SOURCE: usize;
 
     /// Packs one chunk of 16 rows.
@@ -414,6 +418,94 @@ impl Pack for Q2K {
         }
     }
 }
+
+impl Pack for Nvfp4 {
+    const SOURCE: usize = 36;
+
+    #[inline(always)]
+    unsafe fn pack(rows: &Sources, out: *mut u8) {
+        // SAFETY: all offsets lie in the block of SOURCE bytes and the chunk of BYTES.
+        unsafe {
+            for group in 0..4 {
+                for (r, row) in rows.iter().enumerate() {
+                    let scale = half::f16::from_f32(nvfp4_scale(row.add(group).read()));
+                    out.add(32 * group + 2 * r).cast::<[u8; 2]>().write(scale.to_le_bytes());
+                }
+            }
+            for block in 0..2 {
+                // Of 16 weights the first 8 are low nibbles.
+                let [a, b, c, d] = run::<4>(rows, 4 + 16 * block);
+                let high = |x| map(x, |x| x >> 4);
+                let groups = [a, b, high(a), high(b), c, d, high(c), high(d)];
+                put_nibbles(out.add(Self::HEADER + block * NIBBLE_PLANE), &groups, 0);
+            }
+        }
+    }
+}
+
+/// Bytes that [`spread`] writes for so many weights.
+pub(crate) const fn spread_bytes(chunk: usize) -> usize {
+    2 + chunk / GROUP + chunk
+}
+
+/// Writes a row of the file as chunks of so many weights: the unit, the steps, then a byte for each code.
+pub(crate) fn spread(blocks: &Blocks, ty: TensorType, chunk: usize, row: &[u8], out: &mut [u8]) {
+    let bytes = spread_bytes(chunk);
+    for (block, out) in row.chunks_exact(ty.block_bytes()).zip(out.chunks_exact_mut(ty.block_len() / chunk * bytes)) {
+        let parts = blocks.take_apart(block);
+        let steps = parts.steps.chunks_exact(chunk / GROUP);
+        for ((out, steps), codes) in out.chunks_exact_mut(bytes).zip(steps).zip(parts.codes.chunks_exact(chunk)) {
+            out[..2].copy_from_slice(&parts.unit.to_le_bytes());
+            for (to, step) in out[2..].iter_mut().zip(steps) {
+                *to = step.cast_unsigned();
+            }
+            out[2 + steps.len()..].copy_from_slice(codes);
+        }
+    }
+}
+
+/// Formats of spread rows: the steps, where there are any, then the planes of each block from its 8 groups of codes.
+macro_rules! pack_spread {
+    ($name:ident, $steps:expr, |$out:ident, $groups:ident| $planes:expr) => {
+        impl Pack for $name {
+            const SOURCE: usize = spread_bytes(Self::CHUNK);
+
+            #[inline(always)]
+            unsafe fn pack(rows: &Sources, out: *mut u8) {
+                // SAFETY: all offsets lie in the chunk of SOURCE bytes and that of BYTES.
+                unsafe {
+                    halves(rows, 0, out);
+                    // A step of 32 weights is there twice.
+                    let stride = if Self::HALVES { 1 } else { 2 };
+                    for (i, group) in (0..$steps).step_by(stride).enumerate() {
+                        for (r, row) in rows.iter().enumerate() {
+                            out.add(32 + LANES * i + r).write(row.add(2 + group).read());
+                        }
+                    }
+                    for block in 0..Self::CHUNK / 32 {
+                        let $groups = &run::<8>(rows, 2 + Self::CHUNK / GROUP + 32 * block);
+                        let $out = out.add(Self::HEADER + block * Self::PLANES);
+                        $planes
+                    }
+                }
+            }
+        }
+    };
+}
+
+pack_spread!(Iq4Xs, 16, |out, groups| put_nibbles(out, groups, 0));
+pack_spread!(Iq3S, 16, |out, groups| put_nibbles(out, groups, 0));
+pack_spread!(Iq3Xxs, 16, |out, groups| put_nibbles(out, groups, 0));
+pack_spread!(Iq2, 16, |out, groups| {
+    put_pairs(out, groups, 0);
+    put_bits(out.add(PAIR_PLANE), groups, 2);
+});
+pack_spread!(Iq1, 16, |out, groups| {
+    put_pairs(out, groups, 0);
+    put_bits(out.add(PAIR_PLANE), groups, 2);
+});
+pack_spread!(Ternary, 0, |out, groups| put_pairs(out, groups, 0));
+pack_spread!(Q1_0, 0, |out, groups| put_bits(out, groups, 0));
 
 /// The layouts of the two sides agree.
 const _: () = assert!(

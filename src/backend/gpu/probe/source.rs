@@ -7,7 +7,7 @@ use crate::Result;
 use crate::backend::gpu::kernel::Gpu;
 use crate::backend::gpu::weights::matrix::{Loader, Matrix, Stored};
 use crate::graph::Activation;
-use crate::quant::{TensorType, dequantize};
+use crate::quant::{TensorType, dequantize, put_halves};
 
 /// A small deterministic generator.
 pub struct Random(pub u64);
@@ -28,22 +28,19 @@ impl Random {
     }
 
     /// An f16 of at most this size; one in eight is subnormal, as the scales of ordinary matrices are.
-    fn half(&mut self, size: f32) -> [u8; 2] {
+    fn half(&mut self, size: f32) -> half::f16 {
         let size = if self.next().is_multiple_of(8) { 5e-5 } else { size };
-        half::f16::from_f32(self.unit() * size).to_le_bytes()
+        half::f16::from_f32(self.unit() * size)
     }
 }
 
-/// The byte offsets of a block's f16 scale and minimum, and the greatest factor on the minimum.
-fn fields(ty: TensorType) -> (Option<usize>, Option<usize>, f64) {
+/// The greatest factor on a block's minimum.
+fn minimum_steps(ty: TensorType) -> f64 {
     match ty {
-        TensorType::Q8_0 | TensorType::Q4_0 | TensorType::Q5_0 | TensorType::IQ4_NL => (Some(0), None, 0.0),
-        TensorType::Q4_1 | TensorType::Q5_1 => (Some(0), Some(2), 1.0),
-        TensorType::Q4_K | TensorType::Q5_K => (Some(0), Some(2), 63.0),
-        TensorType::Q2_K => (Some(80), Some(82), 15.0),
-        TensorType::Q3_K => (Some(108), None, 0.0),
-        TensorType::Q6_K => (Some(208), None, 0.0),
-        _ => (None, None, 0.0),
+        TensorType::Q4_1 | TensorType::Q5_1 => 1.0,
+        TensorType::Q4_K | TensorType::Q5_K => 63.0,
+        TensorType::Q2_K => 15.0,
+        _ => 0.0,
     }
 }
 
@@ -65,26 +62,23 @@ impl Source {
     pub fn new(seed: u64, ty: TensorType, n_in: usize, n_out: usize) -> Result<Source> {
         let mut random = Random((seed << 32) + ty as u64 * 1000 + (n_in + n_out) as u64);
         let size = 0.01;
-        let (scale, minimum, steps) = fields(ty);
         let mut bytes = Vec::new();
         for _ in 0..n_in * n_out / ty.block_len() {
             let mut block: Vec<u8> = (0..ty.block_bytes()).map(|_| random.next() as u8).collect();
             match ty {
                 TensorType::F32 => block.copy_from_slice(&random.unit().to_le_bytes()),
-                TensorType::F16 => block.copy_from_slice(&random.half(1.0)),
+                TensorType::F16 => block.copy_from_slice(&random.half(1.0).to_le_bytes()),
                 TensorType::BF16 => block.copy_from_slice(&half::bf16::from_f32(random.unit()).to_le_bytes()),
                 TensorType::MXFP4 => block[0] = 120 + (random.next() % 8) as u8,
                 _ => {
-                    for at in [scale, minimum].into_iter().flatten() {
-                        block[at..at + 2].copy_from_slice(&random.half(size));
-                    }
+                    put_halves(ty, &mut block, || random.half(size));
                 }
             }
             bytes.extend(block);
         }
         let mut weights = vec![0.0; n_in * n_out];
         dequantize(ty, &bytes, &mut weights)?;
-        Ok(Source { ty, n_in, n_out, bytes, weights, offset: steps * f64::from(size) })
+        Ok(Source { ty, n_in, n_out, bytes, weights, offset: minimum_steps(ty) * f64::from(size) })
     }
 
     /// The matrix on a device.

@@ -24,7 +24,7 @@
 //! and offset of `q * scale + offset` in f32. In all formats the weights are exactly those of `quant::dequantize`.
 
 use super::recipes;
-use crate::quant::TensorType;
+use crate::quant::{self, TensorType};
 use crate::{Error, Result};
 
 /// Rows of a tile.
@@ -92,7 +92,7 @@ impl Layout {
             TensorType::Q4_K => &Q4_K,
             TensorType::Q5_K => &Q5_K,
             TensorType::Q6_K => &Q6_K,
-            _ if recipes::recipe(ty).is_some() => &AFFINE,
+            _ if recipes::recipe(ty).is_some() || quant::blocks(ty).is_some() => &AFFINE,
             _ => return Err(Error::Unsupported(format!("Weights of type {ty} on a GPU"))),
         };
         let row_bytes = ty.row_bytes(n_in as u64).filter(|_| n_in > 0 && n_in.is_multiple_of(4));

@@ -5,7 +5,7 @@
 use super::affine;
 use super::layout::{BLOCK_GROUPS, BLOCK_HALVES, BLOCKS, GROUP, HALVES, Layout, QUADS, Row, WORDS};
 use super::recipes;
-use crate::quant::TensorType;
+use crate::quant::{self, TensorType};
 use crate::{Error, Result};
 
 /// Writes one row of the file.
@@ -24,10 +24,13 @@ pub fn pack(layout: &Layout, source: &[u8], row: &mut Row<'_>) -> Result<()> {
             TensorType::Q4_K => q4_k(row, group, block),
             TensorType::Q5_K => q5_k(row, group, block),
             TensorType::Q6_K => q6_k(row, group, block),
-            _ => {
-                let recipe = recipes::recipe(ty).ok_or_else(|| Error::Internal(format!("No layout for {ty}")))?;
-                affine::pack(ty, recipe, row, group, block)?;
-            }
+            _ => match quant::blocks(ty) {
+                Some(blocks) => affine::pack_parts(blocks, weights, row, group, block),
+                None => {
+                    let recipe = recipes::recipe(ty).ok_or_else(|| Error::Internal(format!("No layout for {ty}")))?;
+                    affine::pack(ty, recipe, row, group, block)?;
+                }
+            },
         }
     }
     Ok(())

@@ -16,7 +16,8 @@ pub struct Recipe {
     pub offsets: &'static [Fill],
 }
 
-/// How to find the numbers of a type; `None` for types that have a layout of their own, or cannot be decoded.
+/// How to find the numbers of a type; `None` for types that have a layout of their own, that are taken apart by
+/// `quant::blocks`, or that cannot be decoded.
 pub fn recipe(ty: TensorType) -> Option<&'static Recipe> {
     // The f16 one is the bytes 0x00, 0x3c.
     Some(match ty {
@@ -46,6 +47,8 @@ pub fn recipe(ty: TensorType) -> Option<&'static Recipe> {
         },
         // The code for the value one is 8 in the first table and 1 in the second.
         TensorType::IQ4_NL => &Recipe { codes: &[(0..1, 0), (1..2, 0x3c)], scales: &[(2..18, 0x88)], offsets: &[] },
+        // 0x40 is the scale one.
+        TensorType::NVFP4 => &Recipe { codes: &[(0..4, 0x40)], scales: &[(4..36, 0x11)], offsets: &[] },
         TensorType::MXFP4 => &Recipe { codes: &[(0..1, 128)], scales: &[(1..17, 0x11)], offsets: &[] },
         _ => return None,
     })

@@ -83,6 +83,11 @@ final class AskingTest {
             check(prompt.startsWith("{\"text\":\"<s>user: Once <s>\\nassistant:\",\"tokens\":[1,"), prompt);
             check(!prompt.substring(prompt.indexOf('[')).contains(",1,"), prompt);
             thrown(ElizaException.InvalidArgument.class, "messages", () -> session.chatPromptJson("{}"));
+            thrown(ElizaException.InvalidArgument.class, "no answer", () -> session.chatPartsJson(null, "a", false));
+            same(session.chatPartsJson(inputs, "Hello \ud83d\ude00", false), "[{\"type\":\"answer\",\"text\":\"Hello \ud83d\ude00\"}]");
+            same(session.chatPartsJson(null, " there ", false), "[{\"type\":\"answer\",\"text\":\" there\"}]");
+            same(session.chatPartsJson(null, "", true), "[{\"type\":\"answer\",\"text\":\" \"}]");
+            thrown(ElizaException.InvalidArgument.class, "no answer", () -> session.chatPartsJson(null, "", true));
             // The tokens of which it is said one by one are those of the list.
             StringBuilder ends = new StringBuilder("\"eog\":[");
             int tokens = vocabulary(model);

@@ -256,8 +256,8 @@ unsafe fn part<S: Vector, F: Format, const J: usize, const C: usize>(
     }
 }
 
-/// A K type's block times one column, the activations' scale left out: the same bits as with the scales as floats,
-/// which only pay where several columns share them.
+/// A K or IQ type's block times one column, the activations' scale left out: the same bits as with the scales as
+/// floats, which only pay where several columns share them.
 ///
 /// # Safety
 /// The block lies in its chunk.
@@ -270,7 +270,10 @@ unsafe fn by_steps<S: Vector, F: Format>(simd: S, block: &Block<S>, steps: Steps
         let scale = |half| {
             if steps.signed { simd.load_i8(at(steps.scales, half)) } else { simd.load_u8(at(steps.scales, half)) }
         };
-        let unit = simd.load_f16(block.chunk);
+        let mut unit = simd.load_f16(block.chunk);
+        if steps.factor != 1.0 {
+            unit = simd.mul(unit, simd.splat(steps.factor));
+        }
         let mut t = simd.times_steps(dot[0], scale(0), unit);
         if F::HALVES {
             t = simd.fma_steps(dot[1], scale(1), unit, t);

@@ -1,9 +1,9 @@
 //! Every format on every available instruction set, against an `f64` product over `quant::dequantize`.
 
 use super::*;
-use crate::quant::dequantize;
+use crate::quant::{dequantize, halves, put_halves};
 
-const TYPES: [TensorType; 15] = [
+const TYPES: [TensorType; 28] = [
     TensorType::F32,
     TensorType::F16,
     TensorType::BF16,
@@ -19,6 +19,19 @@ const TYPES: [TensorType; 15] = [
     TensorType::Q4_K,
     TensorType::Q5_K,
     TensorType::Q6_K,
+    TensorType::IQ1_S,
+    TensorType::IQ1_M,
+    TensorType::IQ2_XXS,
+    TensorType::IQ2_XS,
+    TensorType::IQ2_S,
+    TensorType::IQ3_XXS,
+    TensorType::IQ3_S,
+    TensorType::IQ4_XS,
+    TensorType::TQ1_0,
+    TensorType::TQ2_0,
+    TensorType::NVFP4,
+    TensorType::Q1_0,
+    TensorType::Q2_0,
 ];
 
 /// A small deterministic generator.
@@ -33,18 +46,6 @@ impl Random {
     /// Uniform in -1..1.
     fn unit(&mut self) -> f32 {
         self.next() as f32 / (1u32 << 30) as f32 - 1.0
-    }
-}
-
-/// Where a block keeps its scale and, if it has one, its minimum (both half precision).
-fn scale_fields(ty: TensorType) -> (Option<usize>, Option<usize>) {
-    match ty {
-        TensorType::Q8_0 | TensorType::Q4_0 | TensorType::Q5_0 | TensorType::IQ4_NL => (Some(0), None),
-        TensorType::Q4_1 | TensorType::Q5_1 | TensorType::Q4_K | TensorType::Q5_K => (Some(0), Some(2)),
-        TensorType::Q2_K => (Some(80), Some(82)),
-        TensorType::Q3_K => (Some(108), None),
-        TensorType::Q6_K => (Some(208), None),
-        _ => (None, None),
     }
 }
 
@@ -84,17 +85,14 @@ impl Matrix {
         let mut source = Vec::new();
         for _ in 0..n_in * n_out / ty.block_len() {
             let mut block: Vec<u8> = (0..ty.block_bytes()).map(|_| random.next() as u8).collect();
-            let half = |x: f32| half::f16::from_f32(x).to_le_bytes();
+            let half = half::f16::from_f32;
             match ty {
                 TensorType::F32 => block.copy_from_slice(&random.unit().to_le_bytes()),
-                TensorType::F16 => block.copy_from_slice(&half(random.unit())),
+                TensorType::F16 => block.copy_from_slice(&half(random.unit()).to_le_bytes()),
                 TensorType::BF16 => block.copy_from_slice(&half::bf16::from_f32(random.unit()).to_le_bytes()),
                 TensorType::MXFP4 => block[0] = 120 + (random.next() % 8) as u8,
                 _ => {
-                    let (scale, minimum) = scale_fields(ty);
-                    for at in [scale, minimum].into_iter().flatten() {
-                        block[at..at + 2].copy_from_slice(&half(random.unit() * 0.01));
-                    }
+                    put_halves(ty, &mut block, || half(random.unit() * 0.01));
                 }
             }
             source.extend(block);
@@ -105,10 +103,7 @@ impl Matrix {
     /// Every block the byte `code` throughout, with this scale (and minimum) in half-precision bits.
     fn uniform(ty: TensorType, n_in: usize, n_out: usize, code: u8, scale: u16) -> Matrix {
         let mut block = vec![code; ty.block_bytes()];
-        let (d, m) = scale_fields(ty);
-        for at in [d, m].into_iter().flatten() {
-            block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
-        }
+        put_halves(ty, &mut block, || half::f16::from_bits(scale));
         if ty == TensorType::MXFP4 {
             block[0] = scale as u8;
         }
@@ -117,7 +112,7 @@ impl Matrix {
 
     /// A bound of the minimum's magnitude in the block of weight `k` of row `row`.
     fn minimum(&self, row: usize, k: usize) -> f64 {
-        let Some(at) = scale_fields(self.ty).1 else { return 0.0 };
+        let Some(at) = halves(self.ty).get(1) else { return 0.0 };
         let block = (row * self.n_in + k) / self.ty.block_len() * self.ty.block_bytes();
         let bits = [self.source[block + at], self.source[block + at + 1]];
         half::f16::from_le_bytes(bits).to_f64().abs() * minimum_steps(self.ty)
@@ -205,6 +200,8 @@ fn random_columns(n_in: usize, count: usize) -> Vec<f32> {
 fn lengths(ty: TensorType) -> &'static [usize] {
     match ty.block_len() {
         256 => &[256, 768],
+        128 => &[128, 384],
+        64 => &[64, 192, 576],
         32 => &[32, 96, 544],
         _ => &[1, 2, 7, 300],
     }
@@ -227,7 +224,7 @@ fn products_are_exact_up_to_f32_summation() {
 #[test]
 fn extreme_codes_and_scales() {
     // Half-precision scales: zero, the smallest subnormal, one, the largest.
-    for ty in TYPES.into_iter().filter(|&ty| scale_fields(ty).0.is_some()) {
+    for ty in TYPES.into_iter().filter(|&ty| put_halves(ty, &mut [0; 292], || half::f16::ONE)) {
         for code in [0x00, 0x7f, 0x80, 0xff, 0x88] {
             for scale in [0x0000, 0x0001, 0x3c00, 0x7bff] {
                 let matrix = Matrix::uniform(ty, 256, 17, code, scale);
@@ -358,7 +355,7 @@ fn impossible_requests_are_refused_by_name() {
     let refused = |ty, n_in, n_out| PackedMatrix::new(ty, n_in, n_out).err().map(|error| error.to_string()).unwrap();
     assert!(refused(TensorType::Q4_K, 128, 4).contains("4 rows of 128 weights of type Q4_K"));
     assert!(refused(TensorType::Q8_0, 0, 4).contains("of 0 weights"));
-    assert!(refused(TensorType::IQ1_S, 256, 1).contains("IQ1_S"));
+    assert!(refused(TensorType::Q8_K, 256, 1).contains("Q8_K"));
     assert!(refused(TensorType::F32, usize::MAX / 4, 1 << 20).contains("F32"));
     let mut panels = PackedMatrix::new(TensorType::Q8_0, 64, 20).unwrap();
     assert!(panels.pack(&[0; 100], 0..1).unwrap_err().to_string().contains("100 bytes for 16 rows of 68 bytes"));

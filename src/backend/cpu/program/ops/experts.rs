@@ -1,8 +1,8 @@
 //! Mixtures of experts: which experts a row goes to, and their products over rows that are sorted by expert.
 //!
-//! A row's entry is the row and one of its experts. Entries are sorted by expert, so that each expert's matrices are read
-//! once for all its rows, and those of experts that no row goes to not at all. With one row nothing is copied: all its
-//! entries read that row. A row's results are added in the order of experts, so they depend on the row alone.
+//! A row's entry is the row and one of its experts. Entries are sorted by expert, so that each expert's matrices are
+//! read once for all its rows, and those of experts that no row goes to not at all. With one row nothing is copied: all
+//! its entries read that row. A row's results are added in the order of experts, so they depend on the row alone.
 
 use super::matmul::{GATED_FLOATS, Input, finish};
 use crate::backend::cpu::kernels::matmul::{Columns, matmul as multiply};
@@ -240,7 +240,7 @@ pub fn gate(
     if to.most_rows(id) > 1 {
         for (area, wanted) in [(Area::Experts, forms.q8), (Area::ExpertsF32, forms.f32)] {
             if wanted {
-                to.hold(area, id, used, x.src.width);
+                to.lend(area, to.most_rows(id) * used, x.src.width);
             }
         }
         to.push(Gather { x, route, forms });
@@ -371,6 +371,9 @@ impl Step for Gate {
     }
 
     fn run(&self, run: &Run<'_>, ctx: StepContext<'_>) {
+        if run.rows(self.route.rows) == 0 {
+            return;
+        }
         // SAFETY: the list is complete since an earlier barrier; the scratch is this thread's alone.
         let (list, [lower, upper, gated]) = unsafe {
             let first = run.state.thread_scratch(ctx.worker.index()).0;

@@ -15,7 +15,7 @@ pub fn head_matmul(to: &mut Lowering<'_>, id: NodeId, weight: WeightId, heads: u
     let (src, rows, n_in) = (to.span(x), to.node(id).rows, to.spec(weight).n_in);
     let step = HeadMatMul { weight, heads, keep, n_in, src, out: to.span(id), rows };
     if to.multiplied([&Linear::plain(weight)]).q8 {
-        to.hold(Area::Main, id, heads, n_in);
+        to.lend(Area::Main, to.most_rows(id) * heads, n_in);
         to.push(QuantiseHeads(step));
     }
     to.push(step);

@@ -62,6 +62,8 @@ final class Native {
 
     static native String chatPrompt(long session, ByteBuffer inputs);
 
+    static native String chatParts(long session, ByteBuffer inputs, ByteBuffer text, boolean last);
+
     static native void prefill(long session, int[] tokens, int slot);
 
     static native float[] logits(long session, int nLast);

@@ -40,5 +40,8 @@ public final class SamplingOptions {
     /** Tokens in front that a shift keeps, a begin-of-text token included; 0 with {@link ContextFull#STOP}. */
     public int nKeep;
 
+    /** Spells control tokens in the text, which else have none, for {@link Session#chatPartsJson}. */
+    public boolean specialText;
+
     SamplingOptions() {}
 }

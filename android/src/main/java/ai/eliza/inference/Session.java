@@ -115,6 +115,20 @@ public final class Session implements AutoCloseable {
         return Native.chatPrompt(number, Utf8.direct(inputsJson, "inputsJson"));
     }
 
+    /**
+     * Takes an answer apart: the parts that {@code text}, its next piece, completes, as a JSON array of objects with {@code
+     * type}: {@code answer} or {@code reasoning} with {@code text}, {@code tool_call} with {@code name}, {@code arguments} (a
+     * JSON object as text) and where the model gives one {@code id}. How the text is cut changes nothing. Control tokens have to
+     * be spelled in it: {@link SamplingOptions#specialText}.
+     *
+     * @param inputsJson begins a new answer, the one to the prompt of the same inputs; null goes on with the one that was begun
+     * @param last ends the answer: the parts are then also those that were held back
+     * @throws ElizaException.InvalidArgument where no answer was begun, and as {@link #chatPromptJson}
+     */
+    public String chatPartsJson(String inputsJson, String text, boolean last) {
+        return Native.chatParts(number, Utf8.directOrNull(inputsJson, "inputsJson"), Utf8.direct(text, "text"), last);
+    }
+
     /** The tokens of a text, with those in front that the model wants there (usually BOS), as for a prompt. */
     public int[] tokenize(String text) {
         return tokenize(text, true, false);
@@ -263,7 +277,7 @@ public final class Session implements AutoCloseable {
     /** What is in force: at first the library's defaults under those that the model file brings. */
     public SamplingOptions samplingOptions() {
         SamplingOptions options = new SamplingOptions();
-        int[] whole = new int[8];
+        int[] whole = new int[9];
         float[] real = new float[4];
         options.seed = Native.samplingOptions(number, whole, real);
         options.topK = whole[0];
@@ -274,6 +288,7 @@ public final class Session implements AutoCloseable {
         options.candidates = whole[5];
         options.onContextFull = whole[6] != 0 ? ContextFull.SHIFT : ContextFull.STOP;
         options.nKeep = whole[7];
+        options.specialText = whole[8] != 0;
         options.minP = real[0];
         options.repeatPenalty = real[1];
         options.presencePenalty = real[2];
@@ -296,6 +311,7 @@ public final class Session implements AutoCloseable {
             options.candidates,
             options.onContextFull.ordinal(),
             options.nKeep,
+            options.specialText ? 1 : 0,
         };
         float[] real = {options.minP, options.repeatPenalty, options.presencePenalty, options.frequencyPenalty};
         int[] ends = new int[options.stop.length];

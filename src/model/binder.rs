@@ -1,0 +1,398 @@
+//! What every architecture claims tensors with. A bias or a factor that the file has for a matrix or a norm is always
+//! taken, whatever the architecture: leaving it out would give wrong results without an error.
+
+use super::decoder::Decoder;
+use super::hparams::{Hparams, read_n_rot};
+use super::keys::Keys;
+use super::layer::{Attention, Dense, Experts, FeedForward, Heads, Layer};
+use super::weights::WeightTable;
+use crate::graph::{
+    Activation, AttentionSpec, Gating, HeadNorm, Linear, LongFactors, NormKind, NormSpan, NormSpec, RopeKind,
+    RopeScaling, RopeSpec, RouteSpec, Stack, Values, WeightId,
+};
+use crate::{Error, Result};
+
+/// The keys and tensors of one file.
+pub(super) struct Binder<'a> {
+    pub h: &'a Hparams,
+    pub keys: Keys<'a>,
+    pub table: WeightTable<'a>,
+    /// The kind of all norms with weights.
+    pub norm: NormKind,
+}
+
+/// The keys and tensors of one layer, whose names begin with `blk.` and its number.
+pub(super) struct Block<'b, 'a> {
+    pub m: &'b mut Binder<'a>,
+    pub il: usize,
+}
+
+impl<'a> Binder<'a> {
+    /// The rotary embedding of the file's keys, with this pairing and the file's factors.
+    pub fn rope(&mut self, kind: RopeKind) -> Result<RopeSpec> {
+        let mut rope = RopeSpec { kind, ..self.h.rope.clone() };
+        let pairs = rope.n_rot / 2;
+        rope.factors = match self.table.optional_vector("rope_freqs.weight", pairs)? {
+            None => self.table.optional_vector("rope_factors_short.weight", pairs)?,
+            all => all,
+        };
+        rope.long_factors = self
+            .table
+            .optional_vector("rope_factors_long.weight", pairs)?
+            .map(|weight| LongFactors { weight, above: self.h.original_context });
+        if let (RopeScaling::Yarn { factor, attn_factor, ext_factor, .. }, Some(m)) =
+            (&mut rope.scaling, self.h.yarn_log_multiplier)
+            && *ext_factor != 0.0
+        {
+            *attn_factor /= 1.0 + 0.1 * m * factor.ln();
+        }
+        Ok(rope)
+    }
+
+    /// The rotary embedding of sliding layers with heads of `head_dim` that has neither the scaling nor the factors of
+    /// the others.
+    pub fn sliding_rope(&self, full: &RopeSpec, default_base: f64, head_dim: usize) -> Result<RopeSpec> {
+        let n_rot = read_n_rot(&self.keys, "rope.dimension_count_swa", full.n_rot.min(head_dim), head_dim)?;
+        let freq_base = self.h.rope_base_sliding.map_or(default_base, f64::from);
+        let (scaling, factors, long_factors) = (RopeScaling::None, None, None);
+        Ok(RopeSpec { kind: full.kind, n_rot, freq_base, scaling, factors, long_factors })
+    }
+
+    /// Which layers have a sliding window: the file's pattern, or all but the last of every `period` layers.
+    pub fn sliding(&self, period: usize) -> Result<Vec<bool>> {
+        const KEY: &str = "attention.sliding_window_pattern";
+        let (h, keys) = (self.h, &self.keys);
+        let mut layers = match keys.is_array(KEY) {
+            true => keys.per_block(KEY, h.n_block)?.unwrap_or_default().into_iter().map(|v| v != 0).collect(),
+            false => {
+                let period = keys.get::<usize>(KEY)?.unwrap_or(period);
+                (0..h.n_layer).map(|il| period == 0 || il % period < period - 1).collect::<Vec<_>>()
+            }
+        };
+        layers.truncate(h.n_layer);
+        Ok(layers)
+    }
+
+    /// The window of sliding layers, which the file must name.
+    pub fn window(&self) -> Result<u32> {
+        self.h.sliding_window.ok_or_else(|| self.keys.missing("attention.sliding_window"))
+    }
+
+    /// All layers. Blocks after them, which predict several tokens, are left out.
+    pub fn layers(&mut self, layer: impl Fn(&mut Block<'_, 'a>) -> Result<Layer>) -> Result<Vec<Layer>> {
+        (self.h.n_layer..self.h.n_block).for_each(|il| self.table.ignore(&format!("blk.{il}.")));
+        (0..self.h.n_layer).map(|il| layer(&mut Block { m: self, il })).collect()
+    }
+
+    /// A decoder whose layers share one rotary embedding.
+    pub fn uniform(&mut self, kind: RopeKind, layer: impl Fn(&mut Block<'_, 'a>) -> Result<Layer>) -> Result<Decoder> {
+        let rope = self.rope(kind)?;
+        let layers = self.layers(layer)?;
+        self.decoder(vec![rope], layers)
+    }
+
+    /// The decoder of these layers, with the ends that all have.
+    pub fn decoder(&mut self, ropes: Vec<RopeSpec>, layers: Vec<Layer>) -> Result<Decoder> {
+        for spec in layers.iter().map(|layer| &layer.attention.spec) {
+            let rotated = spec.rope.map_or(0, |rope| spec.rope_first + ropes[rope].n_rot);
+            if rotated > spec.head_dim_k {
+                let (layer, width) = (spec.layer, spec.head_dim_k);
+                return Err(Error::Model(format!("Layer {layer}: {rotated} rotated values of heads of {width}")));
+            }
+        }
+        let (h, t) = (self.h, &mut self.table);
+        let tied = !t.has("output.weight");
+        let token_embd = t.embedding("token_embd.weight", h.n_embd, h.n_vocab, tied)?;
+        let output = match tied {
+            true => Linear { bias: t.optional_vector("output.bias", h.n_vocab)?, ..Linear::plain(token_embd) },
+            false => self.linear("output", h.n_embd, h.n_vocab)?,
+        };
+        Ok(Decoder {
+            ropes,
+            token_embd,
+            embed_scale: 1.0,
+            position_embd: None,
+            embd_norm: None,
+            per_layer: None,
+            layers,
+            output_norm: self.norm("output_norm", h.n_embd)?,
+            output,
+            logit_scale: 1.0,
+            logit_softcap: h.logit_softcap,
+        })
+    }
+
+    /// A table with a row for each position of the context.
+    pub fn positions(&mut self) -> Result<WeightId> {
+        self.table.table("position_embd.weight", self.h.n_embd, self.h.n_ctx_train)
+    }
+
+    /// A matrix with what belongs to it.
+    pub fn linear(&mut self, stem: &str, n_in: usize, n_out: usize) -> Result<Linear> {
+        let weight = self.table.matrix(&format!("{stem}.weight"), n_in, n_out)?;
+        Ok(Linear { weight, scale: self.scale(stem, 1)?, bias: self.bias(stem, n_out)? })
+    }
+
+    fn scale(&mut self, stem: &str, n: usize) -> Result<Option<WeightId>> {
+        self.table.optional_vector(&format!("{stem}.scale"), n)
+    }
+
+    fn bias(&mut self, stem: &str, n: usize) -> Result<Option<WeightId>> {
+        self.table.optional_vector(&format!("{stem}.bias"), n)
+    }
+
+    /// A norm over `n` values.
+    pub fn norm(&mut self, stem: &str, n: usize) -> Result<NormSpec> {
+        let weight = Some(self.table.vector(&format!("{stem}.weight"), n)?);
+        Ok(NormSpec { weight, bias: self.bias(stem, n)?, ..self.bare_norm() })
+    }
+
+    /// A norm without weights.
+    pub fn bare_norm(&self) -> NormSpec {
+        NormSpec { kind: self.norm, weight: None, bias: None, eps: self.h.norm_eps }
+    }
+}
+
+impl Block<'_, '_> {
+    /// The name of a part of this layer.
+    pub fn name(&self, part: &str) -> String {
+        format!("blk.{}.{part}", self.il)
+    }
+
+    /// Whether the file has this tensor of the layer.
+    pub fn has(&self, part: &str) -> bool {
+        self.m.table.has(&self.name(part))
+    }
+
+    /// Leaves out a tensor of the layer where the file has it.
+    pub fn ignore(&mut self, part: &str) {
+        let name = self.name(part);
+        self.m.table.ignore(&name);
+    }
+
+    /// A norm of hidden rows.
+    pub fn norm(&mut self, part: &str) -> Result<NormSpec> {
+        self.m.norm(&self.name(part), self.m.h.n_embd)
+    }
+
+    /// A norm of rows of `n`.
+    pub fn norm_of(&mut self, part: &str, n: usize) -> Result<NormSpec> {
+        self.m.norm(&self.name(part), n)
+    }
+
+    /// A matrix with what belongs to it.
+    pub fn linear(&mut self, part: &str, n_in: usize, n_out: usize) -> Result<Linear> {
+        self.m.linear(&self.name(part), n_in, n_out)
+    }
+
+    /// Plain attention with the sizes that the keys name for this layer.
+    pub fn spec(&self) -> AttentionSpec {
+        let (h, il) = (self.m.h, self.il);
+        let mut spec = AttentionSpec::new(il, h.n_head[il], h.n_head_kv[il], h.head_dim_k);
+        spec.head_dim_v = h.head_dim_v;
+        spec.scale = h.attention_scale.unwrap_or(spec.scale);
+        spec.softcap = h.attention_softcap;
+        spec
+    }
+
+    /// A norm of query or key heads.
+    pub fn head_norm(&mut self, part: &str, n_head: usize, width: usize, span: NormSpan) -> Result<HeadNorm> {
+        let name = self.name(part);
+        let norm = match span {
+            NormSpan::Head(width) => self.m.norm(&name, width)?,
+            NormSpan::Row => self.m.norm(&name, n_head * width)?,
+            NormSpan::EachHead => {
+                let weight = Some(self.m.table.flat(&format!("{name}.weight"), width, n_head)?);
+                NormSpec { weight, ..self.m.bare_norm() }
+            }
+        };
+        Ok(HeadNorm { norm, span })
+    }
+
+    /// Adds the norms of queries and keys.
+    pub fn head_norms(&mut self, mut spec: AttentionSpec, span: NormSpan) -> Result<AttentionSpec> {
+        spec.q_norm = Some(self.head_norm("attn_q_norm", spec.n_head, spec.head_dim_k, span)?);
+        if spec.writes {
+            spec.k_norm = Some(self.head_norm("attn_k_norm", spec.n_head_kv, spec.head_dim_k, span)?);
+        }
+        Ok(spec)
+    }
+
+    /// Adds norms of each head with one weight for all.
+    pub fn norms_by_head(&mut self, spec: AttentionSpec) -> Result<AttentionSpec> {
+        let span = NormSpan::Head(spec.head_dim_k);
+        self.head_norms(spec, span)
+    }
+
+    /// Attention with its projections, from one fused matrix or from one for each of q, k and v.
+    pub fn attention(&mut self, spec: AttentionSpec) -> Result<Attention> {
+        let n_embd = self.m.h.n_embd;
+        let (q, k, v) = (spec.q_width(), spec.k_width(), spec.v_width());
+        let parts = match self.has("attn_qkv.weight") {
+            true => vec![self.linear("attn_qkv", n_embd, q + k + v)?],
+            false => {
+                let with_v = spec.writes && spec.values == Values::Own;
+                let parts = [("attn_q", q, true), ("attn_k", k, spec.writes), ("attn_v", v, with_v)];
+                let parts = parts.into_iter().filter(|(.., there)| *there);
+                parts.map(|(part, n_out, _)| self.linear(part, n_embd, n_out)).collect::<Result<_>>()?
+            }
+        };
+        let output = self.linear("attn_output", spec.n_head * spec.head_dim_v, n_embd)?;
+        Ok(Attention { heads: Heads::Projected { parts, clamp: None }, spec, sub_norm: None, output })
+    }
+
+    /// The width of the dense feed-forward part, which the file must name.
+    pub fn n_ff(&self) -> Result<usize> {
+        match self.m.h.n_ff[self.il] {
+            0 => Err(self.m.keys.missing("feed_forward_length")),
+            n => Ok(n),
+        }
+    }
+
+    /// A gated unit; where the file has no gate its rows are the first half of `ffn_up`.
+    pub fn gated(&mut self, act: Activation) -> Result<Dense> {
+        let (n_embd, n_ff) = (self.m.h.n_embd, self.n_ff()?);
+        let up = self.name("ffn_up");
+        let fused = !self.has("ffn_gate.weight") && self.m.table.shape(&format!("{up}.weight"))?[1] == 2 * n_ff;
+        let (gate, up) = match fused {
+            true => {
+                let name = format!("{up}.weight");
+                let mut half = |first| self.m.table.rows(&name, n_embd, 2 * n_ff, first, n_ff).map(Linear::plain);
+                (half(0)?, half(n_ff)?)
+            }
+            false => (self.linear("ffn_gate", n_embd, n_ff)?, self.linear("ffn_up", n_embd, n_ff)?),
+        };
+        Ok(Dense { gate, up: Some(up), act, sub_norm: None, down: self.linear("ffn_down", n_ff, n_embd)? })
+    }
+
+    /// A feed-forward part without a gate.
+    pub fn plain(&mut self, act: Activation) -> Result<FeedForward> {
+        let (n_embd, n_ff) = (self.m.h.n_embd, self.n_ff()?);
+        let (gate, down) = (self.linear("ffn_up", n_embd, n_ff)?, self.linear("ffn_down", n_ff, n_embd)?);
+        Ok(FeedForward::Dense(Dense { gate, up: None, act, sub_norm: None, down }))
+    }
+
+    /// Experts where the layer has a router, else a gated unit; both with SiLU.
+    pub fn ffn(&mut self, gating: Gating, normalize: bool) -> Result<FeedForward> {
+        Ok(match self.has("ffn_gate_inp.weight") {
+            true => FeedForward::Experts(self.experts(Activation::Silu, gating, normalize)?),
+            false => FeedForward::Dense(self.gated(Activation::Silu)?),
+        })
+    }
+
+    /// A mixture of experts, with the shared one where the file has it. `gating` and `normalize` hold where the file
+    /// does not name another choice. Matrices are as wide as they are in the file: the keys for that differ.
+    pub fn experts(&mut self, act: Activation, gating: Gating, normalize: bool) -> Result<Experts> {
+        let n_embd = self.m.h.n_embd;
+        if self.has("ffn_gate.0.weight") {
+            let old = self.name("ffn_gate.0.weight");
+            let problem = format!("Tensor `{old}`: experts in tensors of their own. Convert the model again");
+            return Err(Error::Unsupported(problem));
+        }
+        let route = self.route(gating, normalize)?;
+        let (n, stem) = (self.m.h.n_expert, self.name("ffn_gate_inp"));
+        let weight = self.m.table.matrix(&format!("{stem}.weight"), n_embd, n)?;
+        let router = Linear { bias: self.m.bias(&stem, n)?, ..Linear::plain(weight) };
+        let width = self.m.table.shape(&self.name("ffn_down_exps.weight"))?[0];
+        let (gate, up) = match self.has("ffn_gate_up_exps.weight") {
+            true => {
+                let both = self.stack("ffn_gate_up_exps", n_embd, width.saturating_mul(2))?;
+                (Stack { rows: width, ..both }, Stack { rows: width, first: width, ..both })
+            }
+            false => (self.stack("ffn_gate_exps", n_embd, width)?, self.stack("ffn_up_exps", n_embd, width)?),
+        };
+        let down = self.stack("ffn_down_exps", width, n_embd)?;
+        let shared = match self.has("ffn_up_shexp.weight") {
+            true => Some(self.shared_expert(act)?),
+            false => None,
+        };
+        Ok(Experts { router, route, gate, up, act, down, weighted_input: false, shared })
+    }
+
+    fn shared_expert(&mut self, act: Activation) -> Result<(Dense, Option<Linear>)> {
+        let n_embd = self.m.h.n_embd;
+        let width = self.m.table.shape(&self.name("ffn_up_shexp.weight"))?[1];
+        let dense = Dense {
+            gate: self.linear("ffn_gate_shexp", n_embd, width)?,
+            up: Some(self.linear("ffn_up_shexp", n_embd, width)?),
+            act,
+            sub_norm: None,
+            down: self.linear("ffn_down_shexp", width, n_embd)?,
+        };
+        let gate = match self.has("ffn_gate_inp_shexp.weight") {
+            true => Some(self.linear("ffn_gate_inp_shexp", n_embd, 1)?),
+            false => None,
+        };
+        Ok((dense, gate))
+    }
+
+    fn route(&mut self, gating: Gating, normalize: bool) -> Result<RouteSpec> {
+        let (h, keys) = (self.m.h, self.m.keys);
+        for (n, key) in [(h.n_expert, "expert_count"), (h.n_expert_used, "expert_used_count")] {
+            if n == 0 {
+                return Err(keys.missing(key));
+            }
+        }
+        let gating = match keys.get::<u32>("expert_gating_func")? {
+            None | Some(0) => gating,
+            Some(1) => Gating::Softmax,
+            Some(2) => Gating::Sigmoid,
+            Some(3) => Gating::SoftmaxOfChosen,
+            Some(4) => Gating::SqrtSoftplus,
+            Some(n) => {
+                let key = keys.name("expert_gating_func");
+                return Err(Error::Unsupported(format!("Key `{key}` is {n} (known: 1 to 4)")));
+            }
+        };
+        let bias = self.name("exp_probs_b.bias");
+        Ok(RouteSpec {
+            used: h.n_expert_used,
+            gating,
+            bias: self.m.table.optional_vector(&bias, h.n_expert)?,
+            groups: keys.count("expert_group_count", h.n_expert)?.max(1),
+            groups_used: keys.count("expert_group_used_count", h.n_expert)?.max(1),
+            normalize: keys.get("expert_weights_norm")?.unwrap_or(normalize),
+            scale: keys.positive("expert_weights_scale")?.unwrap_or(1.0),
+        })
+    }
+
+    /// One tensor with a matrix for each expert.
+    fn stack(&mut self, part: &str, n_in: usize, n_out: usize) -> Result<Stack> {
+        let (stem, experts) = (self.name(part), self.m.h.n_expert);
+        let weight = self.m.table.stack(&format!("{stem}.weight"), n_in, n_out, experts)?;
+        let bias = format!("{stem}.bias");
+        let bias = if self.m.table.has(&bias) { Some(self.m.table.flat(&bias, n_out, experts)?) } else { None };
+        let linear = Linear { weight, scale: self.m.scale(&stem, experts)?, bias };
+        Ok(Stack { linear, experts, first: 0, stride: n_out, rows: n_out })
+    }
+
+    /// A layer with a norm before each part.
+    pub fn pre_norm(&mut self, attention: Attention, ffn: FeedForward) -> Result<Layer> {
+        self.pre_norm_named(attention, ffn, "ffn_norm")
+    }
+
+    /// A layer with a norm before each part, the second of this name.
+    pub fn pre_norm_named(&mut self, attention: Attention, ffn: FeedForward, ffn_norm: &str) -> Result<Layer> {
+        let (attn_norm, ffn_norm) = (Some(self.norm("attn_norm")?), Some(self.norm(ffn_norm)?));
+        Ok(Layer { attn_norm, ffn_norm, ..Layer::new(attention, ffn) })
+    }
+
+    /// A layer both of whose parts read its input, through one norm.
+    pub fn parallel(&mut self, attention: Attention, ffn: FeedForward) -> Result<Layer> {
+        let attn_norm = Some(self.norm("attn_norm")?);
+        Ok(Layer { attn_norm, parallel: true, ..Layer::new(attention, ffn) })
+    }
+
+    /// A layer with a norm after each part and none before.
+    pub fn post_norm(&mut self, attention: Attention, ffn: FeedForward) -> Result<Layer> {
+        let post_attn_norm = Some(self.norm("post_attention_norm")?);
+        let post_ffn_norm = Some(self.norm("post_ffw_norm")?);
+        Ok(Layer { post_attn_norm, post_ffn_norm, ..Layer::new(attention, ffn) })
+    }
+
+    /// A layer with a norm before and one after each part.
+    pub fn sandwich(&mut self, attention: Attention, ffn: FeedForward) -> Result<Layer> {
+        let (attn_norm, ffn_norm) = (Some(self.norm("attn_norm")?), Some(self.norm("ffn_norm")?));
+        Ok(Layer { attn_norm, ffn_norm, ..self.post_norm(attention, ffn)? })
+    }
+}

@@ -1,0 +1,311 @@
+//! A layer as a composition: a mixer, a feed-forward part, the norms around them, and how they are added to the
+//! residual stream. Architectures put layers together; this file turns one into nodes.
+
+use crate::Result;
+use crate::graph::{
+    Activation, AttentionSpec, Builder, Function, Linear, NodeId, NormSpec, RouteSpec, Stack, WeightId,
+};
+
+/// One layer.
+pub(super) struct Layer {
+    /// Norm of the mixer's input.
+    pub attn_norm: Option<NormSpec>,
+    /// The mixer.
+    pub attention: Attention,
+    /// Norm of the mixer's output.
+    pub post_attn_norm: Option<NormSpec>,
+    /// Norm of the feed-forward part's input.
+    pub ffn_norm: Option<NormSpec>,
+    /// The feed-forward part.
+    pub ffn: FeedForward,
+    /// Norm of the feed-forward part's output.
+    pub post_ffn_norm: Option<NormSpec>,
+    /// Whether both parts read the layer's input, instead of the second the sum after the first. Without a norm of its
+    /// own the feed-forward part then reads what the mixer reads.
+    pub parallel: bool,
+    /// Factor on what each part adds.
+    pub residual_scale: f32,
+    /// A third part, which reads the token's own embedding for this layer.
+    pub per_layer: Option<PerLayer>,
+    /// A factor on the layer's result.
+    pub output_scale: Option<WeightId>,
+}
+
+/// Attention with its projections.
+pub(super) struct Attention {
+    /// From the input to the heads.
+    pub heads: Heads,
+    /// Heads, norms, rotation, scores and cache.
+    pub spec: AttentionSpec,
+    /// Norm of all heads' results.
+    pub sub_norm: Option<NormSpec>,
+    /// From the heads' results to the output.
+    pub output: Linear,
+}
+
+/// How queries, keys and values are made.
+pub(super) enum Heads {
+    /// By products of the input.
+    Projected {
+        /// q, k and v, or those of them that have a matrix, or one matrix for all.
+        parts: Vec<Linear>,
+        /// Limit of the values' magnitude.
+        clamp: Option<f32>,
+    },
+    /// Multi-head latent attention.
+    Latent(Latent),
+}
+
+/// Multi-head latent attention (DeepSeek-V2, <https://arxiv.org/abs/2405.04434>) in its absorbed form: the cache holds
+/// for each token one row that is the key, and its first part the value, of all heads.
+pub(super) struct Latent {
+    /// A narrow matrix before `query`, and its norm.
+    pub query_down: Option<(Linear, NormSpec)>,
+    /// The queries' matrix.
+    pub query: Linear,
+    /// The matrix of the latent row with the rotated part behind it.
+    pub latent: Linear,
+    /// For each head from the unrotated part of a query to the latent row.
+    pub key_up: WeightId,
+    /// For each head from the latent row to its values.
+    pub value_up: WeightId,
+    /// Rotated values of a head.
+    pub n_rot: usize,
+}
+
+/// The feed-forward part.
+pub(super) enum FeedForward {
+    Dense(Dense),
+    Experts(Experts),
+    Both(Box<Both>),
+}
+
+/// A gated unit, or without `up` a plain one.
+pub(super) struct Dense {
+    pub gate: Linear,
+    pub up: Option<Linear>,
+    pub act: Activation,
+    /// Norm before `down`.
+    pub sub_norm: Option<NormSpec>,
+    pub down: Linear,
+}
+
+/// A mixture of experts.
+pub(super) struct Experts {
+    /// From the input to a logit for each expert.
+    pub router: Linear,
+    pub route: RouteSpec,
+    pub gate: Stack,
+    pub up: Stack,
+    pub act: Activation,
+    pub down: Stack,
+    /// Whether the route's weights are on the experts' input instead of their output.
+    pub weighted_input: bool,
+    /// An expert of all rows, and the matrix of one row that gates it.
+    pub shared: Option<(Dense, Option<Linear>)>,
+}
+
+/// A dense part beside experts, each with norms of its own.
+pub(super) struct Both {
+    pub dense: Dense,
+    pub dense_norm: NormSpec,
+    pub experts: Experts,
+    /// Norm of the experts' input, which is the residual stream.
+    pub experts_input: NormSpec,
+    pub experts_norm: NormSpec,
+    /// Norm of the router's input, which is the residual stream, and a factor on it.
+    pub router_input: (NormSpec, f32),
+}
+
+/// The part of a layer that reads the token's embedding for it.
+pub(super) struct PerLayer {
+    /// From the residual stream to a gate.
+    pub gate: Linear,
+    pub act: Activation,
+    /// First column of the layer's embedding.
+    pub first: usize,
+    /// From the gated embedding to the stream.
+    pub project: Linear,
+    pub norm: NormSpec,
+}
+
+/// What layers hand on: the residual stream, and the embeddings of all layers where there are any.
+#[derive(Clone, Copy)]
+pub(super) struct Streams {
+    pub x: NodeId,
+    pub per_layer: Option<NodeId>,
+}
+
+impl Layer {
+    /// A layer without norms, whose parts are added one after the other.
+    pub fn new(attention: Attention, ffn: FeedForward) -> Layer {
+        Layer {
+            attn_norm: None,
+            attention,
+            post_attn_norm: None,
+            ffn_norm: None,
+            ffn,
+            post_ffn_norm: None,
+            parallel: false,
+            residual_scale: 1.0,
+            per_layer: None,
+            output_scale: None,
+        }
+    }
+
+    /// Append the layer's nodes. With `select` all that follows the attention is of output rows.
+    pub fn emit(&self, b: &mut Builder<'_>, streams: Streams, select: bool) -> Result<Streams> {
+        let Streams { mut x, mut per_layer } = streams;
+        let mut normed = normed(b, x, self.attn_norm)?;
+        let mut attended = self.attention.attend(b, normed)?;
+        if select {
+            attended = b.select_rows(attended);
+            // What nobody reads any more is not selected.
+            if self.parallel && self.ffn_norm.is_none() {
+                normed = b.select_rows(normed);
+            }
+            x = b.select_rows(x);
+            per_layer = per_layer.map(|all| b.select_rows(all));
+        }
+        let output = |b: &mut Builder<'_>, residual| self.attention.output(b, attended, residual);
+        let mixed = self.added(b, x, self.post_attn_norm, output)?;
+        let stream = if self.parallel { x } else { mixed };
+        let input = match self.ffn_norm {
+            Some(norm) => b.norm(stream, norm, None)?,
+            None if self.parallel => normed,
+            None => stream,
+        };
+        let ffn = |b: &mut Builder<'_>, residual| self.ffn.emit(b, input, stream, residual);
+        let mut x = self.added(b, mixed, self.post_ffn_norm, ffn)?;
+        if let (Some(part), Some(all)) = (&self.per_layer, per_layer) {
+            let gate = b.matmul(x, &[part.gate], None)?;
+            let gated = b.gate(gate, all, part.first, part.act, None)?;
+            let projected = b.matmul(gated, &[part.project], None)?;
+            x = b.norm(projected, part.norm, Some(x))?;
+        }
+        if let Some(scale) = self.output_scale {
+            x = b.map(x, Function::ScaleBy(scale))?;
+        }
+        Ok(Streams { x, per_layer })
+    }
+
+    /// The stream plus what `part` makes, normalised and scaled before it is added where the layer does so.
+    fn added(
+        &self,
+        b: &mut Builder<'_>,
+        x: NodeId,
+        norm: Option<NormSpec>,
+        part: impl FnOnce(&mut Builder<'_>, Option<NodeId>) -> Result<NodeId>,
+    ) -> Result<NodeId> {
+        let plain = self.residual_scale == 1.0;
+        match norm {
+            None if plain => part(b, Some(x)),
+            None => {
+                let made = part(b, None)?;
+                b.add(made, self.residual_scale, x)
+            }
+            Some(norm) => {
+                let made = part(b, None)?;
+                let made = b.norm(made, norm, plain.then_some(x))?;
+                if plain { Ok(made) } else { b.add(made, self.residual_scale, x) }
+            }
+        }
+    }
+}
+
+fn normed(b: &mut Builder<'_>, x: NodeId, norm: Option<NormSpec>) -> Result<NodeId> {
+    match norm {
+        Some(norm) => b.norm(x, norm, None),
+        None => Ok(x),
+    }
+}
+
+impl Attention {
+    fn attend(&self, b: &mut Builder<'_>, x: NodeId) -> Result<NodeId> {
+        match &self.heads {
+            Heads::Projected { parts, clamp } => {
+                let mut qkv = b.matmul(x, parts, None)?;
+                if let Some(limit) = clamp {
+                    qkv = b.map(qkv, Function::Clamp(*limit))?;
+                }
+                b.attention(qkv, None, self.spec.clone())
+            }
+            Heads::Latent(latent) => {
+                // First, so that all that reads `x` comes before what is made of it.
+                let row = b.matmul(x, &[latent.latent], None)?;
+                let input = match &latent.query_down {
+                    Some((down, norm)) => {
+                        let narrow = b.matmul(x, &[*down], None)?;
+                        b.norm(narrow, *norm, None)?
+                    }
+                    None => x,
+                };
+                let queries = b.matmul(input, &[latent.query], None)?;
+                let queries = b.head_matmul(queries, latent.key_up, self.spec.n_head, latent.n_rot)?;
+                b.attention(queries, Some(row), self.spec.clone())
+            }
+        }
+    }
+
+    fn output(&self, b: &mut Builder<'_>, mut attended: NodeId, residual: Option<NodeId>) -> Result<NodeId> {
+        if let Heads::Latent(latent) = &self.heads {
+            attended = b.head_matmul(attended, latent.value_up, self.spec.n_head, 0)?;
+        }
+        let attended = normed(b, attended, self.sub_norm)?;
+        b.matmul(attended, &[self.output], residual)
+    }
+}
+
+impl FeedForward {
+    /// `x` is the part's input, `stream` the residual stream that it was made of.
+    fn emit(&self, b: &mut Builder<'_>, x: NodeId, stream: NodeId, residual: Option<NodeId>) -> Result<NodeId> {
+        match self {
+            FeedForward::Dense(dense) => dense.emit(b, x, residual),
+            FeedForward::Experts(experts) => experts.emit(b, x, x, residual),
+            FeedForward::Both(both) => both.emit(b, x, stream, residual),
+        }
+    }
+}
+
+impl Dense {
+    fn emit(&self, b: &mut Builder<'_>, x: NodeId, residual: Option<NodeId>) -> Result<NodeId> {
+        let gated = b.gated_matmul(x, self.gate, self.up, self.act)?;
+        let gated = normed(b, gated, self.sub_norm)?;
+        b.matmul(gated, &[self.down], residual)
+    }
+}
+
+impl Experts {
+    fn emit(&self, b: &mut Builder<'_>, x: NodeId, router: NodeId, residual: Option<NodeId>) -> Result<NodeId> {
+        let logits = b.matmul(router, &[self.router], None)?;
+        let route = b.route(logits, self.route)?;
+        let gated = b.expert_gate(x, route, (self.gate, self.up), self.act, self.weighted_input)?;
+        let sum = b.expert_down(gated, route, self.down, self.weighted_input, residual)?;
+        match &self.shared {
+            None => Ok(sum),
+            Some((shared, None)) => shared.emit(b, x, Some(sum)),
+            Some((shared, Some(gate))) => {
+                let gate = b.matmul(x, &[*gate], None)?;
+                let made = shared.emit(b, x, None)?;
+                b.gate(gate, made, 0, Activation::Sigmoid, Some(sum))
+            }
+        }
+    }
+}
+
+impl Both {
+    fn emit(&self, b: &mut Builder<'_>, x: NodeId, stream: NodeId, residual: Option<NodeId>) -> Result<NodeId> {
+        let (norm, factor) = self.router_input;
+        let router = b.norm(stream, norm, None)?;
+        let router = b.map(router, Function::Scale(factor))?;
+        let input = b.norm(stream, self.experts_input, None)?;
+        let experts = self.experts.emit(b, input, router, None)?;
+        let experts = b.norm(experts, self.experts_norm, None)?;
+        let dense = self.dense.emit(b, x, None)?;
+        let both = b.norm(dense, self.dense_norm, Some(experts))?;
+        match residual {
+            Some(residual) => b.add(both, 1.0, residual),
+            None => Ok(both),
+        }
+    }
+}
