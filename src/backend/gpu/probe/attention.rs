@@ -6,7 +6,6 @@
 use super::ops::{CAP, bound, capped, doubles, known_norm, weight};
 use super::{Expected, From, Probe, Run, TOLERANCE, input};
 use crate::Result;
-use crate::backend::KvTypes;
 use crate::backend::gpu::kernel::Gpu;
 use crate::backend::gpu::kernel::dispatch::{FRAME_CELLS, FRAME_ROWS};
 use crate::backend::gpu::ops::attention::{self, Queries};

@@ -14,7 +14,6 @@ use crate::backend::gpu::ops::rows::RowSpan;
 use crate::backend::gpu::weights::layout::GROUP;
 use crate::backend::gpu::weights::matrix::{Loader, Matrix, Vector};
 use crate::graph::{Index, Rows};
-use crate::quant::TensorType;
 
 /// Values of a matrix's row: some lanes have two groups, others one.
 const N_IN: usize = 768;

@@ -28,9 +28,11 @@ pub struct GpuWeights {
     items: Vec<Item>,
     /// Joined matrices, by the first of them.
     joined: HashMap<WeightId, (Vec<WeightId>, Matrix)>,
-    /// Rotary embeddings by their number in the model's graphs and their divisors.
-    ropes: Mutex<HashMap<(usize, Option<WeightId>), Arc<RopeTable>>>,
+    ropes: Mutex<RopeTables>,
 }
+
+/// Rotary embeddings by their number in the model's graphs and their divisors.
+type RopeTables = HashMap<(usize, Option<WeightId>), Arc<RopeTable>>;
 
 enum Item {
     /// On the device and on the host.
