@@ -14,6 +14,7 @@ mod keys;
 mod layer;
 mod outline;
 mod registry;
+mod tensor_devices;
 mod unknown;
 mod weights;
 
@@ -21,6 +22,7 @@ pub use facts::Facts;
 pub use hparams::Hparams;
 pub use outline::{Outline, architectures};
 pub use registry::{Placement, load, load_shared};
+pub use tensor_devices::TensorDevice;
 pub use unknown::unknown;
 pub use weights::{WeightTable, is_of_tower};
 
@@ -62,7 +64,7 @@ impl Model {
         threads: usize,
         progress: LoadProgress<'_>,
     ) -> Result<Model> {
-        let outline = Outline::read(&file, &backends, gpu_layers)?;
+        let outline = Outline::read(&file, &backends, &Placement::layers(gpu_layers))?;
         Model::load_outline(file, outline, backends, threads, progress)
     }
 

@@ -5,7 +5,7 @@
 //! same model wait for it, each calling its own progress function meanwhile. Where the first one fails or is cancelled,
 //! the next one loads. So eight hosts that open one file load it once, and two files load at the same time.
 
-use super::{Model, Outline};
+use super::{Model, Outline, TensorDevice};
 use crate::backend::{self, Backend, LoadProgress};
 use crate::gguf::{File, others};
 use crate::{Error, Result};
@@ -26,6 +26,25 @@ pub struct Placement {
     pub gpu_layers: i32,
     /// Device by name; `None` = the best.
     pub device: Option<String>,
+    /// Tensors that are placed whatever their layer; the first rule that matches counts.
+    pub tensor_devices: Vec<TensorDevice>,
+}
+
+impl Placement {
+    /// On the CPU, or so many layers on the best GPU.
+    pub fn layers(gpu_layers: i32) -> Placement {
+        Placement { gpu_layers, ..Placement::default() }
+    }
+
+    /// The backends that it names.
+    ///
+    /// # Errors
+    /// Those of [`backend::choose`].
+    pub fn backends(&self) -> Result<Vec<Arc<dyn Backend>>> {
+        // A rule for the GPU asks for one as a layer does.
+        let any = self.gpu_layers == 0 && self.tensor_devices.iter().any(|rule| rule.gpu);
+        backend::choose(if any { 1 } else { self.gpu_layers }, self.device.as_deref())
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -163,9 +182,9 @@ pub fn load(
     admit: Admit<'_>,
     mut progress: LoadProgress<'_>,
 ) -> Result<Arc<Model>> {
-    let backends = backend::choose(placement.gpu_layers, placement.device.as_deref())?;
+    let backends = placement.backends()?;
     let path = file.path().to_path_buf();
-    let outline = Outline::read(&file, &backends, placement.gpu_layers).map_err(|error| error.in_file(&path))?;
+    let outline = Outline::read(&file, &backends, placement).map_err(|error| error.in_file(&path))?;
     admit(&file, &outline, &backends, &mut progress)?;
     let model = Model::load_outline(file, outline, backends, threads, progress);
     Ok(Arc::new(model.map_err(|error| error.in_file(&path))?))
