@@ -13,16 +13,16 @@ mod identity;
 mod keys;
 mod layer;
 mod outline;
+mod placement;
 mod registry;
-mod tensor_devices;
 mod unknown;
 mod weights;
 
 pub use facts::Facts;
 pub use hparams::Hparams;
 pub use outline::{Outline, architectures};
-pub use registry::{Placement, load, load_shared};
-pub use tensor_devices::TensorDevice;
+pub use placement::{Placement, TensorDevice};
+pub use registry::{load, load_shared};
 pub use unknown::unknown;
 pub use weights::{WeightTable, is_of_tower};
 

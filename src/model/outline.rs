@@ -5,7 +5,7 @@ use super::architectures::ARCHITECTURES;
 use super::binder::Binder;
 use super::decoder::Decoder;
 use super::keys::Keys;
-use super::tensor_devices::Placed;
+use super::placement::Placed;
 use super::{Hparams, Placement, WeightTable};
 use crate::backend::{Backend, LayerCache, Wanted};
 use crate::gguf::{File, shown};
@@ -69,9 +69,9 @@ impl Places {
 
 impl Outline {
     /// Read the header for `backends`, of which the first is the CPU. With a second one the last `gpu_layers` layers
-    /// are computed there; one more means the output head too, and the embedding with it; -1 means all. What is computed
-    /// with a tensor that a rule places is computed on the rule's device: matrices that are multiplied together go where
-    /// the first of them that a rule names goes, and the experts of a layer where their gates go.
+    /// are computed there; one more means the output head too, and the embedding with it; -1 means all. What is
+    /// computed with a tensor that a rule places is computed on the rule's device: matrices that are multiplied
+    /// together go where the first of them that a rule names goes, and the experts of a layer where their gates go.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for an unknown architecture or type, [`Error::Model`] naming the key or tensor at fault,

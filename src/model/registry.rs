@@ -5,8 +5,8 @@
 //! same model wait for it, each calling its own progress function meanwhile. Where the first one fails or is cancelled,
 //! the next one loads. So eight hosts that open one file load it once, and two files load at the same time.
 
-use super::{Model, Outline, TensorDevice};
-use crate::backend::{self, Backend, LoadProgress};
+use super::{Model, Outline, Placement};
+use crate::backend::{Backend, LoadProgress};
 use crate::gguf::{File, others};
 use crate::{Error, Result};
 use parking_lot::{Condvar, Mutex};
@@ -18,34 +18,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, SystemTime};
-
-/// The placement of a model's layers on devices. Two placements of one file are two models.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub struct Placement {
-    /// Repeating layers on the GPU, counted from the end; 0 = CPU only, -1 = all.
-    pub gpu_layers: i32,
-    /// Device by name; `None` = the best.
-    pub device: Option<String>,
-    /// Tensors that are placed whatever their layer; the first rule that matches counts.
-    pub tensor_devices: Vec<TensorDevice>,
-}
-
-impl Placement {
-    /// On the CPU, or so many layers on the best GPU.
-    pub fn layers(gpu_layers: i32) -> Placement {
-        Placement { gpu_layers, ..Placement::default() }
-    }
-
-    /// The backends that it names.
-    ///
-    /// # Errors
-    /// Those of [`backend::choose`].
-    pub fn backends(&self) -> Result<Vec<Arc<dyn Backend>>> {
-        // A rule for the GPU asks for one as a layer does.
-        let any = self.gpu_layers == 0 && self.tensor_devices.iter().any(|rule| rule.gpu);
-        backend::choose(if any { 1 } else { self.gpu_layers }, self.device.as_deref())
-    }
-}
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {

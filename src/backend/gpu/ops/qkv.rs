@@ -1,5 +1,5 @@
-//! From the products of the q, k and v matrices to attention's inputs: normalises heads, rotates queries and keys (RoPE),
-//! and writes keys and values to their cells.
+//! From the products of the q, k and v matrices to attention's inputs: normalises heads, rotates queries and keys
+//! (RoPE), and writes keys and values to their cells.
 //!
 //! One dispatch does all of it, two where the norms have more vectors than a kernel can bind. Norms over all heads of a
 //! row come before, each in a dispatch of its own.

@@ -239,7 +239,8 @@ impl Past {
         self.k_norm.weight.as_deref().filter(|_| self.spec.norm_after_rope && whole)
     }
 
-    /// Queries or keys of a row, by head, as attention takes them; and the heads before that, but after a norm of the row.
+    /// Queries or keys of a row, by head, as attention takes them; and the heads before that, but after a norm of the
+    /// row.
     fn prepared(&self, x: &[f32], norm: Option<HeadNorm>, numbers: &Numbers) -> [Vec<Vec<f64>>; 2] {
         let (dim, mut x) = (self.spec.head_dim_k, doubles(x));
         if let Some(HeadNorm { norm, span: NormSpan::Row }) = norm {

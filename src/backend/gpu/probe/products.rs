@@ -132,8 +132,8 @@ impl Probe {
         Ok(Probe::new(what, steps, Run::new(workspace, rows, results)))
     }
 
-    /// Rows of a table like this one: three by their tokens and one by the token that was sampled last, or four by their
-    /// positions.
+    /// Rows of a table like this one: three by their tokens and one by the token that was sampled last, or four by
+    /// their positions.
     pub fn embed(gpu: &Gpu, like: &Embed<'_>) -> Result<Probe> {
         let ty = like.table.ty;
         let (source, scale) = (Source::new(1, ty, N_IN, N_OUT)?, 1.5);

@@ -1,10 +1,41 @@
-//! Rules that place single tensors: `PATTERN=DEVICE`, as in "experts stay on the CPU and all else is on the GPU".
+//! Where a model's layers are to be, and rules that place single tensors: `PATTERN=DEVICE`, as in "experts stay on the
+//! CPU and all else is on the GPU".
 
+use crate::backend::{self, Backend};
 use crate::graph::WeightSpec;
 use crate::{Error, Result};
 use regex_lite::Regex;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
+
+/// The placement of a model's layers on devices. Two placements of one file are two models.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Placement {
+    /// Repeating layers on the GPU, counted from the end; 0 = CPU only, -1 = all.
+    pub gpu_layers: i32,
+    /// Device by name; `None` = the best.
+    pub device: Option<String>,
+    /// Tensors that are placed whatever their layer; the first rule that matches counts.
+    pub tensor_devices: Vec<TensorDevice>,
+}
+
+impl Placement {
+    /// On the CPU, or so many layers on the best GPU.
+    pub fn layers(gpu_layers: i32) -> Placement {
+        Placement { gpu_layers, ..Placement::default() }
+    }
+
+    /// The backends that it names.
+    ///
+    /// # Errors
+    /// Those of [`backend::choose`].
+    pub fn backends(&self) -> Result<Vec<Arc<dyn Backend>>> {
+        // A rule for the GPU asks for one as a layer does.
+        let any = self.gpu_layers == 0 && self.tensor_devices.iter().any(|rule| rule.gpu);
+        backend::choose(if any { 1 } else { self.gpu_layers }, self.device.as_deref())
+    }
+}
 
 /// The devices that a rule may name.
 const NAMES: [&str; 2] = ["cpu", "gpu"];
