@@ -2,6 +2,7 @@
 #![cfg(feature = "gpu")]
 #![allow(clippy::unwrap_used)]
 
+mod architectures;
 mod engine;
 mod sampling;
 #[path = "../testing/mod.rs"]

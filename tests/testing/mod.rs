@@ -5,6 +5,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub mod allocator;
+pub mod decoders;
 pub mod fixtures;
 pub mod gguf_keys;
 pub mod judge;

@@ -5,7 +5,7 @@
 //! matrix is a dispatch of its own.
 //!
 //! Bytes and widths are those of the workspace: offsets are multiples of 16 bytes, row `r` of an operand starts `r`
-//! times its width after the first. A product with a matrix whose number of rows is no multiple of 4 also writes the
+//! times its width after the first; the one value of a row may stand by itself. A product with a matrix whose number of rows is no multiple of 4 also writes the
 //! columns up to the next multiple.
 
 use super::activation::{activation_flags, curve};
@@ -361,7 +361,10 @@ impl Product<'_> {
                 words.part_x = quads("a head's values", parts.x as u64, 4)?;
                 words.part_dst = quads("a head's results", parts.dst as u64, 4)?;
             }
-            words.dst_stride = quads("width", self.width as u64, 4)?;
+            // Rows of one value are stored four at a time.
+            let one = self.width == 1 && self.act.is_none() && self.residual.is_none();
+            words.dst_stride = if one { 0 } else { quads("width", self.width as u64, 4)? };
+            text.flags.extend(one.then_some("ONE"));
             words.residual = self.residual.map_or(Ok(NONE), |at| quads("residual", at + first, 16))?;
             // The first step of a job stores the sum for all.
             let stores = steps.is_empty();

@@ -67,7 +67,7 @@ impl Run {
     /// first output row.
     fn new(mut workspace: Vec<f32>, rows: usize, expected: Vec<Expected>) -> Run {
         let dst = workspace.len();
-        workspace.resize(dst + expected.len(), f32::NAN);
+        workspace.resize((dst + expected.len()).next_multiple_of(4), f32::NAN);
         let rows = rows as u32;
         let mut frame = vec![0u32; FRAME_CELLS];
         (frame[0], frame[1]) = (rows, rows);

@@ -31,12 +31,13 @@ impl Probe {
     pub fn matmul(gpu: &Gpu, like: &MatMul<'_>) -> Result<Probe> {
         let mut fed = Fed::new(gpu, &like.input, like.max_rows)?;
         let (n_parts, rows) = (like.parts.len(), fed.rows);
-        let width = n_parts * N_OUT;
+        let n_out = if like.width == 1 { 1 } else { N_OUT };
+        let width = n_parts * n_out;
         let (mut parts, mut results) = (Vec::new(), vec![(0.0, 0.0); rows * width]);
         for (i, term) in like.parts.iter().enumerate() {
-            let known = Known::new(gpu, term, i as u64, &mut fed)?;
+            let known = Known::new(gpu, term, i as u64, n_out, &mut fed)?;
             for (at, result) in known.results.iter().enumerate() {
-                results[at / N_OUT * width + i * N_OUT + at % N_OUT] = *result;
+                results[at / n_out * width + i * n_out + at % n_out] = *result;
             }
             parts.push(known);
         }
@@ -75,8 +76,8 @@ impl Probe {
     /// The gated product of a step like this one.
     pub fn gated(gpu: &Gpu, like: &Gated<'_>) -> Result<Probe> {
         let mut fed = Fed::new(gpu, &like.input, like.max_rows)?;
-        let gate = Known::new(gpu, &like.gate, 1, &mut fed)?;
-        let up = like.up.map(|up| Known::new(gpu, &up, 2, &mut fed)).transpose()?;
+        let gate = Known::new(gpu, &like.gate, 1, N_OUT, &mut fed)?;
+        let up = like.up.map(|up| Known::new(gpu, &up, 2, N_OUT, &mut fed)).transpose()?;
         let ups = up.iter().flat_map(|up| up.results.iter().copied()).chain(std::iter::repeat((1.0, 0.0)));
         let results = gate.results.iter().zip(ups).map(|(&gate, up)| gated(like.act, gate, up)).collect();
         let job = Gated {
@@ -170,18 +171,18 @@ struct Known {
     matrix: Matrix,
     scale: Option<f32>,
     bias: Option<Vector>,
-    /// Of all rows, [`N_OUT`] each.
+    /// Of all rows.
     results: Vec<Expected>,
 }
 
 impl Known {
-    fn new(gpu: &Gpu, like: &Term<'_>, seed: u64, fed: &mut Fed) -> Result<Known> {
-        let source = Source::new(seed, like.matrix.ty, fed.n_in, N_OUT)?;
+    fn new(gpu: &Gpu, like: &Term<'_>, seed: u64, n_out: usize, fed: &mut Fed) -> Result<Known> {
+        let source = Source::new(seed, like.matrix.ty, fed.n_in, n_out)?;
         let scale = like.scale.map(|_| -1.75);
-        let bias = like.bias.map(|_| fed.random.units(N_OUT));
+        let bias = like.bias.map(|_| fed.random.units(n_out));
         let result = |(at, (value, off)): (usize, Expected)| {
             let factor = scale.map_or(1.0, f64::from);
-            let bias = bias.as_ref().map_or(0.0, |bias| bias[at % N_OUT].into());
+            let bias = bias.as_ref().map_or(0.0, |bias| bias[at % n_out].into());
             (value * factor + bias, off * factor.abs() * fed.roundings())
         };
         let results = source.product(&fed.x, fed.rows).into_iter().enumerate().map(result).collect();

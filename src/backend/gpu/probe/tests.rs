@@ -136,6 +136,38 @@ fn products_are_tried_as_a_model_runs_them() {
     }
 }
 
+/// A product of one column, as a gate has it.
+#[test]
+fn single_columns_are_tried_as_a_model_runs_them() {
+    for (gpu, (ty, n_in, normed, max_rows)) in devices()
+        .iter()
+        .flat_map(|gpu| [(F32, 44, true, 1), (Q8_0, 64, true, 8), (F16, 64, false, 512)].map(|case| (gpu, case)))
+    {
+        let matrix = Source::new(0, ty, n_in, 1).unwrap().load(gpu).unwrap();
+        let (weight, bias) = (vector(gpu, &vec![1.0; n_in]).unwrap(), vector(gpu, &[1.0]).unwrap());
+        let norm = normed.then_some(Norm { weight: &weight, eps: 0.0, added: None });
+        let job = MatMul {
+            parts: &[Term { matrix: &matrix, scale: Some(2.0), bias: Some(&bias) }],
+            input: Input { x: 0, width: n_in, norm },
+            residual: None,
+            dst: 4096,
+            width: 1,
+            rows: Rows::Output,
+            max_rows,
+            logits: false,
+        };
+        let steps = matmul::matmul(gpu, &job).unwrap();
+        let probe = || Probe::matmul(gpu, &job).unwrap();
+        let mut faulty = probe();
+        assert!(Arc::ptr_eq(&faulty.steps[0].kernel, &steps[0].kernel));
+        gpu.compiled(&faulty.kernels()).unwrap();
+        faulty.run(gpu).unwrap();
+        let factor = &mut faulty.steps[0].params[SCALE];
+        *factor = (f32::from_bits(*factor) * 2.0).to_bits();
+        faulty.run(gpu).unwrap_err();
+    }
+}
+
 #[test]
 fn gated_products_are_tried_as_a_model_runs_them() {
     let cases = [

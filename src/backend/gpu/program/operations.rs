@@ -217,7 +217,9 @@ impl Product<'_> {
 impl Operation for Product<'_> {
     fn supports(&self, _: &Gpu, node: &Node, specs: &[WeightSpec]) -> std::result::Result<(), String> {
         let spec = |part: &Linear| &specs[part.weight.0 as usize];
-        quads("outputs", node.width)?;
+        if node.width != 1 || node.residual().is_some() {
+            quads("outputs", node.width)?;
+        }
         self.0.iter().try_for_each(|part| quads("inputs", spec(part).n_in))?;
         let (_, but_last) = self.0.split_last().ok_or("a product without matrices")?;
         but_last.iter().try_for_each(|part| quads("outputs beside others", spec(part).n_out))

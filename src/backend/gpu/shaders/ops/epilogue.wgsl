@@ -42,6 +42,23 @@ fn head_of(row: u32) -> u32 {
 }
 //#endif
 
+//#if ONE
+// The one column of four output rows, which are a vec4.
+fn store_ones(row: u32, sums: vec4<f32>) {
+    if (row >= frame[params.count_at]) {
+        return;
+    }
+    var value = sums;
+//#if SCALE_FIRST
+    value *= params.scale_first;
+//#endif
+//#if BIAS_FIRST
+    value += bias_first[0].x;
+//#endif
+    ws[params.dst + row / 4u] = value;
+}
+//#endif
+
 // Four columns of an output row, of their sums: of two matrices where one gates the other. Rows beyond the run's and columns
 // beyond the slice's are left alone.
 //#if GATED

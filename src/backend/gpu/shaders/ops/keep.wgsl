@@ -21,7 +21,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     if (id.x < params.quads) {
         let part = id.x / params.kept + 1u;
         let before = params.kept - id.x % params.kept;
-        let from = params.x + id.y * params.x_stride + part * params.x_part - before;
-        ws[params.dst + id.y * params.dst_stride + part * params.dst_part - before] = ws[from];
+        let source = params.x + id.y * params.x_stride + part * params.x_part - before;
+        ws[params.dst + id.y * params.dst_stride + part * params.dst_part - before] = ws[source];
     }
 }

@@ -103,6 +103,11 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
         workgroupBarrier();
     }
 
+//#if ONE
+    if (first_tile == 0u && w_four == 0u) {
+        store_ones(first_row + x_four * 4u, vec4<f32>(sum[0].x, sum[1].x, sum[2].x, sum[3].x));
+    }
+//#else
     for (var i = 0u; i < 4u; i++) {
 //#if GATED
         store(first_row + x_four * 4u + i, first_tile * (TILE / 4u) + w_four, sum[i], sum[4u + i]);
@@ -110,4 +115,5 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
         store(first_row + x_four * 4u + i, first_tile * (TILE / 4u) + w_four, sum[i]);
 //#endif
     }
+//#endif
 }

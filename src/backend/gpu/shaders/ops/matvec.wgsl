@@ -85,6 +85,15 @@ fn all_of(value: u32) -> f32 {
     return sum;
 }
 
+// What is on a column's sums.
+fn factor_of(column: u32) -> f32 {
+//#if NORM
+    return inverseSqrt(all_of(SIDES * COLUMNS + column) / f32(params.x_quads * 4u) + params.real);
+//#else
+    return 1.0;
+//#endif
+}
+
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     var first_tile = (id.x + id.y * params.fold) * OUT_TILES;
@@ -189,20 +198,27 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     }
     add_lanes(thread, VALUES);
 
+//#if ONE
+    if (thread * 4u < COLUMNS) {
+        var value = vec4<f32>(0.0);
+        for (var i = 0u; i < min(COLUMNS, 4u); i++) {
+            value[i] = factor_of(4u * thread + i) * sums[(4u * thread + i) * THREADS];
+        }
+        store_ones(4u * thread, value);
+    }
+//#else
     // A vec4 of a column each: OUT_TILES tiles of two.
     let column = thread / (OUT_TILES * 2u);
     let quad = thread % (OUT_TILES * 2u);
     if (column >= COLUMNS) {
         return;
     }
-    var factor = 1.0;
-//#if NORM
-    factor = inverseSqrt(all_of(SIDES * COLUMNS + column) / f32(params.x_quads * 4u) + params.real);
-//#endif
+    let factor = factor_of(column);
 //#if GATED
     let first = factor * four_of(column, quad);
     store(column, first_tile * 2u + quad, first, factor * four_of(COLUMNS + column, quad));
 //#else
     store(column, first_tile * 2u + quad, factor * four_of(quad / 2u * COLUMNS + column, quad % 2u));
+//#endif
 //#endif
 }
