@@ -10,7 +10,7 @@
 
 use elizainference::backend::cpu::host::pool::{Counter, Pool, SharedMut};
 use elizainference::backend::cpu::host::{bandwidth, default_thread_count};
-use elizainference::backend::cpu::kernels::attention::{Attention, SplitSpace, scratch_bytes};
+use elizainference::backend::cpu::kernels::attention::{Attention, Scoring, SplitSpace, scratch_bytes};
 use elizainference::backend::cpu::kv::{KvLayout, store_k, store_v};
 use elizainference::quant::TensorType;
 use elizainference::simd::Isa;

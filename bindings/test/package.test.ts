@@ -6,7 +6,7 @@ import { mkdirSync, mkdtempSync, readFileSync, symlinkSync, writeFileSync } from
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
-import { IN_BUN, ROOT } from "./support.js";
+import { IN_BUN, MODEL, ROOT } from "./support.js";
 
 const PACKAGE = join(import.meta.dirname, "../..");
 const MODULES = join(PACKAGE, "../node_modules");
@@ -24,6 +24,7 @@ const tarball = run("npm", ["pack", "--silent", "--pack-destination", project, P
 mkdirSync(join(project, "node_modules/eliza-inference"), { recursive: true });
 run("tar", ["-xzf", tarball, "-C", "node_modules/eliza-inference", "--strip-components=1"], project);
 symlinkSync(join(ROOT, "models/demo.gguf"), join(project, "model.gguf"));
+symlinkSync(MODEL, join(project, "chat.gguf")); // has a chat template
 symlinkSync(join(ROOT, "models"), join(project, "models"));
 writeFileSync(join(project, "package.json"), '{"type": "module"}');
 const readme = readFileSync(join(PACKAGE, "README.md"), "utf8");

@@ -275,7 +275,7 @@ impl Block<'_, '_> {
     /// Experts where the layer has a router, else a gated unit; both with SiLU.
     pub fn ffn(&mut self, gating: Gating, normalize: bool) -> Result<FeedForward> {
         Ok(match self.has("ffn_gate_inp.weight") {
-            true => FeedForward::Experts(self.experts(Activation::Silu, gating, normalize)?),
+            true => FeedForward::Experts(Box::new(self.experts(Activation::Silu, gating, normalize)?)),
             false => FeedForward::Dense(self.gated(Activation::Silu)?),
         })
     }

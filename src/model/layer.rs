@@ -76,7 +76,7 @@ pub(super) struct Latent {
 /// The feed-forward part.
 pub(super) enum FeedForward {
     Dense(Dense),
-    Experts(Experts),
+    Experts(Box<Experts>),
     Both(Box<Both>),
 }
 

@@ -1,7 +1,7 @@
 //! The weight table: architectures claim tensors by name, shape and use; every claim is checked against the file, and a
 //! tensor that was neither claimed nor ignored is refused, because a model with a forgotten tensor would compute wrong
-//! results without an error. Tensors of the vision and audio towers that some files have besides are left out: text does
-//! without them.
+//! results without an error. Tensors of the vision and audio towers that some files have besides are left out: text
+//! does without them.
 
 use crate::gguf::{File, TensorInfo, shown};
 use crate::graph::{WeightId, WeightSpec, WeightUse};

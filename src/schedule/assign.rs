@@ -2,8 +2,8 @@
 //!
 //! A node is computed on the device where its part of the model was placed. A node that this device cannot compute is
 //! computed on the CPU, which has kernels for everything. A node without weights is computed on the device of its
-//! input, so that no rows are copied for it, and so is what can only follow its input: the second product of experts, and
-//! attention over an earlier layer's cache.
+//! input, so that no rows are copied for it, and so is what can only follow its input: the second product of experts,
+//! and attention over an earlier layer's cache.
 
 use crate::backend::memory::Component;
 use crate::backend::{Backend, Wanted};

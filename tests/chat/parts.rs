@@ -46,7 +46,7 @@ fn what_templates_write_of_calls_is_read_as_those_calls() {
         let mut parts = template.parts(&asked).unwrap();
         let mut found =
             parts.push(if common < before.len() && before.ends_with("<think>\n") { b"</think>" } else { b"" });
-        found.extend(parts.push(whole[common..].as_bytes()));
+        found.extend(parts.push(&whole.as_bytes()[common..]));
         found.extend(parts.finish());
         let called = found.iter().find_map(|part| match part {
             Part::ToolCall(call) => Some((call.name.clone(), serde_json::from_str::<Value>(&call.arguments).unwrap())),

@@ -12,11 +12,16 @@ use elizainference::engine::{self, Engine, EngineOptions, KvType, SlotId};
 use elizainference::trie::Trie;
 use elizainference::{Error, Token};
 use serde_json::json;
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 fn open(kind: Kind, weights: Weights, kv_type: KvType, gpu_layers: i32) -> (Engine, [SlotId; 2]) {
+    open_file(&fixture(kind, weights), kv_type, gpu_layers)
+}
+
+fn open_file(path: &Path, kv_type: KvType, gpu_layers: i32) -> (Engine, [SlotId; 2]) {
     let options = EngineOptions { slots: 2, threads: 2, kv_type, gpu_layers, ..EngineOptions::default() };
-    let model = engine::open_model(&fixture(kind, weights), &options, None).unwrap();
+    let model = engine::open_model(path, &options, None).unwrap();
     let mut engine = Engine::new(model, &options).unwrap();
     let slots = [engine.take_slot(0).unwrap(), engine.take_slot(1).unwrap()];
     (engine, slots)
@@ -84,7 +89,12 @@ fn rows(leaves: &[Vec<Token>]) -> usize {
 }
 
 fn compare(kind: Kind, weights: Weights, kv_type: KvType, gpu_layers: i32, tries: u64) {
-    let (mut engine, slots) = open(kind, weights, kv_type, gpu_layers);
+    compare_file(&fixture(kind, weights), kv_type, gpu_layers, tries);
+}
+
+/// Compares random tries over the model of a file, of F32 or F16 weights.
+pub fn compare_file(path: &Path, kv_type: KvType, gpu_layers: i32, tries: u64) {
+    let (mut engine, slots) = open_file(path, kv_type, gpu_layers);
     let n_vocab = engine.model().n_vocab();
     for number in 0..tries {
         let leaves = random_leaves(Stream::new(number, "leaves"), 12, n_vocab);
@@ -101,7 +111,7 @@ fn compare(kind: Kind, weights: Weights, kv_type: KvType, gpu_layers: i32, tries
             assert_eq!(score.tokens as usize, leaf.len());
             let expected = alone(&mut engine, slots[1], &prompt, &leaf, &leaves);
             let off = (score.logprob - expected).abs();
-            assert!(off <= 1e-3, "{kind:?} {weights:?} trie {number} {leaf:?}: {} for {expected}", score.logprob);
+            assert!(off <= 1e-3, "{path:?} trie {number} {leaf:?}: {} for {expected}", score.logprob);
         }
     }
 }

@@ -1,6 +1,8 @@
-//! The engine's slots: several in one step, removals from the cache, saved slots, leaves scored in a slot.
+//! The engine's slots: several in one step, removals from the cache, saved slots, leaves scored in a slot; all of it
+//! with every architecture.
 #![allow(clippy::unwrap_used)]
 
+mod architectures;
 mod leaf_scores;
 mod packed_cache;
 mod removal;

@@ -38,9 +38,8 @@ impl Peer {
         let found = unsafe { libc::dlsym(library, c"ggml_get_type_traits".as_ptr()) };
         assert!(!found.is_null(), "{path:?} has no ggml_get_type_traits");
         // SAFETY: ggml declares the function so.
-        Some(Peer {
-            traits: unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> *const Traits>(found) },
-        })
+        let traits = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> *const Traits>(found) };
+        Some(Peer { traits })
     }
 
     /// The weights of whole blocks; `None` for types that the peer does not decode.

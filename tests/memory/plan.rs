@@ -234,8 +234,13 @@ mod gpu {
         // Where nobody asked before, the buffer that is too much says so.
         let tight = device(Some(1 << 20));
         let layer = LayerCache::new(4, 64, 64);
-        let cache =
-            CacheSpec { types: TensorType::F16.into(), cells: 1024, sequences: 1, layers: vec![Some(layer); 3] };
+        let cache = CacheSpec {
+            context: 1024,
+            types: TensorType::F16.into(),
+            cells: 1024,
+            sequences: 1,
+            layers: vec![Some(layer); 3],
+        };
         let text = text_of(GpuBackend::on(tight.clone()).new_state(&cache, 1), &name);
         assert!(text.contains("524288 bytes for the keys of layer 1"), "{text}");
         assert_eq!(tight.memory().used.total(), 0);

@@ -81,5 +81,5 @@ fn writes_the_fixtures_where_they_are_asked_for() {
             File::open(&path).unwrap();
         }
     }
-    File::open(&script::write(std::path::Path::new(&dir))).unwrap();
+    File::open(script::write(std::path::Path::new(&dir))).unwrap();
 }

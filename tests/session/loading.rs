@@ -3,7 +3,9 @@
 
 use crate::testing::fixture;
 use crate::testing::fixtures::{Kind, Shaped, Weights};
+use crate::testing::split;
 use elizainference::engine::{self, EngineOptions};
+use elizainference::gguf::File;
 use elizainference::quant::TensorType;
 use elizainference::session::{Event, OpenOptions, Session, Sink};
 use elizainference::{Error, Result, Token};
@@ -184,6 +186,34 @@ fn m1_eight_hosts_that_open_one_file_share_one_model() {
         all.into_iter().map(|one| one.join().unwrap()).collect()
     });
     assert!(models.iter().all(|model| Arc::ptr_eq(model, &models[0])));
+}
+
+/// One model while nothing changes; another as soon as any part does. A slot that was saved with the first is not for
+/// the second.
+#[test]
+fn a_model_in_several_files_is_all_of_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = split::split(&File::open(fixture(Kind::Llama, Weights::F32)).unwrap(), folder.path(), 3);
+    let first = engine::open_model(&path, &options(2), None).unwrap();
+    assert!(Arc::ptr_eq(&first, &engine::open_model(&path, &options(2), None).unwrap()));
+    let session = open(&path, None).unwrap();
+    assert_eq!(greedy(&session), greedy(&open(&fixture(Kind::Llama, Weights::F32), None).unwrap()));
+    let saved = folder.path().join("saved");
+    session.save_slot(0, &saved).unwrap();
+    session.restore_slot(1, &saved).unwrap();
+
+    // A part that is replaced: those who have the model open still have the file that was there.
+    let last = split::path(folder.path(), 3, 3);
+    let mut bytes = std::fs::read(&last).unwrap();
+    let near_end = bytes.len() - 64;
+    bytes[near_end] ^= 1;
+    std::fs::remove_file(&last).unwrap();
+    std::fs::write(&last, bytes).unwrap();
+    let second = engine::open_model(&path, &options(2), None).unwrap();
+    assert!(!Arc::ptr_eq(&first, &second));
+    assert_ne!(first.identity().unwrap(), second.identity().unwrap());
+    let refused = open(&path, None).unwrap().restore_slot(1, &saved);
+    assert!(matches!(refused, Err(Error::SavedSlot { .. })), "{refused:?}");
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]

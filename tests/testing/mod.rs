@@ -17,7 +17,6 @@ pub mod reference;
 pub mod rng;
 pub mod script;
 pub mod split;
-pub mod split;
 pub mod stats;
 pub mod vocabulary;
 

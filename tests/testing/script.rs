@@ -91,7 +91,7 @@ pub fn write(dir: &Path) -> PathBuf {
     out.set("tokenizer.ggml.tokens", texts);
     let raw = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
     let mut tensor = |name: &str, shape: &[u64], values: &[f32]| {
-        out.tensor(&format!("{name}.weight"), shape, TensorType::F32, raw(values));
+        out.tensor(format!("{name}.weight"), shape, TensorType::F32, raw(values));
     };
     let (wide, rows) = (N_EMBD as u64, n as u64);
     tensor("token_embd", &[wide, rows], &embedding);

@@ -92,7 +92,7 @@ impl Backend for GpuBackend {
     }
 
     fn supports(&self, node: &Node, specs: &[WeightSpec]) -> std::result::Result<(), String> {
-        operations::supports(node, specs)
+        operations::supports(&self.gpu, node, specs)
     }
 
     fn load(

@@ -19,7 +19,7 @@ use rustyline::config::Config;
 use rustyline::error::ReadlineError;
 use screen::Screen;
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak, mpsc};
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ Ctrl-C ends an answer. Two slashes begin a message that begins with one.";
 const SLOT: i32 = 0;
 
 pub fn run(args: Args) -> Outcome {
-    let tools = args.tools.as_ref().map(|path| tools(path)).transpose()?;
+    let tools = args.tools.as_deref().map(tools).transpose()?;
     if args.choices.iter().any(String::is_empty) {
         return usage("--choices has an empty text");
     }
@@ -138,7 +138,7 @@ fn terminal(problem: ReadlineError) -> Failure {
 }
 
 /// The text of a file of tools.
-fn tools(path: &PathBuf) -> Result<String, Failure> {
+fn tools(path: &Path) -> Result<String, Failure> {
     let named = |problem: String| Failure::Error(format!("{}: {problem}", path.display()));
     let text = String::from_utf8(read_input(path)?).map_err(|e| named(format!("not UTF-8: {e}")))?;
     let tools: Vec<serde_json::Value> =

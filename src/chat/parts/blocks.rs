@@ -221,13 +221,16 @@ fn beginning(text: &str, mark: &str) -> usize {
     (1..=longest).rev().find(starts).unwrap_or(0)
 }
 
+/// The longest name and id of a call before `[ARGS]`, in bytes.
+const MAX_NAME: usize = 1024;
+
 /// Where the JSON of a call begins: at once, or after `[ARGS]`.
 fn json_begins(held: &str, open: usize) -> Option<usize> {
     let body = &held[open..];
     let begun = body.trim_start();
     let at = match begun.starts_with(['{', '[']) && !begun.starts_with("[ARGS]") && !begun.starts_with("[CALL_ID]") {
         true => body,
-        false => body.split_once("[ARGS]")?.1,
+        false => &body[body.as_bytes()[..body.len().min(MAX_NAME)].windows(6).position(|w| w == b"[ARGS]")? + 6..],
     };
     let at = at.trim_start();
     at.starts_with(['{', '[']).then(|| held.len() - at.len())

@@ -1,9 +1,9 @@
 //! `gemma`, `gemma2`, `gemma3`: GELU gates, embeddings scaled by sqrt(n_embd), RoPE over halves.
 //!
 //! Files have the window, but early ones do not say which layers use it, nor that one size of a family has another
-//! scale of the scores: both are constants here, as in llama.cpp. Sources: "Gemma 2: Improving Open Language Models at a
-//! Practical Size", <https://arxiv.org/abs/2408.00118>; "Gemma 3 Technical Report", <https://arxiv.org/abs/2503.19786>,
-//! and the models' own configuration files.
+//! scale of the scores: both are constants here, as in llama.cpp. Sources: "Gemma 2: Improving Open Language Models at
+//! a Practical Size", <https://arxiv.org/abs/2408.00118>; "Gemma 3 Technical Report",
+//! <https://arxiv.org/abs/2503.19786>, and the models' own configuration files.
 
 use crate::Result;
 use crate::graph::{Activation, RopeKind};

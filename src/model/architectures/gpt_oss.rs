@@ -19,6 +19,6 @@ pub(super) fn gpt_oss(m: &mut Binder<'_>) -> Result<Decoder> {
         spec.window = if sliding[b.il] { window } else { 0 };
         let attention = b.attention(spec)?;
         let experts = b.experts(Activation::ClampedSwiglu, Gating::SoftmaxOfChosen, false)?;
-        b.pre_norm_named(attention, FeedForward::Experts(experts), "post_attention_norm")
+        b.pre_norm_named(attention, FeedForward::Experts(Box::new(experts)), "post_attention_norm")
     })
 }

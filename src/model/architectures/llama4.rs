@@ -36,7 +36,7 @@ pub(super) fn llama4(m: &mut Binder<'_>) -> Result<Decoder> {
             true => {
                 let mut experts = b.experts(Activation::Silu, Gating::Sigmoid, false)?;
                 experts.weighted_input = true;
-                FeedForward::Experts(experts)
+                FeedForward::Experts(Box::new(experts))
             }
             false => FeedForward::Dense(b.gated(Activation::Silu)?),
         };

@@ -42,8 +42,8 @@ impl Norm<'_> {
         dispatch(isa, Heads { norm: *self, heads: x, width: 0 });
     }
 
-    /// The norm of each head of a row by itself, in place, with one weight for all heads; `x` is a whole number of heads
-    /// of `width` values, of which the first are normalised, as many as there are weights.
+    /// The norm of each head of a row by itself, in place, with one weight for all heads; `x` is a whole number of
+    /// heads of `width` values, of which the first are normalised, as many as there are weights.
     pub fn heads(&self, isa: Isa, x: &mut [f32], width: usize) {
         assert!(x.len().is_multiple_of(width), "The row is not a whole number of heads");
         self.check(self.weight.map_or(width, <[f32]>::len).min(width));

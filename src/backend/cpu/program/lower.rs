@@ -1,10 +1,10 @@
 //! Graph nodes on their way to steps: where their rows are, and in which form.
 //!
-//! Besides fusing nothing that the graph did not fuse already, lowering decides where activations are needed as
-//! `f32` and where in eight bits: matrices of quantised weights read rows that were quantised once, by the step
-//! that produced them where it can. Quantised rows live in scratch areas: one for what a norm or a plain quantise step
-//! leaves, one for the gated product, which is written while the first is still read, and one for rows sorted by expert.
-//! An area holds the rows of one node at a time; a reader that comes when they were overwritten quantises them again.
+//! Besides fusing nothing that the graph did not fuse already, lowering decides where activations are needed as `f32`
+//! and where in eight bits: matrices of quantised weights read rows that were quantised once, by the step that produced
+//! them where it can. Quantised rows live in scratch areas: one for what a norm or a plain quantise step leaves, one
+//! for the gated product, which is written while the first is still read, and one for rows sorted by expert. An area
+//! holds the rows of one node at a time; a reader that comes when they were overwritten quantises them again.
 //!
 //! Lowering needs the weights' types and shapes only, so it also says what memory a program will need before they are
 //! loaded.

@@ -208,9 +208,9 @@ impl RunMemory {
         self.areas[area as usize].base
     }
 
-    /// Rows sorted by expert, as the route of a mixture of experts leaves them (`ops/experts.rs`): for each expert where
-    /// its entries begin, and one past the last; how many experts have entries, and a place for each expert's number; the
-    /// entries.
+    /// Rows sorted by expert, as the route of a mixture of experts leaves them (`ops/experts.rs`): for each expert
+    /// where its entries begin, and one past the last; how many experts have entries, and a place for each expert's
+    /// number; the entries.
     pub fn routing(&self) -> *mut u32 {
         self.routing.base.cast()
     }

@@ -17,7 +17,7 @@ use super::rows::RowSpan;
 use crate::backend::TREE;
 use crate::backend::gpu::kernel::dispatch::{BufferRef, FRAME_CONSTANTS, GroupCount, Step};
 use crate::backend::gpu::kernel::{Binding, Gpu, compose};
-use crate::graph::AttentionSpec;
+use crate::graph::{AttentionSpec, Rows, Temperature};
 use crate::{Error, Result};
 use std::f32::consts::LOG2_E;
 
@@ -121,15 +121,24 @@ impl Tile {
     }
 }
 
-/// Attention of the queries, which are the first values of `q`'s rows (see [`super::qkv::step`]), written to `out`.
-pub fn steps(
-    gpu: &Gpu,
-    spec: &AttentionSpec,
-    layout: &KvLayout,
-    q: RowSpan,
-    out: RowSpan,
-    max_rows: usize,
-) -> Result<[Step; STEPS]> {
+/// The rows that an attention is of.
+#[derive(Clone)]
+pub struct Queries {
+    /// The queries, as the first values of rows (see [`super::qkv::steps`]).
+    pub q: RowSpan,
+    /// The results.
+    pub out: RowSpan,
+    /// Which rows.
+    pub rows: Rows,
+    /// The most rows of a run.
+    pub max_rows: usize,
+    /// For each query head a score that has no value.
+    pub sinks: Option<BufferRef>,
+}
+
+/// Attention of these rows.
+pub fn steps(gpu: &Gpu, spec: &AttentionSpec, layout: &KvLayout, queries: &Queries) -> Result<[Step; STEPS]> {
+    let Queries { q, out, rows, max_rows, ref sinks } = *queries;
     let group = spec.n_head / spec.n_head_kv;
     let (quads_k, quads_v) = (layout.head_dim_k / 4, layout.head_dim_v / 4);
     let tile = Tile::new(quads_k, quads_v, group * max_rows)
@@ -137,29 +146,40 @@ pub fn steps(
     let mut flags = layout.flags();
     flags.extend((tile.pack > 1).then_some("PACKED"));
     flags.extend(spec.softcap.map(|_| "SOFTCAP"));
+    flags.extend(spec.temperature.map(|_| "TEMPERATURE"));
+    flags.extend((spec.chunk > 0).then_some("CHUNKS"));
+    flags.extend((spec.alibi != 0.0).then_some("ALIBI"));
+    flags.extend((rows == Rows::Output).then_some("OUTPUTS"));
+    flags.extend(sinks.as_ref().map(|_| "SINKS"));
     let mut constants = layout.constants();
     constants.extend(FRAME_CONSTANTS);
     constants.extend(tile.constants());
     constants.extend([("GROUP", group as u32), ("TREE", TREE)]);
     let text = compose(include_str!("../shaders/ops/attention.wgsl"), &flags, &constants)?;
-    let bindings = [Binding::Write, Binding::Uniform, Binding::Read, Binding::Read, Binding::Read, Binding::Write];
+    let mut bindings =
+        vec![Binding::Write, Binding::Uniform, Binding::Read, Binding::Read, Binding::Read, Binding::Write];
+    bindings.extend(sinks.as_ref().map(|_| Binding::Read));
 
+    let times_rows = |times, by| match rows {
+        Rows::Batch => GroupCount::Rows(times, by),
+        Rows::Output => GroupCount::Outputs(times, by),
+    };
     let ([src, width], [dst, dst_width]) = (q.quads()?, out.quads()?);
     let reach = if spec.window == 0 { i32::MAX as u32 } else { spec.window.min(i32::MAX as u32) };
     let (scale, cap) = match spec.softcap {
         Some(cap) => (spec.scale / cap, cap * LOG2_E),
         None => (spec.scale * LOG2_E, 0.0),
     };
+    let (keys, values) = (BufferRef::Keys(spec.layer), BufferRef::Values(spec.layer));
+    let mut buffers =
+        vec![BufferRef::Workspace, BufferRef::Params, BufferRef::Frame, keys, values, BufferRef::Partials];
+    buffers.extend(sinks.clone());
+    let Temperature { scale: growth, length, offset } =
+        spec.temperature.unwrap_or(Temperature { scale: 0.0, length: 1, offset: 0 });
+    let alibi_scale = spec.softcap.map_or(LOG2_E, |cap| 1.0 / cap);
     let attention = Step {
         kernel: gpu.kernel("attention", &text, &bindings)?,
-        buffers: vec![
-            BufferRef::Workspace,
-            BufferRef::Params,
-            BufferRef::Frame,
-            BufferRef::Keys(spec.layer),
-            BufferRef::Values(spec.layer),
-            BufferRef::Partials,
-        ],
+        buffers,
         params: vec![
             src,
             width,
@@ -172,11 +192,19 @@ pub fn steps(
             spec.n_head as u32,
             quads_k as u32,
             BLOCK as u32,
+            spec.chunk.min(i32::MAX as u32),
+            spec.alibi.to_bits(),
+            alibi_scale.to_bits(),
+            growth.to_bits(),
+            length.max(1),
+            offset,
+            0,
+            0,
             0,
         ],
         groups: [
             GroupCount::Splits,
-            GroupCount::Rows(group as u32, (tile.pack * tile.packs) as u32),
+            times_rows(group as u32, (tile.pack * tile.packs) as u32),
             GroupCount::Fixed(spec.n_head_kv as u32),
         ],
     };
@@ -187,13 +215,17 @@ pub fn steps(
         ("PARTS", REDUCE_THREADS / quads_v as u32),
         ("N_HEAD", spec.n_head as u32),
     ];
-    let text = compose(include_str!("../shaders/ops/attention_reduce.wgsl"), &[], &constants)?;
-    let bindings = [Binding::Write, Binding::Uniform, Binding::Read, Binding::Read];
+    let flags: &[&str] = if sinks.is_some() { &["SINKS"] } else { &[] };
+    let text = compose(include_str!("../shaders/ops/attention_reduce.wgsl"), flags, &constants)?;
+    let mut bindings = vec![Binding::Write, Binding::Uniform, Binding::Read, Binding::Read];
+    bindings.extend(sinks.as_ref().map(|_| Binding::Read));
+    let mut buffers = vec![BufferRef::Workspace, BufferRef::Params, BufferRef::Frame, BufferRef::Partials];
+    buffers.extend(sinks.clone());
     let reduce = Step {
         kernel: gpu.kernel("attention_reduce", &text, &bindings)?,
-        buffers: vec![BufferRef::Workspace, BufferRef::Params, BufferRef::Frame, BufferRef::Partials],
+        buffers,
         params: vec![dst, dst_width, 0, 0],
-        groups: [GroupCount::Fixed(spec.n_head as u32), GroupCount::Rows(1, 1), GroupCount::Fixed(1)],
+        groups: [GroupCount::Fixed(spec.n_head as u32), times_rows(1, 1), GroupCount::Fixed(1)],
     };
     Ok([attention, reduce])
 }

@@ -148,27 +148,54 @@ impl KvLayout {
         ]
     }
 
+    /// [`Error::Internal`] where a key head has no room for the rotated values.
+    pub fn check_rotated(&self, rope: &RopeTable, first: usize) -> Result<()> {
+        if first + rope.n_rot as usize > self.head_dim_k {
+            let (n, width) = (rope.n_rot, self.head_dim_k);
+            return Err(Error::Internal(format!("{n} rotated values from {first} on in a head of {width}")));
+        }
+        Ok(())
+    }
+
     /// Threads of a workgroup that holds one head: a power of two, and at least a subgroup of most devices.
     pub fn head_threads(&self) -> u32 {
         (self.head_dim_k.max(self.head_dim_v) as u32 / 4).next_power_of_two().max(32)
     }
 }
 
+/// What a K-shift turns.
+pub struct Shift<'a> {
+    /// Frequencies.
+    pub rope: &'a RopeTable,
+    /// The first value of a head that is rotated.
+    pub first: usize,
+    /// Factors that a norm after the rotation left on each value of a key head.
+    pub factors: Option<BufferRef>,
+}
+
 /// Rotates the keys of the batch's cells, each by its row's position (K-shift).
-pub fn shift(gpu: &Gpu, layout: &KvLayout, layer: usize, rope: &RopeTable) -> Result<Step> {
+pub fn shift(gpu: &Gpu, layout: &KvLayout, layer: usize, shift: &Shift<'_>) -> Result<Step> {
+    let rope = shift.rope;
+    layout.check_rotated(rope, shift.first)?;
     let mut constants = layout.constants();
     constants.extend(FRAME_CONSTANTS);
-    constants.extend([("THREADS", layout.head_threads()), ("ROT", rope.n_rot)]);
+    constants.extend([("THREADS", layout.head_threads()), ("ROT", rope.n_rot), ("FIRST", shift.first as u32)]);
     let mut flags = layout.flags();
-    flags.push(rope.flag());
-    let bindings = [Binding::Uniform, Binding::Read, Binding::Read, Binding::Write];
+    flags.extend(["ROPE", "KEYS", rope.flag()]);
+    let mut bindings = vec![Binding::Uniform, Binding::Read, Binding::Read, Binding::Write];
+    let mut buffers = vec![BufferRef::Params, rope.bound(), BufferRef::Frame, BufferRef::Keys(layer)];
+    if let Some(factors) = &shift.factors {
+        flags.push("FACTORS");
+        bindings.push(Binding::Read);
+        buffers.push(factors.clone());
+    }
     Ok(Step {
         kernel: gpu.kernel(
             "kv_shift",
             &compose(include_str!("../shaders/ops/kv_shift.wgsl"), &flags, &constants)?,
             &bindings,
         )?,
-        buffers: vec![BufferRef::Params, rope.bound(), BufferRef::Frame, BufferRef::Keys(layer)],
+        buffers,
         params: vec![layout.blocks(), 0, 0, 0],
         groups: [GroupCount::Rows(1, 1), GroupCount::Fixed(layout.n_kv_heads as u32), GroupCount::Fixed(1)],
     })

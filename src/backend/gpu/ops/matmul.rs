@@ -8,13 +8,15 @@
 //! times its width after the first. A product with a matrix whose number of rows is no multiple of 4 also writes the
 //! columns up to the next multiple.
 
+use super::activation::{activation_flags, curve};
+use super::rows::{self, RowSpan};
 use crate::backend::gpu::kernel::dispatch::{
     BufferRef, FRAME_CONSTANTS, FRAME_LISTED, FRAME_N_LISTED, GroupCount, Step,
 };
 use crate::backend::gpu::kernel::{Binding, Gpu, compose};
 use crate::backend::gpu::weights::layout::{BLOCK_GROUPS, GROUP, Layout, QUADS, TILE, WORDS};
 use crate::backend::gpu::weights::matrix::{Matrix, Slice, Vector};
-use crate::graph::{Activation, Rows};
+use crate::graph::{Activation, Index, Rows};
 use crate::{Error, Result};
 
 const MATVEC: &str = include_str!("../shaders/ops/matvec.wgsl");
@@ -33,8 +35,10 @@ pub const SAMPLED_TOKEN: u32 = 1 << 31;
 const EMBED_THREADS: usize = 64;
 /// Rows of matrices in a tile of a product with many rows.
 const TILE_ROWS: usize = 64;
+/// Rows of a head's or an expert's matrix are a multiple of this.
+pub const HEAD_ROWS: usize = 16;
 /// No residual.
-const NONE: u32 = u32::MAX;
+pub(super) const NONE: u32 = u32::MAX;
 
 /// The input rows of a product.
 #[derive(Clone, Copy)]
@@ -71,10 +75,28 @@ pub struct Added<'a> {
     pub sum: u64,
 }
 
-/// `dst = [w · x + b for each part, side by side] + residual`
+/// A matrix that is multiplied, with what belongs to it: `matrix · x · scale + bias`.
+#[derive(Clone, Copy)]
+pub struct Term<'a> {
+    /// The matrix.
+    pub matrix: &'a Matrix,
+    /// Factor on the product.
+    pub scale: Option<f32>,
+    /// Added to the product.
+    pub bias: Option<&'a Vector>,
+}
+
+impl<'a> Term<'a> {
+    /// A matrix by itself.
+    pub fn plain(matrix: &'a Matrix) -> Term<'a> {
+        Term { matrix, scale: None, bias: None }
+    }
+}
+
+/// `dst = [term for each part, side by side] + residual`
 pub struct MatMul<'a> {
-    /// Matrices with their biases; all but the last have a multiple of 4 rows.
-    pub parts: &'a [(&'a Matrix, Option<&'a Vector>)],
+    /// The matrices; all but the last have a multiple of 4 rows.
+    pub parts: &'a [Term<'a>],
     /// What they are multiplied with.
     pub input: Input<'a>,
     /// Byte offset of rows to add, as wide as the output's; may be `dst`.
@@ -92,12 +114,12 @@ pub struct MatMul<'a> {
     pub logits: bool,
 }
 
-/// `dst = act(gate · x) ⊙ (up · x)`
+/// `dst = act(gate · x) ⊙ (up · x)`; without `up` `act(gate · x)`
 pub struct Gated<'a> {
     /// The gate.
-    pub gate: &'a Matrix,
+    pub gate: Term<'a>,
     /// The up matrix, of the same size and layout.
-    pub up: &'a Matrix,
+    pub up: Option<Term<'a>>,
     /// Activation of the gate.
     pub act: Activation,
     /// What they are multiplied with.
@@ -112,34 +134,95 @@ pub struct Gated<'a> {
     pub max_rows: usize,
 }
 
-/// `dst = scale · table[token]` for every batch row. The token is that of the row record; an id from [`SAMPLED_TOKEN`]
-/// on selects a word of [`BufferRef::Sampled`]. A row whose token is outside the table is not written.
+/// `dst = scale · table[index] + residual` for every batch row. The index is the token or the position of the row
+/// record; a token from [`SAMPLED_TOKEN`] on selects a word of [`BufferRef::Sampled`]. A row whose index is outside the
+/// table is not written.
 pub struct Embed<'a> {
     /// The table.
     pub table: &'a Matrix,
     /// Factor on every value.
     pub scale: f32,
+    /// Which row.
+    pub index: Index,
+    /// Byte offset of rows to add, as wide as the output's; may be `dst`.
+    pub residual: Option<u64>,
     /// Byte offset of the output rows.
     pub dst: u64,
     /// Values of an output row.
     pub width: usize,
 }
 
+/// `dst = [matrix_h · x_h, then the rest of x_h, for each head h]`
+pub struct Heads<'a> {
+    /// The heads' matrices, one after the other.
+    pub matrix: &'a Matrix,
+    /// Heads of a row; the matrix has a multiple of 16 rows for each.
+    pub heads: usize,
+    /// Values at the end of a head that stay as they are, a multiple of 4.
+    pub keep: usize,
+    /// The rows.
+    pub x: RowSpan,
+    /// The results.
+    pub dst: RowSpan,
+    /// Which rows.
+    pub rows: Rows,
+    /// The most rows of a run.
+    pub max_rows: usize,
+}
+
+/// The steps of products with a matrix for each head.
+pub fn heads(gpu: &Gpu, h: &Heads<'_>) -> Result<Vec<Step>> {
+    let [n_in, n_out] = [h.x, h.dst].map(|span| (span.width / h.heads.max(1)).saturating_sub(h.keep));
+    let fits = h.matrix.n_in == n_in && h.matrix.n_out == n_out * h.heads && n_out.is_multiple_of(HEAD_ROWS);
+    if !fits {
+        let problem = format!("{} rows of {} for {} heads", h.matrix.n_out, h.matrix.n_in, h.heads);
+        return Err(Error::Internal(problem));
+    }
+    let product = Product {
+        first: Term::plain(h.matrix),
+        second: None,
+        act: None,
+        input: Input { x: h.x.offset as u64, width: h.x.width, norm: None },
+        heads: Some(Parts { rows: n_out, x: h.x.width / h.heads, dst: h.dst.width / h.heads }),
+        residual: None,
+        dst: h.dst.offset as u64,
+        width: h.dst.width,
+        rows: h.rows,
+        max_rows: h.max_rows,
+        logits: false,
+    };
+    let mut steps = Vec::new();
+    product.steps(gpu, &mut steps)?;
+    if h.keep > 0 {
+        steps.push(rows::keep(gpu, h.x, h.dst, h.heads, h.keep, h.rows)?);
+    }
+    Ok(steps)
+}
+
+/// The parts of a matrix and of rows that belong to one head.
+struct Parts {
+    /// Rows of the matrix.
+    rows: usize,
+    /// Values of the input.
+    x: usize,
+    /// Values of the output.
+    dst: usize,
+}
+
 /// The steps of a product.
 pub fn matmul(gpu: &Gpu, m: &MatMul<'_>) -> Result<Vec<Step>> {
     let mut steps = Vec::new();
     let mut column = 0usize;
-    for (matrix, bias) in m.parts {
+    for part in m.parts {
+        let matrix = part.matrix;
         if !column.is_multiple_of(4) || column + matrix.n_out > m.width {
             return Err(Error::Internal(format!("{} columns from {column} of {}", matrix.n_out, m.width)));
         }
-        if bias.is_some_and(|bias| bias.len != matrix.n_out) {
-            return Err(Error::Internal(format!("A bias for {} columns has another length", matrix.n_out)));
-        }
         let product = Product {
-            matrix,
-            up: None,
-            bias: *bias,
+            first: *part,
+            second: None,
+            act: None,
+            heads: None,
             input: m.input,
             residual: m.residual.map(|at| at + 4 * column as u64),
             dst: m.dst + 4 * column as u64,
@@ -156,17 +239,24 @@ pub fn matmul(gpu: &Gpu, m: &MatMul<'_>) -> Result<Vec<Step>> {
 
 /// The steps of a gated product; [`Error::Unsupported`] where gate and up have different layouts.
 pub fn gated(gpu: &Gpu, g: &Gated<'_>) -> Result<Vec<Step>> {
-    if g.gate.layout.format != g.up.layout.format {
-        let problem = format!("A gate of type {} beside a matrix of type {} on a GPU", g.gate.ty, g.up.ty);
-        return Err(Error::Unsupported(problem));
+    let gate = g.gate.matrix;
+    if let Some(Term { matrix: up, .. }) = g.up {
+        if gate.layout.format != up.layout.format {
+            let problem = format!("A gate of type {} beside a matrix of type {} on a GPU", gate.ty, up.ty);
+            return Err(Error::Unsupported(problem));
+        }
+        if (gate.n_in, gate.n_out) != (up.n_in, up.n_out) {
+            return Err(Error::Internal("A gate and its matrix have different sizes".into()));
+        }
     }
-    if (g.gate.n_in, g.gate.n_out) != (g.up.n_in, g.up.n_out) || g.gate.n_out > g.width {
-        return Err(Error::Internal("A gate and its matrix have different sizes".into()));
+    if gate.n_out > g.width {
+        return Err(Error::Internal(format!("{} columns in {}", gate.n_out, g.width)));
     }
     let product = Product {
-        matrix: g.gate,
-        up: Some((g.up, g.act)),
-        bias: None,
+        first: g.gate,
+        second: g.up,
+        act: Some(g.act),
+        heads: None,
         input: g.input,
         residual: None,
         dst: g.dst,
@@ -191,22 +281,30 @@ pub fn embed(gpu: &Gpu, e: &Embed<'_>) -> Result<Vec<Step>> {
     for slice in &e.table.slices {
         let mut text = Text::new(&e.table.layout);
         text.matrix(["WIDE_FIRST", "NARROW_FIRST"], slice);
-        text.bind("BIND_SAMPLED", Binding::Read, BufferRef::Sampled);
+        match e.index {
+            Index::Token => text.bind("BIND_SAMPLED", Binding::Read, BufferRef::Sampled),
+            Index::Position => text.flags.push("POSITION"),
+        }
+        text.flags.extend(e.residual.map(|_| "RESIDUAL"));
         text.constant("THREADS", EMBED_THREADS);
         text.constants.push(("SAMPLED_TOKEN", SAMPLED_TOKEN));
         text.constants.extend(FRAME_CONSTANTS);
-        let words = Words { dst, dst_stride: width, real: e.scale, ..Words::of(e.table, slice) };
+        let residual = e.residual.map_or(Ok(NONE), |at| quads("residual", at, 16))?;
+        let words = Words { dst, dst_stride: width, residual, real: e.scale, ..Words::of(e.table, slice) };
         let groups = [GroupCount::Fixed(columns), GroupCount::Rows(1, 1), GroupCount::Fixed(1)];
         steps.push(text.step(gpu, "embed", EMBED, &words, groups)?);
     }
     Ok(steps)
 }
 
-/// One matrix's product, plain or gated.
+/// One matrix's product, plain, activated or gated.
 struct Product<'a> {
-    matrix: &'a Matrix,
-    up: Option<(&'a Matrix, Activation)>,
-    bias: Option<&'a Vector>,
+    first: Term<'a>,
+    /// What the first one gates.
+    second: Option<Term<'a>>,
+    act: Option<Activation>,
+    /// Where each head has a matrix of its own.
+    heads: Option<Parts>,
     input: Input<'a>,
     residual: Option<u64>,
     dst: u64,
@@ -218,35 +316,51 @@ struct Product<'a> {
 
 impl Product<'_> {
     fn steps(&self, gpu: &Gpu, steps: &mut Vec<Step>) -> Result<()> {
-        let (n_in, Input { x, width, norm }) = (self.matrix.n_in, self.input);
+        let (matrix, Input { x, width, norm }) = (self.first.matrix, self.input);
+        let n_in = matrix.n_in;
         let norms = norm.iter().flat_map(|norm| [Some(norm.weight), norm.added.map(|added| added.weight)]);
-        if width != n_in || norms.flatten().any(|weight| weight.len != n_in) {
+        if width != n_in && self.heads.is_none() || norms.flatten().any(|weight| weight.len != n_in) {
             return Err(Error::Internal(format!("Rows of {width} values for a matrix of {n_in}")));
         }
         if norm.is_some() && self.max_rows > VECTOR_ROWS {
             return Err(Error::Internal(format!("A norm within a product of {} rows", self.max_rows)));
         }
-        for (i, slice) in self.matrix.slices.iter().enumerate() {
-            let mut text = Text::new(&self.matrix.layout);
+        let biases = [Some(self.first), self.second].into_iter().flatten().filter_map(|term| term.bias);
+        if biases.into_iter().any(|bias| bias.len != matrix.n_out) {
+            return Err(Error::Internal(format!("A bias for {} columns has another length", matrix.n_out)));
+        }
+        for (i, slice) in matrix.slices.iter().enumerate() {
+            let mut text = Text::new(&matrix.layout);
             text.matrix(["WIDE_FIRST", "NARROW_FIRST"], slice);
-            if let Some((up, act)) = self.up {
-                text.matrix(["WIDE_SECOND", "NARROW_SECOND"], &up.slices[i]);
-                text.flags.extend(["GATED", if act == Activation::Gelu { "GELU" } else { "SILU" }]);
+            let mut words = Words::of(matrix, slice);
+            words.scale_first = text.term(&self.first, ["SCALE_FIRST", "BIAS_FIRST", "BIND_BIAS_FIRST"]);
+            if let Some(second) = self.second {
+                text.matrix(["WIDE_SECOND", "NARROW_SECOND"], &second.matrix.slices[i]);
+                text.flags.push("GATED");
+                words.scale_second = text.term(&second, ["SCALE_SECOND", "BIAS_SECOND", "BIND_BIAS_SECOND"]);
             }
-            if let Some(bias) = self.bias {
-                text.bind("BIND_BIAS", Binding::Read, bias.bound());
-                text.flags.push("BIAS");
+            if let Some(act) = self.act {
+                text.flags.push("ACTIVATED");
+                text.flags.extend(activation_flags(act));
+                words.curve = curve(act);
             }
             if !n_in.is_multiple_of(GROUP) {
                 text.flags.push("RAGGED");
             }
             text.constants.push(("NONE", NONE));
-            let mut words = Words::of(self.matrix, slice);
             words.count_at = u32::from(self.rows == Rows::Output);
             let first = 4 * slice.first_row as u64;
             words.x = quads("x", x, 16)?;
             words.x_stride = quads("x width", width as u64, 4)?;
             words.dst = quads("dst", self.dst + first, 16)?;
+            if let Some(parts) = &self.heads {
+                text.flags.push("HEADS");
+                // The kernel counts from the first row of the first head.
+                words.dst = quads("dst", self.dst, 16)?;
+                words.stack_rows = parts.rows as u32;
+                words.part_x = quads("a head's values", parts.x as u64, 4)?;
+                words.part_dst = quads("a head's results", parts.dst as u64, 4)?;
+            }
             words.dst_stride = quads("width", self.width as u64, 4)?;
             words.residual = self.residual.map_or(Ok(NONE), |at| quads("residual", at + first, 16))?;
             // The first step of a job stores the sum for all.
@@ -275,7 +389,7 @@ impl Product<'_> {
         // One kernel for one row, another for all other counts: the number of rows is read from the frame.
         let columns = if self.max_rows == 1 { 1 } else { VECTOR_ROWS };
         // Two tiles share the activations, except where one row's are too few to matter and threads are worth more.
-        let (sides, out_tiles) = match (self.up.is_some(), columns) {
+        let (sides, out_tiles) = match (self.second.is_some(), columns) {
             (true, _) => (2, 1),
             (false, 1) => (1, 1),
             (false, _) => (2, 2),
@@ -304,8 +418,10 @@ impl Product<'_> {
     }
 
     fn tiles(&self, gpu: &Gpu, slice: &Slice, mut text: Text, mut words: Words) -> Result<Step> {
-        let sides = if self.up.is_some() { 2 } else { 1 };
-        let rows_out = TILE_ROWS / sides;
+        let sides = if self.second.is_some() { 2 } else { 1 };
+        // A workgroup has rows of one head.
+        let of_head = self.heads.as_ref().map_or(TILE_ROWS, |parts| 1 << parts.rows.trailing_zeros().min(6));
+        let rows_out = (TILE_ROWS / sides).min(of_head);
         let rows_in = if self.max_rows <= 16 { 16 } else { 32 };
         text.constant("SIDES", sides);
         text.constant("ROWS_OUT", rows_out);
@@ -323,7 +439,7 @@ impl Product<'_> {
 }
 
 /// A number of workgroups in two dimensions that a device can dispatch.
-fn fold(gpu: &Gpu, groups: usize) -> Result<[u32; 2]> {
+pub(super) fn fold(gpu: &Gpu, groups: usize) -> Result<[u32; 2]> {
     let most = gpu.caps.max_workgroups as usize;
     let y = groups.div_ceil(most).max(1);
     let x = groups.div_ceil(y);
@@ -334,35 +450,46 @@ fn fold(gpu: &Gpu, groups: usize) -> Result<[u32; 2]> {
 }
 
 /// An offset or width of the workspace in vec4s, from units of which `by` make one vec4.
-fn quads(what: &str, n: u64, by: u64) -> Result<u32> {
+pub(super) fn quads(what: &str, n: u64, by: u64) -> Result<u32> {
     let whole = n.is_multiple_of(by).then(|| u32::try_from(n / by).ok()).flatten().filter(|&n| n != NONE);
     whole.ok_or_else(|| Error::Internal(format!("{what} of {n} in the workspace")))
 }
 
 /// `Params` of weights.wgsl.
 #[derive(Default)]
-struct Words {
-    groups: u32,
-    rows: u32,
-    first_row: u32,
-    count_at: u32,
-    sections: [u32; 3],
-    x_quads: u32,
-    x: u32,
-    x_stride: u32,
-    dst: u32,
-    dst_stride: u32,
-    residual: u32,
-    fold: u32,
-    columns: u32,
-    real: f32,
-    y: u32,
-    sum: u32,
-    y_eps: f32,
+pub(super) struct Words {
+    pub groups: u32,
+    pub rows: u32,
+    pub first_row: u32,
+    pub count_at: u32,
+    pub sections: [u32; 3],
+    pub x_quads: u32,
+    pub x: u32,
+    pub x_stride: u32,
+    pub dst: u32,
+    pub dst_stride: u32,
+    pub residual: u32,
+    pub fold: u32,
+    pub columns: u32,
+    pub real: f32,
+    pub y: u32,
+    pub sum: u32,
+    pub y_eps: f32,
+    pub scale_first: f32,
+    pub scale_second: f32,
+    pub curve: [f32; 4],
+    pub stack: u32,
+    pub stack_rows: u32,
+    pub second_stack: u32,
+    pub second_rows: u32,
+    pub part_x: u32,
+    pub part_dst: u32,
+    pub used: u32,
+    pub route: u32,
 }
 
 impl Words {
-    fn of(matrix: &Matrix, slice: &Slice) -> Words {
+    pub fn of(matrix: &Matrix, slice: &Slice) -> Words {
         Words {
             groups: matrix.layout.groups as u32,
             rows: slice.rows as u32,
@@ -378,14 +505,18 @@ impl Words {
         let matrix =
             [self.groups, self.rows, self.first_row, self.count_at, blocks, halves, block_halves, self.x_quads];
         let rows = [self.x, self.x_stride, self.dst, self.dst_stride, self.residual, self.fold, self.columns];
-        let norms = [self.real.to_bits(), self.y, self.sum, self.y_eps.to_bits(), 0];
-        [&matrix[..], &rows[..], &norms[..]].concat()
+        let norms = [self.real.to_bits(), self.y, self.sum, self.y_eps.to_bits()];
+        let scales = [self.scale_first.to_bits(), self.scale_second.to_bits(), 0, 0, 0];
+        let stacks = [self.stack, self.stack_rows, self.second_stack, self.second_rows];
+        let parts = [self.part_x, self.part_dst, self.used, self.route];
+        let curve = self.curve.map(f32::to_bits);
+        [&matrix[..], &rows[..], &norms[..], &scales[..], &curve[..], &stacks[..], &parts[..]].concat()
     }
 }
 
 /// A shader under construction: its flags, constants and bindings.
-struct Text {
-    flags: Vec<&'static str>,
+pub(super) struct Text {
+    pub flags: Vec<&'static str>,
     constants: Vec<(&'static str, u32)>,
     bindings: Vec<Binding>,
     buffers: Vec<BufferRef>,
@@ -393,7 +524,7 @@ struct Text {
 
 impl Text {
     /// The flags and constants of every kernel over a matrix of this layout.
-    fn new(layout: &Layout) -> Text {
+    pub fn new(layout: &Layout) -> Text {
         let format = layout.format;
         let mut text =
             Text { flags: vec![format.flag], constants: Vec::new(), bindings: Vec::new(), buffers: Vec::new() };
@@ -410,19 +541,29 @@ impl Text {
         text
     }
 
-    fn constant(&mut self, name: &'static str, value: usize) {
+    pub fn constant(&mut self, name: &'static str, value: usize) {
         self.constants.push((name, value as u32));
     }
 
     /// Adds a binding with the next number and this name in the shader.
-    fn bind(&mut self, name: &'static str, kind: Binding, buffer: BufferRef) {
+    pub fn bind(&mut self, name: &'static str, kind: Binding, buffer: BufferRef) {
         self.constant(name, self.bindings.len());
         self.bindings.push(kind);
         self.buffers.push(buffer);
     }
 
+    /// What belongs to a matrix besides its weights; returns its factor.
+    fn term(&mut self, term: &Term<'_>, [scaled, biased, bind]: [&'static str; 3]) -> f32 {
+        if let Some(bias) = term.bias {
+            self.bind(bind, Binding::Read, bias.bound());
+            self.flags.push(biased);
+        }
+        self.flags.extend(term.scale.map(|_| scaled));
+        term.scale.unwrap_or(1.0)
+    }
+
     /// A slice's one or two bindings.
-    fn matrix(&mut self, [wide, narrow]: [&'static str; 2], slice: &Slice) {
+    pub fn matrix(&mut self, [wide, narrow]: [&'static str; 2], slice: &Slice) {
         self.bind(wide, Binding::Read, slice.wide());
         if let Some(bound) = slice.narrow() {
             self.bind(narrow, Binding::Read, bound);
@@ -430,7 +571,14 @@ impl Text {
         }
     }
 
-    fn step(self, gpu: &Gpu, name: &'static str, source: &str, words: &Words, groups: [GroupCount; 3]) -> Result<Step> {
+    pub fn step(
+        self,
+        gpu: &Gpu,
+        name: &'static str,
+        source: &str,
+        words: &Words,
+        groups: [GroupCount; 3],
+    ) -> Result<Step> {
         let mut source = [source, FETCH].concat();
         if self.flags.contains(&"GATED") {
             source += &FETCH.replace("first", "second").replace("FIRST", "SECOND");

@@ -1,11 +1,11 @@
-//! Operations on whole rows of the workspace: RMS norm (Zhang and Sennrich, <https://arxiv.org/abs/1910.07467>),
-//! choosing the output rows, soft cap.
+//! Operations on whole rows of the workspace: norms, choosing the output rows, functions of each value, sums, gates.
 //!
 //! The numbers of rows are those of the run's counts, so that no row beyond them is touched.
 
+use super::activation::{activation_flags, curve};
 use crate::backend::gpu::kernel::dispatch::{BufferRef, FRAME_CONSTANTS, GroupCount, Step};
 use crate::backend::gpu::kernel::{Binding, Gpu, Kernel, compose};
-use crate::graph::Rows;
+use crate::graph::{Activation, NormKind, Rows};
 use crate::{Error, Result};
 use std::sync::Arc;
 
@@ -29,32 +29,57 @@ impl RowSpan {
 }
 
 /// Workgroups of one row each.
-fn row_count(rows: Rows) -> GroupCount {
+pub fn row_count(rows: Rows) -> GroupCount {
     match rows {
         Rows::Batch => GroupCount::Rows(1, 1),
         Rows::Output => GroupCount::Outputs(1, 1),
     }
 }
 
-/// `dst = x / sqrt(mean(x²) + eps) · weight`, plus `residual`. `x` and `residual` may be `dst`.
-pub fn norm(
-    gpu: &Gpu,
-    x: RowSpan,
-    weight: BufferRef,
-    eps: f32,
-    residual: Option<RowSpan>,
-    dst: RowSpan,
-    rows: Rows,
-) -> Result<Step> {
-    let flags: &[&str] = if residual.is_some() { &["RESIDUAL"] } else { &[] };
-    let constants = [("THREADS", gpu.caps.max_threads.clamp(128, 256))];
-    let text = compose(include_str!("../shaders/ops/norm.wgsl"), flags, &constants)?;
-    let ([from, quads], [to, _], [added, _]) = (x.quads()?, dst.quads()?, residual.unwrap_or(dst).quads()?);
+/// A norm of parts of rows, see [`NormSpec`](crate::graph::NormSpec).
+#[derive(Clone)]
+pub struct Norm {
+    /// What it divides by.
+    pub kind: NormKind,
+    /// Factor per column of a part.
+    pub weight: Option<BufferRef>,
+    /// Added per column of a part.
+    pub bias: Option<BufferRef>,
+    /// Added to the mean square.
+    pub eps: f32,
+    /// Values of a part.
+    pub width: usize,
+    /// Parts of a row, from its first value on.
+    pub parts: usize,
+}
+
+/// The norm of parts of `x`, plus `residual`, which is as wide as `dst`. `x` and `residual` may be `dst`.
+pub fn norm(gpu: &Gpu, x: RowSpan, norm: &Norm, residual: Option<RowSpan>, dst: RowSpan, rows: Rows) -> Result<Step> {
+    if norm.width * norm.parts > x.width.min(dst.width) {
+        return Err(Error::Internal(format!("{} norms of {} values in rows of {}", norm.parts, norm.width, x.width)));
+    }
+    let mut flags = Vec::new();
+    let mut bindings = vec![Binding::Write, Binding::Uniform];
+    let mut buffers = vec![BufferRef::Workspace, BufferRef::Params];
+    let mut constants = vec![("THREADS", gpu.caps.max_threads.clamp(128, 256))];
+    for (vector, flag, bind) in [(&norm.weight, "WEIGHT", "BIND_WEIGHT"), (&norm.bias, "BIAS", "BIND_BIAS")] {
+        if let Some(vector) = vector {
+            flags.push(flag);
+            constants.push((bind, bindings.len() as u32));
+            bindings.push(Binding::Read);
+            buffers.push(vector.clone());
+        }
+    }
+    flags.extend((norm.kind == NormKind::Layer).then_some("LAYER"));
+    flags.extend(residual.map(|_| "RESIDUAL"));
+    let text = compose(include_str!("../shaders/ops/norm.wgsl"), &flags, &constants)?;
+    let part = RowSpan { offset: 0, width: norm.width }.quads()?[1];
+    let ([from, x_stride], [to, stride], [added, _]) = (x.quads()?, dst.quads()?, residual.unwrap_or(dst).quads()?);
     Ok(Step {
-        kernel: gpu.kernel("norm", &text, &[Binding::Write, Binding::Uniform, Binding::Read])?,
-        buffers: vec![BufferRef::Workspace, BufferRef::Params, weight],
-        params: vec![from, added, to, quads, eps.to_bits(), 0, 0, 0],
-        groups: [row_count(rows), GroupCount::Fixed(1), GroupCount::Fixed(1)],
+        kernel: gpu.kernel("norm", &text, &bindings)?,
+        buffers,
+        params: vec![from, x_stride, added, to, stride, part, norm.eps.to_bits(), 0],
+        groups: [row_count(rows), GroupCount::Fixed(norm.parts as u32), GroupCount::Fixed(1)],
     })
 }
 
@@ -69,12 +94,80 @@ pub fn select(gpu: &Gpu, x: RowSpan, dst: RowSpan) -> Result<Step> {
     Ok(spread(kernel, buffers, vec![from, to, quads, 0], quads, Rows::Output))
 }
 
-/// `dst = cap · tanh(x / cap)`; `dst` may be `x`.
-pub fn softcap(gpu: &Gpu, x: RowSpan, dst: RowSpan, cap: f32, rows: Rows) -> Result<Step> {
-    let text = compose(include_str!("../shaders/ops/softcap.wgsl"), &[], &[("THREADS", THREADS)])?;
-    let kernel = gpu.kernel("softcap", &text, &[Binding::Write, Binding::Uniform])?;
-    let ([from, quads], [to, _]) = (x.quads()?, dst.quads()?);
-    Ok(spread(kernel, vec![BufferRef::Workspace, BufferRef::Params], vec![from, to, quads, cap.to_bits()], quads, rows))
+/// Copies the last `keep` values of each of so many equal parts of rows of `x` to the ends of those of `dst`.
+pub fn keep(gpu: &Gpu, x: RowSpan, dst: RowSpan, parts: usize, keep: usize, rows: Rows) -> Result<Step> {
+    let text = compose(include_str!("../shaders/ops/keep.wgsl"), &[], &[("THREADS", THREADS)])?;
+    let kernel = gpu.kernel("keep", &text, &[Binding::Write, Binding::Uniform])?;
+    let part = |span: RowSpan| RowSpan { offset: 0, width: span.width / parts }.quads().map(|[_, quads]| quads);
+    let ([from, x_stride], [to, stride], [_, kept]) =
+        (x.quads()?, dst.quads()?, RowSpan { offset: 0, width: keep }.quads()?);
+    let params = vec![from, x_stride, part(x)?, to, stride, part(dst)?, kept, kept * parts as u32];
+    Ok(spread(kernel, vec![BufferRef::Workspace, BufferRef::Params], params, kept * parts as u32, rows))
+}
+
+/// A function of each value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Map {
+    /// `x · factor`.
+    Scale(f32),
+    /// `cap · tanh(x / cap)`.
+    SoftCap(f32),
+    /// `x` limited to ± this.
+    Clamp(f32),
+}
+
+/// `dst = map(x) + residual`; `x` and `residual` may be `dst`.
+pub fn map(gpu: &Gpu, x: RowSpan, map: Map, residual: Option<RowSpan>, dst: RowSpan, rows: Rows) -> Result<Step> {
+    let (flag, number) = match map {
+        Map::Scale(factor) => ("SCALE", factor),
+        Map::SoftCap(cap) => ("SOFTCAP", cap),
+        Map::Clamp(limit) => ("CLAMP", limit),
+    };
+    let mut flags = vec![flag];
+    flags.extend(residual.map(|_| "RESIDUAL"));
+    let text = compose(include_str!("../shaders/ops/map.wgsl"), &flags, &[("THREADS", THREADS)])?;
+    let kernel = gpu.kernel("map", &text, &[Binding::Write, Binding::Uniform])?;
+    let ([from, quads], [to, _], [added, _]) = (x.quads()?, dst.quads()?, residual.unwrap_or(dst).quads()?);
+    let params = vec![from, added, to, quads, number.to_bits(), 0, 0, 0];
+    Ok(spread(kernel, vec![BufferRef::Workspace, BufferRef::Params], params, quads, rows))
+}
+
+/// `dst = act(x) ⊙ y + residual`, y being as many columns of its rows as `dst` has; `x` may have one value a row.
+pub struct Gate {
+    /// What is activated.
+    pub x: RowSpan,
+    /// Activation of `x`.
+    pub act: Activation,
+    /// Rows that hold y.
+    pub y: RowSpan,
+    /// The first column of y, a multiple of 4.
+    pub first: usize,
+    /// Rows to add.
+    pub residual: Option<RowSpan>,
+    /// The result; may be the residual.
+    pub dst: RowSpan,
+    /// Which rows.
+    pub rows: Rows,
+}
+
+/// The step of a gate.
+pub fn gate(gpu: &Gpu, gate: &Gate) -> Result<Step> {
+    let Gate { x, y, dst, rows, .. } = *gate;
+    let one = x.width == 1;
+    if !one && x.width != dst.width || gate.first + dst.width > y.width {
+        return Err(Error::Internal(format!("A gate of {} columns from {} of {}", dst.width, gate.first, y.width)));
+    }
+    let mut flags = activation_flags(gate.act);
+    flags.extend(one.then_some("ONE"));
+    flags.extend(gate.residual.map(|_| "RESIDUAL"));
+    let text = compose(include_str!("../shaders/ops/gate.wgsl"), &flags, &[("THREADS", THREADS)])?;
+    let kernel = gpu.kernel("gate", &text, &[Binding::Write, Binding::Uniform])?;
+    let [from, _] = RowSpan { width: if one { 4 } else { x.width }, ..x }.quads()?;
+    let ([y_from, _], [_, y_stride]) = (RowSpan { offset: y.offset + 4 * gate.first, ..y }.quads()?, y.quads()?);
+    let ([to, quads], [added, _]) = (dst.quads()?, gate.residual.unwrap_or(dst).quads()?);
+    let mut params = vec![from, y_from, y_stride, added, to, quads, 0, 0];
+    params.extend(curve(gate.act).map(f32::to_bits));
+    Ok(spread(kernel, vec![BufferRef::Workspace, BufferRef::Params], params, quads, rows))
 }
 
 /// Threads of the kernels that work on each value by itself.

@@ -10,6 +10,8 @@
 //! software driver takes seconds to compile a kernel when it first runs, so there the kernels for several rows are not
 //! tested.
 
+mod attention;
+mod experts;
 mod ops;
 mod products;
 pub mod source;

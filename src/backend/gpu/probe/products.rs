@@ -4,16 +4,16 @@
 //! A kernel's text does not depend on sizes, except on whether rows are whole groups; so the matrices are small, of the
 //! model's types.
 
-use super::source::{Random, Source, activation, normed};
+use super::source::{Random, Source, gated, normed};
 use super::{Expected, Probe, Run, TOLERANCE};
 use crate::Result;
 use crate::backend::gpu::kernel::Gpu;
 use crate::backend::gpu::kernel::dispatch::{FRAME_LISTED, FRAME_N_LISTED, FRAME_ROWS, Step};
-use crate::backend::gpu::ops::matmul::{self, Added, Embed, Gated, Input, MatMul, Norm, VECTOR_ROWS};
+use crate::backend::gpu::ops::matmul::{self, Added, Embed, Gated, Heads, Input, MatMul, Norm, Term, VECTOR_ROWS};
+use crate::backend::gpu::ops::rows::RowSpan;
 use crate::backend::gpu::weights::layout::GROUP;
-use crate::backend::gpu::weights::matrix::{Loader, Vector};
-use crate::graph::Rows;
-use crate::quant::TensorType;
+use crate::backend::gpu::weights::matrix::{Loader, Matrix, Vector};
+use crate::graph::{Index, Rows};
 
 /// Values of a matrix's row: some lanes have two groups, others one.
 const N_IN: usize = 768;
@@ -32,19 +32,15 @@ impl Probe {
         let mut fed = Fed::new(gpu, &like.input, like.max_rows)?;
         let (n_parts, rows) = (like.parts.len(), fed.rows);
         let width = n_parts * N_OUT;
-        let (mut parts, mut names, mut results) = (Vec::new(), Vec::new(), vec![(0.0, 0.0); rows * width]);
-        for (i, (matrix, bias)) in like.parts.iter().enumerate() {
-            let source = Source::new(i as u64, matrix.ty, fed.n_in, N_OUT)?;
-            let numbers = bias.map(|_| fed.random.units(N_OUT));
-            for (at, (value, off)) in source.product(&fed.x, rows).into_iter().enumerate() {
-                let (row, column) = (at / N_OUT, at % N_OUT);
-                let value = value + numbers.as_ref().map_or(0.0, |bias| bias[column].into());
-                results[row * width + i * N_OUT + column] = (value, off * fed.roundings());
+        let (mut parts, mut results) = (Vec::new(), vec![(0.0, 0.0); rows * width]);
+        for (i, term) in like.parts.iter().enumerate() {
+            let known = Known::new(gpu, term, i as u64, &mut fed)?;
+            for (at, result) in known.results.iter().enumerate() {
+                results[at / N_OUT * width + i * N_OUT + at % N_OUT] = *result;
             }
-            let bias = numbers.map(|numbers| vector(gpu, &numbers)).transpose()?;
-            parts.push((source.load(gpu)?, bias));
-            names.push(matrix.ty.to_string());
+            parts.push(known);
         }
+        let names: Vec<_> = parts.iter().map(|part| part.matrix.ty.to_string()).collect();
         let residual = like.residual.map(|_| fed.workspace.len() as u64 * 4);
         if residual.is_some() {
             let numbers = fed.random.units(rows * width);
@@ -52,7 +48,7 @@ impl Probe {
             fed.workspace.extend(numbers);
         }
         let job = MatMul {
-            parts: &parts.iter().map(|(matrix, bias)| (matrix, bias.as_ref())).collect::<Vec<_>>(),
+            parts: &parts.iter().map(Known::term).collect::<Vec<_>>(),
             input: fed.input(),
             residual,
             dst: fed.dst(),
@@ -78,20 +74,14 @@ impl Probe {
 
     /// The gated product of a step like this one.
     pub fn gated(gpu: &Gpu, like: &Gated<'_>) -> Result<Probe> {
-        let fed = Fed::new(gpu, &like.input, like.max_rows)?;
-        let gate = Source::new(1, like.gate.ty, fed.n_in, N_OUT)?;
-        let up = Source::new(2, like.up.ty, fed.n_in, N_OUT)?;
-        let pairs = gate.product(&fed.x, fed.rows).into_iter().zip(up.product(&fed.x, fed.rows));
-        let results = pairs.map(|((gate, gate_off), (up, up_off))| {
-            let (act, act_off) = activation(like.act, (gate, gate_off * fed.roundings()));
-            let up_off = up_off * fed.roundings();
-            (act * up, act_off * (up.abs() + up_off) + act.abs() * up_off + (act * up).abs() * 2f64.powi(-23))
-        });
-        let results = results.collect();
-        let (gate, up) = (gate.load(gpu)?, up.load(gpu)?);
+        let mut fed = Fed::new(gpu, &like.input, like.max_rows)?;
+        let gate = Known::new(gpu, &like.gate, 1, &mut fed)?;
+        let up = like.up.map(|up| Known::new(gpu, &up, 2, &mut fed)).transpose()?;
+        let ups = up.iter().flat_map(|up| up.results.iter().copied()).chain(std::iter::repeat((1.0, 0.0)));
+        let results = gate.results.iter().zip(ups).map(|(&gate, up)| gated(like.act, gate, up)).collect();
         let job = Gated {
-            gate: &gate,
-            up: &up,
+            gate: gate.term(),
+            up: up.as_ref().map(Known::term),
             act: like.act,
             input: fed.input(),
             dst: fed.dst(),
@@ -100,20 +90,107 @@ impl Probe {
             max_rows: fed.max_rows,
         };
         let steps = matmul::gated(gpu, &job)?;
-        Ok(fed.probe(&format!("{}, gated by {:?}", gate.ty, like.act), steps, results))
+        let how = if up.is_some() { "gated" } else { "activated" };
+        Ok(fed.probe(&format!("{}, {how} by {:?}", gate.matrix.ty, like.act), steps, results))
     }
 
-    /// Rows of a table of this type: three by their tokens, and one by the token that was sampled last.
-    pub fn embed(gpu: &Gpu, ty: TensorType) -> Result<Probe> {
+    /// Products like these with a matrix for each head.
+    pub fn heads(gpu: &Gpu, like: &Heads<'_>) -> Result<Probe> {
+        const HEADS: usize = 3;
+        let input = Input { x: 0, width: like.matrix.n_in, norm: None };
+        let Fed { n_in, rows, max_rows, mut random, .. } = Fed::new(gpu, &input, like.max_rows)?;
+        // The kernel of many rows depends on the powers of two that heads have.
+        let n_out = 1 << (like.matrix.n_out / like.heads.max(1)).trailing_zeros().clamp(4, 6);
+        let keep = if like.keep > 0 { 8 } else { 0 };
+        let source = Source::new(1, like.matrix.ty, n_in, HEADS * n_out)?;
+        let [from, to] = [HEADS * (n_in + keep), HEADS * (n_out + keep)];
+        let workspace = random.units(rows * from);
+        let mut results = vec![(0.0, 0.0); rows * to];
+        for head in 0..HEADS {
+            let part = |row: usize| &workspace[row * from + head * (n_in + keep)..][..n_in + keep];
+            let x: Vec<f32> = (0..rows).flat_map(|row| &part(row)[..n_in]).copied().collect();
+            let products = source.product(&x, rows);
+            for row in 0..rows {
+                let product = &products[row * source.n_out + head * n_out..][..n_out];
+                let kept = part(row)[n_in..].iter().map(|&x| (x.into(), 0.0));
+                let results = &mut results[row * to + head * (n_out + keep)..][..n_out + keep];
+                results.iter_mut().zip(product.iter().copied().chain(kept)).for_each(|(to, from)| *to = from);
+            }
+        }
+        let matrix = source.load(gpu)?;
+        let job = Heads {
+            matrix: &matrix,
+            heads: HEADS,
+            keep,
+            x: RowSpan { offset: 0, width: from },
+            dst: RowSpan { offset: 4 * workspace.len(), width: to },
+            rows: Rows::Batch,
+            max_rows,
+        };
+        let steps = matmul::heads(gpu, &job)?;
+        let what = format!("products of up to {max_rows} rows with heads of {}", matrix.ty);
+        Ok(Probe::new(what, steps, Run::new(workspace, rows, results)))
+    }
+
+    /// Rows of a table like this one: three by their tokens and one by the token that was sampled last, or four by their
+    /// positions.
+    pub fn embed(gpu: &Gpu, like: &Embed<'_>) -> Result<Probe> {
+        let ty = like.table.ty;
         let (source, scale) = (Source::new(1, ty, N_IN, N_OUT)?, 1.5);
-        let rows = [0, 1, 2, 0].into_iter().flat_map(|token| &source.weights[token * N_IN..][..N_IN]);
-        let expected: Vec<_> = rows.map(|&w| f64::from(w * scale)).map(|x| (x, x.abs() * 2f64.powi(-22))).collect();
-        let job = Embed { table: &source.load(gpu)?, scale, dst: 0, width: N_IN };
+        let tokens = match like.index {
+            Index::Token => [0, 1, 2, 0],
+            Index::Position => [5, 4, 67, 6],
+        };
+        let added = like.residual.map(|_| Random(1).units(tokens.len() * N_IN)).unwrap_or_default();
+        let rows = tokens.into_iter().flat_map(|token| &source.weights[token * N_IN..][..N_IN]);
+        let expected: Vec<_> = rows
+            .zip(added.iter().copied().chain(std::iter::repeat(0.0)))
+            .map(|(&w, more)| (f64::from(w * scale) + f64::from(more), f64::from((w * scale).abs() + more.abs())))
+            .map(|(x, size)| (x, size * 2f64.powi(-22)))
+            .collect();
+        let residual = like.residual.map(|_| 0);
+        let (table, dst) = (source.load(gpu)?, added.len() as u64 * 4);
+        let job = Embed { table: &table, scale, index: like.index, residual, dst, width: N_IN };
         let steps = matmul::embed(gpu, &job)?;
-        let mut run = Run::new(Vec::new(), expected.len() / N_IN, expected);
-        // Sequence 0 sampled token 0.
-        run.frame[FRAME_ROWS + 4 * 3] = u32::MAX;
+        let mut run = Run::new(added, tokens.len(), expected);
+        for (row, token) in tokens.into_iter().enumerate() {
+            let record = &mut run.frame[FRAME_ROWS + 4 * row..][..2];
+            match like.index {
+                // Sequence 0 sampled token 0.
+                Index::Token => record[0] = if row == 3 { u32::MAX } else { token as u32 },
+                Index::Position => record[1] = token as u32,
+            }
+        }
         Ok(Probe::new(format!("rows of {ty}"), steps, run))
+    }
+}
+
+/// A matrix with what belongs to it, like one of a step, and the expected results.
+struct Known {
+    matrix: Matrix,
+    scale: Option<f32>,
+    bias: Option<Vector>,
+    /// Of all rows, [`N_OUT`] each.
+    results: Vec<Expected>,
+}
+
+impl Known {
+    fn new(gpu: &Gpu, like: &Term<'_>, seed: u64, fed: &mut Fed) -> Result<Known> {
+        let source = Source::new(seed, like.matrix.ty, fed.n_in, N_OUT)?;
+        let scale = like.scale.map(|_| -1.75);
+        let bias = like.bias.map(|_| fed.random.units(N_OUT));
+        let result = |(at, (value, off)): (usize, Expected)| {
+            let factor = scale.map_or(1.0, f64::from);
+            let bias = bias.as_ref().map_or(0.0, |bias| bias[at % N_OUT].into());
+            (value * factor + bias, off * factor.abs() * fed.roundings())
+        };
+        let results = source.product(&fed.x, fed.rows).into_iter().enumerate().map(result).collect();
+        let bias = bias.as_ref().map(|bias| vector(gpu, bias)).transpose()?;
+        Ok(Known { matrix: source.load(gpu)?, scale, bias, results })
+    }
+
+    fn term(&self) -> Term<'_> {
+        Term { matrix: &self.matrix, scale: self.scale, bias: self.bias.as_ref() }
     }
 }
 

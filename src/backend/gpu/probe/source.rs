@@ -118,13 +118,44 @@ pub fn normed(x: &[f32], norm: &[f32], eps: f32) -> Vec<f32> {
 }
 
 /// The activation with its tolerance, given its argument with the tolerance of that.
-pub fn activation(act: Activation, (x, off): (f64, f64)) -> (f64, f64) {
-    let z = match act {
-        Activation::Gelu => 2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x),
-        _ => x,
+fn activation(act: Activation, (x, off): (f64, f64)) -> (f64, f64) {
+    let unit = 2f64.powi(-23);
+    let sigmoid = |z: f64| 1.0 / (1.0 + (-z).exp());
+    // exp(z) may be off by (3 + 2 |z|) units, and z by four roundings.
+    let exp = |z: f64| match sigmoid(z) * (1.0 - sigmoid(z)) * (3.0 + 6.0 * z.abs()) {
+        exp if exp.is_finite() => exp,
+        _ => 0.0,
     };
-    let sigmoid = 1.0 / (1.0 + (-z).exp());
-    // The slope is at most 1.13; exp(z) may be off by (3 + 2 |z|) units, and z by four roundings.
-    let exp = sigmoid * (1.0 - sigmoid) * (3.0 + 6.0 * z.abs());
-    (x * sigmoid, 1.13 * off + x.abs() * 2f64.powi(-23) * (if exp.is_finite() { exp } else { 0.0 } + 8.0 * sigmoid))
+    let times_sigmoid = |z: f64| {
+        // The slope is at most 1.13.
+        (x * sigmoid(z), 1.13 * off + x.abs() * unit * (exp(z) + 8.0 * sigmoid(z)))
+    };
+    match act {
+        Activation::Silu => times_sigmoid(x),
+        Activation::Gelu => times_sigmoid(2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)),
+        Activation::ClampedSwiglu => times_sigmoid(1.702 * x),
+        Activation::Sigmoid => (sigmoid(x), off / 4.0 + unit * (exp(x) + 8.0 * sigmoid(x))),
+        Activation::Relu2 => {
+            let most = x.abs() + off;
+            (x.max(0.0) * x.max(0.0), 2.0 * most * off + unit * 4.0 * most * most)
+        }
+        Activation::Xielu { positive, negative, linear, eps } => {
+            let [p, n, b, eps] = [positive, negative, linear, eps].map(f64::from);
+            let most = x.abs() + off;
+            let y = if x > 0.0 { p * x * x } else { n * (x.min(eps).exp() - 1.0 - x) };
+            let slope = 2.0 * p.abs() * most + n.abs() + b.abs();
+            let roundings = 4.0 * p.abs() * most * most + n.abs() * (8.0 + 4.0 * most) + 4.0 * b.abs() * most;
+            (y + b * x, slope * off + unit * roundings)
+        }
+    }
+}
+
+/// What an activation of `x` makes of `y`, with its tolerance, given both with theirs.
+pub fn gated(act: Activation, x: (f64, f64), y: (f64, f64)) -> (f64, f64) {
+    let (x, y) = match act {
+        Activation::ClampedSwiglu => ((x.0.min(7.0), x.1), (y.0.clamp(-7.0, 7.0) + 1.0, y.1 + 2f64.powi(-21))),
+        _ => (x, y),
+    };
+    let ((act, act_off), (y, y_off)) = (activation(act, x), y);
+    (act * y, act_off * (y.abs() + y_off) + act.abs() * y_off + (act * y).abs() * 2f64.powi(-23))
 }

@@ -6,15 +6,19 @@ use super::*;
 use crate::backend::KvTypes;
 use crate::backend::gpu::device::adapters;
 use crate::backend::gpu::device::test_limits::TestLimits;
-use crate::backend::gpu::ops::attention;
+use crate::backend::gpu::ops::attention::{self, Queries};
+use crate::backend::gpu::ops::experts::{self, Down, Gate, Stack};
 use crate::backend::gpu::ops::kv_cache::KvLayout;
-use crate::backend::gpu::ops::matmul::{self, Added, Gated, Input, MatMul, Norm};
+use crate::backend::gpu::ops::matmul::{self, Added, Embed, Gated, Heads, Input, MatMul, Norm, Term};
 use crate::backend::gpu::ops::qkv::{self, Norms};
-use crate::backend::gpu::ops::rows::{self, RowSpan};
+use crate::backend::gpu::ops::rows::{self, Map, RowSpan};
 use crate::backend::gpu::testing::harness::devices;
 use crate::backend::gpu::weights::rope_table::RopeTable;
 use crate::backend::rope::Rope;
-use crate::graph::{Activation, AttentionSpec, HeadNorm, NormSpan, NormSpec, RopeKind, RopeScaling, Rows, WeightId};
+use crate::graph::{
+    Activation, AttentionSpec, Gating, HeadNorm, Index, NormKind, NormSpan, NormSpec, RopeKind, RopeScaling, RouteSpec,
+    Rows, Temperature, Values, WeightId,
+};
 use crate::quant::TensorType::{self, BF16, F16, F32, Q3_K, Q4_0, Q4_K, Q5_0, Q6_K, Q8_0};
 use parking_lot::Mutex;
 
@@ -37,11 +41,33 @@ fn check(gpu: &Arc<Gpu>, mut probe: Probe, what: &str) {
 #[test]
 fn a_wrong_result_names_driver_and_kernel() {
     for gpu in devices() {
-        check(gpu, Probe::embed(gpu, Q4_0).unwrap(), "rows of Q4_0");
-        check(gpu, Probe::norm(gpu, false).unwrap(), "RMS norms");
-        check(gpu, Probe::norm(gpu, true).unwrap(), "RMS norms");
+        let table = Source::new(0, Q4_0, 64, 4).unwrap().load(gpu).unwrap();
+        for (index, residual) in [(Index::Token, None), (Index::Position, Some(64))] {
+            let like = Embed { table: &table, scale: 1.0, index, residual, dst: 64, width: 64 };
+            check(gpu, Probe::embed(gpu, &like).unwrap(), "rows of Q4_0");
+        }
         check(gpu, Probe::select(gpu).unwrap(), "output rows");
-        check(gpu, Probe::softcap(gpu).unwrap(), "soft caps");
+        let number = || vector(gpu, &[1.0; 8]).unwrap().bound();
+        for (kind, weight, bias, parts) in
+            [(NormKind::Rms, true, false, 1), (NormKind::Rms, false, false, 4), (NormKind::Layer, true, true, 2)]
+        {
+            let (weight, bias) = (weight.then(number), bias.then(number));
+            let like = rows::Norm { kind, weight, bias, eps: 0.0, width: 8, parts };
+            for adds in [false, true] {
+                check(gpu, Probe::norm(gpu, &like, adds).unwrap(), &format!("kind {kind:?}"));
+            }
+        }
+        for (map, what) in [(Map::SoftCap(1.0), "soft caps"), (Map::Scale(1.0), "factors"), (Map::Clamp(1.0), "limits")]
+        {
+            check(gpu, Probe::map(gpu, map, false).unwrap(), what);
+            check(gpu, Probe::map(gpu, map, true).unwrap(), what);
+        }
+        for (width, residual) in [(8, None), (1, Some(RowSpan { offset: 64, width: 8 }))] {
+            let [x, y, dst] = [width, 16, 8].map(|width| RowSpan { offset: 64, width });
+            let act = Activation::Sigmoid;
+            let like = rows::Gate { x, act, y, first: 8, residual, dst, rows: Rows::Batch };
+            check(gpu, Probe::gate(gpu, &like).unwrap(), "gates of Sigmoid");
+        }
     }
 }
 
@@ -62,6 +88,8 @@ fn check_products(gpu: &Arc<Gpu>, steps: &[Step], probe: &dyn Fn() -> Probe, par
 const RESIDUAL: usize = 12;
 const EPS: usize = 15;
 const SUM_EPS: usize = 18;
+/// Index of the factor on the first matrix; that of the second comes next.
+const SCALE: usize = 19;
 
 #[test]
 fn products_are_tried_as_a_model_runs_them() {
@@ -81,8 +109,13 @@ fn products_are_tried_as_a_model_runs_them() {
         let matrices: Vec<_> =
             types.iter().map(|&ty| Source::new(0, ty, n_in, 4).unwrap().load(gpu).unwrap()).collect();
         let [weight, bias] = [n_in, 4].map(|n| vector(gpu, &vec![1.0; n]).unwrap());
-        let parts: Vec<_> =
-            matrices.iter().enumerate().map(|(i, m)| (m, (i == 0 && residual).then_some(&bias))).collect();
+        let has = |i: usize| i == 0 && residual;
+        let parts = matrices.iter().enumerate().map(|(i, matrix)| Term {
+            matrix,
+            scale: has(i).then_some(2.0),
+            bias: has(i).then_some(&bias),
+        });
+        let parts: Vec<_> = parts.collect();
         let added = (norms > 1).then_some(Added { y: 4096, weight: &weight, eps: 0.0, sum: 8192 });
         let norm = (norms > 0).then_some(Norm { weight: &weight, eps: 0.0, added });
         let job = MatMul {
@@ -115,7 +148,8 @@ fn gated_products_are_tried_as_a_model_runs_them() {
         let weight = vector(gpu, &vec![1.0; n_in]).unwrap();
         let norm = normed.then_some(Norm { weight: &weight, eps: 0.0, added: None });
         let input = Input { x: 0, width: n_in, norm };
-        let job = Gated { gate: &gate, up: &up, act, input, dst: 0, width: 4, rows: Rows::Batch, max_rows };
+        let (gate_term, up) = (Term::plain(&gate), Some(Term::plain(&up)));
+        let job = Gated { gate: gate_term, up, act, input, dst: 0, width: 4, rows: Rows::Batch, max_rows };
         let steps = matmul::gated(gpu, &job).unwrap();
         let probe = || Probe::gated(gpu, &job).unwrap();
         check_products(gpu, &steps, &probe, if normed { &[EPS] } else { &[] }, &format!("{act:?}"));
@@ -125,6 +159,106 @@ fn gated_products_are_tried_as_a_model_runs_them() {
         let sections = if gate.layout.format.elements[2..].iter().any(|&n| n > 0) { 2 } else { 1 };
         (0..sections).for_each(|i| turned.steps[0].buffers.swap(first + i, first + sections + i));
         turned.run(gpu).unwrap_err();
+    }
+}
+
+#[test]
+fn activated_products_are_tried_as_a_model_runs_them() {
+    let cases = [(Q8_0, Activation::ClampedSwiglu, true, 1), (F32, Activation::Relu2, false, 16)];
+    for (gpu, (ty, act, gates, max_rows)) in devices().iter().flat_map(|gpu| cases.map(|case| (gpu, case))) {
+        let matrix = Source::new(0, ty, 64, 4).unwrap().load(gpu).unwrap();
+        let bias = vector(gpu, &[1.0; 4]).unwrap();
+        let term = Term { matrix: &matrix, scale: Some(2.0), bias: Some(&bias) };
+        let input = Input { x: 0, width: 64, norm: None };
+        let up = gates.then_some(term);
+        let job = Gated { gate: term, up, act, input, dst: 0, width: 4, rows: Rows::Batch, max_rows };
+        let steps = matmul::gated(gpu, &job).unwrap();
+        let scales: &[usize] = if gates { &[SCALE, SCALE + 1] } else { &[SCALE] };
+        check_products(gpu, &steps, &|| Probe::gated(gpu, &job).unwrap(), scales, &format!("{act:?}"));
+    }
+}
+
+#[test]
+fn products_with_heads_are_tried_as_a_model_runs_them() {
+    let cases = [(F32, 44, 16, 0, 1), (Q4_K, 256, 32, 4, 16), (Q8_0, 64, 192, 8, 512), (F16, 64, 64, 0, 4)];
+    for (gpu, (ty, n_in, n_out, keep, max_rows)) in devices().iter().flat_map(|gpu| cases.map(|case| (gpu, case))) {
+        let matrix = Source::new(0, ty, n_in, 2 * n_out).unwrap().load(gpu).unwrap();
+        let span = |n| RowSpan { offset: 0, width: 2 * (n + keep) };
+        let (x, dst) = (span(n_in), span(n_out));
+        let job = Heads { matrix: &matrix, heads: 2, keep, x, dst, rows: Rows::Output, max_rows };
+        let steps = matmul::heads(gpu, &job).unwrap();
+        let probe = || Probe::heads(gpu, &job).unwrap();
+        check_products(gpu, &steps, &probe, &[], &format!("heads of {ty}"));
+        let mut faulty = probe();
+        // The rows of a head's matrix.
+        faulty.steps[0].params[29] *= 2;
+        faulty.run(gpu).unwrap_err();
+    }
+}
+
+#[test]
+fn the_choice_of_experts_is_tried() {
+    let softmax = RouteSpec {
+        used: 2,
+        gating: Gating::Softmax,
+        bias: None,
+        groups: 1,
+        groups_used: 1,
+        normalize: true,
+        scale: 1.0,
+    };
+    let bias = Some(WeightId(0));
+    let cases = [
+        (softmax, 8),
+        (RouteSpec { used: 1, normalize: false, ..softmax }, 16),
+        (RouteSpec { used: 3, gating: Gating::Sigmoid, scale: 2.5, ..softmax }, 30),
+        (RouteSpec { used: 8, gating: Gating::Sigmoid, bias, groups: 8, groups_used: 4, ..softmax }, 256),
+        (RouteSpec { used: 4, gating: Gating::SoftmaxOfChosen, normalize: false, ..softmax }, 32),
+        (RouteSpec { used: 6, gating: Gating::SqrtSoftplus, bias, ..softmax }, 64),
+        (RouteSpec { used: 6, groups: 4, groups_used: 1, ..softmax }, 64),
+    ];
+    for (gpu, (spec, experts)) in devices().iter().flat_map(|gpu| cases.map(|case| (gpu, case))) {
+        for rows in [Rows::Batch, Rows::Output] {
+            check(
+                gpu,
+                Probe::route(gpu, &spec, experts, rows).unwrap(),
+                &format!("{} of {experts} experts", spec.used),
+            );
+        }
+    }
+}
+
+#[test]
+fn products_with_experts_are_tried_as_a_model_runs_them() {
+    let cases = [
+        (F32, 300, Activation::Silu, false, (false, false), Rows::Batch),
+        (Q4_K, 256, Activation::Gelu, true, (true, false), Rows::Output),
+        (Q5_0, 64, Activation::ClampedSwiglu, false, (false, true), Rows::Batch),
+        (F16, 44, Activation::Silu, true, (true, true), Rows::Batch),
+    ];
+    for (gpu, (ty, n_in, act, weighted, (scaled, biased), rows)) in
+        devices().iter().flat_map(|gpu| cases.map(|case| (gpu, case)))
+    {
+        let matrix = Source::new(0, ty, n_in, 64).unwrap().load(gpu).unwrap();
+        let [scales, biases] = [4, 64].map(|n| vector(gpu, &vec![1.0; n]).unwrap());
+        let stack = Stack {
+            matrix: &matrix,
+            first: 0,
+            stride: 16,
+            rows: 16,
+            scales: scaled.then_some(&scales),
+            biases: biased.then_some(&biases),
+        };
+        let span = |width| RowSpan { offset: 1024, width };
+        let (route, inner) = (span(4), span(32));
+        let gate = Gate { gate: stack, up: stack, act, weighted, x: span(n_in), route, dst: inner, rows };
+        let steps = experts::gate(gpu, &gate).unwrap();
+        check_products(gpu, &steps, &|| Probe::expert_gate(gpu, &gate).unwrap(), &[], &format!("gated by {act:?}"));
+        let residual = biased.then_some(1024);
+        let down = Down { down: stack, weighted, x: span(2 * n_in), route, residual, dst: span(16), rows };
+        let steps = experts::down(gpu, &down).unwrap();
+        let probe = || Probe::expert_down(gpu, &down).unwrap();
+        check_products(gpu, &steps, &probe, if biased { &[RESIDUAL] } else { &[] }, "sums of experts");
     }
 }
 
@@ -161,10 +295,10 @@ fn attention_is_tried_from_queries_to_results() {
     for (gpu, ((spec, layout), turns, max_rows)) in devices().iter().flat_map(|gpu| cases.iter().map(move |c| (gpu, c)))
     {
         for &max_rows in max_rows {
-            let probe = || Probe::attention(gpu, spec, layout, *turns, max_rows).unwrap();
+            let probe = || Probe::attention(gpu, spec, layout, Some(*turns), Rows::Batch, max_rows).unwrap();
             check(gpu, probe(), &format!("{} heads", layout.types));
             // Each of the kernels is tested: a fault of its own shows.
-            for (step, param, times) in [(0, 5, 1.1), (1, 6, 1.2)] {
+            for (step, param, times) in [(0, 8, 1.1), (1, 6, 1.2)] {
                 let mut faulty = probe();
                 let param = &mut faulty.steps[step].params[param];
                 *param = (f32::from_bits(*param) * times).to_bits();
@@ -176,6 +310,94 @@ fn attention_is_tried_from_queries_to_results() {
             let mut apart = probe();
             apart.steps.pop();
             apart.run(gpu).unwrap_err();
+        }
+    }
+}
+
+/// Everything that an attention may have besides: each case compares with the definition in f64.
+#[test]
+fn attention_of_all_kinds_is_tried() {
+    let id = WeightId(0);
+    let plain = |(n_head, n_head_kv), (dk, dv)| AttentionSpec {
+        head_dim_v: dv,
+        ..AttentionSpec::new(3, n_head, n_head_kv, dk)
+    };
+    let norm = |kind, weight: bool, bias: bool, span| {
+        let norm = NormSpec { kind, weight: weight.then_some(id), bias: bias.then_some(id), eps: 1e-6 };
+        Some(HeadNorm { norm, span })
+    };
+    let rms = |span| norm(NormKind::Rms, true, false, span);
+    let (grouped, neox) = (plain((4, 2), (16, 16)), Some((RopeKind::Neox, 16)));
+    let temperature = Some(Temperature { scale: 0.1, length: 8192, offset: 0 });
+    let bare = NormSpec { kind: NormKind::Rms, weight: None, bias: None, eps: 1e-6 };
+    let batch = Rows::Batch;
+    let cases = [
+        // Without rotation, and with one of the middle of a head.
+        (AttentionSpec { rope: None, ..grouped.clone() }, F16, None, batch),
+        (AttentionSpec { rope_first: 4, ..grouped.clone() }, F32, Some((RopeKind::Norm, 8)), batch),
+        (AttentionSpec { rope_first: 8, ..grouped.clone() }, F32, Some((RopeKind::Neox, 6)), batch),
+        // Queries alone, of all rows and of output rows.
+        (AttentionSpec { writes: false, ..grouped.clone() }, F32, neox, batch),
+        (AttentionSpec { writes: false, q_norm: rms(NormSpan::Head(16)), ..grouped.clone() }, F16, neox, Rows::Output),
+        (AttentionSpec { writes: false, rope: None, ..grouped.clone() }, F32, None, Rows::Output),
+        // Values that are made of keys.
+        (AttentionSpec { values: Values::Keys, v_norm: Some(bare), ..grouped.clone() }, F32, neox, batch),
+        (AttentionSpec { values: Values::KeyPrefix, ..plain((4, 1), (40, 32)) }, F16, Some((RopeKind::Norm, 8)), batch),
+        (AttentionSpec { v_norm: Some(bare), k_norm: rms(NormSpan::Head(16)), ..grouped.clone() }, Q8_0, neox, batch),
+        // Norms of all kinds.
+        (
+            AttentionSpec {
+                q_norm: norm(NormKind::Layer, true, false, NormSpan::EachHead),
+                k_norm: rms(NormSpan::EachHead),
+                ..grouped.clone()
+            },
+            F32,
+            neox,
+            batch,
+        ),
+        (AttentionSpec { q_norm: rms(NormSpan::Row), k_norm: rms(NormSpan::Row), ..grouped.clone() }, F32, neox, batch),
+        (
+            AttentionSpec {
+                q_norm: norm(NormKind::Layer, true, true, NormSpan::Head(16)),
+                k_norm: norm(NormKind::Layer, true, true, NormSpan::Head(8)),
+                ..grouped.clone()
+            },
+            F16,
+            neox,
+            batch,
+        ),
+        (
+            AttentionSpec {
+                q_norm: norm(NormKind::Rms, false, false, NormSpan::Head(16)),
+                k_norm: rms(NormSpan::Head(16)),
+                norm_after_rope: true,
+                ..grouped.clone()
+            },
+            F32,
+            neox,
+            batch,
+        ),
+        // Scores.
+        (AttentionSpec { sinks: Some(id), ..grouped.clone() }, F32, neox, batch),
+        (AttentionSpec { sinks: Some(id), softcap: Some(30.0), ..grouped.clone() }, F16, neox, batch),
+        (AttentionSpec { alibi: 8.0, rope: None, ..plain((6, 2), (16, 16)) }, F32, None, batch),
+        (AttentionSpec { alibi: 8.0, softcap: Some(30.0), ..grouped.clone() }, F32, neox, batch),
+        (AttentionSpec { chunk: 8192, temperature, ..grouped.clone() }, F32, neox, batch),
+    ];
+    for (gpu, (spec, ty, turns, rows)) in devices().iter().flat_map(|gpu| cases.iter().map(move |case| (gpu, case))) {
+        let layout = KvLayout::new(*ty, spec.n_head_kv, spec.head_dim_k, spec.head_dim_v, 4096).unwrap();
+        for max_rows in [1, 8] {
+            let mut probe = Probe::attention(gpu, spec, &layout, *turns, *rows, max_rows).unwrap();
+            gpu.compiled(&probe.kernels()).unwrap();
+            probe.run(gpu).unwrap_or_else(|error| panic!("{spec:?} {rows:?}: {error}"));
+            // A fault of the scores shows.
+            let scores = probe.steps.len() - 2;
+            let param = &mut probe.steps[scores].params[6];
+            *param = (f32::from_bits(*param) * 1.3).to_bits();
+            probe.run(gpu).unwrap_err();
+        }
+        if spec.norm_after_rope || spec.rope_first > 0 {
+            Probe::shift(gpu, spec, &layout, turns.unwrap()).unwrap().run(gpu).unwrap();
         }
     }
 }
@@ -208,11 +430,13 @@ fn changes_of_the_cache_are_tried() {
 fn a_probe_has_the_kernels_of_the_model() {
     for gpu in devices() {
         let (spec, layout) = shape(F32, (4, 2), (8, 8), None, (false, false));
-        let probe = Probe::attention(gpu, &spec, &layout, (RopeKind::Norm, 8), 1).unwrap();
+        let probe = Probe::attention(gpu, &spec, &layout, Some((RopeKind::Norm, 8)), Rows::Batch, 1).unwrap();
         let table = RopeTable::new(gpu, RopeKind::Norm, &Rope::new(8, 5e5, &[], RopeScaling::None)).unwrap();
         let (qkv, out) = (RowSpan { offset: 1024, width: 96 }, RowSpan { offset: 4096, width: 32 });
-        let mut steps = vec![qkv::step(gpu, &spec, &layout, &table, &Norms::default(), qkv).unwrap()];
-        steps.extend(attention::steps(gpu, &spec, &layout, qkv, out, 1).unwrap());
+        let source = qkv::Source::side_by_side(&spec, qkv);
+        let mut steps = qkv::steps(gpu, &spec, &layout, Some(&table), &Norms::default(), &source).unwrap();
+        let queries = Queries { q: qkv, out, rows: Rows::Batch, max_rows: 1, sinks: None };
+        steps.extend(attention::steps(gpu, &spec, &layout, &queries).unwrap());
         assert!(probe.kernels().iter().zip(&steps).all(|(kernel, step)| Arc::ptr_eq(kernel, &step.kernel)));
     }
 }

@@ -121,7 +121,12 @@ impl<'a> View<'a> {
     fn can_be_taken(&self, id: NodeId) -> bool {
         let node = self.work.graph.node(id);
         let product = |(reader, n): (NodeId, &Node)| {
-            let multiplies = matches!(n.op, Op::MatMul(_) | Op::GatedMatMul { .. });
+            let multiplies = match &n.op {
+                Op::MatMul(_) => true,
+                // With two biases as well a kernel would have more buffers than devices can bind.
+                Op::GatedMatMul { gate, up, .. } => gate.bias.is_none() && up.is_none_or(|up| up.bias.is_none()),
+                _ => false,
+            };
             multiplies && n.src.first() == Some(&id) && !n.src[1..].contains(&id) && self.work.computes(reader)
         };
         let Some(last) = self.last_reader(id) else { return false };

@@ -7,14 +7,15 @@ use super::fusion::Fusions;
 use crate::backend::Work;
 use crate::backend::gpu::kernel::Gpu;
 use crate::backend::gpu::kernel::dispatch::Step;
+use crate::backend::gpu::ops::experts;
 use crate::backend::gpu::ops::kv_cache::KvLayout;
-use crate::backend::gpu::ops::matmul::{Added, Input, Norm};
-use crate::backend::gpu::ops::rows::RowSpan;
+use crate::backend::gpu::ops::matmul::{Added, Input, Norm, Term};
+use crate::backend::gpu::ops::rows::{self, RowSpan};
 use crate::backend::gpu::probe::{self, Probe};
 use crate::backend::gpu::weights::GpuWeights;
 use crate::backend::gpu::weights::matrix::Vector;
 use crate::backend::gpu::weights::rope_table::RopeTable;
-use crate::graph::{AttentionSpec, Node, NodeId, NormSpec, Op, RopeKind, Rows};
+use crate::graph::{AttentionSpec, Linear, Node, NodeId, NormSpec, Op, RopeKind, Rows, Stack, WeightId};
 use crate::{Error, Result};
 use std::sync::Arc;
 
@@ -67,6 +68,54 @@ impl<'a> Lowering<'a> {
     pub fn span(&self, id: NodeId) -> RowSpan {
         let planned = self.work.offsets[id.0 as usize];
         RowSpan { offset: self.fusions.place(id, planned), width: self.node(id).width }
+    }
+
+    /// Where the rows are that are added to a node's result.
+    pub fn residual(&self, id: NodeId) -> Option<RowSpan> {
+        self.node(id).residual().map(|residual| self.span(residual))
+    }
+
+    /// A matrix with what belongs to it.
+    pub fn term(&self, linear: &Linear) -> Result<Term<'a>> {
+        let weights = self.weights;
+        Ok(Term {
+            matrix: weights.matrix(linear.weight)?,
+            scale: linear.scale.map(|id| weights.number(id)).transpose()?,
+            bias: linear.bias.map(|id| weights.vector(id)).transpose()?,
+        })
+    }
+
+    /// The matrices of all experts.
+    pub fn stack(&self, stack: &Stack) -> Result<experts::Stack<'a>> {
+        let weights = self.weights;
+        Ok(experts::Stack {
+            matrix: weights.matrix(stack.linear.weight)?,
+            first: stack.first,
+            stride: stack.stride,
+            rows: stack.rows,
+            scales: stack.linear.scale.map(|id| weights.vector(id)).transpose()?,
+            biases: stack.linear.bias.map(|id| weights.vector(id)).transpose()?,
+        })
+    }
+
+    /// The route that is a node's second source.
+    pub fn route(&self, id: NodeId) -> Result<RowSpan> {
+        let route = self.node(id).src.get(1).map(|&route| self.span(route));
+        route.ok_or_else(|| Error::Internal(format!("Node {} has no route", id.0)))
+    }
+
+    /// A norm of so many parts of rows, of so many values each.
+    pub fn rows_norm(&self, norm: &NormSpec, width: usize, parts: usize) -> Result<rows::Norm> {
+        let vector = |id: Option<WeightId>| id.map(|id| self.weights.vector(id).map(Vector::bound)).transpose();
+        let (weight, bias) = (vector(norm.weight)?, vector(norm.bias)?);
+        Ok(rows::Norm { kind: norm.kind, weight, bias, eps: norm.eps, width, parts })
+    }
+
+    /// Appends a function of a node's source, plus its residual.
+    pub fn map(&mut self, id: NodeId, map: rows::Map) -> Result<()> {
+        let (gpu, x, residual) = (self.gpu, self.span(self.source(id)?), self.residual(id));
+        let step = rows::map(gpu, x, map, residual, self.span(id), self.node(id).rows)?;
+        self.push(vec![step], 1, || Probe::map(gpu, map, residual.is_some()))
     }
 
     /// The weight and epsilon of an RMS norm that has nothing else.

@@ -5,16 +5,18 @@ use super::fusion::Fusions;
 use super::lower::Lowering;
 use crate::backend::Work;
 use crate::backend::gpu::kernel::Gpu;
-use crate::backend::gpu::ops::kv_cache::MAX_HEAD;
-use crate::backend::gpu::ops::matmul::{self, Embed, Gated, MatMul};
-use crate::backend::gpu::ops::qkv::Norms;
-use crate::backend::gpu::ops::{attention, kv_cache, qkv, rows};
+use crate::backend::gpu::ops::attention::Queries;
+use crate::backend::gpu::ops::kv_cache::{MAX_HEAD, Shift};
+use crate::backend::gpu::ops::matmul::{self, Embed, Gated, Heads, MatMul, Term};
+use crate::backend::gpu::ops::qkv::{Norms, Source, Vectors};
+use crate::backend::gpu::ops::{attention, experts, kv_cache, qkv, rows};
 use crate::backend::gpu::probe::Probe;
 use crate::backend::gpu::weights::GpuWeights;
-use crate::backend::gpu::weights::matrix::Vector;
+use crate::backend::gpu::weights::layout::Layout;
+use crate::backend::gpu::weights::matrix::{Matrix, Vector};
 use crate::graph::{
     Activation, AttentionSpec, Function, HeadNorm, Index, Linear, Node, NodeId, NormKind, NormSpan, NormSpec, Op, Part,
-    Values, WeightId, WeightSpec,
+    RouteSpec, Stack, WeightId, WeightSpec,
 };
 use crate::{Error, Result};
 use std::collections::BTreeSet;
@@ -22,7 +24,7 @@ use std::collections::BTreeSet;
 /// One operation.
 trait Operation {
     /// Whether there are kernels for a node; `Err` says why not.
-    fn supports(&self, node: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
+    fn supports(&self, _: &Gpu, node: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
         quads("rows", node.width)
     }
 
@@ -45,23 +47,22 @@ fn operation(op: &Op) -> Box<dyn Operation + '_> {
         Op::Norm { norm, groups } => Box::new(Norm { norm: *norm, groups: *groups }),
         Op::MatMul(parts) => Box::new(Product(parts)),
         Op::GatedMatMul { gate, up, act } => Box::new(GatedProduct { gate: *gate, up: *up, act: *act }),
-        Op::Map(Function::SoftCap(cap)) => Box::new(SoftCap(*cap)),
+        Op::Map(function) => Box::new(Map(*function)),
+        Op::Add { scale } => Box::new(Add(*scale)),
+        Op::Gate { act, first } => Box::new(Gate { act: *act, first: *first }),
         Op::Attention(spec) => Box::new(Attention(spec)),
-        Op::Map(_)
-        | Op::Add { .. }
-        | Op::Gate { .. }
-        | Op::HeadMatMul { .. }
-        | Op::Route(_)
-        | Op::ExpertGate { .. }
-        | Op::ExpertDown { .. } => Box::new(Unknown(op)),
+        Op::HeadMatMul { weight, heads, keep } => Box::new(HeadProduct { weight: *weight, heads: *heads, keep: *keep }),
+        Op::Route(spec) => Box::new(Route(spec)),
+        Op::ExpertGate { gate, up, act, weighted } => Box::new(ExpertGate { gate, up, act: *act, weighted: *weighted }),
+        Op::ExpertDown { down, weighted } => Box::new(ExpertDown { down, weighted: *weighted }),
         Op::ShiftKeys(spec) => Box::new(ShiftKeys(spec)),
         Op::CopyCells(spec) => Box::new(CopyCells(spec)),
     }
 }
 
 /// Whether there are kernels for a node; `Err` says why not.
-pub fn supports(node: &Node, specs: &[WeightSpec]) -> std::result::Result<(), String> {
-    operation(&node.op).supports(node, specs)
+pub fn supports(gpu: &Gpu, node: &Node, specs: &[WeightSpec]) -> std::result::Result<(), String> {
+    operation(&node.op).supports(gpu, node, specs)
 }
 
 /// Lowers the nodes that `work` computes.
@@ -116,12 +117,23 @@ fn quads(what: &str, n: usize) -> std::result::Result<(), String> {
     }
 }
 
-fn heads(spec: &AttentionSpec) -> std::result::Result<(), String> {
+/// Whether there are kernels for an attention and for its cache.
+fn attends(spec: &AttentionSpec) -> std::result::Result<(), String> {
     let dims = [spec.head_dim_k, spec.head_dim_v];
     dims.into_iter().try_for_each(|n| quads("heads", n))?;
-    match dims.into_iter().find(|&n| n > MAX_HEAD) {
-        Some(n) => Err(format!("heads of {n} values, the kernels take at most {MAX_HEAD}")),
-        None => Ok(()),
+    if let Some(n) = dims.into_iter().find(|&n| n > MAX_HEAD) {
+        return Err(format!("heads of {n} values, the kernels take at most {MAX_HEAD}"));
+    }
+    for HeadNorm { span, .. } in [spec.q_norm, spec.k_norm].into_iter().flatten() {
+        if let NormSpan::Head(width) = span {
+            quads("norms of heads", width)?;
+        }
+    }
+    match spec.v_norm {
+        Some(norm) if norm.kind != NormKind::Rms || norm.weight.or(norm.bias).is_some() => {
+            Err("values with another norm than an RMS norm without weights".into())
+        }
+        _ => Ok(()),
     }
 }
 
@@ -137,19 +149,6 @@ impl Operation for Hidden {
     }
 }
 
-/// An operation without a kernel.
-struct Unknown<'a>(&'a Op);
-
-impl Operation for Unknown<'_> {
-    fn supports(&self, _: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
-        Err(format!("there is no kernel for {}", self.0.name()))
-    }
-
-    fn lower(&self, _: NodeId, _: &mut Lowering<'_>) -> Result<()> {
-        Err(Error::Unsupported(format!("Operation {} on a GPU", self.0.name())))
-    }
-}
-
 struct Embedding {
     table: WeightId,
     scale: f32,
@@ -157,23 +156,16 @@ struct Embedding {
 }
 
 impl Operation for Embedding {
-    fn supports(&self, node: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
-        quads("rows", node.width)?;
-        match self.index == Index::Token && node.src.is_empty() {
-            true => Ok(()),
-            false => Err("rows of positions, or rows that are added".into()),
-        }
-    }
-
     fn size(&self, _: NodeId, size: &mut Size<'_>) -> Result<()> {
         size.product(&[self.table])
     }
 
     fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
         let (gpu, table) = (to.gpu, to.weights.matrix(self.table)?);
-        let dst = to.span(id);
-        let job = Embed { table, scale: self.scale, dst: dst.offset as u64, width: dst.width };
-        to.push(matmul::embed(gpu, &job)?, 1, || Probe::embed(gpu, table.ty))
+        let (dst, residual) = (to.span(id), to.residual(id).map(|span| span.offset as u64));
+        let (scale, index) = (self.scale, self.index);
+        let job = Embed { table, scale, index, residual, dst: dst.offset as u64, width: dst.width };
+        to.push(matmul::embed(gpu, &job)?, 1, || Probe::embed(gpu, &job))
     }
 }
 
@@ -193,12 +185,8 @@ struct Norm {
 }
 
 impl Operation for Norm {
-    fn supports(&self, node: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
-        quads("rows", node.width)?;
-        match self.norm.plain().is_some() && self.groups == 1 {
-            true => Ok(()),
-            false => Err(format!("{:?} in {} groups", self.norm, self.groups)),
-        }
+    fn supports(&self, _: &Gpu, node: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
+        quads("rows", node.width / self.groups)
     }
 
     fn size(&self, id: NodeId, size: &mut Size<'_>) -> Result<()> {
@@ -211,12 +199,10 @@ impl Operation for Norm {
             return Ok(());
         }
         let (gpu, node) = (to.gpu, to.node(id));
-        let weight = self.norm.weight.ok_or_else(|| Error::Internal(format!("Norm {} has no weight", id.0)))?;
-        let weight = to.weights.vector(weight)?.bound();
-        let residual = node.src.get(1).map(|&r| to.span(r));
-        let (x, dst) = (to.span(to.source(id)?), to.span(id));
-        let step = rows::norm(gpu, x, weight, self.norm.eps, residual, dst, node.rows)?;
-        to.push(vec![step], 1, || Probe::norm(gpu, residual.is_some()))
+        let (x, dst, residual) = (to.span(to.source(id)?), to.span(id), to.residual(id));
+        let norm = to.rows_norm(&self.norm, node.width / self.groups, self.groups)?;
+        let step = rows::norm(gpu, x, &norm, residual, dst, node.rows)?;
+        to.push(vec![step], 1, || Probe::norm(gpu, &norm, residual.is_some()))
     }
 }
 
@@ -229,11 +215,9 @@ impl Product<'_> {
 }
 
 impl Operation for Product<'_> {
-    fn supports(&self, _: &Node, specs: &[WeightSpec]) -> std::result::Result<(), String> {
+    fn supports(&self, _: &Gpu, node: &Node, specs: &[WeightSpec]) -> std::result::Result<(), String> {
         let spec = |part: &Linear| &specs[part.weight.0 as usize];
-        if self.0.iter().any(|part| part.scale.is_some()) {
-            return Err("a factor on a product".into());
-        }
+        quads("outputs", node.width)?;
         self.0.iter().try_for_each(|part| quads("inputs", spec(part).n_in))?;
         let (_, but_last) = self.0.split_last().ok_or("a product without matrices")?;
         but_last.iter().try_for_each(|part| quads("outputs beside others", spec(part).n_out))
@@ -245,15 +229,16 @@ impl Operation for Product<'_> {
 
     fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
         let (gpu, node, weights) = (to.gpu, to.node(id), to.weights);
-        let biases = self.0.iter().map(|part| part.bias.map(|id| weights.vector(id)).transpose());
-        let biases = biases.collect::<Result<Vec<_>>>()?;
-        // Joined matrices have no biases.
-        let parts: Vec<_> = weights.matrices(&self.weights())?.into_iter().zip(biases).collect();
+        let parts = match weights.joined(&self.weights()) {
+            // Joined matrices have neither factors nor biases.
+            Some(matrix) => vec![Term::plain(matrix)],
+            None => self.0.iter().map(|part| to.term(part)).collect::<Result<_>>()?,
+        };
         let dst = to.span(id);
         let job = MatMul {
             parts: &parts,
             input: to.input(id, to.source(id)?)?,
-            residual: node.src.get(1).map(|&r| to.span(r).offset as u64),
+            residual: to.residual(id).map(|span| span.offset as u64),
             dst: dst.offset as u64,
             width: dst.width,
             rows: node.rows,
@@ -270,25 +255,15 @@ struct GatedProduct {
     act: Activation,
 }
 
-impl GatedProduct {
-    /// Gate and up matrix, where there is nothing else.
-    fn plain(&self) -> std::result::Result<[WeightId; 2], String> {
-        match (self.gate, self.up, self.act) {
-            (
-                Linear { weight: gate, scale: None, bias: None },
-                Some(Linear { weight: up, scale: None, bias: None }),
-                Activation::Silu | Activation::Gelu,
-            ) => Ok([gate, up]),
-            _ => Err(format!("a gate of {:?} with or without another matrix, factors and biases", self.act)),
-        }
-    }
-}
-
 impl Operation for GatedProduct {
-    fn supports(&self, _: &Node, specs: &[WeightSpec]) -> std::result::Result<(), String> {
-        let [gate, up] = self.plain()?.map(|id| &specs[id.0 as usize]);
+    fn supports(&self, _: &Gpu, _: &Node, specs: &[WeightSpec]) -> std::result::Result<(), String> {
+        let spec = |linear: &Linear| &specs[linear.weight.0 as usize];
+        let gate = spec(&self.gate);
         quads("inputs", gate.n_in).and(quads("outputs", gate.n_out))?;
-        if gate.ty == up.ty { Ok(()) } else { Err(format!("a gate of {} beside a matrix of {}", gate.ty, up.ty)) }
+        match self.up.as_ref().map(spec).filter(|up| up.ty != gate.ty) {
+            Some(up) => Err(format!("a gate of {} beside a matrix of {}", gate.ty, up.ty)),
+            None => Ok(()),
+        }
     }
 
     fn size(&self, _: NodeId, size: &mut Size<'_>) -> Result<()> {
@@ -297,10 +272,9 @@ impl Operation for GatedProduct {
 
     fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
         let (gpu, node, dst) = (to.gpu, to.node(id), to.span(id));
-        let [gate, up] = self.plain().map_err(Error::Unsupported)?;
         let job = Gated {
-            gate: to.weights.matrix(gate)?,
-            up: to.weights.matrix(up)?,
+            gate: to.term(&self.gate)?,
+            up: self.up.map(|up| to.term(&up)).transpose()?,
             act: self.act,
             input: to.input(id, to.source(id)?)?,
             dst: dst.offset as u64,
@@ -312,96 +286,270 @@ impl Operation for GatedProduct {
     }
 }
 
-struct Attention<'a>(&'a AttentionSpec);
-
-impl Attention<'_> {
-    /// The number of the rotary embedding.
-    fn rope(&self) -> Result<usize> {
-        self.0.rope.ok_or_else(|| Error::Unsupported("Attention without rotation on a GPU".into()))
-    }
+struct HeadProduct {
+    weight: WeightId,
+    heads: usize,
+    keep: usize,
 }
 
-impl Operation for Attention<'_> {
-    fn supports(&self, node: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
-        let spec = self.0;
-        heads(spec)?;
-        let norm = |norm: &Option<HeadNorm>| {
-            norm.is_none_or(|HeadNorm { norm, span }| {
-                norm.plain().is_some() && span == NormSpan::Head(spec.head_dim_k) && norm.kind == NormKind::Rms
-            })
-        };
-        let unknown = [
-            (spec.rope.is_none() || spec.rope_first > 0, "heads that are not rotated from their first value on"),
-            (!spec.writes, "an earlier layer's cache"),
-            (node.src.len() != 1, "keys and values beside the queries"),
-            (spec.values != Values::Own || spec.v_norm.is_some(), "values that are made of keys, or normalised"),
-            (!norm(&spec.q_norm) || !norm(&spec.k_norm) || spec.norm_after_rope, "these norms of heads"),
-            (spec.temperature.is_some(), "a temperature"),
-            (spec.chunk > 0 || spec.alibi != 0.0 || spec.sinks.is_some(), "chunks, slopes or sinks"),
-        ];
-        unknown.into_iter().find(|(is, _)| *is).map_or(Ok(()), |(_, what)| Err(format!("attention with {what}")))
+impl Operation for HeadProduct {
+    fn supports(&self, _: &Gpu, _: &Node, specs: &[WeightSpec]) -> std::result::Result<(), String> {
+        quads("inputs", specs[self.weight.0 as usize].n_in).and(quads("ends of heads", self.keep))
     }
 
     fn size(&self, _: NodeId, size: &mut Size<'_>) -> Result<()> {
-        size.steps += 1 + attention::STEPS;
-        size.partial_bytes = size.partial_bytes.max(attention::partial_bytes(self.0.n_head, self.0.head_dim_v));
-        size.ropes.insert(self.rope()?);
-        Ok(())
+        size.steps += usize::from(self.keep > 0);
+        size.product(&[self.weight])
     }
 
     fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
-        let (spec, gpu, weights) = (self.0, to.gpu, to.weights);
-        let max_rows = to.max_rows(to.node(id).rows);
-        let (x, out) = (to.span(to.source(id)?), to.span(id));
-        let layout = to.layout(spec)?;
-        let norm = |norm: Option<HeadNorm>| {
-            let weight = norm.and_then(|norm| norm.norm.weight);
-            weight.map(|id| weights.vector(id).map(Vector::bound)).transpose()
+        let (gpu, node) = (to.gpu, to.node(id));
+        let job = Heads {
+            matrix: to.weights.matrix(self.weight)?,
+            heads: self.heads,
+            keep: self.keep,
+            x: to.span(to.source(id)?),
+            dst: to.span(id),
+            rows: node.rows,
+            max_rows: to.max_rows(node.rows),
         };
-        let norms = Norms { q: norm(spec.q_norm)?, k: norm(spec.k_norm)? };
-        let rope = self.rope()?;
-        let mut steps = vec![qkv::step(gpu, spec, &layout, &*to.rope_table(rope)?, &norms, x)?];
-        steps.extend(attention::steps(gpu, spec, &layout, x, out, max_rows)?);
-        to.partial_bytes = to.partial_bytes.max(attention::partial_bytes(spec.n_head, spec.head_dim_v));
-        let rope = to.rope(rope);
-        to.push(steps, max_rows, || Probe::attention(gpu, spec, &layout, rope, max_rows))
+        to.push(matmul::heads(gpu, &job)?, job.max_rows, || Probe::heads(gpu, &job))
     }
 }
 
-struct SoftCap(f32);
+struct Route<'a>(&'a RouteSpec);
 
-impl Operation for SoftCap {
-    fn supports(&self, node: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
-        quads("logits", node.width)
+impl Operation for Route<'_> {
+    fn supports(&self, _: &Gpu, _: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
+        match self.0.used > experts::MAX_USED {
+            true => Err(format!("{} experts of a row, the kernel chooses at most {}", self.0.used, experts::MAX_USED)),
+            false => Ok(()),
+        }
+    }
+
+    fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
+        let (gpu, spec, rows) = (to.gpu, self.0, to.node(id).rows);
+        let bias = spec.bias.map(|id| to.weights.vector(id)).transpose()?;
+        let logits = to.span(to.source(id)?);
+        let step = experts::route(gpu, spec, bias, logits, to.span(id), rows)?;
+        to.push(vec![step], 1, || Probe::route(gpu, spec, logits.width, rows))
+    }
+}
+
+/// Whether there are kernels for products with these stacks.
+fn stacks(gpu: &Gpu, stacks: &[&Stack], specs: &[WeightSpec]) -> std::result::Result<(), String> {
+    let spec = |stack: &Stack| &specs[stack.linear.weight.0 as usize];
+    let (Some(first), Some(last)) = (stacks.first(), stacks.last()) else { return Ok(()) };
+    quads("inputs", spec(first).n_in)?;
+    if first.experts > experts::MAX_EXPERTS {
+        return Err(format!("{} experts, the kernels take at most {}", first.experts, experts::MAX_EXPERTS));
+    }
+    if spec(first).ty != spec(last).ty {
+        return Err(format!("gates of {} beside matrices of {}", spec(first).ty, spec(last).ty));
+    }
+    let layout = Layout::new(spec(first).ty, spec(first).n_in).map_err(|error| error.to_string())?;
+    let vectors = stacks.iter().flat_map(|stack| [stack.linear.scale, stack.linear.bias]).flatten().count();
+    if experts::buffers(layout.is_narrow(), stacks.len(), vectors) > experts::MAX_BUFFERS {
+        return Err(format!("{vectors} factors and biases of experts beside matrices of {}", spec(first).ty));
+    }
+    let place = |stack: &Stack| (stack.first, stack.stride, spec(stack).n_out);
+    let slices = |spec: &WeightSpec| {
+        Matrix::slice_bytes(gpu, &spec.name, spec.ty, spec.n_in, spec.n_out).map(|slices| slices.len())
+    };
+    let whole = |stack: &Stack| slices(spec(stack)).is_ok_and(|slices| slices == 1);
+    if place(first) != place(last) && !(whole(first) && whole(last)) {
+        return Err("experts whose gates and matrices are in several buffers".into());
+    }
+    Ok(())
+}
+
+struct ExpertGate<'a> {
+    gate: &'a Stack,
+    up: &'a Stack,
+    act: Activation,
+    weighted: bool,
+}
+
+impl Operation for ExpertGate<'_> {
+    fn supports(&self, gpu: &Gpu, _: &Node, specs: &[WeightSpec]) -> std::result::Result<(), String> {
+        stacks(gpu, &[self.gate, self.up], specs)
+    }
+
+    fn size(&self, _: NodeId, size: &mut Size<'_>) -> Result<()> {
+        size.product(&[self.gate.linear.weight])
     }
 
     fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
         let gpu = to.gpu;
-        let step = rows::softcap(gpu, to.span(to.source(id)?), to.span(id), self.0, to.node(id).rows)?;
-        to.push(vec![step], 1, || Probe::softcap(gpu))
+        let job = experts::Gate {
+            gate: to.stack(self.gate)?,
+            up: to.stack(self.up)?,
+            act: self.act,
+            weighted: self.weighted,
+            x: to.span(to.source(id)?),
+            route: to.route(id)?,
+            dst: to.span(id),
+            rows: to.node(id).rows,
+        };
+        to.push(experts::gate(gpu, &job)?, 1, || Probe::expert_gate(gpu, &job))
+    }
+}
+
+struct ExpertDown<'a> {
+    down: &'a Stack,
+    weighted: bool,
+}
+
+impl Operation for ExpertDown<'_> {
+    fn supports(&self, gpu: &Gpu, _: &Node, specs: &[WeightSpec]) -> std::result::Result<(), String> {
+        stacks(gpu, &[self.down], specs)
+    }
+
+    fn size(&self, _: NodeId, size: &mut Size<'_>) -> Result<()> {
+        size.product(&[self.down.linear.weight])
+    }
+
+    fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
+        let gpu = to.gpu;
+        let job = experts::Down {
+            down: to.stack(self.down)?,
+            weighted: self.weighted,
+            x: to.span(to.source(id)?),
+            route: to.route(id)?,
+            residual: to.residual(id).map(|span| span.offset as u64),
+            dst: to.span(id),
+            rows: to.node(id).rows,
+        };
+        to.push(experts::down(gpu, &job)?, 1, || Probe::expert_down(gpu, &job))
+    }
+}
+
+struct Attention<'a>(&'a AttentionSpec);
+
+impl Operation for Attention<'_> {
+    fn supports(&self, _: &Gpu, _: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
+        attends(self.0)
+    }
+
+    fn size(&self, _: NodeId, size: &mut Size<'_>) -> Result<()> {
+        let spec = self.0;
+        size.steps += qkv::count(spec) + attention::STEPS;
+        size.partial_bytes = size.partial_bytes.max(attention::partial_bytes(spec.n_head, spec.head_dim_v));
+        size.ropes.extend(spec.rope);
+        Ok(())
+    }
+
+    fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
+        let (spec, gpu, weights, node) = (self.0, to.gpu, to.weights, to.node(id));
+        let max_rows = to.max_rows(node.rows);
+        let q = to.span(to.source(id)?);
+        let (kv, kv_first) = match node.src.get(1) {
+            Some(&kv) => (to.span(kv), 0),
+            None => (q, spec.q_width()),
+        };
+        let source = Source { q, kv, kv_first: if spec.writes { kv_first } else { 0 }, rows: node.rows };
+        let vector = |id: Option<WeightId>| id.map(|id| weights.vector(id).map(Vector::bound)).transpose();
+        let vectors = |norm: Option<HeadNorm>| -> Result<Vectors> {
+            let (weight, bias) = norm.map_or((None, None), |norm| (norm.norm.weight, norm.norm.bias));
+            Ok(Vectors { weight: vector(weight)?, bias: vector(bias)? })
+        };
+        let norms = Norms { q: vectors(spec.q_norm)?, k: vectors(spec.k_norm)? };
+        let layout = to.layout(spec)?;
+        let table = spec.rope.map(|rope| to.rope_table(rope)).transpose()?;
+        let mut steps = qkv::steps(gpu, spec, &layout, table.as_deref(), &norms, &source)?;
+        let (out, rows, sinks) = (to.span(id), node.rows, vector(spec.sinks)?);
+        steps.extend(attention::steps(gpu, spec, &layout, &Queries { q, out, rows, max_rows, sinks })?);
+        to.partial_bytes = to.partial_bytes.max(attention::partial_bytes(spec.n_head, spec.head_dim_v));
+        let turns = spec.rope.map(|rope| to.rope(rope));
+        to.push(steps, max_rows, || Probe::attention(gpu, spec, &layout, turns, rows, max_rows))
+    }
+}
+
+struct Map(Function);
+
+impl Operation for Map {
+    fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
+        let map = match self.0 {
+            Function::Scale(factor) => rows::Map::Scale(factor),
+            Function::ScaleBy(weight) => rows::Map::Scale(to.weights.number(weight)?),
+            Function::SoftCap(cap) => rows::Map::SoftCap(cap),
+            Function::Clamp(limit) => rows::Map::Clamp(limit),
+        };
+        to.map(id, map)
+    }
+}
+
+struct Add(f32);
+
+impl Operation for Add {
+    fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
+        to.map(id, rows::Map::Scale(self.0))
+    }
+}
+
+struct Gate {
+    act: Activation,
+    first: usize,
+}
+
+impl Operation for Gate {
+    fn supports(&self, _: &Gpu, node: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
+        quads("rows", node.width).and(quads("rows from a column on, after others", self.first))
+    }
+
+    fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
+        let (gpu, node) = (to.gpu, to.node(id));
+        let y = node.src.get(1).copied().ok_or_else(|| Error::Internal(format!("Gate {} has no rows", id.0)))?;
+        let job = rows::Gate {
+            x: to.span(to.source(id)?),
+            act: self.act,
+            y: to.span(y),
+            first: self.first,
+            residual: to.residual(id),
+            dst: to.span(id),
+            rows: node.rows,
+        };
+        to.push(vec![rows::gate(gpu, &job)?], 1, || Probe::gate(gpu, &job))
     }
 }
 
 struct ShiftKeys<'a>(&'a AttentionSpec);
 
+impl ShiftKeys<'_> {
+    /// Factors that a norm after the rotation left on the keys, which are not turned.
+    fn factors(&self) -> Option<WeightId> {
+        let spec = self.0;
+        let head = |norm: &HeadNorm| norm.span == NormSpan::Head(spec.head_dim_k);
+        spec.k_norm.filter(|norm| spec.norm_after_rope && head(norm)).and_then(|norm| norm.norm.weight)
+    }
+}
+
 impl Operation for ShiftKeys<'_> {
-    fn supports(&self, _: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
-        heads(self.0)
+    fn supports(&self, _: &Gpu, _: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
+        attends(self.0)
+    }
+
+    fn size(&self, _: NodeId, size: &mut Size<'_>) -> Result<()> {
+        size.steps += usize::from(self.0.rope.is_some());
+        Ok(())
     }
 
     fn lower(&self, _: NodeId, to: &mut Lowering<'_>) -> Result<()> {
-        let (spec, gpu, layout, rope) = (self.0, to.gpu, to.layout(self.0)?, Attention(self.0).rope()?);
-        let step = kv_cache::shift(gpu, &layout, spec.layer, &*to.rope_table(rope)?)?;
-        let rope = to.rope(rope);
-        to.push(vec![step], 1, || Probe::shift(gpu, spec, &layout, rope))
+        let (spec, gpu, layout) = (self.0, to.gpu, to.layout(self.0)?);
+        let Some(rope) = spec.rope else { return Ok(()) };
+        let factors = self.factors().map(|id| to.weights.vector(id).map(Vector::bound)).transpose()?;
+        let table = to.rope_table(rope)?;
+        let step = kv_cache::shift(gpu, &layout, spec.layer, &Shift { rope: &table, first: spec.rope_first, factors })?;
+        let turns = to.rope(rope);
+        to.push(vec![step], 1, || Probe::shift(gpu, spec, &layout, turns))
     }
 }
 
 struct CopyCells<'a>(&'a AttentionSpec);
 
 impl Operation for CopyCells<'_> {
-    fn supports(&self, _: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
-        heads(self.0)
+    fn supports(&self, _: &Gpu, _: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
+        attends(self.0)
     }
 
     fn lower(&self, _: NodeId, to: &mut Lowering<'_>) -> Result<()> {

@@ -103,6 +103,11 @@ impl Layout {
         Ok(Layout { ty, format, groups: n_in.div_ceil(GROUP), row_bytes: row_bytes as usize })
     }
 
+    /// Whether there are sections of elements smaller than 16 bytes, which are a binding of their own.
+    pub fn is_narrow(&self) -> bool {
+        self.format.elements[WORDS..].iter().any(|&n| n > 0)
+    }
+
     /// Elements of one row in each section.
     pub fn elements(&self) -> [usize; 5] {
         let blocks = self.groups / BLOCK_GROUPS;

@@ -28,9 +28,11 @@ pub struct GpuWeights {
     items: Vec<Item>,
     /// Joined matrices, by the first of them.
     joined: HashMap<WeightId, (Vec<WeightId>, Matrix)>,
-    /// Rotary embeddings by their number in the model's graphs and their divisors.
-    ropes: Mutex<HashMap<(usize, Option<WeightId>), Arc<RopeTable>>>,
+    ropes: Mutex<RopeTables>,
 }
+
+/// Rotary embeddings by their number in the model's graphs and their divisors.
+type RopeTables = HashMap<(usize, Option<WeightId>), Arc<RopeTable>>;
 
 enum Item {
     /// On the device and on the host.
@@ -79,11 +81,17 @@ impl GpuWeights {
         Ok(new)
     }
 
-    /// The matrices of a product: one, where they were joined.
-    pub fn matrices(&self, ids: &[WeightId]) -> Result<Vec<&Matrix>> {
-        match ids.first().and_then(|first| self.joined.get(first)).filter(|(joined, _)| joined == ids) {
-            Some((_, matrix)) => Ok(vec![matrix]),
-            None => ids.iter().map(|&id| self.matrix(id)).collect(),
+    /// The matrix that these ones were joined to.
+    pub fn joined(&self, ids: &[WeightId]) -> Option<&Matrix> {
+        let (joined, matrix) = self.joined.get(ids.first()?)?;
+        (joined == ids).then_some(matrix)
+    }
+
+    /// A weight of one number.
+    pub fn number(&self, id: WeightId) -> Result<f32> {
+        match &self.items[id.0 as usize] {
+            Item::Vector(_, numbers) if numbers.len() == 1 => Ok(numbers[0]),
+            _ => Err(Error::Internal(format!("Weight {} is no number on this device", id.0))),
         }
     }
 }

@@ -170,6 +170,28 @@ fn a_changed_file_is_packed_anew() {
     assert_eq!(setting.kept().len(), 4);
 }
 
+/// The matrices in a file each: a change of any is noticed, also one that makes it older.
+#[test]
+fn a_changed_part_is_packed_anew() {
+    let setting = Setting::new();
+    let path = |number: usize| setting.root.path().join(format!("a-{number:05}-of-00003.gguf"));
+    let write = |i: usize, seed: u32| {
+        let (ty, n_in, n_out) = SHAPES[i];
+        let mut writer = Writer::new(3);
+        writer.set("split.no", i as u16).set("split.count", 3u16).set("split.tensors.count", 3);
+        writer.tensor(format!("m{i}"), &[n_in as u64, n_out as u64], ty, blocks(ty, n_in, n_out, seed));
+        fs::write(path(i + 1), writer.to_bytes().unwrap()).unwrap();
+    };
+    (0..3).for_each(|i| write(i, 5));
+    assert!(setting.check(Some(setting.folder()), &path(1)));
+    assert!(setting.check(Some(setting.folder()), &path(1)));
+    assert_eq!(setting.kept().len(), 1);
+    write(2, 6);
+    age(&path(3), Duration::from_secs(60));
+    assert!(setting.check(Some(setting.folder()), &path(1)));
+    assert_eq!(setting.kept().len(), 2);
+}
+
 #[test]
 fn other_matrices_of_a_file_are_another_entry() {
     let mut setting = Setting::new();

@@ -159,8 +159,8 @@ impl Step for Heads {
                 // SAFETY: as above.
                 let k = unsafe { run.columns_mut(source.kv, r, k_first..k_first + k_dim) };
                 match spec.values {
-                    // SAFETY: as above.
                     Values::Own => {
+                        // SAFETY: as above.
                         value.copy_from_slice(unsafe { run.columns_mut(source.kv, r, v_first..v_first + v_dim) })
                     }
                     Values::Keys => value.copy_from_slice(&k[..v_dim]),

@@ -1,8 +1,8 @@
 //! Mixtures of experts: which experts a row goes to, and their products over rows that are sorted by expert.
 //!
-//! A row's entry is the row and one of its experts. Entries are sorted by expert, so that each expert's matrices are read
-//! once for all its rows, and those of experts that no row goes to not at all. With one row nothing is copied: all its
-//! entries read that row. A row's results are added in the order of experts, so they depend on the row alone.
+//! A row's entry is the row and one of its experts. Entries are sorted by expert, so that each expert's matrices are
+//! read once for all its rows, and those of experts that no row goes to not at all. With one row nothing is copied: all
+//! its entries read that row. A row's results are added in the order of experts, so they depend on the row alone.
 
 use super::matmul::{GATED_FLOATS, Input, finish};
 use crate::backend::cpu::kernels::matmul::{Columns, matmul as multiply};

@@ -260,7 +260,8 @@ impl Step for Gated {
             let (lower, upper, gated) = (&mut lower[..n], &mut upper[..n], &mut gated[..n]);
             let product = |linear: &Linear, to: &mut [f32]| {
                 let Ok(w) = run.weights.matrix(linear.weight) else { return };
-                // SAFETY: the kernel writes `rows` rows of `stride`, from column `columns.start` of the shifted pointer.
+                // SAFETY: the kernel writes `rows` rows of `stride`, from column `columns.start` of the shifted
+                // pointer.
                 unsafe {
                     let to = to.as_mut_ptr().wrapping_sub(columns.start);
                     multiply(run.isa, w, panels.clone(), x.columns(run, w), to, stride, false);

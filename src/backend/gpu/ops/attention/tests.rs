@@ -154,9 +154,15 @@ fn check(gpu: &Gpu, case: &Case) {
         let mut ws: Vec<f32> = numbers.take((rows + 1) * width).iter().map(|x| x * 6.0).collect();
         let out = ws.len();
         ws.extend(vec![-7.0; (rows + 1) * out_width]);
-        let places = [RowSpan { offset: 0, width }, RowSpan { offset: out * 4, width: out_width }];
+        let queries = Queries {
+            q: RowSpan { offset: 0, width },
+            out: RowSpan { offset: out * 4, width: out_width },
+            rows: Rows::Batch,
+            max_rows: case.max_rows,
+            sinks: None,
+        };
         let spec = spec(case, window);
-        let steps = steps(gpu, &spec, &layout, places[0], places[1], case.max_rows).unwrap();
+        let steps = steps(gpu, &spec, &layout, &queries).unwrap();
         let expected = reference(&spec, &layout, &frame, &cache, &ws, width);
 
         let whole = n_kv.next_multiple_of(BLOCK) as u32;

@@ -73,7 +73,8 @@ fn keys_turn_with_their_positions_and_others_stay() {
             let rows = shifts.iter().map(|&(cell, delta)| (delta, 1, cell as u32)).collect();
             let frame = Frame { rows, ..Frame::default() };
             let fixture = Fixture::new(gpu, &[0.0; 4], &frame.words(), [&cache[0], &cache[1]], 16);
-            fixture.run(&[shift(gpu, &layout, 0, &turns).unwrap()], frame.counts());
+            let job = Shift { rope: &turns, first: 0, factors: None };
+            fixture.run(&[shift(gpu, &layout, 0, &job).unwrap()], frame.counts());
             let after = fixture.cache(&layout);
             assert_eq!(after[1], cache[1]);
             for (head, cell) in (0..2).flat_map(|head| (0..layout.cells).map(move |cell| (head, cell))) {

@@ -7,7 +7,7 @@ use super::*;
 use crate::backend::gpu::device::adapters;
 use crate::backend::gpu::device::test_limits::TestLimits;
 use crate::backend::gpu::kernel::dispatch::{FRAME_CELLS, FRAME_LISTED, FRAME_N_LISTED, FRAME_ROWS, RunCounts};
-use crate::backend::gpu::probe::source::{Random, Source, activation, normed};
+use crate::backend::gpu::probe::source::{Random, Source, gated as gated_value, normed};
 use crate::backend::gpu::testing::harness::{devices, floats, storage, uniform};
 use crate::backend::gpu::weights::matrix::{Loader, Stored};
 use crate::quant::{TensorType, dequantize};
@@ -67,11 +67,12 @@ impl Space {
     }
 }
 
-/// A run: how many rows, their tokens, what three sequences sampled last, and the listed logits.
+/// A run: how many rows, their tokens and positions, what three sequences sampled last, and the listed logits.
 struct Run<'a> {
     rows: usize,
     outputs: usize,
     tokens: &'a [u32],
+    positions: &'a [u32],
     sampled: [u32; 3],
     listed: &'a [u32],
 }
@@ -79,7 +80,7 @@ struct Run<'a> {
 impl Run<'_> {
     fn of(rows: usize) -> Run<'static> {
         // The other count differs, so that a kernel that reads the wrong one is found.
-        Run { rows, outputs: rows + 1, tokens: &[], sampled: [0; 3], listed: &[] }
+        Run { rows, outputs: rows + 1, tokens: &[], positions: &[], sampled: [0; 3], listed: &[] }
     }
 
     /// The workspace after the steps.
@@ -89,6 +90,9 @@ impl Run<'_> {
         frame[FRAME_LISTED..][..self.listed.len()].copy_from_slice(self.listed);
         for (row, &token) in self.tokens.iter().enumerate() {
             frame[FRAME_ROWS + 4 * row] = token;
+        }
+        for (row, &position) in self.positions.iter().enumerate() {
+            frame[FRAME_ROWS + 4 * row + 1] = position;
         }
         let ws = storage(gpu, bytemuck::cast_slice(&space.0));
         let (frame, sampled) =
@@ -208,7 +212,7 @@ fn products(gpu: &Gpu, source: &Source, counts: &[usize]) {
         let residual = (rows % 3 > 0).then(|| space.put(&all_residual[..rows * width]));
         let dst = residual.filter(|_| rows % 3 == 2).unwrap_or_else(|| space.add(rows * width));
         let m = MatMul {
-            parts: &[(&matrix, None)],
+            parts: &[Term::plain(&matrix)],
             input: input(x, n_in),
             residual,
             dst,
@@ -236,12 +240,14 @@ fn table_rows_of_all_types() {
         let n_in = if ty.block_len() == 1 { 172 } else { 512 };
         let (source, rows, scale) = (Source::new(1, ty, n_in, 37).unwrap(), 5, 1.5);
         let tokens = [36, 0, !2, 7, !0];
-        let run = Run { rows, outputs: 1, tokens: &tokens, sampled: [33, 35, 34], listed: &[] };
+        let run = Run { rows, outputs: 1, tokens: &tokens, positions: &[], sampled: [33, 35, 34], listed: &[] };
         for gpu in devices() {
             let table = source.load(gpu).unwrap();
             let mut space = Space::new();
             let dst = space.add(8 * n_in);
-            let steps = embed(gpu, &Embed { table: &table, scale, dst, width: n_in }).unwrap();
+            let steps =
+                embed(gpu, &Embed { table: &table, scale, index: Index::Token, residual: None, dst, width: n_in })
+                    .unwrap();
             let after = run.over(gpu, &steps, &space);
             let expected: Vec<_> = tokens
                 .iter()
@@ -274,7 +280,7 @@ fn a_norm_is_taken_along() {
                 let at = space.put(&x[..rows * n_in]);
                 let dst = space.add(rows * 20);
                 let mut m = MatMul {
-                    parts: &[(&matrix, None)],
+                    parts: &[Term::plain(&matrix)],
                     input: Input { norm: Some(Norm { weight: &norm, eps, added: None }), ..input(at, n_in) },
                     residual: None,
                     dst,
@@ -283,7 +289,8 @@ fn a_norm_is_taken_along() {
                     max_rows: bucket(rows),
                     logits: false,
                 };
-                let run = Run { rows: rows + 1, outputs: rows, tokens: &[], sampled: [0; 3], listed: &[] };
+                let run =
+                    Run { rows: rows + 1, outputs: rows, tokens: &[], positions: &[], sampled: [0; 3], listed: &[] };
                 let after = run.over(gpu, &matmul(gpu, &m).unwrap(), &space);
                 check(&format!("{ty} {rows} rows"), &space, &after, dst, 20, rows, &expected[..rows * 20]);
                 m.max_rows = 16;
@@ -315,7 +322,7 @@ fn a_normed_sum_is_taken_along_and_stored() {
             let (sum_at, dst) = (space.add(rows * n_in), space.add(rows * 32));
             let added = Added { y, weight: &added, eps: sum_eps, sum: sum_at };
             let m = MatMul {
-                parts: &[(&a, None), (&b, None)],
+                parts: &[Term::plain(&a), Term::plain(&b)],
                 input: Input { norm: Some(Norm { weight: &norm, eps, added: Some(added) }), ..input(at, n_in) },
                 residual: None,
                 dst,
@@ -363,13 +370,7 @@ fn gated_products() {
         let expected = |x: &[f32], more: f64| -> Vec<(f64, f64)> {
             let up = up.product(x, most);
             let pairs = gate.product(x, most).into_iter().zip(up);
-            pairs
-                .map(|(gate, (up, up_off))| {
-                    let (act, act_off) = activation(act, (gate.0, gate.1 * more));
-                    let up_off = up_off * more;
-                    (act * up, act_off * (up.abs() + up_off) + act.abs() * up_off + (act * up).abs() * 2f64.powi(-23))
-                })
-                .collect()
+            pairs.map(|(gate, up)| gated_value(act, (gate.0, gate.1 * more), (up.0, up.1 * more))).collect()
         };
         let (plain, normal) = (expected(&x, 1.0), expected(&normed(&x, &norm, eps), 2.0));
         for gpu in devices() {
@@ -379,8 +380,8 @@ fn gated_products() {
                 let at = space.put(&x[..rows * n_in]);
                 let dst = space.add(rows * n_out);
                 let g = Gated {
-                    gate: &gate,
-                    up: &up,
+                    gate: Term::plain(&gate),
+                    up: Some(Term::plain(&up)),
                     act,
                     input: Input { norm: with.then_some(Norm { weight: &norm, eps, added: None }), ..input(at, n_in) },
                     dst,
@@ -397,6 +398,111 @@ fn gated_products() {
     }
 }
 
+/// Factors and biases on both matrices, and products that nothing gates, with every activation.
+#[test]
+fn activations_with_factors_and_biases() {
+    const XIELU: Activation = Activation::Xielu { positive: 0.8, negative: 0.9, linear: 0.5, eps: -1e-6 };
+    let cases = [
+        (TensorType::F32, Activation::Silu, 2),
+        (TensorType::Q8_0, Activation::ClampedSwiglu, 2),
+        (TensorType::Q4_0, Activation::Sigmoid, 2),
+        (TensorType::F16, Activation::Relu2, 1),
+        (TensorType::F32, XIELU, 1),
+        (TensorType::F32, Activation::Gelu, 1),
+    ];
+    let (n_in, n_out) = (64, 20);
+    for (ty, act, sides) in cases {
+        let sources = [1, 2].map(|seed| Source::new(seed, ty, n_in, n_out).unwrap());
+        let mut random = Random(4);
+        let x: Vec<f32> = random.units(20 * n_in).iter().map(|x| x * 4.0).collect();
+        let (biases, scales) = ([random.units(n_out), random.units(n_out)], [1.5, -0.75]);
+        let side = |i: usize, rows: usize| -> Vec<(f64, f64)> {
+            let product = sources[i].product(&x, rows).into_iter().enumerate();
+            let (scale, bias) = (f64::from(scales[i]), |at: usize| f64::from(biases[i][at % n_out]));
+            product.map(|(at, (y, off))| (y * scale + bias(at), off * 2.0 + bias(at).abs() * 1e-6)).collect()
+        };
+        for gpu in devices() {
+            let matrices = sources.each_ref().map(|source| source.load(gpu).unwrap());
+            let vectors = biases.each_ref().map(|bias| vector(gpu, bias));
+            let term = |i: usize| Term { matrix: &matrices[i], scale: Some(scales[i]), bias: Some(&vectors[i]) };
+            for rows in [1, 3, 20] {
+                let mut space = Space::new();
+                let at = space.put(&x[..rows * n_in]);
+                let dst = space.add(rows * n_out);
+                let g = Gated {
+                    gate: term(0),
+                    up: (sides == 2).then(|| term(1)),
+                    act,
+                    input: input(at, n_in),
+                    dst,
+                    width: n_out,
+                    rows: Rows::Batch,
+                    max_rows: bucket(rows),
+                };
+                let after = Run::of(rows).over(gpu, &gated(gpu, &g).unwrap(), &space);
+                let ups = if sides == 2 { side(1, rows) } else { vec![(1.0, 0.0); rows * n_out] };
+                let expected: Vec<_> =
+                    side(0, rows).into_iter().zip(ups).map(|(gate, up)| gated_value(act, gate, up)).collect();
+                check(&format!("{ty} {act:?} {rows} rows"), &space, &after, dst, n_out, rows, &expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_factor_is_on_the_product_alone() {
+    let (n_in, n_out) = (64, 12);
+    let source = Source::new(1, TensorType::Q8_0, n_in, n_out).unwrap();
+    let mut random = Random(8);
+    let (x, bias, residual) = (random.units(9 * n_in), random.units(n_out), random.units(9 * n_out));
+    for gpu in devices() {
+        let (matrix, bound) = (source.load(gpu).unwrap(), vector(gpu, &bias));
+        for rows in [1, 9] {
+            let mut space = Space::new();
+            let at = space.put(&x[..rows * n_in]);
+            let dst = space.put(&residual[..rows * n_out]);
+            let m = MatMul {
+                parts: &[Term { matrix: &matrix, scale: Some(2.5), bias: Some(&bound) }],
+                input: input(at, n_in),
+                residual: Some(dst),
+                dst,
+                width: n_out,
+                rows: Rows::Batch,
+                max_rows: bucket(rows),
+                logits: false,
+            };
+            let after = Run::of(rows).over(gpu, &matmul(gpu, &m).unwrap(), &space);
+            let of = |(i, (y, off)): (usize, (f64, f64))| {
+                let more = f64::from(bias[i % n_out]) + f64::from(residual[i]);
+                (y * 2.5 + more, off * 2.5 + (y.abs() + 2.0) * 1e-6)
+            };
+            let expected: Vec<_> = source.product(&x, rows).into_iter().enumerate().map(of).collect();
+            check(&format!("{rows} rows"), &space, &after, dst, n_out, rows, &expected);
+        }
+    }
+}
+
+/// Rows of positions, added in place to what is there.
+#[test]
+fn table_rows_of_positions_are_added() {
+    let (n_in, rows, scale) = (64, 3, 0.5);
+    let source = Source::new(1, TensorType::F16, n_in, 37).unwrap();
+    let residual = Random(3).units(rows * n_in);
+    let positions = [36, 0, 9];
+    for gpu in devices() {
+        let table = source.load(gpu).unwrap();
+        let mut space = Space::new();
+        let dst = space.put(&residual);
+        let e = Embed { table: &table, scale, index: Index::Position, residual: Some(dst), dst, width: n_in };
+        let run = Run { rows, outputs: 1, tokens: &[5, 5, 5], positions: &positions, sampled: [0; 3], listed: &[] };
+        let after = run.over(gpu, &embed(gpu, &e).unwrap(), &space);
+        let weights = positions.iter().flat_map(|&p| &source.weights[p as usize * n_in..][..n_in]);
+        let sum = |(&w, &x): (&f32, &f32)| (f64::from(w) * f64::from(scale) + f64::from(x), 1e-6);
+        let expected: Vec<_> = weights.zip(&residual).map(sum).collect();
+        check("positions", &space, &after, dst, n_in, rows, &expected);
+    }
+}
+
 #[test]
 fn parts_stand_side_by_side_with_their_biases() {
     let n_in = 256;
@@ -409,11 +515,12 @@ fn parts_stand_side_by_side_with_their_biases() {
     for gpu in devices() {
         let matrices: Vec<_> = sources.iter().map(|source| source.load(gpu).unwrap()).collect();
         let vectors: Vec<_> = biases.iter().map(|bias| (!bias.is_empty()).then(|| vector(gpu, bias))).collect();
-        let parts: Vec<_> = matrices.iter().zip(vectors.iter().map(Option::as_ref)).collect();
+        let parts = matrices.iter().zip(&vectors).map(|(m, bias)| Term { bias: bias.as_ref(), ..Term::plain(m) });
+        let parts: Vec<_> = parts.collect();
         // The first and the last are one matrix for a device, too.
         let joined = load(gpu, TensorType::Q4_K, n_in, &[&sources[0].bytes, &sources[2].bytes]);
         let joined_bias = vector(gpu, &[&biases[0][..], &biases[2]].concat());
-        let joined = [(&joined, Some(&joined_bias))];
+        let joined = [Term { bias: Some(&joined_bias), ..Term::plain(&joined) }];
         for rows in [2, 40] {
             for (parts, places) in [(&parts[..], &[0, 64, 68][..]), (&joined, &[0, 0, 64])] {
                 let mut space = Space::new();
@@ -471,7 +578,7 @@ fn slices_and_folded_dispatches_change_nothing() {
             let residual = space.put(&vec![2.0; rows * width]);
             let (dst, gated_dst) = (space.add(rows * width), space.add(rows * width));
             let m = MatMul {
-                parts: &[(&gate_matrix, Some(&bias_vector))],
+                parts: &[Term { bias: Some(&bias_vector), ..Term::plain(&gate_matrix) }],
                 input: input(at, n_in),
                 residual: Some(residual),
                 dst,
@@ -505,8 +612,8 @@ fn slices_and_folded_dispatches_change_nothing() {
             }
 
             let g = Gated {
-                gate: &gate_matrix,
-                up: &up_matrix,
+                gate: Term::plain(&gate_matrix),
+                up: Some(Term::plain(&up_matrix)),
                 act: Activation::Silu,
                 input: input(at, n_in),
                 dst: gated_dst,
@@ -518,20 +625,23 @@ fn slices_and_folded_dispatches_change_nothing() {
             let expected: Vec<_> = product[..rows * n_out]
                 .iter()
                 .zip(&ups)
-                .map(|(&gate, &(up, off))| {
-                    let (act, act_off) = activation(Activation::Silu, gate);
-                    (act * up, act_off * (up.abs() + off) + act.abs() * off + (act * up).abs() * 1e-6)
-                })
+                .map(|(&gate, &up)| gated_value(Activation::Silu, gate, up))
+                .map(|(value, off)| (value, off + value.abs() * 1e-6))
                 .collect();
             check(&format!("gated {ty} {rows} rows"), &space, &after, gated_dst, width, rows, &expected);
         }
         let tokens = [149, 0, 63, 64, 127, 128];
         let mut space = Space::new();
         let dst = space.add(6 * n_in);
-        let steps = embed(&gpu, &Embed { table: &gate_matrix, scale: 1.0, dst, width: n_in }).unwrap();
+        let steps = embed(
+            &gpu,
+            &Embed { table: &gate_matrix, scale: 1.0, index: Index::Token, residual: None, dst, width: n_in },
+        )
+        .unwrap();
         // More rows than this device may have workgroups in a dimension: two runs' worth.
         for tokens in tokens.chunks(3) {
-            let after = Run { rows: 3, outputs: 0, tokens, sampled: [0; 3], listed: &[] }.over(&gpu, &steps, &space);
+            let after = Run { rows: 3, outputs: 0, tokens, positions: &[], sampled: [0; 3], listed: &[] }
+                .over(&gpu, &steps, &space);
             let rows = tokens.iter().flat_map(|&t| &gate.weights[t as usize * n_in..][..n_in]);
             let expected: Vec<_> = rows.map(|&w| (f64::from(w), f64::from(w.abs()) * 2f64.powi(-23))).collect();
             check(&format!("table {ty}"), &space, &after, dst, n_in, 3, &expected);
@@ -572,8 +682,8 @@ fn what_cannot_be_done_is_refused_by_name() {
         Source::new(1, TensorType::Q8_0, 64, 4).unwrap().load(gpu).unwrap(),
     );
     let g = Gated {
-        gate: &a,
-        up: &b,
+        gate: Term::plain(&a),
+        up: Some(Term::plain(&b)),
         act: Activation::Silu,
         input: input(0, 64),
         dst: 0,

@@ -5,7 +5,7 @@ use crate::backend::KvTypes;
 use crate::backend::gpu::testing::fixture::{Fixture, Frame, Head, Numbers};
 use crate::backend::gpu::testing::harness::{devices, storage};
 use crate::backend::rope::Rope;
-use crate::graph::{NormSpan, NormSpec, RopeKind, RopeScaling, WeightId};
+use crate::graph::{NormSpec, RopeKind, RopeScaling, WeightId};
 use crate::quant::TensorType;
 
 /// Half a unit in the last place of 1.
@@ -89,13 +89,16 @@ fn check(gpu: &Gpu, case: &Case) {
     let cache = [layout.k_bytes(), layout.v_bytes()].map(|n| vec![0xa5u8; n as usize]);
     let weights = [numbers.take(dk), numbers.take(dk)];
     let bound = |i: usize| BufferRef::Weight(storage(gpu, bytemuck::cast_slice(&weights[i])), 0, 4 * dk as u64);
-    let bounds = Norms { q: norms.0.then(|| bound(0)), k: norms.1.then(|| bound(1)) };
+    let vectors = |has: bool, i| Vectors { weight: has.then(|| bound(i)), bias: None };
+    let bounds = Norms { q: vectors(norms.0, 0), k: vectors(norms.1, 1) };
 
     let frame = Frame { rows: rows.map(|(p, cell)| (p, 1, cell)).to_vec(), splits: (1, 64), ..Frame::default() };
     let fixture = Fixture::new(gpu, &ws, &frame.words(), [&cache[0], &cache[1]], 16);
     let turns = RopeTable::new(gpu, kind, &rope).unwrap();
-    let place = RowSpan { offset: before * 4, width };
-    fixture.run(&[step(gpu, &spec, &layout, &turns, &bounds, place).unwrap()], frame.counts());
+    let source = Source::side_by_side(&spec, RowSpan { offset: before * 4, width });
+    let steps = steps(gpu, &spec, &layout, Some(&turns), &bounds, &source).unwrap();
+    assert_eq!(steps.len(), 1);
+    fixture.run(&steps, frame.counts());
     let (got, stored) = (fixture.workspace(ws.len()), fixture.cache(&layout));
 
     let mut own = [Vec::new(), Vec::new()];
@@ -191,8 +194,9 @@ fn what_a_type_cannot_hold() {
             let cache = [layout.k_bytes(), layout.v_bytes()].map(|n| vec![0xa5u8; n as usize]);
             let fixture = Fixture::new(gpu, &ws, &frame.words(), [&cache[0], &cache[1]], 16);
             let turns = RopeTable::new(gpu, RopeKind::Norm, &Rope::new(8, 1e4, &[], RopeScaling::None)).unwrap();
-            let place = RowSpan { offset: 0, width: ws.len() };
-            fixture.run(&[step(gpu, &spec, &layout, &turns, &Norms::default(), place).unwrap()], frame.counts());
+            let source = Source::side_by_side(&spec, RowSpan { offset: 0, width: ws.len() });
+            let steps = steps(gpu, &spec, &layout, Some(&turns), &Norms::default(), &source).unwrap();
+            fixture.run(&steps, frame.counts());
             let got = Head { layout: &layout, key: false, head: 0, cell: 3 }.decode(&fixture.cache(&layout)[1]);
             assert!(got[32..].iter().all(|x| x.abs() < 6e-8), "{ty}: {got:?}");
             if ty == TensorType::Q8_0 {

@@ -28,7 +28,9 @@ fn rows_are_normed() {
         let uses = [(0, None, 1), (0, None, 0), (0, Some(1), 2), (0, Some(1), 1), (1, Some(0), 1)];
         for (x, residual, dst) in uses {
             for (rows, count) in [(Rows::Batch, 3), (Rows::Output, 2)] {
-                let step = norm(gpu, place(x), weight(), 1e-5, residual.map(place), place(dst), rows).unwrap();
+                let plain =
+                    Norm { kind: NormKind::Rms, weight: Some(weight()), bias: None, eps: 1e-5, width, parts: 1 };
+                let step = norm(gpu, place(x), &plain, residual.map(place), place(dst), rows).unwrap();
                 let got = run(gpu, &ws, step);
                 for r in 0..count {
                     let row = &ws[at(x) + r * width..][..width];
@@ -74,7 +76,7 @@ fn caps_are_soft() {
         ws[width] = f32::NAN;
         let x = RowSpan { offset: 0, width };
         for (dst, rows, count) in [(0, Rows::Batch, 3), (4 * width, Rows::Batch, 3), (4 * width, Rows::Output, 2)] {
-            let step = softcap(gpu, x, RowSpan { offset: 4 * dst, width }, 30.0, rows).unwrap();
+            let step = map(gpu, x, Map::SoftCap(30.0), None, RowSpan { offset: 4 * dst, width }, rows).unwrap();
             let got = run(gpu, &ws, step);
             for i in 0..count * width {
                 if i == width {
@@ -89,6 +91,128 @@ fn caps_are_soft() {
             let same = |i: usize| got[i] == ws[i] || i == width;
             assert!((0..ws.len()).all(|i| (dst..dst + count * width).contains(&i) || same(i)), "wrote elsewhere");
         }
+    }
+}
+
+/// Norms of all kinds, of parts of rows that are longer, against the definition.
+#[test]
+fn parts_of_rows_are_normed() {
+    let (x_width, dst_width, rows) = (96, 80, 3);
+    let mut numbers = Numbers(3);
+    let ws: Vec<f32> = numbers.take(rows * (x_width + 2 * dst_width)).iter().map(|x| x + 0.5).collect();
+    let vectors = [numbers.take(80), numbers.take(80)];
+    let cases = [
+        (NormKind::Layer, true, true, 1, 80, true),
+        (NormKind::Layer, true, false, 4, 20, false),
+        (NormKind::Layer, false, false, 2, 40, false),
+        (NormKind::Rms, false, false, 5, 16, true),
+        (NormKind::Rms, true, true, 2, 12, false),
+    ];
+    for (gpu, (kind, weighted, biased, parts, width, adds)) in
+        devices().iter().flat_map(|gpu| cases.map(|case| (gpu, case)))
+    {
+        let bound =
+            |i: usize| BufferRef::Weight(storage(gpu, bytemuck::cast_slice(&vectors[i][..width])), 0, 4 * width as u64);
+        let (weight, bias) = (weighted.then(|| bound(0)), biased.then(|| bound(1)));
+        let job = Norm { kind, weight, bias, eps: 1e-2, width, parts };
+        let x = RowSpan { offset: 0, width: x_width };
+        let [added, dst] = [0, 1].map(|i| rows * (x_width + i * dst_width));
+        let place = |at: usize| RowSpan { offset: 4 * at, width: dst_width };
+        let step = norm(gpu, x, &job, adds.then(|| place(added)), place(dst), Rows::Batch).unwrap();
+        let got = run(gpu, &ws, step);
+        for (r, i) in (0..rows).flat_map(|r| (0..dst_width).map(move |i| (r, i))) {
+            let y = got[dst + r * dst_width + i];
+            if i >= parts * width {
+                assert_eq!(y, ws[dst + r * dst_width + i], "{kind:?} row {r} column {i}");
+                continue;
+            }
+            let part = &ws[r * x_width + i / width * width..][..width];
+            let n = width as f64;
+            let mean = match kind {
+                NormKind::Rms => 0.0,
+                NormKind::Layer => part.iter().map(|&x| f64::from(x)).sum::<f64>() / n,
+            };
+            let squares = part.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>();
+            let mut exact = (f64::from(ws[r * x_width + i]) - mean) / (squares / n + f64::from(1e-2f32)).sqrt();
+            exact *= if weighted { f64::from(vectors[0][i % width]) } else { 1.0 };
+            exact += if biased { f64::from(vectors[1][i % width]) } else { 0.0 };
+            exact += if adds { f64::from(ws[added + r * dst_width + i]) } else { 0.0 };
+            assert!((f64::from(y) - exact).abs() < 3e-6, "{kind:?} {parts} row {r} column {i}: {y} {exact}");
+        }
+        assert_eq!(got[..dst], ws[..dst], "{kind:?} wrote elsewhere");
+    }
+}
+
+#[test]
+fn values_are_scaled_limited_and_added() {
+    let (width, rows) = (132, 3);
+    let mut ws: Vec<f32> = Numbers(6).take(3 * rows * width).iter().map(|x| x * 9.0).collect();
+    ws[1] = f32::NAN;
+    let place = |i: usize| RowSpan { offset: 4 * i * rows * width, width };
+    for gpu in devices() {
+        for (function, residual, dst) in [
+            (Map::Scale(-0.3), None, 0),
+            (Map::Scale(2.0), Some(1), 1),
+            (Map::Clamp(4.0), None, 2),
+            (Map::SoftCap(3.0), Some(1), 2),
+        ] {
+            let step = map(gpu, place(0), function, residual.map(place), place(dst), Rows::Batch).unwrap();
+            let got = run(gpu, &ws, step);
+            for i in 0..rows * width {
+                let (x, y) = (f64::from(ws[i]), f64::from(got[dst * rows * width + i]));
+                let exact = match function {
+                    Map::Scale(factor) => x * f64::from(factor),
+                    Map::Clamp(limit) => x.clamp((-limit).into(), limit.into()),
+                    Map::SoftCap(cap) => f64::from(cap) * (x / f64::from(cap)).tanh(),
+                } + residual.map_or(0.0, |n: usize| f64::from(ws[n * rows * width + i]));
+                assert!((y - exact).abs() < 4e-6 || i == 1 && y.is_nan(), "{function:?} {i}: {y} {exact}");
+            }
+            let written = dst * rows * width..(dst + 1) * rows * width;
+            assert!((0..ws.len()).all(|i| written.contains(&i) || got[i].to_bits() == ws[i].to_bits()), "{function:?}");
+        }
+    }
+}
+
+#[test]
+fn columns_are_gated() {
+    use crate::backend::gpu::probe::source::gated;
+    let (rows, width, first) = (3usize, 132usize, 8);
+    let y_width = width + 12;
+    let xielu = Activation::Xielu { positive: 0.8, negative: 0.9, linear: 0.5, eps: -1e-6 };
+    let cases = [
+        (Activation::Sigmoid, width, true),
+        (Activation::Silu, width, false),
+        (Activation::Sigmoid, 1, true),
+        (xielu, width, false),
+        (Activation::Relu2, 1, false),
+        (Activation::Gelu, width, true),
+        (Activation::ClampedSwiglu, width, false),
+    ];
+    for (gpu, (act, x_width, adds)) in devices().iter().flat_map(|gpu| cases.map(|case| (gpu, case))) {
+        let y_at = (rows * x_width).next_multiple_of(4);
+        let dst = y_at + rows * y_width;
+        let ws: Vec<f32> = Numbers(9).take(dst + rows * width).iter().map(|x| x * 9.0).collect();
+        let place = |at: usize, width| RowSpan { offset: 4 * at, width };
+        let job = Gate {
+            x: place(0, x_width),
+            act,
+            y: place(y_at, y_width),
+            first,
+            residual: adds.then(|| place(dst, width)),
+            dst: place(dst, width),
+            rows: Rows::Batch,
+        };
+        let got = run(gpu, &ws, gate(gpu, &job).unwrap());
+        for i in 0..rows * width {
+            let (row, column) = (i / width, i % width);
+            let x = ws[row * x_width + column.min(x_width - 1)];
+            let y = ws[y_at + row * y_width + first + column];
+            let (value, off) = gated(act, (x.into(), 0.0), (y.into(), 0.0));
+            let exact = value + if adds { f64::from(ws[dst + i]) } else { 0.0 };
+            let y = f64::from(got[dst + i]);
+            assert!((y - exact).abs() <= off + exact.abs() * U + 1e-25, "{act:?} {x_width} value {i}: {y} {exact}");
+        }
+        assert_eq!(got[..dst], ws[..dst], "{act:?} wrote elsewhere");
     }
 }
 

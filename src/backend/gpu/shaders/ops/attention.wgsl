@@ -34,7 +34,18 @@ struct Params {
     // DK4 and BLOCK once more, kept from compilers that would unroll the loops over them in full.
     quads: u32,
     cells: u32,
+    // Positions of a chunk.
+    chunk: i32,
+    // The largest slope's bias, and the factor that makes a bias what the scores are.
+    alibi: f32,
+    alibi_scale: f32,
+    // Growth of the queries' factor per logarithm, and the tokens and the offset of their positions.
+    growth: f32,
+    length: u32,
+    offset: u32,
     pad0: u32,
+    pad1: u32,
+    pad2: u32,
 }
 
 @group(0) @binding(0) var<storage, read_write> ws: array<vec4<f32>>;
@@ -43,12 +54,18 @@ struct Params {
 @group(0) @binding(3) var<storage, read> keys: array<Key>;
 @group(0) @binding(4) var<storage, read> values: array<Value>;
 @group(0) @binding(5) var<storage, read_write> partials: array<vec4<f32>>;
+//#if SINKS
+@group(0) @binding(6) var<storage, read> sinks: array<f32>;
+//#endif
 //#include ops/kv
 //#if SOFTCAP
 //#include ops/tanh
 //#endif
 
 const LOW: f32 = -3.0e38;
+//#if SINKS
+const LOG2E: f32 = 1.4426950408889634;
+//#endif
 const TILE: u32 = PACKS * PACK;
 // Cells that are looked through at once for blocks in which anything is seen: a bit of a word for each block.
 const SPAN: u32 = 32u * BLOCK;
@@ -80,20 +97,49 @@ fn query(q: u32, count: u32, key_head: u32, quad: u32) -> vec4<f32> {
         return vec4<f32>(0.0);
     }
     let head = key_head * GROUP + q % GROUP;
-    return ws[params.src + q / GROUP * params.width + head * DK4 + quad] * params.scale;
+    let x = ws[params.src + q / GROUP * params.width + head * DK4 + quad];
+//#if TEMPERATURE
+    let steps = (u32(position_of(q, count)) + params.offset) / params.length;
+    return x * (params.scale * (1.0 + params.growth * log(1.0 + f32(steps))));
+//#else
+    return x * params.scale;
+//#endif
+}
+
+// Where the frame has the record of a row.
+fn record_of(row: u32) -> u32 {
+//#if OUTPUTS
+    return FRAME_ROWS + 4u * frame[FRAME_OUTPUTS + row];
+//#else
+    return FRAME_ROWS + 4u * row;
+//#endif
 }
 
 fn position_of(q: u32, count: u32) -> i32 {
-    return bitcast<i32>(frame[FRAME_ROWS + 4u * (min(q, count - 1u) / GROUP) + 1u]);
+    return bitcast<i32>(frame[record_of(min(q, count - 1u) / GROUP) + 1u]);
 }
 
 fn sequences_of(q: u32, count: u32) -> u32 {
-    return select(frame[FRAME_ROWS + 4u * (min(q, count - 1u) / GROUP) + 2u], 0u, q >= count);
+    return select(frame[record_of(min(q, count - 1u) / GROUP) + 2u], 0u, q >= count);
 }
+
+//#if ALIBI
+// What a query vector's score is lowered by for a token of distance.
+fn slope_of(q: u32, key_head: u32) -> f32 {
+    let head = key_head * GROUP + q % GROUP;
+    let whole = 1u << firstLeadingBit(params.heads);
+    let power = select(f32(2u * (head - whole) + 1u) / f32(2u * whole), f32(head + 1u) / f32(whole), head < whole);
+    return exp2(-params.alibi * power) * params.alibi_scale;
+}
+//#endif
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+//#if OUTPUTS
+    let count = frame[1] * GROUP;
+//#else
     let count = frame[0] * GROUP;
+//#endif
     // The last rows see most cells and come first.
     let tile = (count + TILE - 1u) / TILE - 1u - group.y;
     let key_head = group.z;
@@ -130,17 +176,24 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var earliest = 0x7fffffff;
     var latest = -0x7fffffff;
     for (var row = first_row; row <= last_row; row++) {
-        let position = bitcast<i32>(frame[FRAME_ROWS + 4u * row + 1u]);
-        sequences |= frame[FRAME_ROWS + 4u * row + 2u];
+        let position = bitcast<i32>(frame[record_of(row) + 1u]);
+        sequences |= frame[record_of(row) + 2u];
         earliest = min(earliest, position);
         latest = max(latest, position);
     }
+
+//#if CHUNKS
+    let chunk = earliest - earliest % params.chunk;
+//#endif
 
     // Scores: cells lane, lane + LANES, ... of a block, packs pack_lane, pack_lane + PACK_LANES, ...
     let lane = t % LANES;
     let pack_lane = t / LANES;
     var row_positions: array<PackI, SCORE_PACKS>;
     var row_sequences: array<PackU, SCORE_PACKS>;
+//#if ALIBI
+    var row_slopes: array<Pack, SCORE_PACKS>;
+//#endif
     for (var p = 0u; p < SCORE_PACKS; p++) {
         let q = flat(tile, (pack_lane + p * PACK_LANES) * PACK);
 //#if PACKED
@@ -148,9 +201,16 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             position_of(q, count), position_of(q + 1u, count), position_of(q + 2u, count), position_of(q + 3u, count));
         row_sequences[p] = vec4<u32>(
             sequences_of(q, count), sequences_of(q + 1u, count), sequences_of(q + 2u, count), sequences_of(q + 3u, count));
+//#if ALIBI
+        row_slopes[p] = vec4<f32>(
+            slope_of(q, key_head), slope_of(q + 1u, key_head), slope_of(q + 2u, key_head), slope_of(q + 3u, key_head));
+//#endif
 //#else
         row_positions[p] = position_of(q, count);
         row_sequences[p] = sequences_of(q, count);
+//#if ALIBI
+        row_slopes[p] = slope_of(q, key_head);
+//#endif
 //#endif
     }
     // Weights: of one pack, every SHARES-th cell.
@@ -172,7 +232,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         for (var cell = first + t; cell < min(first + SPAN, end); cell += THREADS) {
             let position = bitcast<i32>(frame[FRAME_CELLS + 2u * cell]);
             let shared_sequences = frame[FRAME_CELLS + 2u * cell + 1u] & sequences;
-            if (shared_sequences != 0u && position <= latest && earliest - position < params.reach) {
+            var near = shared_sequences != 0u && position <= latest && earliest - position < params.reach;
+//#if CHUNKS
+            near = near && position >= chunk;
+//#endif
+            if (near) {
                 let bit = 1u << ((cell - first) / BLOCK);
                 if ((atomicLoad(&seen[word]) & bit) == 0u) {
                     atomicOr(&seen[word], bit);
@@ -242,10 +306,17 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 for (var p = 0u; p < SCORE_PACKS; p++) {
                     let back = row_positions[p] - PackI(position);
                     let number = (row_sequences[p] >> PackU(16u)) & PackU(0x7fffu);
-                    let visible = ((row_sequences[p] & PackU(shares)) != PackU(0u))
+                    var visible = ((row_sequences[p] & PackU(shares)) != PackU(0u))
                         & (number >= PackU(lowest)) & (number < PackU(limit))
                         & (back >= PackI(0)) & (back < PackI(params.reach));
                     var score = products[p * CELLS + c];
+//#if CHUNKS
+                    let within = row_positions[p] % PackI(params.chunk);
+                    visible = visible & (back <= within);
+//#endif
+//#if ALIBI
+                    score -= row_slopes[p] * Pack(back);
+//#endif
 //#if SOFTCAP
                     score = params.cap * tanh_of(score);
 //#endif
@@ -350,7 +421,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let row = q / GROUP;
         let head = key_head * GROUP + q % GROUP;
         if (splits == 1u) {
+//#if SINKS
+            let sink = exp2(min(sinks[head] * LOG2E - element(factors[i / PACK], i % PACK), 120.0));
+            ws[params.dst + row * params.dst_width + head * DV4 + n % DV4] = sum / max(all + sink, 1.0e-30);
+//#else
             ws[params.dst + row * params.dst_width + head * DV4 + n % DV4] = sum / max(all, 1.0e-30);
+//#endif
         } else {
             let at = ((row * splits + group.x) * params.heads + head) * (DV4 + 1u);
             partials[at + 1u + n % DV4] = sum;

@@ -12,6 +12,10 @@ struct Params {
 @group(0) @binding(1) var<uniform> params: Params;
 @group(0) @binding(2) var<storage, read> frame: array<u32>;
 @group(0) @binding(3) var<storage, read> partials: array<vec4<f32>>;
+//#if SINKS
+@group(0) @binding(4) var<storage, read> sinks: array<f32>;
+const LOG2E: f32 = 1.4426950408889634;
+//#endif
 
 const LOW: f32 = -3.0e38;
 var<workgroup> tops: array<f32, THREADS>;
@@ -54,6 +58,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             sum = sum * mine + parts[p] * its;
             top = highest;
         }
+//#if SINKS
+        weight += exp2(min(sinks[group.x] * LOG2E - top, 120.0));
+//#endif
         ws[params.dst + group.y * params.dst_width + group.x * DV4 + t] = sum / max(weight, 1.0e-30);
     }
 }

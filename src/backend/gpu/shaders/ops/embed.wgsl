@@ -1,12 +1,19 @@
-// Rows of a table at the batch's tokens, times a factor. One thread per group; a slice writes the rows that it holds.
+// Rows of a table at the batch's tokens or positions, times a factor, with or without something to add. One thread per group; a slice writes the rows that it holds.
 
 //#include ops/weights
 
+//#if !POSITION
 @group(0) @binding(BIND_SAMPLED) var<storage, read> sampled: array<u32>;
+//#endif
 
 fn put(row: u32, quad: u32, value: vec4<f32>) {
     if (quad < params.x_quads) {
-        ws[params.dst + row * params.dst_stride + quad] = params.real * value;
+        let at = row * params.dst_stride + quad;
+//#if RESIDUAL
+        ws[params.dst + at] = params.real * value + ws[params.residual + at];
+//#else
+        ws[params.dst + at] = params.real * value;
+//#endif
     }
 }
 
@@ -17,10 +24,14 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     if (row >= frame[params.count_at] || group >= params.groups) {
         return;
     }
+//#if POSITION
+    let token = frame[FRAME_ROWS + 4u * row + 1u];
+//#else
     var token = frame[FRAME_ROWS + 4u * row];
     if (token >= SAMPLED_TOKEN) {
         token = sampled[~token];
     }
+//#endif
     // Wraps to a large number where the token's row is before this slice.
     let own_row = token - params.first_row;
     if (own_row >= params.rows) {

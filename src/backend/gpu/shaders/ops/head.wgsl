@@ -1,12 +1,12 @@
-// One head in the hands of a workgroup: thread t holds values 4t to 4t + 3, threads beyond the head zeros. The kernel
-// declares `turns`, the frequencies of a rotary embedding. Every function is called by all threads.
+// One head in the hands of a workgroup: thread t holds values 4t to 4t + 3, threads beyond the head zeros. With ROPE the kernel
+// declares `turns`, the frequencies of a rotary embedding; with KEYS the cache. Every function is called by all threads.
 
-//#include ops/kv
+//#if ROPE
 //#include ops/rope_angle
 
 var<workgroup> line: array<f32, 4u * THREADS>;
 
-// The head with its first ROT values rotated by a position's angles (RoPE).
+// The head with ROT values, from FIRST on, rotated by a position's angles (RoPE).
 fn turned(t: u32, x: vec4<f32>, position: i32, magnitude: f32) -> vec4<f32> {
     workgroupBarrier();
     for (var e = 0u; e < 4u; e++) {
@@ -15,18 +15,19 @@ fn turned(t: u32, x: vec4<f32>, position: i32, magnitude: f32) -> vec4<f32> {
     workgroupBarrier();
     var y = x;
     for (var e = 0u; e < 4u; e++) {
-        let i = 4u * t + e;
+        // Wraps to a large number before FIRST.
+        let i = 4u * t + e - FIRST;
         if (i < ROT) {
 //#if NEOX
             let pair = i % (ROT / 2u);
             let other = pair + ROT / 2u;
-            let first = line[pair];
-            let second = line[other];
+            let first = line[FIRST + pair];
+            let second = line[FIRST + other];
 //#else
             let pair = i / 2u;
             let other = i | 1u;
-            let first = line[other - 1u];
-            let second = line[other];
+            let first = line[FIRST + other - 1u];
+            let second = line[FIRST + other];
 //#endif
             let cs = rope_angle(position, turns[pair]) * magnitude;
             y[e] = select(first * cs.x - second * cs.y, first * cs.y + second * cs.x, i == other);
@@ -34,6 +35,10 @@ fn turned(t: u32, x: vec4<f32>, position: i32, magnitude: f32) -> vec4<f32> {
     }
     return y;
 }
+//#endif
+
+//#if KEYS
+//#include ops/kv
 
 //#if Q8
 var<workgroup> largest: array<u32, THREADS>;
@@ -133,4 +138,5 @@ fn store_value(t: u32, head: u32, cell: u32, x: vec4<f32>) {
     }
 //#endif
 }
+//#endif
 //#endif

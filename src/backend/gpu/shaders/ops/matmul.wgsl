@@ -43,14 +43,24 @@ fn load_weights(loaded: u32, first_tile: u32, group: u32) {
     w_tile[place(loaded, 7u)] = w.hi[3];
 }
 
+//#if HEADS
+// The head whose matrix the workgroup multiplies.
+var<private> head: u32;
+//#endif
+
 // After the last row and after a row's end, where all weights are zero, values inside are read instead; memory
 // there may be NaN.
 fn x_at(row: u32, quad: u32) -> vec4<f32> {
     let inside = min(row, max(frame[params.count_at], 1u) - 1u);
-//#if RAGGED
-    return ws[params.x + inside * params.x_stride + min(quad, params.x_quads - 1u)];
+//#if HEADS
+    let first = params.x + head * params.part_x;
 //#else
-    return ws[params.x + inside * params.x_stride + quad];
+    let first = params.x;
+//#endif
+//#if RAGGED
+    return ws[first + inside * params.x_stride + min(quad, params.x_quads - 1u)];
+//#else
+    return ws[first + inside * params.x_stride + quad];
 //#endif
 }
 
@@ -58,6 +68,9 @@ fn x_at(row: u32, quad: u32) -> vec4<f32> {
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     let first_tile = (id.y + id.z * params.fold) * (ROWS_OUT / TILE);
     let first_row = id.x * ROWS_IN;
+//#if HEADS
+    head = head_of(first_tile * TILE);
+//#endif
     let w_four = thread % (ROWS_OUT / 4u);
     let x_four = thread / (ROWS_OUT / 4u);
 
@@ -92,10 +105,9 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
 
     for (var i = 0u; i < 4u; i++) {
 //#if GATED
-        let value = activate(sum[i]) * sum[4u + i];
+        store(first_row + x_four * 4u + i, first_tile * (TILE / 4u) + w_four, sum[i], sum[4u + i]);
 //#else
-        let value = sum[i];
+        store(first_row + x_four * 4u + i, first_tile * (TILE / 4u) + w_four, sum[i]);
 //#endif
-        store(first_row + x_four * 4u + i, first_tile * (TILE / 4u) + w_four, value);
     }
 }

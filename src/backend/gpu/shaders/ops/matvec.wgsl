@@ -27,6 +27,8 @@ const VALUES: u32 = (SIDES + 1u) * COLUMNS;
 const VALUES: u32 = SIDES * COLUMNS;
 //#endif
 
+//#include ops/lanes
+
 // For each side and column, then (with NORM) for the squares of each column, a sum of each thread.
 var<workgroup> sums: array<f32, VALUES * THREADS>;
 
@@ -43,29 +45,22 @@ fn fetch(side: u32, first_tile: u32, row: u32, group: u32) -> Raw {
 //#endif
 }
 
-// After the row's end all weights are zero, so its last values are read again; memory after the row may be NaN.
-fn inside(quad: u32) -> u32 {
-//#if RAGGED
-    return min(quad, params.x_quads - 1u);
-//#else
-    return quad;
+//#if HEADS
+// The head whose matrix the workgroup multiplies.
+var<private> head: u32;
 //#endif
-}
 
 fn x_at(column: u32, quad: u32) -> vec4<f32> {
+//#if HEADS
+    let at = column * params.x_stride + head * params.part_x + inside(quad);
+//#else
     let at = column * params.x_stride + inside(quad);
+//#endif
 //#if ADDED
     return ws[params.x + at] + ws[params.y + at] * factors[column] * added[inside(quad)];
 //#else
     return ws[params.x + at];
 //#endif
-}
-
-fn x_group(column: u32, group: u32) -> Numbers {
-    let q = group * 8u;
-    return Numbers(
-        mat4x4<f32>(x_at(column, q), x_at(column, q + 1u), x_at(column, q + 2u), x_at(column, q + 3u)),
-        mat4x4<f32>(x_at(column, q + 4u), x_at(column, q + 5u), x_at(column, q + 6u), x_at(column, q + 7u)));
 }
 
 //#if NORM
@@ -81,30 +76,6 @@ fn times(a: mat4x4<f32>, b: mat4x4<f32>) -> mat4x4<f32> {
 }
 //#endif
 
-fn dots(a: mat4x4<f32>, b: mat4x4<f32>) -> f32 {
-    return dot(a[0], b[0]) + dot(a[1], b[1]) + dot(a[2], b[2]) + dot(a[3], b[3]);
-}
-
-//#if OFFSET
-fn sum_of(a: mat4x4<f32>) -> f32 {
-    return dot(a[0] + a[1] + a[2] + a[3], vec4<f32>(1.0));
-}
-//#endif
-
-// Adds up the lanes of so many values, so that TILE sums of each are left.
-fn add_lanes(thread: u32, values: u32) {
-    workgroupBarrier();
-    for (var i = thread; i < values * TILE; i += THREADS) {
-        let at = i / TILE * THREADS + i % TILE;
-        var value = 0.0;
-        for (var k = 0u; k < K_LANES; k++) {
-            value += sums[at + k * TILE];
-        }
-        sums[at] = value;
-    }
-    workgroupBarrier();
-}
-
 // The TILE sums that are left of a value.
 fn all_of(value: u32) -> f32 {
     var sum = 0.0;
@@ -112,12 +83,6 @@ fn all_of(value: u32) -> f32 {
         sum += sums[value * THREADS + i];
     }
     return sum;
-}
-
-// Four rows of a side, when lanes have been added up.
-fn total(side: u32, column: u32, quad: u32) -> vec4<f32> {
-    let at = (side * COLUMNS + column) * THREADS + quad * 4u;
-    return vec4<f32>(sums[at], sums[at + 1u], sums[at + 2u], sums[at + 3u]);
 }
 
 @compute @workgroup_size(THREADS)
@@ -131,6 +96,9 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
         elsewhere = listed >= params.rows;
         first_tile = listed / (OUT_TILES * TILE) * OUT_TILES;
     }
+//#endif
+//#if HEADS
+    head = head_of(first_tile * TILE);
 //#endif
     let row = thread % TILE;
     let columns = select(min(frame[params.count_at], params.columns), 1u, COLUMNS == 1u);
@@ -232,9 +200,9 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     factor = inverseSqrt(all_of(SIDES * COLUMNS + column) / f32(params.x_quads * 4u) + params.real);
 //#endif
 //#if GATED
-    let value = activate(factor * total(0u, column, quad)) * (factor * total(1u, column, quad));
+    let first = factor * four_of(column, quad);
+    store(column, first_tile * 2u + quad, first, factor * four_of(COLUMNS + column, quad));
 //#else
-    let value = factor * total(quad / 2u, column, quad % 2u);
+    store(column, first_tile * 2u + quad, factor * four_of(quad / 2u * COLUMNS + column, quad % 2u));
 //#endif
-    store(column, first_tile * 2u + quad, value);
 }

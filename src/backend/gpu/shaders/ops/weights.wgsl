@@ -31,7 +31,25 @@ struct Params {
     y: u32,
     sum: u32,
     y_eps: f32,
+    // Factors on the products of the first and the second matrix.
+    scale_first: f32,
+    scale_second: f32,
     pad0: u32,
+    pad1: u32,
+    pad2: u32,
+    // Numbers of an activation.
+    curve: vec4<f32>,
+    // Matrices one after the other, of heads or experts: the first row of the first one and the rows from one to the next, in
+    // both matrices of a gated product; then the vec4s from one part to the next of a row's input and output.
+    stack: u32,
+    stack_rows: u32,
+    second_stack: u32,
+    second_rows: u32,
+    part_x: u32,
+    part_dst: u32,
+    // Experts of a row, and where their rows' routes are, in vec4s.
+    used: u32,
+    route: u32,
 }
 
 @group(0) @binding(BIND_WS) var<storage, read_write> ws: array<vec4<f32>>;
