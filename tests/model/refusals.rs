@@ -56,7 +56,9 @@ impl Tiny {
         let mut out = Writer::new(3);
         out.set("general.architecture", self.architecture);
         let key = |name: &str| format!("{}.{name}", self.architecture);
-        self.keys.iter().for_each(|(name, value)| drop(out.set(key(name), *value)));
+        for (name, value) in &self.keys {
+            out.set(key(name), *value);
+        }
         out.set(key(&format!("attention.{}", self.norm_eps)), 1e-5f32);
         for (name, shape) in &self.tensors {
             let bytes = 4 * shape.iter().product::<u64>() as usize;
@@ -99,11 +101,12 @@ fn experts_in_tensors_of_their_own() {
 
 #[test]
 fn latent_attention_with_keys_and_values_in_one_matrix() {
-    let old = Tiny::new("deepseek2").with_keys(&[("attention.kv_lora_rank", 32), ("rope.dimension_count", 16)]).with(&[
-        ("blk.0.attn_kv_a_mqa.weight", &[64, 48]),
-        ("blk.0.attn_kv_a_norm.weight", &[32]),
-        ("blk.0.attn_kv_b.weight", &[32, 96]),
-    ]);
+    let old =
+        Tiny::new("deepseek2").with_keys(&[("attention.kv_lora_rank", 32), ("rope.dimension_count", 16)]).with(&[
+            ("blk.0.attn_kv_a_mqa.weight", &[64, 48]),
+            ("blk.0.attn_kv_a_norm.weight", &[32]),
+            ("blk.0.attn_kv_b.weight", &[32, 96]),
+        ]);
     old.refused(&["Not supported", "`blk.0.attn_kv_b.weight`", "Convert the model again"]);
 }
 
