@@ -38,7 +38,7 @@ LENGTHS = (1, 7, 64, 300)
 # Texts judged together: one row alone says more about chance than about rounding. With experts so does one text, since a row that
 # goes to other experts has other keys, which all rows after it see.
 TEXTS = {1: 8, 7: 3}
-TEXTS_WITH_EXPERTS = {1: 16, 7: 12, 64: 8, 300: 4}
+TEXTS_WITH_EXPERTS = {1: 64, 7: 24, 64: 8, 300: 4}
 # Tokens evaluated one by one after each prompt.
 DECODED = 4
 # Context of all runs. Factors for long contexts are chosen by it, not by the length of a text.
@@ -46,7 +46,7 @@ CONTEXT = 512
 TYPES = ("f32", "q8_0", "q4_k")
 QUICK = ("qwen2-tiny", "mixtral-tiny", "phi3-long-tiny", "gemma2-tiny", "gemma4-e2b-tiny", "gpt-oss-tiny", "mistral3-tiny",
          "deepseek2-tiny", "command-r-tiny", "bloom-6h-tiny")
-QUICK_TYPES = ("f32", "q4_k")
+QUICK_LENGTHS = {"f32": (7, 64), "q4_k": (7,)}
 # Shapes of an architecture that is not built: opening one is an error that names it.
 NOT_BUILT = ("gemma3n-tiny",)
 # Shapes whose number of layers chooses what their layers are.
@@ -301,7 +301,7 @@ def worst(figures, shapes, kind):
     if kind == "f32":
         return f"{max(entry['max'] for entry in entries):.0e}{breach}"
     entry = max(entries, key=lambda entry: entry["ours"] / (1.1 * entry["peer"] + 1e-3))
-    return f"{100 * entry['ours']:.2f} % of {100 * entry['peer']:.2f} %{breach}"
+    return f"{100 * entry['ours']:.2f} / {100 * entry['peer']:.2f} %{breach}"
 
 
 def markdown(maker):
@@ -358,11 +358,11 @@ def main():
         return 0
     runs = [Run(layers, args.device, args.threads) for layers in args.gpu_layers or [0]]
     shapes = args.shape or (QUICK if args.quick else [shape for shape in maker.TINY if shape not in NOT_BUILT])
-    kinds = args.type or (QUICK_TYPES if args.quick else TYPES)
+    kinds = args.type or (QUICK_LENGTHS if args.quick else TYPES)
     matrix = Matrix(maker, runs, peer)
     for shape in shapes:
         for kind in kinds:
-            matrix.model(shape, kind, (7, 64) if args.quick else LENGTHS)
+            matrix.model(shape, kind, QUICK_LENGTHS.get(kind, (7,)) if args.quick else LENGTHS)
         remember(matrix.figures)
     table(Matrix.HEAD, matrix.body)
     refused = list(refusals(maker, runs[0]))
