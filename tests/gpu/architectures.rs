@@ -1,4 +1,5 @@
-//! Every architecture on a GPU: logits against those of the CPU, which `tools/decoders.py` compares with another program's.
+//! Every architecture on a GPU: logits against those of the CPU, which `tools/decoders.py` compares with another
+//! program's.
 
 use crate::testing::decoders::{models, prompt};
 use crate::testing::has_gpu;

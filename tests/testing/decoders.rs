@@ -1,5 +1,5 @@
-//! Models of every architecture, which `tools/decoders.py` makes. `ELIZA_DECODERS` names their folder; without it tests say
-//! that they were skipped.
+//! Models of every architecture, which `tools/decoders.py` makes. `ELIZA_DECODERS` names their folder; without it tests
+//! say that they were skipped.
 
 use super::rng::Stream;
 use elizainference::Token;
