@@ -34,13 +34,14 @@ section = @printf '\n== %s (%d s after the start)\n' $(1) $$(($$(date +%s) - $(S
 skip    = printf 'skipped: %s\n' $(1)
 
 .PHONY: install uninstall install-test
-.PHONY: test deep header bench clean tools lint unit cpu-only c-harness js js-deep jvm parity-quick readme page unit-deep \
-	isa-deep trie-tsan c-valgrind c-asan android aarch64 musl targets more-targets fuzz parity built-for-c jvm-bench dxc
+.PHONY: test deep header bench clean tools lint unit cpu-only c-harness js js-deep jvm parity-quick decoders-quick readme \
+	page unit-deep decoders isa-deep trie-tsan c-valgrind c-asan android aarch64 musl targets more-targets fuzz parity \
+	built-for-c jvm-bench dxc
 
-test: tools lint targets unit cpu-only c-harness js jvm install-test parity-quick readme page
+test: tools lint targets unit cpu-only c-harness js jvm install-test parity-quick decoders-quick readme page
 	$(call section,"all of make test passed")
 
-deep: test more-targets unit-deep dxc isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 musl fuzz parity
+deep: test more-targets unit-deep dxc isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 musl fuzz parity decoders
 	$(call section,"all of make deep passed")
 
 # ---------------------------------------------------------------------------------------------------------- make test
@@ -134,6 +135,12 @@ parity-quick:
 	  $(with_peer); \
 	  $(CARGO) test --locked --workspace --features $(TESTING) --test gguf -q -- peer::; \
 	  python3 tools/parity.py --quick --shared "$(SHARED)"; \
+	else $(call skip,"the folder with the peer's tools is not there"); fi
+
+decoders-quick:
+	$(call section,"logits of a sample of architectures against a slow forward pass")
+	@if test -d "$(SHARED)/tools/peer"; then \
+	  python3 tools/decoders.py --quick --shared "$(SHARED)"; \
 	else $(call skip,"the folder with the peer's tools is not there"); fi
 
 readme:
@@ -263,6 +270,15 @@ parity:
 	@if test -d "$(SHARED)/tools/peer"; then \
 	  python3 tools/parity.py --shared "$(SHARED)"; \
 	  python3 tools/parity.py --shared "$(SHARED)" --gpu-layers -1; \
+	else $(call skip,"the folder with the peer's tools is not there"); fi
+
+# First the logits, everything on the CPU, on the GPU, and one layer on the GPU; then what an engine does beside prompts.
+decoders:
+	$(call section,"every architecture against a slow forward pass")
+	@if test -d "$(SHARED)/tools/peer"; then \
+	  python3 tools/decoders.py --shared "$(SHARED)" --gpu-layers 0 --gpu-layers -1 --gpu-layers 1; \
+	  python3 tools/decoders.py --shared "$(SHARED)" --make; \
+	  test ! -d target/decoders || ELIZA_DECODERS="$(CURDIR)/target/decoders" $(CARGO) test --locked --release --test engine architectures::; \
 	else $(call skip,"the folder with the peer's tools is not there"); fi
 
 # ------------------------------------------------------------------------------------------------------------ the rest

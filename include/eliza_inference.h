@@ -432,6 +432,12 @@ typedef struct eliza_llm_open_options_t {
      * Must be 0.
      */
     uint32_t reserved;
+    /**
+     * Tensors that are placed whatever their layer: rules `PATTERN=DEVICE`, separated by semicolons, or NULL. The
+     * pattern is a regular expression that has to match some part of a tensor's name, the device "cpu" or "gpu"; the
+     * first rule that matches counts. "exps=cpu" keeps experts on the CPU.
+     */
+    const char *tensor_devices;
 } eliza_llm_open_options_t;
 
 /**

@@ -7,7 +7,8 @@ median of the pairs' ratios, which cancels what the machine does to both; the me
     bench_vs_peer.py [--models DIR] [--pairs N] [--threads 1,2] [--prompt 512] [--decode 64] [--isa LEVEL] [--peer-cpu LIBRARY]
                      [NAME ...]
 
-NAME is SHAPE:TYPE, a shape of tools/make_model.rs with random weights and a type of `eliza-inference quantize`. The peer comes
+NAME is SHAPE:TYPE, a shape of tools/make_model.rs with random weights and a type of `eliza-inference quantize`, or a GGUF file,
+such as a speed shape of the shared folder's synth_decoders.py. The peer comes
 from its npm package, and its decoding is timed without choosing a token, ours with. `--isa avx2 --peer-cpu haswell` compares
 what both have for a processor without AVX-512. Bounds: decode >= 0.95, prompt >= 0.7,
 load <= 1, peak memory <= 1.05 of the peer's. The exit code says whether all were met. Run it on a quiet machine.
@@ -78,7 +79,7 @@ def main():
         return 0
     ours = Ours()
     models = Made(ours, args.models)
-    files = {name: models.get(name) for name in args.names}
+    files = {os.path.basename(name): name if name.endswith(".gguf") else models.get(name) for name in args.names}
     for name, path in files.items():
         for threads in map(int, args.threads.split(",")):
             print(f"{name}, {threads} thread{'s' * (threads > 1)}", flush=True)

@@ -45,12 +45,12 @@ class Ours:
     def json(self, *args):
         return json.loads(run([self.program, *map(str, args), *self.options, "--json"]))
 
-    def logits(self, model, tokens, kv_type, threads):
+    def logits(self, model, tokens, kv_type, threads, *options):
         """One row of logits for every token."""
         with tempfile.TemporaryDirectory() as folder:
             out = os.path.join(folder, "logits")
             run([self.program, "logits", "--model", model, "--prompt-tokens", ",".join(map(str, tokens)), "--out", out,
-                 "--all", "--kv-type", kv_type, "--threads", str(threads), *self.options])
+                 "--all", "--kv-type", kv_type, "--threads", str(threads), *self.options, *map(str, options)])
             return rows(out, len(tokens))
 
 

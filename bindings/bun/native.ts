@@ -3,28 +3,29 @@
 import { JSCallback, type Pointer, toArrayBuffer } from "bun:ffi";
 import type { SampledToken } from "../js/describe.js";
 import { InferenceError, STATUS } from "../js/errors.js";
-import type {
-  ChatPart,
-  ChatPrompt,
-  BuiltTrie,
-  Delivery,
-  FfiLlmHandle,
-  FinishReason,
-  GenerateOptions,
-  LeafScores,
-  Native,
-  NativeOpenOptions,
-  OpenOptions,
-  SamplingOptions,
-  Step,
-  TrieNames,
+import {
+  type ChatPart,
+  type ChatPrompt,
+  type BuiltTrie,
+  type Delivery,
+  type FfiLlmHandle,
+  type FinishReason,
+  type GenerateOptions,
+  type LeafScores,
+  type Native,
+  type NativeOpenOptions,
+  type OpenOptions,
+  type SamplingOptions,
+  type Step,
+  type TrieNames,
+  tensorRules,
 } from "../js/native.js";
 import type { TokenTreePayload } from "../js/token-tree.js";
 import { closing, delivery, generate, outcome } from "./generation.js";
 import { type Library, Out, Struct, addresses, bytes, decoder, ids, raw, terminated } from "./library.js";
 
 /** Sizes of structures; the offsets are in docs/abi.md. */
-const OPEN_OPTIONS = 80;
+const OPEN_OPTIONS = 88;
 const SAMPLING_OPTIONS = 112;
 const SAMPLED = 40;
 const CANDIDATE = 12;
@@ -374,7 +375,7 @@ function among(value: string | undefined, names: readonly [string, string], opti
 }
 
 function openOptions(modelPath: string, options: NativeOpenOptions | OpenOptions): Struct {
-  const { device, kvType, kvTypeV, vocabOnly } = options;
+  const { device, tensorDevices, kvType, kvTypeV, vocabOnly } = options;
   const struct = new Struct(OPEN_OPTIONS);
   struct.i32(4, options.contextSize);
   struct.i32(8, options.threads);
@@ -386,6 +387,7 @@ function openOptions(modelPath: string, options: NativeOpenOptions | OpenOptions
   struct.u32(60, Number(vocabOnly ?? false));
   if (kvTypeV !== undefined) struct.array(64, terminated(kvTypeV, "kvTypeV"));
   struct.u32(72, options.nBatch);
+  if (tensorDevices !== undefined) struct.array(80, terminated(tensorRules(tensorDevices), "tensorDevices"));
   return struct;
 }
 

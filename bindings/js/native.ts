@@ -42,6 +42,11 @@ export interface LibraryOptions {
 /** Formats of the key/value memory. */
 export type KvType = "f16" | "f32" | "q8_0";
 
+/** {@link OpenOptions.tensorDevices} as the library takes it. */
+export function tensorRules(rules: Record<string, "cpu" | "gpu">): string {
+  return Object.entries(rules).map(([pattern, device]) => `${pattern}=${device}`).join(";");
+}
+
 /** `eliza_llm_open_options_t`. Absent fields are 0 or NULL there, which is the library's default. */
 export interface OpenOptions {
   /** Context in tokens; default min(4096, what the model was trained with). */
@@ -52,6 +57,11 @@ export interface OpenOptions {
   gpuLayers?: number;
   /** Name of the device; default the best. */
   device?: string;
+  /**
+   * Tensors that are placed whatever their layer: regular expressions that have to match some part of a tensor's name, and
+   * their device. The first that matches counts. `{ exps: "cpu" }` keeps experts on the CPU.
+   */
+  tensorDevices?: Record<string, "cpu" | "gpu">;
   /** Format of the key/value memory; default "f16". */
   kvType?: KvType;
   /** Format of the values in it, where it is not that of the keys. */

@@ -17,9 +17,15 @@ import {
   type SamplingOptions,
   type Step,
   type TrieNames,
+  tensorRules,
 } from "../js/native.js";
 import type { TokenTreePayload } from "../js/token-tree.js";
 import { type Addon, type AddonHandle, call, failure } from "./addon.js";
+
+/** Options as the addon takes them. */
+function addonOptions({ tensorDevices, ...options }: OpenOptions): object {
+  return tensorDevices === undefined ? options : { ...options, tensorDevices: tensorRules(tensorDevices) };
+}
 
 /** The functions of one addon. */
 export class NodeNative implements Native {
@@ -37,7 +43,7 @@ export class NodeNative implements Native {
   }
 
   async plan(modelPath: string, options: OpenOptions): Promise<unknown> {
-    return JSON.parse(await working(null, () => this.#addon.plan(modelPath, options)));
+    return JSON.parse(await working(null, () => this.#addon.plan(modelPath, addonOptions(options))));
   }
 
   async fileMetadata(modelPath: string, key: string | null): Promise<unknown> {
@@ -53,7 +59,7 @@ export class NodeNative implements Native {
   }
 
   async open(modelPath: string, { onProgress, ...options }: NativeOpenOptions): Promise<FfiLlmHandle> {
-    return given(await working(null, () => this.#addon.open(modelPath, options, onProgress)));
+    return given(await working(null, () => this.#addon.open(modelPath, addonOptions(options), onProgress)));
   }
 
   describe(handle: FfiLlmHandle): unknown {
@@ -90,7 +96,7 @@ export class NodeNative implements Native {
 
   /** As {@link open}, on this thread. */
   openSync(modelPath: string, options: OpenOptions): FfiLlmHandle {
-    return given(call(() => this.#addon.openSync(modelPath, options)));
+    return given(call(() => this.#addon.openSync(modelPath, addonOptions(options))));
   }
 
   close(handle: FfiLlmHandle): void {

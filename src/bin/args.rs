@@ -4,7 +4,7 @@ use crate::output::{Failure, interrupted, progress, usage};
 use clap::builder::PossibleValuesParser;
 use clap::{ArgMatches, Args};
 use elizainference::Token;
-use elizainference::engine::{EngineOptions, KvType};
+use elizainference::engine::{EngineOptions, KvType, TensorDevice};
 use elizainference::vocab::Vocab;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -32,6 +32,10 @@ pub struct RunArgs {
     /// The device, by a part of the name that `devices` lists; else the best
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
+    /// Tensors whose names match a regular expression go to `cpu` or `gpu`, whatever their layer; may be repeated, the
+    /// first rule that matches counts. `exps=cpu` keeps experts on the CPU
+    #[arg(long, value_name = "PATTERN=DEVICE")]
+    tensor_device: Vec<TensorDevice>,
     /// Element type of the key/value cache
     #[arg(long, default_value = "f16", value_name = "TYPE", value_parser = PossibleValuesParser::new(KvType::NAMES))]
     kv_type: String,
@@ -64,6 +68,7 @@ impl RunArgs {
             threads: self.threads.unwrap_or(0),
             gpu_layers: self.gpu_layers,
             device: self.device.clone(),
+            tensor_devices: self.tensor_device.clone(),
             kv_type: self.kv_type.parse()?,
             kv_type_v: self.kv_type_v.as_deref().map(str::parse).transpose()?,
             n_batch: self.n_batch,

@@ -4,7 +4,7 @@ use crate::args::{ModelArgs, Prompts, TextArgs, loading};
 use crate::output::{Outcome, fail, size};
 use clap::ArgMatches;
 use elizainference::Error;
-use elizainference::engine::{Engine, open_model};
+use elizainference::engine::{Engine, SlotId, open_model};
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -23,6 +23,12 @@ pub struct Args {
     /// Write the row of every position instead of the last one's
     #[arg(long)]
     all: bool,
+    /// Evaluate the last N tokens one by one, as a generation does, and write a row after each
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    decode: usize,
+    /// Context in tokens; 0 takes as many as the prompt has
+    #[arg(short, long, default_value_t = 0, value_name = "N")]
+    ctx: u32,
 }
 
 pub fn run(args: Args, matches: &ArgMatches) -> Outcome {
@@ -30,10 +36,14 @@ pub fn run(args: Args, matches: &ArgMatches) -> Outcome {
     let base = args.model.engine(0)?;
     let model = open_model(&args.model.model, &base, Some(&mut loading()))?;
     let tokens = prompt.tokens(model.vocab(), &args.how)?;
-    if tokens.is_empty() {
-        return fail("The prompt has no tokens");
-    }
-    let context = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
+    let Some(prompt) = tokens.len().checked_sub(args.decode).filter(|&n| n > 0) else {
+        return fail(format!("The prompt has {} tokens, of which {} are to be decoded", tokens.len(), args.decode));
+    };
+    let (prompt, decoded) = tokens.split_at(prompt);
+    let context = match args.ctx {
+        0 => u32::try_from(tokens.len()).unwrap_or(u32::MAX),
+        context => context,
+    };
     let mut engine = Engine::new(model, &args.model.engine(context)?)?;
     let io_error = |e: io::Error| Error::io(&args.out, &e);
     let mut out = BufWriter::new(std::fs::File::create(&args.out).map_err(io_error)?);
@@ -43,12 +53,15 @@ pub fn run(args: Args, matches: &ArgMatches) -> Outcome {
         row.iter().try_for_each(|v| out.write_all(&v.to_le_bytes())).map_err(io_error)
     };
     let never = AtomicBool::new(false);
+    let slot = SlotId::default();
     if args.all {
-        engine.logits_all(&tokens, &never, &mut put)?;
+        engine.logits_all(prompt, &never, &mut put)?;
     } else {
-        let slot = engine.take_slot(-1)?;
-        engine.prefill(slot, &tokens, &never)?;
+        engine.prefill(slot, prompt, &never)?;
         put(0, engine.head(slot)?)?;
+    }
+    for &token in decoded {
+        put(0, engine.decode(slot, token, &never)?)?;
     }
     out.flush().map_err(io_error)?;
     let bytes = std::fs::metadata(&args.out).map_or(0, |m| m.len());

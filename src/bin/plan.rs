@@ -44,6 +44,9 @@ pub fn run(args: Args) -> Outcome {
     let types = if k == v { k.into() } else { format!("{k} (keys) and {v} (values)") };
     writeln!(out, "Context      {} tokens, KV cache in {types}", plan.estimate.context)?;
     writeln!(out, "On the GPU   {}", layers(plan.estimate.gpu_layers, plan.n_layer))?;
+    for (rule, &(tensors, bytes)) in options.tensor_devices.iter().zip(&plan.placed) {
+        writeln!(out, "Rule         {rule}: {tensors} tensors, {} in the file", size(bytes))?;
+    }
     for need in &plan.estimate.needs {
         writeln!(out, "\n{}", printable(&need.device))?;
         for (component, bytes) in need.bytes.iter().filter(|(_, bytes)| *bytes > 0) {

@@ -8,7 +8,7 @@ use super::memory::cache_of;
 use super::options::EngineOptions;
 use super::plans::{HEAD_ROWS, Plans};
 use crate::Result;
-use crate::backend::{self, Backend};
+use crate::backend::Backend;
 use crate::gguf::File;
 use crate::graph::{Node, Part};
 use crate::model::Outline;
@@ -83,8 +83,9 @@ impl Drafted {
 /// As [`plan_memory`](super::plan_memory).
 pub fn plan_graphs(path: &Path, options: &EngineOptions) -> Result<(Vec<String>, Vec<GraphPlan>)> {
     let file = File::open(path)?;
-    let backends = backend::choose(options.gpu_layers, options.device.as_deref())?;
-    let outline = Outline::read(&file, &backends, options.gpu_layers).map_err(|error| error.in_file(path))?;
+    let placement = options.placement();
+    let backends = placement.backends()?;
+    let outline = Outline::read(&file, &backends, &placement).map_err(|error| error.in_file(path))?;
     let cache = cache_of(&outline, options)?;
     let plain: Vec<&dyn Backend> = backends.iter().map(|backend| &**backend).collect();
     let drafted = |draft: Draft<'_>| Ok(Drafted::new(&draft, plain.len()));

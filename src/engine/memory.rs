@@ -12,7 +12,7 @@ use super::plans::{Look, Plans, largest_read};
 use crate::backend::memory::{Bytes, Memory};
 use crate::backend::{self, Backend, CacheSpec, KvTypes, WeightBytes};
 use crate::gguf::File;
-use crate::model::{Model, Outline};
+use crate::model::{Model, Outline, Placement};
 use crate::{Error, Result};
 use std::path::Path;
 use std::sync::Arc;
@@ -49,6 +49,8 @@ pub struct MemoryPlan {
     pub estimate: Estimate,
     /// Layers of the model.
     pub n_layer: usize,
+    /// How many tensors follow each of the placement's rules, and their bytes in the file.
+    pub placed: Vec<(usize, u64)>,
     /// Whether it fits; `None` where that depends on a device whose free memory is unknown.
     pub fits: Option<bool>,
     /// The largest context in tokens that fits with these layers on the GPU; `None` where none does, or free memory is
@@ -220,7 +222,9 @@ fn largest_gpu_layers(
     memory: &[Memory],
     look: Look<'_>,
 ) -> Result<Option<usize>> {
-    let mut estimate = |layers: usize| match Outline::read(file, backends, layers as i32) {
+    let asked_for = options.placement();
+    let placed = |layers: usize| Placement { gpu_layers: layers as i32, ..asked_for.clone() };
+    let mut estimate = |layers: usize| match Outline::read(file, backends, &placed(layers)) {
         Ok(outline) => Estimate::of(&outline, backends, options, memory, false, look),
         Err(error) => Err(error),
     };
@@ -250,8 +254,9 @@ fn memory_of(backends: &[Arc<dyn Backend>]) -> Result<Vec<Memory>> {
 pub fn plan_memory(path: &Path, options: &EngineOptions) -> Result<MemoryPlan> {
     options.slots()?;
     let file = File::open(path)?;
-    let backends = backend::choose(options.gpu_layers, options.device.as_deref())?;
-    let outline = Outline::read(&file, &backends, options.gpu_layers).map_err(|error| error.in_file(path))?;
+    let placement = options.placement();
+    let backends = placement.backends()?;
+    let outline = Outline::read(&file, &backends, &placement).map_err(|error| error.in_file(path))?;
     let asked = Asked { file: &file, outline: &outline, backends: &backends, options };
     let memory = memory_of(&backends)?;
     let look: Look<'_> = &mut || Ok(());
@@ -262,7 +267,8 @@ pub fn plan_memory(path: &Path, options: &EngineOptions) -> Result<MemoryPlan> {
         Some(true) => (largest_context(&outline, &backends, options, &memory, false, look)?, None),
         Some(false) => asked.what_fits(&memory, look)?,
     };
-    Ok(MemoryPlan { estimate, n_layer: outline.hparams().n_layer, fits, largest_context, largest_gpu_layers })
+    let (n_layer, placed) = (outline.hparams().n_layer, outline.placed());
+    Ok(MemoryPlan { estimate, n_layer, placed, fits, largest_context, largest_gpu_layers })
 }
 
 /// A model that is not loaded yet, and the options of its open.

@@ -35,6 +35,7 @@ mod trie_walk;
 
 pub use crate::backend::memory::{Bytes, Component, Memory};
 pub use crate::backend::{DeviceInfo, DeviceKind, LoadProgress, Traffic, devices};
+pub use crate::model::TensorDevice;
 pub use device_sampling::Speculation;
 pub use graphs::{Bucket, GraphNode, GraphPlan, plan_graphs};
 pub use memory::{Estimate, MemoryPlan, Need, plan_memory};

@@ -2,7 +2,7 @@
 
 use crate::backend::{self, MAX_ROWS, MAX_THREADS};
 use crate::gguf::shown;
-use crate::model::Placement;
+use crate::model::{Placement, TensorDevice};
 use crate::quant::TensorType;
 use crate::{Error, Result};
 
@@ -70,6 +70,8 @@ pub struct EngineOptions {
     pub gpu_layers: i32,
     /// Device by name; `None` = the best.
     pub device: Option<String>,
+    /// Tensors that are placed whatever their layer; the first rule that matches counts.
+    pub tensor_devices: Vec<TensorDevice>,
     /// Element type of the KV cache.
     pub kv_type: KvType,
     /// Element type of its values, where they have another one than its keys.
@@ -87,6 +89,7 @@ impl Default for EngineOptions {
             threads: 0,
             gpu_layers: 0,
             device: None,
+            tensor_devices: Vec::new(),
             kv_type: KvType::F16,
             kv_type_v: None,
             slots: 0,
@@ -96,8 +99,10 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
-    pub(super) fn placement(&self) -> Placement {
-        Placement { gpu_layers: self.gpu_layers, device: self.device.clone() }
+    /// Where the model's layers and tensors are to be.
+    pub fn placement(&self) -> Placement {
+        let EngineOptions { gpu_layers, device, tensor_devices, .. } = self;
+        Placement { gpu_layers: *gpu_layers, device: device.clone(), tensor_devices: tensor_devices.clone() }
     }
 
     pub(super) fn threads(&self) -> Result<usize> {

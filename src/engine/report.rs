@@ -51,6 +51,9 @@ pub fn plan_json(path: &Path, options: &EngineOptions) -> Result<Value> {
         "n_batch": options.batch()?,
         "n_layer": plan.n_layer,
         "gpu_layers": plan.estimate.gpu_layers,
+        "tensor_devices": options.tensor_devices.iter().zip(&plan.placed).map(|(rule, (tensors, bytes))| {
+            json!({ "rule": rule.to_string(), "tensors": tensors, "file_bytes": bytes })
+        }).collect::<Vec<_>>(),
         "devices": plan.estimate.needs.iter().map(device).collect::<Vec<_>>(),
         "fits": plan.fits,
         "largest_context": plan.largest_context,

@@ -12,7 +12,7 @@ use super::handle::{self, FfiLlmHandle};
 use super::state::Stream;
 use super::{args, panic};
 use crate::session::arguments::{count, gpu_layers};
-use crate::session::{self, Arena, EngineOptions, KvType, Session};
+use crate::session::{self, Arena, EngineOptions, KvType, Session, TensorDevice};
 use crate::{Error, Result};
 
 /// Receives the fraction of a model that is loaded, 0 to 1, on the thread that opens it. Returning anything but 0
@@ -64,6 +64,10 @@ pub struct OpenOptions {
     pub n_batch: u32,
     /// Must be 0.
     pub reserved: u32,
+    /// Tensors that are placed whatever their layer: rules `PATTERN=DEVICE`, separated by semicolons, or NULL. The
+    /// pattern is a regular expression that has to match some part of a tensor's name, the device "cpu" or "gpu"; the
+    /// first rule that matches counts. "exps=cpu" keeps experts on the CPU.
+    pub tensor_devices: *const c_char,
 }
 
 // SAFETY: repr(C), the size first, then numbers, raw pointers and an optional function: all may be zero.
@@ -111,6 +115,7 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_open(
         kv_type_v: std::ptr::null(),
         n_batch: 0,
         reserved: 0,
+        tensor_devices: std::ptr::null(),
     };
     // SAFETY: the options are ours, and the host's path is null or terminated; no out_error.
     unsafe { on_process(std::ptr::null_mut(), || open(&options)) }.unwrap_or(std::ptr::null_mut())
@@ -188,12 +193,13 @@ unsafe fn open(options: &OpenOptions) -> Result<FfiLlmHandle> {
 /// The strings of `options` are null or NUL-terminated.
 pub(super) unsafe fn asked(options: &OpenOptions) -> Result<(PathBuf, EngineOptions)> {
     // SAFETY: the caller's promise.
-    let (path, device, kv_type, kv_type_v) = unsafe {
+    let (path, device, kv_type, kv_type_v, tensor_devices) = unsafe {
         (
             args::path(options.model_path, "model_path")?,
             args::optional_text(options.device, "device")?,
             args::optional_text(options.kv_type, "kv_type")?,
             args::optional_text(options.kv_type_v, "kv_type_v")?,
+            args::optional_text(options.tensor_devices, "tensor_devices")?,
         )
     };
     if options.flags & !ELIZA_OPEN_VOCAB_ONLY != 0 {
@@ -207,6 +213,7 @@ pub(super) unsafe fn asked(options: &OpenOptions) -> Result<(PathBuf, EngineOpti
         threads: count(options.num_threads, "num_threads")?,
         gpu_layers: gpu_layers(options.gpu_layers, "gpu_layers")?,
         device: device.map(str::to_owned),
+        tensor_devices: TensorDevice::list(tensor_devices.unwrap_or_default())?,
         kv_type: kv_type.map_or(Ok(KvType::default()), str::parse)?,
         kv_type_v: kv_type_v.map(str::parse).transpose()?,
         slots: options.slots,

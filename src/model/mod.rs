@@ -13,6 +13,7 @@ mod identity;
 mod keys;
 mod layer;
 mod outline;
+mod placement;
 mod registry;
 mod unknown;
 mod weights;
@@ -20,7 +21,8 @@ mod weights;
 pub use facts::Facts;
 pub use hparams::Hparams;
 pub use outline::{Outline, architectures};
-pub use registry::{Placement, load, load_shared};
+pub use placement::{Placement, TensorDevice};
+pub use registry::{load, load_shared};
 pub use unknown::unknown;
 pub use weights::{WeightTable, is_of_tower};
 
@@ -62,7 +64,7 @@ impl Model {
         threads: usize,
         progress: LoadProgress<'_>,
     ) -> Result<Model> {
-        let outline = Outline::read(&file, &backends, gpu_layers)?;
+        let outline = Outline::read(&file, &backends, &Placement::layers(gpu_layers))?;
         Model::load_outline(file, outline, backends, threads, progress)
     }
 

@@ -5,7 +5,8 @@ use super::architectures::ARCHITECTURES;
 use super::binder::Binder;
 use super::decoder::Decoder;
 use super::keys::Keys;
-use super::{Hparams, WeightTable};
+use super::placement::Placed;
+use super::{Hparams, Placement, WeightTable};
 use crate::backend::{Backend, LayerCache, Wanted};
 use crate::gguf::{File, shown};
 use crate::graph::{AttentionSpec, Graph, Index, Node, Op, Output, Part, WeightId, WeightSpec, WeightUse};
@@ -28,6 +29,8 @@ pub struct Outline {
     places: Places,
     /// Of each weight how much of it a token reads: experts of all experts.
     read: Vec<(usize, usize)>,
+    /// The rules for single tensors that weights follow, and whether each rule says the GPU.
+    placed: (Placed, Vec<bool>),
     /// Layers whose cache has to be on the CPU, one entry per layer, because not all that use it can be on the device
     /// of the layer.
     on_cpu: Vec<bool>,
@@ -66,11 +69,14 @@ impl Places {
 
 impl Outline {
     /// Read the header for `backends`, of which the first is the CPU. With a second one the last `gpu_layers` layers
-    /// are computed there; one more means the output head too, and the embedding with it; -1 means all.
+    /// are computed there; one more means the output head too, and the embedding with it; -1 means all. What is
+    /// computed with a tensor that a rule places is computed on the rule's device: matrices that are multiplied
+    /// together go where the first of them that a rule names goes, and the experts of a layer where their gates go.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for an unknown architecture or type, [`Error::Model`] naming the key or tensor at fault.
-    pub fn read(file: &File, backends: &[Arc<dyn Backend>], gpu_layers: i32) -> Result<Outline> {
+    /// [`Error::Unsupported`] for an unknown architecture or type, [`Error::Model`] naming the key or tensor at fault,
+    /// [`Error::InvalidArgument`] for a rule that no tensor follows.
+    pub fn read(file: &File, backends: &[Arc<dyn Backend>], placement: &Placement) -> Result<Outline> {
         let name: String = file.require("general.architecture")?;
         let Some(&(_, norm, bind)) = ARCHITECTURES.iter().find(|(known, ..)| *known == name) else {
             let known: Vec<_> = architectures().collect();
@@ -81,11 +87,13 @@ impl Outline {
         let mut binder = Binder { h: &hparams, keys, table, norm };
         let decoder = bind(&mut binder)?;
         let specs = binder.table.finish()?;
-        let gpu_layers = usize::try_from(gpu_layers).unwrap_or(usize::MAX);
+        let rules = &placement.tensor_devices;
+        let placed = (Placed::of(rules, &specs)?, rules.iter().map(|rule| rule.gpu && backends.len() > 1).collect());
+        let gpu_layers = usize::try_from(placement.gpu_layers).unwrap_or(usize::MAX);
         let gpu_layers = if backends.len() > 1 { gpu_layers.min(hparams.n_layer + 1) } else { 0 };
         let (wanted, places, on_cpu) = (Vec::new(), Places::default(), vec![false; hparams.n_layer]);
         let read = vec![(1, 1); specs.len()];
-        let mut outline = Outline { hparams, specs, decoder, gpu_layers, wanted, places, read, on_cpu };
+        let mut outline = Outline { hparams, specs, decoder, gpu_layers, wanted, places, read, placed, on_cpu };
         let graph = outline.decode_graph()?;
         let backends: Vec<_> = backends.iter().map(|b| &**b).collect();
         let assigned = |outline: &Outline| assign(&graph, &backends, &|node| outline.place(node), &outline.specs);
@@ -120,6 +128,19 @@ impl Outline {
         self.gpu_layers
     }
 
+    /// How many tensors follow each of the placement's rules, and their bytes in the file.
+    pub fn placed(&self) -> Vec<(usize, u64)> {
+        let (placed, gpu) = &self.placed;
+        let mut all = vec![(0, 0); gpu.len()];
+        for (i, spec) in self.specs.iter().enumerate() {
+            if let Some(rule) = placed.rule(i) {
+                all[rule].0 += 1;
+                all[rule].1 += spec.bytes();
+            }
+        }
+        all
+    }
+
     /// The devices of what an engine keeps between runs.
     pub fn places(&self) -> &Places {
         &self.places
@@ -133,7 +154,13 @@ impl Outline {
             // Where the keys are, which may be those of an earlier layer.
             return if self.on_cpu[spec.layer] { 0 } else { of_layer(spec.layer) };
         }
+        let (placed, gpu) = &self.placed;
+        let named = node.weights().into_iter().filter(|(_, usage)| *usage != WeightUse::Vector);
+        let rule = named.filter_map(|(weight, _)| placed.rule(weight.0 as usize)).next();
         match (&node.op, node.part) {
+            (op, _) if rule.is_some() && !matches!(op, Op::Embed { .. }) => {
+                rule.map_or(0, |rule| usize::from(gpu[rule]))
+            }
             // Rows that an earlier run kept.
             (Op::Hidden, _) => self.places.hidden,
             // A table that may be larger than all other weights stays in the file.

@@ -5,8 +5,8 @@
 //! same model wait for it, each calling its own progress function meanwhile. Where the first one fails or is cancelled,
 //! the next one loads. So eight hosts that open one file load it once, and two files load at the same time.
 
-use super::{Model, Outline};
-use crate::backend::{self, Backend, LoadProgress};
+use super::{Model, Outline, Placement};
+use crate::backend::{Backend, LoadProgress};
 use crate::gguf::{File, others};
 use crate::{Error, Result};
 use parking_lot::{Condvar, Mutex};
@@ -18,15 +18,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, SystemTime};
-
-/// The placement of a model's layers on devices. Two placements of one file are two models.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub struct Placement {
-    /// Repeating layers on the GPU, counted from the end; 0 = CPU only, -1 = all.
-    pub gpu_layers: i32,
-    /// Device by name; `None` = the best.
-    pub device: Option<String>,
-}
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
@@ -163,9 +154,9 @@ pub fn load(
     admit: Admit<'_>,
     mut progress: LoadProgress<'_>,
 ) -> Result<Arc<Model>> {
-    let backends = backend::choose(placement.gpu_layers, placement.device.as_deref())?;
+    let backends = placement.backends()?;
     let path = file.path().to_path_buf();
-    let outline = Outline::read(&file, &backends, placement.gpu_layers).map_err(|error| error.in_file(&path))?;
+    let outline = Outline::read(&file, &backends, placement).map_err(|error| error.in_file(&path))?;
     admit(&file, &outline, &backends, &mut progress)?;
     let model = Model::load_outline(file, outline, backends, threads, progress);
     Ok(Arc::new(model.map_err(|error| error.in_file(&path))?))

@@ -1,7 +1,7 @@
 //! What of a file this library does not know: for people who want to know why it does not load.
 
 use super::weights::is_of_tower;
-use super::{Outline, architectures};
+use super::{Outline, Placement, architectures};
 use crate::backend;
 use crate::gguf::{File, TensorInfo, shown};
 use crate::quant::dequantize;
@@ -41,7 +41,7 @@ pub fn unknown(file: &File) -> Vec<String> {
 }
 
 fn outline(file: &File) -> Result<Outline> {
-    Outline::read(file, &backend::choose(0, None)?, 0)
+    Outline::read(file, &backend::choose(0, None)?, &Placement::default())
 }
 
 /// The text of an error without its kind.

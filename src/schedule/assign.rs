@@ -24,11 +24,13 @@ pub fn assign(
         let source = |i: usize| node.src.get(i).map(|source| devices[source.0 as usize]);
         let wanted = match &node.op {
             Op::SelectRows | Op::Map(_) => source(0),
-            // A route is of use only where its experts are: what it sorts is the device's own.
+            // A route is of use only where its experts are, the gates of which decide: what it sorts is the device's
+            // own.
             Op::Route(_) => {
-                let (device, id) = (place(node), Some(&NodeId(i as u32)));
-                let mut experts = graph.nodes[i..].iter().filter(|node| node.src.get(1) == id);
-                let all = experts.all(|node| backends[device].supports(node, specs).is_ok());
+                let id = Some(&NodeId(i as u32));
+                let experts = || graph.nodes[i..].iter().filter(|node| node.src.get(1) == id);
+                let device = experts().next().map_or(0, place);
+                let all = experts().all(|node| backends[device].supports(node, specs).is_ok());
                 Some(if all { device } else { 0 })
             }
             Op::ExpertGate { .. } => source(1),

@@ -20,7 +20,7 @@ mod text;
 mod usage;
 mod worker;
 
-pub use crate::engine::{EngineOptions, KvType};
+pub use crate::engine::{EngineOptions, KvType, TensorDevice};
 pub use crate::sampling::{Chain, Params, Sampled};
 pub use crate::trie::Mode;
 pub use options::{

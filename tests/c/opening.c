@@ -107,6 +107,9 @@ static void wrong_options(void) {
     REFUSED(options.slots = 17, "slots");
     REFUSED(options.flags = 4, "flags");
     REFUSED(options.device = "no such device", "no such device");
+    REFUSED(options.tensor_devices = "exps", "PATTERN=DEVICE");
+    REFUSED(options.tensor_devices = "ffn_up=tpu", "`tpu`");
+    REFUSED(options.tensor_devices = "no such tensor=cpu", "`no such tensor=cpu`");
 #undef REFUSED
     check_no_errors(NULL);
 }

@@ -184,4 +184,11 @@ fn logits_are_rows_of_floats() {
     for (a, b) in last.iter().zip(&all[4 * 512..]) {
         assert!((a - b).abs() <= 1e-4 * (1.0 + b.abs()), "{a} beside {b}");
     }
+    // One by one in a larger context: the same rows, with and without those of the prompt.
+    let decoded = ["--kv-type", "f32", "--decode", "2", "--ctx", "64"];
+    assert!(rows(&[&decoded[..], &["--all"]].concat()) == all);
+    assert!(rows(&decoded) == all[2 * 512..]);
+    let command = ["logits", "-m", text(&path), "--prompt-tokens", "2,10", "--decode", "2", "--out", "/dev/null"];
+    let error = failure(1, &command);
+    assert!(error.contains("The prompt has 2 tokens, of which 2 are to be decoded"), "{error}");
 }

@@ -1,5 +1,6 @@
-//! Files that the documents name are there.
+//! Files that the documents name are there, and architectures are in the documents.
 
+use elizainference::model::architectures;
 use std::path::{Path, PathBuf};
 
 /// Folders of `src/` that the documents leave out of a path.
@@ -53,4 +54,15 @@ fn files_that_documents_name_are_there() {
     }
     assert!(named > 100, "only {named} files were found in the documents");
     assert!(missing.is_empty(), "not there:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn every_architecture_is_in_the_documents() {
+    let read = |path: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let (table, list, tool) = (read("docs/models.md"), read("README.md"), read("tools/decoders.py"));
+    for name in architectures() {
+        assert!(table.contains(&format!("\n| `{name}` |")), "docs/models.md has no row for {name}");
+        assert!(list.contains(&format!("`{name}`")), "README.md does not name {name}");
+        assert!(tool.contains(&format!("\n    \"{name}\": (")), "tools/decoders.py has no row for {name}");
+    }
 }

@@ -6,5 +6,6 @@ mod listed_logits;
 mod logits;
 mod placement;
 mod reference;
+mod refusals;
 #[path = "../testing/mod.rs"]
 mod testing;

@@ -2,7 +2,7 @@
 
 use elizainference::Error;
 use elizainference::session::arguments::{self, count};
-use elizainference::session::{ContextFull, EngineOptions, KvType, Params, Settings, SpanEnd};
+use elizainference::session::{ContextFull, EngineOptions, KvType, Params, Settings, SpanEnd, TensorDevice};
 use jni::objects::{JByteBuffer, JClass, JFloatArray, JIntArray};
 use jni::sys::{jint, jlong};
 use jni::{Env, EnvUnowned};
@@ -16,6 +16,7 @@ pub(crate) fn engine_options(
     env: &Env<'_>,
     whole: &JIntArray<'_>,
     device: &JByteBuffer<'_>,
+    tensor_devices: &JByteBuffer<'_>,
     kv_type: &JByteBuffer<'_>,
     kv_type_v: &JByteBuffer<'_>,
 ) -> Result<EngineOptions, Failure> {
@@ -27,6 +28,7 @@ pub(crate) fn engine_options(
         threads: count(threads, "threads")?,
         gpu_layers: arguments::gpu_layers(gpu_layers, "gpuLayers")?,
         device: optional_text(env, device, "device")?.map(str::to_owned),
+        tensor_devices: TensorDevice::list(optional_text(env, tensor_devices, "tensorDevice")?.unwrap_or_default())?,
         kv_type: optional_text(env, kv_type, "kvType")?.map_or(Ok(KvType::default()), str::parse)?,
         kv_type_v: optional_text(env, kv_type_v, "kvTypeV")?.map(str::parse).transpose()?,
         slots: count(slots, "slots")?,

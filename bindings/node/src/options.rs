@@ -1,7 +1,7 @@
 //! What JavaScript passes as objects. Absent fields are the library's defaults.
 
 use elizainference::session::arguments::{count, gpu_layers};
-use elizainference::session::{ContextFull, EngineOptions, KvType, Params, Settings, SpanEnd};
+use elizainference::session::{ContextFull, EngineOptions, KvType, Params, Settings, SpanEnd, TensorDevice};
 use elizainference::{Error, Result};
 use napi_derive::napi;
 
@@ -14,6 +14,7 @@ pub struct OpenOptions {
     pub threads: Option<i32>,
     pub gpu_layers: Option<i32>,
     pub device: Option<String>,
+    pub tensor_devices: Option<String>,
     pub kv_type: Option<String>,
     pub kv_type_v: Option<String>,
     pub slots: Option<i32>,
@@ -29,6 +30,7 @@ impl OpenOptions {
             threads: count(self.threads, "threads")?,
             gpu_layers: gpu_layers(self.gpu_layers.unwrap_or(0), "gpuLayers")?,
             device: self.device.clone(),
+            tensor_devices: TensorDevice::list(self.tensor_devices.as_deref().unwrap_or_default())?,
             kv_type: self.kv_type.as_deref().map_or(Ok(KvType::default()), str::parse)?,
             kv_type_v: self.kv_type_v.as_deref().map(str::parse).transpose()?,
             slots: count(self.slots, "slots")?,

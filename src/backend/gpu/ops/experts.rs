@@ -1,7 +1,7 @@
 //! Mixtures of experts: which experts a row goes to, and products with their matrices.
 //!
-//! Each row's chosen experts are multiplied by themselves, whatever other rows chose: a decoded token reads the matrices
-//! of its own experts alone. A row's results do not depend on other rows.
+//! Each row's chosen experts are multiplied by themselves, whatever other rows chose: a decoded token reads the
+//! matrices of its own experts alone. A row's results do not depend on other rows.
 
 use super::activation::{activation_flags, curve};
 use super::matmul::{HEAD_ROWS, NONE, Text, Words, fold, quads};

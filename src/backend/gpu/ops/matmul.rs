@@ -5,8 +5,8 @@
 //! matrix is a dispatch of its own.
 //!
 //! Bytes and widths are those of the workspace: offsets are multiples of 16 bytes, row `r` of an operand starts `r`
-//! times its width after the first; rows of one value follow each other without a gap. A product with a matrix whose
-//! number of rows is no multiple of 4 also writes the columns up to the next multiple.
+//! times its width after the first; the one value of a row may stand by itself. A product with a matrix whose number of
+//! rows is no multiple of 4 also writes the columns up to the next multiple.
 
 use super::activation::{activation_flags, curve};
 use super::rows::{self, RowSpan};

@@ -9,6 +9,7 @@ public final class OpenOptions {
     int slots;
     int nBatch;
     String device;
+    String tensorDevices;
     String kvType;
     String kvTypeV;
     boolean vocabOnly;
@@ -61,6 +62,16 @@ public final class OpenOptions {
     /** The device by name; null, the default, is the best. */
     public OpenOptions device(String name) {
         device = name;
+        return this;
+    }
+
+    /**
+     * Places tensors whatever their layer: those of whose names this regular expression matches some part, on the device "cpu" or
+     * "gpu". Of several such rules the first that matches counts. ("exps", "cpu") keeps experts on the CPU.
+     */
+    public OpenOptions tensorDevice(String pattern, String device) {
+        String rule = pattern + "=" + device;
+        tensorDevices = tensorDevices == null ? rule : tensorDevices + ";" + rule;
         return this;
     }
 
