@@ -14,7 +14,7 @@ use elizainference::backend::{
 use elizainference::engine::{Engine, EngineOptions};
 use elizainference::gguf::File;
 use elizainference::graph::{Node, Op, WeightSpec};
-use elizainference::model::Model;
+use elizainference::model::{Model, Outline, Placement, TensorDevice};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -143,4 +143,31 @@ fn a_load_over_two_devices_reports_growing_progress_and_can_be_cancelled() {
     let mut refuse = |fraction: f32| fraction < 0.5;
     let cancelled = Model::load(File::open(&path).unwrap(), backends(), 1, 1, Some(&mut refuse));
     assert_eq!(cancelled.err(), Some(elizainference::Error::Cancelled));
+}
+
+#[test]
+fn rules_place_tensors_whatever_their_layer() {
+    let path = fixture(Kind::Llama, Weights::F32);
+    let file = File::open(&path).unwrap();
+    let cpu = || Arc::new(CpuBackend::new()) as Arc<dyn Backend>;
+    let read = |gpu_layers, rules: &str| {
+        let placement = Placement { gpu_layers, device: None, tensor_devices: TensorDevice::list(rules).unwrap() };
+        Outline::read(&file, &[cpu(), cpu()], &placement)
+    };
+    let outline = read(-1, "ffn_(gate|up)=cpu;blk.1=cpu;blk=gpu").unwrap();
+    let layers = outline.hparams().n_layer;
+    for node in outline.decode_graph().unwrap().nodes {
+        let first = outline.specs().get(node.weights().first().map_or(usize::MAX, |(weight, _)| weight.0 as usize));
+        let expected = match &node.op {
+            Op::GatedMatMul { .. } => 0,
+            Op::MatMul(_) => usize::from(first.is_none_or(|spec| !spec.name.starts_with("blk.1."))),
+            _ => 1,
+        };
+        assert_eq!(outline.place(&node), expected, "{:?}", node.op);
+    }
+    let counts: Vec<usize> = outline.placed().iter().map(|(tensors, _)| *tensors).collect();
+    // Of each layer nine tensors: two gates and ups, three of attention's input, its output, down, and two norms.
+    assert_eq!(counts, [2 * layers, 7, 7 * (layers - 1)]);
+    let error = read(-1, "ffn=cpu;experts=cpu").err().unwrap().to_string();
+    assert!(error.contains("`experts=cpu`") && error.contains("no tensor"), "{error}");
 }
