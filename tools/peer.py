@@ -62,9 +62,9 @@ class Timed:
         out = os.path.join(TARGET, "llama")
         self.folder = given or os.path.join(out, "node_modules", "@node-llama-cpp", package, "bins", package)
         try:
+            os.makedirs(out, exist_ok=True)
             if not os.path.isdir(self.folder):
                 print(f"fetching llama.cpp as npm has it into {out}", flush=True)
-                os.makedirs(out, exist_ok=True)
                 run(["npm", "install", "--no-save", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", out,
                      f"@node-llama-cpp/{package}@3.22.1"])
             if cpu:

@@ -134,7 +134,8 @@ impl Outline {
         let mut all = vec![(0, 0); gpu.len()];
         for (i, spec) in self.specs.iter().enumerate() {
             if let Some(rule) = placed.rule(i) {
-                all[rule].0 += 1;
+                // Weights that are parts of one tensor begin at different rows of it.
+                all[rule].0 += usize::from(spec.first_row == 0);
                 all[rule].1 += spec.bytes();
             }
         }

@@ -441,8 +441,11 @@ impl Step for Down {
             ActivationKind::F32 => (run.state.workspace(self.src.offset).cast::<u8>(), w.n_in() * 4),
             ActivationKind::Q8 => (run.state.area(Area::Gated), activations::row_bytes(w.n_in())),
         };
+        // Of each expert a piece is read by itself, so pieces are long: what is asked for ahead of its end is read in
+        // vain.
+        let panels = self.down.rows / PANEL;
         let most = (GATED_FLOATS / (rows * PANEL)).max(1);
-        for claimed in run.shrinking_pieces(ctx, self.down.rows / PANEL, most) {
+        for claimed in run.pieces(ctx, panels, most.min((panels / (2 * run.threads())).max(1))) {
             let columns = claimed.start * PANEL..claimed.end * PANEL;
             let stride = columns.len();
             for r in 0..rows {
