@@ -87,8 +87,9 @@ impl<'a> Builder<'a> {
         Ok(n_out)
     }
 
-    /// An error unless the stack's rows fit its weight and whole panels of 16, in which backends take matrices apart.
-    fn check_stack(&self, stack: &Stack, n_in: usize) -> Result<()> {
+    /// An error unless the stack's rows fit its weight and whole panels of 16, in which backends take matrices apart,
+    /// and the route chooses among its experts.
+    fn check_stack(&self, stack: &Stack, route: NodeId, n_in: usize) -> Result<()> {
         self.check_input(stack.linear.weight, n_in)?;
         let w = self.weight(stack.linear.weight);
         let fits = stack.experts > 0
@@ -101,6 +102,11 @@ impl<'a> Builder<'a> {
         if [stack.first, stack.stride, stack.rows].iter().any(|n| n % 16 != 0) {
             let problem = format!("Tensor `{}`: {} rows for each expert, no multiple of 16", w.name, stack.stride);
             return Err(Error::Unsupported(problem));
+        }
+        let logits = self.graph.node(route).src.first().map_or(0, |&logits| self.graph.node(logits).width);
+        if logits != stack.experts {
+            let problem = format!("Tensor `{}` is of {} experts, the router of {logits}", w.name, stack.experts);
+            return Err(Error::Model(problem));
         }
         if let Some(bias) = stack.linear.bias {
             self.check_vector(bias, w.n_out)?;
@@ -342,8 +348,8 @@ impl<'a> Builder<'a> {
         weighted: bool,
     ) -> Result<NodeId> {
         let (n_in, rows) = (self.graph.node(x).width, self.graph.node(x).rows);
-        self.check_stack(&gate, n_in)?;
-        self.check_stack(&up, n_in)?;
+        self.check_stack(&gate, route, n_in)?;
+        self.check_stack(&up, route, n_in)?;
         if gate.rows != up.rows || gate.experts != up.experts {
             return Err(Error::Model(format!("Experts of {} and {} rows", gate.rows, up.rows)));
         }
@@ -364,7 +370,7 @@ impl<'a> Builder<'a> {
         residual: Option<NodeId>,
     ) -> Result<NodeId> {
         let (have, rows) = (self.graph.node(gated).width, self.graph.node(gated).rows);
-        self.check_stack(&down, have / (self.graph.node(route).width / 2).max(1))?;
+        self.check_stack(&down, route, have / (self.graph.node(route).width / 2).max(1))?;
         let mut src = vec![gated, route];
         if let Some(residual) = residual {
             self.check_rows(gated, residual, down.rows, || "Experts".to_string())?;

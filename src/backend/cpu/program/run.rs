@@ -200,6 +200,22 @@ impl<'a> Run<'a> {
         unsafe { self.columns_mut(rows, r, 0..rows.width) }
     }
 
+    /// A whole row, for adding to: it holds the residual's row where there is a residual, which may stand in its place.
+    ///
+    /// # Safety
+    /// As [`Run::columns_mut`], and the residual is complete.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn row_with(&self, residual: Option<RowSpan>, rows: RowSpan, r: usize) -> &mut [f32] {
+        // SAFETY: the caller's promise; a residual elsewhere shares no value with the row.
+        unsafe {
+            let out = self.row_mut(rows, r);
+            if let Some(residual) = residual.filter(|residual| *residual != rows) {
+                out.copy_from_slice(self.row(residual, r));
+            }
+            out
+        }
+    }
+
     /// Row `r` of an area with rows of this width, which are quantised, in [`Area::ExpertsF32`] `f32`, for writing.
     ///
     /// # Safety

@@ -46,13 +46,10 @@ impl Step for Embed {
                 };
                 // SAFETY: each row is claimed once; the scratch is this thread's, and `size` asks for a row.
                 let (out, row) = unsafe {
-                    let out = run.row_mut(self.out, r);
+                    let out = run.row_with(self.residual, self.out, r);
                     match self.residual {
                         None => (&mut [][..], out),
-                        Some(residual) => {
-                            if residual != self.out {
-                                out.copy_from_slice(run.row(residual, r));
-                            }
+                        Some(_) => {
                             let scratch = run.state.thread_scratch(ctx.worker.index()).0;
                             (out, std::slice::from_raw_parts_mut(scratch, self.out.width))
                         }
@@ -130,10 +127,7 @@ impl Step for Norm {
                 // SAFETY: sources are complete, each row is claimed once. A residual that stands where the output goes
                 // is added to in place.
                 unsafe {
-                    let (x, out) = (run.row(self.src, r), run.row_mut(self.out, r));
-                    if let Some(residual) = self.residual.filter(|residual| *residual != self.out) {
-                        out.copy_from_slice(run.row(residual, r));
-                    }
+                    let (x, out) = (run.row(self.src, r), run.row_with(self.residual, self.out, r));
                     for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
                         match self.residual {
                             None => norm.row(run.isa, x, out),
@@ -171,10 +165,7 @@ impl Step for Add {
             for r in claimed {
                 // SAFETY: as in `Norm`.
                 unsafe {
-                    let (x, out) = (run.row(self.src, r), run.row_mut(self.out, r));
-                    if let Some(residual) = self.residual.filter(|residual| *residual != self.out) {
-                        out.copy_from_slice(run.row(residual, r));
-                    }
+                    let (x, out) = (run.row(self.src, r), run.row_with(self.residual, self.out, r));
                     norm::add_scaled_row(run.isa, x, self.scale, out);
                 }
             }
