@@ -27,7 +27,7 @@ impl Engine {
         }
         self.rollback()?;
         let places = self.model.outline().places();
-        if places.embedding != places.logits || !self.plans.walk().is_whole() {
+        if places.embedding != places.logits || !self.plans.walk()?.is_whole() {
             return Ok(());
         }
         let (sampling, state) = self.sampling_device();
@@ -74,7 +74,7 @@ impl Engine {
         }
         let batch = self.inputs.batch(self.slots.cells());
         let walk = Walk { sequence: slot.0, node, passes };
-        let done = self.plans.walk().walk(&mut self.states, &batch, &walk, cancel);
+        let done = self.plans.walk()?.walk(&mut self.states, &batch, &walk, cancel);
         match done {
             Ok(()) => self.slots.commit_cells(),
             Err(_) => self.free_input_cells(),

@@ -14,12 +14,16 @@ pub(super) struct Layer {
     pub attention: Attention,
     /// Norm of the mixer's output.
     pub post_attn_norm: Option<NormSpec>,
+    /// Norm of the sum of the mixer's output and the stream, which is the stream from there on.
+    pub attn_sum_norm: Option<NormSpec>,
     /// Norm of the feed-forward part's input.
     pub ffn_norm: Option<NormSpec>,
     /// The feed-forward part.
     pub ffn: FeedForward,
     /// Norm of the feed-forward part's output.
     pub post_ffn_norm: Option<NormSpec>,
+    /// Norm of the sum of the feed-forward part's output and the stream.
+    pub ffn_sum_norm: Option<NormSpec>,
     /// Whether both parts read the layer's input, instead of the second the sum after the first. Without a norm of its
     /// own the feed-forward part then reads what the mixer reads.
     pub parallel: bool,
@@ -143,9 +147,11 @@ impl Layer {
             attn_norm: None,
             attention,
             post_attn_norm: None,
+            attn_sum_norm: None,
             ffn_norm: None,
             ffn,
             post_ffn_norm: None,
+            ffn_sum_norm: None,
             parallel: false,
             residual_scale: 1.0,
             per_layer: None,
@@ -156,7 +162,7 @@ impl Layer {
     /// Append the layer's nodes. With `select` all that follows the attention is of output rows.
     pub fn emit(&self, b: &mut Builder<'_>, streams: Streams, select: bool) -> Result<Streams> {
         let Streams { mut x, mut per_layer } = streams;
-        let mut normed = normed(b, x, self.attn_norm)?;
+        let mut normed = normed_by(b, x, self.attn_norm)?;
         let mut attended = self.attention.attend(b, normed)?;
         if select {
             attended = b.select_rows(attended);
@@ -169,6 +175,7 @@ impl Layer {
         }
         let output = |b: &mut Builder<'_>, residual| self.attention.output(b, attended, residual);
         let mixed = self.added(b, x, self.post_attn_norm, output)?;
+        let mixed = normed_by(b, mixed, self.attn_sum_norm)?;
         let stream = if self.parallel { x } else { mixed };
         let input = match self.ffn_norm {
             Some(norm) => b.norm(stream, norm, None)?,
@@ -176,7 +183,8 @@ impl Layer {
             None => stream,
         };
         let ffn = |b: &mut Builder<'_>, residual| self.ffn.emit(b, input, stream, residual);
-        let mut x = self.added(b, mixed, self.post_ffn_norm, ffn)?;
+        let x = self.added(b, mixed, self.post_ffn_norm, ffn)?;
+        let mut x = normed_by(b, x, self.ffn_sum_norm)?;
         if let (Some(part), Some(all)) = (&self.per_layer, per_layer) {
             let gate = b.matmul(x, &[part.gate], None)?;
             let gated = b.gate(gate, all, part.first, part.act, None)?;
@@ -213,7 +221,7 @@ impl Layer {
     }
 }
 
-fn normed(b: &mut Builder<'_>, x: NodeId, norm: Option<NormSpec>) -> Result<NodeId> {
+fn normed_by(b: &mut Builder<'_>, x: NodeId, norm: Option<NormSpec>) -> Result<NodeId> {
     match norm {
         Some(norm) => b.norm(x, norm, None),
         None => Ok(x),
@@ -251,7 +259,7 @@ impl Attention {
         if let Heads::Latent(latent) = &self.heads {
             attended = b.head_matmul(attended, latent.value_up, self.spec.n_head, 0)?;
         }
-        let attended = normed(b, attended, self.sub_norm)?;
+        let attended = normed_by(b, attended, self.sub_norm)?;
         b.matmul(attended, &[self.output], residual)
     }
 }
@@ -270,7 +278,7 @@ impl FeedForward {
 impl Dense {
     fn emit(&self, b: &mut Builder<'_>, x: NodeId, residual: Option<NodeId>) -> Result<NodeId> {
         let gated = b.gated_matmul(x, self.gate, self.up, self.act)?;
-        let gated = normed(b, gated, self.sub_norm)?;
+        let gated = normed_by(b, gated, self.sub_norm)?;
         b.matmul(gated, &[self.down], residual)
     }
 }

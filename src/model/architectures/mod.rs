@@ -1,8 +1,10 @@
 //! The architectures, by the name in `general.architecture`. Each is a function that reads keys, claims tensors and
 //! puts layers together.
 
+mod bert;
 mod cohere;
 mod deepseek2;
+mod encoders;
 mod gemma;
 mod gemma4;
 mod glm;
@@ -27,6 +29,7 @@ pub(super) const ARCHITECTURES: &[(&str, NormKind, Bind)] = &[
     ("apertus", Rms, llama::apertus),
     ("arcee", Rms, llama::arcee),
     ("baichuan", Rms, llama::baichuan),
+    ("bert", Layer, bert::bert),
     ("bitnet", Rms, llama::bitnet),
     ("bloom", Layer, layer_norm::bloom),
     ("cohere2", Layer, cohere::cohere2),
@@ -35,10 +38,12 @@ pub(super) const ARCHITECTURES: &[(&str, NormKind, Bind)] = &[
     ("dots1", Rms, qwen::dots1),
     ("ernie4_5", Rms, llama::llama),
     ("ernie4_5-moe", Rms, llama::llama),
+    ("eurobert", Rms, encoders::eurobert),
     ("exaone", Rms, qwen::qwen2),
     ("exaone4", Rms, post_norm::exaone4),
     ("falcon", Layer, layer_norm::falcon),
     ("gemma", Rms, gemma::gemma),
+    ("gemma-embedding", Rms, gemma::gemma_embedding),
     ("gemma2", Rms, gemma::gemma2),
     ("gemma3", Rms, gemma::gemma3),
     ("gemma4", Rms, gemma4::gemma4),
@@ -52,12 +57,15 @@ pub(super) const ARCHITECTURES: &[(&str, NormKind, Bind)] = &[
     ("hunyuan-dense", Rms, qwen::hunyuan),
     ("hunyuan-moe", Rms, qwen::hunyuan),
     ("internlm2", Rms, llama::llama),
+    ("jina-bert-v2", Layer, bert::jina_bert_v2),
     ("llama", Rms, llama::llama),
     ("llama4", Rms, llama4::llama4),
     ("minicpm", Rms, llama::minicpm),
     ("mistral3", Rms, llama::mistral3),
+    ("modern-bert", Layer, encoders::modern_bert),
     ("mpt", Layer, layer_norm::mpt),
     ("nemotron", Layer, layer_norm::nemotron),
+    ("nomic-bert", Layer, bert::nomic_bert),
     ("olmo2", Rms, post_norm::olmo2),
     ("olmoe", Rms, qwen::olmoe),
     ("phi2", Layer, phi::phi2),
