@@ -66,6 +66,7 @@ pub(super) const ARCHITECTURES: &[(&str, NormKind, Bind)] = &[
     ("mpt", Layer, layer_norm::mpt),
     ("nemotron", Layer, layer_norm::nemotron),
     ("nomic-bert", Layer, bert::nomic_bert),
+    ("nomic-bert-moe", Layer, bert::nomic_bert_moe),
     ("olmo2", Rms, post_norm::olmo2),
     ("olmoe", Rms, qwen::olmoe),
     ("phi2", Layer, phi::phi2),
