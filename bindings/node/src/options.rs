@@ -1,7 +1,9 @@
 //! What JavaScript passes as objects. Absent fields are the library's defaults.
 
 use elizainference::session::arguments::{count, gpu_layers};
-use elizainference::session::{ContextFull, EmbedOptions, EngineOptions, KvType, Params, Settings, SpanEnd, TensorDevice};
+use elizainference::session::{
+    ContextFull, EmbedOptions, EngineOptions, KvType, Params, Settings, SpanEnd, TensorDevice,
+};
 use elizainference::{Error, Result};
 use napi_derive::napi;
 
