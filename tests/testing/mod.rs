@@ -6,6 +6,7 @@
 
 pub mod allocator;
 pub mod decoders;
+pub mod families;
 pub mod fixtures;
 pub mod gguf_keys;
 pub mod judge;
