@@ -125,7 +125,7 @@ fn rows_are_cut_and_then_normalised() {
 fn rows_of_a_decoder_are_those_its_logits_are_made_of() {
     let path = fixture(Kind::Qwen3, Weights::F32);
     let file = File::open(&path).unwrap();
-    let (mut reference, mut engine) = (Reference::new(&file), open(&path, 1024));
+    let (reference, mut engine) = (Reference::new(&file), open(&path, 1024));
     // The second takes several passes.
     let texts = [text(20, 1), text(700, 2)];
     let made = engine.embed(&texts, &plain(Pooling::None), &NEVER).unwrap();

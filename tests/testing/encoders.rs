@@ -72,7 +72,9 @@ struct Build {
 impl Build {
     fn metadata(&mut self, kind: Encoder) {
         let arch = kind.arch();
-        let mut set = |key: &str, value: WriteValue| self.out.set(key, value);
+        let mut set = |key: &str, value: WriteValue| {
+            self.out.set(key, value);
+        };
         set("general.architecture", WriteValue::String(arch.into()));
         set("general.name", WriteValue::String(format!("fixture-{arch}")));
         for (name, value) in [
@@ -95,6 +97,8 @@ impl Build {
         if kind == Encoder::Bert {
             let labels = vec!["score".to_string(), "other".to_string()];
             set(&format!("{arch}.classifier.output_labels"), WriteValue::Strings(labels));
+            let template = "<|endoftext|>{query}<|im_end|>{document}<|im_end|>";
+            set("tokenizer.chat_template.rerank", WriteValue::String(template.into()));
         }
         let v = vocabulary::qwen();
         for (name, value) in [
@@ -103,8 +107,8 @@ impl Build {
             ("tokens", WriteValue::Strings(v.tokens)),
             ("token_type", WriteValue::I32s(v.types)),
             ("merges", WriteValue::Strings(v.merges)),
-            ("bos_token_id", WriteValue::U32(1)),
-            ("eos_token_id", WriteValue::U32(0)),
+            ("bos_token_id", WriteValue::U32(vocabulary::SIZE as u32 - 3)),
+            ("eos_token_id", WriteValue::U32(vocabulary::SIZE as u32 - 1)),
             ("add_bos_token", WriteValue::Bool(true)),
             ("add_eos_token", WriteValue::Bool(true)),
         ] {
