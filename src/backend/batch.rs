@@ -94,8 +94,8 @@ impl LayerCache {
 /// The most tokens in [`Batch::listed`].
 pub const MAX_LISTED: usize = 512;
 
-/// The inputs of one run: a row per token, at most [`MAX_ROWS`] rows, of an encoder [`MAX_TEXT_ROWS`]. `tokens`, `positions`, `sequences` and `cells`
-/// have one entry per row.
+/// The inputs of one run: a row per token, at most [`MAX_ROWS`] rows, of an encoder [`MAX_TEXT_ROWS`]. `tokens`,
+/// `positions`, `sequences` and `cells` have one entry per row.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Batch<'a> {
     /// Token ids, `rows` of them; those of [`sampled_by`] name a token that the device sampled.

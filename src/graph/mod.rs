@@ -566,8 +566,8 @@ pub enum Op {
     /// `x` holds a router's logits: the indices of the chosen experts (integers as `f32`), largest first, then their
     /// weights.
     Route(RouteSpec),
-    /// `act(gate_e · x) ⊙ (up_e · x)`, without `up` `act(gate_e · x)`, of every chosen expert e, side by side; the second
-    /// source is the route.
+    /// `act(gate_e · x) ⊙ (up_e · x)`, without `up` `act(gate_e · x)`, of every chosen expert e, side by side; the
+    /// second source is the route.
     ExpertGate {
         /// The gate matrices.
         gate: Stack,
