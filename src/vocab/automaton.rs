@@ -172,6 +172,13 @@ impl Automaton {
         self.states[state].children as usize..end
     }
 
+    #[inline]
+    fn child(&self, state: u32, byte: u8) -> Option<u32> {
+        let children = self.children(state as usize);
+        let at = self.bytes[children.clone()].binary_search(&byte).ok()?;
+        Some((children.start + at) as u32)
+    }
+
     /// The state after a state at a byte.
     #[inline]
     pub(super) fn step(&self, mut state: u32, byte: u8) -> u32 {
@@ -179,12 +186,18 @@ impl Automaton {
             if state == 0 {
                 return self.starts[usize::from(byte)];
             }
-            let children = self.children(state as usize);
-            if let Ok(at) = self.bytes[children.clone()].binary_search(&byte) {
-                return (children.start + at) as u32;
+            if let Some(child) = self.child(state, byte) {
+                return child;
             }
             state = self.states[state as usize].fallback;
         }
+    }
+
+    /// How many bytes of a text's start are the start of a pattern. The automaton reads from the start.
+    pub(super) fn common_start(&self, text: &[u8]) -> usize {
+        let mut state = 0;
+        let leads_on = |byte: &&u8| self.child(state, **byte).map(|next| state = next).is_some();
+        text.iter().take_while(leads_on).count()
     }
 
     /// The longest pattern that is found in a state, or [`NONE`].

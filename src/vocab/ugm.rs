@@ -22,6 +22,8 @@ pub(super) struct Ugm {
     unknown_score: f32,
     unk: Token,
     charsmap: Charsmap,
+    /// The user-defined tokens. What begins one is not replaced, even if the whole token is not there: llama.cpp does so.
+    kept: Automaton,
     /// Whether a run of spaces is one, and none where a text begins or ends.
     merge_spaces: bool,
 }
@@ -54,10 +56,12 @@ impl Ugm {
         for (score, _) in scores.iter_mut().zip(attributes).filter(|(_, attribute)| **attribute & USER_DEFINED != 0) {
             *score = 0.0;
         }
-        let found = |id: &u32| attributes[*id as usize] & (NORMAL | USER_DEFINED | UNUSED) != 0;
-        let found = (0..attributes.len() as u32).filter(found).map(|id| (id, texts.get(id)));
-        let tokens = Automaton::new(ReadFrom::Start, attributes.len(), found)?;
-        Ok(Ugm { tokens, scores, unknown_score: worst - UNKNOWN_PENALTY, unk, charsmap, merge_spaces })
+        let find = |wanted: u8| {
+            let ids = (0..).zip(attributes).filter(move |(_, attribute)| **attribute & wanted != 0);
+            Automaton::new(ReadFrom::Start, attributes.len(), ids.map(|(id, _)| (id, texts.get(id))))
+        };
+        let (tokens, kept) = (find(NORMAL | USER_DEFINED | UNUSED)?, find(USER_DEFINED)?);
+        Ok(Ugm { tokens, scores, unknown_score: worst - UNKNOWN_PENALTY, unk, charsmap, kept, merge_spaces })
     }
 
     /// Append the tokens of one stretch of text that holds no special token. `begins` is set where a text begins with it,
@@ -83,10 +87,14 @@ impl Ugm {
         let mut prefix = prefix && begins;
         let mut rest = text;
         while let Some(&first) = rest.first() {
-            let (len, written) = match self.charsmap.replacement(rest) {
-                Some(replaced) => replaced,
-                None if first < 128 => (1, &rest[..1]),
-                None => lenient_char(rest).map_or((1, &REPLACEMENT[..]), |(_, len)| (len, &rest[..len])),
+            let whole = |len| (len, &rest[..len]);
+            let (len, written) = match self.kept.common_start(rest) {
+                0 => match (self.charsmap.replacement(rest), lenient_char(rest)) {
+                    (Some(replaced), _) => replaced,
+                    (None, None) if first >= 128 => (1, &REPLACEMENT[..]),
+                    (None, found) => whole(found.map_or(1, |(_, len)| len)),
+                },
+                kept => whole(kept),
             };
             pace.spend(1 + len / 8 + written.len() / 8)?;
             for &byte in written {

@@ -190,6 +190,16 @@ fn rwkv_takes_the_longest_token_at_each_byte() {
 }
 
 #[test]
+fn rwkv_pieces_may_be_parts_of_a_character() {
+    let vocab = load(families::rwkv());
+    // One token has the first two bytes of this character and of another; the last byte is a token of its own.
+    let ids = vocab.tokenize("\u{6f3a}".as_bytes(), false, false).unwrap();
+    assert_eq!(ids.iter().map(|&id| spelled(&vocab, &[id])).collect::<Vec<_>>(), [vec![0xe6, 0xbc], vec![0xba]]);
+    assert_eq!(vocab.detokenize(&ids, true, true).unwrap(), "\u{6f3a}".as_bytes());
+    assert_eq!(vocab.detokenize(&ids[..1], true, true).unwrap(), [0xe6, 0xbc]);
+}
+
+#[test]
 fn rwkv_skips_bytes_that_begin_no_token() {
     let keys = Keys::default()
         .string("tokenizer.ggml.model", "rwkv")
@@ -257,6 +267,11 @@ fn unigram_merges_spaces_and_replaces_characters() {
     assert_eq!(spelled(&vocab, &vocab.tokenize("½Ａe\u{301}".as_bytes(), false, false).unwrap()), " 1/2Aé".as_bytes());
     assert_eq!(vocab.tokenize(b"the", true, false).unwrap().last(), Some(&1));
     assert_eq!(vocab.detokenize(&vocab.tokenize(b"the man", false, false).unwrap(), false, false).unwrap(), b"the man");
+    assert_eq!(
+        texts(&vocab, "ﬂ ﬁ! ﬁ"),
+        ["▁", "f", "l", "ﬁ!", "▁", "<unk>"],
+        "what begins a user-defined token is kept"
+    );
     let inside = |text: &[u8]| vocab.tokenize_inside(text, false, &|| false).unwrap();
     assert_eq!(spelled(&vocab, &inside(b"the man")), b"the man");
     assert_eq!(spelled(&vocab, &inside(b"  the man ")), b" the man");

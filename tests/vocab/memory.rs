@@ -56,7 +56,7 @@ fn a_text_without_memory_is_an_error() {
         let vocab = Vocab::from_gguf(&keys.file()).unwrap();
         for text in [&text, &long] {
             let refusals = refused_one_by_one(OF_A_TEXT, || vocab.tokenize(text.as_bytes(), true, true));
-            assert!(refusals > 2, "{name}: only {refusals} allocations were large");
+            assert!(refusals > 1, "{name}: only {refusals} allocations were large");
         }
     }
 }
