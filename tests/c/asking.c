@@ -495,9 +495,10 @@ static void embeddings(void) {
 /* A model that gives embeddings and scores, and continues no text. */
 static void ranks(void) {
     static const char texts[] = "a little doga little girl";
-    const size_t lens[] = {12, 13};
+    const size_t lens[] = {12, 13}, other_lens[] = {13, 12};
     eliza_llm_embedding_options_t options = {sizeof options, ELIZA_POOLING_RANK, 0, 0};
-    eliza_llm_open_options_t open = {sizeof open};
+    eliza_llm_open_options_t open;
+    FILE * there;
     char path[4096], * error = NULL, * slash;
     float scores[2], swapped[2], * rows;
     size_t n, n_rows, width;
@@ -506,11 +507,14 @@ static void ranks(void) {
     snprintf(path, sizeof path, "%s", model_path());
     slash = strrchr(path, '/');
     snprintf(slash == NULL ? path : slash + 1, 16, "bert.gguf");
-    open.model_path = path;
+    there = fopen(path, "rb");
+    if (there == NULL) skip("no bert.gguf beside the model");
+    fclose(there);
+    open = options_of(path);
     handle = opened(&open);
     CHECK_EQ(lib.llm_stream_rank(handle, "Who?", 4, texts, lens, 2, scores, &error), ELIZA_OK);
     CHECK(scores[0] != scores[1]);
-    CHECK_EQ(lib.llm_stream_rank(handle, "Who?", 4, "a little girla little dog", (const size_t[]){13, 12}, 2, swapped, &error), 0);
+    CHECK_EQ(lib.llm_stream_rank(handle, "Who?", 4, "a little girla little dog", other_lens, 2, swapped, &error), 0);
     for (size_t i = 0; i < 2; i++) CHECK(scores[i] - swapped[1 - i] < 1e-4 && swapped[1 - i] - scores[i] < 1e-4);
     CHECK_EQ(lib.llm_stream_tokenize_pair(handle, "Who?", 4, texts, 12, &pair, &n, &error), ELIZA_OK);
     CHECK_EQ(lib.llm_stream_embed_tokens(handle, &options, pair, &n, 1, &rows, &n_rows, &width, &error), ELIZA_OK);

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod architectures;
+mod embeddings;
 mod engine;
 mod sampling;
 #[path = "../testing/mod.rs"]
