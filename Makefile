@@ -141,6 +141,7 @@ decoders-quick:
 	$(call section,"logits of a sample of architectures against a slow forward pass")
 	@if test -d "$(SHARED)/tools/peer"; then \
 	  python3 tools/decoders.py --quick --shared "$(SHARED)"; \
+	  python3 tools/hybrids.py --quick --shared "$(SHARED)"; \
 	else $(call skip,"the folder with the peer's tools is not there"); fi
 
 readme:
@@ -277,6 +278,7 @@ decoders:
 	$(call section,"every architecture against a slow forward pass")
 	@if test -d "$(SHARED)/tools/peer"; then \
 	  python3 tools/decoders.py --shared "$(SHARED)" --gpu-layers 0 --gpu-layers -1 --gpu-layers 1; \
+	  python3 tools/hybrids.py --shared "$(SHARED)" --gpu-layers 0 --gpu-layers -1; \
 	  python3 tools/decoders.py --shared "$(SHARED)" --make; \
 	  test ! -d target/decoders || ELIZA_DECODERS="$(CURDIR)/target/decoders" $(CARGO) test --locked --release --test engine architectures::; \
 	else $(call skip,"the folder with the peer's tools is not there"); fi
