@@ -83,7 +83,7 @@ fn writes_the_fixtures_where_they_are_asked_for() {
         }
     }
     for encoder in Encoder::ALL {
-        File::open(&encoder.write(std::path::Path::new(&dir))).unwrap();
+        File::open(encoder.write(std::path::Path::new(&dir))).unwrap();
     }
     File::open(script::write(std::path::Path::new(&dir))).unwrap();
 }
