@@ -102,6 +102,8 @@ pub enum Rows {
 /// An activation function, of one value or of a gate and what it gates.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Activation {
+    /// x itself.
+    Identity,
     /// SiLU: x · sigmoid(x) (Elfwing et al., <https://arxiv.org/abs/1702.03118>); as a gate SwiGLU (Shazeer, "GLU
     /// Variants Improve Transformer", <https://arxiv.org/abs/2002.05202>).
     Silu,
@@ -474,6 +476,178 @@ pub struct Stack {
     pub rows: usize,
 }
 
+/// A causal convolution of each column with the rows before it: `act(bias + Σ_j weight[j] x[t - taps + 1 + j])`. The rows
+/// before a sequence's first are zero; what it needs of them between runs is a state, of `taps - 1` rows of `x`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ConvSpec {
+    /// The state: an index into [`CacheSpec::states`](crate::backend::CacheSpec::states).
+    pub state: usize,
+    /// For each column `taps` factors, the newest row's last.
+    pub weight: WeightId,
+    /// Added per column.
+    pub bias: Option<WeightId>,
+    /// Rows that a result is made of, 2 to [`MAX_TAPS`].
+    pub taps: usize,
+    /// First column of `x`.
+    pub first: usize,
+    /// Columns.
+    pub channels: usize,
+    /// What follows.
+    pub act: Activation,
+}
+
+/// The most taps of a convolution.
+pub const MAX_TAPS: usize = 8;
+
+impl ConvSpec {
+    /// Numbers of its state.
+    pub fn state_values(&self) -> usize {
+        (self.taps - 1) * self.channels
+    }
+}
+
+/// Columns of one of a node's sources.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Columns {
+    /// Which source.
+    pub src: usize,
+    /// The first column.
+    pub first: usize,
+}
+
+impl Columns {
+    /// Columns of a source from `first` on.
+    pub fn of(src: usize, first: usize) -> Columns {
+        Columns { src, first }
+    }
+}
+
+/// How a recurrence changes the state S of a head, a row of numbers for each key index and a column for each value index,
+/// and what it reads. k and q are a row's key and query, v its value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Rule {
+    /// The gated delta rule (Yang et al., <https://arxiv.org/abs/2412.06464>): with k and q of unit length and
+    /// w = e^(softplus(step + bias) · decay), S becomes w S + k (β (v - w Sᵀ k))ᵀ; the result is Sᵀ q / sqrt(keys).
+    Delta {
+        /// β before its sigmoid, one for each head.
+        write: Columns,
+        /// The least length that k and q are divided by.
+        eps: f32,
+    },
+    /// State space duality (Mamba-2; Dao and Gu, <https://arxiv.org/abs/2405.21060>): with Δ = softplus(step + bias) and
+    /// w = e^(Δ · decay), S becomes w S + k (Δ v)ᵀ; the result is Sᵀ q + skip v.
+    Ssd {
+        /// A factor for each head.
+        skip: WeightId,
+    },
+    /// The selective scan (Mamba; Gu and Dao, <https://arxiv.org/abs/2312.00752>): as [`Rule::Ssd`], with a step and a
+    /// skip for each value index, and a decay for each entry of S, that of a value index's keys side by side.
+    Scan {
+        /// A factor for each value index.
+        skip: WeightId,
+    },
+    /// RWKV-6 (Peng et al., <https://arxiv.org/abs/2404.05892>): the result is Sᵀ q + (q · (bonus ⊙ k)) v; then, with
+    /// w = e^-(e^step) for each key index, S becomes diag(w) S + k vᵀ.
+    Wkv6 {
+        /// A factor for each head and key index.
+        bonus: WeightId,
+    },
+    /// RWKV-7 (Peng et al., <https://arxiv.org/abs/2503.14456>): with w = e^(-0.606531 σ(step)) for each key index, S
+    /// becomes diag(w) S - (removed ⊙ rate) (Sᵀ removed)ᵀ + k vᵀ; the result is Sᵀ q.
+    Wkv7 {
+        /// A direction of unit length for each head.
+        removed: Columns,
+        /// A rate for each key index.
+        rate: Columns,
+    },
+}
+
+impl Rule {
+    /// The vector that belongs to the rule alone.
+    pub fn own(&self) -> Option<WeightId> {
+        match *self {
+            Rule::Ssd { skip } | Rule::Scan { skip } => Some(skip),
+            Rule::Wkv6 { bonus } => Some(bonus),
+            Rule::Delta { .. } | Rule::Wkv7 { .. } => None,
+        }
+    }
+}
+
+/// A recurrence over the rows of a sequence, head by head.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RecurSpec {
+    /// The state: an index into [`CacheSpec::states`](crate::backend::CacheSpec::states).
+    pub state: usize,
+    /// Heads of values and of the state.
+    pub heads: usize,
+    /// Key indices of a head, at most [`MAX_KEYS`].
+    pub keys: usize,
+    /// Value indices of a head.
+    pub values: usize,
+    /// Heads of keys and queries; divides `heads`.
+    pub key_heads: usize,
+    /// Whether head h reads key head `h mod key_heads`, instead of the key head of its group of neighbours.
+    pub tiled: bool,
+    /// Queries.
+    pub query: Columns,
+    /// Keys.
+    pub key: Columns,
+    /// Values.
+    pub value: Columns,
+    /// What decays and steps are made of.
+    pub step: Columns,
+    /// Factors of decays: below 0, one for each head, or as the rule says.
+    pub decay: Option<WeightId>,
+    /// Added to steps.
+    pub bias: Option<WeightId>,
+    /// What a row does.
+    pub rule: Rule,
+}
+
+/// The most key indices of a recurrence's head.
+pub const MAX_KEYS: usize = 256;
+
+/// The most sources of a recurrence.
+pub const MAX_SOURCES: usize = 8;
+
+impl RecurSpec {
+    /// Numbers of its state.
+    pub fn state_values(&self) -> usize {
+        self.heads * self.keys * self.values
+    }
+
+    /// The key head that a head reads.
+    pub fn key_head(&self, head: usize) -> usize {
+        if self.tiled { head % self.key_heads } else { head / (self.heads / self.key_heads) }
+    }
+
+    /// Columns that it reads, and how many.
+    pub fn inputs(&self) -> Vec<(Columns, usize)> {
+        let (keys, values) = (self.key_heads * self.keys, self.heads * self.values);
+        let mut all = vec![(self.query, keys), (self.key, keys), (self.value, values)];
+        match self.rule {
+            Rule::Delta { write, .. } => all.extend([(self.step, self.heads), (write, self.heads)]),
+            Rule::Ssd { .. } => all.push((self.step, self.heads)),
+            Rule::Scan { .. } => all.push((self.step, values)),
+            Rule::Wkv6 { .. } => all.push((self.step, keys)),
+            Rule::Wkv7 { removed, rate } => all.extend([(self.step, keys), (removed, keys), (rate, keys)]),
+        }
+        all
+    }
+
+    /// The vectors that it reads, and their lengths.
+    pub fn vectors(&self) -> impl Iterator<Item = (WeightId, usize)> + use<> {
+        let (keys, values) = (self.heads * self.keys, self.heads * self.values);
+        let (decay, own) = match self.rule {
+            Rule::Delta { .. } | Rule::Ssd { .. } => (self.heads, self.heads),
+            Rule::Scan { .. } => (self.state_values(), values),
+            Rule::Wkv6 { .. } | Rule::Wkv7 { .. } => (0, keys),
+        };
+        let all = [(self.decay, decay), (self.bias, self.heads), (self.rule.own(), own)];
+        all.into_iter().filter_map(|(weight, n)| Some((weight?, n)))
+    }
+}
+
 /// What is looked up in a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Index {
@@ -516,7 +690,7 @@ pub enum Op {
     Norm {
         /// The norm.
         norm: NormSpec,
-        /// Parts of a row, each normalised by itself with the same weights.
+        /// Parts of a row, each normalised by itself, with the same weights or its own part of them.
         groups: usize,
     },
     /// `weight · x` for each matrix, side by side; plus the second source where there is one.
@@ -579,6 +753,17 @@ pub enum Op {
         /// Whether the route's weights were on the input already.
         weighted: bool,
     },
+    /// The same columns of each of `parts` equal parts of `x`, side by side.
+    Columns {
+        /// Parts of a row.
+        parts: usize,
+        /// The first column of a part.
+        first: usize,
+    },
+    /// A convolution with the rows before.
+    Conv(Box<ConvSpec>),
+    /// A recurrence over the rows of a sequence.
+    Recur(Box<RecurSpec>),
     /// K-shift: rotates the keys of the batch's cells. A row's position is the change of its cell's position.
     ShiftKeys(Box<AttentionSpec>),
     /// Copies keys and values to the batch's cells: a row's position is the number of the source cell. No cell is both
@@ -604,6 +789,9 @@ impl Op {
             Op::Route(_) => "route",
             Op::ExpertGate { .. } => "expert_gate",
             Op::ExpertDown { .. } => "expert_down",
+            Op::Columns { .. } => "columns",
+            Op::Conv(_) => "conv",
+            Op::Recur(_) => "recur",
             Op::ShiftKeys(_) => "shift_keys",
             Op::CopyCells(_) => "copy_cells",
         }
@@ -650,8 +838,11 @@ impl Node {
             Op::Route(spec) => spec.bias.map(|bias| (bias, WeightUse::Vector)).into_iter().collect(),
             Op::ExpertGate { gate, up, .. } => gate.linear.weights().chain(up.linear.weights()).collect(),
             Op::ExpertDown { down, .. } => down.linear.weights().collect(),
+            Op::Conv(spec) => spec.bias.into_iter().chain([spec.weight]).map(|w| (w, WeightUse::Vector)).collect(),
+            Op::Recur(spec) => spec.vectors().map(|(weight, _)| (weight, WeightUse::Vector)).collect(),
             Op::Hidden
             | Op::SelectRows
+            | Op::Columns { .. }
             | Op::Map(_)
             | Op::Add { .. }
             | Op::Gate { .. }
@@ -664,6 +855,15 @@ impl Node {
     pub fn attention(&self) -> Option<&AttentionSpec> {
         match &self.op {
             Op::Attention(spec) | Op::ShiftKeys(spec) | Op::CopyCells(spec) => Some(spec),
+            _ => None,
+        }
+    }
+
+    /// The state that the node works on, and how many numbers it has.
+    pub fn state(&self) -> Option<(usize, usize)> {
+        match &self.op {
+            Op::Conv(spec) => Some((spec.state, spec.state_values())),
+            Op::Recur(spec) => Some((spec.state, spec.state_values())),
             _ => None,
         }
     }

@@ -4,7 +4,7 @@
 use super::decoder::Decoder;
 use super::hparams::{Hparams, read_n_rot};
 use super::keys::Keys;
-use super::layer::{Attention, Dense, Experts, FeedForward, Heads, Layer};
+use super::layer::{Attention, Dense, Experts, FeedForward, Heads, Layer, Mixer};
 use super::weights::WeightTable;
 use crate::graph::{
     Activation, AttentionSpec, Gating, HeadNorm, Linear, LongFactors, NormKind, NormSpan, NormSpec, RopeKind,
@@ -19,6 +19,8 @@ pub(super) struct Binder<'a> {
     pub table: WeightTable<'a>,
     /// The kind of all norms with weights.
     pub norm: NormKind,
+    /// Numbers of each state that was claimed.
+    pub states: Vec<usize>,
 }
 
 /// The keys and tensors of one layer, whose names begin with `blk.` and its number.
@@ -93,7 +95,7 @@ impl<'a> Binder<'a> {
 
     /// The decoder of these layers, with the ends that all have.
     pub fn decoder(&mut self, ropes: Vec<RopeSpec>, layers: Vec<Layer>) -> Result<Decoder> {
-        for spec in layers.iter().map(|layer| &layer.attention.spec) {
+        for spec in layers.iter().filter_map(Layer::attention) {
             let rotated = spec.rope.map_or(0, |rope| spec.rope_first + ropes[rope].n_rot);
             if rotated > spec.head_dim_k {
                 let (layer, width) = (spec.layer, spec.head_dim_k);
@@ -107,6 +109,8 @@ impl<'a> Binder<'a> {
             true => Linear { bias: t.optional_vector("output.bias", h.n_vocab)?, ..Linear::plain(token_embd) },
             false => self.linear("output", h.n_embd, h.n_vocab)?,
         };
+        // Some families call the last norm so.
+        let last = if self.table.has("output_norm.weight") { "output_norm" } else { "token_embd_norm" };
         Ok(Decoder {
             ropes,
             token_embd,
@@ -115,7 +119,8 @@ impl<'a> Binder<'a> {
             embd_norm: None,
             per_layer: None,
             layers,
-            output_norm: self.norm("output_norm", h.n_embd)?,
+            states: std::mem::take(&mut self.states),
+            output_norm: self.norm(last, h.n_embd)?,
             output,
             logit_scale: 1.0,
             logit_softcap: h.logit_softcap,
@@ -143,8 +148,11 @@ impl<'a> Binder<'a> {
 
     /// A norm over `n` values.
     pub fn norm(&mut self, stem: &str, n: usize) -> Result<NormSpec> {
-        let weight = Some(self.table.vector(&format!("{stem}.weight"), n)?);
-        Ok(NormSpec { weight, bias: self.bias(stem, n)?, ..self.bare_norm() })
+        // Some families' files name it without the end.
+        let bare = self.table.has(stem);
+        let weight =
+            if bare { self.table.vector(stem, n)? } else { self.table.vector(&format!("{stem}.weight"), n)? };
+        Ok(NormSpec { weight: Some(weight), bias: self.bias(stem, n)?, ..self.bare_norm() })
     }
 
     /// A norm without weights.
@@ -373,8 +381,18 @@ impl Block<'_, '_> {
 
     /// A layer with a norm before each part, the second of this name.
     pub fn pre_norm_named(&mut self, attention: Attention, ffn: FeedForward, ffn_norm: &str) -> Result<Layer> {
+        self.mixed(vec![Mixer::Attention(attention)], Some(ffn), ffn_norm)
+    }
+
+    /// A layer of any mixers with a norm before each part, the second of this name.
+    pub fn mixed(&mut self, mixers: Vec<Mixer>, ffn: Option<FeedForward>, ffn_norm: &str) -> Result<Layer> {
         let (attn_norm, ffn_norm) = (Some(self.norm("attn_norm")?), Some(self.norm(ffn_norm)?));
-        Ok(Layer { attn_norm, ffn_norm, ..Layer::new(attention, ffn) })
+        Ok(Layer { attn_norm, ffn_norm, ..Layer::of(mixers, ffn) })
+    }
+
+    /// A layer of mixers alone, with a norm before them.
+    pub fn alone(&mut self, mixers: Vec<Mixer>) -> Result<Layer> {
+        Ok(Layer { attn_norm: Some(self.norm("attn_norm")?), ..Layer::of(mixers, None) })
     }
 
     /// A layer both of whose parts read its input, through one norm.

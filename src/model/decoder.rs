@@ -19,6 +19,8 @@ pub(super) struct Decoder {
     pub embd_norm: Option<NormSpec>,
     pub per_layer: Option<PerLayerEmbedding>,
     pub layers: Vec<Layer>,
+    /// Numbers of each state that the layers keep.
+    pub states: Vec<usize>,
     pub output_norm: NormSpec,
     pub output: Linear,
     /// Factor on the logits.
@@ -93,23 +95,25 @@ impl Decoder {
         concerns: fn(&AttentionSpec) -> bool,
     ) -> Graph {
         let mut b = Builder::new(specs, &self.ropes);
-        for (il, spec) in self.attentions().enumerate().filter(|(_, spec)| spec.writes && concerns(spec)) {
-            b.part(Part::Layer(il));
-            b.cache(op(Box::new(spec.clone())));
+        for (il, spec) in self.attentions().enumerate() {
+            if let Some(spec) = spec.filter(|spec| spec.writes && concerns(spec)) {
+                b.part(Part::Layer(il));
+                b.cache(op(Box::new(spec.clone())));
+            }
         }
         b.finish()
     }
 
-    /// The attention of each layer.
-    pub fn attentions(&self) -> impl DoubleEndedIterator<Item = &AttentionSpec> + ExactSizeIterator {
-        self.layers.iter().map(|layer| &layer.attention.spec)
+    /// The attention of each layer, of those that have one.
+    pub fn attentions(&self) -> impl Iterator<Item = Option<&AttentionSpec>> {
+        self.layers.iter().map(Layer::attention)
     }
 
     /// From the batch's tokens to the hidden rows after the output norm, of the output rows only or of all.
     fn body(&self, b: &mut Builder<'_>, select: bool) -> Result<NodeId> {
         let mut streams = self.embeddings(b)?;
-        // After the last layer that writes keys all cells are written: from there on only output rows are computed.
-        let last = self.attentions().rposition(|spec| spec.writes);
+        // After the last layer that a later token needs only output rows are computed.
+        let last = self.layers.iter().rposition(Layer::is_remembered);
         for (il, layer) in self.layers.iter().enumerate() {
             b.part(Part::Layer(il));
             streams = layer.emit(b, streams, select && last == Some(il))?;

@@ -31,6 +31,11 @@ impl<'a> Keys<'a> {
         Error::Model(format!("Key `{}` is missing", self.name(key)))
     }
 
+    /// Whether the file has this key.
+    pub fn has(&self, key: &str) -> bool {
+        self.file.value(&self.name(key)).is_some()
+    }
+
     /// Whether the file has this key, and it is an array.
     pub fn is_array(&self, key: &str) -> bool {
         matches!(self.file.value(&self.name(key)), Some(Value::Array(_)))

@@ -1,6 +1,7 @@
-//! A layer as a composition: a mixer, a feed-forward part, the norms around them, and how they are added to the
+//! A layer as a composition: mixers, a feed-forward part, the norms around them, and how they are added to the
 //! residual stream. Architectures put layers together; this file turns one into nodes.
 
+use super::recurrent::Recurrent;
 use crate::Result;
 use crate::graph::{
     Activation, AttentionSpec, Builder, Function, Linear, NodeId, NormSpec, RouteSpec, Stack, WeightId,
@@ -8,16 +9,16 @@ use crate::graph::{
 
 /// One layer.
 pub(super) struct Layer {
-    /// Norm of the mixer's input.
+    /// Norm of the mixers' input.
     pub attn_norm: Option<NormSpec>,
-    /// The mixer.
-    pub attention: Attention,
-    /// Norm of the mixer's output.
+    /// The mixers, whose outputs are added; none in a layer that is its feed-forward part alone.
+    pub mixers: Vec<Mixer>,
+    /// Norm of the mixers' output.
     pub post_attn_norm: Option<NormSpec>,
     /// Norm of the feed-forward part's input.
     pub ffn_norm: Option<NormSpec>,
-    /// The feed-forward part.
-    pub ffn: FeedForward,
+    /// The feed-forward part, where the layer has one.
+    pub ffn: Option<FeedForward>,
     /// Norm of the feed-forward part's output.
     pub post_ffn_norm: Option<NormSpec>,
     /// Whether both parts read the layer's input, instead of the second the sum after the first. Without a norm of its
@@ -29,6 +30,12 @@ pub(super) struct Layer {
     pub per_layer: Option<PerLayer>,
     /// A factor on the layer's result.
     pub output_scale: Option<WeightId>,
+}
+
+/// What mixes the rows of a sequence.
+pub(super) enum Mixer {
+    Attention(Attention),
+    Recurrent(Recurrent),
 }
 
 /// Attention with its projections.
@@ -52,6 +59,9 @@ pub(super) enum Heads {
         /// Limit of the values' magnitude.
         clamp: Option<f32>,
     },
+    /// By products of the input: of `query` each head's values and then as many of a gate, whose sigmoid is a factor on the
+    /// head's result.
+    Gated { query: Linear, key_value: Vec<Linear> },
     /// Multi-head latent attention.
     Latent(Latent),
 }
@@ -139,9 +149,14 @@ pub(super) struct Streams {
 impl Layer {
     /// A layer without norms, whose parts are added one after the other.
     pub fn new(attention: Attention, ffn: FeedForward) -> Layer {
+        Layer::of(vec![Mixer::Attention(attention)], Some(ffn))
+    }
+
+    /// As [`Layer::new`], of any mixers.
+    pub fn of(mixers: Vec<Mixer>, ffn: Option<FeedForward>) -> Layer {
         Layer {
             attn_norm: None,
-            attention,
+            mixers,
             post_attn_norm: None,
             ffn_norm: None,
             ffn,
@@ -153,13 +168,30 @@ impl Layer {
         }
     }
 
-    /// Append the layer's nodes. With `select` all that follows the attention is of output rows.
+    /// The attention whose cache the layer reads.
+    pub fn attention(&self) -> Option<&AttentionSpec> {
+        self.mixers.iter().find_map(|mixer| match mixer {
+            Mixer::Attention(attention) => Some(&attention.spec),
+            Mixer::Recurrent(_) => None,
+        })
+    }
+
+    /// Whether a later token needs what the layer computes for a row: keys, or a state.
+    pub fn is_remembered(&self) -> bool {
+        let remembers = |mixer: &Mixer| match mixer {
+            Mixer::Attention(attention) => attention.spec.writes,
+            Mixer::Recurrent(_) => true,
+        };
+        self.mixers.iter().any(remembers)
+    }
+
+    /// Append the layer's nodes. With `select` all that follows the mixers is of output rows.
     pub fn emit(&self, b: &mut Builder<'_>, streams: Streams, select: bool) -> Result<Streams> {
         let Streams { mut x, mut per_layer } = streams;
         let mut normed = normed(b, x, self.attn_norm)?;
-        let mut attended = self.attention.attend(b, normed)?;
+        let mut mixed = self.mixers.iter().map(|mixer| mixer.mix(b, normed)).collect::<Result<Vec<_>>>()?;
         if select {
-            attended = b.select_rows(attended);
+            mixed.iter_mut().for_each(|node| *node = b.select_rows(*node));
             // What nobody reads any more is not selected.
             if self.parallel && self.ffn_norm.is_none() {
                 normed = b.select_rows(normed);
@@ -167,7 +199,10 @@ impl Layer {
             x = b.select_rows(x);
             per_layer = per_layer.map(|all| b.select_rows(all));
         }
-        let output = |b: &mut Builder<'_>, residual| self.attention.output(b, attended, residual);
+        let output = |b: &mut Builder<'_>, residual: Option<NodeId>| {
+            let parts = self.mixers.iter().zip(&mixed);
+            parts.fold(Ok(residual), |sum, (mixer, &node)| mixer.output(b, node, sum?).map(Some))
+        };
         let mixed = self.added(b, x, self.post_attn_norm, output)?;
         let stream = if self.parallel { x } else { mixed };
         let input = match self.ffn_norm {
@@ -175,7 +210,10 @@ impl Layer {
             None if self.parallel => normed,
             None => stream,
         };
-        let ffn = |b: &mut Builder<'_>, residual| self.ffn.emit(b, input, stream, residual);
+        let ffn = |b: &mut Builder<'_>, residual| match &self.ffn {
+            Some(ffn) => ffn.emit(b, input, stream, residual).map(Some),
+            None => Ok(residual),
+        };
         let mut x = self.added(b, mixed, self.post_ffn_norm, ffn)?;
         if let (Some(part), Some(all)) = (&self.per_layer, per_layer) {
             let gate = b.matmul(x, &[part.gate], None)?;
@@ -189,27 +227,24 @@ impl Layer {
         Ok(Streams { x, per_layer })
     }
 
-    /// The stream plus what `part` makes, normalised and scaled before it is added where the layer does so.
+    /// The stream plus what `part` makes, normalised and scaled before it is added where the layer does so. A part that is
+    /// not there makes nothing.
     fn added(
         &self,
         b: &mut Builder<'_>,
         x: NodeId,
         norm: Option<NormSpec>,
-        part: impl FnOnce(&mut Builder<'_>, Option<NodeId>) -> Result<NodeId>,
+        part: impl FnOnce(&mut Builder<'_>, Option<NodeId>) -> Result<Option<NodeId>>,
     ) -> Result<NodeId> {
         let plain = self.residual_scale == 1.0;
-        match norm {
-            None if plain => part(b, Some(x)),
-            None => {
-                let made = part(b, None)?;
-                b.add(made, self.residual_scale, x)
-            }
-            Some(norm) => {
-                let made = part(b, None)?;
-                let made = b.norm(made, norm, plain.then_some(x))?;
-                if plain { Ok(made) } else { b.add(made, self.residual_scale, x) }
-            }
+        if norm.is_none() && plain {
+            return Ok(part(b, Some(x))?.unwrap_or(x));
         }
+        let Some(mut made) = part(b, None)? else { return Ok(x) };
+        if let Some(norm) = norm {
+            made = b.norm(made, norm, plain.then_some(x))?;
+        }
+        if plain { Ok(made) } else { b.add(made, self.residual_scale, x) }
     }
 }
 
@@ -217,6 +252,24 @@ fn normed(b: &mut Builder<'_>, x: NodeId, norm: Option<NormSpec>) -> Result<Node
     match norm {
         Some(norm) => b.norm(x, norm, None),
         None => Ok(x),
+    }
+}
+
+impl Mixer {
+    /// Up to the last matrix.
+    fn mix(&self, b: &mut Builder<'_>, x: NodeId) -> Result<NodeId> {
+        match self {
+            Mixer::Attention(attention) => attention.attend(b, x),
+            Mixer::Recurrent(recurrent) => recurrent.mix(b, x),
+        }
+    }
+
+    /// The last matrix.
+    fn output(&self, b: &mut Builder<'_>, mixed: NodeId, residual: Option<NodeId>) -> Result<NodeId> {
+        match self {
+            Mixer::Attention(attention) => attention.output(b, mixed, residual),
+            Mixer::Recurrent(recurrent) => b.matmul(mixed, &[recurrent.output], residual),
+        }
     }
 }
 
@@ -229,6 +282,15 @@ impl Attention {
                     qkv = b.map(qkv, Function::Clamp(*limit))?;
                 }
                 b.attention(qkv, None, self.spec.clone())
+            }
+            Heads::Gated { query, key_value } => {
+                let (heads, width) = (self.spec.n_head, self.spec.head_dim_k);
+                let both = b.matmul(x, &[*query], None)?;
+                let key_value = b.matmul(x, key_value, None)?;
+                let queries = b.columns(both, heads, 0, width)?;
+                let gate = b.columns(both, heads, width, self.spec.head_dim_v)?;
+                let attended = b.attention(queries, Some(key_value), self.spec.clone())?;
+                b.gate(gate, attended, 0, Activation::Sigmoid, None)
             }
             Heads::Latent(latent) => {
                 // First, so that all that reads `x` comes before what is made of it.

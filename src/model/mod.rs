@@ -14,6 +14,7 @@ mod keys;
 mod layer;
 mod outline;
 mod placement;
+mod recurrent;
 mod registry;
 mod unknown;
 mod weights;

@@ -50,6 +50,19 @@ impl Norm<'_> {
         dispatch(isa, Heads { norm: *self, heads: x, width });
     }
 
+    /// The norm of part `i` of a row, `width` values: weights and biases may be for each part or for the whole row.
+    pub fn part(&self, i: usize, width: usize) -> Self {
+        let of = |values: &mut Option<&_>| {
+            if let Some(all) = values.filter(|all: &&[f32]| all.len() > width) {
+                *values = Some(&all[i * width..][..width]);
+            }
+        };
+        let mut part = *self;
+        of(&mut part.weight);
+        of(&mut part.bias);
+        part
+    }
+
     fn check(&self, n: usize) {
         let fits = [self.weight, self.bias].into_iter().flatten().all(|values| values.len() == n);
         assert!(fits, "Rows of one norm differ in length");
@@ -202,7 +215,7 @@ pub fn softcap_row(isa: Isa, x: &mut [f32], cap: f32) {
 
 /// `Σ (x - mean)²`.
 #[inline(always)]
-fn sum_of_squares<S: Vector>(simd: S, x: &[f32], mean: f32) -> f32 {
+pub(super) fn sum_of_squares<S: Vector>(simd: S, x: &[f32], mean: f32) -> f32 {
     sums(simd, x, mean, |v, sum| {
         let v = if mean == 0.0 { v } else { simd.sub(v, simd.splat(mean)) };
         simd.fma(v, v, sum)

@@ -6,6 +6,7 @@ mod experts;
 mod heads;
 mod matmul;
 mod rows;
+mod states;
 
 use super::lower::Lowering;
 use crate::Result;
@@ -43,6 +44,9 @@ fn operation(id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
         Op::Route(spec) => experts::route(to, id, spec),
         Op::ExpertGate { gate, up, act, weighted } => experts::gate(to, id, (*gate, *up), *act, *weighted),
         Op::ExpertDown { down, weighted } => experts::down(to, id, *down, *weighted),
+        Op::Columns { parts, first } => rows::columns(to, id, *parts, *first),
+        Op::Conv(spec) => states::conv(to, id, spec),
+        Op::Recur(spec) => states::recur(to, id, spec),
         Op::ShiftKeys(spec) => attention::shift_keys(to, spec),
         Op::CopyCells(spec) => attention::copy_cells(to, spec),
     }

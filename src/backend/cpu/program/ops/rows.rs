@@ -95,6 +95,35 @@ impl Step for SelectRows {
     }
 }
 
+/// Appends columns of the parts of rows.
+pub fn columns(to: &mut Lowering<'_>, id: NodeId, parts: usize, first: usize) -> Result<()> {
+    to.push(PartColumns { parts, first, src: to.span(to.source(id)?), out: to.span(id), rows: to.node(id).rows });
+    Ok(())
+}
+
+struct PartColumns {
+    parts: usize,
+    first: usize,
+    src: RowSpan,
+    out: RowSpan,
+    rows: Rows,
+}
+
+impl Step for PartColumns {
+    fn run(&self, run: &Run<'_>, ctx: StepContext<'_>) {
+        let (from, to) = (self.src.width / self.parts, self.out.width / self.parts);
+        for claimed in run.pieces(ctx, run.rows(self.rows), 4) {
+            for r in claimed {
+                // SAFETY: the source is complete, each row is claimed once.
+                let (x, out) = unsafe { (run.row(self.src, r), run.row_mut(self.out, r)) };
+                for (x, out) in x.chunks_exact(from).zip(out.chunks_exact_mut(to)) {
+                    out.copy_from_slice(&x[self.first..][..to]);
+                }
+            }
+        }
+    }
+}
+
 /// Appends a norm, and quantises its rows where products read them.
 pub fn norm(to: &mut Lowering<'_>, id: NodeId, norm: NormSpec, groups: usize) -> Result<()> {
     let node = to.node(id);
@@ -128,7 +157,8 @@ impl Step for Norm {
                 // is added to in place.
                 unsafe {
                     let (x, out) = (run.row(self.src, r), run.row_with(self.residual, self.out, r));
-                    for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
+                    for (i, (x, out)) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)).enumerate() {
+                        let norm = norm.part(i, width);
                         match self.residual {
                             None => norm.row(run.isa, x, out),
                             Some(_) => norm.add_row(run.isa, x, out),
