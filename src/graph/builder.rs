@@ -1,9 +1,9 @@
 //! Builds a graph node by node and checks every width against the weights.
 
 use super::{
-    Activation, AttentionSpec, ConvSpec, Function, Graph, HeadNorm, Index, Linear, MAX_EXPERT_GROUPS, MAX_KEYS,
-    MAX_SOURCES, MAX_TAPS, Node, NodeId, NormSpan, NormSpec, Op, Output, Part, RecurSpec, RopeSpec, RouteSpec, Rows,
-    Rule, Stack, WeightId, WeightSpec,
+    Activation, AttentionSpec, Coefficients, ConvSpec, Function, Graph, HeadNorm, Index, Linear, MAX_EXPERT_GROUPS,
+    MAX_KEYS, MAX_SOURCES, MAX_TAPS, Node, NodeId, NormSpan, NormSpec, Op, Output, Part, RecurSpec, RopeSpec,
+    RouteSpec, Rows, Rule, Stack, WeightId, WeightSpec,
 };
 use crate::{Error, Result};
 
@@ -225,7 +225,7 @@ impl<'a> Builder<'a> {
     pub fn map(&mut self, x: NodeId, function: Function) -> Result<NodeId> {
         let (width, rows) = (self.graph.node(x).width, self.graph.node(x).rows);
         if let Function::ScaleBy(weight) = function {
-            self.check_vector(weight, 1)?;
+            self.check_vector(weight, if self.weight(weight).n_in == 1 { 1 } else { width })?;
         }
         Ok(self.push(Op::Map(function), vec![x], width, rows))
     }
@@ -264,6 +264,54 @@ impl<'a> Builder<'a> {
             src.push(residual);
         }
         Ok(self.push(Op::Gate { act, first }, src, width, rows))
+    }
+
+    /// See [`Op::Mix`]. Coefficients of rows are `by`'s.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit.
+    pub fn mix(
+        &mut self,
+        x: NodeId,
+        parts: usize,
+        coefficients: Coefficients,
+        by: Option<NodeId>,
+        residual: Option<NodeId>,
+    ) -> Result<NodeId> {
+        let (x_width, rows) = (self.graph.node(x).width, self.graph.node(x).rows);
+        let n = match (&coefficients, by) {
+            (Coefficients::Fixed(values), None) => values.len(),
+            (Coefficients::OfRow { .. }, Some(by)) if self.graph.node(by).rows == rows => self.graph.node(by).width,
+            _ => return Err(Error::Internal("Parts are mixed by coefficients of other rows".into())),
+        };
+        if parts == 0 || n == 0 || !x_width.is_multiple_of(parts) || !n.is_multiple_of(parts) {
+            return Err(Error::Model(format!("Rows of {x_width} in {parts} parts, mixed by {n} coefficients")));
+        }
+        let width = x_width / parts * (n / parts);
+        if let Some(residual) = residual {
+            self.check_rows(x, residual, width, || "A mixture of parts".to_string())?;
+        }
+        let src = [x].into_iter().chain(by).chain(residual).collect();
+        Ok(self.push(Op::Mix { parts, coefficients }, src, width, rows))
+    }
+
+    /// See [`Op::Equalize`].
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit.
+    pub fn equalize(&mut self, x: NodeId, y: NodeId) -> Result<NodeId> {
+        let (x_width, rows) = (self.graph.node(x).width, self.graph.node(x).rows);
+        let y_width = self.graph.node(y).width;
+        if self.graph.node(y).rows != rows || y_width == 0 || !x_width.is_multiple_of(y_width) {
+            return Err(Error::Model(format!("Rows of {x_width} are no parts of {y_width}")));
+        }
+        Ok(self.push(Op::Equalize, vec![x, y], y_width + x_width, rows))
+    }
+
+    /// See [`Op::Sparsify`].
+    pub fn sparsify(&mut self, x: NodeId, deviations: f32) -> NodeId {
+        let (width, rows) = (self.graph.node(x).width, self.graph.node(x).rows);
+        self.push(Op::Sparsify { deviations }, vec![x], width, rows)
     }
 
     /// See [`Op::Attention`]. `q` holds q, or without `kv` also k and v.

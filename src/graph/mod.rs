@@ -662,12 +662,24 @@ pub enum Index {
 pub enum Function {
     /// `x · factor`.
     Scale(f32),
-    /// `x · weight`, a weight of one number.
+    /// `x · weight`, a weight of one number or of one for each column.
     ScaleBy(WeightId),
     /// `cap · tanh(x / cap)`.
     SoftCap(f32),
     /// `x` limited to ± this.
     Clamp(f32),
+}
+
+/// What parts of a row are multiplied with before they are summed, see [`Op::Mix`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum Coefficients {
+    /// The same in every row. A part whose coefficient is zero is not read.
+    Fixed(Vec<f32>),
+    /// The values of the second source, each plus this.
+    OfRow {
+        /// Added to each.
+        plus: f32,
+    },
 }
 
 /// One operation. `x` is the first source.
@@ -718,6 +730,24 @@ pub enum Op {
         act: Activation,
         /// First column of y.
         first: usize,
+    },
+    /// Sums over `parts` equal parts x_s of `x`, side by side: sum t is `Σ_s c[t · parts + s] · x_s`. Plus the last
+    /// source where there is one more than coefficients need.
+    Mix {
+        /// Parts of a row.
+        parts: usize,
+        /// c.
+        coefficients: Coefficients,
+    },
+    /// The second source, then each part of `x` of its width, scaled so that the part has the length (the root of the
+    /// sum of squares) of the second source; a part of zeros stays so.
+    Equalize,
+    /// `max(0, x - mean - deviations · σ)` with the mean and the standard deviation σ (of a sample, over n - 1) of the
+    /// row: of values that are spread normally a fixed share remains ("Spark Transformer",
+    /// <https://arxiv.org/abs/2506.06644>).
+    Sparsify {
+        /// Standard deviations.
+        deviations: f32,
     },
     /// `x` holds q, or q, k and v side by side; then the second source holds k and v where there is one: normalises and
     /// rotates the heads, writes k and v to the batch's cells, then attends over the cells that each row sees.
@@ -784,6 +814,9 @@ impl Op {
             Op::Map(_) => "map",
             Op::Add { .. } => "add",
             Op::Gate { .. } => "gate",
+            Op::Mix { .. } => "mix",
+            Op::Equalize => "equalize",
+            Op::Sparsify { .. } => "sparsify",
             Op::Attention(_) => "attention",
             Op::HeadMatMul { .. } => "head_mat_mul",
             Op::Route(_) => "route",
@@ -846,6 +879,9 @@ impl Node {
             | Op::Map(_)
             | Op::Add { .. }
             | Op::Gate { .. }
+            | Op::Mix { .. }
+            | Op::Equalize
+            | Op::Sparsify { .. }
             | Op::ShiftKeys(_)
             | Op::CopyCells(_) => Vec::new(),
         }
@@ -872,17 +908,20 @@ impl Node {
     pub fn residual(&self) -> Option<NodeId> {
         let at = match self.op {
             Op::Embed { .. } => 0,
-            Op::Norm { .. } | Op::MatMul(_) | Op::Add { .. } => 1,
-            Op::Gate { .. } | Op::ExpertDown { .. } => 2,
+            Op::Norm { .. } | Op::MatMul(_) | Op::Add { .. } | Op::Mix { coefficients: Coefficients::Fixed(_), .. } => {
+                1
+            }
+            Op::Gate { .. } | Op::ExpertDown { .. } | Op::Mix { coefficients: Coefficients::OfRow { .. }, .. } => 2,
             _ => return None,
         };
         self.src.get(at).copied()
     }
 
     /// The source whose buffer this node may write to, where no later node reads it: the residual, since all operations
-    /// that have one add to it value by value.
+    /// that have one add to it value by value. One that is mixed as well is read after it was added to.
     pub fn in_place_source(&self) -> Option<NodeId> {
-        self.residual()
+        let mixes = |source| matches!(self.op, Op::Mix { .. }) && self.src.first() == Some(&source);
+        self.residual().filter(|&residual| !mixes(residual))
     }
 }
 

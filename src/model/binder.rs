@@ -118,6 +118,7 @@ impl<'a> Binder<'a> {
             position_embd: None,
             embd_norm: None,
             per_layer: None,
+            altup: None,
             layers,
             states: std::mem::take(&mut self.states),
             output_norm: self.norm(last, h.n_embd)?,
@@ -270,14 +271,15 @@ impl Block<'_, '_> {
             }
             false => (self.linear("ffn_gate", n_embd, n_ff)?, self.linear("ffn_up", n_embd, n_ff)?),
         };
-        Ok(Dense { gate, up: Some(up), act, sub_norm: None, down: self.linear("ffn_down", n_ff, n_embd)? })
+        let down = self.linear("ffn_down", n_ff, n_embd)?;
+        Ok(Dense { gate, up: Some(up), act, sparse: None, sub_norm: None, down })
     }
 
     /// A feed-forward part without a gate.
     pub fn plain(&mut self, act: Activation) -> Result<FeedForward> {
         let (n_embd, n_ff) = (self.m.h.n_embd, self.n_ff()?);
         let (gate, down) = (self.linear("ffn_up", n_embd, n_ff)?, self.linear("ffn_down", n_ff, n_embd)?);
-        Ok(FeedForward::Dense(Dense { gate, up: None, act, sub_norm: None, down }))
+        Ok(FeedForward::Dense(Dense { gate, up: None, act, sparse: None, sub_norm: None, down }))
     }
 
     /// Experts where the layer has a router, else a gated unit; both with SiLU.
@@ -324,6 +326,7 @@ impl Block<'_, '_> {
             gate: self.linear("ffn_gate_shexp", n_embd, width)?,
             up: Some(self.linear("ffn_up_shexp", n_embd, width)?),
             act,
+            sparse: None,
             sub_norm: None,
             down: self.linear("ffn_down_shexp", width, n_embd)?,
         };

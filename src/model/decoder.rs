@@ -1,5 +1,6 @@
 //! A decoder with its weights bound: the ends around its layers, and the graphs that an engine runs.
 
+use super::altup::Widening;
 use super::layer::{Layer, Streams};
 use crate::Result;
 use crate::graph::{
@@ -18,6 +19,8 @@ pub(super) struct Decoder {
     /// Norm of the embeddings.
     pub embd_norm: Option<NormSpec>,
     pub per_layer: Option<PerLayerEmbedding>,
+    /// What makes a residual stream of several parts, and one row of them at the end.
+    pub altup: Option<Widening>,
     pub layers: Vec<Layer>,
     /// Numbers of each state that the layers keep.
     pub states: Vec<usize>,
@@ -118,8 +121,12 @@ impl Decoder {
             b.part(Part::Layer(il));
             streams = layer.emit(b, streams, select && last == Some(il))?;
         }
+        let x = match &self.altup {
+            Some(altup) => altup.narrow(b, streams.x)?,
+            None => streams.x,
+        };
         b.part(Part::Head);
-        b.norm(streams.x, self.output_norm, None)
+        b.norm(x, self.output_norm, None)
     }
 
     fn embeddings(&self, b: &mut Builder<'_>) -> Result<Streams> {
@@ -131,13 +138,21 @@ impl Decoder {
         if let Some(norm) = self.embd_norm {
             x = b.norm(x, norm, None)?;
         }
-        let Some(all) = &self.per_layer else { return Ok(Streams { x, per_layer: None }) };
+        let per_layer = self.per_layer_embeddings(b, x)?;
+        if let Some(altup) = &self.altup {
+            x = altup.widen(b, x)?;
+        }
+        Ok(Streams { x, per_layer })
+    }
+
+    /// The embeddings of all layers, where there are any.
+    fn per_layer_embeddings(&self, b: &mut Builder<'_>, x: NodeId) -> Result<Option<NodeId>> {
+        let Some(all) = &self.per_layer else { return Ok(None) };
         let projected = b.matmul(x, &[all.project], None)?;
         let projected = b.map(projected, Function::Scale(all.projected))?;
         let normed = b.norm_groups(projected, all.norm, self.layers.len(), None)?;
         let sum = b.embed(all.table, all.looked_up, Index::Token, Some(normed))?;
-        let per_layer = Some(b.map(sum, Function::Scale(all.sum))?);
-        Ok(Streams { x, per_layer })
+        Ok(Some(b.map(sum, Function::Scale(all.sum))?))
     }
 
     /// From hidden rows to logits.

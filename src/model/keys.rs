@@ -136,6 +136,17 @@ impl<'a> Keys<'a> {
         Ok(values)
     }
 
+    /// An array with a number for each of `blocks` blocks.
+    pub fn floats(&self, key: &str, blocks: usize) -> Result<Option<Vec<f32>>> {
+        let name = self.name(key);
+        match self.file.floats(&name)? {
+            Some(values) if values.len() != blocks => {
+                Err(Error::Model(format!("Key `{name}` has {} values for {blocks} layers", values.len())))
+            }
+            values => Ok(values),
+        }
+    }
+
     /// The finite numbers of a key without the prefix: one for each block, or one for all.
     pub fn global_floats(&self, name: &str, blocks: usize) -> Result<Vec<f32>> {
         let values = match self.file.value(name) {

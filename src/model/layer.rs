@@ -1,6 +1,7 @@
 //! A layer as a composition: mixers, a feed-forward part, the norms around them, and how they are added to the
 //! residual stream. Architectures put layers together; this file turns one into nodes.
 
+use super::altup::{AltUp, Laurel};
 use super::recurrent::Recurrent;
 use crate::Result;
 use crate::graph::{
@@ -26,8 +27,12 @@ pub(super) struct Layer {
     pub parallel: bool,
     /// Factor on what each part adds.
     pub residual_scale: f32,
+    /// A low-rank part beside the mixer.
+    pub laurel: Option<Laurel>,
     /// A third part, which reads the token's own embedding for this layer.
     pub per_layer: Option<PerLayer>,
+    /// How the layer goes with a residual stream of several parts, of which only the first goes through it.
+    pub altup: Option<AltUp>,
     /// A factor on the layer's result.
     pub output_scale: Option<WeightId>,
 }
@@ -95,6 +100,9 @@ pub(super) struct Dense {
     pub gate: Linear,
     pub up: Option<Linear>,
     pub act: Activation,
+    /// Of a gated unit: standard deviations above their mean that gates count from, see
+    /// [`Op::Sparsify`](crate::graph::Op::Sparsify).
+    pub sparse: Option<f32>,
     /// Norm before `down`.
     pub sub_norm: Option<NormSpec>,
     pub down: Linear,
@@ -163,7 +171,9 @@ impl Layer {
             post_ffn_norm: None,
             parallel: false,
             residual_scale: 1.0,
+            laurel: None,
             per_layer: None,
+            altup: None,
             output_scale: None,
         }
     }
@@ -188,22 +198,31 @@ impl Layer {
     /// Append the layer's nodes. With `select` all that follows the mixers is of output rows.
     pub fn emit(&self, b: &mut Builder<'_>, streams: Streams, select: bool) -> Result<Streams> {
         let Streams { mut x, mut per_layer } = streams;
+        let mut predicted = None;
+        if let Some(altup) = &self.altup {
+            let all = altup.predict(b, x)?;
+            (predicted, x) = (Some(all), altup.active(b, all)?);
+        }
         let mut normed = normed(b, x, self.attn_norm)?;
-        let mut mixed = self.mixers.iter().map(|mixer| mixer.mix(b, normed)).collect::<Result<Vec<_>>>()?;
+        let mut outputs = self.mixers.iter().map(|mixer| mixer.mix(b, normed)).collect::<Result<Vec<_>>>()?;
         if select {
-            mixed.iter_mut().for_each(|node| *node = b.select_rows(*node));
+            outputs.iter_mut().for_each(|node| *node = b.select_rows(*node));
             // What nobody reads any more is not selected.
-            if self.parallel && self.ffn_norm.is_none() {
+            if self.laurel.is_some() || self.parallel && self.ffn_norm.is_none() {
                 normed = b.select_rows(normed);
             }
             x = b.select_rows(x);
+            predicted = predicted.map(|all| b.select_rows(all));
             per_layer = per_layer.map(|all| b.select_rows(all));
         }
         let output = |b: &mut Builder<'_>, residual: Option<NodeId>| {
-            let parts = self.mixers.iter().zip(&mixed);
+            let parts = self.mixers.iter().zip(&outputs);
             parts.fold(Ok(residual), |sum, (mixer, &node)| mixer.output(b, node, sum?).map(Some))
         };
-        let mixed = self.added(b, x, self.post_attn_norm, output)?;
+        let mut mixed = self.added(b, x, self.post_attn_norm, output)?;
+        if let Some(laurel) = &self.laurel {
+            mixed = laurel.emit(b, normed, mixed)?;
+        }
         let stream = if self.parallel { x } else { mixed };
         let input = match self.ffn_norm {
             Some(norm) => b.norm(stream, norm, None)?,
@@ -214,12 +233,21 @@ impl Layer {
             Some(ffn) => ffn.emit(b, input, stream, residual).map(Some),
             None => Ok(residual),
         };
-        let mut x = self.added(b, mixed, self.post_ffn_norm, ffn)?;
+        let made = self.added(b, mixed, self.post_ffn_norm, ffn)?;
+        let altup = self.altup.as_ref().zip(predicted);
+        let mut x = match altup {
+            Some((altup, predicted)) => altup.correct(b, predicted, x, made)?,
+            None => made,
+        };
         if let (Some(part), Some(all)) = (&self.per_layer, per_layer) {
-            let gate = b.matmul(x, &[part.gate], None)?;
-            let gated = b.gate(gate, all, part.first, part.act, None)?;
-            let projected = b.matmul(gated, &[part.project], None)?;
-            x = b.norm(projected, part.norm, Some(x))?;
+            x = match altup {
+                Some((altup, _)) => {
+                    let made = altup.output(b, x)?;
+                    let made = part.emit(b, made, all, None)?;
+                    altup.add_to_others(b, made, x)?
+                }
+                None => part.emit(b, x, all, Some(x))?,
+            };
         }
         if let Some(scale) = self.output_scale {
             x = b.map(x, Function::ScaleBy(scale))?;
@@ -245,6 +273,16 @@ impl Layer {
             made = b.norm(made, norm, plain.then_some(x))?;
         }
         if plain { Ok(made) } else { b.add(made, self.residual_scale, x) }
+    }
+}
+
+impl PerLayer {
+    /// `all` holds the embeddings of all layers.
+    fn emit(&self, b: &mut Builder<'_>, x: NodeId, all: NodeId, residual: Option<NodeId>) -> Result<NodeId> {
+        let gate = b.matmul(x, &[self.gate], None)?;
+        let gated = b.gate(gate, all, self.first, self.act, None)?;
+        let projected = b.matmul(gated, &[self.project], None)?;
+        b.norm(projected, self.norm, residual)
     }
 }
 
@@ -331,7 +369,15 @@ impl FeedForward {
 
 impl Dense {
     fn emit(&self, b: &mut Builder<'_>, x: NodeId, residual: Option<NodeId>) -> Result<NodeId> {
-        let gated = b.gated_matmul(x, self.gate, self.up, self.act)?;
+        let gated = match (self.sparse, self.up) {
+            (Some(deviations), Some(up)) => {
+                let gate = b.matmul(x, &[self.gate], None)?;
+                let up = b.matmul(x, &[up], None)?;
+                let gate = b.sparsify(gate, deviations);
+                b.gate(gate, up, 0, self.act, None)?
+            }
+            _ => b.gated_matmul(x, self.gate, self.up, self.act)?,
+        };
         let gated = normed(b, gated, self.sub_norm)?;
         b.matmul(gated, &[self.down], residual)
     }

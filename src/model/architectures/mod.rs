@@ -4,6 +4,7 @@
 mod cohere;
 mod deepseek2;
 mod gemma;
+mod gemma3n;
 mod gemma4;
 mod glm;
 mod gpt_oss;
@@ -43,6 +44,7 @@ pub(super) const ARCHITECTURES: &[(&str, NormKind, Bind)] = &[
     ("gemma", Rms, gemma::gemma),
     ("gemma2", Rms, gemma::gemma2),
     ("gemma3", Rms, gemma::gemma3),
+    ("gemma3n", Rms, gemma3n::gemma3n),
     ("gemma4", Rms, gemma4::gemma4),
     ("glm4", Rms, glm::glm4),
     ("glm4moe", Rms, glm::glm4moe),

@@ -50,6 +50,7 @@ fn operation(op: &Op) -> Box<dyn Operation + '_> {
         Op::Map(function) => Box::new(Map(*function)),
         Op::Add { scale } => Box::new(Add(*scale)),
         Op::Gate { act, first } => Box::new(Gate { act: *act, first: *first }),
+        Op::Mix { .. } | Op::Equalize | Op::Sparsify { .. } => Box::new(OnCpu),
         Op::Attention(spec) => Box::new(Attention(spec)),
         Op::HeadMatMul { weight, heads, keep } => Box::new(HeadProduct { weight: *weight, heads: *heads, keep: *keep }),
         Op::Route(spec) => Box::new(Route(spec)),
@@ -467,9 +468,28 @@ impl Operation for Attention<'_> {
     }
 }
 
+struct OnCpu;
+
+impl Operation for OnCpu {
+    fn supports(&self, _: &Gpu, _: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
+        Err("no kernel for it".into())
+    }
+
+    fn lower(&self, id: NodeId, _: &mut Lowering<'_>) -> Result<()> {
+        Err(Error::Internal(format!("Node {} has no kernel", id.0)))
+    }
+}
+
 struct Map(Function);
 
 impl Operation for Map {
+    fn supports(&self, _: &Gpu, node: &Node, specs: &[WeightSpec]) -> std::result::Result<(), String> {
+        match self.0 {
+            Function::ScaleBy(weight) if specs[weight.0 as usize].n_in != 1 => Err("factors of columns".into()),
+            _ => quads("rows", node.width),
+        }
+    }
+
     fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
         let map = match self.0 {
             Function::Scale(factor) => rows::Map::Scale(factor),

@@ -7,6 +7,7 @@ mod heads;
 mod matmul;
 mod rows;
 mod states;
+mod streams;
 
 use super::lower::Lowering;
 use crate::Result;
@@ -39,6 +40,9 @@ fn operation(id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
         Op::Map(function) => rows::map(to, id, *function),
         Op::Add { scale } => rows::add(to, id, *scale),
         Op::Gate { act, first } => rows::gate(to, id, *act, *first),
+        Op::Mix { parts, coefficients } => streams::mix(to, id, *parts, coefficients),
+        Op::Equalize => streams::equalize(to, id),
+        Op::Sparsify { deviations } => rows::sparsify(to, id, *deviations),
         Op::Attention(spec) => attention::attention(to, id, spec),
         Op::HeadMatMul { weight, heads, keep } => heads::head_matmul(to, id, *weight, *heads, *keep),
         Op::Route(spec) => experts::route(to, id, spec),
