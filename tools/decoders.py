@@ -266,17 +266,17 @@ def make(maker):
             files.of_one_layer(shape)
 
 
-def remember(figures):
+def remember(figures, path=FIGURES):
     """Adds figures to those of earlier runs; a length that ran again replaces what it had."""
     known = {}
     with contextlib.suppress(FileNotFoundError):
-        with open(FIGURES, encoding="utf-8") as file:
+        with open(path, encoding="utf-8") as file:
             known = json.load(file)
     for shape, kinds in figures.items():
         for kind, places in kinds.items():
             for place, lengths in places.items():
                 known.setdefault(shape, {}).setdefault(kind, {}).setdefault(place, {}).update(lengths)
-    with open(FIGURES, "w", encoding="utf-8") as file:
+    with open(path, "w", encoding="utf-8") as file:
         json.dump(known, file, indent=1, sort_keys=True)
 
 
@@ -292,29 +292,29 @@ def worst(figures, shapes, kind):
     return f"{100 * entry['ours']:.2f} / {100 * entry['peer']:.2f} %{breach}"
 
 
-def markdown(maker):
-    """The table of docs/models.md."""
-    with open(FIGURES, encoding="utf-8") as file:
+def markdown(path, begin, architectures, made_for):
+    """The table of docs/models.md that follows the line `begin`, from the figures in `path`; `architectures` has that of every shape."""
+    with open(path, encoding="utf-8") as file:
         figures = json.load(file)
     shapes = {}
-    for shape in maker.TINY:
-        shapes.setdefault(maker.SHAPES[shape]["arch"], []).append(shape)
+    for shape, architecture in architectures.items():
+        shapes.setdefault(architecture, []).append(shape)
     head = "| architecture | files it was made for | checked with | on | F32 | Q8_0 | Q4_K | not checked |"
     lines = [head, "|---|---|---|---|---|---|---|---|"]
-    for name, (made_for, unreached) in MADE_FOR.items():
+    for name, (files, unreached) in made_for.items():
         own = [shape for shape in shapes.get(name, ()) if shape in figures]
         if own:
             checked = ", ".join(f"`{shape.removesuffix('-tiny')}`" for shape in own)
             places = ", ".join(sorted({place for shape in own for kind in figures[shape].values() for place in kind}))
         else:
             checked, places = INSTEAD.get(name, "nothing"), "–"
-        cells = (f"`{name}`", made_for, checked, places, *(worst(figures, own, kind) for kind in TYPES), unreached or "–")
+        cells = (f"`{name}`", files, checked, places, *(worst(figures, own, kind) for kind in TYPES), unreached or "–")
         lines.append(f"| {' | '.join(cells)} |")
     with open(DOCUMENT, encoding="utf-8") as file:
-        before, _, rest = file.read().partition(BEGIN)
+        before, _, rest = file.read().partition(begin)
     after = rest.partition(END)[2]
     with open(DOCUMENT, "w", encoding="utf-8") as file:
-        file.write(before + BEGIN + "\n" + "\n".join(lines) + "\n\n" + END + after)
+        file.write(before + begin + "\n" + "\n".join(lines) + "\n\n" + END + after)
 
 
 def arguments():
@@ -338,7 +338,10 @@ def main():
         with_numpy(shared)
         maker = maker_of(shared)
         if args.make or args.markdown:
-            (make if args.make else markdown)(maker)
+            if args.make:
+                make(maker)
+            else:
+                markdown(FIGURES, BEGIN, {shape: maker.SHAPES[shape]["arch"] for shape in maker.TINY}, MADE_FOR)
             return 0
         peer = Peer(shared)
     except Skip as reason:

@@ -8,6 +8,7 @@ mod bench;
 mod chat;
 mod demo;
 mod devices;
+mod embed;
 mod generate;
 mod inspect;
 mod logits;
@@ -57,6 +58,10 @@ enum Command {
     Template(template::Args),
     /// Make the token trie payload of a set of names
     Trie(trie::Args),
+    /// Turn texts into vectors
+    Embed(embed::EmbedArgs),
+    /// Order texts by how well they answer a question
+    Rank(embed::RankArgs),
     /// Write the raw output rows for a prompt to a file
     Logits(logits::Args),
     /// Show what a GGUF file holds
@@ -85,6 +90,8 @@ fn main() -> ExitCode {
         Some(Command::Detokenize(args)) => text::detokenize(args),
         Some(Command::Template(args)) => template::run(args),
         Some(Command::Trie(args)) => trie::run(args),
+        Some(Command::Embed(args)) => embed::embed(args, places),
+        Some(Command::Rank(args)) => embed::rank(args),
         Some(Command::Logits(args)) => logits::run(args, places),
         Some(Command::Inspect(args)) => inspect::run(args),
         Some(Command::Quantize(args)) => quantize::run(args),

@@ -4,7 +4,7 @@
 //! Every graph is scheduled once for each size of batch ([`crate::schedule::ROW_BUCKETS`]); the cuts do not depend on
 //! the size, the number of copied bytes does.
 
-use super::memory::cache_of;
+use super::memory::{batch_of, cache_of};
 use super::options::EngineOptions;
 use super::plans::{HEAD_ROWS, Plans};
 use crate::Result;
@@ -89,8 +89,9 @@ pub fn plan_graphs(path: &Path, options: &EngineOptions) -> Result<(Vec<String>,
     let cache = cache_of(&outline, options)?;
     let plain: Vec<&dyn Backend> = backends.iter().map(|backend| &**backend).collect();
     let drafted = |draft: Draft<'_>| Ok(Drafted::new(&draft, plain.len()));
-    let mut plans = Plans::make(&outline, &plain, cache, options.batch()?, drafted)?;
-    for rows in ROW_BUCKETS.into_iter().filter(|&rows| rows <= HEAD_ROWS) {
+    let mut plans = Plans::make(&outline, &plain, cache, batch_of(&outline, options)?, drafted)?;
+    let continues = outline.pooled().is_none();
+    for rows in ROW_BUCKETS.into_iter().filter(|&rows| continues && rows <= HEAD_ROWS) {
         if !plans.has_decode(rows) {
             plans.make_decode(&outline, &plain, rows, drafted)?;
         }

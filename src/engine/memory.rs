@@ -87,6 +87,12 @@ pub(super) fn cache_of(model: &Outline, options: &EngineOptions) -> Result<Cache
     Ok(cache)
 }
 
+/// The most rows of a pass: an encoder takes all of a text at once.
+pub(super) fn batch_of(model: &Outline, options: &EngineOptions) -> Result<usize> {
+    let context = context_for(options.context, model.hparams().n_ctx_train);
+    Ok(if model.encodes() { options.batch()?.max(context) } else { options.batch()? })
+}
+
 /// The part of the cache that is on a device.
 pub(super) fn share_of(cache: &CacheSpec, model: &Outline, device: usize) -> CacheSpec {
     let mut own = cache.clone();
@@ -137,7 +143,7 @@ impl Estimate {
         loaded: bool,
         look: Look<'_>,
     ) -> Result<Estimate> {
-        let (cache, threads, batch) = (cache_of(model, options)?, options.threads()?, options.batch()?);
+        let (cache, threads, batch) = (cache_of(model, options)?, options.threads()?, batch_of(model, options)?);
         let mut sizings = Vec::with_capacity(backends.len());
         for (i, (backend, wanted)) in backends.iter().zip(model.wanted()).enumerate() {
             sizings.push(backend.sizing(&share_of(&cache, model, i), wanted, threads)?);

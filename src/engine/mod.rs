@@ -15,6 +15,7 @@
 
 mod cells;
 mod device_sampling;
+mod embed;
 mod graphs;
 mod held_trie;
 mod inputs;
@@ -36,8 +37,10 @@ mod trie_walk;
 
 pub use crate::backend::memory::{Bytes, Component, Memory};
 pub use crate::backend::{DeviceInfo, DeviceKind, LoadProgress, Traffic, devices};
+pub use crate::model::Pooling;
 pub use crate::model::TensorDevice;
 pub use device_sampling::Speculation;
+pub use embed::EmbedOptions;
 pub use graphs::{Bucket, GraphNode, GraphPlan, plan_graphs};
 pub use memory::{Estimate, MemoryPlan, Need, plan_memory};
 pub use options::{EngineOptions, KvType, context_for, default_thread_count};
@@ -98,6 +101,8 @@ pub struct Engine {
     /// Moves of cells, (from, to).
     moves: Vec<(u32, u32)>,
     threads: usize,
+    /// The most tokens of several texts that share a pass.
+    packed: usize,
     /// The slot to whose last position the kept hidden row belongs.
     hidden_of: Option<SlotId>,
     stats: EngineStats,
@@ -162,7 +167,7 @@ impl Engine {
         let mut look = || go_on(&mut progress, 1.0);
         let context = context_for(options.context, model.train_context());
         let n_slots = options.slots()? as usize;
-        let (threads, batch) = (options.threads()?, options.batch()?);
+        let (threads, batch) = (options.threads()?, memory::batch_of(model.outline(), options)?);
         memory::admit_engine(&model, options, &mut look)?;
         let cache = memory::cache_of(model.outline(), options)?;
         let state = |(i, device): (usize, &Device)| {
@@ -183,6 +188,7 @@ impl Engine {
             inputs: Inputs::new(rows, HEAD_ROWS),
             moves: Vec::with_capacity(rows),
             threads,
+            packed: options.batch()?.min(context),
             hidden_of: None,
             stats: EngineStats::default(),
         })

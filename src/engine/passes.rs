@@ -80,6 +80,9 @@ impl Engine {
     /// Enters tokens after the slot's into the inputs, with a cell for each. Slots in the set `busy`, a bit each, are
     /// not evicted for them.
     pub(super) fn enter_tokens(&mut self, slot: SlotId, tokens: &[Token], busy: u32) -> Result<()> {
+        if self.model.outline().pooled().is_some() {
+            return Err(Error::Unsupported("This model gives embeddings: it cannot continue a text".into()));
+        }
         let (first, max) = (self.position(slot), self.context());
         if tokens.len() > self.room(slot) {
             let n = tokens.len();
@@ -218,7 +221,7 @@ impl Engine {
     ) -> Result<()> {
         self.check_last(slot)?;
         let batch = Batch { listed, sample, ..Batch::default() };
-        self.plans.head().run(&mut self.states, &batch, 1, cancel)?;
+        self.plans.head()?.run(&mut self.states, &batch, 1, cancel)?;
         self.stats.head_passes += 1;
         self.count_logits(1, listed.len());
         Ok(())
@@ -244,7 +247,7 @@ impl Engine {
             let head = &mut self.states[self.model.outline().places().hidden];
             let hidden = reserve::copied(head.rows(hidden_at + first * width * 4, n * width)?, HIDDEN)?;
             head.put(hidden_at, &hidden)?;
-            self.plans.head_many().run(&mut self.states, &Batch::default(), n, cancel)?;
+            self.plans.head_many()?.run(&mut self.states, &Batch::default(), n, cancel)?;
             self.count_logits(n, 0);
             for (i, logits) in self.logits(n)?.chunks_exact(n_vocab).enumerate() {
                 each(first + i, logits)?;

@@ -7,9 +7,9 @@
 //!
 //! [`Engine::step`]: super::Engine::step
 
-use crate::backend::{Backend, CacheSpec, State, WALK_ROWS};
-use crate::graph::Node;
-use crate::model::{Model, Outline};
+use crate::backend::{Backend, CacheSpec, MAX_ROWS, State, WALK_ROWS};
+use crate::graph::{Graph, Node};
+use crate::model::{Model, Outline, Then};
 use crate::schedule::{Draft, Kept, Plan, ROW_BUCKETS, Shared};
 use crate::{Error, Result};
 
@@ -28,18 +28,19 @@ pub(super) type Look<'a> = &'a mut dyn FnMut() -> Result<()>;
 /// A `T` for each draft: a plan, or the memory of one.
 pub(super) struct Plans<T = Plan> {
     bodies: Vec<T>,
-    /// One row of logits from the kept hidden row.
-    head: T,
-    /// Up to [`HEAD_ROWS`] rows of logits.
-    head_many: T,
+    /// One row of logits from the kept hidden row. A model for rows of texts has this and what follows not, but for
+    /// `head_many`.
+    head: Option<T>,
+    /// Up to [`HEAD_ROWS`] rows of logits, or of what a model makes of rows of texts.
+    head_many: Option<T>,
     /// Tokens in, the logits of every one out; one per row bucket up to [`HEAD_ROWS`], where it was needed.
     decodes: [Option<T>; DECODE_BUCKETS],
     /// Up to [`WALK_ROWS`] tokens in, the logits of one out.
-    walk: T,
+    walk: Option<T>,
     /// K-shift: rotates the keys of moved positions.
-    shift: T,
+    shift: Option<T>,
     /// Copies cells.
-    copy: T,
+    copy: Option<T>,
     kept: Kept,
     /// The shape of the cache, wherever its layers are.
     cache: CacheSpec,
@@ -60,26 +61,34 @@ impl<T> Plans<T> {
             hidden_rows: batch.max(HEAD_ROWS),
             hidden_width: model.hparams().n_embd,
             logit_rows: HEAD_ROWS,
-            logit_width: model.hparams().n_vocab,
+            logit_width: logit_width(model),
         };
         let place = |node: &Node| model.place(node);
         let shared = Shared { backends, place: &place, specs: model.specs(), kept, cache: &cache };
         let bodies = ROW_BUCKETS.into_iter().filter(|&n| n < batch).chain([batch]);
-        let (body, head) = (model.body_graph()?, model.head_graph()?);
-        let (decode, walk) = (model.decode_graph()?, model.walk_graph()?);
-        let mut plan = |graph, rows, out_rows| make(Draft::new(graph, rows, out_rows, &shared));
-        Ok(Plans {
-            bodies: bodies.map(|n| plan(&body, n, n)).collect::<Result<_>>()?,
-            head: plan(&head, 0, 1)?,
-            head_many: plan(&head, 0, HEAD_ROWS)?,
-            decodes: [Some(plan(&decode, 1, 1)?), None, None, None],
-            walk: plan(&walk, WALK_ROWS, 1)?,
-            shift: plan(&model.shift_graph(), batch, 0)?,
-            copy: plan(&model.copy_graph(), batch, 0)?,
-            kept,
-            cache,
-            batch,
-        })
+        let body = model.body_graph()?;
+        let mut plan = |graph: &Graph, rows, out_rows| make(Draft::new(graph, rows, out_rows, &shared));
+        let bodies = bodies.map(|n| plan(&body, n, n)).collect::<Result<_>>()?;
+        let decodes = [const { None }; DECODE_BUCKETS];
+        let (head, head_many, walk, shift, copy) = (None, None, None, None, None);
+        let plans = Plans { bodies, head, head_many, decodes, walk, shift, copy, kept, cache: cache.clone(), batch };
+        match model.pooled() {
+            Some(pooled) if pooled.then == Then::Nothing => Ok(plans),
+            Some(_) => Ok(Plans { head_many: Some(plan(&model.head_graph()?, 0, HEAD_ROWS)?), ..plans }),
+            None => {
+                let head = model.head_graph()?;
+                let (decode, walk) = (model.decode_graph()?, model.walk_graph()?);
+                Ok(Plans {
+                    head: Some(plan(&head, 0, 1)?),
+                    head_many: Some(plan(&head, 0, HEAD_ROWS)?),
+                    decodes: [Some(plan(&decode, 1, 1)?), None, None, None],
+                    walk: Some(plan(&walk, WALK_ROWS, 1)?),
+                    shift: Some(plan(&model.shift_graph(), batch, 0)?),
+                    copy: Some(plan(&model.copy_graph(), batch, 0)?),
+                    ..plans
+                })
+            }
+        }
     }
 
     /// Make a `T` for the decode step of `rows` slots, at most [`HEAD_ROWS`], which is not there yet.
@@ -107,18 +116,24 @@ impl<T> Plans<T> {
         let Plans { bodies, head, head_many, decodes, walk, shift, copy, .. } = self;
         [
             ("body", bodies),
-            ("head", vec![head, head_many]),
+            ("head", head.into_iter().chain(head_many).collect()),
             ("decode", decodes.into_iter().flatten().collect()),
-            ("walk", vec![walk]),
-            ("shift", vec![shift]),
-            ("copy", vec![copy]),
+            ("walk", walk.into_iter().collect()),
+            ("shift", shift.into_iter().collect()),
+            ("copy", copy.into_iter().collect()),
         ]
     }
 }
 
-/// Size in bytes of the largest read of logits.
+/// Size in bytes of the largest read: of logits, or of hidden rows of texts.
 pub(super) fn largest_read(model: &Outline) -> usize {
-    HEAD_ROWS * model.hparams().n_vocab * 4
+    let hidden = if model.pooled().is_some() { MAX_ROWS * model.hparams().n_embd } else { 0 };
+    4 * hidden.max(HEAD_ROWS * logit_width(model))
+}
+
+/// Values per row of logits, or of what a model makes of rows of texts.
+fn logit_width(model: &Outline) -> usize {
+    model.pooled().map_or(model.hparams().n_vocab, |pooled| pooled.width)
 }
 
 fn backends_of(model: &Model) -> Vec<&dyn Backend> {
@@ -138,9 +153,9 @@ impl Plans {
     /// final place of the memory of all. After that, steps allocate nothing.
     pub fn reserve(&self, model: &Outline, states: &mut [Box<dyn State>]) -> Result<()> {
         states[model.places().logits].reserve_reads(largest_read(model))?;
-        let few = [&self.head, &self.head_many, &self.walk, &self.shift, &self.copy];
+        let few = [&self.head, &self.head_many, &self.walk, &self.shift, &self.copy].into_iter().flatten();
         for _ in 0..2 {
-            for plan in self.bodies.iter().rev().chain(self.decodes.iter().rev().flatten()).chain(few) {
+            for plan in self.bodies.iter().rev().chain(self.decodes.iter().rev().flatten()).chain(few.clone()) {
                 plan.reserve(states)?;
             }
         }
@@ -169,28 +184,27 @@ impl Plans {
     /// Body and head for a batch of this many rows, at most [`HEAD_ROWS`]: one, or as many as
     /// [`Plans::add_decode`] was asked for.
     pub fn decode(&self, rows: usize) -> Result<&Plan> {
-        let plan = self.decodes.get(bucket_index(rows)).and_then(Option::as_ref);
-        plan.ok_or_else(|| Error::Internal(format!("No plan decodes {rows} rows")))
+        there(self.decodes.get(bucket_index(rows)).unwrap_or(&None))
     }
 
-    pub fn head(&self) -> &Plan {
-        &self.head
+    pub fn head(&self) -> Result<&Plan> {
+        there(&self.head)
     }
 
-    pub fn head_many(&self) -> &Plan {
-        &self.head_many
+    pub fn head_many(&self) -> Result<&Plan> {
+        there(&self.head_many)
     }
 
-    pub fn walk(&self) -> &Plan {
-        &self.walk
+    pub fn walk(&self) -> Result<&Plan> {
+        there(&self.walk)
     }
 
-    pub fn shift(&self) -> &Plan {
-        &self.shift
+    pub fn shift(&self) -> Result<&Plan> {
+        there(&self.shift)
     }
 
-    pub fn copy(&self) -> &Plan {
-        &self.copy
+    pub fn copy(&self) -> Result<&Plan> {
+        there(&self.copy)
     }
 
     /// The places of the rows that outlive a run.
@@ -207,6 +221,10 @@ impl Plans {
     pub fn batch(&self) -> usize {
         self.batch
     }
+}
+
+fn there(plan: &Option<Plan>) -> Result<&Plan> {
+    plan.as_ref().ok_or_else(|| Error::Internal("A plan that was not made was to run".into()))
 }
 
 /// Which bucket holds this many rows.

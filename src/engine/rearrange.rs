@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 /// Selects the plan that rearranges.
-type Choice = fn(&Plans) -> &Plan;
+type Choice = fn(&Plans) -> Result<&Plan>;
 
 impl Engine {
     /// Remove the tokens of `range` from a slot (context shift). Later tokens move up: their keys are rotated to the
@@ -92,6 +92,6 @@ impl Engine {
         inputs.tokens.resize(inputs.cells.len(), Token::default());
         inputs.sequences.resize(inputs.cells.len(), 0);
         let batch = Batch { changed_cells: (0, 0), ..inputs.batch(self.slots.cells()) };
-        plan(&self.plans).run(&mut self.states, &batch, 0, &AtomicBool::new(false))
+        plan(&self.plans)?.run(&mut self.states, &batch, 0, &AtomicBool::new(false))
     }
 }

@@ -28,7 +28,7 @@ impl Engine {
         self.rollback()?;
         let places = self.model.outline().places();
         let stays = places.embedding == places.logits && !self.slots.states().any();
-        if !stays || !self.plans.walk().is_whole() {
+        if !stays || !self.plans.walk()?.is_whole() {
             return Ok(());
         }
         let (sampling, state) = self.sampling_device();
@@ -75,7 +75,7 @@ impl Engine {
         }
         let batch = self.inputs.batch(self.slots.cells());
         let walk = Walk { sequence: slot.0, node, passes };
-        let done = self.plans.walk().walk(&mut self.states, &batch, &walk, cancel);
+        let done = self.plans.walk()?.walk(&mut self.states, &batch, &walk, cancel);
         match done {
             Ok(()) => self.slots.commit_cells(),
             Err(_) => self.free_input_cells(),

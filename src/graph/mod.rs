@@ -335,7 +335,10 @@ pub struct AttentionSpec {
     pub temperature: Option<Temperature>,
     /// Soft cap: scores become `cap · tanh(score / cap)`.
     pub softcap: Option<f32>,
-    /// Sliding window in tokens: a row sees only cells whose position is less than this before its own; 0 = no limit.
+    /// Whether a row sees the cells after it, too, as in an encoder. All of its sequence is then in one batch.
+    pub bidirectional: bool,
+    /// Sliding window in tokens: a row sees only cells whose position is less than this before its own, or in
+    /// bidirectional attention at most half of it before or after; 0 = no limit.
     pub window: u32,
     /// Chunk in tokens: a row sees only cells of its own chunk, which begins at a multiple of this; 0 = no chunks.
     pub chunk: u32,
@@ -382,6 +385,7 @@ impl AttentionSpec {
             scale: 1.0 / (head_dim as f32).sqrt(),
             temperature: None,
             softcap: None,
+            bidirectional: false,
             window: 0,
             chunk: 0,
             alibi: 0.0,
@@ -655,6 +659,8 @@ pub enum Index {
     Token,
     /// The row of the position.
     Position,
+    /// The first row, for every token.
+    First,
 }
 
 /// A function of each value.

@@ -1,10 +1,12 @@
 //! What every architecture claims tensors with. A bias or a factor that the file has for a matrix or a norm is always
 //! taken, whatever the architecture: leaving it out would give wrong results without an error.
 
-use super::decoder::Decoder;
+use super::decoder::{Decoder, Head};
 use super::hparams::{Hparams, read_n_rot};
 use super::keys::Keys;
 use super::layer::{Attention, Dense, Experts, FeedForward, Heads, Layer, Mixer};
+use super::pooled::{Classifier, Pooled, Then};
+use super::pooling::Pooling;
 use super::weights::WeightTable;
 use crate::graph::{
     Activation, AttentionSpec, Gating, HeadNorm, Linear, LongFactors, NormKind, NormSpan, NormSpec, RopeKind,
@@ -94,7 +96,11 @@ impl<'a> Binder<'a> {
     }
 
     /// The decoder of these layers, with the ends that all have.
-    pub fn decoder(&mut self, ropes: Vec<RopeSpec>, layers: Vec<Layer>) -> Result<Decoder> {
+    pub fn decoder(&mut self, ropes: Vec<RopeSpec>, mut layers: Vec<Layer>) -> Result<Decoder> {
+        let encodes = layers.iter().filter_map(Layer::attention).any(|spec| spec.bidirectional);
+        if encodes {
+            share_cache(&mut layers);
+        }
         for spec in layers.iter().filter_map(Layer::attention) {
             let rotated = spec.rope.map_or(0, |rope| spec.rope_first + ropes[rope].n_rot);
             if rotated > spec.head_dim_k {
@@ -102,6 +108,41 @@ impl<'a> Binder<'a> {
                 return Err(Error::Model(format!("Layer {layer}: {rotated} rotated values of heads of {width}")));
             }
         }
+        let h = self.h;
+        let (token_embd, head) = match encodes || h.pooling != Pooling::None {
+            false => self.logits()?,
+            true => {
+                // Never computed, also where the file has it.
+                self.table.ignore("output.");
+                let token_embd = self.table.table("token_embd.weight", h.n_embd, h.n_vocab)?;
+                (token_embd, Head::Pooled(self.pooled(encodes)?))
+            }
+        };
+        // Some families call the last norm as others call that of the embeddings, some encoders have none.
+        let last = if self.table.has("output_norm.weight") || encodes { "output_norm" } else { "token_embd_norm" };
+        Ok(Decoder {
+            ropes,
+            token_embd,
+            embed_scale: 1.0,
+            token_types: None,
+            position_embd: None,
+            embd_norm: None,
+            per_layer: None,
+            altup: None,
+            layers,
+            states: std::mem::take(&mut self.states),
+            output_norm: match encodes && !self.table.has("output_norm.weight") {
+                true => None,
+                false => Some(self.norm(last, h.n_embd)?),
+            },
+            head,
+            logit_scale: 1.0,
+            logit_softcap: h.logit_softcap,
+        })
+    }
+
+    /// The embeddings, and the matrix of the logits, which may be the same.
+    fn logits(&mut self) -> Result<(WeightId, Head)> {
         let (h, t) = (self.h, &mut self.table);
         let tied = !t.has("output.weight");
         let token_embd = t.embedding("token_embd.weight", h.n_embd, h.n_vocab, tied)?;
@@ -109,23 +150,57 @@ impl<'a> Binder<'a> {
             true => Linear { bias: t.optional_vector("output.bias", h.n_vocab)?, ..Linear::plain(token_embd) },
             false => self.linear("output", h.n_embd, h.n_vocab)?,
         };
-        // Some families call the last norm so.
-        let last = if self.table.has("output_norm.weight") { "output_norm" } else { "token_embd_norm" };
-        Ok(Decoder {
-            ropes,
-            token_embd,
-            embed_scale: 1.0,
-            position_embd: None,
-            embd_norm: None,
-            per_layer: None,
-            altup: None,
-            layers,
-            states: std::mem::take(&mut self.states),
-            output_norm: self.norm(last, h.n_embd)?,
-            output,
-            logit_scale: 1.0,
-            logit_softcap: h.logit_softcap,
-        })
+        Ok((token_embd, Head::Logits(output)))
+    }
+
+    /// What follows the pooling in a model for rows of texts.
+    fn pooled(&mut self, encodes: bool) -> Result<Pooled> {
+        let (pooling, n_embd) = (self.h.pooling, self.h.n_embd);
+        let (then, width) = if self.table.has("cls.weight") || self.table.has("cls.output.weight") {
+            let (classifier, width) = self.classifier(encodes)?;
+            (Then::Classifier(Box::new(classifier)), width)
+        } else if self.table.has("dense_2.weight") {
+            let (wide, width) = (self.rows_of("dense_2")?, self.rows_of("dense_3")?);
+            let products = vec![self.linear("dense_2", n_embd, wide)?, self.linear("dense_3", wide, width)?];
+            (Then::Products(products), width)
+        } else {
+            (Then::Nothing, 0)
+        };
+        Ok(Pooled { pooling, then, width })
+    }
+
+    /// A classifier, and its number of labels.
+    fn classifier(&mut self, encodes: bool) -> Result<(Classifier, usize)> {
+        let h = self.h;
+        let (mut width, mut hidden, mut output) = (h.n_embd, None, None);
+        if self.table.has("cls.weight") {
+            let n_in = std::mem::replace(&mut width, self.rows_of("cls")?);
+            let norm = if self.table.has("cls.norm.weight") { Some(self.norm("cls.norm", width)?) } else { None };
+            hidden = Some((self.linear("cls", n_in, width)?, norm));
+        }
+        if self.table.has("cls.output.weight") {
+            let n_in = std::mem::replace(&mut width, self.rows_of("cls.output")?);
+            output = Some(self.linear("cls.output", n_in, width)?);
+        }
+        let labels = self.keys.strings("classifier.output_labels")?;
+        if !labels.is_empty() && labels.len() != width {
+            let (key, n) = (self.keys.name("classifier.output_labels"), labels.len());
+            return Err(Error::Model(format!("Key `{key}` names {n} labels, the classifier has {width}")));
+        }
+        let row = if encodes { Pooling::Cls } else { Pooling::Last };
+        Ok((Classifier { row, hidden, output, labels, softmax: false }, width))
+    }
+
+    /// Rows of a matrix in the file.
+    fn rows_of(&self, stem: &str) -> Result<usize> {
+        Ok(self.table.shape(&format!("{stem}.weight"))?[1])
+    }
+
+    /// A table with a row for each kind of token.
+    pub fn token_types(&mut self) -> Result<WeightId> {
+        let (name, n_embd) = ("token_types.weight", self.h.n_embd);
+        let kinds = self.table.shape(name)?[1];
+        self.table.table(name, n_embd, kinds)
     }
 
     /// A table with a row for each position of the context.
@@ -159,6 +234,14 @@ impl<'a> Binder<'a> {
     /// A norm without weights.
     pub fn bare_norm(&self) -> NormSpec {
         NormSpec { kind: self.norm, weight: None, bias: None, eps: self.h.norm_eps }
+    }
+}
+
+/// One cache for all layers: keys and values of an encoder are of no use once their layer is done.
+fn share_cache(layers: &mut [Layer]) {
+    let shape = |layer: &Layer| layer.attention().map(|spec| (spec.n_head_kv, spec.head_dim_k, spec.head_dim_v));
+    if layers.iter().all(|layer| shape(layer) == shape(&layers[0])) {
+        layers.iter_mut().filter_map(Layer::attention_mut).for_each(|spec| spec.layer = 0);
     }
 }
 
@@ -201,7 +284,13 @@ impl Block<'_, '_> {
         spec.head_dim_v = h.head_dim_v;
         spec.scale = h.attention_scale.unwrap_or(spec.scale);
         spec.softcap = h.attention_softcap;
+        spec.bidirectional = !h.causal;
         spec
+    }
+
+    /// Plain attention in which every row sees all of its text.
+    pub fn bidirectional(&self) -> AttentionSpec {
+        AttentionSpec { bidirectional: true, ..self.spec() }
     }
 
     /// A norm of query or key heads.
@@ -409,6 +498,13 @@ impl Block<'_, '_> {
         let post_attn_norm = Some(self.norm("post_attention_norm")?);
         let post_ffn_norm = Some(self.norm("post_ffw_norm")?);
         Ok(Layer { post_attn_norm, post_ffn_norm, ..Layer::new(attention, ffn) })
+    }
+
+    /// A layer with a norm after each sum.
+    pub fn sum_norm(&mut self, attention: Attention, ffn: FeedForward) -> Result<Layer> {
+        let attn_sum_norm = Some(self.norm("attn_output_norm")?);
+        let ffn_sum_norm = Some(self.norm("layer_output_norm")?);
+        Ok(Layer { attn_sum_norm, ffn_sum_norm, ..Layer::new(attention, ffn) })
     }
 
     /// A layer with a norm before and one after each part.

@@ -1,7 +1,8 @@
-//! A decoder with its weights bound: the ends around its layers, and the graphs that an engine runs.
+//! A decoder or an encoder with its weights bound: the ends around its layers, and the graphs that an engine runs.
 
 use super::altup::Widening;
 use super::layer::{Layer, Streams};
+use super::pooled::{Classifier, Pooled, Then};
 use crate::Result;
 use crate::graph::{
     AttentionSpec, Builder, Function, Graph, Index, Linear, NodeId, NormSpec, Op, Output, Part, RopeSpec, WeightId,
@@ -14,6 +15,8 @@ pub(super) struct Decoder {
     pub token_embd: WeightId,
     /// Factor on the tokens' embeddings.
     pub embed_scale: f32,
+    /// A table of the kinds of tokens, all of which are of the first.
+    pub token_types: Option<WeightId>,
     /// A table of rows that are added by position.
     pub position_embd: Option<WeightId>,
     /// Norm of the embeddings.
@@ -24,11 +27,19 @@ pub(super) struct Decoder {
     pub layers: Vec<Layer>,
     /// Numbers of each state that the layers keep.
     pub states: Vec<usize>,
-    pub output_norm: NormSpec,
-    pub output: Linear,
+    pub output_norm: Option<NormSpec>,
+    pub head: Head,
     /// Factor on the logits.
     pub logit_scale: f32,
     pub logit_softcap: Option<f32>,
+}
+
+/// What hidden rows are for.
+pub(super) enum Head {
+    /// The logits of the next token.
+    Logits(Linear),
+    /// Rows of whole texts.
+    Pooled(Pooled),
 }
 
 /// What makes the embeddings of a token for all layers: `(norm(project · x · projected) + table[token] · looked_up) ·
@@ -52,7 +63,7 @@ impl Decoder {
         Ok(b.finish())
     }
 
-    /// Graph from kept hidden rows to logits.
+    /// Graph from kept hidden rows to logits, or from kept rows of texts to what the model makes of them.
     pub fn head_graph(&self, specs: &[WeightSpec], n_embd: usize) -> Result<Graph> {
         let mut b = Builder::new(specs, &self.ropes);
         b.part(Part::Head);
@@ -62,11 +73,15 @@ impl Decoder {
         Ok(b.finish())
     }
 
-    /// Graph from tokens to the logits of every token. The hidden rows are kept as well.
+    /// Graph from tokens to the logits of every token, or to what a model for texts makes of every row. The hidden rows
+    /// are kept as well.
     pub fn decode_graph(&self, specs: &[WeightSpec]) -> Result<Graph> {
         let mut b = Builder::new(specs, &self.ropes);
         let hidden = self.body(&mut b, false)?;
         b.output(hidden, Output::Hidden);
+        if self.pooled().is_some_and(|pooled| pooled.then == Then::Nothing) {
+            return Ok(b.finish());
+        }
         let logits = self.head(&mut b, hidden)?;
         b.output(logits, Output::Logits);
         Ok(b.finish())
@@ -107,6 +122,22 @@ impl Decoder {
         b.finish()
     }
 
+    /// What a model for rows of texts has in place of an output matrix.
+    pub fn pooled(&self) -> Option<&Pooled> {
+        match &self.head {
+            Head::Logits(_) => None,
+            Head::Pooled(pooled) => Some(pooled),
+        }
+    }
+
+    /// The classifier of such a model, where it has one.
+    pub fn classifier(&mut self) -> Option<&mut Classifier> {
+        match &mut self.head {
+            Head::Pooled(Pooled { then: Then::Classifier(classifier), .. }) => Some(classifier),
+            _ => None,
+        }
+    }
+
     /// The attention of each layer, of those that have one.
     pub fn attentions(&self) -> impl Iterator<Item = Option<&AttentionSpec>> {
         self.layers.iter().map(Layer::attention)
@@ -126,12 +157,18 @@ impl Decoder {
             None => streams.x,
         };
         b.part(Part::Head);
-        b.norm(x, self.output_norm, None)
+        match self.output_norm {
+            Some(norm) => b.norm(x, norm, None),
+            None => Ok(x),
+        }
     }
 
     fn embeddings(&self, b: &mut Builder<'_>) -> Result<Streams> {
         b.part(Part::Embedding);
         let mut x = b.embed(self.token_embd, self.embed_scale, Index::Token, None)?;
+        if let Some(table) = self.token_types {
+            x = b.embed(table, 1.0, Index::First, Some(x))?;
+        }
         if let Some(table) = self.position_embd {
             x = b.embed(table, 1.0, Index::Position, Some(x))?;
         }
@@ -155,10 +192,14 @@ impl Decoder {
         Ok(Some(b.map(sum, Function::Scale(all.sum))?))
     }
 
-    /// From hidden rows to logits.
+    /// From hidden rows to logits, or from rows of texts to what follows.
     fn head(&self, b: &mut Builder<'_>, hidden: NodeId) -> Result<NodeId> {
         b.part(Part::Head);
-        let mut logits = b.matmul(hidden, &[self.output], None)?;
+        let output = match &self.head {
+            Head::Logits(output) => *output,
+            Head::Pooled(pooled) => return pooled.emit(b, hidden),
+        };
+        let mut logits = b.matmul(hidden, &[output], None)?;
         if self.logit_scale != 1.0 {
             logits = b.map(logits, Function::Scale(self.logit_scale))?;
         }

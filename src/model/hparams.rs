@@ -1,6 +1,7 @@
 //! Hyperparameters: the keys of a decoder model, with the format's defaults, checked for range.
 
 use super::keys::{Keys, MAX_LAYERS, MAX_WIDTH};
+use super::pooling::Pooling;
 use crate::gguf::{File, shown};
 use crate::graph::{NormKind, RopeKind, RopeScaling, RopeSpec};
 use crate::{Error, Result};
@@ -55,6 +56,10 @@ pub struct Hparams {
     pub n_expert: usize,
     /// Experts that a row goes to.
     pub n_expert_used: usize,
+    /// Whether a row sees only what is before it.
+    pub causal: bool,
+    /// How rows of texts are made; [`Pooling::None`] where the file does not say.
+    pub pooling: Pooling,
 }
 
 impl Hparams {
@@ -117,6 +122,8 @@ impl Hparams {
             yarn_log_multiplier: keys.positive("rope.scaling.yarn_log_multiplier")?.map(f64::from),
             n_expert,
             n_expert_used: keys.count("expert_used_count", n_expert)?,
+            causal: keys.get("attention.causal")?.unwrap_or(true),
+            pooling: Pooling::ALL[keys.count("pooling_type", Pooling::ALL.len() - 1)?],
             architecture: architecture.clone(),
         })
     }

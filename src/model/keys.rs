@@ -147,6 +147,12 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// The texts of an array; none where the file does not have it.
+    pub fn strings(&self, key: &str) -> Result<Vec<String>> {
+        let texts = self.file.strings(&self.name(key))?.unwrap_or_default();
+        Ok(texts.into_iter().map(String::from).collect())
+    }
+
     /// The finite numbers of a key without the prefix: one for each block, or one for all.
     pub fn global_floats(&self, name: &str, blocks: usize) -> Result<Vec<f32>> {
         let values = match self.file.value(name) {

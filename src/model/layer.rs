@@ -16,12 +16,16 @@ pub(super) struct Layer {
     pub mixers: Vec<Mixer>,
     /// Norm of the mixers' output.
     pub post_attn_norm: Option<NormSpec>,
+    /// Norm of the sum of the mixer's output and the stream, which is the stream from there on.
+    pub attn_sum_norm: Option<NormSpec>,
     /// Norm of the feed-forward part's input.
     pub ffn_norm: Option<NormSpec>,
     /// The feed-forward part, where the layer has one.
     pub ffn: Option<FeedForward>,
     /// Norm of the feed-forward part's output.
     pub post_ffn_norm: Option<NormSpec>,
+    /// Norm of the sum of the feed-forward part's output and the stream.
+    pub ffn_sum_norm: Option<NormSpec>,
     /// Whether both parts read the layer's input, instead of the second the sum after the first. Without a norm of its
     /// own the feed-forward part then reads what the mixer reads.
     pub parallel: bool,
@@ -166,9 +170,11 @@ impl Layer {
             attn_norm: None,
             mixers,
             post_attn_norm: None,
+            attn_sum_norm: None,
             ffn_norm: None,
             ffn,
             post_ffn_norm: None,
+            ffn_sum_norm: None,
             parallel: false,
             residual_scale: 1.0,
             laurel: None,
@@ -182,6 +188,14 @@ impl Layer {
     pub fn attention(&self) -> Option<&AttentionSpec> {
         self.mixers.iter().find_map(|mixer| match mixer {
             Mixer::Attention(attention) => Some(&attention.spec),
+            Mixer::Recurrent(_) => None,
+        })
+    }
+
+    /// The same, to be changed.
+    pub fn attention_mut(&mut self) -> Option<&mut AttentionSpec> {
+        self.mixers.iter_mut().find_map(|mixer| match mixer {
+            Mixer::Attention(attention) => Some(&mut attention.spec),
             Mixer::Recurrent(_) => None,
         })
     }
@@ -203,7 +217,7 @@ impl Layer {
             let all = altup.predict(b, x)?;
             (predicted, x) = (Some(all), altup.active(b, all)?);
         }
-        let mut normed = normed(b, x, self.attn_norm)?;
+        let mut normed = normed_by(b, x, self.attn_norm)?;
         let mut outputs = self.mixers.iter().map(|mixer| mixer.mix(b, normed)).collect::<Result<Vec<_>>>()?;
         if select {
             outputs.iter_mut().for_each(|node| *node = b.select_rows(*node));
@@ -220,6 +234,7 @@ impl Layer {
             parts.fold(Ok(residual), |sum, (mixer, &node)| mixer.output(b, node, sum?).map(Some))
         };
         let mut mixed = self.added(b, x, self.post_attn_norm, output)?;
+        mixed = normed_by(b, mixed, self.attn_sum_norm)?;
         if let Some(laurel) = &self.laurel {
             mixed = laurel.emit(b, normed, mixed)?;
         }
@@ -234,6 +249,7 @@ impl Layer {
             None => Ok(residual),
         };
         let made = self.added(b, mixed, self.post_ffn_norm, ffn)?;
+        let made = normed_by(b, made, self.ffn_sum_norm)?;
         let altup = self.altup.as_ref().zip(predicted);
         let mut x = match altup {
             Some((altup, predicted)) => altup.correct(b, predicted, x, made)?,
@@ -286,7 +302,7 @@ impl PerLayer {
     }
 }
 
-fn normed(b: &mut Builder<'_>, x: NodeId, norm: Option<NormSpec>) -> Result<NodeId> {
+fn normed_by(b: &mut Builder<'_>, x: NodeId, norm: Option<NormSpec>) -> Result<NodeId> {
     match norm {
         Some(norm) => b.norm(x, norm, None),
         None => Ok(x),
@@ -351,7 +367,7 @@ impl Attention {
         if let Heads::Latent(latent) = &self.heads {
             attended = b.head_matmul(attended, latent.value_up, self.spec.n_head, 0)?;
         }
-        let attended = normed(b, attended, self.sub_norm)?;
+        let attended = normed_by(b, attended, self.sub_norm)?;
         b.matmul(attended, &[self.output], residual)
     }
 }
@@ -378,7 +394,7 @@ impl Dense {
             }
             _ => b.gated_matmul(x, self.gate, self.up, self.act)?,
         };
-        let gated = normed(b, gated, self.sub_norm)?;
+        let gated = normed_by(b, gated, self.sub_norm)?;
         b.matmul(gated, &[self.down], residual)
     }
 }

@@ -6,7 +6,7 @@ use super::binder::Binder;
 use super::decoder::Decoder;
 use super::keys::Keys;
 use super::placement::Placed;
-use super::{Hparams, Placement, WeightTable};
+use super::{Hparams, Placement, Pooled, WeightTable};
 use crate::backend::{Backend, LayerCache, Wanted};
 use crate::gguf::{File, shown};
 use crate::graph::{AttentionSpec, Graph, Index, Node, Op, Output, Part, WeightId, WeightSpec, WeightUse};
@@ -187,10 +187,22 @@ impl Outline {
         self.decoder.per_layer.as_ref().is_some_and(|all| all.table == table)
     }
 
+    /// What a model for rows of texts has in place of an output matrix; `None` for one that continues texts.
+    pub fn pooled(&self) -> Option<&Pooled> {
+        self.decoder.pooled()
+    }
+
+    /// Whether rows see those after them, so that all of a text has to be in one pass.
+    pub fn encodes(&self) -> bool {
+        self.decoder.attentions().flatten().any(|spec| spec.bidirectional)
+    }
+
     /// The shape of each layer's KV cache, one entry per layer; `None` where it uses an earlier layer's or has none.
     pub fn caches(&self) -> Vec<Option<LayerCache>> {
         let own = |spec: &AttentionSpec| LayerCache::new(spec.n_head_kv, spec.head_dim_k, spec.head_dim_v);
-        self.decoder.attentions().map(|spec| spec.filter(|spec| spec.writes).map(own)).collect()
+        let first =
+            |(il, spec): (usize, Option<&AttentionSpec>)| spec.filter(|spec| spec.writes && spec.layer == il).map(own);
+        self.decoder.attentions().enumerate().map(first).collect()
     }
 
     /// Numbers of each state that layers keep of a sequence besides keys and values.
@@ -219,7 +231,7 @@ impl Outline {
         self.decoder.body_graph(&self.specs)
     }
 
-    /// Graph from kept hidden rows to logits.
+    /// Graph from kept hidden rows to logits, or from kept rows of texts to what the model makes of them.
     ///
     /// # Errors
     /// [`Error::Model`] where the shapes do not fit.
@@ -227,7 +239,8 @@ impl Outline {
         self.decoder.head_graph(&self.specs, self.hparams.n_embd)
     }
 
-    /// Graph from tokens to the logits of every token, for decode steps. The hidden rows are kept as well.
+    /// Graph from tokens to the logits of every token, for decode steps, or to what a model for texts makes of every
+    /// row. The hidden rows are kept as well.
     ///
     /// # Errors
     /// [`Error::Model`] where the shapes do not fit.

@@ -3,7 +3,7 @@
 //! The trait exists so that the rules of a session can be tested against an engine whose every logit is scripted.
 
 use crate::backend::{Legal, SampleSpec, SampledRow};
-use crate::engine::{Engine, EngineStats, LeafScore, SavedSlot, SlotId, Speculation};
+use crate::engine::{EmbedOptions, Engine, EngineStats, LeafScore, SavedSlot, SlotId, Speculation};
 use crate::trie::{Descriptor, Trie};
 use crate::{Error, Result, Token};
 use std::path::Path;
@@ -73,6 +73,12 @@ pub(crate) trait Decoder: Send {
     fn last_logits(&mut self, n: usize, cancel: &AtomicBool, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
         let _ = (n, cancel, each);
         Err(Error::Internal("A decoder that keeps no logits was asked for them".into()))
+    }
+
+    /// The rows of texts; see [`Engine::embed`].
+    fn embed(&mut self, texts: &[Vec<Token>], options: &EmbedOptions, cancel: &AtomicBool) -> Result<Vec<Vec<f32>>> {
+        let _ = (texts, options, cancel);
+        Err(Error::Internal("A decoder without embeddings was asked for them".into()))
     }
 
     /// Whether `slot_id` is the slot of the last prefill or restore; -1 always is.
@@ -193,6 +199,10 @@ impl Decoder for EngineSlot {
 
     fn last_logits(&mut self, n: usize, cancel: &AtomicBool, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
         self.engine.last_logits(self.slot, n, cancel, each)
+    }
+
+    fn embed(&mut self, texts: &[Vec<Token>], options: &EmbedOptions, cancel: &AtomicBool) -> Result<Vec<Vec<f32>>> {
+        self.engine.embed(texts, options, cancel)
     }
 
     fn is_current(&self, slot_id: i32) -> Result<bool> {

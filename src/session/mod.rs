@@ -8,6 +8,7 @@ pub mod arguments;
 mod chat;
 mod decoder;
 mod describe;
+mod embed;
 mod generate;
 #[cfg(feature = "testing")]
 mod noop;
@@ -20,7 +21,7 @@ mod text;
 mod usage;
 mod worker;
 
-pub use crate::engine::{EngineOptions, KvType, TensorDevice};
+pub use crate::engine::{EmbedOptions, EngineOptions, KvType, Pooling, TensorDevice};
 pub use crate::sampling::{Chain, Params, Sampled};
 pub use crate::trie::Mode;
 pub use options::{
@@ -34,7 +35,7 @@ use crate::backend::MAX_ROWS;
 use crate::chat::{ChatTemplate, Parts};
 use crate::engine::{self, Engine};
 use crate::gguf::{File, shown};
-use crate::model::{self, Model};
+use crate::model::{self, Model, Pooled};
 use crate::sampling::random::unchosen_seed;
 use crate::sampling::{ChainStep, Sampler};
 use crate::trie::{self, Built, Surroundings, Trie, TrieState, cache};
@@ -146,11 +147,15 @@ impl Session {
         for unused in settings.params.apply_metadata(model.file()) {
             log::warn!("{}: {unused}", path.display());
         }
-        let device = model.device();
+        let (device, pooled) = (model.device(), model.outline().pooled());
         let info = ModelInfo {
             path: path.into(),
             ids: model.ids(),
             n_vocab: model.n_vocab(),
+            n_embd: model.hparams().n_embd,
+            generates: pooled.is_none(),
+            pooling: model.hparams().pooling,
+            labels: pooled.map_or(&[][..], Pooled::labels).to_vec(),
             train_context: model.train_context() as u32,
             context: engine.context() as u32,
             threads: engine.threads() as u32,
@@ -523,6 +528,7 @@ impl Session {
     pub fn restore_slot(&self, slot_id: i32, path: &Path) -> Result<usize> {
         let (reply, answer) = mpsc::sync_channel(1);
         self.change(|state| {
+            self.check_generates()?;
             self.check_slot(slot_id)?;
             self.check_worker(state, "restoring")?;
             state.phase = Phase::Prefilling;
@@ -600,6 +606,27 @@ impl Session {
         }
     }
 
+    /// Fails where the model cannot continue a text.
+    fn check_generates(&self) -> Result<()> {
+        match self.info.generates {
+            true => Ok(()),
+            false => Err(Error::Unsupported("this model gives embeddings: it cannot continue a text".into())),
+        }
+    }
+
+    /// Fails for a token of `what` that does not exist.
+    fn check_tokens(&self, tokens: &[Token], what: &str) -> Result<()> {
+        let n_vocab = self.info.n_vocab;
+        let outside = |&token: &Token| usize::try_from(token).map_or(true, |id| id >= n_vocab);
+        match tokens.iter().position(outside) {
+            None => Ok(()),
+            Some(at) => {
+                let problem = format!("{what} token {at} is {}: ids run from 0 to {}", tokens[at], n_vocab - 1);
+                Err(Error::InvalidArgument(problem))
+            }
+        }
+    }
+
     fn check_slot(&self, slot_id: i32) -> Result<()> {
         let slots = self.info.slots as i32;
         match (-1..slots).contains(&slot_id) {
@@ -615,16 +642,12 @@ impl Session {
         slot_id: i32,
         reply: mpsc::SyncSender<Result<usize>>,
     ) -> Result<()> {
+        self.check_generates()?;
         self.check_slot(slot_id)?;
         if tokens.is_empty() {
             return Err(Error::InvalidArgument("the prompt has no tokens".into()));
         }
-        let n_vocab = self.info.n_vocab;
-        let outside = |&token: &Token| usize::try_from(token).map_or(true, |id| id >= n_vocab);
-        if let Some(at) = tokens.iter().position(outside) {
-            let problem = format!("prompt token {at} is {}: ids run from 0 to {}", tokens[at], n_vocab - 1);
-            return Err(Error::InvalidArgument(problem));
-        }
+        self.check_tokens(tokens, "prompt")?;
         self.check_worker(state, "a prefill")?;
         state.phase = Phase::Prefilling;
         state.prompt = None;

@@ -34,6 +34,7 @@ impl Session {
         let info = ModelInfo {
             path: path.into(),
             n_vocab,
+            generates: true,
             context: CONTEXT as u32,
             train_context: CONTEXT as u32,
             threads: 1,

@@ -6,7 +6,7 @@
 
 use super::queue::Queue;
 use super::text::{Arena, TextStream};
-use super::{Chain, ContextFull, LeafScores, Sampled, Settings, Sink, Usage};
+use super::{Chain, ContextFull, EmbedOptions, LeafScores, Sampled, Settings, Sink, Usage};
 use crate::sampling::Sampler;
 use crate::trie::{Node, TrieState};
 use crate::{Error, Result, Token};
@@ -37,6 +37,8 @@ pub(crate) enum Command {
     Score { trie: TrieState, reply: SyncSender<Result<LeafScores>> },
     /// Send the logits of the last `n_last` positions, a row each, and answer the caller.
     Logits { n_last: usize, rows: SyncSender<Vec<f32>>, reply: SyncSender<Result<()>> },
+    /// Make rows of texts and answer the caller.
+    Embed { texts: Vec<Vec<Token>>, options: EmbedOptions, reply: SyncSender<Result<Vec<Vec<f32>>>> },
     /// Save a slot and answer the caller.
     Save { slot_id: i32, path: PathBuf, reply: SyncSender<Result<()>> },
     /// Restore a slot and answer the caller.

@@ -7,7 +7,7 @@
 use super::decoder::Decoder;
 use super::generate::{Generation, guarded};
 use super::shared::{Command, Job, Phase, Prompt, ResumePoint, Shared, State};
-use super::{LeafScores, Usage, saved};
+use super::{EmbedOptions, LeafScores, Usage, saved};
 use crate::engine::EngineStats;
 use crate::trie::{Descriptor, TrieState};
 use crate::vocab::Vocab;
@@ -45,6 +45,9 @@ impl<D: Decoder> Worker<D> {
                 }
                 Command::Logits { n_last, rows, reply } => {
                     let _ = reply.send(self.logits(n_last, rows));
+                }
+                Command::Embed { texts, options, reply } => {
+                    let _ = reply.send(self.embed(&texts, &options));
                 }
                 Command::Save { slot_id, path, reply } => {
                     let _ = reply.send(self.save(slot_id, &path));
@@ -122,6 +125,21 @@ impl<D: Decoder> Worker<D> {
             decoder.last_logits(n_last, &shared.cancel, &mut send)
         });
         let mut state = self.shared.lock();
+        state.usage.count(&self.before, &self.decoder.stats());
+        finish_command(&mut state, ran)
+    }
+
+    fn embed(&mut self, texts: &[Vec<Token>], options: &EmbedOptions) -> Result<Vec<Vec<f32>>> {
+        self.before = self.decoder.stats();
+        let started = Instant::now();
+        let (decoder, shared) = (&mut self.decoder, &self.shared);
+        let ran = guarded("the engine", || decoder.embed(texts, options, &shared.cancel));
+        let mut state = self.shared.lock();
+        state.usage = Usage {
+            prompt_tokens: texts.iter().map(|text| text.len() as u64).sum(),
+            prefill_us: started.elapsed().as_micros() as u64,
+            ..Usage::default()
+        };
         state.usage.count(&self.before, &self.decoder.stats());
         finish_command(&mut state, ran)
     }

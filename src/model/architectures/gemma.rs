@@ -1,4 +1,4 @@
-//! `gemma`, `gemma2`, `gemma3`: GELU gates, embeddings scaled by sqrt(n_embd), RoPE over halves.
+//! `gemma`, `gemma2`, `gemma3`, `gemma-embedding`: GELU gates, embeddings scaled by sqrt(n_embd), RoPE over halves.
 //!
 //! Files have the window, but early ones do not say which layers use it, nor that one size of a family has another
 //! scale of the scores: both are constants here, as in llama.cpp. Sources: "Gemma 2: Improving Open Language Models at
@@ -51,12 +51,22 @@ pub(super) fn gemma2(m: &mut Binder<'_>) -> Result<Decoder> {
 /// `gemma3`: as gemma2, five layers with a window, then one without; heads of q and k normalised. Sliding layers rotate
 /// with their own frequency base and without the position scaling of the long context.
 pub(super) fn gemma3(m: &mut Binder<'_>) -> Result<Decoder> {
+    third(m, false)
+}
+
+/// `gemma-embedding`: as gemma3, but every row sees all of its text, in sliding layers half a window to each side.
+pub(super) fn gemma_embedding(m: &mut Binder<'_>) -> Result<Decoder> {
+    third(m, true)
+}
+
+fn third(m: &mut Binder<'_>, bidirectional: bool) -> Result<Decoder> {
     let (sliding, scale) = (m.sliding(PERIOD_3)?, scale(m, LAYERS_3_27B));
     let full = m.rope(RopeKind::Neox)?;
     let near = m.sliding_rope(&full, SLIDING_BASE, m.h.head_dim_k)?;
     let layers = m.layers(|b| {
         let mut spec = b.norms_by_head(b.spec())?;
         (spec.scale, spec.rope) = (scale, Some(GLOBAL));
+        spec.bidirectional |= bidirectional;
         if let Some(window) = b.m.h.sliding_window.filter(|_| sliding[b.il]) {
             (spec.window, spec.rope) = (window, Some(SLIDING));
         }

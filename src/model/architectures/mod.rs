@@ -1,8 +1,10 @@
 //! The architectures, by the name in `general.architecture`. Each is a function that reads keys, claims tensors and
 //! puts layers together.
 
+mod bert;
 mod cohere;
 mod deepseek2;
+mod encoders;
 mod gemma;
 mod gemma3n;
 mod gemma4;
@@ -29,6 +31,7 @@ pub(super) const ARCHITECTURES: &[(&str, NormKind, Bind)] = &[
     ("apertus", Rms, llama::apertus),
     ("arcee", Rms, llama::arcee),
     ("baichuan", Rms, llama::baichuan),
+    ("bert", Layer, bert::bert),
     ("bitnet", Rms, llama::bitnet),
     ("bloom", Layer, layer_norm::bloom),
     ("cohere2", Layer, cohere::cohere2),
@@ -37,11 +40,13 @@ pub(super) const ARCHITECTURES: &[(&str, NormKind, Bind)] = &[
     ("dots1", Rms, qwen::dots1),
     ("ernie4_5", Rms, llama::llama),
     ("ernie4_5-moe", Rms, llama::llama),
+    ("eurobert", Rms, encoders::eurobert),
     ("exaone", Rms, qwen::qwen2),
     ("exaone4", Rms, post_norm::exaone4),
     ("falcon", Layer, layer_norm::falcon),
     ("falcon-h1", Rms, hybrid::falcon_h1),
     ("gemma", Rms, gemma::gemma),
+    ("gemma-embedding", Rms, gemma::gemma_embedding),
     ("gemma2", Rms, gemma::gemma2),
     ("gemma3", Rms, gemma::gemma3),
     ("gemma3n", Rms, gemma3n::gemma3n),
@@ -58,6 +63,7 @@ pub(super) const ARCHITECTURES: &[(&str, NormKind, Bind)] = &[
     ("hunyuan-moe", Rms, qwen::hunyuan),
     ("internlm2", Rms, llama::llama),
     ("jamba", Rms, hybrid::jamba),
+    ("jina-bert-v2", Layer, bert::jina_bert_v2),
     ("lfm2", Rms, hybrid::lfm2),
     ("lfm2moe", Rms, hybrid::lfm2),
     ("llama", Rms, llama::llama),
@@ -66,10 +72,12 @@ pub(super) const ARCHITECTURES: &[(&str, NormKind, Bind)] = &[
     ("mamba2", Rms, hybrid::mamba2),
     ("minicpm", Rms, llama::minicpm),
     ("mistral3", Rms, llama::mistral3),
+    ("modern-bert", Layer, encoders::modern_bert),
     ("mpt", Layer, layer_norm::mpt),
     ("nemotron", Layer, layer_norm::nemotron),
     ("nemotron_h", Rms, hybrid::nemotron_h),
     ("nemotron_h_moe", Rms, hybrid::nemotron_h),
+    ("nomic-bert", Layer, bert::nomic_bert),
     ("olmo2", Rms, post_norm::olmo2),
     ("olmoe", Rms, qwen::olmoe),
     ("phi2", Layer, phi::phi2),

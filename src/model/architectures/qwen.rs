@@ -18,13 +18,17 @@ pub(super) fn qwen2moe(m: &mut Binder<'_>) -> Result<Decoder> {
 }
 
 /// `qwen3`, `qwen3moe` and their relatives for images; `dots1`, whose keys name the rest: each query and key head is
-/// normalised before rotation.
+/// normalised before rotation. The scores of a reranker are probabilities.
 pub(super) fn qwen3(m: &mut Binder<'_>) -> Result<Decoder> {
-    m.uniform(RopeKind::Neox, |b| {
+    let mut decoder = m.uniform(RopeKind::Neox, |b| {
         let spec = b.norms_by_head(b.spec())?;
         let (attention, ffn) = (b.attention(spec)?, b.ffn(Gating::Softmax, true)?);
         b.pre_norm(attention, ffn)
-    })
+    })?;
+    if let Some(classifier) = decoder.classifier() {
+        classifier.softmax = true;
+    }
+    Ok(decoder)
 }
 
 /// `dots1`: as qwen3; experts as the keys say.

@@ -54,7 +54,7 @@ pub(super) struct Run<'a> {
     /// The rotary embeddings.
     pub ropes: &'a [(RopeKind, Rope)],
     /// Rows of the largest batch.
-    max_rows: usize,
+    pub max_rows: usize,
     pub batch: &'a Batch<'a>,
     pub out_rows: usize,
     pub state: &'a RunMemory,

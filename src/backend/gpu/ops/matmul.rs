@@ -282,8 +282,12 @@ pub fn embed(gpu: &Gpu, e: &Embed<'_>) -> Result<Vec<Step>> {
         let mut text = Text::new(&e.table.layout);
         text.matrix(["WIDE_FIRST", "NARROW_FIRST"], slice);
         match e.index {
-            Index::Token => text.bind("BIND_SAMPLED", Binding::Read, BufferRef::Sampled),
+            Index::Token => {
+                text.flags.push("TOKEN");
+                text.bind("BIND_SAMPLED", Binding::Read, BufferRef::Sampled);
+            }
             Index::Position => text.flags.push("POSITION"),
+            Index::First => {}
         }
         text.flags.extend(e.residual.map(|_| "RESIDUAL"));
         text.constant("THREADS", EMBED_THREADS);

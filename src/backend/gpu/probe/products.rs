@@ -141,6 +141,7 @@ impl Probe {
         let tokens = match like.index {
             Index::Token => [0, 1, 2, 0],
             Index::Position => [5, 4, 67, 6],
+            Index::First => [0; 4],
         };
         let added = like.residual.map(|_| Random(1).units(tokens.len() * N_IN)).unwrap_or_default();
         let rows = tokens.into_iter().flat_map(|token| &source.weights[token * N_IN..][..N_IN]);
@@ -160,6 +161,8 @@ impl Probe {
                 // Sequence 0 sampled token 0.
                 Index::Token => record[0] = if row == 3 { u32::MAX } else { token as u32 },
                 Index::Position => record[1] = token as u32,
+                // Whatever token and position are.
+                Index::First => record.fill(7),
             }
         }
         Ok(Probe::new(format!("rows of {ty}"), steps, run))

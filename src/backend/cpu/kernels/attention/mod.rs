@@ -15,7 +15,7 @@
 //! threads.
 //!
 //! A row sees a cell when they share a sequence (or the row's node of a tree stands below the cell's, see [`sees`]),
-//! the cell is not after the row, and it lies within the window. Cells that no row of a tile sees are never multiplied
+//! the cell is not after the row (unless attention is bidirectional), and it lies within the window. Cells that no row of a tile sees are never multiplied
 //! in, so what a freed cell holds (even NaN) does no harm. A row that sees nothing yields zeros.
 
 mod cells;
@@ -51,7 +51,9 @@ pub struct Scoring<'a> {
     pub temperature: Option<Temperature>,
     /// Scores s become cap tanh(s / cap); 0 for none.
     pub softcap: f32,
-    /// A row sees this many positions, its own included; 0 for all.
+    /// Whether a row sees cells after it.
+    pub bidirectional: bool,
+    /// A row sees this many positions, its own included, or half as many to either side; 0 for all.
     pub window: u32,
     /// A row sees positions from the last multiple of this on; 0 for all.
     pub chunk: u32,
@@ -292,7 +294,11 @@ impl Attention<'_> {
     /// First and last position that a row sees.
     fn sees(&self, row: usize) -> (i32, i32) {
         let position = self.row_pos[row];
-        let Scoring { window, chunk, .. } = self.scoring;
+        let Scoring { bidirectional, window, chunk, .. } = self.scoring;
+        if bidirectional {
+            let reach = if window == 0 { u32::MAX } else { window / 2 };
+            return (position.saturating_sub_unsigned(reach), position.saturating_add_unsigned(reach));
+        }
         let first = if window == 0 { i32::MIN } else { position.saturating_sub_unsigned(window - 1) };
         let begin = match i32::try_from(chunk) {
             Ok(0) | Err(_) => i32::MIN,
@@ -316,7 +322,7 @@ impl Attention<'_> {
         let slope = alibi_slope(self.scoring.alibi, head, self.n_heads);
         for (block, s) in blocks.iter().zip(s.as_chunks_mut::<LANES>().0) {
             for (s, &cell) in s.iter_mut().zip(&self.cell_pos[block.index * LANES..]) {
-                *s -= slope * self.row_pos[row].saturating_sub(cell) as f32;
+                *s -= slope * self.row_pos[row].abs_diff(cell) as f32;
             }
         }
     }

@@ -223,6 +223,7 @@ impl Step for Attend {
                 scale: spec.scale,
                 temperature: spec.temperature,
                 softcap: spec.softcap.unwrap_or(0.0),
+                bidirectional: spec.bidirectional,
                 window: spec.window,
                 chunk: spec.chunk,
                 alibi: spec.alibi,

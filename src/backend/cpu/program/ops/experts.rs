@@ -4,7 +4,7 @@
 //! read once for all its rows, and those of experts that no row goes to not at all. With one row nothing is copied: all
 //! its entries read that row. A row's results are added in the order of experts, so they depend on the row alone.
 
-use super::matmul::{GATED_FLOATS, Input, finish};
+use super::matmul::{Input, finish, gated_floats};
 use crate::backend::cpu::kernels::matmul::{Columns, matmul as multiply};
 use crate::backend::cpu::kernels::{activations, glu, norm};
 use crate::backend::cpu::packed::{ActivationKind, PANEL, PackedMatrix};
@@ -367,17 +367,18 @@ impl Gate {
 
 impl Step for Gate {
     fn size(&self, demand: &mut Demand) {
-        demand.thread(3 * GATED_FLOATS * 4);
+        demand.thread(3 * gated_floats(demand.max_rows.0) * 4);
     }
 
     fn run(&self, run: &Run<'_>, ctx: StepContext<'_>) {
         if run.rows(self.route.rows) == 0 {
             return;
         }
+        let room = gated_floats(run.max_rows);
         // SAFETY: the list is complete since an earlier barrier; the scratch is this thread's alone.
         let (list, [lower, upper, gated]) = unsafe {
             let first = run.state.thread_scratch(ctx.worker.index()).0;
-            let part = |i| std::slice::from_raw_parts_mut(first.add(i * GATED_FLOATS), GATED_FLOATS);
+            let part = |i| std::slice::from_raw_parts_mut(first.add(i * room), room);
             (self.route.list(run), [part(0), part(1), part(2)])
         };
         const UNIT: usize = activations::BLOCK / PANEL;
@@ -388,7 +389,7 @@ impl Step for Gate {
             let mut at = claimed.start;
             while at < claimed.end {
                 let expert = list.active[at / units] as usize;
-                let most = (GATED_FLOATS / (list.of(expert).len() * activations::BLOCK)).max(1);
+                let most = (room / (list.of(expert).len() * activations::BLOCK)).max(1);
                 let end = claimed.end.min((at / units + 1) * units).min(at + most);
                 let first = at % units;
                 let range = first * UNIT..((first + end - at) * UNIT).min(panels);
@@ -423,7 +424,7 @@ struct Down {
 
 impl Step for Down {
     fn size(&self, demand: &mut Demand) {
-        demand.thread(GATED_FLOATS * 4);
+        demand.thread(gated_floats(demand.max_rows.0) * 4);
     }
 
     fn run(&self, run: &Run<'_>, ctx: StepContext<'_>) {
@@ -432,10 +433,11 @@ impl Step for Down {
         if rows == 0 {
             return;
         }
+        let room = gated_floats(run.max_rows);
         // SAFETY: the list is complete since an earlier barrier; the scratch is this thread's alone.
         let (list, scratch) = unsafe {
             let first = run.state.thread_scratch(ctx.worker.index()).0;
-            (self.route.list(run), std::slice::from_raw_parts_mut(first, GATED_FLOATS))
+            (self.route.list(run), std::slice::from_raw_parts_mut(first, room))
         };
         let (data, row_bytes) = match w.activation_kind() {
             ActivationKind::F32 => (run.state.workspace(self.src.offset).cast::<u8>(), w.n_in() * 4),
@@ -444,7 +446,7 @@ impl Step for Down {
         // Of each expert a piece is read by itself, so pieces are long: what is asked for ahead of its end is read in
         // vain.
         let panels = self.down.rows / PANEL;
-        let most = (GATED_FLOATS / (rows * PANEL)).max(1);
+        let most = (room / (rows * PANEL)).max(1);
         for claimed in run.pieces(ctx, panels, most.min((panels / (2 * run.threads())).max(1))) {
             let columns = claimed.start * PANEL..claimed.end * PANEL;
             let stride = columns.len();

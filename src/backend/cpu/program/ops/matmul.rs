@@ -11,8 +11,11 @@ use crate::backend::cpu::program::run::{RowSpan, Run, Step, StepContext};
 use crate::graph::{Activation, Linear, NodeId, Part, Rows, WeightId};
 use std::ops::Range;
 
-/// Floats of a thread's scratch for one of the two products of a gated step.
-pub(super) const GATED_FLOATS: usize = 64 * MAX_ROWS;
+/// Floats of a thread's scratch for one of the two products of a gated step, for batches of so many rows: room for a
+/// block of columns at least.
+pub(super) fn gated_floats(max_rows: usize) -> usize {
+    (64 * MAX_ROWS).max(activations::BLOCK * max_rows)
+}
 
 /// Input rows of a product: as `f32` in the workspace, and where a quantised matrix reads them, in an area.
 #[derive(Clone, Copy)]
@@ -234,7 +237,7 @@ struct Gated {
 
 impl Step for Gated {
     fn size(&self, demand: &mut Demand) {
-        demand.thread(3 * GATED_FLOATS * 4);
+        demand.thread(3 * gated_floats(demand.max_rows.0) * 4);
     }
 
     fn run(&self, run: &Run<'_>, ctx: StepContext<'_>) {
@@ -245,11 +248,12 @@ impl Step for Gated {
         }
         const UNIT: usize = activations::BLOCK / PANEL;
         let units = gate.n_panels().div_ceil(UNIT);
-        let most = (GATED_FLOATS / (rows * activations::BLOCK)).max(1);
-        // SAFETY: the scratch is this thread's alone and holds three times GATED_FLOATS floats.
+        let room = gated_floats(run.max_rows);
+        let most = (room / (rows * activations::BLOCK)).max(1);
+        // SAFETY: the scratch is this thread's alone and holds three times so many floats.
         let scratch = unsafe {
             let first = run.state.thread_scratch(ctx.worker.index()).0;
-            [0, 1, 2].map(|i| std::slice::from_raw_parts_mut(first.add(i * GATED_FLOATS), GATED_FLOATS))
+            [0, 1, 2].map(|i| std::slice::from_raw_parts_mut(first.add(i * room), room))
         };
         let [lower, upper, gated] = scratch;
         for claimed in run.shrinking_pieces(ctx, units, most) {

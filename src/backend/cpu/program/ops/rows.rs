@@ -44,6 +44,7 @@ impl Step for Embed {
                 let index = match self.index {
                     Index::Token => run.batch.tokens[r],
                     Index::Position => run.batch.positions[r],
+                    Index::First => 0,
                 };
                 // SAFETY: each row is claimed once; the scratch is this thread's, and `size` asks for a row.
                 let (out, row) = unsafe {

@@ -2,7 +2,7 @@
 
 //#include ops/weights
 
-//#if !POSITION
+//#if TOKEN
 @group(0) @binding(BIND_SAMPLED) var<storage, read> sampled: array<u32>;
 //#endif
 
@@ -24,13 +24,17 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     if (row >= frame[params.count_at] || group >= params.groups) {
         return;
     }
-//#if POSITION
-    let token = frame[FRAME_ROWS + 4u * row + 1u];
-//#else
+//#if TOKEN
     var token = frame[FRAME_ROWS + 4u * row];
     if (token >= SAMPLED_TOKEN) {
         token = sampled[~token];
     }
+//#else
+//#if POSITION
+    let token = frame[FRAME_ROWS + 4u * row + 1u];
+//#else
+    let token = 0u;
+//#endif
 //#endif
     // Wraps to a large number where the token's row is before this slice.
     let own_row = token - params.first_row;

@@ -1,0 +1,274 @@
+//! Rows of whole texts: embeddings, and the scores of rerankers.
+//!
+//! Texts share passes: each is a sequence of its own, told from the others by the words of a tree's rows
+//! ([`crate::backend::tree_row`]), of which there are more than there are slots. An encoder takes all of a text in one
+//! pass, since its rows see those after them; a decoder takes a long text in several. The cells are free again when
+//! the texts are done. Rows are pooled on the host.
+
+use super::Engine;
+use super::plans::{HEAD_ROWS, HIDDEN, largest_read};
+use crate::backend::{Batch, tree_cell, tree_row};
+use crate::model::{Pooling, Then};
+use crate::{Error, Result, Token, reserve};
+use std::sync::atomic::AtomicBool;
+
+/// How the rows of texts are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EmbedOptions {
+    /// How the rows of a text's tokens become one; `None` = as the model's file says.
+    pub pooling: Option<Pooling>,
+    /// Whether rows are divided by their length. Scores of rerankers are not.
+    pub normalize: bool,
+    /// How many of a row's first numbers are kept, before it is divided by its length, which models trained for it
+    /// (Matryoshka) allow; 0 = all.
+    pub dimensions: usize,
+}
+
+/// What the rows of a text are added up to.
+struct Pool {
+    kind: Pooling,
+    /// The result; without pooling all rows, one after the other.
+    values: Vec<f32>,
+    /// Sums for the mean.
+    sums: Vec<f64>,
+    rows: usize,
+}
+
+impl Engine {
+    /// The rows of texts, each given as its tokens: for every text one row, or without pooling a row for each of its
+    /// tokens, one after the other.
+    ///
+    /// Cells of slots are taken where there are no others, the least recently used first, and the hidden row of the
+    /// last prefill is lost.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a text without tokens or with more than the context has, for a token outside the
+    /// vocabulary, for [`Pooling::Rank`] with a model that has no classifier, and for more dimensions than there are;
+    /// [`Error::Cancelled`]; [`Error::OutOfMemory`] for the rows; [`Error::Device`] where a device fails.
+    pub fn embed(
+        &mut self,
+        texts: &[Vec<Token>],
+        options: &EmbedOptions,
+        cancel: &AtomicBool,
+    ) -> Result<Vec<Vec<f32>>> {
+        let (kind, width) = self.check_embed(options)?;
+        for (i, text) in texts.iter().enumerate() {
+            let (n, max) = (text.len(), self.context());
+            self.check_tokens(text)?;
+            if !(1..=max).contains(&n) {
+                return Err(Error::InvalidArgument(format!("Text {i} has {n} tokens (1 to {max} are possible)")));
+            }
+        }
+        self.rollback()?;
+        self.hidden_of = None;
+        let n_embd = self.model.hparams().n_embd;
+        let mut pools = reserve::list(texts.len(), "rows of texts")?;
+        for text in texts {
+            pools.push(Pool::new(kind, text.len(), n_embd)?);
+        }
+        let mut first = 0;
+        while first < texts.len() {
+            let mut rows = 0;
+            let fits = |text: &&Vec<Token>| {
+                rows += text.len();
+                rows <= self.packed
+            };
+            let n = texts[first..].iter().take_while(fits).count().max(1);
+            self.embed_together(&texts[first..first + n], &mut pools[first..first + n], cancel)?;
+            first += n;
+        }
+        let mut rows = reserve::list(texts.len(), "rows of texts")?;
+        rows.extend(pools.into_iter().map(Pool::finish));
+        self.follow_pooling(&mut rows, options, cancel)?;
+        let keep = if options.dimensions == 0 { width } else { options.dimensions };
+        for row in &mut rows {
+            shorten(row, width, keep);
+            if options.normalize && self.pooling(options) != Pooling::Rank {
+                row.chunks_exact_mut(keep).for_each(normalize);
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Numbers in a row with these options, whether or not it is pooled.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] as [`Engine::embed`].
+    pub fn embedding_width(&self, options: &EmbedOptions) -> Result<usize> {
+        let (_, width) = self.check_embed(options)?;
+        Ok(if options.dimensions == 0 { width } else { options.dimensions })
+    }
+
+    fn pooling(&self, options: &EmbedOptions) -> Pooling {
+        let of_file = self.model.hparams().pooling;
+        options.pooling.unwrap_or(of_file)
+    }
+
+    /// How rows are pooled, and the numbers in a result before it is shortened.
+    fn check_embed(&self, options: &EmbedOptions) -> Result<(Pooling, usize)> {
+        let n_embd = self.model.hparams().n_embd;
+        let pooling = self.pooling(options);
+        let (kind, width) = match (pooling, self.model.outline().pooled()) {
+            (Pooling::Rank, Some(pooled)) => match &pooled.then {
+                Then::Classifier(classifier) => (classifier.row, pooled.width),
+                _ => return Err(no_classifier()),
+            },
+            (Pooling::Rank, None) => return Err(no_classifier()),
+            (_, Some(pooled)) if matches!(pooled.then, Then::Products(_)) => (pooling, pooled.width),
+            _ => (pooling, n_embd),
+        };
+        if options.dimensions > width {
+            let n = options.dimensions;
+            return Err(Error::InvalidArgument(format!("{n} dimensions of rows of {width}")));
+        }
+        Ok((kind, width))
+    }
+
+    /// Evaluates texts side by side, and adds their rows to their pools.
+    fn embed_together(&mut self, texts: &[Vec<Token>], pools: &mut [Pool], cancel: &AtomicBool) -> Result<()> {
+        let total = texts.iter().map(Vec::len).sum();
+        self.make_room(total, 0);
+        let mut cells = reserve::list(total, "cells of texts")?;
+        let done = self.embed_passes(texts, pools, &mut cells, cancel);
+        self.slots.free_cells(cells);
+        done
+    }
+
+    /// As [`Engine::embed_together`]; `cells` takes those that have to be freed.
+    fn embed_passes(
+        &mut self,
+        texts: &[Vec<Token>],
+        pools: &mut [Pool],
+        cells: &mut Vec<u32>,
+        cancel: &AtomicBool,
+    ) -> Result<()> {
+        let mut rows =
+            texts.iter().enumerate().flat_map(|(i, text)| text.iter().copied().enumerate().map(move |at| (i, at)));
+        let mut of_outputs: Vec<usize> = reserve::list(self.plans.batch(), "rows of texts")?;
+        loop {
+            self.inputs.clear();
+            of_outputs.clear();
+            for (i, (position, token)) in rows.by_ref().take(self.plans.batch()) {
+                let (number, last) = (i as u32, texts[i].len() - 1);
+                let cell = self.slots.take_cell(position as i32, tree_cell(number, number + 1));
+                let cell = cell.ok_or_else(|| Error::Internal("A text without a cell".into()))?;
+                cells.push(cell);
+                if pools[i].wants(position, last) {
+                    self.inputs.outputs.push(self.inputs.tokens.len() as u32);
+                    of_outputs.push(i);
+                }
+                self.inputs.push(token, position as i32, tree_row(number, 0), cell);
+            }
+            if self.inputs.tokens.is_empty() {
+                return Ok(());
+            }
+            self.run_inputs(true, cancel)?;
+            self.each_hidden(&of_outputs, pools)?;
+        }
+    }
+
+    /// Adds each kept hidden row to the pool of its text.
+    fn each_hidden(&mut self, of_outputs: &[usize], pools: &mut [Pool]) -> Result<()> {
+        let outline = self.model.outline();
+        let (width, hidden_at) = (self.model.hparams().n_embd, self.plans.kept().hidden_offset());
+        let at_once = (largest_read(outline) / (4 * width)).max(1);
+        let state = &mut self.states[outline.places().hidden];
+        for (i, texts) in of_outputs.chunks(at_once).enumerate() {
+            let rows = state.rows(hidden_at + i * at_once * width * 4, texts.len() * width)?;
+            for (&text, row) in texts.iter().zip(rows.chunks_exact(width)) {
+                pools[text].add(row);
+            }
+        }
+        Ok(())
+    }
+
+    /// What the model makes of rows of texts.
+    fn follow_pooling(&mut self, texts: &mut [Vec<f32>], options: &EmbedOptions, cancel: &AtomicBool) -> Result<()> {
+        let model = self.model.clone();
+        let Some(pooled) = model.outline().pooled() else { return Ok(()) };
+        let softmaxed = match (&pooled.then, self.pooling(options)) {
+            (Then::Products(_), _) => false,
+            (Then::Classifier(classifier), Pooling::Rank) => classifier.softmax,
+            _ => return Ok(()),
+        };
+        let n_embd = model.hparams().n_embd;
+        let kept = self.plans.kept();
+        for text in texts {
+            let mut made = reserve::list(text.len() / n_embd * pooled.width, "rows of texts")?;
+            for rows in text.chunks(HEAD_ROWS * n_embd) {
+                let n = rows.len() / n_embd;
+                self.states[model.outline().places().hidden].put(kept.hidden_offset(), rows)?;
+                self.plans.head_many()?.run(&mut self.states, &Batch::default(), n, cancel)?;
+                self.stats.head_passes += 1;
+                let state = &mut self.states[model.outline().places().logits];
+                made.extend_from_slice(state.rows(kept.logits_offset(), n * pooled.width)?);
+            }
+            if softmaxed {
+                made.chunks_exact_mut(pooled.width).for_each(softmax);
+            }
+            *text = made;
+        }
+        Ok(())
+    }
+}
+
+impl Pool {
+    fn new(kind: Pooling, tokens: usize, width: usize) -> Result<Pool> {
+        let kept = if kind == Pooling::None { tokens * width } else { width };
+        let sums = if kind == Pooling::Mean { width } else { 0 };
+        let (values, sums) = (reserve::list(kept, HIDDEN)?, reserve::filled(0.0, sums, HIDDEN)?);
+        Ok(Pool { kind, values, sums, rows: 0 })
+    }
+
+    /// Whether the row of a position is needed, where `last` is the text's last one.
+    fn wants(&self, position: usize, last: usize) -> bool {
+        match self.kind {
+            Pooling::None | Pooling::Mean => true,
+            Pooling::Cls => position == 0,
+            Pooling::Last | Pooling::Rank => position == last,
+        }
+    }
+
+    fn add(&mut self, row: &[f32]) {
+        self.rows += 1;
+        match self.kind {
+            Pooling::Mean => self.sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x)),
+            _ => self.values.extend_from_slice(row),
+        }
+    }
+
+    fn finish(mut self) -> Vec<f32> {
+        if self.kind == Pooling::Mean {
+            let n = self.rows.max(1) as f64;
+            self.values.extend(self.sums.iter().map(|sum| (sum / n) as f32));
+        }
+        self.values
+    }
+}
+
+fn no_classifier() -> Error {
+    Error::InvalidArgument("Pooling `rank` needs a classifier, which this model does not have".into())
+}
+
+/// Keeps the first `keep` of every `width` numbers.
+fn shorten(row: &mut Vec<f32>, width: usize, keep: usize) {
+    if keep < width {
+        let n = row.len() / width;
+        (0..n).for_each(|i| row.copy_within(i * width..i * width + keep, i * keep));
+        row.truncate(n * keep);
+    }
+}
+
+/// Divides a row by its length; one of zeros stays as it is.
+fn normalize(row: &mut [f32]) {
+    let length = row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+    if length > 0.0 {
+        row.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
+    }
+}
+
+fn softmax(row: &mut [f32]) {
+    let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = row.iter().map(|&x| f64::from(x - largest).exp()).sum();
+    row.iter_mut().for_each(|x| *x = (f64::from(*x - largest).exp() / sum) as f32);
+}

@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""Encoders, embedding models and models with a recurrent state against their equations in numpy: the matrix of what
+tools/decoders.py does not have.
+
+The oracle R is that of the shared folder's tools/synth_hybrids.py, in double precision, over the same weights as F32. That tool also
+makes the models. The peer's default run on the same file (D) says how far rounding alone may lead.
+
+    F32 weights, F32 cache          max |ours - R| <= 2e-3
+    quantised weights, F16 cache    RMS(ours - R) / std(R) <= 1.1 x RMS(D - R) / std(R) + 1e-3; with experts the median over rows
+                                    of a row's RMS, as in tools/decoders.py
+
+A shape with a pooling gives rows of texts: with the pooling of its file, and without one. Several texts go to one call, which packs them
+into passes; the last one is evaluated alone as well, and must give the same row within 1e-4 of the largest number. Any other shape gives
+logits; the last tokens of a text are evaluated one by one, and must give the rows that they have in a prompt, as closely.
+
+Models are kept in target/hybrids, figures in target/hybrids/figures.json, from which --markdown writes the table of docs/models.md.
+
+    hybrids.py [--quick] [--shape NAME ..] [--type TYPE ..] [--gpu-layers N ..] [--device NAME] [--threads N] [--shared DIR]
+    hybrids.py --markdown    the table of docs/models.md from the figures of earlier runs
+"""
+import argparse
+import os
+import sys
+import tempfile
+
+import decoders
+from decoders import Distance, with_numpy
+from peer import TARGET, Ours, Peer, Skip, random_tokens, rows, table
+
+FOLDER = os.path.join(TARGET, "hybrids")
+FIGURES = os.path.join(FOLDER, "figures.json")
+BEGIN = "<!-- begin: tools/hybrids.py --markdown -->\n"
+LENGTHS = (1, 7, 64, 65, 300)
+# Texts judged together: a single row says more about chance than about rounding.
+TEXTS = {1: 16, 7: 8, 64: 6, 65: 6, 300: 4}
+TEXTS_WITH_EXPERTS = {1: 64, 7: 32, 64: 16, 65: 16, 300: 8}
+DECODED = 4
+CONTEXT = 512
+TYPES = ("f32", "q8_0", "q4_k")
+QUICK_LENGTHS = {"f32": (7, 65), "q4_k": (7,)}
+# Architectures that are not built.
+NOT_BUILT = ("qwen35", "qwen35moe", "qwen3next", "lfm2", "lfm2moe", "mamba", "mamba2", "falcon-h1", "granitehybrid", "nemotron_h",
+             "nemotron_h_moe", "jamba", "plamo2", "rwkv6", "rwkv7", "t5", "t5encoder")
+
+# Each architecture: the files it was made for, and what of it the shapes do not reach.
+MADE_FOR = {
+    "bert": ("BGE, GTE, E5, MiniLM, mxbai, Snowflake Arctic Embed, BGE-M3 and rerankers of their kind", ""),
+    "eurobert": ("EuroBERT 210M to 2.1B", ""),
+    "gemma-embedding": ("EmbeddingGemma 300M", ""),
+    "jina-bert-v2": ("jina-embeddings-v2", "rerankers, whose classifier is one matrix; `ffn_up` with both halves"),
+    "modern-bert": ("ModernBERT, gte-modernbert, Granite Embedding R2, Ettin", "SiLU"),
+    "nomic-bert": ("nomic-embed-text v1 and v1.5", ""),
+    "nomic-bert-moe": ("nomic-embed-text v2", ""),
+    "qwen3": ("Qwen3-Embedding and Qwen3-Reranker 0.6B to 8B", ""),
+}
+
+
+def maker_of(shared):
+    """The module that makes models and has their equations."""
+    tools = os.path.join(shared, "tools")
+    if not os.path.exists(os.path.join(tools, "synth_hybrids.py")):
+        raise Skip(f"{tools} has no synth_hybrids.py")
+    sys.path.insert(0, tools)
+    import synth_hybrids
+    return synth_hybrids
+
+
+def shapes_of(maker):
+    """The shapes of architectures that are built, without those for benches."""
+    return [name for name, spec in maker.SHAPES.items() if name not in maker.BENCH and spec["arch"] not in NOT_BUILT]
+
+
+class Files:
+    """The models, made where they are missing."""
+
+    def __init__(self, maker):
+        self.maker = maker
+
+    def get(self, shape, kind, as_f32=False):
+        as_f32 = as_f32 and kind != "f32"
+        name = f"{shape}-{kind}{'-as-f32' if as_f32 else ''}.gguf"
+        path = os.path.join(FOLDER, name)
+        if not os.path.exists(path):
+            partial = os.path.join(FOLDER, "partial")
+            os.makedirs(partial, exist_ok=True)
+            self.maker.synth(shape, kind, partial, 1, False, as_f32)
+            os.replace(os.path.join(partial, name), path)
+        return path
+
+
+class Placed:
+    """Ours on one placement."""
+
+    def __init__(self, gpu_layers, device, threads):
+        self.name = {0: "CPU", -1: "GPU"}.get(gpu_layers, f"{gpu_layers} on the GPU")
+        self.threads = threads
+        self.ours = Ours("--gpu-layers", gpu_layers, *(["--device", device] if device else []))
+
+    def logits(self, path, tokens, kv_type, decoded):
+        return self.ours.logits(path, tokens, kv_type, self.threads, "--decode", decoded, "--ctx", CONTEXT)
+
+    def embed(self, path, texts, kv_type, pooling):
+        lists = [part for tokens in texts for part in ("--prompt-tokens", ",".join(map(str, tokens)))]
+        return self.ours.json("embed", "--model", path, *lists, "--no-normalize", "--kv-type", kv_type, "--threads", self.threads,
+                              *(["--pooling", pooling] if pooling else []))["embeddings"]
+
+
+def peer_embed(peer, path, tokens, pooling):
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "rows")
+        peer.json("embed", "--model", path, "--tokens", ",".join(map(str, tokens)), "--out", out,
+                  *(["--pooling", pooling] if pooling else []))
+        return rows(out, len(tokens) if pooling == "none" else 1)
+
+
+class Matrix:
+    HEAD = ("model", "on", "of", "tokens", "max |ours-R|", "RMS ours", "RMS peer", "bound", "alone", "")
+
+    def __init__(self, maker, placed, peer):
+        self.maker, self.placed, self.peer, self.files = maker, placed, peer, Files(maker)
+        self.body, self.failed, self.figures = [], 0, {}
+
+    def model(self, shape, kind, lengths):
+        spec = self.maker.SHAPES[shape]
+        path, exact = self.files.get(shape, kind), self.files.get(shape, kind, as_f32=True)
+        for length in lengths:
+            for pooling in (None, "none") if "pool" in spec else ("logits",):
+                self.case(shape, kind, (path, exact), length, pooling)
+        print(f"{shape} {kind}: {self.failed} breaches so far", flush=True)
+
+    def case(self, shape, kind, files, length, pooling):
+        import numpy as np
+        path, exact = files
+        spec, plain, logits = self.maker.SHAPES[shape], kind == "f32", pooling == "logits"
+        experts = spec.get("n_used", 0) < spec.get("n_exp", 0)
+        count = (TEXTS_WITH_EXPERTS if experts and not plain else TEXTS).get(length, 1)
+        texts = [random_tokens(length + (DECODED if logits else 0), spec["vocab"], 1000 * i + length) for i in range(count)]
+
+        def together(of_text):
+            return np.concatenate([np.atleast_2d(np.asarray(of_text(tokens), np.float64)) for tokens in texts])
+
+        oracle = together(lambda tokens: self.maker.oracle(exact, tokens, pooling=None if logits else pooling))
+        default = None
+        if not plain:
+            peers = self.peer.logits if logits else lambda path, tokens: peer_embed(self.peer, path, tokens, pooling)
+            default = Distance(together(lambda tokens: peers(path, tokens)), oracle, experts)
+        kv_type = "f32" if plain else "f16"
+        for placed in self.placed:
+            if logits:
+                got = together(lambda tokens, placed=placed: placed.logits(path, tokens, kv_type, DECODED))
+                alone = np.asarray(placed.logits(path, texts[0], kv_type, 0), np.float64)
+            else:
+                got = np.asarray(placed.embed(path, texts, kv_type, pooling), np.float64)
+                alone = np.asarray(placed.embed(path, texts[-1:], kv_type, pooling), np.float64)
+            # Rows of this text in another batch: rounding to 8 bits may go another way.
+            drift = np.abs(alone - (got[:len(alone)] if logits else got[-len(alone):])).max() / max(np.abs(alone).max(), 1e-30)
+            far = Distance(got, oracle, experts)
+            if plain:
+                bound, good = "max <= 2e-3", far.max <= 2e-3 and drift <= 1e-4
+            else:
+                limit = 1.1 * default.rms + 1e-3
+                bound, good = f"{'median' if experts else 'RMS'} <= {limit:.2e}", far.rms <= limit
+            self.failed += not good
+            of = pooling or "texts"
+            self.body.append((f"{shape} {kind}", placed.name, of, f"{count} x {length}", f"{far.max:.2e}", f"{far.rms:.2e}",
+                              "" if plain else f"{default.rms:.2e}", bound, f"{drift:.0e}", "ok" if good else "BREACH"))
+            entry = {"max": float(far.max), "ours": float(far.rms), "good": bool(good)}
+            if not plain:
+                entry["peer"] = float(default.rms)
+            self.figures.setdefault(shape, {}).setdefault(kind, {}).setdefault(placed.name, {})[f"{of} {length}"] = entry
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few lengths and types")
+    parser.add_argument("--markdown", action="store_true", help="only write the table of docs/models.md")
+    parser.add_argument("--shape", action="append", help="shapes; without it all")
+    parser.add_argument("--type", action="append", help=f"types of weights; without it {' '.join(TYPES)}")
+    parser.add_argument("--gpu-layers", type=int, action="append", help="layers of ours on the GPU, -1 = all; several are run in turn")
+    parser.add_argument("--device", help="ours on this device")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--shared", default=os.environ.get("ELIZA_SHARED", "../shared"))
+    return parser.parse_args()
+
+
+def main():
+    args = arguments()
+    shared = os.path.abspath(args.shared)
+    try:
+        with_numpy(shared)
+        maker = maker_of(shared)
+        if args.markdown:
+            decoders.markdown(FIGURES, BEGIN, {name: maker.SHAPES[name]["arch"] for name in shapes_of(maker)}, MADE_FOR)
+            return 0
+        peer = Peer(shared)
+    except Skip as reason:
+        print("skipped:", reason)
+        return 0
+    placed = [Placed(layers, args.device, args.threads) for layers in args.gpu_layers or [0]]
+    matrix = Matrix(maker, placed, peer)
+    for shape in args.shape or shapes_of(maker):
+        for kind in args.type or (QUICK_LENGTHS if args.quick else TYPES):
+            matrix.model(shape, kind, QUICK_LENGTHS.get(kind, (7,)) if args.quick else LENGTHS)
+        decoders.remember(matrix.figures, FIGURES)
+    table(Matrix.HEAD, matrix.body)
+    print(f"\n{len(matrix.body)} cases, {matrix.failed} breaches")
+    return 1 if matrix.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
