@@ -51,6 +51,7 @@ fn operation(op: &Op) -> Box<dyn Operation + '_> {
         Op::Add { scale } => Box::new(Add(*scale)),
         Op::Gate { act, first } => Box::new(Gate { act: *act, first: *first }),
         Op::Mix { .. } | Op::Equalize | Op::Sparsify { .. } => Box::new(OnCpu),
+        Op::Columns { .. } | Op::Conv(_) | Op::Recur(_) => Box::new(OnCpu),
         Op::Attention(spec) => Box::new(Attention(spec)),
         Op::HeadMatMul { weight, heads, keep } => Box::new(HeadProduct { weight: *weight, heads: *heads, keep: *keep }),
         Op::Route(spec) => Box::new(Route(spec)),
@@ -186,8 +187,12 @@ struct Norm {
 }
 
 impl Operation for Norm {
-    fn supports(&self, _: &Gpu, node: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
-        quads("rows", node.width / self.groups)
+    fn supports(&self, _: &Gpu, node: &Node, specs: &[WeightSpec]) -> std::result::Result<(), String> {
+        let part = node.width / self.groups;
+        if self.norm.weight.is_some_and(|weight| specs[weight.0 as usize].n_in != part) {
+            return Err("weights for each part of a row".into());
+        }
+        quads("rows", part)
     }
 
     fn size(&self, id: NodeId, size: &mut Size<'_>) -> Result<()> {
