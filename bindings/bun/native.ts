@@ -8,6 +8,8 @@ import {
   type ChatPrompt,
   type BuiltTrie,
   type Delivery,
+  type EmbeddingOptions,
+  type EmbeddingRows,
   type FfiLlmHandle,
   type FinishReason,
   type GenerateOptions,
@@ -15,6 +17,7 @@ import {
   type Native,
   type NativeOpenOptions,
   type OpenOptions,
+  POOLINGS,
   type SamplingOptions,
   type Step,
   type TrieNames,
@@ -27,6 +30,7 @@ import { type Library, Out, Struct, addresses, bytes, decoder, ids, raw, termina
 /** Sizes of structures; the offsets are in docs/abi.md. */
 const OPEN_OPTIONS = 88;
 const SAMPLING_OPTIONS = 112;
+const EMBEDDING_OPTIONS = 16;
 const SAMPLED = 40;
 const CANDIDATE = 12;
 
@@ -188,10 +192,7 @@ export class BunNative implements Native {
     const [add, parse] = [Number(addSpecial), Number(parseSpecial)];
     const status = library.call.llm_stream_tokenize(raw(handle), data, length, add, parse, tokens, count, error);
     library.check(status, handle, error);
-    const size = Number(count[0]) * 4;
-    const copy = size === 0 ? new ArrayBuffer(0) : toArrayBuffer(tokens.address as Pointer, 0, size).slice(0);
-    library.call.free_tokens(tokens.address);
-    return new Int32Array(copy);
+    return this.#tokens(tokens, count);
   }
 
   detokenize(handle: FfiLlmHandle, tokens: Int32Array, removeSpecial: boolean, unparseSpecial: boolean): string {
@@ -267,13 +268,73 @@ export class BunNative implements Native {
     const error = new Out();
     const started = library.call.llm_stream_start_prefill(raw(handle), ids(tokens), tokens.length, slotId, error);
     library.check(started, handle, error);
+    const status = await this.#over(handle);
+    if (status < 0) throw library.failure(handle);
+    return tokens.length;
+  }
+
+  /** The status of a handle once its prompt or its texts are evaluated. */
+  async #over(handle: FfiLlmHandle): Promise<number> {
     for (let asked = 0; ; asked++) {
-      const status = Number(library.call.llm_stream_status(raw(handle)));
-      if (status < 0) throw library.failure(handle);
-      if (status !== GENERATING) return tokens.length;
+      const status = Number(this.#library.call.llm_stream_status(raw(handle)));
+      if (status !== GENERATING) return status;
       // Short prompts are over in no time, and a timer would wait for a millisecond.
       await new Promise((resolve) => (asked < 8 ? setImmediate(resolve) : setTimeout(resolve, 1)));
     }
+  }
+
+  async embed(handle: FfiLlmHandle, texts: readonly Int32Array[], options: EmbeddingOptions): Promise<EmbeddingRows> {
+    const library = this.#library;
+    const struct = new Struct(EMBEDDING_OPTIONS);
+    struct.i32(4, among(options.pooling, POOLINGS, "pooling"));
+    struct.u32(8, options.dimensions);
+    struct.u32(12, Number(!options.normalize));
+    const tokens = new Int32Array(texts.reduce((sum, text) => sum + text.length, 0));
+    const counts = new BigUint64Array(Math.max(texts.length, 1));
+    let at = 0;
+    texts.forEach((text, i) => {
+      tokens.set(text, at);
+      counts[i] = BigInt(text.length);
+      at += text.length;
+    });
+    const error = new Out();
+    const started = library.call.llm_stream_start_embed(raw(handle), struct.data, ids(tokens), counts, texts.length, error);
+    library.check(started, handle, error);
+    const status = await this.#over(handle);
+    const [rows, count, width] = [new Out(), new Out(), new Out()];
+    const taken = library.call.llm_stream_take_embeddings(raw(handle), rows, count, width, error);
+    if (taken !== 0 && status < 0) library.forget(handle); // the error of the work itself, which is told below
+    library.check(taken, handle, error);
+    const bytes = Number(count[0]) * Number(width[0]) * 4;
+    const copy = bytes === 0 ? new ArrayBuffer(0) : toArrayBuffer(rows.address as Pointer, 0, bytes).slice(0);
+    library.call.free_rows(rows.address);
+    return { rows: new Float32Array(copy), width: Number(width[0]) };
+  }
+
+  tokenizePair(handle: FfiLlmHandle, query: string, text: string): Int32Array {
+    const library = this.#library;
+    const [first, second] = [bytes(query), bytes(text)];
+    const [tokens, count, error] = [new Out(), new Out(), new Out()];
+    const status = library.call.llm_stream_tokenize_pair(
+      raw(handle),
+      first.data,
+      first.length,
+      second.data,
+      second.length,
+      tokens,
+      count,
+      error,
+    );
+    library.check(status, handle, error);
+    return this.#tokens(tokens, count);
+  }
+
+  /** A copy of the library's token ids, which are freed. */
+  #tokens(tokens: Out, count: Out): Int32Array {
+    const size = Number(count[0]) * 4;
+    const copy = size === 0 ? new ArrayBuffer(0) : toArrayBuffer(tokens.address as Pointer, 0, size).slice(0);
+    this.#library.call.free_tokens(tokens.address);
+    return new Int32Array(copy);
   }
 
   generate(handle: FfiLlmHandle, options: GenerateOptions, onStep: (step: Step) => void): Promise<FinishReason> {
@@ -366,7 +427,7 @@ export class BunNative implements Native {
 }
 
 /** The number of a choice. */
-function among(value: string | undefined, names: readonly [string, string], option: string): number | undefined {
+function among(value: string | undefined, names: readonly string[], option: string): number | undefined {
   if (value === undefined) return undefined;
   const number = names.indexOf(value);
   if (number >= 0) return number;

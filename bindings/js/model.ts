@@ -13,11 +13,14 @@ import { InferenceError, STATUS } from "./errors.js";
 import type {
   ChatPart,
   ChatPrompt,
+  EmbeddingOptions,
+  EmbeddingRows,
   FfiLlmHandle,
   FinishReason,
   LeafScore,
   Native,
   OpenOptions,
+  Pooling,
   SamplingOptions,
   Step,
 } from "./native.js";
@@ -146,6 +149,18 @@ export interface ChooseOptions extends PromptOptions {
 export interface LogitsOptions extends PromptOptions {
   /** Of how many positions, counted from the end of the prompt, 1 to 512; default 1. */
   last?: number;
+}
+
+/** How rows of texts are made. */
+export interface EmbedOptions {
+  /** How the rows of a text's tokens become one; default "default": as the model's file says. */
+  pooling?: Pooling;
+  /** Divides each row by its length, so that products of rows are cosines; default true. Scores never are. */
+  normalize?: boolean;
+  /** Keeps so many of a row's first numbers, for models that are trained for it (Matryoshka); default all. */
+  dimensions?: number;
+  /** Ends the call; it then throws the signal's reason. */
+  signal?: AbortSignal;
 }
 
 /** What a model chose. */
@@ -422,6 +437,61 @@ export class Model implements Disposable {
       });
       const row = all.length / last;
       return Array.from({ length: last }, (_, i) => all.subarray(i * row, (i + 1) * row));
+    } finally {
+      signal?.removeEventListener("abort", cancel);
+      leave();
+    }
+  }
+
+  /**
+   * Embeddings: a row of numbers for each text, in their order. Short texts share passes, so many at once take far less time than
+   * one by one. With pooling "none" a text's rows, one for each token, follow each other. A text that is longer than the context is
+   * refused, never cut.
+   */
+  async embed(texts: readonly Prompt[], options: EmbedOptions = {}): Promise<Float32Array[]> {
+    const { signal, pooling = "default", normalize = true, dimensions = 0 } = options;
+    const native = this.#native;
+    const handle = this.#opened();
+    const lists = texts.map((text) =>
+      typeof text === "string" ? native.tokenize(handle, text, true, false) : Int32Array.from(text),
+    );
+    const { rows, width } = await this.#embed(lists, { pooling, normalize, dimensions }, signal);
+    // Also where the file says so.
+    const unpooled = rows.length > width * lists.length;
+    let from = 0;
+    return lists.map((list) => {
+      const to = from + width * (unpooled ? list.length : 1);
+      const own = rows.slice(from, to);
+      from = to;
+      return own;
+    });
+  }
+
+  /**
+   * How well each text answers a question, by a model with a classifier (a reranker): higher is better. Some models give
+   * probabilities, others any number.
+   */
+  async rank(query: string, texts: readonly string[], { signal }: { signal?: AbortSignal } = {}): Promise<number[]> {
+    const native = this.#native;
+    const handle = this.#opened();
+    const pairs = texts.map((text) => native.tokenizePair(handle, query, text));
+    const { rows, width } = await this.#embed(pairs, { pooling: "rank", normalize: false, dimensions: 0 }, signal);
+    return pairs.map((_, i) => rows[i * width] ?? NaN);
+  }
+
+  async #embed(texts: readonly Int32Array[], options: EmbeddingOptions, signal?: AbortSignal): Promise<EmbeddingRows> {
+    const [native, handle] = [this.#native, this.#handle];
+    const leave = await this.#enter();
+    const cancel = () => native.cancel(handle);
+    try {
+      this.#opened();
+      signal?.throwIfAborted();
+      signal?.addEventListener("abort", cancel);
+      this.#restored = undefined;
+      return await native.embed(handle, texts, options).catch((error: unknown) => {
+        signal?.throwIfAborted();
+        throw error;
+      });
     } finally {
       signal?.removeEventListener("abort", cancel);
       leave();

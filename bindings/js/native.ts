@@ -15,7 +15,7 @@
  *   descriptors, chains, names, stop strings) one that holds a NUL is refused with `ELIZA_ERR_INVALID_ARG`.
  * - **Text** that comes back is valid UTF-8 except from `detokenize`, which decodes lossily (U+FFFD).
  * - **Threads.** What returns a promise may take long. A runtime that can runs it off the JavaScript thread; one that cannot
- *   blocks for all but `prefill` and `generate`, which never block the event loop, so that `cancel` can reach them.
+ *   blocks for all but `prefill`, `embed` and `generate`, which never block the event loop, so that `cancel` can reach them.
  * - **Life.** The process stays alive while a promise of these functions is pending, and ends normally whenever the host
  *   calls `process.exit`, throws, or ends a worker. Nothing else keeps the process alive.
  */
@@ -209,6 +209,27 @@ export type ChatPart =
       id?: string;
     };
 
+/** How the rows of a text's tokens become one; by its place the number of `ELIZA_POOLING_*`. */
+export const POOLINGS = ["default", "none", "mean", "cls", "last", "rank"] as const;
+
+/** One of {@link POOLINGS}. "default" is what the model's file says. */
+export type Pooling = (typeof POOLINGS)[number];
+
+/** `eliza_llm_embedding_options_t`. */
+export interface EmbeddingOptions {
+  pooling: Pooling;
+  /** How many of a row's first numbers are kept; 0 all. */
+  dimensions: number;
+  /** Whether rows are divided by their length. */
+  normalize: boolean;
+}
+
+/** Rows of texts, one after the other, and how many numbers each has. */
+export interface EmbeddingRows {
+  rows: Float32Array;
+  width: number;
+}
+
 /** The functions of one loaded library. */
 export interface Native {
   /** `eliza_inference_abi_version`, for example "eliza-stream/1.0.0". */
@@ -254,6 +275,15 @@ export interface Native {
 
   /** `eliza_inference_llm_stream_logits`: `nLast` rows, one after the other. */
   logits(handle: FfiLlmHandle, nLast: number): Promise<Float32Array>;
+
+  /**
+   * `eliza_inference_llm_stream_embed_tokens`. A `cancel` while it runs makes it reject with `ELIZA_ERR_CANCELLED`. The tokens are
+   * copied before the function returns.
+   */
+  embed(handle: FfiLlmHandle, texts: readonly Int32Array[], options: EmbeddingOptions): Promise<EmbeddingRows>;
+
+  /** `eliza_inference_llm_stream_tokenize_pair`. */
+  tokenizePair(handle: FfiLlmHandle, query: string, text: string): Int32Array;
 
   /** `eliza_inference_llm_stream_sampled`; `null` where nothing was sampled yet. Legal while a generation runs. */
   sampled(handle: FfiLlmHandle, slotId: number): SampledToken | null;

@@ -20,6 +20,8 @@ export interface AddonHandle {
   chatPrompt(inputs: string): string;
   chatParts(inputs: string | null, text: string, last: boolean): string;
   logits(nLast: number): Promise<Float32Array>;
+  embed(tokens: Int32Array, counts: number[], options: object): Promise<{ rows: Float32Array; width: number }>;
+  tokenizePair(query: string, text: string): Int32Array;
   sampled(slot: number): SampledToken | null;
   tokenize(text: string, addSpecial: boolean, parseSpecial: boolean): Int32Array;
   detokenize(tokens: Int32Array, removeSpecial: boolean, unparseSpecial: boolean): string;

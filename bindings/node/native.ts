@@ -6,6 +6,8 @@ import {
   type ChatPart,
   type ChatPrompt,
   type BuiltTrie,
+  type EmbeddingOptions,
+  type EmbeddingRows,
   FINISH_REASONS,
   type FfiLlmHandle,
   type FinishReason,
@@ -88,6 +90,21 @@ export class NodeNative implements Native {
 
   logits(handle: FfiLlmHandle, nLast: number): Promise<Float32Array> {
     return working(handle, () => this.#taken(handle).logits(nLast));
+  }
+
+  embed(handle: FfiLlmHandle, texts: readonly Int32Array[], options: EmbeddingOptions): Promise<EmbeddingRows> {
+    const tokens = new Int32Array(texts.reduce((sum, text) => sum + text.length, 0));
+    let at = 0;
+    for (const text of texts) {
+      tokens.set(text, at);
+      at += text.length;
+    }
+    const counts = texts.map((text) => text.length);
+    return working(handle, () => this.#taken(handle).embed(tokens, counts, options));
+  }
+
+  tokenizePair(handle: FfiLlmHandle, query: string, text: string): Int32Array {
+    return call(() => this.#taken(handle).tokenizePair(query, text));
   }
 
   sampled(handle: FfiLlmHandle, slotId: number): SampledToken | null {

@@ -192,7 +192,7 @@ fn sampling_options(input: &mut Input<'_>, memory: &mut Memory, bias: &(Vec<i32>
 /// One call. `open` are the handles that are open, `samplers` those that were made.
 fn call(input: &mut Input<'_>, open: &mut Vec<FfiLlmHandle>, samplers: &mut Vec<*mut LlamaSampler>) {
     let mut memory = Memory::default();
-    let which = input.below(52);
+    let which = input.below(54);
     let handle = match input.below(24) {
         0 => null_mut(),
         1 => std::ptr::without_provenance_mut(input.u32() as usize),
@@ -391,6 +391,42 @@ fn call(input: &mut Input<'_>, open: &mut Vec<FfiLlmHandle>, samplers: &mut Vec<
                 let mut room = vec![0f32; input.pick(&[0, 1, 512, 1024, 5120])];
                 let rows = if input.below(4) == 0 { input.number() as i32 } else { input.below(12) as i32 };
                 eliza_inference_llm_stream_logits(handle, rows, room.as_mut_ptr(), room.len(), out_error);
+            }
+            51 => {
+                let mut options: EmbeddingOptions = structure(input);
+                options.pooling = input.below(7) as i32;
+                let options = if input.flag() { null() } else { &raw const options };
+                let list = tokens(input);
+                let half = list.len() / 2;
+                let counts = [half, list.len() - half];
+                let ((ids, _), (counts, n)) = (array(input, &list), array(input, &counts));
+                let (mut rows, mut n_rows, mut width) = (null_mut(), 0, 0);
+                let out = if input.below(16) == 0 { null_mut() } else { &raw mut rows };
+                let (n_rows, width) = (&raw mut n_rows, &raw mut width);
+                if input.flag() {
+                    eliza_inference_llm_stream_embed_tokens(handle, options, ids, counts, n, out, n_rows, width, out_error);
+                } else {
+                    eliza_inference_llm_stream_start_embed(handle, options, ids, counts, n, out_error);
+                    eliza_inference_llm_stream_take_embeddings(handle, out, n_rows, width, null_mut());
+                }
+                eliza_inference_free_rows(rows);
+            }
+            52 => {
+                let text = input.bytes(100);
+                let half = text.len() / 2;
+                let lens = [half, text.len() - half];
+                let ((text, n_text), (lens, n)) = (array(input, text), array(input, &lens));
+                let (text, mut scores) = (text.cast(), [0f32; 2]);
+                let (mut rows, mut n_rows, mut width) = (null_mut(), 0, 0);
+                let (out, n_rows, width) = (&raw mut rows, &raw mut n_rows, &raw mut width);
+                eliza_inference_llm_stream_embed(handle, null(), text, lens, n, out, n_rows, width, null_mut());
+                eliza_inference_free_rows(rows);
+                let scores = scores.as_mut_ptr();
+                eliza_inference_llm_stream_rank(handle, text, n_text, text, lens, n, scores, null_mut());
+                let (mut ids, mut count) = (null_mut(), 0);
+                let (out, count) = (&raw mut ids, &raw mut count);
+                eliza_inference_llm_stream_tokenize_pair(handle, text, n_text, text, n_text, out, count, out_error);
+                eliza_inference_free_tokens(ids);
             }
             _ => drop(eliza_inference_set_log_sink(if input.flag() { Some(on_log) } else { None }, null_mut())),
         }

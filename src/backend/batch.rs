@@ -7,6 +7,9 @@ use crate::{Error, Result, Token};
 /// The most rows (tokens) of one forward pass; longer prompts run in chunks.
 pub const MAX_ROWS: usize = 512;
 
+/// The most rows of a pass of an encoder, which takes all of a text at once.
+pub const MAX_TEXT_ROWS: usize = 8192;
+
 /// The number of cells of a cache for `context` tokens: `context` rounded up to a multiple of [`CELL_BLOCK`].
 pub fn cells_for(context: usize) -> usize {
     context.next_multiple_of(CELL_BLOCK)
@@ -112,7 +115,8 @@ pub struct StateRows {
 /// No state cell, or no row.
 pub const NO_STATE: u32 = u32::MAX;
 
-/// The inputs of one run: a row per token, at most [`MAX_ROWS`] rows. `tokens`, `positions`, `sequences` and `cells`
+/// The inputs of one run: a row per token, at most [`MAX_ROWS`] rows, of an encoder [`MAX_TEXT_ROWS`]. `tokens`,
+/// `positions`, `sequences` and `cells`
 /// have one entry per row.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Batch<'a> {

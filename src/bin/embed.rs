@@ -78,15 +78,14 @@ pub fn embed(args: EmbedArgs, matches: &ArgMatches) -> Outcome {
     let counts: Vec<usize> = texts.iter().map(Vec::len).collect();
     let pooling = args.pooling.as_deref().map(str::parse).transpose()?;
     let options = EmbedOptions { pooling, normalize: !args.no_normalize, dimensions: args.dimensions };
-    let rows = session.embed(texts, &options)?;
-    let many = pooling.unwrap_or(session.info().pooling) == Pooling::None;
-    let each = rows.iter().zip(&counts).flat_map(|(rows, &n)| rows.chunks(rows.len() / if many { n } else { 1 }));
+    let made = session.embed(texts, &options)?;
+    let rows = made.texts.iter().flat_map(|rows| rows.chunks(made.width));
     if args.json {
-        let rows: Vec<Value> = each.map(|row| json!(row)).collect();
+        let rows: Vec<Value> = rows.map(|row| json!(row)).collect();
         return print_json(&json!({ "embeddings": rows, "tokens": counts }));
     }
     let mut out = io::stdout().lock();
-    for row in each {
+    for row in rows {
         let numbers: Vec<String> = row.iter().map(f32::to_string).collect();
         writeln!(out, "{}", numbers.join(" "))?;
     }

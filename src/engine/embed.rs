@@ -24,6 +24,15 @@ pub struct EmbedOptions {
     pub dimensions: usize,
 }
 
+/// Rows of texts.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Embeddings {
+    /// Numbers in a row.
+    pub width: usize,
+    /// For every text one row, or without pooling a row for each of its tokens, one after the other.
+    pub texts: Vec<Vec<f32>>,
+}
+
 /// What the rows of a text are added up to.
 struct Pool {
     kind: Pooling,
@@ -35,25 +44,19 @@ struct Pool {
 }
 
 impl Engine {
-    /// The rows of texts, each given as its tokens: for every text one row, or without pooling a row for each of its
-    /// tokens, one after the other.
+    /// The rows of texts, each given as its tokens.
     ///
     /// Cells of slots are taken where there are no others, the least recently used first, and the hidden row of the
     /// last prefill is lost.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a text without tokens or with more than the context has, for a token outside the
+    /// [`Error::InvalidArgument`] for a text without tokens or with more than [`Engine::longest_text`], for a token outside the
     /// vocabulary, for [`Pooling::Rank`] with a model that has no classifier, and for more dimensions than there are;
     /// [`Error::Cancelled`]; [`Error::OutOfMemory`] for the rows; [`Error::Device`] where a device fails.
-    pub fn embed(
-        &mut self,
-        texts: &[Vec<Token>],
-        options: &EmbedOptions,
-        cancel: &AtomicBool,
-    ) -> Result<Vec<Vec<f32>>> {
+    pub fn embed(&mut self, texts: &[Vec<Token>], options: &EmbedOptions, cancel: &AtomicBool) -> Result<Embeddings> {
         let (kind, width) = self.check_embed(options)?;
         for (i, text) in texts.iter().enumerate() {
-            let (n, max) = (text.len(), self.context());
+            let (n, max) = (text.len(), self.longest_text());
             self.check_tokens(text)?;
             if !(1..=max).contains(&n) {
                 return Err(Error::InvalidArgument(format!("Text {i} has {n} tokens (1 to {max} are possible)")));
@@ -87,16 +90,13 @@ impl Engine {
                 row.chunks_exact_mut(keep).for_each(normalize);
             }
         }
-        Ok(rows)
+        Ok(Embeddings { width: keep, texts: rows })
     }
 
-    /// Numbers in a row with these options, whether or not it is pooled.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] as [`Engine::embed`].
-    pub fn embedding_width(&self, options: &EmbedOptions) -> Result<usize> {
-        let (_, width) = self.check_embed(options)?;
-        Ok(if options.dimensions == 0 { width } else { options.dimensions })
+    /// The most tokens of a text.
+    pub fn longest_text(&self) -> usize {
+        let max = self.context();
+        if self.model.outline().encodes() { max.min(self.plans.batch()) } else { max }
     }
 
     fn pooling(&self, options: &EmbedOptions) -> Pooling {
@@ -192,21 +192,30 @@ impl Engine {
             _ => return Ok(()),
         };
         let n_embd = model.hparams().n_embd;
-        let kept = self.plans.kept();
+        let (kept, places) = (self.plans.kept(), model.outline().places());
+        let rows = texts.iter().map(Vec::len).sum::<usize>() / n_embd;
+        let mut made = reserve::list(rows * pooled.width, "rows of texts")?;
+        let mut wide = reserve::list(HEAD_ROWS * n_embd, HIDDEN)?;
+        let mut left = texts.iter().flat_map(|text| text.chunks_exact(n_embd)).peekable();
+        while left.peek().is_some() {
+            wide.clear();
+            left.by_ref().take(HEAD_ROWS).for_each(|row| wide.extend_from_slice(row));
+            let n = wide.len() / n_embd;
+            self.states[places.hidden].put(kept.hidden_offset(), &wide)?;
+            self.plans.head_many()?.run(&mut self.states, &Batch::default(), n, cancel)?;
+            self.stats.head_passes += 1;
+            made.extend_from_slice(self.states[places.logits].rows(kept.logits_offset(), n * pooled.width)?);
+        }
+        if softmaxed {
+            made.chunks_exact_mut(pooled.width).for_each(softmax);
+        }
+        let mut made = made.as_slice();
         for text in texts {
-            let mut made = reserve::list(text.len() / n_embd * pooled.width, "rows of texts")?;
-            for rows in text.chunks(HEAD_ROWS * n_embd) {
-                let n = rows.len() / n_embd;
-                self.states[model.outline().places().hidden].put(kept.hidden_offset(), rows)?;
-                self.plans.head_many()?.run(&mut self.states, &Batch::default(), n, cancel)?;
-                self.stats.head_passes += 1;
-                let state = &mut self.states[model.outline().places().logits];
-                made.extend_from_slice(state.rows(kept.logits_offset(), n * pooled.width)?);
-            }
-            if softmaxed {
-                made.chunks_exact_mut(pooled.width).for_each(softmax);
-            }
-            *text = made;
+            let (own, rest) = made.split_at(text.len() / n_embd * pooled.width);
+            text.clear();
+            reserve::reserve(text, own.len(), HIDDEN)?;
+            text.extend_from_slice(own);
+            made = rest;
         }
         Ok(())
     }

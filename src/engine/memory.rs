@@ -10,7 +10,7 @@
 use super::options::{EngineOptions, context_for};
 use super::plans::{Look, Plans, largest_read};
 use crate::backend::memory::{Bytes, Memory};
-use crate::backend::{self, Backend, CacheSpec, KvTypes, WeightBytes};
+use crate::backend::{self, Backend, CacheSpec, KvTypes, MAX_TEXT_ROWS, WeightBytes};
 use crate::gguf::File;
 use crate::model::{Model, Outline, Placement};
 use crate::{Error, Result};
@@ -90,7 +90,8 @@ pub(super) fn cache_of(model: &Outline, options: &EngineOptions) -> Result<Cache
 /// The most rows of a pass: an encoder takes all of a text at once.
 pub(super) fn batch_of(model: &Outline, options: &EngineOptions) -> Result<usize> {
     let context = context_for(options.context, model.hparams().n_ctx_train);
-    Ok(if model.encodes() { options.batch()?.max(context) } else { options.batch()? })
+    let batch = options.batch()?;
+    Ok(if model.encodes() { batch.max(context).min(MAX_TEXT_ROWS) } else { batch })
 }
 
 /// The part of the cache that is on a device.

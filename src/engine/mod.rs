@@ -40,7 +40,7 @@ pub use crate::backend::{DeviceInfo, DeviceKind, LoadProgress, Traffic, devices}
 pub use crate::model::Pooling;
 pub use crate::model::TensorDevice;
 pub use device_sampling::Speculation;
-pub use embed::EmbedOptions;
+pub use embed::{EmbedOptions, Embeddings};
 pub use graphs::{Bucket, GraphNode, GraphPlan, plan_graphs};
 pub use memory::{Estimate, MemoryPlan, Need, plan_memory};
 pub use options::{EngineOptions, KvType, context_for, default_thread_count};

@@ -17,6 +17,7 @@
 mod args;
 mod chat;
 mod devices;
+mod embed;
 mod errors;
 mod handle;
 mod host;
@@ -47,6 +48,7 @@ mod version;
 
 pub use chat::*;
 pub use devices::*;
+pub use embed::*;
 pub use errors::*;
 pub use handle::{FfiLlmHandle, LlmSession};
 pub use llama::{Interface, LlamaSampler, LlamaVocab, SamplerInit, TokenDataArray};

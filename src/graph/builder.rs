@@ -402,15 +402,17 @@ impl<'a> Builder<'a> {
         &mut self,
         x: NodeId,
         route: NodeId,
-        (gate, up): (Stack, Stack),
+        (gate, up): (Stack, Option<Stack>),
         act: Activation,
         weighted: bool,
     ) -> Result<NodeId> {
         let (n_in, rows) = (self.graph.node(x).width, self.graph.node(x).rows);
         self.check_stack(&gate, route, n_in)?;
-        self.check_stack(&up, route, n_in)?;
-        if gate.rows != up.rows || gate.experts != up.experts {
-            return Err(Error::Model(format!("Experts of {} and {} rows", gate.rows, up.rows)));
+        if let Some(up) = &up {
+            self.check_stack(up, route, n_in)?;
+            if gate.rows != up.rows || gate.experts != up.experts {
+                return Err(Error::Model(format!("Experts of {} and {} rows", gate.rows, up.rows)));
+            }
         }
         let width = self.graph.node(route).width / 2 * gate.rows;
         Ok(self.push(Op::ExpertGate { gate, up, act, weighted }, vec![x, route], width, rows))

@@ -770,12 +770,13 @@ pub enum Op {
     /// `x` holds a router's logits: the indices of the chosen experts (integers as `f32`), largest first, then their
     /// weights.
     Route(RouteSpec),
-    /// `act(gate_e · x) ⊙ (up_e · x)` of every chosen expert e, side by side; the second source is the route.
+    /// `act(gate_e · x) ⊙ (up_e · x)`, without `up` `act(gate_e · x)`, of every chosen expert e, side by side; the second
+    /// source is the route.
     ExpertGate {
         /// The gate matrices.
         gate: Stack,
         /// The up matrices.
-        up: Stack,
+        up: Option<Stack>,
         /// Activation of the gate.
         act: Activation,
         /// Whether the route's weights are on `x` here, and not on the result of [`Op::ExpertDown`].
@@ -875,7 +876,9 @@ impl Node {
             Op::Attention(spec) => spec.weights().collect(),
             Op::HeadMatMul { weight, .. } => vec![(*weight, WeightUse::MatMul)],
             Op::Route(spec) => spec.bias.map(|bias| (bias, WeightUse::Vector)).into_iter().collect(),
-            Op::ExpertGate { gate, up, .. } => gate.linear.weights().chain(up.linear.weights()).collect(),
+            Op::ExpertGate { gate, up, .. } => {
+                gate.linear.weights().chain(up.iter().flat_map(|up| up.linear.weights())).collect()
+            }
             Op::ExpertDown { down, .. } => down.linear.weights().collect(),
             Op::Conv(spec) => spec.bias.into_iter().chain([spec.weight]).map(|w| (w, WeightUse::Vector)).collect(),
             Op::Recur(spec) => spec.vectors().map(|(weight, _)| (weight, WeightUse::Vector)).collect(),

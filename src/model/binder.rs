@@ -379,7 +379,7 @@ impl Block<'_, '_> {
         })
     }
 
-    /// A mixture of experts, with the shared one where the file has it. `gating` and `normalize` hold where the file
+    /// A mixture of experts, with the shared one where the file has it, gated where the file has gates. `gating` and `normalize` hold where the file
     /// does not name another choice. Matrices are as wide as they are in the file: the keys for that differ.
     pub fn experts(&mut self, act: Activation, gating: Gating, normalize: bool) -> Result<Experts> {
         let n_embd = self.m.h.n_embd;
@@ -396,9 +396,15 @@ impl Block<'_, '_> {
         let (gate, up) = match self.has("ffn_gate_up_exps.weight") {
             true => {
                 let both = self.stack("ffn_gate_up_exps", n_embd, width.saturating_mul(2))?;
-                (Stack { rows: width, ..both }, Stack { rows: width, first: width, ..both })
+                (Stack { rows: width, ..both }, Some(Stack { rows: width, first: width, ..both }))
             }
-            false => (self.stack("ffn_gate_exps", n_embd, width)?, self.stack("ffn_up_exps", n_embd, width)?),
+            false => {
+                let up = self.stack("ffn_up_exps", n_embd, width)?;
+                match self.has("ffn_gate_exps.weight") {
+                    true => (self.stack("ffn_gate_exps", n_embd, width)?, Some(up)),
+                    false => (up, None),
+                }
+            }
         };
         let down = self.stack("ffn_down_exps", width, n_embd)?;
         let shared = match self.has("ffn_up_shexp.weight") {
@@ -411,14 +417,13 @@ impl Block<'_, '_> {
     fn shared_expert(&mut self, act: Activation) -> Result<(Dense, Option<Linear>)> {
         let n_embd = self.m.h.n_embd;
         let width = self.m.table.shape(&self.name("ffn_up_shexp.weight"))?[1];
-        let dense = Dense {
-            gate: self.linear("ffn_gate_shexp", n_embd, width)?,
-            up: Some(self.linear("ffn_up_shexp", n_embd, width)?),
-            act,
-            sparse: None,
-            sub_norm: None,
-            down: self.linear("ffn_down_shexp", width, n_embd)?,
+        let up = self.linear("ffn_up_shexp", n_embd, width)?;
+        let (gate, up) = match self.has("ffn_gate_shexp.weight") {
+            true => (self.linear("ffn_gate_shexp", n_embd, width)?, Some(up)),
+            false => (up, None),
         };
+        let down = self.linear("ffn_down_shexp", width, n_embd)?;
+        let dense = Dense { gate, up, act, sparse: None, sub_norm: None, down };
         let gate = match self.has("ffn_gate_inp_shexp.weight") {
             true => Some(self.linear("ffn_gate_inp_shexp", n_embd, 1)?),
             false => None,

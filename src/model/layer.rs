@@ -118,7 +118,8 @@ pub(super) struct Experts {
     pub router: Linear,
     pub route: RouteSpec,
     pub gate: Stack,
-    pub up: Stack,
+    /// Without it the experts are plain ones.
+    pub up: Option<Stack>,
     pub act: Activation,
     pub down: Stack,
     /// Whether the route's weights are on the experts' input instead of their output.

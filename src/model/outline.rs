@@ -272,7 +272,7 @@ fn weights_read(graph: &Graph, n_weights: usize) -> Vec<(usize, usize)> {
     let mut read = vec![(1, 1); n_weights];
     for node in &graph.nodes {
         let stacks = match &node.op {
-            Op::ExpertGate { gate, up, .. } => vec![gate, up],
+            Op::ExpertGate { gate, up, .. } => [gate].into_iter().chain(up).collect(),
             Op::ExpertDown { down, .. } => vec![down],
             _ => continue,
         };

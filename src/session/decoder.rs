@@ -3,7 +3,7 @@
 //! The trait exists so that the rules of a session can be tested against an engine whose every logit is scripted.
 
 use crate::backend::{Legal, SampleSpec, SampledRow};
-use crate::engine::{EmbedOptions, Engine, EngineStats, LeafScore, SavedSlot, SlotId, Speculation};
+use crate::engine::{EmbedOptions, Embeddings, Engine, EngineStats, LeafScore, SavedSlot, SlotId, Speculation};
 use crate::trie::{Descriptor, Trie};
 use crate::{Error, Result, Token};
 use std::path::Path;
@@ -76,7 +76,7 @@ pub(crate) trait Decoder: Send {
     }
 
     /// The rows of texts; see [`Engine::embed`].
-    fn embed(&mut self, texts: &[Vec<Token>], options: &EmbedOptions, cancel: &AtomicBool) -> Result<Vec<Vec<f32>>> {
+    fn embed(&mut self, texts: &[Vec<Token>], options: &EmbedOptions, cancel: &AtomicBool) -> Result<Embeddings> {
         let _ = (texts, options, cancel);
         Err(Error::Internal("A decoder without embeddings was asked for them".into()))
     }
@@ -201,7 +201,7 @@ impl Decoder for EngineSlot {
         self.engine.last_logits(self.slot, n, cancel, each)
     }
 
-    fn embed(&mut self, texts: &[Vec<Token>], options: &EmbedOptions, cancel: &AtomicBool) -> Result<Vec<Vec<f32>>> {
+    fn embed(&mut self, texts: &[Vec<Token>], options: &EmbedOptions, cancel: &AtomicBool) -> Result<Embeddings> {
         self.engine.embed(texts, options, cancel)
     }
 

@@ -1,7 +1,7 @@
 //! Rows of whole texts: embeddings and scores.
 
 use super::shared::{Command, Phase, ResumePoint, State};
-use super::{EmbedOptions, Pooling, Session};
+use super::{EmbedOptions, Embeddings, Pooling, Session};
 use crate::{Error, Result, Token};
 use std::sync::mpsc;
 
@@ -17,10 +17,45 @@ impl Session {
     /// [`Error::InvalidArgument`] for a text without tokens or with more than the context has, a token that does not
     /// exist, pooling `rank` without a classifier, and more dimensions than there are; [`Error::Cancelled`];
     /// [`Error::Busy`] (also when called from the token callback).
-    pub fn embed(&self, texts: Vec<Vec<Token>>, options: &EmbedOptions) -> Result<Vec<Vec<f32>>> {
+    pub fn embed(&self, texts: Vec<Vec<Token>>, options: &EmbedOptions) -> Result<Embeddings> {
         let (reply, answer) = mpsc::sync_channel(1);
         self.change(|state| self.schedule_embed(state, texts, *options, reply))?;
         answer.recv().map_err(|_| Error::Internal("the worker ended without an answer".into())).flatten()
+    }
+
+    /// As [`Session::embed`], without waiting for it: [`status`](Session::status) is busy until it is over, and
+    /// [`Session::take_embeddings`] then has the rows. What was not taken before is dropped.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] and [`Error::Busy`] as [`Session::embed`]; later errors come from
+    /// [`Session::take_embeddings`].
+    pub fn start_embed(&self, texts: Vec<Vec<Token>>, options: &EmbedOptions) -> Result<()> {
+        let (reply, answer) = mpsc::sync_channel(1);
+        self.change(|state| {
+            self.schedule_embed(state, texts, *options, reply)?;
+            state.embedding = Some(answer);
+            Ok(())
+        })
+    }
+
+    /// The rows of [`Session::start_embed`]; each are given once.
+    ///
+    /// # Errors
+    /// The error that ended it, [`Error::Busy`] while it runs, and [`Error::InvalidArgument`] where nothing was
+    /// started, or all was taken.
+    pub fn take_embeddings(&self) -> Result<Embeddings> {
+        let mut state = self.shared.lock();
+        let Some(answer) = state.embedding.take() else {
+            return Err(Error::InvalidArgument("there are no embeddings to take".into()));
+        };
+        match answer.try_recv() {
+            Ok(rows) => rows,
+            Err(mpsc::TryRecvError::Empty) => {
+                state.embedding = Some(answer);
+                Err(Error::Busy("the embeddings are being computed".into()))
+            }
+            Err(mpsc::TryRecvError::Disconnected) => Err(Error::Internal("the worker ended without an answer".into())),
+        }
     }
 
     /// As [`Session::embed`], of texts, with the tokens at beginning and end that the vocabulary asks for. The texts of
@@ -28,7 +63,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::embed`] and [`Session::tokenize`].
-    pub fn embed_texts(&self, texts: &[&[u8]], options: &EmbedOptions) -> Result<Vec<Vec<f32>>> {
+    pub fn embed_texts(&self, texts: &[&[u8]], options: &EmbedOptions) -> Result<Embeddings> {
         let tokens = texts.iter().map(|text| self.tokenize(text, true, false)).collect::<Result<_>>()?;
         self.embed(tokens, options)
     }
@@ -41,7 +76,7 @@ impl Session {
         let pairs = texts.iter().map(|text| self.tokenize_pair(query, text)).collect::<Result<_>>()?;
         let options = EmbedOptions { pooling: Some(Pooling::Rank), ..EmbedOptions::default() };
         let scores = self.embed(pairs, &options)?;
-        Ok(scores.iter().filter_map(|labels| labels.first()).copied().collect())
+        Ok(scores.texts.iter().filter_map(|labels| labels.first()).copied().collect())
     }
 
     /// The tokens of a question and a text for [`Session::rank`]: by the file's template for that, or side by side as
@@ -85,7 +120,7 @@ impl Session {
         state: &mut State,
         texts: Vec<Vec<Token>>,
         options: EmbedOptions,
-        reply: mpsc::SyncSender<Result<Vec<Vec<f32>>>>,
+        reply: mpsc::SyncSender<Result<Embeddings>>,
     ) -> Result<()> {
         for (i, text) in texts.iter().enumerate() {
             let (n, context) = (text.len(), self.info.context as usize);

@@ -21,7 +21,7 @@ mod text;
 mod usage;
 mod worker;
 
-pub use crate::engine::{EmbedOptions, EngineOptions, KvType, Pooling, TensorDevice};
+pub use crate::engine::{EmbedOptions, Embeddings, EngineOptions, KvType, Pooling, TensorDevice};
 pub use crate::sampling::{Chain, Params, Sampled};
 pub use crate::trie::Mode;
 pub use options::{

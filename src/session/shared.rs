@@ -6,7 +6,7 @@
 
 use super::queue::Queue;
 use super::text::{Arena, TextStream};
-use super::{Chain, ContextFull, EmbedOptions, LeafScores, Sampled, Settings, Sink, Usage};
+use super::{Chain, ContextFull, EmbedOptions, Embeddings, LeafScores, Sampled, Settings, Sink, Usage};
 use crate::sampling::Sampler;
 use crate::trie::{Node, TrieState};
 use crate::{Error, Result, Token};
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{Receiver, SyncSender};
 
 /// What the worker is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -38,7 +38,7 @@ pub(crate) enum Command {
     /// Send the logits of the last `n_last` positions, a row each, and answer the caller.
     Logits { n_last: usize, rows: SyncSender<Vec<f32>>, reply: SyncSender<Result<()>> },
     /// Make rows of texts and answer the caller.
-    Embed { texts: Vec<Vec<Token>>, options: EmbedOptions, reply: SyncSender<Result<Vec<Vec<f32>>>> },
+    Embed { texts: Vec<Vec<Token>>, options: EmbedOptions, reply: SyncSender<Result<Embeddings>> },
     /// Save a slot and answer the caller.
     Save { slot_id: i32, path: PathBuf, reply: SyncSender<Result<()>> },
     /// Restore a slot and answer the caller.
@@ -115,6 +115,8 @@ pub(crate) struct State {
     /// Why the last set of a trie failed; bars generate.
     pub(crate) trie_failure: Option<Error>,
     pub(crate) queue: Queue,
+    /// Where the rows of texts arrive that were started and not taken.
+    pub(crate) embedding: Option<Receiver<Result<Embeddings>>>,
     /// The queue's generation was not read to its end.
     pub(crate) reading: bool,
     pub(crate) usage: Usage,

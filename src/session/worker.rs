@@ -7,7 +7,7 @@
 use super::decoder::Decoder;
 use super::generate::{Generation, guarded};
 use super::shared::{Command, Job, Phase, Prompt, ResumePoint, Shared, State};
-use super::{EmbedOptions, LeafScores, Usage, saved};
+use super::{EmbedOptions, Embeddings, LeafScores, Usage, saved};
 use crate::engine::EngineStats;
 use crate::trie::{Descriptor, TrieState};
 use crate::vocab::Vocab;
@@ -129,7 +129,7 @@ impl<D: Decoder> Worker<D> {
         finish_command(&mut state, ran)
     }
 
-    fn embed(&mut self, texts: &[Vec<Token>], options: &EmbedOptions) -> Result<Vec<Vec<f32>>> {
+    fn embed(&mut self, texts: &[Vec<Token>], options: &EmbedOptions) -> Result<Embeddings> {
         self.before = self.decoder.stats();
         let started = Instant::now();
         let (decoder, shared) = (&mut self.decoder, &self.shared);

@@ -7,13 +7,13 @@ use elizainference::gguf::File;
 use elizainference::session::arguments::count;
 use elizainference::{Error, Result, ffi};
 use napi::Env;
-use napi::bindgen_prelude::{Float32Array, Object};
+use napi::bindgen_prelude::{Float32Array, Int32Array, Int32ArraySlice, Object};
 use napi_derive::napi;
 
 use crate::background;
 use crate::edge::{call, terminated};
 use crate::handle::Handle;
-use crate::options::OpenOptions;
+use crate::options::{EmbeddingOptions, OpenOptions};
 
 /// A promise of the devices as JSON.
 #[napi(ts_return_type = "Promise<string>")]
@@ -78,6 +78,13 @@ pub struct SampledToken {
     pub candidates: Vec<Candidate>,
 }
 
+/// Rows of texts, one after the other, and how many numbers each has.
+#[napi(object)]
+pub struct EmbeddingRows {
+    pub rows: Float32Array,
+    pub width: u32,
+}
+
 #[napi]
 impl Handle {
     /// Sizes, special tokens and names as JSON.
@@ -137,6 +144,38 @@ impl Handle {
             session.logits(n_last, &mut out)?;
             Ok(Float32Array::new(out))
         })
+    }
+
+    /// A promise of the rows of texts, whose tokens follow one another.
+    #[napi(ts_return_type = "Promise<EmbeddingRows>")]
+    pub fn embed<'env>(
+        &self,
+        env: &'env Env,
+        tokens: Int32ArraySlice<'_>,
+        counts: Vec<u32>,
+        options: EmbeddingOptions,
+    ) -> napi::Result<Object<'env>> {
+        let session = self.idle_session()?;
+        let tokens = tokens.to_vec();
+        background::run(env, "embed", move || {
+            let mut rest = tokens.as_slice();
+            let mut texts = Vec::with_capacity(counts.len());
+            for n in counts {
+                let split = rest.split_at_checked(n as usize);
+                let (text, after) = split.ok_or_else(|| Error::InvalidArgument("more counts than tokens".into()))?;
+                texts.push(text.to_vec());
+                rest = after;
+            }
+            let made = session.embed(texts, &options.read()?)?;
+            Ok(EmbeddingRows { rows: Float32Array::new(made.texts.concat()), width: made.width as u32 })
+        })
+    }
+
+    /// The tokens of a question and a text, which a reranker scores.
+    #[napi]
+    pub fn tokenize_pair(&self, query: String, text: String) -> napi::Result<Int32Array> {
+        let session = self.session()?;
+        call(|| Ok(session.tokenize_pair(query.as_bytes(), text.as_bytes())?.into()))
     }
 
     /// How the last token of a slot was drawn; nothing before the first.

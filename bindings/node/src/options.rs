@@ -1,7 +1,9 @@
 //! What JavaScript passes as objects. Absent fields are the library's defaults.
 
 use elizainference::session::arguments::{count, gpu_layers};
-use elizainference::session::{ContextFull, EngineOptions, KvType, Params, Settings, SpanEnd, TensorDevice};
+use elizainference::session::{
+    ContextFull, EmbedOptions, EngineOptions, KvType, Params, Settings, SpanEnd, TensorDevice,
+};
 use elizainference::{Error, Result};
 use napi_derive::napi;
 
@@ -117,6 +119,21 @@ impl SamplingOptions {
             },
             special_text: self.special_text.unwrap_or(opened.special_text),
         })
+    }
+}
+
+/// `EmbeddingOptions` of `bindings/js/native.ts`.
+#[napi(object)]
+pub struct EmbeddingOptions {
+    pub pooling: String,
+    pub dimensions: u32,
+    pub normalize: bool,
+}
+
+impl EmbeddingOptions {
+    pub(crate) fn read(&self) -> Result<EmbedOptions> {
+        let pooling = if self.pooling == "default" { None } else { Some(self.pooling.parse()?) };
+        Ok(EmbedOptions { pooling, normalize: self.normalize, dimensions: self.dimensions as usize })
     }
 }
 

@@ -1,7 +1,7 @@
 //! BERT and its like: a norm after each sum, LayerNorm with biases, and none at the end.
 
 use crate::Result;
-use crate::graph::{Activation, AttentionSpec, NormSpan, RopeKind};
+use crate::graph::{Activation, AttentionSpec, Gating, NormSpan, RopeKind};
 use crate::model::binder::{Binder, Block};
 use crate::model::decoder::Decoder;
 use crate::model::layer::FeedForward;
@@ -35,6 +35,15 @@ pub(super) fn bert(m: &mut Binder<'_>) -> Result<Decoder> {
 /// `nomic-bert`: rotation, and gated units with SiLU.
 pub(super) fn nomic_bert(m: &mut Binder<'_>) -> Result<Decoder> {
     encoder(m, |_, spec| Ok(spec), |b| Ok(FeedForward::Dense(b.gated(Activation::Silu)?)))
+}
+
+/// `nomic-bert-moe`: rotation; experts, or units without a gate, both with GELU.
+pub(super) fn nomic_bert_moe(m: &mut Binder<'_>) -> Result<Decoder> {
+    let ffn = |b: &mut Block<'_, '_>| match b.has("ffn_gate_inp.weight") {
+        true => Ok(FeedForward::Experts(Box::new(b.experts(Activation::Gelu, Gating::Softmax, false)?))),
+        false => b.plain(Activation::Gelu),
+    };
+    encoder(m, |_, spec| Ok(spec), ffn)
 }
 
 /// `jina-bert-v2`: ALiBi, gated units with GELU, and in some files norms over all heads.

@@ -1,10 +1,10 @@
 //! Models some or all of whose layers keep a state instead of keys and values.
 
+use crate::Result;
 use crate::graph::{Activation, Gating, RopeKind};
 use crate::model::binder::{Binder, Block};
 use crate::model::decoder::Decoder;
 use crate::model::layer::{Attention, FeedForward, Heads, Layer, Mixer};
-use crate::{Error, Result};
 
 /// Layers from one with attention to the next where the file does not name them.
 const INTERVAL: usize = 4;
@@ -137,11 +137,11 @@ pub(super) fn nemotron_h(m: &mut Binder<'_>) -> Result<Decoder> {
             let mixer = b.mamba2()?;
             b.alone(vec![mixer])
         }
-        (0, _) if b.has("ffn_gate_inp.weight") => {
-            Err(Error::Unsupported(format!("Layer {}: experts without a gate", b.il)))
-        }
         (0, _) => {
-            let ffn: FeedForward = b.plain(Activation::Relu2)?;
+            let ffn = match b.has("ffn_gate_inp.weight") {
+                true => FeedForward::Experts(Box::new(b.experts(Activation::Relu2, Gating::Sigmoid, true)?)),
+                false => b.plain(Activation::Relu2)?,
+            };
             Ok(Layer { ffn_norm: Some(b.norm("attn_norm")?), ..Layer::of(Vec::new(), Some(ffn)) })
         }
         _ => {

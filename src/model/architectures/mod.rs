@@ -78,6 +78,7 @@ pub(super) const ARCHITECTURES: &[(&str, NormKind, Bind)] = &[
     ("nemotron_h", Rms, hybrid::nemotron_h),
     ("nemotron_h_moe", Rms, hybrid::nemotron_h),
     ("nomic-bert", Layer, bert::nomic_bert),
+    ("nomic-bert-moe", Layer, bert::nomic_bert_moe),
     ("olmo2", Rms, post_norm::olmo2),
     ("olmoe", Rms, qwen::olmoe),
     ("phi2", Layer, phi::phi2),

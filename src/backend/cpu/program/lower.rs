@@ -111,7 +111,9 @@ impl<'a> Lowering<'a> {
                 let wanted = match (&reader.op, i) {
                     (Op::MatMul(parts), 0) if here => self.multiplied(parts),
                     (Op::GatedMatMul { gate, up, .. }, 0) if here => self.multiplied([gate].into_iter().chain(up)),
-                    (Op::ExpertGate { gate, up, .. }, 0) if here => self.multiplied([&gate.linear, &up.linear]),
+                    (Op::ExpertGate { gate, up, .. }, 0) if here => {
+                        self.multiplied([gate].into_iter().chain(up).map(|stack| &stack.linear))
+                    }
                     (Op::ExpertDown { down, .. }, 0) if here => self.multiplied([&down.linear]),
                     _ => Forms { f32: true, q8: false },
                 };

@@ -6,7 +6,7 @@
 //! dispatches them all in one submission.
 
 use crate::backend::gpu::kernel::Kernel;
-use crate::backend::{MAX_LISTED, MAX_ROWS};
+use crate::backend::{MAX_LISTED, MAX_TEXT_ROWS};
 use std::sync::Arc;
 
 /// Words (u32) of the frame's head: rows, output rows, cells in use, splits of attention, cells per split, size of the
@@ -15,11 +15,11 @@ pub const FRAME_HEAD: usize = 16;
 /// Index of the word of the first row record; a record is token, position, sequences, cell.
 pub const FRAME_ROWS: usize = FRAME_HEAD;
 /// Index of the word of the first output row's row number.
-pub const FRAME_OUTPUTS: usize = FRAME_ROWS + 4 * MAX_ROWS;
+pub const FRAME_OUTPUTS: usize = FRAME_ROWS + 4 * MAX_TEXT_ROWS;
 /// Index of the word that holds the size of the logit subset.
 pub const FRAME_N_LISTED: usize = 5;
 /// Index of the word of the logit subset's first token.
-pub const FRAME_LISTED: usize = FRAME_OUTPUTS + MAX_ROWS;
+pub const FRAME_LISTED: usize = FRAME_OUTPUTS + MAX_TEXT_ROWS;
 /// Index of the word of the first cell record; a record is position, sequences.
 pub const FRAME_CELLS: usize = FRAME_LISTED + MAX_LISTED;
 

@@ -8,8 +8,8 @@
 //! many splits there are is a word of the frame: [`splits`] chooses, so that short batches over long contexts still
 //! fill the device.
 //!
-//! A row sees a cell when they share a sequence, the cell's position is not after the row's, and it is within the
-//! window. Cells that no row of a tile sees do not change the result, whatever they hold. A row that sees nothing
+//! A row sees a cell when they share a sequence, the cell's position is not after the row's (unless attention is
+//! bidirectional), and it is within the window. Cells that no row of a tile sees do not change the result, whatever they hold. A row that sees nothing
 //! yields zeros.
 
 use super::kv_cache::{BLOCK, KvLayout};
@@ -147,6 +147,7 @@ pub fn steps(gpu: &Gpu, spec: &AttentionSpec, layout: &KvLayout, queries: &Queri
     flags.extend((tile.pack > 1).then_some("PACKED"));
     flags.extend(spec.softcap.map(|_| "SOFTCAP"));
     flags.extend(spec.temperature.map(|_| "TEMPERATURE"));
+    flags.extend(spec.bidirectional.then_some("BIDIRECTIONAL"));
     flags.extend((spec.chunk > 0).then_some("CHUNKS"));
     flags.extend((spec.alibi != 0.0).then_some("ALIBI"));
     flags.extend((rows == Rows::Output).then_some("OUTPUTS"));
@@ -165,7 +166,12 @@ pub fn steps(gpu: &Gpu, spec: &AttentionSpec, layout: &KvLayout, queries: &Queri
         Rows::Output => GroupCount::Outputs(times, by),
     };
     let ([src, width], [dst, dst_width]) = (q.quads()?, out.quads()?);
-    let reach = if spec.window == 0 { i32::MAX as u32 } else { spec.window.min(i32::MAX as u32) };
+    // One more than the longest distance.
+    let reach = match (spec.window, spec.bidirectional) {
+        (0, _) => i32::MAX as u32,
+        (window, true) => window / 2 + 1,
+        (window, false) => window.min(i32::MAX as u32),
+    };
     let (scale, cap) = match spec.softcap {
         Some(cap) => (spec.scale / cap, cap * LOG2_E),
         None => (spec.scale * LOG2_E, 0.0),

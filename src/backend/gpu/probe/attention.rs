@@ -197,9 +197,13 @@ impl Past {
         for run in 0..RUNS {
             let all: Vec<f32> = (run * rows * width..(run + 1) * rows * width).map(input).collect();
             let mut results = Vec::with_capacity(rows);
+            let before = self.rows.len();
             for row in all.chunks_exact(width) {
                 self.push(row, shifts);
-                results.push(self.attention());
+                results.extend((!spec.bidirectional).then(|| self.attention(self.rows.len() - 1)));
+            }
+            if spec.bidirectional {
+                results.extend((before..self.rows.len()).map(|at| self.attention(at)));
             }
             let workspace = match which {
                 Rows::Batch => all,
@@ -309,8 +313,8 @@ impl Past {
         self.rows.push([q, k, v]);
     }
 
-    /// Attention of the last position, by its definition.
-    fn attention(&self) -> Vec<Expected> {
+    /// Attention of a position over all that are there, by its definition.
+    fn attention(&self, at: usize) -> Vec<Expected> {
         let (spec, types) = (&self.spec, self.layout.types);
         let off = |ty| match ty {
             TensorType::F32 => 4.0 * TOLERANCE,
@@ -320,20 +324,23 @@ impl Past {
             _ => 2e-2,
         };
         let off = f64::max(off(types.k), off(types.v));
-        let last = self.rows.len() - 1;
-        let chunk = if spec.chunk > 0 { last - last % spec.chunk as usize } else { 0 };
-        let seen = (last + 1).saturating_sub(spec.window as usize).max(chunk)..last + 1;
+        let (window, reach) = (spec.window as usize, spec.window as usize / 2);
+        let chunk = if spec.chunk > 0 { at - at % spec.chunk as usize } else { 0 };
+        let seen = match spec.bidirectional {
+            true => at.saturating_sub(reach)..(at + reach + 1).min(self.rows.len()),
+            false => (at + 1).saturating_sub(window).max(chunk)..at + 1,
+        };
         let factor = spec.temperature.map_or(1.0, |Temperature { scale, length, offset }| {
-            1.0 + f64::from(scale) * (((last as u32 + offset) / length) as f64).ln_1p()
+            1.0 + f64::from(scale) * (((at as u32 + offset) / length) as f64).ln_1p()
         });
         let mut out = Vec::with_capacity(spec.n_head * spec.head_dim_v);
-        for (head, q) in self.rows[last][0].iter().enumerate() {
+        for (head, q) in self.rows[at][0].iter().enumerate() {
             let its = head / (spec.n_head / spec.n_head_kv);
             let slope = if spec.alibi == 0.0 { 0.0 } else { f64::from(alibi_slope(spec.alibi, head, spec.n_head)) };
             let weight = |position: usize| {
                 let k = &self.rows[position][1][its];
                 let product = q.iter().zip(k).map(|(q, k)| q * k).sum::<f64>() * f64::from(spec.scale) * factor;
-                let score = product - slope * (last - position) as f64;
+                let score = product - slope * at.abs_diff(position) as f64;
                 if spec.softcap.is_some() { capped(score) } else { score }.exp()
             };
             let weights: Vec<f64> = seen.clone().map(weight).collect();

@@ -55,7 +55,9 @@ fn operation(op: &Op) -> Box<dyn Operation + '_> {
         Op::Attention(spec) => Box::new(Attention(spec)),
         Op::HeadMatMul { weight, heads, keep } => Box::new(HeadProduct { weight: *weight, heads: *heads, keep: *keep }),
         Op::Route(spec) => Box::new(Route(spec)),
-        Op::ExpertGate { gate, up, act, weighted } => Box::new(ExpertGate { gate, up, act: *act, weighted: *weighted }),
+        Op::ExpertGate { gate, up, act, weighted } => {
+            Box::new(ExpertGate { gate, up: up.as_ref(), act: *act, weighted: *weighted })
+        }
         Op::ExpertDown { down, weighted } => Box::new(ExpertDown { down, weighted: *weighted }),
         Op::ShiftKeys(spec) => Box::new(ShiftKeys(spec)),
         Op::CopyCells(spec) => Box::new(CopyCells(spec)),
@@ -373,14 +375,17 @@ fn stacks(gpu: &Gpu, stacks: &[&Stack], specs: &[WeightSpec]) -> std::result::Re
 
 struct ExpertGate<'a> {
     gate: &'a Stack,
-    up: &'a Stack,
+    up: Option<&'a Stack>,
     act: Activation,
     weighted: bool,
 }
 
 impl Operation for ExpertGate<'_> {
     fn supports(&self, gpu: &Gpu, _: &Node, specs: &[WeightSpec]) -> std::result::Result<(), String> {
-        stacks(gpu, &[self.gate, self.up], specs)
+        match self.up {
+            Some(up) => stacks(gpu, &[self.gate, up], specs),
+            None => Err("experts without a gate".into()),
+        }
     }
 
     fn size(&self, _: NodeId, size: &mut Size<'_>) -> Result<()> {
@@ -389,9 +394,10 @@ impl Operation for ExpertGate<'_> {
 
     fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
         let gpu = to.gpu;
+        let up = self.up.ok_or_else(|| Error::Internal("Experts without a gate on a GPU".into()))?;
         let job = experts::Gate {
             gate: to.stack(self.gate)?,
-            up: to.stack(self.up)?,
+            up: to.stack(up)?,
             act: self.act,
             weighted: self.weighted,
             x: to.span(to.source(id)?),

@@ -18,8 +18,8 @@ use crate::backend::gpu::sample::queue::Sampler;
 use crate::backend::gpu::trie_walk::{Surroundings, Walker};
 use crate::backend::memory::Component;
 use crate::backend::{
-    Batch, CacheSpec, DeviceSampler, Followed, Legal, MAX_LISTED, MAX_ROWS, SampleSpec, SampledRow, State, Traffic,
-    WALK_ROWS, Walk, WalkNode, Walked,
+    Batch, CacheSpec, DeviceSampler, Followed, Legal, MAX_LISTED, MAX_TEXT_ROWS, SampleSpec, SampledRow, State,
+    Traffic, WALK_ROWS, Walk, WalkNode, Walked,
 };
 use crate::{Error, Result, Token};
 use std::any::Any;
@@ -116,8 +116,8 @@ impl GpuState {
             walker: None,
             no_token: gpu.buffer("no token", 0, STORAGE)?,
             generation: 0,
-            words: Vec::with_capacity(FRAME_HEAD + 4 * MAX_ROWS + 2 * cache.cells),
-            outputs: Vec::with_capacity(MAX_ROWS),
+            words: Vec::with_capacity(FRAME_HEAD + 4 * MAX_TEXT_ROWS + 2 * cache.cells),
+            outputs: Vec::with_capacity(MAX_TEXT_ROWS),
             readback: Readback::default(),
             traffic: Traffic::default(),
             cancel: Arc::default(),
@@ -159,7 +159,11 @@ impl GpuState {
     /// Write to the frame what changed since the last batch.
     pub fn upload(&mut self, batch: &Batch<'_>, out_rows: usize) -> Result<RunCounts> {
         let rows = batch.tokens.len();
-        if rows > MAX_ROWS || out_rows > MAX_ROWS || batch.listed.len() > MAX_LISTED || batch.n_kv > self.cells {
+        if rows > MAX_TEXT_ROWS
+            || out_rows > MAX_TEXT_ROWS
+            || batch.listed.len() > MAX_LISTED
+            || batch.n_kv > self.cells
+        {
             return Err(Error::Internal(format!("A batch of {rows} rows over {} cells", batch.n_kv)));
         }
         let (splits, cells_per_split) = attention::splits(rows, batch.n_kv);

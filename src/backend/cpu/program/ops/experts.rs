@@ -229,11 +229,11 @@ fn leave_groups(score: &mut [f32], groups: usize, groups_used: usize) {
 pub fn gate(
     to: &mut Lowering<'_>,
     id: NodeId,
-    (gate, up): (Stack, Stack),
+    (gate, up): (Stack, Option<Stack>),
     act: Activation,
     weighted: bool,
 ) -> Result<()> {
-    let forms = to.multiplied([&gate.linear, &up.linear]);
+    let forms = to.multiplied([&gate].into_iter().chain(&up).map(|stack| &stack.linear));
     let x = Input::of(to, id, forms)?;
     let route = route_of(to, id, gate.experts)?;
     let used = route.used();
@@ -298,7 +298,7 @@ impl Step for Gather {
 
 struct Gate {
     gate: Stack,
-    up: Stack,
+    up: Option<Stack>,
     act: Activation,
     weighted: bool,
     x: Input,
@@ -330,7 +330,8 @@ impl Gate {
         let columns = panels.start * PANEL..(panels.end * PANEL).min(width);
         let (stride, n) = (columns.len(), at.len() * columns.len());
         let [lower, upper, gated] = scratch.map(|part| &mut part[..n]);
-        for (stack, to) in [(&self.gate, &mut *lower), (&self.up, &mut *upper)] {
+        let products = [(&self.gate, &mut *lower)].into_iter().chain(self.up.as_ref().zip(Some(&mut *upper)));
+        for (stack, to) in products {
             let Ok(w) = run.weights.matrix(stack.linear.weight) else { return };
             let first = stack.first + expert * stack.stride;
             let panels = first / PANEL + panels.start..first / PANEL + panels.end;
@@ -348,7 +349,7 @@ impl Gate {
                 finish(run, &stack.linear, expert, first + columns.start, row);
             }
         }
-        glu::gated(run.isa, self.act, lower, Some(&*upper), gated);
+        glu::gated(run.isa, self.act, lower, self.up.map(|_| &*upper), gated);
         for (row, place) in gated.chunks_exact(stride).zip(at) {
             // SAFETY: these columns of an entry, and the blocks of 32 that they are, belong to this claim alone.
             unsafe {

@@ -17,6 +17,7 @@ struct Case {
     softcap: Option<f32>,
     max_rows: usize,
     batches: &'static [(usize, usize, u32)],
+    bidirectional: bool,
 }
 
 /// Decodes: all the numbers of cells around blocks, with windows that end within a block and before it.
@@ -39,7 +40,7 @@ const fn case(
     max_rows: usize,
     batches: &'static [(usize, usize, u32)],
 ) -> Case {
-    Case { types: KvTypes { k: ty, v: ty }, heads, dims, softcap, max_rows, batches }
+    Case { types: KvTypes { k: ty, v: ty }, heads, dims, softcap, max_rows, batches, bidirectional: false }
 }
 
 fn check_all(cases: &[Case]) {
@@ -92,8 +93,19 @@ fn many_rows() {
     ]);
 }
 
+#[test]
+fn rows_that_see_what_follows() {
+    let both = |case| Case { bidirectional: true, ..case };
+    check_all(&[
+        both(case(F16, (4, 2), (64, 64), None, 64, MANY)),
+        both(case(F32, (1, 1), (40, 24), Some(5.0), 8, SOME)),
+        both(case(Q8_0, (4, 1), (64, 64), None, 1, ONE)),
+    ]);
+}
+
 fn spec(case: &Case, window: u32) -> AttentionSpec {
     AttentionSpec {
+        bidirectional: case.bidirectional,
         head_dim_v: case.dims.1,
         softcap: case.softcap,
         window,
@@ -226,9 +238,11 @@ fn reference(
             for (cell, pair) in cache.iter().enumerate() {
                 let (cell_position, cell_sequences) = frame.cells[cell];
                 let back = position - cell_position;
-                let near = spec.window == 0 || back < spec.window as i32;
-                let Some((k, v)) = pair.as_ref().filter(|_| cell_sequences & sequences != 0 && back >= 0 && near)
-                else {
+                let near = match spec.bidirectional {
+                    true => spec.window == 0 || back.abs() <= spec.window as i32 / 2,
+                    false => back >= 0 && (spec.window == 0 || back < spec.window as i32),
+                };
+                let Some((k, v)) = pair.as_ref().filter(|_| cell_sequences & sequences != 0 && near) else {
                     continue;
                 };
                 let terms = || q.iter().zip(k).map(|(&q, k)| f64::from(q) * k * f64::from(spec.scale));

@@ -232,7 +232,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         for (var cell = first + t; cell < min(first + SPAN, end); cell += THREADS) {
             let position = bitcast<i32>(frame[FRAME_CELLS + 2u * cell]);
             let shared_sequences = frame[FRAME_CELLS + 2u * cell + 1u] & sequences;
-            var near = shared_sequences != 0u && position <= latest && earliest - position < params.reach;
+//#if BIDIRECTIONAL
+            let after = position - latest < params.reach;
+//#else
+            let after = position <= latest;
+//#endif
+            var near = shared_sequences != 0u && after && earliest - position < params.reach;
 //#if CHUNKS
             near = near && position >= chunk;
 //#endif
@@ -308,14 +313,18 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                     let number = (row_sequences[p] >> PackU(16u)) & PackU(0x7fffu);
                     var visible = ((row_sequences[p] & PackU(shares)) != PackU(0u))
                         & (number >= PackU(lowest)) & (number < PackU(limit))
+//#if BIDIRECTIONAL
+                        & (abs(back) < PackI(params.reach));
+//#else
                         & (back >= PackI(0)) & (back < PackI(params.reach));
+//#endif
                     var score = products[p * CELLS + c];
 //#if CHUNKS
                     let within = row_positions[p] % PackI(params.chunk);
                     visible = visible & (back <= within);
 //#endif
 //#if ALIBI
-                    score -= row_slopes[p] * Pack(back);
+                    score -= row_slopes[p] * Pack(abs(back));
 //#endif
 //#if SOFTCAP
                     score = params.cap * tanh_of(score);
