@@ -29,10 +29,11 @@ pub struct CacheSpec {
     pub sequences: usize,
     /// The most tokens of one sequence.
     pub context: usize,
-    /// One entry per layer of the model; `None` where the layer's cache is on another device, another layer's, or there is
-    /// none.
+    /// One entry per layer of the model; `None` where the layer's cache is on another device, another layer's, or there
+    /// is none.
     pub layers: Vec<Option<LayerCache>>,
-    /// Numbers of each state that layers keep of a sequence besides keys and values; `None` where it is on another device.
+    /// Numbers of each state that layers keep of a sequence besides keys and values; `None` where it is on another
+    /// device.
     pub states: Vec<Option<usize>>,
     /// Number of state cells: each holds all states of one sequence after one of its tokens.
     pub state_cells: usize,
@@ -143,7 +144,8 @@ pub struct Batch<'a> {
     /// First and one past the last cell whose position or sequences may differ from those of the last batch that ran
     /// without an error.
     pub changed_cells: (usize, usize),
-    /// The states of the batch's sequences, in the order of their rows, which they cover; empty for models without states.
+    /// The states of the batch's sequences, in the order of their rows, which they cover; empty for models without
+    /// states.
     pub states: &'a [StateRows],
     /// In a batch of a tree, which has one entry in `states`: for each row the earlier row that it comes after, or
     /// [`NO_STATE`] where it comes after the state; else empty, and a row comes after the one before it.

@@ -50,9 +50,9 @@ impl Engine {
     /// last prefill is lost.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a text without tokens or with more than [`Engine::longest_text`], for a token outside the
-    /// vocabulary, for [`Pooling::Rank`] with a model that has no classifier, and for more dimensions than there are;
-    /// [`Error::Cancelled`]; [`Error::OutOfMemory`] for the rows; [`Error::Device`] where a device fails.
+    /// [`Error::InvalidArgument`] for a text without tokens or with more than [`Engine::longest_text`], for a token
+    /// outside the vocabulary, for [`Pooling::Rank`] with a model that has no classifier, and for more dimensions than
+    /// there are; [`Error::Cancelled`]; [`Error::OutOfMemory`] for the rows; [`Error::Device`] where a device fails.
     pub fn embed(&mut self, texts: &[Vec<Token>], options: &EmbedOptions, cancel: &AtomicBool) -> Result<Embeddings> {
         let (kind, width) = self.check_embed(options)?;
         for (i, text) in texts.iter().enumerate() {

@@ -60,8 +60,8 @@ pub struct MemoryPlan {
     pub largest_gpu_layers: Option<usize>,
 }
 
-/// State cells beside those that runs need: earlier states of slots, from which a prompt can go on. As many as fit into a
-/// quarter of the KV cache, or into `KEPT_BYTES` if that is more.
+/// State cells beside those that runs need: earlier states of slots, from which a prompt can go on. As many as fit into
+/// a quarter of the KV cache, or into `KEPT_BYTES` if that is more.
 const KEPT_STATES: std::ops::RangeInclusive<usize> = 4..=32;
 const KEPT_BYTES: usize = 64 << 20;
 

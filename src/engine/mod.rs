@@ -302,7 +302,7 @@ impl Engine {
         let usable = self.slots.stale_from(slot).unwrap_or(common);
         // The last position is evaluated again even when it is in the slot, for its hidden row.
         let reused = common.min(usable).min(tokens.len() - 1);
-        let (reused, _) = self.slots.states().nearest(slot, reused);
+        let (reused, _) = self.slots.states().nearest(slot.0, reused);
         self.truncate(slot, reused);
         let before = self.stats.forward_passes;
         self.append_chunks(slot, &tokens[reused..], cancel)?;
@@ -310,7 +310,7 @@ impl Engine {
             self.truncate(slot, reused);
             return Err(error);
         }
-        self.slots.states_mut().mark(slot, tokens.len());
+        self.slots.states_mut().mark(slot.0, tokens.len());
         let passes = (self.stats.forward_passes - before) as usize;
         if self.slots.cells().is_scattered() {
             self.defragment()?;

@@ -108,11 +108,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Enters the state of the slot after its first `position` tokens for the last `rows` rows of the inputs, and a state
-    /// cell for the state after them.
+    /// Enters the state of the slot after its first `position` tokens for the last `rows` rows of the inputs, and a
+    /// state cell for the state after them.
     pub(super) fn enter_state(&mut self, slot: SlotId, position: usize, rows: usize) -> Result<()> {
         let first = (self.inputs.tokens.len() - rows) as u32;
-        let (at, from) = self.slots.states().nearest(slot, position);
+        let (at, from) = self.slots.states().nearest(slot.0, position);
         if at != position {
             return Err(Error::Internal(format!("Slot {} has no state after {position} tokens, after {at}", slot.0)));
         }
@@ -126,21 +126,22 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes the state after the slot's last token, where it is not there: evaluates the tokens again that follow the last
-    /// state which is, into their own cells. Their keys and values stay the same, since a row does not depend on the others.
+    /// Makes the state after the slot's last token, where it is not there: evaluates the tokens again that follow the
+    /// last state which is, into their own cells. Their keys and values stay the same, since a row does not depend on
+    /// the others.
     ///
     /// A cancel or an error leaves the states made so far.
     pub(super) fn catch_up(&mut self, slot: SlotId, cancel: &AtomicBool) -> Result<()> {
         let len = self.position(slot);
-        let (first, _) = self.slots.states().nearest(slot, len);
+        let (first, _) = self.slots.states().nearest(slot.0, len);
         for first in (first..len).step_by(self.plans.batch()) {
             self.evaluate_again(slot, first, len, cancel)?;
         }
         Ok(())
     }
 
-    /// Evaluates tokens of a slot again, into their own cells: those from `first` on, as many as a pass takes; the positions
-    /// from `wanted` on are output rows. Returns how many those are.
+    /// Evaluates tokens of a slot again, into their own cells: those from `first` on, as many as a pass takes; the
+    /// positions from `wanted` on are output rows. Returns how many those are.
     pub(super) fn evaluate_again(
         &mut self,
         slot: SlotId,
@@ -167,7 +168,7 @@ impl Engine {
         let done = self.run_inputs(true, cancel);
         let to = self.inputs.states.first().map_or(NO_STATE, |of| of.to);
         match done {
-            Ok(()) => self.slots.states_mut().keep(slot, first + rows, to),
+            Ok(()) => self.slots.states_mut().keep(slot.0, first + rows, to),
             Err(_) => self.slots.states_mut().free(to),
         }
         done.map(|()| outputs)

@@ -19,8 +19,8 @@ type Choice = fn(&Plans) -> Result<&Plan>;
 impl Engine {
     /// Remove the tokens of `range` from a slot (context shift). Later tokens move up: their keys are rotated to the
     /// new positions (K-shift, as in llama.cpp), so that a full context can go on. They were still computed after the
-    /// removed tokens, so a later prefill reuses the slot at most up to the gap. A state cannot forget: where the model keeps
-    /// one the later tokens are evaluated again, and are as in a fresh run.
+    /// removed tokens, so a later prefill reuses the slot at most up to the gap. A state cannot forget: where the model
+    /// keeps one the later tokens are evaluated again, and are as in a fresh run.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a range that the slot does not have; [`Error::Unsupported`] where tokens follow

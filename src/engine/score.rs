@@ -1,10 +1,10 @@
 //! The probability of each leaf of a trie as the continuation of a slot, for all leaves in few passes.
 //!
 //! Every node with children is a row. It sees the slot's cells and those of its ancestors: tree attention
-//! ([`crate::backend::tree_row`]; Miao et al., "SpecInfer", <https://arxiv.org/abs/2305.09781>). Nodes run depth-first, as
-//! many in a pass as a pass can have rows, in cells that are freed at the end. Where the model keeps a state, the ancestors
-//! of a pass's first node run again, so that every pass is a tree that goes on from the slot's state; its cells are freed
-//! after it. The slot is unchanged, and its next logits are those of its own last position.
+//! ([`crate::backend::tree_row`]; Miao et al., "SpecInfer", <https://arxiv.org/abs/2305.09781>). Nodes run depth-first,
+//! as many in a pass as a pass can have rows, in cells that are freed at the end. Where the model keeps a state, the
+//! ancestors of a pass's first node run again, so that every pass is a tree that goes on from the slot's state; its
+//! cells are freed after it. The slot is unchanged, and its next logits are those of its own last position.
 
 use super::{Engine, SlotId};
 use crate::backend::{MAX_TREE_NODES, NO_STATE, StateRows, tree_cell, tree_row};
@@ -131,8 +131,8 @@ impl Engine {
         Ok(scores)
     }
 
-    /// Enter nodes, parents before their children, into the inputs as rows after the slot's tokens, with a cell for each.
-    /// Those from index `wanted` on are output rows.
+    /// Enter nodes, parents before their children, into the inputs as rows after the slot's tokens, with a cell for
+    /// each. Those from index `wanted` on are output rows.
     fn enter_nodes(&mut self, slot: SlotId, tree: &Tree<'_>, nodes: &[Node], wanted: usize) -> Result<()> {
         let bit = slot.bit();
         self.inputs.clear();
@@ -150,7 +150,7 @@ impl Engine {
         }
         self.inputs.outputs.extend(wanted as u32..nodes.len() as u32);
         if self.slots.states().any() {
-            let (_, from) = self.slots.states().nearest(slot, self.position(slot));
+            let (_, from) = self.slots.states().nearest(slot.0, self.position(slot));
             self.inputs.states.push(StateRows { first: 0, rows: nodes.len() as u32, from, to: NO_STATE });
             // Depth-first: a parent is the last node before its child that has it among its descendants.
             let parents = (0..nodes.len()).map(|row| {

@@ -45,7 +45,7 @@ impl Engine {
                     output.put(&rows)?;
                 }
             }
-            let (_, cell) = slots.states().nearest(slot, slots.position(slot));
+            let (_, cell) = slots.states().nearest(slot.0, slots.position(slot));
             let mut values = Vec::new();
             for (state, n) in cache.states.iter().enumerate() {
                 stop_if(cancel)?;
@@ -116,7 +116,7 @@ impl Engine {
         if self.slots.states().any() {
             let cell = self.slots.states_mut().take(&[]);
             let cell = cell.ok_or_else(|| Error::Internal("No state cell is left".into()))?;
-            self.slots.states_mut().keep(slot, n, cell);
+            self.slots.states_mut().keep(slot.0, n, cell);
             for (state, n) in cache.states.iter().enumerate() {
                 stop_if(cancel)?;
                 reserve::resize(&mut rows, n.unwrap_or(0) * 4, STATE)?;

@@ -123,7 +123,7 @@ impl Slots {
         s.cells.drain(n_tokens..).for_each(|cell| self.cells.free(cell));
         s.tokens.truncate(n_tokens);
         s.stale_from = s.stale_from.filter(|&from| from < n_tokens);
-        self.states.truncate(slot, n_tokens);
+        self.states.truncate(slot.0, n_tokens);
         true
     }
 
@@ -133,7 +133,7 @@ impl Slots {
         s.tokens.extend_from_slice(tokens);
         s.cells.extend(cells);
         let position = s.tokens.len();
-        self.states.keep(slot, position, state);
+        self.states.keep(slot.0, position, state);
     }
 
     /// Gives an empty slot these tokens, with cells; false, and the slot is empty, where there are too few cells.

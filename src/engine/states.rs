@@ -1,13 +1,13 @@
 //! The state cells of an engine: what models that keep a state have of each slot besides keys and values.
 //!
-//! A state cell holds all states of one sequence after one of its tokens. A run reads one cell and writes another, so every
-//! run leaves the state before it in place: states are kept without copying. A slot goes on from the state after its last
-//! token; where it was cut back to a token after which no state is left, tokens from the nearest earlier state on are
-//! evaluated again first (`passes.rs`). When no cell is free, the kept state is dropped whose loss costs the fewest tokens.
+//! A state cell holds all states of one sequence after one of its tokens. A run reads one cell and writes another, so
+//! every run leaves the state before it in place: states are kept without copying. A slot goes on from the state after
+//! its last token; where it was cut back to a token after which no state is left, tokens from the nearest earlier state
+//! on are evaluated again first (`passes.rs`). When no cell is free, the kept state is dropped whose loss costs the
+//! fewest tokens.
 //!
 //! Invariant: a cell is free, or kept by one slot, or belongs to the run whose inputs name it.
 
-use super::slots::SlotId;
 use crate::backend::{NO_STATE, StateRows};
 use crate::{Result, reserve};
 
@@ -45,13 +45,13 @@ impl States {
         self.any
     }
 
-    /// The last place up to `position` after which a slot's state is there, and the state cell; at 0 none is needed. Of a
-    /// model without states every place.
-    pub fn nearest(&self, slot: SlotId, position: usize) -> (usize, u32) {
+    /// The last place up to `position` after which a slot's state is there, and the state cell; at 0 none is needed. Of
+    /// a model without states every place.
+    pub fn nearest(&self, slot: usize, position: usize) -> (usize, u32) {
         if !self.any {
             return (position, NO_STATE);
         }
-        let kept = self.kept[slot.0].iter().rfind(|kept| kept.position <= position);
+        let kept = self.kept[slot].iter().rfind(|kept| kept.position <= position);
         kept.map_or((0, NO_STATE), |kept| (kept.position, kept.cell))
     }
 
@@ -71,11 +71,11 @@ impl States {
     }
 
     /// Keeps a cell that was taken as the state after a slot's first `position` tokens, in place of one that is there.
-    pub fn keep(&mut self, slot: SlotId, position: usize, cell: u32) {
+    pub fn keep(&mut self, slot: usize, position: usize, cell: u32) {
         if cell == NO_STATE {
             return;
         }
-        let kept = &mut self.kept[slot.0];
+        let kept = &mut self.kept[slot];
         let at = kept.partition_point(|kept| kept.position < position);
         match kept.get_mut(at).filter(|kept| kept.position == position) {
             Some(same) => self.free.push(std::mem::replace(&mut same.cell, cell)),
@@ -84,20 +84,20 @@ impl States {
     }
 
     /// Marks the state after a slot's first `position` tokens as one that a later prompt may go on from.
-    pub fn mark(&mut self, slot: SlotId, position: usize) {
-        let kept = self.kept[slot.0].iter_mut().find(|kept| kept.position == position);
+    pub fn mark(&mut self, slot: usize, position: usize) {
+        let kept = self.kept[slot].iter_mut().find(|kept| kept.position == position);
         kept.into_iter().for_each(|kept| kept.marked = true);
     }
 
     /// Drops the states after more than `position` tokens of a slot.
-    pub fn truncate(&mut self, slot: SlotId, position: usize) {
-        let kept = &mut self.kept[slot.0];
+    pub fn truncate(&mut self, slot: usize, position: usize) {
+        let kept = &mut self.kept[slot];
         let left = kept.partition_point(|kept| kept.position <= position);
         self.free.extend(kept.drain(left..).map(|kept| kept.cell));
     }
 
-    /// Drops the state whose loss costs the fewest tokens: those from the slot's state before it, which would be evaluated
-    /// again. A slot's last state goes after all others.
+    /// Drops the state whose loss costs the fewest tokens: those from the slot's state before it, which would be
+    /// evaluated again. A slot's last state goes after all others.
     fn drop_one(&mut self, inputs: &[StateRows]) {
         let in_use = |cell: u32| inputs.iter().any(|of| of.from == cell);
         let cost = |kept: &[Kept], i: usize| {
@@ -117,7 +117,7 @@ impl States {
 mod tests {
     use super::*;
 
-    const SLOT: SlotId = SlotId(0);
+    const SLOT: usize = 0;
 
     /// A slot whose states are after these many tokens.
     fn kept(states: &mut States, positions: impl IntoIterator<Item = usize>) {

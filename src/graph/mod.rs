@@ -480,8 +480,8 @@ pub struct Stack {
     pub rows: usize,
 }
 
-/// A causal convolution of each column with the rows before it: `act(bias + Σ_j weight[j] x[t - taps + 1 + j])`. The rows
-/// before a sequence's first are zero; what it needs of them between runs is a state, of `taps - 1` rows of `x`.
+/// A causal convolution of each column with the rows before it: `act(bias + Σ_j weight[j] x[t - taps + 1 + j])`. The
+/// rows before a sequence's first are zero; what it needs of them between runs is a state, of `taps - 1` rows of `x`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ConvSpec {
     /// The state: an index into [`CacheSpec::states`](crate::backend::CacheSpec::states).
@@ -526,8 +526,8 @@ impl Columns {
     }
 }
 
-/// How a recurrence changes the state S of a head, a row of numbers for each key index and a column for each value index,
-/// and what it reads. k and q are a row's key and query, v its value.
+/// How a recurrence changes the state S of a head, a row of numbers for each key index and a column for each value
+/// index, and what it reads. k and q are a row's key and query, v its value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rule {
     /// The gated delta rule (Yang et al., <https://arxiv.org/abs/2412.06464>): with k and q of unit length and
@@ -538,8 +538,8 @@ pub enum Rule {
         /// The least length that k and q are divided by.
         eps: f32,
     },
-    /// State space duality (Mamba-2; Dao and Gu, <https://arxiv.org/abs/2405.21060>): with Δ = softplus(step + bias) and
-    /// w = e^(Δ · decay), S becomes w S + k (Δ v)ᵀ; the result is Sᵀ q + skip v.
+    /// State space duality (Mamba-2; Dao and Gu, <https://arxiv.org/abs/2405.21060>): with Δ = softplus(step + bias)
+    /// and w = e^(Δ · decay), S becomes w S + k (Δ v)ᵀ; the result is Sᵀ q + skip v.
     Ssd {
         /// A factor for each head.
         skip: WeightId,
@@ -770,8 +770,8 @@ pub enum Op {
     /// `x` holds a router's logits: the indices of the chosen experts (integers as `f32`), largest first, then their
     /// weights.
     Route(RouteSpec),
-    /// `act(gate_e · x) ⊙ (up_e · x)`, without `up` `act(gate_e · x)`, of every chosen expert e, side by side; the second
-    /// source is the route.
+    /// `act(gate_e · x) ⊙ (up_e · x)`, without `up` `act(gate_e · x)`, of every chosen expert e, side by side; the
+    /// second source is the route.
     ExpertGate {
         /// The gate matrices.
         gate: Stack,

@@ -379,8 +379,9 @@ impl Block<'_, '_> {
         })
     }
 
-    /// A mixture of experts, with the shared one where the file has it, gated where the file has gates. `gating` and `normalize` hold where the file
-    /// does not name another choice. Matrices are as wide as they are in the file: the keys for that differ.
+    /// A mixture of experts, with the shared one where the file has it, gated where the file has gates. `gating` and
+    /// `normalize` hold where the file does not name another choice. Matrices are as wide as they are in the file: the
+    /// keys for that differ.
     pub fn experts(&mut self, act: Activation, gating: Gating, normalize: bool) -> Result<Experts> {
         let n_embd = self.m.h.n_embd;
         if self.has("ffn_gate.0.weight") {

@@ -68,8 +68,8 @@ pub(super) enum Heads {
         /// Limit of the values' magnitude.
         clamp: Option<f32>,
     },
-    /// By products of the input: of `query` each head's values and then as many of a gate, whose sigmoid is a factor on the
-    /// head's result.
+    /// By products of the input: of `query` each head's values and then as many of a gate, whose sigmoid is a factor on
+    /// the head's result.
     Gated { query: Linear, key_value: Vec<Linear> },
     /// Multi-head latent attention.
     Latent(Latent),
@@ -272,8 +272,8 @@ impl Layer {
         Ok(Streams { x, per_layer })
     }
 
-    /// The stream plus what `part` makes, normalised and scaled before it is added where the layer does so. A part that is
-    /// not there makes nothing.
+    /// The stream plus what `part` makes, normalised and scaled before it is added where the layer does so. A part that
+    /// is not there makes nothing.
     fn added(
         &self,
         b: &mut Builder<'_>,

@@ -18,6 +18,7 @@ mod placement;
 mod pooled;
 mod pooling;
 mod recurrent;
+mod recurrent_binder;
 mod registry;
 mod unknown;
 mod weights;

@@ -46,8 +46,8 @@ pub struct Places {
     pub hidden: usize,
     /// The device that computes the logits.
     pub logits: usize,
-    /// The device of each layer's KV cache, one per layer. A layer that uses another one's has that one's device; one without
-    /// attention the CPU.
+    /// The device of each layer's KV cache, one per layer. A layer that uses another one's has that one's device; one
+    /// without attention the CPU.
     pub caches: Vec<usize>,
     /// The device of each state.
     pub states: Vec<usize>,

@@ -9,8 +9,8 @@ use crate::model::layer::{Attention, FeedForward, Heads, Layer, Mixer};
 /// Layers from one with attention to the next where the file does not name them.
 const INTERVAL: usize = 4;
 
-/// `qwen35`, `qwen35moe`: gated delta nets, and every few layers attention with a gate. Positions in several dimensions, as
-/// images have them, are for text those of RoPE.
+/// `qwen35`, `qwen35moe`: gated delta nets, and every few layers attention with a gate. Positions in several
+/// dimensions, as images have them, are for text those of RoPE.
 pub(super) fn qwen35(m: &mut Binder<'_>) -> Result<Decoder> {
     delta_nets(m, true)
 }
@@ -28,7 +28,10 @@ fn delta_nets(m: &mut Binder<'_>, tiled: bool) -> Result<Decoder> {
         None => (0..m.h.n_block).map(|il| (il + 1) % interval != 0).collect::<Vec<_>>(),
     };
     m.uniform(RopeKind::Neox, |b| {
-        let mixer = if recurrent[b.il] { b.delta_net(tiled)? } else { Mixer::Attention(gated_attention(b)?) };
+        let mixer = match recurrent[b.il] {
+            true => Mixer::Recurrent(b.delta_net(tiled)?),
+            false => Mixer::Attention(gated_attention(b)?),
+        };
         let ffn = b.ffn(Gating::Softmax, true)?;
         b.mixed(vec![mixer], Some(ffn), "post_attention_norm")
     })
@@ -49,7 +52,7 @@ pub(super) fn lfm2(m: &mut Binder<'_>) -> Result<Decoder> {
     let window = m.h.sliding_window.unwrap_or(0);
     m.uniform(RopeKind::Neox, |b| {
         let mixer = match b.m.h.n_head_kv[b.il] {
-            0 => b.short_conv()?,
+            0 => Mixer::Recurrent(b.short_conv()?),
             _ => {
                 let mut spec = b.norms_by_head(b.spec())?;
                 spec.window = window;
@@ -65,7 +68,7 @@ pub(super) fn lfm2(m: &mut Binder<'_>) -> Result<Decoder> {
 pub(super) fn mamba(m: &mut Binder<'_>) -> Result<Decoder> {
     let bare_norms = m.keys.get::<bool>("ssm.dt_b_c_rms")?.unwrap_or(false);
     m.uniform(RopeKind::Norm, |b| {
-        let mixer = b.mamba(bare_norms)?;
+        let mixer = Mixer::Recurrent(b.mamba(bare_norms)?);
         b.alone(vec![mixer])
     })
 }
@@ -73,7 +76,7 @@ pub(super) fn mamba(m: &mut Binder<'_>) -> Result<Decoder> {
 /// `mamba2`: layers of Mamba-2 alone.
 pub(super) fn mamba2(m: &mut Binder<'_>) -> Result<Decoder> {
     m.uniform(RopeKind::Norm, |b| {
-        let mixer = b.mamba2()?;
+        let mixer = Mixer::Recurrent(b.mamba2()?);
         b.alone(vec![mixer])
     })
 }
@@ -81,7 +84,7 @@ pub(super) fn mamba2(m: &mut Binder<'_>) -> Result<Decoder> {
 /// `falcon-h1`: attention and Mamba-2 side by side in every layer.
 pub(super) fn falcon_h1(m: &mut Binder<'_>) -> Result<Decoder> {
     m.uniform(RopeKind::Neox, |b| {
-        let mixers = vec![Mixer::Attention(b.attention(b.spec())?), b.mamba2()?];
+        let mixers = vec![Mixer::Attention(b.attention(b.spec())?), Mixer::Recurrent(b.mamba2()?)];
         let ffn = b.ffn(Gating::Softmax, true)?;
         b.mixed(mixers, Some(ffn), "ffn_norm")
     })
@@ -94,7 +97,7 @@ pub(super) fn granite_hybrid(m: &mut Binder<'_>) -> Result<Decoder> {
     let residual_scale = m.keys.positive("residual_scale")?.unwrap_or(1.0);
     let decoder = m.uniform(RopeKind::Norm, |b| {
         let mixer = match b.m.h.n_head_kv[b.il] {
-            0 => b.mamba2()?,
+            0 => Mixer::Recurrent(b.mamba2()?),
             _ => {
                 let mut spec = b.spec();
                 spec.rope = spec.rope.filter(|_| rotates);
@@ -115,7 +118,7 @@ pub(super) fn granite_hybrid(m: &mut Binder<'_>) -> Result<Decoder> {
 pub(super) fn jamba(m: &mut Binder<'_>) -> Result<Decoder> {
     m.uniform(RopeKind::Norm, |b| {
         let mixer = match b.m.h.n_head_kv[b.il] {
-            0 => b.mamba(false)?,
+            0 => Mixer::Recurrent(b.mamba(false)?),
             _ => Mixer::Attention(unrotated(b)?),
         };
         let ffn = b.ffn(Gating::Softmax, false)?;
@@ -129,12 +132,12 @@ fn unrotated(b: &mut Block<'_, '_>) -> Result<Attention> {
     b.attention(spec)
 }
 
-/// `nemotron_h`, `nemotron_h_moe`: a layer is one thing: Mamba-2, attention without positions, or a feed-forward part with
-/// the square of ReLU.
+/// `nemotron_h`, `nemotron_h_moe`: a layer is one thing: Mamba-2, attention without positions, or a feed-forward part
+/// with the square of ReLU.
 pub(super) fn nemotron_h(m: &mut Binder<'_>) -> Result<Decoder> {
     m.uniform(RopeKind::Neox, |b| match (b.m.h.n_head_kv[b.il], b.m.h.n_ff[b.il]) {
         (0, 0) => {
-            let mixer = b.mamba2()?;
+            let mixer = Mixer::Recurrent(b.mamba2()?);
             b.alone(vec![mixer])
         }
         (0, _) => {

@@ -231,8 +231,8 @@ impl CpuState {
 }
 
 impl RunMemory {
-    /// Whether the batch names state cells that are there, for all of its rows in their order, and the parents of a tree
-    /// come before their children.
+    /// Whether the batch names state cells that are there, for all of its rows in their order, and the parents of a
+    /// tree come before their children.
     fn covers(&self, batch: &Batch<'_>) -> bool {
         let here = |cell: u32| cell == NO_STATE || (cell as usize) < self.caches.state_cells;
         let mut next = 0;

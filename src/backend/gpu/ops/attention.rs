@@ -9,8 +9,8 @@
 //! fill the device.
 //!
 //! A row sees a cell when they share a sequence, the cell's position is not after the row's (unless attention is
-//! bidirectional), and it is within the window. Cells that no row of a tile sees do not change the result, whatever they hold. A row that sees nothing
-//! yields zeros.
+//! bidirectional), and it is within the window. Cells that no row of a tile sees do not change the result, whatever
+//! they hold. A row that sees nothing yields zeros.
 
 use super::kv_cache::{BLOCK, KvLayout};
 use super::rows::RowSpan;

@@ -15,8 +15,9 @@
 //! threads.
 //!
 //! A row sees a cell when they share a sequence (or the row's node of a tree stands below the cell's, see [`sees`]),
-//! the cell is not after the row (unless attention is bidirectional), and it lies within the window. Cells that no row of a tile sees are never multiplied
-//! in, so what a freed cell holds (even NaN) does no harm. A row that sees nothing yields zeros.
+//! the cell is not after the row (unless attention is bidirectional), and it lies within the window. Cells that no row
+//! of a tile sees are never multiplied in, so what a freed cell holds (even NaN) does no harm. A row that sees nothing
+//! yields zeros.
 
 mod cells;
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Operations over the rows of a sequence that keep a state between runs: convolutions and recurrences.
 //!
 //! A piece of work is a block of columns of the state. It goes through all rows of the batch by itself, sequence by
-//! sequence, so that a block stays in the nearest cache and no thread waits for another. The state is read from one cell and
-//! written to another: a run that is cancelled leaves the state that it began with.
+//! sequence, so that a block stays in the nearest cache and no thread waits for another. The state is read from one
+//! cell and written to another: a run that is cancelled leaves the state that it began with.
 
 use crate::Result;
 use crate::backend::cpu::kernels::recurrence::{Block, CHANNELS, Conv as Convolution, Vectors};
@@ -80,8 +80,8 @@ impl Conv {
             }
             places
         };
-        // SAFETY: each row of the result has these channels, which this piece of work alone writes. The state's rows are as
-        // wide as the channels.
+        // SAFETY: each row of the result has these channels, which this piece of work alone writes. The state's rows
+        // are as wide as the channels.
         unsafe {
             let out = |row: usize| run.columns_mut(self.out, row, channels.clone()).as_mut_ptr();
             conv.run(isa, channels.len(), rows.clone(), met, out);
@@ -130,8 +130,8 @@ struct Recur {
 }
 
 impl Recur {
-    /// Takes a block through a sequence's rows. In a tree each row goes on from a copy of its parent's state; the copies
-    /// are in this thread's scratch memory.
+    /// Takes a block through a sequence's rows. In a tree each row goes on from a copy of its parent's state; the
+    /// copies are in this thread's scratch memory.
     fn through(&self, run: &Run<'_>, ctx: StepContext<'_>, block: &Block<'_>, of: &StateRows) {
         let values = Block::state_values(&self.spec);
         let at = (block.head * self.spec.values + block.value) / LANES * values;
@@ -139,8 +139,8 @@ impl Recur {
         let from = from.map_or(ptr::null(), |state| state.wrapping_add(at).cast_const());
         let scratch = run.state.thread_scratch(ctx.worker.index()).0;
         let rows = of.first as usize..(of.first + of.rows) as usize;
-        // SAFETY: each block of the state and its columns belong to one piece of work; `size` asks for a block of scratch
-        // memory for each row and one more.
+        // SAFETY: each block of the state and its columns belong to one piece of work; `size` asks for a block of
+        // scratch memory for each row and one more.
         unsafe {
             let copy = |from: *const f32, to: *mut f32| match from.is_null() {
                 true => to.write_bytes(0, values),
