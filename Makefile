@@ -133,7 +133,7 @@ parity-quick:
 	$(call section,"parity with the peer: a sample")
 	@if test -d "$(SHARED)/tools/peer"; then \
 	  $(with_peer); \
-	  $(CARGO) test --locked --workspace --features $(TESTING) --test gguf -q -- peer::; \
+	  $(CARGO) test --locked --workspace --features $(TESTING) --test gguf --test vocab -q -- peer::; \
 	  python3 tools/parity.py --quick --shared "$(SHARED)"; \
 	else $(call skip,"the folder with the peer's tools is not there"); fi
 

@@ -1,9 +1,11 @@
-//! Tokenizing 1 MiB of what makes tokenizers slow, beside 1 MiB of prose: for every pre-tokenizer and SPM the worst
+//! Tokenizing 1 MiB of what makes tokenizers slow, beside 1 MiB of prose: for every pre-tokenizer and other kind the worst
 //! text, how many times the time of prose it takes, and the longest time between two looks at the cancel.
 //!
 //! `cargo bench --bench tokenize [-- NAME]...`
 #![allow(clippy::unwrap_used)]
 
+#[path = "../tests/testing/families.rs"]
+mod families;
 #[path = "../tests/testing/gguf_keys.rs"]
 mod gguf_keys;
 #[path = "../tests/testing/long_texts.rs"]
@@ -34,7 +36,7 @@ fn time(vocab: &Vocab, text: &[u8]) -> (Duration, Duration) {
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
     let names = long_texts::PRE_TOKENIZERS.iter().map(|pre| (*pre, long_texts::bpe(pre)));
-    let all = names.chain([("SPM", long_texts::spm())]);
+    let all = names.chain([("SPM", long_texts::spm())]).chain(families::all());
     let (prose, texts) = (long_texts::prose(BYTES), long_texts::hard(BYTES));
     println!("{:<26} {:>9} {:>7} {:>9}  worst text", "pre-tokenizer", "prose", "worst", "no look");
     let mut worst_of_all = 0f64;

@@ -78,10 +78,12 @@
  *   calls on different handles                             any thread, any time, several at once
  *   cancel, close, status, usage, sampled,                 any thread, any time, also while another call on
  *     take_error, tokenize, detokenize,                      the same handle blocks, and inside its callback
- *     build_token_trie, model, metadata, is_eog, token
+ *     tokenize_pair, build_token_trie, model, metadata,
+ *     is_eog, token, take_embeddings
  *   prefill, start_prefill, generate, configure, set_      any thread, one at a time per handle; while the
  *     chain, set_, clear_, arm_, score_token_trie,           handle works they fail as busy
- *     save_slot, restore_slot, logits
+ *     save_slot, restore_slot, logits, embed,
+ *     embed_tokens, start_embed, rank
  *   next, poll                                             one thread at a time per handle
  *   llama_sampler_init_token_trie                          any thread, any time, several at once
  *   the calls on a sampler, by whomever                    one thread at a time per sampler
@@ -322,6 +324,36 @@ typedef struct llama_token_data_array {
  * `on_context_full`: half of the tokens after the first `n_keep` are removed, and generation goes on.
  */
 #define ELIZA_CONTEXT_SHIFT 1
+
+/**
+ * `pooling`: as the model's file says.
+ */
+#define ELIZA_POOLING_DEFAULT 0
+
+/**
+ * `pooling`: the row of every token.
+ */
+#define ELIZA_POOLING_NONE 1
+
+/**
+ * `pooling`: the mean of the rows of all tokens.
+ */
+#define ELIZA_POOLING_MEAN 2
+
+/**
+ * `pooling`: the row of the first token.
+ */
+#define ELIZA_POOLING_CLS 3
+
+/**
+ * `pooling`: the row of the last token.
+ */
+#define ELIZA_POOLING_LAST 4
+
+/**
+ * `pooling`: the scores of the model's classifier.
+ */
+#define ELIZA_POOLING_RANK 5
 
 /**
  * `level` of a log line: something failed.
@@ -717,6 +749,28 @@ typedef struct eliza_llm_sampled_t {
      */
     size_t n_candidates;
 } eliza_llm_sampled_t;
+
+/**
+ * How rows of texts are made. All zeroes, but for the size, is what most models want.
+ */
+typedef struct eliza_llm_embedding_options_t {
+    /**
+     * sizeof(eliza_llm_embedding_options_t), set by the caller.
+     */
+    uint32_t struct_size;
+    /**
+     * How the rows of a text's tokens become one: `ELIZA_POOLING_DEFAULT` (0) to `ELIZA_POOLING_RANK`.
+     */
+    int32_t pooling;
+    /**
+     * How many of a row's first numbers are kept, for models trained for that (Matryoshka); 0: all.
+     */
+    uint32_t dimensions;
+    /**
+     * 1 leaves rows as they are; 0 divides each by its length. Scores are never divided.
+     */
+    uint32_t no_normalize;
+} eliza_llm_embedding_options_t;
 
 /**
  * Receives one log line: its level (`ELIZA_LOG_*`) and its text in UTF-8, valid during the call. Called on any
@@ -1377,6 +1431,135 @@ int eliza_inference_llm_stream_detokenize(FfiLlmHandle handle,
                                           char *out_text,
                                           size_t max_text_bytes,
                                           char **out_error);
+
+/**
+ * The rows of texts: their embeddings. Blocks until they are computed; short texts share passes.
+ *
+ * The texts follow one another in `texts`, `text_lens` has the bytes of each. They get the begin- and end-of-text
+ * tokens that the model wants; the text of special tokens is text. `options` NULL is all zeroes. Rows come in the
+ * order of the texts, one for each, or with `ELIZA_POOLING_NONE` one for each token; each has `*out_width` numbers. A
+ * text of more tokens than the context is refused, never cut. A prompt that waits for its generate is forgotten.
+ *
+ * Ownership: everything is read only during the call; the host frees `*out_rows` with `eliza_inference_free_rows` (it
+ * is not NULL even where there are no rows) and `*out_error`. Null rule: `options` may be NULL, and so may `texts` and
+ * `text_lens` where there is nothing in them; the out-pointers must not be NULL, but `out_error` may be; a NULL or
+ * closed handle is -1. Threads: any; fails while the handle is at work, and inside the callback.
+ * `eliza_inference_llm_stream_cancel` from another thread ends it early.
+ *
+ * Returns `ELIZA_OK`, -1 (handle; or only the vocabulary is open), `ELIZA_ERR_INVALID_ARG` (a text without tokens or
+ * too long, no such pooling, more dimensions than there are), `ELIZA_ERR_BUSY`, `ELIZA_ERR_CANCELLED`,
+ * `ELIZA_ERR_OOM`, `ELIZA_ERR_DEVICE` or `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_llm_stream_embed(FfiLlmHandle handle,
+                                         const struct eliza_llm_embedding_options_t *options,
+                                         const char *texts,
+                                         const size_t *text_lens,
+                                         size_t n_texts,
+                                         float **out_rows,
+                                         size_t *out_n_rows,
+                                         size_t *out_width,
+                                         char **out_error);
+
+/**
+ * As `eliza_inference_llm_stream_embed`, of texts that are tokens already: they follow one another in `tokens`, and
+ * `token_counts` has the number of each. Nothing is added to them.
+ *
+ * Ownership, null rule, threads and results are those of `eliza_inference_llm_stream_embed`; a token that does not
+ * exist is `ELIZA_ERR_INVALID_ARG`.
+ */
+int32_t eliza_inference_llm_stream_embed_tokens(FfiLlmHandle handle,
+                                                const struct eliza_llm_embedding_options_t *options,
+                                                const int32_t *tokens,
+                                                const size_t *token_counts,
+                                                size_t n_texts,
+                                                float **out_rows,
+                                                size_t *out_n_rows,
+                                                size_t *out_width,
+                                                char **out_error);
+
+/**
+ * As `eliza_inference_llm_stream_embed_tokens`, but returns at once: for hosts with one thread.
+ *
+ * `eliza_inference_llm_stream_status` is `ELIZA_STATUS_GENERATING` until the rows are computed;
+ * `eliza_inference_llm_stream_take_embeddings` then has them. Poll about every millisecond, to leave the cores to the
+ * library. Rows that were not taken are dropped.
+ *
+ * Ownership: everything is copied, `*out_error` is the host's to free. Null rule and threads are those of
+ * `eliza_inference_llm_stream_embed`.
+ *
+ * Returns `ELIZA_OK` when it was started, or -1 (handle), `ELIZA_ERR_INVALID_ARG`, `ELIZA_ERR_BUSY` or
+ * `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_llm_stream_start_embed(FfiLlmHandle handle,
+                                               const struct eliza_llm_embedding_options_t *options,
+                                               const int32_t *tokens,
+                                               const size_t *token_counts,
+                                               size_t n_texts,
+                                               char **out_error);
+
+/**
+ * The rows of `eliza_inference_llm_stream_start_embed`; each are given once.
+ *
+ * Ownership: the host frees `*out_rows` with `eliza_inference_free_rows` (it is not NULL even where there are no rows)
+ * and `*out_error`. Null rule: the out-pointers must not be NULL, but `out_error` may be; a NULL or closed handle is
+ * -1. Threads: any, any time, inside the callback too.
+ *
+ * Returns `ELIZA_OK`, -1 (handle), `ELIZA_ERR_BUSY` (they are being computed), `ELIZA_ERR_INVALID_ARG` (nothing was
+ * started, or all was taken), or the code of the error that ended the computation.
+ */
+int32_t eliza_inference_llm_stream_take_embeddings(FfiLlmHandle handle,
+                                                   float **out_rows,
+                                                   size_t *out_n_rows,
+                                                   size_t *out_width,
+                                                   char **out_error);
+
+/**
+ * How well each text answers a question: the first score of the model's classifier, which has to be a reranker. Higher
+ * is better; some models give probabilities, others any number. Blocks until they are computed.
+ *
+ * Question and text are put together as the model's file says. The texts follow one another in `texts`, `text_lens`
+ * has the bytes of each; `out_scores` gets as many numbers as there are texts, in their order.
+ *
+ * Ownership: everything is read only during the call; `out_scores` is the host's, `*out_error` is the host's to free.
+ * Null rule: an array may be NULL where there is nothing in it; `out_error` may be NULL; a NULL or closed handle is
+ * -1. Threads and results are those of `eliza_inference_llm_stream_embed`.
+ */
+int32_t eliza_inference_llm_stream_rank(FfiLlmHandle handle,
+                                        const char *query,
+                                        size_t query_len,
+                                        const char *texts,
+                                        const size_t *text_lens,
+                                        size_t n_texts,
+                                        float *out_scores,
+                                        char **out_error);
+
+/**
+ * The tokens of a question and a text, put together as the model's file says: those that
+ * `eliza_inference_llm_stream_rank` scores, for `eliza_inference_llm_stream_start_embed` with `ELIZA_POOLING_RANK`.
+ *
+ * Ownership: question and text are read only during the call; the host frees `*out_tokens` with
+ * `eliza_inference_free_tokens`, and `*out_error`. Null rule: an array may be NULL where its length is 0; `out_tokens`
+ * and `out_n` must not be NULL; `out_error` may be; a NULL or closed handle is -1. Threads: any, any time, inside the
+ * callback too.
+ *
+ * Returns `ELIZA_OK`, -1 (handle), `ELIZA_ERR_INVALID_ARG`, `ELIZA_ERR_CANCELLED`, `ELIZA_ERR_OOM` or
+ * `ELIZA_ERR_FFI_FAULT`.
+ */
+int eliza_inference_llm_stream_tokenize_pair(FfiLlmHandle handle,
+                                             const char *query,
+                                             size_t query_len,
+                                             const char *text,
+                                             size_t text_len,
+                                             int **out_tokens,
+                                             size_t *out_n,
+                                             char **out_error);
+
+/**
+ * Frees rows of texts that this library returned.
+ *
+ * Ownership: takes them. Null rule: NULL is allowed and does nothing. Threads: any. Never fails.
+ */
+void eliza_inference_free_rows(float *rows);
 
 /**
  * The prompt that the model's chat template makes of messages, as one JSON object: `text`, and `tokens`, an array of

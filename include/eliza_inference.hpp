@@ -157,6 +157,34 @@ struct SamplingOptions {
     bool special_text = false;               ///< spells control tokens in the text, for `Stream::chat_parts`
 };
 
+/// How the rows of a text's tokens become one.
+enum class Pooling : std::int32_t {
+    as_the_file_says = ELIZA_POOLING_DEFAULT,
+    none = ELIZA_POOLING_NONE,  ///< the row of every token
+    mean = ELIZA_POOLING_MEAN,
+    cls = ELIZA_POOLING_CLS,    ///< the first token's
+    last = ELIZA_POOLING_LAST,  ///< the last token's
+    rank = ELIZA_POOLING_RANK,  ///< the scores of the model's classifier
+};
+
+/// How `Stream::embed` makes rows of texts.
+struct EmbeddingOptions {
+    Pooling pooling = Pooling::as_the_file_says;  ///< how the rows of a text's tokens become one
+    std::uint32_t dimensions = 0;                 ///< a row's first numbers that are kept (Matryoshka); 0: all
+    bool normalize = true;                        ///< divides each row by its length
+};
+
+/// Rows of texts, one after the other.
+struct Embeddings {
+    std::size_t width = 0;            ///< numbers in a row
+    std::vector<float> numbers = {};  ///< of all rows
+
+    /// How many rows there are.
+    std::size_t size() const noexcept { return width == 0 ? 0 : numbers.size() / width; }
+    /// Where a row begins.
+    const float * operator[](std::size_t row) const noexcept { return numbers.data() + row * width; }
+};
+
 /// Counters and times since the last prefill began; see `eliza_llm_usage_t`.
 using Usage = eliza_llm_usage_t;
 
@@ -768,7 +796,50 @@ public:
         return rows;
     }
 
-    /// Asks a running prefill, scoring or generation to stop: one atomic store, never waits.
+    /// The rows of texts: their embeddings, in the order of the texts. A prompt that waits for its generation is forgotten.
+    Embeddings embed(const std::vector<std::string> & texts, const EmbeddingOptions & options = {}) {
+        std::string all;
+        std::vector<std::size_t> lens;
+        for (const std::string & text : texts) {
+            all += text;
+            lens.push_back(text.size());
+        }
+        return rows([&](auto... out) {
+            const eliza_llm_embedding_options_t c_options = c_of(options);
+            return eliza_inference_llm_stream_embed(handle_, &c_options, all.data(), lens.data(), lens.size(), out...);
+        });
+    }
+
+    /// As above, of texts that are tokens already.
+    Embeddings embed(const std::vector<std::vector<Token>> & texts, const EmbeddingOptions & options = {}) {
+        std::vector<Token> all;
+        std::vector<std::size_t> counts;
+        for (const std::vector<Token> & text : texts) {
+            all.insert(all.end(), text.begin(), text.end());
+            counts.push_back(text.size());
+        }
+        return rows([&](auto... out) {
+            const eliza_llm_embedding_options_t c_options = c_of(options);
+            return eliza_inference_llm_stream_embed_tokens(handle_, &c_options, all.data(), counts.data(), counts.size(), out...);
+        });
+    }
+
+    /// How well each text answers a question, by a model with a classifier (a reranker): higher is better.
+    std::vector<float> rank(std::string_view query, const std::vector<std::string> & texts) {
+        std::string all;
+        std::vector<std::size_t> lens;
+        for (const std::string & text : texts) {
+            all += text;
+            lens.push_back(text.size());
+        }
+        std::vector<float> scores(texts.size());
+        detail::ErrorText error;
+        error.check(eliza_inference_llm_stream_rank(handle_, query.data(), query.size(), all.data(), lens.data(), lens.size(),
+                                                    scores.data(), error.out()));
+        return scores;
+    }
+
+    /// Asks a running prefill, scoring, embedding or generation to stop: one atomic store, never waits.
     void cancel() const noexcept { eliza_inference_llm_stream_cancel(handle_); }
 
     /// `ELIZA_STATUS_GENERATING` at work, else the outcome of what finished last.
@@ -951,6 +1022,26 @@ private:
     struct FreeTokens {
         void operator()(int * tokens) const noexcept { eliza_inference_free_tokens(tokens); }
     };
+
+    struct FreeRows {
+        void operator()(float * rows) const noexcept { eliza_inference_free_rows(rows); }
+    };
+
+    static eliza_llm_embedding_options_t c_of(const EmbeddingOptions & options) {
+        return {sizeof(eliza_llm_embedding_options_t), static_cast<std::int32_t>(options.pooling), options.dimensions,
+                options.normalize ? 0u : 1u};
+    }
+
+    /// The rows that a call of the C interface gives.
+    template <typename Call>
+    static Embeddings rows(const Call & call) {
+        float * given = nullptr;
+        std::size_t n = 0, width = 0;
+        detail::ErrorText error;
+        error.check(call(&given, &n, &width, error.out()));
+        const std::unique_ptr<float, FreeRows> owned(given);
+        return {width, std::vector<float>(given, given + n * width)};
+    }
 
     /// A generation with a callback, from the call that started it to its terminal event.
     struct Run {

@@ -34,9 +34,13 @@ LENGTHS = (1, 7, 64, 65, 300)
 # Texts judged together: a single row says more about chance than about rounding.
 TEXTS = {1: 16, 7: 8, 64: 6, 65: 6, 300: 4}
 TEXTS_WITH_EXPERTS = {1: 64, 7: 32, 64: 16, 65: 16, 300: 8}
+# A score is one number for a text: those of all lengths are judged together.
+TEXTS_WITH_SCORES = {1: 200, 7: 200, 64: 16, 65: 16, 300: 4}
 DECODED = 4
 CONTEXT = 512
 TYPES = ("f32", "q8_0", "q4_k")
+# The pooling of a file that scores.
+RANK = 4
 QUICK_LENGTHS = {"f32": (7, 65), "q4_k": (7,)}
 # Architectures that are not built.
 NOT_BUILT = ("plamo2", "rwkv6", "rwkv7", "t5", "t5encoder")
@@ -134,18 +138,25 @@ class Matrix:
     def model(self, shape, kind, lengths):
         spec = self.maker.SHAPES[shape]
         path, exact = self.files.get(shape, kind), self.files.get(shape, kind, as_f32=True)
-        for length in lengths:
-            for pooling in (None, "none") if "pool" in spec else ("logits",):
-                self.case(shape, kind, (path, exact), length, pooling)
+        experts = spec.get("n_used", 0) < spec.get("n_exp", 0)
+        counts = TEXTS_WITH_EXPERTS if experts and kind != "f32" else TEXTS
+        for pooling in (None, "none") if "pool" in spec else ("logits",):
+            if pooling is None and spec["pool"] == RANK and kind != "f32":
+                self.case(shape, kind, (path, exact), {length: TEXTS_WITH_SCORES.get(length, 1) for length in lengths}, pooling)
+                continue
+            for length in lengths:
+                self.case(shape, kind, (path, exact), {length: counts.get(length, 1)}, pooling)
         print(f"{shape} {kind}: {self.failed} breaches so far", flush=True)
 
-    def case(self, shape, kind, files, length, pooling):
+    def case(self, shape, kind, files, counts, pooling):
+        """Texts of these lengths, so many of each, judged together."""
         import numpy as np
         path, exact = files
         spec, plain, logits = self.maker.SHAPES[shape], kind == "f32", pooling == "logits"
         experts = spec.get("n_used", 0) < spec.get("n_exp", 0)
-        count = (TEXTS_WITH_EXPERTS if experts and not plain else TEXTS).get(length, 1)
-        texts = [random_tokens(length + (DECODED if logits else 0), spec["vocab"], 1000 * i + length) for i in range(count)]
+        texts = [random_tokens(length + (DECODED if logits else 0), spec["vocab"], 1000 * i + length)
+                 for length, count in counts.items() for i in range(count)]
+        lengths = " ".join(str(length) for length in counts)
 
         def together(of_text):
             return np.concatenate([np.atleast_2d(np.asarray(of_text(tokens), np.float64)) for tokens in texts])
@@ -173,12 +184,12 @@ class Matrix:
                 bound, good = f"{'median' if experts else 'RMS'} <= {limit:.2e}", far.rms <= limit
             self.failed += not good
             of = pooling or "texts"
-            self.body.append((f"{shape} {kind}", placed.name, of, f"{count} x {length}", f"{far.max:.2e}", f"{far.rms:.2e}",
+            self.body.append((f"{shape} {kind}", placed.name, of, f"{len(texts)} x {lengths}", f"{far.max:.2e}", f"{far.rms:.2e}",
                               "" if plain else f"{default.rms:.2e}", bound, f"{drift:.0e}", "ok" if good else "BREACH"))
             entry = {"max": float(far.max), "ours": float(far.rms), "good": bool(good)}
             if not plain:
                 entry["peer"] = float(default.rms)
-            self.figures.setdefault(shape, {}).setdefault(kind, {}).setdefault(placed.name, {})[f"{of} {length}"] = entry
+            self.figures.setdefault(shape, {}).setdefault(kind, {}).setdefault(placed.name, {})[f"{of} {lengths}"] = entry
 
 
 def arguments():

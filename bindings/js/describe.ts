@@ -1,6 +1,6 @@
 /** What a machine has, and what a model and its file are. */
 
-import type { KvType } from "./native.js";
+import type { KvType, Pooling } from "./native.js";
 
 /** A device of this machine. */
 export interface Device {
@@ -92,6 +92,12 @@ export interface ModelDescription {
   parameters: number;
   /** Of the file. */
   bytes: number;
+  /** Whether the handle continues texts: not where the model gives embeddings alone, or only the vocabulary is open. */
+  generates: boolean;
+  /** How the file says that rows of texts are made. */
+  pooling: Exclude<Pooling, "default">;
+  /** Names of a classifier's scores. */
+  labels: string[];
   context: number;
   slots: number;
   threads: number;

@@ -196,6 +196,50 @@ test("answers come apart", async () => {
   assert.ok(text.startsWith("<think>"), text);
 });
 
+/** Three texts of different lengths. */
+const TEXTS = ["Once upon a time there was a little girl", "a dog", "They went to the park and saw a big ball"];
+
+test("embeddings are those of the program", async () => {
+  const printed = (...args: string[]): number[][] =>
+    JSON.parse(program("embed", "--model", MODEL, "--threads", "1", ...args, "--json", ...TEXTS)).embeddings;
+  using model = await open();
+  const mean = await model.embed(TEXTS, { pooling: "mean" });
+  assert.deepEqual(mean, printed("--pooling", "mean").map((row) => Float32Array.from(row)));
+  for (const row of mean) assert.ok(Math.abs(row.reduce((sum, x) => sum + x * x, 0) - 1) < 1e-4);
+  const cut = await model.embed(TEXTS, { pooling: "last", dimensions: 8, normalize: false });
+  const last = printed("--pooling", "last", "--dimensions", "8", "--no-normalize");
+  assert.deepEqual(cut, last.map((row) => Float32Array.from(row)));
+  // Without pooling a text has a row for each of its tokens; token ids are texts too.
+  const tokens = TEXTS.map((text) => model.tokenize(text));
+  const rows = await model.embed(tokens, { pooling: "none" });
+  const width = mean[0]?.length ?? 0;
+  assert.deepEqual(rows.map((of) => of.length), tokens.map(({ length }) => length * width));
+  assert.deepEqual(await model.embed([]), []);
+  // Others wait for their turn.
+  const [one, two] = await Promise.all([model.embed(["a dog"], { pooling: "mean" }), model.embed(["a dog"], { pooling: "mean" })]);
+  assert.deepEqual(one, two);
+  await assert.rejects(model.embed([""], { pooling: "mean", dimensions: 1e6 }), { code: "ELIZA_ERR_INVALID_ARG" });
+  await assert.rejects(model.embed([Array(513).fill(1)]), { code: "ELIZA_ERR_INVALID_ARG", message: /513 tokens/ });
+  await assert.rejects(model.embed(["a"], { pooling: "all" as "mean" }), { code: "ELIZA_ERR_INVALID_ARG" });
+  await assert.rejects(model.embed(["a"], { signal: AbortSignal.abort("before") }), (why) => why === "before");
+  await assert.rejects(model.rank("Who?", TEXTS), { code: "ELIZA_ERR_INVALID_ARG", message: /classifier/ });
+  assert.equal((await whole(model, PROMPT, { maxTokens: 3 })).tokens.length, 3);
+});
+
+test("a reranker scores texts, and continues none", async () => {
+  const path = join(dirname(MODEL), "bert.gguf");
+  using model = await load(path, { threads: 1 });
+  assert.deepEqual(model.describe().labels, ["score", "other"]);
+  assert.deepEqual([model.describe().generates, model.describe().pooling], [false, "cls"]);
+  const scores = await model.rank("Who?", TEXTS);
+  const { scores: printed } = JSON.parse(program("rank", "--model", path, "--threads", "1", "--json", "--query", "Who?", ...TEXTS));
+  assert.deepEqual(scores.map(Math.fround), printed.map(Math.fround));
+  const refusal = { code: "ELIZA_ERR_NOT_IMPLEMENTED", message: /gives embeddings/ };
+  await assert.rejects(model.stream(PROMPT).next(), refusal);
+  await assert.rejects(model.logits(PROMPT), refusal);
+  assert.equal((await model.embed(TEXTS)).length, 3);
+});
+
 test("logits are those of the program", async () => {
   using model = await open();
   const out = join(mkdtempSync(join(tmpdir(), "eliza-")), "logits");

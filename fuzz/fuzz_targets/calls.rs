@@ -402,9 +402,9 @@ fn call(input: &mut Input<'_>, open: &mut Vec<FfiLlmHandle>, samplers: &mut Vec<
                 let ((ids, _), (counts, n)) = (array(input, &list), array(input, &counts));
                 let (mut rows, mut n_rows, mut width) = (null_mut(), 0, 0);
                 let out = if input.below(16) == 0 { null_mut() } else { &raw mut rows };
-                let (n_rows, width) = (&raw mut n_rows, &raw mut width);
+                let (n_rows, width, error) = (&raw mut n_rows, &raw mut width, out_error);
                 if input.flag() {
-                    eliza_inference_llm_stream_embed_tokens(handle, options, ids, counts, n, out, n_rows, width, out_error);
+                    eliza_inference_llm_stream_embed_tokens(handle, options, ids, counts, n, out, n_rows, width, error);
                 } else {
                     eliza_inference_llm_stream_start_embed(handle, options, ids, counts, n, out_error);
                     eliza_inference_llm_stream_take_embeddings(handle, out, n_rows, width, null_mut());

@@ -3,6 +3,8 @@
 #![no_main]
 #![allow(dead_code)]
 
+#[path = "../../tests/testing/families.rs"]
+mod families;
 #[path = "../../tests/testing/fixtures.rs"]
 mod fixtures;
 #[path = "../../tests/testing/gguf_keys.rs"]
@@ -30,6 +32,8 @@ static VOCABULARIES: LazyLock<Vec<(Vocab, bool)>> = LazyLock::new(|| {
     // Two of them write text as it is, and this vocabulary has no tokens for all of it.
     let exact = |pre: &&str| !["gemma4", "sarvam-moe"].contains(pre);
     files.extend(long_texts::PRE_TOKENIZERS.iter().map(|pre| (long_texts::bpe(pre).file(), exact(pre))));
+    let whole = |name: &str| ["RWKV", "PLaMo-2"].contains(&name);
+    files.extend(families::all().map(|(name, keys)| (keys.file(), whole(name))));
     files.into_iter().map(|(file, exact)| (Vocab::from_gguf(&file).unwrap(), exact)).collect()
 });
 

@@ -2,6 +2,8 @@
 #![no_main]
 #![allow(dead_code)]
 
+#[path = "../../tests/testing/families.rs"]
+mod families;
 #[path = "../../tests/testing/gguf_keys.rs"]
 mod gguf_keys;
 mod input;
@@ -14,7 +16,7 @@ use input::Input;
 use libfuzzer_sys::fuzz_target;
 use std::cell::Cell;
 
-const KINDS: &[&str] = &["gpt2", "gpt2", "gpt2", "llama", "llama", "gemma4", "none", "bert", ""];
+const KINDS: &[&str] = &["gpt2", "gpt2", "gpt2", "llama", "llama", "gemma4", "none", "bert", "t5", "t5", "rwkv", "plamo2", ""];
 const PIECES: &[&str] = &[
     "a",
     "b",
@@ -62,7 +64,7 @@ const PIECES: &[&str] = &[
 const NAMES: &[&str] = &["llama", "phi-3", "modern-bert", "nomic-bert-moe", "jina-bert-v3", "x"];
 const ROLES: &[&str] =
     &["bos", "eos", "eot", "eom", "unknown", "seperator", "padding", "mask", "fim_pre", "prefix", "fim_suf", "fim_pad"];
-const FLAGS: &[&str] = &["add_bos_token", "add_eos_token", "add_space_prefix"];
+const FLAGS: &[&str] = &["add_bos_token", "add_eos_token", "add_space_prefix", "remove_extra_whitespaces"];
 
 /// A text of a few pieces, at times many of one.
 fn piece(input: &mut Input<'_>) -> String {
@@ -77,8 +79,9 @@ fn piece(input: &mut Input<'_>) -> String {
 
 fn keys(input: &mut Input<'_>) -> Keys {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
+    let kind = input.text(KINDS);
     let mut keys = Keys::default()
-        .string(&key("model"), &input.text(KINDS))
+        .string(&key("model"), &kind)
         .string(&key("pre"), &input.text(long_texts::PRE_TOKENIZERS))
         .string("general.architecture", &input.text(NAMES))
         .string("general.name", &input.text(NAMES));
@@ -86,6 +89,19 @@ fn keys(input: &mut Input<'_>) -> Keys {
     if input.below(8) > 0 {
         let mut seen = std::collections::HashSet::new();
         tokens.retain(|token| seen.insert(token.clone()));
+    }
+    if kind == "plamo2" {
+        let bytes = (0..=255).map(|byte| format!("<0x{byte:02X}>")).filter(|text| !tokens.contains(text));
+        tokens.extend(bytes.collect::<Vec<_>>());
+    }
+    if kind == "t5" && input.flag() {
+        let pairs = (0..input.below(8)).map(|_| (input.text(PIECES), input.text(PIECES))).collect::<Vec<_>>();
+        let mut map = families::charsmap(pairs.iter().map(|(from, to)| (from.as_str(), to.as_str())));
+        for _ in 0..input.below(4) {
+            let at = input.below(map.len());
+            map[at] = input.byte();
+        }
+        keys = keys.bytes_array(&key("precompiled_charsmap"), &map);
     }
     let count = |input: &mut Input<'_>| if input.below(16) == 0 { input.below(100) } else { tokens.len() };
     if input.below(4) > 0 {

@@ -117,8 +117,7 @@ pub struct StateRows {
 pub const NO_STATE: u32 = u32::MAX;
 
 /// The inputs of one run: a row per token, at most [`MAX_ROWS`] rows, of an encoder [`MAX_TEXT_ROWS`]. `tokens`,
-/// `positions`, `sequences` and `cells`
-/// have one entry per row.
+/// `positions`, `sequences` and `cells` have one entry per row.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Batch<'a> {
     /// Token ids, `rows` of them; those of [`sampled_by`] name a token that the device sampled.

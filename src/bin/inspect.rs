@@ -2,7 +2,7 @@
 
 use crate::output::{Outcome, count, print_json, printable, size};
 use elizainference::gguf::{Array, File, TensorInfo, Value, ValueType};
-use elizainference::model::{Facts, is_of_tower, unknown};
+use elizainference::model::{Facts, Pooling, is_of_tower, unknown};
 use serde_json::{Map, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -130,6 +130,11 @@ fn lines(facts: &Facts) -> Vec<(&'static str, String)> {
     add("Sizes", (!known.is_empty()).then(|| known.join(", ")));
     let tokens = facts.tokens.map(|n| format!("{n} tokens"));
     let vocabulary: Vec<String> = tokens.into_iter().chain(facts.vocabulary.clone()).collect();
+    let labels = match facts.labels.len() {
+        0 => String::new(),
+        _ => format!(", labels {}", facts.labels.join(", ")),
+    };
+    add("Embeddings", facts.pooling.map(|pooling| format!("pooling {}{labels}", pooling.name())));
     add("Vocabulary", (!vocabulary.is_empty()).then(|| vocabulary.join(", ")));
     lines
 }
@@ -151,6 +156,8 @@ fn as_json(file: &File, with_keys: bool, with_tensors: bool) -> serde_json::Valu
         "name": facts.name,
         "sizes": sizes,
         "vocabulary": {"model": facts.vocabulary, "tokens": facts.tokens},
+        "pooling": facts.pooling.map(Pooling::name),
+        "labels": facts.labels,
         "parameters": facts.parameters,
         "types": types,
         "left_out": towers(file),

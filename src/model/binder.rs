@@ -188,7 +188,7 @@ impl<'a> Binder<'a> {
             return Err(Error::Model(format!("Key `{key}` names {n} labels, the classifier has {width}")));
         }
         let row = if encodes { Pooling::Cls } else { Pooling::Last };
-        Ok((Classifier { row, hidden, output, labels, softmax: false }, width))
+        Ok((Classifier { row, hidden, output, softmax: false }, width))
     }
 
     /// Rows of a matrix in the file.

@@ -1,5 +1,6 @@
 //! Facts about the model in a file, also where this library cannot run it.
 
+use super::pooling::Pooling;
 use crate::gguf::{Array, File};
 
 /// The main facts about a model; `None` where the file does not have them.
@@ -27,8 +28,17 @@ pub struct Facts {
     pub tokens: Option<u64>,
     /// `tokenizer.ggml.model`, and `tokenizer.ggml.pre` where there is one.
     pub vocabulary: Option<String>,
+    /// How rows of texts are made, where the file says so.
+    pub pooling: Option<Pooling>,
+    /// Names of a classifier's scores.
+    pub labels: Vec<String>,
     /// Numbers in all tensors.
     pub parameters: u64,
+}
+
+fn strings(file: &File, key: &str) -> Vec<String> {
+    let texts = file.strings(key).ok().flatten().unwrap_or_default();
+    texts.into_iter().map(String::from).collect()
 }
 
 impl Facts {
@@ -56,6 +66,8 @@ impl Facts {
                 Some(pre) => format!("{model}, {pre}"),
                 None => model,
             }),
+            pooling: number("pooling_type").and_then(|n| Pooling::ALL.get(usize::try_from(n).ok()?).copied()),
+            labels: strings(file, &format!("{prefix}.classifier.output_labels")),
             parameters: file.tensors().iter().fold(0, |sum: u64, tensor| sum.saturating_add(tensor.elements())),
             architecture,
         }

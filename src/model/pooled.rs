@@ -35,21 +35,11 @@ pub struct Classifier {
     pub hidden: Option<(Linear, Option<NormSpec>)>,
     /// The matrix of the scores.
     pub output: Option<Linear>,
-    /// Names of the labels, where the file has them.
-    pub labels: Vec<String>,
     /// Whether the scores are made probabilities.
     pub softmax: bool,
 }
 
 impl Pooled {
-    /// Names of the classifier's scores, where the file has them.
-    pub fn labels(&self) -> &[String] {
-        match &self.then {
-            Then::Classifier(classifier) => &classifier.labels,
-            _ => &[],
-        }
-    }
-
     /// From pooled rows to results.
     pub(super) fn emit(&self, b: &mut Builder<'_>, mut x: NodeId) -> Result<NodeId> {
         match &self.then {

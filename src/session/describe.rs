@@ -1,6 +1,6 @@
 //! Descriptions of an open model as JSON: sizes and names, the metadata of its file, its tokens.
 
-use super::Session;
+use super::{Pooling, Session};
 use crate::model::Facts;
 use crate::vocab::SpecialTokens;
 use crate::{Error, Result, Token};
@@ -28,6 +28,12 @@ struct Description<'a> {
     parameters: u64,
     /// Of the file.
     bytes: u64,
+    /// Whether the handle continues texts: not where the model gives embeddings alone, or only the vocabulary is open.
+    generates: bool,
+    /// How the file says that rows of texts are made.
+    pooling: Pooling,
+    /// Names of a classifier's scores.
+    labels: Vec<String>,
     /// Of the handle, 0 where only the vocabulary is open, as the next four.
     context: u32,
     slots: u32,
@@ -81,6 +87,9 @@ impl Session {
             train_context: facts.context,
             parameters: facts.parameters,
             bytes: self.file.size(),
+            generates: info.generates,
+            pooling: facts.pooling.unwrap_or_default(),
+            labels: facts.labels,
             context: info.context,
             slots: info.slots,
             threads: info.threads,

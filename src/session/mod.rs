@@ -35,7 +35,7 @@ use crate::backend::MAX_ROWS;
 use crate::chat::{ChatTemplate, Parts};
 use crate::engine::{self, Engine};
 use crate::gguf::{File, shown};
-use crate::model::{self, Model, Pooled};
+use crate::model::{self, Model};
 use crate::sampling::random::unchosen_seed;
 use crate::sampling::{ChainStep, Sampler};
 use crate::trie::{self, Built, Surroundings, Trie, TrieState, cache};
@@ -147,15 +147,12 @@ impl Session {
         for unused in settings.params.apply_metadata(model.file()) {
             log::warn!("{}: {unused}", path.display());
         }
-        let (device, pooled) = (model.device(), model.outline().pooled());
+        let device = model.device();
         let info = ModelInfo {
             path: path.into(),
             ids: model.ids(),
             n_vocab: model.n_vocab(),
-            n_embd: model.hparams().n_embd,
-            generates: pooled.is_none(),
-            pooling: model.hparams().pooling,
-            labels: pooled.map_or(&[][..], Pooled::labels).to_vec(),
+            generates: model.outline().pooled().is_none(),
             train_context: model.train_context() as u32,
             context: engine.context() as u32,
             threads: engine.threads() as u32,

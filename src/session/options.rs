@@ -2,7 +2,7 @@
 //!
 //! Plain data only; the methods of [`Session`](super::Session) document when each is legal.
 
-use super::{EngineOptions, Params, Pooling};
+use super::{EngineOptions, Params};
 use crate::engine::LeafScore;
 use crate::trie::TrieState;
 use crate::{Error, Token};
@@ -159,14 +159,8 @@ pub struct ModelInfo {
     pub ids: Vec<String>,
     /// Tokens in the vocabulary.
     pub n_vocab: usize,
-    /// Numbers in a hidden row, which is what a row of a text has unless the model or the caller makes it another.
-    pub n_embd: usize,
     /// Whether the model continues texts; else it gives rows of texts alone.
     pub generates: bool,
-    /// How the model's file says that rows of texts are made.
-    pub pooling: Pooling,
-    /// Names of a classifier's scores, where the file has them.
-    pub labels: Vec<String>,
     /// Context length the model was trained with, in tokens.
     pub train_context: u32,
     /// Context of the session, in tokens; its slots share it.

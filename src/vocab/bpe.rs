@@ -161,7 +161,7 @@ impl Bpe {
         pace: &Pace<'_>,
         out: &mut Vec<Token>,
     ) -> Result<()> {
-        let Scratch { merger, written } = scratch;
+        let Scratch { merger, written, .. } = scratch;
         let bytes = self.pre.writing == Writing::Bytes;
         let whole = self.pre.ignore_merges || (self.pre.gemma4 && word.iter().all(|&b| b == b'\n'));
         if whole && word.len() <= self.longest {

@@ -1,13 +1,19 @@
 //! Reading a vocabulary from a model file.
 
 use super::bpe::Bpe;
+use super::charsmap::Charsmap;
+use super::merge::Scratch;
 use super::pace::Pace;
 use super::parts::Parts;
+use super::plamo2::Plamo2;
 use super::pre::{self, Known, Pre, Writing};
+use super::rwkv::Rwkv;
 use super::special::{self, SpecialTokens};
 use super::spelling::Spelling;
 use super::spm::Spm;
 use super::texts::{BLOCK, Texts};
+use super::ugm::Ugm;
+use super::wpm::{Normalizer, Wpm};
 use super::{Model, Vocab, VocabKind};
 use crate::gguf::{File, shown};
 use crate::{Error, Result, Token, reserve};
@@ -18,6 +24,11 @@ const TOKENS: &str = "tokenizer.ggml.tokens";
 const TYPES: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
+const SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
+const MERGE_SPACES: &str = "tokenizer.ggml.remove_extra_whitespaces";
+const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
+const LOWERCASE: &str = "tokenizer.ggml.normalizer.lowercase";
+const STRIP_ACCENTS: &str = "tokenizer.ggml.normalizer.strip_accents";
 
 /// The most bytes of a token's text; the longest tokens of usual vocabularies have some hundred bytes.
 const MAX_TOKEN_BYTES: usize = 64 << 10;
@@ -39,7 +50,11 @@ impl Vocab {
             "llama" => spm(file, ids(Some(1), Some(2), Some(0))),
             "gpt2" => bpe(file, find_pre(file)?, ids(Some(11), Some(11), None)),
             "gemma4" => bpe(file, known_pre("gemma4")?, ids(None, None, None)),
-            "bert" | "t5" | "rwkv" | "plamo2" | "hybriddna" | "whitespace" => {
+            "bert" => wpm(file),
+            "t5" => ugm(file),
+            "rwkv" => rwkv(file),
+            "plamo2" => plamo2(file, ids(Some(1), Some(2), Some(0))),
+            "hybriddna" | "whitespace" => {
                 Err(Error::Unsupported(format!("Vocabularies of the kind `{model}` (key `{MODEL}`)")))
             }
             _ => Err(broken(MODEL, format_args!("unknown kind of vocabulary `{}`", shown(&model)))),
@@ -64,6 +79,7 @@ fn without_texts(file: &File) -> Result<Vocab> {
         add_space_prefix: false,
         add_bos: false,
         add_eos: false,
+        around: [None; 2],
         clean_spaces: false,
         parts: Parts::new(&Texts::default(), &[])?,
         max_piece: 0,
@@ -150,16 +166,13 @@ fn spm(file: &File, defaults: SpecialTokens) -> Result<Vocab> {
     let texts = read_texts(file)?;
     let scores = read_scores(file, texts.len())?;
     let nature = Nature {
-        kind: VocabKind::Spm,
-        spelling: Spelling::Escaped,
         roles: defaults,
         add_bos: true,
-        always_bos: false,
         add_space_prefix: true,
-        clean_spaces: false,
+        ..Nature::of(VocabKind::Spm, Spelling::Escaped)
     };
     let n_tokens = texts.len();
-    let make = |texts: &Texts, roles: &mut SpecialTokens| {
+    let make = |texts: &Texts, _: &[u8], roles: &mut SpecialTokens| {
         let spm = Spm::new(texts, &scores, roles.unk)?;
         roles.nl = spm.byte(b'\n').filter(|&id| Some(id) != roles.unk).or(roles.pad);
         Ok(Model::Spm(Box::new(spm)))
@@ -179,16 +192,15 @@ fn bpe(file: &File, pre: &'static Pre, mut defaults: SpecialTokens) -> Result<Vo
         defaults.bos = None;
     }
     let model = Bpe::new(pre, &mut texts, &merges)?;
+    let spelling = if pre.writing == Writing::Escaped { Spelling::Escaped } else { Spelling::Bytes };
     let nature = Nature {
-        kind: VocabKind::Bpe,
-        spelling: if pre.writing == Writing::Escaped { Spelling::Escaped } else { Spelling::Bytes },
         roles: defaults,
         add_bos: pre.add_bos,
         always_bos: pre.gemma4,
-        add_space_prefix: false,
         clean_spaces: pre.clean_spaces,
+        ..Nature::of(VocabKind::Bpe, spelling)
     };
-    let make = |texts: &Texts, roles: &mut SpecialTokens| {
+    let make = |texts: &Texts, _: &[u8], roles: &mut SpecialTokens| {
         let mut newline = Vec::new();
         model.tokenize(texts, b"\n", &mut Default::default(), &Pace::new(&|| false), &mut newline)?;
         roles.nl = newline.first().copied().or(roles.pad);
@@ -197,16 +209,136 @@ fn bpe(file: &File, pre: &'static Pre, mut defaults: SpecialTokens) -> Result<Vo
     finish(file, texts, n_tokens, nature, make)
 }
 
+fn wpm(file: &File) -> Result<Vocab> {
+    let texts = read_texts(file)?;
+    // The scores of such vocabularies have no meaning.
+    read_scores(file, texts.len())?;
+    let lowercase = file.get(LOWERCASE)?.unwrap_or(true);
+    let normalizer = Normalizer { lowercase, strip_accents: file.get(STRIP_ACCENTS)?.unwrap_or(lowercase) };
+    let roles = SpecialTokens {
+        bos: Some(101),
+        unk: Some(100),
+        sep: Some(102),
+        pad: Some(0),
+        mask: Some(103),
+        ..SpecialTokens::default()
+    };
+    let nature = Nature { roles, add_bos: true, clean_spaces: true, ..Nature::of(VocabKind::Wpm, Spelling::Escaped) };
+    let make = |texts: &Texts, _: &[u8], roles: &mut SpecialTokens| {
+        roles.nl = roles.pad;
+        Ok(Model::Wpm(Box::new(Wpm::new(texts, normalizer, needed("unknown", roles.unk, UNKNOWN)?)?)))
+    };
+    let n_tokens = texts.len();
+    finish(file, texts, n_tokens, nature, make)
+}
+
+fn ugm(file: &File) -> Result<Vocab> {
+    let texts = read_texts(file)?;
+    let scores = read_scores(file, texts.len())?;
+    if let Some(i) = scores.iter().position(|score| score.is_infinite()) {
+        return Err(broken(SCORES, format_args!("entry {i} is infinite")));
+    }
+    let charsmap = match file.integers(CHARSMAP)? {
+        Some(numbers) if !numbers.is_empty() => {
+            let mut bytes = reserve::list(numbers.len(), "bytes of the map of characters")?;
+            // Files have them as signed or as unsigned bytes.
+            bytes.extend(numbers.into_iter().map(|byte| byte as u8));
+            Charsmap::new(&bytes)?
+        }
+        _ => Charsmap::default(),
+    };
+    let merge_spaces = file.get(MERGE_SPACES)?.unwrap_or(false);
+    let roles = SpecialTokens { eos: Some(1), unk: Some(2), pad: Some(0), ..SpecialTokens::default() };
+    let nature = Nature { roles, add_eos: true, ..Nature::of(VocabKind::Ugm, Spelling::Escaped) };
+    let prefix = file.get(SPACE_PREFIX)?.unwrap_or(false);
+    let make = |texts: &Texts, attributes: &[u8], roles: &mut SpecialTokens| {
+        let unk = needed("unknown", roles.unk, UNKNOWN)?;
+        let ugm = Ugm::new(texts, attributes, scores, unk, charsmap, merge_spaces)?;
+        let mut newline = Vec::new();
+        ugm.tokenize(b"\n", true, prefix, &mut Scratch::default(), &Pace::new(&|| false), &mut newline)?;
+        roles.nl = newline.first().copied().or(roles.pad);
+        Ok(Model::Ugm(Box::new(ugm)))
+    };
+    let n_tokens = texts.len();
+    finish(file, texts, n_tokens, nature, make)
+}
+
+fn rwkv(file: &File) -> Result<Vocab> {
+    let texts = read_texts(file)?;
+    let make = |texts: &Texts, _: &[u8], roles: &mut SpecialTokens| {
+        let rwkv = Rwkv::new(texts, roles.unk)?;
+        let mut newline = Vec::new();
+        rwkv.tokenize(b"\n", &mut Scratch::default(), &Pace::new(&|| false), &mut newline)?;
+        roles.nl = newline.first().copied();
+        Ok(Model::Rwkv(Box::new(rwkv)))
+    };
+    let n_tokens = texts.len();
+    finish(file, texts, n_tokens, Nature::of(VocabKind::Rwkv, Spelling::Backslashes), make)
+}
+
+fn plamo2(file: &File, defaults: SpecialTokens) -> Result<Vocab> {
+    let texts = read_texts(file)?;
+    let scores = read_scores(file, texts.len())?;
+    let roles = SpecialTokens { pad: Some(3), ..defaults };
+    let make = |texts: &Texts, attributes: &[u8], roles: &mut SpecialTokens| {
+        let plamo2 = Plamo2::new(texts, attributes, &scores)?;
+        let mut newline = Vec::new();
+        plamo2.tokenize(b"\n", &Pace::new(&|| false), &mut newline)?;
+        roles.nl = newline.first().copied();
+        Ok(Model::Plamo2(Box::new(plamo2)))
+    };
+    let n_tokens = texts.len();
+    finish(file, texts, n_tokens, Nature { roles, ..Nature::of(VocabKind::Plamo2, Spelling::Plain) }, make)
+}
+
+/// The token with a role that a vocabulary cannot do without; `why` says what for.
+fn needed(role: &str, token: Option<Token>, why: &str) -> Result<Token> {
+    token.ok_or_else(|| broken(&format!("tokenizer.ggml.{role}_token_id"), why))
+}
+
+/// Why the token for what is unknown is needed.
+const UNKNOWN: &str = "it is missing, but texts may have what the vocabulary has no token for";
+const ADDED: &str = "it is missing, but the vocabulary adds this token to every text";
+
 /// The kind of a vocabulary, and its defaults where the file has no key.
 struct Nature {
     kind: VocabKind,
     spelling: Spelling,
     roles: SpecialTokens,
     add_bos: bool,
+    add_eos: bool,
     /// Set where the begin-of-text token is added whatever the file has.
     always_bos: bool,
     add_space_prefix: bool,
     clean_spaces: bool,
+}
+
+impl Nature {
+    /// That of vocabularies that add nothing to a text.
+    fn of(kind: VocabKind, spelling: Spelling) -> Self {
+        Nature {
+            kind,
+            spelling,
+            roles: SpecialTokens::default(),
+            add_bos: false,
+            add_eos: false,
+            always_bos: false,
+            add_space_prefix: false,
+            clean_spaces: false,
+        }
+    }
+
+    /// The tokens that are put before and after a text, by what the file says.
+    fn around(&self, roles: &SpecialTokens, add_bos: bool, add_eos: bool) -> Result<[Option<Token>; 2]> {
+        let (before, after) = match self.kind {
+            VocabKind::Wpm => (true, true),
+            VocabKind::Rwkv | VocabKind::Plamo2 | VocabKind::None => (false, false),
+            VocabKind::Spm | VocabKind::Bpe | VocabKind::Ugm => (add_bos, add_eos),
+        };
+        let last = if self.kind == VocabKind::Wpm { ("seperator", roles.sep) } else { ("eos", roles.eos) };
+        let added = |wanted: bool, (role, token)| wanted.then(|| needed(role, token, ADDED)).transpose();
+        Ok([added(before, ("bos", roles.bos))?, added(after, last)?])
+    }
 }
 
 /// Read what all kinds have: attributes, special tokens, nature. `model` is made when the roles are known.
@@ -215,7 +347,7 @@ fn finish(
     texts: Texts,
     n_tokens: usize,
     nature: Nature,
-    model: impl FnOnce(&Texts, &mut SpecialTokens) -> Result<Model>,
+    model: impl FnOnce(&Texts, &[u8], &mut SpecialTokens) -> Result<Model>,
 ) -> Result<Vocab> {
     let mut attributes = read_attributes(file, n_tokens)?;
     let mut roles = nature.roles;
@@ -223,14 +355,9 @@ fn finish(
     let flag =
         |name: &str, default: bool| Ok::<_, Error>(file.get(&format!("tokenizer.ggml.{name}"))?.unwrap_or(default));
     let add_bos = flag("add_bos_token", nature.add_bos)? || nature.always_bos;
-    let add_eos = flag("add_eos_token", false)?;
-    for (name, wanted, role) in [("bos", add_bos, roles.bos), ("eos", add_eos, roles.eos)] {
-        if wanted && role.is_none() {
-            let key = format!("tokenizer.ggml.{name}_token_id");
-            return Err(broken(&key, "it is missing, but the vocabulary adds this token to every text"));
-        }
-    }
-    let model = model(&texts, &mut roles)?;
+    let add_eos = flag("add_eos_token", nature.add_eos)?;
+    let around = nature.around(&roles, add_bos, add_eos)?;
+    let model = model(&texts, &attributes, &mut roles)?;
     let specials = special::infer_from_texts(roles, &texts, &mut attributes);
     special::add_strip_attributes(file, &texts, &mut attributes)?;
     let listed = file.integers("tokenizer.ggml.suppress_tokens")?.unwrap_or_default();
@@ -247,9 +374,10 @@ fn finish(
         special: specials.roles,
         eog: specials.end,
         suppressed,
-        add_space_prefix: flag("add_space_prefix", nature.add_space_prefix)?,
+        add_space_prefix: file.get(SPACE_PREFIX)?.unwrap_or(nature.add_space_prefix),
         add_bos,
         add_eos,
+        around,
         clean_spaces: nature.clean_spaces,
         parts,
         max_piece: 0,

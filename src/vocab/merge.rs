@@ -43,6 +43,8 @@ pub(super) const TOKENS: &str = "tokens of a text";
 pub(super) struct Scratch {
     pub(super) merger: Merger,
     pub(super) written: Vec<u8>,
+    /// The longest token that begins at each byte.
+    pub(super) longest: Vec<u32>,
 }
 
 /// The symbols of one piece of text and their queue; kept between pieces so that nothing is allocated for each.

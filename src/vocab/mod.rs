@@ -1,16 +1,20 @@
-//! SPM and byte-level BPE vocabularies; special tokens; tokens to bytes.
+//! Vocabularies of all kinds that llama.cpp has; special tokens; tokens to bytes.
 //!
 //! A [`Vocab`] is read once from a model file and never changes, so any number of threads may use it. Tokenizing has
 //! the same result as the vocabulary's own tokenizer and llama.cpp with the same file, also for invalid UTF-8. What is
 //! done, in this order:
 //!
 //! 1. special tokens are cut out of the text ([`parts`]);
-//! 2. byte-level BPE cuts the rest into words ([`split`], [`pre`]), SPM escapes its spaces;
-//! 3. characters are joined, by merge rank or by score ([`merge`]).
+//! 2. byte-level BPE cuts the rest into words ([`split`], [`pre`]), SPM escapes its spaces, WordPiece and Unigram write
+//!    it in their way ([`wpm`], [`charsmap`]);
+//! 3. BPE and SPM join characters, by merge rank or by score ([`merge`]). The others find all tokens in a text by an
+//!    [`automaton`]: WordPiece and RWKV take the longest ones, Unigram and PLaMo-2 the best sum.
 //!
-//! Other kinds (WordPiece, Unigram, RWKV, PLaMo-2) would be further [`Model`]s like [`bpe`] and [`spm`].
+//! Each kind is a [`Model`] in a file of its own, and a row in [`load`].
 
+mod automaton;
 mod bpe;
+mod charsmap;
 mod load;
 mod merge;
 mod merge_boundaries;
@@ -19,13 +23,17 @@ mod pairs;
 mod parts;
 mod pattern;
 mod pieces;
+mod plamo2;
 mod pre;
+mod rwkv;
 mod special;
 mod spelling;
 mod split;
 mod spm;
 mod texts;
+mod ugm;
 mod unicode;
+mod wpm;
 
 pub use special::SpecialTokens;
 
@@ -35,7 +43,6 @@ use pace::Pace;
 use parts::Parts;
 use special::CONTROL;
 use spelling::{SPACE_MARK, Spelling, escape_spaces};
-use std::borrow::Cow;
 use texts::Texts;
 
 /// How a vocabulary makes tokens from text.
@@ -45,6 +52,14 @@ pub enum VocabKind {
     Spm,
     /// Byte-pair encoding by merge rank.
     Bpe,
+    /// WordPiece: the longest tokens of each word.
+    Wpm,
+    /// SentencePiece-style Unigram: the largest sum of scores.
+    Ugm,
+    /// RWKV: the longest tokens over bytes.
+    Rwkv,
+    /// PLaMo-2: the smallest sum of costs.
+    Plamo2,
     /// No texts at all: the model works on ids.
     None,
 }
@@ -52,6 +67,10 @@ pub enum VocabKind {
 enum Model {
     Spm(Box<spm::Spm>),
     Bpe(Box<bpe::Bpe>),
+    Wpm(Box<wpm::Wpm>),
+    Ugm(Box<ugm::Ugm>),
+    Rwkv(Box<rwkv::Rwkv>),
+    Plamo2(Box<plamo2::Plamo2>),
     None,
 }
 
@@ -68,8 +87,11 @@ pub struct Vocab {
     eog: Vec<Token>,
     suppressed: Vec<Token>,
     add_space_prefix: bool,
+    /// What the file says of texts; see [`Vocab::add_bos`] for what is done.
     add_bos: bool,
     add_eos: bool,
+    /// The tokens that are put before and after a text.
+    around: [Option<Token>; 2],
     clean_spaces: bool,
     parts: Parts,
     max_piece: usize,
@@ -91,24 +113,27 @@ impl Special {
         if parse_special { Special::Tokens } else { Special::Text }
     }
 
-    /// A stretch of text without its marks.
-    fn plain<'a>(self, text: &'a [u8]) -> Cow<'a, [u8]> {
-        let Special::Marked(mark) = self else { return text.into() };
+    /// The stretches of a text between its marks.
+    fn between_marks(self, text: &[u8]) -> impl Iterator<Item = &[u8]> {
         let mut bytes = [0; 4];
-        let mark = mark.encode_utf8(&mut bytes).as_bytes();
-        let mut plain = Vec::with_capacity(text.len());
-        let mut rest = text;
-        while let Some(at) = rest.windows(mark.len()).position(|window| window == mark) {
-            plain.extend_from_slice(&rest[..at]);
-            rest = &rest[at + mark.len()..];
-        }
-        plain.extend_from_slice(rest);
-        plain.into()
+        let mark = match self {
+            Special::Marked(mark) => mark.encode_utf8(&mut bytes).len(),
+            _ => 0,
+        };
+        let mut rest = Some(text);
+        std::iter::from_fn(move || {
+            let text = rest?;
+            let is_mark = |window: &[u8]| window == &bytes[..mark];
+            let at = if mark == 0 { None } else { text.windows(mark).position(is_mark) };
+            rest = at.map(|at| &text[at + mark..]);
+            Some(&text[..at.unwrap_or(text.len())])
+        })
     }
 }
 
 /// The longest text: positions fit 32 bits, also where a space or a broken byte is written as three.
 const MAX_TEXT: usize = 1 << 30;
+
 impl Vocab {
     /// Number of tokens.
     pub fn n_tokens(&self) -> usize {
@@ -142,14 +167,10 @@ impl Vocab {
         parse_special: bool,
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Vec<Token>> {
-        let mut out = Vec::new();
-        if add_special && self.add_bos {
-            out.extend(self.special.bos);
-        }
+        let [before, after] = if add_special { self.around } else { [None; 2] };
+        let mut out = Vec::from_iter(before);
         self.append_tokens(text, Special::of(parse_special), true, &Pace::new(cancelled), &mut out)?;
-        if add_special && self.add_eos {
-            out.extend(self.special.eos);
-        }
+        out.extend(after);
         Ok(out)
     }
 
@@ -159,14 +180,9 @@ impl Vocab {
     /// # Errors
     /// As [`Vocab::tokenize_unless`].
     pub fn tokenize_marked(&self, text: &str, mark: char, cancelled: &dyn Fn() -> bool) -> Result<Vec<Token>> {
-        let mut out = Vec::new();
-        if self.add_bos {
-            out.extend(self.special.bos);
-        }
+        let mut out = Vec::from_iter(self.around[0]);
         self.append_tokens(text.as_bytes(), Special::Marked(mark), true, &Pace::new(cancelled), &mut out)?;
-        if self.add_eos {
-            out.extend(self.special.eos);
-        }
+        out.extend(self.around[1]);
         Ok(out)
     }
 
@@ -211,16 +227,41 @@ impl Vocab {
         for found in self.parts.find(&self.attributes, text, special != Special::Text, pace)? {
             let range = found.range();
             if at < range.start {
-                self.append_raw(&special.plain(&text[at..range.start]), begins, &mut scratch, pace, out)?;
+                self.append_between_marks(&text[at..range.start], special, begins, &mut scratch, pace, out)?;
             }
             reserve::push(out, found.token(), TOKENS)?;
             begins = true;
             at = range.end;
         }
         if at < text.len() {
-            self.append_raw(&special.plain(&text[at..]), begins, &mut scratch, pace, out)?;
+            self.append_between_marks(&text[at..], special, begins, &mut scratch, pace, out)?;
         }
         Ok(())
+    }
+
+    /// The tokens of a stretch without special tokens, in which there may be marks. Marks are left out; but where the
+    /// text of a control token in a text is that token, no token reaches over a mark.
+    fn append_between_marks(
+        &self,
+        text: &[u8],
+        special: Special,
+        begins: bool,
+        scratch: &mut Scratch,
+        pace: &Pace<'_>,
+        out: &mut Vec<Token>,
+    ) -> Result<()> {
+        let mut stretches = special.between_marks(text);
+        if matches!(self.model, Model::Rwkv(_) | Model::Plamo2(_)) {
+            return stretches.try_for_each(|stretch| self.append_raw(stretch, begins, scratch, pace, out));
+        }
+        let first = stretches.next().unwrap_or_default();
+        if first.len() == text.len() {
+            return self.append_raw(text, begins, scratch, pace, out);
+        }
+        let mut plain = reserve::list(text.len(), unicode::TEXT)?;
+        plain.extend_from_slice(first);
+        stretches.for_each(|stretch| plain.extend_from_slice(stretch));
+        self.append_raw(&plain, begins, scratch, pace, out)
     }
 
     /// The tokens of a stretch without special tokens.
@@ -239,6 +280,10 @@ impl Vocab {
                 spm.tokenize(&self.texts, &scratch.written, &mut scratch.merger, pace, out)
             }
             Model::Bpe(bpe) => bpe.tokenize(&self.texts, text, scratch, pace, out),
+            Model::Wpm(wpm) => wpm.tokenize(text, scratch, pace, out),
+            Model::Ugm(ugm) => ugm.tokenize(text, begins, self.add_space_prefix, scratch, pace, out),
+            Model::Rwkv(rwkv) => rwkv.tokenize(text, scratch, pace, out),
+            Model::Plamo2(plamo2) => plamo2.tokenize(text, pace, out),
             Model::None => Ok(()),
         }
     }
@@ -297,12 +342,12 @@ impl Vocab {
 
     /// Whether [`Vocab::tokenize`] puts the begin-of-text token before a text.
     pub fn add_bos(&self) -> bool {
-        self.add_bos
+        self.around[0].is_some()
     }
 
-    /// Whether [`Vocab::tokenize`] puts the end-of-text token after a text.
+    /// Whether [`Vocab::tokenize`] puts a token after a text: that for its end, or the separator in WordPiece.
     pub fn add_eos(&self) -> bool {
-        self.add_eos
+        self.around[1].is_some()
     }
 
     /// Tokens that are never to be sampled, by the model's file.

@@ -1,54 +1,30 @@
 //! Special tokens in a text: where they are, and which of overlapping ones are taken.
 //!
-//! Longer tokens have precedence, then smaller ids, then places further left. The reversed texts make an Aho-Corasick
-//! automaton (<https://doi.org/10.1145/360825.360855>) that reads a text from its end: at each position its state has
-//! the longest token that begins there, and each token has the next shorter one that its own text begins with. So the
-//! time is linear in the text's length whatever the tokens are, and for each position there is one candidate at a time,
-//! in a queue by precedence. A candidate whose bytes are partly taken is replaced by the longest one that still fits.
+//! Longer tokens have precedence, then smaller ids, then places further left. An [`Automaton`] reads a text from its
+//! end: at each position it has the longest token that begins there, and the next shorter ones. So the time is linear in
+//! the text's length whatever the tokens are, and for each position there is one candidate at a time, in a queue by
+//! precedence. A candidate whose bytes are partly taken is replaced by the longest one that still fits.
 
+use super::automaton::{Automaton, NONE, ReadFrom};
 use super::pace::Pace;
 use super::special::{CONTROL, LSTRIP, PARTED, RSTRIP, UNKNOWN, USER_DEFINED};
 use super::texts::Texts;
 use crate::{Result, Token, reserve};
-use hashbrown::HashMap;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 
-/// No token, where there may be one.
-const NONE: u32 = u32::MAX;
 /// What memory is for, in errors.
 const TOKENS: &str = "special tokens";
-const STATES: &str = "states of the search for special tokens";
 const FOUND: &str = "special tokens in a text";
 
-/// The tokens that are cut out of texts, and the automaton that finds them. Fields with two values are for texts in
-/// which control tokens are not recognised, and in which they are.
+/// The tokens that are cut out of texts.
 pub(super) struct Parts {
     /// In the order in which they take their bytes; a token's rank is its place here.
-    tokens: Vec<Parted>,
-    /// State 0 is the start.
-    states: Vec<State>,
-    /// The state that follows a state at a byte.
-    edges: HashMap<(u32, u8), u32>,
-    /// Whether a byte leads on from the start.
-    ends: [bool; 256],
-    /// Whether there are tokens to be found.
-    any: [bool; 2],
-}
-
-struct Parted {
-    id: u32,
-    len: u32,
-    /// The rank of the longest shorter token that this one's text begins with.
-    shorter: [u32; 2],
-}
-
-struct State {
-    /// The state of the longest end of what this one has read.
-    fallback: u32,
-    /// The rank of the longest token that ends here (begins here, in the text).
-    longest: [u32; 2],
+    tokens: Vec<u32>,
+    /// What finds the ranks in texts in which control tokens are not recognised, and in which they are. None where there
+    /// is nothing to find.
+    searches: [Option<Automaton>; 2],
 }
 
 /// A token that was found in a text, with the bytes it takes.
@@ -73,79 +49,20 @@ impl Parts {
     pub(super) fn new(texts: &Texts, attributes: &[u8]) -> Result<Self> {
         let mut tokens = Vec::new();
         for (id, _) in (0..).zip(attributes).filter(|(_, a)| **a & PARTED != 0) {
-            let len = texts.get(id).len() as u32;
-            reserve::push(&mut tokens, Parted { id, len, shorter: [NONE; 2] }, TOKENS)?;
+            reserve::push(&mut tokens, id, TOKENS)?;
         }
-        tokens.sort_unstable_by_key(|token| (Reverse(token.len), token.id));
-        let mut parts = Parts {
-            tokens,
-            states: vec![State { fallback: 0, longest: [NONE; 2] }],
-            edges: HashMap::new(),
-            ends: [false; 256],
-            any: [false; 2],
+        tokens.sort_unstable_by_key(|&id| (Reverse(texts.get(id).len()), id));
+        let always = |id: u32| {
+            let attribute = attributes[id as usize];
+            attribute & USER_DEFINED != 0 && attribute & (CONTROL | UNKNOWN) == 0
         };
-        // The state that the automaton has reached for each token. All tokens advance one byte at a time, so that a
-        // state's fallback, which is shorter, exists when the state is made.
-        let mut reading = reserve::filled(0, parts.tokens.len(), TOKENS)?;
-        for read in 0.. {
-            let open = parts.tokens.partition_point(|token| token.len > read);
-            if open == 0 {
-                break;
-            }
-            for (rank, at) in (0..).zip(&mut reading[..open]) {
-                let Parted { id, len, .. } = parts.tokens[rank as usize];
-                let text = texts.get(id);
-                *at = parts.grow(*at, text[text.len() - 1 - read as usize])?;
-                if len == read + 1 {
-                    parts.end(*at, rank, attributes[id as usize]);
-                }
-            }
-        }
-        Ok(parts)
-    }
-
-    /// The state after `state` at a byte, which is made if there is none.
-    fn grow(&mut self, state: u32, byte: u8) -> Result<u32> {
-        if let Some(&next) = self.edges.get(&(state, byte)) {
-            return Ok(next);
-        }
-        let fallback = if state == 0 { 0 } else { self.step(self.states[state as usize].fallback, byte) };
-        let new = self.states.len() as u32;
-        let longest = self.states[fallback as usize].longest;
-        reserve::push(&mut self.states, State { fallback, longest }, STATES)?;
-        let room = self.edges.try_reserve(1);
-        room.map_err(|_| reserve::no_memory(self.edges.len(), size_of::<((u32, u8), u32)>(), STATES))?;
-        self.edges.insert((state, byte), new);
-        self.ends[usize::from(byte)] |= state == 0;
-        Ok(new)
-    }
-
-    /// A token's text ends (that is, begins) at a state.
-    fn end(&mut self, state: u32, rank: u32, attribute: u8) {
-        let State { fallback, .. } = self.states[state as usize];
-        let shorter = self.states[fallback as usize].longest;
-        let always = attribute & USER_DEFINED != 0 && attribute & (CONTROL | UNKNOWN) == 0;
-        for (mode, wanted) in [always, true].into_iter().enumerate() {
-            if wanted {
-                self.tokens[rank as usize].shorter[mode] = shorter[mode];
-                self.states[state as usize].longest[mode] = rank;
-                self.any[mode] = true;
-            }
-        }
-    }
-
-    /// The state after any state at a byte.
-    fn step(&self, mut state: u32, byte: u8) -> u32 {
-        loop {
-            if state == 0 && !self.ends[usize::from(byte)] {
-                return 0;
-            }
-            match self.edges.get(&(state, byte)) {
-                Some(&next) => return next,
-                None if state == 0 => return 0,
-                None => state = self.states[state as usize].fallback,
-            }
-        }
+        let search = |wanted: &dyn Fn(u32) -> bool| {
+            let wanted = (0..).zip(&tokens).filter(|(_, id)| wanted(**id));
+            let mut patterns = wanted.map(|(rank, &id)| (rank, texts.get(id))).peekable();
+            patterns.peek().is_some().then(|| Automaton::new(ReadFrom::End, tokens.len(), patterns)).transpose()
+        };
+        let searches = [search(&always)?, search(&|_| true)?];
+        Ok(Parts { tokens, searches })
     }
 
     /// The special tokens in a text of less than 4 GiB, from left to right.
@@ -156,16 +73,13 @@ impl Parts {
         parse_special: bool,
         pace: &Pace<'_>,
     ) -> Result<Vec<Found>> {
-        let mode = usize::from(parse_special);
-        if !self.any[mode] {
-            return Ok(Vec::new());
-        }
+        let Some(search) = &self.searches[usize::from(parse_special)] else { return Ok(Vec::new()) };
         let mut candidates = Vec::new();
         let mut state = 0;
         for (start, &byte) in text.iter().enumerate().rev() {
             pace.spend(1)?;
-            state = self.step(state, byte);
-            match self.states[state as usize].longest[mode] {
+            state = search.step(state, byte);
+            match search.longest(state) {
                 NONE => {}
                 rank => reserve::push(&mut candidates, Reverse(u64::from(rank) << 32 | start as u64), FOUND)?,
             }
@@ -179,17 +93,17 @@ impl Parts {
         let mut candidates = BinaryHeap::from(candidates);
         while let Some(Reverse(candidate)) = candidates.pop() {
             let (mut rank, start) = ((candidate >> 32) as u32, candidate as u32 as usize);
-            let Parted { id, len, shorter } = self.tokens[rank as usize];
-            pace.spend(1 + len as usize / 64)?;
-            let mut range = start..start + len as usize;
+            let (id, len) = (self.tokens[rank as usize], search.len(rank));
+            pace.spend(1 + len / 64)?;
+            let mut range = start..start + len;
             match taken.first(range.clone()) {
                 None => {}
                 Some(at) if at == start => continue,
                 Some(at) => {
-                    rank = shorter[mode];
-                    while rank != NONE && self.tokens[rank as usize].len as usize > at - start {
+                    rank = search.shorter(rank);
+                    while rank != NONE && search.len(rank) > at - start {
                         pace.spend(1)?;
-                        rank = self.tokens[rank as usize].shorter[mode];
+                        rank = search.shorter(rank);
                     }
                     if rank != NONE {
                         // In place of the one that was removed from the queue.

@@ -1,7 +1,7 @@
 //! From tokens back to bytes.
 
 use super::special::{BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED};
-use super::spelling::hex_byte;
+use super::spelling::{Spelling, byte_of_text, hex_byte};
 use super::{Vocab, VocabKind};
 use crate::{Result, Token, reserve};
 
@@ -35,11 +35,17 @@ impl Vocab {
     fn spell(&self, id: Token, special: bool, mut put: impl FnMut(&[u8])) {
         let Some(&attribute) = usize::try_from(id).ok().and_then(|i| self.attributes.get(i)) else { return };
         let text = self.texts.get(id as u32);
-        if attribute & (CONTROL | UNKNOWN) != 0 {
-            if special {
-                put(text);
+        let is_special = attribute & (CONTROL | UNKNOWN) != 0;
+        if is_special && !special {
+            return;
+        }
+        if matches!(self.spelling, Spelling::Backslashes | Spelling::Plain) {
+            // In vocabularies without spaces that are escaped, all other tokens are spelled.
+            match byte_of_text(text) {
+                Some(byte) if self.spelling == Spelling::Plain && attribute & BYTE != 0 => put(&[byte]),
+                _ => self.spelling.decode(text, put),
             }
-        } else if attribute & USER_DEFINED != 0 {
+        } else if is_special || attribute & USER_DEFINED != 0 {
             put(text);
         } else if attribute & NORMAL != 0 {
             self.spelling.decode(text, put);

@@ -262,13 +262,13 @@ pub(super) fn infer_from_texts(mut roles: SpecialTokens, texts: &Texts, attribut
     end.sort_unstable();
     end.dedup();
 
-    // Two families use a usual end token for something else.
+    // Some families use a usual end token for something else.
     let ends = |end: &[Token], text: &str| find(text).is_some_and(|id| end.contains(&(id as Token)));
     let calls = ends(&end, "<|call|>") || ends(&end, "<|calls|>");
     if calls && (ends(&end, "<|return|>") || ends(&end, "<|flush|>")) {
         withdraw(&mut end, attributes, find("<|end|>"), USER_DEFINED);
     }
-    if ends(&end, "<|tool_response>") {
+    if ends(&end, "<|tool_response>") || ends(&end, "<|plamo:eos|>") {
         withdraw(&mut end, attributes, find("</s>"), NORMAL);
     }
     Specials { roles, end }
@@ -306,10 +306,13 @@ pub(super) fn add_strip_attributes(file: &File, texts: &Texts, attributes: &mut 
     let read = |key: &str| Ok::<_, Error>(file.get::<String>(key)?.unwrap_or_default());
     let pre = read("tokenizer.ggml.pre")?;
     let name = read("general.name")?.to_ascii_lowercase();
+    let architecture = read("general.architecture")?;
     let any = |text: &str, parts: &[&str]| parts.iter().any(|part| text.contains(part));
     let n_tokens = attributes.len();
     let find = |text: &str| find_token(texts, n_tokens, text);
-    if any(&pre, &["jina-v2-de", "jina-v2-es", "jina-v2-code"]) {
+    let masks_eat_spaces = any(&pre, &["jina-v2-de", "jina-v2-es", "jina-v2-code"])
+        || any(&architecture, &["nomic-bert-moe", "jina-bert-v3"]);
+    if masks_eat_spaces {
         find("<mask>").into_iter().for_each(|id| mark(attributes, id, LSTRIP));
     } else if any(&name, &["phi-3", "phi3"]) {
         attributes.iter_mut().filter(|a| **a & PARTED != 0).for_each(|a| *a |= RSTRIP);

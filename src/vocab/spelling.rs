@@ -13,14 +13,21 @@ pub(super) enum Spelling {
     Escaped,
     /// With a character for each byte.
     Bytes,
+    /// With escapes after backslashes.
+    Backslashes,
+    /// As it is.
+    Plain,
 }
 
 impl Spelling {
     /// Call `put` with the bytes of a text of this spelling, part by part.
-    pub(super) fn decode(self, text: &[u8], put: impl FnMut(&[u8])) {
+    pub(super) fn decode(self, text: &[u8], mut put: impl FnMut(&[u8])) {
         match self {
             Spelling::Escaped => unescape_spaces(text, put),
             Spelling::Bytes => decode_bytes(text, put),
+            // Escapes are checked when the vocabulary is read.
+            Spelling::Backslashes => _ = unescape_backslashes(text, put),
+            Spelling::Plain => put(text),
         }
     }
 }
@@ -55,6 +62,39 @@ fn unescape_spaces(text: &[u8], mut put: impl FnMut(&[u8])) {
             }
         }
     }
+}
+
+/// Call `put` with the bytes of a text in which `\t`, `\n`, `\r`, `\xHH` with small digits, and any other character after
+/// a backslash are escapes. An escape that is cut short or has another digit is described in the error.
+pub(super) fn unescape_backslashes(text: &[u8], mut put: impl FnMut(&[u8])) -> std::result::Result<(), &'static str> {
+    let digit = |digit: u8| match digit {
+        b'0'..=b'9' => Ok(digit - b'0'),
+        b'a'..=b'f' => Ok(digit - b'a' + 10),
+        _ => Err("has an escape `\\x` without two digits of 0 to 9 and a to f"),
+    };
+    let mut rest = text;
+    while let Some(at) = rest.iter().position(|&b| b == b'\\') {
+        put(&rest[..at]);
+        rest = match &rest[at + 1..] {
+            [] => return Err("ends in a backslash"),
+            [b'x', high, low, behind @ ..] => {
+                put(&[digit(*high)? << 4 | digit(*low)?]);
+                behind
+            }
+            [b'x', ..] => return Err("ends within an escape `\\x`"),
+            [first, behind @ ..] => {
+                put(&[match first {
+                    b't' => b'\t',
+                    b'n' => b'\n',
+                    b'r' => b'\r',
+                    other => *other,
+                }]);
+                behind
+            }
+        };
+    }
+    put(rest);
+    Ok(())
 }
 
 /// The longest text of a token, in bytes, in which each character that encodes no byte is written together with the
@@ -97,6 +137,12 @@ pub(super) fn hex_byte(text: &[u8]) -> u8 {
     digits.fold(0, |byte, digit| byte << 4 | digit as u8)
 }
 
+/// The byte of a text that has exactly the form `<0xXX>`.
+pub(super) fn byte_of_text(text: &[u8]) -> Option<u8> {
+    let [b'<', b'0', b'x', high, low, b'>'] = text else { return None };
+    (high.is_ascii_hexdigit() && low.is_ascii_hexdigit()).then(|| hex_byte(text))
+}
+
 /// The text of a byte token.
 pub(super) fn hex_text(byte: u8) -> [u8; 6] {
     let digit = |n: u8| b"0123456789ABCDEF"[usize::from(n & 15)];
@@ -112,5 +158,18 @@ mod tests {
         assert_eq!(hex_byte(b"<0x0A>"), 10);
         assert_eq!(hex_byte(b"<0xff>"), 255);
         assert_eq!(hex_byte(b"<0x"), 0);
+        assert_eq!(byte_of_text(b"<0xfF>"), Some(255));
+        assert!([b"<0xfG>" as &[u8], b"<0xff", b"<0xfff>"].map(byte_of_text).iter().all(Option::is_none));
+    }
+
+    #[test]
+    fn escapes() {
+        let bytes = |text: &str| {
+            let mut out = Vec::new();
+            unescape_backslashes(text.as_bytes(), |bytes| out.extend_from_slice(bytes)).map(|()| out)
+        };
+        assert_eq!(bytes(r"a\tb\\\x0a\'\n\q\xe6\x9").err(), Some("ends within an escape `\\x`"));
+        assert_eq!(bytes(r"a\tb\\\x0a\'\n\r\q\xe6漢").unwrap(), b"a\tb\\\x0a'\n\rq\xe6\xe6\xbc\xa2");
+        assert!(bytes(r"a\\\").is_err() && bytes(r"\x4").is_err() && bytes(r"\xAB").is_err() && bytes(r"\x").is_err());
     }
 }

@@ -9,6 +9,7 @@ use super::pace::Pace;
 use crate::{Result, reserve};
 use std::borrow::Cow;
 use unicode_general_category::{GeneralCategory as Gc, get_general_category};
+use unicode_normalization::char::decompose_canonical;
 
 /// What memory is for, in errors.
 pub(super) const TEXT: &str = "bytes of a text";
@@ -24,7 +25,7 @@ pub(super) const SYMBOL_BYTE: u8 = 0xd5;
 /// The collapsed byte of non-ASCII white space (vertical tab, which every `\s` matches).
 const SPACE_BYTE: u8 = 0x0b;
 
-const REPLACEMENT: [u8; 3] = [0xef, 0xbf, 0xbd];
+pub(super) const REPLACEMENT: [u8; 3] = [0xef, 0xbf, 0xbd];
 
 /// Classes of collapsed bytes, as bits of [`class`].
 pub(super) const LETTER: u8 = 1;
@@ -131,6 +132,26 @@ fn collapse_wide(cp: u32) -> u8 {
     }
 }
 
+/// Whether a code point is a control, a format character, a surrogate or of private use.
+pub(super) fn is_control(cp: u32) -> bool {
+    let control = |c| matches!(get_general_category(c), Gc::Control | Gc::Format | Gc::PrivateUse | Gc::Surrogate);
+    char::from_u32(cp).is_none_or(control)
+}
+
+/// The first code point of the canonical decomposition: a letter without its accents.
+pub(super) fn without_accents(cp: u32) -> u32 {
+    let mut first = None;
+    let old = char::from_u32(cp).filter(|_| collapse(cp) != OTHER);
+    old.into_iter().for_each(|c| decompose_canonical(c, |part| first = first.or(Some(part))));
+    first.map_or(cp, u32::from)
+}
+
+/// The lower-case form of a code point, as one code point.
+pub(super) fn lowercase(cp: u32) -> u32 {
+    let old = char::from_u32(cp).filter(|_| collapse(cp) != OTHER);
+    old.and_then(|c| c.to_lowercase().next()).map_or(cp, u32::from)
+}
+
 /// The code point as patterns with literal non-ASCII characters see it: itself, white space beyond ASCII as `\v`.
 pub(super) fn wide(cp: u32) -> u32 {
     match char::from_u32(cp) {
@@ -206,7 +227,7 @@ fn whole_utf8(text: &[u8], pace: &Pace<'_>) -> Result<usize> {
 }
 
 /// The multi-byte character at the start of `bytes` and its length, by bit pattern alone.
-fn lenient_char(bytes: &[u8]) -> Option<(u32, usize)> {
+pub(super) fn lenient_char(bytes: &[u8]) -> Option<(u32, usize)> {
     let first = *bytes.first()?;
     let (len, low_bits) = match first {
         0xc0..=0xdf => (2, 0x1f),
@@ -225,7 +246,7 @@ fn lenient_char(bytes: &[u8]) -> Option<(u32, usize)> {
 }
 
 /// Append a code point in UTF-8; surrogates take their three bytes, anything beyond U+10FFFF becomes U+FFFD.
-fn push_utf8(cp: u32, out: &mut Vec<u8>) {
+pub(super) fn push_utf8(cp: u32, out: &mut Vec<u8>) {
     let tail = |shift: u32| 0x80 | (cp >> shift & 0x3f) as u8;
     match cp {
         0..0x80 => out.push(cp as u8),

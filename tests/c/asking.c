@@ -407,11 +407,130 @@ static void sampling_is_counted(void) {
     lib.llm_stream_close(handle);
 }
 
+/* Rows of texts, as texts and as tokens, at once and in the background. */
+static void embeddings(void) {
+    static const char texts[] = "Once upon a timea little dog";
+    const size_t lens[] = {16, 12};
+    eliza_llm_embedding_options_t options = {sizeof options, ELIZA_POOLING_NONE, 0, 1};
+    FfiLlmHandle handle = open_model(256);
+    char * error = NULL;
+    size_t counts[2], n_rows, width, of_tokens;
+    int * first = tokens_of(handle, "Once upon a time", &counts[0]), * second = tokens_of(handle, "a little dog", &counts[1]);
+    const size_t n = counts[0] + counts[1];
+    int * both = (int *)malloc(n * sizeof *both);
+    float * rows, * same;
+    memcpy(both, first, counts[0] * sizeof *both);
+    memcpy(both + counts[0], second, counts[1] * sizeof *both);
+
+    CHECK_EQ(lib.llm_stream_embed(handle, &options, texts, lens, 2, &rows, &n_rows, &width, &error), ELIZA_OK);
+    CHECK(n_rows == n && width > 0);
+    CHECK_EQ(lib.llm_stream_embed_tokens(handle, &options, both, counts, 2, &same, &of_tokens, &width, &error), ELIZA_OK);
+    CHECK(of_tokens == n && memcmp(rows, same, n * width * sizeof *rows) == 0);
+    lib.free_rows(same);
+    lib.free_rows(rows);
+
+    /* Of each text one row, as long as 1. */
+    options.pooling = ELIZA_POOLING_MEAN;
+    options.no_normalize = 0;
+    CHECK_EQ(lib.llm_stream_embed(handle, &options, texts, lens, 2, &rows, &n_rows, &width, &error), ELIZA_OK);
+    CHECK(n_rows == 2);
+    for (size_t row = 0; row < 2; row++) {
+        double squares = 0;
+        for (size_t i = 0; i < width; i++) squares += (double)rows[row * width + i] * rows[row * width + i];
+        CHECK(squares > 0.9999 && squares < 1.0001);
+    }
+    CHECK_EQ(lib.llm_stream_start_embed(handle, &options, both, counts, 2, &error), ELIZA_OK);
+    while (lib.llm_stream_status(handle) == ELIZA_STATUS_GENERATING) sleep_ms(1);
+    CHECK_EQ(lib.llm_stream_take_embeddings(handle, &same, &n_rows, &width, &error), ELIZA_OK);
+    CHECK(n_rows == 2 && memcmp(rows, same, 2 * width * sizeof *rows) == 0);
+    lib.free_rows(same);
+    CHECK_EQ(lib.llm_stream_take_embeddings(handle, &same, &n_rows, &width, &error), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(error, "no embeddings");
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "no embeddings");
+    lib.free_rows(rows);
+
+    options.dimensions = 8;
+    CHECK_EQ(lib.llm_stream_embed(handle, &options, texts, lens, 2, &rows, &n_rows, &width, &error), ELIZA_OK);
+    CHECK(n_rows == 2 && width == 8);
+    lib.free_rows(rows);
+    CHECK_EQ(lib.llm_stream_embed(handle, NULL, NULL, NULL, 0, &rows, &n_rows, &width, &error), ELIZA_OK);
+    CHECK(rows != NULL && n_rows == 0);
+    lib.free_rows(rows);
+    lib.free_rows(NULL);
+
+#define REFUSED(call, reason) \
+    do { \
+        CHECK_EQ(call, ELIZA_ERR_INVALID_ARG); \
+        CHECK_TEXT(error, reason); \
+        CHECK_TEXT(lib.llm_stream_take_error(handle), reason); \
+    } while (0)
+    REFUSED(lib.llm_stream_embed(handle, &options, texts, lens, 2, NULL, &n_rows, &width, &error), "out_rows");
+    REFUSED(lib.llm_stream_embed(handle, &options, NULL, lens, 2, &rows, &n_rows, &width, &error), "the texts");
+    REFUSED(lib.llm_stream_embed(handle, &options, texts, NULL, 2, &rows, &n_rows, &width, &error), "the lengths");
+    options.dimensions = 100000;
+    REFUSED(lib.llm_stream_embed(handle, &options, texts, lens, 2, &rows, &n_rows, &width, &error), "dimensions");
+    options.dimensions = 0;
+    options.pooling = 6;
+    REFUSED(lib.llm_stream_embed(handle, &options, texts, lens, 2, &rows, &n_rows, &width, &error), "pooling is 6");
+    options.pooling = ELIZA_POOLING_RANK;
+    REFUSED(lib.llm_stream_embed(handle, &options, texts, lens, 2, &rows, &n_rows, &width, &error), "classifier");
+    options.pooling = ELIZA_POOLING_LAST;
+    counts[0] = 0;
+    REFUSED(lib.llm_stream_start_embed(handle, &options, both, counts, 2, &error), "text 0 has no tokens");
+    both[0] = -3;
+    counts[0] = 1;
+    REFUSED(lib.llm_stream_embed_tokens(handle, &options, both, counts, 1, &rows, &n_rows, &width, &error), "is -3");
+    both = (int *)realloc(both, 257 * sizeof *both);
+    for (size_t i = 0; i < 257; i++) both[i] = 1;
+    counts[0] = 257;
+    REFUSED(lib.llm_stream_embed_tokens(handle, &options, both, counts, 1, &rows, &n_rows, &width, &error), "257 tokens");
+#undef REFUSED
+    free(both);
+    lib.free_tokens(first);
+    lib.free_tokens(second);
+    check_no_errors(handle);
+    lib.llm_stream_close(handle);
+}
+
+/* A model that gives embeddings and scores, and continues no text. */
+static void ranks(void) {
+    static const char texts[] = "a little doga little girl";
+    const size_t lens[] = {12, 13};
+    eliza_llm_embedding_options_t options = {sizeof options, ELIZA_POOLING_RANK, 0, 0};
+    eliza_llm_open_options_t open = {sizeof open};
+    char path[4096], * error = NULL, * slash;
+    float scores[2], swapped[2], * rows;
+    size_t n, n_rows, width;
+    int * pair;
+    FfiLlmHandle handle;
+    snprintf(path, sizeof path, "%s", model_path());
+    slash = strrchr(path, '/');
+    snprintf(slash == NULL ? path : slash + 1, 16, "bert.gguf");
+    open.model_path = path;
+    handle = opened(&open);
+    CHECK_EQ(lib.llm_stream_rank(handle, "Who?", 4, texts, lens, 2, scores, &error), ELIZA_OK);
+    CHECK(scores[0] != scores[1]);
+    CHECK_EQ(lib.llm_stream_rank(handle, "Who?", 4, "a little girla little dog", (const size_t[]){13, 12}, 2, swapped, &error), 0);
+    for (size_t i = 0; i < 2; i++) CHECK(scores[i] - swapped[1 - i] < 1e-4 && swapped[1 - i] - scores[i] < 1e-4);
+    CHECK_EQ(lib.llm_stream_tokenize_pair(handle, "Who?", 4, texts, 12, &pair, &n, &error), ELIZA_OK);
+    CHECK_EQ(lib.llm_stream_embed_tokens(handle, &options, pair, &n, 1, &rows, &n_rows, &width, &error), ELIZA_OK);
+    CHECK(n_rows == 1 && width == 2 && rows[0] - scores[0] < 1e-4 && scores[0] - rows[0] < 1e-4);
+    CHECK_EQ(lib.llm_stream_prefill(handle, pair, n, -1), -1);
+    CHECK_EQ(lib.llm_stream_status(handle), ELIZA_ERR_NOT_IMPLEMENTED);
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "gives embeddings");
+    lib.free_rows(rows);
+    lib.free_tokens(pair);
+    check_no_errors(handle);
+    lib.llm_stream_close(handle);
+}
+
 const struct test_case asking_cases[] = {
     {"devices_and_plans", devices_and_plans},
     {"metadata", metadata},
     {"model_and_tokens", model_and_tokens},
     {"logits", logits},
+    {"embeddings", embeddings},
+    {"ranks", ranks},
     {"vocabulary_alone", vocabulary_alone},
     {"options_of_an_open", options_of_an_open},
     {"sampling_is_counted", sampling_is_counted},

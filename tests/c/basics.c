@@ -66,7 +66,7 @@ static void layouts(void) {
 void check_not_open(FfiLlmHandle handle, const char * reason) {
     int32_t tokens[4] = {1, 2, 3, 4};
     int ids[2] = {1, 2};
-    float logits[4];
+    float logits[4], * rows = NULL;
     int * given = NULL;
     char text[64], * error = NULL;
     size_t n = 0;
@@ -119,6 +119,12 @@ void check_not_open(FfiLlmHandle handle, const char * reason) {
     REFUSED(lib.llm_stream_is_eog(handle, 1));
     REFUSED_WITH_TEXT(lib.llm_stream_logits(handle, 1, logits, 4, &error));
     REFUSED_WITH_TEXT(lib.llm_stream_logits(handle, 1, NULL, 0, &error));
+    REFUSED_WITH_TEXT(lib.llm_stream_embed(handle, NULL, "a", &(size_t){1}, 1, &rows, &n, &n, &error));
+    REFUSED_WITH_TEXT(lib.llm_stream_embed_tokens(handle, NULL, ids, &(size_t){2}, 1, &rows, &n, &n, &error));
+    REFUSED_WITH_TEXT(lib.llm_stream_start_embed(handle, NULL, ids, &(size_t){2}, 1, &error));
+    REFUSED_WITH_TEXT(lib.llm_stream_take_embeddings(handle, &rows, &n, &n, &error));
+    REFUSED_WITH_TEXT(lib.llm_stream_rank(handle, "a", 1, "b", &(size_t){1}, 1, logits, &error));
+    REFUSED_WITH_TEXT(lib.llm_stream_tokenize_pair(handle, "a", 1, "b", 1, &given, &n, &error));
 #define NO_TEXT(call) \
     do { \
         error = NULL; \

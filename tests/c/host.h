@@ -20,11 +20,12 @@
     X(llm_stream_next) X(llm_stream_poll) \
     X(llm_stream_sampling_defaults) X(llm_stream_configure) X(llm_stream_set_chain) \
     X(llm_stream_usage) X(llm_stream_usage_json) X(llm_stream_sampled) \
-    X(llm_stream_tokenize) X(llm_stream_detokenize) \
+    X(llm_stream_tokenize) X(llm_stream_detokenize) X(llm_stream_tokenize_pair) \
+    X(llm_stream_embed) X(llm_stream_embed_tokens) X(llm_stream_start_embed) X(llm_stream_take_embeddings) X(llm_stream_rank) \
     X(devices_json) X(plan_json) X(file_metadata_json) \
     X(llm_stream_metadata_json) X(llm_stream_model_json) X(llm_stream_is_eog) X(llm_stream_token_json) X(llm_stream_logits) \
     X(llm_stream_chat_prompt_json) X(llm_stream_chat_parts_json) \
-    X(free_string) X(free_tokens) X(set_log_sink) X(next_log_line)
+    X(free_string) X(free_tokens) X(free_rows) X(set_log_sink) X(next_log_line)
 
 /* Exports of the feature `testing`, not in the header. */
 typedef int (*testing_panic_fn)(FfiLlmHandle handle, const char * message, char ** out_error);

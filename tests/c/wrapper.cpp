@@ -648,6 +648,18 @@ void asking() {
     how.kv_type_v = "q8_0";
     how.n_batch = 32;
     CHECK(eliza::devices().find("\"CPU") != std::string::npos);
+    {
+        eliza::Stream stream(how);
+        const eliza::EmbeddingOptions mean = {eliza::Pooling::mean, 4, true};
+        const std::vector<std::string> texts = {"Once upon a time", "a little dog"};
+        const eliza::Embeddings rows = stream.embed(texts, mean);
+        CHECK_EQ(rows.size(), 2);
+        CHECK_EQ(rows.width, 4);
+        const eliza::Embeddings same = stream.embed({stream.tokenize(texts[0]), stream.tokenize(texts[1])}, mean);
+        CHECK(rows.numbers == same.numbers);
+        CHECK(rows[1] == rows.numbers.data() + 4);
+        CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "classifier", stream.rank("Who?", texts));
+    }
     const std::string plan = eliza::plan(how);
     CHECK(plan.find("\"n_batch\":32") != std::string::npos && plan.find("\"kv_type_v\":\"q8_0\"") != std::string::npos);
     CHECK(eliza::file_metadata(model) == told(lib.file_metadata_json(model.c_str(), nullptr, nullptr)));

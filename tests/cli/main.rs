@@ -5,6 +5,7 @@ mod bench;
 mod c_interface;
 mod chat;
 mod demo_model;
+mod embed;
 mod errors;
 mod generate;
 mod inspect;

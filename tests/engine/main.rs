@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod architectures;
+mod embeddings;
 mod leaf_scores;
 mod packed_cache;
 mod removal;

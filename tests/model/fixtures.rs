@@ -1,6 +1,7 @@
 //! The fixture models themselves: the same bytes on every run, readable by our own reader, and close to what their
 //! formats promise. `ELIZA_FIXTURES=DIR` also writes them into DIR, for the harnesses outside cargo.
 
+use crate::testing::encoders::Encoder;
 use crate::testing::fixtures::{self, Kind, Weights};
 use crate::testing::reference::{EXACT, Reference};
 use crate::testing::rng::Stream;
@@ -80,6 +81,9 @@ fn writes_the_fixtures_where_they_are_asked_for() {
             let path = fixtures::write(std::path::Path::new(&dir), kind, weights);
             File::open(&path).unwrap();
         }
+    }
+    for encoder in Encoder::ALL {
+        File::open(&encoder.write(std::path::Path::new(&dir))).unwrap();
     }
     File::open(script::write(std::path::Path::new(&dir))).unwrap();
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod context_shift;
+mod embeddings;
 mod loading;
 mod messages;
 mod saved_streams;

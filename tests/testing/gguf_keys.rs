@@ -65,6 +65,14 @@ impl Keys {
         this
     }
 
+    /// An array of u8.
+    #[allow(dead_code)]
+    pub fn bytes_array(self, name: &str, values: &[u8]) -> Self {
+        let mut this = self.array(name, 0, values.len());
+        this.bytes.extend(values);
+        this
+    }
+
     /// An array of f32.
     pub fn floats(self, name: &str, values: &[f32]) -> Self {
         let mut this = self.array(name, 6, values.len());

@@ -39,7 +39,7 @@ pub const PRE_TOKENIZERS: &[&str] = &[
     "sarvam-moe",
 ];
 
-const WORDS: &str = "\
+pub const WORDS: &str = "\
     the and of to in that it was for on with as he be at by had not are but from or have an they which one you were \
     her all she there would their we him been has when who will more no if out so said what up its about into than \
     them can only other new some could time these two may then do first any my now such like our over man";
@@ -75,7 +75,7 @@ fn joins(space: &str, runs: &[&str]) -> Vec<(String, String)> {
 }
 
 /// Special tokens: control tokens, and user-defined ones of which each begins the next.
-fn specials() -> Vec<(String, i32)> {
+pub fn specials() -> Vec<(String, i32)> {
     let control = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<s>", "</s>", "<｜end▁of▁sentence｜>"];
     let user = ["[[", "[[[[", "[[[[[[[["].map(String::from);
     let nested = (1..200).map(|n| format!("~{}", "^".repeat(n)));

@@ -6,6 +6,8 @@
 
 pub mod allocator;
 pub mod decoders;
+pub mod encoders;
+pub mod families;
 pub mod fixtures;
 pub mod gguf_keys;
 pub mod judge;

@@ -1,6 +1,7 @@
 //! Vocabularies: texts to tokens and back, and the memory that takes.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod families;
 mod memory;
 mod peer;
 #[path = "../testing/mod.rs"]

@@ -2,6 +2,7 @@
 //! was given.
 
 use crate::testing::allocator::{most_held, with_refused};
+use crate::testing::families;
 use crate::testing::gguf_keys::Keys;
 use crate::testing::long_texts;
 use elizainference::Error;
@@ -30,7 +31,8 @@ fn refused_one_by_one<T>(large: usize, work: impl Fn() -> Result<T, Error>) -> u
 
 #[test]
 fn a_vocabulary_without_memory_is_an_error() {
-    for keys in [long_texts::bpe("deepseek-v3"), long_texts::bpe("gemma4"), long_texts::spm()] {
+    let joining = [long_texts::bpe("deepseek-v3"), long_texts::bpe("gemma4"), long_texts::spm()];
+    for keys in joining.into_iter().chain(families::all().map(|(_, keys)| keys)) {
         let file = keys.file();
         let refusals = refused_one_by_one(OF_A_VOCABULARY, || Vocab::from_gguf(&file));
         assert!(refusals > 2, "only {refusals} allocations were large");
@@ -50,9 +52,13 @@ fn a_text_without_memory_is_an_error() {
         let tokens = vocab.tokenize(text.as_bytes(), true, true).unwrap();
         assert!(refused_one_by_one(OF_A_TEXT, || vocab.detokenize(&tokens, false, true)) > 0);
     }
-    let spm = Vocab::from_gguf(&long_texts::spm().file()).unwrap();
-    assert!(refused_one_by_one(OF_A_TEXT, || spm.tokenize(text.as_bytes(), true, true)) > 3);
-    assert!(refused_one_by_one(OF_A_TEXT, || spm.tokenize(long.as_bytes(), true, true)) > 3);
+    for (name, keys) in [("SPM", long_texts::spm())].into_iter().chain(families::all()) {
+        let vocab = Vocab::from_gguf(&keys.file()).unwrap();
+        for text in [&text, &long] {
+            let refusals = refused_one_by_one(OF_A_TEXT, || vocab.tokenize(text.as_bytes(), true, true));
+            assert!(refusals > 1, "{name}: only {refusals} allocations were large");
+        }
+    }
 }
 
 /// A BPE vocabulary of the bytes that has one more token, of this type.
@@ -137,7 +143,7 @@ fn a_text_takes_memory_by_its_length() {
     const BYTES: usize = 1 << 16;
     let mut worst = (0, String::new());
     let names = long_texts::PRE_TOKENIZERS.iter().map(|pre| (*pre, long_texts::bpe(pre)));
-    for (name, keys) in names.chain([("SPM", long_texts::spm())]) {
+    for (name, keys) in names.chain([("SPM", long_texts::spm())]).chain(families::all()) {
         let vocab = Vocab::from_gguf(&keys.file()).unwrap();
         for (what, text) in long_texts::hard(BYTES) {
             let held = most_held(|| vocab.tokenize(&text, false, true).unwrap()).1 / text.len();

@@ -1,6 +1,7 @@
 //! Vocabularies against the token lists that are kept beside them, against slow obvious tokenizers, and against
 //! broken files.
 
+use crate::testing::families;
 use crate::testing::gguf_keys::Keys;
 use crate::testing::long_texts;
 use crate::testing::random_text;
@@ -275,7 +276,7 @@ fn m5_l1_no_text_takes_more_than_20_times_the_steps_of_prose() {
     const BYTES: usize = 1 << 17;
     let (prose, texts) = (long_texts::prose(BYTES), long_texts::hard(BYTES));
     let names = long_texts::PRE_TOKENIZERS.iter().map(|pre| (*pre, long_texts::bpe(pre)));
-    for (name, keys) in names.chain([("SPM", long_texts::spm())]) {
+    for (name, keys) in names.chain([("SPM", long_texts::spm())]).chain(families::all()) {
         let vocab = Vocab::from_gguf(&keys.file()).unwrap();
         let usual = steps(&vocab, &prose);
         assert!(usual >= 8, "{name}: {usual} looks at the cancel are too few to count by");
@@ -486,7 +487,7 @@ fn broken_files_are_refused_by_key() {
             assert!(error.contains(part), "{error:?} does not name {part:?}");
         }
     }
-    for kind in ["bert", "t5", "rwkv", "plamo2"] {
+    for kind in ["hybriddna", "whitespace"] {
         let error = Vocab::from_gguf(&model(kind).file()).err();
         assert!(matches!(&error, Some(Error::Unsupported(what)) if what.contains(kind)), "{kind}: {error:?}");
     }

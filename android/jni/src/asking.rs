@@ -5,12 +5,13 @@ use std::path::Path;
 use elizainference::engine::{devices_json, plan_json};
 use elizainference::gguf::File;
 use elizainference::session::arguments::count;
+use elizainference::session::{EmbedOptions, Pooling};
 use elizainference::{Error, ffi};
 use jni::EnvUnowned;
-use jni::objects::{JByteBuffer, JClass, JDoubleArray, JFloatArray, JIntArray, JString};
+use jni::objects::{JByteBuffer, JClass, JDoubleArray, JFloatArray, JIntArray, JObjectArray, JString};
 use jni::sys::{jboolean, jint, jlong};
 
-use crate::arguments::{optional_text, text};
+use crate::arguments::{numbers, optional_text, text, texts};
 use crate::edge::native;
 use crate::options::engine_options;
 use crate::table;
@@ -170,6 +171,66 @@ extern "system" fn Java_ai_eliza_inference_Native_logits<'local>(
         session.logits(n_last, &mut rows)?;
         let array = env.new_float_array(needed)?;
         array.set_region(env, 0, &rows)?;
+        Ok(array)
+    })
+}
+
+/// The rows of texts, whose tokens follow one another; of each an array.
+#[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments)] // the Java method's own list
+extern "system" fn Java_ai_eliza_inference_Native_embed<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    session: jlong,
+    tokens: JIntArray<'local>,
+    ends: JIntArray<'local>,
+    pooling: jint,
+    dimensions: jint,
+    normalize: jboolean,
+) -> JObjectArray<'local, JFloatArray<'local>> {
+    native(env, |env| {
+        let session = table::get(session)?;
+        let (all, mut begin) = (numbers(env, &tokens)?, 0);
+        let mut texts = Vec::new();
+        for end in numbers(env, &ends)? {
+            let text = all.get(begin..end as usize);
+            texts.push(text.ok_or_else(|| Error::Internal(format!("texts end at {end} of {}", all.len())))?.to_vec());
+            begin = end as usize;
+        }
+        let pooling = match pooling {
+            0 => None,
+            n => Pooling::ALL.get(n as usize - 1).copied(),
+        };
+        let options = EmbedOptions { pooling, normalize, dimensions: count(dimensions, "dimensions")? as usize };
+        let made = session.embed(texts, &options)?;
+        let array = JObjectArray::<JFloatArray<'_>>::new(env, made.texts.len(), JFloatArray::null())?;
+        for (index, rows) in made.texts.iter().enumerate() {
+            // Many texts need not fit the few local references that a native method may hold.
+            let own = env.new_float_array(rows.len())?;
+            own.set_region(env, 0, rows)?;
+            array.set_element(env, index, &own)?;
+            env.delete_local_ref(own);
+        }
+        Ok(array)
+    })
+}
+
+/// How well each text answers a question.
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_rank<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    session: jlong,
+    query: JByteBuffer<'local>,
+    joined: JByteBuffer<'local>,
+    ends: JIntArray<'local>,
+) -> JFloatArray<'local> {
+    native(env, |env| {
+        let (query, texts) = (text(env, &query, "query")?, texts(env, &joined, &ends, "texts")?);
+        let texts: Vec<&[u8]> = texts.into_iter().map(str::as_bytes).collect();
+        let scores = table::get(session)?.rank(query.as_bytes(), &texts)?;
+        let array = env.new_float_array(scores.len())?;
+        array.set_region(env, 0, &scores)?;
         Ok(array)
     })
 }

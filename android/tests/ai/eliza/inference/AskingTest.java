@@ -47,9 +47,48 @@ final class AskingTest {
         cases.put("asked of a session", AskingTest::ofSession);
         cases.put("log lines", AskingTest::logLines);
         cases.put("logits", AskingTest::logits);
+        cases.put("embeddings", AskingTest::embeddings);
+        cases.put("ranks", AskingTest::ranks);
         cases.put("sampled tokens", AskingTest::sampled);
         cases.put("a vocabulary alone", AskingTest::vocabularyAlone);
         cases.put("batches and types of the cache", AskingTest::batchesAndTypes);
+    }
+
+    private static void embeddings() throws Exception {
+        List<String> texts = Arrays.asList(PROMPT, "a little dog");
+        try (Session session = open(256)) {
+            int[][] tokens = {session.tokenize(texts.get(0)), session.tokenize(texts.get(1))};
+            float[][] rows = session.embed(tokens, new EmbedOptions().pooling(Pooling.NONE).normalize(false));
+            int width = rows[0].length / tokens[0].length;
+            same(tokens[1].length * width, rows[1].length);
+            float[][] last = session.embed(tokens, new EmbedOptions().pooling(Pooling.LAST).normalize(false));
+            for (int text = 0; text < 2; text++) {
+                float[] own = Arrays.copyOfRange(rows[text], rows[text].length - width, rows[text].length);
+                check(Arrays.equals(own, last[text]), "the last row of text " + text);
+            }
+            float[][] cut = session.embed(tokens, new EmbedOptions().pooling(Pooling.MEAN).dimensions(8));
+            double squares = 0;
+            for (float number : cut[1]) {
+                squares += number * number;
+            }
+            check(cut[1].length == 8 && Math.abs(squares - 1) < 1e-4, "8 numbers of length 1, not " + squares);
+            same(0, session.embed(new int[0][], new EmbedOptions()).length);
+            thrown(ElizaException.InvalidArgument.class, "text 0 has no tokens",
+                () -> session.embed(new int[][] {{}}, new EmbedOptions()));
+            thrown(ElizaException.InvalidArgument.class, "classifier", () -> session.rank("Who?", texts));
+        }
+    }
+
+    private static void ranks() throws Exception {
+        String path = Host.model.replaceFirst("[^/]*$", "bert.gguf");
+        List<String> texts = Arrays.asList("a little dog", "a little girl");
+        try (Session session = ElizaInference.open(path)) {
+            float[] scores = session.rank("Who?", texts);
+            float[] swapped = session.rank("Who?", Arrays.asList(texts.get(1), texts.get(0)));
+            check(Math.abs(scores[0] - swapped[1]) < 1e-4 && scores[0] != scores[1], "scores in the order of the texts");
+            same(2, session.embed(texts).length);
+            thrown(ElizaException.Unsupported.class, "gives embeddings", () -> session.prefill(PROMPT));
+        }
     }
 
     private static void withoutSession() throws Exception {

@@ -35,6 +35,7 @@ struct Case {
     layout: KvLayout,
     n_heads: usize,
     softcap: f32,
+    bidirectional: bool,
     window: u32,
     chunk: u32,
     alibi: f32,
@@ -83,6 +84,7 @@ impl Case {
             layout,
             n_heads,
             softcap: 0.0,
+            bidirectional: false,
             window: 0,
             chunk: 0,
             alibi: 0.0,
@@ -113,6 +115,7 @@ impl Case {
                 scale: 1.0 / (self.layout.head_dim_k() as f32).sqrt(),
                 temperature: self.temperature,
                 softcap: self.softcap,
+                bidirectional: self.bidirectional,
                 window: self.window,
                 chunk: self.chunk,
                 alibi: self.alibi,
@@ -183,6 +186,10 @@ impl Case {
 
     /// Whether a row sees a cell, word for word.
     fn sees(&self, row: usize, cell: usize) -> bool {
+        if self.bidirectional {
+            let near = self.row_pos[row].abs_diff(self.cell_pos[cell]) <= self.window / 2;
+            return self.cell_seq[cell] & self.row_seq[row] != 0 && (self.window == 0 || near);
+        }
         self.cell_seq[cell] & self.row_seq[row] != 0
             && self.cell_pos[cell] <= self.row_pos[row]
             && (self.window == 0 || self.row_pos[row] - self.cell_pos[cell] < self.window as i32)
@@ -224,7 +231,7 @@ impl Case {
                 let largest = sizes.iter().fold(0.0, |m: f64, &s| m.max(s));
                 let mut error = (dk + 4) as f64 * unit * largest;
                 for (score, &cell) in scores.iter_mut().zip(&cells) {
-                    let bias = slope * f64::from(self.row_pos[row] - self.cell_pos[cell]);
+                    let bias = slope * f64::from(self.row_pos[row].abs_diff(self.cell_pos[cell]));
                     *score -= bias;
                     error = error.max((dk + 4) as f64 * unit * largest + 4.0 * unit * bias.abs());
                 }
@@ -316,6 +323,8 @@ fn slopes_sinks_chunks_and_temperatures_match_f64() {
                 Case { alibi: 8.0, ..plain.clone() },
                 Case { sinks: random.values(heads).iter().map(|x| x * 3.0).collect(), ..plain.clone() },
                 Case { chunk: 32, ..plain.clone() },
+                Case { bidirectional: true, alibi: 8.0, ..plain.clone() },
+                Case { bidirectional: true, window: 25, ..plain.clone() },
                 Case { temperature, window: 70, ..plain },
             ];
             for (i, case) in cases.iter().enumerate() {

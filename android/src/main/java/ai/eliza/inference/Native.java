@@ -69,6 +69,10 @@ final class Native {
 
     static native float[] logits(long session, int nLast);
 
+    static native float[][] embed(long session, int[] tokens, int[] ends, int pooling, int dimensions, boolean normalize);
+
+    static native float[] rank(long session, ByteBuffer query, ByteBuffer texts, int[] ends);
+
     static native double[] sampled(long session, int slot);
 
     static native void generate(long session, int maxNewTokens, float temperature, float topP);

@@ -177,6 +177,47 @@ public final class Session implements AutoCloseable {
         return Native.logits(number, nLast);
     }
 
+    /** {@link #embed(int[][], EmbedOptions)} with the tokens of texts, as the model's file says. */
+    public float[][] embed(List<String> texts) {
+        int[][] tokens = new int[texts.size()][];
+        for (int i = 0; i < tokens.length; i++) {
+            tokens[i] = tokenize(texts.get(i));
+        }
+        return embed(tokens, new EmbedOptions());
+    }
+
+    /**
+     * Embeddings: a row of numbers for each text, given as its tokens, in their order. Short texts share passes, so many at once
+     * take far less time than one by one. With {@link Pooling#NONE} a text's rows, one for each token, follow each other. A text
+     * that is longer than the context is refused, never cut. Blocks until done; {@link #cancel} from another thread ends it. A
+     * prompt that waits for its generation is forgotten.
+     */
+    public float[][] embed(int[][] texts, EmbedOptions options) {
+        checkHeard();
+        int[] ends = new int[texts.length];
+        int all = 0;
+        for (int i = 0; i < texts.length; i++) {
+            all += texts[i].length;
+            ends[i] = all;
+        }
+        int[] tokens = new int[all];
+        for (int i = 0; i < texts.length; i++) {
+            System.arraycopy(texts[i], 0, tokens, ends[i] - texts[i].length, texts[i].length);
+        }
+        return Native.embed(number, tokens, ends, options.pooling.ordinal(), options.dimensions, options.normalize);
+    }
+
+    /**
+     * How well each text answers a question, by a model with a classifier (a reranker): higher is better. Some models give
+     * probabilities, others any number. Blocks as {@link #embed(int[][], EmbedOptions)} does.
+     */
+    public float[] rank(String query, List<String> texts) {
+        checkHeard();
+        int[] ends = new int[texts.size()];
+        ByteBuffer joined = Utf8.direct(texts.toArray(new String[0]), "texts", ends);
+        return Native.rank(number, Utf8.direct(query, "query"), joined, ends);
+    }
+
     /**
      * How the last token that was drawn in a slot was drawn, null before the first; may be asked at any time. Tokens that a token
      * trie forced are not drawn.
