@@ -287,12 +287,13 @@ impl<'a> Builder<'a> {
         if parts == 0 || n == 0 || !x_width.is_multiple_of(parts) || !n.is_multiple_of(parts) {
             return Err(Error::Model(format!("Rows of {x_width} in {parts} parts, mixed by {n} coefficients")));
         }
-        let width = x_width / parts * (n / parts);
+        let sums = n / parts;
+        let width = x_width / parts * sums;
         if let Some(residual) = residual {
             self.check_rows(x, residual, width, || "A mixture of parts".to_string())?;
         }
         let src = [x].into_iter().chain(by).chain(residual).collect();
-        Ok(self.push(Op::Mix { parts, coefficients }, src, width, rows))
+        Ok(self.push(Op::Mix { parts, sums, coefficients }, src, width, rows))
     }
 
     /// See [`Op::Equalize`].

@@ -742,6 +742,8 @@ pub enum Op {
     Mix {
         /// Parts of a row.
         parts: usize,
+        /// Sums of a row.
+        sums: usize,
         /// c.
         coefficients: Coefficients,
     },

@@ -40,7 +40,7 @@ fn operation(id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
         Op::Map(function) => rows::map(to, id, *function),
         Op::Add { scale } => rows::add(to, id, *scale),
         Op::Gate { act, first } => rows::gate(to, id, *act, *first),
-        Op::Mix { parts, coefficients } => streams::mix(to, id, *parts, coefficients),
+        Op::Mix { parts, sums, coefficients } => streams::mix(to, id, (*parts, *sums), coefficients),
         Op::Equalize => streams::equalize(to, id),
         Op::Sparsify { deviations } => rows::sparsify(to, id, *deviations),
         Op::Attention(spec) => attention::attention(to, id, spec),

@@ -7,14 +7,19 @@ use crate::backend::cpu::program::run::{RowSpan, Run, Step, StepContext};
 use crate::graph::{Coefficients, NodeId, Rows};
 
 /// Appends sums of parts of rows.
-pub fn mix(to: &mut Lowering<'_>, id: NodeId, parts: usize, coefficients: &Coefficients) -> Result<()> {
+pub fn mix(
+    to: &mut Lowering<'_>,
+    id: NodeId,
+    (parts, sums): (usize, usize),
+    coefficients: &Coefficients,
+) -> Result<()> {
     let node = to.node(id);
     let by = match coefficients {
         Coefficients::Fixed(values) => By::Fixed(values.clone()),
         Coefficients::OfRow { plus } => By::Row(to.span(node.src.get(1).copied().unwrap_or(id)), *plus),
     };
     let (src, residual, out) = (to.span(to.source(id)?), to.residual(id), to.span(id));
-    to.push(Mix { parts, by, src, residual, out, rows: node.rows });
+    to.push(Mix { parts, sums, by, src, residual, out, rows: node.rows });
     Ok(())
 }
 
@@ -26,6 +31,7 @@ enum By {
 
 struct Mix {
     parts: usize,
+    sums: usize,
     by: By,
     src: RowSpan,
     residual: Option<RowSpan>,
@@ -35,8 +41,7 @@ struct Mix {
 
 impl Step for Mix {
     fn run(&self, run: &Run<'_>, ctx: StepContext<'_>) {
-        let width = self.src.width / self.parts;
-        let sums = self.out.width / width;
+        let (width, sums) = (self.src.width / self.parts, self.sums);
         for claimed in run.pieces(ctx, sums * run.rows(self.rows), 1) {
             for (r, sum) in claimed.map(|piece| (piece / sums, piece % sums)) {
                 let columns = sum * width..(sum + 1) * width;
