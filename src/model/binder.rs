@@ -479,7 +479,7 @@ impl Block<'_, '_> {
 
     /// A layer with a norm before each part, the second of this name.
     pub fn pre_norm_named(&mut self, attention: Attention, ffn: FeedForward, ffn_norm: &str) -> Result<Layer> {
-        self.mixed(vec![Mixer::Attention(attention)], Some(ffn), ffn_norm)
+        self.mixed(vec![Mixer::Attention(Box::new(attention))], Some(ffn), ffn_norm)
     }
 
     /// A layer of any mixers with a norm before each part, the second of this name.

@@ -43,7 +43,7 @@ pub(super) struct Layer {
 
 /// What mixes the rows of a sequence.
 pub(super) enum Mixer {
-    Attention(Attention),
+    Attention(Box<Attention>),
     Recurrent(Recurrent),
 }
 
@@ -162,7 +162,7 @@ pub(super) struct Streams {
 impl Layer {
     /// A layer without norms, whose parts are added one after the other.
     pub fn new(attention: Attention, ffn: FeedForward) -> Layer {
-        Layer::of(vec![Mixer::Attention(attention)], Some(ffn))
+        Layer::of(vec![Mixer::Attention(Box::new(attention))], Some(ffn))
     }
 
     /// As [`Layer::new`], of any mixers.
@@ -231,8 +231,8 @@ impl Layer {
             per_layer = per_layer.map(|all| b.select_rows(all));
         }
         let output = |b: &mut Builder<'_>, residual: Option<NodeId>| {
-            let parts = self.mixers.iter().zip(&outputs);
-            parts.fold(Ok(residual), |sum, (mixer, &node)| mixer.output(b, node, sum?).map(Some))
+            let mut parts = self.mixers.iter().zip(&outputs);
+            parts.try_fold(residual, |sum, (mixer, &node)| mixer.output(b, node, sum).map(Some))
         };
         let mut mixed = self.added(b, x, self.post_attn_norm, output)?;
         mixed = normed_by(b, mixed, self.attn_sum_norm)?;

@@ -94,7 +94,7 @@ impl Session {
         while let Some((at, place)) =
             PLACES.iter().enumerate().filter_map(|(i, name)| Some((rest.find(name)?, i))).min()
         {
-            tokens.extend(self.tokenize(rest[..at].as_bytes(), false, true)?);
+            tokens.extend(self.tokenize(&rest.as_bytes()[..at], false, true)?);
             tokens.extend(self.tokenize(places[place], false, false)?);
             rest = &rest[at + PLACES[place].len()..];
         }

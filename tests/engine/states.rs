@@ -1,6 +1,7 @@
-//! Slots under any sequence of operations: what an engine then says of the tokens that are left is what a fresh run of them
-//! says. With a hybrid model, whose state cannot forget, a model with sliding windows, and a plain one. One slot has the bits
-//! of the fresh run; the cells of several lie between each other, and an attention sums in the order of cells.
+//! Slots under any sequence of operations: what an engine then says of the tokens that are left is what a fresh run of
+//! them says. With a hybrid model, whose state cannot forget, a model with sliding windows, and a plain one. One slot
+//! has the bits of the fresh run; the cells of several lie between each other, and an attention sums in the order of
+//! cells.
 
 use crate::testing::fixture;
 use crate::testing::fixtures::{Kind, Weights};

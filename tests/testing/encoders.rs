@@ -281,7 +281,7 @@ impl Oracle {
 
     fn attention(&self, layer: usize, x: &[Row]) -> Vec<Row> {
         let name = |part: &str| format!("blk.{layer}.{part}");
-        let near = self.kind == Encoder::Modern && layer % 3 != 0;
+        let near = self.kind == Encoder::Modern && !layer.is_multiple_of(3);
         let heads: Vec<[Row; 3]> = x
             .iter()
             .enumerate()

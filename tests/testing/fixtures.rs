@@ -31,7 +31,8 @@ pub enum Kind {
     LlamaShallow,
     /// qwen3: q/k norm, head width apart from the embedding's, tied output, BPE vocabulary.
     Qwen3,
-    /// qwen35: a gated delta net in every other of four layers, attention with a gate in the others, heads rotated in part.
+    /// qwen35: a gated delta net in every other of four layers, attention with a gate in the others, heads rotated in
+    /// part.
     Qwen35,
     /// gemma3: six layers (the last one global), a window of 16, sandwich norms, tied output, SPM vocabulary.
     Gemma3,
@@ -360,7 +361,7 @@ impl Build {
         let name = |part: &str| format!("blk.{layer}.{part}");
         let taps = Stream::new(0, &name("ssm_conv1d"));
         let values: Vec<f32> = (0..4 * channels).map(|i| 0.5 * taps.normal(i)).collect();
-        self.out.tensor(&name("ssm_conv1d.weight"), &[4, channels], TensorType::F32, raw(&values));
+        self.out.tensor(name("ssm_conv1d.weight"), &[4, channels], TensorType::F32, raw(&values));
         let numbers = |part: &str| Stream::new(0, &name(part));
         let (decay, bias) = (numbers("ssm_a"), numbers("ssm_dt"));
         self.plain(&name("ssm_a"), (0..STATE_HEADS).map(|i| -(0.6 * decay.normal(i)).exp()).collect());

@@ -35,9 +35,12 @@ pub struct Rounding {
 /// No rounding at all: the oracle itself.
 pub const EXACT: Rounding = Rounding { activations: false, cache: [Cache::Exact; 2], gelu_table: false };
 
-/// What a delta net has of the rows before: what its convolution met, and for each head a number for each key and value.
+/// What a layer has of the rows before: keys and values; or of a delta net what its convolution met, and for each head
+/// a number for each key and value.
 #[derive(Default)]
-struct DeltaNet {
+struct Past {
+    keys: Vec<Vec<f64>>,
+    values: Vec<Vec<f64>>,
     rows: Vec<Vec<f64>>,
     states: Vec<Vec<Vec<f64>>>,
 }
@@ -154,12 +157,10 @@ impl Reference {
 
     /// The logits of every position of `tokens`.
     pub fn logits(&self, tokens: &[i32], rounding: Rounding) -> Vec<Vec<f64>> {
-        let mut keys: Vec<Vec<Vec<f64>>> = vec![Vec::new(); self.n_layer];
-        let mut values = keys.clone();
-        let mut nets: Vec<DeltaNet> = (0..self.n_layer).map(|_| DeltaNet::default()).collect();
+        let mut past: Vec<Past> = (0..self.n_layer).map(|_| Past::default()).collect();
         let mut out = Vec::with_capacity(tokens.len());
         for (position, &token) in tokens.iter().enumerate() {
-            let hidden = self.hidden(token, position, (&mut keys, &mut values, &mut nets), rounding);
+            let hidden = self.hidden(token, position, &mut past, rounding);
             let head = if self.tensors.contains_key("output.weight") { "output" } else { "token_embd" };
             let mut row = self.product(head, &hidden, rounding);
             if let Some(cap) = self.logit_cap {
@@ -171,13 +172,7 @@ impl Reference {
     }
 
     /// The normed hidden row of one token; appends its keys and values, and moves the delta nets on.
-    fn hidden(
-        &self,
-        token: i32,
-        position: usize,
-        (keys, values, nets): (&mut [Vec<Vec<f64>>], &mut [Vec<Vec<f64>>], &mut [DeltaNet]),
-        rounding: Rounding,
-    ) -> Vec<f64> {
+    fn hidden(&self, token: i32, position: usize, past: &mut [Past], rounding: Rounding) -> Vec<f64> {
         let embedding = &self.tensors["token_embd.weight"];
         let mut x: Vec<f64> = embedding.row(token as usize).iter().map(|&v| f64::from(v)).collect();
         if self.arch == Arch::Gemma3 {
@@ -188,7 +183,7 @@ impl Reference {
             let name = |part: &str| format!("blk.{layer}.{part}");
             let normed = self.norm(&name("attn_norm"), &x);
             if !(layer + 1).is_multiple_of(self.interval) {
-                add(&mut x, &self.delta_net(layer, &normed, &mut nets[layer], rounding));
+                add(&mut x, &self.delta_net(layer, &normed, &mut past[layer], rounding));
                 self.feed_forward(layer, &mut x, rounding);
                 continue;
             }
@@ -212,9 +207,9 @@ impl Reference {
             }
             round_cache(&mut k, self.key_len, rounding.cache[0]);
             round_cache(&mut v, self.value_len, rounding.cache[1]);
-            keys[layer].push(k);
-            values[layer].push(v);
-            let mut mixed = self.attention(&q, layer, &keys[layer], &values[layer]);
+            past[layer].keys.push(k);
+            past[layer].values.push(v);
+            let mut mixed = self.attention(&q, layer, &past[layer].keys, &past[layer].values);
             mixed.iter_mut().zip(&gate).for_each(|(v, gate)| *v /= 1.0 + (-gate).exp());
             let mut added = self.product(&name("attn_output"), &mixed, rounding);
             if self.arch == Arch::Gemma3 {
@@ -242,7 +237,7 @@ impl Reference {
     }
 
     /// A gated delta net (Yang et al., <https://arxiv.org/abs/2412.06464>) over one more row.
-    fn delta_net(&self, layer: usize, x: &[f64], net: &mut DeltaNet, rounding: Rounding) -> Vec<f64> {
+    fn delta_net(&self, layer: usize, x: &[f64], net: &mut Past, rounding: Rounding) -> Vec<f64> {
         let name = |part: &str| format!("blk.{layer}.{part}");
         let [key_heads, heads] = self.delta_heads;
         let (a, bias) = (&self.tensors[&name("ssm_a")].values, &self.tensors[&name("ssm_dt.bias")].values);

@@ -30,7 +30,7 @@ fn delta_nets(m: &mut Binder<'_>, tiled: bool) -> Result<Decoder> {
     m.uniform(RopeKind::Neox, |b| {
         let mixer = match recurrent[b.il] {
             true => Mixer::Recurrent(b.delta_net(tiled)?),
-            false => Mixer::Attention(gated_attention(b)?),
+            false => gated_attention(b)?,
         };
         let ffn = b.ffn(Gating::Softmax, true)?;
         b.mixed(vec![mixer], Some(ffn), "post_attention_norm")
@@ -38,13 +38,13 @@ fn delta_nets(m: &mut Binder<'_>, tiled: bool) -> Result<Decoder> {
 }
 
 /// Attention whose queries come with a gate of the result.
-fn gated_attention(b: &mut Block<'_, '_>) -> Result<Attention> {
+fn gated_attention(b: &mut Block<'_, '_>) -> Result<Mixer> {
     let (spec, n) = (b.norms_by_head(b.spec())?, b.m.h.n_embd);
     let query = b.linear("attn_q", n, spec.q_width() + spec.n_head * spec.head_dim_v)?;
     let key_value = vec![b.linear("attn_k", n, spec.k_width())?, b.linear("attn_v", n, spec.v_width())?];
     let output = b.linear("attn_output", spec.n_head * spec.head_dim_v, n)?;
     let heads = Heads::Gated { query, key_value };
-    Ok(Attention { heads, spec, sub_norm: None, output })
+    Ok(Mixer::Attention(Box::new(Attention { heads, spec, sub_norm: None, output })))
 }
 
 /// `lfm2`, `lfm2moe`: short convolutions, and attention in layers with key heads.
@@ -56,7 +56,7 @@ pub(super) fn lfm2(m: &mut Binder<'_>) -> Result<Decoder> {
             _ => {
                 let mut spec = b.norms_by_head(b.spec())?;
                 spec.window = window;
-                Mixer::Attention(b.attention(spec)?)
+                Mixer::Attention(Box::new(b.attention(spec)?))
             }
         };
         let ffn = b.ffn(Gating::Sigmoid, true)?;
@@ -84,7 +84,7 @@ pub(super) fn mamba2(m: &mut Binder<'_>) -> Result<Decoder> {
 /// `falcon-h1`: attention and Mamba-2 side by side in every layer.
 pub(super) fn falcon_h1(m: &mut Binder<'_>) -> Result<Decoder> {
     m.uniform(RopeKind::Neox, |b| {
-        let mixers = vec![Mixer::Attention(b.attention(b.spec())?), Mixer::Recurrent(b.mamba2()?)];
+        let mixers = vec![Mixer::Attention(Box::new(b.attention(b.spec())?)), Mixer::Recurrent(b.mamba2()?)];
         let ffn = b.ffn(Gating::Softmax, true)?;
         b.mixed(mixers, Some(ffn), "ffn_norm")
     })
@@ -101,7 +101,7 @@ pub(super) fn granite_hybrid(m: &mut Binder<'_>) -> Result<Decoder> {
             _ => {
                 let mut spec = b.spec();
                 spec.rope = spec.rope.filter(|_| rotates);
-                Mixer::Attention(b.attention(spec)?)
+                Mixer::Attention(Box::new(b.attention(spec)?))
             }
         };
         let ffn = b.ffn(Gating::Softmax, true)?;
@@ -119,17 +119,17 @@ pub(super) fn jamba(m: &mut Binder<'_>) -> Result<Decoder> {
     m.uniform(RopeKind::Norm, |b| {
         let mixer = match b.m.h.n_head_kv[b.il] {
             0 => Mixer::Recurrent(b.mamba(false)?),
-            _ => Mixer::Attention(unrotated(b)?),
+            _ => unrotated(b)?,
         };
         let ffn = b.ffn(Gating::Softmax, false)?;
         b.mixed(vec![mixer], Some(ffn), "ffn_norm")
     })
 }
 
-fn unrotated(b: &mut Block<'_, '_>) -> Result<Attention> {
+fn unrotated(b: &mut Block<'_, '_>) -> Result<Mixer> {
     let mut spec = b.spec();
     spec.rope = None;
-    b.attention(spec)
+    Ok(Mixer::Attention(Box::new(b.attention(spec)?)))
 }
 
 /// `nemotron_h`, `nemotron_h_moe`: a layer is one thing: Mamba-2, attention without positions, or a feed-forward part
@@ -148,7 +148,7 @@ pub(super) fn nemotron_h(m: &mut Binder<'_>) -> Result<Decoder> {
             Ok(Layer { ffn_norm: Some(b.norm("attn_norm")?), ..Layer::of(Vec::new(), Some(ffn)) })
         }
         _ => {
-            let mixer = Mixer::Attention(unrotated(b)?);
+            let mixer = unrotated(b)?;
             b.alone(vec![mixer])
         }
     })
