@@ -179,11 +179,11 @@ impl Reference {
             let scale = (embedding.cols as f64).sqrt();
             x.iter_mut().for_each(|v| *v *= scale);
         }
-        for layer in 0..self.n_layer {
+        for (layer, past) in past.iter_mut().enumerate() {
             let name = |part: &str| format!("blk.{layer}.{part}");
             let normed = self.norm(&name("attn_norm"), &x);
             if !(layer + 1).is_multiple_of(self.interval) {
-                add(&mut x, &self.delta_net(layer, &normed, &mut past[layer], rounding));
+                add(&mut x, &self.delta_net(layer, &normed, past, rounding));
                 self.feed_forward(layer, &mut x, rounding);
                 continue;
             }
@@ -207,9 +207,9 @@ impl Reference {
             }
             round_cache(&mut k, self.key_len, rounding.cache[0]);
             round_cache(&mut v, self.value_len, rounding.cache[1]);
-            past[layer].keys.push(k);
-            past[layer].values.push(v);
-            let mut mixed = self.attention(&q, layer, &past[layer].keys, &past[layer].values);
+            past.keys.push(k);
+            past.values.push(v);
+            let mut mixed = self.attention(&q, layer, &past.keys, &past.values);
             mixed.iter_mut().zip(&gate).for_each(|(v, gate)| *v /= 1.0 + (-gate).exp());
             let mut added = self.product(&name("attn_output"), &mixed, rounding);
             if self.arch == Arch::Gemma3 {
