@@ -105,7 +105,8 @@ fn check_vocabulary(vocab: &Vocab) -> usize {
     places().map(|place| checked(vocab, NAMES, place).1.len()).sum()
 }
 
-/// Vocabularies that do not keep all of a text: each name is spelled, or refused for that. Returns how many are spelled.
+/// Vocabularies that do not keep all of a text: each name is spelled, or refused for that. Returns how often a name
+/// was spelled.
 fn check_spelled_or_refused(vocab: &Vocab) -> usize {
     let all = places().flat_map(|place| NAMES.iter().map(move |name| (name, place)));
     let spelled = all.filter(|(name, place)| match build(vocab, "m", "p", &[name], *place) {
