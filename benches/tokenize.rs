@@ -1,5 +1,5 @@
-//! Tokenizing 1 MiB of what makes tokenizers slow, beside 1 MiB of prose: for every pre-tokenizer and other kind the worst
-//! text, how many times the time of prose it takes, and the longest time between two looks at the cancel.
+//! Tokenizing 1 MiB of what makes tokenizers slow, beside 1 MiB of prose: for every pre-tokenizer and every other kind
+//! the worst text, how many times the time of prose it takes, and the longest time between two looks at the cancel.
 //!
 //! `cargo bench --bench tokenize [-- NAME]...`
 #![allow(clippy::unwrap_used)]
@@ -27,8 +27,7 @@ fn time(vocab: &Vocab, text: &[u8]) -> (Duration, Duration) {
         longest.set(longest.get().max(now - last.replace(now)));
         false
     };
-    let tokens = vocab.tokenize_unless(text, false, true, &look).unwrap();
-    assert!(!tokens.is_empty() || text.is_empty());
+    std::hint::black_box(vocab.tokenize_unless(text, false, true, &look).unwrap());
     look();
     (begun.elapsed(), longest.get())
 }

@@ -46,19 +46,30 @@ QUICK = ("bert-tiny", "bert-rank-tiny", "nomic-bert-moe-tiny", "modern-bert-tiny
          "qwen3-rank-tiny")
 QUICK_LENGTHS = {"f32": (7, 65), "q4_k": (7,)}
 # Architectures that are not built.
-NOT_BUILT = ("qwen35", "qwen35moe", "qwen3next", "lfm2", "lfm2moe", "mamba", "mamba2", "falcon-h1", "granitehybrid", "nemotron_h",
-             "nemotron_h_moe", "jamba", "plamo2", "rwkv6", "rwkv7", "t5", "t5encoder")
+NOT_BUILT = ("plamo2", "rwkv6", "rwkv7", "t5", "t5encoder")
 
 # Each architecture: the files it was made for, and what of it the shapes do not reach.
 MADE_FOR = {
     "bert": ("BGE, GTE, E5, MiniLM, mxbai, Snowflake Arctic Embed, BGE-M3 and rerankers of their kind", ""),
     "eurobert": ("EuroBERT 210M to 2.1B", ""),
+    "falcon-h1": ("Falcon-H1 0.5B to 34B", ""),
     "gemma-embedding": ("EmbeddingGemma 300M", ""),
+    "granitehybrid": ("Granite 4.0 H 350M to 32B-A9B", "files with rotation"),
+    "jamba": ("Jamba 1.5, 1.6, Reasoning 3B", ""),
     "jina-bert-v2": ("jina-embeddings-v2", "rerankers, whose classifier is one matrix; `ffn_up` with both halves"),
+    "lfm2": ("LFM2 and LFM2.5 350M to 2.6B", "windows; derivatives whose attention looks ahead"),
+    "lfm2moe": ("LFM2 8B-A1B, 24B-A2B", ""),
+    "mamba": ("Mamba 130M to 2.8B, FalconMamba", "norms without weights, which FalconMamba has"),
+    "mamba2": ("Mamba-2, Codestral Mamba", ""),
     "modern-bert": ("ModernBERT, gte-modernbert, Granite Embedding R2, Ettin", "SiLU"),
+    "nemotron_h": ("Nemotron-H, Nemotron Nano 2", ""),
+    "nemotron_h_moe": ("Nemotron 3 Nano 30B-A3B", "experts behind a narrow row (Super 120B), which are refused"),
     "nomic-bert": ("nomic-embed-text v1 and v1.5", ""),
     "nomic-bert-moe": ("nomic-embed-text v2", ""),
     "qwen3": ("Qwen3-Embedding and Qwen3-Reranker 0.6B to 8B", ""),
+    "qwen35": ("Qwen3.5 and Qwen3.6 0.8B to 27B", "positions of images; blocks that predict several tokens, which are left out"),
+    "qwen35moe": ("Qwen3.5 and Qwen3.6 35B-A3B to 397B-A17B", "as qwen35"),
+    "qwen3next": ("Qwen3-Next 80B-A3B", "old files with one `ssm_in`, which are refused"),
 }
 
 

@@ -16,7 +16,8 @@ use input::Input;
 use libfuzzer_sys::fuzz_target;
 use std::cell::Cell;
 
-const KINDS: &[&str] = &["gpt2", "gpt2", "gpt2", "llama", "llama", "gemma4", "none", "bert", "t5", "t5", "rwkv", "plamo2", ""];
+const KINDS: &[&str] =
+    &["gpt2", "gpt2", "gpt2", "llama", "llama", "gemma4", "none", "bert", "t5", "t5", "rwkv", "plamo2", ""];
 const PIECES: &[&str] = &[
     "a",
     "b",

@@ -29,8 +29,14 @@ pub struct CacheSpec {
     pub sequences: usize,
     /// The most tokens of one sequence.
     pub context: usize,
-    /// One entry per layer of the model; `None` where the layer's cache is on another device, or another layer's.
+    /// One entry per layer of the model; `None` where the layer's cache is on another device, another layer's, or there
+    /// is none.
     pub layers: Vec<Option<LayerCache>>,
+    /// Numbers of each state that layers keep of a sequence besides keys and values; `None` where it is on another
+    /// device.
+    pub states: Vec<Option<usize>>,
+    /// Number of state cells: each holds all states of one sequence after one of its tokens.
+    pub state_cells: usize,
 }
 
 /// Element types of a KV cache: F16, F32 or Q8_0 each.
@@ -94,6 +100,22 @@ impl LayerCache {
 /// The most tokens in [`Batch::listed`].
 pub const MAX_LISTED: usize = 512;
 
+/// Neighbouring rows of one sequence, and the cells that hold its states before and after them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StateRows {
+    /// The first row.
+    pub first: u32,
+    /// Number of rows.
+    pub rows: u32,
+    /// The state cell that the first row goes on from; [`NO_STATE`] at the beginning of a sequence.
+    pub from: u32,
+    /// The state cell that is written, not `from`; [`NO_STATE`] where nothing is kept.
+    pub to: u32,
+}
+
+/// No state cell, or no row.
+pub const NO_STATE: u32 = u32::MAX;
+
 /// The inputs of one run: a row per token, at most [`MAX_ROWS`] rows, of an encoder [`MAX_TEXT_ROWS`]. `tokens`,
 /// `positions`, `sequences` and `cells` have one entry per row.
 #[derive(Debug, Clone, Copy, Default)]
@@ -121,6 +143,12 @@ pub struct Batch<'a> {
     /// First and one past the last cell whose position or sequences may differ from those of the last batch that ran
     /// without an error.
     pub changed_cells: (usize, usize),
+    /// The states of the batch's sequences, in the order of their rows, which they cover; empty for models without
+    /// states.
+    pub states: &'a [StateRows],
+    /// In a batch of a tree, which has one entry in `states`: for each row the earlier row that it comes after, or
+    /// [`NO_STATE`] where it comes after the state; else empty, and a row comes after the one before it.
+    pub parents: &'a [u32],
     /// The rows of logits that the device also samples from, by the chains of [`super::DeviceSampler::start`].
     pub sample: &'a [SampleRow],
     /// The logit subset: the only tokens whose logits are wanted, ascending, at most [`MAX_LISTED`]; an empty slice

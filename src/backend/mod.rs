@@ -30,8 +30,8 @@ pub use cpu::host::default_thread_count;
 pub use cpu::host::pool::MAX_THREADS;
 
 pub use batch::{
-    Batch, CELL_BLOCK, CacheSpec, KvTypes, LayerCache, MAX_LISTED, MAX_ROWS, MAX_TEXT_ROWS, SampleRow, Work, cells_for,
-    sampled_by,
+    Batch, CELL_BLOCK, CacheSpec, KvTypes, LayerCache, MAX_LISTED, MAX_ROWS, MAX_TEXT_ROWS, NO_STATE, SampleRow,
+    StateRows, Work, cells_for, sampled_by,
 };
 pub use chain::{ChainStep, mask_place};
 pub use device::{DeviceInfo, DeviceKind, Traffic};
@@ -174,6 +174,24 @@ pub trait State: Send {
     /// # Errors
     /// As [`State::read_cells`].
     fn write_cells(&mut self, layer: usize, cells: &[u32], rows: &[u8]) -> Result<()>;
+
+    /// Read one state of a state cell, as many numbers as [`CacheSpec::states`] says.
+    ///
+    /// # Errors
+    /// As [`State::read_cells`].
+    fn read_state(&mut self, state: usize, cell: u32, values: &mut [f32]) -> Result<()> {
+        let _ = values;
+        Err(Error::Internal(format!("State {state} was asked of a device without states (cell {cell})")))
+    }
+
+    /// Write one state of a state cell.
+    ///
+    /// # Errors
+    /// As [`State::read_cells`].
+    fn write_state(&mut self, state: usize, cell: u32, values: &[f32]) -> Result<()> {
+        let _ = values;
+        Err(Error::Internal(format!("State {state} was given to a device without states (cell {cell})")))
+    }
 
     /// From now on, waits for the device also end, with [`Error::Cancelled`], some time after `cancel` was set: on a
     /// device that hangs nothing else would end them. The submitted work is then still running.

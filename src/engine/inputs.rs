@@ -2,7 +2,7 @@
 
 use super::cells::Cells;
 use crate::Token;
-use crate::backend::{Batch, MAX_LISTED, SampleRow};
+use crate::backend::{Batch, MAX_LISTED, SampleRow, StateRows};
 
 /// What is computed for a chunk of a slot's tokens.
 #[derive(Clone, Copy)]
@@ -31,6 +31,8 @@ pub(super) struct Inputs {
     pub sequences: Vec<u32>,
     pub cells: Vec<u32>,
     pub outputs: Vec<u32>,
+    pub states: Vec<StateRows>,
+    pub parents: Vec<u32>,
     pub sample: Vec<SampleRow>,
     pub listed: Vec<Token>,
 }
@@ -44,6 +46,8 @@ impl Inputs {
             sequences: Vec::with_capacity(rows),
             cells: Vec::with_capacity(rows),
             outputs: Vec::with_capacity(rows),
+            states: Vec::with_capacity(sampled),
+            parents: Vec::with_capacity(rows),
             sample: Vec::with_capacity(sampled),
             listed: Vec::with_capacity(MAX_LISTED),
         }
@@ -55,6 +59,8 @@ impl Inputs {
         self.sequences.clear();
         self.cells.clear();
         self.outputs.clear();
+        self.states.clear();
+        self.parents.clear();
         self.sample.clear();
         self.listed.clear();
     }
@@ -79,6 +85,8 @@ impl Inputs {
             cell_sequences: cells.sequences(),
             n_kv: cells.end(),
             changed_cells: cells.changed(),
+            states: &self.states,
+            parents: &self.parents,
             sample: &self.sample,
             listed: &self.listed,
         }

@@ -41,27 +41,27 @@ impl Engine {
             return Err(Error::InvalidArgument(problem));
         }
         let last = self.last_hidden()?;
-        let done = (len - n..len).step_by(self.plans.batch()).try_for_each(|first| {
-            let rows = self.plans.batch().min(len - first);
-            self.enter_again(slot, first, rows);
-            self.hidden_of = None;
-            self.run_inputs(true, cancel)?;
-            self.each_logits(rows, cancel, &mut |_, logits| each(logits))
-        });
+        let done = self.logits_from(slot, len - n, cancel, each);
         self.put_last_hidden(slot, &last)?;
         done
     }
 
-    /// Enter `rows` of the slot's tokens from `first` on into the inputs, each with its cell.
-    fn enter_again(&mut self, slot: SlotId, first: usize, rows: usize) {
-        self.slots.touch(slot);
-        let (inputs, slots) = (&mut self.inputs, &self.slots);
-        inputs.clear();
-        inputs.tokens.extend_from_slice(&slots.tokens(slot)[first..first + rows]);
-        inputs.cells.extend_from_slice(&slots.cells_of(slot)[first..first + rows]);
-        inputs.positions.extend((first..first + rows).map(|position| position as i32));
-        inputs.sequences.resize(rows, slot.bit());
-        inputs.outputs.extend(0..rows as u32);
+    /// Call `each` with the logits of each position from `wanted` on. Evaluates them again, and those before them from
+    /// the last state on.
+    fn logits_from(
+        &mut self,
+        slot: SlotId,
+        wanted: usize,
+        cancel: &AtomicBool,
+        each: &mut dyn FnMut(&[f32]) -> Result<()>,
+    ) -> Result<()> {
+        let len = self.position(slot);
+        let (first, _) = self.slots.states().nearest(slot.0, wanted);
+        for first in (first..len).step_by(self.plans.batch()) {
+            let rows = self.evaluate_again(slot, first, wanted, cancel)?;
+            self.each_logits(rows, cancel, &mut |_, logits| each(logits))?;
+        }
+        Ok(())
     }
 
     /// The kept hidden row, of the last position of the slot that was evaluated last.

@@ -60,16 +60,31 @@ pub struct MemoryPlan {
     pub largest_gpu_layers: Option<usize>,
 }
 
-/// The KV cache of all layers.
+/// State cells beside those that runs need: earlier states of slots, from which a prompt can go on. As many as fit into
+/// a quarter of the KV cache, or into `KEPT_BYTES` if that is more.
+const KEPT_STATES: std::ops::RangeInclusive<usize> = 4..=32;
+const KEPT_BYTES: usize = 64 << 20;
+
+/// The KV cache and the states of all layers.
 pub(super) fn cache_of(model: &Outline, options: &EngineOptions) -> Result<CacheSpec> {
     let context = context_for(options.context, model.hparams().n_ctx_train);
-    Ok(CacheSpec {
+    let mut cache = CacheSpec {
         types: KvTypes { k: options.kv_type.tensor_type(), v: options.kv_type_v().tensor_type() },
         cells: backend::cells_for(context),
         sequences: options.slots()? as usize,
         context,
         layers: model.caches(),
-    })
+        states: model.states().iter().map(|&n| Some(n)).collect(),
+        state_cells: 0,
+    };
+    if !cache.states.is_empty() {
+        let row: usize = cache.layers.iter().flatten().map(|layer| layer.row_bytes(cache.types)).sum();
+        let bytes = cache.states.iter().flatten().fold(0usize, |sum, n| sum.saturating_add(n.saturating_mul(4)));
+        let kept = (row.saturating_mul(cache.cells) / 4).max(KEPT_BYTES) / bytes.max(1);
+        // A slot has its state, and a run writes another.
+        cache.state_cells = 2 * cache.sequences + kept.clamp(*KEPT_STATES.start(), *KEPT_STATES.end());
+    }
+    Ok(cache)
 }
 
 /// The most rows of a pass: an encoder takes all of a text at once.
@@ -84,6 +99,9 @@ pub(super) fn share_of(cache: &CacheSpec, model: &Outline, device: usize) -> Cac
     let mut own = cache.clone();
     for (il, layer) in own.layers.iter_mut().enumerate() {
         *layer = layer.filter(|_| model.places().caches[il] == device);
+    }
+    for (state, numbers) in own.states.iter_mut().enumerate() {
+        *numbers = numbers.filter(|_| model.places().states[state] == device);
     }
     own
 }

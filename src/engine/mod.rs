@@ -31,6 +31,7 @@ mod score;
 mod slot_file;
 mod slot_io;
 mod slots;
+mod states;
 mod step;
 mod trie_walk;
 
@@ -172,7 +173,7 @@ impl Engine {
         let state = |(i, device): (usize, &Device)| {
             device.backend.new_state(&memory::share_of(&cache, model.outline(), i), threads)
         };
-        let slots = Slots::new(n_slots, cache.cells, context)?;
+        let slots = Slots::new(n_slots, (cache.cells, cache.state_cells), context)?;
         // Before the states, so that a device's known-answer tests need no memory in addition to them.
         let plans = Plans::new(&model, cache.clone(), batch, &mut look)?;
         let mut states = model.devices().iter().enumerate().map(state).collect::<Result<Vec<_>>>()?;
@@ -301,6 +302,7 @@ impl Engine {
         let usable = self.slots.stale_from(slot).unwrap_or(common);
         // The last position is evaluated again even when it is in the slot, for its hidden row.
         let reused = common.min(usable).min(tokens.len() - 1);
+        let (reused, _) = self.slots.states().nearest(slot.0, reused);
         self.truncate(slot, reused);
         let before = self.stats.forward_passes;
         self.append_chunks(slot, &tokens[reused..], cancel)?;
@@ -308,6 +310,7 @@ impl Engine {
             self.truncate(slot, reused);
             return Err(error);
         }
+        self.slots.states_mut().mark(slot.0, tokens.len());
         let passes = (self.stats.forward_passes - before) as usize;
         if self.slots.cells().is_scattered() {
             self.defragment()?;
@@ -366,7 +369,10 @@ impl Engine {
         self.check_listed(listed)?;
         self.rollback()?;
         match tokens {
-            [_] => self.append_chunk(slot, tokens, OutputRows::Last, How::Logits(listed), cancel)?,
+            [_] => {
+                self.catch_up(slot, cancel)?;
+                self.append_chunk(slot, tokens, OutputRows::Last, How::Logits(listed), cancel)?;
+            }
             _ => {
                 self.append_chunks(slot, tokens, cancel)?;
                 self.run_head(slot, listed, &[], cancel)?;

@@ -12,13 +12,14 @@
 use super::inputs::{How, OutputRows};
 use super::plans::{HEAD_ROWS, HIDDEN};
 use super::{Engine, SlotId};
-use crate::backend::{Batch, SampleRow};
+use crate::backend::{Batch, NO_STATE, SampleRow, StateRows};
 use crate::{Error, Result, Token, reserve};
 use std::sync::atomic::AtomicBool;
 
 impl Engine {
     /// Evaluates tokens after the slot's, in as many passes as they take.
     pub(super) fn append_chunks(&mut self, slot: SlotId, tokens: &[Token], cancel: &AtomicBool) -> Result<()> {
+        self.catch_up(slot, cancel)?;
         let mut chunks = tokens.chunks(self.plans.batch()).peekable();
         while let Some(chunk) = chunks.next() {
             let outputs = if chunks.peek().is_none() { OutputRows::Last } else { OutputRows::None };
@@ -38,7 +39,8 @@ impl Engine {
         cancel: &AtomicBool,
     ) -> Result<()> {
         self.run_chunk(slot, tokens, outputs, how, cancel)?;
-        self.slots.append(slot, tokens, self.inputs.cells.iter().copied());
+        let state = self.inputs.states.first().map_or(NO_STATE, |of| of.to);
+        self.slots.append(slot, tokens, self.inputs.cells.iter().copied(), state);
         self.sampling.end(slot);
         Ok(())
     }
@@ -97,12 +99,85 @@ impl Engine {
             };
             self.inputs.push(token, position, slot.bit(), cell);
         }
+        if self.slots.states().any()
+            && let Err(error) = self.enter_state(slot, first, tokens.len())
+        {
+            self.free_input_cells();
+            return Err(error);
+        }
         Ok(())
     }
 
-    /// Frees the cells of the inputs.
+    /// Enters the state of the slot after its first `position` tokens for the last `rows` rows of the inputs, and a
+    /// state cell for the state after them.
+    pub(super) fn enter_state(&mut self, slot: SlotId, position: usize, rows: usize) -> Result<()> {
+        let first = (self.inputs.tokens.len() - rows) as u32;
+        let (at, from) = self.slots.states().nearest(slot.0, position);
+        if at != position {
+            return Err(Error::Internal(format!("Slot {} has no state after {position} tokens, after {at}", slot.0)));
+        }
+        let inputs = &mut self.inputs.states;
+        inputs.push(StateRows { first, rows: rows as u32, from, to: NO_STATE });
+        let to = self.slots.states_mut().take(inputs);
+        let to = to.ok_or_else(|| Error::Internal("No state cell is left".into()))?;
+        if let Some(last) = inputs.last_mut() {
+            last.to = to;
+        }
+        Ok(())
+    }
+
+    /// Makes the state after the slot's last token, where it is not there: evaluates the tokens again that follow the
+    /// last state which is, into their own cells. Their keys and values stay the same, since a row does not depend on
+    /// the others.
+    ///
+    /// A cancel or an error leaves the states made so far.
+    pub(super) fn catch_up(&mut self, slot: SlotId, cancel: &AtomicBool) -> Result<()> {
+        let len = self.position(slot);
+        let (first, _) = self.slots.states().nearest(slot.0, len);
+        for first in (first..len).step_by(self.plans.batch()) {
+            self.evaluate_again(slot, first, len, cancel)?;
+        }
+        Ok(())
+    }
+
+    /// Evaluates tokens of a slot again, into their own cells: those from `first` on, as many as a pass takes; the
+    /// positions from `wanted` on are output rows. Returns how many those are.
+    pub(super) fn evaluate_again(
+        &mut self,
+        slot: SlotId,
+        first: usize,
+        wanted: usize,
+        cancel: &AtomicBool,
+    ) -> Result<usize> {
+        let rows = self.plans.batch().min(self.position(slot) - first);
+        self.slots.touch(slot);
+        let (inputs, slots) = (&mut self.inputs, &self.slots);
+        inputs.clear();
+        inputs.tokens.extend_from_slice(&slots.tokens(slot)[first..first + rows]);
+        inputs.cells.extend_from_slice(&slots.cells_of(slot)[first..first + rows]);
+        inputs.positions.extend((first..first + rows).map(|position| position as i32));
+        inputs.sequences.resize(rows, slot.bit());
+        inputs.outputs.extend(wanted.saturating_sub(first) as u32..rows as u32);
+        if self.slots.states().any() {
+            self.enter_state(slot, first, rows)?;
+        }
+        let outputs = self.inputs.outputs.len();
+        if outputs > 0 {
+            self.hidden_of = None;
+        }
+        let done = self.run_inputs(true, cancel);
+        let to = self.inputs.states.first().map_or(NO_STATE, |of| of.to);
+        match done {
+            Ok(()) => self.slots.states_mut().keep(slot.0, first + rows, to),
+            Err(_) => self.slots.states_mut().free(to),
+        }
+        done.map(|()| outputs)
+    }
+
+    /// Frees the cells and the new state cells of the inputs.
     pub(super) fn free_input_cells(&mut self) {
         self.slots.free_cells(self.inputs.cells.iter().copied());
+        self.inputs.states.drain(..).for_each(|of| self.slots.states_mut().free(of.to));
     }
 
     /// Evaluates the inputs: the body alone, or logits of the output rows as well.

@@ -9,7 +9,7 @@ use super::plans::Plans;
 use super::{Engine, SlotId};
 use crate::backend::Batch;
 use crate::schedule::Plan;
-use crate::{Error, Result, Token};
+use crate::{Error, Result, Token, reserve};
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
@@ -19,7 +19,8 @@ type Choice = fn(&Plans) -> Result<&Plan>;
 impl Engine {
     /// Remove the tokens of `range` from a slot (context shift). Later tokens move up: their keys are rotated to the
     /// new positions (K-shift, as in llama.cpp), so that a full context can go on. They were still computed after the
-    /// removed tokens, so a later prefill reuses the slot at most up to the gap.
+    /// removed tokens, so a later prefill reuses the slot at most up to the gap. A state cannot forget: where the model
+    /// keeps one the later tokens are evaluated again, and are as in a fresh run.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a range that the slot does not have; [`Error::Unsupported`] where tokens follow
@@ -41,6 +42,12 @@ impl Engine {
         if self.model.outline().learns_positions() {
             let problem = "Tokens cannot be removed before others: this model has learned positions (no context shift)";
             return Err(Error::Unsupported(problem.into()));
+        }
+        if self.slots.states().any() {
+            let later = reserve::copied(&self.tokens(slot)[range.end..], "tokens")?;
+            self.truncate(slot, range.start);
+            let done = self.append_chunks(slot, &later, &AtomicBool::new(false));
+            return done.inspect_err(|_| self.truncate(slot, 0));
         }
         let delta = -(range.len() as i32);
         for first in (range.end..len).step_by(self.plans.batch()) {

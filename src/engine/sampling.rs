@@ -12,7 +12,7 @@
 use super::device_sampling::{DeviceSampling, InFlight, Known, Speculation};
 use super::inputs::{How, OutputRows};
 use super::{Engine, SlotId};
-use crate::backend::{Legal, SampleRow, SampleSpec, SampledRow, State, sampled_by};
+use crate::backend::{Legal, NO_STATE, SampleRow, SampleSpec, SampledRow, State, sampled_by};
 use crate::{Result, Token};
 use std::sync::atomic::AtomicBool;
 
@@ -60,7 +60,7 @@ impl Engine {
             Some(InFlight::Step(whose, cell))
                 if whose == slot && self.sampling.sampled(slot).as_slice() == tokens && legal.is_none() =>
             {
-                self.slots.append(slot, tokens, [cell]);
+                self.slots.append(slot, tokens, [cell], NO_STATE);
                 self.sampling.note(slot, None);
             }
             Some(InFlight::Walk(mut walk)) => {
@@ -79,7 +79,8 @@ impl Engine {
             }
         }
         let places = self.model.outline().places();
-        let stays = places.embedding == places.logits;
+        // What is rolled back leaves no state, so models that keep one go step by step.
+        let stays = places.embedding == places.logits && !self.slots.states().any();
         match (speculation, legal) {
             (Speculation::Step, None) if stays && self.room(slot) > 0 && self.slots.cells().n_free() > 0 => {
                 self.run_ahead(slot, cancel)?;
@@ -114,6 +115,7 @@ impl Engine {
         let masks_first = known.is_some_and(|Known { masks_first, .. }| masks_first);
         let listed = legal.map_or(&[][..], |legal| legal.listed(masks_first));
         if let [_] = tokens {
+            self.catch_up(slot, cancel)?;
             self.append_chunk(slot, tokens, OutputRows::Last, How::Sample(listed), cancel)?;
         } else {
             self.append_chunks(slot, tokens, cancel)?;

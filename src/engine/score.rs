@@ -1,12 +1,13 @@
 //! The probability of each leaf of a trie as the continuation of a slot, for all leaves in few passes.
 //!
 //! Every node with children is a row. It sees the slot's cells and those of its ancestors: tree attention
-//! ([`crate::backend::tree_row`]; Miao et al., "SpecInfer", <https://arxiv.org/abs/2305.09781>). Nodes run parents
-//! first, as many in a pass as a pass can have rows, in cells that are freed at the end. The slot is unchanged, and its
-//! next logits are those of its own last position.
+//! ([`crate::backend::tree_row`]; Miao et al., "SpecInfer", <https://arxiv.org/abs/2305.09781>). Nodes run depth-first,
+//! as many in a pass as a pass can have rows, in cells that are freed at the end. Where the model keeps a state, the
+//! ancestors of a pass's first node run again, so that every pass is a tree that goes on from the slot's state; its
+//! cells are freed after it. The slot is unchanged, and its next logits are those of its own last position.
 
 use super::{Engine, SlotId};
-use crate::backend::{MAX_TREE_NODES, tree_cell, tree_row};
+use crate::backend::{MAX_TREE_NODES, NO_STATE, StateRows, tree_cell, tree_row};
 use crate::trie::{Descriptor, Node, Trie};
 use crate::{Error, Result, Token, reserve};
 use std::ops::Range;
@@ -63,6 +64,12 @@ impl Engine {
             let deepest = tree.deepest;
             return Err(Error::OutOfMemory(format!("A leaf of {deepest} tokens in a context with room for {room}")));
         }
+        let again = self.slots.states().any();
+        if again && tree.deepest as usize > self.plans.batch() {
+            let (deepest, batch) = (tree.deepest, self.plans.batch());
+            return Err(Error::InvalidArgument(format!("A leaf of {deepest} tokens, above the {batch} of a pass")));
+        }
+        self.catch_up(slot, cancel)?;
         let last = self.last_hidden()?;
         let mut cells = reserve::list(tree.rows.len(), "cells")?;
         let scored = self.score_nodes(slot, &tree, &mut cells, cancel);
@@ -96,15 +103,23 @@ impl Engine {
         };
         self.run_head(slot, &[], &[], cancel)?;
         score(tree.nodes.start, self.logits(1)?)?;
-        for rows in tree.rows.chunks(self.plans.batch()) {
-            self.enter_nodes(slot, tree, rows)?;
+        let mut rest = &tree.rows[..];
+        while let Some(&first) = rest.first() {
+            let again = self.slots.states().any();
+            let mut nodes = if again { tree.ancestors(first)? } else { Vec::new() };
+            let above = nodes.len();
+            let (rows, later) = rest.split_at(rest.len().min(self.plans.batch() - above));
+            reserve::extend(&mut nodes, rows, NODES)?;
+            self.enter_nodes(slot, tree, &nodes, above)?;
             self.hidden_of = None;
-            if let Err(error) = self.run_inputs(true, cancel) {
-                self.free_input_cells();
-                return Err(error);
+            let done = self.run_inputs(true, cancel);
+            match done.is_ok() && !again {
+                true => cells.extend_from_slice(&self.inputs.cells),
+                false => self.free_input_cells(),
             }
-            cells.extend_from_slice(&self.inputs.cells);
+            done?;
             self.each_logits(rows.len(), cancel, &mut |row, logits| score(rows[row], logits))?;
+            rest = later;
         }
         let leaves = tree.nodes.clone().filter(|&node| tree.trie.is_leaf(node));
         let leaf = |node: Node| {
@@ -116,22 +131,33 @@ impl Engine {
         Ok(scores)
     }
 
-    /// Enter nodes into the inputs as rows after the slot's tokens, with a cell for each.
-    fn enter_nodes(&mut self, slot: SlotId, tree: &Tree<'_>, nodes: &[Node]) -> Result<()> {
+    /// Enter nodes, parents before their children, into the inputs as rows after the slot's tokens, with a cell for
+    /// each. Those from index `wanted` on are output rows.
+    fn enter_nodes(&mut self, slot: SlotId, tree: &Tree<'_>, nodes: &[Node], wanted: usize) -> Result<()> {
         let bit = slot.bit();
         self.inputs.clear();
         self.make_room(nodes.len(), bit);
-        let behind = self.position(slot) as u32 - 1;
-        for (row, &node) in nodes.iter().enumerate() {
+        let before = self.position(slot) as u32 - 1;
+        for &node in nodes {
             let at = tree.index(node);
-            let position = (behind + tree.depths[at]) as i32;
+            let position = (before + tree.depths[at]) as i32;
             let Some(cell) = self.slots.take_cell(position, tree_cell(tree.numbers[at], tree.ends[at])) else {
                 self.free_input_cells();
                 let (n, max) = (tree.rows.len(), self.context());
                 return Err(Error::OutOfMemory(format!("{n} nodes of a trie to score, in a context of {max}")));
             };
             self.inputs.push(tree.trie.token(node), position, tree_row(tree.numbers[at], bit), cell);
-            self.inputs.outputs.push(row as u32);
+        }
+        self.inputs.outputs.extend(wanted as u32..nodes.len() as u32);
+        if self.slots.states().any() {
+            let (_, from) = self.slots.states().nearest(slot.0, self.position(slot));
+            self.inputs.states.push(StateRows { first: 0, rows: nodes.len() as u32, from, to: NO_STATE });
+            // Depth-first: a parent is the last node before its child that has it among its descendants.
+            let parents = (0..nodes.len()).map(|row| {
+                let parent = tree.trie.parent(nodes[row]);
+                nodes[..row].iter().rposition(|&node| node == parent).map_or(NO_STATE, |row| row as u32)
+            });
+            self.inputs.parents.extend(parents);
         }
         Ok(())
     }
@@ -141,7 +167,7 @@ impl Engine {
 struct Tree<'a> {
     trie: &'a Trie,
     nodes: Range<Node>,
-    /// Nodes below the root that have children, parents first.
+    /// Nodes below the root that have children, depth-first.
     rows: Vec<Node>,
     depths: Vec<u32>,
     deepest: u32,
@@ -183,7 +209,20 @@ impl<'a> Tree<'a> {
                 next += sizes[child];
             }
         }
+        rows.sort_unstable_by_key(|&node| numbers[index(node)]);
         Ok(Tree { trie, nodes, rows, depths, deepest: descriptor.depth(), numbers, ends })
+    }
+
+    /// The nodes between the root and this one, from above.
+    fn ancestors(&self, node: Node) -> Result<Vec<Node>> {
+        let mut above = reserve::list(self.depths[self.index(node)] as usize, NODES)?;
+        let mut parent = self.trie.parent(node);
+        while parent != self.nodes.start {
+            above.push(parent);
+            parent = self.trie.parent(parent);
+        }
+        above.reverse();
+        Ok(above)
     }
 
     fn index(&self, node: Node) -> usize {

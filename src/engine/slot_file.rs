@@ -12,6 +12,7 @@
 //! 60  4   bytes of the note
 //! 64      tokens, 4 bytes each; the hidden row, 4 bytes each; the note
 //!         for every layer, for every position from 0 on: the row of its cell, see [`crate::backend::kv_rows`]
+//!         for every state that the model keeps: its numbers after the last token, 4 bytes each
 //!         32 bytes, the SHA-256 of everything before
 //! ```
 //!
@@ -52,6 +53,10 @@ pub(super) struct Owner<'a> {
 impl Owner<'_> {
     fn bytes_per_token(&self) -> u64 {
         self.cache.layers.iter().flatten().map(|layer| layer.row_bytes(self.cache.types) as u64).sum()
+    }
+
+    fn state_bytes(&self) -> u64 {
+        self.cache.states.iter().flatten().map(|&n| n as u64 * 4).sum()
     }
 }
 
@@ -220,7 +225,7 @@ impl SavedSlot {
             return no("note at byte 60", format!("{note} bytes, above {MAX_NOTE}"));
         }
         let front = 4 * (tokens as usize + hidden as usize) + note as usize;
-        let cells = u64::from(tokens) * owner.bytes_per_token();
+        let cells = u64::from(tokens) * owner.bytes_per_token() + owner.state_bytes();
         let whole = (HEADER + front + CHECKSUM) as u64 + cells;
         if size != whole {
             return no("length", format!("the file has {size} bytes, where its header tells of {whole}"));

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What memory is reserved for, in errors.
 const ROWS: &str = "bytes of a cache's rows";
+const STATE: &str = "numbers of a state";
 
 impl Engine {
     /// Save a slot's tokens and cells to `path`, with a `note` that [`SavedSlot::note`] returns. An existing file is
@@ -25,6 +26,7 @@ impl Engine {
         if self.tokens(slot).is_empty() {
             return Err(Error::InvalidArgument(format!("Slot {} is empty: there is nothing to save", slot.0)));
         }
+        self.catch_up(slot, cancel)?;
         let hidden = if self.hidden_of == Some(slot) { self.last_hidden()? } else { Vec::new() };
         let Engine { model, states, slots, plans, .. } = self;
         let tokens = reserve::copied(slots.tokens(slot), "tokens")?;
@@ -42,6 +44,18 @@ impl Engine {
                     states[device].read_cells(il, cells, &mut rows)?;
                     output.put(&rows)?;
                 }
+            }
+            let (_, cell) = slots.states().nearest(slot.0, slots.position(slot));
+            let mut values = Vec::new();
+            for (state, n) in cache.states.iter().enumerate() {
+                stop_if(cancel)?;
+                reserve::resize(&mut values, n.unwrap_or(0), STATE)?;
+                states[model.outline().places().states[state]].read_state(state, cell, &mut values)?;
+                reserve::resize(&mut rows, values.len() * 4, STATE)?;
+                for (bytes, value) in rows.as_chunks_mut().0.iter_mut().zip(&values) {
+                    *bytes = value.to_le_bytes();
+                }
+                output.put(&rows)?;
             }
             Ok(())
         })
@@ -96,6 +110,22 @@ impl Engine {
                 reserve::resize(&mut rows, cells.len() * row_bytes, ROWS)?;
                 saved.read(&mut rows)?;
                 self.states[device].write_cells(il, cells, &rows)?;
+            }
+        }
+        let (n, mut values) = (self.position(slot), Vec::new());
+        if self.slots.states().any() {
+            let cell = self.slots.states_mut().take(&[]);
+            let cell = cell.ok_or_else(|| Error::Internal("No state cell is left".into()))?;
+            self.slots.states_mut().keep(slot.0, n, cell);
+            for (state, n) in cache.states.iter().enumerate() {
+                stop_if(cancel)?;
+                reserve::resize(&mut rows, n.unwrap_or(0) * 4, STATE)?;
+                saved.read(&mut rows)?;
+                reserve::resize(&mut values, n.unwrap_or(0), STATE)?;
+                for (value, bytes) in values.iter_mut().zip(rows.as_chunks().0) {
+                    *value = f32::from_le_bytes(*bytes);
+                }
+                self.states[self.model.outline().places().states[state]].write_state(state, cell, &values)?;
             }
         }
         saved.finish()?;

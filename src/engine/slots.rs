@@ -5,6 +5,7 @@
 //! gives them to a slot or frees them.
 
 use super::cells::Cells;
+use super::states::States;
 use crate::{Error, Result, Token, reserve};
 use std::ops::Range;
 
@@ -37,19 +38,21 @@ struct Slot {
 pub(super) struct Slots {
     slots: Vec<Slot>,
     cells: Cells,
+    states: States,
     context: usize,
     clock: u64,
 }
 
 impl Slots {
-    /// `count` slots that share `context` of the `cells` in memory.
-    pub fn new(count: usize, cells: usize, context: usize) -> Result<Slots> {
+    /// `count` slots that share `context` of the `cells` in memory, and so many state cells.
+    pub fn new(count: usize, (cells, state_cells): (usize, usize), context: usize) -> Result<Slots> {
         let slot = |_| {
             let tokens = reserve::list(context, "tokens of a slot")?;
             Ok(Slot { tokens, cells: reserve::list(context, "cells of a slot")?, ..Slot::default() })
         };
         let slots = (0..count).map(slot).collect::<Result<_>>()?;
-        Ok(Slots { slots, cells: Cells::new(cells, context)?, context, clock: 0 })
+        let states = States::new(count, state_cells)?;
+        Ok(Slots { slots, cells: Cells::new(cells, context)?, states, context, clock: 0 })
     }
 
     /// Number of slots.
@@ -120,14 +123,17 @@ impl Slots {
         s.cells.drain(n_tokens..).for_each(|cell| self.cells.free(cell));
         s.tokens.truncate(n_tokens);
         s.stale_from = s.stale_from.filter(|&from| from < n_tokens);
+        self.states.truncate(slot.0, n_tokens);
         true
     }
 
-    /// Adds tokens to the slot with the cells that were taken for them, one each.
-    pub fn append(&mut self, slot: SlotId, tokens: &[Token], cells: impl IntoIterator<Item = u32>) {
+    /// Adds tokens to the slot with the cells that were taken for them, one each, and the state cell after them.
+    pub fn append(&mut self, slot: SlotId, tokens: &[Token], cells: impl IntoIterator<Item = u32>, state: u32) {
         let s = &mut self.slots[slot.0];
         s.tokens.extend_from_slice(tokens);
         s.cells.extend(cells);
+        let position = s.tokens.len();
+        self.states.keep(slot.0, position, state);
     }
 
     /// Gives an empty slot these tokens, with cells; false, and the slot is empty, where there are too few cells.
@@ -171,6 +177,16 @@ impl Slots {
     /// Frees cells that were taken and belong to no slot.
     pub fn free_cells(&mut self, cells: impl IntoIterator<Item = u32>) {
         cells.into_iter().for_each(|cell| self.cells.free(cell));
+    }
+
+    /// The state cells.
+    pub fn states(&self) -> &States {
+        &self.states
+    }
+
+    /// The state cells.
+    pub fn states_mut(&mut self) -> &mut States {
+        &mut self.states
     }
 
     /// The cells, for a batch.

@@ -6,7 +6,7 @@
 use super::device_sampling::problem;
 use super::plans::HEAD_ROWS;
 use super::{Engine, SlotId};
-use crate::backend::{Legal, SampleResult, SampleRow};
+use crate::backend::{Legal, NO_STATE, SampleResult, SampleRow};
 use crate::{Error, Result, Token};
 use std::sync::atomic::AtomicBool;
 
@@ -75,6 +75,9 @@ impl Engine {
         let order = &mut order[..turns.len()];
         order.iter_mut().enumerate().for_each(|(i, turn)| *turn = i);
         order.sort_unstable_by_key(|&i| (self.sampling.known(turns[i].slot).is_none(), i));
+        for turn in turns {
+            self.catch_up(turn.slot, cancel)?;
+        }
         self.inputs.clear();
         for (row, &i) in order.iter().enumerate() {
             let SlotToken { slot, token, .. } = turns[i];
@@ -103,7 +106,10 @@ impl Engine {
         }
         for (row, &i) in order.iter().enumerate() {
             match done {
-                Ok(()) => self.slots.append(turns[i].slot, &[turns[i].token], [self.inputs.cells[row]]),
+                Ok(()) => {
+                    let state = self.inputs.states.get(row).map_or(NO_STATE, |of| of.to);
+                    self.slots.append(turns[i].slot, &[turns[i].token], [self.inputs.cells[row]], state);
+                }
                 // The device has tokens that are not in the slot.
                 Err(_) => self.sampling.end(turns[i].slot),
             }

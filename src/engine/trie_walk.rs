@@ -9,7 +9,7 @@
 
 use super::device_sampling::{Speculation, WalkInFlight};
 use super::{Engine, SlotId};
-use crate::backend::{Legal, MAX_LISTED, WALK_CELLS, WALK_PASSES, Walk};
+use crate::backend::{Legal, MAX_LISTED, NO_STATE, WALK_CELLS, WALK_PASSES, Walk};
 use crate::trie::{Node, Trie};
 use crate::{Result, Token};
 use std::sync::Arc;
@@ -27,7 +27,8 @@ impl Engine {
         }
         self.rollback()?;
         let places = self.model.outline().places();
-        if places.embedding != places.logits || !self.plans.walk()?.is_whole() {
+        let stays = places.embedding == places.logits && !self.slots.states().any();
+        if !stays || !self.plans.walk()?.is_whole() {
             return Ok(());
         }
         let (sampling, state) = self.sampling_device();
@@ -97,7 +98,7 @@ impl Engine {
             return Ok(false);
         }
         let cells = self.sampling.serve_walk(walk, slot, tokens, node);
-        Ok(cells.map(|cells| self.slots.append(slot, tokens, cells)).is_some())
+        Ok(cells.map(|cells| self.slots.append(slot, tokens, cells, NO_STATE)).is_some())
     }
 
     fn read_walk(&mut self, walk: &mut WalkInFlight) -> Result<()> {

@@ -1,8 +1,9 @@
 //! Builds a graph node by node and checks every width against the weights.
 
 use super::{
-    Activation, AttentionSpec, Function, Graph, HeadNorm, Index, Linear, MAX_EXPERT_GROUPS, Node, NodeId, NormSpan,
-    NormSpec, Op, Output, Part, RopeSpec, RouteSpec, Rows, Stack, WeightId, WeightSpec,
+    Activation, AttentionSpec, Coefficients, ConvSpec, Function, Graph, HeadNorm, Index, Linear, MAX_EXPERT_GROUPS,
+    MAX_KEYS, MAX_SOURCES, MAX_TAPS, Node, NodeId, NormSpan, NormSpec, Op, Output, Part, RecurSpec, RopeSpec,
+    RouteSpec, Rows, Rule, Stack, WeightId, WeightSpec,
 };
 use crate::{Error, Result};
 
@@ -32,6 +33,11 @@ impl<'a> Builder<'a> {
     fn push(&mut self, op: Op, src: Vec<NodeId>, width: usize, rows: Rows) -> NodeId {
         self.graph.nodes.push(Node { op, src, width, rows, part: self.part, output: None });
         NodeId(self.graph.nodes.len() as u32 - 1)
+    }
+
+    /// The width of the rows that a matrix multiplies.
+    pub fn input_width(&self, linear: &Linear) -> usize {
+        self.weight(linear.weight).n_in
     }
 
     fn weight(&self, id: WeightId) -> &'a WeightSpec {
@@ -163,7 +169,9 @@ impl<'a> Builder<'a> {
         if groups == 0 || !width.is_multiple_of(groups) {
             return Err(Error::Model(format!("Rows of {width} in {groups} parts")));
         }
-        self.check_norm(&norm, width / groups)?;
+        // One weight for all parts, or one for each.
+        let whole = norm.weight.is_some_and(|weight| self.weight(weight).n_in == width);
+        self.check_norm(&norm, if whole { width } else { width / groups })?;
         let mut src = vec![x];
         if let Some(residual) = residual {
             self.check_rows(x, residual, width, || "A norm".to_string())?;
@@ -217,7 +225,7 @@ impl<'a> Builder<'a> {
     pub fn map(&mut self, x: NodeId, function: Function) -> Result<NodeId> {
         let (width, rows) = (self.graph.node(x).width, self.graph.node(x).rows);
         if let Function::ScaleBy(weight) = function {
-            self.check_vector(weight, 1)?;
+            self.check_vector(weight, if self.weight(weight).n_in == 1 { 1 } else { width })?;
         }
         Ok(self.push(Op::Map(function), vec![x], width, rows))
     }
@@ -258,11 +266,63 @@ impl<'a> Builder<'a> {
         Ok(self.push(Op::Gate { act, first }, src, width, rows))
     }
 
+    /// See [`Op::Mix`]. Coefficients of rows are `by`'s.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit.
+    pub fn mix(
+        &mut self,
+        x: NodeId,
+        parts: usize,
+        coefficients: Coefficients,
+        by: Option<NodeId>,
+        residual: Option<NodeId>,
+    ) -> Result<NodeId> {
+        let (x_width, rows) = (self.graph.node(x).width, self.graph.node(x).rows);
+        let n = match (&coefficients, by) {
+            (Coefficients::Fixed(values), None) => values.len(),
+            (Coefficients::OfRow { .. }, Some(by)) if self.graph.node(by).rows == rows => self.graph.node(by).width,
+            _ => return Err(Error::Internal("Parts are mixed by coefficients of other rows".into())),
+        };
+        if parts == 0 || n == 0 || !x_width.is_multiple_of(parts) || !n.is_multiple_of(parts) {
+            return Err(Error::Model(format!("Rows of {x_width} in {parts} parts, mixed by {n} coefficients")));
+        }
+        let sums = n / parts;
+        let width = x_width / parts * sums;
+        if let Some(residual) = residual {
+            self.check_rows(x, residual, width, || "A mixture of parts".to_string())?;
+        }
+        let src = [x].into_iter().chain(by).chain(residual).collect();
+        Ok(self.push(Op::Mix { parts, sums, coefficients }, src, width, rows))
+    }
+
+    /// See [`Op::Equalize`].
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit.
+    pub fn equalize(&mut self, x: NodeId, y: NodeId) -> Result<NodeId> {
+        let (x_width, rows) = (self.graph.node(x).width, self.graph.node(x).rows);
+        let y_width = self.graph.node(y).width;
+        if self.graph.node(y).rows != rows || y_width == 0 || !x_width.is_multiple_of(y_width) {
+            return Err(Error::Model(format!("Rows of {x_width} are no parts of {y_width}")));
+        }
+        Ok(self.push(Op::Equalize, vec![x, y], y_width + x_width, rows))
+    }
+
+    /// See [`Op::Sparsify`].
+    pub fn sparsify(&mut self, x: NodeId, deviations: f32) -> NodeId {
+        let (width, rows) = (self.graph.node(x).width, self.graph.node(x).rows);
+        self.push(Op::Sparsify { deviations }, vec![x], width, rows)
+    }
+
     /// See [`Op::Attention`]. `q` holds q, or without `kv` also k and v.
     ///
     /// # Errors
     /// [`Error::Model`] where the shapes do not fit.
     pub fn attention(&mut self, q: NodeId, kv: Option<NodeId>, spec: AttentionSpec) -> Result<NodeId> {
+        if spec.n_head == 0 || spec.n_head_kv == 0 {
+            return Err(Error::Model(format!("Layer {} has attention and no heads", spec.layer)));
+        }
         let (have, rows) = (self.graph.node(q).width, self.graph.node(q).rows);
         let with_kv = kv.map_or(0, |kv| self.graph.node(kv).width);
         let want = if kv.is_some() { spec.q_width() } else { spec.q_width() + spec.kv_width() };
@@ -379,6 +439,79 @@ impl<'a> Builder<'a> {
             src.push(residual);
         }
         Ok(self.push(Op::ExpertDown { down, weighted }, src, down.rows, rows))
+    }
+
+    /// See [`Op::Columns`].
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit.
+    pub fn columns(&mut self, x: NodeId, parts: usize, first: usize, width: usize) -> Result<NodeId> {
+        let (have, rows) = (self.graph.node(x).width, self.graph.node(x).rows);
+        if parts == 0 || !have.is_multiple_of(parts) || first + width > have / parts {
+            return Err(Error::Model(format!("Columns {first} to {} of {parts} parts of {have}", first + width)));
+        }
+        Ok(self.push(Op::Columns { parts, first }, vec![x], parts * width, rows))
+    }
+
+    /// See [`Op::Conv`].
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit, [`Error::Unsupported`] for sizes that no kernel has.
+    pub fn conv(&mut self, x: NodeId, spec: ConvSpec) -> Result<NodeId> {
+        let (have, channels) = (self.graph.node(x).width, spec.channels);
+        if !(2..=MAX_TAPS).contains(&spec.taps) || !channels.is_multiple_of(16) {
+            let problem = format!("A convolution of {} taps over {channels} columns (2 to {MAX_TAPS}, 16n)", spec.taps);
+            return Err(Error::Unsupported(problem));
+        }
+        if spec.first + channels > have {
+            return Err(Error::Model(format!("A convolution of {channels} columns in rows of {have}")));
+        }
+        self.check_vector(spec.weight, spec.taps * channels)?;
+        if let Some(bias) = spec.bias {
+            self.check_vector(bias, channels)?;
+        }
+        self.of_batch(&[x], "A convolution")?;
+        Ok(self.push(Op::Conv(Box::new(spec)), vec![x], channels, Rows::Batch))
+    }
+
+    /// See [`Op::Recur`].
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit, [`Error::Unsupported`] for sizes that no kernel has.
+    pub fn recur(&mut self, src: &[NodeId], spec: RecurSpec) -> Result<NodeId> {
+        let RecurSpec { heads, keys, values, key_heads, .. } = spec;
+        if heads == 0 || key_heads == 0 || !heads.is_multiple_of(key_heads) {
+            return Err(Error::Model(format!("A recurrence of {heads} heads, {key_heads} of keys")));
+        }
+        let by_value = matches!(spec.rule, Rule::Scan { .. });
+        let whole = values.is_multiple_of(16) && (!by_value || keys.is_multiple_of(16));
+        if !(1..=MAX_KEYS).contains(&keys) || values == 0 || !whole {
+            let problem = format!("A state of {keys} keys, {values} values a head (up to {MAX_KEYS}, 16n)");
+            return Err(Error::Unsupported(problem));
+        }
+        if src.len() > MAX_SOURCES {
+            return Err(Error::Internal(format!("A recurrence of {} sources", src.len())));
+        }
+        for (columns, n) in spec.inputs() {
+            let have = src.get(columns.src).map_or(0, |&src| self.graph.node(src).width);
+            if columns.first + n > have {
+                let first = columns.first;
+                return Err(Error::Model(format!(
+                    "A recurrence's input of {n} columns from {first} in rows of {have}"
+                )));
+            }
+        }
+        spec.vectors().try_for_each(|(weight, n)| self.check_vector(weight, n))?;
+        self.of_batch(src, "A recurrence")?;
+        Ok(self.push(Op::Recur(Box::new(spec)), src.to_vec(), heads * values, Rows::Batch))
+    }
+
+    /// An error unless all these nodes have a row for each of the batch.
+    fn of_batch(&self, nodes: &[NodeId], what: &str) -> Result<()> {
+        match nodes.iter().all(|&node| self.graph.node(node).rows == Rows::Batch) {
+            true => Ok(()),
+            false => Err(Error::Internal(format!("{what} of rows that are not those of the batch"))),
+        }
     }
 
     /// A node that changes only the cache: [`Op::ShiftKeys`] or [`Op::CopyCells`].

@@ -102,6 +102,8 @@ pub enum Rows {
 /// An activation function, of one value or of a gate and what it gates.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Activation {
+    /// x itself.
+    Identity,
     /// SiLU: x · sigmoid(x) (Elfwing et al., <https://arxiv.org/abs/1702.03118>); as a gate SwiGLU (Shazeer, "GLU
     /// Variants Improve Transformer", <https://arxiv.org/abs/2002.05202>).
     Silu,
@@ -478,6 +480,178 @@ pub struct Stack {
     pub rows: usize,
 }
 
+/// A causal convolution of each column with the rows before it: `act(bias + Σ_j weight[j] x[t - taps + 1 + j])`. The
+/// rows before a sequence's first are zero; what it needs of them between runs is a state, of `taps - 1` rows of `x`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ConvSpec {
+    /// The state: an index into [`CacheSpec::states`](crate::backend::CacheSpec::states).
+    pub state: usize,
+    /// For each column `taps` factors, the newest row's last.
+    pub weight: WeightId,
+    /// Added per column.
+    pub bias: Option<WeightId>,
+    /// Rows that a result is made of, 2 to [`MAX_TAPS`].
+    pub taps: usize,
+    /// First column of `x`.
+    pub first: usize,
+    /// Columns.
+    pub channels: usize,
+    /// What follows.
+    pub act: Activation,
+}
+
+/// The most taps of a convolution.
+pub const MAX_TAPS: usize = 8;
+
+impl ConvSpec {
+    /// Numbers of its state.
+    pub fn state_values(&self) -> usize {
+        (self.taps - 1) * self.channels
+    }
+}
+
+/// Columns of one of a node's sources.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Columns {
+    /// Which source.
+    pub src: usize,
+    /// The first column.
+    pub first: usize,
+}
+
+impl Columns {
+    /// Columns of a source from `first` on.
+    pub fn of(src: usize, first: usize) -> Columns {
+        Columns { src, first }
+    }
+}
+
+/// How a recurrence changes the state S of a head, a row of numbers for each key index and a column for each value
+/// index, and what it reads. k and q are a row's key and query, v its value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Rule {
+    /// The gated delta rule (Yang et al., <https://arxiv.org/abs/2412.06464>): with k and q of unit length and
+    /// w = e^(softplus(step + bias) · decay), S becomes w S + k (β (v - w Sᵀ k))ᵀ; the result is Sᵀ q / sqrt(keys).
+    Delta {
+        /// β before its sigmoid, one for each head.
+        write: Columns,
+        /// The least length that k and q are divided by.
+        eps: f32,
+    },
+    /// State space duality (Mamba-2; Dao and Gu, <https://arxiv.org/abs/2405.21060>): with Δ = softplus(step + bias)
+    /// and w = e^(Δ · decay), S becomes w S + k (Δ v)ᵀ; the result is Sᵀ q + skip v.
+    Ssd {
+        /// A factor for each head.
+        skip: WeightId,
+    },
+    /// The selective scan (Mamba; Gu and Dao, <https://arxiv.org/abs/2312.00752>): as [`Rule::Ssd`], with a step and a
+    /// skip for each value index, and a decay for each entry of S, that of a value index's keys side by side.
+    Scan {
+        /// A factor for each value index.
+        skip: WeightId,
+    },
+    /// RWKV-6 (Peng et al., <https://arxiv.org/abs/2404.05892>): the result is Sᵀ q + (q · (bonus ⊙ k)) v; then, with
+    /// w = e^-(e^step) for each key index, S becomes diag(w) S + k vᵀ.
+    Wkv6 {
+        /// A factor for each head and key index.
+        bonus: WeightId,
+    },
+    /// RWKV-7 (Peng et al., <https://arxiv.org/abs/2503.14456>): with w = e^(-0.606531 σ(step)) for each key index, S
+    /// becomes diag(w) S - (removed ⊙ rate) (Sᵀ removed)ᵀ + k vᵀ; the result is Sᵀ q.
+    Wkv7 {
+        /// A direction of unit length for each head.
+        removed: Columns,
+        /// A rate for each key index.
+        rate: Columns,
+    },
+}
+
+impl Rule {
+    /// The vector that belongs to the rule alone.
+    pub fn own(&self) -> Option<WeightId> {
+        match *self {
+            Rule::Ssd { skip } | Rule::Scan { skip } => Some(skip),
+            Rule::Wkv6 { bonus } => Some(bonus),
+            Rule::Delta { .. } | Rule::Wkv7 { .. } => None,
+        }
+    }
+}
+
+/// A recurrence over the rows of a sequence, head by head.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RecurSpec {
+    /// The state: an index into [`CacheSpec::states`](crate::backend::CacheSpec::states).
+    pub state: usize,
+    /// Heads of values and of the state.
+    pub heads: usize,
+    /// Key indices of a head, at most [`MAX_KEYS`].
+    pub keys: usize,
+    /// Value indices of a head.
+    pub values: usize,
+    /// Heads of keys and queries; divides `heads`.
+    pub key_heads: usize,
+    /// Whether head h reads key head `h mod key_heads`, instead of the key head of its group of neighbours.
+    pub tiled: bool,
+    /// Queries.
+    pub query: Columns,
+    /// Keys.
+    pub key: Columns,
+    /// Values.
+    pub value: Columns,
+    /// What decays and steps are made of.
+    pub step: Columns,
+    /// Factors of decays: below 0, one for each head, or as the rule says.
+    pub decay: Option<WeightId>,
+    /// Added to steps.
+    pub bias: Option<WeightId>,
+    /// What a row does.
+    pub rule: Rule,
+}
+
+/// The most key indices of a recurrence's head.
+pub const MAX_KEYS: usize = 256;
+
+/// The most sources of a recurrence.
+pub const MAX_SOURCES: usize = 8;
+
+impl RecurSpec {
+    /// Numbers of its state.
+    pub fn state_values(&self) -> usize {
+        self.heads * self.keys * self.values
+    }
+
+    /// The key head that a head reads.
+    pub fn key_head(&self, head: usize) -> usize {
+        if self.tiled { head % self.key_heads } else { head / (self.heads / self.key_heads) }
+    }
+
+    /// Columns that it reads, and how many.
+    pub fn inputs(&self) -> Vec<(Columns, usize)> {
+        let (keys, values) = (self.key_heads * self.keys, self.heads * self.values);
+        let mut all = vec![(self.query, keys), (self.key, keys), (self.value, values)];
+        match self.rule {
+            Rule::Delta { write, .. } => all.extend([(self.step, self.heads), (write, self.heads)]),
+            Rule::Ssd { .. } => all.push((self.step, self.heads)),
+            Rule::Scan { .. } => all.push((self.step, values)),
+            Rule::Wkv6 { .. } => all.push((self.step, keys)),
+            Rule::Wkv7 { removed, rate } => all.extend([(self.step, keys), (removed, keys), (rate, keys)]),
+        }
+        all
+    }
+
+    /// The vectors that it reads, and their lengths.
+    pub fn vectors(&self) -> impl Iterator<Item = (WeightId, usize)> + use<> {
+        let (keys, values) = (self.heads * self.keys, self.heads * self.values);
+        let (decay, own) = match self.rule {
+            Rule::Delta { .. } | Rule::Ssd { .. } => (self.heads, self.heads),
+            Rule::Scan { .. } => (self.state_values(), values),
+            Rule::Wkv6 { .. } | Rule::Wkv7 { .. } => (0, keys),
+        };
+        let all = [(self.decay, decay), (self.bias, self.heads), (self.rule.own(), own)];
+        all.into_iter().filter_map(|(weight, n)| Some((weight?, n)))
+    }
+}
+
 /// What is looked up in a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Index {
@@ -494,12 +668,24 @@ pub enum Index {
 pub enum Function {
     /// `x · factor`.
     Scale(f32),
-    /// `x · weight`, a weight of one number.
+    /// `x · weight`, a weight of one number or of one for each column.
     ScaleBy(WeightId),
     /// `cap · tanh(x / cap)`.
     SoftCap(f32),
     /// `x` limited to ± this.
     Clamp(f32),
+}
+
+/// What parts of a row are multiplied with before they are summed, see [`Op::Mix`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum Coefficients {
+    /// The same in every row. A part whose coefficient is zero is not read.
+    Fixed(Vec<f32>),
+    /// The values of the second source, each plus this.
+    OfRow {
+        /// Added to each.
+        plus: f32,
+    },
 }
 
 /// One operation. `x` is the first source.
@@ -522,7 +708,7 @@ pub enum Op {
     Norm {
         /// The norm.
         norm: NormSpec,
-        /// Parts of a row, each normalised by itself with the same weights.
+        /// Parts of a row, each normalised by itself, with the same weights or its own part of them.
         groups: usize,
     },
     /// `weight · x` for each matrix, side by side; plus the second source where there is one.
@@ -550,6 +736,26 @@ pub enum Op {
         act: Activation,
         /// First column of y.
         first: usize,
+    },
+    /// Sums over `parts` equal parts x_s of `x`, side by side: sum t is `Σ_s c[t · parts + s] · x_s`. Plus the last
+    /// source where there is one more than coefficients need.
+    Mix {
+        /// Parts of a row.
+        parts: usize,
+        /// Sums of a row.
+        sums: usize,
+        /// c.
+        coefficients: Coefficients,
+    },
+    /// The second source, then each part of `x` of its width, scaled so that the part has the length (the root of the
+    /// sum of squares) of the second source; a part of zeros stays so.
+    Equalize,
+    /// `max(0, x - mean - deviations · σ)` with the mean and the standard deviation σ (of a sample, over n - 1) of the
+    /// row: of values that are spread normally a fixed share remains ("Spark Transformer",
+    /// <https://arxiv.org/abs/2506.06644>).
+    Sparsify {
+        /// Standard deviations.
+        deviations: f32,
     },
     /// `x` holds q, or q, k and v side by side; then the second source holds k and v where there is one: normalises and
     /// rotates the heads, writes k and v to the batch's cells, then attends over the cells that each row sees.
@@ -586,6 +792,17 @@ pub enum Op {
         /// Whether the route's weights were on the input already.
         weighted: bool,
     },
+    /// The same columns of each of `parts` equal parts of `x`, side by side.
+    Columns {
+        /// Parts of a row.
+        parts: usize,
+        /// The first column of a part.
+        first: usize,
+    },
+    /// A convolution with the rows before.
+    Conv(Box<ConvSpec>),
+    /// A recurrence over the rows of a sequence.
+    Recur(Box<RecurSpec>),
     /// K-shift: rotates the keys of the batch's cells. A row's position is the change of its cell's position.
     ShiftKeys(Box<AttentionSpec>),
     /// Copies keys and values to the batch's cells: a row's position is the number of the source cell. No cell is both
@@ -606,11 +823,17 @@ impl Op {
             Op::Map(_) => "map",
             Op::Add { .. } => "add",
             Op::Gate { .. } => "gate",
+            Op::Mix { .. } => "mix",
+            Op::Equalize => "equalize",
+            Op::Sparsify { .. } => "sparsify",
             Op::Attention(_) => "attention",
             Op::HeadMatMul { .. } => "head_mat_mul",
             Op::Route(_) => "route",
             Op::ExpertGate { .. } => "expert_gate",
             Op::ExpertDown { .. } => "expert_down",
+            Op::Columns { .. } => "columns",
+            Op::Conv(_) => "conv",
+            Op::Recur(_) => "recur",
             Op::ShiftKeys(_) => "shift_keys",
             Op::CopyCells(_) => "copy_cells",
         }
@@ -659,11 +882,17 @@ impl Node {
                 gate.linear.weights().chain(up.iter().flat_map(|up| up.linear.weights())).collect()
             }
             Op::ExpertDown { down, .. } => down.linear.weights().collect(),
+            Op::Conv(spec) => spec.bias.into_iter().chain([spec.weight]).map(|w| (w, WeightUse::Vector)).collect(),
+            Op::Recur(spec) => spec.vectors().map(|(weight, _)| (weight, WeightUse::Vector)).collect(),
             Op::Hidden
             | Op::SelectRows
+            | Op::Columns { .. }
             | Op::Map(_)
             | Op::Add { .. }
             | Op::Gate { .. }
+            | Op::Mix { .. }
+            | Op::Equalize
+            | Op::Sparsify { .. }
             | Op::ShiftKeys(_)
             | Op::CopyCells(_) => Vec::new(),
         }
@@ -677,21 +906,33 @@ impl Node {
         }
     }
 
+    /// The state that the node works on, and how many numbers it has.
+    pub fn state(&self) -> Option<(usize, usize)> {
+        match &self.op {
+            Op::Conv(spec) => Some((spec.state, spec.state_values())),
+            Op::Recur(spec) => Some((spec.state, spec.state_values())),
+            _ => None,
+        }
+    }
+
     /// The source that is added to the result, where there is one.
     pub fn residual(&self) -> Option<NodeId> {
         let at = match self.op {
             Op::Embed { .. } => 0,
-            Op::Norm { .. } | Op::MatMul(_) | Op::Add { .. } => 1,
-            Op::Gate { .. } | Op::ExpertDown { .. } => 2,
+            Op::Norm { .. } | Op::MatMul(_) | Op::Add { .. } | Op::Mix { coefficients: Coefficients::Fixed(_), .. } => {
+                1
+            }
+            Op::Gate { .. } | Op::ExpertDown { .. } | Op::Mix { coefficients: Coefficients::OfRow { .. }, .. } => 2,
             _ => return None,
         };
         self.src.get(at).copied()
     }
 
     /// The source whose buffer this node may write to, where no later node reads it: the residual, since all operations
-    /// that have one add to it value by value.
+    /// that have one add to it value by value. One that is mixed as well is read after it was added to.
     pub fn in_place_source(&self) -> Option<NodeId> {
-        self.residual()
+        let mixes = |source| matches!(self.op, Op::Mix { .. }) && self.src.first() == Some(&source);
+        self.residual().filter(|&residual| !mixes(residual))
     }
 }
 

@@ -4,7 +4,7 @@
 use super::decoder::{Decoder, Head};
 use super::hparams::{Hparams, read_n_rot};
 use super::keys::Keys;
-use super::layer::{Attention, Dense, Experts, FeedForward, Heads, Layer};
+use super::layer::{Attention, Dense, Experts, FeedForward, Heads, Layer, Mixer};
 use super::pooled::{Classifier, Pooled, Then};
 use super::pooling::Pooling;
 use super::weights::WeightTable;
@@ -21,6 +21,8 @@ pub(super) struct Binder<'a> {
     pub table: WeightTable<'a>,
     /// The kind of all norms with weights.
     pub norm: NormKind,
+    /// Numbers of each state that was claimed.
+    pub states: Vec<usize>,
 }
 
 /// The keys and tensors of one layer, whose names begin with `blk.` and its number.
@@ -95,11 +97,11 @@ impl<'a> Binder<'a> {
 
     /// The decoder of these layers, with the ends that all have.
     pub fn decoder(&mut self, ropes: Vec<RopeSpec>, mut layers: Vec<Layer>) -> Result<Decoder> {
-        let encodes = layers.iter().any(|layer| layer.attention.spec.bidirectional);
+        let encodes = layers.iter().filter_map(Layer::attention).any(|spec| spec.bidirectional);
         if encodes {
             share_cache(&mut layers);
         }
-        for spec in layers.iter().map(|layer| &layer.attention.spec) {
+        for spec in layers.iter().filter_map(Layer::attention) {
             let rotated = spec.rope.map_or(0, |rope| spec.rope_first + ropes[rope].n_rot);
             if rotated > spec.head_dim_k {
                 let (layer, width) = (spec.layer, spec.head_dim_k);
@@ -116,6 +118,8 @@ impl<'a> Binder<'a> {
                 (token_embd, Head::Pooled(self.pooled(encodes)?))
             }
         };
+        // Some families call the last norm as others call that of the embeddings, some encoders have none.
+        let last = if self.table.has("output_norm.weight") || encodes { "output_norm" } else { "token_embd_norm" };
         Ok(Decoder {
             ropes,
             token_embd,
@@ -124,10 +128,12 @@ impl<'a> Binder<'a> {
             position_embd: None,
             embd_norm: None,
             per_layer: None,
+            altup: None,
             layers,
+            states: std::mem::take(&mut self.states),
             output_norm: match encodes && !self.table.has("output_norm.weight") {
                 true => None,
-                false => Some(self.norm("output_norm", h.n_embd)?),
+                false => Some(self.norm(last, h.n_embd)?),
             },
             head,
             logit_scale: 1.0,
@@ -218,8 +224,11 @@ impl<'a> Binder<'a> {
 
     /// A norm over `n` values.
     pub fn norm(&mut self, stem: &str, n: usize) -> Result<NormSpec> {
-        let weight = Some(self.table.vector(&format!("{stem}.weight"), n)?);
-        Ok(NormSpec { weight, bias: self.bias(stem, n)?, ..self.bare_norm() })
+        // Some families' files name it without the end.
+        let bare = self.table.has(stem);
+        let weight =
+            if bare { self.table.vector(stem, n)? } else { self.table.vector(&format!("{stem}.weight"), n)? };
+        Ok(NormSpec { weight: Some(weight), bias: self.bias(stem, n)?, ..self.bare_norm() })
     }
 
     /// A norm without weights.
@@ -230,12 +239,9 @@ impl<'a> Binder<'a> {
 
 /// One cache for all layers: keys and values of an encoder are of no use once their layer is done.
 fn share_cache(layers: &mut [Layer]) {
-    let shape = |layer: &Layer| {
-        let spec = &layer.attention.spec;
-        (spec.n_head_kv, spec.head_dim_k, spec.head_dim_v)
-    };
+    let shape = |layer: &Layer| layer.attention().map(|spec| (spec.n_head_kv, spec.head_dim_k, spec.head_dim_v));
     if layers.iter().all(|layer| shape(layer) == shape(&layers[0])) {
-        layers.iter_mut().for_each(|layer| layer.attention.spec.layer = 0);
+        layers.iter_mut().filter_map(Layer::attention_mut).for_each(|spec| spec.layer = 0);
     }
 }
 
@@ -354,14 +360,15 @@ impl Block<'_, '_> {
             }
             false => (self.linear("ffn_gate", n_embd, n_ff)?, self.linear("ffn_up", n_embd, n_ff)?),
         };
-        Ok(Dense { gate, up: Some(up), act, sub_norm: None, down: self.linear("ffn_down", n_ff, n_embd)? })
+        let down = self.linear("ffn_down", n_ff, n_embd)?;
+        Ok(Dense { gate, up: Some(up), act, sparse: None, sub_norm: None, down })
     }
 
     /// A feed-forward part without a gate.
     pub fn plain(&mut self, act: Activation) -> Result<FeedForward> {
         let (n_embd, n_ff) = (self.m.h.n_embd, self.n_ff()?);
         let (gate, down) = (self.linear("ffn_up", n_embd, n_ff)?, self.linear("ffn_down", n_ff, n_embd)?);
-        Ok(FeedForward::Dense(Dense { gate, up: None, act, sub_norm: None, down }))
+        Ok(FeedForward::Dense(Dense { gate, up: None, act, sparse: None, sub_norm: None, down }))
     }
 
     /// Experts where the layer has a router, else a gated unit; both with SiLU.
@@ -416,7 +423,8 @@ impl Block<'_, '_> {
             true => (self.linear("ffn_gate_shexp", n_embd, width)?, Some(up)),
             false => (up, None),
         };
-        let dense = Dense { gate, up, act, sub_norm: None, down: self.linear("ffn_down_shexp", width, n_embd)? };
+        let down = self.linear("ffn_down_shexp", width, n_embd)?;
+        let dense = Dense { gate, up, act, sparse: None, sub_norm: None, down };
         let gate = match self.has("ffn_gate_inp_shexp.weight") {
             true => Some(self.linear("ffn_gate_inp_shexp", n_embd, 1)?),
             false => None,
@@ -471,8 +479,18 @@ impl Block<'_, '_> {
 
     /// A layer with a norm before each part, the second of this name.
     pub fn pre_norm_named(&mut self, attention: Attention, ffn: FeedForward, ffn_norm: &str) -> Result<Layer> {
+        self.mixed(vec![Mixer::Attention(Box::new(attention))], Some(ffn), ffn_norm)
+    }
+
+    /// A layer of any mixers with a norm before each part, the second of this name.
+    pub fn mixed(&mut self, mixers: Vec<Mixer>, ffn: Option<FeedForward>, ffn_norm: &str) -> Result<Layer> {
         let (attn_norm, ffn_norm) = (Some(self.norm("attn_norm")?), Some(self.norm(ffn_norm)?));
-        Ok(Layer { attn_norm, ffn_norm, ..Layer::new(attention, ffn) })
+        Ok(Layer { attn_norm, ffn_norm, ..Layer::of(mixers, ffn) })
+    }
+
+    /// A layer of mixers alone, with a norm before them.
+    pub fn alone(&mut self, mixers: Vec<Mixer>) -> Result<Layer> {
+        Ok(Layer { attn_norm: Some(self.norm("attn_norm")?), ..Layer::of(mixers, None) })
     }
 
     /// A layer both of whose parts read its input, through one norm.

@@ -1,5 +1,6 @@
 //! A decoder or an encoder with its weights bound: the ends around its layers, and the graphs that an engine runs.
 
+use super::altup::Widening;
 use super::layer::{Layer, Streams};
 use super::pooled::{Classifier, Pooled, Then};
 use crate::Result;
@@ -21,7 +22,11 @@ pub(super) struct Decoder {
     /// Norm of the embeddings.
     pub embd_norm: Option<NormSpec>,
     pub per_layer: Option<PerLayerEmbedding>,
+    /// What makes a residual stream of several parts, and one row of them at the end.
+    pub altup: Option<Widening>,
     pub layers: Vec<Layer>,
+    /// Numbers of each state that the layers keep.
+    pub states: Vec<usize>,
     pub output_norm: Option<NormSpec>,
     pub head: Head,
     /// Factor on the logits.
@@ -108,9 +113,11 @@ impl Decoder {
         concerns: fn(&AttentionSpec) -> bool,
     ) -> Graph {
         let mut b = Builder::new(specs, &self.ropes);
-        for (il, spec) in self.attentions().enumerate().filter(|(_, spec)| spec.writes && concerns(spec)) {
-            b.part(Part::Layer(il));
-            b.cache(op(Box::new(spec.clone())));
+        for (il, spec) in self.attentions().enumerate() {
+            if let Some(spec) = spec.filter(|spec| spec.writes && concerns(spec)) {
+                b.part(Part::Layer(il));
+                b.cache(op(Box::new(spec.clone())));
+            }
         }
         b.finish()
     }
@@ -131,24 +138,28 @@ impl Decoder {
         }
     }
 
-    /// The attention of each layer.
-    pub fn attentions(&self) -> impl DoubleEndedIterator<Item = &AttentionSpec> + ExactSizeIterator {
-        self.layers.iter().map(|layer| &layer.attention.spec)
+    /// The attention of each layer, of those that have one.
+    pub fn attentions(&self) -> impl Iterator<Item = Option<&AttentionSpec>> {
+        self.layers.iter().map(Layer::attention)
     }
 
     /// From the batch's tokens to the hidden rows after the output norm, of the output rows only or of all.
     fn body(&self, b: &mut Builder<'_>, select: bool) -> Result<NodeId> {
         let mut streams = self.embeddings(b)?;
-        // After the last layer that writes keys all cells are written: from there on only output rows are computed.
-        let last = self.attentions().rposition(|spec| spec.writes);
+        // After the last layer that a later token needs only output rows are computed.
+        let last = self.layers.iter().rposition(Layer::is_remembered);
         for (il, layer) in self.layers.iter().enumerate() {
             b.part(Part::Layer(il));
             streams = layer.emit(b, streams, select && last == Some(il))?;
         }
+        let x = match &self.altup {
+            Some(altup) => altup.narrow(b, streams.x)?,
+            None => streams.x,
+        };
         b.part(Part::Head);
         match self.output_norm {
-            Some(norm) => b.norm(streams.x, norm, None),
-            None => Ok(streams.x),
+            Some(norm) => b.norm(x, norm, None),
+            None => Ok(x),
         }
     }
 
@@ -164,13 +175,21 @@ impl Decoder {
         if let Some(norm) = self.embd_norm {
             x = b.norm(x, norm, None)?;
         }
-        let Some(all) = &self.per_layer else { return Ok(Streams { x, per_layer: None }) };
+        let per_layer = self.per_layer_embeddings(b, x)?;
+        if let Some(altup) = &self.altup {
+            x = altup.widen(b, x)?;
+        }
+        Ok(Streams { x, per_layer })
+    }
+
+    /// The embeddings of all layers, where there are any.
+    fn per_layer_embeddings(&self, b: &mut Builder<'_>, x: NodeId) -> Result<Option<NodeId>> {
+        let Some(all) = &self.per_layer else { return Ok(None) };
         let projected = b.matmul(x, &[all.project], None)?;
         let projected = b.map(projected, Function::Scale(all.projected))?;
         let normed = b.norm_groups(projected, all.norm, self.layers.len(), None)?;
         let sum = b.embed(all.table, all.looked_up, Index::Token, Some(normed))?;
-        let per_layer = Some(b.map(sum, Function::Scale(all.sum))?);
-        Ok(Streams { x, per_layer })
+        Ok(Some(b.map(sum, Function::Scale(all.sum))?))
     }
 
     /// From hidden rows to logits, or from rows of texts to what follows.

@@ -6,6 +6,9 @@ use crate::gguf::{File, shown};
 use crate::graph::{NormKind, RopeKind, RopeScaling, RopeSpec};
 use crate::{Error, Result};
 
+/// Keys that only models have whose layers keep a state.
+const STATE_KEYS: [&str; 3] = ["ssm.conv_kernel", "shortconv.l_cache", "wkv.head_size"];
+
 /// A decoder's hyperparameters, from the metadata.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Hparams {
@@ -25,7 +28,7 @@ pub struct Hparams {
     pub n_ff: Vec<usize>,
     /// Query heads, per layer.
     pub n_head: Vec<usize>,
-    /// Key and value heads, per layer.
+    /// Key and value heads, per layer; 0 where a layer that keeps a state has no attention.
     pub n_head_kv: Vec<usize>,
     /// Width of a query or key head.
     pub head_dim_k: usize,
@@ -71,18 +74,24 @@ impl Hparams {
         let n_block = keys.size("block_count", MAX_LAYERS)?;
         let n_layer = n_block - keys.count("nextn_predict_layers", n_block - 1)?;
         let n_embd = keys.size("embedding_length", MAX_WIDTH)?;
-        let heads = keys.sizes("attention.head_count", n_block)?;
-        let mut n_head = heads.ok_or_else(|| keys.missing("attention.head_count"))?;
-        let mut n_head_kv = keys.sizes("attention.head_count_kv", n_block)?.unwrap_or_else(|| n_head.clone());
+        // Where layers keep a state, those without attention have no heads.
+        let with_states = STATE_KEYS.iter().any(|key| keys.has(key));
+        let heads = |key| if with_states { keys.per_block(key, n_block) } else { keys.sizes(key, n_block) };
+        let mut n_head = match heads("attention.head_count")? {
+            None if with_states => vec![0; n_block],
+            heads => heads.ok_or_else(|| keys.missing("attention.head_count"))?,
+        };
+        let mut n_head_kv = heads("attention.head_count_kv")?.unwrap_or_else(|| n_head.clone());
         let mut n_ff = keys.per_block("feed_forward_length", n_block)?.unwrap_or_else(|| vec![0; n_block]);
         [&mut n_head, &mut n_head_kv, &mut n_ff].into_iter().for_each(|layers| layers.truncate(n_layer));
         for (il, (&q, &kv)) in n_head.iter().zip(&n_head_kv).enumerate() {
-            if q % kv != 0 {
+            if kv > 0 && q % kv != 0 {
                 return Err(Error::Model(format!("Layer {il} has {q} query heads, no multiple of its {kv} KV heads")));
             }
         }
-        let head_dim_k = keys.optional_size("attention.key_length", (n_embd / n_head[0]).max(1), MAX_WIDTH)?;
-        let head_dim_v = keys.optional_size("attention.value_length", (n_embd / n_head[0]).max(1), MAX_WIDTH)?;
+        let first = n_head.iter().copied().find(|&heads| heads > 0).unwrap_or(1);
+        let head_dim_k = keys.optional_size("attention.key_length", (n_embd / first).max(1), MAX_WIDTH)?;
+        let head_dim_v = keys.optional_size("attention.value_length", (n_embd / first).max(1), MAX_WIDTH)?;
         let n_ctx_train = keys.size("context_length", i32::MAX as usize)?;
         let eps = match norm {
             NormKind::Rms => "attention.layer_norm_rms_epsilon",

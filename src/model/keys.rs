@@ -31,6 +31,11 @@ impl<'a> Keys<'a> {
         Error::Model(format!("Key `{}` is missing", self.name(key)))
     }
 
+    /// Whether the file has this key.
+    pub fn has(&self, key: &str) -> bool {
+        self.file.value(&self.name(key)).is_some()
+    }
+
     /// Whether the file has this key, and it is an array.
     pub fn is_array(&self, key: &str) -> bool {
         matches!(self.file.value(&self.name(key)), Some(Value::Array(_)))
@@ -129,6 +134,17 @@ impl<'a> Keys<'a> {
             values.iter().try_for_each(|&v| self.check(key, v, MAX_WIDTH).map(drop))?;
         }
         Ok(values)
+    }
+
+    /// An array with a number for each of `blocks` blocks.
+    pub fn floats(&self, key: &str, blocks: usize) -> Result<Option<Vec<f32>>> {
+        let name = self.name(key);
+        match self.file.floats(&name)? {
+            Some(values) if values.len() != blocks => {
+                Err(Error::Model(format!("Key `{name}` has {} values for {blocks} layers", values.len())))
+            }
+            values => Ok(values),
+        }
     }
 
     /// The texts of an array; none where the file does not have it.

@@ -1,6 +1,8 @@
-//! A layer as a composition: a mixer, a feed-forward part, the norms around them, and how they are added to the
+//! A layer as a composition: mixers, a feed-forward part, the norms around them, and how they are added to the
 //! residual stream. Architectures put layers together; this file turns one into nodes.
 
+use super::altup::{AltUp, Laurel};
+use super::recurrent::Recurrent;
 use crate::Result;
 use crate::graph::{
     Activation, AttentionSpec, Builder, Function, Linear, NodeId, NormSpec, RouteSpec, Stack, WeightId,
@@ -8,18 +10,18 @@ use crate::graph::{
 
 /// One layer.
 pub(super) struct Layer {
-    /// Norm of the mixer's input.
+    /// Norm of the mixers' input.
     pub attn_norm: Option<NormSpec>,
-    /// The mixer.
-    pub attention: Attention,
-    /// Norm of the mixer's output.
+    /// The mixers, whose outputs are added; none in a layer that is its feed-forward part alone.
+    pub mixers: Vec<Mixer>,
+    /// Norm of the mixers' output.
     pub post_attn_norm: Option<NormSpec>,
     /// Norm of the sum of the mixer's output and the stream, which is the stream from there on.
     pub attn_sum_norm: Option<NormSpec>,
     /// Norm of the feed-forward part's input.
     pub ffn_norm: Option<NormSpec>,
-    /// The feed-forward part.
-    pub ffn: FeedForward,
+    /// The feed-forward part, where the layer has one.
+    pub ffn: Option<FeedForward>,
     /// Norm of the feed-forward part's output.
     pub post_ffn_norm: Option<NormSpec>,
     /// Norm of the sum of the feed-forward part's output and the stream.
@@ -29,10 +31,20 @@ pub(super) struct Layer {
     pub parallel: bool,
     /// Factor on what each part adds.
     pub residual_scale: f32,
+    /// A low-rank part beside the mixer.
+    pub laurel: Option<Laurel>,
     /// A third part, which reads the token's own embedding for this layer.
     pub per_layer: Option<PerLayer>,
+    /// How the layer goes with a residual stream of several parts, of which only the first goes through it.
+    pub altup: Option<AltUp>,
     /// A factor on the layer's result.
     pub output_scale: Option<WeightId>,
+}
+
+/// What mixes the rows of a sequence.
+pub(super) enum Mixer {
+    Attention(Box<Attention>),
+    Recurrent(Recurrent),
 }
 
 /// Attention with its projections.
@@ -56,6 +68,9 @@ pub(super) enum Heads {
         /// Limit of the values' magnitude.
         clamp: Option<f32>,
     },
+    /// By products of the input: of `query` each head's values and then as many of a gate, whose sigmoid is a factor on
+    /// the head's result.
+    Gated { query: Linear, key_value: Vec<Linear> },
     /// Multi-head latent attention.
     Latent(Latent),
 }
@@ -89,6 +104,9 @@ pub(super) struct Dense {
     pub gate: Linear,
     pub up: Option<Linear>,
     pub act: Activation,
+    /// Of a gated unit: standard deviations above their mean that gates count from, see
+    /// [`Op::Sparsify`](crate::graph::Op::Sparsify).
+    pub sparse: Option<f32>,
     /// Norm before `down`.
     pub sub_norm: Option<NormSpec>,
     pub down: Linear,
@@ -144,9 +162,14 @@ pub(super) struct Streams {
 impl Layer {
     /// A layer without norms, whose parts are added one after the other.
     pub fn new(attention: Attention, ffn: FeedForward) -> Layer {
+        Layer::of(vec![Mixer::Attention(Box::new(attention))], Some(ffn))
+    }
+
+    /// As [`Layer::new`], of any mixers.
+    pub fn of(mixers: Vec<Mixer>, ffn: Option<FeedForward>) -> Layer {
         Layer {
             attn_norm: None,
-            attention,
+            mixers,
             post_attn_norm: None,
             attn_sum_norm: None,
             ffn_norm: None,
@@ -155,42 +178,93 @@ impl Layer {
             ffn_sum_norm: None,
             parallel: false,
             residual_scale: 1.0,
+            laurel: None,
             per_layer: None,
+            altup: None,
             output_scale: None,
         }
     }
 
-    /// Append the layer's nodes. With `select` all that follows the attention is of output rows.
+    /// The attention whose cache the layer reads.
+    pub fn attention(&self) -> Option<&AttentionSpec> {
+        self.mixers.iter().find_map(|mixer| match mixer {
+            Mixer::Attention(attention) => Some(&attention.spec),
+            Mixer::Recurrent(_) => None,
+        })
+    }
+
+    /// The same, to be changed.
+    pub fn attention_mut(&mut self) -> Option<&mut AttentionSpec> {
+        self.mixers.iter_mut().find_map(|mixer| match mixer {
+            Mixer::Attention(attention) => Some(&mut attention.spec),
+            Mixer::Recurrent(_) => None,
+        })
+    }
+
+    /// Whether a later token needs what the layer computes for a row: keys, or a state.
+    pub fn is_remembered(&self) -> bool {
+        let remembers = |mixer: &Mixer| match mixer {
+            Mixer::Attention(attention) => attention.spec.writes,
+            Mixer::Recurrent(_) => true,
+        };
+        self.mixers.iter().any(remembers)
+    }
+
+    /// Append the layer's nodes. With `select` all that follows the mixers is of output rows.
     pub fn emit(&self, b: &mut Builder<'_>, streams: Streams, select: bool) -> Result<Streams> {
         let Streams { mut x, mut per_layer } = streams;
+        let mut predicted = None;
+        if let Some(altup) = &self.altup {
+            let all = altup.predict(b, x)?;
+            (predicted, x) = (Some(all), altup.active(b, all)?);
+        }
         let mut normed = normed_by(b, x, self.attn_norm)?;
-        let mut attended = self.attention.attend(b, normed)?;
+        let mut outputs = self.mixers.iter().map(|mixer| mixer.mix(b, normed)).collect::<Result<Vec<_>>>()?;
         if select {
-            attended = b.select_rows(attended);
+            outputs.iter_mut().for_each(|node| *node = b.select_rows(*node));
             // What nobody reads any more is not selected.
-            if self.parallel && self.ffn_norm.is_none() {
+            if self.laurel.is_some() || self.parallel && self.ffn_norm.is_none() {
                 normed = b.select_rows(normed);
             }
             x = b.select_rows(x);
+            predicted = predicted.map(|all| b.select_rows(all));
             per_layer = per_layer.map(|all| b.select_rows(all));
         }
-        let output = |b: &mut Builder<'_>, residual| self.attention.output(b, attended, residual);
-        let mixed = self.added(b, x, self.post_attn_norm, output)?;
-        let mixed = normed_by(b, mixed, self.attn_sum_norm)?;
+        let output = |b: &mut Builder<'_>, residual: Option<NodeId>| {
+            let mut parts = self.mixers.iter().zip(&outputs);
+            parts.try_fold(residual, |sum, (mixer, &node)| mixer.output(b, node, sum).map(Some))
+        };
+        let mut mixed = self.added(b, x, self.post_attn_norm, output)?;
+        mixed = normed_by(b, mixed, self.attn_sum_norm)?;
+        if let Some(laurel) = &self.laurel {
+            mixed = laurel.emit(b, normed, mixed)?;
+        }
         let stream = if self.parallel { x } else { mixed };
         let input = match self.ffn_norm {
             Some(norm) => b.norm(stream, norm, None)?,
             None if self.parallel => normed,
             None => stream,
         };
-        let ffn = |b: &mut Builder<'_>, residual| self.ffn.emit(b, input, stream, residual);
-        let x = self.added(b, mixed, self.post_ffn_norm, ffn)?;
-        let mut x = normed_by(b, x, self.ffn_sum_norm)?;
+        let ffn = |b: &mut Builder<'_>, residual| match &self.ffn {
+            Some(ffn) => ffn.emit(b, input, stream, residual).map(Some),
+            None => Ok(residual),
+        };
+        let made = self.added(b, mixed, self.post_ffn_norm, ffn)?;
+        let made = normed_by(b, made, self.ffn_sum_norm)?;
+        let altup = self.altup.as_ref().zip(predicted);
+        let mut x = match altup {
+            Some((altup, predicted)) => altup.correct(b, predicted, x, made)?,
+            None => made,
+        };
         if let (Some(part), Some(all)) = (&self.per_layer, per_layer) {
-            let gate = b.matmul(x, &[part.gate], None)?;
-            let gated = b.gate(gate, all, part.first, part.act, None)?;
-            let projected = b.matmul(gated, &[part.project], None)?;
-            x = b.norm(projected, part.norm, Some(x))?;
+            x = match altup {
+                Some((altup, _)) => {
+                    let made = altup.output(b, x)?;
+                    let made = part.emit(b, made, all, None)?;
+                    altup.add_to_others(b, made, x)?
+                }
+                None => part.emit(b, x, all, Some(x))?,
+            };
         }
         if let Some(scale) = self.output_scale {
             x = b.map(x, Function::ScaleBy(scale))?;
@@ -198,27 +272,34 @@ impl Layer {
         Ok(Streams { x, per_layer })
     }
 
-    /// The stream plus what `part` makes, normalised and scaled before it is added where the layer does so.
+    /// The stream plus what `part` makes, normalised and scaled before it is added where the layer does so. A part that
+    /// is not there makes nothing.
     fn added(
         &self,
         b: &mut Builder<'_>,
         x: NodeId,
         norm: Option<NormSpec>,
-        part: impl FnOnce(&mut Builder<'_>, Option<NodeId>) -> Result<NodeId>,
+        part: impl FnOnce(&mut Builder<'_>, Option<NodeId>) -> Result<Option<NodeId>>,
     ) -> Result<NodeId> {
         let plain = self.residual_scale == 1.0;
-        match norm {
-            None if plain => part(b, Some(x)),
-            None => {
-                let made = part(b, None)?;
-                b.add(made, self.residual_scale, x)
-            }
-            Some(norm) => {
-                let made = part(b, None)?;
-                let made = b.norm(made, norm, plain.then_some(x))?;
-                if plain { Ok(made) } else { b.add(made, self.residual_scale, x) }
-            }
+        if norm.is_none() && plain {
+            return Ok(part(b, Some(x))?.unwrap_or(x));
         }
+        let Some(mut made) = part(b, None)? else { return Ok(x) };
+        if let Some(norm) = norm {
+            made = b.norm(made, norm, plain.then_some(x))?;
+        }
+        if plain { Ok(made) } else { b.add(made, self.residual_scale, x) }
+    }
+}
+
+impl PerLayer {
+    /// `all` holds the embeddings of all layers.
+    fn emit(&self, b: &mut Builder<'_>, x: NodeId, all: NodeId, residual: Option<NodeId>) -> Result<NodeId> {
+        let gate = b.matmul(x, &[self.gate], None)?;
+        let gated = b.gate(gate, all, self.first, self.act, None)?;
+        let projected = b.matmul(gated, &[self.project], None)?;
+        b.norm(projected, self.norm, residual)
     }
 }
 
@@ -226,6 +307,24 @@ fn normed_by(b: &mut Builder<'_>, x: NodeId, norm: Option<NormSpec>) -> Result<N
     match norm {
         Some(norm) => b.norm(x, norm, None),
         None => Ok(x),
+    }
+}
+
+impl Mixer {
+    /// Up to the last matrix.
+    fn mix(&self, b: &mut Builder<'_>, x: NodeId) -> Result<NodeId> {
+        match self {
+            Mixer::Attention(attention) => attention.attend(b, x),
+            Mixer::Recurrent(recurrent) => recurrent.mix(b, x),
+        }
+    }
+
+    /// The last matrix.
+    fn output(&self, b: &mut Builder<'_>, mixed: NodeId, residual: Option<NodeId>) -> Result<NodeId> {
+        match self {
+            Mixer::Attention(attention) => attention.output(b, mixed, residual),
+            Mixer::Recurrent(recurrent) => b.matmul(mixed, &[recurrent.output], residual),
+        }
     }
 }
 
@@ -238,6 +337,15 @@ impl Attention {
                     qkv = b.map(qkv, Function::Clamp(*limit))?;
                 }
                 b.attention(qkv, None, self.spec.clone())
+            }
+            Heads::Gated { query, key_value } => {
+                let (heads, width) = (self.spec.n_head, self.spec.head_dim_k);
+                let both = b.matmul(x, &[*query], None)?;
+                let key_value = b.matmul(x, key_value, None)?;
+                let queries = b.columns(both, heads, 0, width)?;
+                let gate = b.columns(both, heads, width, self.spec.head_dim_v)?;
+                let attended = b.attention(queries, Some(key_value), self.spec.clone())?;
+                b.gate(gate, attended, 0, Activation::Sigmoid, None)
             }
             Heads::Latent(latent) => {
                 // First, so that all that reads `x` comes before what is made of it.
@@ -278,7 +386,15 @@ impl FeedForward {
 
 impl Dense {
     fn emit(&self, b: &mut Builder<'_>, x: NodeId, residual: Option<NodeId>) -> Result<NodeId> {
-        let gated = b.gated_matmul(x, self.gate, self.up, self.act)?;
+        let gated = match (self.sparse, self.up) {
+            (Some(deviations), Some(up)) => {
+                let gate = b.matmul(x, &[self.gate], None)?;
+                let up = b.matmul(x, &[up], None)?;
+                let gate = b.sparsify(gate, deviations);
+                b.gate(gate, up, 0, self.act, None)?
+            }
+            _ => b.gated_matmul(x, self.gate, self.up, self.act)?,
+        };
         let gated = normed_by(b, gated, self.sub_norm)?;
         b.matmul(gated, &[self.down], residual)
     }

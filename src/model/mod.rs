@@ -4,6 +4,7 @@
 //! A [`Model`] is shared by all streams over one file: the open file, the vocabulary, the weights in their backend's
 //! layout, and the decoder, which emits the graphs. It never changes after loading.
 
+mod altup;
 mod architectures;
 mod binder;
 mod decoder;
@@ -16,6 +17,8 @@ mod outline;
 mod placement;
 mod pooled;
 mod pooling;
+mod recurrent;
+mod recurrent_binder;
 mod registry;
 mod unknown;
 mod weights;

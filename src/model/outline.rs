@@ -46,18 +46,29 @@ pub struct Places {
     pub hidden: usize,
     /// The device that computes the logits.
     pub logits: usize,
-    /// The device of each layer's KV cache, one per layer. A layer that uses another one's has that one's device.
+    /// The device of each layer's KV cache, one per layer. A layer that uses another one's has that one's device; one
+    /// without attention the CPU.
     pub caches: Vec<usize>,
+    /// The device of each state.
+    pub states: Vec<usize>,
 }
 
 impl Places {
     /// The places of a graph from tokens to logits, given the device of each node.
-    fn of(graph: &Graph, devices: &[usize]) -> Places {
-        let mut places = Places { embedding: usize::MAX, ..Places::default() };
+    fn of(graph: &Graph, devices: &[usize], n_layer: usize, n_states: usize) -> Places {
+        let (caches, states) = (vec![0; n_layer], vec![0; n_states]);
+        let mut places = Places { embedding: usize::MAX, caches, states, ..Places::default() };
         for (node, &device) in graph.nodes.iter().zip(devices) {
+            if let Some((state, _)) = node.state() {
+                places.states[state] = device;
+            }
             match (&node.op, node.output) {
                 (Op::Embed { index: Index::Token, .. }, _) => places.embedding = places.embedding.min(device),
-                (Op::Attention(_), _) => places.caches.push(device),
+                (Op::Attention(_), _) => {
+                    if let Part::Layer(il) = node.part {
+                        places.caches[il] = device;
+                    }
+                }
                 (_, Some(Output::Hidden)) => places.hidden = device,
                 (_, Some(Output::Logits)) => places.logits = device,
                 _ => {}
@@ -84,7 +95,7 @@ impl Outline {
         };
         let hparams = Hparams::read(file, norm)?;
         let (keys, table) = (Keys::new(file, &name), WeightTable::new(file));
-        let mut binder = Binder { h: &hparams, keys, table, norm };
+        let mut binder = Binder { h: &hparams, keys, table, norm, states: Vec::new() };
         let decoder = bind(&mut binder)?;
         let specs = binder.table.finish()?;
         let rules = &placement.tensor_devices;
@@ -102,7 +113,7 @@ impl Outline {
         if outline.on_cpu.contains(&true) {
             devices = assigned(&outline);
         }
-        outline.places = Places::of(&graph, &devices);
+        outline.places = Places::of(&graph, &devices, outline.hparams.n_layer, outline.decoder.states.len());
         outline.wanted = schedule::wanted(&graph, &devices, backends.len(), outline.specs.len());
         outline.read = weights_read(&graph, outline.specs.len());
         Ok(outline)
@@ -183,14 +194,20 @@ impl Outline {
 
     /// Whether rows see those after them, so that all of a text has to be in one pass.
     pub fn encodes(&self) -> bool {
-        self.decoder.attentions().any(|spec| spec.bidirectional)
+        self.decoder.attentions().flatten().any(|spec| spec.bidirectional)
     }
 
-    /// The shape of each layer's KV cache, one entry per layer; `None` where it uses an earlier layer's.
+    /// The shape of each layer's KV cache, one entry per layer; `None` where it uses an earlier layer's or has none.
     pub fn caches(&self) -> Vec<Option<LayerCache>> {
         let own = |spec: &AttentionSpec| LayerCache::new(spec.n_head_kv, spec.head_dim_k, spec.head_dim_v);
-        let first = |il: usize, spec: &AttentionSpec| (spec.writes && spec.layer == il).then(|| own(spec));
-        self.decoder.attentions().enumerate().map(|(il, spec)| first(il, spec)).collect()
+        let first =
+            |(il, spec): (usize, Option<&AttentionSpec>)| spec.filter(|spec| spec.writes && spec.layer == il).map(own);
+        self.decoder.attentions().enumerate().map(first).collect()
+    }
+
+    /// Numbers of each state that layers keep of a sequence besides keys and values.
+    pub fn states(&self) -> &[usize] {
+        &self.decoder.states
     }
 
     /// Whether the model has learned an embedding for each position, so that keys cannot be moved to another.

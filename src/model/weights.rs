@@ -103,6 +103,21 @@ impl<'a> WeightTable<'a> {
         Ok(id)
     }
 
+    /// A tensor of any shape as one vector of all its numbers, `n` of them.
+    ///
+    /// # Errors
+    /// As [`WeightTable::matrix`].
+    pub fn numbers(&mut self, name: &str, n: usize) -> Result<WeightId> {
+        let shape = self.shape(name)?;
+        let product = shape.iter().try_fold(1usize, |product, &n| product.checked_mul(n));
+        let shape = if product == Some(n) { &shape[..] } else { &[n] };
+        let id = self.claim(name, shape, WeightUse::Vector)?;
+        if let Some(spec) = self.specs.get_mut(id.0 as usize) {
+            (spec.n_in, spec.n_out) = (n, 1);
+        }
+        Ok(id)
+    }
+
     /// A vector that the file may lack.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
 //! Special tokens in a text: where they are, and which of overlapping ones are taken.
 //!
 //! Longer tokens have precedence, then smaller ids, then places further left. An [`Automaton`] reads a text from its
-//! end: at each position it has the longest token that begins there, and the next shorter ones. So the time is linear in
-//! the text's length whatever the tokens are, and for each position there is one candidate at a time, in a queue by
+//! end: at each position it has the longest token that begins there, and the next shorter ones. So the time is linear
+//! in the text's length whatever the tokens are, and for each position there is one candidate at a time, in a queue by
 //! precedence. A candidate whose bytes are partly taken is replaced by the longest one that still fits.
 
 use super::automaton::{Automaton, NONE, ReadFrom};
@@ -22,8 +22,8 @@ const FOUND: &str = "special tokens in a text";
 pub(super) struct Parts {
     /// In the order in which they take their bytes; a token's rank is its place here.
     tokens: Vec<u32>,
-    /// What finds the ranks in texts in which control tokens are not recognised, and in which they are. None where there
-    /// is nothing to find.
+    /// What finds the ranks in texts in which control tokens are not recognised, and in which they are. None where
+    /// there is nothing to find.
     searches: [Option<Automaton>; 2],
 }
 

@@ -64,8 +64,8 @@ fn unescape_spaces(text: &[u8], mut put: impl FnMut(&[u8])) {
     }
 }
 
-/// Call `put` with the bytes of a text in which `\t`, `\n`, `\r`, `\xHH` with small digits, and any other character after
-/// a backslash are escapes. An escape that is cut short or has another digit is described in the error.
+/// Call `put` with the bytes of a text in which `\t`, `\n`, `\r`, `\xHH` with small digits, and any other character
+/// after a backslash are escapes. An escape that is cut short or has another digit is described in the error.
 pub(super) fn unescape_backslashes(text: &[u8], mut put: impl FnMut(&[u8])) -> std::result::Result<(), &'static str> {
     let digit = |digit: u8| match digit {
         b'0'..=b'9' => Ok(digit - b'0'),

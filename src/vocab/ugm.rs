@@ -22,7 +22,12 @@ pub(super) struct Ugm {
     unknown_score: f32,
     unk: Token,
     charsmap: Charsmap,
-    /// The user-defined tokens. What begins one is not replaced, even if the whole token is not there: llama.cpp does so.
+<<<<<<< HEAD
+    /// The user-defined tokens. What begins one is not replaced, even if the whole token is not there: llama.cpp does
+    /// so.
+=======
+    /// The user-defined tokens. What begins one is not replaced, even if the whole token is not there, as in llama.cpp.
+>>>>>>> tok
     kept: Automaton,
     /// Whether a run of spaces is one, and none where a text begins or ends.
     merge_spaces: bool,
@@ -64,8 +69,8 @@ impl Ugm {
         Ok(Ugm { tokens, scores, unknown_score: worst - UNKNOWN_PENALTY, unk, charsmap, kept, merge_spaces })
     }
 
-    /// Append the tokens of one stretch of text that holds no special token. `begins` is set where a text begins with it,
-    /// `prefix` where a space is put before the first word then.
+    /// Append the tokens of one stretch of text that holds no special token. `begins` is set where a text begins with
+    /// it, `prefix` where a space is put before the first word then.
     pub(super) fn tokenize(
         &self,
         text: &[u8],

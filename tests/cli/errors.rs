@@ -1,8 +1,10 @@
 //! What is refused, what is warned of, and what a broken file cannot do.
 
 use crate::program::{PROGRAM, failure, run, text};
+use crate::testing::fixture;
 use crate::testing::fixtures::{Kind, Weights};
-use crate::testing::{fixture, has_gpu};
+#[cfg(feature = "gpu")]
+use crate::testing::has_gpu;
 use elizainference::gguf::{File, Writer};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -4,6 +4,7 @@ use crate::program::{PLAN, json, limited, stdout, text};
 use crate::testing::fixtures::{Kind, Weights};
 use crate::testing::{fixture, has_gpu};
 use serde_json::Value;
+#[cfg(feature = "gpu")]
 use std::path::Path;
 
 #[test]

@@ -9,5 +9,6 @@ mod packed_cache;
 mod removal;
 mod saved_slots;
 mod several_slots;
+mod states;
 #[path = "../testing/mod.rs"]
 mod testing;

@@ -128,6 +128,12 @@ fn keys_that_an_architecture_cannot_do_without() {
     Tiny::new("minicpm").refused(&["`minicpm.logit_scale`"]);
     Tiny::new("gpt-oss").refused(&["`gpt-oss.attention.sliding_window`"]);
     Tiny::new("baichuan").refused(&["baichuan of 1 layers", "32 and 40"]);
+    let gemma3n = || Tiny::new("gemma3n").with_keys(&[("attention.sliding_window", 32)]);
+    gemma3n().refused(&["`gemma3n.attention.shared_kv_layers`"]);
+    let shared = || gemma3n().with_keys(&[("attention.shared_kv_layers", 0)]);
+    shared().refused(&["`gemma3n.embedding_length_per_layer_input`"]);
+    let other = [("embedding_length_per_layer_input", 64), ("altup.active_idx", 1)];
+    shared().with_keys(&other).refused(&["Not supported", "`gemma3n.altup.active_idx`"]);
     let norm_eps = "layer_norm_epsilon";
     Tiny { norm_eps, ..Tiny::new("gptneox") }.refused(&["`gptneox.use_parallel_residual`"]);
     Tiny { norm_eps, ..Tiny::new("cohere2") }.refused(&["`cohere2.attention.sliding_window`"]);

@@ -5,7 +5,7 @@ use super::rng::Stream;
 use elizainference::Token;
 use std::path::{Path, PathBuf};
 
-/// The models whose names end so, but for those of architectures that are not known.
+/// The models whose names end so.
 pub fn models(ending: &str) -> Vec<PathBuf> {
     let Some(folder) = std::env::var_os("ELIZA_DECODERS") else {
         eprintln!("skipped: `make deep` makes a model of every architecture, or set ELIZA_DECODERS to their folder");

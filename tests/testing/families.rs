@@ -87,17 +87,11 @@ pub fn ugm(merges_spaces: bool) -> Keys {
     tokens.push("</s>", CONTROL);
     tokens.push("<unk>", UNKNOWN);
     specials().into_iter().for_each(|(text, kind)| tokens.push(text, kind));
-    tokens.push("ﬁ!", USER_DEFINED);
+    tokens.push("ǆ!", USER_DEFINED);
     tokens.extend(letters().chain(["▁".into()]).chain(words().flat_map(|word| [format!("▁{word}"), word])));
     tokens.extend(runs().map(|run| run.replace(' ', "▁")));
     let map = [("\n", " "), ("\t", " "), ("\u{3000}", " "), ("\u{200b}", ""), ("½", "1/2"), ("Ａ", "A")];
-    let map = map.into_iter().chain([
-        ("e\u{301}", "é"),
-        ("e\u{301}\u{302}", "ế"),
-        ("\u{1f3ff}", "  "),
-        ("ﬁ", "fi"),
-        ("ﬂ", "fl"),
-    ]);
+    let map = map.into_iter().chain([("e\u{301}", "é"), ("e\u{301}\u{302}", "ế"), ("\u{1f3ff}", "  "), ("ǆ", "dz")]);
     tokens
         .keys("t5", "t5")
         .floats("tokenizer.ggml.scores", &tokens.scores())

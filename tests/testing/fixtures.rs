@@ -31,6 +31,9 @@ pub enum Kind {
     LlamaShallow,
     /// qwen3: q/k norm, head width apart from the embedding's, tied output, BPE vocabulary.
     Qwen3,
+    /// qwen35: a gated delta net in every other of four layers, attention with a gate in the others, heads rotated in
+    /// part.
+    Qwen35,
     /// gemma3: six layers (the last one global), a window of 16, sandwich norms, tied output, SPM vocabulary.
     Gemma3,
     /// gemma3 with soft-caps on attention scores and logits.
@@ -39,12 +42,13 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 7] = [
+    pub const ALL: [Kind; 8] = [
         Kind::Llama,
         Kind::LlamaExtras,
         Kind::LlamaYarn,
         Kind::LlamaShallow,
         Kind::Qwen3,
+        Kind::Qwen35,
         Kind::Gemma3,
         Kind::Gemma3Capped,
     ];
@@ -53,6 +57,7 @@ impl Kind {
         match self {
             Kind::Llama | Kind::LlamaExtras | Kind::LlamaYarn | Kind::LlamaShallow => "llama",
             Kind::Qwen3 => "qwen3",
+            Kind::Qwen35 => "qwen35",
             Kind::Gemma3 | Kind::Gemma3Capped => "gemma3",
         }
     }
@@ -60,7 +65,7 @@ impl Kind {
     fn vocabulary(self) -> Vocabulary {
         match self.arch() {
             "llama" => vocabulary::llama(),
-            "qwen3" => vocabulary::qwen(),
+            "qwen3" | "qwen35" => vocabulary::qwen(),
             _ => vocabulary::gemma(),
         }
     }
@@ -110,6 +115,10 @@ impl Weights {
     }
 }
 
+/// Heads of a delta net's keys, and of its values and state.
+const KEY_HEADS: u64 = 2;
+const STATE_HEADS: u64 = 4;
+
 struct Shape {
     n_embd: u64,
     n_ff: u64,
@@ -119,12 +128,20 @@ struct Shape {
     head: u64,
 }
 
+impl Shape {
+    /// Keys and values of a delta net's head.
+    fn state(&self) -> u64 {
+        self.n_embd / STATE_HEADS
+    }
+}
+
 fn shape(kind: Kind, weights: Weights) -> Shape {
     let wide = matches!(weights, Weights::Q4_K | Weights::Q6_K | Weights::WideF32);
     let (n_embd, n_ff) = if wide { (256, 512) } else { (64, 192) };
     let (n_layer, n_kv, head) = match kind.arch() {
         "llama" => (if kind == Kind::LlamaShallow { 1 } else { 2 }, 2, n_embd / 4),
         "qwen3" => (2, 2, n_embd / 2),
+        "qwen35" => (4, 2, n_embd / 2),
         _ => (6, 1, n_embd.min(128) / 2),
     };
     // gemma3's wide form needs rows of `attn_output` that are a whole number of 256-wide blocks: 4 x 64.
@@ -208,6 +225,23 @@ impl Build {
                 self.set(&key("rope.scaling.factor"), WriteValue::F32(4.0));
                 self.set(&key("rope.scaling.original_context_length"), WriteValue::U32(CONTEXT / 4));
             }
+            Kind::Qwen35 => {
+                let (rotated, state) = (shape.head as u32 / 2, shape.state() as u32);
+                for (name, value) in [
+                    ("rope.dimension_count", rotated),
+                    ("full_attention_interval", 2),
+                    ("ssm.conv_kernel", 4),
+                    ("ssm.state_size", state),
+                    ("ssm.group_count", KEY_HEADS as u32),
+                    ("ssm.time_step_rank", STATE_HEADS as u32),
+                    ("ssm.inner_size", state * STATE_HEADS as u32),
+                ] {
+                    self.set(&key(name), WriteValue::U32(value));
+                }
+                let part = rotated as i32 / 2 / 3;
+                let sections = vec![rotated as i32 / 2 - 2 * part, part, part, 0];
+                self.set(&key("rope.dimension_sections"), WriteValue::I32s(sections));
+            }
             Kind::Gemma3 | Kind::Gemma3Capped => {
                 self.set(&key("attention.sliding_window"), WriteValue::U32(16));
             }
@@ -235,7 +269,7 @@ impl Build {
         let id = |text: &str| v.tokens.iter().position(|t| t == text).map(|i| WriteValue::U32(i as u32));
         let (bos, eos) = match self.kind.arch() {
             "llama" => ("<s>", "</s>"),
-            "qwen3" => ("<|endoftext|>", "<|im_end|>"),
+            "qwen3" | "qwen35" => ("<|endoftext|>", "<|im_end|>"),
             _ => ("<bos>", "<eos>"),
         };
         for (name, text) in [("bos_token_id", bos), ("eos_token_id", eos), ("unknown_token_id", "<unk>")] {
@@ -259,7 +293,7 @@ impl Build {
         // just repeating the input token.
         let embedding = match arch {
             "llama" => 1.0,
-            "qwen3" => 2.5 / width,
+            "qwen3" | "qwen35" => 2.5 / width,
             _ => 0.5 / width,
         };
         let vocab = vocabulary::SIZE as u64;
@@ -276,10 +310,12 @@ impl Build {
         let (q, kv) = (s.n_head * s.head, s.n_kv * s.head);
         for layer in 0..s.n_layer {
             let name = |part: &str| format!("blk.{layer}.{part}");
-            for part in ["attn_norm", "ffn_norm"] {
+            let hybrid = arch == "qwen35";
+            for part in ["attn_norm", if hybrid { "post_attention_norm" } else { "ffn_norm" }] {
                 self.norm(&name(part), s.n_embd, 1.0);
             }
-            if arch != "llama" {
+            let recurrent = hybrid && layer % 2 == 0;
+            if arch != "llama" && !recurrent {
                 self.norm(&name("attn_q_norm"), s.head, 1.0);
                 self.norm(&name("attn_k_norm"), s.head, 1.0);
             }
@@ -287,15 +323,30 @@ impl Build {
                 self.norm(&name("post_attention_norm"), s.n_embd, 1.0);
                 self.norm(&name("post_ffw_norm"), s.n_embd, 1.0);
             }
-            for (part, cols, rows, gain) in [
-                ("attn_q", s.n_embd, q, 1.0),
-                ("attn_k", s.n_embd, kv, 1.0),
-                ("attn_v", s.n_embd, kv, 1.0),
-                ("attn_output", q, s.n_embd, residual),
+            let (state, qkv) = (s.state(), s.state() * (2 * KEY_HEADS + STATE_HEADS));
+            let mixer = if recurrent {
+                self.norm(&name("ssm_norm"), state, 1.0);
+                self.delta_net(layer, qkv);
+                vec![
+                    ("attn_qkv", s.n_embd, qkv, 1.0),
+                    ("attn_gate", s.n_embd, s.n_embd, 1.0),
+                    ("ssm_alpha", s.n_embd, STATE_HEADS, 0.5),
+                    ("ssm_beta", s.n_embd, STATE_HEADS, 1.0),
+                    ("ssm_out", s.n_embd, s.n_embd, residual),
+                ]
+            } else {
+                vec![
+                    ("attn_q", s.n_embd, if hybrid { 2 * q } else { q }, 1.0),
+                    ("attn_k", s.n_embd, kv, 1.0),
+                    ("attn_v", s.n_embd, kv, 1.0),
+                    ("attn_output", q, s.n_embd, residual),
+                ]
+            };
+            for (part, cols, rows, gain) in mixer.into_iter().chain([
                 ("ffn_gate", s.n_embd, s.n_ff, 1.0),
                 ("ffn_up", s.n_embd, s.n_ff, 1.0),
                 ("ffn_down", s.n_ff, s.n_embd, 2.0 * residual),
-            ] {
+            ]) {
                 self.matrix(&name(part), cols, rows, gain / (cols as f32).sqrt());
                 if self.kind == Kind::LlamaExtras && part.starts_with("attn") {
                     let stream = Stream::new(1, &format!("{} bias", name(part)));
@@ -303,6 +354,18 @@ impl Build {
                 }
             }
         }
+    }
+
+    /// What a delta net has besides matrices: a convolution, and decays that remember some tokens to some hundred.
+    fn delta_net(&mut self, layer: u32, channels: u64) {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let taps = Stream::new(0, &name("ssm_conv1d"));
+        let values: Vec<f32> = (0..4 * channels).map(|i| 0.5 * taps.normal(i)).collect();
+        self.out.tensor(name("ssm_conv1d.weight"), &[4, channels], TensorType::F32, raw(&values));
+        let numbers = |part: &str| Stream::new(0, &name(part));
+        let (decay, bias) = (numbers("ssm_a"), numbers("ssm_dt"));
+        self.plain(&name("ssm_a"), (0..STATE_HEADS).map(|i| -(0.6 * decay.normal(i)).exp()).collect());
+        self.plain(&name("ssm_dt.bias"), (0..STATE_HEADS).map(|i| -2.0 + 0.8 * bias.normal(i)).collect());
     }
 
     fn matrix(&mut self, name: &str, cols: u64, rows: u64, deviation: f32) {

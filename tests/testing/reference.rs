@@ -35,6 +35,16 @@ pub struct Rounding {
 /// No rounding at all: the oracle itself.
 pub const EXACT: Rounding = Rounding { activations: false, cache: [Cache::Exact; 2], gelu_table: false };
 
+/// What a layer has of the rows before: keys and values; or of a delta net what its convolution met, and for each head
+/// a number for each key and value.
+#[derive(Default)]
+struct Past {
+    keys: Vec<Vec<f64>>,
+    values: Vec<Vec<f64>>,
+    rows: Vec<Vec<f64>>,
+    states: Vec<Vec<Vec<f64>>>,
+}
+
 struct Matrix {
     ty: TensorType,
     cols: usize,
@@ -46,6 +56,8 @@ struct Matrix {
 enum Arch {
     Llama,
     Qwen3,
+    /// Gated delta nets, and attention with a gate.
+    Qwen35,
     Gemma3,
 }
 
@@ -76,6 +88,10 @@ pub struct Reference {
     /// Soft-cap on attention scores, in the file's unit; `None` leaves them as they are.
     pub attention_cap: Option<f64>,
     logit_cap: Option<f64>,
+    /// Layers from one with attention to the next.
+    interval: usize,
+    /// Heads of a delta net's keys, and of its state.
+    delta_heads: [usize; 2],
     /// Tokens in the vocabulary.
     pub n_vocab: usize,
 }
@@ -87,6 +103,7 @@ impl Reference {
         let arch = match name.as_str() {
             "llama" => Arch::Llama,
             "qwen3" => Arch::Qwen3,
+            "qwen35" => Arch::Qwen35,
             "gemma3" => Arch::Gemma3,
             other => panic!("architecture {other}"),
         };
@@ -131,6 +148,8 @@ impl Reference {
             window_pattern: int("attention.sliding_window_pattern").unwrap_or(6),
             attention_cap: float("attn_logit_softcapping"),
             logit_cap: float("final_logit_softcapping"),
+            interval: int("full_attention_interval").unwrap_or(1),
+            delta_heads: ["ssm.group_count", "ssm.time_step_rank"].map(|key| int(key).unwrap_or(0)),
             n_vocab,
             tensors,
         }
@@ -138,11 +157,10 @@ impl Reference {
 
     /// The logits of every position of `tokens`.
     pub fn logits(&self, tokens: &[i32], rounding: Rounding) -> Vec<Vec<f64>> {
-        let mut keys: Vec<Vec<Vec<f64>>> = vec![Vec::new(); self.n_layer];
-        let mut values = keys.clone();
+        let mut past: Vec<Past> = (0..self.n_layer).map(|_| Past::default()).collect();
         let mut out = Vec::with_capacity(tokens.len());
         for (position, &token) in tokens.iter().enumerate() {
-            let hidden = self.hidden(token, position, &mut keys, &mut values, rounding);
+            let hidden = self.hidden(token, position, &mut past, rounding);
             let head = if self.tensors.contains_key("output.weight") { "output" } else { "token_embd" };
             let mut row = self.product(head, &hidden, rounding);
             if let Some(cap) = self.logit_cap {
@@ -153,27 +171,32 @@ impl Reference {
         out
     }
 
-    /// The normed hidden row of one token; appends its keys and values.
-    fn hidden(
-        &self,
-        token: i32,
-        position: usize,
-        keys: &mut [Vec<Vec<f64>>],
-        values: &mut [Vec<Vec<f64>>],
-        rounding: Rounding,
-    ) -> Vec<f64> {
+    /// The normed hidden row of one token; appends its keys and values, and moves the delta nets on.
+    fn hidden(&self, token: i32, position: usize, past: &mut [Past], rounding: Rounding) -> Vec<f64> {
         let embedding = &self.tensors["token_embd.weight"];
         let mut x: Vec<f64> = embedding.row(token as usize).iter().map(|&v| f64::from(v)).collect();
         if self.arch == Arch::Gemma3 {
             let scale = (embedding.cols as f64).sqrt();
             x.iter_mut().for_each(|v| *v *= scale);
         }
-        for layer in 0..self.n_layer {
+        for (layer, past) in past.iter_mut().enumerate() {
             let name = |part: &str| format!("blk.{layer}.{part}");
             let normed = self.norm(&name("attn_norm"), &x);
+            if !(layer + 1).is_multiple_of(self.interval) {
+                add(&mut x, &self.delta_net(layer, &normed, past, rounding));
+                self.feed_forward(layer, &mut x, rounding);
+                continue;
+            }
             let mut q = self.product(&name("attn_q"), &normed, rounding);
             let mut k = self.product(&name("attn_k"), &normed, rounding);
             let mut v = self.product(&name("attn_v"), &normed, rounding);
+            let mut gate = Vec::new();
+            if self.arch == Arch::Qwen35 {
+                // Of each head its values, then its gate.
+                let heads: Vec<_> = q.chunks_exact(2 * self.key_len).map(|head| head.split_at(self.key_len)).collect();
+                gate = heads.iter().flat_map(|(_, gate)| gate.iter().copied()).collect();
+                q = heads.iter().flat_map(|(values, _)| values.iter().copied()).collect();
+            }
             for (heads, norm) in [(&mut q, "attn_q_norm"), (&mut k, "attn_k_norm")] {
                 for head in heads.chunks_exact_mut(self.key_len) {
                     if self.arch != Arch::Llama {
@@ -184,26 +207,77 @@ impl Reference {
             }
             round_cache(&mut k, self.key_len, rounding.cache[0]);
             round_cache(&mut v, self.value_len, rounding.cache[1]);
-            keys[layer].push(k);
-            values[layer].push(v);
-            let mixed = self.attention(&q, layer, &keys[layer], &values[layer]);
+            past.keys.push(k);
+            past.values.push(v);
+            let mut mixed = self.attention(&q, layer, &past.keys, &past.values);
+            mixed.iter_mut().zip(&gate).for_each(|(v, gate)| *v /= 1.0 + (-gate).exp());
             let mut added = self.product(&name("attn_output"), &mixed, rounding);
             if self.arch == Arch::Gemma3 {
                 added = self.norm(&name("post_attention_norm"), &added);
             }
             add(&mut x, &added);
-
-            let normed = self.norm(&name("ffn_norm"), &x);
-            let gate = self.product(&name("ffn_gate"), &normed, rounding);
-            let up = self.product(&name("ffn_up"), &normed, rounding);
-            let inner: Vec<f64> = gate.iter().zip(&up).map(|(g, u)| self.activation(*g, rounding) * u).collect();
-            let mut added = self.product(&name("ffn_down"), &inner, rounding);
-            if self.arch == Arch::Gemma3 {
-                added = self.norm(&name("post_ffw_norm"), &added);
-            }
-            add(&mut x, &added);
+            self.feed_forward(layer, &mut x, rounding);
         }
         self.norm("output_norm", &x)
+    }
+
+    /// Adds a layer's feed-forward part.
+    fn feed_forward(&self, layer: usize, x: &mut [f64], rounding: Rounding) {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let norm = if self.arch == Arch::Qwen35 { "post_attention_norm" } else { "ffn_norm" };
+        let normed = self.norm(&name(norm), x);
+        let gate = self.product(&name("ffn_gate"), &normed, rounding);
+        let up = self.product(&name("ffn_up"), &normed, rounding);
+        let inner: Vec<f64> = gate.iter().zip(&up).map(|(g, u)| self.activation(*g, rounding) * u).collect();
+        let mut added = self.product(&name("ffn_down"), &inner, rounding);
+        if self.arch == Arch::Gemma3 {
+            added = self.norm(&name("post_ffw_norm"), &added);
+        }
+        add(x, &added);
+    }
+
+    /// A gated delta net (Yang et al., <https://arxiv.org/abs/2412.06464>) over one more row.
+    fn delta_net(&self, layer: usize, x: &[f64], net: &mut Past, rounding: Rounding) -> Vec<f64> {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let [key_heads, heads] = self.delta_heads;
+        let (a, bias) = (&self.tensors[&name("ssm_a")].values, &self.tensors[&name("ssm_dt.bias")].values);
+        let taps = &self.tensors[&name("ssm_conv1d.weight")];
+        net.rows.push(self.product(&name("attn_qkv"), x, rounding));
+        let convolved: Vec<f64> = (0..taps.rows)
+            .map(|c| {
+                let newest = net.rows.iter().rev().zip(taps.row(c).iter().rev());
+                let y: f64 = newest.map(|(row, &w)| row[c] * f64::from(w)).sum();
+                y / (1.0 + (-y).exp())
+            })
+            .collect();
+        let width = convolved.len() / (2 * key_heads + heads);
+        let part = |first: usize, head: usize| &convolved[(first + head) * width..][..width];
+        let unit = |v: &[f64]| {
+            let length = dot(v, v).sqrt().max(self.eps);
+            v.iter().map(|x| x / length).collect::<Vec<_>>()
+        };
+        let alpha = self.product(&name("ssm_alpha"), x, rounding);
+        let beta = self.product(&name("ssm_beta"), x, rounding);
+        net.states.resize(heads, vec![vec![0.0; width]; width]);
+        let mut mixed = Vec::new();
+        for head in 0..heads {
+            let q = unit(part(0, head % key_heads));
+            let k = unit(part(key_heads, head % key_heads));
+            let v = part(2 * key_heads, head);
+            let step = (alpha[head] + f64::from(bias[head])).exp().ln_1p();
+            let (decay, write) = ((step * f64::from(a[head])).exp(), 1.0 / (1.0 + (-beta[head]).exp()));
+            let state = &mut net.states[head];
+            state.iter_mut().flatten().for_each(|s| *s *= decay);
+            let known: Vec<f64> = (0..width).map(|j| (0..width).map(|i| state[i][j] * k[i]).sum()).collect();
+            for i in 0..width {
+                (0..width).for_each(|j| state[i][j] += k[i] * write * (v[j] - known[j]));
+            }
+            let read = (0..width).map(|j| (0..width).map(|i| state[i][j] * q[i]).sum::<f64>() / (width as f64).sqrt());
+            mixed.extend(self.norm(&name("ssm_norm"), &read.collect::<Vec<_>>()));
+        }
+        let gate = self.product(&name("attn_gate"), x, rounding);
+        mixed.iter_mut().zip(&gate).for_each(|(v, z)| *v *= z / (1.0 + (-z).exp()));
+        self.product(&name("ssm_out"), &mixed, rounding)
     }
 
     /// Softmax-weighted mean of the values, per query head; keys and values end with the query's own position.

@@ -267,11 +267,7 @@ fn unigram_merges_spaces_and_replaces_characters() {
     assert_eq!(spelled(&vocab, &vocab.tokenize("½Ａe\u{301}".as_bytes(), false, false).unwrap()), " 1/2Aé".as_bytes());
     assert_eq!(vocab.tokenize(b"the", true, false).unwrap().last(), Some(&1));
     assert_eq!(vocab.detokenize(&vocab.tokenize(b"the man", false, false).unwrap(), false, false).unwrap(), b"the man");
-    assert_eq!(
-        texts(&vocab, "ﬂ ﬁ! ﬁ"),
-        ["▁", "f", "l", "ﬁ!", "▁", "<unk>"],
-        "what begins a user-defined token is kept"
-    );
+    assert_eq!(texts(&vocab, "ǆ! ǆ"), ["ǆ!", "▁", "<unk>"], "what begins a user-defined token is not replaced");
     let inside = |text: &[u8]| vocab.tokenize_inside(text, false, &|| false).unwrap();
     assert_eq!(spelled(&vocab, &inside(b"the man")), b"the man");
     assert_eq!(spelled(&vocab, &inside(b"  the man ")), b" the man");

@@ -1,8 +1,8 @@
 //! Vocabularies against another implementation, on random texts: every token list must be the same.
 //!
 //! A sample, and the whole on request (`cargo test --release --test vocab peer:: -- --ignored`): `ELIZA_PEER` names a
-//! program with the commands `tokenize --model M --lines F` (one JSON object with `ids` a line), `tokenize --model M --file F --ids`
-//! and `pieces --model M --out F` (the bytes of each token in hex, one a line).
+//! program with the commands `tokenize --model M --lines F` (one JSON object with `ids` a line), `tokenize --model M
+//! --file F --ids` and `pieces --model M --out F` (the bytes of each token in hex, one a line).
 
 use crate::testing::families;
 use crate::testing::gguf_keys::Keys;

@@ -2,11 +2,11 @@
 //! keys' product, and scores that are not scaled. Three kinds: small models with an embedding for each layer, whose
 //! last layers use the keys and values of earlier ones; dense models; models with experts beside a dense part.
 
-use crate::graph::{Activation, AttentionSpec, Gating, NormSpec, RopeKind, Values};
+use crate::graph::{Activation, AttentionSpec, Gating, NormSpec, RopeKind, RopeSpec, Values};
 use crate::model::binder::{Binder, Block};
 use crate::model::decoder::{Decoder, PerLayerEmbedding};
 use crate::model::keys::MAX_WIDTH;
-use crate::model::layer::{Both, FeedForward, Layer, PerLayer};
+use crate::model::layer::{Attention, Both, FeedForward, Layer, PerLayer};
 use crate::{Error, Result};
 
 /// The last of so many layers sees everything, where the file does not name the layers.
@@ -28,42 +28,65 @@ struct Kind {
     back: usize,
 }
 
+/// The attention of all layers.
+pub(super) struct Attentions {
+    kinds: [Kind; 2],
+    /// Whether a layer has a window.
+    sliding: Vec<bool>,
+    /// The first layer that uses the keys and values of an earlier one.
+    first_shared: usize,
+}
+
 pub(super) fn gemma4(m: &mut Binder<'_>) -> Result<Decoder> {
-    let (h, keys) = (m.h, m.keys);
-    let (head_dim_k, head_dim_v) = (h.head_dim_k, h.head_dim_v);
-    let kinds = [
-        Kind { window: 0, rope: GLOBAL, head_dim_k, head_dim_v, back: 1 },
-        Kind {
-            window: m.window()?,
-            rope: SLIDING,
-            head_dim_k: keys.optional_size("attention.key_length_swa", head_dim_k, MAX_WIDTH)?,
-            head_dim_v: keys.optional_size("attention.value_length_swa", head_dim_v, MAX_WIDTH)?,
-            back: 2,
-        },
-    ];
-    let full = m.rope(RopeKind::Neox)?;
-    let near = m.sliding_rope(&full, SLIDING_BASE, kinds[1].head_dim_k)?;
-    let sliding = m.sliding(PERIOD)?;
-    let first_shared = h.n_layer - keys.count("attention.shared_kv_layers", h.n_layer)?;
-    let width = keys.count("embedding_length_per_layer_input", MAX_WIDTH)?;
+    let (attentions, ropes) = Attentions::read(m, PERIOD)?;
+    let width = m.keys.count("embedding_length_per_layer_input", MAX_WIDTH)?;
     let layers = m.layers(|b| {
-        let il = b.il;
-        let kind = kinds[usize::from(sliding[il])];
-        let source = match il < first_shared {
-            true => il,
-            false => source(il, first_shared.checked_sub(kind.back), &sliding)?,
-        };
-        let spec = spec(b, kind, source)?;
-        let (attention, ffn) = (b.attention(spec)?, ffn(b)?);
+        let (attention, ffn) = (attentions.of(b)?, ffn(b)?);
         let layer = b.sandwich(attention, ffn)?;
         let output_scale = b.m.table.optional_vector(&b.name("layer_output_scale.weight"), 1)?;
         let per_layer = if width > 0 { Some(per_layer(b, width)?) } else { None };
         Ok(Layer { per_layer, output_scale, ..layer })
     })?;
-    let decoder = m.decoder(vec![full, near], layers)?;
-    let embed_scale = (h.n_embd as f32).sqrt();
+    let decoder = m.decoder(ropes, layers)?;
+    let embed_scale = (m.h.n_embd as f32).sqrt();
     let per_layer = if width > 0 { Some(embeddings(m, width)?) } else { None };
     Ok(Decoder { embed_scale, per_layer, ..decoder })
+}
+
+impl Attentions {
+    /// Those of the file's keys, and the rotary embeddings that they name. All but the last of every `period` layers
+    /// have a window where the file does not name the layers.
+    pub fn read(m: &mut Binder<'_>, period: usize) -> Result<(Attentions, Vec<RopeSpec>)> {
+        let (h, keys) = (m.h, m.keys);
+        let (head_dim_k, head_dim_v) = (h.head_dim_k, h.head_dim_v);
+        let kinds = [
+            Kind { window: 0, rope: GLOBAL, head_dim_k, head_dim_v, back: 1 },
+            Kind {
+                window: m.window()?,
+                rope: SLIDING,
+                head_dim_k: keys.optional_size("attention.key_length_swa", head_dim_k, MAX_WIDTH)?,
+                head_dim_v: keys.optional_size("attention.value_length_swa", head_dim_v, MAX_WIDTH)?,
+                back: 2,
+            },
+        ];
+        let full = m.rope(RopeKind::Neox)?;
+        let near = m.sliding_rope(&full, SLIDING_BASE, kinds[1].head_dim_k)?;
+        let sliding = m.sliding(period)?;
+        let first_shared = h.n_layer - keys.count("attention.shared_kv_layers", h.n_layer)?;
+        Ok((Attentions { kinds, sliding, first_shared }, vec![full, near]))
+    }
+
+    /// That of a layer.
+    pub fn of(&self, b: &mut Block<'_, '_>) -> Result<Attention> {
+        let (il, sliding) = (b.il, &self.sliding);
+        let kind = self.kinds[usize::from(sliding[il])];
+        let source = match il < self.first_shared {
+            true => il,
+            false => source(il, self.first_shared.checked_sub(kind.back), sliding)?,
+        };
+        let spec = spec(b, kind, source)?;
+        b.attention(spec)
+    }
 }
 
 /// The layer whose keys and values a layer without its own uses: one of its kind.
@@ -120,7 +143,8 @@ fn ffn(b: &mut Block<'_, '_>) -> Result<FeedForward> {
     })))
 }
 
-fn per_layer(b: &mut Block<'_, '_>, width: usize) -> Result<PerLayer> {
+/// The part of a layer that reads its embedding, of so many values.
+pub(super) fn per_layer(b: &mut Block<'_, '_>, width: usize) -> Result<PerLayer> {
     let n_embd = b.m.h.n_embd;
     Ok(PerLayer {
         gate: b.linear("inp_gate", n_embd, width)?,
@@ -132,7 +156,7 @@ fn per_layer(b: &mut Block<'_, '_>, width: usize) -> Result<PerLayer> {
 }
 
 /// The embeddings of all layers: a row of a table that is larger than the rest of the model, and so stays in the file.
-fn embeddings(m: &mut Binder<'_>, width: usize) -> Result<PerLayerEmbedding> {
+pub(super) fn embeddings(m: &mut Binder<'_>, width: usize) -> Result<PerLayerEmbedding> {
     let (n_embd, n_vocab, all) = (m.h.n_embd, m.h.n_vocab, width * m.h.n_layer);
     Ok(PerLayerEmbedding {
         project: m.linear("per_layer_model_proj", n_embd, all)?,

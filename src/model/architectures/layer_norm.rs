@@ -5,7 +5,7 @@ use crate::Result;
 use crate::graph::{Activation, AttentionSpec, NormSpan, RopeKind};
 use crate::model::binder::{Binder, Block};
 use crate::model::decoder::Decoder;
-use crate::model::layer::{FeedForward, Heads, Layer};
+use crate::model::layer::{FeedForward, Heads, Layer, Mixer};
 
 /// The largest ALiBi slope's bias of bloom.
 const ALIBI: f32 = 8.0;
@@ -45,8 +45,10 @@ pub(super) fn mpt(m: &mut Binder<'_>) -> Result<Decoder> {
         let spec = AttentionSpec { alibi, ..spec };
         if b.has("attn_q_norm.weight") { b.head_norms(spec, NormSpan::Row) } else { Ok(spec) }
     })?;
-    for layer in &mut decoder.layers {
-        if let Heads::Projected { clamp, .. } = &mut layer.attention.heads {
+    for mixer in decoder.layers.iter_mut().flat_map(|layer| &mut layer.mixers) {
+        if let Mixer::Attention(attention) = mixer
+            && let Heads::Projected { clamp, .. } = &mut attention.heads
+        {
             *clamp = limit;
         }
     }

@@ -6,9 +6,11 @@ mod cohere;
 mod deepseek2;
 mod encoders;
 mod gemma;
+mod gemma3n;
 mod gemma4;
 mod glm;
 mod gpt_oss;
+mod hybrid;
 mod layer_norm;
 mod llama;
 mod llama4;
@@ -42,10 +44,12 @@ pub(super) const ARCHITECTURES: &[(&str, NormKind, Bind)] = &[
     ("exaone", Rms, qwen::qwen2),
     ("exaone4", Rms, post_norm::exaone4),
     ("falcon", Layer, layer_norm::falcon),
+    ("falcon-h1", Rms, hybrid::falcon_h1),
     ("gemma", Rms, gemma::gemma),
     ("gemma-embedding", Rms, gemma::gemma_embedding),
     ("gemma2", Rms, gemma::gemma2),
     ("gemma3", Rms, gemma::gemma3),
+    ("gemma3n", Rms, gemma3n::gemma3n),
     ("gemma4", Rms, gemma4::gemma4),
     ("glm4", Rms, glm::glm4),
     ("glm4moe", Rms, glm::glm4moe),
@@ -53,18 +57,26 @@ pub(super) const ARCHITECTURES: &[(&str, NormKind, Bind)] = &[
     ("gpt2", Layer, layer_norm::gpt2),
     ("gptneox", Layer, layer_norm::gptneox),
     ("granite", Rms, llama::granite),
+    ("granitehybrid", Rms, hybrid::granite_hybrid),
     ("granitemoe", Rms, llama::granite),
     ("hunyuan-dense", Rms, qwen::hunyuan),
     ("hunyuan-moe", Rms, qwen::hunyuan),
     ("internlm2", Rms, llama::llama),
+    ("jamba", Rms, hybrid::jamba),
     ("jina-bert-v2", Layer, bert::jina_bert_v2),
+    ("lfm2", Rms, hybrid::lfm2),
+    ("lfm2moe", Rms, hybrid::lfm2),
     ("llama", Rms, llama::llama),
     ("llama4", Rms, llama4::llama4),
+    ("mamba", Rms, hybrid::mamba),
+    ("mamba2", Rms, hybrid::mamba2),
     ("minicpm", Rms, llama::minicpm),
     ("mistral3", Rms, llama::mistral3),
     ("modern-bert", Layer, encoders::modern_bert),
     ("mpt", Layer, layer_norm::mpt),
     ("nemotron", Layer, layer_norm::nemotron),
+    ("nemotron_h", Rms, hybrid::nemotron_h),
+    ("nemotron_h_moe", Rms, hybrid::nemotron_h),
     ("nomic-bert", Layer, bert::nomic_bert),
     ("nomic-bert-moe", Layer, bert::nomic_bert_moe),
     ("olmo2", Rms, post_norm::olmo2),
@@ -75,7 +87,10 @@ pub(super) const ARCHITECTURES: &[(&str, NormKind, Bind)] = &[
     ("qwen2moe", Rms, qwen::qwen2moe),
     ("qwen2vl", Rms, qwen::qwen2),
     ("qwen3", Rms, qwen::qwen3),
+    ("qwen35", Rms, hybrid::qwen35),
+    ("qwen35moe", Rms, hybrid::qwen35),
     ("qwen3moe", Rms, qwen::qwen3),
+    ("qwen3next", Rms, hybrid::qwen3next),
     ("qwen3vl", Rms, qwen::qwen3),
     ("qwen3vlmoe", Rms, qwen::qwen3),
     ("seed_oss", Rms, qwen::seed_oss),

@@ -10,6 +10,7 @@ use crate::simd::{Isa, Kernel, LANES, Vector, dispatch};
 pub fn gated(isa: Isa, act: Activation, gate: &[f32], up: Option<&[f32]>, out: &mut [f32]) {
     assert!(gate.len() == out.len() && up.is_none_or(|up| up.len() == out.len()), "Gated rows differ in length");
     match act {
+        Activation::Identity => dispatch(isa, Gated { curve: Identity, gate, up, out }),
         Activation::Silu => dispatch(isa, Gated { curve: Silu, gate, up, out }),
         Activation::Gelu => dispatch(isa, Gated { curve: Gelu, gate, up, out }),
         Activation::Relu2 => dispatch(isa, Gated { curve: Relu2, gate, up, out }),
@@ -27,6 +28,8 @@ trait Curve: Copy {
 }
 
 #[derive(Clone, Copy)]
+struct Identity;
+#[derive(Clone, Copy)]
 struct Silu;
 #[derive(Clone, Copy)]
 struct Gelu;
@@ -42,6 +45,13 @@ struct Xielu {
     negative: f32,
     linear: f32,
     eps: f32,
+}
+
+impl Curve for Identity {
+    #[inline(always)]
+    fn at<S: Vector>(self, simd: S, x: S::F, up: S::F) -> S::F {
+        simd.mul(x, up)
+    }
 }
 
 impl Curve for Silu {

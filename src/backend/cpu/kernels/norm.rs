@@ -1,4 +1,4 @@
-//! Row operations of a block besides matrix products: norms, sums, scales, limits, soft caps.
+//! Row operations of a block besides matrix products: norms, sums, scales, limits, soft caps, thresholds.
 //!
 //! A row is a slice of f32 of any length. Sums run in 64 partial sums of f32 that are joined pairwise, in an order
 //! that depends on the length alone: the relative error of a sum of n squares is at most (n/64 + 8) 2^-24.
@@ -48,6 +48,19 @@ impl Norm<'_> {
         assert!(x.len().is_multiple_of(width), "The row is not a whole number of heads");
         self.check(self.weight.map_or(width, <[f32]>::len).min(width));
         dispatch(isa, Heads { norm: *self, heads: x, width });
+    }
+
+    /// The norm of part `i` of a row, `width` values: weights and biases may be for each part or for the whole row.
+    pub fn part(&self, i: usize, width: usize) -> Self {
+        let of = |values: &mut Option<&_>| {
+            if let Some(all) = values.filter(|all: &&[f32]| all.len() > width) {
+                *values = Some(&all[i * width..][..width]);
+            }
+        };
+        let mut part = *self;
+        of(&mut part.weight);
+        of(&mut part.bias);
+        part
     }
 
     fn check(&self, n: usize) {
@@ -182,6 +195,73 @@ pub fn scale_row(isa: Isa, x: &mut [f32], scale: f32) {
     );
 }
 
+/// `x[i] *= factors[i]`.
+pub fn multiply_row(isa: Isa, factors: &[f32], x: &mut [f32]) {
+    assert_eq!(x.len(), factors.len(), "Rows of one product differ in length");
+    compiled_for(
+        isa,
+        #[inline(always)]
+        move || {
+            for (x, &factor) in x.iter_mut().zip(factors) {
+                *x *= factor;
+            }
+        },
+    );
+}
+
+/// `out = x` scaled so that it has the length of `like`; zeros stay.
+pub fn equalize_row(isa: Isa, x: &[f32], like: &[f32], out: &mut [f32]) {
+    assert_eq!(x.len(), out.len(), "Rows of one scale differ in length");
+    dispatch(isa, Equalize { x, like, out });
+}
+
+struct Equalize<'a> {
+    x: &'a [f32],
+    like: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for Equalize<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Vector>(self, simd: S) {
+        let (have, want) = (sum_of_squares(simd, self.x, 0.0), sum_of_squares(simd, self.like, 0.0));
+        let factor = if have > 0.0 { (want / have).sqrt() } else { 0.0 };
+        for (y, &x) in self.out.iter_mut().zip(self.x) {
+            *y = x * factor;
+        }
+    }
+}
+
+/// `out[i] = max(0, x[i] - mean - deviations σ)`, with σ over n - 1; NaN stays.
+pub fn sparsify_row(isa: Isa, x: &[f32], deviations: f32, out: &mut [f32]) {
+    assert_eq!(x.len(), out.len(), "Rows of one threshold differ in length");
+    dispatch(isa, Sparsify { x, deviations, out });
+}
+
+struct Sparsify<'a> {
+    x: &'a [f32],
+    deviations: f32,
+    out: &'a mut [f32],
+}
+
+impl Kernel for Sparsify<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Vector>(self, simd: S) {
+        let Sparsify { x, deviations, out } = self;
+        let mean = sum(simd, x) / x.len() as f32;
+        let deviation = (sum_of_squares(simd, x, mean) / x.len().saturating_sub(1).max(1) as f32).sqrt();
+        let threshold = mean + deviations * deviation;
+        for (y, &x) in out.iter_mut().zip(x) {
+            let above = x - threshold;
+            *y = if above < 0.0 { 0.0 } else { above };
+        }
+    }
+}
+
 /// `x[i]` limited to ± `limit`; NaN stays.
 pub fn clamp_row(isa: Isa, x: &mut [f32], limit: f32) {
     compiled_for(
@@ -202,7 +282,7 @@ pub fn softcap_row(isa: Isa, x: &mut [f32], cap: f32) {
 
 /// `Σ (x - mean)²`.
 #[inline(always)]
-fn sum_of_squares<S: Vector>(simd: S, x: &[f32], mean: f32) -> f32 {
+pub(super) fn sum_of_squares<S: Vector>(simd: S, x: &[f32], mean: f32) -> f32 {
     sums(simd, x, mean, |v, sum| {
         let v = if mean == 0.0 { v } else { simd.sub(v, simd.splat(mean)) };
         simd.fma(v, v, sum)
@@ -345,6 +425,46 @@ mod tests {
     }
 
     #[test]
+    fn lengths_are_made_equal() {
+        for isa in Isa::available() {
+            for n in [1, 16, 65, 640] {
+                let (x, like) = (row(n, 1), row(n, 2));
+                let squares = |x: &[f32]| x.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>();
+                let factor = (squares(&like) / squares(&x)).sqrt();
+                let mut out = vec![f32::NAN; n];
+                equalize_row(isa, &x, &like, &mut out);
+                for i in 0..n {
+                    let exact = f64::from(x[i]) * factor;
+                    assert!((f64::from(out[i]) - exact).abs() <= exact.abs() * 2e-6, "{isa:?} {n} {i}");
+                }
+                equalize_row(isa, &vec![0.0; n], &like, &mut out);
+                assert!(out.iter().all(|&v| v == 0.0), "{isa:?} {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_below_the_threshold_is_zero() {
+        for isa in Isa::available() {
+            for n in [1, 16, 65, 640] {
+                let x = row(n, 3);
+                let exact = |x: &[f64]| {
+                    let mean = x.iter().sum::<f64>() / n as f64;
+                    let squares = x.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>();
+                    let threshold = mean + 0.7 * (squares / (n as f64 - 1.0).max(1.0)).sqrt();
+                    x.iter().map(|v| (v - threshold).max(0.0)).collect::<Vec<_>>()
+                };
+                let expected = exact(&x.iter().map(|&v| f64::from(v)).collect::<Vec<_>>());
+                let mut out = vec![f32::NAN; n];
+                sparsify_row(isa, &x, 0.7, &mut out);
+                for i in 0..n {
+                    assert!((f64::from(out[i]) - expected[i]).abs() <= 4e-6, "{isa:?} {n} {i}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn heads_are_normed_one_by_one() {
         for isa in Isa::available() {
             for (heads, width) in [(1, 8), (3, 80), (4, 128)] {
@@ -371,6 +491,9 @@ mod tests {
                 let mut scaled = x.clone();
                 scale_row(isa, &mut scaled, 0.37);
                 assert!((0..n).all(|i| scaled[i] == x[i] * 0.37));
+                let mut product = x.clone();
+                multiply_row(isa, &y, &mut product);
+                assert!((0..n).all(|i| product[i] == x[i] * y[i]));
                 let mut capped: Vec<f32> = x.iter().map(|v| v * 40.0).collect();
                 softcap_row(isa, &mut capped, 30.0);
                 for i in 0..n {

@@ -42,6 +42,8 @@ pub(super) struct Demand {
     pub routing: usize,
     /// The attentions whose caches the program works on.
     pub attentions: Vec<AttentionSpec>,
+    /// The states that the program works on, and their numbers.
+    pub states: Vec<(usize, usize)>,
     /// Bytes of scratch memory that a step needs for each thread, besides attentions.
     step_bytes: usize,
 }
@@ -50,7 +52,8 @@ impl Demand {
     /// Of a program without steps.
     pub fn new(max_rows: (usize, usize), rope_bytes: usize) -> Demand {
         let area_bytes = [0; AREAS];
-        Demand { max_rows, area_bytes, rope_bytes, routing: 0, attentions: Vec::new(), step_bytes: 0 }
+        let (attentions, states) = (Vec::new(), Vec::new());
+        Demand { max_rows, area_bytes, rope_bytes, routing: 0, attentions, states, step_bytes: 0 }
     }
 
     /// Makes an area large enough for so many rows of `width` values.

@@ -50,7 +50,7 @@ impl Sizing for CpuSizing {
         let areas: usize = self.areas.iter().sum();
         let other = areas + self.routing + self.rope + self.thread * self.threads + self.split;
         let mut bytes = Bytes::default();
-        bytes.add(Component::Cache, self.caches.bytes as u64);
+        bytes.add(Component::Cache, (self.caches.bytes + self.caches.state_bytes()) as u64);
         bytes.add(Component::Workspace, self.workspace as u64);
         bytes.add(Component::Other, other as u64);
         bytes

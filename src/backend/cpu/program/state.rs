@@ -10,7 +10,7 @@ use crate::backend::cpu::host::region::Region;
 use crate::backend::cpu::kernels::attention::{SplitShare, SplitSpace};
 use crate::backend::cpu::kv::{KvLayout, rows};
 use crate::backend::memory::{Component, Held};
-use crate::backend::{Batch, CacheSpec, State};
+use crate::backend::{Batch, CacheSpec, NO_STATE, State};
 use crate::{Error, Result, reserve};
 use std::any::Any;
 use std::sync::atomic::AtomicUsize;
@@ -28,6 +28,11 @@ pub(super) struct Caches {
     /// Where in `layers` each layer of the model is; `None` for those whose cache is on another device.
     index_of: Vec<Option<usize>>,
     pub bytes: usize,
+    /// Of each state where it begins in a state cell, and its numbers; `None` for those on another device.
+    states: Vec<Option<(usize, usize)>>,
+    /// Numbers of a state cell.
+    state_values: usize,
+    state_cells: usize,
 }
 
 impl Caches {
@@ -45,7 +50,22 @@ impl Caches {
             bytes = v_offset.checked_add(layout.v_bytes()).ok_or_else(too_large)?.next_multiple_of(64);
             layers.push(LayerBuffers { layout, k_offset, v_offset });
         }
-        Ok(Caches { layers, index_of, bytes })
+        let mut state_values = 0usize;
+        let mut states = Vec::with_capacity(cache.states.len());
+        for &values in &cache.states {
+            states.push(values.map(|values| (state_values, values)));
+            state_values = state_values.saturating_add(values.unwrap_or(0).next_multiple_of(16));
+        }
+        let fits = state_values.checked_mul(4).and_then(|bytes| bytes.checked_mul(cache.state_cells));
+        fits.filter(|&bytes| bytes <= isize::MAX as usize).ok_or_else(|| {
+            Error::OutOfMemory(format!("{} states of {state_values} numbers are too large", cache.state_cells))
+        })?;
+        Ok(Caches { layers, index_of, bytes, states, state_values, state_cells: cache.state_cells })
+    }
+
+    /// Bytes of all state cells.
+    pub fn state_bytes(&self) -> usize {
+        self.state_values * 4 * self.state_cells
     }
 
     /// The layer is on this device: [`Caches::check`] has seen the program.
@@ -60,8 +80,12 @@ impl Caches {
     /// An error for a program whose layers are not all here.
     pub fn check(&self, demand: &Demand) -> Result<()> {
         let here = |layer: usize| self.index_of.get(layer).copied().flatten().is_some();
-        match demand.attentions.iter().find(|spec| !here(spec.layer)) {
-            Some(spec) => Err(Error::Internal(format!("Layer {} has no KV cache on this device", spec.layer))),
+        if let Some(spec) = demand.attentions.iter().find(|spec| !here(spec.layer)) {
+            return Err(Error::Internal(format!("Layer {} has no KV cache on this device", spec.layer)));
+        }
+        let has = |&(state, n): &(usize, usize)| self.states.get(state).copied().flatten().is_some_and(|(_, m)| m == n);
+        match demand.states.iter().find(|state| !has(state)) {
+            Some((state, n)) => Err(Error::Internal(format!("State {state} of {n} numbers is not on this device"))),
             None => Ok(()),
         }
     }
@@ -89,6 +113,7 @@ pub(super) struct RunMemory {
     scratch: Region,
     thread_bytes: usize,
     cache: Region,
+    states: Region,
     caches: Caches,
     /// For the two loops that one step may have.
     pub counters: [Counter; 2],
@@ -110,6 +135,7 @@ impl CpuState {
             scratch: Region::default(),
             thread_bytes: 0,
             cache: Region::new(&what, caches.bytes)?,
+            states: Region::new("states", caches.state_bytes())?,
             caches,
             counters: [Counter::new(), Counter::new()],
             done: AtomicUsize::new(0),
@@ -124,8 +150,8 @@ impl CpuState {
         let m = &self.memory;
         let areas: usize = m.areas.iter().map(|area| area.bytes).sum();
         let scratch = areas + m.routing.bytes + m.rope.bytes + m.scratch.bytes + self.split.bytes();
-        let parts =
-            [(Component::Cache, m.cache.bytes), (Component::Workspace, m.workspace.bytes), (Component::Other, scratch)];
+        let cache = m.cache.bytes + m.states.bytes;
+        let parts = [(Component::Cache, cache), (Component::Workspace, m.workspace.bytes), (Component::Other, scratch)];
         self.held = parts.map(|(component, bytes)| account().hold(component, bytes as u64)).into();
     }
 
@@ -144,6 +170,16 @@ impl CpuState {
             ]
         };
         Ok((layout, sides))
+    }
+
+    /// The `n` numbers of a state in a state cell.
+    fn state_values(&mut self, state: usize, cell: u32, n: usize) -> Result<&mut [f32]> {
+        let m = &self.memory;
+        let known = m.caches.states.get(state).copied().flatten().is_some_and(|(_, values)| values == n);
+        let place = m.state(cell, state).filter(|_| known && (cell as usize) < m.caches.state_cells);
+        let place = place.ok_or_else(|| Error::Internal(format!("State {state} is not in state cell {cell} here")))?;
+        // SAFETY: the numbers lie in the mapping, which no run uses while the state is borrowed.
+        Ok(unsafe { std::slice::from_raw_parts_mut(place, n) })
     }
 
     /// Make room for a program, and for a workspace of so many bytes.
@@ -179,7 +215,8 @@ impl CpuState {
             && demand.thread_bytes(|layer| m.layout(layer)) * m.threads <= m.scratch.bytes
             && batch.tokens.len() <= demand.max_rows.0
             && batch.outputs.len() <= m.outputs.0.capacity().min(m.outputs.1.capacity())
-            && batch.n_kv <= cells;
+            && batch.n_kv <= cells
+            && (demand.states.is_empty() || m.covers(batch));
         if !fits {
             return Err(Error::Internal("A program for which no memory was reserved".into()));
         }
@@ -194,6 +231,29 @@ impl CpuState {
 }
 
 impl RunMemory {
+    /// Whether the batch names state cells that are there, for all of its rows in their order, and the parents of a
+    /// tree come before their children.
+    fn covers(&self, batch: &Batch<'_>) -> bool {
+        let here = |cell: u32| cell == NO_STATE || (cell as usize) < self.caches.state_cells;
+        let mut next = 0;
+        let cover = batch.states.iter().all(|of| {
+            let first = std::mem::replace(&mut next, of.first.saturating_add(of.rows));
+            of.first == first && of.rows > 0 && here(of.from) && here(of.to) && (of.from != of.to || of.to == NO_STATE)
+        });
+        let rows = batch.tokens.len();
+        let tree = batch.parents.len() == rows && batch.states.len() == 1;
+        let after = |(row, &parent): (usize, &u32)| parent == NO_STATE || (parent as usize) < row;
+        cover
+            && next as usize == rows
+            && (batch.parents.is_empty() || tree && batch.parents.iter().enumerate().all(after))
+    }
+
+    /// Where a state begins in a state cell; `None` for [`NO_STATE`]. State and cell were checked when the run began.
+    pub fn state(&self, cell: u32, state: usize) -> Option<*mut f32> {
+        let (at, _) = self.caches.states.get(state).copied().flatten().filter(|_| cell != NO_STATE)?;
+        Some(self.states.base.wrapping_add((cell as usize * self.caches.state_values + at) * 4).cast())
+    }
+
     pub fn threads(&self) -> usize {
         self.threads
     }
@@ -271,6 +331,16 @@ impl State for CpuState {
         for (&cell, row) in cells.iter().zip(rows.chunks_exact(rows::bytes(&layout))) {
             rows::write(&layout, [&mut *keys, &mut *values], cell as usize, row);
         }
+        Ok(())
+    }
+
+    fn read_state(&mut self, state: usize, cell: u32, values: &mut [f32]) -> Result<()> {
+        values.copy_from_slice(self.state_values(state, cell, values.len())?);
+        Ok(())
+    }
+
+    fn write_state(&mut self, state: usize, cell: u32, values: &[f32]) -> Result<()> {
+        self.state_values(state, cell, values.len())?.copy_from_slice(values);
         Ok(())
     }
 

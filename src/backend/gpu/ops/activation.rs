@@ -5,6 +5,7 @@ use crate::graph::Activation;
 /// The flags that choose an activation.
 pub fn activation_flags(act: Activation) -> Vec<&'static str> {
     match act {
+        Activation::Identity => vec!["IDENTITY"],
         Activation::Silu => vec!["TIMES_SIGMOID"],
         Activation::Gelu => vec!["TIMES_SIGMOID", "GELU"],
         Activation::Relu2 => vec!["RELU2"],

@@ -9,3 +9,4 @@ pub mod kv_transfer;
 pub mod matmul;
 pub mod qkv;
 pub mod rows;
+pub mod streams;

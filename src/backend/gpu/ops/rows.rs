@@ -132,6 +132,29 @@ pub fn map(gpu: &Gpu, x: RowSpan, map: Map, residual: Option<RowSpan>, dst: RowS
     Ok(spread(kernel, vec![BufferRef::Workspace, BufferRef::Params], params, quads, rows))
 }
 
+/// `dst = x ⊙ factors`, a factor for each column; `x` may be `dst`.
+pub fn multiply(gpu: &Gpu, x: RowSpan, factors: BufferRef, dst: RowSpan, rows: Rows) -> Result<Step> {
+    let text = compose(include_str!("../shaders/ops/map.wgsl"), &["FACTORS"], &[("THREADS", THREADS)])?;
+    let kernel = gpu.kernel("map", &text, &[Binding::Write, Binding::Uniform, Binding::Read])?;
+    let ([from, quads], [to, _]) = (x.quads()?, dst.quads()?);
+    let buffers = vec![BufferRef::Workspace, BufferRef::Params, factors];
+    Ok(spread(kernel, buffers, vec![from, to, to, quads, 0, 0, 0, 0], quads, rows))
+}
+
+/// What `x` has above so many standard deviations over its mean, see [`Op::Sparsify`](crate::graph::Op::Sparsify); `x`
+/// may be `dst`.
+pub fn sparsify(gpu: &Gpu, x: RowSpan, deviations: f32, dst: RowSpan, rows: Rows) -> Result<Step> {
+    let constants = [("THREADS", gpu.caps.max_threads.clamp(128, 256))];
+    let text = compose(include_str!("../shaders/ops/sparsify.wgsl"), &[], &constants)?;
+    let ([from, quads], [to, _]) = (x.quads()?, dst.quads()?);
+    Ok(Step {
+        kernel: gpu.kernel("sparsify", &text, &[Binding::Write, Binding::Uniform])?,
+        buffers: vec![BufferRef::Workspace, BufferRef::Params],
+        params: vec![from, to, quads, deviations.to_bits()],
+        groups: [row_count(rows), GroupCount::Fixed(1), GroupCount::Fixed(1)],
+    })
+}
+
 /// `dst = act(x) ⊙ y + residual`, y being as many columns of its rows as `dst` has; `x` may have one value a row.
 pub struct Gate {
     /// What is activated.
@@ -171,10 +194,10 @@ pub fn gate(gpu: &Gpu, gate: &Gate) -> Result<Step> {
 }
 
 /// Threads of the kernels that work on each value by itself.
-const THREADS: u32 = 128;
+pub(super) const THREADS: u32 = 128;
 
 /// A step with one thread for every four values.
-fn spread(kernel: Arc<Kernel>, buffers: Vec<BufferRef>, params: Vec<u32>, quads: u32, rows: Rows) -> Step {
+pub(super) fn spread(kernel: Arc<Kernel>, buffers: Vec<BufferRef>, params: Vec<u32>, quads: u32, rows: Rows) -> Step {
     let groups = [GroupCount::Fixed(quads.div_ceil(THREADS)), row_count(rows), GroupCount::Fixed(1)];
     Step { kernel, buffers, params, groups }
 }

@@ -7,6 +7,7 @@ use crate::backend::gpu::device::STORAGE;
 use crate::backend::gpu::kernel::Gpu;
 use crate::backend::gpu::kernel::dispatch::BufferRef;
 use crate::backend::gpu::ops::rows::{self, RowSpan};
+use crate::backend::gpu::ops::streams::{self, By};
 use crate::graph::{NormKind, Rows};
 
 /// Values of a row: more than a workgroup has threads, four for each.
@@ -77,6 +78,96 @@ impl Probe {
         let place = |i| RowSpan { offset: i * size * 4, width: WIDTH };
         let step = rows::map(gpu, place(0), map, adds.then_some(place(1)), place(2), Rows::Batch)?;
         Ok(Probe::new(what.into(), vec![step], Run::new(workspace, ROWS, expected)))
+    }
+
+    /// Factors of columns.
+    pub fn multiply(gpu: &Gpu) -> Result<Probe> {
+        let (workspace, factors) = ((0..ROWS * WIDTH).map(input).collect::<Vec<_>>(), (0..WIDTH).map(weight));
+        let factors: Vec<f32> = factors.collect();
+        let product = |(i, &x): (usize, &f32)| {
+            let exact = f64::from(x) * f64::from(factors[i % WIDTH]);
+            (exact, exact.abs() * 2f64.powi(-22))
+        };
+        let expected = workspace.iter().enumerate().map(product).collect();
+        let place = |i| RowSpan { offset: i * ROWS * WIDTH * 4, width: WIDTH };
+        let step = rows::multiply(gpu, place(0), bound(gpu, &factors)?, place(1), Rows::Batch)?;
+        Ok(Probe::new("factors of columns".into(), vec![step], Run::new(workspace, ROWS, expected)))
+    }
+
+    /// What stands out of rows.
+    pub fn sparsify(gpu: &Gpu) -> Result<Probe> {
+        let workspace: Vec<f32> = (0..ROWS * WIDTH).map(input).collect();
+        let deviations = 0.5f32;
+        let mut expected = Vec::with_capacity(ROWS * WIDTH);
+        for row in workspace.chunks_exact(WIDTH).map(doubles) {
+            let mean = row.iter().sum::<f64>() / WIDTH as f64;
+            let squares = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>();
+            let threshold = mean + f64::from(deviations) * (squares / (WIDTH - 1) as f64).sqrt();
+            expected.extend(row.iter().map(|x| ((x - threshold).max(0.0), TOLERANCE)));
+        }
+        let place = |i| RowSpan { offset: i * ROWS * WIDTH * 4, width: WIDTH };
+        let step = rows::sparsify(gpu, place(0), deviations, place(1), Rows::Batch)?;
+        Ok(Probe::new("thresholds".into(), vec![step], Run::new(workspace, ROWS, expected)))
+    }
+
+    /// A mixture of parts like this one, of parts that are as wide as rows of other probes.
+    pub fn mix(gpu: &Gpu, like: &streams::Mix) -> Result<Probe> {
+        let (parts, sums) = (like.parts, like.dst.width / (like.x.width / like.parts));
+        let n = parts * sums;
+        // Coefficients of rows, then rows, then what is added.
+        let by_room = ROWS * n.next_multiple_of(4);
+        let added_at = by_room + ROWS * parts * WIDTH;
+        let workspace: Vec<f32> = (0..added_at + ROWS * sums * WIDTH).map(input).collect();
+        let by = match like.by {
+            By::Fixed(_) => By::Fixed((0..n).map(|i| if i % 3 == 1 { 0.0 } else { weight(i) }).collect()),
+            By::Row(..) => By::Row(RowSpan { offset: 0, width: n }, 0.5),
+        };
+        let result = |i: usize| {
+            let (row, sum, column) = (i / WIDTH / sums, i / WIDTH % sums, i % WIDTH);
+            let terms = (0..parts).map(|part| {
+                let at = sum * parts + part;
+                let c = match &by {
+                    By::Fixed(values) => f64::from(values[at]),
+                    By::Row(_, plus) => f64::from(workspace[row * n + at]) + f64::from(*plus),
+                };
+                c * f64::from(workspace[by_room + (row * parts + part) * WIDTH + column])
+            });
+            let more = like.residual.map_or(0.0, |_| f64::from(workspace[added_at + i]));
+            (terms.sum::<f64>() + more, 2.0 * parts as f64 * 2f64.powi(-20))
+        };
+        let expected = (0..ROWS * sums * WIDTH).map(result).collect();
+        let place = |at: usize, width| RowSpan { offset: at * 4, width };
+        let job = streams::Mix {
+            x: place(by_room, parts * WIDTH),
+            parts,
+            by: by.clone(),
+            residual: like.residual.map(|_| place(added_at, sums * WIDTH)),
+            dst: place(workspace.len(), sums * WIDTH),
+            rows: Rows::Batch,
+        };
+        let step = streams::mix(gpu, &job)?;
+        Ok(Probe::new(format!("mixtures of {parts} parts"), vec![step], Run::new(workspace, ROWS, expected)))
+    }
+
+    /// Parts of rows with the length of another.
+    pub fn equalize(gpu: &Gpu) -> Result<Probe> {
+        const PARTS: usize = 3;
+        let y_at = ROWS * PARTS * WIDTH;
+        let workspace: Vec<f32> = (0..y_at + ROWS * WIDTH).map(input).collect();
+        let squares = |x: &[f64]| x.iter().map(|x| x * x).sum::<f64>();
+        let mut expected = Vec::with_capacity(ROWS * (PARTS + 1) * WIDTH);
+        for (x, y) in workspace[..y_at].chunks_exact(PARTS * WIDTH).zip(workspace[y_at..].chunks_exact(WIDTH)) {
+            let y = doubles(y);
+            expected.extend(y.iter().map(|&y| (y, 0.0)));
+            for part in x.chunks_exact(WIDTH).map(doubles) {
+                let factor = (squares(&y) / squares(&part)).sqrt();
+                expected.extend(part.iter().map(|x| (x * factor, TOLERANCE)));
+            }
+        }
+        let place = |at: usize, parts: usize| RowSpan { offset: at * 4, width: parts * WIDTH };
+        let dst = place(workspace.len(), PARTS + 1);
+        let step = streams::equalize(gpu, place(0, PARTS), place(y_at, 1), dst, Rows::Batch)?;
+        Ok(Probe::new("lengths of parts".into(), vec![step], Run::new(workspace, ROWS, expected)))
     }
 
     /// A gate like this one.

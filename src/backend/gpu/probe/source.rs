@@ -131,6 +131,7 @@ fn activation(act: Activation, (x, off): (f64, f64)) -> (f64, f64) {
         (x * sigmoid(z), 1.13 * off + x.abs() * unit * (exp(z) + 8.0 * sigmoid(z)))
     };
     match act {
+        Activation::Identity => (x, off),
         Activation::Silu => times_sigmoid(x),
         Activation::Gelu => times_sigmoid(2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)),
         Activation::ClampedSwiglu => times_sigmoid(1.702 * x),

@@ -12,6 +12,7 @@ use crate::backend::gpu::ops::kv_cache::KvLayout;
 use crate::backend::gpu::ops::matmul::{self, Added, Embed, Gated, Heads, Input, MatMul, Norm, Term};
 use crate::backend::gpu::ops::qkv::{self, Norms};
 use crate::backend::gpu::ops::rows::{self, Map, RowSpan};
+use crate::backend::gpu::ops::streams::{By, Mix};
 use crate::backend::gpu::testing::harness::devices;
 use crate::backend::gpu::weights::rope_table::RopeTable;
 use crate::backend::rope::Rope;
@@ -61,6 +62,15 @@ fn a_wrong_result_names_driver_and_kernel() {
         {
             check(gpu, Probe::map(gpu, map, false).unwrap(), what);
             check(gpu, Probe::map(gpu, map, true).unwrap(), what);
+        }
+        check(gpu, Probe::multiply(gpu).unwrap(), "factors of columns");
+        check(gpu, Probe::sparsify(gpu).unwrap(), "thresholds");
+        check(gpu, Probe::equalize(gpu).unwrap(), "lengths of parts");
+        for (by, residual) in [(By::Fixed(vec![1.0; 4]), false), (By::Row(RowSpan { offset: 0, width: 4 }, 1.0), true)]
+        {
+            let [x, dst] = [16, 16].map(|width| RowSpan { offset: 64, width });
+            let like = Mix { x, parts: 2, by, residual: residual.then_some(dst), dst, rows: Rows::Batch };
+            check(gpu, Probe::mix(gpu, &like).unwrap(), "mixtures of 2 parts");
         }
         for (width, residual) in [(8, None), (1, Some(RowSpan { offset: 64, width: 8 }))] {
             let [x, y, dst] = [width, 16, 8].map(|width| RowSpan { offset: 64, width });

@@ -98,10 +98,10 @@ impl<'a> Lowering<'a> {
         })
     }
 
-    /// The route that is a node's second source.
-    pub fn route(&self, id: NodeId) -> Result<RowSpan> {
-        let route = self.node(id).src.get(1).map(|&route| self.span(route));
-        route.ok_or_else(|| Error::Internal(format!("Node {} has no route", id.0)))
+    /// The rows of a node's second source.
+    pub fn second(&self, id: NodeId) -> Result<RowSpan> {
+        let second = self.node(id).src.get(1).map(|&second| self.span(second));
+        second.ok_or_else(|| Error::Internal(format!("Node {} has no second input", id.0)))
     }
 
     /// A norm of so many parts of rows, of so many values each.

@@ -3,22 +3,23 @@
 
 use super::fusion::Fusions;
 use super::lower::Lowering;
+use crate::Result;
 use crate::backend::Work;
 use crate::backend::gpu::kernel::Gpu;
 use crate::backend::gpu::ops::attention::Queries;
 use crate::backend::gpu::ops::kv_cache::{MAX_HEAD, Shift};
 use crate::backend::gpu::ops::matmul::{self, Embed, Gated, Heads, MatMul, Term};
 use crate::backend::gpu::ops::qkv::{Norms, Source, Vectors};
+use crate::backend::gpu::ops::streams::{self, By};
 use crate::backend::gpu::ops::{attention, experts, kv_cache, qkv, rows};
 use crate::backend::gpu::probe::Probe;
 use crate::backend::gpu::weights::GpuWeights;
 use crate::backend::gpu::weights::layout::Layout;
 use crate::backend::gpu::weights::matrix::{Matrix, Vector};
 use crate::graph::{
-    Activation, AttentionSpec, Function, HeadNorm, Index, Linear, Node, NodeId, NormKind, NormSpan, NormSpec, Op, Part,
-    RouteSpec, Stack, WeightId, WeightSpec,
+    Activation, AttentionSpec, Coefficients, Function, HeadNorm, Index, Linear, Node, NodeId, NormKind, NormSpan,
+    NormSpec, Op, Part, RouteSpec, Stack, WeightId, WeightSpec,
 };
-use crate::{Error, Result};
 use std::collections::BTreeSet;
 
 /// One operation.
@@ -50,6 +51,10 @@ fn operation(op: &Op) -> Box<dyn Operation + '_> {
         Op::Map(function) => Box::new(Map(*function)),
         Op::Add { scale } => Box::new(Add(*scale)),
         Op::Gate { act, first } => Box::new(Gate { act: *act, first: *first }),
+        Op::Mix { parts, sums, coefficients } => Box::new(Mix { parts: *parts, sums: *sums, coefficients }),
+        Op::Equalize => Box::new(Equalize),
+        Op::Sparsify { deviations } => Box::new(Sparsify(*deviations)),
+        Op::Columns { .. } | Op::Conv(_) | Op::Recur(_) => Box::new(OnCpu),
         Op::Attention(spec) => Box::new(Attention(spec)),
         Op::HeadMatMul { weight, heads, keep } => Box::new(HeadProduct { weight: *weight, heads: *heads, keep: *keep }),
         Op::Route(spec) => Box::new(Route(spec)),
@@ -187,8 +192,12 @@ struct Norm {
 }
 
 impl Operation for Norm {
-    fn supports(&self, _: &Gpu, node: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
-        quads("rows", node.width / self.groups)
+    fn supports(&self, _: &Gpu, node: &Node, specs: &[WeightSpec]) -> std::result::Result<(), String> {
+        let part = node.width / self.groups;
+        if self.norm.weight.is_some_and(|weight| specs[weight.0 as usize].n_in != part) {
+            return Err("weights for each part of a row".into());
+        }
+        quads("rows", part)
     }
 
     fn size(&self, id: NodeId, size: &mut Size<'_>) -> Result<()> {
@@ -395,7 +404,7 @@ impl Operation for ExpertGate<'_> {
             act: self.act,
             weighted: self.weighted,
             x: to.span(to.source(id)?),
-            route: to.route(id)?,
+            route: to.second(id)?,
             dst: to.span(id),
             rows: to.node(id).rows,
         };
@@ -423,7 +432,7 @@ impl Operation for ExpertDown<'_> {
             down: to.stack(self.down)?,
             weighted: self.weighted,
             x: to.span(to.source(id)?),
-            route: to.route(id)?,
+            route: to.second(id)?,
             residual: to.residual(id).map(|span| span.offset as u64),
             dst: to.span(id),
             rows: to.node(id).rows,
@@ -473,11 +482,81 @@ impl Operation for Attention<'_> {
     }
 }
 
+struct Mix<'a> {
+    parts: usize,
+    sums: usize,
+    coefficients: &'a Coefficients,
+}
+
+impl Operation for Mix<'_> {
+    fn supports(&self, _: &Gpu, node: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
+        quads("parts of rows", node.width / self.sums)?;
+        match self.coefficients {
+            Coefficients::OfRow { .. } => quads("rows of coefficients", self.parts * self.sums),
+            Coefficients::Fixed(values) if values.len() > streams::MAX_FIXED => {
+                Err(format!("{} coefficients, the kernel takes at most {}", values.len(), streams::MAX_FIXED))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
+        let (gpu, node) = (to.gpu, to.node(id));
+        let by = match self.coefficients {
+            Coefficients::Fixed(values) => By::Fixed(values.clone()),
+            Coefficients::OfRow { plus } => By::Row(to.second(id)?, *plus),
+        };
+        let job = streams::Mix {
+            x: to.span(to.source(id)?),
+            parts: self.parts,
+            by,
+            residual: to.residual(id),
+            dst: to.span(id),
+            rows: node.rows,
+        };
+        to.push(vec![streams::mix(gpu, &job)?], 1, || Probe::mix(gpu, &job))
+    }
+}
+
+struct Equalize;
+
+impl Operation for Equalize {
+    fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
+        let (gpu, x, y) = (to.gpu, to.span(to.source(id)?), to.second(id)?);
+        let step = streams::equalize(gpu, x, y, to.span(id), to.node(id).rows)?;
+        to.push(vec![step], 1, || Probe::equalize(gpu))
+    }
+}
+
+struct Sparsify(f32);
+
+impl Operation for Sparsify {
+    fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
+        let gpu = to.gpu;
+        let step = rows::sparsify(gpu, to.span(to.source(id)?), self.0, to.span(id), to.node(id).rows)?;
+        to.push(vec![step], 1, || Probe::sparsify(gpu))
+    }
+}
+
+/// An operation without kernels.
+struct OnCpu;
+
+impl Operation for OnCpu {
+    fn supports(&self, _: &Gpu, _: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
+        Err("no kernel for it".into())
+    }
+
+    fn lower(&self, id: NodeId, _: &mut Lowering<'_>) -> Result<()> {
+        Err(Error::Internal(format!("Node {} has no kernel", id.0)))
+    }
+}
+
 struct Map(Function);
 
 impl Operation for Map {
     fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
         let map = match self.0 {
+            Function::ScaleBy(weight) if to.weights.vector(weight)?.len > 1 => return columns(id, weight, to),
             Function::Scale(factor) => rows::Map::Scale(factor),
             Function::ScaleBy(weight) => rows::Map::Scale(to.weights.number(weight)?),
             Function::SoftCap(cap) => rows::Map::SoftCap(cap),
@@ -485,6 +564,13 @@ impl Operation for Map {
         };
         to.map(id, map)
     }
+}
+
+/// Appends factors of columns.
+fn columns(id: NodeId, factors: WeightId, to: &mut Lowering<'_>) -> Result<()> {
+    let (gpu, x, factors) = (to.gpu, to.span(to.source(id)?), to.weights.vector(factors)?.bound());
+    let step = rows::multiply(gpu, x, factors, to.span(id), to.node(id).rows)?;
+    to.push(vec![step], 1, || Probe::multiply(gpu))
 }
 
 struct Add(f32);
@@ -507,11 +593,10 @@ impl Operation for Gate {
 
     fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
         let (gpu, node) = (to.gpu, to.node(id));
-        let y = node.src.get(1).copied().ok_or_else(|| Error::Internal(format!("Gate {} has no rows", id.0)))?;
         let job = rows::Gate {
             x: to.span(to.source(id)?),
             act: self.act,
-            y: to.span(y),
+            y: to.second(id)?,
             first: self.first,
             residual: to.residual(id),
             dst: to.span(id),

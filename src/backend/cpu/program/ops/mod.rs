@@ -6,6 +6,8 @@ mod experts;
 mod heads;
 mod matmul;
 mod rows;
+mod states;
+mod streams;
 
 use super::lower::Lowering;
 use crate::Result;
@@ -38,11 +40,17 @@ fn operation(id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
         Op::Map(function) => rows::map(to, id, *function),
         Op::Add { scale } => rows::add(to, id, *scale),
         Op::Gate { act, first } => rows::gate(to, id, *act, *first),
+        Op::Mix { parts, sums, coefficients } => streams::mix(to, id, (*parts, *sums), coefficients),
+        Op::Equalize => streams::equalize(to, id),
+        Op::Sparsify { deviations } => rows::sparsify(to, id, *deviations),
         Op::Attention(spec) => attention::attention(to, id, spec),
         Op::HeadMatMul { weight, heads, keep } => heads::head_matmul(to, id, *weight, *heads, *keep),
         Op::Route(spec) => experts::route(to, id, spec),
         Op::ExpertGate { gate, up, act, weighted } => experts::gate(to, id, (*gate, *up), *act, *weighted),
         Op::ExpertDown { down, weighted } => experts::down(to, id, *down, *weighted),
+        Op::Columns { parts, first } => rows::columns(to, id, *parts, *first),
+        Op::Conv(spec) => states::conv(to, id, spec),
+        Op::Recur(spec) => states::recur(to, id, spec),
         Op::ShiftKeys(spec) => attention::shift_keys(to, spec),
         Op::CopyCells(spec) => attention::copy_cells(to, spec),
     }

@@ -7,6 +7,7 @@ use crate::backend::cpu::program::demand::{Area, Demand};
 use crate::backend::cpu::program::lower::Lowering;
 use crate::backend::cpu::program::run::{RowSpan, Run, Step, StepContext};
 use crate::graph::{Activation, Function, Index, NodeId, NormSpec, Op, Part, Rows, WeightId};
+use std::ops::Range;
 
 /// Appends a look-up of embeddings.
 pub fn embed(to: &mut Lowering<'_>, id: NodeId, table: WeightId, scale: f32, index: Index) -> Result<()> {
@@ -96,6 +97,35 @@ impl Step for SelectRows {
     }
 }
 
+/// Appends columns of the parts of rows.
+pub fn columns(to: &mut Lowering<'_>, id: NodeId, parts: usize, first: usize) -> Result<()> {
+    to.push(PartColumns { parts, first, src: to.span(to.source(id)?), out: to.span(id), rows: to.node(id).rows });
+    Ok(())
+}
+
+struct PartColumns {
+    parts: usize,
+    first: usize,
+    src: RowSpan,
+    out: RowSpan,
+    rows: Rows,
+}
+
+impl Step for PartColumns {
+    fn run(&self, run: &Run<'_>, ctx: StepContext<'_>) {
+        let (from, to) = (self.src.width / self.parts, self.out.width / self.parts);
+        for claimed in run.pieces(ctx, run.rows(self.rows), 4) {
+            for r in claimed {
+                // SAFETY: the source is complete, each row is claimed once.
+                let (x, out) = unsafe { (run.row(self.src, r), run.row_mut(self.out, r)) };
+                for (x, out) in x.chunks_exact(from).zip(out.chunks_exact_mut(to)) {
+                    out.copy_from_slice(&x[self.first..][..to]);
+                }
+            }
+        }
+    }
+}
+
 /// Appends a norm, and quantises its rows where products read them.
 pub fn norm(to: &mut Lowering<'_>, id: NodeId, norm: NormSpec, groups: usize) -> Result<()> {
     let node = to.node(id);
@@ -129,7 +159,8 @@ impl Step for Norm {
                 // is added to in place.
                 unsafe {
                     let (x, out) = (run.row(self.src, r), run.row_with(self.residual, self.out, r));
-                    for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
+                    for (i, (x, out)) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)).enumerate() {
+                        let norm = norm.part(i, width);
                         match self.residual {
                             None => norm.row(run.isa, x, out),
                             Some(_) => norm.add_row(run.isa, x, out),
@@ -225,6 +256,30 @@ impl Step for Gate {
     }
 }
 
+/// Appends what leaves only the largest values of a row.
+pub fn sparsify(to: &mut Lowering<'_>, id: NodeId, deviations: f32) -> Result<()> {
+    to.push(Sparsify { deviations, src: to.span(to.source(id)?), out: to.span(id), rows: to.node(id).rows });
+    Ok(())
+}
+
+struct Sparsify {
+    deviations: f32,
+    src: RowSpan,
+    out: RowSpan,
+    rows: Rows,
+}
+
+impl Step for Sparsify {
+    fn run(&self, run: &Run<'_>, ctx: StepContext<'_>) {
+        for claimed in run.pieces(ctx, run.rows(self.rows), 4) {
+            for r in claimed {
+                // SAFETY: the source is complete; each row is claimed once.
+                unsafe { norm::sparsify_row(run.isa, run.row(self.src, r), self.deviations, run.row_mut(self.out, r)) }
+            }
+        }
+    }
+}
+
 /// Appends a function of each value.
 pub fn map(to: &mut Lowering<'_>, id: NodeId, function: Function) -> Result<()> {
     let node = to.node(id);
@@ -243,12 +298,17 @@ struct Map {
 }
 
 impl Map {
-    fn apply(&self, run: &Run<'_>, values: &mut [f32]) {
+    /// The function of the values of these columns.
+    fn apply(&self, run: &Run<'_>, values: &mut [f32], columns: Range<usize>) {
         match self.function {
             Function::Scale(factor) => norm::scale_row(run.isa, values, factor),
             Function::ScaleBy(weight) => {
-                let factor = run.weights.vector(weight).ok().and_then(|factors| factors.first());
-                norm::scale_row(run.isa, values, factor.copied().unwrap_or(f32::NAN));
+                match run.weights.vector(weight) {
+                    Ok(&[factor]) => norm::scale_row(run.isa, values, factor),
+                    Ok(factors) => norm::multiply_row(run.isa, &factors[columns], values),
+                    // That it is there was checked when the program was made.
+                    Err(_) => values.fill(f32::NAN),
+                }
             }
             Function::SoftCap(cap) => norm::softcap_row(run.isa, values, cap),
             Function::Clamp(limit) => norm::clamp_row(run.isa, values, limit),
@@ -272,8 +332,8 @@ impl Step for Map {
                 // SAFETY: the source is complete; each piece is claimed once.
                 unsafe {
                     let out = run.columns_mut(self.out, r, columns.clone());
-                    out.copy_from_slice(&run.row(self.src, r)[columns]);
-                    self.apply(run, out);
+                    out.copy_from_slice(&run.row(self.src, r)[columns.clone()]);
+                    self.apply(run, out, columns);
                 }
             }
         }

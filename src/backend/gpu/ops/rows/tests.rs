@@ -174,6 +174,44 @@ fn values_are_scaled_limited_and_added() {
 }
 
 #[test]
+fn columns_have_factors() {
+    let (width, rows) = (132, 3);
+    let mut numbers = Numbers(6);
+    let (ws, factors) = (numbers.take(2 * rows * width), numbers.take(width));
+    let place = |i: usize| RowSpan { offset: 4 * i * rows * width, width };
+    for (gpu, dst) in devices().iter().flat_map(|gpu| [0, 1].map(|dst| (gpu, dst))) {
+        let bound = BufferRef::Weight(storage(gpu, bytemuck::cast_slice(&factors)), 0, 4 * width as u64);
+        let got = run(gpu, &ws, multiply(gpu, place(0), bound, place(dst), Rows::Batch).unwrap());
+        let at = dst * rows * width;
+        assert!((0..rows * width).all(|i| got[at + i] == ws[i] * factors[i % width]));
+        assert!((0..ws.len()).all(|i| (at..at + rows * width).contains(&i) || got[i] == ws[i]), "wrote elsewhere");
+    }
+}
+
+#[test]
+fn what_is_below_the_threshold_is_zero() {
+    for (gpu, width) in devices().iter().flat_map(|gpu| [4, 1028].map(|width| (gpu, width))) {
+        let ws = Numbers(8).take(6 * width);
+        for dst in [0, 3 * width] {
+            let place = |at: usize| RowSpan { offset: 4 * at, width };
+            let got = run(gpu, &ws, sparsify(gpu, place(0), 0.5, place(dst), Rows::Batch).unwrap());
+            for r in 0..3 {
+                let row = &ws[r * width..][..width];
+                let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / width as f64;
+                let squares = row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>();
+                let threshold = mean + 0.5 * (squares / (width - 1) as f64).sqrt();
+                for (i, &x) in row.iter().enumerate() {
+                    let y = f64::from(got[dst + r * width + i]);
+                    assert!((y - (f64::from(x) - threshold).max(0.0)).abs() < 4e-6, "{width} row {r} at {i}: {y}");
+                }
+            }
+            let written = dst..dst + 3 * width;
+            assert!((0..ws.len()).all(|i| written.contains(&i) || got[i] == ws[i]), "{width} wrote elsewhere");
+        }
+    }
+}
+
+#[test]
 fn columns_are_gated() {
     use crate::backend::gpu::probe::source::gated;
     let (rows, width, first) = (3usize, 132usize, 8);

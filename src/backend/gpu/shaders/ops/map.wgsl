@@ -1,5 +1,5 @@
-// A function of each value, with or without something to add: x scale, cap tanh(x / cap), or x limited to ± a number. One row of
-// workgroups per row; dst may be x or the residual.
+// A function of each value, with or without something to add: x times a number or the column's own, cap tanh(x / cap), or x limited
+// to ± a number. One row of workgroups per row; dst may be x or the residual.
 
 //#if SOFTCAP
 alias Pack = vec4<f32>;
@@ -19,6 +19,9 @@ struct Params {
 
 @group(0) @binding(0) var<storage, read_write> ws: array<vec4<f32>>;
 @group(0) @binding(1) var<uniform> params: Params;
+//#if FACTORS
+@group(0) @binding(2) var<storage, read> factors: array<vec4<f32>>;
+//#endif
 //#if SOFTCAP
 //#include ops/tanh
 //#endif
@@ -33,6 +36,9 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 //#endif
 //#if SCALE
         var y = x * params.number;
+//#endif
+//#if FACTORS
+        var y = x * factors[id.x];
 //#endif
 //#if CLAMP
         // NaN stays.
