@@ -22,12 +22,7 @@ pub(super) struct Ugm {
     unknown_score: f32,
     unk: Token,
     charsmap: Charsmap,
-<<<<<<< HEAD
-    /// The user-defined tokens. What begins one is not replaced, even if the whole token is not there: llama.cpp does
-    /// so.
-=======
     /// The user-defined tokens. What begins one is not replaced, even if the whole token is not there, as in llama.cpp.
->>>>>>> tok
     kept: Automaton,
     /// Whether a run of spaces is one, and none where a text begins or ends.
     merge_spaces: bool,
