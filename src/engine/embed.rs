@@ -2,12 +2,12 @@
 //!
 //! Texts share passes: each is a sequence of its own, told from the others by the words of a tree's rows
 //! ([`crate::backend::tree_row`]), of which there are more than there are slots. An encoder takes all of a text in one
-//! pass, since its rows see those after them; a decoder takes a long text in several. The cells are free again when
-//! the texts are done. Rows are pooled on the host.
+//! pass, since its rows see those after them; a decoder takes a long text in several, alone. The cells are free again
+//! when the texts are done. Rows are pooled on the host.
 
 use super::Engine;
 use super::plans::{HEAD_ROWS, HIDDEN, largest_read};
-use crate::backend::{Batch, tree_cell, tree_row};
+use crate::backend::{Batch, NO_STATE, StateRows, tree_cell, tree_row};
 use crate::model::{Pooling, Then};
 use crate::{Error, Result, Token, reserve};
 use std::sync::atomic::AtomicBool;
@@ -145,6 +145,9 @@ impl Engine {
         let mut rows =
             texts.iter().enumerate().flat_map(|(i, text)| text.iter().copied().enumerate().map(move |at| (i, at)));
         let mut of_outputs: Vec<usize> = reserve::list(self.plans.batch(), "rows of texts")?;
+        let total: usize = texts.iter().map(Vec::len).sum();
+        // Of a text that goes on in the next pass.
+        let mut state = NO_STATE;
         loop {
             self.inputs.clear();
             of_outputs.clear();
@@ -162,9 +165,36 @@ impl Engine {
             if self.inputs.tokens.is_empty() {
                 return Ok(());
             }
-            self.run_inputs(true, cancel)?;
-            self.each_hidden(&of_outputs, pools)?;
+            let before = std::mem::replace(&mut state, NO_STATE);
+            let done = self.enter_text_states(before, cells.len() < total).and_then(|after| {
+                state = after;
+                self.run_inputs(true, cancel)
+            });
+            self.slots.states_mut().free(before);
+            if let Err(error) = done.and_then(|()| self.each_hidden(&of_outputs, pools)) {
+                self.slots.states_mut().free(state);
+                return Err(error);
+            }
         }
+    }
+
+    /// Enters the states of the inputs' texts: each begins without one, but for the first where it began in an earlier
+    /// pass. Returns the state cell of the last one where it goes on in the next pass.
+    fn enter_text_states(&mut self, before: u32, goes_on: bool) -> Result<u32> {
+        if !self.slots.states().any() {
+            return Ok(NO_STATE);
+        }
+        let (inputs, mut first) = (&mut self.inputs, 0);
+        for text in inputs.sequences.chunk_by(|a, b| a == b) {
+            let from = if inputs.positions[first] == 0 { NO_STATE } else { before };
+            inputs.states.push(StateRows { first: first as u32, rows: text.len() as u32, from, to: NO_STATE });
+            first += text.len();
+        }
+        let Some(last) = self.inputs.states.len().checked_sub(1).filter(|_| goes_on) else { return Ok(NO_STATE) };
+        let to = self.slots.states_mut().take(&self.inputs.states);
+        let to = to.ok_or_else(|| Error::Internal("No state cell is left".into()))?;
+        self.inputs.states[last].to = to;
+        Ok(to)
     }
 
     /// Adds each kept hidden row to the pool of its text.

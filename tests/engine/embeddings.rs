@@ -145,6 +145,35 @@ fn rows_of_a_decoder_are_those_its_logits_are_made_of() {
     engine.head(SlotId::default()).unwrap();
 }
 
+/// A model whose layers keep a state: each text begins without one, and a long one takes its own from pass to pass.
+#[test]
+fn rows_of_a_model_with_states_are_those_its_logits_are_made_of() {
+    let path = fixture(Kind::Qwen35, Weights::F32);
+    let file = File::open(&path).unwrap();
+    let texts = [text(20, 1), text(3, 2), text(60, 3), text(1, 4)];
+    let mut engine = open(&path, 256);
+    let together = engine.embed(&texts, &plain(Pooling::Last), &NEVER).unwrap();
+    let options = EngineOptions { context: 256, slots: 1, threads: 2, n_batch: 16, ..EngineOptions::default() };
+    let options = EngineOptions { kv_type: KvType::F32, ..options };
+    let mut small = Engine::new(open_model(&path, &options, None).unwrap(), &options).unwrap();
+    let in_passes = small.embed(&texts, &plain(Pooling::Last), &NEVER).unwrap();
+    let reference = Reference::new(&file);
+    let name = if file.tensor("output.weight").is_some() { "output.weight" } else { "token_embd.weight" };
+    let bytes = file.read(file.tensor(name).unwrap()).unwrap();
+    let table: Vec<f64> = bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()).into()).collect();
+    for (i, text) in texts.iter().enumerate() {
+        let logits = reference.logits(text, EXACT).pop().unwrap();
+        for row in [&together.texts[i], &in_passes.texts[i]] {
+            let product = |w: &[f64]| w.iter().zip(row).map(|(w, &x)| w * f64::from(x)).sum::<f64>() as f32;
+            near(&table.chunks_exact(row.len()).map(product).collect::<Vec<_>>(), &logits);
+        }
+    }
+    // Slots go on as before.
+    small.prefill(SlotId::default(), &texts[2], &NEVER).unwrap();
+    small.embed(&texts, &plain(Pooling::Last), &NEVER).unwrap();
+    small.decode(SlotId::default(), 5, &NEVER).unwrap();
+}
+
 #[test]
 fn what_cannot_be_embedded_is_refused() {
     let path = Encoder::Bert.write(&fixture_folder());
