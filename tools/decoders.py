@@ -46,7 +46,7 @@ DECODED = 4
 CONTEXT = 512
 TYPES = ("f32", "q8_0", "q4_k")
 QUICK = ("qwen2-tiny", "mixtral-tiny", "phi3-long-tiny", "gemma2-tiny", "gemma4-e2b-tiny", "gpt-oss-tiny", "mistral3-tiny",
-         "deepseek2-tiny", "command-r-tiny", "bloom-6h-tiny")
+         "deepseek2-tiny", "command-r-tiny", "bloom-6h-tiny", "gemma3n-tiny")
 QUICK_LENGTHS = {"f32": (7, 64), "q4_k": (7,)}
 # Shapes whose number of layers chooses what their layers are.
 COUNTED = ("baichuan-7b-tiny", "baichuan-13b-tiny", "exaone4-swa-tiny", "gemma3n-tiny")
@@ -198,8 +198,7 @@ class Matrix:
         import numpy as np
         shape, kind = name.split()
         plain, experts = kind == "f32", bool(spec["moe"])
-        many = not plain and (experts or shape in ENLARGING)
-        count = (MORE_TEXTS if many else TEXTS).get(length, 1)
+        count = (MORE_TEXTS if not plain and takes_more_texts(shape, spec) else TEXTS).get(length, 1)
         texts = [random_tokens(length + DECODED, spec["vocab"], 1000 * i + length) for i in range(count)]
 
         def pooled(logits):
@@ -234,6 +233,10 @@ class Matrix:
             if not plain:
                 entry["peer"] = float(default.rms)
             self.figures.setdefault(shape, {}).setdefault(kind, {}).setdefault(run.name, {})[str(length)] = entry
+
+
+def takes_more_texts(shape, spec):
+    return bool(spec["moe"]) or shape in ENLARGING
 
 
 class Distance:
@@ -353,8 +356,8 @@ def main():
     matrix = Matrix(maker, runs, peer)
     for shape in shapes:
         for kind in kinds:
-            if args.quick and kind != "f32" and maker.SHAPES[shape]["moe"]:
-                continue  # a median takes more texts than there is time for
+            if args.quick and kind != "f32" and takes_more_texts(shape, maker.SHAPES[shape]):
+                continue  # there is no time for them
             matrix.model(shape, kind, QUICK_LENGTHS.get(kind, (7,)) if args.quick else LENGTHS)
         remember(matrix.figures)
     table(Matrix.HEAD, matrix.body)
