@@ -44,6 +44,8 @@ TYPES = ("f32", "q8_0", "q4_k")
 RANK = 4
 QUICK = ("bert-tiny", "bert-rank-tiny", "nomic-bert-moe-tiny", "modern-bert-tiny", "jina-bert-v2-tiny", "gemma-embedding-tiny",
          "qwen3-rank-tiny")
+QUICK = ("bert-tiny", "modern-bert-tiny", "nomic-bert-moe-tiny", "gemma-embedding-tiny", "qwen3-rank-tiny", "qwen35-tiny", "lfm2-tiny",
+         "jamba-tiny", "mamba2-tiny")
 QUICK_LENGTHS = {"f32": (7, 65), "q4_k": (7,)}
 # Architectures that are not built.
 NOT_BUILT = ("plamo2", "rwkv6", "rwkv7", "t5", "t5encoder")
