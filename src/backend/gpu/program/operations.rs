@@ -3,7 +3,6 @@
 
 use super::fusion::Fusions;
 use super::lower::Lowering;
-use crate::Result;
 use crate::backend::Work;
 use crate::backend::gpu::kernel::Gpu;
 use crate::backend::gpu::ops::attention::Queries;
@@ -20,6 +19,7 @@ use crate::graph::{
     Activation, AttentionSpec, Coefficients, Function, HeadNorm, Index, Linear, Node, NodeId, NormKind, NormSpan,
     NormSpec, Op, Part, RouteSpec, Stack, WeightId, WeightSpec,
 };
+use crate::{Error, Result};
 use std::collections::BTreeSet;
 
 /// One operation.
