@@ -240,6 +240,8 @@ mod gpu {
             cells: 1024,
             sequences: 1,
             layers: vec![Some(layer); 3],
+            states: Vec::new(),
+            state_cells: 0,
         };
         let text = text_of(GpuBackend::on(tight.clone()).new_state(&cache, 1), &name);
         assert!(text.contains("524288 bytes for the keys of layer 1"), "{text}");
