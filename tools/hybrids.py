@@ -42,8 +42,6 @@ CONTEXT = 512
 TYPES = ("f32", "q8_0", "q4_k")
 # The pooling of a file that scores.
 RANK = 4
-QUICK = ("bert-tiny", "bert-rank-tiny", "nomic-bert-moe-tiny", "modern-bert-tiny", "jina-bert-v2-tiny", "gemma-embedding-tiny",
-         "qwen3-rank-tiny")
 QUICK = ("bert-tiny", "modern-bert-tiny", "nomic-bert-moe-tiny", "gemma-embedding-tiny", "qwen3-rank-tiny", "qwen35-tiny", "lfm2-tiny",
          "jamba-tiny", "mamba2-tiny")
 QUICK_LENGTHS = {"f32": (7, 65), "q4_k": (7,)}
