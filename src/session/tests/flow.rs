@@ -293,6 +293,7 @@ fn l3_usage_is_json_whatever_bytes_the_path_has() {
     let info = ModelInfo {
         path: std::ffi::OsStr::from_bytes(b"m\xff.gguf").into(),
         n_vocab: N_VOCAB,
+        generates: true,
         context: CONTEXT as u32,
         slots: 4,
         ..ModelInfo::default()

@@ -171,6 +171,7 @@ fn open(fake: Fake) -> Session {
     let info = ModelInfo {
         ids: vec!["tiny".into()],
         n_vocab: N_VOCAB,
+        generates: true,
         context: CONTEXT as u32,
         slots: 4,
         ..ModelInfo::default()

@@ -35,8 +35,13 @@ fn a_span_takes_a_pass_for_each_choice_but_the_first() {
                 Ok(())
             }));
             fake.row = vec![0.0; words.n_tokens()];
-            let info =
-                ModelInfo { n_vocab: words.n_tokens(), context: CONTEXT as u32, slots: 1, ..ModelInfo::default() };
+            let info = ModelInfo {
+                n_vocab: words.n_tokens(),
+                generates: true,
+                context: CONTEXT as u32,
+                slots: 1,
+                ..ModelInfo::default()
+            };
             let session = Session::start(fake, words.clone(), file.clone(), info, Settings::default()).unwrap();
             set(&session, |settings| settings.on_span_end = SpanEnd::Stop);
             session.set_trie(payload.json.as_bytes(), Mode::Greedy).unwrap();
