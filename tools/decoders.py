@@ -129,7 +129,7 @@ def with_numpy(shared):
         if os.path.abspath(sys.executable) == os.path.abspath(python):
             raise
         sys.stdout.flush()
-        os.execv(python, [python, os.path.abspath(__file__), *sys.argv[1:]])
+        os.execv(python, [python, os.path.abspath(sys.argv[0]), *sys.argv[1:]])
 
 
 def maker_of(shared):
