@@ -18,13 +18,30 @@ pub fn cells_for(context: usize) -> usize {
 /// The number of cells of a cache is a multiple of this on every backend.
 pub const CELL_BLOCK: usize = 64;
 
+/// The cells that a layer's keys and values are in: all layers with the same table have a token's key and value in the
+/// same cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Table {
+    /// A cell for every token.
+    All,
+    /// Cells for the tokens of a sliding window, which are used again.
+    Window,
+}
+
+/// Every table, in the order of their numbers.
+pub const TABLES: [Table; 2] = [Table::All, Table::Window];
+
+/// In place of a cell, for [`Op::ShiftKeys`](crate::graph::Op::ShiftKeys) and
+/// [`Op::CopyCells`](crate::graph::Op::CopyCells): nothing is done in this table.
+pub const NO_CELL: u32 = u32::MAX;
+
 /// Shape of an engine's KV cache.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CacheSpec {
     /// Element types of keys and values.
     pub types: KvTypes,
-    /// Number of cells, one per token; a multiple of [`CELL_BLOCK`] on an engine, of 16 at least.
-    pub cells: usize,
+    /// Number of cells of each table; a multiple of [`CELL_BLOCK`] on an engine, of 16 at least.
+    pub cells: [usize; TABLES.len()],
     /// Number of sequences that share the cells, 1 to 16; each can have a sampler chain.
     pub sequences: usize,
     /// The most tokens of one sequence.
@@ -88,12 +105,26 @@ pub struct LayerCache {
     pub head_dim_k: usize,
     /// Values of a value head.
     pub head_dim_v: usize,
+    /// The cells that they are in.
+    pub table: Table,
 }
 
 impl LayerCache {
-    /// A layer with this many key and value heads of these widths.
+    /// A layer with this many key and value heads of these widths, for every token.
     pub fn new(heads: usize, head_dim_k: usize, head_dim_v: usize) -> LayerCache {
-        LayerCache { heads, head_dim_k, head_dim_v }
+        LayerCache { heads, head_dim_k, head_dim_v, table: Table::All }
+    }
+}
+
+impl CacheSpec {
+    /// The table of a layer's cache; that of all tokens for a layer without one.
+    pub fn table_of(&self, layer: usize) -> Table {
+        self.layers.get(layer).copied().flatten().map_or(Table::All, |layer| layer.table)
+    }
+
+    /// The number of cells of a layer's cache.
+    pub fn cells_of(&self, layer: usize) -> usize {
+        self.cells[self.table_of(layer) as usize]
     }
 }
 
@@ -116,8 +147,25 @@ pub struct StateRows {
 /// No state cell, or no row.
 pub const NO_STATE: u32 = u32::MAX;
 
+/// The cells of a table, and those that a batch's rows are in.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TableCells<'a> {
+    /// The cell that each row's key and value are written to.
+    pub rows: &'a [u32],
+    /// Position of every cell of the table.
+    pub positions: &'a [i32],
+    /// The set of sequences of every cell, a bit each, or the words of a tree's cells ([`super::tree_cell`]); 0 marks a
+    /// free cell. As many as `positions`. The batch's own cells are already entered.
+    pub sequences: &'a [u32],
+    /// One past the last cell in use: attention reads the cells below it.
+    pub end: usize,
+    /// First and one past the last cell whose position or sequences may differ from those of the last batch that ran
+    /// without an error.
+    pub changed: (usize, usize),
+}
+
 /// The inputs of one run: a row per token, at most [`MAX_ROWS`] rows, of an encoder [`MAX_TEXT_ROWS`]. `tokens`,
-/// `positions`, `sequences` and `cells` have one entry per row.
+/// `positions`, `sequences` and the rows of the cells have one entry per row.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Batch<'a> {
     /// Token ids, `rows` of them; those of [`sampled_by`] name a token that the device sampled.
@@ -129,20 +177,10 @@ pub struct Batch<'a> {
     /// The set of sequences that each row belongs to, a bit each of the lowest 16, or the words of a tree's rows
     /// ([`super::tree_row`]); `rows` of them.
     pub sequences: &'a [u32],
-    /// The cell that each row's key and value are written to; `rows` of them.
-    pub cells: &'a [u32],
     /// The output rows: indices of rows, ascending. Logits or hidden states are computed for these.
     pub outputs: &'a [u32],
-    /// Position of every cell of the cache, [`CacheSpec::cells`] of them.
-    pub cell_positions: &'a [i32],
-    /// The set of sequences of every cell, a bit each, or the words of a tree's cells ([`super::tree_cell`]); 0 marks a
-    /// free cell. As many as `cell_positions`. The batch's own cells are already entered.
-    pub cell_sequences: &'a [u32],
-    /// One past the last cell in use: attention reads the cells below it.
-    pub n_kv: usize,
-    /// First and one past the last cell whose position or sequences may differ from those of the last batch that ran
-    /// without an error.
-    pub changed_cells: (usize, usize),
+    /// The cells of each table; those of [`Table::Window`] are empty where no layer uses them.
+    pub cells: [TableCells<'a>; TABLES.len()],
     /// The states of the batch's sequences, in the order of their rows, which they cover; empty for models without
     /// states.
     pub states: &'a [StateRows],

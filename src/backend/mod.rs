@@ -30,8 +30,8 @@ pub use cpu::host::default_thread_count;
 pub use cpu::host::pool::MAX_THREADS;
 
 pub use batch::{
-    Batch, CELL_BLOCK, CacheSpec, KvTypes, LayerCache, MAX_LISTED, MAX_ROWS, MAX_TEXT_ROWS, NO_STATE, SampleRow,
-    StateRows, Work, cells_for, sampled_by,
+    Batch, CELL_BLOCK, CacheSpec, KvTypes, LayerCache, MAX_LISTED, MAX_ROWS, MAX_TEXT_ROWS, NO_CELL, NO_STATE,
+    SampleRow, StateRows, TABLES, Table, TableCells, Work, cells_for, sampled_by,
 };
 pub use chain::{ChainStep, mask_place};
 pub use device::{DeviceInfo, DeviceKind, Traffic};

@@ -3,6 +3,7 @@
 //! The lowest free cell is taken first, so that a single sequence fills them in order and attention reads a dense
 //! range.
 
+use crate::backend::TableCells;
 use crate::{Result, reserve};
 
 /// Attention over this many cells takes no longer than over fewer.
@@ -38,13 +39,10 @@ impl Cells {
         &self.sequences
     }
 
-    pub fn end(&self) -> usize {
-        self.end
-    }
-
-    /// The range of cells (first, one past the last) that may have changed since [`Cells::commit`].
-    pub fn changed(&self) -> (usize, usize) {
-        self.changed
+    /// The cells, and those of a batch's rows.
+    pub fn table<'a>(&'a self, rows: &'a [u32]) -> TableCells<'a> {
+        let Cells { positions, sequences, end, changed, .. } = self;
+        TableCells { rows, positions, sequences, end: *end, changed: *changed }
     }
 
     /// Note that every device has the cells as they are now.
@@ -134,7 +132,7 @@ mod tests {
         assert_eq!(moves, [(8, 0), (7, 2), (5, 3)]);
         moves.iter().for_each(|&(from, to)| cells.moved(from, to));
         assert_eq!(
-            (cells.end(), &cells.positions()[..5], &cells.sequences()[..6]),
+            (cells.end, &cells.positions()[..5], &cells.sequences()[..6]),
             (5, &[8, 1, 7, 5, 4][..], &[1, 2, 2, 2, 1, 0][..])
         );
         assert_eq!((cells.n_free(), cells.take(9, 1)), (11, Some(5)));
@@ -147,11 +145,11 @@ mod tests {
         let mut cells = Cells::new(16, 5).unwrap();
         let taken: Vec<_> = (0..5).map(|p| cells.take(p, 1)).collect();
         assert_eq!(taken, [Some(0), Some(1), Some(2), Some(3), Some(4)]);
-        assert_eq!((cells.take(5, 1), cells.n_free(), cells.end()), (None, 0, 5));
+        assert_eq!((cells.take(5, 1), cells.n_free(), cells.end), (None, 0, 5));
         cells.free(1);
         cells.free(4);
         cells.free(3);
-        assert_eq!((cells.n_free(), cells.end()), (3, 3));
+        assert_eq!((cells.n_free(), cells.end), (3, 3));
         assert_eq!(cells.take(9, 2), Some(1));
         assert_eq!((cells.positions()[1], cells.sequences()[1]), (9, 2));
         assert_eq!(cells.take(10, 2), Some(3));

@@ -5,8 +5,8 @@
 //! pass, since its rows see those after them; a decoder takes a long text in several, alone. The cells are free again
 //! when the texts are done. Rows are pooled on the host.
 
-use super::Engine;
 use super::plans::{HEAD_ROWS, HIDDEN, largest_read};
+use super::{Engine, SlotId};
 use crate::backend::{Batch, NO_STATE, StateRows, tree_cell, tree_row};
 use crate::model::{Pooling, Then};
 use crate::{Error, Result, Token, reserve};
@@ -129,17 +129,24 @@ impl Engine {
         let total = texts.iter().map(Vec::len).sum();
         self.make_room(total, 0);
         let mut cells = reserve::list(total, "cells of texts")?;
-        let done = self.embed_passes(texts, pools, &mut cells, cancel);
+        let windows = self.slots.windows().any();
+        // The texts have the windows of a slot.
+        let slot = if windows { self.slots.find(-1)? } else { SlotId::default() };
+        if windows {
+            self.truncate(slot, 0);
+        }
+        let done = self.embed_passes(texts, pools, (slot, &mut cells), cancel);
         self.slots.free_cells(cells);
+        self.slots.windows_mut().empty(slot.0);
         done
     }
 
-    /// As [`Engine::embed_together`]; `cells` takes those that have to be freed.
+    /// As [`Engine::embed_together`], with the windows of `slot`; `cells` takes those that have to be freed.
     fn embed_passes(
         &mut self,
         texts: &[Vec<Token>],
         pools: &mut [Pool],
-        cells: &mut Vec<u32>,
+        (slot, cells): (SlotId, &mut Vec<u32>),
         cancel: &AtomicBool,
     ) -> Result<()> {
         let mut rows =
@@ -153,14 +160,19 @@ impl Engine {
             of_outputs.clear();
             for (i, (position, token)) in rows.by_ref().take(self.plans.batch()) {
                 let (number, last) = (i as u32, texts[i].len() - 1);
-                let cell = self.slots.take_cell(position as i32, tree_cell(number, number + 1));
-                let cell = cell.ok_or_else(|| Error::Internal("A text without a cell".into()))?;
+                let (position, word) = (position as i32, tree_cell(number, number + 1));
+                let no_cell = || Error::Internal("A text without a cell".into());
+                let cell = self.slots.take_cell(position, word).ok_or_else(no_cell)?;
+                if self.slots.windows().any() {
+                    let window = self.slots.windows_mut().enter(slot.0, cells.len(), position, word, slot.bit());
+                    self.inputs.window.push(window.ok_or_else(no_cell)?);
+                }
                 cells.push(cell);
-                if pools[i].wants(position, last) {
+                if pools[i].wants(position as usize, last) {
                     self.inputs.outputs.push(self.inputs.tokens.len() as u32);
                     of_outputs.push(i);
                 }
-                self.inputs.push(token, position as i32, tree_row(number, 0), cell);
+                self.inputs.push(token, position, tree_row(number, 0), cell);
             }
             if self.inputs.tokens.is_empty() {
                 return Ok(());

@@ -86,7 +86,7 @@ pub fn plan_graphs(path: &Path, options: &EngineOptions) -> Result<(Vec<String>,
     let placement = options.placement();
     let backends = placement.backends()?;
     let outline = Outline::read(&file, &backends, &placement).map_err(|error| error.in_file(path))?;
-    let cache = cache_of(&outline, options)?;
+    let (cache, _) = cache_of(&outline, options)?;
     let plain: Vec<&dyn Backend> = backends.iter().map(|backend| &**backend).collect();
     let drafted = |draft: Draft<'_>| Ok(Drafted::new(&draft, plain.len()));
     let mut plans = Plans::make(&outline, &plain, cache, batch_of(&outline, options)?, drafted)?;

@@ -1,6 +1,6 @@
 //! The inputs of a pass, kept so that no pass allocates, and the wanted outputs.
 
-use super::cells::Cells;
+use super::slots::Slots;
 use crate::Token;
 use crate::backend::{Batch, MAX_LISTED, SampleRow, StateRows};
 
@@ -30,6 +30,8 @@ pub(super) struct Inputs {
     pub positions: Vec<i32>,
     pub sequences: Vec<u32>,
     pub cells: Vec<u32>,
+    /// Cells of sliding layers; empty where there are none.
+    pub window: Vec<u32>,
     pub outputs: Vec<u32>,
     pub states: Vec<StateRows>,
     pub parents: Vec<u32>,
@@ -45,6 +47,7 @@ impl Inputs {
             positions: Vec::with_capacity(rows),
             sequences: Vec::with_capacity(rows),
             cells: Vec::with_capacity(rows),
+            window: Vec::with_capacity(rows),
             outputs: Vec::with_capacity(rows),
             states: Vec::with_capacity(sampled),
             parents: Vec::with_capacity(rows),
@@ -58,6 +61,7 @@ impl Inputs {
         self.positions.clear();
         self.sequences.clear();
         self.cells.clear();
+        self.window.clear();
         self.outputs.clear();
         self.states.clear();
         self.parents.clear();
@@ -73,18 +77,14 @@ impl Inputs {
         self.cells.push(cell);
     }
 
-    /// The batch of these inputs over these cells.
-    pub fn batch<'a>(&'a self, cells: &'a Cells) -> Batch<'a> {
+    /// The batch of these inputs over the cells of these slots.
+    pub fn batch<'a>(&'a self, slots: &'a Slots) -> Batch<'a> {
         Batch {
             tokens: &self.tokens,
             positions: &self.positions,
             sequences: &self.sequences,
-            cells: &self.cells,
+            cells: [slots.cells().table(&self.cells), slots.windows().table(&self.window)],
             outputs: &self.outputs,
-            cell_positions: cells.positions(),
-            cell_sequences: cells.sequences(),
-            n_kv: cells.end(),
-            changed_cells: cells.changed(),
             states: &self.states,
             parents: &self.parents,
             sample: &self.sample,

@@ -47,7 +47,7 @@ impl Engine {
     }
 
     /// Call `each` with the logits of each position from `wanted` on. Evaluates them again, and those before them from
-    /// the last state on.
+    /// the last place on after which the slot can go on.
     fn logits_from(
         &mut self,
         slot: SlotId,
@@ -56,7 +56,8 @@ impl Engine {
         each: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()> {
         let len = self.position(slot);
-        let (first, _) = self.slots.states().nearest(slot.0, wanted);
+        let first = self.slots.nearest(slot, wanted);
+        self.bring_back_window(slot, first)?;
         for first in (first..len).step_by(self.plans.batch()) {
             let rows = self.evaluate_again(slot, first, wanted, cancel)?;
             self.each_logits(rows, cancel, &mut |_, logits| each(logits))?;

@@ -9,8 +9,9 @@
 
 use super::options::{EngineOptions, context_for};
 use super::plans::{Look, Plans, largest_read};
+use super::windows::WindowSizes;
 use crate::backend::memory::{Bytes, Memory};
-use crate::backend::{self, Backend, CacheSpec, KvTypes, MAX_TEXT_ROWS, WeightBytes};
+use crate::backend::{self, Backend, CacheSpec, KvTypes, LayerCache, MAX_TEXT_ROWS, Table, WeightBytes};
 use crate::gguf::File;
 use crate::model::{Model, Outline, Placement};
 use crate::{Error, Result};
@@ -65,26 +66,70 @@ pub struct MemoryPlan {
 const KEPT_STATES: std::ops::RangeInclusive<usize> = 4..=32;
 const KEPT_BYTES: usize = 64 << 20;
 
-/// The KV cache and the states of all layers.
-pub(super) fn cache_of(model: &Outline, options: &EngineOptions) -> Result<CacheSpec> {
+/// Copies of windows: as many as fit into this part of the KV cache, at least the first number and at most the last.
+const COPIES: std::ops::RangeInclusive<usize> = 2..=16;
+const COPIES_PART: usize = 32;
+
+/// The KV cache and the states of all layers, and the sizes of the windows of sliding ones.
+pub(super) fn cache_of(model: &Outline, options: &EngineOptions) -> Result<(CacheSpec, WindowSizes)> {
     let context = context_for(options.context, model.hparams().n_ctx_train);
     let mut cache = CacheSpec {
         types: KvTypes { k: options.kv_type.tensor_type(), v: options.kv_type_v().tensor_type() },
-        cells: backend::cells_for(context),
+        cells: [backend::cells_for(context), 0],
         sequences: options.slots()? as usize,
         context,
         layers: model.caches(),
         states: model.states().iter().map(|&n| Some(n)).collect(),
         state_cells: 0,
     };
+    let windows = windows_of(model, options, &mut cache)?;
     if !cache.states.is_empty() {
-        let row: usize = cache.layers.iter().flatten().map(|layer| layer.row_bytes(cache.types)).sum();
         let bytes = cache.states.iter().flatten().fold(0usize, |sum, n| sum.saturating_add(n.saturating_mul(4)));
-        let kept = (row.saturating_mul(cache.cells) / 4).max(KEPT_BYTES) / bytes.max(1);
+        let kept = (cache_bytes(&cache, |_| true) / 4).max(KEPT_BYTES) / bytes.max(1);
         // A slot has its state, and a run writes another.
         cache.state_cells = 2 * cache.sequences + kept.clamp(*KEPT_STATES.start(), *KEPT_STATES.end());
     }
-    Ok(cache)
+    Ok((cache, windows))
+}
+
+/// Bytes of the keys and values of some layers.
+fn cache_bytes(cache: &CacheSpec, some: impl Fn(&LayerCache) -> bool) -> usize {
+    let bytes = |layer: &LayerCache| layer.row_bytes(cache.types).saturating_mul(cache.cells[layer.table as usize]);
+    cache.layers.iter().flatten().filter(|layer| some(layer)).fold(0, |sum, layer| sum.saturating_add(bytes(layer)))
+}
+
+/// Gives sliding layers the cells of windows where that takes fewer than those of all tokens.
+fn windows_of(model: &Outline, options: &EngineOptions, cache: &mut CacheSpec) -> Result<WindowSizes> {
+    let reaches = model.reaches();
+    let reach = reaches.iter().flatten().copied().max().unwrap_or(0);
+    let (all, batch) = (cache.cells[Table::All as usize], batch_of(model, options)?);
+    if reach == 0 || reach >= all || model.encodes() {
+        return Ok(WindowSizes::default());
+    }
+    let mut with = cache.clone();
+    for (il, (layer, reach)) in with.layers.iter_mut().zip(&reaches).enumerate() {
+        // Other devices have one table.
+        if let Some(layer) = layer.as_mut().filter(|_| reach.is_some() && model.places().caches[il] == 0) {
+            layer.table = Table::Window;
+        }
+    }
+    let sizes = |copies| WindowSizes::new(reach, cache.sequences, batch, copies);
+    with.cells[Table::Window as usize] = sizes(0).cells();
+    let row: usize = with
+        .layers
+        .iter()
+        .flatten()
+        .filter(|layer| layer.table == Table::Window)
+        .map(|layer| layer.row_bytes(with.types))
+        .sum();
+    let copies = cache_bytes(&with, |_| true) / COPIES_PART / (row * reach).max(1);
+    let sizes = sizes(copies.clamp(*COPIES.start(), *COPIES.end()));
+    with.cells[Table::Window as usize] = sizes.cells();
+    if sizes.cells() >= all {
+        return Ok(WindowSizes::default());
+    }
+    *cache = with;
+    Ok(sizes)
 }
 
 /// The most rows of a pass: an encoder takes all of a text at once.
@@ -144,7 +189,7 @@ impl Estimate {
         loaded: bool,
         look: Look<'_>,
     ) -> Result<Estimate> {
-        let (cache, threads, batch) = (cache_of(model, options)?, options.threads()?, batch_of(model, options)?);
+        let ((cache, _), threads, batch) = (cache_of(model, options)?, options.threads()?, batch_of(model, options)?);
         let mut sizings = Vec::with_capacity(backends.len());
         for (i, (backend, wanted)) in backends.iter().zip(model.wanted()).enumerate() {
             sizings.push(backend.sizing(&share_of(&cache, model, i), wanted, threads)?);

@@ -34,6 +34,7 @@ mod slots;
 mod states;
 mod step;
 mod trie_walk;
+mod windows;
 
 pub use crate::backend::memory::{Bytes, Component, Memory};
 pub use crate::backend::{DeviceInfo, DeviceKind, LoadProgress, Traffic, devices};
@@ -50,7 +51,7 @@ pub use slot_file::SavedSlot;
 pub use slots::SlotId;
 pub use step::{SlotOutcome, SlotToken};
 
-use crate::backend::{Backend, KvTypes, MAX_LISTED, State, WALK_CELLS};
+use crate::backend::{Backend, KvTypes, MAX_LISTED, State, Table, WALK_CELLS};
 use crate::gguf::File;
 use crate::model::{Model, Outline, load, load_shared};
 use crate::schedule::Device;
@@ -169,11 +170,11 @@ impl Engine {
         let n_slots = options.slots()? as usize;
         let (threads, batch) = (options.threads()?, memory::batch_of(model.outline(), options)?);
         memory::admit_engine(&model, options, &mut look)?;
-        let cache = memory::cache_of(model.outline(), options)?;
+        let (cache, windows) = memory::cache_of(model.outline(), options)?;
         let state = |(i, device): (usize, &Device)| {
             device.backend.new_state(&memory::share_of(&cache, model.outline(), i), threads)
         };
-        let slots = Slots::new(n_slots, (cache.cells, cache.state_cells), context)?;
+        let slots = Slots::new(n_slots, (cache.cells[Table::All as usize], cache.state_cells), windows, context)?;
         // Before the states, so that a device's known-answer tests need no memory in addition to them.
         let plans = Plans::new(&model, cache.clone(), batch, &mut look)?;
         let mut states = model.devices().iter().enumerate().map(state).collect::<Result<Vec<_>>>()?;
@@ -186,7 +187,7 @@ impl Engine {
             slots,
             sampling: DeviceSampling::new(n_slots),
             inputs: Inputs::new(rows, HEAD_ROWS),
-            moves: Vec::with_capacity(rows),
+            moves: Vec::with_capacity(rows.max(windows.reach)),
             threads,
             packed: options.batch()?.min(context),
             hidden_of: None,
@@ -302,7 +303,7 @@ impl Engine {
         let usable = self.slots.stale_from(slot).unwrap_or(common);
         // The last position is evaluated again even when it is in the slot, for its hidden row.
         let reused = common.min(usable).min(tokens.len() - 1);
-        let (reused, _) = self.slots.states().nearest(slot.0, reused);
+        let reused = self.slots.nearest(slot, reused);
         self.truncate(slot, reused);
         let before = self.stats.forward_passes;
         self.append_chunks(slot, &tokens[reused..], cancel)?;
@@ -310,7 +311,7 @@ impl Engine {
             self.truncate(slot, reused);
             return Err(error);
         }
-        self.slots.states_mut().mark(slot.0, tokens.len());
+        self.slots.mark(slot, tokens.len());
         let passes = (self.stats.forward_passes - before) as usize;
         if self.slots.cells().is_scattered() {
             self.defragment()?;

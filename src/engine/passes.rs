@@ -14,6 +14,7 @@ use super::plans::{HEAD_ROWS, HIDDEN};
 use super::{Engine, SlotId};
 use crate::backend::{Batch, NO_STATE, SampleRow, StateRows};
 use crate::{Error, Result, Token, reserve};
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 impl Engine {
@@ -55,8 +56,9 @@ impl Engine {
         how: How<'_>,
         cancel: &AtomicBool,
     ) -> Result<()> {
+        self.spare_window(slot, self.position(slot) + tokens.len())?;
         self.inputs.clear();
-        self.enter_tokens(slot, tokens, 0)?;
+        self.enter_tokens(slot, tokens, 0).inspect_err(|_| self.free_input_cells())?;
         let rows = tokens.len() as u32;
         match outputs {
             OutputRows::None => {}
@@ -78,7 +80,7 @@ impl Engine {
     }
 
     /// Enters tokens after the slot's into the inputs, with a cell for each. Slots in the set `busy`, a bit each, are
-    /// not evicted for them.
+    /// not evicted for them. After an error the cells of the inputs are still to be freed.
     pub(super) fn enter_tokens(&mut self, slot: SlotId, tokens: &[Token], busy: u32) -> Result<()> {
         if self.model.outline().pooled().is_some() {
             return Err(Error::Unsupported("This model gives embeddings: it cannot continue a text".into()));
@@ -88,24 +90,37 @@ impl Engine {
             let n = tokens.len();
             return Err(Error::OutOfMemory(format!("{n} more tokens after {first} in a context of {max}")));
         }
+        if !self.slots.windows().holds(slot.0, first) {
+            return Err(Error::Internal(format!("Slot {} has no window before token {first}", slot.0)));
+        }
         self.slots.touch(slot);
         self.make_room(tokens.len(), busy | slot.bit());
+        let no_room = || {
+            let n = tokens.len();
+            Error::OutOfMemory(format!("{n} more tokens in a context of {max} that other slots fill"))
+        };
         for (i, &token) in tokens.iter().enumerate() {
             let position = (first + i) as i32;
-            let Some(cell) = self.slots.take_cell(position, slot.bit()) else {
-                self.free_input_cells();
-                let n = tokens.len();
-                return Err(Error::OutOfMemory(format!("{n} more tokens in a context of {max} that other slots fill")));
-            };
+            let cell = self.slots.take_cell(position, slot.bit()).ok_or_else(no_room)?;
             self.inputs.push(token, position, slot.bit(), cell);
         }
-        if self.slots.states().any()
-            && let Err(error) = self.enter_state(slot, first, tokens.len())
-        {
-            self.free_input_cells();
-            return Err(error);
+        self.enter_window(slot, first..first + tokens.len(), busy).ok_or_else(no_room)?;
+        if self.slots.states().any() {
+            self.enter_state(slot, first, tokens.len())?;
         }
         Ok(())
+    }
+
+    /// Enters the cells of sliding layers for positions of the slot, where there are such layers; `None` where other
+    /// slots leave none.
+    pub(super) fn enter_window(&mut self, slot: SlotId, positions: Range<usize>, busy: u32) -> Option<()> {
+        if self.slots.windows().any() {
+            for position in positions {
+                let cell = self.slots.windows_mut().enter(slot.0, position, position as i32, slot.bit(), busy)?;
+                self.inputs.window.push(cell);
+            }
+        }
+        Some(())
     }
 
     /// Enters the state of the slot after its first `position` tokens for the last `rows` rows of the inputs, and a
@@ -126,14 +141,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes the state after the slot's last token, where it is not there: evaluates the tokens again that follow the
-    /// last state which is, into their own cells. Their keys and values stay the same, since a row does not depend on
-    /// the others.
+    /// Makes what the slot's next token goes on from, where it is not there: the state after its last token, and the
+    /// windows of sliding layers. For that the tokens are evaluated again that follow the last place where both are,
+    /// into their own cells. Their keys and values stay the same, since a row does not depend on the others.
     ///
-    /// A cancel or an error leaves the states made so far.
+    /// A cancel or an error leaves what was made so far.
     pub(super) fn catch_up(&mut self, slot: SlotId, cancel: &AtomicBool) -> Result<()> {
         let len = self.position(slot);
-        let (first, _) = self.slots.states().nearest(slot.0, len);
+        let first = self.slots.nearest(slot, len);
+        self.bring_back_window(slot, first)?;
         for first in (first..len).step_by(self.plans.batch()) {
             self.evaluate_again(slot, first, len, cancel)?;
         }
@@ -151,6 +167,7 @@ impl Engine {
     ) -> Result<usize> {
         let rows = self.plans.batch().min(self.position(slot) - first);
         self.slots.touch(slot);
+        self.spare_window(slot, first + rows)?;
         let (inputs, slots) = (&mut self.inputs, &self.slots);
         inputs.clear();
         inputs.tokens.extend_from_slice(&slots.tokens(slot)[first..first + rows]);
@@ -158,6 +175,11 @@ impl Engine {
         inputs.positions.extend((first..first + rows).map(|position| position as i32));
         inputs.sequences.resize(rows, slot.bit());
         inputs.outputs.extend(wanted.saturating_sub(first) as u32..rows as u32);
+        if self.enter_window(slot, first..first + rows, slot.bit()).is_none() {
+            return Err(Error::OutOfMemory(format!(
+                "{rows} tokens to evaluate again, where other slots fill the cells"
+            )));
+        }
         if self.slots.states().any() {
             self.enter_state(slot, first, rows)?;
         }
@@ -168,7 +190,7 @@ impl Engine {
         let done = self.run_inputs(true, cancel);
         let to = self.inputs.states.first().map_or(NO_STATE, |of| of.to);
         match done {
-            Ok(()) => self.slots.states_mut().keep(slot.0, first + rows, to),
+            Ok(()) => self.slots.keep(slot, first + rows, to),
             Err(_) => self.slots.states_mut().free(to),
         }
         done.map(|()| outputs)
@@ -177,12 +199,13 @@ impl Engine {
     /// Frees the cells and the new state cells of the inputs.
     pub(super) fn free_input_cells(&mut self) {
         self.slots.free_cells(self.inputs.cells.iter().copied());
+        self.slots.windows_mut().clear(&self.inputs.window);
         self.inputs.states.drain(..).for_each(|of| self.slots.states_mut().free(of.to));
     }
 
     /// Evaluates the inputs: the body alone, or logits of the output rows as well.
     pub(super) fn run_inputs(&mut self, body_alone: bool, cancel: &AtomicBool) -> Result<()> {
-        let batch = self.inputs.batch(self.slots.cells());
+        let batch = self.inputs.batch(&self.slots);
         let (rows, outputs, listed) = (batch.tokens.len(), batch.outputs.len(), batch.listed.len());
         let plan = if body_alone { self.plans.body(rows) } else { self.plans.decode(rows)? };
         let done = plan.run(&mut self.states, &batch, outputs, cancel);

@@ -7,7 +7,7 @@
 
 use super::plans::Plans;
 use super::{Engine, SlotId};
-use crate::backend::Batch;
+use crate::backend::NO_CELL;
 use crate::schedule::Plan;
 use crate::{Error, Result, Token, reserve};
 use std::ops::Range;
@@ -20,7 +20,8 @@ impl Engine {
     /// Remove the tokens of `range` from a slot (context shift). Later tokens move up: their keys are rotated to the
     /// new positions (K-shift, as in llama.cpp), so that a full context can go on. They were still computed after the
     /// removed tokens, so a later prefill reuses the slot at most up to the gap. A state cannot forget: where the model
-    /// keeps one the later tokens are evaluated again, and are as in a fresh run.
+    /// keeps one the later tokens are evaluated again, and are as in a fresh run; also where they are fewer than a
+    /// sliding window has.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a range that the slot does not have; [`Error::Unsupported`] where tokens follow
@@ -43,7 +44,9 @@ impl Engine {
             let problem = "Tokens cannot be removed before others: this model has learned positions (no context shift)";
             return Err(Error::Unsupported(problem.into()));
         }
-        if self.slots.states().any() {
+        // Of a window that begins before the range there is nothing to move up to.
+        let short = self.slots.windows().any() && self.slots.windows().seen_from(len) < range.end;
+        if self.slots.states().any() || short {
             let later = reserve::copied(&self.tokens(slot)[range.end..], "tokens")?;
             self.truncate(slot, range.start);
             let done = self.append_chunks(slot, &later, &AtomicBool::new(false));
@@ -54,6 +57,11 @@ impl Engine {
             let last = (first + self.plans.batch()).min(len);
             self.inputs.clear();
             self.inputs.cells.extend_from_slice(&self.slots.cells_of(slot)[first..last]);
+            if self.slots.windows().any() {
+                let held = self.slots.windows().held(slot.0);
+                let cell = |p| if held.contains(&p) { self.slots.windows().cell(slot.0, p) } else { NO_CELL };
+                self.inputs.window.extend((first..last).map(cell));
+            }
             self.inputs.positions.resize(last - first, delta);
             if let Err(error) = self.rearrange(Plans::shift) {
                 self.truncate(slot, 0);
@@ -81,9 +89,43 @@ impl Engine {
             self.inputs.clear();
             self.inputs.positions.extend(self.moves.iter().map(|&(from, _)| from as i32));
             self.inputs.cells.extend(self.moves.iter().map(|&(_, to)| to));
+            if self.slots.windows().any() {
+                self.inputs.window.resize(self.moves.len(), NO_CELL);
+            }
             self.rearrange(Plans::copy)?;
             self.moves.iter().for_each(|&(from, to)| self.slots.move_cell(from, to));
         }
+    }
+
+    /// Copies the windows of sliding layers at the slot's mark, where tokens up to `end` would overwrite them.
+    pub(super) fn spare_window(&mut self, slot: SlotId, end: usize) -> Result<()> {
+        self.slots.windows_mut().spare(slot.0, end, &mut self.moves);
+        self.copy_windows().inspect_err(|_| self.slots.windows_mut().forget_copy())
+    }
+
+    /// Brings the windows of a token at `position` back to where attention reads them, if they are not there and there
+    /// is a copy.
+    pub(super) fn bring_back_window(&mut self, slot: SlotId, position: usize) -> Result<()> {
+        if self.slots.windows_mut().bring_back(slot.0, position, &mut self.moves).is_none() {
+            self.slots.windows_mut().empty(slot.0);
+            let max = self.context();
+            return Err(Error::OutOfMemory(format!("A window before token {position} in a context of {max}")));
+        }
+        self.copy_windows().inspect_err(|_| self.slots.windows_mut().empty(slot.0))
+    }
+
+    /// Copies the cells of sliding layers that `moves` lists.
+    fn copy_windows(&mut self) -> Result<()> {
+        let moves = std::mem::take(&mut self.moves);
+        let done = moves.chunks(self.plans.batch()).try_for_each(|moves| {
+            self.inputs.clear();
+            self.inputs.positions.extend(moves.iter().map(|&(from, _)| from as i32));
+            self.inputs.window.extend(moves.iter().map(|&(_, to)| to));
+            self.inputs.cells.resize(moves.len(), NO_CELL);
+            self.rearrange(Plans::copy)
+        });
+        self.moves = moves;
+        done
     }
 
     /// Run a plan over the cells of the inputs.
@@ -91,7 +133,8 @@ impl Engine {
         let inputs = &mut self.inputs;
         inputs.tokens.resize(inputs.cells.len(), Token::default());
         inputs.sequences.resize(inputs.cells.len(), 0);
-        let batch = Batch { changed_cells: (0, 0), ..inputs.batch(self.slots.cells()) };
+        let mut batch = inputs.batch(&self.slots);
+        batch.cells.iter_mut().for_each(|table| table.changed = (0, 0));
         plan(&self.plans)?.run(&mut self.states, &batch, 0, &AtomicBool::new(false))
     }
 }

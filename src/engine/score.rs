@@ -2,9 +2,9 @@
 //!
 //! Every node with children is a row. It sees the slot's cells and those of its ancestors: tree attention
 //! ([`crate::backend::tree_row`]; Miao et al., "SpecInfer", <https://arxiv.org/abs/2305.09781>). Nodes run depth-first,
-//! as many in a pass as a pass can have rows, in cells that are freed at the end. Where the model keeps a state, the
-//! ancestors of a pass's first node run again, so that every pass is a tree that goes on from the slot's state; its
-//! cells are freed after it. The slot is unchanged, and its next logits are those of its own last position.
+//! as many in a pass as a pass can have rows, in cells that are freed at the end. Where the model keeps a state or has
+//! windows, the ancestors of a pass's first node run again, so that every pass is a tree that goes on from the slot's
+//! last token; its cells are freed after it. The slot is unchanged, and its next logits are those of its own last position.
 
 use super::{Engine, SlotId};
 use crate::backend::{MAX_TREE_NODES, NO_STATE, StateRows, tree_cell, tree_row};
@@ -64,7 +64,7 @@ impl Engine {
             let deepest = tree.deepest;
             return Err(Error::OutOfMemory(format!("A leaf of {deepest} tokens in a context with room for {room}")));
         }
-        let again = self.slots.states().any();
+        let again = self.slots.forgets();
         if again && tree.deepest as usize > self.plans.batch() {
             let (deepest, batch) = (tree.deepest, self.plans.batch());
             return Err(Error::InvalidArgument(format!("A leaf of {deepest} tokens, above the {batch} of a pass")));
@@ -105,7 +105,7 @@ impl Engine {
         score(tree.nodes.start, self.logits(1)?)?;
         let mut rest = &tree.rows[..];
         while let Some(&first) = rest.first() {
-            let again = self.slots.states().any();
+            let again = self.slots.forgets();
             let mut nodes = if again { tree.ancestors(first)? } else { Vec::new() };
             let above = nodes.len();
             let (rows, later) = rest.split_at(rest.len().min(self.plans.batch() - above));
@@ -134,14 +134,22 @@ impl Engine {
     /// Enter nodes, parents before their children, into the inputs as rows after the slot's tokens, with a cell for
     /// each. Those from index `wanted` on are output rows.
     fn enter_nodes(&mut self, slot: SlotId, tree: &Tree<'_>, nodes: &[Node], wanted: usize) -> Result<()> {
-        let bit = slot.bit();
+        let (bit, len) = (slot.bit(), self.position(slot));
+        self.spare_window(slot, len + nodes.len())?;
         self.inputs.clear();
         self.make_room(nodes.len(), bit);
-        let before = self.position(slot) as u32 - 1;
-        for &node in nodes {
+        for (i, &node) in nodes.iter().enumerate() {
             let at = tree.index(node);
-            let position = (before + tree.depths[at]) as i32;
-            let Some(cell) = self.slots.take_cell(position, tree_cell(tree.numbers[at], tree.ends[at])) else {
+            let (position, word) =
+                ((len - 1) as i32 + tree.depths[at] as i32, tree_cell(tree.numbers[at], tree.ends[at]));
+            let mut cell = self.slots.take_cell(position, word);
+            if self.slots.windows().any() && cell.is_some() {
+                match self.slots.windows_mut().enter(slot.0, len + i, position, word, bit) {
+                    Some(window) => self.inputs.window.push(window),
+                    None => self.slots.free_cells(cell.take()),
+                }
+            }
+            let Some(cell) = cell else {
                 self.free_input_cells();
                 let (n, max) = (tree.rows.len(), self.context());
                 return Err(Error::OutOfMemory(format!("{n} nodes of a trie to score, in a context of {max}")));

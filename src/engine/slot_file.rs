@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0   8   "elizaslt"
-//! 8   4   version, 1
+//! 8   4   version: 1, or 2 where sliding layers have the cells of the last tokens alone
 //! 12  2   element type of the cached keys, by its number in GGUF files
 //! 14  2   that of the values, plus 1; 0 = that of the keys
 //! 16  32  the model, see [`crate::model::Model::identity`]
@@ -10,8 +10,9 @@
 //! 52  4   the first token that was computed after other tokens than those before it; 2^32 - 1 = none
 //! 56  4   numbers of the hidden row of the last position; 0 = it was not kept
 //! 60  4   bytes of the note
-//! 64      tokens, 4 bytes each; the hidden row, 4 bytes each; the note
-//!         for every layer, for every position from 0 on: the row of its cell, see [`crate::backend::kv_rows`]
+//! 64  4   in version 2: the first position that sliding layers have
+//!         tokens, 4 bytes each; the hidden row, 4 bytes each; the note
+//!         for every layer, for every position that it has: the row of its cell, see [`crate::backend::kv_rows`]
 //!         for every state that the model keeps: its numbers after the last token, 4 bytes each
 //!         32 bytes, the SHA-256 of everything before
 //! ```
@@ -22,7 +23,7 @@
 //! cells.
 
 use super::plans::HIDDEN;
-use crate::backend::{CacheSpec, KvTypes};
+use crate::backend::{CacheSpec, KvTypes, LayerCache, Table};
 use crate::quant::TensorType;
 use crate::{Error, Result, Token, gguf, reserve};
 use sha2::{Digest, Sha256};
@@ -32,7 +33,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 const MAGIC: [u8; 8] = *b"elizaslt";
-const VERSION: u32 = 1;
+const VERSIONS: [u32; 2] = [1, 2];
 const HEADER: usize = 64;
 const CHECKSUM: usize = 32;
 const NO_GAP: u32 = u32::MAX;
@@ -45,14 +46,22 @@ pub(super) const PIECE: usize = 4 << 20;
 pub(super) struct Owner<'a> {
     pub model: [u8; 32],
     pub cache: &'a CacheSpec,
+    /// Tokens that a row of a sliding layer sees, where these have cells for a window; else 0.
+    pub reach: usize,
     pub context: usize,
     pub n_vocab: usize,
     pub n_embd: usize,
 }
 
 impl Owner<'_> {
-    fn bytes_per_token(&self) -> u64 {
-        self.cache.layers.iter().flatten().map(|layer| layer.row_bytes(self.cache.types) as u64).sum()
+    /// Bytes of all rows of `tokens` tokens, in sliding layers of those from `window_from` on.
+    fn cell_bytes(&self, tokens: usize, window_from: usize) -> u64 {
+        let rows = |layer: &LayerCache| match layer.table {
+            Table::All => tokens,
+            Table::Window => tokens - window_from,
+        };
+        let bytes = |layer: &LayerCache| (rows(layer) * layer.row_bytes(self.cache.types)) as u64;
+        self.cache.layers.iter().flatten().map(bytes).sum()
     }
 
     fn state_bytes(&self) -> u64 {
@@ -65,6 +74,8 @@ impl Owner<'_> {
 pub(super) struct Front {
     pub tokens: Vec<Token>,
     pub stale_from: Option<usize>,
+    /// The first position that sliding layers have.
+    pub window_from: usize,
     /// Empty where it was not kept.
     pub hidden: Vec<f32>,
     pub note: Vec<u8>,
@@ -74,12 +85,15 @@ impl Front {
     fn to_bytes(&self, owner: &Owner<'_>) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.extend(MAGIC);
-        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend(VERSIONS[usize::from(self.window_from > 0)].to_le_bytes());
         bytes.extend(type_word(owner.cache.types).to_le_bytes());
         bytes.extend(owner.model);
         let stale_from = self.stale_from.map_or(NO_GAP, |from| from as u32);
         for number in [self.tokens.len() as u32, stale_from, self.hidden.len() as u32, self.note.len() as u32] {
             bytes.extend(number.to_le_bytes());
+        }
+        if self.window_from > 0 {
+            bytes.extend((self.window_from as u32).to_le_bytes());
         }
         bytes.extend(self.tokens.iter().flat_map(|token| token.to_le_bytes()));
         bytes.extend(self.hidden.iter().flat_map(|x| x.to_le_bytes()));
@@ -199,8 +213,9 @@ impl SavedSlot {
         if header[..8] != MAGIC {
             return no("magic at byte 0", "this is no saved slot".into());
         }
-        if number(8) != VERSION {
-            return no("version at byte 8", format!("{}, where this library reads {VERSION}", number(8)));
+        if !VERSIONS.contains(&number(8)) {
+            let [first, last] = VERSIONS;
+            return no("version at byte 8", format!("{}, where this library reads {first} and {last}", number(8)));
         }
         if number(12) != type_word(owner.cache.types) {
             let found = types_of(number(12)).map_or("unknown".into(), |types| types.to_string());
@@ -224,15 +239,28 @@ impl SavedSlot {
         if note as usize > MAX_NOTE {
             return no("note at byte 60", format!("{note} bytes, above {MAX_NOTE}"));
         }
+        let mut more = [0; 4];
+        let more = if number(8) == VERSIONS[1] { &mut more[..] } else { &mut [] };
+        file.read_exact(more).map_err(io)?;
+        let window_from = more.iter().rfold(0, |number, &byte| number << 8 | usize::from(byte));
+        if window_from > 0 && owner.reach == 0 {
+            let problem = "saved where sliding layers have the cells of a window, which here have those of all tokens \
+                           (context and number of slots decide)";
+            return no("window at byte 64", problem.into());
+        }
+        if window_from > (tokens as usize + 1).saturating_sub(owner.reach) {
+            let problem = format!("from token {window_from} of {tokens}, where a row sees {} tokens", owner.reach);
+            return no("window at byte 64", problem);
+        }
         let front = 4 * (tokens as usize + hidden as usize) + note as usize;
-        let cells = u64::from(tokens) * owner.bytes_per_token() + owner.state_bytes();
-        let whole = (HEADER + front + CHECKSUM) as u64 + cells;
+        let cells = owner.cell_bytes(tokens as usize, window_from) + owner.state_bytes();
+        let whole = (HEADER + more.len() + front + CHECKSUM) as u64 + cells;
         if size != whole {
             return no("length", format!("the file has {size} bytes, where its header tells of {whole}"));
         }
         let mut bytes = reserve::filled(0, front, "bytes of a saved slot")?;
         file.read_exact(&mut bytes).map_err(io)?;
-        let hash = Sha256::new().chain_update(header).chain_update(&bytes);
+        let hash = Sha256::new().chain_update(header).chain_update(&more).chain_update(&bytes);
         let mut all = hash.clone();
         let mut piece = vec![0; PIECE.min(cells as usize)];
         let mut left = cells;
@@ -265,10 +293,11 @@ impl SavedSlot {
         let front = Front {
             tokens,
             stale_from: (stale_from != NO_GAP).then_some(stale_from as usize),
+            window_from,
             hidden,
             note: reserve::copied(note, "bytes of a note")?,
         };
-        file.seek(SeekFrom::Start((HEADER + bytes.len()) as u64)).map_err(io)?;
+        file.seek(SeekFrom::Start((HEADER + more.len() + bytes.len()) as u64)).map_err(io)?;
         Ok(SavedSlot { path: path.into(), file, front, hash, checksum })
     }
 

@@ -2,8 +2,9 @@
 
 use super::plans::HIDDEN;
 use super::slot_file::{self, Front, Owner, PIECE, SavedSlot};
+use super::slots::Slots;
 use super::{Engine, SlotId};
-use crate::backend::CacheSpec;
+use crate::backend::{CacheSpec, Table};
 use crate::model::Model;
 use crate::{Error, Result, reserve};
 use std::path::Path;
@@ -31,14 +32,18 @@ impl Engine {
         let Engine { model, states, slots, plans, .. } = self;
         let tokens = reserve::copied(slots.tokens(slot), "tokens")?;
         let note = reserve::copied(note, "bytes of a note")?;
-        let front = Front { tokens, stale_from: slots.stale_from(slot), hidden, note };
+        let (windows, n) = (slots.windows(), tokens.len());
+        let window_from = if windows.any() { windows.seen_from(n).max(windows.held(slot.0).start) } else { 0 };
+        let front = Front { tokens, stale_from: slots.stale_from(slot), window_from, hidden, note };
         let cache = plans.cache();
-        slot_file::write(path, &owner(model, cache, slots.context())?, &front, |output| {
+        let window = window_cells(slots, slot, window_from)?;
+        slot_file::write(path, &owner(model, cache, slots)?, &front, |output| {
             let mut rows = Vec::new();
             for (il, layer) in cache.layers.iter().enumerate() {
-                let Some(row_bytes) = layer.map(|layer| layer.row_bytes(cache.types)) else { continue };
-                let device = model.outline().places().caches[il];
-                for cells in slots.cells_of(slot).chunks((PIECE / row_bytes).max(1)) {
+                let Some(layer) = layer else { continue };
+                let (row_bytes, device) = (layer.row_bytes(cache.types), model.outline().places().caches[il]);
+                let cells = if layer.table == Table::Window { &window } else { slots.cells_of(slot) };
+                for cells in cells.chunks((PIECE / row_bytes).max(1)) {
                     stop_if(cancel)?;
                     reserve::resize(&mut rows, cells.len() * row_bytes, ROWS)?;
                     states[device].read_cells(il, cells, &mut rows)?;
@@ -67,7 +72,7 @@ impl Engine {
     /// [`Error::SavedSlot`] naming the place where a file is damaged, cut short, of another format, model or type of
     /// cache, or longer than the context; [`Error::Io`]; [`Error::OutOfMemory`]; [`Error::Cancelled`].
     pub fn open_saved(&self, path: &Path, cancel: &AtomicBool) -> Result<SavedSlot> {
-        SavedSlot::open(path, &owner(&self.model, self.plans.cache(), self.context())?, cancel)
+        SavedSlot::open(path, &owner(&self.model, self.plans.cache(), &self.slots)?, cancel)
     }
 
     /// Replace a slot's content by what was saved; least recently used slots are evicted for it as for a prompt. True
@@ -86,7 +91,8 @@ impl Engine {
         self.slots.touch(slot);
         let n = saved.tokens().len();
         self.make_room(n, slot.bit());
-        if !self.slots.restore(slot, saved.tokens(), saved.front().stale_from) {
+        let window_from = saved.front().window_from.max(self.slots.windows().seen_from(n));
+        if !self.slots.restore(slot, saved.tokens(), window_from, saved.front().stale_from) {
             let max = self.context();
             return Err(Error::OutOfMemory(format!("{n} saved tokens in a context of {max} that others fill")));
         }
@@ -102,10 +108,23 @@ impl Engine {
     fn bring_back(&mut self, slot: SlotId, mut saved: SavedSlot, hidden: &[f32], cancel: &AtomicBool) -> Result<()> {
         let mut rows = Vec::new();
         let cache = self.plans.cache();
+        let kept_from = self.slots.windows().held(slot.0).start;
+        let window = window_cells(&self.slots, slot, kept_from)?;
         for (il, layer) in cache.layers.iter().enumerate() {
-            let Some(row_bytes) = layer.map(|layer| layer.row_bytes(cache.types)) else { continue };
-            let device = self.model.outline().places().caches[il];
-            for cells in self.slots.cells_of(slot).chunks((PIECE / row_bytes).max(1)) {
+            let Some(layer) = layer else { continue };
+            let (row_bytes, device) = (layer.row_bytes(cache.types), self.model.outline().places().caches[il]);
+            let (cells, mut unwanted) = match layer.table {
+                Table::All => (self.slots.cells_of(slot), 0),
+                Table::Window => (&*window, kept_from - saved.front().window_from),
+            };
+            while unwanted > 0 {
+                stop_if(cancel)?;
+                let n = unwanted.min((PIECE / row_bytes).max(1));
+                reserve::resize(&mut rows, n * row_bytes, ROWS)?;
+                saved.read(&mut rows)?;
+                unwanted -= n;
+            }
+            for cells in cells.chunks((PIECE / row_bytes).max(1)) {
                 stop_if(cancel)?;
                 reserve::resize(&mut rows, cells.len() * row_bytes, ROWS)?;
                 saved.read(&mut rows)?;
@@ -136,9 +155,18 @@ impl Engine {
     }
 }
 
-fn owner<'a>(model: &Model, cache: &'a CacheSpec, context: usize) -> Result<Owner<'a>> {
+fn owner<'a>(model: &Model, cache: &'a CacheSpec, slots: &Slots) -> Result<Owner<'a>> {
     let (n_vocab, n_embd) = (model.n_vocab(), model.hparams().n_embd);
-    Ok(Owner { model: model.identity()?, cache, context, n_vocab, n_embd })
+    let (reach, context) = (slots.windows().reach(), slots.context());
+    Ok(Owner { model: model.identity()?, cache, reach, context, n_vocab, n_embd })
+}
+
+/// The cells of sliding layers for a slot's positions from `first` on.
+fn window_cells(slots: &Slots, slot: SlotId, first: usize) -> Result<Vec<u32>> {
+    let held = if slots.windows().any() { first..slots.position(slot) } else { 0..0 };
+    let mut cells = reserve::list(held.len(), "cells")?;
+    cells.extend(held.map(|position| slots.windows().cell(slot.0, position)));
+    Ok(cells)
 }
 
 fn stop_if(cancel: &AtomicBool) -> Result<()> {

@@ -6,6 +6,7 @@
 
 use super::cells::Cells;
 use super::states::States;
+use super::windows::{WindowSizes, Windows};
 use crate::{Error, Result, Token, reserve};
 use std::ops::Range;
 
@@ -39,20 +40,27 @@ pub(super) struct Slots {
     slots: Vec<Slot>,
     cells: Cells,
     states: States,
+    windows: Windows,
     context: usize,
     clock: u64,
 }
 
 impl Slots {
-    /// `count` slots that share `context` of the `cells` in memory, and so many state cells.
-    pub fn new(count: usize, (cells, state_cells): (usize, usize), context: usize) -> Result<Slots> {
+    /// `count` slots that share `context` of the `cells` in memory, and so many state cells; with windows of these
+    /// sizes.
+    pub fn new(
+        count: usize,
+        (cells, state_cells): (usize, usize),
+        windows: WindowSizes,
+        context: usize,
+    ) -> Result<Slots> {
         let slot = |_| {
             let tokens = reserve::list(context, "tokens of a slot")?;
             Ok(Slot { tokens, cells: reserve::list(context, "cells of a slot")?, ..Slot::default() })
         };
         let slots = (0..count).map(slot).collect::<Result<_>>()?;
-        let states = States::new(count, state_cells)?;
-        Ok(Slots { slots, cells: Cells::new(cells, context)?, states, context, clock: 0 })
+        let (states, windows) = (States::new(count, state_cells)?, Windows::new(count, windows)?);
+        Ok(Slots { slots, cells: Cells::new(cells, context)?, states, windows, context, clock: 0 })
     }
 
     /// Number of slots.
@@ -124,6 +132,7 @@ impl Slots {
         s.tokens.truncate(n_tokens);
         s.stale_from = s.stale_from.filter(|&from| from < n_tokens);
         self.states.truncate(slot.0, n_tokens);
+        self.windows.truncate(slot.0, n_tokens, s.stale_from);
         true
     }
 
@@ -133,11 +142,18 @@ impl Slots {
         s.tokens.extend_from_slice(tokens);
         s.cells.extend(cells);
         let position = s.tokens.len();
-        self.states.keep(slot.0, position, state);
+        self.keep(slot, position, state);
     }
 
-    /// Gives an empty slot these tokens, with cells; false, and the slot is empty, where there are too few cells.
-    pub fn restore(&mut self, slot: SlotId, tokens: &[Token], stale_from: Option<usize>) -> bool {
+    /// Notes that the state after the slot's first `position` tokens, and the windows there, are those of a run.
+    pub fn keep(&mut self, slot: SlotId, position: usize, state: u32) {
+        self.states.keep(slot.0, position, state);
+        self.windows.keep(slot.0, position);
+    }
+
+    /// Gives an empty slot these tokens, with cells, in sliding layers for those from `window_from` on; false, and the
+    /// slot is empty, where there are too few cells.
+    pub fn restore(&mut self, slot: SlotId, tokens: &[Token], window_from: usize, stale_from: Option<usize>) -> bool {
         self.slots[slot.0].tokens.extend_from_slice(tokens);
         for position in 0..tokens.len() {
             let Some(cell) = self.cells.take(position as i32, slot.bit()) else {
@@ -145,6 +161,10 @@ impl Slots {
                 return false;
             };
             self.slots[slot.0].cells.push(cell);
+        }
+        if self.windows.restore(slot.0, window_from..tokens.len()).is_none() {
+            self.truncate(slot, 0);
+            return false;
         }
         self.slots[slot.0].stale_from = stale_from;
         true
@@ -158,6 +178,7 @@ impl Slots {
         let places = s.cells.iter().enumerate().skip(range.start);
         places.for_each(|(position, &cell)| self.cells.place(cell, position as i32));
         s.stale_from = Some(s.stale_from.map_or(range.start, |from| from.min(range.start)));
+        self.windows.remove(slot.0, range);
     }
 
     /// The slot to empty next until `n` cells are free: the least recently used that is not `busy`, a bit each. `None`
@@ -179,6 +200,38 @@ impl Slots {
         cells.into_iter().for_each(|cell| self.cells.free(cell));
     }
 
+    /// The last place up to `position` after which the slot can go on: its state is there, and the windows of its
+    /// sliding layers. Of a model without either every place.
+    pub fn nearest(&self, slot: SlotId, position: usize) -> usize {
+        let (mut place, mut tried) = (position, None);
+        while tried != Some(place) {
+            tried = Some(place);
+            place = self.windows.nearest(slot.0, self.states.nearest(slot.0, place).0);
+        }
+        place
+    }
+
+    /// Whether the slot has what cannot be cut back everywhere.
+    pub fn forgets(&self) -> bool {
+        self.states.any() || self.windows.any()
+    }
+
+    /// Marks the place after a slot's first `position` tokens as one that a later prompt may go on from.
+    pub fn mark(&mut self, slot: SlotId, position: usize) {
+        self.states.mark(slot.0, position);
+        self.windows.mark(slot.0, position);
+    }
+
+    /// The windows of sliding layers.
+    pub fn windows(&self) -> &Windows {
+        &self.windows
+    }
+
+    /// The windows of sliding layers.
+    pub fn windows_mut(&mut self) -> &mut Windows {
+        &mut self.windows
+    }
+
     /// The state cells.
     pub fn states(&self) -> &States {
         &self.states
@@ -197,6 +250,7 @@ impl Slots {
     /// Notes that every device has the cells as they are now.
     pub fn commit_cells(&mut self) {
         self.cells.commit();
+        self.windows.commit();
     }
 
     /// Notes that a cell's content was copied to a free cell, which replaces it.

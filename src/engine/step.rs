@@ -77,11 +77,12 @@ impl Engine {
         order.sort_unstable_by_key(|&i| (self.sampling.known(turns[i].slot).is_none(), i));
         for turn in turns {
             self.catch_up(turn.slot, cancel)?;
+            self.spare_window(turn.slot, self.position(turn.slot) + 1)?;
         }
         self.inputs.clear();
         for (row, &i) in order.iter().enumerate() {
             let SlotToken { slot, token, .. } = turns[i];
-            self.enter_tokens(slot, &[token], busy)?;
+            self.enter_tokens(slot, &[token], busy).inspect_err(|_| self.free_input_cells())?;
             self.inputs.outputs.push(row as u32);
             if self.sampling.known(slot).is_some() {
                 self.inputs.sample.push(SampleRow { sequence: slot.0 as u32, row: row as u32 });

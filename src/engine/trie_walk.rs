@@ -73,7 +73,7 @@ impl Engine {
             self.inputs.positions.push(position);
             self.inputs.sequences.push(bit);
         }
-        let batch = self.inputs.batch(self.slots.cells());
+        let batch = self.inputs.batch(&self.slots);
         let walk = Walk { sequence: slot.0, node, passes };
         let done = self.plans.walk()?.walk(&mut self.states, &batch, &walk, cancel);
         match done {

@@ -205,6 +205,17 @@ impl Outline {
         self.decoder.attentions().enumerate().map(first).collect()
     }
 
+    /// Of each layer how many tokens the rows see that read its keys, their own included; `None` without a limit.
+    pub fn reaches(&self) -> Vec<Option<usize>> {
+        let mut reaches = vec![Some(0); self.hparams.n_layer];
+        for spec in self.decoder.attentions().flatten() {
+            let limits = [spec.window, spec.chunk].into_iter().filter(|&limit| limit > 0);
+            let reach = &mut reaches[spec.layer];
+            *reach = reach.zip(limits.min()).map(|(most, limit)| most.max(limit as usize));
+        }
+        reaches
+    }
+
     /// Numbers of each state that layers keep of a sequence besides keys and values.
     pub fn states(&self) -> &[usize] {
         &self.decoder.states

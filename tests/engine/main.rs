@@ -12,3 +12,4 @@ mod several_slots;
 mod states;
 #[path = "../testing/mod.rs"]
 mod testing;
+mod windows;

@@ -12,7 +12,7 @@ use elizainference::trie::Trie;
 use elizainference::{Error, Token};
 use std::sync::atomic::AtomicBool;
 
-const CONTEXT: usize = 256;
+const CONTEXT: usize = 512;
 
 fn open(kind: Kind, slots: u32) -> Engine {
     let options = EngineOptions {

@@ -6,13 +6,13 @@
 
 use super::demand::{Area, Demand};
 use super::state::RunMemory;
-use crate::backend::Batch;
 use crate::backend::cpu::host::pool::{Chunks, Worker};
 use crate::backend::cpu::kernels::attention::SplitShare;
 use crate::backend::cpu::kernels::norm::Norm;
 use crate::backend::cpu::packed::PANEL;
 use crate::backend::cpu::packed::weights::CpuWeights;
 use crate::backend::rope::Rope;
+use crate::backend::{Batch, TableCells};
 use crate::graph::{NormSpec, RopeKind, Rows, WeightId};
 use crate::simd::Isa;
 use crate::{Error, Result};
@@ -144,6 +144,11 @@ impl<'a> Run<'a> {
             Rows::Batch => self.batch.tokens.len(),
             Rows::Output => self.out_rows,
         }
+    }
+
+    /// The cells of a layer's cache.
+    pub fn cells(&self, layer: usize) -> &TableCells<'a> {
+        &self.batch.cells[self.state.table(layer) as usize]
     }
 
     /// The batch row that is row `r` of a node with such rows.

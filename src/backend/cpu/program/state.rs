@@ -10,7 +10,7 @@ use crate::backend::cpu::host::region::Region;
 use crate::backend::cpu::kernels::attention::{SplitShare, SplitSpace};
 use crate::backend::cpu::kv::{KvLayout, rows};
 use crate::backend::memory::{Component, Held};
-use crate::backend::{Batch, CacheSpec, NO_STATE, State};
+use crate::backend::{Batch, CacheSpec, NO_STATE, State, Table};
 use crate::{Error, Result, reserve};
 use std::any::Any;
 use std::sync::atomic::AtomicUsize;
@@ -18,6 +18,7 @@ use std::sync::atomic::AtomicUsize;
 /// Keys and values of one layer.
 struct LayerBuffers {
     layout: KvLayout,
+    table: Table,
     k_offset: usize,
     v_offset: usize,
 }
@@ -39,16 +40,18 @@ impl Caches {
     pub fn new(cache: &CacheSpec) -> Result<Caches> {
         let mut layers = Vec::with_capacity(cache.layers.len());
         let mut bytes = 0usize;
-        let too_large = || Error::OutOfMemory(format!("A KV cache of {} cells is too large", cache.cells));
+        let [all, _] = cache.cells;
+        let too_large = || Error::OutOfMemory(format!("A KV cache of {all} cells is too large"));
         let mut index_of = Vec::with_capacity(cache.layers.len());
         for shape in &cache.layers {
             index_of.push(shape.map(|_| layers.len()));
             let Some(shape) = shape else { continue };
-            let layout = KvLayout::new(cache.types, shape.heads, shape.head_dim_k, shape.head_dim_v, cache.cells)?;
+            let cells = cache.cells[shape.table as usize];
+            let layout = KvLayout::new(cache.types, shape.heads, shape.head_dim_k, shape.head_dim_v, cells)?;
             let k_offset = bytes;
             let v_offset = k_offset.checked_add(layout.k_bytes()).ok_or_else(too_large)?.next_multiple_of(64);
             bytes = v_offset.checked_add(layout.v_bytes()).ok_or_else(too_large)?.next_multiple_of(64);
-            layers.push(LayerBuffers { layout, k_offset, v_offset });
+            layers.push(LayerBuffers { layout, table: shape.table, k_offset, v_offset });
         }
         let mut state_values = 0usize;
         let mut states = Vec::with_capacity(cache.states.len());
@@ -124,7 +127,9 @@ pub(super) struct RunMemory {
 impl CpuState {
     pub fn new(cache: &CacheSpec, threads: usize) -> Result<CpuState> {
         let caches = Caches::new(cache)?;
-        let what = format!("KV cache ({} cells of type {})", cache.cells, cache.types);
+        let [all, window] = cache.cells;
+        let of_window = if window > 0 { format!(", {window} in sliding layers,") } else { String::new() };
+        let what = format!("KV cache ({all} cells{of_window} of type {})", cache.types);
         let memory = RunMemory {
             threads,
             workspace: Region::default(),
@@ -208,14 +213,14 @@ impl CpuState {
     /// The memory and the split space for one run of a program that was reserved for.
     pub(super) fn begin(&mut self, demand: &Demand, batch: &Batch<'_>) -> Result<(&RunMemory, SplitShare<'_>)> {
         let m = &mut self.memory;
-        let cells = m.caches.layers.first().map_or(usize::MAX, |l| l.layout.n_cells());
+        let inside = |layer: &LayerBuffers| batch.cells[layer.table as usize].end <= layer.layout.n_cells();
         let fits = m.areas.iter().zip(&demand.area_bytes).all(|(area, &bytes)| bytes <= area.bytes)
             && demand.routing * 4 <= m.routing.bytes
             && demand.rope_bytes <= m.rope.bytes
             && demand.thread_bytes(|layer| m.layout(layer)) * m.threads <= m.scratch.bytes
             && batch.tokens.len() <= demand.max_rows.0
             && batch.outputs.len() <= m.outputs.0.capacity().min(m.outputs.1.capacity())
-            && batch.n_kv <= cells
+            && m.caches.layers.iter().all(inside)
             && (demand.states.is_empty() || m.covers(batch));
         if !fits {
             return Err(Error::Internal("A program for which no memory was reserved".into()));
@@ -293,6 +298,11 @@ impl RunMemory {
     /// program.
     pub fn layout(&self, layer: usize) -> &KvLayout {
         self.caches.layout(layer)
+    }
+
+    /// The table that a layer's cells are in.
+    pub fn table(&self, layer: usize) -> Table {
+        self.caches.layer(layer).table
     }
 
     /// A layer's key and value buffers.

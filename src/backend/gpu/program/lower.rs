@@ -4,7 +4,6 @@
 //! those that it moved.
 
 use super::fusion::Fusions;
-use crate::backend::Work;
 use crate::backend::gpu::kernel::Gpu;
 use crate::backend::gpu::kernel::dispatch::Step;
 use crate::backend::gpu::ops::experts;
@@ -15,6 +14,7 @@ use crate::backend::gpu::probe::{self, Probe};
 use crate::backend::gpu::weights::GpuWeights;
 use crate::backend::gpu::weights::matrix::Vector;
 use crate::backend::gpu::weights::rope_table::RopeTable;
+use crate::backend::{Table, Work};
 use crate::graph::{AttentionSpec, Linear, Node, NodeId, NormSpec, Op, RopeKind, Rows, Stack, WeightId};
 use crate::{Error, Result};
 use std::sync::Arc;
@@ -155,7 +155,7 @@ impl<'a> Lowering<'a> {
     /// The cache of a layer.
     pub fn layout(&self, spec: &AttentionSpec) -> Result<KvLayout> {
         let cache = self.work.cache;
-        KvLayout::new(cache.types, spec.n_head_kv, spec.head_dim_k, spec.head_dim_v, cache.cells)
+        KvLayout::new(cache.types, spec.n_head_kv, spec.head_dim_k, spec.head_dim_v, cache.cells[Table::All as usize])
     }
 
     /// The frequencies of a rotary embedding on the device.

@@ -19,7 +19,7 @@ use crate::backend::gpu::trie_walk::{Surroundings, Walker};
 use crate::backend::memory::Component;
 use crate::backend::{
     Batch, CacheSpec, DeviceSampler, Followed, Legal, MAX_LISTED, MAX_TEXT_ROWS, SampleSpec, SampledRow, State,
-    Traffic, WALK_ROWS, Walk, WalkNode, Walked,
+    TableCells, Traffic, WALK_ROWS, Walk, WalkNode, Walked,
 };
 use crate::{Error, Result, Token};
 use std::any::Any;
@@ -89,15 +89,16 @@ impl GpuState {
         // Before the cache is allocated, so that the probes' buffers need no memory besides it.
         gpu.run_trials()?;
         let mut layers = Vec::with_capacity(cache.layers.len());
+        let [cells, _] = cache.cells;
         for (il, shape) in cache.layers.iter().enumerate() {
             layers.push(match shape {
                 None => None,
                 Some(shape) => {
                     let (dk, dv) = (shape.head_dim_k, shape.head_dim_v);
-                    let layout = KvLayout::new(cache.types, shape.heads, dk, dv, cache.cells)?;
+                    let layout = KvLayout::new(cache.types, shape.heads, dk, dv, cells)?;
                     layout.check(&gpu, il)?;
                     let buffer = |what: &str, bytes: u64| {
-                        let what = format!("{what} of layer {il} ({} cells of type {})", cache.cells, cache.types);
+                        let what = format!("{what} of layer {il} ({cells} cells of type {})", cache.types);
                         gpu.buffer_of(Component::Cache, &what, bytes, STORAGE)
                     };
                     let (keys, values) = (buffer("keys", layout.k_bytes())?, buffer("values", layout.v_bytes())?);
@@ -107,16 +108,16 @@ impl GpuState {
         }
         Ok(GpuState {
             layers,
-            cells: cache.cells,
+            cells,
             sequences: cache.sequences,
             workspace: gpu.buffer_of(Component::Workspace, "workspace", 0, STORAGE)?,
             partials: gpu.buffer("partial attention", 0, STORAGE)?,
-            frame: gpu.buffer("frame", frame_bytes(cache.cells), STORAGE)?,
+            frame: gpu.buffer("frame", frame_bytes(cells), STORAGE)?,
             sampler: None,
             walker: None,
             no_token: gpu.buffer("no token", 0, STORAGE)?,
             generation: 0,
-            words: Vec::with_capacity(FRAME_HEAD + 4 * MAX_TEXT_ROWS + 2 * cache.cells),
+            words: Vec::with_capacity(FRAME_HEAD + 4 * MAX_TEXT_ROWS + 2 * cells),
             outputs: Vec::with_capacity(MAX_TEXT_ROWS),
             readback: Readback::default(),
             traffic: Traffic::default(),
@@ -158,22 +159,19 @@ impl GpuState {
 
     /// Write to the frame what changed since the last batch.
     pub fn upload(&mut self, batch: &Batch<'_>, out_rows: usize) -> Result<RunCounts> {
-        let rows = batch.tokens.len();
-        if rows > MAX_TEXT_ROWS
-            || out_rows > MAX_TEXT_ROWS
-            || batch.listed.len() > MAX_LISTED
-            || batch.n_kv > self.cells
+        let (rows, [cells, _]) = (batch.tokens.len(), batch.cells);
+        if rows > MAX_TEXT_ROWS || out_rows > MAX_TEXT_ROWS || batch.listed.len() > MAX_LISTED || cells.end > self.cells
         {
-            return Err(Error::Internal(format!("A batch of {rows} rows over {} cells", batch.n_kv)));
+            return Err(Error::Internal(format!("A batch of {rows} rows over {} cells", cells.end)));
         }
-        let (splits, cells_per_split) = attention::splits(rows, batch.n_kv);
+        let (splits, cells_per_split) = attention::splits(rows, cells.end);
         let words = &mut self.words;
         words.clear();
         let listed = batch.listed.len();
-        words.extend([rows as u32, out_rows as u32, batch.n_kv as u32, splits, cells_per_split, listed as u32]);
+        words.extend([rows as u32, out_rows as u32, cells.end as u32, splits, cells_per_split, listed as u32]);
         words.resize(FRAME_HEAD, 0);
         for r in 0..rows {
-            words.extend([batch.tokens[r] as u32, batch.positions[r] as u32, batch.sequences[r], batch.cells[r]]);
+            words.extend([batch.tokens[r] as u32, batch.positions[r] as u32, batch.sequences[r], cells.rows[r]]);
         }
         self.gpu.queue.write_buffer(&self.frame, 0, bytemuck::cast_slice(words));
         self.traffic.bytes_uploaded += words.len() as u64 * 4;
@@ -195,11 +193,12 @@ impl GpuState {
 
     /// Write the initial state of a walk.
     pub fn upload_walk(&mut self, batch: &Batch<'_>, walk: &Walk) -> Result<()> {
-        if batch.n_kv > self.cells {
-            return Err(Error::Internal(format!("A walk over {} cells", batch.n_kv)));
+        let [TableCells { end, .. }, _] = batch.cells;
+        if end > self.cells {
+            return Err(Error::Internal(format!("A walk over {end} cells")));
         }
-        let (splits, cells_per_split) = attention::splits(WALK_ROWS, batch.n_kv);
-        let head = [0, 0, batch.n_kv as u32, splits, cells_per_split, 0];
+        let (splits, cells_per_split) = attention::splits(WALK_ROWS, end);
+        let head = [0, 0, end as u32, splits, cells_per_split, 0];
         self.gpu.queue.write_buffer(&self.frame, 0, bytemuck::cast_slice(&head));
         // The device changes them.
         self.outputs.clear();
@@ -212,11 +211,11 @@ impl GpuState {
     }
 
     fn upload_cells(&mut self, batch: &Batch<'_>) {
-        let (first, end) = batch.changed_cells;
+        let [TableCells { positions, sequences, changed: (first, end), .. }, _] = batch.cells;
         if first < end {
             let words = &mut self.words;
             words.clear();
-            let cells = batch.cell_positions[first..end].iter().zip(&batch.cell_sequences[first..end]);
+            let cells = positions[first..end].iter().zip(&sequences[first..end]);
             words.extend(cells.flat_map(|(&position, &sequences)| [position as u32, sequences]));
             let offset = (FRAME_CELLS + 2 * first) as u64 * 4;
             self.gpu.queue.write_buffer(&self.frame, offset, bytemuck::cast_slice(words));

@@ -14,7 +14,7 @@ use crate::backend::gpu::kernel::dispatch::{FRAME_CONSTANTS, FRAME_LISTED, FRAME
 use crate::backend::gpu::kernel::{Binding, Gpu, Kernel, compose};
 use crate::backend::gpu::sample::{RESULT_BYTES, constants, read_result};
 use crate::backend::memory::Component;
-use crate::backend::{Batch, WALK_CELLS, WALK_PASSES, WALK_ROWS, Walk, WalkNode, Walked, WalkedStep};
+use crate::backend::{Batch, TableCells, WALK_CELLS, WALK_PASSES, WALK_ROWS, Walk, WalkNode, Walked, WalkedStep};
 use crate::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -177,7 +177,8 @@ impl Walker {
 
     /// Write the initial state of a walk; returns the number of bytes.
     pub fn begin(&mut self, gpu: &Gpu, batch: &Batch<'_>, walk: &Walk, child_words: usize) -> Result<u64> {
-        let rows = batch.cells.len();
+        let [TableCells { rows: cells, .. }, _] = batch.cells;
+        let rows = cells.len();
         let (Some(&position), Some(&sequences)) = (batch.positions.first(), batch.sequences.first()) else {
             return Err(Error::Internal("A walk without cells".into()));
         };
@@ -188,7 +189,7 @@ impl Walker {
         words.clear();
         words.extend([walk.sequence as u32, walk.node, 1, 0, 0, position as u32, sequences, 0]);
         words.extend([rows as u32, walk.passes as u32, child_words as u32, self.steps as u32 + 1, 0, 0, 0, 0]);
-        words.extend_from_slice(batch.cells);
+        words.extend_from_slice(cells);
         gpu.queue.write_buffer(&self.words, 0, bytemuck::cast_slice(words));
         Ok(words.len() as u64 * 4)
     }

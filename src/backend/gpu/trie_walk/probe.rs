@@ -9,7 +9,7 @@ use crate::backend::gpu::kernel::dispatch::{FRAME_CELLS, FRAME_LISTED, FRAME_OUT
 use crate::backend::gpu::kernel::{Gpu, Kernel, Trial};
 use crate::backend::gpu::probe::compare;
 use crate::backend::gpu::sample::{WalkedWords, walked_words};
-use crate::backend::{Batch, Walk, WalkNode, Walked};
+use crate::backend::{Batch, TableCells, Walk, WalkNode, Walked};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -105,7 +105,8 @@ fn run(gpu: &Gpu, mut walker: Walker, expected: &[Seen; 3]) -> Result<()> {
     walker.hold(gpu, &trie())?;
     walker.bind(gpu, &Surroundings { frame: &frame, sampler: [&children, &state, &out] })?;
     let positions = CELLS.map(|_| FIRST_POSITION as i32);
-    let batch = Batch { cells: &CELLS, positions: &positions, sequences: &[SEQUENCES], ..Batch::default() };
+    let cells = [TableCells { rows: &CELLS, ..TableCells::default() }, TableCells::default()];
+    let batch = Batch { cells, positions: &positions, sequences: &[SEQUENCES], ..Batch::default() };
     walker.begin(gpu, &batch, &Walk { sequence: 0, node: 0, passes: 3 }, children_at)?;
     let words = |buffer: &wgpu::Buffer, at: usize, count: usize| -> Result<Vec<u32>> {
         Ok(bytemuck::pod_collect_to_vec(&gpu.read(buffer, at as u64 * 4, count * 4)?))

@@ -1,6 +1,7 @@
 //! Attention and what moves the cells of its cache.
 
 use crate::Result;
+use crate::backend::NO_CELL;
 use crate::backend::cpu::host::pool::SharedMut;
 use crate::backend::cpu::kernels::attention::{Attention, Scoring};
 use crate::backend::cpu::kernels::norm::{self, Norm};
@@ -138,6 +139,7 @@ impl Step for Heads {
         let (n_kv, k_dim, v_dim) = (spec.n_head_kv, spec.head_dim_k, spec.head_dim_v);
         let group = spec.n_head / n_kv;
         let layout = run.state.layout(spec.layer);
+        let cells = run.cells(spec.layer).rows;
         // SAFETY: no two units write the same head of the same cell.
         let (k_cache, v_cache) = unsafe { cache(run, spec.layer) };
         // SAFETY: the scratch is this thread's, and `size` asks for a head.
@@ -153,7 +155,7 @@ impl Step for Heads {
                 if !spec.writes {
                     continue;
                 }
-                let cell = run.batch.cells[r] as usize;
+                let cell = cells[r] as usize;
                 let k_first = source.kv_first + head * k_dim;
                 let v_first = source.kv_first + spec.k_width() + head * v_dim;
                 // SAFETY: as above.
@@ -202,7 +204,7 @@ impl Step for Attend {
         if rows == 0 {
             return;
         }
-        let layout = run.state.layout(spec.layer);
+        let (layout, cells) = (run.state.layout(spec.layer), run.cells(spec.layer));
         let (k, v) = run.state.cache(spec.layer);
         let (scratch, scratch_len) = run.state.thread_scratch(ctx.worker.index());
         // SAFETY: keys, values and queries are complete since the last barrier and nobody writes them in this step;
@@ -235,9 +237,9 @@ impl Step for Attend {
             q_stride: q.width,
             row_pos,
             row_seq,
-            cell_pos: run.batch.cell_positions,
-            cell_seq: run.batch.cell_sequences,
-            n_kv: run.batch.n_kv,
+            cell_pos: cells.positions,
+            cell_seq: cells.sequences,
+            n_kv: cells.end,
         };
         let tasks = attention.tasks(ctx.worker.count());
         for claimed in run.pieces(ctx, tasks.count, 1) {
@@ -267,7 +269,7 @@ impl Step for ShiftKeys {
     fn run(&self, run: &Run<'_>, ctx: StepContext<'_>) {
         let spec = &self.0;
         let Some(rope_index) = spec.rope else { return };
-        let layout = run.state.layout(spec.layer);
+        let (layout, cells) = (run.state.layout(spec.layer), run.cells(spec.layer).rows);
         let (kind, rope) = &run.ropes[rope_index];
         // Factors that a norm after the rotation left on the keys are not turned.
         let factors = spec.k_norm.filter(|_| spec.norm_after_rope).and_then(|head| run.norm(&head.norm).weight);
@@ -280,8 +282,8 @@ impl Step for ShiftKeys {
         // SAFETY: a cell is in one row, and a row is claimed once.
         let (k_cache, _) = unsafe { cache(run, spec.layer) };
         for claimed in run.pieces(ctx, run.batch.tokens.len(), 4) {
-            for r in claimed {
-                let cell = run.batch.cells[r] as usize;
+            for r in claimed.filter(|&r| cells[r] != NO_CELL) {
+                let cell = cells[r] as usize;
                 for head in 0..spec.n_head_kv {
                     // SAFETY: the cell is this thread's alone; the tables are complete.
                     unsafe {
@@ -319,12 +321,12 @@ impl Step for CopyCells {
 
     fn run(&self, run: &Run<'_>, ctx: StepContext<'_>) {
         let spec = &self.0;
-        let layout = run.state.layout(spec.layer);
+        let (layout, cells) = (run.state.layout(spec.layer), run.cells(spec.layer).rows);
         // SAFETY: no cell is both read and written, and each is written by one row, which is claimed once.
         let (k_cache, v_cache) = unsafe { cache(run, spec.layer) };
         for claimed in run.pieces(ctx, run.batch.tokens.len(), 4) {
-            for r in claimed {
-                let (from, to) = (run.batch.positions[r] as usize, run.batch.cells[r] as usize);
+            for r in claimed.filter(|&r| cells[r] != NO_CELL) {
+                let (from, to) = (run.batch.positions[r] as usize, cells[r] as usize);
                 // SAFETY: as above.
                 unsafe { kv::copy_cell(layout, k_cache, v_cache, from, to) };
             }
