@@ -107,12 +107,8 @@ fn windows_of(model: &Outline, options: &EngineOptions, cache: &mut CacheSpec) -
         return Ok(WindowSizes::default());
     }
     let mut with = cache.clone();
-    for (il, (layer, reach)) in with.layers.iter_mut().zip(&reaches).enumerate() {
-        // Other devices have one table.
-        if let Some(layer) = layer.as_mut().filter(|_| reach.is_some() && model.places().caches[il] == 0) {
-            layer.table = Table::Window;
-        }
-    }
+    let sliding = with.layers.iter_mut().zip(&reaches).filter(|(_, reach)| reach.is_some());
+    sliding.filter_map(|(layer, _)| layer.as_mut()).for_each(|layer| layer.table = Table::Window);
     let sizes = |copies| WindowSizes::new(reach, cache.sequences, batch, copies);
     with.cells[Table::Window as usize] = sizes(0).cells();
     let row: usize = with

@@ -11,7 +11,7 @@ use super::device_sampling::{Speculation, WalkInFlight};
 use super::{Engine, SlotId};
 use crate::backend::{Legal, MAX_LISTED, NO_STATE, WALK_CELLS, WALK_PASSES, Walk};
 use crate::trie::{Node, Trie};
-use crate::{Result, Token};
+use crate::{Error, Result, Token};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -66,12 +66,18 @@ impl Engine {
     /// Leaves the walk's cells in the inputs; after an error they are free again.
     fn run_walk(&mut self, slot: SlotId, node: Node, passes: usize, rows: usize, cancel: &AtomicBool) -> Result<()> {
         let (first, bit) = (self.position(slot), slot.bit());
+        self.spare_window(slot, first + rows)?;
         self.inputs.clear();
-        for position in (first as i32..).take(rows) {
-            let Some(cell) = self.slots.take_cell(position, bit) else { break };
+        for position in first..first + rows {
+            let Some(cell) = self.slots.take_cell(position as i32, bit) else { break };
             self.inputs.cells.push(cell);
-            self.inputs.positions.push(position);
+            self.inputs.positions.push(position as i32);
             self.inputs.sequences.push(bit);
+        }
+        let taken = first..first + self.inputs.cells.len();
+        if self.enter_window(slot, taken, bit).is_none() {
+            self.free_input_cells();
+            return Err(Error::OutOfMemory(format!("{rows} more tokens in windows that other slots fill")));
         }
         let batch = self.inputs.batch(&self.slots);
         let walk = Walk { sequence: slot.0, node, passes };

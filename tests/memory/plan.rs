@@ -237,7 +237,7 @@ mod gpu {
         let cache = CacheSpec {
             context: 1024,
             types: TensorType::F16.into(),
-            cells: 1024,
+            cells: [1024, 0],
             sequences: 1,
             layers: vec![Some(layer); 3],
             states: Vec::new(),
@@ -246,7 +246,7 @@ mod gpu {
         let text = text_of(GpuBackend::on(tight.clone()).new_state(&cache, 1), &name);
         assert!(text.contains("524288 bytes for the keys of layer 1"), "{text}");
         assert_eq!(tight.memory().used.total(), 0);
-        let mut state = GpuBackend::on(tight.clone()).new_state(&CacheSpec { cells: 64, ..cache }, 1).unwrap();
+        let mut state = GpuBackend::on(tight.clone()).new_state(&CacheSpec { cells: [64, 0], ..cache }, 1).unwrap();
         let before = tight.memory().used;
         let text = text_of(state.reserve_reads(1 << 20), &name);
         assert!(text.contains("staging for rows"), "{text}");

@@ -6,7 +6,7 @@
 //! dispatches them all in one submission.
 
 use crate::backend::gpu::kernel::Kernel;
-use crate::backend::{MAX_LISTED, MAX_TEXT_ROWS};
+use crate::backend::{MAX_LISTED, MAX_TEXT_ROWS, TABLES, Table};
 use std::sync::Arc;
 
 /// Words (u32) of the frame's head: rows, output rows, cells in use, splits of attention, cells per split, size of the
@@ -37,8 +37,10 @@ pub enum BufferRef {
     Workspace,
     /// This step's uniform.
     Params,
-    /// The frame: `array<u32>`.
+    /// The frame, with the cells of [`Table::All`]: `array<u32>`.
     Frame,
+    /// The frame of the same batch with the cells of [`Table::Window`].
+    WindowFrame,
     /// Keys of a layer.
     Keys(usize),
     /// Values of a layer.
@@ -60,8 +62,8 @@ pub enum GroupCount {
     Rows(u32, u32),
     /// The first number times the output rows, divided by the second number and rounded up.
     Outputs(u32, u32),
-    /// One per split of attention.
-    Splits,
+    /// One per split of attention over the cells of a table.
+    Splits(Table),
     /// One per token of the logit subset; without a subset, the number given.
     Listed(u32),
     /// One where there is a logit subset, else the number given.
@@ -75,8 +77,8 @@ pub struct RunCounts {
     pub rows: u32,
     /// Output rows.
     pub outputs: u32,
-    /// Splits of attention.
-    pub splits: u32,
+    /// Splits of attention over the cells of each table.
+    pub splits: [u32; TABLES.len()],
     /// Tokens of the logit subset, 0 for all logits.
     pub listed: u32,
 }
@@ -88,7 +90,7 @@ impl GroupCount {
             GroupCount::Fixed(n) => n,
             GroupCount::Rows(times, by) => (counts.rows * times).div_ceil(by),
             GroupCount::Outputs(times, by) => (counts.outputs * times).div_ceil(by),
-            GroupCount::Splits => counts.splits,
+            GroupCount::Splits(table) => counts.splits[table as usize],
             GroupCount::Listed(all) if counts.listed == 0 => all,
             GroupCount::Listed(_) => counts.listed,
             GroupCount::Unlisted(all) => {

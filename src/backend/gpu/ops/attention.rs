@@ -177,8 +177,7 @@ pub fn steps(gpu: &Gpu, spec: &AttentionSpec, layout: &KvLayout, queries: &Queri
         None => (spec.scale * LOG2_E, 0.0),
     };
     let (keys, values) = (BufferRef::Keys(spec.layer), BufferRef::Values(spec.layer));
-    let mut buffers =
-        vec![BufferRef::Workspace, BufferRef::Params, BufferRef::Frame, keys, values, BufferRef::Partials];
+    let mut buffers = vec![BufferRef::Workspace, BufferRef::Params, layout.frame(), keys, values, BufferRef::Partials];
     buffers.extend(sinks.clone());
     let Temperature { scale: growth, length, offset } =
         spec.temperature.unwrap_or(Temperature { scale: 0.0, length: 1, offset: 0 });
@@ -209,7 +208,7 @@ pub fn steps(gpu: &Gpu, spec: &AttentionSpec, layout: &KvLayout, queries: &Queri
             0,
         ],
         groups: [
-            GroupCount::Splits,
+            GroupCount::Splits(layout.table),
             times_rows(group as u32, (tile.pack * tile.packs) as u32),
             GroupCount::Fixed(spec.n_head_kv as u32),
         ],
@@ -225,7 +224,7 @@ pub fn steps(gpu: &Gpu, spec: &AttentionSpec, layout: &KvLayout, queries: &Queri
     let text = compose(include_str!("../shaders/ops/attention_reduce.wgsl"), flags, &constants)?;
     let mut bindings = vec![Binding::Write, Binding::Uniform, Binding::Read, Binding::Read];
     bindings.extend(sinks.as_ref().map(|_| Binding::Read));
-    let mut buffers = vec![BufferRef::Workspace, BufferRef::Params, BufferRef::Frame, BufferRef::Partials];
+    let mut buffers = vec![BufferRef::Workspace, BufferRef::Params, layout.frame(), BufferRef::Partials];
     buffers.extend(sinks.clone());
     let reduce = Step {
         kernel: gpu.kernel("attention_reduce", &text, &bindings)?,

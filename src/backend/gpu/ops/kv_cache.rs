@@ -15,10 +15,10 @@
 //! the largest finite one; NaN is kept. A buffer needs no initialisation: a cell is read only after it was written, as
 //! long as the cells' sequence sets say so.
 
-use crate::backend::KvTypes;
 use crate::backend::gpu::kernel::dispatch::{BufferRef, FRAME_CONSTANTS, GroupCount, Step};
 use crate::backend::gpu::kernel::{Binding, Gpu, compose};
 use crate::backend::gpu::weights::rope_table::RopeTable;
+use crate::backend::{KvTypes, NO_CELL, Table};
 use crate::quant::TensorType;
 use crate::{Error, Result};
 
@@ -40,6 +40,8 @@ pub struct KvLayout {
     pub head_dim_v: usize,
     /// Number of cells, a multiple of [`BLOCK`].
     pub cells: usize,
+    /// The table of the cells.
+    pub table: Table,
 }
 
 impl KvLayout {
@@ -60,7 +62,14 @@ impl KvLayout {
             let known = format!("multiples of 4 up to {MAX_HEAD}");
             return Err(Error::Unsupported(format!("Attention heads of width {dim} on a GPU (known: {known})")));
         }
-        Ok(KvLayout { types, n_kv_heads, head_dim_k, head_dim_v, cells: cells.next_multiple_of(BLOCK) })
+        Ok(KvLayout {
+            types,
+            n_kv_heads,
+            head_dim_k,
+            head_dim_v,
+            cells: cells.next_multiple_of(BLOCK),
+            table: Table::All,
+        })
     }
 
     /// Bytes of the key buffer.
@@ -117,6 +126,19 @@ impl KvLayout {
         };
         let all = (0..self.n_kv_heads).flat_map(move |head| (0..units).map(move |unit| unit_at(head, unit)));
         all.flat_map(move |unit| unit * words..(unit + 1) * words)
+    }
+
+    /// The same layout for cells of this table.
+    pub fn of(self, table: Table) -> KvLayout {
+        KvLayout { table, ..self }
+    }
+
+    /// The frame with the cells of the batch.
+    pub fn frame(&self) -> BufferRef {
+        match self.table {
+            Table::All => BufferRef::Frame,
+            Table::Window => BufferRef::WindowFrame,
+        }
     }
 
     /// Blocks of cells.
@@ -180,10 +202,11 @@ pub fn shift(gpu: &Gpu, layout: &KvLayout, layer: usize, shift: &Shift<'_>) -> R
     let mut constants = layout.constants();
     constants.extend(FRAME_CONSTANTS);
     constants.extend([("THREADS", layout.head_threads()), ("ROT", rope.n_rot), ("FIRST", shift.first as u32)]);
+    constants.push(("NO_CELL", NO_CELL));
     let mut flags = layout.flags();
     flags.extend(["ROPE", "KEYS", rope.flag()]);
     let mut bindings = vec![Binding::Uniform, Binding::Read, Binding::Read, Binding::Write];
-    let mut buffers = vec![BufferRef::Params, rope.bound(), BufferRef::Frame, BufferRef::Keys(layer)];
+    let mut buffers = vec![BufferRef::Params, rope.bound(), layout.frame(), BufferRef::Keys(layer)];
     if let Some(factors) = &shift.factors {
         flags.push("FACTORS");
         bindings.push(Binding::Read);
@@ -206,12 +229,12 @@ pub fn shift(gpu: &Gpu, layout: &KvLayout, layer: usize, shift: &Shift<'_>) -> R
 pub fn copy(gpu: &Gpu, layout: &KvLayout, layer: usize) -> Result<Step> {
     let mut constants = layout.constants();
     constants.extend(FRAME_CONSTANTS);
-    constants.push(("THREADS", 64));
+    constants.extend([("THREADS", 64), ("NO_CELL", NO_CELL)]);
     let bindings = [Binding::Uniform, Binding::Read, Binding::Write, Binding::Write];
     let text = compose(include_str!("../shaders/ops/copy.wgsl"), &layout.flags(), &constants)?;
     Ok(Step {
         kernel: gpu.kernel("copy", &text, &bindings)?,
-        buffers: vec![BufferRef::Params, BufferRef::Frame, BufferRef::Keys(layer), BufferRef::Values(layer)],
+        buffers: vec![BufferRef::Params, layout.frame(), BufferRef::Keys(layer), BufferRef::Values(layer)],
         params: vec![layout.blocks(), 0, 0, 0],
         groups: [GroupCount::Rows(1, 1), GroupCount::Fixed(layout.n_kv_heads as u32), GroupCount::Fixed(1)],
     })

@@ -146,7 +146,7 @@ fn heads_step(
     ]);
     let mut flags = layout.flags();
     let mut bindings = vec![Binding::Write, Binding::Uniform, Binding::Read];
-    let mut buffers = vec![BufferRef::Workspace, BufferRef::Params, BufferRef::Frame];
+    let mut buffers = vec![BufferRef::Workspace, BufferRef::Params, layout.frame()];
     let mut bind = |constants: &mut Vec<_>, name, kind, buffer| {
         constants.push((name, bindings.len() as u32));
         bindings.push(kind);

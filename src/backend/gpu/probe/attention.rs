@@ -216,7 +216,7 @@ impl Past {
             let mut run = Run::new(workspace, rows, results.concat());
             // One split of the cells and two in turn; both blocks have positions.
             let splits = 1 + runs.len() % 2;
-            run.counts.splits = splits as u32;
+            run.counts.splits = [splits as u32; 2];
             run.frame[2..5].copy_from_slice(&[layout.cells, splits, layout.cells / splits].map(|n| n as u32));
             run.frame.resize(FRAME_CELLS + 2 * layout.cells, 0);
             for position in 0..self.rows.len() {

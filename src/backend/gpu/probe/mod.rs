@@ -78,7 +78,7 @@ impl Run {
         Run {
             workspace,
             frame,
-            counts: RunCounts { rows, outputs: rows, splits: 1, listed: 0 },
+            counts: RunCounts { rows, outputs: rows, splits: [1; 2], listed: 0 },
             from: From::Workspace,
             dst,
             expected,
@@ -114,7 +114,7 @@ impl Trial for Probe {
                 let params = filled(&step.params, wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST)?;
                 let bindings = step.buffers.iter().map(|bound| match bound {
                     BufferRef::Workspace => workspace.as_entire_buffer_binding(),
-                    BufferRef::Frame => frame.as_entire_buffer_binding(),
+                    BufferRef::Frame | BufferRef::WindowFrame => frame.as_entire_buffer_binding(),
                     BufferRef::Params => params.as_entire_buffer_binding(),
                     BufferRef::Keys(_) => keys.as_entire_buffer_binding(),
                     BufferRef::Values(_) => values.as_entire_buffer_binding(),

@@ -4,6 +4,7 @@
 //! those that it moved.
 
 use super::fusion::Fusions;
+use crate::backend::Work;
 use crate::backend::gpu::kernel::Gpu;
 use crate::backend::gpu::kernel::dispatch::Step;
 use crate::backend::gpu::ops::experts;
@@ -14,7 +15,6 @@ use crate::backend::gpu::probe::{self, Probe};
 use crate::backend::gpu::weights::GpuWeights;
 use crate::backend::gpu::weights::matrix::Vector;
 use crate::backend::gpu::weights::rope_table::RopeTable;
-use crate::backend::{Table, Work};
 use crate::graph::{AttentionSpec, Linear, Node, NodeId, NormSpec, Op, RopeKind, Rows, Stack, WeightId};
 use crate::{Error, Result};
 use std::sync::Arc;
@@ -154,8 +154,9 @@ impl<'a> Lowering<'a> {
 
     /// The cache of a layer.
     pub fn layout(&self, spec: &AttentionSpec) -> Result<KvLayout> {
-        let cache = self.work.cache;
-        KvLayout::new(cache.types, spec.n_head_kv, spec.head_dim_k, spec.head_dim_v, cache.cells[Table::All as usize])
+        let (cache, cells) = (self.work.cache, self.work.cache.cells_of(spec.layer));
+        let layout = KvLayout::new(cache.types, spec.n_head_kv, spec.head_dim_k, spec.head_dim_v, cells)?;
+        Ok(layout.of(cache.table_of(spec.layer)))
     }
 
     /// The frequencies of a rotary embedding on the device.

@@ -12,7 +12,7 @@ use crate::backend::gpu::weights;
 use crate::backend::gpu::weights::matrix::Matrix;
 use crate::backend::gpu::weights::rope_table::RopeTable;
 use crate::backend::memory::{Bytes, Component};
-use crate::backend::{CacheSpec, Sizing, Table, Wanted, Work};
+use crate::backend::{CacheSpec, Sizing, Wanted, Work};
 use crate::graph::{NodeId, Output, WeightId};
 use crate::{Error, Result};
 use std::collections::{BTreeSet, HashSet};
@@ -48,12 +48,12 @@ impl GpuSizing {
                 shape.heads,
                 shape.head_dim_k,
                 shape.head_dim_v,
-                cache.cells[Table::All as usize],
+                cache.cells[shape.table as usize],
             )?;
             layout.check(&gpu, il)?;
             bytes += buffer_bytes(layout.k_bytes()) + buffer_bytes(layout.v_bytes());
         }
-        let (frame, ropes) = (buffer_bytes(frame_bytes(cache.cells[Table::All as usize])), BTreeSet::new());
+        let (frame, ropes) = (buffer_bytes(frame_bytes(cache.cells)), BTreeSet::new());
         let (workspace, partials) = (buffer_bytes(0), buffer_bytes(0));
         let (wanted, sequences) = (wanted.clone(), cache.sequences);
         let (cache, params, sampler, walker, reads) = (bytes, 0, 0, 0, 0);

@@ -9,7 +9,7 @@ use crate::backend::gpu::device::memory::Buffer;
 use crate::backend::gpu::device::readback::Readback;
 use crate::backend::gpu::kernel::Gpu;
 use crate::backend::gpu::kernel::dispatch::{
-    BufferRef, FRAME_CELLS, FRAME_HEAD, FRAME_LISTED, FRAME_OUTPUTS, RunCounts,
+    BufferRef, FRAME_CELLS, FRAME_HEAD, FRAME_LISTED, FRAME_OUTPUTS, FRAME_ROWS, RunCounts,
 };
 use crate::backend::gpu::ops::kv_cache::KvLayout;
 use crate::backend::gpu::ops::rows::RowSpan;
@@ -18,8 +18,8 @@ use crate::backend::gpu::sample::queue::Sampler;
 use crate::backend::gpu::trie_walk::{Surroundings, Walker};
 use crate::backend::memory::Component;
 use crate::backend::{
-    Batch, CacheSpec, DeviceSampler, Followed, Legal, MAX_LISTED, MAX_TEXT_ROWS, SampleSpec, SampledRow, State,
-    TableCells, Traffic, WALK_ROWS, Walk, WalkNode, Walked,
+    Batch, CacheSpec, DeviceSampler, Followed, Legal, MAX_LISTED, MAX_TEXT_ROWS, SampleSpec, SampledRow, State, TABLES,
+    Table, TableCells, Traffic, WALK_ROWS, Walk, WalkNode, Walked,
 };
 use crate::{Error, Result, Token};
 use std::any::Any;
@@ -31,7 +31,7 @@ pub struct GpuState {
     gpu: Arc<Gpu>,
     /// Keys and values of the layers on this device.
     layers: Vec<Option<LayerBuffers>>,
-    cells: usize,
+    cells: [usize; TABLES.len()],
     sequences: usize,
     workspace: Buffer,
     partials: Buffer,
@@ -89,12 +89,11 @@ impl GpuState {
         // Before the cache is allocated, so that the probes' buffers need no memory besides it.
         gpu.run_trials()?;
         let mut layers = Vec::with_capacity(cache.layers.len());
-        let [cells, _] = cache.cells;
         for (il, shape) in cache.layers.iter().enumerate() {
             layers.push(match shape {
                 None => None,
                 Some(shape) => {
-                    let (dk, dv) = (shape.head_dim_k, shape.head_dim_v);
+                    let (dk, dv, cells) = (shape.head_dim_k, shape.head_dim_v, cache.cells[shape.table as usize]);
                     let layout = KvLayout::new(cache.types, shape.heads, dk, dv, cells)?;
                     layout.check(&gpu, il)?;
                     let buffer = |what: &str, bytes: u64| {
@@ -108,16 +107,16 @@ impl GpuState {
         }
         Ok(GpuState {
             layers,
-            cells,
+            cells: cache.cells,
             sequences: cache.sequences,
             workspace: gpu.buffer_of(Component::Workspace, "workspace", 0, STORAGE)?,
             partials: gpu.buffer("partial attention", 0, STORAGE)?,
-            frame: gpu.buffer("frame", frame_bytes(cells), STORAGE)?,
+            frame: gpu.buffer("frame", frame_bytes(cache.cells), STORAGE)?,
             sampler: None,
             walker: None,
             no_token: gpu.buffer("no token", 0, STORAGE)?,
             generation: 0,
-            words: Vec::with_capacity(FRAME_HEAD + 4 * MAX_TEXT_ROWS + 2 * cells),
+            words: Vec::with_capacity(FRAME_HEAD + 4 * MAX_TEXT_ROWS + 2 * cache.cells.iter().sum::<usize>()),
             outputs: Vec::with_capacity(MAX_TEXT_ROWS),
             readback: Readback::default(),
             traffic: Traffic::default(),
@@ -145,6 +144,10 @@ impl GpuState {
             BufferRef::Workspace => self.workspace.as_entire_buffer_binding(),
             BufferRef::Params => params,
             BufferRef::Frame => self.frame.as_entire_buffer_binding(),
+            BufferRef::WindowFrame => {
+                let offset = window_frame(self.cells[Table::All as usize]) as u64 * 4;
+                wgpu::BufferBinding { buffer: &self.frame, offset, size: None }
+            }
             BufferRef::Keys(il) => self.layer(*il)?.keys.as_entire_buffer_binding(),
             BufferRef::Values(il) => self.layer(*il)?.values.as_entire_buffer_binding(),
             BufferRef::Partials => self.partials.as_entire_buffer_binding(),
@@ -159,65 +162,96 @@ impl GpuState {
 
     /// Write to the frame what changed since the last batch.
     pub fn upload(&mut self, batch: &Batch<'_>, out_rows: usize) -> Result<RunCounts> {
-        let (rows, [cells, _]) = (batch.tokens.len(), batch.cells);
-        if rows > MAX_TEXT_ROWS || out_rows > MAX_TEXT_ROWS || batch.listed.len() > MAX_LISTED || cells.end > self.cells
-        {
-            return Err(Error::Internal(format!("A batch of {rows} rows over {} cells", cells.end)));
+        let rows = batch.tokens.len();
+        if rows > MAX_TEXT_ROWS || out_rows > MAX_TEXT_ROWS || batch.listed.len() > MAX_LISTED {
+            return Err(Error::Internal(format!("A batch of {rows} rows")));
         }
-        let (splits, cells_per_split) = attention::splits(rows, cells.end);
-        let words = &mut self.words;
-        words.clear();
         let listed = batch.listed.len();
-        words.extend([rows as u32, out_rows as u32, cells.end as u32, splits, cells_per_split, listed as u32]);
-        words.resize(FRAME_HEAD, 0);
-        for r in 0..rows {
-            words.extend([batch.tokens[r] as u32, batch.positions[r] as u32, batch.sequences[r], cells.rows[r]]);
+        let outputs = !batch.outputs.is_empty() && self.outputs != batch.outputs;
+        let mut splits = [0; TABLES.len()];
+        for (table, at) in self.frames() {
+            let cells = &batch.cells[table as usize];
+            splits[table as usize] = self.upload_head(at, cells, (rows, out_rows, listed), rows)?;
+            let words = &mut self.words;
+            words.clear();
+            for r in 0..rows {
+                words.extend([batch.tokens[r] as u32, batch.positions[r] as u32, batch.sequences[r], cells.rows[r]]);
+            }
+            self.gpu.queue.write_buffer(&self.frame, (at + FRAME_ROWS) as u64 * 4, bytemuck::cast_slice(words));
+            self.traffic.bytes_uploaded += words.len() as u64 * 4;
+            if outputs {
+                let offset = (at + FRAME_OUTPUTS) as u64 * 4;
+                self.gpu.queue.write_buffer(&self.frame, offset, bytemuck::cast_slice(batch.outputs));
+                self.traffic.bytes_uploaded += batch.outputs.len() as u64 * 4;
+            }
+            if rows > 0 {
+                self.upload_cells(at, cells);
+            }
         }
-        self.gpu.queue.write_buffer(&self.frame, 0, bytemuck::cast_slice(words));
-        self.traffic.bytes_uploaded += words.len() as u64 * 4;
-        if !batch.outputs.is_empty() && self.outputs != batch.outputs {
+        if outputs {
             self.outputs.clear();
             self.outputs.extend_from_slice(batch.outputs);
-            self.gpu.queue.write_buffer(&self.frame, FRAME_OUTPUTS as u64 * 4, bytemuck::cast_slice(batch.outputs));
-            self.traffic.bytes_uploaded += batch.outputs.len() as u64 * 4;
         }
         if listed > 0 {
             self.gpu.queue.write_buffer(&self.frame, FRAME_LISTED as u64 * 4, bytemuck::cast_slice(batch.listed));
             self.traffic.bytes_uploaded += listed as u64 * 4;
         }
-        if rows > 0 {
-            self.upload_cells(batch);
-        }
         Ok(RunCounts { rows: rows as u32, outputs: out_rows as u32, splits, listed: listed as u32 })
+    }
+
+    /// Where the frame of each table that is in use begins.
+    fn frames(&self) -> impl Iterator<Item = (Table, usize)> + use<> {
+        let [all, window] = self.cells;
+        let places = TABLES.into_iter().zip([0, window_frame(all)]);
+        places.filter(move |&(table, _)| table == Table::All || window > 0)
+    }
+
+    /// Writes the head of the frame at `at`; returns the splits of attention by so many rows.
+    fn upload_head(
+        &mut self,
+        at: usize,
+        cells: &TableCells<'_>,
+        (rows, outputs, listed): (usize, usize, usize),
+        split_rows: usize,
+    ) -> Result<u32> {
+        if cells.end > cells.positions.len() {
+            return Err(Error::Internal(format!("A batch over {} of {} cells", cells.end, cells.positions.len())));
+        }
+        let (splits, cells_per_split) = attention::splits(split_rows, cells.end);
+        let mut head = [0; FRAME_HEAD];
+        let words = [rows as u32, outputs as u32, cells.end as u32, splits, cells_per_split, listed as u32];
+        head[..words.len()].copy_from_slice(&words);
+        self.gpu.queue.write_buffer(&self.frame, at as u64 * 4, bytemuck::cast_slice(&head));
+        self.traffic.bytes_uploaded += size_of_val(&head) as u64;
+        Ok(splits)
     }
 
     /// Write the initial state of a walk.
     pub fn upload_walk(&mut self, batch: &Batch<'_>, walk: &Walk) -> Result<()> {
-        let [TableCells { end, .. }, _] = batch.cells;
-        if end > self.cells {
-            return Err(Error::Internal(format!("A walk over {end} cells")));
+        let mut window = 0;
+        for (table, at) in self.frames() {
+            let cells = &batch.cells[table as usize];
+            self.upload_head(at, cells, (0, 0, 0), WALK_ROWS)?;
+            self.upload_cells(at, cells);
+            window = at;
         }
-        let (splits, cells_per_split) = attention::splits(WALK_ROWS, end);
-        let head = [0, 0, end as u32, splits, cells_per_split, 0];
-        self.gpu.queue.write_buffer(&self.frame, 0, bytemuck::cast_slice(&head));
         // The device changes them.
         self.outputs.clear();
-        self.upload_cells(batch);
         let gpu = self.gpu.clone();
         let (_, child_words) = self.sampler()?.program().walked_buffers();
-        let bytes = self.walker()?.begin(&gpu, batch, walk, child_words)?;
-        self.traffic.bytes_uploaded += size_of_val(&head) as u64 + bytes;
+        let bytes = self.walker()?.begin(&gpu, batch, walk, child_words, window)?;
+        self.traffic.bytes_uploaded += bytes;
         Ok(())
     }
 
-    fn upload_cells(&mut self, batch: &Batch<'_>) {
-        let [TableCells { positions, sequences, changed: (first, end), .. }, _] = batch.cells;
+    fn upload_cells(&mut self, at: usize, cells: &TableCells<'_>) {
+        let (first, end) = cells.changed;
         if first < end {
             let words = &mut self.words;
             words.clear();
-            let cells = positions[first..end].iter().zip(&sequences[first..end]);
+            let cells = cells.positions[first..end].iter().zip(&cells.sequences[first..end]);
             words.extend(cells.flat_map(|(&position, &sequences)| [position as u32, sequences]));
-            let offset = (FRAME_CELLS + 2 * first) as u64 * 4;
+            let offset = (at + FRAME_CELLS + 2 * first) as u64 * 4;
             self.gpu.queue.write_buffer(&self.frame, offset, bytemuck::cast_slice(words));
             self.traffic.bytes_uploaded += words.len() as u64 * 4;
         }
@@ -366,9 +400,16 @@ pub fn check_binding(gpu: &Gpu, what: &str, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of the frame for so many cells.
-pub fn frame_bytes(cells: usize) -> u64 {
-    (FRAME_CELLS + 2 * cells) as u64 * 4
+/// Bytes of the frames for so many cells of each table.
+pub fn frame_bytes([all, window]: [usize; TABLES.len()]) -> u64 {
+    let words = |cells: usize| FRAME_CELLS + 2 * cells;
+    4 * if window > 0 { window_frame(all) + words(window) } else { words(all) } as u64
+}
+
+/// Index of the first word of the frame with the cells of windows, after the one with so many cells of all tokens.
+fn window_frame(all: usize) -> usize {
+    // The largest alignment that a device may require of a binding, in words.
+    (FRAME_CELLS + 2 * all).next_multiple_of(64)
 }
 
 impl GpuState {

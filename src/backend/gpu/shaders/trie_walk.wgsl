@@ -87,6 +87,7 @@ fn enter_rows() {
     var node = walk[WALK_NODE];
     var position = walk[WALK_POSITION];
     rows = min(left, WALK_ROWS);
+    let window = walk[WALK_WINDOW];
     for (var row = 0u; row < rows; row++) {
         if left != run {
             // Forced: what the penalties look back on goes on with it.
@@ -102,6 +103,12 @@ fn enter_rows() {
         frame[at + 1u] = position;
         frame[at + 2u] = walk[WALK_SEQUENCES];
         frame[at + 3u] = walk[WALK_CELL + walk[WALK_USED]];
+        if window > 0u {
+            for (var i = 0u; i < 3u; i++) {
+                frame[window + at + i] = frame[at + i];
+            }
+            frame[window + at + 3u] = walk[WALK_WINDOW_CELL + walk[WALK_USED]];
+        }
         walk[WALK_USED] += 1u;
         position += 1u;
     }
@@ -125,6 +132,11 @@ fn enter_rows() {
     frame[0] = rows;
     frame[1] = select(0u, 1u, left == 0u);
     frame[FRAME_N_LISTED] = listed;
+    if window > 0u {
+        frame[window] = frame[0];
+        frame[window + 1u] = frame[1];
+        frame[window + FRAME_OUTPUTS] = frame[FRAME_OUTPUTS];
+    }
 }
 
 fn count(what: Counted) -> u32 {
@@ -134,6 +146,7 @@ fn count(what: Counted) -> u32 {
         case COUNT_ROWS { return (rows * what.times + what.by - 1u) / what.by; }
         case COUNT_OUTPUTS { return (outputs * what.times + what.by - 1u) / what.by; }
         case COUNT_SPLITS { return frame[3]; }
+        case COUNT_WINDOW_SPLITS { return frame[walk[WALK_WINDOW] + 3u]; }
         case COUNT_LISTED { return listed; }
         default { return outputs; }
     }

@@ -48,7 +48,7 @@ impl<'a> Fixture<'a> {
                 .map(|bound| match bound {
                     BufferRef::Workspace => self.workspace.clone(),
                     BufferRef::Params => uniform(self.gpu, &step.params),
-                    BufferRef::Frame => self.frame.clone(),
+                    BufferRef::Frame | BufferRef::WindowFrame => self.frame.clone(),
                     BufferRef::Keys(_) => self.keys.clone(),
                     BufferRef::Values(_) => self.values.clone(),
                     BufferRef::Partials => self.partials.clone(),
@@ -112,7 +112,7 @@ impl Frame {
         RunCounts {
             rows: self.rows.len() as u32,
             outputs: self.outputs.len() as u32,
-            splits: self.splits.0,
+            splits: [self.splits.0; 2],
             listed: self.listed.len() as u32,
         }
     }

@@ -14,7 +14,9 @@ use crate::backend::gpu::kernel::dispatch::{FRAME_CONSTANTS, FRAME_LISTED, FRAME
 use crate::backend::gpu::kernel::{Binding, Gpu, Kernel, compose};
 use crate::backend::gpu::sample::{RESULT_BYTES, constants, read_result};
 use crate::backend::memory::Component;
-use crate::backend::{Batch, TableCells, WALK_CELLS, WALK_PASSES, WALK_ROWS, Walk, WalkNode, Walked, WalkedStep};
+use crate::backend::{
+    Batch, Table, TableCells, WALK_CELLS, WALK_PASSES, WALK_ROWS, Walk, WalkNode, Walked, WalkedStep,
+};
 use crate::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -24,8 +26,10 @@ pub use probe::add_trial;
 const THREADS: u32 = 128;
 
 /// Words of the counters before the cells.
-const HEAD: usize = 16;
-const LOG: usize = HEAD + WALK_CELLS;
+const HEAD: usize = 17;
+/// Where the cells of sliding layers begin, after those of the other layers.
+const WINDOW_CELL: usize = HEAD + WALK_CELLS;
+const LOG: usize = WINDOW_CELL + WALK_CELLS;
 /// A result, the rows before it, its node.
 const LOG_WORDS: usize = RESULT_BYTES / 4 + 2;
 const WORDS: usize = LOG + WALK_PASSES * LOG_WORDS;
@@ -38,7 +42,7 @@ const ROWS_MADE: usize = 14;
 const LOGITS_MADE: usize = 15;
 
 /// Indices in the walk's words, for the shader.
-const PLACES: [(&str, u32); 19] = [
+const PLACES: [(&str, u32); 21] = [
     ("WALK_SEQUENCE", SEQUENCE as u32),
     ("WALK_NODE", 1),
     ("WALK_GOING", 2),
@@ -55,14 +59,23 @@ const PLACES: [(&str, u32); 19] = [
     ("WALK_PASSES_MADE", PASSES_MADE as u32),
     ("WALK_ROWS_MADE", ROWS_MADE as u32),
     ("WALK_LOGITS_MADE", LOGITS_MADE as u32),
+    // The first word of the frame of sliding layers, or 0.
+    ("WALK_WINDOW", 16),
     ("WALK_CELL", HEAD as u32),
+    ("WALK_WINDOW_CELL", WINDOW_CELL as u32),
     ("WALK_LOG", LOG as u32),
     ("WALK_LOG_WORDS", LOG_WORDS as u32),
 ];
 
 /// The kinds of [`GroupCount`]; the last kind, one where there is a logit subset, needs no name.
-const COUNTS: [(&str, u32); 5] =
-    [("COUNT_FIXED", 0), ("COUNT_ROWS", 1), ("COUNT_OUTPUTS", 2), ("COUNT_SPLITS", 3), ("COUNT_LISTED", 4)];
+const COUNTS: [(&str, u32); 6] = [
+    ("COUNT_FIXED", 0),
+    ("COUNT_ROWS", 1),
+    ("COUNT_OUTPUTS", 2),
+    ("COUNT_SPLITS", 3),
+    ("COUNT_LISTED", 4),
+    ("COUNT_WINDOW_SPLITS", 5),
+];
 
 /// Words of a count.
 const COUNT_WORDS: usize = 3;
@@ -100,7 +113,8 @@ fn counted(count: GroupCount) -> [u32; COUNT_WORDS] {
         GroupCount::Fixed(n) => [kind("COUNT_FIXED"), n, 1],
         GroupCount::Rows(times, by) => [kind("COUNT_ROWS"), times, by],
         GroupCount::Outputs(times, by) => [kind("COUNT_OUTPUTS"), times, by],
-        GroupCount::Splits => [kind("COUNT_SPLITS"), 0, 1],
+        GroupCount::Splits(Table::All) => [kind("COUNT_SPLITS"), 0, 1],
+        GroupCount::Splits(Table::Window) => [kind("COUNT_WINDOW_SPLITS"), 0, 1],
         GroupCount::Listed(_) => [kind("COUNT_LISTED"), 0, 1],
         GroupCount::Unlisted(_) => [kind("COUNT_UNLISTED"), 0, 1],
     }
@@ -175,9 +189,17 @@ impl Walker {
         self.group.is_some()
     }
 
-    /// Write the initial state of a walk; returns the number of bytes.
-    pub fn begin(&mut self, gpu: &Gpu, batch: &Batch<'_>, walk: &Walk, child_words: usize) -> Result<u64> {
-        let [TableCells { rows: cells, .. }, _] = batch.cells;
+    /// Write the initial state of a walk; returns the number of bytes. The frame of sliding layers begins at word
+    /// `window`, or there is none.
+    pub fn begin(
+        &mut self,
+        gpu: &Gpu,
+        batch: &Batch<'_>,
+        walk: &Walk,
+        child_words: usize,
+        window: usize,
+    ) -> Result<u64> {
+        let [TableCells { rows: cells, .. }, TableCells { rows: window_cells, .. }] = batch.cells;
         let rows = cells.len();
         let (Some(&position), Some(&sequences)) = (batch.positions.first(), batch.sequences.first()) else {
             return Err(Error::Internal("A walk without cells".into()));
@@ -189,7 +211,10 @@ impl Walker {
         words.clear();
         words.extend([walk.sequence as u32, walk.node, 1, 0, 0, position as u32, sequences, 0]);
         words.extend([rows as u32, walk.passes as u32, child_words as u32, self.steps as u32 + 1, 0, 0, 0, 0]);
+        words.push(window as u32);
         words.extend_from_slice(cells);
+        words.resize(WINDOW_CELL, 0);
+        words.extend_from_slice(window_cells);
         gpu.queue.write_buffer(&self.words, 0, bytemuck::cast_slice(words));
         Ok(words.len() as u64 * 4)
     }

@@ -9,7 +9,7 @@ use crate::backend::gpu::kernel::dispatch::{FRAME_CELLS, FRAME_LISTED, FRAME_OUT
 use crate::backend::gpu::kernel::{Gpu, Kernel, Trial};
 use crate::backend::gpu::probe::compare;
 use crate::backend::gpu::sample::{WalkedWords, walked_words};
-use crate::backend::{Batch, TableCells, Walk, WalkNode, Walked};
+use crate::backend::{Batch, Table, TableCells, Walk, WalkNode, Walked};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -25,18 +25,21 @@ fn trie() -> Vec<WalkNode> {
 const FIRST_POSITION: u32 = 40;
 const SEQUENCES: u32 = 1;
 const SPLITS: u32 = 6;
+/// Those of sliding layers.
+const WINDOW_SPLITS: u32 = 7;
 /// Tokens of the history before.
 const COUNT: u32 = 2;
 const CELLS: [u32; 10] = [3, 4, 5, 9, 8, 7, 11, 12, 13, 20];
+const WINDOW_CELLS: [u32; 10] = [60, 61, 62, 63, 0, 1, 2, 3, 4, 5];
 
 /// A count of every kind.
 const COUNTS: [[GroupCount; ARG_WORDS]; 3] = [
-    [GroupCount::Fixed(4), GroupCount::Rows(3, 2), GroupCount::Splits],
-    [GroupCount::Outputs(5, 2), GroupCount::Fixed(1), GroupCount::Rows(1, 1)],
+    [GroupCount::Fixed(4), GroupCount::Rows(3, 2), GroupCount::Splits(Table::All)],
+    [GroupCount::Outputs(5, 2), GroupCount::Splits(Table::Window), GroupCount::Rows(1, 1)],
     [GroupCount::Listed(99), GroupCount::Unlisted(99), GroupCount::Fixed(1)],
 ];
 
-/// What is compared after a run of the kernel: the frame's head, rows, outputs and listed tokens, the mask, position
+/// What is compared after a run of the kernel: the frames' heads, rows and outputs, listed tokens, the mask, position
 /// and count of the history and its newest tokens, and the workgroups, the sampler's last.
 struct Seen {
     head: [u32; 3],
@@ -49,6 +52,11 @@ struct Seen {
 
 fn row(i: u32) -> [u32; 4] {
     [if i == 0 { 5 } else { 19 + i }, FIRST_POSITION + i, SEQUENCES, CELLS[i as usize]]
+}
+
+/// A row with its cell in sliding layers.
+fn in_window([token, position, sequences, _]: [u32; 4]) -> [u32; 4] {
+    [token, position, sequences, WINDOW_CELLS[(position - FIRST_POSITION) as usize]]
 }
 
 fn expected() -> [Seen; 3] {
@@ -64,7 +72,7 @@ fn expected() -> [Seen; 3] {
         args: [[4, 12, SPLITS], none, none, none],
     };
     let (output, listed) = (1, [7, 30, 31]);
-    let args = [[4, 3, SPLITS], [3, 1, 2], [3, 1, 1], [1, 1, 1]];
+    let args = [[4, 3, SPLITS], [3, WINDOW_SPLITS, 2], [3, 1, 1], [1, 1, 1]];
     let second = Seen { head: [2, 1, 3], rows: rows(8..10), output, listed, history: history(9), args };
     let last = Seen { args: [none; 4], rows: rows(8..10), history: history(9), ..second };
     [first, second, last]
@@ -98,16 +106,16 @@ fn run(gpu: &Gpu, mut walker: Walker, expected: &[Seen; 3]) -> Result<()> {
     };
     let WalkedWords { children, mut state, out, results, position, count, ring } = walked_words();
     (state[position], state[count]) = (FIRST_POSITION + 1, COUNT);
-    let mut frame = vec![0; FRAME_CELLS];
-    frame[3] = SPLITS;
+    let mut frame = vec![0; 2 * FRAME_CELLS];
+    (frame[3], frame[FRAME_CELLS + 3]) = (SPLITS, WINDOW_SPLITS);
     let (frame, children_at) = (filled(&frame)?, children.len());
     let (children, state, out) = (filled(&children)?, filled(&state)?, filled(&out)?);
     walker.hold(gpu, &trie())?;
     walker.bind(gpu, &Surroundings { frame: &frame, sampler: [&children, &state, &out] })?;
     let positions = CELLS.map(|_| FIRST_POSITION as i32);
-    let cells = [TableCells { rows: &CELLS, ..TableCells::default() }, TableCells::default()];
+    let cells = [&CELLS, &WINDOW_CELLS].map(|rows| TableCells { rows, ..TableCells::default() });
     let batch = Batch { cells, positions: &positions, sequences: &[SEQUENCES], ..Batch::default() };
-    walker.begin(gpu, &batch, &Walk { sequence: 0, node: 0, passes: 3 }, children_at)?;
+    walker.begin(gpu, &batch, &Walk { sequence: 0, node: 0, passes: 3 }, children_at, FRAME_CELLS)?;
     let words = |buffer: &wgpu::Buffer, at: usize, count: usize| -> Result<Vec<u32>> {
         Ok(bytemuck::pod_collect_to_vec(&gpu.read(buffer, at as u64 * 4, count * 4)?))
     };
@@ -128,6 +136,12 @@ fn run(gpu: &Gpu, mut walker: Walker, expected: &[Seen; 3]) -> Result<()> {
             (words(&frame, 5, 1)?, vec![seen.head[2]]),
             (words(&frame, FRAME_ROWS, 4 * rows)?, seen.rows.concat()),
             (words(&frame, FRAME_OUTPUTS, 1)?, vec![seen.output]),
+            (words(&frame, FRAME_CELLS, 2)?, seen.head[..2].to_vec()),
+            (
+                words(&frame, FRAME_CELLS + FRAME_ROWS, 4 * rows)?,
+                seen.rows.iter().flat_map(|row| in_window(*row)).collect(),
+            ),
+            (words(&frame, FRAME_CELLS + FRAME_OUTPUTS, 1)?, vec![seen.output]),
             (words(&frame, FRAME_LISTED, 3)?, seen.listed.to_vec()),
             (words(&state, position, 1)?, vec![FIRST_POSITION + 1 + seen.history.len() as u32]),
             (words(&state, count, 1)?, vec![COUNT + seen.history.len() as u32]),

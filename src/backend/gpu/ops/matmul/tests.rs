@@ -100,7 +100,7 @@ impl Run<'_> {
         let counts = RunCounts {
             rows: self.rows as u32,
             outputs: self.outputs as u32,
-            splits: 1,
+            splits: [1; 2],
             listed: self.listed.len() as u32,
         };
         let mut encoder = gpu.raw.create_command_encoder(&Default::default());

@@ -19,6 +19,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let record = FRAME_ROWS + 4u * group.x;
     let source = frame[record + 1u];
     let cell = frame[record + 3u];
+    if (cell == NO_CELL) {
+        return;
+    }
     for (var u = t; u < K_UNITS; u += THREADS) {
         keys[key_at(group.y, cell) + u * BLOCK] = keys[key_at(group.y, source) + u * BLOCK];
     }

@@ -23,6 +23,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let record = FRAME_ROWS + 4u * group.x;
     let delta = bitcast<i32>(frame[record + 1u]);
     let cell = frame[record + 3u];
+    if (cell == NO_CELL) {
+        return;
+    }
     var x = load_key(t, group.y, cell);
 //#if FACTORS
     var factor = vec4<f32>(1.0);
