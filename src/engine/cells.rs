@@ -104,6 +104,23 @@ impl Cells {
         self.change(cell as usize);
     }
 
+    /// Gives a cell to more sequences.
+    pub fn share(&mut self, cell: u32, sequences: u32) {
+        self.sequences[cell as usize] |= sequences;
+        self.change(cell as usize);
+    }
+
+    /// Takes a cell from these sequences; it is free where no other has it.
+    pub fn release(&mut self, cell: u32, sequences: u32) {
+        match self.sequences[cell as usize] & !sequences {
+            0 => self.free(cell),
+            others => {
+                self.sequences[cell as usize] = others;
+                self.change(cell as usize);
+            }
+        }
+    }
+
     pub fn free(&mut self, cell: u32) {
         let cell = cell as usize;
         self.sequences[cell] = 0;

@@ -237,10 +237,11 @@ impl Engine {
         EngineStats { traffic, ..self.stats }
     }
 
-    /// The slot with this number, or for -1 a fresh one: an empty slot, else the least recently used, emptied.
+    /// The slot with this number, or for -1 a fresh one: an empty slot, else the least recently used that is not
+    /// pinned, emptied.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a slot that does not exist.
+    /// [`Error::InvalidArgument`] for a slot that does not exist, and where every slot is pinned.
     pub fn take_slot(&mut self, slot_id: i32) -> Result<SlotId> {
         let slot = self.slots.find(slot_id)?;
         if slot_id == -1 {
@@ -248,6 +249,23 @@ impl Engine {
         }
         self.slots.touch(slot);
         Ok(slot)
+    }
+
+    /// The slot for a prompt: the one with this number; for -1 the one whose tokens the prompt goes on from, else an
+    /// empty one, else the least recently used that is not pinned.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a slot that does not exist, and where every slot is pinned.
+    pub fn slot_for(&mut self, slot_id: i32, tokens: &[Token]) -> Result<SlotId> {
+        let slot = if slot_id == -1 { self.slots.find_for(tokens)? } else { self.slots.find(slot_id)? };
+        self.slots.touch(slot);
+        Ok(slot)
+    }
+
+    /// Pins a slot, or unpins it: a pinned one keeps its tokens when other slots need cells, and is no fresh slot for
+    /// a prompt.
+    pub fn pin(&mut self, slot: SlotId, pinned: bool) {
+        self.slots.pin(slot, pinned);
     }
 
     /// Tokens in the slot.
@@ -279,8 +297,8 @@ impl Engine {
         self.states.iter_mut().for_each(|state| state.watch(cancel));
     }
 
-    /// Make the slot hold exactly `tokens`: the longest common prefix with what it holds is reused, the rest is
-    /// evaluated in chunks of at most [`Engine::batch`], and the last position's hidden row is kept for
+    /// Make the slot hold exactly `tokens`: the longest common prefix with what it, or another slot, holds is reused,
+    /// the rest is evaluated in chunks of at most [`Engine::batch`], and the last position's hidden row is kept for
     /// [`Engine::head`].
     ///
     /// A cancel or an error leaves the slot with the tokens evaluated so far.
@@ -299,12 +317,12 @@ impl Engine {
             let (n, max) = (tokens.len(), self.context());
             return Err(Error::OutOfMemory(format!("A prompt of {n} tokens in a context of {max}")));
         }
-        let common = self.tokens(slot).iter().zip(tokens).take_while(|(a, b)| a == b).count();
-        let usable = self.slots.stale_from(slot).unwrap_or(common);
-        // The last position is evaluated again even when it is in the slot, for its hidden row.
-        let reused = common.min(usable).min(tokens.len() - 1);
-        let reused = self.slots.nearest(slot, reused);
-        self.truncate(slot, reused);
+        let (whose, reused) = self.slots.longest_prefix(slot, tokens);
+        match whose == slot {
+            true => self.truncate(slot, reused),
+            false => self.share(whose, slot, reused)?,
+        }
+        let reused = self.position(slot);
         let before = self.stats.forward_passes;
         self.append_chunks(slot, &tokens[reused..], cancel)?;
         if let Some(error) = self.states.iter_mut().find_map(|state| state.finish().err()) {

@@ -46,7 +46,7 @@ impl Engine {
         }
         // Of a window that begins before the range there is nothing to move up to.
         let short = self.slots.windows().any() && self.slots.windows().seen_from(len) < range.end;
-        if self.slots.states().any() || short {
+        if self.slots.states().any() || short || self.slots.shares_after(slot, range.end) {
             let later = reserve::copied(&self.tokens(slot)[range.end..], "tokens")?;
             self.truncate(slot, range.start);
             let done = self.append_chunks(slot, &later, &AtomicBool::new(false));
@@ -95,6 +95,17 @@ impl Engine {
             self.rearrange(Plans::copy)?;
             self.moves.iter().for_each(|&(from, to)| self.slots.move_cell(from, to));
         }
+    }
+
+    /// Gives a slot, in place of what it holds, the first `n` tokens of another, after which that one could go on. Both
+    /// have the same cells then.
+    pub(super) fn share(&mut self, from: SlotId, to: SlotId, n: usize) -> Result<()> {
+        self.truncate(to, 0);
+        if self.slots.share(from, to, n, &mut self.moves).is_none() {
+            // Its tokens are evaluated.
+            return Ok(());
+        }
+        self.copy_windows().inspect_err(|_| self.truncate(to, 0))
     }
 
     /// Copies the windows of sliding layers at the slot's mark, where tokens up to `end` would overwrite them.

@@ -4,7 +4,8 @@
 //! ([`crate::backend::tree_row`]; Miao et al., "SpecInfer", <https://arxiv.org/abs/2305.09781>). Nodes run depth-first,
 //! as many in a pass as a pass can have rows, in cells that are freed at the end. Where the model keeps a state or has
 //! windows, the ancestors of a pass's first node run again, so that every pass is a tree that goes on from the slot's
-//! last token; its cells are freed after it. The slot is unchanged, and its next logits are those of its own last position.
+//! last token; its cells are freed after it. The slot is unchanged, and its next logits are those of its own last
+//! position.
 
 use super::{Engine, SlotId};
 use crate::backend::{MAX_TREE_NODES, NO_STATE, StateRows, tree_cell, tree_row};

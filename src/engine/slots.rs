@@ -1,8 +1,8 @@
 //! The slots of an engine and the cells that hold their keys and values.
 //!
-//! Invariants: a slot's tokens and cells have equal length, and its `i`-th cell holds position `i`; a cell belongs to
-//! one slot at most. Cells that were taken and belong to no slot belong to a run in progress: the code that took them
-//! gives them to a slot or frees them.
+//! Invariants: a slot's tokens and cells have equal length, and its `i`-th cell holds position `i`; slots that share a
+//! cell have the same tokens up to it. Cells that were taken and belong to no slot belong to a run in progress: the
+//! code that took them gives them to a slot or frees them.
 
 use super::cells::Cells;
 use super::states::States;
@@ -31,6 +31,8 @@ struct Slot {
     tokens: Vec<Token>,
     cells: Vec<u32>,
     last_used: u64,
+    /// Whether it keeps its tokens when others need cells.
+    pinned: bool,
     /// Tokens from this index on were computed after other tokens than those that precede them now; `None` = none.
     stale_from: Option<usize>,
 }
@@ -77,18 +79,40 @@ impl Slots {
     pub fn find(&self, number: i32) -> Result<SlotId> {
         match usize::try_from(number) {
             Ok(i) if i < self.slots.len() => Ok(SlotId(i)),
-            Err(_) if number == -1 => {
-                let oldest = (0..self.slots.len()).min_by_key(|&i| match self.slots[i].tokens.is_empty() {
-                    true => (0, 0),
-                    false => (1, self.slots[i].last_used),
-                });
-                oldest.map(SlotId).ok_or_else(|| Error::Internal("An engine without slots".into()))
-            }
+            Err(_) if number == -1 => self.least_used(None),
             _ => {
                 let max = self.slots.len() - 1;
                 Err(Error::InvalidArgument(format!("Slot {number} (-1 to {max} are possible)")))
             }
         }
+    }
+
+    /// An empty slot, else the least recently used one that is not pinned, and not `but` where there is another.
+    fn least_used(&self, but: Option<SlotId>) -> Result<SlotId> {
+        let slots = (0..self.slots.len()).map(SlotId).filter(|slot| !self.slots[slot.0].pinned);
+        let oldest = slots.min_by_key(|&slot| match self.position(slot) {
+            0 => (0, 0),
+            _ => (1 + u8::from(but == Some(slot)), self.slots[slot.0].last_used),
+        });
+        oldest.ok_or_else(|| Error::InvalidArgument("Every slot is pinned: none is left for another prompt".into()))
+    }
+
+    /// The slot for a prompt that may go into any: the one whose tokens it goes on from, else an empty one, else the
+    /// least recently used.
+    pub fn find_for(&self, tokens: &[Token]) -> Result<SlotId> {
+        let slots = (0..self.slots.len()).map(SlotId).filter(|&slot| self.position(slot) > 0);
+        let longest = slots.map(|slot| (self.reusable(slot, tokens), slot)).max_by_key(|&(n, slot)| (n, slot.0));
+        let longest = longest.filter(|&(n, _)| n > 0);
+        let goes_on = |&(n, slot): &(usize, SlotId)| !self.slots[slot.0].pinned && n == self.position(slot);
+        match longest.filter(goes_on) {
+            Some((_, slot)) => Ok(slot),
+            None => self.least_used(longest.map(|(_, slot)| slot)),
+        }
+    }
+
+    /// Whether the slot keeps its tokens when others need cells.
+    pub fn pin(&mut self, slot: SlotId, pinned: bool) {
+        self.slots[slot.0].pinned = pinned;
     }
 
     /// Mark the slot as the most recently used.
@@ -128,7 +152,7 @@ impl Slots {
         if n_tokens >= s.tokens.len() {
             return false;
         }
-        s.cells.drain(n_tokens..).for_each(|cell| self.cells.free(cell));
+        s.cells.drain(n_tokens..).for_each(|cell| self.cells.release(cell, slot.bit()));
         s.tokens.truncate(n_tokens);
         s.stale_from = s.stale_from.filter(|&from| from < n_tokens);
         self.states.truncate(slot.0, n_tokens);
@@ -174,17 +198,17 @@ impl Slots {
     pub fn remove(&mut self, slot: SlotId, range: Range<usize>) {
         let s = &mut self.slots[slot.0];
         s.tokens.drain(range.clone());
-        s.cells.drain(range.clone()).for_each(|cell| self.cells.free(cell));
+        s.cells.drain(range.clone()).for_each(|cell| self.cells.release(cell, slot.bit()));
         let places = s.cells.iter().enumerate().skip(range.start);
         places.for_each(|(position, &cell)| self.cells.place(cell, position as i32));
         s.stale_from = Some(s.stale_from.map_or(range.start, |from| from.min(range.start)));
         self.windows.remove(slot.0, range);
     }
 
-    /// The slot to empty next until `n` cells are free: the least recently used that is not `busy`, a bit each. `None`
-    /// where they are free, or no slot is left.
+    /// The slot to empty next until `n` cells are free: the least recently used that is not pinned or `busy`, a bit
+    /// each. `None` where they are free, or no slot is left.
     pub fn victim(&self, n: usize, busy: u32) -> Option<SlotId> {
-        let idle = |&slot: &SlotId| busy & slot.bit() == 0 && self.position(slot) > 0;
+        let idle = |&slot: &SlotId| busy & slot.bit() == 0 && !self.slots[slot.0].pinned && self.position(slot) > 0;
         let short = self.cells.n_free() < n;
         let slots = (0..self.slots.len()).map(SlotId).filter(|_| short).filter(idle);
         slots.min_by_key(|slot| self.slots[slot.0].last_used)
@@ -256,8 +280,47 @@ impl Slots {
     /// Notes that a cell's content was copied to a free cell, which replaces it.
     pub fn move_cell(&mut self, from: u32, to: u32) {
         let position = self.cells.positions()[from as usize];
-        let slot = self.cells.sequences()[from as usize].trailing_zeros();
-        self.slots[slot as usize].cells[position as usize] = to;
+        let sequences = self.cells.sequences()[from as usize];
+        let slots = self.slots.iter_mut().enumerate().filter(|(slot, _)| sequences & 1 << slot != 0);
+        slots.for_each(|(_, slot)| slot.cells[position as usize] = to);
         self.cells.moved(from, to);
+    }
+
+    /// How many of these tokens the slot has, after which it can go on.
+    pub fn reusable(&self, slot: SlotId, tokens: &[Token]) -> usize {
+        let common = self.tokens(slot).iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        // The last position is evaluated again even when it is in the slot, for its hidden row.
+        let usable = self.stale_from(slot).unwrap_or(common).min(tokens.len().saturating_sub(1));
+        self.nearest(slot, common.min(usable))
+    }
+
+    /// The slot that has the most of these tokens, after which `slot` could go on, and how many those are: `slot`
+    /// itself, where no other has more.
+    pub fn longest_prefix(&self, slot: SlotId, tokens: &[Token]) -> (SlotId, usize) {
+        let others = (0..self.slots.len()).map(SlotId).filter(|&other| other != slot);
+        let of = |slot: SlotId| (slot, self.reusable(slot, tokens));
+        others.map(of).fold(of(slot), |best, other| if other.1 > best.1 { other } else { best })
+    }
+
+    /// Gives an empty slot the first `n` tokens of another, with the same cells and states. The windows of sliding
+    /// layers are still to be copied, as `moves` tells; `None`, and the slot is empty, where there are no cells for
+    /// them.
+    pub fn share(&mut self, from: SlotId, to: SlotId, n: usize, moves: &mut Vec<(u32, u32)>) -> Option<()> {
+        let [source, slot] = self.slots.get_disjoint_mut([from.0, to.0]).ok()?;
+        slot.tokens.extend_from_slice(&source.tokens[..n]);
+        slot.cells.extend_from_slice(&source.cells[..n]);
+        slot.cells.iter().for_each(|&cell| self.cells.share(cell, to.bit()));
+        self.states.share(from.0, to.0, n);
+        if self.windows.share(from.0, to.0, n, moves).is_none() {
+            self.truncate(to, 0);
+            return None;
+        }
+        Some(())
+    }
+
+    /// Whether another slot has cells of this slot's tokens from `n_tokens` on.
+    pub fn shares_after(&self, slot: SlotId, n_tokens: usize) -> bool {
+        let cells = self.cells_of(slot).get(n_tokens..).unwrap_or_default();
+        cells.iter().any(|&cell| self.cells.sequences()[cell as usize] != slot.bit())
     }
 }

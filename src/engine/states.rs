@@ -6,7 +6,7 @@
 //! on are evaluated again first (`passes.rs`). When no cell is free, the kept state is dropped whose loss costs the
 //! fewest tokens.
 //!
-//! Invariant: a cell is free, or kept by one slot, or belongs to the run whose inputs name it.
+//! Invariant: a cell is free, or kept by slots, or belongs to the run whose inputs name it.
 
 use crate::backend::{NO_STATE, StateRows};
 use crate::{Result, reserve};
@@ -26,6 +26,8 @@ struct Kept {
 /// The state cells of an engine; of a model without states none.
 pub(super) struct States {
     free: Vec<u32>,
+    /// How many slots keep each cell.
+    shared: Vec<u32>,
     /// By slot, by position.
     kept: Vec<Vec<Kept>>,
     any: bool,
@@ -37,7 +39,7 @@ impl States {
         let mut free = reserve::list(cells, "state cells")?;
         free.extend((0..cells as u32).rev());
         let kept = (0..slots).map(|_| reserve::list(cells, "states of a slot")).collect::<Result<_>>()?;
-        Ok(States { free, kept, any: cells > 0 })
+        Ok(States { free, shared: reserve::filled(0, cells, "state cells")?, kept, any: cells > 0 })
     }
 
     /// Whether the model has states.
@@ -75,11 +77,32 @@ impl States {
         if cell == NO_STATE {
             return;
         }
+        self.shared[cell as usize] += 1;
         let kept = &mut self.kept[slot];
         let at = kept.partition_point(|kept| kept.position < position);
         match kept.get_mut(at).filter(|kept| kept.position == position) {
-            Some(same) => self.free.push(std::mem::replace(&mut same.cell, cell)),
+            Some(same) => {
+                let before = std::mem::replace(&mut same.cell, cell);
+                self.release(before);
+            }
             None => kept.insert(at, Kept { position, cell, marked: false }),
+        }
+    }
+
+    /// Notes that a slot does not keep a cell any more.
+    fn release(&mut self, cell: u32) {
+        self.shared[cell as usize] -= 1;
+        if self.shared[cell as usize] == 0 {
+            self.free.push(cell);
+        }
+    }
+
+    /// Keeps the states after at most `position` tokens of one slot for another, which has none.
+    pub fn share(&mut self, from: usize, to: usize, position: usize) {
+        for i in 0..self.kept[from].partition_point(|kept| kept.position <= position) {
+            let kept = self.kept[from][i];
+            self.shared[kept.cell as usize] += 1;
+            self.kept[to].push(kept);
         }
     }
 
@@ -91,13 +114,13 @@ impl States {
 
     /// Drops the states after more than `position` tokens of a slot.
     pub fn truncate(&mut self, slot: usize, position: usize) {
-        let kept = &mut self.kept[slot];
-        let left = kept.partition_point(|kept| kept.position <= position);
-        self.free.extend(kept.drain(left..).map(|kept| kept.cell));
+        while let Some(kept) = self.kept[slot].pop_if(|kept| kept.position > position) {
+            self.release(kept.cell);
+        }
     }
 
-    /// Drops the state whose loss costs the fewest tokens: those from the slot's state before it, which would be
-    /// evaluated again. A slot's last state goes after all others.
+    /// Drops the state whose loss costs the fewest tokens, in all slots that keep it: those from the slot's state before
+    /// it, which would be evaluated again. A slot's last state goes after all others.
     fn drop_one(&mut self, inputs: &[StateRows]) {
         let in_use = |cell: u32| inputs.iter().any(|of| of.from == cell);
         let cost = |kept: &[Kept], i: usize| {
@@ -107,8 +130,13 @@ impl States {
         };
         let all = self.kept.iter().enumerate().flat_map(|(slot, kept)| (0..kept.len()).map(move |i| (slot, i)));
         let droppable = all.filter(|&(slot, i)| !in_use(self.kept[slot][i].cell));
-        if let Some((slot, i)) = droppable.min_by_key(|&(slot, i)| cost(&self.kept[slot], i)) {
-            self.free.push(self.kept[slot].remove(i).cell);
+        let Some((slot, i)) = droppable.min_by_key(|&(slot, i)| cost(&self.kept[slot], i)) else { return };
+        let cell = self.kept[slot][i].cell;
+        for slot in 0..self.kept.len() {
+            if let Some(i) = self.kept[slot].iter().position(|kept| kept.cell == cell) {
+                self.kept[slot].remove(i);
+                self.release(cell);
+            }
         }
     }
 }

@@ -345,6 +345,41 @@ impl Windows {
         Some(())
     }
 
+    /// The moves of cells (from, to) that give an empty slot the window after the first `position` tokens of another,
+    /// which can go on from there; `None` where the other slots leave no cells.
+    pub fn share(&mut self, from: usize, to: usize, position: usize, moves: &mut Vec<(u32, u32)>) -> Option<()> {
+        moves.clear();
+        if !self.any() || position == 0 {
+            return Some(());
+        }
+        let ring = &self.rings[from].held;
+        let of_copy = |copy: &Copied| copy.slot == from && self.suffices(&copy.held, position);
+        let copy = self.copies.iter().position(|copy| copy.as_ref().is_some_and(of_copy));
+        let held = match copy.and_then(|copy| self.copies[copy].as_ref()) {
+            _ if self.suffices(ring, position) => ring,
+            Some(copy) => &copy.held,
+            None => return None,
+        };
+        let held = held.start.max(self.seen_from(position))..position;
+        let in_ring = self.suffices(ring, position);
+        // The source keeps its cells while this slot takes some.
+        let needed = held.len() / CELL_BLOCK + 2;
+        if self.free.len() < needed {
+            (0..self.rings.len()).filter(|&slot| slot != from).for_each(|slot| self.trim(slot));
+        }
+        if self.free.len() < needed {
+            return None;
+        }
+        for p in held.clone() {
+            let to = self.enter(to, p, p as i32, 1 << to, 1 << from)?;
+            let from = if in_ring { self.cell(from, p) } else { self.copy_cell(copy?, p) };
+            moves.push((from, to));
+        }
+        let ring = &mut self.rings[to];
+        (ring.held, ring.top) = (held, 0);
+        Some(())
+    }
+
     /// Takes cells in the empty ring of a slot for what these positions gave; `None` where the other slots leave none.
     pub fn restore(&mut self, slot: usize, held: Range<usize>) -> Option<()> {
         if self.any() {

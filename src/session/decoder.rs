@@ -145,7 +145,7 @@ impl Decoder for EngineSlot {
     }
 
     fn prefill(&mut self, slot_id: i32, tokens: &[Token], cancel: &AtomicBool) -> Result<usize> {
-        self.slot = self.engine.take_slot(slot_id)?;
+        self.slot = self.engine.slot_for(slot_id, tokens)?;
         self.engine.prefill(self.slot, tokens, cancel).map(|done| done.reused)
     }
 

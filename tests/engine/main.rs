@@ -9,6 +9,7 @@ mod packed_cache;
 mod removal;
 mod saved_slots;
 mod several_slots;
+mod shared_prefix;
 mod states;
 #[path = "../testing/mod.rs"]
 mod testing;

@@ -330,8 +330,8 @@ fn other_slots_make_room_and_a_gap_stays_one() {
     engine.remove(slots[0], 20..30).unwrap();
     engine.save(slots[0], &path, &[], &NEVER).unwrap();
     engine.truncate(slots[0], 0);
-    engine.prefill(slots[1], &text[..20], &NEVER).unwrap();
-    engine.prefill(slots[2], &text[..10], &NEVER).unwrap();
+    engine.prefill(slots[1], &tokens(20, "second"), &NEVER).unwrap();
+    engine.prefill(slots[2], &tokens(10, "third"), &NEVER).unwrap();
     // The row of the last position went with the gap.
     assert!(!restore(&mut engine, slots[0], &path).unwrap());
     let left = [&text[..20], &text[30..]].concat();

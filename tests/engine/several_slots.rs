@@ -54,9 +54,9 @@ fn logits_of_a_step_are_the_bits_of_single_decodes() {
 fn a_step_that_fails_changes_no_slot() {
     let mut engine = open(3, 64, 0);
     let slots = [0, 1, 2].map(|i| engine.take_slot(i).unwrap());
-    let text = tokens(70, "failing");
-    engine.prefill(slots[0], &text[..30], &NEVER).unwrap();
-    engine.prefill(slots[1], &text[..33], &NEVER).unwrap();
+    let texts = [tokens(30, "failing"), tokens(33, "other")];
+    engine.prefill(slots[0], &texts[0], &NEVER).unwrap();
+    engine.prefill(slots[1], &texts[1], &NEVER).unwrap();
     let both = |token| [turn(slots[0], token), turn(slots[1], token)];
     let nothing =
         &mut |_: usize, _: elizainference::Result<SlotOutcome<'_>>| panic!("an outcome of a step that failed");
@@ -80,13 +80,13 @@ fn a_step_that_fails_changes_no_slot() {
         SlotOutcome::Logits(row) => rows.push(bits(row)),
         other => panic!("{other:?}"),
     };
-    engine.step(&both(text[32]), &NEVER, &mut hear).unwrap();
+    engine.step(&both(32), &NEVER, &mut hear).unwrap();
     let mut alone = open(3, 64, 0);
-    for (slot, prompt) in slots.into_iter().zip([30, 32]) {
-        alone.prefill(slot, &text[..prompt], &NEVER).unwrap();
+    for (slot, prompt) in slots.into_iter().zip([&texts[0], &texts[1][..32]]) {
+        alone.prefill(slot, prompt, &NEVER).unwrap();
     }
     for (slot, row) in slots.into_iter().zip(rows) {
-        assert!(bits(alone.decode(slot, text[32], &NEVER).unwrap()) == row);
+        assert!(bits(alone.decode(slot, 32, &NEVER).unwrap()) == row);
     }
 }
 

@@ -70,11 +70,12 @@ fn program(kind: Kind, engine: &mut Engine, fresh: &mut Engine, trie: &Trie, dic
         let slot = engine.take_slot(i as i32).unwrap();
         let room = most - texts[i].len();
         match dice.below(10) {
-            // A prompt that shares some of what the slot holds.
+            // A prompt that shares some of what a slot holds.
             0 | 1 => {
-                let shared = dice.below(texts[i].len() + 1);
+                let whose = &texts[dice.below(slots)];
+                let shared = dice.below(whose.len().min(most - 1) + 1);
                 let more = 1 + dice.below(30.min(most - shared));
-                let text = [&texts[i][..shared], &dice.tokens(more)].concat();
+                let text = [&whose[..shared], &dice.tokens(more)].concat();
                 engine.prefill(slot, &text, &NEVER).unwrap();
                 texts[i] = text;
             }

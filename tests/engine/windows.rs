@@ -1,10 +1,10 @@
 //! Sliding layers with the cells of a window: what is left of a slot says what a fresh run says, and what need not be
 //! is not evaluated again.
 
-use crate::testing::fixture;
 use crate::testing::fixtures::{Kind, Weights};
 use crate::testing::judge::{NEVER, tokens};
 use crate::testing::stats::{distance, widen};
+use crate::testing::{fixture, has_gpu};
 use elizainference::Token;
 use elizainference::engine::{self, Engine, EngineOptions, KvType, SlotId};
 
@@ -114,7 +114,7 @@ fn earlier_logits_come_from_any_place() {
 #[test]
 fn many_slots_have_the_cells_that_they_need() {
     let (mut engine, n) = (open(8), 8);
-    let texts: Vec<_> = (0..n).map(|i| tokens(100 + 17 * i, "many")).collect();
+    let texts: Vec<_> = (0..n).map(|i| tokens(100 + 17 * i, &format!("many {i}"))).collect();
     for round in 0..3 {
         for (i, text) in texts.iter().enumerate() {
             let slot = engine.take_slot(i as i32).unwrap();
@@ -178,4 +178,34 @@ fn a_slot_is_restored_where_more_cells_are_kept() {
     }
     let refused = open_as(16, 512).open_saved(&path, &NEVER).unwrap_err().to_string();
     assert!(refused.contains("window at byte 64") && refused.contains("context and number of slots"), "{refused}");
+}
+
+#[test]
+fn a_gpu_says_what_the_cpu_says() {
+    if !has_gpu() {
+        return;
+    }
+    let (text, answer) = (tokens(300, "device"), tokens(90, "answer"));
+    let said = |gpu_layers| {
+        let path = fixture(Kind::Gemma3, Weights::F32);
+        let options = EngineOptions { gpu_layers, ..options(2, 8192) };
+        let mut engine = Engine::new(engine::open_model(&path, &options, None).unwrap(), &options).unwrap();
+        let mut rows = Vec::new();
+        // The second prompt finds the window of the first, in a copy; the third takes it into another slot.
+        for (number, more) in [(0, 0), (0, 20), (1, 30)] {
+            let slot = engine.take_slot(number).unwrap();
+            let prompt = [&text[..], &answer[..more]].concat();
+            let done = engine.prefill(slot, &prompt, &NEVER).unwrap();
+            assert_eq!(done.reused, if more > 0 { 300 + 20 * number as usize } else { 0 });
+            rows.push(widen(engine.head(slot).unwrap()));
+            rows.extend(answer.iter().map(|&token| widen(engine.decode(slot, token, &NEVER).unwrap())));
+        }
+        let slot = engine.take_slot(1).unwrap();
+        engine.remove(slot, 100..200).unwrap();
+        rows.push(widen(engine.decode(slot, 310, &NEVER).unwrap()));
+        rows
+    };
+    let (cpu, gpu) = (said(0), said(-1));
+    let far = distance(&gpu, &cpu).relative_rms;
+    assert!(far < 1e-4, "{far}");
 }

@@ -197,7 +197,7 @@ fn what_was_chosen_is_forgotten_with_its_trie() {
     // Scores are those after the token that was not evaluated yet.
     let scores = session.score_trie().unwrap();
     assert_eq!(listen(&session, 2, None), [300, 301]);
-    session.prefill(&[PROMPT.as_slice(), &begun].concat(), 1).unwrap();
+    session.prefill(&[PROMPT.as_slice(), &begun].concat(), 0).unwrap();
     assert_eq!(session.score_trie().unwrap(), scores);
     // And without asking for them first.
     session.clear_trie().unwrap();
