@@ -43,10 +43,10 @@ TYPES = ("f32", "q8_0", "q4_k")
 # The pooling of a file that scores.
 RANK = 4
 QUICK = ("bert-tiny", "modern-bert-tiny", "nomic-bert-moe-tiny", "gemma-embedding-tiny", "qwen3-rank-tiny", "qwen35-tiny", "lfm2-tiny",
-         "jamba-tiny", "mamba2-tiny")
+         "jamba-tiny", "mamba2-tiny", "rwkv7-tiny")
 QUICK_LENGTHS = {"f32": (7, 65), "q4_k": (7,)}
 # Architectures that are not built.
-NOT_BUILT = ("plamo2", "rwkv6", "rwkv7", "t5", "t5encoder")
+NOT_BUILT = ("t5", "t5encoder")
 
 # Each architecture: the files it was made for, and what of it the shapes do not reach.
 MADE_FOR = {
@@ -66,10 +66,13 @@ MADE_FOR = {
     "nemotron_h_moe": ("Nemotron 3 Nano 30B-A3B", "experts behind a narrow row (Super 120B), which are refused"),
     "nomic-bert": ("nomic-embed-text v1 and v1.5", ""),
     "nomic-bert-moe": ("nomic-embed-text v2", ""),
+    "plamo2": ("PLaMo 2 1B to 8B", ""),
     "qwen3": ("Qwen3-Embedding and Qwen3-Reranker 0.6B to 8B", ""),
     "qwen35": ("Qwen3.5 and Qwen3.6 0.8B to 27B", "positions of images; blocks that predict several tokens, which are left out"),
     "qwen35moe": ("Qwen3.5 and Qwen3.6 35B-A3B to 397B-A17B", "as qwen35"),
     "qwen3next": ("Qwen3-Next 80B-A3B", "old files with one `ssm_in`, which are refused"),
+    "rwkv6": ("RWKV-6 Finch 1.6B to 14B", "`rwkv6qwen2`, an architecture of its own, which is refused"),
+    "rwkv7": ("RWKV-7 Goose 0.1B to 14B", "`arwkv7`, an architecture of its own, which is refused"),
 }
 
 

@@ -38,7 +38,10 @@ pub struct WeightBytes {
 
 /// The numbers of a vector of the file.
 pub(super) fn vector(file: &File, spec: &WeightSpec, info: &TensorInfo) -> Result<Vec<f32>> {
-    let mut values = reserve::filled(0.0, spec.n_in, "values of a vector")?;
-    dequantize(spec.ty, &file.read(info)?, &mut values)?;
+    const VALUES: &str = "values of a vector";
+    let mut values = reserve::filled(0.0, spec.n_in, VALUES)?;
+    let mut bytes = reserve::filled(0, spec.bytes() as usize, VALUES)?;
+    file.read_at(info, (spec.first_row * bytes.len()) as u64, &mut bytes)?;
+    dequantize(spec.ty, &bytes, &mut values)?;
     Ok(values)
 }

@@ -466,7 +466,14 @@ impl<'a> Builder<'a> {
         if spec.first + channels > have {
             return Err(Error::Model(format!("A convolution of {channels} columns in rows of {have}")));
         }
-        self.check_vector(spec.weight, spec.taps * channels)?;
+        match spec.weight {
+            Some(weight) => self.check_vector(weight, spec.taps * channels)?,
+            None if spec.taps == 2 && spec.bias.is_none() && spec.act == Activation::Identity => {}
+            None => return Err(Error::Internal("A difference is of two rows alone".into())),
+        }
+        if ![Activation::Identity, Activation::Silu].contains(&spec.act) {
+            return Err(Error::Internal(format!("A convolution with {:?}", spec.act)));
+        }
         if let Some(bias) = spec.bias {
             self.check_vector(bias, channels)?;
         }
@@ -480,7 +487,8 @@ impl<'a> Builder<'a> {
     /// [`Error::Model`] where the shapes do not fit, [`Error::Unsupported`] for sizes that no kernel has.
     pub fn recur(&mut self, src: &[NodeId], spec: RecurSpec) -> Result<NodeId> {
         let RecurSpec { heads, keys, values, key_heads, .. } = spec;
-        if heads == 0 || key_heads == 0 || !heads.is_multiple_of(key_heads) {
+        let own_keys = matches!(spec.rule, Rule::Wkv6 { .. } | Rule::Wkv7 { .. });
+        if heads == 0 || key_heads == 0 || !heads.is_multiple_of(key_heads) || own_keys && heads != key_heads {
             return Err(Error::Model(format!("A recurrence of {heads} heads, {key_heads} of keys")));
         }
         let by_value = matches!(spec.rule, Rule::Scan { .. });
@@ -503,7 +511,7 @@ impl<'a> Builder<'a> {
         }
         spec.vectors().try_for_each(|(weight, n)| self.check_vector(weight, n))?;
         self.of_batch(src, "A recurrence")?;
-        Ok(self.push(Op::Recur(Box::new(spec)), src.to_vec(), heads * values, Rows::Batch))
+        Ok(self.push(Op::Recur(Box::new(spec)), src.to_vec(), spec.width(), Rows::Batch))
     }
 
     /// An error unless all these nodes have a row for each of the batch.

@@ -480,14 +480,14 @@ pub struct Stack {
     pub rows: usize,
 }
 
-/// A causal convolution of each column with the rows before it: `act(bias + Σ_j weight[j] x[t - taps + 1 + j])`. The
-/// rows before a sequence's first are zero; what it needs of them between runs is a state, of `taps - 1` rows of `x`.
+/// A causal convolution of each column with the rows before it: `act(bias + Σ_j weight[j] x[t - taps + 1 + j])`, or
+/// without weights the difference of the row before, `x[t - 1] - x[t]`. The rows before a sequence's first are zero; what it needs of them between runs is a state, of `taps - 1` rows of `x`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ConvSpec {
     /// The state: an index into [`CacheSpec::states`](crate::backend::CacheSpec::states).
     pub state: usize,
-    /// For each column `taps` factors, the newest row's last.
-    pub weight: WeightId,
+    /// For each column `taps` factors, the newest row's last; `None` for the difference, which has 2.
+    pub weight: Option<WeightId>,
     /// Added per column.
     pub bias: Option<WeightId>,
     /// Rows that a result is made of, 2 to [`MAX_TAPS`].
@@ -551,14 +551,17 @@ pub enum Rule {
         skip: WeightId,
     },
     /// RWKV-6 (Peng et al., <https://arxiv.org/abs/2404.05892>): the result is Sᵀ q + (q · (bonus ⊙ k)) v; then, with
-    /// w = e^-(e^step) for each key index, S becomes diag(w) S + k vᵀ.
+    /// w = e^-(e^step) for each key index, S becomes diag(w) S + k vᵀ. A head has key indices of its own.
     Wkv6 {
         /// A factor for each head and key index.
         bonus: WeightId,
     },
     /// RWKV-7 (Peng et al., <https://arxiv.org/abs/2503.14456>): with w = e^(-0.606531 σ(step)) for each key index, S
-    /// becomes diag(w) S - (removed ⊙ rate) (Sᵀ removed)ᵀ + k vᵀ; the result is Sᵀ q.
+    /// becomes diag(w) S - (removed ⊙ rate) (Sᵀ removed)ᵀ + k vᵀ; the result is Sᵀ q of all heads, then of all heads
+    /// (q · (bonus ⊙ k)) v. A head has key indices of its own.
     Wkv7 {
+        /// A factor for each head and key index.
+        bonus: WeightId,
         /// A direction of unit length for each head.
         removed: Columns,
         /// A rate for each key index.
@@ -571,8 +574,8 @@ impl Rule {
     pub fn own(&self) -> Option<WeightId> {
         match *self {
             Rule::Ssd { skip } | Rule::Scan { skip } => Some(skip),
-            Rule::Wkv6 { bonus } => Some(bonus),
-            Rule::Delta { .. } | Rule::Wkv7 { .. } => None,
+            Rule::Wkv6 { bonus } | Rule::Wkv7 { bonus, .. } => Some(bonus),
+            Rule::Delta { .. } => None,
         }
     }
 }
@@ -620,6 +623,12 @@ impl RecurSpec {
         self.heads * self.keys * self.values
     }
 
+    /// Columns of the result.
+    pub fn width(&self) -> usize {
+        let parts = if matches!(self.rule, Rule::Wkv7 { .. }) { 2 } else { 1 };
+        parts * self.heads * self.values
+    }
+
     /// The key head that a head reads.
     pub fn key_head(&self, head: usize) -> usize {
         if self.tiled { head % self.key_heads } else { head / (self.heads / self.key_heads) }
@@ -634,7 +643,7 @@ impl RecurSpec {
             Rule::Ssd { .. } => all.push((self.step, self.heads)),
             Rule::Scan { .. } => all.push((self.step, values)),
             Rule::Wkv6 { .. } => all.push((self.step, keys)),
-            Rule::Wkv7 { removed, rate } => all.extend([(self.step, keys), (removed, keys), (rate, keys)]),
+            Rule::Wkv7 { removed, rate, .. } => all.extend([(self.step, keys), (removed, keys), (rate, keys)]),
         }
         all
     }
@@ -882,7 +891,7 @@ impl Node {
                 gate.linear.weights().chain(up.iter().flat_map(|up| up.linear.weights())).collect()
             }
             Op::ExpertDown { down, .. } => down.linear.weights().collect(),
-            Op::Conv(spec) => spec.bias.into_iter().chain([spec.weight]).map(|w| (w, WeightUse::Vector)).collect(),
+            Op::Conv(spec) => spec.bias.into_iter().chain(spec.weight).map(|w| (w, WeightUse::Vector)).collect(),
             Op::Recur(spec) => spec.vectors().map(|(weight, _)| (weight, WeightUse::Vector)).collect(),
             Op::Hidden
             | Op::SelectRows

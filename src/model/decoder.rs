@@ -179,7 +179,7 @@ impl Decoder {
         if let Some(altup) = &self.altup {
             x = altup.widen(b, x)?;
         }
-        Ok(Streams { x, per_layer })
+        Ok(Streams { x, per_layer, first_values: None })
     }
 
     /// The embeddings of all layers, where there are any.

@@ -2,7 +2,7 @@
 //! residual stream. Architectures put layers together; this file turns one into nodes.
 
 use super::altup::{AltUp, Laurel};
-use super::recurrent::Recurrent;
+use super::recurrent::{ChannelMix, Recurrent};
 use crate::Result;
 use crate::graph::{
     Activation, AttentionSpec, Builder, Function, Linear, NodeId, NormSpec, RouteSpec, Stack, WeightId,
@@ -37,8 +37,8 @@ pub(super) struct Layer {
     pub per_layer: Option<PerLayer>,
     /// How the layer goes with a residual stream of several parts, of which only the first goes through it.
     pub altup: Option<AltUp>,
-    /// A factor on the layer's result.
-    pub output_scale: Option<WeightId>,
+    /// What becomes of the layer's result.
+    pub output: Option<Function>,
 }
 
 /// What mixes the rows of a sequence.
@@ -97,6 +97,7 @@ pub(super) enum FeedForward {
     Dense(Dense),
     Experts(Box<Experts>),
     Both(Box<Both>),
+    Channels(Box<ChannelMix>),
 }
 
 /// A gated unit, or without `up` a plain one.
@@ -152,11 +153,13 @@ pub(super) struct PerLayer {
     pub norm: NormSpec,
 }
 
-/// What layers hand on: the residual stream, and the embeddings of all layers where there are any.
+/// What layers hand on: the residual stream, and what else there is.
 #[derive(Clone, Copy)]
 pub(super) struct Streams {
     pub x: NodeId,
     pub per_layer: Option<NodeId>,
+    /// The values of the first layer, where later ones mix them into their own.
+    pub first_values: Option<NodeId>,
 }
 
 impl Layer {
@@ -181,7 +184,7 @@ impl Layer {
             laurel: None,
             per_layer: None,
             altup: None,
-            output_scale: None,
+            output: None,
         }
     }
 
@@ -212,14 +215,17 @@ impl Layer {
 
     /// Append the layer's nodes. With `select` all that follows the mixers is of output rows.
     pub fn emit(&self, b: &mut Builder<'_>, streams: Streams, select: bool) -> Result<Streams> {
-        let Streams { mut x, mut per_layer } = streams;
+        let Streams { mut x, mut per_layer, mut first_values } = streams;
+        let late = select && self.ffn.as_ref().is_some_and(FeedForward::has_state);
+        let select = select && !late;
         let mut predicted = None;
         if let Some(altup) = &self.altup {
             let all = altup.predict(b, x)?;
             (predicted, x) = (Some(all), altup.active(b, all)?);
         }
         let mut normed = normed_by(b, x, self.attn_norm)?;
-        let mut outputs = self.mixers.iter().map(|mixer| mixer.mix(b, normed)).collect::<Result<Vec<_>>>()?;
+        let mut outputs =
+            self.mixers.iter().map(|mixer| mixer.mix(b, normed, &mut first_values)).collect::<Result<Vec<_>>>()?;
         if select {
             outputs.iter_mut().for_each(|node| *node = b.select_rows(*node));
             // What nobody reads any more is not selected.
@@ -266,10 +272,13 @@ impl Layer {
                 None => part.emit(b, x, all, Some(x))?,
             };
         }
-        if let Some(scale) = self.output_scale {
-            x = b.map(x, Function::ScaleBy(scale))?;
+        if let Some(function) = self.output {
+            x = b.map(x, function)?;
         }
-        Ok(Streams { x, per_layer })
+        if late {
+            (x, per_layer) = (b.select_rows(x), per_layer.map(|all| b.select_rows(all)));
+        }
+        Ok(Streams { x, per_layer, first_values })
     }
 
     /// The stream plus what `part` makes, normalised and scaled before it is added where the layer does so. A part that
@@ -312,10 +321,10 @@ fn normed_by(b: &mut Builder<'_>, x: NodeId, norm: Option<NormSpec>) -> Result<N
 
 impl Mixer {
     /// Up to the last matrix.
-    fn mix(&self, b: &mut Builder<'_>, x: NodeId) -> Result<NodeId> {
+    fn mix(&self, b: &mut Builder<'_>, x: NodeId, first_values: &mut Option<NodeId>) -> Result<NodeId> {
         match self {
             Mixer::Attention(attention) => attention.attend(b, x),
-            Mixer::Recurrent(recurrent) => recurrent.mix(b, x),
+            Mixer::Recurrent(recurrent) => recurrent.mix(b, x, first_values),
         }
     }
 
@@ -380,7 +389,13 @@ impl FeedForward {
             FeedForward::Dense(dense) => dense.emit(b, x, residual),
             FeedForward::Experts(experts) => experts.emit(b, x, x, residual),
             FeedForward::Both(both) => both.emit(b, x, stream, residual),
+            FeedForward::Channels(mix) => mix.emit(b, x, residual),
         }
+    }
+
+    /// Whether it keeps a state of a sequence.
+    fn has_state(&self) -> bool {
+        matches!(self, FeedForward::Channels(_))
     }
 }
 

@@ -67,6 +67,30 @@ impl<'a> WeightTable<'a> {
         self.claim(name, &[n_in, n_out, n], WeightUse::MatMul)
     }
 
+    /// One of the `n` matrices of a tensor, each of `n_in` to `n_out`.
+    ///
+    /// # Errors
+    /// As [`WeightTable::matrix`].
+    pub fn of_stack(&mut self, name: &str, (n_in, n_out): (usize, usize), n: usize, at: usize) -> Result<WeightId> {
+        let id = self.stack(name, n_in, n_out, n)?;
+        if let Some(spec) = self.specs.get_mut(id.0 as usize) {
+            (spec.first_row, spec.n_out) = (at * n_out, n_out);
+        }
+        Ok(id)
+    }
+
+    /// One of the `of` vectors of `n` that a tensor of any shape has, one after the other.
+    ///
+    /// # Errors
+    /// As [`WeightTable::matrix`].
+    pub fn of_vectors(&mut self, name: &str, n: usize, of: usize, at: usize) -> Result<WeightId> {
+        let id = self.numbers(name, n.saturating_mul(of))?;
+        if let Some(spec) = self.specs.get_mut(id.0 as usize) {
+            (spec.n_in, spec.first_row) = (n, at);
+        }
+        Ok(id)
+    }
+
     /// A table whose rows of `n_in` are only looked up.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //! keys' product, and scores that are not scaled. Three kinds: small models with an embedding for each layer, whose
 //! last layers use the keys and values of earlier ones; dense models; models with experts beside a dense part.
 
-use crate::graph::{Activation, AttentionSpec, Gating, NormSpec, RopeKind, RopeSpec, Values};
+use crate::graph::{Activation, AttentionSpec, Function, Gating, NormSpec, RopeKind, RopeSpec, Values};
 use crate::model::binder::{Binder, Block};
 use crate::model::decoder::{Decoder, PerLayerEmbedding};
 use crate::model::keys::MAX_WIDTH;
@@ -43,9 +43,9 @@ pub(super) fn gemma4(m: &mut Binder<'_>) -> Result<Decoder> {
     let layers = m.layers(|b| {
         let (attention, ffn) = (attentions.of(b)?, ffn(b)?);
         let layer = b.sandwich(attention, ffn)?;
-        let output_scale = b.m.table.optional_vector(&b.name("layer_output_scale.weight"), 1)?;
+        let scale = b.m.table.optional_vector(&b.name("layer_output_scale.weight"), 1)?;
         let per_layer = if width > 0 { Some(per_layer(b, width)?) } else { None };
-        Ok(Layer { per_layer, output_scale, ..layer })
+        Ok(Layer { per_layer, output: scale.map(Function::ScaleBy), ..layer })
     })?;
     let decoder = m.decoder(ropes, layers)?;
     let embed_scale = (m.h.n_embd as f32).sqrt();

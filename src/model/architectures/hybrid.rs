@@ -1,10 +1,11 @@
 //! Models some or all of whose layers keep a state instead of keys and values.
 
 use crate::Result;
-use crate::graph::{Activation, Gating, RopeKind};
+use crate::graph::{Activation, Function, Gating, NormSpan, RopeKind};
 use crate::model::binder::{Binder, Block};
 use crate::model::decoder::Decoder;
 use crate::model::layer::{Attention, FeedForward, Heads, Layer, Mixer};
+use crate::model::recurrent::Recurrent;
 
 /// Layers from one with attention to the next where the file does not name them.
 const INTERVAL: usize = 4;
@@ -126,6 +127,23 @@ pub(super) fn jamba(m: &mut Binder<'_>) -> Result<Decoder> {
     })
 }
 
+/// `plamo2`: a layer with a state, and attention in layers with key heads, with norms before and after each part.
+pub(super) fn plamo2(m: &mut Binder<'_>) -> Result<Decoder> {
+    m.uniform(RopeKind::Neox, |b| {
+        let mixer = match b.m.h.n_head_kv[b.il] {
+            0 => Mixer::Recurrent(b.plamo2()?),
+            _ => {
+                let spec = b.head_norms(b.spec(), NormSpan::EachHead)?;
+                Mixer::Attention(Box::new(b.attention(spec)?))
+            }
+        };
+        let ffn = FeedForward::Dense(b.gated(Activation::Silu)?);
+        let post_attn_norm = Some(b.norm("post_attention_norm")?);
+        let post_ffn_norm = Some(b.norm("post_ffw_norm")?);
+        Ok(Layer { post_attn_norm, post_ffn_norm, ..b.mixed(vec![mixer], Some(ffn), "ffn_norm")? })
+    })
+}
+
 fn unrotated(b: &mut Block<'_, '_>) -> Result<Mixer> {
     let mut spec = b.spec();
     spec.rope = None;
@@ -152,4 +170,31 @@ pub(super) fn nemotron_h(m: &mut Binder<'_>) -> Result<Decoder> {
             b.alone(vec![mixer])
         }
     })
+}
+
+/// `rwkv6`: a time mix and a channel mix. The stream is halved after every few layers, which the weights are made for.
+pub(super) fn rwkv6(m: &mut Binder<'_>) -> Result<Decoder> {
+    let every = m.keys.count("rescale_every_n_layers", usize::MAX)?;
+    rwkv(m, |b| {
+        let output = (every > 0 && (b.il + 1).is_multiple_of(every)).then_some(Function::Scale(0.5));
+        Ok((b.rwkv6()?, output))
+    })
+}
+
+/// `rwkv7`: as rwkv6; the values of the first layer go through all.
+pub(super) fn rwkv7(m: &mut Binder<'_>) -> Result<Decoder> {
+    rwkv(m, |b| Ok((b.rwkv7()?, None)))
+}
+
+/// Layers of a time mix, which `mix` makes with what becomes of the layer's result, and a channel mix.
+fn rwkv(
+    m: &mut Binder<'_>,
+    mix: impl Fn(&mut Block<'_, '_>) -> Result<(Recurrent, Option<Function>)>,
+) -> Result<Decoder> {
+    let decoder = m.uniform(RopeKind::Norm, |b| {
+        let (mixer, output) = mix(b)?;
+        let ffn = b.channel_mix()?;
+        Ok(Layer { output, ..b.mixed(vec![Mixer::Recurrent(mixer)], Some(ffn), "attn_norm_2")? })
+    })?;
+    Ok(Decoder { embd_norm: Some(m.norm("token_embd_norm", m.h.n_embd)?), ..decoder })
 }

@@ -150,7 +150,7 @@ impl Block<'_> {
         unsafe {
             let [k, q] = self.key_and_query(row);
             let bonus = &self.vectors.own[self.head * k.len()..];
-            let own: f32 = k.iter().zip(q).zip(bonus).map(|((k, q), u)| k * q * u).sum();
+            let own = weighted(k, q, bonus);
             let v = simd.load(self.at(self.spec.value, row, self.head * self.spec.values + self.value));
             let decays =
                 decays(simd, self.by_key(self.spec.step, row), |x| exp(simd, simd.sub(simd.splat(0.0), exp(simd, x))));
@@ -176,6 +176,10 @@ impl Block<'_> {
                 simd.fma(simd.splat(k[i]), v, kept)
             });
             self.put(simd, row, read);
+            let own = weighted(k, q, &self.vectors.own[self.head * k.len()..]);
+            let (base, width) = self.out;
+            let at = (self.spec.heads + self.head) * self.spec.values + self.value;
+            simd.store(base.add(row * width + at), simd.mul(v, simd.splat(own)));
         }
     }
 
@@ -185,6 +189,11 @@ impl Block<'_> {
         // SAFETY: the promise of `run`.
         unsafe { simd.store(base.add(row * width + self.head * self.spec.values + self.value), result) }
     }
+}
+
+/// k · (weight ⊙ q).
+fn weighted(k: &[f32], q: &[f32], weight: &[f32]) -> f32 {
+    k.iter().zip(q).zip(weight).map(|((k, q), w)| k * q * w).sum()
 }
 
 /// ln(1 + e^x), x itself above 20.
@@ -254,7 +263,7 @@ impl Kernel for Through<'_> {
                 Rule::Ssd { .. } => rows.for_each(|row| block.ssd(simd, row, state)),
                 Rule::Scan { .. } => rows.for_each(|row| block.scan(simd, row, state)),
                 Rule::Wkv6 { .. } => rows.for_each(|row| block.wkv6(simd, row, state)),
-                Rule::Wkv7 { removed, rate } => rows.for_each(|row| block.wkv7(simd, row, state, [removed, rate])),
+                Rule::Wkv7 { removed, rate, .. } => rows.for_each(|row| block.wkv7(simd, row, state, [removed, rate])),
             }
         }
     }
@@ -265,8 +274,8 @@ pub const CHANNELS: usize = 64;
 
 /// A convolution of some neighbouring channels, at most [`CHANNELS`].
 pub struct Conv<'a> {
-    /// For each channel its taps.
-    pub weight: &'a [f32],
+    /// For each channel its taps; none for the difference of the row before.
+    pub weight: Option<&'a [f32]>,
     /// Added per channel.
     pub bias: Option<&'a [f32]>,
     /// What follows, [`Activation::Silu`] or [`Activation::Identity`].
@@ -304,10 +313,15 @@ impl<T: Fn(usize) -> [*const f32; MAX_TAPS], O: Fn(usize) -> *mut f32> Kernel fo
     #[inline(always)]
     fn run<S: Vector>(self, simd: S) {
         let Convolved { conv, channels, rows, taps, out } = self;
-        let n = conv.weight.len() / channels;
+        let n = conv.weight.map_or(2, |weight| weight.len() / channels);
         let mut weight = [[0f32; CHANNELS]; MAX_TAPS];
-        for (c, own) in conv.weight.chunks_exact(n).enumerate() {
-            own.iter().zip(&mut weight).for_each(|(&w, column)| column[c] = w);
+        match conv.weight {
+            Some(all) => {
+                for (c, own) in all.chunks_exact(n).enumerate() {
+                    own.iter().zip(&mut weight).for_each(|(&w, column)| column[c] = w);
+                }
+            }
+            None => (weight[0], weight[1]) = ([1.0; CHANNELS], [-1.0; CHANNELS]),
         }
         for row in rows {
             let (met, out) = (taps(row), out(row));
@@ -366,7 +380,7 @@ mod tests {
             Rule::Ssd { skip: weight },
             Rule::Scan { skip: weight },
             Rule::Wkv6 { bonus: weight },
-            Rule::Wkv7 { removed: at(after), rate: at(after + k) },
+            Rule::Wkv7 { bonus: weight, removed: at(after), rate: at(after + k) },
         ];
         let width = after + 2 * k.max(HEADS);
         let (state, decay, bias) = (0, Some(weight), Some(weight));
@@ -399,7 +413,7 @@ mod tests {
         let mut states = vec![vec![vec![0f64; values]; keys]; spec.heads];
         let mut out = Vec::new();
         for row in case.source.chunks(width).take(*rows) {
-            let row = wide(row);
+            let (row, mut after) = (wide(row), Vec::new());
             let part = |columns: Columns, first: usize, n: usize| row[columns.first + first..][..n].to_vec();
             for (h, state) in states.iter_mut().enumerate() {
                 let kh = spec.key_head(h);
@@ -450,7 +464,7 @@ mod tests {
                             (0..keys).for_each(|i| state[i][j] = (-step[i].exp()).exp() * state[i][j] + k[i] * v[j]);
                         }
                     }
-                    Rule::Wkv7 { removed, rate } => {
+                    Rule::Wkv7 { removed, rate, .. } => {
                         let [step, removed, rate] = [spec.step, removed, rate].map(|c| part(c, h * keys, keys));
                         for j in 0..values {
                             let old = sum(state, &removed, j);
@@ -460,9 +474,12 @@ mod tests {
                             }
                             out.push(sum(state, &q, j));
                         }
+                        let own: f64 = (0..keys).map(|i| q[i] * k[i] * f64::from(case.own[h * keys + i])).sum();
+                        after.extend(v.iter().map(|v| own * v));
                     }
                 }
             }
+            out.extend(after);
         }
         out
     }
@@ -470,7 +487,7 @@ mod tests {
     /// All blocks through all rows, cut after `cut` of them.
     fn fast(isa: Isa, case: &Case, cut: usize) -> Vec<f32> {
         let spec = &case.spec;
-        let width = spec.heads * spec.values;
+        let width = spec.width();
         let mut out = vec![f32::NAN; case.rows * width];
         let sources = [(case.source.as_ptr(), case.source.len() / case.rows)];
         let vectors = Vectors { decay: &case.decay, bias: &case.bias, own: &case.own };

@@ -51,9 +51,10 @@ impl Conv {
     /// Takes some channels through a sequence's rows.
     fn through(&self, run: &Run<'_>, channels: &Range<usize>, of: &StateRows) {
         let (ConvSpec { taps, first, channels: all, act, .. }, isa) = (self.spec, run.isa);
-        let Ok(weight) = run.weights.vector(self.spec.weight) else { return };
+        let weight = self.spec.weight.and_then(|weight| run.weights.vector(weight).ok());
+        let weight = weight.map(|weight| &weight[channels.start * taps..channels.end * taps]);
         let bias = self.spec.bias.and_then(|bias| run.weights.vector(bias).ok()).map(|bias| &bias[channels.clone()]);
-        let conv = Convolution { weight: &weight[channels.start * taps..channels.end * taps], bias, act };
+        let conv = Convolution { weight, bias, act };
         let rows = of.first as usize..(of.first + of.rows) as usize;
         let parents = run.batch.parents;
         let before = |row: usize| match parents.get(row) {
