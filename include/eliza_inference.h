@@ -886,11 +886,12 @@ char *eliza_inference_plan_json(const struct eliza_llm_open_options_t *options,
                                 char **out_error);
 
 /**
- * Evaluates a prompt and keeps its KV cache in a slot; the common prefix with the slot's tokens is reused. Blocks
- * until done.
+ * Evaluates a prompt and keeps its KV cache in a slot; the longest common prefix with the tokens of any slot is
+ * reused. Blocks until done.
  *
- * `slot_id` -1 takes a fresh slot, evicting the least recently used one; 0 and up selects a slot, one for each
- * conversation. Success re-arms the token trie, if any, and makes the texts of the last generation invalid.
+ * `slot_id` -1 takes the slot whose tokens the prompt goes on from, else an empty one, else the least recently used; 0
+ * and up selects a slot, one for each conversation. Success re-arms the token trie, if any, and makes the texts of the
+ * last generation invalid.
  *
  * Ownership: the tokens are copied. Null rule: `prompt_tokens` must not be NULL; a NULL or closed handle
  * is -1. Threads: any; fails while the handle is at work. `eliza_inference_llm_stream_cancel` from another thread ends

@@ -92,7 +92,10 @@ export interface DetokenizeOptions {
 export interface PromptOptions {
   /** Ends the call; it then throws the signal's reason. */
   signal?: AbortSignal;
-  /** -1 (default) takes a fresh slot; 0 and up pins a conversation, whose common beginning is not evaluated again. */
+  /**
+   * -1 (default) takes the slot whose tokens the prompt goes on from, else an empty one, else the least recently used; 0 and up names
+   * the slot of a conversation. What any slot has of the prompt's beginning is not evaluated again.
+   */
   slot?: number;
   /** For a prompt that is text: special tokens in it are those tokens; default false. */
   parseSpecial?: boolean;

@@ -119,8 +119,8 @@ impl States {
         }
     }
 
-    /// Drops the state whose loss costs the fewest tokens, in all slots that keep it: those from the slot's state before
-    /// it, which would be evaluated again. A slot's last state goes after all others.
+    /// Drops the state whose loss costs the fewest tokens, in all slots that keep it: those from the slot's state
+    /// before it, which would be evaluated again. A slot's last state goes after all others.
     fn drop_one(&mut self, inputs: &[StateRows]) {
         let in_use = |cell: u32| inputs.iter().any(|of| of.from == cell);
         let cost = |kept: &[Kept], i: usize| {

@@ -481,7 +481,8 @@ pub struct Stack {
 }
 
 /// A causal convolution of each column with the rows before it: `act(bias + Σ_j weight[j] x[t - taps + 1 + j])`, or
-/// without weights the difference of the row before, `x[t - 1] - x[t]`. The rows before a sequence's first are zero; what it needs of them between runs is a state, of `taps - 1` rows of `x`.
+/// without weights the difference of the row before, `x[t - 1] - x[t]`. The rows before a sequence's first are zero;
+/// what it needs of them between runs is a state, of `taps - 1` rows of `x`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ConvSpec {
     /// The state: an index into [`CacheSpec::states`](crate::backend::CacheSpec::states).

@@ -211,8 +211,9 @@ impl Session {
         &self.info
     }
 
-    /// Prefill: makes slot `slot_id` (-1: a fresh one) hold `tokens`, reuses their common prefix with the slot's
-    /// tokens, and blocks until that is done. Returns how many tokens the slot now holds, which is `tokens.len()`.
+    /// Prefill: makes slot `slot_id` hold `tokens` (-1: the slot whose tokens they go on from, else an empty one, else
+    /// the least recently used), reuses their longest common prefix with the tokens of any slot, and blocks until that
+    /// is done. Returns how many tokens the slot now holds, which is `tokens.len()`.
     ///
     /// Success re-arms the token trie; after a failure a new prefill is needed before generate.
     ///

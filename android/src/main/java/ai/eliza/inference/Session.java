@@ -20,7 +20,7 @@ import java.util.concurrent.locks.ReentrantLock;
  * runs, and change nothing then. After {@link #close} all but close throw {@link ElizaException.Closed}.
  */
 public final class Session implements AutoCloseable {
-    /** The slot argument that takes a fresh slot, evicting the one idle for longest. */
+    /** The slot argument that takes the slot whose tokens a prompt goes on from, else an empty one, else the one idle for longest. */
     public static final int FRESH_SLOT = -1;
 
     /** Tokens that a step holds at most, unless a test wants another number. */
