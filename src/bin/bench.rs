@@ -39,6 +39,10 @@ pub struct Args {
     /// The sampler chain of every sequence
     #[arg(long, default_value = "greedy", value_name = "CHAIN")]
     chain: Chain,
+    /// Measure a conversation instead: after a prompt of `--depth` tokens this many turns, each a question of `--pp`
+    /// tokens and an answer of `--tg`
+    #[arg(long, default_value_t = 0, value_name = "N", conflicts_with = "sequences")]
+    turns: usize,
     /// Sample on the host, from copied logits, where the device could do it
     #[arg(long)]
     host_sampling: bool,
@@ -55,8 +59,65 @@ pub fn run(args: Args) -> Outcome {
         let report = spans::run(how, &args.model, args.reps, &args.spans)?;
         return if args.json { print_json(&report) } else { spans::summary(&report) };
     }
+    if args.turns > 0 {
+        let report = conversation(&args)?;
+        return if args.json { print_json(&report) } else { conversation_summary(&report) };
+    }
     let report = speed(&args)?;
     if args.json { print_json(&report) } else { summary(&report) }
+}
+
+/// How many tokens a conversation evaluates, and how long each turn waits for its first token.
+fn conversation(args: &Args) -> Result<Value, Failure> {
+    let context = u32::try_from(args.context()).unwrap_or(u32::MAX);
+    let mut bench = Bench::open(args, &EngineOptions { slots: 1, ..args.model.engine(context)? })?;
+    let (engine, slot, never) = (&mut bench.engine, bench.slots[0], &bench.never);
+    let n_vocab = engine.model().n_vocab();
+    let (mut text, mut first_ms) = (args.tokens(n_vocab), Vec::new());
+    let mut coming = text.split_off(args.depth).into_iter();
+    let before = engine.stats().rows;
+    let bar = progress("Turns", args.turns as u64);
+    for _ in 0..args.turns {
+        if interrupted() {
+            return Err(Failure::Interrupted);
+        }
+        text.extend(coming.by_ref().take(args.pp));
+        let started = Instant::now();
+        engine.prefill(slot, &text, never)?;
+        engine.head(slot)?;
+        first_ms.push(started.elapsed().as_secs_f64() * 1e3);
+        for token in coming.by_ref().take(args.tg) {
+            engine.decode(slot, token, never)?;
+            text.push(token);
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let evaluated = engine.stats().rows - before;
+    Ok(json!({
+        "model": args.model.model.display().to_string(),
+        "threads": engine.threads(),
+        "turns": args.turns,
+        "tokens": text.len(),
+        "evaluated": evaluated,
+        "evaluated_per_token": evaluated as f64 / text.len().max(1) as f64,
+        "first_token_ms": first_ms.first(),
+        "later_first_token_ms": median(first_ms.clone()),
+        "peak_rss_bytes": peak_rss(),
+    }))
+}
+
+fn conversation_summary(report: &Value) -> Outcome {
+    let mut out = io::stdout().lock();
+    let number = |key: &str| report[key].as_f64().unwrap_or(0.0);
+    let (tokens, evaluated) = (&report["tokens"], &report["evaluated"]);
+    writeln!(out, "Turns        {} over {tokens} tokens", report["turns"])?;
+    writeln!(out, "Evaluated    {evaluated} tokens, {:.3} for each", number("evaluated_per_token"))?;
+    writeln!(out, "First token  {:.1} ms in the first turn", number("first_token_ms"))?;
+    if report["later_first_token_ms"].is_number() {
+        writeln!(out, "             {:.1} ms in later ones (median)", number("later_first_token_ms"))?;
+    }
+    Ok(out.flush()?)
 }
 
 fn speed(args: &Args) -> Result<Value, Failure> {
@@ -70,7 +131,7 @@ fn speed(args: &Args) -> Result<Value, Failure> {
     // Devices read one after the other.
     let bandwidth = bytes as f64 / shares.iter().map(|share| share.bytes as f64 / share.bandwidth).sum::<f64>();
     // The weights are read once for all sequences, the cache of each as long as it is halfway.
-    let cache = bench.engine.cache_bytes_per_token() * (args.depth + args.tg / 2) as u64 * u64::from(args.sequences);
+    let cache = bench.engine.cache_bytes_read(args.depth + args.tg / 2) * u64::from(args.sequences);
     let rate = decode.map(|tok_s| tok_s / f64::from(args.sequences) * (bytes + cache) as f64);
     let steps = bench.steps.max(1) as f64;
     let per_step = |count: u64| count as f64 / steps;
@@ -138,8 +199,17 @@ fn summary(report: &Value) -> Outcome {
 impl Args {
     /// Tokens of the longest thing that is measured, of all slots.
     fn context(&self) -> usize {
+        if self.turns > 0 {
+            return self.depth.saturating_add(self.turns.saturating_mul(self.pp.saturating_add(self.tg)));
+        }
         let sequences = self.sequences as usize;
         self.depth.saturating_mul(sequences).saturating_add(self.pp.max((self.tg + 1) * sequences))
+    }
+
+    /// So many tokens. Which ones makes no difference in speed; these are spread over the vocabulary.
+    fn tokens(&self, n_vocab: usize) -> Vec<Token> {
+        let token = |i: usize| ((i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) % n_vocab.max(1) as u64) as Token;
+        (0..self.context()).map(token).collect()
     }
 }
 
@@ -184,10 +254,7 @@ impl Bench {
 
     /// Median tokens per second of prompt and decode, after one unmeasured round.
     fn measure(&mut self, args: &Args) -> Result<(Option<f64>, Option<f64>), Failure> {
-        let n_vocab = self.engine.model().n_vocab() as u64;
-        // Which tokens makes no difference in speed; these are spread over the vocabulary.
-        let token = |i: usize| ((i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) % n_vocab) as Token;
-        let tokens: Vec<Token> = (0..args.context()).map(token).collect();
+        let tokens = args.tokens(self.engine.model().n_vocab());
         let (mut prompt, mut decode) = (Vec::new(), Vec::new());
         let bar = progress("Measuring", u64::from(args.reps) + 1);
         for _ in 0..=args.reps {

@@ -51,7 +51,7 @@ pub use slot_file::SavedSlot;
 pub use slots::SlotId;
 pub use step::{SlotOutcome, SlotToken};
 
-use crate::backend::{Backend, KvTypes, MAX_LISTED, State, Table, WALK_CELLS};
+use crate::backend::{Backend, KvTypes, LayerCache, MAX_LISTED, State, Table, WALK_CELLS};
 use crate::gguf::File;
 use crate::model::{Model, Outline, load, load_shared};
 use crate::schedule::Device;
@@ -220,10 +220,15 @@ impl Engine {
         self.plans.cache().types
     }
 
-    /// Bytes of the keys and values of one token, over all layers. (Q8_0 with scales of 32 bits, as in a saved slot.)
-    pub fn cache_bytes_per_token(&self) -> u64 {
-        let cache = self.plans.cache();
-        cache.layers.iter().flatten().map(|layer| layer.row_bytes(cache.types) as u64).sum()
+    /// Bytes of the keys and values that a token after `tokens` others reads, over all layers: in sliding layers those
+    /// of a window. (Q8_0 with scales of 32 bits, as in a saved slot.)
+    pub fn cache_bytes_read(&self, tokens: usize) -> u64 {
+        let (cache, reaches) = (self.plans.cache(), self.model.outline().reaches());
+        let layers = cache.layers.iter().zip(reaches).filter_map(|(layer, reach)| Some((layer.as_ref()?, reach)));
+        let bytes = |(layer, reach): (&LayerCache, Option<usize>)| {
+            (layer.row_bytes(cache.types) * reach.map_or(tokens, |reach| reach.min(tokens))) as u64
+        };
+        layers.map(bytes).sum()
     }
 
     /// Number of slots that share the context.
