@@ -59,6 +59,7 @@ fn one_row_of_single_heads() {
 }
 
 #[test]
+#[ignore = "long on a software GPU, which compiles many shaders: part of make deep"]
 fn keys_and_values_of_different_types() {
     for (k, v) in [(F32, F16), (F32, Q8_0), (F16, F32), (F16, Q8_0), (Q8_0, F32), (Q8_0, F16)] {
         let types = KvTypes { k, v };

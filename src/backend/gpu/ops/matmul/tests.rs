@@ -400,6 +400,7 @@ fn gated_products() {
 
 /// Factors and biases on both matrices, and products that nothing gates, with every activation.
 #[test]
+#[ignore = "long on a software GPU, which compiles many shaders: part of make deep"]
 fn activations_with_factors_and_biases() {
     const XIELU: Activation = Activation::Xielu { positive: 0.8, negative: 0.9, linear: 0.5, eps: -1e-6 };
     let cases = [
