@@ -45,6 +45,10 @@ pub struct RunArgs {
     /// The most tokens of a prompt in one pass, 1 to 512; fewer take less memory and more passes
     #[arg(long, default_value_t = 512, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=512))]
     n_batch: u32,
+    /// How many earlier recurrent states and windows of sliding layers are kept, after which a prompt can go on; 0: as
+    /// many as fit into a share of the cache
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(..=256))]
+    snapshots: u32,
 }
 
 impl ModelArgs {
@@ -72,6 +76,7 @@ impl RunArgs {
             kv_type: self.kv_type.parse()?,
             kv_type_v: self.kv_type_v.as_deref().map(str::parse).transpose()?,
             n_batch: self.n_batch,
+            snapshots: self.snapshots,
             slots: 1,
         })
     }

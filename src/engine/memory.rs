@@ -15,6 +15,7 @@ use crate::backend::{self, Backend, CacheSpec, KvTypes, LayerCache, MAX_TEXT_ROW
 use crate::gguf::File;
 use crate::model::{Model, Outline, Placement};
 use crate::{Error, Result};
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -62,12 +63,13 @@ pub struct MemoryPlan {
 }
 
 /// State cells beside those that runs need: earlier states of slots, from which a prompt can go on. As many as fit into
-/// a quarter of the KV cache, or into `KEPT_BYTES` if that is more.
-const KEPT_STATES: std::ops::RangeInclusive<usize> = 4..=32;
+/// a quarter of the KV cache, or into `KEPT_BYTES` if that is more, where the host chooses no number.
+const KEPT_STATES: RangeInclusive<usize> = 4..=32;
 const KEPT_BYTES: usize = 64 << 20;
 
-/// Copies of windows: as many as fit into this part of the KV cache, at least the first number and at most the last.
-const COPIES: std::ops::RangeInclusive<usize> = 2..=16;
+/// Copies of windows: as many as fit into this part of the KV cache, at least the first number and at most the last,
+/// where the host chooses no number.
+const COPIES: RangeInclusive<usize> = 2..=16;
 const COPIES_PART: usize = 32;
 
 /// The KV cache and the states of all layers, and the sizes of the windows of sliding ones.
@@ -87,7 +89,7 @@ pub(super) fn cache_of(model: &Outline, options: &EngineOptions) -> Result<(Cach
         let bytes = cache.states.iter().flatten().fold(0usize, |sum, n| sum.saturating_add(n.saturating_mul(4)));
         let kept = (cache_bytes(&cache, |_| true) / 4).max(KEPT_BYTES) / bytes.max(1);
         // A slot has its state, and a run writes another.
-        cache.state_cells = 2 * cache.sequences + kept.clamp(*KEPT_STATES.start(), *KEPT_STATES.end());
+        cache.state_cells = 2 * cache.sequences + options.snapshots(kept, KEPT_STATES)?;
     }
     Ok((cache, windows))
 }
@@ -119,7 +121,7 @@ fn windows_of(model: &Outline, options: &EngineOptions, cache: &mut CacheSpec) -
         .map(|layer| layer.row_bytes(with.types))
         .sum();
     let copies = cache_bytes(&with, |_| true) / COPIES_PART / (row * reach).max(1);
-    let sizes = sizes(copies.clamp(*COPIES.start(), *COPIES.end()));
+    let sizes = sizes(options.snapshots(copies, COPIES)?);
     with.cells[Table::Window as usize] = sizes.cells();
     if sizes.cells() >= all {
         return Ok(WindowSizes::default());

@@ -71,6 +71,8 @@ pub struct Prefill {
     pub tokens: usize,
     /// Tokens that were already in the slot and not evaluated again.
     pub reused: usize,
+    /// Those of them that came from a file.
+    pub restored: usize,
     /// Forward passes made.
     pub passes: usize,
 }
@@ -86,6 +88,8 @@ pub struct EngineStats {
     pub head_passes: u64,
     /// Logits computed: rows of the output matrix times output rows.
     pub logits: u64,
+    /// Earlier recurrent states and windows of sliding layers that are kept now.
+    pub snapshots: u64,
     /// Work submitted to the devices.
     pub traffic: Traffic,
 }
@@ -239,7 +243,7 @@ impl Engine {
     /// Counters since open.
     pub fn stats(&self) -> EngineStats {
         let traffic = self.states.iter().map(|s| s.traffic()).fold(Traffic::default(), |all, one| all + one);
-        EngineStats { traffic, ..self.stats }
+        EngineStats { traffic, snapshots: self.slots.snapshots() as u64, ..self.stats }
     }
 
     /// The slot with this number, or for -1 a fresh one: an empty slot, else the least recently used that is not
@@ -267,10 +271,15 @@ impl Engine {
         Ok(slot)
     }
 
-    /// Pins a slot, or unpins it: a pinned one keeps its tokens when other slots need cells, and is no fresh slot for
-    /// a prompt.
-    pub fn pin(&mut self, slot: SlotId, pinned: bool) {
-        self.slots.pin(slot, pinned);
+    /// Whether a slot (-1: any) begins with all of these tokens, and a prompt can go on after them.
+    pub fn holds(&self, slot_id: i32, tokens: &[Token]) -> bool {
+        self.slots.holds(slot_id, tokens)
+    }
+
+    /// Pins these slots, a bit each, and no others: a pinned one keeps its tokens when other slots need cells, and is
+    /// no fresh slot for a prompt.
+    pub fn pin(&mut self, slots: u32) {
+        self.slots.pin(slots);
     }
 
     /// Tokens in the slot.
@@ -328,6 +337,7 @@ impl Engine {
             false => self.share(whose, slot, reused)?,
         }
         let reused = self.position(slot);
+        let restored = self.slots.restored(slot);
         let before = self.stats.forward_passes;
         self.append_chunks(slot, &tokens[reused..], cancel)?;
         if let Some(error) = self.states.iter_mut().find_map(|state| state.finish().err()) {
@@ -339,7 +349,7 @@ impl Engine {
         if self.slots.cells().is_scattered() {
             self.defragment()?;
         }
-        Ok(Prefill { tokens: tokens.len(), reused, passes })
+        Ok(Prefill { tokens: tokens.len(), reused, restored, passes })
     }
 
     /// Append tokens without computing logits; the last position's hidden row is kept.

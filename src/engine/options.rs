@@ -5,11 +5,14 @@ use crate::gguf::shown;
 use crate::model::{Placement, TensorDevice};
 use crate::quant::TensorType;
 use crate::{Error, Result};
+use std::ops::RangeInclusive;
 
 /// Context in tokens where the host chooses none and the model was trained with more.
 const DEFAULT_CONTEXT: usize = 4096;
 /// The most slots of an engine: a set of sequences has 16 bits, and the ABI documents 16.
 const MAX_SLOTS: u32 = 16;
+/// The most snapshots that may be asked for; each of a large model takes megabytes.
+const MAX_SNAPSHOTS: u32 = 256;
 
 /// Element type of the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -80,6 +83,9 @@ pub struct EngineOptions {
     pub slots: u32,
     /// The most tokens of a prompt that one pass evaluates, 1 to 512; 0 = 512. Fewer take less memory and more passes.
     pub n_batch: u32,
+    /// How many snapshots are kept: earlier recurrent states, and earlier windows of sliding layers, after which a
+    /// prompt can go on; 1 to 256. 0 = as many as fit into a share of the cache. Other models need none.
+    pub snapshots: u32,
 }
 
 impl Default for EngineOptions {
@@ -94,6 +100,7 @@ impl Default for EngineOptions {
             kv_type_v: None,
             slots: 0,
             n_batch: 0,
+            snapshots: 0,
         }
     }
 }
@@ -127,6 +134,15 @@ impl EngineOptions {
             0 => Ok(MAX_ROWS),
             n if n <= MAX_ROWS => Ok(n),
             n => Err(Error::InvalidArgument(format!("n_batch is {n} (1 to {MAX_ROWS} are possible)"))),
+        }
+    }
+
+    /// [`EngineOptions::snapshots`], where the host chooses; else as many of `default` as `fit`.
+    pub(super) fn snapshots(&self, fit: usize, default: RangeInclusive<usize>) -> Result<usize> {
+        match self.snapshots {
+            0 => Ok(fit.clamp(*default.start(), *default.end())),
+            n if n <= MAX_SNAPSHOTS => Ok(n as usize),
+            n => Err(Error::InvalidArgument(format!("{n} snapshots (1 to {MAX_SNAPSHOTS} are possible)"))),
         }
     }
 

@@ -53,20 +53,20 @@ pub(super) struct Owner<'a> {
     pub n_embd: usize,
 }
 
-impl Owner<'_> {
-    /// Bytes of all rows of `tokens` tokens, in sliding layers of those from `window_from` on.
-    fn cell_bytes(&self, tokens: usize, window_from: usize) -> u64 {
-        let rows = |layer: &LayerCache| match layer.table {
-            Table::All => tokens,
-            Table::Window => tokens - window_from,
-        };
-        let bytes = |layer: &LayerCache| (rows(layer) * layer.row_bytes(self.cache.types)) as u64;
-        self.cache.layers.iter().flatten().map(bytes).sum()
-    }
+/// Bytes of all rows of `tokens` tokens, in sliding layers of those from `window_from` on, and of all states.
+fn cache_bytes(cache: &CacheSpec, tokens: usize, window_from: usize) -> u64 {
+    let rows = |layer: &LayerCache| match layer.table {
+        Table::All => tokens,
+        Table::Window => tokens - window_from,
+    };
+    let bytes = |layer: &LayerCache| (rows(layer) * layer.row_bytes(cache.types)) as u64;
+    let cells: u64 = cache.layers.iter().flatten().map(bytes).sum();
+    cells + cache.states.iter().flatten().map(|&n| n as u64 * 4).sum::<u64>()
+}
 
-    fn state_bytes(&self) -> u64 {
-        self.cache.states.iter().flatten().map(|&n| n as u64 * 4).sum()
-    }
+/// The most bytes of a file.
+pub(super) fn bytes(cache: &CacheSpec, tokens: usize, window_from: usize, hidden: usize, note: usize) -> u64 {
+    (HEADER + 4 + 4 * (tokens + hidden) + note + CHECKSUM) as u64 + cache_bytes(cache, tokens, window_from)
 }
 
 /// The content of the file before the cells.
@@ -253,7 +253,7 @@ impl SavedSlot {
             return no("window at byte 64", problem);
         }
         let front = 4 * (tokens as usize + hidden as usize) + note as usize;
-        let cells = owner.cell_bytes(tokens as usize, window_from) + owner.state_bytes();
+        let cells = cache_bytes(owner.cache, tokens as usize, window_from);
         let whole = (HEADER + more.len() + front + CHECKSUM) as u64 + cells;
         if size != whole {
             return no("length", format!("the file has {size} bytes, where its header tells of {whole}"));

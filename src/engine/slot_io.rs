@@ -66,6 +66,14 @@ impl Engine {
         })
     }
 
+    /// The most bytes of the file that [`Engine::save`] would write with a note of so many.
+    pub fn saved_bytes(&self, slot: SlotId, note: usize) -> u64 {
+        let windows = self.slots.windows();
+        let window_from = if windows.any() { windows.held(slot.0).start } else { 0 };
+        let (cache, n_embd) = (self.plans.cache(), self.model.hparams().n_embd);
+        slot_file::bytes(cache, self.position(slot), window_from, n_embd, note)
+    }
+
     /// Open a file that [`Engine::save`] wrote and check all of it. The engine is unchanged.
     ///
     /// # Errors

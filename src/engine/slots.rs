@@ -33,6 +33,8 @@ struct Slot {
     last_used: u64,
     /// Whether it keeps its tokens when others need cells.
     pinned: bool,
+    /// How many of its first tokens came from a file.
+    restored: usize,
     /// Tokens from this index on were computed after other tokens than those that precede them now; `None` = none.
     stale_from: Option<usize>,
 }
@@ -110,9 +112,9 @@ impl Slots {
         }
     }
 
-    /// Whether the slot keeps its tokens when others need cells.
-    pub fn pin(&mut self, slot: SlotId, pinned: bool) {
-        self.slots[slot.0].pinned = pinned;
+    /// Pins these slots, a bit each, and no others.
+    pub fn pin(&mut self, slots: u32) {
+        self.slots.iter_mut().enumerate().for_each(|(i, slot)| slot.pinned = slots & 1 << i != 0);
     }
 
     /// Mark the slot as the most recently used.
@@ -129,6 +131,11 @@ impl Slots {
     /// The cells of the slot's tokens, one each.
     pub fn cells_of(&self, slot: SlotId) -> &[u32] {
         &self.slots[slot.0].cells
+    }
+
+    /// How many of the slot's first tokens came from a file.
+    pub fn restored(&self, slot: SlotId) -> usize {
+        self.slots[slot.0].restored
     }
 
     /// The position of the next token.
@@ -155,6 +162,7 @@ impl Slots {
         s.cells.drain(n_tokens..).for_each(|cell| self.cells.release(cell, slot.bit()));
         s.tokens.truncate(n_tokens);
         s.stale_from = s.stale_from.filter(|&from| from < n_tokens);
+        s.restored = s.restored.min(n_tokens);
         self.states.truncate(slot.0, n_tokens);
         self.windows.truncate(slot.0, n_tokens, s.stale_from);
         true
@@ -190,7 +198,8 @@ impl Slots {
             self.truncate(slot, 0);
             return false;
         }
-        self.slots[slot.0].stale_from = stale_from;
+        let s = &mut self.slots[slot.0];
+        (s.stale_from, s.restored) = (stale_from, tokens.len());
         true
     }
 
@@ -202,6 +211,7 @@ impl Slots {
         let places = s.cells.iter().enumerate().skip(range.start);
         places.for_each(|(position, &cell)| self.cells.place(cell, position as i32));
         s.stale_from = Some(s.stale_from.map_or(range.start, |from| from.min(range.start)));
+        s.restored = s.restored.min(range.start);
         self.windows.remove(slot.0, range);
     }
 
@@ -238,6 +248,11 @@ impl Slots {
     /// Whether the slot has what cannot be cut back everywhere.
     pub fn forgets(&self) -> bool {
         self.states.any() || self.windows.any()
+    }
+
+    /// Number of places beside the ends of slots after which a prompt can go on.
+    pub fn snapshots(&self) -> usize {
+        self.states.snapshots() + self.windows.snapshots()
     }
 
     /// Marks the place after a slot's first `position` tokens as one that a later prompt may go on from.
@@ -294,6 +309,14 @@ impl Slots {
         self.nearest(slot, common.min(usable))
     }
 
+    /// Whether a slot (-1: any) begins with all of these tokens, and a prompt can go on after them.
+    pub fn holds(&self, number: i32, tokens: &[Token]) -> bool {
+        let asked = (0..self.slots.len()).filter(|&slot| number == -1 || number == slot as i32).map(SlotId);
+        let fresh = |slot: SlotId| self.stale_from(slot).is_none_or(|from| from >= tokens.len());
+        let mut holding = asked.filter(|&slot| self.tokens(slot).starts_with(tokens) && fresh(slot));
+        holding.any(|slot| self.nearest(slot, tokens.len()) == tokens.len())
+    }
+
     /// The slot that has the most of these tokens, after which `slot` could go on, and how many those are: `slot`
     /// itself, where no other has more.
     pub fn longest_prefix(&self, slot: SlotId, tokens: &[Token]) -> (SlotId, usize) {
@@ -309,6 +332,7 @@ impl Slots {
         let [source, slot] = self.slots.get_disjoint_mut([from.0, to.0]).ok()?;
         slot.tokens.extend_from_slice(&source.tokens[..n]);
         slot.cells.extend_from_slice(&source.cells[..n]);
+        slot.restored = source.restored.min(n);
         slot.cells.iter().for_each(|&cell| self.cells.share(cell, to.bit()));
         self.states.share(from.0, to.0, n);
         if self.windows.share(from.0, to.0, n, moves).is_none() {

@@ -47,6 +47,11 @@ impl States {
         self.any
     }
 
+    /// Number of kept states beside the last of each slot.
+    pub fn snapshots(&self) -> usize {
+        self.kept.iter().map(|kept| kept.len().saturating_sub(1)).sum()
+    }
+
     /// The last place up to `position` after which a slot's state is there, and the state cell; at 0 none is needed. Of
     /// a model without states every place.
     pub fn nearest(&self, slot: usize, position: usize) -> (usize, u32) {

@@ -110,6 +110,11 @@ impl Windows {
         })
     }
 
+    /// Number of copies of earlier windows.
+    pub fn snapshots(&self) -> usize {
+        self.copies.iter().flatten().count()
+    }
+
     /// Whether layers have their cells here.
     pub fn any(&self) -> bool {
         self.sizes.reach > 0

@@ -12,7 +12,7 @@ use super::handle::{self, FfiLlmHandle};
 use super::state::Stream;
 use super::{args, panic};
 use crate::session::arguments::{count, gpu_layers};
-use crate::session::{self, Arena, EngineOptions, KvType, Session, TensorDevice};
+use crate::session::{self, Arena, EngineOptions, KvType, Session, StoreOptions, TensorDevice};
 use crate::{Error, Result};
 
 /// Receives the fraction of a model that is loaded, 0 to 1, on the thread that opens it. Returning anything but 0
@@ -62,12 +62,18 @@ pub struct OpenOptions {
     /// The most tokens of a prompt that are evaluated in one pass, 1 to 512; 0 is 512. Fewer take less memory, and more
     /// passes.
     pub n_batch: u32,
-    /// Must be 0.
-    pub reserved: u32,
+    /// How many earlier recurrent states, and earlier windows of sliding layers, are kept, after which a prompt can go
+    /// on, 1 to 256; 0 keeps as many as fit into a share of the cache. Models with neither need none.
+    pub snapshots: u32,
     /// Tensors that are placed whatever their layer: rules `PATTERN=DEVICE`, separated by semicolons, or NULL. The
     /// pattern is a regular expression that has to match some part of a tensor's name, the device "cpu" or "gpu"; the
     /// first rule that matches counts. "exps=cpu" keeps experts on the CPU.
     pub tensor_devices: *const c_char,
+    /// The folder in which `eliza_inference_llm_stream_persist` keeps conversations, which is created where it is not
+    /// there, or NULL. Several handles and processes may have the same.
+    pub store_directory: *const c_char,
+    /// The most bytes that the conversations in it take; 0: no limit.
+    pub store_bytes: u64,
 }
 
 // SAFETY: repr(C), the size first, then numbers, raw pointers and an optional function: all may be zero.
@@ -114,8 +120,10 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_open(
         flags: 0,
         kv_type_v: std::ptr::null(),
         n_batch: 0,
-        reserved: 0,
+        snapshots: 0,
         tensor_devices: std::ptr::null(),
+        store_directory: std::ptr::null(),
+        store_bytes: 0,
     };
     // SAFETY: the options are ours, and the host's path is null or terminated; no out_error.
     unsafe { on_process(std::ptr::null_mut(), || open(&options)) }.unwrap_or(std::ptr::null_mut())
@@ -174,7 +182,12 @@ impl HostData {
 /// The strings of `options` are null or NUL-terminated.
 unsafe fn open(options: &OpenOptions) -> Result<FfiLlmHandle> {
     // SAFETY: the caller's promise.
-    let (path, engine) = unsafe { asked(options)? };
+    let (path, engine, directory) = unsafe {
+        let (path, engine) = asked(options)?;
+        let named = !options.store_directory.is_null();
+        (path, engine, named.then(|| args::path(options.store_directory, "store_directory")).transpose()?)
+    };
+    let store = directory.map(|directory| StoreOptions { directory, max_bytes: options.store_bytes });
     #[cfg(windows)]
     super::pin::stay_loaded()?;
     let (progress, user_data) = (options.progress, HostData(options.progress_user_data));
@@ -183,7 +196,7 @@ unsafe fn open(options: &OpenOptions) -> Result<FfiLlmHandle> {
         let go_on = move |done: f32| panic::host(|| unsafe { progress(done, user_data.get()) }) == 0;
         Box::new(go_on) as Box<dyn FnMut(f32) -> bool + Send>
     });
-    let options = session::OpenOptions { path, engine, vocab_only: options.flags != 0, progress };
+    let options = session::OpenOptions { path, engine, vocab_only: options.flags != 0, store, progress };
     handle::insert(Stream::new(Session::open(options)?))
 }
 
@@ -205,9 +218,6 @@ pub(super) unsafe fn asked(options: &OpenOptions) -> Result<(PathBuf, EngineOpti
     if options.flags & !ELIZA_OPEN_VOCAB_ONLY != 0 {
         return Err(Error::InvalidArgument(format!("flags is {:#x}, must be 0 or 1", options.flags)));
     }
-    if options.reserved != 0 {
-        return Err(Error::InvalidArgument(format!("reserved is {}, must be 0", options.reserved)));
-    }
     let engine = EngineOptions {
         context: count(options.context_size_tokens, "context_size_tokens")?,
         threads: count(options.num_threads, "num_threads")?,
@@ -218,6 +228,7 @@ pub(super) unsafe fn asked(options: &OpenOptions) -> Result<(PathBuf, EngineOpti
         kv_type_v: kv_type_v.map(str::parse).transpose()?,
         slots: options.slots,
         n_batch: options.n_batch,
+        snapshots: options.snapshots,
     };
     Ok((path, engine))
 }

@@ -73,3 +73,78 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_restore_slot(
     // SAFETY: the host's out_error is null or writable.
     unsafe { on_handle(handle, out_error, restore) }.unwrap_or_else(|code| code)
 }
+
+/// Keeps a slot in the handle's folder of conversations (`store_directory` of the options of open), and blocks until
+/// that is done: as `eliza_inference_llm_stream_save_slot`, in place of what is kept under that key. Where the folder
+/// is limited (`store_bytes`), the conversations that were used the longest time ago are removed for it.
+///
+/// `key` is the host's name for the conversation, 1 to 4096 bytes of UTF-8. A process that is killed meanwhile, and a
+/// full disk, leave what was kept before.
+///
+/// Ownership: the key is copied; the host frees `*out_error`. Null rule: `key` must not be NULL, `out_error` may be; a
+/// NULL or closed handle is -1. Threads: as `eliza_inference_llm_stream_save_slot`.
+///
+/// Returns `ELIZA_OK`, -1 (handle), `ELIZA_ERR_INVALID_ARG` (no folder, a bad key, no such slot, an empty one),
+/// `ELIZA_ERR_IO` (also for a conversation larger than the limit), `ELIZA_ERR_BUSY`, `ELIZA_ERR_CANCELLED`,
+/// `ELIZA_ERR_DEVICE` or `ELIZA_ERR_FFI_FAULT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_llm_stream_persist(
+    handle: FfiLlmHandle,
+    slot_id: i32,
+    key: *const c_char,
+    out_error: *mut *mut c_char,
+) -> c_int {
+    let persist = |stream: &Stream| {
+        // SAFETY: the header asks for null or a terminated string.
+        let key = unsafe { args::text(key, "key")? };
+        stream.session.persist(key, slot_id).map(|()| ELIZA_OK)
+    };
+    // SAFETY: the host's out_error is null or writable.
+    unsafe { on_handle(handle, out_error, persist) }.unwrap_or_else(|code| code)
+}
+
+/// Restores the conversation that `eliza_inference_llm_stream_persist` kept under a key, of this process or an earlier
+/// one, as `eliza_inference_llm_stream_restore_slot` does: a generate may follow at once, and a prefill reuses it.
+///
+/// Ownership, null rule and threads are those of `eliza_inference_llm_stream_persist`.
+///
+/// Returns how many tokens the stream has; 0, and nothing has changed, where nothing is kept under that key; else as
+/// `eliza_inference_llm_stream_restore_slot`, with `ELIZA_ERR_INVALID_ARG` also without a folder and for a bad key.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_llm_stream_resume(
+    handle: FfiLlmHandle,
+    slot_id: i32,
+    key: *const c_char,
+    out_error: *mut *mut c_char,
+) -> c_int {
+    let resume = |stream: &Stream| {
+        // SAFETY: the header asks for null or a terminated string.
+        let key = unsafe { args::text(key, "key")? };
+        let tokens = stream.session.resume(key, slot_id)?;
+        c_int::try_from(tokens).map_err(|_| Error::Internal(format!("{tokens} tokens restored")))
+    };
+    // SAFETY: the host's out_error is null or writable.
+    unsafe { on_handle(handle, out_error, resume) }.unwrap_or_else(|code| code)
+}
+
+/// Removes the conversation that is kept under a key.
+///
+/// Ownership and null rule are those of `eliza_inference_llm_stream_persist`. Threads: any, any time, inside the
+/// callback too.
+///
+/// Returns 1 where there was one, 0 where there was none, -1 (handle), `ELIZA_ERR_INVALID_ARG` (no folder, a bad key),
+/// `ELIZA_ERR_IO` or `ELIZA_ERR_FFI_FAULT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_llm_stream_forget(
+    handle: FfiLlmHandle,
+    key: *const c_char,
+    out_error: *mut *mut c_char,
+) -> c_int {
+    let forget = |stream: &Stream| {
+        // SAFETY: the header asks for null or a terminated string.
+        let key = unsafe { args::text(key, "key")? };
+        stream.session.forget(key).map(c_int::from)
+    };
+    // SAFETY: the host's out_error is null or writable.
+    unsafe { on_handle(handle, out_error, forget) }.unwrap_or_else(|code| code)
+}

@@ -94,6 +94,59 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_start_prefill(
     unsafe { on_handle(handle, out_error, start) }.unwrap_or_else(|code| code)
 }
 
+/// Prewarm: evaluates a prompt in a slot when the handle has nothing else to do, and returns at once. A later prefill
+/// of a prompt that begins with these tokens, in whatever slot, does not evaluate them again: for the part that many
+/// conversations begin with, or for the next turn while the user is typing.
+///
+/// `slot_id` is as in `eliza_inference_llm_stream_prefill`. Prompts are warmed up in their order; they wait while a
+/// generation runs and while a prompt waits for its generate. Every call that needs the model ends the one that is
+/// evaluated: what was evaluated stays in its slot. Status, usage and texts are those of other calls; how many prompts
+/// wait or are evaluated is "prewarms" in `eliza_inference_llm_stream_usage_json`. An error that comes later is logged
+/// and waits for `eliza_inference_llm_stream_take_error`.
+///
+/// Ownership: the tokens are copied, `*out_error` is the host's to free. Null rule: `prompt_tokens` must not be NULL;
+/// `out_error` may be; a NULL or closed handle is -1. Threads: any, any time, inside the callback too.
+///
+/// Returns `ELIZA_OK`, or -1 (handle), `ELIZA_ERR_INVALID_ARG` (no tokens, a token or slot out of range),
+/// `ELIZA_ERR_OOM` (longer than the context), `ELIZA_ERR_BUSY` (64 prompts wait) or `ELIZA_ERR_FFI_FAULT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_llm_stream_prewarm(
+    handle: FfiLlmHandle,
+    prompt_tokens: *const i32,
+    num_tokens: usize,
+    slot_id: i32,
+    out_error: *mut *mut c_char,
+) -> i32 {
+    let prewarm = |stream: &Stream| {
+        // SAFETY: the header asks for `num_tokens` readable ids.
+        let tokens: &[Token] = unsafe { args::array(prompt_tokens, num_tokens, "prompt_tokens")? };
+        stream.session.prewarm(tokens, slot_id).map(|()| ELIZA_OK)
+    };
+    // SAFETY: the host's out_error is null or writable.
+    unsafe { on_handle(handle, out_error, prewarm) }.unwrap_or_else(|code| code)
+}
+
+/// Pins a slot (`pinned` 1), or unpins it (0). A pinned slot keeps its tokens when others need room, and no prompt
+/// takes it as its fresh slot: conversations in other slots share what they begin with. A prefill that names the slot
+/// replaces its tokens all the same.
+///
+/// Ownership: `*out_error` is the host's to free. Null rule: `out_error` may be NULL; a NULL or closed handle is -1.
+/// Threads: any; fails while the handle is at work.
+///
+/// Returns `ELIZA_OK`, or -1 (handle), `ELIZA_ERR_INVALID_ARG` (no such slot; -1 is none), `ELIZA_ERR_BUSY` or
+/// `ELIZA_ERR_FFI_FAULT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_llm_stream_pin_slot(
+    handle: FfiLlmHandle,
+    slot_id: i32,
+    pinned: i32,
+    out_error: *mut *mut c_char,
+) -> i32 {
+    let pin = |stream: &Stream| stream.session.pin_slot(slot_id, pinned != 0).map(|()| ELIZA_OK);
+    // SAFETY: the host's out_error is null or writable.
+    unsafe { on_handle(handle, out_error, pin) }.unwrap_or_else(|code| code)
+}
+
 /// Starts a generation after a prefill and returns at once; a callback then receives its tokens.
 ///
 /// At most `max_new_tokens` are generated; 0 ends at once, a negative number goes on until the model stops or the

@@ -63,6 +63,12 @@ pub struct Usage {
     pub sample_us: u64,
     /// Tokens that were sampled, by host or device: all but forced tokens and those of leaves that were scored.
     pub sampled_tokens: u64,
+    /// Reused prompt tokens that came from a file, by a restore or resume.
+    pub prompt_tokens_restored: u64,
+    /// Tokens evaluated, of the prompt and of what was generated, repeated ones counted each time.
+    pub evaluated_tokens: u64,
+    /// Earlier recurrent states and windows of sliding layers that are kept now, of all slots.
+    pub snapshots: u64,
 }
 
 // SAFETY: repr(C), the size first, plain numbers throughout.
@@ -197,6 +203,9 @@ fn to_usage(usage: &session::Usage) -> Usage {
         context_shifts: usage.context_shifts,
         sample_us: usage.sample_us,
         sampled_tokens: usage.sampled_tokens,
+        prompt_tokens_restored: usage.prompt_tokens_restored,
+        evaluated_tokens: usage.evaluated_tokens,
+        snapshots: usage.snapshots,
     }
 }
 

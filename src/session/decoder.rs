@@ -2,8 +2,11 @@
 //!
 //! The trait exists so that the rules of a session can be tested against an engine whose every logit is scripted.
 
+use super::shared::Prewarm;
 use crate::backend::{Legal, SampleSpec, SampledRow};
-use crate::engine::{EmbedOptions, Embeddings, Engine, EngineStats, LeafScore, SavedSlot, SlotId, Speculation};
+use crate::engine::{
+    EmbedOptions, Embeddings, Engine, EngineStats, LeafScore, Prefill, SavedSlot, SlotId, Speculation,
+};
 use crate::trie::{Descriptor, Trie};
 use crate::{Error, Result, Token};
 use std::path::Path;
@@ -17,9 +20,21 @@ pub(crate) trait Decoder: Send {
         let _ = cancel;
     }
 
-    /// Makes slot `slot_id` (-1: a fresh one) hold exactly `tokens` and returns how many of them it held before. After
-    /// an error or a cancel the slot holds what was evaluated until then.
-    fn prefill(&mut self, slot_id: i32, tokens: &[Token], cancel: &AtomicBool) -> Result<usize>;
+    /// Makes slot `slot_id` (-1: a fresh one) hold exactly `tokens`. After an error or a cancel the slot holds what was
+    /// evaluated until then.
+    fn prefill(&mut self, slot_id: i32, tokens: &[Token], cancel: &AtomicBool) -> Result<Prefill>;
+
+    /// As `prefill`, but the slot of the last prefill stays that. Where it is that slot whose tokens change, `replaces`
+    /// is called before.
+    fn prewarm(&mut self, warm: &Prewarm, cancel: &AtomicBool, replaces: &mut dyn FnMut()) -> Result<()> {
+        let _ = (warm, cancel, replaces);
+        Err(Error::Internal("A decoder that keeps no prompts was asked to".into()))
+    }
+
+    /// Pins these slots, a bit each, and no others; see [`Engine::pin`].
+    fn pin(&mut self, slots: u32) {
+        let _ = slots;
+    }
 
     /// Appends `tokens` (possibly none) and returns the logits of the last position, one per token of the vocabulary;
     /// see [`Engine::next_logits`].
@@ -93,6 +108,12 @@ pub(crate) trait Decoder: Send {
         Err(cannot_save())
     }
 
+    /// The most bytes that a saved slot with such a note takes; see [`Engine::saved_bytes`].
+    fn saved_bytes(&mut self, slot_id: i32, note: usize) -> Result<u64> {
+        let _ = (slot_id, note);
+        Err(cannot_save())
+    }
+
     /// Opens and checks a saved slot; see [`Engine::open_saved`].
     fn open_saved(&self, path: &Path, cancel: &AtomicBool) -> Result<SavedSlot> {
         let _ = (path, cancel);
@@ -137,6 +158,11 @@ impl EngineSlot {
         let slot = engine.take_slot(-1)?;
         Ok(EngineSlot { engine, slot })
     }
+
+    /// The slot with this number; -1 is the one of the last prefill or restore.
+    fn numbered(&mut self, slot_id: i32) -> Result<SlotId> {
+        if slot_id == -1 { Ok(self.slot) } else { self.engine.take_slot(slot_id) }
+    }
 }
 
 impl Decoder for EngineSlot {
@@ -144,9 +170,24 @@ impl Decoder for EngineSlot {
         self.engine.watch(cancel);
     }
 
-    fn prefill(&mut self, slot_id: i32, tokens: &[Token], cancel: &AtomicBool) -> Result<usize> {
+    fn prefill(&mut self, slot_id: i32, tokens: &[Token], cancel: &AtomicBool) -> Result<Prefill> {
         self.slot = self.engine.slot_for(slot_id, tokens)?;
-        self.engine.prefill(self.slot, tokens, cancel).map(|done| done.reused)
+        self.engine.prefill(self.slot, tokens, cancel)
+    }
+
+    fn prewarm(&mut self, warm: &Prewarm, cancel: &AtomicBool, replaces: &mut dyn FnMut()) -> Result<()> {
+        if self.engine.holds(warm.slot_id, &warm.tokens) {
+            return Ok(());
+        }
+        let slot = self.engine.slot_for(warm.slot_id, &warm.tokens)?;
+        if slot == self.slot {
+            replaces();
+        }
+        self.engine.prefill(slot, &warm.tokens, cancel).map(drop)
+    }
+
+    fn pin(&mut self, slots: u32) {
+        self.engine.pin(slots);
     }
 
     fn logits(&mut self, tokens: &[Token], listed: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]> {
@@ -210,8 +251,13 @@ impl Decoder for EngineSlot {
     }
 
     fn save(&mut self, slot_id: i32, path: &Path, note: &[u8], cancel: &AtomicBool) -> Result<()> {
-        let slot = if slot_id == -1 { self.slot } else { self.engine.take_slot(slot_id)? };
+        let slot = self.numbered(slot_id)?;
         self.engine.save(slot, path, note, cancel)
+    }
+
+    fn saved_bytes(&mut self, slot_id: i32, note: usize) -> Result<u64> {
+        let slot = self.numbered(slot_id)?;
+        Ok(self.engine.saved_bytes(slot, note))
     }
 
     fn open_saved(&self, path: &Path, cancel: &AtomicBool) -> Result<SavedSlot> {

@@ -16,7 +16,9 @@ mod options;
 mod queue;
 mod saved;
 mod shared;
+mod slots;
 mod stop;
+mod store;
 mod text;
 mod usage;
 mod worker;
@@ -28,6 +30,7 @@ pub use options::{
     ArenaText, ContextFull, Event, FinishReason, LeafScores, ModelInfo, NamedScore, OpenOptions, Pull, Settings, Sink,
     SpanEnd, Status,
 };
+pub use store::StoreOptions;
 pub use text::Arena;
 pub use usage::Usage;
 
@@ -45,10 +48,10 @@ use decoder::{Decoder, EngineSlot};
 use parking_lot::Mutex;
 use shared::{Command, Job, Phase, ResumePoint, Shared, State};
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use store::Store;
 use text::TextStream;
 
 /// One stream of tokens from one model. All methods take `&self` and may be called from any thread.
@@ -67,6 +70,8 @@ pub struct Session {
     info: ModelInfo,
     /// Read when it is first asked for.
     chat: OnceLock<Result<ChatTemplate>>,
+    /// Where conversations are kept, if anywhere.
+    store: Option<Store>,
     /// Takes the answer apart that is read now.
     parts: Mutex<Option<Parts>>,
     /// `None` where only the vocabulary is open.
@@ -87,7 +92,8 @@ impl Session {
         let worker = worker::Worker::new(decoder, shared.clone(), vocab.clone());
         let started = thread::Builder::new().name("eliza-session".into()).spawn(move || worker.run());
         let handle = started.map_err(|error| Error::OutOfMemory(format!("no thread for the session: {error}")))?;
-        Ok(Session { shared, vocab, file, info, chat: OnceLock::new(), parts: Mutex::new(None), worker: Some(handle) })
+        let (chat, parts) = (OnceLock::new(), Mutex::new(None));
+        Ok(Session { shared, vocab, file, info, chat, store: None, parts, worker: Some(handle) })
     }
 
     /// Loads the model on the calling thread and starts the worker.
@@ -95,15 +101,17 @@ impl Session {
     /// # Errors
     /// The reader's, the model's or the engine's error, or [`Error::Cancelled`] when `progress` said so.
     pub fn open(options: OpenOptions) -> Result<Session> {
-        let OpenOptions { path, engine: wanted, vocab_only, mut progress } = options;
+        let OpenOptions { path, engine: wanted, vocab_only, store, mut progress } = options;
         if vocab_only {
             return Session::open_vocab(&path);
         }
+        let store = store.map(Store::open).transpose()?;
         let mut hear = |done: f32| progress.as_mut().is_none_or(|heard| heard(done));
         let model = engine::open_model(&path, &wanted, Some(&mut hear))?;
         let mut session = Session::around(Engine::open(model, &wanted, Some(&mut hear))?)?;
         // The model may be shared with someone who calls the file by another path.
         session.info.path = path;
+        session.store = store;
         let info = &session.info;
         log::info!(
             "Opened {}: context {}, slots {}, threads {}, on {}",
@@ -129,7 +137,7 @@ impl Session {
         };
         let shared = Arc::new(Shared::new(Settings::default()));
         let (vocab, chat, parts) = (Arc::new(vocab), OnceLock::new(), Mutex::new(None));
-        Ok(Session { shared, vocab, file, info, chat, parts, worker: None })
+        Ok(Session { shared, vocab, file, info, chat, store: None, parts, worker: None })
     }
 
     /// Starts the worker over a model that is loaded.
@@ -297,7 +305,7 @@ impl Session {
         }
     }
 
-    /// Asks the running prefill or generation to stop, and every [`tokenize`](Session::tokenize) and
+    /// Asks the prefill, generation or prewarm that runs to stop, and every [`tokenize`](Session::tokenize) and
     /// [`build_trie`](Session::build_trie) that runs, without waiting; seen within one token or one group of layers, or
     /// some milliseconds. Nothing happens when none runs.
     pub fn cancel(&self) {
@@ -489,53 +497,6 @@ impl Session {
         Ok(needed)
     }
 
-    /// Saves a slot (-1: the one of the last prefill or restore) to a file, and blocks until that is done: its tokens
-    /// and cells, and for the slot of the last prefill or restore where its generation stopped, the place in the trie
-    /// included. The session is as before; a generate that was possible still is. A file that is there is replaced as a
-    /// whole.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] (a slot that does not exist or is empty, a path without a file's name),
-    /// [`Error::Io`], [`Error::Busy`] (also from inside the token callback) and [`Error::Cancelled`]; the file is then
-    /// as before.
-    pub fn save_slot(&self, slot_id: i32, path: &Path) -> Result<()> {
-        let (reply, answer) = mpsc::sync_channel(1);
-        self.change(|state| {
-            self.check_slot(slot_id)?;
-            self.check_worker(state, "saving")?;
-            state.phase = Phase::Prefilling;
-            self.schedule(state, Command::Save { slot_id, path: path.into(), reply });
-            Ok(())
-        })?;
-        answer.recv().map_err(|_| Error::Internal("the worker ended without an answer".into())).flatten()
-    }
-
-    /// Restores what [`save_slot`](Session::save_slot) wrote into slot `slot_id` (-1: a fresh one), whose content it
-    /// replaces, and blocks until that is done. A generate may follow at once and goes on where the saved stream
-    /// stopped; a prefill reuses what was restored as far as it can. Returns how many tokens the stream has: those of
-    /// the slot, and those that were emitted and not evaluated yet.
-    ///
-    /// A stream that was saved inside a constraint needs the same trie set in the same mode; the trie's state is
-    /// restored. For any other stream the trie is armed, as by a prefill.
-    ///
-    /// # Errors
-    /// [`Error::SavedSlot`] for a file that is damaged, of another model or type of cache, longer than the
-    /// context, or held by another trie; with [`Error::Io`], [`Error::InvalidArgument`] (a slot that does not exist)
-    /// and [`Error::Busy`] (also from inside the token callback). Nothing has changed then. [`Error::Cancelled`] and
-    /// errors of a device may leave the slot empty; then a new prefill or restore is needed before generate.
-    pub fn restore_slot(&self, slot_id: i32, path: &Path) -> Result<usize> {
-        let (reply, answer) = mpsc::sync_channel(1);
-        self.change(|state| {
-            self.check_generates()?;
-            self.check_slot(slot_id)?;
-            self.check_worker(state, "restoring")?;
-            state.phase = Phase::Prefilling;
-            self.schedule(state, Command::Restore { slot_id, path: path.into(), reply });
-            Ok(())
-        })?;
-        answer.recv().map_err(|_| Error::Internal("the worker ended without an answer".into())).flatten()
-    }
-
     /// The state of the session.
     pub fn status(&self) -> Status {
         let state = self.shared.lock();
@@ -560,7 +521,7 @@ impl Session {
     /// Usage, sizes and names as one JSON object.
     pub fn usage_json(&self) -> String {
         let chain = self.shared.lock().chain.clone();
-        let telemetry = usage::Telemetry::new(&self.info, self.usage(), &chain);
+        let telemetry = usage::Telemetry::new(&self.info, self.usage(), self.prewarms(), &chain);
         serde_json::to_string(&telemetry).unwrap_or_default()
     }
 
@@ -633,6 +594,15 @@ impl Session {
         }
     }
 
+    fn check_prompt(&self, tokens: &[Token], slot_id: i32) -> Result<()> {
+        self.check_generates()?;
+        self.check_slot(slot_id)?;
+        if tokens.is_empty() {
+            return Err(Error::InvalidArgument("the prompt has no tokens".into()));
+        }
+        self.check_tokens(tokens, "prompt")
+    }
+
     fn schedule_prefill(
         &self,
         state: &mut State,
@@ -640,12 +610,7 @@ impl Session {
         slot_id: i32,
         reply: mpsc::SyncSender<Result<usize>>,
     ) -> Result<()> {
-        self.check_generates()?;
-        self.check_slot(slot_id)?;
-        if tokens.is_empty() {
-            return Err(Error::InvalidArgument("the prompt has no tokens".into()));
-        }
-        self.check_tokens(tokens, "prompt")?;
+        self.check_prompt(tokens, slot_id)?;
         self.check_worker(state, "a prefill")?;
         state.phase = Phase::Prefilling;
         state.prompt = None;
@@ -723,8 +688,7 @@ impl Session {
     /// Passes a command to the worker.
     fn schedule(&self, state: &mut State, command: Command) {
         state.command = Some(command);
-        self.shared.cancel.store(false, Ordering::Release);
-        self.shared.work.notify_all();
+        self.shared.begin();
     }
 
     /// A payload compiled and checked against this model.

@@ -3,7 +3,7 @@
 
 use super::decoder::Decoder;
 use super::{ModelInfo, Session, Settings};
-use crate::engine::EngineStats;
+use crate::engine::{EngineStats, Prefill};
 use crate::gguf::File;
 use crate::vocab::Vocab;
 use crate::{Result, Token};
@@ -46,10 +46,10 @@ impl Session {
 }
 
 impl Decoder for Noop {
-    fn prefill(&mut self, _: i32, tokens: &[Token], _: &AtomicBool) -> Result<usize> {
+    fn prefill(&mut self, _: i32, tokens: &[Token], _: &AtomicBool) -> Result<Prefill> {
         self.tokens.clear();
         self.tokens.extend_from_slice(tokens);
-        Ok(0)
+        Ok(Prefill { tokens: tokens.len(), ..Prefill::default() })
     }
 
     fn logits(&mut self, tokens: &[Token], _: &[Token], _: &AtomicBool) -> Result<&mut [f32]> {

@@ -2,7 +2,7 @@
 //!
 //! Plain data only; the methods of [`Session`](super::Session) document when each is legal.
 
-use super::{EngineOptions, Params};
+use super::{EngineOptions, Params, StoreOptions};
 use crate::engine::LeafScore;
 use crate::trie::TrieState;
 use crate::{Error, Token};
@@ -19,6 +19,8 @@ pub struct OpenOptions {
     /// Opens the vocabulary alone, without weights: only the methods about text, tokens and the file work. `engine` and
     /// `progress` have no effect.
     pub vocab_only: bool,
+    /// Where conversations are kept; see [`Session::persist`](super::Session::persist).
+    pub store: Option<StoreOptions>,
     /// Called on the opening thread with the fraction loaded, 0 to 1; answering `false` cancels the load.
     pub progress: Option<Box<dyn FnMut(f32) -> bool + Send>>,
 }

@@ -5,13 +5,14 @@
 //! that the worker needs. Cancelling needs no lock.
 
 use super::queue::Queue;
+use super::store::Store;
 use super::text::{Arena, TextStream};
 use super::{Chain, ContextFull, EmbedOptions, Embeddings, LeafScores, Sampled, Settings, Sink, Usage};
 use crate::sampling::Sampler;
 use crate::trie::{Node, TrieState};
 use crate::{Error, Result, Token};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,12 +40,20 @@ pub(crate) enum Command {
     Logits { n_last: usize, rows: SyncSender<Vec<f32>>, reply: SyncSender<Result<()>> },
     /// Make rows of texts and answer the caller.
     Embed { texts: Vec<Vec<Token>>, options: EmbedOptions, reply: SyncSender<Result<Embeddings>> },
-    /// Save a slot and answer the caller.
-    Save { slot_id: i32, path: PathBuf, reply: SyncSender<Result<()>> },
+    /// Save a slot, within the limits of a store, and answer the caller.
+    Save { slot_id: i32, path: PathBuf, store: Option<Store>, reply: SyncSender<Result<()>> },
     /// Restore a slot and answer the caller.
     Restore { slot_id: i32, path: PathBuf, reply: SyncSender<Result<usize>> },
     /// Run a generation.
     Generate(Box<Job>),
+    /// Evaluate a prompt while nothing else is asked for.
+    Prewarm(Prewarm),
+}
+
+/// A prompt to be evaluated before it is asked for.
+pub(crate) struct Prewarm {
+    pub(crate) tokens: Vec<Token>,
+    pub(crate) slot_id: i32,
 }
 
 /// Everything that a generation needs, made when it is accepted, so that its errors are returned to the caller.
@@ -100,6 +109,12 @@ pub(crate) struct State {
     pub(crate) phase: Phase,
     pub(crate) closed: bool,
     pub(crate) command: Option<Command>,
+    /// What is evaluated while there is no command.
+    pub(crate) prewarms: VecDeque<Prewarm>,
+    /// Whether one of them is.
+    pub(crate) prewarming: bool,
+    /// The pinned slots, a bit each.
+    pub(crate) pinned: u32,
     /// The fault that made the engine unusable.
     pub(crate) fault: Option<Error>,
     /// A callback may be running, or its owner may not have been dropped yet.
@@ -158,6 +173,8 @@ pub(crate) struct Shared {
     pub(crate) arrival: Condvar,
     /// Asks the running prefill or generation to stop.
     pub(crate) cancel: Arc<AtomicBool>,
+    /// Asks the running prewarm to stop.
+    pub(crate) give_way: AtomicBool,
     /// Number of cancels. Work on the caller's own thread (tokenize) ends when the number changes: it may begin while
     /// the flag above is still set for the worker, and must not clear it.
     cancels: AtomicU64,
@@ -171,6 +188,7 @@ impl Shared {
             work: Condvar::new(),
             arrival: Condvar::new(),
             cancel: Arc::default(),
+            give_way: AtomicBool::new(false),
             cancels: AtomicU64::new(0),
             arena: Arc::new(Arena::new()),
         }
@@ -179,7 +197,15 @@ impl Shared {
     /// Asks everything that runs now to stop.
     pub(crate) fn cancel(&self) {
         self.cancel.store(true, Ordering::Release);
+        self.give_way.store(true, Ordering::Release);
         self.cancels.fetch_add(1, Ordering::Release);
+    }
+
+    /// Wakes the worker for a command, which no earlier cancel ends.
+    pub(crate) fn begin(&self) {
+        self.cancel.store(false, Ordering::Release);
+        self.give_way.store(true, Ordering::Release);
+        self.work.notify_all();
     }
 
     /// A function that returns whether there was a cancel after this call.

@@ -11,6 +11,13 @@ pub struct Usage {
     pub prompt_tokens: u64,
     /// Prompt tokens that were still in the slot and were not evaluated again.
     pub prompt_tokens_reused: u64,
+    /// Those of them that came from a file, by a restore.
+    pub prompt_tokens_restored: u64,
+    /// Tokens evaluated, of the prompt and of what was generated, repeated ones counted each time.
+    pub evaluated_tokens: u64,
+    /// Snapshots that are kept now, of all slots: earlier recurrent states and windows of sliding layers, after which a
+    /// prompt can go on.
+    pub snapshots: u64,
     /// Tokens emitted; an end-of-generation token is not.
     pub completion_tokens: u64,
     /// Emitted tokens that were forced by the token trie.
@@ -60,6 +67,8 @@ pub struct Usage {
 impl Usage {
     /// Sets the counters to the difference of two readings of the engine.
     pub(crate) fn count(&mut self, before: &EngineStats, now: &EngineStats) {
+        self.evaluated_tokens = now.rows - before.rows;
+        self.snapshots = now.snapshots;
         self.forward_passes = now.forward_passes - before.forward_passes;
         self.logits_computed = now.logits - before.logits;
         let traffic = now.traffic - before.traffic;
@@ -76,6 +85,8 @@ impl Usage {
 pub(crate) struct Telemetry<'a> {
     model: &'a ModelInfo,
     usage: Usage,
+    /// Prompts that are warmed up or wait for that.
+    prewarms: usize,
     /// Bytes of weights per second of decoding, where each token that was not forced counts as one read of all weights.
     decode_weight_bytes_s: Option<f64>,
     /// The mean share of the vocabulary that the token trie's masks excluded, 0 to 1.
@@ -95,7 +106,7 @@ struct TrieCache {
 }
 
 impl<'a> Telemetry<'a> {
-    pub(crate) fn new(model: &'a ModelInfo, usage: Usage, chain: &'a str) -> Telemetry<'a> {
+    pub(crate) fn new(model: &'a ModelInfo, usage: Usage, prewarms: usize, chain: &'a str) -> Telemetry<'a> {
         let tokens = usage.completion_tokens.saturating_sub(usage.forced_tokens);
         let read = model.weight_bytes_per_token as f64 * tokens as f64;
         let decode_weight_bytes_s = (usage.decode_us > 0).then(|| read / (usage.decode_us as f64 / 1e6));
@@ -105,6 +116,7 @@ impl<'a> Telemetry<'a> {
         Telemetry {
             model,
             usage,
+            prewarms,
             decode_weight_bytes_s,
             skip_ratio,
             chain,
@@ -122,7 +134,7 @@ mod tests {
         let model = ModelInfo { n_vocab: 100, ..ModelInfo::default() };
         let ratio = |span_tokens, span_candidates| {
             let usage = Usage { span_tokens, span_candidates, ..Usage::default() };
-            Telemetry::new(&model, usage, "").skip_ratio
+            Telemetry::new(&model, usage, 0, "").skip_ratio
         };
         assert_eq!((ratio(0, 0), ratio(4, 40), ratio(1, 1)), (None, Some(0.9), Some(0.99)));
     }
@@ -132,7 +144,7 @@ mod tests {
         let model = ModelInfo { weight_bytes_per_token: 1000, ..ModelInfo::default() };
         let rate = |decode_us| {
             let usage = Usage { completion_tokens: 5, forced_tokens: 1, decode_us, ..Usage::default() };
-            Telemetry::new(&model, usage, "").decode_weight_bytes_s
+            Telemetry::new(&model, usage, 0, "").decode_weight_bytes_s
         };
         assert_eq!((rate(2_000_000), rate(0)), (Some(2000.0), None));
     }

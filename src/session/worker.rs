@@ -6,7 +6,8 @@
 
 use super::decoder::Decoder;
 use super::generate::{Generation, guarded};
-use super::shared::{Command, Job, Phase, Prompt, ResumePoint, Shared, State};
+use super::shared::{Command, Job, Phase, Prewarm, Prompt, ResumePoint, Shared, State};
+use super::store::Store;
 use super::{EmbedOptions, Embeddings, LeafScores, Usage, saved};
 use crate::engine::EngineStats;
 use crate::trie::{Descriptor, TrieState};
@@ -14,6 +15,7 @@ use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
@@ -35,6 +37,7 @@ impl<D: Decoder> Worker<D> {
     pub(crate) fn run(mut self) {
         while let Some(command) = self.next_command() {
             match command {
+                Command::Prewarm(warm) => self.prewarm(&warm),
                 Command::Prefill { tokens, slot_id, reply } => {
                     let outcome = self.prefill(&tokens, slot_id);
                     // A caller that is gone needs no answer.
@@ -49,8 +52,8 @@ impl<D: Decoder> Worker<D> {
                 Command::Embed { texts, options, reply } => {
                     let _ = reply.send(self.embed(&texts, &options));
                 }
-                Command::Save { slot_id, path, reply } => {
-                    let _ = reply.send(self.save(slot_id, &path));
+                Command::Save { slot_id, path, store, reply } => {
+                    let _ = reply.send(self.save(slot_id, &path, store.as_ref()));
                 }
                 Command::Restore { slot_id, path, reply } => {
                     let _ = reply.send(self.restore(slot_id, &path));
@@ -60,16 +63,41 @@ impl<D: Decoder> Worker<D> {
         }
     }
 
-    fn next_command(&self) -> Option<Command> {
+    /// The next command; while there is none and no prompt waits for its generate, a prompt to warm up.
+    fn next_command(&mut self) -> Option<Command> {
         let mut state = self.shared.lock();
         loop {
-            if let Some(command) = state.command.take() {
+            let command = state.command.take();
+            let idle = command.is_none() && !state.closed && state.prompt.is_none() && state.fault.is_none();
+            let warm = if idle { state.prewarms.pop_front() } else { None };
+            state.prewarming = warm.is_some();
+            if state.prewarming {
+                self.shared.cancel.store(false, Ordering::Release);
+                self.shared.give_way.store(false, Ordering::Release);
+            }
+            if let Some(command) = command.or(warm.map(Command::Prewarm)) {
+                self.decoder.pin(state.pinned);
                 return Some(command);
             }
             if state.closed {
                 return None;
             }
             self.shared.work.wait(&mut state);
+        }
+    }
+
+    /// Evaluates a prompt ahead of its prefill. A command or a cancel ends it, which is no error.
+    fn prewarm(&mut self, warm: &Prewarm) {
+        let (decoder, shared) = (&mut self.decoder, &self.shared);
+        let mut replaces = || shared.lock().resume_point = ResumePoint::default();
+        let ran = guarded("the engine", || decoder.prewarm(warm, &shared.give_way, &mut replaces));
+        let mut state = self.shared.lock();
+        let outcome = ran.inspect_err(|fault| state.fault = Some(fault.clone())).flatten();
+        if let Err(error) = outcome
+            && error != Error::Cancelled
+        {
+            log::warn!("A prompt of {} tokens could not be warmed up: {error}", warm.tokens.len());
+            state.untaken = Some(error);
         }
     }
 
@@ -86,8 +114,9 @@ impl<D: Decoder> Worker<D> {
             ..Usage::default()
         };
         state.usage.count(&self.before, &self.decoder.stats());
-        let reused = finish_command(&mut state, ran)?;
-        state.usage.prompt_tokens_reused = reused as u64;
+        let done = finish_command(&mut state, ran)?;
+        state.usage.prompt_tokens_reused = done.reused as u64;
+        state.usage.prompt_tokens_restored = done.restored as u64;
         state.prompt = Some(Prompt { slot_id, room: self.decoder.room() });
         if let Some(trie) = &mut state.trie {
             trie.rearm();
@@ -144,7 +173,7 @@ impl<D: Decoder> Worker<D> {
         finish_command(&mut state, ran)
     }
 
-    fn save(&mut self, slot_id: i32, path: &Path) -> Result<()> {
+    fn save(&mut self, slot_id: i32, path: &Path, store: Option<&Store>) -> Result<()> {
         let (decoder, shared) = (&mut self.decoder, &self.shared);
         let ran = guarded("the engine", || {
             // Only for the slot of the last prompt is there more than tokens and cells.
@@ -156,7 +185,9 @@ impl<D: Decoder> Worker<D> {
                 false => (ResumePoint::default(), None),
             };
             let note = saved::note(resume_point, trie.as_ref())?;
-            decoder.save(slot_id, path, &note, &shared.cancel)
+            let Some(store) = store else { return decoder.save(slot_id, path, &note, &shared.cancel) };
+            let bytes = decoder.saved_bytes(slot_id, note.len())?;
+            store.write(path, bytes, || decoder.save(slot_id, path, &note, &shared.cancel))
         });
         finish_command(&mut self.shared.lock(), ran)
     }
@@ -185,6 +216,7 @@ impl<D: Decoder> Worker<D> {
         state.usage = Usage {
             prompt_tokens: (held + pending) as u64,
             prompt_tokens_reused: held as u64,
+            prompt_tokens_restored: held as u64,
             prefill_us: started.elapsed().as_micros() as u64,
             ..Usage::default()
         };

@@ -104,7 +104,7 @@ fn a_pinned_slot_keeps_its_tokens() {
     let system = tokens(400, "system");
     let slots = [0, 1].map(|number| engine.take_slot(number).unwrap());
     engine.prefill(slots[0], &system, &NEVER).unwrap();
-    engine.pin(slots[0], true);
+    engine.pin(0b001);
     // A prompt that needs more cells than are left has to do without them.
     let long = tokens(CONTEXT, "long");
     assert!(engine.prefill(slots[1], &long, &NEVER).is_err());
@@ -112,9 +112,9 @@ fn a_pinned_slot_keeps_its_tokens() {
     assert_eq!(engine.slot_for(-1, &long).unwrap(), slots[1]);
     // One that begins with them takes another slot.
     assert_eq!(engine.slot_for(-1, &[&system[..], &[7]].concat()).unwrap(), slots[1]);
-    engine.pin(slots[1], true);
+    engine.pin(0b011);
     let refused = engine.slot_for(-1, &long).unwrap_err().to_string();
     assert!(refused.contains("Every slot is pinned"), "{refused}");
-    engine.pin(slots[0], false);
+    engine.pin(0b010);
     assert_eq!(engine.slot_for(-1, &long).unwrap(), slots[0]);
 }

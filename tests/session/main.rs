@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod context_shift;
+mod conversations;
 mod embeddings;
 mod loading;
 mod messages;

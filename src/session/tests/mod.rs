@@ -75,7 +75,7 @@ impl Drop for Fake {
 }
 
 impl Decoder for Fake {
-    fn prefill(&mut self, slot_id: i32, tokens: &[Token], cancel: &AtomicBool) -> Result<usize> {
+    fn prefill(&mut self, slot_id: i32, tokens: &[Token], cancel: &AtomicBool) -> Result<Prefill> {
         self.watch.prefills.fetch_add(1, Ordering::Relaxed);
         (self.on_prefill)(cancel)?;
         if tokens.len() > CONTEXT {
@@ -86,7 +86,7 @@ impl Decoder for Fake {
         let reused = if slot_id == -1 { 0 } else { slot.iter().zip(tokens).take_while(|(a, b)| a == b).count() };
         *slot = tokens.to_vec();
         self.passes += 1;
-        Ok(reused.min(tokens.len() - 1))
+        Ok(Prefill { tokens: tokens.len(), reused: reused.min(tokens.len() - 1), ..Prefill::default() })
     }
 
     fn logits(&mut self, tokens: &[Token], _: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]> {
