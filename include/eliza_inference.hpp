@@ -132,6 +132,9 @@ struct OpenOptions {
     std::string kv_type_v = {};        ///< of the cached values, where not `kv_type`
     std::uint32_t slots = 0;           ///< conversations that share the context, 1 to 16; 0: 16
     std::uint32_t n_batch = 0;         ///< the most tokens of a prompt that one pass evaluates, 1 to 512; 0: 512
+    std::uint32_t snapshots = 0;       ///< earlier states and windows that are kept, 1 to 256; 0: a share of the cache
+    std::string store_directory = {};  ///< the folder of `Stream::persist`; empty: none
+    std::uint64_t store_bytes = 0;     ///< the most bytes that its conversations take; 0: no limit
     bool vocab_only = false;           ///< opens the vocabulary alone: text, tokens and questions work, nothing else
     std::function<bool(float)> progress = {};  ///< told the fraction loaded, on the opening thread; false cancels
 };
@@ -500,6 +503,9 @@ inline eliza_llm_open_options_t to_c(const OpenOptions & how) {
     options.kv_type_v = c_text_or_null(how.kv_type_v, "kv_type_v");
     options.slots = how.slots;
     options.n_batch = how.n_batch;
+    options.snapshots = how.snapshots;
+    options.store_directory = c_text_or_null(how.store_directory, "store_directory");
+    options.store_bytes = how.store_bytes;
     options.flags = how.vocab_only ? ELIZA_OPEN_VOCAB_ONLY : 0;
     return options;
 }
@@ -762,6 +768,19 @@ public:
         error.check(eliza_inference_llm_stream_start_prefill(handle_, prompt.data(), prompt.size(), slot, error.out()));
     }
 
+    /// Evaluates a prompt when the handle has nothing else to do, and returns at once: a later prompt that begins with it does
+    /// not evaluate it again. Calls that need the model end it. Errors that come later wait for `take_error`.
+    void prewarm(const std::vector<Token> & prompt, std::int32_t slot = -1) {
+        detail::ErrorText error;
+        error.check(eliza_inference_llm_stream_prewarm(handle_, prompt.data(), prompt.size(), slot, error.out()));
+    }
+
+    /// Pins a slot, or unpins it: a pinned one keeps its tokens when others need room, and is no fresh slot.
+    void pin_slot(std::int32_t slot, bool pinned = true) {
+        detail::ErrorText error;
+        error.check(eliza_inference_llm_stream_pin_slot(handle_, slot, pinned ? 1 : 0, error.out()));
+    }
+
     /// Starts a generation, to be pulled. A negative `max_tokens` goes on until the model stops or the context is full.
     [[nodiscard]] Generation generate(std::int32_t max_tokens, float temperature = as_configured, float top_p = as_configured) {
         detail::ErrorText error;
@@ -916,6 +935,30 @@ public:
             eliza_inference_llm_stream_restore_slot(handle_, slot, detail::c_text(path, "path"), error.out());
         error.check(tokens);
         return tokens;
+    }
+
+    /// Keeps a slot in the folder `OpenOptions::store_directory` under a key, and blocks until that is done; -1 is the slot of
+    /// the last prefill or restore.
+    void persist(const std::string & key, std::int32_t slot = -1) {
+        detail::ErrorText error;
+        error.check(eliza_inference_llm_stream_persist(handle_, slot, detail::c_text(key, "key"), error.out()));
+    }
+
+    /// Restores what `persist` kept under a key, as `restore_slot` does. Returns how many tokens the stream has; 0 where there
+    /// is nothing under that key.
+    std::int32_t resume(const std::string & key, std::int32_t slot = -1) {
+        detail::ErrorText error;
+        const std::int32_t tokens = eliza_inference_llm_stream_resume(handle_, slot, detail::c_text(key, "key"), error.out());
+        error.check(tokens);
+        return tokens;
+    }
+
+    /// Removes what `persist` kept under a key; whether there was something.
+    bool forget(const std::string & key) {
+        detail::ErrorText error;
+        const std::int32_t found = eliza_inference_llm_stream_forget(handle_, detail::c_text(key, "key"), error.out());
+        error.check(found);
+        return found == 1;
     }
 
     // ---- options

@@ -28,7 +28,7 @@ import { closing, delivery, generate, outcome } from "./generation.js";
 import { type Library, Out, Struct, addresses, bytes, decoder, ids, raw, terminated } from "./library.js";
 
 /** Sizes of structures; the offsets are in docs/abi.md. */
-const OPEN_OPTIONS = 88;
+const OPEN_OPTIONS = 104;
 const SAMPLING_OPTIONS = 112;
 const EMBEDDING_OPTIONS = 16;
 const SAMPLED = 40;
@@ -374,6 +374,38 @@ export class BunNative implements Native {
     return this.#library.check(tokens, handle, error);
   }
 
+  /** Blocks while the file is written. */
+  async persist(handle: FfiLlmHandle, slotId: number, key: string): Promise<void> {
+    const error = new Out();
+    const status = this.#library.call.llm_stream_persist(raw(handle), slotId, terminated(key, "key"), error);
+    this.#library.check(status, handle, error);
+  }
+
+  /** Blocks while the file is read. */
+  async resume(handle: FfiLlmHandle, slotId: number, key: string): Promise<number> {
+    const error = new Out();
+    const tokens = this.#library.call.llm_stream_resume(raw(handle), slotId, terminated(key, "key"), error);
+    return this.#library.check(tokens, handle, error);
+  }
+
+  forget(handle: FfiLlmHandle, key: string): boolean {
+    const error = new Out();
+    const found = this.#library.call.llm_stream_forget(raw(handle), terminated(key, "key"), error);
+    return this.#library.check(found, handle, error) === 1;
+  }
+
+  prewarm(handle: FfiLlmHandle, tokens: Int32Array, slotId: number): void {
+    const error = new Out();
+    const status = this.#library.call.llm_stream_prewarm(raw(handle), ids(tokens), tokens.length, slotId, error);
+    this.#library.check(status, handle, error);
+  }
+
+  pinSlot(handle: FfiLlmHandle, slotId: number, pinned: boolean): void {
+    const error = new Out();
+    const status = this.#library.call.llm_stream_pin_slot(raw(handle), slotId, Number(pinned), error);
+    this.#library.check(status, handle, error);
+  }
+
   cancel(handle: FfiLlmHandle): void {
     if (this.#library.call.llm_stream_cancel(raw(handle)) !== 0) this.#library.lastError(); // it is closed: nothing runs
   }
@@ -436,7 +468,7 @@ function among(value: string | undefined, names: readonly string[], option: stri
 }
 
 function openOptions(modelPath: string, options: NativeOpenOptions | OpenOptions): Struct {
-  const { device, tensorDevices, kvType, kvTypeV, vocabOnly } = options;
+  const { device, tensorDevices, kvType, kvTypeV, store, vocabOnly } = options;
   const struct = new Struct(OPEN_OPTIONS);
   struct.i32(4, options.contextSize);
   struct.i32(8, options.threads);
@@ -448,7 +480,12 @@ function openOptions(modelPath: string, options: NativeOpenOptions | OpenOptions
   struct.u32(60, Number(vocabOnly ?? false));
   if (kvTypeV !== undefined) struct.array(64, terminated(kvTypeV, "kvTypeV"));
   struct.u32(72, options.nBatch);
+  struct.u32(76, options.snapshots);
   if (tensorDevices !== undefined) struct.array(80, terminated(tensorRules(tensorDevices), "tensorDevices"));
+  if (store !== undefined) {
+    struct.array(88, terminated(store.directory, "store.directory"));
+    struct.size(96, store.maxBytes ?? 0);
+  }
   return struct;
 }
 

@@ -537,6 +537,62 @@ export class Model implements Disposable {
     }
   }
 
+  /**
+   * Keeps a slot in the folder `store` of `load` under a key of your choice, as `saveSlot` saves it, in place of what is kept under
+   * that key. Where the folder is limited, the conversations that were used the longest time ago are removed for it. A process that
+   * ends meanwhile and a full disk leave what was kept before.
+   */
+  async persist(key: string, { slot = -1 }: SlotOptions = {}): Promise<void> {
+    const leave = await this.#enter();
+    try {
+      await this.#native.persist(this.#opened(), slot, key);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * Restores what `persist` kept under a key, in this process or an earlier one, as `restoreSlot` does, and returns how many tokens
+   * the stream then has; 0, and nothing changes, where nothing is kept under that key.
+   */
+  async resume(key: string, { slot = -1 }: SlotOptions = {}): Promise<number> {
+    const leave = await this.#enter();
+    try {
+      const tokens = await this.#native.resume(this.#opened(), slot, key);
+      if (tokens > 0) this.#restored = slot;
+      return tokens;
+    } finally {
+      leave();
+    }
+  }
+
+  /** Removes what `persist` kept under a key; whether there was something. */
+  forget(key: string): boolean {
+    return this.#native.forget(this.#opened(), key);
+  }
+
+  /**
+   * Evaluates a prompt when the model has nothing else to do, and returns at once: a later prompt that begins with it, in whatever
+   * slot, does not evaluate it again. For the part that many conversations begin with, or for the next turn while the user types.
+   * Every call that needs the model ends it. An error that comes later is logged.
+   */
+  prewarm(prompt: Prompt, { slot = -1, parseSpecial = false }: Omit<PromptOptions, "signal"> = {}): void {
+    this.#native.prewarm(this.#opened(), this.#tokens(prompt, parseSpecial), slot);
+  }
+
+  /**
+   * Pins a slot, or unpins it: a pinned one keeps its tokens when others need room, and no prompt takes it as its fresh slot. It waits
+   * for its turn.
+   */
+  async pinSlot(slot: number, pinned: boolean = true): Promise<void> {
+    const leave = await this.#enter();
+    try {
+      this.#native.pinSlot(this.#opened(), slot, pinned);
+    } finally {
+      leave();
+    }
+  }
+
   /** Ends the model; a stream that runs ends with reason "cancelled". Closing again does nothing. */
   close(): void {
     if (this.#closed) return;
@@ -560,11 +616,14 @@ export class Model implements Disposable {
     throw new InferenceError(STATUS.ELIZA_ERR_BUSY, "A stream without a prompt needs a restoreSlot of its own first");
   }
 
+  #tokens(prompt: Prompt, parseSpecial: boolean): Int32Array {
+    return typeof prompt === "string" ? this.tokenize(prompt, { parseSpecial }) : Int32Array.from(prompt);
+  }
+
   async #prefill(prompt: Prompt, { signal, slot = -1, parseSpecial = false }: PromptOptions): Promise<void> {
     const [native, handle] = [this.#native, this.#handle];
     this.#restored = undefined;
-    const tokens =
-      typeof prompt === "string" ? native.tokenize(handle, prompt, true, parseSpecial) : Int32Array.from(prompt);
+    const tokens = this.#tokens(prompt, parseSpecial);
     try {
       await native.prefill(handle, tokens, slot);
     } catch (error) {

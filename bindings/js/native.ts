@@ -47,6 +47,14 @@ export function tensorRules(rules: Record<string, "cpu" | "gpu">): string {
   return Object.entries(rules).map(([pattern, device]) => `${pattern}=${device}`).join(";");
 }
 
+/** A folder of conversations, which several models and processes may share. */
+export interface StoreOptions {
+  /** The folder; it is created where it is not there. */
+  directory: string;
+  /** The most bytes that its conversations take: those used the longest time ago are removed. Default: no limit. */
+  maxBytes?: number;
+}
+
 /** `eliza_llm_open_options_t`. Absent fields are 0 or NULL there, which is the library's default. */
 export interface OpenOptions {
   /** Context in tokens; default min(4096, what the model was trained with). */
@@ -70,6 +78,13 @@ export interface OpenOptions {
   slots?: number;
   /** The most tokens of a prompt that one pass evaluates, 1 to 512; default 512. Fewer take less memory, and more passes. */
   nBatch?: number;
+  /**
+   * How many earlier recurrent states, and earlier windows of sliding layers, are kept, after which a prompt can go on, 1 to 256;
+   * default as many as fit into a share of the cache. Models with neither need none.
+   */
+  snapshots?: number;
+  /** Where `persist` keeps conversations; without it nowhere. */
+  store?: StoreOptions;
   /**
    * Opens the vocabulary alone, without weights: tokenizing, tries and the questions about model, file and tokens work, everything
    * else fails with `ELIZA_ERR_NOT_IMPLEMENTED`. The other options have no effect.
@@ -331,6 +346,21 @@ export interface Native {
 
   /** `eliza_inference_llm_stream_restore_slot`: resolves to how many tokens the stream has. `generate` may follow at once. */
   restoreSlot(handle: FfiLlmHandle, slotId: number, path: string): Promise<number>;
+
+  /** `eliza_inference_llm_stream_persist`. */
+  persist(handle: FfiLlmHandle, slotId: number, key: string): Promise<void>;
+
+  /** `eliza_inference_llm_stream_resume`: resolves to how many tokens the stream has, 0 where nothing is kept. */
+  resume(handle: FfiLlmHandle, slotId: number, key: string): Promise<number>;
+
+  /** `eliza_inference_llm_stream_forget`: whether there was something. */
+  forget(handle: FfiLlmHandle, key: string): boolean;
+
+  /** `eliza_inference_llm_stream_prewarm`; legal while a generation runs. The tokens are copied. */
+  prewarm(handle: FfiLlmHandle, tokens: Int32Array, slotId: number): void;
+
+  /** `eliza_inference_llm_stream_pin_slot`. */
+  pinSlot(handle: FfiLlmHandle, slotId: number, pinned: boolean): void;
 
   /** `eliza_inference_llm_stream_cancel`: one atomic store; legal at any time. Nothing happens when nothing runs. */
   cancel(handle: FfiLlmHandle): void;

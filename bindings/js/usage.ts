@@ -9,6 +9,12 @@ export interface Usage {
   promptTokens: number;
   /** Prompt tokens that were still in the slot and not evaluated again. */
   promptTokensReused: number;
+  /** Those of them that came from a file, by `restoreSlot` or `resume`. */
+  promptTokensRestored: number;
+  /** Tokens evaluated, of the prompt and of what was generated, repeated ones counted each time. */
+  evaluatedTokens: number;
+  /** Earlier recurrent states and windows of sliding layers that are kept now, of all slots. */
+  snapshots: number;
   /** Tokens emitted; an end-of-generation token is not. */
   completionTokens: number;
   /** Emitted tokens that the trie left no choice about. */

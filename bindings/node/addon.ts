@@ -36,6 +36,11 @@ export interface AddonHandle {
   saveSlotSync(slot: number, path: string): void;
   restoreSlot(slot: number, path: string): Promise<number>;
   restoreSlotSync(slot: number, path: string): number;
+  persist(slot: number, key: string): Promise<void>;
+  resume(slot: number, key: string): Promise<number>;
+  forget(key: string): boolean;
+  prewarm(tokens: Int32Array, slot: number): void;
+  pinSlot(slot: number, pinned: boolean): void;
   cancel(): void;
   usage(): string;
   status(): number;

@@ -25,8 +25,10 @@ import type { TokenTreePayload } from "../js/token-tree.js";
 import { type Addon, type AddonHandle, call, failure } from "./addon.js";
 
 /** Options as the addon takes them. */
-function addonOptions({ tensorDevices, ...options }: OpenOptions): object {
-  return tensorDevices === undefined ? options : { ...options, tensorDevices: tensorRules(tensorDevices) };
+function addonOptions({ tensorDevices, store, ...options }: OpenOptions): object {
+  const rules = tensorDevices === undefined ? {} : { tensorDevices: tensorRules(tensorDevices) };
+  const kept = store === undefined ? {} : { storeDirectory: store.directory, storeBytes: store.maxBytes ?? 0 };
+  return { ...options, ...rules, ...kept };
 }
 
 /** The functions of one addon. */
@@ -200,6 +202,26 @@ export class NodeNative implements Native {
   /** As {@link restoreSlot}, on this thread. */
   restoreSlotSync(handle: FfiLlmHandle, slotId: number, path: string): number {
     return call(() => this.#taken(handle).restoreSlotSync(slotId, path));
+  }
+
+  persist(handle: FfiLlmHandle, slotId: number, key: string): Promise<void> {
+    return working(handle, () => this.#taken(handle).persist(slotId, key));
+  }
+
+  resume(handle: FfiLlmHandle, slotId: number, key: string): Promise<number> {
+    return working(handle, () => this.#taken(handle).resume(slotId, key));
+  }
+
+  forget(handle: FfiLlmHandle, key: string): boolean {
+    return call(() => this.#taken(handle).forget(key));
+  }
+
+  prewarm(handle: FfiLlmHandle, tokens: Int32Array, slotId: number): void {
+    call(() => this.#taken(handle).prewarm(tokens, slotId));
+  }
+
+  pinSlot(handle: FfiLlmHandle, slotId: number, pinned: boolean): void {
+    call(() => this.#taken(handle).pinSlot(slotId, pinned));
   }
 
   cancel(handle: FfiLlmHandle): void {

@@ -150,6 +150,38 @@ for (const delivery of WAYS) {
     }
   });
 
+  test(`${delivery}: conversations are kept in a folder, and prompts are evaluated before they are asked for`, async () => {
+    const directory = join(mkdtempSync(join(tmpdir(), "eliza-")), "store");
+    const options = { temperature: 0, ignoreEos: true };
+    using model = await open({ delivery, slots: 3, store: { directory, maxBytes: 1 << 24 }, snapshots: 8 });
+    model.prewarm(PROMPT, { slot: 1 });
+    const prompt = model.tokenize(PROMPT);
+    for (;;) {
+      await sleep(1);
+      await model.pinSlot(1);
+      await whole(model, prompt, { maxTokens: 0, slot: 0 });
+      const { promptTokensReused: reused, evaluatedTokens: evaluated } = model.usage();
+      assert.equal(reused + evaluated, prompt.length);
+      if (evaluated === 1) break;
+    }
+    const expected = await whole(model, PROMPT, { ...options, maxTokens: 20 });
+    const begun = await whole(model, PROMPT, { ...options, maxTokens: 8, slot: 0 });
+    await model.persist("tom/żółć", { slot: 0 });
+    using other = await open({ delivery, slots: 2, store: { directory } });
+    assert.equal(await other.resume("nobody"), 0);
+    assert.equal(await other.resume("tom/żółć"), prompt.length + 8);
+    assert.equal(other.usage().promptTokensRestored, prompt.length + 7);
+    const rest = await whole(other, null, { ...options, maxTokens: 12 });
+    assert.deepEqual([...begun.tokens, ...rest.tokens], expected.tokens);
+    assert.deepEqual([other.forget("tom/żółć"), other.forget("tom/żółć")], [true, false]);
+    await assert.rejects(other.persist(""), fails("ELIZA_ERR_INVALID_ARG", "key"));
+    await assert.rejects(other.pinSlot(-1), fails("ELIZA_ERR_INVALID_ARG", "-1"));
+    assert.throws(() => other.prewarm([]), fails("ELIZA_ERR_INVALID_ARG", "no tokens"));
+    using without = await open({ delivery });
+    await assert.rejects(without.persist("a"), fails("ELIZA_ERR_INVALID_ARG", "without a store"));
+    await assert.rejects(open({ store: { directory: MODEL } }), fails("ELIZA_ERR_IO", MODEL));
+  });
+
   test(`${delivery}: what cannot be restored or saved is refused, and nothing is lost`, async () => {
     const folder = mkdtempSync(join(tmpdir(), "eliza-"));
     const [file, damaged, held] = [join(folder, "good"), join(folder, "damaged"), join(folder, "held")];

@@ -5,6 +5,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{ArgMatches, Args};
 use elizainference::Token;
 use elizainference::engine::{EngineOptions, KvType, TensorDevice};
+use elizainference::session::StoreOptions;
 use elizainference::vocab::Vocab;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -79,6 +80,27 @@ impl RunArgs {
             snapshots: self.snapshots,
             slots: 1,
         })
+    }
+}
+
+/// Where a conversation is kept between runs.
+#[derive(Args)]
+pub struct StoreArgs {
+    /// The folder in which conversations are kept between runs; it is created where it is not there
+    #[arg(long, value_name = "FOLDER", requires = "conversation")]
+    store: Option<PathBuf>,
+    /// The most bytes that the folder's conversations take: those used the longest time ago are removed; 0: no limit
+    #[arg(long, default_value_t = 0, value_name = "BYTES", requires = "store")]
+    store_bytes: u64,
+    /// The conversation's name in the folder: what the model has read of it is restored first, and kept at the end
+    #[arg(long, value_name = "KEY", requires = "store")]
+    pub conversation: Option<String>,
+}
+
+impl StoreArgs {
+    /// The folder, if any.
+    pub fn options(&self) -> Option<StoreOptions> {
+        Some(StoreOptions { directory: self.store.clone()?, max_bytes: self.store_bytes })
     }
 }
 

@@ -1,6 +1,6 @@
 //! `generate`: text streamed to standard output as it comes, or one JSON object at the end.
 
-use crate::args::{ModelArgs, Prompt, Prompts, TextArgs, loading, placed, read_input};
+use crate::args::{ModelArgs, Prompt, Prompts, StoreArgs, TextArgs, loading, placed, read_input};
 use crate::output::{Failure, Outcome, catch_interrupts, interrupted, print_json, usage};
 use crate::parameters::Parameters;
 use clap::{ArgMatches, ValueEnum};
@@ -26,6 +26,8 @@ pub struct Args {
     prompts: Prompts,
     #[command(flatten)]
     how: TextArgs,
+    #[command(flatten)]
+    store: StoreArgs,
     /// Tokens to generate at most, for each prompt; -1 goes on to the end of the context
     #[arg(short, long = "max-tokens", default_value_t = 256, value_name = "N", allow_negative_numbers = true)]
     n: i32,
@@ -107,6 +109,10 @@ pub fn run(args: Args, matches: &ArgMatches) -> Outcome {
     if args.keep.is_some() && args.on_context_full == OnContextFull::Stop {
         return usage("--keep goes with --on-context-full shift");
     }
+    let conversation = args.store.conversation.as_deref();
+    if conversation.is_some() && prompts.len() > 1 {
+        return usage(format!("{} prompts are given, where --conversation goes with one", prompts.len()));
+    }
     let session_slot: Arc<OnceLock<Weak<Session>>> = Arc::default();
     let to_cancel = session_slot.clone();
     catch_interrupts(move || {
@@ -117,6 +123,7 @@ pub fn run(args: Args, matches: &ArgMatches) -> Outcome {
     let session = Arc::new(Session::open(OpenOptions {
         path: args.model.model.clone(),
         engine: EngineOptions { slots: prompts.len() as u32, ..args.model.engine(args.ctx)? },
+        store: args.store.options(),
         progress: Some(Box::new(loading())),
         ..OpenOptions::default()
     })?);
@@ -137,9 +144,15 @@ pub fn run(args: Args, matches: &ArgMatches) -> Outcome {
     }
     for (slot, (prompt, _)) in (0..).zip(&prompts) {
         let tokens = prompt.tokens(session.vocab(), &args.how)?;
+        if let Some(key) = conversation {
+            session.resume(key, slot)?;
+        }
         session.prefill(&tokens, slot)?;
         let echo = if args.echo { text_of(session.vocab(), &tokens) } else { String::new() };
         generate(&args, &session, slot, echo, prompts.len() > 1)?;
+        if let Some(key) = conversation {
+            session.persist(key, slot)?;
+        }
     }
     Ok(())
 }

@@ -89,7 +89,73 @@ static void wrong_files_to_restore(void) {
     remove(path);
 }
 
+/* What the handle tells in its usage as JSON. */
+static bool tells(FfiLlmHandle handle, const char * what) {
+    char * json = lib.llm_stream_usage_json(handle);
+    bool found = json != NULL && strstr(json, what) != NULL;
+    lib.free_string(json);
+    return found;
+}
+
+/* Conversations are kept in a folder under keys, and prompts are evaluated before they are asked for. */
+static void conversations(void) {
+    static struct result result;
+    char folder[64], * error = NULL;
+    snprintf(folder, sizeof folder, "saved-store-%ld", (long)getpid());
+    struct eliza_llm_open_options_t options = {
+        .struct_size = sizeof options, .model_path = model_path(), .context_size_tokens = 256, .slots = 3,
+        .store_directory = folder, .store_bytes = 1 << 20, .snapshots = 8,
+    };
+    struct eliza_llm_usage_t usage = {.struct_size = sizeof usage};
+    FfiLlmHandle handle = lib.llm_stream_open_ex(&options, &error);
+    CHECK(handle != NULL);
+    ignore_eos(handle);
+    size_t n;
+    int * tokens = tokens_of(handle, "Once upon a time there was", &n);
+    CHECK_EQ(lib.llm_stream_prewarm(handle, tokens, n, 1, &error), ELIZA_OK);
+    while (!tells(handle, "\"prewarms\":0")) usleep(1000);
+    CHECK_EQ(lib.llm_stream_pin_slot(handle, 1, 1, &error), ELIZA_OK);
+    CHECK_EQ(lib.llm_stream_prefill(handle, tokens, n, 0), n);
+    CHECK_EQ(lib.llm_stream_usage(handle, &usage), ELIZA_OK);
+    CHECK_EQ(usage.prompt_tokens_reused, n - 1);
+    CHECK_EQ(usage.evaluated_tokens, 1);
+    generated(handle, 4, &result);
+    CHECK_EQ(lib.llm_stream_persist(handle, 0, "a/b", &error), ELIZA_OK);
+    CHECK_EQ(lib.llm_stream_resume(handle, -1, "nobody", &error), 0);
+    CHECK_EQ(lib.llm_stream_resume(handle, 2, "a/b", &error), n + 4);
+    CHECK_EQ(lib.llm_stream_usage(handle, &usage), ELIZA_OK);
+    CHECK_EQ(usage.prompt_tokens_restored, n + 3);
+    generated(handle, 4, &result);
+    CHECK_EQ(lib.llm_stream_forget(handle, "a/b", &error), 1);
+    CHECK_EQ(lib.llm_stream_forget(handle, "a/b", &error), 0);
+    check_no_errors(handle);
+    CHECK_EQ(lib.llm_stream_prewarm(handle, tokens, 0, 1, &error), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(error, "no tokens");
+    CHECK_EQ(lib.llm_stream_pin_slot(handle, -1, 1, &error), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(error, "-1");
+    CHECK_EQ(lib.llm_stream_persist(handle, 0, "", &error), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(error, "key");
+    CHECK_EQ(lib.llm_stream_resume(handle, 0, NULL, &error), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(error, "key");
+    CHECK_EQ(lib.llm_stream_persist(NULL, 0, "a", &error), -1);
+    CHECK_TEXT(error, "NULL");
+    CHECK_EQ(lib.llm_stream_prewarm(NULL, tokens, n, 0, NULL), -1);
+    lib.free_tokens(tokens);
+    lib.llm_stream_close(handle);
+    handle = open_model(256);
+    CHECK_EQ(lib.llm_stream_resume(handle, 0, "a", &error), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(error, "without a store");
+    while ((error = lib.llm_stream_take_error(handle)) != NULL) lib.free_string(error);
+    while ((error = lib.take_last_error()) != NULL) lib.free_string(error);
+    lib.llm_stream_close(handle);
+    strcat(folder, "/lock");
+    remove(folder);
+    folder[strlen(folder) - 5] = 0;
+    CHECK_EQ(remove(folder), 0);
+}
+
 const struct test_case saving_cases[] = {
+    {"conversations", conversations},
     {"save_and_restore", save_and_restore},
     {"wrong_files_to_restore", wrong_files_to_restore},
     {NULL, NULL},

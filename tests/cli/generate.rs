@@ -303,3 +303,25 @@ fn an_interrupt_ends_the_generation_and_keeps_the_text() {
     }
     panic!("no generation was ended by an interrupt");
 }
+
+#[test]
+fn a_conversation_is_kept_between_runs() {
+    let path = fixture(Kind::Qwen35, Weights::F32);
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    let prompt = "Once upon a time there was a fox.".repeat(4);
+    let longer = format!("{prompt} And then");
+    let begin = |prompt| vec!["generate", "-m", text(&path), "--prompt", prompt, "-n", "0", "--ignore-eos", "--json"];
+    let kept = ["--store", text(&store), "--conversation", "fox"];
+    let first = json(&[&begin(&prompt)[..], &kept].concat());
+    assert_eq!(first["usage"]["prompt_tokens_restored"], 0);
+    let second = json(&[&begin(&longer)[..], &kept].concat());
+    assert_eq!(second["usage"]["prompt_tokens_restored"], first["prompt_tokens"], "{second}");
+    assert!(failure(2, &[&begin(&prompt)[..], &["--store", text(&store)]].concat()).contains("--conversation"));
+    failure(2, &[&begin(&prompt)[..], &kept, &["--prompt", "two"]].concat());
+    // The text is told all the same.
+    let small = run(&[&begin(&prompt)[..], &kept, &["--store-bytes", "1000"]].concat());
+    let problem = String::from_utf8_lossy(&small.stderr);
+    assert!(small.status.code() == Some(1) && problem.contains("limited to 1000"), "{problem}");
+    assert!(!small.stdout.is_empty());
+}

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use elizainference::session::{FinishReason, OpenOptions, Session, Sink};
+use elizainference::session::{FinishReason, OpenOptions, Session, Sink, StoreOptions};
 use elizainference::{Error, engine, ffi};
 use jni::objects::{JByteArray, JByteBuffer, JClass, JIntArray, JLongArray, JObject, JString, JValue};
 use jni::sys::{jboolean, jfloat, jint, jlong};
 use jni::{Env, EnvUnowned, jni_sig, jni_str};
 
-use crate::arguments::{bytes, numbers, room, text};
+use crate::arguments::{bytes, numbers, optional_text, room, text};
 use crate::edge::{Failure, native};
 use crate::options::engine_options;
 use crate::table;
@@ -47,6 +47,8 @@ extern "system" fn Java_ai_eliza_inference_Native_open<'local>(
     tensor_devices: JByteBuffer<'local>,
     kv_type: JByteBuffer<'local>,
     kv_type_v: JByteBuffer<'local>,
+    store_directory: JByteBuffer<'local>,
+    store_bytes: jlong,
     vocab_only: jboolean,
     progress: JObject<'local>,
 ) -> jlong {
@@ -55,7 +57,12 @@ extern "system" fn Java_ai_eliza_inference_Native_open<'local>(
         let path = PathBuf::from(text(env, &path, "path")?);
         let thrown = Arc::default();
         let progress = if progress.is_null() { None } else { Some(listener(env, &progress, &thrown)?) };
-        let opened = Session::open(OpenOptions { path, engine, vocab_only, progress });
+        let directory = optional_text(env, &store_directory, "store")?.map(PathBuf::from);
+        let max_bytes = u64::try_from(store_bytes);
+        let max_bytes =
+            max_bytes.map_err(|_| Error::InvalidArgument(format!("the store's bytes are {store_bytes}")))?;
+        let store = directory.map(|directory| StoreOptions { directory, max_bytes });
+        let opened = Session::open(OpenOptions { path, engine, vocab_only, store, progress });
         if let Some(thrown) = lock(&thrown).take() {
             return Err(thrown.into());
         }
@@ -245,6 +252,9 @@ extern "system" fn Java_ai_eliza_inference_Native_usage<'local>(
             usage.context_shifts,
             usage.sample_us,
             usage.sampled_tokens,
+            usage.prompt_tokens_restored,
+            usage.evaluated_tokens,
+            usage.snapshots,
         ]
         .map(|counter| counter as jlong);
         let array = env.new_long_array(counters.len())?;

@@ -73,7 +73,7 @@ fn open_session(
 ) -> Result<Session> {
     let path = PathBuf::from(terminated(path, "modelPath")?);
     let (engine, vocab_only) = (options.engine()?, options.vocab_only.unwrap_or(false));
-    Session::open(session::OpenOptions { path, engine, vocab_only, progress })
+    Session::open(session::OpenOptions { path, engine, vocab_only, store: options.store()?, progress })
 }
 
 /// A session on its way from the thread that opened it to JavaScript.

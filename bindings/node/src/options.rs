@@ -2,10 +2,11 @@
 
 use elizainference::session::arguments::{count, gpu_layers};
 use elizainference::session::{
-    ContextFull, EmbedOptions, EngineOptions, KvType, Params, Settings, SpanEnd, TensorDevice,
+    ContextFull, EmbedOptions, EngineOptions, KvType, Params, Settings, SpanEnd, StoreOptions, TensorDevice,
 };
 use elizainference::{Error, Result};
 use napi_derive::napi;
+use std::path::PathBuf;
 
 use crate::edge::terminated;
 
@@ -21,6 +22,9 @@ pub struct OpenOptions {
     pub kv_type_v: Option<String>,
     pub slots: Option<i32>,
     pub n_batch: Option<i32>,
+    pub snapshots: Option<i32>,
+    pub store_directory: Option<String>,
+    pub store_bytes: Option<f64>,
     pub vocab_only: Option<bool>,
 }
 
@@ -37,7 +41,17 @@ impl OpenOptions {
             kv_type_v: self.kv_type_v.as_deref().map(str::parse).transpose()?,
             slots: count(self.slots, "slots")?,
             n_batch: count(self.n_batch, "nBatch")?,
+            snapshots: count(self.snapshots, "snapshots")?,
         })
+    }
+
+    pub(crate) fn store(&self) -> Result<Option<StoreOptions>> {
+        let Some(directory) = &self.store_directory else { return Ok(None) };
+        let directory = PathBuf::from(terminated(directory, "store.directory")?);
+        match self.store_bytes.unwrap_or(0.0) {
+            bytes if bytes >= 0.0 => Ok(Some(StoreOptions { directory, max_bytes: bytes as u64 })),
+            bytes => Err(Error::InvalidArgument(format!("store.maxBytes is {bytes}"))),
+        }
     }
 }
 

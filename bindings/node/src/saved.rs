@@ -1,11 +1,11 @@
-//! Slots saved to files, and restored.
+//! Slots saved to files, restored, pinned and warmed up.
 
 use std::path::Path;
 
 use elizainference::Result;
 use elizainference::session::Session;
 use napi::Env;
-use napi::bindgen_prelude::Object;
+use napi::bindgen_prelude::{Int32Array, Object};
 use napi_derive::napi;
 
 use crate::background;
@@ -40,6 +40,38 @@ impl Handle {
     pub fn restore_slot_sync(&self, slot: i32, path: String) -> napi::Result<u32> {
         let session = self.idle_session()?;
         call(|| restore(&session, slot, &path))
+    }
+
+    /// A promise of nothing.
+    #[napi(ts_return_type = "Promise<void>")]
+    pub fn persist<'env>(&self, env: &'env Env, slot: i32, key: String) -> napi::Result<Object<'env>> {
+        let session = self.idle_session()?;
+        background::run(env, "save", move || session.persist(&key, slot))
+    }
+
+    /// A promise of how many tokens the stream has.
+    #[napi(ts_return_type = "Promise<number>")]
+    pub fn resume<'env>(&self, env: &'env Env, slot: i32, key: String) -> napi::Result<Object<'env>> {
+        let session = self.idle_session()?;
+        background::run(env, "restore", move || Ok(session.resume(&key, slot)? as u32))
+    }
+
+    #[napi]
+    pub fn forget(&self, key: String) -> napi::Result<bool> {
+        let session = self.session()?;
+        call(|| session.forget(&key))
+    }
+
+    #[napi]
+    pub fn prewarm(&self, tokens: Int32Array, slot: i32) -> napi::Result<()> {
+        let session = self.session()?;
+        call(|| session.prewarm(&tokens, slot))
+    }
+
+    #[napi]
+    pub fn pin_slot(&self, slot: i32, pinned: bool) -> napi::Result<()> {
+        let session = self.session()?;
+        call(|| session.pin_slot(slot, pinned))
     }
 }
 

@@ -69,11 +69,11 @@ impl Conversation {
         self.messages.push(message);
     }
 
-    /// The inputs of the next turn.
-    pub fn inputs(&self, answer_start: Option<&str>) -> String {
+    /// The inputs of the next turn; with `answers` up to where the answer begins.
+    pub fn inputs(&self, answers: bool, answer_start: Option<&str>) -> String {
         let system = self.system.iter().map(|text| json!({"role": "system", "content": text}));
         let messages: Vec<Value> = system.chain(self.messages.iter().cloned()).collect();
-        let mut inputs = format!("{{\"messages\": {}, \"add_generation_prompt\": true", Value::from(messages));
+        let mut inputs = format!("{{\"messages\": {}, \"add_generation_prompt\": {answers}", Value::from(messages));
         if let Some(thinking) = self.thinking {
             inputs.push_str(&format!(", \"enable_thinking\": {thinking}"));
         }

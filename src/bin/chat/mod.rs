@@ -119,6 +119,7 @@ pub fn run(args: Args) -> Outcome {
         eprintln!("{}: /help lists commands, Ctrl-D ends", printable(name));
     }
     loop {
+        chat.prewarm();
         match editor.readline("> ") {
             Ok(line) if line.trim().is_empty() => {}
             Ok(line) => {
@@ -186,6 +187,21 @@ impl Chat {
         self.turn()
     }
 
+    /// Has what was said evaluated while the next line is typed. What the template cannot tell without that line waits.
+    fn prewarm(&self) {
+        let session = &self.session;
+        let prompt = || {
+            let inputs = elizainference::chat::Inputs::from_json(&self.conversation.inputs(false, None))?;
+            session.chat_template()?.prompt(&inputs)?.tokens(session.vocab(), &interrupted)
+        };
+        if let Ok(tokens) = prompt()
+            && !tokens.is_empty()
+            && let Err(problem) = session.prewarm(&tokens, SLOT)
+        {
+            log::debug!("Nothing is warmed up: {problem}");
+        }
+    }
+
     /// Answers. What fails is told, and the conversation is as before the question.
     fn turn(&mut self) -> Result<bool, Failure> {
         forget_interrupts();
@@ -209,7 +225,7 @@ impl Chat {
         let choosing = !self.args.choices.is_empty();
         // A choice is the answer itself: nothing is thought before it.
         let start = self.args.answer_start.as_deref().or(choosing.then_some(""));
-        let inputs = self.conversation.inputs(start);
+        let inputs = self.conversation.inputs(true, start);
         let prompt = session.chat_template()?.prompt(&elizainference::chat::Inputs::from_json(&inputs)?)?;
         if choosing {
             let text = prompt.text();

@@ -9,10 +9,10 @@ mod shifts;
 mod spans;
 
 use super::*;
-use crate::engine::EngineStats;
+use crate::engine::{EngineStats, Prefill};
 use crate::gguf;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 
 /// The end-of-generation token of the test vocabulary, whose ids 0 to 255 are single bytes.

@@ -22,6 +22,7 @@ final class SavedTest {
         cases.put("a saved stream goes on", SavedTest::goesOn);
         cases.put("a saved span goes on", SavedTest::spanGoesOn);
         cases.put("refused slots", SavedTest::refused);
+        cases.put("conversations", SavedTest::conversations);
     }
 
     private static Session openWithSeed() {
@@ -86,6 +87,42 @@ final class SavedTest {
             same(joined(begin, tokens(second, 9, 0)), whole);
         }
         Files.delete(file);
+    }
+
+    private static void conversations() throws Exception {
+        Path folder = Files.createTempDirectory("store");
+        OpenOptions options = new OpenOptions(Host.model).contextSize(256).threads(2).slots(3).snapshots(8);
+        try (Session session = ElizaInference.open(options.store(folder.toString(), 1 << 20))) {
+            ignoreEos(session);
+            int[] prompt = session.tokenize(PROMPT);
+            session.prewarm(prompt, 1);
+            while (!session.usageJson().contains("\"prewarms\":0")) Thread.sleep(1);
+            session.pinSlot(1, true);
+            session.prefill(prompt, 0);
+            same(session.usage().promptTokensReused, prompt.length - 1L);
+            same(session.usage().evaluatedTokens, 1L);
+            List<Integer> whole = tokens(session, 20, 0);
+            session.prefill(prompt, 0);
+            List<Integer> begin = tokens(session, 8, 0);
+            session.persist(0, "tom/\u017c");
+            same(session.resume(Session.FRESH_SLOT, "nobody"), 0);
+            same(session.resume(2, "tom/\u017c"), prompt.length + 8);
+            same(session.usage().promptTokensRestored, prompt.length + 7L);
+            same(session.usage().snapshots, 0L);
+            same(joined(begin, tokens(session, 12, 0)), whole);
+            same(session.forget("tom/\u017c"), true);
+            same(session.forget("tom/\u017c"), false);
+            thrown(ElizaException.InvalidArgument.class, "key", () -> session.persist(0, ""));
+            thrown(ElizaException.InvalidArgument.class, "-1", () -> session.pinSlot(-1, true));
+            thrown(ElizaException.InvalidArgument.class, "no tokens", () -> session.prewarm(new int[0], 0));
+        }
+        try (Session session = open(256)) {
+            thrown(ElizaException.InvalidArgument.class, "without a store", () -> session.resume(0, "a"));
+        }
+        thrown(ElizaException.InvalidArgument.class, "-1", () -> ElizaInference.open(options.store(folder.toString(), -1)));
+        thrown(ElizaException.Io.class, Host.model, () -> ElizaInference.open(options.store(Host.model, 0)));
+        Files.delete(folder.resolve("lock"));
+        Files.delete(folder);
     }
 
     private static void refused() throws Exception {

@@ -45,7 +45,7 @@ final class Native {
     static native String fileMetadata(ByteBuffer path, ByteBuffer key);
 
     static native long open(ByteBuffer path, int[] whole, ByteBuffer device, ByteBuffer tensorDevices, ByteBuffer kvType,
-        ByteBuffer kvTypeV, boolean vocabOnly, LoadListener progress);
+        ByteBuffer kvTypeV, ByteBuffer storeDirectory, long storeBytes, boolean vocabOnly, LoadListener progress);
 
     static native void close(long session);
 
@@ -82,6 +82,16 @@ final class Native {
     static native void saveSlot(long session, int slot, ByteBuffer path);
 
     static native int restoreSlot(long session, int slot, ByteBuffer path);
+
+    static native void persist(long session, int slot, ByteBuffer key);
+
+    static native int resume(long session, int slot, ByteBuffer key);
+
+    static native boolean forget(long session, ByteBuffer key);
+
+    static native void prewarm(long session, int[] tokens, int slot);
+
+    static native void pinSlot(long session, int slot, boolean pinned);
 
     static native void cancel(long session);
 

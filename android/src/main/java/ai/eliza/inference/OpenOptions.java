@@ -8,6 +8,9 @@ public final class OpenOptions {
     int gpuLayers;
     int slots;
     int nBatch;
+    int snapshots;
+    String storeDirectory;
+    long storeBytes;
     String device;
     String tensorDevices;
     String kvType;
@@ -59,6 +62,25 @@ public final class OpenOptions {
         return this;
     }
 
+    /**
+     * How many earlier recurrent states, and earlier windows of sliding layers, are kept, after which a prompt can go on, 1 to 256;
+     * 0, the default, keeps as many as fit into a share of the cache. Models with neither need none.
+     */
+    public OpenOptions snapshots(int count) {
+        snapshots = count;
+        return this;
+    }
+
+    /**
+     * The folder in which {@link Session#persist} keeps conversations, which is created where it is not there, and the most bytes
+     * that they take: those used the longest time ago are removed; 0 is no limit. Without it there is none.
+     */
+    public OpenOptions store(String directory, long maxBytes) {
+        storeDirectory = directory;
+        storeBytes = maxBytes;
+        return this;
+    }
+
     /** The device by name; null, the default, is the best. */
     public OpenOptions device(String name) {
         device = name;
@@ -104,6 +126,6 @@ public final class OpenOptions {
 
     /** The numbers, in the order in which native code takes them. */
     int[] whole() {
-        return new int[] {contextSize, threads, gpuLayers, slots, nBatch};
+        return new int[] {contextSize, threads, gpuLayers, slots, nBatch, snapshots};
     }
 }

@@ -71,7 +71,8 @@ public final class Session implements AutoCloseable {
     static Session open(OpenOptions options) {
         long number = Native.open(Utf8.direct(options.path, "path"), options.whole(),
             Utf8.directOrNull(options.device, "device"), Utf8.directOrNull(options.tensorDevices, "tensorDevice"),
-            Utf8.directOrNull(options.kvType, "kvType"), Utf8.directOrNull(options.kvTypeV, "kvTypeV"), options.vocabOnly, options.progress);
+            Utf8.directOrNull(options.kvType, "kvType"), Utf8.directOrNull(options.kvTypeV, "kvTypeV"),
+            Utf8.directOrNull(options.storeDirectory, "store"), options.storeBytes, options.vocabOnly, options.progress);
         return new Session(number, STEP_TOKENS);
     }
 
@@ -313,6 +314,54 @@ public final class Session implements AutoCloseable {
     public int restoreSlot(int slotId, String path) {
         checkHeard();
         return Native.restoreSlot(number, slotId, Utf8.direct(path, "path"));
+    }
+
+    /**
+     * Keeps a slot in the folder {@link OpenOptions#store} under a key of the host's choice, as {@link #saveSlot} saves it, in place
+     * of what is kept under that key. Where the folder is limited, the conversations that were used the longest time ago are removed
+     * for it. A process that ends meanwhile and a full disk leave what was kept before.
+     *
+     * @param slotId the slot from 0 up, or -1 for that of the last prefill or restore
+     */
+    public void persist(int slotId, String key) {
+        checkHeard();
+        Native.persist(number, slotId, Utf8.direct(key, "key"));
+    }
+
+    /**
+     * Restores what {@link #persist} kept under a key, in this process or an earlier one, as {@link #restoreSlot} does, and gives
+     * how many tokens the stream then has; 0, and nothing changes, where nothing is kept under that key.
+     *
+     * @param slotId {@link #FRESH_SLOT}, or the slot from 0 up
+     */
+    public int resume(int slotId, String key) {
+        checkHeard();
+        return Native.resume(number, slotId, Utf8.direct(key, "key"));
+    }
+
+    /** Removes what {@link #persist} kept under a key; whether there was something. */
+    public boolean forget(String key) {
+        return Native.forget(number, Utf8.direct(key, "key"));
+    }
+
+    /**
+     * Evaluates a prompt when the session has nothing else to do, and returns at once: a later prompt that begins with it, in
+     * whatever slot, does not evaluate it again. For the part that many conversations begin with, or for the next turn while the
+     * user types. Every call that needs the model ends it; how many prompts wait is {@code prewarms} in {@link #usageJson}. An error
+     * that comes later is logged.
+     *
+     * @param slotId {@link #FRESH_SLOT}, or the slot from 0 up
+     */
+    public void prewarm(int[] tokens, int slotId) {
+        Native.prewarm(number, tokens, slotId);
+    }
+
+    /**
+     * Pins a slot, or unpins it: a pinned one keeps its tokens when others need room, and no prompt takes it as its fresh slot.
+     * Fails with {@link ElizaException.Busy} while the session is at work.
+     */
+    public void pinSlot(int slotId, boolean pinned) {
+        Native.pinSlot(number, slotId, pinned);
     }
 
     /** What is in force: at first the library's defaults under those that the model file brings. */

@@ -49,6 +49,12 @@ public final class Usage {
     public final long sampleMicros;
     /** Tokens that were chosen, by host or device: all but those that a token trie left no choice about. */
     public final long sampledTokens;
+    /** Reused prompt tokens that came from a file, by a restore or resume. */
+    public final long promptTokensRestored;
+    /** Tokens evaluated, of the prompt and of what was generated, repeated ones counted each time. */
+    public final long evaluatedTokens;
+    /** Earlier recurrent states and windows of sliding layers that are kept now, of all slots. */
+    public final long snapshots;
 
     Usage(long[] counters) {
         finishReason = FinishReason.of((int) counters[0]);
@@ -74,5 +80,8 @@ public final class Usage {
         contextShifts = counters[20];
         sampleMicros = counters[21];
         sampledTokens = counters[22];
+        promptTokensRestored = counters[23];
+        evaluatedTokens = counters[24];
+        snapshots = counters[25];
     }
 }
