@@ -79,11 +79,12 @@
  *   cancel, close, status, usage, sampled,                 any thread, any time, also while another call on
  *     take_error, tokenize, detokenize,                      the same handle blocks, and inside its callback
  *     tokenize_pair, build_token_trie, model, metadata,
- *     is_eog, token, take_embeddings
+ *     is_eog, token, take_embeddings, prewarm, forget
  *   prefill, start_prefill, generate, configure, set_      any thread, one at a time per handle; while the
  *     chain, set_, clear_, arm_, score_token_trie,           handle works they fail as busy
- *     save_slot, restore_slot, logits, embed,
- *     embed_tokens, start_embed, rank
+ *     save_slot, restore_slot, persist, resume,
+ *     pin_slot, logits, embed, embed_tokens, start_embed,
+ *     rank
  *   next, poll                                             one thread at a time per handle
  *   llama_sampler_init_token_trie                          any thread, any time, several at once
  *   the calls on a sampler, by whomever                    one thread at a time per sampler
@@ -461,15 +462,25 @@ typedef struct eliza_llm_open_options_t {
      */
     uint32_t n_batch;
     /**
-     * Must be 0.
+     * How many earlier recurrent states, and earlier windows of sliding layers, are kept, after which a prompt can go
+     * on, 1 to 256; 0 keeps as many as fit into a share of the cache. Models with neither need none.
      */
-    uint32_t reserved;
+    uint32_t snapshots;
     /**
      * Tensors that are placed whatever their layer: rules `PATTERN=DEVICE`, separated by semicolons, or NULL. The
      * pattern is a regular expression that has to match some part of a tensor's name, the device "cpu" or "gpu"; the
      * first rule that matches counts. "exps=cpu" keeps experts on the CPU.
      */
     const char *tensor_devices;
+    /**
+     * The folder in which `eliza_inference_llm_stream_persist` keeps conversations, which is created where it is not
+     * there, or NULL. Several handles and processes may have the same.
+     */
+    const char *store_directory;
+    /**
+     * The most bytes that the conversations in it take; 0: no limit.
+     */
+    uint64_t store_bytes;
 } eliza_llm_open_options_t;
 
 /**
@@ -696,6 +707,18 @@ typedef struct eliza_llm_usage_t {
      * Tokens that were sampled, by host or device: all but forced tokens and those of leaves that were scored.
      */
     uint64_t sampled_tokens;
+    /**
+     * Reused prompt tokens that came from a file, by a restore or resume.
+     */
+    uint64_t prompt_tokens_restored;
+    /**
+     * Tokens evaluated, of the prompt and of what was generated, repeated ones counted each time.
+     */
+    uint64_t evaluated_tokens;
+    /**
+     * Earlier recurrent states and windows of sliding layers that are kept now, of all slots.
+     */
+    uint64_t snapshots;
 } eliza_llm_usage_t;
 
 /**
@@ -928,6 +951,45 @@ int32_t eliza_inference_llm_stream_start_prefill(FfiLlmHandle handle,
                                                  char **out_error);
 
 /**
+ * Prewarm: evaluates a prompt in a slot when the handle has nothing else to do, and returns at once. A later prefill
+ * of a prompt that begins with these tokens, in whatever slot, does not evaluate them again: for the part that many
+ * conversations begin with, or for the next turn while the user is typing.
+ *
+ * `slot_id` is as in `eliza_inference_llm_stream_prefill`. Prompts are warmed up in their order; they wait while a
+ * generation runs and while a prompt waits for its generate. Every call that needs the model ends the one that is
+ * evaluated: what was evaluated stays in its slot. Status, usage and texts are those of other calls; how many prompts
+ * wait or are evaluated is "prewarms" in `eliza_inference_llm_stream_usage_json`. An error that comes later is logged
+ * and waits for `eliza_inference_llm_stream_take_error`.
+ *
+ * Ownership: the tokens are copied, `*out_error` is the host's to free. Null rule: `prompt_tokens` must not be NULL;
+ * `out_error` may be; a NULL or closed handle is -1. Threads: any, any time, inside the callback too.
+ *
+ * Returns `ELIZA_OK`, or -1 (handle), `ELIZA_ERR_INVALID_ARG` (no tokens, a token or slot out of range),
+ * `ELIZA_ERR_OOM` (longer than the context), `ELIZA_ERR_BUSY` (64 prompts wait) or `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_llm_stream_prewarm(FfiLlmHandle handle,
+                                           const int32_t *prompt_tokens,
+                                           size_t num_tokens,
+                                           int32_t slot_id,
+                                           char **out_error);
+
+/**
+ * Pins a slot (`pinned` 1), or unpins it (0). A pinned slot keeps its tokens when others need room, and no prompt
+ * takes it as its fresh slot: conversations in other slots share what they begin with. A prefill that names the slot
+ * replaces its tokens all the same.
+ *
+ * Ownership: `*out_error` is the host's to free. Null rule: `out_error` may be NULL; a NULL or closed handle is -1.
+ * Threads: any; fails while the handle is at work.
+ *
+ * Returns `ELIZA_OK`, or -1 (handle), `ELIZA_ERR_INVALID_ARG` (no such slot; -1 is none), `ELIZA_ERR_BUSY` or
+ * `ELIZA_ERR_FFI_FAULT`.
+ */
+int32_t eliza_inference_llm_stream_pin_slot(FfiLlmHandle handle,
+                                            int32_t slot_id,
+                                            int32_t pinned,
+                                            char **out_error);
+
+/**
  * Starts a generation after a prefill and returns at once; a callback then receives its tokens.
  *
  * At most `max_new_tokens` are generated; 0 ends at once, a negative number goes on until the model stops or the
@@ -1123,6 +1185,53 @@ int eliza_inference_llm_stream_restore_slot(FfiLlmHandle handle,
                                             int32_t slot_id,
                                             const char *path,
                                             char **out_error);
+
+/**
+ * Keeps a slot in the handle's folder of conversations (`store_directory` of the options of open), and blocks until
+ * that is done: as `eliza_inference_llm_stream_save_slot`, in place of what is kept under that key. Where the folder
+ * is limited (`store_bytes`), the conversations that were used the longest time ago are removed for it.
+ *
+ * `key` is the host's name for the conversation, 1 to 4096 bytes of UTF-8. A process that is killed meanwhile, and a
+ * full disk, leave what was kept before.
+ *
+ * Ownership: the key is copied; the host frees `*out_error`. Null rule: `key` must not be NULL, `out_error` may be; a
+ * NULL or closed handle is -1. Threads: as `eliza_inference_llm_stream_save_slot`.
+ *
+ * Returns `ELIZA_OK`, -1 (handle), `ELIZA_ERR_INVALID_ARG` (no folder, a bad key, no such slot, an empty one),
+ * `ELIZA_ERR_IO` (also for a conversation larger than the limit), `ELIZA_ERR_BUSY`, `ELIZA_ERR_CANCELLED`,
+ * `ELIZA_ERR_DEVICE` or `ELIZA_ERR_FFI_FAULT`.
+ */
+int eliza_inference_llm_stream_persist(FfiLlmHandle handle,
+                                       int32_t slot_id,
+                                       const char *key,
+                                       char **out_error);
+
+/**
+ * Restores the conversation that `eliza_inference_llm_stream_persist` kept under a key, of this process or an earlier
+ * one, as `eliza_inference_llm_stream_restore_slot` does: a generate may follow at once, and a prefill reuses it.
+ *
+ * Ownership, null rule and threads are those of `eliza_inference_llm_stream_persist`.
+ *
+ * Returns how many tokens the stream has; 0, and nothing has changed, where nothing is kept under that key; else as
+ * `eliza_inference_llm_stream_restore_slot`, with `ELIZA_ERR_INVALID_ARG` also without a folder and for a bad key.
+ */
+int eliza_inference_llm_stream_resume(FfiLlmHandle handle,
+                                      int32_t slot_id,
+                                      const char *key,
+                                      char **out_error);
+
+/**
+ * Removes the conversation that is kept under a key.
+ *
+ * Ownership and null rule are those of `eliza_inference_llm_stream_persist`. Threads: any, any time, inside the
+ * callback too.
+ *
+ * Returns 1 where there was one, 0 where there was none, -1 (handle), `ELIZA_ERR_INVALID_ARG` (no folder, a bad key),
+ * `ELIZA_ERR_IO` or `ELIZA_ERR_FFI_FAULT`.
+ */
+int eliza_inference_llm_stream_forget(FfiLlmHandle handle,
+                                      const char *key,
+                                      char **out_error);
 
 /**
  * Makes a sampler that constrains a llama.cpp chain to the leaves of a token trie, armed at its first descriptor.

@@ -45,11 +45,11 @@ CONTEXT = 512
 TYPES = ("f32", "q8_0", "q4_k")
 # The pooling of a file that scores.
 RANK = 4
-QUICK = ("bert-tiny", "modern-bert-tiny", "nomic-bert-moe-tiny", "gemma-embedding-tiny", "qwen3-rank-tiny", "qwen35-tiny", "lfm2-tiny",
+QUICK = ("bert-tiny", "modern-bert-tiny", "nomic-bert-moe-tiny", "gemma-embedding-tiny", "qwen3-rank-tiny", "t5encoder-tiny", "qwen35-tiny", "lfm2-tiny",
          "jamba-tiny", "mamba2-tiny", "rwkv7-tiny")
 QUICK_LENGTHS = {"f32": (7, 65), "q4_k": (7,)}
 # Architectures that are not built.
-NOT_BUILT = ("t5", "t5encoder")
+NOT_BUILT = ("t5",)
 
 # Each architecture: the files it was made for, and what of it the shapes do not reach.
 MADE_FOR = {
@@ -76,6 +76,7 @@ MADE_FOR = {
     "qwen3next": ("Qwen3-Next 80B-A3B", "old files with one `ssm_in`, which are refused"),
     "rwkv6": ("RWKV-6 Finch 1.6B to 14B", "`rwkv6qwen2`, an architecture of its own, which is refused"),
     "rwkv7": ("RWKV-7 Goose 0.1B to 14B", "`arwkv7`, an architecture of its own, which is refused"),
+    "t5encoder": ("T5 encoders of image models, sentence-t5, GTR-T5", ""),
 }
 
 

@@ -50,6 +50,7 @@ const TEXTS: &[&str] = &[
 struct Place {
     model: CString,
     slot: CString,
+    store: CString,
     /// Keeps the weights while handles come and go.
     _open: usize,
     _folder: tempfile::TempDir,
@@ -60,10 +61,11 @@ static PLACE: LazyLock<Place> = LazyLock::new(|| {
     let model = fixtures::write(folder.path(), Kind::LlamaShallow, Weights::Q8_0);
     let model = CString::new(model.as_os_str().as_bytes()).unwrap();
     let slot = CString::new(folder.path().join("slot").as_os_str().as_bytes()).unwrap();
+    let store = CString::new(folder.path().join("store").as_os_str().as_bytes()).unwrap();
     // SAFETY: a terminated path.
     let open = unsafe { eliza_inference_llm_stream_open(model.as_ptr(), 64, 1, 0) };
     assert!(!open.is_null());
-    Place { model, slot, _open: open.addr(), _folder: folder }
+    Place { model, slot, store, _open: open.addr(), _folder: folder }
 });
 
 extern "C" fn on_token(_: i32, text: *const c_char, _: bool) {
@@ -168,6 +170,8 @@ fn open_options(input: &mut Input<'_>, memory: &mut Memory) -> OpenOptions {
     options.device = if input.below(4) == 0 { memory.text(input) } else { null() };
     options.kv_type = if input.below(4) == 0 { memory.text(input) } else { null() };
     options.kv_type_v = if input.below(4) == 0 { memory.text(input) } else { null() };
+    options.tensor_devices = if input.below(4) == 0 { memory.text(input) } else { null() };
+    options.store_directory = if input.flag() { PLACE.store.as_ptr() } else { null() };
     options.progress = if input.flag() { Some(on_progress) } else { None };
     options.progress_user_data = std::ptr::without_provenance_mut(usize::from(input.below(16) == 0));
     options
@@ -192,7 +196,7 @@ fn sampling_options(input: &mut Input<'_>, memory: &mut Memory, bias: &(Vec<i32>
 /// One call. `open` are the handles that are open, `samplers` those that were made.
 fn call(input: &mut Input<'_>, open: &mut Vec<FfiLlmHandle>, samplers: &mut Vec<*mut LlamaSampler>) {
     let mut memory = Memory::default();
-    let which = input.below(54);
+    let which = input.below(58);
     let handle = match input.below(24) {
         0 => null_mut(),
         1 => std::ptr::without_provenance_mut(input.u32() as usize),
@@ -427,6 +431,17 @@ fn call(input: &mut Input<'_>, open: &mut Vec<FfiLlmHandle>, samplers: &mut Vec<
                 let (out, count) = (&raw mut ids, &raw mut count);
                 eliza_inference_llm_stream_tokenize_pair(handle, text, n_text, text, n_text, out, count, out_error);
                 eliza_inference_free_tokens(ids);
+            }
+            53 => {
+                let list = tokens(input);
+                let (list, n) = array(input, &list);
+                eliza_inference_llm_stream_prewarm(handle, list, n, slot, out_error);
+            }
+            54 => drop(eliza_inference_llm_stream_pin_slot(handle, slot, switch, out_error)),
+            55 => drop(eliza_inference_llm_stream_persist(handle, slot, memory.text(input), out_error)),
+            56 => {
+                eliza_inference_llm_stream_resume(handle, slot, memory.text(input), out_error);
+                eliza_inference_llm_stream_forget(handle, memory.text(input), null_mut());
             }
             _ => drop(eliza_inference_set_log_sink(if input.flag() { Some(on_log) } else { None }, null_mut())),
         }

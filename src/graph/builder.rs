@@ -1,9 +1,9 @@
 //! Builds a graph node by node and checks every width against the weights.
 
 use super::{
-    Activation, AttentionSpec, Coefficients, ConvSpec, Function, Graph, HeadNorm, Index, Linear, MAX_EXPERT_GROUPS,
-    MAX_KEYS, MAX_SOURCES, MAX_TAPS, Node, NodeId, NormSpan, NormSpec, Op, Output, Part, RecurSpec, RopeSpec,
-    RouteSpec, Rows, Rule, Stack, WeightId, WeightSpec,
+    Activation, AttentionSpec, Coefficients, ConvSpec, DistanceBias, Function, Graph, HeadNorm, Index, Linear,
+    MAX_EXPERT_GROUPS, MAX_KEYS, MAX_SOURCES, MAX_TAPS, Node, NodeId, NormSpan, NormSpec, Op, Output, Part, RecurSpec,
+    RopeSpec, RouteSpec, Rows, Rule, Stack, WeightId, WeightSpec,
 };
 use crate::{Error, Result};
 
@@ -343,6 +343,9 @@ impl<'a> Builder<'a> {
                     NormSpan::EachHead | NormSpan::Row => heads * spec.head_dim_k,
                 },
             )?;
+        }
+        if let Some(DistanceBias { weight, buckets }) = spec.distance {
+            self.check_vector(weight, spec.n_head * buckets)?;
         }
         if let Some(sinks) = spec.sinks {
             self.check_vector(sinks, spec.n_head)?;

@@ -110,6 +110,8 @@ pub enum Activation {
     /// The tanh approximation of GELU (Hendrycks and Gimpel, <https://arxiv.org/abs/1606.08415>); as a gate GEGLU
     /// (Shazeer, as above).
     Gelu,
+    /// max(0, x).
+    Relu,
     /// max(0, x)² (So et al., "Primer", <https://arxiv.org/abs/2109.08668>).
     Relu2,
     /// 1 / (1 + e^-x).
@@ -345,6 +347,8 @@ pub struct AttentionSpec {
     /// ALiBi (Press et al., <https://arxiv.org/abs/2108.12409>): the largest slope's bias, usually 8; 0 = none. See
     /// [`alibi_slope`].
     pub alibi: f32,
+    /// Biases of the scores by the distance of keys.
+    pub distance: Option<DistanceBias>,
     /// Per query head one more score that takes probability and has no value (attention sinks).
     pub sinks: Option<WeightId>,
     /// Norm of the queries.
@@ -359,6 +363,38 @@ pub struct AttentionSpec {
     pub rope: Option<usize>,
     /// The first value of a head that is rotated.
     pub rope_first: usize,
+}
+
+/// Biases of scores by the distance of key and query (Raffel et al., <https://arxiv.org/abs/1910.10683>). Distances are
+/// in buckets: each small one in a bucket of its own, larger ones together, in bidirectional attention the second half
+/// of the buckets for keys after the query.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DistanceBias {
+    /// For each bucket a number per query head.
+    pub weight: WeightId,
+    /// Number of buckets.
+    pub buckets: usize,
+}
+
+impl DistanceBias {
+    /// Distances from here on are in one bucket.
+    pub const FAR: usize = 128;
+
+    /// Of `n` buckets for one direction that of each distance from 0 to [`DistanceBias::FAR`]: the first half have one
+    /// distance each, the others grow by a factor.
+    pub fn of_distances(n: usize) -> Vec<u32> {
+        let alone = n / 2;
+        let bucket = |distance: usize| {
+            if distance < alone || n < 2 {
+                return distance.min(n.saturating_sub(1));
+            }
+            // Rounded as where models are trained and converted, for distances that are a bucket's first.
+            let (ratio, factor) = (distance as f64 / alone as f64, Self::FAR as f64 / alone as f64);
+            let steps = f64::from((ratio as f32).ln() * (n - alone) as f32) / factor.ln();
+            (alone + steps.max(0.0) as usize).min(n - 1)
+        };
+        (0..=Self::FAR).map(|distance| bucket(distance) as u32).collect()
+    }
 }
 
 /// The slope of a query head: a score is lowered by it for every token of distance.
@@ -389,6 +425,7 @@ impl AttentionSpec {
             window: 0,
             chunk: 0,
             alibi: 0.0,
+            distance: None,
             sinks: None,
             q_norm: None,
             k_norm: None,
@@ -425,7 +462,8 @@ impl AttentionSpec {
 
     fn weights(&self) -> impl Iterator<Item = (WeightId, WeightUse)> + use<> {
         let norms = [self.q_norm, self.k_norm].into_iter().flatten().flat_map(|head| head.norm.weights());
-        norms.chain(self.sinks.map(|sinks| (sinks, WeightUse::Vector)))
+        let distances = self.distance.map(|distance| distance.weight);
+        norms.chain(distances.into_iter().chain(self.sinks).map(|id| (id, WeightUse::Vector)))
     }
 }
 

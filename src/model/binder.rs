@@ -19,6 +19,8 @@ pub(super) struct Binder<'a> {
     pub h: &'a Hparams,
     pub keys: Keys<'a>,
     pub table: WeightTable<'a>,
+    /// What the names of layers and of the last norm begin with: empty, but where a file has an encoder and a decoder.
+    pub side: &'static str,
     /// The kind of all norms with weights.
     pub norm: NormKind,
     /// Numbers of each state that was claimed.
@@ -119,7 +121,9 @@ impl<'a> Binder<'a> {
             }
         };
         // Some families call the last norm as others call that of the embeddings, some encoders have none.
-        let last = if self.table.has("output_norm.weight") || encodes { "output_norm" } else { "token_embd_norm" };
+        let own = format!("{}output_norm", self.side);
+        let there = self.table.has(&format!("{own}.weight"));
+        let last = if there || encodes { own.as_str() } else { "token_embd_norm" };
         Ok(Decoder {
             ropes,
             token_embd,
@@ -131,7 +135,7 @@ impl<'a> Binder<'a> {
             altup: None,
             layers,
             states: std::mem::take(&mut self.states),
-            output_norm: match encodes && !self.table.has("output_norm.weight") {
+            output_norm: match encodes && !there {
                 true => None,
                 false => Some(self.norm(last, h.n_embd)?),
             },
@@ -248,7 +252,7 @@ fn share_cache(layers: &mut [Layer]) {
 impl Block<'_, '_> {
     /// The name of a part of this layer.
     pub fn name(&self, part: &str) -> String {
-        format!("blk.{}.{part}", self.il)
+        format!("{}blk.{}.{part}", self.m.side, self.il)
     }
 
     /// Whether the file has this tensor of the layer.
@@ -335,7 +339,8 @@ impl Block<'_, '_> {
                 parts.map(|(part, n_out, _)| self.linear(part, n_embd, n_out)).collect::<Result<_>>()?
             }
         };
-        let output = self.linear("attn_output", spec.n_head * spec.head_dim_v, n_embd)?;
+        let output = if self.has("attn_o.weight") { "attn_o" } else { "attn_output" };
+        let output = self.linear(output, spec.n_head * spec.head_dim_v, n_embd)?;
         Ok(Attention { heads: Heads::Projected { parts, clamp: None }, spec, sub_norm: None, output })
     }
 

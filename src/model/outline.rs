@@ -95,7 +95,7 @@ impl Outline {
         };
         let hparams = Hparams::read(file, norm)?;
         let (keys, table) = (Keys::new(file, &name), WeightTable::new(file));
-        let mut binder = Binder { h: &hparams, keys, table, norm, states: Vec::new() };
+        let mut binder = Binder { h: &hparams, keys, table, side: "", norm, states: Vec::new() };
         let decoder = bind(&mut binder)?;
         let specs = binder.table.finish()?;
         let rules = &placement.tensor_devices;

@@ -17,6 +17,7 @@ mod llama4;
 mod phi;
 mod post_norm;
 mod qwen;
+mod t5;
 
 use super::binder::Binder;
 use super::decoder::Decoder;
@@ -100,4 +101,5 @@ pub(super) const ARCHITECTURES: &[(&str, NormKind, Bind)] = &[
     ("smollm3", Rms, llama::smollm3),
     ("stablelm", Layer, layer_norm::stablelm),
     ("starcoder2", Layer, layer_norm::starcoder2),
+    ("t5encoder", Rms, t5::encoder),
 ];

@@ -13,6 +13,7 @@ pub fn gated(isa: Isa, act: Activation, gate: &[f32], up: Option<&[f32]>, out: &
         Activation::Identity => dispatch(isa, Gated { curve: Identity, gate, up, out }),
         Activation::Silu => dispatch(isa, Gated { curve: Silu, gate, up, out }),
         Activation::Gelu => dispatch(isa, Gated { curve: Gelu, gate, up, out }),
+        Activation::Relu => dispatch(isa, Gated { curve: Relu, gate, up, out }),
         Activation::Relu2 => dispatch(isa, Gated { curve: Relu2, gate, up, out }),
         Activation::Sigmoid => dispatch(isa, Gated { curve: Sigmoid, gate, up, out }),
         Activation::Xielu { positive, negative, linear, eps } => {
@@ -33,6 +34,8 @@ struct Identity;
 struct Silu;
 #[derive(Clone, Copy)]
 struct Gelu;
+#[derive(Clone, Copy)]
+struct Relu;
 #[derive(Clone, Copy)]
 struct Relu2;
 #[derive(Clone, Copy)]
@@ -69,6 +72,14 @@ impl Curve for Gelu {
         let cubic = simd.fma(simd.mul(x, x), simd.splat(0.044_715), simd.splat(1.0));
         let y = simd.mul(simd.mul(x, simd.splat(scale)), cubic);
         simd.mul(times_sigmoid(simd, x, y), up)
+    }
+}
+
+impl Curve for Relu {
+    #[inline(always)]
+    fn at<S: Vector>(self, simd: S, x: S::F, up: S::F) -> S::F {
+        // `x` stands second so that NaN passes through.
+        simd.mul(simd.max(simd.splat(0.0), x), up)
     }
 }
 
@@ -186,7 +197,8 @@ mod tests {
     fn the_others_match_f64() {
         let xielu = Activation::Xielu { positive: 0.9, negative: 1.3, linear: 0.5, eps: -1e-6 };
         type Exact = fn(f64, f64) -> f64;
-        let curves: [(Activation, Exact); 4] = [
+        let curves: [(Activation, Exact); 5] = [
+            (Activation::Relu, |g, u| g.max(0.0) * u),
             (Activation::Relu2, |g, u| g.max(0.0).powi(2) * u),
             (Activation::Sigmoid, |g, u| u / (1.0 + (-g).exp())),
             (xielu, |g, u| {

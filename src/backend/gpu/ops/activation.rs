@@ -8,6 +8,7 @@ pub fn activation_flags(act: Activation) -> Vec<&'static str> {
         Activation::Identity => vec!["IDENTITY"],
         Activation::Silu => vec!["TIMES_SIGMOID"],
         Activation::Gelu => vec!["TIMES_SIGMOID", "GELU"],
+        Activation::Relu => vec!["RELU"],
         Activation::Relu2 => vec!["RELU2"],
         Activation::Sigmoid => vec!["SIGMOID"],
         Activation::Xielu { .. } => vec!["XIELU"],

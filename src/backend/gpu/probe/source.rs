@@ -136,6 +136,7 @@ fn activation(act: Activation, (x, off): (f64, f64)) -> (f64, f64) {
         Activation::Gelu => times_sigmoid(2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)),
         Activation::ClampedSwiglu => times_sigmoid(1.702 * x),
         Activation::Sigmoid => (sigmoid(x), off / 4.0 + unit * (exp(x) + 8.0 * sigmoid(x))),
+        Activation::Relu => (x.max(0.0), off),
         Activation::Relu2 => {
             let most = x.abs() + off;
             (x.max(0.0) * x.max(0.0), 2.0 * most * off + unit * 4.0 * most * most)

@@ -126,6 +126,9 @@ fn quads(what: &str, n: usize) -> std::result::Result<(), String> {
 
 /// Whether there are kernels for an attention and for its cache.
 fn attends(spec: &AttentionSpec) -> std::result::Result<(), String> {
+    if spec.distance.is_some() {
+        return Err("no kernel for biases by distance".into());
+    }
     let dims = [spec.head_dim_k, spec.head_dim_v];
     dims.into_iter().try_for_each(|n| quads("heads", n))?;
     if let Some(n) = dims.into_iter().find(|&n| n > MAX_HEAD) {

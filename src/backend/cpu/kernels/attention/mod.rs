@@ -60,8 +60,21 @@ pub struct Scoring<'a> {
     pub chunk: u32,
     /// Largest bias of ALiBi, see [`alibi_slope`]; 0 for none. The bias comes before the cap.
     pub alibi: f32,
+    /// Biases by distance; they come before the cap.
+    pub distances: Option<Distances<'a>>,
     /// Per query head a score without a value.
     pub sinks: Option<&'a [f32]>,
+}
+
+/// Biases of scores by the distance of key and query, see [`crate::graph::DistanceBias`].
+#[derive(Debug, Clone, Copy)]
+pub struct Distances<'a> {
+    /// For each bucket a number per query head.
+    pub biases: &'a [f32],
+    /// The bucket of each distance; those beyond are in the last one's.
+    pub buckets: &'a [u32],
+    /// The first bucket of keys after the query; 0 where those are not seen.
+    pub after: u32,
 }
 
 /// One layer's attention over one batch. Slices of rows have one length, those of cells at least `n_kv` rounded up
@@ -328,6 +341,19 @@ impl Attention<'_> {
         }
     }
 
+    /// Add the biases of the distances to the cells to the scores of one entry.
+    #[inline(always)]
+    fn add_distances(&self, of: &Distances<'_>, (row, head): (usize, usize), blocks: &[Block], s: &mut [f32]) {
+        for (block, s) in blocks.iter().zip(s.as_chunks_mut::<LANES>().0) {
+            for (s, &cell) in s.iter_mut().zip(&self.cell_pos[block.index * LANES..]) {
+                let distance = self.row_pos[row].abs_diff(cell) as usize;
+                let first = if cell > self.row_pos[row] { of.after } else { 0 };
+                let bucket = first + of.buckets[distance.min(of.buckets.len() - 1)];
+                *s += of.biases[bucket as usize * self.n_heads + head];
+            }
+        }
+    }
+
     /// Scale and pack the queries of rows of one sequence set, and clear their sums.
     #[inline(always)]
     fn begin<S: Vector>(&self, kv_head: usize, rows: &Range<usize>, scratch: &mut Scratch<'_>) {
@@ -472,6 +498,9 @@ impl Attention<'_> {
             }
             if self.scoring.alibi != 0.0 {
                 self.add_alibi((row, head.index * group + entry % group), blocks, s);
+            }
+            if let Some(distances) = &self.scoring.distances {
+                self.add_distances(distances, (row, head.index * group + entry % group), blocks, s);
             }
             // SAFETY: `s` holds RANGE scores.
             let (max, sum) = unsafe { tile::softmax(simd, s.as_mut_ptr(), bits, self.scoring.softcap) };

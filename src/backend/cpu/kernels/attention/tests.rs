@@ -4,8 +4,13 @@ use super::*;
 use crate::backend::KvTypes;
 use crate::backend::cpu::host::pool::{Counter, Pool};
 use crate::backend::cpu::kv::{store_k, store_v};
+use crate::graph::DistanceBias;
+use std::sync::LazyLock;
 
 static NEVER: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+/// The buckets of attention to what is before, and to both sides, of 32.
+static OF_DISTANCES: LazyLock<[Vec<u32>; 2]> = LazyLock::new(|| [32, 16].map(DistanceBias::of_distances));
 
 struct Random(u64);
 
@@ -39,6 +44,8 @@ struct Case {
     window: u32,
     chunk: u32,
     alibi: f32,
+    /// For each of 32 buckets a number per head; empty for none.
+    distances: Vec<f32>,
     temperature: Option<Temperature>,
     /// Empty for none.
     sinks: Vec<f32>,
@@ -88,6 +95,7 @@ impl Case {
             window: 0,
             chunk: 0,
             alibi: 0.0,
+            distances: Vec::new(),
             temperature: None,
             sinks: Vec::new(),
             k,
@@ -119,6 +127,11 @@ impl Case {
                 window: self.window,
                 chunk: self.chunk,
                 alibi: self.alibi,
+                distances: Some(&self.distances[..]).filter(|biases| !biases.is_empty()).map(|biases| Distances {
+                    biases,
+                    buckets: &OF_DISTANCES[usize::from(self.bidirectional)],
+                    after: if self.bidirectional { 16 } else { 0 },
+                }),
                 sinks: Some(&self.sinks[..]).filter(|sinks| !sinks.is_empty()),
             },
             k: &self.k,
@@ -196,6 +209,23 @@ impl Case {
             && (self.chunk == 0 || self.row_pos[row] / self.chunk as i32 == self.cell_pos[cell] / self.chunk as i32)
     }
 
+    /// The bucket of T5, of 32, as its authors' code has it.
+    fn bucket(&self, row: usize, cell: usize) -> usize {
+        let ahead = self.cell_pos[cell] - self.row_pos[row];
+        let (n, first, distance) = match self.bidirectional {
+            true => (16, if ahead > 0 { 16 } else { 0 }, ahead.abs()),
+            false => (32, 0, (-ahead).max(0)),
+        };
+        let alone = n / 2;
+        if distance < alone {
+            return (first + distance) as usize;
+        }
+        let power = (f64::from(distance) / f64::from(alone)).ln() / (128.0 / f64::from(alone)).ln();
+        // Just above what a distance that is a power of two is rounded to.
+        let bucket = alone + (power * f64::from(n - alone) + 1e-9) as i32;
+        (first + bucket.min(n - 1)) as usize
+    }
+
     /// Compare with the softmax in f64, element by element.
     fn assert_right(&self, out: &[f32], what: &str) {
         let (dk, dv) = (self.layout.head_dim_k(), self.layout.head_dim_v());
@@ -233,6 +263,9 @@ impl Case {
                 for (score, &cell) in scores.iter_mut().zip(&cells) {
                     let bias = slope * f64::from(self.row_pos[row].abs_diff(self.cell_pos[cell]));
                     *score -= bias;
+                    if !self.distances.is_empty() {
+                        *score += f64::from(self.distances[self.bucket(row, cell) * self.n_heads + head]);
+                    }
                     error = error.max((dk + 4) as f64 * unit * largest + 4.0 * unit * bias.abs());
                 }
                 if self.softcap != 0.0 {
@@ -325,6 +358,8 @@ fn slopes_sinks_chunks_and_temperatures_match_f64() {
                 Case { chunk: 32, ..plain.clone() },
                 Case { bidirectional: true, alibi: 8.0, ..plain.clone() },
                 Case { bidirectional: true, window: 25, ..plain.clone() },
+                Case { distances: random.values(32 * heads), ..plain.clone() },
+                Case { bidirectional: true, distances: random.values(32 * heads), ..plain.clone() },
                 Case { temperature, window: 70, ..plain },
             ];
             for (i, case) in cases.iter().enumerate() {

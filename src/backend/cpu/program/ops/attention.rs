@@ -3,14 +3,14 @@
 use crate::Result;
 use crate::backend::NO_CELL;
 use crate::backend::cpu::host::pool::SharedMut;
-use crate::backend::cpu::kernels::attention::{Attention, Scoring};
+use crate::backend::cpu::kernels::attention::{Attention, Distances, Scoring};
 use crate::backend::cpu::kernels::norm::{self, Norm};
 use crate::backend::cpu::kernels::rope::rotate_heads;
 use crate::backend::cpu::kv;
 use crate::backend::cpu::program::demand::Demand;
 use crate::backend::cpu::program::lower::Lowering;
 use crate::backend::cpu::program::run::{RowSpan, Run, Step, StepContext};
-use crate::graph::{AttentionSpec, HeadNorm, NodeId, NormSpan, NormSpec, Rows, Values};
+use crate::graph::{AttentionSpec, DistanceBias, HeadNorm, NodeId, NormSpan, NormSpec, Rows, Values};
 use std::ops::Range;
 
 /// Appends the two steps of an attention, and before them norms over whole rows.
@@ -29,7 +29,9 @@ pub fn attention(to: &mut Lowering<'_>, id: NodeId, spec: &AttentionSpec) -> Res
         }
     }
     to.push(Heads { spec: spec.clone(), source });
-    to.push(Attend { spec: spec.clone(), source, out: to.span(id) });
+    let both = if spec.bidirectional { 2 } else { 1 };
+    let buckets = spec.distance.map_or(Vec::new(), |distance| DistanceBias::of_distances(distance.buckets / both));
+    to.push(Attend { spec: spec.clone(), buckets, source, out: to.span(id) });
     Ok(())
 }
 
@@ -188,6 +190,8 @@ impl Step for Heads {
 /// Attends over the cells that each row sees.
 struct Attend {
     spec: AttentionSpec,
+    /// Of each distance, for biases by distance.
+    buckets: Vec<u32>,
     source: Source,
     out: RowSpan,
 }
@@ -198,7 +202,7 @@ impl Step for Attend {
     }
 
     fn run(&self, run: &Run<'_>, ctx: StepContext<'_>) {
-        let Attend { spec, source: Source { q, rows, .. }, out } = self;
+        let Attend { spec, buckets, source: Source { q, rows, .. }, out } = self;
         let (row_pos, row_seq) = run.positions(*rows);
         let rows = row_pos.len();
         if rows == 0 {
@@ -229,6 +233,11 @@ impl Step for Attend {
                 window: spec.window,
                 chunk: spec.chunk,
                 alibi: spec.alibi,
+                distances: spec.distance.and_then(|distance| {
+                    let biases = run.weights.vector(distance.weight).ok()?;
+                    let after = if spec.bidirectional { distance.buckets as u32 / 2 } else { 0 };
+                    Some(Distances { biases, buckets, after })
+                }),
                 sinks: spec.sinks.and_then(|id| run.weights.vector(id).ok()),
             },
             k,

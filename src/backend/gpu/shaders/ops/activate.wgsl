@@ -1,9 +1,12 @@
-// An activation of x that gates y; the flags IDENTITY, RELU2, XIELU, SIGMOID, CLAMPED, TIMES_SIGMOID and GELU choose it. The
-// kernel has the numbers of a curve in `params.curve`.
+// An activation of x that gates y; the flags IDENTITY, RELU, RELU2, XIELU, SIGMOID, CLAMPED, TIMES_SIGMOID and GELU choose
+// it. The kernel has the numbers of a curve in `params.curve`.
 
 fn gated(x: vec4<f32>, y: vec4<f32>) -> vec4<f32> {
 //#if IDENTITY
     return x * y;
+//#endif
+//#if RELU
+    return max(x, vec4<f32>(0.0)) * y;
 //#endif
 //#if RELU2
     let positive = max(x, vec4<f32>(0.0));
