@@ -8,7 +8,9 @@ use crate::args::{ModelArgs, loading};
 use crate::output::{Failure, Outcome, catch_interrupts, fail, interrupted, print_json, printable, progress, size};
 use crate::spans;
 use elizainference::Token;
-use elizainference::engine::{Engine, EngineOptions, SlotId, SlotOutcome, SlotToken, Speculation, Traffic, open_model};
+use elizainference::engine::{
+    EmbedOptions, Engine, EngineOptions, SlotId, SlotOutcome, SlotToken, Speculation, Traffic, open_model,
+};
 use elizainference::gguf::File;
 use elizainference::sampling::{Chain, Sampler};
 use serde_json::{Value, json};
@@ -43,6 +45,9 @@ pub struct Args {
     /// tokens and an answer of `--tg`
     #[arg(long, default_value_t = 0, value_name = "N", conflicts_with = "sequences")]
     turns: usize,
+    /// Measure rows of texts instead: so many texts of `--pp` tokens, in one call and one by one
+    #[arg(long, default_value_t = 0, value_name = "N", conflicts_with_all = ["sequences", "turns"])]
+    texts: usize,
     /// Sample on the host, from copied logits, where the device could do it
     #[arg(long)]
     host_sampling: bool,
@@ -62,6 +67,10 @@ pub fn run(args: Args) -> Outcome {
     if args.turns > 0 {
         let report = conversation(&args)?;
         return if args.json { print_json(&report) } else { conversation_summary(&report) };
+    }
+    if args.texts > 0 {
+        let report = embeddings(&args)?;
+        return if args.json { print_json(&report) } else { embeddings_summary(&report) };
     }
     let report = speed(&args)?;
     if args.json { print_json(&report) } else { summary(&report) }
@@ -117,6 +126,56 @@ fn conversation_summary(report: &Value) -> Outcome {
     if report["later_first_token_ms"].is_number() {
         writeln!(out, "             {:.1} ms in later ones (median)", number("later_first_token_ms"))?;
     }
+    Ok(out.flush()?)
+}
+
+/// How fast the rows of texts are made, all in one call and each in a call of its own.
+fn embeddings(args: &Args) -> Result<Value, Failure> {
+    let context = u32::try_from(args.context()).unwrap_or(u32::MAX);
+    let mut bench = Bench::open(args, &EngineOptions { slots: 1, ..args.model.engine(context)? })?;
+    let (engine, never) = (&mut bench.engine, &bench.never);
+    let tokens = args.tokens(engine.model().n_vocab());
+    let texts: Vec<Vec<Token>> = (0..args.texts)
+        .map(|text| (0..args.pp).map(|i| tokens[(text * 31 + i) % tokens.len().max(1)]).collect())
+        .collect();
+    let options = EmbedOptions { normalize: true, ..EmbedOptions::default() };
+    let (mut together, mut alone) = (Vec::new(), Vec::new());
+    let bar = progress("Texts", args.reps as u64 + 1);
+    // The first is the warm-up.
+    for _ in 0..=args.reps {
+        let started = Instant::now();
+        engine.embed(&texts, &options, never)?;
+        together.push(args.texts as f64 / started.elapsed().as_secs_f64());
+        let started = Instant::now();
+        for text in &texts {
+            if interrupted() {
+                return Err(Failure::Interrupted);
+            }
+            engine.embed(std::slice::from_ref(text), &options, never)?;
+        }
+        alone.push(args.texts as f64 / started.elapsed().as_secs_f64());
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let (together, alone) = (median(together), median(alone));
+    Ok(json!({
+        "model": args.model.model.display().to_string(),
+        "threads": engine.threads(),
+        "texts": args.texts,
+        "text_tokens": args.pp,
+        "texts_s": together,
+        "texts_s_one_by_one": alone,
+        "peak_rss_bytes": peak_rss(),
+    }))
+}
+
+fn embeddings_summary(report: &Value) -> Outcome {
+    let mut out = io::stdout().lock();
+    let number = |key: &str| report[key].as_f64().unwrap_or(0.0);
+    let (together, alone) = (number("texts_s"), number("texts_s_one_by_one"));
+    writeln!(out, "Texts        {} of {} tokens", report["texts"], report["text_tokens"])?;
+    writeln!(out, "Together     {together:.1} texts/s")?;
+    writeln!(out, "One by one   {alone:.1} texts/s, {:.2} times as long", together / alone)?;
     Ok(out.flush()?)
 }
 
@@ -199,6 +258,9 @@ fn summary(report: &Value) -> Outcome {
 impl Args {
     /// Tokens of the longest thing that is measured, of all slots.
     fn context(&self) -> usize {
+        if self.texts > 0 {
+            return self.pp;
+        }
         if self.turns > 0 {
             return self.depth.saturating_add(self.turns.saturating_mul(self.pp.saturating_add(self.tg)));
         }
@@ -247,7 +309,8 @@ impl Bench {
         let samplers = (0..args.sequences).map(|i| Sampler::new(&args.chain, n_vocab, i.into()));
         let samplers = samplers.collect::<Result<Vec<_>, _>>()?;
         let spec = samplers.first().map(|sampler| sampler.spec(&[])).unwrap_or_default();
-        let on_device = !args.host_sampling && engine.start_sampling(slots[0], &spec)? == spec.steps.len();
+        let on_device =
+            !args.host_sampling && args.texts == 0 && engine.start_sampling(slots[0], &spec)? == spec.steps.len();
         let (never, decoding) = (AtomicBool::new(false), Traffic::default());
         Ok(Bench { engine, slots, samplers, load_ms, never, on_device, decoding, steps: 0 })
     }
