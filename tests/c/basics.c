@@ -21,7 +21,7 @@ static void version(void) {
 /* Where the fields lie is part of the interface; hosts without a C compiler write them by offset. */
 static void layouts(void) {
     if (sizeof(void *) != 8) skip("the offsets are those of 64-bit pointers");
-    CHECK_EQ(sizeof(eliza_llm_open_options_t), 88);
+    CHECK_EQ(sizeof(eliza_llm_open_options_t), 104);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, context_size_tokens), 4);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, num_threads), 8);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, gpu_layers), 12);
@@ -34,8 +34,10 @@ static void layouts(void) {
     CHECK_EQ(offsetof(eliza_llm_open_options_t, flags), 60);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, kv_type_v), 64);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, n_batch), 72);
-    CHECK_EQ(offsetof(eliza_llm_open_options_t, reserved), 76);
+    CHECK_EQ(offsetof(eliza_llm_open_options_t, snapshots), 76);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, tensor_devices), 80);
+    CHECK_EQ(offsetof(eliza_llm_open_options_t, store_directory), 88);
+    CHECK_EQ(offsetof(eliza_llm_open_options_t, store_bytes), 96);
     CHECK_EQ(sizeof(eliza_llm_sampling_options_t), 112);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, seed), 4);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, frequency_penalty), 28);
@@ -47,12 +49,14 @@ static void layouts(void) {
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, on_context_full), 96);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, n_keep), 100);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, special_text), 104);
-    CHECK_EQ(sizeof(eliza_llm_usage_t), 184);
+    CHECK_EQ(sizeof(eliza_llm_usage_t), 208);
     CHECK_EQ(offsetof(eliza_llm_usage_t, branching_steps), 112);
     CHECK_EQ(offsetof(eliza_llm_usage_t, span_candidates), 152);
     CHECK_EQ(offsetof(eliza_llm_usage_t, context_shifts), 160);
     CHECK_EQ(offsetof(eliza_llm_usage_t, sample_us), 168);
     CHECK_EQ(offsetof(eliza_llm_usage_t, sampled_tokens), 176);
+    CHECK_EQ(offsetof(eliza_llm_usage_t, prompt_tokens_restored), 184);
+    CHECK_EQ(offsetof(eliza_llm_usage_t, snapshots), 200);
     CHECK_EQ(offsetof(eliza_llm_usage_t, finish_reason), 4);
     CHECK_EQ(offsetof(eliza_llm_usage_t, decode_us), 64);
     CHECK_EQ(offsetof(eliza_llm_usage_t, gpu_bytes_read), 104);

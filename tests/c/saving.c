@@ -102,16 +102,25 @@ static void conversations(void) {
     static struct result result;
     char folder[64], * error = NULL;
     snprintf(folder, sizeof folder, "saved-store-%ld", (long)getpid());
-    struct eliza_llm_open_options_t options = {
-        .struct_size = sizeof options, .model_path = model_path(), .context_size_tokens = 256, .slots = 3,
-        .store_directory = folder, .store_bytes = 1 << 20, .snapshots = 8,
-    };
-    struct eliza_llm_usage_t usage = {.struct_size = sizeof usage};
-    FfiLlmHandle handle = lib.llm_stream_open_ex(&options, &error);
+    struct eliza_llm_open_options_t options;
+    struct eliza_llm_usage_t usage;
+    FfiLlmHandle handle;
+    size_t n;
+    int * tokens;
+    memset(&options, 0, sizeof options);
+    options.struct_size = sizeof options;
+    options.model_path = model_path();
+    options.context_size_tokens = 256;
+    options.slots = 3;
+    options.store_directory = folder;
+    options.store_bytes = 1 << 20;
+    options.snapshots = 8;
+    memset(&usage, 0, sizeof usage);
+    usage.struct_size = sizeof usage;
+    handle = lib.llm_stream_open_ex(&options, &error);
     CHECK(handle != NULL);
     ignore_eos(handle);
-    size_t n;
-    int * tokens = tokens_of(handle, "Once upon a time there was", &n);
+    tokens = tokens_of(handle, "Once upon a time there was", &n);
     CHECK_EQ(lib.llm_stream_prewarm(handle, tokens, n, 1, &error), ELIZA_OK);
     while (!tells(handle, "\"prewarms\":0")) usleep(1000);
     CHECK_EQ(lib.llm_stream_pin_slot(handle, 1, 1, &error), ELIZA_OK);
