@@ -195,6 +195,25 @@ pub struct Batch<'a> {
     pub listed: &'a [Token],
 }
 
+impl Batch<'_> {
+    /// Whether it names state cells that are there, of so many, for all of its rows in their order, and the parents of
+    /// a tree come before their children.
+    pub fn has_states(&self, state_cells: usize) -> bool {
+        let here = |cell: u32| cell == NO_STATE || (cell as usize) < state_cells;
+        let mut next = 0;
+        let cover = self.states.iter().all(|of| {
+            let first = std::mem::replace(&mut next, of.first.saturating_add(of.rows));
+            of.first == first && of.rows > 0 && here(of.from) && here(of.to) && (of.from != of.to || of.to == NO_STATE)
+        });
+        let rows = self.tokens.len();
+        let tree = self.parents.len() == rows && self.states.len() == 1;
+        let after = |(row, &parent): (usize, &u32)| parent == NO_STATE || (parent as usize) < row;
+        cover
+            && next as usize == rows
+            && (self.parents.is_empty() || tree && self.parents.iter().enumerate().all(after))
+    }
+}
+
 /// A sequence, and the row of logits that it samples from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SampleRow {

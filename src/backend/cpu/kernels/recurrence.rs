@@ -345,151 +345,17 @@ impl<T: Fn(usize) -> [*const f32; MAX_TAPS], O: Fn(usize) -> *mut f32> Kernel fo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::WeightId;
-
-    /// Numbers that repeat late.
-    fn numbers(n: usize, seed: usize, scale: f32) -> Vec<f32> {
-        (0..n).map(|i| (((i * 37 + seed * 101) % 83) as f32 / 41.0 - 1.0) * scale).collect()
-    }
-
-    fn wide(x: &[f32]) -> Vec<f64> {
-        x.iter().map(|&x| f64::from(x)).collect()
-    }
-
-    struct Case {
-        spec: RecurSpec,
-        rows: usize,
-        source: Vec<f32>,
-        decay: Vec<f32>,
-        bias: Vec<f32>,
-        own: Vec<f32>,
-    }
+    use crate::backend::known_recurrence::{Case, RULES, Shape};
 
     const HEADS: usize = 4;
     const ROWS: usize = 7;
-
-    fn case(rule: usize, (keys, values, key_heads, tiled): (usize, usize, usize, bool)) -> Case {
-        let (k, v) = (key_heads * keys, HEADS * values);
-        let at = |first| Columns::of(0, first);
-        let (query, key, value, step) = (at(0), at(k), at(2 * k), at(2 * k + v));
-        let steps = [HEADS, HEADS, v, k, k][rule];
-        let after = 2 * k + v + steps;
-        let weight = WeightId(0);
-        let rule_of = [
-            Rule::Delta { write: at(after), eps: 1e-6 },
-            Rule::Ssd { skip: weight },
-            Rule::Scan { skip: weight },
-            Rule::Wkv6 { bonus: weight },
-            Rule::Wkv7 { bonus: weight, removed: at(after), rate: at(after + k) },
-        ];
-        let width = after + 2 * k.max(HEADS);
-        let (state, decay, bias) = (0, Some(weight), Some(weight));
-        let rule_spec = rule_of[rule];
-        let spec = RecurSpec {
-            state,
-            heads: HEADS,
-            keys,
-            values,
-            key_heads,
-            tiled,
-            query,
-            key,
-            value,
-            step,
-            decay,
-            bias,
-            rule: rule_spec,
-        };
-        let decays = if rule == 2 { v * keys } else { HEADS };
-        let decay = numbers(decays, 2, 1.0).iter().map(|x| -0.1 - x.abs()).collect();
-        let own = numbers([HEADS, HEADS, v, k, k][rule], 4, 1.0);
-        Case { spec, rows: ROWS, source: numbers(ROWS * width, 1, 0.9), decay, bias: numbers(HEADS, 3, 0.5), own }
-    }
-
-    /// Every formula written out, in double precision: a state for each head, [key][value].
-    fn slow(case: &Case) -> Vec<f64> {
-        let Case { spec, rows, .. } = case;
-        let (keys, values, width) = (spec.keys, spec.values, case.source.len() / case.rows);
-        let mut states = vec![vec![vec![0f64; values]; keys]; spec.heads];
-        let mut out = Vec::new();
-        for row in case.source.chunks(width).take(*rows) {
-            let (row, mut after) = (wide(row), Vec::new());
-            let part = |columns: Columns, first: usize, n: usize| row[columns.first + first..][..n].to_vec();
-            for (h, state) in states.iter_mut().enumerate() {
-                let kh = spec.key_head(h);
-                let (mut q, mut k) = (part(spec.query, kh * keys, keys), part(spec.key, kh * keys, keys));
-                let v = part(spec.value, h * values, values);
-                let softplus = |x: f64| x.exp().ln_1p();
-                let sum =
-                    |state: &Vec<Vec<f64>>, x: &[f64], j: usize| (0..keys).map(|i| state[i][j] * x[i]).sum::<f64>();
-                match spec.rule {
-                    Rule::Delta { write, eps } => {
-                        for x in [&mut q, &mut k] {
-                            let length = x.iter().map(|x| x * x).sum::<f64>().sqrt().max(f64::from(eps));
-                            x.iter_mut().for_each(|x| *x /= length);
-                        }
-                        let step = softplus(part(spec.step, h, 1)[0] + f64::from(case.bias[h]));
-                        let w = (step * f64::from(case.decay[h])).exp();
-                        let beta = 1.0 / (1.0 + (-part(write, h, 1)[0]).exp());
-                        for j in 0..values {
-                            let known = w * sum(state, &k, j);
-                            (0..keys).for_each(|i| state[i][j] = w * state[i][j] + k[i] * beta * (v[j] - known));
-                            out.push(sum(state, &q, j) / (keys as f64).sqrt());
-                        }
-                    }
-                    Rule::Ssd { .. } => {
-                        let step = softplus(part(spec.step, h, 1)[0] + f64::from(case.bias[h]));
-                        let w = (step * f64::from(case.decay[h])).exp();
-                        for j in 0..values {
-                            (0..keys).for_each(|i| state[i][j] = w * state[i][j] + k[i] * step * v[j]);
-                            out.push(sum(state, &q, j) + f64::from(case.own[h]) * v[j]);
-                        }
-                    }
-                    Rule::Scan { .. } => {
-                        for j in 0..values {
-                            let at = h * values + j;
-                            let step = softplus(part(spec.step, at, 1)[0]);
-                            for i in 0..keys {
-                                let w = (step * f64::from(case.decay[at * keys + i])).exp();
-                                state[i][j] = w * state[i][j] + k[i] * step * v[j];
-                            }
-                            out.push(sum(state, &q, j) + f64::from(case.own[at]) * v[j]);
-                        }
-                    }
-                    Rule::Wkv6 { .. } => {
-                        let step = part(spec.step, h * keys, keys);
-                        let own: f64 = (0..keys).map(|i| q[i] * k[i] * f64::from(case.own[h * keys + i])).sum();
-                        for j in 0..values {
-                            out.push(sum(state, &q, j) + own * v[j]);
-                            (0..keys).for_each(|i| state[i][j] = (-step[i].exp()).exp() * state[i][j] + k[i] * v[j]);
-                        }
-                    }
-                    Rule::Wkv7 { removed, rate, .. } => {
-                        let [step, removed, rate] = [spec.step, removed, rate].map(|c| part(c, h * keys, keys));
-                        for j in 0..values {
-                            let old = sum(state, &removed, j);
-                            for i in 0..keys {
-                                let w = (-0.606_531 / (1.0 + (-step[i]).exp())).exp();
-                                state[i][j] = w * state[i][j] - removed[i] * rate[i] * old + k[i] * v[j];
-                            }
-                            out.push(sum(state, &q, j));
-                        }
-                        let own: f64 = (0..keys).map(|i| q[i] * k[i] * f64::from(case.own[h * keys + i])).sum();
-                        after.extend(v.iter().map(|v| own * v));
-                    }
-                }
-            }
-            out.extend(after);
-        }
-        out
-    }
 
     /// All blocks through all rows, cut after `cut` of them.
     fn fast(isa: Isa, case: &Case, cut: usize) -> Vec<f32> {
         let spec = &case.spec;
         let width = spec.width();
-        let mut out = vec![f32::NAN; case.rows * width];
-        let sources = [(case.source.as_ptr(), case.source.len() / case.rows)];
+        let mut out = vec![f32::NAN; ROWS * width];
+        let sources = [(case.source.as_ptr(), case.width)];
         let vectors = Vectors { decay: &case.decay, bias: &case.bias, own: &case.own };
         for head in 0..spec.heads {
             for value in (0..spec.values).step_by(LANES) {
@@ -498,7 +364,7 @@ mod tests {
                 // SAFETY: sources and result have the rows, the state is this block's.
                 unsafe {
                     block.run(isa, 0..cut, state.as_mut_ptr());
-                    block.run(isa, cut..case.rows, state.as_mut_ptr());
+                    block.run(isa, cut..ROWS, state.as_mut_ptr());
                 }
             }
         }
@@ -509,17 +375,18 @@ mod tests {
     fn blocks_give_what_the_formulas_say() {
         for isa in Isa::available() {
             for shape in [(16, 16, 4, false), (32, 48, 2, true), (128, 64, 2, false), (64, 16, 1, false)] {
-                for rule in 0..5 {
+                for (i, rule) in RULES.into_iter().enumerate() {
+                    let (keys, values, key_heads, tiled) = shape;
                     // Channels of their own keys, and heads of theirs.
-                    let shape = if rule >= 3 { (shape.0, shape.1, HEADS, false) } else { shape };
-                    let case = case(rule, shape);
-                    let (got, expected) = (fast(isa, &case, 3), slow(&case));
+                    let (key_heads, tiled) = if i >= 3 { (HEADS, false) } else { (key_heads, tiled) };
+                    let case = Case::new(rule, Shape { heads: HEADS, keys, values, key_heads, tiled }, ROWS);
+                    let (got, expected) = (fast(isa, &case, 3), case.through(0..ROWS, &mut case.zeros()));
                     let largest = expected.iter().fold(0.0f64, |most, x| most.max(x.abs()));
                     for (i, (a, b)) in got.iter().zip(&expected).enumerate() {
                         let off = (f64::from(*a) - b).abs();
-                        assert!(off <= 2e-5 * largest, "{isa:?} rule {rule} {shape:?} number {i}: {a} for {b}");
+                        assert!(off <= 2e-5 * largest, "{isa:?} {rule:?} {shape:?} number {i}: {a} for {b}");
                     }
-                    assert_eq!(got, fast(isa, &case, 6), "{isa:?} rule {rule} {shape:?}: cut elsewhere");
+                    assert_eq!(got, fast(isa, &case, 6), "{isa:?} {rule:?} {shape:?}: cut elsewhere");
                 }
             }
         }

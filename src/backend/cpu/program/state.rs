@@ -221,7 +221,7 @@ impl CpuState {
             && batch.tokens.len() <= demand.max_rows.0
             && batch.outputs.len() <= m.outputs.0.capacity().min(m.outputs.1.capacity())
             && m.caches.layers.iter().all(inside)
-            && (demand.states.is_empty() || m.covers(batch));
+            && (demand.states.is_empty() || batch.has_states(m.caches.state_cells));
         if !fits {
             return Err(Error::Internal("A program for which no memory was reserved".into()));
         }
@@ -236,23 +236,6 @@ impl CpuState {
 }
 
 impl RunMemory {
-    /// Whether the batch names state cells that are there, for all of its rows in their order, and the parents of a
-    /// tree come before their children.
-    fn covers(&self, batch: &Batch<'_>) -> bool {
-        let here = |cell: u32| cell == NO_STATE || (cell as usize) < self.caches.state_cells;
-        let mut next = 0;
-        let cover = batch.states.iter().all(|of| {
-            let first = std::mem::replace(&mut next, of.first.saturating_add(of.rows));
-            of.first == first && of.rows > 0 && here(of.from) && here(of.to) && (of.from != of.to || of.to == NO_STATE)
-        });
-        let rows = batch.tokens.len();
-        let tree = batch.parents.len() == rows && batch.states.len() == 1;
-        let after = |(row, &parent): (usize, &u32)| parent == NO_STATE || (parent as usize) < row;
-        cover
-            && next as usize == rows
-            && (batch.parents.is_empty() || tree && batch.parents.iter().enumerate().all(after))
-    }
-
     /// Where a state begins in a state cell; `None` for [`NO_STATE`]. State and cell were checked when the run began.
     pub fn state(&self, cell: u32, state: usize) -> Option<*mut f32> {
         let (at, _) = self.caches.states.get(state).copied().flatten().filter(|_| cell != NO_STATE)?;

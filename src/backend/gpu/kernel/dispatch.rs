@@ -6,7 +6,7 @@
 //! dispatches them all in one submission.
 
 use crate::backend::gpu::kernel::Kernel;
-use crate::backend::{MAX_LISTED, MAX_TEXT_ROWS, TABLES, Table};
+use crate::backend::{MAX_LISTED, MAX_ROWS, MAX_TEXT_ROWS, TABLES, Table};
 use std::sync::Arc;
 
 /// Words (u32) of the frame's head: rows, output rows, cells in use, splits of attention, cells per split, size of the
@@ -20,8 +20,10 @@ pub const FRAME_OUTPUTS: usize = FRAME_ROWS + 4 * MAX_TEXT_ROWS;
 pub const FRAME_N_LISTED: usize = 5;
 /// Index of the word of the logit subset's first token.
 pub const FRAME_LISTED: usize = FRAME_OUTPUTS + MAX_TEXT_ROWS;
+/// Index of the word of the first row's record of states, see [`super::strands`].
+pub const FRAME_STATES: usize = FRAME_LISTED + MAX_LISTED;
 /// Index of the word of the first cell record; a record is position, sequences.
-pub const FRAME_CELLS: usize = FRAME_LISTED + MAX_LISTED;
+pub const FRAME_CELLS: usize = FRAME_STATES + 4 * MAX_ROWS;
 
 /// The indices in the frame, for shader texts.
 pub const FRAME_CONSTANTS: [(&str, u32); 3] =
@@ -45,6 +47,9 @@ pub enum BufferRef {
     Keys(usize),
     /// Values of a layer.
     Values(usize),
+    /// The cells of a state of the model, [`CacheSpec::states`](crate::backend::CacheSpec::states): `array<vec4<f32>>`
+    /// or `array<f32>`.
+    State(usize),
     /// Partial results of attention, `array<f32>`.
     Partials,
     /// The token that each sequence sampled last, a word per sequence: `array<u32>`.
@@ -68,6 +73,8 @@ pub enum GroupCount {
     Listed(u32),
     /// One where there is a logit subset, else the number given.
     Unlisted(u32),
+    /// One per strand of rows, see [`super::strands`].
+    Strands,
 }
 
 /// The counts of a run that numbers of workgroups depend on.
@@ -81,6 +88,8 @@ pub struct RunCounts {
     pub splits: [u32; TABLES.len()],
     /// Tokens of the logit subset, 0 for all logits.
     pub listed: u32,
+    /// Strands of rows, 0 for models without states.
+    pub strands: u32,
 }
 
 impl GroupCount {
@@ -100,6 +109,7 @@ impl GroupCount {
                     1
                 }
             }
+            GroupCount::Strands => counts.strands,
         }
     }
 }

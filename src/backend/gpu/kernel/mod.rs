@@ -1,13 +1,15 @@
 //! Kernels: a shader's text compiled for a device, with the kinds of its buffers.
 //!
 //! `context.rs` is the interface for the rooms above: a [`Gpu`] is a device with its kernels. `text.rs` makes the
-//! texts, `compile.rs` and `pipeline_cache.rs` make and keep the pipelines, `dispatch.rs` defines a dispatch as data;
-//! in tests `translation.rs` translates every text for the platforms that the tests do not run on.
+//! texts, `compile.rs` and `pipeline_cache.rs` make and keep the pipelines, `dispatch.rs` defines a dispatch as data,
+//! `strands.rs` how it finds rows that come after each other; in tests `translation.rs` translates every text for the
+//! platforms that the tests do not run on.
 
 mod compile;
 mod context;
 pub mod dispatch;
 mod pipeline_cache;
+pub mod strands;
 mod text;
 #[cfg(test)]
 mod translation;

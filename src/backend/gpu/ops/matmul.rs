@@ -9,7 +9,7 @@
 //! rows is no multiple of 4 also writes the columns up to the next multiple.
 
 use super::activation::{activation_flags, curve};
-use super::rows::{self, RowSpan};
+use super::rows::{self, PartColumns, RowSpan};
 use crate::backend::gpu::kernel::dispatch::{
     BufferRef, FRAME_CONSTANTS, FRAME_LISTED, FRAME_N_LISTED, GroupCount, Step,
 };
@@ -194,7 +194,8 @@ pub fn heads(gpu: &Gpu, h: &Heads<'_>) -> Result<Vec<Step>> {
     let mut steps = Vec::new();
     product.steps(gpu, &mut steps)?;
     if h.keep > 0 {
-        steps.push(rows::keep(gpu, h.x, h.dst, h.heads, h.keep, h.rows)?);
+        let [x, dst] = [(h.x, n_in), (h.dst, n_out)].map(|(of, first)| PartColumns { of, first });
+        steps.push(rows::columns(gpu, x, dst, h.heads, h.keep, h.rows)?);
     }
     Ok(steps)
 }

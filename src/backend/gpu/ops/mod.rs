@@ -9,4 +9,5 @@ pub mod kv_transfer;
 pub mod matmul;
 pub mod qkv;
 pub mod rows;
+pub mod states;
 pub mod streams;

@@ -94,15 +94,27 @@ pub fn select(gpu: &Gpu, x: RowSpan, dst: RowSpan) -> Result<Step> {
     Ok(spread(kernel, buffers, vec![from, to, quads, 0], quads, Rows::Output))
 }
 
-/// Copies the last `keep` values of each of so many equal parts of rows of `x` to the ends of those of `dst`.
-pub fn keep(gpu: &Gpu, x: RowSpan, dst: RowSpan, parts: usize, keep: usize, rows: Rows) -> Result<Step> {
-    let text = compose(include_str!("../shaders/ops/keep.wgsl"), &[], &[("THREADS", THREADS)])?;
-    let kernel = gpu.kernel("keep", &text, &[Binding::Write, Binding::Uniform])?;
-    let part = |span: RowSpan| RowSpan { offset: 0, width: span.width / parts }.quads().map(|[_, quads]| quads);
-    let ([from, x_stride], [to, stride], [_, kept]) =
-        (x.quads()?, dst.quads()?, RowSpan { offset: 0, width: keep }.quads()?);
-    let params = vec![from, x_stride, part(x)?, to, stride, part(dst)?, kept, kept * parts as u32];
-    Ok(spread(kernel, vec![BufferRef::Workspace, BufferRef::Params], params, kept * parts as u32, rows))
+/// Columns of each of a row's equal parts.
+#[derive(Debug, Clone, Copy)]
+pub struct PartColumns {
+    /// The rows.
+    pub of: RowSpan,
+    /// The first column of a part.
+    pub first: usize,
+}
+
+/// Copies `width` columns of each of `parts` parts of rows of `x` to as many of `dst`.
+pub fn columns(gpu: &Gpu, x: PartColumns, dst: PartColumns, parts: usize, width: usize, rows: Rows) -> Result<Step> {
+    let [x_part, dst_part] = [x, dst].map(|columns| columns.of.width / parts.max(1));
+    if x.first + width > x_part || dst.first + width > dst_part {
+        return Err(Error::Internal(format!("{width} columns of parts of {x_part}, for parts of {dst_part}")));
+    }
+    let text = compose(include_str!("../shaders/ops/columns.wgsl"), &[], &[("THREADS", THREADS)])?;
+    let kernel = gpu.kernel("columns", &text, &[Binding::Write, Binding::Uniform])?;
+    let place = |c: PartColumns, part: usize| [c.of.offset / 4 + c.first, c.of.width, part].map(|n| n as u32);
+    let all = (parts * width) as u32;
+    let params = [&place(x, x_part)[..], &place(dst, dst_part), &[width as u32, all]].concat();
+    Ok(spread(kernel, vec![BufferRef::Workspace, BufferRef::Params], params, all, rows))
 }
 
 /// A function of each value.
@@ -196,9 +208,9 @@ pub fn gate(gpu: &Gpu, gate: &Gate) -> Result<Step> {
 /// Threads of the kernels that work on each value by itself.
 pub(super) const THREADS: u32 = 128;
 
-/// A step with one thread for every four values.
-pub(super) fn spread(kernel: Arc<Kernel>, buffers: Vec<BufferRef>, params: Vec<u32>, quads: u32, rows: Rows) -> Step {
-    let groups = [GroupCount::Fixed(quads.div_ceil(THREADS)), row_count(rows), GroupCount::Fixed(1)];
+/// A step with so many threads for each row.
+pub(super) fn spread(kernel: Arc<Kernel>, buffers: Vec<BufferRef>, params: Vec<u32>, threads: u32, rows: Rows) -> Step {
+    let groups = [GroupCount::Fixed(threads.div_ceil(THREADS)), row_count(rows), GroupCount::Fixed(1)];
     Step { kernel, buffers, params, groups }
 }
 

@@ -71,7 +71,12 @@ impl Probe {
         let runs = runs.collect();
         let [keys, values] = cache;
         let steps = vec![kv_cache::copy(gpu, &layout, 0)?];
-        Ok(Probe { what: format!("copies of {} cells", layout.types), steps, cache: [keys, values, Vec::new()], runs })
+        Ok(Probe {
+            what: format!("copies of {} cells", layout.types),
+            steps,
+            cache: [keys, values, vec![], vec![]],
+            runs,
+        })
     }
 }
 
@@ -233,7 +238,8 @@ impl Past {
         let partials = 2 * rows * spec.n_head * (dv / 4 + 1) * 16;
         let turned = if shifts { "turned " } else { "" };
         let what = format!("attention of up to {max_rows} rows over {turned}{} heads of {dk} and {dv}", layout.types);
-        let cache = [layout.k_bytes() as usize, layout.v_bytes() as usize, partials].map(|bytes| vec![0.0; bytes / 4]);
+        let bytes = [layout.k_bytes() as usize, layout.v_bytes() as usize, partials, 0];
+        let cache = bytes.map(|bytes| vec![0.0; bytes / 4]);
         Ok(Probe { what, steps, cache, runs })
     }
 

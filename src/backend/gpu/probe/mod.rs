@@ -4,7 +4,8 @@
 //! arithmetic. A wrong result is an error that names adapter, driver and kernel, and the model is not opened there. A
 //! kernel is tested once: nothing of this happens after open.
 //!
-//! Every lowered step adds a probe of its kernel: products and look-ups in `products.rs`, other operations in `ops.rs`.
+//! Every lowered step adds a probe of its kernel: products and look-ups in `products.rs`, those with a state in
+//! `states.rs`, other operations in `ops.rs`.
 //! The sampler and the trie walk have their own, in `sample/probe.rs` and `trie_walk/probe.rs`. All are a [`Trial`]:
 //! they wait in [`Gpu`] while an engine's programs are lowered and compiled, and run before its cache is allocated. A
 //! software driver takes seconds to compile a kernel when it first runs, so there the kernels for several rows are not
@@ -15,6 +16,7 @@ mod experts;
 mod ops;
 mod products;
 pub mod source;
+mod states;
 #[cfg(test)]
 mod tests;
 
@@ -35,8 +37,8 @@ pub type Expected = (f64, f64);
 pub struct Probe {
     what: String,
     steps: Vec<Step>,
-    /// Initial keys, values and partial results of attention.
-    cache: [Vec<f32>; 3],
+    /// Initial keys, values and partial results of attention, and state cells.
+    cache: [Vec<f32>; 4],
     /// Runs in order; each continues with the cache that the one before left.
     runs: Vec<Run>,
 }
@@ -47,6 +49,7 @@ enum From {
     Workspace,
     Keys,
     Values,
+    State,
 }
 
 /// One run of a probe's steps.
@@ -78,7 +81,7 @@ impl Run {
         Run {
             workspace,
             frame,
-            counts: RunCounts { rows, outputs: rows, splits: [1; 2], listed: 0 },
+            counts: RunCounts { rows, outputs: rows, splits: [1; 2], listed: 0, strands: 0 },
             from: From::Workspace,
             dst,
             expected,
@@ -104,7 +107,8 @@ impl Trial for Probe {
             Ok(buffer)
         };
         let cache = |i: usize| filled(bytemuck::cast_slice(&self.cache[i]), STORAGE);
-        let (keys, values, partials, sampled) = (cache(0)?, cache(1)?, cache(2)?, filled(&[0], STORAGE)?);
+        let (keys, values, partials) = (cache(0)?, cache(1)?, cache(2)?);
+        let (state, sampled) = (cache(3)?, filled(&[0], STORAGE)?);
         for run in &self.runs {
             let workspace = filled(bytemuck::cast_slice(&run.workspace), STORAGE)?;
             let frame = filled(&run.frame, STORAGE)?;
@@ -118,6 +122,7 @@ impl Trial for Probe {
                     BufferRef::Params => params.as_entire_buffer_binding(),
                     BufferRef::Keys(_) => keys.as_entire_buffer_binding(),
                     BufferRef::Values(_) => values.as_entire_buffer_binding(),
+                    BufferRef::State(_) => state.as_entire_buffer_binding(),
                     BufferRef::Partials => partials.as_entire_buffer_binding(),
                     BufferRef::Sampled => sampled.as_entire_buffer_binding(),
                     BufferRef::Weight(buffer, offset, bytes) => {
@@ -136,6 +141,7 @@ impl Trial for Probe {
                 From::Workspace => &workspace,
                 From::Keys => &keys,
                 From::Values => &values,
+                From::State => &state,
             };
             let results = gpu.read(results, run.dst as u64 * 4, run.expected.len() * 4)?;
             let results: Vec<f32> = bytemuck::pod_collect_to_vec(&results);

@@ -80,6 +80,24 @@ impl Probe {
         Ok(Probe::new(what.into(), vec![step], Run::new(workspace, ROWS, expected)))
     }
 
+    /// Columns of three parts, after those that the result has already.
+    pub fn columns(gpu: &Gpu) -> Result<Probe> {
+        const PARTS: usize = 3;
+        let (part, (from, first), width) = ([37, 25], (11, 2), 19);
+        let workspace: Vec<f32> = (0..(ROWS * PARTS * part[0]).next_multiple_of(4)).map(input).collect();
+        let mut expected = vec![(0.0, f64::INFINITY); ROWS * PARTS * part[1]];
+        for (i, column) in (0..ROWS * PARTS).flat_map(|i| (0..width).map(move |column| (i, column))) {
+            expected[i * part[1] + first + column] = (workspace[i * part[0] + from + column].into(), 0.0);
+        }
+        let place = |at: usize, i: usize, first| rows::PartColumns {
+            of: RowSpan { offset: at * 4, width: PARTS * part[i] },
+            first,
+        };
+        let (x, dst) = (place(0, 0, from), place(workspace.len(), 1, first));
+        let step = rows::columns(gpu, x, dst, PARTS, width, Rows::Batch)?;
+        Ok(Probe::new("columns of parts".into(), vec![step], Run::new(workspace, ROWS, expected)))
+    }
+
     /// Factors of columns.
     pub fn multiply(gpu: &Gpu) -> Result<Probe> {
         let (workspace, factors) = ((0..ROWS * WIDTH).map(input).collect::<Vec<_>>(), (0..WIDTH).map(weight));

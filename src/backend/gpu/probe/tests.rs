@@ -12,13 +12,15 @@ use crate::backend::gpu::ops::kv_cache::KvLayout;
 use crate::backend::gpu::ops::matmul::{self, Added, Embed, Gated, Heads, Input, MatMul, Norm, Term};
 use crate::backend::gpu::ops::qkv::{self, Norms};
 use crate::backend::gpu::ops::rows::{self, Map, RowSpan};
+use crate::backend::gpu::ops::states::{Conv, Recur};
 use crate::backend::gpu::ops::streams::{By, Mix};
 use crate::backend::gpu::testing::harness::devices;
 use crate::backend::gpu::weights::rope_table::RopeTable;
+use crate::backend::known_recurrence::{Case, RULES, Shape};
 use crate::backend::rope::Rope;
 use crate::graph::{
     Activation, AttentionSpec, Gating, HeadNorm, Index, NormKind, NormSpan, NormSpec, RopeKind, RopeScaling, RouteSpec,
-    Rows, Temperature, Values, WeightId,
+    Rows, Rule, Temperature, Values, WeightId,
 };
 use crate::quant::TensorType::{self, BF16, F16, F32, Q3_K, Q4_0, Q4_K, Q5_0, Q6_K, Q8_0};
 use parking_lot::Mutex;
@@ -64,6 +66,7 @@ fn a_wrong_result_names_driver_and_kernel() {
             check(gpu, Probe::map(gpu, map, true).unwrap(), what);
         }
         check(gpu, Probe::multiply(gpu).unwrap(), "factors of columns");
+        check(gpu, Probe::columns(gpu).unwrap(), "columns of parts");
         check(gpu, Probe::sparsify(gpu).unwrap(), "thresholds");
         check(gpu, Probe::equalize(gpu).unwrap(), "lengths of parts");
         for (by, residual) in [(By::Fixed(vec![1.0; 4]), false), (By::Row(RowSpan { offset: 0, width: 4 }, 1.0), true)]
@@ -536,4 +539,38 @@ fn what_waits_is_tried_once_and_what_fails_goes_on_failing() {
     assert_eq!(add(), 0);
     gpu.run_trials().unwrap();
     assert_eq!(gpu.made(), made);
+}
+
+#[test]
+fn states_are_tried() {
+    for gpu in devices() {
+        let span = |width| RowSpan { offset: 64, width };
+        let number = || vector(gpu, &[1.0; 128]).unwrap().bound();
+        let cases = [
+            (4, true, true, Activation::Silu),
+            (3, true, false, Activation::Identity),
+            (2, false, false, Activation::Identity),
+        ];
+        for (taps, weighs, biased, act) in cases {
+            let (factors, bias) = (weighs.then(number), biased.then(number));
+            let like = Conv { state: 3, x: span(32), first: 4, taps, factors, bias, act, dst: span(16) };
+            check(gpu, Probe::conv(gpu, &like).unwrap(), &format!("convolutions of {taps} rows with {act:?}"));
+        }
+        for (rule, (keys, key_heads)) in RULES.into_iter().zip([(128, 2), (16, 4), (32, 1), (64, 4), (20, 4)]) {
+            let shape = Shape { heads: 4, keys, values: 16, key_heads, tiled: false };
+            let case = Case::new(rule, shape, 1);
+            let by_head = matches!(rule, Rule::Delta { .. } | Rule::Ssd { .. });
+            let decay = (by_head || matches!(rule, Rule::Scan { .. })).then(number);
+            let (bias, own) = (by_head.then(number), rule.own().map(|_| number()));
+            let like = Recur {
+                spec: &case.spec,
+                sources: &[span(case.width)],
+                decay,
+                bias,
+                own,
+                dst: span(case.spec.width()),
+            };
+            check(gpu, Probe::recur(gpu, &like).unwrap(), "recurrences with");
+        }
+    }
 }

@@ -6,7 +6,7 @@
 use super::fusion::Fusions;
 use crate::backend::Work;
 use crate::backend::gpu::kernel::Gpu;
-use crate::backend::gpu::kernel::dispatch::Step;
+use crate::backend::gpu::kernel::dispatch::{BufferRef, Step};
 use crate::backend::gpu::ops::experts;
 use crate::backend::gpu::ops::kv_cache::KvLayout;
 use crate::backend::gpu::ops::matmul::{Added, Input, Norm, Term};
@@ -98,6 +98,11 @@ impl<'a> Lowering<'a> {
         })
     }
 
+    /// A vector for a step, where there is one.
+    pub fn bound(&self, id: Option<WeightId>) -> Result<Option<BufferRef>> {
+        id.map(|id| self.weights.vector(id).map(Vector::bound)).transpose()
+    }
+
     /// The rows of a node's second source.
     pub fn second(&self, id: NodeId) -> Result<RowSpan> {
         let second = self.node(id).src.get(1).map(|&second| self.span(second));
@@ -106,8 +111,7 @@ impl<'a> Lowering<'a> {
 
     /// A norm of so many parts of rows, of so many values each.
     pub fn rows_norm(&self, norm: &NormSpec, width: usize, parts: usize) -> Result<rows::Norm> {
-        let vector = |id: Option<WeightId>| id.map(|id| self.weights.vector(id).map(Vector::bound)).transpose();
-        let (weight, bias) = (vector(norm.weight)?, vector(norm.bias)?);
+        let (weight, bias) = (self.bound(norm.weight)?, self.bound(norm.bias)?);
         Ok(rows::Norm { kind: norm.kind, weight, bias, eps: norm.eps, width, parts })
     }
 

@@ -12,7 +12,7 @@ pub mod state;
 
 use crate::backend::gpu::device::memory::{Buffer, buffer_bytes};
 use crate::backend::gpu::kernel::Gpu;
-use crate::backend::gpu::kernel::dispatch::{PARAM_WORDS, Step};
+use crate::backend::gpu::kernel::dispatch::{BufferRef, PARAM_WORDS, Step};
 use crate::backend::gpu::ops::rows::RowSpan;
 use crate::backend::gpu::trie_walk::Walker;
 use crate::backend::gpu::weights::GpuWeights;
@@ -75,7 +75,8 @@ impl GpuProgram {
             sample::add_trial(&gpu)?;
             trie_walk::add_trial(&gpu)?;
         }
-        let needs = Needs { workspace_bytes, partial_bytes, logits };
+        let states = steps.iter().flat_map(|step| &step.buffers).any(|bound| matches!(bound, BufferRef::State(_)));
+        let needs = Needs { workspace_bytes, partial_bytes, logits, states };
         let (walks, tried, bound) = (walks(work), !left_out, Mutex::default());
         Ok(GpuProgram { gpu, steps, params, needs, walks, tried, bound })
     }
@@ -133,7 +134,7 @@ impl GpuProgram {
         out_rows: usize,
         cancel: &AtomicBool,
     ) -> Result<()> {
-        let counts = state.upload(batch, out_rows)?;
+        let counts = state.upload(batch, out_rows, &self.needs)?;
         let size = if batch.tokens.len() > SHORT { STEPS_PER_SUBMISSION } else { self.steps.len().max(1) };
         let sample = !batch.sample.is_empty() && self.needs.logits.is_some();
         let last = self.steps.len().saturating_sub(1) / size;

@@ -9,15 +9,16 @@ use crate::backend::gpu::ops::attention::Queries;
 use crate::backend::gpu::ops::kv_cache::{MAX_HEAD, Shift};
 use crate::backend::gpu::ops::matmul::{self, Embed, Gated, Heads, MatMul, Term};
 use crate::backend::gpu::ops::qkv::{Norms, Source, Vectors};
+use crate::backend::gpu::ops::rows::PartColumns;
 use crate::backend::gpu::ops::streams::{self, By};
-use crate::backend::gpu::ops::{attention, experts, kv_cache, qkv, rows};
+use crate::backend::gpu::ops::{attention, experts, kv_cache, qkv, rows, states};
 use crate::backend::gpu::probe::Probe;
 use crate::backend::gpu::weights::GpuWeights;
 use crate::backend::gpu::weights::layout::Layout;
-use crate::backend::gpu::weights::matrix::{Matrix, Vector};
+use crate::backend::gpu::weights::matrix::Matrix;
 use crate::graph::{
-    Activation, AttentionSpec, Coefficients, Function, HeadNorm, Index, Linear, Node, NodeId, NormKind, NormSpan,
-    NormSpec, Op, Part, RouteSpec, Stack, WeightId, WeightSpec,
+    Activation, AttentionSpec, Coefficients, ConvSpec, Function, HeadNorm, Index, Linear, Node, NodeId, NormKind,
+    NormSpan, NormSpec, Op, Part, RecurSpec, RouteSpec, Stack, WeightId, WeightSpec,
 };
 use crate::{Error, Result};
 use std::collections::BTreeSet;
@@ -54,7 +55,9 @@ fn operation(op: &Op) -> Box<dyn Operation + '_> {
         Op::Mix { parts, sums, coefficients } => Box::new(Mix { parts: *parts, sums: *sums, coefficients }),
         Op::Equalize => Box::new(Equalize),
         Op::Sparsify { deviations } => Box::new(Sparsify(*deviations)),
-        Op::Columns { .. } | Op::Conv(_) | Op::Recur(_) => Box::new(OnCpu),
+        Op::Columns { parts, first } => Box::new(Columns { parts: *parts, first: *first }),
+        Op::Conv(spec) => Box::new(Conv(spec)),
+        Op::Recur(spec) => Box::new(Recur(spec)),
         Op::Attention(spec) => Box::new(Attention(spec)),
         Op::HeadMatMul { weight, heads, keep } => Box::new(HeadProduct { weight: *weight, heads: *heads, keep: *keep }),
         Op::Route(spec) => Box::new(Route(spec)),
@@ -460,7 +463,7 @@ impl Operation for Attention<'_> {
     }
 
     fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
-        let (spec, gpu, weights, node) = (self.0, to.gpu, to.weights, to.node(id));
+        let (spec, gpu, node) = (self.0, to.gpu, to.node(id));
         let max_rows = to.max_rows(node.rows);
         let q = to.span(to.source(id)?);
         let (kv, kv_first) = match node.src.get(1) {
@@ -468,16 +471,15 @@ impl Operation for Attention<'_> {
             None => (q, spec.q_width()),
         };
         let source = Source { q, kv, kv_first: if spec.writes { kv_first } else { 0 }, rows: node.rows };
-        let vector = |id: Option<WeightId>| id.map(|id| weights.vector(id).map(Vector::bound)).transpose();
         let vectors = |norm: Option<HeadNorm>| -> Result<Vectors> {
             let (weight, bias) = norm.map_or((None, None), |norm| (norm.norm.weight, norm.norm.bias));
-            Ok(Vectors { weight: vector(weight)?, bias: vector(bias)? })
+            Ok(Vectors { weight: to.bound(weight)?, bias: to.bound(bias)? })
         };
         let norms = Norms { q: vectors(spec.q_norm)?, k: vectors(spec.k_norm)? };
         let layout = to.layout(spec)?;
         let table = spec.rope.map(|rope| to.rope_table(rope)).transpose()?;
         let mut steps = qkv::steps(gpu, spec, &layout, table.as_deref(), &norms, &source)?;
-        let (out, rows, sinks) = (to.span(id), node.rows, vector(spec.sinks)?);
+        let (out, rows, sinks) = (to.span(id), node.rows, to.bound(spec.sinks)?);
         steps.extend(attention::steps(gpu, spec, &layout, &Queries { q, out, rows, max_rows, sinks })?);
         to.partial_bytes = to.partial_bytes.max(attention::partial_bytes(spec.n_head, spec.head_dim_v));
         let turns = spec.rope.map(|rope| to.rope(rope));
@@ -541,16 +543,67 @@ impl Operation for Sparsify {
     }
 }
 
-/// An operation without kernels.
-struct OnCpu;
+struct Columns {
+    parts: usize,
+    first: usize,
+}
 
-impl Operation for OnCpu {
+impl Operation for Columns {
     fn supports(&self, _: &Gpu, _: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
-        Err("no kernel for it".into())
+        Ok(())
     }
 
-    fn lower(&self, id: NodeId, _: &mut Lowering<'_>) -> Result<()> {
-        Err(Error::Internal(format!("Node {} has no kernel", id.0)))
+    fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
+        let (gpu, node, parts) = (to.gpu, to.node(id), self.parts);
+        let x = PartColumns { of: to.span(to.source(id)?), first: self.first };
+        let dst = PartColumns { of: to.span(id), first: 0 };
+        let step = rows::columns(gpu, x, dst, parts, node.width / parts, node.rows)?;
+        to.push(vec![step], 1, || Probe::columns(gpu))
+    }
+}
+
+struct Conv<'a>(&'a ConvSpec);
+
+impl Operation for Conv<'_> {
+    fn supports(&self, _: &Gpu, _: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
+        quads("convolved columns after others", self.0.first)
+    }
+
+    fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
+        let (spec, gpu) = (self.0, to.gpu);
+        let job = states::Conv {
+            state: spec.state,
+            x: to.span(to.source(id)?),
+            first: spec.first,
+            taps: spec.taps,
+            factors: to.bound(spec.weight)?,
+            bias: to.bound(spec.bias)?,
+            act: spec.act,
+            dst: to.span(id),
+        };
+        to.push(vec![states::conv(gpu, &job)?], 1, || Probe::conv(gpu, &job))
+    }
+}
+
+struct Recur<'a>(&'a RecurSpec);
+
+impl Operation for Recur<'_> {
+    fn supports(&self, _: &Gpu, _: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
+        Ok(())
+    }
+
+    fn lower(&self, id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
+        let (spec, gpu) = (self.0, to.gpu);
+        let sources: Vec<_> = to.node(id).src.iter().map(|&source| to.span(source)).collect();
+        let job = states::Recur {
+            spec,
+            sources: &sources,
+            decay: to.bound(spec.decay)?,
+            bias: to.bound(spec.bias)?,
+            own: to.bound(spec.rule.own())?,
+            dst: to.span(id),
+        };
+        to.push(vec![states::recur(gpu, &job)?], 1, || Probe::recur(gpu, &job))
     }
 }
 
@@ -633,7 +686,7 @@ impl Operation for ShiftKeys<'_> {
     fn lower(&self, _: NodeId, to: &mut Lowering<'_>) -> Result<()> {
         let (spec, gpu, layout) = (self.0, to.gpu, to.layout(self.0)?);
         let Some(rope) = spec.rope else { return Ok(()) };
-        let factors = self.factors().map(|id| to.weights.vector(id).map(Vector::bound)).transpose()?;
+        let factors = to.bound(self.factors())?;
         let table = to.rope_table(rope)?;
         let step = kv_cache::shift(gpu, &layout, spec.layer, &Shift { rope: &table, first: spec.rope_first, factors })?;
         let turns = to.rope(rope);

@@ -1,7 +1,7 @@
 //! The memory of an engine on a device, computed by the same functions that size its buffers.
 
 use super::operations::Size;
-use super::state::{check_binding, frame_bytes};
+use super::state::{check_binding, frame_bytes, state_bytes};
 use super::{GpuProgram, walks};
 use crate::backend::gpu::device::memory::buffer_bytes;
 use crate::backend::gpu::kernel::Gpu;
@@ -52,6 +52,9 @@ impl GpuSizing {
             )?;
             layout.check(&gpu, il)?;
             bytes += buffer_bytes(layout.k_bytes()) + buffer_bytes(layout.v_bytes());
+        }
+        for &values in cache.states.iter().flatten() {
+            bytes += buffer_bytes(state_bytes(&gpu, cache, values)?);
         }
         let (frame, ropes) = (buffer_bytes(frame_bytes(cache.cells)), BTreeSet::new());
         let (workspace, partials) = (buffer_bytes(0), buffer_bytes(0));

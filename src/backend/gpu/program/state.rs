@@ -1,4 +1,4 @@
-//! What an engine keeps on the GPU between runs: KV cache, workspace, frame.
+//! What an engine keeps on the GPU between runs: KV cache, states, workspace, frame.
 //!
 //! Buffers are made at open and grow only in [`GpuState::make_room`]; every growth begins a new generation, for which
 //! programs make their bind groups again. A run of a program with bind groups of an older generation is refused: after
@@ -9,8 +9,9 @@ use crate::backend::gpu::device::memory::Buffer;
 use crate::backend::gpu::device::readback::Readback;
 use crate::backend::gpu::kernel::Gpu;
 use crate::backend::gpu::kernel::dispatch::{
-    BufferRef, FRAME_CELLS, FRAME_HEAD, FRAME_LISTED, FRAME_OUTPUTS, FRAME_ROWS, RunCounts,
+    BufferRef, FRAME_CELLS, FRAME_HEAD, FRAME_LISTED, FRAME_OUTPUTS, FRAME_ROWS, FRAME_STATES, RunCounts,
 };
+use crate::backend::gpu::kernel::strands;
 use crate::backend::gpu::ops::kv_cache::KvLayout;
 use crate::backend::gpu::ops::rows::RowSpan;
 use crate::backend::gpu::ops::{attention, kv_transfer::LayerCells};
@@ -18,8 +19,8 @@ use crate::backend::gpu::sample::queue::Sampler;
 use crate::backend::gpu::trie_walk::{Surroundings, Walker};
 use crate::backend::memory::Component;
 use crate::backend::{
-    Batch, CacheSpec, DeviceSampler, Followed, Legal, MAX_LISTED, MAX_TEXT_ROWS, SampleSpec, SampledRow, State, TABLES,
-    Table, TableCells, Traffic, WALK_ROWS, Walk, WalkNode, Walked,
+    Batch, CacheSpec, DeviceSampler, Followed, Legal, MAX_LISTED, MAX_ROWS, MAX_TEXT_ROWS, SampleSpec, SampledRow,
+    State, TABLES, Table, TableCells, Traffic, WALK_ROWS, Walk, WalkNode, Walked,
 };
 use crate::{Error, Result, Token};
 use std::any::Any;
@@ -32,6 +33,9 @@ pub struct GpuState {
     /// Keys and values of the layers on this device.
     layers: Vec<Option<LayerBuffers>>,
     cells: [usize; TABLES.len()],
+    /// The states on this device, all cells of each, and the numbers of a cell.
+    states: Vec<Option<(Buffer, usize)>>,
+    state_cells: usize,
     sequences: usize,
     workspace: Buffer,
     partials: Buffer,
@@ -60,6 +64,8 @@ pub struct Needs {
     pub partial_bytes: u64,
     /// Where it writes its logits, if it computes any.
     pub logits: Option<LogitRows>,
+    /// Whether it works on states.
+    pub states: bool,
 }
 
 /// The rows that a program writes its logits to.
@@ -105,9 +111,20 @@ impl GpuState {
                 }
             });
         }
+        let mut states = Vec::with_capacity(cache.states.len());
+        for (state, values) in cache.states.iter().enumerate() {
+            let what = format!("state {state} ({} cells)", cache.state_cells);
+            let buffer = |values: usize| -> Result<(Buffer, usize)> {
+                let bytes = state_bytes(&gpu, cache, values)?;
+                Ok((gpu.buffer_of(Component::Cache, &what, bytes, STORAGE)?, values))
+            };
+            states.push(values.map(buffer).transpose()?);
+        }
         Ok(GpuState {
             layers,
             cells: cache.cells,
+            states,
+            state_cells: cache.state_cells,
             sequences: cache.sequences,
             workspace: gpu.buffer_of(Component::Workspace, "workspace", 0, STORAGE)?,
             partials: gpu.buffer("partial attention", 0, STORAGE)?,
@@ -134,6 +151,21 @@ impl GpuState {
         here.ok_or_else(|| Error::Internal(format!("Layer {layer} has no KV cache on this device")))
     }
 
+    /// A state's cells, and the numbers of a cell.
+    fn state(&self, state: usize) -> Result<&(Buffer, usize)> {
+        let here = self.states.get(state).and_then(Option::as_ref);
+        here.ok_or_else(|| Error::Internal(format!("State {state} is not on this device")))
+    }
+
+    /// A state's cells, and the byte at which one of `n` numbers begins.
+    fn state_cell(&self, state: usize, cell: u32, n: usize) -> Result<(wgpu::Buffer, u64)> {
+        let (cells, values) = self.state(state)?;
+        if *values != n || cell as usize >= self.state_cells {
+            return Err(Error::Internal(format!("{n} numbers of state {state} in cell {cell}")));
+        }
+        Ok((wgpu::Buffer::clone(cells), u64::from(cell) * n as u64 * 4))
+    }
+
     /// The buffer that a step names; `params` is its program's.
     pub fn bound<'a>(
         &'a self,
@@ -150,6 +182,7 @@ impl GpuState {
             }
             BufferRef::Keys(il) => self.layer(*il)?.keys.as_entire_buffer_binding(),
             BufferRef::Values(il) => self.layer(*il)?.values.as_entire_buffer_binding(),
+            BufferRef::State(state) => self.state(*state)?.0.as_entire_buffer_binding(),
             BufferRef::Partials => self.partials.as_entire_buffer_binding(),
             BufferRef::Sampled => {
                 self.sampler.as_ref().map_or(&*self.no_token, Sampler::tokens).as_entire_buffer_binding()
@@ -161,7 +194,7 @@ impl GpuState {
     }
 
     /// Write to the frame what changed since the last batch.
-    pub fn upload(&mut self, batch: &Batch<'_>, out_rows: usize) -> Result<RunCounts> {
+    pub fn upload(&mut self, batch: &Batch<'_>, out_rows: usize, needs: &Needs) -> Result<RunCounts> {
         let rows = batch.tokens.len();
         if rows > MAX_TEXT_ROWS || out_rows > MAX_TEXT_ROWS || batch.listed.len() > MAX_LISTED {
             return Err(Error::Internal(format!("A batch of {rows} rows")));
@@ -196,7 +229,20 @@ impl GpuState {
             self.gpu.queue.write_buffer(&self.frame, FRAME_LISTED as u64 * 4, bytemuck::cast_slice(batch.listed));
             self.traffic.bytes_uploaded += listed as u64 * 4;
         }
-        Ok(RunCounts { rows: rows as u32, outputs: out_rows as u32, splits, listed: listed as u32 })
+        let strands = if needs.states { self.upload_states(batch)? } else { 0 };
+        Ok(RunCounts { rows: rows as u32, outputs: out_rows as u32, splits, listed: listed as u32, strands })
+    }
+
+    /// Writes what the batch's rows come after; returns the number of strands.
+    fn upload_states(&mut self, batch: &Batch<'_>) -> Result<u32> {
+        if !batch.has_states(self.state_cells) || batch.tokens.len() > MAX_ROWS {
+            return Err(Error::Internal(format!("States of a batch of {} rows", batch.tokens.len())));
+        }
+        let words = &mut self.words;
+        let strands = strands::records(batch.states, batch.parents, words);
+        self.gpu.queue.write_buffer(&self.frame, FRAME_STATES as u64 * 4, bytemuck::cast_slice(words));
+        self.traffic.bytes_uploaded += words.len() as u64 * 4;
+        Ok(strands)
     }
 
     /// Where the frame of each table that is in use begins.
@@ -313,6 +359,27 @@ impl State for GpuState {
         Ok(())
     }
 
+    fn read_state(&mut self, state: usize, cell: u32, values: &mut [f32]) -> Result<()> {
+        let (cells, at) = self.state_cell(state, cell, values.len())?;
+        self.traffic.submissions += 1;
+        self.traffic.waits += 1;
+        self.traffic.bytes_read += size_of_val(values) as u64;
+        self.guarded(|s| {
+            // Not the staging of rows, which would grow and stay.
+            values.copy_from_slice(Readback::default().read(&s.gpu, &cells, at, values.len(), &s.cancel)?);
+            Ok(())
+        })
+    }
+
+    fn write_state(&mut self, state: usize, cell: u32, values: &[f32]) -> Result<()> {
+        let (cells, at) = self.state_cell(state, cell, values.len())?;
+        self.traffic.bytes_uploaded += size_of_val(values) as u64;
+        self.guarded(|s| {
+            s.gpu.queue.write_buffer(&cells, at, bytemuck::cast_slice(values));
+            Ok(())
+        })
+    }
+
     fn finish(&mut self) -> Result<()> {
         self.traffic.waits += 1;
         self.gpu.wait_for(None, &self.cancel)
@@ -398,6 +465,13 @@ pub fn check_binding(gpu: &Gpu, what: &str, bytes: u64) -> Result<()> {
         return Err(Error::OutOfMemory(format!("{problem} {}", gpu.caps.max_binding)));
     }
     Ok(())
+}
+
+/// Bytes of all cells of a state of so many numbers.
+pub fn state_bytes(gpu: &Gpu, cache: &CacheSpec, values: usize) -> Result<u64> {
+    let bytes = (values as u64).saturating_mul(4).saturating_mul(cache.state_cells as u64);
+    check_binding(gpu, &format!("{} cells of a state", cache.state_cells), bytes)?;
+    Ok(bytes)
 }
 
 /// Bytes of the frames for so many cells of each table.

@@ -18,6 +18,7 @@ pub struct Fixture<'a> {
     pub keys: wgpu::Buffer,
     pub values: wgpu::Buffer,
     pub partials: wgpu::Buffer,
+    pub state: wgpu::Buffer,
 }
 
 impl<'a> Fixture<'a> {
@@ -36,6 +37,7 @@ impl<'a> Fixture<'a> {
             values: storage(gpu, values),
             // Nothing may be read that was not written: every word is NaN.
             partials: storage(gpu, &vec![0xff; partials as usize]),
+            state: storage(gpu, &[]),
         }
     }
 
@@ -51,6 +53,7 @@ impl<'a> Fixture<'a> {
                     BufferRef::Frame | BufferRef::WindowFrame => self.frame.clone(),
                     BufferRef::Keys(_) => self.keys.clone(),
                     BufferRef::Values(_) => self.values.clone(),
+                    BufferRef::State(_) => self.state.clone(),
                     BufferRef::Partials => self.partials.clone(),
                     BufferRef::Sampled => panic!("no token was sampled"),
                     BufferRef::Weight(buffer, offset, _) => {
@@ -114,6 +117,7 @@ impl Frame {
             outputs: self.outputs.len() as u32,
             splits: [self.splits.0; 2],
             listed: self.listed.len() as u32,
+            strands: 0,
         }
     }
 }

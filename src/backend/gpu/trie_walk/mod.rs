@@ -117,6 +117,8 @@ fn counted(count: GroupCount) -> [u32; COUNT_WORDS] {
         GroupCount::Splits(Table::Window) => [kind("COUNT_WINDOW_SPLITS"), 0, 1],
         GroupCount::Listed(_) => [kind("COUNT_LISTED"), 0, 1],
         GroupCount::Unlisted(_) => [kind("COUNT_UNLISTED"), 0, 1],
+        // Models with states do not walk.
+        GroupCount::Strands => [kind("COUNT_FIXED"), 0, 1],
     }
 }
 

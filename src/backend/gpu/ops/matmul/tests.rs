@@ -102,6 +102,7 @@ impl Run<'_> {
             outputs: self.outputs as u32,
             splits: [1; 2],
             listed: self.listed.len() as u32,
+            strands: 0,
         };
         let mut encoder = gpu.raw.create_command_encoder(&Default::default());
         let mut pass = encoder.begin_compute_pass(&Default::default());
