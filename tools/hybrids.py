@@ -11,7 +11,8 @@ makes the models. The peer's default run on the same file (D) says how far round
 
 A shape with a pooling gives rows of texts: with the pooling of its file, and without one. Several texts go to one call, which packs them
 into passes; the last one is evaluated alone as well, and must give the same row within 1e-4 of the largest number. Any other shape gives
-logits; the last tokens of a text are evaluated one by one, and must give the rows that they have in a prompt, as closely.
+logits; the last tokens of a text are evaluated one by one, and must give the rows that they have in a prompt, as closely. An
+encoder-decoder gives the logits of an answer of 140 tokens, one by one.
 
 Models are kept in target/hybrids, figures in target/hybrids/figures.json, from which --markdown writes the table of docs/models.md.
 
@@ -41,15 +42,15 @@ NORMED_HEADS = ("rwkv6", "rwkv7")
 # A score is one number for a text: those of all lengths are judged together.
 TEXTS_WITH_SCORES = {1: 150, 7: 150, 64: 12, 65: 12, 300: 4}
 DECODED = 4
+# Farther than the last distance with a bucket of its own.
+ANSWERED = 140
 CONTEXT = 512
 TYPES = ("f32", "q8_0", "q4_k")
 # The pooling of a file that scores.
 RANK = 4
-QUICK = ("bert-tiny", "modern-bert-tiny", "nomic-bert-moe-tiny", "gemma-embedding-tiny", "qwen3-rank-tiny", "t5encoder-tiny", "qwen35-tiny", "lfm2-tiny",
+QUICK = ("bert-tiny", "modern-bert-tiny", "nomic-bert-moe-tiny", "gemma-embedding-tiny", "qwen3-rank-tiny", "t5-tiny", "t5encoder-tiny", "qwen35-tiny", "lfm2-tiny",
          "jamba-tiny", "mamba2-tiny", "rwkv7-tiny")
 QUICK_LENGTHS = {"f32": (7, 65), "q4_k": (7,)}
-# Architectures that are not built.
-NOT_BUILT = ("t5",)
 
 # Each architecture: the files it was made for, and what of it the shapes do not reach.
 MADE_FOR = {
@@ -76,6 +77,7 @@ MADE_FOR = {
     "qwen3next": ("Qwen3-Next 80B-A3B", "old files with one `ssm_in`, which are refused"),
     "rwkv6": ("RWKV-6 Finch 1.6B to 14B", "`rwkv6qwen2`, an architecture of its own, which is refused"),
     "rwkv7": ("RWKV-7 Goose 0.1B to 14B", "`arwkv7`, an architecture of its own, which is refused"),
+    "t5": ("T5, Flan-T5, MADLAD-400", ""),
     "t5encoder": ("T5 encoders of image models, sentence-t5, GTR-T5", ""),
 }
 
@@ -98,8 +100,13 @@ def by_median(spec):
 
 
 def shapes_of(maker):
-    """The shapes of architectures that are built, without those for benches."""
-    return [name for name, spec in maker.SHAPES.items() if name not in maker.BENCH and spec["arch"] not in NOT_BUILT]
+    """The shapes, without those for benches."""
+    return [name for name in maker.SHAPES if name not in maker.BENCH]
+
+
+def answers(spec):
+    """Whether a shape is an encoder-decoder."""
+    return spec.get("n_dec", 0) > 0
 
 
 class Files:
@@ -131,6 +138,9 @@ class Placed:
     def logits(self, path, tokens, kv_type, decoded):
         return self.ours.logits(path, tokens, kv_type, self.threads, "--decode", decoded, "--ctx", CONTEXT)
 
+    def answers(self, path, tokens, kv_type):
+        return self.ours.answers(path, tokens[:-ANSWERED], tokens[-ANSWERED:], kv_type, self.threads, "--ctx", CONTEXT)
+
     def embed(self, path, texts, kv_type, pooling):
         lists = [part for tokens in texts for part in ("--prompt-tokens", ",".join(map(str, tokens)))]
         return self.ours.json("embed", "--model", path, *lists, "--no-normalize", "--kv-type", kv_type, "--threads", self.threads,
@@ -143,6 +153,14 @@ def peer_embed(peer, path, tokens, pooling):
         peer.json("embed", "--model", path, "--tokens", ",".join(map(str, tokens)), "--out", out,
                   *(["--pooling", pooling] if pooling else []))
         return rows(out, len(tokens) if pooling == "none" else 1)
+
+
+def peer_answers(peer, path, tokens):
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "logits")
+        source, answer = (",".join(map(str, part)) for part in (tokens[:-ANSWERED], tokens[-ANSWERED:]))
+        peer.json("encode_decode", "--model", path, "--tokens", source, "--forced", answer, "--out", out)
+        return rows(out, 1 + ANSWERED)
 
 
 class Matrix:
@@ -169,22 +187,35 @@ class Matrix:
         import numpy as np
         path, exact = files
         spec, plain, logits = self.maker.SHAPES[shape], kind == "f32", pooling == "logits"
-        median = by_median(spec)
-        texts = [random_tokens(length + (DECODED if logits else 0), spec["vocab"], 1000 * i + length)
+        median, answered = by_median(spec), answers(spec)
+        more = ANSWERED if answered else DECODED if logits else 0
+        texts = [random_tokens(length + more, spec["vocab"], 1000 * i + length)
                  for length, count in counts.items() for i in range(count)]
         lengths = " ".join(str(length) for length in counts)
 
         def together(of_text):
             return np.concatenate([np.atleast_2d(np.asarray(of_text(tokens), np.float64)) for tokens in texts])
 
-        oracle = together(lambda tokens: self.maker.oracle(exact, tokens, pooling=None if logits else pooling))
+        def of_oracle(tokens):
+            if answered:
+                return self.maker.oracle(exact, tokens[:-ANSWERED], dec=[0, *tokens[-ANSWERED:]])
+            return self.maker.oracle(exact, tokens, pooling=None if logits else pooling)
+
+        def of_peer(tokens):
+            if answered:
+                return peer_answers(self.peer, path, tokens)
+            return self.peer.logits(path, tokens) if logits else peer_embed(self.peer, path, tokens, pooling)
+
+        oracle = together(of_oracle)
         default = None
         if not plain:
-            peers = self.peer.logits if logits else lambda path, tokens: peer_embed(self.peer, path, tokens, pooling)
-            default = Distance(together(lambda tokens: peers(path, tokens)), oracle, median)
+            default = Distance(together(of_peer), oracle, median)
         kv_type = "f32" if plain else "f16"
         for placed in self.placed:
-            if logits:
+            if answered:
+                got = together(lambda tokens, placed=placed: placed.answers(path, tokens, kv_type))
+                alone = got[:1 + ANSWERED]
+            elif logits:
                 got = together(lambda tokens, placed=placed: placed.logits(path, tokens, kv_type, DECODED))
                 alone = np.asarray(placed.logits(path, texts[0], kv_type, 0), np.float64)
             else:

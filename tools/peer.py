@@ -47,11 +47,19 @@ class Ours:
 
     def logits(self, model, tokens, kv_type, threads, *options):
         """One row of logits for every token."""
+        return self.rows_of_logits(len(tokens), model, tokens, kv_type, threads, "--all", *options)
+
+    def answers(self, model, tokens, answer, kv_type, threads, *options):
+        """Rows of logits of an encoder-decoder: before an answer's first token and after each of them."""
+        options = ("--decode", len(answer), *options)
+        return self.rows_of_logits(1 + len(answer), model, tokens + answer, kv_type, threads, *options)
+
+    def rows_of_logits(self, count, model, tokens, kv_type, threads, *options):
         with tempfile.TemporaryDirectory() as folder:
             out = os.path.join(folder, "logits")
             run([self.program, "logits", "--model", model, "--prompt-tokens", ",".join(map(str, tokens)), "--out", out,
-                 "--all", "--kv-type", kv_type, "--threads", str(threads), *self.options, *map(str, options)])
-            return rows(out, len(tokens))
+                 "--kv-type", kv_type, "--threads", str(threads), *self.options, *map(str, options)])
+            return rows(out, count)
 
 
 class Timed:

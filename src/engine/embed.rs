@@ -54,6 +54,7 @@ impl Engine {
     /// outside the vocabulary, for [`Pooling::Rank`] with a model that has no classifier, and for more dimensions than
     /// there are; [`Error::Cancelled`]; [`Error::OutOfMemory`] for the rows; [`Error::Device`] where a device fails.
     pub fn embed(&mut self, texts: &[Vec<Token>], options: &EmbedOptions, cancel: &AtomicBool) -> Result<Embeddings> {
+        self.check_no_source("embeddings")?;
         let (kind, width) = self.check_embed(options)?;
         for (i, text) in texts.iter().enumerate() {
             let (n, max) = (text.len(), self.longest_text());

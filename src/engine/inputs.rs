@@ -30,7 +30,7 @@ pub(super) struct Inputs {
     pub positions: Vec<i32>,
     pub sequences: Vec<u32>,
     pub cells: Vec<u32>,
-    /// Cells of sliding layers; empty where there are none.
+    /// Cells of the second table: of sliding layers, or of a prompt that is encoded; empty where there are none.
     pub window: Vec<u32>,
     pub outputs: Vec<u32>,
     pub states: Vec<StateRows>,
@@ -83,7 +83,7 @@ impl Inputs {
             tokens: &self.tokens,
             positions: &self.positions,
             sequences: &self.sequences,
-            cells: [slots.cells().table(&self.cells), slots.windows().table(&self.window)],
+            cells: [slots.cells().table(&self.cells), slots.second_table(&self.window)],
             outputs: &self.outputs,
             states: &self.states,
             parents: &self.parents,

@@ -85,6 +85,9 @@ pub(super) fn cache_of(model: &Outline, options: &EngineOptions) -> Result<(Cach
         state_cells: 0,
     };
     let windows = windows_of(model, options, &mut cache)?;
+    if model.answers() {
+        cache.cells[Table::Window as usize] = cache.cells[Table::All as usize];
+    }
     if !cache.states.is_empty() {
         let bytes = cache.states.iter().flatten().fold(0usize, |sum, n| sum.saturating_add(n.saturating_mul(4)));
         let kept = (cache_bytes(&cache, |_| true) / 4).max(KEPT_BYTES) / bytes.max(1);

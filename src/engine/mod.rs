@@ -31,6 +31,7 @@ mod score;
 mod slot_file;
 mod slot_io;
 mod slots;
+mod sources;
 mod states;
 mod step;
 mod trie_walk;
@@ -51,7 +52,7 @@ pub use slot_file::SavedSlot;
 pub use slots::SlotId;
 pub use step::{SlotOutcome, SlotToken};
 
-use crate::backend::{Backend, KvTypes, LayerCache, MAX_LISTED, State, Table, WALK_CELLS};
+use crate::backend::{Backend, KvTypes, LayerCache, MAX_LISTED, State, TABLES, WALK_CELLS};
 use crate::gguf::File;
 use crate::model::{Model, Outline, load, load_shared};
 use crate::schedule::Device;
@@ -178,7 +179,9 @@ impl Engine {
         let state = |(i, device): (usize, &Device)| {
             device.backend.new_state(&memory::share_of(&cache, model.outline(), i), threads)
         };
-        let slots = Slots::new(n_slots, (cache.cells[Table::All as usize], cache.state_cells), windows, context)?;
+        let [cells, sources] = TABLES.map(|table| cache.cells[table as usize]);
+        let sources = if model.outline().answers() { sources } else { 0 };
+        let slots = Slots::new(n_slots, (cells, cache.state_cells), (windows, sources), context)?;
         // Before the states, so that a device's known-answer tests need no memory in addition to them.
         let plans = Plans::new(&model, cache.clone(), batch, &mut look)?;
         let mut states = model.devices().iter().enumerate().map(state).collect::<Result<Vec<_>>>()?;
@@ -315,6 +318,9 @@ impl Engine {
     /// the rest is evaluated in chunks of at most [`Engine::batch`], and the last position's hidden row is kept for
     /// [`Engine::head`].
     ///
+    /// The encoder of an encoder-decoder reads `tokens` in one pass, or not at all where the slot had the same prompt
+    /// before. The slot then holds the token that begins an answer.
+    ///
     /// A cancel or an error leaves the slot with the tokens evaluated so far.
     ///
     /// # Errors
@@ -330,6 +336,9 @@ impl Engine {
         if tokens.len() > self.context() {
             let (n, max) = (tokens.len(), self.context());
             return Err(Error::OutOfMemory(format!("A prompt of {n} tokens in a context of {max}")));
+        }
+        if self.slots.sources().any() {
+            return self.prefill_source(slot, tokens, cancel);
         }
         let (whose, reused) = self.slots.longest_prefix(slot, tokens);
         match whose == slot {
@@ -426,6 +435,7 @@ impl Engine {
         each: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
     ) -> Result<()> {
         self.check_tokens(tokens)?;
+        self.check_no_source("logits of its prompt")?;
         self.rollback()?;
         let slot = self.take_slot(-1)?;
         let mut row = 0;

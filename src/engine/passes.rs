@@ -85,6 +85,7 @@ impl Engine {
         if self.model.outline().pooled().is_some() {
             return Err(Error::Unsupported("This model gives embeddings: it cannot continue a text".into()));
         }
+        self.check_source(slot)?;
         let (first, max) = (self.position(slot), self.context());
         if tokens.len() > self.room(slot) {
             let n = tokens.len();

@@ -1,4 +1,5 @@
-//! The plans of an engine: one body per row bucket, the head, and body and head as one for decode steps and walks.
+//! The plans of an engine: one body per row bucket, with an encoder as many that encode prompts, the head, and body and
+//! head as one for decode steps and walks.
 //!
 //! An open makes all of them except those that decode a token of several slots at once, which only [`Engine::step`]
 //! runs. Each of those is made when a step first has so many rows ([`Plans::add_decode`]), before that step runs or
@@ -28,6 +29,9 @@ pub(super) type Look<'a> = &'a mut dyn FnMut() -> Result<()>;
 /// A `T` for each draft: a plan, or the memory of one.
 pub(super) struct Plans<T = Plan> {
     bodies: Vec<T>,
+    /// A prompt's tokens in, the keys and values that a decoder's layers have of it; one per row bucket, where an
+    /// encoder reads prompts.
+    encodes: Vec<T>,
     /// One row of logits from the kept hidden row. A model for rows of texts has this and what follows not, but for
     /// `head_many`.
     head: Option<T>,
@@ -68,10 +72,14 @@ impl<T> Plans<T> {
         let bodies = ROW_BUCKETS.into_iter().filter(|&n| n < batch).chain([batch]);
         let body = model.body_graph()?;
         let mut plan = |graph: &Graph, rows, out_rows| make(Draft::new(graph, rows, out_rows, &shared));
+        let encode = model.encode_graph()?;
+        let encodes = encode.iter().flat_map(|graph| bodies.clone().map(move |n| (graph, n)));
+        let encodes = encodes.map(|(graph, n)| plan(graph, n, 0)).collect::<Result<_>>()?;
         let bodies = bodies.map(|n| plan(&body, n, n)).collect::<Result<_>>()?;
         let decodes = [const { None }; DECODE_BUCKETS];
         let (head, head_many, walk, shift, copy) = (None, None, None, None, None);
-        let plans = Plans { bodies, head, head_many, decodes, walk, shift, copy, kept, cache: cache.clone(), batch };
+        let plans =
+            Plans { bodies, encodes, head, head_many, decodes, walk, shift, copy, kept, cache: cache.clone(), batch };
         match model.pooled() {
             Some(pooled) if pooled.then == Then::Nothing => Ok(plans),
             Some(_) => Ok(Plans { head_many: Some(plan(&model.head_graph()?, 0, HEAD_ROWS)?), ..plans }),
@@ -112,9 +120,10 @@ impl<T> Plans<T> {
     }
 
     /// Every `T`, by graph, smaller batches first.
-    pub fn by_graph(self) -> [(&'static str, Vec<T>); 6] {
-        let Plans { bodies, head, head_many, decodes, walk, shift, copy, .. } = self;
+    pub fn by_graph(self) -> [(&'static str, Vec<T>); 7] {
+        let Plans { bodies, encodes, head, head_many, decodes, walk, shift, copy, .. } = self;
         [
+            ("encode", encodes),
             ("body", bodies),
             ("head", head.into_iter().chain(head_many).collect()),
             ("decode", decodes.into_iter().flatten().collect()),
@@ -155,7 +164,8 @@ impl Plans {
         states[model.places().logits].reserve_reads(largest_read(model))?;
         let few = [&self.head, &self.head_many, &self.walk, &self.shift, &self.copy].into_iter().flatten();
         for _ in 0..2 {
-            for plan in self.bodies.iter().rev().chain(self.decodes.iter().rev().flatten()).chain(few.clone()) {
+            let large = self.encodes.iter().rev().chain(self.bodies.iter().rev());
+            for plan in large.chain(self.decodes.iter().rev().flatten()).chain(few.clone()) {
                 plan.reserve(states)?;
             }
         }
@@ -179,6 +189,13 @@ impl Plans {
     /// buckets.
     pub fn body(&self, rows: usize) -> &Plan {
         &self.bodies[bucket_index(rows).min(self.bodies.len() - 1)]
+    }
+
+    /// What encodes a prompt of this many tokens.
+    pub fn encode(&self, rows: usize) -> Result<&Plan> {
+        let last = self.encodes.len().saturating_sub(1);
+        let plan = self.encodes.get(bucket_index(rows).min(last));
+        plan.ok_or_else(|| Error::Internal("A prompt was to be encoded without an encoder".into()))
     }
 
     /// Body and head for a batch of this many rows, at most [`HEAD_ROWS`]: one, or as many as

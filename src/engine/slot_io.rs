@@ -23,6 +23,7 @@ impl Engine {
     /// model's file was changed), [`Error::OutOfMemory`], [`Error::Cancelled`], and [`Error::Device`] where a device
     /// fails.
     pub fn save(&mut self, slot: SlotId, path: &Path, note: &[u8], cancel: &AtomicBool) -> Result<()> {
+        self.check_no_source("slots that can be saved")?;
         self.rollback()?;
         if self.tokens(slot).is_empty() {
             return Err(Error::InvalidArgument(format!("Slot {} is empty: there is nothing to save", slot.0)));
@@ -80,6 +81,7 @@ impl Engine {
     /// [`Error::SavedSlot`] naming the place where a file is damaged, cut short, of another format, model or type of
     /// cache, or longer than the context; [`Error::Io`]; [`Error::OutOfMemory`]; [`Error::Cancelled`].
     pub fn open_saved(&self, path: &Path, cancel: &AtomicBool) -> Result<SavedSlot> {
+        self.check_no_source("slots that can be saved")?;
         SavedSlot::open(path, &owner(&self.model, self.plans.cache(), &self.slots)?, cancel)
     }
 

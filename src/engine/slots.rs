@@ -5,8 +5,10 @@
 //! code that took them gives them to a slot or frees them.
 
 use super::cells::Cells;
+use super::sources::Sources;
 use super::states::States;
 use super::windows::{WindowSizes, Windows};
+use crate::backend::TableCells;
 use crate::{Error, Result, Token, reserve};
 use std::ops::Range;
 
@@ -45,17 +47,18 @@ pub(super) struct Slots {
     cells: Cells,
     states: States,
     windows: Windows,
+    sources: Sources,
     context: usize,
     clock: u64,
 }
 
 impl Slots {
     /// `count` slots that share `context` of the `cells` in memory, and so many state cells; with windows of these
-    /// sizes.
+    /// sizes, and cells for the prompts that an encoder reads.
     pub fn new(
         count: usize,
         (cells, state_cells): (usize, usize),
-        windows: WindowSizes,
+        (windows, sources): (WindowSizes, usize),
         context: usize,
     ) -> Result<Slots> {
         let slot = |_| {
@@ -64,7 +67,8 @@ impl Slots {
         };
         let slots = (0..count).map(slot).collect::<Result<_>>()?;
         let (states, windows) = (States::new(count, state_cells)?, Windows::new(count, windows)?);
-        Ok(Slots { slots, cells: Cells::new(cells, context)?, states, windows, context, clock: 0 })
+        let sources = Sources::new(count, sources, context.min(sources))?;
+        Ok(Slots { slots, cells: Cells::new(cells, context)?, states, windows, sources, context, clock: 0 })
     }
 
     /// Number of slots.
@@ -102,6 +106,10 @@ impl Slots {
     /// The slot for a prompt that may go into any: the one whose tokens it goes on from, else an empty one, else the
     /// least recently used.
     pub fn find_for(&self, tokens: &[Token]) -> Result<SlotId> {
+        if self.sources.any() {
+            let same = (0..self.slots.len()).map(SlotId).find(|&slot| self.sources.tokens(slot) == tokens);
+            return same.map_or_else(|| self.least_used(None), Ok);
+        }
         let slots = (0..self.slots.len()).map(SlotId).filter(|&slot| self.position(slot) > 0);
         let longest = slots.map(|slot| (self.reusable(slot, tokens), slot)).max_by_key(|&(n, slot)| (n, slot.0));
         let longest = longest.filter(|&(n, _)| n > 0);
@@ -224,6 +232,16 @@ impl Slots {
         slots.min_by_key(|slot| self.slots[slot.0].last_used)
     }
 
+    /// The slot whose prompt to drop next until `n` cells are free for that of `slot`: the least recently used that is
+    /// not pinned. `None` where they are free, or no slot is left.
+    pub fn source_victim(&self, slot: SlotId, n: usize) -> Option<SlotId> {
+        let idle =
+            |&other: &SlotId| other != slot && !self.slots[other.0].pinned && !self.sources.tokens(other).is_empty();
+        let short = self.sources.cells().n_free() < n;
+        let slots = (0..self.slots.len()).map(SlotId).filter(|_| short).filter(idle);
+        slots.min_by_key(|slot| self.slots[slot.0].last_used)
+    }
+
     /// Takes a free cell for a position; `sequences` is a slot's bit, or the word of a tree's cell.
     pub fn take_cell(&mut self, position: i32, sequences: u32) -> Option<u32> {
         self.cells.take(position, sequences)
@@ -271,6 +289,24 @@ impl Slots {
         &mut self.windows
     }
 
+    /// The prompts that an encoder has read.
+    pub fn sources(&self) -> &Sources {
+        &self.sources
+    }
+
+    /// The prompts that an encoder has read.
+    pub fn sources_mut(&mut self) -> &mut Sources {
+        &mut self.sources
+    }
+
+    /// The cells of [`Table::Window`](crate::backend::Table::Window), and those of a batch's rows.
+    pub fn second_table<'a>(&'a self, rows: &'a [u32]) -> TableCells<'a> {
+        match self.sources.any() {
+            true => self.sources.cells().table(rows),
+            false => self.windows.table(rows),
+        }
+    }
+
     /// The state cells.
     pub fn states(&self) -> &States {
         &self.states
@@ -290,6 +326,7 @@ impl Slots {
     pub fn commit_cells(&mut self) {
         self.cells.commit();
         self.windows.commit();
+        self.sources.commit();
     }
 
     /// Notes that a cell's content was copied to a free cell, which replaces it.
@@ -311,7 +348,10 @@ impl Slots {
 
     /// Whether a slot (-1: any) begins with all of these tokens, and a prompt can go on after them.
     pub fn holds(&self, number: i32, tokens: &[Token]) -> bool {
-        let asked = (0..self.slots.len()).filter(|&slot| number == -1 || number == slot as i32).map(SlotId);
+        let mut asked = (0..self.slots.len()).filter(|&slot| number == -1 || number == slot as i32).map(SlotId);
+        if self.sources.any() {
+            return asked.any(|slot| self.sources.tokens(slot) == tokens);
+        }
         let fresh = |slot: SlotId| self.stale_from(slot).is_none_or(|from| from >= tokens.len());
         let mut holding = asked.filter(|&slot| self.tokens(slot).starts_with(tokens) && fresh(slot));
         holding.any(|slot| self.nearest(slot, tokens.len()) == tokens.len())

@@ -525,6 +525,20 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// See [`Op::WriteKeys`].
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit.
+    pub fn write_keys(&mut self, kv: NodeId, spec: AttentionSpec) -> Result<NodeId> {
+        let (have, want) = (self.graph.node(kv).width, spec.kv_width());
+        if have != want {
+            let problem = format!("Layer {}: k and v have {have} columns, {want} are needed", spec.layer);
+            return Err(Error::Model(problem));
+        }
+        self.of_batch(&[kv], "Keys")?;
+        Ok(self.push(Op::WriteKeys(Box::new(spec)), vec![kv], 0, Rows::Batch))
+    }
+
     /// A node that changes only the cache: [`Op::ShiftKeys`] or [`Op::CopyCells`].
     pub fn cache(&mut self, op: Op) -> NodeId {
         self.push(op, vec![], 0, Rows::Batch)

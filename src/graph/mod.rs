@@ -851,6 +851,8 @@ pub enum Op {
     Conv(Box<ConvSpec>),
     /// A recurrence over the rows of a sequence.
     Recur(Box<RecurSpec>),
+    /// Writes the keys and values of `x` to the cache, as attention does, which here only later runs do.
+    WriteKeys(Box<AttentionSpec>),
     /// K-shift: rotates the keys of the batch's cells. A row's position is the change of its cell's position.
     ShiftKeys(Box<AttentionSpec>),
     /// Copies keys and values to the batch's cells: a row's position is the number of the source cell. No cell is both
@@ -882,6 +884,7 @@ impl Op {
             Op::Columns { .. } => "columns",
             Op::Conv(_) => "conv",
             Op::Recur(_) => "recur",
+            Op::WriteKeys(_) => "write_keys",
             Op::ShiftKeys(_) => "shift_keys",
             Op::CopyCells(_) => "copy_cells",
         }
@@ -923,7 +926,7 @@ impl Node {
             Op::MatMul(parts) => parts.iter().flat_map(Linear::weights).collect(),
             Op::GatedMatMul { gate, up, .. } => gate.weights().chain(up.iter().flat_map(Linear::weights)).collect(),
             Op::Map(Function::ScaleBy(weight)) => vec![(*weight, WeightUse::Vector)],
-            Op::Attention(spec) => spec.weights().collect(),
+            Op::Attention(spec) | Op::WriteKeys(spec) => spec.weights().collect(),
             Op::HeadMatMul { weight, .. } => vec![(*weight, WeightUse::MatMul)],
             Op::Route(spec) => spec.bias.map(|bias| (bias, WeightUse::Vector)).into_iter().collect(),
             Op::ExpertGate { gate, up, .. } => {
@@ -949,7 +952,7 @@ impl Node {
     /// The attention whose cache the node works on.
     pub fn attention(&self) -> Option<&AttentionSpec> {
         match &self.op {
-            Op::Attention(spec) | Op::ShiftKeys(spec) | Op::CopyCells(spec) => Some(spec),
+            Op::Attention(spec) | Op::WriteKeys(spec) | Op::ShiftKeys(spec) | Op::CopyCells(spec) => Some(spec),
             _ => None,
         }
     }

@@ -27,10 +27,13 @@ pub(super) struct Binder<'a> {
     pub states: Vec<usize>,
 }
 
-/// The keys and tensors of one layer, whose names begin with `blk.` and its number.
+/// The keys and tensors of one layer, whose names begin with `blk.` and a number.
 pub(super) struct Block<'b, 'a> {
     pub m: &'b mut Binder<'a>,
+    /// The layer.
     pub il: usize,
+    /// The number in names: the layer, but where a file has an encoder and a decoder.
+    pub number: usize,
 }
 
 impl<'a> Binder<'a> {
@@ -87,7 +90,7 @@ impl<'a> Binder<'a> {
     /// All layers. Blocks after them, which predict several tokens, are left out.
     pub fn layers(&mut self, layer: impl Fn(&mut Block<'_, 'a>) -> Result<Layer>) -> Result<Vec<Layer>> {
         (self.h.n_layer..self.h.n_block).for_each(|il| self.table.ignore(&format!("blk.{il}.")));
-        (0..self.h.n_layer).map(|il| layer(&mut Block { m: self, il })).collect()
+        (0..self.h.n_layer).map(|il| layer(&mut Block { m: self, il, number: il })).collect()
     }
 
     /// A decoder whose layers share one rotary embedding.
@@ -99,7 +102,7 @@ impl<'a> Binder<'a> {
 
     /// The decoder of these layers, with the ends that all have.
     pub fn decoder(&mut self, ropes: Vec<RopeSpec>, mut layers: Vec<Layer>) -> Result<Decoder> {
-        let encodes = layers.iter().filter_map(Layer::attention).any(|spec| spec.bidirectional);
+        let encodes = only_looks_ahead(&layers);
         if encodes {
             share_cache(&mut layers);
         }
@@ -133,6 +136,7 @@ impl<'a> Binder<'a> {
             embd_norm: None,
             per_layer: None,
             altup: None,
+            encoder: None,
             layers,
             states: std::mem::take(&mut self.states),
             output_norm: match encodes && !there {
@@ -241,8 +245,14 @@ impl<'a> Binder<'a> {
     }
 }
 
+/// Whether all attention is an encoder's.
+fn only_looks_ahead(layers: &[Layer]) -> bool {
+    let mut specs = layers.iter().filter_map(Layer::attention).peekable();
+    specs.peek().is_some() && specs.all(|spec| spec.bidirectional)
+}
+
 /// One cache for all layers: keys and values of an encoder are of no use once their layer is done.
-fn share_cache(layers: &mut [Layer]) {
+pub(super) fn share_cache(layers: &mut [Layer]) {
     let shape = |layer: &Layer| layer.attention().map(|spec| (spec.n_head_kv, spec.head_dim_k, spec.head_dim_v));
     if layers.iter().all(|layer| shape(layer) == shape(&layers[0])) {
         layers.iter_mut().filter_map(Layer::attention_mut).for_each(|spec| spec.layer = 0);
@@ -252,7 +262,7 @@ fn share_cache(layers: &mut [Layer]) {
 impl Block<'_, '_> {
     /// The name of a part of this layer.
     pub fn name(&self, part: &str) -> String {
-        format!("{}blk.{}.{part}", self.m.side, self.il)
+        format!("{}blk.{}.{part}", self.m.side, self.number)
     }
 
     /// Whether the file has this tensor of the layer.

@@ -24,6 +24,8 @@ pub(super) struct Decoder {
     pub per_layer: Option<PerLayerEmbedding>,
     /// What makes a residual stream of several parts, and one row of them at the end.
     pub altup: Option<Widening>,
+    /// What reads the text that is answered, before the layers.
+    pub encoder: Option<Encoder>,
     pub layers: Vec<Layer>,
     /// Numbers of each state that the layers keep.
     pub states: Vec<usize>,
@@ -32,6 +34,14 @@ pub(super) struct Decoder {
     /// Factor on the logits.
     pub logit_scale: f32,
     pub logit_softcap: Option<f32>,
+}
+
+/// The encoder of an encoder-decoder: it reads a text as a whole, of which the decoder's layers have keys and values.
+pub(super) struct Encoder {
+    pub layers: Vec<Layer>,
+    pub output_norm: NormSpec,
+    /// Of each layer that attends to the text: what makes keys and values, and how they are kept.
+    pub keys: Vec<([Linear; 2], AttentionSpec)>,
 }
 
 /// What hidden rows are for.
@@ -77,13 +87,25 @@ impl Decoder {
     /// are kept as well.
     pub fn decode_graph(&self, specs: &[WeightSpec]) -> Result<Graph> {
         let mut b = Builder::new(specs, &self.ropes);
-        let hidden = self.body(&mut b, false)?;
-        b.output(hidden, Output::Hidden);
-        if self.pooled().is_some_and(|pooled| pooled.then == Then::Nothing) {
-            return Ok(b.finish());
+        self.decode(&mut b)?;
+        Ok(b.finish())
+    }
+
+    /// Graph from a text's tokens to the keys and values that layers have of it, where there is an encoder.
+    pub fn encode_graph(&self, specs: &[WeightSpec]) -> Result<Option<Graph>> {
+        let Some(encoder) = &self.encoder else { return Ok(None) };
+        let mut b = Builder::new(specs, &self.ropes);
+        self.encode(&mut b, encoder)?;
+        Ok(Some(b.finish()))
+    }
+
+    /// Every node that any graph computes: what encodes, and then what decodes.
+    pub fn whole_graph(&self, specs: &[WeightSpec]) -> Result<Graph> {
+        let mut b = Builder::new(specs, &self.ropes);
+        if let Some(encoder) = &self.encoder {
+            self.encode(&mut b, encoder)?;
         }
-        let logits = self.head(&mut b, hidden)?;
-        b.output(logits, Output::Logits);
+        self.decode(&mut b)?;
         Ok(b.finish())
     }
 
@@ -113,9 +135,9 @@ impl Decoder {
         concerns: fn(&AttentionSpec) -> bool,
     ) -> Graph {
         let mut b = Builder::new(specs, &self.ropes);
-        for (il, spec) in self.attentions().enumerate() {
-            if let Some(spec) = spec.filter(|spec| spec.writes && concerns(spec)) {
-                b.part(Part::Layer(il));
+        for (il, layer) in self.layers.iter().enumerate() {
+            if let Some(spec) = layer.attention().filter(|spec| spec.writes && concerns(spec)) {
+                b.part(Part::Layer(self.first_layer() + il));
                 b.cache(op(Box::new(spec.clone())));
             }
         }
@@ -140,7 +162,39 @@ impl Decoder {
 
     /// The attention of each layer, of those that have one.
     pub fn attentions(&self) -> impl Iterator<Item = Option<&AttentionSpec>> {
-        self.layers.iter().map(Layer::attention)
+        let encoder = self.encoder.iter().flat_map(|encoder| &encoder.layers);
+        encoder.chain(&self.layers).map(Layer::attention)
+    }
+
+    /// The number of the first layer after those of an encoder.
+    fn first_layer(&self) -> usize {
+        self.encoder.as_ref().map_or(0, |encoder| encoder.layers.len())
+    }
+
+    fn encode(&self, b: &mut Builder<'_>, encoder: &Encoder) -> Result<()> {
+        let mut streams = self.embeddings(b)?;
+        for (il, layer) in encoder.layers.iter().enumerate() {
+            b.part(Part::Layer(il));
+            streams = layer.emit(b, streams, false)?;
+        }
+        let x = b.norm(streams.x, encoder.output_norm, None)?;
+        for (matrices, spec) in &encoder.keys {
+            b.part(Part::Layer(spec.layer));
+            let keys = b.matmul(x, matrices, None)?;
+            b.write_keys(keys, spec.clone())?;
+        }
+        Ok(())
+    }
+
+    /// From tokens to the logits of all rows, or to what becomes of rows of texts.
+    fn decode(&self, b: &mut Builder<'_>) -> Result<()> {
+        let hidden = self.body(b, false)?;
+        b.output(hidden, Output::Hidden);
+        if self.pooled().is_none_or(|pooled| pooled.then != Then::Nothing) {
+            let logits = self.head(b, hidden)?;
+            b.output(logits, Output::Logits);
+        }
+        Ok(())
     }
 
     /// From the batch's tokens to the hidden rows after the output norm, of the output rows only or of all.
@@ -149,7 +203,7 @@ impl Decoder {
         // After the last layer that a later token needs only output rows are computed.
         let last = self.layers.iter().rposition(Layer::is_remembered);
         for (il, layer) in self.layers.iter().enumerate() {
-            b.part(Part::Layer(il));
+            b.part(Part::Layer(self.first_layer() + il));
             streams = layer.emit(b, streams, select && last == Some(il))?;
         }
         let x = match &self.altup {

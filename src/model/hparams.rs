@@ -4,10 +4,13 @@ use super::keys::{Keys, MAX_LAYERS, MAX_WIDTH};
 use super::pooling::Pooling;
 use crate::gguf::{File, shown};
 use crate::graph::{NormKind, RopeKind, RopeScaling, RopeSpec};
-use crate::{Error, Result};
+use crate::{Error, Result, Token};
 
 /// Keys that only models have whose layers keep a state.
 const STATE_KEYS: [&str; 3] = ["ssm.conv_kernel", "shortconv.l_cache", "wkv.head_size"];
+
+/// A tensor that only encoder-decoders have.
+const DECODER: &str = "dec.output_norm.weight";
 
 /// A decoder's hyperparameters, from the metadata.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,8 +25,13 @@ pub struct Hparams {
     pub n_embd: usize,
     /// Blocks in the file.
     pub n_block: usize,
-    /// Repeating layers: the blocks without those that predict several tokens, which come last.
+    /// Repeating layers: the blocks without those that predict several tokens, which come last; of an
+    /// encoder-decoder the encoder's blocks, and then two for each of the decoder's.
     pub n_layer: usize,
+    /// Layers of an encoder that come before a decoder's; 0 = none.
+    pub n_encoder: usize,
+    /// The token that a decoder's answer begins with, where the file names one.
+    pub answer_begins: Option<Token>,
     /// Width of the dense feed-forward part, per layer; 0 where the file names none.
     pub n_ff: Vec<usize>,
     /// Query heads, per layer.
@@ -84,6 +92,17 @@ impl Hparams {
         let mut n_head_kv = heads("attention.head_count_kv")?.unwrap_or_else(|| n_head.clone());
         let mut n_ff = keys.per_block("feed_forward_length", n_block)?.unwrap_or_else(|| vec![0; n_block]);
         [&mut n_head, &mut n_head_kv, &mut n_ff].into_iter().for_each(|layers| layers.truncate(n_layer));
+        let n_decoder = match file.tensor(DECODER).is_some() {
+            true => keys.optional_size("decoder_block_count", n_block, MAX_LAYERS)?,
+            false => 0,
+        };
+        // The keys are those of the encoder's blocks.
+        for layers in [&mut n_head, &mut n_head_kv, &mut n_ff] {
+            let of = |i: usize| layers[(i / 2).min(n_layer - 1)];
+            let more: Vec<usize> = (0..2 * n_decoder).map(of).collect();
+            layers.extend(more);
+        }
+        let (n_encoder, n_layer) = if n_decoder > 0 { (n_layer, n_layer + 2 * n_decoder) } else { (0, n_layer) };
         for (il, (&q, &kv)) in n_head.iter().zip(&n_head_kv).enumerate() {
             if kv > 0 && q % kv != 0 {
                 return Err(Error::Model(format!("Layer {il} has {q} query heads, no multiple of its {kv} KV heads")));
@@ -106,6 +125,8 @@ impl Hparams {
             n_embd,
             n_block,
             n_layer,
+            n_encoder,
+            answer_begins: read_answer_begins(&keys, n_vocab)?,
             n_ff,
             n_head,
             n_head_kv,
@@ -126,6 +147,16 @@ impl Hparams {
             pooling: Pooling::ALL[keys.count("pooling_type", Pooling::ALL.len() - 1)?],
             architecture: architecture.clone(),
         })
+    }
+}
+
+fn read_answer_begins(keys: &Keys<'_>, n_vocab: usize) -> Result<Option<Token>> {
+    const KEY: &str = "decoder_start_token_id";
+    match keys.get::<u32>(KEY)? {
+        Some(id) if id as usize >= n_vocab => {
+            Err(Error::Model(format!("Key `{}` is {id}, of a vocabulary of {n_vocab}", keys.name(KEY))))
+        }
+        id => Ok(id.map(|id| id as Token)),
     }
 }
 

@@ -38,7 +38,7 @@ use crate::gguf::File;
 use crate::graph::{WeightSpec, WeightUse};
 use crate::schedule::Device;
 use crate::vocab::Vocab;
-use crate::{Error, Result};
+use crate::{Error, Result, Token};
 use std::sync::{Arc, OnceLock};
 
 /// Every name by which a host may call the model in a file: `general.name`, `general.basename`, the file's stem.
@@ -99,7 +99,26 @@ impl Model {
             let problem = format!("`tokenizer.ggml.tokens` has {have} tokens, `token_embd.weight` has {want} rows");
             return Err(Error::Model(problem));
         }
-        Ok(Model { file, vocab, outline, devices, identity: OnceLock::new() })
+        let model = Model { file, vocab, outline, devices, identity: OnceLock::new() };
+        if model.outline.answers() {
+            model.answer_begins()?;
+        }
+        Ok(model)
+    }
+
+    /// The token that an encoder-decoder's answers begin with: the file's, or else the one that texts begin with.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the file names neither.
+    pub fn answer_begins(&self) -> Result<Token> {
+        let key = "decoder_start_token_id";
+        let missing = || {
+            Error::Model(format!(
+                "Keys `{}.{key}` and `tokenizer.ggml.bos_token_id` are missing",
+                self.hparams().architecture
+            ))
+        };
+        self.hparams().answer_begins.or(self.vocab.bos()).ok_or_else(missing)
     }
 
     /// The file, still open.

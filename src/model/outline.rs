@@ -7,7 +7,7 @@ use super::decoder::Decoder;
 use super::keys::Keys;
 use super::placement::Placed;
 use super::{Hparams, Placement, Pooled, WeightTable};
-use crate::backend::{Backend, LayerCache, Wanted};
+use crate::backend::{Backend, LayerCache, Table, Wanted};
 use crate::gguf::{File, shown};
 use crate::graph::{AttentionSpec, Graph, Index, Node, Op, Output, Part, WeightId, WeightSpec, WeightUse};
 use crate::schedule::{self, assign};
@@ -31,8 +31,7 @@ pub struct Outline {
     read: Vec<(usize, usize)>,
     /// The rules for single tensors that weights follow, and whether each rule says the GPU.
     placed: (Placed, Vec<bool>),
-    /// Layers whose cache has to be on the CPU, one entry per layer, because not all that use it can be on the device
-    /// of the layer.
+    /// Layers whose cache is on the CPU, one entry per layer, also where only some of what uses it has to be there.
     on_cpu: Vec<bool>,
 }
 
@@ -105,12 +104,12 @@ impl Outline {
         let (wanted, places, on_cpu) = (Vec::new(), Places::default(), vec![false; hparams.n_layer]);
         let read = vec![(1, 1); specs.len()];
         let mut outline = Outline { hparams, specs, decoder, gpu_layers, wanted, places, read, placed, on_cpu };
-        let graph = outline.decode_graph()?;
+        let graph = outline.decoder.whole_graph(&outline.specs)?;
         let backends: Vec<_> = backends.iter().map(|b| &**b).collect();
         let assigned = |outline: &Outline| assign(&graph, &backends, &|node| outline.place(node), &outline.specs);
         let mut devices = assigned(&outline);
-        outline.on_cpu = caches_apart(&graph, &devices, outline.hparams.n_layer);
-        if outline.on_cpu.contains(&true) {
+        outline.on_cpu = caches_on_cpu(&graph, &devices, outline.hparams.n_layer);
+        if outline.gpu_layers > 0 && outline.on_cpu.contains(&true) {
             devices = assigned(&outline);
         }
         outline.places = Places::of(&graph, &devices, outline.hparams.n_layer, outline.decoder.states.len());
@@ -199,10 +198,21 @@ impl Outline {
 
     /// The shape of each layer's KV cache, one entry per layer; `None` where it uses an earlier layer's or has none.
     pub fn caches(&self) -> Vec<Option<LayerCache>> {
-        let own = |spec: &AttentionSpec| LayerCache::new(spec.n_head_kv, spec.head_dim_k, spec.head_dim_v);
-        let first =
-            |(il, spec): (usize, Option<&AttentionSpec>)| spec.filter(|spec| spec.writes && spec.layer == il).map(own);
+        // An encoder's text is in cells of its own.
+        let of_text = |spec: &AttentionSpec| self.answers() && spec.bidirectional;
+        let own = |spec: &AttentionSpec| {
+            let table = if of_text(spec) { Table::Window } else { Table::All };
+            LayerCache { table, ..LayerCache::new(spec.n_head_kv, spec.head_dim_k, spec.head_dim_v) }
+        };
+        let first = |(il, spec): (usize, Option<&AttentionSpec>)| {
+            spec.filter(|spec| (spec.writes || of_text(spec)) && spec.layer == il).map(own)
+        };
         self.decoder.attentions().enumerate().map(first).collect()
+    }
+
+    /// Whether an encoder reads the prompt, and a decoder answers it.
+    pub fn answers(&self) -> bool {
+        self.decoder.encoder.is_some()
     }
 
     /// Of each layer how many tokens the rows see that read its keys, their own included; `None` without a limit.
@@ -240,6 +250,15 @@ impl Outline {
     /// [`Error::Model`] where the shapes do not fit.
     pub fn body_graph(&self) -> Result<Graph> {
         self.decoder.body_graph(&self.specs)
+    }
+
+    /// Graph from a prompt's tokens to the keys and values that a decoder's layers have of it; `None` without an
+    /// encoder that reads prompts.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit.
+    pub fn encode_graph(&self) -> Result<Option<Graph>> {
+        self.decoder.encode_graph(&self.specs)
     }
 
     /// Graph from kept hidden rows to logits, or from kept rows of texts to what the model makes of them.
@@ -295,14 +314,10 @@ fn weights_read(graph: &Graph, n_weights: usize) -> Vec<(usize, usize)> {
     read
 }
 
-/// Of each layer whether the nodes that use its cache are on different devices.
-fn caches_apart(graph: &Graph, devices: &[usize], n_layer: usize) -> Vec<bool> {
-    let mut first: Vec<Option<usize>> = vec![None; n_layer];
-    let mut apart = vec![false; n_layer];
-    for (node, &device) in graph.nodes.iter().zip(devices) {
-        if let Some(spec) = node.attention() {
-            apart[spec.layer] |= *first[spec.layer].get_or_insert(device) != device;
-        }
-    }
-    apart
+/// Of each layer whether a node that uses its cache is on the CPU.
+fn caches_on_cpu(graph: &Graph, devices: &[usize], n_layer: usize) -> Vec<bool> {
+    let mut on_cpu = vec![false; n_layer];
+    let uses = graph.nodes.iter().zip(devices).filter_map(|(node, &device)| Some((node.attention()?, device)));
+    uses.for_each(|(spec, device)| on_cpu[spec.layer] |= device == 0);
+    on_cpu
 }

@@ -47,7 +47,7 @@ pub fn assign(
                 0
             }
         };
-        if let Op::Attention(spec) = &node.op {
+        if let Some(spec) = node.attention() {
             caches.insert(spec.layer, device);
         }
         devices.push(device);

@@ -101,5 +101,6 @@ pub(super) const ARCHITECTURES: &[(&str, NormKind, Bind)] = &[
     ("smollm3", Rms, llama::smollm3),
     ("stablelm", Layer, layer_norm::stablelm),
     ("starcoder2", Layer, layer_norm::starcoder2),
+    ("t5", Rms, t5::t5),
     ("t5encoder", Rms, t5::encoder),
 ];

@@ -65,6 +65,7 @@ fn operation(op: &Op) -> Box<dyn Operation + '_> {
             Box::new(ExpertGate { gate, up: up.as_ref(), act: *act, weighted: *weighted })
         }
         Op::ExpertDown { down, weighted } => Box::new(ExpertDown { down, weighted: *weighted }),
+        Op::WriteKeys(_) => Box::new(WriteKeys),
         Op::ShiftKeys(spec) => Box::new(ShiftKeys(spec)),
         Op::CopyCells(spec) => Box::new(CopyCells(spec)),
     }
@@ -670,6 +671,19 @@ impl ShiftKeys<'_> {
         let spec = self.0;
         let head = |norm: &HeadNorm| norm.span == NormSpan::Head(spec.head_dim_k);
         spec.k_norm.filter(|norm| spec.norm_after_rope && head(norm)).and_then(|norm| norm.norm.weight)
+    }
+}
+
+/// Keys and values of a text that another attends to.
+struct WriteKeys;
+
+impl Operation for WriteKeys {
+    fn supports(&self, _: &Gpu, _: &Node, _: &[WeightSpec]) -> std::result::Result<(), String> {
+        Err("keys that are only written".into())
+    }
+
+    fn lower(&self, _: NodeId, _: &mut Lowering<'_>) -> Result<()> {
+        Err(Error::Internal("Keys that are only written have no kernel".into()))
     }
 }
 

@@ -20,7 +20,7 @@ pub fn attention(to: &mut Lowering<'_>, id: NodeId, spec: &AttentionSpec) -> Res
         Some(&kv) => (to.span(kv), 0),
         None => (q, spec.q_width()),
     };
-    let source = Source { q, kv, kv_first, rows: to.node(id).rows };
+    let source = Source { q: Some(q), kv, kv_first, rows: to.node(id).rows };
     let keys = kv_first..kv_first + spec.k_width();
     for (head, span, columns) in [(spec.q_norm, q, 0..spec.q_width()), (spec.k_norm.filter(|_| spec.writes), kv, keys)]
     {
@@ -31,15 +31,22 @@ pub fn attention(to: &mut Lowering<'_>, id: NodeId, spec: &AttentionSpec) -> Res
     to.push(Heads { spec: spec.clone(), source });
     let both = if spec.bidirectional { 2 } else { 1 };
     let buckets = spec.distance.map_or(Vec::new(), |distance| DistanceBias::of_distances(distance.buckets / both));
-    to.push(Attend { spec: spec.clone(), buckets, source, out: to.span(id) });
+    to.push(Attend { spec: spec.clone(), buckets, q, rows: source.rows, out: to.span(id) });
+    Ok(())
+}
+
+/// Appends a write of keys and values.
+pub fn write_keys(to: &mut Lowering<'_>, id: NodeId, spec: &AttentionSpec) -> Result<()> {
+    let source = Source { q: None, kv: to.span(to.source(id)?), kv_first: 0, rows: to.node(id).rows };
+    to.push(Heads { spec: spec.clone(), source });
     Ok(())
 }
 
 /// Where an attention's input is.
 #[derive(Clone, Copy)]
 struct Source {
-    /// Queries, from the first column on.
-    q: RowSpan,
+    /// Queries, from the first column on; none where keys and values are only written.
+    q: Option<RowSpan>,
     /// Keys, and values where they have columns of their own.
     kv: RowSpan,
     /// The first column of the keys.
@@ -151,9 +158,11 @@ impl Step for Heads {
             for unit in claimed {
                 let (r, head) = (unit / n_kv, unit % n_kv);
                 let first = head * group;
-                // SAFETY: the unit's columns are its own.
-                let q = unsafe { run.columns_mut(source.q, r, first * k_dim..(first + group) * k_dim) };
-                self.prepare(run, r, first, spec.q_norm.as_ref(), q);
+                if let Some(q) = source.q {
+                    // SAFETY: the unit's columns are its own.
+                    let q = unsafe { run.columns_mut(q, r, first * k_dim..(first + group) * k_dim) };
+                    self.prepare(run, r, first, spec.q_norm.as_ref(), q);
+                }
                 if !spec.writes {
                     continue;
                 }
@@ -192,7 +201,9 @@ struct Attend {
     spec: AttentionSpec,
     /// Of each distance, for biases by distance.
     buckets: Vec<u32>,
-    source: Source,
+    /// Queries, from the first column on.
+    q: RowSpan,
+    rows: Rows,
     out: RowSpan,
 }
 
@@ -202,7 +213,7 @@ impl Step for Attend {
     }
 
     fn run(&self, run: &Run<'_>, ctx: StepContext<'_>) {
-        let Attend { spec, buckets, source: Source { q, rows, .. }, out } = self;
+        let Attend { spec, buckets, q, rows, out } = self;
         let (row_pos, row_seq) = run.positions(*rows);
         let rows = row_pos.len();
         if rows == 0 {

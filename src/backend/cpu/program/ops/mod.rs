@@ -51,6 +51,7 @@ fn operation(id: NodeId, to: &mut Lowering<'_>) -> Result<()> {
         Op::Columns { parts, first } => rows::columns(to, id, *parts, *first),
         Op::Conv(spec) => states::conv(to, id, spec),
         Op::Recur(spec) => states::recur(to, id, spec),
+        Op::WriteKeys(spec) => attention::write_keys(to, id, spec),
         Op::ShiftKeys(spec) => attention::shift_keys(to, spec),
         Op::CopyCells(spec) => attention::copy_cells(to, spec),
     }
