@@ -24,7 +24,7 @@ pub const CELL_BLOCK: usize = 64;
 pub enum Table {
     /// A cell for every token.
     All,
-    /// Cells for the tokens of a sliding window, which are used again.
+    /// Cells for the tokens of a sliding window, which are used again; in an encoder-decoder those of the prompt.
     Window,
 }
 
@@ -179,7 +179,7 @@ pub struct Batch<'a> {
     pub sequences: &'a [u32],
     /// The output rows: indices of rows, ascending. Logits or hidden states are computed for these.
     pub outputs: &'a [u32],
-    /// The cells of each table; those of [`Table::Window`] are empty where no layer uses them.
+    /// The cells of each table; the rows of [`Table::Window`] are empty where the batch writes none of its layers.
     pub cells: [TableCells<'a>; TABLES.len()],
     /// The states of the batch's sequences, in the order of their rows, which they cover; empty for models without
     /// states.

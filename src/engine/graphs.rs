@@ -18,9 +18,10 @@ use std::path::Path;
 /// A graph of a model as an engine schedules it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GraphPlan {
-    /// What it computes: `encode` what a decoder's layers have of a prompt, `body` the layers for a batch of tokens, `head` logits of hidden rows, `decode` both for one
-    /// token of each of several sequences, `walk` both for a run of tokens with the logits of the last; `shift` rotates
-    /// cached keys to other positions (K-shift), `copy` copies cells.
+    /// What it computes: `encode` what a decoder's layers have of a prompt, `body` the layers for a batch of tokens,
+    /// `head` logits of hidden rows, `decode` both for one token of each of several sequences, `walk` both for a run of
+    /// tokens with the logits of the last; `shift` rotates cached keys to other positions (K-shift), `copy` copies
+    /// cells.
     pub name: &'static str,
     /// Its nodes in the order in which they are computed.
     pub nodes: Vec<GraphNode>,

@@ -146,6 +146,9 @@ pub(super) fn share_of(cache: &CacheSpec, model: &Outline, device: usize) -> Cac
     for (il, layer) in own.layers.iter_mut().enumerate() {
         *layer = layer.filter(|_| model.places().caches[il] == device);
     }
+    if !own.layers.iter().flatten().any(|layer| layer.table == Table::Window) {
+        own.cells[Table::Window as usize] = 0;
+    }
     for (state, numbers) in own.states.iter_mut().enumerate() {
         *numbers = numbers.filter(|_| model.places().states[state] == device);
     }

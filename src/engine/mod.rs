@@ -16,6 +16,7 @@
 mod cells;
 mod device_sampling;
 mod embed;
+mod encode;
 mod graphs;
 mod held_trie;
 mod inputs;

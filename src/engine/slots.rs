@@ -107,7 +107,7 @@ impl Slots {
     /// least recently used.
     pub fn find_for(&self, tokens: &[Token]) -> Result<SlotId> {
         if self.sources.any() {
-            let same = (0..self.slots.len()).map(SlotId).find(|&slot| self.sources.tokens(slot) == tokens);
+            let same = (0..self.slots.len()).map(SlotId).find(|&slot| self.sources.tokens(slot.0) == tokens);
             return same.map_or_else(|| self.least_used(None), Ok);
         }
         let slots = (0..self.slots.len()).map(SlotId).filter(|&slot| self.position(slot) > 0);
@@ -236,7 +236,7 @@ impl Slots {
     /// not pinned. `None` where they are free, or no slot is left.
     pub fn source_victim(&self, slot: SlotId, n: usize) -> Option<SlotId> {
         let idle =
-            |&other: &SlotId| other != slot && !self.slots[other.0].pinned && !self.sources.tokens(other).is_empty();
+            |&other: &SlotId| other != slot && !self.slots[other.0].pinned && !self.sources.tokens(other.0).is_empty();
         let short = self.sources.cells().n_free() < n;
         let slots = (0..self.slots.len()).map(SlotId).filter(|_| short).filter(idle);
         slots.min_by_key(|slot| self.slots[slot.0].last_used)
@@ -350,7 +350,7 @@ impl Slots {
     pub fn holds(&self, number: i32, tokens: &[Token]) -> bool {
         let mut asked = (0..self.slots.len()).filter(|&slot| number == -1 || number == slot as i32).map(SlotId);
         if self.sources.any() {
-            return asked.any(|slot| self.sources.tokens(slot) == tokens);
+            return asked.any(|slot| self.sources.tokens(slot.0) == tokens);
         }
         let fresh = |slot: SlotId| self.stale_from(slot).is_none_or(|from| from >= tokens.len());
         let mut holding = asked.filter(|&slot| self.tokens(slot).starts_with(tokens) && fresh(slot));

@@ -40,6 +40,9 @@ pub type TokenCallback2 = Option<
 /// and up selects a slot, one for each conversation. Success re-arms the token trie, if any, and makes the texts of the
 /// last generation invalid.
 ///
+/// The prompt of an encoder-decoder is what its encoder reads, in one pass, or not at all where the slot had the same
+/// one before; a generation is the decoder's answer.
+///
 /// Ownership: the tokens are copied. Null rule: `prompt_tokens` must not be NULL; a NULL or closed handle
 /// is -1. Threads: any; fails while the handle is at work. `eliza_inference_llm_stream_cancel` from another thread ends
 /// it early.

@@ -4,6 +4,7 @@
 
 mod architectures;
 mod embeddings;
+mod encoder_decoder;
 mod leaf_scores;
 mod packed_cache;
 mod removal;

@@ -21,6 +21,7 @@ pub mod rng;
 pub mod script;
 pub mod split;
 pub mod stats;
+pub mod t5;
 pub mod vocabulary;
 
 use elizainference::engine::{self, DeviceKind};
