@@ -259,7 +259,8 @@ impl Args {
     /// Tokens of the longest thing that is measured, of all slots.
     fn context(&self) -> usize {
         if self.texts > 0 {
-            return self.pp;
+            // Room for the texts of a pass.
+            return self.pp.max(512);
         }
         if self.turns > 0 {
             return self.depth.saturating_add(self.turns.saturating_mul(self.pp.saturating_add(self.tg)));

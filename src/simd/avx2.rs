@@ -294,6 +294,15 @@ impl<P: Products> Vector for Ymm<P> {
         !have!(bits(none))
     }
     #[inline(always)]
+    unsafe fn low_above(self, p: *const u32, limit: u32) -> u16 {
+        let x = memory!([_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(8).cast())]);
+        let (low, limit) = have!((_mm256_set1_epi32(0xffff), _mm256_set1_epi32(limit as i32)));
+        have!(bits([
+            _mm256_cmpgt_epi32(_mm256_and_si256(x[0], low), limit),
+            _mm256_cmpgt_epi32(_mm256_and_si256(x[1], low), limit)
+        ]))
+    }
+    #[inline(always)]
     unsafe fn store(self, p: *mut f32, x: Self::F) {
         memory!({
             _mm256_storeu_ps(p, x[0]);

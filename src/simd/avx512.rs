@@ -221,6 +221,14 @@ impl Vector for Avx512 {
         have!(_mm512_test_epi32_mask(x, _mm512_set1_epi32(set as i32)))
     }
     #[inline(always)]
+    unsafe fn low_above(self, p: *const u32, limit: u32) -> u16 {
+        let x = memory!(_mm512_loadu_si512(p.cast()));
+        have!({
+            let low = _mm512_and_si512(x, _mm512_set1_epi32(0xffff));
+            _mm512_cmpgt_epi32_mask(low, _mm512_set1_epi32(limit as i32))
+        })
+    }
+    #[inline(always)]
     unsafe fn store(self, p: *mut f32, x: __m512) {
         memory!(_mm512_storeu_ps(p, x))
     }

@@ -252,6 +252,12 @@ impl Vector for Portable {
         bits(|i| x[i] & set != 0)
     }
     #[inline(always)]
+    unsafe fn low_above(self, p: *const u32, limit: u32) -> u16 {
+        // SAFETY: as above.
+        let x = unsafe { p.cast::<[u32; LANES]>().read_unaligned() };
+        bits(|i| x[i] & 0xffff > limit)
+    }
+    #[inline(always)]
     unsafe fn store(self, p: *mut f32, x: Self::F) {
         // SAFETY: the caller gives 64 writable bytes; so in every store below, of the bytes that the trait names.
         unsafe { p.cast::<Self::F>().write_unaligned(x) }

@@ -112,6 +112,7 @@ impl Kernel for Everything<'_> {
             out.push(("within all", vec![u32::from(simd.within(ints.as_ptr(), i32::MIN, i32::MAX))]));
             out.push(("intersects", vec![u32::from(simd.intersects(sets.as_ptr(), 2))]));
             out.push(("intersects the top", vec![u32::from(simd.intersects(sets.as_ptr(), 0x8000_0001))]));
+            out.push(("low halves above", vec![u32::from(simd.low_above(sets.as_ptr(), 7))]));
 
             for bits in [2, 3, 4, 5, 6, 7, 8] {
                 // The greatest codes and activations, so that sums that are too narrow overflow.
@@ -173,6 +174,7 @@ fn naive(inputs: &Inputs, signed_bytes: bool, one_signed: bool) -> Results {
         ("within all", bits(&|_| true)),
         ("intersects", bits(&|i| sets[i] & 2 != 0)),
         ("intersects the top", bits(&|i| sets[i] & 0x8000_0001 != 0)),
+        ("low halves above", bits(&|i| sets[i] & 0xffff > 7)),
     ];
     for width in [2, 3, 4, 5, 6, 7, 8] {
         let activation = |i: usize| if i.is_multiple_of(5) { -127 } else { 127 - i as i32 };

@@ -285,6 +285,11 @@ pub(crate) trait Vector: Copy {
     /// # Safety
     /// `p` is readable for 16 numbers.
     unsafe fn intersects(self, p: *const u32, bits: u32) -> u16;
+    /// Bits of the lanes where the low half of `p[i]` is above `limit`, which is below 2^16.
+    ///
+    /// # Safety
+    /// `p` is readable for 16 numbers.
+    unsafe fn low_above(self, p: *const u32, limit: u32) -> u16;
     /// Store 16 `f32`.
     ///
     /// # Safety

@@ -310,6 +310,11 @@ impl<P: Products> Vector for Neon<P> {
         have!(bits(four!(q => vtstq_u32(x[q], vdupq_n_u32(set)))))
     }
     #[inline(always)]
+    unsafe fn low_above(self, p: *const u32, limit: u32) -> u16 {
+        let x = memory!(four!(q => vld1q_u32(p.add(4 * q))));
+        have!(bits(four!(q => vcgtq_u32(vandq_u32(x[q], vdupq_n_u32(0xffff)), vdupq_n_u32(limit)))))
+    }
+    #[inline(always)]
     unsafe fn store(self, p: *mut f32, x: Self::F) {
         memory!(each!(q in [0 1 2 3] { vst1q_f32(p.add(4 * q), x[q]) }))
     }

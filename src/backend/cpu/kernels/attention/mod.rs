@@ -18,6 +18,8 @@
 //! the cell is not after the row (unless attention is bidirectional), and it lies within the window. Cells that no row
 //! of a tile sees are never multiplied in, so what a freed cell holds (even NaN) does no harm. A row that sees nothing
 //! yields zeros.
+//!
+//! [`sees`]: crate::backend::sees
 
 mod cells;
 #[cfg(test)]
@@ -27,10 +29,10 @@ mod tile;
 pub use tile::RANGE;
 
 use super::vecmath::exp;
+use crate::backend::TREE;
 use crate::backend::cpu::host::pool::SharedMut;
 use crate::backend::cpu::host::region::Region;
 use crate::backend::cpu::kv::KvLayout;
-use crate::backend::{TREE, sees};
 use crate::graph::{Temperature, alibi_slope};
 use crate::quant::TensorType;
 use crate::simd::{Isa, Kernel, LANES, Vector, dispatch};
@@ -398,13 +400,8 @@ impl Attention<'_> {
             let cell = (first_block + b) * LANES;
             if cell < self.n_kv {
                 let inside = u16::MAX >> LANES.saturating_sub(self.n_kv - cell);
-                let of_tree = |lanes: &[u32]| (0..LANES).fold(0, |bits, i| bits | u16::from(sees(seq, lanes[i])) << i);
-                let shared = match seq & TREE {
-                    // SAFETY: cells up to `n_kv` rounded up to 16 have a sequence set.
-                    0 => unsafe { simd.intersects(self.cell_seq[cell..].as_ptr(), seq) },
-                    _ => of_tree(&self.cell_seq[cell..][..LANES]),
-                };
-                *ours = shared & inside;
+                // SAFETY: cells up to `n_kv` rounded up to 16 have a sequence set.
+                *ours = inside & unsafe { seen(simd, seq, &self.cell_seq[cell..]) };
             }
         }
         if ours == [0; BLOCKS] {
@@ -639,6 +636,26 @@ struct Task<'a> {
     /// Where the result goes when the ranges are not all.
     split: Option<SplitShare<'a>>,
     out: SharedMut<'a, f32>,
+}
+
+/// Bits of the first 16 cells that a row sees, by their words alone; the definition is [`crate::backend::sees`].
+///
+/// # Safety
+/// There are 16 cells.
+#[inline(always)]
+unsafe fn seen<S: Vector>(simd: S, row: u32, cells: &[u32]) -> u16 {
+    let words = cells.as_ptr();
+    // SAFETY: the caller's promise.
+    unsafe {
+        let shared = simd.intersects(words, row);
+        if row & TREE == 0 {
+            return shared;
+        }
+        // Words of a tree are negative as `i32`, in the order of their numbers.
+        let of_tree = simd.within(words.cast(), i32::MIN, -1);
+        let not_after = simd.within(words.cast(), i32::MIN, (row | 0xffff) as i32);
+        shared & !of_tree | not_after & simd.low_above(words, (row & !TREE) >> 16)
+    }
 }
 
 impl Kernel for Task<'_> {
