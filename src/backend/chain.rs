@@ -9,7 +9,8 @@ use std::fmt;
 use std::str::FromStr;
 
 /// The names that a chain's text can have.
-const KNOWN: &str = "logit_bias, penalties, top_k, top_p, min_p, temp, dynatemp, greedy, dist, trie";
+const KNOWN: &str =
+    "logit_bias, penalties, top_n_sigma, top_k, typ_p, top_p, min_p, xtc, temp, dynatemp, greedy, dist, trie";
 
 /// One step of a chain.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,6 +52,30 @@ pub enum ChainStep {
         /// Threshold relative to the greatest probability, 0 to 1.
         p: f32,
         /// Candidates kept at least, if there are as many.
+        min_keep: u32,
+    },
+    /// Keeps the candidates whose logits are at most so many standard deviations below the greatest; 0 and below keep
+    /// all (Tang et al., "Top-nσ: Not All Logits Are You Need", <https://arxiv.org/abs/2411.07641>).
+    TopNSigma(f32),
+    /// Locally typical sampling: keeps the fewest candidates whose surprise is nearest to the entropy and whose
+    /// probabilities sum to more than `p`, but at least `min_keep`; p >= 1 keeps all (Meister et al., "Locally Typical
+    /// Sampling", <https://arxiv.org/abs/2202.00666>).
+    Typical {
+        /// The probability that the kept candidates exceed, 0 to 1.
+        p: f32,
+        /// Candidates kept at least, if there are as many.
+        min_keep: u32,
+    },
+    /// XTC, "exclude top choices": with this probability removes all candidates that are at least as probable as the
+    /// threshold, but for the least probable of them, where at least `min_keep` stay (Weidmann,
+    /// <https://github.com/oobabooga/text-generation-webui/pull/6335>). A probability of 0 and below and a threshold
+    /// above 0.5 change nothing.
+    Xtc {
+        /// How often it acts, 0 to 1.
+        probability: f32,
+        /// The probability from which on a candidate is a top choice, 0 to 0.5.
+        threshold: f32,
+        /// Where fewer candidates would stay, all do.
         min_keep: u32,
     },
     /// Divides the logits; 0 and below keep only the candidate with the greatest logit.
@@ -139,10 +164,24 @@ impl ChainStep {
                     exponent: number(exponent)?,
                 })
             }
-            "top_p" | "min_p" => {
+            "top_n_sigma" => numbers::<1>(name, "n", values)?.one().map(ChainStep::TopNSigma),
+            "top_p" | "min_p" | "typ_p" => {
                 let numbers = numbers::<2>(name, "p or p,min_keep", values)?;
                 let (p, min_keep) = (numbers.at(0)?, if numbers.count > 1 { numbers.at(1)? } else { 0 });
-                Ok(if name == "top_p" { ChainStep::TopP { p, min_keep } } else { ChainStep::MinP { p, min_keep } })
+                Ok(match name {
+                    "top_p" => ChainStep::TopP { p, min_keep },
+                    "min_p" => ChainStep::MinP { p, min_keep },
+                    _ => ChainStep::Typical { p, min_keep },
+                })
+            }
+            "xtc" => {
+                let form = "probability,threshold or probability,threshold,min_keep";
+                let numbers = numbers::<3>(name, form, values)?;
+                if numbers.count < 2 {
+                    return Err(format!("`{name}` is written {name}={form}"));
+                }
+                let min_keep = if numbers.count > 2 { numbers.at(2)? } else { 0 };
+                Ok(ChainStep::Xtc { probability: numbers.at(0)?, threshold: numbers.at(1)?, min_keep })
             }
             "penalties" => {
                 let [last_n, repeat, frequency, presence] = all(name, "last_n,repeat,frequency,presence", values)?;
@@ -166,6 +205,9 @@ impl ChainStep {
             ChainStep::TopK(_) => "top_k",
             ChainStep::TopP { .. } => "top_p",
             ChainStep::MinP { .. } => "min_p",
+            ChainStep::TopNSigma(_) => "top_n_sigma",
+            ChainStep::Typical { .. } => "typ_p",
+            ChainStep::Xtc { .. } => "xtc",
             ChainStep::Temperature(_) => "temp",
             ChainStep::DynamicTemperature { .. } => "dynatemp",
             ChainStep::Greedy => "greedy",
@@ -200,9 +242,15 @@ impl fmt::Display for ChainStep {
                 write!(out, "{name}={last_n},{repeat},{frequency},{presence}")
             }
             ChainStep::TopK(k) => write!(out, "{name}={k}"),
-            ChainStep::TopP { p, min_keep: 0 } | ChainStep::MinP { p, min_keep: 0 } => write!(out, "{name}={p}"),
-            ChainStep::TopP { p, min_keep } | ChainStep::MinP { p, min_keep } => write!(out, "{name}={p},{min_keep}"),
-            ChainStep::Temperature(temperature) => write!(out, "{name}={temperature}"),
+            ChainStep::TopP { p, min_keep } | ChainStep::MinP { p, min_keep } | ChainStep::Typical { p, min_keep } => {
+                write!(out, "{name}={p}")?;
+                at_least(out, *min_keep)
+            }
+            ChainStep::Xtc { probability, threshold, min_keep } => {
+                write!(out, "{name}={probability},{threshold}")?;
+                at_least(out, *min_keep)
+            }
+            ChainStep::Temperature(number) | ChainStep::TopNSigma(number) => write!(out, "{name}={number}"),
             ChainStep::DynamicTemperature { temperature, range, exponent } => {
                 write!(out, "{name}={temperature},{range},{exponent}")
             }
@@ -211,6 +259,10 @@ impl fmt::Display for ChainStep {
             }
         }
     }
+}
+
+fn at_least(out: &mut fmt::Formatter<'_>, min_keep: u32) -> fmt::Result {
+    if min_keep > 0 { write!(out, ",{min_keep}") } else { Ok(()) }
 }
 
 /// The texts of up to `N` numbers.

@@ -23,13 +23,11 @@ pub(super) struct Drawn {
 /// As [`Pool::scan`].
 pub(super) fn apply(pool: &mut Pool<'_>, r: u32) -> Result<Drawn> {
     pool.scan()?;
-    let (best, scale) = (pool.best(), pool.scale);
+    let total = pool.mass();
     let found = if pool.in_list {
-        let total = pool.buffers.list.iter().map(|one| pool.weight(one.logit)).sum();
         let weights = pool.buffers.list.iter().map(|&one| (one, pool.weight(one.logit)));
         passing(weights, share(total, r)).map(|(one, _)| Drawn { one, total })
     } else {
-        let total = pool.buffers.passes.block_masses(pool.row, best, scale, &mut pool.buffers.masses);
         let masses = pool.buffers.masses.iter().copied().enumerate();
         passing(masses, share(total, r)).and_then(|(block, rest)| {
             let start = block * BLOCK;

@@ -7,7 +7,7 @@
 use super::candidate::Candidate;
 use super::passes::{BINS, BLOCK, Passes};
 use super::pool::{Buffers, LIST, Pool};
-use super::steps::{greedy, min_p, temperature, top_k, top_p};
+use super::steps::{greedy, min_p, temperature, top_k, top_n_sigma, top_p, typical, xtc};
 use super::weigh::weight;
 use super::{draw, random};
 use crate::simd::Isa;
@@ -216,6 +216,75 @@ fn draws_walk_the_ids() {
             }
         }
     }
+}
+
+/// Locally typical sampling, top-n-sigma and XTC, written out over the sorted row.
+#[test]
+fn sets_that_are_no_beginning_of_the_order() {
+    for n in SIZES {
+        let mut buffers = Buffers::new(n, Passes(Isa::detect()));
+        for (name, row) in rows(n) {
+            let order = sorted(&row);
+            let mut check = |what: String, t: f32, expected: &[Candidate], run: &dyn Fn(&mut Pool<'_>)| {
+                let mut scratch = row.clone();
+                let mut pool = Pool::new(&mut scratch, &mut buffers);
+                temperature::apply(&mut pool, t).unwrap();
+                run(&mut pool);
+                assert!(held(&pool) == prefix(expected, expected.len()), "{what} at temperature {t} of {n}, {name}");
+                // The best of those that are left is known again.
+                greedy::apply(&mut pool).unwrap();
+                let best = sorted_again(expected)[0];
+                assert_eq!(held(&pool), [best.token], "{what} at temperature {t} of {n}, {name}");
+            };
+            for t in [1.0, 0.2, 3.0] {
+                let weights = weights(&order, t);
+                let total: u64 = weights.iter().sum();
+                let scale = 1.0 / t;
+                let z = |one: &Candidate| (one.logit - order[0].logit) * scale;
+                let moment: u64 = order.iter().map(|one| super::weigh::moment(z(one))).sum();
+                let mean = (moment as f64 / total as f64) as f32;
+                let mut typical_order: Vec<(Candidate, u64)> = order.iter().copied().zip(weights.clone()).collect();
+                let distance =
+                    |(one, weight): &(Candidate, u64)| if *weight == 0 { f32::MAX } else { (-z(one) - mean).abs() };
+                typical_order.sort_by(|a, b| distance(a).total_cmp(&distance(b)).then(a.0.token.cmp(&b.0.token)));
+                for (p, min_keep) in [(0.0, 0), (0.2, 0), (0.7, 3), (0.95, 0), (0.95, 5000), (0.999_99, 0)] {
+                    let (mut sum, need) = (0, (f64::from(p) * total as f64) as u64);
+                    let reached = typical_order.iter().position(|(_, weight)| {
+                        sum += weight;
+                        sum > need
+                    });
+                    let count = (reached.unwrap() + 1).max(min_keep).min(order.len());
+                    let kept: Vec<Candidate> = typical_order[..count].iter().map(|one| one.0).collect();
+                    let run = |pool: &mut Pool<'_>| typical::apply(pool, p, min_keep).unwrap();
+                    check(format!("typical {p}, {min_keep}"), t, &kept, &run);
+                }
+                let half = u32::MAX / 2;
+                for (threshold, min_keep) in [(0.1, 0), (0.0001, 0), (0.0, 0), (0.3, 1), (0.01, order.len())] {
+                    let top = weights.iter().take_while(|&&w| w as f64 >= f64::from(threshold) * total as f64).count();
+                    let gone = if top > 1 && order.len() - (top - 1) >= min_keep { top - 1 } else { 0 };
+                    for (probability, expected) in [(1.0, &order[gone..]), (0.51, &order[gone..]), (0.49, &order[..])] {
+                        let run =
+                            |pool: &mut Pool<'_>| xtc::apply(pool, (probability, threshold), min_keep, half).unwrap();
+                        check(format!("xtc {probability}, {threshold}, {min_keep}"), t, expected, &run);
+                    }
+                }
+            }
+            for sigmas in [0.001, 0.5, 1.0, 2.5] {
+                let mean = order.iter().map(|one| f64::from(one.logit)).sum::<f64>() / order.len() as f64;
+                let squares: f64 = order.iter().map(|one| (f64::from(one.logit) - mean).powi(2)).sum();
+                let lowest = f64::from(order[0].logit) - f64::from(sigmas) * (squares / order.len() as f64).sqrt();
+                let count = order.iter().take_while(|one| one.logit >= (lowest as f32).min(order[0].logit)).count();
+                let run = |pool: &mut Pool<'_>| top_n_sigma::apply(pool, sigmas).unwrap();
+                check(format!("top-n-sigma {sigmas}"), 0.7, &order[..count], &run);
+            }
+        }
+    }
+}
+
+fn sorted_again(candidates: &[Candidate]) -> Vec<Candidate> {
+    let mut all = candidates.to_vec();
+    all.sort_by(|a, b| b.logit.partial_cmp(&a.logit).unwrap().then(a.token.cmp(&b.token)));
+    all
 }
 
 #[test]

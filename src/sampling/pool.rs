@@ -225,6 +225,47 @@ impl<'a> Pool<'a> {
         }
     }
 
+    /// Calls `each` with every candidate, by id.
+    pub(super) fn each(&self, mut each: impl FnMut(Token, f32)) {
+        match self.in_list {
+            true => self.buffers.list.iter().for_each(|one| each(one.token, one.logit)),
+            false => {
+                let row = (0..).zip(self.row.iter()).filter(|(_, logit)| **logit > f32::NEG_INFINITY);
+                row.for_each(|(token, &logit)| each(token, logit));
+            }
+        }
+    }
+
+    /// The sum of all candidates' weights, after [`Self::scan`].
+    pub(super) fn mass(&mut self) -> u64 {
+        if self.in_list {
+            return self.buffers.list.iter().map(|one| self.weight(one.logit)).sum();
+        }
+        self.buffers.passes.block_masses(self.row, self.best, self.scale, &mut self.buffers.masses)
+    }
+
+    /// Keeps the candidates, of which there must be one, for which `keep` says so. Up to [`LIST`] of them are in the
+    /// list afterwards.
+    pub(super) fn retain(&mut self, keep: impl Fn(Token, f32) -> bool) {
+        self.scanned = false;
+        if self.in_list {
+            self.buffers.list.retain(|one| keep(one.token, one.logit));
+            return;
+        }
+        let (list, mut fits) = (&mut self.buffers.list, true);
+        list.clear();
+        for (token, logit) in (0..).zip(self.row.iter_mut()).filter(|(_, logit)| **logit > f32::NEG_INFINITY) {
+            if !keep(token, *logit) {
+                *logit = f32::NEG_INFINITY;
+            } else if list.len() < LIST {
+                list.push(Candidate { token, logit: *logit });
+            } else {
+                fits = false;
+            }
+        }
+        self.in_list = fits;
+    }
+
     /// Collects the row's candidates with logits in `low..=high`, of those equal to `low` only the ones up to token
     /// `last`, into the list, if they fit; returns whether they did. The candidates are still in the row.
     pub(super) fn collect(&mut self, low: f32, high: f32, last: Token) -> bool {

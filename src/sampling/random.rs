@@ -9,6 +9,8 @@ use std::hash::{BuildHasher, Hasher};
 
 /// The draw index of the draw of a token.
 pub const DRAW: u32 = 0;
+/// The draw index of XTC.
+pub const XTC: u32 = 1;
 
 const ROTATIONS: [[u32; 4]; 2] = [[13, 15, 26, 6], [17, 29, 16, 24]];
 const PARITY: u32 = 0x1bd1_1bda;

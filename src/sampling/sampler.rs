@@ -130,8 +130,7 @@ impl Sampler {
                 pool.adjust(token, |_| f32::NEG_INFINITY);
             }
         }
-        let random = random::bits(self.seed, position, random::DRAW);
-        take(&self.stages, pool, legal, random, self.keep, &mut self.last)
+        take(&self.stages, pool, legal, (self.seed, position), self.keep, &mut self.last)
     }
 
     /// Samples one token from the candidates that a device has left of a row: runs the last `rest` steps of
@@ -158,10 +157,9 @@ impl Sampler {
         let mut pool = Pool::of(candidates, self.n_vocab, &mut self.buffers)?;
         // The logits are those before temperature, so the factor of the device's temperatures is applied here.
         for stage in done.iter().filter(|stage| matches!(stage.step, ChainStep::Temperature(_))) {
-            stage.apply(&mut pool, legal)?;
+            stage.apply(&mut pool, legal, (self.seed, position))?;
         }
-        let random = random::bits(self.seed, position, random::DRAW);
-        take(rest, pool, legal, random, self.keep, &mut self.last)
+        take(rest, pool, legal, (self.seed, position), self.keep, &mut self.last)
     }
 
     /// The chain for a device, with `banned` removed first.
@@ -211,22 +209,23 @@ impl Sampler {
     }
 }
 
-/// Runs the steps and draws with these random bits; the result and the best `keep` candidates are written to `last`.
+/// Runs the steps and draws with the random bits of this seed and position; the result and the best `keep` candidates
+/// are written to `last`.
 fn take(
     stages: &[Stage],
     mut pool: Pool<'_>,
     legal: Option<Legal<'_>>,
-    random: u32,
+    (seed, position): (u64, u32),
     keep: usize,
     last: &mut Sampled,
 ) -> Result<Token> {
     for stage in stages {
-        stage.apply(&mut pool, legal)?;
+        stage.apply(&mut pool, legal, (seed, position))?;
     }
     if legal.is_some_and(|legal| legal.greedy) {
         greedy::apply(&mut pool)?;
     }
-    let drawn = draw::apply(&mut pool, random)?;
+    let drawn = draw::apply(&mut pool, random::bits(seed, position, random::DRAW))?;
     (last.prob, last.logprob) = draw::probability(&pool, drawn.one.logit, drawn.total);
     last.token = drawn.one.token;
     last.candidates.clear();

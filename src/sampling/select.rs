@@ -40,8 +40,15 @@ pub(super) fn key_token(key: u64) -> Token {
 }
 
 /// The key at which the weights of the row's candidates, added in order, first reach `need`, or `None` when all
-/// together do not. `weigh` must be 0 for a token that is no candidate. Reads the row four times, whatever its content.
-pub(super) fn radix_cut(row: &[f32], bins: &mut [u64], mut need: u64, weigh: impl Fn(f32) -> u64) -> Option<u64> {
+/// together do not. The order, and the key, are those of the values that `by` makes of logits. `weigh` must be 0 for a
+/// token that is no candidate. Reads the row four times, whatever its content.
+pub(super) fn radix_cut(
+    row: &[f32],
+    bins: &mut [u64],
+    mut need: u64,
+    by: impl Fn(f32) -> f32,
+    weigh: impl Fn(f32) -> u64,
+) -> Option<u64> {
     let bins = bins.get_mut(..RADIX)?;
     let mut prefix = 0u32;
     let mut known = 0; // bits of the rank that `prefix` holds
@@ -49,7 +56,7 @@ pub(super) fn radix_cut(row: &[f32], bins: &mut [u64], mut need: u64, weigh: imp
         bins.fill(0);
         let shift = 32 - known - width;
         for &x in row {
-            let rank = rank(x);
+            let rank = rank(by(x));
             if known == 0 || rank >> (32 - known) == prefix {
                 bins[(rank >> shift) as usize & ((1 << width) - 1)] += weigh(x);
             }
@@ -68,7 +75,7 @@ pub(super) fn radix_cut(row: &[f32], bins: &mut [u64], mut need: u64, weigh: imp
     }
     let logit = logit_of_rank(prefix);
     for (token, &x) in row.iter().enumerate() {
-        if x == logit {
+        if by(x) == logit {
             let mass = weigh(x);
             if mass >= need {
                 return Some(u64::from(prefix) << 32 | token as u64);

@@ -53,6 +53,12 @@ fn the_example_row() {
     kept.sort_unstable();
     assert_eq!(kept, [1, 3, 6, 8, 9]);
     assert_eq!(ids(&left("top_k=3", &L, &[])), [3, 6, 8]);
+    assert_eq!(ids(&left("typ_p=0.2", &L, &[])), [6]);
+    assert_eq!(ids(&left("typ_p=0.6", &L, &[])), [3, 6]);
+    assert_eq!(ids(&left("typ_p=0", &L, &[])), [6], "the most typical, not the most probable");
+    assert_eq!(ids(&left("top_n_sigma=1", &L, &[])), [3, 6, 8]);
+    assert_eq!(ids(&left("top_k=4;xtc=1,0.1", &L, &[])), [8, 1]);
+    assert_eq!(ids(&left("top_k=4;xtc=1,0.1,3", &L, &[])), [3, 6, 8, 1], "fewer than three would stay");
     assert_eq!(ids(&left("greedy", &L, &[])), [3]);
     assert_eq!(ids(&left("top_k=40;top_p=0.95;min_p=0.05;temp=0.8", &L, &[])), [3, 6, 8, 1, 9]);
 }
@@ -148,6 +154,16 @@ fn ties_go_to_the_lowest_id() {
     assert_eq!(ids(&left("top_k=2", &row, &[])), [1, 2]);
 }
 
+/// XTC draws for itself: how often it acts does not depend on which token is drawn then.
+#[test]
+fn xtc_acts_as_often_as_asked() {
+    let row = [2.0, 2.0, 1.0];
+    let mut sampler = sampler("xtc=0.3,0.2;greedy", 3, 7);
+    let acted = (0..10_000).filter(|&position| sampler.sample(&mut row.clone(), None, &[], position).unwrap() != 0);
+    let share = acted.count() as f64 / 10_000.0;
+    assert!((share - 0.3).abs() < 0.02, "{share}");
+}
+
 #[test]
 fn text_forms_come_back() {
     for text in [
@@ -157,6 +173,7 @@ fn text_forms_come_back() {
         "top_k=40;top_p=0.95;min_p=0.05;temp=0.8",
         "logit_bias=5:-inf,7:1.5;penalties=64,1.1,0.1,-0.2;trie;top_k=-1;top_p=0.9,3;min_p=0.1,2;temp=0;dist",
         "top_k=40;dynatemp=0.8,0.5,1.5",
+        "top_n_sigma=1.5;typ_p=0.9;typ_p=0.9,2;xtc=0.5,0.1;xtc=1,0.1,3",
     ] {
         let chain: Chain = text.parse().unwrap();
         assert_eq!(chain.to_string(), text);
@@ -183,6 +200,10 @@ fn wrong_texts_are_explained() {
         ("dynatemp=1,a,1", ["step 1", "`a`"]),
         ("logit_bias=5", ["step 1", "id:value"]),
         ("logit_bias=", ["step 1", "id:value"]),
+        ("xtc=0.5", ["step 1", "xtc=probability,threshold or probability,threshold,min_keep"]),
+        ("xtc=0.5,0.1,1,1", ["step 1", "xtc=probability,threshold or"]),
+        ("typ_p", ["step 1", "typ_p=p or p,min_keep"]),
+        ("top_n_sigma=1,2", ["step 1", "top_n_sigma=n"]),
         ("greedy=1", ["step 1", "takes no value"]),
         ("greedy;temp=1", ["step 1", "nothing can follow"]),
         ("trie;top_k=1;trie", ["step 3", "one place only"]),
@@ -198,6 +219,10 @@ fn wrong_texts_are_explained() {
         ("dynatemp=1,0.5,nan", "exponent NaN"),
         ("top_k=4;top_p=nan", "step 2"),
         ("min_p=nan", "NaN"),
+        ("typ_p=nan", "Typical-p is NaN"),
+        ("top_n_sigma=nan", "Top-n-sigma is NaN"),
+        ("xtc=nan,0.1", "probability of XTC"),
+        ("xtc=0.5,nan", "threshold of XTC"),
         ("logit_bias=10:1", "token 10, which is outside the vocabulary of 10"),
         ("logit_bias=-1:1", "token -1"),
         ("logit_bias=1:inf", "token 1 is inf"),

@@ -3,6 +3,7 @@
 
 mod allocations;
 mod chain;
+mod golden;
 #[path = "../testing/mod.rs"]
 mod testing;
 

@@ -39,7 +39,7 @@ pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, middle: f32, range: f32, e
 }
 
 /// The number of candidates, the sum of their weights, and the sum of their [`weigh::moment`]s.
-fn sums(pool: &Pool<'_>) -> (u64, u64, u64) {
+pub(super) fn sums(pool: &Pool<'_>) -> (u64, u64, u64) {
     let (best, scale) = (pool.best(), pool.scale);
     if !pool.in_list {
         return pool.buffers.passes.moments(pool.row, best, scale);

@@ -8,9 +8,13 @@ pub(super) mod min_p;
 pub(super) mod penalties;
 pub(super) mod temperature;
 pub(super) mod top_k;
+pub(super) mod top_n_sigma;
 pub(super) mod top_p;
+pub(super) mod typical;
+pub(super) mod xtc;
 
 use super::pool::Pool;
+use super::random;
 use crate::backend::{ChainStep, Legal};
 use crate::{Error, Result, Token};
 use penalties::Penalties;
@@ -52,6 +56,18 @@ impl Stage {
                 min_p::check(p)?;
                 (p > 0.0).then(|| step.clone())
             }
+            ChainStep::TopNSigma(n) => {
+                top_n_sigma::check(n)?;
+                (n > 0.0).then(|| step.clone())
+            }
+            ChainStep::Typical { p, .. } => {
+                typical::check(p)?;
+                (p < 1.0).then(|| step.clone())
+            }
+            ChainStep::Xtc { probability, threshold, .. } => {
+                xtc::check(probability, threshold)?;
+                (probability > 0.0 && threshold <= xtc::MAX_THRESHOLD).then(|| step.clone())
+            }
             ChainStep::Temperature(temperature) => {
                 temperature::check(temperature)?;
                 (temperature != 1.0).then_some(ChainStep::Temperature(temperature))
@@ -69,11 +85,11 @@ impl Stage {
         Ok(step.map(|step| Stage { step, penalties }))
     }
 
-    /// Does what the step does to the candidates.
+    /// Does what the step does to the candidates. Seed and position are those of the draw.
     ///
     /// # Errors
     /// As [`Pool::scan`].
-    pub fn apply(&self, pool: &mut Pool<'_>, legal: Option<Legal<'_>>) -> Result<()> {
+    pub fn apply(&self, pool: &mut Pool<'_>, legal: Option<Legal<'_>>, (seed, position): (u64, u32)) -> Result<()> {
         match (&self.step, legal) {
             (ChainStep::LogitBias(biases), _) => logit_bias::apply(pool, biases),
             (ChainStep::Penalties { .. }, _) => self.penalties.iter().for_each(|penalties| penalties.apply(pool)),
@@ -83,6 +99,12 @@ impl Stage {
             (&ChainStep::TopK(k), _) => top_k::apply(pool, k.max(0) as usize)?,
             (&ChainStep::TopP { p, min_keep }, _) => top_p::apply(pool, p, min_keep as usize)?,
             (&ChainStep::MinP { p, min_keep }, _) => min_p::apply(pool, p, min_keep as usize)?,
+            (&ChainStep::TopNSigma(n), _) => top_n_sigma::apply(pool, n)?,
+            (&ChainStep::Typical { p, min_keep }, _) => typical::apply(pool, p, min_keep as usize)?,
+            (&ChainStep::Xtc { probability, threshold, min_keep }, _) => {
+                let random = random::bits(seed, position, random::XTC);
+                xtc::apply(pool, (probability, threshold), min_keep as usize, random)?
+            }
             (&ChainStep::Temperature(temperature), _) => temperature::apply(pool, temperature)?,
             (&ChainStep::DynamicTemperature { temperature, range, exponent }, _) => {
                 dynamic_temperature::apply(pool, temperature, range, exponent)?
@@ -109,15 +131,16 @@ impl Stage {
     }
 }
 
-/// Drops truncations directly before an argmax: all of them keep the best candidate.
+/// Drops truncations directly before an argmax, of those that keep the best candidate.
 pub(super) fn skip_before_argmax(stages: &mut Vec<Stage>) {
     let is_argmax = |step: &ChainStep| match *step {
         ChainStep::Greedy => true,
         ChainStep::Temperature(temperature) => temperature <= 0.0,
         _ => false,
     };
-    let is_truncation =
-        |step: &ChainStep| matches!(step, ChainStep::TopK(_) | ChainStep::TopP { .. } | ChainStep::MinP { .. });
+    let is_truncation = |step: &ChainStep| {
+        matches!(step, ChainStep::TopK(_) | ChainStep::TopP { .. } | ChainStep::MinP { .. } | ChainStep::TopNSigma(_))
+    };
     let useless = |pair: &[Stage]| is_truncation(&pair[0].step) && is_argmax(&pair[1].step);
     while let Some(at) = stages.windows(2).position(useless) {
         stages.remove(at);

@@ -21,7 +21,7 @@ pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, k: usize) -> Result<()> {
         keep_best(&mut pool.buffers.list, &mut pool.buffers.keys, k);
     } else if k < pool.row.len() {
         let is_candidate = |x: f32| u64::from(x > f32::NEG_INFINITY);
-        if let Some(cut) = radix_cut(pool.row, &mut pool.buffers.bins[..], k as u64, is_candidate) {
+        if let Some(cut) = radix_cut(pool.row, &mut pool.buffers.bins[..], k as u64, |x| x, is_candidate) {
             pool.cut(cut);
         }
     }

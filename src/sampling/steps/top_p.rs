@@ -81,6 +81,6 @@ fn cut_of_row(pool: &mut Pool<'_>, p: f32) -> Option<u64> {
     if fits {
         walk(pool, need)
     } else {
-        radix_cut(pool.row, &mut pool.buffers.bins[..], total_need, |x| weigh::weight((x - best) * scale))
+        radix_cut(pool.row, &mut pool.buffers.bins[..], total_need, |x| x, |x| weigh::weight((x - best) * scale))
     }
 }

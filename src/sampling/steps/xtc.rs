@@ -1,0 +1,55 @@
+//! XTC, "exclude top choices": now and then removes all but the least probable of the candidates that are probable enough
+//! (Weidmann, <https://github.com/oobabooga/text-generation-webui/pull/6335>).
+
+use crate::sampling::pool::Pool;
+use crate::sampling::select::key;
+use crate::sampling::weigh::{ONE, weight};
+use crate::{Error, Result, Token};
+
+/// Where more is asked for than half of all probability, no two candidates have it.
+pub(super) const MAX_THRESHOLD: f32 = 0.5;
+
+/// # Errors
+/// [`Error::InvalidArgument`] naming the number that is NaN.
+pub(super) fn check(probability: f32, threshold: f32) -> Result<()> {
+    for (name, value) in [("probability", probability), ("threshold", threshold)] {
+        if value.is_nan() {
+            return Err(Error::InvalidArgument(format!("The {name} of XTC is NaN")));
+        }
+    }
+    Ok(())
+}
+
+/// With 32 random bits `r`, which mean the uniform number (r + 0.5) · 2^-32.
+///
+/// # Errors
+/// As [`Pool::scan`].
+pub(in crate::sampling) fn apply(
+    pool: &mut Pool<'_>,
+    (probability, threshold): (f32, f32),
+    min_keep: usize,
+    r: u32,
+) -> Result<()> {
+    if (f64::from(r) + 0.5) / 4_294_967_296.0 > f64::from(probability) {
+        return Ok(());
+    }
+    pool.scan()?;
+    let (best, scale) = (pool.best(), pool.scale);
+    let total = pool.mass();
+    let enough = ((f64::from(threshold.max(0.0)) * total as f64).ceil() as u64).max(u64::from(threshold > 0.0));
+    // Those below are not probable enough, with room for rounding.
+    let floor = (enough as f64 / ONE as f64).ln() as f32 / scale;
+    let floor = best + floor - (1e-3 / scale + floor.abs() * 1e-5);
+    let (mut all, mut probable, mut last) = (0usize, 0usize, 0);
+    pool.each(|token, logit| {
+        all += 1;
+        if logit >= floor && weight((logit - best) * scale) >= enough {
+            probable += 1;
+            last = last.max(key(token, logit));
+        }
+    });
+    if probable > 1 && all - (probable - 1) >= min_keep {
+        pool.retain(|token: Token, logit| key(token, logit) >= last);
+    }
+    Ok(())
+}
