@@ -4,8 +4,8 @@ use crate::testing;
 use elizainference::sampling::Sampler;
 use serde_json::Value;
 
-/// The step of ours for one of llama.cpp's, with its arguments; `None` where there is none, or it draws with llama.cpp's
-/// generator.
+/// The step of ours for one of llama.cpp's, with its arguments; `None` where there is none, or it draws with the
+/// generator there.
 fn step(text: &str) -> Option<String> {
     let mut words = text.split_whitespace();
     let (name, numbers) = (words.next()?, words.collect::<Vec<_>>());
@@ -46,7 +46,7 @@ fn candidates_are_those_of_llama_cpp() {
             let chain = case["chain"].as_str().unwrap();
             let steps: Option<Vec<String>> = chain.split(';').map(step).collect();
             let row = case["logits"].as_str().and_then(logits);
-            // Of no candidate at all nothing is sampled. Tokens at -inf are candidates of llama.cpp's dynamic temperature.
+            // Of no candidate at all nothing is sampled. For a dynamic temperature llama.cpp counts tokens at -inf.
             let alone = |row: &Vec<f32>| match chain.contains("temp_ext") {
                 true => row.iter().all(|x| *x > f32::NEG_INFINITY),
                 false => row.iter().any(|x| *x > f32::NEG_INFINITY),

@@ -2,8 +2,8 @@
 //! sum to more than p (Meister et al., "Locally Typical Sampling", <https://arxiv.org/abs/2202.00666>).
 //!
 //! The surprise of a candidate is `-ln p = ln Z + d`, with its distance d below the best logit and the sum Z of all
-//! weights; the entropy, which is the expected surprise, is `ln Z` and the mean of d. So a candidate is as untypical as d
-//! is far from its mean, which integer sums give.
+//! weights; the entropy, which is the expected surprise, is `ln Z` and the mean of d. So a candidate is as untypical as
+//! d is far from its mean, which integer sums give.
 
 use super::dynamic_temperature::sums;
 use crate::sampling::pool::{Buffers, Pool};

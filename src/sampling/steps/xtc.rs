@@ -1,5 +1,5 @@
-//! XTC, "exclude top choices": now and then removes all but the least probable of the candidates that are probable enough
-//! (Weidmann, <https://github.com/oobabooga/text-generation-webui/pull/6335>).
+//! XTC, "exclude top choices": now and then removes all but the least probable of the candidates that are probable
+//! enough (Weidmann, <https://github.com/oobabooga/text-generation-webui/pull/6335>).
 
 use crate::sampling::pool::Pool;
 use crate::sampling::select::key;
