@@ -118,7 +118,7 @@ fn steps_of(
     for (norm, vectors, span, first, width) in whole_rows {
         let Some(HeadNorm { norm, span: NormSpan::Row }) = norm else { continue };
         let Vectors { weight, bias } = vectors.clone();
-        let norm = rows::Norm { kind: norm.kind, weight, bias, eps: norm.eps, width, parts: 1 };
+        let norm = rows::Norm { kind: norm.kind, weight, bias, eps: norm.eps, width, parts: 1, own: false };
         let columns = RowSpan { offset: span.offset + 4 * first, ..span };
         steps.push(rows::norm(gpu, columns, &norm, None, columns, source.rows)?);
     }

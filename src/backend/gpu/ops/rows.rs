@@ -41,9 +41,9 @@ pub fn row_count(rows: Rows) -> GroupCount {
 pub struct Norm {
     /// What it divides by.
     pub kind: NormKind,
-    /// Factor per column of a part.
+    /// Factor per column of a part, or of the row.
     pub weight: Option<BufferRef>,
-    /// Added per column of a part.
+    /// Added per column of a part, or of the row.
     pub bias: Option<BufferRef>,
     /// Added to the mean square.
     pub eps: f32,
@@ -51,6 +51,8 @@ pub struct Norm {
     pub width: usize,
     /// Parts of a row, from its first value on.
     pub parts: usize,
+    /// Whether each part has factors of its own.
+    pub own: bool,
 }
 
 /// The norm of parts of `x`, plus `residual`, which is as wide as `dst`. `x` and `residual` may be `dst`.
@@ -78,7 +80,7 @@ pub fn norm(gpu: &Gpu, x: RowSpan, norm: &Norm, residual: Option<RowSpan>, dst: 
     Ok(Step {
         kernel: gpu.kernel("norm", &text, &bindings)?,
         buffers,
-        params: vec![from, x_stride, added, to, stride, part, norm.eps.to_bits(), 0],
+        params: vec![from, x_stride, added, to, stride, part, norm.eps.to_bits(), if norm.own { part } else { 0 }],
         groups: [row_count(rows), GroupCount::Fixed(norm.parts as u32), GroupCount::Fixed(1)],
     })
 }

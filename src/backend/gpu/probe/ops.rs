@@ -23,17 +23,22 @@ impl Probe {
         let (eps, size) = (1e-2, ROWS * WIDTH);
         let parts = like.parts.min(2);
         let width = if parts == 1 { WIDTH } else { WIDTH / 2 / 4 * 4 };
+        let own = like.own && parts > 1;
+        let columns = if own { parts * width } else { width };
         let number =
-            |exists: bool, first: usize| exists.then(|| (first..first + width).map(weight).collect::<Vec<_>>());
+            |exists: bool, first: usize| exists.then(|| (first..first + columns).map(weight).collect::<Vec<_>>());
         let (factors, biases) = (number(like.weight.is_some(), 0), number(like.bias.is_some(), 1000));
         // Rows, then what is added to them.
         let workspace: Vec<f32> = (0..2 * size).map(input).collect();
         let (x, added) = workspace.split_at(size);
         let mut expected = Vec::with_capacity(size);
         for (i, row) in x.chunks_exact(WIDTH).enumerate() {
-            let normed = row[..parts * width]
-                .chunks_exact(width)
-                .flat_map(|x| known_norm(&doubles(x), like.kind, factors.as_deref(), biases.as_deref(), eps));
+            let normed = row[..parts * width].chunks_exact(width).enumerate().flat_map(|(part, x)| {
+                let of = |all: &Option<Vec<f32>>| {
+                    all.as_ref().map(|all| all[if own { part * width } else { 0 }..][..width].to_vec())
+                };
+                known_norm(&doubles(x), like.kind, of(&factors).as_deref(), of(&biases).as_deref(), eps)
+            });
             let more = &added[i * WIDTH..][..WIDTH];
             expected
                 .extend(normed.zip(more).map(|(x, &y)| (x + if adds { f64::from(y) } else { 0.0 }, 4.0 * TOLERANCE)));
@@ -41,7 +46,8 @@ impl Probe {
         }
         let place = |i| RowSpan { offset: i * size * 4, width: WIDTH };
         let vector = |numbers: Option<Vec<f32>>| numbers.map(|numbers| bound(gpu, &numbers)).transpose();
-        let norm = rows::Norm { weight: vector(factors)?, bias: vector(biases)?, eps, width, parts, kind: like.kind };
+        let norm =
+            rows::Norm { weight: vector(factors)?, bias: vector(biases)?, eps, width, parts, kind: like.kind, own };
         let step = rows::norm(gpu, place(0), &norm, adds.then_some(place(1)), place(2), Rows::Batch)?;
         Ok(Probe::new(format!("norms of kind {:?}", like.kind), vec![step], Run::new(workspace, ROWS, expected)))
     }

@@ -51,11 +51,14 @@ fn a_wrong_result_names_driver_and_kernel() {
         }
         check(gpu, Probe::select(gpu).unwrap(), "output rows");
         let number = || vector(gpu, &[1.0; 8]).unwrap().bound();
-        for (kind, weight, bias, parts) in
-            [(NormKind::Rms, true, false, 1), (NormKind::Rms, false, false, 4), (NormKind::Layer, true, true, 2)]
-        {
+        for (kind, weight, bias, parts, own) in [
+            (NormKind::Rms, true, false, 1, false),
+            (NormKind::Rms, false, false, 4, false),
+            (NormKind::Rms, true, false, 2, true),
+            (NormKind::Layer, true, true, 2, false),
+        ] {
             let (weight, bias) = (weight.then(number), bias.then(number));
-            let like = rows::Norm { kind, weight, bias, eps: 0.0, width: 8, parts };
+            let like = rows::Norm { kind, weight, bias, eps: 0.0, width: 8, parts, own };
             for adds in [false, true] {
                 check(gpu, Probe::norm(gpu, &like, adds).unwrap(), &format!("kind {kind:?}"));
             }

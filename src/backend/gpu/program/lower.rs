@@ -112,7 +112,8 @@ impl<'a> Lowering<'a> {
     /// A norm of so many parts of rows, of so many values each.
     pub fn rows_norm(&self, norm: &NormSpec, width: usize, parts: usize) -> Result<rows::Norm> {
         let (weight, bias) = (self.bound(norm.weight)?, self.bound(norm.bias)?);
-        Ok(rows::Norm { kind: norm.kind, weight, bias, eps: norm.eps, width, parts })
+        let own = norm.weight.is_some_and(|weight| self.work.specs[weight.0 as usize].n_in > width);
+        Ok(rows::Norm { kind: norm.kind, weight, bias, eps: norm.eps, width, parts, own })
     }
 
     /// Appends a function of a node's source, plus its residual.

@@ -9,7 +9,8 @@ struct Params {
     // Of a part.
     quads: u32,
     eps: f32,
-    pad0: u32,
+    // From the factors of a part to those of the next; 0 where all have the same.
+    own: u32,
 }
 
 @group(0) @binding(0) var<storage, read_write> ws: array<vec4<f32>>;
@@ -52,10 +53,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         var y = ws[x + i] * scale;
 //#endif
 //#if WEIGHT
-        y *= weight[i];
+        y *= weight[group.y * params.own + i];
 //#endif
 //#if BIAS
-        y += bias[i];
+        y += bias[group.y * params.own + i];
 //#endif
 //#if RESIDUAL
         y += ws[params.residual + to + i];
