@@ -28,8 +28,15 @@ fn rows_are_normed() {
         let uses = [(0, None, 1), (0, None, 0), (0, Some(1), 2), (0, Some(1), 1), (1, Some(0), 1)];
         for (x, residual, dst) in uses {
             for (rows, count) in [(Rows::Batch, 3), (Rows::Output, 2)] {
-                let plain =
-                    Norm { kind: NormKind::Rms, weight: Some(weight()), bias: None, eps: 1e-5, width, parts: 1 };
+                let plain = Norm {
+                    kind: NormKind::Rms,
+                    weight: Some(weight()),
+                    bias: None,
+                    eps: 1e-5,
+                    width,
+                    parts: 1,
+                    own: false,
+                };
                 let step = norm(gpu, place(x), &plain, residual.map(place), place(dst), rows).unwrap();
                 let got = run(gpu, &ws, step);
                 for r in 0..count {
@@ -102,19 +109,24 @@ fn parts_of_rows_are_normed() {
     let ws: Vec<f32> = numbers.take(rows * (x_width + 2 * dst_width)).iter().map(|x| x + 0.5).collect();
     let vectors = [numbers.take(80), numbers.take(80)];
     let cases = [
-        (NormKind::Layer, true, true, 1, 80, true),
-        (NormKind::Layer, true, false, 4, 20, false),
-        (NormKind::Layer, false, false, 2, 40, false),
-        (NormKind::Rms, false, false, 5, 16, true),
-        (NormKind::Rms, true, true, 2, 12, false),
+        (NormKind::Layer, true, true, 1, 80, true, false),
+        (NormKind::Layer, true, false, 4, 20, false, false),
+        (NormKind::Layer, true, true, 4, 20, true, true),
+        (NormKind::Layer, false, false, 2, 40, false, false),
+        (NormKind::Rms, false, false, 5, 16, true, false),
+        (NormKind::Rms, true, true, 2, 12, false, false),
+        (NormKind::Rms, true, false, 2, 12, false, true),
     ];
-    for (gpu, (kind, weighted, biased, parts, width, adds)) in
+    for (gpu, (kind, weighted, biased, parts, width, adds, own)) in
         devices().iter().flat_map(|gpu| cases.map(|case| (gpu, case)))
     {
-        let bound =
-            |i: usize| BufferRef::Weight(storage(gpu, bytemuck::cast_slice(&vectors[i][..width])), 0, 4 * width as u64);
+        let columns = if own { parts * width } else { width };
+        let bound = |i: usize| {
+            let numbers = storage(gpu, bytemuck::cast_slice(&vectors[i][..columns]));
+            BufferRef::Weight(numbers, 0, 4 * columns as u64)
+        };
         let (weight, bias) = (weighted.then(|| bound(0)), biased.then(|| bound(1)));
-        let job = Norm { kind, weight, bias, eps: 1e-2, width, parts };
+        let job = Norm { kind, weight, bias, eps: 1e-2, width, parts, own };
         let x = RowSpan { offset: 0, width: x_width };
         let [added, dst] = [0, 1].map(|i| rows * (x_width + i * dst_width));
         let place = |at: usize| RowSpan { offset: 4 * at, width: dst_width };
@@ -134,8 +146,8 @@ fn parts_of_rows_are_normed() {
             };
             let squares = part.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>();
             let mut exact = (f64::from(ws[r * x_width + i]) - mean) / (squares / n + f64::from(1e-2f32)).sqrt();
-            exact *= if weighted { f64::from(vectors[0][i % width]) } else { 1.0 };
-            exact += if biased { f64::from(vectors[1][i % width]) } else { 0.0 };
+            exact *= if weighted { f64::from(vectors[0][i % columns]) } else { 1.0 };
+            exact += if biased { f64::from(vectors[1][i % columns]) } else { 0.0 };
             exact += if adds { f64::from(ws[added + r * dst_width + i]) } else { 0.0 };
             assert!((f64::from(y) - exact).abs() < 3e-6, "{kind:?} {parts} row {r} column {i}: {y} {exact}");
         }
