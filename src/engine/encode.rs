@@ -11,7 +11,12 @@ impl Engine {
     /// [`Engine::prefill`] of an encoder-decoder: the encoder reads the prompt where the slot does not have it, and the
     /// slot's tokens become the one that begins an answer.
     pub(super) fn prefill_source(&mut self, slot: SlotId, tokens: &[Token], cancel: &AtomicBool) -> Result<Prefill> {
-        let n = tokens.len();
+        let (n, max) = (tokens.len(), self.longest_text());
+        if n > max {
+            return Err(Error::OutOfMemory(format!(
+                "A prompt of {n} tokens, which an encoder reads at once, above {max}"
+            )));
+        }
         self.truncate(slot, 0);
         let before = self.stats.forward_passes;
         let reused = if self.slots.sources().tokens(slot.0) == tokens { n } else { 0 };
@@ -31,12 +36,7 @@ impl Engine {
 
     /// Encodes a prompt for an empty slot; after an error or a cancel the slot has none.
     fn encode(&mut self, slot: SlotId, tokens: &[Token], cancel: &AtomicBool) -> Result<()> {
-        let (n, max) = (tokens.len(), self.longest_text());
-        if n > max {
-            return Err(Error::OutOfMemory(format!(
-                "A prompt of {n} tokens, which an encoder reads at once, above {max}"
-            )));
-        }
+        let n = tokens.len();
         self.slots.touch(slot);
         self.slots.sources_mut().clear(slot.0);
         while let Some(victim) = self.slots.source_victim(slot, n) {

@@ -38,8 +38,7 @@ fn needed(p: f32, total: u64) -> u64 {
 }
 
 fn cut_of_list(pool: &mut Pool<'_>, p: f32) -> Option<u64> {
-    let total = pool.buffers.list.iter().map(|one| pool.weight(one.logit)).sum();
-    let need = needed(p, total);
+    let need = needed(p, pool.mass());
     pool.buffers.keys.clear();
     pool.buffers.keys.extend(pool.buffers.list.iter().map(|one| one.key()));
     walk(pool, need)
