@@ -2,7 +2,7 @@
 //!
 //! The modules (rooms) are on floors, and each imports only from lower floors (`tests/house/floors.rs` has the list):
 //! [`ffi`] and the command line on top of [`session`], then [`engine`], [`model`], [`schedule`] and [`sampling`],
-//! [`backend`], [`chat`] and [`trie`], [`graph`] and [`vocab`], and at the bottom [`quant`], [`gguf`], [`simd`],
+//! [`backend`], [`chat`], [`grammar`] and [`trie`], [`graph`] and [`vocab`], and at the bottom [`quant`], [`gguf`], [`simd`],
 //! [`Error`], the functions that reserve memory and those that put text together. `docs/design.md` describes each room.
 
 // Sizes of caches and products are checked to fit 64 bits; on 32 they would wrap around.
@@ -15,6 +15,7 @@ pub mod engine;
 mod error;
 pub mod ffi;
 pub mod gguf;
+pub mod grammar;
 pub mod graph;
 pub mod model;
 pub mod quant;

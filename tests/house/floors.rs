@@ -22,6 +22,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("vocab", 1),
     ("backend", 2),
     ("chat", 2),
+    ("grammar", 2),
     ("trie", 2),
     ("schedule", 3),
     ("sampling", 3),

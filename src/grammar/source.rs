@@ -1,0 +1,155 @@
+//! The JSON that hosts hand in, and the grammars made of it, shared by the whole process.
+//!
+//! `{"gbnf": "root ::= …", "root"?: "root", "lazy"?: bool, "triggers"?: [{"type": …, "value": …}], "jump_ahead"?: …}`.
+//! Every kind of source becomes [`Rules`]; `KINDS` has one row for each. Unknown keys are ignored.
+
+use super::grammar::{Grammar, GrammarOptions, JumpAhead};
+use super::lazy::Trigger;
+use super::rules::Rules;
+use crate::gguf::shown;
+use crate::vocab::Vocab;
+use crate::{Error, Result, Token};
+use lru::LruCache;
+use parking_lot::Mutex;
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use std::num::NonZeroUsize;
+use std::sync::{Arc, LazyLock};
+
+/// The longest source, in bytes.
+pub const MAX_SOURCE_BYTES: usize = 16 << 20;
+/// The most grammars kept.
+const CAPACITY: NonZeroUsize = NonZeroUsize::new(128).unwrap();
+/// The most bytes of grammars kept.
+const LIMIT_BYTES: usize = 256 << 20;
+
+/// A kind of source: the key that says it, and how its rules are made of the whole object.
+struct Kind {
+    key: &'static str,
+    rules: fn(&Map<String, Value>) -> Result<Rules>,
+}
+
+const KINDS: &[Kind] = &[Kind { key: "gbnf", rules: gbnf }];
+
+fn gbnf(source: &Map<String, Value>) -> Result<Rules> {
+    Rules::parse(text(source, "gbnf")?.unwrap_or_default(), text(source, "root")?.unwrap_or("root"))
+}
+
+fn refused(place: &str, problem: impl std::fmt::Display) -> Error {
+    Error::InvalidArgument(format!("Grammar: {place}: {problem}"))
+}
+
+/// A text of the source, if it is there.
+fn text<'s>(source: &'s Map<String, Value>, key: &str) -> Result<Option<&'s str>> {
+    match source.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(refused(key, "must be a string")),
+    }
+}
+
+fn flag(source: &Map<String, Value>, key: &str) -> Result<bool> {
+    match source.get(key) {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(value)) => Ok(*value),
+        Some(_) => Err(refused(key, "must be true or false")),
+    }
+}
+
+fn trigger(index: usize, value: &Value) -> Result<Trigger> {
+    let place = format!("triggers[{index}]");
+    let Some(object) = value.as_object() else { return Err(refused(&place, "must be an object")) };
+    let kind = object.get("type").and_then(Value::as_str).unwrap_or_default();
+    let value = object.get("value").unwrap_or(&Value::Null);
+    let text = || match value {
+        Value::String(text) => Ok(text.clone()),
+        _ => Err(refused(&format!("{place}.value"), "must be a string")),
+    };
+    match kind {
+        "word" => Ok(Trigger::Word(text()?)),
+        "pattern" => Ok(Trigger::Pattern(text()?)),
+        "pattern_full" => Ok(Trigger::PatternFull(text()?)),
+        "token" => match value.as_i64().and_then(|id| Token::try_from(id).ok()) {
+            Some(id) => Ok(Trigger::Token(id)),
+            None => Err(refused(&format!("{place}.value"), "must be a token's id")),
+        },
+        other => {
+            let problem = format!("\"{}\", must be word, pattern, pattern_full or token", shown(other));
+            Err(refused(&format!("{place}.type"), problem))
+        }
+    }
+}
+
+fn options(source: &Map<String, Value>) -> Result<GrammarOptions> {
+    let triggers = match source.get("triggers") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(list)) => {
+            list.iter().enumerate().map(|(index, value)| trigger(index, value)).collect::<Result<_>>()?
+        }
+        Some(_) => return Err(refused("triggers", "must be a list")),
+    };
+    let jump_ahead = match text(source, "jump_ahead")? {
+        None | Some("bytes") => JumpAhead::Bytes,
+        Some("tokens") => JumpAhead::Tokens,
+        Some("off") => JumpAhead::Off,
+        Some(other) => {
+            return Err(refused("jump_ahead", format!("\"{}\", must be bytes, tokens or off", shown(other))));
+        }
+    };
+    Ok(GrammarOptions { lazy: flag(source, "lazy")?, triggers, jump_ahead })
+}
+
+/// Makes a grammar of a source, without the cache.
+fn compile(json: &[u8], vocab: &Arc<Vocab>) -> Result<Arc<Grammar>> {
+    let value: Value = serde_json::from_slice(json)
+        .map_err(|error| refused("source", format!("malformed JSON: {}", shown(&error.to_string()))))?;
+    let Some(source) = value.as_object() else { return Err(refused("source", "must be an object")) };
+    let mut kinds = KINDS.iter().filter(|kind| source.contains_key(kind.key));
+    let names = || KINDS.iter().map(|kind| kind.key).collect::<Vec<_>>().join(", ");
+    let rules = match (kinds.next(), kinds.next()) {
+        (Some(kind), None) => (kind.rules)(source)?,
+        (None, _) => return Err(refused("source", format!("one of these keys must be there: {}", names()))),
+        (Some(one), Some(other)) => {
+            return Err(refused("source", format!("has both \"{}\" and \"{}\"", one.key, other.key)));
+        }
+    };
+    Grammar::new(rules, vocab, options(source)?)
+}
+
+/// Text and vocabulary of a grammar in the cache.
+type Key = ([u8; 32], usize);
+
+static CACHE: LazyLock<Mutex<LruCache<Key, Arc<Grammar>>>> = LazyLock::new(|| Mutex::new(LruCache::new(CAPACITY)));
+
+/// The grammar of a source for a vocabulary, from the process-wide cache or made now.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] that names the place; those of [`Grammar::new`].
+pub fn load(json: &[u8], vocab: &Arc<Vocab>) -> Result<Arc<Grammar>> {
+    if json.len() > MAX_SOURCE_BYTES {
+        return Err(refused("source", format!("{} bytes, at most {MAX_SOURCE_BYTES}", json.len())));
+    }
+    let key: Key = (Sha256::digest(json).into(), Arc::as_ptr(vocab) as usize);
+    // An address may be that of another vocabulary, which is gone.
+    if let Some(known) = CACHE.lock().get(&key).filter(|grammar| grammar.is_for(vocab)) {
+        return Ok(known.clone());
+    }
+    let grammar = compile(json, vocab)?;
+    let mut cache = CACHE.lock();
+    let mut gone = Vec::new();
+    gone.extend(cache.push(key, grammar.clone()));
+    // Grammars grow while they are used, so their sizes are looked at now.
+    let mut bytes: usize = cache.iter().map(|(_, grammar)| grammar.bytes()).sum();
+    let dead: Vec<Key> = cache.iter().filter(|(_, grammar)| !grammar.is_in_use()).map(|(key, _)| *key).collect();
+    for key in dead {
+        gone.extend(cache.pop_entry(&key));
+    }
+    while bytes > LIMIT_BYTES && cache.len() > 1 {
+        let Some(oldest) = cache.pop_lru() else { break };
+        bytes = bytes.saturating_sub(oldest.1.bytes());
+        gone.push(oldest);
+    }
+    drop(cache);
+    drop(gone); // without the lock, since that takes a while
+    Ok(grammar)
+}
