@@ -76,6 +76,12 @@ impl GrammarState {
     fn run_tokens(&mut self, tail: &[Token], out: &mut Vec<Token>) -> Result<()> {
         let mut bytes = Vec::new();
         self.forced(&mut bytes)?;
+        // A run ends with a whole character.
+        if let Err(error) = std::str::from_utf8(&bytes)
+            && error.error_len().is_none()
+        {
+            bytes.truncate(error.valid_up_to());
+        }
         let Some(vocab) = self.grammar.vocab.upgrade().filter(|_| !bytes.is_empty()) else { return Ok(()) };
         let tree = self.grammar.tree.clone();
         let mut tail = &tail[tail.len().saturating_sub(CONTEXT)..];
@@ -138,9 +144,10 @@ fn may_go_on(tables: &mut Tables, tree: &Tree, state: u32, bytes: &[u8], last: T
         return Ok(false);
     }
     let mut found = false;
-    walk::fitting(tables, tree, node + 1, tree.nodes[node].end as usize, end, &mut |_| {
-        found = true;
-        false
+    let below = (node + 1, tree.nodes[node].end as usize);
+    walk::fitting(tables, tree, below, end, &mut |_, _, _, tokens| {
+        found = !tokens.is_empty();
+        !found
     })?;
     Ok(found)
 }

@@ -59,3 +59,21 @@ impl Mask {
         self.bits.len() * 4 + self.few.len() * 4 + size_of::<Mask>()
     }
 }
+
+/// What is legal in a state whatever comes after the rules that it is in: shared by all states that differ in that alone.
+#[derive(Debug)]
+pub(super) struct Local {
+    /// The tokens that end inside of those rules.
+    pub(super) bits: Vec<u32>,
+    /// The tokens that end exactly where they end.
+    pub(super) ends: Vec<Token>,
+    /// The nodes of the vocabulary that reach that end and have descendants.
+    pub(super) beyond: Vec<u32>,
+}
+
+impl Local {
+    /// Bytes of memory.
+    pub(super) fn bytes(&self) -> usize {
+        (self.bits.len() + self.ends.len() + self.beyond.len()) * 4
+    }
+}

@@ -105,12 +105,17 @@ impl Rules {
         let order = self.rules.get(root).map(|_| root).into_iter().chain((0..self.rules.len()).filter(|&i| i != root));
         for index in order {
             let _ = write!(out, "{} ::=", names[index]); // writing to a string cannot fail
-            let mut in_literal = false;
+            let (mut in_literal, mut is_empty) = (false, true);
             for item in &self.rules[index].items {
                 if in_literal && !matches!(item, Item::Char(_)) {
                     out.push('"');
                     in_literal = false;
                 }
+                // An alternative of nothing is written out: a line may not end with `|`.
+                if is_empty && *item == Item::Or {
+                    out.push_str(" \"\"");
+                }
+                is_empty = *item == Item::Or;
                 match *item {
                     Item::Or => out.push_str(" |"),
                     Item::Char(c) => {
@@ -126,7 +131,12 @@ impl Rules {
                     Item::NotToken(token) => out.extend([" !", &self.token_text(token)]),
                 }
             }
-            out.push_str(if in_literal { "\"\n" } else { "\n" });
+            let end = match (in_literal, is_empty) {
+                (true, _) => "\"\n",
+                (_, true) => " \"\"\n",
+                _ => "\n",
+            };
+            out.push_str(end);
         }
         out
     }

@@ -7,9 +7,9 @@
 
 use super::classes::DONE;
 use super::code::{Code, Op};
-use super::mask::Mask;
+use super::mask::{Local, Mask};
 use crate::{Error, Token};
-use hashbrown::{HashSet, HashTable};
+use hashbrown::{HashMap, HashSet, HashTable};
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
@@ -30,6 +30,10 @@ pub(super) const DEAD: u32 = 0;
 const UNKNOWN: u32 = u32::MAX;
 /// The stack without positions: the grammar is complete.
 const EMPTY: u32 = 0;
+/// What stands for the rest of a stack that is not looked at.
+const HOLE: u32 = 1;
+/// So deep the common rest of a state's stacks is looked for, of so many stacks.
+const MAX_COMMON: usize = 32;
 /// Set in positions that are states of a class; without it they are positions of the code.
 const CLASS: u32 = 1 << 31;
 
@@ -86,7 +90,9 @@ pub(super) struct Tables {
     places: Vec<u32>,
     free: Vec<u32>,
     steps: u64,
-    pub(super) mask_bytes: usize,
+    /// By the state whose stacks end in a [`HOLE`]; `None` where it is of no use.
+    locals: HashMap<u32, Option<Arc<Local>>>,
+    mask_bytes: usize,
     /// How often the tables were dropped.
     pub(super) rebuilt: u64,
     // Scratch memory of one expansion.
@@ -111,6 +117,7 @@ impl Tables {
             places: Vec::new(),
             free: Vec::new(),
             steps: 0,
+            locals: HashMap::new(),
             mask_bytes: 0,
             rebuilt: 0,
             todo: Vec::new(),
@@ -132,7 +139,9 @@ impl Tables {
         self.known_states.clear();
         self.members.clear();
         self.rows.clear();
+        self.locals.clear();
         self.mask_bytes = 0;
+        self.stacks.push(Stack { at: u32::MAX, rest: 0, mark: 0 });
         self.stacks.push(Stack { at: u32::MAX, rest: 0, mark: 0 });
         let dead = State {
             stacks: (0, 0),
@@ -210,6 +219,7 @@ impl Tables {
         self.rebuilt += 1;
         let mut moved: Vec<u32> = vec![UNKNOWN; old_stacks.len()];
         moved[EMPTY as usize] = EMPTY;
+        moved[HOLE as usize] = HOLE;
         let mut chain = Vec::new();
         for place in 0..self.places.len() {
             let state = &old_states[self.places[place] as usize];
@@ -316,8 +326,8 @@ impl Tables {
             if stack.mark != 0 && (state.mark == 0 || stack.mark < state.mark) {
                 state.mark = stack.mark;
             }
-            if member == EMPTY {
-                state.may_end = true;
+            if member == EMPTY || member == HOLE {
+                state.may_end |= member == EMPTY;
                 continue;
             }
             let mut add = |low: u8, high: u8| {
@@ -345,6 +355,76 @@ impl Tables {
         let tops = self.members[begin as usize..end as usize].iter().map(|&member| self.stacks[member as usize].at);
         tops.filter(|at| at & CLASS == 0).map(|at| self.code.ops[at as usize])
     }
+
+    // ------------------------------------------------------------------------------------------- local masks
+
+    /// The state with what all its stacks have in common taken off, and that common rest.
+    pub(super) fn without_rest(&mut self, state: u32) -> Step<Option<(u32, u32)>> {
+        let (begin, end) = self.states[state as usize].stacks;
+        if begin == end || (end - begin) as usize > MAX_COMMON || self.members[begin as usize] <= HOLE {
+            return Ok(None);
+        }
+        let mut common: Vec<u32> = Vec::new();
+        for index in begin..end {
+            let mut at = self.stacks[self.members[index as usize] as usize].rest;
+            let mut chain = Vec::new();
+            while chain.len() < MAX_COMMON {
+                chain.push(at);
+                if at <= HOLE {
+                    break;
+                }
+                at = self.stacks[at as usize].rest;
+            }
+            if index == begin {
+                common = chain;
+            } else {
+                common.retain(|rest| chain.contains(rest));
+            }
+        }
+        let Some(&rest) = common.first().filter(|&&rest| rest != HOLE) else { return Ok(None) };
+        let mut found = std::mem::take(&mut self.found);
+        found.clear();
+        for index in begin..end {
+            let mut chain = Vec::new();
+            let mut at = self.members[index as usize];
+            while at != rest {
+                chain.push(self.stacks[at as usize].at);
+                at = self.stacks[at as usize].rest;
+            }
+            let copied = chain.iter().rev().try_fold(HOLE, |rest, &at| self.intern_stack(Stack { at, rest, mark: 0 }));
+            found.push(copied?);
+        }
+        self.found = found;
+        Ok(Some((self.intern_found()?, rest)))
+    }
+
+    /// The state after all of a rest's rules before it: what follows a [`HOLE`] that stands for it.
+    pub(super) fn after_rest(&mut self, rest: u32) -> Step<u32> {
+        self.found.clear();
+        self.seen.clear();
+        self.pop(rest)?;
+        self.intern_found()
+    }
+
+    /// Whether a hole is reached in a state, and whether there is something else.
+    pub(super) fn reaches(&self, state: u32) -> (bool, bool) {
+        let (begin, end) = self.states[state as usize].stacks;
+        let members = &self.members[begin as usize..end as usize];
+        let hole = members.iter().take(2).any(|&member| member == HOLE);
+        (hole, members.len() > usize::from(hole))
+    }
+
+    /// What is known of a state with a hole.
+    pub(super) fn local(&self, state: u32) -> Option<Option<Arc<Local>>> {
+        self.locals.get(&state).cloned()
+    }
+
+    pub(super) fn keep_local(&mut self, state: u32, local: Option<Arc<Local>>) {
+        self.mask_bytes += local.as_ref().map_or(0, |local| local.bytes());
+        self.locals.insert(state, local);
+    }
+
+    // ------------------------------------------------------------------------------------------- steps
 
     fn start(&mut self) -> Step<u32> {
         self.found.clear();
@@ -391,7 +471,7 @@ impl Tables {
         self.spend(u64::from(end - begin))?;
         for index in begin..end {
             let member = self.members[index as usize];
-            if member == EMPTY {
+            if member == EMPTY || member == HOLE {
                 continue;
             }
             let stack = self.stacks[member as usize];
@@ -421,8 +501,8 @@ impl Tables {
 
     /// Goes on with the rest of a stack.
     fn pop(&mut self, rest: u32) -> Step<()> {
-        if rest == EMPTY {
-            self.found.push(EMPTY);
+        if rest == EMPTY || rest == HOLE {
+            self.found.push(rest);
             return Ok(());
         }
         self.expand(self.stacks[rest as usize])
@@ -462,7 +542,7 @@ impl Tables {
                     todo.push(Stack { at: code.starts[rule as usize], rest, mark });
                 }
                 Op::Fork(fork) => todo.extend(code.targets(fork).iter().map(|&at| Stack { at, ..stack })),
-                Op::End if stack.rest == EMPTY => self.found.push(EMPTY),
+                Op::End if stack.rest == EMPTY || stack.rest == HOLE => self.found.push(stack.rest),
                 Op::End => todo.push(self.stacks[stack.rest as usize]),
                 Op::Never => {}
             }
@@ -486,6 +566,7 @@ impl Tables {
     pub(super) fn keep_mask(&mut self, state: u32, mask: &Arc<Mask>, limit: usize) {
         if self.mask_bytes + mask.bytes() > limit {
             self.states.iter_mut().for_each(|state| state.mask = None);
+            self.locals.clear();
             self.mask_bytes = 0;
         }
         self.mask_bytes += mask.bytes();
