@@ -62,7 +62,12 @@ fn with_deviations(allowed: &[u32], vocab: &Vocab, not_a_token: bool) -> Vec<u32
         text
     };
     if not_a_token {
-        return allowed.iter().copied().filter(|&id| std::str::from_utf8(&text(id)).is_ok()).collect();
+        // There it is refused where it begins with no whole character, or holds a broken one.
+        let is_refused = |id: u32| {
+            let broken = std::str::from_utf8(&text(id)).err();
+            broken.is_some_and(|error| error.valid_up_to() == 0 || error.error_len().is_some())
+        };
+        return allowed.iter().copied().filter(|&id| !is_refused(id)).collect();
     }
     let begins_nothing = (0..vocab.n_tokens() as u32).filter(|&id| matches!(text(id)[..], [0xF5..=0xFF]));
     let mut all: Vec<u32> = allowed.iter().copied().chain(begins_nothing).collect();
