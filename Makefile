@@ -20,9 +20,9 @@ export ELIZA_REQUIRE_GPU ?= 1
 START  := $(shell date +%s)
 SHARED := $(abspath $(or $(ELIZA_SHARED),../shared))
 C_DIR  := target/c
-# Runs of each fuzz target, 10^7 in sum; a divisor makes it a quick look.
+# Runs of each fuzz target, 10^7 and more in sum; a divisor makes it a quick look.
 FUZZ := gguf=2000000 trie=1500000 trie_state=2000000 chain=1500000 tokenize=1500000 vocab=1000000 saved=300000 \
-	model=100000 calls=100000
+	grammar=500000 model=100000 calls=100000
 FUZZ_DIVIDE ?= 1
 # Exports that only tests call, of all members.
 TESTING := eliza-inference/testing,eliza-inference-jni/testing,eliza-inference-node/testing

@@ -10,6 +10,7 @@ mod demo;
 mod devices;
 mod embed;
 mod generate;
+mod grammar;
 mod inspect;
 mod logits;
 mod output;
@@ -58,6 +59,8 @@ enum Command {
     Template(template::Args),
     /// Make the token trie payload of a set of names
     Trie(trie::Args),
+    /// Try a grammar on a text, without a model's weights
+    Grammar(grammar::Args),
     /// Turn texts into vectors
     Embed(embed::EmbedArgs),
     /// Order texts by how well they answer a question
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Some(Command::Detokenize(args)) => text::detokenize(args),
         Some(Command::Template(args)) => template::run(args),
         Some(Command::Trie(args)) => trie::run(args),
+        Some(Command::Grammar(args)) => grammar::run(args),
         Some(Command::Embed(args)) => embed::embed(args, places),
         Some(Command::Rank(args)) => embed::rank(args),
         Some(Command::Logits(args)) => logits::run(args, places),

@@ -220,6 +220,19 @@ impl GrammarState {
         bytes.len()
     }
 
+    /// Follows a text by the longest tokens that it begins with, special ones too, as far as they fit, and returns how many
+    /// bytes did.
+    pub fn advance_pieces(&mut self, text: &[u8]) -> usize {
+        let mut at = 0;
+        while let Some(token) = self.grammar.tree.longest(&text[at..]) {
+            if self.accept(token).is_err() {
+                break;
+            }
+            at += self.grammar.tree.text(token).len();
+        }
+        at
+    }
+
     /// Runs `work` from this state.
     pub(super) fn with<T>(&self, work: impl Fn(&mut Tables, u32) -> super::tables::Step<T>) -> Result<T> {
         let mut tables = self.grammar.tables();

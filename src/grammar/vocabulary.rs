@@ -145,6 +145,24 @@ impl Tree {
         &self.ids[self.nodes[index].tokens as usize..self.nodes[index + 1].tokens as usize]
     }
 
+    /// The longest token that a text begins with.
+    pub(super) fn longest(&self, text: &[u8]) -> Option<Token> {
+        let (mut at, mut end) = (0, self.nodes.len() - 1);
+        let mut longest = None;
+        for &byte in text {
+            while at < end && self.nodes[at].byte != byte {
+                at = self.nodes[at].end as usize;
+            }
+            if at >= end {
+                break;
+            }
+            longest = self.tokens(at).first().copied().or(longest);
+            end = self.nodes[at].end as usize;
+            at += 1;
+        }
+        longest
+    }
+
     /// The node of a text, and whether there is one.
     pub(super) fn find(&self, text: &[u8]) -> Option<usize> {
         let (mut at, mut end) = (0, self.nodes.len() - 1);

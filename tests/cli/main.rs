@@ -8,6 +8,7 @@ mod demo_model;
 mod embed;
 mod errors;
 mod generate;
+mod grammar;
 mod inspect;
 mod plan;
 mod program;

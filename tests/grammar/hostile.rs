@@ -52,7 +52,10 @@ fn grammars() -> Vec<(&'static str, String)> {
             format!("root ::= [{}]+", all.concat())
         }),
         ("many classes", {
-            format!("root ::= {}", numbered(20_000, &|i| format!("[\\U{:08X}-\\U{:08X}]", 0x100 + i, 0x200 + 3 * i)).join(" "))
+            format!(
+                "root ::= {}",
+                numbered(20_000, &|i| format!("[\\U{:08X}-\\U{:08X}]", 0x100 + i, 0x200 + 3 * i)).join(" ")
+            )
         }),
     ]
 }
@@ -91,8 +94,14 @@ fn grammars_that_want_too_much_are_refused_or_bounded() {
         // Ten times what a release build on an idle machine may take.
         assert!(took < Duration::from_secs(10), "{name}: {took:?}");
         assert!(peak < 256 << 20, "{name}: {peak} bytes");
-        let refused = ["deep parentheses", "maximum below minimum", "a minimum of a thousand million",
-            "nullable left recursion", "a repetition of what may be empty", "left recursion of many rules"];
+        let refused = [
+            "deep parentheses",
+            "maximum below minimum",
+            "a minimum of a thousand million",
+            "nullable left recursion",
+            "a repetition of what may be empty",
+            "left recursion of many rules",
+        ];
         if refused.contains(&name) {
             assert!(result.is_err(), "{name}");
         }

@@ -110,7 +110,17 @@ fn threads_that_share_a_grammar_find_the_same_masks() {
     let shared = grammar(JSON, &vocab);
     let alone: Vec<Vec<u32>> = (0..8).map(|seed| bits_of_walk(&grammar(JSON, &vocab), seed)).collect();
     std::thread::scope(|scope| {
-        let walks: Vec<_> = (0..8).map(|seed| (seed, scope.spawn({ let shared = &shared; move || bits_of_walk(shared, seed) }))).collect();
+        let walks: Vec<_> = (0..8)
+            .map(|seed| {
+                (
+                    seed,
+                    scope.spawn({
+                        let shared = &shared;
+                        move || bits_of_walk(shared, seed)
+                    }),
+                )
+            })
+            .collect();
         for (seed, walk) in walks {
             assert_eq!(walk.join().unwrap(), alone[seed as usize]);
         }

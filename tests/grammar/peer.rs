@@ -13,7 +13,8 @@ const TEXTS: usize = 10_000;
 
 /// More grammars: those of `GRAMMARS`, put together.
 fn grammars() -> Vec<String> {
-    let simple: Vec<&str> = GRAMMARS.iter().copied().filter(|text| !text.contains("\n") && !text.contains("root?")).collect();
+    let simple: Vec<&str> =
+        GRAMMARS.iter().copied().filter(|text| !text.contains("\n") && !text.contains("root?")).collect();
     let mut all: Vec<String> = GRAMMARS.iter().map(|&text| text.to_owned()).collect();
     let mut random = Random(7);
     while all.len() < 80 {
@@ -65,7 +66,8 @@ fn random_texts_are_judged_as_llama_cpp_does_but_for_broken_characters() {
         let of = index % all.len();
         cases.push((of, text(&mut states[of], &vocab, &mut random)));
     }
-    let lines: Vec<String> = cases.iter().map(|(of, text)| format!("{}\t{}", hex(all[*of].as_bytes()), hex(text))).collect();
+    let lines: Vec<String> =
+        cases.iter().map(|(of, text)| format!("{}\t{}", hex(all[*of].as_bytes()), hex(text))).collect();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("lines.txt");
     std::fs::write(&file, lines.join("\n") + "\n").unwrap();
@@ -96,9 +98,17 @@ fn random_texts_are_judged_as_llama_cpp_does_but_for_broken_characters() {
         if text[from..text.len().min(at + 2)].iter().any(|byte| *byte >= 0x80) {
             broken += 1;
         } else {
-            wrong.push(format!("{:?} on {:?}: {ours:?}, llama.cpp {theirs:?}", all[*of], String::from_utf8_lossy(text)));
+            wrong.push(format!(
+                "{:?} on {:?}: {ours:?}, llama.cpp {theirs:?}",
+                all[*of],
+                String::from_utf8_lossy(text)
+            ));
         }
     }
-    println!("{} texts of {} grammars, {broken} of them judged differently at broken characters", cases.len(), all.len());
+    println!(
+        "{} texts of {} grammars, {broken} of them judged differently at broken characters",
+        cases.len(),
+        all.len()
+    );
     assert!(wrong.is_empty(), "{} differences:\n{}", wrong.len(), wrong[..wrong.len().min(10)].join("\n"));
 }

@@ -35,7 +35,8 @@ fn errors_name_line_and_column() {
 #[test]
 fn rules_written_out_match_the_same() {
     let vocab = vocab(&testing::demo());
-    let texts = ["yes", "cat", "carts", "abab", "{\"a\":[1,2.5e3,\"x\"]}", "((", "aab", "'a' 'b'", "日", "é日x", "12", ""];
+    let texts =
+        ["yes", "cat", "carts", "abab", "{\"a\":[1,2.5e3,\"x\"]}", "((", "aab", "'a' 'b'", "日", "é日x", "12", ""];
     for text in GRAMMARS {
         let rules = Rules::parse(text, "root").unwrap();
         let written = rules.to_gbnf();
