@@ -23,6 +23,14 @@ fn row(n: usize) -> Vec<f32> {
     row
 }
 
+/// The bits of a mask that allows all but about one token in ten, as inside a string of JSON.
+fn mask(n: usize) -> Vec<u32> {
+    let mut bits = vec![0; n.div_ceil(32)];
+    let legal = (0..n).filter(|&token| !random::bits(10, token as u32, 0).is_multiple_of(10));
+    legal.for_each(|token| bits[token / 32] |= 1 << (token % 32));
+    bits
+}
+
 fn main() {
     let chains = [
         ("greedy", "greedy"),
@@ -38,19 +46,26 @@ fn main() {
     ];
     println!("{:58}{:>10}{:>10}{:>10}", "microseconds per token", SIZES[0], SIZES[1], SIZES[2]);
     for (name, text) in chains {
-        line(name, text, None);
+        line(name, text, |_| None);
     }
     let children: Vec<i32> = (0..30).map(|i| i * 1000 + 5).collect();
+    let masks = SIZES.map(mask);
+    let masked = |n: usize, greedy| {
+        let bits = masks.iter().find(|bits| bits.len() == n.div_ceil(32));
+        bits.map(|bits| Legal::mask(bits, 1, greedy))
+    };
     let default = chains[2].1;
-    line("30 legal tokens, greedy", default, Some(Legal { tokens: &children, greedy: true }));
-    line("30 legal tokens, the chain of the third line", default, Some(Legal { tokens: &children, greedy: false }));
+    line("30 legal tokens, greedy", default, |_| Some(Legal::list(&children, true)));
+    line("30 legal tokens, the chain of the third line", default, |_| Some(Legal::list(&children, false)));
+    line("a mask of nine tenths, greedy", default, |n| masked(n, true));
+    line("a mask of nine tenths, the chain of the third line", default, |n| masked(n, false));
 }
 
-fn line(name: &str, text: &str, legal: Option<Legal<'_>>) {
+fn line<'a>(name: &str, text: &str, legal: impl Fn(usize) -> Option<Legal<'a>>) {
     let chain: Chain = text.parse().unwrap();
     print!("{name:58}");
     for size in SIZES {
-        let row = row(size);
+        let (row, legal) = (row(size), legal(size));
         let mut sampler = Sampler::new(&chain, size, 1).unwrap();
         for i in 0..64 {
             sampler.accept(random::bits(9, i, 0) as i32 & 0x3fff);

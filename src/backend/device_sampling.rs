@@ -6,7 +6,7 @@
 
 use super::batch::MAX_LISTED;
 use super::chain::ChainStep;
-use crate::Token;
+use crate::{Error, Result, Token};
 
 /// A chain with its seed.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -75,21 +75,90 @@ pub struct Followed {
     pub candidates: usize,
 }
 
+/// The tokens of a token mask, at least one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LegalTokens<'a> {
+    /// These, ascending.
+    List(&'a [Token]),
+    /// Those whose bit is set.
+    Mask {
+        /// A bit for each token of the vocabulary, 32 to a word, the lowest bit first; no bit after them is set.
+        bits: &'a [u32],
+        /// Two masks with the same number have the same bits, so that a device can keep them.
+        number: u64,
+    },
+}
+
+impl LegalTokens<'_> {
+    /// Whether the token is one of them.
+    pub fn allows(self, token: Token) -> bool {
+        match self {
+            LegalTokens::List(tokens) => tokens.binary_search(&token).is_ok(),
+            LegalTokens::Mask { bits, .. } => {
+                let word = usize::try_from(token).ok().and_then(|id| bits.get(id / 32));
+                word.is_some_and(|word| word >> (token & 31) & 1 == 1)
+            }
+        }
+    }
+
+    /// The smallest, once it is known that all are tokens of a vocabulary of `n_vocab`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where there is none, or one that the vocabulary does not have. That a list is
+    /// ascending is not checked.
+    pub fn first(self, n_vocab: usize) -> Result<Token> {
+        let outside = |problem: String| Err(Error::InvalidArgument(problem));
+        match self {
+            LegalTokens::List(tokens) => match (tokens.first(), tokens.last()) {
+                (Some(&first), Some(&last)) if first >= 0 && (last as usize) < n_vocab => Ok(first),
+                (Some(first), Some(last)) => outside(format!(
+                    "Legal tokens {first}..={last} are not all within the vocabulary of {n_vocab} tokens"
+                )),
+                _ => outside("The list of legal tokens is empty".into()),
+            },
+            LegalTokens::Mask { bits, .. } => {
+                let unused = (bits.len() * 32).saturating_sub(n_vocab);
+                let last = bits.last().map_or(32, |word| word.leading_zeros() as usize);
+                if bits.len() != n_vocab.div_ceil(32) || last < unused {
+                    let n_bits = bits.len() * 32 - last;
+                    return outside(format!("A mask of {n_bits} bits for a vocabulary of {n_vocab} tokens"));
+                }
+                match bits.iter().position(|&word| word != 0) {
+                    Some(at) => Ok((at * 32) as Token + bits[at].trailing_zeros() as Token),
+                    None => outside("The mask of legal tokens is empty".into()),
+                }
+            }
+        }
+    }
+}
+
 /// The token mask: the only tokens that may be drawn, and how to choose among them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Legal<'a> {
-    /// The tokens, ascending; not empty.
-    pub tokens: &'a [Token],
+    /// The tokens.
+    pub tokens: LegalTokens<'a>,
     /// Choose the token with the greatest logit after biases and penalties, instead of running the rest of the chain.
     pub greedy: bool,
 }
 
 impl<'a> Legal<'a> {
+    /// The mask of these tokens, ascending.
+    pub fn list(tokens: &'a [Token], greedy: bool) -> Legal<'a> {
+        Legal { tokens: LegalTokens::List(tokens), greedy }
+    }
+
+    /// The mask of the tokens whose bit is set; see [`LegalTokens::Mask`].
+    pub fn mask(bits: &'a [u32], number: u64, greedy: bool) -> Legal<'a> {
+        Legal { tokens: LegalTokens::Mask { bits, number }, greedy }
+    }
+
     /// The logit subset to compute, given the chain's [`SampleSpec::masks_first`]; empty (all logits) where others
-    /// matter too, or where the mask has more than [`MAX_LISTED`](super::MAX_LISTED) tokens.
+    /// matter too, or where the mask is one of bits or has more than [`MAX_LISTED`](super::MAX_LISTED) tokens.
     pub fn listed(&self, masks_first: bool) -> &'a [Token] {
-        let alone = (self.greedy || masks_first) && self.tokens.len() <= MAX_LISTED;
-        if alone { self.tokens } else { &[] }
+        match self.tokens {
+            LegalTokens::List(tokens) if (self.greedy || masks_first) && tokens.len() <= MAX_LISTED => tokens,
+            _ => &[],
+        }
     }
 }
 

@@ -37,7 +37,7 @@ pub use batch::{
 };
 pub use chain::{ChainStep, mask_place};
 pub use device::{DeviceInfo, DeviceKind, Traffic};
-pub use device_sampling::{Followed, Legal, SampleProblem, SampleResult, SampleSpec, SampledRow};
+pub use device_sampling::{Followed, Legal, LegalTokens, SampleProblem, SampleResult, SampleSpec, SampledRow};
 pub use registry::{choose, devices};
 pub use tree_mask::{MAX_TREE_NODES, TREE, sees, tree_cell, tree_row};
 pub use trie_walk::{WALK_CELLS, WALK_PASSES, WALK_ROWS, Walk, WalkNode, Walked, WalkedStep};

@@ -9,7 +9,7 @@
 
 use super::device_sampling::{Speculation, WalkInFlight};
 use super::{Engine, SlotId};
-use crate::backend::{Legal, MAX_LISTED, NO_STATE, WALK_CELLS, WALK_PASSES, Walk};
+use crate::backend::{Legal, LegalTokens, MAX_LISTED, NO_STATE, WALK_CELLS, WALK_PASSES, Walk};
 use crate::trie::{Node, Trie};
 use crate::{Error, Result, Token};
 use std::sync::Arc;
@@ -49,8 +49,9 @@ impl Engine {
         let reach = self.sampling.reach(trie, node);
         let (room, free) = (self.room(slot), self.slots.cells().n_free());
         let rows = WALK_CELLS.min(reach.rows as usize).min(tokens).min(room).min(free);
+        let listed = matches!(legal.tokens, LegalTokens::List(tokens) if tokens.len() <= MAX_LISTED);
         let (sampling, state) = self.sampling_device();
-        if rows == 0 || legal.tokens.len() > MAX_LISTED || !sampling.can_walk(state, slot)? {
+        if rows == 0 || !listed || !sampling.can_walk(state, slot)? {
             return Ok(());
         }
         let done = self.run_walk(slot, node, WALK_PASSES.min(reach.passes as usize), rows, cancel);

@@ -30,7 +30,7 @@ mod select;
 mod steps;
 pub mod weigh;
 
-pub use crate::backend::{ChainStep, Legal};
+pub use crate::backend::{ChainStep, Legal, LegalTokens};
 pub use candidate::Candidate;
 pub use chain::Chain;
 pub use params::Params;

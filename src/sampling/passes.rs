@@ -49,6 +49,46 @@ impl Passes {
         )
     }
 
+    /// Sets every logit to -inf whose bit is not set, 32 to a word, and does what [`Self::block_maxima`] does.
+    pub(super) fn masked_maxima(self, row: &mut [f32], bits: &[u32], maxima: &mut [f32]) -> bool {
+        const WORDS: usize = BLOCK / 32;
+        compiled_for(
+            self.0,
+            #[inline(always)]
+            move || {
+                let mut nan = [0u32; LANES];
+                for ((block, words), out) in row.chunks_mut(BLOCK).zip(bits.chunks(WORDS)).zip(maxima) {
+                    *out = f32::NEG_INFINITY;
+                    if words.iter().all(|&word| word == 0) {
+                        block.fill(f32::NEG_INFINITY);
+                        continue;
+                    }
+                    let mut lanes = [f32::NEG_INFINITY; LANES];
+                    for (part, &word) in block.chunks_mut(32).zip(words) {
+                        let (groups, rest) = part.as_chunks_mut::<LANES>();
+                        let of_rest = groups.len() * LANES;
+                        for (group, first) in groups.iter_mut().zip((0..).step_by(LANES)) {
+                            let word = word >> first;
+                            for lane in 0..LANES {
+                                let x = if word & 1 << lane != 0 { group[lane] } else { f32::NEG_INFINITY };
+                                group[lane] = x;
+                                lanes[lane] = if x > lanes[lane] { x } else { lanes[lane] };
+                                nan[lane] |= u32::from(x.is_nan());
+                            }
+                        }
+                        for (x, bit) in rest.iter_mut().zip(of_rest..) {
+                            *x = if word >> bit & 1 == 1 { *x } else { f32::NEG_INFINITY };
+                            lanes[0] = if *x > lanes[0] { *x } else { lanes[0] };
+                            nan[0] |= u32::from(x.is_nan());
+                        }
+                    }
+                    *out = lanes.iter().fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a });
+                }
+                nan.iter().any(|&lane| lane != 0)
+            },
+        )
+    }
+
     /// Writes the sum of the weights of each block to `masses` and returns the whole sum.
     pub(super) fn block_masses(self, row: &[f32], best: f32, scale: f32, masses: &mut [u64]) -> u64 {
         compiled_for(

@@ -7,6 +7,7 @@ use super::candidate::Candidate;
 use super::passes::{BINS, BLOCK, Passes};
 use super::select::{key_logit, key_token};
 use super::weigh::weight;
+use crate::backend::LegalTokens;
 use crate::{Error, Result, Token};
 
 /// The most candidates in the list; more stay in the row.
@@ -99,17 +100,22 @@ impl<'a> Pool<'a> {
             if self.in_list {
                 self.scan_list()?;
             } else {
-                self.scan_row()?;
+                self.scan_row(None)?;
             }
             self.scanned = true;
         }
         Ok(self.best > f32::NEG_INFINITY)
     }
 
-    fn scan_row(&mut self) -> Result<()> {
+    /// With `bits` all tokens are removed first whose bit is not set.
+    fn scan_row(&mut self, bits: Option<&[u32]>) -> Result<()> {
         let passes = self.buffers.passes;
         let maxima = &mut self.buffers.maxima;
-        if passes.block_maxima(self.row, maxima) {
+        let has_nan = match bits {
+            Some(bits) => passes.masked_maxima(self.row, bits, maxima),
+            None => passes.block_maxima(self.row, maxima),
+        };
+        if has_nan {
             let token = self.row.iter().position(|x| x.is_nan()).unwrap_or_default();
             return Err(Error::NanLogits { row: 0, token });
         }
@@ -274,49 +280,75 @@ impl<'a> Pool<'a> {
         buffers.passes.between(self.row, &buffers.maxima, low.max(f32::MIN), high, last, &mut buffers.list)
     }
 
-    /// Keeps the candidates among `legal` (ascending). If there are none, the smallest of `legal` is kept, so that a
-    /// constraint always leaves a candidate.
+    /// Keeps the candidates among `legal`. If there are none, the smallest of `legal` is kept, so that a constraint
+    /// always leaves a candidate.
     ///
     /// # Errors
     /// [`Error::NanLogits`] for a legal token whose logit is NaN, [`Error::InvalidArgument`] when `legal` is empty or
     /// not within the vocabulary.
-    pub(super) fn restrict(&mut self, legal: &[Token]) -> Result<()> {
-        let Some((&first, &last)) = legal.first().zip(legal.last()) else {
-            return Err(Error::InvalidArgument("The list of legal tokens is empty".into()));
-        };
-        if first < 0 || last as usize >= self.n_vocab {
-            return Err(Error::InvalidArgument(format!(
-                "Legal tokens {first}..={last} are not all within the vocabulary of {} tokens",
-                self.n_vocab
-            )));
-        }
-        if self.in_list {
-            self.buffers.list.retain(|one| legal.binary_search(&one.token).is_ok());
-        } else if legal.len() <= LIST {
-            let list = &mut self.buffers.list;
-            list.clear();
-            let candidates = legal.iter().filter_map(|&token| {
-                let logit = *self.row.get(token as usize)?;
-                (logit > f32::NEG_INFINITY || logit.is_nan()).then_some(Candidate { token, logit })
-            });
-            list.extend(candidates);
-            self.in_list = true;
-        } else {
-            let mut next = 0;
-            for &token in legal {
-                if let Some(between) = self.row.get_mut(next..token as usize) {
-                    between.fill(f32::NEG_INFINITY);
-                }
-                next = token as usize + 1;
-            }
-            if let Some(behind) = self.row.get_mut(next..) {
-                behind.fill(f32::NEG_INFINITY);
-            }
-        }
+    pub(super) fn restrict(&mut self, legal: LegalTokens<'_>) -> Result<()> {
+        let first = legal.first(self.n_vocab)?;
         self.scanned = false;
+        match legal {
+            _ if self.in_list => self.buffers.list.retain(|one| legal.allows(one.token)),
+            LegalTokens::List(tokens) if tokens.len() <= LIST => self.list_only(tokens.iter().copied()),
+            LegalTokens::List(tokens) => self.clear_others(tokens),
+            LegalTokens::Mask { bits, .. } if count_of(bits) <= LIST => {
+                self.list_only(tokens_of(bits));
+            }
+            LegalTokens::Mask { bits, .. } => {
+                self.scan_row(Some(bits))?;
+                self.scanned = true;
+            }
+        }
         if !self.survey()? {
             self.keep_one(Candidate { token: first, logit: 0.0 });
         }
         Ok(())
     }
+
+    /// Moves the candidates among `tokens` (ascending, at most [`LIST`]) from the row to the list.
+    fn list_only(&mut self, tokens: impl Iterator<Item = Token>) {
+        let list = &mut self.buffers.list;
+        list.clear();
+        let candidates = tokens.filter_map(|token| {
+            let logit = *self.row.get(token as usize)?;
+            (logit > f32::NEG_INFINITY || logit.is_nan()).then_some(Candidate { token, logit })
+        });
+        list.extend(candidates);
+        self.in_list = true;
+    }
+
+    /// Removes all but `tokens` (ascending) from the row.
+    fn clear_others(&mut self, tokens: &[Token]) {
+        let mut next = 0;
+        for &token in tokens {
+            if let Some(between) = self.row.get_mut(next..token as usize) {
+                between.fill(f32::NEG_INFINITY);
+            }
+            next = token as usize + 1;
+        }
+        if let Some(after) = self.row.get_mut(next..) {
+            after.fill(f32::NEG_INFINITY);
+        }
+    }
+}
+
+fn count_of(bits: &[u32]) -> usize {
+    bits.iter().map(|word| word.count_ones() as usize).sum()
+}
+
+/// The tokens of a mask, ascending.
+fn tokens_of(bits: &[u32]) -> impl Iterator<Item = Token> {
+    let words = (0..).step_by(32).zip(bits).filter(|(_, word)| **word != 0);
+    words.flat_map(|(first, &word)| {
+        let mut left = word;
+        std::iter::from_fn(move || {
+            let bit = left.trailing_zeros();
+            (left != 0).then(|| {
+                left &= left - 1;
+                first + bit as Token
+            })
+        })
+    })
 }

@@ -19,7 +19,7 @@ const NEXT_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The token mask of a trie's state; `None` where any token is legal.
 pub fn legal_of(state: &TrieState) -> Option<Legal<'_>> {
-    state.mask().map(|tokens| Legal { tokens, greedy: state.mode() != Mode::Sampled })
+    state.mask().map(|tokens| Legal::list(tokens, state.mode() != Mode::Sampled))
 }
 
 /// The result of [`Sampler::sample`].
@@ -126,7 +126,7 @@ impl Sampler {
         }
         let mut pool = Pool::new(logits, &mut self.buffers);
         for &token in banned {
-            if legal.is_none_or(|legal| legal.tokens.binary_search(&token).is_err()) {
+            if legal.is_none_or(|legal| !legal.tokens.allows(token)) {
                 pool.adjust(token, |_| f32::NEG_INFINITY);
             }
         }

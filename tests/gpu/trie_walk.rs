@@ -207,7 +207,7 @@ struct Side {
 
 impl Side {
     fn sample(&mut self, tokens: &[Token], state: &TrieState, greedy: bool) -> Token {
-        let children = state.mask().map(|tokens| Legal { tokens, greedy });
+        let children = state.mask().map(|tokens| Legal::list(tokens, greedy));
         let following = match state.node().filter(|_| self.walks && children.is_some()) {
             Some(node) => Speculation::Walk(state.trie(), node, usize::MAX),
             None => Speculation::Nothing,

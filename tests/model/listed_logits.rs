@@ -105,7 +105,7 @@ fn spans(kind: Kind, weights: Weights, gpu_layers: i32, count: u64) {
         let mut pending = Vec::new();
         for _ in 0..1 + next(4) {
             let children = ascending(dice, next(1 << 40), [1, 2, 5, 30, 200][next(5) as usize], n_vocab);
-            let legal = Legal { tokens: &children, greedy };
+            let legal = Legal::list(&children, greedy);
             let position = (prompt.len() + pending.len()) as u32;
             let row = engine.next_logits(slot, &pending, &[], &NEVER).unwrap();
             let whole = sampler.sample(row, Some(legal), &[], position).unwrap();
@@ -119,7 +119,7 @@ fn spans(kind: Kind, weights: Weights, gpu_layers: i32, count: u64) {
             } else {
                 let spec = sampler.spec(&[]);
                 assert_eq!(engine.start_sampling(slot, &spec).unwrap(), spec.steps.len());
-                let mask = Some(Legal { tokens: &children, greedy });
+                let mask = Some(Legal::list(&children, greedy));
                 engine.sample(slot, &pending, mask, Speculation::Nothing, &NEVER).unwrap().result.token
             };
             assert_eq!(engine.stats().logits - before, children.len() as u64);

@@ -20,6 +20,8 @@ fn sampling_allocates_nothing() {
     ];
     let few: Vec<Token> = (0..30).map(|i| i * 600 + 1).collect();
     let many: Vec<Token> = (0..9000).map(|i| i * 2 + 1).collect();
+    let sparse: Vec<u32> = (0..n as u32 / 32).map(|i| u32::from(i % 9 == 0)).collect();
+    let dense: Vec<u32> = (0..n as u32 / 32).map(|i| !(i % 7)).collect();
     for chain in [
         "greedy",
         "temp=0.8",
@@ -39,9 +41,11 @@ fn sampling_allocates_nothing() {
         let spent = allocations(|| {
             for position in 0..40u32 {
                 for row in &rows {
-                    for legal in [None, Some(&few), Some(&many)] {
+                    let greedy = position % 2 == 0;
+                    let lists = [&few, &many].map(|tokens| Some(Legal::list(tokens, greedy)));
+                    let masks = [&sparse, &dense].map(|bits| Some(Legal::mask(bits, 1, greedy)));
+                    for legal in [None].into_iter().chain(lists).chain(masks) {
                         scratch.copy_from_slice(row);
-                        let legal = legal.map(|tokens| Legal { tokens, greedy: position % 2 == 0 });
                         let token = sampler.sample(&mut scratch, legal, &[2, 3], position).unwrap();
                         sampler.accept(token);
                         sampler.accept((position * 31) as Token);

@@ -251,11 +251,15 @@ fn rows_that_do_not_fit_or_hold_nothing() {
     assert_eq!(error, Error::NanLogits { row: 0, token: 2 });
     // A banned NaN does not count, nor one that is not legal.
     assert_eq!(sampler.sample(&mut [1.0, -90.0, f32::NAN, -90.0], None, &[2], 0), Ok(0));
-    let legal = Legal { tokens: &[3], greedy: true };
+    let legal = Legal::list(&[3], true);
     assert_eq!(sampler.sample(&mut [1.0, -90.0, f32::NAN, -90.0], Some(legal), &[], 0), Ok(3));
     for tokens in [&[][..], &[4], &[-1, 2]] {
-        assert!(sampler.sample(&mut [1.0; 4], Some(Legal { tokens, greedy: false }), &[], 0).is_err());
+        assert!(sampler.sample(&mut [1.0; 4], Some(Legal::list(tokens, false)), &[], 0).is_err());
     }
+    for bits in [&[][..], &[0], &[1 << 4], &[1, 0]] {
+        assert!(sampler.sample(&mut [1.0; 4], Some(Legal::mask(bits, 1, false)), &[], 0).is_err(), "{bits:?}");
+    }
+    assert_eq!(sampler.sample(&mut [1.0; 4], Some(Legal::mask(&[1 << 3], 1, false)), &[], 0), Ok(3));
 }
 
 fn row(n: usize, kind: u32, deviation: f64) -> Vec<f32> {
@@ -276,6 +280,13 @@ const CHAINS: [&str; 9] = [
     "top_k=500;dynatemp=1,0.8,1.5;min_p=0.01",
 ];
 
+/// A mask of these tokens.
+fn bits(legal: &[Token], n_vocab: usize) -> Vec<u32> {
+    let mut bits = vec![0; n_vocab.div_ceil(32)];
+    legal.iter().for_each(|&token| bits[token as usize / 32] |= 1 << (token % 32));
+    bits
+}
+
 /// The token under a constraint is the one that the full row gives with everything else at -inf.
 #[test]
 fn legal_tokens_are_a_mask() {
@@ -288,6 +299,7 @@ fn legal_tokens_are_a_mask() {
         legal.dedup();
         let mut masked = vec![f32::NEG_INFINITY; n];
         legal.iter().for_each(|&token| masked[token as usize] = row[token as usize]);
+        let bits = bits(&legal, n);
         for (number, chain) in CHAINS.iter().enumerate() {
             let seed = u64::from(kind) << 32 | number as u64;
             let mut under = sampler(chain, n, seed);
@@ -304,10 +316,14 @@ fn legal_tokens_are_a_mask() {
             for position in 0..25 {
                 let sampled =
                     |one: &mut Sampler, row: &[f32], legal| one.sample(&mut row.to_vec(), legal, &[], position);
-                let mode = |greedy| Some(Legal { tokens: &legal, greedy });
+                let mode = |greedy| Some(Legal::list(&legal, greedy));
                 let expected = sampled(&mut full, &masked, None);
                 assert_eq!(sampled(&mut under, &row, mode(false)), expected, "{chain}, {count} legal");
-                assert_eq!(sampled(&mut under, &row, mode(true)), sampled(&mut best, &masked, None), "{chain}");
+                let expected_best = sampled(&mut best, &masked, None);
+                assert_eq!(sampled(&mut under, &row, mode(true)), expected_best, "{chain}");
+                let mode = |greedy| Some(Legal::mask(&bits, 1, greedy));
+                assert_eq!(sampled(&mut under, &row, mode(false)), expected, "{chain}, a mask of {count}");
+                assert_eq!(sampled(&mut under, &row, mode(true)), expected_best, "{chain}, a mask of {count}");
             }
         }
     }
@@ -324,7 +340,7 @@ fn a_constraint_never_leaves_nothing() {
     // After a truncation that leaves none of them the smallest id is taken; where one is left, that one.
     for greedy in [false, true] {
         let expected = if greedy { order[100] } else { legal[0] };
-        let legal = Some(Legal { tokens: &legal, greedy });
+        let legal = Some(Legal::list(&legal, greedy));
         let taken = sampler("top_k=100;trie;temp=0.8", n, 1).sample(&mut row.clone(), legal, &[], 0).unwrap();
         assert_eq!(taken, expected, "greedy {greedy}");
         let taken = sampler("top_k=101;trie;temp=0.8", n, 1).sample(&mut row.clone(), legal, &[], 0).unwrap();
@@ -334,15 +350,31 @@ fn a_constraint_never_leaves_nothing() {
     let mut dead = row.clone();
     legal.iter().for_each(|&token| dead[token as usize] = f32::NEG_INFINITY);
     for greedy in [false, true] {
-        let mode = Some(Legal { tokens: &legal, greedy });
+        let mode = Some(Legal::list(&legal, greedy));
         assert_eq!(sampler("", n, 1).sample(&mut dead.clone(), mode, &[], 0), Ok(legal[0]));
-        let one = Some(Legal { tokens: &legal[4..5], greedy });
+        let (words, one) = (bits(&legal, n), bits(&legal[4..5], n));
+        let mode = Some(Legal::mask(&words, 1, greedy));
+        assert_eq!(sampler("", n, 1).sample(&mut dead.clone(), mode, &[], 0), Ok(legal[0]));
+        let one = Some(Legal::mask(&one, 2, greedy));
+        assert_eq!(sampler("top_k=3", n, 1).sample(&mut row.clone(), one, &[legal[4]], 0), Ok(legal[4]));
+        let one = Some(Legal::list(&legal[4..5], greedy));
         assert_eq!(sampler("top_k=3", n, 1).sample(&mut row.clone(), one, &[legal[4]], 0), Ok(legal[4]));
     }
     let mut nan = row.clone();
     nan[legal[2] as usize] = f32::NAN;
-    let error = sampler("", n, 1).sample(&mut nan, Some(Legal { tokens: &legal, greedy: true }), &[], 0).unwrap_err();
+    let error = sampler("", n, 1).sample(&mut nan, Some(Legal::list(&legal, true)), &[], 0).unwrap_err();
     assert_eq!(error, Error::NanLogits { row: 0, token: legal[2] as usize });
+    for few in [&legal[..], &(0..n as Token).filter(|token| token % 100 != 3).collect::<Vec<_>>()] {
+        let mut nan = row.clone();
+        let (at, other) = (few[few.len() - 1] as usize, 3);
+        (nan[at], nan[other]) = (f32::NAN, f32::NAN);
+        let words = bits(few, n);
+        let mask = Some(Legal::mask(&words, 3, false));
+        let error = sampler("", n, 1).sample(&mut nan.clone(), mask, &[], 0).unwrap_err();
+        assert_eq!(error, Error::NanLogits { row: 0, token: at });
+        nan[at] = 1.0;
+        assert!(sampler("", n, 1).sample(&mut nan, mask, &[], 0).is_ok(), "a NaN that is not legal does not count");
+    }
 }
 
 /// Chi-square over 100,000 draws: the statistic of a right sampler exceeds the bound once in 10,000 seeds.
@@ -641,7 +673,7 @@ fn a_chain_is_taken_up_in_the_middle() {
                     if mask == Some(true) && !sampler(chain, n, 0).spec(&[7]).greedy_from(cut + 1) {
                         continue;
                     }
-                    let mask = mask.map(|greedy| Legal { tokens: &legal, greedy });
+                    let mask = mask.map(|greedy| Legal::list(&legal, greedy));
                     let given = mask.filter(|mask| mask.greedy || steps[..cut].contains(&"trie"));
                     let mut left = first_part(&steps[..cut], &row, &history, given);
                     if kind % 2 == 0 {
@@ -677,7 +709,7 @@ fn what_cannot_be_taken_up() {
     assert!(sampler.resume(1, [], None, 0).is_err());
     assert!(sampler.resume(1, (0..5000).map(|token| (token, 1.0)), None, 0).is_err());
     assert_eq!(sampler.resume(1, [(3, f32::NAN)], None, 0), Err(Error::NanLogits { row: 0, token: 3 }));
-    let legal = Legal { tokens: &[3, 10], greedy: false };
+    let legal = Legal::list(&[3, 10], false);
     assert!(sampler.resume(3, [(3, 1.0)], Some(legal), 0).is_err());
 }
 

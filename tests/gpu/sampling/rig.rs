@@ -141,7 +141,7 @@ pub fn on_host(case: &Case) -> OnHost {
     let mut sampler = Sampler::new(&chain, case.row.len(), case.seed).unwrap();
     sampler.keep_candidates(if case.token_only { 0 } else { HOST_KEEPS });
     case.history.iter().for_each(|&token| sampler.accept(token));
-    let legal = case.legal.as_ref().map(|(tokens, greedy)| Legal { tokens, greedy: *greedy });
+    let legal = case.legal.as_ref().map(|(tokens, greedy)| Legal::list(tokens, *greedy));
     let token = sampler.sample(&mut case.row.to_vec(), legal, &case.banned, case.position);
     (token, sampler.last().clone())
 }
@@ -234,7 +234,7 @@ pub fn check_on(gpus: &[Arc<Gpu>], cases: &[Case], together: usize) {
                     let chain = case.chain.parse().unwrap();
                     let spec = spec(&chain, n_vocab, &case.banned, case.seed, case.candidates);
                     rig.program.set_chain(sequence, &spec).unwrap();
-                    let children = case.legal.as_ref().map(|(tokens, greedy)| Legal { tokens, greedy: *greedy });
+                    let children = case.legal.as_ref().map(|(tokens, greedy)| Legal::list(tokens, *greedy));
                     rig.program.arm(sequence, children).unwrap();
                 }
                 before[sequence] = Some(case);

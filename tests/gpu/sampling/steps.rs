@@ -103,7 +103,7 @@ fn dispatches_are_few() {
             rig.program.set_chain(0, &spec(&chain.parse().unwrap(), 32_000, &[], 1, 0)).unwrap();
             assert_eq!(rig.program.dispatches(&[row(0)]), count, "{chain}");
         }
-        rig.program.arm(0, Some(Legal { tokens: &[3, 4], greedy: false })).unwrap();
+        rig.program.arm(0, Some(Legal::list(&[3, 4], false))).unwrap();
         assert_eq!(rig.program.dispatches(&[row(0)]), 1);
         assert_eq!(rig.program.dispatches(&[row(0), row(1)]), 4);
     }
@@ -117,7 +117,7 @@ fn what_cannot_be_is_refused() {
         assert!(SampleProgram::new(gpu, 10, 65).is_err());
         let mut rig = Rig::new(gpu, 100, 2);
         for tokens in [&[][..], &[3, 3], &[4, 2], &[-1, 2], &[5, 100]] {
-            assert!(rig.program.arm(0, Some(Legal { tokens, greedy: true })).is_err(), "{tokens:?}");
+            assert!(rig.program.arm(0, Some(Legal::list(tokens, true))).is_err(), "{tokens:?}");
         }
         assert!(rig.program.arm(2, None).is_err());
         assert!(rig.program.set_chain(2, &SampleSpec::default()).is_err());

@@ -27,8 +27,8 @@ fn halves(n: usize, rows: &[Row]) {
             for chain in chains {
                 let chain: Chain = chain.parse().unwrap();
                 for (tokens, greedy) in masks.iter().flat_map(|tokens| [(tokens, false), (tokens, true)]) {
-                    let legal = tokens.as_ref().map(|tokens| Legal { tokens, greedy });
-                    let children = tokens.as_ref().map(|tokens| Legal { tokens, greedy });
+                    let legal = tokens.as_ref().map(|tokens| Legal::list(tokens, greedy));
+                    let children = tokens.as_ref().map(|tokens| Legal::list(tokens, greedy));
                     let (mut whole, mut rest) =
                         (Sampler::new(&chain, n, 3).unwrap(), Sampler::new(&chain, n, 3).unwrap());
                     let banned = [7, tokens.as_ref().map_or(-1, |tokens| tokens[0])];
@@ -39,8 +39,10 @@ fn halves(n: usize, rows: &[Row]) {
                     if greedy && (legal.is_none() || !all.greedy_from(taken)) {
                         continue;
                     }
-                    let what =
-                        format!("`{chain}` on {name} of {n}, {:?} legal", legal.map(|l| (l.tokens.len(), greedy)));
+                    let what = format!(
+                        "`{chain}` on {name} of {n}, {:?} legal",
+                        tokens.as_ref().map(|tokens| (tokens.len(), greedy))
+                    );
                     let mut position = 100 * turn as u32;
                     long.iter().for_each(|&token| (whole.accept(token), rest.accept(token)).0);
                     whole.keep_candidates(50);

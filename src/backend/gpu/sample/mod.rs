@@ -27,7 +27,7 @@ mod spec;
 #[cfg(test)]
 mod tests;
 
-pub use crate::backend::{ChainStep, Legal, SampleProblem, SampleResult, SampleRow, SampleSpec};
+pub use crate::backend::{ChainStep, Legal, LegalTokens, SampleProblem, SampleResult, SampleRow, SampleSpec};
 pub(crate) use probe::add_trial;
 pub use spec::{MAX_CANDIDATES, MAX_HANDED_OVER, split, supported};
 
@@ -309,25 +309,29 @@ impl SampleProgram {
             self.write(&self.children, at + CHILD_KIND, &[CHILDREN_NONE]);
             return Ok(());
         };
-        let ascending = tokens.windows(2).all(|pair| pair[0] < pair[1]);
-        let ends = tokens.first().zip(tokens.last());
-        let Some((&first, _)) = ends.filter(|(first, last)| ascending && **first >= 0 && (**last as usize) < n_vocab)
-        else {
-            let problem = format!("{} tokens of a mask are not ascending, or not below {n_vocab}", tokens.len());
-            return Err(Error::InvalidArgument(problem));
+        let first = tokens.first(n_vocab)?;
+        let (kind, count) = match tokens {
+            LegalTokens::List(tokens) if tokens.windows(2).any(|pair| pair[0] >= pair[1]) => {
+                let problem = format!("{} tokens of a mask are not ascending", tokens.len());
+                return Err(Error::InvalidArgument(problem));
+            }
+            LegalTokens::List(tokens) if tokens.len() <= LIST => (CHILDREN_LIST, tokens.len() as u32),
+            LegalTokens::List(tokens) => (CHILDREN_MASK, tokens.len() as u32),
+            LegalTokens::Mask { bits, .. } => (CHILDREN_MASK, bits.iter().map(|word| word.count_ones()).sum()),
         };
-        let kind = if tokens.len() <= LIST { CHILDREN_LIST } else { CHILDREN_MASK };
         state.children = (kind, greedy);
         let mut words = std::mem::take(&mut self.scratch);
         words.clear();
-        words.extend([kind, tokens.len() as u32, first as u32, u32::from(greedy)]);
-        if kind == CHILDREN_LIST {
-            words.extend(tokens.iter().map(|&token| token as u32));
-        } else {
-            words.resize(CHILD_DATA + n_vocab.div_ceil(32), 0);
-            for &token in tokens {
-                words[CHILD_DATA + token as usize / 32] |= 1 << (token % 32);
+        words.extend([kind, count, first as u32, u32::from(greedy)]);
+        match tokens {
+            LegalTokens::List(tokens) if kind == CHILDREN_LIST => words.extend(tokens.iter().map(|&id| id as u32)),
+            LegalTokens::List(tokens) => {
+                words.resize(CHILD_DATA + n_vocab.div_ceil(32), 0);
+                for &token in tokens {
+                    words[CHILD_DATA + token as usize / 32] |= 1 << (token % 32);
+                }
             }
+            LegalTokens::Mask { bits, .. } => words.extend_from_slice(bits),
         }
         self.write(&self.children, at, &words);
         self.scratch = words;

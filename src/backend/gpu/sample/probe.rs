@@ -74,7 +74,7 @@ fn run(gpu: &Gpu, mut program: SampleProgram, logits: &[f32], expected: &[Vec<Ex
     for (sequence, &(way, apart)) in CASES.iter().enumerate() {
         program.set_chain(sequence, &spec(way))?;
         let tokens: Vec<Token> = (0..N_VOCAB as Token).step_by(apart.unwrap_or(1)).collect();
-        program.arm(sequence, apart.map(|_| Legal { tokens: &tokens, greedy: false }))?;
+        program.arm(sequence, apart.map(|_| Legal::list(&tokens, false)))?;
         program.restart(sequence, 0, &[])?;
     }
     let all: Vec<_> = (0..CASES.len() as u32).map(|i| SampleRow { sequence: i, row: i }).collect();
