@@ -1,6 +1,7 @@
 //! `generate`: text streamed to standard output as it comes, or one JSON object at the end.
 
 use crate::args::{ModelArgs, Prompt, Prompts, StoreArgs, TextArgs, loading, placed, read_input};
+use crate::guide::Guide;
 use crate::output::{Failure, Outcome, catch_interrupts, interrupted, print_json, usage};
 use crate::parameters::Parameters;
 use clap::{ArgMatches, ValueEnum};
@@ -59,11 +60,13 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     keep: Option<u32>,
     /// A token trie (JSON) that constrains what is generated first
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "grammar_source")]
     trie: Option<PathBuf>,
     /// How tokens are chosen inside the trie
     #[arg(long, default_value = "greedy", value_name = "MODE")]
     trie_mode: TrieMode,
+    #[command(flatten)]
+    guide: Guide,
     /// What the end of a constrained span does
     #[arg(long, default_value = "continue", value_name = "ACTION")]
     on_span_end: OnSpanEnd,
@@ -138,6 +141,9 @@ pub fn run(args: Args, matches: &ArgMatches) -> Outcome {
             TrieMode::Score => Mode::ScoreLeaves,
         };
         session.set_trie(&read_input(path)?, mode)?;
+    }
+    if let Some(source) = args.guide.source()? {
+        session.set_grammar(&source)?;
     }
     for (slot, (_, chain)) in (0..).zip(&prompts) {
         session.set_chain(slot, chain.clone())?;

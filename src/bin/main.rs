@@ -11,6 +11,7 @@ mod devices;
 mod embed;
 mod generate;
 mod grammar;
+mod guide;
 mod inspect;
 mod logits;
 mod output;

@@ -42,7 +42,8 @@ pub struct SamplingOptions {
     pub presence_penalty: f32,
     /// Subtracted from the logit of a token for each time it was seen; 0: off.
     pub frequency_penalty: f32,
-    /// Must be NULL: grammars are not supported by this version.
+    /// A grammar in GBNF whose root is `root`, in force from now on as by `eliza_inference_set_grammar`; "" clears the
+    /// grammar, NULL keeps what was set.
     pub gbnf_grammar: *const c_char,
     /// Stop strings, terminated UTF-8, none empty: generation ends before the first that appears.
     pub stop: *const *const c_char,
@@ -107,8 +108,9 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_sampling_defaults(
 /// arrays may be where their count is 0; `out_error` may be; a NULL or closed handle is -1. Threads: any; fails while
 /// the handle is at work.
 ///
-/// Returns `ELIZA_OK`, or changes nothing and returns -1 (handle), `ELIZA_ERR_INVALID_ARG`, `ELIZA_ERR_NOT_IMPLEMENTED`
-/// (a grammar), `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.
+/// Returns `ELIZA_OK`, or changes nothing and returns -1 (handle), `ELIZA_ERR_INVALID_ARG`, `ELIZA_ERR_OOM` (more than a
+/// grammar may hold), `ELIZA_ERR_NOT_IMPLEMENTED`, `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`. After a grammar that is
+/// refused generate fails, as after `eliza_inference_set_grammar`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_llm_stream_configure(
     handle: FfiLlmHandle,
@@ -117,8 +119,15 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_configure(
 ) -> i32 {
     let configure = |stream: &Stream| {
         // SAFETY: the host's options are null or as long as they say, and its arrays as long as their counts.
-        let settings = unsafe { to_settings(&args::read(options)?, stream.session.settings().params)? };
-        stream.session.configure(settings)?;
+        let (settings, gbnf) = unsafe {
+            let options = args::read(options)?;
+            let settings = to_settings(&options, stream.session.settings().params)?;
+            (settings, args::optional_text(options.gbnf_grammar, "gbnf_grammar")?)
+        };
+        match gbnf {
+            Some(gbnf) => stream.session.configure_guided(settings, gbnf)?,
+            None => stream.session.configure(settings)?,
+        }
         Ok(ELIZA_OK)
     };
     // SAFETY: the host's out_error is null or writable.
@@ -190,9 +199,6 @@ fn to_options(settings: &Settings) -> SamplingOptions {
 /// # Safety
 /// The arrays of `options` are null or as long as their counts, the strings terminated.
 unsafe fn to_settings(options: &SamplingOptions, before: Params) -> Result<Settings> {
-    if !options.gbnf_grammar.is_null() {
-        return Err(Error::Unsupported("gbnf_grammar: grammars are not supported by this version".into()));
-    }
     if options.reserved != 0 {
         return Err(Error::InvalidArgument(format!("reserved is {}, must be 0", options.reserved)));
     }
@@ -314,7 +320,6 @@ mod tests {
     #[test]
     fn refusals_name_the_field() {
         let refused = |options: SamplingOptions| settings(&options).unwrap_err().to_string();
-        assert!(refused(SamplingOptions { gbnf_grammar: c"root ::= x".as_ptr(), ..blank() }).contains("gbnf_grammar"));
         assert!(refused(SamplingOptions { n_stop: 1, ..blank() }).contains("stop is NULL"));
         let stop = [std::ptr::null()];
         assert!(refused(SamplingOptions { stop: stop.as_ptr(), n_stop: 1, ..blank() }).contains("stop[0] is NULL"));

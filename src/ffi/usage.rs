@@ -24,7 +24,7 @@ pub struct Usage {
     pub prompt_tokens_reused: u64,
     /// Tokens emitted; an end-of-generation token is not.
     pub completion_tokens: u64,
-    /// Emitted tokens that were forced by the token trie.
+    /// Emitted tokens that were forced by the token trie or the grammar.
     pub forced_tokens: u64,
     /// Model evaluations, those of the prompt included.
     pub forward_passes: u64,
@@ -44,16 +44,16 @@ pub struct Usage {
     pub gpu_bytes_uploaded: u64,
     /// Bytes read from a GPU.
     pub gpu_bytes_read: u64,
-    /// Sampled tokens for which the token trie left a choice.
+    /// Sampled tokens for which the token trie or the grammar left a choice.
     pub branching_steps: u64,
-    /// Of those, the ones for which all logits were computed, not only those of the legal tokens: more than 512 are
-    /// legal, or they are sampled (mode 1) by a chain that compares tokens before the trie.
+    /// Of those, the ones for which all logits were computed, not only those of the legal tokens: more than 512 (of a
+    /// grammar 256) are legal, or they are sampled by a chain that compares tokens before the mask.
     pub whole_row_steps: u64,
     /// How many more model evaluations it would have taken to evaluate the generated tokens one by one.
     pub forward_passes_saved: u64,
     /// Logits computed.
     pub logits_computed: u64,
-    /// Emitted tokens inside a span: those for which the token trie allowed only some tokens.
+    /// Emitted tokens for which the token trie or the grammar allowed only some tokens.
     pub span_tokens: u64,
     /// The sum of the numbers of tokens that were allowed there.
     pub span_candidates: u64,
@@ -69,6 +69,10 @@ pub struct Usage {
     pub evaluated_tokens: u64,
     /// Earlier recurrent states and windows of sliding layers that are kept now, of all slots.
     pub snapshots: u64,
+    /// Token masks that were computed for the grammar while the generation ran; others were known.
+    pub grammar_masks: u64,
+    /// States of the grammar that were known at the end of the generation.
+    pub grammar_states: u64,
 }
 
 // SAFETY: repr(C), the size first, plain numbers throughout.
@@ -206,6 +210,8 @@ fn to_usage(usage: &session::Usage) -> Usage {
         prompt_tokens_restored: usage.prompt_tokens_restored,
         evaluated_tokens: usage.evaluated_tokens,
         snapshots: usage.snapshots,
+        grammar_masks: usage.grammar_masks,
+        grammar_states: usage.grammar_states,
     }
 }
 

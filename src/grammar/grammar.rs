@@ -34,6 +34,15 @@ pub struct GrammarOptions {
     pub jump_ahead: JumpAhead,
 }
 
+/// What is known of a grammar.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GrammarCounts {
+    /// States that are known now.
+    pub states: u64,
+    /// Masks that were computed since the grammar was made.
+    pub masks: u64,
+}
+
 /// A grammar for a vocabulary. Any number of streams may follow it at once; what one finds out of it helps the others.
 pub struct Grammar {
     pub(super) tree: Arc<Tree>,
@@ -106,6 +115,12 @@ impl Grammar {
     /// How often its tables were full and dropped.
     pub fn rebuilt(&self) -> u64 {
         self.tables.lock().rebuilt
+    }
+
+    /// How many states of it are known now, and how many masks were computed so far.
+    pub fn counts(&self) -> GrammarCounts {
+        let tables = self.tables.lock();
+        GrammarCounts { states: tables.n_states() as u64, masks: tables.masks }
     }
 
     pub(super) fn tables(&self) -> MutexGuard<'_, Tables> {

@@ -26,7 +26,7 @@ mod vocabulary;
 mod walk;
 
 pub use gbnf::{MAX_DEPTH, MAX_ITEMS, MAX_REPETITIONS, MAX_TEXT_BYTES};
-pub use grammar::{Grammar, GrammarOptions, JumpAhead};
+pub use grammar::{Grammar, GrammarCounts, GrammarOptions, JumpAhead};
 pub use lazy::{MAX_SEARCHED, Trigger};
 pub use mask::{MAX_FEW, Mask};
 pub use rules::Rules;

@@ -95,6 +95,8 @@ pub(super) struct Tables {
     mask_bytes: usize,
     /// How often the tables were dropped.
     pub(super) rebuilt: u64,
+    /// How many masks were computed.
+    pub(super) masks: u64,
     // Scratch memory of one expansion.
     todo: Vec<Stack>,
     seen: HashSet<Stack>,
@@ -120,6 +122,7 @@ impl Tables {
             locals: HashMap::new(),
             mask_bytes: 0,
             rebuilt: 0,
+            masks: 0,
             todo: Vec::new(),
             seen: HashSet::new(),
             found: Vec::new(),
@@ -188,6 +191,10 @@ impl Tables {
     }
 
     #[inline]
+    pub(super) fn n_states(&self) -> usize {
+        self.states.len()
+    }
+
     pub(super) fn state(&self, state: u32) -> &State {
         &self.states[state as usize]
     }
@@ -570,6 +577,7 @@ impl Tables {
             self.mask_bytes = 0;
         }
         self.mask_bytes += mask.bytes();
+        self.masks += 1;
         self.states[state as usize].mask = Some(mask.clone());
     }
 

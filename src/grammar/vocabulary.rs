@@ -61,7 +61,8 @@ impl Tree {
         for token in 0..n_vocab as Token {
             begins.push(texts.len() as u32);
             reserve::reserve(&mut texts, vocab.max_piece_bytes(), NODES)?;
-            if !vocab.is_eog(token) {
+            // A token that its makers want never sampled is never legal: other tokens spell its text.
+            if !vocab.is_eog(token) && !vocab.suppressed().contains(&token) {
                 vocab.piece(token, true, &mut texts);
             }
         }

@@ -5,11 +5,11 @@
 //! the next position at which there is a choice. An end-of-generation token is never emitted. Nothing is allocated per
 //! token.
 
+use super::constraint::{Constraint, Next};
 use super::decoder::Decoder;
 use super::shared::{Job, Phase, ResumePoint, Shared};
 use super::{ContextFull, Event, FinishReason, Sink, Usage};
 use crate::engine::{EngineStats, LeafScore, Speculation};
-use crate::sampling::legal_of;
 use crate::trie::{Accept, Mode, Node, TrieState};
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
@@ -31,7 +31,7 @@ pub(crate) struct Generation<'a, D: Decoder> {
     /// Steps of the chain that the device runs, and those that are left to the host.
     followed: usize,
     left_to_host: usize,
-    /// Whether under the trie's mask only the logits of legal tokens matter.
+    /// Whether under a token mask only the logits of legal tokens matter.
     masks_first: bool,
     emitted: u64,
     /// Tokens of the stream, with those that are not in the slot yet, without those that shifts removed.
@@ -42,7 +42,7 @@ pub(crate) struct Generation<'a, D: Decoder> {
     chosen: Vec<Token>,
     /// The leaf that the span ended at, until the next token, which must be none of its children.
     ended_at: Option<Node>,
-    /// Steps at which the trie left a choice, and those of them that computed whole rows of logits.
+    /// Steps at which the constraint left a choice, and those of them that computed whole rows of logits.
     branches: u64,
     whole_rows: u64,
     /// How many more passes decoding token by token would have taken, without those that scored leaves.
@@ -54,6 +54,8 @@ pub(crate) struct Generation<'a, D: Decoder> {
     sampled: u64,
     /// The engine's counters before the prompt.
     before: EngineStats,
+    /// Masks of the grammar that were computed before this generation.
+    masks_before: u64,
 }
 
 impl<'a, D: Decoder> Generation<'a, D> {
@@ -66,7 +68,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
         before: EngineStats,
     ) -> Generation<'a, D> {
         let depth = |state: &TrieState| state.trie().descriptors().iter().map(|one| one.depth()).max();
-        let run = job.trie.as_ref().and_then(depth).unwrap_or(0) as usize;
+        let run = job.constraint.trie().and_then(depth).unwrap_or(0) as usize;
         let ResumePoint { mut pending, mut chosen, ended_at, shifts } = std::mem::take(&mut job.resume_point);
         pending.reserve(run + 1);
         chosen.reserve(run);
@@ -89,6 +91,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
             choosing: Duration::ZERO,
             sampled: 0,
             before,
+            masks_before: job.constraint.counts().masks,
             decoder,
             shared,
             vocab,
@@ -110,19 +113,22 @@ impl<'a, D: Decoder> Generation<'a, D> {
         for &token in self.decoder.tokens().iter().chain(&self.pending) {
             self.job.sampler.accept(token);
         }
+        if let Constraint::Grammar(grammar) = &mut self.job.constraint {
+            grammar.begin(self.decoder.tokens().iter().chain(&self.pending));
+        }
     }
 
     fn start_sampling(&mut self) -> Result<()> {
         let spec = self.job.sampler.spec(&self.job.banned);
         let steps = self.decoder.start_sampling(&spec)?;
-        let greedy = self.job.trie.as_ref().is_some_and(|trie| trie.mode() != Mode::Sampled);
+        let greedy = self.job.constraint.trie().is_some_and(|trie| trie.mode() != Mode::Sampled);
         // Under a greedy mask a device that runs only a part of the chain leaves only the best child.
         self.followed = if greedy && steps < spec.steps.len() && !spec.greedy_from(steps) { 0 } else { steps };
         self.left_to_host = spec.steps.len() - self.followed;
         self.masks_first = spec.masks_first();
         let walked =
             |trie: &&TrieState| self.followed > 0 && self.left_to_host == 0 && trie.mode() != Mode::ScoreLeaves;
-        if let Some(trie) = self.job.trie.as_ref().filter(walked) {
+        if let Some(trie) = self.job.constraint.trie().filter(walked) {
             self.decoder.hold_trie(trie.trie())?;
         }
         let chain = spec.describe(self.followed);
@@ -154,22 +160,23 @@ impl<'a, D: Decoder> Generation<'a, D> {
                 }
             }
             let choosing = |trie: &TrieState| trie.mode() == Mode::ScoreLeaves && trie.at_root();
-            if self.job.trie.as_ref().is_some_and(choosing) {
+            if self.job.constraint.trie().is_some_and(choosing) {
                 match self.choose() {
                     Err(Error::Cancelled) => return Ok(FinishReason::Cancelled),
                     chosen => chosen?,
                 }
             }
-            let forced = self.chosen.pop().or_else(|| self.job.trie.as_ref().and_then(TrieState::forced));
-            let token = match forced {
-                Some(token) => token,
-                None => match self.sample() {
+            let next = self.next()?;
+            let token = match next {
+                Next::End => return Ok(FinishReason::Stop),
+                Next::Forced(token) => token,
+                Next::Choice => match self.sample() {
                     Err(Error::Cancelled) => return Ok(FinishReason::Cancelled),
                     sampled => sampled?,
                 },
             };
-            let allowed = self.job.trie.as_ref().and_then(TrieState::mask).map(<[Token]>::len);
-            let step = self.job.trie.as_mut().map_or(Accept::Ignored, |trie| trie.accept(token));
+            let allowed = self.job.constraint.allowed();
+            let step = self.accept(token)?;
             match step {
                 Accept::EndedAtLeaf if self.job.stop_at_span_end => return Ok(FinishReason::Span),
                 Accept::NetReleased => log::warn!("Token trie released: no leaf completed within the limit of tokens"),
@@ -179,18 +186,36 @@ impl<'a, D: Decoder> Generation<'a, D> {
                 return Ok(FinishReason::Stop);
             }
             self.job.sampler.accept(token);
-            let stopped = self.emit(token, forced.is_some(), allowed);
+            let stopped = self.emit(token, next != Next::Choice, allowed);
             self.pending.push(token);
             if stopped? {
                 return Ok(FinishReason::Stop);
             }
             let scored = |trie: &&mut TrieState| trie.mode() == Mode::ScoreLeaves;
             if self.chosen.is_empty() {
-                self.ended_at = self.job.trie.as_mut().filter(scored).and_then(TrieState::end_at_leaf);
+                self.ended_at = self.job.constraint.trie_mut().filter(scored).and_then(TrieState::end_at_leaf);
             }
             if (step == Accept::Leaf || self.ended_at.is_some()) && self.job.stop_at_span_end {
                 return Ok(FinishReason::Span);
             }
+        }
+    }
+
+    /// What comes next: a choice, a token that is forced, or the end.
+    fn next(&mut self) -> Result<Next> {
+        if let Constraint::Grammar(grammar) = &mut self.job.constraint {
+            return grammar.next();
+        }
+        let forced = self.chosen.pop().or_else(|| self.job.constraint.trie().and_then(TrieState::forced));
+        Ok(forced.map_or(Next::Choice, Next::Forced))
+    }
+
+    /// Moves the constraint on by a token.
+    fn accept(&mut self, token: Token) -> Result<Accept> {
+        match &mut self.job.constraint {
+            Constraint::None => Ok(Accept::Ignored),
+            Constraint::Trie(trie) => Ok(trie.accept(token)),
+            Constraint::Grammar(grammar) => grammar.accept(token).map(|()| Accept::Ignored),
         }
     }
 
@@ -217,7 +242,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
             self.decoder.logits(&self.pending, &[], &self.shared.cancel)?;
             self.pending.clear();
         }
-        let Some(trie) = &self.job.trie else { return Ok(()) };
+        let Some(trie) = self.job.constraint.trie() else { return Ok(()) };
         let Some(descriptor) = trie.descriptor() else { return Ok(()) };
         let before = self.decoder.stats().forward_passes;
         let scores = self.decoder.score(trie.trie(), descriptor, &self.shared.cancel)?;
@@ -232,7 +257,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
     fn sample_behind(&mut self, leaf: Node) -> Result<Token> {
         let position = (self.decoder.tokens().len() + self.pending.len()) as u32;
         let logits = self.decoder.logits(&self.pending, &[], &self.shared.cancel)?;
-        for &child in self.job.trie.iter().flat_map(|trie| trie.trie().children(leaf)) {
+        for &child in self.job.constraint.trie().iter().flat_map(|trie| trie.trie().children(leaf)) {
             logits[child as usize] = f32::NEG_INFINITY;
         }
         let sampler = &mut self.job.sampler;
@@ -244,7 +269,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
 
     /// Evaluates the pending tokens and samples the next one.
     fn sample(&mut self) -> Result<Token> {
-        let legal = self.job.trie.as_ref().and_then(legal_of);
+        let legal = self.job.constraint.legal();
         let position = (self.decoder.tokens().len() + self.pending.len()) as u32;
         let listed = legal.map_or(&[][..], |legal| legal.listed(self.masks_first));
         self.branches += u64::from(legal.is_some());
@@ -275,7 +300,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
         Ok(token)
     }
 
-    /// Counts a token, one of `allowed` tokens that the trie allowed, and passes it to the sink with the text that it
+    /// Counts a token, one of `allowed` tokens that the constraint allowed, and passes it to the sink with the text that it
     /// completed. True when a stop string is complete.
     fn emit(&mut self, token: Token, forced: bool, allowed: Option<usize>) -> Result<bool> {
         self.piece.clear();
@@ -325,8 +350,11 @@ impl<'a, D: Decoder> Generation<'a, D> {
             let mut state = self.shared.lock();
             state.note(outcome.as_ref().err());
             self.count(&mut state.usage);
+            let known = self.job.constraint.counts();
+            state.usage.grammar_masks = known.masks.saturating_sub(self.masks_before);
+            state.usage.grammar_states = known.states;
             state.usage.finish_reason = *outcome.as_ref().unwrap_or(&FinishReason::Error);
-            state.trie = self.job.trie;
+            state.constraint = self.job.constraint;
             // A cancelled evaluation may have appended some of the pending tokens to the slot.
             let missing = self.stream.saturating_sub(self.decoder.tokens().len());
             let pending = self.pending.split_off(self.pending.len().saturating_sub(missing));
@@ -363,11 +391,12 @@ fn timed<T>(total: &mut Duration, choose: impl FnOnce() -> T) -> T {
 /// `left_to_host` steps of the chain are the host's.
 fn speculation(job: &Job, emitted: u64, left_to_host: usize) -> Speculation<'_> {
     let after = job.max_new_tokens.map_or(u64::MAX, |most| most - emitted - 1) as usize;
-    let choice = job.trie.as_ref().filter(|trie| trie.mask().is_some());
-    match choice.and_then(|trie| Some((trie.trie(), trie.node()?))) {
+    let walked = job.constraint.trie().and_then(|trie| Some((trie.trie(), trie.node()?)));
+    match (job.constraint.legal(), walked) {
         _ if left_to_host > 0 || after == 0 => Speculation::Nothing,
-        None => Speculation::Step,
-        Some((trie, node)) => Speculation::Walk(trie, node, after),
+        (None, _) => Speculation::Step,
+        (Some(_), Some((trie, node))) => Speculation::Walk(trie, node, after),
+        (Some(_), None) => Speculation::Nothing,
     }
 }
 

@@ -6,6 +6,8 @@
 
 pub mod arguments;
 mod chat;
+mod constrain;
+mod constraint;
 mod decoder;
 mod describe;
 mod embed;
@@ -37,13 +39,14 @@ pub use usage::Usage;
 use crate::backend::MAX_ROWS;
 use crate::chat::{ChatTemplate, Parts};
 use crate::engine::{self, Engine};
-use crate::gguf::{File, shown};
+use crate::gguf::File;
 use crate::model::{self, Model};
 use crate::sampling::random::unchosen_seed;
 use crate::sampling::{ChainStep, Sampler};
-use crate::trie::{self, Built, Surroundings, Trie, TrieState, cache};
+use crate::trie::{self, Built, Surroundings};
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
+use constraint::{Constraint, Kind};
 use decoder::{Decoder, EngineSlot};
 use parking_lot::Mutex;
 use shared::{Command, Job, Phase, ResumePoint, Shared, State};
@@ -223,7 +226,7 @@ impl Session {
     /// the least recently used), reuses their longest common prefix with the tokens of any slot, and blocks until that
     /// is done. Returns how many tokens the slot now holds, which is `tokens.len()`.
     ///
-    /// Success re-arms the token trie; after a failure a new prefill is needed before generate.
+    /// Success re-arms the token trie or grammar; after a failure a new prefill is needed before generate.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] (no tokens, a token or slot that does not exist), [`Error::OutOfMemory`] (longer than
@@ -254,7 +257,8 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::Busy`] while generating and when no prefill succeeded since the last generate, with the
-    /// reason of a failed [`set_trie`](Session::set_trie) until a trie is set or cleared, and with
+    /// reason of a failed [`set_trie`](Session::set_trie) or [`set_grammar`](Session::set_grammar) until a constraint
+    /// is set or the refused one cleared, and with
     /// [`Error::InvalidArgument`] when the sampling parameters are out of range.
     pub fn generate(
         &self,
@@ -327,10 +331,19 @@ impl Session {
     /// [`Error::Busy`] or [`Error::InvalidArgument`] (an empty stop string, a
     /// parameter out of range, more tokens to keep than a shift can) and then changes nothing.
     pub fn configure(&self, settings: Settings) -> Result<()> {
+        self.configure_with(settings, None)
+    }
+
+    /// Replaces the settings, and with `constraint` also what generations are held to; an error in its place bars
+    /// generate, and leaves the settings as they were.
+    fn configure_with(&self, settings: Settings, constraint: Option<Result<Constraint>>) -> Result<()> {
         let checked = self.check_settings(&settings);
         let nothing_to_ignore = settings.ignore_eos && self.vocab.eog_tokens().is_empty();
         self.change(|state| {
             checked?;
+            if let Some(constraint) = constraint {
+                constrain::replace(state, Kind::Grammar, constraint)?;
+            }
             state.settings = settings;
             Ok(())
         })?;
@@ -361,99 +374,6 @@ impl Session {
             };
             Ok(())
         })
-    }
-
-    /// Constrains what follows to the trie of a JSON payload and arms its first descriptor.
-    ///
-    /// A failure other than [`Error::Busy`] bars generate until a set succeeds or the trie is cleared, so that a caller
-    /// that ignores it never gets unconstrained output.
-    ///
-    /// # Errors
-    /// [`Error::Busy`] while generating, else what is wrong with the payload, by its place.
-    pub fn set_trie(&self, json: &[u8], mode: Mode) -> Result<()> {
-        let mut strict = false;
-        // A payload may be large: it is parsed without the lock, and only once it is known to be wanted.
-        self.change(|state| {
-            strict = state.settings.strict_trie;
-            Ok(())
-        })?;
-        let loaded = self.load_trie(json, mode, strict);
-        self.change(|state| match loaded {
-            Ok(trie) => {
-                state.trie = Some(trie);
-                state.resume_point.forget_choice();
-                state.trie_failure = None;
-                Ok(())
-            }
-            Err(error) => {
-                state.trie_failure = Some(error.clone());
-                Err(error)
-            }
-        })
-    }
-
-    /// Bars generate as a failed [`set_trie`](Session::set_trie) does, for a caller whose payload was refused before
-    /// that call; always fails, with `error` unless busy.
-    ///
-    /// # Errors
-    /// `error`, or [`Error::Busy`] while generating.
-    pub fn refuse_trie(&self, error: Error) -> Result<()> {
-        self.change(|state| {
-            state.trie_failure = Some(error.clone());
-            Err(error)
-        })
-    }
-
-    /// Removes the trie, if any, and the bar a failed set left.
-    ///
-    /// # Errors
-    /// [`Error::Busy`] while generating.
-    pub fn clear_trie(&self) -> Result<()> {
-        self.change(|state| {
-            state.trie = None;
-            state.resume_point.forget_choice();
-            state.trie_failure = None;
-            Ok(())
-        })
-    }
-
-    /// Arms the descriptor with this path, or with `None` the next in payload order.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] where there is no trie or it has no such path, [`Error::Busy`] while generating.
-    pub fn arm_trie(&self, path: Option<&str>) -> Result<()> {
-        self.change(|state| match &mut state.trie {
-            Some(trie) => {
-                trie.arm(path)?;
-                state.resume_point.forget_choice();
-                Ok(())
-            }
-            None => Err(Error::InvalidArgument("there is no token trie to arm".into())),
-        })
-    }
-
-    /// Scores every leaf of the descriptor armed last as a continuation of the prompt, the most probable first, and
-    /// blocks until that is done. The session is unchanged: a generate may follow.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] when there is no trie, [`Error::Busy`] when no prefill succeeded since the
-    /// last generate (or from inside the token callback), [`Error::OutOfMemory`] when the context has no room for the
-    /// leaves, and [`Error::Cancelled`].
-    pub fn score_trie(&self) -> Result<LeafScores> {
-        let (reply, answer) = mpsc::sync_channel(1);
-        self.change(|state| {
-            if let Some(failure) = &state.trie_failure {
-                return Err(failure.clone());
-            }
-            let none = || Error::InvalidArgument("there is no token trie to score".into());
-            let trie = state.trie.clone().ok_or_else(none)?;
-            state.prompt.ok_or_else(|| Error::Busy("scoring needs a prefill of its own first".into()))?;
-            self.check_worker(state, "scoring")?;
-            state.phase = Phase::Prefilling;
-            self.schedule(state, Command::Score { trie, reply });
-            Ok(())
-        })?;
-        answer.recv().map_err(|_| Error::Internal("the worker ended without an answer".into())).flatten()
     }
 
     /// Writes the model's own logits of the last `n_last` positions (1 to 512) of the slot of the last prefill to
@@ -629,9 +549,7 @@ impl Session {
         top_p: Option<f32>,
         sink: Sink,
     ) -> Result<()> {
-        if let Some(failure) = &state.trie_failure {
-            return Err(failure.clone());
-        }
+        state.check_constraint()?;
         let unprompted = || Error::Busy("generate needs a prefill of its own first".into());
         let prompt = state.prompt.ok_or_else(unprompted)?;
         let settings = &state.settings;
@@ -652,7 +570,7 @@ impl Session {
             max_new_tokens: u64::try_from(max_new_tokens).ok(),
             slot_id: prompt.slot_id,
             sampler,
-            trie: state.trie.clone(),
+            constraint: state.constraint.clone(),
             resume_point: std::mem::take(&mut state.resume_point),
             text: TextStream::new(&settings.stop, self.vocab.max_piece_bytes()),
             banned: [self.vocab.suppressed(), eog].concat(),
@@ -691,28 +609,6 @@ impl Session {
         self.shared.begin();
     }
 
-    /// A payload compiled and checked against this model.
-    fn load_trie(&self, json: &[u8], mode: Mode, strict: bool) -> Result<TrieState> {
-        let trie = cache::load(json, |trie| self.check_trie(trie, strict))?;
-        for warning in trie.warnings() {
-            log::warn!("Token trie: {warning}");
-        }
-        Ok(TrieState::new(trie, mode))
-    }
-
-    fn check_trie(&self, trie: &Trie, strict: bool) -> Result<()> {
-        trie.check_vocab(self.info.n_vocab)?;
-        let id = trie.model_id();
-        if !id.is_empty() && !self.info.ids.iter().any(|known| known == id) {
-            let known: Vec<String> = self.info.ids.iter().map(|id| shown(id)).collect();
-            let problem = format!("\"{}\" is none of this model's names ({})", shown(id), known.join(", "));
-            doubtful(strict, "modelId", problem)?;
-        }
-        let misspelt =
-            cache::spelling(trie, &self.vocab, |vocab, token, special, out| vocab.piece(token, special, out));
-        misspelt.map_or(Ok(()), |problem| doubtful(strict, "descriptors", problem))
-    }
-
     /// Whether the caller is this session's own worker.
     fn on_worker(&self) -> bool {
         self.worker.as_ref().is_some_and(|handle| handle.thread().id() == thread::current().id())
@@ -737,15 +633,6 @@ impl Drop for Session {
     }
 }
 
-/// Refuses a doubtful payload when strict, warns otherwise.
-fn doubtful(strict: bool, place: &str, problem: String) -> Result<()> {
-    if strict {
-        return Err(Error::Trie { place: place.into(), problem });
-    }
-    log::warn!("Token trie: {place}: {problem}");
-    Ok(())
-}
-
 /// Whether there is something to read, now or later.
 fn readable(state: &State) -> Result<()> {
     if state.reading {
@@ -755,7 +642,7 @@ fn readable(state: &State) -> Result<()> {
         return Err(Error::Busy("the generation has a callback".into()));
     }
     let nothing = || Error::InvalidArgument("there is no generation to read".into());
-    Err(state.trie_failure.clone().unwrap_or_else(nothing))
+    Err(state.check_constraint().err().unwrap_or_else(nothing))
 }
 
 /// A chain with the given temperature and top-p in place of its own. Where it has none, top-p is inserted before the

@@ -1,9 +1,10 @@
 //! The state that callers and the worker of one session share.
 //!
 //! One lock guards all of it. It is held for moments only: never while the model computes, a payload is parsed or a
-//! callback runs. By the [`Phase`], settings and trie change only while it is `Idle`; a command contains everything
-//! that the worker needs. Cancelling needs no lock.
+//! callback runs. By the [`Phase`], settings and constraint change only while it is `Idle`; a command contains
+//! everything that the worker needs. Cancelling needs no lock.
 
+use super::constraint::{Constraint, Kind};
 use super::queue::Queue;
 use super::store::Store;
 use super::text::{Arena, TextStream};
@@ -62,10 +63,10 @@ pub(crate) struct Job {
     pub(crate) max_new_tokens: Option<u64>,
     pub(crate) slot_id: i32,
     pub(crate) sampler: Sampler,
-    pub(crate) trie: Option<TrieState>,
+    pub(crate) constraint: Constraint,
     pub(crate) resume_point: ResumePoint,
     pub(crate) text: TextStream,
-    /// Tokens never to be taken where the trie does not ask for them.
+    /// Tokens never to be taken where the constraint does not ask for them.
     pub(crate) banned: Vec<Token>,
     pub(crate) stop_at_span_end: bool,
     pub(crate) on_context_full: ContextFull,
@@ -74,7 +75,7 @@ pub(crate) struct Job {
     pub(crate) sink: Sink,
 }
 
-/// The state in which a generation stopped: with slot and trie, all that the next one needs to go on.
+/// The state in which a generation stopped: with slot and constraint, all that the next one needs to go on.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ResumePoint {
     /// Emitted tokens that are not in the slot.
@@ -88,7 +89,7 @@ pub(crate) struct ResumePoint {
 }
 
 impl ResumePoint {
-    /// Called when the trie or its state was replaced.
+    /// Called when the constraint or its state was replaced.
     pub(crate) fn forget_choice(&mut self) {
         self.chosen.clear();
         self.ended_at = None;
@@ -125,10 +126,10 @@ pub(crate) struct State {
     pub(crate) chain: String,
     /// Chains by slot id, which are used in place of the parameters.
     pub(crate) chains: BTreeMap<i32, Chain>,
-    pub(crate) trie: Option<TrieState>,
+    pub(crate) constraint: Constraint,
     pub(crate) resume_point: ResumePoint,
-    /// Why the last set of a trie failed; bars generate.
-    pub(crate) trie_failure: Option<Error>,
+    /// Why the last set of a constraint failed, and what it would have been; bars generate.
+    pub(crate) refused: Option<(Kind, Error)>,
     pub(crate) queue: Queue,
     /// Where the rows of texts arrive that were started and not taken.
     pub(crate) embedding: Option<Receiver<Result<Embeddings>>>,
@@ -143,7 +144,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Fails unless settings, trie and engine are free to be used.
+    /// Fails unless settings, constraint and engine are free to be used.
     pub(crate) fn check_idle(&self) -> Result<()> {
         if self.closed {
             return Err(Error::Busy("the session is closed".into()));
@@ -153,6 +154,11 @@ impl State {
             Phase::Prefilling => Err(Error::Busy("a prefill is running".into())),
             Phase::Generating => Err(Error::Busy("a generation is running".into())),
         }
+    }
+
+    /// Fails after a constraint was refused.
+    pub(crate) fn check_constraint(&self) -> Result<()> {
+        self.refused.as_ref().map_or(Ok(()), |(_, failure)| Err(failure.clone()))
     }
 
     /// Notes how a call or a generation ended.

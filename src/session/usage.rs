@@ -20,14 +20,14 @@ pub struct Usage {
     pub snapshots: u64,
     /// Tokens emitted; an end-of-generation token is not.
     pub completion_tokens: u64,
-    /// Emitted tokens that were forced by the token trie.
+    /// Emitted tokens that were forced by the token trie or the grammar.
     pub forced_tokens: u64,
-    /// Sampled tokens for which the token trie left a choice.
+    /// Sampled tokens for which the token trie or the grammar left a choice.
     pub branching_steps: u64,
-    /// Of those, the ones for which all logits were computed, not only those of the legal tokens: more than 512 are
-    /// legal, or they are sampled (mode 1) by a chain that compares tokens before the trie.
+    /// Of those, the ones for which all logits were computed, not only those of the legal tokens: more than 512 (of a
+    /// grammar 256) are legal, or they are sampled by a chain that compares tokens before the mask.
     pub whole_row_steps: u64,
-    /// Emitted tokens inside a span: those for which the token trie allowed only some tokens.
+    /// Emitted tokens for which the token trie or the grammar allowed only some tokens.
     pub span_tokens: u64,
     /// The sum of the numbers of tokens that were allowed there.
     pub span_candidates: u64,
@@ -60,6 +60,10 @@ pub struct Usage {
     pub sample_us: u64,
     /// Tokens that were sampled, by host or device: all but forced tokens and those of leaves that were scored.
     pub sampled_tokens: u64,
+    /// Token masks that were computed for the grammar while this generation ran; others were known.
+    pub grammar_masks: u64,
+    /// States of the grammar that are known at the end of the generation.
+    pub grammar_states: u64,
     /// Why the generation ended.
     pub finish_reason: FinishReason,
 }

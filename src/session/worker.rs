@@ -4,6 +4,7 @@
 //! engine is dropped here. A panic in a command is an error of that command. After a panic in the engine its state is
 //! unknown, and every later prompt is refused with that error.
 
+use super::constraint::Constraint;
 use super::decoder::Decoder;
 use super::generate::{Generation, guarded};
 use super::shared::{Command, Job, Phase, Prewarm, Prompt, ResumePoint, Shared, State};
@@ -118,9 +119,7 @@ impl<D: Decoder> Worker<D> {
         state.usage.prompt_tokens_reused = done.reused as u64;
         state.usage.prompt_tokens_restored = done.restored as u64;
         state.prompt = Some(Prompt { slot_id, room: self.decoder.room() });
-        if let Some(trie) = &mut state.trie {
-            trie.rearm();
-        }
+        state.constraint.rearm();
         Ok(tokens.len())
     }
 
@@ -180,7 +179,7 @@ impl<D: Decoder> Worker<D> {
             let (resume_point, trie) = match decoder.is_current(slot_id)? {
                 true => {
                     let state = shared.lock();
-                    (state.resume_point.clone(), state.trie.clone())
+                    (state.resume_point.clone(), state.constraint.trie().cloned())
                 }
                 false => (ResumePoint::default(), None),
             };
@@ -198,7 +197,7 @@ impl<D: Decoder> Worker<D> {
         let before = decoder.stats();
         let ran = guarded("the engine", || {
             let saved = decoder.open_saved(path, &shared.cancel)?;
-            let trie = shared.lock().trie.clone();
+            let trie = shared.lock().constraint.trie().cloned();
             let (resume_point, trie) = saved::resume(&saved, trie, n_vocab, decoder.tokens().len() + decoder.room())?;
             // The slot changes from here on.
             shared.arena.clear();
@@ -222,7 +221,12 @@ impl<D: Decoder> Worker<D> {
         };
         state.usage.count(&self.before, &self.decoder.stats());
         state.prompt = Some(Prompt { slot_id, room: self.decoder.room() - pending });
-        (state.resume_point, state.trie) = (resume_point, trie);
+        state.resume_point = resume_point;
+        match trie {
+            Some(trie) => state.constraint = Constraint::Trie(trie),
+            // No place in a grammar is saved.
+            None => state.constraint.rearm(),
+        }
         Ok(held + pending)
     }
 
