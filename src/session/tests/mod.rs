@@ -3,6 +3,7 @@
 mod edges;
 mod ends;
 mod flow;
+mod grammars;
 mod passes;
 mod pull;
 mod shifts;
