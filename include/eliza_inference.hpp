@@ -909,6 +909,20 @@ public:
         return TriePayload{json.get(), owned != nullptr ? owned.get() : ""};
     }
 
+    // ---- grammars
+
+    /// Holds what follows to a grammar, from its start: the JSON that `eliza_inference_set_grammar` takes. It persists until it
+    /// is cleared or replaced, and takes the place of a token trie. One that is refused bars generating until another is set
+    /// or `clear_grammar` is called.
+    void set_grammar(std::string_view json) {
+        if (eliza_inference_set_grammar(handle_, json.data(), json.size()) < 0) detail::fail_on(handle_);
+    }
+
+    /// Removes the grammar; a token trie stays.
+    void clear_grammar() {
+        if (eliza_inference_clear_grammar(handle_) < 0) detail::fail_on(handle_);
+    }
+
     /// Scores every leaf of the descriptor armed last as what follows the prompt, and blocks until that is done. A generation
     /// may follow, and more scoring.
     Scores score_trie() {

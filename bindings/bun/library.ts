@@ -67,6 +67,8 @@ const SYMBOLS = {
   clear_token_trie: { args: ["ptr"], returns: "i32" },
   arm_token_trie: { args: ["ptr", "ptr"], returns: "i32" },
   score_token_trie: { args: ["ptr", "ptr"], returns: "ptr" },
+  set_grammar: { args: ["ptr", "ptr", "usize"], returns: "i32" },
+  clear_grammar: { args: ["ptr"], returns: "i32" },
   build_token_trie: { args: ["ptr", "ptr", "ptr", "usize", "ptr", "ptr", "i32", "ptr", "ptr"], returns: "ptr" },
 } as const satisfies Record<string, FFIFunction>;
 

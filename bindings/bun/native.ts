@@ -428,6 +428,15 @@ export class BunNative implements Native {
     this.#done(this.#library.call.arm_token_trie(raw(handle), text), handle);
   }
 
+  setGrammar(handle: FfiLlmHandle, sourceJson: string): void {
+    const { data, length } = bytes(sourceJson);
+    this.#done(this.#library.call.set_grammar(raw(handle), data, length), handle);
+  }
+
+  clearGrammar(handle: FfiLlmHandle): void {
+    this.#done(this.#library.call.clear_grammar(raw(handle)), handle);
+  }
+
   #done(status: number | null, handle: FfiLlmHandle): void {
     if (status !== 0) throw this.#library.failure(handle);
   }

@@ -14,9 +14,11 @@ export type {
   TokenDescription,
 } from "./describe.js";
 export * from "./errors.js";
+export type { FromSchema, GrammarOptions, JsonSchema, Partially, Trigger } from "./grammar.js";
 export type { LogLevel, LogSink } from "./log.js";
 export * from "./model.js";
 export * from "./native.js";
+export { partialJson } from "./partial-json.js";
 export * from "./runner.js";
 export * from "./streaming-abi.js";
 export * from "./token-tree.js";

@@ -10,6 +10,7 @@ import {
   type TokenDescription,
 } from "./describe.js";
 import { InferenceError, STATUS } from "./errors.js";
+import { type FromSchema, type GrammarOptions, type JsonSchema, type Partially, grammarSource } from "./grammar.js";
 import type {
   ChatPart,
   ChatPrompt,
@@ -24,6 +25,7 @@ import type {
   SamplingOptions,
   Step,
 } from "./native.js";
+import { partialJson } from "./partial-json.js";
 import { TRIE_MODES, type TokenTreePayload, type TrieMode } from "./token-tree.js";
 import { type ModelReport, type Usage, modelReport, usageOf } from "./usage.js";
 
@@ -102,7 +104,7 @@ export interface PromptOptions {
 }
 
 /** How a stream is made. */
-export interface StreamOptions extends PromptOptions, SamplingOptions {
+export interface StreamOptions extends PromptOptions, SamplingOptions, GrammarOptions {
   /** Most tokens; without it until the model stops or the context is full. */
   maxTokens?: number;
   /** 0 takes the likeliest token; without it what the chain, the options or the model say. */
@@ -111,13 +113,19 @@ export interface StreamOptions extends PromptOptions, SamplingOptions {
   topP?: number;
   /** A sampler chain in place of the options, for example "top_k=40;min_p=0.05;temp=0.8". */
   chain?: string;
-  /** What is generated first is one of these names. */
+  /** What is generated first is one of these names. Not together with a grammar. */
   trie?: TokenTreePayload;
   /** How the trie's tokens are chosen; default "greedy". */
   trieMode?: TrieMode;
   /** The descriptor that is armed; default the first. */
   triePath?: string;
 }
+
+/** How JSON is made: as a stream, but the schema is the grammar. */
+export type JsonOptions = Omit<
+  StreamOptions,
+  "trie" | "trieMode" | "triePath" | "triggers" | "specialText" | "stop" | Exclude<keyof GrammarOptions, "compact" | "jumpAhead">
+>;
 
 /** Which slot is saved or restored. */
 export interface SlotOptions {
@@ -344,10 +352,15 @@ export class Model implements Disposable {
     const cancel = () => native.cancel(handle);
     let running: Promise<FinishReason> | undefined;
     let constrained = false;
+    let guided = false;
     try {
       this.#opened();
       signal?.throwIfAborted();
       signal?.addEventListener("abort", cancel);
+      const source = grammarSource(options);
+      if (source !== undefined && trie !== undefined) {
+        throw new InferenceError(STATUS.ELIZA_ERR_INVALID_ARG, "A trie and a grammar are given, where one of them can be");
+      }
       const slot = prompt === null ? this.#resumed() : (options.slot ?? -1);
       native.configure(handle, options);
       native.setChain(handle, slot, chain ?? null);
@@ -356,6 +369,10 @@ export class Model implements Disposable {
         constrained = true; // also where it is refused: that bars generating until it is cleared
         native.setTrie(handle, JSON.stringify(trie), TRIE_MODES[trieMode]);
         if (triePath !== undefined) native.armTrie(handle, triePath);
+      }
+      if (source !== undefined) {
+        guided = true;
+        native.setGrammar(handle, source);
       }
       const steps = new Steps();
       running = native.generate(handle, { maxTokens, temperature, topP }, (step) => steps.push(step));
@@ -375,8 +392,56 @@ export class Model implements Disposable {
           await running.catch(() => {});
         }
         if (constrained && !this.#closed) native.clearTrie(handle);
+        if (guided && !this.#closed) native.clearGrammar(handle);
       }
       leave();
+    }
+  }
+
+  /**
+   * Continues a prompt with a whole text: what `stream` gives, at once.
+   */
+  async generate(prompt: Prompt | null, options: StreamOptions = {}): Promise<{ text: string; reason: FinishReason }> {
+    const steps = this.stream(prompt, options);
+    let text = "";
+    for (let step = await steps.next(); ; step = await steps.next()) {
+      if (step.done) return { text, reason: step.value };
+      text += step.value.text;
+    }
+  }
+
+  /**
+   * Continues a prompt with JSON that matches a schema, and reads it; its type follows from the schema. Throws where the generation
+   * ended before the JSON did.
+   */
+  async json<const Schema extends JsonSchema>(prompt: Prompt, schema: Schema, options: JsonOptions = {}): Promise<FromSchema<Schema>> {
+    const { text, reason } = await this.generate(prompt, { ...options, schema });
+    return parsed(text, reason) as FromSchema<Schema>;
+  }
+
+  /**
+   * The same while it is written: the value as far as it is certain, after each token that changes it. The generator's return value
+   * is the whole one.
+   */
+  async *jsonStream<const Schema extends JsonSchema>(
+    prompt: Prompt,
+    schema: Schema,
+    options: JsonOptions = {},
+  ): AsyncGenerator<Partially<FromSchema<Schema>>, FromSchema<Schema>, void> {
+    const steps = this.stream(prompt, { ...options, schema });
+    let [text, before] = ["", ""];
+    try {
+      for (let step = await steps.next(); ; step = await steps.next()) {
+        if (step.done) return parsed(text, step.value) as FromSchema<Schema>;
+        text += step.value.text;
+        const value = partialJson(text);
+        const now = JSON.stringify(value);
+        if (value === undefined || now === before) continue;
+        before = now;
+        yield value as Partially<FromSchema<Schema>>;
+      }
+    } finally {
+      await steps.return("none");
     }
   }
 
@@ -694,4 +759,11 @@ class Steps {
     }
     return this.#waiting[this.#taken++];
   }
+}
+
+/** The value of a JSON text, which is whole where the generation ended by itself. */
+function parsed(text: string, reason: FinishReason): unknown {
+  if (reason === "stop") return JSON.parse(text);
+  const problem = `The generation ended by "${reason}" before its JSON did: ${JSON.stringify(text.slice(-60))}`;
+  throw new InferenceError(STATUS.ELIZA_ERR_INVALID_ARG, problem);
 }

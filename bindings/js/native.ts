@@ -380,6 +380,12 @@ export interface Native {
   /** `eliza_inference_score_token_trie`, parsed. */
   scoreTrie(handle: FfiLlmHandle): Promise<LeafScores>;
 
+  /** `eliza_inference_set_grammar`. */
+  setGrammar(handle: FfiLlmHandle, sourceJson: string): void;
+
+  /** `eliza_inference_clear_grammar`. */
+  clearGrammar(handle: FfiLlmHandle): void;
+
   /** `eliza_inference_build_token_trie`, parsed. */
   buildTrie(handle: FfiLlmHandle, names: TrieNames): BuiltTrie;
 }

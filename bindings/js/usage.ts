@@ -17,13 +17,13 @@ export interface Usage {
   snapshots: number;
   /** Tokens emitted; an end-of-generation token is not. */
   completionTokens: number;
-  /** Emitted tokens that the trie left no choice about. */
+  /** Emitted tokens that the trie or the grammar left no choice about. */
   forcedTokens: number;
-  /** Sampled tokens that the trie left a choice about. */
+  /** Sampled tokens that the trie or the grammar left a choice about. */
   branchingSteps: number;
   /** Of those, the ones for which all logits were computed. */
   wholeRowSteps: number;
-  /** Emitted tokens for which the trie allowed some tokens only. */
+  /** Emitted tokens for which the trie or the grammar allowed some tokens only. */
   spanTokens: number;
   /** How many tokens it allowed there, added up. */
   spanCandidates: number;
@@ -41,7 +41,11 @@ export interface Usage {
   gpuBytesRead: number;
   /** How often a full context was shifted to go on. */
   contextShifts: number;
-  /** Tokens that were chosen, by host or device: all but those that the trie left no choice about. */
+  /** Token masks that were computed for the grammar while the generation ran; others were known. */
+  grammarMasks: number;
+  /** States of the grammar that were known at the end of the generation. */
+  grammarStates: number;
+  /** Tokens that were chosen, by host or device: all but those that the trie or the grammar left no choice about. */
   sampledTokens: number;
   /** Time that the host spent choosing them; a device that samples does it in its pass. */
   sampleUs: number;

@@ -48,6 +48,8 @@ export interface AddonHandle {
   clearTrie(): void;
   armTrie(path: string | null): void;
   scoreTrie(): Promise<string>;
+  setGrammar(source: string): void;
+  clearGrammar(): void;
   buildTrie(names: object): { payload: string; warnings: string[] };
 }
 

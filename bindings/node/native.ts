@@ -249,6 +249,14 @@ export class NodeNative implements Native {
     call(() => this.#taken(handle).armTrie(path));
   }
 
+  setGrammar(handle: FfiLlmHandle, sourceJson: string): void {
+    call(() => this.#taken(handle).setGrammar(sourceJson));
+  }
+
+  clearGrammar(handle: FfiLlmHandle): void {
+    call(() => this.#taken(handle).clearGrammar());
+  }
+
   async scoreTrie(handle: FfiLlmHandle): Promise<LeafScores> {
     return JSON.parse(await working(handle, () => this.#taken(handle).scoreTrie())) as LeafScores;
   }

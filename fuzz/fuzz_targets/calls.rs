@@ -28,6 +28,15 @@ const TRIES: &[&str] = &[
     r#"{"descriptors":[{"path":"p","leaves":[{"name":"z","tokens":[70000]}]}]}"#,
     "{",
 ];
+const GRAMMARS: &[&str] = &[
+    r#"{"gbnf":"root ::= \"ab\" [cd] \"ef\""}"#,
+    r#"{"gbnf":"root ::= [^x]*","jump_ahead":"off"}"#,
+    r#"{"gbnf":"root ::= \"a\" root | \"b\"","lazy":true,"triggers":[{"type":"word","value":"a"}]}"#,
+    r#"{"json_schema":{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]}}"#,
+    r#"{"gbnf":"root ::= (","root":"other"}"#,
+    r#"{"gbnf":"root ::= <[5]> <[6]>"}"#,
+    "{",
+];
 const TEXTS: &[&str] = &[
     "",
     "a",
@@ -196,7 +205,7 @@ fn sampling_options(input: &mut Input<'_>, memory: &mut Memory, bias: &(Vec<i32>
 /// One call. `open` are the handles that are open, `samplers` those that were made.
 fn call(input: &mut Input<'_>, open: &mut Vec<FfiLlmHandle>, samplers: &mut Vec<*mut LlamaSampler>) {
     let mut memory = Memory::default();
-    let which = input.below(58);
+    let which = input.below(60);
     let handle = match input.below(24) {
         0 => null_mut(),
         1 => std::ptr::without_provenance_mut(input.u32() as usize),
@@ -265,6 +274,12 @@ fn call(input: &mut Input<'_>, open: &mut Vec<FfiLlmHandle>, samplers: &mut Vec<
             }
             21 => drop(eliza_inference_clear_token_trie(handle)),
             22 => drop(eliza_inference_arm_token_trie(handle, memory.text(input))),
+            57 => {
+                let text = if input.below(4) == 0 { input.bytes(200) } else { input.pick(GRAMMARS).as_bytes() };
+                let (json, n) = array(input, text);
+                eliza_inference_set_grammar(handle, json.cast(), n);
+            }
+            58 => drop(eliza_inference_clear_grammar(handle)),
             23 => gone.push(eliza_inference_score_token_trie(handle, out_error)),
             24 => {
                 let (names, n) = memory.texts(input);

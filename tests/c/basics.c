@@ -57,6 +57,7 @@ static void layouts(void) {
     CHECK_EQ(offsetof(eliza_llm_usage_t, sampled_tokens), 176);
     CHECK_EQ(offsetof(eliza_llm_usage_t, prompt_tokens_restored), 184);
     CHECK_EQ(offsetof(eliza_llm_usage_t, snapshots), 200);
+    CHECK_EQ(offsetof(eliza_llm_usage_t, grammar_states), 216);
     CHECK_EQ(offsetof(eliza_llm_usage_t, finish_reason), 4);
     CHECK_EQ(offsetof(eliza_llm_usage_t, decode_us), 64);
     CHECK_EQ(offsetof(eliza_llm_usage_t, gpu_bytes_read), 104);

@@ -264,11 +264,85 @@ static void m2_trie_cache_is_bounded_by_bytes(void) {
     lib.llm_stream_close(handle);
 }
 
+/* What a generation under the grammar in force says. */
+static const char * held(FfiLlmHandle handle, int finish) {
+    static struct result result;
+    eliza_llm_usage_t usage;
+    prefill(handle, -1);
+    CHECK_EQ(lib.llm_stream_generate(handle, 60, 0.0f, 1.0f, NULL), 0);
+    pull_all(handle, 32, 512, &result);
+    memset(&usage, 0, sizeof usage);
+    usage.struct_size = sizeof usage;
+    CHECK_EQ(lib.llm_stream_usage(handle, &usage), ELIZA_OK);
+    CHECK_EQ(usage.finish_reason, finish);
+    return result.text;
+}
+
+static void grammars(void) {
+    static const char answer[] = "{\"gbnf\": \"root ::= \\\"Yes\\\" | \\\"No, never\\\"\"}";
+    static const char wrong[] = "{\"gbnf\": \"root ::= [a\"}";
+    eliza_llm_sampling_options_t options;
+    eliza_llm_usage_t usage;
+    char * error = NULL;
+    FfiLlmHandle handle = open_model(512);
+    CHECK_EQ(lib.set_grammar(handle, answer, sizeof answer - 1), 0);
+    for (int i = 0; i < 2; i++) {
+        const char * text = held(handle, ELIZA_FINISH_STOP);
+        CHECK(strcmp(text, "Yes") == 0 || strcmp(text, "No, never") == 0);
+    }
+    memset(&usage, 0, sizeof usage);
+    usage.struct_size = sizeof usage;
+    CHECK_EQ(lib.llm_stream_usage(handle, &usage), ELIZA_OK);
+    CHECK(usage.branching_steps > 0 && usage.grammar_states > 0);
+
+    /* A refused one bars generating, whatever was in force. */
+    CHECK_EQ(lib.set_grammar(handle, wrong, sizeof wrong - 1), -1);
+    CHECK_EQ(lib.llm_stream_status(handle), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "line 1");
+    prefill(handle, -1);
+    CHECK_EQ(lib.llm_stream_generate(handle, 1, 0.0f, 1.0f, NULL), -1);
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "line 1");
+    CHECK_EQ(lib.set_grammar(handle, NULL, 3), -1);
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "json");
+    CHECK_EQ(lib.clear_grammar(handle), 0);
+    CHECK_EQ(lib.clear_grammar(handle), 0);
+    CHECK_EQ(lib.set_grammar(NULL, answer, sizeof answer - 1), -1);
+    CHECK_EQ(lib.clear_grammar(NULL), -1);
+    CHECK_TEXT(lib.take_last_error(), "");
+    CHECK_TEXT(lib.take_last_error(), "");
+
+    /* The field of the options: a text sets, NULL keeps, "" clears. */
+    memset(&options, 0, sizeof options);
+    options.struct_size = sizeof options;
+    CHECK_EQ(lib.llm_stream_sampling_defaults(handle, &options), ELIZA_OK);
+    CHECK(options.gbnf_grammar == NULL);
+    options.gbnf_grammar = "root ::= \"(\" [0-9] \")\"";
+    CHECK_EQ(lib.llm_stream_configure(handle, &options, &error), ELIZA_OK);
+    const char * text = held(handle, ELIZA_FINISH_STOP);
+    CHECK(strlen(text) == 3 && text[0] == '(' && text[2] == ')');
+    options.gbnf_grammar = NULL;
+    CHECK_EQ(lib.llm_stream_configure(handle, &options, &error), ELIZA_OK);
+    CHECK_EQ(strlen(held(handle, ELIZA_FINISH_STOP)), 3);
+    options.gbnf_grammar = "root ::= other";
+    CHECK_EQ(lib.llm_stream_configure(handle, &options, &error), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(error, "other");
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "other");
+    prefill(handle, -1);
+    CHECK_EQ(lib.llm_stream_generate(handle, 1, 0.0f, 1.0f, NULL), -1);
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "other");
+    options.gbnf_grammar = "";
+    CHECK_EQ(lib.llm_stream_configure(handle, &options, &error), ELIZA_OK);
+    CHECK(strlen(held(handle, ELIZA_FINISH_LENGTH)) > 3);
+    check_no_errors(handle);
+    lib.llm_stream_close(handle);
+}
+
 const struct test_case constraint_cases[] = {
     {"tries", tries},
     {"scores", scores},
     {"payload_from_names", payload_from_names},
     {"refused_payloads", refused_payloads},
+    {"grammars", grammars},
     {"m2_trie_cache_is_bounded_by_bytes", m2_trie_cache_is_bounded_by_bytes},
     {NULL, NULL},
 };

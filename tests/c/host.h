@@ -13,6 +13,7 @@
     X(llm_stream_open) X(llm_stream_open_ex) X(llm_stream_close) \
     X(llm_stream_prefill) X(llm_stream_start_prefill) X(llm_stream_generate) X(llm_stream_generate_ex) X(llm_stream_cancel) \
     X(set_token_trie) X(clear_token_trie) X(arm_token_trie) X(score_token_trie) X(build_token_trie) X(set_trie_cache_limit) \
+    X(set_grammar) X(clear_grammar) \
     X(llm_stream_save_slot) X(llm_stream_restore_slot) \
     X(llm_stream_persist) X(llm_stream_resume) X(llm_stream_forget) X(llm_stream_prewarm) X(llm_stream_pin_slot) \
     X(set_host_sampler_init) X(sampler_name) X(sampler_accept) X(sampler_apply) X(sampler_reset) X(sampler_arm) \

@@ -17,6 +17,7 @@
 mod arguments;
 mod asking;
 mod edge;
+mod grammars;
 mod options;
 mod saved;
 mod session;

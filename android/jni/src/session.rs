@@ -255,6 +255,8 @@ extern "system" fn Java_ai_eliza_inference_Native_usage<'local>(
             usage.prompt_tokens_restored,
             usage.evaluated_tokens,
             usage.snapshots,
+            usage.grammar_masks,
+            usage.grammar_states,
         ]
         .map(|counter| counter as jlong);
         let array = env.new_long_array(counters.len())?;

@@ -16,6 +16,7 @@ mod asking;
 mod background;
 mod edge;
 mod generation;
+mod grammars;
 mod handle;
 mod options;
 mod saved;

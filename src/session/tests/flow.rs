@@ -156,7 +156,7 @@ fn a_slot_keeps_what_it_holds_and_a_bad_prompt_is_refused_by_name() {
 fn everything_but_looking_and_stopping_is_refused_while_a_generation_runs() {
     let session = Arc::new(open(drone()));
     session.set_trie(br#"{"descriptors":[{"path":"p","leaves":[{"name":"a","tokens":[97]}]}]}"#, Mode::Greedy).unwrap();
-    let trie = session.shared.lock().trie.clone().unwrap();
+    let trie = session.shared.lock().constraint.trie().cloned().unwrap();
     session.prefill(&PROMPT, -1).unwrap();
     let (sender, receiver) = channel();
     let inside = session.clone();
@@ -183,8 +183,11 @@ fn everything_but_looking_and_stopping_is_refused_while_a_generation_runs() {
     let seen: Vec<_> = receiver.iter().collect();
     assert_eq!(seen, [([true; 8], true, 1), ([true; 8], true, 2)]);
     let state = session.shared.lock();
-    assert!(Arc::ptr_eq(state.trie.as_ref().unwrap().trie(), trie.trie()), "a refused set or clear changes nothing");
-    assert!(state.trie_failure.is_none());
+    assert!(
+        Arc::ptr_eq(state.constraint.trie().unwrap().trie(), trie.trie()),
+        "a refused set or clear changes nothing"
+    );
+    assert!(state.check_constraint().is_ok());
 }
 
 #[test]

@@ -199,7 +199,7 @@ fn l5_a_set_that_came_while_a_generation_ran_bars_nothing_later() {
     for at in 1..=200_000 {
         let mut state = session.shared.lock();
         state.phase = if at % 2 == 0 { Phase::Idle } else { Phase::Generating };
-        barred = barred.or_else(|| state.trie_failure.clone());
+        barred = barred.or_else(|| state.check_constraint().err());
     }
     stop.store(true, Ordering::Relaxed);
     setter.join().unwrap();

@@ -24,6 +24,38 @@ final class TrieTest {
         cases.put("names", TrieTest::names);
         cases.put("scores", TrieTest::scores);
         cases.put("refused payloads", TrieTest::refusedPayloads);
+        cases.put("grammars", TrieTest::grammars);
+    }
+
+    private static String held(Session session, Grammar grammar) throws InterruptedException {
+        session.setGrammar(grammar);
+        session.prefill(session.tokenize(PROMPT, true, false), -1);
+        session.generate(80, 1.5f, 1);
+        Host.Result result = pull(session);
+        same(result.reason, FinishReason.STOP);
+        return result.text.toString();
+    }
+
+    private static void grammars() throws InterruptedException {
+        try (Session session = open(512)) {
+            String text = held(session, Grammar.gbnf("root ::= \"He said \\\"\" (\"yes\" | \"no\") \"\\\".\""));
+            check(text.matches("He said \"(yes|no)\"\\."), text);
+            check(session.usage().forcedTokens > 0 && session.usage().grammarStates > 0, session.usage().forcedTokens);
+            for (Grammar.JumpAhead jump : Grammar.JumpAhead.values()) {
+                text = held(session, Grammar.gbnf("root ::= \"x\"\nother ::= [0-9]{3} \"-\\u00e9\"", "other").jumpAhead(jump));
+                check(text.matches("[0-9]{3}-\u00e9"), text);
+            }
+            ElizaException refused = thrown(ElizaException.class, () -> session.setGrammar(Grammar.gbnf("root ::= [")));
+            check(refused.getMessage().contains("line 1"), refused.getMessage());
+            session.prefill(session.tokenize(PROMPT, true, false), -1);
+            thrown(ElizaException.class, () -> session.generate(1, 0, 1));
+            session.clearGrammar();
+            session.generate(1, 0, 1);
+            pull(session);
+            String json = Grammar.gbnf("a").afterWord("x\"\n").afterToken(3).json();
+            same(json, "{\"gbnf\":\"a\",\"lazy\":true,\"triggers\":[{\"type\":\"word\",\"value\":\"x\\\"\\u000a\"},"
+                + "{\"type\":\"token\",\"value\":3}]}");
+        }
     }
 
     private static String payload(Session session) {

@@ -112,6 +112,10 @@ final class Native {
 
     static native void armTokenTrie(long session, ByteBuffer path);
 
+    static native void setGrammar(long session, ByteBuffer source);
+
+    static native void clearGrammar(long session);
+
     static native String[] buildTokenTrie(long session, ByteBuffer path, ByteBuffer names, int[] nameEnds,
         ByteBuffer before, ByteBuffer after, boolean parseSpecial);
 

@@ -475,6 +475,25 @@ public final class Session implements AutoCloseable {
         return scores;
     }
 
+    /**
+     * Holds what follows to a grammar, from its start; it takes the place of a token trie. It persists until it is cleared or
+     * replaced, and each prefill begins it again. After a failure other than {@link ElizaException.Busy} generate fails until a set
+     * succeeds or {@link #clearGrammar} is called. Where only an end-of-generation token is legal the generation ends.
+     */
+    public void setGrammar(Grammar grammar) {
+        setGrammar(grammar.json());
+    }
+
+    /** The same with the JSON that {@link Grammar#json} makes, as the header says of {@code eliza_inference_set_grammar}. */
+    public void setGrammar(String json) {
+        Native.setGrammar(number, Utf8.direct(json, "json"));
+    }
+
+    /** Removes the grammar, and the bar that a refused one left. Nothing happens when there is none; a token trie stays. */
+    public void clearGrammar() {
+        Native.clearGrammar(number);
+    }
+
     /** What the last prompt and the generation after it used; also while it runs. */
     public Usage usage() {
         return new Usage(Native.usage(number));

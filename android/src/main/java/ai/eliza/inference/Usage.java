@@ -10,11 +10,11 @@ public final class Usage {
     public final long promptTokensReused;
     /** Tokens emitted; an end-of-generation token is not. */
     public final long completionTokens;
-    /** Emitted tokens that the token trie left no choice about. */
+    /** Emitted tokens that the token trie or the grammar left no choice about. */
     public final long forcedTokens;
-    /** Sampled tokens that the token trie left a choice about. */
+    /** Sampled tokens that the token trie or the grammar left a choice about. */
     public final long branchingSteps;
-    /** Emitted tokens for which the token trie allowed some tokens only. */
+    /** Emitted tokens for which the token trie or the grammar allowed some tokens only. */
     public final long spanTokens;
     /** How many tokens it allowed there, added up. */
     public final long spanCandidates;
@@ -47,7 +47,7 @@ public final class Usage {
     public final long contextShifts;
     /** Spent choosing tokens on the host; where a device samples, that is part of its pass and takes none. */
     public final long sampleMicros;
-    /** Tokens that were chosen, by host or device: all but those that a token trie left no choice about. */
+    /** Tokens that were chosen, by host or device: all but those that a token trie or a grammar left no choice about. */
     public final long sampledTokens;
     /** Reused prompt tokens that came from a file, by a restore or resume. */
     public final long promptTokensRestored;
@@ -55,6 +55,10 @@ public final class Usage {
     public final long evaluatedTokens;
     /** Earlier recurrent states and windows of sliding layers that are kept now, of all slots. */
     public final long snapshots;
+    /** Token masks that were computed for the grammar while the generation ran; others were known. */
+    public final long grammarMasks;
+    /** States of the grammar that were known at the end of the generation. */
+    public final long grammarStates;
 
     Usage(long[] counters) {
         finishReason = FinishReason.of((int) counters[0]);
@@ -83,5 +87,7 @@ public final class Usage {
         promptTokensRestored = counters[23];
         evaluatedTokens = counters[24];
         snapshots = counters[25];
+        grammarMasks = counters[26];
+        grammarStates = counters[27];
     }
 }
