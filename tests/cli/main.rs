@@ -9,6 +9,7 @@ mod embed;
 mod errors;
 mod generate;
 mod grammar;
+mod grammars;
 mod inspect;
 mod plan;
 mod program;

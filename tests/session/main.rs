@@ -4,6 +4,7 @@
 mod context_shift;
 mod conversations;
 mod embeddings;
+mod grammars;
 mod loading;
 mod messages;
 mod saved_streams;

@@ -1,0 +1,66 @@
+//! `generate` under a grammar, a schema and a regular expression.
+
+use crate::program::{failure, json, stdout, text};
+use crate::testing::fixture;
+use crate::testing::fixtures::{Kind, Weights};
+use std::fs;
+
+#[test]
+fn generate_keeps_to_a_grammar() {
+    let path = fixture(Kind::Llama, Weights::Q8_0);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rules.gbnf");
+    fs::write(&file, "root ::= \"a\" \"bc\" other\nother ::= [0-9] [0-9] \"!\"\n").unwrap();
+    let base = ["generate", "-m", text(&path), "--prompt", "Hello", "-n", "40", "--temp", "0.8", "--seed", "5"];
+    let with = |more: &[&str]| [&base[..], more].concat();
+    for jump in ["bytes", "tokens", "off"] {
+        let args = with(&["--grammar", text(&file), "--jump-ahead", jump]);
+        let said = stdout(&args);
+        assert!(said.trim_end().starts_with("abc") && said.trim_end().ends_with('!'), "{said}");
+        let told = json(&[&args[..], &["--json"]].concat());
+        assert_eq!((told["text"].as_str(), told["finish_reason"].as_str()), (Some(said.as_str()), Some("stop")));
+        assert_eq!(told["usage"]["forced_tokens"] == 0, jump == "off");
+    }
+    let said = stdout(&with(&["--grammar", text(&file), "--root", "other"]));
+    assert!(said.len() == 3 && said.ends_with('!'), "{said}");
+    let free = stdout(&base);
+    let trigger: String = free.chars().take(1).collect();
+    fs::write(&file, format!("root ::= {} \"yes\"", serde_json::json!(trigger))).unwrap();
+    let lazy = with(&["--grammar", text(&file), "--lazy-trigger", &trigger, "--jump-ahead", "off"]);
+    let lazy = stdout(&[&lazy[..], &["--top-k", "0"]].concat());
+    assert!(lazy.contains(&format!("{trigger}yes")) || !lazy.contains(&trigger), "{lazy}");
+
+    fs::write(&file, "root ::= [a").unwrap();
+    let error = failure(1, &with(&["--grammar", text(&file)]));
+    assert!(error.contains("line 1"), "{error}");
+    for wrong in [
+        &["--root", "a"][..],
+        &["--lazy-trigger", "a"],
+        &["--compact", "--grammar", text(&file)],
+        &["--grammar", text(&file), "--regex", "a"],
+        &["--grammar", text(&file), "--trie", text(&file)],
+        &["--grammar", text(&file), "--jump-ahead", "far"],
+    ] {
+        failure(2, &with(wrong));
+    }
+    failure(1, &with(&["--schema", text(&file)]));
+}
+
+#[test]
+fn generate_makes_json_of_a_schema_and_text_of_a_pattern() {
+    let path = fixture(Kind::Llama, Weights::Q8_0);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("schema.json");
+    let schema = r#"{"type":"object","properties":{"zeta":{"type":"integer","minimum":0,"maximum":99},
+        "alpha":{"enum":["x","y"]}},"required":["zeta","alpha"]}"#;
+    fs::write(&file, schema).unwrap();
+    let base = ["generate", "-m", text(&path), "--prompt", "Hello", "-n", "90", "--temp", "0.8", "--seed", "5"];
+    let said = stdout(&[&base[..], &["--schema", text(&file), "--compact"]].concat());
+    let value: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert!(value["zeta"].as_i64().is_some_and(|n| (0..100).contains(&n)), "{said}");
+    assert!(value["alpha"] == "x" || value["alpha"] == "y", "{said}");
+    assert!(said.find("zeta") < said.find("alpha"), "in the order of the schema: {said}");
+    let said = stdout(&[&base[..], &["--regex", "[0-9]{3}-[ab]"]].concat());
+    let said = said.trim_end();
+    assert!(said.len() == 5 && said.ends_with(['a', 'b']) && said[..3].bytes().all(|b| b.is_ascii_digit()), "{said}");
+}
