@@ -205,7 +205,7 @@ fn sampling_options(input: &mut Input<'_>, memory: &mut Memory, bias: &(Vec<i32>
 /// One call. `open` are the handles that are open, `samplers` those that were made.
 fn call(input: &mut Input<'_>, open: &mut Vec<FfiLlmHandle>, samplers: &mut Vec<*mut LlamaSampler>) {
     let mut memory = Memory::default();
-    let which = input.below(60);
+    let which = input.below(61);
     let handle = match input.below(24) {
         0 => null_mut(),
         1 => std::ptr::without_provenance_mut(input.u32() as usize),
@@ -305,6 +305,11 @@ fn call(input: &mut Input<'_>, open: &mut Vec<FfiLlmHandle>, samplers: &mut Vec<
                 let json = CString::new(input.pick(TRIES)).unwrap();
                 let json = if input.below(4) == 0 { text } else { json.as_ptr() };
                 let made = llama_sampler_init_token_trie(null(), json, input.below(4) as c_int);
+                samplers.extend(Some(made).filter(|made| !made.is_null()));
+            }
+            59 if samplers.len() < 4 => {
+                let (json, n) = array(input, input.pick(GRAMMARS).as_bytes());
+                let made = eliza_inference_sampler_init_grammar(handle, null(), json.cast(), n);
                 samplers.extend(Some(made).filter(|made| !made.is_null()));
             }
             28 => drop(eliza_inference_set_host_sampler_init(None)),

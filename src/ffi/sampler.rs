@@ -1,4 +1,4 @@
-//! The token trie as a sampler of a llama.cpp chain.
+//! The token trie and grammars as samplers of a llama.cpp chain.
 //!
 //! A host gets a `struct llama_sampler` of llama.cpp's own layout: a shell of two words, the table of functions and the
 //! state. The table is one static for all samplers of the type, as `llama_sampler_copy` demands, and longer than any
@@ -9,13 +9,19 @@
 //! leaves the candidates unchanged.
 
 use std::ffi::{CStr, c_char, c_int};
+use std::sync::Arc;
 
-use super::errors::on_process;
+use super::errors::{ask, on_process};
+use super::handle::FfiLlmHandle;
 use super::llama::{Init, Interface, LlamaSampler, LlamaVocab, SLOTS, SamplerInit, TokenDataArray};
+use super::state::Stream;
 use super::status::ELIZA_OK;
 use super::{args, host, panic};
+use crate::backend::LegalTokens;
+use crate::grammar::{self, GrammarState, Mask};
 use crate::session::Mode;
-use crate::trie::{Accept, Candidate, Sieve, Trie, TrieState, cache};
+use crate::trie::{Accept, Candidate, Masked, Sieve, Trie, TrieState, cache};
+use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 
 static TABLE: Interface = Interface {
@@ -30,14 +36,29 @@ static TABLE: Interface = Interface {
     reserved: [None; SLOTS - 12],
 };
 
-const NAME: &CStr = c"token-trie";
-
 /// A candidate that is never legal.
 const NOTHING: Candidate = Candidate { id: -1, logit: f32::NEG_INFINITY, p: 0.0 };
 
+/// What a sampler holds its chain to.
+#[derive(Clone)]
+enum Held {
+    Trie(TrieState),
+    /// A grammar, and the vocabulary that it was made for.
+    Grammar(GrammarState, Arc<Vocab>),
+}
+
+impl Held {
+    fn name(&self) -> &'static CStr {
+        match self {
+            Held::Trie(_) => c"token-trie",
+            Held::Grammar(..) => c"grammar",
+        }
+    }
+}
+
 /// The state in a shell.
-struct TokenTrie {
-    state: TrieState,
+struct Own {
+    held: Held,
     sieve: Sieve,
     /// The list of a host whose list is empty.
     spare: [Candidate; 1],
@@ -45,9 +66,9 @@ struct TokenTrie {
     init: Option<Init>,
 }
 
-impl TokenTrie {
-    fn new(state: TrieState, init: Option<Init>) -> Self {
-        TokenTrie { state, sieve: Sieve::default(), spare: [NOTHING], init }
+impl Own {
+    fn new(held: Held, init: Option<Init>) -> Self {
+        Own { held, sieve: Sieve::default(), spare: [NOTHING], init }
     }
 
     /// Puts it into a shell.
@@ -77,8 +98,16 @@ impl TokenTrie {
     }
 
     fn apply(&mut self, list: &mut TokenDataArray) -> Result<()> {
-        let TokenTrie { state, sieve, spare, .. } = self;
-        if let Some(legal) = state.mask() {
+        let Own { held, sieve, spare, .. } = self;
+        let mask = match held {
+            Held::Grammar(state, _) => state.mask()?,
+            Held::Trie(_) => None,
+        };
+        let is_masked = match held {
+            Held::Grammar(..) => mask.is_some(),
+            Held::Trie(state) => state.mask().is_some(),
+        };
+        if is_masked {
             if list.size == 0 {
                 *spare = [NOTHING];
                 (list.data, list.size) = (spare.as_mut_ptr(), spare.len());
@@ -87,50 +116,99 @@ impl TokenTrie {
             // the use of the list.
             let candidates = unsafe { args::array_mut(list.data, list.size, "cur_p->data")? };
             let selected = usize::try_from(list.selected).ok();
-            let masked = sieve.mask(candidates, legal, state.mode(), selected);
-            list.size = masked.size;
-            list.selected = masked.selected.map_or(-1, |at| at as i64); // an index of memory
-            list.sorted &= u8::from(masked.size == 1);
+            let masked = match (&*held, &mask) {
+                (Held::Trie(state), _) => {
+                    state.mask().map(|legal| sieve.mask(candidates, legal, state.mode(), selected))
+                }
+                (_, Some(mask)) => Some(masked(candidates, mask, selected)?),
+                _ => None,
+            };
+            if let Some(masked) = masked {
+                list.size = masked.size;
+                list.selected = masked.selected.map_or(-1, |at| at as i64); // an index of memory
+                list.sorted &= u8::from(masked.size == 1);
+            }
         }
-        state.note_apply();
+        if let Held::Trie(state) = held {
+            state.note_apply();
+        }
         Ok(())
     }
 
-    fn accept(&mut self, token: Token) {
-        match self.state.accept_replay(token) {
+    fn accept(&mut self, token: Token) -> Result<()> {
+        let state = match &mut self.held {
+            Held::Trie(state) => state,
+            Held::Grammar(state, _) => return state.accept(token),
+        };
+        match state.accept_replay(token) {
             Accept::Rearmed => log::warn!("Token trie re-armed: an accepted token is in no leaf"),
             Accept::NetReleased => log::warn!("Token trie released: no leaf completed within the limit of tokens"),
             Accept::Moved | Accept::Leaf | Accept::EndedAtLeaf | Accept::Ignored => {}
         }
+        Ok(())
     }
 
     fn reset(&mut self) {
-        self.state = TrieState::new(self.state.trie().clone(), self.state.mode());
+        match &mut self.held {
+            Held::Trie(state) => *state = TrieState::new(state.trie().clone(), state.mode()),
+            Held::Grammar(state, _) => state.rearm(),
+        }
     }
+}
+
+/// Sets the logits of the illegal candidates to minus infinity, in their places. Where no legal one is in the list, or
+/// all are at minus infinity, the first entry becomes the smallest legal token, and the list ends after it.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] where no token is legal; nothing is changed then.
+fn masked(candidates: &mut [Candidate], mask: &Mask, selected: Option<usize>) -> Result<Masked> {
+    let selected = selected.filter(|&at| at < candidates.len());
+    let legal = LegalTokens::Mask { bits: mask.bits(), number: mask.number() };
+    let Some(first) = mask.bits().iter().position(|&word| word != 0) else {
+        return Err(Error::InvalidArgument("The grammar allows no token of the vocabulary here".into()));
+    };
+    let mut likeliest: Option<(usize, f32)> = None;
+    for (at, one) in candidates.iter_mut().enumerate() {
+        if !legal.allows(one.id) || one.logit.is_nan() {
+            one.logit = f32::NEG_INFINITY;
+        } else if one.logit > likeliest.map_or(f32::NEG_INFINITY, |(_, best)| best) {
+            likeliest = Some((at, one.logit));
+        }
+    }
+    let Some((likeliest, _)) = likeliest else {
+        let id = (first * 32) as Token + mask.bits()[first].trailing_zeros() as Token;
+        if let Some(entry) = candidates.first_mut() {
+            *entry = Candidate { id, logit: 0.0, p: 1.0 };
+        }
+        return Ok(Masked { size: 1, selected: selected.map(|_| 0) });
+    };
+    let is_legal = |at: usize| candidates.get(at).is_some_and(|one| one.logit > f32::NEG_INFINITY);
+    let selected = selected.map(|at| if is_legal(at) { at } else { likeliest });
+    Ok(Masked { size: candidates.len(), selected })
 }
 
 /// The state of a sampler of ours.
 ///
 /// # Safety
 /// `smpl` is null or a sampler that was not freed, and nobody else uses it for `'a`.
-unsafe fn state<'a>(smpl: *const LlamaSampler) -> Result<&'a mut TokenTrie> {
+unsafe fn state<'a>(smpl: *const LlamaSampler) -> Result<&'a mut Own> {
     if smpl.is_null() {
         return Err(Error::InvalidArgument("The sampler is NULL".into()));
     }
     // SAFETY: a live sampler, which begins with its table and its state.
     let (iface, ctx) = unsafe { ((*smpl).iface, (*smpl).ctx) };
     if !std::ptr::addr_eq(iface, &raw const TABLE) || ctx.is_null() {
-        return Err(Error::InvalidArgument("The sampler is not a token trie of this library".into()));
+        return Err(Error::InvalidArgument("The sampler is not one of this library".into()));
     }
     // SAFETY: with our table, the state is the box that `into_shell` put there; the caller has it alone.
-    Ok(unsafe { &mut *ctx.cast::<TokenTrie>() })
+    Ok(unsafe { &mut *ctx.cast::<Own>() })
 }
 
 /// Runs one call on a sampler within the panic boundary.
 ///
 /// # Safety
 /// As [`state`].
-unsafe fn on_sampler(smpl: *const LlamaSampler, body: impl FnOnce(&mut TokenTrie) -> Result<()>) -> i32 {
+unsafe fn on_sampler(smpl: *const LlamaSampler, body: impl FnOnce(&mut Own) -> Result<()>) -> i32 {
     let run = || {
         // SAFETY: the caller's promise.
         body(unsafe { state(smpl)? })?;
@@ -194,10 +272,53 @@ pub unsafe extern "C" fn llama_sampler_init_token_trie(
         for warning in trie.warnings() {
             log::warn!("Token trie: {warning}");
         }
-        TokenTrie::new(TrieState::new(trie, mode), host.map(|host| host.init)).into_shell()
+        Own::new(Held::Trie(TrieState::new(trie, mode)), host.map(|host| host.init)).into_shell()
     };
     // SAFETY: no out_error.
     unsafe { on_process(std::ptr::null_mut(), make) }.unwrap_or(std::ptr::null_mut())
+}
+
+/// Makes a sampler that holds a llama.cpp chain to a grammar. The source is that of `eliza_inference_set_grammar`; its
+/// `jump_ahead` says nothing here. The vocabulary is that of an open handle, which may be one of a vocabulary alone
+/// (`vocab_only`), of the same model as the host's.
+///
+/// Its place in the chain is before what truncates. The logits of illegal candidates become minus infinity, in place;
+/// where no legal one is in the list, the first entry becomes the smallest legal token with logit 0, and `size` 1.
+/// Tokens that end the generation are legal where the grammar may end. A sampled token is passed to it by
+/// `llama_sampler_accept`, the prompt is not: a token that does not fit changes nothing, and the reason is in
+/// `eliza_inference_take_last_error`. `llama_sampler_reset` begins the grammar again. Who frees it, and what drives it,
+/// is as with `llama_sampler_init_token_trie`.
+///
+/// Ownership: the source is copied; the sampler may outlive the handle. `vocab` is used only during the call. Null
+/// rule: `json` must not be NULL; a NULL `vocab` leaves the number of its tokens unchecked. Threads: any, several at
+/// once; one sampler is used by one thread at a time.
+///
+/// Returns the sampler, or NULL with the reason in `eliza_inference_llm_stream_take_error` (of a NULL or closed handle
+/// in `eliza_inference_take_last_error`): a grammar that is refused, a vocabulary of another size, no memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_sampler_init_grammar(
+    handle: FfiLlmHandle,
+    vocab: *const LlamaVocab,
+    json: *const c_char,
+    json_len: usize,
+) -> *mut LlamaSampler {
+    let make = |stream: &Stream| {
+        // SAFETY: the header asks for `json_len` readable bytes.
+        let json = unsafe { args::array(json.cast::<u8>(), json_len, "json")? };
+        let host = host::find();
+        let ours = stream.session.vocab();
+        if let Some(count) = host.and_then(|host| host.vocab_tokens).filter(|_| !vocab.is_null()) {
+            // SAFETY: the header asks for a vocabulary of the host's libllama, whose function this is.
+            let tokens = panic::host(|| unsafe { count(vocab) });
+            if usize::try_from(tokens) != Ok(ours.n_tokens()) {
+                let problem = format!("vocab has {tokens} tokens, the handle's model {}", ours.n_tokens());
+                return Err(Error::InvalidArgument(problem));
+            }
+        }
+        let held = Held::Grammar(GrammarState::new(grammar::load(json, ours)?), ours.clone());
+        Own::new(held, host.map(|host| host.init)).into_shell()
+    };
+    ask(handle, make).unwrap_or(std::ptr::null_mut())
 }
 
 /// Says which `llama_sampler_init` makes the samplers of `llama_sampler_init_token_trie`, instead of the one found in
@@ -215,31 +336,31 @@ pub extern "C" fn eliza_inference_set_host_sampler_init(init: SamplerInit) -> i3
     unsafe { on_process(std::ptr::null_mut(), set) }.unwrap_or_else(|code| code)
 }
 
-/// The name of a token trie sampler, `token-trie`.
+/// The name of a sampler of this library, `token-trie` or `grammar`.
 ///
 /// Ownership: static, do not free. Null rule: NULL for a sampler that is NULL or not of this library. Threads: one at a
 /// time per sampler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_sampler_name(smpl: *const LlamaSampler) -> *const c_char {
-    // SAFETY: the header asks for a live sampler that no other thread uses.
-    match unsafe { on_sampler(smpl, |_| Ok(())) } {
-        ELIZA_OK => NAME.as_ptr(),
-        _ => std::ptr::null(),
-    }
-}
-
-/// Passes a sampled token, or a token of the prompt, to a token trie sampler: `llama_sampler_accept`.
-///
-/// Null rule: a NULL sampler is an error. Threads: one at a time per sampler. Returns `ELIZA_OK`,
-/// `ELIZA_ERR_INVALID_ARG` (not a sampler of this library) or `ELIZA_ERR_FFI_FAULT`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn eliza_inference_sampler_accept(smpl: *mut LlamaSampler, token: i32) -> i32 {
-    let accept = |own: &mut TokenTrie| {
-        own.accept(token);
+    let mut name = std::ptr::null();
+    let ask = |own: &mut Own| {
+        name = own.held.name().as_ptr();
         Ok(())
     };
     // SAFETY: the header asks for a live sampler that no other thread uses.
-    unsafe { on_sampler(smpl, accept) }
+    unsafe { on_sampler(smpl, ask) };
+    name
+}
+
+/// Passes a sampled token, to a token trie also one of the prompt, to a sampler: `llama_sampler_accept`.
+///
+/// Null rule: a NULL sampler is an error. Threads: one at a time per sampler. Returns `ELIZA_OK`,
+/// `ELIZA_ERR_INVALID_ARG` (not a sampler of this library, a token that the grammar does not allow) or
+/// `ELIZA_ERR_FFI_FAULT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_sampler_accept(smpl: *mut LlamaSampler, token: i32) -> i32 {
+    // SAFETY: the header asks for a live sampler that no other thread uses.
+    unsafe { on_sampler(smpl, |own| own.accept(token)) }
 }
 
 /// Sets the logits of the illegal tokens in a list of candidates to minus infinity, in place: `llama_sampler_apply`.
@@ -252,7 +373,7 @@ pub unsafe extern "C" fn eliza_inference_sampler_accept(smpl: *mut LlamaSampler,
 /// the list is as it was.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_sampler_apply(smpl: *mut LlamaSampler, cur_p: *mut TokenDataArray) -> i32 {
-    let apply = |own: &mut TokenTrie| {
+    let apply = |own: &mut Own| {
         // SAFETY: the header asks for null or a list of candidates that nobody else uses.
         match unsafe { args::array_mut(cur_p, 1, "cur_p")? } {
             [list] => own.apply(list),
@@ -263,13 +384,13 @@ pub unsafe extern "C" fn eliza_inference_sampler_apply(smpl: *mut LlamaSampler, 
     unsafe { on_sampler(smpl, apply) }
 }
 
-/// Arms the first descriptor of a token trie sampler again: `llama_sampler_reset`.
+/// Arms the first descriptor of a token trie sampler again, or begins its grammar again: `llama_sampler_reset`.
 ///
 /// Null rule: a NULL sampler is an error. Threads: one at a time per sampler. Returns `ELIZA_OK`,
 /// `ELIZA_ERR_INVALID_ARG` (not a sampler of this library) or `ELIZA_ERR_FFI_FAULT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_sampler_reset(smpl: *mut LlamaSampler) -> i32 {
-    let reset = |own: &mut TokenTrie| {
+    let reset = |own: &mut Own| {
         own.reset();
         Ok(())
     };
@@ -284,9 +405,15 @@ pub unsafe extern "C" fn eliza_inference_sampler_reset(smpl: *mut LlamaSampler) 
 /// library, no such path: the text names the known ones, not UTF-8) or `ELIZA_ERR_FFI_FAULT`; then nothing changes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_sampler_arm(smpl: *mut LlamaSampler, path: *const c_char) -> i32 {
-    let arm = |own: &mut TokenTrie| {
+    let arm = |own: &mut Own| {
         // SAFETY: the header asks for null or a terminated string.
-        own.state.arm(unsafe { args::optional_text(path, "path")? })
+        let path = unsafe { args::optional_text(path, "path")? };
+        match &mut own.held {
+            Held::Trie(state) => state.arm(path),
+            Held::Grammar(..) => {
+                Err(Error::InvalidArgument("The sampler is a grammar: there is nothing to arm".into()))
+            }
+        }
     };
     // SAFETY: the header asks for a live sampler that no other thread uses.
     unsafe { on_sampler(smpl, arm) }
@@ -301,7 +428,7 @@ pub unsafe extern "C" fn eliza_inference_sampler_clone(smpl: *const LlamaSampler
     let clone = || {
         // SAFETY: the header asks for a live sampler that no other thread uses.
         let own = unsafe { state(smpl)? };
-        TokenTrie::new(own.state.clone(), own.init).into_shell()
+        Own::new(own.held.clone(), own.init).into_shell()
     };
     // SAFETY: no out_error.
     unsafe { on_process(std::ptr::null_mut(), clone) }.unwrap_or(std::ptr::null_mut())
@@ -317,7 +444,7 @@ pub unsafe extern "C" fn eliza_inference_sampler_free(smpl: *mut LlamaSampler) -
     if smpl.is_null() {
         return ELIZA_OK;
     }
-    let release = |own: &mut TokenTrie| match own.init {
+    let release = |own: &mut Own| match own.init {
         Some(_) => Err(Error::InvalidArgument("The sampler is llama.cpp's: free it by llama_sampler_free".into())),
         None => Ok(()),
     };
@@ -355,7 +482,7 @@ unsafe extern "C" fn free(smpl: *mut LlamaSampler) {
         // SAFETY: llama.cpp passes a live sampler, and has it alone.
         unsafe { state(smpl)? };
         // SAFETY: as above; it is one of ours, so its state is the box that `into_shell` put there, now taken out.
-        drop(unsafe { Box::from_raw(std::mem::replace(&mut (*smpl).ctx, std::ptr::null_mut()).cast::<TokenTrie>()) });
+        drop(unsafe { Box::from_raw(std::mem::replace(&mut (*smpl).ctx, std::ptr::null_mut()).cast::<Own>()) });
         Ok(())
     };
     // SAFETY: no out_error.
@@ -366,9 +493,9 @@ unsafe extern "C" fn copy_state(src: *const LlamaSampler, dst: *mut LlamaSampler
     if std::ptr::eq(src, dst) {
         return;
     }
-    let copy = |own: &mut TokenTrie| {
+    let copy = |own: &mut Own| {
         // SAFETY: llama.cpp passes two live samplers, which are not the same, and has them alone.
-        own.state = unsafe { state(src)? }.state.clone();
+        own.held = unsafe { state(src)? }.held.clone();
         Ok(())
     };
     // SAFETY: as above.
@@ -412,8 +539,8 @@ mod tests {
         let mut list = TokenDataArray { data: data.as_mut_ptr(), size: 4, selected: -1, sorted: 0 };
         // SAFETY: a terminated payload, and a sampler that lives until it is freed once, used by this thread alone.
         unsafe {
-            let smpl =
-                TokenTrie::new(TrieState::new(cache::load(JSON.to_bytes(), |_| Ok(())).unwrap(), Mode::Sampled), None);
+            let trie = cache::load(JSON.to_bytes(), |_| Ok(())).unwrap();
+            let smpl = Own::new(Held::Trie(TrieState::new(trie, Mode::Sampled)), None);
             let smpl = smpl.into_shell().unwrap();
             assert_eq!(on_sampler(smpl, |_| panic!("at work")), ELIZA_ERR_FFI_FAULT);
             apply(smpl, &raw mut list);
@@ -428,8 +555,8 @@ mod tests {
     fn every_empty_list_gets_the_smallest_legal_token() {
         // SAFETY: as above.
         unsafe {
-            let smpl =
-                TokenTrie::new(TrieState::new(cache::load(JSON.to_bytes(), |_| Ok(())).unwrap(), Mode::Sampled), None);
+            let trie = cache::load(JSON.to_bytes(), |_| Ok(())).unwrap();
+            let smpl = Own::new(Held::Trie(TrieState::new(trie, Mode::Sampled)), None);
             let smpl = smpl.into_shell().unwrap();
             for (taken, legal) in [(None, 1), (Some(3), 4), (Some(9), 1)] {
                 if let Some(token) = taken {

@@ -17,7 +17,7 @@
     X(llm_stream_save_slot) X(llm_stream_restore_slot) \
     X(llm_stream_persist) X(llm_stream_resume) X(llm_stream_forget) X(llm_stream_prewarm) X(llm_stream_pin_slot) \
     X(set_host_sampler_init) X(sampler_name) X(sampler_accept) X(sampler_apply) X(sampler_reset) X(sampler_arm) \
-    X(sampler_clone) X(sampler_free) \
+    X(sampler_clone) X(sampler_free) X(sampler_init_grammar) \
     X(llm_stream_status) X(llm_stream_take_error) X(take_last_error) X(take_last_failure) \
     X(llm_stream_next) X(llm_stream_poll) \
     X(llm_stream_sampling_defaults) X(llm_stream_configure) X(llm_stream_set_chain) \

@@ -346,12 +346,80 @@ static void TrieWalking(void) {
     check_no_errors(NULL);
 }
 
+/* A grammar over the vocabulary of a handle, which may be gone by then. */
+static void sampler_grammar(void) {
+    static const char json[] = "{\"gbnf\": \"root ::= \\\"a\\\" [bc] \\\"d\\\"\"}";
+    static const char other[] = "{\"gbnf\": \"root ::= [\"}";
+    FfiLlmHandle handle = open_model(128);
+    struct llama_sampler * smpl = lib.sampler_init_grammar(handle, NULL, json, sizeof json - 1), * clone;
+    CHECK(smpl != NULL);
+    CHECK(lib.sampler_init_grammar(handle, NULL, other, sizeof other - 1) == NULL);
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "line 1");
+    CHECK_TEXT(lib.take_last_error(), "line 1");
+    CHECK(lib.sampler_init_grammar(handle, NULL, NULL, 4) == NULL);
+    CHECK_TEXT(lib.llm_stream_take_error(handle), "json");
+    CHECK_TEXT(lib.take_last_error(), "json");
+    CHECK(lib.sampler_init_grammar(NULL, NULL, json, sizeof json - 1) == NULL);
+    CHECK_TEXT(lib.take_last_error(), "");
+    /* Any eog token will do to show that the end is not legal yet. */
+    int32_t eog = 0;
+    while (lib.llm_stream_is_eog(handle, eog) == 0) eog++;
+    lib.llm_stream_close(handle);
+    CHECK(strcmp(lib.sampler_name(smpl), "grammar") == 0);
+    enum { ROOM = 4096 };
+    static llama_token_data all[ROOM];
+    llama_token_data_array list;
+    int32_t path[4];
+    clone = lib.sampler_clone(smpl);
+    CHECK(clone != NULL);
+    for (int step = 0; step < 4; step++) {
+        for (int i = 0; i < ROOM; i++) {
+            all[i].id = i;
+            all[i].logit = -0.001f * (float)i;
+            all[i].p = 0.0f;
+        }
+        list.data = all;
+        list.size = eog + 1 > 512 ? (size_t)eog + 1 : 512;
+        list.selected = -1;
+        list.sorted = true;
+        CHECK(list.size <= ROOM);
+        CHECK_EQ(lib.sampler_apply(smpl, &list), ELIZA_OK);
+        CHECK(!list.sorted);
+        size_t legal = 0;
+        for (size_t i = 0; i < list.size; i++) {
+            if (all[i].logit == -INFINITY) continue;
+            if (legal++ == 0) path[step] = all[i].id;
+        }
+        CHECK(legal > 0 && legal < 64);
+        if (all[eog].logit != -INFINITY) {
+            CHECK(step > 0 && legal >= 1);
+            break;
+        }
+        takes(smpl, path[step]);
+    }
+    CHECK_EQ(lib.sampler_accept(clone, eog), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(lib.take_last_error(), "does not fit");
+    takes(clone, path[0]);
+    CHECK_EQ(lib.sampler_reset(clone), ELIZA_OK);
+    takes(clone, path[0]);
+    CHECK_EQ(lib.sampler_arm(clone, NULL), ELIZA_ERR_INVALID_ARG);
+    CHECK_TEXT(lib.take_last_error(), "arm");
+    list.data = NULL;
+    list.size = 0;
+    CHECK_EQ(lib.sampler_apply(clone, &list), ELIZA_OK);
+    CHECK(list.size == 1 && list.data[0].id >= 0);
+    CHECK_EQ(lib.sampler_free(smpl), ELIZA_OK);
+    CHECK_EQ(lib.sampler_free(clone), ELIZA_OK);
+    check_no_errors(NULL);
+}
+
 const struct test_case sampler_cases[] = {
     {"sampler_layouts", sampler_layouts},
     {"sampler_alone", sampler_alone},
     {"sampler_odd_lists", sampler_odd_lists},
     {"sampler_refusals", sampler_refusals},
     {"sampler_of_a_host", sampler_of_a_host},
+    {"sampler_grammar", sampler_grammar},
     {"InitializeEmptyDescriptor", InitializeEmptyDescriptor},
     {"MaskInvalidTokens", MaskInvalidTokens},
     {"TrieWalking", TrieWalking},
