@@ -95,6 +95,9 @@ export interface ElizaStreamingAbi extends FfiLlmStreamingAbi {
   eliza_inference_take_last_failure(): InferenceError;
 
   eliza_inference_llm_stream_configure(handle: FfiLlmHandle, options: SamplingOptions): void;
+  /** What is generated matches a grammar, in the JSON that the header describes. Throws where it is refused. */
+  eliza_inference_set_grammar(handle: FfiLlmHandle, json: string): void;
+  eliza_inference_clear_grammar(handle: FfiLlmHandle): void;
   eliza_inference_llm_stream_tokenize(
     handle: FfiLlmHandle,
     text: string,
@@ -135,6 +138,14 @@ export abstract class StreamingAbi<Runtime extends Native> {
 
   eliza_inference_llm_stream_configure(handle: FfiLlmHandle, options: SamplingOptions): void {
     this.native.configure(handle, options);
+  }
+
+  eliza_inference_set_grammar(handle: FfiLlmHandle, json: string): void {
+    this.native.setGrammar(handle, json);
+  }
+
+  eliza_inference_clear_grammar(handle: FfiLlmHandle): void {
+    this.native.clearGrammar(handle);
   }
 
   eliza_inference_llm_stream_tokenize(

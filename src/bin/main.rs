@@ -51,7 +51,7 @@ enum Command {
     /// Talk with a model, turn by turn
     Chat(chat::Args),
     /// Continue a prompt
-    Generate(generate::Args),
+    Generate(Box<generate::Args>),
     /// Turn text into tokens, printed as a JSON array
     Tokenize(text::TokenizeArgs),
     /// Turn tokens back into text
@@ -89,7 +89,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         None => demo::run(cli.demo),
         Some(Command::Chat(args)) => chat::run(args),
-        Some(Command::Generate(args)) => generate::run(args, places),
+        Some(Command::Generate(args)) => generate::run(*args, places),
         Some(Command::Tokenize(args)) => text::tokenize(args),
         Some(Command::Detokenize(args)) => text::detokenize(args),
         Some(Command::Template(args)) => template::run(args),

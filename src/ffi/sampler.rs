@@ -9,7 +9,6 @@
 //! leaves the candidates unchanged.
 
 use std::ffi::{CStr, c_char, c_int};
-use std::sync::Arc;
 
 use super::errors::{ask, on_process};
 use super::handle::FfiLlmHandle;
@@ -21,7 +20,6 @@ use crate::backend::LegalTokens;
 use crate::grammar::{self, GrammarState, Mask};
 use crate::session::Mode;
 use crate::trie::{Accept, Candidate, Masked, Sieve, Trie, TrieState, cache};
-use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 
 static TABLE: Interface = Interface {
@@ -43,8 +41,7 @@ const NOTHING: Candidate = Candidate { id: -1, logit: f32::NEG_INFINITY, p: 0.0 
 #[derive(Clone)]
 enum Held {
     Trie(TrieState),
-    /// A grammar, and the vocabulary that it was made for.
-    Grammar(GrammarState, Arc<Vocab>),
+    Grammar(GrammarState),
 }
 
 impl Held {
@@ -100,7 +97,7 @@ impl Own {
     fn apply(&mut self, list: &mut TokenDataArray) -> Result<()> {
         let Own { held, sieve, spare, .. } = self;
         let mask = match held {
-            Held::Grammar(state, _) => state.mask()?,
+            Held::Grammar(state) => state.mask()?,
             Held::Trie(_) => None,
         };
         let is_masked = match held {
@@ -138,7 +135,7 @@ impl Own {
     fn accept(&mut self, token: Token) -> Result<()> {
         let state = match &mut self.held {
             Held::Trie(state) => state,
-            Held::Grammar(state, _) => return state.accept(token),
+            Held::Grammar(state) => return state.accept(token),
         };
         match state.accept_replay(token) {
             Accept::Rearmed => log::warn!("Token trie re-armed: an accepted token is in no leaf"),
@@ -151,7 +148,7 @@ impl Own {
     fn reset(&mut self) {
         match &mut self.held {
             Held::Trie(state) => *state = TrieState::new(state.trie().clone(), state.mode()),
-            Held::Grammar(state, _) => state.rearm(),
+            Held::Grammar(state) => state.rearm(),
         }
     }
 }
@@ -315,7 +312,7 @@ pub unsafe extern "C" fn eliza_inference_sampler_init_grammar(
                 return Err(Error::InvalidArgument(problem));
             }
         }
-        let held = Held::Grammar(GrammarState::new(grammar::load(json, ours)?), ours.clone());
+        let held = Held::Grammar(GrammarState::new(grammar::load(json, ours)?));
         Own::new(held, host.map(|host| host.init)).into_shell()
     };
     ask(handle, make).unwrap_or(std::ptr::null_mut())

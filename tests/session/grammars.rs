@@ -20,8 +20,7 @@ const GRAMMARS: [&str; 5] = [
 
 fn open() -> Session {
     let path = testing::fixture(Kind::Llama, Weights::F32);
-    let engine =
-        EngineOptions { context: 256, kv_type: KvType::F32, slots: 1, threads: 1, ..EngineOptions::default() };
+    let engine = EngineOptions { context: 256, kv_type: KvType::F32, slots: 1, threads: 1, ..EngineOptions::default() };
     let session = Session::open(OpenOptions { path, engine, ..OpenOptions::default() }).unwrap();
     let mut settings = session.settings();
     settings.params.seed = Some(11);

@@ -42,9 +42,8 @@ fn forced_text_is_evaluated_with_the_next_choice_and_the_end_takes_no_pass() {
 
 #[test]
 fn each_kind_of_jumping_ahead_gives_the_same_text_and_single_tokens_the_same_tokens() {
-    // Of "Hello", H, e, l, o are tokens, too: only the first byte after a choice is sometimes forced as a token.
     for grammar in [
-        r#"root ::= ("Hello" | "Hallo") " world"* "!""#,
+        r#"root ::= ("Hello" | "Hallo") " world"{0,2} "!""#,
         r#"root ::= [a-c]{2,4} "-" ("x" | "yy" | "yz") "end""#,
         r#"root ::= "é" [^a]? "ü" | "éa""#,
     ] {
