@@ -49,46 +49,6 @@ impl Passes {
         )
     }
 
-    /// Sets every logit to -inf whose bit is not set, 32 to a word, and does what [`Self::block_maxima`] does.
-    pub(super) fn masked_maxima(self, row: &mut [f32], bits: &[u32], maxima: &mut [f32]) -> bool {
-        const WORDS: usize = BLOCK / 32;
-        compiled_for(
-            self.0,
-            #[inline(always)]
-            move || {
-                let mut nan = [0u32; LANES];
-                for ((block, words), out) in row.chunks_mut(BLOCK).zip(bits.chunks(WORDS)).zip(maxima) {
-                    *out = f32::NEG_INFINITY;
-                    if words.iter().all(|&word| word == 0) {
-                        block.fill(f32::NEG_INFINITY);
-                        continue;
-                    }
-                    let mut lanes = [f32::NEG_INFINITY; LANES];
-                    for (part, &word) in block.chunks_mut(32).zip(words) {
-                        let (groups, rest) = part.as_chunks_mut::<LANES>();
-                        let of_rest = groups.len() * LANES;
-                        for (group, first) in groups.iter_mut().zip((0..).step_by(LANES)) {
-                            let word = word >> first;
-                            for lane in 0..LANES {
-                                let x = if word & 1 << lane != 0 { group[lane] } else { f32::NEG_INFINITY };
-                                group[lane] = x;
-                                lanes[lane] = if x > lanes[lane] { x } else { lanes[lane] };
-                                nan[lane] |= u32::from(x.is_nan());
-                            }
-                        }
-                        for (x, bit) in rest.iter_mut().zip(of_rest..) {
-                            *x = if word >> bit & 1 == 1 { *x } else { f32::NEG_INFINITY };
-                            lanes[0] = if *x > lanes[0] { *x } else { lanes[0] };
-                            nan[0] |= u32::from(x.is_nan());
-                        }
-                    }
-                    *out = lanes.iter().fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a });
-                }
-                nan.iter().any(|&lane| lane != 0)
-            },
-        )
-    }
-
     /// Writes the sum of the weights of each block to `masses` and returns the whole sum.
     pub(super) fn block_masses(self, row: &[f32], best: f32, scale: f32, masses: &mut [u64]) -> u64 {
         compiled_for(
@@ -219,6 +179,35 @@ impl Passes {
                 }
             },
         )
+    }
+}
+
+/// Sets every logit to -inf whose bit is not set, 32 to a word. A whole word costs one comparison, and one with few zeroes
+/// a store for each: a mask inside a free text is nearly all of that.
+pub(super) fn mask(row: &mut [f32], bits: &[u32]) {
+    const FEW: u32 = 12;
+    for (part, &word) in row.chunks_mut(32).zip(bits) {
+        let unused = 32 - part.len() as u32;
+        let mut cleared = !word << unused >> unused;
+        if cleared.count_ones() <= FEW {
+            while cleared != 0 {
+                if let Some(logit) = part.get_mut(cleared.trailing_zeros() as usize) {
+                    *logit = f32::NEG_INFINITY;
+                }
+                cleared &= cleared - 1;
+            }
+            continue;
+        }
+        let mut kept = [f32::NEG_INFINITY; 32];
+        let mut left = word;
+        while left != 0 {
+            let at = left.trailing_zeros() as usize;
+            if let (Some(to), Some(&logit)) = (kept.get_mut(at), part.get(at)) {
+                *to = logit;
+            }
+            left &= left - 1;
+        }
+        part.copy_from_slice(&kept[..part.len()]);
     }
 }
 

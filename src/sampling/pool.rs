@@ -4,7 +4,7 @@
 //! ascending id order. All buffers belong to the stream's sampler and are reserved once.
 
 use super::candidate::Candidate;
-use super::passes::{BINS, BLOCK, Passes};
+use super::passes::{self, BINS, BLOCK, Passes};
 use super::select::{key_logit, key_token};
 use super::weigh::weight;
 use crate::backend::LegalTokens;
@@ -100,22 +100,17 @@ impl<'a> Pool<'a> {
             if self.in_list {
                 self.scan_list()?;
             } else {
-                self.scan_row(None)?;
+                self.scan_row()?;
             }
             self.scanned = true;
         }
         Ok(self.best > f32::NEG_INFINITY)
     }
 
-    /// With `bits` all tokens are removed first whose bit is not set.
-    fn scan_row(&mut self, bits: Option<&[u32]>) -> Result<()> {
+    fn scan_row(&mut self) -> Result<()> {
         let passes = self.buffers.passes;
         let maxima = &mut self.buffers.maxima;
-        let has_nan = match bits {
-            Some(bits) => passes.masked_maxima(self.row, bits, maxima),
-            None => passes.block_maxima(self.row, maxima),
-        };
-        if has_nan {
+        if passes.block_maxima(self.row, maxima) {
             let token = self.row.iter().position(|x| x.is_nan()).unwrap_or_default();
             return Err(Error::NanLogits { row: 0, token });
         }
@@ -296,10 +291,7 @@ impl<'a> Pool<'a> {
             LegalTokens::Mask { bits, .. } if count_of(bits) <= LIST => {
                 self.list_only(tokens_of(bits));
             }
-            LegalTokens::Mask { bits, .. } => {
-                self.scan_row(Some(bits))?;
-                self.scanned = true;
-            }
+            LegalTokens::Mask { bits, .. } => passes::mask(self.row, bits),
         }
         if !self.survey()? {
             self.keep_one(Candidate { token: first, logit: 0.0 });
