@@ -3,6 +3,7 @@
 use super::code::Code;
 use super::lazy::{Trigger, Triggers};
 use super::rules::Rules;
+use super::span_plan::SpanPlan;
 use super::tables::{Step, Stop, Tables};
 use super::vocabulary::Tree;
 use crate::vocab::Vocab;
@@ -32,6 +33,8 @@ pub struct GrammarOptions {
     pub triggers: Vec<Trigger>,
     /// What is done with forced text.
     pub jump_ahead: JumpAhead,
+    /// The spans that marked rules belong to.
+    pub spans: Option<Arc<SpanPlan>>,
 }
 
 /// What is known of a grammar.
@@ -50,6 +53,7 @@ pub struct Grammar {
     pub(super) triggers: Option<Triggers>,
     pub(super) jump_ahead: JumpAhead,
     pub(super) allows_all: bool,
+    spans: Option<Arc<SpanPlan>>,
     has_tokens: bool,
     tables: Mutex<Tables>,
     fixed_bytes: usize,
@@ -75,6 +79,7 @@ impl Grammar {
             triggers,
             jump_ahead: options.jump_ahead,
             allows_all,
+            spans: options.spans,
             has_tokens,
             tables: Mutex::new(tables),
             fixed_bytes,
@@ -85,6 +90,12 @@ impl Grammar {
     /// Whether the grammar refers to whole tokens, which no text alone can match.
     pub fn has_tokens(&self) -> bool {
         self.has_tokens
+    }
+
+    /// The spans that marked rules belong to; their numbers are what [`GrammarState::span`](super::GrammarState::span)
+    /// returns.
+    pub fn spans(&self) -> Option<&Arc<SpanPlan>> {
+        self.spans.as_ref()
     }
 
     /// Whether it waits for a trigger.

@@ -6,6 +6,8 @@
 use super::grammar::{Grammar, GrammarOptions, JumpAhead};
 use super::lazy::Trigger;
 use super::rules::Rules;
+use super::span_plan::SpanPlan;
+use super::spans::{self, Lowered};
 use crate::gguf::shown;
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
@@ -26,13 +28,47 @@ const LIMIT_BYTES: usize = 256 << 20;
 /// A kind of source: the key that says it, and how its rules are made of the whole object.
 struct Kind {
     key: &'static str,
-    rules: fn(&Map<String, Value>) -> Result<Rules>,
+    make: fn(&Value, &Map<String, Value>, &Vocab) -> Result<Made>,
 }
 
-const KINDS: &[Kind] = &[Kind { key: "gbnf", rules: gbnf }];
+/// What a source says besides its options.
+struct Made {
+    rules: Rules,
+    spans: Option<SpanPlan>,
+    /// What it waits for by itself.
+    triggers: Vec<Trigger>,
+}
 
-fn gbnf(source: &Map<String, Value>) -> Result<Rules> {
-    Rules::parse(text(source, "gbnf")?.unwrap_or_default(), text(source, "root")?.unwrap_or("root"))
+impl From<Rules> for Made {
+    fn from(rules: Rules) -> Made {
+        Made { rules, spans: None, triggers: Vec::new() }
+    }
+}
+
+impl TryFrom<Lowered> for Made {
+    type Error = Error;
+
+    fn try_from(lowered: Lowered) -> Result<Made> {
+        Ok(Made { rules: lowered.rules()?, triggers: lowered.triggers().collect(), spans: Some(lowered.plan) })
+    }
+}
+
+const KINDS: &[Kind] = &[
+    Kind { key: "gbnf", make: |json, source, _| gbnf(json, source) },
+    Kind { key: "spans", make: |json, _, vocab| spans::load(json, vocab)?.try_into() },
+    Kind { key: "skeleton", make: |json, _, _| spans::load_skeleton(json)?.try_into() },
+];
+
+/// A grammar as text. Where its shape is one that is known, its rules belong to spans; it matches the same texts.
+fn gbnf(json: &Value, source: &Map<String, Value>) -> Result<Made> {
+    let (gbnf, root) = (text(source, "gbnf")?.unwrap_or_default(), text(source, "root")?.unwrap_or("root"));
+    // Read as it was written, for the places in errors.
+    let rules = Rules::parse(gbnf, root)?;
+    match spans::recognise(gbnf, root, json)?.map(Made::try_from) {
+        Some(Ok(made)) => Ok(made),
+        // With a rule around each item it may be beyond a limit.
+        _ => Ok(rules.into()),
+    }
 }
 
 fn refused(place: &str, problem: impl std::fmt::Display) -> Error {
@@ -96,7 +132,7 @@ fn options(source: &Map<String, Value>) -> Result<GrammarOptions> {
             return Err(refused("jump_ahead", format!("\"{}\", must be bytes, tokens or off", shown(other))));
         }
     };
-    Ok(GrammarOptions { lazy: flag(source, "lazy")?, triggers, jump_ahead })
+    Ok(GrammarOptions { lazy: flag(source, "lazy")?, triggers, jump_ahead, spans: None })
 }
 
 /// Makes a grammar of a source, without the cache.
@@ -106,14 +142,18 @@ fn compile(json: &[u8], vocab: &Arc<Vocab>) -> Result<Arc<Grammar>> {
     let Some(source) = value.as_object() else { return Err(refused("source", "must be an object")) };
     let mut kinds = KINDS.iter().filter(|kind| source.contains_key(kind.key));
     let names = || KINDS.iter().map(|kind| kind.key).collect::<Vec<_>>().join(", ");
-    let rules = match (kinds.next(), kinds.next()) {
-        (Some(kind), None) => (kind.rules)(source)?,
+    let made = match (kinds.next(), kinds.next()) {
+        (Some(kind), None) => (kind.make)(&value, source, vocab)?,
         (None, _) => return Err(refused("source", format!("one of these keys must be there: {}", names()))),
         (Some(one), Some(other)) => {
             return Err(refused("source", format!("has both \"{}\" and \"{}\"", one.key, other.key)));
         }
     };
-    Grammar::new(rules, vocab, options(source)?)
+    let mut options = options(source)?;
+    options.lazy |= !made.triggers.is_empty();
+    options.triggers.extend(made.triggers);
+    options.spans = made.spans.map(Arc::new);
+    Grammar::new(made.rules, vocab, options)
 }
 
 /// Text and vocabulary of a grammar in the cache.

@@ -10,6 +10,7 @@ mod oracle;
 mod peer;
 mod rules;
 mod sources;
+mod spans;
 #[path = "../testing/mod.rs"]
 mod testing;
 mod texts;
