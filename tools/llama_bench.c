@@ -3,9 +3,11 @@
  *   llama_bench FOLDER load    MODEL THREADS
  *   llama_bench FOLDER bench   MODEL THREADS GPU_LAYERS PROMPT DECODE REPS
  *   llama_bench FOLDER grammar MODEL THREADS SPANS NAMES PROMPT ...
+ *   llama_bench FOLDER guided  MODEL THREADS REPS GRAMMAR MOST TOKEN BIAS PROMPT ...
  *
  * FOLDER holds the libraries of llama.cpp that the program is linked with (tools/peer.py), version 0.5. NAMES is a file with one
- * name a line, a PROMPT a file as it is. As llama.cpp's own tools do, it attaches a pool of threads that lasts. */
+ * name a line, a PROMPT a file as it is, GRAMMAR one in GBNF. MOST is the most tokens of an answer; BIAS is added to the logit of
+ * TOKEN. As llama.cpp's own tools do, it attaches a pool of threads that lasts. */
 
 #define _POSIX_C_SOURCE 200809L
 
@@ -31,6 +33,7 @@ struct threadpool_params ggml_threadpool_params_default(int n_threads);
 void llama_attach_threadpool(struct llama_context * context, void * pool, void * pool_for_batches);
 float * llama_get_logits_ith(struct llama_context * context, int32_t i);
 struct llama_sampler * llama_sampler_init_grammar(const struct llama_vocab * vocab, const char * grammar, const char * root);
+bool llama_vocab_is_eog(const struct llama_vocab * vocab, llama_token token);
 
 static struct llama_model * model;
 static struct llama_context * context;
@@ -159,6 +162,8 @@ enum { MAX_LIST = 1024, MAX_NAME = 256, MAX_SPAN = 64, MAX_PROMPT = 400 };
 static const char * names[MAX_LIST];
 static size_t n_names;
 static char grammar[MAX_LIST * (MAX_NAME + 8)];
+static int32_t biased = -1;
+static float bias;
 
 /* The names of a file, and the grammar that lets one of them through. */
 static void read_names(const char * path) {
@@ -180,6 +185,7 @@ static bool is_name(const char * text) {
 static llama_token_data_array fill(llama_token_data * candidates) {
     const float * logits = llama_get_logits_ith(context, -1);
     for (int32_t i = 0; i < n_vocab; i++) candidates[i] = (llama_token_data){i, logits[i], 0};
+    if (biased >= 0 && biased < n_vocab) candidates[biased].logit += bias;
     return (llama_token_data_array){candidates, (size_t)n_vocab, -1, false};
 }
 
@@ -280,6 +286,90 @@ static void spans(int reps, char ** prompts, size_t n_prompts) {
     free(behind);
 }
 
+/* Prints a text as JSON has it. */
+static void print_text(const char * text) {
+    putchar('"');
+    for (; *text != '\0'; text++) {
+        if (*text == '"' || *text == '\\') putchar('\\');
+        if ((unsigned char)*text < 0x20) printf("\\u%04x", *text);
+        else putchar(*text);
+    }
+    putchar('"');
+}
+
+struct answer {
+    double ms;
+    int tokens;
+    bool ended;
+    char * text;
+};
+
+/* What a grammar lets through after a prompt: the time to its last token. */
+static struct answer answer(const char * prompt, const char * rules_text, int most, bool check, llama_token_data * candidates) {
+    struct llama_sampler * rules = llama_sampler_init_grammar(vocab, rules_text, "root");
+    struct llama_sampler * greedy = llama_sampler_init_greedy();
+    struct answer answer = {0, 0, false, malloc((size_t)most * 256 + 1)};
+    llama_token tokens[MAX_PROMPT];
+    int n = llama_tokenize(vocab, prompt, (int32_t)strlen(prompt), tokens, MAX_PROMPT, true, false);
+    size_t length = 0;
+    double start;
+    if (rules == NULL) die("the grammar is refused", "");
+    if (n <= 0) die("a prompt has no tokens, or too many", "");
+    forget();
+    decode(tokens, n);
+    (void)llama_get_logits_ith(context, -1);
+    start = now_ms();
+    while (answer.tokens < most) {
+        llama_token token = choose(rules, greedy, check, candidates);
+        int32_t added;
+        if (llama_vocab_is_eog(vocab, token)) {
+            answer.ended = true;
+            break;
+        }
+        added = llama_token_to_piece(vocab, token, answer.text + length, 256, 0, true);
+        if (added > 0) length += (size_t)added;
+        answer.tokens++;
+        decode(&token, 1);
+    }
+    answer.ms = now_ms() - start;
+    answer.text[length] = '\0';
+    llama_sampler_free(rules);
+    llama_sampler_free(greedy);
+    return answer;
+}
+
+static void guided(int reps, const char * rules_path, int most, char ** prompts, size_t n_prompts) {
+    llama_token_data * candidates = malloc((size_t)n_vocab * sizeof *candidates);
+    double * ms = malloc((size_t)reps * n_prompts * sizeof *ms);
+    char * rules = read_file(rules_path);
+    printf("{");
+    for (int check = 0; check <= 1; check++) {
+        size_t n = 0, tokens = 0, ended = 0;
+        printf("\"%s\": {\"texts\": [", check ? "check_then_mask" : "mask_first");
+        for (size_t i = 0; i < n_prompts; i++) {
+            char * prompt = read_file(prompts[i]);
+            for (int rep = 0; rep < reps; rep++) {
+                struct answer one = answer(prompt, rules, most, check == 1, candidates);
+                ms[n++] = one.ms;
+                tokens += (size_t)one.tokens;
+                ended += one.ended;
+                if (rep == 0) {
+                    if (i > 0) printf(", ");
+                    print_text(one.text);
+                }
+                free(one.text);
+            }
+            free(prompt);
+        }
+        printf("], \"ms_per_answer\": %.3f, \"tokens\": %.3f, \"ended\": %.3f}%s", median(ms, n), (double)tokens / (double)n,
+               (double)ended / (double)n, check ? "" : ", ");
+    }
+    printf("}\n");
+    free(rules);
+    free(candidates);
+    free(ms);
+}
+
 int main(int argc, char ** argv) {
     const char * what = argc > 4 ? argv[2] : "";
     if (strcmp(what, "load") == 0 && argc == 5) {
@@ -293,10 +383,16 @@ int main(int argc, char ** argv) {
         load(argv[1], argv[3], atoi(argv[4]), 0, MAX_PROMPT + MAX_SPAN);
         read_names(argv[6]);
         spans(atoi(argv[5]), argv + 7, (size_t)argc - 7);
+    } else if (strcmp(what, "guided") == 0 && argc > 10 && atoi(argv[7]) > 0) {
+        load(argv[1], argv[3], atoi(argv[4]), 0, MAX_PROMPT + atoi(argv[7]));
+        biased = atoi(argv[8]);
+        bias = (float)atof(argv[9]);
+        guided(atoi(argv[5]), argv[6], atoi(argv[7]), argv + 10, (size_t)argc - 10);
     } else {
         fprintf(stderr, "llama_bench FOLDER load MODEL THREADS\n"
                         "llama_bench FOLDER bench MODEL THREADS GPU_LAYERS PROMPT DECODE REPS\n"
-                        "llama_bench FOLDER grammar MODEL THREADS SPANS NAMES PROMPT ...\n");
+                        "llama_bench FOLDER grammar MODEL THREADS SPANS NAMES PROMPT ...\n"
+                        "llama_bench FOLDER guided MODEL THREADS REPS GRAMMAR MOST TOKEN BIAS PROMPT ...\n");
         return 2;
     }
     llama_free(context);

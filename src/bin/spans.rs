@@ -3,8 +3,9 @@
 //! A span is one choice after one prompt: from the moment the prompt has been evaluated to the last token of a name. As
 //! the tokens of a name that leave no choice need no pass until something follows, a second figure goes on to the first
 //! token after the name, for which they have been evaluated. Modes share prompts and payload, and choose greedily: with
-//! the trie as a host uses it, with the same mask over whole rows of logits and a pass for every token, and without any
-//! constraint for as many tokens as the longest name has.
+//! the trie as a host uses it, with the same mask over whole rows of logits and a pass for every token, with a grammar of
+//! the same names, and without any constraint for as many tokens as the longest name has. The grammar is also what the
+//! other modes are compared with: its spans are made in the same run, unless figures of another program are given.
 
 use crate::args::{ModelArgs, TextArgs, loading, read_input};
 use crate::output::{Failure, Outcome, fail, interrupted, printable, progress};
@@ -31,6 +32,8 @@ pub enum How {
     StrictTrieFfi,
     /// The trie as a mask over whole rows of logits, with a pass for every token
     StrictMask,
+    /// A grammar of the names: forced text shares a pass
+    StrictGuided,
     /// Nothing, for as many tokens as the longest name has
     Unconstrained,
 }
@@ -50,13 +53,13 @@ pub struct Args {
     /// With --mode: where the results go as JSON
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// With --mode or --html: what a grammar made of the same prompts, JSON with `tokens_per_second` and `names`, to
-    /// compare with
+    /// With --mode or --html: what another program's grammar made of the same prompts, JSON with `tokens_per_second` and
+    /// `names`, to compare with in place of this one's
     #[arg(long, value_name = "FILE")]
     grammar: Option<PathBuf>,
 }
 
-/// A grammar's results, as `tools/bench_trie.py` writes them.
+/// A grammar's results, of this program or as `tools/bench_trie.py` writes them.
 #[derive(serde::Deserialize)]
 struct Grammar {
     tokens_per_second: f64,
@@ -82,11 +85,17 @@ pub fn run(how: How, model: &ModelArgs, reps: u32, args: &Args) -> Result<Value,
     let trie = Arc::new(Trie::parse(&payload)?);
     let options = model.engine(0)?;
     let opened = open_model(&model.model, &options, Some(&mut loading()))?;
+    let guided = || -> Result<Runner, Failure> {
+        let session = greedy_session(opened.clone(), &options, None)?;
+        let names = Names::new(&trie, session.vocab());
+        Ok(Runner::Guided(Box::new(session), names))
+    };
     let mut runner = match how {
-        How::StrictMask => Runner::Mask(Box::new(Mask::new(opened, &options, trie.clone())?)),
-        How::StrictTrieFfi => Runner::Session(Box::new(greedy_session(opened, &options, Some(&payload))?)),
+        How::StrictGuided => guided()?,
+        How::StrictMask => Runner::Mask(Box::new(Mask::new(opened.clone(), &options, trie.clone())?)),
+        How::StrictTrieFfi => Runner::Session(Box::new(greedy_session(opened.clone(), &options, Some(&payload))?)),
         How::Unconstrained => {
-            let session = greedy_session(opened, &options, None)?;
+            let session = greedy_session(opened.clone(), &options, None)?;
             session.configure(Settings { ignore_eos: true, ..session.settings() })?;
             Runner::Session(Box::new(session))
         }
@@ -98,6 +107,26 @@ pub fn run(how: How, model: &ModelArgs, reps: u32, args: &Args) -> Result<Value,
     if let Some((_, path)) = prompts.iter().zip(&args.prompt_file).find(|(tokens, _)| tokens.is_empty()) {
         return fail(format!("{}: the prompt has no tokens", path.display()));
     }
+    let spans = measure(&mut runner, &prompts, longest, reps)?;
+    let grammar = match (grammar, how) {
+        (None, How::StrictTrieFfi | How::StrictMask | How::Unconstrained) => {
+            let mut guided = guided()?;
+            let spans = measure(&mut guided, &prompts, longest, reps)?;
+            let report = Report::new(&guided, How::StrictGuided, &trie, spans);
+            Some(Grammar { tokens_per_second: report.rate(), names: report.names })
+        }
+        (given, _) => given,
+    };
+    let report = Report::new(&runner, how, &trie, spans).json(model, reps, grammar.as_ref());
+    if let Some(path) = &args.output {
+        let written = std::fs::write(path, format!("{report:#}\n"));
+        written.map_err(|e| Failure::Error(format!("{}: {e}", path.display())))?;
+    }
+    Ok(report)
+}
+
+/// The spans after every prompt.
+fn measure(runner: &mut Runner, prompts: &[Vec<Token>], longest: u32, reps: u32) -> Result<Vec<Vec<Span>>, Failure> {
     let bar = progress("Measuring", u64::from(reps) * prompts.len() as u64);
     let mut spans: Vec<Vec<Span>> = prompts.iter().map(|_| Vec::new()).collect();
     for round in 0..=reps {
@@ -114,12 +143,7 @@ pub fn run(how: How, model: &ModelArgs, reps: u32, args: &Args) -> Result<Value,
         }
     }
     bar.finish_and_clear();
-    let report = Report::new(how, &trie, runner.n_vocab(), spans).json(model, reps, grammar.as_ref());
-    if let Some(path) = &args.output {
-        let written = std::fs::write(path, format!("{report:#}\n"));
-        written.map_err(|e| Failure::Error(format!("{}: {e}", path.display())))?;
-    }
-    Ok(report)
+    Ok(spans)
 }
 
 /// A report as a person reads it.
@@ -166,7 +190,8 @@ struct Report {
 }
 
 impl Report {
-    fn new(how: How, trie: &Arc<Trie>, n_vocab: usize, spans: Vec<Vec<Span>>) -> Report {
+    fn new(runner: &Runner, how: How, trie: &Arc<Trie>, spans: Vec<Vec<Span>>) -> Report {
+        let n_vocab = runner.n_vocab();
         let mut report = Report {
             how,
             names: Vec::new(),
@@ -181,7 +206,13 @@ impl Report {
             let Some(span) = spans.get(spans.len() / 2) else { continue };
             let mut state = TrieState::new(trie.clone(), Mode::Greedy);
             let mut name = None;
-            for &token in &span.tokens {
+            if let Runner::Guided(session, names) = runner {
+                name = names.of(session.vocab(), &span.tokens);
+                // Of the candidates of each token only the sum is known.
+                let (candidates, tokens) = (span.usage.span_candidates as f64, span.usage.span_tokens.max(1) as f64);
+                report.skipped.extend(span.tokens.iter().map(|_| 1.0 - candidates / tokens / n_vocab as f64));
+            }
+            for &token in span.tokens.iter().filter(|_| how != How::StrictGuided) {
                 let candidates = match how {
                     How::Unconstrained => n_vocab,
                     _ => state.mask().map_or(n_vocab, <[Token]>::len),
@@ -212,9 +243,13 @@ impl Report {
         report
     }
 
+    /// Tokens a second.
+    fn rate(&self) -> f64 {
+        self.tokens as f64 / self.seconds.iter().sum::<f64>()
+    }
+
     fn json(&self, model: &ModelArgs, reps: u32, grammar: Option<&Grammar>) -> Value {
-        let total: f64 = self.seconds.iter().sum();
-        let rate = self.tokens as f64 / total;
+        let rate = self.rate();
         let median = |seconds: &[f64]| {
             let mut sorted = seconds.to_vec();
             sorted.sort_by(f64::total_cmp);
@@ -253,19 +288,60 @@ impl Report {
 enum Runner {
     Session(Box<Session>),
     Mask(Box<Mask>),
+    Guided(Box<Session>, Names),
+}
+
+/// The names of a trie's first descriptor as grammars.
+struct Names {
+    /// By what their tokens spell.
+    names: BTreeMap<String, String>,
+    /// A name alone, and a name with any text after it.
+    grammars: [Vec<u8>; 2],
+    /// Bytes of the longest.
+    longest: usize,
+}
+
+impl Names {
+    fn new(trie: &Trie, vocab: &Vocab) -> Names {
+        let nodes = trie.descriptors().first().map_or(0..0, |one| one.nodes());
+        let named = nodes.filter_map(|node| Some((spelled(vocab, &trie.path_to(node)), trie.leaf(node)?.to_owned())));
+        let names: BTreeMap<String, String> = named.collect();
+        let literal = |text: &String| {
+            let escaped = text.chars().map(|c| match c {
+                '"' | '\\' => format!("\\{c}"),
+                c if c.is_control() => format!("\\U{:08X}", u32::from(c)),
+                c => c.to_string(),
+            });
+            format!("\"{}\"", escaped.collect::<String>())
+        };
+        let all = names.keys().map(literal).collect::<Vec<_>>().join(" | ");
+        let grammars = [format!("root ::= {all}"), format!("root ::= ({all}) .*")];
+        let grammars = grammars.map(|gbnf| json!({ "gbnf": gbnf }).to_string().into_bytes());
+        Names { longest: names.keys().map(String::len).max().unwrap_or(0), names, grammars }
+    }
+
+    fn of(&self, vocab: &Vocab, tokens: &[Token]) -> Option<String> {
+        self.names.get(&spelled(vocab, tokens)).cloned()
+    }
+}
+
+fn spelled(vocab: &Vocab, tokens: &[Token]) -> String {
+    let mut text = Vec::new();
+    tokens.iter().for_each(|&token| vocab.piece(token, true, &mut text));
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 impl Runner {
     fn vocab(&self) -> &Vocab {
         match self {
-            Runner::Session(session) => session.vocab(),
+            Runner::Session(session) | Runner::Guided(session, _) => session.vocab(),
             Runner::Mask(mask) => mask.engine.model().vocab(),
         }
     }
 
     fn n_vocab(&self) -> usize {
         match self {
-            Runner::Session(session) => session.info().n_vocab,
+            Runner::Session(session) | Runner::Guided(session, _) => session.info().n_vocab,
             Runner::Mask(mask) => mask.engine.model().n_vocab(),
         }
     }
@@ -273,6 +349,7 @@ impl Runner {
     fn span(&mut self, prompt: &[Token], longest: u32) -> Result<Span, Failure> {
         match self {
             Runner::Session(session) => stream(session, prompt, longest),
+            Runner::Guided(session, names) => guided(session, prompt, names),
             Runner::Mask(mask) => mask.span(prompt),
         }
     }
@@ -311,6 +388,16 @@ pub fn generate(
 fn stream(session: &Session, prompt: &[Token], longest: u32) -> Result<Span, Failure> {
     let seconds = |usage: &Usage| usage.decode_us as f64 / 1e6;
     let (tokens, usage) = generate(session, prompt, longest as usize, SpanEnd::Stop)?;
+    let (_, further) = generate(session, prompt, tokens.len() + 1, SpanEnd::Continue)?;
+    Ok(Span { seconds: seconds(&usage), seconds_behind: seconds(&further), tokens, usage })
+}
+
+/// A name by a grammar, then one with a token after it.
+fn guided(session: &Session, prompt: &[Token], names: &Names) -> Result<Span, Failure> {
+    let seconds = |usage: &Usage| usage.decode_us as f64 / 1e6;
+    session.set_grammar(&names.grammars[0])?;
+    let (tokens, usage) = generate(session, prompt, names.longest + 1, SpanEnd::Stop)?;
+    session.set_grammar(&names.grammars[1])?;
     let (_, further) = generate(session, prompt, tokens.len() + 1, SpanEnd::Continue)?;
     Ok(Span { seconds: seconds(&usage), seconds_behind: seconds(&further), tokens, usage })
 }

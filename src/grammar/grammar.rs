@@ -35,6 +35,8 @@ pub struct GrammarOptions {
     pub jump_ahead: JumpAhead,
     /// The spans that marked rules belong to.
     pub spans: Option<Arc<SpanPlan>>,
+    /// Whether generations note where spans begin and end.
+    pub events: bool,
 }
 
 /// What is known of a grammar.
@@ -54,6 +56,7 @@ pub struct Grammar {
     pub(super) jump_ahead: JumpAhead,
     pub(super) allows_all: bool,
     spans: Option<Arc<SpanPlan>>,
+    reports_spans: bool,
     has_tokens: bool,
     tables: Mutex<Tables>,
     fixed_bytes: usize,
@@ -79,6 +82,7 @@ impl Grammar {
             triggers,
             jump_ahead: options.jump_ahead,
             allows_all,
+            reports_spans: options.events && options.spans.is_some(),
             spans: options.spans,
             has_tokens,
             tables: Mutex::new(tables),
@@ -96,6 +100,11 @@ impl Grammar {
     /// returns.
     pub fn spans(&self) -> Option<&Arc<SpanPlan>> {
         self.spans.as_ref()
+    }
+
+    /// Whether it has spans whose beginnings and ends are to be noted.
+    pub fn reports_spans(&self) -> bool {
+        self.reports_spans
     }
 
     /// Whether it waits for a trigger.

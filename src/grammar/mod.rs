@@ -33,7 +33,7 @@ pub use grammar::{Grammar, GrammarCounts, GrammarOptions, JumpAhead};
 pub use lazy::{MAX_SEARCHED, Trigger};
 pub use mask::{MAX_FEW, Mask};
 pub use rules::Rules;
-pub use span_plan::{MAX_SAMPLINGS, SpanInfo, SpanKind, SpanPlan, SpanSampling};
 pub use source::{MAX_SOURCE_BYTES, load};
+pub use span_plan::{MAX_SAMPLINGS, SpanInfo, SpanKind, SpanPlan, SpanSampling};
 pub use state::GrammarState;
 pub use tables::{MAX_STACKS, MAX_STEPS};

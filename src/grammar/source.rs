@@ -28,7 +28,7 @@ const LIMIT_BYTES: usize = 256 << 20;
 /// A kind of source: the key that says it, and how its rules are made of the whole object.
 struct Kind {
     key: &'static str,
-    make: fn(&Value, &Map<String, Value>, &Vocab) -> Result<Made>,
+    make: fn(&[u8], &Map<String, Value>, &Vocab) -> Result<Made>,
 }
 
 /// What a source says besides its options.
@@ -60,7 +60,7 @@ const KINDS: &[Kind] = &[
 ];
 
 /// A grammar as text. Where its shape is one that is known, its rules belong to spans; it matches the same texts.
-fn gbnf(json: &Value, source: &Map<String, Value>) -> Result<Made> {
+fn gbnf(json: &[u8], source: &Map<String, Value>) -> Result<Made> {
     let (gbnf, root) = (text(source, "gbnf")?.unwrap_or_default(), text(source, "root")?.unwrap_or("root"));
     // Read as it was written, for the places in errors.
     let rules = Rules::parse(gbnf, root)?;
@@ -132,7 +132,13 @@ fn options(source: &Map<String, Value>) -> Result<GrammarOptions> {
             return Err(refused("jump_ahead", format!("\"{}\", must be bytes, tokens or off", shown(other))));
         }
     };
-    Ok(GrammarOptions { lazy: flag(source, "lazy")?, triggers, jump_ahead, spans: None })
+    Ok(GrammarOptions {
+        lazy: flag(source, "lazy")?,
+        triggers,
+        jump_ahead,
+        spans: None,
+        events: flag(source, "events")?,
+    })
 }
 
 /// Makes a grammar of a source, without the cache.
@@ -143,7 +149,7 @@ fn compile(json: &[u8], vocab: &Arc<Vocab>) -> Result<Arc<Grammar>> {
     let mut kinds = KINDS.iter().filter(|kind| source.contains_key(kind.key));
     let names = || KINDS.iter().map(|kind| kind.key).collect::<Vec<_>>().join(", ");
     let made = match (kinds.next(), kinds.next()) {
-        (Some(kind), None) => (kind.make)(&value, source, vocab)?,
+        (Some(kind), None) => (kind.make)(json, source, vocab)?,
         (None, _) => return Err(refused("source", format!("one of these keys must be there: {}", names()))),
         (Some(one), Some(other)) => {
             return Err(refused("source", format!("has both \"{}\" and \"{}\"", one.key, other.key)));

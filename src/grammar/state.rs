@@ -194,6 +194,15 @@ impl GrammarState {
         tables.state(tables.state_at(self.place)).mark.checked_sub(1)
     }
 
+    /// The smallest of the spans that a byte here may belong to.
+    pub fn span_of(&self, byte: u8) -> Option<u32> {
+        if !self.in_force() {
+            return None;
+        }
+        let tables = self.grammar.tables();
+        tables.mark_of(tables.state_at(self.place), byte).checked_sub(1)
+    }
+
     /// Follows bytes one by one as far as they fit, and returns how many did. `each` is called after each, with its
     /// index and the span then.
     pub fn advance_bytes(&mut self, bytes: &[u8], each: &mut dyn FnMut(usize, Option<u32>)) -> usize {

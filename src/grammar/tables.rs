@@ -460,6 +460,17 @@ impl Tables {
         self.compute(state, byte, rank)
     }
 
+    /// The smallest mark of the stacks that go on with a byte.
+    pub(super) fn mark_of(&self, state: u32, byte: u8) -> u32 {
+        let (begin, end) = self.states[state as usize].stacks;
+        let matching = self.members[begin as usize..end as usize].iter().filter(|&&member| member != EMPTY);
+        let marks = matching.map(|&member| self.stacks[member as usize]).filter(|stack| match stack.at & CLASS {
+            0 => self.code.ops[stack.at as usize] == Op::Byte(byte),
+            _ => self.code.automata.next(stack.at & !CLASS, byte).is_some(),
+        });
+        marks.map(|stack| stack.mark).filter(|&mark| mark != 0).min().unwrap_or(0)
+    }
+
     #[cold]
     fn compute(&mut self, state: u32, byte: u8, rank: u32) -> Step<u32> {
         let of = &self.states[state as usize];

@@ -167,6 +167,7 @@ pub(super) fn replace(state: &mut State, kind: Kind, constraint: Result<Constrai
     match constraint {
         Ok(constraint) => {
             state.constraint = constraint;
+            state.spans.restart();
             state.resume_point.forget_choice();
             state.refused = None;
             Ok(())
@@ -182,6 +183,7 @@ pub(super) fn replace(state: &mut State, kind: Kind, constraint: Result<Constrai
 fn clear(state: &mut State, kind: Kind) {
     if state.constraint.kind() == Some(kind) {
         state.constraint = Constraint::None;
+        state.spans.restart();
         state.resume_point.forget_choice();
     }
     state.refused.take_if(|(refused, _)| *refused == kind);

@@ -1,9 +1,9 @@
 //! What a generation is held to: a token trie, a grammar, or nothing. They replace each other.
 
 use crate::backend::Legal;
-use crate::grammar::{Grammar, GrammarCounts, GrammarState, JumpAhead, Mask};
+use crate::grammar::{Grammar, GrammarCounts, GrammarState, JumpAhead, Mask, SpanPlan, SpanSampling};
 use crate::sampling::legal_of;
-use crate::trie::TrieState;
+use crate::trie::{Mode, TrieState};
 use crate::{Error, Result, Token};
 use std::sync::Arc;
 
@@ -75,9 +75,42 @@ impl Constraint {
             Constraint::None => None,
             Constraint::Trie(trie) => legal_of(trie),
             Constraint::Grammar(grammar) => grammar.mask.as_deref().map(|mask| match mask.few() {
-                Some(few) => Legal::list(few, false),
-                None => Legal::mask(mask.bits(), mask.number(), false),
+                Some(few) => Legal::list(few, grammar.is_greedy),
+                None => Legal::mask(mask.bits(), mask.number(), grammar.is_greedy),
             }),
+        }
+    }
+
+    /// The spans of the grammar, if it has any.
+    pub(crate) fn spans(&self) -> Option<&SpanPlan> {
+        match self {
+            Constraint::Grammar(grammar) => grammar.state.grammar().spans().map(AsRef::as_ref),
+            _ => None,
+        }
+    }
+
+    /// The number of the way in which the next token is sampled, where it is neither the session's nor greedy.
+    pub(crate) fn span_sampling(&self) -> Option<usize> {
+        match self {
+            Constraint::Grammar(grammar) => grammar.sampling.filter(|_| !grammar.is_greedy),
+            _ => None,
+        }
+    }
+
+    /// Whether some choices of tokens are greedy whatever the chain is.
+    pub(crate) fn has_greedy(&self) -> bool {
+        match self {
+            Constraint::None => false,
+            Constraint::Trie(trie) => trie.mode() != Mode::Sampled,
+            Constraint::Grammar(_) => self.spans().is_some_and(|plan| plan.samplings().contains(&SpanSampling::Greedy)),
+        }
+    }
+
+    /// Where the grammar is, if it reports its spans.
+    pub(crate) fn reporting(&self) -> Option<GrammarState> {
+        match self {
+            Constraint::Grammar(grammar) if grammar.state.grammar().reports_spans() => Some(grammar.state.clone()),
+            _ => None,
         }
     }
 
@@ -117,12 +150,24 @@ pub(crate) struct GrammarWalk {
     forced: bool,
     /// The mask of the next token where there is a choice; `None` where any token is legal.
     mask: Option<Arc<Mask>>,
+    /// How the next token is sampled, by its number in the grammar's spans; `None` is as the session says.
+    sampling: Option<usize>,
+    /// Whether that is greedy.
+    is_greedy: bool,
 }
 
 impl GrammarWalk {
     /// At the start of a grammar.
     pub(crate) fn new(grammar: Arc<Grammar>) -> GrammarWalk {
-        GrammarWalk { state: GrammarState::new(grammar), run: Vec::new(), tail: Vec::new(), forced: false, mask: None }
+        GrammarWalk {
+            state: GrammarState::new(grammar),
+            run: Vec::new(),
+            tail: Vec::new(),
+            forced: false,
+            mask: None,
+            sampling: None,
+            is_greedy: false,
+        }
     }
 
     /// Back to the start.
@@ -149,6 +194,7 @@ impl GrammarWalk {
     pub(crate) fn next(&mut self) -> Result<Next> {
         self.mask = None;
         self.forced = false;
+        (self.sampling, self.is_greedy) = (None, false);
         if self.run.is_empty() {
             if !self.state.in_force() {
                 return Ok(Next::Choice);
@@ -164,6 +210,11 @@ impl GrammarWalk {
             return Ok(Next::Forced(token));
         }
         self.mask = self.state.mask()?;
+        if let Some(plan) = self.state.grammar().spans() {
+            self.sampling = plan.sampling(self.state.span());
+            let way = self.sampling.and_then(|number| plan.samplings().get(number));
+            self.is_greedy = way == Some(&SpanSampling::Greedy);
+        }
         match &self.mask {
             Some(mask) if mask.count() == 0 => {
                 Err(Error::InvalidArgument("The grammar allows no token of the vocabulary here".into()))

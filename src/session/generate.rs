@@ -10,6 +10,7 @@ use super::decoder::Decoder;
 use super::shared::{Job, Phase, ResumePoint, Shared};
 use super::{ContextFull, Event, FinishReason, Sink, Usage};
 use crate::engine::{EngineStats, LeafScore, Speculation};
+use crate::grammar::GrammarState;
 use crate::trie::{Accept, Mode, Node, TrieState};
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
@@ -110,8 +111,10 @@ impl<'a, D: Decoder> Generation<'a, D> {
     /// The penalties see the tokens of the context, on the host and on a device.
     fn look_back(&mut self) {
         self.job.sampler.restart(self.shifts);
+        self.job.span_samplers.restart(self.shifts);
         for &token in self.decoder.tokens().iter().chain(&self.pending) {
             self.job.sampler.accept(token);
+            self.job.span_samplers.accept(token);
         }
         if let Constraint::Grammar(grammar) = &mut self.job.constraint {
             grammar.begin(self.decoder.tokens().iter().chain(&self.pending));
@@ -121,7 +124,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
     fn start_sampling(&mut self) -> Result<()> {
         let spec = self.job.sampler.spec(&self.job.banned);
         let steps = self.decoder.start_sampling(&spec)?;
-        let greedy = self.job.constraint.trie().is_some_and(|trie| trie.mode() != Mode::Sampled);
+        let greedy = self.job.constraint.has_greedy();
         // Under a greedy mask a device that runs only a part of the chain leaves only the best child.
         self.followed = if greedy && steps < spec.steps.len() && !spec.greedy_from(steps) { 0 } else { steps };
         self.left_to_host = spec.steps.len() - self.followed;
@@ -176,6 +179,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
                 },
             };
             let allowed = self.job.constraint.allowed();
+            let before = self.job.constraint.reporting();
             let step = self.accept(token)?;
             match step {
                 Accept::EndedAtLeaf if self.job.stop_at_span_end => return Ok(FinishReason::Span),
@@ -186,7 +190,8 @@ impl<'a, D: Decoder> Generation<'a, D> {
                 return Ok(FinishReason::Stop);
             }
             self.job.sampler.accept(token);
-            let stopped = self.emit(token, next != Next::Choice, allowed);
+            self.job.span_samplers.accept(token);
+            let stopped = self.emit(token, next != Next::Choice, allowed, before);
             self.pending.push(token);
             if stopped? {
                 return Ok(FinishReason::Stop);
@@ -267,8 +272,19 @@ impl<'a, D: Decoder> Generation<'a, D> {
         Ok(token)
     }
 
+    /// Puts the sampler of the span into use that the next token belongs to.
+    fn switch_sampler(&mut self) -> Result<()> {
+        let way = self.job.constraint.span_sampling();
+        match self.job.span_samplers.switch(&mut self.job.sampler, way) {
+            // What a device began for the old chain is of no use.
+            true => self.decoder.rollback().and_then(|()| self.start_sampling()),
+            false => Ok(()),
+        }
+    }
+
     /// Evaluates the pending tokens and samples the next one.
     fn sample(&mut self) -> Result<Token> {
+        self.switch_sampler()?;
         let legal = self.job.constraint.legal();
         let position = (self.decoder.tokens().len() + self.pending.len()) as u32;
         let listed = legal.map_or(&[][..], |legal| legal.listed(self.masks_first));
@@ -300,9 +316,16 @@ impl<'a, D: Decoder> Generation<'a, D> {
         Ok(token)
     }
 
-    /// Counts a token, one of `allowed` tokens that the constraint allowed, and passes it to the sink with the text that it
-    /// completed. True when a stop string is complete.
-    fn emit(&mut self, token: Token, forced: bool, allowed: Option<usize>) -> Result<bool> {
+    /// Counts a token, one of `allowed` tokens that the constraint allowed, and passes it to the sink with the text that
+    /// it completed. `before` is where a grammar that reports its spans was before it. True when a stop string is
+    /// complete.
+    fn emit(
+        &mut self,
+        token: Token,
+        forced: bool,
+        allowed: Option<usize>,
+        before: Option<GrammarState>,
+    ) -> Result<bool> {
         self.piece.clear();
         self.vocab.piece(token, self.job.special_text, &mut self.piece);
         let stopped = self.job.text.push(&self.piece);
@@ -314,6 +337,9 @@ impl<'a, D: Decoder> Generation<'a, D> {
         state.usage.forced_tokens += u64::from(forced);
         state.usage.span_tokens += u64::from(allowed.is_some());
         state.usage.span_candidates += allowed.unwrap_or(0) as u64;
+        if let (Some(mut before), Some(plan)) = (before, self.job.constraint.spans()) {
+            state.spans.token(plan, &mut before, &self.piece);
+        }
         self.count(&mut state.usage);
         if self.emitted == 1 {
             state.usage.first_token_us = state.usage.decode_us;
@@ -353,6 +379,9 @@ impl<'a, D: Decoder> Generation<'a, D> {
             let known = self.job.constraint.counts();
             state.usage.grammar_masks = known.masks.saturating_sub(self.masks_before);
             state.usage.grammar_states = known.states;
+            if let Some(plan) = self.job.constraint.spans() {
+                state.spans.finish(plan);
+            }
             state.usage.finish_reason = *outcome.as_ref().unwrap_or(&FinishReason::Error);
             state.constraint = self.job.constraint;
             // A cancelled evaluation may have appended some of the pending tokens to the slot.

@@ -19,6 +19,7 @@ mod queue;
 mod saved;
 mod shared;
 mod slots;
+mod span_samplers;
 mod stop;
 mod store;
 mod text;
@@ -41,8 +42,8 @@ use crate::chat::{ChatTemplate, Parts};
 use crate::engine::{self, Engine};
 use crate::gguf::File;
 use crate::model::{self, Model};
+use crate::sampling::Sampler;
 use crate::sampling::random::unchosen_seed;
-use crate::sampling::{ChainStep, Sampler};
 use crate::trie::{self, Built, Surroundings};
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
@@ -50,6 +51,7 @@ use constraint::{Constraint, Kind};
 use decoder::{Decoder, EngineSlot};
 use parking_lot::Mutex;
 use shared::{Command, Job, Phase, ResumePoint, Shared, State};
+use span_samplers::{SpanSamplers, restated};
 use std::path::Path;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::{self, JoinHandle};
@@ -438,10 +440,15 @@ impl Session {
         self.shared.lock().usage
     }
 
-    /// Usage, sizes and names as one JSON object.
+    /// Usage, sizes and names as one JSON object; with the spans of the last generation so far, where its grammar reports
+    /// them.
     pub fn usage_json(&self) -> String {
-        let chain = self.shared.lock().chain.clone();
-        let telemetry = usage::Telemetry::new(&self.info, self.usage(), self.prewarms(), &chain);
+        let (chain, spans) = {
+            let state = self.shared.lock();
+            let named = |plan| usage::NamedSpan::all(plan, &state.spans);
+            (state.chain.clone(), state.constraint.spans().map(named).unwrap_or_default())
+        };
+        let telemetry = usage::Telemetry::new(&self.info, self.usage(), self.prewarms(), &chain, spans);
         serde_json::to_string(&telemetry).unwrap_or_default()
     }
 
@@ -563,13 +570,19 @@ impl Session {
             }
         };
         let seed = settings.params.seed.unwrap_or_else(unchosen_seed);
-        let mut sampler = Sampler::new(&chain, self.info.n_vocab, seed)?;
-        sampler.keep_candidates(settings.candidates);
+        let make = |chain: &Chain| {
+            let mut sampler = Sampler::new(chain, self.info.n_vocab, seed)?;
+            sampler.keep_candidates(settings.candidates);
+            Ok(sampler)
+        };
+        let sampler = make(&chain)?;
+        let spans = state.constraint.spans().map(|plan| SpanSamplers::new(plan, &chain, make)).transpose()?;
         let eog = if settings.ignore_eos { self.vocab.eog_tokens() } else { &[] };
         let job = Job {
             max_new_tokens: u64::try_from(max_new_tokens).ok(),
             slot_id: prompt.slot_id,
             sampler,
+            span_samplers: spans.unwrap_or_default(),
             constraint: state.constraint.clone(),
             resume_point: std::mem::take(&mut state.resume_point),
             text: TextStream::new(&settings.stop, self.vocab.max_piece_bytes()),
@@ -590,6 +603,7 @@ impl Session {
             state.queue.reset(most);
         }
         state.prompt = None;
+        state.spans.restart();
         state.phase = Phase::Generating;
         self.schedule(state, Command::Generate(Box::new(job)));
         Ok(())
@@ -643,44 +657,6 @@ fn readable(state: &State) -> Result<()> {
     }
     let nothing = || Error::InvalidArgument("there is no generation to read".into());
     Err(state.check_constraint().err().unwrap_or_else(nothing))
-}
-
-/// A chain with the given temperature and top-p in place of its own. Where it has none, top-p is inserted before the
-/// temperature and the temperature at the end; a chain that ends with `greedy` stays greedy. A dynamic temperature is
-/// replaced by the plain one.
-fn restated(mut chain: Chain, temperature: Option<f32>, top_p: Option<f32>) -> Chain {
-    let steps = &mut chain.steps;
-    let place =
-        |steps: &[ChainStep], before: fn(&ChainStep) -> bool| steps.iter().position(before).unwrap_or(steps.len());
-    if let Some(p) = top_p {
-        let stated = steps.iter_mut().filter_map(|step| match step {
-            ChainStep::TopP { p, .. } => Some(p),
-            _ => None,
-        });
-        if stated.map(|old| *old = p).count() == 0 {
-            let ends = |step: &ChainStep| {
-                matches!(
-                    step,
-                    ChainStep::Temperature(_)
-                        | ChainStep::DynamicTemperature { .. }
-                        | ChainStep::Greedy
-                        | ChainStep::Draw
-                )
-            };
-            let at = place(steps, ends);
-            steps.insert(at, ChainStep::TopP { p, min_keep: 0 });
-        }
-    }
-    if let Some(temperature) = temperature {
-        let is_temperature =
-            |step: &&mut ChainStep| matches!(step, ChainStep::Temperature(_) | ChainStep::DynamicTemperature { .. });
-        let stated = steps.iter_mut().filter(is_temperature);
-        if stated.map(|step| *step = ChainStep::Temperature(temperature)).count() == 0 {
-            let at = place(steps, |step| matches!(step, ChainStep::Greedy | ChainStep::Draw));
-            steps.insert(at, ChainStep::Temperature(temperature));
-        }
-    }
-    chain
 }
 
 #[cfg(test)]

@@ -6,9 +6,11 @@
 
 use super::constraint::{Constraint, Kind};
 use super::queue::Queue;
+use super::span_samplers::SpanSamplers;
 use super::store::Store;
 use super::text::{Arena, TextStream};
 use super::{Chain, ContextFull, EmbedOptions, Embeddings, LeafScores, Sampled, Settings, Sink, Usage};
+use crate::grammar::spans::SpanTracker;
 use crate::sampling::Sampler;
 use crate::trie::{Node, TrieState};
 use crate::{Error, Result, Token};
@@ -63,6 +65,8 @@ pub(crate) struct Job {
     pub(crate) max_new_tokens: Option<u64>,
     pub(crate) slot_id: i32,
     pub(crate) sampler: Sampler,
+    /// Those of spans that are sampled in their own way.
+    pub(crate) span_samplers: SpanSamplers,
     pub(crate) constraint: Constraint,
     pub(crate) resume_point: ResumePoint,
     pub(crate) text: TextStream,
@@ -136,6 +140,8 @@ pub(crate) struct State {
     /// The queue's generation was not read to its end.
     pub(crate) reading: bool,
     pub(crate) usage: Usage,
+    /// The spans of the last generation, where its grammar reports them.
+    pub(crate) spans: SpanTracker,
     pub(crate) sampled: BTreeMap<i32, Sampled>,
     /// The error of the last call or generation to finish.
     pub(crate) failure: Option<Error>,

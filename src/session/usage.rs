@@ -2,6 +2,8 @@
 
 use super::{FinishReason, ModelInfo};
 use crate::engine::EngineStats;
+use crate::grammar::spans::{SpanEvent, SpanTracker};
+use crate::grammar::{SpanKind, SpanPlan};
 use crate::trie::cache;
 
 /// Counters and times since the last prefill began. Times are microseconds of wall clock on the worker thread.
@@ -98,6 +100,29 @@ pub(crate) struct Telemetry<'a> {
     /// The chain of the last generation: `+` before a step that the device runs, `-` before one that the host runs.
     chain: &'a str,
     trie_cache: TrieCache,
+    /// Those of the last generation, where its grammar reports them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    spans: Vec<NamedSpan>,
+}
+
+/// A span of a generated text.
+#[derive(Debug, Clone, serde::Serialize)]
+pub(crate) struct NamedSpan {
+    #[serde(flatten)]
+    event: SpanEvent,
+    kind: SpanKind,
+    key: Option<String>,
+}
+
+impl NamedSpan {
+    /// The spans of a tracker with what a plan says of them.
+    pub(crate) fn all(plan: &SpanPlan, tracker: &SpanTracker) -> Vec<NamedSpan> {
+        let named = |event: &SpanEvent| {
+            let info = plan.spans().get(event.span as usize)?;
+            Some(NamedSpan { event: *event, kind: info.kind, key: info.key.clone() })
+        };
+        tracker.events().iter().filter_map(named).collect()
+    }
 }
 
 /// The process-wide cache of compiled tries.
@@ -110,7 +135,13 @@ struct TrieCache {
 }
 
 impl<'a> Telemetry<'a> {
-    pub(crate) fn new(model: &'a ModelInfo, usage: Usage, prewarms: usize, chain: &'a str) -> Telemetry<'a> {
+    pub(crate) fn new(
+        model: &'a ModelInfo,
+        usage: Usage,
+        prewarms: usize,
+        chain: &'a str,
+        spans: Vec<NamedSpan>,
+    ) -> Telemetry<'a> {
         let tokens = usage.completion_tokens.saturating_sub(usage.forced_tokens);
         let read = model.weight_bytes_per_token as f64 * tokens as f64;
         let decode_weight_bytes_s = (usage.decode_us > 0).then(|| read / (usage.decode_us as f64 / 1e6));
@@ -125,6 +156,7 @@ impl<'a> Telemetry<'a> {
             skip_ratio,
             chain,
             trie_cache: TrieCache { hits, misses, entries, bytes },
+            spans,
         }
     }
 }
@@ -138,7 +170,7 @@ mod tests {
         let model = ModelInfo { n_vocab: 100, ..ModelInfo::default() };
         let ratio = |span_tokens, span_candidates| {
             let usage = Usage { span_tokens, span_candidates, ..Usage::default() };
-            Telemetry::new(&model, usage, 0, "").skip_ratio
+            Telemetry::new(&model, usage, 0, "", Vec::new()).skip_ratio
         };
         assert_eq!((ratio(0, 0), ratio(4, 40), ratio(1, 1)), (None, Some(0.9), Some(0.99)));
     }
@@ -148,7 +180,7 @@ mod tests {
         let model = ModelInfo { weight_bytes_per_token: 1000, ..ModelInfo::default() };
         let rate = |decode_us| {
             let usage = Usage { completion_tokens: 5, forced_tokens: 1, decode_us, ..Usage::default() };
-            Telemetry::new(&model, usage, 0, "").decode_weight_bytes_s
+            Telemetry::new(&model, usage, 0, "", Vec::new()).decode_weight_bytes_s
         };
         assert_eq!((rate(2_000_000), rate(0)), (Some(2000.0), None));
     }

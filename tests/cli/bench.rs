@@ -86,6 +86,14 @@ fn bench_of_spans_counts_what_the_trie_saves() {
     );
     assert_eq!(mask["skip_ratio_mean"], trie["skip_ratio_mean"]);
     assert!(trie["skip_ratio_mean"].as_f64().unwrap() > 0.99 && mask["tokens_per_span"] == 3.0);
+    // The same three names by a grammar of theirs, which other modes are compared with in the same run.
+    let guided = bench("strict-guided", &[]);
+    assert!(
+        guided["names"].as_array().unwrap().iter().all(|name| ["9:;", "CDE", "MNO"].contains(&name.as_str().unwrap()))
+    );
+    assert!(guided["skip_ratio_mean"].as_f64().unwrap() > 0.9 && guided["token_accuracy"].is_null());
+    assert!(mask["tokens_per_second_vs_grammar"].as_f64().unwrap() > 0.0);
+    assert!((0.0..=1.0).contains(&mask["token_accuracy"].as_f64().unwrap()));
     let free = bench("unconstrained", &[]);
     assert_eq!((&free["skip_ratio_mean"], &free["completion_tokens"]), (&0.0.into(), &6.into()));
     for (arguments, problem) in

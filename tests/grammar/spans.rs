@@ -161,7 +161,9 @@ fn the_strict_planner_is_a_choice_with_spans_after_it() {
 #[test]
 fn a_grammar_of_another_shape_stays_as_it_is() {
     let Some(vocab) = small() else { return };
-    for gbnf in ["root ::= [a-z]+", "root ::= \"a\" ( \"b\" | \"c\" )*", "root ::= a | a\na ::= \"b\"", "root ::= \"a\"?"] {
+    for gbnf in
+        ["root ::= [a-z]+", "root ::= \"a\" ( \"b\" | \"c\" )*", "root ::= a | a\na ::= \"b\"", "root ::= \"a\"?"]
+    {
         assert!(source(&json!({"gbnf": gbnf}), &vocab).spans().is_none(), "{gbnf}");
     }
     let strict = json!({"gbnf": "root ::= [a-z]+", "samplers": {"overrides": [], "strict": true}});
@@ -203,7 +205,7 @@ fn every_kind_of_span_matches_what_it_says() {
         (r#"{"a": "x"true"12345"#, 18),
         ("{\"a\": \"x\"true\"\n\"", 14),
         (r#"{"a": "x"true"\ud800""#, 20),
-        (r#"{"a": "x"true""01"#, 16),
+        (r#"{"a": "x"true""-x"#, 16),
         (r#"{"a": "x"true""1[1, 2]"#, 19),
         (r#"{"a": "x"true""1[]ab</t>c"#, 24),
     ] {
@@ -237,9 +239,8 @@ fn free_text_and_words_surround_a_structure() {
 fn refusals_name_the_place() {
     let Some(vocab) = small() else { return };
     let spans = |span: Value| json!({"spans": [{"kind": "boolean"}, span]});
-    let too_deep = (0..20).fold(json!({"kind": "boolean"}), |inner, _| {
-        json!({"kind": "repeat", "separator": ",", "spans": [inner]})
-    });
+    let too_deep = (0..20)
+        .fold(json!({"kind": "boolean"}), |inner, _| json!({"kind": "repeat", "separator": ",", "spans": [inner]}));
     for (json, problem) in [
         (json!({"spans": []}), "Spans: payload: there are no spans"),
         (json!({"spans": 1}), "spans: 1, must be a list"),
@@ -337,7 +338,9 @@ fn decode(grammar: &Arc<Grammar>, vocab: &Vocab, seed: Token, most: usize) -> De
             let (mut before, mut piece) = (state.clone(), Vec::new());
             vocab.piece(token, true, &mut piece);
             tracker.token(plan, &mut before, &piece);
-            state.accept(token).unwrap_or_else(|error| panic!("{error} after {:?}", String::from_utf8_lossy(&out.text)));
+            state
+                .accept(token)
+                .unwrap_or_else(|error| panic!("{error} after {:?}", String::from_utf8_lossy(&out.text)));
             out.text.extend_from_slice(&piece);
             out.tokens.push(token);
         }
@@ -434,7 +437,7 @@ fn literals_are_forced_in_a_run() {
 fn a_span_keeps_its_mark_through_shared_rules() {
     let Some(vocab) = small() else { return };
     let gbnf = "root ::= \"{\\\"a\\\":\" value \",\\\"b\\\":\" value \"}\"\nvalue ::= \"[\" value* \"]\" | [0-9]+";
-    let lowered = spans::recognise(gbnf, "root", &json!({})).unwrap().unwrap();
+    let lowered = spans::recognise(gbnf, "root", b"{}").unwrap().unwrap();
     let options = GrammarOptions { spans: Some(Arc::new(lowered.plan.clone())), ..GrammarOptions::default() };
     let grammar = Grammar::new(lowered.rules().unwrap(), &vocab, options).unwrap();
     let (mut state, mut tracker) = (GrammarState::new(grammar.clone()), SpanTracker::default());

@@ -41,16 +41,11 @@ impl SpanTracker {
 
     /// Notes the bytes of a token. `state` is what the grammar was in before it, and is left advanced.
     pub fn token(&mut self, plan: &SpanPlan, state: &mut GrammarState, bytes: &[u8]) {
-        // A byte belongs to the span that the grammar was in before it; a span that nothing was written into is not
-        // reported.
-        let mut before = state.span();
         let start = self.length;
-        let accepted = state.advance_bytes(bytes, &mut |index, span| {
-            self.enter(plan, before, start + index);
-            before = span;
-        });
-        if accepted < bytes.len() {
-            self.enter(plan, None, start + accepted);
+        for (index, &byte) in bytes.iter().enumerate() {
+            let span = state.span_of(byte);
+            let fits = state.advance_bytes(&[byte], &mut |_, _| {}) == 1;
+            self.enter(plan, span.filter(|_| fits), start + index);
         }
         self.length = start + bytes.len();
     }

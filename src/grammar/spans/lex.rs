@@ -169,9 +169,8 @@ mod tests {
         let text = "root ::= \"a\\\"]\" [^\"\\]]* ( b_1 | <[7]> ) # \"c\"\nb_1 ::= .{2,3}";
         let words = words(text).unwrap();
         let shown: Vec<_> = words.iter().map(|one| &text[one.at..one.end]).collect();
-        let expected = [
-            "root", "::=", "\"a\\\"]\"", "[^\"\\]]", "*", "(", "b_1", "|", "<[7]>", ")", "b_1", "::=", ".", "{2,3}",
-        ];
+        let expected =
+            ["root", "::=", "\"a\\\"]\"", "[^\"\\]]", "*", "(", "b_1", "|", "<[7]>", ")", "b_1", "::=", ".", "{2,3}"];
         assert_eq!(shown, expected);
         let rules = rules(&words).unwrap();
         assert_eq!((rules["root"].clone(), rules["b_1"].clone()), (2..10, 12..14));

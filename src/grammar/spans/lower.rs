@@ -35,7 +35,10 @@ const SPACE: &str = r#"space ::= ( " " | "\n"{1,2} [ \t]{0,20} )?
 /// What elizaOS's compiler makes of free values, by the names that it has for them.
 const LAX: [(&str, &str); 8] = [
     ("jsonvalue", r#"jsonobject | jsonarray | jsonstring | jsonnumber | "true" | "false" | "null""#),
-    ("jsonobject", r#""{" ws ( jsonstring ws ":" ws jsonvalue ( ws "," ws jsonstring ws ":" ws jsonvalue )* )? ws "}""#),
+    (
+        "jsonobject",
+        r#""{" ws ( jsonstring ws ":" ws jsonvalue ( ws "," ws jsonstring ws ":" ws jsonvalue )* )? ws "}""#,
+    ),
     ("jsonarray", r#""[" ws ( jsonvalue ( ws "," ws jsonvalue )* )? ws "]""#),
     ("jsonstring", LAX_STRING),
     ("jsonnumber", LAX_NUMBER),
@@ -100,7 +103,13 @@ pub(super) fn lower(payload: &Payload) -> Result<Lowered> {
     lowering.shared(&payload.rules)?;
     root.push('\n');
     root.push_str(&lowering.text);
-    Ok(Lowered { gbnf: root, root: "root".into(), marks: lowering.marks, plan: lowering.plan, after: payload.after.clone() })
+    Ok(Lowered {
+        gbnf: root,
+        root: "root".into(),
+        marks: lowering.marks,
+        plan: lowering.plan,
+        after: payload.after.clone(),
+    })
 }
 
 #[derive(Default)]
@@ -153,12 +162,10 @@ impl Lowering {
             }
             Kind::Number { integer: true, min: None, max: None } => self.rule(name, INTEGER),
             Kind::Number { integer: true, min, max } => {
-                let mut bounds = serde_json::json!({"type": "integer"});
-                for (key, bound) in [("minimum", min), ("maximum", max)] {
-                    if let (Some(bound), Some(object)) = (bound, bounds.as_object_mut()) {
-                        object.insert(key.into(), (*bound).into());
-                    }
-                }
+                let bound =
+                    |key: &str, bound: &Option<i64>| bound.map(|n| format!(",\"{key}\":{n}")).unwrap_or_default();
+                let [min, max] = [bound("minimum", min), bound("maximum", max)];
+                let bounds = format!("{{\"type\":\"integer\"{min}{max}}}");
                 self.schema(&bounds, true, number, name)?;
             }
             Kind::Number { .. } => self.rule(name, NUMBER),
@@ -269,7 +276,7 @@ impl Lowering {
     }
 
     /// Appends the rules of a JSON schema.
-    fn schema(&mut self, schema: &serde_json::Value, compact: bool, number: u32, name: &str) -> Result<()> {
+    fn schema(&mut self, schema: &str, compact: bool, number: u32, name: &str) -> Result<()> {
         let at = |problem: &dyn std::fmt::Display| {
             Error::InvalidArgument(format!("Spans: the schema of span {number}: {problem}"))
         };

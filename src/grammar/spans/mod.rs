@@ -8,6 +8,7 @@
 
 mod events;
 mod free;
+mod json;
 mod lex;
 mod lower;
 mod model;

@@ -37,8 +37,8 @@ pub(super) enum Kind {
     Boolean,
     /// A JSON string, with or without its quotes.
     Text { quotes: bool, max_length: Option<u32> },
-    /// A JSON value; `None` is any.
-    Json { schema: Option<serde_json::Value>, compact: bool },
+    /// A JSON value that fits a schema, or any.
+    Json { schema: Option<String>, compact: bool },
     /// Any text up to and with the first of these; without any, to the end.
     Free { until: Vec<String> },
     /// A number as skeletons allow it: with any number of digits.

@@ -3,13 +3,13 @@
 //! Every refusal names the place (`spans[2].values[5].spans[0].min`). Unknown keys are ignored, as in the trie's payload;
 //! a missing known key, a wrong type and a number out of range are refused. Limits are counted while reading.
 
+use super::json::Json;
 use super::model::{Kind, Payload, Span, Value};
 use crate::gguf::shown;
 use crate::grammar::gbnf::MAX_REPETITIONS;
 use crate::grammar::span_plan::SpanSampling;
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
-use serde_json::Value as Json;
 
 /// The most spans of one payload, those inside of others included.
 pub const MAX_SPANS: usize = 4096;
@@ -41,7 +41,7 @@ impl Reader {
     }
 
     fn wrong<T>(&self, value: &Json, expected: &str) -> Result<T> {
-        self.error(format!("{}, must be {expected}", shown(&value.to_string())))
+        self.error(format!("{}, must be {expected}", shown(&value.text())))
     }
 
     /// Reads `of[key]` with its place.
@@ -166,12 +166,7 @@ pub(super) fn read(json: &Json, vocab: &Vocab) -> Result<Payload> {
         Some("end") => Ok(false),
         _ => reader.wrong(value, "\"free\" or \"end\""),
     })?;
-    Ok(Payload {
-        spans,
-        after: after.unwrap_or_default(),
-        then_free: then_free.unwrap_or(false),
-        rules: String::new(),
-    })
+    Ok(Payload { spans, after: after.unwrap_or_default(), then_free: then_free.unwrap_or(false), rules: String::new() })
 }
 
 fn spans(reader: &mut Reader, list: &Json, vocab: &Vocab, depth: usize) -> Result<Vec<Span>> {
@@ -193,7 +188,7 @@ fn spans(reader: &mut Reader, list: &Json, vocab: &Vocab, depth: usize) -> Resul
                 max_length: reader.key(span, "max_length", Reader::count)?,
             },
             "json" => Kind::Json {
-                schema: span.get("schema").cloned(),
+                schema: span.get("schema").map(Json::text),
                 compact: reader.key(span, "compact", Reader::flag)?.unwrap_or(false),
             },
             "free" => free(reader, span, vocab)?,
@@ -215,7 +210,7 @@ fn values(reader: &mut Reader, span: &Json, vocab: &Vocab, depth: usize) -> Resu
     reader.required(span, "values", |reader, list| {
         let values = reader.list(list, |reader, value| {
             reader.value()?;
-            if value.is_string() {
+            if value.as_str().is_some() {
                 return Ok(Value { text: reader.text(value)?, spans: Vec::new() });
             }
             reader.object(value, "a text, or an object with `value`")?;
@@ -245,9 +240,9 @@ fn repeat(reader: &mut Reader, span: &Json, vocab: &Vocab, depth: usize) -> Resu
 fn may_be_empty(kind: &Kind) -> bool {
     match kind {
         Kind::Literal(text) => text.is_empty(),
-        Kind::Choice(values) => values
-            .iter()
-            .any(|value| value.text.is_empty() && value.spans.iter().all(|span| may_be_empty(&span.kind))),
+        Kind::Choice(values) => {
+            values.iter().any(|value| value.text.is_empty() && value.spans.iter().all(|span| may_be_empty(&span.kind)))
+        }
         Kind::Repeat { spans, min, .. } => *min == 0 || spans.iter().all(|span| may_be_empty(&span.kind)),
         Kind::Text { quotes, .. } => !quotes,
         Kind::Free { until } => until.is_empty(),

@@ -1,19 +1,20 @@
 //! From JSON or GBNF to marked rules.
 
+use super::json::Json;
 use super::lower::{Lowered, lower};
 use super::payload::{self, Reader};
 use super::{recognise as shapes, skeleton};
 use crate::Result;
+use crate::gguf::shown;
 use crate::grammar::span_plan::SpanSampling;
 use crate::vocab::Vocab;
-use serde_json::Value as Json;
 
 /// Reads a payload of spans: an object with `spans` and, if wanted, `after` and `then` (`docs/spans.md`).
 ///
 /// # Errors
 /// [`crate::Error::InvalidArgument`] with the place of the first problem.
-pub fn load(json: &Json, vocab: &Vocab) -> Result<Lowered> {
-    lower(&payload::read(json, vocab)?)
+pub fn load(json: &[u8], vocab: &Vocab) -> Result<Lowered> {
+    lower(&payload::read(&parsed(json)?, vocab)?)
 }
 
 /// Reads one of elizaOS's response skeletons: an object whose `skeleton` has `spans` and, if wanted, `rules`. Sampler
@@ -21,19 +22,25 @@ pub fn load(json: &Json, vocab: &Vocab) -> Result<Lowered> {
 ///
 /// # Errors
 /// [`crate::Error::InvalidArgument`] with the place of the first problem.
-pub fn load_skeleton(json: &Json) -> Result<Lowered> {
-    lower(&skeleton::read(json)?)
+pub fn load_skeleton(json: &[u8]) -> Result<Lowered> {
+    lower(&skeleton::read(&parsed(json)?)?)
+}
+
+fn parsed(json: &[u8]) -> Result<Json> {
+    let wrong = |error: serde_json::Error| skeleton::refused(&shown(&error.to_string()));
+    serde_json::from_slice(json).map_err(wrong)
 }
 
 /// Finds the spans of a grammar; `None` where its shape is not known. The result matches the same texts. `options` is
-/// the object that the grammar came with: its `choices` (`"greedy"`, or as a span's `sampling`) says how choices,
+/// the JSON object that the grammar came with: its `choices` (`"greedy"`, or as a span's `sampling`) says how choices,
 /// numbers and booleans are sampled, its `samplers` is a list of overrides as in a skeleton, whose indexes count the
 /// items of the root.
 ///
 /// # Errors
 /// [`crate::Error::InvalidArgument`] with the place of a wrong option; for overrides of a grammar whose shape is not
 /// known, where they say `strict`.
-pub fn recognise(gbnf: &str, root: &str, options: &Json) -> Result<Option<Lowered>> {
+pub fn recognise(gbnf: &str, root: &str, options: &[u8]) -> Result<Option<Lowered>> {
+    let options = &parsed(options)?;
     let mut reader = Reader::new();
     let choices = reader.key(options, "choices", payload::sampling)?.flatten();
     let mut found = shapes::recognise(gbnf, root, choices)?;

@@ -104,8 +104,10 @@ impl<'a> Rewriting<'a> {
         if singles.iter().all(|word| matches!(word, Word::Literal(_))) {
             return Some(Shape::Values);
         }
-        let names: Vec<&str> =
-            singles.iter().map(|word| if let Word::Name(name) = *word { Some(name) } else { None }).collect::<Option<_>>()?;
+        let names: Vec<&str> = singles
+            .iter()
+            .map(|word| if let Word::Name(name) = *word { Some(name) } else { None })
+            .collect::<Option<_>>()?;
         let different: HashSet<&str> = names.iter().copied().collect();
         let mut uses = self.words.iter().filter(|one| matches!(one.word, Word::Name(name) if different.contains(name)));
         // Each once where it is defined, once here.

@@ -5,13 +5,13 @@
 //! string may hold control characters and any escape. A prefill plan is a hint about what is forced, which the grammar
 //! says itself, so it changes nothing.
 
+use super::json::Json;
 use super::lex;
 use super::model::{Kind, Payload, Span, Value};
 use super::payload::{Reader, numbers};
 use crate::gguf::shown;
 use crate::grammar::span_plan::SpanSampling;
 use crate::{Error, Result};
-use serde_json::Value as Json;
 use std::collections::HashSet;
 
 /// Reads the skeleton of a source: `{"skeleton": {"spans": […], "rules"?: "name ::= …", "samplers"?: {"overrides": […]}},
@@ -109,11 +109,7 @@ fn overrides(reader: &mut Reader, plan: &Json, spans: &mut [Span]) -> Result<()>
 }
 
 /// One override: the index of its span among `count`, and how that is sampled.
-pub(super) fn override_of(
-    reader: &mut Reader,
-    one: &Json,
-    count: usize,
-) -> Result<(usize, SpanSampling)> {
+pub(super) fn override_of(reader: &mut Reader, one: &Json, count: usize) -> Result<(usize, SpanSampling)> {
     reader.object(one, "an override")?;
     let [index, top_k, top_p] = match one.get("span_index") {
         Some(_) => ["span_index", "top_k", "top_p"],

@@ -7,6 +7,7 @@ mod grammars;
 mod passes;
 mod pull;
 mod shifts;
+mod span_samplings;
 mod spans;
 
 use super::*;
