@@ -1,6 +1,7 @@
 /** Grammars: what a host hands in, and the types of what comes out. */
 
 import { InferenceError, STATUS } from "./errors.js";
+import type { SpanEvent } from "./spans.js";
 
 /** A JSON schema. Which keywords are known is in `docs/grammar.md`. */
 export type JsonSchema = { readonly [keyword: string]: unknown };
@@ -25,8 +26,18 @@ export interface GrammarOptions {
   regex?: string;
   /** A response skeleton that makes up the text. */
   skeleton?: object;
-  /** Spans that make up the text. */
+  /** Spans that make up the text; see `docs/spans.md`. */
   spans?: readonly object[];
+  /** With `spans`: texts after the first of which they begin; what comes before is free. */
+  after?: readonly string[];
+  /** With `spans`: "free" lets the model go on after the last one; default "end". */
+  then?: "free" | "end";
+  /** With `grammar` or `skeleton`: how single spans are sampled. */
+  samplers?: { overrides: readonly { spanIndex: number; temperature?: number; topK?: number; topP?: number }[]; strict?: boolean };
+  /** With `grammar`: how choices, numbers and booleans in it are sampled; default "session". */
+  choiceSampling?: "greedy" | "session";
+  /** Called for a span that begins, and again once it has ended, with its text. What it throws ends the generation. */
+  onSpan?: (event: SpanEvent) => void;
   /**
    * Generates freely up to the first of these; the grammar begins with it. A text, or a pattern or token as
    * `eliza_inference_set_grammar` takes them.
@@ -50,10 +61,11 @@ export function grammarSource(options: GrammarOptions): string | undefined {
   if (given.length > 1) {
     throw new InferenceError(STATUS.ELIZA_ERR_INVALID_ARG, `${given.join(" and ")} are given, where one of them can be`);
   }
-  const { root, compact, triggers, jumpAhead } = options;
+  const { root, compact, triggers, jumpAhead, after, then, samplers, choiceSampling } = options;
   const words = triggers?.map((trigger) => (typeof trigger === "string" ? { type: "word", value: trigger } : trigger));
   const lazy = words === undefined ? {} : { lazy: true, triggers: words };
-  return JSON.stringify({ [KINDS[kind]]: options[kind], root, compact, ...lazy, jump_ahead: jumpAhead });
+  const spans = { after, then, samplers, choice_sampling: choiceSampling, events: options.onSpan === undefined ? undefined : true };
+  return JSON.stringify({ [KINDS[kind]]: options[kind], root, compact, ...lazy, jump_ahead: jumpAhead, ...spans });
 }
 
 /** The type of the values that a JSON schema allows: objects, arrays, strings, numbers, booleans, null, enum and const. */

@@ -15,6 +15,7 @@ export type {
 } from "./describe.js";
 export * from "./errors.js";
 export type { FromSchema, GrammarOptions, JsonSchema, Partially, Trigger } from "./grammar.js";
+export type { SpanEvent, SpanKind } from "./spans.js";
 export type { LogLevel, LogSink } from "./log.js";
 export * from "./model.js";
 export * from "./native.js";

@@ -27,6 +27,7 @@ import type {
 } from "./native.js";
 import { partialJson } from "./partial-json.js";
 import { TRIE_MODES, type TokenTreePayload, type TrieMode } from "./token-tree.js";
+import { SpanReports } from "./spans.js";
 import { type ModelReport, type Usage, modelReport, usageOf } from "./usage.js";
 
 /** Text, or token ids that were made by the model's tokenizer. */
@@ -377,8 +378,10 @@ export class Model implements Disposable {
       const steps = new Steps();
       running = native.generate(handle, { maxTokens, temperature, topP }, (step) => steps.push(step));
       running.then(() => steps.end(), () => steps.end());
+      const spans = options.onSpan === undefined || !guided ? undefined : new SpanReports(options.onSpan);
       for (let step = await steps.next(); step !== undefined; step = await steps.next()) {
         signal?.throwIfAborted();
+        spans?.step(step.text, native.usage(handle), step.done);
         yield step;
       }
       const reason = await running;

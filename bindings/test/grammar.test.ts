@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { partialJson, type FromSchema, type InferenceError, type Partially } from "eliza-inference";
+import { partialJson, type FromSchema, type InferenceError, type Partially, type SpanEvent } from "eliza-inference";
 import { PROMPT, WAYS, open, random, whole } from "./support.js";
 
 for (const delivery of WAYS) {
@@ -128,4 +128,39 @@ test("every beginning of a JSON text can be read, and grows to the whole", () =>
     for (let end = 0; end <= text.length; end++) partialJson(text.slice(0, end));
     assert.deepEqual(partialJson(text, { whole: true }), JSON.parse(text));
   }
+});
+
+test("a host hears of spans as they are written, each with its text", async () => {
+  using model = await open();
+  const spans = [
+    { kind: "literal", text: '{"kind":' },
+    { kind: "choice", key: "kind", values: ['"cat"', '"dog"'] },
+    { kind: "literal", text: ',"years":[' },
+    { kind: "repeat", key: "years", min: 2, max: 2, separator: ",", spans: [{ kind: "number", integer: true, min: 1, max: 9 }] },
+    { kind: "literal", text: "]}" },
+  ];
+  const heard: SpanEvent[] = [];
+  const { text } = await whole(model, PROMPT, { spans, maxTokens: 100, onSpan: (event) => heard.push(event) });
+  const ended = heard.filter((event) => event.end !== null);
+  assert.equal(heard.length, 2 * ended.length);
+  const top = ended.filter((event) => event.parent === null);
+  assert.deepEqual(top.map((event) => event.kind), ["literal", "choice", "literal", "repeat", "literal"]);
+  assert.equal(top.map((event) => event.text).join(""), text);
+  const value = JSON.parse(text) as { kind: string; years: number[] };
+  assert.deepEqual([top[1]?.key, top[1]?.text], ["kind", JSON.stringify(value.kind)]);
+  const years = ended.filter((event) => event.kind === "number").map((event) => Number(event.text));
+  assert.deepEqual(years, value.years);
+});
+
+test("spans begin after a text, and single ones are sampled in their own way", async () => {
+  using model = await open();
+  const free = await whole(model, PROMPT, { maxTokens: 40, temperature: 0 });
+  const word = free.text.slice(12, 15);
+  const spans = [{ kind: "literal", text: "[" }, { kind: "boolean", sampling: { temperature: 2 } }, { kind: "literal", text: "]" }];
+  const { text } = await whole(model, PROMPT, { spans, after: [word], maxTokens: 60, temperature: 0 });
+  assert.match(text.slice(text.indexOf(word) + word.length), /^\[(true|false)\]$/);
+  const skeleton = { spans: [{ kind: "enum", key: "a", enumValues: ["x", "y"] }] };
+  const samplers = { overrides: [{ spanIndex: 0, temperature: 0, topK: 1 }] };
+  const seeds = [1, 2, 3, 4, 5, 6].map((seed) => whole(model, PROMPT, { skeleton, samplers, temperature: 50, seed }));
+  assert.equal(new Set((await Promise.all(seeds)).map((one) => one.text)).size, 1);
 });

@@ -136,7 +136,7 @@ fn strict_planner(actions: &[&str]) -> String {
 fn the_strict_planner_is_a_choice_with_spans_after_it() {
     let Some(vocab) = small() else { return };
     let gbnf = strict_planner(&["REPLY", "REPLY_ALL", "SEND_MESSAGE"]);
-    let (marked, plain) = (source(&json!({"gbnf": gbnf, "choices": "greedy"}), &vocab), plain(&gbnf, &vocab));
+    let (marked, plain) = (source(&json!({"gbnf": gbnf, "choice_sampling": "greedy"}), &vocab), plain(&gbnf, &vocab));
     let plan = marked.spans().unwrap();
     let expected = [
         (SpanKind::Literal, None),

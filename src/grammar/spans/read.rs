@@ -32,7 +32,7 @@ fn parsed(json: &[u8]) -> Result<Json> {
 }
 
 /// Finds the spans of a grammar; `None` where its shape is not known. The result matches the same texts. `options` is
-/// the JSON object that the grammar came with: its `choices` (`"greedy"`, or as a span's `sampling`) says how choices,
+/// the JSON object that the grammar came with: its `choice_sampling` (`"greedy"`, or as a span's `sampling`) says how choices,
 /// numbers and booleans are sampled, its `samplers` is a list of overrides as in a skeleton, whose indexes count the
 /// items of the root.
 ///
@@ -42,7 +42,7 @@ fn parsed(json: &[u8]) -> Result<Json> {
 pub fn recognise(gbnf: &str, root: &str, options: &[u8]) -> Result<Option<Lowered>> {
     let options = &parsed(options)?;
     let mut reader = Reader::new();
-    let choices = reader.key(options, "choices", payload::sampling)?.flatten();
+    let choices = reader.key(options, "choice_sampling", payload::sampling)?.flatten();
     let mut found = shapes::recognise(gbnf, root, choices)?;
     let is_strict = reader.key(options, "samplers", |reader, plan| {
         reader.object(plan, "an object with `overrides`")?;

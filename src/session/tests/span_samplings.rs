@@ -65,7 +65,7 @@ fn a_hosts_grammar_is_sampled_as_its_overrides_say() {
     let source = json!({"gbnf": gbnf, "samplers": overrides});
     assert_eq!(Vec::from_iter(texts(&source, "temp=100")), ["{b,a}", "{b,b}"]);
     assert_eq!(texts(&json!({"gbnf": gbnf}), "temp=100").len(), 4);
-    assert_eq!(texts(&json!({"gbnf": gbnf, "choices": "greedy"}), "temp=100").len(), 1);
+    assert_eq!(texts(&json!({"gbnf": gbnf, "choice_sampling": "greedy"}), "temp=100").len(), 1);
 }
 
 #[test]
