@@ -13,13 +13,15 @@
 
 mod classes;
 mod code;
+mod draft;
 mod forced;
 mod gbnf;
 mod grammar;
 mod lazy;
 mod mask;
+pub mod regex;
 mod rules;
-mod schema;
+pub mod schema;
 mod source;
 mod span_plan;
 pub mod spans;
