@@ -6,6 +6,7 @@
 use super::grammar::{Grammar, GrammarOptions, JumpAhead};
 use super::lazy::Trigger;
 use super::rules::Rules;
+use super::schema;
 use super::span_plan::SpanPlan;
 use super::spans::{self, Lowered};
 use crate::gguf::shown;
@@ -13,6 +14,7 @@ use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 use lru::LruCache;
 use parking_lot::Mutex;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::num::NonZeroUsize;
@@ -55,9 +57,29 @@ impl TryFrom<Lowered> for Made {
 
 const KINDS: &[Kind] = &[
     Kind { key: "gbnf", make: |json, source, _| gbnf(json, source) },
+    Kind { key: "json_schema", make: |json, source, _| json_schema(json, source) },
+    Kind { key: "regex", make: |_, source, _| regex(source) },
     Kind { key: "spans", make: |json, _, vocab| spans::load(json, vocab)?.try_into() },
     Kind { key: "skeleton", make: |json, _, _| spans::load_skeleton(json)?.try_into() },
 ];
+
+/// A schema, as it is written: the order of its members counts.
+fn json_schema(json: &[u8], source: &Map<String, Value>) -> Result<Made> {
+    #[derive(serde::Deserialize)]
+    struct Schema<'a> {
+        #[serde(borrow)]
+        json_schema: &'a RawValue,
+    }
+    let schema: Schema<'_> =
+        serde_json::from_slice(json).map_err(|error| refused("json_schema", shown(&error.to_string())))?;
+    let options = schema::Options { compact: flag(source, "compact")?, ..schema::Options::default() };
+    Ok(Rules::parse(&schema::to_gbnf(schema.json_schema.get(), options)?, "root")?.into())
+}
+
+fn regex(source: &Map<String, Value>) -> Result<Made> {
+    let pattern = text(source, "regex")?.unwrap_or_default();
+    Ok(Rules::parse(&super::regex::to_gbnf(pattern)?, "root")?.into())
+}
 
 /// A grammar as text. Where its shape is one that is known, its rules belong to spans; it matches the same texts.
 fn gbnf(json: &[u8], source: &Map<String, Value>) -> Result<Made> {
