@@ -92,6 +92,22 @@ impl Rules {
         }
     }
 
+    /// [`Rules::mark`] of many rules.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn mark_all<'n>(&mut self, marks: impl Iterator<Item = (&'n str, u32)>) -> Result<()> {
+        let named = self.rules.iter().enumerate().filter(|(_, rule)| !rule.is_generated);
+        let by_name: HashMap<String, usize> = named.map(|(index, rule)| (rule.name.clone(), index)).collect();
+        for (name, span) in marks {
+            match by_name.get(name) {
+                Some(&rule) => self.rules[rule].mark = span.saturating_add(1),
+                None => return Err(Error::InvalidArgument(format!("Grammar: there is no rule \"{}\"", shown(name)))),
+            }
+        }
+        Ok(())
+    }
+
     /// Number of rules, those for groups and repetitions included.
     pub fn n_rules(&self) -> usize {
         self.rules.len()

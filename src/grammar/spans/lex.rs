@@ -15,7 +15,7 @@ pub(super) struct Lexeme<'a> {
 }
 
 /// What a word of a GBNF text is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Word<'a> {
     /// A rule's name.
     Name(&'a str),

@@ -60,6 +60,8 @@ pub struct Lowered {
     pub marks: Vec<(String, u32)>,
     /// The spans.
     pub plan: SpanPlan,
+    /// How many of them are the root's own; choices inside of those come after them.
+    pub items: usize,
     /// Words that the grammar waits for, and begins with.
     pub after: Vec<String>,
 }
@@ -71,9 +73,7 @@ impl Lowered {
     /// As [`Rules::parse`].
     pub fn rules(&self) -> Result<Rules> {
         let mut rules = Rules::parse(&self.gbnf, &self.root)?;
-        for (name, span) in &self.marks {
-            rules.mark(name, *span)?;
-        }
+        rules.mark_all(self.marks.iter().map(|(name, span)| (name.as_str(), *span)))?;
         Ok(rules)
     }
 
@@ -107,6 +107,7 @@ pub(super) fn lower(payload: &Payload) -> Result<Lowered> {
         gbnf: root,
         root: "root".into(),
         marks: lowering.marks,
+        items: lowering.plan.spans().len(),
         plan: lowering.plan,
         after: payload.after.clone(),
     })
@@ -283,6 +284,7 @@ impl Lowering {
         let options = schema::Options { compact, ..schema::Options::default() };
         let gbnf = schema::to_gbnf(schema, options).map_err(|error| match error {
             Error::InvalidArgument(problem) => at(&problem),
+            Error::Unsupported(problem) => Error::Unsupported(format!("Spans: the schema of span {number}: {problem}")),
             other => other,
         })?;
         let prefix = format!("j{number}-");

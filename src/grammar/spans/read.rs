@@ -48,7 +48,7 @@ pub fn recognise(gbnf: &str, root: &str, options: &[u8]) -> Result<Option<Lowere
         reader.object(plan, "an object with `overrides`")?;
         let strict = reader.key(plan, "strict", Reader::flag)?.unwrap_or(false);
         reader.required(plan, "overrides", |reader, list| {
-            let count = found.as_ref().map_or(usize::MAX, |found| found.plan.spans().len());
+            let count = found.as_ref().map_or(usize::MAX, |found| found.items);
             let all = reader.list(list, |reader, one| skeleton::override_of(reader, one, count))?;
             for (span, sampling) in all {
                 if let Some(found) = &mut found {
@@ -77,7 +77,7 @@ fn share_with_literals(found: &mut Lowered) -> Result<()> {
     };
     let mut following: Vec<(u32, SpanSampling)> = Vec::new();
     let mut next = None;
-    for (span, info) in plan.spans().iter().enumerate().rev() {
+    for (span, info) in plan.spans().iter().enumerate().take(found.items).rev() {
         match (info.kind, next) {
             (SpanKind::Literal, Some(sampling)) if of(span).is_none() => following.push((span as u32, sampling)),
             (SpanKind::Literal, _) => {}

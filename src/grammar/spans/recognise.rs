@@ -11,14 +11,15 @@
 
 use super::lex::{self, Lexeme, Word};
 use super::lower::Lowered;
+use super::payload::MAX_SPANS;
 use crate::Result;
 use crate::grammar::span_plan::{SpanKind, SpanPlan, SpanSampling};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
 use std::ops::Range;
 
-/// The most spans that are marked in a grammar.
-const MAX_MARKED: usize = super::payload::MAX_SPANS;
+/// The most rules that are marked in a grammar.
+const MAX_MARKS: usize = 1 << 16;
 
 /// The grammar with its spans; `None` where it has no shape that is known. `choices` is how choices, numbers and
 /// booleans are sampled.
@@ -54,17 +55,16 @@ pub(super) fn recognise(gbnf: &str, root: &str, choices: Option<SpanSampling>) -
     if !done {
         return Ok(None);
     }
+    let items = text.plan.spans().len();
     text.choices_inside(root)?;
-    Ok(text.finish(root))
+    Ok(text.finish(root, items))
 }
 
 /// A beginning that no rule's name has.
 fn free_prefix(rules: &HashMap<&str, Range<usize>>) -> String {
-    let mut prefix = String::from("span-");
-    while rules.keys().any(|name| name.starts_with(&prefix)) {
-        prefix.insert(0, 'x');
-    }
-    prefix
+    let leading = |name: &&str| name.len() - name.trim_start_matches('x').len();
+    let most = rules.keys().map(leading).max().unwrap_or(0);
+    format!("{}span-", "x".repeat(most + 1))
 }
 
 /// The shape of a root.
@@ -122,6 +122,11 @@ impl<'a> Rewriting<'a> {
             && self.words[body.clone()].iter().all(|one| matches!(one.word, Word::Literal(_) | Word::Name(_)))
     }
 
+    /// Whether there is no room for so many more.
+    fn is_full(&self, more: usize) -> bool {
+        self.plan.spans().len() + more > MAX_SPANS || self.marks.len() + more > MAX_MARKS
+    }
+
     /// Appends a span. In a branch, `place` of the line, it is the same span as in other branches.
     fn span(&mut self, kind: SpanKind, key: Option<String>) -> Result<u32> {
         let decides = matches!(kind, SpanKind::Choice | SpanKind::Number | SpanKind::Boolean);
@@ -140,7 +145,7 @@ impl<'a> Rewriting<'a> {
 
     /// Marks the items of a line. The number of the first item's place is `place`; `before` is the text before it.
     fn line(&mut self, body: Range<usize>, place: usize, before: Option<String>) -> Result<bool> {
-        if self.plan.spans().len() + body.len() > MAX_MARKED {
+        if self.is_full(body.len()) {
             return Ok(false);
         }
         let words = self.words;
@@ -181,7 +186,7 @@ impl<'a> Rewriting<'a> {
         let head = &shared[..shared.rfind(':').map_or(0, |at| at + 1)];
         let key = key_at_end(head);
         for (body, text) in bodies.iter().zip(&firsts) {
-            if self.plan.spans().len() + body.len() > MAX_MARKED {
+            if self.is_full(body.len()) {
                 return Ok(false);
             }
             let item = self.words[body.start];
@@ -238,19 +243,27 @@ impl<'a> Rewriting<'a> {
         let (words, rules) = (self.words, self.rules);
         let mut bodies: Vec<_> = rules.iter().filter(|(name, _)| **name != root).collect();
         bodies.sort_by_key(|(_, body)| body.start);
-        let item = |name: &str| {
-            let rule = rules.get(root).cloned().unwrap_or(0..0);
-            words[rule].iter().any(|one| one.word == Word::Name(name))
-        };
+        let in_root = rules.get(root).cloned().unwrap_or(0..0);
+        let items: HashSet<Word<'_>> = words[in_root].iter().map(|one| one.word).collect();
+        // Before the only use of each name.
+        let mut before: HashMap<&str, Option<Word<'_>>> = HashMap::new();
+        for (index, one) in words.iter().enumerate() {
+            let Word::Name(name) = one.word else { continue };
+            if words.get(index + 1).is_none_or(|next| next.word != Word::Is) {
+                let earlier = index.checked_sub(1).map(|index| words[index].word);
+                before.entry(name).and_modify(|known| *known = None).or_insert(earlier);
+            }
+        }
         for (name, body) in bodies {
-            if self.plan.spans().len() >= MAX_MARKED {
+            if self.is_full(1) {
                 return Ok(());
             }
             let inner = &words[body.clone()];
             if is_values(inner) {
-                if !item(name) {
+                if !items.contains(&Word::Name(name)) {
                     let kind = self.kind(name);
-                    let span = self.span(kind, self.key_of(name))?;
+                    let key = before.get(name).copied().flatten().and_then(key_of);
+                    let span = self.span(kind, key)?;
                     self.marks.push(((*name).into(), span));
                 }
                 continue;
@@ -261,12 +274,8 @@ impl<'a> Rewriting<'a> {
                     at += 1;
                     continue;
                 }
-                let before = at.checked_sub(1).and_then(|at| inner.get(at));
-                let key = before.and_then(|one| match one.word {
-                    Word::Literal(literal) => lex::unquoted(literal),
-                    _ => None,
-                });
-                let span = self.span(SpanKind::Choice, key.as_deref().and_then(key_at_end))?;
+                let key = at.checked_sub(1).and_then(|at| key_of(inner.get(at)?.word));
+                let span = self.span(SpanKind::Choice, key)?;
                 self.wrap(inner[at].at, inner[at + length - 1].end, span);
                 at += length;
             }
@@ -274,25 +283,7 @@ impl<'a> Rewriting<'a> {
         Ok(())
     }
 
-    /// The key before the only use of a rule, if there is one.
-    fn key_of(&self, name: &str) -> Option<String> {
-        let mut uses = self.words.windows(3).filter(|words| words[1].word == Word::Name(name));
-        let before = match (uses.next()?, uses.next()) {
-            (words, None) if words[2].word != Word::Is => words[0].word,
-            (first, Some(second)) if uses.next().is_none() => {
-                // One of the two is where it is defined.
-                let used = if first[2].word == Word::Is { second } else { first };
-                used[0].word
-            }
-            _ => return None,
-        };
-        match before {
-            Word::Literal(literal) => key_at_end(&lex::unquoted(literal)?),
-            _ => None,
-        }
-    }
-
-    fn finish(self, root: &str) -> Option<Lowered> {
+    fn finish(self, root: &str, items: usize) -> Option<Lowered> {
         let mut gbnf = String::with_capacity(self.gbnf.len() + self.added.len());
         let mut at = 0;
         for (start, (end, name)) in &self.edits {
@@ -303,7 +294,7 @@ impl<'a> Rewriting<'a> {
         gbnf.push_str(self.gbnf.get(at..)?);
         gbnf.push('\n');
         gbnf.push_str(&self.added);
-        Some(Lowered { gbnf, root: root.into(), marks: self.marks, plan: self.plan, after: Vec::new() })
+        Some(Lowered { gbnf, root: root.into(), marks: self.marks, plan: self.plan, items, after: Vec::new() })
     }
 }
 
@@ -332,6 +323,14 @@ fn key_at_end(text: &str) -> Option<String> {
     let text = text.trim_end().strip_suffix(':')?.trim_end().strip_suffix('"')?;
     let start = text.rfind('"')?;
     Some(text[start + 1..].into())
+}
+
+/// The key that a literal ends with.
+fn key_of(word: Word<'_>) -> Option<String> {
+    match word {
+        Word::Literal(literal) => key_at_end(&lex::unquoted(literal)?),
+        _ => None,
+    }
 }
 
 /// What all texts begin with.
