@@ -8,7 +8,7 @@ export interface SpanEvent {
   /** Its number: spans are numbered as they are written, from 0. */
   span: number;
   kind: SpanKind;
-  /** The key that the host gave it, or that stands before it in a grammar. */
+  /** The key that the host gave it, or that comes before it in a grammar. */
   key: string | null;
   /** The repeat that it is a part of, as the index of that event's beginning among all beginnings. */
   parent: number | null;
