@@ -223,7 +223,7 @@ fn draws_walk_the_ids() {
 #[test]
 fn sets_that_are_no_beginning_of_the_order() {
     for n in SIZES {
-        let mut buffers = Buffers::new(n, Passes(Isa::detect()));
+        let [mut buffers, mut others] = [0; 2].map(|_| Buffers::new(n, Passes(Isa::detect())));
         for (name, row) in rows(n) {
             let order = sorted(&row);
             let mut check = |what: String, t: f32, expected: &[Candidate], run: &dyn Fn(&mut Pool<'_>)| {
@@ -280,7 +280,7 @@ fn sets_that_are_no_beginning_of_the_order() {
                     order.iter().take_while(|one| one.logit >= (lowest as f32).min(order[0].logit)).count()
                 };
                 let (mut scratch, allowed) = (row.clone(), down_to(lowest + spare)..=down_to(lowest - spare));
-                let mut pool = Pool::new(&mut scratch, &mut buffers);
+                let mut pool = Pool::new(&mut scratch, &mut others);
                 top_n_sigma::apply(&mut pool, sigmas).unwrap();
                 let count = held(&pool).len();
                 assert!(allowed.contains(&count), "top-n-sigma {sigmas} of {n}, {name}: {count}, not {allowed:?}");

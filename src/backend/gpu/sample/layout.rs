@@ -51,6 +51,8 @@ constants!(PLACES: usize {
     SPEC_FIRST_SCALE = 13;
     /// The most candidates that are returned to the host; 0 where the device samples a token.
     SPEC_HAND_OVER = 14;
+    /// How many standard deviations the first step keeps, above 0; 0 where it is another step.
+    SPEC_SPREADS = 15;
     SPEC_OPS_AT = 16;
     SPEC_WORDS = SPEC_OPS_AT + 2 * MAX_OPS * OP_WORDS;
 
@@ -74,6 +76,7 @@ constants!(PLACES: usize {
     STATE_REPORTED = 10;
     STATE_N_RANGES = 11;
     STATE_N_LISTED = 12;
+    STATE_LOWEST = 13;
     /// Ranges of bins: one boundary per step and one for the report.
     RANGES = MAX_OPS + 1;
     RANGE_WORDS = 5;
@@ -83,8 +86,11 @@ constants!(PLACES: usize {
     STATE_RING = STATE_REPORT + REPORT * REPORT_WORDS;
     STATE_WORDS = STATE_RING + RING;
 
-    // `bins`: counts, low and high halves of weights, and how many candidates are collected.
+    // `bins`: counts, low and high halves of weights, how many candidates are collected, and what the standard deviation
+    // is made of.
     APPENDED = 3 * BINS;
+    SPREAD = APPENDED + 1;
+    SPREAD_WORDS = 5;
     BINS_WORDS = APPENDED + 16;
 
     // `work`: the results of the workgroups that share the row, then candidates as (rank, token).
@@ -118,6 +124,13 @@ constants!(KINDS: u32 {
     OP_SCALE_BY = 7;
     OP_DYNAMIC = 8;
     OP_TRIE = 9;
+    OP_SIGMA = 10;
+    OP_TYPICAL = 11;
+    OP_XTC = 12;
+
+    /// The draws of a position.
+    DRAW_TOKEN = 0;
+    DRAW_XTC = 1;
 
     CHILDREN_NONE = 0;
     CHILDREN_LIST = 1;

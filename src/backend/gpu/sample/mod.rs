@@ -10,8 +10,8 @@
 //! speculative step), and rolled back.
 //!
 //! The kernels choose the same token as the host's sampler: the weights of candidates are the same integers, the random
-//! bits are the same function of seed and position, and every cut is exact. The one exception is the dynamic
-//! temperature, whose entropy is a sum of f32 numbers.
+//! bits are the same function of seed and position, every cut is exact, and what is no integer is made of f32 operations
+//! that are rounded one by one.
 //!
 //! A chain that the device cannot run as a whole is cut in two ([`split`]). The first part returns the few candidates
 //! that it left; the host runs the rest of the chain on them and passes the token to [`SampleProgram::accept`].

@@ -1,11 +1,13 @@
 //! A chain as words for the kernels.
 //!
 //! Everything that is known when the chain is set is computed here, with the host's own arithmetic: the factor of a
-//! temperature, the distance at which min-p cuts, a bias times the temperature before it. The kernels use only
+//! temperature, the distance at which min-p cuts, a bias times the temperature before it, how often XTC acts. The kernels use only
 //! additions, products and comparisons, and so have the same bits as the host's sampler.
 
 use super::layout::*;
-use crate::backend::{ChainStep, SampleSpec, mask_place};
+use crate::backend::{
+    ChainStep, DynamicRange, MAX_XTC_THRESHOLD, SampleSpec, deviations, mask_place, xtc_limit,
+};
 use crate::{Error, Result, Token};
 
 /// The most candidates that are reported with a token.
@@ -62,6 +64,8 @@ pub(super) struct Compiled {
     candidates: u32,
     /// The most candidates that are handed over; 0 where a token is sampled.
     hands_over: u32,
+    /// How many standard deviations the first step keeps; 0 where it is another step.
+    spreads: f32,
 }
 
 impl Compiled {
@@ -96,6 +100,7 @@ impl Compiled {
         head[SPEC_SEED + 1] = (self.seed >> 32) as u32;
         head[SPEC_REPORT] = self.candidates;
         head[SPEC_HAND_OVER] = self.hands_over;
+        head[SPEC_SPREADS] = self.spreads.to_bits();
         head[SPEC_TRIE_FIRST] = u32::from(self.trie_first);
         head[SPEC_MASSES] = u32::from(self.mass_scale.is_some());
         let mass_scale = self.mass_scale.unwrap_or(1.0);
@@ -221,6 +226,31 @@ impl Builder {
                 }
                 Ok(())
             }
+            ChainStep::TopNSigma(n) => {
+                checked("Top-n-sigma", !n.is_nan(), n)?;
+                if n > 0.0 {
+                    // The third word is set where the step turns out to be the first.
+                    self.truncate([OP_SIGMA, deviations(n).to_bits(), 0, 0, 0, 0, 0, 0]);
+                }
+                Ok(())
+            }
+            ChainStep::Typical { p, min_keep } => {
+                checked("Typical-p", !p.is_nan(), p)?;
+                if p < 1.0 {
+                    let (mantissa, shift) = parts(p.max(0.0));
+                    self.truncate([OP_TYPICAL, mantissa, shift, min_keep, 0, 0, 0, 0]);
+                }
+                Ok(())
+            }
+            ChainStep::Xtc { probability, threshold, min_keep } => {
+                checked("Probability of XTC", !probability.is_nan(), probability)?;
+                checked("Threshold of XTC", !threshold.is_nan(), threshold)?;
+                if let Some(limit) = xtc_limit(probability).filter(|_| threshold <= MAX_XTC_THRESHOLD) {
+                    let (mantissa, shift) = parts(threshold.max(0.0));
+                    self.truncate([OP_XTC, limit, mantissa, shift, min_keep, u32::from(threshold > 0.0), 0, 0]);
+                }
+                Ok(())
+            }
             ChainStep::Temperature(temperature) => {
                 checked("Temperature", temperature.is_finite(), temperature)?;
                 self.temperature(temperature);
@@ -231,8 +261,8 @@ impl Builder {
                 checked("Range of temperature", range.is_finite(), range)?;
                 checked("Exponent of temperature", exponent.is_finite(), exponent)?;
                 if range > 0.0 {
-                    let ends = [(temperature - range).max(0.0), temperature + range, exponent].map(f32::to_bits);
-                    self.truncate([OP_DYNAMIC, ends[0], ends[1], ends[2], 0, 0, 0, 0]);
+                    let DynamicRange { low, width, exponent } = DynamicRange::new(temperature, range, exponent);
+                    self.truncate([OP_DYNAMIC, low.to_bits(), width.to_bits(), exponent.to_bits(), 0, 0, 0, 0]);
                     self.dynamic |= !self.single;
                 } else {
                     self.temperature(temperature);
@@ -300,7 +330,7 @@ impl Builder {
         if self.single {
             return;
         }
-        let free = |words: &Words| !matches!(words[0], OP_TOP_K | OP_TOP_P | OP_MIN_P | OP_SCALE);
+        let free = |words: &Words| !matches!(words[0], OP_TOP_K | OP_TOP_P | OP_MIN_P | OP_SIGMA | OP_SCALE);
         let from = self.ops.iter().rposition(free).map_or(0, |at| at + 1);
         let scales: Vec<Words> = self.ops.drain(from..).filter(|words| words[0] == OP_SCALE).collect();
         self.ops.extend(scales);
@@ -329,9 +359,15 @@ impl Builder {
         let scaled = self.ops[..first].iter().rfind(|words| words[0] == OP_SCALE);
         let first_scale = scaled.map_or(1.0, |words| f32::from_bits(words[1]));
         let trie_first = self.ops[..lead].iter().any(|words| words[0] == OP_TRIE);
-        // Bins are of use until a step needs all candidates or changes their logits.
         let rest = &mut self.ops[first..];
-        let binned = rest.iter().position(|words| adjusts(words) || words[0] == OP_DYNAMIC).unwrap_or(rest.len());
+        let mut spreads = 0.0;
+        if let Some(words) = rest.iter_mut().find(|words| !passes(words)).filter(|words| words[0] == OP_SIGMA) {
+            words[2] = 1;
+            spreads = f32::from_bits(words[1]);
+        }
+        // Bins are of use until a step needs all candidates or changes their logits.
+        let needs_all = |words: &Words| adjusts(words) || matches!(words[0], OP_DYNAMIC | OP_TYPICAL);
+        let binned = rest.iter().position(needs_all).unwrap_or(rest.len());
         let mut mass_scale = None;
         for words in rest[..binned].iter_mut().filter(|words| words[0] == OP_TOP_P) {
             words[4] = u32::from(*mass_scale.get_or_insert(words[7]) == words[7]);
@@ -361,6 +397,7 @@ impl Builder {
             seed: spec.seed,
             candidates: spec.candidates,
             hands_over: self.hands_over,
+            spreads,
         }
     }
 }

@@ -35,3 +35,18 @@ fn best_of_row() -> Best {
     }
     return best;
 }
+
+// The rank of a candidate, 0 for what is none.
+fn alive_or_first(token: u32) -> u32 {
+    let rank = rank_at(token);
+    return select(finite_rank(rank), 0u, rank == RANK_DEAD || rank_is_nan(rank));
+}
+
+// The least candidate's rank, where the statistics have it.
+fn least_of_row() -> u32 {
+    var least = 0u;
+    for (var group = 0u; group * frame.chunk < frame.n_vocab; group++) {
+        least = max(least, work[work_at + group * PARTIAL_WORDS + 6u]);
+    }
+    return least;
+}

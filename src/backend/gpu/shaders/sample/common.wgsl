@@ -234,7 +234,12 @@ fn publish(outcome: Outcome) {
     }
 }
 
-fn random_bits() -> u32 {
+fn random_bits(draw: u32) -> u32 {
     let seed = vec2<u32>(spec[spec_at + SPEC_SEED], spec[spec_at + SPEC_SEED + 1u]);
-    return threefry(seed, vec2<u32>(state[state_at + STATE_POSITION], 0u)).x;
+    return threefry(seed, vec2<u32>(state[state_at + STATE_POSITION], draw)).x;
+}
+
+// Whether XTC acts on this token.
+fn acts(op: u32) -> bool {
+    return random_bits(DRAW_XTC) <= word(op, 1u);
 }

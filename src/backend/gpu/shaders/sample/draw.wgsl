@@ -65,7 +65,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             let at = work_at + chunk * PARTIAL_WORDS;
             all = Sum(add64(all.mass, vec2<u32>(work[at + 3u], work[at + 4u])), all.count + work[at + 5u]);
         }
-        let share = share_of(all.mass, random_bits());
+        let share = share_of(all.mass, random_bits(DRAW_TOKEN));
         var chosen = 0u;
         var before = vec2<u32>(0u);
         var up_to = vec2<u32>(0u);
