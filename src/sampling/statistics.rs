@@ -92,13 +92,11 @@ impl Unit {
     pub(super) fn new(best: f32, lowest: f32) -> Option<Unit> {
         // Halves, so that no difference is infinite.
         let range = best * 0.5 - lowest * 0.5;
-        let exponent = range.to_bits() >> 23;
-        let (scale, unit) = (f32::from_bits((275 - exponent) << 23), f32::from_bits((exponent - 21) << 23));
-        (range >= Self::LEAST).then_some(Unit { best, range, scale, unit })
-    }
-
-    pub(super) fn best(&self) -> f32 {
-        self.best
+        (range >= Self::LEAST).then(|| {
+            let exponent = range.to_bits() >> 23;
+            let (scale, unit) = (f32::from_bits((275 - exponent) << 23), f32::from_bits((exponent - 21) << 23));
+            Unit { best, range, scale, unit }
+        })
     }
 
     pub(super) fn scale(&self) -> f32 {
@@ -184,7 +182,7 @@ mod tests {
             let logits: Vec<f32> = (0..1000).map(|i| ((i * 37 % 101) as f32).sqrt() * scale).collect();
             let (best, least) = (logits.iter().fold(0.0, |a: f32, &b| a.max(b)), 0.0);
             let unit = Unit::new(best, least).unwrap();
-            let of = |&x: &f32| units(unit.best(), unit.scale(), x);
+            let of = |&x: &f32| units(unit.best, unit.scale(), x);
             let sum = logits.iter().map(of).sum();
             let squares = logits.iter().map(|x| u128::from(of(x)).pow(2)).sum();
             let mean = logits.iter().map(|&x| f64::from(x)).sum::<f64>() / 1000.0;
@@ -198,7 +196,7 @@ mod tests {
         }
         assert!(Unit::new(3.0, 3.0).is_none());
         let all = Unit::new(f32::MAX, f32::MIN).unwrap();
-        assert_eq!(units(all.best(), all.scale(), f32::MIN) >> 21, 1);
-        assert_eq!(units(all.best(), all.scale(), f32::NEG_INFINITY), 0);
+        assert_eq!(units(all.best, all.scale(), f32::MIN) >> 21, 1);
+        assert_eq!(units(all.best, all.scale(), f32::NEG_INFINITY), 0);
     }
 }

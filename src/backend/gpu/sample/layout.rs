@@ -53,15 +53,19 @@ constants!(PLACES: usize {
     SPEC_HAND_OVER = 14;
     /// How many standard deviations the first step keeps, above 0; 0 where it is another step.
     SPEC_SPREADS = 15;
-    SPEC_OPS_AT = 16;
+    /// Where a mask of bits applies as the row is read: bit 0 where the chain runs, bit 1 where it is followed greedily.
+    SPEC_READS_MASKED = 16;
+    SPEC_OPS_AT = 17;
     SPEC_WORDS = SPEC_OPS_AT + 2 * MAX_OPS * OP_WORDS;
 
-    // `children`: head, then ids (ascending) or bits.
+    // `children`: of each sequence a head, and ids (ascending); after all sequences the masks of bits.
     CHILD_KIND = 0;
     CHILD_COUNT = 1;
     CHILD_FIRST = 2;
     CHILD_GREEDY = 3;
-    CHILD_DATA = 4;
+    /// The first word of a mask's bits, in the whole buffer.
+    CHILD_MASK_AT = 4;
+    CHILD_DATA = 5;
 
     // `state`: what is kept from step to step, what one kernel passes to the next, the report, the history.
     STATE_TOKEN = 0;

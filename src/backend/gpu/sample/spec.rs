@@ -5,9 +5,7 @@
 //! additions, products and comparisons, and so have the same bits as the host's sampler.
 
 use super::layout::*;
-use crate::backend::{
-    ChainStep, DynamicRange, MAX_XTC_THRESHOLD, SampleSpec, deviations, mask_place, xtc_limit,
-};
+use crate::backend::{ChainStep, DynamicRange, MAX_XTC_THRESHOLD, SampleSpec, deviations, mask_place, xtc_limit};
 use crate::{Error, Result, Token};
 
 /// The most candidates that are reported with a token.
@@ -66,6 +64,9 @@ pub(super) struct Compiled {
     hands_over: u32,
     /// How many standard deviations the first step keeps; 0 where it is another step.
     spreads: f32,
+    /// Whether a mask of bits applies as the row is read, after all changes of logits: where the chain runs, and where
+    /// the mask is followed greedily.
+    reads_masked: [bool; 2],
 }
 
 impl Compiled {
@@ -79,9 +80,14 @@ impl Compiled {
         self.hands_over == 0
     }
 
-    /// Whether any step runs before the bins are filled.
-    pub(super) fn adjusts(&self) -> bool {
-        self.first > 0
+    /// Whether any step runs before the bins are filled; `forced` under a mask that is followed greedily.
+    pub(super) fn adjusts(&self, forced: bool) -> bool {
+        if forced { self.forced.len() > 2 } else { self.first > 0 }
+    }
+
+    /// Whether a mask of bits applies as the row is read.
+    pub(super) fn reads_masked(&self, greedy: bool) -> bool {
+        self.reads_masked[usize::from(greedy)]
     }
 
     /// Words of [`Self::tables`].
@@ -100,6 +106,8 @@ impl Compiled {
         head[SPEC_SEED + 1] = (self.seed >> 32) as u32;
         head[SPEC_REPORT] = self.candidates;
         head[SPEC_HAND_OVER] = self.hands_over;
+        let [sampled, greedy] = self.reads_masked.map(u32::from);
+        head[SPEC_READS_MASKED] = sampled | greedy << 1;
         head[SPEC_SPREADS] = self.spreads.to_bits();
         head[SPEC_TRIE_FIRST] = u32::from(self.trie_first);
         head[SPEC_MASSES] = u32::from(self.mass_scale.is_some());
@@ -358,7 +366,7 @@ impl Builder {
         let first = self.ops[..lead].iter().rposition(adjusts).map_or(0, |at| at + 1);
         let scaled = self.ops[..first].iter().rfind(|words| words[0] == OP_SCALE);
         let first_scale = scaled.map_or(1.0, |words| f32::from_bits(words[1]));
-        let trie_first = self.ops[..lead].iter().any(|words| words[0] == OP_TRIE);
+        let trie = self.ops[..lead].iter().position(|words| words[0] == OP_TRIE);
         let rest = &mut self.ops[first..];
         let mut spreads = 0.0;
         if let Some(words) = rest.iter_mut().find(|words| !passes(words)).filter(|words| words[0] == OP_SIGMA) {
@@ -383,10 +391,13 @@ impl Builder {
         if !self.forced.iter().any(|words| words[0] == OP_TRIE) {
             self.forced.push([OP_TRIE, 0, 0, 0, 0, 0, 0, 0]);
         }
+        // The candidates that are handed over come from a list.
+        let masked_last = self.hands_over == 0 && self.forced.last().is_some_and(|words| words[0] == OP_TRIE);
         self.forced.push([OP_TOP_K, 1, 0, 0, 0, 0, 0, 0]);
         Compiled {
             path,
-            trie_first,
+            trie_first: trie.is_some(),
+            reads_masked: [trie.is_some_and(|at| at >= first), masked_last],
             first,
             first_scale,
             scale: self.scale,
@@ -446,9 +457,28 @@ mod tests {
     }
 
     #[test]
+    fn masks_of_bits_are_read_through_where_nothing_changes_logits_after_them() {
+        let bias = || ChainStep::LogitBias(vec![(3, 1.0)]);
+        for (steps, expected) in [
+            (vec![], [true, true]),
+            (vec![bias(), ChainStep::TopK(40)], [true, true]),
+            (vec![ChainStep::Trie, bias(), ChainStep::TopK(40)], [false, false]),
+            (vec![ChainStep::TopK(40), bias()], [true, false]),
+            (vec![ChainStep::TopK(40), ChainStep::Trie], [false, true]),
+            (vec![ChainStep::Trie, ChainStep::TopK(40), ChainStep::HandOver(40)], [true, false]),
+        ] {
+            let compiled = compile(&SampleSpec { steps, seed: 1, candidates: 0 }, 100).unwrap();
+            assert_eq!(compiled.reads_masked, expected, "{:?}", compiled.ops);
+        }
+    }
+
+    #[test]
     fn what_cannot_be_followed_is_told() {
         let penalties = |last_n| ChainStep::Penalties { last_n, repeat: 1.1, frequency: 0.0, presence: 0.0 };
         let dynamic = ChainStep::DynamicTemperature { temperature: 1.0, range: 0.5, exponent: 1.0 };
+        let xtc = |threshold| ChainStep::Xtc { probability: 0.5, threshold, min_keep: 0 };
+        let typical = |p| ChainStep::Typical { p, min_keep: 0 };
+        assert_eq!(supported(&[ChainStep::TopNSigma(1.0), typical(0.9), xtc(0.1), ChainStep::Draw]), 4);
         assert_eq!(supported(&[penalties(1024), penalties(1025)]), 1);
         assert_eq!(supported(&[dynamic.clone(), ChainStep::TopK(3), penalties(1)]), 2);
         assert_eq!(supported(&vec![ChainStep::TopK(3); 20]), 14);
@@ -458,7 +488,7 @@ mod tests {
         // Bans outside the vocabulary are none.
         let bans = vec![ChainStep::Ban(vec![-1, 100, Token::MAX])];
         let compiled = compile(&SampleSpec { steps: bans, ..SampleSpec::default() }, 100).unwrap();
-        assert_eq!((compiled.adjusts(), compiled.table_words()), (false, 0));
+        assert_eq!((compiled.adjusts(false), compiled.table_words()), (false, 0));
         for ops in [
             vec![penalties(2000)],
             over(8),
@@ -469,6 +499,9 @@ mod tests {
             vec![ChainStep::Penalties { last_n: 3, repeat: 0.0, frequency: 0.0, presence: 0.0 }],
             vec![ChainStep::TopP { p: f32::NAN, min_keep: 0 }],
             vec![ChainStep::MinP { p: f32::NAN, min_keep: 0 }],
+            vec![ChainStep::TopNSigma(f32::NAN)],
+            vec![typical(f32::NAN)],
+            vec![xtc(f32::NAN)],
             vec![ChainStep::Temperature(f32::INFINITY)],
             vec![ChainStep::LogitBias(vec![(100, 1.0)])],
             vec![ChainStep::LogitBias(vec![(-1, 1.0)])],

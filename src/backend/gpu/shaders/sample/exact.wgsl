@@ -213,7 +213,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         if kind == OP_XTC && !acts(op) {
             continue;
         }
-        if kind == OP_TRIE && armed() == CHILDREN_NONE {
+        if kind == OP_TRIE && (armed() == CHILDREN_NONE || masked_at != 0u) {
             continue;
         }
         let adjusts = kind == OP_BIAS || kind == OP_PENALTIES;

@@ -251,7 +251,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         if kind == OP_XTC && !acts(op) {
             continue;
         }
-        let masks = kind == OP_TRIE && armed() != CHILDREN_NONE;
+        let masks = kind == OP_TRIE && armed() != CHILDREN_NONE && masked_at == 0u;
         if kind == OP_BIAS || kind == OP_PENALTIES || masks {
             if lid == 0u {
                 close_gaps();
