@@ -20,10 +20,8 @@ const CHAINS: [&str; 8] = [
 #[test]
 fn rows_are_read_through_masks() {
     let masks = [Numbered(2), Numbered(97), Mask::None];
-    let both = CHAINS.iter().flat_map(|chain| masks.map(|mask| (*chain, mask)));
-    let settings: Vec<_> = both.enumerate().map(|(turn, (chain, mask))| (chain, mask, turn % 4 == 3)).collect();
-    let settings: Vec<_> =
-        settings.into_iter().map(|(chain, mask, greedy)| (chain, mask, greedy && mask != Mask::None));
+    let both = CHAINS.iter().flat_map(|chain| masks.map(|mask| (*chain, mask))).enumerate();
+    let settings = both.map(|(turn, (chain, mask))| (chain, mask, turn % 4 == 3 && mask != Mask::None));
     let settings: Vec<_> = settings.collect();
     check(&cases(&rows(1000), &settings, 1), 24);
     check(&cases(&rows(9001)[..7], &settings, 1), 24);
@@ -53,7 +51,7 @@ fn of_no_legal_candidate_the_first_is_taken() {
 /// A mask that is known is named in a few bytes, one in force in none; more masks than the device keeps take turns.
 #[test]
 fn masks_are_sent_once() {
-    let n = 9001;
+    let n: usize = 9001;
     let words = n.div_ceil(32);
     let row = rows(n)[0].1.clone();
     for gpu in &devices()[..devices().len().min(1)] {
