@@ -24,8 +24,8 @@ impl SampleSpec {
     /// the chain to give it, and how many steps of this one that covers. It is the whole chain, or a first part that
     /// leaves a bounded number of candidates for the host. `None` where the host runs the whole chain.
     ///
-    /// A part ends before a dynamic temperature. The host computes that one in double precision, so the token is always
-    /// that of the whole chain on the host.
+    /// A part ends before a dynamic temperature: the logits that are returned are those before temperatures, and the
+    /// host does not know what a device made of this one.
     pub fn split(&self, supported: usize, most: u32) -> Option<(SampleSpec, usize)> {
         if supported >= self.steps.len() {
             return Some((self.clone(), self.steps.len()));

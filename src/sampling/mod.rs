@@ -27,6 +27,7 @@ mod pool;
 pub mod random;
 mod sampler;
 mod select;
+mod statistics;
 mod steps;
 pub mod weigh;
 

@@ -7,6 +7,7 @@
 use super::candidate::Candidate;
 use super::passes::{BINS, BLOCK, Passes};
 use super::pool::{Buffers, LIST, Pool};
+use super::statistics::mean_distance;
 use super::steps::{greedy, min_p, temperature, top_k, top_n_sigma, top_p, typical, xtc};
 use super::weigh::weight;
 use super::{draw, random};
@@ -222,7 +223,7 @@ fn draws_walk_the_ids() {
 #[test]
 fn sets_that_are_no_beginning_of_the_order() {
     for n in SIZES {
-        let mut buffers = Buffers::new(n, Passes(Isa::detect()));
+        let [mut buffers, mut others] = [0; 2].map(|_| Buffers::new(n, Passes(Isa::detect())));
         for (name, row) in rows(n) {
             let order = sorted(&row);
             let mut check = |what: String, t: f32, expected: &[Candidate], run: &dyn Fn(&mut Pool<'_>)| {
@@ -242,7 +243,7 @@ fn sets_that_are_no_beginning_of_the_order() {
                 let scale = 1.0 / t;
                 let z = |one: &Candidate| (one.logit - order[0].logit) * scale;
                 let moment: u64 = order.iter().map(|one| super::weigh::moment(z(one))).sum();
-                let mean = (moment as f64 / total as f64) as f32;
+                let mean = mean_distance(moment, total);
                 let mut typical_order: Vec<(Candidate, u64)> = order.iter().copied().zip(weights.clone()).collect();
                 let distance =
                     |(one, weight): &(Candidate, u64)| if *weight == 0 { f32::MAX } else { (-z(one) - mean).abs() };
@@ -273,7 +274,16 @@ fn sets_that_are_no_beginning_of_the_order() {
                 let mean = order.iter().map(|one| f64::from(one.logit)).sum::<f64>() / order.len() as f64;
                 let squares: f64 = order.iter().map(|one| (f64::from(one.logit) - mean).powi(2)).sum();
                 let lowest = f64::from(order[0].logit) - f64::from(sigmas) * (squares / order.len() as f64).sqrt();
-                let count = order.iter().take_while(|one| one.logit >= (lowest as f32).min(order[0].logit)).count();
+                // The integers of the deviation are of at least 21 bits.
+                let spare = 2e-6 * (f64::from(order[0].logit) - f64::from(order[order.len() - 1].logit));
+                let down_to = |lowest: f64| {
+                    order.iter().take_while(|one| one.logit >= (lowest as f32).min(order[0].logit)).count()
+                };
+                let (mut scratch, allowed) = (row.clone(), down_to(lowest + spare)..=down_to(lowest - spare));
+                let mut pool = Pool::new(&mut scratch, &mut others);
+                top_n_sigma::apply(&mut pool, sigmas).unwrap();
+                let count = held(&pool).len();
+                assert!(allowed.contains(&count), "top-n-sigma {sigmas} of {n}, {name}: {count}, not {allowed:?}");
                 let run = |pool: &mut Pool<'_>| top_n_sigma::apply(pool, sigmas).unwrap();
                 check(format!("top-n-sigma {sigmas}"), 0.7, &order[..count], &run);
             }

@@ -5,6 +5,7 @@
 //! fused with a sum, so all instruction sets have the same bits.
 
 use super::candidate::Candidate;
+use super::statistics::units;
 use super::weigh::{self, moment, weight};
 use crate::Token;
 use crate::simd::{Isa, LANES, compiled_for};
@@ -119,6 +120,54 @@ impl Passes {
                     lanes[2][0] += moment(z);
                 }
                 (lanes[0].iter().sum(), lanes[1].iter().sum(), lanes[2].iter().sum())
+            },
+        )
+    }
+
+    /// The lowest logit of a candidate; +inf without any.
+    pub(super) fn lowest(self, row: &[f32]) -> f32 {
+        compiled_for(
+            self.0,
+            #[inline(always)]
+            move || {
+                let mut lanes = [f32::INFINITY; LANES];
+                let (groups, rest) = row.as_chunks::<LANES>();
+                for group in groups {
+                    for lane in 0..LANES {
+                        let x = group[lane];
+                        lanes[lane] = if x > f32::NEG_INFINITY && x < lanes[lane] { x } else { lanes[lane] };
+                    }
+                }
+                let least = lanes.iter().fold(f32::INFINITY, |a, &b| a.min(b));
+                rest.iter().filter(|x| **x > f32::NEG_INFINITY).fold(least, |a, &b| a.min(b))
+            },
+        )
+    }
+
+    /// The number of candidates, the sum of their distances from the best in [`units`], and that of the squares.
+    pub(super) fn spreads(self, row: &[f32], best: f32, scale: f32) -> (u64, u64, u128) {
+        compiled_for(
+            self.0,
+            #[inline(always)]
+            move || {
+                let mut lanes = [[0u64; LANES]; 3];
+                let (groups, rest) = row.as_chunks::<LANES>();
+                for group in groups {
+                    for lane in 0..LANES {
+                        let distance = units(best, scale, group[lane]);
+                        lanes[0][lane] += u64::from(group[lane] > f32::NEG_INFINITY);
+                        lanes[1][lane] += distance;
+                        lanes[2][lane] += distance * distance;
+                    }
+                }
+                for &x in rest {
+                    let distance = units(best, scale, x);
+                    lanes[0][0] += u64::from(x > f32::NEG_INFINITY);
+                    lanes[1][0] += distance;
+                    lanes[2][0] += distance * distance;
+                }
+                let squares = lanes[2].iter().map(|&lane| u128::from(lane)).sum();
+                (lanes[0].iter().sum(), lanes[1].iter().sum(), squares)
             },
         )
     }

@@ -14,10 +14,11 @@ use elizainference::backend::gpu::device::adapters;
 use elizainference::backend::gpu::device::test_limits::TestLimits;
 use elizainference::backend::gpu::kernel::Binding;
 use elizainference::backend::gpu::{Gpu, GpuBackend};
-use elizainference::backend::{Backend, ChainStep, SampleSpec};
+use elizainference::backend::{Backend, ChainStep, Legal, SampleSpec};
 use elizainference::engine::{self, Engine, EngineOptions, KvType, Speculation};
 use elizainference::gguf::File;
 use elizainference::model::Model;
+use elizainference::sampling::Sampler;
 use elizainference::session::{Event, FinishReason, Mode, OpenOptions, Session, Settings, Sink, Usage};
 use elizainference::{Error, Token};
 use std::path::Path;
@@ -360,6 +361,53 @@ fn a_cancelled_step_leaves_no_token_for_the_next_stream() {
         let cancelled = engine.sample(slots[0], &[first], None, Speculation::Step, &AtomicBool::new(true));
         assert_eq!(cancelled.unwrap_err(), Error::Cancelled);
         assert_eq!(stream(&mut engine, slots[next], &prompts[next]), expected[next]);
+    }
+}
+
+/// A step under a mask of bits is one submission and one wait, and sends a few bytes where the device has the mask; the
+/// tokens are those of the CPU.
+#[test]
+fn steps_under_masks_of_bits() {
+    if !has_gpu() {
+        return;
+    }
+    let path = fixture(Kind::Qwen3, Weights::F32);
+    let [mut gpu, mut cpu] = [-1, 0].map(|layers| open(&path, KvType::F32, layers));
+    let (n_vocab, prompt) = (gpu.model().n_vocab(), tokens(9, "masked"));
+    let masks: Vec<Vec<u32>> = [0x5555_5555u32, 0x1248_1248, 0xffff_0000]
+        .iter()
+        .map(|pattern| {
+            let mut bits = vec![*pattern; n_vocab.div_ceil(32)];
+            let unused = (bits.len() * 32 - n_vocab) as u32;
+            bits.last_mut().into_iter().for_each(|word| *word &= u32::MAX >> unused);
+            bits
+        })
+        .collect();
+    let mut sampler = Sampler::new(&"penalties=32,1.2,0,0;top_k=40;temp=0.9".parse().unwrap(), n_vocab, 5).unwrap();
+    let slots = [gpu.take_slot(0).unwrap(), cpu.take_slot(0).unwrap()];
+    gpu.prefill(slots[0], &prompt, &NEVER).unwrap();
+    cpu.prefill(slots[1], &prompt, &NEVER).unwrap();
+    prompt.iter().for_each(|&token| sampler.accept(token));
+    let spec = sampler.spec(&[]);
+    assert_eq!(gpu.start_sampling(slots[0], &spec).unwrap(), spec.steps.len());
+    let mut last: Option<Token> = None;
+    for step in 0..12 {
+        let at = step % masks.len();
+        let legal = Some(Legal::mask(&masks[at], at as u64 + 1, step % 4 == 3));
+        let before = gpu.stats().traffic;
+        let token = gpu.sample(slots[0], last.as_slice(), legal, Speculation::Step, &NEVER).unwrap().result.token;
+        let after = gpu.stats().traffic;
+        if step > 0 {
+            assert_eq!((after.submissions - before.submissions, after.waits - before.waits), (1, 1), "{step}");
+        }
+        if step > masks.len() {
+            let sent = after.bytes_uploaded - before.bytes_uploaded;
+            assert!(sent < 400, "{sent} bytes with mask {at}");
+        }
+        let row = cpu.next_logits(slots[1], last.as_slice(), &[], &NEVER).unwrap();
+        assert_eq!(sampler.sample(row, legal, &[], (prompt.len() + step) as u32), Ok(token), "{step}");
+        sampler.accept(token);
+        last = Some(token);
     }
 }
 

@@ -3,11 +3,13 @@
 //!
 //! `T = low + (high - low) · (H / ln n)^exponent` with `low = max(0, t - range)`, `high = t + range` and the entropy H
 //! of the n candidates' probabilities. H is computed from integer sums, so T does not depend on how the candidates are
-//! stored.
+//! stored; all of it is computed so that a device has the same bits, see `statistics.rs`.
 
-use super::temperature;
+use super::{greedy, temperature};
+use crate::backend::DynamicRange;
 use crate::sampling::pool::Pool;
-use crate::sampling::weigh::{ONE, moment};
+use crate::sampling::statistics::{evenness, power};
+use crate::sampling::weigh::moment;
 use crate::{Error, Result};
 
 /// # Errors
@@ -30,12 +32,13 @@ pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, middle: f32, range: f32, e
     if count <= 1 {
         return Ok(());
     }
-    let entropy = (mass as f64 / ONE as f64).ln() + moment as f64 / mass as f64;
-    let spread = entropy.max(0.0) / (count as f64).ln();
-    // 0 to a negative power must not become infinite.
-    let raised = if spread > 0.0 || exponent == 0.0 { spread.powf(f64::from(exponent)) } else { 0.0 };
-    let (low, high) = ((middle - range).max(0.0), middle + range);
-    temperature::apply(pool, (f64::from(low) + f64::from(high - low) * raised) as f32)
+    let dynamic = DynamicRange::new(middle, range, exponent);
+    let raised = power(evenness(count, mass, moment), dynamic.exponent);
+    let temperature = dynamic.low + dynamic.width * raised;
+    if temperature < f32::MIN_POSITIVE {
+        return greedy::apply(pool);
+    }
+    temperature::apply(pool, temperature)
 }
 
 /// The number of candidates, the sum of their weights, and the sum of their [`weigh::moment`]s.

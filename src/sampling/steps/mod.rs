@@ -15,7 +15,7 @@ pub(super) mod xtc;
 
 use super::pool::Pool;
 use super::random;
-use crate::backend::{ChainStep, Legal};
+use crate::backend::{ChainStep, Legal, MAX_XTC_THRESHOLD};
 use crate::{Error, Result, Token};
 use penalties::Penalties;
 
@@ -66,7 +66,7 @@ impl Stage {
             }
             ChainStep::Xtc { probability, threshold, .. } => {
                 xtc::check(probability, threshold)?;
-                (probability > 0.0 && threshold <= xtc::MAX_THRESHOLD).then(|| step.clone())
+                (probability > 0.0 && threshold <= MAX_XTC_THRESHOLD).then(|| step.clone())
             }
             ChainStep::Temperature(temperature) => {
                 temperature::check(temperature)?;

@@ -8,6 +8,7 @@
 use super::dynamic_temperature::sums;
 use crate::sampling::pool::{Buffers, Pool};
 use crate::sampling::select::{key_token, radix_cut, rank};
+use crate::sampling::statistics::mean_distance;
 use crate::sampling::weigh::weight;
 use crate::{Error, Result, Token};
 
@@ -22,7 +23,7 @@ pub(super) fn check(p: f32) -> Result<()> {
 pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, p: f32, min_keep: usize) -> Result<()> {
     pool.scan()?;
     let (_, mass, moment) = sums(pool);
-    let (mean, best, scale) = ((moment as f64 / mass as f64) as f32, pool.best(), pool.scale);
+    let (mean, best, scale) = (mean_distance(moment, mass), pool.best(), pool.scale);
     // Rises with how typical a candidate is; one of no probability is the least typical.
     let typical = move |logit: f32| {
         let z = (logit - best) * scale;

@@ -1,13 +1,11 @@
 //! XTC, "exclude top choices": now and then removes all but the least probable of the candidates that are probable
 //! enough (Weidmann, <https://github.com/oobabooga/text-generation-webui/pull/6335>).
 
+use crate::backend::xtc_limit;
 use crate::sampling::pool::Pool;
 use crate::sampling::select::key;
 use crate::sampling::weigh::{ONE, weight};
 use crate::{Error, Result, Token};
-
-/// Where more is asked for than half of all probability, no two candidates have it.
-pub(super) const MAX_THRESHOLD: f32 = 0.5;
 
 /// # Errors
 /// [`Error::InvalidArgument`] naming the number that is NaN.
@@ -30,7 +28,7 @@ pub(in crate::sampling) fn apply(
     min_keep: usize,
     r: u32,
 ) -> Result<()> {
-    if (f64::from(r) + 0.5) / 4_294_967_296.0 > f64::from(probability) {
+    if xtc_limit(probability).is_none_or(|limit| r > limit) {
         return Ok(());
     }
     pool.scan()?;

@@ -407,7 +407,8 @@ impl DeviceSampler for GpuState {
     }
 
     fn arm(&mut self, sequence: usize, legal: Option<Legal<'_>>) -> Result<()> {
-        self.guarded(|state| state.sampler()?.arm(sequence, legal))
+        self.traffic.bytes_uploaded += self.guarded(|state| state.sampler()?.arm(sequence, legal))?;
+        Ok(())
     }
 
     fn accept(&mut self, sequence: usize, tokens: &[Token]) -> Result<()> {

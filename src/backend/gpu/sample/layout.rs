@@ -51,15 +51,21 @@ constants!(PLACES: usize {
     SPEC_FIRST_SCALE = 13;
     /// The most candidates that are returned to the host; 0 where the device samples a token.
     SPEC_HAND_OVER = 14;
-    SPEC_OPS_AT = 16;
+    /// How many standard deviations the first step keeps, above 0; 0 where it is another step.
+    SPEC_SPREADS = 15;
+    /// Where a mask of bits applies as the row is read: bit 0 where the chain runs, bit 1 where it is followed greedily.
+    SPEC_READS_MASKED = 16;
+    SPEC_OPS_AT = 17;
     SPEC_WORDS = SPEC_OPS_AT + 2 * MAX_OPS * OP_WORDS;
 
-    // `children`: head, then ids (ascending) or bits.
+    // `children`: of each sequence a head, and ids (ascending); after all sequences the masks of bits.
     CHILD_KIND = 0;
     CHILD_COUNT = 1;
     CHILD_FIRST = 2;
     CHILD_GREEDY = 3;
-    CHILD_DATA = 4;
+    /// The first word of a mask's bits, in the whole buffer.
+    CHILD_MASK_AT = 4;
+    CHILD_DATA = 5;
 
     // `state`: what is kept from step to step, what one kernel passes to the next, the report, the history.
     STATE_TOKEN = 0;
@@ -74,6 +80,7 @@ constants!(PLACES: usize {
     STATE_REPORTED = 10;
     STATE_N_RANGES = 11;
     STATE_N_LISTED = 12;
+    STATE_LOWEST = 13;
     /// Ranges of bins: one boundary per step and one for the report.
     RANGES = MAX_OPS + 1;
     RANGE_WORDS = 5;
@@ -83,8 +90,11 @@ constants!(PLACES: usize {
     STATE_RING = STATE_REPORT + REPORT * REPORT_WORDS;
     STATE_WORDS = STATE_RING + RING;
 
-    // `bins`: counts, low and high halves of weights, and how many candidates are collected.
+    // `bins`: counts, low and high halves of weights, how many candidates are collected, and what the standard deviation
+    // is made of.
     APPENDED = 3 * BINS;
+    SPREAD = APPENDED + 1;
+    SPREAD_WORDS = 5;
     BINS_WORDS = APPENDED + 16;
 
     // `work`: the results of the workgroups that share the row, then candidates as (rank, token).
@@ -118,6 +128,13 @@ constants!(KINDS: u32 {
     OP_SCALE_BY = 7;
     OP_DYNAMIC = 8;
     OP_TRIE = 9;
+    OP_SIGMA = 10;
+    OP_TYPICAL = 11;
+    OP_XTC = 12;
+
+    /// The draws of a position.
+    DRAW_TOKEN = 0;
+    DRAW_XTC = 1;
 
     CHILDREN_NONE = 0;
     CHILDREN_LIST = 1;

@@ -10,131 +10,44 @@
 //! speculative step), and rolled back.
 //!
 //! The kernels choose the same token as the host's sampler: the weights of candidates are the same integers, the random
-//! bits are the same function of seed and position, and every cut is exact. The one exception is the dynamic
-//! temperature, whose entropy is a sum of f32 numbers.
+//! bits are the same function of seed and position, every cut is exact, and what is no integer is made of f32 operations
+//! that are rounded one by one.
 //!
 //! A chain that the device cannot run as a whole is cut in two ([`split`]). The first part returns the few candidates
 //! that it left; the host runs the rest of the chain on them and passes the token to [`SampleProgram::accept`].
 //!
 //! How a row is sampled depends on its chain: an argmax takes two dispatches, a draw without truncation (or with min-p)
-//! three, a mask one, all other chains seven; biases and penalties of the whole row one more. Rows of different chains
-//! share dispatches.
+//! three, a list of legal tokens one, all other chains seven; biases and penalties of the whole row one more. A mask of bits
+//! adds none: the kernels read the row through it. Rows of different chains share dispatches.
 
 mod layout;
+mod masks;
 mod probe;
 pub mod queue;
+mod results;
 mod spec;
+mod stages;
 #[cfg(test)]
 mod tests;
 
 pub use crate::backend::{ChainStep, Legal, LegalTokens, SampleProblem, SampleResult, SampleRow, SampleSpec};
 pub(crate) use probe::add_trial;
+pub use results::{HANDED_OVER_BYTES, RESULT_BYTES, read_candidates, read_handed_over, read_result};
 pub use spec::{MAX_CANDIDATES, MAX_HANDED_OVER, split, supported};
 
 use crate::backend::gpu::device::STORAGE;
 use crate::backend::gpu::device::memory::{Buffer, buffer_bytes};
-use crate::backend::gpu::kernel::{Binding, Gpu, Kernel, compose};
+use crate::backend::gpu::kernel::{Gpu, Kernel};
 use crate::{Error, Result, Token};
 use layout::*;
 pub(crate) use layout::{WalkedWords, constants, walked_words};
+use masks::{MaskHead, MaskTable};
 use spec::Compiled;
+use stages::{STAGES, Stage, Way, kernels, threads};
 use std::sync::Arc;
-
-const BINDINGS: [Binding; 8] = [
-    Binding::Write,
-    Binding::Uniform,
-    Binding::Read,
-    Binding::Read,
-    Binding::Write,
-    Binding::Write,
-    Binding::Write,
-    Binding::Write,
-];
 
 /// Words of the uniform before the rows.
 const ROWS_AT: usize = 4;
-
-/// One dispatch of a step.
-struct Stage {
-    name: &'static str,
-    text: &'static str,
-    /// Whether all workgroups of a row take part, or one.
-    shared: bool,
-    /// Whether a row that is sampled in this way needs the dispatch.
-    needed: fn(&Way) -> bool,
-}
-
-/// The way in which a sequence is sampled now.
-struct Way {
-    path: u32,
-    /// Whether logits of the row change first.
-    adjusts: bool,
-    /// Whether every row fits a list.
-    short: bool,
-}
-
-const STAGES: [Stage; 8] = [
-    Stage {
-        name: "sample_adjust",
-        text: include_str!("../shaders/sample/adjust.wgsl"),
-        shared: false,
-        needed: |way| way.adjusts && way.row(),
-    },
-    Stage {
-        name: "sample_stats",
-        text: include_str!("../shaders/sample/stats.wgsl"),
-        shared: true,
-        needed: |way| way.row(),
-    },
-    Stage {
-        name: "sample_bins",
-        text: include_str!("../shaders/sample/bins.wgsl"),
-        shared: true,
-        needed: |way| way.path == PATH_SELECT,
-    },
-    Stage {
-        name: "sample_collect",
-        text: include_str!("../shaders/sample/collect.wgsl"),
-        shared: true,
-        needed: |way| way.path == PATH_SELECT,
-    },
-    Stage {
-        name: "sample_finish",
-        text: include_str!("../shaders/sample/finish.wgsl"),
-        shared: false,
-        needed: |way| matches!(way.path, PATH_SELECT | PATH_CHILDREN),
-    },
-    Stage {
-        name: "sample_exact",
-        text: include_str!("../shaders/sample/exact.wgsl"),
-        shared: false,
-        needed: |way| way.path == PATH_ROW || way.long(),
-    },
-    Stage {
-        name: "sample_masses",
-        text: include_str!("../shaders/sample/masses.wgsl"),
-        shared: true,
-        needed: |way| matches!(way.path, PATH_DIRECT | PATH_ROW) || way.long(),
-    },
-    Stage {
-        name: "sample_draw",
-        text: include_str!("../shaders/sample/draw.wgsl"),
-        shared: false,
-        needed: |way| matches!(way.path, PATH_GREEDY | PATH_DIRECT | PATH_ROW) || way.long(),
-    },
-];
-
-impl Way {
-    /// Whether the row is read as a whole from the start.
-    fn row(&self) -> bool {
-        matches!(self.path, PATH_GREEDY | PATH_DIRECT | PATH_SELECT)
-    }
-
-    /// Whether the list may not hold what is left.
-    fn long(&self) -> bool {
-        self.path == PATH_SELECT && !self.short
-    }
-}
 
 /// A range of a buffer on the device, for the host to copy.
 #[derive(Debug, Clone, Copy)]
@@ -149,11 +62,21 @@ pub struct BufferSpan<'a> {
 
 struct SequenceState {
     chain: Compiled,
-    /// Kind of mask, and whether it is followed greedily.
-    children: (u32, bool),
+    children: Children,
     position: u32,
     count: u32,
 }
+
+/// The mask of a sequence.
+#[derive(Clone, Copy, PartialEq)]
+struct Children {
+    kind: u32,
+    greedy: bool,
+    /// Of a mask of bits.
+    slot: usize,
+}
+
+const NO_CHILDREN: Children = Children { kind: CHILDREN_NONE, greedy: false, slot: 0 };
 
 /// Samples the sequences of one engine.
 pub struct SampleProgram {
@@ -161,6 +84,7 @@ pub struct SampleProgram {
     n_vocab: usize,
     groups: u32,
     child_words: usize,
+    masks: MaskTable,
     kernels: Vec<Arc<Kernel>>,
     frame: Buffer,
     spec: Buffer,
@@ -206,17 +130,17 @@ impl SampleProgram {
         let kernels = kernels(gpu)?;
         let groups = n_vocab.div_ceil(threads as usize * 8).min(GROUPS);
         let [frame, spec, children, state, bins, work, out] = Self::sizes(n_vocab, max_rows);
-        let child_words = children / max_rows;
+        let child_words = CHILD_DATA + LIST;
         let storage = |what: &str, words: usize| gpu.buffer(what, words as u64 * 4, STORAGE);
         let frame_usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
         let chain = spec::compile(&SampleSpec::default(), n_vocab)?;
-        let sequence =
-            || SequenceState { chain: chain.clone(), children: (CHILDREN_NONE, false), position: 0, count: 0 };
+        let sequence = || SequenceState { chain: chain.clone(), children: NO_CHILDREN, position: 0, count: 0 };
         let mut program = SampleProgram {
             gpu: gpu.clone(),
             n_vocab,
             groups: groups as u32,
             child_words,
+            masks: MaskTable::new(max_rows),
             kernels,
             frame: gpu.buffer("sampler's rows", frame as u64 * 4, frame_usage)?,
             spec: storage("sampler's chains", spec)?,
@@ -229,7 +153,7 @@ impl SampleProgram {
             logits: None,
             bindings: Vec::new(),
             rows: Vec::with_capacity(max_rows),
-            scratch: Vec::with_capacity(child_words.max(STATE_WORDS)),
+            scratch: Vec::with_capacity(child_words.max(STATE_WORDS).max(n_vocab.div_ceil(32))),
         };
         program.write_chains()?;
         Ok(program)
@@ -237,9 +161,9 @@ impl SampleProgram {
 
     /// Words of the buffers: rows, chains, masks, states, bins, candidates, tokens.
     fn sizes(n_vocab: usize, max_rows: usize) -> [usize; 7] {
-        let child_words = CHILD_DATA + LIST.max(n_vocab.div_ceil(32));
-        let each = [SPEC_WORDS, child_words, STATE_WORDS, BINS_WORDS, WORK_WORDS].map(|words| max_rows * words);
+        let each = [SPEC_WORDS, CHILD_DATA + LIST, STATE_WORDS, BINS_WORDS, WORK_WORDS].map(|words| max_rows * words);
         let [spec, children, state, bins, work] = each;
+        let children = children + MaskTable::slots(max_rows) * n_vocab.div_ceil(32);
         [ROWS_AT + 4 * ROWS, spec, children, state, bins, work, OUT_WORDS]
     }
 
@@ -295,47 +219,88 @@ impl SampleProgram {
         self.write_chains()
     }
 
-    /// Sets or removes a sequence's mask.
+    /// Sets or removes a sequence's mask; returns the bytes that were sent to the device.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] where the tokens are not ascending, not in the vocabulary, or none, and for a
     /// sequence that is not there.
-    pub fn arm(&mut self, sequence: usize, legal: Option<Legal<'_>>) -> Result<()> {
+    pub fn arm(&mut self, sequence: usize, legal: Option<Legal<'_>>) -> Result<u64> {
         let n_vocab = self.n_vocab;
         let at = sequence * self.child_words;
-        let state = self.sequence(sequence)?;
+        let before = self.sequence(sequence)?.children;
         let Some(Legal { tokens, greedy }) = legal else {
-            state.children = (CHILDREN_NONE, false);
-            self.write(&self.children, at + CHILD_KIND, &[CHILDREN_NONE]);
-            return Ok(());
+            self.sequences[sequence].children = NO_CHILDREN;
+            return Ok(self.write(&self.children, at + CHILD_KIND, &[CHILDREN_NONE]));
         };
-        let first = tokens.first(n_vocab)?;
-        let (kind, count) = match tokens {
-            LegalTokens::List(tokens) if tokens.windows(2).any(|pair| pair[0] >= pair[1]) => {
-                let problem = format!("{} tokens of a mask are not ascending", tokens.len());
-                return Err(Error::InvalidArgument(problem));
-            }
-            LegalTokens::List(tokens) if tokens.len() <= LIST => (CHILDREN_LIST, tokens.len() as u32),
-            LegalTokens::List(tokens) => (CHILDREN_MASK, tokens.len() as u32),
-            LegalTokens::Mask { bits, .. } => (CHILDREN_MASK, bits.iter().map(|word| word.count_ones()).sum()),
-        };
-        state.children = (kind, greedy);
+        if let LegalTokens::List(tokens) = tokens
+            && tokens.windows(2).any(|pair| pair[0] >= pair[1])
+        {
+            return Err(Error::InvalidArgument(format!("{} tokens of a mask are not ascending", tokens.len())));
+        }
         let mut words = std::mem::take(&mut self.scratch);
         words.clear();
-        words.extend([kind, count, first as u32, u32::from(greedy)]);
-        match tokens {
-            LegalTokens::List(tokens) if kind == CHILDREN_LIST => words.extend(tokens.iter().map(|&id| id as u32)),
-            LegalTokens::List(tokens) => {
-                words.resize(CHILD_DATA + n_vocab.div_ceil(32), 0);
-                for &token in tokens {
-                    words[CHILD_DATA + token as usize / 32] |= 1 << (token % 32);
-                }
+        let sent = match tokens {
+            LegalTokens::List(tokens) if tokens.len() <= LIST => {
+                let first = legal.map_or(Ok(0), |legal| legal.tokens.first(n_vocab))?;
+                self.sequences[sequence].children = Children { kind: CHILDREN_LIST, greedy, slot: 0 };
+                words.extend([CHILDREN_LIST, tokens.len() as u32, first as u32, u32::from(greedy), 0]);
+                words.extend(tokens.iter().map(|&token| token as u32));
+                self.write(&self.children, at, &words)
             }
-            LegalTokens::Mask { bits, .. } => words.extend_from_slice(bits),
-        }
-        self.write(&self.children, at, &words);
+            tokens => {
+                let (slot, head, sent) = self.mask_slot(sequence, tokens, &mut words)?;
+                let children = Children { kind: CHILDREN_MASK, greedy, slot };
+                self.sequences[sequence].children = children;
+                let mask_at = self.mask_at(slot) as u32;
+                let head = [CHILDREN_MASK, head.count, head.first as u32, u32::from(greedy), mask_at];
+                if children == before { sent } else { sent + self.write(&self.children, at, &head) }
+            }
+        };
         self.scratch = words;
-        Ok(())
+        Ok(sent)
+    }
+
+    /// The slot of a mask of bits, which is sent if it is not there; and the bytes that were sent.
+    fn mask_slot(
+        &mut self,
+        sequence: usize,
+        tokens: LegalTokens<'_>,
+        words: &mut Vec<u32>,
+    ) -> Result<(usize, MaskHead, u64)> {
+        let number = match tokens {
+            LegalTokens::Mask { number, .. } => Some(number),
+            LegalTokens::List(_) => None,
+        };
+        if let Some((slot, head)) = number.and_then(|number| self.masks.find(number)) {
+            return Ok((slot, head, 0));
+        }
+        let first = tokens.first(self.n_vocab)?;
+        let bits = match tokens {
+            LegalTokens::Mask { bits, .. } => bits,
+            LegalTokens::List(tokens) => {
+                words.resize(self.n_vocab.div_ceil(32), 0);
+                for &token in tokens {
+                    words[token as usize / 32] |= 1 << (token % 32);
+                }
+                &words[..]
+            }
+        };
+        let head = MaskHead { first, count: bits.iter().map(|word| word.count_ones()).sum() };
+        // What this sequence was armed with may go.
+        let sequences = &self.sequences;
+        let in_use = |slot: usize| {
+            let others = sequences.iter().enumerate().filter(|(other, _)| *other != sequence);
+            others
+                .into_iter()
+                .any(|(_, other)| other.children == Children { slot, kind: CHILDREN_MASK, ..other.children })
+        };
+        let slot = self.masks.take(number, head, in_use);
+        Ok((slot, head, self.write(&self.children, self.mask_at(slot), bits)))
+    }
+
+    /// The first word of a mask's bits.
+    fn mask_at(&self, slot: usize) -> usize {
+        self.sequences.len() * self.child_words + slot * self.n_vocab.div_ceil(32)
     }
 
     /// Starts a sequence anew: at this position, after these tokens, of which the penalties see the last 1024.
@@ -502,13 +467,21 @@ impl SampleProgram {
     }
 
     fn way(&self, sequence: &SequenceState) -> Way {
-        let path = match sequence.children {
-            (CHILDREN_NONE, _) => sequence.chain.path,
-            (CHILDREN_MASK, _) => PATH_ROW,
-            (_, greedy) if greedy || sequence.chain.trie_first => PATH_CHILDREN,
+        let (chain, Children { kind, greedy, .. }) = (&sequence.chain, sequence.children);
+        let path = match kind {
+            CHILDREN_NONE => chain.path,
+            CHILDREN_MASK if !chain.reads_masked(greedy) => PATH_ROW,
+            CHILDREN_MASK => {
+                if greedy {
+                    PATH_GREEDY
+                } else {
+                    chain.path
+                }
+            }
+            _ if greedy || chain.trie_first => PATH_CHILDREN,
             _ => PATH_SELECT,
         };
-        Way { path, adjusts: sequence.chain.adjusts(), short: self.n_vocab <= LIST }
+        Way { path, adjusts: chain.adjusts(kind != CHILDREN_NONE && greedy), short: self.n_vocab <= LIST }
     }
 
     fn chunk(&self) -> u32 {
@@ -541,10 +514,12 @@ impl SampleProgram {
         Ok(())
     }
 
-    fn write(&self, buffer: &wgpu::Buffer, word: usize, words: &[u32]) {
+    /// Writes words; returns their bytes.
+    fn write(&self, buffer: &wgpu::Buffer, word: usize, words: &[u32]) -> u64 {
         if !words.is_empty() {
             self.gpu.queue.write_buffer(buffer, word as u64 * 4, bytemuck::cast_slice(words));
         }
+        size_of_val(words) as u64
     }
 
     /// Writes all chains, into a larger buffer where they have outgrown theirs.
@@ -579,62 +554,4 @@ impl SampleProgram {
         let buffers: Vec<_> = [logits].into_iter().chain(own.map(|buffer| buffer.as_entire_buffer_binding())).collect();
         self.bindings = self.kernels.iter().map(|kernel| self.gpu.bind(kernel, &buffers)).collect();
     }
-}
-
-/// Threads of a workgroup.
-fn threads(gpu: &Gpu) -> u32 {
-    if gpu.caps.max_threads >= 256 { 256 } else { 128 }
-}
-
-/// The kernels of [`STAGES`].
-fn kernels(gpu: &Gpu) -> Result<Vec<Arc<Kernel>>> {
-    let constants = constants(threads(gpu));
-    let kernel = |stage: &Stage| gpu.kernel(stage.name, &compose(stage.text, &[], &constants)?, &BINDINGS);
-    STAGES.iter().map(kernel).collect()
-}
-
-/// Bytes of a result.
-pub const RESULT_BYTES: usize = RESULT_WORDS * 4;
-
-/// Bytes of a candidate for the host.
-pub const HANDED_OVER_BYTES: usize = 8;
-
-/// A result from its bytes, `None` for less than [`RESULT_BYTES`].
-pub fn read_result(bytes: &[u8]) -> Option<SampleResult> {
-    let (words, _) = bytes.as_chunks::<4>();
-    let [token, logprob, prob, kept, status, at, position, reported, ..] = words else { return None };
-    let [kept, status, at, position, reported] = [kept, status, at, position, reported].map(|w| u32::from_le_bytes(*w));
-    Some(SampleResult {
-        token: Token::from_le_bytes(*token),
-        logprob: f32::from_le_bytes(*logprob),
-        prob: f32::from_le_bytes(*prob),
-        kept,
-        position,
-        reported,
-        problem: match status {
-            STATUS_OK => None,
-            STATUS_NAN => Some(SampleProblem::Nan(at as Token)),
-            _ => Some(SampleProblem::NoCandidate),
-        },
-    })
-}
-
-/// The first `reported` candidates from their bytes, best first, each as (token, logit, probability); the logit is that
-/// after biases, penalties and temperature.
-pub fn read_candidates(bytes: &[u8], reported: u32) -> impl Iterator<Item = (Token, f32, f32)> + '_ {
-    let (entries, _) = bytes.as_chunks::<{ REPORT_WORDS * 4 }>();
-    entries.iter().take(reported as usize).map(|entry| {
-        let (words, _) = entry.as_chunks::<4>();
-        (Token::from_le_bytes(words[0]), f32::from_le_bytes(words[1]), f32::from_le_bytes(words[2]))
-    })
-}
-
-/// The first `reported` candidates for the host, from their bytes, each as (token, logit); the logit is that after
-/// biases and penalties, before temperature.
-pub fn read_handed_over(bytes: &[u8], reported: u32) -> impl Iterator<Item = (Token, f32)> + '_ {
-    let (entries, _) = bytes.as_chunks::<HANDED_OVER_BYTES>();
-    entries.iter().take(reported as usize).map(|entry| {
-        let (words, _) = entry.as_chunks::<4>();
-        (Token::from_le_bytes(words[0]), f32::from_le_bytes(words[1]))
-    })
 }

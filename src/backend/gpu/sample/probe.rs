@@ -1,6 +1,6 @@
 //! The sampler's known-answer test, see `probe/mod.rs`.
 //!
-//! Some chains and masks, which together take every path through the kernels, sample from one row at once. The expected
+//! Some chains and masks, which together take every path through the kernels and every step, sample from one row at once. The expected
 //! results are computed here in double precision over all candidates; the row is chosen so that no cut and no draw is
 //! near enough to a boundary for rounding to decide it.
 
@@ -23,6 +23,11 @@ const TOP_K: usize = 40;
 const TOP_P: f32 = 0.9;
 const MIN_P: f32 = 0.15;
 const TEMPERATURE: f32 = 0.8;
+const SIGMAS: f32 = 3.0;
+const TYPICAL: f32 = 0.9;
+const CHOICE: f32 = 0.02;
+const RANGE: f32 = 0.5;
+const EXPONENT: f32 = 1.5;
 /// A token that would be far from the best, and its bias.
 const BIAS: (Token, f32) = (77, 39.0);
 
@@ -34,11 +39,20 @@ enum Way {
     Draw,
     /// From those after bias, top-k, top-p and min-p.
     Chain,
+    /// From those after top-n-sigma, typical sampling and XTC, at a dynamic temperature.
+    Others,
 }
 
 /// Chains, and how far apart the tokens of a mask are.
-const CASES: [(Way, Option<usize>); 5] =
-    [(Way::Greedy, None), (Way::Draw, None), (Way::Chain, None), (Way::Chain, Some(2)), (Way::Chain, Some(20))];
+const CASES: [(Way, Option<usize>); 7] = [
+    (Way::Greedy, None),
+    (Way::Draw, None),
+    (Way::Chain, None),
+    (Way::Chain, Some(2)),
+    (Way::Chain, Some(20)),
+    (Way::Others, None),
+    (Way::Others, Some(2)),
+];
 
 /// Adds the known-answer test of the sampler's kernels.
 pub fn add_trial(gpu: &Gpu) -> Result<()> {
@@ -57,7 +71,7 @@ impl Trial for SamplerTrial {
 
     fn run(&self, gpu: &Arc<Gpu>) -> Result<()> {
         let logits = logits();
-        let expected: Vec<_> = CASES.iter().map(|&(way, apart)| expected(&logits, way, apart, UNIFORM)).collect();
+        let expected: Vec<_> = CASES.iter().map(|&(way, apart)| expected(&logits, way, apart, UNIFORM, 0.0)).collect();
         run(gpu, SampleProgram::new(gpu, N_VOCAB, CASES.len())?, &logits, &expected)
     }
 }
@@ -114,13 +128,54 @@ fn spec(way: Way) -> SampleSpec {
             ChainStep::MinP { p: MIN_P, min_keep: 0 },
             ChainStep::Temperature(TEMPERATURE),
         ],
+        Way::Others => vec![
+            ChainStep::TopNSigma(SIGMAS),
+            ChainStep::Typical { p: TYPICAL, min_keep: 0 },
+            ChainStep::Xtc { probability: 1.0, threshold: CHOICE, min_keep: 0 },
+            ChainStep::DynamicTemperature { temperature: TEMPERATURE, range: RANGE, exponent: EXPONENT },
+        ],
     };
-    let candidates = if way == Way::Chain { REPORTED as u32 } else { 0 };
+    let candidates = if matches!(way, Way::Chain | Way::Others) { REPORTED as u32 } else { 0 };
     SampleSpec { steps, seed: 0, candidates }
 }
 
+/// What top-n-sigma, typical sampling and XTC leave, best first, and the dynamic temperature. `nudge` is added to the
+/// factors.
+fn others(left: &mut Vec<(usize, f64)>, nudge: f64) -> f64 {
+    let factor = |given: f32| f64::from(given) * (1.0 + nudge);
+    let best = left[0].1;
+    let count = left.len() as f64;
+    let mean = left.iter().map(|(_, x)| x).sum::<f64>() / count;
+    let variance = left.iter().map(|(_, x)| (x - mean).powi(2)).sum::<f64>() / count;
+    left.retain(|(_, x)| *x >= best - factor(SIGMAS) * variance.sqrt());
+
+    let weight = |x: f64, best: f64| (x - best).exp();
+    let total: f64 = left.iter().map(|(_, x)| weight(*x, best)).sum();
+    let distance = left.iter().map(|(_, x)| weight(*x, best) * (best - x)).sum::<f64>() / total;
+    left.sort_by(|a, b| (best - a.1 - distance).abs().total_cmp(&(best - b.1 - distance).abs()));
+    let mut sum = 0.0;
+    let reached = left.iter().position(|(_, x)| {
+        sum += weight(*x, best);
+        sum > factor(TYPICAL) * total
+    });
+    left.truncate(reached.map_or(left.len(), |at| at + 1));
+    left.sort_by(|a, b| b.1.total_cmp(&a.1));
+
+    let best = left[0].1;
+    let total: f64 = left.iter().map(|(_, x)| weight(*x, best)).sum();
+    let choices = left.iter().take_while(|(_, x)| weight(*x, best) >= factor(CHOICE) * total).count();
+    left.drain(..choices.saturating_sub(1));
+
+    let best = left[0].1;
+    let total: f64 = left.iter().map(|(_, x)| weight(*x, best)).sum();
+    let shares = left.iter().map(|(_, x)| weight(*x, best) / total).filter(|share| *share > 0.0);
+    let evenness = shares.map(|share| -share * share.ln()).sum::<f64>() / (left.len() as f64).ln();
+    let low = f64::from((TEMPERATURE - RANGE).max(0.0));
+    low + (f64::from(TEMPERATURE + RANGE) - low) * evenness.powf(EXPONENT.into())
+}
+
 /// Token, probability, its logarithm, number of candidates, and of each that is reported token, logit, probability.
-fn expected(logits: &[f32], way: Way, apart: Option<usize>, uniform: f64) -> Vec<Expected> {
+fn expected(logits: &[f32], way: Way, apart: Option<usize>, uniform: f64, nudge: f64) -> Vec<Expected> {
     let mut left: Vec<(usize, f64)> = logits.iter().map(|&x| f64::from(x)).enumerate().collect();
     if way == Way::Chain {
         left[BIAS.0 as usize].1 += f64::from(BIAS.1);
@@ -129,9 +184,11 @@ fn expected(logits: &[f32], way: Way, apart: Option<usize>, uniform: f64) -> Vec
     left.sort_by(|a, b| b.1.total_cmp(&a.1));
     let best = left[0].1;
     let weights = |of: &[(usize, f64)]| of.iter().map(|(_, x)| (x - best).exp()).collect::<Vec<_>>();
+    let mut warmth = if way == Way::Greedy { 1.0 } else { f64::from(TEMPERATURE) };
     match way {
         Way::Greedy => left.truncate(1),
         Way::Draw => {}
+        Way::Others => warmth = others(&mut left, nudge),
         Way::Chain => {
             left.truncate(TOP_K);
             let weights = weights(&left);
@@ -145,7 +202,7 @@ fn expected(logits: &[f32], way: Way, apart: Option<usize>, uniform: f64) -> Vec
             left.retain(|(_, x)| (x - best).exp() >= f64::from(MIN_P));
         }
     }
-    let warmth = if way == Way::Greedy { 1.0 } else { f64::from(TEMPERATURE) };
+    let best = left[0].1;
     left.iter_mut().for_each(|(_, x)| *x /= warmth);
     let total: f64 = left.iter().map(|(_, x)| (x - best / warmth).exp()).sum();
     let share = |x: f64| (x - best / warmth).exp() / total;
@@ -161,7 +218,7 @@ fn expected(logits: &[f32], way: Way, apart: Option<usize>, uniform: f64) -> Vec
     // Without a cut, candidates of weight 0 may or may not be counted.
     let kept = if way == Way::Draw { f64::INFINITY } else { 0.0 };
     let mut all = vec![(token as f64, 0.0), (share(x), 1e-5), (share(x).ln(), 1e-5), (left.len() as f64, kept)];
-    if way == Way::Chain {
+    if matches!(way, Way::Chain | Way::Others) {
         for &(token, x) in left.iter().take(REPORTED) {
             all.extend([(token as f64, 0.0), (x, 1e-4), (share(x), 1e-5)]);
         }
@@ -175,8 +232,8 @@ mod tests {
     use super::*;
     use crate::backend::gpu::testing::harness::devices;
 
-    fn all(uniform: f64) -> Vec<Vec<Expected>> {
-        CASES.iter().map(|&(way, apart)| expected(&logits(), way, apart, uniform)).collect()
+    fn all(uniform: f64, nudge: f64) -> Vec<Vec<Expected>> {
+        CASES.iter().map(|&(way, apart)| expected(&logits(), way, apart, uniform, nudge)).collect()
     }
 
     #[test]
@@ -184,8 +241,8 @@ mod tests {
         for gpu in devices() {
             SamplerTrial { kernels: Vec::new() }.run(gpu).unwrap();
             for case in 0..CASES.len() {
-                for value in 0..all(UNIFORM)[case].len() {
-                    let mut expected = all(UNIFORM);
+                for value in 0..all(UNIFORM, 0.0)[case].len() {
+                    let mut expected = all(UNIFORM, 0.0);
                     if expected[case][value].1.is_infinite() {
                         continue;
                     }
@@ -206,10 +263,12 @@ mod tests {
     /// Rounding cannot decide which token it is, nor how many are left.
     #[test]
     fn no_cut_is_near() {
-        let told = |uniform| all(uniform).into_iter().map(|case| (case[0].0, case[3].0)).collect::<Vec<_>>();
-        assert_eq!(told(UNIFORM), told(UNIFORM - 2e-3));
-        assert_eq!(told(UNIFORM), told(UNIFORM + 2e-3));
-        let tokens: Vec<_> = told(UNIFORM);
+        let told =
+            |uniform, nudge| all(uniform, nudge).into_iter().map(|case| (case[0].0, case[3].0)).collect::<Vec<_>>();
+        for (uniform, nudge) in [(2e-3, 0.0), (-2e-3, 0.0), (0.0, 1e-4), (0.0, -1e-4)] {
+            assert_eq!(told(UNIFORM, 0.0), told(UNIFORM + uniform, nudge));
+        }
+        let tokens: Vec<_> = told(UNIFORM, 0.0);
         assert!(tokens[1..].windows(2).any(|pair| pair[0] != pair[1]), "{tokens:?}");
     }
 }

@@ -98,11 +98,11 @@ impl Sampler {
         Ok(Some(Followed { steps, candidates: self.candidates[sequence].max(bytes as usize / HANDED_OVER_BYTES) }))
     }
 
-    /// Set the token mask; `None` allows all tokens.
+    /// Set the token mask; `None` allows all tokens. Returns the bytes that were sent.
     ///
     /// # Errors
     /// As [`SampleProgram::arm`].
-    pub fn arm(&mut self, sequence: usize, legal: Option<Legal<'_>>) -> Result<()> {
+    pub fn arm(&mut self, sequence: usize, legal: Option<Legal<'_>>) -> Result<u64> {
         self.program.arm(sequence, legal)
     }
 

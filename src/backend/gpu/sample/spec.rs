@@ -1,11 +1,11 @@
 //! A chain as words for the kernels.
 //!
 //! Everything that is known when the chain is set is computed here, with the host's own arithmetic: the factor of a
-//! temperature, the distance at which min-p cuts, a bias times the temperature before it. The kernels use only
+//! temperature, the distance at which min-p cuts, a bias times the temperature before it, how often XTC acts. The kernels use only
 //! additions, products and comparisons, and so have the same bits as the host's sampler.
 
 use super::layout::*;
-use crate::backend::{ChainStep, SampleSpec, mask_place};
+use crate::backend::{ChainStep, DynamicRange, MAX_XTC_THRESHOLD, SampleSpec, deviations, mask_place, xtc_limit};
 use crate::{Error, Result, Token};
 
 /// The most candidates that are reported with a token.
@@ -62,6 +62,11 @@ pub(super) struct Compiled {
     candidates: u32,
     /// The most candidates that are handed over; 0 where a token is sampled.
     hands_over: u32,
+    /// How many standard deviations the first step keeps; 0 where it is another step.
+    spreads: f32,
+    /// Whether a mask of bits applies as the row is read, after all changes of logits: where the chain runs, and where
+    /// the mask is followed greedily.
+    reads_masked: [bool; 2],
 }
 
 impl Compiled {
@@ -75,9 +80,14 @@ impl Compiled {
         self.hands_over == 0
     }
 
-    /// Whether any step runs before the bins are filled.
-    pub(super) fn adjusts(&self) -> bool {
-        self.first > 0
+    /// Whether any step runs before the bins are filled; `forced` under a mask that is followed greedily.
+    pub(super) fn adjusts(&self, forced: bool) -> bool {
+        if forced { self.forced.len() > 2 } else { self.first > 0 }
+    }
+
+    /// Whether a mask of bits applies as the row is read.
+    pub(super) fn reads_masked(&self, greedy: bool) -> bool {
+        self.reads_masked[usize::from(greedy)]
     }
 
     /// Words of [`Self::tables`].
@@ -96,6 +106,9 @@ impl Compiled {
         head[SPEC_SEED + 1] = (self.seed >> 32) as u32;
         head[SPEC_REPORT] = self.candidates;
         head[SPEC_HAND_OVER] = self.hands_over;
+        let [sampled, greedy] = self.reads_masked.map(u32::from);
+        head[SPEC_READS_MASKED] = sampled | greedy << 1;
+        head[SPEC_SPREADS] = self.spreads.to_bits();
         head[SPEC_TRIE_FIRST] = u32::from(self.trie_first);
         head[SPEC_MASSES] = u32::from(self.mass_scale.is_some());
         let mass_scale = self.mass_scale.unwrap_or(1.0);
@@ -221,6 +234,31 @@ impl Builder {
                 }
                 Ok(())
             }
+            ChainStep::TopNSigma(n) => {
+                checked("Top-n-sigma", !n.is_nan(), n)?;
+                if n > 0.0 {
+                    // The third word is set where the step turns out to be the first.
+                    self.truncate([OP_SIGMA, deviations(n).to_bits(), 0, 0, 0, 0, 0, 0]);
+                }
+                Ok(())
+            }
+            ChainStep::Typical { p, min_keep } => {
+                checked("Typical-p", !p.is_nan(), p)?;
+                if p < 1.0 {
+                    let (mantissa, shift) = parts(p.max(0.0));
+                    self.truncate([OP_TYPICAL, mantissa, shift, min_keep, 0, 0, 0, 0]);
+                }
+                Ok(())
+            }
+            ChainStep::Xtc { probability, threshold, min_keep } => {
+                checked("Probability of XTC", !probability.is_nan(), probability)?;
+                checked("Threshold of XTC", !threshold.is_nan(), threshold)?;
+                if let Some(limit) = xtc_limit(probability).filter(|_| threshold <= MAX_XTC_THRESHOLD) {
+                    let (mantissa, shift) = parts(threshold.max(0.0));
+                    self.truncate([OP_XTC, limit, mantissa, shift, min_keep, u32::from(threshold > 0.0), 0, 0]);
+                }
+                Ok(())
+            }
             ChainStep::Temperature(temperature) => {
                 checked("Temperature", temperature.is_finite(), temperature)?;
                 self.temperature(temperature);
@@ -231,8 +269,8 @@ impl Builder {
                 checked("Range of temperature", range.is_finite(), range)?;
                 checked("Exponent of temperature", exponent.is_finite(), exponent)?;
                 if range > 0.0 {
-                    let ends = [(temperature - range).max(0.0), temperature + range, exponent].map(f32::to_bits);
-                    self.truncate([OP_DYNAMIC, ends[0], ends[1], ends[2], 0, 0, 0, 0]);
+                    let DynamicRange { low, width, exponent } = DynamicRange::new(temperature, range, exponent);
+                    self.truncate([OP_DYNAMIC, low.to_bits(), width.to_bits(), exponent.to_bits(), 0, 0, 0, 0]);
                     self.dynamic |= !self.single;
                 } else {
                     self.temperature(temperature);
@@ -300,7 +338,7 @@ impl Builder {
         if self.single {
             return;
         }
-        let free = |words: &Words| !matches!(words[0], OP_TOP_K | OP_TOP_P | OP_MIN_P | OP_SCALE);
+        let free = |words: &Words| !matches!(words[0], OP_TOP_K | OP_TOP_P | OP_MIN_P | OP_SIGMA | OP_SCALE);
         let from = self.ops.iter().rposition(free).map_or(0, |at| at + 1);
         let scales: Vec<Words> = self.ops.drain(from..).filter(|words| words[0] == OP_SCALE).collect();
         self.ops.extend(scales);
@@ -328,10 +366,16 @@ impl Builder {
         let first = self.ops[..lead].iter().rposition(adjusts).map_or(0, |at| at + 1);
         let scaled = self.ops[..first].iter().rfind(|words| words[0] == OP_SCALE);
         let first_scale = scaled.map_or(1.0, |words| f32::from_bits(words[1]));
-        let trie_first = self.ops[..lead].iter().any(|words| words[0] == OP_TRIE);
-        // Bins are of use until a step needs all candidates or changes their logits.
+        let trie = self.ops[..lead].iter().position(|words| words[0] == OP_TRIE);
         let rest = &mut self.ops[first..];
-        let binned = rest.iter().position(|words| adjusts(words) || words[0] == OP_DYNAMIC).unwrap_or(rest.len());
+        let mut spreads = 0.0;
+        if let Some(words) = rest.iter_mut().find(|words| !passes(words)).filter(|words| words[0] == OP_SIGMA) {
+            words[2] = 1;
+            spreads = f32::from_bits(words[1]);
+        }
+        // Bins are of use until a step needs all candidates or changes their logits.
+        let needs_all = |words: &Words| adjusts(words) || matches!(words[0], OP_DYNAMIC | OP_TYPICAL);
+        let binned = rest.iter().position(needs_all).unwrap_or(rest.len());
         let mut mass_scale = None;
         for words in rest[..binned].iter_mut().filter(|words| words[0] == OP_TOP_P) {
             words[4] = u32::from(*mass_scale.get_or_insert(words[7]) == words[7]);
@@ -347,10 +391,13 @@ impl Builder {
         if !self.forced.iter().any(|words| words[0] == OP_TRIE) {
             self.forced.push([OP_TRIE, 0, 0, 0, 0, 0, 0, 0]);
         }
+        // The candidates that are handed over come from a list.
+        let masked_last = self.hands_over == 0 && self.forced.last().is_some_and(|words| words[0] == OP_TRIE);
         self.forced.push([OP_TOP_K, 1, 0, 0, 0, 0, 0, 0]);
         Compiled {
             path,
-            trie_first,
+            trie_first: trie.is_some(),
+            reads_masked: [trie.is_some_and(|at| at >= first), masked_last],
             first,
             first_scale,
             scale: self.scale,
@@ -361,6 +408,7 @@ impl Builder {
             seed: spec.seed,
             candidates: spec.candidates,
             hands_over: self.hands_over,
+            spreads,
         }
     }
 }
@@ -409,9 +457,28 @@ mod tests {
     }
 
     #[test]
+    fn masks_of_bits_are_read_through_where_nothing_changes_logits_after_them() {
+        let bias = || ChainStep::LogitBias(vec![(3, 1.0)]);
+        for (steps, expected) in [
+            (vec![], [true, true]),
+            (vec![bias(), ChainStep::TopK(40)], [true, true]),
+            (vec![ChainStep::Trie, bias(), ChainStep::TopK(40)], [false, false]),
+            (vec![ChainStep::TopK(40), bias()], [true, false]),
+            (vec![ChainStep::TopK(40), ChainStep::Trie], [false, true]),
+            (vec![ChainStep::Trie, ChainStep::TopK(40), ChainStep::HandOver(40)], [true, false]),
+        ] {
+            let compiled = compile(&SampleSpec { steps, seed: 1, candidates: 0 }, 100).unwrap();
+            assert_eq!(compiled.reads_masked, expected, "{:?}", compiled.ops);
+        }
+    }
+
+    #[test]
     fn what_cannot_be_followed_is_told() {
         let penalties = |last_n| ChainStep::Penalties { last_n, repeat: 1.1, frequency: 0.0, presence: 0.0 };
         let dynamic = ChainStep::DynamicTemperature { temperature: 1.0, range: 0.5, exponent: 1.0 };
+        let xtc = |threshold| ChainStep::Xtc { probability: 0.5, threshold, min_keep: 0 };
+        let typical = |p| ChainStep::Typical { p, min_keep: 0 };
+        assert_eq!(supported(&[ChainStep::TopNSigma(1.0), typical(0.9), xtc(0.1), ChainStep::Draw]), 4);
         assert_eq!(supported(&[penalties(1024), penalties(1025)]), 1);
         assert_eq!(supported(&[dynamic.clone(), ChainStep::TopK(3), penalties(1)]), 2);
         assert_eq!(supported(&vec![ChainStep::TopK(3); 20]), 14);
@@ -421,7 +488,7 @@ mod tests {
         // Bans outside the vocabulary are none.
         let bans = vec![ChainStep::Ban(vec![-1, 100, Token::MAX])];
         let compiled = compile(&SampleSpec { steps: bans, ..SampleSpec::default() }, 100).unwrap();
-        assert_eq!((compiled.adjusts(), compiled.table_words()), (false, 0));
+        assert_eq!((compiled.adjusts(false), compiled.table_words()), (false, 0));
         for ops in [
             vec![penalties(2000)],
             over(8),
@@ -432,6 +499,9 @@ mod tests {
             vec![ChainStep::Penalties { last_n: 3, repeat: 0.0, frequency: 0.0, presence: 0.0 }],
             vec![ChainStep::TopP { p: f32::NAN, min_keep: 0 }],
             vec![ChainStep::MinP { p: f32::NAN, min_keep: 0 }],
+            vec![ChainStep::TopNSigma(f32::NAN)],
+            vec![typical(f32::NAN)],
+            vec![xtc(f32::NAN)],
             vec![ChainStep::Temperature(f32::INFINITY)],
             vec![ChainStep::LogitBias(vec![(100, 1.0)])],
             vec![ChainStep::LogitBias(vec![(-1, 1.0)])],

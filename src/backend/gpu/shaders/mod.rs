@@ -45,8 +45,10 @@ pub const TEXTS: &[(&str, &str)] = &[
     ("sample/masses", include_str!("sample/masses.wgsl")),
     ("sample/numbers", include_str!("sample/numbers.wgsl")),
     ("sample/scatter", include_str!("sample/scatter.wgsl")),
+    ("sample/statistics", include_str!("sample/statistics.wgsl")),
     ("sample/stats", include_str!("sample/stats.wgsl")),
     ("sample/sums", include_str!("sample/sums.wgsl")),
+    ("sample/units", include_str!("sample/units.wgsl")),
     ("trie_walk", include_str!("trie_walk.wgsl")),
 ];
 

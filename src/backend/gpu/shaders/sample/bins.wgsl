@@ -1,12 +1,22 @@
-// Counts and weighs the candidates in bins of their distance from the best. Integers only, so the order of adding is free.
+// Counts and weighs the candidates in bins of their distance from the best, and adds up what the standard deviation is made
+// of where the first step asks for it. Integers only, so the order of adding is free.
 //#include sample/common
 //#include sample/best
+//#include sample/units
 
 var<workgroup> local_counts: array<atomic<u32>, BINS>;
 var<workgroup> local_low: array<atomic<u32>, BINS>;
 var<workgroup> local_high: array<atomic<u32>, BINS>;
 
+// The number of candidates, the sum of their distances, and that of the squares.
+var<workgroup> local_spread: array<atomic<u32>, SPREAD_WORDS>;
+
 const NO_BIN = 0xffffffffu;
+
+fn spread(at: u32, sum: vec2<u32>) {
+    let before = atomicAdd(&local_spread[at], sum.x);
+    atomicAdd(&local_spread[at + 1u], sum.y + select(0u, 1u, before + sum.x < before));
+}
 
 fn flush(bin: u32, count: u32, mass: vec2<u32>) {
     if bin == NO_BIN {
@@ -37,8 +47,19 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         atomicStore(&local_low[bin], 0u);
         atomicStore(&local_high[bin], 0u);
     }
+    if lid < SPREAD_WORDS {
+        atomicStore(&local_spread[lid], 0u);
+    }
     workgroupBarrier();
     let best = logit_of(row.rank);
+    let spreads = spec[spec_at + SPEC_SPREADS] != 0u;
+    var units = 0.0f;
+    if spreads {
+        units = units_of(best, logit_of(least_of_row()));
+    }
+    var candidates = 0u;
+    var distances = vec2<u32>(0u);
+    var squares = vec2<u32>(0u);
     let scale = bitcast<f32>(spec[spec_at + SPEC_MASS_SCALE]);
     let weighs = spec[spec_at + SPEC_MASSES] != 0u;
     let start = group.x * frame.chunk;
@@ -62,6 +83,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             if weighs {
                 added = weight(below(logit, best, scale));
             }
+            if spreads && alive {
+                let distance = distance_of(logit, best, units);
+                candidates += 1u;
+                distances = add64(distances, vec2<u32>(distance, 0u));
+                squares = add64(squares, mul32(distance, distance));
+            }
         }
         let last = bin == BINS - 1u;
         if bin != at && !last {
@@ -80,7 +107,21 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if rest > 0u {
         atomicAdd(&local_counts[BINS - 1u], rest);
     }
+    if spreads {
+        atomicAdd(&local_spread[0], candidates);
+        spread(1u, distances);
+        spread(3u, squares);
+    }
     workgroupBarrier();
+    if spreads && lid == 0u {
+        let at = bins_at + SPREAD;
+        atomicAdd(&bins[at], atomicLoad(&local_spread[0]));
+        for (var i = 1u; i < SPREAD_WORDS + zero; i += 2u) {
+            let low = atomicLoad(&local_spread[i]);
+            let before = atomicAdd(&bins[at + i], low);
+            atomicAdd(&bins[at + i + 1u], atomicLoad(&local_spread[i + 1u]) + select(0u, 1u, before + low < before));
+        }
+    }
     for (var bin = lid; bin < BINS; bin += THREADS) {
         let count = atomicLoad(&local_counts[bin]);
         if count > 0u {

@@ -7,6 +7,7 @@
 //#include sample/common
 //#include sample/best
 //#include sample/sums
+//#include sample/units
 
 // Behind the chain.
 const OP_REPORT = 100u;
@@ -73,8 +74,9 @@ fn listed_count() -> u32 {
     return count;
 }
 
-// What the ranges are; returns how the row goes on. After the chain come the report and the end.
-fn plan(best: f32) -> u32 {
+// What the ranges are; returns how the row goes on. After the chain come the report and the end. The first step may keep
+// what is not below `lowest`.
+fn plan(best: f32, lowest: f32) -> u32 {
     // The boundary lies in bins low..=high; BINS means none.
     var low = BINS;
     var high = BINS;
@@ -91,8 +93,9 @@ fn plan(best: f32) -> u32 {
             kind = word(op, 0u);
         }
         whole = whole || kind == OP_BIAS || kind == OP_PENALTIES || kind == OP_DYNAMIC;
-        whole = whole || (kind == OP_TRIE && armed() != CHILDREN_NONE) || (kind == OP_TOP_P && word(op, 4u) == 0u);
-        let bounds = kind == OP_TOP_K || kind == OP_MIN_P || kind == OP_TOP_P;
+        whole = whole || kind == OP_TYPICAL || (kind == OP_XTC && acts(op)) || (kind == OP_SIGMA && word(op, 2u) == 0u);
+        whole = whole || (kind == OP_TRIE && armed() != CHILDREN_NONE && masked_at == 0u) || (kind == OP_TOP_P && word(op, 4u) == 0u);
+        let bounds = kind == OP_TOP_K || kind == OP_MIN_P || kind == OP_TOP_P || kind == OP_SIGMA;
         if (whole && i < ops) || (!bounds && i < ops) {
             continue;
         }
@@ -119,8 +122,10 @@ fn plan(best: f32) -> u32 {
             report_to = min(from_bin, BINS - 1u);
             continue;
         }
-        if kind == OP_MIN_P {
-            from_bin = max(from_bin, bin_of(lowest_of(best, number(op, 1u)), best));
+        if kind == OP_MIN_P || kind == OP_SIGMA {
+            let to_logit = select(lowest_of(best, number(op, 1u)), lowest, kind == OP_SIGMA);
+            from_bin = max(from_bin, bin_of(to_logit, best));
+            from_bin = select(from_bin, BINS, kind == OP_SIGMA && lowest == -GREATEST);
             to_bin = from_bin;
         }
         if kind == OP_TOP_P {
@@ -237,7 +242,16 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     workgroupBarrier();
     if lid == 0u {
-        verdict = plan(best);
+        var lowest = -GREATEST;
+        if spec[spec_at + SPEC_SPREADS] != 0u {
+            let at = bins_at + SPREAD;
+            let sum = vec2<u32>(atomicLoad(&bins[at + 1u]), atomicLoad(&bins[at + 2u]));
+            let squares = vec2<u32>(atomicLoad(&bins[at + 3u]), atomicLoad(&bins[at + 4u]));
+            let least = logit_of(least_of_row());
+            let times = bitcast<f32>(spec[spec_at + SPEC_SPREADS]);
+            lowest = lowest_within(times, best, least, atomicLoad(&bins[at]), sum, squares);
+        }
+        verdict = plan(best, lowest);
         for (var i = 0u; i < n_ranges; i++) {
             for (var bin = ranges[i].x; bin <= ranges[i].y; bin++) {
                 listed[bin >> 5u] |= 1u << (bin & 31u);
@@ -247,6 +261,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             write_plan();
             state[state_at + STATE_MODE] = verdict;
             state[state_at + STATE_BEST] = row.rank;
+            state[state_at + STATE_LOWEST] = bitcast<u32>(lowest);
         }
     }
     workgroupBarrier();

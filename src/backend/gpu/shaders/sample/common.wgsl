@@ -29,6 +29,10 @@ var<private> child_at: u32;
 var<private> state_at: u32;
 var<private> bins_at: u32;
 var<private> work_at: u32;
+// First word of the mask through which the row is read, 0 where it is read as it is: what is not legal counts as -inf.
+var<private> masked_at: u32;
+// Of no legal candidate the first legal token, which alone is kept, with the logit 0.
+var<private> lone: u32;
 
 fn enter(row: u32) {
     sequence = frame.rows[row].x;
@@ -39,6 +43,8 @@ fn enter(row: u32) {
     bins_at = sequence * BINS_WORDS;
     work_at = sequence * WORK_WORDS;
     zero = spec[spec_at + SPEC_ZERO];
+    masked_at = select(0u, children[child_at + CHILD_MASK_AT], reads_masked());
+    lone = 0xffffffffu;
 }
 
 fn armed() -> u32 {
@@ -49,6 +55,11 @@ fn forced() -> bool {
     return armed() != CHILDREN_NONE && children[child_at + CHILD_GREEDY] != 0u;
 }
 
+// Whether a mask of bits applies where the row is read, after all changes of logits and before all else.
+fn reads_masked() -> bool {
+    return armed() == CHILDREN_MASK && ((spec[spec_at + SPEC_READS_MASKED] >> select(0u, 1u, forced())) & 1u) == 1u;
+}
+
 // How the row is sampled.
 fn path_of() -> u32 {
     let kind = armed();
@@ -56,7 +67,7 @@ fn path_of() -> u32 {
         return spec[spec_at + SPEC_PATH];
     }
     if kind == CHILDREN_MASK {
-        return PATH_ROW;
+        return select(PATH_ROW, select(spec[spec_at + SPEC_PATH], PATH_GREEDY, forced()), reads_masked());
     }
     return select(PATH_SELECT, PATH_CHILDREN, forced() || spec[spec_at + SPEC_TRIE_FIRST] != 0u);
 }
@@ -78,11 +89,15 @@ fn number(op: u32, index: u32) -> f32 {
     return bitcast<f32>(spec[op + index]);
 }
 
+fn is_set(mask_at: u32, token: u32) -> bool {
+    return ((children[mask_at + (token >> 5u)] >> (token & 31u)) & 1u) == 1u;
+}
+
 fn is_child(token: u32) -> bool {
     let data = child_at + CHILD_DATA;
     let kind = armed();
     if kind == CHILDREN_MASK {
-        return ((children[data + (token >> 5u)] >> (token & 31u)) & 1u) == 1u;
+        return is_set(children[child_at + CHILD_MASK_AT], token);
     }
     let count = select(0u, children[child_at + CHILD_COUNT], kind == CHILDREN_LIST);
     var low = 0u;
@@ -151,7 +166,11 @@ fn penalized(op: u32, count: u32, bits: u32) -> u32 {
 }
 
 fn rank_at(token: u32) -> u32 {
-    return rank_of(logits[row_at + token]);
+    let rank = rank_of(logits[row_at + token]);
+    if masked_at == 0u {
+        return rank;
+    }
+    return select(select(RANK_DEAD, rank, is_set(masked_at, token)), rank_of(0u), token == lone);
 }
 
 // The bin of a logit: 64 a nat for the first 8 nats below the best, 32 for the next 8, 16 for the next 16, and the last
@@ -234,7 +253,12 @@ fn publish(outcome: Outcome) {
     }
 }
 
-fn random_bits() -> u32 {
+fn random_bits(draw: u32) -> u32 {
     let seed = vec2<u32>(spec[spec_at + SPEC_SEED], spec[spec_at + SPEC_SEED + 1u]);
-    return threefry(seed, vec2<u32>(state[state_at + STATE_POSITION], 0u)).x;
+    return threefry(seed, vec2<u32>(state[state_at + STATE_POSITION], draw)).x;
+}
+
+// Whether XTC acts on this token.
+fn acts(op: u32) -> bool {
+    return random_bits(DRAW_XTC) <= word(op, 1u);
 }

@@ -35,7 +35,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         } else if row.rank != RANK_DEAD {
             let reported = min(1u, spec[spec_at + SPEC_REPORT]);
             if mine && reported == 1u {
-                report(0u, row.token, row.rank, bitcast<f32>(spec[spec_at + SPEC_SCALE]), 1.0f);
+                // A mask that is followed greedily leaves temperatures out.
+                let scale = select(bitcast<f32>(spec[spec_at + SPEC_SCALE]), 1.0f, forced());
+                report(0u, row.token, row.rank, scale, 1.0f);
             }
             outcome = Outcome(STATUS_OK, row.token, 0.0f, outcome.total, 1u, reported);
         }
@@ -43,6 +45,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         outcome = failure(state[state_at + STATE_STATUS], state[state_at + STATE_TOLD]);
     } else if mode != MODE_DRAW {
         return;
+    }
+    if masked_at != 0u && path == PATH_DIRECT {
+        best_of_row();
     }
     let draws = path != PATH_GREEDY && mode == MODE_DRAW;
     let cut = vec2<u32>(state[state_at + STATE_CUT], state[state_at + STATE_CUT + 1u]);
@@ -65,7 +70,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             let at = work_at + chunk * PARTIAL_WORDS;
             all = Sum(add64(all.mass, vec2<u32>(work[at + 3u], work[at + 4u])), all.count + work[at + 5u]);
         }
-        let share = share_of(all.mass, random_bits());
+        let share = share_of(all.mass, random_bits(DRAW_TOKEN));
         var chosen = 0u;
         var before = vec2<u32>(0u);
         var up_to = vec2<u32>(0u);

@@ -3,17 +3,22 @@
 //
 // A cut is found by digits of the key, eight bits at a time, from counts or weights that are integers. Two tokens are
 // looked at in each turn of a loop, which keeps the number of turns low. Every step goes through the same few parts (write
-// the row, look for the best, weigh, find a key), so that each of them is in the code once.
+// the row, look for the best, weigh, find a key), so that each of them is in the code once. Steps that leave no beginning of
+// the order take a second turn, in which the row is written without what they remove.
 //#include sample/common
 //#include sample/best
 //#include sample/group_best
 //#include sample/sums
+//#include sample/units
+//#include sample/statistics
 //#include sample/scatter
 
 const DIGITS = 256u;
 const TURN = 2u * THREADS;
 // Behind the chain.
 const OP_REPORT = 100u;
+// After the other rounds: the last of the top choices that are equal.
+const ROUND_TOKEN = 3u;
 
 var<workgroup> digit_counts: array<atomic<u32>, DIGITS>;
 var<workgroup> digit_low: array<atomic<u32>, DIGITS>;
@@ -23,18 +28,25 @@ var<workgroup> picked_count: u32;
 var<workgroup> picked_before: vec2<u32>;
 // Candidates counted, or gathered.
 var<workgroup> counted: atomic<u32>;
+// The greatest rank of those that a round is about, and the greatest token of that rank.
+var<workgroup> last_rank: atomic<u32>;
+var<workgroup> last_token: atomic<u32>;
 var<workgroup> mode: u32;
 
 // The same in all invocations.
 var<private> cut: vec2<u32>;
 var<private> best: u32;
 var<private> scale: f32;
+// What a step removes: all before a key, or all after one in the order of what is typical.
+var<private> from_key: vec2<u32>;
+var<private> typical_cut: vec2<u32>;
+var<private> by_typical: bool;
+var<private> mean: f32;
 
 // This invocation's part of a pass.
 var<private> at: u32;
 var<private> count: u32;
 var<private> mass: vec2<u32>;
-var<private> moment: f32;
 
 // The candidate's rank, or RANK_DEAD.
 fn kept_rank(token: u32) -> u32 {
@@ -49,15 +61,31 @@ fn z_of(rank: u32) -> f32 {
     return below(logit_of(rank), logit_of(best), scale);
 }
 
-fn weigh(token: u32) {
+// The key in the order of what is typical.
+fn typical_key(token: u32, rank: u32) -> vec2<u32> {
+    return vec2<u32>(token, typical_rank(z_of(rank), mean));
+}
+
+fn weigh(token: u32, kind: u32, round: u32, units: f32, least: vec2<u32>, tied: u32) {
     let rank = kept_rank(token);
-    if rank != RANK_DEAD {
-        let z = z_of(rank);
-        count += 1u;
-        mass = add64(mass, weight(z));
-        if z > -32.0f {
-            moment += exp_of(z) * z;
+    if rank == RANK_DEAD {
+        return;
+    }
+    if round == ROUND_LEAST {
+        atomicMax(&last_rank, rank);
+        return;
+    }
+    if round == ROUND_TOKEN {
+        if rank == tied {
+            atomicMax(&last_token, token);
         }
+        return;
+    }
+    let added = measured(kind, round, logit_of(rank), logit_of(best), scale, units, least);
+    count += 1u;
+    mass = add64(mass, added);
+    if kind == OP_XTC && round == ROUND_LAST && added.x > 0u {
+        atomicMax(&last_rank, rank);
     }
 }
 
@@ -79,11 +107,15 @@ fn tally(token: u32, level: u32, known: vec2<u32>, by_mass: bool) {
     if rank == RANK_DEAD {
         return;
     }
-    var digits = rank;
+    var by = rank;
+    if by_typical {
+        by = typical_key(token, rank).y;
+    }
+    var digits = by;
     var same = true;
     var prefix = known.y;
     if level >= 4u {
-        same = rank == known.y;
+        same = by == known.y;
         digits = token;
         prefix = known.x;
     }
@@ -111,11 +143,15 @@ fn digit_sum(digit: u32, by_mass: bool) -> vec2<u32> {
     return vec2<u32>(atomicLoad(&digit_counts[digit]), 0u);
 }
 
-// The row as it is after a cut, and a mask.
+// The row as it is after a cut, what a step removes, and a mask.
 fn settled(token: u32, scanned: bool, children_only: bool) -> u32 {
     let bits = logits[row_at + token];
     let rank = rank_of(bits);
-    let stays = rank_is_nan(rank) || !less64(cut, vec2<u32>(token, finite_rank(rank)));
+    let key = vec2<u32>(token, finite_rank(rank));
+    var stays = rank_is_nan(rank) || !(less64(cut, key) || less64(key, from_key));
+    if by_typical {
+        stays = stays && !less64(typical_cut, typical_key(token, key.y));
+    }
     if !stays || (children_only && !is_child(token)) {
         return MINUS_INFINITY_BITS;
     }
@@ -149,6 +185,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     // Whether the temperature is only known here.
     var changing = false;
+    // Whether this is a step's second turn.
+    var removes = false;
     var reported = 0u;
     let ops = ops_count();
     for (var i = first; i <= ops; i++) {
@@ -162,22 +200,37 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             scale = number(op, 1u);
             continue;
         }
+        var most = word(op, 1u);
         if kind == OP_SCALE_BY {
-            scale = clamp(scale / number(op, 1u), 1.17549435e-38f, GREATEST);
+            let next = divided(scale, number(op, 1u));
+            if next > 0.0f {
+                scale = next;
+                continue;
+            }
+            kind = OP_TOP_K;
+            most = 1u;
+        }
+        if kind == OP_XTC && !acts(op) {
             continue;
         }
-        if kind == OP_TRIE && armed() == CHILDREN_NONE {
+        if kind == OP_TRIE && (armed() == CHILDREN_NONE || masked_at != 0u) {
             continue;
         }
         let adjusts = kind == OP_BIAS || kind == OP_PENALTIES;
-        if kind == OP_TRIE || (adjusts && scanned) {
+        if kind == OP_TRIE || (adjusts && scanned) || removes {
             for (var token = lid; token < frame.n_vocab; token += THREADS) {
                 logits[row_at + token] = settled(token, scanned, kind == OP_TRIE);
             }
             cut = END;
             scanned = false;
+            from_key = vec2<u32>(0u);
+            by_typical = false;
             storageBarrier();
             workgroupBarrier();
+        }
+        if removes {
+            removes = false;
+            continue;
         }
         if adjusts {
             scatter(lid, op);
@@ -212,32 +265,57 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         var need = vec2<u32>(0u);
         let whole = cut;
         if kind == OP_TOP_K {
-            need.x = word(op, 1u);
+            need.x = most;
         } else if kind == OP_REPORT {
             need.x = spec[spec_at + SPEC_REPORT];
         } else if kind == OP_MIN_P {
-            let offset = select(number(op, 1u), number(op, 3u) / scale, changing);
+            var offset = number(op, 1u);
+            if changing {
+                offset = offset_after(number(op, 3u), scale);
+            }
             let key = vec2<u32>(0xffffffffu, rank_of(bitcast<u32>(lowest_of(logit_of(best), offset))));
             if less64(key, cut) {
                 cut = key;
             }
         }
         let at_least = word(op, select(3u, 2u, kind == OP_MIN_P));
-        if kind == OP_TOP_P || kind == OP_DYNAMIC || (kind == OP_MIN_P && at_least > 1u) {
+        if kind == OP_TOP_P || first_round(kind) == ROUND_FIRST || (kind == OP_MIN_P && at_least > 1u) {
             if lid == 0u {
                 atomicStore(&counted, 0u);
+                atomicStore(&last_rank, 0u);
+                atomicStore(&last_token, 0u);
             }
-            workgroupBarrier();
-            count = 0u;
-            mass = vec2<u32>(0u);
-            moment = 0.0f;
-            for (var token = lid; token < frame.n_vocab; token += TURN) {
-                weigh(token);
-                weigh(token + THREADS);
+            var units = 0.0f;
+            var tied = 0u;
+            var first_total = vec2<u32>(0u);
+            var least = vec2<u32>(0u);
+            var total = vec2<u32>(0u);
+            let to_round = select(ROUND_LAST, ROUND_TOKEN, kind == OP_XTC);
+            for (var round = select(first_round(kind), ROUND_LEAST, kind == OP_SIGMA); round <= to_round + zero; round++) {
+                workgroupBarrier();
+                count = 0u;
+                mass = vec2<u32>(0u);
+                for (var token = lid; token < frame.n_vocab; token += TURN) {
+                    weigh(token, kind, round, units, least, tied);
+                    weigh(token + THREADS, kind, round, units, least, tied);
+                }
+                if round == ROUND_LAST {
+                    atomicAdd(&counted, count);
+                }
+                sum_up_to(lid, Sum(mass, 0u));
+                let sum = sum_of_all().mass;
+                if round == ROUND_LEAST {
+                    units = units_of(logit_of(best), logit_of(atomicLoad(&last_rank)));
+                } else if round == ROUND_FIRST {
+                    first_total = sum;
+                    if kind == OP_XTC {
+                        least = enough(op, sum);
+                    }
+                } else if round == ROUND_LAST {
+                    total = sum;
+                    tied = atomicLoad(&last_rank);
+                }
             }
-            atomicAdd(&counted, count);
-            sum_up_to(lid, Sum(mass, bitcast<u32>(moment)));
-            let total = sum_of_all().mass;
             let all_counted = atomicLoad(&counted);
             if kind == OP_TOP_P {
                 need = needed(total, word(op, 1u), word(op, 2u));
@@ -246,8 +324,25 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                     cut = whole;
                     need.x = at_least;
                 }
+            } else if kind == OP_SIGMA {
+                let from_logit = logit_of(best);
+                let to_logit = logit_of(atomicLoad(&last_rank));
+                let lowest = lowest_within(number(op, 1u), from_logit, to_logit, all_counted, first_total, total);
+                let key = vec2<u32>(0xffffffffu, rank_of(bitcast<u32>(lowest)));
+                if less64(key, cut) {
+                    cut = key;
+                }
+            } else if kind == OP_XTC {
+                if total.x > 1u && all_counted - (total.x - 1u) >= word(op, 4u) {
+                    from_key = vec2<u32>(atomicLoad(&last_token), atomicLoad(&last_rank));
+                    removes = true;
+                }
+            } else if kind == OP_TYPICAL {
+                mean = mean_distance(first_total, total);
+                by_typical = true;
+                need = exceeded(total, word(op, 1u), word(op, 2u));
             } else if all_counted > 1u {
-                let next = dynamic_scale(op, scale, all_counted, total, sum_of_floats());
+                let next = dynamic_scale(op, scale, all_counted, total, first_total);
                 changing = true;
                 if next == 0.0f {
                     need.x = 1u;
@@ -256,7 +351,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 }
             }
         }
-        var by_mass = kind == OP_TOP_P;
+        var by_mass = kind == OP_TOP_P || kind == OP_TYPICAL;
         while any(need != vec2<u32>(0u)) {
             var known = vec2<u32>(0u);
             var rest = need;
@@ -328,9 +423,16 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             if by_mass && less64(known, END) && atomicLoad(&counted) < at_least {
                 by_mass = false;
                 need.x = at_least;
+            } else if kind == OP_TYPICAL {
+                typical_cut = known;
+                removes = true;
             } else if less64(known, cut) {
                 cut = known;
             }
+        }
+        if removes {
+            i -= 1u;
+            continue;
         }
         if kind == OP_REPORT && spec[spec_at + SPEC_REPORT] > 0u {
             // The best candidates; the draw adds their probabilities.

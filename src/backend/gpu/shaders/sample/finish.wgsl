@@ -6,8 +6,12 @@
 //
 // Every step goes through the same few parts (change logits, put in order, weigh, cut), so that each of them is in
 // the code once. The draw is the last of the steps: the list is put in order by id and cut where the share is reached.
+// Typical sampling takes two turns: in the second the list is in the order of what is typical. It and XTC leave a list that
+// is put in order again.
 //#include sample/common
 //#include sample/sums
+//#include sample/units
+//#include sample/statistics
 
 const PER_THREAD = LIST / THREADS;
 // Behind the chain: the report, then the draw.
@@ -33,8 +37,13 @@ var<private> scale: f32;
 var<private> best: f32;
 var<private> gap: u32;
 var<private> by_token: bool;
+var<private> by_typical: bool;
+var<private> mean: f32;
 
 fn key_at(i: u32) -> vec2<u32> {
+    if by_typical {
+        return vec2<u32>(tokens[i], typical_rank(z_at(i), mean));
+    }
     return vec2<u32>(tokens[i], ranks[i]);
 }
 
@@ -54,8 +63,12 @@ fn gap_of_bin(bin: u32) -> u32 {
     return at;
 }
 
+fn logit_at(i: u32) -> f32 {
+    return logit_of(select(ranks[i], tokens[i], by_token));
+}
+
 fn z_at(i: u32) -> f32 {
-    return below(logit_of(select(ranks[i], tokens[i], by_token)), best, scale);
+    return below(logit_at(i), best, scale);
 }
 
 // Sorts the list by (rank, token).
@@ -99,8 +112,8 @@ fn keep_best(count: u32) {
     }
 }
 
-fn min_p(offset: f32, min_keep: u32) {
-    let lowest = lowest_of(best, offset);
+// Keeps what is not below a logit, but at least so many.
+fn cut_below(lowest: f32, min_keep: u32) {
     let key = vec2<u32>(0xffffffffu, rank_of(bitcast<u32>(lowest)));
     if !less64(key, cut) {
         return;
@@ -225,11 +238,20 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             scale = number(op, 1u);
             continue;
         }
+        var most = word(op, 1u);
         if kind == OP_SCALE_BY {
-            scale = clamp(scale / number(op, 1u), 1.17549435e-38f, GREATEST);
+            let next = divided(scale, number(op, 1u));
+            if next > 0.0f {
+                scale = next;
+                continue;
+            }
+            kind = OP_TOP_K;
+            most = 1u;
+        }
+        if kind == OP_XTC && !acts(op) {
             continue;
         }
-        let masks = kind == OP_TRIE && armed() != CHILDREN_NONE;
+        let masks = kind == OP_TRIE && armed() != CHILDREN_NONE && masked_at == 0u;
         if kind == OP_BIAS || kind == OP_PENALTIES || masks {
             if lid == 0u {
                 close_gaps();
@@ -266,7 +288,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 ranks[own] = finite_rank(ranks[own]);
             }
         }
-        if dirty || kind == OP_TAKE {
+        if dirty || by_typical || kind == OP_TAKE {
             sort(lid, n);
         }
         if dirty {
@@ -294,12 +316,19 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             }
         }
         if kind == OP_TOP_K {
-            keep_best(word(op, 1u));
+            keep_best(most);
             continue;
         }
         if kind == OP_MIN_P {
-            let offset = select(number(op, 1u), number(op, 3u) / scale, changing);
-            min_p(offset, word(op, 2u));
+            var offset = number(op, 1u);
+            if changing {
+                offset = offset_after(number(op, 3u), scale);
+            }
+            cut_below(lowest_of(best, offset), word(op, 2u));
+            continue;
+        }
+        if kind == OP_SIGMA && path == PATH_SELECT && word(op, 2u) != 0u {
+            cut_below(bitcast<f32>(state[state_at + STATE_LOWEST]), 0u);
             continue;
         }
         if masks {
@@ -308,20 +337,38 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         // The others weigh the list.
         let from_index = lid * PER_THREAD;
         let to_index = min(from_index + PER_THREAD, n);
-        var mass = vec2<u32>(0u);
-        var moment = 0.0f;
-        for (var own = from_index; own < to_index; own++) {
-            let z = z_at(own);
-            mass = add64(mass, weight(z));
-            if kind == OP_DYNAMIC && z > -32.0f {
-                moment += exp_of(z) * z;
+        var units = 0.0f;
+        if kind == OP_SIGMA {
+            units = units_of(best, logit_at(n - 1u));
+        }
+        var first_total = vec2<u32>(0u);
+        var least = vec2<u32>(0u);
+        var before = vec2<u32>(0u);
+        var total = vec2<u32>(0u);
+        let from_round = select(first_round(kind), ROUND_LAST, by_typical);
+        for (var round = from_round; round <= ROUND_LAST + zero; round++) {
+            if lid == 0u && round == from_round {
+                atomicStore(&place, n);
+            }
+            var mass = vec2<u32>(0u);
+            for (var own = from_index; own < to_index; own++) {
+                let added = measured(kind, round, logit_at(own), best, scale, units, least);
+                mass = add64(mass, added);
+                if kind == OP_XTC && round == ROUND_LAST && added.x > 0u {
+                    // From the end: the last top choice is looked for.
+                    atomicMin(&place, n - 1u - own);
+                }
+            }
+            before = sub64(sum_up_to(lid, Sum(mass, 0u)).mass, mass);
+            total = sum_of_all().mass;
+            if round == ROUND_FIRST {
+                first_total = total;
+                if kind == OP_XTC {
+                    least = enough(op, total);
+                }
+                workgroupBarrier();
             }
         }
-        if lid == 0u {
-            atomicStore(&place, n);
-        }
-        var before = sub64(sum_up_to(lid, Sum(mass, bitcast<u32>(moment))).mass, mass);
-        let total = sum_of_all().mass;
         if kind == OP_REPORT {
             reported = min(n, spec[spec_at + SPEC_REPORT]);
             for (var own = lid; own < reported; own += THREADS) {
@@ -346,9 +393,29 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             }
             continue;
         }
+        if kind == OP_SIGMA {
+            cut_below(lowest_within(number(op, 1u), best, logit_at(n - 1u), n, first_total, total), 0u);
+            continue;
+        }
+        if kind == OP_XTC {
+            let choices = total.x;
+            if choices > 1u && n - (choices - 1u) >= word(op, 4u) {
+                let last = n - 1u - atomicLoad(&place);
+                for (var own = from_index; own < min(to_index, last); own++) {
+                    ranks[own] = RANK_DEAD;
+                }
+                if lid == 0u {
+                    close_gaps();
+                }
+                gap = 1u;
+                cut = END;
+                dirty = true;
+            }
+            continue;
+        }
         if kind == OP_DYNAMIC {
             if n > 1u {
-                let next = dynamic_scale(op, scale, n, total, sum_of_floats());
+                let next = dynamic_scale(op, scale, n, total, first_total);
                 changing = true;
                 if next == 0.0f {
                     keep_best(1u);
@@ -358,17 +425,25 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             }
             continue;
         }
-        // Top-p, or the draw: the first place at which the weights, what lies in gaps included, reach `need`.
+        if kind == OP_TYPICAL && !by_typical {
+            mean = mean_distance(first_total, total);
+            by_typical = true;
+            i -= 1u;
+            continue;
+        }
+        // Top-p, typical, or the draw: the first place at which the weights, what lies in gaps included, reach `need`.
         var need: vec2<u32>;
         if kind == OP_TOP_P {
             need = needed(add64(total, gaps[gap].zw), word(op, 1u), word(op, 2u));
+        } else if kind == OP_TYPICAL {
+            need = exceeded(total, word(op, 1u), word(op, 2u));
         } else {
-            need = add64(share_of(total, random_bits()), vec2<u32>(1u, 0u));
+            need = add64(share_of(total, random_bits(DRAW_TOKEN)), vec2<u32>(1u, 0u));
         }
         for (var own = from_index; own < to_index; own++) {
             before = add64(before, weight(z_at(own)));
             var reached = before;
-            if !by_token {
+            if !by_token && !by_typical {
                 reached = add64(before, gaps[gap_at(own)].zw);
             }
             if !less64(reached, need) {
@@ -381,6 +456,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         if kind == OP_TAKE {
             let taken = min(at, n - 1u);
             outcome = Outcome(STATUS_OK, ranks[taken], z_at(taken), total, n, reported);
+        } else if kind == OP_TYPICAL {
+            n = min(n, max(at + 1u, word(op, 3u)));
+            by_typical = false;
+            if lid == 0u {
+                close_gaps();
+            }
+            gap = 1u;
+            cut = END;
+            dirty = true;
         } else if at < n {
             if at + 1u + gaps[gap_at(at)].y < word(op, 3u) {
                 keep_best(word(op, 3u));

@@ -7,7 +7,6 @@ const RUN = 16u;
 
 struct Sum {
     mass: vec2<u32>,
-    // A count, or the bits of an f32 number for `sum_of_floats`.
     count: u32,
 }
 
@@ -47,27 +46,4 @@ fn sum_of_all() -> Sum {
         sum = Sum(add64(sum.mass, run_masses[i]), sum.count + run_counts[i]);
     }
     return sum;
-}
-
-// The sum of the f32 numbers, in the order of the invocations.
-fn sum_of_floats() -> f32 {
-    var sum = 0.0f;
-    for (var i = 0u; i < THREADS + zero; i++) {
-        sum += bitcast<f32>(counts_of[i]);
-    }
-    return sum;
-}
-
-// The factor of dynamic temperature: 1 / T of the entropy of `count` candidates that weigh `total`, with the sum of
-// e^z * z. 0 where one candidate is to be kept.
-fn dynamic_scale(op: u32, scale: f32, count: u32, total: vec2<u32>, moment: f32) -> f32 {
-    let entropy = ln_of(total) - moment / (float64(total) / 1099511627776.0f);
-    let part = max(entropy, 0.0f) / log(f32(count));
-    var raised = 1.0f;
-    if number(op, 3u) != 0.0f {
-        raised = select(0.0f, pow(part, number(op, 3u)), part > 0.0f);
-    }
-    let temperature = number(op, 1u) + (number(op, 2u) - number(op, 1u)) * raised;
-    let next = scale / max(temperature, 1.0e-30f);
-    return select(0.0f, clamp(next, 1.17549435e-38f, GREATEST), temperature > 0.0f && next < GREATEST);
 }
