@@ -4,6 +4,7 @@
 //! ascending id order. All buffers belong to the stream's sampler and are reserved once.
 
 use super::candidate::Candidate;
+use super::order::Order;
 use super::passes::{BINS, BLOCK, Passes};
 use super::select::{key_logit, key_token};
 use super::weigh::weight;
@@ -21,10 +22,15 @@ pub(super) struct Buffers {
     /// Per block of the row, valid while the pool is scanned.
     pub(super) maxima: Vec<f32>,
     pub(super) masses: Vec<u64>,
+    /// Whether llama.cpp's generator draws, so that the order of its list matters, and its length.
+    pub(super) llama: bool,
+    /// The candidates in the order of llama.cpp's list, only where it matters.
+    pub(super) arranged: Vec<Candidate>,
 }
 
 impl Buffers {
-    pub(super) fn new(n_vocab: usize, passes: Passes) -> Buffers {
+    /// Buffers for rows of `n_vocab` logits, and for llama.cpp's generator where `llama` says so.
+    pub(super) fn new(n_vocab: usize, passes: Passes, llama: bool) -> Buffers {
         let blocks = n_vocab.div_ceil(BLOCK);
         Buffers {
             passes,
@@ -33,6 +39,8 @@ impl Buffers {
             bins: Box::new([0; BINS]),
             maxima: vec![0.0; blocks],
             masses: vec![0; blocks],
+            llama,
+            arranged: Vec::with_capacity(if llama { n_vocab } else { 0 }),
         }
     }
 }
@@ -50,12 +58,29 @@ pub(super) struct Pool<'a> {
     best: f32,
     /// 1 / temperature; logits are kept as they were before it.
     pub(super) scale: f32,
+    /// The temperature.
+    pub(super) divisor: f32,
+    pub(super) order: Order,
+    /// How many candidates llama.cpp's list has, where tokens at -inf count; `None` where none of those are in it.
+    listed: Option<usize>,
 }
 
 impl<'a> Pool<'a> {
     pub(super) fn new(row: &'a mut [f32], buffers: &'a mut Buffers) -> Pool<'a> {
         buffers.list.clear();
-        Pool { n_vocab: row.len(), row, buffers, in_list: false, scanned: false, best: 0.0, scale: 1.0 }
+        let listed = Some(row.len());
+        Pool {
+            n_vocab: row.len(),
+            row,
+            buffers,
+            in_list: false,
+            scanned: false,
+            best: 0.0,
+            scale: 1.0,
+            divisor: 1.0,
+            order: Order::Id,
+            listed,
+        }
     }
 
     /// A pool of the candidates that a device has left of a row, in any order.
@@ -75,7 +100,8 @@ impl<'a> Pool<'a> {
             buffers.list.push(Candidate { token, logit });
         }
         buffers.list.sort_unstable_by_key(|one| one.token);
-        Ok(Pool { n_vocab, row: &mut [], buffers, in_list: true, scanned: false, best: 0.0, scale: 1.0 })
+        let listed = buffers.list.len();
+        Ok(Pool { n_vocab, in_list: true, listed: Some(listed), ..Pool::new(&mut [], buffers) })
     }
 
     /// Makes sure that the candidates hold no NaN and at least one of them is left; from here on the logits are finite:
@@ -164,6 +190,59 @@ impl<'a> Pool<'a> {
             *logit = change(*logit);
             self.scanned = false;
         }
+    }
+
+    /// Replaces all logits and undoes the temperature. `change` gets a candidate's place, which is [`Self::place`] of its
+    /// token, and its logit, and returns a finite one. The order of llama.cpp's list stays.
+    pub(super) fn replace(&mut self, mut change: impl FnMut(usize, f32) -> f32) {
+        if self.in_list {
+            self.buffers.list.iter_mut().enumerate().for_each(|(at, one)| one.logit = change(at, one.logit));
+        } else {
+            let row = self.row.iter_mut().enumerate().filter(|(_, logit)| **logit > f32::NEG_INFINITY);
+            row.for_each(|(at, logit)| *logit = change(at, *logit));
+        }
+        (self.scanned, self.scale, self.divisor) = (false, 1.0, 1.0);
+    }
+
+    /// The place of a candidate in the list or the row; `None` for a token that is none.
+    pub(super) fn place(&self, token: Token) -> Option<usize> {
+        match self.in_list {
+            true => self.buffers.list.binary_search_by_key(&token, |one| one.token).ok(),
+            false => usize::try_from(token).ok().filter(|&id| self.row.get(id).is_some_and(|x| *x > f32::NEG_INFINITY)),
+        }
+    }
+
+    /// The logit of a candidate; `None` for a token that is none.
+    pub(super) fn logit(&self, token: Token) -> Option<f32> {
+        let at = self.place(token)?;
+        if self.in_list { self.buffers.list.get(at).map(|one| one.logit) } else { self.row.get(at).copied() }
+    }
+
+    /// The number of candidates. Where llama.cpp's generator draws, its list counts, in which there are tokens at -inf.
+    pub(super) fn size(&self) -> usize {
+        if self.buffers.llama
+            && let Some(listed) = self.listed
+        {
+            return listed;
+        }
+        let mut size = 0;
+        self.each(|_, _| size += 1);
+        size
+    }
+
+    /// Notes that llama.cpp's list has at most so many candidates from here on.
+    pub(super) fn list_at_most(&mut self, most: usize) {
+        self.listed = self.listed.map(|listed| listed.min(most));
+    }
+
+    /// Notes that llama.cpp's list loses so many candidates.
+    pub(super) fn list_less(&mut self, fewer: usize) {
+        self.listed = self.listed.map(|listed| listed.saturating_sub(fewer));
+    }
+
+    /// Notes that llama.cpp's list has none but the candidates from here on.
+    pub(super) fn list_alive(&mut self) {
+        self.listed = None;
     }
 
     /// Keeps one candidate only.

@@ -351,7 +351,7 @@ impl Session {
     /// # Errors
     /// [`Error::InvalidArgument`] for a slot that does not exist or a chain that cannot be used.
     pub fn set_chain(&self, slot_id: i32, chain: Option<Chain>) -> Result<()> {
-        let usable = chain.as_ref().map_or(Ok(()), |chain| Sampler::new(chain, self.info.n_vocab, 0).map(drop));
+        let usable = chain.as_ref().map_or(Ok(()), |chain| self.sampler(chain, 0).map(drop));
         let checked = self.check_slot(slot_id).and(usable);
         self.change(|state| {
             checked?;
@@ -555,7 +555,11 @@ impl Session {
             let problem = format!("n_keep is {keep}: in a context of {context} tokens a shift can keep {most}");
             return Err(Error::InvalidArgument(problem));
         }
-        Sampler::new(&settings.params.chain(), self.info.n_vocab, 0).map(drop)
+        self.sampler(&settings.params.chain(), 0).map(drop)
+    }
+
+    fn sampler(&self, chain: &Chain, seed: u64) -> Result<Sampler> {
+        Sampler::with_vocab(chain, self.info.n_vocab, seed, &self.vocab)
     }
 
     fn check_engine(&self) -> Result<()> {
@@ -645,7 +649,7 @@ impl Session {
             }
         };
         let seed = settings.params.seed.unwrap_or_else(unchosen_seed);
-        let mut sampler = Sampler::new(&chain, self.info.n_vocab, seed)?;
+        let mut sampler = self.sampler(&chain, seed)?;
         sampler.keep_candidates(settings.candidates);
         let eog = if settings.ignore_eos { self.vocab.eog_tokens() } else { &[] };
         let job = Job {
@@ -759,7 +763,7 @@ fn readable(state: &State) -> Result<()> {
 }
 
 /// A chain with the given temperature and top-p in place of its own. Where it has none, top-p is inserted before the
-/// temperature and the temperature at the end; a chain that ends with `greedy` stays greedy. A dynamic temperature is
+/// temperature and the temperature at the end, before what takes the token; a chain that ends with `greedy` stays greedy. A dynamic temperature is
 /// replaced by the plain one.
 fn restated(mut chain: Chain, temperature: Option<f32>, top_p: Option<f32>) -> Chain {
     let steps = &mut chain.steps;
@@ -772,13 +776,7 @@ fn restated(mut chain: Chain, temperature: Option<f32>, top_p: Option<f32>) -> C
         });
         if stated.map(|old| *old = p).count() == 0 {
             let ends = |step: &ChainStep| {
-                matches!(
-                    step,
-                    ChainStep::Temperature(_)
-                        | ChainStep::DynamicTemperature { .. }
-                        | ChainStep::Greedy
-                        | ChainStep::Draw
-                )
+                matches!(step, ChainStep::Temperature(_) | ChainStep::DynamicTemperature { .. }) || step.ends()
             };
             let at = place(steps, ends);
             steps.insert(at, ChainStep::TopP { p, min_keep: 0 });
@@ -789,7 +787,7 @@ fn restated(mut chain: Chain, temperature: Option<f32>, top_p: Option<f32>) -> C
             |step: &&mut ChainStep| matches!(step, ChainStep::Temperature(_) | ChainStep::DynamicTemperature { .. });
         let stated = steps.iter_mut().filter(is_temperature);
         if stated.map(|step| *step = ChainStep::Temperature(temperature)).count() == 0 {
-            let at = place(steps, |step| matches!(step, ChainStep::Greedy | ChainStep::Draw));
+            let at = place(steps, ChainStep::ends);
             steps.insert(at, ChainStep::Temperature(temperature));
         }
     }

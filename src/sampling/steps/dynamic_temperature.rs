@@ -6,6 +6,7 @@
 //! stored.
 
 use super::temperature;
+use crate::sampling::order::Order;
 use crate::sampling::pool::Pool;
 use crate::sampling::weigh::{ONE, moment};
 use crate::{Error, Result};
@@ -27,9 +28,11 @@ pub(super) fn check(temperature: f32, range: f32, exponent: f32) -> Result<()> {
 pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, middle: f32, range: f32, exponent: f32) -> Result<()> {
     pool.scan()?;
     let (count, mass, moment) = sums(pool);
+    let count = if pool.buffers.llama { pool.size() as u64 } else { count };
     if count <= 1 {
         return Ok(());
     }
+    pool.order = Order::Logit;
     let entropy = (mass as f64 / ONE as f64).ln() + moment as f64 / mass as f64;
     let spread = entropy.max(0.0) / (count as f64).ln();
     // 0 to a negative power must not become infinite.

@@ -6,6 +6,7 @@
 //! d is far from its mean, which integer sums give.
 
 use super::dynamic_temperature::sums;
+use crate::sampling::order::{Order, Typicality};
 use crate::sampling::pool::{Buffers, Pool};
 use crate::sampling::select::{key_token, radix_cut, rank};
 use crate::sampling::weigh::weight;
@@ -23,10 +24,10 @@ pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, p: f32, min_keep: usize) -
     pool.scan()?;
     let (_, mass, moment) = sums(pool);
     let (mean, best, scale) = ((moment as f64 / mass as f64) as f32, pool.best(), pool.scale);
+    let typicality = Typicality { best, scale, mean };
     // Rises with how typical a candidate is; one of no probability is the least typical.
     let typical = move |logit: f32| {
-        let z = (logit - best) * scale;
-        if weight(z) == 0 { f32::MIN } else { -(-z - mean).abs() }
+        if weight((logit - best) * scale) == 0 { f32::MIN } else { -typicality.distance(logit) }
     };
     // More than p, of one candidate at least.
     let need = ((f64::from(p.max(0.0)) * mass as f64) as u64).saturating_add(1);
@@ -34,7 +35,9 @@ pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, p: f32, min_keep: usize) -
     if min_keep > 1 && cut.is_some_and(|cut| kept(pool, cut, typical) < min_keep) {
         cut = cut_of(pool, min_keep as u64, typical, |logit| u64::from(logit > f32::NEG_INFINITY));
     }
+    pool.order = Order::Typical(typicality);
     if let Some(cut) = cut {
+        pool.list_alive();
         pool.retain(|token, logit| (rank(typical(logit)), token) <= cut);
     }
     Ok(())

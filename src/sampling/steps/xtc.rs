@@ -1,6 +1,7 @@
 //! XTC, "exclude top choices": now and then removes all but the least probable of the candidates that are probable
 //! enough (Weidmann, <https://github.com/oobabooga/text-generation-webui/pull/6335>).
 
+use crate::sampling::order::Order;
 use crate::sampling::pool::Pool;
 use crate::sampling::select::key;
 use crate::sampling::weigh::{ONE, weight};
@@ -20,7 +21,7 @@ pub(super) fn check(probability: f32, threshold: f32) -> Result<()> {
     Ok(())
 }
 
-/// With 32 random bits `r`, which mean the uniform number (r + 0.5) · 2^-32.
+/// With the uniform number that `draw` returns, where it is asked for.
 ///
 /// # Errors
 /// As [`Pool::scan`].
@@ -28,12 +29,14 @@ pub(in crate::sampling) fn apply(
     pool: &mut Pool<'_>,
     (probability, threshold): (f32, f32),
     min_keep: usize,
-    r: u32,
+    draw: impl FnOnce() -> f64,
 ) -> Result<()> {
-    if (f64::from(r) + 0.5) / 4_294_967_296.0 > f64::from(probability) {
+    // llama.cpp does not draw where there is nothing to choose.
+    pool.scan()?;
+    if pool.buffers.llama && pool.size() < 2 || draw() > f64::from(probability) {
         return Ok(());
     }
-    pool.scan()?;
+    pool.order = Order::Logit;
     let (best, scale) = (pool.best(), pool.scale);
     let total = pool.mass();
     let enough = ((f64::from(threshold.max(0.0)) * total as f64).ceil() as u64).max(u64::from(threshold > 0.0));
@@ -48,7 +51,9 @@ pub(in crate::sampling) fn apply(
             last = last.max(key(token, logit));
         }
     });
+    let all = if pool.buffers.llama { pool.size() } else { all };
     if probable > 1 && all - (probable - 1) >= min_keep {
+        pool.list_less(probable - 1);
         pool.retain(|token: Token, logit| key(token, logit) >= last);
     }
     Ok(())
