@@ -194,10 +194,7 @@ impl ChainStep {
 
     /// Whether it changes the logits of single tokens.
     pub fn adjusts(&self) -> bool {
-        matches!(
-            self,
-            ChainStep::Ban(_) | ChainStep::LogitBias(_) | ChainStep::Penalties { .. } | ChainStep::Dry(_)
-        )
+        matches!(self, ChainStep::Ban(_) | ChainStep::LogitBias(_) | ChainStep::Penalties { .. } | ChainStep::Dry(_))
     }
 
     /// Whether it must be the last step.
@@ -207,10 +204,7 @@ impl ChainStep {
 
     /// Whether it draws in its own way, and so ends the chain.
     pub fn selects(&self) -> bool {
-        matches!(
-            self,
-            ChainStep::Mirostat { .. } | ChainStep::MirostatV2 { .. } | ChainStep::AdaptiveP { .. }
-        )
+        matches!(self, ChainStep::Mirostat { .. } | ChainStep::MirostatV2 { .. } | ChainStep::AdaptiveP { .. })
     }
 
     /// The most candidates that the step leaves, where the step alone bounds them.
@@ -415,16 +409,21 @@ fn dry(values: Option<&str>) -> std::result::Result<Dry, String> {
     let mut next = || values.next().filter(|text| !text.is_empty()).ok_or_else(form);
     let (multiplier, base) = (number(next()?)?, number(next()?)?);
     let (allowed_length, last_n) = (number(next()?)?, number(next()?)?);
-    let mut breakers = values.map(Dry::breaker).collect::<std::result::Result<Vec<String>, String>>()?;
-    match &breakers[..] {
-        [] => breakers = Dry::default().breakers,
-        [none] if none == "none" => breakers.clear(),
-        _ => {}
-    }
-    Ok(Dry { multiplier, base, allowed_length, last_n, breakers })
+    let breakers = values.map(Dry::breaker).collect::<std::result::Result<Vec<String>, String>>()?;
+    Ok(Dry { multiplier, base, allowed_length, last_n, ..Dry::default() }.with(&breakers))
 }
 
 impl Dry {
+    /// With these breakers, where there are any; `none` alone is no text.
+    pub fn with(mut self, breakers: &[impl AsRef<str>]) -> Dry {
+        match breakers {
+            [] => {}
+            [none] if none.as_ref() == "none" => self.breakers.clear(),
+            texts => self.breakers = texts.iter().map(|text| text.as_ref().to_owned()).collect(),
+        }
+        self
+    }
+
     /// The breaker that a text writes in which `\n` is a line feed and `\xHH` an ASCII character.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use elizainference::Token;
 use elizainference::sampling::{Chain, ChainStep, Dry, Generator, Mirostat, Sequence};
-use elizainference::session::Params;
+use elizainference::session::{Params, ReasoningBudget};
 
 /// What the chain is made of where none is given. What is not given is the model's own default, else the library's.
 #[derive(clap::Args)]
@@ -119,6 +119,29 @@ fn generator(text: &str) -> Result<Generator, String> {
     }
 }
 
+/// How long the model may think.
+#[derive(clap::Args)]
+pub struct Thinking {
+    /// The most tokens that the model thinks, in each block; then the end is forced
+    #[arg(long, value_name = "N")]
+    reasoning_budget: Option<u32>,
+    /// The text with which thinking begins
+    #[arg(long, value_name = "TEXT", default_value = "<think>", requires = "reasoning_budget")]
+    reasoning_start: String,
+    /// The text with which it ends, with what is to be said before it
+    #[arg(long, value_name = "TEXT", default_value = "</think>", requires = "reasoning_budget")]
+    reasoning_end: String,
+}
+
+impl Thinking {
+    /// The budget, where one is given.
+    pub fn budget(&self) -> Option<ReasoningBudget> {
+        let of =
+            |tokens| ReasoningBudget { tokens, start: self.reasoning_start.clone(), end: self.reasoning_end.clone() };
+        self.reasoning_budget.map(of)
+    }
+}
+
 impl Parameters {
     /// What is given over what is in force.
     pub fn over(&self, params: Params, seed: Option<u64>) -> Params {
@@ -159,10 +182,8 @@ impl Parameters {
             base: self.dry_base.unwrap_or(dry.base),
             allowed_length: self.dry_allowed_length.unwrap_or(dry.allowed_length),
             last_n: self.dry_penalty_last_n.map_or(dry.last_n, window),
-            breakers: match &self.dry_sequence_breaker[..] {
-                [] => dry.breakers,
-                texts => texts.iter().filter(|text| *text != "none").cloned().collect(),
-            },
+            breakers: dry.breakers,
         }
+        .with(&self.dry_sequence_breaker)
     }
 }

@@ -92,7 +92,8 @@ mod tests {
                 assert!((generator.double() - double).abs() < 1e-12, "seed {seed}");
             }
         }
-        for (seed, floats) in [(0, [0.548_813_5, 0.592_844_6, 0.715_189_34]), (42, [0.374_540_12, 0.796_543, 0.950_714_3])]
+        for (seed, floats) in
+            [(0, [0.548_813_5, 0.592_844_6, 0.715_189_34]), (42, [0.374_540_12, 0.796_543, 0.950_714_3])]
         {
             let mut generator = Mt19937::new(seed);
             assert_eq!(floats.map(|_| generator.float()), floats, "seed {seed}");

@@ -3,9 +3,9 @@
 use super::chain::Chain;
 use super::sequence::{Kind, Sequence};
 use super::steps::penalties::MAX_LAST_N;
-use crate::Token;
 use crate::backend::{ChainStep, Dry, Generator, MIROSTAT_M};
 use crate::gguf::{File, FromValue, shown};
+use crate::{Error, Result, Token};
 
 /// Which mirostat, if any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -23,6 +23,15 @@ impl Mirostat {
     /// Of its number in llama.cpp: 0, 1 or 2.
     pub fn of(number: u32) -> Option<Mirostat> {
         [Mirostat::Off, Mirostat::First, Mirostat::Second].get(number as usize).copied()
+    }
+
+    /// Of an option.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for another number.
+    pub fn checked(number: u32) -> Result<Mirostat> {
+        let problem = || Error::InvalidArgument(format!("mirostat is {number}, must be 0, 1 or 2"));
+        Mirostat::of(number).ok_or_else(problem)
     }
 }
 
@@ -227,7 +236,8 @@ impl Params {
         if let Some(names) = read::<String>(file, "sequence", &mut unused) {
             let (sequence, unknown) = Sequence::of_known(&names);
             self.sequence = sequence;
-            let name = |name: &&str| format!("`{}` in general.sampling.sequence is ignored: no such sampler", shown(name));
+            let name =
+                |name: &&str| format!("`{}` in general.sampling.sequence is ignored: no such sampler", shown(name));
             unused.extend(unknown.iter().map(name));
         }
         unused

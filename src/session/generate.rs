@@ -99,6 +99,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
     /// Generates until something ends it; returns the reason.
     pub(crate) fn run(&mut self) -> Result<FinishReason> {
         self.look_back();
+        self.look_for_reasoning();
         self.start_sampling()?;
         let reason = self.tokens();
         reason.and_then(|reason| self.decoder.rollback().map(|()| reason))
@@ -110,6 +111,29 @@ impl<'a, D: Decoder> Generation<'a, D> {
         for &token in self.decoder.tokens().iter().chain(&self.pending) {
             self.job.sampler.accept(token);
         }
+    }
+
+    /// Whether the prompt opens a block of thinking.
+    fn look_for_reasoning(&mut self) {
+        if let Some(reasoning) = &mut self.job.reasoning {
+            let (vocab, piece) = (self.vocab, &mut self.piece);
+            reasoning.after(self.decoder.tokens(), |token| {
+                piece.clear();
+                vocab.piece(token, false, piece);
+                piece.iter().all(u8::is_ascii_whitespace) && !vocab.is_control(token)
+            });
+        }
+    }
+
+    /// The token that the rest of a chosen leaf, the trie or the budget of reasoning asks for.
+    fn forced(&mut self) -> Option<Token> {
+        let trie = self.job.trie.as_ref();
+        if let Some(token) = self.chosen.pop().or_else(|| trie.and_then(TrieState::forced)) {
+            return Some(token);
+        }
+        let whole = self.job.text.is_whole();
+        let reasoning = self.job.reasoning.as_mut().filter(|_| trie.and_then(TrieState::mask).is_none());
+        reasoning.and_then(|reasoning| reasoning.forced(whole))
     }
 
     fn start_sampling(&mut self) -> Result<()> {
@@ -160,7 +184,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
                     chosen => chosen?,
                 }
             }
-            let forced = self.chosen.pop().or_else(|| self.job.trie.as_ref().and_then(TrieState::forced));
+            let forced = self.forced();
             let token = match forced {
                 Some(token) => token,
                 None => match self.sample() {
@@ -179,6 +203,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
                 return Ok(FinishReason::Stop);
             }
             self.job.sampler.accept(token);
+            self.job.reasoning.iter_mut().for_each(|reasoning| reasoning.accept(token));
             let stopped = self.emit(token, forced.is_some(), allowed);
             self.pending.push(token);
             if stopped? {

@@ -14,6 +14,7 @@ mod generate;
 mod noop;
 mod options;
 mod queue;
+mod reasoning;
 mod saved;
 mod shared;
 mod slots;
@@ -27,8 +28,8 @@ pub use crate::engine::{EmbedOptions, Embeddings, EngineOptions, KvType, Pooling
 pub use crate::sampling::{Chain, Params, Sampled};
 pub use crate::trie::Mode;
 pub use options::{
-    ArenaText, ContextFull, Event, FinishReason, LeafScores, ModelInfo, NamedScore, OpenOptions, Pull, Settings, Sink,
-    SpanEnd, Status,
+    ArenaText, ContextFull, Event, FinishReason, LeafScores, ModelInfo, NamedScore, OpenOptions, Pull, ReasoningBudget,
+    Settings, Sink, SpanEnd, Status,
 };
 pub use store::StoreOptions;
 pub use text::Arena;
@@ -46,6 +47,7 @@ use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 use decoder::{Decoder, EngineSlot};
 use parking_lot::Mutex;
+use reasoning::Reasoning;
 use shared::{Command, Job, Phase, ResumePoint, Shared, State};
 use std::path::Path;
 use std::sync::{Arc, OnceLock, mpsc};
@@ -555,7 +557,12 @@ impl Session {
             let problem = format!("n_keep is {keep}: in a context of {context} tokens a shift can keep {most}");
             return Err(Error::InvalidArgument(problem));
         }
+        self.reasoning(settings)?;
         self.sampler(&settings.params.chain(), 0).map(drop)
+    }
+
+    fn reasoning(&self, settings: &Settings) -> Result<Option<Reasoning>> {
+        settings.reasoning.as_ref().map(|budget| Reasoning::new(budget, &self.vocab)).transpose()
     }
 
     fn sampler(&self, chain: &Chain, seed: u64) -> Result<Sampler> {
@@ -657,6 +664,7 @@ impl Session {
             slot_id: prompt.slot_id,
             sampler,
             trie: state.trie.clone(),
+            reasoning: self.reasoning(settings)?,
             resume_point: std::mem::take(&mut state.resume_point),
             text: TextStream::new(&settings.stop, self.vocab.max_piece_bytes()),
             banned: [self.vocab.suppressed(), eog].concat(),

@@ -5,6 +5,7 @@
 //! that the worker needs. Cancelling needs no lock.
 
 use super::queue::Queue;
+use super::reasoning::Reasoning;
 use super::store::Store;
 use super::text::{Arena, TextStream};
 use super::{Chain, ContextFull, EmbedOptions, Embeddings, LeafScores, Sampled, Settings, Sink, Usage};
@@ -63,6 +64,7 @@ pub(crate) struct Job {
     pub(crate) slot_id: i32,
     pub(crate) sampler: Sampler,
     pub(crate) trie: Option<TrieState>,
+    pub(crate) reasoning: Option<Reasoning>,
     pub(crate) resume_point: ResumePoint,
     pub(crate) text: TextStream,
     /// Tokens never to be taken where the trie does not ask for them.

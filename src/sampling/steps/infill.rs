@@ -75,9 +75,7 @@ impl Infill {
         };
         keep(&mut self.compared, sum / (count as f32 + 1.0), ends);
         pool.list_alive();
-        pool.retain(|token, _| {
-            vocab.is_eog(token) || self.compared.iter().any(|one| one.alive && one.token == token)
-        });
+        pool.retain(|token, _| vocab.is_eog(token) || self.compared.iter().any(|one| one.alive && one.token == token));
         Ok(())
     }
 
