@@ -92,16 +92,18 @@ impl<'a> Pool<'a> {
         n_vocab: usize,
         buffers: &'a mut Buffers,
     ) -> Result<Pool<'a>> {
-        buffers.list.clear();
+        let mut pool = Pool { n_vocab, in_list: true, ..Pool::new(&mut [], buffers) };
+        let list = &mut pool.buffers.list;
         for (token, logit) in candidates {
-            if buffers.list.len() == LIST {
+            if list.len() == LIST {
                 return Err(Error::InvalidArgument(format!("More than {LIST} candidates to go on with")));
             }
-            buffers.list.push(Candidate { token, logit });
+            list.push(Candidate { token, logit });
         }
-        buffers.list.sort_unstable_by_key(|one| one.token);
-        let listed = buffers.list.len();
-        Ok(Pool { n_vocab, in_list: true, listed: Some(listed), ..Pool::new(&mut [], buffers) })
+        list.sort_unstable_by_key(|one| one.token);
+        let listed = Some(list.len());
+        pool.listed = listed;
+        Ok(pool)
     }
 
     /// Makes sure that the candidates hold no NaN and at least one of them is left; from here on the logits are finite:

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// What a chain of llama.cpp says.
 #[derive(Default)]
-struct Chain {
+pub struct Chain {
     steps: Vec<String>,
     seed: u32,
     /// What mirostat is told of the vocabulary.
@@ -23,7 +23,7 @@ struct Chain {
 }
 
 impl Chain {
-    fn of(text: &str) -> Chain {
+    pub fn of(text: &str) -> Chain {
         let mut chain = Chain::default();
         for step in text.split(';') {
             let step = chain.step(step);
@@ -36,7 +36,7 @@ impl Chain {
     fn step(&mut self, text: &str) -> String {
         let mut words = text.split_whitespace();
         let (name, numbers) = (words.next().unwrap(), words.collect::<Vec<_>>());
-        let of = |from: usize, to: usize| numbers[from..to].join(",");
+        let of = |from: usize, to: usize| numbers[from..to.min(numbers.len())].join(",");
         let mut seed = |at: usize| self.seed = numbers[at].parse().unwrap();
         match name {
             "typical" => format!("typ_p={}", of(0, 2)),
@@ -74,20 +74,20 @@ impl Chain {
         }
     }
 
-    fn sampler(&self, n_vocab: usize, generator: &str, vocab: &Arc<Vocab>) -> Sampler {
+    pub fn sampler(&self, n_vocab: usize, generator: &str, vocab: &Arc<Vocab>) -> Sampler {
         let text = format!("rng={generator};{}", self.steps.join(";"));
         Sampler::with_vocab(&text.parse().unwrap(), self.n_vocab.unwrap_or(n_vocab), self.seed.into(), vocab).unwrap()
     }
 }
 
-fn number(value: &Value) -> f32 {
+pub fn number(value: &Value) -> f32 {
     match value.as_f64() {
         Some(number) => number as f32,
         None => value.as_str().unwrap().parse().unwrap(),
     }
 }
 
-fn tokens(value: &Value) -> Vec<Token> {
+pub fn tokens(value: &Value) -> Vec<Token> {
     value.as_array().into_iter().flatten().map(|id| id.as_i64().unwrap() as Token).collect()
 }
 

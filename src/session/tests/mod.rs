@@ -5,6 +5,7 @@ mod ends;
 mod flow;
 mod passes;
 mod pull;
+mod reasoning;
 mod shifts;
 mod spans;
 
