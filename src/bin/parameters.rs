@@ -65,8 +65,8 @@ pub struct Parameters {
     /// The window in which repetitions are looked for, in tokens
     #[arg(long, value_name = "N")]
     dry_penalty_last_n: Option<u32>,
-    /// A text at which a repetition ends, in place of a line feed, `:`, `"` and `*`; \n and \xHH are known, `none` is no
-    /// text; may be given several times
+    /// A text at which a repetition ends, in place of a line feed, `:`, `"` and `*`; \n and \xHH are known, `none` is
+    /// no text; may be given several times
     #[arg(long, value_name = "TEXT", value_parser = Dry::breaker)]
     dry_sequence_breaker: Vec<String>,
     /// Mirostat 1 or 2 in place of the samplers but the temperature; 0 is none

@@ -118,8 +118,8 @@ pub struct SamplingOptions {
     /// The samplers and their order, such as "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature". NULL:
     /// the order in force, at first the file's, else the one named here.
     pub samplers: *const c_char,
-    /// DRY: texts at which a repetition ends. With none the texts in force, at first a line feed, ':', '"' and '*'; "none"
-    /// alone is no text.
+    /// DRY: texts at which a repetition ends. With none the texts in force, at first a line feed, ':', '"' and '*';
+    /// "none" alone is no text.
     pub dry_breakers: *const *const c_char,
     /// How many of them.
     pub n_dry_breakers: usize,

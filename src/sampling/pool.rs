@@ -194,8 +194,8 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Replaces all logits and undoes the temperature. `change` gets a candidate's place, which is [`Self::place`] of its
-    /// token, and its logit, and returns a finite one. The order of llama.cpp's list stays.
+    /// Replaces all logits and undoes the temperature. `change` gets a candidate's place, which is [`Self::place`] of
+    /// its token, and its logit, and returns a finite one. The order of llama.cpp's list stays.
     pub(super) fn replace(&mut self, mut change: impl FnMut(usize, f32) -> f32) {
         if self.in_list {
             self.buffers.list.iter_mut().enumerate().for_each(|(at, one)| one.logit = change(at, one.logit));
@@ -399,5 +399,42 @@ impl<'a> Pool<'a> {
             self.keep_one(Candidate { token: first, logit: 0.0 });
         }
         Ok(())
+    }
+
+    /// Called before logits change: the order stays that of the old ones.
+    pub(super) fn keep_order(&mut self) {
+        if self.buffers.llama && self.order != Order::Id {
+            self.arrange();
+            self.order = Order::Arranged;
+        }
+    }
+
+    /// Writes the candidates that are left to [`Buffers::arranged`], in their order.
+    pub(super) fn arrange(&mut self) {
+        let Buffers { list, arranged, .. } = &mut *self.buffers;
+        if self.order == Order::Arranged {
+            let row = &*self.row;
+            let now = |one: &Candidate| match self.in_list {
+                true => list.binary_search_by_key(&one.token, |one| one.token).ok().map(|at| list[at].logit),
+                false => row.get(one.token as usize).copied().filter(|logit| *logit > f32::NEG_INFINITY),
+            };
+            arranged.retain_mut(|one| now(one).map(|logit| one.logit = logit).is_some());
+            // A mask may have left a token that was no candidate.
+            if !arranged.is_empty() {
+                return;
+            }
+        }
+        arranged.clear();
+        match self.in_list {
+            true => arranged.extend_from_slice(list),
+            false => {
+                let row = (0..).zip(self.row.iter()).filter(|(_, logit)| **logit > f32::NEG_INFINITY);
+                arranged.extend(row.map(|(token, &logit)| Candidate { token, logit }));
+            }
+        }
+        match self.order {
+            Order::Id | Order::Arranged => {}
+            Order::Logit => arranged.sort_unstable_by_key(|one| one.key()),
+        }
     }
 }

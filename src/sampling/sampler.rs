@@ -225,7 +225,7 @@ impl Sampler {
     }
 
     /// Clears the history, and uses other draws for the same positions: those of the `nth` restart. 0 is a new sampler;
-    /// with any other number what mirostat and adaptive-p know of drawn tokens stays, and llama.cpp's generator goes on.
+    /// with another number what mirostat and adaptive-p know of drawn tokens stays, and llama.cpp's generator goes on.
     pub fn restart(&mut self, nth: u64) {
         self.seed = self.first_seed.wrapping_add(nth.wrapping_mul(NEXT_SEED));
         if nth > 0 {

@@ -104,8 +104,8 @@ fn every_sampler_has_its_place() {
         generator: Generator::Mt19937,
         ..Params::default()
     };
-    let text = "rng=mt19937;logit_bias=1:-1;penalties=64,1.1,0,0;dry=0.8,1.75,2,64;top_n_sigma=1.5;top_k=40;typ_p=0.9,2;\
-                top_p=0.95,2;min_p=0.05,2;xtc=0.5,0.1,2;dynatemp=0.8,0.25,1;adaptive_p=0.3,0.9";
+    let text = "rng=mt19937;logit_bias=1:-1;penalties=64,1.1,0,0;dry=0.8,1.75,2,64;top_n_sigma=1.5;top_k=40;\
+                typ_p=0.9,2;top_p=0.95,2;min_p=0.05,2;xtc=0.5,0.1,2;dynatemp=0.8,0.25,1;adaptive_p=0.3,0.9";
     assert_eq!(params.chain().to_string(), text);
     let first = Params { mirostat: Mirostat::First, ..params.clone() };
     assert_eq!(first.chain().to_string(), "rng=mt19937;logit_bias=1:-1;dynatemp=0.8,0.25,1;mirostat=5,0.1");

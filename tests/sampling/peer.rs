@@ -53,8 +53,8 @@ const CHAINS: [&str; 30] = [
     "dry .8 1.75 2 256 \\n : \" *",
     "dry 2 1.2 1 64; penalties 64 1 .2 .1; top_k 30",
     "top_k 50; dry 1 1.5 2 512 \\n; top_p .9 1",
-    "penalties 64 1.1 0 0; dry .8 1.75 2 512 \\n : \" *; top_n_sigma 2; top_k 40; typical .95 1; top_p .95 1; min_p .05 1; \
-     xtc .3 .1 1 S; temp_ext .8 .4 1",
+    "penalties 64 1.1 0 0; dry .8 1.75 2 512 \\n : \" *; top_n_sigma 2; top_k 40; typical .95 1; top_p .95 1; \
+     min_p .05 1; xtc .3 .1 1 S; temp_ext .8 .4 1",
     "top_k 40; top_p .95 1; infill; temp .8",
     "top_k 500; infill",
 ];
@@ -174,8 +174,11 @@ fn sixty_chains_over_four_vocabularies_are_those_of_llama_cpp() {
                 let token = sampler.sample(&mut row.clone(), None, &[], at as u32).unwrap();
                 let what = format!("{name}, call {at}: {chain}");
                 if selects {
-                    assert_eq!(token, result["selected"].as_i64().unwrap() as Token, "{what}");
-                    sampler.accept(token);
+                    let expected = result["selected"].as_i64().unwrap() as Token;
+                    if token != expected {
+                        off.push(format!("{what}: token {token}, expected {expected}"));
+                    }
+                    sampler.accept(expected);
                     draws += 1;
                 } else {
                     let (count, p) = apart(&sampler.last().candidates, result);

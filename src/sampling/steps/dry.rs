@@ -122,8 +122,8 @@ impl Dry {
     }
 }
 
-/// For each place of `text`: how many elements from there on are those from the beginning on (the Z-algorithm: Gusfield,
-/// "Algorithms on Strings, Trees, and Sequences", section 1.4).
+/// For each place of `text`: how many elements from there on are those from the beginning on (the Z-algorithm:
+/// Gusfield, "Algorithms on Strings, Trees, and Sequences", section 1.4).
 fn repeats(text: &[Token], same: &mut Vec<u32>) {
     same.clear();
     same.resize(text.len(), 0);
