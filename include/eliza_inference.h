@@ -327,6 +327,16 @@ typedef struct llama_token_data_array {
 #define ELIZA_CONTEXT_SHIFT 1
 
 /**
+ * `generator`: each draw is a function of seed and position.
+ */
+#define ELIZA_GENERATOR_COUNTER 0
+
+/**
+ * `generator`: llama.cpp's (mt19937), with the tokens of llama.cpp for the same seed, samplers and logits.
+ */
+#define ELIZA_GENERATOR_MT19937 1
+
+/**
  * `pooling`: as the model's file says.
  */
 #define ELIZA_POOLING_DEFAULT 0
@@ -604,6 +614,101 @@ typedef struct eliza_llm_sampling_options_t {
      * Must be 0.
      */
     uint32_t reserved;
+    /**
+     * Keep only tokens whose logit is at most so many standard deviations below the greatest; 0 or below: all.
+     */
+    float top_n_sigma;
+    /**
+     * Keep only tokens of the most typical surprise with this probability in sum; 0, 1 or above: all.
+     */
+    float typical_p;
+    /**
+     * XTC: how often all tokens of at least the threshold's probability are removed but the least likely; 0: never.
+     */
+    float xtc_probability;
+    /**
+     * The probability from which on XTC removes tokens; above 0.5: none.
+     */
+    float xtc_threshold;
+    /**
+     * Half the width of the range in which the temperature grows with the entropy; 0: a plain temperature.
+     */
+    float dynatemp_range;
+    /**
+     * The power to which the normalised entropy is raised.
+     */
+    float dynatemp_exponent;
+    /**
+     * DRY: subtracted from the logit of a token that prolongs a repetition of the allowed length; 0: off.
+     */
+    float dry_multiplier;
+    /**
+     * DRY: the factor for each token that the repetition is longer; below 1 turns it off.
+     */
+    float dry_base;
+    /**
+     * DRY: the length in tokens from which on a repetition counts.
+     */
+    int32_t dry_allowed_length;
+    /**
+     * DRY: its window in tokens; 0 or below turns it off.
+     */
+    int32_t dry_last_n;
+    /**
+     * 1 or 2: this version of mirostat in place of all samplers but the temperature; 0: none.
+     */
+    uint32_t mirostat;
+    /**
+     * The surprise of a token that mirostat aims at, in bits.
+     */
+    float mirostat_tau;
+    /**
+     * How far mirostat moves with every token.
+     */
+    float mirostat_eta;
+    /**
+     * Adaptive-p: draw near this probability; 0 or below: off.
+     */
+    float adaptive_target;
+    /**
+     * How much of its mean adaptive-p keeps with every token, 0 to 0.99.
+     */
+    float adaptive_decay;
+    /**
+     * The tokens that top-p, min-p, typical-p and XTC keep at least.
+     */
+    uint32_t min_keep;
+    /**
+     * Where random numbers come from: `ELIZA_GENERATOR_COUNTER` (0) or `ELIZA_GENERATOR_MT19937` (1).
+     */
+    uint32_t generator;
+    /**
+     * How many tokens the model may think in each block, before `reasoning_end` is forced. Only with that.
+     */
+    uint32_t reasoning_budget;
+    /**
+     * The samplers and their order, such as "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature". NULL:
+     * the order in force, at first the file's, else the one named here.
+     */
+    const char *samplers;
+    /**
+     * DRY: texts at which a repetition ends. With none the texts in force, at first a line feed, ':', '"' and '*'; "none"
+     * alone is no text.
+     */
+    const char *const *dry_breakers;
+    /**
+     * How many of them.
+     */
+    size_t n_dry_breakers;
+    /**
+     * The text with which thinking begins, such as "<think>"; only with `reasoning_end`.
+     */
+    const char *reasoning_start;
+    /**
+     * The text with which thinking ends, such as "</think>", which is forced after `reasoning_budget` tokens of
+     * thinking; NULL: no limit.
+     */
+    const char *reasoning_end;
 } eliza_llm_sampling_options_t;
 
 /**

@@ -139,6 +139,12 @@ struct OpenOptions {
     std::function<bool(float)> progress = {};  ///< told the fraction loaded, on the opening thread; false cancels
 };
 
+/// Where random numbers come from.
+enum class Generator : std::uint32_t {
+    counter = ELIZA_GENERATOR_COUNTER,
+    mt19937 = ELIZA_GENERATOR_MT19937,  ///< llama.cpp's, with its tokens
+};
+
 /// How generations sample. Take what is in force from `Stream::sampling`, change what is wanted, and give it to
 /// `Stream::configure`.
 struct SamplingOptions {
@@ -158,6 +164,28 @@ struct SamplingOptions {
     ContextFull on_context_full = ContextFull::stop;  ///< what a full context does
     std::uint32_t n_keep = 0;                ///< tokens at the beginning that a shift keeps; else 0
     bool special_text = false;               ///< spells control tokens in the text, for `Stream::chat_parts`
+    Generator generator = Generator::counter;  ///< where random numbers come from
+    std::string samplers = {};               ///< names and order; empty: those in force
+    float top_n_sigma = 0;                   ///< only logits so many deviations below the greatest; 0: all
+    float typical_p = 1;                     ///< only tokens of the most typical surprise with this probability; 1: all
+    float xtc_probability = 0;               ///< how often the likeliest tokens are removed but one; 0: never
+    float xtc_threshold = 0.1f;              ///< the probability from which on XTC removes tokens
+    float dynatemp_range = 0;                ///< how far the temperature moves with the entropy; 0: not
+    float dynatemp_exponent = 1;             ///< the power to which the normalised entropy is raised
+    float dry_multiplier = 0;                ///< subtracted from what prolongs a repetition; 0: off
+    float dry_base = 1.75f;                  ///< the factor for each token that the repetition is longer
+    std::int32_t dry_allowed_length = 2;     ///< the length in tokens from which on a repetition counts
+    std::int32_t dry_last_n = 64;            ///< the window of DRY in tokens
+    std::vector<std::string> dry_breakers = {};  ///< where a repetition ends; empty: those in force, "none": nowhere
+    std::uint32_t mirostat = 0;              ///< version 1 or 2 in place of the samplers but the temperature; 0: none
+    float mirostat_tau = 5;                  ///< the surprise of a token that it aims at, in bits
+    float mirostat_eta = 0.1f;               ///< how far it moves with every token
+    float adaptive_target = -1;              ///< draws near this probability; 0 or below: off
+    float adaptive_decay = 0.9f;             ///< how much of its mean that keeps with every token
+    std::uint32_t min_keep = 0;              ///< tokens that top-p, min-p, typical-p and XTC keep at least
+    std::uint32_t reasoning_budget = 0;      ///< tokens that the model may think in each block, with the two tags
+    std::string reasoning_start = {};        ///< with which thinking begins, such as "<think>"
+    std::string reasoning_end = {};          ///< with which it ends, such as "</think>"; empty: no limit
 };
 
 /// How the rows of a text's tokens become one.
@@ -977,7 +1005,7 @@ public:
 
     // ---- options
 
-    /// How generations sample now; stop strings and biases are not told.
+    /// How generations sample now; stop strings, biases and other texts are not told.
     SamplingOptions sampling() const {
         eliza_llm_sampling_options_t now{};
         now.struct_size = sizeof now;
@@ -997,6 +1025,24 @@ public:
         options.on_context_full = static_cast<ContextFull>(now.on_context_full);
         options.n_keep = now.n_keep;
         options.special_text = now.special_text != 0;
+        options.generator = static_cast<Generator>(now.generator);
+        options.top_n_sigma = now.top_n_sigma;
+        options.typical_p = now.typical_p;
+        options.xtc_probability = now.xtc_probability;
+        options.xtc_threshold = now.xtc_threshold;
+        options.dynatemp_range = now.dynatemp_range;
+        options.dynatemp_exponent = now.dynatemp_exponent;
+        options.dry_multiplier = now.dry_multiplier;
+        options.dry_base = now.dry_base;
+        options.dry_allowed_length = now.dry_allowed_length;
+        options.dry_last_n = now.dry_last_n;
+        options.mirostat = now.mirostat;
+        options.mirostat_tau = now.mirostat_tau;
+        options.mirostat_eta = now.mirostat_eta;
+        options.adaptive_target = now.adaptive_target;
+        options.adaptive_decay = now.adaptive_decay;
+        options.min_keep = now.min_keep;
+        options.reasoning_budget = now.reasoning_budget;
         return options;
     }
 
@@ -1031,6 +1077,31 @@ public:
         options.on_context_full = static_cast<std::uint32_t>(how.on_context_full);
         options.n_keep = how.n_keep;
         options.special_text = how.special_text;
+        std::vector<const char *> breakers;
+        for (const std::string & text : how.dry_breakers) breakers.push_back(detail::c_text(text, "dry_breakers"));
+        options.generator = static_cast<std::uint32_t>(how.generator);
+        if (!how.samplers.empty()) options.samplers = detail::c_text(how.samplers, "samplers");
+        options.top_n_sigma = how.top_n_sigma;
+        options.typical_p = how.typical_p;
+        options.xtc_probability = how.xtc_probability;
+        options.xtc_threshold = how.xtc_threshold;
+        options.dynatemp_range = how.dynatemp_range;
+        options.dynatemp_exponent = how.dynatemp_exponent;
+        options.dry_multiplier = how.dry_multiplier;
+        options.dry_base = how.dry_base;
+        options.dry_allowed_length = how.dry_allowed_length;
+        options.dry_last_n = how.dry_last_n;
+        options.dry_breakers = breakers.data();
+        options.n_dry_breakers = breakers.size();
+        options.mirostat = how.mirostat;
+        options.mirostat_tau = how.mirostat_tau;
+        options.mirostat_eta = how.mirostat_eta;
+        options.adaptive_target = how.adaptive_target;
+        options.adaptive_decay = how.adaptive_decay;
+        options.min_keep = how.min_keep;
+        options.reasoning_budget = how.reasoning_budget;
+        if (!how.reasoning_start.empty()) options.reasoning_start = detail::c_text(how.reasoning_start, "reasoning_start");
+        if (!how.reasoning_end.empty()) options.reasoning_end = detail::c_text(how.reasoning_end, "reasoning_end");
         detail::ErrorText error;
         error.check(eliza_inference_llm_stream_configure(handle_, &options, error.out()));
     }

@@ -29,7 +29,7 @@ import { type Library, Out, Struct, addresses, bytes, decoder, ids, raw, termina
 
 /** Sizes of structures; the offsets are in docs/abi.md. */
 const OPEN_OPTIONS = 104;
-const SAMPLING_OPTIONS = 112;
+const SAMPLING_OPTIONS = 224;
 const EMBEDDING_OPTIONS = 16;
 const SAMPLED = 40;
 const CANDIDATE = 12;
@@ -239,6 +239,35 @@ export class BunNative implements Native {
     struct.u32(96, among(options.onContextFull, ["stop", "shift"], "onContextFull"));
     struct.u32(100, options.nKeep);
     if (options.specialText !== undefined) struct.u32(104, Number(options.specialText));
+    struct.f32(112, options.topNSigma);
+    struct.f32(116, options.typicalP);
+    struct.f32(120, options.xtcProbability);
+    struct.f32(124, options.xtcThreshold);
+    struct.f32(128, options.dynatempRange);
+    struct.f32(132, options.dynatempExponent);
+    struct.f32(136, options.dryMultiplier);
+    struct.f32(140, options.dryBase);
+    struct.i32(144, options.dryAllowedLength);
+    struct.i32(148, options.dryLastN);
+    struct.u32(152, options.mirostat);
+    struct.f32(156, options.mirostatTau);
+    struct.f32(160, options.mirostatEta);
+    struct.f32(164, options.adaptiveTarget);
+    struct.f32(168, options.adaptiveDecay);
+    struct.u32(172, options.minKeep);
+    struct.u32(176, among(options.generator, ["counter", "mt19937"], "generator"));
+    if (options.samplers !== undefined) struct.array(184, terminated(options.samplers, "samplers"));
+    if (options.dryBreakers !== undefined && options.dryBreakers.length > 0) {
+      const { data, held } = addresses(options.dryBreakers, "dryBreakers");
+      struct.array(192, data);
+      struct.size(200, options.dryBreakers.length);
+      struct.held.push(...held);
+    }
+    if (options.reasoning !== undefined) {
+      struct.u32(180, options.reasoning.tokens);
+      struct.array(208, terminated(options.reasoning.start, "reasoning.start"));
+      struct.array(216, terminated(options.reasoning.end, "reasoning.end"));
+    }
     const error = new Out();
     const status = library.call.llm_stream_configure(raw(handle), struct.data, error);
     void struct.held.length;

@@ -97,6 +97,15 @@ export interface OpenOptions {
   onProgress?: (progress: number) => boolean | void;
 }
 
+/** How many tokens a model may think in each block; then the end of its thinking is forced. */
+export interface ReasoningBudget {
+  tokens: number;
+  /** The text with which thinking begins, such as "<think>". */
+  start: string;
+  /** The text with which it ends, such as "</think>". */
+  end: string;
+}
+
 /**
  * `eliza_llm_sampling_options_t`. Absent fields have the value that `eliza_inference_llm_stream_sampling_defaults` gave
  * right after open: the library's defaults under those of the model file.
@@ -110,6 +119,38 @@ export interface SamplingOptions {
   repeatLastN?: number;
   presencePenalty?: number;
   frequencyPenalty?: number;
+  /** Tokens whose logit is at most so many standard deviations below the greatest; 0 and below keep all. */
+  topNSigma?: number;
+  /** Tokens of the most typical surprise with this probability in sum; 1 keeps all. */
+  typicalP?: number;
+  /** XTC: how often all tokens of at least the threshold's probability are removed but the least likely; 0: never. */
+  xtcProbability?: number;
+  xtcThreshold?: number;
+  /** Half the width of the range in which the temperature grows with the entropy; 0: a plain temperature. */
+  dynatempRange?: number;
+  dynatempExponent?: number;
+  /** DRY: subtracted from the logit of a token that prolongs a repetition of the allowed length; 0: off. */
+  dryMultiplier?: number;
+  dryBase?: number;
+  dryAllowedLength?: number;
+  dryLastN?: number;
+  /** DRY: texts at which a repetition ends; default a line feed, `:`, `"` and `*`. "none" alone is no text. */
+  dryBreakers?: readonly string[];
+  /** This version of mirostat in place of all samplers but the temperature; 0: none. */
+  mirostat?: 0 | 1 | 2;
+  mirostatTau?: number;
+  mirostatEta?: number;
+  /** Adaptive-p: draw near this probability; 0 and below: off. */
+  adaptiveTarget?: number;
+  adaptiveDecay?: number;
+  /** The tokens that top-p, min-p, typical-p and XTC keep at least. */
+  minKeep?: number;
+  /** The samplers and their order, such as "top_k;top_p;min_p;temperature". */
+  samplers?: string;
+  /** Where random numbers come from: "mt19937" is llama.cpp's generator, with its tokens. Default "counter". */
+  generator?: "counter" | "mt19937";
+  /** How long the model may think. */
+  reasoning?: ReasoningBudget;
   /** Generation ends before the first of these that appears. */
   stop?: readonly string[];
   /** By how much logits are shifted, by token id. */

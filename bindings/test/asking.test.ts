@@ -310,6 +310,25 @@ for (const delivery of WAYS) {
     assert.ok(model.usage().contextShifts >= 2, `${model.usage().contextShifts} shifts`);
     assert.ok(model.usage().sampleUs >= 0);
     await assert.rejects(whole(model, PROMPT, { nKeep: 3 }), { code: "ELIZA_ERR_INVALID_ARG", message: /keep/i });
+    const chained = {
+      maxTokens: 12,
+      seed: 5,
+      samplers: "dry;top_n_sigma;typ_p;xtc;temperature",
+      dryMultiplier: 0.8,
+      dryBreakers: ["a", "\n"],
+      topNSigma: 2,
+      typicalP: 0.9,
+      xtcProbability: 0.5,
+      dynatempRange: 0.25,
+      adaptiveTarget: 0.4,
+      generator: "mt19937" as const,
+      reasoning: { tokens: 3, start: "a", end: "b" },
+    };
+    assert.deepEqual((await whole(model, PROMPT, chained)).tokens, (await whole(model, PROMPT, chained)).tokens);
+    const invalid = "ELIZA_ERR_INVALID_ARG";
+    await assert.rejects(whole(model, PROMPT, { mirostat: 3 as 2 }), { code: invalid, message: /mirostat is 3/ });
+    await assert.rejects(whole(model, PROMPT, { samplers: "top_q" }), { code: invalid, message: /top_q/ });
+    await assert.rejects(whole(model, PROMPT, { generator: "dice" as "counter" }), { code: invalid, message: /generator is "dice"/ });
     const wrong = { onContextFull: "never" as "shift" };
     await assert.rejects(whole(model, PROMPT, wrong), { code: "ELIZA_ERR_INVALID_ARG", message: /onContextFull is "never"/ });
     assert.equal((await whole(model, PROMPT, options)).reason, "context", "the option was for one stream");

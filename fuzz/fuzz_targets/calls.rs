@@ -193,6 +193,17 @@ fn sampling_options(input: &mut Input<'_>, memory: &mut Memory, bias: &(Vec<i32>
         (options.presence_penalty, options.frequency_penalty) = (input.float(), input.float());
         (options.top_k, options.repeat_last_n) = (input.number() as i32, input.number() as i32);
     }
+    if input.flag() {
+        (options.dry_multiplier, options.dry_base) = (input.float(), input.float());
+        (options.mirostat_tau, options.adaptive_target) = (input.float(), input.float());
+        (options.typical_p, options.xtc_probability) = (input.float(), input.float());
+        (options.dry_last_n, options.min_keep) = (input.number() as i32, input.number() as u32);
+        (options.mirostat, options.generator) = (input.below(4) as u32, input.below(3) as u32);
+    }
+    (options.dry_breakers, options.n_dry_breakers) = memory.texts(input);
+    options.samplers = if input.below(8) == 0 { memory.text(input) } else { null() };
+    options.reasoning_start = if input.below(4) == 0 { memory.text(input) } else { null() };
+    options.reasoning_end = if input.below(4) == 0 { memory.text(input) } else { null() };
     options.n_candidates = input.below(600) as u32;
     options.gbnf_grammar = if input.below(8) == 0 { memory.text(input) } else { null() };
     (options.stop, options.n_stop) = memory.texts(input);

@@ -9,8 +9,50 @@ use std::fmt;
 use std::str::FromStr;
 
 /// The names that a chain's text can have.
-const KNOWN: &str =
-    "logit_bias, penalties, top_n_sigma, top_k, typ_p, top_p, min_p, xtc, temp, dynatemp, greedy, dist, trie";
+const KNOWN: &str = "logit_bias, penalties, dry, top_n_sigma, top_k, typ_p, top_p, min_p, xtc, temp, dynatemp, infill, \
+                     mirostat, mirostat_v2, adaptive_p, greedy, dist, trie, rng";
+
+/// The texts at which a repetition that DRY follows ends, where a chain names none.
+pub const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
+
+/// DRY, "don't repeat yourself": makes a token that would prolong a repetition less likely, the more the longer the
+/// repetition is (p-e-w, <https://github.com/oobabooga/text-generation-webui/pull/5677>). A multiplier of 0, a base
+/// below 1 and a window of 0 and below turn it off.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dry {
+    /// What is subtracted for a repetition of the allowed length.
+    pub multiplier: f32,
+    /// The factor for each token more.
+    pub base: f32,
+    /// The longest repetition that costs nothing is one token shorter.
+    pub allowed_length: i32,
+    /// Length of the window in tokens.
+    pub last_n: i32,
+    /// Texts at which a repetition ends.
+    pub breakers: Vec<String>,
+}
+
+impl Default for Dry {
+    /// As llama.cpp's: off.
+    fn default() -> Dry {
+        let breakers = DRY_BREAKERS.map(str::to_owned).to_vec();
+        Dry { multiplier: 0.0, base: 1.75, allowed_length: 2, last_n: 64, breakers }
+    }
+}
+
+/// Where the random numbers of a chain come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Generator {
+    /// A function of seed and position ([`crate::sampling::random`]).
+    #[default]
+    Counter,
+    /// llama.cpp's: one generator for each sampler that draws, which every draw advances. With it the tokens are those
+    /// of llama.cpp with the same seed.
+    Mt19937,
+}
+
+/// The candidates that mirostat looks at, where a chain does not say.
+pub const MIROSTAT_M: u32 = 100;
 
 /// One step of a chain.
 #[derive(Debug, Clone, PartialEq)]
@@ -91,6 +133,39 @@ pub enum ChainStep {
         /// Power to which the normalised entropy is raised.
         exponent: f32,
     },
+    /// See [`Dry`].
+    Dry(Dry),
+    /// Mirostat: keeps so many of the most probable candidates that the surprise of the drawn token, over many tokens,
+    /// comes to be tau bits (Basu et al., <https://arxiv.org/abs/2007.14966>, algorithm 1). Ends the chain.
+    Mirostat {
+        /// The surprise aimed at, in bits.
+        tau: f32,
+        /// How far the bound moves with every token.
+        eta: f32,
+        /// The number of most probable candidates from which the exponent of their distribution is estimated.
+        m: u32,
+    },
+    /// Mirostat 2.0: keeps the candidates whose surprise is at most a bound, which follows the surprise of what was
+    /// drawn (as above, algorithm 2). Ends the chain.
+    MirostatV2 {
+        /// The surprise aimed at, in bits.
+        tau: f32,
+        /// How far the bound moves with every token.
+        eta: f32,
+    },
+    /// Adaptive-p: prefers candidates near a probability, such that the mean probability of the drawn tokens comes to
+    /// be the target, as in llama.cpp. A target below 0 only draws. Ends the chain.
+    AdaptiveP {
+        /// The probability aimed at, 0 to 1.
+        target: f32,
+        /// How much of the mean each token keeps, 0 to 0.99.
+        decay: f32,
+    },
+    /// For filling a gap in a text, as llama.cpp's: adds up the candidates that begin alike, keeps those that are
+    /// probable enough, and ends the text where it is the likeliest way on or where none is.
+    Infill,
+    /// The generator of the whole chain, wherever it is named.
+    Rng(Generator),
     /// Chooses the candidate with the greatest logit. Ends the chain.
     Greedy,
     /// Draws a candidate by its probability. Ends the chain; a chain that ends with neither this nor
@@ -109,7 +184,8 @@ impl ChainStep {
     /// Whether the step compares candidates with one another, and so may remove some.
     pub fn truncates(&self) -> bool {
         match self {
-            ChainStep::Ban(_) | ChainStep::LogitBias(_) | ChainStep::Penalties { .. } | ChainStep::Trie => false,
+            ChainStep::Trie | ChainStep::Rng(_) => false,
+            step if step.adjusts() => false,
             ChainStep::Temperature(temperature) => *temperature <= 0.0,
             // A dynamic temperature removes none, but depends on all of them.
             _ => true,
@@ -118,12 +194,17 @@ impl ChainStep {
 
     /// Whether it changes the logits of single tokens.
     pub fn adjusts(&self) -> bool {
-        matches!(self, ChainStep::Ban(_) | ChainStep::LogitBias(_) | ChainStep::Penalties { .. })
+        matches!(self, ChainStep::Ban(_) | ChainStep::LogitBias(_) | ChainStep::Penalties { .. } | ChainStep::Dry(_))
     }
 
     /// Whether it must be the last step.
     pub fn ends(&self) -> bool {
-        matches!(self, ChainStep::Greedy | ChainStep::Draw | ChainStep::HandOver(_))
+        matches!(self, ChainStep::Greedy | ChainStep::Draw | ChainStep::HandOver(_)) || self.selects()
+    }
+
+    /// Whether it draws in its own way, and so ends the chain.
+    pub fn selects(&self) -> bool {
+        matches!(self, ChainStep::Mirostat { .. } | ChainStep::MirostatV2 { .. } | ChainStep::AdaptiveP { .. })
     }
 
     /// The most candidates that the step leaves, where the step alone bounds them.
@@ -153,6 +234,26 @@ impl ChainStep {
             "greedy" => plain(ChainStep::Greedy),
             "dist" => plain(ChainStep::Draw),
             "trie" => plain(ChainStep::Trie),
+            "infill" => plain(ChainStep::Infill),
+            "rng" => match values {
+                Some("counter") => Ok(ChainStep::Rng(Generator::Counter)),
+                Some("mt19937") => Ok(ChainStep::Rng(Generator::Mt19937)),
+                _ => Err("`rng` is written rng=counter or rng=mt19937".into()),
+            },
+            "dry" => dry(values).map(ChainStep::Dry),
+            "mirostat" => {
+                let numbers = numbers::<3>(name, "tau,eta or tau,eta,m", values)?.at_least(2)?;
+                let m = if numbers.count > 2 { numbers.at(2)? } else { MIROSTAT_M };
+                Ok(ChainStep::Mirostat { tau: numbers.at(0)?, eta: numbers.at(1)?, m })
+            }
+            "mirostat_v2" => {
+                let [tau, eta] = all(name, "tau,eta", values)?;
+                Ok(ChainStep::MirostatV2 { tau: number(tau)?, eta: number(eta)? })
+            }
+            "adaptive_p" => {
+                let [target, decay] = all(name, "target,decay", values)?;
+                Ok(ChainStep::AdaptiveP { target: number(target)?, decay: number(decay)? })
+            }
             "logit_bias" => biases(values.unwrap_or_default()).map(ChainStep::LogitBias),
             "top_k" => numbers::<1>(name, "k", values)?.one().map(ChainStep::TopK),
             "temp" => numbers::<1>(name, "t", values)?.one().map(ChainStep::Temperature),
@@ -176,10 +277,7 @@ impl ChainStep {
             }
             "xtc" => {
                 let form = "probability,threshold or probability,threshold,min_keep";
-                let numbers = numbers::<3>(name, form, values)?;
-                if numbers.count < 2 {
-                    return Err(format!("`{name}` is written {name}={form}"));
-                }
+                let numbers = numbers::<3>(name, form, values)?.at_least(2)?;
                 let min_keep = if numbers.count > 2 { numbers.at(2)? } else { 0 };
                 Ok(ChainStep::Xtc { probability: numbers.at(0)?, threshold: numbers.at(1)?, min_keep })
             }
@@ -210,6 +308,12 @@ impl ChainStep {
             ChainStep::Xtc { .. } => "xtc",
             ChainStep::Temperature(_) => "temp",
             ChainStep::DynamicTemperature { .. } => "dynatemp",
+            ChainStep::Dry(_) => "dry",
+            ChainStep::Mirostat { .. } => "mirostat",
+            ChainStep::MirostatV2 { .. } => "mirostat_v2",
+            ChainStep::AdaptiveP { .. } => "adaptive_p",
+            ChainStep::Infill => "infill",
+            ChainStep::Rng(_) => "rng",
             ChainStep::Greedy => "greedy",
             ChainStep::Draw => "dist",
             ChainStep::Trie => "trie",
@@ -254,9 +358,17 @@ impl fmt::Display for ChainStep {
             ChainStep::DynamicTemperature { temperature, range, exponent } => {
                 write!(out, "{name}={temperature},{range},{exponent}")
             }
-            ChainStep::Ban(_) | ChainStep::Greedy | ChainStep::Draw | ChainStep::Trie | ChainStep::HandOver(_) => {
-                out.write_str(name)
+            ChainStep::Dry(dry) => write!(out, "{name}={dry}"),
+            ChainStep::Mirostat { tau, eta, m } => {
+                write!(out, "{name}={tau},{eta}")?;
+                if *m == MIROSTAT_M { Ok(()) } else { write!(out, ",{m}") }
             }
+            ChainStep::MirostatV2 { tau, eta } => write!(out, "{name}={tau},{eta}"),
+            ChainStep::AdaptiveP { target, decay } => write!(out, "{name}={target},{decay}"),
+            ChainStep::Rng(Generator::Counter) => write!(out, "{name}=counter"),
+            ChainStep::Rng(Generator::Mt19937) => write!(out, "{name}=mt19937"),
+            // Those without numbers.
+            _ => out.write_str(name),
         }
     }
 }
@@ -265,20 +377,92 @@ fn at_least(out: &mut fmt::Formatter<'_>, min_keep: u32) -> fmt::Result {
     if min_keep > 0 { write!(out, ",{min_keep}") } else { Ok(()) }
 }
 
-/// The texts of up to `N` numbers.
+/// The numbers, then the breakers where they are not the default ones.
+impl fmt::Display for Dry {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Dry { multiplier, base, allowed_length, last_n, breakers } = self;
+        write!(out, "{multiplier},{base},{allowed_length},{last_n}")?;
+        if breakers.is_empty() {
+            return out.write_str(",none");
+        }
+        if *breakers == DRY_BREAKERS {
+            return Ok(());
+        }
+        for breaker in breakers {
+            out.write_str(",")?;
+            for c in breaker.chars() {
+                match c {
+                    '\n' => out.write_str("\\n")?,
+                    ' ' | ',' | ';' | '\\' | '\0'..='\x1f' | '\x7f' => write!(out, "\\x{:02x}", u32::from(c))?,
+                    _ => write!(out, "{c}")?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Four numbers, and perhaps breakers ([`Dry::breaker`]).
+fn dry(values: Option<&str>) -> std::result::Result<Dry, String> {
+    let form = || "`dry` is written dry=multiplier,base,allowed_length,last_n or with ,breaker,breaker".to_owned();
+    let mut values = values.unwrap_or_default().split(',').map(str::trim);
+    let mut next = || values.next().filter(|text| !text.is_empty()).ok_or_else(form);
+    let (multiplier, base) = (number(next()?)?, number(next()?)?);
+    let (allowed_length, last_n) = (number(next()?)?, number(next()?)?);
+    let breakers = values.map(Dry::breaker).collect::<std::result::Result<Vec<String>, String>>()?;
+    Ok(Dry { multiplier, base, allowed_length, last_n, ..Dry::default() }.with(&breakers))
+}
+
+impl Dry {
+    /// With these breakers, where there are any; `none` alone is no text.
+    pub fn with(mut self, breakers: &[impl AsRef<str>]) -> Dry {
+        match breakers {
+            [] => {}
+            [none] if none.as_ref() == "none" => self.breakers.clear(),
+            texts => self.breakers = texts.iter().map(|text| text.as_ref().to_owned()).collect(),
+        }
+        self
+    }
+
+    /// The breaker that a text writes in which `\n` is a line feed and `\xHH` an ASCII character.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn breaker(text: &str) -> std::result::Result<String, String> {
+        let mut parts = text.split('\\');
+        let mut breaker = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let escaped = match (part.as_bytes().first(), part.get(1..3)) {
+                (Some(b'n'), _) => Some(('\n', 1)),
+                (Some(b'x'), Some(digits)) => u8::from_str_radix(digits, 16).ok().map(|byte| (char::from(byte), 3)),
+                _ => None,
+            };
+            let (c, length) = escaped.filter(|(c, _)| c.is_ascii()).ok_or_else(|| {
+                format!("`{}` has a backslash without n or an ASCII character's xHH after it", shown(text))
+            })?;
+            breaker.push(c);
+            breaker.push_str(&part[length..]);
+        }
+        Ok(breaker)
+    }
+}
+
+/// The texts of up to `N` numbers of a step that has this name and form.
 struct Numbers<'a, const N: usize> {
     texts: [&'a str; N],
     count: usize,
+    name: &'a str,
+    form: &'a str,
 }
 
 fn numbers<'a, const N: usize>(
-    name: &str,
-    form: &str,
+    name: &'a str,
+    form: &'a str,
     values: Option<&'a str>,
 ) -> std::result::Result<Numbers<'a, N>, String> {
     let wrong = || format!("`{name}` is written {name}={form}");
     let values = values.filter(|values| !values.is_empty()).ok_or_else(wrong)?;
-    let mut numbers = Numbers { texts: [""; N], count: 0 };
+    let mut numbers = Numbers { texts: [""; N], count: 0, name, form };
     for value in values.split(',') {
         *numbers.texts.get_mut(numbers.count).ok_or_else(wrong)? = value.trim();
         numbers.count += 1;
@@ -288,15 +472,19 @@ fn numbers<'a, const N: usize>(
 
 /// The texts of exactly `N` numbers.
 fn all<'a, const N: usize>(
-    name: &str,
-    form: &str,
+    name: &'a str,
+    form: &'a str,
     values: Option<&'a str>,
 ) -> std::result::Result<[&'a str; N], String> {
-    let Numbers { texts, count } = numbers::<N>(name, form, values)?;
-    if count == N { Ok(texts) } else { Err(format!("`{name}` is written {name}={form}")) }
+    Ok(numbers::<N>(name, form, values)?.at_least(N)?.texts)
 }
 
 impl<const N: usize> Numbers<'_, N> {
+    fn at_least(self, count: usize) -> std::result::Result<Self, String> {
+        let Numbers { name, form, .. } = self;
+        if self.count >= count { Ok(self) } else { Err(format!("`{name}` is written {name}={form}")) }
+    }
+
     fn at<T: FromStr>(&self, index: usize) -> std::result::Result<T, String> {
         let text = self.texts.get(index).copied().unwrap_or_default();
         number(text)

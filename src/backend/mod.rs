@@ -36,7 +36,7 @@ pub use batch::{
     Batch, CELL_BLOCK, CacheSpec, KvTypes, LayerCache, MAX_LISTED, MAX_ROWS, MAX_TEXT_ROWS, NO_CELL, NO_STATE,
     SampleRow, StateRows, TABLES, Table, TableCells, Work, cells_for, sampled_by,
 };
-pub use chain::{ChainStep, mask_place};
+pub use chain::{ChainStep, DRY_BREAKERS, Dry, Generator, MIROSTAT_M, mask_place};
 pub use device::{DeviceInfo, DeviceKind, Traffic};
 pub use device_sampling::{Followed, Legal, LegalTokens, SampleProblem, SampleResult, SampleSpec, SampledRow};
 pub use registry::{choose, devices};

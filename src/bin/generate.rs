@@ -3,7 +3,7 @@
 use crate::args::{ModelArgs, Prompt, Prompts, StoreArgs, TextArgs, loading, placed, read_input};
 use crate::guide::Guide;
 use crate::output::{Failure, Outcome, catch_interrupts, interrupted, print_json, usage};
-use crate::parameters::Parameters;
+use crate::parameters::{Parameters, Thinking};
 use clap::{ArgMatches, ValueEnum};
 use elizainference::Token;
 use elizainference::engine::EngineOptions;
@@ -37,6 +37,8 @@ pub struct Args {
     ctx: u32,
     #[command(flatten)]
     parameters: Parameters,
+    #[command(flatten)]
+    reasoning: Thinking,
     /// The whole sampler chain, such as top_k=40;top_p=0.95;min_p=0.05;temp=0.8: of the prompt before it, or, before
     /// all prompts, of those without one
     #[arg(long, conflicts_with = "parameters")]
@@ -196,6 +198,7 @@ fn settings(args: &Args, mut settings: Settings) -> Settings {
     };
     settings.candidates = args.candidates.unwrap_or(0);
     settings.special_text = args.special_text;
+    settings.reasoning = args.reasoning.budget();
     settings
 }
 

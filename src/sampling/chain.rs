@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::backend::ChainStep;
+use crate::backend::{ChainStep, Generator};
 use crate::{Error, Result};
 
 /// An ordered list of samplers.
@@ -43,9 +43,10 @@ impl FromStr for Chain {
 
 impl Chain {
     /// # Errors
-    /// [`Error::InvalidArgument`] when a step follows one that ends the chain, or the trie's place is named twice.
+    /// [`Error::InvalidArgument`] when a step follows one that ends the chain, or the trie's place or the generator is
+    /// named twice.
     pub(super) fn check_order(&self) -> Result<()> {
-        let mut tries = 0;
+        let (mut tries, mut generators) = (0, 0);
         for (index, step) in self.steps.iter().enumerate() {
             let last = index + 1 == self.steps.len();
             if step.ends() && !last {
@@ -55,14 +56,25 @@ impl Chain {
                 )));
             }
             tries += u32::from(matches!(step, ChainStep::Trie));
-            if tries > 1 {
+            generators += u32::from(matches!(step, ChainStep::Rng(_)));
+            if tries > 1 || generators > 1 {
                 return Err(Error::InvalidArgument(format!(
-                    "Sampler chain, step {}: `trie` can stand in one place only",
-                    index + 1
+                    "Sampler chain, step {}: `{}` can stand in one place only",
+                    index + 1,
+                    step.name()
                 )));
             }
         }
         Ok(())
+    }
+
+    /// Where the random numbers come from.
+    pub fn generator(&self) -> Generator {
+        let named = self.steps.iter().find_map(|step| match step {
+            ChainStep::Rng(generator) => Some(*generator),
+            _ => None,
+        });
+        named.unwrap_or_default()
     }
 }
 

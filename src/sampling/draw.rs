@@ -3,8 +3,11 @@
 //!
 //! The weights are added up in ascending id order until the sum exceeds the drawn share of the total. Only the order of
 //! ids matters, so a draw does not depend on how candidates were found or on which others were removed.
+//!
+//! With llama.cpp's generator the weights are its floating-point numbers, added up along its list: [`along_the_list`].
 
 use super::candidate::Candidate;
+use super::mt19937::Mt19937;
 use super::passes::BLOCK;
 use super::pool::Pool;
 use super::weigh::ONE;
@@ -40,6 +43,31 @@ pub(super) fn apply(pool: &mut Pool<'_>, r: u32) -> Result<Drawn> {
     };
     // The best candidate weighs ONE, so the total is never 0 and the share is below it.
     found.ok_or_else(|| Error::Internal("the draw found no candidate".into()))
+}
+
+/// Draws as llama.cpp does, with the numbers of its generator: adds up the candidates' exponentials in the order of its
+/// list. A sampler that `selects` the token itself draws from probabilities, and not where the list has one candidate.
+///
+/// # Errors
+/// As [`Pool::scan`].
+pub(super) fn along_the_list(pool: &mut Pool<'_>, generator: &mut Mt19937, selects: bool) -> Result<Drawn> {
+    pool.scan()?;
+    let total = pool.mass();
+    pool.arrange();
+    let (best, divisor, size) = (pool.best() / pool.divisor, pool.divisor, pool.size());
+    let list = &pool.buffers.arranged;
+    let exponential = |one: &Candidate| (one.logit / divisor - best).exp();
+    let sum: f32 = list.iter().map(exponential).sum();
+    let weight = |one: &Candidate| f64::from(if selects { exponential(one) / sum } else { exponential(one) });
+    let all: f64 = list.iter().map(weight).sum();
+    let share = if selects && size < 2 { 0.0 } else { generator.double() };
+    let mut reached = 0.0;
+    let found = list.iter().find(|one| {
+        reached += if selects { weight(one) / all } else { weight(one) };
+        reached >= if selects { share } else { all * share }
+    });
+    let one = found.or(list.last()).copied();
+    one.map(|one| Drawn { one, total }).ok_or_else(|| Error::Internal("the draw found no candidate".into()))
 }
 
 /// floor(total · (r + 0.5) · 2^-32), below `total`.

@@ -14,26 +14,34 @@
 //!   ties go to the lower id everywhere.
 //! * Probabilities are integers ([`weigh`]), so their sums do not depend on the order of additions: the token is the
 //!   same for every representation, vector width and way in which candidates were removed.
-//! * Randomness is a function of (seed, position, draw index) alone ([`random`]).
+//! * Randomness is a function of (seed, position, draw index) alone ([`random`]), unless a chain asks for llama.cpp's
+//!   generator ([`Generator`]).
+//! * What a step remembers of the stream changes when a token was drawn and when one was accepted; an error changes
+//!   nothing.
 
+mod breakers;
 mod candidate;
 mod chain;
 mod draw;
+mod mt19937;
 #[cfg(test)]
 mod oracle_tests;
+mod order;
 mod params;
 mod passes;
 mod pool;
 pub mod random;
 mod sampler;
 mod select;
+mod sequence;
 mod statistics;
 mod steps;
 pub mod weigh;
 
-pub use crate::backend::{ChainStep, Legal, LegalTokens};
+pub use crate::backend::{ChainStep, DRY_BREAKERS, Dry, Generator, Legal, LegalTokens};
 pub use candidate::Candidate;
 pub use chain::Chain;
-pub use params::Params;
+pub use params::{Mirostat, Params};
 pub use sampler::{MAX_KEPT_CANDIDATES, Sampled, Sampler, legal_of};
+pub use sequence::{Kind, Sequence};
 pub use steps::penalties::MAX_LAST_N;

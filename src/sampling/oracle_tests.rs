@@ -115,7 +115,7 @@ fn expect_min_p(order: &[Candidate], t: f32, p: f32, min_keep: usize) -> usize {
 #[test]
 fn candidate_sets_are_those_of_the_sorted_row() {
     for n in SIZES {
-        let mut buffers = Buffers::new(n, Passes(Isa::detect()));
+        let mut buffers = Buffers::new(n, Passes(Isa::detect()), false);
         for (name, row) in rows(n) {
             let order = sorted(&row);
             let mut scratch = row.clone();
@@ -172,7 +172,7 @@ fn truncations_in_every_order() {
         (|pool| min_p::apply(pool, 0.1, 0).unwrap(), |order| order.truncate(expect_min_p(order, 1.0, 0.1, 0))),
     ];
     let n = 10_000;
-    let mut buffers = Buffers::new(n, Passes(Isa::detect()));
+    let mut buffers = Buffers::new(n, Passes(Isa::detect()), false);
     for (name, row) in rows(n) {
         for first in 0..truncations.len() {
             for second in 0..truncations.len() {
@@ -194,7 +194,7 @@ fn truncations_in_every_order() {
 #[test]
 fn draws_walk_the_ids() {
     for n in SIZES {
-        let mut buffers = Buffers::new(n, Passes(Isa::detect()));
+        let mut buffers = Buffers::new(n, Passes(Isa::detect()), false);
         for (name, row) in rows(n) {
             let mut order = sorted(&row);
             order.sort_by_key(|one| one.token);
@@ -223,7 +223,7 @@ fn draws_walk_the_ids() {
 #[test]
 fn sets_that_are_no_beginning_of_the_order() {
     for n in SIZES {
-        let [mut buffers, mut others] = [0; 2].map(|_| Buffers::new(n, Passes(Isa::detect())));
+        let [mut buffers, mut others] = [0; 2].map(|_| Buffers::new(n, Passes(Isa::detect()), false));
         for (name, row) in rows(n) {
             let order = sorted(&row);
             let mut check = |what: String, t: f32, expected: &[Candidate], run: &dyn Fn(&mut Pool<'_>)| {
@@ -259,13 +259,13 @@ fn sets_that_are_no_beginning_of_the_order() {
                     let run = |pool: &mut Pool<'_>| typical::apply(pool, p, min_keep).unwrap();
                     check(format!("typical {p}, {min_keep}"), t, &kept, &run);
                 }
-                let half = u32::MAX / 2;
                 for (threshold, min_keep) in [(0.1, 0), (0.0001, 0), (0.0, 0), (0.3, 1), (0.01, order.len())] {
                     let top = weights.iter().take_while(|&&w| w as f64 >= f64::from(threshold) * total as f64).count();
                     let gone = if top > 1 && order.len() - (top - 1) >= min_keep { top - 1 } else { 0 };
                     for (probability, expected) in [(1.0, &order[gone..]), (0.51, &order[gone..]), (0.49, &order[..])] {
-                        let run =
-                            |pool: &mut Pool<'_>| xtc::apply(pool, (probability, threshold), min_keep, half).unwrap();
+                        // Random bits in the middle.
+                        let acts = || xtc_limit(probability).is_some_and(|limit| u32::MAX / 2 <= limit);
+                        let run = |pool: &mut Pool<'_>| xtc::apply(pool, threshold, min_keep, acts).unwrap();
                         check(format!("xtc {probability}, {threshold}, {min_keep}"), t, expected, &run);
                     }
                 }
@@ -300,7 +300,7 @@ fn sorted_again(candidates: &[Candidate]) -> Vec<Candidate> {
 #[test]
 fn infinite_logits_share_and_nan_is_named() {
     let n = 1000;
-    let mut buffers = Buffers::new(n, Passes(Isa::detect()));
+    let mut buffers = Buffers::new(n, Passes(Isa::detect()), false);
     let mut row: Vec<f32> = (0..n).map(|i| gaussian(1, i, 2.0)).collect();
     row[300] = f32::INFINITY;
     row[900] = f32::INFINITY;

@@ -4,6 +4,7 @@
 //! ascending id order. All buffers belong to the stream's sampler and are reserved once.
 
 use super::candidate::Candidate;
+use super::order::Order;
 use super::passes::{self, BINS, BLOCK, Passes};
 use super::select::{key_logit, key_token};
 use super::weigh::weight;
@@ -22,10 +23,15 @@ pub(super) struct Buffers {
     /// Per block of the row, valid while the pool is scanned.
     pub(super) maxima: Vec<f32>,
     pub(super) masses: Vec<u64>,
+    /// Whether llama.cpp's generator draws, so that the order of its list matters, and its length.
+    pub(super) llama: bool,
+    /// The candidates in the order of llama.cpp's list, only where it matters.
+    pub(super) arranged: Vec<Candidate>,
 }
 
 impl Buffers {
-    pub(super) fn new(n_vocab: usize, passes: Passes) -> Buffers {
+    /// Buffers for rows of `n_vocab` logits, and for llama.cpp's generator where `llama` says so.
+    pub(super) fn new(n_vocab: usize, passes: Passes, llama: bool) -> Buffers {
         let blocks = n_vocab.div_ceil(BLOCK);
         Buffers {
             passes,
@@ -34,6 +40,8 @@ impl Buffers {
             bins: Box::new([0; BINS]),
             maxima: vec![0.0; blocks],
             masses: vec![0; blocks],
+            llama,
+            arranged: Vec::with_capacity(if llama { n_vocab } else { 0 }),
         }
     }
 }
@@ -51,12 +59,29 @@ pub(super) struct Pool<'a> {
     best: f32,
     /// 1 / temperature; logits are kept as they were before it.
     pub(super) scale: f32,
+    /// The temperature.
+    pub(super) divisor: f32,
+    pub(super) order: Order,
+    /// How many candidates llama.cpp's list has, where tokens at -inf count; `None` where none of those are in it.
+    listed: Option<usize>,
 }
 
 impl<'a> Pool<'a> {
     pub(super) fn new(row: &'a mut [f32], buffers: &'a mut Buffers) -> Pool<'a> {
         buffers.list.clear();
-        Pool { n_vocab: row.len(), row, buffers, in_list: false, scanned: false, best: 0.0, scale: 1.0 }
+        let listed = Some(row.len());
+        Pool {
+            n_vocab: row.len(),
+            row,
+            buffers,
+            in_list: false,
+            scanned: false,
+            best: 0.0,
+            scale: 1.0,
+            divisor: 1.0,
+            order: Order::Id,
+            listed,
+        }
     }
 
     /// A pool of the candidates that a device has left of a row, in any order.
@@ -68,15 +93,18 @@ impl<'a> Pool<'a> {
         n_vocab: usize,
         buffers: &'a mut Buffers,
     ) -> Result<Pool<'a>> {
-        buffers.list.clear();
+        let mut pool = Pool { n_vocab, in_list: true, ..Pool::new(&mut [], buffers) };
+        let list = &mut pool.buffers.list;
         for (token, logit) in candidates {
-            if buffers.list.len() == LIST {
+            if list.len() == LIST {
                 return Err(Error::InvalidArgument(format!("More than {LIST} candidates to go on with")));
             }
-            buffers.list.push(Candidate { token, logit });
+            list.push(Candidate { token, logit });
         }
-        buffers.list.sort_unstable_by_key(|one| one.token);
-        Ok(Pool { n_vocab, row: &mut [], buffers, in_list: true, scanned: false, best: 0.0, scale: 1.0 })
+        list.sort_unstable_by_key(|one| one.token);
+        let listed = Some(list.len());
+        pool.listed = listed;
+        Ok(pool)
     }
 
     /// Makes sure that the candidates hold no NaN and at least one of them is left; from here on the logits are finite:
@@ -165,6 +193,59 @@ impl<'a> Pool<'a> {
             *logit = change(*logit);
             self.scanned = false;
         }
+    }
+
+    /// Replaces all logits and undoes the temperature. `change` gets a candidate's place, which is [`Self::place`] of
+    /// its token, and its logit, and returns a finite one. The order of llama.cpp's list stays.
+    pub(super) fn replace(&mut self, mut change: impl FnMut(usize, f32) -> f32) {
+        if self.in_list {
+            self.buffers.list.iter_mut().enumerate().for_each(|(at, one)| one.logit = change(at, one.logit));
+        } else {
+            let row = self.row.iter_mut().enumerate().filter(|(_, logit)| **logit > f32::NEG_INFINITY);
+            row.for_each(|(at, logit)| *logit = change(at, *logit));
+        }
+        (self.scanned, self.scale, self.divisor) = (false, 1.0, 1.0);
+    }
+
+    /// The place of a candidate in the list or the row; `None` for a token that is none.
+    pub(super) fn place(&self, token: Token) -> Option<usize> {
+        match self.in_list {
+            true => self.buffers.list.binary_search_by_key(&token, |one| one.token).ok(),
+            false => usize::try_from(token).ok().filter(|&id| self.row.get(id).is_some_and(|x| *x > f32::NEG_INFINITY)),
+        }
+    }
+
+    /// The logit of a candidate; `None` for a token that is none.
+    pub(super) fn logit(&self, token: Token) -> Option<f32> {
+        let at = self.place(token)?;
+        if self.in_list { self.buffers.list.get(at).map(|one| one.logit) } else { self.row.get(at).copied() }
+    }
+
+    /// The number of candidates. Where llama.cpp's generator draws, its list counts, in which there are tokens at -inf.
+    pub(super) fn size(&self) -> usize {
+        if self.buffers.llama
+            && let Some(listed) = self.listed
+        {
+            return listed;
+        }
+        let mut size = 0;
+        self.each(|_, _| size += 1);
+        size
+    }
+
+    /// Notes that llama.cpp's list has at most so many candidates from here on.
+    pub(super) fn list_at_most(&mut self, most: usize) {
+        self.listed = self.listed.map(|listed| listed.min(most));
+    }
+
+    /// Notes that llama.cpp's list loses so many candidates.
+    pub(super) fn list_less(&mut self, fewer: usize) {
+        self.listed = self.listed.map(|listed| listed.saturating_sub(fewer));
+    }
+
+    /// Notes that llama.cpp's list has none but the candidates from here on.
+    pub(super) fn list_alive(&mut self) {
+        self.listed = None;
     }
 
     /// Keeps one candidate only.
@@ -322,6 +403,43 @@ impl<'a> Pool<'a> {
         }
         if let Some(after) = self.row.get_mut(next..) {
             after.fill(f32::NEG_INFINITY);
+        }
+    }
+
+    /// Called before logits change: the order stays that of the old ones.
+    pub(super) fn keep_order(&mut self) {
+        if self.buffers.llama && self.order != Order::Id {
+            self.arrange();
+            self.order = Order::Arranged;
+        }
+    }
+
+    /// Writes the candidates that are left to [`Buffers::arranged`], in their order.
+    pub(super) fn arrange(&mut self) {
+        let Buffers { list, arranged, .. } = &mut *self.buffers;
+        if self.order == Order::Arranged {
+            let row = &*self.row;
+            let now = |one: &Candidate| match self.in_list {
+                true => list.binary_search_by_key(&one.token, |one| one.token).ok().map(|at| list[at].logit),
+                false => row.get(one.token as usize).copied().filter(|logit| *logit > f32::NEG_INFINITY),
+            };
+            arranged.retain_mut(|one| now(one).map(|logit| one.logit = logit).is_some());
+            // A mask may have left a token that was no candidate.
+            if !arranged.is_empty() {
+                return;
+            }
+        }
+        arranged.clear();
+        match self.in_list {
+            true => arranged.extend_from_slice(list),
+            false => {
+                let row = (0..).zip(self.row.iter()).filter(|(_, logit)| **logit > f32::NEG_INFINITY);
+                arranged.extend(row.map(|(token, &logit)| Candidate { token, logit }));
+            }
+        }
+        match self.order {
+            Order::Id | Order::Arranged => {}
+            Order::Logit => arranged.sort_unstable_by_key(|one| one.key()),
         }
     }
 }

@@ -37,6 +37,11 @@ pub fn bits(seed: u64, position: u32, draw: u32) -> u32 {
     threefry2x32([seed as u32, (seed >> 32) as u32], [position, draw])[0]
 }
 
+/// The uniform number that 32 random bits mean.
+pub fn uniform(bits: u32) -> f64 {
+    (f64::from(bits) + 0.5) / 4_294_967_296.0
+}
+
 /// A random seed from the system, different in every call.
 pub fn unchosen_seed() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()

@@ -1,15 +1,19 @@
 //! One stream's sampler: a checked chain, its history and all the memory that it needs.
 
 use super::chain::Chain;
+use super::mt19937::Mt19937;
+use super::order::Order;
 use super::passes::Passes;
 use super::pool::{Buffers, LIST, Pool};
-use super::steps::{Stage, greedy, skip_before_argmax, top_k};
+use super::steps::{Setup, Stage, greedy, skip_before_argmax, top_k};
 use super::{draw, random};
-use crate::backend::{ChainStep, Legal, SampleResult, SampleSpec, mask_place};
+use crate::backend::{ChainStep, Generator, Legal, SampleResult, SampleSpec, mask_place};
 use crate::gguf::shown;
 use crate::simd::Isa;
 use crate::trie::{Mode, TrieState};
+use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
+use std::sync::Arc;
 
 /// The most candidates that [`Sampler::keep_candidates`] keeps.
 pub const MAX_KEPT_CANDIDATES: usize = LIST / 2;
@@ -49,27 +53,45 @@ pub struct Sampler {
     n_vocab: usize,
     first_seed: u64,
     seed: u64,
+    /// llama.cpp's, where the chain asks for it.
+    generator: Option<Box<Mt19937>>,
     buffers: Buffers,
     keep: usize,
     last: Sampled,
 }
 
 impl Sampler {
-    /// A sampler for rows of `n_vocab` logits.
+    /// A sampler for rows of `n_vocab` logits, of a chain that needs no texts of tokens.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] naming the step of the chain that cannot be used: a token outside the vocabulary, a
-    /// number that is NaN or out of range, a step after one that chooses the token.
+    /// number that is NaN or out of range, a step after one that chooses the token, one that needs the vocabulary (a
+    /// breaker of DRY, infill). [`Error::OutOfMemory`].
     pub fn new(chain: &Chain, n_vocab: usize, seed: u64) -> Result<Sampler> {
+        Sampler::of(chain, n_vocab, seed, None)
+    }
+
+    /// A sampler of any chain, for rows of `n_vocab` logits of a model with this vocabulary. The first with a list of
+    /// breakers for DRY looks at every token's text, some 100 ms for 150,000 tokens; later ones share the result.
+    ///
+    /// # Errors
+    /// As [`Sampler::new`].
+    pub fn with_vocab(chain: &Chain, n_vocab: usize, seed: u64, vocab: &Arc<Vocab>) -> Result<Sampler> {
+        Sampler::of(chain, n_vocab, seed, Some(vocab))
+    }
+
+    fn of(chain: &Chain, n_vocab: usize, seed: u64, vocab: Option<&Arc<Vocab>>) -> Result<Sampler> {
         if n_vocab == 0 || n_vocab > Token::MAX as usize {
             return Err(Error::InvalidArgument(format!("A vocabulary of {n_vocab} tokens cannot be sampled")));
         }
         chain.check_order()?;
         let mut stages = Vec::with_capacity(chain.steps.len() + 1);
         let place = mask_place(&chain.steps);
+        let setup = Setup { n_vocab, vocab, seed, generator: chain.generator() };
+        let llama = setup.generator == Generator::Mt19937;
         for (index, step) in chain.steps.iter().enumerate() {
             stages.extend((place == Some(index)).then(Stage::mask));
-            let stage = Stage::new(step, n_vocab).map_err(|error| match error {
+            let stage = Stage::new(step, &setup).map_err(|error| match error {
                 Error::InvalidArgument(problem) => {
                     let step = shown(&step.to_string());
                     Error::InvalidArgument(format!("Sampler chain, step {} (`{step}`): {problem}", index + 1))
@@ -80,12 +102,17 @@ impl Sampler {
         }
         stages.extend((place == Some(chain.steps.len())).then(Stage::mask));
         skip_before_argmax(&mut stages);
+        let at = stages.iter().position(|stage| stage.draws() || stage.step.ends()).unwrap_or(stages.len());
+        if llama {
+            stages.insert(at, Stage::rng());
+        }
         Ok(Sampler {
             stages,
             n_vocab,
             first_seed: seed,
             seed,
-            buffers: Buffers::new(n_vocab, Passes(Isa::detect())),
+            generator: llama.then(|| Box::new(Mt19937::new(seed as u32))),
+            buffers: Buffers::new(n_vocab, Passes(Isa::detect()), llama),
             keep: 0,
             last: Sampled::default(),
         })
@@ -105,7 +132,8 @@ impl Sampler {
     /// candidate, several +inf share the probability. `banned` tokens are removed first, unless they are legal. With a
     /// mask (`legal`) only its tokens may be drawn; where the mask applies before all truncations, only their entries
     /// of the row are read. If no legal token is a candidate, the one with the smallest id is chosen. `position` is the
-    /// number of tokens before the sampled one; with the seed it determines the draw.
+    /// number of tokens before the sampled one; with the seed it determines the draw. A step with a memory of what was
+    /// drawn (mirostat, adaptive-p) and llama.cpp's generator go on with every call; the token is meant to be accepted.
     ///
     /// # Errors
     /// [`Error::NanLogits`] naming the first token of those read whose logit is NaN; [`Error::InvalidArgument`] when
@@ -130,7 +158,8 @@ impl Sampler {
                 pool.adjust(token, |_| f32::NEG_INFINITY);
             }
         }
-        take(&self.stages, pool, legal, (self.seed, position), self.keep, &mut self.last)
+        let (draw, generator) = ((self.seed, position), self.generator.as_deref_mut());
+        take(&mut self.stages, pool, legal, draw, generator, self.keep, &mut self.last)
     }
 
     /// Samples one token from the candidates that a device has left of a row: runs the last `rest` steps of
@@ -149,17 +178,22 @@ impl Sampler {
         legal: Option<Legal<'_>>,
         position: u32,
     ) -> Result<Token> {
-        let Some((done, rest)) = self.stages.len().checked_sub(rest).and_then(|at| self.stages.split_at_checked(at))
-        else {
-            let problem = format!("{rest} steps to go of a sampler chain of {}", self.stages.len());
+        let steps = self.stages.len();
+        let Some((done, rest)) = steps.checked_sub(rest).and_then(|at| self.stages.split_at_mut_checked(at)) else {
+            let problem = format!("{rest} steps to go of a sampler chain of {steps}");
             return Err(Error::InvalidArgument(problem));
         };
         let mut pool = Pool::of(candidates, self.n_vocab, &mut self.buffers)?;
-        // The logits are those before temperature, so the factor of the device's temperatures is applied here.
-        for stage in done.iter().filter(|stage| matches!(stage.step, ChainStep::Temperature(_))) {
-            stage.apply(&mut pool, legal, (self.seed, position))?;
+        for stage in done {
+            match stage.step {
+                // The logits are those before temperature, so the factor of the device's temperatures is applied here.
+                ChainStep::Temperature(_) => stage.apply(&mut pool, legal, (self.seed, position))?,
+                ChainStep::TopK(_) | ChainStep::TopP { .. } => pool.order = Order::Logit,
+                _ => {}
+            }
         }
-        take(rest, pool, legal, (self.seed, position), self.keep, &mut self.last)
+        let (draw, generator) = ((self.seed, position), self.generator.as_deref_mut());
+        take(rest, pool, legal, draw, generator, self.keep, &mut self.last)
     }
 
     /// The chain for a device, with `banned` removed first.
@@ -183,18 +217,23 @@ impl Sampler {
         self.last.candidates.reserve_exact(self.keep);
     }
 
-    /// Appends a token of the stream, sampled or not, to the history of the penalties.
+    /// Appends a token of the stream, sampled or not, to the history of the penalties and of DRY.
     pub fn accept(&mut self, token: Token) {
         for stage in &mut self.stages {
             stage.accept(token);
         }
     }
 
-    /// Clears the history, and uses other draws for the same positions: those of the `nth` restart; 0 is a new sampler.
+    /// Clears the history, and uses other draws for the same positions: those of the `nth` restart. 0 is a new sampler;
+    /// with another number what mirostat and adaptive-p know of drawn tokens stays, and llama.cpp's generator goes on.
     pub fn restart(&mut self, nth: u64) {
         self.seed = self.first_seed.wrapping_add(nth.wrapping_mul(NEXT_SEED));
-        for stage in &mut self.stages {
-            stage.reset();
+        if nth > 0 {
+            return self.stages.iter_mut().for_each(Stage::clear);
+        }
+        self.stages.iter_mut().for_each(|stage| stage.reset(self.seed));
+        if let Some(generator) = &mut self.generator {
+            **generator = Mt19937::new(self.seed as u32);
         }
     }
 
@@ -209,25 +248,34 @@ impl Sampler {
     }
 }
 
-/// Runs the steps and draws with the random bits of this seed and position; the result and the best `keep` candidates
-/// are written to `last`.
+/// Runs the steps and draws with the random bits of this seed and position, or with the generator where there is one;
+/// the result and the best `keep` candidates are written to `last`.
 fn take(
-    stages: &[Stage],
+    stages: &mut [Stage],
     mut pool: Pool<'_>,
     legal: Option<Legal<'_>>,
     (seed, position): (u64, u32),
+    generator: Option<&mut Mt19937>,
     keep: usize,
     last: &mut Sampled,
 ) -> Result<Token> {
-    for stage in stages {
+    for stage in stages.iter_mut() {
         stage.apply(&mut pool, legal, (seed, position))?;
     }
-    if legal.is_some_and(|legal| legal.greedy) {
+    let forced = legal.is_some_and(|legal| legal.greedy);
+    if forced {
         greedy::apply(&mut pool)?;
     }
-    let drawn = draw::apply(&mut pool, random::bits(seed, position, random::DRAW))?;
+    let selects = stages.last().is_some_and(|stage| stage.step.selects());
+    let drawn = match generator.filter(|_| !forced) {
+        Some(generator) => draw::along_the_list(&mut pool, generator, selects)?,
+        None => draw::apply(&mut pool, random::bits(seed, position, random::DRAW))?,
+    };
     (last.prob, last.logprob) = draw::probability(&pool, drawn.one.logit, drawn.total);
     last.token = drawn.one.token;
+    if !forced {
+        stages.iter_mut().for_each(|stage| stage.drawn(&pool, last.token, last.prob));
+    }
     last.candidates.clear();
     if keep > 0 {
         report(&mut pool, drawn.total, keep, &mut last.candidates)?;

@@ -103,6 +103,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
     /// Generates until something ends it; returns the reason.
     pub(crate) fn run(&mut self) -> Result<FinishReason> {
         self.look_back();
+        self.look_for_reasoning();
         self.start_sampling()?;
         let reason = self.tokens();
         reason.and_then(|reason| self.decoder.rollback().map(|()| reason))
@@ -118,6 +119,18 @@ impl<'a, D: Decoder> Generation<'a, D> {
         }
         if let Constraint::Grammar(grammar) = &mut self.job.constraint {
             grammar.begin(self.decoder.tokens().iter().chain(&self.pending));
+        }
+    }
+
+    /// Whether the prompt opens a block of thinking.
+    fn look_for_reasoning(&mut self) {
+        if let Some(reasoning) = &mut self.job.reasoning {
+            let (vocab, piece) = (self.vocab, &mut self.piece);
+            reasoning.after(self.decoder.tokens(), |token| {
+                piece.clear();
+                vocab.piece(token, false, piece);
+                piece.iter().all(u8::is_ascii_whitespace) && !vocab.is_control(token)
+            });
         }
     }
 
@@ -191,6 +204,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
             }
             self.job.sampler.accept(token);
             self.job.span_samplers.accept(token);
+            self.job.reasoning.iter_mut().for_each(|reasoning| reasoning.accept(token));
             let stopped = self.emit(token, next != Next::Choice, allowed, before);
             self.pending.push(token);
             if stopped? {
@@ -206,13 +220,24 @@ impl<'a, D: Decoder> Generation<'a, D> {
         }
     }
 
-    /// What comes next: a choice, a token that is forced, or the end.
+    /// What comes next: a choice, a token that is forced, or the end. Where the constraint leaves every token legal, the
+    /// budget of reasoning may force one.
     fn next(&mut self) -> Result<Next> {
-        if let Constraint::Grammar(grammar) = &mut self.job.constraint {
-            return grammar.next();
+        let next = match &mut self.job.constraint {
+            Constraint::Grammar(grammar) => grammar.next()?,
+            constraint => {
+                let forced = self.chosen.pop().or_else(|| constraint.trie().and_then(TrieState::forced));
+                forced.map_or(Next::Choice, Next::Forced)
+            }
+        };
+        if next == Next::Choice
+            && let Some(reasoning) = &mut self.job.reasoning
+            && self.job.constraint.legal().is_none()
+            && let Some(token) = reasoning.forced(self.job.text.is_whole())
+        {
+            return Ok(Next::Forced(token));
         }
-        let forced = self.chosen.pop().or_else(|| self.job.constraint.trie().and_then(TrieState::forced));
-        Ok(forced.map_or(Next::Choice, Next::Forced))
+        Ok(next)
     }
 
     /// Moves the constraint on by a token.

@@ -16,6 +16,7 @@ mod generate;
 mod noop;
 mod options;
 mod queue;
+mod reasoning;
 mod saved;
 mod shared;
 mod slots;
@@ -30,8 +31,8 @@ pub use crate::engine::{EmbedOptions, Embeddings, EngineOptions, KvType, Pooling
 pub use crate::sampling::{Chain, Params, Sampled};
 pub use crate::trie::Mode;
 pub use options::{
-    ArenaText, ContextFull, Event, FinishReason, LeafScores, ModelInfo, NamedScore, OpenOptions, Pull, Settings, Sink,
-    SpanEnd, Status,
+    ArenaText, ContextFull, Event, FinishReason, LeafScores, ModelInfo, NamedScore, OpenOptions, Pull, ReasoningBudget,
+    Settings, Sink, SpanEnd, Status,
 };
 pub use store::StoreOptions;
 pub use text::Arena;
@@ -50,6 +51,7 @@ use crate::{Error, Result, Token};
 use constraint::{Constraint, Kind};
 use decoder::{Decoder, EngineSlot};
 use parking_lot::Mutex;
+use reasoning::Reasoning;
 use shared::{Command, Job, Phase, ResumePoint, Shared, State};
 use span_samplers::{SpanSamplers, restated};
 use std::path::Path;
@@ -366,7 +368,7 @@ impl Session {
     /// # Errors
     /// [`Error::InvalidArgument`] for a slot that does not exist or a chain that cannot be used.
     pub fn set_chain(&self, slot_id: i32, chain: Option<Chain>) -> Result<()> {
-        let usable = chain.as_ref().map_or(Ok(()), |chain| Sampler::new(chain, self.info.n_vocab, 0).map(drop));
+        let usable = chain.as_ref().map_or(Ok(()), |chain| self.sampler(chain, 0).map(drop));
         let checked = self.check_slot(slot_id).and(usable);
         self.change(|state| {
             checked?;
@@ -482,7 +484,16 @@ impl Session {
             let problem = format!("n_keep is {keep}: in a context of {context} tokens a shift can keep {most}");
             return Err(Error::InvalidArgument(problem));
         }
-        Sampler::new(&settings.params.chain(), self.info.n_vocab, 0).map(drop)
+        self.reasoning(settings)?;
+        self.sampler(&settings.params.chain(), 0).map(drop)
+    }
+
+    fn reasoning(&self, settings: &Settings) -> Result<Option<Reasoning>> {
+        settings.reasoning.as_ref().map(|budget| Reasoning::new(budget, &self.vocab)).transpose()
+    }
+
+    fn sampler(&self, chain: &Chain, seed: u64) -> Result<Sampler> {
+        Sampler::with_vocab(chain, self.info.n_vocab, seed, &self.vocab)
     }
 
     fn check_engine(&self) -> Result<()> {
@@ -571,7 +582,7 @@ impl Session {
         };
         let seed = settings.params.seed.unwrap_or_else(unchosen_seed);
         let make = |chain: &Chain| {
-            let mut sampler = Sampler::new(chain, self.info.n_vocab, seed)?;
+            let mut sampler = self.sampler(chain, seed)?;
             sampler.keep_candidates(settings.candidates);
             Ok(sampler)
         };
@@ -584,6 +595,7 @@ impl Session {
             sampler,
             span_samplers: spans.unwrap_or_default(),
             constraint: state.constraint.clone(),
+            reasoning: self.reasoning(settings)?,
             resume_point: std::mem::take(&mut state.resume_point),
             text: TextStream::new(&settings.stop, self.vocab.max_piece_bytes()),
             banned: [self.vocab.suppressed(), eog].concat(),

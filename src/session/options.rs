@@ -45,6 +45,19 @@ pub struct Settings {
     /// Spells control tokens in the text, which else have none: [`Session::chat_parts`](super::Session::chat_parts)
     /// reads them. A token that ends the generation has no text either way.
     pub special_text: bool,
+    /// How long the model may think; `None` is as long as it likes.
+    pub reasoning: Option<ReasoningBudget>,
+}
+
+/// How many tokens a model may think. Then the end of its thinking is forced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReasoningBudget {
+    /// The tokens between the tags, in each block; 0 ends it at once.
+    pub tokens: u32,
+    /// The text with which thinking begins, such as `<think>`.
+    pub start: String,
+    /// The text with which it ends, such as `</think>`; a message before the tag is forced with it.
+    pub end: String,
 }
 
 /// What the end of a constrained span does.

@@ -6,6 +6,7 @@
 
 use super::constraint::{Constraint, Kind};
 use super::queue::Queue;
+use super::reasoning::Reasoning;
 use super::span_samplers::SpanSamplers;
 use super::store::Store;
 use super::text::{Arena, TextStream};
@@ -68,6 +69,7 @@ pub(crate) struct Job {
     /// Those of spans that are sampled in their own way.
     pub(crate) span_samplers: SpanSamplers,
     pub(crate) constraint: Constraint,
+    pub(crate) reasoning: Option<Reasoning>,
     pub(crate) resume_point: ResumePoint,
     pub(crate) text: TextStream,
     /// Tokens never to be taken where the constraint does not ask for them.

@@ -81,7 +81,7 @@ fn overridden(chain: Chain, temperature: Option<f32>, top_k: Option<i32>, top_p:
 }
 
 /// A chain with the given temperature and top-p in place of its own. Where it has none, top-p is inserted before the
-/// temperature and the temperature at the end; a chain that ends with `greedy` stays greedy. A dynamic temperature is
+/// temperature and the temperature at the end, before what takes the token; a chain that ends with `greedy` stays greedy. A dynamic temperature is
 /// replaced by the plain one.
 pub(super) fn restated(mut chain: Chain, temperature: Option<f32>, top_p: Option<f32>) -> Chain {
     let steps = &mut chain.steps;
@@ -94,13 +94,7 @@ pub(super) fn restated(mut chain: Chain, temperature: Option<f32>, top_p: Option
         });
         if stated.map(|old| *old = p).count() == 0 {
             let ends = |step: &ChainStep| {
-                matches!(
-                    step,
-                    ChainStep::Temperature(_)
-                        | ChainStep::DynamicTemperature { .. }
-                        | ChainStep::Greedy
-                        | ChainStep::Draw
-                )
+                matches!(step, ChainStep::Temperature(_) | ChainStep::DynamicTemperature { .. }) || step.ends()
             };
             let at = place(steps, ends);
             steps.insert(at, ChainStep::TopP { p, min_keep: 0 });
@@ -111,7 +105,7 @@ pub(super) fn restated(mut chain: Chain, temperature: Option<f32>, top_p: Option
             |step: &&mut ChainStep| matches!(step, ChainStep::Temperature(_) | ChainStep::DynamicTemperature { .. });
         let stated = steps.iter_mut().filter(is_temperature);
         if stated.map(|step| *step = ChainStep::Temperature(temperature)).count() == 0 {
-            let at = place(steps, |step| matches!(step, ChainStep::Greedy | ChainStep::Draw));
+            let at = place(steps, ChainStep::ends);
             steps.insert(at, ChainStep::Temperature(temperature));
         }
     }

@@ -53,6 +53,11 @@ impl TextStream {
         utf8::assemble(&mut self.raw, true, &mut self.text);
     }
 
+    /// Whether no character is incomplete.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.raw.is_empty()
+    }
+
     /// The characters that the last push or finish completed.
     pub(crate) fn text(&self) -> &str {
         &self.text

@@ -38,7 +38,7 @@ static void layouts(void) {
     CHECK_EQ(offsetof(eliza_llm_open_options_t, tensor_devices), 80);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, store_directory), 88);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, store_bytes), 96);
-    CHECK_EQ(sizeof(eliza_llm_sampling_options_t), 112);
+    CHECK_EQ(sizeof(eliza_llm_sampling_options_t), 224);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, seed), 4);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, frequency_penalty), 28);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, gbnf_grammar), 32);
@@ -49,6 +49,11 @@ static void layouts(void) {
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, on_context_full), 96);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, n_keep), 100);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, special_text), 104);
+    CHECK_EQ(offsetof(eliza_llm_sampling_options_t, top_n_sigma), 112);
+    CHECK_EQ(offsetof(eliza_llm_sampling_options_t, dry_allowed_length), 144);
+    CHECK_EQ(offsetof(eliza_llm_sampling_options_t, generator), 176);
+    CHECK_EQ(offsetof(eliza_llm_sampling_options_t, samplers), 184);
+    CHECK_EQ(offsetof(eliza_llm_sampling_options_t, reasoning_end), 216);
     CHECK_EQ(sizeof(eliza_llm_usage_t), 208);
     CHECK_EQ(offsetof(eliza_llm_usage_t, branching_steps), 112);
     CHECK_EQ(offsetof(eliza_llm_usage_t, span_candidates), 152);

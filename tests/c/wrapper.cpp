@@ -514,12 +514,25 @@ void options() {
     options.on_context_full = eliza::ContextFull::shift;
     options.n_keep = 9;
     options.special_text = true;
+    options.generator = eliza::Generator::mt19937;
+    options.samplers = "top_k;typ_p;xtc;temperature";
+    options.typical_p = 0.5f;
+    options.dry_multiplier = 0.75f;
+    options.dry_breakers = {"\n", "."};
+    options.mirostat = 2;
+    options.adaptive_target = 0.25f;
+    options.min_keep = 3;
+    options.reasoning_budget = 12;
+    options.reasoning_start = "a";
+    options.reasoning_end = "b";
     stream.configure(options);
     const eliza::SamplingOptions now = stream.sampling();
     CHECK(now.seed == 5 && now.top_k == 7 && now.min_p == 0.125f && now.repeat_penalty == 1.5f && now.repeat_last_n == 33);
     CHECK(now.presence_penalty == 0.25f && now.frequency_penalty == 0.5f && now.on_span_end == eliza::SpanEnd::stop);
     CHECK(now.strict_trie && now.ignore_eos && now.n_candidates == 4);
     CHECK(now.on_context_full == eliza::ContextFull::shift && now.n_keep == 9 && now.special_text);
+    CHECK(now.generator == eliza::Generator::mt19937 && now.typical_p == 0.5f && now.dry_multiplier == 0.75f);
+    CHECK(now.mirostat == 2 && now.adaptive_target == 0.25f && now.min_keep == 3 && now.reasoning_budget == 12);
 
     // A bias that leaves one token, and a stop string that is its text.
     options = eliza::SamplingOptions();

@@ -34,6 +34,13 @@ fn sampling_allocates_nothing() {
         "temp=0",
         "dynatemp=1,0.5,1",
         "top_k=40;dynatemp=1,0.5,1.5;penalties=64,1.1,0.1,0.1",
+        "dry=0.8,1.75,1,64,none;top_k=40;mirostat=5,0.1",
+        "temp=0.9;mirostat_v2=5,0.1",
+        "adaptive_p=0.3,0.9",
+        "top_k=100;xtc=0.5,0.01;adaptive_p=0.3,0.9",
+        "rng=mt19937;top_p=0.95;penalties=64,1.1,0,0;xtc=0.5,0.01;temp=0.8",
+        "rng=mt19937;typ_p=0.9;dry=0.8,1.75,1,64,none",
+        "rng=mt19937;mirostat=5,0.1",
     ] {
         let mut sampler = Sampler::new(&chain.parse().unwrap(), n, 1).unwrap();
         sampler.keep_candidates(10);

@@ -1,7 +1,6 @@
 //! The sampler through its public face: known values, text forms, constrained spans, statistics, reproducibility.
 
 use elizainference::backend::ChainStep;
-use elizainference::gguf::File;
 use elizainference::sampling::{Chain, Legal, Params, Sampler, random};
 use elizainference::{Error, Token};
 
@@ -174,6 +173,10 @@ fn text_forms_come_back() {
         "logit_bias=5:-inf,7:1.5;penalties=64,1.1,0.1,-0.2;trie;top_k=-1;top_p=0.9,3;min_p=0.1,2;temp=0;dist",
         "top_k=40;dynatemp=0.8,0.5,1.5",
         "top_n_sigma=1.5;typ_p=0.9;typ_p=0.9,2;xtc=0.5,0.1;xtc=1,0.1,3",
+        "rng=mt19937;dry=0.8,1.75,2,64;infill;mirostat=5,0.1",
+        "rng=counter;dry=1,2,-1,100,none;mirostat=5,0.1,40",
+        "dry=1,2,3,100,a\\x2cb,\\n\\n,\\x3b,none,\\x5c\\x20x;mirostat_v2=3,0.2",
+        "min_p=0.1;adaptive_p=0.3,0.9",
     ] {
         let chain: Chain = text.parse().unwrap();
         assert_eq!(chain.to_string(), text);
@@ -186,8 +189,16 @@ fn text_forms_come_back() {
 #[test]
 fn wrong_texts_are_explained() {
     for (text, parts) in [
-        ("top_k=40;dry=1", ["step 2 at byte 9", "unknown sampler `dry`; known are logit_bias, penalties"]),
-        ("mirostat", ["byte 0", "unknown sampler `mirostat`"]),
+        ("top_k=40;wet=1", ["step 2 at byte 9", "unknown sampler `wet`; known are logit_bias, penalties"]),
+        ("top_k=40;dry=1", ["step 2 at byte 9", "dry=multiplier,base,allowed_length,last_n or with ,breaker"]),
+        ("dry=1,2,3,4,\\q", ["step 1", "backslash without n"]),
+        ("dry=1,2,3,4,\\xff", ["step 1", "an ASCII character"]),
+        ("mirostat", ["step 1 at byte 0", "mirostat=tau,eta or tau,eta,m"]),
+        ("mirostat_v2=1", ["step 1", "mirostat_v2=tau,eta"]),
+        ("adaptive_p=1,2,3", ["step 1", "adaptive_p=target,decay"]),
+        ("infill=1", ["step 1", "takes no value"]),
+        ("rng=random", ["step 1", "rng=counter or rng=mt19937"]),
+        ("rng=counter;top_k=1;rng=mt19937", ["step 3", "`rng` can stand in one place only"]),
         ("top_k", ["step 1", "written top_k=k"]),
         ("top_k=4.5", ["step 1", "`4.5`"]),
         ("top_k=1,2", ["step 1", "written top_k=k"]),
@@ -478,89 +489,6 @@ fn what_was_sampled_is_told() {
     // More ties than any list holds.
     sampler.sample(&mut [0.5; 9000], None, &[], 0).unwrap();
     assert_eq!(ids(&sampler.last().candidates), [0, 1, 2, 3, 4]);
-}
-
-#[test]
-fn neutral_parameters_leave_no_step() {
-    let neutral = Params { top_k: 0, top_p: 1.0, min_p: 0.0, temperature: 1.0, repeat_last_n: 64, ..Params::default() };
-    assert_eq!(neutral.chain(), Chain::default());
-    let full =
-        Params { logit_bias: vec![(1, -1.0)], repeat_penalty: 1.1, min_keep: 2, temperature: 0.0, ..Params::default() };
-    let text = "logit_bias=1:-1;penalties=64,1.1,0,0;top_k=40;top_p=0.95,2;min_p=0.05,2;temp=0";
-    assert_eq!(full.chain().to_string(), text);
-    let dynamic = Params { dynatemp_range: 0.5, top_k: 0, top_p: 1.0, min_p: 0.0, ..Params::default() };
-    assert_eq!(dynamic.chain().to_string(), "dynatemp=0.8,0.5,1");
-    let wrong = Params { dynatemp_range: f32::NAN, ..Params::default() };
-    assert!(Sampler::new(&wrong.chain(), 10, 0).is_err());
-    let wrong = Params { top_p: f32::NAN, ..Params::default() };
-    assert!(Sampler::new(&wrong.chain(), 10, 0).is_err());
-}
-
-/// A GGUF file without tensors that holds these metadata entries: (key, type, bytes of the value).
-fn file(entries: &[(&str, u32, &[u8])]) -> File {
-    let mut bytes = b"GGUF".to_vec();
-    bytes.extend(3u32.to_le_bytes());
-    bytes.extend(0u64.to_le_bytes());
-    bytes.extend((entries.len() as u64).to_le_bytes());
-    for (key, kind, value) in entries {
-        bytes.extend((key.len() as u64).to_le_bytes());
-        bytes.extend(key.as_bytes());
-        bytes.extend(kind.to_le_bytes());
-        bytes.extend(*value);
-    }
-    File::from_bytes(bytes).unwrap()
-}
-
-#[test]
-fn a_model_brings_its_defaults() {
-    let (u32_type, i32_type, f32_type) = (4, 5, 6);
-    let mut params = Params::default();
-    let unused = params.apply_metadata(&file(&[
-        ("general.sampling.top_k", i32_type, &20i32.to_le_bytes()),
-        ("general.sampling.top_p", f32_type, &0.8f32.to_le_bytes()),
-        ("general.sampling.temp", f32_type, &0.7f32.to_le_bytes()),
-        ("general.sampling.penalty_repeat", f32_type, &1.05f32.to_le_bytes()),
-        ("general.sampling.penalty_last_n", i32_type, &256i32.to_le_bytes()),
-    ]));
-    assert_eq!(unused, Vec::<String>::new());
-    let expected = Params {
-        top_k: 20,
-        top_p: 0.8,
-        temperature: 0.7,
-        repeat_penalty: 1.05,
-        repeat_last_n: 256,
-        ..Params::default()
-    };
-    assert_eq!(params, expected);
-    let unused = params.apply_metadata(&file(&[
-        ("general.sampling.top_k", u32_type, &u32::MAX.to_le_bytes()),
-        ("general.sampling.temp", f32_type, &f32::NAN.to_le_bytes()),
-        ("general.sampling.min_p", i32_type, &1i32.to_le_bytes()),
-        ("general.sampling.penalty_repeat", f32_type, &0f32.to_le_bytes()),
-        ("general.sampling.mirostat", i32_type, &2i32.to_le_bytes()),
-    ]));
-    assert_eq!(unused.len(), 5, "{unused:?}");
-    assert!(unused.iter().all(|text| text.contains("general.sampling.")));
-    assert_eq!(params, expected);
-}
-
-#[test]
-fn l12_a_window_that_no_chain_takes_is_ignored_at_load() {
-    let (i32_type, f32_type) = (5, 6);
-    let params = |window: i32| {
-        let mut params = Params::default();
-        let unused = params.apply_metadata(&file(&[
-            ("general.sampling.penalty_repeat", f32_type, &1.1f32.to_le_bytes()),
-            ("general.sampling.penalty_last_n", i32_type, &window.to_le_bytes()),
-        ]));
-        assert!(Sampler::new(&params.chain(), 8, 0).is_ok(), "every generation would fail");
-        (params.repeat_last_n, unused)
-    };
-    assert_eq!(params(1 << 20), (1 << 20, vec![]));
-    assert_eq!(params(-1), (-1, vec![]));
-    let (window, unused) = params(2_000_000);
-    assert_eq!(window, Params::default().repeat_last_n);
-    assert_eq!(unused, ["general.sampling.penalty_last_n is ignored: 2000000 is above 1048576"]);
 }
 
 /// The temperature by its definition, of the logits of all candidates.

@@ -4,6 +4,9 @@
 mod allocations;
 mod chain;
 mod golden;
+mod options;
+mod peer;
+mod selecting;
 #[path = "../testing/mod.rs"]
 mod testing;
 

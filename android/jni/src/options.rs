@@ -1,7 +1,8 @@
 //! How a model is opened, and how a session samples. The numbers are in the order of the Java classes.
 
 use elizainference::Error;
-use elizainference::session::arguments::{self, count};
+use elizainference::sampling::{Dry, Generator, Mirostat};
+use elizainference::session::arguments::{self, count, reasoning};
 use elizainference::session::{ContextFull, EngineOptions, KvType, Params, Settings, SpanEnd, TensorDevice};
 use jni::objects::{JByteBuffer, JClass, JFloatArray, JIntArray};
 use jni::sys::{jint, jlong};
@@ -62,6 +63,17 @@ extern "system" fn Java_ai_eliza_inference_Native_samplingOptions<'local>(
         let penalties = [params.repeat_penalty, params.presence_penalty, params.frequency_penalty];
         real.set_region(env, 0, &[params.min_p])?;
         real.set_region(env, 1, &penalties)?;
+        let tokens = settings.reasoning.as_ref().map_or(0, |budget| budget.tokens as usize);
+        let (mt19937, keep) = (params.generator == Generator::Mt19937, params.min_keep as usize);
+        let (mirostat, mt19937) = (params.mirostat as jint, jint::from(mt19937));
+        whole.set_region(env, 9, &[params.dry.allowed_length, params.dry.last_n])?;
+        whole.set_region(env, 11, &[mirostat, count(keep), mt19937, count(tokens)])?;
+        let truncations = [params.top_n_sigma, params.typical_p, params.xtc_probability, params.xtc_threshold];
+        let dynamic = [params.dynatemp_range, params.dynatemp_exponent, params.dry.multiplier, params.dry.base];
+        let selecting = [params.mirostat_tau, params.mirostat_eta, params.adaptive_target, params.adaptive_decay];
+        real.set_region(env, 4, &truncations)?;
+        real.set_region(env, 8, &dynamic)?;
+        real.set_region(env, 12, &selecting)?;
         Ok(params.seed.map_or(-1, |seed| seed as jlong))
     })
 }
@@ -79,17 +91,31 @@ extern "system" fn Java_ai_eliza_inference_Native_configure<'local>(
     stop_ends: JIntArray<'local>,
     bias_ids: JIntArray<'local>,
     bias_values: JFloatArray<'local>,
+    breakers: JByteBuffer<'local>,
+    breaker_ends: JIntArray<'local>,
+    samplers: JByteBuffer<'local>,
+    reasoning_start: JByteBuffer<'local>,
+    reasoning_end: JByteBuffer<'local>,
 ) {
     native(env, |env| {
         let session = table::get(session)?;
-        let (mut whole_numbers, mut real_numbers) = ([0; 9], [0.0; 4]);
+        let (mut whole_numbers, mut real_numbers) = ([0; 15], [0.0; 16]);
         whole.get_region(env, 0, &mut whole_numbers)?;
         real.get_region(env, 0, &mut real_numbers)?;
-        let [top_k, repeat_last_n, on_span_end, strict_trie, ignore_eos, candidates, shifts, keep, spelled] =
-            whole_numbers;
-        let [min_p, repeat_penalty, presence_penalty, frequency_penalty] = real_numbers;
+        let [top_k, repeat_last_n, switches @ ..] = whole_numbers;
+        let [on_span_end, strict_trie, ignore_eos, candidates, shifts, keep, spelled, numbers_of @ ..] = switches;
+        let [allowed_length, last_n, mirostat, min_keep, mt19937, tokens] = numbers_of;
+        let [min_p, repeat_penalty, presence_penalty, frequency_penalty, truncations @ ..] = real_numbers;
+        let [top_n_sigma, typical_p, xtc_probability, xtc_threshold, dynamic @ ..] = truncations;
+        let [dynatemp_range, dynatemp_exponent, multiplier, base, selecting @ ..] = dynamic;
+        let [mirostat_tau, mirostat_eta, adaptive_target, adaptive_decay] = selecting;
         let stop = texts(env, &stop, &stop_ends, "stop")?;
+        let before = session.settings().params;
+        let breakers = texts(env, &breakers, &breaker_ends, "dryBreakers")?;
+        let start = optional_text(env, &reasoning_start, "reasoningStart")?;
+        let end = optional_text(env, &reasoning_end, "reasoningEnd")?;
         session.configure(Settings {
+            reasoning: reasoning(count(tokens, "reasoningBudget")?, start, end)?,
             params: Params {
                 seed: u64::try_from(seed).ok(),
                 top_k,
@@ -99,7 +125,23 @@ extern "system" fn Java_ai_eliza_inference_Native_configure<'local>(
                 presence_penalty,
                 frequency_penalty,
                 logit_bias: numbers(env, &bias_ids)?.into_iter().zip(numbers(env, &bias_values)?).collect(),
-                ..session.settings().params
+                generator: if mt19937 != 0 { Generator::Mt19937 } else { Generator::Counter },
+                sequence: optional_text(env, &samplers, "samplers")?.map_or(Ok(before.sequence), str::parse)?,
+                top_n_sigma,
+                typical_p,
+                xtc_probability,
+                xtc_threshold,
+                dynatemp_range,
+                dynatemp_exponent,
+                dry: Dry { multiplier, base, allowed_length, last_n, breakers: before.dry.breakers }.with(&breakers),
+                mirostat: Mirostat::checked(count(mirostat, "mirostat")?)?,
+                mirostat_tau,
+                mirostat_eta,
+                adaptive_target,
+                adaptive_decay,
+                min_keep: count(min_keep, "minKeep")?,
+                temperature: before.temperature,
+                top_p: before.top_p,
             },
             stop: stop.into_iter().map(|text| text.as_bytes().to_vec()).collect(),
             ignore_eos: ignore_eos != 0,

@@ -1,6 +1,7 @@
 //! What JavaScript passes as objects. Absent fields are the library's defaults.
 
-use elizainference::session::arguments::{count, gpu_layers};
+use elizainference::sampling::{Dry, Generator, Mirostat};
+use elizainference::session::arguments::{count, gpu_layers, reasoning};
 use elizainference::session::{
     ContextFull, EmbedOptions, EngineOptions, KvType, Params, Settings, SpanEnd, StoreOptions, TensorDevice,
 };
@@ -75,35 +76,115 @@ pub struct SamplingOptions {
     pub on_context_full: Option<String>,
     pub n_keep: Option<u32>,
     pub special_text: Option<bool>,
+    pub top_n_sigma: Option<f64>,
+    pub typical_p: Option<f64>,
+    pub xtc_probability: Option<f64>,
+    pub xtc_threshold: Option<f64>,
+    pub dynatemp_range: Option<f64>,
+    pub dynatemp_exponent: Option<f64>,
+    pub dry_multiplier: Option<f64>,
+    pub dry_base: Option<f64>,
+    pub dry_allowed_length: Option<i32>,
+    pub dry_last_n: Option<i32>,
+    pub dry_breakers: Option<Vec<String>>,
+    pub mirostat: Option<u32>,
+    pub mirostat_tau: Option<f64>,
+    pub mirostat_eta: Option<f64>,
+    pub adaptive_target: Option<f64>,
+    pub adaptive_decay: Option<f64>,
+    pub min_keep: Option<u32>,
+    pub samplers: Option<String>,
+    pub generator: Option<String>,
+    pub reasoning: Option<Reasoning>,
+}
+
+/// `ReasoningBudget` of `bindings/js/native.ts`.
+#[napi(object)]
+pub struct Reasoning {
+    pub tokens: u32,
+    pub start: String,
+    pub end: String,
+}
+
+fn real(value: Option<f64>, default: f32) -> f32 {
+    value.map_or(default, |value| value as f32)
+}
+
+/// As in the C interface, where 0 is off.
+fn unless_0(value: f32, off: f32) -> f32 {
+    if value == 0.0 { off } else { value }
 }
 
 impl SamplingOptions {
+    /// The parameters that are given over those that a session was opened with.
+    fn params(&self, params: &Params) -> Result<Params> {
+        let biases = self.logit_bias_ids.iter().zip(&self.logit_bias_values);
+        let breakers = self.dry_breakers.iter().flatten().enumerate();
+        let breakers = breakers.map(|(at, text)| terminated(text, &format!("dryBreakers[{at}]")));
+        let dry = Dry {
+            multiplier: real(self.dry_multiplier, params.dry.multiplier),
+            base: real(self.dry_base, params.dry.base),
+            allowed_length: self.dry_allowed_length.unwrap_or(params.dry.allowed_length),
+            last_n: self.dry_last_n.unwrap_or(params.dry.last_n),
+            breakers: params.dry.breakers.clone(),
+        };
+        Ok(Params {
+            seed: match self.seed {
+                Some(u32::MAX) => None,
+                Some(seed) => Some(seed.into()),
+                None => params.seed,
+            },
+            generator: match self.generator.as_deref() {
+                None => params.generator,
+                Some("counter") => Generator::Counter,
+                Some("mt19937") => Generator::Mt19937,
+                Some(other) => {
+                    let problem = format!("generator is {other:?}, must be \"counter\" or \"mt19937\"");
+                    return Err(Error::InvalidArgument(problem));
+                }
+            },
+            sequence: match &self.samplers {
+                None => params.sequence.clone(),
+                Some(names) => terminated(names, "samplers")?.parse()?,
+            },
+            logit_bias: biases.map(|(&id, &value)| (id, value as f32)).collect(),
+            repeat_last_n: self.repeat_last_n.unwrap_or(params.repeat_last_n),
+            repeat_penalty: unless_0(real(self.repeat_penalty, params.repeat_penalty), 1.0),
+            frequency_penalty: real(self.frequency_penalty, params.frequency_penalty),
+            presence_penalty: real(self.presence_penalty, params.presence_penalty),
+            dry: dry.with(&breakers.collect::<Result<Vec<&str>>>()?),
+            top_n_sigma: real(self.top_n_sigma, params.top_n_sigma),
+            top_k: self.top_k.unwrap_or(params.top_k),
+            typical_p: unless_0(real(self.typical_p, params.typical_p), 1.0),
+            min_p: real(self.min_p, params.min_p),
+            xtc_probability: real(self.xtc_probability, params.xtc_probability),
+            xtc_threshold: real(self.xtc_threshold, params.xtc_threshold),
+            dynatemp_range: real(self.dynatemp_range, params.dynatemp_range),
+            dynatemp_exponent: real(self.dynatemp_exponent, params.dynatemp_exponent),
+            mirostat: self.mirostat.map_or(Ok(params.mirostat), Mirostat::checked)?,
+            mirostat_tau: real(self.mirostat_tau, params.mirostat_tau),
+            mirostat_eta: real(self.mirostat_eta, params.mirostat_eta),
+            adaptive_target: unless_0(real(self.adaptive_target, params.adaptive_target), -1.0),
+            adaptive_decay: real(self.adaptive_decay, params.adaptive_decay),
+            min_keep: self.min_keep.unwrap_or(params.min_keep),
+            temperature: params.temperature,
+            top_p: params.top_p,
+        })
+    }
+
     /// These options over the settings that a session was opened with.
     pub(crate) fn over(&self, opened: &Settings) -> Result<Settings> {
-        let params = &opened.params;
-        let real = |value: Option<f64>, default: f32| value.map_or(default, |value| value as f32);
         let stop = self.stop.iter().flatten().enumerate();
         let stop = stop.map(|(at, text)| Ok(terminated(text, &format!("stop[{at}]"))?.as_bytes().to_vec()));
-        let biases = self.logit_bias_ids.iter().zip(&self.logit_bias_values);
         Ok(Settings {
-            params: Params {
-                seed: match self.seed {
-                    Some(u32::MAX) => None,
-                    Some(seed) => Some(seed.into()),
-                    None => params.seed,
-                },
-                top_k: self.top_k.unwrap_or(params.top_k),
-                min_p: real(self.min_p, params.min_p),
-                // As in the C interface, where 0 is off.
-                repeat_penalty: match real(self.repeat_penalty, params.repeat_penalty) {
-                    0.0 => 1.0,
-                    penalty => penalty,
-                },
-                repeat_last_n: self.repeat_last_n.unwrap_or(params.repeat_last_n),
-                presence_penalty: real(self.presence_penalty, params.presence_penalty),
-                frequency_penalty: real(self.frequency_penalty, params.frequency_penalty),
-                logit_bias: biases.map(|(&id, &value)| (id, value as f32)).collect(),
-                ..params.clone()
+            params: self.params(&opened.params)?,
+            reasoning: match &self.reasoning {
+                None => opened.reasoning.clone(),
+                Some(one) => reasoning(
+                    one.tokens,
+                    Some(terminated(&one.start, "reasoning.start")?),
+                    Some(terminated(&one.end, "reasoning.end")?),
+                )?,
             },
             stop: stop.collect::<Result<_>>()?,
             ignore_eos: self.ignore_eos.unwrap_or(opened.ignore_eos),

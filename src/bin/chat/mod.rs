@@ -8,7 +8,7 @@ use crate::args::{ModelArgs, loading, read_input};
 use crate::output::{
     Failure, Outcome, catch_interrupts, error, fail, forget_interrupts, interrupted, printable, usage,
 };
-use crate::parameters::Parameters;
+use crate::parameters::{self, Parameters};
 use clap::ValueEnum;
 use conversation::Conversation;
 use elizainference::sampling::Chain;
@@ -50,6 +50,8 @@ pub struct Args {
     answer_start: Option<String>,
     #[command(flatten)]
     parameters: Parameters,
+    #[command(flatten)]
+    reasoning: parameters::Thinking,
     /// The whole sampler chain, such as top_k=40;top_p=0.95;min_p=0.05;temp=0.8
     #[arg(long, conflicts_with = "parameters")]
     chain: Option<Chain>,
@@ -106,6 +108,7 @@ pub fn run(args: Args) -> Outcome {
         stop: args.stop.iter().map(|text| text.clone().into_bytes()).collect(),
         on_span_end: SpanEnd::Stop,
         special_text: true,
+        reasoning: args.reasoning.budget(),
         ..settings
     })?;
     session.set_chain(SLOT, args.chain.clone())?;

@@ -7,6 +7,7 @@
 
 use super::{greedy, temperature};
 use crate::backend::DynamicRange;
+use crate::sampling::order::Order;
 use crate::sampling::pool::Pool;
 use crate::sampling::statistics::{evenness, power};
 use crate::sampling::weigh::moment;
@@ -29,9 +30,11 @@ pub(super) fn check(temperature: f32, range: f32, exponent: f32) -> Result<()> {
 pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, middle: f32, range: f32, exponent: f32) -> Result<()> {
     pool.scan()?;
     let (count, mass, moment) = sums(pool);
+    let count = if pool.buffers.llama { pool.size() as u64 } else { count };
     if count <= 1 {
         return Ok(());
     }
+    pool.order = Order::Logit;
     let dynamic = DynamicRange::new(middle, range, exponent);
     let raised = power(evenness(count, mass, moment), dynamic.exponent);
     let temperature = dynamic.low + dynamic.width * raised;

@@ -22,6 +22,7 @@ pub(super) fn check(biases: &[(Token, f32)], n_vocab: usize) -> Result<()> {
 }
 
 pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, biases: &[(Token, f32)]) {
+    pool.keep_order();
     let temperature = 1.0 / pool.scale;
     for &(token, bias) in biases {
         // -inf is not added: the logit may be +inf.

@@ -22,6 +22,7 @@ pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, p: f32, min_keep: usize) -
     if min_keep > 1 && pool.count(cut) < min_keep {
         return top_k::apply(pool, min_keep);
     }
+    pool.list_alive();
     pool.cut(cut);
     Ok(())
 }

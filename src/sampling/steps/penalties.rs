@@ -74,6 +74,7 @@ impl Penalties {
     }
 
     pub(in crate::sampling) fn apply(&self, pool: &mut Pool<'_>) {
+        pool.keep_order();
         let temperature = 1.0 / pool.scale;
         for &(token, count) in &self.counts {
             let loss = (count as f32 * self.frequency + self.presence) * temperature;

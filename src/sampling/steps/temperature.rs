@@ -25,6 +25,7 @@ pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, temperature: f32) -> Resul
     if temperature <= 0.0 || !scale.is_finite() {
         return greedy::apply(pool);
     }
+    pool.divisor *= temperature;
     // Not 0, so that 1 / scale stays finite; beyond that temperature all candidates are equal anyway.
     pool.scale = scale.max(f32::MIN_POSITIVE);
     Ok(())

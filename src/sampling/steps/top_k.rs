@@ -5,27 +5,62 @@
 //! large k, long runs of equal logits), the cut is found by radix selection, see `select.rs`.
 
 use crate::sampling::candidate::Candidate;
-use crate::sampling::pool::Pool;
-use crate::sampling::select::{key_logit, radix_cut, rank};
+use crate::sampling::order::Order;
+use crate::sampling::pool::{LIST, Pool};
+use crate::sampling::select::{key_logit, key_token, radix_cut, rank};
 use crate::{Result, Token};
 
 /// # Errors
 /// As [`Pool::scan`].
 pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, k: usize) -> Result<()> {
     pool.scan()?;
+    pool.order = Order::Logit;
+    pool.list_at_most(k);
     if !pool.in_list {
         let floor = floor(pool, k);
         pool.in_list = pool.collect(floor, f32::INFINITY, Token::MAX);
     }
     if pool.in_list {
         keep_best(&mut pool.buffers.list, &mut pool.buffers.keys, k);
-    } else if k < pool.row.len() {
-        let is_candidate = |x: f32| u64::from(x > f32::NEG_INFINITY);
-        if let Some(cut) = radix_cut(pool.row, &mut pool.buffers.bins[..], k as u64, |x| x, is_candidate) {
-            pool.cut(cut);
-        }
+    } else if k < pool.row.len()
+        && let Some(cut) = cut(pool, k)
+    {
+        pool.cut(cut);
     }
     Ok(())
+}
+
+/// Writes the keys of the best `count` candidates, [`LIST`] at most, to the pool's buffer, best first. All candidates
+/// stay.
+///
+/// # Errors
+/// As [`Pool::scan`].
+pub(super) fn best(pool: &mut Pool<'_>, count: usize) -> Result<()> {
+    pool.scan()?;
+    let count = count.clamp(1, LIST);
+    if !pool.in_list {
+        let floor = floor(pool, count);
+        if !pool.collect(floor, f32::INFINITY, Token::MAX)
+            && let Some(cut) = cut(pool, count)
+        {
+            pool.collect(key_logit(cut), f32::INFINITY, key_token(cut));
+        }
+    }
+    let keys = &mut pool.buffers.keys;
+    keys.clear();
+    keys.extend(pool.buffers.list.iter().map(|one| one.key()));
+    if count < keys.len() {
+        keys.select_nth_unstable(count);
+        keys.truncate(count);
+    }
+    keys.sort_unstable();
+    Ok(())
+}
+
+/// The key of the k-th best candidate of the row.
+fn cut(pool: &mut Pool<'_>, k: usize) -> Option<u64> {
+    let is_candidate = |x: f32| u64::from(x > f32::NEG_INFINITY);
+    radix_cut(pool.row, &mut pool.buffers.bins[..], k as u64, |x| x, is_candidate)
 }
 
 /// A logit that at least k candidates of the row reach, if there are as many.

@@ -7,6 +7,7 @@
 
 use super::top_k;
 use crate::sampling::candidate::Candidate;
+use crate::sampling::order::Order;
 use crate::sampling::passes::{BINS, bin};
 use crate::sampling::pool::Pool;
 use crate::sampling::select::{key_logit, radix_cut};
@@ -23,11 +24,13 @@ pub(super) fn check(p: f32) -> Result<()> {
 /// As [`Pool::scan`].
 pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, p: f32, min_keep: usize) -> Result<()> {
     pool.scan()?;
+    pool.order = Order::Logit;
     let cut = if pool.in_list { cut_of_list(pool, p) } else { cut_of_row(pool, p) };
     let Some(cut) = cut else { return Ok(()) };
     if min_keep > 1 && pool.count(cut) < min_keep {
         return top_k::apply(pool, min_keep);
     }
+    pool.list_alive();
     pool.cut(cut);
     Ok(())
 }

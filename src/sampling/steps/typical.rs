@@ -6,6 +6,7 @@
 //! d is far from its mean, which integer sums give.
 
 use super::dynamic_temperature::sums;
+use crate::sampling::order::Order;
 use crate::sampling::pool::{Buffers, Pool};
 use crate::sampling::select::{key_token, radix_cut, rank};
 use crate::sampling::statistics::mean_distance;
@@ -22,6 +23,10 @@ pub(super) fn check(p: f32) -> Result<()> {
 /// As [`Pool::scan`].
 pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, p: f32, min_keep: usize) -> Result<()> {
     pool.scan()?;
+    if pool.buffers.llama {
+        as_a_list(pool, p, min_keep);
+        return Ok(());
+    }
     let (_, mass, moment) = sums(pool);
     let (mean, best, scale) = (mean_distance(moment, mass), pool.best(), pool.scale);
     // Rises with how typical a candidate is; one of no probability is the least typical.
@@ -39,6 +44,38 @@ pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, p: f32, min_keep: usize) -
         pool.retain(|token, logit| (rank(typical(logit)), token) <= cut);
     }
     Ok(())
+}
+
+/// The same with llama.cpp's numbers, in whose order the draw walks: surprises are f32, which have steps of 1e-6 where
+/// there are many candidates.
+fn as_a_list(pool: &mut Pool<'_>, p: f32, min_keep: usize) {
+    pool.order = Order::Logit;
+    pool.arrange();
+    let (best, divisor) = (pool.best() / pool.divisor, pool.divisor);
+    let mut list = std::mem::take(&mut pool.buffers.arranged);
+    let exponential = |logit: f32| (logit / divisor - best).exp();
+    let sum: f32 = list.iter().map(|one| exponential(one.logit)).sum();
+    let probability = |logit: f32| exponential(logit) / sum;
+    // One of no probability adds nothing, and is the least typical.
+    let entropy: f32 = list.iter().map(|one| probability(one.logit)).filter(|p| *p > 0.0).map(|p| -p * p.ln()).sum();
+    for one in &mut list {
+        one.logit = (-probability(one.logit).ln() - entropy).abs();
+    }
+    list.sort_unstable_by(|a, b| a.logit.total_cmp(&b.logit).then(a.token.cmp(&b.token)));
+    let mut reached = 0.0f32;
+    let last = list.iter().enumerate().position(|(at, one)| {
+        reached += pool.logit(one.token).map_or(0.0, probability);
+        reached > p && at + 1 >= min_keep
+    });
+    if let Some(last) = last {
+        for one in list.drain(last + 1..) {
+            pool.adjust(one.token, |_| f32::NEG_INFINITY);
+        }
+        pool.retain(|_, logit| logit > f32::NEG_INFINITY);
+        pool.list_alive();
+    }
+    pool.buffers.arranged = list;
+    pool.order = Order::Arranged;
 }
 
 /// How many candidates a cut keeps.

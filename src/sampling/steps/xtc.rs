@@ -1,7 +1,7 @@
 //! XTC, "exclude top choices": now and then removes all but the least probable of the candidates that are probable
 //! enough (Weidmann, <https://github.com/oobabooga/text-generation-webui/pull/6335>).
 
-use crate::backend::xtc_limit;
+use crate::sampling::order::Order;
 use crate::sampling::pool::Pool;
 use crate::sampling::select::key;
 use crate::sampling::weigh::{ONE, weight};
@@ -18,20 +18,22 @@ pub(super) fn check(probability: f32, threshold: f32) -> Result<()> {
     Ok(())
 }
 
-/// With 32 random bits `r`, which mean the uniform number (r + 0.5) · 2^-32.
+/// Where `acts` says that it is to act this time, which is asked once at most.
 ///
 /// # Errors
 /// As [`Pool::scan`].
 pub(in crate::sampling) fn apply(
     pool: &mut Pool<'_>,
-    (probability, threshold): (f32, f32),
+    threshold: f32,
     min_keep: usize,
-    r: u32,
+    acts: impl FnOnce() -> bool,
 ) -> Result<()> {
-    if xtc_limit(probability).is_none_or(|limit| r > limit) {
+    pool.scan()?;
+    // llama.cpp does not draw where there is nothing to choose.
+    if pool.buffers.llama && pool.size() < 2 || !acts() {
         return Ok(());
     }
-    pool.scan()?;
+    pool.order = Order::Logit;
     let (best, scale) = (pool.best(), pool.scale);
     let total = pool.mass();
     let enough = ((f64::from(threshold.max(0.0)) * total as f64).ceil() as u64).max(u64::from(threshold > 0.0));
@@ -46,7 +48,9 @@ pub(in crate::sampling) fn apply(
             last = last.max(key(token, logit));
         }
     });
+    let all = if pool.buffers.llama { pool.size() } else { all };
     if probable > 1 && all - (probable - 1) >= min_keep {
+        pool.list_less(probable - 1);
         pool.retain(|token: Token, logit| key(token, logit) >= last);
     }
     Ok(())

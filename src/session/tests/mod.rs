@@ -6,6 +6,7 @@ mod flow;
 mod grammars;
 mod passes;
 mod pull;
+mod reasoning;
 mod shifts;
 mod span_samplings;
 mod spans;

@@ -135,6 +135,36 @@ final class StreamTest {
         }
     }
 
+    /** Every sampler has its options; wrong ones are named. */
+    private static void chained(Session session) {
+        SamplingOptions before = session.samplingOptions();
+        SamplingOptions options = session.samplingOptions();
+        check(options.generator == Generator.COUNTER && options.mirostat == 0 && options.dryLastN == 64, options.dryLastN);
+        options.generator = Generator.MT19937;
+        options.samplers = "dry;typ_p;xtc;temperature";
+        options.dryMultiplier = 0.5f;
+        options.dryBreakers = new String[] {"a", "\n"};
+        options.typicalP = 0.75f;
+        options.xtcProbability = 0.25f;
+        options.dynatempRange = 0.125f;
+        options.adaptiveTarget = 0.5f;
+        options.minKeep = 2;
+        options.reasoningBudget = 10;
+        options.reasoningStart = "a";
+        options.reasoningEnd = "b";
+        session.configure(options);
+        SamplingOptions now = session.samplingOptions();
+        check(now.generator == Generator.MT19937 && now.dryMultiplier == 0.5f && now.typicalP == 0.75f, now.typicalP);
+        check(now.xtcProbability == 0.25f && now.dynatempRange == 0.125f && now.adaptiveTarget == 0.5f, now.dynatempRange);
+        check(now.minKeep == 2 && now.reasoningBudget == 10, now.minKeep);
+        options.mirostat = 3;
+        thrown(ElizaException.InvalidArgument.class, "mirostat is 3", () -> session.configure(options));
+        options.mirostat = 2;
+        options.samplers = "top_q";
+        thrown(ElizaException.InvalidArgument.class, "top_q", () -> session.configure(options));
+        session.configure(before);
+    }
+
     private static void samplingOptions() throws Exception {
         try (Session session = open(512)) {
             SamplingOptions options = session.samplingOptions();
@@ -151,6 +181,7 @@ final class StreamTest {
             same(drawn.get(0), drawn.get(1));
             check(!drawn.get(0).equals(drawn.get(2)), "two seeds draw the same");
             same(session.samplingOptions().seed, 2L);
+            chained(session);
             same(session.samplingOptions().ignoreEos, true);
 
             Host.Result free = greedy(session, 60);

@@ -102,7 +102,8 @@ final class Native {
     static native long samplingOptions(long session, int[] whole, float[] real);
 
     static native void configure(long session, long seed, int[] whole, float[] real, ByteBuffer stop, int[] stopEnds,
-        int[] biasIds, float[] biasValues);
+        int[] biasIds, float[] biasValues, ByteBuffer breakers, int[] breakerEnds, ByteBuffer samplers,
+        ByteBuffer reasoningStart, ByteBuffer reasoningEnd);
 
     static native void setChain(long session, int slot, ByteBuffer chain);
 

@@ -367,8 +367,8 @@ public final class Session implements AutoCloseable {
     /** What is in force: at first the library's defaults under those that the model file brings. */
     public SamplingOptions samplingOptions() {
         SamplingOptions options = new SamplingOptions();
-        int[] whole = new int[9];
-        float[] real = new float[4];
+        int[] whole = new int[15];
+        float[] real = new float[16];
         options.seed = Native.samplingOptions(number, whole, real);
         options.topK = whole[0];
         options.repeatLastN = whole[1];
@@ -379,10 +379,28 @@ public final class Session implements AutoCloseable {
         options.onContextFull = whole[6] != 0 ? ContextFull.SHIFT : ContextFull.STOP;
         options.nKeep = whole[7];
         options.specialText = whole[8] != 0;
+        options.dryAllowedLength = whole[9];
+        options.dryLastN = whole[10];
+        options.mirostat = whole[11];
+        options.minKeep = whole[12];
+        options.generator = whole[13] != 0 ? Generator.MT19937 : Generator.COUNTER;
+        options.reasoningBudget = whole[14];
         options.minP = real[0];
         options.repeatPenalty = real[1];
         options.presencePenalty = real[2];
         options.frequencyPenalty = real[3];
+        options.topNSigma = real[4];
+        options.typicalP = real[5];
+        options.xtcProbability = real[6];
+        options.xtcThreshold = real[7];
+        options.dynatempRange = real[8];
+        options.dynatempExponent = real[9];
+        options.dryMultiplier = real[10];
+        options.dryBase = real[11];
+        options.mirostatTau = real[12];
+        options.mirostatEta = real[13];
+        options.adaptiveTarget = real[14];
+        options.adaptiveDecay = real[15];
         return options;
     }
 
@@ -402,11 +420,39 @@ public final class Session implements AutoCloseable {
             options.onContextFull.ordinal(),
             options.nKeep,
             options.specialText ? 1 : 0,
+            options.dryAllowedLength,
+            options.dryLastN,
+            options.mirostat,
+            options.minKeep,
+            options.generator.ordinal(),
+            options.reasoningBudget,
         };
-        float[] real = {options.minP, options.repeatPenalty, options.presencePenalty, options.frequencyPenalty};
+        float[] real = {
+            options.minP,
+            options.repeatPenalty,
+            options.presencePenalty,
+            options.frequencyPenalty,
+            options.topNSigma,
+            options.typicalP,
+            options.xtcProbability,
+            options.xtcThreshold,
+            options.dynatempRange,
+            options.dynatempExponent,
+            options.dryMultiplier,
+            options.dryBase,
+            options.mirostatTau,
+            options.mirostatEta,
+            options.adaptiveTarget,
+            options.adaptiveDecay,
+        };
         int[] ends = new int[options.stop.length];
         ByteBuffer stop = Utf8.direct(options.stop, "stop", ends);
-        Native.configure(number, options.seed, whole, real, stop, ends, options.logitBiasIds, options.logitBiasValues);
+        int[] breakerEnds = new int[options.dryBreakers.length];
+        ByteBuffer breakers = Utf8.direct(options.dryBreakers, "dryBreakers", breakerEnds);
+        Native.configure(number, options.seed, whole, real, stop, ends, options.logitBiasIds, options.logitBiasValues, breakers,
+            breakerEnds, Utf8.directOrNull(options.samplers, "samplers"),
+            Utf8.directOrNull(options.reasoningStart, "reasoningStart"),
+            Utf8.directOrNull(options.reasoningEnd, "reasoningEnd"));
     }
 
     /**
