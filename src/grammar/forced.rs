@@ -4,7 +4,7 @@
 //! before it. The last token of the run is held back where a longer one may legally take its place, so that a run never
 //! ends inside of a token that the model would rather write (token healing).
 
-use super::grammar::JumpAhead;
+use super::compiled::JumpAhead;
 use super::state::GrammarState;
 use super::tables::{DEAD, Step, Tables};
 use super::vocabulary::Tree;

@@ -13,9 +13,9 @@
 
 mod classes;
 mod code;
+mod compiled;
 mod forced;
 mod gbnf;
-mod grammar;
 mod lazy;
 mod mask;
 mod rules;
@@ -25,8 +25,8 @@ mod tables;
 mod vocabulary;
 mod walk;
 
+pub use compiled::{Grammar, GrammarOptions, JumpAhead};
 pub use gbnf::{MAX_DEPTH, MAX_ITEMS, MAX_REPETITIONS, MAX_TEXT_BYTES};
-pub use grammar::{Grammar, GrammarOptions, JumpAhead};
 pub use lazy::{MAX_SEARCHED, Trigger};
 pub use mask::{MAX_FEW, Mask};
 pub use rules::Rules;

@@ -1,6 +1,6 @@
 //! Where one stream is in a grammar.
 
-use super::grammar::Grammar;
+use super::compiled::Grammar;
 use super::lazy::{Begin, Collected};
 use super::mask::Mask;
 use super::tables::{DEAD, Tables};
