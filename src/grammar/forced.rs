@@ -19,8 +19,8 @@ const CONTEXT: usize = 8;
 const MAX_TOKENS: usize = 4096;
 
 impl GrammarState {
-    /// Appends the bytes that must come next: none where there is a choice, where the grammar may end, and where it is not
-    /// in force.
+    /// Appends the bytes that must come next: none where there is a choice, where the grammar may end, and where it is
+    /// not in force.
     ///
     /// # Errors
     /// As [`GrammarState::mask`].

@@ -1,8 +1,8 @@
 //! The rules of a grammar, checked: every reference is defined, nothing is left-recursive.
 //!
-//! A rule is a list of [`Item`]s in which [`Item::Or`] separates alternatives. Repetitions and groups are rules of their
-//! own, without a name: [`super::gbnf`] makes them. Left recursion is found by a fixed point over the rules that can be
-//! empty, so that what a stack of positions would follow for ever never reaches [`super::code`].
+//! A rule is a list of [`Item`]s in which [`Item::Or`] separates alternatives. Repetitions and groups are rules of
+//! their own, without a name: [`super::gbnf`] makes them. Left recursion is found by a fixed point over the rules that
+//! can be empty, so that what a stack of positions would follow for ever never reaches [`super::code`].
 
 use crate::gguf::shown;
 use crate::{Error, Result, Token};

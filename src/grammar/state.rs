@@ -220,8 +220,8 @@ impl GrammarState {
         bytes.len()
     }
 
-    /// Follows a text by the longest tokens that it begins with, special ones too, as far as they fit, and returns how many
-    /// bytes did.
+    /// Follows a text by the longest tokens that it begins with, special ones too, as far as they fit, and returns how
+    /// many bytes did.
     pub fn advance_pieces(&mut self, text: &[u8]) -> usize {
         let mut at = 0;
         while let Some(token) = self.grammar.tree.longest(&text[at..]) {

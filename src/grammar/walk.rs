@@ -26,7 +26,7 @@ pub(super) fn mask(tables: &mut Tables, tree: &Tree, state: u32) -> Step<Arc<Mas
         Some(bits) => bits,
         None => {
             let mut bits = empty(tree)?;
-            tables.token_ops(state).for_each(|op| add_token(&mut bits, tree, op));
+            tables.token_ops(state)?.into_iter().for_each(|op| add_token(&mut bits, tree, op));
             fitting(tables, tree, (0, tree.nodes.len() - 1), state, &mut |_, _, _, tokens| {
                 tokens.iter().for_each(|&token| set(&mut bits, token));
                 true
