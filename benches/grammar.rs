@@ -1,8 +1,9 @@
 //! What a grammar costs: the vocabulary's trie, the first state, masks that are new and masks that are known.
 //!
-//! `cargo bench --bench grammar`. Vocabularies of `ELIZA_SHARED` or `../shared`, else the demo model's. A hundred grammars of
-//! JSON objects, from three keys to forty, with enums, numbers, lists and free strings in them; each is followed by tokens
-//! of random objects that it allows. The first objects warm up; masks are timed in others after them.
+//! `cargo bench --bench grammar`. Vocabularies of `ELIZA_SHARED` or `../shared`, else the demo model's. A hundred
+//! grammars of JSON objects, from three keys to forty, with enums, numbers, lists and free strings in them; each is
+//! followed by tokens of random objects that it allows. The first objects warm up; masks are timed in others after
+//! them.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/testing/mod.rs"]

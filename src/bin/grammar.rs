@@ -84,7 +84,8 @@ fn check(args: &CheckArgs) -> Outcome {
     let is_complete = accepted == text.len() && may_end;
     if args.json {
         return print_json(&json!({
-            "accepted": accepted, "bytes": text.len(), "may_end": may_end, "complete": is_complete, "legal_tokens": legal,
+            "accepted": accepted, "bytes": text.len(), "may_end": may_end, "complete": is_complete,
+            "legal_tokens": legal,
         }));
     }
     let mut out = io::stdout().lock();

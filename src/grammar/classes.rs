@@ -1,8 +1,8 @@
 //! Classes of code points as automata over the bytes of valid UTF-8.
 //!
 //! A class becomes a deterministic automaton of at most four steps. Equal states are one, also of different classes, so
-//! that most classes share their continuation bytes. Surrogates, overlong forms and code points from 0x110000 on have no
-//! path at all; code point 0 has none either, as in llama.cpp, where a text ends at it.
+//! that most classes share their continuation bytes. Surrogates, overlong forms and code points from 0x110000 on have
+//! no path at all; code point 0 has none either, as in llama.cpp, where a text ends at it.
 
 use super::rules::Class;
 use std::collections::HashMap;

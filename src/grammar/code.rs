@@ -1,8 +1,8 @@
 //! Rules as positions in one list: what may come at each, and where it goes on.
 //!
-//! A literal is its bytes. The alternatives of a rule that begin alike share their beginning, so that a list of names is a
-//! trie: at most one position for each first byte, whatever the number of alternatives. That changes no match, since a
-//! stack of positions is all that matching knows.
+//! A literal is its bytes. The alternatives of a rule that begin alike share their beginning, so that a list of names
+//! is a trie: at most one position for each first byte, whatever the number of alternatives. That changes no match,
+//! since a stack of positions is all that matching knows.
 
 use super::classes::Automata;
 use super::gbnf::MAX_ITEMS;

@@ -4,7 +4,7 @@
 //! before it. The last token of the run is held back where a longer one may legally take its place, so that a run never
 //! ends inside of a token that the model would rather write (token healing).
 
-use super::grammar::JumpAhead;
+use super::compiled::JumpAhead;
 use super::state::GrammarState;
 use super::tables::{DEAD, Step, Tables};
 use super::vocabulary::Tree;
@@ -19,8 +19,8 @@ const CONTEXT: usize = 8;
 const MAX_TOKENS: usize = 4096;
 
 impl GrammarState {
-    /// Appends the bytes that must come next: none where there is a choice, where the grammar may end, and where it is not
-    /// in force.
+    /// Appends the bytes that must come next: none where there is a choice, where the grammar may end, and where it is
+    /// not in force.
     ///
     /// # Errors
     /// As [`GrammarState::mask`].

@@ -39,8 +39,19 @@ struct Parser<'t> {
     depth: usize,
 }
 
-/// Reads a whole grammar.
-pub(super) fn parse(text: &str, root: &str) -> Result<Rules> {
+impl Rules {
+    /// Reads a grammar in GBNF. `root` is the name of the rule that texts must match. The empty text is a grammar that
+    /// allows everything, as in llama.cpp.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] with line and column for what is no GBNF, beyond a limit, undefined or
+    /// left-recursive.
+    pub fn parse(gbnf: &str, root: &str) -> Result<Rules> {
+        parse(gbnf, root)
+    }
+}
+
+fn parse(text: &str, root: &str) -> Result<Rules> {
     if text.is_empty() {
         return Ok(Rules { allows_all: true, ..Rules::default() });
     }

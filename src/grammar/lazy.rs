@@ -1,8 +1,8 @@
 //! When a lazy grammar comes into force: at the first of its triggers.
 //!
 //! The text of a generation is collected until then. A word is searched in what is new, with as much before it as the
-//! word is long. A pattern is searched in all of the text, as in llama.cpp, but in its last [`MAX_SEARCHED`] bytes only,
-//! which bounds the time for each token; a pattern that begins with `^` is not tried on longer texts.
+//! word is long. A pattern is searched in all of the text, as in llama.cpp, but in its last [`MAX_SEARCHED`] bytes
+//! only, which bounds the time for each token; a pattern that begins with `^` is not tried on longer texts.
 
 use crate::gguf::shown;
 use crate::{Error, Result, Token, reserve};

@@ -60,7 +60,8 @@ impl Mask {
     }
 }
 
-/// What is legal in a state whatever comes after the rules that it is in: shared by all states that differ in that alone.
+/// What is legal in a state whatever comes after the rules that it is in: shared by all states that differ in that
+/// alone.
 #[derive(Debug)]
 pub(super) struct Local {
     /// The tokens that end inside of those rules.

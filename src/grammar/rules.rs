@@ -1,10 +1,9 @@
 //! The rules of a grammar, checked: every reference is defined, nothing is left-recursive.
 //!
-//! A rule is a list of [`Item`]s in which [`Item::Or`] separates alternatives. Repetitions and groups are rules of their
-//! own, without a name: [`super::gbnf`] makes them. Left recursion is found by a fixed point over the rules that can be
-//! empty, so that what a stack of positions would follow for ever never reaches [`super::code`].
+//! A rule is a list of [`Item`]s in which [`Item::Or`] separates alternatives. Repetitions and groups are rules of
+//! their own, without a name: [`super::gbnf`] makes them. Left recursion is found by a fixed point over the rules that
+//! can be empty, so that what a stack of positions would follow for ever never reaches [`super::code`].
 
-use super::gbnf;
 use crate::gguf::shown;
 use crate::{Error, Result, Token};
 use std::collections::{HashMap, HashSet};
@@ -54,7 +53,7 @@ pub(super) struct Rule {
     pub(super) mark: u32,
 }
 
-/// The rules of a grammar, as [`Rules::parse`] read them.
+/// The rules of a grammar; [`Rules::parse`] reads them.
 #[derive(Debug, Clone, Default)]
 pub struct Rules {
     pub(super) rules: Vec<Rule>,
@@ -66,16 +65,6 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Reads a grammar in GBNF. `root` is the name of the rule that texts must match. The empty text is a grammar that
-    /// allows everything, as in llama.cpp.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] with line and column for what is no GBNF, beyond a limit, undefined or
-    /// left-recursive.
-    pub fn parse(gbnf: &str, root: &str) -> Result<Rules> {
-        gbnf::parse(gbnf, root)
-    }
-
     /// Text that the rule with this name matches belongs to span `span` from now on, unless a marked rule inside of it
     /// matches it.
     ///

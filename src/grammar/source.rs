@@ -3,7 +3,7 @@
 //! `{"gbnf": "root ::= …", "root"?: "root", "lazy"?: bool, "triggers"?: [{"type": …, "value": …}], "jump_ahead"?: …}`.
 //! Every kind of source becomes [`Rules`]; `KINDS` has one row for each. Unknown keys are ignored.
 
-use super::grammar::{Grammar, GrammarOptions, JumpAhead};
+use super::compiled::{Grammar, GrammarOptions, JumpAhead};
 use super::lazy::Trigger;
 use super::rules::Rules;
 use super::schema;

@@ -1,6 +1,6 @@
 //! Where one stream is in a grammar.
 
-use super::grammar::Grammar;
+use super::compiled::Grammar;
 use super::lazy::{Begin, Collected};
 use super::mask::Mask;
 use super::tables::{DEAD, Tables};
@@ -229,8 +229,8 @@ impl GrammarState {
         bytes.len()
     }
 
-    /// Follows a text by the longest tokens that it begins with, special ones too, as far as they fit, and returns how many
-    /// bytes did.
+    /// Follows a text by the longest tokens that it begins with, special ones too, as far as they fit, and returns how
+    /// many bytes did.
     pub fn advance_pieces(&mut self, text: &[u8]) -> usize {
         let mut at = 0;
         while let Some(token) = self.grammar.tree.longest(&text[at..]) {

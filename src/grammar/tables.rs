@@ -1,9 +1,9 @@
 //! Stacks of positions, sets of them as states, and what each byte makes of a state.
 //!
-//! A stack is where a parse is: the position of the byte that comes next, and where to go on after each rule that is not
-//! at its end. Stacks are kept hash-consed: equal ones are one node. A state is a set of stacks; equal sets are one state,
-//! and what follows it for each byte is computed once. All of this is a cache that can be dropped and made again from
-//! the states that are in use; where even those are too large, an error names the limit.
+//! A stack is where a parse is: the position of the byte that comes next, and where to go on after each rule that is
+//! not at its end. Stacks are kept hash-consed: equal ones are one node. A state is a set of stacks; equal sets are one
+//! state, and what follows it for each byte is computed once. All of this is a cache that can be dropped and made again
+//! from the states that are in use; where even those are too large, an error names the limit.
 
 use super::classes::DONE;
 use super::code::{Code, Op};
@@ -355,12 +355,25 @@ impl Tables {
         state
     }
 
-    /// The stacks of a state whose top asks for a whole token.
-    pub(super) fn token_ops(&self, state: u32) -> impl Iterator<Item = Op> {
-        let (begin, end) =
-            if self.states[state as usize].has_tokens { self.states[state as usize].stacks } else { (0, 0) };
-        let tops = self.members[begin as usize..end as usize].iter().map(|&member| self.stacks[member as usize].at);
-        tops.filter(|at| at & CLASS == 0).map(|at| self.code.ops[at as usize])
+    /// What the stacks of a state ask for whose top is a whole token, and that can go on after it.
+    pub(super) fn token_ops(&mut self, state: u32) -> Step<Vec<Op>> {
+        let of = &self.states[state as usize];
+        let (begin, end) = if of.has_tokens { of.stacks } else { (0, 0) };
+        let mut ops = Vec::new();
+        for index in begin..end {
+            let stack = self.stacks[self.members[index as usize] as usize];
+            if stack.at >= CLASS {
+                continue;
+            }
+            let op = self.code.ops[stack.at as usize];
+            if matches!(op, Op::Token(_) | Op::NotToken(_)) {
+                self.found.clear();
+                self.seen.clear();
+                self.expand(Stack { at: stack.at + 1, ..stack })?;
+                ops.extend((!self.found.is_empty()).then_some(op));
+            }
+        }
+        Ok(ops)
     }
 
     // ------------------------------------------------------------------------------------------- local masks

@@ -1,9 +1,9 @@
 //! The texts of a vocabulary's tokens as one byte trie, flat and depth first.
 //!
 //! A walk over it reads nodes in order and skips a whole subtree where no token can be legal. It is built once for each
-//! vocabulary, and all grammars of that vocabulary share it. Texts are those of a reply with special tokens written out,
-//! so that a grammar's characters can match a control token's text. Left out are tokens that end a generation, which are
-//! judged apart, those without a text, and those that begin with a zero byte, which no grammar ever allows.
+//! vocabulary, and all grammars of that vocabulary share it. Texts are those of a reply with special tokens written
+//! out, so that a grammar's characters can match a control token's text. Left out are tokens that end a generation,
+//! which are judged apart, those without a text, and those that begin with a zero byte, which no grammar ever allows.
 
 use crate::vocab::Vocab;
 use crate::{Result, Token, reserve};

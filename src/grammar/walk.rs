@@ -26,7 +26,7 @@ pub(super) fn mask(tables: &mut Tables, tree: &Tree, state: u32) -> Step<Arc<Mas
         Some(bits) => bits,
         None => {
             let mut bits = empty(tree)?;
-            tables.token_ops(state).for_each(|op| add_token(&mut bits, tree, op));
+            tables.token_ops(state)?.into_iter().for_each(|op| add_token(&mut bits, tree, op));
             fitting(tables, tree, (0, tree.nodes.len() - 1), state, &mut |_, _, _, tokens| {
                 tokens.iter().for_each(|&token| set(&mut bits, token));
                 true
@@ -111,14 +111,17 @@ fn local(tables: &mut Tables, tree: &Tree, open: u32) -> Step<Option<Local>> {
     Ok((local.beyond.len() <= MAX_BEYOND).then_some(local))
 }
 
-/// Walks the nodes `begin..end`, which are siblings with all below them, from `state` on. `each` gets the state after
-/// every node that fits, the node and its tokens, until it returns false.
+/// Gets the state after a node that fits, the node and its tokens; false ends the walk.
+pub(super) type Each<'e> = dyn FnMut(&Tables, u32, usize, &[Token]) -> bool + 'e;
+
+/// Walks the nodes `begin..end`, which are siblings with all below them, from `state` on, and calls `each`
+/// for every node that fits.
 pub(super) fn fitting(
     tables: &mut Tables,
     tree: &Tree,
     (begin, end): (usize, usize),
     state: u32,
-    each: &mut dyn FnMut(&Tables, u32, usize, &[Token]) -> bool,
+    each: &mut Each<'_>,
 ) -> Step<()> {
     if begin >= end {
         return Ok(());

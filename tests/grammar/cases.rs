@@ -1,9 +1,9 @@
 //! The verdicts and masks of llama.cpp in the shared folder: `models/grammars/cases.json`.
 //!
 //! Two things differ on purpose. Characters are exactly those of UTF-8: llama.cpp also takes the bytes 0xF5 to 0xFF as
-//! beginnings of characters, surrogates and overlong forms, and its negated classes refuse the first byte of a character
-//! that they refuse only in part. And a reference to any token but one means all tokens, also those that are no whole
-//! characters. Where a mask differs, exactly that must be the difference.
+//! beginnings of characters, surrogates and overlong forms, and its negated classes refuse the first byte of a
+//! character that they refuse only in part. And a reference to any token but one means all tokens, also those that are
+//! no whole characters. Where a mask differs, exactly that must be the difference.
 
 use crate::texts::{Pieces, of_cases};
 use elizainference::grammar::{Grammar, GrammarOptions, GrammarState, Rules, Trigger};

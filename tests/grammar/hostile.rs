@@ -1,7 +1,8 @@
 //! Grammars that want too much time or memory: an error, or a bounded answer.
 
+use crate::testing::random_text::Random;
 use crate::testing::{self, process};
-use crate::texts::{grammar, vocab};
+use crate::texts::{GRAMMARS, grammar, vocab};
 use elizainference::grammar::{Grammar, GrammarOptions, GrammarState, Rules};
 use elizainference::vocab::Vocab;
 use std::sync::Arc;
@@ -136,4 +137,80 @@ fn tables_that_are_full_are_made_again_from_the_states_in_use() {
         assert_eq!(state.advance_bytes(&vec![b'b'; length + 5], &mut |_, _| {}), length);
         assert!(state.may_end() && state.must_end().unwrap());
     }
+}
+
+#[test]
+fn any_text_is_refused_or_read_and_walked() {
+    let vocab = vocab(&testing::demo());
+    let mut random = Random(5);
+    let parts = [
+        "\"",
+        "[",
+        "]",
+        "(",
+        ")",
+        "|",
+        "*",
+        "+",
+        "?",
+        "{",
+        "}",
+        ",",
+        "2",
+        "0",
+        "^",
+        "-",
+        "\\",
+        "x",
+        "::=",
+        "\n",
+        "root",
+        "a",
+        "é",
+        "<",
+        ">",
+        "!",
+        "<[300]>",
+        ".",
+        "#",
+        " ",
+        "\\u00e9",
+        "\r\n",
+        "\0",
+        "\\U0010FFFF",
+        "[^",
+        "{1,3}",
+    ];
+    let mut read = 0;
+    for round in 0..3000 {
+        let mut text = GRAMMARS[round % GRAMMARS.len()].to_owned();
+        for _ in 0..1 + random.below(2) {
+            let places: Vec<usize> = (0..=text.len()).filter(|&at| text.is_char_boundary(at)).collect();
+            let mut range = [places[random.below(places.len())], places[random.below(places.len())]];
+            range.sort_unstable();
+            let end = if random.below(2) == 0 { range[0] } else { range[1].min(range[0] + random.below(6)) };
+            let end = places.iter().copied().find(|&at| at >= end).unwrap_or(range[0]);
+            text.replace_range(range[0]..end, parts[random.below(parts.len())]);
+        }
+        let Ok(rules) = Rules::parse(&text, "root") else { continue };
+        let written = rules.to_gbnf();
+        Rules::parse(&written, "root").unwrap_or_else(|error| panic!("{text}\n{written}: {error}"));
+        let Ok(grammar) = Grammar::new(rules, &vocab, GrammarOptions::default()) else { continue };
+        read += 1;
+        let mut state = GrammarState::new(grammar);
+        for _ in 0..12 {
+            let mask = state.mask().unwrap().unwrap();
+            let mut forced = Vec::new();
+            state.forced_tokens(&[], &mut forced).unwrap();
+            let mut ahead = state.clone();
+            forced.iter().for_each(|&token| ahead.accept(token).unwrap());
+            let token = match mask.few() {
+                Some([]) => break,
+                Some(few) => few[random.below(few.len())],
+                None => random.below(vocab.n_tokens()) as i32,
+            };
+            assert_eq!(state.accept(token).is_ok(), mask.allows(token), "{text}: {token}");
+        }
+    }
+    assert!(read > 200, "only {read} grammars were read");
 }

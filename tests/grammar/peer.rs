@@ -1,5 +1,5 @@
-//! Random texts against llama.cpp, byte by byte (`cargo test --release --test grammar -- --ignored`): `ELIZA_PEER` names a
-//! program with the command `grammar_check --model M --lines F`, whose lines hold a grammar and a text in hex.
+//! Random texts against llama.cpp, byte by byte (`cargo test --release --test grammar -- --ignored`): `ELIZA_PEER`
+//! names a program with the command `grammar_check --model M --lines F`, whose lines hold a grammar and a text in hex.
 
 use crate::testing::random_text::Random;
 use crate::testing::{self, peer};
