@@ -14,11 +14,14 @@
 mod classes;
 mod code;
 mod compiled;
+mod draft;
 mod forced;
 mod gbnf;
 mod lazy;
 mod mask;
+pub mod regex;
 mod rules;
+pub mod schema;
 mod source;
 mod state;
 mod tables;
