@@ -15,6 +15,8 @@ mod testing;
 mod texts;
 
 use testing::allocator::PerThread;
-
 #[global_allocator]
 static ALLOCATOR: PerThread = PerThread;
+mod naive;
+mod regex;
+mod schema;
