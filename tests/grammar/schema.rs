@@ -138,10 +138,10 @@ fn schemas_that_hold_together_are_kept_together() {
     assert!(referred.matches("\"ab\"") && !referred.matches("\"abc\""));
     let tree = exact(&json!({
         "type": "object",
-        "properties": {"v": {"type": "integer"}, "next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
-        "required": ["v", "next"]
+        "properties": {"a": {"type": "integer"}, "next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
+        "required": ["a", "next"]
     }));
-    assert!(tree.matches(r#"{"v":1,"next":{"v":2,"next":null}}"#));
+    assert!(tree.matches(r#"{"a":1,"next":{"a":2,"next":null}}"#));
 }
 
 #[test]
