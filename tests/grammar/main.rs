@@ -6,17 +6,18 @@ mod cases;
 mod hostile;
 mod jumps;
 mod lazy;
+mod naive;
 mod oracle;
 mod peer;
+mod regex;
 mod rules;
+mod schema;
 mod sources;
 #[path = "../testing/mod.rs"]
 mod testing;
 mod texts;
 
 use testing::allocator::PerThread;
+
 #[global_allocator]
 static ALLOCATOR: PerThread = PerThread;
-mod naive;
-mod regex;
-mod schema;
