@@ -6,9 +6,12 @@ mod cases;
 mod hostile;
 mod jumps;
 mod lazy;
+mod naive;
 mod oracle;
 mod peer;
+mod regex;
 mod rules;
+mod schema;
 mod sources;
 mod spans;
 #[path = "../testing/mod.rs"]

@@ -99,8 +99,13 @@ impl Parser<'_> {
         Error::InvalidArgument(format!("Regular expression \"{pattern}\", character {}: {problem}", self.at + 1))
     }
 
+    /// An error about what begins `back` characters before.
+    fn unsupported_before(&self, back: usize, what: &str) -> Error {
+        super::unsupported(self.pattern, self.at - back, what)
+    }
+
     fn unsupported(&self, what: &str) -> Error {
-        super::unsupported(self.pattern, self.at, what)
+        self.unsupported_before(0, what)
     }
 
     fn alternatives(&mut self) -> Result<Node> {
@@ -266,9 +271,9 @@ impl Parser<'_> {
             return Ok(set);
         }
         match c {
-            'b' | 'B' => return Err(self.unsupported("a word boundary")),
-            '1'..='9' | 'k' => return Err(self.unsupported("a back-reference")),
-            'p' | 'P' => return Err(self.unsupported("a property of Unicode")),
+            'b' | 'B' => return Err(self.unsupported_before(1, "a word boundary")),
+            '1'..='9' | 'k' => return Err(self.unsupported_before(1, "a back-reference")),
+            'p' | 'P' => return Err(self.unsupported_before(1, "a property of Unicode")),
             _ => self.at += 1,
         }
         let code = match c {
@@ -295,7 +300,7 @@ impl Parser<'_> {
                 }
                 _ => return Err(self.malformed("a letter must follow \"\\c\"")),
             },
-            c if c.is_ascii_alphanumeric() => return Err(self.unsupported(&format!("the escape \"\\{c}\""))),
+            c if c.is_ascii_alphanumeric() => return Err(self.unsupported_before(2, &format!("the escape \"\\{c}\""))),
             c => c as u32,
         };
         match code {

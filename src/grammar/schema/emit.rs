@@ -10,6 +10,10 @@ use std::collections::{HashMap, VecDeque};
 
 /// The most combinations of schemas that hold together.
 const MAX_COMBINATIONS: usize = 50_000;
+/// The most schemas in all of those combinations.
+const MAX_PARTS: usize = 200_000;
+/// The most values of one `enum`.
+const MAX_VALUES: usize = 100_000;
 /// More values of one `enum` share the beginnings that they have in common.
 const MANY_VALUES: usize = 16;
 
@@ -21,6 +25,7 @@ pub(super) struct Emitter<'j> {
     built_in: HashMap<&'static str, RuleId>,
     known: HashMap<Vec<(usize, u8)>, Expr>,
     queue: VecDeque<(RuleId, Reading<'j>, String)>,
+    parts: usize,
 }
 
 /// Converts a document.
@@ -28,7 +33,7 @@ pub(super) fn convert(document: &Json, options: Options) -> Result<String> {
     let mut draft = Draft::default();
     let root = draft.declare("root")?;
     let (built_in, known, queue) = Default::default();
-    let mut emitter = Emitter { document, options, draft, built_in, known, queue };
+    let mut emitter = Emitter { document, options, draft, built_in, known, queue, parts: 0 };
     let start = emitter.gathered(&Part::new(document, ""))?;
     let body = emitter.child(&start)?;
     emitter.draft.define(root, body);
@@ -180,7 +185,8 @@ impl<'j> Emitter<'j> {
         if let Some(known) = self.known.get(&key) {
             return Ok(known.clone());
         }
-        if self.known.len() >= MAX_COMBINATIONS {
+        self.parts += parts.len();
+        if self.known.len() >= MAX_COMBINATIONS || self.parts > MAX_PARTS {
             let problem = format!("JSON schema: more than {MAX_COMBINATIONS} schemas and combinations of them");
             return Err(Error::InvalidArgument(problem));
         }
@@ -262,6 +268,12 @@ impl<'j> Emitter<'j> {
     fn values(&mut self, mut texts: Vec<String>, hint: &str) -> Result<Expr> {
         if texts.len() <= MANY_VALUES {
             return Ok(Expr::Alt(texts.into_iter().map(Expr::Text).collect()));
+        }
+        if texts.len() > MAX_VALUES {
+            return Err(Error::InvalidArgument(format!(
+                "JSON schema: an enum of {} values, at most {MAX_VALUES}",
+                texts.len()
+            )));
         }
         texts.sort_unstable();
         texts.dedup();

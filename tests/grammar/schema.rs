@@ -1,0 +1,262 @@
+//! JSON schemas as grammars: llama.cpp's verdicts, our own schemas, limits.
+
+use crate::naive::{Naive, Verdict};
+use crate::testing::shared;
+use elizainference::Error;
+use elizainference::grammar::schema::{Keywords, Options, to_gbnf};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+const LLAMA: Options = Options { compact: false, keywords: Keywords::LlamaCpp };
+
+fn exact(schema: &Value) -> Naive {
+    Naive::parse(&to_gbnf(&schema.to_string(), Options::default()).unwrap())
+}
+
+fn refusal(schema: &Value) -> String {
+    to_gbnf(&schema.to_string(), Options::default()).unwrap_err().to_string()
+}
+
+/// Cases whose verdicts are others with [`Keywords::Exact`], which keeps what llama.cpp ignores, or takes more.
+const STRICTER: &[&str] = &[
+    "number bounds are ignored",
+    "date",
+    "unknown format is a plain string",
+    "pattern",
+    "pattern unanchored is any string",
+    "boolean schema",
+    "not, if, unique are ignored",
+];
+
+#[test]
+fn verdicts_are_those_of_llama_cpp() {
+    let Some(path) = shared().map(|dir| dir.join("models/grammars/schema_cases.json")).filter(|path| path.is_file())
+    else {
+        return eprintln!("skipped: the schema cases are not on this machine (set ELIZA_SHARED)");
+    };
+    let text = std::fs::read_to_string(path).unwrap();
+    // The order of properties counts, so schemas are taken as text.
+    #[derive(serde::Deserialize)]
+    struct Case<'t> {
+        name: String,
+        #[serde(borrow)]
+        schema: &'t serde_json::value::RawValue,
+        error: Option<String>,
+        #[serde(default)]
+        tests: Vec<Value>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Cases<'t> {
+        #[serde(borrow)]
+        cases: Vec<Case<'t>>,
+    }
+    let cases: Cases = serde_json::from_str(&text).unwrap();
+    let mut compared = 0;
+    for case in &cases.cases {
+        let modes = [LLAMA, Options::default()];
+        for options in modes.into_iter().filter(|o| *o == LLAMA || !STRICTER.contains(&case.name.as_str())) {
+            let gbnf = to_gbnf(case.schema.get(), options);
+            if case.error.is_some() {
+                assert!(gbnf.is_err(), "{}: {options:?}", case.name);
+                continue;
+            }
+            let gbnf = gbnf.unwrap_or_else(|error| panic!("{}: {options:?}: {error}", case.name));
+            let naive = Naive::parse(&gbnf);
+            for test in &case.tests {
+                let text = test["text"].as_str().unwrap();
+                let wanted = Verdict {
+                    bytes: test["ok_bytes"].as_u64().unwrap() as usize,
+                    complete: test["complete"].as_bool().unwrap(),
+                };
+                assert_eq!(naive.check(text), wanted, "{}: {options:?}: {text}\n{gbnf}", case.name);
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 400, "{compared}");
+}
+
+#[test]
+fn keywords_that_llama_cpp_ignores_are_kept_or_refused() {
+    let number = exact(&json!({"type": "number", "minimum": 5}));
+    assert!(number.matches("5") && number.matches("5.25") && number.matches("123.5"));
+    assert!(!number.matches("4") && !number.matches("4.9") && !number.matches("-6"));
+    let email = exact(&json!({"type": "string", "format": "email"}));
+    assert!(email.matches("\"a.b@example.org\"") && !email.matches("\"not an email\""));
+    let date = exact(&json!({"type": "string", "format": "date"}));
+    assert!(date.matches("\"2024-02-29\"") && !date.matches("\"2023-02-29\"") && !date.matches("\"2026-02-31\""));
+    let digit = exact(&json!({"type": "string", "pattern": "^[a-z]{2,3}-\\d$"}));
+    assert!(digit.matches("\"ab-1\"") && !digit.matches("\"anything\""));
+    let inside = exact(&json!({"type": "string", "pattern": "abc"}));
+    assert!(inside.matches("\"abc\"") && inside.matches("\"xabcé\"") && !inside.matches("\"zzz\""));
+    assert!(exact(&json!({"type": "array", "items": true})).matches("[1,\"a\"]"));
+    let problem = refusal(&json!({"type": "array", "items": {"type": "integer"}, "uniqueItems": true}));
+    assert!(problem.contains("#/uniqueItems"), "{problem}");
+}
+
+#[test]
+fn what_no_grammar_keeps_is_refused_by_name_and_place() {
+    let inner = |keyword: &str, value: Value| json!({"properties": {"a": {keyword: value}}});
+    for (keyword, value) in [
+        ("not", json!({"const": 1})),
+        ("multipleOf", json!(3)),
+        ("contains", json!({"type": "string"})),
+        ("dependentRequired", json!({"a": ["b"]})),
+        ("dependencies", json!({"a": ["b"]})),
+        ("oneOf", json!([{"type": "integer"}, {"type": "number"}])),
+        ("pattern", json!("^(?=a)b$")),
+        ("minProperties", json!(3)),
+        ("unevaluatedProperties", json!(false)),
+    ] {
+        let schema = inner(keyword, value);
+        // Of what only counts for one kind, that kind is asked for.
+        let mut typed = schema.clone();
+        if keyword == "unevaluatedProperties" {
+            typed["properties"]["a"]["type"] = json!("object");
+        }
+        let problem = refusal(&typed);
+        assert!(problem.contains(&format!("#/properties/a/{keyword}")), "{keyword}: {problem}");
+        let lenient = Options { keywords: Keywords::Lenient, ..Options::default() };
+        let gbnf = to_gbnf(&typed.to_string(), lenient).unwrap_or_else(|error| panic!("{keyword}: {error}"));
+        Naive::parse(&gbnf);
+    }
+}
+
+#[test]
+fn schemas_that_hold_together_are_kept_together() {
+    let union = exact(&json!({
+        "type": "object",
+        "properties": {"kind": {"enum": ["a", "b"]}, "n": {"type": "integer"}},
+        "required": ["kind"],
+        "anyOf": [{"properties": {"kind": {"const": "a"}}, "required": ["n"]}, {"properties": {"kind": {"const": "b"}}}]
+    }));
+    assert!(union.matches(r#"{"kind":"a","n":1}"#) && union.matches(r#"{"kind":"b"}"#));
+    assert!(!union.matches(r#"{"kind":"a"}"#) && !union.matches(r#"{"kind":"c"}"#));
+    let both = exact(&json!({"allOf": [{"type": "integer", "minimum": 3}, {"maximum": 5}]}));
+    assert!(both.matches("3") && both.matches("5") && !both.matches("2") && !both.matches("6"));
+    let referred = exact(&json!({"$ref": "#/$defs/a~1b", "maxLength": 2, "$defs": {"a/b": {"type": "string"}}}));
+    assert!(referred.matches("\"ab\"") && !referred.matches("\"abc\""));
+    let tree = exact(&json!({
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
+        "required": ["a", "next"]
+    }));
+    assert!(tree.matches(r#"{"a":1,"next":{"a":2,"next":null}}"#));
+}
+
+#[test]
+fn a_surrogate_pair_is_one_character_and_halves_are_none() {
+    let two = exact(&json!({"type": "string", "minLength": 2}));
+    assert!(!two.matches(r#""\ud83d\ude00""#) && two.matches(r#""\ud83d\ude00a""#) && !two.matches(r#""a\ud83d""#));
+}
+
+#[test]
+fn numbers_keep_their_bounds_exactly() {
+    let cases: &[(Value, &[&str], &[&str])] = &[
+        (
+            json!({"minimum": 0.5, "maximum": 2.25}),
+            &["0.5", "0.51", "0.500", "1", "1.999", "2", "2.0", "2.25", "2.250", "2.2"],
+            &["0.49", "0", "2.26", "2.251", "3", "-1", "10"],
+        ),
+        (
+            json!({"exclusiveMinimum": 0, "maximum": 1}),
+            &["0.001", "1", "1.0", "0.9"],
+            &["0", "0.0", "1.1", "-0.1", "-0"],
+        ),
+        (json!({"minimum": -1.5, "exclusiveMaximum": 0}), &["-1.5", "-0.1", "-1"], &["0", "-1.51", "-2", "-0", "-0.0"]),
+        (json!({"minimum": -2, "maximum": 3}), &["-2", "-1.9", "0", "3.0", "-0.0"], &["-2.1", "3.01", "4"]),
+        (
+            json!({"exclusiveMinimum": 1.25, "exclusiveMaximum": 1.3}),
+            &["1.26", "1.299", "1.2501"],
+            &["1.25", "1.3", "1.2", "1"],
+        ),
+        (json!({"minimum": 1e3}), &["1000", "1000.5", "99999"], &["999.9", "1"]),
+    ];
+    for (bounds, inside, outside) in cases {
+        let mut schema = bounds.clone();
+        schema["type"] = json!("number");
+        let naive = exact(&schema);
+        for text in *inside {
+            assert!(naive.matches(text), "{schema}: {text}");
+        }
+        for text in *outside {
+            assert!(!naive.matches(text), "{schema}: {text}");
+        }
+    }
+}
+
+#[test]
+fn integers_keep_their_bounds_exactly() {
+    let bounds = [-1000i64, -999, -100, -10, -9, -1, 0, 1, 9, 10, 11, 99, 100, 101, 250, 999, 1000];
+    for (i, &min) in bounds.iter().enumerate() {
+        for &max in &bounds[i..] {
+            let naive = exact(&json!({"type": "integer", "minimum": min, "maximum": max}));
+            for value in (-1012..=1012).step_by(7).chain(bounds).chain(bounds.map(|b| b + 1)) {
+                let wanted = (min..=max).contains(&value);
+                assert_eq!(naive.matches(&value.to_string()), wanted, "{min}..{max}: {value}");
+            }
+        }
+    }
+}
+
+#[test]
+fn compact_text_has_no_white_space() {
+    let options = Options { compact: true, ..Options::default() };
+    let schema = json!({"properties": {"a": {"type": "array", "items": {"type": "integer"}}}, "required": ["a"]});
+    let naive = Naive::parse(&to_gbnf(&schema.to_string(), options).unwrap());
+    assert!(naive.matches(r#"{"a":[1,2]}"#));
+    for text in [r#"{ "a":[1,2]}"#, r#"{"a": [1,2]}"#, r#"{"a":[1, 2]}"#, "{\"a\":[1,2]\n}"] {
+        assert!(!naive.matches(text), "{text}");
+    }
+}
+
+#[test]
+fn many_values_share_their_beginnings() {
+    let names: Vec<String> = (0..300).map(|i| format!("ACTION_{i}")).chain(["ACTION".into(), "é\"\\".into()]).collect();
+    let naive = exact(&json!({"enum": names}));
+    for name in &names {
+        assert!(naive.matches(&json!(name).to_string()), "{name}");
+    }
+    assert!(!naive.matches("\"ACTION_300\"") && !naive.matches("\"ACTION_\"") && !naive.matches("\"\""));
+}
+
+#[test]
+fn hostile_schemas_are_refused_or_small() {
+    let nested = |open: &str, close: &str, n: usize| open.repeat(n) + "true" + &close.repeat(n);
+    let values: Vec<String> = (0..1_000_000).map(|i| format!("v{i}")).collect();
+    let product: Vec<Value> = (0..12)
+        .map(|i| json!({"anyOf": (0..10).map(|k| json!({"maxLength": 100 * i + k})).collect::<Vec<_>>()}))
+        .collect();
+    let texts = [
+        nested("{\"not\":", "}", 10_000),
+        nested("{\"items\":", "}", 10_000),
+        nested("{\"items\":", "}", 100),
+        "[".repeat(100_000),
+        json!({"$ref": "#"}).to_string(),
+        json!({"anyOf": [{"$ref": "#"}]}).to_string(),
+        json!({"$ref": "#/a", "a": {"$ref": "#/b"}, "b": {"allOf": [{"$ref": "#/a"}]}}).to_string(),
+        json!({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}).to_string(),
+        json!({"enum": values}).to_string(),
+        json!({"anyOf": values.iter().take(100_000).map(|v| json!({"const": v})).collect::<Vec<_>>()}).to_string(),
+        json!({"type": "string", "minLength": 1_000_000_000}).to_string(),
+        json!({"type": "string", "maxLength": 1_000_000_000}).to_string(),
+        json!({"type": "string", "minLength": 500, "maxLength": 999_999}).to_string(),
+        json!({"type": "string", "pattern": "^(a{0,1000000000}){1000000000}$"}).to_string(),
+        json!({"allOf": product}).to_string(),
+        json!({"oneOf": values.iter().take(2000).map(|v| json!({"const": v})).collect::<Vec<_>>()}).to_string(),
+        json!({"properties": {"a".repeat(1_000_000): {}}, "additionalProperties": true}).to_string(),
+    ];
+    for text in &texts {
+        for keywords in [Keywords::Exact, Keywords::Lenient, Keywords::LlamaCpp] {
+            let start = Instant::now();
+            let result = to_gbnf(text, Options { compact: false, keywords });
+            let took = start.elapsed();
+            let shown: String = text.chars().take(60).collect();
+            eprintln!("{shown}: {keywords:?}: {took:?}: {:?}", result.as_ref().map(String::len));
+            assert!(took < Duration::from_secs(if cfg!(debug_assertions) { 8 } else { 1 }), "{shown}: {took:?}");
+            if let Err(error) = result {
+                assert!(matches!(error, Error::InvalidArgument(_) | Error::Unsupported(_)), "{shown}: {error}");
+            }
+        }
+    }
+}
