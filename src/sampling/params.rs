@@ -138,8 +138,9 @@ impl Params {
             Mirostat::Off => {
                 steps.extend(self.sequence.kinds.iter().filter_map(|&kind| self.step(kind)));
                 // A NaN is put into the chain, whose check refuses it.
-                if self.sequence.kinds.contains(&Kind::AdaptiveP) || !(self.adaptive_target < 0.0) {
-                    steps.push(ChainStep::AdaptiveP { target: self.adaptive_target, decay: self.adaptive_decay });
+                let (target, listed) = (self.adaptive_target, self.sequence.kinds.contains(&Kind::AdaptiveP));
+                if listed || target >= 0.0 || target.is_nan() {
+                    steps.push(ChainStep::AdaptiveP { target, decay: self.adaptive_decay });
                 }
             }
             Mirostat::First => {

@@ -123,12 +123,12 @@ mod tests {
 
     /// The tokens of a stream, where the model would say these.
     fn stream(reasoning: &mut Reasoning, mut model: impl Iterator<Item = Token>, length: usize) -> Vec<Token> {
-        let mut next = || {
+        let next = || {
             let token = reasoning.forced(true).or_else(|| model.next())?;
             reasoning.accept(token);
             Some(token)
         };
-        std::iter::from_fn(|| next()).take(length).collect()
+        std::iter::from_fn(next).take(length).collect()
     }
 
     #[test]

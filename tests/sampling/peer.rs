@@ -136,8 +136,8 @@ fn apart(ours: &[(Token, f32, f32)], theirs: &Value) -> (usize, f64) {
     let mut apart = (0, 0.0);
     for &(token, logit, p) in ours {
         match there.remove(&token) {
-            Some(there) => assert!((there - logit).abs() <= 2e-5 * there.abs().max(1.0), "{token}: {logit}, {there}"),
-            None => apart = (apart.0 + 1, apart.1 + f64::from(p)),
+            Some(there) if (there - logit).abs() <= 2e-5 * there.abs().max(1.0) => {}
+            _ => apart = (apart.0 + 1, apart.1 + f64::from(p)),
         }
     }
     (apart.0 + there.len(), apart.1 + there.values().map(|&logit| weight(logit) / total).sum::<f64>())

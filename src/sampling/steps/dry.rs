@@ -15,7 +15,7 @@ use crate::sampling::pool::Pool;
 use crate::{Error, Result, Token, reserve};
 
 /// The natural logarithm of the greatest f32, above which no power may be.
-const LN_MAX: f32 = 88.722_839;
+const LN_MAX: f32 = 88.722_84;
 
 /// DRY of one stream, with the tokens of its window.
 pub(super) struct Dry {

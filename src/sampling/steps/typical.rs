@@ -5,7 +5,7 @@
 //! weights; the entropy, which is the expected surprise, is `ln Z` and the mean of d. So a candidate is as untypical as
 //! d is far from its mean, which integer sums give.
 
-use super::dynamic_temperature::sums;
+use super::dynamic_temperature::{Listed, sums};
 use crate::sampling::order::Order;
 use crate::sampling::pool::{Buffers, Pool};
 use crate::sampling::select::{key_token, radix_cut, rank};
@@ -49,22 +49,15 @@ pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, p: f32, min_keep: usize) -
 /// The same with llama.cpp's numbers, in whose order the draw walks: surprises are f32, which have steps of 1e-6 where
 /// there are many candidates.
 fn as_a_list(pool: &mut Pool<'_>, p: f32, min_keep: usize) {
-    pool.order = Order::Logit;
-    pool.arrange();
-    let (best, divisor) = (pool.best() / pool.divisor, pool.divisor);
+    let listed = Listed::of(pool);
     let mut list = std::mem::take(&mut pool.buffers.arranged);
-    let exponential = |logit: f32| (logit / divisor - best).exp();
-    let sum: f32 = list.iter().map(|one| exponential(one.logit)).sum();
-    let probability = |logit: f32| exponential(logit) / sum;
-    // One of no probability adds nothing, and is the least typical.
-    let entropy: f32 = list.iter().map(|one| probability(one.logit)).filter(|p| *p > 0.0).map(|p| -p * p.ln()).sum();
     for one in &mut list {
-        one.logit = (-probability(one.logit).ln() - entropy).abs();
+        one.logit = (-listed.probability(one.logit).ln() - listed.entropy).abs();
     }
     list.sort_unstable_by(|a, b| a.logit.total_cmp(&b.logit).then(a.token.cmp(&b.token)));
     let mut reached = 0.0f32;
     let last = list.iter().enumerate().position(|(at, one)| {
-        reached += pool.logit(one.token).map_or(0.0, probability);
+        reached += pool.logit(one.token).map_or(0.0, |logit| listed.probability(logit));
         reached > p && at + 1 >= min_keep
     });
     if let Some(last) = last {
