@@ -30,8 +30,11 @@ const LIMIT_BYTES: usize = 256 << 20;
 /// A kind of source: the key that says it, and how its rules are made of the whole object.
 struct Kind {
     key: &'static str,
-    make: fn(&[u8], &Map<String, Value>, &Vocab) -> Result<Made>,
+    make: Make,
 }
+
+/// Of the JSON, as it was sent and as it was read.
+type Make = fn(&[u8], &Map<String, Value>, &Vocab) -> Result<Made>;
 
 /// What a source says besides its options.
 struct Made {
