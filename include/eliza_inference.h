@@ -557,7 +557,8 @@ typedef struct eliza_llm_sampling_options_t {
      */
     float frequency_penalty;
     /**
-     * Must be NULL: grammars are not supported by this version.
+     * A grammar in GBNF whose root is `root`, in force from now on as by `eliza_inference_set_grammar`; "" clears the
+     * grammar, NULL keeps what was set.
      */
     const char *gbnf_grammar;
     /**
@@ -736,7 +737,7 @@ typedef struct eliza_llm_usage_t {
      */
     uint64_t completion_tokens;
     /**
-     * Emitted tokens that were forced by the token trie.
+     * Emitted tokens that were forced by the token trie or the grammar.
      */
     uint64_t forced_tokens;
     /**
@@ -776,12 +777,12 @@ typedef struct eliza_llm_usage_t {
      */
     uint64_t gpu_bytes_read;
     /**
-     * Sampled tokens for which the token trie left a choice.
+     * Sampled tokens for which the token trie or the grammar left a choice.
      */
     uint64_t branching_steps;
     /**
-     * Of those, the ones for which all logits were computed, not only those of the legal tokens: more than 512 are
-     * legal, or they are sampled (mode 1) by a chain that compares tokens before the trie.
+     * Of those, the ones for which all logits were computed, not only those of the legal tokens: more than 512 (of a
+     * grammar 256) are legal, or they are sampled by a chain that compares tokens before the mask.
      */
     uint64_t whole_row_steps;
     /**
@@ -793,7 +794,7 @@ typedef struct eliza_llm_usage_t {
      */
     uint64_t logits_computed;
     /**
-     * Emitted tokens inside a span: those for which the token trie allowed only some tokens.
+     * Emitted tokens for which the token trie or the grammar allowed only some tokens.
      */
     uint64_t span_tokens;
     /**
@@ -824,6 +825,14 @@ typedef struct eliza_llm_usage_t {
      * Earlier recurrent states and windows of sliding layers that are kept now, of all slots.
      */
     uint64_t snapshots;
+    /**
+     * Token masks that were computed for the grammar while the generation ran; others were known.
+     */
+    uint64_t grammar_masks;
+    /**
+     * States of the grammar that were known at the end of the generation.
+     */
+    uint64_t grammar_states;
 } eliza_llm_usage_t;
 
 /**
@@ -1372,6 +1381,30 @@ struct llama_sampler *llama_sampler_init_token_trie(const struct llama_vocab *vo
                                                     int mode);
 
 /**
+ * Makes a sampler that holds a llama.cpp chain to a grammar. The source is that of `eliza_inference_set_grammar`; its
+ * `jump_ahead` says nothing here. The vocabulary is that of an open handle, which may be one of a vocabulary alone
+ * (`vocab_only`), of the same model as the host's.
+ *
+ * Its place in the chain is before what truncates. The logits of illegal candidates become minus infinity, in place;
+ * where no legal one is in the list, the first entry becomes the smallest legal token with logit 0, and `size` 1.
+ * Tokens that end the generation are legal where the grammar may end. A sampled token is passed to it by
+ * `llama_sampler_accept`, the prompt is not: a token that does not fit changes nothing, and the reason is in
+ * `eliza_inference_take_last_error`. `llama_sampler_reset` begins the grammar again. Who frees it, and what drives it,
+ * is as with `llama_sampler_init_token_trie`.
+ *
+ * Ownership: the source is copied; the sampler may outlive the handle. `vocab` is used only during the call. Null
+ * rule: `json` must not be NULL; a NULL `vocab` leaves the number of its tokens unchecked. Threads: any, several at
+ * once; one sampler is used by one thread at a time.
+ *
+ * Returns the sampler, or NULL with the reason in `eliza_inference_llm_stream_take_error` (of a NULL or closed handle
+ * in `eliza_inference_take_last_error`): a grammar that is refused, a vocabulary of another size, no memory.
+ */
+struct llama_sampler *eliza_inference_sampler_init_grammar(FfiLlmHandle handle,
+                                                           const struct llama_vocab *vocab,
+                                                           const char *json,
+                                                           size_t json_len);
+
+/**
  * Says which `llama_sampler_init` makes the samplers of `llama_sampler_init_token_trie`, instead of the one found in
  * the process. Needed where llama.cpp is linked into the program without exporting its symbols, and where the process
  * holds more than one libllama: a sampler must come from the copy that frees it.
@@ -1381,7 +1414,7 @@ struct llama_sampler *llama_sampler_init_token_trie(const struct llama_vocab *vo
 int32_t eliza_inference_set_host_sampler_init(eliza_sampler_init_fn init);
 
 /**
- * The name of a token trie sampler, `token-trie`.
+ * The name of a sampler of this library, `token-trie` or `grammar`.
  *
  * Ownership: static, do not free. Null rule: NULL for a sampler that is NULL or not of this library. Threads: one at a
  * time per sampler.
@@ -1389,10 +1422,11 @@ int32_t eliza_inference_set_host_sampler_init(eliza_sampler_init_fn init);
 const char *eliza_inference_sampler_name(const struct llama_sampler *smpl);
 
 /**
- * Passes a sampled token, or a token of the prompt, to a token trie sampler: `llama_sampler_accept`.
+ * Passes a sampled token, to a token trie also one of the prompt, to a sampler: `llama_sampler_accept`.
  *
  * Null rule: a NULL sampler is an error. Threads: one at a time per sampler. Returns `ELIZA_OK`,
- * `ELIZA_ERR_INVALID_ARG` (not a sampler of this library) or `ELIZA_ERR_FFI_FAULT`.
+ * `ELIZA_ERR_INVALID_ARG` (not a sampler of this library, a token that the grammar does not allow) or
+ * `ELIZA_ERR_FFI_FAULT`.
  */
 int32_t eliza_inference_sampler_accept(struct llama_sampler *smpl, int32_t token);
 
@@ -1410,7 +1444,7 @@ int32_t eliza_inference_sampler_apply(struct llama_sampler *smpl,
                                       struct llama_token_data_array *cur_p);
 
 /**
- * Arms the first descriptor of a token trie sampler again: `llama_sampler_reset`.
+ * Arms the first descriptor of a token trie sampler again, or begins its grammar again: `llama_sampler_reset`.
  *
  * Null rule: a NULL sampler is an error. Threads: one at a time per sampler. Returns `ELIZA_OK`,
  * `ELIZA_ERR_INVALID_ARG` (not a sampler of this library) or `ELIZA_ERR_FFI_FAULT`.
@@ -1548,8 +1582,9 @@ int32_t eliza_inference_llm_stream_sampling_defaults(FfiLlmHandle handle,
  * arrays may be where their count is 0; `out_error` may be; a NULL or closed handle is -1. Threads: any; fails while
  * the handle is at work.
  *
- * Returns `ELIZA_OK`, or changes nothing and returns -1 (handle), `ELIZA_ERR_INVALID_ARG`, `ELIZA_ERR_NOT_IMPLEMENTED`
- * (a grammar), `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.
+ * Returns `ELIZA_OK`, or changes nothing and returns -1 (handle), `ELIZA_ERR_INVALID_ARG`, `ELIZA_ERR_OOM` (more than a
+ * grammar may hold), `ELIZA_ERR_NOT_IMPLEMENTED`, `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`. After a grammar that is
+ * refused generate fails, as after `eliza_inference_set_grammar`.
  */
 int32_t eliza_inference_llm_stream_configure(FfiLlmHandle handle,
                                              const struct eliza_llm_sampling_options_t *options,
