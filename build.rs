@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The sources whose exports make the header, in the order of its sections.
-const NOUNS: [&str; 20] = [
-    "version", "status", "handle", "open", "devices", "stream", "trie", "saved", "llama", "sampler", "errors", "pull",
-    "options", "usage", "tokens", "embed", "chat", "model", "strings", "log",
+const NOUNS: [&str; 21] = [
+    "version", "status", "handle", "open", "devices", "stream", "trie", "grammar", "saved", "llama", "sampler",
+    "errors", "pull", "options", "usage", "tokens", "embed", "chat", "model", "strings", "log",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
