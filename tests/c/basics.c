@@ -54,7 +54,7 @@ static void layouts(void) {
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, generator), 176);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, samplers), 184);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, reasoning_end), 216);
-    CHECK_EQ(sizeof(eliza_llm_usage_t), 208);
+    CHECK_EQ(sizeof(eliza_llm_usage_t), 224);
     CHECK_EQ(offsetof(eliza_llm_usage_t, branching_steps), 112);
     CHECK_EQ(offsetof(eliza_llm_usage_t, span_candidates), 152);
     CHECK_EQ(offsetof(eliza_llm_usage_t, context_shifts), 160);

@@ -250,7 +250,7 @@ static void peer_ownership(void) {
     CHECK_EQ(lib.sampler_free(single), ELIZA_ERR_INVALID_ARG);
     CHECK_TEXT(lib.take_last_error(), "llama_sampler_free");
     CHECK_EQ(lib.sampler_reset(peer.llama_sampler_chain_get(chain, 1)), ELIZA_ERR_INVALID_ARG);
-    CHECK_TEXT(lib.take_last_error(), "not a token trie of this library");
+    CHECK_TEXT(lib.take_last_error(), "not one of this library");
     struct llama_sampler * other = trie(json, 1), * third = lib.sampler_clone(single);
     peer.llama_sampler_copy(single, other); /* released, as the one it is a copy of */
     peer.llama_sampler_free(single);

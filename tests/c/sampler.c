@@ -192,7 +192,7 @@ static void sampler_refusals(void) {
         CHECK_TEXT(lib.take_last_error(), cases[i].reason);
     }
     for (int round = 0; round < 2; round++) {
-        const char * reason = round == 0 ? "The sampler is NULL" : "not a token trie of this library";
+        const char * reason = round == 0 ? "The sampler is NULL" : "not one of this library";
         struct llama_sampler * wrong = round == 0 ? NULL : foreign;
         llama_token_data_array list = candidates();
         words[0] = table;
@@ -211,7 +211,7 @@ static void sampler_refusals(void) {
         CHECK_TEXT(lib.take_last_error(), reason);
     }
     CHECK_EQ(lib.sampler_free(foreign), ELIZA_ERR_INVALID_ARG);
-    CHECK_TEXT(lib.take_last_error(), "not a token trie");
+    CHECK_TEXT(lib.take_last_error(), "not one of this library");
     check_no_errors(NULL);
 }
 
@@ -293,7 +293,7 @@ static void sampler_of_a_host(void) {
     /* The state may be freed while the shell lives on; what comes then is an error and no crash. */
     clone->iface->free(clone);
     clone->iface->accept(clone, 11);
-    CHECK_TEXT(lib.take_last_error(), "not a token trie");
+    CHECK_TEXT(lib.take_last_error(), "not one of this library");
     free(clone);
     host_free(shell);
     check_no_errors(NULL);
@@ -355,10 +355,8 @@ static void sampler_grammar(void) {
     CHECK(smpl != NULL);
     CHECK(lib.sampler_init_grammar(handle, NULL, other, sizeof other - 1) == NULL);
     CHECK_TEXT(lib.llm_stream_take_error(handle), "line 1");
-    CHECK_TEXT(lib.take_last_error(), "line 1");
     CHECK(lib.sampler_init_grammar(handle, NULL, NULL, 4) == NULL);
     CHECK_TEXT(lib.llm_stream_take_error(handle), "json");
-    CHECK_TEXT(lib.take_last_error(), "json");
     CHECK(lib.sampler_init_grammar(NULL, NULL, json, sizeof json - 1) == NULL);
     CHECK_TEXT(lib.take_last_error(), "");
     /* Any eog token will do to show that the end is not legal yet. */

@@ -413,7 +413,7 @@ static void sampling_options(void) {
         check_no_errors(handle); \
     } while (0)
     const char * empty = "";
-    REFUSED(options.gbnf_grammar = "root ::= \"a\"", ELIZA_ERR_NOT_IMPLEMENTED, "gbnf_grammar");
+    REFUSED(options.gbnf_grammar = "\xff", ELIZA_ERR_INVALID_ARG, "gbnf_grammar");
     REFUSED(options.struct_size = 1, ELIZA_ERR_INVALID_ARG, "struct_size is 1");
     REFUSED(options.min_p = NAN, ELIZA_ERR_INVALID_ARG, "min_p");
     REFUSED((options.stop = &empty, options.n_stop = 1), ELIZA_ERR_INVALID_ARG, "stop");
