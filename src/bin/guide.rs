@@ -25,10 +25,10 @@ pub struct Guide {
     #[arg(long, value_name = "FILE", group = "grammar_source")]
     skeleton: Option<PathBuf>,
     /// The rule that the text has to match
-    #[arg(long, value_name = "NAME", requires = "grammar")]
+    #[arg(long, value_name = "NAME", requires = "grammar", conflicts_with_all = ["schema", "regex", "spans", "skeleton"])]
     root: Option<String>,
     /// No white space in the JSON of a schema
-    #[arg(long, requires = "schema")]
+    #[arg(long, requires = "schema", conflicts_with_all = ["grammar", "regex", "spans", "skeleton"])]
     compact: bool,
     /// Generate freely up to this text, with which the grammar begins; may be given several times
     #[arg(long, value_name = "TEXT", requires = "grammar_source", allow_hyphen_values = true)]
