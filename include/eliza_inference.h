@@ -1262,8 +1262,8 @@ int32_t eliza_inference_set_trie_cache_limit(uint64_t bytes);
  *
  * The source is JSON, UTF-8, `json_len` bytes without a terminator: `{"gbnf": "root ::= ..."}`, with `"root"` where
  * another rule is the root; `{"json_schema": {...}}`, with `"compact": true` for no white space; `{"regex": "..."}`;
- * `{"skeleton": {...}}`; or `{"spans": [...]}`. Besides, each may have `"lazy": true` with `"triggers": [{"type": "word",
- * "value": "..."}]` (types word, pattern, pattern_full and token), for a grammar that begins with the first of them,
+ * `{"skeleton": {...}}`; or `{"spans": [...]}`. Besides, each may have `"lazy": true` with `"triggers": [{"type":
+ * "word", "value": "..."}]` (types word, pattern, pattern_full and token), for a grammar that begins with the first of them,
  * and `"jump_ahead"`: "bytes" (forced text is tokenized at once), "tokens" (a token is taken without sampling where it
  * is the only legal one) or "off". The grammar persists, and each successful prefill begins it again, until it is
  * cleared or replaced. After a set that fails, whatever the reason, generate fails until a set succeeds or
@@ -1281,8 +1281,8 @@ int32_t eliza_inference_set_grammar(FfiLlmHandle handle,
                                     size_t json_len);
 
 /**
- * Removes the grammar, and lets generate succeed again after a refused one. Nothing happens when there is none; a token
- * trie stays.
+ * Removes the grammar, and lets generate succeed again after a refused one. Nothing happens when there is none; a
+ * token trie stays.
  *
  * Null rule: a NULL or closed handle is -1. Threads: any; fails while the handle is at work and then changes
  * nothing. Returns 0, or -1; then `eliza_inference_llm_stream_status` is `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`.

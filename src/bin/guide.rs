@@ -25,7 +25,12 @@ pub struct Guide {
     #[arg(long, value_name = "FILE", group = "grammar_source")]
     skeleton: Option<PathBuf>,
     /// The rule that the text has to match
-    #[arg(long, value_name = "NAME", requires = "grammar", conflicts_with_all = ["schema", "regex", "spans", "skeleton"])]
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "grammar",
+        conflicts_with_all = ["schema", "regex", "spans", "skeleton"]
+    )]
     root: Option<String>,
     /// No white space in the JSON of a schema
     #[arg(long, requires = "schema", conflicts_with_all = ["grammar", "regex", "spans", "skeleton"])]
