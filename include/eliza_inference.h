@@ -1263,8 +1263,8 @@ int32_t eliza_inference_set_trie_cache_limit(uint64_t bytes);
  * The source is JSON, UTF-8, `json_len` bytes without a terminator: `{"gbnf": "root ::= ..."}`, with `"root"` where
  * another rule is the root; `{"json_schema": {...}}`, with `"compact": true` for no white space; `{"regex": "..."}`;
  * `{"skeleton": {...}}`; or `{"spans": [...]}`. Besides, each may have `"lazy": true` with `"triggers": [{"type":
- * "word", "value": "..."}]` (types word, pattern, pattern_full and token), for a grammar that begins with the first of them,
- * and `"jump_ahead"`: "bytes" (forced text is tokenized at once), "tokens" (a token is taken without sampling where it
+ * "word", "value": "..."}]` (types word, pattern, pattern_full and token), for a grammar that begins with the first of
+ * them, and `"jump_ahead"`: "bytes" (forced text is tokenized at once), "tokens" (a token is taken without sampling where it
  * is the only legal one) or "off". The grammar persists, and each successful prefill begins it again, until it is
  * cleared or replaced. After a set that fails, whatever the reason, generate fails until a set succeeds or
  * `eliza_inference_clear_grammar` is called. Where only an end-of-generation token is legal the generation ends.
@@ -1614,8 +1614,8 @@ int32_t eliza_inference_llm_stream_sampling_defaults(FfiLlmHandle handle,
  * arrays may be where their count is 0; `out_error` may be; a NULL or closed handle is -1. Threads: any; fails while
  * the handle is at work.
  *
- * Returns `ELIZA_OK`, or changes nothing and returns -1 (handle), `ELIZA_ERR_INVALID_ARG`, `ELIZA_ERR_OOM` (more than a
- * grammar may hold), `ELIZA_ERR_NOT_IMPLEMENTED`, `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`. After a grammar that is
+ * Returns `ELIZA_OK`, or changes nothing and returns -1 (handle), `ELIZA_ERR_INVALID_ARG`, `ELIZA_ERR_OOM` (more than
+ * a grammar may hold), `ELIZA_ERR_NOT_IMPLEMENTED`, `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`. After a grammar that is
  * refused generate fails, as after `eliza_inference_set_grammar`.
  */
 int32_t eliza_inference_llm_stream_configure(FfiLlmHandle handle,

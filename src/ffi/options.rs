@@ -164,8 +164,8 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_sampling_defaults(
 /// arrays may be where their count is 0; `out_error` may be; a NULL or closed handle is -1. Threads: any; fails while
 /// the handle is at work.
 ///
-/// Returns `ELIZA_OK`, or changes nothing and returns -1 (handle), `ELIZA_ERR_INVALID_ARG`, `ELIZA_ERR_OOM` (more than a
-/// grammar may hold), `ELIZA_ERR_NOT_IMPLEMENTED`, `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`. After a grammar that is
+/// Returns `ELIZA_OK`, or changes nothing and returns -1 (handle), `ELIZA_ERR_INVALID_ARG`, `ELIZA_ERR_OOM` (more than
+/// a grammar may hold), `ELIZA_ERR_NOT_IMPLEMENTED`, `ELIZA_ERR_BUSY` or `ELIZA_ERR_FFI_FAULT`. After a grammar that is
 /// refused generate fails, as after `eliza_inference_set_grammar`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eliza_inference_llm_stream_configure(

@@ -231,8 +231,8 @@ impl Passes {
     }
 }
 
-/// Sets every logit to -inf whose bit is not set, 32 to a word. A whole word costs one comparison, and one with few zeroes
-/// a store for each: a mask inside a free text is nearly all of that.
+/// Sets every logit to -inf whose bit is not set, 32 to a word. A whole word costs one comparison, and one with few
+/// zeroes a store for each: a mask inside a free text is nearly all of that.
 pub(super) fn mask(row: &mut [f32], bits: &[u32]) {
     const FEW: u32 = 12;
     for (part, &word) in row.chunks_mut(32).zip(bits) {

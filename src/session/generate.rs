@@ -341,8 +341,8 @@ impl<'a, D: Decoder> Generation<'a, D> {
         Ok(token)
     }
 
-    /// Counts a token, one of `allowed` tokens that the constraint allowed, and passes it to the sink with the text that
-    /// it completed. `before` is where a grammar that reports its spans was before it. True when a stop string is
+    /// Counts a token, one of `allowed` tokens that the constraint allowed, and passes it to the sink with the text
+    /// that it completed. `before` is where a grammar that reports its spans was before it. True when a stop string is
     /// complete.
     fn emit(
         &mut self,
