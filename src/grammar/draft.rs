@@ -140,7 +140,7 @@ impl Draft {
         if min >= BLOCK {
             parts.push(times(&block, min / BLOCK, Some(min / BLOCK)));
         }
-        if min % BLOCK > 0 {
+        if !min.is_multiple_of(BLOCK) {
             parts.push(times(&item, min % BLOCK, Some(min % BLOCK)));
         }
         let Some(max) = max else {

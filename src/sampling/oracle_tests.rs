@@ -11,6 +11,7 @@ use super::statistics::mean_distance;
 use super::steps::{greedy, min_p, temperature, top_k, top_n_sigma, top_p, typical, xtc};
 use super::weigh::weight;
 use super::{draw, random};
+use crate::backend::xtc_limit;
 use crate::simd::Isa;
 use crate::{Error, Token};
 

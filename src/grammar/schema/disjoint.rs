@@ -13,10 +13,10 @@ pub(super) fn are_disjoint<'j>(document: &'j Json, one: &[Part<'j>], other: &[Pa
     if a & b == 0 {
         return true;
     }
-    if let (Some(a), Some(b)) = (values(one), values(other)) {
-        if !a.iter().any(|a| b.iter().any(|b| a.equals(b))) {
-            return true;
-        }
+    if let (Some(a), Some(b)) = (values(one), values(other))
+        && !a.iter().any(|a| b.iter().any(|b| a.equals(b)))
+    {
+        return true;
     }
     if a & b & !(INTEGER | FRACTION) == 0 && bounds(one).is_apart(bounds(other)) {
         return true;

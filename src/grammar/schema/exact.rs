@@ -210,13 +210,10 @@ impl<'j> Reader<'j, '_> {
                 _ => all[index].one_of = true,
             }
             for part in chosen {
-                // What was taken of a part already stays taken.
-                if !all.iter().any(|known| known.identity().0 == part.identity().0) {
-                    all.push(part);
-                } else if !part.any_of
-                    && !part.one_of
-                    && !self.parts.iter().any(|p| p.identity().0 == part.identity().0)
-                {
+                // What was taken of a part already stays taken; one whose choice is still to be made is read again.
+                let same = |known: &&Part<'_>| known.identity().0 == part.identity().0;
+                let is_whole = !part.any_of && !part.one_of;
+                if !all.iter().any(|known| same(&known)) || is_whole && !self.parts.iter().any(|known| same(&known)) {
                     all.push(part);
                 }
             }

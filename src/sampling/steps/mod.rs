@@ -194,8 +194,7 @@ impl Stage {
                 let memory = &mut self.memory;
                 let acts = || match memory {
                     Memory::Generator(generator) => f64::from(generator.float()) <= f64::from(probability),
-                    _ => xtc_limit(probability)
-                        .is_some_and(|limit| random::bits(seed, position, random::XTC) <= limit),
+                    _ => xtc_limit(probability).is_some_and(|limit| random::bits(seed, position, random::XTC) <= limit),
                 };
                 xtc::apply(pool, threshold, min_keep as usize, acts)?
             }
