@@ -49,7 +49,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Talk with a model, turn by turn
-    Chat(chat::Args),
+    Chat(Box<chat::Args>),
     /// Continue a prompt
     Generate(Box<generate::Args>),
     /// Turn text into tokens, printed as a JSON array
@@ -88,7 +88,7 @@ fn main() -> ExitCode {
     output::show_reports(cli.verbose);
     let result = match cli.command {
         None => demo::run(cli.demo),
-        Some(Command::Chat(args)) => chat::run(args),
+        Some(Command::Chat(args)) => chat::run(*args),
         Some(Command::Generate(args)) => generate::run(*args, places),
         Some(Command::Tokenize(args)) => text::tokenize(args),
         Some(Command::Detokenize(args)) => text::detokenize(args),
