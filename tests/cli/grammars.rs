@@ -5,6 +5,10 @@ use crate::testing::fixture;
 use crate::testing::fixtures::{Kind, Weights};
 use std::fs;
 
+fn joined<'a>(base: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
+    [base, more].concat()
+}
+
 #[test]
 fn generate_keeps_to_a_grammar() {
     let path = fixture(Kind::Llama, Weights::Q8_0);
@@ -12,26 +16,25 @@ fn generate_keeps_to_a_grammar() {
     let file = folder.path().join("rules.gbnf");
     fs::write(&file, "root ::= \"a\" \"bc\" other\nother ::= [0-9] [0-9] \"!\"\n").unwrap();
     let base = ["generate", "-m", text(&path), "--prompt", "Hello", "-n", "40", "--temp", "0.8", "--seed", "5"];
-    let with = |more: &[&str]| [&base[..], more].concat();
     for jump in ["bytes", "tokens", "off"] {
-        let args = with(&["--grammar", text(&file), "--jump-ahead", jump]);
+        let args = joined(&base, &["--grammar", text(&file), "--jump-ahead", jump]);
         let said = stdout(&args);
-        assert!(said.trim_end().starts_with("abc") && said.trim_end().ends_with('!'), "{said}");
+        assert!(said.trim_end().starts_joined(&base, "abc") && said.trim_end().ends_joined(&base, '!'), "{said}");
         let told = json(&[&args[..], &["--json"]].concat());
         assert_eq!((told["text"].as_str(), told["finish_reason"].as_str()), (Some(said.as_str()), Some("stop")));
         assert_eq!(told["usage"]["forced_tokens"] == 0, jump == "off");
     }
-    let said = stdout(&with(&["--grammar", text(&file), "--root", "other"]));
-    assert!(said.len() == 3 && said.ends_with('!'), "{said}");
+    let said = stdout(&joined(&base, &["--grammar", text(&file), "--root", "other"]));
+    assert!(said.len() == 3 && said.ends_joined(&base, '!'), "{said}");
     let free = stdout(&base);
     let trigger: String = free.chars().take(1).collect();
     fs::write(&file, format!("root ::= {} \"yes\"", serde_json::json!(trigger))).unwrap();
-    let lazy = with(&["--grammar", text(&file), "--lazy-trigger", &trigger, "--jump-ahead", "off"]);
+    let lazy = joined(&base, &["--grammar", text(&file), "--lazy-trigger", &trigger, "--jump-ahead", "off"]);
     let lazy = stdout(&[&lazy[..], &["--top-k", "0"]].concat());
     assert!(lazy.contains(&format!("{trigger}yes")) || !lazy.contains(&trigger), "{lazy}");
 
     fs::write(&file, "root ::= [a").unwrap();
-    let error = failure(1, &with(&["--grammar", text(&file)]));
+    let error = failure(1, &joined(&base, &["--grammar", text(&file)]));
     assert!(error.contains("line 1"), "{error}");
     for wrong in [
         &["--root", "a"][..],
@@ -41,9 +44,9 @@ fn generate_keeps_to_a_grammar() {
         &["--grammar", text(&file), "--trie", text(&file)],
         &["--grammar", text(&file), "--jump-ahead", "far"],
     ] {
-        failure(2, &with(wrong));
+        failure(2, &joined(&base, wrong));
     }
-    failure(1, &with(&["--schema", text(&file)]));
+    failure(1, &joined(&base, &["--schema", text(&file)]));
 }
 
 #[test]
@@ -62,5 +65,8 @@ fn generate_makes_json_of_a_schema_and_text_of_a_pattern() {
     assert!(said.find("zeta") < said.find("alpha"), "in the order of the schema: {said}");
     let said = stdout(&[&base[..], &["--regex", "[0-9]{3}-[ab]"]].concat());
     let said = said.trim_end();
-    assert!(said.len() == 5 && said.ends_with(['a', 'b']) && said[..3].bytes().all(|b| b.is_ascii_digit()), "{said}");
+    assert!(
+        said.len() == 5 && said.ends_joined(&base, ['a', 'b']) && said[..3].bytes().all(|b| b.is_ascii_digit()),
+        "{said}"
+    );
 }

@@ -236,7 +236,7 @@ fn an_error_and_a_greedy_mask_change_nothing() {
             broken[4] = f32::NAN;
             let error = disturbed.sample(&mut broken, None, &[], position);
             assert_eq!(error, Err(Error::NanLogits { row: 0, token: 4 }), "{chain}");
-            let legal = Legal { tokens: &[0, 7], greedy: true };
+            let legal = Legal::list(&[0, 7], true);
             assert_eq!(disturbed.sample(&mut L.to_vec(), Some(legal), &[], position), Ok(7), "{chain}");
             let token = disturbed.sample(&mut L.to_vec(), None, &[], position).unwrap();
             assert_eq!((token, disturbed.last().candidates.len()), expected, "{chain}");
@@ -300,7 +300,7 @@ fn infill_ends_the_text_and_never_what_a_mask_forbids() {
     let spread = [NONE, NONE, NONE, 1.0, NONE, NONE, 1.0, 1.0, 1.0, 1.0, 1.0];
     assert_eq!(left(&spread, None), [2], "none is probable enough");
     let tokens = [3, 6, 7, 8, 9, 10];
-    assert_eq!(left(&spread, Some(Legal { tokens: &tokens, greedy: false })), tokens);
+    assert_eq!(left(&spread, Some(Legal::list(&tokens, false))), tokens);
 }
 
 /// A device follows the chain up to the first step that draws otherwise; the host goes on to the same token.
