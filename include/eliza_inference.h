@@ -693,8 +693,8 @@ typedef struct eliza_llm_sampling_options_t {
      */
     const char *samplers;
     /**
-     * DRY: texts at which a repetition ends. With none the texts in force, at first a line feed, ':', '"' and '*'; "none"
-     * alone is no text.
+     * DRY: texts at which a repetition ends. With none the texts in force, at first a line feed, ':', '"' and '*';
+     * "none" alone is no text.
      */
     const char *const *dry_breakers;
     /**
@@ -1264,9 +1264,9 @@ int32_t eliza_inference_set_trie_cache_limit(uint64_t bytes);
  * another rule is the root; `{"json_schema": {...}}`, with `"compact": true` for no white space; `{"regex": "..."}`;
  * `{"skeleton": {...}}`; or `{"spans": [...]}`. Besides, each may have `"lazy": true` with `"triggers": [{"type":
  * "word", "value": "..."}]` (types word, pattern, pattern_full and token), for a grammar that begins with the first of
- * them, and `"jump_ahead"`: "bytes" (forced text is tokenized at once), "tokens" (a token is taken without sampling where
- * it is the only legal one) or "off". The grammar persists, and each successful prefill begins it again, until it is
- * cleared or replaced. After a set that fails, whatever the reason, generate fails until a set succeeds or
+ * them, and `"jump_ahead"`: "bytes" (forced text is tokenized at once), "tokens" (a token is taken without sampling
+ * where it is the only legal one) or "off". The grammar persists, and each successful prefill begins it again, until
+ * it is cleared or replaced. After a set that fails, whatever the reason, generate fails until a set succeeds or
  * `eliza_inference_clear_grammar` is called. Where only an end-of-generation token is legal the generation ends.
  *
  * Ownership: the source is copied. Null rule: `json` must not be NULL; a NULL or closed handle is -1. Threads: any;

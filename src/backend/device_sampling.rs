@@ -120,7 +120,7 @@ impl LegalTokens<'_> {
                 let unused = (bits.len() * 32).saturating_sub(n_vocab);
                 let last = bits.last().map_or(32, |word| word.leading_zeros() as usize);
                 if bits.len() != n_vocab.div_ceil(32) || last < unused {
-                    let n_bits = bits.len() * 32 - last;
+                    let n_bits = (bits.len() * 32).saturating_sub(last);
                     return outside(format!("A mask of {n_bits} bits for a vocabulary of {n_vocab} tokens"));
                 }
                 match bits.iter().position(|&word| word != 0) {

@@ -3,9 +3,9 @@
 //! A span is one choice after one prompt: from the moment the prompt has been evaluated to the last token of a name. As
 //! the tokens of a name that leave no choice need no pass until something follows, a second figure goes on to the first
 //! token after the name, for which they have been evaluated. Modes share prompts and payload, and choose greedily: with
-//! the trie as a host uses it, with the same mask over whole rows of logits and a pass for every token, with a grammar of
-//! the same names, and without any constraint for as many tokens as the longest name has. The grammar is also what the
-//! other modes are compared with: its spans are made in the same run, unless figures of another program are given.
+//! the trie as a host uses it, with the same mask over whole rows of logits and a pass for every token, with a grammar
+//! of the same names, and without any constraint for as many tokens as the longest name has. The grammar is also what
+//! the other modes are compared with: its spans are made in the same run, unless figures of another program are given.
 
 use crate::args::{ModelArgs, TextArgs, loading, read_input};
 use crate::output::{Failure, Outcome, fail, interrupted, printable, progress};
@@ -53,7 +53,8 @@ pub struct Args {
     /// With --mode: where the results go as JSON
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// With --mode or --html: what another program's grammar made of the same prompts, JSON with `tokens_per_second` and
+    /// With --mode or --html: what another program's grammar made of the same prompts, JSON with `tokens_per_second`
+    /// and
     /// `names`, to compare with in place of this one's
     #[arg(long, value_name = "FILE")]
     grammar: Option<PathBuf>,

@@ -81,7 +81,7 @@ fn json_schema(json: &[u8], source: &Map<String, Value>) -> Result<Made> {
 
 fn regex(source: &Map<String, Value>) -> Result<Made> {
     let pattern = text(source, "regex")?.unwrap_or_default();
-    Ok(Rules::parse(&super::regex::to_gbnf(pattern)?, "root")?.into())
+    Ok(Rules::parse(&super::regex::to_gbnf(pattern, true)?, "root")?.into())
 }
 
 /// A grammar as text. Where its shape is one that is known, its rules belong to spans; it matches the same texts.

@@ -25,7 +25,7 @@ impl Session {
             Ok(())
         })?;
         let loaded = self.load_trie(json, mode, strict).map(Constraint::Trie);
-        self.change(|state| replace(state, Kind::Trie, loaded))
+        self.change(|state| state.constrain(Kind::Trie, loaded))
     }
 
     /// Bars generate as a failed [`set_trie`](Session::set_trie) does, for a caller whose payload was refused before
@@ -34,7 +34,7 @@ impl Session {
     /// # Errors
     /// `error`, or [`Error::Busy`] while generating.
     pub fn refuse_trie(&self, error: Error) -> Result<()> {
-        self.change(|state| replace(state, Kind::Trie, Err(error)))
+        self.change(|state| state.constrain(Kind::Trie, Err(error)))
     }
 
     /// Removes the trie, if any, and the bar that a failed set of one left. A grammar stays.
@@ -96,7 +96,7 @@ impl Session {
         // A grammar may be large: it is read without the lock, and only once it is known to be wanted.
         self.change(|_| Ok(()))?;
         let loaded = self.load_grammar(json);
-        self.change(|state| replace(state, Kind::Grammar, loaded))
+        self.change(|state| state.constrain(Kind::Grammar, loaded))
     }
 
     /// Bars generate as a failed [`set_grammar`](Session::set_grammar) does; always fails, with `error` unless busy.
@@ -104,7 +104,7 @@ impl Session {
     /// # Errors
     /// `error`, or [`Error::Busy`] while generating.
     pub fn refuse_grammar(&self, error: Error) -> Result<()> {
-        self.change(|state| replace(state, Kind::Grammar, Err(error)))
+        self.change(|state| state.constrain(Kind::Grammar, Err(error)))
     }
 
     /// Removes the grammar, if any, and the bar that a failed set of one left. A token trie stays.
@@ -159,23 +159,6 @@ impl Session {
     fn load_grammar(&self, json: &[u8]) -> Result<Constraint> {
         let grammar = grammar::load(json, &self.vocab)?;
         Ok(Constraint::Grammar(Box::new(GrammarWalk::new(grammar))))
-    }
-}
-
-/// Puts a constraint in the place of the one before, or bars generate with the error that is there instead.
-pub(super) fn replace(state: &mut State, kind: Kind, constraint: Result<Constraint>) -> Result<()> {
-    match constraint {
-        Ok(constraint) => {
-            state.constraint = constraint;
-            state.spans.restart();
-            state.resume_point.forget_choice();
-            state.refused = None;
-            Ok(())
-        }
-        Err(error) => {
-            state.refused = Some((kind, error.clone()));
-            Err(error)
-        }
     }
 }
 

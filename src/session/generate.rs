@@ -220,8 +220,8 @@ impl<'a, D: Decoder> Generation<'a, D> {
         }
     }
 
-    /// What comes next: a choice, a token that is forced, or the end. Where the constraint leaves every token legal, the
-    /// budget of reasoning may force one.
+    /// What comes next: a choice, a token that is forced, or the end. Where the constraint leaves every token legal,
+    /// the budget of reasoning may force one.
     fn next(&mut self) -> Result<Next> {
         let next = match &mut self.job.constraint {
             Constraint::Grammar(grammar) => grammar.next()?,

@@ -346,7 +346,7 @@ impl Session {
         self.change(|state| {
             checked?;
             if let Some(constraint) = constraint {
-                constrain::replace(state, Kind::Grammar, constraint)?;
+                state.constrain(Kind::Grammar, constraint)?;
             }
             state.settings = settings;
             Ok(())
@@ -442,8 +442,8 @@ impl Session {
         self.shared.lock().usage
     }
 
-    /// Usage, sizes and names as one JSON object; with the spans of the last generation so far, where its grammar reports
-    /// them.
+    /// Usage, sizes and names as one JSON object; with the spans of the last generation so far, where its grammar
+    /// reports them.
     pub fn usage_json(&self) -> String {
         let (chain, spans) = {
             let state = self.shared.lock();

@@ -169,6 +169,23 @@ impl State {
         self.refused.as_ref().map_or(Ok(()), |(_, failure)| Err(failure.clone()))
     }
 
+    /// Puts a constraint in the place of the one before, or bars generate with the error that is there instead.
+    pub(crate) fn constrain(&mut self, kind: Kind, constraint: Result<Constraint>) -> Result<()> {
+        match constraint {
+            Ok(constraint) => {
+                self.constraint = constraint;
+                self.spans.restart();
+                self.resume_point.forget_choice();
+                self.refused = None;
+                Ok(())
+            }
+            Err(error) => {
+                self.refused = Some((kind, error.clone()));
+                Err(error)
+            }
+        }
+    }
+
     /// Notes how a call or a generation ended.
     pub(crate) fn note(&mut self, failure: Option<&Error>) {
         self.failure = failure.cloned();

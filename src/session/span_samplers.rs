@@ -81,8 +81,8 @@ fn overridden(chain: Chain, temperature: Option<f32>, top_k: Option<i32>, top_p:
 }
 
 /// A chain with the given temperature and top-p in place of its own. Where it has none, top-p is inserted before the
-/// temperature and the temperature at the end, before what takes the token; a chain that ends with `greedy` stays greedy. A dynamic temperature is
-/// replaced by the plain one.
+/// temperature and the temperature at the end, before what takes the token; a chain that ends with `greedy` stays
+/// greedy. A dynamic temperature is replaced by the plain one.
 pub(super) fn restated(mut chain: Chain, temperature: Option<f32>, top_p: Option<f32>) -> Chain {
     let steps = &mut chain.steps;
     let place =

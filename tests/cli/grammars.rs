@@ -22,7 +22,9 @@ fn generate_keeps_to_a_grammar() {
         assert!(said.trim_end().starts_with("abc") && said.trim_end().ends_with('!'), "{said}");
         let told = json(&[&args[..], &["--json"]].concat());
         assert_eq!((told["text"].as_str(), told["finish_reason"].as_str()), (Some(said.as_str()), Some("stop")));
-        assert_eq!(told["usage"]["forced_tokens"] == 0, jump == "off");
+        // Where the vocabulary has a character as a byte, too, no single token is the only legal one.
+        let forced = told["usage"]["forced_tokens"].as_u64().unwrap();
+        assert!(if jump == "bytes" { forced > 0 } else { jump == "tokens" || forced == 0 }, "{jump}: {forced}");
     }
     let said = stdout(&joined(&base, &["--grammar", text(&file), "--root", "other"]));
     assert!(said.len() == 3 && said.ends_with('!'), "{said}");

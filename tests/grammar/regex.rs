@@ -43,7 +43,7 @@ const PATTERNS: &[&str] = &[
 fn patterns_match_what_an_engine_matches() {
     for (index, pattern) in PATTERNS.iter().enumerate() {
         // `[]…]` is written otherwise for the engine, and its dot takes more.
-        let Ok(gbnf) = to_gbnf(pattern) else {
+        let Ok(gbnf) = to_gbnf(pattern, false) else {
             assert!(pattern.starts_with("^[]"), "{pattern}");
             continue;
         };
@@ -82,11 +82,11 @@ fn what_is_not_regular_is_refused_with_its_place() {
         ("a^b", "an anchor inside"),
         ("(?i)a", "a group of this kind"),
     ] {
-        let error = to_gbnf(pattern).unwrap_err();
+        let error = to_gbnf(pattern, false).unwrap_err();
         assert!(matches!(error, Error::Unsupported(_)) && error.to_string().contains(place), "{pattern}: {error}");
     }
     for pattern in ["(a", "a)", "[a", "a**", "*a", "a{2,1}", "\\", "[b-a]", "\\u12", "a{99999999999999999999}"] {
-        let error = to_gbnf(pattern).unwrap_err();
+        let error = to_gbnf(pattern, false).unwrap_err();
         assert!(matches!(error, Error::InvalidArgument(_)), "{pattern}: {error}");
     }
 }
@@ -106,7 +106,7 @@ fn hostile_patterns_are_refused_or_small() {
         "(a|b$)".repeat(100),
     ] {
         let start = Instant::now();
-        let _ = to_gbnf(&pattern);
+        let _ = to_gbnf(&pattern, false);
         let took = start.elapsed();
         assert!(took < Duration::from_secs(2), "{}: {took:?}", &pattern[..20]);
     }

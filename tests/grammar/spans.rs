@@ -125,8 +125,8 @@ fn strict_planner(actions: &[&str]) -> String {
             "{params}-p-unit ::= \"\\\"unit\\\":\" ( \"\\\"metric\\\"\" | \"\\\"imperial\\\"\" )\n\
              {params}-p-text ::= \"\\\"text\\\":\" jsonstring\n\
              {params} ::= \"{{\" {params}-p-unit \",\" {params}-p-text \"}}\"\n\
-             {branch} ::= \"{{\\\"action\\\":\\\"{action}\\\"\" \",\\\"parameters\\\":\" {params} \",\\\"thought\\\":\" \
-             jsonstring \"}}\"\n"
+             {branch} ::= \"{{\\\"action\\\":\\\"{action}\\\"\" \",\\\"parameters\\\":\" {params} \
+             \",\\\"thought\\\":\" jsonstring \"}}\"\n"
         ));
     }
     out
@@ -176,7 +176,8 @@ fn everything() -> Value {
     let text = |text: &str| json!({"kind": "literal", "text": text});
     json!({"spans": [
         text("{\"a\": "),
-        {"kind": "choice", "key": "a", "values": ["\"x\"", {"value": "\"xy\"", "spans": [text(" ("), integer, text(")")]}]},
+        {"kind": "choice", "key": "a",
+         "values": ["\"x\"", {"value": "\"xy\"", "spans": [text(" ("), integer, text(")")]}]},
         text(""),
         {"kind": "repeat", "key": "list", "separator": ", ", "min": 1, "max": 3, "spans": [
             {"kind": "boolean", "key": "item"}]},
@@ -424,8 +425,9 @@ fn jumping_ahead_by_tokens_gives_the_tokens_of_the_grammar_alone() {
 #[test]
 fn literals_are_forced_in_a_run() {
     for vocab in vocabularies() {
-        let json = json!({"spans": [{"kind": "literal", "text": "{\"thought\":\"nothing to be said of it\",\"action\":"},
-                                    {"kind": "choice", "values": ["\"A\"", "\"B\""]}]});
+        let json = json!({"spans": [
+            {"kind": "literal", "text": "{\"thought\":\"nothing to be said of it\",\"action\":"},
+            {"kind": "choice", "values": ["\"A\"", "\"B\""]}]});
         let grammar = source(&json, &vocab);
         assert_eq!(grammar.jump_ahead(), JumpAhead::Bytes);
         let out = decode(&grammar, &vocab, 1, 100);

@@ -165,7 +165,8 @@ fn candidates_and_tokens_are_those_of_llama_cpp() {
             compare(&sampler, case, &what);
             let selected = case["selected"].as_i64().unwrap() as Token;
             assert!(selected < 0 || token == selected, "{what}: {token}, expected {selected}");
-            // The candidates do not depend on the generator, but that tokens at -inf count for temp_ext with llama.cpp's.
+            // The candidates do not depend on the generator, but that tokens at -inf count for temp_ext with
+            // llama.cpp's.
             let counts = text.contains("temp_ext") && row.iter().any(|one| one.1 == f32::NEG_INFINITY);
             if !chain.draws && !counts && !text.contains("infill") {
                 let mut sampler = chain.sampler(n_vocab, "counter", &vocab);

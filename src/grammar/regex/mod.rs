@@ -10,7 +10,7 @@ mod set;
 use super::draft::{Draft, Expr};
 use crate::gguf::shown;
 use crate::{Error, Result};
-use parse::Node;
+use parse::{Node, unsupported};
 pub(super) use set::Set;
 
 /// The most ways in which the anchors of one pattern can be combined.
@@ -28,24 +28,23 @@ pub(super) enum Spelling {
 /// What may be where a pattern is not anchored: any character, as it is spelled.
 pub(super) type AnyChar<'a> = &'a mut dyn FnMut(&mut Draft) -> Result<Expr>;
 
-/// The GBNF of a regular expression: its `root` matches what the whole pattern does.
+/// The GBNF of a regular expression: its `root` matches the texts in which the pattern is found; with `is_whole` those
+/// that it matches from beginning to end.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for a malformed pattern or one that is too large, [`Error::Unsupported`] for what a
 /// grammar cannot do (look-around, back-references, word boundaries); both with the character's position.
-pub fn to_gbnf(pattern: &str) -> Result<String> {
+pub fn to_gbnf(pattern: &str, is_whole: bool) -> Result<String> {
     let mut draft = Draft::default();
     let root = draft.declare("root")?;
-    let pattern = Pattern::parse(pattern)?;
+    let mut pattern = Pattern::parse(pattern)?;
+    if is_whole {
+        pattern.ways.iter_mut().for_each(|way| (way.start, way.end) = (true, true));
+    }
     let body = pattern.expr(&mut draft, Spelling::Raw, &mut |_| Ok(Expr::class(".")))?;
     draft.define(root, body);
     let matches_nothing = || Error::InvalidArgument("Regular expression: it matches no text at all".into());
     draft.print(root)?.ok_or_else(matches_nothing)
-}
-
-fn unsupported(pattern: &str, at: usize, what: &str) -> Error {
-    let pattern = shown(pattern);
-    Error::Unsupported(format!("Regular expression \"{pattern}\", character {}: {what}", at + 1))
 }
 
 /// One way to match: anchored or not at its ends.

@@ -101,7 +101,7 @@ impl Parser<'_> {
 
     /// An error about what begins `back` characters before.
     fn unsupported_before(&self, back: usize, what: &str) -> Error {
-        super::unsupported(self.pattern, self.at - back, what)
+        unsupported(self.pattern, self.at - back, what)
     }
 
     fn unsupported(&self, what: &str) -> Error {
@@ -357,4 +357,10 @@ impl Parser<'_> {
             }
         }
     }
+}
+
+/// An error about what a grammar cannot do, at a character of the pattern.
+pub(super) fn unsupported(pattern: &str, at: usize, what: &str) -> Error {
+    let pattern = shown(pattern);
+    Error::Unsupported(format!("Regular expression \"{pattern}\", character {}: {what}", at + 1))
 }

@@ -1,6 +1,6 @@
 //! Whether no value can match both of two alternatives: what `oneOf` asks for, and a grammar does not check.
 
-use super::exact::{self, ALL_KINDS, FRACTION, INTEGER, Kinds};
+use super::gather::{self, ALL_KINDS, FRACTION, INTEGER, Kinds};
 use super::json::Json;
 use super::numbers::{Bound, Bounds};
 use super::shape::Part;
@@ -21,7 +21,7 @@ pub(super) fn are_disjoint<'j>(document: &'j Json, one: &[Part<'j>], other: &[Pa
     if a & b & !(INTEGER | FRACTION) == 0 && bounds(one).is_apart(bounds(other)) {
         return true;
     }
-    if a & b != exact::OBJECT || depth == 0 {
+    if a & b != gather::OBJECT || depth == 0 {
         return false;
     }
     if lacks(one, other) || lacks(other, one) {
@@ -41,7 +41,7 @@ fn property<'j>(document: &'j Json, parts: &[Part<'j>], name: &str) -> Option<Ve
     let mut all = Vec::new();
     for part in parts {
         let Some(node) = part.get("properties").and_then(|list| list.get(name)) else { continue };
-        all.extend(exact::gathered(document, &Part::new(node, "")).ok().flatten()?);
+        all.extend(gather::gathered(document, &Part::new(node, "")).ok().flatten()?);
     }
     Some(all)
 }
@@ -71,7 +71,7 @@ fn required<'p>(parts: &'p [Part]) -> HashSet<&'p str> {
 }
 
 fn kinds(parts: &[Part]) -> Kinds {
-    let typed = parts.iter().fold(ALL_KINDS, |all, part| match exact::typed(part) {
+    let typed = parts.iter().fold(ALL_KINDS, |all, part| match gather::typed(part) {
         Ok(Some(kinds)) => all & kinds,
         _ => all,
     });
@@ -83,12 +83,12 @@ fn kinds(parts: &[Part]) -> Kinds {
 
 fn kind(value: &Json) -> Kinds {
     match value {
-        Json::Null => exact::NULL,
-        Json::Bool(_) => exact::BOOLEAN,
+        Json::Null => gather::NULL,
+        Json::Bool(_) => gather::BOOLEAN,
         Json::Number(_) => INTEGER | FRACTION,
-        Json::String(_) => exact::STRING,
-        Json::Array(_) => exact::ARRAY,
-        Json::Object(_) => exact::OBJECT,
+        Json::String(_) => gather::STRING,
+        Json::Array(_) => gather::ARRAY,
+        Json::Object(_) => gather::OBJECT,
     }
 }
 

@@ -1,8 +1,10 @@
 //! Rules from shapes.
 
 use super::json::{Json, quoted};
+use super::options::{Keywords, Options};
+use super::places::refused;
 use super::shape::{All, Array, Part, Reading, Shape, Text};
-use super::{Keywords, Options, exact, llama, refused};
+use super::{exact, gather, llama};
 use crate::grammar::draft::{Draft, Expr, RuleId};
 use crate::grammar::regex::{Pattern, Spelling};
 use crate::{Error, Result};
@@ -54,7 +56,7 @@ impl<'j> Emitter<'j> {
     pub(super) fn gathered(&self, part: &Part<'j>) -> Result<All<'j>> {
         match self.is_llama() {
             true => Ok(Some(vec![part.clone()])),
-            false => exact::gathered(self.document, part),
+            false => gather::gathered(self.document, part),
         }
     }
 

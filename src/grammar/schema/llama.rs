@@ -3,11 +3,12 @@
 //! A schema is one of `$ref`, `oneOf`, `anyOf`, a list of types, `const`, `enum`, or what its type says, in this order;
 //! what is beside the first of these is ignored, and so is every keyword that is not named here.
 
-use super::exact::kinds;
+use super::formats;
+use super::gather::kinds;
 use super::json::Json;
 use super::numbers::{Bound, Bounds};
+use super::places::{refused, resolve};
 use super::shape::{All, Array, Object, Others, Part, Property, Reading, Shape, Text};
-use super::{formats, refused, resolve};
 use crate::gguf::shown;
 use crate::grammar::regex::Pattern;
 use crate::{Error, Result};

@@ -62,7 +62,7 @@ pub(super) fn others(emitter: &mut Emitter, names: &[&str]) -> Result<Expr> {
     if names.is_empty() {
         return emitter.string();
     }
-    let too_many = || super::refused("", format!("more than {MAX_CHARS} characters of names beside others"));
+    let too_many = || super::places::refused("", format!("more than {MAX_CHARS} characters of names beside others"));
     let mut nodes = vec![Node::default()];
     for name in names {
         let mut at = 0;

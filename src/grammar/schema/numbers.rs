@@ -25,7 +25,8 @@ pub(super) struct Bounds {
 }
 
 impl Bound {
-    /// A bound of a schema. What is finer than 10⁻¹⁵ or larger than any number that is written is rounded: `up` or down.
+    /// A bound of a schema. What is finer than 10⁻¹⁵ or larger than any number that is written is rounded: `up` or
+    /// down.
     pub(super) fn of(number: &serde_json::Number, exclusive: bool, up: bool) -> Bound {
         let text = number.to_string();
         let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((&text, "0"));

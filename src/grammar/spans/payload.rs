@@ -1,7 +1,7 @@
 //! Reads a payload of spans, version 2 beside that of the token trie, from JSON.
 //!
-//! Every refusal names the place (`spans[2].values[5].spans[0].min`). Unknown keys are ignored, as in the trie's payload;
-//! a missing known key, a wrong type and a number out of range are refused. Limits are counted while reading.
+//! Every refusal names the place (`spans[2].values[5].spans[0].min`). Unknown keys are ignored, as in the trie's
+//! payload; a missing known key, a wrong type and a number out of range are refused. Limits are counted while reading.
 
 use super::json::Json;
 use super::model::{Kind, Payload, Span, Value};

@@ -32,9 +32,9 @@ fn parsed(json: &[u8]) -> Result<Json> {
 }
 
 /// Finds the spans of a grammar; `None` where its shape is not known. The result matches the same texts. `options` is
-/// the JSON object that the grammar came with: its `choice_sampling` (`"greedy"`, or as a span's `sampling`) says how choices,
-/// numbers and booleans are sampled, its `samplers` is a list of overrides as in a skeleton, whose indexes count the
-/// items of the root.
+/// the JSON object that the grammar came with: its `choice_sampling` (`"greedy"`, or as a span's `sampling`) says how
+/// choices, numbers and booleans are sampled, its `samplers` is a list of overrides as in a skeleton, whose indexes
+/// count the items of the root.
 ///
 /// # Errors
 /// [`crate::Error::InvalidArgument`] with the place of a wrong option; for overrides of a grammar whose shape is not

@@ -173,8 +173,8 @@ impl<'a> Rewriting<'a> {
         self.marks.push((name, span));
     }
 
-    /// Marks the lines of alternatives. What all of them begin with, up to the last colon, is a literal; the rest of the
-    /// first item is a choice.
+    /// Marks the lines of alternatives. What all of them begin with, up to the last colon, is a literal; the rest of
+    /// the first item is a choice.
     fn union(&mut self, branches: &[&'a str]) -> Result<bool> {
         let bodies: Vec<Range<usize>> = branches.iter().filter_map(|name| self.rules.get(name).cloned()).collect();
         let first = |body: &Range<usize>| match self.words[body.start].word {

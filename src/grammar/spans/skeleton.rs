@@ -14,8 +14,8 @@ use crate::grammar::span_plan::SpanSampling;
 use crate::{Error, Result};
 use std::collections::HashSet;
 
-/// Reads the skeleton of a source: `{"skeleton": {"spans": […], "rules"?: "name ::= …", "samplers"?: {"overrides": […]}},
-/// "samplers"?: …}`.
+/// Reads the skeleton of a source: `{"skeleton": {"spans": […], "rules"?: "name ::= …", "samplers"?: {"overrides":
+/// […]}}, "samplers"?: …}`.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] with the place of the first problem.

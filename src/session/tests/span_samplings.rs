@@ -35,7 +35,10 @@ fn literal(text: &str) -> Value {
 
 #[test]
 fn choices_are_greedy_unless_told_and_what_is_free_is_not() {
-    let choice = |sampling: &str| json!({"spans": [literal("["), {"kind": "choice", "values": ["a", "b", "c"], "sampling": sampling}, literal("]")]});
+    let choice = |sampling: &str| {
+        let choice = json!({"kind": "choice", "values": ["a", "b", "c"], "sampling": sampling});
+        json!({"spans": [literal("["), choice, literal("]")]})
+    };
     assert_eq!(texts(&choice("greedy"), "temp=100").len(), 1);
     assert_eq!(texts(&choice("session"), "temp=100").len(), 3);
     let both = json!({"spans": [{"kind": "choice", "values": ["a", "b"]}, literal(","),

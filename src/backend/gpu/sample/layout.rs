@@ -53,7 +53,8 @@ constants!(PLACES: usize {
     SPEC_HAND_OVER = 14;
     /// How many standard deviations the first step keeps, above 0; 0 where it is another step.
     SPEC_SPREADS = 15;
-    /// Where a mask of bits applies as the row is read: bit 0 where the chain runs, bit 1 where it is followed greedily.
+    /// Where a mask of bits applies as the row is read: bit 0 where the chain runs, bit 1 where it is followed
+    /// greedily.
     SPEC_READS_MASKED = 16;
     SPEC_OPS_AT = 17;
     SPEC_WORDS = SPEC_OPS_AT + 2 * MAX_OPS * OP_WORDS;
@@ -90,8 +91,8 @@ constants!(PLACES: usize {
     STATE_RING = STATE_REPORT + REPORT * REPORT_WORDS;
     STATE_WORDS = STATE_RING + RING;
 
-    // `bins`: counts, low and high halves of weights, how many candidates are collected, and what the standard deviation
-    // is made of.
+    // `bins`: counts, low and high halves of weights, how many candidates are collected, and what the standard
+    // deviation is made of.
     APPENDED = 3 * BINS;
     SPREAD = APPENDED + 1;
     SPREAD_WORDS = 5;

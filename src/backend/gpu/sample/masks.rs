@@ -1,8 +1,8 @@
-//! The masks of bits on the device: a table of slots, so that a step under a mask that was seen before names its slot and
-//! nothing else is sent.
+//! The masks of bits on the device: a table of slots, so that a step under a mask that was seen before names its slot
+//! and nothing else is sent.
 //!
-//! Invariants: a slot with a number has the bits of the mask of that number; a slot that a sequence is armed with goes to
-//! no other mask. There are more slots than sequences, so one is always free.
+//! Invariants: a slot with a number has the bits of the mask of that number; a slot that a sequence is armed with goes
+//! to no other mask. There are more slots than sequences, so one is always free.
 
 use crate::Token;
 

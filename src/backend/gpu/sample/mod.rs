@@ -10,15 +10,15 @@
 //! speculative step), and rolled back.
 //!
 //! The kernels choose the same token as the host's sampler: the weights of candidates are the same integers, the random
-//! bits are the same function of seed and position, every cut is exact, and what is no integer is made of f32 operations
-//! that are rounded one by one.
+//! bits are the same function of seed and position, every cut is exact, and what is no integer is made of f32
+//! operations that are rounded one by one.
 //!
 //! A chain that the device cannot run as a whole is cut in two ([`split`]). The first part returns the few candidates
 //! that it left; the host runs the rest of the chain on them and passes the token to [`SampleProgram::accept`].
 //!
 //! How a row is sampled depends on its chain: an argmax takes two dispatches, a draw without truncation (or with min-p)
-//! three, a list of legal tokens one, all other chains seven; biases and penalties of the whole row one more. A mask of bits
-//! adds none: the kernels read the row through it. Rows of different chains share dispatches.
+//! three, a list of legal tokens one, all other chains seven; biases and penalties of the whole row one more. A mask of
+//! bits adds none: the kernels read the row through it. Rows of different chains share dispatches.
 
 mod layout;
 mod masks;

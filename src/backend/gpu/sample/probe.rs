@@ -1,8 +1,8 @@
 //! The sampler's known-answer test, see `probe/mod.rs`.
 //!
-//! Some chains and masks, which together take every path through the kernels and every step, sample from one row at once. The expected
-//! results are computed here in double precision over all candidates; the row is chosen so that no cut and no draw is
-//! near enough to a boundary for rounding to decide it.
+//! Some chains and masks, which together take every path through the kernels and every step, sample from one row at
+//! once. The expected results are computed here in double precision over all candidates; the row is chosen so that no
+//! cut and no draw is near enough to a boundary for rounding to decide it.
 
 use super::{ChainStep, RESULT_BYTES, SampleProgram, SampleRow, SampleSpec, read_candidates, read_result};
 use crate::backend::Legal;

@@ -1,8 +1,8 @@
 //! A chain as words for the kernels.
 //!
 //! Everything that is known when the chain is set is computed here, with the host's own arithmetic: the factor of a
-//! temperature, the distance at which min-p cuts, a bias times the temperature before it, how often XTC acts. The kernels use only
-//! additions, products and comparisons, and so have the same bits as the host's sampler.
+//! temperature, the distance at which min-p cuts, a bias times the temperature before it, how often XTC acts. The
+//! kernels use only additions, products and comparisons, and so have the same bits as the host's sampler.
 
 use super::layout::*;
 use crate::backend::{ChainStep, DynamicRange, MAX_XTC_THRESHOLD, SampleSpec, deviations, mask_place, xtc_limit};
