@@ -3,7 +3,7 @@
 use super::disjoint::are_disjoint;
 use super::formats;
 use super::gather::{
-    ALL_KINDS, ARRAY, BOOLEAN, FRACTION, INTEGER, Kinds, MAX_PARTS, NULL, OBJECT, STRING, gathered, kinds, typed,
+    ALL_KINDS, ARRAY, BOOLEAN, FRACTION, INTEGER, Kinds, MAX_PARTS, NULL, OBJECT, STRING, gathered, typed,
 };
 use super::json::Json;
 use super::numbers::{Bound, Bounds};
