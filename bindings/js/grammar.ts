@@ -33,7 +33,7 @@ export interface GrammarOptions {
   /** With `spans`: "free" lets the model go on after the last one; default "end". */
   then?: "free" | "end";
   /** With `grammar` or `skeleton`: how single spans are sampled. */
-  samplers?: { overrides: readonly { spanIndex: number; temperature?: number; topK?: number; topP?: number }[]; strict?: boolean };
+  spanSamplers?: { overrides: readonly { spanIndex: number; temperature?: number; topK?: number; topP?: number }[]; strict?: boolean };
   /** With `grammar`: how choices, numbers and booleans in it are sampled; default "session". */
   choiceSampling?: "greedy" | "session";
   /** Called for a span that begins, and again once it has ended, with its text. What it throws ends the generation. */
@@ -61,10 +61,10 @@ export function grammarSource(options: GrammarOptions): string | undefined {
   if (given.length > 1) {
     throw new InferenceError(STATUS.ELIZA_ERR_INVALID_ARG, `${given.join(" and ")} are given, where one of them can be`);
   }
-  const { root, compact, triggers, jumpAhead, after, then, samplers, choiceSampling } = options;
+  const { root, compact, triggers, jumpAhead, after, then, spanSamplers, choiceSampling } = options;
   const words = triggers?.map((trigger) => (typeof trigger === "string" ? { type: "word", value: trigger } : trigger));
   const lazy = words === undefined ? {} : { lazy: true, triggers: words };
-  const spans = { after, then, samplers, choice_sampling: choiceSampling, events: options.onSpan === undefined ? undefined : true };
+  const spans = { after, then, samplers: spanSamplers, choice_sampling: choiceSampling, events: options.onSpan === undefined ? undefined : true };
   return JSON.stringify({ [KINDS[kind]]: options[kind], root, compact, ...lazy, jump_ahead: jumpAhead, ...spans });
 }
 

@@ -160,7 +160,7 @@ test("spans begin after a text, and single ones are sampled in their own way", a
   const { text } = await whole(model, PROMPT, { spans, after: [word], maxTokens: 60, temperature: 0 });
   assert.match(text.slice(text.indexOf(word) + word.length), /^\[(true|false)\]$/);
   const skeleton = { spans: [{ kind: "enum", key: "a", enumValues: ["x", "y"] }] };
-  const samplers = { overrides: [{ spanIndex: 0, temperature: 0, topK: 1 }] };
-  const seeds = [1, 2, 3, 4, 5, 6].map((seed) => whole(model, PROMPT, { skeleton, samplers, temperature: 50, seed }));
+  const spanSamplers = { overrides: [{ spanIndex: 0, temperature: 0, topK: 1 }] };
+  const seeds = [1, 2, 3, 4, 5, 6].map((seed) => whole(model, PROMPT, { skeleton, spanSamplers, temperature: 50, seed }));
   assert.equal(new Set((await Promise.all(seeds)).map((one) => one.text)).size, 1);
 });
