@@ -136,7 +136,7 @@ final class StreamTest {
     }
 
     /** Every sampler has its options; wrong ones are named. */
-    private static void chained(Session session) {
+    private static void chained(Session session) throws Exception {
         SamplingOptions before = session.samplingOptions();
         SamplingOptions options = session.samplingOptions();
         check(options.generator == Generator.COUNTER && options.mirostat == 0 && options.dryLastN == 64, options.dryLastN);
@@ -162,6 +162,8 @@ final class StreamTest {
         options.mirostat = 2;
         options.samplers = "top_q";
         thrown(ElizaException.InvalidArgument.class, "top_q", () -> session.configure(options));
+        // Null would keep the order that is in force.
+        before.samplers = "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature";
         session.configure(before);
     }
 
