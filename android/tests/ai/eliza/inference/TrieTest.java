@@ -45,9 +45,9 @@ final class TrieTest {
                 text = held(session, Grammar.gbnf("root ::= \"x\"\nother ::= [0-9]{3} \"-\\u00e9\"", "other").jumpAhead(jump));
                 check(text.matches("[0-9]{3}-\u00e9"), text);
             }
-            thrown(ElizaException.class, "line 1", () -> session.setGrammar(Grammar.gbnf("root ::= [")));
+            thrown(ElizaException.InvalidArgument.class, "line 1", () -> session.setGrammar(Grammar.gbnf("root ::= [")));
             session.prefill(session.tokenize(PROMPT, true, false), -1);
-            thrown(ElizaException.class, "line 1", () -> session.generate(1, 0, 1));
+            thrown(ElizaException.InvalidArgument.class, "line 1", () -> session.generate(1, 0, 1));
             session.clearGrammar();
             session.generate(1, 0, 1);
             pull(session);
