@@ -218,20 +218,27 @@ struct span {
     char text[MAX_NAME + 64];
 };
 
-/* A name after a prompt: the time to its last token, and to the token after it. */
-static struct span choose_name(const char * prompt, bool check, llama_token_data * candidates) {
-    struct llama_sampler * rules = llama_sampler_init_grammar(vocab, grammar, "root");
-    struct llama_sampler * greedy = llama_sampler_init_greedy();
-    struct span span = {0, 0, 0, ""};
-    llama_token tokens[MAX_PROMPT], token;
+/* The sampler of a grammar, with the prompt evaluated. */
+static struct llama_sampler * begin(const char * prompt, const char * text) {
+    struct llama_sampler * rules = llama_sampler_init_grammar(vocab, text, "root");
+    llama_token tokens[MAX_PROMPT];
     int n = llama_tokenize(vocab, prompt, (int32_t)strlen(prompt), tokens, MAX_PROMPT, true, false);
-    size_t length = 0;
-    double start;
     if (rules == NULL) die("the grammar is refused", "");
     if (n <= 0) die("a prompt has no tokens, or too many", "");
     forget();
     decode(tokens, n);
     (void)llama_get_logits_ith(context, -1);
+    return rules;
+}
+
+/* A name after a prompt: the time to its last token, and to the token after it. */
+static struct span choose_name(const char * prompt, bool check, llama_token_data * candidates) {
+    struct llama_sampler * rules = begin(prompt, grammar);
+    struct llama_sampler * greedy = llama_sampler_init_greedy();
+    struct span span = {0, 0, 0, ""};
+    llama_token token;
+    size_t length = 0;
+    double start;
     start = now_ms();
     for (;;) {
         int32_t added;
@@ -306,18 +313,11 @@ struct answer {
 
 /* What a grammar lets through after a prompt: the time to its last token. */
 static struct answer answer(const char * prompt, const char * rules_text, int most, bool check, llama_token_data * candidates) {
-    struct llama_sampler * rules = llama_sampler_init_grammar(vocab, rules_text, "root");
+    struct llama_sampler * rules = begin(prompt, rules_text);
     struct llama_sampler * greedy = llama_sampler_init_greedy();
     struct answer answer = {0, 0, false, malloc((size_t)most * 256 + 1)};
-    llama_token tokens[MAX_PROMPT];
-    int n = llama_tokenize(vocab, prompt, (int32_t)strlen(prompt), tokens, MAX_PROMPT, true, false);
     size_t length = 0;
     double start;
-    if (rules == NULL) die("the grammar is refused", "");
-    if (n <= 0) die("a prompt has no tokens, or too many", "");
-    forget();
-    decode(tokens, n);
-    (void)llama_get_logits_ith(context, -1);
     start = now_ms();
     while (answer.tokens < most) {
         llama_token token = choose(rules, greedy, check, candidates);

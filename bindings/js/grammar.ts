@@ -22,6 +22,11 @@ export interface GrammarOptions {
   schema?: JsonSchema | boolean;
   /** No white space in the JSON of a schema; default false. */
   compact?: boolean;
+  /**
+   * What becomes of keywords of a schema that no grammar can keep: "exact" refuses them (the default), "lenient" ignores them,
+   * "llama.cpp" reads the schema as llama.cpp does.
+   */
+  keywords?: "exact" | "lenient" | "llama.cpp";
   /** A regular expression that the whole text has to match. */
   regex?: string;
   /** A response skeleton that makes up the text. */
@@ -61,11 +66,11 @@ export function grammarSource(options: GrammarOptions): string | undefined {
   if (given.length > 1) {
     throw new InferenceError(STATUS.ELIZA_ERR_INVALID_ARG, `${given.join(" and ")} are given, where one of them can be`);
   }
-  const { root, compact, triggers, jumpAhead, after, then, spanSamplers, choiceSampling } = options;
+  const { root, compact, keywords, triggers, jumpAhead, after, then, spanSamplers, choiceSampling } = options;
   const words = triggers?.map((trigger) => (typeof trigger === "string" ? { type: "word", value: trigger } : trigger));
   const lazy = words === undefined ? {} : { lazy: true, triggers: words };
   const spans = { after, then, samplers: spanSamplers, choice_sampling: choiceSampling, events: options.onSpan === undefined ? undefined : true };
-  return JSON.stringify({ [KINDS[kind]]: options[kind], root, compact, ...lazy, jump_ahead: jumpAhead, ...spans });
+  return JSON.stringify({ [KINDS[kind]]: options[kind], root, compact, keywords, ...lazy, jump_ahead: jumpAhead, ...spans });
 }
 
 /** The type of the values that a JSON schema allows: objects, arrays, strings, numbers, booleans, null, enum and const. */

@@ -125,7 +125,7 @@ export interface StreamOptions extends PromptOptions, SamplingOptions, GrammarOp
 /** How JSON is made: as a stream, but the schema is the grammar. */
 export type JsonOptions = Omit<
   StreamOptions,
-  "trie" | "trieMode" | "triePath" | "triggers" | "specialText" | "stop" | Exclude<keyof GrammarOptions, "compact" | "jumpAhead">
+  "trie" | "trieMode" | "triePath" | "triggers" | "specialText" | "stop" | Exclude<keyof GrammarOptions, "compact" | "keywords" | "jumpAhead">
 >;
 
 /** Which slot is saved or restored. */

@@ -35,6 +35,14 @@ pub struct Guide {
     /// No white space in the JSON of a schema
     #[arg(long, requires = "schema", conflicts_with_all = ["grammar", "regex", "spans", "skeleton"])]
     compact: bool,
+    /// What becomes of keywords of a schema that no grammar can keep
+    #[arg(
+        long,
+        value_name = "HOW",
+        requires = "schema",
+        conflicts_with_all = ["grammar", "regex", "spans", "skeleton"]
+    )]
+    keywords: Option<Keywords>,
     /// Generate freely up to this text, with which the grammar begins; may be given several times
     #[arg(long, value_name = "TEXT", requires = "grammar_source", allow_hyphen_values = true)]
     lazy_trigger: Vec<String>,
@@ -51,6 +59,22 @@ enum JumpAhead {
     Tokens,
     /// Nothing
     Off,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Keywords {
+    /// They are errors
+    Exact,
+    /// They are ignored
+    Lenient,
+    /// The schema is read as llama.cpp does
+    #[value(name = "llama.cpp")]
+    LlamaCpp,
+}
+
+/// The name of a choice, which is the same here and in a source.
+fn name(choice: impl ValueEnum) -> Option<Value> {
+    choice.to_possible_value().map(|value| json!(value.get_name()))
 }
 
 impl Guide {
@@ -84,14 +108,8 @@ impl Guide {
             options.insert("lazy".into(), json!(true));
             options.insert("triggers".into(), words.collect());
         }
-        if let Some(jump_ahead) = self.jump_ahead {
-            let name = match jump_ahead {
-                JumpAhead::Bytes => "bytes",
-                JumpAhead::Tokens => "tokens",
-                JumpAhead::Off => "off",
-            };
-            options.insert("jump_ahead".into(), json!(name));
-        }
+        options.extend(self.keywords.and_then(name).map(|name| ("keywords".into(), name)));
+        options.extend(self.jump_ahead.and_then(name).map(|name| ("jump_ahead".into(), name)));
         Ok(Some(joined(&source, &options).into_bytes()))
     }
 }

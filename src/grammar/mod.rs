@@ -17,6 +17,7 @@ mod compiled;
 mod draft;
 mod forced;
 mod gbnf;
+mod json;
 mod lazy;
 mod mask;
 pub mod regex;

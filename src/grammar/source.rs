@@ -6,7 +6,7 @@
 use super::compiled::{Grammar, GrammarOptions, JumpAhead};
 use super::lazy::Trigger;
 use super::rules::Rules;
-use super::schema;
+use super::schema::{self, Keywords};
 use super::span_plan::SpanPlan;
 use super::spans::{self, Lowered};
 use crate::gguf::shown;
@@ -75,7 +75,16 @@ fn json_schema(json: &[u8], source: &Map<String, Value>) -> Result<Made> {
     }
     let schema: Schema<'_> =
         serde_json::from_slice(json).map_err(|error| refused("json_schema", shown(&error.to_string())))?;
-    let options = schema::Options { compact: flag(source, "compact")?, ..schema::Options::default() };
+    let keywords = match text(source, "keywords")? {
+        None | Some("exact") => Keywords::Exact,
+        Some("lenient") => Keywords::Lenient,
+        Some("llama.cpp") => Keywords::LlamaCpp,
+        Some(other) => {
+            let problem = format!("\"{}\" must be \"exact\", \"lenient\" or \"llama.cpp\"", shown(other));
+            return Err(refused("keywords", problem));
+        }
+    };
+    let options = schema::Options { compact: flag(source, "compact")?, keywords };
     Ok(Rules::parse(&schema::to_gbnf(schema.json_schema.get(), options)?, "root")?.into())
 }
 

@@ -75,6 +75,14 @@ pub(super) struct State {
     pub(super) mask: Option<Arc<Mask>>,
 }
 
+impl State {
+    /// A state of these members, of which nothing is known yet.
+    fn of(begin: u32, end: u32) -> State {
+        let (live, row, mask) = ([0; 4], UNKNOWN, None);
+        State { stacks: (begin, end), live, row, may_end: false, has_tokens: false, mark: 0, mask }
+    }
+}
+
 pub(super) struct Tables {
     code: Arc<Code>,
     stacks: Vec<Stack>,
@@ -146,16 +154,7 @@ impl Tables {
         self.mask_bytes = 0;
         self.stacks.push(Stack { at: u32::MAX, rest: 0, mark: 0 });
         self.stacks.push(Stack { at: u32::MAX, rest: 0, mark: 0 });
-        let dead = State {
-            stacks: (0, 0),
-            live: [0; 4],
-            row: UNKNOWN,
-            may_end: false,
-            has_tokens: false,
-            mark: 0,
-            mask: None,
-        };
-        self.states.push(dead);
+        self.states.push(State::of(0, 0));
     }
 
     // ------------------------------------------------------------------------------------------- places
@@ -319,15 +318,7 @@ impl Tables {
 
     /// What is known of a state from its stacks alone: the last ones, from `begin` on.
     fn describe(&self, begin: u32) -> State {
-        let mut state = State {
-            stacks: (begin, self.members.len() as u32),
-            live: [0; 4],
-            row: UNKNOWN,
-            may_end: false,
-            has_tokens: false,
-            mark: 0,
-            mask: None,
-        };
+        let mut state = State::of(begin, self.members.len() as u32);
         for &member in &self.members[begin as usize..] {
             let stack = self.stacks[member as usize];
             if stack.mark != 0 && (state.mark == 0 || stack.mark < state.mark) {

@@ -146,39 +146,28 @@ impl Tree {
         &self.ids[self.nodes[index].tokens as usize..self.nodes[index + 1].tokens as usize]
     }
 
-    /// The longest token that a text begins with.
-    pub(super) fn longest(&self, text: &[u8]) -> Option<Token> {
-        let (mut at, mut end) = (0, self.nodes.len() - 1);
-        let mut longest = None;
-        for &byte in text {
+    /// The nodes along a text, from the first byte on, as far as there are any.
+    fn along(&self, text: &[u8]) -> impl Iterator<Item = usize> {
+        let (mut next, mut end) = (0, self.nodes.len() - 1);
+        text.iter().map_while(move |&byte| {
+            let mut at = next;
             while at < end && self.nodes[at].byte != byte {
                 at = self.nodes[at].end as usize;
             }
-            if at >= end {
-                break;
-            }
-            longest = self.tokens(at).first().copied().or(longest);
-            end = self.nodes[at].end as usize;
-            at += 1;
-        }
-        longest
+            (at < end).then(|| {
+                (next, end) = (at + 1, self.nodes[at].end as usize);
+                at
+            })
+        })
     }
 
-    /// The node of a text, and whether there is one.
+    /// The longest token that a text begins with.
+    pub(super) fn longest(&self, text: &[u8]) -> Option<Token> {
+        self.along(text).filter_map(|node| self.tokens(node).first().copied()).last()
+    }
+
+    /// The node of a text, if there is one.
     pub(super) fn find(&self, text: &[u8]) -> Option<usize> {
-        let (mut at, mut end) = (0, self.nodes.len() - 1);
-        let mut found = None;
-        for &byte in text {
-            while at < end && self.nodes[at].byte != byte {
-                at = self.nodes[at].end as usize;
-            }
-            if at >= end {
-                return None;
-            }
-            found = Some(at);
-            end = self.nodes[at].end as usize;
-            at += 1;
-        }
-        found
+        self.along(text).nth(text.len().checked_sub(1)?)
     }
 }

@@ -55,3 +55,21 @@ fn the_same_source_is_the_same_grammar_for_one_vocabulary() {
     assert!(!Arc::ptr_eq(&first, &load(json, &one).unwrap()));
     assert_eq!(GrammarState::new(first).advance_bytes(b"xcached", &mut |_, _| {}), 7);
 }
+
+#[test]
+fn what_becomes_of_keywords_is_said_by_the_source() {
+    let vocab = vocab(&testing::demo());
+    let source =
+        |how: &str| format!(r#"{{"json_schema": {{"type": "integer", "multipleOf": 2}}, "keywords": "{how}"}}"#);
+    let error = load(source("exact").as_bytes(), &vocab).unwrap_err().to_string();
+    assert!(error.contains("multipleOf"), "{error}");
+    for how in ["lenient", "llama.cpp"] {
+        let mut state = GrammarState::new(load(source(how).as_bytes(), &vocab).unwrap());
+        assert_eq!(state.advance_bytes(b"13", &mut |_, _| {}), 2);
+    }
+    let error = load(source("some").as_bytes(), &vocab).unwrap_err().to_string();
+    assert!(error.contains("keywords: \"some\""), "{error}");
+    let twice = br#"{"json_schema": {"properties": {"a": {}, "a": {}}}}"#;
+    let error = load(twice, &vocab).unwrap_err().to_string();
+    assert!(error.contains("duplicate key `a`"), "{error}");
+}

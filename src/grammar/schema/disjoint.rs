@@ -1,9 +1,9 @@
 //! Whether no value can match both of two alternatives: what `oneOf` asks for, and a grammar does not check.
 
 use super::gather::{self, ALL_KINDS, FRACTION, INTEGER, Kinds};
-use super::json::Json;
 use super::numbers::{Bound, Bounds};
 use super::shape::Part;
+use crate::grammar::json::Json;
 use std::collections::HashSet;
 
 /// Whether schemas that hold together, and others that do, have no value in common, as far as that can be seen at up

@@ -1,11 +1,11 @@
 //! Rules from shapes.
 
-use super::json::{Json, quoted};
 use super::options::{Keywords, Options};
 use super::places::refused;
 use super::shape::{All, Array, Part, Reading, Shape, Text};
 use super::{exact, gather, llama};
 use crate::grammar::draft::{Draft, Expr, RuleId};
+use crate::grammar::json::{Json, quoted};
 use crate::grammar::regex::{Pattern, Spelling};
 use crate::{Error, Result};
 use std::collections::{HashMap, VecDeque};

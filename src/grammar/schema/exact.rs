@@ -5,12 +5,12 @@ use super::formats;
 use super::gather::{
     ALL_KINDS, ARRAY, BOOLEAN, FRACTION, INTEGER, Kinds, MAX_PARTS, NULL, OBJECT, STRING, gathered, typed,
 };
-use super::json::Json;
 use super::numbers::{Bound, Bounds};
 use super::options::Keywords;
 use super::places::refused;
 use super::shape::{All, Array, Object, Others, Part, Property, Reading, Shape, Text};
 use crate::gguf::shown;
+use crate::grammar::json::Json;
 use crate::grammar::regex::Pattern;
 use crate::{Error, Result};
 use std::collections::HashSet;

@@ -1,10 +1,10 @@
 //! Schemas that hold together: a schema, what it refers to and its `allOf`; and the kinds of values that they allow.
 
-use super::json::Json;
 use super::places::{refused, resolve};
 use super::shape::{All, Part};
 use crate::Result;
 use crate::gguf::shown;
+use crate::grammar::json::Json;
 
 /// The most schemas that hold together.
 pub(super) const MAX_PARTS: usize = 1000;

@@ -5,11 +5,11 @@
 
 use super::formats;
 use super::gather::kinds;
-use super::json::Json;
 use super::numbers::{Bound, Bounds};
 use super::places::{refused, resolve};
 use super::shape::{All, Array, Object, Others, Part, Property, Reading, Shape, Text};
 use crate::gguf::shown;
+use crate::grammar::json::Json;
 use crate::grammar::regex::Pattern;
 use crate::{Error, Result};
 

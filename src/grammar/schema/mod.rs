@@ -10,7 +10,6 @@ mod emit;
 mod exact;
 mod formats;
 mod gather;
-mod json;
 mod llama;
 mod members;
 mod names;
@@ -20,8 +19,8 @@ mod places;
 mod shape;
 
 use crate::gguf::shown;
+use crate::grammar::json::Json;
 use crate::{Error, Result};
-use json::Json;
 pub use options::{Keywords, Options};
 
 /// The GBNF of a JSON schema, given as text because the order of its members counts.

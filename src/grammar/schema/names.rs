@@ -4,9 +4,9 @@
 //! it is no beginning of a listed name either, but for the empty one.
 
 use super::emit::Emitter;
-use super::json::quoted;
 use crate::Result;
 use crate::grammar::draft::Expr;
+use crate::grammar::json::quoted;
 use crate::grammar::regex::Set;
 use std::collections::BTreeMap;
 

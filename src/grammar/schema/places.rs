@@ -1,8 +1,8 @@
 //! Places of a schema: errors that name them, and what references lead to.
 
-use super::json::Json;
 use super::shape::Part;
 use crate::gguf::shown;
+use crate::grammar::json::Json;
 use crate::{Error, Result};
 
 /// An error at a place of the schema.

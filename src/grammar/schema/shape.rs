@@ -1,7 +1,7 @@
 //! What a schema says, once its keywords are put together: the shapes of values that a grammar is made of.
 
-use super::json::Json;
 use super::numbers::Bounds;
+use crate::grammar::json::Json;
 use crate::grammar::regex::Pattern;
 use std::rc::Rc;
 

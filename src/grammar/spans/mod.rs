@@ -8,7 +8,6 @@
 
 mod events;
 mod free;
-mod json;
 mod lex;
 mod lower;
 mod model;

@@ -3,10 +3,10 @@
 //! Every refusal names the place (`spans[2].values[5].spans[0].min`). Unknown keys are ignored, as in the trie's
 //! payload; a missing known key, a wrong type and a number out of range are refused. Limits are counted while reading.
 
-use super::json::Json;
 use super::model::{Kind, Payload, Span, Value};
 use crate::gguf::shown;
 use crate::grammar::gbnf::MAX_REPETITIONS;
+use crate::grammar::json::Json;
 use crate::grammar::span_plan::SpanSampling;
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};

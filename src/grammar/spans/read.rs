@@ -1,11 +1,11 @@
 //! From JSON or GBNF to marked rules.
 
-use super::json::Json;
 use super::lower::{Lowered, lower};
 use super::payload::{self, Reader};
 use super::{recognise as shapes, skeleton};
 use crate::Result;
 use crate::gguf::shown;
+use crate::grammar::json::Json;
 use crate::grammar::span_plan::SpanSampling;
 use crate::vocab::Vocab;
 

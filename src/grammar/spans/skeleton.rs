@@ -5,11 +5,11 @@
 //! string may hold control characters and any escape. A prefill plan is a hint about what is forced, which the grammar
 //! says itself, so it changes nothing.
 
-use super::json::Json;
 use super::lex;
 use super::model::{Kind, Payload, Span, Value};
 use super::payload::{Reader, numbers};
 use crate::gguf::shown;
+use crate::grammar::json::Json;
 use crate::grammar::span_plan::SpanSampling;
 use crate::{Error, Result};
 use std::collections::HashSet;

@@ -51,6 +51,8 @@ final class TrieTest {
             session.clearGrammar();
             session.generate(1, 0, 1);
             pull(session);
+            String schema = Grammar.schema("{\"not\":{}}").keywords(Grammar.Keywords.LLAMA_CPP).json();
+            same(schema, "{\"json_schema\":{\"not\":{}},\"keywords\":\"llama.cpp\"}");
             String json = Grammar.gbnf("a").afterWord("x\"\n").afterToken(3).json();
             same(json, "{\"gbnf\":\"a\",\"lazy\":true,\"triggers\":[{\"type\":\"word\",\"value\":\"x\\\"\\u000a\"},"
                 + "{\"type\":\"token\",\"value\":3}]}");

@@ -63,6 +63,27 @@ public final class Grammar {
         return with("compact", "true");
     }
 
+    /** What becomes of keywords of a schema that no grammar can keep; they are refused unless this says otherwise. */
+    public enum Keywords {
+        /** They are refused. */
+        EXACT("exact"),
+        /** They are ignored. */
+        LENIENT("lenient"),
+        /** The schema is read as llama.cpp does. */
+        LLAMA_CPP("llama.cpp");
+
+        private final String text;
+
+        Keywords(String text) {
+            this.text = text;
+        }
+    }
+
+    /** What becomes of keywords of a schema that no grammar can keep. */
+    public Grammar keywords(Keywords how) {
+        return with("keywords", quoted(how.text));
+    }
+
     /** Generates freely up to this text, with which the grammar begins. Of several triggers the first counts. */
     public Grammar afterWord(String word) {
         return after("word", quoted(word));

@@ -1,6 +1,6 @@
 //! JSON whose objects keep the order of their members, and have each only once.
 //!
-//! The order counts for schemas, whose properties come in it.
+//! The order counts for schemas: an answer's properties come in it.
 
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -14,7 +14,7 @@ pub(super) enum Json {
     Bool(bool),
     Number(serde_json::Number),
     String(String),
-    List(Vec<Json>),
+    Array(Vec<Json>),
     Object(Vec<(String, Json)>),
 }
 
@@ -32,7 +32,7 @@ impl Json {
     }
 
     pub(super) fn as_array(&self) -> Option<&[Json]> {
-        if let Json::List(elements) = self { Some(elements) } else { None }
+        if let Json::Array(items) = self { Some(items) } else { None }
     }
 
     pub(super) fn as_bool(&self) -> Option<bool> {
@@ -55,10 +55,27 @@ impl Json {
         matches!(self, Json::Object(_))
     }
 
-    /// The value as text.
+    /// The value as compact text.
     pub(super) fn text(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
+
+    /// Whether two values are equal as a schema compares them: in any order of members, 1 and 1.0 alike.
+    pub(super) fn equals(&self, other: &Json) -> bool {
+        match (self, other) {
+            (Json::Number(a), Json::Number(b)) => a == b || a.as_f64() == b.as_f64(),
+            (Json::Array(a), Json::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.equals(b)),
+            (Json::Object(a), Json::Object(b)) => {
+                a.len() == b.len() && a.iter().all(|(name, a)| other.get(name).is_some_and(|b| a.equals(b)))
+            }
+            (a, b) => a == b,
+        }
+    }
+}
+
+/// A text as a JSON string.
+pub(super) fn quoted(text: &str) -> String {
+    serde_json::to_string(text).unwrap_or_default()
 }
 
 impl Serialize for Json {
@@ -68,7 +85,7 @@ impl Serialize for Json {
             Json::Bool(value) => out.serialize_bool(*value),
             Json::Number(number) => number.serialize(out),
             Json::String(text) => out.serialize_str(text),
-            Json::List(elements) => elements.serialize(out),
+            Json::Array(items) => items.serialize(out),
             Json::Object(members) => {
                 let mut map = out.serialize_map(Some(members.len()))?;
                 for (key, value) in members {
@@ -111,8 +128,9 @@ impl<'de> Visitor<'de> for JsonVisitor {
         Ok(Json::Number(value.into()))
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Json, E> {
-        Ok(serde_json::Number::from_f64(value).map_or(Json::Null, Json::Number))
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Json, E> {
+        let number = serde_json::Number::from_f64(value);
+        number.map(Json::Number).ok_or_else(|| E::custom("a number that is not finite"))
     }
 
     fn visit_str<E>(self, value: &str) -> Result<Json, E> {
@@ -124,11 +142,11 @@ impl<'de> Visitor<'de> for JsonVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Json, A::Error> {
-        let mut elements = Vec::new();
-        while let Some(element) = list.next_element()? {
-            elements.push(element);
+        let mut items = Vec::new();
+        while let Some(item) = list.next_element()? {
+            items.push(item);
         }
-        Ok(Json::List(elements))
+        Ok(Json::Array(items))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Json, A::Error> {
