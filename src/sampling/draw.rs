@@ -7,6 +7,7 @@
 //! With llama.cpp's generator the weights are its floating-point numbers, added up along its list: [`along_the_list`].
 
 use super::candidate::Candidate;
+use super::listed::Listed;
 use super::mt19937::Mt19937;
 use super::passes::BLOCK;
 use super::pool::Pool;
@@ -18,6 +19,8 @@ pub(super) struct Drawn {
     pub(super) one: Candidate,
     /// The sum of all candidates' weights.
     pub(super) total: u64,
+    /// Its probability, in llama.cpp's numbers where its generator drew.
+    pub(super) probability: f32,
 }
 
 /// Draws with 32 random bits `r`, which mean the uniform number (r + 0.5) · 2^-32.
@@ -29,7 +32,7 @@ pub(super) fn apply(pool: &mut Pool<'_>, r: u32) -> Result<Drawn> {
     let total = pool.mass();
     let found = if pool.in_list {
         let weights = pool.buffers.list.iter().map(|&one| (one, pool.weight(one.logit)));
-        passing(weights, share(total, r)).map(|(one, _)| Drawn { one, total })
+        passing(weights, share(total, r)).map(|(one, _)| one)
     } else {
         let masses = pool.buffers.masses.iter().copied().enumerate();
         passing(masses, share(total, r)).and_then(|(block, rest)| {
@@ -38,11 +41,12 @@ pub(super) fn apply(pool: &mut Pool<'_>, r: u32) -> Result<Drawn> {
             let weights = (start..)
                 .zip(logits)
                 .map(|(token, &logit)| (Candidate { token: token as Token, logit }, pool.weight(logit)));
-            passing(weights, rest).map(|(one, _)| Drawn { one, total })
+            passing(weights, rest).map(|(one, _)| one)
         })
     };
     // The best candidate weighs ONE, so the total is never 0 and the share is below it.
-    found.ok_or_else(|| Error::Internal("the draw found no candidate".into()))
+    let one = found.ok_or_else(|| Error::Internal("the draw found no candidate".into()))?;
+    Ok(Drawn { one, total, probability: probability(pool, one.logit, total).0 })
 }
 
 /// Draws as llama.cpp does, with the numbers of its generator: adds up the candidates' exponentials in the order of its
@@ -53,12 +57,9 @@ pub(super) fn apply(pool: &mut Pool<'_>, r: u32) -> Result<Drawn> {
 pub(super) fn along_the_list(pool: &mut Pool<'_>, generator: &mut Mt19937, selects: bool) -> Result<Drawn> {
     pool.scan()?;
     let total = pool.mass();
-    pool.arrange();
-    let (best, divisor, size) = (pool.best() / pool.divisor, pool.divisor, pool.size());
+    let (listed, size) = (Listed::of(pool), pool.size());
     let list = &pool.buffers.arranged;
-    let exponential = |one: &Candidate| (one.logit / divisor - best).exp();
-    let sum: f32 = list.iter().map(exponential).sum();
-    let weight = |one: &Candidate| f64::from(if selects { exponential(one) / sum } else { exponential(one) });
+    let weight = |one: &Candidate| f64::from(if selects { listed.probability(one) } else { listed.exponential(one) });
     let all: f64 = list.iter().map(weight).sum();
     let share = if selects && size < 2 { 0.0 } else { generator.double() };
     let mut reached = 0.0;
@@ -67,7 +68,8 @@ pub(super) fn along_the_list(pool: &mut Pool<'_>, generator: &mut Mt19937, selec
         reached >= if selects { share } else { all * share }
     });
     let one = found.or(list.last()).copied();
-    one.map(|one| Drawn { one, total }).ok_or_else(|| Error::Internal("the draw found no candidate".into()))
+    let drawn = one.map(|one| Drawn { one, total, probability: listed.probability(&one) });
+    drawn.ok_or_else(|| Error::Internal("the draw found no candidate".into()))
 }
 
 /// floor(total · (r + 0.5) · 2^-32), below `total`.

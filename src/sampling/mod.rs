@@ -23,6 +23,7 @@ mod breakers;
 mod candidate;
 mod chain;
 mod draw;
+mod listed;
 mod mt19937;
 #[cfg(test)]
 mod oracle_tests;

@@ -5,6 +5,7 @@
 //! except within 1e-6 of the boundary.
 
 use super::candidate::Candidate;
+use super::listed::sort_ascending;
 use super::passes::{BINS, BLOCK, Passes};
 use super::pool::{Buffers, LIST, Pool};
 use super::statistics::mean_distance;
@@ -359,6 +360,24 @@ fn all_levels_agree() {
                 let passes = Passes(isa);
                 assert!(outputs(passes) == outputs(portable), "{} of {n}, {name}", isa.name());
             }
+        }
+    }
+}
+
+#[test]
+fn the_sort_of_llama_cpps_list_sorts_whatever_the_order() {
+    for n in SIZES {
+        let valley = (0..n).map(|i| (i.abs_diff(n / 3) / 4) as f32).collect();
+        for (name, row) in rows(n).into_iter().chain([("down and up, with ties", valley)]) {
+            let mut list: Vec<Candidate> =
+                (0..).zip(&row).map(|(token, &logit)| Candidate { token, logit: logit + 0.0 }).collect();
+            let mut expected = list.clone();
+            sort_ascending(&mut list);
+            assert!(list.windows(2).all(|pair| pair[0].logit <= pair[1].logit), "{name} of {n}");
+            let by = |one: &Candidate| (one.logit.to_bits(), one.token);
+            list.sort_by_key(by);
+            expected.sort_by_key(by);
+            assert!(list == expected, "{name} of {n}: candidates lost");
         }
     }
 }

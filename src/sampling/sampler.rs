@@ -274,7 +274,7 @@ fn take(
     (last.prob, last.logprob) = draw::probability(&pool, drawn.one.logit, drawn.total);
     last.token = drawn.one.token;
     if !forced {
-        stages.iter_mut().for_each(|stage| stage.drawn(&pool, last.token, last.prob));
+        stages.iter_mut().for_each(|stage| stage.drawn(&pool, last.token, drawn.probability));
     }
     last.candidates.clear();
     if keep > 0 {

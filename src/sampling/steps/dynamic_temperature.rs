@@ -7,7 +7,7 @@
 
 use super::{greedy, temperature};
 use crate::backend::DynamicRange;
-use crate::sampling::order::Order;
+use crate::sampling::listed::Listed;
 use crate::sampling::pool::Pool;
 use crate::sampling::statistics::{evenness, power};
 use crate::sampling::weigh::moment;
@@ -34,7 +34,8 @@ pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, middle: f32, range: f32, e
         if size <= 1 {
             return Ok(());
         }
-        let spread = Listed::of(pool).entropy / -(1.0 / size as f32).ln();
+        let entropy = Listed::sorted(pool).entropy(&pool.buffers.arranged);
+        let spread = entropy / -(1.0 / size as f32).ln();
         return temperature::apply(pool, low + (high - low) * spread.powf(exponent));
     }
     let (count, mass, moment) = sums(pool);
@@ -48,34 +49,6 @@ pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, middle: f32, range: f32, e
         return greedy::apply(pool);
     }
     temperature::apply(pool, temperature)
-}
-
-/// The probabilities of llama.cpp's list, best first, in its numbers: sums in f32 are 1e-5 off where there are many
-/// candidates, and its tokens depend on that.
-pub(super) struct Listed {
-    best: f32,
-    divisor: f32,
-    sum: f32,
-    /// The entropy; candidates of no probability add nothing.
-    pub entropy: f32,
-}
-
-impl Listed {
-    /// Of the candidates, which are sorted for it and in its buffer afterwards.
-    pub(super) fn of(pool: &mut Pool<'_>) -> Listed {
-        pool.order = Order::Logit;
-        pool.arrange();
-        let list = &pool.buffers.arranged;
-        let mut listed = Listed { best: pool.best() / pool.divisor, divisor: pool.divisor, sum: 1.0, entropy: 0.0 };
-        listed.sum = list.iter().map(|one| listed.probability(one.logit)).sum();
-        let probabilities = list.iter().map(|one| listed.probability(one.logit)).filter(|p| *p > 0.0);
-        listed.entropy = probabilities.map(|p| -p * p.ln()).sum();
-        listed
-    }
-
-    pub(super) fn probability(&self, logit: f32) -> f32 {
-        (logit / self.divisor - self.best).exp() / self.sum
-    }
 }
 
 /// The number of candidates, the sum of their weights, and the sum of their [`weigh::moment`]s.

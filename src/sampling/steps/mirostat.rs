@@ -9,7 +9,7 @@
 use std::f64::consts::LN_2;
 
 use super::{greedy, top_k};
-use crate::sampling::order::Order;
+use crate::sampling::listed::Listed;
 use crate::sampling::pool::{LIST, Pool};
 use crate::sampling::select::{key, key_logit};
 use crate::sampling::weigh::ONE;
@@ -81,8 +81,16 @@ impl Mirostat {
     /// Keeps the candidates of version 2, of which the best is one in any case.
     fn surprising(&self, pool: &mut Pool<'_>) -> Result<()> {
         pool.scan()?;
-        pool.order = Order::Logit;
         pool.list_alive();
+        if pool.buffers.llama {
+            let listed = Listed::sorted(pool);
+            let list = &pool.buffers.arranged;
+            let kept = list.iter().take_while(|one| -listed.probability(one).log2() <= self.mu).count();
+            if let Some(last) = list.get(kept.saturating_sub(1)).map(|one| one.key()) {
+                pool.cut(last);
+            }
+            return Ok(());
+        }
         // The surprise of a candidate is ln Z + d, with the distance d below the best logit.
         let farthest = f64::from(self.mu) * LN_2 - (pool.mass() as f64 / ONE as f64).ln();
         if farthest < 0.0 {

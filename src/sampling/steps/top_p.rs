@@ -7,6 +7,7 @@
 
 use super::top_k;
 use crate::sampling::candidate::Candidate;
+use crate::sampling::listed::Listed;
 use crate::sampling::order::Order;
 use crate::sampling::passes::{BINS, bin};
 use crate::sampling::pool::Pool;
@@ -24,8 +25,12 @@ pub(super) fn check(p: f32) -> Result<()> {
 /// As [`Pool::scan`].
 pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, p: f32, min_keep: usize) -> Result<()> {
     pool.scan()?;
+    let cut = match pool.in_list {
+        _ if pool.buffers.llama => along_the_list(pool, p, min_keep),
+        true => cut_of_list(pool, p),
+        false => cut_of_row(pool, p),
+    };
     pool.order = Order::Logit;
-    let cut = if pool.in_list { cut_of_list(pool, p) } else { cut_of_row(pool, p) };
     let Some(cut) = cut else { return Ok(()) };
     if min_keep > 1 && pool.count(cut) < min_keep {
         return top_k::apply(pool, min_keep);
@@ -33,6 +38,27 @@ pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, p: f32, min_keep: usize) -
     pool.list_alive();
     pool.cut(cut);
     Ok(())
+}
+
+/// The same with llama.cpp's numbers: probabilities are sums in f32 along its list as it was before.
+fn along_the_list(pool: &mut Pool<'_>, p: f32, min_keep: usize) -> Option<u64> {
+    let listed = Listed::of(pool);
+    let list = &mut pool.buffers.arranged;
+    // Nearly always enough.
+    let first = list.len().min(256);
+    for count in [first, list.len()] {
+        list.select_nth_unstable_by_key(count.checked_sub(1)?, |one| one.key());
+        list[..count].sort_unstable_by_key(|one| one.key());
+        let mut reached = 0.0f32;
+        let last = list[..count].iter().enumerate().position(|(at, one)| {
+            reached += listed.probability(one);
+            reached >= p && at + 1 >= min_keep
+        });
+        if let Some(last) = last {
+            return Some(list[last].key());
+        }
+    }
+    None
 }
 
 /// The mass to reach: at least 1, so that one candidate is kept.

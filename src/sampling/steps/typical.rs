@@ -5,7 +5,9 @@
 //! weights; the entropy, which is the expected surprise, is `ln Z` and the mean of d. So a candidate is as untypical as
 //! d is far from its mean, which integer sums give.
 
-use super::dynamic_temperature::{Listed, sums};
+use super::dynamic_temperature::sums;
+use crate::sampling::candidate::Candidate;
+use crate::sampling::listed::{Listed, sort_ascending};
 use crate::sampling::order::Order;
 use crate::sampling::pool::{Buffers, Pool};
 use crate::sampling::select::{key_token, radix_cut, rank};
@@ -49,15 +51,16 @@ pub(in crate::sampling) fn apply(pool: &mut Pool<'_>, p: f32, min_keep: usize) -
 /// The same with llama.cpp's numbers, in whose order the draw walks: surprises are f32, which have steps of 1e-6 where
 /// there are many candidates.
 fn as_a_list(pool: &mut Pool<'_>, p: f32, min_keep: usize) {
-    let listed = Listed::of(pool);
+    let listed = Listed::sorted(pool);
     let mut list = std::mem::take(&mut pool.buffers.arranged);
+    let entropy = listed.entropy(&list);
     for one in &mut list {
-        one.logit = (-listed.probability(one.logit).ln() - listed.entropy).abs();
+        one.logit = (-listed.probability(one).ln() - entropy).abs();
     }
-    list.sort_unstable_by(|a, b| a.logit.total_cmp(&b.logit).then(a.token.cmp(&b.token)));
+    sort_ascending(&mut list);
     let mut reached = 0.0f32;
     let last = list.iter().enumerate().position(|(at, one)| {
-        reached += pool.logit(one.token).map_or(0.0, |logit| listed.probability(logit));
+        reached += pool.logit(one.token).map_or(0.0, |logit| listed.probability(&Candidate { logit, ..*one }));
         reached > p && at + 1 >= min_keep
     });
     if let Some(last) = last {
