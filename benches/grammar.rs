@@ -1,9 +1,9 @@
 //! What a grammar costs: the vocabulary's trie, the first state, masks that are new and masks that are known.
 //!
-//! `cargo bench --bench grammar`. Vocabularies of `ELIZA_SHARED` or `../shared`, else the demo model's. A hundred
-//! grammars of JSON objects, from three keys to forty, with enums, numbers, lists and free strings in them; each is
-//! followed by tokens of random objects that it allows. The first objects warm up; masks are timed in others after
-//! them.
+//! `cargo bench --bench grammar`. Vocabularies of `ELIZA_SHARED` or `../shared`, else the demo model's. A hundred JSON
+//! schemas from simple to hard, each with six valid texts: three warm up, masks are timed in the three others after
+//! them. `tools/bench_grammar.py` runs it beside other programs: where `ELIZA_BENCH_OUT` names a file, the figures are
+//! written there, with the vocabularies' texts and the tokens that were timed.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/testing/mod.rs"]
@@ -11,79 +11,17 @@ mod testing;
 
 use elizainference::Token;
 use elizainference::gguf::File;
-use elizainference::grammar::{Grammar, GrammarOptions, GrammarState, Rules};
+use elizainference::grammar::schema::{Keywords, Options, to_gbnf};
+use elizainference::grammar::{Grammar, GrammarOptions, GrammarState, Rules, load};
 use elizainference::vocab::Vocab;
-use std::fmt::Write;
+use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
-use testing::random_text::Random;
+use testing::schemas;
 
-const SCHEMAS: usize = 100;
+/// Texts that warm up.
 const WARM: usize = 3;
-const TIMED: usize = 5;
-
-/// The kind of a key's value.
-#[derive(Clone, Copy)]
-enum Kind {
-    Text,
-    Number,
-    Flag,
-    Choice,
-    List,
-}
-
-const KINDS: [Kind; 5] = [Kind::Text, Kind::Number, Kind::Flag, Kind::Choice, Kind::List];
-const COMMON: &str = r#"
-string ::= "\"" char* "\""
-char ::= [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4})
-number ::= "-"? ("0" | [1-9] [0-9]{0,15}) ("." [0-9]{1,16})? ([eE] [-+]? [0-9]{1,3})?
-flag ::= "true" | "false"
-space ::= | " " | "\n"{1,2} [ \t]{0,20}
-"#;
-
-/// An object's keys.
-fn keys(index: usize, random: &mut Random) -> Vec<(String, Kind)> {
-    let count = 3 + index * 37 / SCHEMAS;
-    (0..count).map(|key| (format!("key_{index}_{key}"), KINDS[random.below(KINDS.len())])).collect()
-}
-
-fn gbnf(keys: &[(String, Kind)]) -> String {
-    let mut rules = String::from("root ::= \"{\" space");
-    for (index, (key, kind)) in keys.iter().enumerate() {
-        let value = match kind {
-            Kind::Text => "string",
-            Kind::Number => "number",
-            Kind::Flag => "flag",
-            Kind::Choice => "(\"\\\"red\\\"\" | \"\\\"green\\\"\" | \"\\\"blue\\\"\")",
-            Kind::List => "\"[\" space (string (\",\" space string)*)? \"]\"",
-        };
-        let comma = if index == 0 { "" } else { "\",\" space " };
-        write!(rules, " {comma}\"\\\"{key}\\\"\" space \":\" space {value}").unwrap();
-    }
-    rules + " space \"}\"" + COMMON
-}
-
-fn object(keys: &[(String, Kind)], random: &mut Random) -> String {
-    const WORDS: [&str; 8] = ["a", "sunny", "day", "in", "Zürich", "with", "friends", "日本"];
-    let text = |random: &mut Random| {
-        let count = 1 + random.below(6);
-        let words: Vec<&str> = (0..count).map(|_| WORDS[random.below(WORDS.len())]).collect();
-        format!("\"{}\"", words.join(" "))
-    };
-    let mut parts = Vec::new();
-    for (key, kind) in keys {
-        let value = match kind {
-            Kind::Text => text(random),
-            Kind::Number => format!("{}.{}", random.below(100_000), random.below(100)),
-            Kind::Flag => ["true", "false"][random.below(2)].to_owned(),
-            Kind::Choice => ["\"red\"", "\"green\"", "\"blue\""][random.below(3)].to_owned(),
-            Kind::List => format!("[{}, {}]", text(random), text(random)),
-        };
-        parts.push(format!("\"{key}\": {value}"));
-    }
-    format!("{{{}}}", parts.join(", "))
-}
 
 fn vocabularies() -> Vec<(String, PathBuf)> {
     let shared = testing::shared().into_iter().flat_map(|dir| {
@@ -109,53 +47,76 @@ fn follow(state: &mut GrammarState, tokens: &[Token], times: &mut Vec<f64>) {
     assert!(state.may_end());
 }
 
-fn line(what: &str, times: &mut [f64], bounds: Option<(f64, f64)>) {
+fn line(what: &str, times: &mut [f64], bounds: Option<(f64, f64)>, report: &mut Map<String, Value>) {
     times.sort_by(f64::total_cmp);
     let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize];
+    let (median, p99, longest) = (at(0.5), at(0.99), at(1.0));
     let verdict = match bounds {
-        Some((median, p99)) if at(0.5) <= median && at(0.99) <= p99 => "ok",
+        Some(bounds) if median <= bounds.0 && p99 <= bounds.1 => "ok",
         Some(_) => "MISSED",
         None => "",
     };
-    println!(
-        "  {what:<44}{:>9} {:>11.2} {:>11.2} {:>11.2}   {verdict}",
-        times.len(),
-        at(0.5),
-        at(0.99),
-        times[times.len() - 1]
-    );
+    println!("  {what:<44}{:>9} {median:>11.2} {p99:>11.2} {longest:>11.2}   {verdict}", times.len());
+    let figures = json!({ "count": times.len(), "median": median, "p99": p99, "longest": longest });
+    report.insert(what.to_owned(), figures);
+}
+
+/// Everything about one vocabulary.
+fn measure(path: &PathBuf) -> Map<String, Value> {
+    let vocab = Arc::new(Vocab::from_gguf(&File::open(path).unwrap()).unwrap());
+    println!("  {:<44}{:>9} {:>11} {:>11} {:>11}", "microseconds", "count", "median", "p99", "longest");
+    let mut report = Map::new();
+    let start = Instant::now();
+    let rules = Rules::parse("root ::= \"a\"", "root").unwrap();
+    Grammar::new(rules, &vocab, GrammarOptions::default()).unwrap();
+    line("the vocabulary's trie, once", &mut [start.elapsed().as_secs_f64() * 1e6], None, &mut report);
+    let (mut compiled, mut first, mut new, mut known) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut texts = Vec::new();
+    for case in schemas::all() {
+        let source = case.source();
+        let start = Instant::now();
+        let mut state = GrammarState::new(load(&source, &vocab).unwrap());
+        compiled.push(start.elapsed().as_secs_f64() * 1e6);
+        state.mask().unwrap();
+        first.push(start.elapsed().as_secs_f64() * 1e6);
+        let mut timed = Vec::new();
+        for (nth, text) in case.valid.iter().enumerate() {
+            let tokens = vocab.tokenize_inside(text.as_bytes(), false, &|| false).unwrap();
+            follow(&mut state, &tokens, if nth < WARM { &mut new } else { &mut known });
+            if nth >= WARM {
+                timed.push(json!({ "text": text, "tokens": tokens }));
+            }
+        }
+        let options = Options { keywords: Keywords::LlamaCpp, ..Options::default() };
+        let gbnf = to_gbnf(case.schema.get(), options).unwrap();
+        texts.push(json!({ "schema": case.schema, "gbnf": gbnf, "level": case.level, "timed": timed }));
+    }
+    line("read, compile", &mut compiled, None, &mut report);
+    line("to the first mask", &mut first, Some((50_000.0, 50_000.0)), &mut report);
+    line("a mask in the first three texts", &mut new, None, &mut report);
+    line("a mask in the texts after them", &mut known, Some((5.0, 100.0)), &mut report);
+    let hex = |token: Token| {
+        let mut piece = Vec::new();
+        vocab.piece(token, true, &mut piece);
+        piece.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+    };
+    let pieces: Vec<String> = (0..vocab.n_tokens() as Token).map(hex).collect();
+    let mut all = Map::new();
+    all.insert("ours".into(), Value::Object(report));
+    all.insert("model".into(), json!(path));
+    all.insert("pieces".into(), json!(pieces));
+    all.insert("eog".into(), json!(vocab.eog_tokens()));
+    all.insert("schemas".into(), json!(texts));
+    all
 }
 
 fn main() {
+    let mut all = Map::new();
     for (name, path) in vocabularies() {
-        let vocab = Arc::new(Vocab::from_gguf(&File::open(&path).unwrap()).unwrap());
-        println!("{name}, {} tokens; microseconds:", vocab.n_tokens());
-        println!("  {:<44}{:>9} {:>11} {:>11} {:>11}", "", "count", "median", "p99", "longest");
-        let start = Instant::now();
-        let rules = Rules::parse("root ::= \"a\"", "root").unwrap();
-        Grammar::new(rules, &vocab, GrammarOptions::default()).unwrap();
-        line("the vocabulary's trie, once", &mut [start.elapsed().as_secs_f64() * 1e6], None);
-        let mut random = Random(11);
-        let (mut compiled, mut first, mut new, mut known) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for index in 0..SCHEMAS {
-            let keys = keys(index, &mut random);
-            let text = gbnf(&keys);
-            let start = Instant::now();
-            let rules = Rules::parse(&text, "root").unwrap();
-            let grammar = Grammar::new(rules, &vocab, GrammarOptions::default()).unwrap();
-            let mut state = GrammarState::new(grammar);
-            compiled.push(start.elapsed().as_secs_f64() * 1e6);
-            state.mask().unwrap();
-            first.push(start.elapsed().as_secs_f64() * 1e6);
-            for round in 0..WARM + TIMED {
-                let object = object(&keys, &mut random);
-                let tokens = vocab.tokenize_inside(object.as_bytes(), false, &|| false).unwrap();
-                follow(&mut state, &tokens, if round < WARM { &mut new } else { &mut known });
-            }
-        }
-        line("parse and compile", &mut compiled, None);
-        line("to the first mask", &mut first, Some((50_000.0, 50_000.0)));
-        line("a mask in the first three objects", &mut new, None);
-        line("a mask in objects after them", &mut known, Some((5.0, 100.0)));
+        println!("{name}");
+        all.insert(name, Value::Object(measure(&path)));
+    }
+    if let Some(path) = std::env::var_os("ELIZA_BENCH_OUT") {
+        std::fs::write(path, serde_json::to_string(&all).unwrap()).unwrap();
     }
 }

@@ -3,10 +3,11 @@
 
     bench_planner.py [--reps N] [--threads N] [--actions N ...] [--most N] [--json FILE] [NAME ...]
 
-NAME is SHAPE:TYPE, a shape of tools/make_model.rs with random weights and a type of `eliza-inference quantize`. The grammar is the strict
-union that elizaOS's planner makes: a rule for each action, `{"action":"NAME","parameters":{…},"thought":"…"}`, in which the name decides
-the parameters: texts, a choice, a number, a flag. Both sides get the same GBNF, the same prompts and choose greedily. A model of random
-weights would never close a string, so on both sides the logit of the token `"` is raised by a few standard deviations of the logits.
+NAME is SHAPE:TYPE, a shape of tools/make_model.rs and a type of `eliza-inference quantize`. The grammar is the strict union that elizaOS's
+planner makes: a rule for each action, `{"action":"NAME","parameters":{…},"thought":"…"}`, in which the name decides the parameters:
+texts, a choice, a number, a flag. Both sides get the same GBNF, the same prompts and choose greedily. The model has the habit of writing
+such plans (`make_model --habits`): its tokens are those of an example of each action, with texts of 5 to 12 words, and what does not fit is
+ruled out by the grammar, so that both sides write plans of the same kind. Its vocabulary is a real one where `ELIZA_SHARED` or ../shared has it.
 Timed is an answer from its evaluated prompt to its last token, in which this program knows nothing yet of the grammar's masks: each
 answer is made by a process of its own. llama.cpp's figure is that of the better of its two ways (mask everything first; try, check, mask
 everything when refused). What came out is checked: by our grammar for our texts, as JSON for all.
@@ -17,8 +18,9 @@ import os
 import statistics
 import tempfile
 
-from peer import ROOT, Made, Ours, Skip, Timed, run, table
+from peer import ROOT, TARGET, Ours, Skip, Timed, run, table
 
+VOCABULARIES = {"qwen3-0.6b": "qwen2", "gemma3-270m": "gemma-4"}
 MODELS = ("qwen3-0.6b:q4_0", "gemma3-270m:q4_0")
 ACTIONS = os.path.join(ROOT, "models", "demo_actions.txt")
 PROMPTS = [f"{what}. The plan as JSON: " for what in (
@@ -39,15 +41,19 @@ def names(count):
     return sorted([*known, *joined][:count])
 
 
-def grammar(actions):
-    """The strict union of these actions, with parameters of five shapes in turn."""
+def shapes_of(actions):
+    """The parameters of each action, with the rules of their values."""
     shapes = ([("to", "jsonstring"), ("text", "jsonstring")],
               [("unit", f'( {literal(json.dumps("metric"))} | {literal(json.dumps("imperial"))} )'), ("days", "jsonnumber")],
               [("urgent", "jsonbool")], [], [("place", "jsonstring"), ("urgent", "jsonbool")])
+    return [shapes[index % len(shapes)] for index in range(len(actions))]
+
+
+def grammar(actions):
+    """The strict union of these actions, with parameters of five shapes in turn."""
     branches, rules = [], [STRING, NUMBER, 'jsonbool ::= "true" | "false"']
-    for index, action in enumerate(actions):
-        rule, keys = action.replace("_", "-"), shapes[index % len(shapes)]
-        parts = []
+    for action, keys in zip(actions, shapes_of(actions)):
+        rule, parts = action.replace("_", "-"), []
         for key, value in keys:
             rules.append(f"paramsofaction-{rule}-p-{key} ::= {literal(json.dumps(key) + ':')} {value}")
             parts.append(f"paramsofaction-{rule}-p-{key}")
@@ -61,6 +67,44 @@ def grammar(actions):
     return "\n".join([f"root ::= {' | '.join(branches)}", *rules]) + "\n"
 
 
+def plans(actions):
+    """An example of each action, as a model would write it."""
+    texts = ["The weather in Paris will be sunny tomorrow", "Please remind me to call Anna about the garden", "a list of seven books",
+             "Meeting moved to three because the train is late this afternoon, tell everybody else"]
+    values = {"unit": lambda i: ["metric", "imperial"][i % 2], "days": lambda i: [7, 42, 365][i % 3], "urgent": lambda i: i % 2 == 0}
+    for index, (action, keys) in enumerate(zip(actions, shapes_of(actions))):
+        text = texts[index % len(texts)]
+        parameters = {key: values[key](index) if key in values else text for key, _ in keys}
+        yield json.dumps({"action": action, "parameters": parameters, "thought": text}, separators=(",", ":"))
+
+
+def made(ours, name):
+    """The model with the habit of writing such plans."""
+    shape, kind = name.split(":")
+    folder = os.path.join(TARGET, "bench")
+    path = os.path.join(folder, f"{shape}-{kind}-planner.gguf")
+    if os.path.exists(path):
+        return path
+    print(f"making {path}", flush=True)
+    os.makedirs(folder, exist_ok=True)
+    maker = ["cargo", "run", "--quiet", "--release", "--locked", "--example", "make_model", "--", shape]
+    shared = os.environ.get("ELIZA_SHARED") or os.path.join(ROOT, os.pardir, "shared")
+    vocab = os.path.join(shared, "models", "vocab", f"ggml-vocab-{VOCABULARIES.get(shape)}.gguf")
+    vocab = ["--vocab", vocab] if os.path.exists(vocab) else []
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        plain, habits = os.path.join(scratch, "plain.gguf"), os.path.join(scratch, "habits.json")
+        if not vocab:
+            run([*maker, plain], cwd=ROOT)
+        tokens = [json.loads(run([ours.program, "tokenize", "--model", (vocab or [plain])[-1], "--no-bos", plan]))
+                  for plan in plans(names(200))]
+        with open(habits, "w", encoding="utf-8") as file:
+            json.dump(tokens, file)
+        run([*maker, plain, *vocab, "--habits", habits], cwd=ROOT)
+        run([ours.program, "quantize", plain, os.path.join(scratch, "done"), "--type", kind])
+        os.replace(os.path.join(scratch, "done"), path)
+    return path
+
+
 def is_json(text):
     try:
         json.loads(text)
@@ -69,15 +113,9 @@ def is_json(text):
         return False
 
 
-def deviation(ours, model, prompt, threads):
-    """The standard deviation of the logits after a prompt."""
-    tokens = json.loads(run([ours.program, "tokenize", "--model", model, prompt, "--json"]))
-    return statistics.pstdev(ours.rows_of_logits(1, model, tokens, "f16", threads)[0])
-
-
-def answer(ours, model, prompt, rules, args, token, bias):
-    got = ours.json("generate", "--model", model, "--prompt-file", prompt, "--grammar", rules, "--chain",
-                    f"logit_bias={token}:{bias:.4f};greedy", "--max-tokens", args.most, "--threads", args.threads)
+def answer(ours, model, prompt, rules, args):
+    got = ours.json("generate", "--model", model, "--prompt-file", prompt, "--grammar", rules, "--chain", "greedy", "--max-tokens",
+                    args.most, "--threads", args.threads)
     usage = got["usage"]
     return {"ms": usage["decode_us"] / 1e3, "tokens": usage["completion_tokens"], "passes": usage["sampled_tokens"],
             "forced": usage["forced_tokens"], "text": got["text"], "ended": usage["finish_reason"] == "stop"}
@@ -92,11 +130,9 @@ def compare(args, ours, peer, model, count, scratch):
         prompts.append(os.path.join(scratch, f"prompt{index}"))
         with open(prompts[-1], "w", encoding="utf-8") as file:
             file.write(text)
-    token = json.loads(run([ours.program, "tokenize", "--model", model, "--no-bos", 'a"', "--json"]))[-1]
-    bias = args.bias * deviation(ours, model, PROMPTS[0], args.threads)
-    theirs = peer.json("guided", model, args.threads, args.reps, rules, args.most, token, bias, *prompts)
+    theirs = peer.json("guided", model, args.threads, args.reps, rules, args.most, *prompts)
     best = min((theirs["mask_first"], theirs["check_then_mask"]), key=lambda way: way["ms_per_answer"])
-    mine = [answer(ours, model, prompt, rules, args, token, bias) for prompt in prompts for _ in range(args.reps)]
+    mine = [answer(ours, model, prompt, rules, args) for prompt in prompts for _ in range(args.reps)]
     for one in mine:
         text = os.path.join(scratch, "text")
         with open(text, "w", encoding="utf-8") as file:
@@ -110,24 +146,21 @@ def compare(args, ours, peer, model, count, scratch):
     return {"model": os.path.basename(model), "actions": count, "ms": ms, "peer_ms": best["ms_per_answer"],
             "ratio": best["ms_per_answer"] / ms, "tokens": mean("tokens"), "passes": mean("passes"), "forced": mean("forced"),
             "peer_tokens": best["tokens"], "ended": mean("ended"), "peer_ended": best["ended"], "accepted": mean("accepted"),
-            "bias": bias, "answers": mine, "peer": theirs}
+            "answers": mine, "peer": theirs}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=list(MODELS), metavar="NAME")
-    parser.add_argument("--folder", help="the models' folder, target/bench unless told")
     parser.add_argument("--actions", nargs="*", type=int, default=[8, 30, 200], help="numbers of actions")
     parser.add_argument("--reps", type=int, default=3, help="answers to each prompt")
     parser.add_argument("--most", type=int, default=256, help="the most tokens of an answer")
-    parser.add_argument("--bias", type=float, default=3.5, help="standard deviations that a closing quote is raised by")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", help="a file for all results")
     args = parser.parse_args()
     peer, ours, results = Timed(), Ours(), []
-    models = Made(ours, args.folder)
     for name in args.models:
-        model = models.get(name)
+        model = made(ours, name)
         for count in args.actions:
             with tempfile.TemporaryDirectory() as scratch:
                 results.append(compare(args, ours, peer, model, count, scratch))

@@ -3,11 +3,11 @@
  *   llama_bench FOLDER load    MODEL THREADS
  *   llama_bench FOLDER bench   MODEL THREADS GPU_LAYERS PROMPT DECODE REPS
  *   llama_bench FOLDER grammar MODEL THREADS SPANS NAMES PROMPT ...
- *   llama_bench FOLDER guided  MODEL THREADS REPS GRAMMAR MOST TOKEN BIAS PROMPT ...
+ *   llama_bench FOLDER guided  MODEL THREADS REPS GRAMMAR MOST PROMPT ...
  *
  * FOLDER holds the libraries of llama.cpp that the program is linked with (tools/peer.py), version 0.5. NAMES is a file with one
- * name a line, a PROMPT a file as it is, GRAMMAR one in GBNF. MOST is the most tokens of an answer; BIAS is added to the logit of
- * TOKEN. As llama.cpp's own tools do, it attaches a pool of threads that lasts. */
+ * name a line, a PROMPT a file as it is, GRAMMAR one in GBNF. MOST is the most tokens of an answer. As
+ * llama.cpp's own tools do, it attaches a pool of threads that lasts. */
 
 #define _POSIX_C_SOURCE 200809L
 
@@ -162,8 +162,6 @@ enum { MAX_LIST = 1024, MAX_NAME = 256, MAX_SPAN = 64, MAX_PROMPT = 400 };
 static const char * names[MAX_LIST];
 static size_t n_names;
 static char grammar[MAX_LIST * (MAX_NAME + 8)];
-static int32_t biased = -1;
-static float bias;
 
 /* The names of a file, and the grammar that lets one of them through. */
 static void read_names(const char * path) {
@@ -185,7 +183,6 @@ static bool is_name(const char * text) {
 static llama_token_data_array fill(llama_token_data * candidates) {
     const float * logits = llama_get_logits_ith(context, -1);
     for (int32_t i = 0; i < n_vocab; i++) candidates[i] = (llama_token_data){i, logits[i], 0};
-    if (biased >= 0 && biased < n_vocab) candidates[biased].logit += bias;
     return (llama_token_data_array){candidates, (size_t)n_vocab, -1, false};
 }
 
@@ -329,9 +326,9 @@ static struct answer answer(const char * prompt, const char * rules_text, int mo
         added = llama_token_to_piece(vocab, token, answer.text + length, 256, 0, true);
         if (added > 0) length += (size_t)added;
         answer.tokens++;
+        answer.ms = now_ms() - start;
         decode(&token, 1);
     }
-    answer.ms = now_ms() - start;
     answer.text[length] = '\0';
     llama_sampler_free(rules);
     llama_sampler_free(greedy);
@@ -383,16 +380,14 @@ int main(int argc, char ** argv) {
         load(argv[1], argv[3], atoi(argv[4]), 0, MAX_PROMPT + MAX_SPAN);
         read_names(argv[6]);
         spans(atoi(argv[5]), argv + 7, (size_t)argc - 7);
-    } else if (strcmp(what, "guided") == 0 && argc > 10 && atoi(argv[7]) > 0) {
+    } else if (strcmp(what, "guided") == 0 && argc > 8 && atoi(argv[7]) > 0) {
         load(argv[1], argv[3], atoi(argv[4]), 0, MAX_PROMPT + atoi(argv[7]));
-        biased = atoi(argv[8]);
-        bias = (float)atof(argv[9]);
-        guided(atoi(argv[5]), argv[6], atoi(argv[7]), argv + 10, (size_t)argc - 10);
+        guided(atoi(argv[5]), argv[6], atoi(argv[7]), argv + 8, (size_t)argc - 8);
     } else {
         fprintf(stderr, "llama_bench FOLDER load MODEL THREADS\n"
                         "llama_bench FOLDER bench MODEL THREADS GPU_LAYERS PROMPT DECODE REPS\n"
                         "llama_bench FOLDER grammar MODEL THREADS SPANS NAMES PROMPT ...\n"
-                        "llama_bench FOLDER guided MODEL THREADS REPS GRAMMAR MOST TOKEN BIAS PROMPT ...\n");
+                        "llama_bench FOLDER guided MODEL THREADS REPS GRAMMAR MOST PROMPT ...\n");
         return 2;
     }
     llama_free(context);

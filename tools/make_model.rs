@@ -1,14 +1,19 @@
-//! Writes a model of random weights at the shape of a real one: `make_model SHAPE OUT`.
+//! Writes a model of random weights at the shape of a real one: `make_model SHAPE OUT [--vocab FILE] [--habits FILE]`.
 //!
 //! The time of a pass does not depend on the weights' values, so that is enough to measure speed. Matrices are F16,
 //! norms F32; `eliza-inference quantize` makes the other types of it. The vocabulary has the real one's size and joins
 //! pieces as the real one does, but knows few words: those of the demo model's action names, then joins of them drawn
 //! at random. A shape gives the same bytes on every machine.
+//!
+//! With `--vocab` the vocabulary is that of another GGUF file. With `--habits`, lists of tokens as JSON, the model writes
+//! what is in them: its layers add nothing to the embedding of the last token, and the row of the output matrix of each
+//! token is near the embeddings of those that it follows in a list. So it takes the same time, and with a grammar that
+//! rules out what does not fit, its answers look like those of a trained model.
 
 use elizainference::Error;
-use elizainference::gguf::{WriteValue, Writer};
+use elizainference::gguf::{File, WriteValue, Writer};
 use elizainference::quant::{TensorType, quantize};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 
 /// What a model is like.
@@ -49,35 +54,44 @@ const SHAPES: [Shape; 6] = [
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut args = std::env::args().skip(1);
-    let (shape, out) = (args.next(), args.next());
-    let known = SHAPES.iter().find(|known| Some(known.name) == shape.as_deref());
-    let (Some(shape), Some(out), None) = (known, out, args.next()) else {
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let mut option = |name: &str| {
+        let at = args.iter().position(|arg| arg == name)?;
+        (at + 1 < args.len()).then(|| args.drain(at..at + 2).next_back()).flatten()
+    };
+    let (vocab, habits) = (option("--vocab"), option("--habits"));
+    let known = SHAPES.iter().find(|known| args.first().is_some_and(|name| name == known.name));
+    let (Some(shape), [_, out]) = (known, &args[..]) else {
         let names: Vec<&str> = SHAPES.iter().map(|shape| shape.name).collect();
-        return Err(format!("usage: make_model SHAPE OUT, where SHAPE is one of {}", names.join(", ")).into());
+        let usage = "usage: make_model SHAPE OUT [--vocab FILE] [--habits FILE], where SHAPE is one of";
+        return Err(format!("{usage} {}", names.join(", ")).into());
+    };
+    let habits = match habits {
+        Some(path) => Some(Habits::of(&serde_json::from_slice::<Vec<Vec<u32>>>(&std::fs::read(path)?)?, shape)),
+        None => None,
     };
     let mut file = Writer::new(3);
     metadata(&mut file, shape);
-    if shape.bpe {
-        bpe(&mut file, shape)
-    } else {
-        spm(&mut file, shape)
+    match vocab {
+        Some(path) => copied(&mut file, &File::open(&path)?)?,
+        None if shape.bpe => bpe(&mut file, shape),
+        None => spm(&mut file, shape),
     }
-    let tensors = tensors(shape);
+    let tensors = tensors(shape, habits.is_some());
     for (name, dims, _) in &tensors {
         let ty = if dims.len() == 1 { TensorType::F32 } else { TensorType::F16 };
         file.declare(name.clone(), dims, ty);
     }
     file.stream(Path::new(&out), &mut |index, to| {
-        let (_, dims, kind) = &tensors[index];
+        let (name, dims, kind) = &tensors[index];
         let mut random = Random(index as u64);
         let ty = if dims.len() == 1 { TensorType::F32 } else { TensorType::F16 };
         let (mut row, mut bytes) = (vec![0.0; dims[0] as usize], Vec::new());
-        for _ in 0..dims.get(1).copied().unwrap_or(1) {
-            row.fill_with(|| match kind {
-                Values::Norm(mean) => *mean,
-                Values::Spread(deviation) => deviation * random.normal(),
-            });
+        for at in 0..dims.get(1).copied().unwrap_or(1) {
+            row.fill_with(|| kind.next(&mut random));
+            if let Some(habits) = habits.as_ref().filter(|_| name == "output.weight") {
+                habits.add(at as u32, &mut row);
+            }
             bytes.clear();
             quantize(ty, &row, &mut bytes)?;
             to.write_all(&bytes).map_err(|error| Error::io(Path::new(&out), &error))?;
@@ -85,6 +99,54 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Ok(())
     })?;
     Ok(())
+}
+
+/// The vocabulary of a file.
+fn copied(file: &mut Writer, from: &File) -> Result<(), Error> {
+    for (key, _) in from.metadata().filter(|(key, _)| key.starts_with("tokenizer.")) {
+        file.copy_key(from, key)?;
+    }
+    Ok(())
+}
+
+/// Which tokens follow which.
+struct Habits {
+    /// For each token those before it.
+    before: BTreeMap<u32, BTreeSet<u32>>,
+    /// Rows of the embedding.
+    rows: BTreeMap<u32, Vec<f32>>,
+}
+
+/// How much more likely a token is than by chance, in logits, if the embedding has a length of 1.
+const HABIT: f32 = 40.0;
+
+impl Habits {
+    fn of(lists: &[Vec<u32>], shape: &Shape) -> Habits {
+        let mut before: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        for pair in lists.iter().flat_map(|list| list.windows(2)) {
+            before.entry(pair[1]).or_default().insert(pair[0]);
+        }
+        let wanted: BTreeSet<u32> = before.values().flatten().copied().collect();
+        // The embedding is the first tensor.
+        let mut random = Random(0);
+        let (kind, mut rows) = (embedding(shape), BTreeMap::new());
+        for token in 0..shape.vocabulary as u32 {
+            let row: Vec<f32> = (0..shape.width).map(|_| kind.next(&mut random)).collect();
+            if wanted.contains(&token) {
+                rows.insert(token, row);
+            }
+        }
+        Habits { before, rows }
+    }
+
+    /// Adds to the row of the output matrix of a token.
+    fn add(&self, token: u32, row: &mut [f32]) {
+        let strength = HABIT / (row.len() as f32).sqrt();
+        let before = self.before.get(&token).into_iter().flatten();
+        for embedding in before.filter_map(|token| self.rows.get(token)) {
+            row.iter_mut().zip(embedding).for_each(|(value, x)| *value += strength * x);
+        }
+    }
 }
 
 fn metadata(file: &mut Writer, shape: &Shape) {
@@ -119,16 +181,34 @@ enum Values {
     Spread(f32),
 }
 
-/// Name, shape (a row's length first) and values of every tensor.
-fn tensors(shape: &Shape) -> Vec<(String, Vec<u64>, Values)> {
+impl Values {
+    fn next(&self, random: &mut Random) -> f32 {
+        match self {
+            Values::Norm(mean) => *mean,
+            Values::Spread(deviation) => deviation * random.normal(),
+        }
+    }
+}
+
+/// Values that keep the length of what is multiplied by a row.
+fn per_root(width: u64) -> f32 {
+    1.0 / (width as f32).sqrt()
+}
+
+fn embedding(shape: &Shape) -> Values {
+    Values::Spread(per_root(shape.width))
+}
+
+/// Name, shape (a row's length first) and values of every tensor; with `habits` the layers add nothing, and the output
+/// matrix is one of its own.
+fn tensors(shape: &Shape, habits: bool) -> Vec<(String, Vec<u64>, Values)> {
     let (gemma, own_norms) = (shape.architecture == "gemma3", shape.architecture != "llama");
-    let per_root = |width: u64| 1.0 / (width as f32).sqrt();
     let vocabulary = shape.vocabulary as u64;
     let mut all = vec![
-        ("token_embd.weight".into(), vec![shape.width, vocabulary], Values::Spread(per_root(shape.width))),
+        ("token_embd.weight".into(), vec![shape.width, vocabulary], embedding(shape)),
         ("output_norm.weight".into(), vec![shape.width], Values::Norm(if gemma { 3.0 } else { 1.0 })),
     ];
-    if !shape.tied {
+    if !shape.tied || habits {
         all.push(("output.weight".into(), vec![shape.width, vocabulary], Values::Spread(2.0 * per_root(shape.width))));
     }
     let (q, kv) = (shape.heads * shape.head, shape.kv_heads * shape.head);
@@ -152,7 +232,9 @@ fn tensors(shape: &Shape) -> Vec<(String, Vec<u64>, Values)> {
             ("ffn_up", shape.width, shape.feed_forward),
             ("ffn_down", shape.feed_forward, shape.width),
         ] {
-            all.push((format!("blk.{layer}.{part}.weight"), vec![width, rows], Values::Spread(per_root(width))));
+            let adds = matches!(part, "attn_output" | "ffn_down");
+            let values = if habits && adds { Values::Norm(0.0) } else { Values::Spread(per_root(width)) };
+            all.push((format!("blk.{layer}.{part}.weight"), vec![width, rows], values));
         }
     }
     all

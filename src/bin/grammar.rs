@@ -1,9 +1,10 @@
 //! `grammar`: how far a grammar accepts a text, and its rules as they are understood.
 
 use crate::args::read_input;
-use crate::output::{Failure, Outcome, fail, print_json};
+use crate::guide::Guide;
+use crate::output::{Failure, Outcome, fail, print_json, usage};
 use elizainference::gguf::File;
-use elizainference::grammar::{Grammar, GrammarOptions, GrammarState, Rules};
+use elizainference::grammar::{self, GrammarState, Rules};
 use elizainference::vocab::Vocab;
 use serde_json::json;
 use std::io::{self, Write};
@@ -18,8 +19,8 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
-    /// Say how many bytes of a text a grammar accepts, and whether it may end there
-    Check(CheckArgs),
+    /// Say how many bytes of a text a grammar, a JSON schema or another source accepts, and whether it may end there
+    Check(Box<CheckArgs>),
     /// Print the rules, groups and repetitions as rules of their own
     Print(Source),
 }
@@ -40,7 +41,7 @@ struct CheckArgs {
     #[arg(short, long, value_name = "FILE")]
     model: PathBuf,
     #[command(flatten)]
-    source: Source,
+    guide: Guide,
     /// A file with the text; - is standard input
     #[arg(short, long, value_name = "FILE")]
     text: PathBuf,
@@ -71,10 +72,12 @@ pub fn run(args: Args) -> Outcome {
 
 /// The text is fed byte by byte; where the grammar asks for whole tokens, by the longest tokens.
 fn check(args: &CheckArgs) -> Outcome {
-    let rules = args.source.rules()?;
+    let Some(source) = args.guide.source()? else {
+        return usage("one of --grammar, --schema, --regex, --spans and --skeleton must be given");
+    };
     let text = read_input(&args.text)?;
     let vocab = Arc::new(Vocab::from_gguf(&File::open(&args.model)?)?);
-    let mut state = GrammarState::new(Grammar::new(rules, &vocab, GrammarOptions::default())?);
+    let mut state = GrammarState::new(grammar::load(&source, &vocab)?);
     let accepted = match state.grammar().has_tokens() {
         true => state.advance_pieces(&text),
         false => state.advance_bytes(&text, &mut |_, _| {}),

@@ -8,6 +8,7 @@ mod grammars;
 mod loading;
 mod messages;
 mod saved_streams;
+mod schemas;
 mod streams;
 #[path = "../testing/mod.rs"]
 mod testing;

@@ -18,6 +18,7 @@ pub mod random_text;
 pub mod real_vocabularies;
 pub mod reference;
 pub mod rng;
+pub mod schemas;
 pub mod script;
 pub mod split;
 pub mod stats;
