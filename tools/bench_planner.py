@@ -95,10 +95,18 @@ def made(ours, name):
         plain, habits = os.path.join(scratch, "plain.gguf"), os.path.join(scratch, "habits.json")
         if not vocab:
             run([*maker, plain], cwd=ROOT)
-        tokens = [json.loads(run([ours.program, "tokenize", "--model", (vocab or [plain])[-1], "--no-bos", plan]))
-                  for plan in plans(names(200))]
+        tokens = lambda text: json.loads(run([ours.program, "tokenize", "--model", (vocab or [plain])[-1], "--no-bos", text]))
+        # A list ends before a name and a choice: they are not what a text begins with.
+        starts = {tokens(text)[0] for text in [*names(200), "metric", "imperial"]}
+        lists = []
+        for plan in plans(names(200)):
+            lists.append([])
+            for token in tokens(plan):
+                if token in starts:
+                    lists.append([])
+                lists[-1].append(token)
         with open(habits, "w", encoding="utf-8") as file:
-            json.dump(tokens, file)
+            json.dump(lists, file)
         run([*maker, plain, *vocab, "--habits", habits], cwd=ROOT)
         run([ours.program, "quantize", plain, os.path.join(scratch, "done"), "--type", kind])
         os.replace(os.path.join(scratch, "done"), path)

@@ -12,6 +12,26 @@ export type Trigger =
   | { readonly type: "word" | "pattern" | "pattern_full"; readonly value: string }
   | { readonly type: "token"; readonly value: number };
 
+/** How a span is sampled: the legal token with the greatest logit, as everything else in the generation, or with numbers of its own. */
+export type SpanSampling = "greedy" | "session" | { readonly temperature?: number; readonly top_k?: number; readonly top_p?: number };
+
+/** A part of a text; `docs/spans.md` has what each kind matches. */
+export type Span = {
+  /** A name that comes back in events. */
+  readonly key?: string;
+  /** Choices are greedy unless told, other spans are sampled as the generation. */
+  readonly sampling?: SpanSampling;
+} & (
+  | { readonly kind: "literal"; readonly text: string }
+  | { readonly kind: "choice"; readonly values: readonly (string | { readonly value: string; readonly spans: readonly Span[] })[] }
+  | { readonly kind: "repeat"; readonly spans: readonly Span[]; readonly separator?: string; readonly min?: number; readonly max?: number }
+  | { readonly kind: "number"; readonly integer?: boolean; readonly min?: number; readonly max?: number }
+  | { readonly kind: "boolean" }
+  | { readonly kind: "string"; readonly quotes?: boolean; readonly max_length?: number }
+  | { readonly kind: "json"; readonly schema?: JsonSchema | boolean; readonly compact?: boolean }
+  | { readonly kind: "free"; readonly until?: readonly (string | number)[] }
+);
+
 /** What a generation is held to: one of `grammar`, `schema`, `regex`, `skeleton` and `spans`. */
 export interface GrammarOptions {
   /** A grammar in GBNF. */
@@ -32,7 +52,7 @@ export interface GrammarOptions {
   /** A response skeleton that makes up the text. */
   skeleton?: object;
   /** Spans that make up the text; see `docs/spans.md`. */
-  spans?: readonly object[];
+  spans?: readonly Span[];
   /** With `spans`: texts after the first of which they begin; what comes before is free. */
   after?: readonly string[];
   /** With `spans`: "free" lets the model go on after the last one; default "end". */

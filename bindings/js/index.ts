@@ -14,7 +14,7 @@ export type {
   TokenDescription,
 } from "./describe.js";
 export * from "./errors.js";
-export type { FromSchema, GrammarOptions, JsonSchema, Partially, Trigger } from "./grammar.js";
+export type { FromSchema, GrammarOptions, JsonSchema, Partially, Span, SpanSampling, Trigger } from "./grammar.js";
 export type { SpanEvent, SpanKind } from "./spans.js";
 export type { LogLevel, LogSink } from "./log.js";
 export * from "./model.js";

@@ -158,7 +158,8 @@ impl Draft {
             ways.push(times(&item, 0, Some(rest)));
         }
         parts.push(Expr::Alt(ways));
-        Ok(Expr::Seq(parts))
+        // One name, as it may be in what is repeated or left out.
+        self.rule("many", Expr::Seq(parts))
     }
 
     /// The text, with `root` first. `None` where the root matches nothing at all.

@@ -1,7 +1,7 @@
 //! JSON schemas as grammars: llama.cpp's verdicts, our own schemas, limits.
 
 use crate::naive::{Naive, Verdict};
-use crate::testing::shared;
+use crate::testing::{schemas, shared};
 use elizainference::Error;
 use elizainference::grammar::schema::{Keywords, Options, to_gbnf};
 use serde_json::{Value, json};
@@ -83,6 +83,25 @@ fn keywords_that_llama_cpp_ignores_are_kept_or_refused() {
     assert!(!number.matches("4") && !number.matches("4.9") && !number.matches("-6"));
     let email = exact(&json!({"type": "string", "format": "email"}));
     assert!(email.matches("\"a.b@example.org\"") && !email.matches("\"not an email\""));
+    let uri = exact(&json!({"type": "string", "format": "uri"}));
+    for text in ["https://example.com:18080/a%20b?q=1/2&r=?#x", "mailto:a.b@example.org", "urn:isbn:0-486-27557-4"] {
+        assert!(uri.matches(&format!("\"{text}\"")), "{text}");
+    }
+    for text in ["example.com", "https://example.com/%2", "https://example.com/ü", "https://:80/"] {
+        assert!(!uri.matches(&format!("\"{text}\"")), "{text}");
+    }
+    let address = exact(&json!({"type": "string", "format": "ipv6"}));
+    for text in ["::", "::1", "1:2:3:4:5:6:7:8", "::ffff:192.0.2.1", "64:ff9b::192.0.2.33", "1:2:3:4:5:6:192.0.2.1"] {
+        assert!(address.matches(&format!("\"{text}\"")), "{text}");
+    }
+    for text in ["", ":", "1:2:3:4:5:6:7:192.0.2.1", "::1::2", "1:2:3:4:5:6::192.0.2.1", "::256.0.0.1"] {
+        assert!(!address.matches(&format!("\"{text}\"")), "{text}");
+    }
+    let time = exact(&json!({"type": "string", "format": "date-time"}));
+    assert!(time.matches("\"2024-05-01T12:00:00.123456Z\"") && time.matches("\"2024-05-01T12:00:00.5+02:00\""));
+    assert!(!time.matches("\"2024-05-01T12:00:00.Z\"") && !time.matches("\"2024-05-01 12:00:00Z\""));
+    let number = exact(&json!({"type": "number"}));
+    assert!(number.matches("1e-05") && number.matches("1.5E+10") && !number.matches("1e400"));
     let date = exact(&json!({"type": "string", "format": "date"}));
     assert!(date.matches("\"2024-02-29\"") && !date.matches("\"2023-02-29\"") && !date.matches("\"2026-02-31\""));
     let digit = exact(&json!({"type": "string", "pattern": "^[a-z]{2,3}-\\d$"}));
@@ -257,6 +276,55 @@ fn hostile_schemas_are_refused_or_small() {
             if let Err(error) = result {
                 assert!(matches!(error, Error::InvalidArgument(_) | Error::Unsupported(_)), "{shown}: {error}");
             }
+        }
+    }
+}
+
+#[test]
+fn one_of_several_that_are_choices_themselves() {
+    let nested = |inner: &str, last: u32| json!({"oneOf": [{inner: [{"const": 1}, {"const": 2}]}, {"const": last}, {"type": "string"}]});
+    for inner in ["oneOf", "anyOf"] {
+        let one = exact(&nested(inner, 3));
+        assert!(one.matches("1") && one.matches("2") && one.matches("3") && one.matches("\"x\"") && !one.matches("4"));
+        assert!(refusal(&nested(inner, 2)).contains("alternatives 0 and 1 may both match"));
+    }
+    // Choices of choices, of which all must be looked at: bounded, and refused where that is too much.
+    let leaf = |from: u32| json!({"anyOf": (0..100).map(|i| json!({"const": from + i})).collect::<Vec<_>>()});
+    let level = |name: &str| json!({"anyOf": vec![json!({"$ref": format!("#/$defs/{name}")}); 100]});
+    let start = Instant::now();
+    let _ = to_gbnf(
+        &json!({"oneOf": [level("a"), level("b")], "$defs": {
+            "a": level("c"), "b": level("d"), "c": leaf(0), "d": leaf(1000)}})
+        .to_string(),
+        Options::default(),
+    );
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+}
+
+#[test]
+fn lists_and_maps_of_thousands() {
+    for most in [999, 1000, 1001, 1999, 2000, 5000, 20_000] {
+        for schema in [
+            json!({"type": "array", "items": {"type": "integer"}, "maxItems": most}),
+            json!({"type": "object", "additionalProperties": {"type": "integer"}, "maxProperties": most}),
+        ] {
+            let gbnf = to_gbnf(&schema.to_string(), Options::default()).unwrap();
+            elizainference::grammar::Rules::parse(&gbnf, "root").unwrap_or_else(|error| panic!("{schema}: {error}"));
+        }
+    }
+}
+
+#[test]
+fn a_hundred_schemas_take_their_texts() {
+    for case in schemas::all() {
+        let gbnf =
+            to_gbnf(case.schema.get(), Options::default()).unwrap_or_else(|error| panic!("{}: {error}", case.name));
+        let naive = Naive::parse(&gbnf);
+        for text in &case.valid {
+            assert!(naive.matches(text), "{}: {text}", case.name);
+        }
+        for text in &case.invalid {
+            assert!(!naive.matches(text), "{}: {text}", case.name);
         }
     }
 }

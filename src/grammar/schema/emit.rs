@@ -3,11 +3,12 @@
 use super::options::{Keywords, Options};
 use super::places::refused;
 use super::shape::{All, Array, Part, Reading, Shape, Text};
-use super::{exact, gather, llama};
+use super::{disjoint, exact, gather, llama};
 use crate::grammar::draft::{Draft, Expr, RuleId};
 use crate::grammar::json::{Json, quoted};
 use crate::grammar::regex::{Pattern, Spelling};
 use crate::{Error, Result};
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 
 /// The most combinations of schemas that hold together.
@@ -28,6 +29,8 @@ pub(super) struct Emitter<'j> {
     known: HashMap<Vec<(usize, u8)>, Expr>,
     queue: VecDeque<(RuleId, Reading<'j>, String)>,
     parts: usize,
+    /// How many schemas may still be looked into to tell alternatives apart.
+    effort: Cell<u32>,
 }
 
 /// Converts a document.
@@ -35,7 +38,8 @@ pub(super) fn convert(document: &Json, options: Options) -> Result<String> {
     let mut draft = Draft::default();
     let root = draft.declare("root")?;
     let (built_in, known, queue) = Default::default();
-    let mut emitter = Emitter { document, options, draft, built_in, known, queue, parts: 0 };
+    let mut emitter =
+        Emitter { document, options, draft, built_in, known, queue, parts: 0, effort: Cell::new(disjoint::EFFORT) };
     let start = emitter.gathered(&Part::new(document, ""))?;
     let body = emitter.child(&start)?;
     emitter.draft.define(root, body);
@@ -63,7 +67,7 @@ impl<'j> Emitter<'j> {
     fn read(&self, parts: &[Part<'j>]) -> Result<Reading<'j>> {
         match self.is_llama() {
             true => llama::read(self.document, parts),
-            false => exact::read(self.document, self.options.keywords, parts),
+            false => exact::read(self.document, self.options.keywords, parts, &self.effort),
         }
     }
 
@@ -141,7 +145,7 @@ impl<'j> Emitter<'j> {
             // An exponent of three digits would be no number that a double holds.
             let power = match this.is_llama() {
                 true => this.integral()?,
-                false => Expr::Alt(vec![Expr::text("0"), Expr::Seq(vec![Expr::class("[1-9]"), digits(0, 1)])]),
+                false => digits(1, 2),
             };
             let exponent = Expr::Seq(vec![Expr::class("[eE]"), Expr::class("[-+]").optional(), power]);
             let part = Expr::Seq(vec![Expr::text("."), digits(1, 16)]);

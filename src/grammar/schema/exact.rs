@@ -1,6 +1,6 @@
 //! Schemas as the standard means them: every keyword of schemas that hold together is kept, or refused by name.
 
-use super::disjoint::are_disjoint;
+use super::disjoint::Comparison;
 use super::formats;
 use super::gather::{
     ALL_KINDS, ARRAY, BOOLEAN, FRACTION, INTEGER, Kinds, MAX_PARTS, NULL, OBJECT, STRING, gathered, typed,
@@ -13,17 +13,24 @@ use crate::gguf::shown;
 use crate::grammar::json::Json;
 use crate::grammar::regex::Pattern;
 use crate::{Error, Result};
+use std::cell::Cell;
 use std::collections::HashSet;
 
-/// Reads schemas that hold together.
-pub(super) fn read<'j>(document: &'j Json, keywords: Keywords, parts: &[Part<'j>]) -> Result<Reading<'j>> {
-    Reader { document, keywords, parts }.read()
+/// Reads schemas that hold together; `left` bounds what alternatives are compared by.
+pub(super) fn read<'j>(
+    document: &'j Json,
+    keywords: Keywords,
+    parts: &[Part<'j>],
+    left: &Cell<u32>,
+) -> Result<Reading<'j>> {
+    Reader { document, keywords, parts, left }.read()
 }
 
 struct Reader<'j, 'p> {
     document: &'j Json,
     keywords: Keywords,
     parts: &'p [Part<'j>],
+    left: &'p Cell<u32>,
 }
 
 impl<'j> Reader<'j, '_> {
@@ -140,9 +147,9 @@ impl<'j> Reader<'j, '_> {
             union.push(all);
         }
         if keyword == "oneOf" && self.keywords == Keywords::Exact {
-            // Pairs of many alternatives are compared by what most have: constants of one property.
+            let comparison = Comparison { document: self.document, left: self.left };
             for (i, one) in union.iter().enumerate() {
-                if let Some(j) = (0..i).find(|&j| !are_disjoint(self.document, one, &union[j], 3)) {
+                if let Some(j) = (0..i).find(|&j| !comparison.are_disjoint(one, &union[j], 3)) {
                     self.unsupported(part, keyword, &format!(": alternatives {j} and {i} may both match"))?;
                 }
             }
@@ -528,7 +535,7 @@ impl<'j> Reader<'j, '_> {
         if all.is_empty() {
             return Ok(None);
         }
-        let reader = Reader { document: self.document, keywords: self.keywords, parts: &all };
+        let reader = Reader { document: self.document, keywords: self.keywords, parts: &all, left: self.left };
         if let Some(values) = reader.values(STRING)? {
             return Ok(Some(vec![Shape::Values(values)]));
         }

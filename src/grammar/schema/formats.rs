@@ -3,11 +3,15 @@
 /// Years that are leap years, 0004 to 9996.
 const LEAP: &str = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)";
 const YEAR: &str = "([0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)";
-const TIME: &str = "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{3})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
+const TIME: &str = "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
+const LLAMA_TIME: &str = "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{3})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
 const UUID: &str = "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}";
 const LABEL: &str = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?";
 const OCTET: &str = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
-const IN_URI: &str = "[A-Za-z0-9._~!$&'()*+,;=:@-]";
+/// Of a path, a query or a fragment.
+const IN_URI: &str = "([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})";
+/// Of the part of an address before the @ sign.
+const ATOM: &str = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+";
 
 /// The pattern of a format; `None` for what is only a note to readers.
 pub(super) fn pattern(format: &str) -> Option<String> {
@@ -16,13 +20,16 @@ pub(super) fn pattern(format: &str) -> Option<String> {
         "time" => TIME.into(),
         "date-time" => format!("({})T{TIME}", date()),
         "uuid" => UUID.into(),
-        "email" => format!("[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@{LABEL}(\\.{LABEL})+"),
+        "email" => format!("{ATOM}(\\.{ATOM})*@{LABEL}(\\.{LABEL})+"),
         "hostname" => format!("{LABEL}(\\.{LABEL})*"),
         "ipv4" => format!("{OCTET}(\\.{OCTET}){{3}}"),
         "ipv6" => ipv6(),
-        "uri" => format!(
-            "[A-Za-z][A-Za-z0-9+.-]*://{LABEL}(\\.{LABEL})*(:[0-9]{{1,4}})?(/{IN_URI}*)*(\\?{IN_URI}*)?(#{IN_URI}*)?"
-        ),
+        "uri" => {
+            let host = format!("//{LABEL}(\\.{LABEL})*(:[0-9]{{1,5}})?(/{IN_URI}*)*");
+            let rest = format!("(\\?({IN_URI}|[/?])*)?(#({IN_URI}|[/?])*)?");
+            // With a host, or a path alone as in mailto:.
+            format!("[A-Za-z][A-Za-z0-9+.-]*:({host}|{IN_URI}+(/{IN_URI}*)*){rest}")
+        }
         "json-pointer" => "(/([^/~]|~[01])*)*".into(),
         "duration" => duration(),
         _ => return None,
@@ -35,8 +42,8 @@ pub(super) fn llama_pattern(format: &str) -> Option<String> {
     let date = "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])";
     let body = match format {
         "date" => date.into(),
-        "time" => TIME.into(),
-        "date-time" => format!("{date}T{TIME}"),
+        "time" => LLAMA_TIME.into(),
+        "date-time" => format!("{date}T{LLAMA_TIME}"),
         "uuid" | "uuid1" | "uuid2" | "uuid3" | "uuid4" | "uuid5" => UUID.into(),
         _ => return None,
     };
@@ -59,6 +66,12 @@ fn ipv6() -> String {
             0 => start,
             after => format!("{start}({group}(:{group}){{0,{}}})?", after - 1),
         });
+    }
+    // The last two groups as an IPv4 address.
+    let end = format!("{OCTET}(\\.{OCTET}){{3}}");
+    ways.extend([format!("({group}:){{6}}{end}"), format!("::({group}:){{0,5}}{end}")]);
+    for before in 1..=5 {
+        ways.push(format!("{group}(:{group}){{{}}}::({group}:){{0,{}}}{end}", before - 1, 5 - before));
     }
     ways.join("|")
 }

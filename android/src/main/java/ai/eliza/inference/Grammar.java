@@ -25,17 +25,17 @@ public final class Grammar {
     private final List<String> triggers = new ArrayList<>();
 
     private Grammar(String key, String value) {
-        source = new StringBuilder("{").append(quoted(key)).append(':').append(value);
+        source = new StringBuilder("{").append(Json.quoted(key)).append(':').append(value);
     }
 
     /** A grammar in GBNF; its rule {@code root} has to match the text. */
     public static Grammar gbnf(String text) {
-        return new Grammar("gbnf", quoted(text));
+        return new Grammar("gbnf", Json.quoted(text));
     }
 
     /** A grammar in GBNF, of which this rule has to match the text. */
     public static Grammar gbnf(String text, String root) {
-        return gbnf(text).with("root", quoted(root));
+        return gbnf(text).with("root", Json.quoted(root));
     }
 
     /** A JSON schema, as JSON. */
@@ -45,7 +45,7 @@ public final class Grammar {
 
     /** A regular expression that the whole text has to match. */
     public static Grammar regex(String pattern) {
-        return new Grammar("regex", quoted(pattern));
+        return new Grammar("regex", Json.quoted(pattern));
     }
 
     /** A response skeleton, as JSON. */
@@ -53,9 +53,28 @@ public final class Grammar {
         return new Grammar("skeleton", json);
     }
 
+    /** Spans that make up the text. */
+    public static Grammar spans(Span... spans) {
+        return spans(Span.list(spans));
+    }
+
     /** Spans that make up the text: a JSON array. */
     public static Grammar spans(String json) {
         return new Grammar("spans", json);
+    }
+
+    /** With spans: texts after the first of which they begin; what comes before is free. */
+    public Grammar afterTexts(String... texts) {
+        StringBuilder all = new StringBuilder();
+        for (String text : texts) {
+            all.append(all.length() == 0 ? "" : ",").append(Json.quoted(text));
+        }
+        return with("after", "[" + all + "]");
+    }
+
+    /** With spans: the model goes on freely after the last one. */
+    public Grammar thenFree() {
+        return with("then", "\"free\"");
     }
 
     /** No white space in the JSON of a schema. */
@@ -81,17 +100,17 @@ public final class Grammar {
 
     /** What becomes of keywords of a schema that no grammar can keep. */
     public Grammar keywords(Keywords how) {
-        return with("keywords", quoted(how.text));
+        return with("keywords", Json.quoted(how.text));
     }
 
     /** Generates freely up to this text, with which the grammar begins. Of several triggers the first counts. */
     public Grammar afterWord(String word) {
-        return after("word", quoted(word));
+        return after("word", Json.quoted(word));
     }
 
     /** The same with a regular expression; the grammar begins with its first group, else with all that it matched. */
     public Grammar afterPattern(String pattern) {
-        return after("pattern", quoted(pattern));
+        return after("pattern", Json.quoted(pattern));
     }
 
     /** The same with a token. */
@@ -101,7 +120,7 @@ public final class Grammar {
 
     /** What is taken without sampling where the grammar leaves no choice; without it {@link JumpAhead#BYTES}. */
     public Grammar jumpAhead(JumpAhead what) {
-        return with("jump_ahead", quoted(what.text));
+        return with("jump_ahead", Json.quoted(what.text));
     }
 
     /** What {@code eliza_inference_set_grammar} takes. */
@@ -113,28 +132,12 @@ public final class Grammar {
     }
 
     private Grammar with(String key, String value) {
-        source.append(',').append(quoted(key)).append(':').append(value);
+        source.append(',').append(Json.quoted(key)).append(':').append(value);
         return this;
     }
 
     private Grammar after(String type, String value) {
-        triggers.add("{\"type\":" + quoted(type) + ",\"value\":" + value + "}");
+        triggers.add("{\"type\":" + Json.quoted(type) + ",\"value\":" + value + "}");
         return this;
-    }
-
-    /** A text as a JSON string. */
-    private static String quoted(String text) {
-        StringBuilder out = new StringBuilder("\"");
-        for (int i = 0; i < text.length(); i++) {
-            char c = text.charAt(i);
-            if (c == '"' || c == '\\') {
-                out.append('\\').append(c);
-            } else if (c < ' ') {
-                out.append(String.format("\\u%04x", (int) c));
-            } else {
-                out.append(c);
-            }
-        }
-        return out.append('"').toString();
     }
 }
