@@ -89,6 +89,14 @@ impl Constraint {
         }
     }
 
+    /// Whether a grammar matches the texts of control tokens: one in force that asks for no whole tokens.
+    pub(crate) fn spells_control_tokens(&self) -> bool {
+        match self {
+            Constraint::Grammar(grammar) => grammar.state.in_force() && !grammar.state.grammar().has_tokens(),
+            _ => false,
+        }
+    }
+
     /// The number of the way in which the next token is sampled, where it is neither the session's nor greedy.
     pub(crate) fn span_sampling(&self) -> Option<usize> {
         match self {

@@ -352,7 +352,9 @@ impl<'a, D: Decoder> Generation<'a, D> {
         before: Option<GrammarState>,
     ) -> Result<bool> {
         self.piece.clear();
-        self.vocab.piece(token, self.job.special_text, &mut self.piece);
+        // What a grammar matched is in the text, whole.
+        let spelled = self.job.special_text || self.job.constraint.spells_control_tokens();
+        self.vocab.piece(token, spelled, &mut self.piece);
         let stopped = self.job.text.push(&self.piece);
         self.emitted += 1;
         self.stream += 1;

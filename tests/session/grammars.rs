@@ -132,3 +132,20 @@ fn a_restored_stream_begins_the_grammar_of_its_session() {
     let usage: Value = serde_json::from_str(&session.usage_json()).unwrap();
     assert!(usage["usage"]["grammar_states"].as_u64().unwrap() > 0);
 }
+
+#[test]
+fn the_text_has_what_a_grammar_matched_control_tokens_too() {
+    let session = open();
+    let mut settings = session.settings();
+    settings.params.logit_bias = vec![(1, 100.0)];
+    session.configure(settings).unwrap();
+    session.set_grammar(&source(r#"root ::= "a" [^x]{6} "x""#, "bytes")).unwrap();
+    let (tokens, text, reason, _) = say(&session, 0.0, 20);
+    assert_eq!((text.as_str(), reason), ("a<s><s>x", FinishReason::Stop), "{tokens:?}");
+    // Free text shows none, nor does a grammar that asks for whole tokens.
+    session.set_grammar(&source(r#"root ::= "a" <[1]> [^x]{3} "x""#, "bytes")).unwrap();
+    let (tokens, text, _, _) = say(&session, 0.0, 20);
+    assert_eq!((text.as_str(), tokens.iter().filter(|token| **token == 1).count()), ("ax", 2), "{tokens:?}");
+    session.clear_grammar().unwrap();
+    assert_eq!(say(&session, 0.0, 3).1, "");
+}

@@ -54,10 +54,24 @@ fn completions_of_random_weights_are_valid_and_unfinished_only_by_length() {
             session.prefill(&[1, 40, 300, (nth % 200) as Token], -1).unwrap();
             let (sender, receiver) = channel();
             let sink = Sink::Callback(Box::new(move |event: Event<'_>| {
-                let _ = sender.send(event.text.to_owned());
+                let _ = sender.send((event.token, event.text.to_owned()));
             }));
             session.generate(LONGEST, None, None, sink).unwrap();
-            let text: String = receiver.iter().collect();
+            let (mut text, mut bytes) = (String::new(), Vec::new());
+            for (token, piece) in receiver.iter() {
+                text += &piece;
+                if token >= 0 {
+                    session.vocab().piece(token, true, &mut bytes);
+                }
+            }
+            if session.status().finish_reason == FinishReason::Stop {
+                assert_eq!(
+                    bytes.escape_ascii().to_string(),
+                    text.as_bytes().escape_ascii().to_string(),
+                    "{}",
+                    case.name
+                );
+            }
             let reason = session.status().finish_reason;
             tokens += session.usage().completion_tokens;
             match reason {

@@ -21,11 +21,11 @@ pub(super) fn pattern(format: &str) -> Option<String> {
         "date-time" => format!("({})T{TIME}", date()),
         "uuid" => UUID.into(),
         "email" => format!("{ATOM}(\\.{ATOM})*@{LABEL}(\\.{LABEL})+"),
-        "hostname" => format!("{LABEL}(\\.{LABEL})*"),
+        "hostname" => host(),
         "ipv4" => format!("{OCTET}(\\.{OCTET}){{3}}"),
         "ipv6" => ipv6(),
         "uri" => {
-            let host = format!("//{LABEL}(\\.{LABEL})*(:[0-9]{{1,5}})?(/{IN_URI}*)*");
+            let host = format!("//{}(:[0-9]{{1,5}})?(/{IN_URI}*)*", host());
             let rest = format!("(\\?({IN_URI}|[/?])*)?(#({IN_URI}|[/?])*)?");
             // With a host, or a path alone as in mailto:.
             format!("[A-Za-z][A-Za-z0-9+.-]*:({host}|{IN_URI}+(/{IN_URI}*)*){rest}")
@@ -48,6 +48,11 @@ pub(super) fn llama_pattern(format: &str) -> Option<String> {
         _ => return None,
     };
     Some(format!("^({body})$"))
+}
+
+/// A name of at most 253 characters, as a host's is: a first label of up to 63, and up to six of up to 30.
+fn host() -> String {
+    format!("{LABEL}(\\.[A-Za-z0-9]([A-Za-z0-9-]{{0,28}}[A-Za-z0-9])?){{0,6}}")
 }
 
 fn date() -> String {
