@@ -6,17 +6,19 @@
 
 use super::classes::Automata;
 use super::gbnf::MAX_ITEMS;
+use super::repeats::{self, Repeat};
 use super::rules::{Item, Rules, TokenName};
 use crate::gguf::shown;
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token, reserve};
+use hashbrown::HashMap;
 
 /// The most positions.
 const MAX_POSITIONS: usize = 2 * MAX_ITEMS;
 const POSITIONS: &str = "positions of a grammar";
 
 /// What a position matches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Op {
     /// The end of the rule.
     End,
@@ -50,6 +52,8 @@ pub(super) struct Code {
     pub(super) automata: Automata,
     pub(super) root: u32,
     pub(super) has_tokens: bool,
+    /// By the position that follows one item of a repetition.
+    pub(super) repeats: HashMap<u32, Repeat>,
 }
 
 impl Code {
@@ -70,6 +74,7 @@ impl Code {
             automata,
             root: rules.root,
             has_tokens: !tokens.is_empty(),
+            repeats: HashMap::new(),
         };
         let mut alternatives = Alternatives::default();
         for rule in &rules.rules {
@@ -78,7 +83,22 @@ impl Code {
             code.starts.push(start);
             code.emit(&mut alternatives)?;
         }
+        code.repeats = repeats::find(&mut code)?;
         Ok(code)
+    }
+
+    /// Adds the rule `L ::= item L | ""`; returns the position after its item.
+    pub(super) fn add_loop(&mut self, item: Op) -> Result<u32> {
+        let (start, rule) = (self.ops.len() as u32, self.starts.len() as u32);
+        self.starts.push(start);
+        self.marks.push(0);
+        for op in [Op::Fork(self.forks.len() as u32), item, Op::Rule(rule), Op::End, Op::End] {
+            self.push(op)?;
+        }
+        let first = self.targets.len() as u32;
+        self.targets.extend([start + 1, start + 4]);
+        self.forks.push((first, first + 2));
+        Ok(start + 2)
     }
 
     /// The positions of a fork.
@@ -92,6 +112,7 @@ impl Code {
         self.ops.capacity() * size_of::<Op>()
             + (self.forks.len() * 2 + self.targets.len() + self.starts.len() * 2) * 4
             + self.automata.bytes()
+            + self.repeats.capacity() * (size_of::<Repeat>() + 8)
     }
 
     fn push(&mut self, op: Op) -> Result<()> {

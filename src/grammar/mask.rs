@@ -1,6 +1,7 @@
 //! Which tokens are legal in a state, as bits.
 
-use crate::Token;
+use crate::{Result, Token, reserve};
+use hashbrown::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Up to so many legal tokens are listed.
@@ -60,21 +61,83 @@ impl Mask {
     }
 }
 
-/// What is legal in a state whatever comes after the rules that it is in: shared by all states that differ in that
-/// alone.
+/// Tokens by the number of items of a repetition that they need, in an endless loop of that item.
 #[derive(Debug)]
 pub(super) struct Local {
-    /// The tokens that end inside of those rules.
-    pub(super) bits: Vec<u32>,
-    /// The tokens that end exactly where they end.
-    pub(super) ends: Vec<Token>,
-    /// The nodes of the vocabulary that reach that end and have descendants.
-    pub(super) beyond: Vec<u32>,
+    /// Those that need fewer come first.
+    tokens: Vec<Token>,
+    /// How many tokens need at most so many items, by that number.
+    counts: Vec<u32>,
+    /// Bits of the tokens that need at most so many items, by that number, up to [`SMALL`]; then those of all. Empty
+    /// where there are few tokens.
+    bits: Vec<Vec<u32>>,
+    /// The bytes that the loop goes on with between two items.
+    pub(super) live: [u64; 4],
+    /// By byte, for those that the loop does not go on with: the nodes of the vocabulary with that byte after so many
+    /// whole items.
+    pub(super) exits: HashMap<u8, Vec<(u32, u16)>>,
 }
 
+/// More tokens than this have bits.
+const LISTED: usize = 4096;
+/// Up to so many items the bits are kept for each number.
+const SMALL: usize = 16;
+
 impl Local {
+    /// # Errors
+    /// [`crate::Error::OutOfMemory`].
+    pub(super) fn new(
+        mut needs: Vec<(u16, Token)>,
+        n_vocab: usize,
+        live: [u64; 4],
+        exits: HashMap<u8, Vec<(u32, u16)>>,
+    ) -> Result<Local> {
+        const BITS: &str = "words of a mask";
+        needs.sort_unstable();
+        let most = needs.last().map_or(0, |need| usize::from(need.0));
+        let counts = (0..=most).map(|most| needs.partition_point(|need| usize::from(need.0) <= most) as u32).collect();
+        let mut local = Local { tokens: Vec::new(), counts, bits: Vec::new(), live, exits };
+        if needs.len() > LISTED {
+            let mut bits = reserve::filled(0u32, n_vocab.div_ceil(32), BITS)?;
+            let mut next = 0;
+            for count in (0..=SMALL.min(most)).map(|most| local.counts[most] as usize).chain([needs.len()]) {
+                for &(_, token) in &needs[next..count] {
+                    bits[token as usize / 32] |= 1 << (token % 32);
+                }
+                next = count;
+                local.bits.push(reserve::copied(&bits, BITS)?);
+            }
+        }
+        local.tokens = needs.into_iter().map(|(_, token)| token).collect();
+        Ok(local)
+    }
+
+    /// Adds the tokens that need at most so many items.
+    pub(super) fn add(&self, bits: &mut [u32], items: u32) {
+        let items = items as usize;
+        let count = self.counts.get(items).map_or(self.tokens.len(), |&count| count as usize);
+        let known = match self.bits.len().checked_sub(1) {
+            None => return self.tokens[..count].iter().for_each(|&token| set(bits, token)),
+            Some(all) if count == self.tokens.len() => &self.bits[all],
+            Some(_) if items <= SMALL => &self.bits[items],
+            // Those beyond the last number that has bits are few.
+            Some(_) => {
+                self.tokens[self.counts[SMALL] as usize..count].iter().for_each(|&token| set(bits, token));
+                &self.bits[SMALL]
+            }
+        };
+        bits.iter_mut().zip(known).for_each(|(word, known)| *word |= known);
+    }
+
     /// Bytes of memory.
     pub(super) fn bytes(&self) -> usize {
-        (self.bits.len() + self.ends.len() + self.beyond.len()) * 4
+        let bits: usize = self.bits.iter().map(Vec::len).sum();
+        let exits: usize = self.exits.values().map(|list| list.len() * 8).sum();
+        (self.tokens.len() + self.counts.len() + bits) * 4 + exits
     }
+}
+
+/// Sets the bit of a token.
+pub(super) fn set(bits: &mut [u32], token: Token) {
+    bits[token as usize / 32] |= 1 << (token % 32);
 }

@@ -21,6 +21,7 @@ mod json;
 mod lazy;
 mod mask;
 pub mod regex;
+mod repeats;
 mod rules;
 pub mod schema;
 mod source;

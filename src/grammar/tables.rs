@@ -31,11 +31,9 @@ const UNKNOWN: u32 = u32::MAX;
 /// The stack without positions: the grammar is complete.
 const EMPTY: u32 = 0;
 /// What stands for the rest of a stack that is not looked at.
-const HOLE: u32 = 1;
-/// So deep the common rest of a state's stacks is looked for, of so many stacks.
-const MAX_COMMON: usize = 32;
+pub(super) const HOLE: u32 = 1;
 /// Set in positions that are states of a class; without it they are positions of the code.
-const CLASS: u32 = 1 << 31;
+pub(super) const CLASS: u32 = 1 << 31;
 
 /// Why a call ended early.
 #[derive(Debug)]
@@ -55,15 +53,15 @@ pub(super) type Step<T> = std::result::Result<T, Stop>;
 
 /// The top of a stack, and the rest of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Stack {
-    at: u32,
-    rest: u32,
+pub(super) struct Stack {
+    pub(super) at: u32,
+    pub(super) rest: u32,
     /// The mark of the innermost marked rule that is not at its end.
-    mark: u32,
+    pub(super) mark: u32,
 }
 
 pub(super) struct State {
-    stacks: (u32, u32),
+    pub(super) stacks: (u32, u32),
     /// The bytes that some stack may go on with.
     pub(super) live: [u64; 4],
     /// Where its transitions are, one for each live byte; [`UNKNOWN`] before the first.
@@ -84,13 +82,13 @@ impl State {
 }
 
 pub(super) struct Tables {
-    code: Arc<Code>,
-    stacks: Vec<Stack>,
+    pub(super) code: Arc<Code>,
+    pub(super) stacks: Vec<Stack>,
     known_stacks: HashTable<u32>,
-    states: Vec<State>,
+    pub(super) states: Vec<State>,
     known_states: HashTable<u32>,
     /// The stacks of all states.
-    members: Vec<u32>,
+    pub(super) members: Vec<u32>,
     /// The transitions of all states.
     rows: Vec<u32>,
     hasher: hashbrown::DefaultHashBuilder,
@@ -98,17 +96,17 @@ pub(super) struct Tables {
     places: Vec<u32>,
     free: Vec<u32>,
     steps: u64,
-    /// By the state whose stacks end in a [`HOLE`]; `None` where it is of no use.
-    locals: HashMap<u32, Option<Arc<Local>>>,
-    mask_bytes: usize,
+    /// By the state in an endless loop; `None` where it is of no use.
+    pub(super) locals: HashMap<u32, Option<Arc<Local>>>,
+    pub(super) mask_bytes: usize,
     /// How often the tables were dropped.
     pub(super) rebuilt: u64,
     /// How many masks were computed.
     pub(super) masks: u64,
     // Scratch memory of one expansion.
     todo: Vec<Stack>,
-    seen: HashSet<Stack>,
-    found: Vec<u32>,
+    pub(super) seen: HashSet<Stack>,
+    pub(super) found: Vec<u32>,
     /// States on the way to a node of the vocabulary.
     pub(super) path: Vec<u32>,
 }
@@ -260,7 +258,7 @@ impl Tables {
 
     // ------------------------------------------------------------------------------------------- states
 
-    fn intern_stack(&mut self, stack: Stack) -> Step<u32> {
+    pub(super) fn intern_stack(&mut self, stack: Stack) -> Step<u32> {
         let hash = self.hasher.hash_one(stack);
         if let Some(&known) = self.known_stacks.find(hash, |&other| self.stacks[other as usize] == stack) {
             return Ok(known);
@@ -276,7 +274,7 @@ impl Tables {
     }
 
     /// The state of the stacks in `found`.
-    fn intern_found(&mut self) -> Step<u32> {
+    pub(super) fn intern_found(&mut self) -> Step<u32> {
         let mut found = std::mem::take(&mut self.found);
         found.sort_unstable();
         found.dedup();
@@ -365,74 +363,6 @@ impl Tables {
             }
         }
         Ok(ops)
-    }
-
-    // ------------------------------------------------------------------------------------------- local masks
-
-    /// The state with what all its stacks have in common taken off, and that common rest.
-    pub(super) fn without_rest(&mut self, state: u32) -> Step<Option<(u32, u32)>> {
-        let (begin, end) = self.states[state as usize].stacks;
-        if begin == end || (end - begin) as usize > MAX_COMMON || self.members[begin as usize] <= HOLE {
-            return Ok(None);
-        }
-        let mut common: Vec<u32> = Vec::new();
-        for index in begin..end {
-            let mut at = self.stacks[self.members[index as usize] as usize].rest;
-            let mut chain = Vec::new();
-            while chain.len() < MAX_COMMON {
-                chain.push(at);
-                if at <= HOLE {
-                    break;
-                }
-                at = self.stacks[at as usize].rest;
-            }
-            if index == begin {
-                common = chain;
-            } else {
-                common.retain(|rest| chain.contains(rest));
-            }
-        }
-        let Some(&rest) = common.first().filter(|&&rest| rest != HOLE) else { return Ok(None) };
-        let mut found = std::mem::take(&mut self.found);
-        found.clear();
-        for index in begin..end {
-            let mut chain = Vec::new();
-            let mut at = self.members[index as usize];
-            while at != rest {
-                chain.push(self.stacks[at as usize].at);
-                at = self.stacks[at as usize].rest;
-            }
-            let copied = chain.iter().rev().try_fold(HOLE, |rest, &at| self.intern_stack(Stack { at, rest, mark: 0 }));
-            found.push(copied?);
-        }
-        self.found = found;
-        Ok(Some((self.intern_found()?, rest)))
-    }
-
-    /// The state after all of a rest's rules before it: what follows a [`HOLE`] that stands for it.
-    pub(super) fn after_rest(&mut self, rest: u32) -> Step<u32> {
-        self.found.clear();
-        self.seen.clear();
-        self.pop(rest)?;
-        self.intern_found()
-    }
-
-    /// Whether a hole is reached in a state, and whether there is something else.
-    pub(super) fn reaches(&self, state: u32) -> (bool, bool) {
-        let (begin, end) = self.states[state as usize].stacks;
-        let members = &self.members[begin as usize..end as usize];
-        let hole = members.iter().take(2).any(|&member| member == HOLE);
-        (hole, members.len() > usize::from(hole))
-    }
-
-    /// What is known of a state with a hole.
-    pub(super) fn local(&self, state: u32) -> Option<Option<Arc<Local>>> {
-        self.locals.get(&state).cloned()
-    }
-
-    pub(super) fn keep_local(&mut self, state: u32, local: Option<Arc<Local>>) {
-        self.mask_bytes += local.as_ref().map_or(0, |local| local.bytes());
-        self.locals.insert(state, local);
     }
 
     // ------------------------------------------------------------------------------------------- steps
@@ -531,7 +461,7 @@ impl Tables {
     }
 
     /// Adds to `found` what a position leads to: stacks whose top is a byte, a class or a token.
-    fn expand(&mut self, from: Stack) -> Step<()> {
+    pub(super) fn expand(&mut self, from: Stack) -> Step<()> {
         let code = self.code.clone();
         let mut todo = std::mem::take(&mut self.todo);
         todo.clear();

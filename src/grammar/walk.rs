@@ -1,36 +1,33 @@
 //! Walks over the vocabulary: the tokens that fit in a state.
 //!
 //! Where much is legal, as in a free string, a walk reads most of the vocabulary. What is legal there depends little on
-//! what comes after the string, and states that differ in that alone share that part: see [`Local`].
+//! what comes after the string and on how long it may still be, and states that differ in that alone share the walk: see
+//! `repeats.rs`.
 
 use super::code::Op;
-use super::mask::{Local, Mask};
+use super::mask::{Local, Mask, set};
 use super::tables::{DEAD, Step, Tables};
 use super::vocabulary::Tree;
 use crate::{Token, reserve};
+use hashbrown::HashMap;
 use std::sync::Arc;
 
 const WORDS: &str = "words of a mask";
-/// From so many legal bytes on it is worth while to look for a shared part.
-const MANY_BYTES: u32 = 64;
-/// With more nodes at its end than this a shared part saves nothing.
-const MAX_BEYOND: usize = 1 << 14;
+/// From so many legal bytes on it is worth while to look for repetitions.
+const MANY_BYTES: u32 = 16;
 
 /// The mask of a state, computed now.
 pub(super) fn mask(tables: &mut Tables, tree: &Tree, state: u32) -> Step<Arc<Mask>> {
     let of = tables.state(state);
     let live: u32 = of.live.iter().map(|word| word.count_ones()).sum();
     let (may_end, has_tokens) = (of.may_end, of.has_tokens);
-    let shared = if live >= MANY_BYTES && !has_tokens { with_shared_part(tables, tree, state)? } else { None };
-    let mut bits = match shared {
+    let by_parts = if live >= MANY_BYTES && !has_tokens { by_parts(tables, tree, state)? } else { None };
+    let mut bits = match by_parts {
         Some(bits) => bits,
         None => {
             let mut bits = empty(tree)?;
             tables.token_ops(state)?.into_iter().for_each(|op| add_token(&mut bits, tree, op));
-            fitting(tables, tree, (0, tree.nodes.len() - 1), state, &mut |_, _, _, tokens| {
-                tokens.iter().for_each(|&token| set(&mut bits, token));
-                true
-            })?;
+            add_fitting(tables, tree, &mut bits, (0, tree.nodes.len() - 1), state)?;
             bits
         }
     };
@@ -42,10 +39,6 @@ pub(super) fn mask(tables: &mut Tables, tree: &Tree, state: u32) -> Step<Arc<Mas
 
 fn empty(tree: &Tree) -> Step<Vec<u32>> {
     Ok(reserve::filled(0u32, tree.n_vocab.div_ceil(32), WORDS)?)
-}
-
-fn set(bits: &mut [u32], token: Token) {
-    bits[token as usize / 32] |= 1 << (token % 32);
 }
 
 /// Adds what a reference to whole tokens allows.
@@ -63,52 +56,88 @@ fn add_token(bits: &mut [u32], tree: &Tree, op: Op) {
     }
 }
 
-/// The bits of a state by way of the part that it shares with others; `None` where there is none of use.
-fn with_shared_part(tables: &mut Tables, tree: &Tree, state: u32) -> Step<Option<Vec<u32>>> {
-    let Some((open, rest)) = tables.without_rest(state)? else { return Ok(None) };
-    let local = match tables.local(open) {
-        Some(known) => known,
-        None => {
-            let local = local(tables, tree, open)?.map(Arc::new);
-            tables.keep_local(open, local.clone());
-            local
+/// The bits of a state by way of the repetitions that it is inside of; `None` where that is of no use.
+fn by_parts(tables: &mut Tables, tree: &Tree, state: u32) -> Step<Option<Vec<u32>>> {
+    let Some((parts, others)) = tables.parts(state)? else { return Ok(None) };
+    let mut bits = empty(tree)?;
+    let whole = (0, tree.nodes.len() - 1);
+    for part in parts {
+        let local = match tables.local(part.open) {
+            Some(known) => known,
+            None => {
+                let local = local(tables, tree, part.open, part.between)?.map(Arc::new);
+                tables.keep_local(part.open, local.clone());
+                local
+            }
+        };
+        let Some(local) = local else { return Ok(None) };
+        let live = tables.state(part.after).live;
+        if live.iter().zip(local.live).any(|(after, inside)| after & inside != 0) {
+            // A byte may belong to the next item or to what comes after the last.
+            return Ok(None);
         }
-    };
-    let Some(local) = local else { return Ok(None) };
-    let mut bits = reserve::copied(&local.bits, WORDS)?;
-    let after = tables.after_rest(rest)?;
-    if after != DEAD {
-        local.ends.iter().for_each(|&token| set(&mut bits, token));
-        for &node in &local.beyond {
-            let below = (node as usize + 1, tree.nodes[node as usize].end as usize);
-            fitting(tables, tree, below, after, &mut |_, _, _, tokens| {
-                tokens.iter().for_each(|&token| set(&mut bits, token));
-                true
-            })?;
+        local.add(&mut bits, part.repeat.left.saturating_add(1));
+        let ends = |count: u16| (part.repeat.needed..=part.repeat.left).contains(&(u32::from(count) - 1));
+        for (&byte, nodes) in local.exits.iter().filter(|(byte, _)| has(&live, **byte)) {
+            let next = tables.next(part.after, byte)?;
+            for &(node, _) in nodes.iter().filter(|(_, count)| next != DEAD && ends(*count)) {
+                let node = node as usize;
+                tree.tokens(node).iter().for_each(|&token| set(&mut bits, token));
+                add_fitting(tables, tree, &mut bits, (node + 1, tree.nodes[node].end as usize), next)?;
+            }
         }
+    }
+    if others != DEAD {
+        add_fitting(tables, tree, &mut bits, whole, others)?;
     }
     Ok(Some(bits))
 }
 
-/// What is legal in a state whose stacks end in a hole; `None` where too much goes beyond it.
-fn local(tables: &mut Tables, tree: &Tree, open: u32) -> Step<Option<Local>> {
-    let mut local = Local { bits: empty(tree)?, ends: Vec::new(), beyond: Vec::new() };
-    fitting(tables, tree, (0, tree.nodes.len() - 1), open, &mut |tables, next, node, tokens| {
-        let (hole, others) = tables.reaches(next);
-        if others {
-            tokens.iter().for_each(|&token| set(&mut local.bits, token));
-        }
-        if hole {
-            if !others {
-                local.ends.extend_from_slice(tokens);
+fn has(bytes: &[u64; 4], byte: u8) -> bool {
+    bytes[usize::from(byte) / 64] >> (byte % 64) & 1 == 1
+}
+
+/// What is legal in a state in an endless loop, whose state between two items is `between`; `None` where it is not plain
+/// how many items a text has.
+fn local(tables: &mut Tables, tree: &Tree, open: u32, between: u32) -> Step<Option<Local>> {
+    let live = tables.state(between).live;
+    let (mut needs, mut exits) = (Vec::new(), HashMap::<u8, Vec<(u32, u16)>>::new());
+    // Whole items along the way to each depth.
+    let mut counts: Vec<u16> = vec![0; tree.max_depth + 1];
+    let mut is_plain = true;
+    fitting(tables, tree, (0, tree.nodes.len() - 1), open, &mut |tables, next, at, tokens| {
+        let node = tree.nodes[at];
+        let (depth, is_between) = (usize::from(node.depth), next == between);
+        is_plain = is_between || !tables.has_hole(next);
+        let count = counts[depth] + u16::from(is_between);
+        counts[depth + 1] = count;
+        // One that ends inside of an item needs that one too.
+        let need = count + u16::from(!is_between);
+        needs.extend(tokens.iter().map(|&token| (need, token)));
+        if is_between {
+            let mut child = at + 1;
+            while child < node.end as usize {
+                let byte = tree.nodes[child].byte;
+                if !has(&live, byte) {
+                    exits.entry(byte).or_default().push((child as u32, count));
+                }
+                child = tree.nodes[child].end as usize;
             }
-            if tree.nodes[node].end as usize > node + 1 {
-                local.beyond.push(node as u32);
-            }
         }
-        local.beyond.len() <= MAX_BEYOND
+        is_plain
     })?;
-    Ok((local.beyond.len() <= MAX_BEYOND).then_some(local))
+    if !is_plain {
+        return Ok(None);
+    }
+    Ok(Some(Local::new(needs, tree.n_vocab, live, exits)?))
+}
+
+/// Adds the tokens of the nodes `begin..end` that fit from `state` on.
+fn add_fitting(tables: &mut Tables, tree: &Tree, bits: &mut [u32], nodes: (usize, usize), state: u32) -> Step<()> {
+    fitting(tables, tree, nodes, state, &mut |_, _, _, tokens| {
+        tokens.iter().for_each(|&token| set(bits, token));
+        true
+    })
 }
 
 /// Gets the state after a node that fits, the node and its tokens; false ends the walk.

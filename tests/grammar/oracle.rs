@@ -1,7 +1,7 @@
 //! Masks against a naive oracle, which feeds every token's bytes through the matcher; forks against replays.
 
 use crate::testing::random_text::Random;
-use crate::testing::{self, real_vocabularies};
+use crate::testing::{self, real_vocabularies, schemas};
 use crate::texts::{GRAMMARS, JSON, grammar, vocab};
 use elizainference::Token;
 use elizainference::grammar::{Grammar, GrammarState};
@@ -79,19 +79,41 @@ fn walk(grammar: &Arc<Grammar>, vocab: &Vocab, pieces: &[Vec<u8>], random: &mut 
     seen.len()
 }
 
-fn compare(name: &str, vocab: &Arc<Vocab>, steps: usize, seed: u64) {
+/// Repetitions with and without limits, of what is plain and what can be read in several ways, inside of each other,
+/// and before what an item can begin with too.
+const REPETITIONS: &[&str] = &[
+    r#"root ::= "\"" [^"\\]{0,7} "\"" ("," | "}")"#,
+    r#"root ::= "<" [^<>]{3,9} ">" "x"?"#,
+    r#"root ::= [^;]{5} ";" [^;]{4,} ";;""#,
+    r#"root ::= ("(" [b-z0-9 ]{0,5} ")" ","?){2,6} ".""#,
+    r#"root ::= ([a-z]+){2,6} " " [a-z ]{4,8} ".""#,
+    r#"root ::= [a-z]{0,5} [a-z0-9]{4} "!""#,
+    r#"root ::= ("-"? [A-Za-z0-9]){0,6} ("." ("-"? [A-Za-z0-9]){1,5}){1,5} "\"""#,
+    r#"root ::= "\"" char{0,4} "\"" | "\"" char{2,9} "x" | "\"" char{6} ["0-9]
+char ::= [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4})
+"#,
+    r#"root ::= "[" item{0,5} "]"
+item ::= "\"" char{1,6} "\"" ","
+char ::= [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4})
+"#,
+    r#"root ::= ("ab" | "abc" | "c")* [é-ü]{0,6} "d"{0,9} "." "#,
+    r#"root ::= ("" | "q"){5} [^q]{4,5} "q" | [x]{4} [^y]{0,4} "y""#,
+];
+
+fn compare(name: &str, vocab: &Arc<Vocab>, grammars: &[&str], steps: usize, seed: u64) {
     let pieces = pieces(vocab);
     let mut random = Random(seed);
     let mut masks = 0;
-    for text in GRAMMARS {
+    for text in grammars {
         masks += walk(&grammar(text, vocab), vocab, &pieces, &mut random, steps);
     }
-    println!("{name}: {} tokens, {masks} masks of {} grammars", vocab.n_tokens(), GRAMMARS.len());
+    println!("{name}: {} tokens, {masks} masks of {} grammars", vocab.n_tokens(), grammars.len());
 }
 
 #[test]
 fn masks_are_what_every_token_s_bytes_say() {
-    compare("demo", &vocab(&testing::demo()), 25, 1);
+    compare("demo", &vocab(&testing::demo()), GRAMMARS, 25, 1);
+    compare("demo", &vocab(&testing::demo()), REPETITIONS, 80, 3);
 }
 
 #[test]
@@ -100,8 +122,22 @@ fn masks_of_large_vocabularies_are_what_every_token_s_bytes_say() {
     let Some(shared) = real_vocabularies::folder() else { return };
     for name in ["llama-spm", "llama-bpe", "qwen2", "gemma-4"] {
         let vocab = vocab(&shared.join(format!("models/vocab/ggml-vocab-{name}.gguf")));
-        compare(name, &vocab, 200, 2);
+        compare(name, &vocab, GRAMMARS, 200, 2);
+        compare(name, &vocab, REPETITIONS, 60, 4);
     }
+}
+
+#[test]
+#[ignore = "minutes: make deep"]
+fn masks_of_schemas_are_what_every_token_s_bytes_say() {
+    let vocab = vocab(&testing::demo());
+    let pieces = pieces(&vocab);
+    let (mut random, mut masks) = (Random(5), 0);
+    for case in schemas::all() {
+        let grammar = elizainference::grammar::load(&case.source(), &vocab).unwrap();
+        masks += walk(&grammar, &vocab, &pieces, &mut random, 60);
+    }
+    println!("{masks} masks of 100 schemas");
 }
 
 #[test]

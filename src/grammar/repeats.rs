@@ -1,0 +1,195 @@
+//! Repetitions in the code, and what states inside of them have in common.
+//!
+//! A string of at most a hundred characters has a state for each count of them, and one for each place in the text that
+//! comes after it. Most of what is legal in all of those depends neither on the count nor on what comes after: it is
+//! found once in an endless loop of the same item, with the number of items that each token needs ([`Local`]).
+
+use super::code::{Code, Op};
+use super::mask::Local;
+use super::tables::{CLASS, DEAD, HOLE, Stack, Step, Tables};
+use crate::{Result, reserve};
+use hashbrown::HashMap;
+use std::sync::Arc;
+
+/// What is repeated less often is looked at as it is.
+const MIN_LEFT: u32 = 4;
+/// The most positions of which it is noted that they are in a repetition.
+const MAX_REPEATS: usize = 1 << 18;
+/// So deep inside of an item a stack may be.
+const MAX_INSIDE: usize = 16;
+/// The most repetitions that a state may be inside of.
+const MAX_PARTS: usize = 4;
+
+/// What follows a position after one item of a repetition.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Repeat {
+    /// The position after the item in an endless loop of it.
+    endless: u32,
+    /// How many items must follow.
+    pub(super) needed: u32,
+    /// How many may follow; [`u32::MAX`] where any number may.
+    pub(super) left: u32,
+    /// The position after the last one.
+    exit: u32,
+}
+
+/// The repetitions of a code, to which their endless loops are added.
+pub(super) fn find(code: &mut Code) -> Result<HashMap<u32, Repeat>> {
+    let rules = code.starts.len();
+    // Rules of the form `R ::= item | ""` or `R ::= item S | ""`, where S is such a rule or R itself: the item, and how
+    // often it may come.
+    let mut chains: Vec<Option<(Op, u32)>> = reserve::filled(None, rules, "repetitions of a grammar")?;
+    for rule in 0..rules {
+        chains[rule] = chain(code, rule, &chains);
+    }
+    let mut found = Vec::new();
+    let mut run: Option<(Op, Repeat)> = None;
+    for at in (0..code.ops.len() as u32).rev() {
+        let op = code.ops[at as usize];
+        let chained = match op {
+            Op::Rule(rule) => chains[rule as usize],
+            _ => None,
+        };
+        run = match (op, chained, run) {
+            (_, Some((item, left)), _) => Some((item, Repeat { endless: 0, needed: 0, left, exit: at + 1 })),
+            (Op::Class(_) | Op::Rule(_), None, Some((item, next))) if item == op => {
+                let (needed, left) = (next.needed + 1, next.left.saturating_add(1));
+                Some((item, Repeat { needed, left, ..next }))
+            }
+            (Op::Class(_) | Op::Rule(_), None, _) => {
+                Some((op, Repeat { endless: 0, needed: 1, left: 1, exit: at + 1 }))
+            }
+            _ => None,
+        };
+        found.extend(run.filter(|(_, repeat)| repeat.left >= MIN_LEFT).map(|(item, repeat)| (at, item, repeat)));
+    }
+    let mut loops: HashMap<Op, u32> = HashMap::new();
+    let mut repeats = HashMap::with_capacity(found.len().min(MAX_REPEATS));
+    for (at, item, repeat) in found.into_iter().take(MAX_REPEATS) {
+        let endless = match loops.get(&item) {
+            Some(&known) => known,
+            None => {
+                let added = code.add_loop(item)?;
+                loops.insert(item, added);
+                added
+            }
+        };
+        repeats.insert(at, Repeat { endless, ..repeat });
+    }
+    Ok(repeats)
+}
+
+fn chain(code: &Code, rule: usize, chains: &[Option<(Op, u32)>]) -> Option<(Op, u32)> {
+    let Op::Fork(fork) = code.ops[code.starts[rule] as usize] else { return None };
+    let &[a, b] = code.targets(fork) else { return None };
+    let op = |at: u32| code.ops[at as usize];
+    let first = match (op(a), op(b)) {
+        (Op::End, Op::Class(_) | Op::Rule(_)) => b,
+        (Op::Class(_) | Op::Rule(_), Op::End) => a,
+        _ => return None,
+    };
+    match (op(first), op(first + 1)) {
+        (item, Op::End) => Some((item, 1)),
+        (item, Op::Rule(next)) if op(first + 2) == Op::End => match next as usize {
+            next if next == rule => Some((item, u32::MAX)),
+            next => chains[next].filter(|(other, _)| *other == item).map(|(_, left)| (item, left.saturating_add(1))),
+        },
+        _ => None,
+    }
+}
+
+/// The stacks of a state that are inside of one repetition.
+pub(super) struct Part {
+    /// The same in the endless loop, with a hole after it.
+    pub(super) open: u32,
+    /// The state after the loop's last item, in the loop.
+    pub(super) between: u32,
+    pub(super) repeat: Repeat,
+    /// The state after the repetition.
+    pub(super) after: u32,
+}
+
+impl Tables {
+    /// The parts of a state that are inside of repetitions, and the state of all others; `None` where there are no such
+    /// parts, or too many.
+    pub(super) fn parts(&mut self, state: u32) -> Step<Option<(Vec<Part>, u32)>> {
+        let code = self.code.clone();
+        let (begin, end) = self.states[state as usize].stacks;
+        // The stacks inside of each repetition, by the stack after one item.
+        let mut groups: Vec<(u32, Vec<u32>)> = Vec::new();
+        let mut others = Vec::new();
+        for index in begin..end {
+            let member = self.members[index as usize];
+            let mut inside = Vec::new();
+            let mut at = member;
+            let repeat = loop {
+                if at <= HOLE || inside.len() == MAX_INSIDE {
+                    break None;
+                }
+                let stack = self.stacks[at as usize];
+                let repeat = code.repeats.get(&stack.at).filter(|_| !inside.is_empty());
+                if repeat.is_some() {
+                    break repeat;
+                }
+                inside.push(stack.at);
+                at = stack.rest;
+            };
+            let Some(repeat) = repeat else {
+                others.push(member);
+                continue;
+            };
+            let mut rest = HOLE;
+            for at in [repeat.endless].into_iter().chain(inside.into_iter().rev()) {
+                rest = self.intern_stack(Stack { at, rest, mark: 0 })?;
+            }
+            match groups.iter_mut().find(|group| group.0 == at) {
+                Some(group) => group.1.push(rest),
+                None => groups.push((at, vec![rest])),
+            }
+        }
+        if groups.is_empty() || groups.len() > MAX_PARTS {
+            return Ok(None);
+        }
+        let mut parts = Vec::new();
+        for (stack, tops) in groups {
+            let stack = self.stacks[stack as usize];
+            let Some(&repeat) = code.repeats.get(&stack.at) else { return Ok(None) };
+            let open = self.state_of(&tops)?;
+            let between = self.state_from(Stack { at: repeat.endless, rest: HOLE, mark: 0 })?;
+            let after = self.state_from(Stack { at: repeat.exit, ..stack })?;
+            parts.push(Part { open, between, repeat, after });
+        }
+        Ok(Some((parts, self.state_of(&others)?)))
+    }
+
+    fn state_of(&mut self, stacks: &[u32]) -> Step<u32> {
+        self.found.clear();
+        self.found.extend_from_slice(stacks);
+        self.intern_found()
+    }
+
+    /// The state of what a position leads to.
+    fn state_from(&mut self, stack: Stack) -> Step<u32> {
+        debug_assert!(stack.at & CLASS == 0);
+        self.found.clear();
+        self.seen.clear();
+        self.expand(stack)?;
+        self.intern_found()
+    }
+
+    /// Whether a hole is reached in a state.
+    pub(super) fn has_hole(&self, state: u32) -> bool {
+        let (begin, end) = self.states[state as usize].stacks;
+        state != DEAD && self.members[begin as usize..end as usize].first() == Some(&HOLE)
+    }
+
+    /// What is known of a state in an endless loop.
+    pub(super) fn local(&self, open: u32) -> Option<Option<Arc<Local>>> {
+        self.locals.get(&open).cloned()
+    }
+
+    pub(super) fn keep_local(&mut self, open: u32, local: Option<Arc<Local>>) {
+        self.mask_bytes += local.as_ref().map_or(0, |local| local.bytes());
+        self.locals.insert(open, local);
+    }
+}
