@@ -2,6 +2,8 @@
 
 use crate::{Result, Token, reserve};
 use hashbrown::HashMap;
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Up to so many legal tokens are listed.
@@ -68,6 +70,8 @@ pub(super) struct Local {
     tokens: Vec<Token>,
     /// How many tokens need at most so many items, by that number.
     counts: Vec<u32>,
+    /// The most whole items that any text of the vocabulary begins with.
+    pub(super) most: u16,
     /// Bits of the tokens that need at most so many items, by that number, up to [`SMALL`]; then those of all. Empty
     /// where there are few tokens.
     bits: Vec<Vec<u32>>,
@@ -84,10 +88,13 @@ const LISTED: usize = 4096;
 const SMALL: usize = 16;
 
 impl Local {
+    /// `needs` has tokens with the items that they need, `whole` is the most whole items of a text.
+    ///
     /// # Errors
     /// [`crate::Error::OutOfMemory`].
     pub(super) fn new(
         mut needs: Vec<(u16, Token)>,
+        whole: u16,
         n_vocab: usize,
         live: [u64; 4],
         exits: HashMap<u8, Vec<(u32, u16)>>,
@@ -96,7 +103,7 @@ impl Local {
         needs.sort_unstable();
         let most = needs.last().map_or(0, |need| usize::from(need.0));
         let counts = (0..=most).map(|most| needs.partition_point(|need| usize::from(need.0) <= most) as u32).collect();
-        let mut local = Local { tokens: Vec::new(), counts, bits: Vec::new(), live, exits };
+        let mut local = Local { tokens: Vec::new(), counts, most: whole, bits: Vec::new(), live, exits };
         if needs.len() > LISTED {
             let mut bits = reserve::filled(0u32, n_vocab.div_ceil(32), BITS)?;
             let mut next = 0;
@@ -134,6 +141,30 @@ impl Local {
         let bits: usize = self.bits.iter().map(Vec::len).sum();
         let exits: usize = self.exits.values().map(|list| list.len() * 8).sum();
         (self.tokens.len() + self.counts.len() + bits) * 4 + exits
+    }
+}
+
+/// What was found for a vocabulary, for all of its grammars: by a description of the item and the place in it.
+#[derive(Debug, Default)]
+pub(super) struct Locals(Mutex<(HashMap<[u8; 32], Option<Arc<Local>>>, usize)>);
+
+/// The most bytes of [`Locals`]. Beyond them all are dropped and found again when they are needed.
+const MAX_LOCAL_BYTES: usize = 64 << 20;
+
+impl Locals {
+    pub(super) fn get(&self, key: &[u8; 32]) -> Option<Option<Arc<Local>>> {
+        self.0.lock().0.get(key).cloned()
+    }
+
+    pub(super) fn keep(&self, key: [u8; 32], local: Option<Arc<Local>>) {
+        let mut known = self.0.lock();
+        let bytes = local.as_ref().map_or(64, |local| local.bytes());
+        if known.1 + bytes > MAX_LOCAL_BYTES {
+            *known = Default::default();
+        }
+        if known.0.insert(key, local).is_none() {
+            known.1 += bytes;
+        }
     }
 }
 

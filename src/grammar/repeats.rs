@@ -4,11 +4,13 @@
 //! comes after it. Most of what is legal in all of those depends neither on the count nor on what comes after: it is
 //! found once in an endless loop of the same item, with the number of items that each token needs ([`Local`]).
 
+use super::classes::DONE;
 use super::code::{Code, Op};
 use super::mask::Local;
 use super::tables::{CLASS, DEAD, HOLE, Stack, Step, Tables};
 use crate::{Result, reserve};
 use hashbrown::HashMap;
+use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
 /// What is repeated less often is looked at as it is.
@@ -109,6 +111,81 @@ pub(super) struct Part {
     pub(super) after: u32,
 }
 
+/// The longest description of a state, in words.
+const MAX_DESCRIPTION: usize = 1 << 14;
+
+/// Numbers in the order in which things are first seen.
+#[derive(Default)]
+struct Numbers {
+    known: HashMap<u32, u32>,
+    seen: Vec<u32>,
+    done: usize,
+}
+
+impl Numbers {
+    fn of(&mut self, what: u32) -> u32 {
+        *self.known.entry(what).or_insert_with(|| {
+            self.seen.push(what);
+            self.seen.len() as u32 - 1
+        })
+    }
+
+    /// The next one that was not returned yet.
+    fn next(&mut self) -> Option<u32> {
+        let next = self.seen.get(self.done).copied();
+        self.done += usize::from(next.is_some());
+        next
+    }
+}
+
+/// Code as words that do not depend on where it is.
+#[derive(Default)]
+struct Description {
+    positions: Numbers,
+    classes: Numbers,
+    words: Vec<u32>,
+}
+
+impl Description {
+    /// Adds what was seen and not described yet, and all that it leads to.
+    fn add(&mut self, code: &Code) -> Option<()> {
+        while let Some(at) = self.positions.next() {
+            let next = at + 1;
+            match code.ops[at as usize] {
+                Op::End => self.words.push(0),
+                Op::Never => self.words.push(1),
+                Op::Byte(byte) => self.words.extend([2, u32::from(byte), self.positions.of(next)]),
+                Op::Class(class) => self.words.extend([3, self.classes.of(class), self.positions.of(next)]),
+                Op::Rule(rule) => {
+                    let start = self.positions.of(code.starts[rule as usize]);
+                    self.words.extend([4, start, self.positions.of(next)]);
+                }
+                Op::Fork(fork) => {
+                    let targets = code.targets(fork);
+                    self.words.extend([5, targets.len() as u32]);
+                    self.words.extend(targets.iter().map(|&target| self.positions.of(target)));
+                }
+                Op::Token(_) | Op::NotToken(_) => return None,
+            }
+            if self.words.len() > MAX_DESCRIPTION {
+                return None;
+            }
+        }
+        while let Some(class) = self.classes.next() {
+            let edges = code.automata.edges(class);
+            self.words.extend([6, edges.len() as u32]);
+            for edge in edges {
+                let next = if edge.next == DONE { DONE } else { self.classes.of(edge.next) };
+                self.words.extend([u32::from(edge.low) << 8 | u32::from(edge.high), next]);
+            }
+            if self.words.len() > MAX_DESCRIPTION {
+                return None;
+            }
+        }
+        Some(())
+    }
+}
+
 impl Tables {
     /// The parts of a state that are inside of repetitions, and the state of all others; `None` where there are no such
     /// parts, or too many.
@@ -175,6 +252,35 @@ impl Tables {
         self.seen.clear();
         self.expand(stack)?;
         self.intern_found()
+    }
+
+    /// A description of a state in an endless loop, which says all that decides what is legal in it, the same in every
+    /// grammar; `None` where it would be long, or asks for whole tokens.
+    pub(super) fn description(&self, open: u32, repeat: Repeat) -> Option<[u8; 32]> {
+        let mut description = Description::default();
+        description.positions.of(repeat.endless - 2);
+        description.add(&self.code)?;
+        let (begin, end) = self.states[open as usize].stacks;
+        let mut stacks: Vec<Vec<u32>> = Vec::new();
+        for index in begin..end {
+            let (mut at, mut stack) = (self.members[index as usize], Vec::new());
+            while at > HOLE {
+                let top = self.stacks[at as usize];
+                stack.push(match top.at & CLASS {
+                    0 => description.positions.of(top.at) << 1,
+                    _ => description.classes.of(top.at & !CLASS) << 1 | 1,
+                });
+                at = top.rest;
+            }
+            stacks.push(stack);
+        }
+        stacks.sort_unstable();
+        for stack in stacks {
+            description.words.extend([7, stack.len() as u32]);
+            description.words.extend(stack);
+        }
+        description.add(&self.code)?;
+        Some(Sha256::digest(bytemuck::cast_slice(&description.words)).into())
     }
 
     /// Whether a hole is reached in a state.

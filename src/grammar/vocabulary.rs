@@ -5,6 +5,7 @@
 //! out, so that a grammar's characters can match a control token's text. Left out are tokens that end a generation,
 //! which are judged apart, those without a text, and those that begin with a zero byte, which no grammar ever allows.
 
+use super::mask::Locals;
 use crate::vocab::Vocab;
 use crate::{Result, Token, reserve};
 use parking_lot::Mutex;
@@ -34,6 +35,7 @@ pub(super) struct Tree {
     pub(super) eog: Vec<Token>,
     pub(super) n_vocab: usize,
     pub(super) max_depth: usize,
+    pub(super) locals: Locals,
     texts: Vec<u8>,
     /// For each token where its text begins; then the end.
     begins: Vec<u32>,
@@ -74,6 +76,7 @@ impl Tree {
             eog: reserve::copied(vocab.eog_tokens(), NODES)?,
             n_vocab,
             max_depth: 0,
+            locals: Locals::default(),
             texts,
             begins,
         };

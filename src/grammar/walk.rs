@@ -65,18 +65,27 @@ fn by_parts(tables: &mut Tables, tree: &Tree, state: u32) -> Step<Option<Vec<u32
         let local = match tables.local(part.open) {
             Some(known) => known,
             None => {
-                let local = local(tables, tree, part.open, part.between)?.map(Arc::new);
+                let key = tables.description(part.open, part.repeat);
+                let local = match key.and_then(|key| tree.locals.get(&key)) {
+                    Some(known) => known,
+                    None => local(tables, tree, part.open, part.between)?.map(Arc::new),
+                };
+                key.into_iter().for_each(|key| tree.locals.keep(key, local.clone()));
                 tables.keep_local(part.open, local.clone());
                 local
             }
         };
         let Some(local) = local else { return Ok(None) };
+        local.add(&mut bits, part.repeat.left.saturating_add(1));
+        // Where more items must follow than a token has, none goes beyond them.
+        if part.repeat.needed >= u32::from(local.most) {
+            continue;
+        }
         let live = tables.state(part.after).live;
         if live.iter().zip(local.live).any(|(after, inside)| after & inside != 0) {
             // A byte may belong to the next item or to what comes after the last.
             return Ok(None);
         }
-        local.add(&mut bits, part.repeat.left.saturating_add(1));
         let ends = |count: u16| (part.repeat.needed..=part.repeat.left).contains(&(u32::from(count) - 1));
         for (&byte, nodes) in local.exits.iter().filter(|(byte, _)| has(&live, **byte)) {
             let next = tables.next(part.after, byte)?;
@@ -104,13 +113,14 @@ fn local(tables: &mut Tables, tree: &Tree, open: u32, between: u32) -> Step<Opti
     let (mut needs, mut exits) = (Vec::new(), HashMap::<u8, Vec<(u32, u16)>>::new());
     // Whole items along the way to each depth.
     let mut counts: Vec<u16> = vec![0; tree.max_depth + 1];
-    let mut is_plain = true;
+    let (mut is_plain, mut whole) = (true, 0);
     fitting(tables, tree, (0, tree.nodes.len() - 1), open, &mut |tables, next, at, tokens| {
         let node = tree.nodes[at];
         let (depth, is_between) = (usize::from(node.depth), next == between);
         is_plain = is_between || !tables.has_hole(next);
         let count = counts[depth] + u16::from(is_between);
         counts[depth + 1] = count;
+        whole = whole.max(count);
         // One that ends inside of an item needs that one too.
         let need = count + u16::from(!is_between);
         needs.extend(tokens.iter().map(|&token| (need, token)));
@@ -129,7 +139,7 @@ fn local(tables: &mut Tables, tree: &Tree, open: u32, between: u32) -> Step<Opti
     if !is_plain {
         return Ok(None);
     }
-    Ok(Some(Local::new(needs, tree.n_vocab, live, exits)?))
+    Ok(Some(Local::new(needs, whole, tree.n_vocab, live, exits)?))
 }
 
 /// Adds the tokens of the nodes `begin..end` that fit from `state` on.

@@ -6,7 +6,6 @@ const YEAR: &str = "([0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)";
 const TIME: &str = "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
 const LLAMA_TIME: &str = "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{3})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
 const UUID: &str = "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}";
-const LABEL: &str = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?";
 const OCTET: &str = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
 /// Of a path, a query or a fragment.
 const IN_URI: &str = "([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})";
@@ -20,12 +19,12 @@ pub(super) fn pattern(format: &str) -> Option<String> {
         "time" => TIME.into(),
         "date-time" => format!("({})T{TIME}", date()),
         "uuid" => UUID.into(),
-        "email" => format!("{ATOM}(\\.{ATOM})*@{LABEL}(\\.{LABEL})+"),
-        "hostname" => host(),
+        "email" => format!("{ATOM}(\\.{ATOM})*@{}", host("{1,5}")),
+        "hostname" => host("{0,5}"),
         "ipv4" => format!("{OCTET}(\\.{OCTET}){{3}}"),
         "ipv6" => ipv6(),
         "uri" => {
-            let host = format!("//{}(:[0-9]{{1,5}})?(/{IN_URI}*)*", host());
+            let host = format!("//{}(:[0-9]{{1,5}})?(/{IN_URI}*)*", host("{0,5}"));
             let rest = format!("(\\?({IN_URI}|[/?])*)?(#({IN_URI}|[/?])*)?");
             // With a host, or a path alone as in mailto:.
             format!("[A-Za-z][A-Za-z0-9+.-]*:({host}|{IN_URI}+(/{IN_URI}*)*){rest}")
@@ -50,9 +49,11 @@ pub(super) fn llama_pattern(format: &str) -> Option<String> {
     Some(format!("^({body})$"))
 }
 
-/// A name of at most 253 characters, as a host's is: a first label of up to 63, and up to six of up to 30.
-fn host() -> String {
-    format!("{LABEL}(\\.[A-Za-z0-9]([A-Za-z0-9-]{{0,28}}[A-Za-z0-9])?){{0,6}}")
+/// A name of at most 253 characters, as a host's is: labels of letters and digits with single hyphens between them, the
+/// first of up to 31 of them, up to five others of up to 18. So it is plain at each character how it is read.
+fn host(others: &str) -> String {
+    let label = |more| format!("[A-Za-z0-9](-?[A-Za-z0-9]){{0,{more}}}");
+    format!("{}(\\.{}){others}", label(30), label(17))
 }
 
 fn date() -> String {
