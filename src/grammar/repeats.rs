@@ -8,7 +8,7 @@ use super::classes::DONE;
 use super::code::{Code, Op};
 use super::mask::Local;
 use super::tables::{CLASS, DEAD, HOLE, Stack, Step, Tables};
-use crate::{Result, reserve};
+use crate::{Result, Token, reserve};
 use hashbrown::HashMap;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
@@ -17,10 +17,12 @@ use std::sync::Arc;
 const MIN_LEFT: u32 = 4;
 /// The most positions of which it is noted that they are in a repetition.
 const MAX_REPEATS: usize = 1 << 18;
+/// The most positions of an item.
+const MAX_ITEM: usize = 128;
 /// So deep inside of an item a stack may be.
 const MAX_INSIDE: usize = 16;
 /// The most repetitions that a state may be inside of.
-const MAX_PARTS: usize = 4;
+const MAX_PARTS: usize = 16;
 
 /// What follows a position after one item of a repetition.
 #[derive(Debug, Clone, Copy)]
@@ -65,20 +67,50 @@ pub(super) fn find(code: &mut Code) -> Result<HashMap<u32, Repeat>> {
         };
         found.extend(run.filter(|(_, repeat)| repeat.left >= MIN_LEFT).map(|(item, repeat)| (at, item, repeat)));
     }
-    let mut loops: HashMap<Op, u32> = HashMap::new();
+    let mut loops: HashMap<Op, Option<u32>> = HashMap::new();
     let mut repeats = HashMap::with_capacity(found.len().min(MAX_REPEATS));
     for (at, item, repeat) in found.into_iter().take(MAX_REPEATS) {
         let endless = match loops.get(&item) {
             Some(&known) => known,
             None => {
-                let added = code.add_loop(item)?;
+                let added = if is_small(code, item) { Some(code.add_loop(item)?) } else { None };
                 loops.insert(item, added);
                 added
             }
         };
-        repeats.insert(at, Repeat { endless, ..repeat });
+        if let Some(endless) = endless {
+            repeats.insert(at, Repeat { endless, ..repeat });
+        }
     }
     Ok(repeats)
+}
+
+/// Whether an item has few positions. What is found inside of a large one, an object say, is seldom of use again.
+fn is_small(code: &Code, item: Op) -> bool {
+    let mut seen = Numbers::default();
+    if let Op::Rule(rule) = item {
+        seen.of(code.starts[rule as usize]);
+    }
+    while let Some(at) = seen.next() {
+        match code.ops[at as usize] {
+            Op::End | Op::Never => continue,
+            Op::Fork(fork) => {
+                code.targets(fork).iter().for_each(|&target| {
+                    seen.of(target);
+                });
+                continue;
+            }
+            Op::Rule(rule) => {
+                seen.of(code.starts[rule as usize]);
+            }
+            _ => {}
+        }
+        seen.of(at + 1);
+        if seen.seen.len() > MAX_ITEM {
+            return false;
+        }
+    }
+    true
 }
 
 fn chain(code: &Code, rule: usize, chains: &[Option<(Op, u32)>]) -> Option<(Op, u32)> {
@@ -102,6 +134,7 @@ fn chain(code: &Code, rule: usize, chains: &[Option<(Op, u32)>]) -> Option<(Op, 
 
 /// The stacks of a state that are inside of one repetition.
 pub(super) struct Part {
+    pub(super) stacks: Vec<u32>,
     /// The same in the endless loop, with a hole after it.
     pub(super) open: u32,
     /// The state after the loop's last item, in the loop.
@@ -187,13 +220,13 @@ impl Description {
 }
 
 impl Tables {
-    /// The parts of a state that are inside of repetitions, and the state of all others; `None` where there are no such
-    /// parts, or too many.
-    pub(super) fn parts(&mut self, state: u32) -> Step<Option<(Vec<Part>, u32)>> {
+    /// The parts of a state that are inside of repetitions, and the other stacks; `None` where there are no such parts,
+    /// or too many.
+    pub(super) fn parts(&mut self, state: u32) -> Step<Option<(Vec<Part>, Vec<u32>)>> {
         let code = self.code.clone();
         let (begin, end) = self.states[state as usize].stacks;
         // The stacks inside of each repetition, by the stack after one item.
-        let mut groups: Vec<(u32, Vec<u32>)> = Vec::new();
+        let mut groups: Vec<(u32, Vec<u32>, Vec<u32>)> = Vec::new();
         let mut others = Vec::new();
         for index in begin..end {
             let member = self.members[index as usize];
@@ -220,26 +253,30 @@ impl Tables {
                 rest = self.intern_stack(Stack { at, rest, mark: 0 })?;
             }
             match groups.iter_mut().find(|group| group.0 == at) {
-                Some(group) => group.1.push(rest),
-                None => groups.push((at, vec![rest])),
+                Some(group) => {
+                    group.1.push(rest);
+                    group.2.push(member);
+                }
+                None => groups.push((at, vec![rest], vec![member])),
             }
         }
         if groups.is_empty() || groups.len() > MAX_PARTS {
             return Ok(None);
         }
         let mut parts = Vec::new();
-        for (stack, tops) in groups {
+        for (stack, tops, stacks) in groups {
             let stack = self.stacks[stack as usize];
             let Some(&repeat) = code.repeats.get(&stack.at) else { return Ok(None) };
             let open = self.state_of(&tops)?;
             let between = self.state_from(Stack { at: repeat.endless, rest: HOLE, mark: 0 })?;
             let after = self.state_from(Stack { at: repeat.exit, ..stack })?;
-            parts.push(Part { open, between, repeat, after });
+            parts.push(Part { stacks, open, between, repeat, after });
         }
-        Ok(Some((parts, self.state_of(&others)?)))
+        Ok(Some((parts, others)))
     }
 
-    fn state_of(&mut self, stacks: &[u32]) -> Step<u32> {
+    /// The state of these stacks.
+    pub(super) fn state_of(&mut self, stacks: &[u32]) -> Step<u32> {
         self.found.clear();
         self.found.extend_from_slice(stacks);
         self.intern_found()
@@ -292,6 +329,16 @@ impl Tables {
     /// What is known of a state in an endless loop.
     pub(super) fn local(&self, open: u32) -> Option<Option<Arc<Local>>> {
         self.locals.get(&open).cloned()
+    }
+
+    /// The tokens that go beyond a repetition from a state in its endless loop on, if they are known.
+    pub(super) fn beyond(&self, open: u32, after: u32) -> Option<Arc<Vec<(u16, Token)>>> {
+        self.beyond.get(&(open, after)).cloned()
+    }
+
+    pub(super) fn keep_beyond(&mut self, open: u32, after: u32, beyond: Arc<Vec<(u16, Token)>>) {
+        self.mask_bytes += beyond.len() * 8;
+        self.beyond.insert((open, after), beyond);
     }
 
     pub(super) fn keep_local(&mut self, open: u32, local: Option<Arc<Local>>) {

@@ -9,9 +9,6 @@ use crate::gguf::shown;
 use crate::{Error, Result, Token};
 use std::sync::Arc;
 
-/// The most bytes of masks that a grammar keeps.
-const MAX_MASK_BYTES: usize = 48 << 20;
-
 /// A stream's place in a grammar. A clone is a fork, and a way back to here.
 pub struct GrammarState {
     pub(super) grammar: Arc<Grammar>,
@@ -69,9 +66,7 @@ impl GrammarState {
         let place = self.place;
         let mask = grammar.run(&mut tables, |tables| {
             let state = tables.state_at(place);
-            let mask = walk::mask(tables, &grammar.tree, state)?;
-            tables.keep_mask(state, &mask, MAX_MASK_BYTES);
-            Ok(mask)
+            walk::kept(tables, &grammar.tree, state)
         })?;
         Ok(Some(mask))
     }

@@ -98,6 +98,8 @@ pub(super) struct Tables {
     steps: u64,
     /// By the state in an endless loop; `None` where it is of no use.
     pub(super) locals: HashMap<u32, Option<Arc<Local>>>,
+    /// By that state and the one after the repetition: the tokens that go beyond it, with the items before that.
+    pub(super) beyond: HashMap<(u32, u32), Arc<Vec<(u16, Token)>>>,
     pub(super) mask_bytes: usize,
     /// How often the tables were dropped.
     pub(super) rebuilt: u64,
@@ -126,6 +128,7 @@ impl Tables {
             free: Vec::new(),
             steps: 0,
             locals: HashMap::new(),
+            beyond: HashMap::new(),
             mask_bytes: 0,
             rebuilt: 0,
             masks: 0,
@@ -149,6 +152,7 @@ impl Tables {
         self.members.clear();
         self.rows.clear();
         self.locals.clear();
+        self.beyond.clear();
         self.mask_bytes = 0;
         self.stacks.push(Stack { at: u32::MAX, rest: 0, mark: 0 });
         self.stacks.push(Stack { at: u32::MAX, rest: 0, mark: 0 });
@@ -519,6 +523,7 @@ impl Tables {
         if self.mask_bytes + mask.bytes() > limit {
             self.states.iter_mut().for_each(|state| state.mask = None);
             self.locals.clear();
+            self.beyond.clear();
             self.mask_bytes = 0;
         }
         self.mask_bytes += mask.bytes();

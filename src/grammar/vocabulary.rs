@@ -35,6 +35,8 @@ pub(super) struct Tree {
     pub(super) eog: Vec<Token>,
     pub(super) n_vocab: usize,
     pub(super) max_depth: usize,
+    /// How many nodes are at and below each first byte.
+    pub(super) below: Vec<(u8, usize)>,
     pub(super) locals: Locals,
     texts: Vec<u8>,
     /// For each token where its text begins; then the end.
@@ -76,6 +78,7 @@ impl Tree {
             eog: reserve::copied(vocab.eog_tokens(), NODES)?,
             n_vocab,
             max_depth: 0,
+            below: Vec::new(),
             locals: Locals::default(),
             texts,
             begins,
@@ -95,6 +98,12 @@ impl Tree {
             a.0.cmp(&b.0).then_with(|| tree.text(a.1).cmp(tree.text(b.1))).then(a.1.cmp(&b.1))
         });
         tree.fill(&order)?;
+        let mut at = 0;
+        while at + 1 < tree.nodes.len() {
+            let end = tree.nodes[at].end as usize;
+            tree.below.push((tree.nodes[at].byte, end - at));
+            at = end;
+        }
         Ok(tree)
     }
 

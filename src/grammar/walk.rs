@@ -13,15 +13,27 @@ use hashbrown::HashMap;
 use std::sync::Arc;
 
 const WORDS: &str = "words of a mask";
-/// From so many legal bytes on it is worth while to look for repetitions.
-const MANY_BYTES: u32 = 16;
+/// The most bytes of masks that a grammar keeps.
+const MAX_MASK_BYTES: usize = 48 << 20;
+/// Where so many nodes of the vocabulary are below legal bytes, it is worth while to look for repetitions.
+const MANY_NODES: usize = 4096;
+
+/// The mask of a state, which is kept.
+pub(super) fn kept(tables: &mut Tables, tree: &Tree, state: u32) -> Step<Arc<Mask>> {
+    if let Some(mask) = &tables.state(state).mask {
+        return Ok(mask.clone());
+    }
+    let mask = mask(tables, tree, state)?;
+    tables.keep_mask(state, &mask, MAX_MASK_BYTES);
+    Ok(mask)
+}
 
 /// The mask of a state, computed now.
-pub(super) fn mask(tables: &mut Tables, tree: &Tree, state: u32) -> Step<Arc<Mask>> {
+fn mask(tables: &mut Tables, tree: &Tree, state: u32) -> Step<Arc<Mask>> {
     let of = tables.state(state);
-    let live: u32 = of.live.iter().map(|word| word.count_ones()).sum();
+    let nodes = tree.below.iter().filter(|(byte, _)| has(&of.live, *byte)).map(|(_, nodes)| nodes).sum::<usize>();
     let (may_end, has_tokens) = (of.may_end, of.has_tokens);
-    let by_parts = if live >= MANY_BYTES && !has_tokens { by_parts(tables, tree, state)? } else { None };
+    let by_parts = if nodes >= MANY_NODES && !has_tokens { by_parts(tables, tree, state)? } else { None };
     let mut bits = match by_parts {
         Some(bits) => bits,
         None => {
@@ -58,9 +70,8 @@ fn add_token(bits: &mut [u32], tree: &Tree, op: Op) {
 
 /// The bits of a state by way of the repetitions that it is inside of; `None` where that is of no use.
 fn by_parts(tables: &mut Tables, tree: &Tree, state: u32) -> Step<Option<Vec<u32>>> {
-    let Some((parts, others)) = tables.parts(state)? else { return Ok(None) };
-    let mut bits = empty(tree)?;
-    let whole = (0, tree.nodes.len() - 1);
+    let Some((parts, mut others)) = tables.parts(state)? else { return Ok(None) };
+    let (mut bits, mut any) = (empty(tree)?, false);
     for part in parts {
         let local = match tables.local(part.open) {
             Some(known) => known,
@@ -75,31 +86,59 @@ fn by_parts(tables: &mut Tables, tree: &Tree, state: u32) -> Step<Option<Vec<u32
                 local
             }
         };
-        let Some(local) = local else { return Ok(None) };
-        local.add(&mut bits, part.repeat.left.saturating_add(1));
+        let live = tables.state(part.after).live;
+        // A byte may belong to the next item or to what comes after the last.
+        let meets = |local: &Local| live.iter().zip(local.live).any(|(after, inside)| after & inside != 0);
         // Where more items must follow than a token has, none goes beyond them.
-        if part.repeat.needed >= u32::from(local.most) {
+        let stays = |local: &Local| part.repeat.needed >= u32::from(local.most);
+        let Some(local) = local.filter(|local| stays(local) || !meets(local)) else {
+            others.extend(part.stacks);
+            continue;
+        };
+        any = true;
+        local.add(&mut bits, part.repeat.left.saturating_add(1));
+        if stays(&local) {
             continue;
         }
-        let live = tables.state(part.after).live;
-        if live.iter().zip(local.live).any(|(after, inside)| after & inside != 0) {
-            // A byte may belong to the next item or to what comes after the last.
-            return Ok(None);
-        }
-        let ends = |count: u16| (part.repeat.needed..=part.repeat.left).contains(&(u32::from(count) - 1));
-        for (&byte, nodes) in local.exits.iter().filter(|(byte, _)| has(&live, **byte)) {
-            let next = tables.next(part.after, byte)?;
-            for &(node, _) in nodes.iter().filter(|(_, count)| next != DEAD && ends(*count)) {
-                let node = node as usize;
-                tree.tokens(node).iter().for_each(|&token| set(&mut bits, token));
-                add_fitting(tables, tree, &mut bits, (node + 1, tree.nodes[node].end as usize), next)?;
+        let beyond = match tables.beyond(part.open, part.after) {
+            Some(known) => known,
+            None => {
+                let beyond = Arc::new(beyond(tables, tree, &local, part.after)?);
+                tables.keep_beyond(part.open, part.after, beyond.clone());
+                beyond
             }
-        }
+        };
+        let ends = |count: u16| (part.repeat.needed..=part.repeat.left).contains(&(u32::from(count) - 1));
+        beyond.iter().filter(|(count, _)| ends(*count)).for_each(|&(_, token)| set(&mut bits, token));
     }
-    if others != DEAD {
-        add_fitting(tables, tree, &mut bits, whole, others)?;
+    if !any {
+        return Ok(None);
+    }
+    if !others.is_empty() {
+        // What is outside of the repetitions does not depend on the count either.
+        let others = tables.state_of(&others)?;
+        let others = kept(tables, tree, others)?;
+        bits.iter_mut().zip(others.bits()).for_each(|(word, others)| *word |= others);
     }
     Ok(Some(bits))
+}
+
+/// The tokens that go beyond a repetition, with the whole items before that.
+fn beyond(tables: &mut Tables, tree: &Tree, local: &Local, after: u32) -> Step<Vec<(u16, Token)>> {
+    let mut beyond = Vec::new();
+    let live = tables.state(after).live;
+    for (&byte, nodes) in local.exits.iter().filter(|(byte, _)| has(&live, **byte)) {
+        let next = tables.next(after, byte)?;
+        for &(node, count) in nodes.iter().filter(|_| next != DEAD) {
+            let node = node as usize;
+            beyond.extend(tree.tokens(node).iter().map(|&token| (count, token)));
+            fitting(tables, tree, (node + 1, tree.nodes[node].end as usize), next, &mut |_, _, _, tokens| {
+                beyond.extend(tokens.iter().map(|&token| (count, token)));
+                true
+            })?;
+        }
+    }
+    Ok(beyond)
 }
 
 fn has(bytes: &[u64; 4], byte: u8) -> bool {
