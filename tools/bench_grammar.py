@@ -43,7 +43,34 @@ class Tokenizer:
         self.tokens = [b"\xff[%d]" % i if i in special else text for i, text in enumerate(texts)]
 
     def __call__(self, text):
-        raise NotImplementedError("texts come as tokens")
+        """Tokens of a text by longest match; it asks for few."""
+        if not hasattr(self, "index"):
+            self.index = {piece: token for token, piece in reversed(list(enumerate(self.tokens)))}
+            self.longest = max(map(len, self.tokens))
+        data, at, found = text if isinstance(text, bytes) else text.encode(), 0, []
+        while at < len(data):
+            for length in range(min(self.longest, len(data) - at), 0, -1):
+                token = self.index.get(data[at:at + length])
+                if token is not None:
+                    break
+            else:
+                raise ValueError(f"no token for byte {at} of {text!r}")
+            found.append(token)
+            at += length
+        return found
+
+
+def required_first(schema):
+    """The schema with the properties of each object in the order of the texts: required ones first."""
+    if isinstance(schema, list):
+        return [required_first(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    schema = {key: required_first(part) for key, part in schema.items()}
+    needed, properties = schema.get("required"), schema.get("properties")
+    if isinstance(needed, list) and isinstance(properties, dict):
+        schema["properties"] = dict(sorted(properties.items(), key=lambda item: item[0] not in needed))
+    return schema
 
 
 def llguidance(data):
@@ -66,8 +93,9 @@ def llguidance(data):
     first, masks, refused = [], [], []
     for case in data["schemas"]:
         start = time.perf_counter()
-        grammar = ll.LLMatcher.grammar_from_json_schema(json.dumps(case["schema"]))
-        matcher = ll.LLMatcher(tokenizer, grammar)
+        schema = {**required_first(json.loads(case["schema"])), "x-guidance": {"coerce_one_of": True}}
+        grammar = ll.LLMatcher.grammar_from_json_schema(json.dumps(schema))
+        matcher = ll.LLMatcher(tokenizer, grammar, log_level=0)
         matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         if matcher.is_error():
             refused.append(matcher.get_error().splitlines()[0])
