@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { partialJson, type FromSchema, type InferenceError, type Partially, type SpanEvent } from "eliza-inference";
+import { partialJson, type FromSchema, type InferenceError, type Partially, type Span, type SpanEvent } from "eliza-inference";
 import { PROMPT, WAYS, open, random, whole } from "./support.js";
 
 for (const delivery of WAYS) {
@@ -132,7 +132,7 @@ test("every beginning of a JSON text can be read, and grows to the whole", () =>
 
 test("a host hears of spans as they are written, each with its text", async () => {
   using model = await open();
-  const spans = [
+  const spans: Span[] = [
     { kind: "literal", text: '{"kind":' },
     { kind: "choice", key: "kind", values: ['"cat"', '"dog"'] },
     { kind: "literal", text: ',"years":[' },
@@ -156,7 +156,7 @@ test("spans begin after a text, and single ones are sampled in their own way", a
   using model = await open();
   const free = await whole(model, PROMPT, { maxTokens: 40, temperature: 0 });
   const word = free.text.slice(12, 15);
-  const spans = [{ kind: "literal", text: "[" }, { kind: "boolean", sampling: { temperature: 2 } }, { kind: "literal", text: "]" }];
+  const spans: Span[] = [{ kind: "literal", text: "[" }, { kind: "boolean", sampling: { temperature: 2 } }, { kind: "literal", text: "]" }];
   const { text } = await whole(model, PROMPT, { spans, after: [word], maxTokens: 60, temperature: 0 });
   assert.match(text.slice(text.indexOf(word) + word.length), /^\[(true|false)\]$/);
   const skeleton = { spans: [{ kind: "enum", key: "a", enumValues: ["x", "y"] }] };

@@ -91,7 +91,7 @@ fn by_parts(tables: &mut Tables, tree: &Tree, state: u32) -> Step<Option<Vec<u32
         let meets = |local: &Local| live.iter().zip(local.live).any(|(after, inside)| after & inside != 0);
         // Where more items must follow than a token has, none goes beyond them.
         let stays = |local: &Local| part.repeat.needed >= u32::from(local.most);
-        let Some(local) = local.filter(|local| stays(local) || !meets(local)) else {
+        let Some(local) = local.filter(|local| part.after != DEAD && (stays(local) || !meets(local))) else {
             others.extend(part.stacks);
             continue;
         };
