@@ -146,24 +146,33 @@ impl Local {
 
 /// What was found for a vocabulary, for all of its grammars: by a description of the item and the place in it.
 #[derive(Debug, Default)]
-pub(super) struct Locals(Mutex<(HashMap<[u8; 32], Option<Arc<Local>>>, usize)>);
+pub(super) struct Locals(Mutex<KnownLocals>);
+
+#[derive(Debug, Default)]
+struct KnownLocals {
+    by_description: HashMap<[u8; 32], Option<Arc<Local>>>,
+    bytes: usize,
+}
+
+/// Tokens that go beyond a repetition, with the number of whole items before that.
+pub(super) type Beyond = Vec<(u16, Token)>;
 
 /// The most bytes of [`Locals`]. Beyond them all are dropped and found again when they are needed.
 const MAX_LOCAL_BYTES: usize = 64 << 20;
 
 impl Locals {
     pub(super) fn get(&self, key: &[u8; 32]) -> Option<Option<Arc<Local>>> {
-        self.0.lock().0.get(key).cloned()
+        self.0.lock().by_description.get(key).cloned()
     }
 
     pub(super) fn keep(&self, key: [u8; 32], local: Option<Arc<Local>>) {
         let mut known = self.0.lock();
         let bytes = local.as_ref().map_or(64, |local| local.bytes());
-        if known.1 + bytes > MAX_LOCAL_BYTES {
-            *known = Default::default();
+        if known.bytes + bytes > MAX_LOCAL_BYTES {
+            *known = KnownLocals::default();
         }
-        if known.0.insert(key, local).is_none() {
-            known.1 += bytes;
+        if known.by_description.insert(key, local).is_none() {
+            known.bytes += bytes;
         }
     }
 }

@@ -6,9 +6,9 @@
 
 use super::classes::DONE;
 use super::code::{Code, Op};
-use super::mask::Local;
+use super::mask::{Beyond, Local};
 use super::tables::{CLASS, DEAD, HOLE, Stack, Step, Tables};
-use crate::{Result, Token, reserve};
+use crate::{Result, reserve};
 use hashbrown::HashMap;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
@@ -332,11 +332,11 @@ impl Tables {
     }
 
     /// The tokens that go beyond a repetition from a state in its endless loop on, if they are known.
-    pub(super) fn beyond(&self, open: u32, after: u32) -> Option<Arc<Vec<(u16, Token)>>> {
+    pub(super) fn beyond(&self, open: u32, after: u32) -> Option<Arc<Beyond>> {
         self.beyond.get(&(open, after)).cloned()
     }
 
-    pub(super) fn keep_beyond(&mut self, open: u32, after: u32, beyond: Arc<Vec<(u16, Token)>>) {
+    pub(super) fn keep_beyond(&mut self, open: u32, after: u32, beyond: Arc<Beyond>) {
         self.mask_bytes += beyond.len() * 8;
         self.beyond.insert((open, after), beyond);
     }

@@ -7,7 +7,7 @@
 
 use super::classes::DONE;
 use super::code::{Code, Op};
-use super::mask::{Local, Mask};
+use super::mask::{Beyond, Local, Mask};
 use crate::{Error, Token};
 use hashbrown::{HashMap, HashSet, HashTable};
 use std::hash::{BuildHasher, Hash};
@@ -99,7 +99,7 @@ pub(super) struct Tables {
     /// By the state in an endless loop; `None` where it is of no use.
     pub(super) locals: HashMap<u32, Option<Arc<Local>>>,
     /// By that state and the one after the repetition: the tokens that go beyond it, with the items before that.
-    pub(super) beyond: HashMap<(u32, u32), Arc<Vec<(u16, Token)>>>,
+    pub(super) beyond: HashMap<(u32, u32), Arc<Beyond>>,
     pub(super) mask_bytes: usize,
     /// How often the tables were dropped.
     pub(super) rebuilt: u64,

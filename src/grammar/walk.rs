@@ -5,7 +5,7 @@
 //! `repeats.rs`.
 
 use super::code::Op;
-use super::mask::{Local, Mask, set};
+use super::mask::{Beyond, Local, Mask, set};
 use super::tables::{DEAD, Step, Tables};
 use super::vocabulary::Tree;
 use crate::{Token, reserve};
@@ -124,7 +124,7 @@ fn by_parts(tables: &mut Tables, tree: &Tree, state: u32) -> Step<Option<Vec<u32
 }
 
 /// The tokens that go beyond a repetition, with the whole items before that.
-fn beyond(tables: &mut Tables, tree: &Tree, local: &Local, after: u32) -> Step<Vec<(u16, Token)>> {
+fn beyond(tables: &mut Tables, tree: &Tree, local: &Local, after: u32) -> Step<Beyond> {
     let mut beyond = Vec::new();
     let live = tables.state(after).live;
     for (&byte, nodes) in local.exits.iter().filter(|(byte, _)| has(&live, **byte)) {
