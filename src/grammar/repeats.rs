@@ -317,7 +317,9 @@ impl Tables {
             description.words.extend(stack);
         }
         description.add(&self.code)?;
-        Some(Sha256::digest(bytemuck::cast_slice(&description.words)).into())
+        let mut hash = Sha256::new();
+        description.words.iter().for_each(|word| hash.update(word.to_le_bytes()));
+        Some(hash.finalize().into())
     }
 
     /// Whether a hole is reached in a state.
