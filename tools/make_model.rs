@@ -5,10 +5,10 @@
 //! pieces as the real one does, but knows few words: those of the demo model's action names, then joins of them drawn
 //! at random. A shape gives the same bytes on every machine.
 //!
-//! With `--vocab` the vocabulary is that of another GGUF file. With `--habits`, lists of tokens as JSON, the model writes
-//! what is in them: its layers add nothing to the embedding of the last token, and the row of the output matrix of each
-//! token is near the embeddings of those that it follows in a list. So it takes the same time, and with a grammar that
-//! rules out what does not fit, its answers look like those of a trained model.
+//! With `--vocab` the vocabulary is that of another GGUF file. With `--habits`, lists of tokens as JSON, the model
+//! writes what is in them: its layers add nothing to the embedding of the last token, and the row of the output matrix
+//! of each token is near the embeddings of those that it follows in a list. So it takes the same time, and with a
+//! grammar that rules out what does not fit, its answers look like those of a trained model.
 
 use elizainference::Error;
 use elizainference::gguf::{File, WriteValue, Writer};

@@ -6,7 +6,6 @@
 
 use super::classes::Automata;
 use super::gbnf::MAX_ITEMS;
-use super::repeats::{self, Repeat};
 use super::rules::{Item, Rules, TokenName};
 use crate::gguf::shown;
 use crate::vocab::Vocab;
@@ -38,6 +37,19 @@ pub(super) enum Op {
     Fork(u32),
 }
 
+/// What follows a position after one item of a repetition.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Repeat {
+    /// The position after the item in an endless loop of it.
+    pub(super) endless: u32,
+    /// How many items must follow.
+    pub(super) needed: u32,
+    /// How many may follow; [`u32::MAX`] where any number may.
+    pub(super) left: u32,
+    /// The position after the last one.
+    pub(super) exit: u32,
+}
+
 /// A compiled grammar.
 #[derive(Debug)]
 pub(super) struct Code {
@@ -52,7 +64,7 @@ pub(super) struct Code {
     pub(super) automata: Automata,
     pub(super) root: u32,
     pub(super) has_tokens: bool,
-    /// By the position that follows one item of a repetition.
+    /// By the position that follows one item of a repetition; empty until they are looked for.
     pub(super) repeats: HashMap<u32, Repeat>,
 }
 
@@ -83,7 +95,6 @@ impl Code {
             code.starts.push(start);
             code.emit(&mut alternatives)?;
         }
-        code.repeats = repeats::find(&mut code)?;
         Ok(code)
     }
 

@@ -2,6 +2,7 @@
 
 use super::code::Code;
 use super::lazy::{Trigger, Triggers};
+use super::repeats;
 use super::rules::Rules;
 use super::span_plan::SpanPlan;
 use super::tables::{Step, Stop, Tables};
@@ -73,7 +74,9 @@ impl Grammar {
         let triggers = if options.lazy { Some(Triggers::new(&options.triggers)?) } else { None };
         let allows_all = rules.allows_all;
         let rules = if allows_all { Rules::parse("root ::=", "root")? } else { rules };
-        let code = Arc::new(Code::compile(&rules, vocab)?);
+        let mut code = Code::compile(&rules, vocab)?;
+        repeats::find(&mut code)?;
+        let code = Arc::new(code);
         let (fixed_bytes, has_tokens) = (code.bytes(), code.has_tokens);
         let tables = Tables::new(code).map_err(limit)?;
         Ok(Arc::new(Grammar {

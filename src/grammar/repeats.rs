@@ -5,7 +5,7 @@
 //! found once in an endless loop of the same item, with the number of items that each token needs ([`Local`]).
 
 use super::classes::DONE;
-use super::code::{Code, Op};
+use super::code::{Code, Op, Repeat};
 use super::mask::{Beyond, Local};
 use super::tables::{CLASS, DEAD, HOLE, Stack, Step, Tables};
 use crate::{Result, reserve};
@@ -24,21 +24,11 @@ const MAX_INSIDE: usize = 16;
 /// The most repetitions that a state may be inside of.
 const MAX_PARTS: usize = 16;
 
-/// What follows a position after one item of a repetition.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Repeat {
-    /// The position after the item in an endless loop of it.
-    endless: u32,
-    /// How many items must follow.
-    pub(super) needed: u32,
-    /// How many may follow; [`u32::MAX`] where any number may.
-    pub(super) left: u32,
-    /// The position after the last one.
-    exit: u32,
-}
-
-/// The repetitions of a code, to which their endless loops are added.
-pub(super) fn find(code: &mut Code) -> Result<HashMap<u32, Repeat>> {
+/// Finds the repetitions of a code, and adds their endless loops to it.
+///
+/// # Errors
+/// As [`Code::compile`].
+pub(super) fn find(code: &mut Code) -> Result<()> {
     let rules = code.starts.len();
     // Rules of the form `R ::= item | ""` or `R ::= item S | ""`, where S is such a rule or R itself: the item, and how
     // often it may come.
@@ -82,7 +72,8 @@ pub(super) fn find(code: &mut Code) -> Result<HashMap<u32, Repeat>> {
             repeats.insert(at, Repeat { endless, ..repeat });
         }
     }
-    Ok(repeats)
+    code.repeats = repeats;
+    Ok(())
 }
 
 /// Whether an item has few positions. What is found inside of a large one, an object say, is seldom of use again.

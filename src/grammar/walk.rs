@@ -1,8 +1,8 @@
 //! Walks over the vocabulary: the tokens that fit in a state.
 //!
-//! Where much is legal, as in a free string, a walk reads most of the vocabulary. What is legal there depends little on
-//! what comes after the string and on how long it may still be, and states that differ in that alone share the walk: see
-//! `repeats.rs`.
+//! Where much is legal, as in a free string, a walk reads most of the vocabulary. What is legal there depends little
+//! on what comes after the string and on how long it may still be, and states that differ in that alone share the walk:
+//! see `repeats.rs`.
 
 use super::code::Op;
 use super::mask::{Beyond, Local, Mask, set};
@@ -145,8 +145,8 @@ fn has(bytes: &[u64; 4], byte: u8) -> bool {
     bytes[usize::from(byte) / 64] >> (byte % 64) & 1 == 1
 }
 
-/// What is legal in a state in an endless loop, whose state between two items is `between`; `None` where it is not plain
-/// how many items a text has.
+/// What is legal in a state in an endless loop, whose state between two items is `between`; `None` where it is not
+/// plain how many items a text has.
 fn local(tables: &mut Tables, tree: &Tree, open: u32, between: u32) -> Step<Option<Local>> {
     let live = tables.state(between).live;
     let (mut needs, mut exits) = (Vec::new(), HashMap::<u8, Vec<(u32, u16)>>::new());

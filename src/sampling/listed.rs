@@ -1,5 +1,5 @@
-//! The probabilities of llama.cpp's list, in its numbers: sums in f32 along its list, which are 1e-5 off where there are
-//! many candidates, and its tokens depend on that. Only where its generator draws.
+//! The probabilities of llama.cpp's list, in its numbers: sums in f32 along its list, which are 1e-5 off where there
+//! are many candidates, and its tokens depend on that. Only where its generator draws.
 
 use super::candidate::Candidate;
 use super::order::Order;

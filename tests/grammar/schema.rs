@@ -282,7 +282,10 @@ fn hostile_schemas_are_refused_or_small() {
 
 #[test]
 fn one_of_several_that_are_choices_themselves() {
-    let nested = |inner: &str, last: u32| json!({"oneOf": [{inner: [{"const": 1}, {"const": 2}]}, {"const": last}, {"type": "string"}]});
+    let nested = |inner: &str, last: u32| {
+        let choice = json!({inner: [{"const": 1}, {"const": 2}]});
+        json!({"oneOf": [choice, {"const": last}, {"type": "string"}]})
+    };
     for inner in ["oneOf", "anyOf"] {
         let one = exact(&nested(inner, 3));
         assert!(one.matches("1") && one.matches("2") && one.matches("3") && one.matches("\"x\"") && !one.matches("4"));

@@ -21,7 +21,8 @@ fn open(kind: Kind) -> Session {
     Session::open(OpenOptions { path, engine, ..OpenOptions::default() }).unwrap()
 }
 
-/// The tokens whose text ends a string, a list or an object: random weights favour none, and would seldom come to an end.
+/// The tokens whose text ends a string, a list or an object: random weights favour none, and would seldom come to an
+/// end.
 fn closing(session: &Session) -> Vec<Token> {
     let vocab = session.vocab();
     let closes = |&token: &Token| {
