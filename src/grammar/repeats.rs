@@ -86,7 +86,11 @@ fn is_small(code: &Code, item: Op) -> bool {
         match code.ops[at as usize] {
             Op::End | Op::Never => continue,
             Op::Fork(fork) => {
-                code.targets(fork).iter().for_each(|&target| {
+                let targets = code.targets(fork);
+                if targets.len() > MAX_ITEM {
+                    return false;
+                }
+                targets.iter().for_each(|&target| {
                     seen.of(target);
                 });
                 continue;
