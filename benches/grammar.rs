@@ -90,7 +90,7 @@ fn measure(path: &PathBuf) -> Map<String, Value> {
         // As llama.cpp reads the schema, or where it does not take it, as it is.
         let options = Options { keywords: Keywords::LlamaCpp, ..Options::default() };
         let gbnf = to_gbnf(case.schema.get(), options).or_else(|_| to_gbnf(case.schema.get(), Options::default()));
-        texts.push(json!({ "schema": case.schema.get(), "gbnf": gbnf.unwrap(), "level": case.level, "timed": timed }));
+        texts.push(json!({ "schema": case.schema.get(), "gbnf": gbnf.unwrap(), "timed": timed }));
     }
     line("read, compile", &mut compiled, None, &mut report);
     line("to the first mask", &mut first, Some((50_000.0, 50_000.0)), &mut report);

@@ -5,20 +5,19 @@
 
 Runs `cargo bench --bench grammar`, then walks the same tokens of the same texts with llguidance, which is installed into
 target/llguidance, and asks llama.cpp (`ELIZA_PEER`, as `tools/peer.py` prints it) for masks at some places of them, with the
-grammar that llama.cpp makes of each schema. What a machine cannot have is left out of the table.
+grammar that this library makes where it reads the schema as llama.cpp does. What a machine cannot have is left out of the table.
 """
 
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
+from peer import installed
+
 ROOT = Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "target" / "llguidance"
-PACKAGES = ["llguidance==1.9.1", "numpy"]
 # Places of a text at which llama.cpp is asked: parts of its tokens.
 PLACES = (0.1, 0.5, 0.9)
 
@@ -75,13 +74,8 @@ def required_first(schema):
 
 def llguidance(data):
     """Figures of llguidance; None where it cannot be had."""
-    if not FOLDER.exists():
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"]
-        done = subprocess.run([*command, str(FOLDER), *PACKAGES], capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(f"skipped: llguidance cannot be installed: {done.stderr.strip()[-300:]}")
-            return None
-    sys.path.insert(0, str(FOLDER))
+    if not installed("llguidance", "llguidance==1.9.1", "numpy"):
+        return None
     import llguidance as ll
     import numpy
 

@@ -18,7 +18,7 @@ import os
 import statistics
 import tempfile
 
-from peer import ROOT, TARGET, Ours, Skip, Timed, run, table
+from peer import ROOT, Made, Ours, Skip, Timed, run, table
 
 VOCABULARIES = {"qwen3-0.6b": "qwen2", "gemma3-270m": "gemma-4"}
 MODELS = ("qwen3-0.6b:q4_0", "gemma3-270m:q4_0")
@@ -78,39 +78,29 @@ def plans(actions):
         yield json.dumps({"action": action, "parameters": parameters, "thought": text}, separators=(",", ":"))
 
 
-def made(ours, name):
+def planner(ours, models, name):
     """The model with the habit of writing such plans."""
-    shape, kind = name.split(":")
-    folder = os.path.join(TARGET, "bench")
-    path = os.path.join(folder, f"{shape}-{kind}-planner.gguf")
-    if os.path.exists(path):
-        return path
-    print(f"making {path}", flush=True)
-    os.makedirs(folder, exist_ok=True)
-    maker = ["cargo", "run", "--quiet", "--release", "--locked", "--example", "make_model", "--", shape]
     shared = os.environ.get("ELIZA_SHARED") or os.path.join(ROOT, os.pardir, "shared")
-    vocab = os.path.join(shared, "models", "vocab", f"ggml-vocab-{VOCABULARIES.get(shape)}.gguf")
-    vocab = ["--vocab", vocab] if os.path.exists(vocab) else []
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        plain, habits = os.path.join(scratch, "plain.gguf"), os.path.join(scratch, "habits.json")
-        if not vocab:
-            run([*maker, plain], cwd=ROOT)
-        tokens = lambda text: json.loads(run([ours.program, "tokenize", "--model", (vocab or [plain])[-1], "--no-bos", text]))
-        # A list ends before a name and a choice: they are not what a text begins with.
-        starts = {tokens(text)[0] for text in [*names(200), "metric", "imperial"]}
-        lists = []
-        for plan in plans(names(200)):
-            lists.append([])
-            for token in tokens(plan):
-                if token in starts:
-                    lists.append([])
-                lists[-1].append(token)
-        with open(habits, "w", encoding="utf-8") as file:
-            json.dump(lists, file)
-        run([*maker, plain, *vocab, "--habits", habits], cwd=ROOT)
-        run([ours.program, "quantize", plain, os.path.join(scratch, "done"), "--type", kind])
-        os.replace(os.path.join(scratch, "done"), path)
-    return path
+    vocab = os.path.join(shared, "models", "vocab", f"ggml-vocab-{VOCABULARIES.get(name.split(':')[0])}.gguf")
+    with tempfile.TemporaryDirectory() as scratch:
+        def options():
+            known = vocab if os.path.exists(vocab) else models.get(name)
+            tokens = lambda text: json.loads(run([ours.program, "tokenize", "--model", known, "--no-bos", text]))
+            # A list ends before a name and a choice: they are not what a text begins with.
+            starts = {tokens(text)[0] for text in [*names(200), "metric", "imperial"]}
+            lists = []
+            for plan in plans(names(200)):
+                lists.append([])
+                for token in tokens(plan):
+                    if token in starts:
+                        lists.append([])
+                    lists[-1].append(token)
+            habits = os.path.join(scratch, "habits.json")
+            with open(habits, "w", encoding="utf-8") as file:
+                json.dump(lists, file)
+            return ["--habits", habits, *(["--vocab", vocab] if known == vocab else [])]
+
+        return models.made(name, "-planner", options)
 
 
 def is_json(text):
@@ -160,6 +150,7 @@ def compare(args, ours, peer, model, count, scratch):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=list(MODELS), metavar="NAME")
+    parser.add_argument("--folder", help="the models' folder, target/bench unless told")
     parser.add_argument("--actions", nargs="*", type=int, default=[8, 30, 200], help="numbers of actions")
     parser.add_argument("--reps", type=int, default=3, help="answers to each prompt")
     parser.add_argument("--most", type=int, default=256, help="the most tokens of an answer")
@@ -167,8 +158,9 @@ def main():
     parser.add_argument("--json", help="a file for all results")
     args = parser.parse_args()
     peer, ours, results = Timed(), Ours(), []
+    models = Made(ours, args.folder)
     for name in args.models:
-        model = made(ours, name)
+        model = planner(ours, models, name)
         for count in args.actions:
             with tempfile.TemporaryDirectory() as scratch:
                 results.append(compare(args, ours, peer, model, count, scratch))

@@ -110,16 +110,37 @@ class Made:
         self.ours, self.folder = ours, os.path.abspath(folder or os.path.join(TARGET, "bench"))
 
     def get(self, name):
+        return self.made(name, "", list)
+
+    def made(self, name, suffix, options):
+        """One whose file has a suffix in its name, made with what `options` returns for `make_model`."""
         shape, kind = name.split(":")
-        path = os.path.join(self.folder, f"{shape}-{kind}.gguf")
+        path = os.path.join(self.folder, f"{shape}-{kind}{suffix}.gguf")
         if not os.path.exists(path):
             print(f"making {path}", flush=True)
             os.makedirs(self.folder, exist_ok=True)
-            plain = path + ".f16"
-            run(["cargo", "run", "--quiet", "--release", "--locked", "--example", "make_model", "--", shape, plain], cwd=ROOT)
-            run([self.ours.program, "quantize", plain, path, "--type", kind])
+            plain, partial = path + ".f16", path + ".partial"
+            maker = ["cargo", "run", "--quiet", "--release", "--locked", "--example", "make_model", "--", shape, plain]
+            run([*maker, *options()], cwd=ROOT)
+            run([self.ours.program, "quantize", plain, partial, "--type", kind])
             os.remove(plain)
+            os.replace(partial, path)
         return path
+
+
+def installed(name, *packages):
+    """Whether packages of pip are in target/NAME, which is put on the path; where they cannot be had, that is said."""
+    folder = os.path.join(TARGET, name)
+    if not os.path.exists(folder):
+        partial = folder + ".partial"
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", partial]
+        done = subprocess.run([*command, *packages], capture_output=True, text=True, check=False)
+        if done.returncode:
+            print(f"skipped: {', '.join(packages)} cannot be installed: {done.stderr.strip()[-300:]}")
+            return False
+        os.replace(partial, folder)
+    sys.path.insert(0, folder)
+    return True
 
 
 class Peer:

@@ -8,28 +8,14 @@ The package is installed into target/jsonschema; where it cannot be had, that is
 """
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
+from peer import installed
+
 ROOT = Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "target" / "jsonschema"
 SET = ROOT / "tests" / "grammar" / "schemas.jsonl"
 PACKAGE = "jsonschema[format-nongpl]==4.26.0"
-
-
-def package():
-    """The validator's module; None where it cannot be installed."""
-    if not FOLDER.exists():
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"]
-        done = subprocess.run([*command, str(FOLDER), PACKAGE], capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(f"skipped: {PACKAGE} cannot be installed: {done.stderr.strip()[-300:]}")
-            return None
-    sys.path.insert(0, str(FOLDER))
-    import jsonschema
-
-    return jsonschema
 
 
 def lines(path):
@@ -38,9 +24,10 @@ def lines(path):
 
 
 def main():
-    jsonschema = package()
-    if jsonschema is None:
+    if not installed("jsonschema", PACKAGE):
         return 0
+    import jsonschema
+
     kind = jsonschema.Draft202012Validator
     cases = {case["name"]: case for case in lines(SET)}
     validators = {}

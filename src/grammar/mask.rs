@@ -108,9 +108,7 @@ impl Local {
             let mut bits = reserve::filled(0u32, n_vocab.div_ceil(32), BITS)?;
             let mut next = 0;
             for count in (0..=SMALL.min(most)).map(|most| local.counts[most] as usize).chain([needs.len()]) {
-                for &(_, token) in &needs[next..count] {
-                    bits[token as usize / 32] |= 1 << (token % 32);
-                }
+                needs[next..count].iter().for_each(|&(_, token)| set(&mut bits, token));
                 next = count;
                 local.bits.push(reserve::copied(&bits, BITS)?);
             }

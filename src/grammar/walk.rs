@@ -79,9 +79,12 @@ fn by_parts(tables: &mut Tables, tree: &Tree, state: u32) -> Step<Option<Vec<u32
                 let key = tables.description(part.open, part.repeat);
                 let local = match key.and_then(|key| tree.locals.get(&key)) {
                     Some(known) => known,
-                    None => local(tables, tree, part.open, part.between)?.map(Arc::new),
+                    None => {
+                        let found = local(tables, tree, part.open, part.between)?.map(Arc::new);
+                        key.into_iter().for_each(|key| tree.locals.keep(key, found.clone()));
+                        found
+                    }
                 };
-                key.into_iter().for_each(|key| tree.locals.keep(key, local.clone()));
                 tables.keep_local(part.open, local.clone());
                 local
             }

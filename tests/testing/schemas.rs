@@ -6,7 +6,6 @@ use serde_json::value::RawValue;
 #[derive(serde::Deserialize)]
 pub struct Case {
     pub name: String,
-    pub level: String,
     /// As it is written: the order of properties counts.
     pub schema: Box<RawValue>,
     /// With members in a grammar's order: required ones first, then the others, each in the order of the schema.

@@ -1,7 +1,7 @@
 //! XTC, "exclude top choices": now and then removes all but the least probable of the candidates that are probable
 //! enough (Weidmann, <https://github.com/oobabooga/text-generation-webui/pull/6335>).
 
-use crate::sampling::order::Order;
+use crate::sampling::listed::Listed;
 use crate::sampling::pool::Pool;
 use crate::sampling::select::key;
 use crate::sampling::weigh::{ONE, weight};
@@ -33,7 +33,19 @@ pub(in crate::sampling) fn apply(
     if pool.buffers.llama && pool.size() < 2 || !acts() {
         return Ok(());
     }
-    pool.order = Order::Logit;
+    let (all, probable, last) = match pool.buffers.llama {
+        true => along_the_list(pool, threshold),
+        false => by_weights(pool, threshold),
+    };
+    if probable > 1 && all - (probable - 1) >= min_keep {
+        pool.list_less(probable - 1);
+        pool.retain(|token: Token, logit| key(token, logit) >= last);
+    }
+    Ok(())
+}
+
+/// How many candidates there are, how many of them are probable enough, and the key of the last of those.
+fn by_weights(pool: &mut Pool<'_>, threshold: f32) -> (usize, usize, u64) {
     let (best, scale) = (pool.best(), pool.scale);
     let total = pool.mass();
     let enough = ((f64::from(threshold.max(0.0)) * total as f64).ceil() as u64).max(u64::from(threshold > 0.0));
@@ -48,10 +60,14 @@ pub(in crate::sampling) fn apply(
             last = last.max(key(token, logit));
         }
     });
-    let all = if pool.buffers.llama { pool.size() } else { all };
-    if probable > 1 && all - (probable - 1) >= min_keep {
-        pool.list_less(probable - 1);
-        pool.retain(|token: Token, logit| key(token, logit) >= last);
-    }
-    Ok(())
+    (all, probable, last)
+}
+
+/// The same with llama.cpp's numbers.
+fn along_the_list(pool: &mut Pool<'_>, threshold: f32) -> (usize, usize, u64) {
+    let listed = Listed::sorted(pool);
+    let list = &pool.buffers.arranged;
+    let probable = list.iter().take_while(|one| listed.probability(one) >= threshold).count();
+    let last = list.get(probable.saturating_sub(1)).map_or(0, |one| one.key());
+    (pool.size(), probable, last)
 }

@@ -55,7 +55,7 @@ public final class Grammar {
 
     /** Spans that make up the text. */
     public static Grammar spans(Span... spans) {
-        return spans(Span.list(spans));
+        return spans(Json.list(spans));
     }
 
     /** Spans that make up the text: a JSON array. */
@@ -65,11 +65,7 @@ public final class Grammar {
 
     /** With spans: texts after the first of which they begin; what comes before is free. */
     public Grammar afterTexts(String... texts) {
-        StringBuilder all = new StringBuilder();
-        for (String text : texts) {
-            all.append(all.length() == 0 ? "" : ",").append(Json.quoted(text));
-        }
-        return with("after", "[" + all + "]");
+        return with("after", Json.texts(texts));
     }
 
     /** With spans: the model goes on freely after the last one. */
@@ -132,7 +128,7 @@ public final class Grammar {
     }
 
     private Grammar with(String key, String value) {
-        source.append(',').append(Json.quoted(key)).append(':').append(value);
+        Json.add(source, key, value);
         return this;
     }
 

@@ -18,7 +18,7 @@ public final class Span {
 
     /** One of these values, as they are written: quotes of JSON are part of them. */
     public static Span choice(Value... values) {
-        return new Span("choice").with("values", list(values));
+        return new Span("choice").with("values", Json.list(values));
     }
 
     /** One of these values. */
@@ -32,7 +32,7 @@ public final class Span {
 
     /** These spans, any number of times. */
     public static Span repeat(Span... spans) {
-        return new Span("repeat").with("spans", list(spans));
+        return new Span("repeat").with("spans", Json.list(spans));
     }
 
     /** A number of JSON. */
@@ -72,11 +72,7 @@ public final class Span {
 
     /** Any text up to and with the first of these; without them up to where the model ends it. */
     public static Span free(String... until) {
-        StringBuilder texts = new StringBuilder();
-        for (String text : until) {
-            texts.append(texts.length() == 0 ? "" : ",").append(Json.quoted(text));
-        }
-        return until.length == 0 ? new Span("free") : new Span("free").with("until", "[" + texts + "]");
+        return until.length == 0 ? new Span("free") : new Span("free").with("until", Json.texts(until));
     }
 
     /** A value of a choice, followed by these spans, and then by what comes after the choice. */
@@ -135,17 +131,8 @@ public final class Span {
         return source + "}";
     }
 
-    /** A list of JSON. */
-    static String list(Object[] parts) {
-        StringBuilder all = new StringBuilder("[");
-        for (Object part : parts) {
-            all.append(all.length() == 1 ? "" : ",").append(part);
-        }
-        return all.append(']').toString();
-    }
-
     private Span with(String key, String value) {
-        source.append(",\"").append(key).append("\":").append(value);
+        Json.add(source, key, value);
         return this;
     }
 
@@ -163,7 +150,7 @@ public final class Span {
         @Override
         public String toString() {
             String value = Json.quoted(text);
-            return spans.length == 0 ? value : "{\"value\":" + value + ",\"spans\":" + list(spans) + "}";
+            return spans.length == 0 ? value : "{\"value\":" + value + ",\"spans\":" + Json.list(spans) + "}";
         }
     }
 }
