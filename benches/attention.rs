@@ -129,6 +129,7 @@ impl Bench {
             row_seq: &vec![1; rows],
             cell_pos: &cell_pos,
             cell_seq: &cell_seq,
+            lists: &[],
             n_kv: self.cells,
         };
         let tasks = attention.tasks(threads);

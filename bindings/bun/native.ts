@@ -28,7 +28,7 @@ import { closing, delivery, generate, outcome } from "./generation.js";
 import { type Library, Out, Struct, addresses, bytes, decoder, ids, raw, terminated } from "./library.js";
 
 /** Sizes of structures; the offsets are in docs/abi.md. */
-const OPEN_OPTIONS = 104;
+const OPEN_OPTIONS = 112;
 const SAMPLING_OPTIONS = 224;
 const EMBEDDING_OPTIONS = 16;
 const SAMPLED = 40;
@@ -524,6 +524,8 @@ function openOptions(modelPath: string, options: NativeOpenOptions | OpenOptions
     struct.array(88, terminated(store.directory, "store.directory"));
     struct.size(96, store.maxBytes ?? 0);
   }
+  struct.u32(104, options.parallel);
+  struct.u32(108, options.maxSlowdownPercent);
   return struct;
 }
 

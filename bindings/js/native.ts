@@ -83,6 +83,18 @@ export interface OpenOptions {
    * default as many as fit into a share of the cache. Models with neither need none.
    */
   snapshots?: number;
+  /**
+   * How many handles share an engine, 1 to 16; default 1. Handles that are opened with the same file and the same options join the
+   * engine of the first: they generate at the same time, and every step reads the weights once for all of them, which changes no
+   * token of anybody's. Each has a context of its own and `slots` slots, 16 in all; the memory for all of them is taken by the first.
+   * Where an engine has no place left, another one is made.
+   */
+  parallel?: number;
+  /**
+   * While prompts of others are read, a handle's time for a token grows to at most this many percent of the time without them, as
+   * well as the passes so far tell; default 250, and 100 lets prompts wait for the tokens of all others.
+   */
+  maxSlowdownPercent?: number;
   /** Where `persist` keeps conversations; without it nowhere. */
   store?: StoreOptions;
   /**

@@ -10,13 +10,27 @@ pub const MAX_ROWS: usize = 512;
 /// The most rows of a pass of an encoder, which takes all of a text at once.
 pub const MAX_TEXT_ROWS: usize = 8192;
 
-/// The number of cells of a cache for `context` tokens: `context` rounded up to a multiple of [`CELL_BLOCK`].
-pub fn cells_for(context: usize) -> usize {
-    context.next_multiple_of(CELL_BLOCK)
+/// The most sequences that share a cache: a set of them has 16 bits.
+pub const MAX_SEQUENCES: usize = 16;
+
+/// The number of cells of a cache for `context` tokens of so many sequences, each of which may leave a block of its list
+/// in part empty, as may the two ends of a removed range; a multiple of [`CELL_BLOCK`].
+pub fn cells_for(context: usize, sequences: usize) -> usize {
+    (context.next_multiple_of(LIST_BLOCK) + (sequences + 1) * LIST_BLOCK).next_multiple_of(CELL_BLOCK)
 }
 
 /// The number of cells of a cache is a multiple of this on every backend.
 pub const CELL_BLOCK: usize = 64;
+
+/// Cells of a block of [`TableCells::lists`].
+pub const LIST_BLOCK: usize = 16;
+
+/// Cells of a sequence that a backend may add up together, from a multiple of this on; sums of such ranges are joined in
+/// their order.
+pub const SUM_RANGE: usize = 128;
+
+/// In place of a block of [`TableCells::lists`]: a place without cells.
+pub const NO_BLOCK: u32 = u32::MAX;
 
 /// The cells that a layer's keys and values are in: all layers with the same table have a token's key and value in the
 /// same cell.
@@ -157,11 +171,25 @@ pub struct TableCells<'a> {
     /// The set of sequences of every cell, a bit each, or the words of a tree's cells ([`super::tree_cell`]); 0 marks a
     /// free cell. As many as `positions`. The batch's own cells are already entered.
     pub sequences: &'a [u32],
+    /// For each sequence its cells in the order in which attention adds them up: blocks of [`LIST_BLOCK`] cells by
+    /// their numbers, or [`NO_BLOCK`]. A backend that keeps to the order computes the same bits for a row wherever its
+    /// cells are. Empty where cells are read in the order of their numbers, as by rows of no or several sequences.
+    pub lists: &'a [Vec<u32>],
     /// One past the last cell in use: attention reads the cells below it.
     pub end: usize,
     /// First and one past the last cell whose position or sequences may differ from those of the last batch that ran
     /// without an error.
     pub changed: (usize, usize),
+}
+
+impl TableCells<'_> {
+    /// Whether the cells that attention may read are among the first `cells`, and have a position and sequences.
+    pub fn is_within(&self, cells: usize) -> bool {
+        let there = cells.min(self.positions.len()).min(self.sequences.len());
+        let mut blocks = self.lists.iter().flatten();
+        self.end <= cells
+            && blocks.all(|&block| block == NO_BLOCK || (block as usize + 1).saturating_mul(LIST_BLOCK) <= there)
+    }
 }
 
 /// The inputs of one run: a row per token, at most [`MAX_ROWS`] rows, of an encoder [`MAX_TEXT_ROWS`]. `tokens`,

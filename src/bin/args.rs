@@ -79,6 +79,8 @@ impl RunArgs {
             n_batch: self.n_batch,
             snapshots: self.snapshots,
             slots: 1,
+            parallel: 1,
+            max_slowdown_percent: 0,
         })
     }
 }

@@ -128,21 +128,18 @@ impl Engine {
     /// Evaluates texts side by side, and adds their rows to their pools.
     fn embed_together(&mut self, texts: &[Vec<Token>], pools: &mut [Pool], cancel: &AtomicBool) -> Result<()> {
         let total = texts.iter().map(Vec::len).sum();
-        self.make_room(total, 0);
         let mut cells = reserve::list(total, "cells of texts")?;
-        let windows = self.slots.windows().any();
-        // The texts have the windows of a slot.
-        let slot = if windows { self.slots.find(-1)? } else { SlotId::default() };
-        if windows {
-            self.truncate(slot, 0);
-        }
+        // The texts have the places of a slot.
+        let slot = self.slots.find(-1)?;
+        self.truncate(slot, 0);
+        self.make_room(slot, total, 0);
         let done = self.embed_passes(texts, pools, (slot, &mut cells), cancel);
         self.slots.free_cells(cells);
         self.slots.windows_mut().empty(slot.0);
         done
     }
 
-    /// As [`Engine::embed_together`], with the windows of `slot`; `cells` takes those that have to be freed.
+    /// As [`Engine::embed_together`], at the places of `slot`, which is empty; `cells` takes those that have to be freed.
     fn embed_passes(
         &mut self,
         texts: &[Vec<Token>],
@@ -163,7 +160,8 @@ impl Engine {
                 let (number, last) = (i as u32, texts[i].len() - 1);
                 let (position, word) = (position as i32, tree_cell(number, number + 1));
                 let no_cell = || Error::Internal("A text without a cell".into());
-                let cell = self.slots.take_cell(position, word).ok_or_else(no_cell)?;
+                let cell = self.slots.take_cell(slot, cells.len(), position, word);
+                let cell = cell.ok_or_else(no_cell)?;
                 if self.slots.windows().any() {
                     let window = self.slots.windows_mut().enter(slot.0, cells.len(), position, word, slot.bit());
                     self.inputs.window.push(window.ok_or_else(no_cell)?);

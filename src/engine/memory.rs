@@ -75,10 +75,11 @@ const COPIES_PART: usize = 32;
 /// The KV cache and the states of all layers, and the sizes of the windows of sliding ones.
 pub(super) fn cache_of(model: &Outline, options: &EngineOptions) -> Result<(CacheSpec, WindowSizes)> {
     let context = context_for(options.context, model.hparams().n_ctx_train);
+    let (sequences, parallel) = (options.sequences()?, options.parallel()?);
     let mut cache = CacheSpec {
         types: KvTypes { k: options.kv_type.tensor_type(), v: options.kv_type_v().tensor_type() },
-        cells: [backend::cells_for(context), 0],
-        sequences: options.slots()? as usize,
+        cells: [backend::cells_for(context * parallel, sequences), 0],
+        sequences,
         context,
         layers: model.caches(),
         states: model.states().iter().map(|&n| Some(n)).collect(),
@@ -326,7 +327,7 @@ fn memory_of(backends: &[Arc<dyn Backend>]) -> Result<Vec<Memory>> {
 /// [`Error::Unsupported`], each in [`Error::InFile`]); [`Error::Unsupported`] and [`Error::Device`] where no requested
 /// device can be used; [`Error::InvalidArgument`] for options out of range.
 pub fn plan_memory(path: &Path, options: &EngineOptions) -> Result<MemoryPlan> {
-    options.slots()?;
+    options.sequences()?;
     let file = File::open(path)?;
     let placement = options.placement();
     let backends = placement.backends()?;

@@ -51,9 +51,9 @@ pub use report::{devices_json, plan_json};
 pub use score::LeafScore;
 pub use slot_file::SavedSlot;
 pub use slots::SlotId;
-pub use step::{SlotOutcome, SlotToken};
+pub use step::{PassError, SlotOutcome, SlotToken, SlotTokens, Then};
 
-use crate::backend::{Backend, KvTypes, LayerCache, MAX_LISTED, State, TABLES, WALK_CELLS};
+use crate::backend::{Backend, KvTypes, LIST_BLOCK, LayerCache, MAX_LISTED, State, TABLES, WALK_CELLS};
 use crate::gguf::File;
 use crate::model::{Model, Outline, load, load_shared};
 use crate::schedule::Device;
@@ -173,7 +173,7 @@ impl Engine {
     pub fn open(model: Arc<Model>, options: &EngineOptions, mut progress: LoadProgress<'_>) -> Result<Engine> {
         let mut look = || go_on(&mut progress, 1.0);
         let context = context_for(options.context, model.train_context());
-        let n_slots = options.slots()? as usize;
+        let n_slots = options.sequences()?;
         let (threads, batch) = (options.threads()?, memory::batch_of(model.outline(), options)?);
         memory::admit_engine(&model, options, &mut look)?;
         let (cache, windows) = memory::cache_of(model.outline(), options)?;
@@ -182,7 +182,11 @@ impl Engine {
         };
         let [cells, sources] = TABLES.map(|table| cache.cells[table as usize]);
         let sources = if model.outline().answers() { sources } else { 0 };
-        let slots = Slots::new(n_slots, (cells, cache.state_cells), (windows, sources), context)?;
+        let parallel = options.parallel()?;
+        if parallel > 1 && model.outline().answers() {
+            return Err(Error::Unsupported("Streams of an encoder-decoder share no engine: parallel is 1".into()));
+        }
+        let slots = Slots::new((n_slots, parallel), (cells, cache.state_cells), (windows, sources), context)?;
         // Before the states, so that a device's known-answer tests need no memory in addition to them.
         let plans = Plans::new(&model, cache.clone(), batch, &mut look)?;
         let mut states = model.devices().iter().enumerate().map(state).collect::<Result<Vec<_>>>()?;
@@ -194,8 +198,8 @@ impl Engine {
             plans,
             slots,
             sampling: DeviceSampling::new(n_slots),
-            inputs: Inputs::new(rows, HEAD_ROWS),
-            moves: Vec::with_capacity(rows.max(windows.reach)),
+            inputs: Inputs::new(rows, n_slots.max(HEAD_ROWS)),
+            moves: Vec::with_capacity(rows.max(windows.reach).max(LIST_BLOCK)),
             threads,
             packed: options.batch()?.min(context),
             hidden_of: None,
@@ -239,7 +243,7 @@ impl Engine {
         layers.map(bytes).sum()
     }
 
-    /// Number of slots that share the context.
+    /// Number of slots that share the context; of each seat, where there are several.
     pub fn slots(&self) -> usize {
         self.slots.count()
     }
@@ -329,8 +333,22 @@ impl Engine {
     /// tokens than the context, [`Error::Io`] where the model's file was changed, [`Error::Cancelled`], and
     /// [`Error::Device`] where a device fails.
     pub fn prefill(&mut self, slot: SlotId, tokens: &[Token], cancel: &AtomicBool) -> Result<Prefill> {
-        self.check_tokens(tokens)?;
+        self.check_prompt(tokens)?;
         self.rollback()?;
+        if self.slots.sources().any() {
+            return self.prefill_source(slot, tokens, cancel);
+        }
+        let (reused, restored) = self.begin_prompt(slot, tokens)?;
+        let before = self.stats.forward_passes;
+        self.append_chunks(slot, &tokens[reused..], cancel)?;
+        self.end_prompt(slot, reused)?;
+        let passes = (self.stats.forward_passes - before) as usize;
+        Ok(Prefill { tokens: tokens.len(), reused, restored, passes })
+    }
+
+    /// An error for a prompt that no slot can hold.
+    pub(crate) fn check_prompt(&self, tokens: &[Token]) -> Result<()> {
+        self.check_tokens(tokens)?;
         if tokens.is_empty() {
             return Err(Error::InvalidArgument("A prompt without tokens".into()));
         }
@@ -338,28 +356,66 @@ impl Engine {
             let (n, max) = (tokens.len(), self.context());
             return Err(Error::OutOfMemory(format!("A prompt of {n} tokens in a context of {max}")));
         }
-        if self.slots.sources().any() {
-            return self.prefill_source(slot, tokens, cancel);
-        }
+        Ok(())
+    }
+
+    /// The first part of [`Engine::prefill`]: the slot has the longest beginning of `tokens` that it, or another slot,
+    /// holds. Returns how many tokens that are, and how many of them came from a file.
+    pub(crate) fn begin_prompt(&mut self, slot: SlotId, tokens: &[Token]) -> Result<(usize, usize)> {
+        self.rollback()?;
         let (whose, reused) = self.slots.longest_prefix(slot, tokens);
         match whose == slot {
             true => self.truncate(slot, reused),
             false => self.share(whose, slot, reused)?,
         }
-        let reused = self.position(slot);
-        let restored = self.slots.restored(slot);
-        let before = self.stats.forward_passes;
-        self.append_chunks(slot, &tokens[reused..], cancel)?;
+        Ok((self.position(slot), self.slots.restored(slot)))
+    }
+
+    /// The last part of [`Engine::prefill`], after the tokens of the prompt were appended. After an error of a device
+    /// the slot has its first `reused` tokens.
+    pub(crate) fn end_prompt(&mut self, slot: SlotId, reused: usize) -> Result<()> {
         if let Some(error) = self.states.iter_mut().find_map(|state| state.finish().err()) {
             self.truncate(slot, reused);
             return Err(error);
         }
-        self.slots.mark(slot, tokens.len());
-        let passes = (self.stats.forward_passes - before) as usize;
+        self.slots.mark(slot, self.position(slot));
         if self.slots.cells().is_scattered() {
             self.defragment()?;
         }
-        Ok(Prefill { tokens: tokens.len(), reused, restored, passes })
+        Ok(())
+    }
+
+    /// From now on slot numbers are those of this seat: [`EngineOptions::parallel`] seats have as many slots each.
+    pub(crate) fn sit(&mut self, seat: usize) {
+        self.slots.sit(seat);
+    }
+
+    /// The slot of the seat that is in use: it keeps its tokens when other seats need cells.
+    pub(crate) fn hold(&mut self, slot: SlotId) {
+        self.slots.hold(slot);
+    }
+
+    /// Empties the slots of the seat, and pins and holds none of them.
+    pub(crate) fn vacate(&mut self) {
+        self.slots.pin(0);
+        for slot in self.slots.vacate() {
+            self.truncate(slot, 0);
+        }
+    }
+
+    /// How many tokens of a prompt [`Engine::begin_prompt`] finds for the slot.
+    pub(crate) fn reusable(&self, slot: SlotId, tokens: &[Token]) -> usize {
+        self.slots.longest_prefix(slot, tokens).1
+    }
+
+    /// Whether the kept hidden row is the slot's, as [`Engine::score`] and others need it.
+    pub(crate) fn is_last(&self, slot: SlotId) -> bool {
+        self.hidden_of == Some(slot)
+    }
+
+    /// The number of a slot in the seat.
+    pub(crate) fn number(&self, slot: SlotId) -> i32 {
+        self.slots.number(slot)
     }
 
     /// Append tokens without computing logits; the last position's hidden row is kept.

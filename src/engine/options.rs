@@ -1,6 +1,6 @@
 //! The options of opening an engine.
 
-use crate::backend::{self, MAX_ROWS, MAX_THREADS};
+use crate::backend::{self, MAX_ROWS, MAX_SEQUENCES, MAX_THREADS};
 use crate::gguf::shown;
 use crate::model::{Placement, TensorDevice};
 use crate::quant::TensorType;
@@ -9,8 +9,10 @@ use std::ops::RangeInclusive;
 
 /// Context in tokens where the host chooses none and the model was trained with more.
 const DEFAULT_CONTEXT: usize = 4096;
-/// The most slots of an engine: a set of sequences has 16 bits, and the ABI documents 16.
-const MAX_SLOTS: u32 = 16;
+/// The most slots of an engine, as the ABI documents.
+const MAX_SLOTS: u32 = MAX_SEQUENCES as u32;
+/// How much longer a token may take while prompts are read, where the host says nothing.
+const DEFAULT_SLOWDOWN: f64 = 2.5;
 /// The most snapshots that may be asked for; each of a large model takes megabytes.
 const MAX_SNAPSHOTS: u32 = 256;
 
@@ -79,8 +81,14 @@ pub struct EngineOptions {
     pub kv_type: KvType,
     /// Element type of its values, where they have another one than its keys.
     pub kv_type_v: Option<KvType>,
-    /// Number of slots that share the context, 1 to 16; 0 = 16.
+    /// Number of slots that share the context, 1 to 16; 0 = 16, or what `parallel` leaves of them.
     pub slots: u32,
+    /// How many streams share an engine, 1 to 16, each with a context and slots of its own, `parallel` times `slots` at
+    /// most 16; 0 = 1.
+    pub parallel: u32,
+    /// The most that a stream's time for a token may grow while prompts of others are read, in percent of the time
+    /// without; 0 = 250.
+    pub max_slowdown_percent: u32,
     /// The most tokens of a prompt that one pass evaluates, 1 to 512; 0 = 512. Fewer take less memory and more passes.
     pub n_batch: u32,
     /// How many snapshots are kept: earlier recurrent states, and earlier windows of sliding layers, after which a
@@ -99,6 +107,8 @@ impl Default for EngineOptions {
             kv_type: KvType::F16,
             kv_type_v: None,
             slots: 0,
+            parallel: 0,
+            max_slowdown_percent: 0,
             n_batch: 0,
             snapshots: 0,
         }
@@ -146,11 +156,38 @@ impl EngineOptions {
         }
     }
 
-    pub(super) fn slots(&self) -> Result<u32> {
-        match self.slots {
-            0 => Ok(MAX_SLOTS),
-            n if n <= MAX_SLOTS => Ok(n),
-            n => Err(Error::InvalidArgument(format!("{n} slots (1 to {MAX_SLOTS} are possible)"))),
+    /// Slots of all streams.
+    pub(super) fn sequences(&self) -> Result<usize> {
+        let parallel = self.parallel()? as u32;
+        let (slots, most) = (self.slots, MAX_SLOTS / parallel);
+        match slots {
+            0 => Ok((most * parallel) as usize),
+            n if n <= most => Ok((n * parallel) as usize),
+            n if parallel == 1 => Err(Error::InvalidArgument(format!("{n} slots (1 to {MAX_SLOTS} are possible)"))),
+            n => {
+                let problem = format!("{n} slots for each of {parallel} streams ({MAX_SLOTS} in all are possible)");
+                Err(Error::InvalidArgument(problem))
+            }
+        }
+    }
+
+    /// [`EngineOptions::max_slowdown_percent`] as a factor, at least 1.
+    pub fn max_slowdown(&self) -> f64 {
+        match self.max_slowdown_percent {
+            0 => DEFAULT_SLOWDOWN,
+            percent => (f64::from(percent) / 100.0).max(1.0),
+        }
+    }
+
+    /// [`EngineOptions::parallel`] as a number of streams.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] beyond 16.
+    pub fn parallel(&self) -> Result<usize> {
+        match self.parallel as usize {
+            0 => Ok(1),
+            n if n <= MAX_SEQUENCES => Ok(n),
+            n => Err(Error::InvalidArgument(format!("parallel is {n} (1 to {MAX_SEQUENCES} are possible)"))),
         }
     }
 }

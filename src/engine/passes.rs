@@ -57,6 +57,7 @@ impl Engine {
         cancel: &AtomicBool,
     ) -> Result<()> {
         self.spare_window(slot, self.position(slot) + tokens.len())?;
+        self.unstick(slot, 0)?;
         self.inputs.clear();
         self.enter_tokens(slot, tokens, 0).inspect_err(|_| self.free_input_cells())?;
         let rows = tokens.len() as u32;
@@ -95,14 +96,15 @@ impl Engine {
             return Err(Error::Internal(format!("Slot {} has no window before token {first}", slot.0)));
         }
         self.slots.touch(slot);
-        self.make_room(tokens.len(), busy | slot.bit());
+        self.make_room(slot, tokens.len(), busy);
+        let place = self.slots.next_place(slot);
         let no_room = || {
             let n = tokens.len();
             Error::OutOfMemory(format!("{n} more tokens in a context of {max} that other slots fill"))
         };
         for (i, &token) in tokens.iter().enumerate() {
             let position = (first + i) as i32;
-            let cell = self.slots.take_cell(position, slot.bit()).ok_or_else(no_room)?;
+            let cell = self.slots.take_cell(slot, place + i, position, slot.bit()).ok_or_else(no_room)?;
             self.inputs.push(token, position, slot.bit(), cell);
         }
         self.enter_window(slot, first..first + tokens.len(), busy).ok_or_else(no_room)?;
@@ -115,6 +117,7 @@ impl Engine {
     /// Enters the cells of sliding layers for positions of the slot, where there are such layers; `None` where other
     /// slots leave none.
     pub(super) fn enter_window(&mut self, slot: SlotId, positions: Range<usize>, busy: u32) -> Option<()> {
+        let busy = busy | self.slots.held();
         if self.slots.windows().any() {
             for position in positions {
                 let cell = self.slots.windows_mut().enter(slot.0, position, position as i32, slot.bit(), busy)?;
@@ -221,9 +224,10 @@ impl Engine {
         done
     }
 
-    /// Evicts slots other than the busy ones, the least recently used first, until `n` cells are free.
-    pub(super) fn make_room(&mut self, n: usize, busy: u32) {
-        while let Some(victim) = self.slots.victim(n, busy) {
+    /// Evicts slots other than this one and the busy ones, the least recently used first, until the slot can take `n`
+    /// more tokens.
+    pub(super) fn make_room(&mut self, slot: SlotId, n: usize, busy: u32) {
+        while let Some(victim) = self.slots.victim(slot, n, busy | slot.bit()) {
             self.truncate(victim, 0);
         }
     }
@@ -252,7 +256,7 @@ impl Engine {
         Ok(())
     }
 
-    fn count_logits(&mut self, rows: usize, listed: usize) {
+    pub(super) fn count_logits(&mut self, rows: usize, listed: usize) {
         self.stats.logits += (rows * if listed > 0 { listed } else { self.model.n_vocab() }) as u64;
     }
 

@@ -7,7 +7,7 @@
 
 use super::plans::Plans;
 use super::{Engine, SlotId};
-use crate::backend::NO_CELL;
+use crate::backend::{LIST_BLOCK, NO_CELL};
 use crate::schedule::Plan;
 use crate::{Error, Result, Token, reserve};
 use std::ops::Range;
@@ -74,27 +74,59 @@ impl Engine {
         Ok(())
     }
 
-    /// Defragment the cache: move the cells in use to its beginning, so that attention reads no holes. A prefill does
-    /// so where more than half of the cells that it would read are free.
+    /// Defragment the cache: move the blocks in use to its beginning, so that a device that reads all cells in their
+    /// order reads no holes. A prefill does so where more than half of the cells that it would read are free.
     ///
     /// # Errors
     /// [`Error::Device`] where a device fails.
     pub fn defragment(&mut self) -> Result<()> {
         self.rollback()?;
         loop {
-            self.slots.cells().gathering(self.plans.batch(), &mut self.moves);
-            if self.moves.is_empty() {
+            let size = LIST_BLOCK as u32;
+            let blocks = self.slots.cells().gathering((self.moves.capacity() / LIST_BLOCK).max(1));
+            if blocks.is_empty() {
                 return Ok(());
             }
-            self.inputs.clear();
-            self.inputs.positions.extend(self.moves.iter().map(|&(from, _)| from as i32));
-            self.inputs.cells.extend(self.moves.iter().map(|&(_, to)| to));
-            if self.slots.windows().any() {
-                self.inputs.window.resize(self.moves.len(), NO_CELL);
+            self.moves.clear();
+            for &(from, to) in &blocks {
+                let cells = self.slots.cells().in_block(from);
+                self.moves.extend(cells.map(|cell| (cell, to * size + cell % size)));
             }
-            self.rearrange(Plans::copy)?;
-            self.moves.iter().for_each(|&(from, to)| self.slots.move_cell(from, to));
+            self.copy_cells()?;
+            blocks.iter().for_each(|&(from, to)| self.slots.move_block(from, to));
         }
+    }
+
+    /// Copies the cells that `moves` lists.
+    fn copy_cells(&mut self) -> Result<()> {
+        let moves = std::mem::take(&mut self.moves);
+        let windows = self.slots.windows().any();
+        let done = moves.chunks(self.plans.batch()).try_for_each(|moves| {
+            self.inputs.clear();
+            self.inputs.positions.extend(moves.iter().map(|&(from, _)| from as i32));
+            self.inputs.cells.extend(moves.iter().map(|&(_, to)| to));
+            if windows {
+                self.inputs.window.resize(moves.len(), NO_CELL);
+            }
+            self.rearrange(Plans::copy)
+        });
+        self.moves = moves;
+        done
+    }
+
+    /// Makes it possible for the slot to go on after its last token where another slot has the cells there, or one in
+    /// the set `busy`, a bit each, is about to: its last tokens, fewer than a block, are copied. Busy slots are not
+    /// evicted for them.
+    pub(super) fn unstick(&mut self, slot: SlotId, busy: u32) -> Result<()> {
+        let stuck = self.slots.stuck(slot, busy);
+        if stuck == 0 {
+            return Ok(());
+        }
+        self.make_room(slot, LIST_BLOCK, busy);
+        let max = self.context();
+        let no_room = || Error::OutOfMemory(format!("{stuck} tokens to copy in a context of {max} that others fill"));
+        self.slots.unstick(slot, &mut self.moves).ok_or_else(no_room)?;
+        self.copy_cells().inspect_err(|_| self.truncate(slot, self.position(slot) - stuck))
     }
 
     /// Gives a slot, in place of what it holds, the first `n` tokens of another, after which that one could go on. Both

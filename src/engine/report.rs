@@ -48,6 +48,7 @@ pub fn plan_json(path: &Path, options: &EngineOptions) -> Result<Value> {
         "context": plan.estimate.context,
         "kv_type": options.kv_type.name(),
         "kv_type_v": options.kv_type_v().name(),
+        "parallel": options.parallel()?,
         "n_batch": options.batch()?,
         "n_layer": plan.n_layer,
         "gpu_layers": plan.estimate.gpu_layers,

@@ -82,7 +82,7 @@ impl Engine {
         // What is rolled back leaves no state, so models that keep one go step by step.
         let stays = places.embedding == places.logits && !self.slots.states().any();
         match (speculation, legal) {
-            (Speculation::Step, None) if stays && self.room(slot) > 0 && self.slots.cells().n_free() > 0 => {
+            (Speculation::Step, None) if stays && self.room(slot) > 0 && self.slots.free_for(slot) > 0 => {
                 self.run_ahead(slot, cancel)?;
             }
             (Speculation::Walk(trie, node, most), Some(legal)) => {

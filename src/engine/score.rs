@@ -111,7 +111,7 @@ impl Engine {
             let above = nodes.len();
             let (rows, later) = rest.split_at(rest.len().min(self.plans.batch() - above));
             reserve::extend(&mut nodes, rows, NODES)?;
-            self.enter_nodes(slot, tree, &nodes, above)?;
+            self.enter_nodes(slot, tree, (cells.len(), &nodes), above)?;
             self.hidden_of = None;
             let done = self.run_inputs(true, cancel);
             match done.is_ok() && !again {
@@ -132,18 +132,28 @@ impl Engine {
         Ok(scores)
     }
 
-    /// Enter nodes, parents before their children, into the inputs as rows after the slot's tokens, with a cell for
-    /// each. Those from index `wanted` on are output rows.
-    fn enter_nodes(&mut self, slot: SlotId, tree: &Tree<'_>, nodes: &[Node], wanted: usize) -> Result<()> {
+    /// Enter nodes, parents before their children, into the inputs as rows after the slot's tokens and `held` nodes
+    /// whose cells are kept, with a cell for each. Those from index `wanted` on are output rows.
+    fn enter_nodes(
+        &mut self,
+        slot: SlotId,
+        tree: &Tree<'_>,
+        (held, nodes): (usize, &[Node]),
+        wanted: usize,
+    ) -> Result<()> {
         let (bit, len) = (slot.bit(), self.position(slot));
         self.spare_window(slot, len + nodes.len())?;
+        if held == 0 {
+            self.unstick(slot, 0)?;
+        }
         self.inputs.clear();
-        self.make_room(nodes.len(), bit);
+        self.make_room(slot, held + nodes.len(), 0);
+        let place = self.slots.next_place(slot) + held;
         for (i, &node) in nodes.iter().enumerate() {
             let at = tree.index(node);
             let (position, word) =
                 ((len - 1) as i32 + tree.depths[at] as i32, tree_cell(tree.numbers[at], tree.ends[at]));
-            let mut cell = self.slots.take_cell(position, word);
+            let mut cell = self.slots.take_cell(slot, place + i, position, word);
             if self.slots.windows().any() && cell.is_some() {
                 match self.slots.windows_mut().enter(slot.0, len + i, position, word, bit) {
                     Some(window) => self.inputs.window.push(window),

@@ -100,7 +100,7 @@ impl Engine {
         self.truncate(slot, 0);
         self.slots.touch(slot);
         let n = saved.tokens().len();
-        self.make_room(n, slot.bit());
+        self.make_room(slot, n, 0);
         let window_from = saved.front().window_from.max(self.slots.windows().seen_from(n));
         if !self.slots.restore(slot, saved.tokens(), window_from, saved.front().stale_from) {
             let max = self.context();

@@ -1,14 +1,15 @@
 //! The slots of an engine and the cells that hold their keys and values.
 //!
 //! Invariants: a slot's tokens and cells have equal length, and its `i`-th cell holds position `i`; slots that share a
-//! cell have the same tokens up to it. Cells that were taken and belong to no slot belong to a run in progress: the
-//! code that took them gives them to a slot or frees them.
+//! cell have the same tokens up to it. A slot's cells are at places of its own (`cells.rs`), each after the one before.
+//! Cells that were taken and belong to no slot belong to a run in progress: the code that took them gives them to a
+//! slot or frees them.
 
 use super::cells::Cells;
 use super::sources::Sources;
 use super::states::States;
 use super::windows::{WindowSizes, Windows};
-use crate::backend::TableCells;
+use crate::backend::{LIST_BLOCK, TableCells};
 use crate::{Error, Result, Token, reserve};
 use std::ops::Range;
 
@@ -50,13 +51,18 @@ pub(super) struct Slots {
     sources: Sources,
     context: usize,
     clock: u64,
+    /// The slots of the seat whose numbers are used.
+    seat: Range<usize>,
+    seats: usize,
+    /// Slots that are not emptied for others, a bit each.
+    held: u32,
 }
 
 impl Slots {
-    /// `count` slots that share `context` of the `cells` in memory, and so many state cells; with windows of these
-    /// sizes, and cells for the prompts that an encoder reads.
+    /// `count` slots of so many seats, for each of which there are `context` of the `cells` in memory, and so many state
+    /// cells; with windows of these sizes, and cells for the prompts that an encoder reads.
     pub fn new(
-        count: usize,
+        (count, seats): (usize, usize),
         (cells, state_cells): (usize, usize),
         (windows, sources): (WindowSizes, usize),
         context: usize,
@@ -68,15 +74,51 @@ impl Slots {
         let slots = (0..count).map(slot).collect::<Result<_>>()?;
         let (states, windows) = (States::new(count, state_cells)?, Windows::new(count, windows)?);
         let sources = Sources::new(count, sources, context.min(sources))?;
-        Ok(Slots { slots, cells: Cells::new(cells, context)?, states, windows, sources, context, clock: 0 })
+        let cells = Cells::new(count, cells, context * seats)?;
+        let seat = 0..count / seats;
+        Ok(Slots { slots, cells, states, windows, sources, context, clock: 0, seat, seats, held: 0 })
     }
 
-    /// Number of slots.
+    /// Number of slots of a seat.
     pub fn count(&self) -> usize {
-        self.slots.len()
+        self.seat.len()
     }
 
-    /// Context in tokens, shared by all slots.
+    /// Takes the numbers of slots from now on as those of this seat.
+    pub fn sit(&mut self, seat: usize) {
+        let (count, seat) = (self.count(), seat.min(self.seats - 1));
+        self.seat = seat * count..(seat + 1) * count;
+    }
+
+    /// Of the seat's slots, empties this one alone not for others from now on.
+    pub fn hold(&mut self, slot: SlotId) {
+        self.vacate().for_each(drop);
+        self.held |= slot.bit();
+    }
+
+    /// Holds none of the seat's slots, which are returned.
+    pub fn vacate(&mut self) -> impl Iterator<Item = SlotId> + use<> {
+        self.seat.clone().for_each(|slot| self.held &= !(1 << slot));
+        self.seat.clone().map(SlotId)
+    }
+
+    /// Slots that are not emptied for others, a bit each.
+    pub fn held(&self) -> u32 {
+        self.held
+    }
+
+    /// The number of a slot in the seat.
+    pub fn number(&self, slot: SlotId) -> i32 {
+        slot.0 as i32 - self.seat.start as i32
+    }
+
+    /// The slots of the seat, or the one of it with this number.
+    fn numbered(&self, number: i32) -> impl Iterator<Item = SlotId> {
+        let first = self.seat.start;
+        self.seat.clone().filter(move |&slot| number == -1 || number == (slot - first) as i32).map(SlotId)
+    }
+
+    /// Context in tokens, shared by all slots of a seat.
     pub fn context(&self) -> usize {
         self.context
     }
@@ -84,10 +126,10 @@ impl Slots {
     /// The slot with this number; for -1 an empty one, else the least recently used.
     pub fn find(&self, number: i32) -> Result<SlotId> {
         match usize::try_from(number) {
-            Ok(i) if i < self.slots.len() => Ok(SlotId(i)),
+            Ok(i) if i < self.count() => Ok(SlotId(self.seat.start + i)),
             Err(_) if number == -1 => self.least_used(None),
             _ => {
-                let max = self.slots.len() - 1;
+                let max = self.count() - 1;
                 Err(Error::InvalidArgument(format!("Slot {number} (-1 to {max} are possible)")))
             }
         }
@@ -95,7 +137,7 @@ impl Slots {
 
     /// An empty slot, else the least recently used one that is not pinned, and not `but` where there is another.
     fn least_used(&self, but: Option<SlotId>) -> Result<SlotId> {
-        let slots = (0..self.slots.len()).map(SlotId).filter(|slot| !self.slots[slot.0].pinned);
+        let slots = self.numbered(-1).filter(|slot| !self.slots[slot.0].pinned);
         let oldest = slots.min_by_key(|&slot| match self.position(slot) {
             0 => (0, 0),
             _ => (1 + u8::from(but == Some(slot)), self.slots[slot.0].last_used),
@@ -107,10 +149,10 @@ impl Slots {
     /// least recently used.
     pub fn find_for(&self, tokens: &[Token]) -> Result<SlotId> {
         if self.sources.any() {
-            let same = (0..self.slots.len()).map(SlotId).find(|&slot| self.sources.tokens(slot.0) == tokens);
+            let same = self.numbered(-1).find(|&slot| self.sources.tokens(slot.0) == tokens);
             return same.map_or_else(|| self.least_used(None), Ok);
         }
-        let slots = (0..self.slots.len()).map(SlotId).filter(|&slot| self.position(slot) > 0);
+        let slots = self.numbered(-1).filter(|&slot| self.position(slot) > 0);
         let longest = slots.map(|slot| (self.reusable(slot, tokens), slot)).max_by_key(|&(n, slot)| (n, slot.0));
         let longest = longest.filter(|&(n, _)| n > 0);
         let goes_on = |&(n, slot): &(usize, SlotId)| !self.slots[slot.0].pinned && n == self.position(slot);
@@ -122,7 +164,8 @@ impl Slots {
 
     /// Pins these slots, a bit each, and no others.
     pub fn pin(&mut self, slots: u32) {
-        self.slots.iter_mut().enumerate().for_each(|(i, slot)| slot.pinned = slots & 1 << i != 0);
+        let of_seat = self.slots[self.seat.clone()].iter_mut();
+        of_seat.enumerate().for_each(|(i, slot)| slot.pinned = slots & 1 << i != 0);
     }
 
     /// Mark the slot as the most recently used.
@@ -168,6 +211,7 @@ impl Slots {
             return false;
         }
         s.cells.drain(n_tokens..).for_each(|cell| self.cells.release(cell, slot.bit()));
+        self.cells.trim(slot.0, next_place(&self.cells, slot, &s.cells));
         s.tokens.truncate(n_tokens);
         s.stale_from = s.stale_from.filter(|&from| from < n_tokens);
         s.restored = s.restored.min(n_tokens);
@@ -196,7 +240,7 @@ impl Slots {
     pub fn restore(&mut self, slot: SlotId, tokens: &[Token], window_from: usize, stale_from: Option<usize>) -> bool {
         self.slots[slot.0].tokens.extend_from_slice(tokens);
         for position in 0..tokens.len() {
-            let Some(cell) = self.cells.take(position as i32, slot.bit()) else {
+            let Some(cell) = self.cells.enter(slot.0, position, position as i32, slot.bit()) else {
                 self.truncate(slot, 0);
                 return false;
             };
@@ -216,6 +260,7 @@ impl Slots {
         let s = &mut self.slots[slot.0];
         s.tokens.drain(range.clone());
         s.cells.drain(range.clone()).for_each(|cell| self.cells.release(cell, slot.bit()));
+        self.cells.keep_blocks_of(slot.0, &s.cells);
         let places = s.cells.iter().enumerate().skip(range.start);
         places.for_each(|(position, &cell)| self.cells.place(cell, position as i32));
         s.stale_from = Some(s.stale_from.map_or(range.start, |from| from.min(range.start)));
@@ -223,11 +268,12 @@ impl Slots {
         self.windows.remove(slot.0, range);
     }
 
-    /// The slot to empty next until `n` cells are free: the least recently used that is not pinned or `busy`, a bit
-    /// each. `None` where they are free, or no slot is left.
-    pub fn victim(&self, n: usize, busy: u32) -> Option<SlotId> {
+    /// The slot to empty next until `slot` can take `n` more tokens: the least recently used that is not pinned or
+    /// `busy`, a bit each. `None` where it can, or no slot is left.
+    pub fn victim(&self, slot: SlotId, n: usize, busy: u32) -> Option<SlotId> {
+        let busy = busy | self.held;
         let idle = |&slot: &SlotId| busy & slot.bit() == 0 && !self.slots[slot.0].pinned && self.position(slot) > 0;
-        let short = self.cells.n_free() < n;
+        let short = self.free_for(slot) < n;
         let slots = (0..self.slots.len()).map(SlotId).filter(|_| short).filter(idle);
         slots.min_by_key(|slot| self.slots[slot.0].last_used)
     }
@@ -237,19 +283,52 @@ impl Slots {
     pub fn source_victim(&self, slot: SlotId, n: usize) -> Option<SlotId> {
         let idle =
             |&other: &SlotId| other != slot && !self.slots[other.0].pinned && !self.sources.tokens(other.0).is_empty();
-        let short = self.sources.cells().n_free() < n;
+        let short = self.sources.cells().room(slot.0, 0) < n;
         let slots = (0..self.slots.len()).map(SlotId).filter(|_| short).filter(idle);
         slots.min_by_key(|slot| self.slots[slot.0].last_used)
     }
 
-    /// Takes a free cell for a position; `sequences` is a slot's bit, or the word of a tree's cell.
-    pub fn take_cell(&mut self, position: i32, sequences: u32) -> Option<u32> {
-        self.cells.take(position, sequences)
+    /// The place after the slot's tokens.
+    pub fn next_place(&self, slot: SlotId) -> usize {
+        next_place(&self.cells, slot, self.cells_of(slot))
+    }
+
+    /// How many tokens more the slot can take without other slots being emptied.
+    pub fn free_for(&self, slot: SlotId) -> usize {
+        self.cells.room(slot.0, self.next_place(slot))
+    }
+
+    /// Takes the cell at a place of a slot for a position; `sequences` is a slot's bit, or the word of a tree's cell.
+    pub fn take_cell(&mut self, slot: SlotId, place: usize, position: i32, sequences: u32) -> Option<u32> {
+        self.cells.enter(slot.0, place, position, sequences)
     }
 
     /// Frees cells that were taken and belong to no slot.
     pub fn free_cells(&mut self, cells: impl IntoIterator<Item = u32>) {
         cells.into_iter().for_each(|cell| self.cells.free(cell));
+        for slot in (0..self.slots.len()).map(SlotId) {
+            self.cells.trim(slot.0, self.next_place(slot));
+        }
+    }
+
+    /// How many of the slot's last tokens are in a block in which it cannot go on, since another slot did, or one of
+    /// `busy`, a bit each, is about to.
+    pub fn stuck(&self, slot: SlotId, busy: u32) -> usize {
+        let place = self.next_place(slot);
+        match self.cells.is_taken(slot.0, place, busy) {
+            true => place % LIST_BLOCK,
+            false => 0,
+        }
+    }
+
+    /// Gives the slot a block of its own for its last tokens, where it is [`stuck`](Slots::stuck), whose cells are
+    /// still to be copied as `moves` tells; `None` where there is no room.
+    pub fn unstick(&mut self, slot: SlotId, moves: &mut Vec<(u32, u32)>) -> Option<()> {
+        self.cells.split(slot.0, self.next_place(slot), moves)?;
+        let cells = &mut self.slots[slot.0].cells;
+        let first = cells.len() - moves.len();
+        cells[first..].iter_mut().zip(moves).for_each(|(cell, &mut (_, to))| *cell = to);
+        Some(())
     }
 
     /// The last place up to `position` after which the slot can go on: its state is there, and the windows of its
@@ -329,13 +408,13 @@ impl Slots {
         self.sources.commit();
     }
 
-    /// Notes that a cell's content was copied to a free cell, which replaces it.
-    pub fn move_cell(&mut self, from: u32, to: u32) {
-        let position = self.cells.positions()[from as usize];
-        let sequences = self.cells.sequences()[from as usize];
-        let slots = self.slots.iter_mut().enumerate().filter(|(slot, _)| sequences & 1 << slot != 0);
-        slots.for_each(|(_, slot)| slot.cells[position as usize] = to);
-        self.cells.moved(from, to);
+    /// Notes that a block's content was copied to a free block, which replaces it.
+    pub fn move_block(&mut self, from: u32, to: u32) {
+        let listed_by = self.cells.moved(from, to);
+        let size = LIST_BLOCK as u32;
+        let slots = self.slots.iter_mut().enumerate().filter(|(slot, _)| listed_by & 1 << slot != 0);
+        let moved = slots.flat_map(|(_, slot)| &mut slot.cells).filter(|cell| **cell / size == from);
+        moved.for_each(|cell| *cell = to * size + *cell % size);
     }
 
     /// How many of these tokens the slot has, after which it can go on.
@@ -348,7 +427,7 @@ impl Slots {
 
     /// Whether a slot (-1: any) begins with all of these tokens, and a prompt can go on after them.
     pub fn holds(&self, number: i32, tokens: &[Token]) -> bool {
-        let mut asked = (0..self.slots.len()).filter(|&slot| number == -1 || number == slot as i32).map(SlotId);
+        let mut asked = self.numbered(number);
         if self.sources.any() {
             return asked.any(|slot| self.sources.tokens(slot.0) == tokens);
         }
@@ -374,6 +453,7 @@ impl Slots {
         slot.cells.extend_from_slice(&source.cells[..n]);
         slot.restored = source.restored.min(n);
         slot.cells.iter().for_each(|&cell| self.cells.share(cell, to.bit()));
+        self.cells.list_for(from.0, to.0, next_place(&self.cells, from, &slot.cells));
         self.states.share(from.0, to.0, n);
         if self.windows.share(from.0, to.0, n, moves).is_none() {
             self.truncate(to, 0);
@@ -387,4 +467,9 @@ impl Slots {
         let cells = self.cells_of(slot).get(n_tokens..).unwrap_or_default();
         cells.iter().any(|&cell| self.cells.sequences()[cell as usize] != slot.bit())
     }
+}
+
+/// The place after these cells of a slot.
+fn next_place(cells: &Cells, slot: SlotId, of_slot: &[u32]) -> usize {
+    of_slot.last().and_then(|&last| cells.place_of(slot.0, last)).map_or(0, |place| place + 1)
 }

@@ -26,15 +26,15 @@ struct Source {
 }
 
 impl Sources {
-    /// For so many slots, which share `cells` cells, `limit` of which may be in use; zeros where no encoder reads
+    /// For `count` slots, which share `cells` cells, `limit` of which may be in use; zeros where no encoder reads
     /// prompts.
-    pub fn new(slots: usize, cells: usize, limit: usize) -> Result<Sources> {
+    pub fn new(count: usize, cells: usize, limit: usize) -> Result<Sources> {
         let source = |_| {
             let (tokens, cells) = (reserve::list(limit, PROMPTS)?, reserve::list(limit, PROMPTS)?);
             Ok(Source { tokens, cells })
         };
-        let slots = (0..slots).map(source).collect::<Result<_>>()?;
-        Ok(Sources { cells: Cells::new(cells, limit)?, slots })
+        let slots = (0..count).map(source).collect::<Result<_>>()?;
+        Ok(Sources { cells: Cells::new(count, cells, limit)?, slots })
     }
 
     /// Whether an encoder reads prompts.
@@ -62,7 +62,7 @@ impl Sources {
     pub fn replace(&mut self, slot: usize, tokens: &[Token]) -> Option<&[u32]> {
         self.clear(slot);
         for position in 0..tokens.len() {
-            let Some(cell) = self.cells.take(position as i32, 1 << slot) else {
+            let Some(cell) = self.cells.enter(slot, position, position as i32, 1 << slot) else {
                 self.clear(slot);
                 return None;
             };
@@ -78,5 +78,6 @@ impl Sources {
         let source = &mut self.slots[slot];
         source.tokens.clear();
         source.cells.drain(..).for_each(|cell| self.cells.free(cell));
+        self.cells.trim(slot, 0);
     }
 }

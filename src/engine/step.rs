@@ -1,12 +1,13 @@
-//! One token of several slots in one pass.
+//! Tokens of several slots in one pass: the next token of some, parts of prompts of others.
 //!
-//! A step has rows of slots that the device samples and rows whose logits the host reads, in any mix. The device's rows
-//! come first, so that the others are read as one piece.
+//! A pass has slots that the device samples after their tokens, slots whose logits the host reads, and slots of which
+//! more tokens follow, in any mix. The device's rows come first and those without a result last, so that the logits are
+//! read as one piece. A row's bits do not depend on the others.
 
 use super::device_sampling::problem;
 use super::plans::HEAD_ROWS;
 use super::{Engine, SlotId};
-use crate::backend::{Legal, NO_STATE, SampleResult, SampleRow};
+use crate::backend::{Batch, Legal, MAX_LISTED, MAX_SEQUENCES, NO_STATE, SampleResult, SampleRow};
 use crate::{Error, Result, Token};
 use std::sync::atomic::AtomicBool;
 
@@ -21,6 +22,28 @@ pub struct SlotToken<'a> {
     pub legal: Option<Legal<'a>>,
 }
 
+/// One slot's part in a pass.
+#[derive(Debug, Clone, Copy)]
+pub struct SlotTokens<'a> {
+    /// The slot.
+    pub slot: SlotId,
+    /// The tokens to append, at least one.
+    pub tokens: &'a [Token],
+    /// What is wanted after them.
+    pub then: Then<'a>,
+}
+
+/// What is wanted after a slot's tokens.
+#[derive(Debug, Clone, Copy)]
+pub enum Then<'a> {
+    /// Nothing: more tokens follow.
+    Nothing,
+    /// The logits of these tokens, as in [`Engine::next_logits`]; all where the slice is empty.
+    Logits(&'a [Token]),
+    /// A token that the device samples, under this mask.
+    Sample(Option<Legal<'a>>),
+}
+
 /// The result after a slot's token.
 #[derive(Debug)]
 pub enum SlotOutcome<'a> {
@@ -30,6 +53,12 @@ pub enum SlotOutcome<'a> {
     /// The logits, one per token of the vocabulary; the caller may change them.
     Logits(&'a mut [f32]),
 }
+
+/// Takes the result of a slot by the index of its part.
+pub type Each<'a> = &'a mut dyn FnMut(usize, Result<SlotOutcome<'_>>);
+
+/// Why a pass was not made: the error, and the index of the part whose it is, where the others could go on without.
+pub type PassError = (Option<usize>, Error);
 
 impl Engine {
     /// Append a token to each of these slots, all different, and call `each` with the index of the slot in `turns` and
@@ -43,12 +72,7 @@ impl Engine {
     /// [`Error::InvalidArgument`] for a slot that is named twice or a token outside the vocabulary,
     /// [`Error::OutOfMemory`] where the context has no room, [`Error::Cancelled`], and [`Error::Device`] where a device
     /// fails. Errors of a single row are passed to `each`.
-    pub fn step(
-        &mut self,
-        turns: &[SlotToken<'_>],
-        cancel: &AtomicBool,
-        each: &mut dyn FnMut(usize, Result<SlotOutcome<'_>>),
-    ) -> Result<()> {
+    pub fn step(&mut self, turns: &[SlotToken<'_>], cancel: &AtomicBool, each: Each<'_>) -> Result<()> {
         self.rollback()?;
         let mut busy = 0u32;
         for turn in turns {
@@ -59,80 +83,202 @@ impl Engine {
             busy |= turn.slot.bit();
         }
         for (i, turns) in turns.chunks(HEAD_ROWS).enumerate() {
-            self.pass(turns, busy, cancel, &mut |turn, outcome| each(i * HEAD_ROWS + turn, outcome))?;
+            let mut parts = [SlotTokens { slot: SlotId(0), tokens: &[], then: Then::Nothing }; HEAD_ROWS];
+            for (part, turn) in parts.iter_mut().zip(turns) {
+                let sampled = self.sampling.known(turn.slot).is_some();
+                let then = if sampled { Then::Sample(turn.legal) } else { Then::Logits(&[]) };
+                *part = SlotTokens { slot: turn.slot, tokens: std::slice::from_ref(&turn.token), then };
+            }
+            let mut each = |turn: usize, outcome: Result<SlotOutcome<'_>>| each(i * HEAD_ROWS + turn, outcome);
+            self.run_parts(&parts[..turns.len()], busy, cancel, &mut each).map_err(|(_, error)| error)?;
         }
         Ok(())
     }
 
-    fn pass(
+    /// Append tokens to each of these slots, all different, in one pass, and call `each` with the index of the part and
+    /// its result, for those that want one, in no set order. At most [`Engine::batch`] tokens, and at most
+    /// [`Engine::most_results`] results. What a slot samples on the device is as [`Engine::start_sampling`] says.
+    ///
+    /// An error of one row (NaN among its logits, no candidate) is passed to `each`, and the other rows go on. After an
+    /// error of the pass all slots are unchanged.
+    ///
+    /// # Errors
+    /// As [`Engine::step`], with the index of the part that has no room, or whose earlier tokens could not be evaluated
+    /// again: the others may go on without it.
+    pub fn pass(
         &mut self,
-        turns: &[SlotToken<'_>],
+        parts: &[SlotTokens<'_>],
+        cancel: &AtomicBool,
+        each: Each<'_>,
+    ) -> std::result::Result<(), PassError> {
+        let all = |error| (None, error);
+        self.rollback().map_err(all)?;
+        let (mut busy, mut rows, mut results) = (0u32, 0, 0);
+        for (i, part) in parts.iter().enumerate() {
+            let of_part = |error| (Some(i), error);
+            self.check_tokens(part.tokens).map_err(of_part)?;
+            if part.tokens.is_empty() || busy & part.slot.bit() != 0 {
+                return Err(of_part(Error::InvalidArgument(format!("Slot {} has no part of its own", part.slot.0))));
+            }
+            busy |= part.slot.bit();
+            rows += part.tokens.len();
+            results += usize::from(!matches!(part.then, Then::Nothing));
+        }
+        if rows > self.plans.batch() || results > HEAD_ROWS || parts.len() > MAX_SEQUENCES {
+            let problem = format!("A pass of {} slots with {rows} tokens and {results} results", parts.len());
+            return Err(all(Error::InvalidArgument(problem)));
+        }
+        self.run_parts(parts, busy, cancel, each)
+    }
+
+    /// The most results of a pass.
+    pub fn most_results(&self) -> usize {
+        HEAD_ROWS
+    }
+
+    fn run_parts(
+        &mut self,
+        parts: &[SlotTokens<'_>],
         busy: u32,
         cancel: &AtomicBool,
-        each: &mut dyn FnMut(usize, Result<SlotOutcome<'_>>),
-    ) -> Result<()> {
-        let mut order = [0; HEAD_ROWS];
-        let order = &mut order[..turns.len()];
-        order.iter_mut().enumerate().for_each(|(i, turn)| *turn = i);
-        order.sort_unstable_by_key(|&i| (self.sampling.known(turns[i].slot).is_none(), i));
-        for turn in turns {
-            self.catch_up(turn.slot, cancel)?;
-            self.spare_window(turn.slot, self.position(turn.slot) + 1)?;
+        each: Each<'_>,
+    ) -> std::result::Result<(), PassError> {
+        let all = |error| (None, error);
+        let mut order = [0; MAX_SEQUENCES];
+        let order = &mut order[..parts.len()];
+        order.iter_mut().enumerate().for_each(|(i, part)| *part = i);
+        order.sort_unstable_by_key(|&i| (parts[i].then.rank(), i));
+        let with_rank = |rank| parts.iter().filter(|part| part.then.rank() == rank).count();
+        let (sampled, read) = (with_rank(0), with_rank(1));
+        let results = sampled + read;
+        for (i, part) in parts.iter().enumerate() {
+            self.make_ready(part, busy, cancel).map_err(|error| (Some(i), error))?;
         }
         self.inputs.clear();
-        for (row, &i) in order.iter().enumerate() {
-            let SlotToken { slot, token, .. } = turns[i];
-            self.enter_tokens(slot, &[token], busy).inspect_err(|_| self.free_input_cells())?;
-            self.inputs.outputs.push(row as u32);
-            if self.sampling.known(slot).is_some() {
-                self.inputs.sample.push(SampleRow { sequence: slot.0 as u32, row: row as u32 });
+        for &i in &*order {
+            let SlotTokens { slot, tokens, then } = parts[i];
+            if let Err(error) = self.enter_tokens(slot, tokens, busy) {
+                self.free_input_cells();
+                return Err((Some(i), error));
+            }
+            if !matches!(then, Then::Nothing) {
+                self.inputs.outputs.push(self.inputs.tokens.len() as u32 - 1);
+            }
+            if let Then::Sample(_) = then {
+                let row = self.inputs.sample.len() as u32;
+                self.inputs.sample.push(SampleRow { sequence: slot.0 as u32, row });
             }
         }
-        let sampled = self.inputs.sample.len();
+        self.list_logits(parts);
+        // One row each: body and head are one plan.
+        let single = results == parts.len() && self.inputs.tokens.len() == results && results <= HEAD_ROWS;
         // From here on the kept hidden row belongs to another slot, and making a plan may replace its memory.
         self.hidden_of = None;
-        let planned = match self.plans.has_decode(turns.len()) {
-            true => Ok(()),
-            false => self.plans.add_decode(&self.model, &mut self.states, turns.len()),
-        };
-        let told = planned.and_then(|()| {
-            order[..sampled].iter().try_for_each(|&i| {
-                let (sampling, state) = self.sampling_device();
-                sampling.tell(state, turns[i].slot, &[turns[i].token], turns[i].legal)
-            })
-        });
-        let done = told.and_then(|()| self.run_inputs(false, cancel));
+        let done = self.run_entered(single, (parts, &order[..sampled]), results, cancel);
         if done.is_err() {
             self.free_input_cells();
         }
-        for (row, &i) in order.iter().enumerate() {
-            match done {
-                Ok(()) => {
-                    let state = self.inputs.states.get(row).map_or(NO_STATE, |of| of.to);
-                    self.slots.append(turns[i].slot, &[turns[i].token], [self.inputs.cells[row]], state);
-                }
-                // The device has tokens that are not in the slot.
-                Err(_) => self.sampling.end(turns[i].slot),
+        let mut first = 0;
+        for (of, &i) in order.iter().enumerate() {
+            let SlotTokens { slot, tokens, then } = parts[i];
+            let cells = first..first + tokens.len();
+            first = cells.end;
+            if done.is_ok() {
+                let state = self.inputs.states.get(of).map_or(NO_STATE, |of| of.to);
+                self.slots.append(slot, tokens, self.inputs.cells[cells].iter().copied(), state);
+            }
+            // The device has tokens that are not in the slot, or does not have those that are.
+            if done.is_err() || !matches!(then, Then::Sample(_)) {
+                self.sampling.end(slot);
             }
         }
-        done?;
+        done.map_err(all)?;
         if sampled > 0 {
             let (sampling, state) = self.sampling_device();
-            sampling.read(state)?;
+            sampling.read(state).map_err(all)?;
             for (row, &i) in sampling.rows().iter().zip(&order[..sampled]) {
                 let outcome = SlotOutcome::Sampled(&row.result, &row.candidates);
                 each(i, problem(&row.result).map_or(Ok(outcome), Err));
             }
         }
-        if sampled < turns.len() {
+        if read > 0 {
             let n_vocab = self.model.n_vocab();
             let head = &mut self.states[self.model.outline().places().logits];
             let at = self.plans.kept().logits_offset() + sampled * n_vocab * 4;
-            let logits = head.rows(at, (turns.len() - sampled) * n_vocab)?;
+            let logits = head.rows(at, read * n_vocab).map_err(all)?;
             for (logits, &i) in logits.chunks_exact_mut(n_vocab).zip(&order[sampled..]) {
                 each(i, Ok(SlotOutcome::Logits(logits)));
             }
         }
         Ok(())
+    }
+
+    /// Makes what a part's tokens go on from.
+    fn make_ready(&mut self, part: &SlotTokens<'_>, busy: u32, cancel: &AtomicBool) -> Result<()> {
+        self.catch_up(part.slot, cancel)?;
+        self.spare_window(part.slot, self.position(part.slot) + part.tokens.len())?;
+        self.unstick(part.slot, busy)
+    }
+
+    /// Enters the tokens whose logits are wanted, where these are few for all results together.
+    fn list_logits(&mut self, parts: &[SlotTokens<'_>]) {
+        let mut wanted = 0;
+        for part in parts {
+            match part.then {
+                Then::Nothing => {}
+                Then::Logits(listed) if !listed.is_empty() => wanted += listed.len(),
+                _ => return,
+            }
+        }
+        if wanted > MAX_LISTED {
+            return;
+        }
+        let listed = &mut self.inputs.listed;
+        for part in parts {
+            if let Then::Logits(tokens) = part.then {
+                listed.extend_from_slice(tokens);
+            }
+        }
+        listed.sort_unstable();
+        listed.dedup();
+    }
+
+    /// Runs the plan for what was entered, and that of the head where it is another one.
+    fn run_entered(
+        &mut self,
+        single: bool,
+        (parts, sampled): (&[SlotTokens<'_>], &[usize]),
+        results: usize,
+        cancel: &AtomicBool,
+    ) -> Result<()> {
+        if single && !self.plans.has_decode(results) {
+            self.plans.add_decode(&self.model, &mut self.states, results)?;
+        }
+        for part in sampled.iter().map(|&i| &parts[i]) {
+            let Then::Sample(legal) = part.then else { continue };
+            let (sampling, state) = self.sampling_device();
+            sampling.tell(state, part.slot, part.tokens, legal)?;
+        }
+        self.run_inputs(!single, cancel)?;
+        if single || results == 0 {
+            return Ok(());
+        }
+        let batch = Batch { listed: &self.inputs.listed, sample: &self.inputs.sample, ..Batch::default() };
+        let head = if results == 1 { self.plans.head()? } else { self.plans.head_many()? };
+        head.run(&mut self.states, &batch, results, cancel)?;
+        self.stats.head_passes += 1;
+        self.count_logits(results, self.inputs.listed.len());
+        Ok(())
+    }
+}
+
+impl Then<'_> {
+    /// In which order the rows stand.
+    fn rank(&self) -> u8 {
+        match self {
+            Then::Sample(_) => 0,
+            Then::Logits(_) => 1,
+            Then::Nothing => 2,
+        }
     }
 }

@@ -47,7 +47,7 @@ impl Engine {
         cancel: &AtomicBool,
     ) -> Result<()> {
         let reach = self.sampling.reach(trie, node);
-        let (room, free) = (self.room(slot), self.slots.cells().n_free());
+        let (room, free) = (self.room(slot), self.slots.free_for(slot));
         let rows = WALK_CELLS.min(reach.rows as usize).min(tokens).min(room).min(free);
         let listed = matches!(legal.tokens, LegalTokens::List(tokens) if tokens.len() <= MAX_LISTED);
         let (sampling, state) = self.sampling_device();
@@ -68,9 +68,11 @@ impl Engine {
     fn run_walk(&mut self, slot: SlotId, node: Node, passes: usize, rows: usize, cancel: &AtomicBool) -> Result<()> {
         let (first, bit) = (self.position(slot), slot.bit());
         self.spare_window(slot, first + rows)?;
+        self.unstick(slot, 0)?;
         self.inputs.clear();
-        for position in first..first + rows {
-            let Some(cell) = self.slots.take_cell(position as i32, bit) else { break };
+        let place = self.slots.next_place(slot);
+        for (i, position) in (first..first + rows).enumerate() {
+            let Some(cell) = self.slots.take_cell(slot, place + i, position as i32, bit) else { break };
             self.inputs.cells.push(cell);
             self.inputs.positions.push(position as i32);
             self.inputs.sequences.push(bit);

@@ -1,9 +1,10 @@
 //! The cells of sliding layers: of every slot those of its last tokens, in a ring, and copies of earlier windows.
 //!
 //! A row of a sliding layer sees the last `reach` tokens alone, so such layers have cells for a window and a pass, not
-//! for the context. A slot has position `p` at place `p mod ring` of its ring, so that attention adds up the same cells
-//! in the same order however the tokens were cut into passes. Rings take memory in blocks as they need them, and give
-//! back what is older than the window when others need it.
+//! for the context. A slot has position `p` at place `p mod ring` of its ring. Attention reads the blocks in the order of
+//! the positions, in the same ranges as where a slot has a cell for every token, so a row's bits depend neither on the
+//! ring nor on the passes. Rings take memory in blocks as they need them, and give back what is older than the window
+//! when others need it.
 //!
 //! A slot goes on after any of its tokens whose window its ring still holds. Before the window at a mark (the end of a
 //! prompt) is overwritten it is copied. Where a slot was cut back to a token whose window is nowhere, tokens from the
@@ -12,14 +13,15 @@
 //! Invariants: a ring and a copy hold what the slot's tokens at these positions gave; a ring has the blocks of all
 //! positions that it holds.
 
-use crate::backend::{CELL_BLOCK, TableCells};
+use crate::backend::{CELL_BLOCK, LIST_BLOCK, NO_BLOCK, SUM_RANGE, TableCells};
 use crate::{Result, reserve};
 use std::ops::Range;
 
 /// What memory is reserved for, in errors.
 const CELLS: &str = "cells of windows";
-/// In place of a block's number.
-const NO_BLOCK: u32 = u32::MAX;
+
+/// Lists begin at multiples of so many blocks, so that ranges of cells are those of a slot with all its tokens.
+const LIST_PERIOD: usize = SUM_RANGE / LIST_BLOCK;
 
 /// The sizes of an engine's windows, in cells; zeros where no layer has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -38,7 +40,8 @@ impl WindowSizes {
     /// Sizes for a number of slots, and passes of `batch` rows.
     pub fn new(reach: usize, slots: usize, batch: usize, copies: usize) -> WindowSizes {
         // The last token may be evaluated again, so its window is needed, too; a window begins anywhere in a block.
-        let ring = (reach + batch).next_multiple_of(CELL_BLOCK);
+        // Nor may the first and the last positions that a pass reads be in one block of a list.
+        let ring = (reach + batch + LIST_BLOCK).next_multiple_of(CELL_BLOCK);
         let others = (slots - 1) * (reach.next_multiple_of(CELL_BLOCK) + CELL_BLOCK);
         WindowSizes { reach, ring, shared: ring + others, copies }
     }
@@ -58,6 +61,8 @@ struct Ring {
     held: Range<usize>,
     /// One past the last place that was taken for a pass.
     top: usize,
+    /// The first block of its list, counted from the first position on.
+    listed_from: usize,
     /// Added to a position for its place, since tokens before it were removed.
     shifted: usize,
     /// A position after which a later prompt may well go on: the end of a prompt.
@@ -78,6 +83,8 @@ struct Copied {
 pub(super) struct Windows {
     sizes: WindowSizes,
     rings: Vec<Ring>,
+    /// By slot, for [`TableCells::lists`]: what its rows of this pass see, in the order of positions.
+    lists: Vec<Vec<u32>>,
     copies: Vec<Option<Copied>>,
     /// Blocks without a slot, the lowest last.
     free: Vec<u32>,
@@ -96,11 +103,13 @@ impl Windows {
             let blocks = reserve::filled(NO_BLOCK, sizes.ring / CELL_BLOCK, CELLS)?;
             Ok(Ring { blocks, ..Ring::default() })
         };
+        let list = |_| reserve::list(sizes.ring / LIST_BLOCK + LIST_PERIOD, CELLS);
         let mut free = reserve::list(sizes.shared / CELL_BLOCK, CELLS)?;
         free.extend((0..(sizes.shared / CELL_BLOCK) as u32).rev());
         Ok(Windows {
             sizes,
             rings: (0..slots).map(ring).collect::<Result<_>>()?,
+            lists: (0..slots).map(list).collect::<Result<_>>()?,
             copies: vec![None; sizes.copies],
             free,
             positions: reserve::filled(0, cells, CELLS)?,
@@ -134,7 +143,8 @@ impl Windows {
     pub fn table<'a>(&'a self, rows: &'a [u32]) -> TableCells<'a> {
         let blocks = self.rings.iter().flat_map(|ring| &ring.blocks).filter(|&&block| block != NO_BLOCK);
         let end = blocks.max().map_or(0, |&block| (block as usize + 1) * CELL_BLOCK);
-        TableCells { rows, positions: &self.positions, sequences: &self.sequences, end, changed: self.changed }
+        let Windows { positions, sequences, lists, changed, .. } = self;
+        TableCells { rows, positions, sequences, lists, end, changed: *changed }
     }
 
     /// Notes that every device has the cells as they are now.
@@ -193,11 +203,13 @@ impl Windows {
     pub fn enter(&mut self, slot: usize, at: usize, position: i32, sequences: u32, busy: u32) -> Option<u32> {
         let (part, _) = self.place(slot, at);
         let ring = &mut self.rings[slot];
+        let begins = ring.top == 0;
         ring.top = ring.top.max(at + 1);
         ring.last_used = self.clock;
         if ring.blocks[part] == NO_BLOCK {
             self.rings[slot].blocks[part] = self.take_block(part, busy | 1 << slot)?;
         }
+        self.list(slot, at, begins);
         let held = &mut self.rings[slot].held;
         held.start = held.start.max((at + 1).saturating_sub(self.sizes.ring));
         let cell = self.cell(slot, at);
@@ -234,6 +246,27 @@ impl Windows {
             if !used.clone().any(|position| self.place(slot, position).0 == part) {
                 self.give_back(slot, part);
             }
+        }
+    }
+
+    /// Adds the block of position `at` to the slot's list; where a pass `begins`, with all that its first row sees.
+    fn list(&mut self, slot: usize, at: usize, begins: bool) {
+        let (ring, list, size) = (&mut self.rings[slot], &mut self.lists[slot], self.sizes.ring);
+        let block_of = |position: usize| (position + ring.shifted) / LIST_BLOCK;
+        let first = block_of((at + 1).saturating_sub(self.sizes.reach));
+        if begins {
+            list.clear();
+            ring.listed_from = first / LIST_PERIOD * LIST_PERIOD;
+            list.resize(first - ring.listed_from, NO_BLOCK);
+        }
+        let last = block_of(at);
+        while ring.listed_from + list.len() <= last {
+            let place = (ring.listed_from + list.len()) * LIST_BLOCK % size;
+            let block = ring.blocks[place / CELL_BLOCK];
+            list.push(match block {
+                NO_BLOCK => NO_BLOCK,
+                _ => block * (CELL_BLOCK / LIST_BLOCK) as u32 + (place % CELL_BLOCK / LIST_BLOCK) as u32,
+            });
         }
     }
 

@@ -74,6 +74,14 @@ pub struct OpenOptions {
     pub store_directory: *const c_char,
     /// The most bytes that the conversations in it take; 0: no limit.
     pub store_bytes: u64,
+    /// How many handles share an engine, 1 to 16; 0 is 1. Handles that are opened with the same file and the same
+    /// options join the engine of the first: they generate at the same time, and every step reads the weights once for
+    /// all of them, which changes no token of anybody's. Each has a context of its own and `slots` slots, 16 in all; the
+    /// memory for all of them is taken by the first. Where an engine has no place left, another one is made.
+    pub parallel: u32,
+    /// While prompts of others are read, a handle's time for a token grows to at most this many percent of the time
+    /// without them, as well as the passes so far tell; 0 is 250, 100 lets prompts wait for the tokens of all others.
+    pub max_slowdown_percent: u32,
 }
 
 // SAFETY: repr(C), the size first, then numbers, raw pointers and an optional function: all may be zero.
@@ -124,6 +132,8 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_open(
         tensor_devices: std::ptr::null(),
         store_directory: std::ptr::null(),
         store_bytes: 0,
+        parallel: 0,
+        max_slowdown_percent: 0,
     };
     // SAFETY: the options are ours, and the host's path is null or terminated; no out_error.
     unsafe { on_process(std::ptr::null_mut(), || open(&options)) }.unwrap_or(std::ptr::null_mut())
@@ -227,6 +237,8 @@ pub(super) unsafe fn asked(options: &OpenOptions) -> Result<(PathBuf, EngineOpti
         kv_type: kv_type.map_or(Ok(KvType::default()), str::parse)?,
         kv_type_v: kv_type_v.map(str::parse).transpose()?,
         slots: options.slots,
+        parallel: options.parallel,
+        max_slowdown_percent: options.max_slowdown_percent,
         n_batch: options.n_batch,
         snapshots: options.snapshots,
     };

@@ -26,7 +26,7 @@ pub(crate) trait Decoder: Send {
 
     /// As `prefill`, but the slot of the last prefill stays that. Where it is that slot whose tokens change, `replaces`
     /// is called before.
-    fn prewarm(&mut self, warm: &Prewarm, cancel: &AtomicBool, replaces: &mut dyn FnMut()) -> Result<()> {
+    fn prewarm(&mut self, warm: &Prewarm, cancel: &Arc<AtomicBool>, replaces: &mut dyn FnMut()) -> Result<()> {
         let _ = (warm, cancel, replaces);
         Err(Error::Internal("A decoder that keeps no prompts was asked to".into()))
     }
@@ -143,6 +143,45 @@ pub(crate) trait Decoder: Send {
     fn stats(&self) -> EngineStats;
 }
 
+/// [`Decoder::shift`] of an engine's slot.
+pub(super) fn shift_slot(
+    engine: &mut Engine,
+    slot: SlotId,
+    keep: usize,
+    pending: &mut Vec<Token>,
+    cancel: &AtomicBool,
+) -> Result<usize> {
+    match pending.split_last() {
+        Some((&last, before)) => {
+            engine.append(slot, before, cancel)?;
+            pending.clear();
+            pending.push(last);
+        }
+        None => {
+            pending.extend(engine.tokens(slot).last().copied());
+            engine.truncate(slot, engine.position(slot).saturating_sub(1));
+        }
+    }
+    let gone = engine.position(slot).saturating_sub(keep) / 2;
+    engine.remove(slot, keep..keep + gone)?;
+    Ok(gone)
+}
+
+/// [`Decoder::restore`] of an engine's slot.
+pub(super) fn restore_slot(
+    engine: &mut Engine,
+    slot: SlotId,
+    saved: SavedSlot,
+    ready: bool,
+    cancel: &AtomicBool,
+) -> Result<()> {
+    if !engine.restore(slot, saved, cancel)? && ready {
+        let tokens = engine.tokens(slot).to_vec();
+        engine.prefill(slot, &tokens, cancel)?;
+    }
+    Ok(())
+}
+
 fn cannot_save() -> Error {
     Error::Internal("A decoder that cannot save was asked to".into())
 }
@@ -175,7 +214,7 @@ impl Decoder for EngineSlot {
         self.engine.prefill(self.slot, tokens, cancel)
     }
 
-    fn prewarm(&mut self, warm: &Prewarm, cancel: &AtomicBool, replaces: &mut dyn FnMut()) -> Result<()> {
+    fn prewarm(&mut self, warm: &Prewarm, cancel: &Arc<AtomicBool>, replaces: &mut dyn FnMut()) -> Result<()> {
         if self.engine.holds(warm.slot_id, &warm.tokens) {
             return Ok(());
         }
@@ -195,21 +234,7 @@ impl Decoder for EngineSlot {
     }
 
     fn shift(&mut self, keep: usize, pending: &mut Vec<Token>, cancel: &AtomicBool) -> Result<usize> {
-        match pending.split_last() {
-            Some((&last, before)) => {
-                self.engine.append(self.slot, before, cancel)?;
-                pending.clear();
-                pending.push(last);
-            }
-            None => {
-                let last = self.engine.tokens(self.slot).last().copied();
-                pending.extend(last);
-                self.engine.truncate(self.slot, self.engine.position(self.slot).saturating_sub(1));
-            }
-        }
-        let gone = self.engine.position(self.slot).saturating_sub(keep) / 2;
-        self.engine.remove(self.slot, keep..keep + gone)?;
-        Ok(gone)
+        shift_slot(&mut self.engine, self.slot, keep, pending, cancel)
     }
 
     fn start_sampling(&mut self, spec: &SampleSpec) -> Result<usize> {
@@ -266,11 +291,7 @@ impl Decoder for EngineSlot {
 
     fn restore(&mut self, slot_id: i32, saved: SavedSlot, ready: bool, cancel: &AtomicBool) -> Result<()> {
         self.slot = self.engine.take_slot(slot_id)?;
-        if !self.engine.restore(self.slot, saved, cancel)? && ready {
-            let tokens = self.engine.tokens(self.slot).to_vec();
-            self.engine.prefill(self.slot, &tokens, cancel)?;
-        }
-        Ok(())
+        restore_slot(&mut self.engine, self.slot, saved, ready, cancel)
     }
 
     fn rollback(&mut self) -> Result<()> {

@@ -12,12 +12,14 @@ mod decoder;
 mod describe;
 mod embed;
 mod generate;
+mod hub;
 #[cfg(feature = "testing")]
 mod noop;
 mod options;
 mod queue;
 mod reasoning;
 mod saved;
+mod seat;
 mod shared;
 mod slots;
 mod span_samplers;
@@ -40,7 +42,7 @@ pub use usage::Usage;
 
 use crate::backend::MAX_ROWS;
 use crate::chat::{ChatTemplate, Parts};
-use crate::engine::{self, Engine};
+use crate::engine::{self, Engine, LoadProgress};
 use crate::gguf::File;
 use crate::model::{self, Model};
 use crate::sampling::Sampler;
@@ -50,8 +52,10 @@ use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 use constraint::{Constraint, Kind};
 use decoder::{Decoder, EngineSlot};
+use hub::Hub;
 use parking_lot::Mutex;
 use reasoning::Reasoning;
+use seat::Seat;
 use shared::{Command, Job, Phase, ResumePoint, Shared, State};
 use span_samplers::{SpanSamplers, restated};
 use std::path::Path;
@@ -115,7 +119,10 @@ impl Session {
         let store = store.map(Store::open).transpose()?;
         let mut hear = |done: f32| progress.as_mut().is_none_or(|heard| heard(done));
         let model = engine::open_model(&path, &wanted, Some(&mut hear))?;
-        let mut session = Session::around(Engine::open(model, &wanted, Some(&mut hear))?)?;
+        let mut session = match wanted.parallel()? {
+            1 => Session::around(Engine::open(model, &wanted, Some(&mut hear))?, &wanted)?,
+            _ => Session::beside_others(&model, &wanted, Some(&mut hear))?,
+        };
         // The model may be shared with someone who calls the file by another path.
         session.info.path = path;
         session.store = store;
@@ -152,34 +159,21 @@ impl Session {
     /// # Errors
     /// The engine's error.
     pub fn over(model: Arc<Model>, wanted: &EngineOptions) -> Result<Session> {
-        Session::around(Engine::new(model, wanted)?)
+        Session::around(Engine::new(model, wanted)?, wanted)
     }
 
-    fn around(engine: Engine) -> Result<Session> {
+    /// A session at an engine that others share.
+    fn beside_others(model: &Arc<Model>, wanted: &EngineOptions, progress: LoadProgress<'_>) -> Result<Session> {
+        let open = || Engine::open(model.clone(), wanted, progress);
+        let (hub, seat) = Hub::join(model, wanted, open)?;
+        let (info, settings) = about(&hub.engine(seat), wanted);
+        let decoder = Seat::new(hub, seat)?;
+        Session::start(decoder, model.vocab().clone(), model.file().clone(), info, settings)
+    }
+
+    fn around(engine: Engine, wanted: &EngineOptions) -> Result<Session> {
         let model = engine.model().clone();
-        let mut settings = Settings::default();
-        let path = model.file().path();
-        for unused in settings.params.apply_metadata(model.file()) {
-            log::warn!("{}: {unused}", path.display());
-        }
-        let device = model.device();
-        let info = ModelInfo {
-            path: path.into(),
-            ids: model.ids(),
-            n_vocab: model.n_vocab(),
-            generates: model.outline().pooled().is_none(),
-            train_context: model.train_context() as u32,
-            context: engine.context() as u32,
-            threads: engine.threads() as u32,
-            slots: engine.slots() as u32,
-            n_batch: engine.batch() as u32,
-            kv_type: engine.kv_types().k.to_string().to_lowercase(),
-            kv_type_v: engine.kv_types().v.to_string().to_lowercase(),
-            device: device.name,
-            device_reason: device.reason,
-            no_gpu_reason: model.no_gpu_reason(),
-            weight_bytes_per_token: (0..model.devices().len()).map(|i| model.outline().bytes_per_token(i)).sum(),
-        };
+        let (info, settings) = about(&engine, wanted);
         Session::start(EngineSlot::new(engine)?, model.vocab().clone(), model.file().clone(), info, settings)
     }
 
@@ -657,6 +651,36 @@ impl Drop for Session {
             let _ = handle.join();
         }
     }
+}
+
+/// What is to be said of an engine, and the settings that its model's file asks for.
+fn about(engine: &Engine, wanted: &EngineOptions) -> (ModelInfo, Settings) {
+    let model = engine.model();
+    let mut settings = Settings::default();
+    let path = model.file().path();
+    for unused in settings.params.apply_metadata(model.file()) {
+        log::warn!("{}: {unused}", path.display());
+    }
+    let device = model.device();
+    let info = ModelInfo {
+        path: path.into(),
+        ids: model.ids(),
+        n_vocab: model.n_vocab(),
+        generates: model.outline().pooled().is_none(),
+        train_context: model.train_context() as u32,
+        context: engine.context() as u32,
+        threads: engine.threads() as u32,
+        slots: engine.slots() as u32,
+        parallel: wanted.parallel.max(1),
+        n_batch: engine.batch() as u32,
+        kv_type: engine.kv_types().k.to_string().to_lowercase(),
+        kv_type_v: engine.kv_types().v.to_string().to_lowercase(),
+        device: device.name,
+        device_reason: device.reason,
+        no_gpu_reason: model.no_gpu_reason(),
+        weight_bytes_per_token: (0..model.devices().len()).map(|i| model.outline().bytes_per_token(i)).sum(),
+    };
+    (info, settings)
 }
 
 /// Whether there is something to read, now or later.

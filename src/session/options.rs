@@ -184,6 +184,8 @@ pub struct ModelInfo {
     pub threads: u32,
     /// Number of slots.
     pub slots: u32,
+    /// How many sessions share an engine.
+    pub parallel: u32,
     /// The most tokens of a prompt that one pass evaluates.
     pub n_batch: u32,
     /// Element type of the cached keys.

@@ -205,7 +205,7 @@ pub(crate) struct Shared {
     /// Asks the running prefill or generation to stop.
     pub(crate) cancel: Arc<AtomicBool>,
     /// Asks the running prewarm to stop.
-    pub(crate) give_way: AtomicBool,
+    pub(crate) give_way: Arc<AtomicBool>,
     /// Number of cancels. Work on the caller's own thread (tokenize) ends when the number changes: it may begin while
     /// the flag above is still set for the worker, and must not clear it.
     cancels: AtomicU64,
@@ -219,7 +219,7 @@ impl Shared {
             work: Condvar::new(),
             arrival: Condvar::new(),
             cancel: Arc::default(),
-            give_way: AtomicBool::new(false),
+            give_way: Arc::default(),
             cancels: AtomicU64::new(0),
             arena: Arc::new(Arena::new()),
         }

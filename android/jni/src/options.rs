@@ -21,9 +21,9 @@ pub(crate) fn engine_options(
     kv_type: &JByteBuffer<'_>,
     kv_type_v: &JByteBuffer<'_>,
 ) -> Result<EngineOptions, Failure> {
-    let mut whole_numbers = [0; 6];
+    let mut whole_numbers = [0; 8];
     whole.get_region(env, 0, &mut whole_numbers)?;
-    let [context, threads, gpu_layers, slots, n_batch, snapshots] = whole_numbers;
+    let [context, threads, gpu_layers, slots, n_batch, snapshots, parallel, max_slowdown] = whole_numbers;
     Ok(EngineOptions {
         context: count(context, "contextSize")?,
         threads: count(threads, "threads")?,
@@ -33,6 +33,8 @@ pub(crate) fn engine_options(
         kv_type: optional_text(env, kv_type, "kvType")?.map_or(Ok(KvType::default()), str::parse)?,
         kv_type_v: optional_text(env, kv_type_v, "kvTypeV")?.map(str::parse).transpose()?,
         slots: count(slots, "slots")?,
+        parallel: count(parallel, "parallel")?,
+        max_slowdown_percent: count(max_slowdown, "maxSlowdownPercent")?,
         n_batch: count(n_batch, "nBatch")?,
         snapshots: count(snapshots, "snapshots")?,
     })

@@ -22,6 +22,8 @@ pub struct OpenOptions {
     pub kv_type: Option<String>,
     pub kv_type_v: Option<String>,
     pub slots: Option<i32>,
+    pub parallel: Option<i32>,
+    pub max_slowdown_percent: Option<i32>,
     pub n_batch: Option<i32>,
     pub snapshots: Option<i32>,
     pub store_directory: Option<String>,
@@ -41,6 +43,8 @@ impl OpenOptions {
             kv_type: self.kv_type.as_deref().map_or(Ok(KvType::default()), str::parse)?,
             kv_type_v: self.kv_type_v.as_deref().map(str::parse).transpose()?,
             slots: count(self.slots, "slots")?,
+            parallel: count(self.parallel, "parallel")?,
+            max_slowdown_percent: count(self.max_slowdown_percent, "maxSlowdownPercent")?,
             n_batch: count(self.n_batch, "nBatch")?,
             snapshots: count(self.snapshots, "snapshots")?,
         })

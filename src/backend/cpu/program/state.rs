@@ -213,7 +213,7 @@ impl CpuState {
     /// The memory and the split space for one run of a program that was reserved for.
     pub(super) fn begin(&mut self, demand: &Demand, batch: &Batch<'_>) -> Result<(&RunMemory, SplitShare<'_>)> {
         let m = &mut self.memory;
-        let inside = |layer: &LayerBuffers| batch.cells[layer.table as usize].end <= layer.layout.n_cells();
+        let inside = |layer: &LayerBuffers| batch.cells[layer.table as usize].is_within(layer.layout.n_cells());
         let fits = m.areas.iter().zip(&demand.area_bytes).all(|(area, &bytes)| bytes <= area.bytes)
             && demand.routing * 4 <= m.routing.bytes
             && demand.rope_bytes <= m.rope.bytes

@@ -14,12 +14,16 @@
 //! unchanged, so a row's result depends on the row and on the cells it sees, not on the batch or on the number of
 //! threads.
 //!
+//! Where a row's sequence has a list of blocks ([`TableCells::lists`]), ranges are of the cells in its order, else in
+//! that of their numbers.
+//!
 //! A row sees a cell when they share a sequence (or the row's node of a tree stands below the cell's, see [`sees`]),
 //! the cell is not after the row (unless attention is bidirectional), and it lies within the window. Cells that no row
 //! of a tile sees are never multiplied in, so what a freed cell holds (even NaN) does no harm. A row that sees nothing
 //! yields zeros.
 //!
 //! [`sees`]: crate::backend::sees
+//! [`TableCells::lists`]: crate::backend::TableCells::lists
 
 mod cells;
 #[cfg(test)]
@@ -29,7 +33,7 @@ mod tile;
 pub use tile::RANGE;
 
 use super::vecmath::exp;
-use crate::backend::TREE;
+use crate::backend::{LIST_BLOCK, NO_BLOCK, SUM_RANGE, TREE};
 use crate::backend::cpu::host::pool::SharedMut;
 use crate::backend::cpu::host::region::Region;
 use crate::backend::cpu::kv::KvLayout;
@@ -44,6 +48,8 @@ use tile::{BLOCKS, Block, Head, MAX_ENTRIES};
 
 /// Query vectors (rows times heads of a group) that one task works on, at most.
 const TILE_ENTRIES: usize = 48;
+
+const _: () = assert!(LIST_BLOCK == LANES && SUM_RANGE == RANGE);
 
 /// How scores are made of products of queries and keys, and which cells a row sees.
 #[derive(Debug, Clone, Copy, Default)]
@@ -105,7 +111,9 @@ pub struct Attention<'a> {
     pub cell_pos: &'a [i32],
     /// Sequences of each cell, one bit each; 0 for a free cell.
     pub cell_seq: &'a [u32],
-    /// Cells from here on are not looked at.
+    /// By sequence the blocks of its cells, all of which are there.
+    pub lists: &'a [Vec<u32>],
+    /// Cells from here on are not looked at, but for those of lists.
     pub n_kv: usize,
 }
 
@@ -230,15 +238,26 @@ impl Attention<'_> {
         self.n_heads / self.layout.n_kv_heads()
     }
 
-    fn ranges(&self) -> usize {
-        self.n_kv.div_ceil(RANGE)
+    /// The blocks that rows with this word look at, in their order; `None` for all of them by their numbers.
+    #[inline(always)]
+    fn list(&self, word: u32) -> Option<&[u32]> {
+        let sequences = if word & TREE == 0 { word } else { word & 0xffff };
+        match sequences.is_power_of_two() {
+            true => self.lists.get(sequences.trailing_zeros() as usize).map(Vec::as_slice),
+            false => None,
+        }
+    }
+
+    /// The number of ranges that rows with this word look at.
+    fn ranges(&self, word: u32) -> usize {
+        self.list(word).map_or(self.n_kv.div_ceil(RANGE), |list| list.len().div_ceil(BLOCKS))
     }
 
     /// How to cut the step for a number of threads. The cut changes no result.
     pub fn tasks(&self, threads: usize) -> Tasks {
         let (rows, heads) = (self.rows(), self.layout.n_kv_heads());
-        if rows == 1 && threads > 1 && heads < 4 * threads && self.ranges() > 1 {
-            return Tasks { count: heads * self.ranges(), tile_rows: 0 };
+        if rows == 1 && threads > 1 && heads < 4 * threads && self.ranges(self.row_seq[0]) > 1 {
+            return Tasks { count: heads * self.ranges(self.row_seq[0]), tile_rows: 0 };
         }
         // Several tasks for each thread, as far as there are rows.
         let tile_rows = (TILE_ENTRIES / self.group()).min(rows * heads / (4 * threads)).max(1);
@@ -265,17 +284,16 @@ impl Attention<'_> {
         let heads = self.layout.n_kv_heads();
         let head = task % heads;
         let scratch = Scratch::cut(scratch, self.layout, self.group());
-        let (rows, ranges, split) = if tasks.tile_rows == 0 {
-            let room = heads * self.ranges() * self.group() * part_len(self.layout);
+        let (rows, split) = if tasks.tile_rows == 0 {
+            let room = heads * self.ranges(self.row_seq[0]) * self.group() * part_len(self.layout);
             assert!(split.parts.len() >= room && split.done.len() >= heads, "Attention has too little split space");
-            let range = task / heads;
-            (0..1, range..range + 1, Some(split))
+            (0..1, Some((task / heads, split)))
         } else {
             // The last rows see most cells and come first.
             let start = (tasks.count - 1 - task) / heads * tasks.tile_rows;
-            (start..(start + tasks.tile_rows).min(self.rows()), 0..self.ranges(), None)
+            (start..(start + tasks.tile_rows).min(self.rows()), None)
         };
-        dispatch(isa, Task { attention: self, head, rows, ranges, scratch, split, out });
+        dispatch(isa, Task { attention: self, head, rows, scratch, split, out });
     }
 
     /// Refuse slices that do not belong together, which would be read out of bounds.
@@ -393,18 +411,31 @@ impl Attention<'_> {
         scratch: &mut Scratch<'_>,
     ) {
         let (group, seq) = (self.group(), self.row_seq[rows.start]);
-        // The cells of the rows' sequences.
-        let first_block = range * BLOCKS;
-        let mut ours = [0u16; BLOCKS];
-        for (b, ours) in ours.iter_mut().enumerate() {
-            let cell = (first_block + b) * LANES;
-            if cell < self.n_kv {
-                let inside = u16::MAX >> LANES.saturating_sub(self.n_kv - cell);
-                // SAFETY: cells up to `n_kv` rounded up to 16 have a sequence set.
-                *ours = inside & unsafe { seen(simd, seq, &self.cell_seq[cell..]) };
+        // The blocks of the range, and the cells of the rows' sequences.
+        let mut ours = [(0, 0u16); BLOCKS];
+        match self.list(seq) {
+            Some(list) => {
+                for ((index, ours), &block) in ours.iter_mut().zip(&list[range * BLOCKS..]) {
+                    if block != NO_BLOCK {
+                        *index = block as usize;
+                        // SAFETY: the cells of listed blocks have a sequence set.
+                        *ours = unsafe { seen(simd, seq, &self.cell_seq[*index * LANES..]) };
+                    }
+                }
+            }
+            None => {
+                for (b, (index, ours)) in ours.iter_mut().enumerate() {
+                    *index = range * BLOCKS + b;
+                    let cell = *index * LANES;
+                    if cell < self.n_kv {
+                        let inside = u16::MAX >> LANES.saturating_sub(self.n_kv - cell);
+                        // SAFETY: cells up to `n_kv` rounded up to 16 have a sequence set.
+                        *ours = inside & unsafe { seen(simd, seq, &self.cell_seq[cell..]) };
+                    }
+                }
             }
         }
-        if ours == [0; BLOCKS] {
+        if ours.iter().all(|&(_, ours)| ours == 0) {
             return;
         }
         let entries = rows.len() * group;
@@ -412,7 +443,7 @@ impl Attention<'_> {
         while first < entries {
             let n = tile::step::<S>(entries - first);
             // SAFETY: the caller's promise.
-            unsafe { self.entries(simd, head, rows, first..first + n, (first_block, &ours), scratch) };
+            unsafe { self.entries(simd, head, rows, first..first + n, &ours, scratch) };
             first += n;
         }
     }
@@ -429,7 +460,7 @@ impl Attention<'_> {
         head: &Head,
         rows: &Range<usize>,
         entries: Range<usize>,
-        (first_block, ours): (usize, &[u16; BLOCKS]),
+        ours: &[(usize, u16); BLOCKS],
         scratch: &mut Scratch<'_>,
     ) {
         let (group, n) = (self.group(), entries.len());
@@ -443,10 +474,9 @@ impl Attention<'_> {
         }
         let mut blocks = [Block { index: 0, union: 0, full: false }; BLOCKS];
         let mut count = 0;
-        for (b, &ours) in ours.iter().enumerate().filter(|&(_, &ours)| ours != 0) {
-            let index = first_block + b;
+        for &(index, ours) in ours.iter().filter(|&&(_, ours)| ours != 0) {
             let positions = self.cell_pos[index * LANES..].as_ptr();
-            // SAFETY: cells up to `n_kv` rounded up to 16 have a position.
+            // SAFETY: cells of lists, and those up to `n_kv` rounded up to 16, have a position.
             let (seen, by_all) = unsafe {
                 (ours & simd.within(positions, union.0, union.1), ours & simd.within(positions, common.0, common.1))
             };
@@ -542,7 +572,7 @@ impl Attention<'_> {
         split: SplitShare<'_>,
         out: SharedMut<'_, f32>,
     ) {
-        let (group, ranges, width) = (self.group(), self.ranges(), self.layout.v_width());
+        let (group, ranges, width) = (self.group(), self.ranges(self.row_seq[0]), self.layout.v_width());
         let len = part_len(self.layout);
         // SAFETY: a range's part is its task's until that counts itself as done, and then the last task's.
         let parts = |range: usize| unsafe {
@@ -626,15 +656,14 @@ impl Weights {
     }
 }
 
-/// Some rows and ranges of one key head.
+/// Some rows of one key head.
 struct Task<'a> {
     attention: &'a Attention<'a>,
     head: usize,
     rows: Range<usize>,
-    ranges: Range<usize>,
     scratch: Scratch<'a>,
-    /// Where the result goes when the ranges are not all.
-    split: Option<SplitShare<'a>>,
+    /// The only range, where the ranges are not all, and where its result goes.
+    split: Option<(usize, SplitShare<'a>)>,
     out: SharedMut<'a, f32>,
 }
 
@@ -663,7 +692,7 @@ impl Kernel for Task<'_> {
 
     #[inline(always)]
     fn run<S: Vector>(self, simd: S) {
-        let Task { attention, head: kv_head, rows, ranges, mut scratch, split, out } = self;
+        let Task { attention, head: kv_head, rows, mut scratch, split, out } = self;
         let head = attention.head(kv_head);
         let mut start = rows.start;
         // Rows of one sequence set at a time: they share the cells that are theirs.
@@ -673,12 +702,17 @@ impl Kernel for Task<'_> {
             attention.begin::<S>(kv_head, &run, &mut scratch);
             // SAFETY: `Attention::run` has checked the slices; each task has its own rows and heads of the output.
             unsafe {
-                for range in ranges.clone() {
-                    attention.range(simd, &head, &run, range, &mut scratch);
-                }
                 match split {
-                    None => attention.finish(kv_head, &run, &scratch, out),
-                    Some(split) => attention.join(simd, kv_head, ranges.start, &mut scratch, split, out),
+                    None => {
+                        for range in 0..attention.ranges(same[0]) {
+                            attention.range(simd, &head, &run, range, &mut scratch);
+                        }
+                        attention.finish(kv_head, &run, &scratch, out);
+                    }
+                    Some((range, split)) => {
+                        attention.range(simd, &head, &run, range, &mut scratch);
+                        attention.join(simd, kv_head, range, &mut scratch, split, out);
+                    }
                 }
             }
         }

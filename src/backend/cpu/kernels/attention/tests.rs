@@ -56,6 +56,7 @@ struct Case {
     row_seq: Vec<u32>,
     cell_pos: Vec<i32>,
     cell_seq: Vec<u32>,
+    lists: Vec<Vec<u32>>,
     n_kv: usize,
 }
 
@@ -105,6 +106,7 @@ impl Case {
             row_seq: Vec::new(),
             cell_pos,
             cell_seq,
+            lists: Vec::new(),
             n_kv,
         };
         for row in 0..rows {
@@ -142,6 +144,7 @@ impl Case {
             row_seq: &self.row_seq,
             cell_pos: &self.cell_pos,
             cell_seq: &self.cell_seq,
+            lists: &self.lists,
             n_kv: self.n_kv,
         }
     }
@@ -367,6 +370,45 @@ fn slopes_sinks_chunks_and_temperatures_match_f64() {
                     for threads in [1, 2] {
                         case.assert_right(&case.run(isa, threads), &format!("{isa:?} {ty} {heads} heads, case {i}"));
                     }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_depends_on_the_order_of_its_list_not_on_where_its_blocks_are() {
+    let mut random = Random(9);
+    for ty in TYPES {
+        for (kv_heads, heads, dim, n_kv, rows) in [(2, 4, 64, 400, 40), (1, 4, 128, 640, 1), (2, 10, 80, 300, 7)] {
+            let layout = KvLayout::new(ty, kv_heads, dim, dim, 640).unwrap();
+            let mut case = Case::random(&mut random, layout, heads, n_kv, rows, 9);
+            case.window = [0, 100][random.below(2)];
+            // Nothing is in the third block, which is no block in the other list.
+            case.cell_seq[32..48].fill(0);
+            let blocks = 640 / 16;
+            let mut order: Vec<u32> = (0..blocks as u32).collect();
+            (1..blocks).rev().for_each(|i| order.swap(i, random.below(i + 1)));
+            let mut moved = case.clone();
+            for (block, &to) in order.iter().enumerate() {
+                let (from, to) = (block * 16, to as usize * 16);
+                moved.cell_pos[to..to + 16].copy_from_slice(&case.cell_pos[from..from + 16]);
+                moved.cell_seq[to..to + 16].copy_from_slice(&case.cell_seq[from..from + 16]);
+                for head in 0..kv_heads {
+                    let (from_k, to_k) = (layout.k_block(head, from), layout.k_block(head, to));
+                    let bytes = layout.k_block_bytes();
+                    moved.k[to_k..to_k + bytes].copy_from_slice(&case.k[from_k..from_k + bytes]);
+                    let (from_v, to_v) = (layout.v_row(head, from), layout.v_row(head, to));
+                    let bytes = 16 * layout.v_row_bytes();
+                    moved.v[to_v..to_v + bytes].copy_from_slice(&case.v[from_v..from_v + bytes]);
+                }
+            }
+            moved.lists = vec![order[..n_kv.div_ceil(16)].to_vec(); 3];
+            moved.lists.iter_mut().for_each(|list| list[2] = crate::backend::NO_BLOCK);
+            moved.n_kv = 0;
+            for isa in Isa::available() {
+                for threads in [1, 2] {
+                    assert!(same(&moved.run(isa, threads), &case.run(isa, threads)), "{isa:?} {ty} {rows} rows");
                 }
             }
         }

@@ -259,6 +259,7 @@ impl Step for Attend {
             row_seq,
             cell_pos: cells.positions,
             cell_seq: cells.sequences,
+            lists: cells.lists,
             n_kv: cells.end,
         };
         let tasks = attention.tasks(ctx.worker.count());

@@ -9,6 +9,8 @@ public final class OpenOptions {
     int slots;
     int nBatch;
     int snapshots;
+    int parallel;
+    int maxSlowdownPercent;
     String storeDirectory;
     long storeBytes;
     String device;
@@ -72,6 +74,26 @@ public final class OpenOptions {
     }
 
     /**
+     * How many sessions share an engine, 1 to 16; 0, the default, is 1. Sessions that are opened with the same file and the same
+     * options join the engine of the first: they generate at the same time, and every step reads the weights once for all of them,
+     * which changes no token of anybody's. Each has a context of its own and {@link #slots} slots, 16 in all; the memory for all of
+     * them is taken by the first. Where an engine has no place left, another one is made.
+     */
+    public OpenOptions parallel(int sessions) {
+        parallel = sessions;
+        return this;
+    }
+
+    /**
+     * While prompts of others are read, a session's time for a token grows to at most this many percent of the time without them, as
+     * well as the passes so far tell; 0, the default, is 250, and 100 lets prompts wait for the tokens of all others.
+     */
+    public OpenOptions maxSlowdownPercent(int percent) {
+        maxSlowdownPercent = percent;
+        return this;
+    }
+
+    /**
      * The folder in which {@link Session#persist} keeps conversations, which is created where it is not there, and the most bytes
      * that they take: those used the longest time ago are removed; 0 is no limit. Without it there is none.
      */
@@ -126,6 +148,6 @@ public final class OpenOptions {
 
     /** The numbers, in the order in which native code takes them. */
     int[] whole() {
-        return new int[] {contextSize, threads, gpuLayers, slots, nBatch, snapshots};
+        return new int[] {contextSize, threads, gpuLayers, slots, nBatch, snapshots, parallel, maxSlowdownPercent};
     }
 }

@@ -1,0 +1,539 @@
+//! An engine that several sessions share.
+//!
+//! Each session has a seat (`seat.rs`) with slots of its own, and a worker that samples, assembles text and calls its
+//! host. What a worker needs of the engine it asks for here and waits. One thread makes passes for all of them: each
+//! pass has the next tokens of everyone who asked, and beside them as much of prompts as the others' time for a token
+//! allows. A row's bits do not depend on the rows beside it, nor on where other slots have their cells, so nobody's
+//! tokens change by sharing.
+//!
+//! Rules of a pass:
+//! - It waits a moment for seats that were given logits and have not asked again ([`Pace::patience`]), so that streams
+//!   stay in step. A seat that did not come back in time (its callback takes long, its host pulls slowly) is not waited
+//!   for until it does.
+//! - Next tokens come first, those that wait longest before others, then prompts in the order of their arrival. What a
+//!   host only wants warm runs while nothing else is asked for.
+//! - A prompt waits while another one that begins as it does is evaluated, and goes on from there.
+//! - A cancel ends the request of its seat before the next pass, and a pass that has no other seat at once.
+//! - An error of one seat's part ends that seat's request alone.
+//!
+//! Everything else (saving, scoring, shifting) is done by a worker itself, which takes the engine between two passes.
+
+use super::generate::guarded;
+use crate::backend::MAX_SEQUENCES;
+use crate::engine::{Engine, EngineOptions, EngineStats, Prefill, SlotId, SlotOutcome, SlotTokens, Then};
+use crate::model::Model;
+use crate::{Error, Result, Token};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// What a seat asks for; it goes back and forth, so nothing is allocated for a token.
+pub(super) struct Request {
+    pub kind: Kind,
+    pub slot: SlotId,
+    /// The tokens to append; of a prompt all that the slot is to hold.
+    pub tokens: Vec<Token>,
+    /// How many of them are in the slot.
+    pub done: usize,
+    /// The only tokens whose logits are wanted; empty for all.
+    pub listed: Vec<Token>,
+    /// The logits after the last token.
+    pub row: Vec<f32>,
+    /// Ends the request.
+    pub cancel: Arc<AtomicBool>,
+    /// Whether a prompt has the beginning that other slots have.
+    begun: bool,
+    /// What a prompt took.
+    pub prefill: Prefill,
+    /// What the passes took that it was part of.
+    pub spent: EngineStats,
+    pub outcome: Result<()>,
+}
+
+/// What a request is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The logits after some tokens of a generation.
+    Next,
+    /// A slot that holds a prompt, and the logits after it.
+    Prompt,
+    /// As `Prompt`, for later.
+    Warm,
+}
+
+impl Request {
+    pub fn new() -> Request {
+        Request {
+            kind: Kind::Next,
+            slot: SlotId::default(),
+            tokens: Vec::new(),
+            done: 0,
+            listed: Vec::new(),
+            row: Vec::new(),
+            cancel: Arc::default(),
+            begun: false,
+            prefill: Prefill::default(),
+            spent: EngineStats::default(),
+            outcome: Ok(()),
+        }
+    }
+
+    /// Makes it a request for the tokens that were put into it.
+    pub fn begin(&mut self, kind: Kind, slot: SlotId) {
+        (self.kind, self.slot, self.done, self.begun) = (kind, slot, 0, kind == Kind::Next);
+        (self.prefill, self.spent, self.outcome) = (Prefill::default(), EngineStats::default(), Ok(()));
+    }
+
+    fn left(&self) -> usize {
+        self.tokens.len() - self.done
+    }
+
+    fn is_over(&self) -> bool {
+        self.outcome.is_err() || self.begun && self.left() == 0
+    }
+
+    /// Whether it is a prompt that is being evaluated.
+    fn is_read(&self) -> bool {
+        self.kind != Kind::Next && self.begun && !self.is_over()
+    }
+}
+
+/// A seat's place on the board.
+#[derive(Default)]
+struct Place {
+    taken: bool,
+    asked: Option<Box<Request>>,
+    answer: Option<Box<Request>>,
+    /// The number of the request that was asked, in the order of their arrival.
+    arrived: u64,
+    /// It was given logits and has not asked again.
+    away: bool,
+    /// It did not come back in time when it was last waited for.
+    late: bool,
+}
+
+/// What workers and the hub's thread share.
+struct Board {
+    places: Vec<Place>,
+    arrivals: u64,
+    /// The error that made the engine unusable.
+    fault: Option<Error>,
+    closed: bool,
+}
+
+/// An engine and those who share it.
+pub(super) struct Hub {
+    model: Arc<Model>,
+    options: EngineOptions,
+    board: Mutex<Board>,
+    /// Notified when something was asked for, or a seat will not ask.
+    asked: Condvar,
+    /// By seat; notified when its request was answered.
+    answered: Vec<Condvar>,
+    engine: Mutex<Engine>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Every hub that may have free seats.
+static HUBS: Mutex<Vec<Weak<Hub>>> = Mutex::new(Vec::new());
+
+impl Hub {
+    /// A seat at an engine for the model with these options: one that is there and has a free seat, else a new one,
+    /// which `open` makes.
+    ///
+    /// # Errors
+    /// Those of `open`, and [`Error::OutOfMemory`] where there is no thread.
+    pub fn join(
+        model: &Arc<Model>,
+        options: &EngineOptions,
+        open: impl FnOnce() -> Result<Engine>,
+    ) -> Result<(Arc<Hub>, usize)> {
+        let free = || {
+            let mut hubs = HUBS.lock();
+            hubs.retain(|hub| hub.strong_count() > 0);
+            let same = |hub: &Arc<Hub>| Arc::ptr_eq(&hub.model, model) && hub.options == *options;
+            let hubs = hubs.iter().filter_map(Weak::upgrade).filter(same);
+            hubs.into_iter().find_map(|hub| hub.take_seat().map(|seat| (hub, seat)))
+        };
+        if let Some(found) = free() {
+            return Ok(found);
+        }
+        let engine = open()?;
+        // Somebody else may have made one meanwhile.
+        if let Some(found) = free() {
+            return Ok(found);
+        }
+        let seats = options.parallel()?;
+        let board = Board {
+            places: (0..seats).map(|_| Place::default()).collect(),
+            arrivals: 0,
+            fault: None,
+            closed: false,
+        };
+        let hub = Arc::new(Hub {
+            model: model.clone(),
+            options: options.clone(),
+            board: Mutex::new(board),
+            asked: Condvar::new(),
+            answered: (0..seats).map(|_| Condvar::new()).collect(),
+            engine: Mutex::new(engine),
+            thread: Mutex::new(None),
+        });
+        let scheduler = Scheduler {
+            hub: hub.clone(),
+            running: Vec::with_capacity(seats),
+            rows: Vec::with_capacity(seats),
+            of_pass: Vec::with_capacity(seats),
+            never: AtomicBool::new(false),
+            pace: Pace::new(options.max_slowdown()),
+        };
+        let started = thread::Builder::new().name("eliza-hub".into()).spawn(move || scheduler.run());
+        let thread = started.map_err(|error| Error::OutOfMemory(format!("no thread for an engine: {error}")))?;
+        *hub.thread.lock() = Some(thread);
+        let seat = hub.take_seat().ok_or_else(|| Error::Internal("a new engine without a seat".into()))?;
+        HUBS.lock().push(Arc::downgrade(&hub));
+        Ok((hub, seat))
+    }
+
+    fn take_seat(&self) -> Option<usize> {
+        let mut board = self.board.lock();
+        let seat = board.places.iter().position(|place| !place.taken).filter(|_| !board.closed)?;
+        board.places[seat] = Place { taken: true, ..Place::default() };
+        Some(seat)
+    }
+
+    /// Gives a seat back; the last one ends the hub.
+    pub fn leave(&self, seat: usize) {
+        let mut board = self.board.lock();
+        board.places[seat] = Place::default();
+        board.closed = !board.places.iter().any(|place| place.taken);
+        let closed = board.closed;
+        self.asked.notify_one();
+        drop(board);
+        if closed && let Some(thread) = self.thread.lock().take() {
+            // The thread catches the panics of what it runs.
+            let _ = thread.join();
+        }
+    }
+
+    /// The engine between two passes, for what a pass cannot do.
+    pub fn engine(&self, seat: usize) -> MutexGuard<'_, Engine> {
+        let mut engine = self.engine.lock();
+        engine.sit(seat);
+        engine
+    }
+
+    /// Asks for something and waits until it is answered.
+    pub fn ask(&self, seat: usize, mut request: Box<Request>) -> Box<Request> {
+        let mut board = self.board.lock();
+        if let Some(fault) = &board.fault {
+            request.outcome = Err(fault.clone());
+            return request;
+        }
+        board.arrivals += 1;
+        let arrived = board.arrivals;
+        let place = &mut board.places[seat];
+        (place.asked, place.arrived) = (Some(request), arrived);
+        (place.away, place.late) = (false, place.late && !place.away);
+        self.asked.notify_one();
+        loop {
+            if let Some(answer) = board.places[seat].answer.take() {
+                return answer;
+            }
+            self.answered[seat].wait(&mut board);
+        }
+    }
+
+    /// Notes that a seat will not ask for a next token soon.
+    pub fn rest(&self, seat: usize) {
+        let mut board = self.board.lock();
+        (board.places[seat].away, board.places[seat].late) = (false, false);
+        self.asked.notify_one();
+    }
+}
+
+/// A request in the hands of the hub's thread.
+struct Running {
+    seat: usize,
+    arrived: u64,
+    request: Box<Request>,
+    /// How many of its tokens are in this pass.
+    now: usize,
+}
+
+/// The hub's thread.
+struct Scheduler {
+    hub: Arc<Hub>,
+    running: Vec<Running>,
+    /// The rows of logits of those that are running.
+    rows: Vec<Vec<f32>>,
+    /// Those that have a part in the pass.
+    of_pass: Vec<usize>,
+    /// What ends a pass of several seats.
+    never: AtomicBool,
+    pace: Pace,
+}
+
+/// How long passes take.
+struct Pace {
+    slowdown: f64,
+    /// Seconds of a pass that has next tokens alone.
+    plain: f64,
+    /// Seconds that a token of a prompt adds to a pass.
+    per_token: f64,
+    /// Passes since the last that had next tokens alone.
+    mixed: u32,
+}
+
+impl Pace {
+    fn new(slowdown: f64) -> Pace {
+        Pace { slowdown, plain: 0.0, per_token: 0.0, mixed: 0 }
+    }
+
+    /// How long a pass waits for seats that were given logits.
+    fn patience(&self) -> Duration {
+        Duration::from_secs_f64((self.plain / 4.0).clamp(100e-6, 5e-3))
+    }
+
+    /// How many tokens of prompts go into a pass beside next tokens.
+    fn prompt_tokens(&self) -> usize {
+        /// After so many passes with prompts one without tells anew what it takes.
+        const LOOK: u32 = 64;
+        if self.plain == 0.0 || self.mixed >= LOOK {
+            return 0;
+        }
+        ((self.slowdown - 1.0) * self.plain / self.per_token) as usize
+    }
+
+    /// Learns from a pass that had next tokens, and so many tokens of prompts.
+    fn learn(&mut self, took: Duration, prompt_tokens: usize) {
+        let took = took.as_secs_f64();
+        let mean = |before: f64, now: f64| if before == 0.0 { now } else { 0.75 * before + 0.25 * now };
+        if prompt_tokens == 0 {
+            (self.plain, self.mixed) = (mean(self.plain, took), 0);
+            if self.per_token == 0.0 {
+                // A guess until the first pass with a prompt.
+                self.per_token = took / 16.0;
+            }
+        } else {
+            self.mixed += 1;
+            let more = (took - self.plain).max(self.plain / 100.0) / prompt_tokens as f64;
+            self.per_token = mean(self.per_token, more);
+        }
+    }
+}
+
+impl Scheduler {
+    fn run(mut self) {
+        while self.gather() {
+            let ran = guarded("the engine", || self.round());
+            if let Err(fault) = &ran {
+                self.running.iter_mut().for_each(|of| of.request.outcome = Err(fault.clone()));
+            }
+            self.answer(ran.err());
+        }
+    }
+
+    /// Waits for requests and takes them; false once every seat was given back.
+    fn gather(&mut self) -> bool {
+        let mut board = self.hub.board.lock();
+        while !board.places.iter().any(|place| place.asked.is_some()) {
+            if board.closed {
+                return false;
+            }
+            self.hub.asked.wait(&mut board);
+        }
+        let deadline = Instant::now() + self.pace.patience();
+        while board.places.iter().any(|place| place.away && !place.late) {
+            if self.hub.asked.wait_until(&mut board, deadline).timed_out() {
+                board.places.iter_mut().for_each(|place| place.late |= place.away);
+            }
+        }
+        for (seat, place) in board.places.iter_mut().enumerate() {
+            if let Some(request) = place.asked.take() {
+                self.running.push(Running { seat, arrived: place.arrived, request, now: 0 });
+            }
+        }
+        self.running.sort_unstable_by_key(|of| (of.request.kind as u8, of.arrived));
+        self.rows.extend(self.running.iter_mut().map(|of| std::mem::take(&mut of.request.row)));
+        true
+    }
+
+    /// Gives back what is over to its seat, and the rest to the board.
+    fn answer(&mut self, fault: Option<Error>) {
+        let mut board = self.hub.board.lock();
+        board.fault = board.fault.take().or(fault);
+        for (Running { seat, mut request, .. }, row) in self.running.drain(..).zip(self.rows.drain(..)) {
+            request.row = row;
+            let place = &mut board.places[seat];
+            if !request.is_over() {
+                place.asked = Some(request);
+                continue;
+            }
+            place.away = request.kind == Kind::Next && request.outcome.is_ok();
+            place.answer = Some(request);
+            self.hub.answered[seat].notify_one();
+        }
+    }
+
+    /// One pass for those that are running.
+    fn round(&mut self) {
+        let hub = self.hub.clone();
+        let mut engine = hub.engine.lock();
+        for Running { request, .. } in &mut self.running {
+            if request.cancel.load(Ordering::Acquire) {
+                request.outcome = Err(Error::Cancelled);
+            }
+        }
+        self.begin_prompts(&mut engine);
+        let (next, prompts) = self.share_out(&engine);
+        if next + prompts > 0 {
+            let before = Instant::now();
+            self.pass(&mut engine);
+            if next > 0 {
+                self.pace.learn(before.elapsed(), prompts);
+            }
+        }
+        for Running { request, .. } in &mut self.running {
+            if request.kind != Kind::Next && request.begun && request.left() == 0 && request.outcome.is_ok() {
+                request.outcome = engine.end_prompt(request.slot, request.prefill.reused);
+            }
+        }
+        MutexGuard::unlock_fair(engine);
+    }
+
+    /// Gives prompts the beginning that other slots have, but for those that wait for another one.
+    fn begin_prompts(&mut self, engine: &mut Engine) {
+        for at in 0..self.running.len() {
+            let request = &self.running[at].request;
+            if request.begun || request.outcome.is_err() {
+                continue;
+            }
+            let there = engine.reusable(request.slot, &request.tokens);
+            let longer = |other: &Request| {
+                let common = other.tokens.iter().zip(&request.tokens).take_while(|(a, b)| a == b).count();
+                other.is_read() && other.slot != request.slot && common > there
+            };
+            if self.running.iter().any(|other| longer(&other.request)) {
+                continue;
+            }
+            let request = &mut self.running[at].request;
+            match engine.begin_prompt(request.slot, &request.tokens) {
+                Ok((reused, restored)) => {
+                    (request.done, request.begun) = (reused, true);
+                    request.prefill = Prefill { tokens: request.tokens.len(), reused, restored, passes: 0 };
+                }
+                Err(error) => request.outcome = Err(error),
+            }
+        }
+    }
+
+    /// Sets how many tokens of each request are in this pass; returns how many those are of generations and of prompts.
+    fn share_out(&mut self, engine: &Engine) -> (usize, usize) {
+        let (mut rows, mut results) = (engine.batch(), engine.most_results());
+        let (mut next, mut prompts) = (0, 0);
+        for Running { request, now, .. } in &mut self.running {
+            *now = 0;
+            if request.is_over() || !request.begun || request.kind == Kind::Warm && next + prompts > 0 {
+                continue;
+            }
+            let mut most = rows;
+            if request.kind != Kind::Next && next > 0 {
+                most = most.min(self.pace.prompt_tokens().saturating_sub(prompts));
+            }
+            *now = request.left().min(most);
+            if *now == request.left() && *now > 0 {
+                if results == 0 {
+                    // All but the last token, which waits for a pass with room for its logits.
+                    *now -= 1;
+                } else {
+                    results -= 1;
+                }
+            }
+            rows -= *now;
+            *if request.kind == Kind::Next { &mut next } else { &mut prompts } += *now;
+        }
+        (next, prompts)
+    }
+
+    /// Makes the pass. Those whose part has no room end with that error, and the others go on.
+    fn pass(&mut self, engine: &mut Engine) {
+        let before = engine.stats();
+        loop {
+            self.of_pass.clear();
+            self.of_pass.extend((0..self.running.len()).filter(|&at| self.running[at].now > 0));
+            let Scheduler { running, rows, of_pass, never, .. } = self;
+            let cancel = match of_pass[..] {
+                [] => return,
+                [only] => &running[only].request.cancel,
+                _ => &*never,
+            };
+            let mut parts = [SlotTokens { slot: SlotId::default(), tokens: &[], then: Then::Nothing }; MAX_SEQUENCES];
+            for (part, &at) in parts.iter_mut().zip(&*of_pass) {
+                *part = running[at].part();
+            }
+            let parts = &parts[..of_pass.len()];
+            let mut lost: Vec<(usize, Error)> = Vec::new();
+            let done = engine.pass(parts, cancel, &mut |part, outcome| match outcome {
+                Ok(SlotOutcome::Logits(logits)) => copy_logits(logits, parts[part].then, &mut rows[of_pass[part]]),
+                Ok(SlotOutcome::Sampled(..)) => {}
+                Err(error) => lost.push((of_pass[part], error)),
+            });
+            match done {
+                Ok(()) => {
+                    let after = engine.stats();
+                    of_pass.iter().for_each(|&at| running[at].count(&before, &after, rows[at].len()));
+                    lost.into_iter().for_each(|(at, error)| running[at].request.outcome = Err(error));
+                    return;
+                }
+                Err((Some(part), error)) => {
+                    let of = &mut running[of_pass[part]];
+                    (of.request.outcome, of.now) = (Err(error), 0);
+                }
+                Err((None, error)) => {
+                    of_pass.iter().for_each(|&at| running[at].request.outcome = Err(error.clone()));
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Running {
+    /// Its part in the pass.
+    fn part(&self) -> SlotTokens<'_> {
+        let Running { request, now, .. } = self;
+        let then = if *now == request.left() { Then::Logits(&request.listed) } else { Then::Nothing };
+        SlotTokens { slot: request.slot, tokens: &request.tokens[request.done..][..*now], then }
+    }
+
+    /// Notes that the pass was made.
+    fn count(&mut self, before: &EngineStats, after: &EngineStats, n_vocab: usize) {
+        let Running { request, now, .. } = self;
+        request.done += *now;
+        request.prefill.passes += 1;
+        let spent = &mut request.spent;
+        spent.forward_passes += after.forward_passes - before.forward_passes;
+        spent.head_passes += after.head_passes - before.head_passes;
+        spent.traffic = spent.traffic + (after.traffic - before.traffic);
+        spent.snapshots = after.snapshots;
+        spent.rows += *now as u64;
+        if request.done == request.tokens.len() {
+            let listed = request.listed.len();
+            spent.logits += if listed == 0 { n_vocab } else { listed } as u64;
+        }
+    }
+}
+
+/// Copies the logits that are wanted.
+fn copy_logits(logits: &[f32], then: Then<'_>, row: &mut Vec<f32>) {
+    row.resize(logits.len(), 0.0);
+    match then {
+        Then::Logits(listed) if !listed.is_empty() => {
+            listed.iter().for_each(|&token| row[token as usize] = logits[token as usize]);
+        }
+        _ => row.copy_from_slice(logits),
+    }
+}

@@ -1,0 +1,253 @@
+//! A session's part of an engine that several share (`hub.rs`).
+//!
+//! The slot's tokens and the last row of logits are kept here, so that a worker asks the engine only for what takes a
+//! pass. Devices do not sample for seats: the host samples from logits, each worker on its own thread.
+
+use super::decoder::{Decoder, restore_slot, shift_slot};
+use super::hub::{Hub, Kind, Request};
+use super::shared::Prewarm;
+use crate::engine::{EmbedOptions, Embeddings, Engine, EngineStats, LeafScore, Prefill, SavedSlot, SlotId};
+use crate::trie::{Descriptor, Trie};
+use crate::{Error, Result, Token};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// A seat at a shared engine, with the slot of its last prefill or restore.
+pub(crate) struct Seat {
+    hub: Arc<Hub>,
+    seat: usize,
+    slot: SlotId,
+    /// The tokens of the slot.
+    tokens: Vec<Token>,
+    context: usize,
+    /// Goes to the hub and back.
+    request: Option<Box<Request>>,
+    /// Whether the request has all logits after the slot's last token.
+    is_fresh: bool,
+    stats: EngineStats,
+}
+
+impl Seat {
+    pub fn new(hub: Arc<Hub>, seat: usize) -> Result<Seat> {
+        let mut engine = hub.engine(seat);
+        let slot = engine.take_slot(-1)?;
+        engine.hold(slot);
+        let context = engine.context();
+        drop(engine);
+        let (request, tokens) = (Some(Box::new(Request::new())), Vec::with_capacity(context));
+        Ok(Seat { hub, seat, slot, tokens, context, request, is_fresh: false, stats: EngineStats::default() })
+    }
+
+    /// Runs `body` on the engine between two passes, and notes what that took and left.
+    fn alone<T>(&mut self, body: impl FnOnce(&mut Engine, &mut SlotId) -> T) -> T {
+        let hub = self.hub.clone();
+        let mut engine = hub.engine(self.seat);
+        let before = engine.stats();
+        let result = body(&mut engine, &mut self.slot);
+        engine.hold(self.slot);
+        let now = engine.stats();
+        self.stats.forward_passes += now.forward_passes - before.forward_passes;
+        self.stats.rows += now.rows - before.rows;
+        self.stats.head_passes += now.head_passes - before.head_passes;
+        self.stats.logits += now.logits - before.logits;
+        self.stats.traffic = self.stats.traffic + (now.traffic - before.traffic);
+        self.stats.snapshots = now.snapshots;
+        self.tokens.clear();
+        self.tokens.extend_from_slice(engine.tokens(self.slot));
+        self.is_fresh = false;
+        result
+    }
+
+    /// As `alone`, where the slot is the one that was evaluated last.
+    fn alone_after_last<T>(
+        &mut self,
+        cancel: &AtomicBool,
+        body: impl FnOnce(&mut Engine, SlotId) -> Result<T>,
+    ) -> Result<T> {
+        let tokens = std::mem::take(&mut self.tokens);
+        self.alone(|engine, slot| {
+            if !engine.is_last(*slot) {
+                engine.prefill(*slot, &tokens, cancel)?;
+            }
+            body(engine, *slot)
+        })
+    }
+
+    /// Sends a request for these tokens and waits for it.
+    fn ask(
+        &mut self,
+        (kind, slot): (Kind, SlotId),
+        tokens: &[Token],
+        listed: &[Token],
+        cancel: Option<&Arc<AtomicBool>>,
+    ) -> Result<Prefill> {
+        let mut request = self.request.take().unwrap_or_else(|| Box::new(Request::new()));
+        request.begin(kind, slot);
+        request.tokens.clear();
+        request.tokens.extend_from_slice(tokens);
+        request.listed.clear();
+        request.listed.extend_from_slice(listed);
+        if let Some(cancel) = cancel {
+            request.cancel = cancel.clone();
+        }
+        let mut request = self.hub.ask(self.seat, request);
+        self.stats.forward_passes += request.spent.forward_passes;
+        self.stats.rows += request.spent.rows;
+        self.stats.head_passes += request.spent.head_passes;
+        self.stats.logits += request.spent.logits;
+        self.stats.traffic = self.stats.traffic + request.spent.traffic;
+        self.stats.snapshots = request.spent.snapshots;
+        let outcome = std::mem::replace(&mut request.outcome, Ok(()));
+        let answer = (request.done, request.prefill);
+        self.request = Some(request);
+        if slot == self.slot {
+            match kind {
+                Kind::Next => self.tokens.extend_from_slice(&tokens[..answer.0]),
+                // Those that other slots had are there after an error as well; how many, the engine knows.
+                _ if outcome.is_err() => self.alone(|_, _| ()),
+                _ => {
+                    self.tokens.clear();
+                    self.tokens.extend_from_slice(tokens);
+                }
+            }
+            self.is_fresh = outcome.is_ok() && listed.is_empty();
+        }
+        outcome.map(|()| answer.1)
+    }
+
+    /// The row of the last request.
+    fn row(&mut self) -> Result<&mut [f32]> {
+        let row = self.request.as_mut().map(|request| &mut request.row[..]);
+        row.ok_or_else(|| Error::Internal("a row of logits that was never asked for".into()))
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.hub.engine(self.seat).vacate();
+        self.hub.leave(self.seat);
+    }
+}
+
+impl Decoder for Seat {
+    fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+        if let Some(request) = &mut self.request {
+            request.cancel = cancel.clone();
+        }
+    }
+
+    fn prefill(&mut self, slot_id: i32, tokens: &[Token], _: &AtomicBool) -> Result<Prefill> {
+        self.alone(|engine, slot| {
+            engine.check_prompt(tokens)?;
+            *slot = engine.slot_for(slot_id, tokens)?;
+            Ok(())
+        })?;
+        self.ask((Kind::Prompt, self.slot), tokens, &[], None)
+    }
+
+    fn prewarm(&mut self, warm: &Prewarm, cancel: &Arc<AtomicBool>, replaces: &mut dyn FnMut()) -> Result<()> {
+        let slot = self.alone(|engine, slot| {
+            engine.check_prompt(&warm.tokens)?;
+            if engine.holds(warm.slot_id, &warm.tokens) {
+                return Ok(None);
+            }
+            let found = engine.slot_for(warm.slot_id, &warm.tokens)?;
+            if found == *slot {
+                replaces();
+            }
+            Ok(Some(found))
+        })?;
+        let Some(slot) = slot else { return Ok(()) };
+        let of_session = self.request.as_ref().map(|request| request.cancel.clone());
+        let done = self.ask((Kind::Warm, slot), &warm.tokens, &[], Some(cancel));
+        if let (Some(request), Some(cancel)) = (&mut self.request, of_session) {
+            request.cancel = cancel;
+        }
+        done.map(drop)
+    }
+
+    fn pin(&mut self, slots: u32) {
+        self.hub.engine(self.seat).pin(slots);
+    }
+
+    fn logits(&mut self, tokens: &[Token], listed: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]> {
+        if !tokens.is_empty() {
+            self.ask((Kind::Next, self.slot), tokens, listed, None)?;
+        } else if !self.is_fresh {
+            let mut request = self.request.take().unwrap_or_else(|| Box::new(Request::new()));
+            let done = self.alone_after_last(cancel, |engine, slot| {
+                request.row.clear();
+                request.row.extend_from_slice(engine.next_logits(slot, &[], listed, cancel)?);
+                Ok(())
+            });
+            self.request = Some(request);
+            done?;
+        }
+        // The caller may change the row.
+        self.is_fresh = false;
+        self.row()
+    }
+
+    fn shift(&mut self, keep: usize, pending: &mut Vec<Token>, cancel: &AtomicBool) -> Result<usize> {
+        self.alone(|engine, slot| shift_slot(engine, *slot, keep, pending, cancel))
+    }
+
+    fn score(&mut self, trie: &Trie, descriptor: &Descriptor, cancel: &AtomicBool) -> Result<Vec<LeafScore>> {
+        self.alone_after_last(cancel, |engine, slot| engine.score(slot, trie, descriptor, cancel))
+    }
+
+    fn last_logits(&mut self, n: usize, cancel: &AtomicBool, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
+        self.alone_after_last(cancel, |engine, slot| engine.last_logits(slot, n, cancel, each))
+    }
+
+    fn embed(&mut self, texts: &[Vec<Token>], options: &EmbedOptions, cancel: &AtomicBool) -> Result<Embeddings> {
+        self.alone(|engine, _| engine.embed(texts, options, cancel))
+    }
+
+    fn is_current(&self, slot_id: i32) -> Result<bool> {
+        Ok(slot_id == -1 || self.hub.engine(self.seat).number(self.slot) == slot_id)
+    }
+
+    fn save(&mut self, slot_id: i32, path: &Path, note: &[u8], cancel: &AtomicBool) -> Result<()> {
+        self.alone(|engine, slot| {
+            let slot = if slot_id == -1 { *slot } else { engine.take_slot(slot_id)? };
+            engine.save(slot, path, note, cancel)
+        })
+    }
+
+    fn saved_bytes(&mut self, slot_id: i32, note: usize) -> Result<u64> {
+        self.alone(|engine, slot| {
+            let slot = if slot_id == -1 { *slot } else { engine.take_slot(slot_id)? };
+            Ok(engine.saved_bytes(slot, note))
+        })
+    }
+
+    fn open_saved(&self, path: &Path, cancel: &AtomicBool) -> Result<SavedSlot> {
+        self.hub.engine(self.seat).open_saved(path, cancel)
+    }
+
+    fn restore(&mut self, slot_id: i32, saved: SavedSlot, ready: bool, cancel: &AtomicBool) -> Result<()> {
+        self.alone(|engine, slot| {
+            *slot = engine.take_slot(slot_id)?;
+            restore_slot(engine, *slot, saved, ready, cancel)
+        })
+    }
+
+    fn rollback(&mut self) -> Result<()> {
+        self.hub.rest(self.seat);
+        Ok(())
+    }
+
+    fn tokens(&self) -> &[Token] {
+        &self.tokens
+    }
+
+    fn room(&self) -> usize {
+        self.context - self.tokens.len()
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.stats
+    }
+}
