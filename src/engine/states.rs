@@ -128,10 +128,12 @@ impl States {
     /// before it, which would be evaluated again. A slot's last state goes after all others.
     fn drop_one(&mut self, inputs: &[StateRows]) {
         let in_use = |cell: u32| inputs.iter().any(|of| of.from == cell);
+        // Slots share states, and what is one's last may be an earlier one of another.
+        let is_last = |cell: u32| self.kept.iter().any(|kept| kept.last().is_some_and(|last| last.cell == cell));
         let cost = |kept: &[Kept], i: usize| {
             let before = i.checked_sub(1).map_or(0, |i| kept[i].position);
             let tokens = kept[i].position - before;
-            (i + 1 == kept.len(), if kept[i].marked { tokens.saturating_mul(MARKED) } else { tokens })
+            (is_last(kept[i].cell), if kept[i].marked { tokens.saturating_mul(MARKED) } else { tokens })
         };
         let all = self.kept.iter().enumerate().flat_map(|(slot, kept)| (0..kept.len()).map(move |i| (slot, i)));
         let droppable = all.filter(|&(slot, i)| !in_use(self.kept[slot][i].cell));
@@ -179,6 +181,15 @@ mod tests {
         assert!(positions(&states).iter().all(|&position| position <= 120));
         states.truncate(SLOT, 0);
         assert_eq!(states.free.len(), 5, "every cell is free again");
+    }
+
+    #[test]
+    fn the_last_state_of_a_slot_stays_though_it_is_an_earlier_one_of_another() {
+        let mut states = States::new(2, 4).unwrap();
+        kept(&mut states, [10, 11]);
+        states.share(0, 1, 11);
+        kept(&mut states, 12..30);
+        assert_eq!(states.nearest(1, 11).0, 11, "{:?}", states.kept);
     }
 
     #[test]

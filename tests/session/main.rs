@@ -9,6 +9,7 @@ mod loading;
 mod messages;
 mod saved_streams;
 mod schemas;
+mod sharing;
 mod streams;
 #[path = "../testing/mod.rs"]
 mod testing;

@@ -1,0 +1,245 @@
+//! Streams that share an engine: each says what it says alone, whatever the others do.
+
+use crate::testing;
+use crate::testing::fixtures::{Kind, Weights};
+use crate::testing::rng::Stream;
+use elizainference::session::{EngineOptions, Event, FinishReason, Mode, OpenOptions, Session, Sink};
+use elizainference::{Error, Token};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
+
+const CONTEXT: u32 = 256;
+const SLOTS: u32 = 2;
+const KINDS: [(Kind, Weights); 3] =
+    [(Kind::Llama, Weights::Q8_0), (Kind::Gemma3, Weights::Q8_0), (Kind::Qwen35, Weights::Q8_0)];
+
+fn open(kind: Kind, weights: Weights, parallel: u32) -> Session {
+    let path = testing::fixture(kind, weights);
+    let engine = EngineOptions {
+        context: CONTEXT,
+        slots: SLOTS,
+        parallel,
+        threads: 1,
+        n_batch: 64,
+        ..EngineOptions::default()
+    };
+    Session::open(OpenOptions { path, engine, ..OpenOptions::default() }).unwrap()
+}
+
+/// Random numbers in order.
+struct Dice {
+    stream: Stream,
+    at: u64,
+}
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.at += 1;
+        self.stream.below(self.at, n as u64) as usize
+    }
+
+    fn tokens(&mut self, n: usize) -> Vec<Token> {
+        (0..n).map(|_| 280 + self.below(200) as Token).collect()
+    }
+}
+
+/// What one generation said.
+#[derive(Debug, PartialEq)]
+struct Said {
+    tokens: Vec<Token>,
+    text: String,
+    reason: FinishReason,
+    /// It was cancelled, so what it said may be the beginning of what it would have.
+    cut: bool,
+}
+
+fn generate(session: &Session, max_new_tokens: i32, temperature: f32, cancel_at: Option<usize>) -> Said {
+    let (sender, receiver) = channel();
+    let sink = Sink::Callback(Box::new(move |event: Event<'_>| {
+        let _ = sender.send((event.token, event.text.to_owned(), event.done));
+    }));
+    session.generate(max_new_tokens, Some(temperature), None, sink).unwrap();
+    let (mut tokens, mut text) = (Vec::new(), String::new());
+    for (token, piece, done) in receiver {
+        text += &piece;
+        if !done {
+            tokens.push(token);
+        }
+        if cancel_at == Some(tokens.len()) {
+            session.cancel();
+        }
+    }
+    Said { tokens, text, reason: session.usage().finish_reason, cut: cancel_at.is_some() }
+}
+
+const TRIE: &str = r#"{"descriptors":[{"path":"p","leaves":[
+    {"name":"a","tokens":[300,301,302]},{"name":"b","tokens":[300,301,303]},{"name":"c","tokens":[300,304]},
+    {"name":"d","tokens":[305,301,302,303]},{"name":"e","tokens":[305,301,302,304]}]}]}"#;
+const GRAMMAR: &str = r#"{"gbnf":"root ::= [a-z]+ (\" \" [a-z]+)*"}"#;
+
+/// A life of one stream: prompts that begin alike, tries, grammars, chains, cancels, slots.
+fn program(session: &Session, seed: u64) -> Vec<Said> {
+    let mut dice = Dice { stream: Stream::new(seed, "sharing"), at: 0 };
+    let mut common = Dice { stream: Stream::new(1, "common"), at: 0 };
+    let system = [vec![1], common.tokens(100)].concat();
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        let mut settings = session.settings();
+        settings.params.seed = Some(dice.below(1000) as u64);
+        settings.params.repeat_penalty = [1.0, 1.2][dice.below(2)];
+        settings.params.top_k = [0, 20][dice.below(2)];
+        session.configure(settings).unwrap();
+        match dice.below(5) {
+            0 => session.set_trie(TRIE.as_bytes(), Mode::Sampled).unwrap(),
+            1 => session.set_trie(TRIE.as_bytes(), Mode::ScoreLeaves).unwrap(),
+            2 => session.set_grammar(GRAMMAR.as_bytes()).unwrap(),
+            3 => session.clear_grammar().unwrap(),
+            _ => session.clear_trie().unwrap(),
+        }
+        let (begin, own) = (dice.below(system.len()) + 1, dice.below(30) + 1);
+        let prompt = [&system[..begin], &dice.tokens(own)].concat();
+        let slot = dice.below(SLOTS as usize + 1) as i32 - 1;
+        if dice.below(6) == 0 {
+            session.prewarm(&system, -1).unwrap();
+        }
+        session.prefill(&prompt, slot).unwrap();
+        let (most, temperature) = (dice.below(30) as i32 + 1, [0.0, 0.8, 1.3][dice.below(3)]);
+        let cancel_at = [None, None, None, Some(1 + dice.below(5))][dice.below(4)];
+        all.push(generate(session, most, temperature, cancel_at));
+    }
+    all
+}
+
+fn check(kind: Kind, shared: &[Said], alone: &[Said]) {
+    for (i, (shared, alone)) in shared.iter().zip(alone).enumerate() {
+        if shared.cut {
+            let n = shared.tokens.len().min(alone.tokens.len());
+            assert_eq!(shared.tokens[..n], alone.tokens[..n], "{kind:?}: generation {i}");
+        } else {
+            assert_eq!(shared, alone, "{kind:?}: generation {i}");
+        }
+    }
+    assert_eq!(shared.len(), alone.len());
+}
+
+fn programs(streams: u32, rounds: u64) {
+    for (kind, weights) in KINDS {
+        for round in 0..rounds {
+            let seed = move |i: u32| round * 100 + u64::from(i);
+            let barrier = Arc::new(Barrier::new(streams as usize));
+            let lives: Vec<_> = (0..streams)
+                .map(|i| {
+                    let barrier = barrier.clone();
+                    thread::spawn(move || {
+                        let session = open(kind, weights, streams);
+                        barrier.wait();
+                        program(&session, seed(i))
+                    })
+                })
+                .collect();
+            for (i, life) in (0..streams).zip(lives) {
+                check(kind, &life.join().unwrap(), &program(&open(kind, weights, 1), seed(i)));
+            }
+        }
+    }
+}
+
+#[test]
+fn every_stream_says_what_it_says_alone() {
+    programs(2, 2);
+    programs(8, 2);
+}
+
+#[test]
+#[ignore = "long: part of make deep"]
+fn thousands_of_streams_say_what_they_say_alone() {
+    for streams in [2, 3, 5, 8] {
+        programs(streams, 200);
+    }
+}
+
+#[test]
+fn a_prompt_that_others_begin_with_is_evaluated_once() {
+    for (kind, weights) in KINDS {
+        let prompt: Vec<Token> = (0..128).map(|i| 280 + i).collect();
+        let barrier = Arc::new(Barrier::new(8));
+        let all: Vec<_> = (0..8)
+            .map(|i| {
+                let (barrier, prompt) = (barrier.clone(), [prompt.clone(), vec![300 + i; 4]].concat());
+                thread::spawn(move || {
+                    let session = open(kind, weights, 8);
+                    barrier.wait();
+                    session.prefill(&prompt, -1).unwrap();
+                    // All are there until all have counted.
+                    let usage = session.usage();
+                    barrier.wait();
+                    usage.evaluated_tokens
+                })
+            })
+            .collect();
+        let evaluated: u64 = all.into_iter().map(|one| one.join().unwrap()).sum();
+        // Where a state cannot be cut back, the one after the last whole pass is gone on from.
+        let again = if kind == Kind::Qwen35 { 7 * 128 } else { 0 };
+        assert!((128 + 8 * 4..=128 + 8 * 4 + again).contains(&evaluated), "{kind:?}: {evaluated} tokens");
+    }
+}
+
+#[test]
+fn a_callback_that_takes_long_delays_nobody_else() {
+    let (slow, quick) = (open(Kind::Llama, Weights::Q8_0, 2), open(Kind::Llama, Weights::Q8_0, 2));
+    let (free, waiting) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    slow.prefill(&[1, 300, 301], 0).unwrap();
+    let (until, begun) = (free.clone(), waiting.clone());
+    let sink = Sink::Callback(Box::new(move |event: Event<'_>| {
+        while !event.done && !until.load(Ordering::Acquire) {
+            begun.store(true, Ordering::Release);
+            thread::sleep(Duration::from_millis(1));
+        }
+    }));
+    slow.generate(3, Some(0.0), None, sink).unwrap();
+    while !waiting.load(Ordering::Acquire) {
+        thread::yield_now();
+    }
+    quick.prefill(&[1, 400, 401], 0).unwrap();
+    let said = generate(&quick, 20, 0.0, None);
+    assert!(!said.tokens.is_empty() && slow.status().busy);
+    free.store(true, Ordering::Release);
+    while slow.status().busy {
+        thread::yield_now();
+    }
+    assert_eq!(slow.status().error, None);
+}
+
+#[test]
+fn errors_and_closes_are_those_of_one_stream() {
+    let (one, other) = (open(Kind::Llama, Weights::Q8_0, 2), open(Kind::Llama, Weights::Q8_0, 2));
+    assert_eq!((one.info().parallel, one.info().slots, one.info().context), (2, SLOTS, CONTEXT));
+    other.prefill(&[1, 300, 301, 302], 0).unwrap();
+    let long = vec![300; CONTEXT as usize + 1];
+    let error = one.prefill(&long, 0).unwrap_err();
+    assert!(matches!(&error, Error::OutOfMemory(problem) if problem.contains("257")), "{error}");
+    assert!(matches!(one.prefill(&[1, 9999], 0), Err(Error::InvalidArgument(_))));
+    assert!(matches!(one.prefill(&[1], 2), Err(Error::InvalidArgument(_))), "slots are those of the stream");
+    let alone = open(Kind::Llama, Weights::Q8_0, 1);
+    alone.prefill(&[1, 300, 301, 302], 0).unwrap();
+    drop(one);
+    // Its place is free again.
+    let next = open(Kind::Llama, Weights::Q8_0, 2);
+    next.prefill(&vec![310; CONTEXT as usize], 0).unwrap();
+    assert_eq!(generate(&other, 12, 0.0, None), generate(&alone, 12, 0.0, None));
+    next.prefill(&[1, 300, 301, 302], 1).unwrap();
+    alone.prefill(&[1, 300, 301, 302], 1).unwrap();
+    assert_eq!(generate(&next, 12, 0.0, None), generate(&alone, 12, 0.0, None));
+    let mut options = EngineOptions { parallel: 17, ..EngineOptions::default() };
+    let path = testing::fixture(Kind::Llama, Weights::Q8_0);
+    let refused = |engine: &EngineOptions| {
+        let options = OpenOptions { path: path.clone(), engine: engine.clone(), ..OpenOptions::default() };
+        Session::open(options).map(drop).unwrap_err().to_string()
+    };
+    assert!(refused(&options).contains("parallel is 17 (1 to 16 are possible)"));
+    (options.parallel, options.slots) = (4, 5);
+    assert!(refused(&options).contains("5 slots for each of 4 streams (16 in all are possible)"));
+}
