@@ -2,6 +2,7 @@
  *
  *   llama_bench FOLDER load    MODEL THREADS
  *   llama_bench FOLDER bench   MODEL THREADS GPU_LAYERS PROMPT DECODE REPS
+ *   llama_bench FOLDER streams MODEL THREADS SEQUENCES DEPTH DECODE REPS
  *   llama_bench FOLDER grammar MODEL THREADS SPANS NAMES PROMPT ...
  *   llama_bench FOLDER guided  MODEL THREADS REPS GRAMMAR MOST PROMPT ...
  *
@@ -67,8 +68,8 @@ static void only_errors(int level, const char * text, void * data) {
     if (level == 4) fputs(text, stderr);
 }
 
-/* Loads the model, and makes a context with room for so many tokens. */
-static void load(const char * folder, const char * path, int threads, int gpu_layers, int room) {
+/* Loads the model, and makes a context with room for so many tokens, for so many sequences together. */
+static void load_for(const char * folder, const char * path, int threads, int gpu_layers, int room, int sequences) {
     struct llama_model_params how = llama_model_default_params();
     struct llama_context_params sizes = llama_context_default_params();
     struct threadpool_params pool = ggml_threadpool_params_default(threads);
@@ -81,6 +82,7 @@ static void load(const char * folder, const char * path, int threads, int gpu_la
     ggml_backend_load_all_from_path(folder);
     how.n_gpu_layers = gpu_layers;
     sizes.n_ctx = (uint32_t)room;
+    sizes.n_seq_max = (uint32_t)sequences;
     sizes.n_threads = sizes.n_threads_batch = threads;
     start = now_ms();
     model = llama_model_load_from_file(path, how);
@@ -94,6 +96,10 @@ static void load(const char * folder, const char * path, int threads, int gpu_la
     memcpy(&make_pool, &found, sizeof found);
     if (make_pool == NULL) die("libggml makes no thread pools", "");
     llama_attach_threadpool(context, make_pool(&pool), NULL);
+}
+
+static void load(const char * folder, const char * path, int threads, int gpu_layers, int room) {
+    load_for(folder, path, threads, gpu_layers, room, 1);
 }
 
 static void decode(llama_token * tokens, int n) {
@@ -142,6 +148,53 @@ static void bench(int n_prompt, int n_decode, int reps) {
     free(tokens);
     free(prompt);
     free(decoding);
+}
+
+enum { MAX_SEQUENCES = 16, DEEPEST = 512 };
+
+/* A token of each sequence in one batch, after so many tokens of each. */
+static void streams(int sequences, int depth, int n_decode, int reps) {
+    llama_token tokens[DEEPEST];
+    int32_t positions[DEEPEST], counts[DEEPEST], ids[DEEPEST];
+    int32_t * of[DEEPEST];
+    int8_t wanted[DEEPEST];
+    struct llama_batch batch = {0, tokens, NULL, positions, counts, of, wanted};
+    double * rates = malloc((size_t)reps * sizeof *rates);
+    size_t kept = 0;
+    if (sequences > MAX_SEQUENCES || depth < 1 || depth > DEEPEST) die("too many sequences, or too deep", "");
+    for (int i = 0; i < DEEPEST; i++) {
+        counts[i] = 1;
+        of[i] = &ids[i];
+    }
+    for (int rep = 0; rep <= reps; rep++) { /* the first warms up */
+        double start = 0;
+        forget();
+        for (int sequence = 0; sequence < sequences; sequence++) {
+            for (int i = 0; i < depth; i++) {
+                tokens[i] = (llama_token)(((uint64_t)i + 1 + (uint64_t)sequence * 977) * UINT64_C(0x9e3779b97f4a7c15) % (uint64_t)n_vocab);
+                positions[i] = i;
+                ids[i] = sequence;
+                wanted[i] = i == depth - 1;
+            }
+            batch.n_tokens = depth;
+            if (llama_decode(context, batch) != 0) die("llama_decode failed", "");
+        }
+        batch.n_tokens = sequences;
+        start = now_ms();
+        for (int step = 0; step < n_decode; step++) {
+            for (int i = 0; i < sequences; i++) {
+                tokens[i] = (llama_token)((step + 1 + i * 31) % n_vocab);
+                positions[i] = depth + step;
+                ids[i] = i;
+                wanted[i] = 1;
+            }
+            if (llama_decode(context, batch) != 0) die("llama_decode failed", "");
+            (void)llama_get_logits_ith(context, -1);
+        }
+        if (rep > 0) rates[kept++] = 1e3 * n_decode * sequences / (now_ms() - start);
+    }
+    printf("{\"aggregate_tokens_per_second\": %.3f}\n", median(rates, kept));
+    free(rates);
 }
 
 /* The file with a NUL at its end. */
@@ -380,6 +433,10 @@ int main(int argc, char ** argv) {
         load(argv[1], argv[3], atoi(argv[4]), 0, MAX_PROMPT + MAX_SPAN);
         read_names(argv[6]);
         spans(atoi(argv[5]), argv + 7, (size_t)argc - 7);
+    } else if (strcmp(what, "streams") == 0 && argc == 9 && atoi(argv[8]) > 0) {
+        int sequences = atoi(argv[5]), depth = atoi(argv[6]), decoded = atoi(argv[7]);
+        load_for(argv[1], argv[3], atoi(argv[4]), 0, sequences * (depth + decoded + 1), sequences);
+        streams(sequences, depth, decoded, atoi(argv[8]));
     } else if (strcmp(what, "guided") == 0 && argc > 8 && atoi(argv[7]) > 0) {
         load(argv[1], argv[3], atoi(argv[4]), 0, MAX_PROMPT + atoi(argv[7]));
         guided(atoi(argv[5]), argv[6], atoi(argv[7]), argv + 8, (size_t)argc - 8);

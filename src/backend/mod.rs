@@ -33,8 +33,9 @@ pub use cpu::host::default_thread_count;
 pub use cpu::host::pool::MAX_THREADS;
 
 pub use batch::{
-    Batch, CELL_BLOCK, CacheSpec, KvTypes, LIST_BLOCK, LayerCache, MAX_LISTED, MAX_ROWS, MAX_SEQUENCES, MAX_TEXT_ROWS, NO_BLOCK, NO_CELL, NO_STATE,
-    SUM_RANGE, SampleRow, StateRows, TABLES, Table, TableCells, Work, cells_for, sampled_by,
+    Batch, CELL_BLOCK, CacheSpec, KvTypes, LIST_BLOCK, LayerCache, MAX_LISTED, MAX_ROWS, MAX_SEQUENCES, MAX_TEXT_ROWS,
+    NO_BLOCK, NO_CELL, NO_STATE, SUM_RANGE, SampleRow, StateRows, TABLES, Table, TableCells, Work, cells_for,
+    sampled_by,
 };
 pub use chain::{ChainStep, DRY_BREAKERS, Dry, Generator, MIROSTAT_M, mask_place};
 pub use device::{DeviceInfo, DeviceKind, Traffic};

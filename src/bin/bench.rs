@@ -6,7 +6,7 @@
 
 use crate::args::{ModelArgs, loading};
 use crate::output::{Failure, Outcome, catch_interrupts, fail, interrupted, print_json, printable, progress, size};
-use crate::spans;
+use crate::{spans, streams};
 use elizainference::Token;
 use elizainference::engine::{
     EmbedOptions, Engine, EngineOptions, SlotId, SlotOutcome, SlotToken, Speculation, Traffic, open_model,
@@ -55,6 +55,8 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    streams: streams::Args,
+    #[command(flatten)]
     spans: spans::Args,
 }
 
@@ -63,6 +65,12 @@ pub fn run(args: Args) -> Outcome {
     if let Some(how) = args.spans.mode {
         let report = spans::run(how, &args.model, args.reps, &args.spans)?;
         return if args.json { print_json(&report) } else { spans::summary(&report) };
+    }
+    if let Some(streams) = args.streams.streams {
+        let Args { model, depth, pp, tg, reps, chain, .. } = &args;
+        let work = streams::Work { model, depth: *depth, pp: *pp, tg: *tg, reps: *reps, chain };
+        let report = streams::run(streams, &args.streams, &work)?;
+        return if args.json { print_json(&report) } else { streams::summary(&report) };
     }
     if args.turns > 0 {
         let report = conversation(&args)?;

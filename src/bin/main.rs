@@ -19,6 +19,7 @@ mod parameters;
 mod plan;
 mod quantize;
 mod spans;
+mod streams;
 mod template;
 mod text;
 mod trie;

@@ -19,6 +19,9 @@ pub struct Args {
     /// Slots that share the context, 1 to 16; 0 is 16
     #[arg(long, default_value_t = 0, value_name = "N")]
     slots: u32,
+    /// Streams that share the engine, each with this context and these slots, 1 to 16
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    parallel: u32,
     /// Show the graphs too: their nodes, which device computes them, what is copied between devices, and for which
     /// batches
     #[arg(long)]
@@ -29,7 +32,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Outcome {
-    let options = EngineOptions { slots: args.slots, ..args.model.engine(args.ctx)? };
+    let options = EngineOptions { slots: args.slots, parallel: args.parallel, ..args.model.engine(args.ctx)? };
     if args.json {
         let mut report = plan_json(&args.model.model, &options)?;
         if args.graph {
@@ -42,7 +45,8 @@ pub fn run(args: Args) -> Outcome {
     writeln!(out, "Model        {}", args.model.model.display())?;
     let [k, v] = args.model.kv_types();
     let types = if k == v { k.into() } else { format!("{k} (keys) and {v} (values)") };
-    writeln!(out, "Context      {} tokens, KV cache in {types}", plan.estimate.context)?;
+    let streams = if args.parallel == 1 { String::new() } else { format!(" for each of {} streams", args.parallel) };
+    writeln!(out, "Context      {} tokens{streams}, KV cache in {types}", plan.estimate.context)?;
     writeln!(out, "On the GPU   {}", layers(plan.estimate.gpu_layers, plan.n_layer))?;
     for (rule, &(tensors, bytes)) in options.tensor_devices.iter().zip(&plan.placed) {
         writeln!(out, "Rule         {rule}: {tensors} tensors, {} in the file", size(bytes))?;

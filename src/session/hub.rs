@@ -166,12 +166,8 @@ impl Hub {
             return Ok(found);
         }
         let seats = options.parallel()?;
-        let board = Board {
-            places: (0..seats).map(|_| Place::default()).collect(),
-            arrivals: 0,
-            fault: None,
-            closed: false,
-        };
+        let board =
+            Board { places: (0..seats).map(|_| Place::default()).collect(), arrivals: 0, fault: None, closed: false };
         let hub = Arc::new(Hub {
             model: model.clone(),
             options: options.clone(),

@@ -18,14 +18,8 @@ const KINDS: [(Kind, Weights); 3] =
 
 fn open(kind: Kind, weights: Weights, parallel: u32) -> Session {
     let path = testing::fixture(kind, weights);
-    let engine = EngineOptions {
-        context: CONTEXT,
-        slots: SLOTS,
-        parallel,
-        threads: 1,
-        n_batch: 64,
-        ..EngineOptions::default()
-    };
+    let engine =
+        EngineOptions { context: CONTEXT, slots: SLOTS, parallel, threads: 1, n_batch: 64, ..EngineOptions::default() };
     Session::open(OpenOptions { path, engine, ..OpenOptions::default() }).unwrap()
 }
 

@@ -33,10 +33,10 @@ mod tile;
 pub use tile::RANGE;
 
 use super::vecmath::exp;
-use crate::backend::{LIST_BLOCK, NO_BLOCK, SUM_RANGE, TREE};
 use crate::backend::cpu::host::pool::SharedMut;
 use crate::backend::cpu::host::region::Region;
 use crate::backend::cpu::kv::KvLayout;
+use crate::backend::{LIST_BLOCK, NO_BLOCK, SUM_RANGE, TREE};
 use crate::graph::{Temperature, alibi_slope};
 use crate::quant::TensorType;
 use crate::simd::{Isa, Kernel, LANES, Vector, dispatch};
