@@ -70,7 +70,7 @@ impl<F: Format, const C: usize> Kernel for Tile<'_, F, C> {
             let weights = self.panel.wrapping_add(chunk * F::BYTES);
             for b in 0..F::CHUNK / 32 {
                 let index = chunk * (F::CHUNK / 32) + b;
-                if C == 1 && Self::FETCHES {
+                if C > 1 || Self::FETCHES {
                     for line in 0..Self::BLOCK_BYTES.div_ceil(64) {
                         simd.prefetch(weights.wrapping_add(AHEAD + b * Self::BLOCK_BYTES + 64 * line));
                     }
