@@ -491,6 +491,18 @@ typedef struct eliza_llm_open_options_t {
      * The most bytes that the conversations in it take; 0: no limit.
      */
     uint64_t store_bytes;
+    /**
+     * How many handles share an engine, 1 to 16; 0 is 1. Handles that are opened with the same file and the same
+     * options join the engine of the first: they generate at the same time, and every step reads the weights once for
+     * all of them, which changes no token of anybody's. Each has a context of its own and `slots` slots, 16 in all;
+     * the memory for all of them is taken by the first. Where an engine has no place left, another one is made.
+     */
+    uint32_t parallel;
+    /**
+     * While prompts of others are read, a handle's time for a token grows to at most this many percent of the time
+     * without them, as well as the passes so far tell; 0 is 250, 100 lets prompts wait for the tokens of all others.
+     */
+    uint32_t max_slowdown_percent;
 } eliza_llm_open_options_t;
 
 /**

@@ -193,8 +193,9 @@ export interface Choice<Name extends string = string> {
 const forgotten = new FinalizationRegistry<() => void>((close) => close());
 
 /**
- * An open model with its own context. One call works on it at a time: others wait for their turn. Models on one file share
- * its weights, so several at once are several loads of the same path.
+ * An open model with its own context. One call works on it at a time: others wait for their turn, but for those of a model that
+ * was opened with `parallel`: there as many work at the same time, and each step reads the weights once for all of them. What
+ * names a slot, or goes on from a restored one, waits for its turn there too. Models on one file share its weights.
  */
 export class Model implements Disposable {
   readonly #native: Native;
@@ -203,17 +204,25 @@ export class Model implements Disposable {
   #turn: Promise<void> = Promise.resolve();
   /** The slot that was restored last, until a prompt is evaluated. */
   #restored: number | undefined;
+  /** Calls that work on it or wait for their turn. */
+  #calls = 0;
+  /** How others like it are opened, where calls may go to them, and those that are. */
+  readonly #more: { path: string; options: OpenOptions } | undefined;
+  readonly #others: Model[] = [];
+  #opening = 0;
 
-  private constructor(native: Native, handle: FfiLlmHandle) {
+  private constructor(native: Native, handle: FfiLlmHandle, more?: { path: string; options: OpenOptions }) {
     this.#native = native;
     this.#handle = handle;
+    this.#more = more;
     forgotten.register(this, () => native.close(handle), this);
   }
 
   /** Opens the GGUF file at `path`. A runtime's `load` calls this with its own library. */
   static async load(native: Native, path: string, options: OpenOptions = {}): Promise<Model> {
     const { onProgress, ...others } = options;
-    if (onProgress === undefined) return new Model(native, await native.open(path, others));
+    const more = (options.parallel ?? 1) > 1 ? { path, options: others } : undefined;
+    if (onProgress === undefined) return new Model(native, await native.open(path, others), more);
     let last = -1;
     let refused: { why: unknown } | undefined;
     const tell = (progress: number): boolean => {
@@ -231,7 +240,7 @@ export class Model implements Disposable {
     });
     tell(1); // also where weights that others use were there already
     last = Infinity; // what comes late is not told
-    if (refused === undefined) return new Model(native, handle);
+    if (refused === undefined) return new Model(native, handle, more);
     native.close(handle);
     throw (refused as { why: unknown }).why;
   }
@@ -241,7 +250,7 @@ export class Model implements Disposable {
     return modelReport(this.#native.usage(this.#opened()));
   }
 
-  /** What the last prompt and the generation after it used; also while it runs. */
+  /** What the last prompt and the generation after it used; also while it runs. With `parallel` those of one of the calls. */
   usage(): Usage {
     return usageOf(this.#native.usage(this.#opened()));
   }
@@ -303,6 +312,15 @@ export class Model implements Disposable {
    * generator's return value is why the answer ended; everything else is as in `stream`.
    */
   async *chat(messages: readonly ChatMessage[], options: AnswerOptions = {}): AsyncGenerator<ChatPart, FinishReason, void> {
+    const on = await this.#free(options.slot);
+    try {
+      return yield* on.#chat(messages, options);
+    } finally {
+      on.#calls--;
+    }
+  }
+
+  async *#chat(messages: readonly ChatMessage[], options: AnswerOptions): AsyncGenerator<ChatPart, FinishReason, void> {
     const { choices, choicesEnd: after = "", trieMode = "score", onSpanEnd = "stop" } = options;
     const answerStart = options.answerStart ?? (choices === undefined ? undefined : "");
     const [native, handle] = [this.#native, this.#opened()];
@@ -314,7 +332,7 @@ export class Model implements Disposable {
       const { payload } = native.buildTrie(handle, { path: "choice", names: choices, before, after, parseSpecial: true });
       how = { ...how, trie: payload, trieMode, onSpanEnd };
     }
-    const steps = this.stream(tokens, how);
+    const steps = this.#stream(tokens, how);
     try {
       // The library reads one answer: it is begun when it is this stream's turn.
       let begins: string | null = inputs;
@@ -346,6 +364,15 @@ export class Model implements Disposable {
    * Without a prompt (`null`) it goes on where the stream stopped that `restoreSlot` brought back, in its slot.
    */
   async *stream(prompt: Prompt | null, options: StreamOptions = {}): AsyncGenerator<Step, FinishReason, void> {
+    const on = await this.#free(prompt === null ? 0 : options.slot);
+    try {
+      return yield* on.#stream(prompt, options);
+    } finally {
+      on.#calls--;
+    }
+  }
+
+  async *#stream(prompt: Prompt | null, options: StreamOptions): AsyncGenerator<Step, FinishReason, void> {
     const { signal, trie, trieMode = "greedy", triePath, chain } = options;
     const { maxTokens = -1, temperature = NaN, topP = NaN } = options;
     const [native, handle] = [this.#native, this.#handle];
@@ -456,6 +483,19 @@ export class Model implements Disposable {
     prompt: Prompt,
     names: readonly Name[],
     options: ChooseOptions = {},
+  ): Promise<Choice<Name>> {
+    const on = await this.#free(options.slot);
+    try {
+      return await on.#choose(prompt, names, options);
+    } finally {
+      on.#calls--;
+    }
+  }
+
+  async #choose<const Name extends string>(
+    prompt: Prompt,
+    names: readonly Name[],
+    options: ChooseOptions,
   ): Promise<Choice<Name>> {
     const { signal, after = "", parseSpecial = false } = options;
     const before = options.before ?? (typeof prompt === "string" ? prompt.slice(prompt.lastIndexOf("\n") + 1) : "");
@@ -667,6 +707,7 @@ export class Model implements Disposable {
     this.#closed = true;
     forgotten.unregister(this);
     this.#native.close(this.#handle);
+    this.#others.forEach((other) => other.close());
   }
 
   [Symbol.dispose](): void {
@@ -702,6 +743,35 @@ export class Model implements Disposable {
   }
 
   /** Waits until no other call works on the model. The function it gives lets the next one in. */
+  /**
+   * Where a call works: here, or on another model at the same engine where a call works here, unless it names a slot. The call is
+   * counted, and takes itself off when it is over.
+   */
+  async #free(slot: number | undefined): Promise<Model> {
+    const take = (model: Model): Model => {
+      model.#calls++;
+      return model;
+    };
+    const { path, options } = this.#more ?? {};
+    if (path === undefined || (slot ?? -1) !== -1 || this.#calls === 0 || this.#closed) return take(this);
+    const idle = this.#others.find((model) => model.#calls === 0);
+    if (idle !== undefined) return take(idle);
+    if (this.#others.length + this.#opening + 1 < (options?.parallel ?? 1)) {
+      this.#opening++;
+      try {
+        const other = new Model(this.#native, await this.#native.open(path, options ?? {}));
+        if (this.#closed) other.close();
+        this.#others.push(other);
+        return take(other);
+      } catch {
+        // Without another one the call waits for its turn.
+      } finally {
+        this.#opening--;
+      }
+    }
+    return take(this.#others.reduce((least, model) => (model.#calls < least.#calls ? model : least), this as Model));
+  }
+
   async #enter(): Promise<() => void> {
     const before = this.#turn;
     let leave = () => {};

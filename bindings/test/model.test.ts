@@ -35,6 +35,24 @@ for (const delivery of WAYS) {
     }
   });
 
+  test(`${delivery}: streams of many callers run at the same time where the model was opened for that`, async () => {
+    using alone = await open({ delivery });
+    using model = await open({ delivery, parallel: 3 });
+    const prompts = ["Once upon a time", "Once upon a hill", "Twice", "Once upon a time there", "Never"];
+    const how = { maxTokens: 60, temperature: 0.8, seed: 3, ignoreEos: true };
+    const expected: unknown[] = [];
+    for (const prompt of prompts) expected.push(await whole(alone, prompt, how));
+    assert.deepEqual(await Promise.all(prompts.map((prompt) => whole(model, prompt, how))), expected);
+
+    // One that stands still in its loop holds up nobody else.
+    const still = model.stream(prompts[0]!, how);
+    await still.next();
+    assert.deepEqual(await whole(model, prompts[1]!, how), expected[1]);
+    const names = ["one", "two"] as const;
+    assert.deepEqual(await model.choose("I count: ", names), await alone.choose("I count: ", names));
+    await still.return("none");
+  });
+
   test(`${delivery}: an abort ends a stream with its reason, within two tokens`, async () => {
     using model = await open({ delivery });
     const reason = new Error("enough");

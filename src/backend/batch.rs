@@ -13,8 +13,8 @@ pub const MAX_TEXT_ROWS: usize = 8192;
 /// The most sequences that share a cache: a set of them has 16 bits.
 pub const MAX_SEQUENCES: usize = 16;
 
-/// The number of cells of a cache for `context` tokens of so many sequences, each of which may leave a block of its list
-/// in part empty, as may the two ends of a removed range; a multiple of [`CELL_BLOCK`].
+/// The number of cells of a cache for `context` tokens of so many sequences, each of which may leave a block of its
+/// list in part empty, as may the two ends of a removed range; a multiple of [`CELL_BLOCK`].
 pub fn cells_for(context: usize, sequences: usize) -> usize {
     (context.next_multiple_of(LIST_BLOCK) + (sequences + 1) * LIST_BLOCK).next_multiple_of(CELL_BLOCK)
 }
@@ -25,8 +25,8 @@ pub const CELL_BLOCK: usize = 64;
 /// Cells of a block of [`TableCells::lists`].
 pub const LIST_BLOCK: usize = 16;
 
-/// Cells of a sequence that a backend may add up together, from a multiple of this on; sums of such ranges are joined in
-/// their order.
+/// Cells of a sequence that a backend may add up together, from a multiple of this on; sums of such ranges are joined
+/// in their order.
 pub const SUM_RANGE: usize = 128;
 
 /// In place of a block of [`TableCells::lists`]: a place without cells.

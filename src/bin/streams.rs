@@ -67,7 +67,7 @@ pub fn run(streams: u32, args: &Args, work: &Work<'_>) -> Result<Value, Failure>
     bar.finish_and_clear();
     // The first round warms up.
     let (one, all) = (median(rates(&alone[1..])), median(rates(&together[1..])));
-    let steps = median(together[1..].iter().flatten().flat_map(|times| gaps(times)));
+    let steps = median(together[1..].iter().flatten().flat_map(gaps));
     let mut report = json!({
         "model": work.model.model.display().to_string(),
         "threads": bench.writers[0].info().threads,
@@ -85,7 +85,7 @@ pub fn run(streams: u32, args: &Args, work: &Work<'_>) -> Result<Value, Failure>
     if args.readers > 0 {
         let read_alone = bench.read(work, 0)?;
         let (times, read) = bench.generate_while_reading(work)?;
-        let disturbed: Vec<f64> = times.iter().flat_map(|times| gaps(times)).collect();
+        let disturbed: Vec<f64> = times.iter().flat_map(gaps).collect();
         let p99 = percentile(disturbed.iter().copied(), 0.99);
         report["readers"] = json!({
             "readers": args.readers,
@@ -246,13 +246,13 @@ pub fn summary(report: &Value) -> Outcome {
         let number = |key: &str| readers[key].as_f64().unwrap_or(0.0);
         writeln!(
             out,
-            "While {} prompts of {} tokens are read: {:.1} ms (median), {:.1} ms (99th percentile, {:.2} times the median without)",
+            "While {} prompts of {} tokens are read: {:.1} ms (median), {:.1} ms (99th percentile)",
             readers["readers"],
             readers["pp"],
             number("token_ms"),
             number("token_ms_p99"),
-            number("p99_over_undisturbed_median")
         )?;
+        writeln!(out, "             {:.2} times the median without", number("p99_over_undisturbed_median"))?;
         let (read, share) = (number("prompt_tokens_per_second"), number("share_of_alone"));
         writeln!(out, "Prompts      {read:.1} tok/s, {share:.2} of the rate alone")?;
     }

@@ -5,7 +5,7 @@
 //! pass, since its rows see those after them; a decoder takes a long text in several, alone. The cells are free again
 //! when the texts are done. Rows are pooled on the host.
 
-use super::plans::{HEAD_ROWS, HIDDEN, largest_read};
+use super::plans::{HIDDEN, largest_read};
 use super::{Engine, SlotId};
 use crate::backend::{Batch, NO_STATE, StateRows, tree_cell, tree_row};
 use crate::model::{Pooling, Then};
@@ -139,7 +139,8 @@ impl Engine {
         done
     }
 
-    /// As [`Engine::embed_together`], at the places of `slot`, which is empty; `cells` takes those that have to be freed.
+    /// As [`Engine::embed_together`], at the places of `slot`, which is empty; `cells` takes those that have to be
+    /// freed.
     fn embed_passes(
         &mut self,
         texts: &[Vec<Token>],
@@ -212,7 +213,7 @@ impl Engine {
     fn each_hidden(&mut self, of_outputs: &[usize], pools: &mut [Pool]) -> Result<()> {
         let outline = self.model.outline();
         let (width, hidden_at) = (self.model.hparams().n_embd, self.plans.kept().hidden_offset());
-        let at_once = (largest_read(outline) / (4 * width)).max(1);
+        let at_once = (largest_read(outline, self.plans.head_rows()) / (4 * width)).max(1);
         let state = &mut self.states[outline.places().hidden];
         for (i, texts) in of_outputs.chunks(at_once).enumerate() {
             let rows = state.rows(hidden_at + i * at_once * width * 4, texts.len() * width)?;
@@ -233,14 +234,14 @@ impl Engine {
             _ => return Ok(()),
         };
         let n_embd = model.hparams().n_embd;
-        let (kept, places) = (self.plans.kept(), model.outline().places());
+        let (kept, places, head_rows) = (self.plans.kept(), model.outline().places(), self.plans.head_rows());
         let rows = texts.iter().map(Vec::len).sum::<usize>() / n_embd;
         let mut made = reserve::list(rows * pooled.width, "rows of texts")?;
-        let mut wide = reserve::list(HEAD_ROWS * n_embd, HIDDEN)?;
+        let mut wide = reserve::list(head_rows * n_embd, HIDDEN)?;
         let mut left = texts.iter().flat_map(|text| text.chunks_exact(n_embd)).peekable();
         while left.peek().is_some() {
             wide.clear();
-            left.by_ref().take(HEAD_ROWS).for_each(|row| wide.extend_from_slice(row));
+            left.by_ref().take(head_rows).for_each(|row| wide.extend_from_slice(row));
             let n = wide.len() / n_embd;
             self.states[places.hidden].put(kept.hidden_offset(), &wide)?;
             self.plans.head_many()?.run(&mut self.states, &Batch::default(), n, cancel)?;

@@ -6,7 +6,7 @@
 
 use super::memory::{batch_of, cache_of};
 use super::options::EngineOptions;
-use super::plans::{HEAD_ROWS, Plans};
+use super::plans::{Plans, head_rows};
 use crate::Result;
 use crate::backend::Backend;
 use crate::gguf::File;
@@ -90,9 +90,10 @@ pub fn plan_graphs(path: &Path, options: &EngineOptions) -> Result<(Vec<String>,
     let (cache, _) = cache_of(&outline, options)?;
     let plain: Vec<&dyn Backend> = backends.iter().map(|backend| &**backend).collect();
     let drafted = |draft: Draft<'_>| Ok(Drafted::new(&draft, plain.len()));
-    let mut plans = Plans::make(&outline, &plain, cache, batch_of(&outline, options)?, drafted)?;
+    let rows = (batch_of(&outline, options)?, head_rows(options.parallel()?));
+    let mut plans = Plans::make(&outline, &plain, cache, rows, drafted)?;
     let continues = outline.pooled().is_none();
-    for rows in ROW_BUCKETS.into_iter().filter(|&rows| continues && rows <= HEAD_ROWS) {
+    for rows in ROW_BUCKETS.into_iter().filter(|&n| continues && n <= rows.1) {
         if !plans.has_decode(rows) {
             plans.make_decode(&outline, &plain, rows, drafted)?;
         }

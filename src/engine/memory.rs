@@ -8,7 +8,7 @@
 //! the driver's own memory, that of kernels, and staging while weights are uploaded.
 
 use super::options::{EngineOptions, context_for};
-use super::plans::{Look, Plans, largest_read};
+use super::plans::{Look, Plans, head_rows, largest_read};
 use super::windows::WindowSizes;
 use crate::backend::memory::{Bytes, Memory};
 use crate::backend::{self, Backend, CacheSpec, KvTypes, LayerCache, MAX_TEXT_ROWS, Table, WeightBytes};
@@ -200,7 +200,8 @@ impl Estimate {
             sizings.push(backend.sizing(&share_of(&cache, model, i), wanted, threads)?);
         }
         let backends: Vec<&dyn Backend> = backends.iter().map(|backend| &**backend).collect();
-        Plans::make(model, &backends, cache, batch, |draft| {
+        let head_rows = head_rows(options.parallel()?);
+        Plans::make(model, &backends, cache, (batch, head_rows), |draft| {
             look()?;
             for (device, work) in draft.works() {
                 sizings[device].program(&work)?;
@@ -210,7 +211,7 @@ impl Estimate {
             }
             Ok(())
         })?;
-        sizings[model.places().logits].reads(largest_read(model));
+        sizings[model.places().logits].reads(largest_read(model, head_rows));
         let mut needs = Vec::with_capacity(backends.len());
         for (i, (backend, memory)) in backends.iter().zip(memory).enumerate() {
             let weights = match loaded {

@@ -60,7 +60,7 @@ use crate::schedule::Device;
 use crate::{Error, Result, Token};
 use device_sampling::DeviceSampling;
 use inputs::{How, Inputs, OutputRows};
-use plans::{HEAD_ROWS, Plans};
+use plans::{MOST_HEAD_ROWS, Plans, head_rows};
 use slots::Slots;
 use std::path::Path;
 use std::sync::Arc;
@@ -188,7 +188,7 @@ impl Engine {
         }
         let slots = Slots::new((n_slots, parallel), (cells, cache.state_cells), (windows, sources), context)?;
         // Before the states, so that a device's known-answer tests need no memory in addition to them.
-        let plans = Plans::new(&model, cache.clone(), batch, &mut look)?;
+        let plans = Plans::new(&model, cache.clone(), (batch, head_rows(parallel)), &mut look)?;
         let mut states = model.devices().iter().enumerate().map(state).collect::<Result<Vec<_>>>()?;
         plans.reserve(model.outline(), &mut states)?;
         let rows = batch.max(WALK_CELLS);
@@ -198,7 +198,7 @@ impl Engine {
             plans,
             slots,
             sampling: DeviceSampling::new(n_slots),
-            inputs: Inputs::new(rows, n_slots.max(HEAD_ROWS)),
+            inputs: Inputs::new(rows, MOST_HEAD_ROWS),
             moves: Vec::with_capacity(rows.max(windows.reach).max(LIST_BLOCK)),
             threads,
             packed: options.batch()?.min(context),

@@ -10,7 +10,7 @@
 //! The last position's hidden row is kept, so that its logits can be computed afterwards ([`Engine::run_head`]).
 
 use super::inputs::{How, OutputRows};
-use super::plans::{HEAD_ROWS, HIDDEN};
+use super::plans::HIDDEN;
 use super::{Engine, SlotId};
 use crate::backend::{Batch, NO_STATE, SampleRow, StateRows};
 use crate::{Error, Result, Token, reserve};
@@ -270,8 +270,9 @@ impl Engine {
         self.hidden_of = None;
         let (n_vocab, width) = (self.model.n_vocab(), self.model.hparams().n_embd);
         let hidden_at = self.plans.kept().hidden_offset();
-        for first in (0..rows).step_by(HEAD_ROWS) {
-            let n = HEAD_ROWS.min(rows - first);
+        let head_rows = self.plans.head_rows();
+        for first in (0..rows).step_by(head_rows) {
+            let n = head_rows.min(rows - first);
             // The head reads the first hidden rows; those before `first` are not needed any more.
             let head = &mut self.states[self.model.outline().places().hidden];
             let hidden = reserve::copied(head.rows(hidden_at + first * width * 4, n * width)?, HIDDEN)?;

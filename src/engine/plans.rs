@@ -8,17 +8,25 @@
 //!
 //! [`Engine::step`]: super::Engine::step
 
-use crate::backend::{Backend, CacheSpec, MAX_ROWS, State, WALK_ROWS};
+use crate::backend::{Backend, CacheSpec, MAX_ROWS, MAX_SEQUENCES, State, WALK_ROWS};
 use crate::graph::{Graph, Node};
 use crate::model::{Model, Outline, Then};
 use crate::schedule::{Draft, Kept, Plan, ROW_BUCKETS, Shared};
 use crate::{Error, Result};
 
-/// The most rows of logits computed at once: of several slots in a decode step, or of several positions of one slot.
+/// The rows of logits that an engine computes at once, of several slots in a decode step, or of several positions of
+/// one slot, where no more than so many streams share it.
 pub(super) const HEAD_ROWS: usize = 8;
-/// Row buckets of decode steps: those up to [`HEAD_ROWS`].
-const DECODE_BUCKETS: usize = 4;
-const _: () = assert!(ROW_BUCKETS[DECODE_BUCKETS - 1] == HEAD_ROWS);
+/// The most rows of logits that any engine computes at once.
+pub(super) const MOST_HEAD_ROWS: usize = MAX_SEQUENCES;
+/// Row buckets of decode steps: those up to [`MOST_HEAD_ROWS`].
+const DECODE_BUCKETS: usize = 5;
+const _: () = assert!(ROW_BUCKETS[DECODE_BUCKETS - 1] == MOST_HEAD_ROWS);
+
+/// The rows of logits that an engine computes at once which so many streams share.
+pub(super) fn head_rows(parallel: usize) -> usize {
+    if parallel > HEAD_ROWS { MOST_HEAD_ROWS } else { HEAD_ROWS }
+}
 
 /// What memory is reserved for, in errors: the kept hidden rows.
 pub(super) const HIDDEN: &str = "hidden values";
@@ -35,9 +43,9 @@ pub(super) struct Plans<T = Plan> {
     /// One row of logits from the kept hidden row. A model for rows of texts has this and what follows not, but for
     /// `head_many`.
     head: Option<T>,
-    /// Up to [`HEAD_ROWS`] rows of logits, or of what a model makes of rows of texts.
+    /// As many rows of logits as [`head_rows`] says, or of what a model makes of rows of texts.
     head_many: Option<T>,
-    /// Tokens in, the logits of every one out; one per row bucket up to [`HEAD_ROWS`], where it was needed.
+    /// Tokens in, the logits of every one out; one per row bucket up to [`head_rows`], where it was needed.
     decodes: [Option<T>; DECODE_BUCKETS],
     /// Up to [`WALK_ROWS`] tokens in, the logits of one out.
     walk: Option<T>,
@@ -53,18 +61,19 @@ pub(super) struct Plans<T = Plan> {
 }
 
 impl<T> Plans<T> {
-    /// Make a `T` for every draft of an open, for a model on these backends and passes of at most `batch` rows.
+    /// Make a `T` for every draft of an open, for a model on these backends and passes of at most `batch` rows, with at
+    /// most `head_rows` rows of logits.
     pub fn make(
         model: &Outline,
         backends: &[&dyn Backend],
         cache: CacheSpec,
-        batch: usize,
+        (batch, head_rows): (usize, usize),
         mut make: impl FnMut(Draft<'_>) -> Result<T>,
     ) -> Result<Plans<T>> {
         let kept = Kept {
-            hidden_rows: batch.max(HEAD_ROWS),
+            hidden_rows: batch.max(head_rows),
             hidden_width: model.hparams().n_embd,
-            logit_rows: HEAD_ROWS,
+            logit_rows: head_rows,
             logit_width: logit_width(model),
         };
         let place = |node: &Node| model.place(node);
@@ -82,14 +91,14 @@ impl<T> Plans<T> {
             Plans { bodies, encodes, head, head_many, decodes, walk, shift, copy, kept, cache: cache.clone(), batch };
         match model.pooled() {
             Some(pooled) if pooled.then == Then::Nothing => Ok(plans),
-            Some(_) => Ok(Plans { head_many: Some(plan(&model.head_graph()?, 0, HEAD_ROWS)?), ..plans }),
+            Some(_) => Ok(Plans { head_many: Some(plan(&model.head_graph()?, 0, head_rows)?), ..plans }),
             None => {
                 let head = model.head_graph()?;
                 let (decode, walk) = (model.decode_graph()?, model.walk_graph()?);
                 Ok(Plans {
                     head: Some(plan(&head, 0, 1)?),
-                    head_many: Some(plan(&head, 0, HEAD_ROWS)?),
-                    decodes: [Some(plan(&decode, 1, 1)?), None, None, None],
+                    head_many: Some(plan(&head, 0, head_rows)?),
+                    decodes: [Some(plan(&decode, 1, 1)?), None, None, None, None],
                     walk: Some(plan(&walk, WALK_ROWS, 1)?),
                     shift: Some(plan(&model.shift_graph(), batch, 0)?),
                     copy: Some(plan(&model.copy_graph(), batch, 0)?),
@@ -99,7 +108,7 @@ impl<T> Plans<T> {
         }
     }
 
-    /// Make a `T` for the decode step of `rows` slots, at most [`HEAD_ROWS`], which is not there yet.
+    /// Make a `T` for the decode step of `rows` slots, at most [`head_rows`], which is not there yet.
     pub fn make_decode(
         &mut self,
         model: &Outline,
@@ -135,9 +144,9 @@ impl<T> Plans<T> {
 }
 
 /// Size in bytes of the largest read: of logits, or of hidden rows of texts.
-pub(super) fn largest_read(model: &Outline) -> usize {
+pub(super) fn largest_read(model: &Outline, head_rows: usize) -> usize {
     let hidden = if model.pooled().is_some() { MAX_ROWS * model.hparams().n_embd } else { 0 };
-    4 * hidden.max(HEAD_ROWS * logit_width(model))
+    4 * hidden.max(head_rows * logit_width(model))
 }
 
 /// Values per row of logits, or of what a model makes of rows of texts.
@@ -151,8 +160,8 @@ fn backends_of(model: &Model) -> Vec<&dyn Backend> {
 
 impl Plans {
     /// The plans of an open.
-    pub fn new(model: &Model, cache: CacheSpec, batch: usize, look: Look<'_>) -> Result<Plans> {
-        Plans::make(model.outline(), &backends_of(model), cache, batch, |draft| {
+    pub fn new(model: &Model, cache: CacheSpec, rows: (usize, usize), look: Look<'_>) -> Result<Plans> {
+        Plans::make(model.outline(), &backends_of(model), cache, rows, |draft| {
             look()?;
             draft.compile(model.devices())
         })
@@ -161,7 +170,7 @@ impl Plans {
     /// Reserve memory for the worst case of every plan, then once more in the same order, since a plan may need the
     /// final place of the memory of all. After that, steps allocate nothing.
     pub fn reserve(&self, model: &Outline, states: &mut [Box<dyn State>]) -> Result<()> {
-        states[model.places().logits].reserve_reads(largest_read(model))?;
+        states[model.places().logits].reserve_reads(largest_read(model, self.head_rows()))?;
         let few = [&self.head, &self.head_many, &self.walk, &self.shift, &self.copy].into_iter().flatten();
         for _ in 0..2 {
             let large = self.encodes.iter().rev().chain(self.bodies.iter().rev());
@@ -198,7 +207,7 @@ impl Plans {
         plan.ok_or_else(|| Error::Internal("A prompt was to be encoded without an encoder".into()))
     }
 
-    /// Body and head for a batch of this many rows, at most [`HEAD_ROWS`]: one, or as many as
+    /// Body and head for a batch of this many rows, at most [`head_rows`]: one, or as many as
     /// [`Plans::add_decode`] was asked for.
     pub fn decode(&self, rows: usize) -> Result<&Plan> {
         there(self.decodes.get(bucket_index(rows)).unwrap_or(&None))
@@ -222,6 +231,11 @@ impl Plans {
 
     pub fn copy(&self) -> Result<&Plan> {
         there(&self.copy)
+    }
+
+    /// The most rows of logits computed at once.
+    pub fn head_rows(&self) -> usize {
+        self.kept.logit_rows
     }
 
     /// The places of the rows that outlive a run.

@@ -59,8 +59,8 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// `count` slots of so many seats, for each of which there are `context` of the `cells` in memory, and so many state
-    /// cells; with windows of these sizes, and cells for the prompts that an encoder reads.
+    /// `count` slots of so many seats, for each of which there are `context` of the `cells` in memory, and so many
+    /// state cells; with windows of these sizes, and cells for the prompts that an encoder reads.
     pub fn new(
         (count, seats): (usize, usize),
         (cells, state_cells): (usize, usize),

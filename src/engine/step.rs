@@ -5,7 +5,7 @@
 //! read as one piece. A row's bits do not depend on the others.
 
 use super::device_sampling::problem;
-use super::plans::HEAD_ROWS;
+use super::plans::MOST_HEAD_ROWS;
 use super::{Engine, SlotId};
 use crate::backend::{Batch, Legal, MAX_LISTED, MAX_SEQUENCES, NO_STATE, SampleResult, SampleRow};
 use crate::{Error, Result, Token};
@@ -63,7 +63,7 @@ pub type PassError = (Option<usize>, Error);
 impl Engine {
     /// Append a token to each of these slots, all different, and call `each` with the index of the slot in `turns` and
     /// its result, in no set order: a sampled token where [`Engine::start_sampling`] was called for the slot, else
-    /// logits. Every eight slots take a pass.
+    /// logits. As many as [`Engine::most_results`] take a pass.
     ///
     /// An error of one row (NaN among its logits, no candidate) is passed to `each`, and the other rows go on. After an
     /// error of the step the slots of that pass are unchanged.
@@ -82,14 +82,15 @@ impl Engine {
             }
             busy |= turn.slot.bit();
         }
-        for (i, turns) in turns.chunks(HEAD_ROWS).enumerate() {
-            let mut parts = [SlotTokens { slot: SlotId(0), tokens: &[], then: Then::Nothing }; HEAD_ROWS];
+        let most = self.plans.head_rows();
+        for (i, turns) in turns.chunks(most).enumerate() {
+            let mut parts = [SlotTokens { slot: SlotId(0), tokens: &[], then: Then::Nothing }; MOST_HEAD_ROWS];
             for (part, turn) in parts.iter_mut().zip(turns) {
                 let sampled = self.sampling.known(turn.slot).is_some();
                 let then = if sampled { Then::Sample(turn.legal) } else { Then::Logits(&[]) };
                 *part = SlotTokens { slot: turn.slot, tokens: std::slice::from_ref(&turn.token), then };
             }
-            let mut each = |turn: usize, outcome: Result<SlotOutcome<'_>>| each(i * HEAD_ROWS + turn, outcome);
+            let mut each = |turn: usize, outcome: Result<SlotOutcome<'_>>| each(i * most + turn, outcome);
             self.run_parts(&parts[..turns.len()], busy, cancel, &mut each).map_err(|(_, error)| error)?;
         }
         Ok(())
@@ -124,7 +125,7 @@ impl Engine {
             rows += part.tokens.len();
             results += usize::from(!matches!(part.then, Then::Nothing));
         }
-        if rows > self.plans.batch() || results > HEAD_ROWS || parts.len() > MAX_SEQUENCES {
+        if rows > self.plans.batch() || results > self.plans.head_rows() || parts.len() > MAX_SEQUENCES {
             let problem = format!("A pass of {} slots with {rows} tokens and {results} results", parts.len());
             return Err(all(Error::InvalidArgument(problem)));
         }
@@ -133,7 +134,7 @@ impl Engine {
 
     /// The most results of a pass.
     pub fn most_results(&self) -> usize {
-        HEAD_ROWS
+        self.plans.head_rows()
     }
 
     fn run_parts(
@@ -171,7 +172,7 @@ impl Engine {
         }
         self.list_logits(parts);
         // One row each: body and head are one plan.
-        let single = results == parts.len() && self.inputs.tokens.len() == results && results <= HEAD_ROWS;
+        let single = results == parts.len() && self.inputs.tokens.len() == results;
         // From here on the kept hidden row belongs to another slot, and making a plan may replace its memory.
         self.hidden_of = None;
         let done = self.run_entered(single, (parts, &order[..sampled]), results, cancel);

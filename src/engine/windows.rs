@@ -1,10 +1,10 @@
 //! The cells of sliding layers: of every slot those of its last tokens, in a ring, and copies of earlier windows.
 //!
 //! A row of a sliding layer sees the last `reach` tokens alone, so such layers have cells for a window and a pass, not
-//! for the context. A slot has position `p` at place `p mod ring` of its ring. Attention reads the blocks in the order of
-//! the positions, in the same ranges as where a slot has a cell for every token, so a row's bits depend neither on the
-//! ring nor on the passes. Rings take memory in blocks as they need them, and give back what is older than the window
-//! when others need it.
+//! for the context. A slot has position `p` at place `p mod ring` of its ring. Attention reads the blocks in the order
+//! of the positions, in the same ranges as where a slot has a cell for every token, so a row's bits depend neither on
+//! the ring nor on the passes. Rings take memory in blocks as they need them, and give back what is older than the
+//! window when others need it.
 //!
 //! A slot goes on after any of its tokens whose window its ring still holds. Before the window at a mark (the end of a
 //! prompt) is overwritten it is copied. Where a slot was cut back to a token whose window is nowhere, tokens from the

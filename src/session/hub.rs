@@ -150,22 +150,24 @@ impl Hub {
         options: &EngineOptions,
         open: impl FnOnce() -> Result<Engine>,
     ) -> Result<(Arc<Hub>, usize)> {
-        let free = || {
-            let mut hubs = HUBS.lock();
+        let free = |hubs: &mut Vec<Weak<Hub>>| {
             hubs.retain(|hub| hub.strong_count() > 0);
             let same = |hub: &Arc<Hub>| Arc::ptr_eq(&hub.model, model) && hub.options == *options;
-            let hubs = hubs.iter().filter_map(Weak::upgrade).filter(same);
-            hubs.into_iter().find_map(|hub| hub.take_seat().map(|seat| (hub, seat)))
+            let mut hubs = hubs.iter().filter_map(Weak::upgrade).filter(same);
+            hubs.find_map(|hub| hub.take_seat().map(|seat| (hub, seat)))
         };
-        if let Some(found) = free() {
+        let found = free(&mut HUBS.lock());
+        if let Some(found) = found {
             return Ok(found);
         }
         let engine = open()?;
+        let mut hubs = HUBS.lock();
         // Somebody else may have made one meanwhile.
-        if let Some(found) = free() {
+        if let Some(found) = free(&mut hubs) {
             return Ok(found);
         }
         let seats = options.parallel()?;
+        let weights = (0..model.devices().len()).map(|i| model.outline().bytes_per_token(i)).sum();
         let board =
             Board { places: (0..seats).map(|_| Place::default()).collect(), arrivals: 0, fault: None, closed: false };
         let hub = Arc::new(Hub {
@@ -183,13 +185,13 @@ impl Hub {
             rows: Vec::with_capacity(seats),
             of_pass: Vec::with_capacity(seats),
             never: AtomicBool::new(false),
-            pace: Pace::new(options.max_slowdown()),
+            pace: Pace::new(options.max_slowdown(), weights),
         };
         let started = thread::Builder::new().name("eliza-hub".into()).spawn(move || scheduler.run());
         let thread = started.map_err(|error| Error::OutOfMemory(format!("no thread for an engine: {error}")))?;
         *hub.thread.lock() = Some(thread);
         let seat = hub.take_seat().ok_or_else(|| Error::Internal("a new engine without a seat".into()))?;
-        HUBS.lock().push(Arc::downgrade(&hub));
+        hubs.push(Arc::downgrade(&hub));
         Ok((hub, seat))
     }
 
@@ -272,20 +274,34 @@ struct Scheduler {
     pace: Pace,
 }
 
-/// How long passes take.
+/// How long passes take, and what follows for prompts beside generations.
+///
+/// A pass with a part of a prompt reads what the slot holds already, however few tokens that part has. Where this fits
+/// into the time that tokens may take, parts are as large as that time allows. Deep in a long prompt it does not: there
+/// parts are so large that reading what is held is a third of their time, and passes without prompts follow until
+/// tokens have taken no longer on average than they may.
 struct Pace {
     slowdown: f64,
+    /// Bytes of weights that a pass reads.
+    weights: f64,
     /// Seconds of a pass that has next tokens alone.
     plain: f64,
-    /// Seconds that a token of a prompt adds to a pass.
+    /// Seconds that a token of a prompt adds to a pass, beside the reading of what is held.
     per_token: f64,
+    /// Seconds that generations were kept waiting beyond what they may be.
+    debt: f64,
     /// Passes since the last that had next tokens alone.
     mixed: u32,
 }
 
 impl Pace {
-    fn new(slowdown: f64) -> Pace {
-        Pace { slowdown, plain: 0.0, per_token: 0.0, mixed: 0 }
+    fn new(slowdown: f64, weights: u64) -> Pace {
+        Pace { slowdown, weights: weights as f64, plain: 0.0, per_token: 0.0, debt: 0.0, mixed: 0 }
+    }
+
+    /// Seconds in which this many bytes of the cache are read, if that is as fast as reading weights.
+    fn reading(&self, cache_bytes: u64) -> f64 {
+        cache_bytes as f64 / self.weights.max(1.0) * self.plain
     }
 
     /// How long a pass waits for seats that were given logits.
@@ -293,20 +309,24 @@ impl Pace {
         Duration::from_secs_f64((self.plain / 4.0).clamp(100e-6, 5e-3))
     }
 
-    /// How many tokens of prompts go into a pass beside next tokens.
-    fn prompt_tokens(&self) -> usize {
+    /// How many tokens of a prompt go into a pass beside next tokens, where its slot holds so many bytes.
+    fn prompt_tokens(&self, cache_bytes: u64) -> usize {
         /// After so many passes with prompts one without tells anew what it takes.
         const LOOK: u32 = 64;
-        if self.plain == 0.0 || self.mixed >= LOOK {
+        if self.plain == 0.0 || self.mixed >= LOOK || self.debt > 0.0 || self.slowdown <= 1.0 {
             return 0;
         }
-        ((self.slowdown - 1.0) * self.plain / self.per_token) as usize
+        let reading = self.reading(cache_bytes);
+        let within = (self.slowdown - 1.0) * self.plain - reading;
+        (within.max(2.0 * reading) / self.per_token) as usize
     }
 
-    /// Learns from a pass that had next tokens, and so many tokens of prompts.
-    fn learn(&mut self, took: Duration, prompt_tokens: usize) {
+    /// Learns from a pass that had next tokens, and so many tokens of prompts whose slots held so many bytes.
+    fn learn(&mut self, took: Duration, prompt_tokens: usize, cache_bytes: u64) {
         let took = took.as_secs_f64();
-        let mean = |before: f64, now: f64| if before == 0.0 { now } else { 0.75 * before + 0.25 * now };
+        let reading = self.reading(cache_bytes);
+        self.debt = (self.debt + took - self.slowdown * self.plain).max(0.0);
+        let mean = |before: f64, now: f64| if before == 0.0 { now } else { 0.5 * before + 0.5 * now };
         if prompt_tokens == 0 {
             (self.plain, self.mixed) = (mean(self.plain, took), 0);
             if self.per_token == 0.0 {
@@ -315,7 +335,7 @@ impl Pace {
             }
         } else {
             self.mixed += 1;
-            let more = (took - self.plain).max(self.plain / 100.0) / prompt_tokens as f64;
+            let more = (took - self.plain - reading).max(self.plain / 100.0) / prompt_tokens as f64;
             self.per_token = mean(self.per_token, more);
         }
     }
@@ -387,9 +407,12 @@ impl Scheduler {
         let (next, prompts) = self.share_out(&engine);
         if next + prompts > 0 {
             let before = Instant::now();
+            let of_prompt = |of: &&Running| of.request.kind != Kind::Next && of.now > 0;
+            let held = |of: &Running| engine.cache_bytes_read(of.request.done);
+            let held = self.running.iter().filter(of_prompt).map(held).sum();
             self.pass(&mut engine);
             if next > 0 {
-                self.pace.learn(before.elapsed(), prompts);
+                self.pace.learn(before.elapsed(), prompts, held);
             }
         }
         for Running { request, .. } in &mut self.running {
@@ -437,7 +460,8 @@ impl Scheduler {
             }
             let mut most = rows;
             if request.kind != Kind::Next && next > 0 {
-                most = most.min(self.pace.prompt_tokens().saturating_sub(prompts));
+                let held = engine.cache_bytes_read(request.done);
+                most = most.min(self.pace.prompt_tokens(held).saturating_sub(prompts));
             }
             *now = request.left().min(most);
             if *now == request.left() && *now > 0 {

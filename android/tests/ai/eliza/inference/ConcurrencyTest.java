@@ -304,6 +304,13 @@ final class ConcurrencyTest {
     }
 
     private static void eightThreads() throws Exception {
+        eightThreads(1);
+        eightThreads(8);
+    }
+
+    /** Threads with a session each, so many of which share an engine. */
+    private static void eightThreads(int parallel) throws Exception {
+        OpenOptions options = new OpenOptions(Host.model).contextSize(256).threads(2).parallel(parallel).maxSlowdownPercent(300);
         List<Integer> alone;
         try (Session session = open(256)) {
             ignoreEos(session);
@@ -314,7 +321,7 @@ final class ConcurrencyTest {
         for (int i = 0; i < threads.length; i++) {
             boolean listens = i % 2 == 0;
             threads[i] = new Thread(() -> {
-                try (Session session = open(256)) {
+                try (Session session = ElizaInference.open(options)) {
                     ignoreEos(session);
                     for (int round = 0; round < 5; round++) {
                         session.prefill(PROMPT);
