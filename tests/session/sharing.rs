@@ -17,9 +17,13 @@ const KINDS: [(Kind, Weights); 3] =
     [(Kind::Llama, Weights::Q8_0), (Kind::Gemma3, Weights::Q8_0), (Kind::Qwen35, Weights::Q8_0)];
 
 fn open(kind: Kind, weights: Weights, parallel: u32) -> Session {
+    open_with(kind, weights, parallel, SLOTS)
+}
+
+fn open_with(kind: Kind, weights: Weights, parallel: u32, slots: u32) -> Session {
     let path = testing::fixture(kind, weights);
-    let engine =
-        EngineOptions { context: CONTEXT, slots: SLOTS, parallel, threads: 1, n_batch: 64, ..EngineOptions::default() };
+    let (context, n_batch) = (CONTEXT, 64);
+    let engine = EngineOptions { context, slots, parallel, threads: 1, n_batch, ..EngineOptions::default() };
     Session::open(OpenOptions { path, engine, ..OpenOptions::default() }).unwrap()
 }
 
