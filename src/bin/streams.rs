@@ -17,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
+#[group(skip)]
 pub struct Args {
     /// Measure so many streams that share an engine instead, each with a prompt of `--depth` and an answer of `--tg`
     /// tokens
