@@ -166,6 +166,7 @@ struct SamplingOptions {
     ContextFull on_context_full = ContextFull::stop;  ///< what a full context does
     std::uint32_t n_keep = 0;                ///< tokens at the beginning that a shift keeps; else 0
     bool special_text = false;               ///< spells control tokens in the text, for `Stream::chat_parts`
+    bool no_guessing = false;                ///< never evaluates tokens that the text suggests before they are sampled
     Generator generator = Generator::counter;  ///< where random numbers come from
     std::string samplers = {};               ///< names and order; empty: those in force
     float top_n_sigma = 0;                   ///< only logits so many deviations below the greatest; 0: all
@@ -1029,6 +1030,7 @@ public:
         options.on_context_full = static_cast<ContextFull>(now.on_context_full);
         options.n_keep = now.n_keep;
         options.special_text = now.special_text != 0;
+        options.no_guessing = now.no_guessing != 0;
         options.generator = static_cast<Generator>(now.generator);
         options.top_n_sigma = now.top_n_sigma;
         options.typical_p = now.typical_p;
@@ -1081,6 +1083,7 @@ public:
         options.on_context_full = static_cast<std::uint32_t>(how.on_context_full);
         options.n_keep = how.n_keep;
         options.special_text = how.special_text;
+        options.no_guessing = how.no_guessing;
         std::vector<const char *> breakers;
         for (const std::string & text : how.dry_breakers) breakers.push_back(detail::c_text(text, "dry_breakers"));
         options.generator = static_cast<std::uint32_t>(how.generator);

@@ -239,6 +239,7 @@ export class BunNative implements Native {
     struct.u32(96, among(options.onContextFull, ["stop", "shift"], "onContextFull"));
     struct.u32(100, options.nKeep);
     if (options.specialText !== undefined) struct.u32(104, Number(options.specialText));
+    if (options.guessing !== undefined) struct.u32(108, Number(!options.guessing));
     struct.f32(112, options.topNSigma);
     struct.f32(116, options.typicalP);
     struct.f32(120, options.xtcProbability);

@@ -181,6 +181,11 @@ export interface SamplingOptions {
   nKeep?: number;
   /** Spell control tokens in the text of steps, which else have none; `chat` always does. */
   specialText?: boolean;
+  /**
+   * `false` never evaluates tokens that the text suggests before they are sampled. That changes no token; it is done where it has
+   * paid in the generation so far. Default true.
+   */
+  guessing?: boolean;
 }
 
 /** As the face hands them on: its `onProgress` says whether the load goes on, and does not throw. */

@@ -45,6 +45,9 @@ export interface Usage {
   grammarMasks: number;
   /** States of the grammar that were known at the end of the generation. */
   grammarStates: number;
+  /** Tokens that were guessed and evaluated before they were sampled, and those of them that were sampled: each saved a pass. */
+  draftedTokens: number;
+  acceptedTokens: number;
   /** Tokens that were chosen, by host or device: all but those that the trie or the grammar left no choice about. */
   sampledTokens: number;
   /** Time that the host spent choosing them; a device that samples does it in its pass. */

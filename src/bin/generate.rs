@@ -52,6 +52,9 @@ pub struct Args {
     /// Spell control tokens in the text, such as <|im_start|>
     #[arg(long)]
     special_text: bool,
+    /// Never evaluate tokens that the text suggests before they are sampled; the output is the same
+    #[arg(long)]
+    no_guessing: bool,
     /// Go on where the model would end
     #[arg(long)]
     ignore_eos: bool,
@@ -198,6 +201,7 @@ fn settings(args: &Args, mut settings: Settings) -> Settings {
     };
     settings.candidates = args.candidates.unwrap_or(0);
     settings.special_text = args.special_text;
+    settings.no_guessing = args.no_guessing;
     settings.reasoning = args.reasoning.budget();
     settings
 }

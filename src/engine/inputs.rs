@@ -19,7 +19,8 @@ pub(super) enum How<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum OutputRows {
     None,
-    Last,
+    /// So many at the end.
+    Last(usize),
     All,
 }
 

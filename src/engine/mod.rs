@@ -471,7 +471,7 @@ impl Engine {
         match tokens {
             [_] => {
                 self.catch_up(slot, cancel)?;
-                self.append_chunk(slot, tokens, OutputRows::Last, How::Logits(listed), cancel)?;
+                self.append_chunk(slot, tokens, OutputRows::Last(1), How::Logits(listed), cancel)?;
             }
             _ => {
                 self.append_chunks(slot, tokens, cancel)?;

@@ -23,7 +23,7 @@ impl Engine {
         self.catch_up(slot, cancel)?;
         let mut chunks = tokens.chunks(self.plans.batch()).peekable();
         while let Some(chunk) = chunks.next() {
-            let outputs = if chunks.peek().is_none() { OutputRows::Last } else { OutputRows::None };
+            let outputs = if chunks.peek().is_none() { OutputRows::Last(1) } else { OutputRows::None };
             self.append_chunk(slot, chunk, outputs, How::Body, cancel)?;
         }
         Ok(())
@@ -63,7 +63,7 @@ impl Engine {
         let rows = tokens.len() as u32;
         match outputs {
             OutputRows::None => {}
-            OutputRows::Last => self.inputs.outputs.push(rows - 1),
+            OutputRows::Last(n) => self.inputs.outputs.extend(rows - n as u32..rows),
             OutputRows::All => self.inputs.outputs.extend(0..rows),
         }
         if let How::Sample(_) = how {
@@ -76,7 +76,7 @@ impl Engine {
         if done.is_err() {
             self.free_input_cells();
         }
-        self.hidden_of = (outputs == OutputRows::Last && done.is_ok()).then_some(slot);
+        self.hidden_of = (outputs == OutputRows::Last(1) && done.is_ok()).then_some(slot);
         done
     }
 
@@ -284,6 +284,50 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// Whether tokens are evaluated cheaply that may be taken back again: where the model keeps no state, which would have to be
+    /// made again, and the host has the logits.
+    pub(crate) fn evaluates_ahead(&self) -> bool {
+        !self.slots.states().any() && !self.has_sampler()
+    }
+
+    /// Appends tokens in one pass, the last `guesses` of which may be taken back again, for the logits before and after each of
+    /// those, as [`Engine::next_logits`] has them: [`Engine::row_ahead`] gives them until the engine does anything else.
+    pub(crate) fn logits_ahead(
+        &mut self,
+        slot: SlotId,
+        tokens: &[Token],
+        guesses: usize,
+        cancel: &AtomicBool,
+    ) -> Result<()> {
+        self.check_tokens(tokens)?;
+        self.rollback()?;
+        let rows = 1 + guesses;
+        if tokens.len() < rows || rows > self.plans.head_rows() || tokens.len() > self.plans.batch() {
+            return Err(Error::InvalidArgument(format!(
+                "{} tokens in a pass, {guesses} of them guessed",
+                tokens.len()
+            )));
+        }
+        self.catch_up(slot, cancel)?;
+        self.append_chunk(slot, tokens, OutputRows::Last(rows), How::Body, cancel)?;
+        let kept = self.position(slot) - guesses;
+        self.hidden_of = None;
+        let head = if rows == 1 { self.plans.head()? } else { self.plans.head_many()? };
+        if let Err(error) = head.run(&mut self.states, &Batch::default(), rows, cancel) {
+            self.truncate(slot, kept);
+            return Err(error);
+        }
+        self.stats.head_passes += 1;
+        self.count_logits(rows, 0);
+        Ok(())
+    }
+
+    /// The logits after so many guesses of [`Engine::logits_ahead`].
+    pub(crate) fn row_ahead(&mut self, guesses: usize) -> Result<&mut [f32]> {
+        let n_vocab = self.model.n_vocab();
+        Ok(&mut self.logits(guesses + 1)?[guesses * n_vocab..])
     }
 
     pub(super) fn logits(&mut self, rows: usize) -> Result<&mut [f32]> {

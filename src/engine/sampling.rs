@@ -97,7 +97,7 @@ impl Engine {
 
     /// Start the speculative step after the one in flight.
     fn run_ahead(&mut self, slot: SlotId, cancel: &AtomicBool) -> Result<()> {
-        if let Err(error) = self.run_chunk(slot, &[sampled_by(slot.0)], OutputRows::Last, How::Sample(&[]), cancel) {
+        if let Err(error) = self.run_chunk(slot, &[sampled_by(slot.0)], OutputRows::Last(1), How::Sample(&[]), cancel) {
             let (sampling, state) = self.sampling_device();
             return sampling.drop_step(state, slot).and(Err(error));
         }
@@ -116,7 +116,7 @@ impl Engine {
         let listed = legal.map_or(&[][..], |legal| legal.listed(masks_first));
         if let [_] = tokens {
             self.catch_up(slot, cancel)?;
-            self.append_chunk(slot, tokens, OutputRows::Last, How::Sample(listed), cancel)?;
+            self.append_chunk(slot, tokens, OutputRows::Last(1), How::Sample(listed), cancel)?;
         } else {
             self.append_chunks(slot, tokens, cancel)?;
             self.run_head(slot, listed, &[SampleRow { sequence: slot.0 as u32, row: 0 }], cancel)?;

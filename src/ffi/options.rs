@@ -78,8 +78,9 @@ pub struct SamplingOptions {
     /// 1 spells control tokens in the text of a generation, which else have none, for
     /// `eliza_inference_llm_stream_chat_parts_json`; else 0.
     pub special_text: u32,
-    /// Must be 0.
-    pub reserved: u32,
+    /// 1 never evaluates tokens that the text suggests before they are sampled, which changes no token and is done where
+    /// it has paid in the generation so far; else 0.
+    pub no_guessing: u32,
     /// Keep only tokens whose logit is at most so many standard deviations below the greatest; 0 or below: all.
     pub top_n_sigma: f32,
     /// Keep only tokens of the most typical surprise with this probability in sum; 0, 1 or above: all.
@@ -246,7 +247,7 @@ fn to_options(settings: &Settings) -> SamplingOptions {
         on_context_full,
         n_keep,
         special_text: u32::from(settings.special_text),
-        reserved: 0,
+        no_guessing: u32::from(settings.no_guessing),
         top_n_sigma: params.top_n_sigma,
         typical_p: params.typical_p,
         xtc_probability: params.xtc_probability,
@@ -353,9 +354,6 @@ unsafe fn to_reasoning(options: &SamplingOptions) -> Result<Option<ReasoningBudg
 /// # Safety
 /// The arrays of `options` are null or as long as their counts, the strings terminated.
 unsafe fn to_settings(options: &SamplingOptions, before: Params) -> Result<Settings> {
-    if options.reserved != 0 {
-        return Err(Error::InvalidArgument(format!("reserved is {}, must be 0", options.reserved)));
-    }
     // SAFETY: the caller's promise.
     let (stop, params, reasoning) = unsafe {
         (args::array(options.stop, options.n_stop, "stop")?, to_params(options, before)?, to_reasoning(options)?)
@@ -381,6 +379,7 @@ unsafe fn to_settings(options: &SamplingOptions, before: Params) -> Result<Setti
             }
         },
         special_text: switch(options.special_text, "special_text")?,
+        no_guessing: switch(options.no_guessing, "no_guessing")?,
     })
 }
 
@@ -517,7 +516,7 @@ mod tests {
         assert!(refused(SamplingOptions { ignore_eos: 3, ..blank() }).contains("ignore_eos is 3"));
         assert!(refused(SamplingOptions { on_context_full: 2, ..blank() }).contains("on_context_full is 2"));
         assert!(refused(SamplingOptions { special_text: 2, ..blank() }).contains("special_text is 2"));
-        assert!(refused(SamplingOptions { reserved: 2, ..blank() }).contains("reserved is 2"));
+        assert!(refused(SamplingOptions { no_guessing: 2, ..blank() }).contains("no_guessing is 2"));
         assert!(refused(SamplingOptions { mirostat: 3, ..blank() }).contains("mirostat is 3"));
         assert!(refused(SamplingOptions { generator: 2, ..blank() }).contains("generator is 2"));
         assert!(refused(SamplingOptions { n_dry_breakers: 1, ..blank() }).contains("dry_breakers is NULL"));

@@ -23,8 +23,8 @@ pub const ELIZA_STREAM_FINAL: c_int = 1;
 /// over steps, the later ones without tokens. NUL characters are U+FFFD. The last step may hold tokens and text too.
 ///
 /// Ownership: the buffers are the host's, `*out_error` is the host's to free. Null rule: `tokens_out` and `text_out`
-/// must not be NULL; `num_tokens_out`, `drafter_drafted_out`, `drafter_accepted_out` (both always 0: there is no
-/// drafter) and `out_error` may be; a NULL or closed handle is -1. Threads: one at a time per handle.
+/// must not be NULL; `num_tokens_out`, `drafter_drafted_out`, `drafter_accepted_out` (tokens that were guessed since
+/// the last step, and those of them that were right) and `out_error` may be; a NULL or closed handle is -1. Threads: one at a time per handle.
 ///
 /// Returns `ELIZA_STREAM_MORE` (0), `ELIZA_STREAM_FINAL` (1), or a code: `ELIZA_ERR_CANCELLED` for the end of a
 /// cancelled generation (the outputs are valid); -1 (handle); `ELIZA_ERR_INVALID_ARG` for a NULL buffer, `tokens_cap`
@@ -46,7 +46,8 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_next(
     unsafe {
         args::store(drafter_drafted_out, 0);
         args::store(drafter_accepted_out, 0);
-        pull(handle, None, tokens_out, tokens_cap, num_tokens_out, text_out, text_cap, out_error)
+        let guesses = [drafter_drafted_out, drafter_accepted_out];
+        pull(handle, None, tokens_out, tokens_cap, num_tokens_out, text_out, text_cap, guesses, out_error)
     }
 }
 
@@ -67,12 +68,15 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_poll(
 ) -> c_int {
     let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
     // SAFETY: the host's buffers have their capacities, its other out-pointers are null or writable.
-    unsafe { pull(handle, timeout, tokens_out, tokens_cap, num_tokens_out, text_out, text_cap, out_error) }
+    unsafe {
+        let guesses = [std::ptr::null_mut(); 2];
+        pull(handle, timeout, tokens_out, tokens_cap, num_tokens_out, text_out, text_cap, guesses, out_error)
+    }
 }
 
 /// # Safety
-/// `tokens_out` and `text_out` are null or have room for their capacities; `num_tokens_out` and `out_error` are null
-/// or writable.
+/// `tokens_out` and `text_out` are null or have room for their capacities; `num_tokens_out`, `guesses` and `out_error`
+/// are null or writable.
 #[allow(clippy::too_many_arguments)] // the two exports' own list
 unsafe fn pull(
     handle: FfiLlmHandle,
@@ -82,6 +86,7 @@ unsafe fn pull(
     num_tokens_out: *mut usize,
     text_out: *mut c_char,
     text_cap: usize,
+    guesses: [*mut i32; 2],
     out_error: *mut *mut c_char,
 ) -> c_int {
     // SAFETY: the caller's promise. Whatever happens, the outputs are defined.
@@ -100,6 +105,11 @@ unsafe fn pull(
             )
         };
         let Pull { tokens, done, .. } = stream.session.next(timeout, tokens, text)?;
+        let counts = stream.session.take_guesses();
+        for (out, count) in guesses.into_iter().zip(counts) {
+            // SAFETY: the caller's promise.
+            unsafe { args::store(out, i32::try_from(count).unwrap_or(i32::MAX)) };
+        }
         // SAFETY: the caller's promise.
         unsafe { args::store(num_tokens_out, tokens) };
         if !done {

@@ -73,6 +73,10 @@ pub struct Usage {
     pub grammar_masks: u64,
     /// States of the grammar that were known at the end of the generation.
     pub grammar_states: u64,
+    /// Tokens that were guessed and evaluated before they were sampled.
+    pub drafted_tokens: u64,
+    /// Those of them that were sampled: each saved a pass.
+    pub accepted_tokens: u64,
 }
 
 // SAFETY: repr(C), the size first, plain numbers throughout.
@@ -212,6 +216,8 @@ fn to_usage(usage: &session::Usage) -> Usage {
         snapshots: usage.snapshots,
         grammar_masks: usage.grammar_masks,
         grammar_states: usage.grammar_states,
+        drafted_tokens: usage.drafted_tokens,
+        accepted_tokens: usage.accepted_tokens,
     }
 }
 

@@ -40,6 +40,24 @@ pub(crate) trait Decoder: Send {
     /// see [`Engine::next_logits`].
     fn logits(&mut self, tokens: &[Token], listed: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]>;
 
+    /// Whether [`logits_ahead`](Decoder::logits_ahead) evaluates guesses.
+    fn can_guess(&self) -> bool {
+        false
+    }
+
+    /// Whether these tokens are the next that were guessed: [`logits`](Decoder::logits) then makes no pass for them.
+    fn has_ahead(&self, tokens: &[Token]) -> bool {
+        let _ = tokens;
+        false
+    }
+
+    /// As `logits` of all tokens; evaluates `guesses` after `tokens` in the same pass. They are no tokens of the slot until they
+    /// are asked for.
+    fn logits_ahead(&mut self, tokens: &[Token], guesses: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]> {
+        let _ = guesses;
+        self.logits(tokens, &[], cancel)
+    }
+
     /// Context shift: makes room in a full slot by removing the first half of the tokens between the first `keep` and
     /// the last one. `pending` are the tokens after the slot's; all but the last of them are appended to the slot.
     /// Returns the number of removed tokens. After a cancel nothing was removed; after an error of a device the slot
@@ -190,17 +208,40 @@ fn cannot_save() -> Error {
 pub(crate) struct EngineSlot {
     engine: Engine,
     slot: SlotId,
+    /// Guesses that the engine's slot has after the tokens that were asked for, with their rows of logits: the first `asked` of
+    /// them were asked for since.
+    ahead: Vec<Token>,
+    asked: usize,
+    /// The tokens of a pass with guesses.
+    pass: Vec<Token>,
 }
 
 impl EngineSlot {
     pub(crate) fn new(mut engine: Engine) -> Result<EngineSlot> {
         let slot = engine.take_slot(-1)?;
-        Ok(EngineSlot { engine, slot })
+        let (ahead, pass) = (Vec::with_capacity(engine.most_results()), Vec::with_capacity(engine.batch()));
+        Ok(EngineSlot { engine, slot, ahead, asked: 0, pass })
+    }
+
+    /// How many of the engine's tokens nobody asked for.
+    fn unasked(&self) -> usize {
+        self.ahead.len() - self.asked
+    }
+
+    /// The engine, without guesses.
+    fn engine(&mut self) -> &mut Engine {
+        let unasked = self.unasked();
+        if unasked > 0 {
+            self.engine.truncate(self.slot, self.engine.position(self.slot) - unasked);
+        }
+        self.ahead.clear();
+        self.asked = 0;
+        &mut self.engine
     }
 
     /// The slot with this number; -1 is the one of the last prefill or restore.
     fn numbered(&mut self, slot_id: i32) -> Result<SlotId> {
-        if slot_id == -1 { Ok(self.slot) } else { self.engine.take_slot(slot_id) }
+        if slot_id == -1 { Ok(self.slot) } else { self.engine().take_slot(slot_id) }
     }
 }
 
@@ -210,12 +251,12 @@ impl Decoder for EngineSlot {
     }
 
     fn prefill(&mut self, slot_id: i32, tokens: &[Token], cancel: &AtomicBool) -> Result<Prefill> {
-        self.slot = self.engine.slot_for(slot_id, tokens)?;
+        self.slot = self.engine().slot_for(slot_id, tokens)?;
         self.engine.prefill(self.slot, tokens, cancel)
     }
 
     fn prewarm(&mut self, warm: &Prewarm, cancel: &Arc<AtomicBool>, replaces: &mut dyn FnMut()) -> Result<()> {
-        if self.engine.holds(warm.slot_id, &warm.tokens) {
+        if self.engine().holds(warm.slot_id, &warm.tokens) {
             return Ok(());
         }
         let slot = self.engine.slot_for(warm.slot_id, &warm.tokens)?;
@@ -230,15 +271,44 @@ impl Decoder for EngineSlot {
     }
 
     fn logits(&mut self, tokens: &[Token], listed: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]> {
-        self.engine.next_logits(self.slot, tokens, listed, cancel)
+        let slot = self.slot;
+        if !self.has_ahead(tokens) {
+            return self.engine().next_logits(slot, tokens, listed, cancel);
+        }
+        self.asked += tokens.len();
+        self.engine.row_ahead(self.asked)
+    }
+
+    fn can_guess(&self) -> bool {
+        self.engine.evaluates_ahead()
+    }
+
+    fn has_ahead(&self, tokens: &[Token]) -> bool {
+        !tokens.is_empty() && self.ahead[self.asked..].starts_with(tokens)
+    }
+
+    fn logits_ahead(&mut self, tokens: &[Token], guesses: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]> {
+        let slot = self.slot;
+        if tokens.is_empty() || tokens.len() + guesses.len() > self.engine.batch() {
+            return self.engine().next_logits(slot, tokens, &[], cancel);
+        }
+        self.engine();
+        self.pass.clear();
+        self.pass.extend_from_slice(tokens);
+        self.pass.extend_from_slice(guesses);
+        self.engine.logits_ahead(slot, &self.pass, guesses.len(), cancel)?;
+        self.ahead.extend_from_slice(guesses);
+        self.engine.row_ahead(0)
     }
 
     fn shift(&mut self, keep: usize, pending: &mut Vec<Token>, cancel: &AtomicBool) -> Result<usize> {
-        shift_slot(&mut self.engine, self.slot, keep, pending, cancel)
+        let slot = self.slot;
+        shift_slot(self.engine(), slot, keep, pending, cancel)
     }
 
     fn start_sampling(&mut self, spec: &SampleSpec) -> Result<usize> {
-        self.engine.start_sampling(self.slot, spec)
+        let slot = self.slot;
+        self.engine().start_sampling(slot, spec)
     }
 
     fn has_sampler(&self) -> bool {
@@ -252,7 +322,8 @@ impl Decoder for EngineSlot {
         speculation: Speculation<'_>,
         cancel: &AtomicBool,
     ) -> Result<&SampledRow> {
-        self.engine.sample(self.slot, tokens, legal, speculation, cancel)
+        let slot = self.slot;
+        self.engine().sample(slot, tokens, legal, speculation, cancel)
     }
 
     fn hold_trie(&mut self, trie: &Arc<Trie>) -> Result<()> {
@@ -260,15 +331,17 @@ impl Decoder for EngineSlot {
     }
 
     fn score(&mut self, trie: &Trie, descriptor: &Descriptor, cancel: &AtomicBool) -> Result<Vec<LeafScore>> {
-        self.engine.score(self.slot, trie, descriptor, cancel)
+        let slot = self.slot;
+        self.engine().score(slot, trie, descriptor, cancel)
     }
 
     fn last_logits(&mut self, n: usize, cancel: &AtomicBool, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
-        self.engine.last_logits(self.slot, n, cancel, each)
+        let slot = self.slot;
+        self.engine().last_logits(slot, n, cancel, each)
     }
 
     fn embed(&mut self, texts: &[Vec<Token>], options: &EmbedOptions, cancel: &AtomicBool) -> Result<Embeddings> {
-        self.engine.embed(texts, options, cancel)
+        self.engine().embed(texts, options, cancel)
     }
 
     fn is_current(&self, slot_id: i32) -> Result<bool> {
@@ -277,12 +350,12 @@ impl Decoder for EngineSlot {
 
     fn save(&mut self, slot_id: i32, path: &Path, note: &[u8], cancel: &AtomicBool) -> Result<()> {
         let slot = self.numbered(slot_id)?;
-        self.engine.save(slot, path, note, cancel)
+        self.engine().save(slot, path, note, cancel)
     }
 
     fn saved_bytes(&mut self, slot_id: i32, note: usize) -> Result<u64> {
         let slot = self.numbered(slot_id)?;
-        Ok(self.engine.saved_bytes(slot, note))
+        Ok(self.engine().saved_bytes(slot, note))
     }
 
     fn open_saved(&self, path: &Path, cancel: &AtomicBool) -> Result<SavedSlot> {
@@ -290,20 +363,21 @@ impl Decoder for EngineSlot {
     }
 
     fn restore(&mut self, slot_id: i32, saved: SavedSlot, ready: bool, cancel: &AtomicBool) -> Result<()> {
-        self.slot = self.engine.take_slot(slot_id)?;
+        self.slot = self.engine().take_slot(slot_id)?;
         restore_slot(&mut self.engine, self.slot, saved, ready, cancel)
     }
 
     fn rollback(&mut self) -> Result<()> {
-        self.engine.rollback()
+        self.engine().rollback()
     }
 
     fn tokens(&self) -> &[Token] {
-        self.engine.tokens(self.slot)
+        let tokens = self.engine.tokens(self.slot);
+        &tokens[..tokens.len() - self.unasked()]
     }
 
     fn room(&self) -> usize {
-        self.engine.room(self.slot)
+        self.engine.room(self.slot) + self.unasked()
     }
 
     fn stats(&self) -> EngineStats {

@@ -7,6 +7,7 @@
 
 use super::constraint::{Constraint, Next};
 use super::decoder::Decoder;
+use super::guess::{Guesser, MOST};
 use super::shared::{Job, Phase, ResumePoint, Shared};
 use super::{ContextFull, Event, FinishReason, Sink, Usage};
 use crate::engine::{EngineStats, LeafScore, Speculation};
@@ -35,6 +36,15 @@ pub(crate) struct Generation<'a, D: Decoder> {
     /// Whether under a token mask only the logits of legal tokens matter.
     masks_first: bool,
     emitted: u64,
+    /// Where next tokens are guessed: the guesses, the tokens of the stream and of those that are guessed now, how many of the
+    /// last were right.
+    guesser: Option<Guesser>,
+    text: Vec<Token>,
+    guesses: Vec<Token>,
+    right: usize,
+    /// Tokens that were guessed, and those of them that were right.
+    drafted: u64,
+    accepted: u64,
     /// Tokens of the stream, with those that are not in the slot yet, without those that shifts removed.
     stream: usize,
     /// [`ResumePoint::shifts`].
@@ -73,7 +83,15 @@ impl<'a, D: Decoder> Generation<'a, D> {
         let ResumePoint { mut pending, mut chosen, ended_at, shifts } = std::mem::take(&mut job.resume_point);
         pending.reserve(run + 1);
         chosen.reserve(run);
+        let guesser = (job.guessing && decoder.can_guess()).then(Guesser::new);
+        let text = guesser.as_ref().map_or(0, |_| decoder.tokens().len() + decoder.room());
         Generation {
+            guesser,
+            text: Vec::with_capacity(text),
+            guesses: Vec::with_capacity(MOST),
+            right: 0,
+            drafted: 0,
+            accepted: 0,
             stream: decoder.tokens().len() + pending.len(),
             shifts,
             pending,
@@ -119,6 +137,10 @@ impl<'a, D: Decoder> Generation<'a, D> {
         }
         if let Constraint::Grammar(grammar) = &mut self.job.constraint {
             grammar.begin(self.decoder.tokens().iter().chain(&self.pending));
+        }
+        if self.guesser.is_some() {
+            self.text.clear();
+            self.text.extend(self.decoder.tokens().iter().chain(&self.pending));
         }
     }
 
@@ -207,6 +229,9 @@ impl<'a, D: Decoder> Generation<'a, D> {
             self.job.reasoning.iter_mut().for_each(|reasoning| reasoning.accept(token));
             let stopped = self.emit(token, next != Next::Choice, allowed, before);
             self.pending.push(token);
+            if self.guesser.is_some() {
+                self.text.push(token);
+            }
             if stopped? {
                 return Ok(FinishReason::Stop);
             }
@@ -330,7 +355,28 @@ impl<'a, D: Decoder> Generation<'a, D> {
                 row.result.token
             }
         } else {
-            let logits = self.decoder.logits(&self.pending, listed, &self.shared.cancel)?;
+            let there = self.decoder.has_ahead(&self.pending);
+            if there {
+                (self.right, self.accepted) =
+                    (self.right + self.pending.len(), self.accepted + self.pending.len() as u64);
+                self.saved += 1;
+            } else if let Some(guesser) = &mut self.guesser {
+                guesser.learn(std::mem::take(&mut self.right));
+                let left = self.job.max_new_tokens.map_or(u64::MAX, |most| most - self.emitted - 1) as usize;
+                let room = self.decoder.room().saturating_sub(self.pending.len());
+                // Where few tokens are legal, few logits are computed, and whole rows would not pay.
+                let most = if listed.is_empty() && !self.pending.is_empty() { MOST.min(left).min(room) } else { 0 };
+                guesser.guess(&self.text, most, &mut self.guesses);
+                self.drafted += self.guesses.len() as u64;
+            }
+            let began = Instant::now();
+            let logits = match there || self.guesses.is_empty() {
+                true => self.decoder.logits(&self.pending, listed, &self.shared.cancel)?,
+                false => self.decoder.logits_ahead(&self.pending, &self.guesses, &self.shared.cancel)?,
+            };
+            if let Some(guesser) = self.guesser.as_mut().filter(|_| !there) {
+                guesser.made(self.guesses.len(), began.elapsed());
+            }
             let sampler = &mut self.job.sampler;
             timed(&mut self.choosing, || sampler.sample(logits, legal, &self.job.banned, position))?
         };
@@ -387,6 +433,8 @@ impl<'a, D: Decoder> Generation<'a, D> {
         usage.decode_us = self.started.elapsed().as_micros() as u64;
         usage.sample_us = self.choosing.as_micros() as u64;
         usage.sampled_tokens = self.sampled;
+        usage.drafted_tokens = self.drafted;
+        usage.accepted_tokens = self.accepted;
         usage.branching_steps = self.branches;
         usage.whole_row_steps = self.whole_rows;
         // The last token is never evaluated either way.

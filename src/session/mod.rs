@@ -12,6 +12,7 @@ mod decoder;
 mod describe;
 mod embed;
 mod generate;
+mod guess;
 mod hub;
 #[cfg(feature = "testing")]
 mod noop;
@@ -307,6 +308,14 @@ impl Session {
         }
     }
 
+    /// How many tokens were guessed since the last call in this generation, and how many of those were right.
+    pub fn take_guesses(&self) -> [u64; 2] {
+        let mut state = self.shared.lock();
+        let now = [state.usage.drafted_tokens, state.usage.accepted_tokens];
+        let before = std::mem::replace(&mut state.guesses_told, now);
+        [0, 1].map(|i| now[i].checked_sub(before[i]).unwrap_or(now[i]))
+    }
+
     /// Asks the prefill, generation or prewarm that runs to stop, and every [`tokenize`](Session::tokenize) and
     /// [`build_trie`](Session::build_trie) that runs, without waiting; seen within one token or one group of layers, or
     /// some milliseconds. Nothing happens when none runs.
@@ -596,6 +605,7 @@ impl Session {
             stop_at_span_end: settings.on_span_end == SpanEnd::Stop,
             on_context_full: settings.on_context_full,
             special_text: settings.special_text,
+            guessing: !settings.no_guessing,
             sink,
         };
         state.delivering = matches!(job.sink, Sink::Callback(_));

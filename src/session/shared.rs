@@ -78,6 +78,8 @@ pub(crate) struct Job {
     pub(crate) on_context_full: ContextFull,
     /// Whether control tokens have a text.
     pub(crate) special_text: bool,
+    /// Whether next tokens may be guessed.
+    pub(crate) guessing: bool,
     pub(crate) sink: Sink,
 }
 
@@ -142,6 +144,8 @@ pub(crate) struct State {
     /// The queue's generation was not read to its end.
     pub(crate) reading: bool,
     pub(crate) usage: Usage,
+    /// Tokens that were guessed, and those that were right, as far as the host was told.
+    pub(crate) guesses_told: [u64; 2],
     /// The spans of the last generation, where its grammar reports them.
     pub(crate) spans: SpanTracker,
     pub(crate) sampled: BTreeMap<i32, Sampled>,

@@ -56,7 +56,7 @@ static void layouts(void) {
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, generator), 176);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, samplers), 184);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, reasoning_end), 216);
-    CHECK_EQ(sizeof(eliza_llm_usage_t), 224);
+    CHECK_EQ(sizeof(eliza_llm_usage_t), 240);
     CHECK_EQ(offsetof(eliza_llm_usage_t, branching_steps), 112);
     CHECK_EQ(offsetof(eliza_llm_usage_t, span_candidates), 152);
     CHECK_EQ(offsetof(eliza_llm_usage_t, context_shifts), 160);
@@ -65,6 +65,7 @@ static void layouts(void) {
     CHECK_EQ(offsetof(eliza_llm_usage_t, prompt_tokens_restored), 184);
     CHECK_EQ(offsetof(eliza_llm_usage_t, snapshots), 200);
     CHECK_EQ(offsetof(eliza_llm_usage_t, grammar_states), 216);
+    CHECK_EQ(offsetof(eliza_llm_usage_t, accepted_tokens), 232);
     CHECK_EQ(offsetof(eliza_llm_usage_t, finish_reason), 4);
     CHECK_EQ(offsetof(eliza_llm_usage_t, decode_us), 64);
     CHECK_EQ(offsetof(eliza_llm_usage_t, gpu_bytes_read), 104);

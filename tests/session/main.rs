@@ -5,6 +5,7 @@ mod context_shift;
 mod conversations;
 mod embeddings;
 mod grammars;
+mod guessing;
 mod loading;
 mod messages;
 mod saved_streams;

@@ -69,7 +69,8 @@ extern "system" fn Java_ai_eliza_inference_Native_samplingOptions<'local>(
         let (mt19937, keep) = (params.generator == Generator::Mt19937, params.min_keep as usize);
         let (mirostat, mt19937) = (params.mirostat as jint, jint::from(mt19937));
         whole.set_region(env, 9, &[params.dry.allowed_length, params.dry.last_n])?;
-        whole.set_region(env, 11, &[mirostat, count(keep), mt19937, count(tokens)])?;
+        let no_guessing = jint::from(settings.no_guessing);
+        whole.set_region(env, 11, &[mirostat, count(keep), mt19937, count(tokens), no_guessing])?;
         let truncations = [params.top_n_sigma, params.typical_p, params.xtc_probability, params.xtc_threshold];
         let dynamic = [params.dynatemp_range, params.dynatemp_exponent, params.dry.multiplier, params.dry.base];
         let selecting = [params.mirostat_tau, params.mirostat_eta, params.adaptive_target, params.adaptive_decay];
@@ -101,12 +102,12 @@ extern "system" fn Java_ai_eliza_inference_Native_configure<'local>(
 ) {
     native(env, |env| {
         let session = table::get(session)?;
-        let (mut whole_numbers, mut real_numbers) = ([0; 15], [0.0; 16]);
+        let (mut whole_numbers, mut real_numbers) = ([0; 16], [0.0; 16]);
         whole.get_region(env, 0, &mut whole_numbers)?;
         real.get_region(env, 0, &mut real_numbers)?;
         let [top_k, repeat_last_n, switches @ ..] = whole_numbers;
         let [on_span_end, strict_trie, ignore_eos, candidates, shifts, keep, spelled, numbers_of @ ..] = switches;
-        let [allowed_length, last_n, mirostat, min_keep, mt19937, tokens] = numbers_of;
+        let [allowed_length, last_n, mirostat, min_keep, mt19937, tokens, no_guessing] = numbers_of;
         let [min_p, repeat_penalty, presence_penalty, frequency_penalty, truncations @ ..] = real_numbers;
         let [top_n_sigma, typical_p, xtc_probability, xtc_threshold, dynamic @ ..] = truncations;
         let [dynatemp_range, dynatemp_exponent, multiplier, base, selecting @ ..] = dynamic;
@@ -159,6 +160,7 @@ extern "system" fn Java_ai_eliza_inference_Native_configure<'local>(
                 }
             },
             special_text: spelled != 0,
+            no_guessing: no_guessing != 0,
         })?;
         Ok(())
     })

@@ -257,6 +257,8 @@ extern "system" fn Java_ai_eliza_inference_Native_usage<'local>(
             usage.snapshots,
             usage.grammar_masks,
             usage.grammar_states,
+            usage.drafted_tokens,
+            usage.accepted_tokens,
         ]
         .map(|counter| counter as jlong);
         let array = env.new_long_array(counters.len())?;

@@ -80,6 +80,7 @@ pub struct SamplingOptions {
     pub on_context_full: Option<String>,
     pub n_keep: Option<u32>,
     pub special_text: Option<bool>,
+    pub guessing: Option<bool>,
     pub top_n_sigma: Option<f64>,
     pub typical_p: Option<f64>,
     pub xtc_probability: Option<f64>,
@@ -217,6 +218,7 @@ impl SamplingOptions {
                 }
             },
             special_text: self.special_text.unwrap_or(opened.special_text),
+            no_guessing: self.guessing.map_or(opened.no_guessing, |guessing| !guessing),
         })
     }
 }

@@ -93,5 +93,11 @@ public final class SamplingOptions {
     /** Spells control tokens in the text, which else have none, for {@link Session#chatPartsJson}. */
     public boolean specialText;
 
+    /**
+     * Never evaluates tokens that the text suggests before they are sampled. That changes no token; it is done where it has paid in the
+     * generation so far.
+     */
+    public boolean noGuessing;
+
     SamplingOptions() {}
 }

@@ -367,7 +367,7 @@ public final class Session implements AutoCloseable {
     /** What is in force: at first the library's defaults under those that the model file brings. */
     public SamplingOptions samplingOptions() {
         SamplingOptions options = new SamplingOptions();
-        int[] whole = new int[15];
+        int[] whole = new int[16];
         float[] real = new float[16];
         options.seed = Native.samplingOptions(number, whole, real);
         options.topK = whole[0];
@@ -385,6 +385,7 @@ public final class Session implements AutoCloseable {
         options.minKeep = whole[12];
         options.generator = whole[13] != 0 ? Generator.MT19937 : Generator.COUNTER;
         options.reasoningBudget = whole[14];
+        options.noGuessing = whole[15] != 0;
         options.minP = real[0];
         options.repeatPenalty = real[1];
         options.presencePenalty = real[2];
@@ -426,6 +427,7 @@ public final class Session implements AutoCloseable {
             options.minKeep,
             options.generator.ordinal(),
             options.reasoningBudget,
+            options.noGuessing ? 1 : 0,
         };
         float[] real = {
             options.minP,

@@ -59,6 +59,10 @@ public final class Usage {
     public final long grammarMasks;
     /** States of the grammar that were known at the end of the generation. */
     public final long grammarStates;
+    /** Tokens that were guessed and evaluated before they were sampled. */
+    public final long draftedTokens;
+    /** Those of them that were sampled: each saved a pass. */
+    public final long acceptedTokens;
 
     Usage(long[] counters) {
         finishReason = FinishReason.of((int) counters[0]);
@@ -89,5 +93,7 @@ public final class Usage {
         snapshots = counters[25];
         grammarMasks = counters[26];
         grammarStates = counters[27];
+        draftedTokens = counters[28];
+        acceptedTokens = counters[29];
     }
 }

@@ -1,0 +1,82 @@
+//! Guessed tokens save passes and change nothing of what is said.
+
+use crate::testing;
+use crate::testing::fixtures::{Kind, Weights};
+use elizainference::Token;
+use elizainference::session::{
+    ContextFull, EngineOptions, Event, FinishReason, Mode, OpenOptions, Session, Settings, Sink, Usage,
+};
+use std::sync::mpsc::channel;
+
+const GRAMMAR: &str = r#"{"gbnf":"root ::= [a-z ]+"}"#;
+const TRIE: &str = r#"{"descriptors":[{"path":"p","leaves":[
+    {"name":"a","tokens":[300,301,302]},{"name":"b","tokens":[300,301,303]},{"name":"c","tokens":[300,304]}]}]}"#;
+
+fn open(kind: Kind, weights: Weights) -> Session {
+    let path = testing::fixture(kind, weights);
+    let engine = EngineOptions { context: 256, slots: 2, threads: 1, ..EngineOptions::default() };
+    Session::open(OpenOptions { path, engine, ..OpenOptions::default() }).unwrap()
+}
+
+/// Tokens, text, reason and counts of one generation.
+fn said(session: &Session, settings: &Settings, most: i32, temperature: f32) -> (Vec<Token>, String, FinishReason, Usage) {
+    session.configure(settings.clone()).unwrap();
+    // What is said repeats what the prompt has.
+    let turn: Vec<Token> = (0..20).map(|i| 300 + i * 7 % 50).collect();
+    session.prefill(&[vec![1], turn.clone(), turn.clone(), turn].concat(), -1).unwrap();
+    let (sender, receiver) = channel();
+    let sink = Sink::Callback(Box::new(move |event: Event<'_>| {
+        let _ = sender.send((event.token, event.text.to_owned()));
+    }));
+    session.generate(most, Some(temperature), None, sink).unwrap();
+    let (mut tokens, mut text) = (Vec::new(), String::new());
+    for (token, piece) in receiver {
+        text += &piece;
+        tokens.push(token);
+    }
+    let usage = session.usage();
+    (tokens, text, usage.finish_reason, usage)
+}
+
+#[test]
+fn what_is_said_is_the_same_with_fewer_passes() {
+    let (mut right, mut saved) = (0, 0);
+    for (kind, weights) in [(Kind::Llama, Weights::Q8_0), (Kind::Gemma3, Weights::Q8_0), (Kind::Qwen35, Weights::Q8_0)]
+    {
+        let session = open(kind, weights);
+        for (case, temperature) in [0.0, 0.3, 1.0, 0.0, 0.0, 0.3, 0.0].into_iter().enumerate() {
+            let mut settings = session.settings();
+            settings.params.seed = Some(case as u64);
+            settings.params.repeat_penalty = if case == 1 { 1.1 } else { 1.0 };
+            settings.ignore_eos = true;
+            settings.stop = if case == 3 { vec![b"e ".to_vec()] } else { Vec::new() };
+            settings.on_context_full = if case == 6 { ContextFull::Shift { keep: 4 } } else { ContextFull::Stop };
+            match case {
+                4 => session.set_grammar(GRAMMAR.as_bytes()).unwrap(),
+                5 => session.set_trie(TRIE.as_bytes(), Mode::Sampled).unwrap(),
+                _ => session.clear_grammar().and_then(|()| session.clear_trie()).unwrap(),
+            }
+            // A generation that shifts has no end of its own.
+            let shifts = case == 6;
+            let most = if shifts { 400 } else { -1 };
+            let plain = said(&session, &Settings { no_guessing: true, ..settings.clone() }, most, temperature);
+            let guessed = said(&session, &Settings { no_guessing: false, ..settings }, most, temperature);
+            assert_eq!((&guessed.0, &guessed.1, guessed.2), (&plain.0, &plain.1, plain.2), "{kind:?}, case {case}");
+            assert_eq!((plain.3.drafted_tokens, plain.3.accepted_tokens), (0, 0));
+            let usage = guessed.3;
+            assert!(usage.accepted_tokens <= usage.drafted_tokens, "{usage:?}");
+            assert_eq!((plain.3.context_shifts > 0, usage.context_shifts), (shifts, plain.3.context_shifts));
+            if !shifts {
+                let fewer = plain.3.forward_passes - usage.forward_passes;
+                assert_eq!(fewer, usage.accepted_tokens, "{kind:?}, case {case}");
+                right += usage.accepted_tokens;
+                saved += usage.forward_passes_saved - plain.3.forward_passes_saved;
+            }
+            if kind == Kind::Qwen35 {
+                assert_eq!(usage.drafted_tokens, 0, "its state would have to be made again");
+            }
+        }
+    }
+    // Texts of random weights that are drawn greedily run in circles.
+    assert!(right > 20 && saved == right, "{right} guesses were right, {saved} passes saved");
+}
