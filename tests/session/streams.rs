@@ -63,6 +63,7 @@ fn a_greedy_stream_takes_the_slow_forward_pass_s_best_token_at_every_step() {
         let session = open(&path, 1);
         let mut settings = session.settings();
         settings.ignore_eos = true;
+        settings.no_guessing = true;
         session.configure(settings).unwrap();
         assert_eq!(session.prefill(&PROMPT, 0), Ok(PROMPT.len()));
         let (tokens, text) = listen(&session, 24, 0.0);
