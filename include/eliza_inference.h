@@ -624,9 +624,10 @@ typedef struct eliza_llm_sampling_options_t {
      */
     uint32_t special_text;
     /**
-     * Must be 0.
+     * 1 never evaluates tokens that the text suggests before they are sampled, which changes no token and is done
+     * where it has paid in the generation so far; else 0.
      */
-    uint32_t reserved;
+    uint32_t no_guessing;
     /**
      * Keep only tokens whose logit is at most so many standard deviations below the greatest; 0 or below: all.
      */
@@ -845,6 +846,14 @@ typedef struct eliza_llm_usage_t {
      * States of the grammar that were known at the end of the generation.
      */
     uint64_t grammar_states;
+    /**
+     * Tokens that were guessed and evaluated before they were sampled.
+     */
+    uint64_t drafted_tokens;
+    /**
+     * Those of them that were sampled: each saved a pass.
+     */
+    uint64_t accepted_tokens;
 } eliza_llm_usage_t;
 
 /**
@@ -1574,8 +1583,9 @@ char *eliza_inference_take_last_failure(int32_t *out_code);
  * over steps, the later ones without tokens. NUL characters are U+FFFD. The last step may hold tokens and text too.
  *
  * Ownership: the buffers are the host's, `*out_error` is the host's to free. Null rule: `tokens_out` and `text_out`
- * must not be NULL; `num_tokens_out`, `drafter_drafted_out`, `drafter_accepted_out` (both always 0: there is no
- * drafter) and `out_error` may be; a NULL or closed handle is -1. Threads: one at a time per handle.
+ * must not be NULL; `num_tokens_out`, `drafter_drafted_out`, `drafter_accepted_out` (tokens that were guessed since
+ * the last step, and those of them that were right) and `out_error` may be; a NULL or closed handle is -1. Threads: one
+ * at a time per handle.
  *
  * Returns `ELIZA_STREAM_MORE` (0), `ELIZA_STREAM_FINAL` (1), or a code: `ELIZA_ERR_CANCELLED` for the end of a
  * cancelled generation (the outputs are valid); -1 (handle); `ELIZA_ERR_INVALID_ARG` for a NULL buffer, `tokens_cap`

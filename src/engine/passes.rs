@@ -286,14 +286,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether tokens are evaluated cheaply that may be taken back again: where the model keeps no state, which would have to be
-    /// made again, and the host has the logits.
+    /// Whether tokens are evaluated cheaply that may be taken back again: where the model keeps no state, which would
+    /// have to be made again, and the host has the logits.
     pub(crate) fn evaluates_ahead(&self) -> bool {
         !self.slots.states().any() && !self.has_sampler()
     }
 
-    /// Appends tokens in one pass, the last `guesses` of which may be taken back again, for the logits before and after each of
-    /// those, as [`Engine::next_logits`] has them: [`Engine::row_ahead`] gives them until the engine does anything else.
+    /// Appends tokens in one pass, the last `guesses` of which may be taken back again, for the logits before and after
+    /// each of those, as [`Engine::next_logits`] has them: [`Engine::row_ahead`] gives them until the engine does
+    /// anything else.
     pub(crate) fn logits_ahead(
         &mut self,
         slot: SlotId,

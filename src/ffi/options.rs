@@ -78,8 +78,8 @@ pub struct SamplingOptions {
     /// 1 spells control tokens in the text of a generation, which else have none, for
     /// `eliza_inference_llm_stream_chat_parts_json`; else 0.
     pub special_text: u32,
-    /// 1 never evaluates tokens that the text suggests before they are sampled, which changes no token and is done where
-    /// it has paid in the generation so far; else 0.
+    /// 1 never evaluates tokens that the text suggests before they are sampled, which changes no token and is done
+    /// where it has paid in the generation so far; else 0.
     pub no_guessing: u32,
     /// Keep only tokens whose logit is at most so many standard deviations below the greatest; 0 or below: all.
     pub top_n_sigma: f32,

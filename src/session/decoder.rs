@@ -51,8 +51,8 @@ pub(crate) trait Decoder: Send {
         false
     }
 
-    /// As `logits` of all tokens; evaluates `guesses` after `tokens` in the same pass. They are no tokens of the slot until they
-    /// are asked for.
+    /// As `logits` of all tokens; evaluates `guesses` after `tokens` in the same pass. They are no tokens of the slot
+    /// until they are asked for.
     fn logits_ahead(&mut self, tokens: &[Token], guesses: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]> {
         let _ = guesses;
         self.logits(tokens, &[], cancel)
@@ -208,8 +208,8 @@ fn cannot_save() -> Error {
 pub(crate) struct EngineSlot {
     engine: Engine,
     slot: SlotId,
-    /// Guesses that the engine's slot has after the tokens that were asked for, with their rows of logits: the first `asked` of
-    /// them were asked for since.
+    /// Guesses that the engine's slot has after the tokens that were asked for, with their rows of logits: the first
+    /// `asked` of them were asked for since.
     ahead: Vec<Token>,
     asked: usize,
     /// The tokens of a pass with guesses.

@@ -36,8 +36,8 @@ pub(crate) struct Generation<'a, D: Decoder> {
     /// Whether under a token mask only the logits of legal tokens matter.
     masks_first: bool,
     emitted: u64,
-    /// Where next tokens are guessed: the guesses, the tokens of the stream and of those that are guessed now, how many of the
-    /// last were right.
+    /// Where next tokens are guessed: the guesses, the tokens of the stream and of those that are guessed now, how many
+    /// of the last were right.
     guesser: Option<Guesser>,
     text: Vec<Token>,
     guesses: Vec<Token>,

@@ -1,10 +1,10 @@
 //! Next tokens guessed from the text itself: what followed the same tokens before.
 //!
 //! A text that repeats parts of its prompt or of itself (an edit, JSON, code) goes on after its last few tokens as it
-//! went on after the same tokens earlier ("prompt lookup decoding"). The guessed tokens are evaluated in the pass of the
-//! tokens before them, which costs little where a pass is bound by reading weights. Each token is then sampled from its
-//! own logits as ever; where it is the one that was guessed, the next logits are there already. A guess that is wrong
-//! costs a part of one pass, and no token of the output is another one.
+//! went on after the same tokens earlier ("prompt lookup decoding"). The guessed tokens are evaluated in the pass of
+//! the tokens before them, which costs little where a pass is bound by reading weights. Each token is then sampled from
+//! its own logits as ever; where it is the one that was guessed, the next logits are there already. A guess that is
+//! wrong costs a part of one pass, and no token of the output is another one.
 //!
 //! Whether guessing pays depends on the text and the machine, so it is measured: while it does not it rests, and tries
 //! again after ever more tokens.

@@ -45,8 +45,8 @@ pub struct Settings {
     /// Spells control tokens in the text, which else have none: [`Session::chat_parts`](super::Session::chat_parts)
     /// reads them. A token that ends the generation has no text either way.
     pub special_text: bool,
-    /// Never evaluates tokens that the text suggests before they are sampled. That changes no token; it is done where it has
-    /// paid in the generation so far.
+    /// Never evaluates tokens that the text suggests before they are sampled. That changes no token; it is done where
+    /// it has paid in the generation so far.
     pub no_guessing: bool,
     /// How long the model may think; `None` is as long as it likes.
     pub reasoning: Option<ReasoningBudget>,

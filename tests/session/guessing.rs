@@ -19,7 +19,9 @@ fn open(kind: Kind, weights: Weights) -> Session {
 }
 
 /// Tokens, text, reason and counts of one generation.
-fn said(session: &Session, settings: &Settings, most: i32, temperature: f32) -> (Vec<Token>, String, FinishReason, Usage) {
+type Said = (Vec<Token>, String, FinishReason, Usage);
+
+fn said(session: &Session, settings: &Settings, most: i32, temperature: f32) -> Said {
     session.configure(settings.clone()).unwrap();
     // What is said repeats what the prompt has.
     let turn: Vec<Token> = (0..20).map(|i| 300 + i * 7 % 50).collect();
