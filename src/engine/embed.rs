@@ -7,7 +7,7 @@
 
 use super::plans::{HIDDEN, largest_read};
 use super::{Engine, SlotId};
-use crate::backend::{Batch, NO_STATE, StateRows, tree_cell, tree_row};
+use crate::backend::{Batch, LIST_BLOCK, NO_STATE, StateRows, tree_cell, tree_row};
 use crate::model::{Pooling, Then};
 use crate::{Error, Result, Token, reserve};
 use std::sync::atomic::AtomicBool;
@@ -129,17 +129,20 @@ impl Engine {
     fn embed_together(&mut self, texts: &[Vec<Token>], pools: &mut [Pool], cancel: &AtomicBool) -> Result<()> {
         let total = texts.iter().map(Vec::len).sum();
         let mut cells = reserve::list(total, "cells of texts")?;
-        // The texts have the places of a slot.
-        let slot = self.slots.find(-1)?;
-        self.truncate(slot, 0);
-        self.make_room(slot, total, 0);
+        // The texts have the places after a slot's tokens, from the next whole block on, and the windows of one.
+        let windows = self.slots.windows().any();
+        let slot = self.slots.find(if windows { -1 } else { 0 })?;
+        self.make_room(slot, total + LIST_BLOCK, 0);
+        if windows || self.slots.free_for(slot) < total + LIST_BLOCK {
+            self.truncate(slot, 0);
+        }
         let done = self.embed_passes(texts, pools, (slot, &mut cells), cancel);
         self.slots.free_cells(cells);
         self.slots.windows_mut().empty(slot.0);
         done
     }
 
-    /// As [`Engine::embed_together`], at the places of `slot`, which is empty; `cells` takes those that have to be
+    /// As [`Engine::embed_together`], at the places after the tokens of `slot`; `cells` takes those that have to be
     /// freed.
     fn embed_passes(
         &mut self,
@@ -152,6 +155,7 @@ impl Engine {
             texts.iter().enumerate().flat_map(|(i, text)| text.iter().copied().enumerate().map(move |at| (i, at)));
         let mut of_outputs: Vec<usize> = reserve::list(self.plans.batch(), "rows of texts")?;
         let total: usize = texts.iter().map(Vec::len).sum();
+        let place = self.slots.next_place(slot).next_multiple_of(LIST_BLOCK);
         // Of a text that goes on in the next pass.
         let mut state = NO_STATE;
         loop {
@@ -161,7 +165,7 @@ impl Engine {
                 let (number, last) = (i as u32, texts[i].len() - 1);
                 let (position, word) = (position as i32, tree_cell(number, number + 1));
                 let no_cell = || Error::Internal("A text without a cell".into());
-                let cell = self.slots.take_cell(slot, cells.len(), position, word);
+                let cell = self.slots.take_cell(slot, place + cells.len(), position, word);
                 let cell = cell.ok_or_else(no_cell)?;
                 if self.slots.windows().any() {
                     let window = self.slots.windows_mut().enter(slot.0, cells.len(), position, word, slot.bit());

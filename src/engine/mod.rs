@@ -96,6 +96,32 @@ pub struct EngineStats {
     pub traffic: Traffic,
 }
 
+impl EngineStats {
+    /// What was counted since an earlier reading; snapshots are those of now.
+    pub(crate) fn since(self, before: &EngineStats) -> EngineStats {
+        EngineStats {
+            forward_passes: self.forward_passes - before.forward_passes,
+            rows: self.rows - before.rows,
+            head_passes: self.head_passes - before.head_passes,
+            logits: self.logits - before.logits,
+            snapshots: self.snapshots,
+            traffic: self.traffic - before.traffic,
+        }
+    }
+
+    /// Adds what was counted since.
+    pub(crate) fn add(&mut self, more: &EngineStats) {
+        *self = EngineStats {
+            forward_passes: self.forward_passes + more.forward_passes,
+            rows: self.rows + more.rows,
+            head_passes: self.head_passes + more.head_passes,
+            logits: self.logits + more.logits,
+            snapshots: more.snapshots,
+            traffic: self.traffic + more.traffic,
+        };
+    }
+}
+
 /// A loaded model with its KV cache, its slots and the plans it runs.
 pub struct Engine {
     model: Arc<Model>,

@@ -194,10 +194,20 @@ pub(super) fn restore_slot(
     cancel: &AtomicBool,
 ) -> Result<()> {
     if !engine.restore(slot, saved, cancel)? && ready {
-        let tokens = engine.tokens(slot).to_vec();
-        engine.prefill(slot, &tokens, cancel)?;
+        evaluate_last(engine, slot, cancel)?;
     }
     Ok(())
+}
+
+/// Evaluates a slot's last token again, so that its hidden row is the kept one.
+pub(super) fn evaluate_last(engine: &mut Engine, slot: SlotId, cancel: &AtomicBool) -> Result<()> {
+    let tokens = engine.tokens(slot).to_vec();
+    engine.prefill(slot, &tokens, cancel).map(drop)
+}
+
+/// The slot with this number; -1 is `current`.
+pub(super) fn numbered_slot(engine: &mut Engine, current: SlotId, slot_id: i32) -> Result<SlotId> {
+    if slot_id == -1 { Ok(current) } else { engine.take_slot(slot_id) }
 }
 
 fn cannot_save() -> Error {
@@ -241,7 +251,8 @@ impl EngineSlot {
 
     /// The slot with this number; -1 is the one of the last prefill or restore.
     fn numbered(&mut self, slot_id: i32) -> Result<SlotId> {
-        if slot_id == -1 { Ok(self.slot) } else { self.engine().take_slot(slot_id) }
+        let slot = self.slot;
+        numbered_slot(self.engine(), slot, slot_id)
     }
 }
 

@@ -94,9 +94,9 @@ impl Request {
         self.outcome.is_err() || self.begun && self.left() == 0
     }
 
-    /// Whether it is a prompt that is being evaluated.
+    /// Whether it is a prompt that is being evaluated. One to be warmed up may rest for long: nobody waits for that.
     fn is_read(&self) -> bool {
-        self.kind != Kind::Next && self.begun && !self.is_over()
+        self.kind == Kind::Prompt && self.begun && !self.is_over()
     }
 }
 
@@ -224,12 +224,8 @@ impl Hub {
     }
 
     /// Asks for something and waits until it is answered.
-    pub fn ask(&self, seat: usize, mut request: Box<Request>) -> Box<Request> {
+    pub fn ask(&self, seat: usize, request: Box<Request>) -> Box<Request> {
         let mut board = self.board.lock();
-        if let Some(fault) = &board.fault {
-            request.outcome = Err(fault.clone());
-            return request;
-        }
         board.arrivals += 1;
         let arrived = board.arrivals;
         let place = &mut board.places[seat];
@@ -242,6 +238,16 @@ impl Hub {
             }
             self.answered[seat].wait(&mut board);
         }
+    }
+
+    /// The error that made the engine unusable.
+    pub fn fault(&self) -> Option<Error> {
+        self.board.lock().fault.clone()
+    }
+
+    /// Refuses everything from now on with this error, after which the state of the engine is unknown.
+    pub fn fail(&self, fault: &Error) {
+        self.board.lock().fault.get_or_insert_with(|| fault.clone());
     }
 
     /// Notes that a seat will not ask for a next token soon.
@@ -318,7 +324,8 @@ impl Pace {
         }
         let reading = self.reading(cache_bytes);
         let within = (self.slowdown - 1.0) * self.plain - reading;
-        (within.max(2.0 * reading) / self.per_token) as usize
+        // However slow a token was last, one tells how slow it is now.
+        ((within.max(2.0 * reading) / self.per_token) as usize).max(1)
     }
 
     /// Learns from a pass that had next tokens, and so many tokens of prompts whose slots held so many bytes.
@@ -344,11 +351,14 @@ impl Pace {
 impl Scheduler {
     fn run(mut self) {
         while self.gather() {
-            let ran = guarded("the engine", || self.round());
-            if let Err(fault) = &ran {
+            let ran = match self.hub.fault() {
+                Some(fault) => Err(fault),
+                None => guarded("the engine", || self.round()).inspect_err(|fault| self.hub.fail(fault)),
+            };
+            if let Err(fault) = ran {
                 self.running.iter_mut().for_each(|of| of.request.outcome = Err(fault.clone()));
             }
-            self.answer(ran.err());
+            self.answer();
         }
     }
 
@@ -378,9 +388,8 @@ impl Scheduler {
     }
 
     /// Gives back what is over to its seat, and the rest to the board.
-    fn answer(&mut self, fault: Option<Error>) {
+    fn answer(&mut self) {
         let mut board = self.hub.board.lock();
-        board.fault = board.fault.take().or(fault);
         for (Running { seat, mut request, .. }, row) in self.running.drain(..).zip(self.rows.drain(..)) {
             request.row = row;
             let place = &mut board.places[seat];
@@ -534,16 +543,14 @@ impl Running {
         let Running { request, now, .. } = self;
         request.done += *now;
         request.prefill.passes += 1;
-        let spent = &mut request.spent;
-        spent.forward_passes += after.forward_passes - before.forward_passes;
-        spent.head_passes += after.head_passes - before.head_passes;
-        spent.traffic = spent.traffic + (after.traffic - before.traffic);
-        spent.snapshots = after.snapshots;
-        spent.rows += *now as u64;
-        if request.done == request.tokens.len() {
-            let listed = request.listed.len();
-            spent.logits += if listed == 0 { n_vocab } else { listed } as u64;
-        }
+        let logits = match request.listed.len() {
+            _ if request.left() > 0 => 0,
+            0 => n_vocab,
+            listed => listed,
+        };
+        // Of the pass all, of its rows and logits those of the seat.
+        let pass = EngineStats { rows: *now as u64, logits: logits as u64, ..after.since(before) };
+        request.spent.add(&pass);
     }
 }
 

@@ -3,7 +3,8 @@
 //! The slot's tokens and the last row of logits are kept here, so that a worker asks the engine only for what takes a
 //! pass. Devices do not sample for seats: the host samples from logits, each worker on its own thread.
 
-use super::decoder::{Decoder, restore_slot, shift_slot};
+use super::decoder::{Decoder, evaluate_last, numbered_slot, restore_slot, shift_slot};
+use super::generate::guarded;
 use super::hub::{Hub, Kind, Request};
 use super::shared::Prewarm;
 use crate::engine::{EmbedOptions, Embeddings, Engine, EngineStats, LeafScore, Prefill, SavedSlot, SlotId};
@@ -21,6 +22,8 @@ pub(crate) struct Seat {
     /// The tokens of the slot.
     tokens: Vec<Token>,
     context: usize,
+    /// Ends what the session asks for.
+    cancel: Arc<AtomicBool>,
     /// Goes to the hub and back.
     request: Option<Box<Request>>,
     /// Whether the request has all logits after the slot's last token.
@@ -30,29 +33,39 @@ pub(crate) struct Seat {
 
 impl Seat {
     pub fn new(hub: Arc<Hub>, seat: usize) -> Result<Seat> {
-        let mut engine = hub.engine(seat);
-        let slot = engine.take_slot(-1)?;
-        engine.hold(slot);
-        let context = engine.context();
-        drop(engine);
-        let (request, tokens) = (Some(Box::new(Request::new())), Vec::with_capacity(context));
-        Ok(Seat { hub, seat, slot, tokens, context, request, is_fresh: false, stats: EngineStats::default() })
+        let mut seat = Seat {
+            hub,
+            seat,
+            slot: SlotId::default(),
+            tokens: Vec::new(),
+            context: 0,
+            cancel: Arc::default(),
+            request: Some(Box::new(Request::new())),
+            is_fresh: false,
+            stats: EngineStats::default(),
+        };
+        // From here on an error gives the seat back.
+        seat.context = seat.alone(|engine, slot| {
+            *slot = engine.take_slot(-1)?;
+            Ok(engine.context())
+        })?;
+        seat.tokens.reserve(seat.context);
+        Ok(seat)
     }
 
-    /// Runs `body` on the engine between two passes, and notes what that took and left.
-    fn alone<T>(&mut self, body: impl FnOnce(&mut Engine, &mut SlotId) -> T) -> T {
+    /// Runs `body` on the engine between two passes, and notes what that took and left. A panic makes the engine unusable
+    /// for everyone.
+    fn alone<T>(&mut self, body: impl FnOnce(&mut Engine, &mut SlotId) -> Result<T>) -> Result<T> {
         let hub = self.hub.clone();
         let mut engine = hub.engine(self.seat);
+        if let Some(fault) = hub.fault() {
+            return Err(fault);
+        }
         let before = engine.stats();
-        let result = body(&mut engine, &mut self.slot);
+        let ran = guarded("the engine", || body(&mut engine, &mut self.slot));
+        let result = ran.inspect_err(|fault| hub.fail(fault))?;
         engine.hold(self.slot);
-        let now = engine.stats();
-        self.stats.forward_passes += now.forward_passes - before.forward_passes;
-        self.stats.rows += now.rows - before.rows;
-        self.stats.head_passes += now.head_passes - before.head_passes;
-        self.stats.logits += now.logits - before.logits;
-        self.stats.traffic = self.stats.traffic + (now.traffic - before.traffic);
-        self.stats.snapshots = now.snapshots;
+        self.stats.add(&engine.stats().since(&before));
         self.tokens.clear();
         self.tokens.extend_from_slice(engine.tokens(self.slot));
         self.is_fresh = false;
@@ -65,10 +78,9 @@ impl Seat {
         cancel: &AtomicBool,
         body: impl FnOnce(&mut Engine, SlotId) -> Result<T>,
     ) -> Result<T> {
-        let tokens = std::mem::take(&mut self.tokens);
         self.alone(|engine, slot| {
             if !engine.is_last(*slot) {
-                engine.prefill(*slot, &tokens, cancel)?;
+                evaluate_last(engine, *slot, cancel)?;
             }
             body(engine, *slot)
         })
@@ -80,7 +92,7 @@ impl Seat {
         (kind, slot): (Kind, SlotId),
         tokens: &[Token],
         listed: &[Token],
-        cancel: Option<&Arc<AtomicBool>>,
+        cancel: &Arc<AtomicBool>,
     ) -> Result<Prefill> {
         let mut request = self.request.take().unwrap_or_else(|| Box::new(Request::new()));
         request.begin(kind, slot);
@@ -88,16 +100,9 @@ impl Seat {
         request.tokens.extend_from_slice(tokens);
         request.listed.clear();
         request.listed.extend_from_slice(listed);
-        if let Some(cancel) = cancel {
-            request.cancel = cancel.clone();
-        }
+        request.cancel = cancel.clone();
         let mut request = self.hub.ask(self.seat, request);
-        self.stats.forward_passes += request.spent.forward_passes;
-        self.stats.rows += request.spent.rows;
-        self.stats.head_passes += request.spent.head_passes;
-        self.stats.logits += request.spent.logits;
-        self.stats.traffic = self.stats.traffic + request.spent.traffic;
-        self.stats.snapshots = request.spent.snapshots;
+        self.stats.add(&request.spent);
         let outcome = std::mem::replace(&mut request.outcome, Ok(()));
         let answer = (request.done, request.prefill);
         self.request = Some(request);
@@ -105,7 +110,10 @@ impl Seat {
             match kind {
                 Kind::Next => self.tokens.extend_from_slice(&tokens[..answer.0]),
                 // Those that other slots had are there after an error as well; how many, the engine knows.
-                _ if outcome.is_err() => self.alone(|_, _| ()),
+                _ if outcome.is_err() => {
+                    // Only an engine that is unusable has no answer, and its error is the outcome's already.
+                    let _ = self.alone(|_, _| Ok(()));
+                }
                 _ => {
                     self.tokens.clear();
                     self.tokens.extend_from_slice(tokens);
@@ -125,16 +133,18 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.hub.engine(self.seat).vacate();
+        let mut engine = self.hub.engine(self.seat);
+        if self.hub.fault().is_none() {
+            engine.vacate();
+        }
+        drop(engine);
         self.hub.leave(self.seat);
     }
 }
 
 impl Decoder for Seat {
     fn watch(&mut self, cancel: &Arc<AtomicBool>) {
-        if let Some(request) = &mut self.request {
-            request.cancel = cancel.clone();
-        }
+        self.cancel = cancel.clone();
     }
 
     fn prefill(&mut self, slot_id: i32, tokens: &[Token], _: &AtomicBool) -> Result<Prefill> {
@@ -143,7 +153,7 @@ impl Decoder for Seat {
             *slot = engine.slot_for(slot_id, tokens)?;
             Ok(())
         })?;
-        self.ask((Kind::Prompt, self.slot), tokens, &[], None)
+        self.ask((Kind::Prompt, self.slot), tokens, &[], &self.cancel.clone())
     }
 
     fn prewarm(&mut self, warm: &Prewarm, cancel: &Arc<AtomicBool>, replaces: &mut dyn FnMut()) -> Result<()> {
@@ -159,12 +169,7 @@ impl Decoder for Seat {
             Ok(Some(found))
         })?;
         let Some(slot) = slot else { return Ok(()) };
-        let of_session = self.request.as_ref().map(|request| request.cancel.clone());
-        let done = self.ask((Kind::Warm, slot), &warm.tokens, &[], Some(cancel));
-        if let (Some(request), Some(cancel)) = (&mut self.request, of_session) {
-            request.cancel = cancel;
-        }
-        done.map(drop)
+        self.ask((Kind::Warm, slot), &warm.tokens, &[], cancel).map(drop)
     }
 
     fn pin(&mut self, slots: u32) {
@@ -173,7 +178,7 @@ impl Decoder for Seat {
 
     fn logits(&mut self, tokens: &[Token], listed: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]> {
         if !tokens.is_empty() {
-            self.ask((Kind::Next, self.slot), tokens, listed, None)?;
+            self.ask((Kind::Next, self.slot), tokens, listed, &self.cancel.clone())?;
         } else if !self.is_fresh {
             let mut request = self.request.take().unwrap_or_else(|| Box::new(Request::new()));
             let done = self.alone_after_last(cancel, |engine, slot| {
@@ -211,14 +216,14 @@ impl Decoder for Seat {
 
     fn save(&mut self, slot_id: i32, path: &Path, note: &[u8], cancel: &AtomicBool) -> Result<()> {
         self.alone(|engine, slot| {
-            let slot = if slot_id == -1 { *slot } else { engine.take_slot(slot_id)? };
+            let slot = numbered_slot(engine, *slot, slot_id)?;
             engine.save(slot, path, note, cancel)
         })
     }
 
     fn saved_bytes(&mut self, slot_id: i32, note: usize) -> Result<u64> {
         self.alone(|engine, slot| {
-            let slot = if slot_id == -1 { *slot } else { engine.take_slot(slot_id)? };
+            let slot = numbered_slot(engine, *slot, slot_id)?;
             Ok(engine.saved_bytes(slot, note))
         })
     }

@@ -4,7 +4,7 @@
 
 use crate::testing::fixtures::{Kind, Weights};
 use crate::testing::judge::NEVER;
-use crate::testing::rng::Stream;
+use crate::testing::rng::Dice;
 use crate::testing::{fixture, has_gpu};
 use elizainference::engine::{self, Engine, EngineOptions, KvType, SlotId, SlotOutcome, SlotToken};
 use elizainference::trie::Trie;
@@ -33,23 +33,6 @@ fn same(exact: bool, row: &[f32], expected: &[f32]) -> bool {
     let spread = (expected.iter().map(|x| x * x).sum::<f32>() / expected.len() as f32).sqrt();
     let far = |(a, b): (&f32, &f32)| if exact { a.to_bits() != b.to_bits() } else { (a - b).abs() > 2e-4 * spread };
     row.len() == expected.len() && !row.iter().zip(expected).any(far)
-}
-
-/// Random numbers in order.
-struct Dice {
-    stream: Stream,
-    at: u64,
-}
-
-impl Dice {
-    fn below(&mut self, n: usize) -> usize {
-        self.at += 1;
-        self.stream.below(self.at, n as u64) as usize
-    }
-
-    fn tokens(&mut self, n: usize) -> Vec<Token> {
-        (0..n).map(|_| 300 + self.below(200) as Token).collect()
-    }
 }
 
 /// One program: some ten operations on the slots of `engine`, then every slot against a fresh run in `fresh`, which
@@ -189,7 +172,7 @@ fn programs(kinds: &[Kind], gpu_layers: i32, n: u64) {
             // A GPU has other kernels for batches of several rows.
             let exact = gpu_layers == 0;
             for round in 0..n {
-                let mut dice = Dice { stream: Stream::new(round, "programs"), at: 0 };
+                let mut dice = Dice::new(round, "programs");
                 program(kind, exact, &mut engine, &mut fresh, &trie, &mut dice);
             }
         }

@@ -2,7 +2,7 @@
 
 use crate::testing;
 use crate::testing::fixtures::{Kind, Weights};
-use crate::testing::rng::Stream;
+use crate::testing::rng::Dice;
 use elizainference::session::{EngineOptions, Event, FinishReason, Mode, OpenOptions, Session, Sink};
 use elizainference::{Error, Token};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,23 +25,6 @@ fn open_with(kind: Kind, weights: Weights, parallel: u32, slots: u32) -> Session
     let (context, n_batch) = (CONTEXT, 64);
     let engine = EngineOptions { context, slots, parallel, threads: 1, n_batch, ..EngineOptions::default() };
     Session::open(OpenOptions { path, engine, ..OpenOptions::default() }).unwrap()
-}
-
-/// Random numbers in order.
-struct Dice {
-    stream: Stream,
-    at: u64,
-}
-
-impl Dice {
-    fn below(&mut self, n: usize) -> usize {
-        self.at += 1;
-        self.stream.below(self.at, n as u64) as usize
-    }
-
-    fn tokens(&mut self, n: usize) -> Vec<Token> {
-        (0..n).map(|_| 280 + self.below(200) as Token).collect()
-    }
 }
 
 /// What one generation said.
@@ -80,8 +63,8 @@ const GRAMMAR: &str = r#"{"gbnf":"root ::= [a-z]+ (\" \" [a-z]+)*"}"#;
 
 /// A life of one stream: prompts that begin alike, tries, grammars, chains, cancels, slots.
 fn program(session: &Session, seed: u64) -> Vec<Said> {
-    let mut dice = Dice { stream: Stream::new(seed, "sharing"), at: 0 };
-    let mut common = Dice { stream: Stream::new(1, "common"), at: 0 };
+    let mut dice = Dice::new(seed, "sharing");
+    let mut common = Dice::new(1, "common");
     let system = [vec![1], common.tokens(100)].concat();
     let mut all = Vec::new();
     for _ in 0..3 {

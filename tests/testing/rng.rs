@@ -34,6 +34,30 @@ impl Stream {
     }
 }
 
+/// Random numbers of a stream in order.
+pub struct Dice {
+    stream: Stream,
+    at: u64,
+}
+
+impl Dice {
+    /// Those of the stream called `name` under `seed`.
+    pub fn new(seed: u64, name: &str) -> Dice {
+        Dice { stream: Stream::new(seed, name), at: 0 }
+    }
+
+    /// The next number in [0, n).
+    pub fn below(&mut self, n: usize) -> usize {
+        self.at += 1;
+        self.stream.below(self.at, n as u64) as usize
+    }
+
+    /// The next tokens, that every fixture's vocabulary has as plain ones.
+    pub fn tokens(&mut self, n: usize) -> Vec<i32> {
+        (0..n).map(|_| 300 + self.below(200) as i32).collect()
+    }
+}
+
 /// SplitMix64's finaliser.
 fn mix(mut x: u64) -> u64 {
     x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
