@@ -332,7 +332,10 @@ impl Pace {
     fn learn(&mut self, took: Duration, prompt_tokens: usize, cache_bytes: u64) {
         let took = took.as_secs_f64();
         let reading = self.reading(cache_bytes);
-        self.debt = (self.debt + took - self.slowdown * self.plain).max(0.0);
+        // The first pass tells what is to be expected.
+        if self.plain > 0.0 {
+            self.debt = (self.debt + took - self.slowdown * self.plain).max(0.0);
+        }
         let mean = |before: f64, now: f64| if before == 0.0 { now } else { 0.5 * before + 0.5 * now };
         if prompt_tokens == 0 {
             (self.plain, self.mixed) = (mean(self.plain, took), 0);
@@ -562,5 +565,47 @@ fn copy_logits(logits: &[f32], then: Then<'_>, row: &mut Vec<f32>) {
             listed.iter().for_each(|&token| row[token as usize] = logits[token as usize]);
         }
         _ => row.copy_from_slice(logits),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn parts_of_prompts_fit_into_what_a_token_may_take() {
+        let mut pace = Pace::new(2.5, 1 << 30);
+        assert_eq!(pace.prompt_tokens(0), 0, "nothing is known of this machine");
+        pace.learn(20 * MS, 0, 0);
+        // A guess until the first pass with a prompt: a sixteenth of a pass for each.
+        assert_eq!(pace.prompt_tokens(0), 24);
+        pace.learn(50 * MS, 24, 0);
+        assert!(pace.prompt_tokens(0) >= 23 && pace.debt < 1e-6, "{} and {}", pace.prompt_tokens(0), pace.debt);
+        assert_eq!(Pace::new(1.0, 1 << 30).prompt_tokens(0), 0);
+    }
+
+    #[test]
+    fn a_prompt_goes_on_however_slow_a_pass_was_and_what_was_too_long_is_made_up_for() {
+        let mut pace = Pace::new(2.5, 1 << 30);
+        pace.learn(20 * MS, 0, 0);
+        pace.learn(2000 * MS, 1, 0);
+        assert_eq!(pace.prompt_tokens(0), 0, "others come first");
+        let mut passes = 0;
+        while pace.prompt_tokens(0) == 0 {
+            pace.learn(20 * MS, 0, 0);
+            passes += 1;
+        }
+        // 1950 ms too long, and each pass leaves 30 of what it may take.
+        assert!((65..=66).contains(&passes) && pace.prompt_tokens(0) == 1, "{passes} passes");
+    }
+
+    #[test]
+    fn deep_in_a_prompt_parts_are_worth_what_they_read() {
+        let mut pace = Pace::new(2.5, 1 << 30);
+        pace.learn(20 * MS, 0, 0);
+        // The cache takes twice as long to read as the weights: no part fits, so this takes two thirds of its time.
+        assert_eq!(pace.prompt_tokens(2 << 30), 64);
     }
 }
