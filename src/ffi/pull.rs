@@ -24,8 +24,8 @@ pub const ELIZA_STREAM_FINAL: c_int = 1;
 ///
 /// Ownership: the buffers are the host's, `*out_error` is the host's to free. Null rule: `tokens_out` and `text_out`
 /// must not be NULL; `num_tokens_out`, `drafter_drafted_out`, `drafter_accepted_out` (tokens that were guessed since
-/// the last step, and those of them that were right) and `out_error` may be; a NULL or closed handle is -1. Threads: one
-/// at a time per handle.
+/// the last step, and those of them that were right) and `out_error` may be; a NULL or closed handle is -1. Threads:
+/// one at a time per handle.
 ///
 /// Returns `ELIZA_STREAM_MORE` (0), `ELIZA_STREAM_FINAL` (1), or a code: `ELIZA_ERR_CANCELLED` for the end of a
 /// cancelled generation (the outputs are valid); -1 (handle); `ELIZA_ERR_INVALID_ARG` for a NULL buffer, `tokens_cap`

@@ -53,8 +53,8 @@ impl Seat {
         Ok(seat)
     }
 
-    /// Runs `body` on the engine between two passes, and notes what that took and left. A panic makes the engine unusable
-    /// for everyone.
+    /// Runs `body` on the engine between two passes, and notes what that took and left. A panic makes the engine
+    /// unusable for everyone.
     fn alone<T>(&mut self, body: impl FnOnce(&mut Engine, &mut SlotId) -> Result<T>) -> Result<T> {
         let hub = self.hub.clone();
         let mut engine = hub.engine(self.seat);
