@@ -847,7 +847,7 @@ typedef struct eliza_llm_usage_t {
      */
     uint64_t grammar_states;
     /**
-     * Tokens that were guessed and evaluated before they were sampled.
+     * Tokens that were guessed and evaluated before they were sampled, once they are told right from wrong.
      */
     uint64_t drafted_tokens;
     /**

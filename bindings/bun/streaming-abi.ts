@@ -80,15 +80,16 @@ export class BunStreamingAbi extends StreamingAbi<BunNative> implements ElizaStr
     const tokens = new Int32Array(Math.max(maxTokens, 1));
     const text = new Uint8Array(Math.max(maxTextBytes, 8));
     const [count, error] = [new Out(), new Out()];
-    const h = raw(handle);
-    const status = library.call.llm_stream_next(h, tokens, tokens.length, count, text, text.length, null, null, error);
+    const [drafted, accepted] = [new Int32Array(1), new Int32Array(1)];
+    const [h, call] = [raw(handle), library.call];
+    const status = call.llm_stream_next(h, tokens, tokens.length, count, text, text.length, drafted, accepted, error);
     const done = library.check(status, handle, error) > 0;
     return {
       tokens: [...tokens.subarray(0, Number(count[0]))],
       text: decoder.decode(text.subarray(0, text.indexOf(0))),
       done,
-      drafterDrafted: 0,
-      drafterAccepted: 0,
+      drafterDrafted: drafted[0] ?? 0,
+      drafterAccepted: accepted[0] ?? 0,
     };
   }
 

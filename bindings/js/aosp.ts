@@ -27,11 +27,11 @@ export interface AospLlmStreamConfig {
    * key takes the slot used least recently, and the key that had it loses it. `null` leaves the slot to `slotId`.
    */
   promptCacheKey: string | null;
-  /** There is no drafter: above 0 is refused with `ELIZA_ERR_NOT_IMPLEMENTED`. */
+  /** There is no draft model: above 0 is refused with `ELIZA_ERR_NOT_IMPLEMENTED`. */
   draftMin: number;
   /** As `draftMin`. */
   draftMax: number;
-  /** Never read, since nothing is drafted. */
+  /** Never read, since there is no draft model. */
   dflashDrafterPath: string | null;
   /** Has no effect: thinking is asked for by the prompt's template, and here a prompt is tokens. */
   disableThinking: boolean;

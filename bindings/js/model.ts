@@ -20,6 +20,7 @@ import type {
   FinishReason,
   LeafScore,
   Native,
+  NativeOpenOptions,
   OpenOptions,
   Pooling,
   SamplingOptions,
@@ -207,11 +208,11 @@ export class Model implements Disposable {
   /** Calls that work on it or wait for their turn. */
   #calls = 0;
   /** How others like it are opened, where calls may go to them, and those that are. */
-  readonly #more: { path: string; options: OpenOptions } | undefined;
+  readonly #more: { path: string; options: NativeOpenOptions } | undefined;
   readonly #others: Model[] = [];
   #opening = 0;
 
-  private constructor(native: Native, handle: FfiLlmHandle, more?: { path: string; options: OpenOptions }) {
+  private constructor(native: Native, handle: FfiLlmHandle, more?: { path: string; options: NativeOpenOptions }) {
     this.#native = native;
     this.#handle = handle;
     this.#more = more;
@@ -312,7 +313,8 @@ export class Model implements Disposable {
    * generator's return value is why the answer ended; everything else is as in `stream`.
    */
   async *chat(messages: readonly ChatMessage[], options: AnswerOptions = {}): AsyncGenerator<ChatPart, FinishReason, void> {
-    const on = await this.#free(options.slot);
+    const free = this.#free(options.slot);
+    const on = free instanceof Model ? free : await free;
     try {
       return yield* on.#chat(messages, options);
     } finally {
@@ -364,7 +366,8 @@ export class Model implements Disposable {
    * Without a prompt (`null`) it goes on where the stream stopped that `restoreSlot` brought back, in its slot.
    */
   async *stream(prompt: Prompt | null, options: StreamOptions = {}): AsyncGenerator<Step, FinishReason, void> {
-    const on = await this.#free(prompt === null ? 0 : options.slot);
+    const free = this.#free(prompt === null ? 0 : options.slot);
+    const on = free instanceof Model ? free : await free;
     try {
       return yield* on.#stream(prompt, options);
     } finally {
@@ -484,7 +487,8 @@ export class Model implements Disposable {
     names: readonly Name[],
     options: ChooseOptions = {},
   ): Promise<Choice<Name>> {
-    const on = await this.#free(options.slot);
+    const free = this.#free(options.slot);
+    const on = free instanceof Model ? free : await free;
     try {
       return await on.#choose(prompt, names, options);
     } finally {
@@ -742,12 +746,11 @@ export class Model implements Disposable {
     signal?.throwIfAborted();
   }
 
-  /** Waits until no other call works on the model. The function it gives lets the next one in. */
   /**
    * Where a call works: here, or on another model at the same engine where a call works here, unless it names a slot. The call is
-   * counted, and takes itself off when it is over.
+   * counted, and takes itself off when it is over. Only where a model must be opened does it wait: calls take turns in their order.
    */
-  async #free(slot: number | undefined): Promise<Model> {
+  #free(slot: number | undefined): Model | Promise<Model> {
     const take = (model: Model): Model => {
       model.#calls++;
       return model;
@@ -756,22 +759,22 @@ export class Model implements Disposable {
     if (path === undefined || (slot ?? -1) !== -1 || this.#calls === 0 || this.#closed) return take(this);
     const idle = this.#others.find((model) => model.#calls === 0);
     if (idle !== undefined) return take(idle);
-    if (this.#others.length + this.#opening + 1 < (options?.parallel ?? 1)) {
-      this.#opening++;
-      try {
-        const other = new Model(this.#native, await this.#native.open(path, options ?? {}));
+    const least = () => this.#others.reduce((least, model) => (model.#calls < least.#calls ? model : least), this as Model);
+    if (this.#others.length + this.#opening + 1 >= (options?.parallel ?? 1)) return take(least());
+    this.#opening++;
+    return this.#native
+      .open(path, options ?? {})
+      .then((handle) => {
+        const other = new Model(this.#native, handle);
         if (this.#closed) other.close();
         this.#others.push(other);
         return take(other);
-      } catch {
-        // Without another one the call waits for its turn.
-      } finally {
-        this.#opening--;
-      }
-    }
-    return take(this.#others.reduce((least, model) => (model.#calls < least.#calls ? model : least), this as Model));
+      })
+      .catch(() => take(least())) // without another one the call waits for its turn
+      .finally(() => this.#opening--);
   }
 
+  /** Waits until no other call works on the model. The function it gives lets the next one in. */
   async #enter(): Promise<() => void> {
     const before = this.#turn;
     let leave = () => {};

@@ -57,7 +57,7 @@ export interface LlmStreamStep {
   tokens: number[];
   text: string;
   done: boolean;
-  /** There is no drafter: 0. */
+  /** Tokens that were guessed and told right from wrong since the last step, and those that were right. */
   drafterDrafted: number;
   drafterAccepted: number;
 }

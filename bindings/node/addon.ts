@@ -3,6 +3,7 @@
 import { existsSync } from "node:fs";
 import type { SampledToken } from "../js/describe.js";
 import { InferenceError, STATUS } from "../js/errors.js";
+import type { LlmStreamStep } from "../js/streaming-abi.js";
 
 /** The name of the addon's file. */
 export const FILE = "elizainference.node";
@@ -31,7 +32,7 @@ export interface AddonHandle {
   prefillSync(tokens: Int32Array, slot: number): number;
   generate(maxTokens: number, temperature: number, topP: number, onStep: OnStep): void;
   generateQueued(maxTokens: number, temperature: number, topP: number): void;
-  next(maxTokens: number, maxTextBytes: number): { tokens: number[]; text: string; done: boolean };
+  next(maxTokens: number, maxTextBytes: number): LlmStreamStep;
   saveSlot(slot: number, path: string): Promise<void>;
   saveSlotSync(slot: number, path: string): void;
   restoreSlot(slot: number, path: string): Promise<number>;

@@ -21,6 +21,7 @@ import {
   type TrieNames,
   tensorRules,
 } from "../js/native.js";
+import type { LlmStreamStep } from "../js/streaming-abi.js";
 import type { TokenTreePayload } from "../js/token-tree.js";
 import { type Addon, type AddonHandle, call, failure } from "./addon.js";
 
@@ -182,7 +183,7 @@ export class NodeNative implements Native {
   }
 
   /** Waits for a token. */
-  next(handle: FfiLlmHandle, maxTokens: number, maxTextBytes: number): { tokens: number[]; text: string; done: boolean } {
+  next(handle: FfiLlmHandle, maxTokens: number, maxTextBytes: number): LlmStreamStep {
     return call(() => this.#taken(handle).next(maxTokens, maxTextBytes));
   }
 

@@ -73,7 +73,7 @@ export class NodeStreamingAbi extends StreamingAbi<NodeNative> implements ElizaS
   }
 
   eliza_inference_llm_stream_next(handle: FfiLlmHandle, maxTokens: number, maxTextBytes: number): LlmStreamStep {
-    return { ...this.native.next(handle, maxTokens, maxTextBytes), drafterDrafted: 0, drafterAccepted: 0 };
+    return this.native.next(handle, maxTokens, maxTextBytes);
   }
 
   eliza_inference_llm_stream_save_slot(handle: FfiLlmHandle, slotId: number, path: string): void {

@@ -437,7 +437,7 @@ test("the Android agent's binding", () => {
     for (let done = false; !done; ) {
       const step = aosp.llmStreamNext({ stream, maxTokensPerStep: 3 });
       assert.ok(step.tokens.length <= 3);
-      assert.deepEqual([step.drafterDrafted, step.drafterAccepted], [0, 0]);
+      assert.ok(step.drafterAccepted <= step.drafterDrafted);
       [text, count, done] = [text + step.text, count + step.tokens.length, step.done];
     }
     assert.throws(() => aosp.llmStreamNext({ stream }), /is over/);

@@ -73,7 +73,7 @@ pub struct Usage {
     pub grammar_masks: u64,
     /// States of the grammar that were known at the end of the generation.
     pub grammar_states: u64,
-    /// Tokens that were guessed and evaluated before they were sampled.
+    /// Tokens that were guessed and evaluated before they were sampled, once they are told right from wrong.
     pub drafted_tokens: u64,
     /// Those of them that were sampled: each saved a pass.
     pub accepted_tokens: u64,

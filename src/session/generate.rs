@@ -42,7 +42,7 @@ pub(crate) struct Generation<'a, D: Decoder> {
     text: Vec<Token>,
     guesses: Vec<Token>,
     right: usize,
-    /// Tokens that were guessed, and those of them that were right.
+    /// Guesses before the last that were told right from wrong, and all that were right.
     drafted: u64,
     accepted: u64,
     /// Tokens of the stream, with those that are not in the slot yet, without those that shifts removed.
@@ -361,13 +361,13 @@ impl<'a, D: Decoder> Generation<'a, D> {
                     (self.right + self.pending.len(), self.accepted + self.pending.len() as u64);
                 self.saved += 1;
             } else if let Some(guesser) = &mut self.guesser {
+                self.drafted += self.guesses.len() as u64;
                 guesser.learn(std::mem::take(&mut self.right));
                 let left = self.job.max_new_tokens.map_or(u64::MAX, |most| most - self.emitted - 1) as usize;
                 let room = self.decoder.room().saturating_sub(self.pending.len());
                 // Where few tokens are legal, few logits are computed, and whole rows would not pay.
                 let most = if listed.is_empty() && !self.pending.is_empty() { MOST.min(left).min(room) } else { 0 };
                 guesser.guess(&self.text, most, &mut self.guesses);
-                self.drafted += self.guesses.len() as u64;
             }
             let began = Instant::now();
             let logits = match there || self.guesses.is_empty() {
@@ -433,7 +433,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
         usage.decode_us = self.started.elapsed().as_micros() as u64;
         usage.sample_us = self.choosing.as_micros() as u64;
         usage.sampled_tokens = self.sampled;
-        usage.drafted_tokens = self.drafted;
+        usage.drafted_tokens = self.drafted + self.right as u64;
         usage.accepted_tokens = self.accepted;
         usage.branching_steps = self.branches;
         usage.whole_row_steps = self.whole_rows;

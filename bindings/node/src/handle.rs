@@ -92,6 +92,8 @@ pub struct Pulled {
     pub tokens: Vec<i32>,
     pub text: String,
     pub done: bool,
+    pub drafter_drafted: i64,
+    pub drafter_accepted: i64,
 }
 
 /// A session in the hands of JavaScript, on whose thread all of this runs.
@@ -230,7 +232,9 @@ impl Handle {
             }
             tokens.truncate(pulled.tokens);
             text.truncate(pulled.text_bytes);
-            Ok(Pulled { tokens, text: String::from_utf8_lossy(&text).into_owned(), done: pulled.done })
+            let [drafter_drafted, drafter_accepted] = session.take_guesses().map(|n| n as i64);
+            let text = String::from_utf8_lossy(&text).into_owned();
+            Ok(Pulled { tokens, text, done: pulled.done, drafter_drafted, drafter_accepted })
         })
     }
 
