@@ -135,6 +135,7 @@ struct OpenOptions {
     std::uint32_t snapshots = 0;       ///< earlier states and windows that are kept, 1 to 256; 0: a share of the cache
     std::uint32_t parallel = 0;        ///< handles with the same options that share an engine, 1 to 16; 0: 1
     std::uint32_t max_slowdown_percent = 0;  ///< of the time for a token while others' prompts are read; 0: 250
+    std::string draft = {};            ///< the GGUF file of a draft model with the same vocabulary; empty: none
     std::string store_directory = {};  ///< the folder of `Stream::persist`; empty: none
     std::uint64_t store_bytes = 0;     ///< the most bytes that its conversations take; 0: no limit
     bool vocab_only = false;           ///< opens the vocabulary alone: text, tokens and questions work, nothing else
@@ -537,6 +538,7 @@ inline eliza_llm_open_options_t to_c(const OpenOptions & how) {
     options.snapshots = how.snapshots;
     options.parallel = how.parallel;
     options.max_slowdown_percent = how.max_slowdown_percent;
+    options.draft = c_text_or_null(how.draft, "draft");
     options.store_directory = c_text_or_null(how.store_directory, "store_directory");
     options.store_bytes = how.store_bytes;
     options.flags = how.vocab_only ? ELIZA_OPEN_VOCAB_ONLY : 0;

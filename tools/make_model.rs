@@ -1,4 +1,5 @@
-//! Writes a model of random weights at the shape of a real one: `make_model SHAPE OUT [--vocab FILE] [--habits FILE]`.
+//! Writes a model of random weights at the shape of a real one:
+//! `make_model SHAPE OUT [--vocab FILE] [--habits FILE] [--script FILE]`.
 //!
 //! The time of a pass does not depend on the weights' values, so that is enough to measure speed. Matrices are F16,
 //! norms F32; `eliza-inference quantize` makes the other types of it. The vocabulary has the real one's size and joins
@@ -8,7 +9,9 @@
 //! With `--vocab` the vocabulary is that of another GGUF file. With `--habits`, lists of tokens as JSON, the model
 //! writes what is in them: its layers add nothing to the embedding of the last token, and the row of the output matrix
 //! of each token is near the embeddings of those that it follows in a list. So it takes the same time, and with a
-//! grammar that rules out what does not fit, its answers look like those of a trained model.
+//! grammar that rules out what does not fit, its answers look like those of a trained model. With `--script`, a list of
+//! tokens as JSON, it says that list: after each position the token of the next. That takes a shape with a table of
+//! positions.
 
 use elizainference::Error;
 use elizainference::gguf::{File, WriteValue, Writer};
@@ -36,7 +39,7 @@ struct Shape {
 }
 
 #[rustfmt::skip]
-const SHAPES: [Shape; 6] = [
+const SHAPES: [Shape; 8] = [
     Shape { name: "qwen3-0.6b", architecture: "qwen3", width: 1024, layers: 28, feed_forward: 3072, heads: 16,
             kv_heads: 8, head: 128, vocabulary: 151_936, context: 40_960, rope_base: 1e6, tied: true, bpe: true },
     Shape { name: "gemma3-270m", architecture: "gemma3", width: 640, layers: 18, feed_forward: 2048, heads: 4,
@@ -45,6 +48,11 @@ const SHAPES: [Shape; 6] = [
             kv_heads: 4, head: 64, vocabulary: 32_000, context: 2048, rope_base: 1e4, tied: false, bpe: false },
     Shape { name: "llama-7b", architecture: "llama", width: 4096, layers: 32, feed_forward: 11_008, heads: 32,
             kv_heads: 32, head: 128, vocabulary: 32_000, context: 4096, rope_base: 1e4, tied: false, bpe: false },
+    // With a table of positions, for scripts; the second is a tenth of the first.
+    Shape { name: "scripted-420m", architecture: "gpt2", width: 1024, layers: 24, feed_forward: 4096, heads: 16,
+            kv_heads: 4, head: 64, vocabulary: 151_936, context: 4096, rope_base: 1e4, tied: false, bpe: true },
+    Shape { name: "scripted-45m", architecture: "gpt2", width: 256, layers: 8, feed_forward: 1024, heads: 4,
+            kv_heads: 2, head: 64, vocabulary: 151_936, context: 4096, rope_base: 1e4, tied: false, bpe: true },
     // A large vocabulary on next to nothing.
     Shape { name: "vocab-128k", architecture: "llama", width: 64, layers: 1, feed_forward: 128, heads: 2,
             kv_heads: 1, head: 32, vocabulary: 128_256, context: 2048, rope_base: 5e5, tied: true, bpe: true },
@@ -59,16 +67,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let at = args.iter().position(|arg| arg == name)?;
         (at + 1 < args.len()).then(|| args.drain(at..at + 2).next_back()).flatten()
     };
-    let (vocab, habits) = (option("--vocab"), option("--habits"));
+    let (vocab, habits, script) = (option("--vocab"), option("--habits"), option("--script"));
     let known = SHAPES.iter().find(|known| args.first().is_some_and(|name| name == known.name));
     let (Some(shape), [_, out]) = (known, &args[..]) else {
         let names: Vec<&str> = SHAPES.iter().map(|shape| shape.name).collect();
-        let usage = "usage: make_model SHAPE OUT [--vocab FILE] [--habits FILE], where SHAPE is one of";
+        let usage = "usage: make_model SHAPE OUT [--vocab FILE] [--habits FILE] [--script FILE], where SHAPE is one of";
         return Err(format!("{usage} {}", names.join(", ")).into());
     };
-    let habits = match habits {
-        Some(path) => Some(Habits::of(&serde_json::from_slice::<Vec<Vec<u32>>>(&std::fs::read(path)?)?, shape)),
-        None => None,
+    let habits = match (habits, script) {
+        (Some(path), None) => Some(Habits::of(&serde_json::from_slice::<Vec<Vec<u32>>>(&std::fs::read(path)?)?, shape)),
+        (None, Some(path)) => Some(Habits::script(&serde_json::from_slice::<Vec<u32>>(&std::fs::read(path)?)?, shape)),
+        (None, None) => None,
+        (Some(_), Some(_)) => return Err("--habits and --script are two ways to write".into()),
     };
     let mut file = Writer::new(3);
     metadata(&mut file, shape);
@@ -111,9 +121,9 @@ fn copied(file: &mut Writer, from: &File) -> Result<(), Error> {
 
 /// Which tokens follow which.
 struct Habits {
-    /// For each token those before it.
+    /// For each token those before it, or the positions.
     before: BTreeMap<u32, BTreeSet<u32>>,
-    /// Rows of the embedding.
+    /// Rows of the embedding, or of the table of positions.
     rows: BTreeMap<u32, Vec<f32>>,
 }
 
@@ -126,14 +136,28 @@ impl Habits {
         for pair in lists.iter().flat_map(|list| list.windows(2)) {
             before.entry(pair[1]).or_default().insert(pair[0]);
         }
-        let wanted: BTreeSet<u32> = before.values().flatten().copied().collect();
         // The embedding is the first tensor.
-        let mut random = Random(0);
+        Habits::with(before, 0, shape.vocabulary as u32, shape)
+    }
+
+    fn script(tokens: &[u32], shape: &Shape) -> Habits {
+        let mut before: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        for (position, &token) in tokens.iter().skip(1).enumerate() {
+            before.entry(token).or_default().insert(position as u32);
+        }
+        // The table of positions is the second.
+        Habits::with(before, 1, shape.context, shape)
+    }
+
+    /// With rows of this tensor, which has so many.
+    fn with(before: BTreeMap<u32, BTreeSet<u32>>, tensor: u64, count: u32, shape: &Shape) -> Habits {
+        let wanted: BTreeSet<u32> = before.values().flatten().copied().collect();
+        let mut random = Random(tensor);
         let (kind, mut rows) = (embedding(shape), BTreeMap::new());
-        for token in 0..shape.vocabulary as u32 {
+        for at in 0..count {
             let row: Vec<f32> = (0..shape.width).map(|_| kind.next(&mut random)).collect();
-            if wanted.contains(&token) {
-                rows.insert(token, row);
+            if wanted.contains(&at) {
+                rows.insert(at, row);
             }
         }
         Habits { before, rows }
@@ -143,7 +167,7 @@ impl Habits {
     fn add(&self, token: u32, row: &mut [f32]) {
         let strength = HABIT / (row.len() as f32).sqrt();
         let before = self.before.get(&token).into_iter().flatten();
-        for embedding in before.filter_map(|token| self.rows.get(token)) {
+        for embedding in before.filter_map(|at| self.rows.get(at)) {
             row.iter_mut().zip(embedding).for_each(|(value, x)| *value += strength * x);
         }
     }
@@ -167,7 +191,10 @@ fn metadata(file: &mut Writer, shape: &Shape) {
     ] {
         file.set(key(name), value);
     }
-    file.set(key("attention.layer_norm_rms_epsilon"), 1e-6f32).set(key("rope.freq_base"), shape.rope_base);
+    match architecture {
+        "gpt2" => file.set(key("attention.layer_norm_epsilon"), 1e-5f32),
+        _ => file.set(key("attention.layer_norm_rms_epsilon"), 1e-6f32).set(key("rope.freq_base"), shape.rope_base),
+    };
     if architecture == "gemma3" {
         file.set(key("attention.sliding_window"), 512u32);
     }
@@ -202,12 +229,14 @@ fn embedding(shape: &Shape) -> Values {
 /// Name, shape (a row's length first) and values of every tensor; with `habits` the layers add nothing, and the output
 /// matrix is one of its own.
 fn tensors(shape: &Shape, habits: bool) -> Vec<(String, Vec<u64>, Values)> {
-    let (gemma, own_norms) = (shape.architecture == "gemma3", shape.architecture != "llama");
+    let (gemma, positions) = (shape.architecture == "gemma3", shape.architecture == "gpt2");
+    let own_norms = shape.architecture != "llama" && !positions;
     let vocabulary = shape.vocabulary as u64;
-    let mut all = vec![
-        ("token_embd.weight".into(), vec![shape.width, vocabulary], embedding(shape)),
-        ("output_norm.weight".into(), vec![shape.width], Values::Norm(if gemma { 3.0 } else { 1.0 })),
-    ];
+    let mut all = vec![("token_embd.weight".into(), vec![shape.width, vocabulary], embedding(shape))];
+    if positions {
+        all.push(("position_embd.weight".into(), vec![shape.width, u64::from(shape.context)], embedding(shape)));
+    }
+    all.push(("output_norm.weight".into(), vec![shape.width], Values::Norm(if gemma { 3.0 } else { 1.0 })));
     if !shape.tied || habits {
         all.push(("output.weight".into(), vec![shape.width, vocabulary], Values::Spread(2.0 * per_root(shape.width))));
     }
@@ -232,6 +261,9 @@ fn tensors(shape: &Shape, habits: bool) -> Vec<(String, Vec<u64>, Values)> {
             ("ffn_up", shape.width, shape.feed_forward),
             ("ffn_down", shape.feed_forward, shape.width),
         ] {
+            if positions && part == "ffn_gate" {
+                continue;
+            }
             let adds = matches!(part, "attn_output" | "ffn_down");
             let values = if habits && adds { Values::Norm(0.0) } else { Values::Spread(per_root(width)) };
             all.push((format!("blk.{layer}.{part}.weight"), vec![width, rows], values));

@@ -28,7 +28,7 @@ import { closing, delivery, generate, outcome } from "./generation.js";
 import { type Library, Out, Struct, addresses, bytes, decoder, ids, raw, terminated } from "./library.js";
 
 /** Sizes of structures; the offsets are in docs/abi.md. */
-const OPEN_OPTIONS = 112;
+const OPEN_OPTIONS = 120;
 const SAMPLING_OPTIONS = 224;
 const EMBEDDING_OPTIONS = 16;
 const SAMPLED = 40;
@@ -507,7 +507,7 @@ function among(value: string | undefined, names: readonly string[], option: stri
 }
 
 function openOptions(modelPath: string, options: NativeOpenOptions | OpenOptions): Struct {
-  const { device, tensorDevices, kvType, kvTypeV, store, vocabOnly } = options;
+  const { device, tensorDevices, kvType, kvTypeV, store, draft, vocabOnly } = options;
   const struct = new Struct(OPEN_OPTIONS);
   struct.i32(4, options.contextSize);
   struct.i32(8, options.threads);
@@ -527,6 +527,7 @@ function openOptions(modelPath: string, options: NativeOpenOptions | OpenOptions
   }
   struct.u32(104, options.parallel);
   struct.u32(108, options.maxSlowdownPercent);
+  if (draft !== undefined) struct.array(112, terminated(draft, "draft"));
   return struct;
 }
 

@@ -95,6 +95,12 @@ export interface OpenOptions {
    * well as the passes so far tell; default 250, and 100 lets prompts wait for the tokens of all others.
    */
   maxSlowdownPercent?: number;
+  /**
+   * The GGUF file of a draft model, a small one with the same vocabulary: what it guesses is evaluated in the pass of the token
+   * before, where that has paid. It changes no token. It works on the CPU, takes memory for weights and a context of its own, and
+   * goes with a `parallel` of 1.
+   */
+  draft?: string;
   /** Where `persist` keeps conversations; without it nowhere. */
   store?: StoreOptions;
   /**

@@ -27,6 +27,9 @@ pub struct Args {
     prompts: Prompts,
     #[command(flatten)]
     how: TextArgs,
+    /// The GGUF file of a draft model with the same vocabulary, whose guesses may save passes; the output is the same
+    #[arg(long, value_name = "FILE")]
+    draft: Option<PathBuf>,
     #[command(flatten)]
     store: StoreArgs,
     /// Tokens to generate at most, for each prompt; -1 goes on to the end of the context
@@ -131,6 +134,7 @@ pub fn run(args: Args, matches: &ArgMatches) -> Outcome {
     let session = Arc::new(Session::open(OpenOptions {
         path: args.model.model.clone(),
         engine: EngineOptions { slots: prompts.len() as u32, ..args.model.engine(args.ctx)? },
+        draft: args.draft.clone(),
         store: args.store.options(),
         progress: Some(Box::new(loading())),
         ..OpenOptions::default()

@@ -82,6 +82,10 @@ pub struct OpenOptions {
     /// While prompts of others are read, a handle's time for a token grows to at most this many percent of the time
     /// without them, as well as the passes so far tell; 0 is 250, 100 lets prompts wait for the tokens of all others.
     pub max_slowdown_percent: u32,
+    /// The GGUF file of a draft model, a small one with the same vocabulary, or NULL: what it guesses is evaluated in the
+    /// pass of the token before, where that has paid. It changes no token. It works on the CPU, takes memory for weights
+    /// and a context of its own, and goes with a `parallel` of 1.
+    pub draft: *const c_char,
 }
 
 // SAFETY: repr(C), the size first, then numbers, raw pointers and an optional function: all may be zero.
@@ -134,6 +138,7 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_open(
         store_bytes: 0,
         parallel: 0,
         max_slowdown_percent: 0,
+        draft: std::ptr::null(),
     };
     // SAFETY: the options are ours, and the host's path is null or terminated; no out_error.
     unsafe { on_process(std::ptr::null_mut(), || open(&options)) }.unwrap_or(std::ptr::null_mut())
@@ -192,10 +197,10 @@ impl HostData {
 /// The strings of `options` are null or NUL-terminated.
 unsafe fn open(options: &OpenOptions) -> Result<FfiLlmHandle> {
     // SAFETY: the caller's promise.
-    let (path, engine, directory) = unsafe {
+    let (path, engine, directory, draft) = unsafe {
         let (path, engine) = asked(options)?;
-        let named = !options.store_directory.is_null();
-        (path, engine, named.then(|| args::path(options.store_directory, "store_directory")).transpose()?)
+        let named = |text: *const c_char, name| (!text.is_null()).then(|| args::path(text, name)).transpose();
+        (path, engine, named(options.store_directory, "store_directory")?, named(options.draft, "draft")?)
     };
     let store = directory.map(|directory| StoreOptions { directory, max_bytes: options.store_bytes });
     #[cfg(windows)]
@@ -206,7 +211,7 @@ unsafe fn open(options: &OpenOptions) -> Result<FfiLlmHandle> {
         let go_on = move |done: f32| panic::host(|| unsafe { progress(done, user_data.get()) }) == 0;
         Box::new(go_on) as Box<dyn FnMut(f32) -> bool + Send>
     });
-    let options = session::OpenOptions { path, engine, vocab_only: options.flags != 0, store, progress };
+    let options = session::OpenOptions { path, engine, draft, vocab_only: options.flags != 0, store, progress };
     handle::insert(Stream::new(Session::open(options)?))
 }
 

@@ -162,6 +162,17 @@ impl Sampler {
         take(&mut self.stages, pool, legal, draw, generator, self.keep, &mut self.last)
     }
 
+    /// The token that [`Self::sample`] would likely choose from such a row of another model: the same draw. Nothing is
+    /// noted of it; where a call of `sample` would be remembered, it is the token with the greatest logit. `None` where
+    /// the row has no candidate.
+    pub fn propose(&mut self, logits: &mut [f32], banned: &[Token], position: u32) -> Option<Token> {
+        if self.generator.is_none() && !self.stages.iter().any(Stage::learns) {
+            return self.sample(logits, None, banned, position).ok();
+        }
+        let numbers = logits.iter().enumerate().filter(|(_, logit)| !logit.is_nan());
+        numbers.reduce(|best, one| if one.1 > best.1 { one } else { best }).map(|(token, _)| token as Token)
+    }
+
     /// Samples one token from the candidates that a device has left of a row: runs the last `rest` steps of
     /// [`Self::spec`], those that the device does not run ([`SampleSpec::split`]). The token is that of
     /// [`Self::sample`] with the whole row.

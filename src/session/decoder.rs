@@ -2,6 +2,7 @@
 //!
 //! The trait exists so that the rules of a session can be tested against an engine whose every logit is scripted.
 
+use super::draft::{Choose, Drafter};
 use super::shared::Prewarm;
 use crate::backend::{Legal, SampleSpec, SampledRow};
 use crate::engine::{
@@ -56,6 +57,25 @@ pub(crate) trait Decoder: Send {
     fn logits_ahead(&mut self, tokens: &[Token], guesses: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]> {
         let _ = guesses;
         self.logits(tokens, &[], cancel)
+    }
+
+    /// Whether a draft model guesses: [`draft`](Decoder::draft).
+    fn has_draft(&self) -> bool {
+        false
+    }
+
+    /// Puts at most `most` guesses of the draft model for what follows `text`, the slot's tokens and those after them,
+    /// into `guesses`, each chosen by `choose`.
+    fn draft(
+        &mut self,
+        text: &[Token],
+        most: usize,
+        choose: Choose<'_>,
+        guesses: &mut Vec<Token>,
+        cancel: &AtomicBool,
+    ) -> Result<()> {
+        let _ = (text, most, choose, guesses, cancel);
+        Ok(())
     }
 
     /// Context shift: makes room in a full slot by removing the first half of the tokens between the first `keep` and
@@ -224,13 +244,14 @@ pub(crate) struct EngineSlot {
     asked: usize,
     /// The tokens of a pass with guesses.
     pass: Vec<Token>,
+    drafter: Option<Drafter>,
 }
 
 impl EngineSlot {
-    pub(crate) fn new(mut engine: Engine) -> Result<EngineSlot> {
+    pub(crate) fn new(mut engine: Engine, drafter: Option<Drafter>) -> Result<EngineSlot> {
         let slot = engine.take_slot(-1)?;
         let (ahead, pass) = (Vec::with_capacity(engine.most_results()), Vec::with_capacity(engine.batch()));
-        Ok(EngineSlot { engine, slot, ahead, asked: 0, pass })
+        Ok(EngineSlot { engine, slot, ahead, asked: 0, pass, drafter })
     }
 
     /// How many of the engine's tokens nobody asked for.
@@ -263,7 +284,11 @@ impl Decoder for EngineSlot {
 
     fn prefill(&mut self, slot_id: i32, tokens: &[Token], cancel: &AtomicBool) -> Result<Prefill> {
         self.slot = self.engine().slot_for(slot_id, tokens)?;
-        self.engine.prefill(self.slot, tokens, cancel)
+        let prefill = self.engine.prefill(self.slot, tokens, cancel)?;
+        match &mut self.drafter {
+            Some(drafter) => drafter.prefill(slot_id, tokens, cancel).map(|()| prefill),
+            None => Ok(prefill),
+        }
     }
 
     fn prewarm(&mut self, warm: &Prewarm, cancel: &Arc<AtomicBool>, replaces: &mut dyn FnMut()) -> Result<()> {
@@ -310,6 +335,24 @@ impl Decoder for EngineSlot {
         self.engine.logits_ahead(slot, &self.pass, guesses.len(), cancel)?;
         self.ahead.extend_from_slice(guesses);
         self.engine.row_ahead(0)
+    }
+
+    fn has_draft(&self) -> bool {
+        self.drafter.is_some()
+    }
+
+    fn draft(
+        &mut self,
+        text: &[Token],
+        most: usize,
+        choose: Choose<'_>,
+        guesses: &mut Vec<Token>,
+        cancel: &AtomicBool,
+    ) -> Result<()> {
+        match &mut self.drafter {
+            Some(drafter) => drafter.draft(text, most, choose, guesses, cancel),
+            None => Ok(()),
+        }
     }
 
     fn shift(&mut self, keep: usize, pending: &mut Vec<Token>, cancel: &AtomicBool) -> Result<usize> {

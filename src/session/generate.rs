@@ -7,7 +7,7 @@
 
 use super::constraint::{Constraint, Next};
 use super::decoder::Decoder;
-use super::guess::{Guesser, MOST};
+use super::guess::{By, Guesser, MOST};
 use super::shared::{Job, Phase, ResumePoint, Shared};
 use super::{ContextFull, Event, FinishReason, Sink, Usage};
 use crate::engine::{EngineStats, LeafScore, Speculation};
@@ -332,9 +332,34 @@ impl<'a, D: Decoder> Generation<'a, D> {
         }
     }
 
+    /// Guesses what follows the pending tokens, where their logits are not there yet; says who did.
+    fn guess(&mut self) -> Result<By> {
+        let Some(guesser) = self.guesser.as_mut().filter(|_| !self.decoder.has_ahead(&self.pending)) else {
+            return Ok(By::Text);
+        };
+        self.drafted += self.guesses.len() as u64;
+        guesser.learn(std::mem::take(&mut self.right));
+        let left = self.job.max_new_tokens.map_or(u64::MAX, |most| most - self.emitted - 1) as usize;
+        let room = self.decoder.room().saturating_sub(self.pending.len());
+        // Where few tokens are legal, few logits are computed, and whole rows would not pay.
+        let legal = self.job.constraint.legal();
+        let whole = legal.is_none_or(|legal| legal.listed(self.masks_first).is_empty());
+        let most = if whole && !self.pending.is_empty() { MOST.min(left).min(room) } else { 0 };
+        let asked = guesser.guess(&self.text, most, &mut self.guesses);
+        if asked == 0 || !self.decoder.has_draft() {
+            return Ok(By::Text);
+        }
+        let (sampler, banned) = (&mut self.job.sampler, &self.job.banned[..]);
+        let mut choose = |logits: &mut [f32], position| sampler.propose(logits, banned, position);
+        self.decoder.draft(&self.text, asked, &mut choose, &mut self.guesses, &self.shared.cancel)?;
+        Ok(By::Draft)
+    }
+
     /// Evaluates the pending tokens and samples the next one.
     fn sample(&mut self) -> Result<Token> {
         self.switch_sampler()?;
+        let began = Instant::now();
+        let by = if self.ended_at.is_none() && self.followed == 0 { self.guess()? } else { By::Text };
         let legal = self.job.constraint.legal();
         let position = (self.decoder.tokens().len() + self.pending.len()) as u32;
         let listed = legal.map_or(&[][..], |legal| legal.listed(self.masks_first));
@@ -360,22 +385,13 @@ impl<'a, D: Decoder> Generation<'a, D> {
                 (self.right, self.accepted) =
                     (self.right + self.pending.len(), self.accepted + self.pending.len() as u64);
                 self.saved += 1;
-            } else if let Some(guesser) = &mut self.guesser {
-                self.drafted += self.guesses.len() as u64;
-                guesser.learn(std::mem::take(&mut self.right));
-                let left = self.job.max_new_tokens.map_or(u64::MAX, |most| most - self.emitted - 1) as usize;
-                let room = self.decoder.room().saturating_sub(self.pending.len());
-                // Where few tokens are legal, few logits are computed, and whole rows would not pay.
-                let most = if listed.is_empty() && !self.pending.is_empty() { MOST.min(left).min(room) } else { 0 };
-                guesser.guess(&self.text, most, &mut self.guesses);
             }
-            let began = Instant::now();
             let logits = match there || self.guesses.is_empty() {
                 true => self.decoder.logits(&self.pending, listed, &self.shared.cancel)?,
                 false => self.decoder.logits_ahead(&self.pending, &self.guesses, &self.shared.cancel)?,
             };
             if let Some(guesser) = self.guesser.as_mut().filter(|_| !there) {
-                guesser.made(self.guesses.len(), began.elapsed());
+                guesser.made(by, self.guesses.len(), began.elapsed());
             }
             let sampler = &mut self.job.sampler;
             timed(&mut self.choosing, || sampler.sample(logits, legal, &self.job.banned, position))?

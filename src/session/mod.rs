@@ -10,6 +10,7 @@ mod constrain;
 mod constraint;
 mod decoder;
 mod describe;
+mod draft;
 mod embed;
 mod generate;
 mod guess;
@@ -53,6 +54,7 @@ use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 use constraint::{Constraint, Kind};
 use decoder::{Decoder, EngineSlot};
+use draft::Drafter;
 use hub::Hub;
 use parking_lot::Mutex;
 use reasoning::Reasoning;
@@ -113,7 +115,7 @@ impl Session {
     /// # Errors
     /// The reader's, the model's or the engine's error, or [`Error::Cancelled`] when `progress` said so.
     pub fn open(options: OpenOptions) -> Result<Session> {
-        let OpenOptions { path, engine: wanted, vocab_only, store, mut progress } = options;
+        let OpenOptions { path, engine: wanted, draft, vocab_only, store, mut progress } = options;
         if vocab_only {
             return Session::open_vocab(&path);
         }
@@ -121,7 +123,19 @@ impl Session {
         let mut hear = |done: f32| progress.as_mut().is_none_or(|heard| heard(done));
         let model = engine::open_model(&path, &wanted, Some(&mut hear))?;
         let mut session = match wanted.parallel()? {
-            1 => Session::around(Engine::open(model, &wanted, Some(&mut hear))?, &wanted)?,
+            1 => {
+                let engine = Engine::open(model, &wanted, Some(&mut hear))?;
+                if draft.is_some() && !engine.evaluates_ahead() {
+                    let problem = "A draft model guesses for models without a recurrent state, on the CPU".into();
+                    return Err(Error::Unsupported(problem));
+                }
+                let draft = draft.map(|path| Drafter::open(&path, &engine, &wanted, Some(&mut |_| hear(1.0))));
+                Session::around(engine, draft.transpose()?, &wanted)?
+            }
+            n if draft.is_some() => {
+                let problem = format!("parallel is {n}: a session with a draft model shares no engine");
+                return Err(Error::InvalidArgument(problem));
+            }
             _ => Session::beside_others(&model, &wanted, Some(&mut hear))?,
         };
         // The model may be shared with someone who calls the file by another path.
@@ -160,7 +174,7 @@ impl Session {
     /// # Errors
     /// The engine's error.
     pub fn over(model: Arc<Model>, wanted: &EngineOptions) -> Result<Session> {
-        Session::around(Engine::new(model, wanted)?, wanted)
+        Session::around(Engine::new(model, wanted)?, None, wanted)
     }
 
     /// A session at an engine that others share.
@@ -172,10 +186,10 @@ impl Session {
         Session::start(decoder, model.vocab().clone(), model.file().clone(), info, settings)
     }
 
-    fn around(engine: Engine, wanted: &EngineOptions) -> Result<Session> {
+    fn around(engine: Engine, drafter: Option<Drafter>, wanted: &EngineOptions) -> Result<Session> {
         let model = engine.model().clone();
         let (info, settings) = about(&engine, wanted);
-        Session::start(EngineSlot::new(engine)?, model.vocab().clone(), model.file().clone(), info, settings)
+        Session::start(EngineSlot::new(engine, drafter)?, model.vocab().clone(), model.file().clone(), info, settings)
     }
 
     /// The tokens of a text, as [`Vocab::tokenize`] makes them. [`cancel`](Session::cancel) and

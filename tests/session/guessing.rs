@@ -2,7 +2,8 @@
 
 use crate::testing;
 use crate::testing::fixtures::{Kind, Weights};
-use elizainference::Token;
+use elizainference::{Error, Token};
+use std::path::PathBuf;
 use elizainference::session::{
     ContextFull, EngineOptions, Event, FinishReason, Mode, OpenOptions, Session, Settings, Sink, Usage,
 };
@@ -12,10 +13,10 @@ const GRAMMAR: &str = r#"{"gbnf":"root ::= [a-z ]+"}"#;
 const TRIE: &str = r#"{"descriptors":[{"path":"p","leaves":[
     {"name":"a","tokens":[300,301,302]},{"name":"b","tokens":[300,301,303]},{"name":"c","tokens":[300,304]}]}]}"#;
 
-fn open(kind: Kind, weights: Weights) -> Session {
+fn open(kind: Kind, weights: Weights, draft: Option<PathBuf>) -> Session {
     let path = testing::fixture(kind, weights);
     let engine = EngineOptions { context: 256, slots: 2, threads: 1, ..EngineOptions::default() };
-    Session::open(OpenOptions { path, engine, ..OpenOptions::default() }).unwrap()
+    Session::open(OpenOptions { path, engine, draft, ..OpenOptions::default() }).unwrap()
 }
 
 /// Tokens, text, reason and counts of one generation.
@@ -43,9 +44,15 @@ fn said(session: &Session, settings: &Settings, most: i32, temperature: f32) -> 
 #[test]
 fn what_is_said_is_the_same_with_fewer_passes() {
     let (mut right, mut saved) = (0, 0);
-    for (kind, weights) in [(Kind::Llama, Weights::Q8_0), (Kind::Gemma3, Weights::Q8_0), (Kind::Qwen35, Weights::Q8_0)]
-    {
-        let session = open(kind, weights);
+    let draft = |weights| Some(testing::fixture(Kind::Llama, weights));
+    for (kind, draft) in [
+        (Kind::Llama, None),
+        (Kind::Llama, draft(Weights::Q8_0)),
+        (Kind::Llama, draft(Weights::Q4_0)),
+        (Kind::Gemma3, None),
+        (Kind::Qwen35, None),
+    ] {
+        let session = open(kind, Weights::Q8_0, draft);
         for (case, temperature) in [0.0, 0.3, 1.0, 0.0, 0.0, 0.3, 0.0].into_iter().enumerate() {
             let mut settings = session.settings();
             settings.params.seed = Some(case as u64);
@@ -81,4 +88,43 @@ fn what_is_said_is_the_same_with_fewer_passes() {
     }
     // Texts of random weights that are drawn greedily run in circles.
     assert!(right > 20 && saved == right, "{right} guesses were right, {saved} passes saved");
+}
+
+/// A model that drafts for itself is always right where its choices are greedy, also when a prompt came in between.
+#[test]
+fn a_draft_model_saves_passes_where_it_agrees() {
+    let path = testing::fixture(Kind::Llama, Weights::Q8_0);
+    let session = open(Kind::Llama, Weights::Q8_0, Some(path));
+    let settings = Settings { ignore_eos: true, ..session.settings() };
+    let plain = said(&session, &Settings { no_guessing: true, ..settings.clone() }, 100, 0.0);
+    for (prompt, temperature) in [(1, 0.0), (7, 1.0), (30, 0.0)] {
+        session.prefill(&(0..prompt).collect::<Vec<Token>>(), 1).unwrap();
+        let guessed = said(&session, &settings, 100, temperature);
+        let usage = guessed.3;
+        assert!(temperature > 0.0 || guessed.0 == plain.0);
+        // Guesses of the text alone may be wrong.
+        assert!(usage.accepted_tokens * 2 > usage.drafted_tokens && usage.accepted_tokens > 20, "{usage:?}");
+    }
+}
+
+#[test]
+fn a_draft_model_that_does_not_fit_is_refused() {
+    let open = |kind, draft: PathBuf, parallel| {
+        let engine = EngineOptions { context: 256, threads: 1, parallel, ..EngineOptions::default() };
+        let path = testing::fixture(kind, Weights::Q8_0);
+        Session::open(OpenOptions { path, engine, draft: Some(draft), ..OpenOptions::default() }).err().unwrap()
+    };
+    let refused = |kind, draft, parallel, named: &str| {
+        let error = open(kind, draft, parallel);
+        assert!(error.to_string().contains(named), "{error}");
+        error
+    };
+    let fixture = |kind| testing::fixture(kind, Weights::Q8_0);
+    assert!(matches!(refused(Kind::Llama, "/nonexistent/draft.gguf".into(), 1, "draft.gguf"), Error::Io { .. }));
+    assert!(matches!(refused(Kind::Llama, fixture(Kind::Llama), 2, "parallel is 2"), Error::InvalidArgument(_)));
+    refused(Kind::Qwen3, fixture(Kind::Qwen35), 1, "it drafts none");
+    refused(Kind::Qwen35, fixture(Kind::Qwen35), 1, "models without a recurrent state");
+    let other = testing::demo();
+    let error = refused(Kind::Llama, other.clone(), 1, "draft model");
+    assert!(matches!(error, Error::InvalidArgument(_)) && error.to_string().contains(&other.display().to_string()));
 }

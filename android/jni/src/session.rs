@@ -47,6 +47,7 @@ extern "system" fn Java_ai_eliza_inference_Native_open<'local>(
     tensor_devices: JByteBuffer<'local>,
     kv_type: JByteBuffer<'local>,
     kv_type_v: JByteBuffer<'local>,
+    draft: JByteBuffer<'local>,
     store_directory: JByteBuffer<'local>,
     store_bytes: jlong,
     vocab_only: jboolean,
@@ -57,12 +58,13 @@ extern "system" fn Java_ai_eliza_inference_Native_open<'local>(
         let path = PathBuf::from(text(env, &path, "path")?);
         let thrown = Arc::default();
         let progress = if progress.is_null() { None } else { Some(listener(env, &progress, &thrown)?) };
+        let draft = optional_text(env, &draft, "draft")?.map(PathBuf::from);
         let directory = optional_text(env, &store_directory, "store")?.map(PathBuf::from);
         let max_bytes = u64::try_from(store_bytes);
         let max_bytes =
             max_bytes.map_err(|_| Error::InvalidArgument(format!("the store's bytes are {store_bytes}")))?;
         let store = directory.map(|directory| StoreOptions { directory, max_bytes });
-        let opened = Session::open(OpenOptions { path, engine, vocab_only, store, progress });
+        let opened = Session::open(OpenOptions { path, engine, draft, vocab_only, store, progress });
         if let Some(thrown) = lock(&thrown).take() {
             return Err(thrown.into());
         }

@@ -72,8 +72,8 @@ fn open_session(
     progress: Option<Box<dyn FnMut(f32) -> bool + Send>>,
 ) -> Result<Session> {
     let path = PathBuf::from(terminated(path, "modelPath")?);
-    let (engine, vocab_only) = (options.engine()?, options.vocab_only.unwrap_or(false));
-    Session::open(session::OpenOptions { path, engine, vocab_only, store: options.store()?, progress })
+    let (engine, draft, vocab_only) = (options.engine()?, options.draft()?, options.vocab_only.unwrap_or(false));
+    Session::open(session::OpenOptions { path, engine, draft, vocab_only, store: options.store()?, progress })
 }
 
 /// A session on its way from the thread that opened it to JavaScript.

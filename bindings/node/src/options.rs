@@ -26,6 +26,7 @@ pub struct OpenOptions {
     pub max_slowdown_percent: Option<i32>,
     pub n_batch: Option<i32>,
     pub snapshots: Option<i32>,
+    pub draft: Option<String>,
     pub store_directory: Option<String>,
     pub store_bytes: Option<f64>,
     pub vocab_only: Option<bool>,
@@ -48,6 +49,10 @@ impl OpenOptions {
             n_batch: count(self.n_batch, "nBatch")?,
             snapshots: count(self.snapshots, "snapshots")?,
         })
+    }
+
+    pub(crate) fn draft(&self) -> Result<Option<PathBuf>> {
+        self.draft.as_deref().map(|path| terminated(path, "draft").map(PathBuf::from)).transpose()
     }
 
     pub(crate) fn store(&self) -> Result<Option<StoreOptions>> {

@@ -27,6 +27,9 @@ use std::time::Duration;
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
+    /// The GGUF file of a draft model with the same vocabulary, whose guesses may save passes; the answers are the same
+    #[arg(long, value_name = "FILE")]
+    draft: Option<PathBuf>,
     /// Context in tokens, rounded up to a power of two; 0 is the model's own, at most 4096
     #[arg(short, long, default_value_t = 0, value_name = "N")]
     ctx: u32,
@@ -96,6 +99,7 @@ pub fn run(args: Args) -> Outcome {
     let session = Arc::new(Session::open(OpenOptions {
         path: args.model.model.clone(),
         engine: args.model.engine(args.ctx)?,
+        draft: args.draft.clone(),
         progress: Some(Box::new(loading())),
         ..OpenOptions::default()
     })?);

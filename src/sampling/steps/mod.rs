@@ -230,6 +230,11 @@ impl Stage {
         }
     }
 
+    /// Whether it changes with each row that it is applied to.
+    pub fn learns(&self) -> bool {
+        matches!(self.memory, Memory::Mirostat(_) | Memory::AdaptiveP(_) | Memory::Generator(_))
+    }
+
     /// Appends a token of the stream to the history.
     pub fn accept(&mut self, token: Token) {
         match &mut self.memory {

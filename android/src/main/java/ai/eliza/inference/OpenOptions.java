@@ -11,6 +11,7 @@ public final class OpenOptions {
     int snapshots;
     int parallel;
     int maxSlowdownPercent;
+    String draft;
     String storeDirectory;
     long storeBytes;
     String device;
@@ -90,6 +91,16 @@ public final class OpenOptions {
      */
     public OpenOptions maxSlowdownPercent(int percent) {
         maxSlowdownPercent = percent;
+        return this;
+    }
+
+    /**
+     * The GGUF file of a draft model, a small one with the same vocabulary: what it guesses is evaluated in the pass of the token
+     * before, where that has paid. It changes no token. It works on the CPU, takes memory for weights and a context of its own, and
+     * goes with a {@link #parallel} of 1.
+     */
+    public OpenOptions draft(String path) {
+        draft = path;
         return this;
     }
 

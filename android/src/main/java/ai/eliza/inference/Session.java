@@ -72,7 +72,8 @@ public final class Session implements AutoCloseable {
         long number = Native.open(Utf8.direct(options.path, "path"), options.whole(),
             Utf8.directOrNull(options.device, "device"), Utf8.directOrNull(options.tensorDevices, "tensorDevice"),
             Utf8.directOrNull(options.kvType, "kvType"), Utf8.directOrNull(options.kvTypeV, "kvTypeV"),
-            Utf8.directOrNull(options.storeDirectory, "store"), options.storeBytes, options.vocabOnly, options.progress);
+            Utf8.directOrNull(options.draft, "draft"), Utf8.directOrNull(options.storeDirectory, "store"), options.storeBytes,
+            options.vocabOnly, options.progress);
         return new Session(number, STEP_TOKENS);
     }
 

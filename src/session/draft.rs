@@ -1,0 +1,124 @@
+//! A draft model: a small one of the same vocabulary that guesses what the session's model writes next.
+
+use crate::engine::{Engine, EngineOptions, LoadProgress, SlotId, open_model};
+use crate::vocab::Vocab;
+use crate::{Error, Result, Token};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+/// How many tokens one of two vocabularies may have more: rows that fill a matrix up.
+const MOST_MORE: usize = 128;
+
+/// Chooses a token from logits for this position; `None` where it cannot.
+pub(crate) type Choose<'a> = &'a mut dyn FnMut(&mut [f32], u32) -> Option<Token>;
+
+/// The draft model's engine, and the slot of the last prompt.
+pub(crate) struct Drafter {
+    engine: Engine,
+    slot: SlotId,
+    /// Ids that the session's model has.
+    n_vocab: usize,
+}
+
+impl Drafter {
+    /// Opens the file at `path` to guess for the model of an engine, on the CPU, with its context and options.
+    ///
+    /// # Errors
+    /// The model's or the engine's; [`Error::InvalidArgument`] for another vocabulary, [`Error::Unsupported`] for a
+    /// model that cannot take back tokens.
+    pub(crate) fn open(
+        path: &Path,
+        of: &Engine,
+        wanted: &EngineOptions,
+        mut progress: LoadProgress<'_>,
+    ) -> Result<Drafter> {
+        let in_file = |error: Error| error.in_file(path);
+        let options = EngineOptions { context: of.context() as u32, gpu_layers: 0, tensor_devices: Vec::new(), ..wanted.clone() };
+        let model = open_model(path, &options, progress.as_deref_mut())?;
+        same_vocabulary(of.model().vocab(), model.vocab(), path)?;
+        if model.outline().pooled().is_some() || model.outline().answers() {
+            return Err(in_file(Error::Unsupported("This model does not go on from tokens: it drafts none".into())));
+        }
+        let mut engine = Engine::open(model, &options, progress)?;
+        if !engine.evaluates_ahead() {
+            let problem = "A model with a recurrent state cannot take back what it drafted: it drafts none";
+            return Err(in_file(Error::Unsupported(problem.into())));
+        }
+        let slot = engine.take_slot(-1)?;
+        Ok(Drafter { engine, slot, n_vocab: of.model().n_vocab() })
+    }
+
+    /// Evaluates a prompt, as far as it fits.
+    pub(crate) fn prefill(&mut self, slot_id: i32, tokens: &[Token], cancel: &AtomicBool) -> Result<()> {
+        if tokens.len() > self.engine.context() {
+            return Ok(());
+        }
+        self.slot = self.engine.slot_for(slot_id, tokens)?;
+        self.engine.prefill(self.slot, tokens, cancel).map(drop)
+    }
+
+    /// Puts at most `most` tokens into `guesses` that the model says follow `text`, each chosen by `choose`. None where
+    /// the context is full, and where its logits are not numbers.
+    pub(crate) fn draft(
+        &mut self,
+        text: &[Token],
+        most: usize,
+        choose: Choose<'_>,
+        guesses: &mut Vec<Token>,
+        cancel: &AtomicBool,
+    ) -> Result<()> {
+        let (engine, slot, mut last) = (&mut self.engine, self.slot, [0]);
+        let known = engine.tokens(slot).iter().zip(text).take_while(|(a, b)| a == b).count();
+        let Some(known) = text.len().checked_sub(1).map(|most| known.min(most)) else { return Ok(()) };
+        engine.truncate(slot, known);
+        if text.len() + most > engine.context() {
+            return Ok(());
+        }
+        loop {
+            let new = if guesses.is_empty() { &text[known..] } else { &last };
+            let logits = engine.next_logits(slot, new, &[], cancel)?;
+            let position = (text.len() + guesses.len()) as u32;
+            let shared = logits.len().min(self.n_vocab);
+            let token = match logits.len() == self.n_vocab {
+                true => choose(logits, position),
+                // A chain is made for the rows of its own model.
+                false => likeliest(&logits[..shared]),
+            };
+            let Some(token) = token else { return Ok(()) };
+            guesses.push(token);
+            last = [token];
+            if guesses.len() >= most {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The token with the greatest logit, of several the first; none where there is no number.
+fn likeliest(logits: &[f32]) -> Option<Token> {
+    let numbers = logits.iter().enumerate().filter(|(_, logit)| !logit.is_nan());
+    numbers.reduce(|best, one| if one.1 > best.1 { one } else { best }).map(|(token, _)| token as Token)
+}
+
+/// # Errors
+/// [`Error::InvalidArgument`] naming the first token that differs.
+fn same_vocabulary(model: &Vocab, draft: &Vocab, path: &Path) -> Result<()> {
+    let (n, of_draft) = (model.n_tokens(), draft.n_tokens());
+    if n.abs_diff(of_draft) > MOST_MORE {
+        let problem = format!("{}: this draft model has {of_draft} tokens, the model {n}", path.display());
+        return Err(Error::InvalidArgument(problem));
+    }
+    let (mut a, mut b) = (Vec::new(), Vec::new());
+    for token in 0..n.min(of_draft) as Token {
+        a.clear();
+        b.clear();
+        model.piece(token, true, &mut a);
+        draft.piece(token, true, &mut b);
+        if a != b {
+            let [a, b] = [&a, &b].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+            let problem = format!("{}: token {token} of this draft model is {b:?}, the model's {a:?}", path.display());
+            return Err(Error::InvalidArgument(problem));
+        }
+    }
+    Ok(())
+}
