@@ -19,7 +19,7 @@ import zlib
 
 from peer import ROOT, Made, Ours, run, table
 
-MODEL, DRAFT = "scripted-420m", "scripted-45m"
+MODEL, DRAFT = "scripted-300m", "scripted-25m"
 RENAMED = {"program": "executable", "folder": "directory", "path": "file_name", "environment": "variables"}
 NAMES = ("Anna", "Boris", "Chen", "Dora", "Emil", "Farah", "Goran", "Hana")
 WORDS = ("meeting", "garden", "train", "weather", "invoice", "holiday", "printer", "concert", "recipe", "ticket", "letter", "station")
@@ -31,7 +31,7 @@ def read(*parts):
 
 
 def edit():
-    code = "\n".join(read("tools", "peer.py").split("\n")[:160])
+    code = "\n".join(read("tools", "peer.py").split("\n")[:70])
     names = re.compile(r"\b(" + "|".join(RENAMED) + r")\b")
     return f"Change the names in this file:\n\n{code}\n\n", names.sub(lambda found: RENAMED[found[0]], code)
 
@@ -45,8 +45,10 @@ def objects():
 
 
 def prose():
-    paragraphs = [part for part in read("docs", "design.md").split("\n\n") if re.match(r"[A-Z][a-z]", part)]
-    return "What this project is, and why:\n\n", "\n\n".join(paragraphs)
+    files = [read("docs", name) for name in ("token-trie.md", "session.md", "sampling.md", "models.md")]
+    paragraphs = [part for file in files for part in re.split(r"\n\n|\n(?=[*-] )", file) if re.match(r"([*-] )?[A-Z][a-z]", part)]
+    plain = [" ".join(re.sub(r"`|\]\([^)]*\)|\[|^[*-] ", "", part).split()) for part in paragraphs]
+    return "What this project is, and why:\n\n", "\n".join(plain)
 
 
 TEXTS = {"edit": edit, "json": objects, "prose": prose, "draft": prose}
@@ -76,7 +78,7 @@ def disagreeing(tokens, first, share):
 
 def compare(args, ours, models, name):
     shared = os.environ.get("ELIZA_SHARED") or os.path.join(ROOT, os.pardir, "shared")
-    file = os.path.join(shared, "models", "vocab", "ggml-vocab-qwen2.gguf")
+    file = os.path.join(shared, "models", "vocab", "ggml-vocab-llama-spm.gguf")
     vocab = ["--vocab", file] if os.path.exists(file) else []
     known = file if vocab else models.get(f"{MODEL}:{args.type}")
     text = TEXTS[name]()
@@ -112,7 +114,7 @@ def compare(args, ours, models, name):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("texts", nargs="*", default=list(TEXTS), metavar="TEXT", choices=list(TEXTS))
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help=", ".join(TEXTS))
     parser.add_argument("--folder", help="the models' folder, target/bench unless told")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=600, help="the most tokens that are said")
@@ -120,9 +122,12 @@ def main():
     parser.add_argument("--type", default="q4_0", help="the type of the weights")
     parser.add_argument("--json", help="a file for all results")
     args = parser.parse_args()
+    for name in args.texts:
+        if name not in TEXTS:
+            parser.error(f"no text `{name}`: {', '.join(TEXTS)}")
     ours, results = Ours(), []
     models = Made(ours, args.folder)
-    for name in args.texts:
+    for name in args.texts or TEXTS:
         results.append(compare(args, ours, models, name))
         print(f"{name}: {results[-1]['ratio']:.2f} times as fast", flush=True)
     table(("text", "tokens", "prompt", "passes", "guessed", "right", "ms a token", "without", "ratio"),

@@ -49,10 +49,10 @@ const SHAPES: [Shape; 8] = [
     Shape { name: "llama-7b", architecture: "llama", width: 4096, layers: 32, feed_forward: 11_008, heads: 32,
             kv_heads: 32, head: 128, vocabulary: 32_000, context: 4096, rope_base: 1e4, tied: false, bpe: false },
     // With a table of positions, for scripts; the second is a tenth of the first.
-    Shape { name: "scripted-420m", architecture: "gpt2", width: 1024, layers: 24, feed_forward: 4096, heads: 16,
-            kv_heads: 4, head: 64, vocabulary: 151_936, context: 4096, rope_base: 1e4, tied: false, bpe: true },
-    Shape { name: "scripted-45m", architecture: "gpt2", width: 256, layers: 8, feed_forward: 1024, heads: 4,
-            kv_heads: 2, head: 64, vocabulary: 151_936, context: 4096, rope_base: 1e4, tied: false, bpe: true },
+    Shape { name: "scripted-300m", architecture: "gpt2", width: 1024, layers: 24, feed_forward: 4096, heads: 16,
+            kv_heads: 4, head: 64, vocabulary: 32_000, context: 4096, rope_base: 1e4, tied: false, bpe: false },
+    Shape { name: "scripted-25m", architecture: "gpt2", width: 384, layers: 8, feed_forward: 1536, heads: 6,
+            kv_heads: 2, head: 64, vocabulary: 32_000, context: 4096, rope_base: 1e4, tied: false, bpe: false },
     // A large vocabulary on next to nothing.
     Shape { name: "vocab-128k", architecture: "llama", width: 64, layers: 1, feed_forward: 128, heads: 2,
             kv_heads: 1, head: 32, vocabulary: 128_256, context: 2048, rope_base: 5e5, tied: true, bpe: true },
@@ -232,7 +232,9 @@ fn tensors(shape: &Shape, habits: bool) -> Vec<(String, Vec<u64>, Values)> {
     let (gemma, positions) = (shape.architecture == "gemma3", shape.architecture == "gpt2");
     let own_norms = shape.architecture != "llama" && !positions;
     let vocabulary = shape.vocabulary as u64;
-    let mut all = vec![("token_embd.weight".into(), vec![shape.width, vocabulary], embedding(shape))];
+    // Where positions tell what comes, the tokens hardly disturb them.
+    let tokens = if positions { Values::Spread(0.1 * per_root(shape.width)) } else { embedding(shape) };
+    let mut all = vec![("token_embd.weight".into(), vec![shape.width, vocabulary], tokens)];
     if positions {
         all.push(("position_embd.weight".into(), vec![shape.width, u64::from(shape.context)], embedding(shape)));
     }

@@ -290,6 +290,15 @@ test("a choice has the log-probability of every name", async () => {
   assert.match(tied.warnings.join("\n"), /"YES" is given more than once/);
 });
 
+test("a draft model changes nothing of what is said", async () => {
+  const how = { maxTokens: 40, temperature: 0.8, seed: 7, ignoreEos: true };
+  using alone = await open();
+  using model = await open({ draft: MODEL });
+  assert.deepEqual(await whole(model, PROMPT, how), await whole(alone, PROMPT, how));
+  await assert.rejects(open({ draft: "/nonexistent/draft.gguf" }), fails("ELIZA_ERR_IO", "draft.gguf"));
+  await assert.rejects(open({ draft: MODEL, parallel: 2 }), fails("ELIZA_ERR_INVALID_ARG", "parallel is 2"));
+});
+
 test("options of sampling take effect for one call", async () => {
   using model = await open();
   const greedy = { maxTokens: 20, temperature: 0, ignoreEos: true };

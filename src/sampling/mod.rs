@@ -43,6 +43,6 @@ pub use crate::backend::{ChainStep, DRY_BREAKERS, Dry, Generator, Legal, LegalTo
 pub use candidate::Candidate;
 pub use chain::Chain;
 pub use params::{Mirostat, Params};
-pub use sampler::{MAX_KEPT_CANDIDATES, Sampled, Sampler, legal_of};
+pub use sampler::{MAX_KEPT_CANDIDATES, Sampled, Sampler, legal_of, likeliest};
 pub use sequence::{Kind, Sequence};
 pub use steps::penalties::MAX_LAST_N;

@@ -169,8 +169,7 @@ impl Sampler {
         if self.generator.is_none() && !self.stages.iter().any(Stage::learns) {
             return self.sample(logits, None, banned, position).ok();
         }
-        let numbers = logits.iter().enumerate().filter(|(_, logit)| !logit.is_nan());
-        numbers.reduce(|best, one| if one.1 > best.1 { one } else { best }).map(|(token, _)| token as Token)
+        likeliest(logits)
     }
 
     /// Samples one token from the candidates that a device has left of a row: runs the last `rest` steps of
@@ -257,6 +256,12 @@ impl Sampler {
     pub fn seed(&self) -> u64 {
         self.seed
     }
+}
+
+/// The token with the greatest logit, of several the first; none where there is no number.
+pub fn likeliest(logits: &[f32]) -> Option<Token> {
+    let numbers = logits.iter().enumerate().filter(|(_, logit)| !logit.is_nan());
+    numbers.reduce(|best, one| if one.1 > best.1 { one } else { best }).map(|(token, _)| token as Token)
 }
 
 /// Runs the steps and draws with the random bits of this seed and position, or with the generator where there is one;

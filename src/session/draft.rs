@@ -1,6 +1,7 @@
 //! A draft model: a small one of the same vocabulary that guesses what the session's model writes next.
 
-use crate::engine::{Engine, EngineOptions, LoadProgress, SlotId, open_model};
+use crate::engine::{Engine, EngineOptions, SlotId, open_model};
+use crate::sampling::likeliest;
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 use std::path::Path;
@@ -22,6 +23,7 @@ pub(crate) struct Drafter {
 
 impl Drafter {
     /// Opens the file at `path` to guess for the model of an engine, on the CPU, with its context and options.
+    /// `go_on` answers whether to load on.
     ///
     /// # Errors
     /// The model's or the engine's; [`Error::InvalidArgument`] for another vocabulary, [`Error::Unsupported`] for a
@@ -30,16 +32,16 @@ impl Drafter {
         path: &Path,
         of: &Engine,
         wanted: &EngineOptions,
-        mut progress: LoadProgress<'_>,
+        mut go_on: impl FnMut() -> bool + Send,
     ) -> Result<Drafter> {
         let in_file = |error: Error| error.in_file(path);
         let options = EngineOptions { context: of.context() as u32, gpu_layers: 0, tensor_devices: Vec::new(), ..wanted.clone() };
-        let model = open_model(path, &options, progress.as_deref_mut())?;
+        let model = open_model(path, &options, Some(&mut |_| go_on()))?;
         same_vocabulary(of.model().vocab(), model.vocab(), path)?;
         if model.outline().pooled().is_some() || model.outline().answers() {
             return Err(in_file(Error::Unsupported("This model does not go on from tokens: it drafts none".into())));
         }
-        let mut engine = Engine::open(model, &options, progress)?;
+        let mut engine = Engine::open(model, &options, Some(&mut |_| go_on()))?;
         if !engine.evaluates_ahead() {
             let problem = "A model with a recurrent state cannot take back what it drafted: it drafts none";
             return Err(in_file(Error::Unsupported(problem.into())));
@@ -94,12 +96,6 @@ impl Drafter {
     }
 }
 
-/// The token with the greatest logit, of several the first; none where there is no number.
-fn likeliest(logits: &[f32]) -> Option<Token> {
-    let numbers = logits.iter().enumerate().filter(|(_, logit)| !logit.is_nan());
-    numbers.reduce(|best, one| if one.1 > best.1 { one } else { best }).map(|(token, _)| token as Token)
-}
-
 /// # Errors
 /// [`Error::InvalidArgument`] naming the first token that differs.
 fn same_vocabulary(model: &Vocab, draft: &Vocab, path: &Path) -> Result<()> {
@@ -121,4 +117,53 @@ fn same_vocabulary(model: &Vocab, draft: &Vocab, path: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    const NEVER: AtomicBool = AtomicBool::new(false);
+
+    /// What the model itself says after a text.
+    fn said(engine: &mut Engine, text: &[Token], most: usize) -> Vec<Token> {
+        let slot = engine.take_slot(0).unwrap();
+        engine.truncate(slot, 0);
+        let mut said: Vec<Token> = Vec::new();
+        let mut new = text.to_vec();
+        while said.len() < most {
+            let token = likeliest(engine.next_logits(slot, &new, &[], &NEVER).unwrap()).unwrap();
+            said.push(token);
+            new = vec![token];
+        }
+        said
+    }
+
+    #[test]
+    fn a_model_drafts_for_itself_what_it_says() {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/demo.gguf");
+        let options = EngineOptions { context: 64, threads: 1, ..EngineOptions::default() };
+        let mut engine = Engine::new(open_model(&path, &options, None).unwrap(), &options).unwrap();
+        let mut drafter = Drafter::open(&path, &engine, &options, || true).unwrap();
+        let mut text: Vec<Token> = vec![1, 300, 17, 301];
+        drafter.prefill(-1, &text, &NEVER).unwrap();
+        // Guesses that were taken, some of them, or none; and a text that has nothing of the one before.
+        for (taken, own) in [(7, vec![]), (2, vec![40]), (0, vec![41, 42]), (0, vec![])] {
+            let (mut guesses, mut asked) = (Vec::new(), Vec::new());
+            let mut choose = |logits: &mut [f32], position| {
+                asked.push(position as usize);
+                likeliest(logits)
+            };
+            drafter.draft(&text, 7, &mut choose, &mut guesses, &NEVER).unwrap();
+            assert_eq!(guesses, said(&mut engine, &text, 7));
+            assert_eq!(asked, (text.len()..text.len() + 7).collect::<Vec<_>>());
+            text.extend(guesses[..taken].iter().chain(&own));
+        }
+        let mut guesses = Vec::new();
+        for full in [vec![5; 58], vec![5; 64], vec![]] {
+            drafter.draft(&full, 7, &mut |logits, _| likeliest(logits), &mut guesses, &NEVER).unwrap();
+            assert!(guesses.is_empty(), "there is no room, or no text");
+        }
+    }
 }

@@ -345,9 +345,9 @@ impl<'a, D: Decoder> Generation<'a, D> {
         let legal = self.job.constraint.legal();
         let whole = legal.is_none_or(|legal| legal.listed(self.masks_first).is_empty());
         let most = if whole && !self.pending.is_empty() { MOST.min(left).min(room) } else { 0 };
-        let asked = guesser.guess(&self.text, most, &mut self.guesses);
+        let (by, asked) = guesser.guess(&self.text, most, &mut self.guesses);
         if asked == 0 || !self.decoder.has_draft() {
-            return Ok(By::Text);
+            return Ok(by);
         }
         let (sampler, banned) = (&mut self.job.sampler, &self.job.banned[..]);
         let mut choose = |logits: &mut [f32], position| sampler.propose(logits, banned, position);

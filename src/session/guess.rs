@@ -1,7 +1,8 @@
 //! Next tokens that are guessed: from the text itself, what followed the same tokens before, or by a draft model.
 //!
 //! A text that repeats parts of its prompt or of itself (an edit, JSON, code) goes on after its last few tokens as it
-//! went on after the same tokens earlier ("prompt lookup decoding"). A small model of the same vocabulary guesses what a
+//! went on after the same tokens earlier ("prompt lookup decoding"), and after a token that is another one it likely
+//! goes on in the same place. A small model of the same vocabulary guesses what a
 //! large one writes ("speculative decoding", Leviathan et al., <https://arxiv.org/abs/2211.17192>). The guessed tokens
 //! are evaluated in the pass of the tokens before them, which costs little where a pass is bound by reading weights.
 //! Each token is then sampled from its own logits as ever; where it is the one that was guessed, the next logits are
@@ -13,21 +14,28 @@
 use crate::Token;
 use std::time::Duration;
 
-/// The fewest last tokens that must have been there before.
-const SHORTEST: usize = 3;
+/// From so many last tokens on that were there before, what followed them is likely to follow again.
+const LONG: usize = 3;
 /// Longer matches are as good as this.
 const LONGEST: usize = 16;
 /// The most tokens that are guessed at once: with the token before them eight rows of logits.
 pub(super) const MOST: usize = 7;
 /// Tokens until guessing is tried again after it did not pay: at first, and at most.
 const REST: (u32, u32) = (32, 512);
+/// What a way of guessing is taken to be like before it was tried: so many of its guesses were right and wrong, and one
+/// costs this part of a pass.
+const HOPED: (f64, f64, f64) = (2.0, 0.5, 0.1);
+/// How much of what is known a pass leaves.
+const KEPT: f64 = 0.8;
 /// After so many passes with guesses one is made without, to learn anew what it takes.
 const PASSES: u32 = 64;
 
 /// Guesses of one generation.
 pub(super) struct Guesser {
-    text: Way,
-    draft: Way,
+    /// Each way of guessing, by its number.
+    ways: [Way; 3],
+    /// How far back in the text it was that last went on as it does now.
+    lag: Option<usize>,
     /// Seconds of a pass without guesses; 0 before the first.
     plain: f64,
     /// Passes with guesses since the last without.
@@ -39,7 +47,9 @@ pub(super) struct Guesser {
 /// Who guessed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum By {
-    /// The text.
+    /// The text, where one or two tokens were there before, or more in the same place before a token that was not.
+    Few,
+    /// The text, where more were there before.
     Text,
     /// The draft model.
     Draft,
@@ -47,45 +57,53 @@ pub(super) enum By {
 
 /// How one way of guessing does.
 struct Way {
-    /// How many tokens are guessed at once.
-    window: usize,
+    /// Guesses that were right and wrong, the last ones counting most. What comes after a wrong one was not tried.
+    right: f64,
+    wrong: f64,
+    /// What a guess costs, in passes without guesses.
+    cost: f64,
     /// Tokens until the next guess.
     rests: u32,
     /// How long the next rest is.
     next_rest: u32,
-    /// How many times as fast passes with guesses were.
-    gain: f64,
 }
 
 impl Way {
     fn new() -> Way {
-        Way { window: MOST, rests: 0, next_rest: REST.0, gain: 1.0 }
+        let (right, wrong, cost) = HOPED;
+        Way { right, wrong, cost, rests: 0, next_rest: REST.0 }
     }
 
-    /// How many tokens to guess now.
+    /// How many tokens to guess now: as many as save the most time; 0 where none does, and while it rests.
     fn turn(&mut self) -> usize {
-        match self.rests {
-            0 => self.window,
-            _ => {
-                self.rests -= 1;
-                0
+        if self.rests > 0 {
+            self.rests -= 1;
+            return 0;
+        }
+        let share = self.right / (self.right + self.wrong);
+        let (mut best, mut tokens, mut reached) = ((1.0, 0), 1.0, 1.0);
+        for guesses in 1..=MOST {
+            reached *= share;
+            tokens += reached;
+            let gain = tokens / (1.0 + guesses as f64 * self.cost);
+            if gain > best.0 {
+                best = (gain, guesses);
             }
         }
+        if best.1 == 0 {
+            // The next try is judged by itself.
+            *self = Way { rests: self.next_rest - 1, next_rest: (2 * self.next_rest).min(REST.1), ..Way::new() };
+        }
+        best.1
     }
 
-    /// Notes a pass with so many guesses, so many of them right, that was so many times as fast as those without.
-    fn learn(&mut self, guesses: usize, right: usize, gain: f64) {
-        self.gain = 0.5 * self.gain + 0.5 * gain;
-        self.window = match right {
-            _ if right == guesses => (2 * guesses).min(MOST),
-            0 => (guesses / 2).max(1),
-            _ => (right + 1).min(MOST),
-        };
-        if self.gain < 1.0 {
-            (self.rests, self.next_rest) = (self.next_rest, (2 * self.next_rest).min(REST.1));
-            // The next try is judged by itself.
-            self.gain = 1.0;
-        } else if gain > 1.0 {
+    /// Notes a pass with so many guesses, so many of them right, that took so many times as long as one without.
+    fn learn(&mut self, guesses: usize, right: usize, took: f64) {
+        self.right = KEPT * self.right + right as f64;
+        self.wrong = KEPT * self.wrong + f64::from(right < guesses);
+        let cost = ((took - 1.0) / guesses as f64).max(0.01);
+        self.cost = 0.75 * self.cost + 0.25 * cost;
+        if right as f64 > guesses as f64 * self.cost {
             self.next_rest = REST.0;
         }
     }
@@ -93,24 +111,30 @@ impl Way {
 
 impl Guesser {
     pub fn new() -> Guesser {
-        Guesser { text: Way::new(), draft: Way::new(), plain: 0.0, passes: 0, tried: None }
+        Guesser { ways: [Way::new(), Way::new(), Way::new()], lag: None, plain: 0.0, passes: 0, tried: None }
     }
 
-    /// Puts at most `most` guesses for what follows a text into `guesses`. Where there are none, so many are asked of
-    /// a draft model.
-    pub fn guess(&mut self, text: &[Token], most: usize, guesses: &mut Vec<Token>) -> usize {
+    /// Puts at most `most` guesses for what follows a text into `guesses`, and says by what. Where there are none, so
+    /// many are asked of a draft model.
+    pub fn guess(&mut self, text: &[Token], most: usize, guesses: &mut Vec<Token>) -> (By, usize) {
         guesses.clear();
-        let (of_text, of_draft) = (self.text.turn(), self.draft.turn());
         // A pass without guesses tells first what it takes.
         if self.plain == 0.0 || self.passes >= PASSES {
-            return 0;
+            return (By::Text, 0);
         }
-        if of_text > 0
-            && let Some(after) = earlier(text)
-        {
-            guesses.extend_from_slice(&text[after..][..of_text.min(most).min(text.len() - after)]);
+        let [of_few, of_text, of_draft] = self.ways.each_mut().map(Way::turn);
+        if of_few + of_text > 0 {
+            let (after, same) = earlier(text);
+            let (by, window) = if same >= LONG { (By::Text, of_text) } else { (By::Few, of_few) };
+            // After a token that differs the place before it is likelier than that of so short a match.
+            self.lag = if same >= LONG { Some(text.len() - after) } else { self.lag };
+            let after = self.lag.and_then(|lag| text.len().checked_sub(lag)).unwrap_or(after);
+            guesses.extend(text[after..].iter().take(window.min(most)));
+            if !guesses.is_empty() {
+                return (by, 0);
+            }
         }
-        if guesses.is_empty() { of_draft.min(most) } else { 0 }
+        (By::Draft, of_draft.min(most))
     }
 
     /// Notes a pass with so many guesses.
@@ -131,32 +155,33 @@ impl Guesser {
     /// Notes how many guesses of the last pass were right, before the next pass.
     pub fn learn(&mut self, right: usize) {
         let Some((by, guesses, took)) = self.tried.take() else { return };
-        let gain = (right + 1) as f64 * self.plain / took.as_secs_f64().max(1e-9);
-        match by {
-            By::Text => self.text.learn(guesses, right, gain),
-            By::Draft => self.draft.learn(guesses, right, gain),
+        let took = took.as_secs_f64() / self.plain.max(1e-9);
+        if by != By::Draft {
+            self.lag = self.lag.filter(|_| right > 0);
         }
+        self.ways[by as usize].learn(guesses, right, took);
     }
 }
 
-/// Where the text went on after its last tokens were there before: after the longest match, of several the last.
-fn earlier(text: &[Token]) -> Option<usize> {
-    let (&last, before) = text.split_last()?;
-    let mut best = (SHORTEST - 1, None);
-    for end in (SHORTEST..text.len()).rev() {
+/// Where the text went on after its last tokens were there before, and how many: after the longest match, of several
+/// the last; its end where there is none.
+fn earlier(text: &[Token]) -> (usize, usize) {
+    let Some((&last, before)) = text.split_last() else { return (0, 0) };
+    let mut best = (text.len(), 0);
+    for end in (1..text.len()).rev() {
         if text[end - 1] != last {
             continue;
         }
         let same =
             text[..end - 1].iter().rev().zip(before.iter().rev()).take(LONGEST).take_while(|(a, b)| a == b).count();
-        if same + 1 > best.0 {
-            best = (same + 1, Some(end));
+        if same + 1 > best.1 {
+            best = (end, same + 1);
             if same + 1 >= LONGEST {
                 break;
             }
         }
     }
-    best.1
+    best
 }
 
 #[cfg(test)]
@@ -175,7 +200,7 @@ mod tests {
         assert_eq!(guess(&[1, 2, 3, 4, 5, 6, 7, 1, 2, 3]), [4, 5, 6]);
         assert_eq!(guess(&[9, 1, 2, 3, 4, 8, 1, 2, 3, 5, 9, 1, 2, 3]), [4, 8, 1], "four tokens match there");
         assert_eq!(guess(&[1, 2, 3, 4, 1, 2, 3, 5, 7, 1, 2, 3]), [5, 7, 1], "the last of two");
-        assert!(guess(&[4, 2, 3, 9, 1, 2, 3]).is_empty(), "two tokens are too few");
+        assert_eq!(guess(&[4, 2, 3, 9, 1, 2, 3]), [9, 1, 2]);
         assert_eq!(guess(&[1, 1, 1, 1]), [1], "up to the end");
         assert_eq!((guess(&[]), guess(&[1]), guess(&[1, 2, 3])), (vec![], vec![], vec![]));
     }
@@ -187,30 +212,30 @@ mod tests {
         guesser.guess(&text, 7, &mut guesses);
         assert!(guesses.is_empty(), "nothing is known of this machine");
         guesser.made(By::Text, 0, Duration::from_millis(10));
-        let mut between = Vec::new();
-        for _ in 0..3 {
-            let mut rested = 0;
-            while {
-                guesser.guess(&text, 7, &mut guesses);
-                guesses.is_empty()
-            } {
-                rested += 1;
+        let (mut rested, mut rests) = (0, Vec::new());
+        while rests.len() < 3 {
+            guesser.guess(&text, 7, &mut guesses);
+            match guesses.len() {
+                0 => rested += 1,
+                count => {
+                    rests.extend((rested > 0).then_some(std::mem::take(&mut rested)));
+                    guesser.made(By::Text, count, Duration::from_millis(30));
+                    guesser.learn(0);
+                }
             }
-            between.push(rested);
-            guesser.made(By::Text, guesses.len(), Duration::from_millis(30));
-            guesser.learn(0);
         }
-        assert_eq!(between, [0, 32, 64]);
-        assert_eq!(guesser.text.window, 1);
-        while {
+        assert_eq!(rests, [32, 64, 128]);
+        for _ in 0..600 {
             guesser.guess(&text, 7, &mut guesses);
-            guesses.is_empty()
-        } {}
-        for _ in 0..4 {
-            guesser.made(By::Text, guesses.len(), Duration::from_millis(12));
+            guesser.made(By::Text, guesses.len(), Duration::from_millis(if guesses.is_empty() { 10 } else { 12 }));
             guesser.learn(guesses.len());
-            guesser.guess(&text, 7, &mut guesses);
         }
-        assert_eq!((guesses.len(), guesser.text.rests), (5, 0), "all that follows");
+        assert_eq!((guesses.len(), guesser.ways[By::Text as usize].next_rest), (5, REST.0), "all that follows");
+    }
+
+    #[test]
+    fn as_many_are_guessed_as_pay() {
+        let guesses = |share: f64, cost: f64| Way { right: share, wrong: 1.0 - share, cost, ..Way::new() }.turn();
+        assert_eq!([guesses(0.99, 0.05), guesses(0.7, 0.2), guesses(0.3, 0.2), guesses(0.1, 0.2)], [7, 3, 1, 0]);
     }
 }

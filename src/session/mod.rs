@@ -129,7 +129,7 @@ impl Session {
                     let problem = "A draft model guesses for models without a recurrent state, on the CPU".into();
                     return Err(Error::Unsupported(problem));
                 }
-                let draft = draft.map(|path| Drafter::open(&path, &engine, &wanted, Some(&mut |_| hear(1.0))));
+                let draft = draft.map(|path| Drafter::open(&path, &engine, &wanted, || hear(1.0)));
                 Session::around(engine, draft.transpose()?, &wanted)?
             }
             n if draft.is_some() => {

@@ -206,6 +206,36 @@ static void open_with_options(void) {
     }
 }
 
+/* A model that drafts for itself says what it says alone; what does not fit is refused by its name. */
+static void open_with_a_draft_model(void) {
+    struct result alone, drafted;
+    eliza_llm_open_options_t options;
+    char * error = NULL;
+    FfiLlmHandle handle = open_model(256);
+    ignore_eos(handle);
+    greedy(handle, 60, &alone);
+    lib.llm_stream_close(handle);
+    memset(&options, 0, sizeof options);
+    options.struct_size = sizeof options;
+    options.context_size_tokens = 256;
+    options.num_threads = 1;
+    options.model_path = model_path();
+    options.draft = model_path();
+    handle = lib.llm_stream_open_ex(&options, &error);
+    if (handle == NULL) fail(__FILE__, __LINE__, "draft: %s", error);
+    ignore_eos(handle);
+    greedy(handle, 60, &drafted);
+    CHECK(alone.n_tokens == drafted.n_tokens && memcmp(alone.tokens, drafted.tokens, 4 * alone.n_tokens) == 0);
+    lib.llm_stream_close(handle);
+    options.draft = "/nonexistent/draft.gguf";
+    CHECK(lib.llm_stream_open_ex(&options, &error) == NULL && strstr(error, "draft.gguf") != NULL);
+    lib.free_string(error);
+    options.draft = model_path();
+    options.parallel = 2;
+    CHECK(lib.llm_stream_open_ex(&options, &error) == NULL && strstr(error, "parallel is 2") != NULL);
+    lib.free_string(error);
+}
+
 static void open_cancelled_by_progress(void) {
     eliza_llm_open_options_t options;
     struct progress progress = {0, 0.0f, 1};
@@ -291,6 +321,7 @@ const struct test_case opening_cases[] = {
     {"too_little_memory", too_little_memory},
     {"open_and_close", open_and_close},
     {"open_with_options", open_with_options},
+    {"open_with_a_draft_model", open_with_a_draft_model},
     {"open_cancelled_by_progress", open_cancelled_by_progress},
     {"log_sink", log_sink},
     {"log_queue", log_queue},

@@ -41,6 +41,10 @@ fn generate_streams_what_its_json_tells() {
     let long = "Hello there, ".repeat(8);
     let long = ["generate", "-m", text(&path), "--prompt", &long, "-n", "8", "--ignore-eos", "--temp", "0"];
     assert_eq!(stdout(&[&long[..], &["--n-batch", "4"]].concat()), stdout(&long));
+    // So is one whose tokens another model guesses.
+    assert_eq!(stdout(&[&long[..], &["--draft", text(&path)]].concat()), stdout(&long));
+    let missing = failure(1, &[&long[..], &["--draft", "/nonexistent/draft.gguf"]].concat());
+    assert!(missing.contains("/nonexistent/draft.gguf"), "{missing}");
     failure(2, &[&long[..], &["--n-batch", "0"]].concat());
     failure(2, &[&long[..], &["--kv-type-v", "q2"]].concat());
 }

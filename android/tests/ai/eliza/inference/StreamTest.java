@@ -21,6 +21,7 @@ final class StreamTest {
     static void cases(Map<String, Testing.Call> cases) {
         cases.put("prompts", StreamTest::prompts);
         cases.put("every way gives the same", StreamTest::everyWayGivesTheSame);
+        cases.put("a draft model changes nothing of what is said", StreamTest::draftModel);
         cases.put("wrong calls", StreamTest::wrongCalls);
         cases.put("lengths", StreamTest::lengths);
         cases.put("a context that is shifted", StreamTest::shifted);
@@ -74,6 +75,18 @@ final class StreamTest {
             same(recorder.result.text.toString(), whole.text.toString());
             same(recorder.result.reason, FinishReason.LENGTH);
         }
+    }
+
+    private static void draftModel() throws Exception {
+        OpenOptions options = new OpenOptions(Host.model).contextSize(256).threads(1).draft(Host.model);
+        try (Session alone = open(256); Session drafted = ElizaInference.open(options)) {
+            ignoreEos(alone);
+            ignoreEos(drafted);
+            same(greedy(drafted, 60).tokens, greedy(alone, 60).tokens);
+        }
+        thrown(ElizaException.Io.class, "draft.gguf", () -> ElizaInference.open(options.draft("/nonexistent/draft.gguf")));
+        thrown(ElizaException.InvalidArgument.class, "parallel is 2",
+            () -> ElizaInference.open(options.draft(Host.model).parallel(2)));
     }
 
     private static void wrongCalls() throws Exception {
