@@ -503,6 +503,12 @@ typedef struct eliza_llm_open_options_t {
      * without them, as well as the passes so far tell; 0 is 250, 100 lets prompts wait for the tokens of all others.
      */
     uint32_t max_slowdown_percent;
+    /**
+     * The GGUF file of a draft model, a small one with the same vocabulary, or NULL: what it guesses is evaluated in the
+     * pass of the token before, where that has paid. It changes no token. It works on the CPU, takes memory for weights
+     * and a context of its own, and goes with a `parallel` of 1.
+     */
+    const char *draft;
 } eliza_llm_open_options_t;
 
 /**

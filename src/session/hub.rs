@@ -19,7 +19,7 @@
 //! Everything else (saving, scoring, shifting) is done by a worker itself, which takes the engine between two passes.
 
 use super::generate::guarded;
-use crate::backend::MAX_SEQUENCES;
+use crate::backend::{Legal, LegalTokens, MAX_SEQUENCES, SampledRow};
 use crate::engine::{Engine, EngineOptions, EngineStats, Prefill, SlotId, SlotOutcome, SlotTokens, Then};
 use crate::model::Model;
 use crate::{Error, Result, Token};
@@ -39,8 +39,10 @@ pub(super) struct Request {
     pub done: usize,
     /// The only tokens whose logits are wanted; empty for all.
     pub listed: Vec<Token>,
-    /// The logits after the last token.
-    pub row: Vec<f32>,
+    /// Whether the device samples after the last token, under which mask.
+    pub samples: bool,
+    pub mask: Mask,
+    pub after: After,
     /// Ends the request.
     pub cancel: Arc<AtomicBool>,
     /// Whether a prompt has the beginning that other slots have.
@@ -71,7 +73,9 @@ impl Request {
             tokens: Vec::new(),
             done: 0,
             listed: Vec::new(),
-            row: Vec::new(),
+            samples: false,
+            mask: Mask::default(),
+            after: After::default(),
             cancel: Arc::default(),
             begun: false,
             prefill: Prefill::default(),
@@ -97,6 +101,50 @@ impl Request {
     /// Whether it is a prompt that is being evaluated. One to be warmed up may rest for long: nobody waits for that.
     fn is_read(&self) -> bool {
         self.kind == Kind::Prompt && self.begun && !self.is_over()
+    }
+}
+
+/// What is known after the last token of a request.
+#[derive(Default)]
+pub(super) struct After {
+    /// The logits.
+    pub row: Vec<f32>,
+    /// What the device sampled.
+    pub sampled: SampledRow,
+}
+
+/// A token mask on its way to the device.
+#[derive(Default)]
+pub(super) struct Mask {
+    is_set: bool,
+    greedy: bool,
+    list: Vec<Token>,
+    /// Where it is one of bits: these, and their number.
+    bits: Vec<u32>,
+    number: Option<u64>,
+}
+
+impl Mask {
+    /// Makes it a copy of this one.
+    pub fn set(&mut self, legal: Option<Legal<'_>>) {
+        self.list.clear();
+        self.bits.clear();
+        (self.is_set, self.greedy, self.number) = (legal.is_some(), legal.is_some_and(|legal| legal.greedy), None);
+        match legal.map(|legal| legal.tokens) {
+            Some(LegalTokens::List(list)) => self.list.extend_from_slice(list),
+            Some(LegalTokens::Mask { bits, number }) => {
+                self.bits.extend_from_slice(bits);
+                self.number = Some(number);
+            }
+            None => {}
+        }
+    }
+
+    fn legal(&self) -> Option<Legal<'_>> {
+        self.is_set.then(|| match self.number {
+            Some(number) => Legal::mask(&self.bits, number, self.greedy),
+            None => Legal::list(&self.list, self.greedy),
+        })
     }
 }
 
@@ -182,7 +230,7 @@ impl Hub {
         let scheduler = Scheduler {
             hub: hub.clone(),
             running: Vec::with_capacity(seats),
-            rows: Vec::with_capacity(seats),
+            afters: Vec::with_capacity(seats),
             of_pass: Vec::with_capacity(seats),
             never: AtomicBool::new(false),
             pace: Pace::new(options.max_slowdown(), weights),
@@ -271,8 +319,8 @@ struct Running {
 struct Scheduler {
     hub: Arc<Hub>,
     running: Vec<Running>,
-    /// The rows of logits of those that are running.
-    rows: Vec<Vec<f32>>,
+    /// What those that are running had after their last requests, and will have.
+    afters: Vec<After>,
     /// Those that have a part in the pass.
     of_pass: Vec<usize>,
     /// What ends a pass of several seats.
@@ -386,15 +434,15 @@ impl Scheduler {
             }
         }
         self.running.sort_unstable_by_key(|of| (of.request.kind as u8, of.arrived));
-        self.rows.extend(self.running.iter_mut().map(|of| std::mem::take(&mut of.request.row)));
+        self.afters.extend(self.running.iter_mut().map(|of| std::mem::take(&mut of.request.after)));
         true
     }
 
     /// Gives back what is over to its seat, and the rest to the board.
     fn answer(&mut self) {
         let mut board = self.hub.board.lock();
-        for (Running { seat, mut request, .. }, row) in self.running.drain(..).zip(self.rows.drain(..)) {
-            request.row = row;
+        for (Running { seat, mut request, .. }, after) in self.running.drain(..).zip(self.afters.drain(..)) {
+            request.after = after;
             let place = &mut board.places[seat];
             if !request.is_over() {
                 place.asked = Some(request);
@@ -492,11 +540,11 @@ impl Scheduler {
 
     /// Makes the pass. Those whose part has no room end with that error, and the others go on.
     fn pass(&mut self, engine: &mut Engine) {
-        let before = engine.stats();
+        let (before, n_vocab) = (engine.stats(), engine.model().n_vocab());
         loop {
             self.of_pass.clear();
             self.of_pass.extend((0..self.running.len()).filter(|&at| self.running[at].now > 0));
-            let Scheduler { running, rows, of_pass, never, .. } = self;
+            let Scheduler { running, afters, of_pass, never, .. } = self;
             let cancel = match of_pass[..] {
                 [] => return,
                 [only] => &running[only].request.cancel,
@@ -509,14 +557,21 @@ impl Scheduler {
             let parts = &parts[..of_pass.len()];
             let mut lost: Vec<(usize, Error)> = Vec::new();
             let done = engine.pass(parts, cancel, &mut |part, outcome| match outcome {
-                Ok(SlotOutcome::Logits(logits)) => copy_logits(logits, parts[part].then, &mut rows[of_pass[part]]),
-                Ok(SlotOutcome::Sampled(..)) => {}
+                Ok(SlotOutcome::Logits(logits)) => {
+                    copy_logits(logits, parts[part].then, &mut afters[of_pass[part]].row);
+                }
+                Ok(SlotOutcome::Sampled(result, candidates)) => {
+                    let sampled = &mut afters[of_pass[part]].sampled;
+                    sampled.result = *result;
+                    sampled.candidates.clear();
+                    sampled.candidates.extend_from_slice(candidates);
+                }
                 Err(error) => lost.push((of_pass[part], error)),
             });
             match done {
                 Ok(()) => {
                     let after = engine.stats();
-                    of_pass.iter().for_each(|&at| running[at].count(&before, &after, rows[at].len()));
+                    of_pass.iter().for_each(|&at| running[at].count(&before, &after, n_vocab));
                     lost.into_iter().for_each(|(at, error)| running[at].request.outcome = Err(error));
                     return;
                 }
@@ -537,7 +592,11 @@ impl Running {
     /// Its part in the pass.
     fn part(&self) -> SlotTokens<'_> {
         let Running { request, now, .. } = self;
-        let then = if *now == request.left() { Then::Logits(&request.listed) } else { Then::Nothing };
+        let then = match *now == request.left() {
+            true if request.samples => Then::Sample(request.mask.legal()),
+            true => Then::Logits(&request.listed),
+            false => Then::Nothing,
+        };
         SlotTokens { slot: request.slot, tokens: &request.tokens[request.done..][..*now], then }
     }
 

@@ -327,7 +327,7 @@ impl Session {
         let mut state = self.shared.lock();
         let now = [state.usage.drafted_tokens, state.usage.accepted_tokens];
         let before = std::mem::replace(&mut state.guesses_told, now);
-        [0, 1].map(|i| now[i].checked_sub(before[i]).unwrap_or(now[i]))
+        [0, 1].map(|i| now[i].saturating_sub(before[i]))
     }
 
     /// Asks the prefill, generation or prewarm that runs to stop, and every [`tokenize`](Session::tokenize) and
@@ -633,6 +633,7 @@ impl Session {
             state.queue.reset(most);
         }
         state.prompt = None;
+        state.guesses_told = [0; 2];
         state.spans.restart();
         state.phase = Phase::Generating;
         self.schedule(state, Command::Generate(Box::new(job)));

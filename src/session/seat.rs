@@ -1,13 +1,17 @@
 //! A session's part of an engine that several share (`hub.rs`).
 //!
 //! The slot's tokens and the last row of logits are kept here, so that a worker asks the engine only for what takes a
-//! pass. Devices do not sample for seats: the host samples from logits, each worker on its own thread.
+//! pass. Where a device samples it does so in the pass of all, but begins nothing before it is asked for; else each
+//! worker samples from logits on its own thread.
 
 use super::decoder::{Decoder, evaluate_last, numbered_slot, restore_slot, shift_slot};
 use super::generate::guarded;
 use super::hub::{Hub, Kind, Request};
 use super::shared::Prewarm;
-use crate::engine::{EmbedOptions, Embeddings, Engine, EngineStats, LeafScore, Prefill, SavedSlot, SlotId};
+use crate::backend::{Legal, SampleSpec, SampledRow};
+use crate::engine::{
+    EmbedOptions, Embeddings, Engine, EngineStats, LeafScore, Prefill, SavedSlot, SlotId, Speculation,
+};
 use crate::trie::{Descriptor, Trie};
 use crate::{Error, Result, Token};
 use std::path::Path;
@@ -26,6 +30,9 @@ pub(crate) struct Seat {
     cancel: Arc<AtomicBool>,
     /// Goes to the hub and back.
     request: Option<Box<Request>>,
+    /// Whether a device has the logits, and the chain by which it samples.
+    has_sampler: bool,
+    chain: SampleSpec,
     /// Whether the request has all logits after the slot's last token.
     is_fresh: bool,
     stats: EngineStats,
@@ -41,13 +48,15 @@ impl Seat {
             context: 0,
             cancel: Arc::default(),
             request: Some(Box::new(Request::new())),
+            has_sampler: false,
+            chain: SampleSpec::default(),
             is_fresh: false,
             stats: EngineStats::default(),
         };
         // From here on an error gives the seat back.
-        seat.context = seat.alone(|engine, slot| {
+        (seat.context, seat.has_sampler) = seat.alone(|engine, slot| {
             *slot = engine.take_slot(-1)?;
-            Ok(engine.context())
+            Ok((engine.context(), engine.has_sampler()))
         })?;
         seat.tokens.reserve(seat.context);
         Ok(seat)
@@ -94,12 +103,25 @@ impl Seat {
         listed: &[Token],
         cancel: &Arc<AtomicBool>,
     ) -> Result<Prefill> {
-        let mut request = self.request.take().unwrap_or_else(|| Box::new(Request::new()));
+        self.ask_for((kind, slot), tokens, (listed, None), cancel)
+    }
+
+    /// As `ask`; with a mask, or none, for the device to sample under.
+    fn ask_for(
+        &mut self,
+        (kind, slot): (Kind, SlotId),
+        tokens: &[Token],
+        (listed, sampled): (&[Token], Option<Option<Legal<'_>>>),
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<Prefill> {
+        let mut request = self.request();
         request.begin(kind, slot);
         request.tokens.clear();
         request.tokens.extend_from_slice(tokens);
         request.listed.clear();
         request.listed.extend_from_slice(listed);
+        request.samples = sampled.is_some();
+        request.mask.set(sampled.flatten());
         request.cancel = cancel.clone();
         let mut request = self.hub.ask(self.seat, request);
         self.stats.add(&request.spent);
@@ -119,14 +141,18 @@ impl Seat {
                     self.tokens.extend_from_slice(tokens);
                 }
             }
-            self.is_fresh = outcome.is_ok() && listed.is_empty();
+            self.is_fresh = outcome.is_ok() && listed.is_empty() && sampled.is_none();
         }
         outcome.map(|()| answer.1)
     }
 
+    fn request(&mut self) -> Box<Request> {
+        self.request.take().unwrap_or_else(|| Box::new(Request::new()))
+    }
+
     /// The row of the last request.
     fn row(&mut self) -> Result<&mut [f32]> {
-        let row = self.request.as_mut().map(|request| &mut request.row[..]);
+        let row = self.request.as_mut().map(|request| &mut request.after.row[..]);
         row.ok_or_else(|| Error::Internal("a row of logits that was never asked for".into()))
     }
 }
@@ -180,10 +206,11 @@ impl Decoder for Seat {
         if !tokens.is_empty() {
             self.ask((Kind::Next, self.slot), tokens, listed, &self.cancel.clone())?;
         } else if !self.is_fresh {
-            let mut request = self.request.take().unwrap_or_else(|| Box::new(Request::new()));
+            let mut request = self.request();
+            let row = &mut request.after.row;
             let done = self.alone_after_last(cancel, |engine, slot| {
-                request.row.clear();
-                request.row.extend_from_slice(engine.next_logits(slot, &[], listed, cancel)?);
+                row.clear();
+                row.extend_from_slice(engine.next_logits(slot, &[], listed, cancel)?);
                 Ok(())
             });
             self.request = Some(request);
@@ -192,6 +219,49 @@ impl Decoder for Seat {
         // The caller may change the row.
         self.is_fresh = false;
         self.row()
+    }
+
+    fn start_sampling(&mut self, spec: &SampleSpec) -> Result<usize> {
+        if !self.has_sampler {
+            return Ok(0);
+        }
+        self.chain = spec.clone();
+        // The logits of the prompt stay what they are.
+        let is_fresh = self.is_fresh;
+        let steps = self.alone(|engine, slot| engine.start_sampling(*slot, spec))?;
+        self.is_fresh = is_fresh;
+        Ok(steps)
+    }
+
+    fn has_sampler(&self) -> bool {
+        self.has_sampler
+    }
+
+    fn sample(
+        &mut self,
+        tokens: &[Token],
+        legal: Option<Legal<'_>>,
+        _: Speculation<'_>,
+        cancel: &AtomicBool,
+    ) -> Result<&SampledRow> {
+        if !tokens.is_empty() {
+            self.ask_for((Kind::Next, self.slot), tokens, (&[], Some(legal)), &self.cancel.clone())?;
+        } else {
+            let (mut request, chain) = (self.request(), std::mem::take(&mut self.chain));
+            let sampled = &mut request.after.sampled;
+            let done = self.alone(|engine, &mut slot| {
+                if !engine.is_last(slot) {
+                    evaluate_last(engine, slot, cancel)?;
+                    engine.start_sampling(slot, &chain)?;
+                }
+                sampled.clone_from(engine.sample(slot, &[], legal, Speculation::Nothing, cancel)?);
+                Ok(())
+            });
+            (self.request, self.chain) = (Some(request), chain);
+            done?;
+        }
+        let sampled = self.request.as_ref().map(|request| &request.after.sampled);
+        sampled.ok_or_else(|| Error::Internal("a token that was never asked for".into()))
     }
 
     fn shift(&mut self, keep: usize, pending: &mut Vec<Token>, cancel: &AtomicBool) -> Result<usize> {

@@ -6,6 +6,7 @@ mod architectures;
 mod embeddings;
 mod engine;
 mod sampling;
+mod sharing;
 #[path = "../testing/mod.rs"]
 mod testing;
 #[path = "../../src/backend/gpu/kernel/translation.rs"]
