@@ -53,6 +53,7 @@ use memory::{Bytes, Memory};
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 /// A device with its kernels.
 pub trait Backend: Send + Sync {
@@ -158,6 +159,13 @@ pub trait State: Send {
     fn reserve_reads(&mut self, bytes: usize) -> Result<()> {
         let _ = bytes;
         Ok(())
+    }
+
+    /// Another state over the same KV cache, with a workspace of its own, so that a run of one may be left and gone on
+    /// with after runs of the other ([`Program::run_until`]). Only one of them runs at a time. `None` where a run
+    /// cannot be left.
+    fn beside(&self) -> Option<Box<dyn State>> {
+        None
     }
 
     /// Write `values` to the workspace from byte `offset` on.
@@ -298,6 +306,23 @@ pub trait Program: Send + Sync {
     /// [`Error::Cancelled`]; [`Error::Device`] where the device fails; [`Error::Io`] where rows of the embedding are
     /// read from the model's file and it was changed.
     fn run(&self, state: &mut dyn State, batch: &Batch<'_>, out_rows: usize, cancel: &AtomicBool) -> Result<()>;
+
+    /// As [`Program::run`], from its step `from` on; left where `until` has passed, with the step to go on from. Then
+    /// the rest is to be run with the same state and batch.
+    ///
+    /// # Errors
+    /// As [`Program::run`].
+    fn run_until(
+        &self,
+        state: &mut dyn State,
+        (batch, out_rows): (&Batch<'_>, usize),
+        from: usize,
+        until: Instant,
+        cancel: &AtomicBool,
+    ) -> Result<Option<usize>> {
+        let _ = (from, until);
+        self.run(state, batch, out_rows, cancel).map(|()| None)
+    }
 
     /// Walk through the trie that the state holds, after a run whose token the host does not know yet: at most
     /// [`Walk::passes`] forward passes, each from a sampled token to the next choice. The walk's rows take their cells,

@@ -11,6 +11,7 @@ use elizainference::sampling::Chain;
 use elizainference::session::{Event, OpenOptions, Session, Sink};
 use serde_json::{Value, json};
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -179,19 +180,26 @@ impl Bench {
         Ok((work.pp * self.readers.len()) as f64 / started.elapsed().as_secs_f64())
     }
 
-    /// The writers generate until the readers are done; the times between.
+    /// The writers generate, one answer after the other, until the readers are done; the times of the answers.
     fn generate_while_reading(&self, work: &Work<'_>) -> Result<(Vec<Times>, f64), Failure> {
-        for (i, session) in self.writers.iter().enumerate() {
-            session.prefill(&self.tokens(work.depth.max(1), 500 + i), -1)?;
-        }
+        let over = AtomicBool::new(false);
+        let answers = |session: &Session, text: usize| -> Result<Vec<Times>, Failure> {
+            let (prompt, mut all) = (self.tokens(work.depth.max(1), 500 + text), Vec::new());
+            while !over.load(Ordering::Relaxed) {
+                session.prefill(&prompt, -1)?;
+                all.push(listen(session, work.tg as i32)?);
+            }
+            Ok(all)
+        };
         thread::scope(|scope| {
-            let of = |session| scope.spawn(move || listen(session, -1));
-            let all: Vec<_> = self.writers.iter().map(of).collect();
+            let answers = &answers;
+            let of = |(text, session)| scope.spawn(move || answers(session, text));
+            let all: Vec<_> = self.writers.iter().enumerate().map(of).collect();
             let read = self.read(work, 1);
-            self.writers.iter().for_each(Session::cancel);
-            let times: Result<Vec<Times>, Failure> =
+            over.store(true, Ordering::Relaxed);
+            let times: Result<Vec<Vec<Times>>, Failure> =
                 all.into_iter().map(|one| one.join().unwrap_or_else(|_| fail("a stream panicked"))).collect();
-            Ok((times?, read?))
+            Ok((times?.concat(), read?))
         })
     }
 }

@@ -8,9 +8,10 @@
 //! the driver's own memory, that of kernels, and staging while weights are uploaded.
 
 use super::options::{EngineOptions, context_for};
-use super::plans::{Look, Plans, head_rows, largest_read};
+use super::plans::{Look, Plans, head_rows, largest_read, reading_bodies};
+use super::reading::Reading;
 use super::windows::WindowSizes;
-use crate::backend::memory::{Bytes, Memory};
+use crate::backend::memory::{Bytes, Component, Memory};
 use crate::backend::{self, Backend, CacheSpec, KvTypes, LayerCache, MAX_TEXT_ROWS, Table, WeightBytes};
 use crate::gguf::File;
 use crate::model::{Model, Outline, Placement};
@@ -199,12 +200,21 @@ impl Estimate {
         for (i, (backend, wanted)) in backends.iter().zip(model.wanted()).enumerate() {
             sizings.push(backend.sizing(&share_of(&cache, model, i), wanted, threads)?);
         }
+        let parallel = options.parallel()?;
+        let mut reading = match Reading::suits(model, parallel, backends.len()) {
+            true => Some(backends[0].sizing(&share_of(&cache, model, 0), &model.wanted()[0], threads)?),
+            false => None,
+        };
         let backends: Vec<&dyn Backend> = backends.iter().map(|backend| &**backend).collect();
-        let head_rows = head_rows(options.parallel()?);
+        let head_rows = head_rows(parallel);
+        // The bodies come first.
+        let mut bodies = 0..reading_bodies(batch);
         Plans::make(model, &backends, cache, (batch, head_rows), |draft| {
             look()?;
+            let is_read = bodies.next().is_some();
             for (device, work) in draft.works() {
                 sizings[device].program(&work)?;
+                reading.iter_mut().filter(|_| is_read).try_for_each(|reading| reading.program(&work))?;
             }
             for (device, sizing) in sizings.iter_mut().enumerate() {
                 sizing.reads(draft.largest_copy(device));
@@ -218,7 +228,13 @@ impl Estimate {
                 true => WeightBytes::default(),
                 false => backend.weight_bytes(model.specs(), &model.wanted()[i])?,
             };
-            let (bytes, device) = (weights.allocated + sizings[i].bytes(), backend.device().name);
+            let (mut bytes, device) = (weights.allocated + sizings[i].bytes(), backend.device().name);
+            // What is read beside other passes goes to the same cache.
+            if let Some(reading) = reading.as_ref().filter(|_| i == 0) {
+                let more = reading.bytes();
+                let more = more.iter().filter(|&(component, _)| component != Component::Cache);
+                more.for_each(|(component, more)| bytes.add(component, more));
+            }
             needs.push(Need { device, bytes, file_backed: weights.file_backed, memory: *memory });
         }
         let context = context_for(options.context, model.hparams().n_ctx_train);
@@ -414,7 +430,6 @@ fn hint(context: Option<usize>, gpu_layers: Option<usize>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::memory::Component;
 
     /// Two devices, as (needed, available, of the host).
     fn estimate(devices: [(u64, Option<u64>, bool); 2]) -> Estimate {

@@ -25,6 +25,7 @@ mod memory;
 mod options;
 mod passes;
 mod plans;
+mod reading;
 mod rearrange;
 mod report;
 mod sampling;
@@ -61,6 +62,7 @@ use crate::{Error, Result, Token};
 use device_sampling::DeviceSampling;
 use inputs::{How, Inputs, OutputRows};
 use plans::{MOST_HEAD_ROWS, Plans, head_rows};
+use reading::Reading;
 use slots::Slots;
 use std::path::Path;
 use std::sync::Arc;
@@ -131,6 +133,8 @@ pub struct Engine {
     slots: Slots,
     sampling: DeviceSampling,
     inputs: Inputs,
+    /// Where streams share the engine and a pass can be left.
+    reading: Option<Reading>,
     /// Moves of cells, (from, to).
     moves: Vec<(u32, u32)>,
     threads: usize,
@@ -217,6 +221,11 @@ impl Engine {
         let plans = Plans::new(&model, cache.clone(), (batch, head_rows(parallel)), &mut look)?;
         let mut states = model.devices().iter().enumerate().map(state).collect::<Result<Vec<_>>>()?;
         plans.reserve(model.outline(), &mut states)?;
+        let suits = Reading::suits(model.outline(), parallel, states.len());
+        let mut reading = suits.then(|| Reading::new(&states, batch)).flatten();
+        if let Some(reading) = &mut reading {
+            plans.reserve_reading(reading.states_mut())?;
+        }
         let rows = batch.max(WALK_CELLS);
         Ok(Engine {
             model,
@@ -225,6 +234,7 @@ impl Engine {
             slots,
             sampling: DeviceSampling::new(n_slots),
             inputs: Inputs::new(rows, MOST_HEAD_ROWS),
+            reading,
             moves: Vec::with_capacity(rows.max(windows.reach).max(LIST_BLOCK)),
             threads,
             packed: options.batch()?.min(context),

@@ -204,6 +204,9 @@ impl Engine {
     pub(super) fn free_input_cells(&mut self) {
         self.slots.free_cells(self.inputs.cells.iter().copied());
         self.slots.windows_mut().clear(&self.inputs.window);
+        if let Some((slot, end)) = self.is_reading() {
+            self.slots.windows_mut().expect(slot.0, end);
+        }
         self.inputs.states.drain(..).for_each(|of| self.slots.states_mut().free(of.to));
     }
 

@@ -8,6 +8,7 @@
 //!
 //! [`Engine::step`]: super::Engine::step
 
+use super::reading::MOST_ROWS;
 use crate::backend::{Backend, CacheSpec, MAX_ROWS, MAX_SEQUENCES, State, WALK_ROWS};
 use crate::graph::{Graph, Node};
 use crate::model::{Model, Outline, Then};
@@ -26,6 +27,11 @@ const _: () = assert!(ROW_BUCKETS[DECODE_BUCKETS - 1] == MOST_HEAD_ROWS);
 /// The rows of logits that an engine computes at once which so many streams share.
 pub(super) fn head_rows(parallel: usize) -> usize {
     if parallel > HEAD_ROWS { MOST_HEAD_ROWS } else { HEAD_ROWS }
+}
+
+/// How many of the bodies, the smallest first, passes have that can be left.
+pub(super) fn reading_bodies(batch: usize) -> usize {
+    bucket_index(MOST_ROWS.min(batch)) + 1
 }
 
 /// What memory is reserved for, in errors: the kept hidden rows.
@@ -179,6 +185,11 @@ impl Plans {
             }
         }
         Ok(())
+    }
+
+    /// Reserve memory for the passes that can be left, in the states beside those of the engine.
+    pub fn reserve_reading(&self, states: &mut [Box<dyn State>]) -> Result<()> {
+        self.bodies.iter().take(reading_bodies(self.batch)).rev().try_for_each(|plan| plan.reserve(states))
     }
 
     /// Make the plan for the decode step of `rows` slots, which is not there yet; after an error the other plans run as

@@ -81,6 +81,10 @@ impl Engine {
     /// [`Error::Device`] where a device fails.
     pub fn defragment(&mut self) -> Result<()> {
         self.rollback()?;
+        // Its cells stay where they are until it is over.
+        if self.is_reading().is_some() {
+            return Ok(());
+        }
         loop {
             let size = LIST_BLOCK as u32;
             let blocks = self.slots.cells().gathering((self.moves.capacity() / LIST_BLOCK).max(1));

@@ -56,6 +56,8 @@ pub(super) struct Slots {
     seats: usize,
     /// Slots that are not emptied for others, a bit each.
     held: u32,
+    /// See [`Slots::set_entering`].
+    entering: Option<SlotId>,
 }
 
 impl Slots {
@@ -76,7 +78,7 @@ impl Slots {
         let sources = Sources::new(count, sources, context.min(sources))?;
         let cells = Cells::new(count, cells, context * seats)?;
         let seat = 0..count / seats;
-        Ok(Slots { slots, cells, states, windows, sources, context, clock: 0, seat, seats, held: 0 })
+        Ok(Slots { slots, cells, states, windows, sources, context, clock: 0, seat, seats, held: 0, entering: None })
     }
 
     /// Number of slots of a seat.
@@ -303,10 +305,15 @@ impl Slots {
         self.cells.enter(slot.0, place, position, sequences)
     }
 
+    /// Notes the slot for whose tokens cells stay entered beyond the next pass, or that there is none.
+    pub fn set_entering(&mut self, slot: Option<SlotId>) {
+        self.entering = slot;
+    }
+
     /// Frees cells that were taken and belong to no slot.
     pub fn free_cells(&mut self, cells: impl IntoIterator<Item = u32>) {
         cells.into_iter().for_each(|cell| self.cells.free(cell));
-        for slot in (0..self.slots.len()).map(SlotId) {
+        for slot in (0..self.slots.len()).map(SlotId).filter(|&slot| self.entering != Some(slot)) {
             self.cells.trim(slot.0, self.next_place(slot));
         }
     }

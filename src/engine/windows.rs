@@ -287,6 +287,11 @@ impl Windows {
         self.rings.iter_mut().for_each(|ring| ring.top = 0);
     }
 
+    /// Notes that cells up to position `end` were entered for a pass of the slot that is not over.
+    pub fn expect(&mut self, slot: usize, end: usize) {
+        self.rings[slot].top = self.rings[slot].top.max(end);
+    }
+
     /// Notes that the slot has `end` tokens, the last of which were entered.
     pub fn keep(&mut self, slot: usize, end: usize) {
         let ring = &mut self.rings[slot];

@@ -26,6 +26,7 @@ use assign::splits;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 /// Row buckets: a batch runs in the plan of the smallest bucket that holds it.
 pub const ROW_BUCKETS: [usize; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
@@ -295,6 +296,26 @@ impl Plan {
             segment.program.run(&mut *states[segment.device], batch, out_rows, cancel)?;
         }
         Ok(())
+    }
+
+    /// As [`Plan::run`]; where one device computes all nodes, see [`Program::run_until`].
+    ///
+    /// # Errors
+    /// As [`Program::run`].
+    pub fn run_until(
+        &self,
+        states: &mut [Box<dyn State>],
+        (batch, out_rows): (&Batch<'_>, usize),
+        from: usize,
+        until: Instant,
+        cancel: &AtomicBool,
+    ) -> Result<Option<usize>> {
+        match &self.segments[..] {
+            [segment] if batch.tokens.len() <= self.max_rows && out_rows <= self.max_out_rows => {
+                segment.program.run_until(&mut *states[segment.device], (batch, out_rows), from, until, cancel)
+            }
+            _ => self.run(states, batch, out_rows, cancel).map(|()| None),
+        }
     }
 
     /// Whether one device computes all nodes.

@@ -35,7 +35,8 @@ impl Drafter {
         mut go_on: impl FnMut() -> bool + Send,
     ) -> Result<Drafter> {
         let in_file = |error: Error| error.in_file(path);
-        let options = EngineOptions { context: of.context() as u32, gpu_layers: 0, tensor_devices: Vec::new(), ..wanted.clone() };
+        let options =
+            EngineOptions { context: of.context() as u32, gpu_layers: 0, tensor_devices: Vec::new(), ..wanted.clone() };
         let model = open_model(path, &options, Some(&mut |_| go_on()))?;
         same_vocabulary(of.model().vocab(), model.vocab(), path)?;
         if model.outline().pooled().is_some() || model.outline().answers() {

@@ -2,16 +2,17 @@
 //!
 //! Each session has a seat (`seat.rs`) with slots of its own, and a worker that samples, assembles text and calls its
 //! host. What a worker needs of the engine it asks for here and waits. One thread makes passes for all of them: each
-//! pass has the next tokens of everyone who asked, and beside them as much of prompts as the others' time for a token
-//! allows. A row's bits do not depend on the rows beside it, nor on where other slots have their cells, so nobody's
-//! tokens change by sharing.
+//! pass has the next tokens of everyone who asked. Between two of them a prompt is read for as long as the others' time
+//! for a token allows. A row's bits do not depend on the rows beside it, nor on where other slots have their cells, so
+//! nobody's tokens change by sharing.
 //!
 //! Rules of a pass:
 //! - It waits a moment for seats that were given logits and have not asked again ([`Pace::patience`]), so that streams
 //!   stay in step. A seat that did not come back in time (its callback takes long, its host pulls slowly) is not waited
 //!   for until it does.
-//! - Next tokens come first, those that wait longest before others, then prompts in the order of their arrival. What a
-//!   host only wants warm runs while nothing else is asked for.
+//! - Next tokens come first, those that wait longest before others, then prompts, short ones before long ones, but none
+//!   waits for more than its own length. While somebody generates, the first prompt alone is read, in passes that are
+//!   left when their time is over ([`Engine::read`]). What a host only wants warm runs while nothing else is asked for.
 //! - A prompt waits while another one that begins as it does is evaluated, and goes on from there.
 //! - A cancel ends the request of its seat before the next pass, and a pass that has no other seat at once.
 //! - An error of one seat's part ends that seat's request alone.
@@ -154,8 +155,8 @@ struct Place {
     taken: bool,
     asked: Option<Box<Request>>,
     answer: Option<Box<Request>>,
-    /// The number of the request that was asked, in the order of their arrival.
-    arrived: u64,
+    /// When the request that was asked has its turn: those with less come first.
+    due: u64,
     /// It was given logits and has not asked again.
     away: bool,
     /// It did not come back in time when it was last waited for.
@@ -165,7 +166,10 @@ struct Place {
 /// What workers and the hub's thread share.
 struct Board {
     places: Vec<Place>,
+    /// Requests for next tokens so far.
     arrivals: u64,
+    /// Tokens of prompts that were evaluated so far.
+    read: u64,
     /// The error that made the engine unusable.
     fault: Option<Error>,
     closed: bool,
@@ -209,15 +213,20 @@ impl Hub {
             return Ok(found);
         }
         let engine = open()?;
+        let pace = Pace::new(options.max_slowdown(), engine.can_leave());
         let mut hubs = HUBS.lock();
         // Somebody else may have made one meanwhile.
         if let Some(found) = free(&mut hubs) {
             return Ok(found);
         }
         let seats = options.parallel()?;
-        let weights = (0..model.devices().len()).map(|i| model.outline().bytes_per_token(i)).sum();
-        let board =
-            Board { places: (0..seats).map(|_| Place::default()).collect(), arrivals: 0, fault: None, closed: false };
+        let board = Board {
+            places: (0..seats).map(|_| Place::default()).collect(),
+            arrivals: 0,
+            read: 0,
+            fault: None,
+            closed: false,
+        };
         let hub = Arc::new(Hub {
             model: model.clone(),
             options: options.clone(),
@@ -233,7 +242,11 @@ impl Hub {
             afters: Vec::with_capacity(seats),
             of_pass: Vec::with_capacity(seats),
             never: AtomicBool::new(false),
-            pace: Pace::new(options.max_slowdown(), weights),
+            generating: false,
+            reading: None,
+            read_now: 0,
+            was_reading: false,
+            pace,
         };
         let started = thread::Builder::new().name("eliza-hub".into()).spawn(move || scheduler.run());
         let thread = started.map_err(|error| Error::OutOfMemory(format!("no thread for an engine: {error}")))?;
@@ -274,10 +287,16 @@ impl Hub {
     /// Asks for something and waits until it is answered.
     pub fn ask(&self, seat: usize, request: Box<Request>) -> Box<Request> {
         let mut board = self.board.lock();
-        board.arrivals += 1;
-        let arrived = board.arrivals;
+        let due = match request.kind {
+            Kind::Next => {
+                board.arrivals += 1;
+                board.arrivals
+            }
+            // A short prompt before a long one, but not before one whose length was read since it came.
+            Kind::Prompt | Kind::Warm => board.read + request.tokens.len() as u64,
+        };
         let place = &mut board.places[seat];
-        (place.asked, place.arrived) = (Some(request), arrived);
+        (place.asked, place.due) = (Some(request), due);
         (place.away, place.late) = (false, place.late && !place.away);
         self.asked.notify_one();
         loop {
@@ -309,7 +328,7 @@ impl Hub {
 /// A request in the hands of the hub's thread.
 struct Running {
     seat: usize,
-    arrived: u64,
+    due: u64,
     request: Box<Request>,
     /// How many of its tokens are in this pass.
     now: usize,
@@ -325,37 +344,43 @@ struct Scheduler {
     of_pass: Vec<usize>,
     /// What ends a pass of several seats.
     never: AtomicBool,
+    /// Whether somebody generates, be it that nobody asks for a token now.
+    generating: bool,
+    /// The seat whose prompt is read beside others, and how many tokens of it are.
+    reading: Option<(usize, usize)>,
+    /// Tokens of prompts that were evaluated since the board was told.
+    read_now: u64,
+    /// Whether a prompt was read since the last pass.
+    was_reading: bool,
     pace: Pace,
 }
 
+/// The most tokens that are read at once beside others.
+const MOST_ROWS: usize = 128;
+
 /// How long passes take, and what follows for prompts beside generations.
 ///
-/// A pass with a part of a prompt reads what the slot holds already, however few tokens that part has. Where this fits
-/// into the time that tokens may take, parts are as large as that time allows. Deep in a long prompt it does not: there
-/// parts are so large that reading what is held is a third of their time, and passes without prompts follow until
-/// tokens have taken no longer on average than they may.
+/// A generation's token takes a pass, and the time for which a prompt is read before the next. That is what is left of
+/// the time that a token may take, less what earlier ones took too long.
 struct Pace {
     slowdown: f64,
-    /// Bytes of weights that a pass reads.
-    weights: f64,
-    /// Seconds of a pass that has next tokens alone.
+    /// Whether a pass over a prompt can be left between its steps.
+    can_leave: bool,
+    /// Seconds of a pass with next tokens, where no prompt is read.
     plain: f64,
-    /// Seconds that a token of a prompt adds to a pass, beside the reading of what is held.
-    per_token: f64,
-    /// Seconds that generations were kept waiting beyond what they may be.
+    /// Seconds that generations were kept waiting beyond what they may be; below zero that may still be taken.
     debt: f64,
-    /// Passes since the last that had next tokens alone.
-    mixed: u32,
+    /// Passes since one before which no prompt was read.
+    disturbed: u32,
+    /// How many tokens a pass over a prompt has: so few that its steps fit into the time.
+    rows: usize,
+    /// How many times as long as they might the pieces of such a pass took, at most so far.
+    over: f64,
 }
 
 impl Pace {
-    fn new(slowdown: f64, weights: u64) -> Pace {
-        Pace { slowdown, weights: weights as f64, plain: 0.0, per_token: 0.0, debt: 0.0, mixed: 0 }
-    }
-
-    /// Seconds in which this many bytes of the cache are read, if that is as fast as reading weights.
-    fn reading(&self, cache_bytes: u64) -> f64 {
-        cache_bytes as f64 / self.weights.max(1.0) * self.plain
+    fn new(slowdown: f64, can_leave: bool) -> Pace {
+        Pace { slowdown, can_leave, plain: 0.0, debt: 0.0, disturbed: 0, rows: MOST_ROWS, over: 0.0 }
     }
 
     /// How long a pass waits for seats that were given logits.
@@ -363,38 +388,45 @@ impl Pace {
         Duration::from_secs_f64((self.plain / 4.0).clamp(100e-6, 5e-3))
     }
 
-    /// How many tokens of a prompt go into a pass beside next tokens, where its slot holds so many bytes.
-    fn prompt_tokens(&self, cache_bytes: u64) -> usize {
-        /// After so many passes with prompts one without tells anew what it takes.
+    /// For how long a prompt is read now; `None` for not at all.
+    fn reading_time(&self) -> Option<Duration> {
+        /// After so many passes with prompts between them one without tells anew what it takes.
         const LOOK: u32 = 64;
-        if self.plain == 0.0 || self.mixed >= LOOK || self.debt > 0.0 || self.slowdown <= 1.0 {
-            return 0;
-        }
-        let reading = self.reading(cache_bytes);
-        let within = (self.slowdown - 1.0) * self.plain - reading;
-        // However slow a token was last, one tells how slow it is now.
-        ((within.max(2.0 * reading) / self.per_token) as usize).max(1)
+        let may = self.slowdown > 1.0 && self.debt < 0.0 && self.disturbed < LOOK;
+        may.then(|| Duration::from_secs_f64(-self.debt))
     }
 
-    /// Learns from a pass that had next tokens, and so many tokens of prompts whose slots held so many bytes.
-    fn learn(&mut self, took: Duration, prompt_tokens: usize, cache_bytes: u64) {
+    /// For how long a prompt is read at once while nobody waits.
+    fn piece(&self) -> Duration {
+        const LEAST: f64 = 5e-3;
+        Duration::from_secs_f64(((self.slowdown - 1.0) * self.plain).max(LEAST))
+    }
+
+    /// Learns from a pass with next tokens; `disturbed` where a prompt was read before it.
+    fn passed(&mut self, took: Duration, disturbed: bool) {
         let took = took.as_secs_f64();
-        let reading = self.reading(cache_bytes);
-        // The first pass tells what is to be expected.
-        if self.plain > 0.0 {
-            self.debt = (self.debt + took - self.slowdown * self.plain).max(0.0);
+        self.disturbed = if disturbed { self.disturbed + 1 } else { 0 };
+        if self.plain == 0.0 {
+            self.plain = took;
+        } else if !disturbed {
+            self.plain = 0.75 * self.plain + 0.25 * took;
         }
-        let mean = |before: f64, now: f64| if before == 0.0 { now } else { 0.5 * before + 0.5 * now };
-        if prompt_tokens == 0 {
-            (self.plain, self.mixed) = (mean(self.plain, took), 0);
-            if self.per_token == 0.0 {
-                // A guess until the first pass with a prompt.
-                self.per_token = took / 16.0;
-            }
-        } else {
-            self.mixed += 1;
-            let more = (took - self.plain - reading).max(self.plain / 100.0) / prompt_tokens as f64;
-            self.per_token = mean(self.per_token, more);
+        self.debt = self.debt.max(0.0) + took - self.slowdown * self.plain;
+    }
+
+    /// Learns from a piece of time for which a prompt was read; `done` where its pass was over with it, `others_wait`
+    /// where others had asked for tokens.
+    fn was_read(&mut self, might: Duration, took: Duration, done: bool, others_wait: bool) {
+        let (might, took) = (might.as_secs_f64(), took.as_secs_f64());
+        self.debt += if others_wait { took } else { 0.0 };
+        self.over = self.over.max(took / might.max(1e-6));
+        // Where a pass can be left, one of its steps is what takes longer; else all of it does.
+        let (more, fewer) = if self.can_leave { (1.1, 1.3) } else { (0.6, 1.3) };
+        if self.over > fewer {
+            (self.rows, self.over) = ((self.rows / 2).max(1), 0.0);
+        } else if done {
+            self.rows = if self.over < more { (2 * self.rows).min(MOST_ROWS) } else { self.rows };
+            self.over = 0.0;
         }
     }
 }
@@ -410,6 +442,7 @@ impl Scheduler {
                 self.running.iter_mut().for_each(|of| of.request.outcome = Err(fault.clone()));
             }
             self.answer();
+            self.put_back();
         }
     }
 
@@ -430,49 +463,63 @@ impl Scheduler {
         }
         for (seat, place) in board.places.iter_mut().enumerate() {
             if let Some(request) = place.asked.take() {
-                self.running.push(Running { seat, arrived: place.arrived, request, now: 0 });
+                self.running.push(Running { seat, due: place.due, request, now: 0 });
             }
         }
-        self.running.sort_unstable_by_key(|of| (of.request.kind as u8, of.arrived));
+        let is_next = |of: &Running| of.request.kind == Kind::Next;
+        self.generating = self.running.iter().any(is_next) || board.places.iter().any(|place| place.away || place.late);
+        self.running.sort_unstable_by_key(|of| (of.request.kind as u8, of.due));
         self.afters.extend(self.running.iter_mut().map(|of| std::mem::take(&mut of.request.after)));
         true
     }
 
-    /// Gives back what is over to its seat, and the rest to the board.
+    /// Gives back what is over to its seat.
     fn answer(&mut self) {
         let mut board = self.hub.board.lock();
-        for (Running { seat, mut request, .. }, after) in self.running.drain(..).zip(self.afters.drain(..)) {
-            request.after = after;
-            let place = &mut board.places[seat];
-            if !request.is_over() {
-                place.asked = Some(request);
+        for at in (0..self.running.len()).rev() {
+            if !self.running[at].request.is_over() {
                 continue;
             }
+            let Running { seat, mut request, .. } = self.running.remove(at);
+            request.after = self.afters.remove(at);
+            let place = &mut board.places[seat];
             place.away = request.kind == Kind::Next && request.outcome.is_ok();
             place.answer = Some(request);
             self.hub.answered[seat].notify_one();
         }
     }
 
-    /// One pass for those that are running.
+    /// Gives back the rest to the board.
+    fn put_back(&mut self) {
+        let mut board = self.hub.board.lock();
+        board.read += std::mem::take(&mut self.read_now);
+        for (Running { seat, mut request, .. }, after) in self.running.drain(..).zip(self.afters.drain(..)) {
+            request.after = after;
+            board.places[seat].asked = Some(request);
+        }
+    }
+
+    /// One pass for those that are running; then a prompt is read, where others generate.
     fn round(&mut self) {
         let hub = self.hub.clone();
         let mut engine = hub.engine.lock();
-        for Running { request, .. } in &mut self.running {
+        for Running { seat, request, .. } in &mut self.running {
             if request.cancel.load(Ordering::Acquire) {
                 request.outcome = Err(Error::Cancelled);
+                if self.reading.take_if(|(of, _)| of == seat).is_some() {
+                    engine.stop_reading();
+                }
             }
         }
         self.begin_prompts(&mut engine);
         let (next, prompts) = self.share_out(&engine);
+        let disturbed = std::mem::take(&mut self.was_reading) || prompts > 0;
         if next + prompts > 0 {
             let before = Instant::now();
-            let of_prompt = |of: &&Running| of.request.kind != Kind::Next && of.now > 0;
-            let held = |of: &Running| engine.cache_bytes_read(of.request.done);
-            let held = self.running.iter().filter(of_prompt).map(held).sum();
             self.pass(&mut engine);
+            self.read_now += prompts as u64;
             if next > 0 {
-                self.pace.learn(before.elapsed(), prompts, held);
+                self.pace.passed(before.elapsed(), disturbed);
             }
         }
         for Running { request, .. } in &mut self.running {
@@ -480,7 +527,49 @@ impl Scheduler {
                 request.outcome = engine.end_prompt(request.slot, request.prefill.reused);
             }
         }
+        if self.reads_beside() {
+            self.answer();
+            self.read(&mut engine, next > 0);
+        }
         MutexGuard::unlock_fair(engine);
+    }
+
+    /// Whether prompts are read in pieces of time.
+    fn reads_beside(&self) -> bool {
+        self.generating || self.reading.is_some()
+    }
+
+    /// Reads on in the first prompt for as long as those who asked for tokens, if any did, may wait.
+    fn read(&mut self, engine: &mut Engine, others_wait: bool) {
+        let reading = self.reading;
+        let is_read = |of: &Running| match reading {
+            Some((seat, _)) => of.seat == seat,
+            None => of.request.is_read() && of.request.left() > 1,
+        };
+        let Some(of) = self.running.iter_mut().find(|of| is_read(of)) else { return };
+        let might = match others_wait {
+            true => self.pace.reading_time(),
+            false => Some(self.pace.piece()),
+        };
+        let Some(might) = might else { return };
+        let most = self.pace.rows.min(engine.most_read());
+        let tokens = reading.map_or(most.min(of.request.left() - 1), |(_, tokens)| tokens);
+        let (before, began) = (engine.stats(), Instant::now());
+        let Running { seat, request, now, .. } = of;
+        let new = &request.tokens[request.done..][..tokens];
+        let read = engine.read(request.slot, new, began + might, &request.cancel);
+        self.was_reading = true;
+        self.reading = matches!(read, Ok(false)).then_some((*seat, tokens));
+        match read {
+            Ok(true) => {
+                *now = tokens;
+                self.read_now += tokens as u64;
+                of.count(&before, &engine.stats(), 0);
+            }
+            Ok(false) => {}
+            Err(error) => request.outcome = Err(error),
+        }
+        self.pace.was_read(might, began.elapsed(), self.reading.is_none(), others_wait);
     }
 
     /// Gives prompts the beginning that other slots have, but for those that wait for another one.
@@ -512,17 +601,17 @@ impl Scheduler {
     /// Sets how many tokens of each request are in this pass; returns how many those are of generations and of prompts.
     fn share_out(&mut self, engine: &Engine) -> (usize, usize) {
         let (mut rows, mut results) = (engine.batch(), engine.most_results());
-        let (mut next, mut prompts) = (0, 0);
+        let (mut next, mut prompts, beside) = (0, 0, self.reads_beside());
         for Running { request, now, .. } in &mut self.running {
             *now = 0;
             if request.is_over() || !request.begun || request.kind == Kind::Warm && next + prompts > 0 {
                 continue;
             }
-            let mut most = rows;
-            if request.kind != Kind::Next && next > 0 {
-                let held = engine.cache_bytes_read(request.done);
-                most = most.min(self.pace.prompt_tokens(held).saturating_sub(prompts));
-            }
+            let most = match request.kind {
+                Kind::Prompt if beside && request.left() > 1 => continue,
+                Kind::Warm if beside => rows.min(self.pace.rows),
+                _ => rows,
+            };
             *now = request.left().min(most);
             if *now == request.left() && *now > 0 {
                 if results == 0 {
@@ -533,6 +622,10 @@ impl Scheduler {
                 }
             }
             rows -= *now;
+            if request.kind == Kind::Prompt && *now == request.left() {
+                // It waits for what is read beside it.
+                rows = rows.min(MOST_ROWS);
+            }
             *if request.kind == Kind::Next { &mut next } else { &mut prompts } += *now;
         }
         (next, prompts)
@@ -633,38 +726,62 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    #[test]
-    fn parts_of_prompts_fit_into_what_a_token_may_take() {
-        let mut pace = Pace::new(2.5, 1 << 30);
-        assert_eq!(pace.prompt_tokens(0), 0, "nothing is known of this machine");
-        pace.learn(20 * MS, 0, 0);
-        // A guess until the first pass with a prompt: a sixteenth of a pass for each.
-        assert_eq!(pace.prompt_tokens(0), 24);
-        pace.learn(50 * MS, 24, 0);
-        assert!(pace.prompt_tokens(0) >= 23 && pace.debt < 1e-6, "{} and {}", pace.prompt_tokens(0), pace.debt);
-        assert_eq!(Pace::new(1.0, 1 << 30).prompt_tokens(0), 0);
+    /// Passes with next tokens of 20 ms, and a piece of reading after each where it is time: how many pieces, and how
+    /// long they took.
+    fn read(pace: &mut Pace, passes: usize, takes: impl Fn(&Pace, Duration) -> Duration) -> (usize, Duration) {
+        let (mut pieces, mut all, mut disturbed) = (0, Duration::ZERO, false);
+        for _ in 0..passes {
+            pace.passed(20 * MS, disturbed);
+            disturbed = false;
+            if let Some(might) = pace.reading_time() {
+                let took = takes(pace, might);
+                pace.was_read(might, took, true, true);
+                (pieces, all, disturbed) = (pieces + 1, all + took, true);
+            }
+        }
+        (pieces, all)
     }
 
     #[test]
-    fn a_prompt_goes_on_however_slow_a_pass_was_and_what_was_too_long_is_made_up_for() {
-        let mut pace = Pace::new(2.5, 1 << 30);
-        pace.learn(20 * MS, 0, 0);
-        pace.learn(2000 * MS, 1, 0);
-        assert_eq!(pace.prompt_tokens(0), 0, "others come first");
+    fn a_prompt_is_read_for_as_long_as_tokens_may_wait() {
+        let mut pace = Pace::new(2.5, true);
+        assert_eq!(pace.reading_time(), None, "nothing is known of this machine");
+        let (pieces, all) = read(&mut pace, 131, |_, might| might);
+        // Two passes tell what they take alone.
+        assert_eq!((pieces, pace.rows), (129, MOST_ROWS));
+        assert!(all.abs_diff(129 * 30 * MS) < MS, "{all:?}");
+        assert_eq!(read(&mut Pace::new(1.0, true), 100, |_, might| might).0, 0);
+        // A pass that takes longer while a prompt is read leaves less time for that.
+        pace.passed(35 * MS, true);
+        assert_eq!(pace.reading_time().map(|time| time.as_millis()), Some(15));
+    }
+
+    #[test]
+    fn what_took_too_long_is_made_up_for_and_passes_get_fewer_rows() {
+        let mut pace = Pace::new(2.5, true);
+        pace.passed(20 * MS, false);
+        pace.was_read(30 * MS, 3000 * MS, true, true);
+        assert_eq!((pace.reading_time(), pace.rows), (None, MOST_ROWS / 2), "others come first");
         let mut passes = 0;
-        while pace.prompt_tokens(0) == 0 {
-            pace.learn(20 * MS, 0, 0);
+        while pace.reading_time().is_none() {
+            pace.passed(20 * MS, false);
             passes += 1;
         }
-        // 1950 ms too long, and each pass leaves 30 of what it may take.
-        assert!((65..=66).contains(&passes) && pace.prompt_tokens(0) == 1, "{passes} passes");
+        assert!((99..=100).contains(&passes), "{passes} passes");
+        // A pass that cannot be left takes 2 ms for each row.
+        let mut pace = Pace::new(2.5, false);
+        let whole = |pace: &Pace, _| 2 * MS * pace.rows as u32;
+        read(&mut pace, 200, whole);
+        assert!((8..=16).contains(&pace.rows), "{}", pace.rows);
+        let (pieces, all) = read(&mut pace, 1000, whole);
+        assert!(pieces > 900 && all <= 30_040 * MS, "{pieces} pieces, {all:?}");
     }
 
     #[test]
-    fn deep_in_a_prompt_parts_are_worth_what_they_read() {
-        let mut pace = Pace::new(2.5, 1 << 30);
-        pace.learn(20 * MS, 0, 0);
-        // The cache takes twice as long to read as the weights: no part fits, so this takes two thirds of its time.
-        assert_eq!(pace.prompt_tokens(2 << 30), 64);
+    fn nobody_owes_what_nobody_waited_for() {
+        let mut pace = Pace::new(2.5, true);
+        pace.passed(20 * MS, false);
+        pace.was_read(pace.piece(), 30 * MS, false, false);
+        assert_eq!(pace.reading_time(), Some(30 * MS));
     }
 }

@@ -7,6 +7,7 @@ mod embeddings;
 mod encoder_decoder;
 mod leaf_scores;
 mod packed_cache;
+mod reading;
 mod removal;
 mod saved_slots;
 mod several_slots;

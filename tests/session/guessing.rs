@@ -2,11 +2,11 @@
 
 use crate::testing;
 use crate::testing::fixtures::{Kind, Weights};
-use elizainference::{Error, Token};
-use std::path::PathBuf;
 use elizainference::session::{
     ContextFull, EngineOptions, Event, FinishReason, Mode, OpenOptions, Session, Settings, Sink, Usage,
 };
+use elizainference::{Error, Token};
+use std::path::PathBuf;
 use std::sync::mpsc::channel;
 
 const GRAMMAR: &str = r#"{"gbnf":"root ::= [a-z ]+"}"#;

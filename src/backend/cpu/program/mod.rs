@@ -29,6 +29,7 @@ use run::{Run, Step, StepContext};
 use state::CpuState;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 /// A compiled run of nodes.
 pub(super) struct CpuProgram {
@@ -69,25 +70,53 @@ fn cpu_state(state: &mut dyn State) -> Result<&mut CpuState> {
     state.as_any().downcast_mut().ok_or_else(|| Error::Internal("A state of another backend".into()))
 }
 
-impl Program for CpuProgram {
-    fn reserve(&self, state: &mut dyn State, workspace_bytes: usize) -> Result<()> {
-        cpu_state(state)?.reserve(&self.demand, workspace_bytes)
-    }
-
-    fn run(&self, state: &mut dyn State, batch: &Batch<'_>, out_rows: usize, cancel: &AtomicBool) -> Result<()> {
+impl CpuProgram {
+    /// Runs the steps from this one on, up to the time that is given; returns the step to go on from.
+    fn run_from(
+        &self,
+        state: &mut dyn State,
+        (batch, out_rows): (&Batch<'_>, usize),
+        from: usize,
+        until: Option<Instant>,
+        cancel: &AtomicBool,
+    ) -> Result<Option<usize>> {
         let (memory, split) = cpu_state(state)?.begin(&self.demand, batch)?;
         let CpuProgram { isa, weights, ropes, demand, .. } = self;
         let run = Run::new(*isa, weights, (ropes, demand.max_rows.0), (memory, split), (batch, out_rows), cancel);
         let _active = Pool::engine_started();
         Pool::global().run(run.threads(), cancel, &|worker| {
-            for (index, step) in self.steps.iter().enumerate() {
+            for (index, step) in self.steps.iter().enumerate().skip(from) {
                 step.run(&run, StepContext { worker, index });
+                if until.is_some_and(|until| worker.index() == 0 && Instant::now() >= until) {
+                    run.leave_after(index);
+                }
                 worker.barrier();
                 if run.ends_after(index) {
                     return;
                 }
             }
         })?;
-        run.finish()
+        run.finish(self.steps.len())
+    }
+}
+
+impl Program for CpuProgram {
+    fn reserve(&self, state: &mut dyn State, workspace_bytes: usize) -> Result<()> {
+        cpu_state(state)?.reserve(&self.demand, workspace_bytes)
+    }
+
+    fn run(&self, state: &mut dyn State, batch: &Batch<'_>, out_rows: usize, cancel: &AtomicBool) -> Result<()> {
+        self.run_from(state, (batch, out_rows), 0, None, cancel).map(drop)
+    }
+
+    fn run_until(
+        &self,
+        state: &mut dyn State,
+        batch: (&Batch<'_>, usize),
+        from: usize,
+        until: Instant,
+        cancel: &AtomicBool,
+    ) -> Result<Option<usize>> {
+        self.run_from(state, batch, from, Some(until), cancel)
     }
 }

@@ -64,6 +64,7 @@ pub(super) struct Run<'a> {
     /// flag because a fast thread may be one step ahead: what it decides there must not make a slow thread, which is
     /// still looking after the last barrier, leave a step early.
     stop_after: AtomicUsize,
+    cancelled: AtomicBool,
     failed: Mutex<Option<Error>>,
 }
 
@@ -76,20 +77,26 @@ impl<'a> Run<'a> {
         (batch, out_rows): (&'a Batch<'a>, usize),
         cancel: &'a AtomicBool,
     ) -> Run<'a> {
-        let (stop_after, failed) = (AtomicUsize::new(usize::MAX), Mutex::new(None));
-        Run { isa, weights, ropes, max_rows, batch, out_rows, state, split, cancel, stop_after, failed }
+        let (stop_after, cancelled, failed) = (AtomicUsize::new(usize::MAX), AtomicBool::new(false), Mutex::new(None));
+        Run { isa, weights, ropes, max_rows, batch, out_rows, state, split, cancel, stop_after, cancelled, failed }
     }
 
     pub fn threads(&self) -> usize {
         self.state.threads()
     }
 
-    pub fn finish(self) -> Result<()> {
+    /// After a run of `steps` steps: the step to go on from, where it was left.
+    pub fn finish(self, steps: usize) -> Result<Option<usize>> {
         match self.failed.into_inner() {
             Some(error) => Err(error),
-            None if self.stop_after.into_inner() != usize::MAX => Err(Error::Cancelled),
-            None => Ok(()),
+            None if self.cancelled.into_inner() => Err(Error::Cancelled),
+            None => Ok(self.stop_after.into_inner().checked_add(1).filter(|&next| next < steps)),
         }
+    }
+
+    /// Leaves the run after the step `index`, to go on later.
+    pub fn leave_after(&self, index: usize) {
+        self.stop_after.fetch_min(index, Ordering::Relaxed);
     }
 
     /// Makes the run fail with `error`, after the step `index`.
@@ -132,6 +139,7 @@ impl<'a> Run<'a> {
         chunks.take_while(move |_| {
             let cancelled = self.cancel.load(Ordering::Relaxed);
             if cancelled {
+                self.cancelled.store(true, Ordering::Relaxed);
                 self.stop_after.fetch_min(ctx.index, Ordering::Relaxed);
             }
             !cancelled

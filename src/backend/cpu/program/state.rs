@@ -2,6 +2,8 @@
 //!
 //! All of it is anonymous mappings, zeroed by the system on first touch: a long context or a large bucket that is
 //! never used costs address space, not memory. Mappings only grow, and only in [`CpuState::reserve`], before any run.
+//!
+//! Two states may have the same caches and states ([`State::beside`]). Whoever has them runs and reads one at a time.
 
 use super::demand::{AREAS, Area, Demand};
 use crate::backend::cpu::host::memory::account;
@@ -13,6 +15,7 @@ use crate::backend::memory::{Component, Held};
 use crate::backend::{Batch, CacheSpec, NO_STATE, State, Table};
 use crate::{Error, Result, reserve};
 use std::any::Any;
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 /// Keys and values of one layer.
@@ -94,10 +97,19 @@ impl Caches {
     }
 }
 
+/// Keys, values and recurrent states.
+struct CacheMemory {
+    cache: Region,
+    states: Region,
+    caches: Caches,
+}
+
 /// The state of an engine on the CPU.
 pub struct CpuState {
     memory: RunMemory,
     split: SplitSpace,
+    /// Whether its account has the caches; else that of the state has which this one is beside.
+    counts_caches: bool,
     /// What is allocated, on the account.
     held: Vec<Held>,
 }
@@ -115,9 +127,7 @@ pub(super) struct RunMemory {
     rope: Region,
     scratch: Region,
     thread_bytes: usize,
-    cache: Region,
-    states: Region,
-    caches: Caches,
+    kept: Arc<CacheMemory>,
     /// For the two loops that one step may have.
     pub counters: [Counter; 2],
     /// Rows that a step has done, for whoever does the last; 0 between steps.
@@ -130,6 +140,15 @@ impl CpuState {
         let [all, window] = cache.cells;
         let of_window = if window > 0 { format!(", {window} in sliding layers,") } else { String::new() };
         let what = format!("KV cache ({all} cells{of_window} of type {})", cache.types);
+        let kept = CacheMemory {
+            cache: Region::new(&what, caches.bytes)?,
+            states: Region::new("states", caches.state_bytes())?,
+            caches,
+        };
+        Ok(CpuState::over(Arc::new(kept), threads, true))
+    }
+
+    fn over(kept: Arc<CacheMemory>, threads: usize, counts_caches: bool) -> CpuState {
         let memory = RunMemory {
             threads,
             workspace: Region::default(),
@@ -139,15 +158,13 @@ impl CpuState {
             rope: Region::default(),
             scratch: Region::default(),
             thread_bytes: 0,
-            cache: Region::new(&what, caches.bytes)?,
-            states: Region::new("states", caches.state_bytes())?,
-            caches,
+            kept,
             counters: [Counter::new(), Counter::new()],
             done: AtomicUsize::new(0),
         };
-        let mut state = CpuState { memory, split: SplitSpace::default(), held: Vec::new() };
+        let mut state = CpuState { memory, split: SplitSpace::default(), counts_caches, held: Vec::new() };
         state.count();
-        Ok(state)
+        state
     }
 
     /// Put what is allocated now on the account.
@@ -155,7 +172,7 @@ impl CpuState {
         let m = &self.memory;
         let areas: usize = m.areas.iter().map(|area| area.bytes).sum();
         let scratch = areas + m.routing.bytes + m.rope.bytes + m.scratch.bytes + self.split.bytes();
-        let cache = m.cache.bytes + m.states.bytes;
+        let cache = if self.counts_caches { m.kept.cache.bytes + m.kept.states.bytes } else { 0 };
         let parts = [(Component::Cache, cache), (Component::Workspace, m.workspace.bytes), (Component::Other, scratch)];
         self.held = parts.map(|(component, bytes)| account().hold(component, bytes as u64)).into();
     }
@@ -163,7 +180,7 @@ impl CpuState {
     /// A layer's keys and values, which no run uses while the state is borrowed.
     fn layer(&mut self, layer: usize) -> Result<(KvLayout, [&mut [u8]; 2])> {
         let m = &self.memory;
-        if m.caches.index_of.get(layer).copied().flatten().is_none() {
+        if m.kept.caches.index_of.get(layer).copied().flatten().is_none() {
             return Err(Error::Internal(format!("Layer {layer} has no KV cache on this device")));
         }
         let (layout, (keys, values)) = (*m.layout(layer), m.cache(layer));
@@ -180,8 +197,8 @@ impl CpuState {
     /// The `n` numbers of a state in a state cell.
     fn state_values(&mut self, state: usize, cell: u32, n: usize) -> Result<&mut [f32]> {
         let m = &self.memory;
-        let known = m.caches.states.get(state).copied().flatten().is_some_and(|(_, values)| values == n);
-        let place = m.state(cell, state).filter(|_| known && (cell as usize) < m.caches.state_cells);
+        let known = m.kept.caches.states.get(state).copied().flatten().is_some_and(|(_, values)| values == n);
+        let place = m.state(cell, state).filter(|_| known && (cell as usize) < m.kept.caches.state_cells);
         let place = place.ok_or_else(|| Error::Internal(format!("State {state} is not in state cell {cell} here")))?;
         // SAFETY: the numbers lie in the mapping, which no run uses while the state is borrowed.
         Ok(unsafe { std::slice::from_raw_parts_mut(place, n) })
@@ -190,7 +207,7 @@ impl CpuState {
     /// Make room for a program, and for a workspace of so many bytes.
     pub(super) fn reserve(&mut self, demand: &Demand, workspace_bytes: usize) -> Result<()> {
         let m = &mut self.memory;
-        m.caches.check(demand)?;
+        m.kept.caches.check(demand)?;
         m.workspace.grow("workspace", workspace_bytes)?;
         for (area, &bytes) in m.areas.iter_mut().zip(&demand.area_bytes) {
             area.grow("activations", bytes)?;
@@ -201,10 +218,10 @@ impl CpuState {
             m.outputs = (reserve::list(out_rows, "output rows")?, reserve::list(out_rows, "output rows")?);
         }
         m.rope.grow("rotary tables", demand.rope_bytes)?;
-        m.thread_bytes = m.thread_bytes.max(demand.thread_bytes(|layer| m.caches.layout(layer)));
+        m.thread_bytes = m.thread_bytes.max(demand.thread_bytes(|layer| m.kept.caches.layout(layer)));
         m.scratch.grow("scratch", m.thread_bytes * m.threads)?;
         for spec in &demand.attentions {
-            self.split.reserve(m.caches.layout(spec.layer), spec.n_head)?;
+            self.split.reserve(m.kept.caches.layout(spec.layer), spec.n_head)?;
         }
         self.count();
         Ok(())
@@ -220,8 +237,8 @@ impl CpuState {
             && demand.thread_bytes(|layer| m.layout(layer)) * m.threads <= m.scratch.bytes
             && batch.tokens.len() <= demand.max_rows.0
             && batch.outputs.len() <= m.outputs.0.capacity().min(m.outputs.1.capacity())
-            && m.caches.layers.iter().all(inside)
-            && (demand.states.is_empty() || batch.has_states(m.caches.state_cells));
+            && m.kept.caches.layers.iter().all(inside)
+            && (demand.states.is_empty() || batch.has_states(m.kept.caches.state_cells));
         if !fits {
             return Err(Error::Internal("A program for which no memory was reserved".into()));
         }
@@ -238,8 +255,8 @@ impl CpuState {
 impl RunMemory {
     /// Where a state begins in a state cell; `None` for [`NO_STATE`]. State and cell were checked when the run began.
     pub fn state(&self, cell: u32, state: usize) -> Option<*mut f32> {
-        let (at, _) = self.caches.states.get(state).copied().flatten().filter(|_| cell != NO_STATE)?;
-        Some(self.states.base.wrapping_add((cell as usize * self.caches.state_values + at) * 4).cast())
+        let (at, _) = self.kept.caches.states.get(state).copied().flatten().filter(|_| cell != NO_STATE)?;
+        Some(self.kept.states.base.wrapping_add((cell as usize * self.kept.caches.state_values + at) * 4).cast())
     }
 
     pub fn threads(&self) -> usize {
@@ -280,18 +297,18 @@ impl RunMemory {
     /// The layout of a layer's cache. The layer is on this device: [`CpuState::reserve`] has checked it for the
     /// program.
     pub fn layout(&self, layer: usize) -> &KvLayout {
-        self.caches.layout(layer)
+        self.kept.caches.layout(layer)
     }
 
     /// The table that a layer's cells are in.
     pub fn table(&self, layer: usize) -> Table {
-        self.caches.layer(layer).table
+        self.kept.caches.layer(layer).table
     }
 
     /// A layer's key and value buffers.
     pub fn cache(&self, layer: usize) -> (*mut u8, *mut u8) {
-        let l = self.caches.layer(layer);
-        (self.cache.base.wrapping_add(l.k_offset), self.cache.base.wrapping_add(l.v_offset))
+        let l = self.kept.caches.layer(layer);
+        (self.kept.cache.base.wrapping_add(l.k_offset), self.kept.cache.base.wrapping_add(l.v_offset))
     }
 }
 
@@ -304,6 +321,10 @@ impl State for CpuState {
         }
         // SAFETY: the range lies in the mapping, and no run is under way while the state is borrowed.
         Ok(unsafe { std::slice::from_raw_parts_mut(m.workspace(offset), len) })
+    }
+
+    fn beside(&self) -> Option<Box<dyn State>> {
+        Some(Box::new(CpuState::over(self.memory.kept.clone(), self.memory.threads, false)))
     }
 
     fn put(&mut self, offset: usize, values: &[f32]) -> Result<()> {
