@@ -504,9 +504,9 @@ typedef struct eliza_llm_open_options_t {
      */
     uint32_t max_slowdown_percent;
     /**
-     * The GGUF file of a draft model, a small one with the same vocabulary, or NULL: what it guesses is evaluated in the
-     * pass of the token before, where that has paid. It changes no token. It works on the CPU, takes memory for weights
-     * and a context of its own, and goes with a `parallel` of 1.
+     * The GGUF file of a draft model, a small one with the same vocabulary, or NULL: what it guesses is evaluated in
+     * the pass of the token before, where that has paid. It changes no token. It works on the CPU, takes memory for
+     * weights and a context of its own, and goes with a `parallel` of 1.
      */
     const char *draft;
 } eliza_llm_open_options_t;

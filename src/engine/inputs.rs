@@ -1,8 +1,9 @@
-//! The inputs of a pass, kept so that no pass allocates, and the wanted outputs.
+//! The inputs of a pass, kept so that no pass allocates, and the wanted outputs; those of a pass that can be left.
 
-use super::slots::Slots;
+use super::plans::READING_ROWS;
+use super::slots::{SlotId, Slots};
 use crate::Token;
-use crate::backend::{Batch, MAX_LISTED, SampleRow, StateRows};
+use crate::backend::{Batch, MAX_LISTED, SampleRow, State, StateRows};
 
 /// What is computed for a chunk of a slot's tokens.
 #[derive(Clone, Copy)]
@@ -91,5 +92,23 @@ impl Inputs {
             sample: &self.sample,
             listed: &self.listed,
         }
+    }
+}
+
+/// A pass that can be left, see `reading.rs`.
+pub(super) struct Reading {
+    /// Beside the engine's own.
+    pub states: Vec<Box<dyn State>>,
+    pub inputs: Inputs,
+    /// The slot whose tokens are read now, and the step to go on from.
+    pub now: Option<(SlotId, usize)>,
+}
+
+impl Reading {
+    /// For an engine with these states; `None` on a device that takes its work as a whole.
+    pub fn new(states: &[Box<dyn State>], batch: usize) -> Option<Reading> {
+        let [state] = states else { return None };
+        let inputs = Inputs::new(READING_ROWS.min(batch), 0);
+        Some(Reading { states: vec![state.beside()?], inputs, now: None })
     }
 }

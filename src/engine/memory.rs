@@ -8,8 +8,7 @@
 //! the driver's own memory, that of kernels, and staging while weights are uploaded.
 
 use super::options::{EngineOptions, context_for};
-use super::plans::{Look, Plans, head_rows, largest_read, reading_bodies};
-use super::reading::Reading;
+use super::plans::{Look, Plans, can_leave, head_rows, largest_read, reading_bodies};
 use super::windows::WindowSizes;
 use crate::backend::memory::{Bytes, Component, Memory};
 use crate::backend::{self, Backend, CacheSpec, KvTypes, LayerCache, MAX_TEXT_ROWS, Table, WeightBytes};
@@ -201,7 +200,7 @@ impl Estimate {
             sizings.push(backend.sizing(&share_of(&cache, model, i), wanted, threads)?);
         }
         let parallel = options.parallel()?;
-        let mut reading = match Reading::suits(model, parallel, backends.len()) {
+        let mut reading = match can_leave(model, parallel, backends.len()) {
             true => Some(backends[0].sizing(&share_of(&cache, model, 0), &model.wanted()[0], threads)?),
             false => None,
         };

@@ -60,9 +60,8 @@ use crate::model::{Model, Outline, load, load_shared};
 use crate::schedule::Device;
 use crate::{Error, Result, Token};
 use device_sampling::DeviceSampling;
-use inputs::{How, Inputs, OutputRows};
-use plans::{MOST_HEAD_ROWS, Plans, head_rows};
-use reading::Reading;
+use inputs::{How, Inputs, OutputRows, Reading};
+use plans::{MOST_HEAD_ROWS, Plans, can_leave, head_rows};
 use slots::Slots;
 use std::path::Path;
 use std::sync::Arc;
@@ -221,10 +220,10 @@ impl Engine {
         let plans = Plans::new(&model, cache.clone(), (batch, head_rows(parallel)), &mut look)?;
         let mut states = model.devices().iter().enumerate().map(state).collect::<Result<Vec<_>>>()?;
         plans.reserve(model.outline(), &mut states)?;
-        let suits = Reading::suits(model.outline(), parallel, states.len());
-        let mut reading = suits.then(|| Reading::new(&states, batch)).flatten();
+        let can_leave = can_leave(model.outline(), parallel, states.len());
+        let mut reading = can_leave.then(|| Reading::new(&states, batch)).flatten();
         if let Some(reading) = &mut reading {
-            plans.reserve_reading(reading.states_mut())?;
+            plans.reserve_reading(&mut reading.states)?;
         }
         let rows = batch.max(WALK_CELLS);
         Ok(Engine {

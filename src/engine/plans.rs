@@ -8,7 +8,6 @@
 //!
 //! [`Engine::step`]: super::Engine::step
 
-use super::reading::MOST_ROWS;
 use crate::backend::{Backend, CacheSpec, MAX_ROWS, MAX_SEQUENCES, State, WALK_ROWS};
 use crate::graph::{Graph, Node};
 use crate::model::{Model, Outline, Then};
@@ -29,9 +28,18 @@ pub(super) fn head_rows(parallel: usize) -> usize {
     if parallel > HEAD_ROWS { MOST_HEAD_ROWS } else { HEAD_ROWS }
 }
 
+/// The most rows of a pass that can be left.
+pub(super) const READING_ROWS: usize = 128;
+
+/// Whether passes can be left: where so many streams share an engine on so many devices. A state that is in the middle
+/// of being changed would have to be kept.
+pub(super) fn can_leave(model: &Outline, parallel: usize, devices: usize) -> bool {
+    parallel > 1 && devices == 1 && model.states().is_empty()
+}
+
 /// How many of the bodies, the smallest first, passes have that can be left.
 pub(super) fn reading_bodies(batch: usize) -> usize {
-    bucket_index(MOST_ROWS.min(batch)) + 1
+    bucket_index(READING_ROWS.min(batch)) + 1
 }
 
 /// What memory is reserved for, in errors: the kept hidden rows.

@@ -5,44 +5,13 @@
 //! between disturb nothing of it: they take other cells, and a row reads none but those of its own slot. The slot has
 //! the tokens when the pass is over.
 
-use super::inputs::Inputs;
+use super::inputs::Reading;
+use super::plans::READING_ROWS;
 use super::{Engine, SlotId};
-use crate::backend::{NO_STATE, State};
-use crate::model::Outline;
+use crate::backend::NO_STATE;
 use crate::{Error, Result, Token};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
-
-/// The most rows of a pass that can be left.
-pub(super) const MOST_ROWS: usize = 128;
-
-/// A pass that can be left.
-pub(super) struct Reading {
-    /// Beside the engine's own.
-    states: Vec<Box<dyn State>>,
-    inputs: Inputs,
-    /// The slot whose tokens are read now, and the step to go on from.
-    now: Option<(SlotId, usize)>,
-}
-
-impl Reading {
-    /// For an engine with these states; `None` where no pass can be left: on a device that takes its work as a whole,
-    /// and for models with recurrent states.
-    pub fn new(states: &[Box<dyn State>], batch: usize) -> Option<Reading> {
-        let [state] = states else { return None };
-        let rows = MOST_ROWS.min(batch);
-        Some(Reading { states: vec![state.beside()?], inputs: Inputs::new(rows, 0), now: None })
-    }
-
-    /// Whether models like this one are read so, where so many streams share the engine.
-    pub fn suits(model: &Outline, parallel: usize, devices: usize) -> bool {
-        parallel > 1 && devices == 1 && model.states().is_empty()
-    }
-
-    pub fn states_mut(&mut self) -> &mut [Box<dyn State>] {
-        &mut self.states
-    }
-}
 
 impl Engine {
     /// Whether [`Engine::read`] can leave a pass.
@@ -52,7 +21,7 @@ impl Engine {
 
     /// How many tokens [`Engine::read`] takes at most.
     pub fn most_read(&self) -> usize {
-        self.reading.as_ref().map_or(self.plans.batch(), |_| MOST_ROWS.min(self.plans.batch()))
+        self.reading.as_ref().map_or(self.plans.batch(), |_| READING_ROWS.min(self.plans.batch()))
     }
 
     /// Evaluates tokens after a slot's until `until`, at least a little: true when the slot has them, after which no

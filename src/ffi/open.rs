@@ -82,9 +82,9 @@ pub struct OpenOptions {
     /// While prompts of others are read, a handle's time for a token grows to at most this many percent of the time
     /// without them, as well as the passes so far tell; 0 is 250, 100 lets prompts wait for the tokens of all others.
     pub max_slowdown_percent: u32,
-    /// The GGUF file of a draft model, a small one with the same vocabulary, or NULL: what it guesses is evaluated in the
-    /// pass of the token before, where that has paid. It changes no token. It works on the CPU, takes memory for weights
-    /// and a context of its own, and goes with a `parallel` of 1.
+    /// The GGUF file of a draft model, a small one with the same vocabulary, or NULL: what it guesses is evaluated in
+    /// the pass of the token before, where that has paid. It changes no token. It works on the CPU, takes memory for
+    /// weights and a context of its own, and goes with a `parallel` of 1.
     pub draft: *const c_char,
 }
 

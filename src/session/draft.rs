@@ -125,7 +125,7 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    const NEVER: AtomicBool = AtomicBool::new(false);
+    static NEVER: AtomicBool = AtomicBool::new(false);
 
     /// What the model itself says after a text.
     fn said(engine: &mut Engine, text: &[Token], most: usize) -> Vec<Token> {

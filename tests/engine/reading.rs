@@ -1,5 +1,5 @@
-//! A prompt that is read in pieces of time, between the passes of other slots, is what it is in one pass, and so are the
-//! others.
+//! A prompt that is read in pieces of time, between the passes of other slots, is what it is in one pass, and so are
+//! the others.
 
 use crate::testing::fixture;
 use crate::testing::fixtures::{Kind, Weights};

@@ -63,11 +63,11 @@ fn streams_that_share_a_gpu_are_themselves_in_one_submission_a_step() {
         sessions[0].set_trie(TRIE.as_bytes(), Mode::Sampled).unwrap();
         alone.set_trie(TRIE.as_bytes(), Mode::Sampled).unwrap();
         let mut expected = Vec::new();
-        for stream in 0..STREAMS {
+        for (stream, shared) in sessions.iter().enumerate() {
             prepare(&alone, stream);
             expected.push(said(&alone).0);
             alone.clear_trie().unwrap();
-            prepare(&sessions[stream], stream);
+            prepare(shared, stream);
         }
         let got: Vec<_> = thread::scope(|scope| {
             let threads: Vec<_> = sessions.iter().map(|session| scope.spawn(|| said(session))).collect();

@@ -82,7 +82,10 @@ fn a_plan_for_the_cpu_is_what_is_taken() {
             (second, 256, KvType::Q8_0),
             (second, 4096, KvType::F32),
         ] {
-            check(&cpu, &fixture(kind, weights), &options(context, kv_type, 0), prefill_and_decode);
+            let alone = options(context, kv_type, 0);
+            check(&cpu, &fixture(kind, weights), &alone, prefill_and_decode);
+            let shared = EngineOptions { parallel: 3, ..alone };
+            check(&cpu, &fixture(kind, weights), &shared, prefill_and_decode);
         }
     }
 }
