@@ -11,6 +11,7 @@ mod messages;
 mod saved_streams;
 mod schemas;
 mod sharing;
+mod soak;
 mod streams;
 #[path = "../testing/mod.rs"]
 mod testing;

@@ -184,7 +184,8 @@ impl CpuState {
             return Err(Error::Internal(format!("Layer {layer} has no KV cache on this device")));
         }
         let (layout, (keys, values)) = (*m.layout(layer), m.cache(layer));
-        // SAFETY: both lie in the mapping, which the state owns, one after the other.
+        // SAFETY: both lie in the mapping, which the state keeps, one after the other; a state beside this one is not
+        // used meanwhile (`State::beside`).
         let sides = unsafe {
             [
                 std::slice::from_raw_parts_mut(keys, layout.k_bytes()),
@@ -200,7 +201,7 @@ impl CpuState {
         let known = m.kept.caches.states.get(state).copied().flatten().is_some_and(|(_, values)| values == n);
         let place = m.state(cell, state).filter(|_| known && (cell as usize) < m.kept.caches.state_cells);
         let place = place.ok_or_else(|| Error::Internal(format!("State {state} is not in state cell {cell} here")))?;
-        // SAFETY: the numbers lie in the mapping, which no run uses while the state is borrowed.
+        // SAFETY: the numbers lie in the mapping, which no run uses while the state is borrowed, nor one beside it.
         Ok(unsafe { std::slice::from_raw_parts_mut(place, n) })
     }
 
