@@ -1040,6 +1040,7 @@ char *eliza_inference_devices_json(char **out_error);
  * `other`), `total_bytes`, `file_backed_bytes` (pages of the file, which the system may drop), `available_bytes` and
  * `memory_of_host`. `fits` is null where a device's free memory is unknown; `largest_context` is the largest that
  * fits, `largest_gpu_layers` the most layers on the GPU where those in `options` do not fit; null is none, or unknown.
+ * A draft model is not counted: it takes what a plan of its own file with the same context tells.
  *
  * Ownership: everything in `options` is copied; the host frees the string with `eliza_inference_free_string`, and
  * `*out_error`. Null rule: `options` and its `model_path` must not be NULL; `out_error` may be. Threads: any, any
