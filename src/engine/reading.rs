@@ -21,7 +21,7 @@ impl Engine {
 
     /// How many tokens [`Engine::read`] takes at most.
     pub fn most_read(&self) -> usize {
-        self.reading.as_ref().map_or(self.plans.batch(), |_| READING_ROWS.min(self.plans.batch()))
+        READING_ROWS.min(self.plans.batch())
     }
 
     /// Evaluates tokens after a slot's until `until`, at least a little: true when the slot has them, after which no

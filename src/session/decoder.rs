@@ -2,7 +2,7 @@
 //!
 //! The trait exists so that the rules of a session can be tested against an engine whose every logit is scripted.
 
-use super::draft::{Choose, Drafter};
+use super::draft::Drafter;
 use super::shared::Prewarm;
 use crate::backend::{Legal, SampleSpec, SampledRow};
 use crate::engine::{
@@ -59,23 +59,9 @@ pub(crate) trait Decoder: Send {
         self.logits(tokens, &[], cancel)
     }
 
-    /// Whether a draft model guesses: [`draft`](Decoder::draft).
-    fn has_draft(&self) -> bool {
-        false
-    }
-
-    /// Puts at most `most` guesses of the draft model for what follows `text`, the slot's tokens and those after them,
-    /// into `guesses`, each chosen by `choose`.
-    fn draft(
-        &mut self,
-        text: &[Token],
-        most: usize,
-        choose: Choose<'_>,
-        guesses: &mut Vec<Token>,
-        cancel: &AtomicBool,
-    ) -> Result<()> {
-        let _ = (text, most, choose, guesses, cancel);
-        Ok(())
+    /// The draft model, where one guesses.
+    fn drafter(&mut self) -> Option<&mut Drafter> {
+        None
     }
 
     /// Context shift: makes room in a full slot by removing the first half of the tokens between the first `keep` and
@@ -337,22 +323,8 @@ impl Decoder for EngineSlot {
         self.engine.row_ahead(0)
     }
 
-    fn has_draft(&self) -> bool {
-        self.drafter.is_some()
-    }
-
-    fn draft(
-        &mut self,
-        text: &[Token],
-        most: usize,
-        choose: Choose<'_>,
-        guesses: &mut Vec<Token>,
-        cancel: &AtomicBool,
-    ) -> Result<()> {
-        match &mut self.drafter {
-            Some(drafter) => drafter.draft(text, most, choose, guesses, cancel),
-            None => Ok(()),
-        }
+    fn drafter(&mut self) -> Option<&mut Drafter> {
+        self.drafter.as_mut()
     }
 
     fn shift(&mut self, keep: usize, pending: &mut Vec<Token>, cancel: &AtomicBool) -> Result<usize> {

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 const MOST_MORE: usize = 128;
 
 /// Chooses a token from logits for this position; `None` where it cannot.
-pub(crate) type Choose<'a> = &'a mut dyn FnMut(&mut [f32], u32) -> Option<Token>;
+type Choose<'a> = &'a mut dyn FnMut(&mut [f32], u32) -> Option<Token>;
 
 /// The draft model's engine, and the slot of the last prompt.
 pub(crate) struct Drafter {

@@ -213,7 +213,7 @@ impl Hub {
             return Ok(found);
         }
         let engine = open()?;
-        let pace = Pace::new(options.max_slowdown(), engine.can_leave());
+        let pace = Pace::new(options.max_slowdown(), engine.can_leave(), engine.most_read());
         let mut hubs = HUBS.lock();
         // Somebody else may have made one meanwhile.
         if let Some(found) = free(&mut hubs) {
@@ -355,9 +355,6 @@ struct Scheduler {
     pace: Pace,
 }
 
-/// The most tokens that are read at once beside others.
-const MOST_ROWS: usize = 128;
-
 /// How long passes take, and what follows for prompts beside generations.
 ///
 /// A generation's token takes a pass, and the time for which a prompt is read before the next. That is what is left of
@@ -372,15 +369,16 @@ struct Pace {
     debt: f64,
     /// Passes since one before which no prompt was read.
     disturbed: u32,
-    /// How many tokens a pass over a prompt has: so few that its steps fit into the time.
+    /// How many tokens a pass over a prompt has, at most and now: so few that its steps fit into the time.
+    most: usize,
     rows: usize,
     /// How many times as long as they might the pieces of such a pass took, at most so far.
     over: f64,
 }
 
 impl Pace {
-    fn new(slowdown: f64, can_leave: bool) -> Pace {
-        Pace { slowdown, can_leave, plain: 0.0, debt: 0.0, disturbed: 0, rows: MOST_ROWS, over: 0.0 }
+    fn new(slowdown: f64, can_leave: bool, most: usize) -> Pace {
+        Pace { slowdown, can_leave, plain: 0.0, debt: 0.0, disturbed: 0, most, rows: most, over: 0.0 }
     }
 
     /// How long a pass waits for seats that were given logits.
@@ -425,7 +423,7 @@ impl Pace {
         if self.over > fewer {
             (self.rows, self.over) = ((self.rows / 2).max(1), 0.0);
         } else if done {
-            self.rows = if self.over < more { (2 * self.rows).min(MOST_ROWS) } else { self.rows };
+            self.rows = if self.over < more { (2 * self.rows).min(self.most) } else { self.rows };
             self.over = 0.0;
         }
     }
@@ -552,8 +550,7 @@ impl Scheduler {
             false => Some(self.pace.piece()),
         };
         let Some(might) = might else { return };
-        let most = self.pace.rows.min(engine.most_read());
-        let tokens = reading.map_or(most.min(of.request.left() - 1), |(_, tokens)| tokens);
+        let tokens = reading.map_or(self.pace.rows.min(of.request.left() - 1), |(_, tokens)| tokens);
         let (before, began) = (engine.stats(), Instant::now());
         let Running { seat, request, now, .. } = of;
         let new = &request.tokens[request.done..][..tokens];
@@ -624,7 +621,7 @@ impl Scheduler {
             rows -= *now;
             if request.kind == Kind::Prompt && *now == request.left() {
                 // It waits for what is read beside it.
-                rows = rows.min(MOST_ROWS);
+                rows = rows.min(self.pace.most);
             }
             *if request.kind == Kind::Next { &mut next } else { &mut prompts } += *now;
         }
@@ -724,6 +721,7 @@ fn copy_logits(logits: &[f32], then: Then<'_>, row: &mut Vec<f32>) {
 mod tests {
     use super::*;
 
+    const MOST: usize = 128;
     const MS: Duration = Duration::from_millis(1);
 
     /// Passes with next tokens of 20 ms, and a piece of reading after each where it is time: how many pieces, and how
@@ -744,13 +742,13 @@ mod tests {
 
     #[test]
     fn a_prompt_is_read_for_as_long_as_tokens_may_wait() {
-        let mut pace = Pace::new(2.5, true);
+        let mut pace = Pace::new(2.5, true, MOST);
         assert_eq!(pace.reading_time(), None, "nothing is known of this machine");
         let (pieces, all) = read(&mut pace, 131, |_, might| might);
         // Two passes tell what they take alone.
-        assert_eq!((pieces, pace.rows), (129, MOST_ROWS));
+        assert_eq!((pieces, pace.rows), (129, MOST));
         assert!(all.abs_diff(129 * 30 * MS) < MS, "{all:?}");
-        assert_eq!(read(&mut Pace::new(1.0, true), 100, |_, might| might).0, 0);
+        assert_eq!(read(&mut Pace::new(1.0, true, MOST), 100, |_, might| might).0, 0);
         // A pass that takes longer while a prompt is read leaves less time for that.
         pace.passed(35 * MS, true);
         assert_eq!(pace.reading_time().map(|time| time.as_millis()), Some(15));
@@ -758,10 +756,10 @@ mod tests {
 
     #[test]
     fn what_took_too_long_is_made_up_for_and_passes_get_fewer_rows() {
-        let mut pace = Pace::new(2.5, true);
+        let mut pace = Pace::new(2.5, true, MOST);
         pace.passed(20 * MS, false);
         pace.was_read(30 * MS, 3000 * MS, true, true);
-        assert_eq!((pace.reading_time(), pace.rows), (None, MOST_ROWS / 2), "others come first");
+        assert_eq!((pace.reading_time(), pace.rows), (None, MOST / 2), "others come first");
         let mut passes = 0;
         while pace.reading_time().is_none() {
             pace.passed(20 * MS, false);
@@ -769,7 +767,7 @@ mod tests {
         }
         assert!((99..=100).contains(&passes), "{passes} passes");
         // A pass that cannot be left takes 2 ms for each row.
-        let mut pace = Pace::new(2.5, false);
+        let mut pace = Pace::new(2.5, false, MOST);
         let whole = |pace: &Pace, _| 2 * MS * pace.rows as u32;
         read(&mut pace, 200, whole);
         assert!((8..=16).contains(&pace.rows), "{}", pace.rows);
@@ -779,7 +777,7 @@ mod tests {
 
     #[test]
     fn nobody_owes_what_nobody_waited_for() {
-        let mut pace = Pace::new(2.5, true);
+        let mut pace = Pace::new(2.5, true, MOST);
         pace.passed(20 * MS, false);
         pace.was_read(pace.piece(), 30 * MS, false, false);
         assert_eq!(pace.reading_time(), Some(30 * MS));
