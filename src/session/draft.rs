@@ -51,9 +51,15 @@ impl Drafter {
         Ok(Drafter { engine, slot, n_vocab: of.model().n_vocab() })
     }
 
-    /// Evaluates a prompt, as far as it fits.
+    /// Whether the draft model has all these tokens; the session's may have some more.
+    fn has(&self, tokens: &[Token]) -> bool {
+        let n_vocab = self.engine.model().n_vocab();
+        tokens.iter().all(|&token| (token as usize) < n_vocab)
+    }
+
+    /// Evaluates a prompt that fits and whose tokens the model has; of others nothing.
     pub(crate) fn prefill(&mut self, slot_id: i32, tokens: &[Token], cancel: &AtomicBool) -> Result<()> {
-        if tokens.len() > self.engine.context() {
+        if tokens.len() > self.engine.context() || !self.has(tokens) {
             return Ok(());
         }
         self.slot = self.engine.slot_for(slot_id, tokens)?;
@@ -61,7 +67,7 @@ impl Drafter {
     }
 
     /// Puts at most `most` tokens into `guesses` that the model says follow `text`, each chosen by `choose`. None where
-    /// the context is full, and where its logits are not numbers.
+    /// the context is full, a token of the text is not the model's, or its logits are not numbers.
     pub(crate) fn draft(
         &mut self,
         text: &[Token],
@@ -70,6 +76,9 @@ impl Drafter {
         guesses: &mut Vec<Token>,
         cancel: &AtomicBool,
     ) -> Result<()> {
+        if !self.has(text) {
+            return Ok(());
+        }
         let (engine, slot, mut last) = (&mut self.engine, self.slot, [0]);
         let known = engine.tokens(slot).iter().zip(text).take_while(|(a, b)| a == b).count();
         let Some(known) = text.len().checked_sub(1).map(|most| known.min(most)) else { return Ok(()) };
@@ -162,9 +171,11 @@ mod tests {
             text.extend(guesses[..taken].iter().chain(&own));
         }
         let mut guesses = Vec::new();
-        for full in [vec![5; 58], vec![5; 64], vec![]] {
+        let unknown = engine.model().n_vocab() as Token;
+        drafter.prefill(-1, &[1, unknown], &NEVER).unwrap();
+        for full in [vec![5; 58], vec![5; 64], vec![], vec![1, unknown]] {
             drafter.draft(&full, 7, &mut |logits, _| likeliest(logits), &mut guesses, &NEVER).unwrap();
-            assert!(guesses.is_empty(), "there is no room, or no text");
+            assert!(guesses.is_empty(), "there is no room, no text, or a token that the model has not");
         }
     }
 }
