@@ -3,7 +3,7 @@
 //! The modules (rooms) are on floors, and each imports only from lower floors (`tests/house/floors.rs` has the list):
 //! [`ffi`] and the command line on top of [`session`], then [`engine`], [`model`], [`schedule`] and [`sampling`],
 //! [`backend`], [`chat`], [`grammar`] and [`trie`], [`graph`] and [`vocab`], and at the bottom [`quant`], [`gguf`],
-//! [`simd`], [`Error`], the functions that reserve memory and those that put text together. `docs/design.md` describes
+//! [`simd`], [`Error`], the panic boundary ([`panic`]), the functions that reserve memory and those that put text together. `docs/design.md` describes
 //! each room.
 
 // Sizes of caches and products are checked to fit 64 bits; on 32 they would wrap around.
@@ -14,11 +14,13 @@ pub mod backend;
 pub mod chat;
 pub mod engine;
 mod error;
+#[cfg(not(feature = "unexported"))]
 pub mod ffi;
 pub mod gguf;
 pub mod grammar;
 pub mod graph;
 pub mod model;
+pub mod panic;
 pub mod quant;
 mod reserve;
 pub mod sampling;

@@ -6,7 +6,8 @@ use super::errors::{ask_out, on_handle};
 use super::handle::FfiLlmHandle;
 use super::state::Stream;
 use super::status::ELIZA_OK;
-use super::{args, panic, strings};
+use super::{args, strings};
+use crate::panic;
 use crate::session::{EmbedOptions, Embeddings, Pooling};
 use crate::{Error, Result, Token};
 

@@ -14,7 +14,8 @@ use super::handle::{self, FfiLlmHandle};
 use super::recent::Recent;
 use super::state::Stream;
 use super::status::{self, ELIZA_ERR_CANCELLED, ELIZA_OK, ELIZA_STATUS_GENERATING};
-use super::{args, panic, strings};
+use super::{args, strings};
+use crate::panic;
 use crate::Result;
 use crate::session::FinishReason;
 

@@ -13,7 +13,8 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 use parking_lot::Mutex;
 
 use super::status::{self, ELIZA_OK};
-use super::{args, panic, strings};
+use super::{args, strings};
+use crate::panic;
 use crate::{Error, Result};
 
 /// `level` of a log line: something failed.

@@ -4,12 +4,12 @@
 //! ownership, null rule, thread rule, every status. What each export does is done by [`session`](crate::session); this
 //! room only converts between C and Rust, by these rules:
 //!
-//! * every body runs within the panic boundary (`panic.rs`) and every failure is kept (`errors.rs`);
+//! * every body runs within the panic boundary ([`panic`](crate::panic)) and every failure is kept (`errors.rs`);
 //! * no pointer is read before its null, alignment and length rule was checked (`args.rs`);
 //! * no lock is held while host code runs or while the caller blocks.
 //!
-//! Bindings written in Rust use [`session`](crate::session) instead, and share with the C calls the panic boundary
-//! ([`catch`]) and the numbers of the errors ([`code`]).
+//! Bindings written in Rust use [`session`](crate::session) and [`panic`](crate::panic) instead, and share with the C calls the numbers
+//! of the errors ([`code`]).
 
 // The header's documentation states the callers' obligations; a second list in Rust terms would drift from it.
 #![allow(clippy::missing_safety_doc)]
@@ -27,7 +27,6 @@ mod log;
 mod model;
 mod open;
 mod options;
-mod panic;
 #[cfg(windows)]
 mod pin;
 mod pull;
@@ -58,7 +57,6 @@ pub use log::*;
 pub use model::*;
 pub use open::*;
 pub use options::*;
-pub use panic::catch;
 pub use pull::*;
 pub use sampler::*;
 pub use saved::*;

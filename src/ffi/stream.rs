@@ -9,7 +9,8 @@ use super::errors::{FAILED, ask, on_handle};
 use super::handle::FfiLlmHandle;
 use super::state::Stream;
 use super::status::ELIZA_OK;
-use super::{args, panic};
+use super::args;
+use crate::panic;
 use crate::session::{Event, Sink};
 use crate::{Error, Result, Token};
 

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use super::panic;
+use crate::panic;
 use crate::{Error, Result, Token};
 
 /// Copies text into a NUL-terminated C string that the host frees; an inner NUL becomes U+FFFD. Null when

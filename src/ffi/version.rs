@@ -2,7 +2,8 @@
 
 use std::ffi::{c_char, c_int};
 
-use super::{panic, status};
+use super::status;
+use crate::panic;
 use crate::engine;
 
 /// Major version of the interface: a change breaks hosts.

@@ -261,6 +261,20 @@ impl Session {
         self.change(|state| self.schedule_prefill(state, tokens, slot_id, reply))
     }
 
+    /// Waits up to `timeout` until no prefill and no generation runs, and says whether that is so.
+    pub fn wait_idle(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now().checked_add(timeout);
+        let mut state = self.shared.lock();
+        while state.phase != Phase::Idle {
+            match deadline {
+                Some(deadline) if Instant::now() >= deadline => return false,
+                Some(deadline) => drop(self.shared.arrival.wait_until(&mut state, deadline)),
+                None => self.shared.arrival.wait(&mut state),
+            }
+        }
+        true
+    }
+
     /// Starts a generation and returns at once; its tokens go to `sink`.
     ///
     /// `max_new_tokens` 0 ends at once, negative runs to the end of the context, or without end where that shifts

@@ -204,7 +204,7 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// Notified when there is a command or the session was closed.
     pub(crate) work: Condvar,
-    /// Notified when the queue got output.
+    /// Notified when the queue got output, and when a command is over.
     pub(crate) arrival: Condvar,
     /// Asks the running prefill or generation to stop.
     pub(crate) cancel: Arc<AtomicBool>,

@@ -61,6 +61,7 @@ impl<D: Decoder> Worker<D> {
                 }
                 Command::Generate(job) => self.generate(*job),
             }
+            self.shared.arrival.notify_all();
         }
     }
 

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 const FLOORS: &[(&str, u32)] = &[
     ("error", 0),
     ("gguf", 0),
+    ("panic", 0),
     ("quant", 0),
     ("reserve", 0),
     ("utf8", 0),

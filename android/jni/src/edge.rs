@@ -1,6 +1,6 @@
 //! The edge between Java and the library: what fails or panics here becomes one exception there.
 
-use elizainference::{Error, ffi};
+use elizainference::{Error, ffi, panic};
 use jni::errors::LogErrorAndDefault;
 use jni::objects::{JThrowable, JValue};
 use jni::{Env, EnvUnowned, jni_sig, jni_str};
@@ -34,10 +34,10 @@ pub(crate) fn native<'local, T: Default>(
     body: impl FnOnce(&mut Env<'local>) -> Result<T, Failure>,
 ) -> T {
     let guarded = |env: &mut Env<'local>| -> jni::errors::Result<T> {
-        let failure = match ffi::catch(|| Ok(body(env))) {
+        let failure = match panic::catch(|| Ok(body(env))) {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(failure)) => failure,
-            Err(panic) => Failure::Library(panic),
+            Err(caught) => Failure::Library(caught),
         };
         throw(env, failure)?;
         Ok(T::default())

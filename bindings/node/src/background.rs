@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use elizainference::{Error, Result, ffi};
+use elizainference::{Error, Result, panic};
 use napi::Env;
 use napi::bindgen_prelude::{Object, ToNapiValue};
 
@@ -19,7 +19,7 @@ where
     W: FnOnce() -> Result<T> + Send + 'static,
 {
     let (deferred, promise) = env.create_deferred::<T, _>()?;
-    let settle = move || match ffi::catch(work) {
+    let settle = move || match panic::catch(work) {
         Ok(value) => deferred.resolve(move |_| Ok(value)),
         Err(error) => deferred.reject(edge::thrown(&error)),
     };

@@ -1,6 +1,6 @@
 //! The edge between JavaScript and the library: what fails or panics here becomes an error there.
 
-use elizainference::{Error, Result, ffi};
+use elizainference::{Error, Result, ffi, panic};
 use napi::Status;
 
 /// What a call on a handle that was closed says; the code is that of the C interface.
@@ -8,7 +8,7 @@ const CLOSED: &str = "-1 The handle is not open: closed before";
 
 /// Runs the body of a call.
 pub(crate) fn call<T>(body: impl FnOnce() -> Result<T>) -> napi::Result<T> {
-    ffi::catch(body).map_err(|error| thrown(&error))
+    panic::catch(body).map_err(|error| thrown(&error))
 }
 
 /// The error as JavaScript gets it. An error of napi has no room for a number, so the code is written before the

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use elizainference::session::{self, FinishReason, Session, Settings, Sink};
-use elizainference::{Error, Result, ffi};
+use elizainference::{Error, Result, ffi, panic};
 use napi::Env;
 use napi::bindgen_prelude::{Function, Int32Array, Int32ArraySlice, Object, ToNapiValue};
 use napi::threadsafe_function::ThreadsafeFunctionCallMode;
@@ -141,7 +141,7 @@ impl Handle {
         let Some(session) = self.session.take() else { return };
         session.close();
         // A panic while it is freed would be the session's; no handle is left that could report it.
-        let _ = ffi::catch(|| {
+        let _ = panic::catch(|| {
             drop(session);
             Ok(())
         });

@@ -1,6 +1,6 @@
 //! The panic boundary: no unwinding ever crosses into a host's frames.
 //!
-//! Every export runs its body through [`catch`]. A panic there becomes [`Error::Internal`], for C
+//! Every call of a host runs its body through [`catch`]. A panic there becomes [`Error::Internal`], for C
 //! `ELIZA_ERR_FFI_FAULT`, with the panic's message and place as its text; nothing is printed, because the library
 //! writes nothing to stderr.
 //!
@@ -70,7 +70,7 @@ pub fn catch<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 /// Runs host code, a callback, from inside the library: its panics are not ours to silence.
-pub(super) fn host<T>(callback: impl FnOnce() -> T) -> T {
+pub fn host<T>(callback: impl FnOnce() -> T) -> T {
     let _scope = Scope::enter(Side::Host);
     callback()
 }
@@ -171,7 +171,7 @@ mod tests {
             assert!(text.contains("panic.rs:"), "{text}");
             return;
         }
-        let name = "ffi::panic::tests::l15_the_first_call_may_come_from_a_destructor_that_a_panic_runs";
+        let name = "panic::tests::l15_the_first_call_may_come_from_a_destructor_that_a_panic_runs";
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         let output = child.args(["--exact", name]).env(CHILD, "1").output().unwrap();
         assert!(output.status.success(), "{output:?}");
