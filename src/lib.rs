@@ -30,8 +30,6 @@ mod utf8;
 pub mod vocab;
 
 pub use error::{Error, Result};
-#[cfg(feature = "testing")]
-pub use reserve::refuse_one_in;
 
 /// A token id. Negative values never name a token; `-1` marks "none" at the C boundary.
 pub type Token = i32;

@@ -114,8 +114,8 @@ pub(crate) trait Decoder: Send {
         false
     }
 
-    /// As `logits` of all tokens; evaluates `guesses` after `tokens` in the same pass, and leaves in `guesses` those for
-    /// which it had room. They are no tokens of the slot until they are asked for.
+    /// As `logits` of all tokens; evaluates `guesses` after `tokens` in the same pass, and leaves in `guesses` those
+    /// for which it had room. They are no tokens of the slot until they are asked for.
     fn logits_ahead(&mut self, tokens: &[Token], guesses: &mut Vec<Token>, cancel: &AtomicBool) -> Result<&mut [f32]> {
         guesses.clear();
         self.logits(tokens, &[], cancel)

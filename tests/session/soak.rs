@@ -7,8 +7,8 @@
 use crate::testing;
 use crate::testing::fixtures::{Kind, Weights};
 use crate::testing::rng::Dice;
-use elizainference::session::{EngineOptions, Event, Mode, OpenOptions, Session, Settings, Sink};
-use elizainference::{Error, Result, refuse_one_in};
+use elizainference::session::{EngineOptions, Event, Mode, OpenOptions, Session, Settings, Sink, refuse_one_in};
+use elizainference::{Error, Result};
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
