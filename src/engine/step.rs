@@ -40,6 +40,8 @@ pub enum Then<'a> {
     Nothing,
     /// The logits of these tokens, as in [`Engine::next_logits`]; all where the slice is empty.
     Logits(&'a [Token]),
+    /// All logits before and after each of so many last tokens, fewer than the part has.
+    Ahead(usize),
     /// A token that the device samples, under this mask.
     Sample(Option<Legal<'a>>),
 }
@@ -50,7 +52,8 @@ pub enum SlotOutcome<'a> {
     /// The token that the device sampled, with the candidates that the slot's chain reports; or no token and the
     /// candidates that the host goes on with.
     Sampled(&'a SampleResult, &'a [(Token, f32, f32)]),
-    /// The logits, one per token of the vocabulary; the caller may change them.
+    /// The logits, one per token of the vocabulary; of several tokens one row after the other. The caller may change
+    /// them.
     Logits(&'a mut [f32]),
 }
 
@@ -121,9 +124,13 @@ impl Engine {
             if part.tokens.is_empty() || busy & part.slot.bit() != 0 {
                 return Err(of_part(Error::InvalidArgument(format!("Slot {} has no part of its own", part.slot.0))));
             }
+            if part.then.results() > part.tokens.len() {
+                let (tokens, results) = (part.tokens.len(), part.then.results());
+                return Err(of_part(Error::InvalidArgument(format!("{results} results after {tokens} tokens"))));
+            }
             busy |= part.slot.bit();
             rows += part.tokens.len();
-            results += usize::from(!matches!(part.then, Then::Nothing));
+            results += part.then.results();
         }
         if rows > self.plans.batch() || results > self.plans.head_rows() || parts.len() > MAX_SEQUENCES {
             let problem = format!("A pass of {} slots with {rows} tokens and {results} results", parts.len());
@@ -151,7 +158,7 @@ impl Engine {
         order.sort_unstable_by_key(|&i| (parts[i].then.rank(), i));
         let with_rank = |rank| parts.iter().filter(|part| part.then.rank() == rank).count();
         let (sampled, read) = (with_rank(0), with_rank(1));
-        let results = sampled + read;
+        let results: usize = parts.iter().map(|part| part.then.results()).sum();
         for (i, part) in parts.iter().enumerate() {
             self.make_ready(part, busy, cancel).map_err(|error| (Some(i), error))?;
         }
@@ -162,17 +169,16 @@ impl Engine {
                 self.free_input_cells();
                 return Err((Some(i), error));
             }
-            if !matches!(then, Then::Nothing) {
-                self.inputs.outputs.push(self.inputs.tokens.len() as u32 - 1);
-            }
+            let end = self.inputs.tokens.len();
+            self.inputs.outputs.extend((end - then.results()..end).map(|row| row as u32));
             if let Then::Sample(_) = then {
                 let row = self.inputs.sample.len() as u32;
                 self.inputs.sample.push(SampleRow { sequence: slot.0 as u32, row });
             }
         }
         self.list_logits(parts);
-        // One row each: body and head are one plan.
-        let single = results == parts.len() && self.inputs.tokens.len() == results;
+        // Each row has a result: body and head are one plan.
+        let single = self.inputs.tokens.len() == results;
         // From here on the kept hidden row belongs to another slot, and making a plan may replace its memory.
         self.hidden_of = None;
         let done = self.run_entered(single, (parts, &order[..sampled]), results, cancel);
@@ -206,8 +212,10 @@ impl Engine {
             let n_vocab = self.model.n_vocab();
             let head = &mut self.states[self.model.outline().places().logits];
             let at = self.plans.kept().logits_offset() + sampled * n_vocab * 4;
-            let logits = head.rows(at, read * n_vocab).map_err(all)?;
-            for (logits, &i) in logits.chunks_exact_mut(n_vocab).zip(&order[sampled..]) {
+            let mut rest = head.rows(at, (results - sampled) * n_vocab).map_err(all)?;
+            for &i in &order[sampled..][..read] {
+                let (logits, others) = rest.split_at_mut(parts[i].then.results() * n_vocab);
+                rest = others;
                 each(i, Ok(SlotOutcome::Logits(logits)));
             }
         }
@@ -274,11 +282,20 @@ impl Engine {
 }
 
 impl Then<'_> {
+    /// How many rows have a result.
+    fn results(&self) -> usize {
+        match self {
+            Then::Nothing => 0,
+            Then::Logits(_) | Then::Sample(_) => 1,
+            Then::Ahead(tokens) => 1 + tokens,
+        }
+    }
+
     /// In which order the rows stand.
     fn rank(&self) -> u8 {
         match self {
             Then::Sample(_) => 0,
-            Then::Logits(_) => 1,
+            Then::Logits(_) | Then::Ahead(_) => 1,
             Then::Nothing => 2,
         }
     }

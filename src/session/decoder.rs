@@ -13,6 +13,68 @@ use crate::{Error, Result, Token};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// What a pass of several streams took.
+pub(crate) struct PassTime {
+    pub took: Duration,
+    pub streams: usize,
+}
+
+/// Guesses that an engine's slot has after the tokens that were asked for, whose logits are there.
+#[derive(Default)]
+pub(super) struct Ahead {
+    tokens: Vec<Token>,
+    /// How many of them were asked for since.
+    asked: usize,
+}
+
+impl Ahead {
+    /// Notes the guesses of a pass.
+    pub fn begin(&mut self, guesses: &[Token]) {
+        self.tokens.clear();
+        self.tokens.extend_from_slice(guesses);
+        self.asked = 0;
+    }
+
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    pub fn asked(&self) -> usize {
+        self.asked
+    }
+
+    /// How many of the slot's tokens nobody asked for.
+    pub fn unasked(&self) -> usize {
+        self.tokens.len() - self.asked
+    }
+
+    /// Whether these tokens are the next that were guessed.
+    pub fn has(&self, tokens: &[Token]) -> bool {
+        !tokens.is_empty() && self.tokens[self.asked..].starts_with(tokens)
+    }
+
+    /// Notes that so many more are tokens of the slot.
+    pub fn ask(&mut self, tokens: usize) {
+        self.asked += tokens;
+    }
+
+    /// Forgets all guesses; returns how many tokens the slot has to lose.
+    pub fn forget(&mut self) -> usize {
+        let unasked = self.unasked();
+        self.begin(&[]);
+        unasked
+    }
+
+    /// Takes those back that nobody asked for.
+    pub fn take_back(&mut self, engine: &mut Engine, slot: SlotId) {
+        let unasked = self.forget();
+        if unasked > 0 {
+            engine.truncate(slot, engine.position(slot) - unasked);
+        }
+    }
+}
 
 /// One slot of an engine at a time: the slot of the last prefill.
 pub(crate) trait Decoder: Send {
@@ -52,11 +114,16 @@ pub(crate) trait Decoder: Send {
         false
     }
 
-    /// As `logits` of all tokens; evaluates `guesses` after `tokens` in the same pass. They are no tokens of the slot
-    /// until they are asked for.
-    fn logits_ahead(&mut self, tokens: &[Token], guesses: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]> {
-        let _ = guesses;
+    /// As `logits` of all tokens; evaluates `guesses` after `tokens` in the same pass, and leaves in `guesses` those
+    /// for which it had room. They are no tokens of the slot until they are asked for.
+    fn logits_ahead(&mut self, tokens: &[Token], guesses: &mut Vec<Token>, cancel: &AtomicBool) -> Result<&mut [f32]> {
+        guesses.clear();
         self.logits(tokens, &[], cancel)
+    }
+
+    /// What the last pass took, where it was made for several streams; else it took as long as its caller waited.
+    fn pass_time(&self) -> Option<PassTime> {
+        None
     }
 
     /// The draft model, where one guesses.
@@ -224,10 +291,8 @@ fn cannot_save() -> Error {
 pub(crate) struct EngineSlot {
     engine: Engine,
     slot: SlotId,
-    /// Guesses that the engine's slot has after the tokens that were asked for, with their rows of logits: the first
-    /// `asked` of them were asked for since.
-    ahead: Vec<Token>,
-    asked: usize,
+    /// Guesses that the engine's slot has, with their rows of logits.
+    ahead: Ahead,
     /// The tokens of a pass with guesses.
     pass: Vec<Token>,
     drafter: Option<Drafter>,
@@ -236,23 +301,13 @@ pub(crate) struct EngineSlot {
 impl EngineSlot {
     pub(crate) fn new(mut engine: Engine, drafter: Option<Drafter>) -> Result<EngineSlot> {
         let slot = engine.take_slot(-1)?;
-        let (ahead, pass) = (Vec::with_capacity(engine.most_results()), Vec::with_capacity(engine.batch()));
-        Ok(EngineSlot { engine, slot, ahead, asked: 0, pass, drafter })
-    }
-
-    /// How many of the engine's tokens nobody asked for.
-    fn unasked(&self) -> usize {
-        self.ahead.len() - self.asked
+        let pass = Vec::with_capacity(engine.batch());
+        Ok(EngineSlot { engine, slot, ahead: Ahead::default(), pass, drafter })
     }
 
     /// The engine, without guesses.
     fn engine(&mut self) -> &mut Engine {
-        let unasked = self.unasked();
-        if unasked > 0 {
-            self.engine.truncate(self.slot, self.engine.position(self.slot) - unasked);
-        }
-        self.ahead.clear();
-        self.asked = 0;
+        self.ahead.take_back(&mut self.engine, self.slot);
         &mut self.engine
     }
 
@@ -297,8 +352,8 @@ impl Decoder for EngineSlot {
         if !self.has_ahead(tokens) {
             return self.engine().next_logits(slot, tokens, listed, cancel);
         }
-        self.asked += tokens.len();
-        self.engine.row_ahead(self.asked)
+        self.ahead.ask(tokens.len());
+        self.engine.row_ahead(self.ahead.asked())
     }
 
     fn can_guess(&self) -> bool {
@@ -306,12 +361,13 @@ impl Decoder for EngineSlot {
     }
 
     fn has_ahead(&self, tokens: &[Token]) -> bool {
-        !tokens.is_empty() && self.ahead[self.asked..].starts_with(tokens)
+        self.ahead.has(tokens)
     }
 
-    fn logits_ahead(&mut self, tokens: &[Token], guesses: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]> {
+    fn logits_ahead(&mut self, tokens: &[Token], guesses: &mut Vec<Token>, cancel: &AtomicBool) -> Result<&mut [f32]> {
         let slot = self.slot;
         if tokens.is_empty() || tokens.len() + guesses.len() > self.engine.batch() {
+            guesses.clear();
             return self.engine().next_logits(slot, tokens, &[], cancel);
         }
         self.engine();
@@ -319,7 +375,7 @@ impl Decoder for EngineSlot {
         self.pass.extend_from_slice(tokens);
         self.pass.extend_from_slice(guesses);
         self.engine.logits_ahead(slot, &self.pass, guesses.len(), cancel)?;
-        self.ahead.extend_from_slice(guesses);
+        self.ahead.begin(guesses);
         self.engine.row_ahead(0)
     }
 
@@ -399,11 +455,11 @@ impl Decoder for EngineSlot {
 
     fn tokens(&self) -> &[Token] {
         let tokens = self.engine.tokens(self.slot);
-        &tokens[..tokens.len() - self.unasked()]
+        &tokens[..tokens.len() - self.ahead.unasked()]
     }
 
     fn room(&self) -> usize {
-        self.engine.room(self.slot) + self.unasked()
+        self.engine.room(self.slot) + self.ahead.unasked()
     }
 
     fn stats(&self) -> EngineStats {

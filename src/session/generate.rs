@@ -6,7 +6,7 @@
 //! token.
 
 use super::constraint::{Constraint, Next};
-use super::decoder::Decoder;
+use super::decoder::{Decoder, PassTime};
 use super::guess::{By, Guesser, MOST};
 use super::shared::{Job, Phase, ResumePoint, Shared};
 use super::{ContextFull, Event, FinishReason, Sink, Usage};
@@ -386,13 +386,16 @@ impl<'a, D: Decoder> Generation<'a, D> {
             }
             let logits = match there || self.guesses.is_empty() {
                 true => self.decoder.logits(&self.pending, listed, &self.shared.cancel)?,
-                false => self.decoder.logits_ahead(&self.pending, &self.guesses, &self.shared.cancel)?,
+                false => self.decoder.logits_ahead(&self.pending, &mut self.guesses, &self.shared.cancel)?,
             };
-            if let Some(guesser) = self.guesser.as_mut().filter(|_| !there) {
-                guesser.made(by, self.guesses.len(), began.elapsed());
+            let (took, sampler) = (began.elapsed(), &mut self.job.sampler);
+            let token = timed(&mut self.choosing, || sampler.sample(logits, legal, &self.job.banned, position))?;
+            // What follows the prompt takes no whole pass.
+            if let Some(guesser) = self.guesser.as_mut().filter(|_| !there && !self.pending.is_empty()) {
+                let alone = PassTime { took, streams: 1 };
+                guesser.made(by, self.guesses.len(), self.decoder.pass_time().unwrap_or(alone));
             }
-            let sampler = &mut self.job.sampler;
-            timed(&mut self.choosing, || sampler.sample(logits, legal, &self.job.banned, position))?
+            token
         };
         self.sampled += 1;
         self.pending.clear();

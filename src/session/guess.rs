@@ -11,8 +11,8 @@
 //! Whether guessing pays depends on the text and the machine, so it is measured for each way of it: while one does not
 //! pay it rests, and is tried again after ever more tokens.
 
+use super::decoder::PassTime;
 use crate::Token;
-use std::time::Duration;
 
 /// From so many last tokens on that were there before, what followed them is likely to follow again.
 const LONG: usize = 3;
@@ -40,8 +40,9 @@ pub(super) struct Guesser {
     plain: f64,
     /// Passes with guesses since the last without.
     passes: u32,
-    /// The pass whose guesses are being tried: by which way, how many, and how long guesses and pass took.
-    tried: Option<(By, usize, Duration)>,
+    /// The pass whose guesses are being tried: by which way, how many, and how many times as long as a plain one it
+    /// and they took; of several streams the time that all of them lost.
+    tried: Option<(By, usize, f64)>,
 }
 
 /// Who guessed.
@@ -138,16 +139,18 @@ impl Guesser {
     }
 
     /// Notes a pass with so many guesses.
-    pub fn made(&mut self, by: By, guesses: usize, took: Duration) {
+    pub fn made(&mut self, by: By, guesses: usize, pass: PassTime) {
+        let took = pass.took.as_secs_f64();
         match guesses {
             0 => {
-                let took = took.as_secs_f64();
                 self.plain = if self.plain == 0.0 { took } else { 0.75 * self.plain + 0.25 * took };
                 self.passes = 0;
             }
             _ => {
                 self.passes += 1;
-                self.tried = Some((by, guesses, took));
+                // Every stream of the pass waits for the guesses of one.
+                let lost = (took / self.plain.max(1e-9) - 1.0) * pass.streams as f64;
+                self.tried = Some((by, guesses, 1.0 + lost));
             }
         }
     }
@@ -155,7 +158,6 @@ impl Guesser {
     /// Notes how many guesses of the last pass were right, before the next pass.
     pub fn learn(&mut self, right: usize) {
         let Some((by, guesses, took)) = self.tried.take() else { return };
-        let took = took.as_secs_f64() / self.plain.max(1e-9);
         if by != By::Draft {
             self.lag = self.lag.filter(|_| right > 0);
         }
@@ -187,10 +189,15 @@ fn earlier(text: &[Token]) -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
+    fn pass(ms: u64) -> PassTime {
+        PassTime { took: Duration::from_millis(ms), streams: 1 }
+    }
 
     fn guess(text: &[Token]) -> Vec<Token> {
         let (mut guesser, mut guesses) = (Guesser::new(), Vec::new());
-        guesser.made(By::Text, 0, Duration::from_millis(10));
+        guesser.made(By::Text, 0, pass(10));
         guesser.guess(text, 3, &mut guesses);
         guesses
     }
@@ -211,7 +218,7 @@ mod tests {
         let text = [1, 2, 3, 4, 5, 1, 2, 3];
         guesser.guess(&text, 7, &mut guesses);
         assert!(guesses.is_empty(), "nothing is known of this machine");
-        guesser.made(By::Text, 0, Duration::from_millis(10));
+        guesser.made(By::Text, 0, pass(10));
         let (mut rested, mut rests) = (0, Vec::new());
         while rests.len() < 3 {
             guesser.guess(&text, 7, &mut guesses);
@@ -219,7 +226,7 @@ mod tests {
                 0 => rested += 1,
                 count => {
                     rests.extend((rested > 0).then_some(std::mem::take(&mut rested)));
-                    guesser.made(By::Text, count, Duration::from_millis(30));
+                    guesser.made(By::Text, count, pass(30));
                     guesser.learn(0);
                 }
             }
@@ -227,7 +234,7 @@ mod tests {
         assert_eq!(rests, [32, 64, 128]);
         for _ in 0..600 {
             guesser.guess(&text, 7, &mut guesses);
-            guesser.made(By::Text, guesses.len(), Duration::from_millis(if guesses.is_empty() { 10 } else { 12 }));
+            guesser.made(By::Text, guesses.len(), pass(if guesses.is_empty() { 10 } else { 12 }));
             guesser.learn(guesses.len());
         }
         assert_eq!((guesses.len(), guesser.ways[By::Text as usize].next_rest), (5, REST.0), "all that follows");

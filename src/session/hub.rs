@@ -36,6 +36,11 @@ pub(super) struct Request {
     pub slot: SlotId,
     /// The tokens to append; of a prompt all that the slot is to hold.
     pub tokens: Vec<Token>,
+    /// How many of the slot's last tokens go before that: guesses that were wrong.
+    pub wrong: usize,
+    /// How many of the tokens are guesses, the last ones, whose logits are all wanted. A pass that has no room for all
+    /// of them leaves out the last.
+    pub guesses: usize,
     /// How many of them are in the slot.
     pub done: usize,
     /// The only tokens whose logits are wanted; empty for all.
@@ -52,6 +57,9 @@ pub(super) struct Request {
     pub prefill: Prefill,
     /// What the passes took that it was part of.
     pub spent: EngineStats,
+    /// How long they took, and how many seats the last had.
+    pub took: Duration,
+    pub seats: usize,
     pub outcome: Result<()>,
 }
 
@@ -72,6 +80,8 @@ impl Request {
             kind: Kind::Next,
             slot: SlotId::default(),
             tokens: Vec::new(),
+            wrong: 0,
+            guesses: 0,
             done: 0,
             listed: Vec::new(),
             samples: false,
@@ -81,6 +91,8 @@ impl Request {
             begun: false,
             prefill: Prefill::default(),
             spent: EngineStats::default(),
+            took: Duration::ZERO,
+            seats: 0,
             outcome: Ok(()),
         }
     }
@@ -89,6 +101,7 @@ impl Request {
     pub fn begin(&mut self, kind: Kind, slot: SlotId) {
         (self.kind, self.slot, self.done, self.begun) = (kind, slot, 0, kind == Kind::Next);
         (self.prefill, self.spent, self.outcome) = (Prefill::default(), EngineStats::default(), Ok(()));
+        (self.wrong, self.guesses, self.took, self.seats) = (0, 0, Duration::ZERO, 0);
     }
 
     fn left(&self) -> usize {
@@ -108,8 +121,8 @@ impl Request {
 /// What is known after the last token of a request.
 #[derive(Default)]
 pub(super) struct After {
-    /// The logits.
-    pub row: Vec<f32>,
+    /// The logits; with guesses those before and after each.
+    pub rows: Vec<f32>,
     /// What the device sampled.
     pub sampled: SampledRow,
 }
@@ -502,6 +515,11 @@ impl Scheduler {
         let hub = self.hub.clone();
         let mut engine = hub.engine.lock();
         for Running { seat, request, .. } in &mut self.running {
+            let wrong = std::mem::take(&mut request.wrong);
+            if wrong > 0 {
+                let kept = engine.position(request.slot).saturating_sub(wrong);
+                engine.truncate(request.slot, kept);
+            }
             if request.cancel.load(Ordering::Acquire) {
                 request.outcome = Err(Error::Cancelled);
                 if self.reading.take_if(|(of, _)| of == seat).is_some() {
@@ -510,14 +528,20 @@ impl Scheduler {
             }
         }
         self.begin_prompts(&mut engine);
+        self.leave_out_guesses(&engine);
         let (next, prompts) = self.share_out(&engine);
         let disturbed = std::mem::take(&mut self.was_reading) || prompts > 0;
         if next + prompts > 0 {
             let before = Instant::now();
             self.pass(&mut engine);
+            let (took, seats) = (before.elapsed(), self.of_pass.len());
+            for &at in &self.of_pass {
+                let request = &mut self.running[at].request;
+                (request.took, request.seats) = (request.took + took, seats);
+            }
             self.read_now += prompts as u64;
             if next > 0 {
-                self.pace.passed(before.elapsed(), disturbed);
+                self.pace.passed(took, disturbed);
             }
         }
         for Running { request, .. } in &mut self.running {
@@ -595,6 +619,19 @@ impl Scheduler {
         }
     }
 
+    /// Leaves out guesses for whose logits a pass has no room beside the results of everyone.
+    fn leave_out_guesses(&mut self, engine: &Engine) {
+        let waits = |of: &&mut Running| of.request.begun && !of.request.is_over() && of.request.kind != Kind::Warm;
+        let mut room = engine.most_results().saturating_sub(self.running.iter_mut().filter(waits).count());
+        for Running { request, .. } in self.running.iter_mut().filter(waits) {
+            let fit = engine.batch().saturating_sub(request.left() - request.guesses);
+            let kept = request.guesses.min(room).min(fit);
+            request.tokens.truncate(request.tokens.len() - (request.guesses - kept));
+            request.guesses = kept;
+            room -= kept;
+        }
+    }
+
     /// Sets how many tokens of each request are in this pass; returns how many those are of generations and of prompts.
     fn share_out(&mut self, engine: &Engine) -> (usize, usize) {
         let (mut rows, mut results) = (engine.batch(), engine.most_results());
@@ -610,13 +647,12 @@ impl Scheduler {
                 _ => rows,
             };
             *now = request.left().min(most);
-            if *now == request.left() && *now > 0 {
-                if results == 0 {
-                    // All but the last token, which waits for a pass with room for its logits.
-                    *now -= 1;
-                } else {
-                    results -= 1;
-                }
+            let wanted = 1 + request.guesses;
+            if *now == request.left() && results >= wanted {
+                results -= wanted;
+            } else {
+                // Tokens whose logits are wanted wait for a pass with room for them all.
+                *now = (*now).min(request.left() - wanted);
             }
             rows -= *now;
             if request.kind == Kind::Prompt && *now == request.left() {
@@ -648,7 +684,7 @@ impl Scheduler {
             let mut lost: Vec<(usize, Error)> = Vec::new();
             let done = engine.pass(parts, cancel, &mut |part, outcome| match outcome {
                 Ok(SlotOutcome::Logits(logits)) => {
-                    copy_logits(logits, parts[part].then, &mut afters[of_pass[part]].row);
+                    copy_logits(logits, parts[part].then, &mut afters[of_pass[part]].rows);
                 }
                 Ok(SlotOutcome::Sampled(result, candidates)) => {
                     let sampled = &mut afters[of_pass[part]].sampled;
@@ -684,6 +720,7 @@ impl Running {
         let Running { request, now, .. } = self;
         let then = match *now == request.left() {
             true if request.samples => Then::Sample(request.mask.legal()),
+            true if request.guesses > 0 => Then::Ahead(request.guesses),
             true => Then::Logits(&request.listed),
             false => Then::Nothing,
         };
@@ -697,7 +734,7 @@ impl Running {
         request.prefill.passes += 1;
         let logits = match request.listed.len() {
             _ if request.left() > 0 => 0,
-            0 => n_vocab,
+            0 => (1 + request.guesses) * n_vocab,
             listed => listed,
         };
         // Of the pass all, of its rows and logits those of the seat.
@@ -707,13 +744,13 @@ impl Running {
 }
 
 /// Copies the logits that are wanted.
-fn copy_logits(logits: &[f32], then: Then<'_>, row: &mut Vec<f32>) {
-    row.resize(logits.len(), 0.0);
+fn copy_logits(logits: &[f32], then: Then<'_>, rows: &mut Vec<f32>) {
+    rows.resize(logits.len(), 0.0);
     match then {
         Then::Logits(listed) if !listed.is_empty() => {
-            listed.iter().for_each(|&token| row[token as usize] = logits[token as usize]);
+            listed.iter().for_each(|&token| rows[token as usize] = logits[token as usize]);
         }
-        _ => row.copy_from_slice(logits),
+        _ => rows.copy_from_slice(logits),
     }
 }
 

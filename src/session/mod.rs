@@ -32,6 +32,8 @@ mod usage;
 mod worker;
 
 pub use crate::engine::{EmbedOptions, Embeddings, EngineOptions, KvType, Pooling, TensorDevice};
+#[cfg(feature = "testing")]
+pub use crate::reserve::refuse_one_in;
 pub use crate::sampling::{Chain, Params, Sampled};
 pub use crate::trie::Mode;
 pub use options::{

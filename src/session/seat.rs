@@ -4,7 +4,7 @@
 //! pass. Where a device samples it does so in the pass of all, but begins nothing before it is asked for; else each
 //! worker samples from logits on its own thread.
 
-use super::decoder::{Decoder, evaluate_last, numbered_slot, restore_slot, shift_slot};
+use super::decoder::{Ahead, Decoder, PassTime, evaluate_last, numbered_slot, restore_slot, shift_slot};
 use super::generate::guarded;
 use super::hub::{Hub, Kind, Request};
 use super::shared::Prewarm;
@@ -23,8 +23,11 @@ pub(crate) struct Seat {
     hub: Arc<Hub>,
     seat: usize,
     slot: SlotId,
-    /// The tokens of the slot.
+    /// The tokens of the slot, without guesses that nobody asked for.
     tokens: Vec<Token>,
+    /// Guesses that the engine's slot has, with their rows in the request.
+    ahead: Ahead,
+    can_guess: bool,
     context: usize,
     /// Ends what the session asks for.
     cancel: Arc<AtomicBool>,
@@ -38,6 +41,17 @@ pub(crate) struct Seat {
     stats: EngineStats,
 }
 
+/// What is wanted after tokens.
+#[derive(Clone, Copy)]
+enum Wanted<'a> {
+    /// The logits of these tokens; all where there are none.
+    Logits(&'a [Token]),
+    /// All logits, and those after each of these guesses.
+    Ahead(&'a [Token]),
+    /// A token that the device samples under this mask.
+    Token(Option<Legal<'a>>),
+}
+
 impl Seat {
     pub fn new(hub: Arc<Hub>, seat: usize) -> Result<Seat> {
         let mut seat = Seat {
@@ -45,6 +59,8 @@ impl Seat {
             seat,
             slot: SlotId::default(),
             tokens: Vec::new(),
+            ahead: Ahead::default(),
+            can_guess: false,
             context: 0,
             cancel: Arc::default(),
             request: Some(Box::new(Request::new())),
@@ -54,9 +70,9 @@ impl Seat {
             stats: EngineStats::default(),
         };
         // From here on an error gives the seat back.
-        (seat.context, seat.has_sampler) = seat.alone(|engine, slot| {
+        (seat.context, seat.has_sampler, seat.can_guess) = seat.alone(|engine, slot| {
             *slot = engine.take_slot(-1)?;
-            Ok((engine.context(), engine.has_sampler()))
+            Ok((engine.context(), engine.has_sampler(), engine.evaluates_ahead()))
         })?;
         seat.tokens.reserve(seat.context);
         Ok(seat)
@@ -71,6 +87,7 @@ impl Seat {
             return Err(fault);
         }
         let before = engine.stats();
+        self.ahead.take_back(&mut engine, self.slot);
         let ran = guarded("the engine", || body(&mut engine, &mut self.slot));
         let result = ran.inspect_err(|fault| hub.fail(fault))?;
         engine.hold(self.slot);
@@ -100,18 +117,7 @@ impl Seat {
         &mut self,
         (kind, slot): (Kind, SlotId),
         tokens: &[Token],
-        listed: &[Token],
-        cancel: &Arc<AtomicBool>,
-    ) -> Result<Prefill> {
-        self.ask_for((kind, slot), tokens, (listed, None), cancel)
-    }
-
-    /// As `ask`; with a mask, or none, for the device to sample under.
-    fn ask_for(
-        &mut self,
-        (kind, slot): (Kind, SlotId),
-        tokens: &[Token],
-        (listed, sampled): (&[Token], Option<Option<Legal<'_>>>),
+        wanted: Wanted<'_>,
         cancel: &Arc<AtomicBool>,
     ) -> Result<Prefill> {
         let mut request = self.request();
@@ -119,18 +125,33 @@ impl Seat {
         request.tokens.clear();
         request.tokens.extend_from_slice(tokens);
         request.listed.clear();
-        request.listed.extend_from_slice(listed);
-        request.samples = sampled.is_some();
-        request.mask.set(sampled.flatten());
+        (request.samples, request.guesses) = (false, 0);
+        match wanted {
+            Wanted::Logits(listed) => request.listed.extend_from_slice(listed),
+            Wanted::Ahead(guesses) => {
+                request.tokens.extend_from_slice(guesses);
+                request.guesses = guesses.len();
+            }
+            Wanted::Token(legal) => {
+                request.samples = true;
+                request.mask.set(legal);
+            }
+        }
+        if kind == Kind::Next {
+            request.wrong = self.ahead.forget();
+        }
         request.cancel = cancel.clone();
         let mut request = self.hub.ask(self.seat, request);
         self.stats.add(&request.spent);
         let outcome = std::mem::replace(&mut request.outcome, Ok(()));
         let answer = (request.done, request.prefill);
+        if outcome.is_ok() && request.guesses > 0 {
+            self.ahead.begin(&request.tokens[tokens.len()..]);
+        }
         self.request = Some(request);
         if slot == self.slot {
             match kind {
-                Kind::Next => self.tokens.extend_from_slice(&tokens[..answer.0]),
+                Kind::Next => self.tokens.extend_from_slice(&tokens[..answer.0.min(tokens.len())]),
                 // Those that other slots had are there after an error as well; how many, the engine knows.
                 _ if outcome.is_err() => {
                     // Only an engine that is unusable has no answer, and its error is the outcome's already.
@@ -141,7 +162,7 @@ impl Seat {
                     self.tokens.extend_from_slice(tokens);
                 }
             }
-            self.is_fresh = outcome.is_ok() && listed.is_empty() && sampled.is_none();
+            self.is_fresh = outcome.is_ok() && matches!(wanted, Wanted::Logits([]));
         }
         outcome.map(|()| answer.1)
     }
@@ -150,9 +171,14 @@ impl Seat {
         self.request.take().unwrap_or_else(|| Box::new(Request::new()))
     }
 
-    /// The row of the last request.
+    /// The logits of the last request, after those of its guesses that were asked for.
     fn row(&mut self) -> Result<&mut [f32]> {
-        let row = self.request.as_mut().map(|request| &mut request.after.row[..]);
+        let (rows, at) = (1 + self.ahead.len(), self.ahead.asked());
+        let row = self.request.as_mut().and_then(|request| {
+            let all = &mut request.after.rows;
+            let n_vocab = all.len() / rows;
+            all.get_mut(at * n_vocab..(at + 1) * n_vocab)
+        });
         row.ok_or_else(|| Error::Internal("a row of logits that was never asked for".into()))
     }
 }
@@ -179,7 +205,7 @@ impl Decoder for Seat {
             *slot = engine.slot_for(slot_id, tokens)?;
             Ok(())
         })?;
-        self.ask((Kind::Prompt, self.slot), tokens, &[], &self.cancel.clone())
+        self.ask((Kind::Prompt, self.slot), tokens, Wanted::Logits(&[]), &self.cancel.clone())
     }
 
     fn prewarm(&mut self, warm: &Prewarm, cancel: &Arc<AtomicBool>, replaces: &mut dyn FnMut()) -> Result<()> {
@@ -195,7 +221,7 @@ impl Decoder for Seat {
             Ok(Some(found))
         })?;
         let Some(slot) = slot else { return Ok(()) };
-        self.ask((Kind::Warm, slot), &warm.tokens, &[], cancel).map(drop)
+        self.ask((Kind::Warm, slot), &warm.tokens, Wanted::Logits(&[]), cancel).map(drop)
     }
 
     fn pin(&mut self, slots: u32) {
@@ -203,11 +229,14 @@ impl Decoder for Seat {
     }
 
     fn logits(&mut self, tokens: &[Token], listed: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]> {
-        if !tokens.is_empty() {
-            self.ask((Kind::Next, self.slot), tokens, listed, &self.cancel.clone())?;
+        if self.ahead.has(tokens) {
+            self.ahead.ask(tokens.len());
+            self.tokens.extend_from_slice(tokens);
+        } else if !tokens.is_empty() {
+            self.ask((Kind::Next, self.slot), tokens, Wanted::Logits(listed), &self.cancel.clone())?;
         } else if !self.is_fresh {
             let mut request = self.request();
-            let row = &mut request.after.row;
+            let row = &mut request.after.rows;
             let done = self.alone_after_last(cancel, |engine, slot| {
                 row.clear();
                 row.extend_from_slice(engine.next_logits(slot, &[], listed, cancel)?);
@@ -219,6 +248,28 @@ impl Decoder for Seat {
         // The caller may change the row.
         self.is_fresh = false;
         self.row()
+    }
+
+    fn can_guess(&self) -> bool {
+        self.can_guess
+    }
+
+    fn has_ahead(&self, tokens: &[Token]) -> bool {
+        self.ahead.has(tokens)
+    }
+
+    fn logits_ahead(&mut self, tokens: &[Token], guesses: &mut Vec<Token>, cancel: &AtomicBool) -> Result<&mut [f32]> {
+        if tokens.is_empty() {
+            guesses.clear();
+            return self.logits(tokens, &[], cancel);
+        }
+        self.ask((Kind::Next, self.slot), tokens, Wanted::Ahead(guesses), &self.cancel.clone())?;
+        guesses.truncate(self.ahead.len());
+        self.row()
+    }
+
+    fn pass_time(&self) -> Option<PassTime> {
+        self.request.as_ref().map(|request| PassTime { took: request.took, streams: request.seats.max(1) })
     }
 
     fn start_sampling(&mut self, spec: &SampleSpec) -> Result<usize> {
@@ -245,7 +296,7 @@ impl Decoder for Seat {
         cancel: &AtomicBool,
     ) -> Result<&SampledRow> {
         if !tokens.is_empty() {
-            self.ask_for((Kind::Next, self.slot), tokens, (&[], Some(legal)), &self.cancel.clone())?;
+            self.ask((Kind::Next, self.slot), tokens, Wanted::Token(legal), &self.cancel.clone())?;
         } else {
             let (mut request, chain) = (self.request(), std::mem::take(&mut self.chain));
             let sampled = &mut request.after.sampled;

@@ -14,8 +14,18 @@ const TRIE: &str = r#"{"descriptors":[{"path":"p","leaves":[
     {"name":"a","tokens":[300,301,302]},{"name":"b","tokens":[300,301,303]},{"name":"c","tokens":[300,304]}]}]}"#;
 
 fn open(kind: Kind, weights: Weights, draft: Option<PathBuf>) -> Session {
+    open_beside(1, kind, weights, draft)
+}
+
+fn open_beside(parallel: u32, kind: Kind, weights: Weights, draft: Option<PathBuf>) -> Session {
     let path = testing::fixture(kind, weights);
-    let engine = EngineOptions { context: 256, slots: 2, threads: 1, ..EngineOptions::default() };
+    let engine = EngineOptions {
+        context: 256,
+        slots: if parallel > 1 { 1 } else { 2 },
+        threads: 1,
+        parallel,
+        ..EngineOptions::default()
+    };
     Session::open(OpenOptions { path, engine, draft, ..OpenOptions::default() }).unwrap()
 }
 
@@ -45,14 +55,17 @@ fn said(session: &Session, settings: &Settings, most: i32, temperature: f32) -> 
 fn what_is_said_is_the_same_with_fewer_passes() {
     let (mut right, mut saved) = (0, 0);
     let draft = |weights| Some(testing::fixture(Kind::Llama, weights));
-    for (kind, draft) in [
-        (Kind::Llama, None),
-        (Kind::Llama, draft(Weights::Q8_0)),
-        (Kind::Llama, draft(Weights::Q4_0)),
-        (Kind::Gemma3, None),
-        (Kind::Qwen35, None),
+    for (kind, parallel, draft) in [
+        (Kind::Llama, 1, None),
+        (Kind::Llama, 1, draft(Weights::Q8_0)),
+        (Kind::Llama, 1, draft(Weights::Q4_0)),
+        (Kind::Gemma3, 1, None),
+        (Kind::Qwen35, 1, None),
+        (Kind::Llama, 2, None),
+        (Kind::Gemma3, 8, None),
+        (Kind::Qwen35, 2, None),
     ] {
-        let session = open(kind, Weights::Q8_0, draft);
+        let session = open_beside(parallel, kind, Weights::Q8_0, draft);
         for (case, temperature) in [0.0, 0.3, 1.0, 0.0, 0.0, 0.3, 0.0].into_iter().enumerate() {
             let mut settings = session.settings();
             settings.params.seed = Some(case as u64);
@@ -88,6 +101,37 @@ fn what_is_said_is_the_same_with_fewer_passes() {
     }
     // Texts of random weights that are drawn greedily run in circles.
     assert!(right > 20 && saved == right, "{right} guesses were right, {saved} passes saved");
+}
+
+/// More guesses than a pass has room for, and chains and seeds of each stream.
+#[test]
+fn streams_that_share_an_engine_guess_beside_each_other() {
+    for kind in [Kind::Llama, Kind::Gemma3] {
+        let settings = |session: &Session, stream: u64| {
+            let mut settings = Settings { ignore_eos: true, ..session.settings() };
+            (settings.params.seed, settings.params.top_k) = (Some(stream), [0, 5][stream as usize % 2]);
+            settings
+        };
+        let heat = |stream: u64| [0.0, 0.5][stream as usize / 2 % 2];
+        let streams: Vec<_> = (0..6)
+            .map(|stream| {
+                std::thread::spawn(move || {
+                    let session = open_beside(6, kind, Weights::Q8_0, None);
+                    said(&session, &settings(&session, stream), 150, heat(stream))
+                })
+            })
+            .collect();
+        let alone = open(kind, Weights::Q8_0, None);
+        let mut right = 0;
+        for (stream, shared) in (0..).zip(streams) {
+            let (tokens, text, reason, usage) = shared.join().unwrap();
+            let plain = Settings { no_guessing: true, ..settings(&alone, stream) };
+            let (said, said_text, said_reason, _) = said(&alone, &plain, 150, heat(stream));
+            assert_eq!((tokens, text, reason), (said, said_text, said_reason), "{kind:?}: stream {stream}");
+            right += usage.accepted_tokens;
+        }
+        assert!(right > 0, "{kind:?}: no guess of six streams was right");
+    }
 }
 
 /// Also when a prompt in another slot came in between.

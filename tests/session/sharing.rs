@@ -72,6 +72,7 @@ fn program(session: &Session, seed: u64) -> Vec<Said> {
         settings.params.seed = Some(dice.below(1000) as u64);
         settings.params.repeat_penalty = [1.0, 1.2][dice.below(2)];
         settings.params.top_k = [0, 20][dice.below(2)];
+        settings.no_guessing = dice.below(3) == 0;
         session.configure(settings).unwrap();
         match dice.below(5) {
             0 => session.set_trie(TRIE.as_bytes(), Mode::Sampled).unwrap(),

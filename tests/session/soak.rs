@@ -1,13 +1,16 @@
 //! Streams that share an engine for hours: nothing leaks, nobody waits for long, every generation has one end.
 //!
-//! `ELIZA_SOAK_SECONDS` is how long it takes, 30 unless told.
+//! Hosts open, close, cancel, save, restore and set tries and grammars at random; callbacks panic, and one in some
+//! hundred reservations of memory fails. `ELIZA_SOAK_SECONDS` is how long it takes, 30 unless told;
+//! `ELIZA_SOAK_PAUSE_MS` how long a stream pauses at most between two generations, 0 unless told.
 
 use crate::testing;
 use crate::testing::fixtures::{Kind, Weights};
 use crate::testing::rng::Dice;
-use elizainference::Error;
-use elizainference::session::{EngineOptions, Event, OpenOptions, Session, Settings, Sink};
+use elizainference::session::{EngineOptions, Event, Mode, OpenOptions, Session, Settings, Sink, refuse_one_in};
+use elizainference::{Error, Result};
 use std::panic::resume_unwind;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -18,6 +21,17 @@ const STREAMS: u64 = 16;
 const CONTEXT: usize = 512;
 /// The longest that a stream may wait for a token, a prompt or an end.
 const LONGEST: Duration = Duration::from_secs(1);
+/// One in so many reservations of memory fails.
+const REFUSED: u64 = 499;
+
+const TRIE: &[u8] = br#"{"descriptors":[{"path":"p","leaves":[
+    {"name":"a","tokens":[300,301,302]},{"name":"b","tokens":[300,301,303]},{"name":"c","tokens":[300,304]},
+    {"name":"d","tokens":[305,301,302,303]},{"name":"e","tokens":[305,301,302,304]}]}]}"#;
+const GRAMMARS: [&[u8]; 3] = [
+    br#"{"gbnf":"root ::= [a-z]+ (\" \" [a-z]+)*"}"#,
+    br#"{"gbnf":"root ::= \"{\" [a-z]{1,9} \":\" [0-9]{1,12} \"}\""}"#,
+    br#"{"gbnf":"root ::= (\"ab\" | \"abc\" | \"b\")+ \".\""}"#,
+];
 
 /// What all streams together did.
 #[derive(Default)]
@@ -26,7 +40,11 @@ struct Counts {
     ends: AtomicU64,
     tokens: AtomicU64,
     closed: AtomicU64,
+    saved: AtomicU64,
+    restored: AtomicU64,
+    /// Generations that ended with an error, and all calls that found no memory.
     failed: AtomicU64,
+    refused: AtomicU64,
     longest: Mutex<(Duration, &'static str)>,
 }
 
@@ -43,8 +61,20 @@ fn add(count: &AtomicU64, more: u64) {
     count.fetch_add(more, Ordering::Relaxed);
 }
 
-fn open(draws: u64) -> Session {
-    let path = testing::fixture([Kind::Llama, Kind::Gemma3][draws as usize % 2], Weights::Q8_0);
+/// What a call returned, or nothing where it found no memory.
+fn unless_refused<T>(counts: &Counts, result: Result<T>) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(Error::OutOfMemory(_)) => {
+            add(&counts.refused, 1);
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn open(kind: Kind) -> Result<Session> {
+    let path = testing::fixture(kind, Weights::Q8_0);
     let engine = EngineOptions {
         context: CONTEXT as u32,
         slots: 1,
@@ -53,9 +83,37 @@ fn open(draws: u64) -> Session {
         n_batch: 128,
         ..EngineOptions::default()
     };
-    let session = Session::open(OpenOptions { path, engine, ..OpenOptions::default() }).unwrap();
-    session.configure(Settings { ignore_eos: true, ..session.settings() }).unwrap();
-    session
+    let session = Session::open(OpenOptions { path, engine, ..OpenOptions::default() })?;
+    session.configure(Settings { ignore_eos: true, ..session.settings() })?;
+    Ok(session)
+}
+
+/// Sets or clears what rules the next generation.
+fn constrain(session: &Session, dice: &mut Dice) -> Result<()> {
+    match dice.below(8) {
+        0 => session.set_trie(TRIE, [Mode::Sampled, Mode::ScoreLeaves][dice.below(2)]),
+        1 => session.set_grammar(GRAMMARS[dice.below(GRAMMARS.len())]),
+        2 => session.clear_trie(),
+        3 => session.clear_grammar(),
+        _ => Ok(()),
+    }
+}
+
+/// Saves what the stream has to its file, or goes on from what is there.
+fn keep(session: &Session, file: &Path, dice: &mut Dice, counts: &Counts) {
+    match dice.below(30) {
+        0 => match session.save_slot(-1, file) {
+            // After a prompt that was refused or cancelled at once there may be no token.
+            Err(Error::InvalidArgument(problem)) if problem.contains("is empty") => {}
+            saved => add(&counts.saved, u64::from(unless_refused(counts, saved).is_some())),
+        },
+        1 if file.exists() => match session.restore_slot(-1, file) {
+            // Saved within a trie that is not set now.
+            Err(Error::SavedSlot { .. }) => {}
+            restored => add(&counts.restored, u64::from(unless_refused(counts, restored).is_some())),
+        },
+        _ => {}
+    }
 }
 
 /// One prompt and one generation, with what hosts do meanwhile; false where the session was closed.
@@ -73,12 +131,13 @@ fn turn(session: Session, dice: &mut Dice, counts: &Arc<Counts>) -> Option<Sessi
         asked.join().unwrap()
     });
     counts.waited(started, "a prompt");
-    match prefilled {
-        Ok(_) => {}
-        Err(Error::Cancelled) if cancels => return Arc::into_inner(session),
-        Err(Error::OutOfMemory(_)) if length > CONTEXT => return Arc::into_inner(session),
-        Err(error) => panic!("{error}"),
+    if cancels && matches!(prefilled, Err(Error::Cancelled)) {
+        return Arc::into_inner(session);
     }
+    if unless_refused(counts, prefilled).is_none() {
+        return Arc::into_inner(session);
+    }
+    assert!(length <= CONTEXT);
     let (sender, ends) = channel();
     let (panics, pauses) = (dice.below(16) == 0, dice.below(8) == 0);
     let (of, mut last) = (counts.clone(), Instant::now());
@@ -98,7 +157,10 @@ fn turn(session: Session, dice: &mut Dice, counts: &Arc<Counts>) -> Option<Sessi
         }
         last = Instant::now();
     }));
-    session.generate(1 + dice.below(60) as i32, Some([0.0, 1.0][dice.below(2)]), None, sink).unwrap();
+    let begun = session.generate(1 + dice.below(60) as i32, Some([0.0, 1.0][dice.below(2)]), None, sink);
+    if unless_refused(counts, begun).is_none() {
+        return Arc::into_inner(session);
+    }
     add(&counts.generations, 1);
     let closes = dice.below(10) == 0;
     if closes || dice.below(6) == 0 {
@@ -109,8 +171,8 @@ fn turn(session: Session, dice: &mut Dice, counts: &Arc<Counts>) -> Option<Sessi
     // The sender goes with the callback.
     add(&counts.ends, ends.iter().count() as u64);
     counts.waited(began, if pauses { "the end of a slow stream" } else { "the end of a stream" });
-    if session.status().error.is_some() {
-        assert!(panics);
+    if let Some(error) = session.status().error {
+        assert!(panics || matches!(error, Error::OutOfMemory(_)), "{error}");
         add(&counts.failed, 1);
         session.take_error();
     }
@@ -130,18 +192,33 @@ fn resident() -> Option<u64> {
 #[test]
 #[ignore = "long: part of make deep"]
 fn many_streams_for_as_long_as_told() {
-    let seconds = std::env::var("ELIZA_SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(30);
+    let told = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let (seconds, pause) =
+        (told("ELIZA_SOAK_SECONDS").unwrap_or(30), told("ELIZA_SOAK_PAUSE_MS").unwrap_or(0) as usize);
+    // The models are loaded before memory is refused, and stay loaded.
+    let kept = [Kind::Llama, Kind::Gemma3].map(|kind| open(kind).unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    refuse_one_in(REFUSED);
     let (counts, began) = (Arc::new(Counts::default()), Instant::now());
     let until = began + Duration::from_secs(seconds);
     let streams: Vec<_> = (0..STREAMS)
         .map(|stream| {
             let counts = counts.clone();
+            let file = folder.path().join(format!("{stream}.slot"));
             thread::spawn(move || {
                 let mut dice = Dice::new(stream, "soak");
+                // A slot is restored by the model that it is of.
+                let kind = [Kind::Llama, Kind::Gemma3][stream as usize % 2];
                 let mut session = None;
                 while Instant::now() < until {
-                    let open = session.take().unwrap_or_else(|| open(dice.below(2) as u64));
+                    thread::sleep(Duration::from_millis(dice.below(pause + 1) as u64));
+                    let open = session.take().or_else(|| unless_refused(&counts, open(kind)));
+                    let Some(open) = open else { continue };
+                    unless_refused(&counts, constrain(&open, &mut dice));
                     session = turn(open, &mut dice, &counts);
+                    if let Some(session) = &session {
+                        keep(session, &file, &mut dice, &counts);
+                    }
                 }
             })
         })
@@ -150,17 +227,22 @@ fn many_streams_for_as_long_as_told() {
     thread::sleep(Duration::from_secs(seconds) / 3);
     let early = resident();
     streams.into_iter().for_each(|stream| stream.join().unwrap());
+    refuse_one_in(0);
     let late = resident();
+    drop(kept);
     let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let (longest, what) = *counts.longest.lock().unwrap();
     println!(
-        "{} s: {} generations, {} tokens, {} closed, {} failed; the longest wait {longest:?}, for {what}; resident \
-         {early:?}, at the end {late:?}",
+        "{} s: {} generations, {} tokens, {} closed, {} failed, {} calls without memory, {} saved, {} restored; the \
+         longest wait {longest:?}, for {what}; resident {early:?}, at the end {late:?}",
         began.elapsed().as_secs(),
         of(&counts.generations),
         of(&counts.tokens),
         of(&counts.closed),
-        of(&counts.failed)
+        of(&counts.failed),
+        of(&counts.refused),
+        of(&counts.saved),
+        of(&counts.restored)
     );
     assert_eq!(of(&counts.ends), of(&counts.generations), "one end each");
     assert!(longest < LONGEST, "{longest:?} for {what}");
