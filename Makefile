@@ -2,6 +2,7 @@
 # make deep    the long runs: release build, valgrind, Address- and ThreadSanitizer, fuzzing, the whole parity matrix
 # make header  update include/eliza_inference.h from the sources
 # make bench   speed and memory beside llama.cpp as npm has it; make jvm-bench: what Java adds to a token
+# make eliza-host   the library that elizaOS's loader opens, in target/eliza-host (docs/eliza-host.md)
 # make install, make uninstall   for C and C++ hosts; PREFIX=/usr/local, LIBDIR=lib, DESTDIR= (docs/c.md)
 # make clean
 #
@@ -36,9 +37,9 @@ skip    = printf 'skipped: %s\n' $(1)
 .PHONY: install uninstall install-test
 .PHONY: test deep header bench clean tools lint unit cpu-only c-harness js js-deep jvm parity-quick decoders-quick readme \
 	page unit-deep decoders isa-deep trie-tsan c-valgrind c-asan android aarch64 musl targets more-targets fuzz parity \
-	built-for-c jvm-bench dxc
+	built-for-c jvm-bench dxc eliza-host host-test
 
-test: tools lint targets unit cpu-only c-harness js jvm install-test parity-quick decoders-quick readme page
+test: tools lint targets unit cpu-only c-harness js jvm install-test parity-quick decoders-quick readme page host-test
 	$(call section,"all of make test passed")
 
 deep: test more-targets unit-deep dxc isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 musl fuzz parity decoders
@@ -114,7 +115,8 @@ js: built-for-c
 	$(call section,"JavaScript: the npm package in Bun and Node")
 	@tools/js.sh test
 
-JVM_LIBRARY := $(shell uname | sed 's/Darwin/libelizainference_jni.dylib/;t;s/.*/libelizainference_jni.so/')
+SUFFIX := $(shell uname | sed 's/Darwin/dylib/;t;s/.*/so/')
+JVM_LIBRARY := libelizainference_jni.$(SUFFIX)
 jvm: built-for-c
 	$(call section,"the Java package on this machine's Java: every JNI call checked")
 	@if ! command -v javac >/dev/null 2>&1; then $(call skip,"no Java compiler and none could be installed"); else \
@@ -131,6 +133,19 @@ install-test: built-for-c
 	@cmake -S tests/install -B target/install-test >/dev/null; \
 	$(with_peer); \
 	ctest --test-dir target/install-test --output-on-failure --timeout 600
+
+# In a folder of its own: its core is without the C interface, whose names it has for its own functions.
+HOST := --locked -p eliza-inference-host --features exports --target-dir target/eliza-host
+host-test: built-for-c
+	$(call section,"the library of ABI 15: a host in C and one in Bun")
+	@export ELIZA_CORE_LIBRARY="$(CURDIR)/target/debug/libelizainference.$(SUFFIX)" ELIZA_FIXTURES="$(CURDIR)/target/fixtures"; \
+	$(CARGO) test $(HOST) --no-default-features --test host; \
+	ELIZA_HOST_LIBRARY="$(CURDIR)/target/eliza-host/debug/libelizainference_host.$(SUFFIX)" tools/js.sh host
+
+eliza-host:
+	$(CARGO) build --release $(HOST)
+	@cp target/eliza-host/release/libelizainference_host.$(SUFFIX) target/eliza-host/libelizainference.$(SUFFIX)
+	@printf 'target/eliza-host/libelizainference.%s\n' $(SUFFIX)
 
 parity-quick:
 	$(call section,"parity with the peer: a sample")

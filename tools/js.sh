@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The npm package in bindings/: js.sh test | deep | bench
+# The npm package in bindings/: js.sh test | deep | bench | host
 # Installs Bun, TypeScript and what checks the exports into target/js, compiles the package to target/js/package and tests it
 # there. Needs library and addon with the feature `testing` in target/debug and the fixture models (make built-for-c).
 # ELIZA_LIBRARY_DIR names a folder with other builds of library and addon.
@@ -24,9 +24,17 @@ fi
 bun=$(compgen -G "$work/node_modules/@oven/*/bin/bun" | head -n 1) || skip "there is no Bun for this machine"
 
 printf 'Bun %s, Node %s, TypeScript %s\n' "$("$bun" --version)" "$(node --version)" "$(node "$work/node_modules/typescript/bin/tsc" --version)"
+tsc=$work/node_modules/typescript/bin/tsc
+if test "$mode" = host; then # elizaOS's side of the library of ABI 15: ELIZA_HOST_LIBRARY, ELIZA_CORE_LIBRARY, ELIZA_FIXTURES
+    tests=$root/bindings/eliza-host/tests
+    node "$tsc" --noEmit --strict --noUncheckedIndexedAccess --target ES2022 --module nodenext --allowImportingTsExtensions \
+        --types bun --typeRoots "$work/node_modules/@types" "$tests"/*.ts
+    exec "$bun" test --timeout 120000 "$tests/host.test.ts"
+fi
+
 rm -rf "$package"
 mkdir -p "$package"
-node "$work/node_modules/typescript/bin/tsc" -p bindings
+node "$tsc" -p bindings
 python3 tools/npm_packages.py main "$package"
 cp bindings/README.md LICENSE-APACHE LICENSE-MIT "$package/"
 
@@ -46,7 +54,7 @@ bench)
     in_node "$package/dist/bench/overhead.js"
     exit
     ;;
-*) printf 'js.sh test | deep | bench\n' >&2; exit 2 ;;
+*) printf 'js.sh test | deep | bench | host\n' >&2; exit 2 ;;
 esac
 
 # How an import resolves in TypeScript and Node, by the rules for packages that are modules alone.

@@ -41,8 +41,8 @@ pub unsafe extern "C" fn eliza_inference_tokenize(
         required(out_n, "out_n")?;
         // SAFETY: the host's promise.
         let text = unsafe { array(text.cast::<u8>(), text_len, "text")? };
-        let prepared = context.prepared()?;
-        let tokens = prepared.vocabulary.tokenize(text, add_special != 0, parse_special != 0)?;
+        let vocabulary = context.vocabulary()?;
+        let tokens = vocabulary.tokenize(text, add_special != 0, parse_special != 0)?;
         let copy = give_tokens(&tokens)?;
         // SAFETY: the host's promise.
         unsafe {
@@ -83,8 +83,8 @@ pub unsafe extern "C" fn eliza_inference_detokenize(
         let (tokens, out) = unsafe {
             (array(tokens, n_tokens, "tokens")?, array_mut(out_text.cast::<u8>(), max_text_bytes, "out_text")?)
         };
-        let prepared = context.prepared()?;
-        write_text(&prepared.vocabulary.detokenize(tokens, remove_special != 0, unparse_special != 0)?, out)
+        let vocabulary = context.vocabulary()?;
+        write_text(&vocabulary.detokenize(tokens, remove_special != 0, unparse_special != 0)?, out)
     };
     // SAFETY: the host's promise.
     unsafe { call(out_error, detokenize) }
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn eliza_inference_llm_eot_score(
         required(out_target_prob, "out_target_prob")?;
         // SAFETY: the host's promise.
         let tokens = unsafe { array(token_ids, num_tokens, "token_ids")? };
-        let n_vocab = context.prepared()?.vocabulary.info().n_vocab;
+        let n_vocab = context.vocabulary()?.info().n_vocab;
         let target = usize::try_from(target_token_id).ok().filter(|&target| target < n_vocab);
         let target = target.ok_or_else(|| {
             invalid(format!("target_token_id is {target_token_id}, but the vocabulary has {n_vocab} tokens"))

@@ -15,12 +15,10 @@ const MAX_MANIFEST: u64 = 4 << 20;
 pub(crate) struct Bundle {
     /// The text model: the manifest's first, else the first by name in `text/`.
     pub(crate) model: PathBuf,
-    /// The draft model, likewise, where there is one in `mtp/`.
-    draft: Option<PathBuf>,
 }
 
 impl Bundle {
-    /// Reads the folder, not the models.
+    /// Reads the folder, not the model.
     ///
     /// # Errors
     /// [`Error::Model`] for a folder that is none or has no text model, and for a manifest that cannot be read.
@@ -28,30 +26,17 @@ impl Bundle {
         if !folder.is_dir() {
             return Err(unusable(folder, "no folder is there"));
         }
-        let manifest = manifest(&folder.join(MANIFEST))?;
-        let model = find(folder, &manifest, "text")?;
-        let model = model.ok_or_else(|| unusable(&folder.join("text"), "there is no .gguf file"))?;
-        // One that the manifest names and that is not there yet is none.
-        Ok(Bundle { model, draft: find(folder, &manifest, "mtp").unwrap_or(None) })
+        let model = text_model(folder, &manifest(&folder.join(MANIFEST))?)?;
+        Ok(Bundle { model: model.ok_or_else(|| unusable(&folder.join("text"), "there is no .gguf file"))? })
     }
 
-    /// Reads what all calls need of the models: vocabulary and headers.
+    /// The text model without its weights: vocabulary and header.
     ///
     /// # Errors
     /// The reader's.
-    pub(crate) fn prepare(&self) -> Result<Prepared> {
-        let vocabulary = Session::open(OpenOptions { path: self.model.clone(), vocab_only: true, ..Default::default() })?;
-        let drafts = self.draft.as_ref().is_some_and(|draft| check_draft(draft, &self.model).is_ok());
-        Ok(Prepared { vocabulary, drafts })
+    pub(crate) fn vocabulary(&self) -> Result<Session> {
+        Session::open(OpenOptions { path: self.model.clone(), vocab_only: true, ..Default::default() })
     }
-}
-
-/// What is known of a bundle before its weights are there.
-pub(crate) struct Prepared {
-    /// The text model without weights.
-    pub(crate) vocabulary: Session,
-    /// Whether the bundle has a draft model that can be run.
-    pub(crate) drafts: bool,
 }
 
 /// Fails for a file that cannot be the draft model of `model`.
@@ -90,9 +75,9 @@ fn manifest(path: &Path) -> Result<serde_json::Value> {
     }
 }
 
-/// The first model of a kind: of the manifest's list, else by name in the kind's folder.
-fn find(folder: &Path, manifest: &serde_json::Value, kind: &str) -> Result<Option<PathBuf>> {
-    if let Some(named) = manifest["files"][kind][0]["path"].as_str() {
+/// The text model: the first of the manifest's list, else the first by name in `text/`.
+fn text_model(folder: &Path, manifest: &serde_json::Value) -> Result<Option<PathBuf>> {
+    if let Some(named) = manifest["files"]["text"][0]["path"].as_str() {
         let file = folder.join(named);
         let inside = Path::new(named).components().all(|part| matches!(part, Component::Normal(_)));
         return match inside && file.is_file() {
@@ -100,7 +85,7 @@ fn find(folder: &Path, manifest: &serde_json::Value, kind: &str) -> Result<Optio
             false => Err(unusable(&folder.join(MANIFEST), &format!("`{named}` is no file of the bundle"))),
         };
     }
-    let files = std::fs::read_dir(folder.join(kind)).into_iter().flatten().flatten().map(|entry| entry.path());
+    let files = std::fs::read_dir(folder.join("text")).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_model = |path: &PathBuf| path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf"));
     Ok(files.filter(is_model).min())
 }

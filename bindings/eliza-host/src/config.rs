@@ -24,11 +24,11 @@ pub struct StreamConfig {
     pub max_tokens: i32,
     /// Temperature; at 0 and below the likeliest token is taken.
     pub temperature: f32,
-    /// Top-p; off at 0 and from 1 on.
+    /// Top-p; off at 0 and below and from 1 on.
     pub top_p: f32,
     /// Top-k; off at 0 and below.
     pub top_k: i32,
-    /// Repeat penalty over the last 64 tokens; off at 0 and 1.
+    /// Repeat penalty over the last 64 tokens; off at 0 and below and at 1.
     pub repeat_penalty: f32,
     /// The conversation by number, -1 for none. With `prompt_cache_key` it says which engine has read it before, where
     /// there are several; within an engine, prompts find what they share with others by their tokens.
@@ -122,13 +122,13 @@ impl Config {
         for (name, number) in
             [("temperature", host.temperature), ("top_p", host.top_p), ("repeat_penalty", host.repeat_penalty)]
         {
-            if !number.is_finite() || number < 0.0 {
-                return Err(invalid(format!("{name} is {number}, must be a number from 0 on")));
+            if !number.is_finite() {
+                return Err(invalid(format!("{name} is {number}, which is no number")));
             }
         }
-        let or_1 = |number: f32| if number == 0.0 { 1.0 } else { number };
+        let or_1 = |number: f32| if number <= 0.0 { 1.0 } else { number };
         let params = Params {
-            temperature: host.temperature,
+            temperature: host.temperature.max(0.0),
             top_p: or_1(host.top_p),
             top_k: host.top_k,
             repeat_penalty: or_1(host.repeat_penalty),

@@ -1,12 +1,13 @@
 //! Contexts: bundles that a host has opened.
 
-use crate::bundle::{Bundle, Prepared};
-use crate::edge::{ELIZA_OK, call, done, invalid, lacking, made, text};
+use crate::bundle::Bundle;
+use crate::edge::{ELIZA_OK, call, done, invalid, made, text, unsupported};
 use crate::engine::Pool;
 use crate::later::Later;
 use crate::stream::STREAMS;
 use crate::table::Table;
 use elizainference::Result;
+use elizainference::session::Session;
 use std::ffi::{c_char, c_int};
 use std::path::Path;
 use std::sync::Arc;
@@ -22,17 +23,17 @@ pub struct EliInferenceContext {
 /// A bundle, and the engines of its text model.
 pub(crate) struct Context {
     pub(crate) bundle: Bundle,
-    prepared: Arc<Later<Arc<Prepared>>>,
+    vocabulary: Arc<Later<Arc<Session>>>,
     pub(crate) pool: Pool,
 }
 
 impl Context {
-    /// Vocabulary and headers, which are read from the creation on.
+    /// The text model without its weights, which is read from the creation on.
     ///
     /// # Errors
     /// That of the file.
-    pub(crate) fn prepared(&self) -> Result<Arc<Prepared>> {
-        self.prepared.wait()
+    pub(crate) fn vocabulary(&self) -> Result<Arc<Session>> {
+        self.vocabulary.wait()
     }
 }
 
@@ -61,8 +62,8 @@ pub unsafe extern "C" fn eliza_inference_create(
         // SAFETY: the host's promise.
         let bundle = Bundle::open(Path::new(unsafe { text(bundle_dir, "bundle_dir")? }))?;
         let files = bundle.clone();
-        let prepared = Later::start(move || files.prepare().map(Arc::new), |_| {});
-        Ok(CONTEXTS.insert(Arc::new(Context { bundle, prepared, pool: Pool::default() })))
+        let vocabulary = Later::start(move || files.vocabulary().map(Arc::new), |_| {});
+        Ok(CONTEXTS.insert(Arc::new(Context { bundle, vocabulary, pool: Pool::default() })))
     };
     // SAFETY: the host's promise.
     unsafe { made(out_error, create) }
@@ -117,7 +118,7 @@ pub unsafe extern "C" fn eliza_inference_mmap_acquire(
     // SAFETY: the host's promise.
     let acquire = || match unsafe { region(ctx, region_name)? } {
         (_, Region::Text) => Ok(ELIZA_OK),
-        (_, Region::Lacking) => Err(lacking("speech")),
+        (_, Region::Lacking) => Err(unsupported("speech")),
     };
     // SAFETY: the host's promise.
     unsafe { call(out_error, acquire) }

@@ -72,16 +72,8 @@ pub(crate) fn done(body: impl FnOnce()) {
     let _ = unsafe { run(std::ptr::null_mut(), || Ok(body())) };
 }
 
-/// A call for what this library does not do.
-///
-/// # Safety
-/// `out_error` is null or writable.
-pub(crate) unsafe fn unsupported(out_error: *mut *mut c_char, what: &str) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { call(out_error, || Err(lacking(what))) }
-}
-
-pub(crate) fn lacking(what: &str) -> Error {
+/// The error of what this library does not do.
+pub(crate) fn unsupported(what: &str) -> Error {
     Error::Unsupported(format!("{what}: this library runs text models"))
 }
 

@@ -95,10 +95,10 @@ impl Stream {
             return Err(Error::OutOfMemory(format!("{open} streams of this context are open")));
         }
         // A file that is no model is an error here, not at the first step.
-        let prepared = context.prepared()?;
+        let vocabulary = context.vocabulary()?;
         if !config.grammar.is_empty() {
             let source = serde_json::json!({ "gbnf": config.grammar }).to_string();
-            grammar::load(source.as_bytes(), prepared.vocabulary.vocab())?;
+            grammar::load(source.as_bytes(), vocabulary.vocab())?;
         }
         if let Some(draft) = &config.placing.draft {
             check_draft(draft, &context.bundle.model)?;
@@ -153,8 +153,7 @@ impl Stream {
         if tokens.is_empty() {
             return Err(invalid("the prompt has no tokens"));
         }
-        let vocabulary = self.context.prepared()?;
-        let n_vocab = vocabulary.vocabulary.info().n_vocab;
+        let n_vocab = self.context.vocabulary()?.info().n_vocab;
         let outside = |&token: &Token| usize::try_from(token).map_or(true, |id| id >= n_vocab);
         if let Some(at) = tokens.iter().position(outside) {
             let problem = format!("token {at} is {}, but the vocabulary has {n_vocab} tokens", tokens[at]);
@@ -328,13 +327,11 @@ pub extern "C" fn eliza_inference_llm_stream_supported() -> c_int {
     1
 }
 
-/// Whether a draft model can be used: 1 while a context is open whose bundle has one in `mtp/` that can be run, else 0.
-/// Threads: any. Never fails.
+/// Whether a draft model can be used: 1. One that a stream states is used, or refused when the stream is opened. Threads:
+/// any. Never fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn eliza_inference_llm_mtp_supported() -> c_int {
-    let drafts = |context: &Arc<Context>| context.prepared().is_ok_and(|prepared| prepared.drafts);
-    // SAFETY: there is no out-pointer.
-    unsafe { call(std::ptr::null_mut(), || Ok(CONTEXTS.all().iter().any(drafts).into())) }.max(0)
+    1
 }
 
 /// Whether the type of the KV cache can be chosen: 1, for `f16`, `f32` and `q8_0`; others are refused by name. Threads:

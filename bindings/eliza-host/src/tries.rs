@@ -30,7 +30,7 @@ pub unsafe extern "C" fn eliza_inference_set_token_trie(
         // SAFETY: the host's promise.
         let payload = unsafe { array(trie_payload_json.cast::<u8>(), payload_len, "trie_payload_json")? };
         let mode = Mode::from_number(mode)?;
-        let n_vocab = stream.context().prepared()?.vocabulary.info().n_vocab;
+        let n_vocab = stream.context().vocabulary()?.info().n_vocab;
         cache::load(payload, |trie| trie.check_vocab(n_vocab))?;
         stream.set_trie(Some(Trie { payload: payload.to_vec(), mode, path: None })).map(|()| ELIZA_OK)
     };
