@@ -22,7 +22,6 @@ pub(crate) struct PassTime {
 }
 
 /// Guesses that an engine's slot has after the tokens that were asked for, whose logits are there.
-#[derive(Default)]
 pub(super) struct Ahead {
     tokens: Vec<Token>,
     /// How many of them were asked for since.
@@ -30,6 +29,11 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
+    /// With room for the guesses of a pass with so many results.
+    pub fn new(results: usize) -> Ahead {
+        Ahead { tokens: Vec::with_capacity(results), asked: 0 }
+    }
+
     /// Notes the guesses of a pass.
     pub fn begin(&mut self, guesses: &[Token]) {
         self.tokens.clear();
@@ -301,8 +305,8 @@ pub(crate) struct EngineSlot {
 impl EngineSlot {
     pub(crate) fn new(mut engine: Engine, drafter: Option<Drafter>) -> Result<EngineSlot> {
         let slot = engine.take_slot(-1)?;
-        let pass = Vec::with_capacity(engine.batch());
-        Ok(EngineSlot { engine, slot, ahead: Ahead::default(), pass, drafter })
+        let (ahead, pass) = (Ahead::new(engine.most_results()), Vec::with_capacity(engine.batch()));
+        Ok(EngineSlot { engine, slot, ahead, pass, drafter })
     }
 
     /// The engine, without guesses.

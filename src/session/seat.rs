@@ -59,7 +59,7 @@ impl Seat {
             seat,
             slot: SlotId::default(),
             tokens: Vec::new(),
-            ahead: Ahead::default(),
+            ahead: Ahead::new(0),
             can_guess: false,
             context: 0,
             cancel: Arc::default(),
@@ -70,10 +70,12 @@ impl Seat {
             stats: EngineStats::default(),
         };
         // From here on an error gives the seat back.
-        (seat.context, seat.has_sampler, seat.can_guess) = seat.alone(|engine, slot| {
+        let results;
+        (seat.context, seat.has_sampler, seat.can_guess, results) = seat.alone(|engine, slot| {
             *slot = engine.take_slot(-1)?;
-            Ok((engine.context(), engine.has_sampler(), engine.evaluates_ahead()))
+            Ok((engine.context(), engine.has_sampler(), engine.evaluates_ahead(), engine.most_results()))
         })?;
+        seat.ahead = Ahead::new(results);
         seat.tokens.reserve(seat.context);
         Ok(seat)
     }
