@@ -37,12 +37,12 @@ skip    = printf 'skipped: %s\n' $(1)
 .PHONY: install uninstall install-test
 .PHONY: test deep header bench clean tools lint unit cpu-only c-harness js js-deep jvm parity-quick decoders-quick readme \
 	page unit-deep decoders isa-deep trie-tsan c-valgrind c-asan android aarch64 musl targets more-targets fuzz parity \
-	built-for-c jvm-bench dxc eliza-host host-test
+	built-for-c jvm-bench dxc eliza-host host-test host-lint
 
 test: tools lint targets unit cpu-only c-harness js jvm install-test parity-quick decoders-quick readme page host-test
 	$(call section,"all of make test passed")
 
-deep: test more-targets unit-deep dxc isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 musl fuzz parity decoders
+deep: test more-targets host-lint unit-deep dxc isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 musl fuzz parity decoders
 	$(call section,"all of make deep passed")
 
 # ---------------------------------------------------------------------------------------------------------- make test
@@ -91,7 +91,6 @@ unit:
 
 cpu-only:
 	$(call section,"the library alone: CPU only and without the command line")
-	$(CARGO) check --locked --no-default-features --lib
 	$(CARGO) check --locked --no-default-features --features cli
 
 # A model to load, then the library as a host loads it and the bindings in Rust, with the exports that only tests call; all with
@@ -139,8 +138,14 @@ HOST := --locked -p eliza-inference-host --features exports --target-dir target/
 host-test: built-for-c
 	$(call section,"the library of ABI 15: a host in C and one in Bun")
 	@export ELIZA_CORE_LIBRARY="$(CURDIR)/target/debug/libelizainference.$(SUFFIX)" ELIZA_FIXTURES="$(CURDIR)/target/fixtures"; \
+	$(CARGO) build $(HOST) --no-default-features --lib --test host; \
 	$(CARGO) test $(HOST) --no-default-features --test host; \
 	ELIZA_HOST_LIBRARY="$(CURDIR)/target/eliza-host/debug/libelizainference_host.$(SUFFIX)" tools/js.sh host
+
+# Without the feature `exports`, as in `lint`, there is nothing in the member.
+host-lint:
+	$(call section,"lints of the library of ABI 15")
+	$(CARGO) clippy $(HOST) --all-targets -- -D warnings
 
 eliza-host:
 	$(CARGO) build --release $(HOST)

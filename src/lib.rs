@@ -3,8 +3,8 @@
 //! The modules (rooms) are on floors, and each imports only from lower floors (`tests/house/floors.rs` has the list):
 //! [`ffi`] and the command line on top of [`session`], then [`engine`], [`model`], [`schedule`] and [`sampling`],
 //! [`backend`], [`chat`], [`grammar`] and [`trie`], [`graph`] and [`vocab`], and at the bottom [`quant`], [`gguf`],
-//! [`simd`], [`Error`], the panic boundary ([`panic`]), the functions that reserve memory and those that put text together. `docs/design.md` describes
-//! each room.
+//! [`simd`], [`Error`], the panic boundary ([`panic`]), the functions that reserve memory and those that put text
+//! together. `docs/design.md` describes each room.
 
 // Sizes of caches and products are checked to fit 64 bits; on 32 they would wrap around.
 #[cfg(not(target_pointer_width = "64"))]

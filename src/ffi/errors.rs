@@ -15,8 +15,8 @@ use super::recent::Recent;
 use super::state::Stream;
 use super::status::{self, ELIZA_ERR_CANCELLED, ELIZA_OK, ELIZA_STATUS_GENERATING};
 use super::{args, strings};
-use crate::panic;
 use crate::Result;
+use crate::panic;
 use crate::session::FinishReason;
 
 /// The result of a call on a handle that is not open, and of failed calls that have no other failure value.

@@ -8,8 +8,8 @@
 //! * no pointer is read before its null, alignment and length rule was checked (`args.rs`);
 //! * no lock is held while host code runs or while the caller blocks.
 //!
-//! Bindings written in Rust use [`session`](crate::session) and [`panic`](crate::panic) instead, and share with the C calls the numbers
-//! of the errors ([`code`]).
+//! Bindings written in Rust use [`session`](crate::session) and [`panic`](crate::panic) instead, and share with the C
+//! calls the numbers of the errors ([`code`]).
 
 // The header's documentation states the callers' obligations; a second list in Rust terms would drift from it.
 #![allow(clippy::missing_safety_doc)]

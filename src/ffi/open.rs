@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::args;
 use super::errors::{on_process, release};
 use super::handle::{self, FfiLlmHandle};
 use super::state::Stream;
-use super::args;
 use crate::panic;
 use crate::session::arguments::{count, gpu_layers};
 use crate::session::{self, Arena, EngineOptions, KvType, Session, StoreOptions, TensorDevice};

@@ -16,9 +16,9 @@ use super::llama::{Init, Interface, LlamaSampler, LlamaVocab, SLOTS, SamplerInit
 use super::state::Stream;
 use super::status::ELIZA_OK;
 use super::{args, host};
-use crate::panic;
 use crate::backend::LegalTokens;
 use crate::grammar::{self, GrammarState, Mask};
+use crate::panic;
 use crate::session::Mode;
 use crate::trie::{Accept, Candidate, Masked, Sieve, Trie, TrieState, cache};
 use crate::{Error, Result, Token};

@@ -5,11 +5,11 @@
 
 use std::ffi::{c_char, c_void};
 
+use super::args;
 use super::errors::{FAILED, ask, on_handle};
 use super::handle::FfiLlmHandle;
 use super::state::Stream;
 use super::status::ELIZA_OK;
-use super::args;
 use crate::panic;
 use crate::session::{Event, Sink};
 use crate::{Error, Result, Token};

@@ -3,8 +3,8 @@
 use std::ffi::{c_char, c_int};
 
 use super::status;
-use crate::panic;
 use crate::engine;
+use crate::panic;
 
 /// Major version of the interface: a change breaks hosts.
 pub const ELIZA_STREAM_ABI_MAJOR: u32 = 1;

@@ -99,11 +99,12 @@ pub extern "C" fn eliza_inference_embed_supported() -> c_int {
 /// The embedding of a text by the context's text model, divided by its length. Waits for it, and for the weights where
 /// they are not in memory.
 ///
-/// Ownership: `out_embedding` is the host's; it frees `*out_error`. Null rule: `out_dim` must not be NULL. Threads: any.
+/// Ownership: `out_embedding` is the host's; it frees `*out_error`. Null rule: `out_dim` must not be NULL. Threads:
+/// any.
 ///
 /// Returns `ELIZA_OK`, or `ELIZA_ERR_INVALID_ARG` (a pooling other than 1 mean, 2 cls, 3 last; a text without tokens or
-/// longer than the context; with fewer than `*out_dim` numbers of room nothing but `*out_dim` is written) or the code of
-/// what went wrong with model or device.
+/// longer than the context; with fewer than `*out_dim` numbers of room nothing but `*out_dim` is written) or the code
+/// of what went wrong with model or device.
 ///
 /// # Safety
 /// `text` is NULL or points to `text_len` readable bytes, `out_embedding` is NULL or points to `out_capacity` writable
@@ -157,8 +158,8 @@ pub extern "C" fn eliza_inference_llm_eot_supported() -> c_int {
 /// sampling. Waits for it, and for the weights where they are not in memory. Of more tokens than the context has, the
 /// last ones count.
 ///
-/// Ownership: `token_ids` is read during the call; the host frees `*out_error`. Null rule: `out_target_prob` must not be
-/// NULL, `out_top_token` and `out_top_prob` may be. Threads: any.
+/// Ownership: `token_ids` is read during the call; the host frees `*out_error`. Null rule: `out_target_prob` must not
+/// be NULL, `out_top_token` and `out_top_prob` may be. Threads: any.
 ///
 /// Returns `ELIZA_OK`, `ELIZA_ERR_INVALID_ARG` (no tokens, one that does not exist), `ELIZA_ERR_NOT_IMPLEMENTED` (a
 /// model of embeddings alone) or the code of what went wrong with model or device.

@@ -2,7 +2,7 @@
 
 use crate::edge::{invalid, optional_text};
 use elizainference::Result;
-use elizainference::session::{KvType, Params, Settings, arguments};
+use elizainference::session::{KvType, Params, Settings, SpanEnd, arguments};
 use std::ffi::c_char;
 use std::path::PathBuf;
 
@@ -155,7 +155,8 @@ impl Config {
         };
         Ok(Config {
             max_tokens: host.max_tokens.max(0) as u32,
-            settings: Settings { params, ..Settings::default() },
+            // A host has no other way to see where a name of a trie ends.
+            settings: Settings { params, on_span_end: SpanEnd::Stop, ..Settings::default() },
             placing,
             conversation,
             grammar: grammar.unwrap_or_default().into(),

@@ -124,8 +124,8 @@ pub unsafe extern "C" fn eliza_inference_mmap_acquire(
     unsafe { call(out_error, acquire) }
 }
 
-/// Gives up a region's memory. `text`, `mtp` and `dflash`: the engines that no stream uses are closed, and with the last
-/// one the weights go; whoever needs them reads them again. The regions of speech have no memory.
+/// Gives up a region's memory. `text`, `mtp` and `dflash`: the engines that no stream uses are closed, and with the
+/// last one the weights go; whoever needs them reads them again. The regions of speech have no memory.
 ///
 /// Ownership: the host frees `*out_error`. Null rule: `region_name` must not be NULL. Threads: any.
 ///

@@ -69,7 +69,12 @@ pub(crate) unsafe fn made<T>(out_error: *mut *mut c_char, body: impl FnOnce() ->
 /// A call that returns nothing.
 pub(crate) fn done(body: impl FnOnce()) {
     // SAFETY: there is no out-pointer.
-    let _ = unsafe { run(std::ptr::null_mut(), || Ok(body())) };
+    let _ = unsafe {
+        run(std::ptr::null_mut(), || {
+            body();
+            Ok(())
+        })
+    };
 }
 
 /// The error of what this library does not do.
@@ -81,8 +86,8 @@ pub(crate) fn invalid(problem: impl Into<String>) -> Error {
     Error::InvalidArgument(problem.into())
 }
 
-/// Copies a text for the host, which frees it with `eliza_inference_free_string`; a NUL in it becomes U+FFFD. Null where
-/// memory is out.
+/// Copies a text for the host, which frees it with `eliza_inference_free_string`; a NUL in it becomes U+FFFD. Null
+/// where memory is out.
 fn give(text: &str) -> *mut c_char {
     let text = CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default();
     // SAFETY: a terminated string.
@@ -154,9 +159,7 @@ fn check_array<T>(data: *const T, n: usize, name: &str) -> Result<()> {
     match data {
         data if data.is_null() => Err(invalid(format!("{name} is NULL, but its length is {n}"))),
         data if !data.is_aligned() => Err(invalid(format!("{name} is not aligned to {} bytes", align_of::<T>()))),
-        _ if n > isize::MAX as usize / size_of::<T>() => {
-            Err(invalid(format!("{name} has the impossible length {n}")))
-        }
+        _ if n > isize::MAX as usize / size_of::<T>() => Err(invalid(format!("{name} has the impossible length {n}"))),
         _ => Ok(()),
     }
 }

@@ -1,5 +1,5 @@
-//! What hosts of ABI 15 look for and this library does not do: speech, vision, and events of a draft model. It is there,
-//! since their loaders want all of it or nothing, and says that it is not supported.
+//! What hosts of ABI 15 look for and this library does not do: speech, vision, and events of a draft model. It is
+//! there, since their loaders want all of it or nothing, and says that it is not supported.
 
 use crate::context::{CONTEXTS, EliInferenceContext};
 use crate::edge::{ELIZA_OK, call, made, unsupported};
@@ -190,7 +190,8 @@ lacking! {
 
 /// Stops speech: `ELIZA_OK`, since none is ever being made.
 ///
-/// Ownership: the host frees `*out_error`. Threads: any. Returns `ELIZA_ERR_INVALID_ARG` for a context that is not open.
+/// Ownership: the host frees `*out_error`. Threads: any. Returns `ELIZA_ERR_INVALID_ARG` for a context that is not
+/// open.
 ///
 /// # Safety
 /// `out_error` is NULL or writable.
@@ -203,12 +204,12 @@ pub unsafe extern "C" fn eliza_inference_cancel_tts(
     unsafe { call(out_error, || CONTEXTS.get(ctx).map(|_| ELIZA_OK)) }
 }
 
-/// Takes a callback away, which never was there: `ELIZA_OK`. To set one is not supported; `eliza_inference_llm_stream_next`
-/// counts the guessed tokens of its step.
+/// Takes a callback away, which never was there: `ELIZA_OK`. To set one is not supported;
+/// `eliza_inference_llm_stream_next` counts the guessed tokens of its step.
 ///
-/// Ownership: the host frees `*out_error`; `cb` and `user_data` are not kept. Null rule: `cb` and `user_data` may be NULL.
-/// Threads: any. Returns `ELIZA_ERR_NOT_IMPLEMENTED` for a callback, `ELIZA_ERR_INVALID_ARG` for a context that is not
-/// open.
+/// Ownership: the host frees `*out_error`; `cb` and `user_data` are not kept. Null rule: `cb` and `user_data` may be
+/// NULL. Threads: any. Returns `ELIZA_ERR_NOT_IMPLEMENTED` for a callback, `ELIZA_ERR_INVALID_ARG` for a context that
+/// is not open.
 ///
 /// # Safety
 /// `out_error` is NULL or writable.

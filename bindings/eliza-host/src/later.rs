@@ -24,7 +24,10 @@ impl<T: Clone + Send + 'static> Later<T> {
         let started = thread::Builder::new().name("eliza-host".into()).spawn(move || {
             let outcome = panic::catch(work);
             told.set(outcome.clone());
-            let _ = panic::catch(|| Ok(then(&outcome)));
+            let _ = panic::catch(|| {
+                then(&outcome);
+                Ok(())
+            });
         });
         if let Err(error) = started {
             later.set(Err(Error::OutOfMemory(format!("no thread to open a model on: {error}"))));

@@ -24,6 +24,8 @@ pub(crate) static STREAMS: Table<Stream> = Table::new("stream");
 
 /// How long a step waits for its first token, then it has none.
 const PATIENCE: Duration = Duration::from_millis(50);
+/// Bytes of text that a step needs room for: a character and the terminator.
+const MIN_TEXT: usize = 8;
 /// The most tokens of a stream's text, the longest context of a model.
 const MAX_TEXT: usize = 1 << 20;
 /// The most streams of a context.
@@ -122,7 +124,9 @@ impl Stream {
     fn change(&self) -> Result<MutexGuard<'_, State>> {
         let state = self.state.lock();
         match state.phase {
-            Phase::Reading | Phase::Answering => Err(Error::Busy("the stream is answering: end it, or reset it".into())),
+            Phase::Reading | Phase::Answering => {
+                Err(Error::Busy("the stream is answering: end it, or reset it".into()))
+            }
             _ => Ok(state),
         }
     }
@@ -180,6 +184,10 @@ impl Stream {
 
     /// Takes the answer so far, up to the sizes of the buffers; none where there is none within [`PATIENCE`].
     fn step(&self, tokens_out: &mut [Token], text_out: &mut [u8]) -> Result<Step> {
+        if tokens_out.is_empty() || text_out.len() < MIN_TEXT {
+            let (tokens, bytes) = (tokens_out.len(), text_out.len());
+            return Err(invalid(format!("tokens_cap is {tokens} and text_cap {bytes}, at least 1 and {MIN_TEXT}")));
+        }
         let state = &mut *self.state.lock();
         let deadline = Instant::now() + PATIENCE;
         if let Some(first) = text_out.first_mut() {
@@ -327,8 +335,8 @@ pub extern "C" fn eliza_inference_llm_stream_supported() -> c_int {
     1
 }
 
-/// Whether a draft model can be used: 1. One that a stream states is used, or refused when the stream is opened. Threads:
-/// any. Never fails.
+/// Whether a draft model can be used: 1. One that a stream states is used, or refused when the stream is opened.
+/// Threads: any. Never fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn eliza_inference_llm_mtp_supported() -> c_int {
     1
@@ -373,8 +381,8 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_open(
 /// read in the background; what the engine has read before, in this stream or another, is not read again. After a
 /// restore the prompt is a whole one.
 ///
-/// Ownership: `token_ids` is copied; the host frees `*out_error`. Null rule: `token_ids` must not be NULL. Threads: any,
-/// one call at a time on a stream but for cancel and close.
+/// Ownership: `token_ids` is copied; the host frees `*out_error`. Null rule: `token_ids` must not be NULL. Threads:
+/// any, one call at a time on a stream but for cancel and close.
 ///
 /// Returns `ELIZA_OK`, `ELIZA_ERR_INVALID_ARG` (no tokens, one that does not exist, an answer that has not ended),
 /// `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`. A text longer than the context is an error of the next step.
@@ -523,7 +531,8 @@ pub extern "C" fn eliza_inference_llm_stream_reset(stream: *mut EliLlmStream) ->
     unsafe { call(std::ptr::null_mut(), reset) }
 }
 
-/// As `eliza_inference_llm_stream_reset`, but keeps the first `n_keep` tokens of the text; the next prompt follows them.
+/// As `eliza_inference_llm_stream_reset`, but keeps the first `n_keep` tokens of the text; the next prompt follows
+/// them.
 ///
 /// Null rule: NULL is an error. Threads: as prefill.
 ///

@@ -1,5 +1,5 @@
-//! What a host holds: numbers, not addresses. A number is given once in the life of the process, so one that was closed,
-//! guessed or of another kind is an error and never read as memory.
+//! What a host holds: numbers, not addresses. A number is given once in the life of the process, so one that was
+//! closed, guessed or of another kind is an error and never read as memory.
 
 use crate::edge::invalid;
 use elizainference::Result;

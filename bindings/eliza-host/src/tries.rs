@@ -6,7 +6,8 @@ use elizainference::session::Mode;
 use elizainference::trie::cache;
 use std::ffi::{c_char, c_int};
 
-/// Holds the stream's answers to the names of a payload in JSON, from the next answer on. It takes the grammar's place.
+/// Holds the stream's answers to the names of a payload in JSON, from the next answer on; an answer ends with its name.
+/// It takes the grammar's place.
 /// `mode` is 0 (greedy), 1 (sampled) or 2 (names are scored as a whole).
 ///
 /// Ownership: the payload is copied; the host frees `*out_error`. Null rule: `trie_payload_json` must not be NULL.

@@ -4,7 +4,7 @@
  */
 import { CString, FFIType as T, dlopen, ptr, toArrayBuffer } from "bun:ffi";
 
-const [p, n, i] = [T.ptr, T.usize, T.i32];
+const [p, n, i] = [T.ptr, T.u64, T.i32];
 const probe = { args: [], returns: i };
 const fn = (returns: T, ...args: T[]) => ({ args, returns });
 
@@ -153,7 +153,13 @@ export class Failure extends Error {
 }
 
 const bytes = (text: string) => Buffer.from(`${text}\0`, "utf8");
-const orNull = (data: NodeJS.TypedArray | null) => (data === null ? null : ptr(data));
+/** Bun has no pointer to nothing. */
+const orNull = (data: NodeJS.TypedArray) => (data.length === 0 ? null : ptr(data));
+
+/** A copy of an array of the library, of four bytes each. */
+function numbers<A>(type: new (data: ArrayBuffer | number) => A, at: bigint, count: bigint): A {
+  return count === 0n ? new type(0) : new type(toArrayBuffer(Number(at) as never, 0, Number(count) * 4).slice(0));
+}
 
 export class Host {
   readonly symbols: Record<string, (...args: unknown[]) => unknown>;
@@ -206,9 +212,8 @@ export class Host {
 
   tokenize(ctx: number, text: string, addSpecial = true, parseSpecial = false): Int32Array {
     const [utf8, at, count] = [Buffer.from(text, "utf8"), new BigUint64Array(1), new BigUint64Array(1)];
-    const data = utf8.length === 0 ? null : ptr(utf8);
-    this.checked("tokenize", ctx, data, BigInt(utf8.length), +addSpecial, +parseSpecial, ptr(at), ptr(count));
-    const tokens = new Int32Array(toArrayBuffer(Number(at[0]) as never, 0, Number(count[0]) * 4)).slice();
+    this.checked("tokenize", ctx, orNull(utf8), BigInt(utf8.length), +addSpecial, +parseSpecial, ptr(at), ptr(count));
+    const tokens = numbers(Int32Array, at[0]!, count[0]!);
     this.call("free_tokens", at[0]);
     return tokens;
   }
@@ -227,8 +232,7 @@ export class Host {
 
   eotScore(ctx: number, tokens: Int32Array, target: number): { target: number; top: number; topProbability: number } {
     const [target_, top, best] = [new Float32Array(1), new Int32Array(1), new Float32Array(1)];
-    const data = orNull(tokens.length > 0 ? tokens : null);
-    this.checked("llm_eot_score", ctx, data, BigInt(tokens.length), target, ptr(target_), ptr(top), ptr(best));
+    this.checked("llm_eot_score", ctx, orNull(tokens), BigInt(tokens.length), target, ptr(target_), ptr(top), ptr(best));
     return { target: target_[0]!, top: top[0]!, topProbability: best[0]! };
   }
 
@@ -262,15 +266,14 @@ export class Host {
   }
 
   prefill(stream: number, tokens: Int32Array): void {
-    const data = orNull(tokens.length > 0 ? tokens : null);
-    this.checked("llm_stream_prefill", BigInt(stream), data, BigInt(tokens.length));
+    this.checked("llm_stream_prefill", BigInt(stream), orNull(tokens), BigInt(tokens.length));
   }
 
   next(stream: number, maxTokens = 32, maxBytes = 1024): Step {
     const [tokens, count, text] = [new Int32Array(maxTokens), new BigUint64Array(1), Buffer.alloc(maxBytes)];
     const [drafted, accepted] = [new Int32Array(1), new Int32Array(1)];
     const [caps, outs] = [[BigInt(maxTokens), BigInt(maxBytes)], [ptr(drafted), ptr(accepted)]];
-    const into = [ptr(tokens), caps[0], ptr(count), ptr(text), caps[1], ...outs];
+    const into = [orNull(tokens), caps[0], ptr(count), ptr(text), caps[1], ...outs];
     const done = this.checked("llm_stream_next", BigInt(stream), ...into) === 1;
     const said = text.toString("utf8", 0, text.indexOf(0));
     const taken = [...tokens.subarray(0, Number(count[0]))];
@@ -380,9 +383,9 @@ export class ByPath {
   embed(text: string): Float32Array {
     const [utf8, length] = [Buffer.from(text, "utf8"), new BigUint64Array([BigInt(Buffer.byteLength(text))])];
     const [rows, count, width] = [new BigUint64Array(1), new BigUint64Array(1), new BigUint64Array(1)];
-    const options = new Uint32Array([16, 1, 0, 0]);
+    const options = new Uint32Array([16, 2, 0, 0]);
     this.ask("llm_stream_embed", ptr(options), ptr(utf8), ptr(length), 1n, ptr(rows), ptr(count), ptr(width), null);
-    const row = new Float32Array(toArrayBuffer(Number(rows[0]) as never, 0, Number(width[0]) * 4)).slice();
+    const row = numbers(Float32Array, rows[0]!, width[0]!);
     this.symbols.eliza_inference_free_rows!(rows[0]);
     return row;
   }
