@@ -37,12 +37,12 @@ skip    = printf 'skipped: %s\n' $(1)
 .PHONY: install uninstall install-test
 .PHONY: test deep header bench clean tools lint unit cpu-only c-harness js js-deep jvm parity-quick decoders-quick readme \
 	page unit-deep decoders isa-deep trie-tsan c-valgrind c-asan android aarch64 musl targets more-targets fuzz parity \
-	built-for-c jvm-bench dxc eliza-host host-test host-lint
+	built-for-c jvm-bench dxc eliza-host host-test host-lint crate
 
 test: tools lint targets unit cpu-only c-harness js jvm install-test parity-quick decoders-quick readme page host-test
 	$(call section,"all of make test passed")
 
-deep: test more-targets host-lint unit-deep dxc isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 musl fuzz parity decoders
+deep: test more-targets host-lint crate unit-deep dxc isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 musl fuzz parity decoders
 	$(call section,"all of make deep passed")
 
 # ---------------------------------------------------------------------------------------------------------- make test
@@ -176,6 +176,10 @@ page:
 	@python3 tools/page_check.py
 
 # ---------------------------------------------------------------------------------------------------------- make deep
+
+crate:
+	$(call section,"the crate, packed and added to an empty one")
+	@tools/crate.sh
 
 unit-deep:
 	$(call section,"long random comparisons in the release build")

@@ -56,8 +56,9 @@ def javac(out, files, classes=()):
         fail(f"javac failed on {files[0]} …")
 
 
-def java(library, classes, arguments, seconds):
-    command = ["java", "-Xcheck:jni", "-Xms96m", "-Xmx96m", f"-Dai.eliza.inference.library={library}", "-cp", os.pathsep.join(classes)]
+def java(library, classes, arguments, seconds, *properties):
+    command = ["java", "-Xcheck:jni", "-Xms96m", "-Xmx96m", f"-Dai.eliza.inference.library={library}", *properties,
+               "-cp", os.pathsep.join(classes)]
     try:
         return subprocess.run(command + arguments, capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -188,6 +189,22 @@ def kotlin(library, model, classes):
     print(f"{len(found)} examples in Kotlin of android/README.md ran")
 
 
+def activity(library, model, classes):
+    """The example of an Android activity, over stand-ins for Android's classes."""
+    folder, example = os.path.join(OUT, "activity"), os.path.join(ROOT, "examples", "android")
+    files = os.path.join(folder, "files")
+    compiled = os.path.join(folder, "classes")
+    javac(compiled, sources(example), classes)
+    os.makedirs(files, exist_ok=True)
+    shutil.copy(model, os.path.join(files, "model.gguf"))
+    done = java(library, [*classes, compiled], ["android.app.Phone", "ai.eliza.example.ChatActivity"], 60, f"-Dfiles={files}")
+    if done.returncode != 0 or done.stderr or not re.fullmatch(
+            r"User: Who are you\?\nAssistant:.+\nUser: Tell me a long story\nAssistant:.*\n", done.stdout, re.S):
+        print(done.stdout, done.stderr, sep="\n")
+        fail(f"the activity ended with {done.returncode}")
+    print("the example of an activity had two questions answered")
+
+
 CONSUMER = """cmake_minimum_required(VERSION 3.18)
 project(app LANGUAGES C)
 add_subdirectory("{android}" elizainference)
@@ -236,6 +253,7 @@ def main():
     exits(library, model, [package, tests])
     readme(library, DEMO, [package])
     kotlin(library, DEMO, [package])
+    activity(library, DEMO, [package])
     cmake(library)
 
 

@@ -67,3 +67,16 @@ fn every_architecture_is_in_the_documents() {
         assert!(tools.contains(&format!("\n    \"{name}\": (")), "no tool has a row for {name}");
     }
 }
+
+#[test]
+fn every_platform_of_the_npm_package_has_a_build() {
+    let read = |path: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let platforms: Vec<String> = serde_json::from_str(&read("bindings/platforms.json")).unwrap();
+    let workflow = read(".github/workflows/release.yml");
+    let named = workflow.lines().filter_map(|line| line.split_once("platform: ")?.1.split_once(','));
+    let mut built: Vec<&str> = named.map(|(platform, _)| platform).collect();
+    let mut wanted: Vec<&str> = platforms.iter().map(String::as_str).collect();
+    built.sort_unstable();
+    wanted.sort_unstable();
+    assert_eq!(built, wanted);
+}

@@ -286,6 +286,7 @@ def build_pkgconfig():
     for name in ("chat", "choice"):
         compile_with_pkg_config(f"{EXAMPLES}/c/{name}.c", f"pkgconfig/{name}_c")
         compile_with_pkg_config(f"{EXAMPLES}/cpp/{name}.cpp", f"pkgconfig/{name}_cpp")
+    compile_with_pkg_config(f"{EXAMPLES}/cpp/tools.cpp", "pkgconfig/tools_cpp")
 
 
 def programs(name):
@@ -335,6 +336,24 @@ def choice():
             same("names", [name for _, name in scored], [leaf["name"] for leaf in in_c["leaves"]])
             for (probability, name), leaf in zip(scored, in_c["leaves"]):
                 same(name, probability, f"{2.718281828459045 ** leaf['logprob']:.6f}")
+
+
+def tools():
+    """Calls of tools that exist, with arguments by their rules, and the tools' answers."""
+    requests = ["What is 3 and 4?", "Will it rain in Rome?", "Wake me in ten minutes"]
+    for program, env in programs("tools"):
+        if not program.endswith("_cpp"):
+            continue
+        lines = run([program, DEMO, *requests], env=env)[0].splitlines()
+        same(f"{program}: lines", len(lines), len(requests))
+        for line in lines:
+            number = r"(0|[1-9]\d{0,5})"
+            added = re.fullmatch(rf"add\({number}, {number}\) = (\d+)", line)
+            if added:
+                same(line, int(added[3]), int(added[1]) + int(added[2]))
+            elif not re.fullmatch(r"weather\(([A-Z][a-z]{2,14}), ([1-9])\) = no idea about \1 in \2 days"
+                                  r"|timer\(([1-9]\d?)\) = rings in \3 minutes", line):
+                sys.exit(f"{program}: {line!r} is no call")
 
 
 def failures():

@@ -1,5 +1,6 @@
 //! The library as C programs see it: exactly the published functions, with the published types, beside the path-opened
 //! library in one process.
+#![cfg(feature = "exports")]
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
