@@ -380,7 +380,7 @@ def llama_chain():
         print(out)
 
 
-CASES = [files, uninstall, systems, versions, header, documents, commands, build_cmake, build_pkgconfig, chat, choice, failures, llama_chain]
+CASES = [files, uninstall, systems, versions, header, documents, commands, build_cmake, build_pkgconfig, chat, choice, tools, failures, llama_chain]
 
 if __name__ == "__main__":
     try:
