@@ -46,15 +46,16 @@ std::string follows(eliza::Stream & stream, const std::string & text) {
 }
 
 void call(eliza::Stream & stream, const std::string & request) {
-    std::string text = introduction() + "Request: " + request + "\nCall: ";
+    std::string text = introduction() + "Request: " + request + "\nCall:\n";
     std::vector<std::string> names;
     for (const Tool & tool : tools()) names.push_back(tool.name);
     stream.set_trie(stream.build_trie("tool", names, text, "(").json, eliza::TrieMode::score_leaves);
-    const std::string name = follows(stream, text);
+    const std::size_t begins = text.size();
+    const std::string answer = follows(stream, text);  // the name, and the bracket that follows every name
     stream.clear_trie();
-    text += name + "(";
+    text += answer;
     for (const Tool & tool : tools()) {
-        if (tool.name != name) continue;
+        if (answer != tool.name + "(") continue;
         Arguments arguments;
         for (const std::string & rule : tool.rules) {
             if (!arguments.empty()) text += ", ";
@@ -63,7 +64,7 @@ void call(eliza::Stream & stream, const std::string & request) {
             text += arguments.back();
         }
         stream.clear_grammar();
-        std::cout << text.substr(text.rfind(name)) << ") = " << tool.run(arguments) << '\n';
+        std::cout << text.substr(begins) << ") = " << tool.run(arguments) << '\n';
     }
 }
 
