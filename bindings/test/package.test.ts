@@ -90,8 +90,7 @@ test("the examples run", () => {
   }
 });
 
-test("npm installs the packages of face and platform, and they need nothing else", () => {
-  if (process.platform !== "linux") return;
+test("npm installs the packages of face and platform, and they need nothing else", { skip: process.platform !== "linux" }, () => {
   const [libraries, empty] = [dirname(process.env["ELIZA_INFERENCE_LIBRARY"] ?? ""), join(project, "empty")];
   const [addon, library] = ["libelizainference_node.so", "libelizainference.so"].map((file) => join(libraries, file));
   const platform = join(project, "platform");

@@ -63,6 +63,20 @@ typedef void (*close_path)(void *);
 static const int32_t PROMPT[] = {1, 40, 41, 42, 43};
 enum { PROMPT_LEN = sizeof PROMPT / sizeof *PROMPT, ANSWER = 24 };
 
+/* Takes an answer to its end: both libraries have `next` with the same parameters. */
+static size_t drain(__typeof__(&eliza_inference_llm_stream_next) next, void *stream, int32_t *answer) {
+    size_t n = 0;
+    int rc = 0;
+    while (rc == 0) {
+        size_t step = 0;
+        char text[1024];
+        rc = next(stream, answer + n, ANSWER + 1 - n, &step, text, sizeof text, NULL, NULL, NULL);
+        n += step;
+    }
+    CHECK(rc == 1);
+    return n;
+}
+
 /* The greedy answer by the context-opened library. */
 static size_t by_context(void *library, const char *bundle, int32_t *answer) {
     OF(library, eliza_inference_create);
@@ -71,7 +85,6 @@ static size_t by_context(void *library, const char *bundle, int32_t *answer) {
     OF(library, eliza_inference_llm_stream_prefill);
     OF(library, eliza_inference_llm_stream_next);
     OF(library, eliza_inference_llm_stream_close);
-    OF(library, eliza_inference_free_string);
     char *error = NULL;
     EliInferenceContext *context = eliza_inference_create_(bundle, &error);
     CHECK(context != NULL && error == NULL);
@@ -81,26 +94,13 @@ static size_t by_context(void *library, const char *bundle, int32_t *answer) {
     EliLlmStream *stream = eliza_inference_llm_stream_open_(context, &config, &error);
     CHECK(stream != NULL);
     CHECK(eliza_inference_llm_stream_prefill_(stream, PROMPT, PROMPT_LEN, &error) == 0);
-    size_t n = 0;
-    int rc = 0;
-    while (rc == 0) {
-        size_t step = 0;
-        char text[1024];
-        rc = eliza_inference_llm_stream_next_(stream, answer + n, ANSWER + 1 - n, &step, text, sizeof text, NULL, NULL,
-                                              &error);
-        n += step;
-    }
-    if (rc < 0) {
-        fprintf(stderr, "next: %d %s\n", rc, error);
-        exit(1);
-    }
-    eliza_inference_free_string_(error);
+    size_t n = drain(eliza_inference_llm_stream_next_, stream, answer);
     eliza_inference_llm_stream_close_(stream);
     eliza_inference_destroy_(context);
     return n;
 }
 
-/* The same by the path-opened one; `next` has the same parameters there. */
+/* The same by the path-opened one. */
 static size_t by_path(void *library, const char *model, int32_t *answer) {
     OF(library, eliza_inference_llm_stream_next);
     void *found[4] = {find(library, "eliza_inference_llm_stream_open"), find(library, "eliza_inference_llm_stream_prefill"),
@@ -118,16 +118,7 @@ static size_t by_path(void *library, const char *model, int32_t *answer) {
     CHECK(handle != NULL);
     CHECK(prefill_(handle, PROMPT, PROMPT_LEN, -1) == PROMPT_LEN);
     CHECK(generate_(handle, ANSWER, 0.0f, 1.0f, NULL) == 0);
-    size_t n = 0;
-    int rc = 0;
-    while (rc == 0) {
-        size_t step = 0;
-        char text[1024];
-        rc = eliza_inference_llm_stream_next_(handle, answer + n, ANSWER + 1 - n, &step, text, sizeof text, NULL, NULL,
-                                              NULL);
-        n += step;
-    }
-    CHECK(rc == 1);
+    size_t n = drain(eliza_inference_llm_stream_next_, handle, answer);
     close_(handle);
     return n;
 }
