@@ -89,6 +89,14 @@ pub enum Error {
     /// A GPU or its driver failed: it could not be opened, was lost, or refused a command.
     #[error("Device failure: {0}")]
     Device(String),
+    /// A server failed, refused, was silent for too long or answered what was not asked for.
+    #[error("{server}: {problem}")]
+    Remote {
+        /// The server's address, without a model.
+        server: String,
+        /// What is wrong, with the server's own text where it gave one.
+        problem: String,
+    },
     /// A broken invariant of the library itself, or a panic caught at its boundary.
     #[error("Internal fault: {0}")]
     Internal(String),

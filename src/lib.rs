@@ -1,10 +1,10 @@
 //! libelizainference runs GGUF language models on the user's own device and streams tokens to its host.
 //!
 //! The modules (rooms) are on floors, and each imports only from lower floors (`tests/house/floors.rs` has the list):
-//! [`ffi`] and the command line on top of [`session`], then [`engine`], [`model`], [`schedule`] and [`sampling`],
-//! [`backend`], [`chat`], [`grammar`] and [`trie`], [`graph`] and [`vocab`], and at the bottom [`quant`], [`gguf`],
-//! [`simd`], [`Error`], the panic boundary ([`panic`]), the functions that reserve memory and those that put text
-//! together. `docs/design.md` describes each room.
+//! [`ffi`] and the command line on top of [`session`], then [`engine`], [`model`], [`schedule`], [`sampling`] and
+//! [`remote`], [`backend`], [`chat`], [`grammar`] and [`trie`], [`graph`] and [`vocab`], and at the bottom [`quant`],
+//! [`gguf`], [`simd`], [`Error`], the panic boundary ([`panic`]), the functions that reserve memory and those that put
+//! text together. `docs/design.md` describes each room.
 
 // Sizes of caches and products are checked to fit 64 bits; on 32 they would wrap around.
 #[cfg(not(target_pointer_width = "64"))]
@@ -22,6 +22,7 @@ pub mod graph;
 pub mod model;
 pub mod panic;
 pub mod quant;
+pub mod remote;
 mod reserve;
 pub mod sampling;
 pub mod schedule;

@@ -93,6 +93,10 @@ pub struct EngineStats {
     pub logits: u64,
     /// Earlier recurrent states and windows of sliding layers that are kept now.
     pub snapshots: u64,
+    /// Requests to a server that has the model.
+    pub requests: u64,
+    /// Tokens of the last prompt that such a server still had.
+    pub cached: u64,
     /// Work submitted to the devices.
     pub traffic: Traffic,
 }
@@ -106,6 +110,8 @@ impl EngineStats {
             head_passes: self.head_passes - before.head_passes,
             logits: self.logits - before.logits,
             snapshots: self.snapshots,
+            requests: self.requests - before.requests,
+            cached: self.cached,
             traffic: self.traffic - before.traffic,
         }
     }
@@ -118,6 +124,8 @@ impl EngineStats {
             head_passes: self.head_passes + more.head_passes,
             logits: self.logits + more.logits,
             snapshots: more.snapshots,
+            requests: self.requests + more.requests,
+            cached: more.cached,
             traffic: self.traffic + more.traffic,
         };
     }

@@ -81,6 +81,12 @@ pub const ELIZA_ERR_DEVICE: i32 = -50;
 /// set what it was saved with, or evaluate the prompt again.
 pub const ELIZA_ERR_SAVED_SLOT: i32 = -60;
 
+// ------------------------------------------------------------------------------------------------------ server --
+
+/// A server failed, refused, was silent for too long, or answered what was not asked for. The text has its address and
+/// what it said. Remedy: as the text says; what was generated until then was delivered.
+pub const ELIZA_ERR_REMOTE: i32 = -70;
+
 /// Nothing was generated yet, or the generation still runs.
 pub const ELIZA_FINISH_NONE: i32 = 0;
 /// The model ended its answer, or a stop string was met.
@@ -111,6 +117,7 @@ pub fn code(error: &Error) -> i32 {
         Error::Cancelled => ELIZA_ERR_CANCELLED,
         Error::NanLogits { .. } => ELIZA_ERR_NAN,
         Error::Device(_) => ELIZA_ERR_DEVICE,
+        Error::Remote { .. } => ELIZA_ERR_REMOTE,
         Error::Internal(_) => ELIZA_ERR_FFI_FAULT,
     }
 }
@@ -128,7 +135,7 @@ mod tests {
         );
         assert_eq!([ELIZA_ERR_FFI_FAULT, ELIZA_ERR_OOM, ELIZA_ERR_ABI_MISMATCH, ELIZA_ERR_CANCELLED], [-4, -5, -6, -7]);
         assert_eq!([ELIZA_ERR_IO, ELIZA_ERR_NAN, ELIZA_ERR_TRIE, ELIZA_ERR_BUSY], [-10, -20, -30, -40]);
-        assert_eq!([ELIZA_ERR_DEVICE, ELIZA_ERR_SAVED_SLOT], [-50, -60]);
+        assert_eq!([ELIZA_ERR_DEVICE, ELIZA_ERR_SAVED_SLOT, ELIZA_ERR_REMOTE], [-50, -60, -70]);
         let finish = [
             ELIZA_FINISH_NONE,
             ELIZA_FINISH_STOP,
@@ -159,6 +166,7 @@ mod tests {
             (Error::Cancelled, -7),
             (Error::NanLogits { row: 0, token: 1 }, -20),
             (Error::Device("lost".into()), -50),
+            (Error::Remote { server: "vllm:http://host".into(), problem: "silent".into() }, -70),
             (Error::Internal("bug".into()), -4),
         ];
         for (error, expected) in cases {

@@ -203,7 +203,7 @@ impl Alternatives {
 }
 
 /// The tokens that the rules refer to.
-fn tokens(rules: &Rules, vocab: &Vocab) -> Result<Vec<Token>> {
+pub(super) fn tokens(rules: &Rules, vocab: &Vocab) -> Result<Vec<Token>> {
     let refused = |index: usize, why: String| {
         let name = shown(&rules.token_text(index as u32));
         Err(Error::InvalidArgument(format!("Grammar: the token {name} {why}")))

@@ -37,7 +37,7 @@ pub use gbnf::{MAX_DEPTH, MAX_ITEMS, MAX_REPETITIONS, MAX_TEXT_BYTES};
 pub use lazy::{MAX_SEARCHED, Trigger};
 pub use mask::{MAX_FEW, Mask};
 pub use rules::Rules;
-pub use source::{MAX_SOURCE_BYTES, load};
+pub use source::{MAX_SOURCE_BYTES, load, to_gbnf};
 pub use span_plan::{MAX_SAMPLINGS, SpanInfo, SpanKind, SpanPlan, SpanSampling};
 pub use state::GrammarState;
 pub use tables::{MAX_STACKS, MAX_STEPS};

@@ -104,6 +104,11 @@ impl Rules {
 
     /// The rules as GBNF, groups and repetitions as rules of their own. The first rule is the root.
     pub fn to_gbnf(&self) -> String {
+        self.written(&|token| self.token_text(token))
+    }
+
+    /// As [`Rules::to_gbnf`]; `token` writes a token reference, by its index.
+    pub(super) fn written(&self, token_text: &dyn Fn(u32) -> String) -> String {
         let names = self.names();
         let mut out = String::new();
         let root = self.root as usize;
@@ -132,8 +137,8 @@ impl Rules {
                     }
                     Item::Class(class) => self.write_class(&mut out, class),
                     Item::Rule(rule) => out.extend([" ", &names[rule as usize]]),
-                    Item::Token(token) => out.extend([" ", &self.token_text(token)]),
-                    Item::NotToken(token) => out.extend([" !", &self.token_text(token)]),
+                    Item::Token(token) => out.extend([" ", &token_text(token)]),
+                    Item::NotToken(token) => out.extend([" !", &token_text(token)]),
                 }
             }
             let end = match (in_literal, is_empty) {

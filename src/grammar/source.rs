@@ -3,6 +3,7 @@
 //! `{"gbnf": "root ::= …", "root"?: "root", "lazy"?: bool, "triggers"?: [{"type": …, "value": …}], "jump_ahead"?: …}`.
 //! Every kind of source becomes [`Rules`]; `KINDS` has one row for each. Unknown keys are ignored.
 
+use super::code;
 use super::compiled::{Grammar, GrammarOptions, JumpAhead};
 use super::lazy::Trigger;
 use super::rules::Rules;
@@ -175,8 +176,8 @@ fn options(source: &Map<String, Value>) -> Result<GrammarOptions> {
     })
 }
 
-/// Makes a grammar of a source, without the cache.
-fn compile(json: &[u8], vocab: &Arc<Vocab>) -> Result<Arc<Grammar>> {
+/// What a source says: its rules and its options.
+fn read(json: &[u8], vocab: &Vocab) -> Result<(Rules, GrammarOptions)> {
     let value: Value = serde_json::from_slice(json)
         .map_err(|error| refused("source", format!("malformed JSON: {}", shown(&error.to_string()))))?;
     let Some(source) = value.as_object() else { return Err(refused("source", "must be an object")) };
@@ -193,7 +194,27 @@ fn compile(json: &[u8], vocab: &Arc<Vocab>) -> Result<Arc<Grammar>> {
     options.lazy |= !made.triggers.is_empty();
     options.triggers.extend(made.triggers);
     options.spans = made.spans.map(Arc::new);
-    Grammar::new(made.rules, vocab, options)
+    Ok((made.rules, options))
+}
+
+/// The grammar of a source as GBNF for an engine elsewhere, the root first; `spell` writes a token. Empty where it
+/// allows everything.
+///
+/// # Errors
+/// As [`load`]; [`Error::Unsupported`] for a grammar that waits for a trigger, and for spans with samplers of their
+/// own.
+pub fn to_gbnf(json: &[u8], vocab: &Vocab, spell: fn(Token) -> String) -> Result<String> {
+    let (rules, options) = read(json, vocab)?;
+    let lost = match &options.spans {
+        _ if options.lazy => "waits for a trigger",
+        Some(spans) if !spans.samplings().is_empty() => "has spans with samplers of their own",
+        _ if rules.allows_all => return Ok(String::new()),
+        _ => {
+            let tokens = code::tokens(&rules, vocab)?;
+            return Ok(rules.written(&|token| tokens.get(token as usize).copied().map(spell).unwrap_or_default()));
+        }
+    };
+    Err(Error::Unsupported(format!("A grammar that {lost} works with engines on this machine alone")))
 }
 
 /// Text and vocabulary of a grammar in the cache.
@@ -214,7 +235,8 @@ pub fn load(json: &[u8], vocab: &Arc<Vocab>) -> Result<Arc<Grammar>> {
     if let Some(known) = CACHE.lock().get(&key).filter(|grammar| grammar.is_for(vocab)) {
         return Ok(known.clone());
     }
-    let grammar = compile(json, vocab)?;
+    let (rules, options) = read(json, vocab)?;
+    let grammar = Grammar::new(rules, vocab, options)?;
     let mut cache = CACHE.lock();
     let mut gone = Vec::new();
     gone.extend(cache.push(key, grammar.clone()));

@@ -2,7 +2,10 @@
 //! host's language calls the argument.
 
 use super::options::ReasoningBudget;
+use super::{Key, RemoteOptions};
 use crate::{Error, Result};
+use std::path::PathBuf;
+use std::time::Duration;
 
 /// A count, which most languages pass with a sign.
 ///
@@ -21,6 +24,27 @@ pub fn gpu_layers(value: i32, name: &str) -> Result<i32> {
         -1.. => Ok(value),
         _ => Err(Error::InvalidArgument(format!("{name} is {value}, must be -1 (all) or more"))),
     }
+}
+
+/// How a server is reached; an absent or empty text is none, and 0 milliseconds are the default.
+pub fn remote(
+    vocab: Option<PathBuf>,
+    key: Option<&str>,
+    certificates: Option<PathBuf>,
+    timeout_ms: u32,
+) -> RemoteOptions {
+    let given = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
+    RemoteOptions {
+        vocab: given(vocab),
+        key: Key::new(key),
+        certificates: given(certificates),
+        timeout: (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms.into())),
+    }
+}
+
+/// Files and addresses, a line each.
+pub fn lines(text: Option<&str>) -> Vec<PathBuf> {
+    text.unwrap_or_default().lines().filter(|line| !line.is_empty()).map(PathBuf::from).collect()
 }
 
 /// The budget of reasoning; none without its tags.

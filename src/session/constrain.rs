@@ -158,7 +158,7 @@ impl Session {
 
     fn load_grammar(&self, json: &[u8]) -> Result<Constraint> {
         let grammar = grammar::load(json, &self.vocab)?;
-        Ok(Constraint::Grammar(Box::new(GrammarWalk::new(grammar))))
+        Ok(Constraint::Grammar(Box::new(GrammarWalk::new(grammar, json))))
     }
 }
 

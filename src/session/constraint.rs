@@ -150,6 +150,9 @@ pub(crate) enum Next {
 #[derive(Clone)]
 pub(crate) struct GrammarWalk {
     state: GrammarState,
+    /// What it was made of, for an engine elsewhere.
+    #[cfg_attr(not(feature = "remote"), expect(dead_code, reason = "read where there are servers"))]
+    source: Arc<[u8]>,
     /// The rest of a forced text, the next token last.
     run: Vec<Token>,
     /// The last tokens of the stream.
@@ -166,9 +169,10 @@ pub(crate) struct GrammarWalk {
 
 impl GrammarWalk {
     /// At the start of a grammar.
-    pub(crate) fn new(grammar: Arc<Grammar>) -> GrammarWalk {
+    pub(crate) fn new(grammar: Arc<Grammar>, source: &[u8]) -> GrammarWalk {
         GrammarWalk {
             state: GrammarState::new(grammar),
+            source: source.into(),
             run: Vec::new(),
             tail: Vec::new(),
             forced: false,
@@ -176,6 +180,17 @@ impl GrammarWalk {
             sampling: None,
             is_greedy: false,
         }
+    }
+
+    /// What the grammar was made of.
+    #[cfg(feature = "remote")]
+    pub(super) fn source(&self) -> &[u8] {
+        &self.source
+    }
+
+    #[cfg(feature = "remote")]
+    pub(super) fn state(&self) -> &GrammarState {
+        &self.state
     }
 
     /// Back to the start.
@@ -192,6 +207,12 @@ impl GrammarWalk {
         self.tail.reserve(2 * TAIL);
         self.tail.extend(stream.rev().take(TAIL));
         self.tail.reverse();
+    }
+
+    /// As [`Self::next`], without a mask, where the engine holds to the grammar by itself.
+    pub(crate) fn next_elsewhere(&mut self) -> Result<Next> {
+        (self.mask, self.forced, self.sampling, self.is_greedy) = (None, false, None, false);
+        Ok(if self.state.in_force() && self.state.must_end()? { Next::End } else { Next::Choice })
     }
 
     /// Finds what comes next. Where there is a choice, its mask is kept until the token is accepted.

@@ -3,7 +3,7 @@
 //! The trait exists so that the rules of a session can be tested against an engine whose every logit is scripted.
 
 use super::draft::Drafter;
-use super::shared::Prewarm;
+use super::shared::{Job, Prewarm};
 use crate::backend::{Legal, SampleSpec, SampledRow};
 use crate::engine::{
     EmbedOptions, Embeddings, Engine, EngineStats, LeafScore, Prefill, SavedSlot, SlotId, Speculation,
@@ -106,6 +106,48 @@ pub(crate) trait Decoder: Send {
     /// Appends `tokens` (possibly none) and returns the logits of the last position, one per token of the vocabulary;
     /// see [`Engine::next_logits`].
     fn logits(&mut self, tokens: &[Token], listed: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]>;
+
+    /// The model that has the prompt, where there are several.
+    fn model(&self) -> Option<&Path> {
+        None
+    }
+
+    /// After an error before the first token was chosen: whether another model has the prompt now, which goes on.
+    fn fall_back(&mut self, error: &Error, cancel: &AtomicBool) -> Result<bool> {
+        let _ = (error, cancel);
+        Ok(false)
+    }
+
+    /// Appends `tokens` alone.
+    fn append(&mut self, tokens: &[Token], cancel: &AtomicBool) -> Result<()> {
+        self.logits(tokens, &[], cancel).map(drop)
+    }
+
+    /// Whether tokens are chosen where the model is, whatever the chain: only [`sample`](Decoder::sample) gives any.
+    fn samples_itself(&self) -> bool {
+        false
+    }
+
+    /// Whether the engine counts the tokens of a generation's limit in its own way, and ends it there by itself.
+    fn limits_itself(&self) -> bool {
+        false
+    }
+
+    /// Whether the last token stands for an end by that limit.
+    fn reached_limit(&self) -> bool {
+        false
+    }
+
+    /// Begins a generation; so many tokens come with its first evaluation.
+    fn begin(&mut self, job: &Job, pending: usize) -> Result<()> {
+        let _ = (job, pending);
+        Ok(())
+    }
+
+    /// These tokens must not be sampled next, where the decoder samples by itself.
+    fn exclude(&mut self, tokens: &[Token]) {
+        let _ = tokens;
+    }
 
     /// Whether [`logits_ahead`](Decoder::logits_ahead) evaluates guesses.
     fn can_guess(&self) -> bool {

@@ -106,23 +106,25 @@ impl Drafter {
     }
 }
 
+/// Whether the vocabulary of the model at `path` is that of the first one.
+///
 /// # Errors
 /// [`Error::InvalidArgument`] naming the first token that differs.
-fn same_vocabulary(model: &Vocab, draft: &Vocab, path: &Path) -> Result<()> {
-    let (n, of_draft) = (model.n_tokens(), draft.n_tokens());
-    if n.abs_diff(of_draft) > MOST_MORE {
-        let problem = format!("{}: this draft model has {of_draft} tokens, the model {n}", path.display());
+pub(super) fn same_vocabulary(first: &Vocab, other: &Vocab, path: &Path) -> Result<()> {
+    let (n, of_other) = (first.n_tokens(), other.n_tokens());
+    if n.abs_diff(of_other) > MOST_MORE {
+        let problem = format!("{}: another vocabulary: it has {of_other} tokens, the first {n}", path.display());
         return Err(Error::InvalidArgument(problem));
     }
     let (mut a, mut b) = (Vec::new(), Vec::new());
-    for token in 0..n.min(of_draft) as Token {
+    for token in 0..n.min(of_other) as Token {
         a.clear();
         b.clear();
-        model.piece(token, true, &mut a);
-        draft.piece(token, true, &mut b);
+        first.piece(token, true, &mut a);
+        other.piece(token, true, &mut b);
         if a != b {
             let [a, b] = [&a, &b].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
-            let problem = format!("{}: token {token} of this draft model is {b:?}, the model's {a:?}", path.display());
+            let problem = format!("{}: another vocabulary: token {token} is {b:?}, the first's {a:?}", path.display());
             return Err(Error::InvalidArgument(problem));
         }
     }

@@ -5,7 +5,7 @@
 //! the next position at which there is a choice. An end-of-generation token is never emitted. Nothing is allocated per
 //! token.
 
-use super::constraint::{Constraint, Next};
+use super::constraint::{Constraint, Kind, Next};
 use super::decoder::{Decoder, PassTime};
 use super::guess::{By, Guesser, MOST};
 use super::shared::{Job, Phase, ResumePoint, Shared};
@@ -17,6 +17,7 @@ use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -120,11 +121,25 @@ impl<'a, D: Decoder> Generation<'a, D> {
 
     /// Generates until something ends it; returns the reason.
     pub(crate) fn run(&mut self) -> Result<FinishReason> {
+        let mut reason = self.attempt();
+        while let Err(error) = &reason
+            && self.sampled == 0
+            && self.emitted as usize == self.pending.len()
+            && self.decoder.fall_back(error, &self.shared.cancel)?
+        {
+            self.guesser = None;
+            self.stream = self.decoder.tokens().len() + self.pending.len();
+            reason = self.attempt();
+        }
+        reason.and_then(|reason| self.decoder.rollback().map(|()| reason))
+    }
+
+    fn attempt(&mut self) -> Result<FinishReason> {
+        self.decoder.begin(&self.job, self.pending.len())?;
         self.look_back();
         self.look_for_reasoning();
         self.start_sampling()?;
-        let reason = self.tokens();
-        reason.and_then(|reason| self.decoder.rollback().map(|()| reason))
+        self.tokens()
     }
 
     /// The penalties see the tokens of the context, on the host and on a device.
@@ -185,7 +200,8 @@ impl<'a, D: Decoder> Generation<'a, D> {
             if self.shared.cancel.load(Ordering::Acquire) {
                 return Ok(FinishReason::Cancelled);
             }
-            if Some(self.emitted) == self.job.max_new_tokens {
+            let is_counted = !self.decoder.limits_itself() || self.job.max_new_tokens == Some(0);
+            if is_counted && Some(self.emitted) == self.job.max_new_tokens {
                 return Ok(FinishReason::Length);
             }
             if self.decoder.room() <= self.pending.len() {
@@ -222,7 +238,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
                 _ => {}
             }
             if self.vocab.is_eog(token) {
-                return Ok(FinishReason::Stop);
+                return Ok(if self.decoder.reached_limit() { FinishReason::Length } else { FinishReason::Stop });
             }
             self.job.sampler.accept(token);
             self.job.span_samplers.accept(token);
@@ -249,6 +265,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
     /// the budget of reasoning may force one.
     fn next(&mut self) -> Result<Next> {
         let next = match &mut self.job.constraint {
+            Constraint::Grammar(grammar) if self.decoder.samples_itself() => grammar.next_elsewhere()?,
             Constraint::Grammar(grammar) => grammar.next()?,
             constraint => {
                 let forced = self.chosen.pop().or_else(|| constraint.trie().and_then(TrieState::forced));
@@ -258,6 +275,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
         if next == Next::Choice
             && let Some(reasoning) = &mut self.job.reasoning
             && self.job.constraint.legal().is_none()
+            && !(self.decoder.samples_itself() && self.job.constraint.kind() == Some(Kind::Grammar))
             && let Some(token) = reasoning.forced(self.job.text.is_whole())
         {
             return Ok(Next::Forced(token));
@@ -294,7 +312,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
     fn choose(&mut self) -> Result<()> {
         // A trie is at its root where nothing was generated yet, and where it was set after a restore.
         if !self.pending.is_empty() {
-            self.decoder.logits(&self.pending, &[], &self.shared.cancel)?;
+            self.decoder.append(&self.pending, &self.shared.cancel)?;
             self.pending.clear();
         }
         let Some(trie) = self.job.constraint.trie() else { return Ok(()) };
@@ -310,6 +328,11 @@ impl<'a, D: Decoder> Generation<'a, D> {
 
     /// Evaluates the pending tokens and samples the token after a leaf with children, which is none of the children.
     fn sample_behind(&mut self, leaf: Node) -> Result<Token> {
+        if self.decoder.samples_itself() {
+            let children = self.job.constraint.trie().map_or(&[][..], |trie| trie.trie().children(leaf));
+            self.decoder.exclude(children);
+            return self.sample_there();
+        }
         let position = (self.decoder.tokens().len() + self.pending.len()) as u32;
         let logits = self.decoder.logits(&self.pending, &[], &self.shared.cancel)?;
         for &child in self.job.constraint.trie().iter().flat_map(|trie| trie.trie().children(leaf)) {
@@ -320,6 +343,13 @@ impl<'a, D: Decoder> Generation<'a, D> {
         // The device did not sample this token, so its sampling is started again.
         self.start_sampling()?;
         Ok(token)
+    }
+
+    /// The next token where the decoder samples by itself.
+    fn sample_there(&mut self) -> Result<Token> {
+        let row = self.decoder.sample(&self.pending, None, Speculation::Nothing, &self.shared.cancel)?;
+        self.job.sampler.note(&row.result, &row.candidates);
+        Ok(row.result.token)
     }
 
     /// Puts the sampler of the span into use that the next token belongs to.
@@ -366,6 +396,8 @@ impl<'a, D: Decoder> Generation<'a, D> {
         self.saved += self.pending.len().saturating_sub(1) as u64;
         let token = if let Some(leaf) = self.ended_at.take() {
             self.sample_behind(leaf)?
+        } else if self.decoder.samples_itself() {
+            self.sample_there()?
         } else if self.followed > 0 {
             let speculation = speculation(&self.job, self.emitted, self.left_to_host);
             let row = self.decoder.sample(&self.pending, legal, speculation, &self.shared.cancel)?;
@@ -475,6 +507,7 @@ impl<'a, D: Decoder> Generation<'a, D> {
                 state.spans.finish(plan);
             }
             state.usage.finish_reason = *outcome.as_ref().unwrap_or(&FinishReason::Error);
+            state.served_by = self.decoder.model().map(Path::to_path_buf);
             state.constraint = self.job.constraint;
             // A cancelled evaluation may have appended some of the pending tokens to the slot.
             let missing = self.stream.saturating_sub(self.decoder.tokens().len());

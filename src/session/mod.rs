@@ -12,11 +12,14 @@ mod decoder;
 mod describe;
 mod draft;
 mod embed;
+mod fallbacks;
 mod generate;
 mod guess;
 mod hub;
 #[cfg(feature = "testing")]
 mod noop;
+#[cfg(feature = "remote")]
+mod on_server;
 mod options;
 mod queue;
 mod reasoning;
@@ -32,6 +35,7 @@ mod usage;
 mod worker;
 
 pub use crate::engine::{EmbedOptions, Embeddings, EngineOptions, KvType, Pooling, TensorDevice};
+pub use crate::remote::{Key, RemoteOptions};
 #[cfg(feature = "testing")]
 pub use crate::reserve::refuse_one_in;
 pub use crate::sampling::{Chain, Params, Sampled};
@@ -49,6 +53,7 @@ use crate::chat::{ChatTemplate, Parts};
 use crate::engine::{self, Engine, LoadProgress};
 use crate::gguf::File;
 use crate::model::{self, Model};
+use crate::remote::is_address;
 use crate::sampling::Sampler;
 use crate::sampling::random::unchosen_seed;
 use crate::trie::{self, Built, Surroundings};
@@ -63,7 +68,7 @@ use reasoning::Reasoning;
 use seat::Seat;
 use shared::{Command, Job, Phase, ResumePoint, Shared, State};
 use span_samplers::{SpanSamplers, restated};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -115,9 +120,15 @@ impl Session {
     /// Loads the model on the calling thread and starts the worker.
     ///
     /// # Errors
-    /// The reader's, the model's or the engine's error, or [`Error::Cancelled`] when `progress` said so.
+    /// The reader's, the model's, the engine's or the server's error, or [`Error::Cancelled`] when `progress` said so.
     pub fn open(options: OpenOptions) -> Result<Session> {
-        let OpenOptions { path, engine: wanted, draft, vocab_only, store, mut progress } = options;
+        if !options.fallback.is_empty() {
+            return Session::open_fallbacks(options);
+        }
+        if is_address(&options.path) {
+            return Session::open_remote(options);
+        }
+        let OpenOptions { path, engine: wanted, draft, vocab_only, store, mut progress, .. } = options;
         if vocab_only {
             return Session::open_vocab(&path);
         }
@@ -153,6 +164,12 @@ impl Session {
             info.device
         );
         Ok(session)
+    }
+
+    /// As the feature `remote` has it.
+    #[cfg(not(feature = "remote"))]
+    fn open_remote(options: OpenOptions) -> Result<Session> {
+        Err(no_servers(&options.path))
     }
 
     /// A session with the vocabulary of the file at `path`, without weights.
@@ -475,6 +492,12 @@ impl Session {
         self.shared.lock().usage
     }
 
+    /// The file or address of the model that the last prompt was given to: where there are several, the one that
+    /// answers.
+    pub fn served_by(&self) -> PathBuf {
+        self.shared.lock().served_by.clone().unwrap_or_else(|| self.info.path.clone())
+    }
+
     /// Usage, sizes and names as one JSON object; with the spans of the last generation so far, where its grammar
     /// reports them.
     pub fn usage_json(&self) -> String {
@@ -483,7 +506,8 @@ impl Session {
             let named = |plan| usage::NamedSpan::all(plan, &state.spans);
             (state.chain.clone(), state.constraint.spans().map(named).unwrap_or_default())
         };
-        let telemetry = usage::Telemetry::new(&self.info, self.usage(), self.prewarms(), &chain, spans);
+        let (served_by, usage, prewarms) = (self.served_by(), self.usage(), self.prewarms());
+        let telemetry = usage::Telemetry::new(&self.info, &served_by, usage, prewarms, &chain, spans);
         serde_json::to_string(&telemetry).unwrap_or_default()
     }
 
@@ -694,6 +718,12 @@ impl Drop for Session {
     }
 }
 
+#[cfg(not(feature = "remote"))]
+fn no_servers(address: &Path) -> Error {
+    let problem = "this build opens no servers: it was made without the feature `remote`";
+    Error::Unsupported(format!("{}: {problem}", address.display()))
+}
+
 /// What is to be said of an engine, and the settings that its model's file asks for.
 fn about(engine: &Engine, wanted: &EngineOptions) -> (ModelInfo, Settings) {
     let model = engine.model();
@@ -720,6 +750,7 @@ fn about(engine: &Engine, wanted: &EngineOptions) -> (ModelInfo, Settings) {
         device_reason: device.reason,
         no_gpu_reason: model.no_gpu_reason(),
         weight_bytes_per_token: (0..model.devices().len()).map(|i| model.outline().bytes_per_token(i)).sum(),
+        server: None,
     };
     (info, settings)
 }

@@ -2,8 +2,9 @@
 //!
 //! Plain data only; the methods of [`Session`](super::Session) document when each is legal.
 
-use super::{EngineOptions, Params, StoreOptions};
+use super::{EngineOptions, Params, RemoteOptions, StoreOptions};
 use crate::engine::LeafScore;
+use crate::remote::Facts;
 use crate::trie::TrieState;
 use crate::{Error, Token};
 use std::ffi::c_char;
@@ -12,8 +13,15 @@ use std::path::{Path, PathBuf};
 /// How to open a session.
 #[derive(Default)]
 pub struct OpenOptions {
-    /// The GGUF file.
+    /// The GGUF file, or the address of a server that has the model: `KIND:URL#MODEL`, such as
+    /// `vllm:https://host:8000/v1#name`; kinds are [`KINDS`](crate::remote::KINDS), and without a name the server's
+    /// first model answers. Of `engine` only `slots` has an effect then, and `context` where the server says none.
     pub path: PathBuf,
+    /// Models in its place, files or addresses, in their order: every prompt is given to the first model that can be
+    /// opened, has room for it and does not fail before its first token. All have the vocabulary of the first that was
+    /// opened; those after it are opened when they are needed.
+    /// [`Session::served_by`](super::Session::served_by) says which one answers.
+    pub fallback: Vec<PathBuf>,
     /// Context size, threads, placement and key/value format.
     pub engine: EngineOptions,
     /// The GGUF file of a draft model, a small one with the same vocabulary: what it guesses is evaluated in the pass
@@ -25,6 +33,8 @@ pub struct OpenOptions {
     pub vocab_only: bool,
     /// Where conversations are kept; see [`Session::persist`](super::Session::persist).
     pub store: Option<StoreOptions>,
+    /// How a server is reached.
+    pub remote: RemoteOptions,
     /// Called on the opening thread with the fraction loaded, 0 to 1; answering `false` cancels the load.
     pub progress: Option<Box<dyn FnMut(f32) -> bool + Send>>,
 }
@@ -207,6 +217,8 @@ pub struct ModelInfo {
     pub no_gpu_reason: Option<String>,
     /// Bytes of weights that decoding one token reads, on all devices.
     pub weight_bytes_per_token: u64,
+    /// The server that has the model; `None` where it is here.
+    pub server: Option<Facts>,
 }
 
 fn lossy<S: serde::Serializer>(path: &Path, out: S) -> std::result::Result<S::Ok, S::Error> {

@@ -144,6 +144,8 @@ pub(crate) struct State {
     /// The queue's generation was not read to its end.
     pub(crate) reading: bool,
     pub(crate) usage: Usage,
+    /// The model of the last prompt, where there are several.
+    pub(crate) served_by: Option<PathBuf>,
     /// Tokens that were guessed, and those that were right, as far as the host was told.
     pub(crate) guesses_told: [u64; 2],
     /// The spans of the last generation, where its grammar reports them.

@@ -5,6 +5,7 @@ use crate::engine::EngineStats;
 use crate::grammar::spans::{SpanEvent, SpanTracker};
 use crate::grammar::{SpanKind, SpanPlan};
 use crate::trie::cache;
+use std::path::Path;
 
 /// Counters and times since the last prefill began. Times are microseconds of wall clock on the worker thread.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
@@ -35,6 +36,10 @@ pub struct Usage {
     pub span_candidates: u64,
     /// How often tokens were taken out of a full context; see [`ContextFull`](super::ContextFull).
     pub context_shifts: u64,
+    /// Requests to the server that has the model, repeated ones included; 0 where the model is here.
+    pub server_requests: u64,
+    /// Tokens of the prompt that the server still had, where it says so.
+    pub server_cached_tokens: u64,
     /// Model evaluations, those of the prompt included.
     pub forward_passes: u64,
     /// How many more evaluations one per generated token would have taken.
@@ -79,6 +84,8 @@ impl Usage {
     pub(crate) fn count(&mut self, before: &EngineStats, now: &EngineStats) {
         self.evaluated_tokens = now.rows - before.rows;
         self.snapshots = now.snapshots;
+        self.server_requests = now.requests - before.requests;
+        self.server_cached_tokens = now.cached;
         self.forward_passes = now.forward_passes - before.forward_passes;
         self.logits_computed = now.logits - before.logits;
         let traffic = now.traffic - before.traffic;
@@ -94,6 +101,8 @@ impl Usage {
 #[derive(Debug, serde::Serialize)]
 pub(crate) struct Telemetry<'a> {
     model: &'a ModelInfo,
+    /// The model's file or address that the last prompt was given to.
+    served_by: String,
     usage: Usage,
     /// Prompts that are warmed up or wait for that.
     prewarms: usize,
@@ -141,6 +150,7 @@ struct TrieCache {
 impl<'a> Telemetry<'a> {
     pub(crate) fn new(
         model: &'a ModelInfo,
+        served_by: &Path,
         usage: Usage,
         prewarms: usize,
         chain: &'a str,
@@ -154,6 +164,7 @@ impl<'a> Telemetry<'a> {
         let cache::CacheStats { hits, misses, entries, bytes } = cache::stats();
         Telemetry {
             model,
+            served_by: served_by.to_string_lossy().into_owned(),
             usage,
             prewarms,
             decode_weight_bytes_s,
@@ -174,7 +185,7 @@ mod tests {
         let model = ModelInfo { n_vocab: 100, ..ModelInfo::default() };
         let ratio = |span_tokens, span_candidates| {
             let usage = Usage { span_tokens, span_candidates, ..Usage::default() };
-            Telemetry::new(&model, usage, 0, "", Vec::new()).skip_ratio
+            Telemetry::new(&model, Path::new("m"), usage, 0, "", Vec::new()).skip_ratio
         };
         assert_eq!((ratio(0, 0), ratio(4, 40), ratio(1, 1)), (None, Some(0.9), Some(0.99)));
     }
@@ -184,7 +195,7 @@ mod tests {
         let model = ModelInfo { weight_bytes_per_token: 1000, ..ModelInfo::default() };
         let rate = |decode_us| {
             let usage = Usage { completion_tokens: 5, forced_tokens: 1, decode_us, ..Usage::default() };
-            Telemetry::new(&model, usage, 0, "", Vec::new()).decode_weight_bytes_s
+            Telemetry::new(&model, Path::new("m"), usage, 0, "", Vec::new()).decode_weight_bytes_s
         };
         assert_eq!((rate(2_000_000), rate(0)), (Some(2000.0), None));
     }

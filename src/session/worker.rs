@@ -116,6 +116,7 @@ impl<D: Decoder> Worker<D> {
             ..Usage::default()
         };
         state.usage.count(&self.before, &self.decoder.stats());
+        state.served_by = self.decoder.model().map(Path::to_path_buf);
         let done = finish_command(&mut state, ran)?;
         state.usage.prompt_tokens_reused = done.reused as u64;
         state.usage.prompt_tokens_restored = done.restored as u64;
@@ -128,11 +129,17 @@ impl<D: Decoder> Worker<D> {
         let (decoder, shared) = (&mut self.decoder, &self.shared);
         let ran = guarded("the engine", || {
             evaluate_pending(decoder, shared)?;
-            let score = |descriptor: &Descriptor| decoder.score(trie.trie(), descriptor, &shared.cancel);
-            trie.descriptor().map_or(Ok(Vec::new()), score)
+            let mut score = |descriptor: &Descriptor| loop {
+                match decoder.score(trie.trie(), descriptor, &shared.cancel) {
+                    Err(error) if decoder.fall_back(&error, &shared.cancel)? => {}
+                    scores => return scores,
+                }
+            };
+            trie.descriptor().map_or(Ok(Vec::new()), &mut score)
         });
         let mut state = self.shared.lock();
         state.usage.count(&self.before, &self.decoder.stats());
+        state.served_by = self.decoder.model().map(Path::to_path_buf);
         let scores = finish_command(&mut state, ran)?;
         Ok(LeafScores::new(trie, &scores))
     }
@@ -170,6 +177,7 @@ impl<D: Decoder> Worker<D> {
             ..Usage::default()
         };
         state.usage.count(&self.before, &self.decoder.stats());
+        state.served_by = self.decoder.model().map(Path::to_path_buf);
         finish_command(&mut state, ran)
     }
 
@@ -256,7 +264,7 @@ fn evaluate_pending(decoder: &mut impl Decoder, shared: &Shared) -> Result<()> {
         return Ok(());
     }
     let held = decoder.tokens().len();
-    let ran = decoder.logits(&pending, &[], &shared.cancel).map(drop);
+    let ran = decoder.append(&pending, &shared.cancel);
     shared.lock().resume_point.pending = pending[decoder.tokens().len() - held..].to_vec();
     ran
 }

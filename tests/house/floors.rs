@@ -27,6 +27,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("trie", 2),
     ("schedule", 3),
     ("sampling", 3),
+    ("remote", 3),
     ("model", 4),
     ("engine", 5),
     ("session", 6),

@@ -168,6 +168,6 @@ fn a_draft_model_that_does_not_fit_is_refused() {
     refused(Kind::Qwen3, fixture(Kind::Qwen35), 1, "it drafts none");
     refused(Kind::Qwen35, fixture(Kind::Qwen35), 1, "models without a recurrent state");
     let other = testing::demo();
-    let error = refused(Kind::Llama, other.clone(), 1, "draft model");
+    let error = refused(Kind::Llama, other.clone(), 1, "another vocabulary");
     assert!(matches!(error, Error::InvalidArgument(_)) && error.to_string().contains(&other.display().to_string()));
 }
