@@ -235,6 +235,12 @@ typedef struct llama_token_data_array {
 #define ELIZA_ERR_SAVED_SLOT -60
 
 /**
+ * A server failed, refused, was silent for too long, or answered what was not asked for. The text has its address and
+ * what it said. Remedy: as the text says; what was generated until then was delivered.
+ */
+#define ELIZA_ERR_REMOTE -70
+
+/**
  * Nothing was generated yet, or the generation still runs.
  */
 #define ELIZA_FINISH_NONE 0
@@ -434,7 +440,10 @@ typedef struct eliza_llm_open_options_t {
      */
     int32_t gpu_layers;
     /**
-     * The GGUF file: UTF-8, on Unix any bytes. Required.
+     * The GGUF file: UTF-8, on Unix any bytes. Or the address of a server that has the model, "KIND:URL#MODEL", such
+     * as "vllm:https://host:8000/v1#name"; kinds are "vllm", "sglang", "llama-server" and "openai", and without a name
+     * the server's first model answers. Of the other options only `slots` and those of servers have an effect then,
+     * and `context_size_tokens` where the server does not say its context. Required.
      */
     const char *model_path;
     /**
@@ -509,6 +518,34 @@ typedef struct eliza_llm_open_options_t {
      * weights and a context of its own, and goes with a `parallel` of 1.
      */
     const char *draft;
+    /**
+     * For a server: the GGUF file with the vocabulary of its model, which needs no tensors; or NULL, then the server
+     * tokenizes, and a token of the handle is a byte of its texts.
+     */
+    const char *vocab;
+    /**
+     * For a server: the key that is sent to it, over https or to this machine alone; NULL is that of the environment
+     * variable `ELIZA_REMOTE_KEY`. It is in no log, error or description.
+     */
+    const char *api_key;
+    /**
+     * For a server: a PEM file with the only certificates that are trusted; NULL trusts those of the platform.
+     */
+    const char *certificates;
+    /**
+     * For a server: how long it may be silent, in milliseconds; 0 is 60000.
+     */
+    uint32_t server_timeout_ms;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+    /**
+     * Models in the place of the first, files or addresses, a line each, or NULL. Every prompt is given to the first
+     * model that can be opened, has room for it and does not fail before its first token; usage says which. All have
+     * the vocabulary of the first that was opened; those after it are opened when they are needed.
+     */
+    const char *fallback;
 } eliza_llm_open_options_t;
 
 /**

@@ -121,7 +121,7 @@ enum class Finish : std::int32_t {
 
 /// How to open a model; only `model` has to be given.
 struct OpenOptions {
-    std::string model = {};            ///< the GGUF file
+    std::string model = {};            ///< the GGUF file, or a server: "vllm:https://host:8000/v1#name"
     std::int32_t context = 0;          ///< in tokens, shared by the slots; 0: min(4096, what the model was trained with)
     std::int32_t threads = 0;          ///< 0: `eliza_inference_default_thread_count`
     std::int32_t gpu_layers = 0;       ///< counted from the end; 0: none, -1: all
@@ -138,6 +138,11 @@ struct OpenOptions {
     std::string draft = {};            ///< the GGUF file of a draft model with the same vocabulary; empty: none
     std::string store_directory = {};  ///< the folder of `Stream::persist`; empty: none
     std::uint64_t store_bytes = 0;     ///< the most bytes that its conversations take; 0: no limit
+    std::string vocab = {};            ///< for a server: the GGUF file with its model's vocabulary; empty: tokens are bytes
+    std::string api_key = {};          ///< for a server; empty: the environment's ELIZA_REMOTE_KEY
+    std::string certificates = {};     ///< for a server: a PEM file of what is trusted; empty: the platform's
+    std::uint32_t server_timeout_ms = 0;      ///< how long it may be silent; 0: 60000
+    std::vector<std::string> fallback = {};   ///< models in its place where it cannot be used, in their order
     bool vocab_only = false;           ///< opens the vocabulary alone: text, tokens and questions work, nothing else
     std::function<bool(float)> progress = {};  ///< told the fraction loaded, on the opening thread; false cancels
 };
@@ -521,8 +526,8 @@ inline Scores read_scores(const char * json) {
 
 namespace detail {
 
-/// `how` as the C interface takes it; it refers to the texts of `how`, and leaves out `progress`.
-inline eliza_llm_open_options_t to_c(const OpenOptions & how) {
+/// `how` as the C interface takes it, without `progress`; it refers to the texts of `how` and to `lines`.
+inline eliza_llm_open_options_t to_c(const OpenOptions & how, std::string & lines) {
     eliza_llm_open_options_t options{};
     options.struct_size = sizeof options;
     options.model_path = c_text(how.model, "model");
@@ -541,6 +546,12 @@ inline eliza_llm_open_options_t to_c(const OpenOptions & how) {
     options.draft = c_text_or_null(how.draft, "draft");
     options.store_directory = c_text_or_null(how.store_directory, "store_directory");
     options.store_bytes = how.store_bytes;
+    options.vocab = c_text_or_null(how.vocab, "vocab");
+    options.api_key = c_text_or_null(how.api_key, "api_key");
+    options.certificates = c_text_or_null(how.certificates, "certificates");
+    options.server_timeout_ms = how.server_timeout_ms;
+    for (const std::string & model : how.fallback) lines += model + '\n';
+    options.fallback = c_text_or_null(lines, "fallback");
     options.flags = how.vocab_only ? ELIZA_OPEN_VOCAB_ONLY : 0;
     return options;
 }
@@ -556,7 +567,8 @@ inline std::string devices() {
 /// What a `Stream` with these options would take of each device's memory, and whether it fits, as a JSON object. Nothing is
 /// loaded.
 inline std::string plan(const OpenOptions & how) {
-    const eliza_llm_open_options_t options = detail::to_c(how);
+    std::string lines;
+    const eliza_llm_open_options_t options = detail::to_c(how, lines);
     detail::ErrorText error;
     return detail::text_of_process(eliza_inference_plan_json(&options, error.out()), error);
 }
@@ -685,7 +697,8 @@ public:
             detail::shielded(thrown, [&] { more = how.progress(loaded); });
             return more;
         };
-        eliza_llm_open_options_t options = detail::to_c(how);
+        std::string lines;
+        eliza_llm_open_options_t options = detail::to_c(how, lines);
         if (how.progress) {
             options.progress = [](float loaded, void * user) -> std::int32_t {
                 return (*static_cast<decltype(go_on) *>(user))(loaded) ? 0 : 1;

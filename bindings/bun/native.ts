@@ -21,6 +21,7 @@ import {
   type SamplingOptions,
   type Step,
   type TrieNames,
+  modelLines,
   tensorRules,
 } from "../js/native.js";
 import type { TokenTreePayload } from "../js/token-tree.js";
@@ -28,7 +29,7 @@ import { closing, delivery, generate, outcome } from "./generation.js";
 import { type Library, Out, Struct, addresses, bytes, decoder, ids, raw, terminated } from "./library.js";
 
 /** Sizes of structures; the offsets are in docs/abi.md. */
-const OPEN_OPTIONS = 120;
+const OPEN_OPTIONS = 160;
 const SAMPLING_OPTIONS = 224;
 const EMBEDDING_OPTIONS = 16;
 const SAMPLED = 40;
@@ -507,7 +508,7 @@ function among(value: string | undefined, names: readonly string[], option: stri
 }
 
 function openOptions(modelPath: string, options: NativeOpenOptions | OpenOptions): Struct {
-  const { device, tensorDevices, kvType, kvTypeV, store, draft, vocabOnly } = options;
+  const { device, tensorDevices, kvType, kvTypeV, store, draft, server, fallback, vocabOnly } = options;
   const struct = new Struct(OPEN_OPTIONS);
   struct.i32(4, options.contextSize);
   struct.i32(8, options.threads);
@@ -528,6 +529,12 @@ function openOptions(modelPath: string, options: NativeOpenOptions | OpenOptions
   struct.u32(104, options.parallel);
   struct.u32(108, options.maxSlowdownPercent);
   if (draft !== undefined) struct.array(112, terminated(draft, "draft"));
+  const { vocab, apiKey, certificates, timeoutMs } = server ?? {};
+  if (vocab !== undefined) struct.array(120, terminated(vocab, "server.vocab"));
+  if (apiKey !== undefined) struct.array(128, terminated(apiKey, "server.apiKey"));
+  if (certificates !== undefined) struct.array(136, terminated(certificates, "server.certificates"));
+  struct.u32(144, timeoutMs);
+  if (fallback !== undefined) struct.array(152, terminated(modelLines(fallback), "fallback"));
   return struct;
 }
 

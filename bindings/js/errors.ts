@@ -15,6 +15,7 @@ export const STATUS = {
   ELIZA_ERR_BUSY: -40,
   ELIZA_ERR_DEVICE: -50,
   ELIZA_ERR_SAVED_SLOT: -60,
+  ELIZA_ERR_REMOTE: -70,
 } as const;
 
 /** The name of a status code. `ELIZA_ERR_UNKNOWN` is a code that this package does not know. */

@@ -47,6 +47,26 @@ export function tensorRules(rules: Record<string, "cpu" | "gpu">): string {
   return Object.entries(rules).map(([pattern, device]) => `${pattern}=${device}`).join(";");
 }
 
+/** {@link OpenOptions.fallback} as the library takes it. */
+export function modelLines(models: readonly string[]): string {
+  return models.join("\n");
+}
+
+/** How a server is reached whose address is in the place of a model's path. */
+export interface ServerOptions {
+  /**
+   * The GGUF file with the vocabulary of the server's model; it needs no tensors. Without one the server tokenizes, and a token of the
+   * model is a byte of its texts.
+   */
+  vocab?: string;
+  /** The key that is sent to it, over https or to this machine alone; default the environment's `ELIZA_REMOTE_KEY`. */
+  apiKey?: string;
+  /** A PEM file with the only certificates that are trusted; default those of the platform. */
+  certificates?: string;
+  /** How long it may be silent, in milliseconds; default 60000. */
+  timeoutMs?: number;
+}
+
 /** A folder of conversations, which several models and processes may share. */
 export interface StoreOptions {
   /** The folder; it is created where it is not there. */
@@ -101,6 +121,14 @@ export interface OpenOptions {
    * goes with a `parallel` of 1.
    */
   draft?: string;
+  /** For a model on a server, `load("vllm:https://host:8000/v1#name", { server })`: how it is reached. */
+  server?: ServerOptions;
+  /**
+   * Models in the place of the first, files or addresses, in their order: every prompt is given to the first model that can be
+   * opened, has room for it and does not fail before its first token; `usage().servedBy` says which. All have the vocabulary of the
+   * first that was opened; those after it are opened when they are needed.
+   */
+  fallback?: string[];
   /** Where `persist` keeps conversations; without it nowhere. */
   store?: StoreOptions;
   /**

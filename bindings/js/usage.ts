@@ -59,6 +59,12 @@ export interface Usage {
   /** From the start of the generation to its end. */
   decodeUs: number;
   finishReason: FinishReason;
+  /** The file or address of the model that the prompt was given to: where there are several, the one that answered. */
+  servedBy: string;
+  /** Requests to the server that has the model, repeated ones included; 0 where the model is here. */
+  serverRequests: number;
+  /** Tokens of the prompt that the server still had, where it says so. */
+  serverCachedTokens: number;
 }
 
 /** What was opened, and with which sizes. */
@@ -76,11 +82,14 @@ export interface ModelReport {
   deviceReason: string;
   /** Why no GPU computes, where none does. */
   noGpuReason: string | null;
+  /** The server that has the model; null where it is here. */
+  server: { model: string; address: string; version: string | null; context: number | null; nVocab: number | null } | null;
 }
 
 /** The part `usage` of the library's report. */
 export function usageOf(report: unknown): Usage {
-  return part(report, "usage") as Usage;
+  const { served_by: servedBy } = report as { served_by?: string };
+  return { ...(part(report, "usage") as Usage), servedBy: servedBy ?? "" };
 }
 
 /** The part `model` of the library's report. */

@@ -19,6 +19,7 @@ import {
   type SamplingOptions,
   type Step,
   type TrieNames,
+  modelLines,
   tensorRules,
 } from "../js/native.js";
 import type { LlmStreamStep } from "../js/streaming-abi.js";
@@ -26,10 +27,12 @@ import type { TokenTreePayload } from "../js/token-tree.js";
 import { type Addon, type AddonHandle, call, failure } from "./addon.js";
 
 /** Options as the addon takes them. */
-function addonOptions({ tensorDevices, store, ...options }: OpenOptions): object {
+function addonOptions({ tensorDevices, store, server, fallback, ...options }: OpenOptions): object {
   const rules = tensorDevices === undefined ? {} : { tensorDevices: tensorRules(tensorDevices) };
   const kept = store === undefined ? {} : { storeDirectory: store.directory, storeBytes: store.maxBytes ?? 0 };
-  return { ...options, ...rules, ...kept };
+  const { vocab, apiKey, certificates, timeoutMs } = server ?? {};
+  const models = fallback === undefined ? {} : { fallback: modelLines(fallback) };
+  return { ...options, ...rules, ...kept, ...models, vocab, apiKey, certificates, serverTimeoutMs: timeoutMs };
 }
 
 /** The functions of one addon. */

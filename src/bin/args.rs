@@ -5,7 +5,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{ArgMatches, Args};
 use elizainference::Token;
 use elizainference::engine::{EngineOptions, KvType, TensorDevice};
-use elizainference::session::StoreOptions;
+use elizainference::session::{OpenOptions, StoreOptions, arguments};
 use elizainference::vocab::Vocab;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 /// Which model, and how it runs.
 #[derive(Args)]
 pub struct ModelArgs {
-    /// The model, a GGUF file
+    /// The model: a GGUF file, or, for the commands that have --vocab, a server's address such as
+    /// vllm:https://host:8000/v1#name
     #[arg(short, long, value_name = "FILE")]
     pub model: PathBuf,
     #[command(flatten)]
@@ -82,6 +83,41 @@ impl RunArgs {
             parallel: 1,
             max_slowdown_percent: 0,
         })
+    }
+}
+
+/// How a server is reached whose address is the model, and which models take its place. The key of the server is taken
+/// from the environment variable `ELIZA_REMOTE_KEY`, since other users of the machine see arguments.
+#[derive(Args)]
+pub struct ServerArgs {
+    /// The GGUF file with the vocabulary of a server's model, where --model is an address; without one tokens are
+    /// bytes. The key is that of the environment variable ELIZA_REMOTE_KEY
+    #[arg(long, value_name = "FILE")]
+    vocab: Option<PathBuf>,
+    /// A PEM file with the only certificates of servers that are trusted; else those of the platform are
+    #[arg(long, value_name = "FILE")]
+    certificates: Option<PathBuf>,
+    /// How many seconds a server may be silent
+    #[arg(long, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    server_timeout: u32,
+    /// A model in the place of --model, file or address, where that cannot be opened, has no room for the prompt or
+    /// fails before its first token; may be repeated
+    #[arg(long, value_name = "FILE")]
+    fallback: Vec<PathBuf>,
+}
+
+impl ServerArgs {
+    /// Options of opening this model.
+    pub fn options(&self, model: &Path, engine: EngineOptions) -> OpenOptions {
+        let timeout_ms = self.server_timeout.saturating_mul(1000);
+        OpenOptions {
+            path: model.into(),
+            engine,
+            remote: arguments::remote(self.vocab.clone(), None, self.certificates.clone(), timeout_ms),
+            fallback: self.fallback.clone(),
+            progress: Some(Box::new(loading())),
+            ..OpenOptions::default()
+        }
     }
 }
 

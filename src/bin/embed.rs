@@ -1,6 +1,6 @@
 //! `embed` and `rank`: rows of whole texts.
 
-use crate::args::{ModelArgs, bytes_of, loading, placed, read_input, token_list};
+use crate::args::{ModelArgs, ServerArgs, bytes_of, loading, placed, read_input, token_list};
 use crate::output::{Failure, Outcome, print_json};
 use clap::ArgMatches;
 use clap::builder::PossibleValuesParser;
@@ -15,6 +15,8 @@ use std::path::PathBuf;
 pub struct EmbedArgs {
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    server: ServerArgs,
     #[command(flatten)]
     texts: Texts,
     /// How the rows of a text's tokens become one; else as the model's file says
@@ -67,13 +69,8 @@ pub struct RankArgs {
     json: bool,
 }
 
-fn open(model: &ModelArgs, ctx: u32) -> Result<Session, Failure> {
-    let (path, engine) = (model.model.clone(), model.engine(ctx)?);
-    Ok(Session::open(OpenOptions { path, engine, progress: Some(Box::new(loading())), ..OpenOptions::default() })?)
-}
-
 pub fn embed(args: EmbedArgs, matches: &ArgMatches) -> Outcome {
-    let session = open(&args.model, args.ctx)?;
+    let session = Session::open(args.server.options(&args.model.model, args.model.engine(args.ctx)?))?;
     let texts = args.texts.tokens(&session, matches)?;
     let counts: Vec<usize> = texts.iter().map(Vec::len).collect();
     let pooling = args.pooling.as_deref().map(str::parse).transpose()?;
@@ -113,7 +110,10 @@ impl Texts {
 }
 
 pub fn rank(args: RankArgs) -> Outcome {
-    let session = open(&args.model, args.ctx)?;
+    let session = {
+        let (path, engine) = (args.model.model.clone(), args.model.engine(args.ctx)?);
+        Session::open(OpenOptions { path, engine, progress: Some(Box::new(loading())), ..OpenOptions::default() })?
+    };
     let texts: Vec<Vec<u8>> = args.text.iter().map(|text| bytes_of(text)).collect();
     let lent: Vec<&[u8]> = texts.iter().map(Vec::as_slice).collect();
     let scores = session.rank(&bytes_of(&args.query), &lent)?;

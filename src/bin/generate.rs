@@ -1,6 +1,6 @@
 //! `generate`: text streamed to standard output as it comes, or one JSON object at the end.
 
-use crate::args::{ModelArgs, Prompt, Prompts, StoreArgs, TextArgs, loading, placed, read_input};
+use crate::args::{ModelArgs, Prompt, Prompts, ServerArgs, StoreArgs, TextArgs, placed, read_input};
 use crate::guide::Guide;
 use crate::output::{Failure, Outcome, catch_interrupts, interrupted, print_json, usage};
 use crate::parameters::{Parameters, Thinking};
@@ -32,6 +32,8 @@ pub struct Args {
     draft: Option<PathBuf>,
     #[command(flatten)]
     store: StoreArgs,
+    #[command(flatten)]
+    server: ServerArgs,
     /// Tokens to generate at most, for each prompt; -1 goes on to the end of the context
     #[arg(short, long = "max-tokens", default_value_t = 256, value_name = "N", allow_negative_numbers = true)]
     n: i32,
@@ -131,13 +133,11 @@ pub fn run(args: Args, matches: &ArgMatches) -> Outcome {
             session.cancel();
         }
     });
+    let engine = EngineOptions { slots: prompts.len() as u32, ..args.model.engine(args.ctx)? };
     let session = Arc::new(Session::open(OpenOptions {
-        path: args.model.model.clone(),
-        engine: EngineOptions { slots: prompts.len() as u32, ..args.model.engine(args.ctx)? },
         draft: args.draft.clone(),
         store: args.store.options(),
-        progress: Some(Box::new(loading())),
-        ..OpenOptions::default()
+        ..args.server.options(&args.model.model, engine)
     })?);
     // The slot is empty: it is filled here alone.
     let _ = session_slot.set(Arc::downgrade(&session));
@@ -296,6 +296,7 @@ fn report(args: &Args, session: &Session, slot: i32, made: (Vec<Token>, String, 
         "finish_reason": session.status().finish_reason,
         "chain": telemetry["chain"],
         "usage": telemetry["usage"],
+        "served_by": telemetry["served_by"],
     });
     if args.candidates.is_some() {
         report["sampled"] = json!(sampled);
@@ -317,12 +318,17 @@ fn candidates(vocab: &Vocab, sampled: &Sampled) -> Value {
 fn speed(session: &Session) {
     let usage = session.usage();
     let per_second = |n: u64, us: u64| n as f64 * 1e6 / us.max(1) as f64;
+    let prompt = match usage.server_requests {
+        0 => {
+            let read = usage.prompt_tokens - usage.prompt_tokens_reused;
+            format!("{} prompt tokens at {:.0} tok/s", usage.prompt_tokens, per_second(read, usage.prefill_us))
+        }
+        _ => format!("{} prompt tokens to {}", usage.prompt_tokens, session.served_by().display()),
+    };
     let _ = writeln!(
         io::stderr(),
-        "[{}: {} prompt tokens at {:.0} tok/s, {} tokens at {:.1} tok/s]",
+        "[{}: {prompt}, {} tokens at {:.1} tok/s]",
         json!(usage.finish_reason).as_str().unwrap_or_default(),
-        usage.prompt_tokens,
-        per_second(usage.prompt_tokens - usage.prompt_tokens_reused, usage.prefill_us),
         usage.completion_tokens,
         per_second(usage.completion_tokens, usage.decode_us),
     );

@@ -12,7 +12,7 @@ use super::errors::{on_process, release};
 use super::handle::{self, FfiLlmHandle};
 use super::state::Stream;
 use crate::panic;
-use crate::session::arguments::{count, gpu_layers};
+use crate::session::arguments::{count, gpu_layers, lines, remote};
 use crate::session::{self, Arena, EngineOptions, KvType, Session, StoreOptions, TensorDevice};
 use crate::{Error, Result};
 
@@ -43,7 +43,10 @@ pub struct OpenOptions {
     pub num_threads: i32,
     /// Layers on the GPU, counted from the end: 0 none, -1 all.
     pub gpu_layers: i32,
-    /// The GGUF file: UTF-8, on Unix any bytes. Required.
+    /// The GGUF file: UTF-8, on Unix any bytes. Or the address of a server that has the model, "KIND:URL#MODEL", such
+    /// as "vllm:https://host:8000/v1#name"; kinds are "vllm", "sglang", "llama-server" and "openai", and without a name
+    /// the server's first model answers. Of the other options only `slots` and those of servers have an effect then,
+    /// and `context_size_tokens` where the server does not say its context. Required.
     pub model_path: *const c_char,
     /// Name of the device, or NULL for the best.
     pub device: *const c_char,
@@ -87,6 +90,22 @@ pub struct OpenOptions {
     /// the pass of the token before, where that has paid. It changes no token. It works on the CPU, takes memory for
     /// weights and a context of its own, and goes with a `parallel` of 1.
     pub draft: *const c_char,
+    /// For a server: the GGUF file with the vocabulary of its model, which needs no tensors; or NULL, then the server
+    /// tokenizes, and a token of the handle is a byte of its texts.
+    pub vocab: *const c_char,
+    /// For a server: the key that is sent to it, over https or to this machine alone; NULL is that of the environment
+    /// variable `ELIZA_REMOTE_KEY`. It is in no log, error or description.
+    pub api_key: *const c_char,
+    /// For a server: a PEM file with the only certificates that are trusted; NULL trusts those of the platform.
+    pub certificates: *const c_char,
+    /// For a server: how long it may be silent, in milliseconds; 0 is 60000.
+    pub server_timeout_ms: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Models in the place of the first, files or addresses, a line each, or NULL. Every prompt is given to the first
+    /// model that can be opened, has room for it and does not fail before its first token; usage says which. All have
+    /// the vocabulary of the first that was opened; those after it are opened when they are needed.
+    pub fallback: *const c_char,
 }
 
 // SAFETY: repr(C), the size first, then numbers, raw pointers and an optional function: all may be zero.
@@ -140,6 +159,12 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_open(
         parallel: 0,
         max_slowdown_percent: 0,
         draft: std::ptr::null(),
+        vocab: std::ptr::null(),
+        api_key: std::ptr::null(),
+        certificates: std::ptr::null(),
+        server_timeout_ms: 0,
+        reserved: 0,
+        fallback: std::ptr::null(),
     };
     // SAFETY: the options are ours, and the host's path is null or terminated; no out_error.
     unsafe { on_process(std::ptr::null_mut(), || open(&options)) }.unwrap_or(std::ptr::null_mut())
@@ -198,10 +223,18 @@ impl HostData {
 /// The strings of `options` are null or NUL-terminated.
 unsafe fn open(options: &OpenOptions) -> Result<FfiLlmHandle> {
     // SAFETY: the caller's promise.
-    let (path, engine, directory, draft) = unsafe {
+    let (path, engine, directory, draft, remote, fallback) = unsafe {
         let (path, engine) = asked(options)?;
         let named = |text: *const c_char, name| (!text.is_null()).then(|| args::path(text, name)).transpose();
-        (path, engine, named(options.store_directory, "store_directory")?, named(options.draft, "draft")?)
+        let remote = remote(
+            named(options.vocab, "vocab")?,
+            args::optional_text(options.api_key, "api_key")?,
+            named(options.certificates, "certificates")?,
+            options.server_timeout_ms,
+        );
+        let fallback = lines(args::optional_text(options.fallback, "fallback")?);
+        let directory = named(options.store_directory, "store_directory")?;
+        (path, engine, directory, named(options.draft, "draft")?, remote, fallback)
     };
     let store = directory.map(|directory| StoreOptions { directory, max_bytes: options.store_bytes });
     #[cfg(windows)]
@@ -212,7 +245,8 @@ unsafe fn open(options: &OpenOptions) -> Result<FfiLlmHandle> {
         let go_on = move |done: f32| panic::host(|| unsafe { progress(done, user_data.get()) }) == 0;
         Box::new(go_on) as Box<dyn FnMut(f32) -> bool + Send>
     });
-    let options = session::OpenOptions { path, engine, draft, vocab_only: options.flags != 0, store, progress };
+    let options =
+        session::OpenOptions { path, engine, draft, vocab_only: options.flags != 0, store, remote, fallback, progress };
     handle::insert(Stream::new(Session::open(options)?))
 }
 

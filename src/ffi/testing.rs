@@ -58,6 +58,7 @@ pub fn error_of(code: i32, message: &str) -> Option<Error> {
         Error::Trie { place: "descriptors[0]".into(), problem: message() },
         Error::Busy(message()),
         Error::Device(message()),
+        Error::Remote { server: "vllm:http://host".into(), problem: message() },
         Error::SavedSlot { path: "slot".into(), place: "magic".into(), problem: message() },
     ];
     errors.into_iter().find(|error| super::code(error) == code)

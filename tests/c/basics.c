@@ -21,7 +21,7 @@ static void version(void) {
 /* Where the fields lie is part of the interface; hosts without a C compiler write them by offset. */
 static void layouts(void) {
     if (sizeof(void *) != 8) skip("the offsets are those of 64-bit pointers");
-    CHECK_EQ(sizeof(eliza_llm_open_options_t), 120);
+    CHECK_EQ(sizeof(eliza_llm_open_options_t), 160);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, context_size_tokens), 4);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, num_threads), 8);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, gpu_layers), 12);
@@ -41,6 +41,9 @@ static void layouts(void) {
     CHECK_EQ(offsetof(eliza_llm_open_options_t, parallel), 104);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, max_slowdown_percent), 108);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, draft), 112);
+    CHECK_EQ(offsetof(eliza_llm_open_options_t, vocab), 120);
+    CHECK_EQ(offsetof(eliza_llm_open_options_t, server_timeout_ms), 144);
+    CHECK_EQ(offsetof(eliza_llm_open_options_t, fallback), 152);
     CHECK_EQ(sizeof(eliza_llm_sampling_options_t), 224);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, seed), 4);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, frequency_penalty), 28);

@@ -236,6 +236,57 @@ static void open_with_a_draft_model(void) {
     lib.free_string(error);
 }
 
+/* A server that is not there, and a model in its place. No text has the key. */
+static void open_a_server(void) {
+    static const char address[] = "vllm:http://127.0.0.1:9/v1#name";
+    struct result alone, answered;
+    eliza_llm_open_options_t options;
+    char * error = NULL;
+    char * usage;
+    int32_t code = 1;
+    FfiLlmHandle handle = open_model(0);
+    ignore_eos(handle);
+    greedy(handle, 20, &alone);
+    lib.llm_stream_close(handle);
+    memset(&options, 0, sizeof options);
+    options.struct_size = sizeof options;
+    options.num_threads = 1;
+    options.model_path = address;
+    options.vocab = "/nonexistent/vocab.gguf";
+    CHECK(lib.llm_stream_open_ex(&options, &error) == NULL && strstr(error, "vocab.gguf") != NULL);
+    lib.free_string(error);
+    options.vocab = model_path();
+    options.api_key = "sk-0123456789";
+    options.server_timeout_ms = 500;
+    CHECK(lib.llm_stream_open_ex(&options, &error) == NULL);
+    CHECK(strstr(error, "vllm:http://127.0.0.1:9: the connection failed") != NULL && strstr(error, "sk-01") == NULL);
+    lib.free_string(error);
+    CHECK_TEXT(lib.take_last_failure(&code), "127.0.0.1:9");
+    CHECK_EQ(code, ELIZA_ERR_REMOTE);
+    options.model_path = "vllm:http://192.0.2.1/v1";
+    CHECK(lib.llm_stream_open_ex(&options, &error) == NULL && strstr(error, "https") != NULL);
+    lib.free_string(error);
+    options.model_path = "vllm:http://me:secret@host/v1";
+    CHECK(lib.llm_stream_open_ex(&options, &error) == NULL && strstr(error, "secret") == NULL);
+    lib.free_string(error);
+    options.certificates = "/nonexistent/roots.pem";
+    options.model_path = address;
+    CHECK(lib.llm_stream_open_ex(&options, &error) == NULL && strstr(error, "roots.pem") != NULL);
+    lib.free_string(error);
+    options.certificates = NULL;
+    options.fallback = model_path();
+    handle = lib.llm_stream_open_ex(&options, &error);
+    if (handle == NULL) fail(__FILE__, __LINE__, "fallback: %s", error);
+    ignore_eos(handle);
+    greedy(handle, 20, &answered);
+    CHECK(alone.n_tokens == answered.n_tokens && memcmp(alone.tokens, answered.tokens, 4 * alone.n_tokens) == 0);
+    usage = lib.llm_stream_usage_json(handle);
+    CHECK(usage != NULL && strstr(usage, "\"served_by\":") != NULL && strstr(usage, "sk-01") == NULL);
+    lib.free_string(usage);
+    lib.llm_stream_close(handle);
+    while ((error = lib.take_last_error()) != NULL) lib.free_string(error);
+}
+
 static void open_cancelled_by_progress(void) {
     eliza_llm_open_options_t options;
     struct progress progress = {0, 0.0f, 1};
@@ -322,6 +373,7 @@ const struct test_case opening_cases[] = {
     {"open_and_close", open_and_close},
     {"open_with_options", open_with_options},
     {"open_with_a_draft_model", open_with_a_draft_model},
+    {"open_a_server", open_a_server},
     {"open_cancelled_by_progress", open_cancelled_by_progress},
     {"log_sink", log_sink},
     {"log_queue", log_queue},

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use elizainference::session::arguments::{count, lines, remote};
 use elizainference::session::{FinishReason, OpenOptions, Session, Sink, StoreOptions};
 use elizainference::{Error, engine, ffi};
 use jni::objects::{JByteArray, JByteBuffer, JClass, JIntArray, JLongArray, JObject, JString, JValue};
@@ -50,6 +51,11 @@ extern "system" fn Java_ai_eliza_inference_Native_open<'local>(
     draft: JByteBuffer<'local>,
     store_directory: JByteBuffer<'local>,
     store_bytes: jlong,
+    vocab: JByteBuffer<'local>,
+    api_key: JByteBuffer<'local>,
+    certificates: JByteBuffer<'local>,
+    server_timeout_ms: jint,
+    fallback: JByteBuffer<'local>,
     vocab_only: jboolean,
     progress: JObject<'local>,
 ) -> jlong {
@@ -64,7 +70,14 @@ extern "system" fn Java_ai_eliza_inference_Native_open<'local>(
         let max_bytes =
             max_bytes.map_err(|_| Error::InvalidArgument(format!("the store's bytes are {store_bytes}")))?;
         let store = directory.map(|directory| StoreOptions { directory, max_bytes });
-        let opened = Session::open(OpenOptions { path, engine, draft, vocab_only, store, progress });
+        let remote = remote(
+            optional_text(env, &vocab, "vocab")?.map(PathBuf::from),
+            optional_text(env, &api_key, "apiKey")?,
+            optional_text(env, &certificates, "certificates")?.map(PathBuf::from),
+            count(server_timeout_ms, "serverTimeoutMs")?,
+        );
+        let fallback = lines(optional_text(env, &fallback, "fallback")?);
+        let opened = Session::open(OpenOptions { path, engine, draft, vocab_only, store, remote, fallback, progress });
         if let Some(thrown) = lock(&thrown).take() {
             return Err(thrown.into());
         }

@@ -73,7 +73,16 @@ fn open_session(
 ) -> Result<Session> {
     let path = PathBuf::from(terminated(path, "modelPath")?);
     let (engine, draft, vocab_only) = (options.engine()?, options.draft()?, options.vocab_only.unwrap_or(false));
-    Session::open(session::OpenOptions { path, engine, draft, vocab_only, store: options.store()?, progress })
+    Session::open(session::OpenOptions {
+        path,
+        engine,
+        draft,
+        vocab_only,
+        store: options.store()?,
+        remote: options.remote()?,
+        fallback: options.fallback()?,
+        progress,
+    })
 }
 
 /// A session on its way from the thread that opened it to JavaScript.

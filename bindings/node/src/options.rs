@@ -1,9 +1,10 @@
 //! What JavaScript passes as objects. Absent fields are the library's defaults.
 
 use elizainference::sampling::{Dry, Generator, Mirostat};
-use elizainference::session::arguments::{count, gpu_layers, reasoning};
+use elizainference::session::arguments::{count, gpu_layers, lines, reasoning, remote};
 use elizainference::session::{
-    ContextFull, EmbedOptions, EngineOptions, KvType, Params, Settings, SpanEnd, StoreOptions, TensorDevice,
+    ContextFull, EmbedOptions, EngineOptions, KvType, Params, RemoteOptions, Settings, SpanEnd, StoreOptions,
+    TensorDevice,
 };
 use elizainference::{Error, Result};
 use napi_derive::napi;
@@ -29,6 +30,11 @@ pub struct OpenOptions {
     pub draft: Option<String>,
     pub store_directory: Option<String>,
     pub store_bytes: Option<f64>,
+    pub vocab: Option<String>,
+    pub api_key: Option<String>,
+    pub certificates: Option<String>,
+    pub server_timeout_ms: Option<i32>,
+    pub fallback: Option<String>,
     pub vocab_only: Option<bool>,
 }
 
@@ -52,7 +58,23 @@ impl OpenOptions {
     }
 
     pub(crate) fn draft(&self) -> Result<Option<PathBuf>> {
-        self.draft.as_deref().map(|path| terminated(path, "draft").map(PathBuf::from)).transpose()
+        self.path(&self.draft, "draft")
+    }
+
+    fn path(&self, path: &Option<String>, name: &str) -> Result<Option<PathBuf>> {
+        path.as_deref().map(|path| terminated(path, name).map(PathBuf::from)).transpose()
+    }
+
+    pub(crate) fn remote(&self) -> Result<RemoteOptions> {
+        let key = self.api_key.as_deref().map(|key| terminated(key, "server.apiKey")).transpose()?;
+        let vocab = self.path(&self.vocab, "server.vocab")?;
+        let certificates = self.path(&self.certificates, "server.certificates")?;
+        let timeout = count(self.server_timeout_ms.unwrap_or(0), "server.timeoutMs")?;
+        Ok(remote(vocab, key, certificates, timeout))
+    }
+
+    pub(crate) fn fallback(&self) -> Result<Vec<PathBuf>> {
+        Ok(lines(self.fallback.as_deref().map(|text| terminated(text, "fallback")).transpose()?))
     }
 
     pub(crate) fn store(&self) -> Result<Option<StoreOptions>> {

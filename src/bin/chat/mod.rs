@@ -4,7 +4,7 @@
 mod conversation;
 mod screen;
 
-use crate::args::{ModelArgs, loading, read_input};
+use crate::args::{ModelArgs, ServerArgs, read_input};
 use crate::output::{
     Failure, Outcome, catch_interrupts, error, fail, forget_interrupts, interrupted, printable, usage,
 };
@@ -30,6 +30,8 @@ pub struct Args {
     /// The GGUF file of a draft model with the same vocabulary, whose guesses may save passes; the answers are the same
     #[arg(long, value_name = "FILE")]
     draft: Option<PathBuf>,
+    #[command(flatten)]
+    server: ServerArgs,
     /// Context in tokens, rounded up to a power of two; 0 is the model's own, at most 4096
     #[arg(short, long, default_value_t = 0, value_name = "N")]
     ctx: u32,
@@ -96,12 +98,10 @@ pub fn run(args: Args) -> Outcome {
             session.cancel();
         }
     });
+    let engine = args.model.engine(args.ctx)?;
     let session = Arc::new(Session::open(OpenOptions {
-        path: args.model.model.clone(),
-        engine: args.model.engine(args.ctx)?,
         draft: args.draft.clone(),
-        progress: Some(Box::new(loading())),
-        ..OpenOptions::default()
+        ..args.server.options(&args.model.model, engine)
     })?);
     // The place is empty: it is filled here alone.
     let _ = place.set(Arc::downgrade(&session));

@@ -58,6 +58,7 @@ final class BasicsTest {
             {-40, ElizaException.Busy.class, "Busy: "},
             {-50, ElizaException.Device.class, "Device failure: "},
             {-60, ElizaException.RefusedSlot.class, "slot: the saved slot was refused: magic: "},
+            {-70, ElizaException.Remote.class, "vllm:http://host: "},
         };
         String why = "h\u00e9 \ud83d\ude00 \0 why";
         for (Object[] kind : kinds) {

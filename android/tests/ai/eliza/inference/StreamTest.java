@@ -22,6 +22,7 @@ final class StreamTest {
         cases.put("prompts", StreamTest::prompts);
         cases.put("every way gives the same", StreamTest::everyWayGivesTheSame);
         cases.put("a draft model changes nothing of what is said", StreamTest::draftModel);
+        cases.put("a server, and a model in its place", StreamTest::servers);
         cases.put("wrong calls", StreamTest::wrongCalls);
         cases.put("lengths", StreamTest::lengths);
         cases.put("a context that is shifted", StreamTest::shifted);
@@ -87,6 +88,24 @@ final class StreamTest {
         thrown(ElizaException.Io.class, "draft.gguf", () -> ElizaInference.open(options.draft("/nonexistent/draft.gguf")));
         thrown(ElizaException.InvalidArgument.class, "parallel is 2",
             () -> ElizaInference.open(options.draft(Host.model).parallel(2)));
+    }
+
+    private static void servers() throws Exception {
+        String address = "vllm:http://127.0.0.1:9/v1#name";
+        String key = "sk-0123456789";
+        OpenOptions options = new OpenOptions(address).threads(1).apiKey(key).serverTimeoutMs(500);
+        thrown(ElizaException.Io.class, "vocab.gguf", () -> ElizaInference.open(options.vocab("/nonexistent/vocab.gguf")));
+        ElizaException failure = thrown(ElizaException.Remote.class, "vllm:http://127.0.0.1:9: the connection failed",
+            () -> ElizaInference.open(options.vocab(Host.model)));
+        check(!failure.getMessage().contains(key), failure);
+        thrown(ElizaException.Io.class, "roots.pem", () -> ElizaInference.open(options.certificates("/nonexistent/roots.pem")));
+        options.certificates(null).fallback("/nonexistent/model.gguf").fallback(Host.model);
+        try (Session alone = open(0); Session answered = ElizaInference.open(options)) {
+            ignoreEos(alone);
+            ignoreEos(answered);
+            same(greedy(answered, 20).tokens, greedy(alone, 20).tokens);
+            check(answered.usageJson().contains("\"served_by\":\"" + Host.model + "\""), answered.usageJson());
+        }
     }
 
     private static void wrongCalls() throws Exception {

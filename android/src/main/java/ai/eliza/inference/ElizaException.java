@@ -136,6 +136,15 @@ public class ElizaException extends RuntimeException {
         }
     }
 
+    /** A server failed, refused, was silent for too long, or answered what was not asked for. */
+    public static final class Remote extends ElizaException {
+        private static final long serialVersionUID = 1;
+
+        Remote(int code, String message) {
+            super(code, message);
+        }
+    }
+
     /** The exception of a code. Native code calls it. */
     static ElizaException of(int code, String message) {
         switch (code) {
@@ -152,6 +161,7 @@ public class ElizaException extends RuntimeException {
             case -40: return new Busy(code, message);
             case -50: return new Device(code, message);
             case -60: return new RefusedSlot(code, message);
+            case -70: return new Remote(code, message);
             default: return new ElizaException(code, message);
         }
     }

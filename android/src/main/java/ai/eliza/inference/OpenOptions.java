@@ -14,6 +14,11 @@ public final class OpenOptions {
     String draft;
     String storeDirectory;
     long storeBytes;
+    String vocab;
+    String apiKey;
+    String certificates;
+    int serverTimeoutMs;
+    String fallback;
     String device;
     String tensorDevices;
     String kvType;
@@ -21,7 +26,11 @@ public final class OpenOptions {
     boolean vocabOnly;
     LoadListener progress;
 
-    /** Opens this GGUF file, on the CPU unless {@link #gpuLayers} says otherwise. */
+    /**
+     * Opens this GGUF file, on the CPU unless {@link #gpuLayers} says otherwise. Or the model of a server, whose address is
+     * "KIND:URL#MODEL", such as "vllm:https://host:8000/v1#name"; kinds are vllm, sglang, llama-server and openai, and without a
+     * name the server's first model answers; see {@link #vocab}.
+     */
     public OpenOptions(String path) {
         this.path = path;
     }
@@ -111,6 +120,43 @@ public final class OpenOptions {
     public OpenOptions store(String directory, long maxBytes) {
         storeDirectory = directory;
         storeBytes = maxBytes;
+        return this;
+    }
+
+    /**
+     * For a model on a server: the GGUF file with the model's vocabulary, which needs no tensors; null, the default: the server
+     * tokenizes, and a token of the session is a byte of its texts.
+     */
+    public OpenOptions vocab(String path) {
+        vocab = path;
+        return this;
+    }
+
+    /** The key that is sent to a server, over https or to this machine alone; null, the default, is none. */
+    public OpenOptions apiKey(String key) {
+        apiKey = key;
+        return this;
+    }
+
+    /** A PEM file with the only certificates of servers that are trusted; null, the default, trusts those of the platform. */
+    public OpenOptions certificates(String path) {
+        certificates = path;
+        return this;
+    }
+
+    /** How long a server may be silent, in milliseconds; 0, the default, is 60000. */
+    public OpenOptions serverTimeoutMs(int milliseconds) {
+        serverTimeoutMs = milliseconds;
+        return this;
+    }
+
+    /**
+     * A model in the place of this one, a file or an address; may be called several times. Every prompt is given to the first model
+     * that can be opened, has room for it and does not fail before its first token; the usage says which. All have the vocabulary of
+     * the first that was opened; those after it are opened when they are needed.
+     */
+    public OpenOptions fallback(String model) {
+        fallback = fallback == null ? model : fallback + "\n" + model;
         return this;
     }
 

@@ -73,7 +73,9 @@ public final class Session implements AutoCloseable {
             Utf8.directOrNull(options.device, "device"), Utf8.directOrNull(options.tensorDevices, "tensorDevice"),
             Utf8.directOrNull(options.kvType, "kvType"), Utf8.directOrNull(options.kvTypeV, "kvTypeV"),
             Utf8.directOrNull(options.draft, "draft"), Utf8.directOrNull(options.storeDirectory, "store"), options.storeBytes,
-            options.vocabOnly, options.progress);
+            Utf8.directOrNull(options.vocab, "vocab"), Utf8.directOrNull(options.apiKey, "apiKey"),
+            Utf8.directOrNull(options.certificates, "certificates"), options.serverTimeoutMs,
+            Utf8.directOrNull(options.fallback, "fallback"), options.vocabOnly, options.progress);
         return new Session(number, STEP_TOKENS);
     }
 
