@@ -26,7 +26,7 @@ FUZZ := gguf=2000000 trie=1500000 trie_state=2000000 chain=1500000 tokenize=1500
 	grammar=500000 model=100000 calls=100000
 FUZZ_DIVIDE ?= 1
 # Exports that only tests call, of all members.
-TESTING := eliza-inference/testing,eliza-inference-jni/testing,eliza-inference-node/testing
+TESTING := eliza-inference/remote,eliza-inference/testing,eliza-inference-jni/testing,eliza-inference-node/testing
 
 # Messages of these two hold no comma: make would take it for the end of the argument.
 # The peer's program and libraries, where there are any, for the tests that compare with them or drive them.
@@ -37,12 +37,12 @@ skip    = printf 'skipped: %s\n' $(1)
 .PHONY: install uninstall install-test
 .PHONY: test deep header bench clean tools lint unit cpu-only c-harness js js-deep jvm parity-quick decoders-quick readme \
 	page unit-deep decoders isa-deep trie-tsan c-valgrind c-asan android aarch64 musl targets more-targets fuzz parity \
-	built-for-c jvm-bench dxc eliza-host host-test host-lint crate
+	built-for-c jvm-bench dxc eliza-host host-test host-lint crate windows real-servers
 
 test: tools lint targets unit cpu-only c-harness js jvm install-test parity-quick decoders-quick readme page host-test
 	$(call section,"all of make test passed")
 
-deep: test more-targets host-lint crate unit-deep dxc isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 musl fuzz parity decoders
+deep: test more-targets host-lint crate unit-deep dxc isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 musl windows real-servers fuzz parity decoders
 	$(call section,"all of make deep passed")
 
 # ---------------------------------------------------------------------------------------------------------- make test
@@ -242,6 +242,18 @@ musl: js
 	$(call section,"musl: the library in a C program and in Bun")
 	@tools/install.sh --deep >/dev/null
 	@if command -v rustup >/dev/null 2>&1; then tools/musl.sh; else $(call skip,"no rustup"); fi
+
+# The Windows build under Wine.
+windows: built-for-c
+	$(call section,"Windows under Wine: unit tests, the C harness, the C++ examples, a model on the CPU and on software Vulkan")
+	@tools/install.sh --deep >/dev/null
+	@if command -v rustup >/dev/null 2>&1; then tools/windows.sh; else $(call skip,"no rustup"); fi
+
+# Servers where they are; `tools/remote.py` takes others, and vLLM.
+real-servers:
+	$(call section,"models on real servers")
+	@$(CARGO) test --locked --features remote,testing --test remote same::scores -q
+	@python3 tools/remote.py llama-server "$${LLAMA_SERVER:-llama-server}" --model target/tmp/demo-f32.gguf
 
 # Shippable libraries where there is an NDK; else what stubs of the system's libraries can prove.
 android:

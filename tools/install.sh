@@ -19,6 +19,10 @@ if [[ "${1:-}" == --deep ]]; then
     need qemu-aarch64 qemu-user
     need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
     need musl-gcc musl-tools
+    need wine wine
+    need xvfb-run xvfb
+    need x86_64-w64-mingw32-gcc gcc-mingw-w64-x86-64
+    need x86_64-w64-mingw32-g++ g++-mingw-w64-x86-64
     [[ -f /usr/aarch64-linux-gnu/lib/libc.so ]] || packages+=(libc6-dev-arm64-cross)
 fi
 need pkg-config pkg-config
