@@ -18,7 +18,7 @@ work=$root/target/windows
 folder="$work/Ein Ordner für ünïcode 模型"
 rm -rf "$work/run" "$folder"
 mkdir -p "$work" "$folder"
-export WINEPREFIX=$work/wine WINEDEBUG=-all WINEDLLOVERRIDES='bcryptprimitives=n;mscoree=;mshtml='
+export LC_ALL=C.UTF-8 WINEPREFIX=$work/wine WINEDEBUG=-all WINEDLLOVERRIDES='bcryptprimitives=n;mscoree=;mshtml='
 export VK_DRIVER_FILES=${VK_DRIVER_FILES:-/usr/share/vulkan/icd.d/lvp_icd.json}
 export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_LINKER=x86_64-w64-mingw32-gcc
 export CARGO_TARGET_DIR=$work/build
@@ -53,7 +53,7 @@ cp "$built/elizainference.dll" "$folder/"
 failed=()
 while read -r case; do
     status=0
-    ELIZA_LIBRARY="Z:$folder/elizainference.dll" ELIZA_TEST_MODEL="Z:$folder/Modell ä.gguf" TMPDIR="Z:$folder" \
+    ELIZA_LIBRARY="Z:$folder/elizainference.dll" ELIZA_TEST_MODEL="Z:$folder/Modell ä.gguf" \
         timeout 300 wine "$work/harness/host.exe" "$case" >"$work/case.log" 2>&1 || status=$?
     if test $status -ne 0 && test $status -ne 77; then
         failed+=("$case")

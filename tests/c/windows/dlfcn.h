@@ -7,18 +7,22 @@
 
 #define RTLD_NOW 0
 #define RTLD_LOCAL 0
+#define RTLD_NOLOAD 1
 
 static inline void * dlopen(const char * path, int mode) {
     wchar_t wide[1024];
-    (void)mode;
     if (MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, wide, 1024) == 0) return NULL;
-    return (void *)LoadLibraryW(wide);
+    return (void *)(mode == RTLD_NOLOAD ? GetModuleHandleW(wide) : LoadLibraryW(wide));
 }
 
 static inline void * dlsym(void * object, const char * name) {
     union { FARPROC function; void * object; } found;
     found.function = GetProcAddress((HMODULE)object, name);
     return found.object;
+}
+
+static inline int dlclose(void * object) {
+    return FreeLibrary((HMODULE)object) ? 0 : -1;
 }
 
 static inline const char * dlerror(void) {
