@@ -151,7 +151,7 @@ pub(crate) enum Next {
 pub(crate) struct GrammarWalk {
     state: GrammarState,
     /// What it was made of, for an engine elsewhere.
-    #[cfg_attr(not(feature = "remote"), expect(dead_code, reason = "read where there are servers"))]
+    #[cfg(feature = "remote")]
     source: Arc<[u8]>,
     /// The rest of a forced text, the next token last.
     run: Vec<Token>,
@@ -170,8 +170,11 @@ pub(crate) struct GrammarWalk {
 impl GrammarWalk {
     /// At the start of a grammar.
     pub(crate) fn new(grammar: Arc<Grammar>, source: &[u8]) -> GrammarWalk {
+        #[cfg(not(feature = "remote"))]
+        let _ = source;
         GrammarWalk {
             state: GrammarState::new(grammar),
+            #[cfg(feature = "remote")]
             source: source.into(),
             run: Vec::new(),
             tail: Vec::new(),

@@ -58,8 +58,7 @@ impl Opened {
     }
 
     #[cfg(not(feature = "remote"))]
-    fn connect(path: &Path, wanted: &Wanted) -> Result<Opened> {
-        let _ = &wanted.remote;
+    fn connect(path: &Path, _: &Wanted) -> Result<Opened> {
         Err(super::no_servers(path))
     }
 }
@@ -67,6 +66,7 @@ impl Opened {
 /// How models are opened.
 struct Wanted {
     engine: EngineOptions,
+    #[cfg_attr(not(feature = "remote"), expect(dead_code, reason = "read where there are servers"))]
     remote: RemoteOptions,
 }
 

@@ -193,6 +193,11 @@ fn text_of(tokens: &[Token]) -> Result<String> {
     String::from_utf8(bytes).map_err(|error| Error::InvalidArgument(format!("the text for the server: {error}")))
 }
 
+/// A prompt as its text, where there is one.
+fn prompt<'a>(text: &'a Option<String>, tokens: &'a [Token]) -> Prompt<'a> {
+    text.as_deref().map_or(Prompt::Tokens(tokens), Prompt::Text)
+}
+
 /// The texts of all names of a trie of bytes that go on from a node.
 fn names_after(trie: &Trie, from: Node) -> Result<Vec<String>> {
     let (mut names, mut open) = (Vec::new(), vec![(from, Vec::new())]);
@@ -387,7 +392,7 @@ impl RemoteSlot {
             (Some((trie, node)), true) => names_after(trie, *node)?,
             _ => Vec::new(),
         };
-        let prompt = if self.as_text { text_of(&self.tokens)? } else { String::new() };
+        let text = self.spelled(&self.tokens)?;
         let (steps, ignore_eos) = self.steps()?;
         let max_tokens = if self.as_text {
             self.wanted.most.map_or(self.server.facts().context.unwrap_or(DEFAULT_CONTEXT), |most| most as usize)
@@ -398,7 +403,7 @@ impl RemoteSlot {
         };
         let greedy = |trie: &crate::trie::TrieState| trie.mode() != Mode::Sampled;
         let request = Request {
-            prompt: if self.as_text { Prompt::Text(&prompt) } else { Prompt::Tokens(&self.tokens) },
+            prompt: prompt(&text, &self.tokens),
             max_tokens,
             chain: &steps,
             ignore_eos,
@@ -440,6 +445,11 @@ impl RemoteSlot {
             }
         }
         Ok((steps, ignore_eos))
+    }
+
+    /// The text of tokens, where texts are what is sent.
+    fn spelled(&self, tokens: &[Token]) -> Result<Option<String>> {
+        self.as_text.then(|| text_of(tokens)).transpose()
     }
 
     fn needs_vocab<T>(&self, what: &str) -> Result<T> {
@@ -500,10 +510,9 @@ impl Decoder for RemoteSlot {
     }
 
     fn prewarm(&mut self, warm: &Prewarm, cancel: &Arc<AtomicBool>, _: &mut dyn FnMut()) -> Result<()> {
+        let text = self.spelled(&warm.tokens)?;
         let before = self.server.watch(cancel);
-        let text = if self.as_text { text_of(&warm.tokens)? } else { String::new() };
-        let prompt = if self.as_text { Prompt::Text(&text) } else { Prompt::Tokens(&warm.tokens) };
-        let warmed = self.server.warm(prompt);
+        let warmed = self.server.warm(prompt(&text, &warm.tokens));
         self.server.watch(&before);
         warmed
     }
@@ -588,14 +597,8 @@ impl Decoder for RemoteSlot {
         if options.pooling.is_some() {
             return self.unsupported("a choice of pooling");
         }
-        let spelled: Vec<String> = match self.as_text {
-            true => texts.iter().map(|text| text_of(text)).collect::<Result<_>>()?,
-            false => Vec::new(),
-        };
-        let prompts: Vec<Prompt<'_>> = match self.as_text {
-            true => spelled.iter().map(|text| Prompt::Text(text)).collect(),
-            false => texts.iter().map(|text| Prompt::Tokens(text)).collect(),
-        };
+        let spelled: Vec<Option<String>> = texts.iter().map(|text| self.spelled(text)).collect::<Result<_>>()?;
+        let prompts: Vec<Prompt<'_>> = spelled.iter().zip(texts).map(|(text, tokens)| prompt(text, tokens)).collect();
         let mut rows = self.server.embed(&prompts, options.dimensions)?;
         let width = rows.first().map_or(0, Vec::len);
         let keep = if options.dimensions == 0 { width } else { options.dimensions };
