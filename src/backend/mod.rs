@@ -8,7 +8,8 @@
 //! The other files hold the inputs and results: `batch.rs` (cache, nodes, rows), `weights.rs`, `device.rs`, `chain.rs`
 //! (the steps of a sampler), `device_sampling.rs` (a chain on a device and its results), `trie_walk.rs`, `memory.rs`;
 //! and what both backends must agree on: `rope.rs`, `kv_rows.rs`, `known_recurrence.rs`, `tree_mask.rs`, `own_files.rs`
-//! (what is kept on disk). `registry.rs` lists the devices and opens the backends, `cpu/` and `gpu/`.
+//! (what is kept on disk). `kernel_times.rs` has what kernels took, where that is measured. `registry.rs` lists the
+//! devices and opens the backends, `cpu/` and `gpu/`.
 
 mod batch;
 mod chain;
@@ -17,6 +18,7 @@ mod device;
 mod device_sampling;
 #[cfg(feature = "gpu")]
 pub mod gpu;
+pub mod kernel_times;
 #[cfg(any(test, feature = "gpu"))]
 mod known_recurrence;
 pub mod kv_rows;

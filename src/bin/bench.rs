@@ -5,9 +5,12 @@
 //! by copies within its memory), and the fraction of it that decoding reaches says how much is left.
 
 use crate::args::{ModelArgs, loading};
-use crate::output::{Failure, Outcome, catch_interrupts, fail, interrupted, print_json, printable, progress, size};
+use crate::output::{
+    Failure, Outcome, catch_interrupts, fail, interrupted, print_json, printable, progress, size, usage,
+};
 use crate::{spans, streams};
 use elizainference::Token;
+use elizainference::backend::kernel_times::{self, KernelTime};
 use elizainference::engine::{
     EmbedOptions, Engine, EngineOptions, SlotId, SlotOutcome, SlotToken, Speculation, Traffic, open_model,
 };
@@ -51,6 +54,9 @@ pub struct Args {
     /// Sample on the host, from copied logits, where the device could do it
     #[arg(long)]
     host_sampling: bool,
+    /// Measure the kernels on a GPU, each by itself: every submission is then waited for
+    #[arg(long)]
+    profile: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -62,6 +68,12 @@ pub struct Args {
 
 pub fn run(args: Args) -> Outcome {
     catch_interrupts(|| {});
+    if args.profile {
+        if args.model.engine(0)?.gpu_layers == 0 {
+            return usage("--profile measures kernels on a GPU, and --gpu-layers puts none there");
+        }
+        kernel_times::measure();
+    }
     if let Some(how) = args.spans.mode {
         let report = spans::run(how, &args.model, args.reps, &args.spans)?;
         return if args.json { print_json(&report) } else { spans::summary(&report) };
@@ -233,6 +245,7 @@ fn speed(args: &Args) -> Result<Value, Failure> {
         "devices": shares.iter().map(Share::json).collect::<Vec<_>>(),
         "no_gpu_reason": bench.engine.model().no_gpu_reason(),
         "bandwidth_fraction": rate.map(|r| r / bandwidth),
+        "kernels": kernel_times::all(),
     }))
 }
 
@@ -260,7 +273,22 @@ fn summary(report: &Value) -> Outcome {
     if number("peak_rss_bytes").is_some() {
         writeln!(out, "Peak memory  {}", bytes("peak_rss_bytes"))?;
     }
+    kernels(&mut out)?;
     Ok(out.flush()?)
+}
+
+/// What kernels took, where that was measured.
+fn kernels(out: &mut impl Write) -> Outcome {
+    let all = kernel_times::all();
+    let sum: f64 = all.iter().map(|time| time.us).sum();
+    if !all.is_empty() {
+        writeln!(out, "Kernels      {:.2} ms on the GPU", sum / 1e3)?;
+    }
+    for KernelTime { kernel, dispatches, us } in all {
+        let (share, each) = (100.0 * us / sum.max(f64::MIN_POSITIVE), us / dispatches.max(1) as f64);
+        writeln!(out, "  {share:5.1} %  {each:9.2} us x {dispatches:<7} {kernel}")?;
+    }
+    Ok(())
 }
 
 impl Args {
@@ -329,9 +357,12 @@ impl Bench {
         let tokens = args.tokens(self.engine.model().n_vocab());
         let (mut prompt, mut decode) = (Vec::new(), Vec::new());
         let bar = progress("Measuring", u64::from(args.reps) + 1);
-        for _ in 0..=args.reps {
+        for round in 0..=args.reps {
             if interrupted() {
                 return Err(Failure::Interrupted);
+            }
+            if round == 1 {
+                kernel_times::forget();
             }
             if args.pp > 0 {
                 self.slots.iter().for_each(|slot| self.engine.truncate(*slot, args.depth));

@@ -1,6 +1,7 @@
 //! Counters and times of one prompt and the generation after it.
 
 use super::{FinishReason, ModelInfo};
+use crate::backend::kernel_times::{self, KernelTime};
 use crate::engine::EngineStats;
 use crate::grammar::spans::{SpanEvent, SpanTracker};
 use crate::grammar::{SpanKind, SpanPlan};
@@ -113,6 +114,9 @@ pub(crate) struct Telemetry<'a> {
     /// The chain of the last generation: `+` before a step that the device runs, `-` before one that the host runs.
     chain: &'a str,
     trie_cache: TrieCache,
+    /// What kernels took on GPUs since the process began, the longest first, where that is measured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kernels: Vec<KernelTime>,
     /// Those of the last generation, where its grammar reports them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     spans: Vec<NamedSpan>,
@@ -171,6 +175,7 @@ impl<'a> Telemetry<'a> {
             skip_ratio,
             chain,
             trie_cache: TrieCache { hits, misses, entries, bytes },
+            kernels: kernel_times::all(),
             spans,
         }
     }

@@ -136,6 +136,39 @@ fn every_shader_of_the_fixtures_can_be_translated() {
     texts.iter().for_each(|(name, text)| translation::check(name, text));
 }
 
+/// Every pass has one attention in each layer; without the option nothing is measured.
+#[test]
+fn the_times_of_kernels_are_measured_when_asked_for() {
+    if !has_gpu() {
+        return;
+    }
+    let path = fixture(Kind::Llama, Weights::Q8_0);
+    let layers = engine::open_model(&path, &EngineOptions::default(), None).unwrap().hparams().n_layer as u64;
+    let kernels = |more: &[&str]| -> Vec<serde_json::Value> {
+        let program = std::process::Command::new(env!("CARGO_BIN_EXE_eliza-inference"))
+            .args(["bench", "--gpu-layers", "-1", "--pp", "5", "--tg", "3", "--reps", "1", "--json", "--model"])
+            .arg(&path)
+            .args(more)
+            .output()
+            .unwrap();
+        assert!(program.status.success(), "{}", String::from_utf8_lossy(&program.stderr));
+        let report: serde_json::Value = serde_json::from_slice(&program.stdout).unwrap();
+        report["kernels"].as_array().unwrap().clone()
+    };
+    let measured = kernels(&["--profile"]);
+    let dispatches = |name: &str| -> u64 {
+        let of_name = |kernel: &&serde_json::Value| kernel["kernel"].as_str().unwrap().split(' ').next() == Some(name);
+        measured.iter().filter(of_name).map(|kernel| kernel["dispatches"].as_u64().unwrap()).sum()
+    };
+    // The prompt, the token before decoding, and the decoded ones.
+    let attentions = dispatches("attention");
+    assert!(attentions.is_multiple_of(layers) && attentions >= 5 * layers, "{attentions} in {layers} layers");
+    assert!(dispatches("sampler") >= 3, "{measured:?}");
+    assert!(measured.iter().all(|kernel| kernel["us"].as_f64().unwrap() >= 0.0), "{measured:?}");
+    assert!(measured.iter().map(|kernel| kernel["us"].as_f64().unwrap()).sum::<f64>() > 0.0, "{measured:?}");
+    assert_eq!(kernels(&[]), Vec::<serde_json::Value>::new());
+}
+
 /// The other layers are on the CPU, which rounds activations of quantised weights; so plain weights here.
 #[test]
 fn every_number_of_layers() {

@@ -2,7 +2,7 @@
 //!
 //! `adapter.rs` finds and scores adapters, `quirks.rs` lists drivers that are refused, `test_limits.rs` lowers an
 //! adapter's limits for tests. `memory.rs` counts buffers and queries free memory, `readback.rs` copies results to the
-//! host, `bandwidth.rs` measures.
+//! host, `bandwidth.rs` measures, `profiler.rs` takes the times of kernels.
 //!
 //! The driver's errors do not end the process: [`Device::guard`] returns them to the caller whose calls caused them. A
 //! lost device stays lost for all who hold it.
@@ -10,16 +10,19 @@
 mod adapter;
 pub mod bandwidth;
 pub mod memory;
+pub mod profiler;
 mod quirks;
 pub mod readback;
 pub mod test_limits;
 
 pub use adapter::{Adapter, adapters, name_of};
 
+use crate::backend::kernel_times;
 use crate::backend::memory::{Account, Component, Memory};
 use crate::{Error, Result};
 use adapter::of_host;
 use memory::Buffer;
+use profiler::Profiler;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -37,6 +40,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) const STORAGE: wgpu::BufferUsages =
     wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
 
+/// Arm's number among vendors of PCI devices, which its drivers give too.
+const ARM: u32 = 0x13b5;
+
 /// For waits that cannot be cancelled.
 static NEVER: AtomicBool = AtomicBool::new(false);
 
@@ -53,6 +59,8 @@ pub struct Caps {
     pub max_workgroups: u32,
     /// Alignment of a storage binding's offset.
     pub storage_align: u32,
+    /// A thread has so few registers that kernels should keep less at hand: Arm's Mali has 64, others 128 to 256.
+    pub few_registers: bool,
 }
 
 /// A logical device with its queue.
@@ -73,6 +81,8 @@ pub struct Device {
     pub shader_compiler: Option<&'static str>,
     /// Run shaders with the bounds checks that are left out otherwise.
     pub checked: bool,
+    /// Takes the times of kernels, where that was asked for.
+    pub profiler: Option<Profiler>,
     /// Counters of the objects made on this device.
     pub(crate) made: Making,
     /// Why the device is lost, once it is.
@@ -110,9 +120,15 @@ impl Device {
     pub fn new(chosen: &Adapter, limits: &TestLimits) -> Result<Device> {
         let (adapter, info) = (&chosen.adapter, chosen.info.clone());
         let lowered = limits.lower(adapter.limits());
+        let measured = kernel_times::are_measured();
+        if measured && !adapter.features().contains(profiler::FEATURES) {
+            let problem = format!("{} has no timestamps between kernels, which a profile needs", name_of(&info));
+            return Err(Error::Unsupported(problem));
+        }
+        let timestamps = if measured { profiler::FEATURES } else { wgpu::Features::empty() };
         let request = adapter.request_device(&wgpu::DeviceDescriptor {
             label: Some("eliza"),
-            required_features: adapter.features() & wgpu::Features::PIPELINE_CACHE,
+            required_features: adapter.features() & wgpu::Features::PIPELINE_CACHE | timestamps,
             required_limits: lowered.clone(),
             memory_hints: wgpu::MemoryHints::Performance,
             ..Default::default()
@@ -134,7 +150,9 @@ impl Device {
             max_threads: lowered.max_compute_invocations_per_workgroup.min(lowered.max_compute_workgroup_size_x),
             max_workgroups: lowered.max_compute_workgroups_per_dimension,
             storage_align: lowered.min_storage_buffer_offset_alignment,
+            few_registers: limits.few_registers || info.vendor == ARM,
         };
+        let profiler = measured.then(|| Profiler::new(&raw, &queue));
         Ok(Device {
             raw,
             queue,
@@ -144,6 +162,7 @@ impl Device {
             reason: chosen.reason.clone(),
             shader_compiler: chosen.shader_compiler,
             checked: limits.checked,
+            profiler,
             made: Making::default(),
             lost,
             adapter: chosen.adapter.clone(),

@@ -1,7 +1,7 @@
 //! Artificial limits, so that a test can lower any adapter's limits to the smallest that are supported.
 //!
 //! `ELIZA_GPU_RESTRICT` holds them as text:
-//! `binding=16M,memory=512M,threads=128,checked=on`.
+//! `binding=16M,memory=512M,threads=128,registers=few,checked=on`.
 
 use crate::backend::memory::parse_bytes;
 use crate::{Error, Result};
@@ -15,6 +15,8 @@ pub struct TestLimits {
     pub memory: Option<u64>,
     /// Threads of the largest workgroup.
     pub threads: Option<u32>,
+    /// Take the kernels that keep less in registers.
+    pub few_registers: bool,
     /// Compile shaders with bounds checks.
     pub checked: bool,
 }
@@ -41,6 +43,7 @@ impl TestLimits {
                 ("binding", size) => all.binding = Some(parse_bytes(size).ok_or_else(bad)?),
                 ("memory", size) => all.memory = Some(parse_bytes(size).ok_or_else(bad)?),
                 ("threads", count) => all.threads = Some(count.parse().map_err(|_| bad())?),
+                ("registers", "few") => all.few_registers = true,
                 ("checked", "on") => all.checked = true,
                 _ => return Err(bad()),
             }
@@ -68,11 +71,11 @@ mod tests {
 
     #[test]
     fn texts() {
-        let all = TestLimits::parse("binding=16M,memory=3G, threads=128,checked=on").unwrap();
+        let all = TestLimits::parse("binding=16M,memory=3G, threads=128,registers=few,checked=on").unwrap();
         assert_eq!((all.binding, all.memory), (Some(16 << 20), Some(3 << 30)));
-        assert_eq!((all.threads, all.checked), (Some(128), true));
+        assert_eq!((all.threads, all.few_registers, all.checked), (Some(128), true, true));
         assert_eq!(TestLimits::parse("").unwrap(), TestLimits::default());
-        for bad in ["binding", "binding=x", "memory=much", "threads=-1", "checked=maybe", "speed=off"] {
+        for bad in ["binding", "binding=x", "memory=much", "threads=-1", "registers=64", "checked=maybe", "speed=off"] {
             let error = TestLimits::parse(bad).unwrap_err().to_string();
             assert!(error.contains(bad), "{error}");
         }

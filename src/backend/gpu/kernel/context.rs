@@ -141,7 +141,10 @@ impl Gpu {
         let entries: Vec<_> = bindings.iter().enumerate().map(|(i, binding)| binding.entry(i as u32)).collect();
         let descriptor = wgpu::BindGroupLayoutDescriptor { label: Some(name), entries: &entries };
         let layout = self.guard(|| Ok(self.raw.create_bind_group_layout(&descriptor)))?;
-        let kernel = Arc::new(Kernel { name, pipeline: Pipeline::default(), layout, tried: AtomicBool::new(false) });
+        let flags = text.lines().next().and_then(|line| line.strip_prefix("//")).unwrap_or_default();
+        let what = [name, flags].concat().trim_end().to_string();
+        let (pipeline, tried) = (Pipeline::default(), AtomicBool::new(false));
+        let kernel = Arc::new(Kernel { name, what, pipeline, layout, tried });
         self.compiler.start(&kernel, text);
         Ok(kernel)
     }

@@ -36,6 +36,8 @@ pub enum Binding {
 pub struct Kernel {
     /// Name in messages.
     pub name: &'static str,
+    /// Name and flags, in profiles.
+    pub what: String,
     /// The pipeline; its entry point is `main`.
     pub pipeline: Pipeline,
     layout: wgpu::BindGroupLayout,

@@ -3,18 +3,19 @@
 //! WGSL has no preprocessor, so shaders have directives of this library, which are comments to any WGSL tool: `//#if
 //! NAME` (or `//#if !NAME`), `//#else` and `//#endif` choose lines by flags, and `//#include NAME` inserts another text
 //! of the table. Numbers that Rust and WGSL share are passed to [`compose`] as constants, which it writes before the
-//! text as `const`s, so no number is written twice.
+//! text as `const`s, so no number is written twice. The first line names the flags, for who reads a finished text.
 
 use crate::backend::gpu::shaders;
 use crate::{Error, Result};
 use std::fmt::Write;
 
-/// The finished text of a shader: constants, then `source` with its directives resolved.
+/// The finished text of a shader: its flags as a comment, constants, then `source` with its directives resolved.
 ///
 /// # Errors
 /// [`Error::Internal`] for a line that names an unknown part.
 pub fn compose(source: &str, flags: &[&str], constants: &[(&str, u32)]) -> Result<String> {
     let mut text = String::with_capacity(source.len() + 1024);
+    let _ = writeln!(text, "// {}", flags.join(" "));
     for (name, value) in constants {
         let _ = writeln!(text, "const {name}: u32 = {value}u;");
     }
@@ -69,9 +70,9 @@ mod tests {
     #[test]
     fn lines_are_chosen_by_flags() {
         let source = "a\n//#if X\nb\n//#if !Y\nc\n//#endif\n//#else\nd\n//#endif\ne";
-        assert_eq!(compose(source, &["X"], &[("N", 3)]).unwrap(), "const N: u32 = 3u;\na\nb\nc\ne\n");
-        assert_eq!(compose(source, &["X", "Y"], &[]).unwrap(), "a\nb\ne\n");
-        assert_eq!(compose(source, &[], &[]).unwrap(), "a\nd\ne\n");
+        assert_eq!(compose(source, &["X"], &[("N", 3)]).unwrap(), "// X\nconst N: u32 = 3u;\na\nb\nc\ne\n");
+        assert_eq!(compose(source, &["X", "Y"], &[]).unwrap(), "// X Y\na\nb\ne\n");
+        assert_eq!(compose(source, &[], &[]).unwrap(), "// \na\nd\ne\n");
         for broken in ["//#if X", "//#else", "//#endif", "//#include nothing", "//#what"] {
             assert!(compose(broken, &[], &[]).is_err(), "{broken}");
         }

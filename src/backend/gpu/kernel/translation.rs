@@ -1,8 +1,8 @@
 //! Every shader that a test makes is also translated for the platforms that the test does not run on: SPIR-V, Metal's
 //! language and HLSL. Without their compilers no more can be checked.
 //!
-//! The HLSL is written to the folder `ELIZA_DUMP_SHADERS`, where it is set: `tools/dxc.py` compiles the files of that
-//! folder.
+//! Text and HLSL are written to the folder `ELIZA_DUMP_SHADERS`, where it is set: `tools/dxc.py` and `tools/gpu_lab.py`
+//! compile the files of that folder.
 #![allow(clippy::unwrap_used)]
 
 use naga::back::{hlsl, msl, spv};
@@ -42,7 +42,10 @@ pub fn check(name: &str, text: &str) {
     if let Some(folder) = std::env::var_os("ELIZA_DUMP_SHADERS") {
         let mut hash = DefaultHasher::new();
         text.hash(&mut hash);
-        let file = Path::new(&folder).join(format!("{name}-{:016x}.hlsl", hash.finish()));
-        std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(file, text_out)).unwrap();
+        let stem = format!("{name}-{:016x}", hash.finish());
+        std::fs::create_dir_all(&folder).unwrap();
+        for (ending, content) in [("wgsl", text), ("hlsl", text_out.as_str())] {
+            std::fs::write(Path::new(&folder).join(format!("{stem}.{ending}")), content).unwrap();
+        }
     }
 }

@@ -66,12 +66,13 @@ struct Tile {
 
 impl Tile {
     /// The largest tile that `vectors` query vectors fill and workgroup memory holds.
-    fn new(quads_k: usize, quads_v: usize, vectors: usize) -> Option<Tile> {
+    fn new(quads_k: usize, quads_v: usize, vectors: usize, few_registers: bool) -> Option<Tile> {
         if vectors < 4 {
             return Some(Tile::of(quads_k, quads_v, 1, vectors));
         }
-        let tiles = [8, 4, 2, 1].map(|packs| Tile::of(quads_k, quads_v, 4, packs));
-        let wanted = vectors.div_ceil(4).next_power_of_two();
+        let pack = if few_registers { 1 } else { 4 };
+        let tiles = [8, 4, 2, 1].map(|packs| Tile::of(quads_k, quads_v, pack, packs));
+        let wanted = vectors.div_ceil(pack).next_power_of_two();
         tiles.into_iter().find(|tile| tile.packs <= wanted && tile.memory() <= MEMORY)
     }
 
@@ -141,7 +142,7 @@ pub fn steps(gpu: &Gpu, spec: &AttentionSpec, layout: &KvLayout, queries: &Queri
     let Queries { q, out, rows, max_rows, ref sinks } = *queries;
     let group = spec.n_head / spec.n_head_kv;
     let (quads_k, quads_v) = (layout.head_dim_k / 4, layout.head_dim_v / 4);
-    let tile = Tile::new(quads_k, quads_v, group * max_rows)
+    let tile = Tile::new(quads_k, quads_v, group * max_rows, gpu.caps.few_registers)
         .ok_or_else(|| Error::Internal(format!("No attention tile for {layout:?}")))?;
     let mut flags = layout.flags();
     flags.extend((tile.pack > 1).then_some("PACKED"));

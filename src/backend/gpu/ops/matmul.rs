@@ -1,8 +1,8 @@
 //! Products of matrices and rows of the workspace, and rows of a table, as steps.
 //!
 //! Up to [`VECTOR_ROWS`] rows a product is bound by reading the weights: `matvec.wgsl` reads them once for all rows,
-//! and can also apply an RMS norm to its input. More rows are computed in the tiles of `matmul.wgsl`. Each slice of a
-//! matrix is a dispatch of its own.
+//! and can also apply an RMS norm to an input of one row. More rows are computed in the tiles of `matmul.wgsl`. Each
+//! slice of a matrix is a dispatch of its own.
 //!
 //! Bytes and widths are those of the workspace: offsets are multiples of 16 bytes, row `r` of an operand starts `r`
 //! times its width after the first; the one value of a row may stand by itself. A product with a matrix whose number of
@@ -31,6 +31,14 @@ pub const VECTOR_ROWS: usize = 8;
 /// further sequence.
 pub const SAMPLED_TOKEN: u32 = 1 << 31;
 
+/// A matrix of so many rows keeps a large GPU busy with two rows for each thread.
+const SOME_ROWS: usize = 1024;
+/// One of so many with half of the threads for each row, too.
+const MANY_ROWS: usize = 4096;
+/// Vec4s of a normed row that a workgroup keeps in its memory at a time: 8 KiB, whole groups for all lanes.
+const CHUNK: usize = 512;
+/// Weights of a thread's next group are read ahead where they are at most so many vec4s.
+const AHEAD_QUADS: usize = 4;
 /// Threads of the kernel that looks up rows of a table; each reads a group of weights.
 const EMBED_THREADS: usize = 64;
 /// Rows of matrices in a tile of a product with many rows.
@@ -47,7 +55,7 @@ pub struct Input<'a> {
     pub x: u64,
     /// Width: values of a row.
     pub width: usize,
-    /// A norm of `x`; only for products of at most [`VECTOR_ROWS`] rows.
+    /// A norm of `x`; only for products of one row.
     pub norm: Option<Norm<'a>>,
 }
 
@@ -84,12 +92,33 @@ pub struct Term<'a> {
     pub scale: Option<f32>,
     /// Added to the product.
     pub bias: Option<&'a Vector>,
+    /// How threads share the work on one row.
+    pub spread: Spread,
 }
 
 impl<'a> Term<'a> {
     /// A matrix by itself.
     pub fn plain(matrix: &'a Matrix) -> Term<'a> {
-        Term { matrix, scale: None, bias: None }
+        Term { matrix, scale: None, bias: None, spread: Spread::of(matrix) }
+    }
+}
+
+/// How the threads of a product of one row share a matrix. A kernel's text depends on it, so a kernel's probe has the
+/// spread of the matrix that the kernel is for.
+#[derive(Clone, Copy)]
+pub struct Spread {
+    /// Threads of each row of the matrix.
+    lanes: usize,
+    /// Tiles of rows of a workgroup.
+    tiles: usize,
+}
+
+impl Spread {
+    /// By the size of a matrix: a small one has too few rows to fill a GPU, so more threads share each.
+    pub fn of(matrix: &Matrix) -> Spread {
+        let most = if matrix.n_out < MANY_ROWS { 32 } else { 16 };
+        let tiles = if matrix.n_out < SOME_ROWS { 1 } else { 2 };
+        Spread { lanes: matrix.layout.groups.next_power_of_two().clamp(8, most), tiles }
     }
 }
 
@@ -179,7 +208,7 @@ pub fn heads(gpu: &Gpu, h: &Heads<'_>) -> Result<Vec<Step>> {
         return Err(Error::Internal(problem));
     }
     let product = Product {
-        first: Term::plain(h.matrix),
+        first: Term { spread: Spread { lanes: 16, tiles: 1 }, ..Term::plain(h.matrix) },
         second: None,
         act: None,
         input: Input { x: h.x.offset as u64, width: h.x.width, norm: None },
@@ -327,7 +356,7 @@ impl Product<'_> {
         if width != n_in && self.heads.is_none() || norms.flatten().any(|weight| weight.len != n_in) {
             return Err(Error::Internal(format!("Rows of {width} values for a matrix of {n_in}")));
         }
-        if norm.is_some() && self.max_rows > VECTOR_ROWS {
+        if norm.is_some() && self.max_rows > 1 {
             return Err(Error::Internal(format!("A norm within a product of {} rows", self.max_rows)));
         }
         let biases = [Some(self.first), self.second].into_iter().flatten().filter_map(|term| term.bias);
@@ -395,14 +424,21 @@ impl Product<'_> {
             }
         }
         // One kernel for one row, another for all other counts: the number of rows is read from the frame.
-        let columns = if self.max_rows == 1 { 1 } else { VECTOR_ROWS };
-        // Two tiles share the activations, except where one row's are too few to matter and threads are worth more.
-        let (sides, out_tiles) = match (self.second.is_some(), columns) {
-            (true, _) => (2, 1),
-            (false, 1) => (1, 1),
-            (false, _) => (2, 2),
+        let (columns, spread) = match self.max_rows {
+            1 => (1, self.first.spread),
+            _ => (VECTOR_ROWS, Spread { lanes: 8, tiles: 2 }),
         };
-        let k_lanes = if columns == 1 { 16 } else { 8 };
+        let few = gpu.caps.few_registers;
+        let (sides, out_tiles) = match self.second {
+            Some(_) => (2, 1),
+            None if few => (1, 1),
+            None => (spread.tiles, spread.tiles),
+        };
+        // Powers of two both: the lanes deal a chunk out evenly.
+        let k_lanes = spread.lanes.min(1 << (gpu.caps.max_threads as usize / TILE).ilog2());
+        let quads = sides * self.first.matrix.layout.format.elements[QUADS];
+        text.flags.extend((quads <= AHEAD_QUADS && !few).then_some("AHEAD"));
+        text.constant("CHUNK", CHUNK);
         text.constant("K_LANES", k_lanes);
         text.constant("THREADS", k_lanes * TILE);
         text.constant("COLUMNS", columns);
@@ -431,10 +467,12 @@ impl Product<'_> {
         let of_head = self.heads.as_ref().map_or(TILE_ROWS, |parts| 1 << parts.rows.trailing_zeros().min(6));
         let rows_out = (TILE_ROWS / sides).min(of_head);
         let rows_in = if self.max_rows <= 16 { 16 } else { 32 };
+        let each = if sides > 1 && gpu.caps.few_registers { 2 } else { 4 };
         text.constant("SIDES", sides);
         text.constant("ROWS_OUT", rows_out);
         text.constant("ROWS_IN", rows_in);
-        text.constant("THREADS", rows_out / 4 * (rows_in / 4));
+        text.constant("EACH", each);
+        text.constant("THREADS", rows_out / 4 * (rows_in / each));
         let [y, z] = fold(gpu, slice.rows.div_ceil(rows_out))?;
         words.fold = y;
         // Workgroups of one piece of the matrix run next to each other.
@@ -539,6 +577,11 @@ impl Text {
         let sections = ["", "BLOCKS", "WORDS", "HALVES", "BLOCK_HALVES"];
         text.flags.extend(sections.iter().zip(format.elements).filter(|(_, n)| *n > 0).map(|(flag, _)| *flag));
         text.flags.extend([(format.offset, "OFFSET"), (format.sixes, "SIXES")].iter().filter(|f| f.0).map(|f| f.1));
+        if let Some(table) = format.table {
+            text.flags.push("TABLE");
+            let words = table.as_chunks::<4>().0.iter().map(|four| u32::from_le_bytes(four.map(i8::cast_unsigned)));
+            text.constants.extend(["TABLE_0", "TABLE_1", "TABLE_2", "TABLE_3"].into_iter().zip(words));
+        }
         text.constant("TILE", TILE);
         text.constant("BLOCK_GROUPS", BLOCK_GROUPS);
         text.constant("QUADS", format.elements[QUADS]);

@@ -9,7 +9,9 @@ use super::{Expected, Probe, Run, TOLERANCE};
 use crate::Result;
 use crate::backend::gpu::kernel::Gpu;
 use crate::backend::gpu::kernel::dispatch::{FRAME_LISTED, FRAME_N_LISTED, FRAME_ROWS, Step};
-use crate::backend::gpu::ops::matmul::{self, Added, Embed, Gated, Heads, Input, MatMul, Norm, Term, VECTOR_ROWS};
+use crate::backend::gpu::ops::matmul::{
+    self, Added, Embed, Gated, Heads, Input, MatMul, Norm, Spread, Term, VECTOR_ROWS,
+};
 use crate::backend::gpu::ops::rows::RowSpan;
 use crate::backend::gpu::weights::layout::GROUP;
 use crate::backend::gpu::weights::matrix::{Loader, Matrix, Vector};
@@ -174,6 +176,7 @@ struct Known {
     matrix: Matrix,
     scale: Option<f32>,
     bias: Option<Vector>,
+    spread: Spread,
     /// Of all rows.
     results: Vec<Expected>,
 }
@@ -190,11 +193,11 @@ impl Known {
         };
         let results = source.product(&fed.x, fed.rows).into_iter().enumerate().map(result).collect();
         let bias = bias.as_ref().map(|bias| vector(gpu, bias)).transpose()?;
-        Ok(Known { matrix: source.load(gpu)?, scale, bias, results })
+        Ok(Known { matrix: source.load(gpu)?, scale, bias, spread: like.spread, results })
     }
 
     fn term(&self) -> Term<'_> {
-        Term { matrix: &self.matrix, scale: self.scale, bias: self.bias.as_ref() }
+        Term { matrix: &self.matrix, scale: self.scale, bias: self.bias.as_ref(), spread: self.spread }
     }
 }
 

@@ -22,7 +22,7 @@ use crate::graph::{
     Activation, AttentionSpec, Gating, HeadNorm, Index, NormKind, NormSpan, NormSpec, RopeKind, RopeScaling, RouteSpec,
     Rows, Rule, Temperature, Values, WeightId,
 };
-use crate::quant::TensorType::{self, BF16, F16, F32, Q3_K, Q4_0, Q4_K, Q5_0, Q6_K, Q8_0};
+use crate::quant::TensorType::{self, BF16, F16, F32, IQ4_NL, MXFP4, Q3_K, Q4_0, Q4_K, Q5_0, Q6_K, Q8_0};
 use parking_lot::Mutex;
 
 /// The probe passes, and fails with another expectation.
@@ -111,11 +111,12 @@ const SCALE: usize = 19;
 fn products_are_tried_as_a_model_runs_them() {
     // Types side by side with a bias on the first, values of a row, norms, a residual, most rows, whether logits.
     type Case = (&'static [TensorType], usize, usize, bool, usize, bool);
-    let cases: [Case; 6] = [
+    let cases: [Case; 7] = [
         (&[F32, F16], 44, 0, true, 1, false),
         (&[Q4_K], 512, 2, false, 1, true),
         (&[Q5_0, Q8_0], 64, 1, false, 1, false),
-        (&[Q6_K], 256, 2, true, 4, false),
+        (&[Q6_K], 256, 0, true, 4, false),
+        (&[MXFP4, IQ4_NL], 2048, 2, true, 1, false),
         (&[Q4_K], 256, 0, false, 16, true),
         (&[BF16, BF16], 44, 0, true, 512, false),
     ];
@@ -127,9 +128,9 @@ fn products_are_tried_as_a_model_runs_them() {
         let [weight, bias] = [n_in, 4].map(|n| vector(gpu, &vec![1.0; n]).unwrap());
         let has = |i: usize| i == 0 && residual;
         let parts = matrices.iter().enumerate().map(|(i, matrix)| Term {
-            matrix,
             scale: has(i).then_some(2.0),
             bias: has(i).then_some(&bias),
+            ..Term::plain(matrix)
         });
         let parts: Vec<_> = parts.collect();
         let added = (norms > 1).then_some(Added { y: 4096, weight: &weight, eps: 0.0, sum: 8192 });
@@ -157,13 +158,13 @@ fn products_are_tried_as_a_model_runs_them() {
 fn single_columns_are_tried_as_a_model_runs_them() {
     for (gpu, (ty, n_in, normed, max_rows)) in devices()
         .iter()
-        .flat_map(|gpu| [(F32, 44, true, 1), (Q8_0, 64, true, 8), (F16, 64, false, 512)].map(|case| (gpu, case)))
+        .flat_map(|gpu| [(F32, 44, true, 1), (Q8_0, 64, false, 8), (F16, 64, false, 512)].map(|case| (gpu, case)))
     {
         let matrix = Source::new(0, ty, n_in, 1).unwrap().load(gpu).unwrap();
         let (weight, bias) = (vector(gpu, &vec![1.0; n_in]).unwrap(), vector(gpu, &[1.0]).unwrap());
         let norm = normed.then_some(Norm { weight: &weight, eps: 0.0, added: None });
         let job = MatMul {
-            parts: &[Term { matrix: &matrix, scale: Some(2.0), bias: Some(&bias) }],
+            parts: &[Term { scale: Some(2.0), bias: Some(&bias), ..Term::plain(&matrix) }],
             input: Input { x: 0, width: n_in, norm },
             residual: None,
             dst: 4096,
@@ -216,7 +217,7 @@ fn activated_products_are_tried_as_a_model_runs_them() {
     for (gpu, (ty, act, gates, max_rows)) in devices().iter().flat_map(|gpu| cases.map(|case| (gpu, case))) {
         let matrix = Source::new(0, ty, 64, 4).unwrap().load(gpu).unwrap();
         let bias = vector(gpu, &[1.0; 4]).unwrap();
-        let term = Term { matrix: &matrix, scale: Some(2.0), bias: Some(&bias) };
+        let term = Term { scale: Some(2.0), bias: Some(&bias), ..Term::plain(&matrix) };
         let input = Input { x: 0, width: 64, norm: None };
         let up = gates.then_some(term);
         let job = Gated { gate: term, up, act, input, dst: 0, width: 4, rows: Rows::Batch, max_rows };

@@ -1,6 +1,6 @@
-//! Which norms cost no dispatch of their own, in batches of a few rows.
+//! Which norms cost no dispatch of their own, in batches of one row.
 //!
-//! A product with vectors reads its whole input in every workgroup anyway, so it can also normalise it: a norm that
+//! A product with one row reads its whole input in every workgroup anyway, so it can also normalise it: a norm that
 //! only products read is *taken along* by each of them. A norm after a block, `sum = residual + norm(y)`, can be fused
 //! too when such a norm and its product follow: the product computes the sum from `residual` and `y`, and its first
 //! workgroup stores it for later readers. It is then *joined* to that product.
@@ -10,7 +10,6 @@
 //! in three areas: one for `y`, two for the sums in turn.
 
 use crate::backend::Work;
-use crate::backend::gpu::ops::matmul::VECTOR_ROWS;
 use crate::graph::{Node, NodeId, Op, Rows};
 use std::collections::{HashMap, HashSet};
 
@@ -42,7 +41,7 @@ impl Fusions {
             return fusions;
         }
         let end = work.workspace_bytes.next_multiple_of(ALIGN);
-        let widest = joins.iter().map(|&id| VECTOR_ROWS * work.graph.node(id).width * 4).max().unwrap_or(0);
+        let widest = joins.iter().map(|&id| work.graph.node(id).width * 4).max().unwrap_or(0);
         let area = |i: usize| end + i * widest.next_multiple_of(ALIGN);
         // The last sum in each of the two areas.
         let mut sums: [Option<NodeId>; 2] = [None; 2];
@@ -115,7 +114,7 @@ impl<'a> View<'a> {
     fn is_short(&self, node: &Node) -> bool {
         matches!(&node.op, Op::Norm { norm, groups: 1 } if norm.plain().is_some())
             && node.output.is_none()
-            && self.max_rows(node) <= VECTOR_ROWS
+            && self.max_rows(node) <= 1
     }
 
     fn can_be_taken(&self, id: NodeId) -> bool {

@@ -79,9 +79,9 @@ impl<'a> Lowering<'a> {
     pub fn term(&self, linear: &Linear) -> Result<Term<'a>> {
         let weights = self.weights;
         Ok(Term {
-            matrix: weights.matrix(linear.weight)?,
             scale: linear.scale.map(|id| weights.number(id)).transpose()?,
             bias: linear.bias.map(|id| weights.vector(id)).transpose()?,
+            ..Term::plain(weights.matrix(linear.weight)?)
         })
     }
 

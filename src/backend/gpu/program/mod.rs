@@ -32,6 +32,10 @@ const STEPS_PER_SUBMISSION: usize = 24;
 /// Batches of at most this many rows are one submission.
 const SHORT: usize = 8;
 
+/// Names in profiles of what a sampler and a walker dispatch.
+const SAMPLER: &str = "sampler";
+const WALK: &str = "walk";
+
 const PARAM_BYTES: u64 = PARAM_WORDS as u64 * 4;
 
 /// A compiled run of nodes.
@@ -145,6 +149,7 @@ impl GpuProgram {
             }
             let mut encoder = self.gpu.raw.create_command_encoder(&Default::default());
             let mut pass = encoder.begin_compute_pass(&Default::default());
+            let mut stamps = self.gpu.profiler.as_ref().map(|profiler| profiler.begin(&mut pass));
             for (step, group) in steps.iter().zip(groups) {
                 let [x, y, z] = step.groups.map(|count| count.of(&counts));
                 if x > 0 && y > 0 && z > 0 {
@@ -152,19 +157,31 @@ impl GpuProgram {
                     pass.set_bind_group(0, group, &[]);
                     pass.dispatch_workgroups(x, y, z);
                     state.traffic.dispatches += 1;
+                    if let Some(stamps) = &mut stamps {
+                        stamps.after(&mut pass, &step.kernel.what);
+                    }
                 }
             }
             let sample = sample && i == last;
             if sample {
                 state.traffic.dispatches += state.sampler()?.encode(&mut pass, batch.sample)?;
+                if let Some(stamps) = &mut stamps {
+                    stamps.after(&mut pass, SAMPLER);
+                }
             }
             drop(pass);
+            if let Some(stamps) = &stamps {
+                stamps.resolve(&mut encoder);
+            }
             if sample {
                 state.sampler()?.copy(&mut encoder, batch.sample);
             }
             let index = self.gpu.queue.submit([encoder.finish()]);
             if sample {
                 state.sampler()?.submitted(index.clone());
+            }
+            if let Some(stamps) = stamps {
+                stamps.record(|| self.gpu.wait())?;
             }
             state.traffic.submissions += 1;
             if let Some(earlier) = before.replace(index)
@@ -187,21 +204,35 @@ impl GpuProgram {
         state.upload_walk(batch, walk)?;
         let mut encoder = self.gpu.raw.create_command_encoder(&Default::default());
         let mut pass = encoder.begin_compute_pass(&Default::default());
+        let mut stamps = self.gpu.profiler.as_ref().map(|profiler| profiler.begin(&mut pass));
+        let mut after = |pass: &mut wgpu::ComputePass<'_>, kernel: &str| {
+            stamps.iter_mut().for_each(|stamps| stamps.after(pass, kernel));
+        };
         for _ in 0..walk.passes {
             state.walker()?.encode(&mut pass);
+            after(&mut pass, WALK);
             for (i, (step, group)) in self.steps.iter().zip(groups).enumerate() {
                 let (args, at) = state.walker()?.args(i);
                 pass.set_pipeline(&step.kernel.pipeline);
                 pass.set_bind_group(0, group, &[]);
                 pass.dispatch_workgroups_indirect(args, at);
+                after(&mut pass, &step.kernel.what);
             }
             state.encode_choice(&mut pass, self.steps.len())?;
+            after(&mut pass, SAMPLER);
         }
         state.walker()?.encode(&mut pass);
+        after(&mut pass, WALK);
         drop(pass);
         state.walker()?.copy(&mut encoder);
+        if let Some(stamps) = &stamps {
+            stamps.resolve(&mut encoder);
+        }
         let index = self.gpu.queue.submit([encoder.finish()]);
         state.walker()?.submitted(index);
+        if let Some(stamps) = stamps {
+            stamps.record(|| self.gpu.wait())?;
+        }
         state.traffic.dispatches += (walk.passes * (self.steps.len() + 2) + 1) as u64;
         state.traffic.submissions += 1;
         Ok(())

@@ -20,7 +20,7 @@ pub fn devices() -> &'static [Arc<Gpu>] {
             eprintln!("skipped: no usable GPU adapter {reasons:?}");
             return Vec::new();
         };
-        let small = "binding=16M,threads=128,checked=on";
+        let small = "binding=16M,threads=128,registers=few,checked=on";
         ["", small].iter().map(|text| Arc::new(Gpu::new(best, &TestLimits::parse(text).unwrap()).unwrap())).collect()
     });
     &DEVICES

@@ -14,17 +14,21 @@
 //! | Q4_K | 1: codes | d, dmin, twelve bytes of scales | | | |
 //! | Q5_K | 1: low bits | as Q4_K | 1: fifth bits | | |
 //! | Q6_K | 1: low bits | | 2: upper bits | two i8 scales | d |
+//! | MXFP4 | 1: codes | | | exponent of the scale | |
+//! | IQ4_NL | 1: codes | | | scale | |
 //! | Affine | 3: codes, lines | | | | |
 //!
 //! Four-bit codes: byte j holds weight j in its low bits and weight j + 16 in its high bits. Fifth bits: bit v of byte
 //! b is that of weight 4 v + b. Upper bits of Q6_K: bits 2 v and 2 v + 1 of byte b of word h are those of weight 16 h +
-//! 4 v + b. Q4_0's codes and Q6_K's are stored with their highest bit flipped, which makes them signed numbers.
+//! 4 v + b. Q4_0's codes and Q6_K's are stored with their highest bit flipped, which makes them signed numbers. Codes
+//! of MXFP4 and IQ4_NL are places of a table of 16 numbers; a scale of MXFP4 below 2^-126 counts as zero.
 //!
 //! *Affine* stores every other type that can be decoded: a signed byte q per weight and, for each 16 weights, the scale
-//! and offset of `q * scale + offset` in f32. In all formats the weights are exactly those of `quant::dequantize`.
+//! and offset of `q * scale + offset` in f32. In all formats the weights are otherwise exactly those of
+//! `quant::dequantize`.
 
 use super::recipes;
-use crate::quant::{self, TensorType};
+use crate::quant::{self, IQ4_NL_VALUES, MXFP4_VALUES, TensorType};
 use crate::{Error, Result};
 
 /// Rows of a tile.
@@ -53,18 +57,22 @@ pub struct Format {
     pub offset: bool,
     /// Whether scales are the 6-bit ones of Q4_K.
     pub sixes: bool,
+    /// The numbers of the codes, where they are places of a table.
+    pub table: Option<&'static [i8; 16]>,
 }
 
-const PLAIN: Format = Format { flag: "", elements: [0; 5], offset: false, sixes: false };
+const PLAIN: Format = Format { flag: "", elements: [0; 5], offset: false, sixes: false, table: None };
 
 static F32: Format = Format { flag: "F32", elements: [8, 0, 0, 0, 0], ..PLAIN };
 static F16: Format = Format { flag: "F16", elements: [4, 0, 0, 0, 0], ..PLAIN };
 static BF16: Format = Format { flag: "BF16", elements: [4, 0, 0, 0, 0], ..PLAIN };
 static Q8_0: Format = Format { flag: "Q8_0", elements: [2, 0, 0, 1, 0], ..PLAIN };
 static Q4_0: Format = Format { flag: "Q4_0", elements: [1, 0, 0, 1, 0], ..PLAIN };
-static Q4_K: Format = Format { flag: "Q4_K", elements: [1, 1, 0, 0, 0], offset: true, sixes: true };
-static Q5_K: Format = Format { flag: "Q5_K", elements: [1, 1, 1, 0, 0], offset: true, sixes: true };
+static Q4_K: Format = Format { flag: "Q4_K", elements: [1, 1, 0, 0, 0], offset: true, sixes: true, ..PLAIN };
+static Q5_K: Format = Format { flag: "Q5_K", elements: [1, 1, 1, 0, 0], offset: true, sixes: true, ..PLAIN };
 static Q6_K: Format = Format { flag: "Q6_K", elements: [1, 0, 2, 1, 1], ..PLAIN };
+static MXFP4: Format = Format { flag: "MXFP4", elements: [1, 0, 0, 1, 0], table: Some(&MXFP4_VALUES), ..PLAIN };
+static IQ4_NL: Format = Format { flag: "IQ4_NL", elements: [1, 0, 0, 1, 0], table: Some(&IQ4_NL_VALUES), ..PLAIN };
 static AFFINE: Format = Format { flag: "AFFINE", elements: [3, 0, 0, 0, 0], offset: true, ..PLAIN };
 
 /// The rows of a matrix in their layout.
@@ -92,6 +100,8 @@ impl Layout {
             TensorType::Q4_K => &Q4_K,
             TensorType::Q5_K => &Q5_K,
             TensorType::Q6_K => &Q6_K,
+            TensorType::MXFP4 => &MXFP4,
+            TensorType::IQ4_NL => &IQ4_NL,
             _ if recipes::recipe(ty).is_some() || quant::blocks(ty).is_some() => &AFFINE,
             _ => return Err(Error::Unsupported(format!("Weights of type {ty} on a GPU"))),
         };

@@ -24,6 +24,8 @@ pub fn pack(layout: &Layout, source: &[u8], row: &mut Row<'_>) -> Result<()> {
             TensorType::Q4_K => q4_k(row, group, block),
             TensorType::Q5_K => q5_k(row, group, block),
             TensorType::Q6_K => q6_k(row, group, block),
+            TensorType::MXFP4 => mxfp4(row, group, block),
+            TensorType::IQ4_NL => iq4_nl(row, group, block),
             _ => match quant::blocks(ty) {
                 Some(blocks) => affine::pack_parts(blocks, weights, row, group, block),
                 None => {
@@ -92,6 +94,16 @@ fn q8_0(row: &mut Row<'_>, group: usize, block: &[u8]) {
 fn q4_0(row: &mut Row<'_>, group: usize, block: &[u8]) {
     scale(row, HALVES, group, [block[0], block[1]]);
     row.put_words(QUADS, group, words::<4>(block, 2).map(|w| w ^ 0x8888_8888));
+}
+
+fn mxfp4(row: &mut Row<'_>, group: usize, block: &[u8]) {
+    row.put(HALVES, group, [block[0], 0]);
+    row.put_words(QUADS, group, words(block, 1));
+}
+
+fn iq4_nl(row: &mut Row<'_>, group: usize, block: &[u8]) {
+    scale(row, HALVES, group, [block[0], block[1]]);
+    row.put_words(QUADS, group, words(block, 2));
 }
 
 /// Scales and minimums of Q4_K and Q5_K.

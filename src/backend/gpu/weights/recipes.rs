@@ -45,11 +45,8 @@ pub fn recipe(ty: TensorType) -> Option<&'static Recipe> {
             scales: &[(0..32, 0xff), (32..96, 0x55)],
             offsets: &[],
         },
-        // The code for the value one is 8 in the first table and 1 in the second.
-        TensorType::IQ4_NL => &Recipe { codes: &[(0..1, 0), (1..2, 0x3c)], scales: &[(2..18, 0x88)], offsets: &[] },
-        // 0x40 is the scale one.
+        // 0x40 is the scale one, code 1 the value one.
         TensorType::NVFP4 => &Recipe { codes: &[(0..4, 0x40)], scales: &[(4..36, 0x11)], offsets: &[] },
-        TensorType::MXFP4 => &Recipe { codes: &[(0..1, 128)], scales: &[(1..17, 0x11)], offsets: &[] },
         _ => return None,
     })
 }

@@ -299,8 +299,9 @@ fn splits_fill_the_device_and_fit_the_partials() {
 #[test]
 fn every_head_has_a_tile_that_fits() {
     for (k, v) in (1..=64).flat_map(|k| (1..=64).map(move |v| (k, v))) {
-        for vectors in [1, 2, 3, 4, 7, 8, 16, 71, 512] {
-            let tile = Tile::new(k, v, vectors).unwrap();
+        let counts = [1, 2, 3, 4, 7, 8, 16, 71, 512];
+        for (vectors, few) in counts.into_iter().flat_map(|vectors| [(vectors, false), (vectors, true)]) {
+            let tile = Tile::new(k, v, vectors, few).unwrap();
             assert!(tile.memory() <= MEMORY && tile.threads <= 128, "{k} {v} {vectors}: {tile:?}");
             assert!(tile.packs * tile.shares <= tile.threads && tile.packs.is_multiple_of(tile.columns), "{tile:?}");
             assert!(tile.columns * tile.parts * v <= tile.threads && tile.parts >= 1, "{k} {v} {vectors}: {tile:?}");

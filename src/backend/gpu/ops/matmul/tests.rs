@@ -265,38 +265,42 @@ fn table_rows_of_all_types() {
 
 #[test]
 fn a_norm_is_taken_along() {
-    for (ty, n_in, counts) in [(TensorType::F32, 172, [1, 3]), (TensorType::Q4_K, 1024, [2, 8])] {
-        let (source, eps) = (Source::new(1, ty, n_in, 20).unwrap(), 1e-3);
+    // Rows that end within a group, and that fill the workgroup's memory twice and begin it once more; all spreads.
+    let cases = [
+        (TensorType::F32, 172, 20),
+        (TensorType::F32, 4396, 20),
+        (TensorType::Q4_K, 5120, 20),
+        (TensorType::Q4_K, 1024, SOME_ROWS + 8),
+        (TensorType::Q8_0, 1024, MANY_ROWS),
+    ];
+    for (ty, n_in, n_out) in cases {
+        let (source, eps) = (Source::new(1, ty, n_in, n_out).unwrap(), 1e-3);
         let mut random = Random(3);
-        let (x, norm) = (random.units(8 * n_in), random.units(n_in));
+        let (x, norm) = (random.units(n_in), random.units(n_in));
         // Small rows, for which epsilon matters.
         let x: Vec<f32> = x.iter().map(|x| x * 0.05).collect();
         // The sum of squares is off by as much as a product, its root by half, the rounded reference by one rounding.
         let expected: Vec<_> =
-            source.product(&normed(&x, &norm, eps), 8).into_iter().map(|(value, off)| (value, 2.0 * off)).collect();
+            source.product(&normed(&x, &norm, eps), 1).into_iter().map(|(value, off)| (value, 2.0 * off)).collect();
         for gpu in devices() {
             let (matrix, norm) = (source.load(gpu).unwrap(), vector(gpu, &norm));
-            for rows in counts {
-                let mut space = Space::new();
-                let at = space.put(&x[..rows * n_in]);
-                let dst = space.add(rows * 20);
-                let mut m = MatMul {
-                    parts: &[Term::plain(&matrix)],
-                    input: Input { norm: Some(Norm { weight: &norm, eps, added: None }), ..input(at, n_in) },
-                    residual: None,
-                    dst,
-                    width: 20,
-                    rows: Rows::Output,
-                    max_rows: bucket(rows),
-                    logits: false,
-                };
-                let run =
-                    Run { rows: rows + 1, outputs: rows, tokens: &[], positions: &[], sampled: [0; 3], listed: &[] };
-                let after = run.over(gpu, &matmul(gpu, &m).unwrap(), &space);
-                check(&format!("{ty} {rows} rows"), &space, &after, dst, 20, rows, &expected[..rows * 20]);
-                m.max_rows = 16;
-                assert!(matches!(matmul(gpu, &m), Err(Error::Internal(_))));
-            }
+            let mut space = Space::new();
+            let (at, dst) = (space.put(&x), space.add(n_out));
+            let mut m = MatMul {
+                parts: &[Term::plain(&matrix)],
+                input: Input { norm: Some(Norm { weight: &norm, eps, added: None }), ..input(at, n_in) },
+                residual: None,
+                dst,
+                width: n_out,
+                rows: Rows::Output,
+                max_rows: 1,
+                logits: false,
+            };
+            let run = Run { rows: 2, outputs: 1, tokens: &[], positions: &[], sampled: [0; 3], listed: &[] };
+            let after = run.over(gpu, &matmul(gpu, &m).unwrap(), &space);
+            check(&format!("{ty} {n_out}x{n_in}"), &space, &after, dst, n_out, 1, &expected);
+            m.max_rows = 2;
+            assert!(matches!(matmul(gpu, &m), Err(Error::Internal(_))));
         }
     }
 }
@@ -308,44 +312,38 @@ fn a_normed_sum_is_taken_along_and_stored() {
     let sources =
         [Source::new(1, TensorType::BF16, n_in, 20).unwrap(), Source::new(1, TensorType::F32, n_in, 12).unwrap()];
     let mut random = Random(13);
-    let (x, y) = (random.units(8 * n_in), random.units(8 * n_in));
+    let (x, y) = (random.units(n_in), random.units(n_in));
     let y: Vec<f32> = y.iter().map(|y| y * 0.05).collect();
     let (norm, added) = (random.units(n_in), random.units(n_in));
     let sum: Vec<f32> = x.iter().zip(normed(&y, &added, sum_eps)).map(|(x, y)| x + y).collect();
     // One rounding more than a norm alone, and the other norm's.
-    let products = sources.each_ref().map(|source| source.product(&normed(&sum, &norm, eps), 8));
+    let products = sources.each_ref().map(|source| source.product(&normed(&sum, &norm, eps), 1));
+    let expected: Vec<_> = products.concat().into_iter().map(|(value, off)| (value, 3.0 * off)).collect();
     for gpu in devices() {
         let (a, b) = (sources[0].load(gpu).unwrap(), sources[1].load(gpu).unwrap());
         let (norm, added) = (vector(gpu, &norm), vector(gpu, &added));
-        for rows in [1, 5, 8] {
-            let mut space = Space::new();
-            let (at, y) = (space.put(&x[..rows * n_in]), space.put(&y[..rows * n_in]));
-            let (sum_at, dst) = (space.add(rows * n_in), space.add(rows * 32));
-            let added = Added { y, weight: &added, eps: sum_eps, sum: sum_at };
-            let m = MatMul {
-                parts: &[Term::plain(&a), Term::plain(&b)],
-                input: Input { norm: Some(Norm { weight: &norm, eps, added: Some(added) }), ..input(at, n_in) },
-                residual: None,
-                dst,
-                width: 32,
-                rows: Rows::Batch,
-                max_rows: bucket(rows),
-                logits: false,
-            };
-            let after = Run::of(rows).over(gpu, &matmul(gpu, &m).unwrap(), &space);
-            let sums = sum_at as usize / 4..sum_at as usize / 4 + rows * n_in;
-            for (i, (&got, expected)) in after[sums.clone()].iter().zip(&sum).enumerate() {
-                let got = f32::from_bits(got);
-                assert!((got - expected).abs() <= 1e-5, "{rows} rows, sum {i}: {got}, not {expected}");
-            }
-            space.0[sums.clone()].copy_from_slice(&after[sums]);
-            let both = (0..rows).flat_map(|row| {
-                let parts = [(&products[0], 20), (&products[1], 12)];
-                parts.into_iter().flat_map(move |(products, n)| &products[row * n..(row + 1) * n])
-            });
-            let expected: Vec<_> = both.map(|&(value, off)| (value, 3.0 * off)).collect();
-            check(&format!("{rows} rows"), &space, &after, dst, 32, rows, &expected);
+        let mut space = Space::new();
+        let (at, y) = (space.put(&x), space.put(&y));
+        let (sum_at, dst) = (space.add(n_in), space.add(32));
+        let added = Added { y, weight: &added, eps: sum_eps, sum: sum_at };
+        let m = MatMul {
+            parts: &[Term::plain(&a), Term::plain(&b)],
+            input: Input { norm: Some(Norm { weight: &norm, eps, added: Some(added) }), ..input(at, n_in) },
+            residual: None,
+            dst,
+            width: 32,
+            rows: Rows::Batch,
+            max_rows: 1,
+            logits: false,
+        };
+        let after = Run::of(1).over(gpu, &matmul(gpu, &m).unwrap(), &space);
+        let sums = sum_at as usize / 4..sum_at as usize / 4 + n_in;
+        for (i, (&got, expected)) in after[sums.clone()].iter().zip(&sum).enumerate() {
+            let got = f32::from_bits(got);
+            assert!((got - expected).abs() <= 1e-5, "sum {i}: {got}, not {expected}");
         }
+        space.0[sums.clone()].copy_from_slice(&after[sums]);
+        check("a normed sum", &space, &after, dst, 32, 1, &expected);
     }
 }
 
@@ -357,7 +355,7 @@ fn gated_products() {
         (TensorType::BF16, TensorType::BF16, 172, Activation::Silu, 1.0, &[(1, true), (9, false)]),
         (TensorType::F32, TensorType::F32, 64, Activation::Silu, 1e6, &[(1, false), (20, false)]),
         (TensorType::F32, TensorType::F32, 64, Activation::Gelu, 1e6, &[(1, false)]),
-        (TensorType::Q6_K, TensorType::Q6_K, 256, Activation::Gelu, 1.0, &[(7, true), (33, false)]),
+        (TensorType::Q6_K, TensorType::Q6_K, 256, Activation::Gelu, 1.0, &[(1, true), (7, false), (33, false)]),
         // One layout for the file's two types.
         (TensorType::Q5_0, TensorType::Q3_K, 256, Activation::Silu, 1.0, &[(3, false)]),
     ];
@@ -426,7 +424,7 @@ fn activations_with_factors_and_biases() {
         for gpu in devices() {
             let matrices = sources.each_ref().map(|source| source.load(gpu).unwrap());
             let vectors = biases.each_ref().map(|bias| vector(gpu, bias));
-            let term = |i: usize| Term { matrix: &matrices[i], scale: Some(scales[i]), bias: Some(&vectors[i]) };
+            let term = |i: usize| Term { scale: Some(scales[i]), bias: Some(&vectors[i]), ..Term::plain(&matrices[i]) };
             for rows in [1, 3, 20] {
                 let mut space = Space::new();
                 let at = space.put(&x[..rows * n_in]);
@@ -464,7 +462,7 @@ fn a_factor_is_on_the_product_alone() {
             let at = space.put(&x[..rows * n_in]);
             let dst = space.put(&residual[..rows * n_out]);
             let m = MatMul {
-                parts: &[Term { matrix: &matrix, scale: Some(2.5), bias: Some(&bound) }],
+                parts: &[Term { scale: Some(2.5), bias: Some(&bound), ..Term::plain(&matrix) }],
                 input: input(at, n_in),
                 residual: Some(dst),
                 dst,
@@ -707,12 +705,61 @@ fn formats_keep_their_size() {
         (TensorType::Q4_K, 144),
         (TensorType::Q5_K, 176),
         (TensorType::Q6_K, 210),
+        (TensorType::MXFP4, 8 * 18),
+        (TensorType::IQ4_NL, 8 * 18),
         (TensorType::Q3_K, 8 * 48),
     ] {
         for gpu in devices() {
             // But for the alignment of the second binding, and of the buffer.
             let bytes: u64 = Matrix::slice_bytes(gpu, "test", ty, 512, 13).unwrap().iter().sum();
             assert!((16 * 2 * block..16 * 2 * block + 256 + 16).contains(&bytes), "{ty}: {bytes}");
+        }
+    }
+}
+
+/// The kernels that `tools/gpu_lab.py` judges, for small and large matrices of the usual types; nothing is computed.
+#[test]
+#[ignore = "makes texts for tools/gpu_lab.py"]
+fn texts_for_the_lab() {
+    if devices().is_empty() {
+        return;
+    }
+    let gpu = &*Gpu::open(None).unwrap();
+    use TensorType::{F16, MXFP4, Q4_0, Q4_K, Q6_K, Q8_0};
+    let n_in = 1024;
+    let numbers = vector(gpu, &vec![1.0; n_in]);
+    let added = Added { y: 1 << 20, weight: &numbers, eps: 1e-6, sum: 1 << 21 };
+    let normed = Input { norm: Some(Norm { weight: &numbers, eps: 1e-6, added: None }), ..input(0, n_in) };
+    let summed = Input { norm: Some(Norm { weight: &numbers, eps: 1e-6, added: Some(added) }), ..input(0, n_in) };
+    for ty in [Q4_0, Q8_0, Q4_K, Q6_K, MXFP4, F16] {
+        for n_out in [1024, 4096] {
+            let matrix = Source::new(1, ty, n_in, n_out).unwrap().load(gpu).unwrap();
+            let (dst, width, rows) = (1 << 22, n_out, Rows::Batch);
+            let m = MatMul {
+                parts: &[Term::plain(&matrix)],
+                input: input(0, n_in),
+                residual: None,
+                dst,
+                width,
+                rows,
+                max_rows: 1,
+                logits: false,
+            };
+            let gate = Term::plain(&matrix);
+            let g = Gated { gate, up: Some(gate), act: Activation::Silu, input: normed, dst, width, rows, max_rows: 1 };
+            let products = [
+                MatMul { ..m },
+                MatMul { input: normed, ..m },
+                MatMul { input: summed, ..m },
+                MatMul { input: normed, logits: true, ..m },
+                MatMul { max_rows: 8, ..m },
+                MatMul { max_rows: 16, ..m },
+                MatMul { max_rows: 64, ..m },
+            ];
+            products.iter().for_each(|product| drop(matmul(gpu, product).unwrap()));
+            let many = Gated { input: input(0, n_in), max_rows: 64, ..g };
+            let gates = [Gated { ..g }, Gated { input: summed, ..g }, many];
+            gates.iter().for_each(|gate| drop(gated(gpu, gate).unwrap()));
         }
     }
 }

@@ -19,6 +19,7 @@ fn put(row: u32, quad: u32, value: vec4<f32>) {
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+    fill_table(thread);
     let row = id.y;
     let group = id.x * THREADS + thread;
     if (row >= frame[params.count_at] || group >= params.groups) {

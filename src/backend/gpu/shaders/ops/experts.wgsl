@@ -57,6 +57,7 @@ fn second_row_of(expert: u32, tile: u32) -> u32 {
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+    fill_table(thread);
     let tile = id.x + id.y * params.fold;
     if (tile * (TILE / 4u) >= params.part_dst) {
         return;

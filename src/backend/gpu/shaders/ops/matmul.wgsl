@@ -1,5 +1,5 @@
 // Products of many rows: a workgroup computes ROWS_OUT rows of the matrix (of both, when gated) for ROWS_IN batch rows,
-// each thread 4 x 4 of them.
+// each thread 4 x EACH of them.
 //
 // Each step along K brings one group of 32 weights of every row, as numbers, and the same columns of the activations
 // into workgroup memory, row by row in vec4s. A row's eight vec4s are in an order of its own (`place`), so that
@@ -71,11 +71,12 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
 //#if HEADS
     head = head_of(first_tile * TILE);
 //#endif
+    fill_table(thread);
     let w_four = thread % (ROWS_OUT / 4u);
-    let x_four = thread / (ROWS_OUT / 4u);
+    let x_first = thread / (ROWS_OUT / 4u) * EACH;
 
-    // Of each side four batch rows, as vec4s over four rows of the matrix.
-    var sum: array<vec4<f32>, SIDES * 4u>;
+    // Of each side EACH batch rows, as vec4s over four rows of the matrix.
+    var sum: array<vec4<f32>, SIDES * EACH>;
     for (var group = 0u; group < params.groups; group++) {
         for (var i = thread; i < LOADED; i += THREADS) {
             load_weights(i, first_tile, group);
@@ -93,10 +94,10 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
                 let w = transpose(mat4x4<f32>(
                     w_tile[place(at, k)], w_tile[place(at + 1u, k)],
                     w_tile[place(at + 2u, k)], w_tile[place(at + 3u, k)]));
-                for (var i = 0u; i < 4u; i++) {
-                    let x = x_tile[place(x_four * 4u + i, k)];
+                for (var i = 0u; i < EACH; i++) {
+                    let x = x_tile[place(x_first + i, k)];
                     // In this order each of the four is one multiply-add.
-                    sum[side * 4u + i] = sum[side * 4u + i] + x.x * w[0] + x.y * w[1] + x.z * w[2] + x.w * w[3];
+                    sum[side * EACH + i] = sum[side * EACH + i] + x.x * w[0] + x.y * w[1] + x.z * w[2] + x.w * w[3];
                 }
             }
         }
@@ -105,14 +106,14 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
 
 //#if ONE
     if (first_tile == 0u && w_four == 0u) {
-        store_ones(first_row + x_four * 4u, vec4<f32>(sum[0].x, sum[1].x, sum[2].x, sum[3].x));
+        store_ones(first_row + x_first, vec4<f32>(sum[0].x, sum[1].x, sum[2].x, sum[3].x));
     }
 //#else
-    for (var i = 0u; i < 4u; i++) {
+    for (var i = 0u; i < EACH; i++) {
 //#if GATED
-        store(first_row + x_four * 4u + i, first_tile * (TILE / 4u) + w_four, sum[i], sum[4u + i]);
+        store(first_row + x_first + i, first_tile * (TILE / 4u) + w_four, sum[i], sum[EACH + i]);
 //#else
-        store(first_row + x_four * 4u + i, first_tile * (TILE / 4u) + w_four, sum[i]);
+        store(first_row + x_first + i, first_tile * (TILE / 4u) + w_four, sum[i]);
 //#endif
     }
 //#endif

@@ -3,11 +3,13 @@
 // A thread is one row of a tile and one of K_LANES lanes along K. Neighbouring threads are neighbouring rows: together
 // they read whole lines of the weights, and all read the same activations, which is one access for the hardware. Each
 // has SIDES x COLUMNS sums: for a gated product a side is a matrix (gate, up), otherwise the sides are tiles next to
-// each other, so that activations are read once for several rows. At the end the lanes are added up through workgroup
-// memory, in a fixed order; no subgroups are needed, because no lane ever reduces across rows.
+// each other, so that activations are read once for several rows. With AHEAD the weights of a thread's next group are read
+// before those of this one are used, so that reads are under way all the time. At the end the lanes are added up through
+// workgroup memory, in a fixed order; no subgroups are needed, because no lane ever reduces across rows.
 //
-// With NORM the input is x * norm / sqrt(mean(x^2) + eps): the sum of squares is taken along the way and its root
-// multiplied in at the end.
+// With NORM the input is one row, x * norm / sqrt(mean(x^2) + eps). The workgroup keeps CHUNK vec4s of x * norm at a time in
+// its memory: one thread computes each, the threads of all rows read it. The sum of squares is taken along the way and
+// its root multiplied in at the end.
 //
 // With ADDED the input is x + y * added / sqrt(mean(y^2) + eps) to begin with: every workgroup first sums the squares of y,
 // and the first one stores the sum.
@@ -17,19 +19,24 @@
 
 //#if ADDED
 @group(0) @binding(BIND_ADDED) var<storage, read> added: array<vec4<f32>>;
-// Of each column, the factor of y.
-var<workgroup> factors: array<f32, COLUMNS>;
+// On y.
+var<private> y_factor: f32;
 //#endif
 //#if NORM
 @group(0) @binding(BIND_NORM) var<storage, read> norm: array<vec4<f32>>;
-const VALUES: u32 = (SIDES + 1u) * COLUMNS;
+var<workgroup> normed: array<vec4<f32>, CHUNK>;
+//#if OFFSET
+// The sum of each.
+var<workgroup> normed_sums: array<f32, CHUNK>;
+//#endif
+const VALUES: u32 = SIDES + 1u;
 //#else
 const VALUES: u32 = SIDES * COLUMNS;
 //#endif
 
 //#include ops/lanes
 
-// For each side and column, then (with NORM) for the squares of each column, a sum of each thread.
+// For each side and column, then (with NORM) for the squares, a sum of each thread.
 var<workgroup> sums: array<f32, VALUES * THREADS>;
 
 fn fetch(side: u32, first_tile: u32, row: u32, group: u32) -> Raw {
@@ -50,30 +57,49 @@ fn fetch(side: u32, first_tile: u32, row: u32, group: u32) -> Raw {
 var<private> head: u32;
 //#endif
 
+//#if NORM
+// The row before its norm.
+fn input_at(quad: u32) -> vec4<f32> {
+//#if ADDED
+    return ws[params.x + quad] + ws[params.y + quad] * y_factor * added[quad];
+//#else
+    return ws[params.x + quad];
+//#endif
+}
+
+fn x_of(column: u32, group: u32) -> Numbers {
+    let q = group % (CHUNK / 8u) * 8u;
+    return Numbers(
+        mat4x4<f32>(normed[q], normed[q + 1u], normed[q + 2u], normed[q + 3u]),
+        mat4x4<f32>(normed[q + 4u], normed[q + 5u], normed[q + 6u], normed[q + 7u]));
+}
+
+//#if OFFSET
+fn sums_of(x: Numbers, group: u32) -> vec2<f32> {
+    let q = group % (CHUNK / 8u) * 8u;
+    return vec2<f32>(
+        normed_sums[q] + normed_sums[q + 1u] + normed_sums[q + 2u] + normed_sums[q + 3u],
+        normed_sums[q + 4u] + normed_sums[q + 5u] + normed_sums[q + 6u] + normed_sums[q + 7u]);
+}
+//#endif
+//#else
 fn x_at(column: u32, quad: u32) -> vec4<f32> {
 //#if HEADS
-    let at = column * params.x_stride + head * params.part_x + inside(quad);
+    return ws[params.x + column * params.x_stride + head * params.part_x + inside(quad)];
 //#else
-    let at = column * params.x_stride + inside(quad);
-//#endif
-//#if ADDED
-    return ws[params.x + at] + ws[params.y + at] * factors[column] * added[inside(quad)];
-//#else
-    return ws[params.x + at];
+    return ws[params.x + column * params.x_stride + inside(quad)];
 //#endif
 }
 
-//#if NORM
-fn norm_group(group: u32) -> Numbers {
-    let q = group * 8u;
-    return Numbers(
-        mat4x4<f32>(norm[inside(q)], norm[inside(q + 1u)], norm[inside(q + 2u)], norm[inside(q + 3u)]),
-        mat4x4<f32>(norm[inside(q + 4u)], norm[inside(q + 5u)], norm[inside(q + 6u)], norm[inside(q + 7u)]));
+fn x_of(column: u32, group: u32) -> Numbers {
+    return x_group(column, group);
 }
 
-fn times(a: mat4x4<f32>, b: mat4x4<f32>) -> mat4x4<f32> {
-    return mat4x4<f32>(a[0] * b[0], a[1] * b[1], a[2] * b[2], a[3] * b[3]);
+//#if OFFSET
+fn sums_of(x: Numbers, group: u32) -> vec2<f32> {
+    return vec2<f32>(sum_of(x.lo), sum_of(x.hi));
 }
+//#endif
 //#endif
 
 // The TILE sums that are left of a value.
@@ -88,7 +114,7 @@ fn all_of(value: u32) -> f32 {
 // What is on a column's sums.
 fn factor_of(column: u32) -> f32 {
 //#if NORM
-    return inverseSqrt(all_of(SIDES * COLUMNS + column) / f32(params.x_quads * 4u) + params.real);
+    return inverseSqrt(all_of(SIDES) / f32(params.x_quads * 4u) + params.real);
 //#else
     return 1.0;
 //#endif
@@ -109,28 +135,23 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
 //#if HEADS
     head = head_of(first_tile * TILE);
 //#endif
+    fill_table(thread);
     let row = thread % TILE;
     let columns = select(min(frame[params.count_at], params.columns), 1u, COLUMNS == 1u);
 
 //#if ADDED
-    for (var column = 0u; column < columns; column++) {
-        var square = 0.0;
-        for (var i = thread; i < params.x_quads; i += THREADS) {
-            let y = ws[params.y + column * params.x_stride + i];
-            square += dot(y, y);
-        }
-        sums[column * THREADS + thread] = square;
+    var y_square = 0.0;
+    for (var i = thread; i < params.x_quads; i += THREADS) {
+        let y = ws[params.y + i];
+        y_square += dot(y, y);
     }
-    add_lanes(thread, COLUMNS);
-    if (thread < COLUMNS) {
-        factors[thread] = inverseSqrt(all_of(thread) / f32(params.x_quads * 4u) + params.y_eps);
-    }
+    sums[thread] = y_square;
+    add_lanes(thread, 1u);
+    y_factor = inverseSqrt(all_of(0u) / f32(params.x_quads * 4u) + params.y_eps);
     workgroupBarrier();
     if (params.sum != NONE && id.x == 0u && id.y == 0u) {
-        for (var column = 0u; column < columns; column++) {
-            for (var i = thread; i < params.x_quads; i += THREADS) {
-                ws[params.sum + column * params.x_stride + i] = x_at(column, i);
-            }
+        for (var i = thread; i < params.x_quads; i += THREADS) {
+            ws[params.sum + i] = input_at(i);
         }
     }
 //#endif
@@ -144,57 +165,89 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     // One column's sums are kept at hand; those of more columns in the workgroup's memory, where each thread has places
     // of its own, so that the loop over columns needs no copy of its body for each.
     var one: array<f32, SIDES>;
-    var one_square = 0.0;
     if (COLUMNS > 1u) {
         for (var i = thread; i < VALUES * THREADS; i += THREADS) {
             sums[i] = 0.0;
         }
     }
-    for (var group = thread / TILE; group < params.groups; group += K_LANES) {
-        var w: array<Weights, SIDES>;
+    var group = thread / TILE;
+    var raw: array<Raw, SIDES>;
+//#if AHEAD
+    if (group < params.groups) {
         for (var side = 0u; side < SIDES; side++) {
-            w[side] = unpack(fetch(side, first_tile, row, group), group);
+            raw[side] = fetch(side, first_tile, row, group);
         }
-//#if NORM
-        let norms = norm_group(group);
+    }
 //#endif
-        for (var column = 0u; column < columns; column++) {
-            var x = x_group(column, group);
 //#if NORM
-            x = Numbers(times(x.lo, norms.lo), times(x.hi, norms.hi));
-            // The eight threads of a lane share the eight vec4s of a group.
-            let quad = group * 8u + row;
-            let own = x_at(column, quad);
-            let square = select(0.0, dot(own, own), quad < params.x_quads);
-            if (COLUMNS == 1u) {
-                one_square += square;
-            } else {
-                sums[(SIDES * COLUMNS + column) * THREADS + thread] += square;
+    var square = 0.0;
+    for (var first = 0u; first < params.x_quads; first += CHUNK) {
+        // Every thread is done with what is there.
+        workgroupBarrier();
+        let count = min(params.groups * 8u - first, CHUNK);
+        for (var i = thread; i < count; i += THREADS) {
+            let quad = first + i;
+            var x = vec4<f32>(0.0);
+            if (quad < params.x_quads) {
+                x = input_at(quad);
+                square += dot(x, x);
+                x *= norm[quad];
             }
-//#endif
+            normed[i] = x;
 //#if OFFSET
-            let x_sum = vec2<f32>(sum_of(x.lo), sum_of(x.hi));
+            normed_sums[i] = x.x + x.y + x.z + x.w;
 //#endif
+        }
+        workgroupBarrier();
+        let end = (first + count) / 8u;
+//#else
+        let end = params.groups;
+//#endif
+        for (; group < end; group += K_LANES) {
+//#if AHEAD
+            let now = raw;
+            let next = group + K_LANES;
+            if (next < params.groups) {
+                for (var side = 0u; side < SIDES; side++) {
+                    raw[side] = fetch(side, first_tile, row, next);
+                }
+            }
+//#else
             for (var side = 0u; side < SIDES; side++) {
-                var part = w[side].scale.x * dots(w[side].q.lo, x.lo) + w[side].scale.y * dots(w[side].q.hi, x.hi);
-//#if OFFSET
-                part += dot(w[side].offset, x_sum);
+                raw[side] = fetch(side, first_tile, row, group);
+            }
+            let now = raw;
 //#endif
-                if (COLUMNS == 1u) {
-                    one[side] += part;
-                } else {
-                    sums[(side * COLUMNS + column) * THREADS + thread] += part;
+            var w: array<Weights, SIDES>;
+            for (var side = 0u; side < SIDES; side++) {
+                w[side] = unpack(now[side], group);
+            }
+            for (var column = 0u; column < columns; column++) {
+                let x = x_of(column, group);
+//#if OFFSET
+                let x_sum = sums_of(x, group);
+//#endif
+                for (var side = 0u; side < SIDES; side++) {
+                    var part = w[side].scale.x * dots(w[side].q.lo, x.lo) + w[side].scale.y * dots(w[side].q.hi, x.hi);
+//#if OFFSET
+                    part += dot(w[side].offset, x_sum);
+//#endif
+                    if (COLUMNS == 1u) {
+                        one[side] += part;
+                    } else {
+                        sums[(side * COLUMNS + column) * THREADS + thread] += part;
+                    }
                 }
             }
         }
+//#if NORM
     }
+    sums[SIDES * THREADS + thread] = square;
+//#endif
     if (COLUMNS == 1u) {
         for (var side = 0u; side < SIDES; side++) {
             sums[side * THREADS + thread] = one[side];
         }
-//#if NORM
-        sums[SIDES * THREADS + thread] = one_square;
-//#endif
     }
     add_lanes(thread, VALUES);
 

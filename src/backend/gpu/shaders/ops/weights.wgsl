@@ -217,6 +217,42 @@ fn unpack(raw: Raw, group: u32) -> Weights {
 }
 //#endif
 
+// The numbers of the 16 codes are looked up in workgroup memory, where no two of them meet in a bank. Every kernel calls this
+// with all threads before it unpacks weights.
+//#if TABLE
+var<workgroup> table: array<f32, 16>;
+
+fn fill_table(thread: u32) {
+    if (thread < 16u) {
+        let words = vec4<u32>(TABLE_0, TABLE_1, TABLE_2, TABLE_3);
+        table[thread] = f32(unpack4xI8(words[thread / 4u])[thread % 4u]);
+    }
+    workgroupBarrier();
+}
+
+// Of the low four bits of each byte.
+fn four_of_table(q: u32) -> vec4<f32> {
+    return vec4<f32>(table[q & 15u], table[(q >> 8u) & 15u], table[(q >> 16u) & 15u], table[(q >> 24u) & 15u]);
+}
+
+fn sixteen_of_table(q: vec4<u32>) -> mat4x4<f32> {
+    return mat4x4<f32>(four_of_table(q.x), four_of_table(q.y), four_of_table(q.z), four_of_table(q.w));
+}
+
+fn unpack(raw: Raw, group: u32) -> Weights {
+    let q = raw.quads[0];
+//#if MXFP4
+    // Half of 2^(bits - 127), since the numbers are doubled; zero where that is subnormal.
+    let scale = bitcast<f32>((max(raw.bits, 1u) - 1u) << 23u);
+//#else
+    let scale = two_halves(raw.bits).x;
+//#endif
+    return Weights(Numbers(sixteen_of_table(q), sixteen_of_table(q >> vec4<u32>(4u))), vec2<f32>(scale));
+}
+//#else
+fn fill_table(thread: u32) {}
+//#endif
+
 //#if AFFINE
 fn unpack(raw: Raw, group: u32) -> Weights {
     let line = bitcast<vec4<f32>>(raw.quads[2]);
