@@ -37,12 +37,12 @@ skip    = printf 'skipped: %s\n' $(1)
 .PHONY: install uninstall install-test
 .PHONY: test deep header bench clean tools lint unit cpu-only c-harness js js-deep jvm parity-quick decoders-quick readme \
 	page unit-deep decoders isa-deep trie-tsan c-valgrind c-asan android aarch64 musl targets more-targets fuzz parity \
-	built-for-c jvm-bench dxc eliza-host host-test host-lint crate windows real-servers
+	built-for-c jvm-bench dxc gpu-lab eliza-host host-test host-lint crate windows real-servers
 
 test: tools lint targets unit cpu-only c-harness js jvm install-test parity-quick decoders-quick readme page host-test
 	$(call section,"all of make test passed")
 
-deep: test more-targets host-lint crate unit-deep dxc isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 musl real-servers fuzz parity decoders
+deep: test more-targets host-lint crate unit-deep dxc gpu-lab isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 musl real-servers fuzz parity decoders
 	$(call section,"all of make deep passed")
 
 # ---------------------------------------------------------------------------------------------------------- make test
@@ -194,6 +194,12 @@ dxc:
 	ELIZA_DUMP_SHADERS="$(CURDIR)/target/hlsl" $(CARGO) test --locked --release --test gpu -- \
 	  --ignored every_shader_of_the_fixtures_can_be_translated
 	@python3 tools/dxc.py target/hlsl
+
+# What a driver refuses or spills more than it may is an error; a compiler that cannot be had is skipped.
+gpu-lab:
+	$(call section,"every shader through the compilers of real GPUs")
+	@tools/install.sh --deep >/dev/null
+	@python3 tools/gpu_lab.py check
 
 isa-deep:
 	$(call section,"logits on every instruction set this machine has")

@@ -39,7 +39,7 @@ struct Shape {
 }
 
 #[rustfmt::skip]
-const SHAPES: [Shape; 8] = [
+const SHAPES: [Shape; 9] = [
     Shape { name: "qwen3-0.6b", architecture: "qwen3", width: 1024, layers: 28, feed_forward: 3072, heads: 16,
             kv_heads: 8, head: 128, vocabulary: 151_936, context: 40_960, rope_base: 1e6, tied: true, bpe: true },
     Shape { name: "gemma3-270m", architecture: "gemma3", width: 640, layers: 18, feed_forward: 2048, heads: 4,
@@ -47,6 +47,9 @@ const SHAPES: [Shape; 8] = [
     Shape { name: "tinyllama-1.1b", architecture: "llama", width: 2048, layers: 22, feed_forward: 5632, heads: 32,
             kv_heads: 4, head: 64, vocabulary: 32_000, context: 2048, rope_base: 1e4, tied: false, bpe: false },
     Shape { name: "llama-7b", architecture: "llama", width: 4096, layers: 32, feed_forward: 11_008, heads: 32,
+            kv_heads: 32, head: 128, vocabulary: 32_000, context: 4096, rope_base: 1e4, tied: false, bpe: false },
+    // A quarter of it, whose layers take as long as the whole one's.
+    Shape { name: "llama-7b-8-layers", architecture: "llama", width: 4096, layers: 8, feed_forward: 11_008, heads: 32,
             kv_heads: 32, head: 128, vocabulary: 32_000, context: 4096, rope_base: 1e4, tied: false, bpe: false },
     // With a table of positions, for scripts; the second is a tenth of the first.
     Shape { name: "scripted-300m", architecture: "gpt2", width: 1024, layers: 24, feed_forward: 4096, heads: 16,
