@@ -189,7 +189,7 @@ def compiled(device: str, files: list[Path]) -> tuple[dict[str, dict[str, float]
     return figures, refused
 
 
-def spills(device: str, figures: dict[str, float]) -> float:
+def spills(figures: dict[str, float]) -> float:
     """Registers that are kept in memory for want of room, by the names that the drivers have for that. AMD's scalar registers go to
     lanes of vector registers instead, which is cheap, and are not counted."""
     names = ["spills", "Spilled VGPRs", "STP Count", "LDP Count", "Spills to memory", "Fills from memory"]
@@ -228,8 +228,9 @@ class Text:
         return " ".join([self.kernel, *plain, *numbers])
 
 
-# Bytes of 32 weights in the file, by the flag of the layout; what has no layout of its own takes the one for all others.
-GROUP_BYTES = {"Q4_0": 18, "Q8_0": 34, "Q4_K": 18, "Q6_K": 26.25, "Q5_K": 22, "F16": 64, "BF16": 64, "F32": 128, "MXFP4": 17, "IQ4_NL": 18, "AFFINE": 48}
+# Bytes of 32 weights by the flag of the layout: those of the file, but for AFFINE, in which types without a layout of their own are.
+GROUP_BYTES = {"F32": 128, "F16": 64, "BF16": 64, "Q8_0": 34, "Q6_K": 26.25, "Q5_K": 22, "Q4_K": 18, "Q4_0": 18}
+GROUP_BYTES |= {"IQ4_NL": 18, "MXFP4": 17, "AFFINE": 48}
 
 # ------------------------------------------------------------------------------------------------------------------ model
 
@@ -270,7 +271,6 @@ class Work:
     shared: float = 0.0
     bytes: float = 0.0
     stores: int = 0
-    shared_stores: int = 0
 
     @staticmethod
     def of(instructions) -> "Work":
@@ -288,7 +288,6 @@ class Work:
                 work.stores += 1
             elif name.startswith("ds_"):
                 work.shared += 2 * words
-                work.shared_stores += int("store" in name or "write" in name)
         return work
 
     def plus(self, other: "Work", times: float) -> None:
@@ -390,17 +389,17 @@ def report(devices: list[str], before: Path | None) -> int:
         except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
             print(f"\nskipped: {device}: {error}")
             continue
-        spilling = [text for text in texts if spills(device, figures.get(text.path.stem, {}))]
+        spilling = [text for text in texts if spills(figures.get(text.path.stem, {}))]
         print(f"\n{device}: {len(figures)} of {len(texts)} texts compiled, {len(spilling)} with spills")
         for text in spilling:
-            print(f"    {text.label()}: {spills(device, figures[text.path.stem]):.0f}")
+            print(f"    {text.label()}: {spills(figures[text.path.stem]):.0f}")
         failures += [f"{device}: {why}" for why in refused]
         if len(spilling) > (MALI_SPILLS if device.startswith("mali") else 0):
             failures.append(f"{device}: {len(spilling)} texts spill")
         for text in texts:
             have = figures.get(text.path.stem, {})
             count = have.get("Instructions", have.get("Instruction count", 0.0))
-            row = (f"{count:.0f}", f"{spills(device, have):.0f}")
+            row = (f"{count:.0f}", f"{spills(have):.0f}")
             was = earlier.get((device, text.label()))
             if before and was != row:
                 print(f"    {text.label()}: instructions {was[0] if was else '-'} -> {row[0]}, spills {was[1] if was else '-'} -> {row[1]}")

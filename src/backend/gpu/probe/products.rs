@@ -1,8 +1,8 @@
 //! Known-answer tests of products and look-ups of every kind that a model's steps have: with fused norms, biases,
 //! residuals, gates, logit subsets, several matrices side by side, and for one row, a few or many.
 //!
-//! A kernel's text does not depend on sizes, except on whether rows are whole groups; so the matrices are small, of the
-//! model's types.
+//! Of sizes a kernel's text depends only on whether rows are whole groups and on the spread of the model's matrix,
+//! which the probe takes over; so the matrices are small, of the model's types.
 
 use super::source::{Random, Source, gated, normed};
 use super::{Expected, Probe, Run, TOLERANCE};
