@@ -25,9 +25,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LAB = ROOT / "target" / "gpu-lab"
-# Texts for most GPUs, and for those whose threads have few registers.
-TEXTS = LAB / "texts"
-FEW = LAB / "texts-few"
+# Texts for most GPUs, and for those whose threads have fewer registers, by what makes them.
+TEXTS = {LAB / "texts": "dots=on", LAB / "texts-medium": "dots=on,registers=medium", LAB / "texts-few": "registers=few"}
+MANY, MEDIUM, FEW = TEXTS
 ROOTS = LAB / "roots"
 FIGURES = LAB / "figures.tsv"
 ARM = "aarch64-unknown-linux-gnu"
@@ -56,6 +56,8 @@ CARDS = {"navi31": ("RX 7900 XTX", Card(960e9, 96, 2.5e9)), "phoenix": ("780M", 
 
 AMD = ["navi31", "phoenix", "navi21", "vega10", "gfx1201"]
 DEVICES = [*AMD, "nvidia-ampere", "adreno-730", "mali-g610"]
+# Without an instruction for dot products of bytes, so that no program has such kernels there.
+NO_DOTS = ["vega10"]
 
 # ------------------------------------------------------------------------------------------------------------- compilers
 
@@ -200,7 +202,8 @@ def spills(figures: dict[str, float]) -> float:
 
 
 # Flags that follow from others.
-UNSAID = {"BLOCKS", "WORDS", "HALVES", "BLOCK_HALVES", "NARROW", "AHEAD", "TABLE", "SIXES", "OFFSET", "ACTIVATED"}
+UNSAID = {"BLOCKS", "WORDS", "HALVES", "BLOCK_HALVES", "NARROW", "AHEAD", "TABLE", "SIXES", "OFFSET", "ACTIVATED", "CODES",
+          "TWO_SCALES"}
 
 
 @dataclass
@@ -219,6 +222,10 @@ class Text:
         """Whether it multiplies one row with a matrix of 1,024 rows or more; what is smaller is no matter of speed."""
         of_one = self.kernel == "matvec" and self.constants.get("COLUMNS") == 1
         return of_one and self.constants["K_LANES"] >= 16 and ("GATED" in self.flags or self.constants["OUT_TILES"] > 1)
+
+    def is_prompt_product(self) -> bool:
+        """Whether it multiplies the rows of a prompt, in the largest tiles."""
+        return self.kernel in ("matmul", "matmul_int8") and self.constants["ROWS_IN"] >= 32 and "HEADS" not in self.flags
 
     def label(self) -> str:
         """A name for the eyes: what distinguishes kernels of one source, without what is always there."""
@@ -341,6 +348,37 @@ def product_row(text: Text, device: str, figures: dict[str, float], n_in: int = 
     return f"| {text.label()} | {', '.join(cells)} | {resident:.1f} | {under_way / 1024:.1f} |"
 
 
+def prompt_row(text: Text, device: str, figures: dict[str, float]) -> str:
+    """A row of the table of prompts' products: the loop along K, where all the multiplying is."""
+    assembly = (LAB / "assembly" / device / f"{text.path.stem}.Assembly.txt").read_text()
+    blocks = blocks_of(assembly)
+    int8 = text.kernel == "matmul_int8"
+    multiplies = re.compile("v_dot4" if int8 else "v_(fma|fmac|mac|mad|pk_fma)")
+
+    def multiply_adds(first: int, last: int) -> int:
+        names = (t.split() for _, block in blocks[first : last + 1] for t in block)
+        # A dual instruction is two, one after the other in a line.
+        return sum(len([part for part in words if multiplies.match(part)]) for words in names)
+
+    loops = loops_of(blocks)
+    most = max(multiply_adds(*loop) for loop in loops)
+    # The innermost that has all of them, which a step along K goes through several times or once.
+    inner = min((loop for loop in loops if multiply_adds(*loop) == most), key=lambda loop: loop[1] - loop[0])
+    constants = text.constants
+    sums = constants["ROWS_OUT"] * constants["SIDES"] * constants["ROWS_IN"] / constants["THREADS"]
+    peak = sums * 32 * constants.get("STEP", 1) / (4 if int8 else 1)
+    around = [loop for loop in loops if loop != inner and loop[0] <= inner[0] and inner[1] <= loop[1]]
+    step = min(around, key=lambda loop: loop[1] - loop[0]) if around else inner
+    inside = range(inner[0], inner[1] + 1)
+    work = Work.of(t for i in range(step[0], step[1] + 1) if i not in inside for t in blocks[i][1])
+    work.plus(Work.of(t for i in inside for t in blocks[i][1]), peak / most)
+    # Two SIMDs share a unit's loads and workgroup memory.
+    parts = [work.arithmetic / 2, work.loads, work.shared]
+    cells = [f"{100 * peak / part:.0f}" for part in parts]
+    share = f"{100 * peak / max(parts):.0f}"
+    return f"| {text.label()} | {share} | {', '.join(cells)} | {figures['Subgroups per SIMD'] / 2:.0f} |"
+
+
 def attention_row(text: Text, device: str) -> str:
     """A row of the table of attentions: the loop whose arithmetic is the largest share of its own loads' time."""
     assembly = (LAB / "assembly" / device / f"{text.path.stem}.Assembly.txt").read_text()
@@ -363,7 +401,7 @@ def attention_row(text: Text, device: str) -> str:
 def write_texts() -> None:
     test = ["cargo", "test", "--quiet", "--locked", "--features", "testing"]
     every = "every_shader_of_the_fixtures_can_be_translated"
-    for folder, restriction in ((TEXTS, ""), (FEW, "registers=few")):
+    for folder, restriction in TEXTS.items():
         shutil.rmtree(folder, ignore_errors=True)
         environment = {**os.environ, "ELIZA_DUMP_SHADERS": str(folder), "ELIZA_GPU_RESTRICT": restriction, "GALLIVM_PERF": "nopt"}
         run([*test, "--lib", "--", "--ignored", "texts_for_the_lab"], env=environment, check=True)
@@ -372,7 +410,7 @@ def write_texts() -> None:
 
 
 def report(devices: list[str], before: Path | None) -> int:
-    all_texts = {folder: [Text(path) for path in sorted(folder.glob("*.wgsl"))] for folder in (TEXTS, FEW)}
+    all_texts = {folder: [Text(path) for path in sorted(folder.glob("*.wgsl"))] for folder in TEXTS}
     if not all(all_texts.values()):
         print(f"no texts in {LAB}: gpu_lab.py texts", file=sys.stderr)
         return 1
@@ -383,7 +421,8 @@ def report(devices: list[str], before: Path | None) -> int:
             earlier[device, label] = (instructions, spilled)
     failures, lines = [], []
     for device in devices:
-        texts = all_texts[FEW if device.startswith("mali") else TEXTS]
+        texts = all_texts[FEW if device.startswith("mali") else MEDIUM if device.startswith("adreno") else MANY]
+        texts = [text for text in texts if text.kernel != "matmul_int8" or device not in NO_DOTS]
         try:
             figures, refused = compiled(device, [text.path for text in texts])
         except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
@@ -408,6 +447,10 @@ def report(devices: list[str], before: Path | None) -> int:
             print(f"\n{CARDS[device][0]}: products of one row, 4096 columns; % of the memory's time")
             print("| kernel | arithmetic, loads, workgroup memory | waves a SIMD | KiB under way |\n|---|---|---|---|")
             rows = {product_row(text, device, figures[text.path.stem]) for text in texts if text.is_decode_product()}
+            print("\n".join(sorted(rows)))
+            print("\nproducts of many rows: % of the peak of multiply-adds (int8: of dot products; else of f32 without dual issue)")
+            print("| kernel | of the peak | were there only arithmetic, loads, workgroup memory | waves a SIMD |\n|---|---|---|---|")
+            rows = {prompt_row(text, device, figures[text.path.stem]) for text in texts if text.is_prompt_product()}
             print("\n".join(sorted(rows)))
             print("\nattention: the worst loop, % of its loads' time in memory\n| kernel | arithmetic, loads |\n|---|---|")
             rows = {attention_row(text, device) for text in texts if text.kernel == "attention"}

@@ -1,7 +1,8 @@
 //! The engine on a GPU: its logits against the slow forward pass, on the fixture models, with every placement.
 //!
 //! A GPU computes with the weights as their format says and in single precision, so the bounds are those of plain F32,
-//! whatever the weights' type; only a rounded cache may differ by what its rounding costs.
+//! whatever the weights' type; only a rounded cache may differ by what its rounding costs. Where it multiplies prompts
+//! by integer dot products, the bounds are those of the CPU, which rounds its activations as well.
 
 use crate::testing::fixtures::{Kind, Weights};
 use crate::testing::judge::{Judge, Kv, NEVER, all_rows, prefill_and_decode, tokens};
@@ -41,7 +42,11 @@ fn check(kind: Kind, weights: Weights, kv: impl Into<Kv>, gpu_layers: i32, promp
     let path = fixture(kind, weights);
     let name = format!("{kind:?} {weights:?} {kv:?}, {gpu_layers} layers on the GPU");
     let longest = prompts[prompts.len() - 1] + DECODED;
-    let judge = Judge::of_single_precision(&name, &path, kv, tokens(longest, "prompts"));
+    let tokens = tokens(longest, "prompts");
+    let judge = match Gpu::open(None).unwrap().caps.int8_dots && !weights.is_f32() {
+        true => Judge::of(&name, &path, false, kv, tokens),
+        false => Judge::of_single_precision(&name, &path, kv, tokens),
+    };
     let mut engine = open(&path, kv, gpu_layers);
     for &prompt in prompts {
         let slot = engine.take_slot(-1).unwrap();
@@ -464,12 +469,34 @@ fn device(restrictions: &str) -> Arc<Gpu> {
     Arc::new(Gpu::new(&best, &TestLimits::parse(restrictions).unwrap()).unwrap())
 }
 
+/// Prompts as the CPU reads them, with rounded activations; single tokens in single precision, after such a prompt.
+#[test]
+fn prompts_by_integer_dot_products_are_as_near_as_the_cpus() {
+    if !has_gpu() {
+        return;
+    }
+    let gpu = device("dots=on");
+    for (kind, weights) in [(Kind::Llama, Weights::Q8_0), (Kind::Gemma3, Weights::Q4_K)] {
+        let judge = Judge::new(kind, weights, KvType::F32, tokens(220, "bytes"));
+        let mut engine = engine_on(&gpu, &fixture(kind, weights));
+        let slot = engine.take_slot(0).unwrap();
+        let rows = prefill_and_decode(&mut engine, slot, &judge.tokens, 36, 4);
+        judge.check("prompt 36 + 4", 35..40, &rows);
+        engine.truncate(slot, 0);
+        judge.check("every position", 0..220, &all_rows(&mut engine, &judge.tokens));
+    }
+    let kernels = gpu.texts();
+    for name in ["quantize", "matmul_int8"] {
+        assert!(kernels.iter().any(|(kernel, _)| *kernel == name), "{name}");
+    }
+}
+
 #[test]
 fn the_smallest_device_gives_the_same_results() {
     if !has_gpu() {
         return;
     }
-    let small = device("binding=16M,threads=128,checked=on");
+    let small = device("binding=16M,threads=128,dots=off,checked=on");
     for (kind, weights) in [(Kind::Llama, Weights::Q8_0), (Kind::Gemma3, Weights::F32)] {
         let path = fixture(kind, weights);
         let judge = Judge::of_single_precision("small device", &path, KvType::F32, tokens(40, "small"));

@@ -36,14 +36,10 @@ pub fn buffer_bytes(bytes: u64) -> u64 {
 /// Bytes of an adapter's memory, and bytes that this process can still allocate there; `None` where unknown.
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows))]
 pub fn of(adapter: &wgpu::Adapter) -> Option<(u64, u64)> {
-    use ash::{ext, khr, vk};
+    use ash::{ext, vk};
     // SAFETY: the guard is dropped at the end of this function, and nothing of the adapter is destroyed.
     let adapter = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
-    let instance = adapter.shared_instance();
-    if !instance.extensions().contains(&khr::get_physical_device_properties2::NAME) {
-        return None;
-    }
-    let ask = khr::get_physical_device_properties2::Instance::new(instance.entry(), instance.raw_instance());
+    let ask = super::caps::questions(&adapter)?;
     let has_budget = adapter.physical_device_capabilities().supports_extension(ext::memory_budget::NAME);
     let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
     let mut properties = vk::PhysicalDeviceMemoryProperties2::default();

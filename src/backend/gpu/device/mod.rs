@@ -1,14 +1,15 @@
 //! A logical device: buffers, submissions, waits and errors. It does not depend on kernels.
 //!
-//! `adapter.rs` finds and scores adapters, `quirks.rs` lists drivers that are refused, `test_limits.rs` lowers an
-//! adapter's limits for tests. `memory.rs` counts buffers and queries free memory, `readback.rs` copies results to the
-//! host, `bandwidth.rs` measures, `profiler.rs` takes the times of kernels.
+//! `adapter.rs` finds and scores adapters, `caps.rs` says what a device can do, `quirks.rs` lists drivers that are
+//! refused, `test_limits.rs` lowers an adapter's limits for tests. `memory.rs` counts buffers and queries free memory,
+//! `readback.rs` copies results to the host, `bandwidth.rs` measures, `profiler.rs` takes the times of kernels.
 //!
 //! The driver's errors do not end the process: [`Device::guard`] returns them to the caller whose calls caused them. A
 //! lost device stays lost for all who hold it.
 
 mod adapter;
 pub mod bandwidth;
+mod caps;
 pub mod memory;
 pub mod profiler;
 mod quirks;
@@ -16,6 +17,7 @@ pub mod readback;
 pub mod test_limits;
 
 pub use adapter::{Adapter, adapters, name_of};
+pub use caps::{Caps, Registers};
 
 use crate::backend::kernel_times;
 use crate::backend::memory::{Account, Component, Memory};
@@ -40,28 +42,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) const STORAGE: wgpu::BufferUsages =
     wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
 
-/// Arm's number among vendors of PCI devices, which its drivers give too.
+/// The numbers of Arm and Qualcomm among vendors of PCI devices, which their drivers give too.
 const ARM: u32 = 0x13b5;
+const QUALCOMM: u32 = 0x5143;
 
 /// For waits that cannot be cancelled.
 static NEVER: AtomicBool = AtomicBool::new(false);
-
-/// What a device can do, after the driver's quirks and any artificial restrictions.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Caps {
-    /// Bytes of the largest storage binding.
-    pub max_binding: u64,
-    /// Bytes of the largest buffer.
-    pub max_buffer: u64,
-    /// Threads of the largest workgroup.
-    pub max_threads: u32,
-    /// Workgroups in one dimension of a dispatch.
-    pub max_workgroups: u32,
-    /// Alignment of a storage binding's offset.
-    pub storage_align: u32,
-    /// A thread has so few registers that kernels should keep less at hand: Arm's Mali has 64, others 128 to 256.
-    pub few_registers: bool,
-}
 
 /// A logical device with its queue.
 pub struct Device {
@@ -150,7 +136,12 @@ impl Device {
             max_threads: lowered.max_compute_invocations_per_workgroup.min(lowered.max_compute_workgroup_size_x),
             max_workgroups: lowered.max_compute_workgroups_per_dimension,
             storage_align: lowered.min_storage_buffer_offset_alignment,
-            few_registers: limits.few_registers || info.vendor == ARM,
+            registers: limits.registers.unwrap_or(match info.vendor {
+                ARM => Registers::Few,
+                QUALCOMM => Registers::Medium,
+                _ => Registers::Many,
+            }),
+            int8_dots: limits.int8_dots.unwrap_or_else(|| caps::has_int8_dots(adapter)),
         };
         let profiler = measured.then(|| Profiler::new(&raw, &queue));
         Ok(Device {

@@ -1,8 +1,10 @@
 //! Artificial limits, so that a test can lower any adapter's limits to the smallest that are supported.
 //!
 //! `ELIZA_GPU_RESTRICT` holds them as text:
-//! `binding=16M,memory=512M,threads=128,registers=few,checked=on`.
+//! `binding=16M,memory=512M,threads=128,registers=few,dots=off,checked=on`; `registers=medium` and `dots=on` are
+//! others.
 
+use super::caps::Registers;
 use crate::backend::memory::parse_bytes;
 use crate::{Error, Result};
 
@@ -15,8 +17,10 @@ pub struct TestLimits {
     pub memory: Option<u64>,
     /// Threads of the largest workgroup.
     pub threads: Option<u32>,
-    /// Take the kernels that keep less in registers.
-    pub few_registers: bool,
+    /// Take the kernels for threads with so many registers.
+    pub registers: Option<Registers>,
+    /// Whether products of many rows are computed by dot products of bytes; `None` where the hardware has them.
+    pub int8_dots: Option<bool>,
     /// Compile shaders with bounds checks.
     pub checked: bool,
 }
@@ -43,7 +47,10 @@ impl TestLimits {
                 ("binding", size) => all.binding = Some(parse_bytes(size).ok_or_else(bad)?),
                 ("memory", size) => all.memory = Some(parse_bytes(size).ok_or_else(bad)?),
                 ("threads", count) => all.threads = Some(count.parse().map_err(|_| bad())?),
-                ("registers", "few") => all.few_registers = true,
+                ("registers", "few") => all.registers = Some(Registers::Few),
+                ("registers", "medium") => all.registers = Some(Registers::Medium),
+                ("dots", "on") => all.int8_dots = Some(true),
+                ("dots", "off") => all.int8_dots = Some(false),
                 ("checked", "on") => all.checked = true,
                 _ => return Err(bad()),
             }
@@ -71,11 +78,22 @@ mod tests {
 
     #[test]
     fn texts() {
-        let all = TestLimits::parse("binding=16M,memory=3G, threads=128,registers=few,checked=on").unwrap();
+        let all = TestLimits::parse("binding=16M,memory=3G, threads=128,registers=few,dots=off,checked=on").unwrap();
         assert_eq!((all.binding, all.memory), (Some(16 << 20), Some(3 << 30)));
-        assert_eq!((all.threads, all.few_registers, all.checked), (Some(128), true, true));
+        assert_eq!((all.threads, all.registers, all.checked), (Some(128), Some(Registers::Few), true));
+        assert_eq!(TestLimits::parse("registers=medium").unwrap().registers, Some(Registers::Medium));
+        assert_eq!((all.int8_dots, TestLimits::parse("dots=on").unwrap().int8_dots), (Some(false), Some(true)));
         assert_eq!(TestLimits::parse("").unwrap(), TestLimits::default());
-        for bad in ["binding", "binding=x", "memory=much", "threads=-1", "registers=64", "checked=maybe", "speed=off"] {
+        for bad in [
+            "binding",
+            "binding=x",
+            "memory=much",
+            "threads=-1",
+            "registers=64",
+            "dots=4",
+            "checked=maybe",
+            "speed=off",
+        ] {
             let error = TestLimits::parse(bad).unwrap_err().to_string();
             assert!(error.contains(bad), "{error}");
         }

@@ -15,6 +15,7 @@
 use super::kv_cache::{BLOCK, KvLayout};
 use super::rows::RowSpan;
 use crate::backend::TREE;
+use crate::backend::gpu::device::Registers;
 use crate::backend::gpu::kernel::dispatch::{BufferRef, FRAME_CONSTANTS, GroupCount, Step};
 use crate::backend::gpu::kernel::{Binding, Gpu, compose};
 use crate::graph::{AttentionSpec, Rows, Temperature};
@@ -142,7 +143,7 @@ pub fn steps(gpu: &Gpu, spec: &AttentionSpec, layout: &KvLayout, queries: &Queri
     let Queries { q, out, rows, max_rows, ref sinks } = *queries;
     let group = spec.n_head / spec.n_head_kv;
     let (quads_k, quads_v) = (layout.head_dim_k / 4, layout.head_dim_v / 4);
-    let tile = Tile::new(quads_k, quads_v, group * max_rows, gpu.caps.few_registers)
+    let tile = Tile::new(quads_k, quads_v, group * max_rows, gpu.caps.registers == Registers::Few)
         .ok_or_else(|| Error::Internal(format!("No attention tile for {layout:?}")))?;
     let mut flags = layout.flags();
     flags.extend((tile.pack > 1).then_some("PACKED"));

@@ -4,8 +4,8 @@
 //! matrices of its own experts alone. A row's results do not depend on other rows.
 
 use super::activation::{activation_flags, curve};
-use super::matmul::{HEAD_ROWS, NONE, Text, Words, fold, quads};
-use super::rows::RowSpan;
+use super::matmul::{HEAD_ROWS, NONE, Text, Words};
+use super::rows::{RowSpan, fold, quads};
 use crate::backend::gpu::kernel::dispatch::{BufferRef, GroupCount, Step};
 use crate::backend::gpu::kernel::{Binding, Gpu, compose};
 use crate::backend::gpu::weights::layout::{GROUP, TILE};

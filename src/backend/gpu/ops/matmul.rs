@@ -1,26 +1,30 @@
 //! Products of matrices and rows of the workspace, and rows of a table, as steps.
 //!
 //! Up to [`VECTOR_ROWS`] rows a product is bound by reading the weights: `matvec.wgsl` reads them once for all rows,
-//! and can also apply an RMS norm to an input of one row. More rows are computed in the tiles of `matmul.wgsl`. Each
-//! slice of a matrix is a dispatch of its own.
+//! and can also apply an RMS norm to an input of one row. More rows are computed in tiles: by integer dot products in
+//! `matmul_int8.wgsl`, where the input has room to be quantised and the weights are integers, else in `matmul.wgsl`.
+//! Each slice of a matrix is a dispatch of its own.
 //!
 //! Bytes and widths are those of the workspace: offsets are multiples of 16 bytes, row `r` of an operand starts `r`
 //! times its width after the first; the one value of a row may stand by itself. A product with a matrix whose number of
 //! rows is no multiple of 4 also writes the columns up to the next multiple.
 
 use super::activation::{activation_flags, curve};
-use super::rows::{self, PartColumns, RowSpan};
+use super::int8::{self, Quantized};
+use super::rows::{self, PartColumns, RowSpan, fold, quads};
+use crate::backend::gpu::device::Registers;
 use crate::backend::gpu::kernel::dispatch::{
     BufferRef, FRAME_CONSTANTS, FRAME_LISTED, FRAME_N_LISTED, GroupCount, Step,
 };
 use crate::backend::gpu::kernel::{Binding, Gpu, compose};
-use crate::backend::gpu::weights::layout::{BLOCK_GROUPS, GROUP, Layout, QUADS, TILE, WORDS};
+use crate::backend::gpu::weights::layout::{BLOCK_GROUPS, Format, GROUP, Layout, QUADS, TILE, WORDS};
 use crate::backend::gpu::weights::matrix::{Matrix, Slice, Vector};
 use crate::graph::{Activation, Index, Rows};
 use crate::{Error, Result};
 
 const MATVEC: &str = include_str!("../shaders/ops/matvec.wgsl");
 const MATMUL: &str = include_str!("../shaders/ops/matmul.wgsl");
+const MATMUL_INT8: &str = include_str!("../shaders/ops/matmul_int8.wgsl");
 const EMBED: &str = include_str!("../shaders/ops/embed.wgsl");
 const FETCH: &str = include_str!("../shaders/ops/fetch.wgsl");
 
@@ -57,6 +61,8 @@ pub struct Input<'a> {
     pub width: usize,
     /// A norm of `x`; only for products of one row.
     pub norm: Option<Norm<'a>>,
+    /// Byte offset of room of [`int8::bytes`] for the rows, where products of many rows are computed with bytes.
+    pub int8: Option<u64>,
 }
 
 /// `x / sqrt(mean(x²) + eps) · weight`
@@ -211,7 +217,7 @@ pub fn heads(gpu: &Gpu, h: &Heads<'_>) -> Result<Vec<Step>> {
         first: Term { spread: Spread { lanes: 16, tiles: 1 }, ..Term::plain(h.matrix) },
         second: None,
         act: None,
-        input: Input { x: h.x.offset as u64, width: h.x.width, norm: None },
+        input: Input { x: h.x.offset as u64, width: h.x.width, norm: None, int8: None },
         heads: Some(Parts { rows: n_out, x: h.x.width / h.heads, dst: h.dst.width / h.heads }),
         residual: None,
         dst: h.dst.offset as u64,
@@ -241,7 +247,7 @@ struct Parts {
 
 /// The steps of a product.
 pub fn matmul(gpu: &Gpu, m: &MatMul<'_>) -> Result<Vec<Step>> {
-    let mut steps = Vec::new();
+    let mut steps = quantized(gpu, &m.input, m.rows, m.max_rows)?;
     let mut column = 0usize;
     for part in m.parts {
         let matrix = part.matrix;
@@ -295,9 +301,23 @@ pub fn gated(gpu: &Gpu, g: &Gated<'_>) -> Result<Vec<Step>> {
         max_rows: g.max_rows,
         logits: false,
     };
-    let mut steps = Vec::new();
+    let mut steps = quantized(gpu, &g.input, g.rows, g.max_rows)?;
     product.steps(gpu, &mut steps)?;
     Ok(steps)
+}
+
+/// Whether products of up to `max_rows` rows with matrices of this format are computed with bytes on this device. With
+/// few registers the tiles do not fit.
+pub fn takes_int8(gpu: &Gpu, format: &Format, max_rows: usize) -> bool {
+    let can = gpu.caps.int8_dots && gpu.caps.registers > Registers::Few;
+    can && format.scales > 0 && max_rows > VECTOR_ROWS
+}
+
+/// The step that quantises a product's input, where it is to be.
+fn quantized(gpu: &Gpu, input: &Input<'_>, rows: Rows, max_rows: usize) -> Result<Vec<Step>> {
+    let Input { x, width, int8, .. } = *input;
+    let step = |room| int8::quantize(gpu, Quantized { x, width, room }, rows, max_rows);
+    Ok(int8.map(step).transpose()?.into_iter().collect())
 }
 
 /// The steps that look up rows of a table.
@@ -350,7 +370,7 @@ struct Product<'a> {
 
 impl Product<'_> {
     fn steps(&self, gpu: &Gpu, steps: &mut Vec<Step>) -> Result<()> {
-        let (matrix, Input { x, width, norm }) = (self.first.matrix, self.input);
+        let (matrix, Input { x, width, norm, int8 }) = (self.first.matrix, self.input);
         let n_in = matrix.n_in;
         let norms = norm.iter().flat_map(|norm| [Some(norm.weight), norm.added.map(|added| added.weight)]);
         if width != n_in && self.heads.is_none() || norms.flatten().any(|weight| weight.len != n_in) {
@@ -402,9 +422,11 @@ impl Product<'_> {
             words.residual = self.residual.map_or(Ok(NONE), |at| quads("residual", at + first, 16))?;
             // The first step of a job stores the sum for all.
             let stores = steps.is_empty();
-            steps.push(match self.max_rows <= VECTOR_ROWS {
-                true => self.vectors(gpu, slice, text, words, stores)?,
-                false => self.tiles(gpu, slice, text, words)?,
+            let int8 = int8.filter(|_| !one && matrix.layout.format.scales > 0);
+            steps.push(match (self.max_rows <= VECTOR_ROWS, int8) {
+                (true, _) => self.vectors(gpu, slice, text, words, stores)?,
+                (false, None) => self.tiles(gpu, slice, text, words)?,
+                (false, Some(room)) => self.int8_tiles(gpu, slice, text, words, room)?,
             });
         }
         Ok(())
@@ -428,7 +450,7 @@ impl Product<'_> {
             1 => (1, self.first.spread),
             _ => (VECTOR_ROWS, Spread { lanes: 8, tiles: 2 }),
         };
-        let few = gpu.caps.few_registers;
+        let few = gpu.caps.registers == Registers::Few;
         let (sides, out_tiles) = match self.second {
             Some(_) => (2, 1),
             None if few => (1, 1),
@@ -467,7 +489,7 @@ impl Product<'_> {
         let of_head = self.heads.as_ref().map_or(TILE_ROWS, |parts| 1 << parts.rows.trailing_zeros().min(6));
         let rows_out = (TILE_ROWS / sides).min(of_head);
         let rows_in = if self.max_rows <= 16 { 16 } else { 32 };
-        let each = if sides > 1 && gpu.caps.few_registers { 2 } else { 4 };
+        let each = if sides > 1 && gpu.caps.registers == Registers::Few { 2 } else { 4 };
         text.constant("SIDES", sides);
         text.constant("ROWS_OUT", rows_out);
         text.constant("ROWS_IN", rows_in);
@@ -482,23 +504,35 @@ impl Product<'_> {
         };
         text.step(gpu, "matmul", MATMUL, &words, [x, GroupCount::Fixed(y), GroupCount::Fixed(z)])
     }
-}
 
-/// A number of workgroups in two dimensions that a device can dispatch.
-pub(super) fn fold(gpu: &Gpu, groups: usize) -> Result<[u32; 2]> {
-    let most = gpu.caps.max_workgroups as usize;
-    let y = groups.div_ceil(most).max(1);
-    let x = groups.div_ceil(y);
-    if y > most {
-        return Err(Error::Unsupported(format!("{groups} workgroups on {}", gpu.info.name)));
+    fn int8_tiles(&self, gpu: &Gpu, slice: &Slice, mut text: Text, mut words: Words, room: u64) -> Result<Step> {
+        let sides = if self.second.is_some() { 2 } else { 1 };
+        let rows_out = TILE_ROWS / sides;
+        let many = gpu.caps.registers == Registers::Many;
+        let most = if sides > 1 && !many { 32 } else { 64 };
+        let rows_in = self.max_rows.next_power_of_two().clamp(16, most);
+        // As many threads as load a step's weights, a row's group each, and as compute 4 x `each` sums each.
+        let step = if rows_in > 16 { 2 } else { 1 };
+        let threads = step * TILE_ROWS;
+        let each = rows_out / 4 * rows_in / threads;
+        text.flags.push("INT8");
+        text.flags.extend(many.then_some("AHEAD"));
+        text.constant("SIDES", sides);
+        text.constant("ROWS_OUT", rows_out);
+        text.constant("ROWS_IN", rows_in);
+        text.constant("EACH", each);
+        text.constant("STEP", step);
+        text.constant("SCALES", self.first.matrix.layout.format.scales);
+        text.constant("THREADS", threads);
+        (words.x, words.x_stride) = (quads("room", room, 16)?, self.max_rows as u32);
+        let [y, z] = fold(gpu, slice.rows.div_ceil(rows_out))?;
+        words.fold = y;
+        let x = match self.rows {
+            Rows::Batch => GroupCount::Rows(1, rows_in as u32),
+            Rows::Output => GroupCount::Outputs(1, rows_in as u32),
+        };
+        text.step(gpu, "matmul_int8", MATMUL_INT8, &words, [x, GroupCount::Fixed(y), GroupCount::Fixed(z)])
     }
-    Ok([x as u32, y as u32])
-}
-
-/// An offset or width of the workspace in vec4s, from units of which `by` make one vec4.
-pub(super) fn quads(what: &str, n: u64, by: u64) -> Result<u32> {
-    let whole = n.is_multiple_of(by).then(|| u32::try_from(n / by).ok()).flatten().filter(|&n| n != NONE);
-    whole.ok_or_else(|| Error::Internal(format!("{what} of {n} in the workspace")))
 }
 
 /// `Params` of weights.wgsl.
@@ -576,7 +610,13 @@ impl Text {
             Text { flags: vec![format.flag], constants: Vec::new(), bindings: Vec::new(), buffers: Vec::new() };
         let sections = ["", "BLOCKS", "WORDS", "HALVES", "BLOCK_HALVES"];
         text.flags.extend(sections.iter().zip(format.elements).filter(|(_, n)| *n > 0).map(|(flag, _)| *flag));
-        text.flags.extend([(format.offset, "OFFSET"), (format.sixes, "SIXES")].iter().filter(|f| f.0).map(|f| f.1));
+        let more = [
+            (format.offset, "OFFSET"),
+            (format.sixes, "SIXES"),
+            (format.scales > 0, "CODES"),
+            (format.scales > 1, "TWO_SCALES"),
+        ];
+        text.flags.extend(more.iter().filter(|(has, _)| *has).map(|(_, flag)| *flag));
         if let Some(table) = format.table {
             text.flags.push("TABLE");
             let words = table.as_chunks::<4>().0.iter().map(|four| u32::from_le_bytes(four.map(i8::cast_unsigned)));

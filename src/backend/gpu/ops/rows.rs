@@ -28,6 +28,23 @@ impl RowSpan {
     }
 }
 
+/// A number of workgroups in two dimensions that a device can dispatch.
+pub(super) fn fold(gpu: &Gpu, groups: usize) -> Result<[u32; 2]> {
+    let most = gpu.caps.max_workgroups as usize;
+    let y = groups.div_ceil(most).max(1);
+    let x = groups.div_ceil(y);
+    if y > most {
+        return Err(Error::Unsupported(format!("{groups} workgroups on {}", gpu.info.name)));
+    }
+    Ok([x as u32, y as u32])
+}
+
+/// An offset or width of the workspace in vec4s, from units of which `by` make one vec4.
+pub(super) fn quads(what: &str, n: u64, by: u64) -> Result<u32> {
+    let whole = n.is_multiple_of(by).then(|| u32::try_from(n / by).ok()).flatten().filter(|&n| n != u32::MAX);
+    whole.ok_or_else(|| Error::Internal(format!("{what} of {n} in the workspace")))
+}
+
 /// Workgroups of one row each.
 pub fn row_count(rows: Rows) -> GroupCount {
     match rows {

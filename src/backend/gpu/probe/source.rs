@@ -5,6 +5,7 @@
 
 use crate::Result;
 use crate::backend::gpu::kernel::Gpu;
+use crate::backend::gpu::weights::layout::GROUP;
 use crate::backend::gpu::weights::matrix::{Loader, Matrix, Stored};
 use crate::graph::Activation;
 use crate::quant::{TensorType, dequantize, put_halves};
@@ -105,6 +106,16 @@ impl Source {
         }
         all
     }
+}
+
+/// Rows of `n_in` values that become bytes without rounding: multiples of 1/128 up to 127/128, which is in each group.
+pub fn coded(x: &[f32], n_in: usize) -> Vec<f32> {
+    let group = |x: &[f32]| {
+        let mut codes: Vec<f32> = x.iter().map(|x| (x * 127.0).round() / 128.0).collect();
+        codes[x.len() / 2] = (127.0f32 / 128.0).copysign(x[0]);
+        codes
+    };
+    x.chunks_exact(n_in).flat_map(|row| row.chunks(GROUP).flat_map(group)).collect()
 }
 
 /// `x` divided by its root mean square, times `norm`.

@@ -1,4 +1,4 @@
-//! Which norms cost no dispatch of their own, in batches of one row.
+//! Which norms cost no dispatch of their own, in batches of one row, and which products of many rows read bytes.
 //!
 //! A product with one row reads its whole input in every workgroup anyway, so it can also normalise it: a norm that
 //! only products read is *taken along* by each of them. A norm after a block, `sum = residual + norm(y)`, can be fused
@@ -7,16 +7,19 @@
 //!
 //! The plan reuses the memory of a joined norm's sources before the product runs, and places the sum where the residual
 //! is, which the other workgroups still read. So `y` and the sums of a program are stored after all places of the plan,
-//! in three areas: one for `y`, two for the sums in turn.
+//! in three areas: one for `y`, two for the sums in turn. After these is room for the rows of one product as bytes.
 
 use crate::backend::Work;
-use crate::graph::{Node, NodeId, Op, Rows};
+use crate::backend::gpu::kernel::Gpu;
+use crate::backend::gpu::ops::{int8, matmul};
+use crate::backend::gpu::weights::layout::Layout;
+use crate::graph::{Node, NodeId, Op, Rows, WeightId};
 use std::collections::{HashMap, HashSet};
 
 /// Areas start at multiples of this many bytes.
 const ALIGN: usize = 256;
 
-/// The norms that cost no dispatch of their own.
+/// The norms that cost no dispatch of their own, and the products that read bytes.
 #[derive(Default)]
 pub struct Fusions {
     taken: HashSet<NodeId>,
@@ -26,20 +29,36 @@ pub struct Fusions {
     sums: HashSet<NodeId>,
     /// Byte offsets of the nodes that are not at the plan's offset.
     moved: HashMap<NodeId, usize>,
-    /// Bytes of the workspace that this needs; 0 where nothing is moved.
+    /// The products whose rows are quantised first, and the byte offset of the room for that.
+    int8: HashSet<NodeId>,
+    int8_at: usize,
+    /// Bytes of the workspace, with those of the plan.
     pub workspace_bytes: usize,
 }
 
 impl Fusions {
     /// Decide for the nodes that `work` computes.
-    pub fn new(work: &Work<'_>) -> Fusions {
+    pub fn new(gpu: &Gpu, work: &Work<'_>) -> Fusions {
         let view = View { work };
-        let mut fusions = Fusions::default();
+        let mut fusions = Fusions { workspace_bytes: work.workspace_bytes, ..Fusions::default() };
         fusions.taken.extend(view.nodes().filter(|&id| view.can_be_taken(id)));
         let joins: Vec<NodeId> = view.nodes().filter(|&id| view.can_be_joined(id, &fusions.taken)).collect();
-        if joins.is_empty() {
-            return fusions;
+        if !joins.is_empty() {
+            fusions.join(&view, joins);
         }
+        let bytes = |id: NodeId| Some((id, view.int8_bytes(gpu, view.work.graph.node(id))?));
+        let int8: Vec<(NodeId, usize)> = view.nodes().filter_map(bytes).collect();
+        if let Some(most) = int8.iter().map(|(_, bytes)| *bytes).max() {
+            fusions.int8_at = fusions.workspace_bytes.next_multiple_of(ALIGN);
+            fusions.workspace_bytes = fusions.int8_at + most;
+            fusions.int8.extend(int8.into_iter().map(|(id, _)| id));
+        }
+        fusions
+    }
+
+    /// Joins norms to the products after them, where the areas are free.
+    fn join(&mut self, view: &View<'_>, joins: Vec<NodeId>) {
+        let work = view.work;
         let end = work.workspace_bytes.next_multiple_of(ALIGN);
         let widest = joins.iter().map(|&id| work.graph.node(id).width * 4).max().unwrap_or(0);
         let area = |i: usize| end + i * widest.next_multiple_of(ALIGN);
@@ -48,16 +67,20 @@ impl Fusions {
         for id in joins {
             let (y, product) = (work.graph.node(id).src[0], after(id, 2));
             // A product that writes to its own input would be read while it is written.
-            let busy = fusions.joined.contains_key(&y);
+            let busy = self.joined.contains_key(&y);
             let free = |holder: &Option<NodeId>| holder.is_none_or(|sum| view.last_reader(sum) < Some(id));
             let Some(turn) = sums.iter().position(free).filter(|_| !busy) else { continue };
             sums[turn] = Some(id);
-            fusions.moved.extend([(y, area(0)), (id, area(1 + turn))]);
-            fusions.joined.insert(product, id);
-            fusions.sums.insert(id);
+            self.moved.extend([(y, area(0)), (id, area(1 + turn))]);
+            self.joined.insert(product, id);
+            self.sums.insert(id);
         }
-        fusions.workspace_bytes = area(3);
-        fusions
+        self.workspace_bytes = area(3);
+    }
+
+    /// The byte offset of room for a product's rows as bytes, where it reads those.
+    pub fn int8(&self, product: NodeId) -> Option<usize> {
+        self.int8.contains(&product).then_some(self.int8_at)
     }
 
     /// Whether a norm is computed by the products that read it, or by the one it is joined to.
@@ -108,6 +131,23 @@ impl<'a> View<'a> {
 
     fn bytes(&self, node: &Node) -> usize {
         self.max_rows(node) * node.width * 4
+    }
+
+    /// Bytes of the rows that a product reads as bytes.
+    fn int8_bytes(&self, gpu: &Gpu, node: &Node) -> Option<usize> {
+        let rows = self.max_rows(node);
+        let taken = |id: WeightId| {
+            let spec = &self.work.specs[id.0 as usize];
+            Layout::new(spec.ty, spec.n_in).is_ok_and(|layout| matmul::takes_int8(gpu, layout.format, rows))
+        };
+        let any = match &node.op {
+            // A product of one column has a kernel of its own.
+            Op::MatMul(parts) => node.width != 1 && parts.iter().any(|part| taken(part.weight)),
+            Op::GatedMatMul { gate, .. } => taken(gate.weight),
+            _ => false,
+        };
+        let width = self.work.graph.node(*node.src.first()?).width;
+        any.then(|| int8::bytes(width, rows))
     }
 
     /// A norm whose rows products can norm themselves.

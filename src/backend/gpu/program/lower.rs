@@ -28,7 +28,7 @@ pub struct Lowering<'a> {
     pub steps: Vec<Step>,
     /// Bytes for partial results of attention.
     pub partial_bytes: u64,
-    /// Norms without a step of their own.
+    /// Norms without a step of their own, and products that read bytes.
     pub fusions: Fusions,
     /// Whether some kernel is not tested on this device.
     pub left_out: bool,
@@ -37,7 +37,7 @@ pub struct Lowering<'a> {
 impl<'a> Lowering<'a> {
     /// For the nodes that `work` computes.
     pub fn new(gpu: &'a Gpu, work: &'a Work<'a>, weights: &'a GpuWeights) -> Lowering<'a> {
-        let (steps, fusions) = (Vec::new(), Fusions::new(work));
+        let (steps, fusions) = (Vec::new(), Fusions::new(gpu, work));
         Lowering { gpu, work, weights, steps, partial_bytes: 0, fusions, left_out: false }
     }
 
@@ -137,7 +137,8 @@ impl<'a> Lowering<'a> {
     pub fn input(&self, product: NodeId, x: NodeId) -> Result<Input<'a>> {
         if !self.fusions.is_fused(x) {
             let RowSpan { offset, width } = self.span(x);
-            return Ok(Input { x: offset as u64, width, norm: None });
+            let int8 = self.fusions.int8(product).map(|at| at as u64);
+            return Ok(Input { x: offset as u64, width, norm: None, int8 });
         }
         let source = self.node(x).src[0];
         let joined = self.fusions.joined(product).map(|sum| {
@@ -148,7 +149,7 @@ impl<'a> Lowering<'a> {
         let (source, added) = joined.transpose()?.map_or((source, None), |(x, added)| (x, Some(added)));
         let (weight, eps) = self.norm(x)?;
         let RowSpan { offset, width } = self.span(source);
-        Ok(Input { x: offset as u64, width, norm: Some(Norm { weight, eps, added }) })
+        Ok(Input { x: offset as u64, width, norm: Some(Norm { weight, eps, added }), int8: None })
     }
 
     /// Pairing and number of the values that a rotary embedding rotates.

@@ -100,8 +100,8 @@ pub struct Size<'a> {
 
 impl<'a> Size<'a> {
     /// The size of `work`, where a product of matrices `ids` is `slices(ids)` dispatches.
-    pub fn new(work: &Work<'_>, slices: &'a dyn Fn(&[WeightId]) -> Result<usize>) -> Result<Size<'a>> {
-        let fusions = Fusions::new(work);
+    pub fn new(gpu: &Gpu, work: &Work<'_>, slices: &'a dyn Fn(&[WeightId]) -> Result<usize>) -> Result<Size<'a>> {
+        let fusions = Fusions::new(gpu, work);
         let mut size = Size { fusions, slices, steps: 0, partial_bytes: 0, ropes: BTreeSet::new() };
         for id in (work.nodes.0..work.nodes.1).map(NodeId) {
             operation(&work.graph.node(id).op).size(id, &mut size)?;
@@ -109,7 +109,7 @@ impl<'a> Size<'a> {
         Ok(size)
     }
 
-    /// Bytes of the workspace that the fusions need, or 0.
+    /// Bytes of the workspace.
     pub fn workspace_bytes(&self) -> usize {
         self.fusions.workspace_bytes
     }
@@ -239,7 +239,8 @@ impl Operation for Product<'_> {
         but_last.iter().try_for_each(|part| quads("outputs beside others", spec(part).n_out))
     }
 
-    fn size(&self, _: NodeId, size: &mut Size<'_>) -> Result<()> {
+    fn size(&self, id: NodeId, size: &mut Size<'_>) -> Result<()> {
+        size.steps += usize::from(size.fusions.int8(id).is_some());
         size.product(&self.weights())
     }
 
@@ -282,7 +283,8 @@ impl Operation for GatedProduct {
         }
     }
 
-    fn size(&self, _: NodeId, size: &mut Size<'_>) -> Result<()> {
+    fn size(&self, id: NodeId, size: &mut Size<'_>) -> Result<()> {
+        size.steps += usize::from(size.fusions.int8(id).is_some());
         size.product(&[self.gate.weight])
     }
 

@@ -94,8 +94,8 @@ impl GpuSizing {
 impl Sizing for GpuSizing {
     fn program(&mut self, work: &Work<'_>) -> Result<()> {
         let slices = |ids: &[WeightId]| self.slices(work, ids);
-        let size = Size::new(work, &slices)?;
-        let workspace_bytes = work.workspace_bytes.max(size.workspace_bytes()) as u64;
+        let size = Size::new(&self.gpu, work, &slices)?;
+        let workspace_bytes = size.workspace_bytes() as u64;
         let Size { steps, partial_bytes, ropes, .. } = size;
         self.params += GpuProgram::param_bytes(steps);
         if walks(work) {

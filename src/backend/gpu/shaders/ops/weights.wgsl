@@ -87,6 +87,16 @@ struct Weights {
 //#endif
 }
 
+// The same with numbers that are bytes, four a word in order: unsigned ones below 128 or signed ones.
+struct Codes {
+    lo: vec4<u32>,
+    hi: vec4<u32>,
+    scale: vec2<f32>,
+//#if OFFSET
+    offset: vec2<f32>,
+//#endif
+}
+
 // Two f16, exactly. Not by `unpack2x16float`, which may take subnormal numbers for zero, and the scales of ordinary
 // matrices are among them. Infinities do not occur.
 fn two_halves(bits: u32) -> vec2<f32> {
@@ -96,18 +106,6 @@ fn two_halves(bits: u32) -> vec2<f32> {
     let subnormal = vec2<f32>(size) * 5.9604644775390625e-8;
     let value = select(normal, subnormal, size < vec2<u32>(0x400u));
     return bitcast<vec2<f32>>(bitcast<vec2<u32>>(value) | ((both & vec2<u32>(0x8000u)) << vec2<u32>(16u)));
-}
-
-// The 16 signed bytes of a vec4.
-fn signed_bytes(q: vec4<u32>) -> mat4x4<f32> {
-    return mat4x4<f32>(
-        vec4<f32>(unpack4xI8(q.x)), vec4<f32>(unpack4xI8(q.y)), vec4<f32>(unpack4xI8(q.z)), vec4<f32>(unpack4xI8(q.w)));
-}
-
-// The 16 unsigned bytes of a vec4.
-fn unsigned_bytes(q: vec4<u32>) -> mat4x4<f32> {
-    return mat4x4<f32>(
-        vec4<f32>(unpack4xU8(q.x)), vec4<f32>(unpack4xU8(q.y)), vec4<f32>(unpack4xU8(q.z)), vec4<f32>(unpack4xU8(q.w)));
 }
 
 //#if F32
@@ -151,25 +149,23 @@ fn unpack(raw: Raw, group: u32) -> Weights {
 //#endif
 
 //#if Q8_0
-fn unpack(raw: Raw, group: u32) -> Weights {
-    let q = Numbers(signed_bytes(raw.quads[0]), signed_bytes(raw.quads[1]));
-    return Weights(q, vec2<f32>(two_halves(raw.bits).x));
+fn codes(raw: Raw, group: u32) -> Codes {
+    return Codes(raw.quads[0], raw.quads[1], vec2<f32>(two_halves(raw.bits).x));
 }
 //#endif
 
 //#if Q4_0
 // A nibble at the top of a byte is 16 times the signed code.
-fn unpack(raw: Raw, group: u32) -> Weights {
+fn codes(raw: Raw, group: u32) -> Codes {
     let q = raw.quads[0];
     let top = vec4<u32>(0xf0f0f0f0u);
-    let numbers = Numbers(signed_bytes((q << vec4<u32>(4u)) & top), signed_bytes(q & top));
-    return Weights(numbers, vec2<f32>(two_halves(raw.bits).x * 0.0625));
+    return Codes((q << vec4<u32>(4u)) & top, q & top, vec2<f32>(two_halves(raw.bits).x * 0.0625));
 }
 //#endif
 
 //#if SIXES
 // Scale and minimum of a group of a super-block: 6 bits each, in 12 bytes after the two f16.
-fn scaled(q: Numbers, block: vec4<u32>, group: u32) -> Weights {
+fn scaled(lo: vec4<u32>, hi: vec4<u32>, block: vec4<u32>, group: u32) -> Codes {
     let shift = (group & 3u) * 8u;
     let a = block.y >> shift;
     let b = block.z >> shift;
@@ -178,34 +174,33 @@ fn scaled(q: Numbers, block: vec4<u32>, group: u32) -> Weights {
     let second = vec2<u32>((c & 15u) | ((a >> 2u) & 48u), ((c >> 4u) & 15u) | ((b >> 2u) & 48u));
     let sixes = vec2<f32>(select(first, second, (group & 4u) != 0u));
     let both = two_halves(block.x) * sixes;
-    return Weights(q, vec2<f32>(both.x), vec2<f32>(-both.y));
+    return Codes(lo, hi, vec2<f32>(both.x), vec2<f32>(-both.y));
 }
 //#endif
 
 //#if Q4_K
-fn unpack(raw: Raw, group: u32) -> Weights {
+fn codes(raw: Raw, group: u32) -> Codes {
     let q = raw.quads[0];
     let low = vec4<u32>(0x0f0f0f0fu);
-    let numbers = Numbers(unsigned_bytes(q & low), unsigned_bytes((q >> vec4<u32>(4u)) & low));
-    return scaled(numbers, raw.block, group);
+    return scaled(q & low, (q >> vec4<u32>(4u)) & low, raw.block, group);
 }
 //#endif
 
 //#if Q5_K
-fn unpack(raw: Raw, group: u32) -> Weights {
+fn codes(raw: Raw, group: u32) -> Codes {
     let q = raw.quads[0];
     let low = vec4<u32>(0x0f0f0f0fu);
     let fifth = vec4<u32>(0x10101010u);
     let bits = vec4<u32>(raw.words[0]);
     let lo = (q & low) | ((bits << vec4<u32>(4u, 3u, 2u, 1u)) & fifth);
     let hi = ((q >> vec4<u32>(4u)) & low) | ((bits >> vec4<u32>(0u, 1u, 2u, 3u)) & fifth);
-    return scaled(Numbers(unsigned_bytes(lo), unsigned_bytes(hi)), raw.block, group);
+    return scaled(lo, hi, raw.block, group);
 }
 //#endif
 
 //#if Q6_K
 // The six bits at the top of a byte are 4 times the signed code.
-fn unpack(raw: Raw, group: u32) -> Weights {
+fn codes(raw: Raw, group: u32) -> Codes {
     let q = raw.quads[0];
     let four = vec4<u32>(0x3c3c3c3cu);
     let top = vec4<u32>(0xc0c0c0c0u);
@@ -213,19 +208,64 @@ fn unpack(raw: Raw, group: u32) -> Weights {
     let lo = ((q << vec4<u32>(2u)) & four) | ((vec4<u32>(raw.words[0]) << places) & top);
     let hi = ((q >> vec4<u32>(2u)) & four) | ((vec4<u32>(raw.words[1]) << places) & top);
     let scale = two_halves(raw.block_bits).x * 0.25 * vec2<f32>(unpack4xI8(raw.bits).xy);
-    return Weights(Numbers(signed_bytes(lo), signed_bytes(hi)), scale);
+    return Codes(lo, hi, scale);
 }
 //#endif
 
-// The numbers of the 16 codes are looked up in workgroup memory, where no two of them meet in a bank. Every kernel calls this
-// with all threads before it unpacks weights.
+//#if AFFINE
+fn codes(raw: Raw, group: u32) -> Codes {
+    let line = bitcast<vec4<f32>>(raw.quads[2]);
+    return Codes(raw.quads[0], raw.quads[1], line.xz, line.yw);
+}
+//#endif
+
+// The numbers of the 16 codes are looked up in workgroup memory, where no two of them meet in a bank. Every kernel calls
+// this with all threads before it unpacks weights.
 //#if TABLE
+fn table_scale(bits: u32) -> vec2<f32> {
+//#if MXFP4
+    // Half of 2^(bits - 127), since the numbers are doubled; zero where that is subnormal.
+    return vec2<f32>(bitcast<f32>((max(bits, 1u) - 1u) << 23u));
+//#else
+    return vec2<f32>(two_halves(bits).x);
+//#endif
+}
+
+// The byte of a code of the table.
+fn byte_of_table(code: u32) -> u32 {
+    let words = vec4<u32>(TABLE_0, TABLE_1, TABLE_2, TABLE_3);
+    return (words[code / 4u] >> (code % 4u * 8u)) & 0xffu;
+}
+//#if INT8
+var<workgroup> table: array<u32, 16>;
+
+fn fill_table(thread: u32) {
+    if (thread < 16u) {
+        table[thread] = byte_of_table(thread);
+    }
+    workgroupBarrier();
+}
+
+// Of the low four bits of each byte.
+fn four_of_table(q: u32) -> u32 {
+    return table[q & 15u] | (table[(q >> 8u) & 15u] << 8u) | (table[(q >> 16u) & 15u] << 16u)
+        | (table[(q >> 24u) & 15u] << 24u);
+}
+
+fn sixteen_of_table(q: vec4<u32>) -> vec4<u32> {
+    return vec4<u32>(four_of_table(q.x), four_of_table(q.y), four_of_table(q.z), four_of_table(q.w));
+}
+
+fn codes(raw: Raw, group: u32) -> Codes {
+    let q = raw.quads[0];
+    return Codes(sixteen_of_table(q), sixteen_of_table(q >> vec4<u32>(4u)), table_scale(raw.bits));
+}
+//#else
 var<workgroup> table: array<f32, 16>;
 
 fn fill_table(thread: u32) {
     if (thread < 16u) {
-        let words = vec4<u32>(TABLE_0, TABLE_1, TABLE_2, TABLE_3);
-        table[thread] = f32(unpack4xI8(words[thread / 4u])[thread % 4u]);
+        table[thread] = f32(unpack4xI8(byte_of_table(thread)).x);
     }
     workgroupBarrier();
 }
@@ -241,25 +281,38 @@ fn sixteen_of_table(q: vec4<u32>) -> mat4x4<f32> {
 
 fn unpack(raw: Raw, group: u32) -> Weights {
     let q = raw.quads[0];
-//#if MXFP4
-    // Half of 2^(bits - 127), since the numbers are doubled; zero where that is subnormal.
-    let scale = bitcast<f32>((max(raw.bits, 1u) - 1u) << 23u);
-//#else
-    let scale = two_halves(raw.bits).x;
-//#endif
-    return Weights(Numbers(sixteen_of_table(q), sixteen_of_table(q >> vec4<u32>(4u))), vec2<f32>(scale));
+    return Weights(Numbers(sixteen_of_table(q), sixteen_of_table(q >> vec4<u32>(4u))), table_scale(raw.bits));
 }
+//#endif
 //#else
 fn fill_table(thread: u32) {}
+//#if CODES
+// The four bytes of a word. Those of SIXES are unsigned, which some GPUs convert in half of the instructions.
+fn bytes(q: u32) -> vec4<f32> {
+//#if SIXES
+    return vec4<f32>(unpack4xU8(q));
+//#else
+    return vec4<f32>(unpack4xI8(q));
 //#endif
+}
 
-//#if AFFINE
+fn sixteen_bytes(q: vec4<u32>) -> mat4x4<f32> {
+    return mat4x4<f32>(bytes(q.x), bytes(q.y), bytes(q.z), bytes(q.w));
+}
+
 fn unpack(raw: Raw, group: u32) -> Weights {
-    let line = bitcast<vec4<f32>>(raw.quads[2]);
-    return Weights(Numbers(signed_bytes(raw.quads[0]), signed_bytes(raw.quads[1])), line.xz, line.yw);
+    let c = codes(raw, group);
+    let q = Numbers(sixteen_bytes(c.lo), sixteen_bytes(c.hi));
+//#if OFFSET
+    return Weights(q, c.scale, c.offset);
+//#else
+    return Weights(q, c.scale);
+//#endif
 }
 //#endif
+//#endif
 
+//#if !INT8
 // The weights themselves.
 fn values(w: Weights) -> Numbers {
 //#if OFFSET
@@ -270,3 +323,4 @@ fn values(w: Weights) -> Numbers {
     return Numbers(w.q.lo * w.scale.x, w.q.hi * w.scale.y);
 //#endif
 }
+//#endif

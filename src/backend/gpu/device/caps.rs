@@ -1,0 +1,66 @@
+//! What a device can do.
+
+/// What a device can do, after the driver's quirks and any artificial restrictions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Caps {
+    /// Bytes of the largest storage binding.
+    pub max_binding: u64,
+    /// Bytes of the largest buffer.
+    pub max_buffer: u64,
+    /// Threads of the largest workgroup.
+    pub max_threads: u32,
+    /// Workgroups in one dimension of a dispatch.
+    pub max_workgroups: u32,
+    /// Alignment of a storage binding's offset.
+    pub storage_align: u32,
+    /// How much kernels may keep at hand.
+    pub registers: Registers,
+    /// Dot products of four signed bytes each are an instruction of the hardware.
+    pub int8_dots: bool,
+}
+
+/// How many registers a thread has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Registers {
+    /// 64: Arm's Mali.
+    Few,
+    /// Enough for all but the largest tiles: Qualcomm's Adreno.
+    Medium,
+    /// 128 to 256.
+    Many,
+}
+
+/// Whether the hardware has an instruction for the dot product of four signed bytes each, which the driver tells with
+/// Vulkan 1.3. With Metal and DX12 it is unknown, which counts as no.
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows))]
+pub fn has_int8_dots(adapter: &wgpu::Adapter) -> bool {
+    use ash::{khr, vk};
+    // SAFETY: the guard is dropped at the end of this function, and nothing of the adapter is destroyed.
+    let Some(adapter) = (unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }) else { return false };
+    let capabilities = adapter.physical_device_capabilities();
+    let told = capabilities.properties().api_version >= vk::API_VERSION_1_3
+        || capabilities.supports_extension(khr::shader_integer_dot_product::NAME);
+    let Some(ask) = questions(&adapter).filter(|_| told) else { return false };
+    let mut dots = vk::PhysicalDeviceShaderIntegerDotProductProperties::default();
+    let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut dots);
+    // SAFETY: the physical device belongs to this instance, which has the extension that the call is of, and both
+    // structures live until it returns.
+    unsafe { ask.get_physical_device_properties2(adapter.raw_physical_device(), &mut properties) };
+    dots.integer_dot_product4x8_bit_packed_signed_accelerated == vk::TRUE
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows)))]
+pub fn has_int8_dots(_: &wgpu::Adapter) -> bool {
+    false
+}
+
+/// What asks the driver about an adapter's properties, where its instance can.
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows))]
+pub(super) fn questions(
+    adapter: &wgpu::hal::vulkan::Adapter,
+) -> Option<ash::khr::get_physical_device_properties2::Instance> {
+    use ash::khr::get_physical_device_properties2 as properties;
+    let instance = adapter.shared_instance();
+    let can = instance.extensions().contains(&properties::NAME);
+    can.then(|| properties::Instance::new(instance.entry(), instance.raw_instance()))
+}
