@@ -10,7 +10,8 @@
 //! - Waiting spins for at most [`SPIN`], then parks the thread; it does not spin at all while more engines are active
 //!   than there are cores, or when a run has more threads than cores. The waker stores the condition before it reads
 //!   the waiter's `sleeping` flag, and the waiter stores the flag before it reads the condition again, all sequentially
-//!   consistent, so no wake-up is lost.
+//!   consistent, so no wake-up is lost. The stores are read-modify-write operations: qemu 7.2, which runs ARM's code on
+//!   x86, lets a load go before another sequentially consistent store.
 //! - A panic on any thread ends the run: the others leave at their next (or present) barrier, `run` returns
 //!   [`Error::Internal`] with the message, and the pool stays usable. A thread that returns while others wait for it at
 //!   a barrier ends the run in the same way, instead of hanging it.
@@ -459,7 +460,7 @@ impl Shared {
     /// End the run: the other threads leave it at their present or next barrier.
     fn fail(&self, count: usize, why: impl FnOnce() -> String) {
         self.message.lock().get_or_insert_with(why);
-        self.failed.store(true, SeqCst);
+        self.failed.swap(true, SeqCst);
         for other in 0..count {
             self.wake(other);
         }
@@ -482,7 +483,7 @@ impl Shared {
             }
         }
         let state = &self.states[index];
-        state.sleeping.store(true, SeqCst);
+        state.sleeping.swap(true, SeqCst);
         while !ready() {
             std::thread::park();
         }
@@ -536,7 +537,7 @@ impl Worker<'_> {
         let step = self.step.get();
         if shared.arrived.fetch_add(1, SeqCst) + 1 == self.count {
             shared.arrived.store(0, Relaxed);
-            shared.step.store(step + 1, SeqCst);
+            shared.step.fetch_add(1, SeqCst);
             for other in (0..self.count).filter(|&other| other != self.index) {
                 shared.wake(other);
             }
