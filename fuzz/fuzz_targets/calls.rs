@@ -320,7 +320,8 @@ fn call(input: &mut Input<'_>, open: &mut Vec<FfiLlmHandle>, samplers: &mut Vec<
                 samplers.extend(Some(made).filter(|made| !made.is_null()));
             }
             59 if samplers.len() < 4 => {
-                let (json, n) = array(input, input.pick(GRAMMARS).as_bytes());
+                let text = input.pick(GRAMMARS).as_bytes();
+                let (json, n) = array(input, text);
                 let made = eliza_inference_sampler_init_grammar(handle, null(), json.cast(), n);
                 samplers.extend(Some(made).filter(|made| !made.is_null()));
             }
