@@ -36,13 +36,13 @@ skip    = printf 'skipped: %s\n' $(1)
 
 .PHONY: install uninstall install-test
 .PHONY: test deep header bench clean tools lint unit cpu-only c-harness js js-deep jvm parity-quick decoders-quick readme \
-	page unit-deep decoders isa-deep trie-tsan c-valgrind c-asan android aarch64 musl targets more-targets fuzz parity \
+	page unit-deep gpu-variants decoders isa-deep trie-tsan c-valgrind c-asan android aarch64 musl targets more-targets fuzz parity \
 	built-for-c jvm-bench dxc gpu-lab eliza-host host-test host-lint crate windows real-servers
 
 test: tools lint targets unit cpu-only c-harness js jvm install-test parity-quick decoders-quick readme page host-test
 	$(call section,"all of make test passed")
 
-deep: test more-targets host-lint crate unit-deep dxc gpu-lab isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 musl real-servers fuzz parity decoders
+deep: test more-targets host-lint crate unit-deep gpu-variants dxc gpu-lab isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 musl real-servers fuzz parity decoders
 	$(call section,"all of make deep passed")
 
 # ---------------------------------------------------------------------------------------------------------- make test
@@ -185,6 +185,16 @@ unit-deep:
 	$(call section,"long random comparisons in the release build")
 	@$(with_peer); \
 	$(CARGO) test --locked --release -- --include-ignored
+
+# Engines with the kernels that the software driver does not ask for by itself.
+gpu-variants:
+	$(call section,"engines on a GPU with the kernels that other GPUs get")
+	@for limits in dots=on registers=medium,dots=on registers=few; do \
+	  ELIZA_GPU_RESTRICT=$$limits $(CARGO) test --locked --workspace --features $(TESTING) --test gpu -q; \
+	done
+	@if test -d "$(SHARED)/tools/peer"; then \
+	  ELIZA_GPU_RESTRICT=dots=on python3 tools/parity.py --shared "$(SHARED)" --gpu-layers -1; \
+	fi
 
 # Needs the source package of compushady (pip), which has DXC inside.
 dxc:
