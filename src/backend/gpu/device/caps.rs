@@ -15,7 +15,8 @@ pub struct Caps {
     pub storage_align: u32,
     /// How much kernels may keep at hand.
     pub registers: Registers,
-    /// Dot products of four signed bytes each are an instruction of the hardware.
+    /// Products of many rows are computed by dot products of four signed bytes each: they are an instruction of the
+    /// hardware, and threads have registers for their tiles.
     pub int8_dots: bool,
 }
 

@@ -130,18 +130,19 @@ impl Device {
         // Every call to a driver is made within `guard`, so an error that arrives here belongs to no caller.
         let name = name_of(&info);
         raw.on_uncaptured_error(Arc::new(move |error: wgpu::Error| log::error!("{name}: {error}")));
+        let registers = limits.registers.unwrap_or(match info.vendor {
+            ARM => Registers::Few,
+            QUALCOMM => Registers::Medium,
+            _ => Registers::Many,
+        });
         let caps = Caps {
             max_binding: lowered.max_storage_buffer_binding_size.min(lowered.max_buffer_size),
             max_buffer: lowered.max_buffer_size,
             max_threads: lowered.max_compute_invocations_per_workgroup.min(lowered.max_compute_workgroup_size_x),
             max_workgroups: lowered.max_compute_workgroups_per_dimension,
             storage_align: lowered.min_storage_buffer_offset_alignment,
-            registers: limits.registers.unwrap_or(match info.vendor {
-                ARM => Registers::Few,
-                QUALCOMM => Registers::Medium,
-                _ => Registers::Many,
-            }),
-            int8_dots: limits.int8_dots.unwrap_or_else(|| caps::has_int8_dots(adapter)),
+            registers,
+            int8_dots: registers > Registers::Few && limits.int8_dots.unwrap_or_else(|| caps::has_int8_dots(adapter)),
         };
         let profiler = measured.then(|| Profiler::new(&raw, &queue));
         Ok(Device {

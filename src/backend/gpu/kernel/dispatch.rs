@@ -7,6 +7,7 @@
 
 use crate::backend::gpu::kernel::Kernel;
 use crate::backend::{MAX_LISTED, MAX_ROWS, MAX_TEXT_ROWS, TABLES, Table};
+use crate::graph::Rows;
 use std::sync::Arc;
 
 /// Words (u32) of the frame's head: rows, output rows, cells in use, splits of attention, cells per split, size of the
@@ -69,6 +70,8 @@ pub enum GroupCount {
     Outputs(u32, u32),
     /// One per split of attention over the cells of a table.
     Splits(Table),
+    /// The number given where there is more than one such split, else none.
+    Joins(Table, u32),
     /// One per token of the logit subset; without a subset, the number given.
     Listed(u32),
     /// One where there is a logit subset, else the number given.
@@ -93,6 +96,14 @@ pub struct RunCounts {
 }
 
 impl GroupCount {
+    /// `times` the rows of this kind, divided by `by` and rounded up.
+    pub fn per_row(rows: Rows, times: u32, by: u32) -> GroupCount {
+        match rows {
+            Rows::Batch => GroupCount::Rows(times, by),
+            Rows::Output => GroupCount::Outputs(times, by),
+        }
+    }
+
     /// The number for a run.
     pub fn of(self, counts: &RunCounts) -> u32 {
         match self {
@@ -100,6 +111,13 @@ impl GroupCount {
             GroupCount::Rows(times, by) => (counts.rows * times).div_ceil(by),
             GroupCount::Outputs(times, by) => (counts.outputs * times).div_ceil(by),
             GroupCount::Splits(table) => counts.splits[table as usize],
+            GroupCount::Joins(table, n) => {
+                if counts.splits[table as usize] > 1 {
+                    n
+                } else {
+                    0
+                }
+            }
             GroupCount::Listed(all) if counts.listed == 0 => all,
             GroupCount::Listed(_) => counts.listed,
             GroupCount::Unlisted(all) => {

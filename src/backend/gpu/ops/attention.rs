@@ -163,10 +163,6 @@ pub fn steps(gpu: &Gpu, spec: &AttentionSpec, layout: &KvLayout, queries: &Queri
         vec![Binding::Write, Binding::Uniform, Binding::Read, Binding::Read, Binding::Read, Binding::Write];
     bindings.extend(sinks.as_ref().map(|_| Binding::Read));
 
-    let times_rows = |times, by| match rows {
-        Rows::Batch => GroupCount::Rows(times, by),
-        Rows::Output => GroupCount::Outputs(times, by),
-    };
     let ([src, width], [dst, dst_width]) = (q.quads()?, out.quads()?);
     // One more than the longest distance.
     let reach = match (spec.window, spec.bidirectional) {
@@ -211,7 +207,7 @@ pub fn steps(gpu: &Gpu, spec: &AttentionSpec, layout: &KvLayout, queries: &Queri
         ],
         groups: [
             GroupCount::Splits(layout.table),
-            times_rows(group as u32, (tile.pack * tile.packs) as u32),
+            GroupCount::per_row(rows, group as u32, (tile.pack * tile.packs) as u32),
             GroupCount::Fixed(spec.n_head_kv as u32),
         ],
     };
@@ -232,7 +228,11 @@ pub fn steps(gpu: &Gpu, spec: &AttentionSpec, layout: &KvLayout, queries: &Queri
         kernel: gpu.kernel("attention_reduce", &text, &bindings)?,
         buffers,
         params: vec![dst, dst_width, 0, 0],
-        groups: [GroupCount::Fixed(spec.n_head as u32), times_rows(1, 1), GroupCount::Fixed(1)],
+        groups: [
+            GroupCount::Joins(layout.table, spec.n_head as u32),
+            GroupCount::per_row(rows, 1, 1),
+            GroupCount::Fixed(1),
+        ],
     };
     Ok([attention, reduce])
 }

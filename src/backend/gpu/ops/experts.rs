@@ -199,10 +199,7 @@ impl Product<'_> {
             let [tiles, more] = fold(gpu, self.first.rows / TILE)?;
             words.fold = tiles;
             let times = if self.second.is_some() { used as u32 } else { 1 };
-            let each = match self.rows {
-                Rows::Batch => GroupCount::Rows(times, 1),
-                Rows::Output => GroupCount::Outputs(times, 1),
-            };
+            let each = GroupCount::per_row(self.rows, times, 1);
             let groups = [GroupCount::Fixed(tiles), GroupCount::Fixed(more), each];
             steps.push(text.step(gpu, "experts", EXPERTS, &words, groups)?);
         }
@@ -260,10 +257,7 @@ pub fn route(
         bindings.push(Binding::Read);
         buffers.push(bias.bound());
     }
-    let count = match rows {
-        Rows::Batch => GroupCount::Rows(1, each as u32),
-        Rows::Output => GroupCount::Outputs(1, each as u32),
-    };
+    let count = GroupCount::per_row(rows, 1, each as u32);
     let [from, to] = [logits, route].map(|span| quads("rows of experts", span.offset as u64, 16));
     Ok(Step {
         kernel: gpu.kernel("route", &text, &bindings)?,

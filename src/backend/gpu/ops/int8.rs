@@ -41,15 +41,11 @@ pub fn quantize(gpu: &Gpu, q: Quantized, rows: Rows, max_rows: usize) -> Result<
     let [y, z] = fold(gpu, groups.div_ceil(GROUPS))?;
     let width = quads("x width", q.width as u64, 4)?;
     let (x, room) = (quads("x", q.x, 16)?, quads("room", q.room, 16)?);
-    let (counted, count) = match rows {
-        Rows::Batch => (0, GroupCount::Rows(1, ROWS as u32)),
-        Rows::Output => (1, GroupCount::Outputs(1, ROWS as u32)),
-    };
     Ok(Step {
         kernel,
         buffers: vec![BufferRef::Workspace, BufferRef::Frame, BufferRef::Params],
-        params: vec![x, width, room, max_rows as u32, width, groups as u32, counted, y],
-        groups: [count, GroupCount::Fixed(y), GroupCount::Fixed(z)],
+        params: vec![x, width, room, max_rows as u32, width, groups as u32, u32::from(rows == Rows::Output), y],
+        groups: [GroupCount::per_row(rows, 1, ROWS as u32), GroupCount::Fixed(y), GroupCount::Fixed(z)],
     })
 }
 

@@ -309,8 +309,7 @@ pub fn gated(gpu: &Gpu, g: &Gated<'_>) -> Result<Vec<Step>> {
 /// Whether products of up to `max_rows` rows with matrices of this format are computed with bytes on this device. With
 /// few registers the tiles do not fit.
 pub fn takes_int8(gpu: &Gpu, format: &Format, max_rows: usize) -> bool {
-    let can = gpu.caps.int8_dots && gpu.caps.registers > Registers::Few;
-    can && format.scales > 0 && max_rows > VECTOR_ROWS
+    gpu.caps.int8_dots && format.scales > 0 && max_rows > VECTOR_ROWS
 }
 
 /// The step that quantises a product's input, where it is to be.
@@ -498,10 +497,7 @@ impl Product<'_> {
         let [y, z] = fold(gpu, slice.rows.div_ceil(rows_out))?;
         words.fold = y;
         // Workgroups of one piece of the matrix run next to each other.
-        let x = match self.rows {
-            Rows::Batch => GroupCount::Rows(1, rows_in as u32),
-            Rows::Output => GroupCount::Outputs(1, rows_in as u32),
-        };
+        let x = GroupCount::per_row(self.rows, 1, rows_in as u32);
         text.step(gpu, "matmul", MATMUL, &words, [x, GroupCount::Fixed(y), GroupCount::Fixed(z)])
     }
 
@@ -527,10 +523,7 @@ impl Product<'_> {
         (words.x, words.x_stride) = (quads("room", room, 16)?, self.max_rows as u32);
         let [y, z] = fold(gpu, slice.rows.div_ceil(rows_out))?;
         words.fold = y;
-        let x = match self.rows {
-            Rows::Batch => GroupCount::Rows(1, rows_in as u32),
-            Rows::Output => GroupCount::Outputs(1, rows_in as u32),
-        };
+        let x = GroupCount::per_row(self.rows, 1, rows_in as u32);
         text.step(gpu, "matmul_int8", MATMUL_INT8, &words, [x, GroupCount::Fixed(y), GroupCount::Fixed(z)])
     }
 }

@@ -225,7 +225,7 @@ fn heads_step(
             0,
             0,
         ],
-        groups: [GroupCount::Fixed(heads as u32), rows::row_count(source.rows), GroupCount::Fixed(1)],
+        groups: [GroupCount::Fixed(heads as u32), GroupCount::per_row(source.rows, 1, 1), GroupCount::Fixed(1)],
     })
 }
 

@@ -45,14 +45,6 @@ pub(super) fn quads(what: &str, n: u64, by: u64) -> Result<u32> {
     whole.ok_or_else(|| Error::Internal(format!("{what} of {n} in the workspace")))
 }
 
-/// Workgroups of one row each.
-pub fn row_count(rows: Rows) -> GroupCount {
-    match rows {
-        Rows::Batch => GroupCount::Rows(1, 1),
-        Rows::Output => GroupCount::Outputs(1, 1),
-    }
-}
-
 /// A norm of parts of rows, see [`NormSpec`](crate::graph::NormSpec).
 #[derive(Clone)]
 pub struct Norm {
@@ -98,7 +90,7 @@ pub fn norm(gpu: &Gpu, x: RowSpan, norm: &Norm, residual: Option<RowSpan>, dst: 
         kernel: gpu.kernel("norm", &text, &bindings)?,
         buffers,
         params: vec![from, x_stride, added, to, stride, part, norm.eps.to_bits(), if norm.own { part } else { 0 }],
-        groups: [row_count(rows), GroupCount::Fixed(norm.parts as u32), GroupCount::Fixed(1)],
+        groups: [GroupCount::per_row(rows, 1, 1), GroupCount::Fixed(norm.parts as u32), GroupCount::Fixed(1)],
     })
 }
 
@@ -182,7 +174,7 @@ pub fn sparsify(gpu: &Gpu, x: RowSpan, deviations: f32, dst: RowSpan, rows: Rows
         kernel: gpu.kernel("sparsify", &text, &[Binding::Write, Binding::Uniform])?,
         buffers: vec![BufferRef::Workspace, BufferRef::Params],
         params: vec![from, to, quads, deviations.to_bits()],
-        groups: [row_count(rows), GroupCount::Fixed(1), GroupCount::Fixed(1)],
+        groups: [GroupCount::per_row(rows, 1, 1), GroupCount::Fixed(1), GroupCount::Fixed(1)],
     })
 }
 
@@ -229,7 +221,7 @@ pub(super) const THREADS: u32 = 128;
 
 /// A step with so many threads for each row.
 pub(super) fn spread(kernel: Arc<Kernel>, buffers: Vec<BufferRef>, params: Vec<u32>, threads: u32, rows: Rows) -> Step {
-    let groups = [GroupCount::Fixed(threads.div_ceil(THREADS)), row_count(rows), GroupCount::Fixed(1)];
+    let groups = [GroupCount::Fixed(threads.div_ceil(THREADS)), GroupCount::per_row(rows, 1, 1), GroupCount::Fixed(1)];
     Step { kernel, buffers, params, groups }
 }
 

@@ -1,6 +1,6 @@
 //! Operations on rows that hold several streams side by side.
 
-use super::rows::{RowSpan, THREADS, row_count, spread};
+use super::rows::{RowSpan, THREADS, spread};
 use crate::backend::gpu::kernel::dispatch::{BufferRef, GroupCount, Step};
 use crate::backend::gpu::kernel::{Binding, Gpu, compose};
 use crate::graph::Rows;
@@ -78,7 +78,7 @@ pub fn equalize(gpu: &Gpu, x: RowSpan, y: RowSpan, dst: RowSpan, rows: Rows) -> 
         kernel: gpu.kernel("equalize", &text, &[Binding::Write, Binding::Uniform])?,
         buffers: vec![BufferRef::Workspace, BufferRef::Params],
         params: vec![from, like, to, quads, parts as u32, 0, 0, 0],
-        groups: [row_count(rows), GroupCount::Fixed(parts as u32), GroupCount::Fixed(1)],
+        groups: [GroupCount::per_row(rows, 1, 1), GroupCount::Fixed(parts as u32), GroupCount::Fixed(1)],
     })
 }
 

@@ -110,7 +110,8 @@ fn kind(name: &str) -> u32 {
 
 fn counted(count: GroupCount) -> [u32; COUNT_WORDS] {
     match count {
-        GroupCount::Fixed(n) => [kind("COUNT_FIXED"), n, 1],
+        // The kernel that joins splits finds by itself that there is one.
+        GroupCount::Fixed(n) | GroupCount::Joins(_, n) => [kind("COUNT_FIXED"), n, 1],
         GroupCount::Rows(times, by) => [kind("COUNT_ROWS"), times, by],
         GroupCount::Outputs(times, by) => [kind("COUNT_OUTPUTS"), times, by],
         GroupCount::Splits(Table::All) => [kind("COUNT_SPLITS"), 0, 1],

@@ -65,19 +65,19 @@ pub struct Format {
 
 /// A format of floats, and one of integers.
 const FLOATS: Format = Format { flag: "", elements: [0; 5], offset: false, sixes: false, table: None, scales: 0 };
-const PLAIN: Format = Format { scales: 1, ..FLOATS };
+const INTEGERS: Format = Format { scales: 1, ..FLOATS };
 
 static F32: Format = Format { flag: "F32", elements: [8, 0, 0, 0, 0], ..FLOATS };
 static F16: Format = Format { flag: "F16", elements: [4, 0, 0, 0, 0], ..FLOATS };
 static BF16: Format = Format { flag: "BF16", elements: [4, 0, 0, 0, 0], ..FLOATS };
-static Q8_0: Format = Format { flag: "Q8_0", elements: [2, 0, 0, 1, 0], ..PLAIN };
-static Q4_0: Format = Format { flag: "Q4_0", elements: [1, 0, 0, 1, 0], ..PLAIN };
-static Q4_K: Format = Format { flag: "Q4_K", elements: [1, 1, 0, 0, 0], offset: true, sixes: true, ..PLAIN };
-static Q5_K: Format = Format { flag: "Q5_K", elements: [1, 1, 1, 0, 0], offset: true, sixes: true, ..PLAIN };
-static Q6_K: Format = Format { flag: "Q6_K", elements: [1, 0, 2, 1, 1], scales: 2, ..PLAIN };
-static MXFP4: Format = Format { flag: "MXFP4", elements: [1, 0, 0, 1, 0], table: Some(&MXFP4_VALUES), ..PLAIN };
-static IQ4_NL: Format = Format { flag: "IQ4_NL", elements: [1, 0, 0, 1, 0], table: Some(&IQ4_NL_VALUES), ..PLAIN };
-static AFFINE: Format = Format { flag: "AFFINE", elements: [3, 0, 0, 0, 0], offset: true, scales: 2, ..PLAIN };
+static Q8_0: Format = Format { flag: "Q8_0", elements: [2, 0, 0, 1, 0], ..INTEGERS };
+static Q4_0: Format = Format { flag: "Q4_0", elements: [1, 0, 0, 1, 0], ..INTEGERS };
+static Q4_K: Format = Format { flag: "Q4_K", elements: [1, 1, 0, 0, 0], offset: true, sixes: true, ..INTEGERS };
+static Q5_K: Format = Format { flag: "Q5_K", elements: [1, 1, 1, 0, 0], offset: true, sixes: true, ..INTEGERS };
+static Q6_K: Format = Format { flag: "Q6_K", elements: [1, 0, 2, 1, 1], scales: 2, ..INTEGERS };
+static MXFP4: Format = Format { flag: "MXFP4", elements: [1, 0, 0, 1, 0], table: Some(&MXFP4_VALUES), ..INTEGERS };
+static IQ4_NL: Format = Format { flag: "IQ4_NL", elements: [1, 0, 0, 1, 0], table: Some(&IQ4_NL_VALUES), ..INTEGERS };
+static AFFINE: Format = Format { flag: "AFFINE", elements: [3, 0, 0, 0, 0], offset: true, scales: 2, ..INTEGERS };
 
 /// The rows of a matrix in their layout.
 #[derive(Debug, Clone, PartialEq)]

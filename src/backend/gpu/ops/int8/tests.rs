@@ -4,49 +4,19 @@
 use super::*;
 use crate::backend::gpu::device::adapters;
 use crate::backend::gpu::device::test_limits::TestLimits;
-use crate::backend::gpu::kernel::dispatch::{FRAME_CELLS, RunCounts};
 use crate::backend::gpu::ops::matmul::{self, Gated, Input, MatMul, Term, VECTOR_ROWS};
 use crate::backend::gpu::probe::source::{Random, Source, coded, gated};
-use crate::backend::gpu::testing::harness::{devices, floats, storage, uniform};
+use crate::backend::gpu::testing::harness::devices;
+use crate::backend::gpu::testing::workspace::{CANARY, Run, Space};
 use crate::backend::gpu::weights::layout::Layout;
 use crate::backend::gpu::weights::matrix::{Loader, Vector};
 use crate::graph::Activation;
 use crate::quant::{TensorType, dequantize};
 
-/// A quiet NaN, which makes every sum NaN.
-const CANARY: u32 = 0x7fc0_dead;
-
 /// The workspace after steps over so many rows, which begins with `x` and then has so many canaries.
 fn after(gpu: &Gpu, steps: &[Step], x: &[f32], canaries: usize, rows: usize) -> Vec<f32> {
-    let mut frame = vec![0u32; FRAME_CELLS];
-    (frame[0], frame[1]) = (rows as u32, rows as u32 + 1);
-    let words: Vec<u32> = x.iter().map(|x| x.to_bits()).chain(std::iter::repeat_n(CANARY, canaries)).collect();
-    let (ws, frame) = (storage(gpu, bytemuck::cast_slice(&words)), storage(gpu, bytemuck::cast_slice(&frame)));
-    let counts = RunCounts { rows: rows as u32, outputs: rows as u32 + 1, splits: [1; 2], listed: 0, strands: 0 };
-    let mut encoder = gpu.raw.create_command_encoder(&Default::default());
-    let mut pass = encoder.begin_compute_pass(&Default::default());
-    for step in steps {
-        let params = uniform(gpu, &step.params);
-        let whole = |buffer| wgpu::BufferBinding { buffer, offset: 0, size: None };
-        let buffer = |bound| match bound {
-            &BufferRef::Weight(ref buffer, offset, bytes) => {
-                wgpu::BufferBinding { buffer, offset, size: wgpu::BufferSize::new(bytes) }
-            }
-            BufferRef::Workspace => whole(&ws),
-            BufferRef::Params => whole(&params),
-            BufferRef::Frame => whole(&frame),
-            _ => panic!("a product has no such buffer"),
-        };
-        let buffers: Vec<_> = step.buffers.iter().map(buffer).collect();
-        let [x, y, z] = step.groups.map(|count| count.of(&counts));
-        pass.set_pipeline(&step.kernel.pipeline);
-        pass.set_bind_group(0, &gpu.bind(&step.kernel, &buffers), &[]);
-        pass.dispatch_workgroups(x, y, z);
-    }
-    drop(pass);
-    gpu.queue.submit([encoder.finish()]);
-    gpu.compiled(steps.iter().map(|step| &step.kernel)).unwrap();
-    floats(gpu, &ws, words.len())
+    let words = x.iter().map(|x| x.to_bits()).chain(std::iter::repeat_n(CANARY, canaries)).collect();
+    Run::of(rows).over(gpu, steps, &Space(words)).into_iter().map(f32::from_bits).collect()
 }
 
 #[test]

@@ -6,9 +6,9 @@
 use super::*;
 use crate::backend::gpu::device::adapters;
 use crate::backend::gpu::device::test_limits::TestLimits;
-use crate::backend::gpu::kernel::dispatch::{FRAME_CELLS, FRAME_LISTED, FRAME_N_LISTED, FRAME_ROWS, RunCounts};
 use crate::backend::gpu::probe::source::{Random, Source, gated as gated_value, normed};
-use crate::backend::gpu::testing::harness::{devices, floats, storage, uniform};
+use crate::backend::gpu::testing::harness::devices;
+use crate::backend::gpu::testing::workspace::{Run, Space};
 use crate::backend::gpu::weights::matrix::{Loader, Stored};
 use crate::quant::{TensorType, dequantize};
 
@@ -36,104 +36,6 @@ fn vector(gpu: &Gpu, values: &[f32]) -> Vector {
     let vector = loader.vector("test", values).unwrap();
     loader.finish().unwrap();
     vector
-}
-
-/// A quiet NaN, which makes every sum NaN.
-const CANARY: u32 = 0x7fc0_dead;
-
-/// A workspace under construction.
-#[derive(Clone)]
-struct Space(Vec<u32>);
-
-impl Space {
-    fn new() -> Space {
-        Space(vec![CANARY; 16])
-    }
-
-    /// Room, with a gap of canaries after it. Byte offset.
-    fn add(&mut self, floats: usize) -> u64 {
-        let at = self.0.len();
-        self.0.resize((at + floats + 16).next_multiple_of(16), CANARY);
-        at as u64 * 4
-    }
-
-    /// Rows with these values.
-    fn put(&mut self, values: &[f32]) -> u64 {
-        let at = self.add(values.len());
-        for (to, value) in self.0[at as usize / 4..].iter_mut().zip(values) {
-            *to = value.to_bits();
-        }
-        at
-    }
-}
-
-/// A run: how many rows, their tokens and positions, what three sequences sampled last, and the listed logits.
-struct Run<'a> {
-    rows: usize,
-    outputs: usize,
-    tokens: &'a [u32],
-    positions: &'a [u32],
-    sampled: [u32; 3],
-    listed: &'a [u32],
-}
-
-impl Run<'_> {
-    fn of(rows: usize) -> Run<'static> {
-        // The other count differs, so that a kernel that reads the wrong one is found.
-        Run { rows, outputs: rows + 1, tokens: &[], positions: &[], sampled: [0; 3], listed: &[] }
-    }
-
-    /// The workspace after the steps.
-    fn over(&self, gpu: &Gpu, steps: &[Step], space: &Space) -> Vec<u32> {
-        let mut frame = vec![0; FRAME_CELLS];
-        (frame[0], frame[1], frame[FRAME_N_LISTED]) = (self.rows as u32, self.outputs as u32, self.listed.len() as u32);
-        frame[FRAME_LISTED..][..self.listed.len()].copy_from_slice(self.listed);
-        for (row, &token) in self.tokens.iter().enumerate() {
-            frame[FRAME_ROWS + 4 * row] = token;
-        }
-        for (row, &position) in self.positions.iter().enumerate() {
-            frame[FRAME_ROWS + 4 * row + 1] = position;
-        }
-        let ws = storage(gpu, bytemuck::cast_slice(&space.0));
-        let (frame, sampled) =
-            (storage(gpu, bytemuck::cast_slice(&frame)), storage(gpu, bytemuck::cast_slice(&self.sampled)));
-        let counts = RunCounts {
-            rows: self.rows as u32,
-            outputs: self.outputs as u32,
-            splits: [1; 2],
-            listed: self.listed.len() as u32,
-            strands: 0,
-        };
-        let mut encoder = gpu.raw.create_command_encoder(&Default::default());
-        let mut pass = encoder.begin_compute_pass(&Default::default());
-        for step in steps {
-            let params = uniform(gpu, &step.params);
-            let whole = |buffer| wgpu::BufferBinding { buffer, offset: 0, size: None };
-            let bindings: Vec<_> = step
-                .buffers
-                .iter()
-                .map(|bound| match bound {
-                    BufferRef::Workspace => whole(&ws),
-                    BufferRef::Params => whole(&params),
-                    BufferRef::Frame => whole(&frame),
-                    BufferRef::Sampled => whole(&sampled),
-                    BufferRef::Weight(buffer, offset, bytes) => {
-                        wgpu::BufferBinding { buffer, offset: *offset, size: wgpu::BufferSize::new(*bytes) }
-                    }
-                    _ => panic!("a product has no such buffer"),
-                })
-                .collect();
-            let [x, y, z] = step.groups.map(|count| count.of(&counts));
-            assert!([x, y, z].iter().all(|&n| n <= gpu.caps.max_workgroups));
-            pass.set_pipeline(&step.kernel.pipeline);
-            pass.set_bind_group(0, &gpu.bind(&step.kernel, &bindings), &[]);
-            pass.dispatch_workgroups(x, y, z);
-        }
-        drop(pass);
-        gpu.queue.submit([encoder.finish()]);
-        gpu.wait().unwrap();
-        floats(gpu, &ws, space.0.len()).into_iter().map(f32::to_bits).collect()
-    }
 }
 
 /// The result rows are near the expected values, and nothing else has changed.

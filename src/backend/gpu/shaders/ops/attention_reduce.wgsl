@@ -1,5 +1,5 @@
 // Joins the parts that the splits of attention left. One workgroup per head and row; with one split there is nothing to
-// join, since attention wrote the result itself.
+// join, since attention wrote the result itself: no pass but those of a walk comes here then.
 
 struct Params {
     dst: u32,
