@@ -447,7 +447,8 @@ typedef struct eliza_llm_open_options_t {
      */
     const char *model_path;
     /**
-     * Name of the device, or NULL for the best.
+     * Name of the device, or a part of it; or of several GPUs, separated by semicolons, which divide the layers, see
+     * `tensor_split`. NULL is the best device.
      */
     const char *device;
     /**
@@ -546,6 +547,13 @@ typedef struct eliza_llm_open_options_t {
      * the vocabulary of the first that was opened; those after it are opened when they are needed.
      */
     const char *fallback;
+    /**
+     * How large a part of the weights that are on GPUs each of several has: numbers, separated by commas, relative to
+     * each other, such as "3,1", one for each that `device` names; where that names one or is NULL, the best so many
+     * GPUs are taken. NULL divides by their free memory. Every GPU has layers that follow each other, and the last one
+     * the output head.
+     */
+    const char *tensor_split;
 } eliza_llm_open_options_t;
 
 /**

@@ -125,7 +125,8 @@ struct OpenOptions {
     std::int32_t context = 0;          ///< in tokens, shared by the slots; 0: min(4096, what the model was trained with)
     std::int32_t threads = 0;          ///< 0: `eliza_inference_default_thread_count`
     std::int32_t gpu_layers = 0;       ///< counted from the end; 0: none, -1: all
-    std::string device = {};           ///< name of the device; empty: the best
+    std::string device = {};           ///< name of the device, or of several GPUs: "A;B"; empty: the best
+    std::string tensor_split = {};     ///< the parts of several GPUs: "3,1"; empty: by their free memory
     /// Rules "PATTERN=DEVICE", separated by semicolons, for single tensors: "exps=cpu" keeps experts on the CPU.
     std::string tensor_devices = {};
     std::string kv_type = {};          ///< "f16", "f32" or "q8_0"; empty: "f16"
@@ -535,6 +536,7 @@ inline eliza_llm_open_options_t to_c(const OpenOptions & how, std::string & line
     options.num_threads = how.threads;
     options.gpu_layers = how.gpu_layers;
     options.device = c_text_or_null(how.device, "device");
+    options.tensor_split = c_text_or_null(how.tensor_split, "tensor_split");
     options.tensor_devices = c_text_or_null(how.tensor_devices, "tensor_devices");
     options.kv_type = c_text_or_null(how.kv_type, "kv_type");
     options.kv_type_v = c_text_or_null(how.kv_type_v, "kv_type_v");

@@ -22,6 +22,7 @@ import {
   type Step,
   type TrieNames,
   modelLines,
+  splitText,
   tensorRules,
 } from "../js/native.js";
 import type { TokenTreePayload } from "../js/token-tree.js";
@@ -29,7 +30,7 @@ import { closing, delivery, generate, outcome } from "./generation.js";
 import { type Library, Out, Struct, addresses, bytes, decoder, ids, raw, terminated } from "./library.js";
 
 /** Sizes of structures; the offsets are in docs/abi.md. */
-const OPEN_OPTIONS = 160;
+const OPEN_OPTIONS = 168;
 const SAMPLING_OPTIONS = 224;
 const EMBEDDING_OPTIONS = 16;
 const SAMPLED = 40;
@@ -508,7 +509,7 @@ function among(value: string | undefined, names: readonly string[], option: stri
 }
 
 function openOptions(modelPath: string, options: NativeOpenOptions | OpenOptions): Struct {
-  const { device, tensorDevices, kvType, kvTypeV, store, draft, server, fallback, vocabOnly } = options;
+  const { device, tensorSplit, tensorDevices, kvType, kvTypeV, store, draft, server, fallback, vocabOnly } = options;
   const struct = new Struct(OPEN_OPTIONS);
   struct.i32(4, options.contextSize);
   struct.i32(8, options.threads);
@@ -535,6 +536,7 @@ function openOptions(modelPath: string, options: NativeOpenOptions | OpenOptions
   if (certificates !== undefined) struct.array(136, terminated(certificates, "server.certificates"));
   struct.u32(144, timeoutMs);
   if (fallback !== undefined) struct.array(152, terminated(modelLines(fallback), "fallback"));
+  if (tensorSplit !== undefined) struct.array(160, terminated(splitText(tensorSplit), "tensorSplit"));
   return struct;
 }
 

@@ -22,6 +22,8 @@ export interface Device {
 /** What opening a model would take of one device. */
 export interface DeviceNeed {
   name: string;
+  /** How many layers are placed there. */
+  layers: number;
   bytes: { embedding: number; layers: number; head: number; kvCache: number; workspace: number; other: number };
   totalBytes: number;
   /** Part of the total: pages of the file, which the system may drop. */
@@ -39,6 +41,8 @@ export interface MemoryPlan {
   nBatch: number;
   nLayer: number;
   gpuLayers: number;
+  /** The proportion of several GPUs, as "3,1"; empty where their free memory says it. */
+  tensorSplit: string;
   devices: DeviceNeed[];
   /** null where a device's free memory is unknown. */
   fits: boolean | null;

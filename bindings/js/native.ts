@@ -47,6 +47,11 @@ export function tensorRules(rules: Record<string, "cpu" | "gpu">): string {
   return Object.entries(rules).map(([pattern, device]) => `${pattern}=${device}`).join(";");
 }
 
+/** {@link OpenOptions.tensorSplit} as the library takes it. */
+export function splitText(shares: readonly number[]): string {
+  return shares.join(",");
+}
+
 /** {@link OpenOptions.fallback} as the library takes it. */
 export function modelLines(models: readonly string[]): string {
   return models.join("\n");
@@ -83,8 +88,13 @@ export interface OpenOptions {
   threads?: number;
   /** Layers on the GPU, counted from the end: 0 none (default), -1 all. */
   gpuLayers?: number;
-  /** Name of the device; default the best. */
+  /** Name of the device, or of several GPUs, separated by semicolons, which divide the layers; default the best. */
   device?: string;
+  /**
+   * How large a part of the weights that are on GPUs each of several has, relative to the others: one for each that `device` names;
+   * where that names one or none, the best so many GPUs are taken. Default by their free memory.
+   */
+  tensorSplit?: number[];
   /**
    * Tensors that are placed whatever their layer: regular expressions that have to match some part of a tensor's name, and
    * their device. The first that matches counts. `{ exps: "cpu" }` keeps experts on the CPU.

@@ -20,6 +20,7 @@ import {
   type Step,
   type TrieNames,
   modelLines,
+  splitText,
   tensorRules,
 } from "../js/native.js";
 import type { LlmStreamStep } from "../js/streaming-abi.js";
@@ -27,12 +28,13 @@ import type { TokenTreePayload } from "../js/token-tree.js";
 import { type Addon, type AddonHandle, call, failure } from "./addon.js";
 
 /** Options as the addon takes them. */
-function addonOptions({ tensorDevices, store, server, fallback, ...options }: OpenOptions): object {
+function addonOptions({ tensorDevices, tensorSplit, store, server, fallback, ...options }: OpenOptions): object {
   const rules = tensorDevices === undefined ? {} : { tensorDevices: tensorRules(tensorDevices) };
+  const split = tensorSplit === undefined ? {} : { tensorSplit: splitText(tensorSplit) };
   const kept = store === undefined ? {} : { storeDirectory: store.directory, storeBytes: store.maxBytes ?? 0 };
   const { vocab, apiKey, certificates, timeoutMs } = server ?? {};
   const models = fallback === undefined ? {} : { fallback: modelLines(fallback) };
-  return { ...options, ...rules, ...kept, ...models, vocab, apiKey, certificates, serverTimeoutMs: timeoutMs };
+  return { ...options, ...rules, ...split, ...kept, ...models, vocab, apiKey, certificates, serverTimeoutMs: timeoutMs };
 }
 
 /** The functions of one addon. */

@@ -62,6 +62,8 @@ test("a plan is that of the program, and loads nothing", async () => {
   assert.ok((smaller?.bytes.workspace ?? Infinity) < device.bytes.workspace);
   await assert.rejects(plan("/nonexistent.gguf"), { code: "ELIZA_ERR_IO", message: /nonexistent/ });
   await assert.rejects(plan(MODEL, { nBatch: 513 }), { code: "ELIZA_ERR_INVALID_ARG", message: /513/ });
+  const split = plan(MODEL, { gpuLayers: -1, tensorSplit: [0, 0] });
+  await assert.rejects(split, { code: "ELIZA_ERR_INVALID_ARG", message: /`0,0`/ });
   await assert.rejects(plan("a\0b"), { code: "ELIZA_ERR_INVALID_ARG", message: /NUL/ });
 });
 

@@ -179,6 +179,7 @@ fn open_options(input: &mut Input<'_>, memory: &mut Memory) -> OpenOptions {
     options.device = if input.below(4) == 0 { memory.text(input) } else { null() };
     options.kv_type = if input.below(4) == 0 { memory.text(input) } else { null() };
     options.kv_type_v = if input.below(4) == 0 { memory.text(input) } else { null() };
+    options.tensor_split = if input.below(4) == 0 { memory.text(input) } else { null() };
     options.tensor_devices = if input.below(4) == 0 { memory.text(input) } else { null() };
     options.draft = if input.below(8) == 0 { path(input, memory) } else { null() };
     options.store_directory = if input.flag() { PLACE.store.as_ptr() } else { null() };

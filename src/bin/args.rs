@@ -4,7 +4,7 @@ use crate::output::{Failure, interrupted, progress, usage};
 use clap::builder::PossibleValuesParser;
 use clap::{ArgMatches, Args};
 use elizainference::Token;
-use elizainference::engine::{EngineOptions, KvType, TensorDevice};
+use elizainference::engine::{EngineOptions, KvType, TensorDevice, TensorSplit};
 use elizainference::session::{OpenOptions, StoreOptions, arguments};
 use elizainference::vocab::Vocab;
 use std::ffi::{OsStr, OsString};
@@ -31,9 +31,14 @@ pub struct RunArgs {
     /// Layers on the GPU; 0 none, -1 all
     #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true)]
     gpu_layers: i32,
-    /// The device, by a part of the name that `devices` lists; else the best
-    #[arg(long, value_name = "NAME")]
+    /// The device, by a part of the name that `devices` lists, or several GPUs, separated by semicolons, which divide
+    /// the layers; else the best
+    #[arg(long, value_name = "NAME[;NAME...]")]
     device: Option<String>,
+    /// How large a part of what is on GPUs each of several has, such as `3,1`; else by their free memory. With no
+    /// --device the best so many
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "N,N...")]
+    tensor_split: TensorSplit,
     /// Tensors whose names match a regular expression go to `cpu` or `gpu`, whatever their layer; may be repeated, the
     /// first rule that matches counts. `exps=cpu` keeps experts on the CPU
     #[arg(long, value_name = "PATTERN=DEVICE")]
@@ -74,6 +79,7 @@ impl RunArgs {
             threads: self.threads.unwrap_or(0),
             gpu_layers: self.gpu_layers,
             device: self.device.clone(),
+            tensor_split: self.tensor_split.clone(),
             tensor_devices: self.tensor_device.clone(),
             kv_type: self.kv_type.parse()?,
             kv_type_v: self.kv_type_v.as_deref().map(str::parse).transpose()?,

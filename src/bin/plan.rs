@@ -47,12 +47,17 @@ pub fn run(args: Args) -> Outcome {
     let types = if k == v { k.into() } else { format!("{k} (keys) and {v} (values)") };
     let streams = if args.parallel == 1 { String::new() } else { format!(" for each of {} streams", args.parallel) };
     writeln!(out, "Context      {} tokens{streams}, KV cache in {types}", plan.estimate.context)?;
-    writeln!(out, "On the GPU   {}", layers(plan.estimate.gpu_layers, plan.n_layer))?;
+    let needs = &plan.estimate.needs;
+    let gpus = if needs.len() > 2 { "On GPUs" } else { "On the GPU" };
+    writeln!(out, "{gpus:<13}{}", layers(plan.estimate.gpu_layers, plan.n_layer))?;
     for (rule, &(tensors, bytes)) in options.tensor_devices.iter().zip(&plan.placed) {
         writeln!(out, "Rule         {rule}: {tensors} tensors, {} in the file", size(bytes))?;
     }
-    for need in &plan.estimate.needs {
+    for need in needs {
         writeln!(out, "\n{}", printable(&need.device))?;
+        if needs.len() > 2 && !need.layers.is_empty() {
+            writeln!(out, "  {}", numbers(need.layers.start, need.layers.end - 1))?;
+        }
         for (component, bytes) in need.bytes.iter().filter(|(_, bytes)| *bytes > 0) {
             writeln!(out, "  {:<11}{:>12} {bytes:>15} bytes", component.name(), size(bytes))?;
         }
@@ -89,7 +94,7 @@ fn show(out: &mut impl Write, devices: &[String], graph: &GraphPlan) -> io::Resu
     writeln!(out, "  rows       {}", rows.collect::<Vec<_>>().join(" "))?;
     for split in &graph.splits {
         let nodes = format!("{}..{}", split.nodes.start, split.nodes.end);
-        let mut line = format!("  {nodes:<11}{:<21}{}", printable(&devices[split.device]), parts(graph, &split.nodes));
+        let mut line = format!("  {nodes:<11}{:<20} {}", printable(&devices[split.device]), parts(graph, &split.nodes));
         for (from, bytes) in &split.copies {
             line += &format!(", {} copied from {}", size(*bytes as u64), printable(&devices[*from]));
         }
@@ -109,7 +114,7 @@ fn parts(graph: &GraphPlan, nodes: &Range<usize>) -> String {
     let range = layers.clone().min().zip(layers.max());
     for part in parts {
         let word = match (part, range) {
-            (Part::Layer(_), Some((first, last))) if first < last => format!("layers {first} to {last}"),
+            (Part::Layer(_), Some((first, last))) => numbers(first, last),
             (part, _) => part.to_string(),
         };
         if words.last() != Some(&word) {
@@ -117,6 +122,11 @@ fn parts(graph: &GraphPlan, nodes: &Range<usize>) -> String {
         }
     }
     words.join(", ")
+}
+
+/// Numbers of layers in words.
+fn numbers(first: usize, last: usize) -> String {
+    if first == last { format!("layer {first}") } else { format!("layers {first} to {last}") }
 }
 
 /// The graphs for machines; devices by their place in `devices`.

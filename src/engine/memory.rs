@@ -15,7 +15,7 @@ use crate::backend::{self, Backend, CacheSpec, KvTypes, LayerCache, MAX_TEXT_ROW
 use crate::gguf::File;
 use crate::model::{Model, Outline, Placement};
 use crate::{Error, Result};
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,6 +24,8 @@ use std::sync::Arc;
 pub struct Need {
     /// The device's name.
     pub device: String,
+    /// The layers that are placed there.
+    pub layers: Range<usize>,
     /// Bytes that will be allocated.
     pub bytes: Bytes,
     /// Bytes of the file that rows are read from while decoding: pages that the system keeps cached as long as it has
@@ -38,7 +40,7 @@ pub struct Need {
 pub struct Estimate {
     /// Tokens of context.
     pub context: usize,
-    /// Layers on the GPU; the model's number of layers plus one means the output head too.
+    /// Layers on GPUs; the model's number of layers plus one means the output head too.
     pub gpu_layers: usize,
     /// The devices; the first is the CPU.
     pub needs: Vec<Need>,
@@ -234,7 +236,13 @@ impl Estimate {
                 let more = more.iter().filter(|&(component, _)| component != Component::Cache);
                 more.for_each(|(component, more)| bytes.add(component, more));
             }
-            needs.push(Need { device, bytes, file_backed: weights.file_backed, memory: *memory });
+            needs.push(Need {
+                device,
+                layers: model.layers_of(i),
+                bytes,
+                file_backed: weights.file_backed,
+                memory: *memory,
+            });
         }
         let context = context_for(options.context, model.hparams().n_ctx_train);
         Ok(Estimate { context, gpu_layers: model.gpu_layers(), needs })
@@ -437,7 +445,7 @@ mod tests {
             bytes.add(Component::Cache, needed / 2);
             bytes.add(Component::Other, needed - needed / 2);
             let memory = Memory { available, of_host, ..Memory::default() };
-            Need { device: name.into(), bytes, file_backed: 1 << 40, memory }
+            Need { device: name.into(), layers: 0..0, bytes, file_backed: 1 << 40, memory }
         });
         Estimate { context: 64, gpu_layers: 1, needs: needs.collect() }
     }

@@ -42,7 +42,7 @@ mod windows;
 pub use crate::backend::memory::{Bytes, Component, Memory};
 pub use crate::backend::{DeviceInfo, DeviceKind, LoadProgress, Traffic, devices};
 pub use crate::model::Pooling;
-pub use crate::model::TensorDevice;
+pub use crate::model::{TensorDevice, TensorSplit};
 pub use device_sampling::Speculation;
 pub use embed::{EmbedOptions, Embeddings};
 pub use graphs::{Bucket, GraphNode, GraphPlan, plan_graphs};

@@ -2,7 +2,7 @@
 
 use crate::backend::{self, MAX_ROWS, MAX_SEQUENCES, MAX_THREADS};
 use crate::gguf::shown;
-use crate::model::{Placement, TensorDevice};
+use crate::model::{Placement, TensorDevice, TensorSplit};
 use crate::quant::TensorType;
 use crate::{Error, Result};
 use std::ops::RangeInclusive;
@@ -71,10 +71,12 @@ pub struct EngineOptions {
     pub context: u32,
     /// Host threads; 0 = one per performance core.
     pub threads: u32,
-    /// Repeating layers on the GPU: 0 = CPU only, -1 = all.
+    /// Repeating layers on GPUs: 0 = CPU only, -1 = all.
     pub gpu_layers: i32,
-    /// Device by name; `None` = the best.
+    /// Device by name, or several, separated by semicolons; `None` = the best.
     pub device: Option<String>,
+    /// How what is on GPUs is divided between several.
+    pub tensor_split: TensorSplit,
     /// Tensors that are placed whatever their layer; the first rule that matches counts.
     pub tensor_devices: Vec<TensorDevice>,
     /// Element type of the KV cache.
@@ -103,6 +105,7 @@ impl Default for EngineOptions {
             threads: 0,
             gpu_layers: 0,
             device: None,
+            tensor_split: TensorSplit::default(),
             tensor_devices: Vec::new(),
             kv_type: KvType::F16,
             kv_type_v: None,
@@ -118,8 +121,12 @@ impl Default for EngineOptions {
 impl EngineOptions {
     /// Where the model's layers and tensors are to be.
     pub fn placement(&self) -> Placement {
-        let EngineOptions { gpu_layers, device, tensor_devices, .. } = self;
-        Placement { gpu_layers: *gpu_layers, device: device.clone(), tensor_devices: tensor_devices.clone() }
+        Placement {
+            gpu_layers: self.gpu_layers,
+            device: self.device.clone(),
+            tensor_split: self.tensor_split.clone(),
+            tensor_devices: self.tensor_devices.clone(),
+        }
     }
 
     pub(super) fn threads(&self) -> Result<usize> {

@@ -36,6 +36,7 @@ pub fn plan_json(path: &Path, options: &EngineOptions) -> Result<Value> {
         let components: Map<_, _> = need.bytes.iter().map(|(part, bytes)| (part.name().into(), json!(bytes))).collect();
         json!({
             "name": need.device,
+            "layers": need.layers.len(),
             "bytes": components,
             "total_bytes": need.bytes.total(),
             "file_backed_bytes": need.file_backed,
@@ -52,6 +53,7 @@ pub fn plan_json(path: &Path, options: &EngineOptions) -> Result<Value> {
         "n_batch": options.batch()?,
         "n_layer": plan.n_layer,
         "gpu_layers": plan.estimate.gpu_layers,
+        "tensor_split": options.tensor_split.to_string(),
         "tensor_devices": options.tensor_devices.iter().zip(&plan.placed).map(|(rule, (tensors, bytes))| {
             json!({ "rule": rule.to_string(), "tensors": tensors, "file_bytes": bytes })
         }).collect::<Vec<_>>(),

@@ -48,7 +48,8 @@ pub struct OpenOptions {
     /// the server's first model answers. Of the other options only `slots` and those of servers have an effect then,
     /// and `context_size_tokens` where the server does not say its context. Required.
     pub model_path: *const c_char,
-    /// Name of the device, or NULL for the best.
+    /// Name of the device, or a part of it; or of several GPUs, separated by semicolons, which divide the layers, see
+    /// `tensor_split`. NULL is the best device.
     pub device: *const c_char,
     /// Format of the key/value memory: "f16", "f32" or "q8_0"; NULL is "f16". Of the values `kv_type_v` may say
     /// otherwise.
@@ -106,6 +107,11 @@ pub struct OpenOptions {
     /// model that can be opened, has room for it and does not fail before its first token; usage says which. All have
     /// the vocabulary of the first that was opened; those after it are opened when they are needed.
     pub fallback: *const c_char,
+    /// How large a part of the weights that are on GPUs each of several has: numbers, separated by commas, relative to
+    /// each other, such as "3,1", one for each that `device` names; where that names one or is NULL, the best so many
+    /// GPUs are taken. NULL divides by their free memory. Every GPU has layers that follow each other, and the last one
+    /// the output head.
+    pub tensor_split: *const c_char,
 }
 
 // SAFETY: repr(C), the size first, then numbers, raw pointers and an optional function: all may be zero.
@@ -165,6 +171,7 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_open(
         server_timeout_ms: 0,
         reserved: 0,
         fallback: std::ptr::null(),
+        tensor_split: std::ptr::null(),
     };
     // SAFETY: the options are ours, and the host's path is null or terminated; no out_error.
     unsafe { on_process(std::ptr::null_mut(), || open(&options)) }.unwrap_or(std::ptr::null_mut())
@@ -256,13 +263,14 @@ unsafe fn open(options: &OpenOptions) -> Result<FfiLlmHandle> {
 /// The strings of `options` are null or NUL-terminated.
 pub(super) unsafe fn asked(options: &OpenOptions) -> Result<(PathBuf, EngineOptions)> {
     // SAFETY: the caller's promise.
-    let (path, device, kv_type, kv_type_v, tensor_devices) = unsafe {
+    let (path, device, kv_type, kv_type_v, tensor_devices, tensor_split) = unsafe {
         (
             args::path(options.model_path, "model_path")?,
             args::optional_text(options.device, "device")?,
             args::optional_text(options.kv_type, "kv_type")?,
             args::optional_text(options.kv_type_v, "kv_type_v")?,
             args::optional_text(options.tensor_devices, "tensor_devices")?,
+            args::optional_text(options.tensor_split, "tensor_split")?,
         )
     };
     if options.flags & !ELIZA_OPEN_VOCAB_ONLY != 0 {
@@ -273,6 +281,7 @@ pub(super) unsafe fn asked(options: &OpenOptions) -> Result<(PathBuf, EngineOpti
         threads: count(options.num_threads, "num_threads")?,
         gpu_layers: gpu_layers(options.gpu_layers, "gpu_layers")?,
         device: device.map(str::to_owned),
+        tensor_split: tensor_split.unwrap_or_default().parse()?,
         tensor_devices: TensorDevice::list(tensor_devices.unwrap_or_default())?,
         kv_type: kv_type.map_or(Ok(KvType::default()), str::parse)?,
         kv_type_v: kv_type_v.map(str::parse).transpose()?,

@@ -26,7 +26,7 @@ mod weights;
 pub use facts::Facts;
 pub use hparams::Hparams;
 pub use outline::{Outline, architectures};
-pub use placement::{Placement, TensorDevice};
+pub use placement::{Placement, TensorDevice, TensorSplit};
 pub use pooled::{Classifier, Pooled, Then};
 pub use pooling::Pooling;
 pub use registry::{load, load_shared};
@@ -67,11 +67,11 @@ impl Model {
     pub fn load(
         file: File,
         backends: Vec<Arc<dyn Backend>>,
-        gpu_layers: i32,
+        placement: &Placement,
         threads: usize,
         progress: LoadProgress<'_>,
     ) -> Result<Model> {
-        let outline = Outline::read(&file, &backends, &Placement::layers(gpu_layers))?;
+        let outline = Outline::read(&file, &backends, placement)?;
         Model::load_outline(file, outline, backends, threads, progress)
     }
 
@@ -174,14 +174,20 @@ impl Model {
         &self.devices
     }
 
-    /// The device that computes most, with what it computes as the reason.
+    /// The GPUs, or the CPU where there are none, as one device whose reason is what each computes.
     pub fn device(&self) -> DeviceInfo {
-        let Some(gpu) = self.devices.get(1) else {
-            return self.devices[0].backend.device();
+        let (n, on_gpus) = (self.hparams().n_layer, self.outline.gpu_layers());
+        let head = |device| if on_gpus > n && device == self.outline.head() { " and the output head" } else { "" };
+        let gpus = self.devices.iter().enumerate().skip(1).map(|(i, device)| {
+            let (info, layers) = (device.backend.device(), self.outline.layers_of(i).len());
+            DeviceInfo { reason: format!("{layers} of {n} layers{}; {}", head(i), info.reason), ..info }
+        });
+        let together = |all: DeviceInfo, one: DeviceInfo| DeviceInfo {
+            name: format!("{}; {}", all.name, one.name),
+            reason: format!("{}; {}", all.reason, one.reason),
+            ..all
         };
-        let (info, n, on_gpu) = (gpu.backend.device(), self.hparams().n_layer, self.outline.gpu_layers());
-        let (layers, head) = (on_gpu.min(n), if on_gpu > n { " and the output head" } else { "" });
-        DeviceInfo { reason: format!("{layers} of {n} layers{head}; {}", info.reason), ..info }
+        gpus.reduce(together).unwrap_or_else(|| self.devices[0].backend.device())
     }
 
     /// Why no GPU computes; `None` where one does.

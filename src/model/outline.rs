@@ -6,12 +6,13 @@ use super::binder::Binder;
 use super::decoder::Decoder;
 use super::keys::Keys;
 use super::placement::Placed;
-use super::{Hparams, Placement, Pooled, WeightTable};
+use super::{Hparams, Placement, Pooled, TensorSplit, WeightTable};
 use crate::backend::{Backend, LayerCache, Table, Wanted};
 use crate::gguf::{File, shown};
 use crate::graph::{AttentionSpec, Graph, Index, Node, Op, Output, Part, WeightId, WeightSpec, WeightUse};
 use crate::schedule::{self, assign};
 use crate::{Error, Result};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Names of the architectures this library runs.
@@ -25,6 +26,10 @@ pub struct Outline {
     specs: Vec<WeightSpec>,
     decoder: Decoder,
     gpu_layers: usize,
+    /// The device of each layer, then of the output head.
+    parts: Vec<usize>,
+    /// Devices beside the CPU.
+    gpus: usize,
     wanted: Vec<Wanted>,
     places: Places,
     /// Of each weight how much of it a token reads: experts of all experts.
@@ -79,8 +84,9 @@ impl Places {
 
 impl Outline {
     /// Read the header for `backends`, of which the first is the CPU. With a second one the last `gpu_layers` layers
-    /// are computed there; one more means the output head too, and the embedding with it; -1 means all. What is
-    /// computed with a tensor that a rule places is computed on the rule's device: matrices that are multiplied
+    /// are computed there; one more means the output head too, and the embedding with it; -1 means all. Several beside
+    /// the CPU have layers one after the other, divided as the placement says, and the embedding stays on the CPU. What
+    /// is computed with a tensor that a rule places is computed on the rule's device: matrices that are multiplied
     /// together go where the first of them that a rule names goes, and the experts of a layer where their gates go.
     ///
     /// # Errors
@@ -102,9 +108,11 @@ impl Outline {
         let gpu_layers = usize::try_from(placement.gpu_layers).unwrap_or(usize::MAX);
         let gpu_layers = if backends.len() > 1 { gpu_layers.min(hparams.n_layer + 1) } else { 0 };
         let (wanted, places, on_cpu) = (Vec::new(), Places::default(), vec![false; hparams.n_layer]);
-        let read = vec![(1, 1); specs.len()];
-        let mut outline = Outline { hparams, specs, decoder, gpu_layers, wanted, places, read, placed, on_cpu };
+        let (read, parts, gpus) = (vec![(1, 1); specs.len()], Vec::new(), backends.len() - 1);
+        let mut outline =
+            Outline { hparams, specs, decoder, gpu_layers, parts, gpus, wanted, places, read, placed, on_cpu };
         let graph = outline.decoder.whole_graph(&outline.specs)?;
+        outline.parts = outline.divided(&graph, backends, &placement.tensor_split)?;
         let backends: Vec<_> = backends.iter().map(|b| &**b).collect();
         let assigned = |outline: &Outline| assign(&graph, &backends, &|node| outline.place(node), &outline.specs);
         let mut devices = assigned(&outline);
@@ -133,9 +141,44 @@ impl Outline {
         &self.wanted
     }
 
-    /// Layers on the second device; the number of layers plus one means everything.
+    /// Layers on GPUs; the number of layers plus one means everything.
     pub fn gpu_layers(&self) -> usize {
         self.gpu_layers
+    }
+
+    /// The layers of a device, whatever the rules for single tensors say.
+    pub fn layers_of(&self, device: usize) -> Range<usize> {
+        let layers = &self.parts[..self.hparams.n_layer];
+        let first = layers.partition_point(|&of| of < device);
+        first..first + layers[first..].partition_point(|&of| of == device)
+    }
+
+    /// The device of the output head.
+    pub fn head(&self) -> usize {
+        self.parts[self.hparams.n_layer]
+    }
+
+    /// The device of each layer, then of the output head. Of the bytes of what is on GPUs each has the share that
+    /// `split` says.
+    fn divided(&self, graph: &Graph, backends: &[Arc<dyn Backend>], split: &TensorSplit) -> Result<Vec<usize>> {
+        let n_layer = self.hparams.n_layer;
+        let mut bytes = vec![0; n_layer + 1];
+        for node in &graph.nodes {
+            let of = match node.part {
+                Part::Embedding => continue,
+                Part::Layer(il) => &mut bytes[il],
+                Part::Head => &mut bytes[n_layer],
+            };
+            *of += node.weights().iter().map(|(weight, _)| self.specs[weight.0 as usize].bytes()).sum::<u64>();
+        }
+        let on_gpus = n_layer.saturating_sub(self.gpu_layers)..n_layer + usize::from(self.gpu_layers > n_layer);
+        let mut devices = vec![0; n_layer + 1];
+        if !on_gpus.is_empty() {
+            let free: Vec<_> = backends[1..].iter().map(|gpu| Ok(gpu.memory()?.available)).collect::<Result<_>>()?;
+            let gpus = split.divide(&free, &bytes[on_gpus.clone()]);
+            devices[on_gpus].iter_mut().zip(gpus).for_each(|(device, gpu)| *device = 1 + gpu);
+        }
+        Ok(devices)
     }
 
     /// How many tensors follow each of the placement's rules, and their bytes in the file.
@@ -159,26 +202,32 @@ impl Outline {
 
     /// The device that a node of this model's graphs should go to.
     pub fn place(&self, node: &Node) -> usize {
-        let all = self.gpu_layers > self.hparams.n_layer;
-        let of_layer = |il: usize| usize::from(il + self.gpu_layers >= self.hparams.n_layer);
+        let of_part = match node.part {
+            // With everything on one device a token can go from sample to embedding without leaving it.
+            Part::Embedding => usize::from(self.gpus == 1 && self.head() > 0),
+            Part::Layer(il) => self.parts[il],
+            Part::Head => self.head(),
+        };
         if let Some(spec) = node.attention() {
             // Where the keys are, which may be those of an earlier layer.
-            return if self.on_cpu[spec.layer] { 0 } else { of_layer(spec.layer) };
+            return if self.on_cpu[spec.layer] { 0 } else { self.parts[spec.layer] };
         }
         let (placed, gpu) = &self.placed;
         let named = node.weights().into_iter().filter(|(_, usage)| *usage != WeightUse::Vector);
         let rule = named.filter_map(|(weight, _)| placed.rule(weight.0 as usize)).next();
-        match (&node.op, node.part) {
-            (op, _) if rule.is_some() && !matches!(op, Op::Embed { .. }) => {
-                rule.map_or(0, |rule| usize::from(gpu[rule]))
+        match (rule, &node.op) {
+            (Some(rule), op) if !matches!(op, Op::Embed { .. }) => {
+                if gpu[rule] {
+                    of_part.max(1)
+                } else {
+                    0
+                }
             }
             // Rows that an earlier run kept.
-            (Op::Hidden, _) => self.places.hidden,
+            (_, Op::Hidden) => self.places.hidden,
             // A table that may be larger than all other weights stays in the file.
-            (Op::Embed { table, .. }, _) if self.stays_in_file(*table) => 0,
-            // With everything on one device a token can go from sample to embedding without leaving it.
-            (_, Part::Embedding | Part::Head) => usize::from(all),
-            (_, Part::Layer(il)) => of_layer(il),
+            (_, Op::Embed { table, .. }) if self.stays_in_file(*table) => 0,
+            _ => of_part,
         }
     }
 

@@ -41,7 +41,7 @@ pub fn unknown(file: &File) -> Vec<String> {
 }
 
 fn outline(file: &File) -> Result<Outline> {
-    Outline::read(file, &backend::choose(0, None)?, &Placement::default())
+    Outline::read(file, &backend::choose(0, Some("cpu"), 0)?, &Placement::default())
 }
 
 /// The text of an error without its kind.

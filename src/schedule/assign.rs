@@ -2,8 +2,8 @@
 //!
 //! A node is computed on the device where its part of the model was placed. A node that this device cannot compute is
 //! computed on the CPU, which has kernels for everything. A node without weights is computed on the device of its
-//! input, so that no rows are copied for it, and so is what can only follow its input: the second product of experts,
-//! and attention over an earlier layer's cache.
+//! input, so that no rows are copied for it, unless they are copied to the node's own device anyway. What can only
+//! follow its input is computed there: the second product of experts, and attention over an earlier layer's cache.
 
 use crate::backend::memory::Component;
 use crate::backend::{Backend, Wanted};
@@ -23,7 +23,14 @@ pub fn assign(
     for (i, node) in graph.nodes.iter().enumerate() {
         let source = |i: usize| node.src.get(i).map(|source| devices[source.0 as usize]);
         let wanted = match &node.op {
-            Op::SelectRows | Op::Map(_) => source(0),
+            Op::SelectRows | Op::Map(_) => {
+                let own = place(node);
+                let before = graph.nodes[..i].iter().zip(&devices).rev();
+                let mut of_part = before.take_while(|(other, _)| other.part == node.part);
+                let copied = of_part
+                    .any(|(other, &device)| device == own && node.src.iter().all(|source| other.src.contains(source)));
+                if copied { Some(own) } else { source(0) }
+            }
             // A route is of use only where its experts are, the gates of which decide: what it sorts is the device's
             // own.
             Op::Route(_) => {

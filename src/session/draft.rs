@@ -1,6 +1,6 @@
 //! A draft model: a small one of the same vocabulary that guesses what the session's model writes next.
 
-use crate::engine::{Engine, EngineOptions, SlotId, open_model};
+use crate::engine::{Engine, EngineOptions, SlotId, TensorSplit, open_model};
 use crate::sampling::likeliest;
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
@@ -35,8 +35,14 @@ impl Drafter {
         mut go_on: impl FnMut() -> bool + Send,
     ) -> Result<Drafter> {
         let in_file = |error: Error| error.in_file(path);
-        let options =
-            EngineOptions { context: of.context() as u32, gpu_layers: 0, tensor_devices: Vec::new(), ..wanted.clone() };
+        let options = EngineOptions {
+            context: of.context() as u32,
+            gpu_layers: 0,
+            device: Some("cpu".into()),
+            tensor_split: TensorSplit::default(),
+            tensor_devices: Vec::new(),
+            ..wanted.clone()
+        };
         let model = open_model(path, &options, Some(&mut |_| go_on()))?;
         same_vocabulary(of.model().vocab(), model.vocab(), path)?;
         if model.outline().pooled().is_some() || model.outline().answers() {

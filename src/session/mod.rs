@@ -34,7 +34,7 @@ mod text;
 mod usage;
 mod worker;
 
-pub use crate::engine::{EmbedOptions, Embeddings, EngineOptions, KvType, Pooling, TensorDevice};
+pub use crate::engine::{EmbedOptions, Embeddings, EngineOptions, KvType, Pooling, TensorDevice, TensorSplit};
 pub use crate::remote::{Key, RemoteOptions};
 #[cfg(feature = "testing")]
 pub use crate::reserve::refuse_one_in;

@@ -21,7 +21,7 @@ static void version(void) {
 /* Where the fields lie is part of the interface; hosts without a C compiler write them by offset. */
 static void layouts(void) {
     if (sizeof(void *) != 8) skip("the offsets are those of 64-bit pointers");
-    CHECK_EQ(sizeof(eliza_llm_open_options_t), 160);
+    CHECK_EQ(sizeof(eliza_llm_open_options_t), 168);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, context_size_tokens), 4);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, num_threads), 8);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, gpu_layers), 12);
@@ -44,6 +44,7 @@ static void layouts(void) {
     CHECK_EQ(offsetof(eliza_llm_open_options_t, vocab), 120);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, server_timeout_ms), 144);
     CHECK_EQ(offsetof(eliza_llm_open_options_t, fallback), 152);
+    CHECK_EQ(offsetof(eliza_llm_open_options_t, tensor_split), 160);
     CHECK_EQ(sizeof(eliza_llm_sampling_options_t), 224);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, seed), 4);
     CHECK_EQ(offsetof(eliza_llm_sampling_options_t, frequency_penalty), 28);

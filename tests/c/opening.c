@@ -111,6 +111,10 @@ static void wrong_options(void) {
     REFUSED(options.slots = 17, "slots");
     REFUSED(options.flags = 4, "flags");
     REFUSED(options.device = "no such device", "no such device");
+    REFUSED(options.tensor_split = "3;1", "`3;1`");
+    REFUSED((options.gpu_layers = -1, options.tensor_split = "0,0"), "`0,0`");
+    REFUSED((options.gpu_layers = -1, options.device = "a;b", options.tensor_split = "1,1,1"), "3 shares for the 2 devices");
+    REFUSED(options.tensor_split = "1,1", "0 GPU layers");
     REFUSED(options.tensor_devices = "exps", "PATTERN=DEVICE");
     REFUSED(options.tensor_devices = "ffn_up=tpu", "`tpu`");
     REFUSED(options.tensor_devices = "no such tensor=cpu", "`no such tensor=cpu`");

@@ -682,6 +682,8 @@ void asking() {
     eliza::OpenOptions wrong = how;
     wrong.n_batch = 513;
     CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "n_batch is 513", eliza::plan(wrong));
+    wrong.tensor_split = "1,x";
+    CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "`x`", eliza::plan(wrong));
 
     Stream stream(how);
     CHECK(stream.describe() == told(lib.llm_stream_model_json(stream.handle(), nullptr)));

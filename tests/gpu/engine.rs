@@ -11,14 +11,14 @@ use crate::testing::stats::widen;
 use crate::testing::{fixture, has_gpu};
 use crate::translation;
 use elizainference::backend::cpu::CpuBackend;
-use elizainference::backend::gpu::device::adapters;
 use elizainference::backend::gpu::device::test_limits::TestLimits;
+use elizainference::backend::gpu::device::{adapters, name_of};
 use elizainference::backend::gpu::kernel::Binding;
 use elizainference::backend::gpu::{Gpu, GpuBackend};
 use elizainference::backend::{Backend, ChainStep, Legal, SampleSpec};
 use elizainference::engine::{self, Engine, EngineOptions, KvType, Speculation};
 use elizainference::gguf::File;
-use elizainference::model::Model;
+use elizainference::model::{Model, Placement};
 use elizainference::sampling::Sampler;
 use elizainference::session::{Event, FinishReason, Mode, OpenOptions, Session, Settings, Sink, Usage};
 use elizainference::{Error, Token};
@@ -43,7 +43,7 @@ fn check(kind: Kind, weights: Weights, kv: impl Into<Kv>, gpu_layers: i32, promp
     let name = format!("{kind:?} {weights:?} {kv:?}, {gpu_layers} layers on the GPU");
     let longest = prompts[prompts.len() - 1] + DECODED;
     let tokens = tokens(longest, "prompts");
-    let judge = match Gpu::open(None).unwrap().caps.int8_dots && !weights.is_f32() {
+    let judge = match Gpu::best().unwrap().caps.int8_dots && !weights.is_f32() {
         true => Judge::of(&name, &path, false, kv, tokens),
         false => Judge::of_single_precision(&name, &path, kv, tokens),
     };
@@ -127,7 +127,7 @@ fn every_shader_of_the_fixtures_can_be_translated() {
     if !has_gpu() {
         return;
     }
-    let gpu = Gpu::open(None).unwrap();
+    let gpu = Gpu::best().unwrap();
     for kind in Kind::ALL {
         for weights in Weights::ALL {
             drop(open(&fixture(kind, weights), KvType::F16, -1));
@@ -310,7 +310,7 @@ fn a_decode_step_is_one_submission() {
         return;
     }
     // With the dispatches of a layer, on the average at most.
-    for (kind, of_layer) in [(Kind::Llama, 7), (Kind::Qwen3, 7), (Kind::Gemma3, 7), (Kind::Qwen35, 11)] {
+    for (kind, of_layer) in [(Kind::Llama, 6), (Kind::Qwen3, 6), (Kind::Gemma3, 6), (Kind::Qwen35, 11)] {
         let path = fixture(kind, Weights::Q8_0);
         let session = session(&path, -1);
         session.configure(Settings { candidates: 0, ..session.settings() }).unwrap();
@@ -449,6 +449,20 @@ fn steps_under_masks_of_bits() {
     }
 }
 
+/// The draft works on the CPU, whatever device the model is to be on.
+#[test]
+fn a_draft_beside_a_named_gpu() {
+    if !has_gpu() {
+        return;
+    }
+    let (path, name) = (fixture(Kind::Llama, Weights::F32), name_of(&adapters()[0].info));
+    let engine = EngineOptions { slots: 1, threads: 1, gpu_layers: 1, device: Some(name), ..EngineOptions::default() };
+    let draft = Some(path.clone());
+    let session = Session::open(OpenOptions { path, engine, draft, ..OpenOptions::default() }).unwrap();
+    session.configure(Settings { ignore_eos: true, ..session.settings() }).unwrap();
+    assert_eq!(generate(&session, "greedy", &tokens(9, "draft"), 8).0.len(), 8);
+}
+
 #[test]
 fn asking_for_a_gpu_that_is_not_there_says_which_are() {
     let options = EngineOptions { gpu_layers: -1, device: Some("no such device".into()), ..EngineOptions::default() };
@@ -459,7 +473,7 @@ fn asking_for_a_gpu_that_is_not_there_says_which_are() {
 /// An engine with all layers on this device.
 fn engine_on(device: &Arc<Gpu>, path: &Path) -> Engine {
     let backends: Vec<Arc<dyn Backend>> = vec![Arc::new(CpuBackend::new()), Arc::new(GpuBackend::on(device.clone()))];
-    let model = Model::load(File::open(path).unwrap(), backends, -1, 1, None).unwrap();
+    let model = Model::load(File::open(path).unwrap(), backends, &Placement::layers(-1), 1, None).unwrap();
     let options = EngineOptions { kv_type: KvType::F32, threads: 1, slots: 1, ..EngineOptions::default() };
     Engine::new(Arc::new(model), &options).unwrap()
 }
@@ -561,7 +575,7 @@ fn a_lost_device_is_an_error_with_its_name_and_others_live_on() {
     sound.prefill(slot, &prompt, &NEVER).unwrap();
     sound.decode(slot, 5, &NEVER).unwrap();
     let backends: Vec<Arc<dyn Backend>> = vec![Arc::new(CpuBackend::new()), Arc::new(GpuBackend::on(lost))];
-    let error = Model::load(File::open(&path).unwrap(), backends, -1, 1, None).err().unwrap();
+    let error = Model::load(File::open(&path).unwrap(), backends, &Placement::layers(-1), 1, None).err().unwrap();
     assert!(matches!(error, Error::Device(_)), "{error}");
 }
 

@@ -6,6 +6,7 @@ mod architectures;
 mod embeddings;
 mod engine;
 mod sampling;
+mod several;
 mod sharing;
 #[path = "../testing/mod.rs"]
 mod testing;

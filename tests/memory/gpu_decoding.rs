@@ -99,7 +99,7 @@ fn check(kind: Kind, chain: &str, candidates: usize, trie: Option<&str>) {
     }
     session.prefill(&[1, 2, 3, 4, 5], 0).unwrap();
     // The device that the session has opened.
-    let gpu = Gpu::open(None).unwrap();
+    let gpu = Gpu::best().unwrap();
     let made: Arc<Mutex<Vec<Made>>> = Arc::new(Mutex::new(Vec::with_capacity(2)));
     let (device, noted) = (gpu.clone(), made.clone());
     let mut seen = 0;
@@ -148,7 +148,7 @@ fn steady_decoding_on_a_gpu_makes_nothing() {
     if !has_gpu() {
         return;
     }
-    let gpu = Gpu::open(None).unwrap();
+    let gpu = Gpu::best().unwrap();
     let before = gpu.made();
     start();
     let buffer = gpu.buffer("test", 64, wgpu::BufferUsages::STORAGE).unwrap();

@@ -119,7 +119,7 @@ mod gpu {
     use elizainference::backend::gpu::{Gpu, GpuBackend};
     use elizainference::backend::{CacheSpec, LayerCache, LoadProgress};
     use elizainference::gguf::File;
-    use elizainference::model::Model;
+    use elizainference::model::{Model, Placement};
     use elizainference::quant::TensorType;
 
     /// Bytes that the driver's allocator has given out; `None` where it does not tell. What wgpu has yet to write is
@@ -139,7 +139,7 @@ mod gpu {
         for (kind, weights, _) in KINDS {
             for (gpu_layers, context, kv_type) in [(-1, 256, KvType::F16), (1, 2048, KvType::Q8_0)] {
                 // The device that everything below shares, and that nobody had before.
-                let gpu = Gpu::open(None).unwrap();
+                let gpu = Gpu::best().unwrap();
                 let backends: [Arc<dyn Backend>; 2] =
                     [Arc::new(CpuBackend::new()), Arc::new(GpuBackend::on(gpu.clone()))];
                 let (path, options) = (fixture(kind, weights), options(context, kv_type, gpu_layers));
@@ -172,7 +172,7 @@ mod gpu {
     }
 
     fn load(gpu: &Arc<Gpu>, path: &Path) -> Result<Arc<Model>, Error> {
-        Model::load(File::open(path).unwrap(), backends(gpu), -1, 1, None).map(Arc::new)
+        Model::load(File::open(path).unwrap(), backends(gpu), &Placement::layers(-1), 1, None).map(Arc::new)
     }
 
     fn text_of(result: Result<impl Sized, Error>, name: &str) -> String {
@@ -271,7 +271,7 @@ mod gpu {
         let mut other = open(0, None).unwrap();
         let expected = logits(&mut other);
         // The device that the open will share.
-        let gpu = Gpu::open(None).unwrap();
+        let gpu = Gpu::best().unwrap();
         let mut heard = 0;
         let mut lose = |done: f32| {
             // Before weights are uploaded the host is asked while memory is planned.

@@ -15,6 +15,7 @@ use elizainference::engine::{Engine, EngineOptions};
 use elizainference::gguf::File;
 use elizainference::graph::{Node, Op, WeightSpec};
 use elizainference::model::{Model, Outline, Placement, TensorDevice};
+use elizainference::schedule::assign;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -48,7 +49,9 @@ fn every_border_gives_the_same_bits() {
         let path = fixture(kind, weights);
         let cpu = || Arc::new(CpuBackend::new()) as Arc<dyn Backend>;
         let load = |backends: Vec<Arc<dyn Backend>>, gpu_layers| {
-            Arc::new(Model::load(File::open(&path).unwrap(), backends, gpu_layers, 2, None).unwrap())
+            Arc::new(
+                Model::load(File::open(&path).unwrap(), backends, &Placement::layers(gpu_layers), 2, None).unwrap(),
+            )
         };
         let whole = everything(load(vec![cpu()], 0));
         let layers = load(vec![cpu()], 0).hparams().n_layer as i32;
@@ -121,7 +124,9 @@ fn an_operation_that_a_device_lacks_is_done_elsewhere() {
         |op| matches!(op, Op::Map(_) | Op::GatedMatMul { .. }),
     ];
     let path = fixture(Kind::Gemma3Capped, Weights::Q8_0);
-    let load = |backends| Arc::new(Model::load(File::open(&path).unwrap(), backends, -1, 2, None).unwrap());
+    let load = |backends| {
+        Arc::new(Model::load(File::open(&path).unwrap(), backends, &Placement::layers(-1), 2, None).unwrap())
+    };
     let whole = everything(load(vec![Arc::new(CpuBackend::new())]));
     for (i, lacks) in lacks.into_iter().enumerate() {
         let poor = Arc::new(Poor { cpu: CpuBackend::new(), lacks });
@@ -138,11 +143,48 @@ fn a_load_over_two_devices_reports_growing_progress_and_can_be_cancelled() {
         seen.push(fraction);
         true
     };
-    Model::load(File::open(&path).unwrap(), backends(), 1, 1, Some(&mut hear)).unwrap();
+    Model::load(File::open(&path).unwrap(), backends(), &Placement::layers(1), 1, Some(&mut hear)).unwrap();
     assert!(seen.is_sorted() && (seen.last().unwrap() - 1.0).abs() < 1e-6, "{seen:?}");
     let mut refuse = |fraction: f32| fraction < 0.5;
-    let cancelled = Model::load(File::open(&path).unwrap(), backends(), 1, 1, Some(&mut refuse));
+    let cancelled = Model::load(File::open(&path).unwrap(), backends(), &Placement::layers(1), 1, Some(&mut refuse));
     assert_eq!(cancelled.err(), Some(elizainference::Error::Cancelled));
+}
+
+#[test]
+fn several_devices_have_layers_one_after_the_other() {
+    let cpu = || Arc::new(CpuBackend::new()) as Arc<dyn Backend>;
+    for (kind, weights) in [(Kind::Llama, Weights::Q8_0), (Kind::Gemma3, Weights::Q4_0), (Kind::Qwen35, Weights::F32)] {
+        let path = fixture(kind, weights);
+        let load = |backends: usize, gpu_layers, split: &str| {
+            let placement = Placement { tensor_split: split.parse().unwrap(), ..Placement::layers(gpu_layers) };
+            let backends = (0..backends).map(|_| cpu()).collect();
+            Arc::new(Model::load(File::open(&path).unwrap(), backends, &placement, 2, None).unwrap())
+        };
+        let whole = everything(load(1, 0, ""));
+        let n = load(1, 0, "").hparams().n_layer;
+        for (gpu_layers, split) in
+            [(-1, ""), (-1, "1,1,1"), (-1, "1,0,5"), (-1, "0,1,0"), (2, "1,1,0"), (n as i32, "2,1,1")]
+        {
+            let model = load(4, gpu_layers, split);
+            let outline = model.outline();
+            let layers: Vec<_> = (0..4).map(|device| outline.layers_of(device)).collect();
+            assert_eq!(layers.iter().map(|layers| layers.len()).sum::<usize>(), n);
+            assert!(layers.windows(2).all(|two| two[0].is_empty() || two[1].is_empty() || two[0].end == two[1].start));
+            let on_cpu = if gpu_layers < 0 { 0 } else { n - gpu_layers as usize };
+            assert_eq!(layers[0], 0..on_cpu, "{split}");
+            for (share, layers) in split.split(',').zip(&layers[1..]) {
+                assert!(share != "0" || layers.is_empty(), "{split}: {layers:?}");
+            }
+            assert_eq!(outline.head() > 0, gpu_layers < 0);
+            // A pass goes from one device to the next and never back.
+            let backends: Vec<&dyn Backend> = model.devices().iter().map(|device| &*device.backend).collect();
+            for graph in [outline.body_graph(), outline.decode_graph(), outline.walk_graph()] {
+                let devices = assign(&graph.unwrap(), &backends, &|node| outline.place(node), outline.specs());
+                assert!(devices[..].is_sorted() || gpu_layers >= 0, "{split}: {devices:?}");
+            }
+            assert!(everything(model) == whole, "{kind:?} {weights:?}, {gpu_layers} layers by `{split}`: {layers:?}");
+        }
+    }
 }
 
 #[test]
@@ -151,7 +193,8 @@ fn rules_place_tensors_whatever_their_layer() {
     let file = File::open(&path).unwrap();
     let cpu = || Arc::new(CpuBackend::new()) as Arc<dyn Backend>;
     let read = |gpu_layers, rules: &str| {
-        let placement = Placement { gpu_layers, device: None, tensor_devices: TensorDevice::list(rules).unwrap() };
+        let tensor_devices = TensorDevice::list(rules).unwrap();
+        let placement = Placement { tensor_devices, ..Placement::layers(gpu_layers) };
         Outline::read(&file, &[cpu(), cpu()], &placement)
     };
     let outline = read(-1, "ffn_(gate|up)=cpu;blk.1=cpu;blk=gpu").unwrap();

@@ -56,12 +56,13 @@ extern "system" fn Java_ai_eliza_inference_Native_plan<'local>(
     path: JByteBuffer<'local>,
     whole: JIntArray<'local>,
     device: JByteBuffer<'local>,
+    tensor_split: JByteBuffer<'local>,
     tensor_devices: JByteBuffer<'local>,
     kv_type: JByteBuffer<'local>,
     kv_type_v: JByteBuffer<'local>,
 ) -> JString<'local> {
     native(env, |env| {
-        let engine = engine_options(env, &whole, &device, &tensor_devices, &kv_type, &kv_type_v)?;
+        let engine = engine_options(env, &whole, [&device, &tensor_split, &tensor_devices, &kv_type, &kv_type_v])?;
         let plan = plan_json(Path::new(text(env, &path, "path")?), &engine)?;
         Ok(env.new_string(plan.to_string())?)
     })

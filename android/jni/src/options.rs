@@ -16,10 +16,7 @@ use crate::table;
 pub(crate) fn engine_options(
     env: &Env<'_>,
     whole: &JIntArray<'_>,
-    device: &JByteBuffer<'_>,
-    tensor_devices: &JByteBuffer<'_>,
-    kv_type: &JByteBuffer<'_>,
-    kv_type_v: &JByteBuffer<'_>,
+    [device, tensor_split, tensor_devices, kv_type, kv_type_v]: [&JByteBuffer<'_>; 5],
 ) -> Result<EngineOptions, Failure> {
     let mut whole_numbers = [0; 8];
     whole.get_region(env, 0, &mut whole_numbers)?;
@@ -29,6 +26,7 @@ pub(crate) fn engine_options(
         threads: count(threads, "threads")?,
         gpu_layers: arguments::gpu_layers(gpu_layers, "gpuLayers")?,
         device: optional_text(env, device, "device")?.map(str::to_owned),
+        tensor_split: optional_text(env, tensor_split, "tensorSplit")?.unwrap_or_default().parse()?,
         tensor_devices: TensorDevice::list(optional_text(env, tensor_devices, "tensorDevice")?.unwrap_or_default())?,
         kv_type: optional_text(env, kv_type, "kvType")?.map_or(Ok(KvType::default()), str::parse)?,
         kv_type_v: optional_text(env, kv_type_v, "kvTypeV")?.map(str::parse).transpose()?,

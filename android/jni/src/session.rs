@@ -45,6 +45,7 @@ extern "system" fn Java_ai_eliza_inference_Native_open<'local>(
     path: JByteBuffer<'local>,
     whole: JIntArray<'local>,
     device: JByteBuffer<'local>,
+    tensor_split: JByteBuffer<'local>,
     tensor_devices: JByteBuffer<'local>,
     kv_type: JByteBuffer<'local>,
     kv_type_v: JByteBuffer<'local>,
@@ -60,7 +61,7 @@ extern "system" fn Java_ai_eliza_inference_Native_open<'local>(
     progress: JObject<'local>,
 ) -> jlong {
     native(env, |env| {
-        let engine = engine_options(env, &whole, &device, &tensor_devices, &kv_type, &kv_type_v)?;
+        let engine = engine_options(env, &whole, [&device, &tensor_split, &tensor_devices, &kv_type, &kv_type_v])?;
         let path = PathBuf::from(text(env, &path, "path")?);
         let thrown = Arc::default();
         let progress = if progress.is_null() { None } else { Some(listener(env, &progress, &thrown)?) };

@@ -65,12 +65,12 @@ pub fn devices() -> Vec<(DeviceInfo, Memory)> {
 }
 
 impl GpuBackend {
-    /// The best adapter whose name contains `named`.
+    /// For each of `wanted` the best adapter not yet taken whose name contains it.
     ///
     /// # Errors
     /// As [`Gpu::open`].
-    pub fn open(named: Option<&str>) -> Result<GpuBackend> {
-        Gpu::open(named).map(GpuBackend::on)
+    pub fn open(wanted: &[Option<&str>]) -> Result<Vec<GpuBackend>> {
+        Ok(Gpu::open(wanted)?.into_iter().map(GpuBackend::on).collect())
     }
 
     /// A backend on a device that the caller opened.

@@ -2,7 +2,7 @@
 //!
 //! `ELIZA_GPU_RESTRICT` holds them as text:
 //! `binding=16M,memory=512M,threads=128,registers=few,dots=off,checked=on`; `registers=medium` and `dots=on` are
-//! others.
+//! others. `twins=on` makes two devices of each adapter.
 
 use super::caps::Registers;
 use crate::backend::memory::parse_bytes;
@@ -23,6 +23,8 @@ pub struct TestLimits {
     pub int8_dots: Option<bool>,
     /// Compile shaders with bounds checks.
     pub checked: bool,
+    /// Each adapter counts as two, for what is done with several GPUs.
+    pub twins: bool,
 }
 
 impl TestLimits {
@@ -52,6 +54,7 @@ impl TestLimits {
                 ("dots", "on") => all.int8_dots = Some(true),
                 ("dots", "off") => all.int8_dots = Some(false),
                 ("checked", "on") => all.checked = true,
+                ("twins", "on") => all.twins = true,
                 _ => return Err(bad()),
             }
         }
@@ -83,6 +86,7 @@ mod tests {
         assert_eq!((all.threads, all.registers, all.checked), (Some(128), Some(Registers::Few), true));
         assert_eq!(TestLimits::parse("registers=medium").unwrap().registers, Some(Registers::Medium));
         assert_eq!((all.int8_dots, TestLimits::parse("dots=on").unwrap().int8_dots), (Some(false), Some(true)));
+        assert!(TestLimits::parse("twins=on").unwrap().twins && !all.twins);
         assert_eq!(TestLimits::parse("").unwrap(), TestLimits::default());
         for bad in [
             "binding",

@@ -41,8 +41,46 @@ pub trait Trial: Send {
 /// A kernel's text and bindings.
 type Key = (String, Vec<Binding>);
 
-/// An open device and the name of its adapter.
-type Opened = (String, Weak<Gpu>);
+/// The name of an adapter, and how many of the same name are before it.
+type Which = (String, usize);
+
+/// An open device and its adapter.
+type Opened = (Which, Weak<Gpu>);
+
+/// The adapters of this machine that can be used, best first.
+fn usable(all: &[Adapter], twins: bool) -> Vec<(Which, &Adapter)> {
+    let mut found: Vec<(Which, &Adapter)> = Vec::new();
+    let each = all.iter().filter(|adapter| adapter.score > 0);
+    for adapter in each.flat_map(|adapter| std::iter::repeat_n(adapter, if twins { 2 } else { 1 })) {
+        let name = name_of(&adapter.info);
+        let before = found.iter().filter(|((other, _), _)| *other == name).count();
+        found.push(((name, before), adapter));
+    }
+    found
+}
+
+/// For each of `wanted` the best adapter of those left whose name contains it. An adapter that is named as an earlier
+/// one, or neither, has that one's graphics interface, since another interface may offer the same hardware; and beside
+/// hardware it is no software driver. An error is the number of what is not found.
+fn choose<'a>(
+    mut left: Vec<(Which, &'a Adapter)>,
+    wanted: &[Option<&str>],
+) -> std::result::Result<Vec<(Which, &'a Adapter)>, usize> {
+    let mut chosen: Vec<(Which, &Adapter)> = Vec::new();
+    for (i, &name) in wanted.iter().enumerate() {
+        let part = name.map(str::to_lowercase).unwrap_or_default();
+        let first = wanted[..i].iter().position(|&other| other == name).map(|at| chosen[at].1);
+        let is_soft = |adapter: &Adapter| adapter.info.device_type == wgpu::DeviceType::Cpu;
+        let beside = |adapter: &Adapter, first: &Adapter| {
+            adapter.info.backend == first.info.backend && is_soft(adapter) == is_soft(first)
+        };
+        let fits = |((name, _), adapter): &(Which, &Adapter)| {
+            name.to_lowercase().contains(&part) && first.is_none_or(|first| beside(adapter, first))
+        };
+        chosen.push(left.remove(left.iter().position(fits).ok_or(i)?));
+    }
+    Ok(chosen)
+}
 
 impl Deref for Gpu {
     type Target = Device;
@@ -61,36 +99,43 @@ impl std::ops::DerefMut for Gpu {
 }
 
 impl Gpu {
-    /// The device of the best adapter whose name contains `named`, shared with all who hold it.
+    /// For each of `wanted` the device of the best adapter not yet taken whose name contains it, shared with all who
+    /// hold it. One wanted more than once is of the same graphics interface each time.
     ///
     /// # Errors
     /// [`Error::Unsupported`] with the reason of each adapter where none can be used, [`Error::InvalidArgument`] where
     /// `ELIZA_GPU_RESTRICT` cannot be read, else as [`Gpu::new`].
-    pub fn open(named: Option<&str>) -> Result<Arc<Gpu>> {
+    pub fn open(wanted: &[Option<&str>]) -> Result<Vec<Arc<Gpu>>> {
         static OPEN: LazyLock<Mutex<Vec<Opened>>> = LazyLock::new(Mutex::default);
-        let wanted = named.map(str::to_lowercase);
-        let all = adapters();
+        let (limits, all) = (TestLimits::from_env()?, adapters());
         let names = || all.iter().map(|a| format!("{}: {}", name_of(&a.info), a.reason)).collect::<Vec<_>>().join("; ");
-        let chosen = all
-            .iter()
-            .filter(|a| a.score > 0)
-            .find(|a| wanted.as_ref().is_none_or(|w| name_of(&a.info).to_lowercase().contains(w)));
-        let Some(chosen) = chosen else {
+        let chosen = choose(usable(&all, limits.twins), wanted).map_err(|i| {
             let found = if all.is_empty() { "no Vulkan, Metal or DX12 adapter was found".to_string() } else { names() };
-            let which = named.map_or("a GPU".to_string(), |n| format!("GPU `{}`", shown(n)));
-            return Err(Error::Unsupported(format!("No device for {which}: {found}")));
-        };
+            let which = wanted[i].map_or("a GPU".to_string(), |n| format!("GPU `{}`", shown(n)));
+            let place = if wanted.len() > 1 { format!(", {} of {}", i + 1, wanted.len()) } else { String::new() };
+            Error::Unsupported(format!("No device for {which}{place}: {found}"))
+        })?;
         let mut open = OPEN.lock();
         open.retain(|(_, gpu)| gpu.strong_count() > 0);
-        let key = name_of(&chosen.info);
-        let held = open.iter().find(|(name, _)| *name == key).and_then(|(_, gpu)| gpu.upgrade());
-        if let Some(gpu) = held.filter(|gpu| gpu.look().is_ok()) {
-            return Ok(gpu);
-        }
-        let gpu = Arc::new(Gpu::new(chosen, &TestLimits::from_env()?)?);
-        open.retain(|(name, _)| *name != key);
-        open.push((key, Arc::downgrade(&gpu)));
-        Ok(gpu)
+        let mut device = |(key, adapter): (Which, &Adapter)| {
+            let held = open.iter().find(|(which, _)| *which == key).and_then(|(_, gpu)| gpu.upgrade());
+            if let Some(gpu) = held.filter(|gpu| gpu.look().is_ok()) {
+                return Ok(gpu);
+            }
+            let gpu = Arc::new(Gpu::new(adapter, &limits)?);
+            open.retain(|(which, _)| *which != key);
+            open.push((key, Arc::downgrade(&gpu)));
+            Ok(gpu)
+        };
+        chosen.into_iter().map(&mut device).collect()
+    }
+
+    /// The device of the best adapter, as [`Gpu::open`].
+    ///
+    /// # Errors
+    /// Those of [`Gpu::open`].
+    pub fn best() -> Result<Arc<Gpu>> {
+        Gpu::open(&[None])?.pop().ok_or_else(|| Error::Internal("No device for a GPU".into()))
     }
 
     /// A new device on this adapter, shared with nobody.

@@ -277,9 +277,10 @@ final class AskingTest {
         OpenOptions[] refused = {
             new OpenOptions(Host.model).nBatch(-1),
             new OpenOptions(Host.model).nBatch(513),
+            new OpenOptions(Host.model).gpuLayers(-1).tensorSplit(0.5, -1),
             new OpenOptions(Host.model).kvTypeV("q9"),
         };
-        String[] reasons = {"nBatch is -1", "n_batch is 513", "q9"};
+        String[] reasons = {"nBatch is -1", "n_batch is 513", "`-1.0`", "q9"};
         for (int i = 0; i < refused.length; i++) {
             OpenOptions options = refused[i];
             thrown(ElizaException.InvalidArgument.class, reasons[i], () -> ElizaInference.open(options));

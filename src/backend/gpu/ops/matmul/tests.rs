@@ -626,7 +626,7 @@ fn texts_for_the_lab() {
     if devices().is_empty() {
         return;
     }
-    let gpu = &*Gpu::open(None).unwrap();
+    let gpu = &*Gpu::best().unwrap();
     use TensorType::{F16, MXFP4, Q4_0, Q4_K, Q6_K, Q8_0};
     let n_in = 1024;
     let numbers = vector(gpu, &vec![1.0; n_in]);

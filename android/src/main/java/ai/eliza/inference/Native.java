@@ -39,13 +39,13 @@ final class Native {
 
     static native String devices();
 
-    static native String plan(ByteBuffer path, int[] whole, ByteBuffer device, ByteBuffer tensorDevices, ByteBuffer kvType,
-        ByteBuffer kvTypeV);
+    static native String plan(ByteBuffer path, int[] whole, ByteBuffer device, ByteBuffer tensorSplit, ByteBuffer tensorDevices,
+        ByteBuffer kvType, ByteBuffer kvTypeV);
 
     static native String fileMetadata(ByteBuffer path, ByteBuffer key);
 
-    static native long open(ByteBuffer path, int[] whole, ByteBuffer device, ByteBuffer tensorDevices, ByteBuffer kvType,
-        ByteBuffer kvTypeV, ByteBuffer draft, ByteBuffer storeDirectory, long storeBytes, ByteBuffer vocab,
+    static native long open(ByteBuffer path, int[] whole, ByteBuffer device, ByteBuffer tensorSplit, ByteBuffer tensorDevices,
+        ByteBuffer kvType, ByteBuffer kvTypeV, ByteBuffer draft, ByteBuffer storeDirectory, long storeBytes, ByteBuffer vocab,
         ByteBuffer apiKey, ByteBuffer certificates, int serverTimeoutMs, ByteBuffer fallback, boolean vocabOnly, LoadListener progress);
 
     static native void close(long session);

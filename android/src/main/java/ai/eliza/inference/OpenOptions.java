@@ -1,5 +1,8 @@
 package ai.eliza.inference;
 
+import java.util.Arrays;
+import java.util.stream.Collectors;
+
 /** How to open a model. Only the path has no default. */
 public final class OpenOptions {
     final String path;
@@ -20,6 +23,7 @@ public final class OpenOptions {
     int serverTimeoutMs;
     String fallback;
     String device;
+    String tensorSplit;
     String tensorDevices;
     String kvType;
     String kvTypeV;
@@ -160,9 +164,18 @@ public final class OpenOptions {
         return this;
     }
 
-    /** The device by name; null, the default, is the best. */
+    /** The device by name, or several GPUs, separated by semicolons, which divide the layers; null, the default, is the best. */
     public OpenOptions device(String name) {
         device = name;
+        return this;
+    }
+
+    /**
+     * How large a part of the weights that are on GPUs each of several has, relative to the others: one for each that {@link #device}
+     * names; where that names one or none, the best so many GPUs are taken. None, the default, divides by their free memory.
+     */
+    public OpenOptions tensorSplit(double... shares) {
+        tensorSplit = Arrays.stream(shares).mapToObj(Double::toString).collect(Collectors.joining(","));
         return this;
     }
 

@@ -70,7 +70,8 @@ public final class Session implements AutoCloseable {
 
     static Session open(OpenOptions options) {
         long number = Native.open(Utf8.direct(options.path, "path"), options.whole(),
-            Utf8.directOrNull(options.device, "device"), Utf8.directOrNull(options.tensorDevices, "tensorDevice"),
+            Utf8.directOrNull(options.device, "device"), Utf8.directOrNull(options.tensorSplit, "tensorSplit"),
+            Utf8.directOrNull(options.tensorDevices, "tensorDevice"),
             Utf8.directOrNull(options.kvType, "kvType"), Utf8.directOrNull(options.kvTypeV, "kvTypeV"),
             Utf8.directOrNull(options.draft, "draft"), Utf8.directOrNull(options.storeDirectory, "store"), options.storeBytes,
             Utf8.directOrNull(options.vocab, "vocab"), Utf8.directOrNull(options.apiKey, "apiKey"),
