@@ -41,6 +41,8 @@ const FOR_THE_HOST: &str = "typ_p=1;";
 const EXACT: f64 = 1e-3;
 /// The same where the CPU rounds activations to eight bits and the GPU does not.
 const ROUNDED: f64 = 0.25;
+/// What `ELIZA_GPU_RESTRICT` says where the device is taken as it is.
+const AS_IT_IS: &str = "";
 /// Where a system has Vulkan's loader; elsewhere the kit's own is taken.
 const LOADERS: [&str; 4] = [
     "/usr/lib/x86_64-linux-gnu/libvulkan.so.1",
@@ -121,8 +123,15 @@ impl Kit {
 
     /// What a program of the kit prints, within the time that is left.
     fn run(&self, program: &str, arguments: &[&str]) -> Result<String, Problem> {
+        self.run_on(AS_IT_IS, program, arguments)
+    }
+
+    /// As [`Kit::run`], with this for `ELIZA_GPU_RESTRICT`.
+    fn run_on(&self, restrictions: &str, program: &str, arguments: &[&str]) -> Result<String, Problem> {
         let mut command = Command::new(self.home.join(program));
         command.args(arguments).env("ELIZA_CACHE_DIR", text_of(&self.out)).stdin(Stdio::null());
+        // Mesa's software driver takes longer to optimise a kernel than to run it here.
+        command.env("ELIZA_GPU_RESTRICT", restrictions).env("GALLIVM_PERF", "nopt");
         if !LOADERS.iter().any(|path| Path::new(path).exists()) {
             command.env("LD_LIBRARY_PATH", self.home.join("lib"));
         }
@@ -156,8 +165,8 @@ impl Kit {
         }
     }
 
-    fn json(&self, program: &str, arguments: &[&str]) -> Result<Value, Problem> {
-        let text = self.run(program, arguments)?;
+    fn json(&self, restrictions: &str, program: &str, arguments: &[&str]) -> Result<Value, Problem> {
+        let text = self.run_on(restrictions, program, arguments)?;
         serde_json::from_str(&text).map_err(|e| format!("{program}: {e}: {}", last_lines(&text)).into())
     }
 
@@ -175,25 +184,13 @@ impl Kit {
         Ok(name)
     }
 
-    /// Rows of logits of some tokens, the last four evaluated one by one.
-    fn logits(&self, model: &str, cache: &str, layers: &str, tokens: &str) -> Result<Vec<f32>, Problem> {
+    /// Rows of logits of so many tokens, in passes of 300, the last four evaluated one by one.
+    fn logits(&self, restrictions: &str, length: usize, arguments: &[&str]) -> Result<Vec<f32>, Problem> {
         let out = text_of(&self.out.join("logits"));
-        let arguments = [
-            "logits",
-            "--model",
-            model,
-            "--kv-type",
-            cache,
-            "--gpu-layers",
-            layers,
-            "--prompt-tokens",
-            tokens,
-            "--decode",
-            "4",
-            "--out",
-            &out,
-        ];
-        self.run("eliza-inference", &arguments)?;
+        let tokens: Vec<String> = (0..length).map(|i| ((i * 37 + 11) % 200).to_string()).collect();
+        let tokens = tokens.join(",");
+        let always = ["logits", "--n-batch", "300", "--prompt-tokens", &tokens, "--decode", "4", "--out", &out];
+        self.run_on(restrictions, "eliza-inference", &[&always, arguments].concat())?;
         let bytes = fs::read(&out).map_err(|e| format!("{out}: {e}"))?;
         Ok(bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
     }
@@ -201,13 +198,20 @@ impl Kit {
     /// The logits of GPU and CPU for short and long prompts. Opening runs the known answers of every kernel that the
     /// model needs, so a kernel that computes wrongly is the error here.
     fn parity(&self, model: &str, cache: &str, bound: f64) -> Step {
-        // After each the last four tokens are evaluated one by one, so that all classes of row counts are there.
-        let lengths: &[usize] = if self.software { &[7, 300] } else { &[7, 14, 300] };
+        self.parity_on((AS_IT_IS, &[]), model, cache, bound)
+    }
+
+    /// The same with restrictions, and arguments that choose devices.
+    fn parity_on(&self, (restrictions, devices): (&str, &[&str]), model: &str, cache: &str, bound: f64) -> Step {
+        // Passes of 300 and 7 rows, or of 14, and single rows at the end: all classes of row counts.
+        let lengths: &[usize] = if self.software { &[311] } else { &[311, 18] };
         let mut worst = 0.0f64;
-        for length in lengths {
-            let tokens: Vec<String> = (0..length + 4).map(|i| ((i * 37 + 11) % 200).to_string()).collect();
-            let [cpu, gpu] = ["0", "-1"].map(|layers| self.logits(model, cache, layers, &tokens.join(",")));
-            worst = worst.max(difference(&cpu?, &gpu?)?);
+        for &length in lengths {
+            let on = |layers, devices: &[&str]| {
+                let arguments = ["--model", model, "--kv-type", cache, "--gpu-layers", layers];
+                self.logits(restrictions, length, &[&arguments, devices].concat())
+            };
+            worst = worst.max(difference(&on("0", &[])?, &on("-1", devices)?)?);
         }
         match worst <= bound {
             true => Ok((format!("at most {worst:.1e} of the spread apart"), json!({ "worst": worst, "bound": bound }))),
@@ -286,31 +290,26 @@ impl Kit {
         Ok((chosen.join(", "), json!(chosen)))
     }
 
+    /// How often a bench is run, with how many tokens of a prompt and of an answer, and how often in one run. On a
+    /// software driver once: that it runs at all is what one learns there.
+    fn size(&self) -> (usize, [&'static str; 3]) {
+        if self.software { (1, ["128", "16", "1"]) } else { (3, ["512", "64", "3"]) }
+    }
+
     /// Our speed, with sampling on the device and on the host, in turn with the peer's.
     fn speed(&self, shape: &str, ty: &str) -> Step {
         let model = self.model(shape, ty)?;
+        let (times, [pp, tg, reps]) = self.size();
         let ours = |more: &[&str]| {
-            let arguments = [
-                "bench",
-                "--model",
-                &model,
-                "--gpu-layers",
-                "-1",
-                "--pp",
-                "512",
-                "--tg",
-                "64",
-                "--reps",
-                "3",
-                "--json",
-            ];
-            self.json("eliza-inference", &[&arguments[..], more].concat())
+            let arguments =
+                ["bench", "--model", &model, "--gpu-layers", "-1", "--pp", pp, "--tg", tg, "--reps", reps, "--json"];
+            self.json(AS_IT_IS, "eliza-inference", &[&arguments[..], more].concat())
         };
         let libraries = text_of(&self.out.join("llama"));
         let program = text_of(&self.out.join("llama/llama_bench"));
-        let peer = || self.json(&program, &[&libraries, "bench", &model, "4", "999", "512", "64", "3"]);
+        let peer = || self.json(AS_IT_IS, &program, &[&libraries, "bench", &model, "4", "999", pp, tg, reps]);
         let [mut device, mut host, mut theirs] = [const { Vec::new() }; 3];
-        for _ in 0..3 {
+        for _ in 0..times {
             device.push(ours(&[])?);
             host.push(ours(&["--host-sampling"])?);
             if Path::new(&program).exists() {
@@ -332,8 +331,9 @@ impl Kit {
     /// What one bench says, without a peer.
     fn bench(&self, shape: &str, ty: &str, more: &[&str]) -> Step {
         let model = self.model(shape, ty)?;
-        let arguments = ["bench", "--model", &model, "--gpu-layers", "-1", "--reps", "2", "--json"];
-        let report = self.json("eliza-inference", &[&arguments[..], more].concat())?;
+        let (_, [_, _, reps]) = self.size();
+        let arguments = ["bench", "--model", &model, "--gpu-layers", "-1", "--reps", reps, "--json"];
+        let report = self.json(AS_IT_IS, "eliza-inference", &[&arguments[..], more].concat())?;
         let mut words = format!("decode {:.1} tok/s", median(std::slice::from_ref(&report), "decode_tok_s"));
         let kernels = report["kernels"].as_array().into_iter().flatten().take(6);
         for kernel in kernels {
@@ -341,6 +341,24 @@ impl Kit {
             let _ = write!(words, "; {} {us:.1} us", kernel["kernel"].as_str().unwrap_or_default());
         }
         Ok((words, report))
+    }
+
+    /// Prompts with the products that a device may have, and without: integer dot products, in turn with floats.
+    fn prompts(&self, shape: &str, ty: &str) -> Step {
+        let model = self.model(shape, ty)?;
+        let (times, [pp, _, reps]) = self.size();
+        let arguments =
+            ["bench", "--model", &model, "--gpu-layers", "-1", "--pp", pp, "--tg", "0", "--reps", reps, "--json"];
+        let ways = ["dots=on", "dots=off"];
+        let mut reports = ways.map(|_| Vec::new());
+        for _ in 0..times {
+            for (way, reports) in ways.into_iter().zip(&mut reports) {
+                reports.push(self.json(way, "eliza-inference", &arguments)?);
+            }
+        }
+        let [dots, floats] = reports.each_ref().map(|reports| median(reports, "prompt_tok_s"));
+        let words = format!("prompt {dots:.0} tok/s by integer dot products, {floats:.0} by floats");
+        Ok((words, json!({ "dots": reports[0], "floats": reports[1] })))
     }
 
     /// The small models that came with the kit.
@@ -391,7 +409,7 @@ fn middle(mut values: Vec<f64>) -> f64 {
 
 fn stages(kit: &mut Kit) {
     kit.step("devices", "what there is", |kit| {
-        let found = kit.json("eliza-inference", &["devices", "--json"])?;
+        let found = kit.json(AS_IT_IS, "eliza-inference", &["devices", "--json"])?;
         let gpus = found.as_array().into_iter().flatten().filter(|device| device["kind"] == "gpu");
         let names: Vec<&str> = gpus.filter_map(|device| device["name"].as_str()).collect();
         match names.is_empty() {
@@ -413,6 +431,9 @@ fn stages(kit: &mut Kit) {
             kit.parity(&kit.model("tiny", "f32")?, cache, bound)
         });
     }
+    kit.step("parity", "two devices", |kit| {
+        kit.parity_on(("twins=on", &["--tensor-split", "1,1"]), &kit.model("tiny", "f32")?, "f32", EXACT)
+    });
     for chain in CHAINS {
         kit.step("sampling", chain, |kit| kit.sampling(chain));
     }
@@ -428,14 +449,18 @@ fn stages(kit: &mut Kit) {
     for (shape, ty) in models {
         kit.step("speed", &format!("{shape} {ty}"), |kit| kit.speed(shape, ty));
     }
+    let (shape, ty) = models[0];
+    kit.step("speed", &format!("prompts of {shape} {ty}"), |kit| kit.prompts(shape, ty));
     let depth = if kit.software { "512" } else { "8192" };
     kit.step("speed", &format!("{depth} tokens before"), |kit| {
-        let (shape, ty) = models[0];
-        kit.bench(shape, ty, &["--pp", "0", "--tg", "32", "--depth", depth])
+        let (_, [_, tg, _]) = kit.size();
+        kit.bench(shape, ty, &["--pp", "0", "--tg", tg, "--depth", depth])
     });
     for (shape, ty) in models.iter().filter(|model| KERNELS.contains(model)) {
-        let arguments = ["--pp", "512", "--tg", "32", "--profile"];
-        kit.step("kernels", &format!("{shape} {ty}"), |kit| kit.bench(shape, ty, &arguments));
+        kit.step("kernels", &format!("{shape} {ty}"), |kit| {
+            let (_, [pp, tg, _]) = kit.size();
+            kit.bench(shape, ty, &["--pp", pp, "--tg", tg, "--profile"])
+        });
     }
     for path in kit.architectures() {
         let name = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
