@@ -175,7 +175,7 @@ impl Outline {
         let mut devices = vec![0; n_layer + 1];
         if !on_gpus.is_empty() {
             let free: Vec<_> = backends[1..].iter().map(|gpu| Ok(gpu.memory()?.available)).collect::<Result<_>>()?;
-            let gpus = split.divide(&free, &bytes[on_gpus.clone()]);
+            let gpus = split.divide(&free, &bytes[on_gpus.clone()])?;
             devices[on_gpus].iter_mut().zip(gpus).for_each(|(device, gpu)| *device = 1 + gpu);
         }
         Ok(devices)

@@ -96,7 +96,13 @@ impl TensorSplit {
     /// The GPU, counted from 0, of each of the pieces in a row whose bytes these are. The GPUs' shares are those of the
     /// split, or else in the proportion of their `free` memory, or equal where that is unknown. A piece goes where its
     /// middle is.
-    pub(super) fn divide(&self, free: &[Option<u64>], pieces: &[u64]) -> Vec<usize> {
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a split with other than a share for each of `free`.
+    pub(super) fn divide(&self, free: &[Option<u64>], pieces: &[u64]) -> Result<Vec<usize>> {
+        if !self.0.is_empty() && self.0.len() != free.len() {
+            return Err(Error::InvalidArgument(format!("Split `{self}` for tensors: there are {} GPUs", free.len())));
+        }
         let shares: Vec<f64> = match free.iter().copied().collect::<Option<Vec<u64>>>() {
             _ if !self.0.is_empty() => self.0.iter().map(|&share| f64::from(share)).collect(),
             Some(free) if free.iter().any(|&bytes| bytes > 0) => free.iter().map(|&bytes| bytes as f64).collect(),
@@ -113,7 +119,7 @@ impl TensorSplit {
             }
             gpu
         };
-        pieces.iter().map(place).collect()
+        Ok(pieces.iter().map(place).collect())
     }
 }
 
@@ -244,8 +250,10 @@ mod tests {
     #[test]
     fn pieces_go_where_their_middle_is() {
         let split = |text: &str, free: &[Option<u64>], pieces: &[u64]| {
-            text.parse::<TensorSplit>().unwrap().divide(free, pieces)
+            text.parse::<TensorSplit>().unwrap().divide(free, pieces).unwrap()
         };
+        let three = "1,1,1".parse::<TensorSplit>().unwrap().divide(&[None; 2], &[5; 3]).unwrap_err().to_string();
+        assert!(three.contains("`1,1,1`") && three.contains("2 GPUs"), "{three}");
         let unknown = [None, Some(7)];
         assert_eq!(split("3,1", &unknown, &[5; 8]), [0, 0, 0, 0, 0, 0, 1, 1]);
         assert_eq!(split("0,1", &unknown, &[5; 3]), [1, 1, 1]);

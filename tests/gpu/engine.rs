@@ -231,6 +231,12 @@ fn session(path: &Path, gpu_layers: i32) -> Session {
 fn generate(session: &Session, chain: &str, prompt: &[Token], count: i32) -> (Vec<Token>, Vec<Token>) {
     session.set_chain(0, Some(chain.parse().unwrap())).unwrap();
     session.prefill(prompt, 0).unwrap();
+    let tokens = next_tokens(session, count);
+    (tokens, session.sampled(0).unwrap().candidates.iter().map(|one| one.0).collect())
+}
+
+/// What a session generates next.
+pub fn next_tokens(session: &Session, count: i32) -> Vec<Token> {
     let (sender, receiver) = channel();
     let sink = Sink::Callback(Box::new(move |event: Event<'_>| {
         if !event.done {
@@ -240,7 +246,15 @@ fn generate(session: &Session, chain: &str, prompt: &[Token], count: i32) -> (Ve
     session.generate(count, None, None, sink).unwrap();
     let tokens = receiver.iter().collect();
     assert_eq!(session.take_error(), None);
-    (tokens, session.sampled(0).unwrap().candidates.iter().map(|one| one.0).collect())
+    tokens
+}
+
+/// A trie with four names, of which two share two tokens and three one.
+pub fn four_names() -> String {
+    let leaves = [("a", [300, 301, 302].as_slice()), ("b", &[300, 301, 77, 78, 79]), ("c", &[300, 42]), ("d", &[9])];
+    let leaves: Vec<_> =
+        leaves.iter().map(|(name, tokens)| serde_json::json!({"name": name, "tokens": tokens})).collect();
+    serde_json::json!({"modelId": "", "descriptors": [{"path": "p", "leaves": leaves}]}).to_string()
 }
 
 /// The device computes the host's integers from logits that differ in the last bits only, so the same seed gives the
@@ -285,10 +299,6 @@ fn a_constrained_span_on_the_gpu_is_the_cpu_s() {
         return;
     }
     let path = fixture(Kind::Qwen3, Weights::F32);
-    let leaves = [("a", [300, 301, 302].as_slice()), ("b", &[300, 301, 77, 78, 79]), ("c", &[300, 42]), ("d", &[9])];
-    let leaves: Vec<_> =
-        leaves.iter().map(|(name, tokens)| serde_json::json!({"name": name, "tokens": tokens})).collect();
-    let payload = serde_json::json!({"modelId": "", "descriptors": [{"path": "p", "leaves": leaves}]}).to_string();
     for mode in [Mode::Greedy, Mode::Sampled] {
         let mut streams = Vec::new();
         for gpu_layers in [0, -1] {
@@ -296,7 +306,7 @@ fn a_constrained_span_on_the_gpu_is_the_cpu_s() {
             let mut settings = session.settings();
             settings.params.seed = Some(3);
             session.configure(settings).unwrap();
-            session.set_trie(payload.as_bytes(), mode).unwrap();
+            session.set_trie(four_names().as_bytes(), mode).unwrap();
             streams.push(generate(&session, "penalties=8,1.2,0,0;top_k=30;temp=1.3", &tokens(5, "span"), 16).0);
         }
         assert_eq!(streams[0], streams[1], "{mode:?}");
@@ -472,13 +482,19 @@ fn asking_for_a_gpu_that_is_not_there_says_which_are() {
 
 /// An engine with all layers on this device.
 fn engine_on(device: &Arc<Gpu>, path: &Path) -> Engine {
-    let backends: Vec<Arc<dyn Backend>> = vec![Arc::new(CpuBackend::new()), Arc::new(GpuBackend::on(device.clone()))];
-    let model = Model::load(File::open(path).unwrap(), backends, &Placement::layers(-1), 1, None).unwrap();
+    engine_over(std::slice::from_ref(device), path, &Placement::layers(-1))
+}
+
+/// An engine placed on these devices and the CPU.
+pub fn engine_over(devices: &[Arc<Gpu>], path: &Path, placement: &Placement) -> Engine {
+    let gpus = devices.iter().map(|gpu| Arc::new(GpuBackend::on(gpu.clone())) as Arc<dyn Backend>);
+    let backends = [Arc::new(CpuBackend::new()) as Arc<dyn Backend>].into_iter().chain(gpus).collect();
+    let model = Model::load(File::open(path).unwrap(), backends, placement, 1, None).unwrap();
     let options = EngineOptions { kv_type: KvType::F32, threads: 1, slots: 1, ..EngineOptions::default() };
     Engine::new(Arc::new(model), &options).unwrap()
 }
 
-fn device(restrictions: &str) -> Arc<Gpu> {
+pub fn device(restrictions: &str) -> Arc<Gpu> {
     let best = adapters().into_iter().next().unwrap();
     Arc::new(Gpu::new(&best, &TestLimits::parse(restrictions).unwrap()).unwrap())
 }

@@ -1,35 +1,22 @@
 //! A model on several GPUs. A software driver stands for both: as two logical devices, or as two adapters by
 //! `ELIZA_GPU_RESTRICT=twins=on`.
 
+use crate::engine::{device, engine_over, four_names, next_tokens};
 use crate::testing::fixtures::{Kind, Weights};
 use crate::testing::judge::{Judge, NEVER, all_rows, prefill_and_decode, tokens};
 use crate::testing::{fixture, has_gpu, process};
-use elizainference::backend::Backend;
-use elizainference::backend::cpu::CpuBackend;
-use elizainference::backend::gpu::device::adapters;
-use elizainference::backend::gpu::device::test_limits::TestLimits;
-use elizainference::backend::gpu::{Gpu, GpuBackend};
 use elizainference::engine::{self, Engine, EngineOptions, KvType};
-use elizainference::gguf::File;
-use elizainference::model::{Model, Placement};
-use elizainference::session::{ContextFull, Event, Mode, OpenOptions, Session, Settings, Sink};
+use elizainference::model::Placement;
+use elizainference::session::{ContextFull, Mode, OpenOptions, Session, Settings};
 use elizainference::{Error, Token};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::mpsc::channel;
 
-fn device(restrictions: &str) -> Arc<Gpu> {
-    let best = adapters().into_iter().next().unwrap();
-    Arc::new(Gpu::new(&best, &TestLimits::parse(restrictions).unwrap()).unwrap())
-}
-
-fn engine(path: &Path, devices: &[Arc<Gpu>], gpu_layers: i32, split: &str) -> Engine {
-    let gpus = devices.iter().map(|gpu| Arc::new(GpuBackend::on(gpu.clone())) as Arc<dyn Backend>);
-    let backends = [Arc::new(CpuBackend::new()) as Arc<dyn Backend>].into_iter().chain(gpus).collect();
-    let placement = Placement { tensor_split: split.parse().unwrap(), ..Placement::layers(gpu_layers) };
-    let model = Model::load(File::open(path).unwrap(), backends, &placement, 1, None).unwrap();
-    let options = EngineOptions { kv_type: KvType::F32, threads: 1, slots: 1, ..EngineOptions::default() };
-    Engine::new(Arc::new(model), &options).unwrap()
+/// Whether the test goes on in this process: a child in which each adapter counts as two, started here.
+fn has_twins(test: &str) -> bool {
+    if has_gpu() && !process::is_child() {
+        process::run(process::of(test).env("ELIZA_GPU_RESTRICT", "twins=on"));
+    }
+    has_gpu() && process::is_child()
 }
 
 /// Two devices that are not alike. When one of them is lost, that is an error with its name, as often as it is asked.
@@ -43,7 +30,8 @@ fn every_split_gives_the_results_of_the_model() {
     for (kind, gpu_layers, split) in [(Kind::Llama, -1, "1,1"), (Kind::Gemma3, 3, "1,1"), (Kind::Qwen35, -1, "1,2")] {
         let path = fixture(kind, Weights::F32);
         let judge = Judge::of_single_precision("two devices", &path, KvType::F32, tokens(40, "two devices"));
-        let mut engine = engine(&path, &devices, gpu_layers, split);
+        let placement = Placement { tensor_split: split.parse().unwrap(), ..Placement::layers(gpu_layers) };
+        let mut engine = engine_over(&devices, &path, &placement);
         let outline = engine.model().outline();
         let layers = [0, 1, 2].map(|device| outline.layers_of(device).len());
         assert!(layers[1] > 0 && layers[2] > 0, "{kind:?} by {split}: {layers:?}");
@@ -78,19 +66,6 @@ fn session(path: &Path, tensor_split: &str) -> Session {
     session
 }
 
-fn generate(session: &Session, count: i32) -> Vec<Token> {
-    let (sender, receiver) = channel();
-    let sink = Sink::Callback(Box::new(move |event: Event<'_>| {
-        if !event.done {
-            let _ = sender.send(event.token);
-        }
-    }));
-    session.generate(count, None, None, sink).unwrap();
-    let tokens = receiver.iter().collect();
-    assert_eq!(session.take_error(), None);
-    tokens
-}
-
 /// Chains on the device and on the host, past the end of the context, a span, and a slot that is saved and restored.
 fn everything(session: &Session) -> Vec<Vec<Token>> {
     let mut all = Vec::new();
@@ -100,32 +75,24 @@ fn everything(session: &Session) -> Vec<Vec<Token>> {
         session.configure(settings).unwrap();
         session.set_chain(0, Some(chain.parse().unwrap())).unwrap();
         session.prefill(&tokens(30, chain), 0).unwrap();
-        all.push(generate(session, 60));
+        all.push(next_tokens(session, 60));
     }
-    let leaves = [("a", [300, 301, 302].as_slice()), ("b", &[300, 301, 77, 78, 79]), ("c", &[300, 42]), ("d", &[9])];
-    let leaves: Vec<_> =
-        leaves.iter().map(|(name, tokens)| serde_json::json!({"name": name, "tokens": tokens})).collect();
-    let payload = serde_json::json!({"modelId": "", "descriptors": [{"path": "p", "leaves": leaves}]}).to_string();
-    session.set_trie(payload.as_bytes(), Mode::Greedy).unwrap();
+    session.set_trie(four_names().as_bytes(), Mode::Greedy).unwrap();
     session.prefill(&tokens(5, "span"), 0).unwrap();
-    all.push(generate(session, 16));
+    all.push(next_tokens(session, 16));
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("slot");
     session.save_slot(0, &file).unwrap();
     session.prefill(&tokens(12, "other"), 0).unwrap();
     session.restore_slot(0, &file).unwrap();
-    all.push(generate(session, 8));
+    all.push(next_tokens(session, 8));
     all
 }
 
 #[test]
 fn two_adapters_give_the_tokens_of_one() {
-    const TEST: &str = "several::two_adapters_give_the_tokens_of_one";
-    if !has_gpu() {
+    if !has_twins("several::two_adapters_give_the_tokens_of_one") {
         return;
-    }
-    if !process::is_child() {
-        return process::run(process::of(TEST).env("ELIZA_GPU_RESTRICT", "twins=on"));
     }
     let path = fixture(Kind::Gemma3, Weights::F32);
     let (one, two) = (session(&path, ""), session(&path, "1,1"));
@@ -135,12 +102,8 @@ fn two_adapters_give_the_tokens_of_one() {
 /// What is planned for each device is what each takes; there is no third.
 #[test]
 fn a_plan_for_two_adapters_is_what_they_take() {
-    const TEST: &str = "several::a_plan_for_two_adapters_is_what_they_take";
-    if !has_gpu() {
+    if !has_twins("several::a_plan_for_two_adapters_is_what_they_take") {
         return;
-    }
-    if !process::is_child() {
-        return process::run(process::of(TEST).env("ELIZA_GPU_RESTRICT", "twins=on"));
     }
     let path = fixture(Kind::Llama, Weights::Q8_0);
     let mut options = EngineOptions { threads: 1, gpu_layers: -1, ..EngineOptions::default() };

@@ -80,6 +80,48 @@ pub fn adapters() -> Vec<Adapter> {
     all
 }
 
+/// The name of an adapter, and how many of the same name are before it.
+pub type Which = (String, usize);
+
+/// Those of `all` that can be used.
+fn usable(all: &[Adapter], twins: bool) -> Vec<(Which, &Adapter)> {
+    let mut found: Vec<(Which, &Adapter)> = Vec::new();
+    let each = all.iter().filter(|adapter| adapter.score > 0);
+    for adapter in each.flat_map(|adapter| std::iter::repeat_n(adapter, if twins { 2 } else { 1 })) {
+        let name = name_of(&adapter.info);
+        let before = found.iter().filter(|((other, _), _)| *other == name).count();
+        found.push(((name, before), adapter));
+    }
+    found
+}
+
+/// For each of `wanted` the best adapter of `all` that is not taken yet and whose name contains it; with `twins` each
+/// counts as two. An adapter that is named as an earlier one, or neither, has that one's graphics interface, since
+/// another interface may offer the same hardware; and beside hardware it is no software driver.
+///
+/// # Errors
+/// The place in `wanted` of the first for which there is none.
+pub fn choose<'a>(
+    all: &'a [Adapter],
+    twins: bool,
+    wanted: &[Option<&str>],
+) -> Result<Vec<(Which, &'a Adapter)>, usize> {
+    let (mut left, mut chosen) = (usable(all, twins), Vec::<(Which, &Adapter)>::new());
+    for (i, &name) in wanted.iter().enumerate() {
+        let part = name.map(str::to_lowercase).unwrap_or_default();
+        let first = wanted[..i].iter().position(|&other| other == name).map(|at| chosen[at].1);
+        let is_soft = |adapter: &Adapter| adapter.info.device_type == wgpu::DeviceType::Cpu;
+        let beside = |adapter: &Adapter, first: &Adapter| {
+            adapter.info.backend == first.info.backend && is_soft(adapter) == is_soft(first)
+        };
+        let fits = |((name, _), adapter): &(Which, &Adapter)| {
+            name.to_lowercase().contains(&part) && first.is_none_or(|first| beside(adapter, first))
+        };
+        chosen.push(left.remove(left.iter().position(fits).ok_or(i)?));
+    }
+    Ok(chosen)
+}
+
 fn score(info: &wgpu::AdapterInfo, limits: &wgpu::Limits, shader_compiler: Option<&str>) -> (u32, String) {
     if let Some(why) = quirks::refused(info) {
         return (0, format!("not used: {why}"));

@@ -16,7 +16,7 @@ mod quirks;
 pub mod readback;
 pub mod test_limits;
 
-pub use adapter::{Adapter, adapters, name_of};
+pub use adapter::{Adapter, Which, adapters, choose, name_of};
 pub use caps::{Caps, Registers};
 
 use crate::backend::kernel_times;

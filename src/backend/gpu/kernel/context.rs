@@ -7,7 +7,7 @@ use super::compile::Compiler;
 use super::pipeline_cache::PipelineCache;
 use super::{Binding, Kernel, Pipeline};
 use crate::backend::gpu::device::test_limits::TestLimits;
-use crate::backend::gpu::device::{Adapter, Device, adapters, name_of};
+use crate::backend::gpu::device::{Adapter, Device, Which, adapters, choose, name_of};
 use crate::gguf::shown;
 use crate::{Error, Result};
 use parking_lot::Mutex;
@@ -41,46 +41,8 @@ pub trait Trial: Send {
 /// A kernel's text and bindings.
 type Key = (String, Vec<Binding>);
 
-/// The name of an adapter, and how many of the same name are before it.
-type Which = (String, usize);
-
 /// An open device and its adapter.
 type Opened = (Which, Weak<Gpu>);
-
-/// The adapters of this machine that can be used, best first.
-fn usable(all: &[Adapter], twins: bool) -> Vec<(Which, &Adapter)> {
-    let mut found: Vec<(Which, &Adapter)> = Vec::new();
-    let each = all.iter().filter(|adapter| adapter.score > 0);
-    for adapter in each.flat_map(|adapter| std::iter::repeat_n(adapter, if twins { 2 } else { 1 })) {
-        let name = name_of(&adapter.info);
-        let before = found.iter().filter(|((other, _), _)| *other == name).count();
-        found.push(((name, before), adapter));
-    }
-    found
-}
-
-/// For each of `wanted` the best adapter of those left whose name contains it. An adapter that is named as an earlier
-/// one, or neither, has that one's graphics interface, since another interface may offer the same hardware; and beside
-/// hardware it is no software driver. An error is the number of what is not found.
-fn choose<'a>(
-    mut left: Vec<(Which, &'a Adapter)>,
-    wanted: &[Option<&str>],
-) -> std::result::Result<Vec<(Which, &'a Adapter)>, usize> {
-    let mut chosen: Vec<(Which, &Adapter)> = Vec::new();
-    for (i, &name) in wanted.iter().enumerate() {
-        let part = name.map(str::to_lowercase).unwrap_or_default();
-        let first = wanted[..i].iter().position(|&other| other == name).map(|at| chosen[at].1);
-        let is_soft = |adapter: &Adapter| adapter.info.device_type == wgpu::DeviceType::Cpu;
-        let beside = |adapter: &Adapter, first: &Adapter| {
-            adapter.info.backend == first.info.backend && is_soft(adapter) == is_soft(first)
-        };
-        let fits = |((name, _), adapter): &(Which, &Adapter)| {
-            name.to_lowercase().contains(&part) && first.is_none_or(|first| beside(adapter, first))
-        };
-        chosen.push(left.remove(left.iter().position(fits).ok_or(i)?));
-    }
-    Ok(chosen)
-}
 
 impl Deref for Gpu {
     type Target = Device;
@@ -109,7 +71,7 @@ impl Gpu {
         static OPEN: LazyLock<Mutex<Vec<Opened>>> = LazyLock::new(Mutex::default);
         let (limits, all) = (TestLimits::from_env()?, adapters());
         let names = || all.iter().map(|a| format!("{}: {}", name_of(&a.info), a.reason)).collect::<Vec<_>>().join("; ");
-        let chosen = choose(usable(&all, limits.twins), wanted).map_err(|i| {
+        let chosen = choose(&all, limits.twins, wanted).map_err(|i| {
             let found = if all.is_empty() { "no Vulkan, Metal or DX12 adapter was found".to_string() } else { names() };
             let which = wanted[i].map_or("a GPU".to_string(), |n| format!("GPU `{}`", shown(n)));
             let place = if wanted.len() > 1 { format!(", {} of {}", i + 1, wanted.len()) } else { String::new() };

@@ -306,8 +306,7 @@ pub fn gated(gpu: &Gpu, g: &Gated<'_>) -> Result<Vec<Step>> {
     Ok(steps)
 }
 
-/// Whether products of up to `max_rows` rows with matrices of this format are computed with bytes on this device. With
-/// few registers the tiles do not fit.
+/// Whether products of up to `max_rows` rows with matrices of this format are computed with bytes on this device.
 pub fn takes_int8(gpu: &Gpu, format: &Format, max_rows: usize) -> bool {
     gpu.caps.int8_dots && format.scales > 0 && max_rows > VECTOR_ROWS
 }
