@@ -3,8 +3,8 @@
 //!
 //! The file is not mapped into memory. Reading a mapped page of a file that was truncated ends the process by a signal,
 //! and a mapping shows later writes to the file. Here a read that is too short, or that was made after the file was
-//! changed, is an error. A file that was deleted or replaced by another of the same name stays readable, since its
-//! descriptor is open.
+//! changed or deleted, is an error. The open descriptor still has the bytes of a deleted file, but what runs is then no
+//! longer the model under that name, and no one can open it again.
 
 use crate::reserve;
 use crate::{Error, Result};
@@ -29,17 +29,19 @@ struct Disk {
     stamp: Stamp,
 }
 
-/// Properties of a file that change when it is written to.
+/// Properties of a file that change when it is written to or deleted.
 #[derive(PartialEq, Eq)]
 struct Stamp {
     bytes: u64,
     modified: Option<SystemTime>,
+    /// Whether any name is left. A file may have none from the beginning (`/proc/self/fd/N` of a temporary file).
+    named: bool,
 }
 
 impl Stamp {
     fn of(file: &fs::File) -> std::io::Result<Stamp> {
         let now = file.metadata()?;
-        Ok(Stamp { bytes: now.len(), modified: now.modified().ok() })
+        Ok(Stamp { bytes: now.len(), modified: now.modified().ok(), named: has_name(&now) })
     }
 }
 
@@ -62,14 +64,19 @@ impl Disk {
                 Err(e) => return Err(failed(&e)),
             }
         }
-        match Stamp::of(&self.file).map_err(|e| failed(&e))? == self.stamp {
-            true => Ok(()),
-            false => Err(self.changed()),
+        match Stamp::of(&self.file).map_err(|e| failed(&e))? {
+            now if now == self.stamp => Ok(()),
+            now if now.named == self.stamp.named => Err(self.changed()),
+            _ => Err(self.no_longer("deleted or replaced")),
         }
     }
 
     fn changed(&self) -> Error {
-        let message = "the file was changed after it was opened; close its handles and open it again".into();
+        self.no_longer("changed")
+    }
+
+    fn no_longer(&self, how: &str) -> Error {
+        let message = format!("the file was {how} after it was opened; close its handles and open it again");
         Error::Io { path: self.path.clone(), message }
     }
 }
@@ -155,6 +162,18 @@ pub(crate) fn open_regular(path: &Path) -> std::io::Result<fs::File> {
         return Err(std::io::Error::other("it is not a regular file"));
     }
     Ok(file)
+}
+
+/// Whether a name of the file is left: its last one goes when it is deleted, or when another file takes the name.
+#[cfg(unix)]
+fn has_name(file: &fs::Metadata) -> bool {
+    std::os::unix::fs::MetadataExt::nlink(file) > 0
+}
+
+/// Windows does not tell.
+#[cfg(windows)]
+fn has_name(_: &fs::Metadata) -> bool {
+    true
 }
 
 /// One read at an offset, which may return less than requested.
