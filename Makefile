@@ -17,6 +17,8 @@ SHELL       := /bin/bash
 CARGO  ?= cargo
 # GPU tests fail where there is no adapter, unless this is set to nothing.
 export ELIZA_REQUIRE_GPU ?= 1
+# Most of a GPU test's time is Mesa's software driver compiling shaders: half as wide vectors halve that.
+export LP_NATIVE_VECTOR_WIDTH ?= 128
 
 START  := $(shell date +%s)
 SHARED := $(abspath $(or $(ELIZA_SHARED),../shared))

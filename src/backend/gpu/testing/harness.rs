@@ -6,24 +6,35 @@ use crate::backend::gpu::device::adapters;
 use crate::backend::gpu::device::test_limits::TestLimits;
 use crate::backend::gpu::kernel::Gpu;
 use crate::backend::gpu::kernel::{Binding, Kernel};
-use std::sync::{Arc, LazyLock};
+use parking_lot::Mutex;
+use std::sync::Arc;
 
 /// The devices that every kernel is tested on: one with the adapter's limits, and one with the smallest supported.
-/// Without an adapter the tests print that and pass, unless `ELIZA_REQUIRE_GPU` is set.
+/// Without an adapter the tests print that and pass, unless `ELIZA_REQUIRE_GPU` is set. Tests that run at the same time
+/// have devices of their own: a software driver compiles the kernels of one device one after the other.
 pub fn devices() -> &'static [Arc<Gpu>] {
-    static DEVICES: LazyLock<Vec<Arc<Gpu>>> = LazyLock::new(|| {
-        let all = adapters();
-        let Some(best) = all.first().filter(|c| c.score > 0) else {
-            let reasons: Vec<_> = all.iter().map(|c| &c.reason).collect();
-            let required = std::env::var_os("ELIZA_REQUIRE_GPU").is_some_and(|v| !v.is_empty());
-            assert!(!required, "no usable GPU adapter: {reasons:?}");
-            eprintln!("skipped: no usable GPU adapter {reasons:?}");
-            return Vec::new();
-        };
-        let small = "binding=16M,threads=128,registers=few,checked=on";
-        ["", small].iter().map(|text| Arc::new(Gpu::new(best, &TestLimits::parse(text).unwrap()).unwrap())).collect()
-    });
-    &DEVICES
+    static IDLE: Mutex<Vec<&'static [Arc<Gpu>]>> = Mutex::new(Vec::new());
+    struct Lent(&'static [Arc<Gpu>]);
+    impl Drop for Lent {
+        fn drop(&mut self) {
+            IDLE.lock().push(self.0);
+        }
+    }
+    thread_local!(static LENT: Lent = Lent(IDLE.lock().pop().unwrap_or_else(|| open().leak())));
+    LENT.with(|lent| lent.0)
+}
+
+fn open() -> Vec<Arc<Gpu>> {
+    let all = adapters();
+    let Some(best) = all.first().filter(|c| c.score > 0) else {
+        let reasons: Vec<_> = all.iter().map(|c| &c.reason).collect();
+        let required = std::env::var_os("ELIZA_REQUIRE_GPU").is_some_and(|v| !v.is_empty());
+        assert!(!required, "no usable GPU adapter: {reasons:?}");
+        eprintln!("skipped: no usable GPU adapter {reasons:?}");
+        return Vec::new();
+    };
+    let small = "binding=16M,threads=128,registers=few,checked=on";
+    ["", small].iter().map(|text| Arc::new(Gpu::new(best, &TestLimits::parse(text).unwrap()).unwrap())).collect()
 }
 
 /// A storage buffer with this content.
