@@ -1024,9 +1024,10 @@ int32_t eliza_inference_default_thread_count(void);
  * The file stays open until its last handle is closed, and must not be written to or deleted until then: a model whose
  * output matrix is not its embedding looks up a row of it for every token, and saving a slot looks at pages of all
  * weights. Such a call on a file that was cut short or changed returns `ELIZA_ERR_IO` with "the file was changed after
- * it was opened", never anything worse; changed is what has another size or time of modification. It is the same for a
- * file that was deleted or replaced by another ("deleted or replaced"; Windows does not tell, and the file is read on).
- * To replace a model under open handles keep a second name of the old file (a hard link) until they are closed.
+ * it was opened", never anything worse; changed is what has another size or time of modification. A file that was
+ * deleted or replaced by another gives the same, with "was deleted or replaced"; Windows does not tell, and the file
+ * is read on. To replace a model under open handles keep a second name of the old file (a hard link) until they are
+ * closed.
  *
  * Ownership: the path is copied; the host ends the handle with `eliza_inference_llm_stream_close`. Null rule: a NULL
  * path is an error. Threads: any, several at once.

@@ -152,7 +152,8 @@ pub struct StateRows {
     pub first: u32,
     /// Number of rows.
     pub rows: u32,
-    /// The state cell that the first row goes on from; [`NO_STATE`] at the beginning of a sequence.
+    /// The state cell that the first row goes on from; [`NO_STATE`] at the beginning of a sequence. It may be `to` of
+    /// the rows before these: all are rows of one sequence then, with a state in the middle.
     pub from: u32,
     /// The state cell that is written, not `from`; [`NO_STATE`] where nothing is kept.
     pub to: u32,

@@ -10,6 +10,8 @@ use crate::backend::{Batch, MAX_LISTED, SampleRow, State, StateRows};
 pub(super) enum How<'a> {
     /// Hidden rows alone.
     Body,
+    /// Hidden rows alone, and so many of the last tokens may be taken back again.
+    Ahead(usize),
     /// Hidden rows and logits of the last row: those of these tokens, or all where the slice is empty.
     Logits(&'a [Token]),
     /// As `Logits`, and a token sampled from them on the device.
@@ -51,7 +53,7 @@ impl Inputs {
             cells: Vec::with_capacity(rows),
             window: Vec::with_capacity(rows),
             outputs: Vec::with_capacity(rows),
-            states: Vec::with_capacity(sampled),
+            states: Vec::with_capacity(2 * sampled),
             parents: Vec::with_capacity(rows),
             sample: Vec::with_capacity(sampled),
             listed: Vec::with_capacity(MAX_LISTED),

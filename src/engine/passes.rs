@@ -14,6 +14,7 @@ use super::plans::HIDDEN;
 use super::{Engine, SlotId};
 use crate::backend::{Batch, NO_STATE, SampleRow, StateRows};
 use crate::{Error, Result, Token, reserve};
+use std::iter;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
@@ -40,10 +41,20 @@ impl Engine {
         cancel: &AtomicBool,
     ) -> Result<()> {
         self.run_chunk(slot, tokens, outputs, how, cancel)?;
-        let state = self.inputs.states.first().map_or(NO_STATE, |of| of.to);
-        self.slots.append(slot, tokens, self.inputs.cells.iter().copied(), state);
+        self.keep_entered(slot, tokens, 0..tokens.len());
         self.sampling.end(slot);
         Ok(())
+    }
+
+    /// Adds tokens to the slot that were evaluated in these rows of the inputs, with their cells and the states after
+    /// them.
+    pub(super) fn keep_entered(&mut self, slot: SlotId, tokens: &[Token], rows: Range<usize>) {
+        let before = self.position(slot);
+        self.slots.append(slot, tokens, self.inputs.cells[rows.clone()].iter().copied());
+        for of in self.inputs.states.iter().filter(|of| rows.contains(&(of.first as usize))) {
+            let after = (of.first + of.rows) as usize - rows.start;
+            self.slots.states_mut().keep(slot.0, before + after, of.to);
+        }
     }
 
     /// Evaluates one chunk after the slot's tokens. Its cells are those of the inputs; after an error they are free
@@ -59,7 +70,8 @@ impl Engine {
         self.spare_window(slot, self.position(slot) + tokens.len())?;
         self.unstick(slot, 0)?;
         self.inputs.clear();
-        self.enter_tokens(slot, tokens, 0).inspect_err(|_| self.free_input_cells())?;
+        let guesses = if let How::Ahead(guesses) = how { guesses } else { 0 };
+        self.enter_tokens(slot, tokens, guesses, 0).inspect_err(|_| self.free_input_cells())?;
         let rows = tokens.len() as u32;
         match outputs {
             OutputRows::None => {}
@@ -72,7 +84,7 @@ impl Engine {
         if let How::Logits(listed) | How::Sample(listed) = how {
             self.inputs.listed.extend_from_slice(listed);
         }
-        let done = self.run_inputs(matches!(how, How::Body), cancel);
+        let done = self.run_inputs(matches!(how, How::Body | How::Ahead(_)), cancel);
         if done.is_err() {
             self.free_input_cells();
         }
@@ -80,9 +92,10 @@ impl Engine {
         done
     }
 
-    /// Enters tokens after the slot's into the inputs, with a cell for each. Slots in the set `busy`, a bit each, are
-    /// not evicted for them. After an error the cells of the inputs are still to be freed.
-    pub(super) fn enter_tokens(&mut self, slot: SlotId, tokens: &[Token], busy: u32) -> Result<()> {
+    /// Enters tokens after the slot's into the inputs, with a cell for each; the last `guesses` of them may be taken
+    /// back again. Slots in the set `busy`, a bit each, are not evicted for them. After an error the cells of the
+    /// inputs are still to be freed.
+    pub(super) fn enter_tokens(&mut self, slot: SlotId, tokens: &[Token], guesses: usize, busy: u32) -> Result<()> {
         if self.model.outline().pooled().is_some() {
             return Err(Error::Unsupported("This model gives embeddings: it cannot continue a text".into()));
         }
@@ -109,7 +122,7 @@ impl Engine {
         }
         self.enter_window(slot, first..first + tokens.len(), busy).ok_or_else(no_room)?;
         if self.slots.states().any() {
-            self.enter_state(slot, first, tokens.len())?;
+            self.enter_states(slot, first, tokens.len(), guesses)?;
         }
         Ok(())
     }
@@ -127,20 +140,22 @@ impl Engine {
         Some(())
     }
 
-    /// Enters the state of the slot after its first `position` tokens for the last `rows` rows of the inputs, and a
-    /// state cell for the state after them.
-    pub(super) fn enter_state(&mut self, slot: SlotId, position: usize, rows: usize) -> Result<()> {
-        let first = (self.inputs.tokens.len() - rows) as u32;
-        let (at, from) = self.slots.states().nearest(slot.0, position);
+    /// Enters the state of the slot after its first `position` tokens for the last `rows` rows of the inputs, and state
+    /// cells for the states after them: before the last `guesses` rows, and after each of those.
+    pub(super) fn enter_states(&mut self, slot: SlotId, position: usize, rows: usize, guesses: usize) -> Result<()> {
+        let mut first = (self.inputs.tokens.len() - rows) as u32;
+        let (at, mut from) = self.slots.states().nearest(slot.0, position);
         if at != position {
             return Err(Error::Internal(format!("Slot {} has no state after {position} tokens, after {at}", slot.0)));
         }
-        let inputs = &mut self.inputs.states;
-        inputs.push(StateRows { first, rows: rows as u32, from, to: NO_STATE });
-        let to = self.slots.states_mut().take(inputs);
-        let to = to.ok_or_else(|| Error::Internal("No state cell is left".into()))?;
-        if let Some(last) = inputs.last_mut() {
-            last.to = to;
+        for rows in iter::once((rows - guesses) as u32).chain(iter::repeat_n(1, guesses)) {
+            let inputs = &mut self.inputs.states;
+            let at = inputs.len();
+            inputs.push(StateRows { first, rows, from, to: NO_STATE });
+            let to = self.slots.states_mut().take(inputs);
+            from = to.ok_or_else(|| Error::Internal("No state cell is left".into()))?;
+            inputs[at].to = from;
+            first += rows;
         }
         Ok(())
     }
@@ -185,7 +200,7 @@ impl Engine {
             )));
         }
         if self.slots.states().any() {
-            self.enter_state(slot, first, rows)?;
+            self.enter_states(slot, first, rows, 0)?;
         }
         let outputs = self.inputs.outputs.len();
         if outputs > 0 {
@@ -289,10 +304,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether tokens are evaluated cheaply that may be taken back again: where the model keeps no state, which would
-    /// have to be made again, and the host has the logits.
-    pub(crate) fn evaluates_ahead(&self) -> bool {
-        !self.slots.states().any() && !self.has_sampler()
+    /// How many tokens a pass may evaluate that may be taken back again: as many as it has logits for beside those of
+    /// the next token. A model with states keeps one after each, in the cells for snapshots. None where the device
+    /// samples.
+    pub(crate) fn most_guesses(&self) -> usize {
+        let states = self.slots.states();
+        let most = if self.has_sampler() { 0 } else { self.plans.head_rows() - 1 };
+        if states.any() { most.min(states.spare()) } else { most }
     }
 
     /// Appends tokens in one pass, the last `guesses` of which may be taken back again, for the logits before and after
@@ -308,14 +326,14 @@ impl Engine {
         self.check_tokens(tokens)?;
         self.rollback()?;
         let rows = 1 + guesses;
-        if tokens.len() < rows || rows > self.plans.head_rows() || tokens.len() > self.plans.batch() {
+        if tokens.len() < rows || guesses > self.most_guesses() || tokens.len() > self.plans.batch() {
             return Err(Error::InvalidArgument(format!(
                 "{} tokens in a pass, {guesses} of them guessed",
                 tokens.len()
             )));
         }
         self.catch_up(slot, cancel)?;
-        self.append_chunk(slot, tokens, OutputRows::Last(rows), How::Body, cancel)?;
+        self.append_chunk(slot, tokens, OutputRows::Last(rows), How::Ahead(guesses), cancel)?;
         let kept = self.position(slot) - guesses;
         self.hidden_of = None;
         let head = if rows == 1 { self.plans.head()? } else { self.plans.head_many()? };

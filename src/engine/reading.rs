@@ -8,7 +8,6 @@
 use super::inputs::Reading;
 use super::plans::READING_ROWS;
 use super::{Engine, SlotId};
-use crate::backend::NO_STATE;
 use crate::{Error, Result, Token};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -59,7 +58,7 @@ impl Engine {
             Ok(None) => {
                 reading.now = None;
                 self.slots.set_entering(None);
-                self.slots.append(slot, tokens, reading.inputs.cells.iter().copied(), NO_STATE);
+                self.slots.append(slot, tokens, reading.inputs.cells.iter().copied());
                 self.sampling.end(slot);
                 self.stats.forward_passes += 1;
                 self.stats.rows += tokens.len() as u64;
@@ -101,7 +100,7 @@ impl Engine {
         self.unstick(slot, 0)?;
         self.swap_inputs();
         self.inputs.clear();
-        let entered = self.enter_tokens(slot, tokens, 0);
+        let entered = self.enter_tokens(slot, tokens, 0, 0);
         match entered {
             Ok(()) => self.slots.set_entering(Some(slot)),
             Err(_) => self.free_input_cells(),

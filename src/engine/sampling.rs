@@ -12,7 +12,7 @@
 use super::device_sampling::{DeviceSampling, InFlight, Known, Speculation};
 use super::inputs::{How, OutputRows};
 use super::{Engine, SlotId};
-use crate::backend::{Legal, NO_STATE, SampleRow, SampleSpec, SampledRow, State, sampled_by};
+use crate::backend::{Legal, SampleRow, SampleSpec, SampledRow, State, sampled_by};
 use crate::{Result, Token};
 use std::sync::atomic::AtomicBool;
 
@@ -60,7 +60,7 @@ impl Engine {
             Some(InFlight::Step(whose, cell))
                 if whose == slot && self.sampling.sampled(slot).as_slice() == tokens && legal.is_none() =>
             {
-                self.slots.append(slot, tokens, [cell], NO_STATE);
+                self.slots.append(slot, tokens, [cell]);
                 self.sampling.note(slot, None);
             }
             Some(InFlight::Walk(mut walk)) => {

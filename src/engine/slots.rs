@@ -222,13 +222,12 @@ impl Slots {
         true
     }
 
-    /// Adds tokens to the slot with the cells that were taken for them, one each, and the state cell after them.
-    pub fn append(&mut self, slot: SlotId, tokens: &[Token], cells: impl IntoIterator<Item = u32>, state: u32) {
+    /// Adds tokens to the slot with the cells that were taken for them, one each.
+    pub fn append(&mut self, slot: SlotId, tokens: &[Token], cells: impl IntoIterator<Item = u32>) {
         let s = &mut self.slots[slot.0];
         s.tokens.extend_from_slice(tokens);
         s.cells.extend(cells);
-        let position = s.tokens.len();
-        self.keep(slot, position, state);
+        self.windows.keep(slot.0, s.tokens.len());
     }
 
     /// Notes that the state after the slot's first `position` tokens, and the windows there, are those of a run.

@@ -47,6 +47,11 @@ impl States {
         self.any
     }
 
+    /// Cells beside the last state of each slot and what a run writes for each.
+    pub fn spare(&self) -> usize {
+        self.shared.len().saturating_sub(2 * self.kept.len())
+    }
+
     /// Number of kept states beside the last of each slot.
     pub fn snapshots(&self) -> usize {
         self.kept.iter().map(|kept| kept.len().saturating_sub(1)).sum()

@@ -7,7 +7,7 @@
 use super::device_sampling::problem;
 use super::plans::MOST_HEAD_ROWS;
 use super::{Engine, SlotId};
-use crate::backend::{Batch, Legal, MAX_LISTED, MAX_SEQUENCES, NO_STATE, SampleResult, SampleRow};
+use crate::backend::{Batch, Legal, MAX_LISTED, MAX_SEQUENCES, SampleResult, SampleRow};
 use crate::{Error, Result, Token};
 use std::sync::atomic::AtomicBool;
 
@@ -165,7 +165,8 @@ impl Engine {
         self.inputs.clear();
         for &i in &*order {
             let SlotTokens { slot, tokens, then } = parts[i];
-            if let Err(error) = self.enter_tokens(slot, tokens, busy) {
+            let guesses = if let Then::Ahead(guesses) = then { guesses } else { 0 };
+            if let Err(error) = self.enter_tokens(slot, tokens, guesses, busy) {
                 self.free_input_cells();
                 return Err((Some(i), error));
             }
@@ -186,13 +187,12 @@ impl Engine {
             self.free_input_cells();
         }
         let mut first = 0;
-        for (of, &i) in order.iter().enumerate() {
+        for &i in &*order {
             let SlotTokens { slot, tokens, then } = parts[i];
-            let cells = first..first + tokens.len();
-            first = cells.end;
+            let rows = first..first + tokens.len();
+            first = rows.end;
             if done.is_ok() {
-                let state = self.inputs.states.get(of).map_or(NO_STATE, |of| of.to);
-                self.slots.append(slot, tokens, self.inputs.cells[cells].iter().copied(), state);
+                self.keep_entered(slot, tokens, rows);
             }
             // The device has tokens that are not in the slot, or does not have those that are.
             if done.is_err() || !matches!(then, Then::Sample(_)) {

@@ -9,7 +9,7 @@
 
 use super::device_sampling::{Speculation, WalkInFlight};
 use super::{Engine, SlotId};
-use crate::backend::{Legal, LegalTokens, MAX_LISTED, NO_STATE, WALK_CELLS, WALK_PASSES, Walk};
+use crate::backend::{Legal, LegalTokens, MAX_LISTED, WALK_CELLS, WALK_PASSES, Walk};
 use crate::trie::{Node, Trie};
 use crate::{Error, Result, Token};
 use std::sync::Arc;
@@ -107,7 +107,7 @@ impl Engine {
             return Ok(false);
         }
         let cells = self.sampling.serve_walk(walk, slot, tokens, node);
-        Ok(cells.map(|cells| self.slots.append(slot, tokens, cells, NO_STATE)).is_some())
+        Ok(cells.map(|cells| self.slots.append(slot, tokens, cells)).is_some())
     }
 
     fn read_walk(&mut self, walk: &mut WalkInFlight) -> Result<()> {

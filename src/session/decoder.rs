@@ -403,7 +403,7 @@ impl Decoder for EngineSlot {
     }
 
     fn can_guess(&self) -> bool {
-        self.engine.evaluates_ahead()
+        self.engine.most_guesses() > 0
     }
 
     fn has_ahead(&self, tokens: &[Token]) -> bool {
@@ -417,6 +417,7 @@ impl Decoder for EngineSlot {
             return self.engine().next_logits(slot, tokens, &[], cancel);
         }
         self.engine();
+        guesses.truncate(self.engine.most_guesses());
         self.pass.clear();
         self.pass.extend_from_slice(tokens);
         self.pass.extend_from_slice(guesses);

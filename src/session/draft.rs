@@ -27,7 +27,7 @@ impl Drafter {
     ///
     /// # Errors
     /// The model's or the engine's; [`Error::InvalidArgument`] for another vocabulary, [`Error::Unsupported`] for a
-    /// model that cannot take back tokens.
+    /// model that does not go on from tokens.
     pub(crate) fn open(
         path: &Path,
         of: &Engine,
@@ -49,10 +49,6 @@ impl Drafter {
             return Err(in_file(Error::Unsupported("This model does not go on from tokens: it drafts none".into())));
         }
         let mut engine = Engine::open(model, &options, Some(&mut |_| go_on()))?;
-        if !engine.evaluates_ahead() {
-            let problem = "A model with a recurrent state cannot take back what it drafted: it drafts none";
-            return Err(in_file(Error::Unsupported(problem.into())));
-        }
         let slot = engine.take_slot(-1)?;
         Ok(Drafter { engine, slot, n_vocab: of.model().n_vocab() })
     }

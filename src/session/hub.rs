@@ -623,6 +623,7 @@ impl Scheduler {
     fn leave_out_guesses(&mut self, engine: &Engine) {
         let waits = |of: &&mut Running| of.request.begun && !of.request.is_over() && of.request.kind != Kind::Warm;
         let mut room = engine.most_results().saturating_sub(self.running.iter_mut().filter(waits).count());
+        room = room.min(engine.most_guesses());
         for Running { request, .. } in self.running.iter_mut().filter(waits) {
             let fit = engine.batch().saturating_sub(request.left() - request.guesses);
             let kept = request.guesses.min(room).min(fit);

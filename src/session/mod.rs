@@ -138,9 +138,8 @@ impl Session {
         let mut session = match wanted.parallel()? {
             1 => {
                 let engine = Engine::open(model, &wanted, Some(&mut hear))?;
-                if draft.is_some() && !engine.evaluates_ahead() {
-                    let problem = "A draft model guesses for models without a recurrent state, on the CPU".into();
-                    return Err(Error::Unsupported(problem));
+                if draft.is_some() && engine.most_guesses() == 0 {
+                    return Err(Error::Unsupported("A draft model guesses where the model is on the CPU".into()));
                 }
                 let draft = draft.map(|path| Drafter::open(&path, &engine, &wanted, || hear(1.0)));
                 Session::around(engine, draft.transpose()?, &wanted)?

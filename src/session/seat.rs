@@ -73,7 +73,7 @@ impl Seat {
         let results;
         (seat.context, seat.has_sampler, seat.can_guess, results) = seat.alone(|engine, slot| {
             *slot = engine.take_slot(-1)?;
-            Ok((engine.context(), engine.has_sampler(), engine.evaluates_ahead(), engine.most_results()))
+            Ok((engine.context(), engine.has_sampler(), engine.most_guesses() > 0, engine.most_results()))
         })?;
         seat.ahead = Ahead::new(results);
         seat.tokens.reserve(seat.context);

@@ -4,7 +4,7 @@
 //! rows of sequences and of trees are written the same way. A *strand* is a piece of neighbouring rows, each after the
 //! one before it; the first comes after any row or cell. Record `i` of [`FRAME_STATES`] has four words: what row `i`
 //! comes after, the cell that keeps the state after row `i`, and of strand `i` the first row and the number of rows.
-//! There are no more strands than rows.
+//! A state is kept after the last row of a strand alone. There are no more strands than rows.
 
 use super::dispatch::FRAME_STATES;
 use crate::backend::{MAX_ROWS, NO_STATE, StateRows};
@@ -22,17 +22,24 @@ pub fn records(states: &[StateRows], parents: &[u32], words: &mut Vec<u32>) -> u
     let rows = states.last().map_or(0, |of| of.first + of.rows);
     words.clear();
     words.resize(4 * rows as usize, NO_STATE);
-    let mut strands = 0;
+    let (mut strands, mut written) = (0, NO_STATE);
     for of in states {
+        // What another strand writes in this run cannot be read in it.
+        let goes_on = of.from != NO_STATE && of.from == written;
+        written = of.to;
         for row in of.first..of.first + of.rows {
-            let start = if of.from == NO_STATE { NO_STATE } else { AFTER_CELL | of.from };
+            let start = match of.from {
+                NO_STATE => NO_STATE,
+                _ if goes_on => of.first - 1,
+                from => AFTER_CELL | from,
+            };
             let before = match parents.get(row as usize) {
                 None if row > of.first => row - 1,
                 Some(&parent) if parent != NO_STATE => parent,
                 _ => start,
             };
             words[4 * row as usize] = before;
-            if row == 0 || before != row - 1 {
+            if row == of.first || before != row - 1 {
                 words[4 * strands + 2..4 * strands + 4].copy_from_slice(&[row, 0]);
                 strands += 1;
             }
@@ -73,6 +80,17 @@ mod tests {
             NO_STATE,
         ];
         assert_eq!((n, &words[..]), (3, &expected[..]));
+    }
+
+    #[test]
+    fn a_state_in_the_middle_ends_a_strand() {
+        let of = |first, rows, from, to| StateRows { first, rows, from, to };
+        let mut words = Vec::new();
+        assert_eq!(records(&[of(0, 2, 5, 1), of(2, 1, 1, 0), of(3, 2, 0, 2)], &[], &mut words), 3);
+        let column = |i: usize, n: usize| words.iter().skip(i).step_by(4).take(n).copied().collect::<Vec<_>>();
+        assert_eq!(column(0, 5), [AFTER_CELL | 5, 0, 1, 2, 3]);
+        assert_eq!(column(1, 5), [NO_STATE, 1, 0, NO_STATE, 2]);
+        assert_eq!((column(2, 3), column(3, 3)), (vec![0, 2, 3], vec![2, 1, 2]));
     }
 
     #[test]

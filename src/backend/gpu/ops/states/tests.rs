@@ -76,6 +76,11 @@ fn rows_do_not_depend_on_the_batch(
         assert_eq!([first, second].concat(), whole, "cut after {cut}");
         let one = cells.len() / 3;
         assert_eq!(after[..one], kept[..one], "cut after {cut}");
+        // In one run, with the state in the middle.
+        let both = [sequence(cut, 2)[0], StateRows { first: cut as u32, ..rest[0] }];
+        let [rows, states] = run(&all, &both, &[], cells);
+        assert_eq!(rows, whole, "a state after {cut}");
+        assert_eq!((&states[..one], &states[2 * one..]), (&kept[..one], &between[2 * one..]), "a state after {cut}");
     }
     // Beside another sequence that begins.
     let two: Vec<usize> = [4, 2].into_iter().chain(0..ROWS).collect();
