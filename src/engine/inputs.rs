@@ -10,8 +10,6 @@ use crate::backend::{Batch, MAX_LISTED, SampleRow, State, StateRows};
 pub(super) enum How<'a> {
     /// Hidden rows alone.
     Body,
-    /// Hidden rows alone, and so many of the last tokens may be taken back again.
-    Ahead(usize),
     /// Hidden rows and logits of the last row: those of these tokens, or all where the slice is empty.
     Logits(&'a [Token]),
     /// As `Logits`, and a token sampled from them on the device.
@@ -22,7 +20,7 @@ pub(super) enum How<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum OutputRows {
     None,
-    /// So many at the end.
+    /// So many at the end: that of the next token, and those after guesses, which may be taken back again.
     Last(usize),
     All,
 }

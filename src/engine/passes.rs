@@ -70,7 +70,7 @@ impl Engine {
         self.spare_window(slot, self.position(slot) + tokens.len())?;
         self.unstick(slot, 0)?;
         self.inputs.clear();
-        let guesses = if let How::Ahead(guesses) = how { guesses } else { 0 };
+        let guesses = if let OutputRows::Last(n) = outputs { n - 1 } else { 0 };
         self.enter_tokens(slot, tokens, guesses, 0).inspect_err(|_| self.free_input_cells())?;
         let rows = tokens.len() as u32;
         match outputs {
@@ -84,7 +84,7 @@ impl Engine {
         if let How::Logits(listed) | How::Sample(listed) = how {
             self.inputs.listed.extend_from_slice(listed);
         }
-        let done = self.run_inputs(matches!(how, How::Body | How::Ahead(_)), cancel);
+        let done = self.run_inputs(matches!(how, How::Body), cancel);
         if done.is_err() {
             self.free_input_cells();
         }
@@ -333,7 +333,7 @@ impl Engine {
             )));
         }
         self.catch_up(slot, cancel)?;
-        self.append_chunk(slot, tokens, OutputRows::Last(rows), How::Ahead(guesses), cancel)?;
+        self.append_chunk(slot, tokens, OutputRows::Last(rows), How::Body, cancel)?;
         let kept = self.position(slot) - guesses;
         self.hidden_of = None;
         let head = if rows == 1 { self.plans.head()? } else { self.plans.head_many()? };

@@ -165,8 +165,7 @@ impl Engine {
         self.inputs.clear();
         for &i in &*order {
             let SlotTokens { slot, tokens, then } = parts[i];
-            let guesses = if let Then::Ahead(guesses) = then { guesses } else { 0 };
-            if let Err(error) = self.enter_tokens(slot, tokens, guesses, busy) {
+            if let Err(error) = self.enter_tokens(slot, tokens, then.results().saturating_sub(1), busy) {
                 self.free_input_cells();
                 return Err((Some(i), error));
             }
