@@ -514,9 +514,9 @@ typedef struct eliza_llm_open_options_t {
      */
     uint32_t max_slowdown_percent;
     /**
-     * The GGUF file of a draft model, a small one with the same vocabulary, or NULL: what it guesses is evaluated in
-     * the pass of the token before, where that has paid. It changes no token. It works on the CPU, takes memory for
-     * weights and a context of its own, and goes with a `parallel` of 1.
+     * The GGUF file of a draft model, a small one, or NULL: what it guesses is evaluated in the pass of the token
+     * before, where that has paid. It changes no token. With another vocabulary it guesses by text, which pays less.
+     * It works on the CPU, takes memory for weights and a context of its own, and goes with a `parallel` of 1.
      */
     const char *draft;
     /**
@@ -1082,12 +1082,13 @@ char *eliza_inference_devices_json(char **out_error);
  * file's header alone: nothing is loaded, and `progress` is not called.
  *
  * The answer is one JSON object: `{"model": "...", "context": 4096, "kv_type": "f16", "kv_type_v": "f16", "n_batch":
- * 512, "n_layer": 28, "gpu_layers": 0, "devices": [...], "fits": true, "largest_context": 40960, "largest_gpu_layers":
- * null}`. Each device has `name`, `bytes` by component (`embedding`, `layers`, `head`, `kv_cache`, `workspace`,
- * `other`), `total_bytes`, `file_backed_bytes` (pages of the file, which the system may drop), `available_bytes` and
- * `memory_of_host`. `fits` is null where a device's free memory is unknown; `largest_context` is the largest that
- * fits, `largest_gpu_layers` the most layers on the GPU where those in `options` do not fit; null is none, or unknown.
- * A draft model is not counted: it takes what a plan of its own file with the same context tells.
+ * 512, "n_layer": 28, "gpu_layers": 0, "draft": null, "devices": [...], "fits": true, "largest_context": 40960,
+ * "largest_gpu_layers": null}`. Each device has `name`, `bytes` by component (`embedding`, `layers`, `head`,
+ * `kv_cache`, `workspace`, `other`), `total_bytes`, `file_backed_bytes` (pages of the file, which the system may
+ * drop), `available_bytes` and `memory_of_host`. The first device is the CPU, where a draft model is counted too;
+ * `draft` tells its part: `model`, `total_bytes`, `file_backed_bytes`. `fits` is null where a device's free memory is
+ * unknown; `largest_context` is the largest that fits, `largest_gpu_layers` the most layers on the GPU where those in
+ * `options` do not fit; null is none, or unknown.
  *
  * Ownership: everything in `options` is copied; the host frees the string with `eliza_inference_free_string`, and
  * `*out_error`. Null rule: `options` and its `model_path` must not be NULL; `out_error` may be. Threads: any, any

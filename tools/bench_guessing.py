@@ -3,10 +3,10 @@
 
     bench_guessing.py [--pairs N] [--threads N] [--tokens N] [--type TYPE] [--json FILE] [TEXT ...]
 
-TEXT is one of `edit` (a program, and the same with names changed), `json` (a list of like objects), `prose` (a text that repeats nothing)
-and `draft` (the prose, with a draft model of a tenth of the size that agrees about 70 tokens of 100). The models are made
-(`make_model --script`): they say the text, token for token, and take the time of their shape for it. Both ways say the same, which is checked.
-The vocabulary is a real one where `ELIZA_SHARED` or ../shared has it.
+TEXT is one of `edit` (a program, and the same with names changed), `json` (a list of like objects), `prose` (a text that repeats nothing),
+`draft` (the prose, with a draft model of a tenth of the size that agrees about 70 tokens of 100) and `other` (the same with a draft model of
+another vocabulary). The models are made (`make_model --script`): they say the text, token for token, and take the time of their shape for it.
+Both ways say the same, which is checked. The vocabularies are real ones where `ELIZA_SHARED` or ../shared has them; `other` needs them.
 """
 import argparse
 import json
@@ -20,6 +20,7 @@ import zlib
 from peer import ROOT, Made, Ours, run, table
 
 MODEL, DRAFT = "scripted-300m", "scripted-25m"
+VOCABULARY, OTHER = "ggml-vocab-llama-spm.gguf", "ggml-vocab-deepseek-coder.gguf"
 RENAMED = {"program": "executable", "folder": "directory", "path": "file_name", "environment": "variables"}
 NAMES = ("Anna", "Boris", "Chen", "Dora", "Emil", "Farah", "Goran", "Hana")
 WORDS = ("meeting", "garden", "train", "weather", "invoice", "holiday", "printer", "concert", "recipe", "ticket", "letter", "station")
@@ -51,12 +52,16 @@ def prose():
     return "What this project is, and why:\n\n", "\n".join(plain)
 
 
-TEXTS = {"edit": edit, "json": objects, "prose": prose, "draft": prose}
+TEXTS = {"edit": edit, "json": objects, "prose": prose, "draft": prose, "other": prose}
+
+
+def tokens_of(ours, model, text, *more):
+    return json.loads(run([ours.program, "tokenize", "--model", model, *more, text]))
 
 
 def script(ours, known, text, most):
     """The tokens of a prompt, and those of the text after it."""
-    prompt, answer = (json.loads(run([ours.program, "tokenize", "--model", known, "--no-bos", part])) for part in text)
+    prompt, answer = (tokens_of(ours, known, part, "--no-bos") for part in text)
     return prompt, answer[:most]
 
 
@@ -78,16 +83,19 @@ def disagreeing(tokens, first, share):
 
 def compare(args, ours, models, name):
     shared = os.environ.get("ELIZA_SHARED") or os.path.join(ROOT, os.pardir, "shared")
-    file = os.path.join(shared, "models", "vocab", "ggml-vocab-llama-spm.gguf")
+    file, other = (os.path.join(shared, "models", "vocab", name) for name in (VOCABULARY, OTHER))
     vocab = ["--vocab", file] if os.path.exists(file) else []
     known = file if vocab else models.get(f"{MODEL}:{args.type}")
     text = TEXTS[name]()
     prompt, answer = script(ours, known, text, args.tokens)
     tokens = prompt + answer
-    model = made(models, MODEL, args.type, name.replace("draft", "prose"), vocab, tokens)
+    model = made(models, MODEL, args.type, TEXTS[name].__name__, vocab, tokens)
     draft = []
     if name == "draft":
         draft = ["--draft", made(models, DRAFT, args.type, name, vocab, disagreeing(tokens, len(prompt), 0.3))]
+    if name == "other":
+        first, whole = (tokens_of(ours, other, part) for part in (text[0], "".join(text)))
+        draft = ["--draft", made(models, DRAFT, args.type, name, ["--vocab", other], disagreeing(whole[:4096], len(first), 0.3))]
     ways = {"off": ["--no-guessing"], "on": draft}
     times, counts = {way: [] for way in ways}, {}
     with tempfile.TemporaryDirectory() as scratch:

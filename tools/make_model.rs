@@ -6,12 +6,12 @@
 //! pieces as the real one does, but knows few words: those of the demo model's action names, then joins of them drawn
 //! at random. A shape gives the same bytes on every machine.
 //!
-//! With `--vocab` the vocabulary is that of another GGUF file. With `--habits`, lists of tokens as JSON, the model
-//! writes what is in them: its layers add nothing to the embedding of the last token, and the row of the output matrix
-//! of each token is near the embeddings of those that it follows in a list. So it takes the same time, and with a
-//! grammar that rules out what does not fit, its answers look like those of a trained model. With `--script`, a list of
-//! tokens as JSON, it says that list: after each position the token of the next. That takes a shape with a table of
-//! positions.
+//! With `--vocab` the vocabulary, and its size, is that of another GGUF file. With `--habits`, lists of tokens as JSON,
+//! the model writes what is in them: its layers add nothing to the embedding of the last token, and the row of the
+//! output matrix of each token is near the embeddings of those that it follows in a list. So it takes the same time,
+//! and with a grammar that rules out what does not fit, its answers look like those of a trained model. With
+//! `--script`, a list of tokens as JSON, it says that list: after each position the token of the next. That takes a
+//! shape with a table of positions.
 
 use elizainference::Error;
 use elizainference::gguf::{File, WriteValue, Writer};
@@ -77,6 +77,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let usage = "usage: make_model SHAPE OUT [--vocab FILE] [--habits FILE] [--script FILE], where SHAPE is one of";
         return Err(format!("{usage} {}", names.join(", ")).into());
     };
+    let vocab = vocab.map(File::open).transpose()?;
+    let tokens = vocab.as_ref().map_or(Ok(None), |file| file.byte_strings("tokenizer.ggml.tokens"))?;
+    let shape = &Shape { vocabulary: tokens.map_or(shape.vocabulary, |all| all.len()), ..*shape };
     let habits = match (habits, script) {
         (Some(path), None) => Some(Habits::of(&serde_json::from_slice::<Vec<Vec<u32>>>(&std::fs::read(path)?)?, shape)),
         (None, Some(path)) => Some(Habits::script(&serde_json::from_slice::<Vec<u32>>(&std::fs::read(path)?)?, shape)),
@@ -86,7 +89,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut file = Writer::new(3);
     metadata(&mut file, shape);
     match vocab {
-        Some(path) => copied(&mut file, &File::open(&path)?)?,
+        Some(vocab) => copied(&mut file, &vocab)?,
         None if shape.bpe => bpe(&mut file, shape),
         None => spm(&mut file, shape),
     }

@@ -43,6 +43,8 @@ export interface MemoryPlan {
   gpuLayers: number;
   /** The proportion of several GPUs, as "3,1"; empty where their free memory says it. */
   tensorSplit: string;
+  /** What of the first device, the CPU, the draft model takes, where the options have one. */
+  draft: { model: string; totalBytes: number; fileBackedBytes: number } | null;
   devices: DeviceNeed[];
   /** null where a device's free memory is unknown. */
   fits: boolean | null;

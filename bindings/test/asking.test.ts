@@ -60,6 +60,9 @@ test("a plan is that of the program, and loads nothing", async () => {
   const smaller = (await plan(MODEL, { ...options, kvTypeV: "f16", nBatch: 16 })).devices[0];
   assert.equal(smaller?.bytes.kvCache, (device.bytes.kvCache * 3) / 4);
   assert.ok((smaller?.bytes.workspace ?? Infinity) < device.bytes.workspace);
+  const drafted = await plan(MODEL, { ...options, draft: MODEL });
+  assert.equal(drafted.draft?.totalBytes, device.totalBytes);
+  assert.equal(drafted.devices[0]?.totalBytes, device.totalBytes * 2);
   await assert.rejects(plan("/nonexistent.gguf"), { code: "ELIZA_ERR_IO", message: /nonexistent/ });
   await assert.rejects(plan(MODEL, { nBatch: 513 }), { code: "ELIZA_ERR_INVALID_ARG", message: /513/ });
   const split = plan(MODEL, { gpuLayers: -1, tensorSplit: [0, 0] });

@@ -27,7 +27,7 @@ pub struct Args {
     prompts: Prompts,
     #[command(flatten)]
     how: TextArgs,
-    /// The GGUF file of a draft model with the same vocabulary, whose guesses may save passes; the output is the same
+    /// A small GGUF model, best of the same vocabulary, whose guesses may save passes; the output is the same
     #[arg(long, value_name = "FILE")]
     draft: Option<PathBuf>,
     #[command(flatten)]

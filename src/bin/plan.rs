@@ -8,6 +8,7 @@ use elizainference::graph::Part;
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::ops::Range;
+use std::path::PathBuf;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -22,6 +23,9 @@ pub struct Args {
     /// Streams that share the engine, each with this context and these slots, 1 to 16
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     parallel: u32,
+    /// The GGUF file of a draft model that is opened with it
+    #[arg(long, value_name = "FILE")]
+    draft: Option<PathBuf>,
     /// Show the graphs too: their nodes, which device computes them, what is copied between devices, and for which
     /// batches
     #[arg(long)]
@@ -34,13 +38,13 @@ pub struct Args {
 pub fn run(args: Args) -> Outcome {
     let options = EngineOptions { slots: args.slots, parallel: args.parallel, ..args.model.engine(args.ctx)? };
     if args.json {
-        let mut report = plan_json(&args.model.model, &options)?;
+        let mut report = plan_json(&args.model.model, args.draft.as_deref(), &options)?;
         if args.graph {
             report["graphs"] = graphs_json(&args.model, &options)?;
         }
         return print_json(&report);
     }
-    let plan = plan_memory(&args.model.model, &options)?;
+    let plan = plan_memory(&args.model.model, args.draft.as_deref(), &options)?;
     let mut out = io::stdout().lock();
     writeln!(out, "Model        {}", args.model.model.display())?;
     let [k, v] = args.model.kv_types();
@@ -52,6 +56,10 @@ pub fn run(args: Args) -> Outcome {
     writeln!(out, "{gpus:<13}{}", layers(plan.estimate.gpu_layers, plan.n_layer))?;
     for (rule, &(tensors, bytes)) in options.tensor_devices.iter().zip(&plan.placed) {
         writeln!(out, "Rule         {rule}: {tensors} tensors, {} in the file", size(bytes))?;
+    }
+    if let Some(draft) = &args.draft {
+        let of_draft = size(plan.estimate.of_draft.allocated);
+        writeln!(out, "Draft        {}: {of_draft} of what the CPU takes", draft.display())?;
     }
     for need in needs {
         writeln!(out, "\n{}", printable(&need.device))?;

@@ -44,6 +44,17 @@ pub struct Estimate {
     pub gpu_layers: usize,
     /// The devices; the first is the CPU.
     pub needs: Vec<Need>,
+    /// What of the CPU's part is the draft model's; 0 without one.
+    pub of_draft: DraftBytes,
+}
+
+/// The part of a draft model.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct DraftBytes {
+    /// Bytes that will be allocated.
+    pub allocated: u64,
+    /// See [`Need::file_backed`].
+    pub file_backed: u64,
 }
 
 /// An estimate, whether it fits, and what would fit.
@@ -245,7 +256,15 @@ impl Estimate {
             });
         }
         let context = context_for(options.context, model.hparams().n_ctx_train);
-        Ok(Estimate { context, gpu_layers: model.gpu_layers(), needs })
+        Ok(Estimate { context, gpu_layers: model.gpu_layers(), needs, of_draft: DraftBytes::default() })
+    }
+
+    /// Adds a draft model, which is on the CPU.
+    fn add_draft(&mut self, draft: &Estimate) {
+        let Some((own, more)) = self.needs.first_mut().zip(draft.needs.first()) else { return };
+        own.bytes = own.bytes + more.bytes;
+        own.file_backed += more.file_backed;
+        self.of_draft = DraftBytes { allocated: more.bytes.total(), file_backed: more.file_backed };
     }
 
     /// The first need that is known to exceed the available memory.
@@ -291,20 +310,17 @@ fn admits_on_gpu(estimate: Result<Estimate>) -> Result<bool> {
 
 /// The largest context that fits.
 fn largest_context(
-    model: &Outline,
-    backends: &[Arc<dyn Backend>],
+    train_context: usize,
     options: &EngineOptions,
-    memory: &[Memory],
-    loaded: bool,
-    look: Look<'_>,
+    mut estimate: impl FnMut(&EngineOptions) -> Result<Estimate>,
 ) -> Result<Option<usize>> {
-    let contexts = contexts(model.hparams().n_ctx_train);
+    let contexts = contexts(train_context);
     // A larger context needs more of everything.
     let (mut fits, mut exceeds) = (0, contexts.len());
     while fits < exceeds {
         let middle = (fits + exceeds) / 2;
         let options = EngineOptions { context: contexts[middle] as u32, ..options.clone() };
-        match admits(Estimate::of(model, backends, &options, memory, loaded, look))? {
+        match admits(estimate(&options))? {
             true => fits = middle + 1,
             false => exceeds = middle,
         }
@@ -312,75 +328,81 @@ fn largest_context(
     Ok(fits.checked_sub(1).map(|i| contexts[i]))
 }
 
-/// The most layers on the GPU with which the options fit, less than requested.
-fn largest_gpu_layers(
-    file: &File,
-    asked: usize,
-    backends: &[Arc<dyn Backend>],
-    options: &EngineOptions,
-    memory: &[Memory],
-    look: Look<'_>,
-) -> Result<Option<usize>> {
-    let asked_for = options.placement();
-    let placed = |layers: usize| Placement { gpu_layers: layers as i32, ..asked_for.clone() };
-    let mut estimate = |layers: usize| match Outline::read(file, backends, &placed(layers)) {
-        Ok(outline) => Estimate::of(&outline, backends, options, memory, false, look),
-        Err(error) => Err(error),
-    };
-    // One more layer needs more of the GPU's memory, and no more of the host's.
-    let (mut fits, mut exceeds) = (0, asked);
-    while fits < exceeds {
-        let middle = (fits + exceeds) / 2;
-        match admits_on_gpu(estimate(middle))? {
-            true => fits = middle + 1,
-            false => exceeds = middle,
-        }
-    }
-    let Some(most) = fits.checked_sub(1) else { return Ok(None) };
-    Ok(admits(estimate(most))?.then_some(most))
-}
-
 fn memory_of(backends: &[Arc<dyn Backend>]) -> Result<Vec<Memory>> {
     backends.iter().map(|backend| backend.memory()).collect()
 }
 
-/// The memory that opening the model at `path` with these options would take, from its header alone.
+/// The memory that opening the model at `path` with these options, and with the draft model at `draft`, would take,
+/// from their headers alone.
 ///
 /// # Errors
-/// Those of reading the file's header and of the model ([`Error::Io`], [`Error::Gguf`], [`Error::Model`],
+/// Those of reading a file's header and of a model ([`Error::Io`], [`Error::Gguf`], [`Error::Model`],
 /// [`Error::Unsupported`], each in [`Error::InFile`]); [`Error::Unsupported`] and [`Error::Device`] where no requested
 /// device can be used; [`Error::InvalidArgument`] for options out of range.
-pub fn plan_memory(path: &Path, options: &EngineOptions) -> Result<MemoryPlan> {
+pub fn plan_memory(path: &Path, draft: Option<&Path>, options: &EngineOptions) -> Result<MemoryPlan> {
     options.sequences()?;
-    let file = File::open(path)?;
-    let placement = options.placement();
-    let backends = placement.backends()?;
-    let outline = Outline::read(&file, &backends, &placement).map_err(|error| error.in_file(path))?;
-    let asked = Asked { file: &file, outline: &outline, backends: &backends, options };
-    let memory = memory_of(&backends)?;
+    let model = Header::read(path, options)?;
+    let draft = draft.map(|path| Header::read(path, &options.of_draft(0)?)).transpose()?;
+    let Header { file, backends, outline } = &model;
+    let asked = Asked { file, outline, backends, draft: draft.as_ref(), options };
+    let memory = memory_of(backends)?;
     let look: Look<'_> = &mut || Ok(());
     let estimate = asked.estimate(&memory, look)?;
     let fits = estimate.fits();
     let (largest_context, largest_gpu_layers) = match fits {
         None => (None, None),
-        Some(true) => (largest_context(&outline, &backends, options, &memory, false, look)?, None),
+        Some(true) => (asked.largest_context(&memory, look)?, None),
         Some(false) => asked.what_fits(&memory, look)?,
     };
     let (n_layer, placed) = (outline.hparams().n_layer, outline.placed());
     Ok(MemoryPlan { estimate, n_layer, placed, fits, largest_context, largest_gpu_layers })
 }
 
-/// A model that is not loaded yet, and the options of its open.
+/// What a file's header says of a model, and the devices of its open.
+struct Header {
+    file: File,
+    backends: Vec<Arc<dyn Backend>>,
+    outline: Outline,
+}
+
+impl Header {
+    fn read(path: &Path, options: &EngineOptions) -> Result<Header> {
+        let file = File::open(path)?;
+        let placement = options.placement();
+        let backends = placement.backends()?;
+        let outline = Outline::read(&file, &backends, &placement).map_err(|error| error.in_file(path))?;
+        Ok(Header { file, backends, outline })
+    }
+}
+
+/// A model that is not loaded yet, the draft model that is opened with it, and the options of the open.
 struct Asked<'a> {
     file: &'a File,
     outline: &'a Outline,
     backends: &'a [Arc<dyn Backend>],
+    draft: Option<&'a Header>,
     options: &'a EngineOptions,
 }
 
 impl Asked<'_> {
+    /// The estimate where the outline is this one and the options are these.
+    fn estimate_of(
+        &self,
+        outline: &Outline,
+        options: &EngineOptions,
+        memory: &[Memory],
+        look: Look<'_>,
+    ) -> Result<Estimate> {
+        let mut estimate = Estimate::of(outline, self.backends, options, memory, false, look)?;
+        if let Some(Header { outline, backends, .. }) = self.draft {
+            let drafting = options.of_draft(estimate.context)?;
+            estimate.add_draft(&Estimate::of(outline, backends, &drafting, &memory[..1], false, look)?);
+        }
+        Ok(estimate)
+    }
+
     fn estimate(&self, memory: &[Memory], look: Look<'_>) -> Result<Estimate> {
-        Estimate::of(self.outline, self.backends, self.options, memory, false, look).or_else(|error| match error {
+        self.estimate_of(self.outline, self.options, memory, look).or_else(|error| match error {
             Error::OutOfMemory(problem) => {
                 let (context, layers) = self.what_fits(memory, look)?;
                 Err(Error::OutOfMemory(format!("{problem}: {}", hint(context, layers))))
@@ -389,11 +411,35 @@ impl Asked<'_> {
         })
     }
 
+    fn largest_context(&self, memory: &[Memory], look: Look<'_>) -> Result<Option<usize>> {
+        let train_context = self.outline.hparams().n_ctx_train;
+        largest_context(train_context, self.options, |options| self.estimate_of(self.outline, options, memory, look))
+    }
+
+    /// The most layers on the GPU with which the options fit, less than requested.
+    fn largest_gpu_layers(&self, memory: &[Memory], look: Look<'_>) -> Result<Option<usize>> {
+        let asked_for = self.options.placement();
+        let placed = |layers: usize| Placement { gpu_layers: layers as i32, ..asked_for.clone() };
+        let mut estimate = |layers: usize| match Outline::read(self.file, self.backends, &placed(layers)) {
+            Ok(outline) => self.estimate_of(&outline, self.options, memory, look),
+            Err(error) => Err(error),
+        };
+        // One more layer needs more of the GPU's memory, and no more of the host's.
+        let (mut fits, mut exceeds) = (0, self.outline.gpu_layers());
+        while fits < exceeds {
+            let middle = (fits + exceeds) / 2;
+            match admits_on_gpu(estimate(middle))? {
+                true => fits = middle + 1,
+                false => exceeds = middle,
+            }
+        }
+        let Some(most) = fits.checked_sub(1) else { return Ok(None) };
+        Ok(admits(estimate(most))?.then_some(most))
+    }
+
     /// The largest context, and the most layers on the GPU, that fit where the request does not.
     fn what_fits(&self, memory: &[Memory], look: Look<'_>) -> Result<(Option<usize>, Option<usize>)> {
-        let Asked { file, outline, backends, options } = *self;
-        let context = largest_context(outline, backends, options, memory, false, look)?;
-        Ok((context, largest_gpu_layers(file, outline.gpu_layers(), backends, options, memory, look)?))
+        Ok((self.largest_context(memory, look)?, self.largest_gpu_layers(memory, look)?))
     }
 }
 
@@ -405,7 +451,7 @@ pub(super) fn admit(
     options: &EngineOptions,
     look: Look<'_>,
 ) -> Result<()> {
-    let asked = Asked { file, outline, backends, options };
+    let asked = Asked { file, outline, backends, draft: None, options };
     let memory = memory_of(backends)?;
     let estimate = asked.estimate(&memory, look)?;
     let Some(excess) = estimate.excess() else { return Ok(()) };
@@ -416,12 +462,13 @@ pub(super) fn admit(
 /// Refuse an engine that does not fit in addition to its model, whose weights are loaded.
 pub(super) fn admit_engine(model: &Model, options: &EngineOptions, look: Look<'_>) -> Result<()> {
     let backends: Vec<_> = model.devices().iter().map(|device| device.backend.clone()).collect();
-    let memory = memory_of(&backends)?;
-    let estimate = Estimate::of(model.outline(), &backends, options, &memory, true, look)?;
-    let Some(excess) = estimate.excess() else { return Ok(()) };
-    let context = largest_context(model.outline(), &backends, options, &memory, true, look)?;
+    let (memory, outline) = (memory_of(&backends)?, model.outline());
+    let mut estimate = |options: &EngineOptions| Estimate::of(outline, &backends, options, &memory, true, look);
+    let asked = estimate(options)?;
+    let Some(excess) = asked.excess() else { return Ok(()) };
+    let context = largest_context(outline.hparams().n_ctx_train, options, estimate)?;
     let what = format!("Another engine over {}", model.file().path().display());
-    Err(excess.refusal(&what, estimate.context, &hint(context, None)))
+    Err(excess.refusal(&what, asked.context, &hint(context, None)))
 }
 
 /// What would fit, in words.
@@ -447,7 +494,7 @@ mod tests {
             let memory = Memory { available, of_host, ..Memory::default() };
             Need { device: name.into(), layers: 0..0, bytes, file_backed: 1 << 40, memory }
         });
-        Estimate { context: 64, gpu_layers: 1, needs: needs.collect() }
+        Estimate { context: 64, gpu_layers: 1, needs: needs.collect(), of_draft: DraftBytes::default() }
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub use crate::model::{TensorDevice, TensorSplit};
 pub use device_sampling::Speculation;
 pub use embed::{EmbedOptions, Embeddings};
 pub use graphs::{Bucket, GraphNode, GraphPlan, plan_graphs};
-pub use memory::{Estimate, MemoryPlan, Need, plan_memory};
+pub use memory::{DraftBytes, Estimate, MemoryPlan, Need, plan_memory};
 pub use options::{EngineOptions, KvType, context_for, default_thread_count};
 pub use report::{devices_json, plan_json};
 pub use score::LeafScore;

@@ -129,6 +129,27 @@ impl EngineOptions {
         }
     }
 
+    /// The options of a draft model for an engine with so many tokens of context: the same ones, on the CPU.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where streams share the engine.
+    pub(crate) fn of_draft(&self, context: usize) -> Result<EngineOptions> {
+        match self.parallel()? {
+            1 => Ok(EngineOptions {
+                context: context as u32,
+                gpu_layers: 0,
+                device: Some("cpu".into()),
+                tensor_split: TensorSplit::default(),
+                tensor_devices: Vec::new(),
+                ..self.clone()
+            }),
+            n => {
+                let problem = format!("parallel is {n}: a session with a draft model shares no engine");
+                Err(Error::InvalidArgument(problem))
+            }
+        }
+    }
+
     pub(super) fn threads(&self) -> Result<usize> {
         match self.threads {
             0 => Ok(default_thread_count() as usize),

@@ -26,12 +26,14 @@ pub fn devices_json() -> Result<Value> {
     Ok(devices()?.iter().map(device).collect())
 }
 
-/// The memory of each device that opening the model at `path` with these options would take, from its header alone.
+/// The memory of each device that opening the model at `path` with these options, and with the draft model at `draft`,
+/// would take, from their headers alone.
 ///
 /// # Errors
 /// Those of [`plan_memory`].
-pub fn plan_json(path: &Path, options: &EngineOptions) -> Result<Value> {
-    let plan = plan_memory(path, options)?;
+pub fn plan_json(path: &Path, draft: Option<&Path>, options: &EngineOptions) -> Result<Value> {
+    let plan = plan_memory(path, draft, options)?;
+    let of_draft = plan.estimate.of_draft;
     let device = |need: &Need| {
         let components: Map<_, _> = need.bytes.iter().map(|(part, bytes)| (part.name().into(), json!(bytes))).collect();
         json!({
@@ -57,6 +59,11 @@ pub fn plan_json(path: &Path, options: &EngineOptions) -> Result<Value> {
         "tensor_devices": options.tensor_devices.iter().zip(&plan.placed).map(|(rule, (tensors, bytes))| {
             json!({ "rule": rule.to_string(), "tensors": tensors, "file_bytes": bytes })
         }).collect::<Vec<_>>(),
+        "draft": draft.map(|path| json!({
+            "model": path.display().to_string(),
+            "total_bytes": of_draft.allocated,
+            "file_backed_bytes": of_draft.file_backed,
+        })),
         "devices": plan.estimate.needs.iter().map(device).collect::<Vec<_>>(),
         "fits": plan.fits,
         "largest_context": plan.largest_context,

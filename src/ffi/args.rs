@@ -94,6 +94,15 @@ pub(super) unsafe fn optional_text<'a>(text: *const c_char, what: &str) -> Resul
     bytes.to_str().map(Some).map_err(|error| argument(format!("{what} is not UTF-8: {error}")))
 }
 
+/// A file path; null is `None`.
+///
+/// # Safety
+/// As [`path`].
+pub(super) unsafe fn optional_path(text: *const c_char, what: &str) -> Result<Option<PathBuf>> {
+    // SAFETY: the caller's promise.
+    (!text.is_null()).then(|| unsafe { path(text, what) }).transpose()
+}
+
 /// A required file path. On Unix any bytes, elsewhere UTF-8.
 ///
 /// # Safety

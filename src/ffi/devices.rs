@@ -28,12 +28,13 @@ pub unsafe extern "C" fn eliza_inference_devices_json(out_error: *mut *mut c_cha
 /// file's header alone: nothing is loaded, and `progress` is not called.
 ///
 /// The answer is one JSON object: `{"model": "...", "context": 4096, "kv_type": "f16", "kv_type_v": "f16", "n_batch":
-/// 512, "n_layer": 28, "gpu_layers": 0, "devices": [...], "fits": true, "largest_context": 40960, "largest_gpu_layers":
-/// null}`. Each device has `name`, `bytes` by component (`embedding`, `layers`, `head`, `kv_cache`, `workspace`,
-/// `other`), `total_bytes`, `file_backed_bytes` (pages of the file, which the system may drop), `available_bytes` and
-/// `memory_of_host`. `fits` is null where a device's free memory is unknown; `largest_context` is the largest that
-/// fits, `largest_gpu_layers` the most layers on the GPU where those in `options` do not fit; null is none, or unknown.
-/// A draft model is not counted: it takes what a plan of its own file with the same context tells.
+/// 512, "n_layer": 28, "gpu_layers": 0, "draft": null, "devices": [...], "fits": true, "largest_context": 40960,
+/// "largest_gpu_layers": null}`. Each device has `name`, `bytes` by component (`embedding`, `layers`, `head`,
+/// `kv_cache`, `workspace`, `other`), `total_bytes`, `file_backed_bytes` (pages of the file, which the system may
+/// drop), `available_bytes` and `memory_of_host`. The first device is the CPU, where a draft model is counted too;
+/// `draft` tells its part: `model`, `total_bytes`, `file_backed_bytes`. `fits` is null where a device's free memory is
+/// unknown; `largest_context` is the largest that fits, `largest_gpu_layers` the most layers on the GPU where those in
+/// `options` do not fit; null is none, or unknown.
 ///
 /// Ownership: everything in `options` is copied; the host frees the string with `eliza_inference_free_string`, and
 /// `*out_error`. Null rule: `options` and its `model_path` must not be NULL; `out_error` may be. Threads: any, any
@@ -46,8 +47,12 @@ pub unsafe extern "C" fn eliza_inference_plan_json(
 ) -> *mut c_char {
     let tell = || {
         // SAFETY: the host's options are null or as long as they say, with terminated strings.
-        let (path, options) = unsafe { asked(&args::read(options)?)? };
-        strings::give_json(&engine::plan_json(&path, &options)?)
+        let (path, draft, options) = unsafe {
+            let options = args::read(options)?;
+            let (path, engine) = asked(&options)?;
+            (path, args::optional_path(options.draft, "draft")?, engine)
+        };
+        strings::give_json(&engine::plan_json(&path, draft.as_deref(), &options)?)
     };
     // SAFETY: the host's out_error is null or writable.
     unsafe { on_process(out_error, tell) }.unwrap_or(std::ptr::null_mut())

@@ -87,9 +87,9 @@ pub struct OpenOptions {
     /// While prompts of others are read, a handle's time for a token grows to at most this many percent of the time
     /// without them, as well as the passes so far tell; 0 is 250, 100 lets prompts wait for the tokens of all others.
     pub max_slowdown_percent: u32,
-    /// The GGUF file of a draft model, a small one with the same vocabulary, or NULL: what it guesses is evaluated in
-    /// the pass of the token before, where that has paid. It changes no token. It works on the CPU, takes memory for
-    /// weights and a context of its own, and goes with a `parallel` of 1.
+    /// The GGUF file of a draft model, a small one, or NULL: what it guesses is evaluated in the pass of the token
+    /// before, where that has paid. It changes no token. With another vocabulary it guesses by text, which pays less.
+    /// It works on the CPU, takes memory for weights and a context of its own, and goes with a `parallel` of 1.
     pub draft: *const c_char,
     /// For a server: the GGUF file with the vocabulary of its model, which needs no tensors; or NULL, then the server
     /// tokenizes, and a token of the handle is a byte of its texts.
@@ -234,16 +234,15 @@ unsafe fn open(options: &OpenOptions) -> Result<FfiLlmHandle> {
     // SAFETY: the caller's promise.
     let (path, engine, directory, draft, remote, fallback) = unsafe {
         let (path, engine) = asked(options)?;
-        let named = |text: *const c_char, name| (!text.is_null()).then(|| args::path(text, name)).transpose();
         let remote = remote(
-            named(options.vocab, "vocab")?,
+            args::optional_path(options.vocab, "vocab")?,
             args::optional_text(options.api_key, "api_key")?,
-            named(options.certificates, "certificates")?,
+            args::optional_path(options.certificates, "certificates")?,
             options.server_timeout_ms,
         );
         let fallback = lines(args::optional_text(options.fallback, "fallback")?);
-        let directory = named(options.store_directory, "store_directory")?;
-        (path, engine, directory, named(options.draft, "draft")?, remote, fallback)
+        let directory = args::optional_path(options.store_directory, "store_directory")?;
+        (path, engine, directory, args::optional_path(options.draft, "draft")?, remote, fallback)
     };
     let store = directory.map(|directory| StoreOptions { directory, max_bytes: options.store_bytes });
     #[cfg(windows)]

@@ -1,8 +1,10 @@
-//! A draft model: a small one of the same vocabulary that guesses what the session's model writes next.
+//! A draft model: a small one that guesses what the session's model writes next. One with another vocabulary is given
+//! the text in its own tokens, and what it says is tokenized for the session's model ([`Translation`]).
 
-use crate::engine::{Engine, EngineOptions, SlotId, TensorSplit, open_model};
+use super::translation::Translation;
+use crate::engine::{Engine, EngineOptions, SlotId, open_model};
 use crate::sampling::likeliest;
-use crate::vocab::Vocab;
+use crate::vocab::{Vocab, VocabKind};
 use crate::{Error, Result, Token};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -19,6 +21,8 @@ pub(crate) struct Drafter {
     slot: SlotId,
     /// Ids that the session's model has.
     n_vocab: usize,
+    /// Where it has another vocabulary.
+    translation: Option<Translation>,
 }
 
 impl Drafter {
@@ -26,8 +30,8 @@ impl Drafter {
     /// `go_on` answers whether to load on.
     ///
     /// # Errors
-    /// The model's or the engine's; [`Error::InvalidArgument`] for another vocabulary, [`Error::Unsupported`] for a
-    /// model that does not go on from tokens.
+    /// The model's or the engine's; [`Error::InvalidArgument`] for other tokens where one of the two has no vocabulary,
+    /// [`Error::Unsupported`] for a model that does not go on from tokens.
     pub(crate) fn open(
         path: &Path,
         of: &Engine,
@@ -35,41 +39,38 @@ impl Drafter {
         mut go_on: impl FnMut() -> bool + Send,
     ) -> Result<Drafter> {
         let in_file = |error: Error| error.in_file(path);
-        let options = EngineOptions {
-            context: of.context() as u32,
-            gpu_layers: 0,
-            device: Some("cpu".into()),
-            tensor_split: TensorSplit::default(),
-            tensor_devices: Vec::new(),
-            ..wanted.clone()
-        };
+        let options = wanted.of_draft(of.context())?;
         let model = open_model(path, &options, Some(&mut |_| go_on()))?;
-        same_vocabulary(of.model().vocab(), model.vocab(), path)?;
+        let (first, own) = (of.model().vocab(), model.vocab());
+        let translation = match same_vocabulary(first, own, path) {
+            Ok(()) => None,
+            Err(error) if [first, own].iter().any(|one| one.kind() == VocabKind::None) => return Err(error),
+            Err(difference) => {
+                log::info!("The draft model is given texts in its own tokens: {difference}");
+                Some(Translation::new(first.clone(), own.clone()))
+            }
+        };
         if model.outline().pooled().is_some() || model.outline().answers() {
             return Err(in_file(Error::Unsupported("This model does not go on from tokens: it drafts none".into())));
         }
         let mut engine = Engine::open(model, &options, Some(&mut |_| go_on()))?;
         let slot = engine.take_slot(-1)?;
-        Ok(Drafter { engine, slot, n_vocab: of.model().n_vocab() })
-    }
-
-    /// Whether the draft model has all these tokens; the session's may have some more.
-    fn has(&self, tokens: &[Token]) -> bool {
-        let n_vocab = self.engine.model().n_vocab();
-        tokens.iter().all(|&token| (token as usize) < n_vocab)
+        Ok(Drafter { engine, slot, n_vocab: of.model().n_vocab(), translation })
     }
 
     /// Evaluates a prompt that fits and whose tokens the model has; of others nothing.
-    pub(crate) fn prefill(&mut self, slot_id: i32, tokens: &[Token], cancel: &AtomicBool) -> Result<()> {
-        if tokens.len() > self.engine.context() || !self.has(tokens) {
+    pub(crate) fn prefill(&mut self, slot_id: i32, text: &[Token], cancel: &AtomicBool) -> Result<()> {
+        let Some(tokens) = own_tokens(&mut self.translation, &self.engine, text, cancel)? else { return Ok(()) };
+        if tokens.len() > self.engine.context() {
             return Ok(());
         }
         self.slot = self.engine.slot_for(slot_id, tokens)?;
         self.engine.prefill(self.slot, tokens, cancel).map(drop)
     }
 
-    /// Puts at most `most` tokens into `guesses` that the model says follow `text`, each chosen by `choose`. None where
-    /// the context is full, a token of the text is not the model's, or its logits are not numbers.
+    /// Puts at most `most` tokens into `guesses` that the model says follow `text`, each chosen by `choose` where the
+    /// models have the same tokens, else the likeliest. None where the context is full, a token of the text is not the
+    /// model's, or its logits are not numbers.
     pub(crate) fn draft(
         &mut self,
         text: &[Token],
@@ -78,9 +79,8 @@ impl Drafter {
         guesses: &mut Vec<Token>,
         cancel: &AtomicBool,
     ) -> Result<()> {
-        if !self.has(text) {
-            return Ok(());
-        }
+        let by_text = self.translation.is_some();
+        let Some(text) = own_tokens(&mut self.translation, &self.engine, text, cancel)? else { return Ok(()) };
         let (engine, slot, mut last) = (&mut self.engine, self.slot, [0]);
         let known = engine.tokens(slot).iter().zip(text).take_while(|(a, b)| a == b).count();
         let Some(known) = text.len().checked_sub(1).map(|most| known.min(most)) else { return Ok(()) };
@@ -88,22 +88,40 @@ impl Drafter {
         if text.len() + most > engine.context() {
             return Ok(());
         }
-        loop {
+        while guesses.len() < most {
             let new = if guesses.is_empty() { &text[known..] } else { &last };
             let logits = engine.next_logits(slot, new, &[], cancel)?;
             let position = (text.len() + guesses.len()) as u32;
-            let shared = logits.len().min(self.n_vocab);
             let token = match logits.len() == self.n_vocab {
+                _ if by_text => likeliest(logits),
                 true => choose(logits, position),
                 // A chain is made for the rows of its own model.
-                false => likeliest(&logits[..shared]),
+                false => likeliest(&logits[..logits.len().min(self.n_vocab)]),
             };
-            let Some(token) = token else { return Ok(()) };
+            // The token that ends a text need not be spelled as the other vocabulary's.
+            let Some(token) = token.filter(|&token| !by_text || !engine.model().vocab().is_eog(token)) else { break };
             guesses.push(token);
             last = [token];
-            if guesses.len() >= most {
-                return Ok(());
-            }
+        }
+        match &mut self.translation {
+            Some(translation) => translation.back(guesses, most, cancel),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A text of the session's model in the tokens of the draft model; `None` where that lacks some of the same vocabulary.
+fn own_tokens<'a>(
+    translation: &'a mut Option<Translation>,
+    engine: &Engine,
+    text: &'a [Token],
+    cancel: &AtomicBool,
+) -> Result<Option<&'a [Token]>> {
+    match translation {
+        Some(translation) => translation.of(text, cancel).map(Some),
+        None => {
+            let n_vocab = engine.model().n_vocab();
+            Ok(text.iter().all(|&token| (token as usize) < n_vocab).then_some(text))
         }
     }
 }

@@ -2,11 +2,11 @@
 //!
 //! A text that repeats parts of its prompt or of itself (an edit, JSON, code) goes on after its last few tokens as it
 //! went on after the same tokens earlier ("prompt lookup decoding"), and after a token that is another one it likely
-//! goes on in the same place. A small model of the same vocabulary guesses what a
-//! large one writes ("speculative decoding", Leviathan et al., <https://arxiv.org/abs/2211.17192>). The guessed tokens
-//! are evaluated in the pass of the tokens before them, which costs little where a pass is bound by reading weights.
-//! Each token is then sampled from its own logits as ever; where it is the one that was guessed, the next logits are
-//! there already. A guess that is wrong costs a part of one pass, and no token of the output is another one.
+//! goes on in the same place. A small model guesses what a large one writes ("speculative decoding", Leviathan et al.,
+//! <https://arxiv.org/abs/2211.17192>). The guessed tokens are evaluated in the pass of the tokens before them, which
+//! costs little where a pass is bound by reading weights. Each token is then sampled from its own logits as ever; where
+//! it is the one that was guessed, the next logits are there already. A guess that is wrong costs a part of one pass,
+//! and no token of the output is another one.
 //!
 //! Whether guessing pays depends on the text and the machine, so it is measured for each way of it: while one does not
 //! pay it rests, and is tried again after ever more tokens.

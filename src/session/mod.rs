@@ -31,6 +31,7 @@ mod span_samplers;
 mod stop;
 mod store;
 mod text;
+mod translation;
 mod usage;
 mod worker;
 
@@ -134,6 +135,8 @@ impl Session {
         }
         let store = store.map(Store::open).transpose()?;
         let mut hear = |done: f32| progress.as_mut().is_none_or(|heard| heard(done));
+        // What cannot be is refused before anything is loaded.
+        draft.as_ref().map(|_| wanted.of_draft(0)).transpose()?;
         let model = engine::open_model(&path, &wanted, Some(&mut hear))?;
         let mut session = match wanted.parallel()? {
             1 => {
@@ -143,10 +146,6 @@ impl Session {
                 }
                 let draft = draft.map(|path| Drafter::open(&path, &engine, &wanted, || hear(1.0)));
                 Session::around(engine, draft.transpose()?, &wanted)?
-            }
-            n if draft.is_some() => {
-                let problem = format!("parallel is {n}: a session with a draft model shares no engine");
-                return Err(Error::InvalidArgument(problem));
             }
             _ => Session::beside_others(&model, &wanted, Some(&mut hear))?,
         };

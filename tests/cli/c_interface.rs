@@ -35,9 +35,10 @@ fn the_c_interface_gives_the_command_line_s_answers() {
     options.model_path = c_path.as_ptr();
     (options.context_size_tokens, options.num_threads, options.slots) = (64, 1, 1);
     options.kv_type = c"f32".as_ptr();
+    options.draft = options.model_path;
 
-    let mut plan =
-        json(&[&PLAN[..], &["-m", text(&path), "--threads", "1", "--kv-type", "f32", "--ctx", "64"]].concat());
+    let how = ["-m", text(&path), "--draft", text(&path), "--threads", "1", "--kv-type", "f32", "--ctx", "64"];
+    let mut plan = json(&[&PLAN[..], &how].concat());
     // SAFETY: as above; no out_error.
     let mut planned = unsafe { given(eliza_inference_plan_json(&options, null_mut())) };
     for plan in [&mut plan, &mut planned] {

@@ -69,6 +69,37 @@ fn a_plan_tells_what_opening_takes_and_what_does_not_fit_is_refused() {
     assert!(code == Some(1) && error.contains("ELIZA_MEMORY_LIMIT: `some`"), "{error}");
 }
 
+/// It is on the CPU, with the context of the model.
+#[test]
+fn a_plan_counts_the_draft_model() {
+    let [path, draft] = [Weights::Q8_0, Weights::Q4_0].map(|weights| fixture(Kind::Llama, weights));
+    let plan = |args: &[&str]| json(&[&PLAN, args, &["--threads", "1", "--ctx", "1024"]].concat());
+    let of_cpu = |plan: &Value| plan["devices"][0]["total_bytes"].as_u64().unwrap();
+    let [alone, of_draft] = [&path, &draft].map(|path| of_cpu(&plan(&["-m", text(path)])));
+    let both = ["-m", text(&path), "--draft", text(&draft)];
+    let found = plan(&both);
+    assert_eq!(of_cpu(&found), alone + of_draft);
+    assert_eq!((&found["draft"]["model"], &found["draft"]["total_bytes"]), (&text(&draft).into(), &of_draft.into()));
+    assert_eq!(plan(&both[..2])["draft"], Value::Null);
+    assert!(stdout(&[&["plan"], &both[..]].concat()).contains(text(&draft)));
+
+    let (code, _, error) = limited(("ELIZA_MEMORY_LIMIT", "1G"), &[&["plan", "--parallel", "2"], &both[..]].concat());
+    assert!(code == Some(1) && error.contains("parallel is 2"), "{error}");
+
+    let limit = |bytes: u64, command: &str, more: &[&str]| {
+        let args = [&[command], &both[..], &["--threads", "1", "--ctx", "1024"], more].concat();
+        limited(("ELIZA_MEMORY_LIMIT", &bytes.to_string()), &args)
+    };
+    let generate = ["--prompt", "x", "-n", "1"];
+    let (code, _, error) = limit(alone + of_draft, "generate", &generate);
+    assert_eq!(code, Some(0), "{error}");
+    let (code, _, error) = limit(alone + of_draft - 1, "generate", &generate);
+    assert!(code == Some(1) && error.contains(text(&draft)), "{error}");
+    let (_, shown, _) = limit(alone + of_draft - 1, "plan", &["--json"]);
+    let refused: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!((&refused["fits"], &refused["largest_context"]), (&false.into(), &512.into()));
+}
+
 /// What a plan says of the graphs, by the model's own sizes: where they are cut, and what has to cross.
 #[test]
 fn a_plan_shows_the_graphs() {

@@ -109,7 +109,7 @@ fn a_plan_for_two_adapters_is_what_they_take() {
     let mut options = EngineOptions { threads: 1, gpu_layers: -1, ..EngineOptions::default() };
     for split in ["1,1", "3,1", "0,1"] {
         options.tensor_split = split.parse().unwrap();
-        let plan = engine::plan_memory(&path, &options).unwrap();
+        let plan = engine::plan_memory(&path, None, &options).unwrap();
         let model = engine::open_model(&path, &options, None).unwrap();
         let engine = Engine::new(model, &options).unwrap();
         let devices = engine.model().devices();
@@ -133,10 +133,10 @@ fn a_plan_for_two_adapters_is_what_they_take() {
     let name = plan_names(&path, &wanted(None, "1"))[1].clone();
     let twice = plan_names(&path, &wanted(Some(&format!("{name};{name}")), ""));
     assert_eq!(twice[1..], [name.clone(), name.clone()]);
-    let error = engine::plan_memory(&path, &wanted(Some(&name), "1,1,1")).err().unwrap().to_string();
+    let error = engine::plan_memory(&path, None, &wanted(Some(&name), "1,1,1")).err().unwrap().to_string();
     assert!(error.contains(", 3 of 3"), "{error}");
 }
 
 fn plan_names(path: &Path, options: &EngineOptions) -> Vec<String> {
-    engine::plan_memory(path, options).unwrap().estimate.needs.into_iter().map(|need| need.device).collect()
+    engine::plan_memory(path, None, options).unwrap().estimate.needs.into_iter().map(|need| need.device).collect()
 }

@@ -26,7 +26,7 @@ fn used(backends: &[Arc<dyn Backend>]) -> Vec<Bytes> {
 /// the engine takes nothing more, and closing gives everything back.
 fn check(backends: &[Arc<dyn Backend>], path: &Path, options: &EngineOptions, work: impl FnOnce(&mut Engine)) {
     let name = format!("{}: {options:?}", path.display());
-    let plan = engine::plan_memory(path, options).unwrap();
+    let plan = engine::plan_memory(path, None, options).unwrap();
     let before = used(backends);
     let model = engine::open_model(path, options, None).unwrap();
     let mut engine = Engine::new(model, options).unwrap();
@@ -97,7 +97,7 @@ fn small_passes_and_small_values_take_less_as_planned() {
     let path = fixture(Kind::Llama, Weights::Q8_0);
     let part = |options: &EngineOptions, part| {
         check(&cpu, &path, options, prefill_and_decode);
-        engine::plan_memory(&path, options).unwrap().estimate.needs[0].bytes.of(part)
+        engine::plan_memory(&path, None, options).unwrap().estimate.needs[0].bytes.of(part)
     };
     let whole = options(256, KvType::F32, 0);
     let passes =
@@ -143,7 +143,7 @@ mod gpu {
                 let backends: [Arc<dyn Backend>; 2] =
                     [Arc::new(CpuBackend::new()), Arc::new(GpuBackend::on(gpu.clone()))];
                 let (path, options) = (fixture(kind, weights), options(context, kv_type, gpu_layers));
-                let planned = engine::plan_memory(&path, &options).unwrap().estimate.needs[1].bytes.total();
+                let planned = engine::plan_memory(&path, None, &options).unwrap().estimate.needs[1].bytes.total();
                 let before = given_out(&gpu);
                 check(&backends, &path, &options, |engine| {
                     if let Some((after, before)) = given_out(&gpu).zip(before) {

@@ -6,7 +6,8 @@ use elizainference::session::{
     ContextFull, EngineOptions, Event, FinishReason, Mode, OpenOptions, Session, Settings, Sink, Usage,
 };
 use elizainference::{Error, Token};
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 
 const GRAMMAR: &str = r#"{"gbnf":"root ::= [a-z ]+"}"#;
@@ -32,11 +33,16 @@ fn open_beside(parallel: u32, kind: Kind, weights: Weights, draft: Option<PathBu
 /// Tokens, text, reason and counts of one generation.
 type Said = (Vec<Token>, String, FinishReason, Usage);
 
+/// After a prompt that has what is said several times.
 fn said(session: &Session, settings: &Settings, most: i32, temperature: f32) -> Said {
-    session.configure(settings.clone()).unwrap();
-    // What is said repeats what the prompt has.
     let turn: Vec<Token> = (0..20).map(|i| 300 + i * 7 % 50).collect();
-    session.prefill(&[vec![1], turn.clone(), turn.clone(), turn].concat(), -1).unwrap();
+    let prompt = [vec![1], turn.clone(), turn.clone(), turn].concat();
+    generated(session, settings, &prompt, most, temperature)
+}
+
+fn generated(session: &Session, settings: &Settings, prompt: &[Token], most: i32, temperature: f32) -> Said {
+    session.configure(settings.clone()).unwrap();
+    session.prefill(prompt, -1).unwrap();
     let (sender, receiver) = channel();
     let sink = Sink::Callback(Box::new(move |event: Event<'_>| {
         let _ = sender.send((event.token, event.text.to_owned()));
@@ -165,7 +171,51 @@ fn a_draft_model_that_does_not_fit_is_refused() {
     let fixture = |kind| testing::fixture(kind, Weights::Q8_0);
     assert!(matches!(refused(Kind::Llama, "/nonexistent/draft.gguf".into(), 1, "draft.gguf"), Error::Io { .. }));
     assert!(matches!(refused(Kind::Llama, fixture(Kind::Llama), 2, "parallel is 2"), Error::InvalidArgument(_)));
-    let other = testing::demo();
-    let error = refused(Kind::Llama, other.clone(), 1, "another vocabulary");
-    assert!(matches!(error, Error::InvalidArgument(_)) && error.to_string().contains(&other.display().to_string()));
+}
+
+/// The demo model in another vocabulary: two words have each other's number.
+fn renumbered(folder: &Path) -> PathBuf {
+    let mut model = fs::read(testing::demo()).unwrap();
+    let spelled = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+    let words = ["Ġgym", "Ġnot"].map(spelled);
+    let places = words.each_ref().map(|word| model.windows(word.len()).position(|window| window == word).unwrap());
+    for (place, word) in places.into_iter().zip(words.iter().rev()) {
+        model[place..][..word.len()].copy_from_slice(word);
+    }
+    let path = folder.join("renumbered.gguf");
+    fs::write(&path, model).unwrap();
+    path
+}
+
+/// Its tokens are other ones, its text is a guess all the same.
+#[test]
+fn a_draft_model_of_another_vocabulary_guesses_by_text() {
+    let open = |path: PathBuf, draft: PathBuf| {
+        let engine = EngineOptions { context: 256, threads: 1, ..EngineOptions::default() };
+        Session::open(OpenOptions { path, engine, draft: Some(draft), ..OpenOptions::default() }).unwrap()
+    };
+    let fixture = || testing::fixture(Kind::Llama, Weights::Q8_0);
+    let folder = tempfile::tempdir().unwrap();
+    let renumbered = renumbered(folder.path());
+    for (path, draft, alike) in
+        [(testing::demo(), renumbered, true), (testing::demo(), fixture(), false), (fixture(), testing::demo(), false)]
+    {
+        let session = open(path, draft);
+        let (mut right, mut wrong) = (0, 0);
+        for (prompt, temperature) in [("User: what is the weather", 0.0), ("User: play", 0.8), ("Zeichen ž≠🙂", 0.0)]
+        {
+            let mut settings = Settings { ignore_eos: true, ..session.settings() };
+            settings.params.seed = Some(3);
+            let said = |no_guessing| {
+                let prompt = session.tokenize(prompt.as_bytes(), true, true).unwrap();
+                generated(&session, &Settings { no_guessing, ..settings.clone() }, &prompt, 100, temperature)
+            };
+            let (plain, guessed) = (said(true), said(false));
+            assert_eq!((guessed.0, guessed.1, guessed.2), (plain.0, plain.1, plain.2));
+            assert_eq!(plain.3.forward_passes - guessed.3.forward_passes, guessed.3.accepted_tokens);
+            right += guessed.3.accepted_tokens;
+            wrong += guessed.3.drafted_tokens - guessed.3.accepted_tokens;
+        }
+        assert!(right + wrong > 0 && (!alike || right > wrong), "{right} guesses were right, {wrong} wrong");
+    }
 }

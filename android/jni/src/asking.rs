@@ -60,10 +60,12 @@ extern "system" fn Java_ai_eliza_inference_Native_plan<'local>(
     tensor_devices: JByteBuffer<'local>,
     kv_type: JByteBuffer<'local>,
     kv_type_v: JByteBuffer<'local>,
+    draft: JByteBuffer<'local>,
 ) -> JString<'local> {
     native(env, |env| {
         let engine = engine_options(env, &whole, [&device, &tensor_split, &tensor_devices, &kv_type, &kv_type_v])?;
-        let plan = plan_json(Path::new(text(env, &path, "path")?), &engine)?;
+        let draft = optional_text(env, &draft, "draft")?.map(Path::new);
+        let plan = plan_json(Path::new(text(env, &path, "path")?), draft, &engine)?;
         Ok(env.new_string(plan.to_string())?)
     })
 }

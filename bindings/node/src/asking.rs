@@ -25,7 +25,8 @@ pub fn devices(env: &Env) -> napi::Result<Object<'_>> {
 #[napi(ts_return_type = "Promise<string>")]
 pub fn plan(env: &Env, path: String, options: OpenOptions) -> napi::Result<Object<'_>> {
     background::run(env, "plan", move || {
-        Ok(plan_json(Path::new(terminated(&path, "modelPath")?), &options.engine()?)?.to_string())
+        let (path, draft) = (Path::new(terminated(&path, "modelPath")?), options.draft()?);
+        Ok(plan_json(path, draft.as_deref(), &options.engine()?)?.to_string())
     })
 }
 

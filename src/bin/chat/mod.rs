@@ -27,7 +27,7 @@ use std::time::Duration;
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// The GGUF file of a draft model with the same vocabulary, whose guesses may save passes; the answers are the same
+    /// A small GGUF model, best of the same vocabulary, whose guesses may save passes; the answers are the same
     #[arg(long, value_name = "FILE")]
     draft: Option<PathBuf>,
     #[command(flatten)]

@@ -50,7 +50,8 @@ public final class ElizaInference {
         Native.load();
         return Native.plan(Utf8.direct(options.path, "path"), options.whole(), Utf8.directOrNull(options.device, "device"),
             Utf8.directOrNull(options.tensorSplit, "tensorSplit"), Utf8.directOrNull(options.tensorDevices, "tensorDevice"),
-            Utf8.directOrNull(options.kvType, "kvType"), Utf8.directOrNull(options.kvTypeV, "kvTypeV"));
+            Utf8.directOrNull(options.kvType, "kvType"), Utf8.directOrNull(options.kvTypeV, "kvTypeV"),
+            Utf8.directOrNull(options.draft, "draft"));
     }
 
     /** The metadata of a GGUF file as one JSON object; of an array with more than 16 elements type and length alone. */

@@ -40,7 +40,7 @@ final class Native {
     static native String devices();
 
     static native String plan(ByteBuffer path, int[] whole, ByteBuffer device, ByteBuffer tensorSplit, ByteBuffer tensorDevices,
-        ByteBuffer kvType, ByteBuffer kvTypeV);
+        ByteBuffer kvType, ByteBuffer kvTypeV, ByteBuffer draft);
 
     static native String fileMetadata(ByteBuffer path, ByteBuffer key);
 
