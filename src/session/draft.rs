@@ -42,11 +42,13 @@ impl Drafter {
         let options = wanted.of_draft(of.context())?;
         let model = open_model(path, &options, Some(&mut |_| go_on()))?;
         let (first, own) = (of.model().vocab(), model.vocab());
-        let translation = match same_vocabulary(first, own, path) {
-            Ok(()) => None,
-            Err(error) if [first, own].iter().any(|one| one.kind() == VocabKind::None) => return Err(error),
-            Err(difference) => {
-                log::info!("The draft model is given texts in its own tokens: {difference}");
+        let translation = match difference(first, own) {
+            None => None,
+            Some(difference) if [first, own].iter().any(|one| one.kind() == VocabKind::None) => {
+                return Err(another_vocabulary(path, &difference));
+            }
+            Some(difference) => {
+                log::info!("{}: another vocabulary, so it guesses by text: {difference}", path.display());
                 Some(Translation::new(first.clone(), own.clone()))
             }
         };
@@ -131,10 +133,18 @@ fn own_tokens<'a>(
 /// # Errors
 /// [`Error::InvalidArgument`] naming the first token that differs.
 pub(super) fn same_vocabulary(first: &Vocab, other: &Vocab, path: &Path) -> Result<()> {
+    difference(first, other).map_or(Ok(()), |difference| Err(another_vocabulary(path, &difference)))
+}
+
+fn another_vocabulary(path: &Path, difference: &str) -> Error {
+    Error::InvalidArgument(format!("{}: another vocabulary: {difference}", path.display()))
+}
+
+/// What differs between two vocabularies first.
+fn difference(first: &Vocab, other: &Vocab) -> Option<String> {
     let (n, of_other) = (first.n_tokens(), other.n_tokens());
     if n.abs_diff(of_other) > MOST_MORE {
-        let problem = format!("{}: another vocabulary: it has {of_other} tokens, the first {n}", path.display());
-        return Err(Error::InvalidArgument(problem));
+        return Some(format!("it has {of_other} tokens, the first {n}"));
     }
     let (mut a, mut b) = (Vec::new(), Vec::new());
     for token in 0..n.min(of_other) as Token {
@@ -144,11 +154,10 @@ pub(super) fn same_vocabulary(first: &Vocab, other: &Vocab, path: &Path) -> Resu
         other.piece(token, true, &mut b);
         if a != b {
             let [a, b] = [&a, &b].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
-            let problem = format!("{}: another vocabulary: token {token} is {b:?}, the first's {a:?}", path.display());
-            return Err(Error::InvalidArgument(problem));
+            return Some(format!("token {token} is {b:?}, the first's {a:?}"));
         }
     }
-    Ok(())
+    None
 }
 
 #[cfg(test)]
