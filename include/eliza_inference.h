@@ -516,6 +516,7 @@ typedef struct eliza_llm_open_options_t {
     /**
      * The GGUF file of a draft model, a small one, or NULL: what it guesses is evaluated in the pass of the token
      * before, where that has paid. It changes no token. With another vocabulary it guesses by text, which pays less.
+     * The model's own file, where that has a block that predicts further tokens (NextN, MTP): the block guesses.
      * It works on the CPU, takes memory for weights and a context of its own, and goes with a `parallel` of 1.
      */
     const char *draft;

@@ -136,7 +136,7 @@ struct OpenOptions {
     std::uint32_t snapshots = 0;       ///< earlier states and windows that are kept, 1 to 256; 0: a share of the cache
     std::uint32_t parallel = 0;        ///< handles with the same options that share an engine, 1 to 16; 0: 1
     std::uint32_t max_slowdown_percent = 0;  ///< of the time for a token while others' prompts are read; 0: 250
-    std::string draft = {};            ///< the GGUF file of a draft model; empty: none
+    std::string draft = {};            ///< the GGUF file of a draft model, which may be the model's own; empty: none
     std::string store_directory = {};  ///< the folder of `Stream::persist`; empty: none
     std::uint64_t store_bytes = 0;     ///< the most bytes that its conversations take; 0: no limit
     std::string vocab = {};            ///< for a server: the GGUF file with its model's vocabulary; empty: tokens are bytes

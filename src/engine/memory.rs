@@ -44,11 +44,12 @@ pub struct Estimate {
     pub gpu_layers: usize,
     /// The devices; the first is the CPU.
     pub needs: Vec<Need>,
-    /// What of the CPU's part is the draft model's; 0 without one.
+    /// What of it is the draft model's; 0 without one.
     pub of_draft: DraftBytes,
 }
 
-/// The part of a draft model.
+/// The part of a draft model; of a block of the model's own file that drafts, without its weights, which are the
+/// model's.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct DraftBytes {
     /// Bytes that will be allocated.
@@ -259,12 +260,14 @@ impl Estimate {
         Ok(Estimate { context, gpu_layers: model.gpu_layers(), needs, of_draft: DraftBytes::default() })
     }
 
-    /// Adds a draft model, which is on the CPU.
+    /// Adds a draft model, whose devices are the first ones of these.
     fn add_draft(&mut self, draft: &Estimate) {
-        let Some((own, more)) = self.needs.first_mut().zip(draft.needs.first()) else { return };
-        own.bytes = own.bytes + more.bytes;
-        own.file_backed += more.file_backed;
-        self.of_draft = DraftBytes { allocated: more.bytes.total(), file_backed: more.file_backed };
+        for (own, more) in self.needs.iter_mut().zip(&draft.needs) {
+            own.bytes = own.bytes + more.bytes;
+            own.file_backed += more.file_backed;
+            self.of_draft.allocated += more.bytes.total();
+            self.of_draft.file_backed += more.file_backed;
+        }
     }
 
     /// The first need that is known to exceed the available memory.
@@ -341,8 +344,9 @@ fn memory_of(backends: &[Arc<dyn Backend>]) -> Result<Vec<Memory>> {
 /// device can be used; [`Error::InvalidArgument`] for options out of range.
 pub fn plan_memory(path: &Path, draft: Option<&Path>, options: &EngineOptions) -> Result<MemoryPlan> {
     options.sequences()?;
-    let model = Header::read(path, options)?;
-    let draft = draft.map(|path| Header::read(path, &options.of_draft(0)?)).transpose()?;
+    let model = Header::read(path, &options.placement_beside(path, draft))?;
+    let other = draft.filter(|_| model.outline.nextn().is_none());
+    let draft = other.map(|path| Header::read(path, &options.of_draft(0)?.placement())).transpose()?;
     let Header { file, backends, outline } = &model;
     let asked = Asked { file, outline, backends, draft: draft.as_ref(), options };
     let memory = memory_of(backends)?;
@@ -366,11 +370,10 @@ struct Header {
 }
 
 impl Header {
-    fn read(path: &Path, options: &EngineOptions) -> Result<Header> {
+    fn read(path: &Path, placement: &Placement) -> Result<Header> {
         let file = File::open(path)?;
-        let placement = options.placement();
         let backends = placement.backends()?;
-        let outline = Outline::read(&file, &backends, &placement).map_err(|error| error.in_file(path))?;
+        let outline = Outline::read(&file, &backends, placement).map_err(|error| error.in_file(path))?;
         Ok(Header { file, backends, outline })
     }
 }
@@ -398,6 +401,14 @@ impl Asked<'_> {
             let drafting = options.of_draft(estimate.context)?;
             estimate.add_draft(&Estimate::of(outline, backends, &drafting, &memory[..1], false, look)?);
         }
+        if let Some(block) = outline.nextn() {
+            let drafting = options.of_draft(estimate.context)?;
+            let mut of_block = Estimate::of(block, self.backends, &drafting, memory, true, look)?;
+            // It is given the hidden rows of a pass.
+            let rows = (batch_of(outline, options)? * outline.hparams().n_embd * size_of::<f32>()) as u64;
+            of_block.needs.iter_mut().take(1).for_each(|need| need.bytes.add(Component::Other, rows));
+            estimate.add_draft(&of_block);
+        }
         Ok(estimate)
     }
 
@@ -418,7 +429,7 @@ impl Asked<'_> {
 
     /// The most layers on the GPU with which the options fit, less than requested.
     fn largest_gpu_layers(&self, memory: &[Memory], look: Look<'_>) -> Result<Option<usize>> {
-        let asked_for = self.options.placement();
+        let asked_for = Placement { nextn: self.outline.nextn().is_some(), ..self.options.placement() };
         let placed = |layers: usize| Placement { gpu_layers: layers as i32, ..asked_for.clone() };
         let mut estimate = |layers: usize| match Outline::read(self.file, self.backends, &placed(layers)) {
             Ok(outline) => self.estimate_of(&outline, self.options, memory, look),

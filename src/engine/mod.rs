@@ -19,6 +19,7 @@ mod embed;
 mod encode;
 mod graphs;
 mod held_trie;
+mod hidden;
 mod inputs;
 mod last;
 mod memory;
@@ -46,6 +47,7 @@ pub use crate::model::{TensorDevice, TensorSplit};
 pub use device_sampling::Speculation;
 pub use embed::{EmbedOptions, Embeddings};
 pub use graphs::{Bucket, GraphNode, GraphPlan, plan_graphs};
+pub use hidden::HiddenRows;
 pub use memory::{DraftBytes, Estimate, MemoryPlan, Need, plan_memory};
 pub use options::{EngineOptions, KvType, context_for, default_thread_count};
 pub use report::{devices_json, plan_json};
@@ -131,6 +133,9 @@ impl EngineStats {
     }
 }
 
+/// Called after a pass over a part of a prompt.
+pub(crate) type EachPass<'a> = &'a mut dyn FnMut(&Engine) -> Result<()>;
+
 /// A loaded model with its KV cache, its slots and the plans it runs.
 pub struct Engine {
     model: Arc<Model>,
@@ -149,6 +154,8 @@ pub struct Engine {
     packed: usize,
     /// The slot to whose last position the kept hidden row belongs.
     hidden_of: Option<SlotId>,
+    /// The hidden rows of the last pass, where somebody reads them.
+    pass_rows: Option<HiddenRows>,
     stats: EngineStats,
 }
 
@@ -159,7 +166,21 @@ pub struct Engine {
 /// [`Error::Busy`] from the `progress` of a load of the same model; [`Error::Cancelled`] where `progress` returned
 /// false.
 pub fn open_model(path: &Path, options: &EngineOptions, progress: LoadProgress<'_>) -> Result<Arc<Model>> {
-    let (placement, threads) = (options.placement(), load_threads(options)?);
+    open_drafted_model(path, None, options, progress)
+}
+
+/// As [`open_model`], for a session in which the file at `draft` guesses: with its block that predicts further tokens
+/// where both are one file, see [`Model::nextn`].
+///
+/// # Errors
+/// Those of [`open_model`]; [`Error::Unsupported`] for such a block of an architecture whose blocks are not known.
+pub fn open_drafted_model(
+    path: &Path,
+    draft: Option<&Path>,
+    options: &EngineOptions,
+    progress: LoadProgress<'_>,
+) -> Result<Arc<Model>> {
+    let (placement, threads) = (options.placement_beside(path, draft), load_threads(options)?);
     load_shared(path, &placement, threads, &admit(options), progress)
 }
 
@@ -246,6 +267,7 @@ impl Engine {
             threads,
             packed: options.batch()?.min(context),
             hidden_of: None,
+            pass_rows: None,
             stats: EngineStats::default(),
         })
     }
@@ -376,6 +398,17 @@ impl Engine {
     /// tokens than the context, [`Error::Io`] where the model's file was changed, [`Error::Cancelled`], and
     /// [`Error::Device`] where a device fails.
     pub fn prefill(&mut self, slot: SlotId, tokens: &[Token], cancel: &AtomicBool) -> Result<Prefill> {
+        self.prefill_each(slot, tokens, cancel, &mut |_| Ok(()))
+    }
+
+    /// As [`Engine::prefill`]; `each` is called after each pass, and its error ends the prefill.
+    pub(crate) fn prefill_each(
+        &mut self,
+        slot: SlotId,
+        tokens: &[Token],
+        cancel: &AtomicBool,
+        each: EachPass<'_>,
+    ) -> Result<Prefill> {
         self.check_prompt(tokens)?;
         self.rollback()?;
         if self.slots.sources().any() {
@@ -383,7 +416,7 @@ impl Engine {
         }
         let (reused, restored) = self.begin_prompt(slot, tokens)?;
         let before = self.stats.forward_passes;
-        self.append_chunks(slot, &tokens[reused..], cancel)?;
+        self.append_each(slot, &tokens[reused..], cancel, each)?;
         self.end_prompt(slot, reused)?;
         let passes = (self.stats.forward_passes - before) as usize;
         Ok(Prefill { tokens: tokens.len(), reused, restored, passes })

@@ -6,6 +6,7 @@ use crate::model::{Placement, TensorDevice, TensorSplit};
 use crate::quant::TensorType;
 use crate::{Error, Result};
 use std::ops::RangeInclusive;
+use std::path::Path;
 
 /// Context in tokens where the host chooses none and the model was trained with more.
 const DEFAULT_CONTEXT: usize = 4096;
@@ -126,7 +127,16 @@ impl EngineOptions {
             device: self.device.clone(),
             tensor_split: self.tensor_split.clone(),
             tensor_devices: self.tensor_devices.clone(),
+            nextn: false,
         }
+    }
+
+    /// As [`EngineOptions::placement`] for the model at `path`, where the file at `draft` guesses for it: a model that is
+    /// its own draft model drafts by its block that predicts further tokens, where it has one.
+    pub(super) fn placement_beside(&self, path: &Path, draft: Option<&Path>) -> Placement {
+        let file = |path: &Path| path.canonicalize().ok();
+        let nextn = draft.is_some_and(|draft| file(draft).is_some_and(|draft| file(path) == Some(draft)));
+        Placement { nextn, ..self.placement() }
     }
 
     /// The options of a draft model for an engine with so many tokens of context: the same ones, on the CPU.

@@ -1,7 +1,7 @@
 //! From tokens to hidden rows and logits.
 //!
 //! The stages of an evaluation, in their order; each calls the next:
-//! 1. [`Engine::append_chunks`] cuts tokens into chunks, one for each pass;
+//! 1. [`Engine::append_each`] cuts tokens into chunks, one for each pass;
 //! 2. [`Engine::append_chunk`] evaluates a chunk and adds it to its slot;
 //! 3. [`Engine::run_chunk`] runs a pass over a chunk; after an error its cells are free again;
 //! 4. [`Engine::enter_tokens`] takes a cell for each token and writes the inputs;
@@ -11,7 +11,7 @@
 
 use super::inputs::{How, OutputRows};
 use super::plans::HIDDEN;
-use super::{Engine, SlotId};
+use super::{EachPass, Engine, SlotId};
 use crate::backend::{Batch, NO_STATE, SampleRow, StateRows};
 use crate::{Error, Result, Token, reserve};
 use std::iter;
@@ -21,11 +21,23 @@ use std::sync::atomic::AtomicBool;
 impl Engine {
     /// Evaluates tokens after the slot's, in as many passes as they take.
     pub(super) fn append_chunks(&mut self, slot: SlotId, tokens: &[Token], cancel: &AtomicBool) -> Result<()> {
+        self.append_each(slot, tokens, cancel, &mut |_| Ok(()))
+    }
+
+    /// As [`Engine::append_chunks`]; calls `each` after each pass.
+    pub(super) fn append_each(
+        &mut self,
+        slot: SlotId,
+        tokens: &[Token],
+        cancel: &AtomicBool,
+        each: EachPass<'_>,
+    ) -> Result<()> {
         self.catch_up(slot, cancel)?;
         let mut chunks = tokens.chunks(self.plans.batch()).peekable();
         while let Some(chunk) = chunks.next() {
             let outputs = if chunks.peek().is_none() { OutputRows::Last(1) } else { OutputRows::None };
             self.append_chunk(slot, chunk, outputs, How::Body, cancel)?;
+            each(self)?;
         }
         Ok(())
     }
@@ -73,7 +85,8 @@ impl Engine {
         let guesses = if let OutputRows::Last(n) = outputs { n - 1 } else { 0 };
         self.enter_tokens(slot, tokens, guesses, 0).inspect_err(|_| self.free_input_cells())?;
         let rows = tokens.len() as u32;
-        match outputs {
+        let computed = if self.pass_rows.is_some() { OutputRows::All } else { outputs };
+        match computed {
             OutputRows::None => {}
             OutputRows::Last(n) => self.inputs.outputs.extend(rows - n as u32..rows),
             OutputRows::All => self.inputs.outputs.extend(0..rows),
@@ -85,6 +98,7 @@ impl Engine {
             self.inputs.listed.extend_from_slice(listed);
         }
         let done = self.run_inputs(matches!(how, How::Body), cancel);
+        let done = done.and_then(|()| self.keep_pass_rows(slot, tokens, outputs));
         if done.is_err() {
             self.free_input_cells();
         }

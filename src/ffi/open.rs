@@ -89,6 +89,7 @@ pub struct OpenOptions {
     pub max_slowdown_percent: u32,
     /// The GGUF file of a draft model, a small one, or NULL: what it guesses is evaluated in the pass of the token
     /// before, where that has paid. It changes no token. With another vocabulary it guesses by text, which pays less.
+    /// The model's own file, where that has a block that predicts further tokens (NextN, MTP): the block guesses.
     /// It works on the CPU, takes memory for weights and a context of its own, and goes with a `parallel` of 1.
     pub draft: *const c_char,
     /// For a server: the GGUF file with the vocabulary of its model, which needs no tensors; or NULL, then the server

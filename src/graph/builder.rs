@@ -136,8 +136,8 @@ impl<'a> Builder<'a> {
     }
 
     /// See [`Op::Hidden`].
-    pub fn hidden(&mut self, width: usize) -> NodeId {
-        self.push(Op::Hidden, vec![], width, Rows::Output)
+    pub fn hidden(&mut self, width: usize, rows: Rows) -> NodeId {
+        self.push(Op::Hidden, vec![], width, rows)
     }
 
     /// See [`Op::SelectRows`].

@@ -748,7 +748,7 @@ pub enum Op {
         /// Which row.
         index: Index,
     },
-    /// The hidden rows that an earlier graph kept (see [`Output::Hidden`]).
+    /// The hidden rows that an earlier graph kept (see [`Output::Hidden`]), or that were put in their place.
     Hidden,
     /// The rows of `x` that the run names as output rows.
     SelectRows,

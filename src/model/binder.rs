@@ -5,6 +5,7 @@ use super::decoder::{Decoder, Head};
 use super::hparams::{Hparams, read_n_rot};
 use super::keys::Keys;
 use super::layer::{Attention, Dense, Experts, FeedForward, Heads, Layer, Mixer};
+use super::nextn::Joined;
 use super::pooled::{Classifier, Pooled, Then};
 use super::pooling::Pooling;
 use super::weights::WeightTable;
@@ -25,6 +26,16 @@ pub(super) struct Binder<'a> {
     pub norm: NormKind,
     /// Numbers of each state that was claimed.
     pub states: Vec<usize>,
+    /// What a block that predicts further tokens has from the model.
+    pub ends: Option<Ends>,
+}
+
+/// What is before and after the layers.
+#[derive(Clone)]
+pub(super) struct Ends {
+    pub token_embd: WeightId,
+    pub output_norm: Option<NormSpec>,
+    pub head: Head,
 }
 
 /// The keys and tensors of one layer, whose names begin with `blk.` and a number.
@@ -32,7 +43,8 @@ pub(super) struct Block<'b, 'a> {
     pub m: &'b mut Binder<'a>,
     /// The layer.
     pub il: usize,
-    /// The number in names: the layer, but where a file has an encoder and a decoder.
+    /// The number in names: the layer, but where a file has an encoder and a decoder, and of a block that predicts
+    /// further tokens.
     pub number: usize,
 }
 
@@ -87,10 +99,11 @@ impl<'a> Binder<'a> {
         self.h.sliding_window.ok_or_else(|| self.keys.missing("attention.sliding_window"))
     }
 
-    /// All layers. Blocks after them, which predict several tokens, are left out.
+    /// All layers. Blocks after them, which predict further tokens, are left out.
     pub fn layers(&mut self, layer: impl Fn(&mut Block<'_, 'a>) -> Result<Layer>) -> Result<Vec<Layer>> {
-        (self.h.n_layer..self.h.n_block).for_each(|il| self.table.ignore(&format!("blk.{il}.")));
-        (0..self.h.n_layer).map(|il| layer(&mut Block { m: self, il, number: il })).collect()
+        let (first, n_layer) = (self.h.first_block, self.h.n_layer);
+        (first + n_layer..self.h.n_block).for_each(|il| self.table.ignore(&format!("blk.{il}.")));
+        (0..n_layer).map(|il| layer(&mut Block { m: self, il, number: first + il })).collect()
     }
 
     /// A decoder whose layers share one rotary embedding.
@@ -113,6 +126,32 @@ impl<'a> Binder<'a> {
                 return Err(Error::Model(format!("Layer {layer}: {rotated} rotated values of heads of {width}")));
             }
         }
+        let Ends { token_embd, output_norm, head } = match self.ends.clone() {
+            Some(ends) => self.nextn_ends(ends)?,
+            None => self.own_ends(encodes)?,
+        };
+        Ok(Decoder {
+            ropes,
+            token_embd,
+            embed_scale: 1.0,
+            token_types: None,
+            position_embd: None,
+            embd_norm: None,
+            per_layer: None,
+            altup: None,
+            encoder: None,
+            layers,
+            states: std::mem::take(&mut self.states),
+            output_norm,
+            head,
+            logit_scale: 1.0,
+            logit_softcap: self.h.logit_softcap,
+            joined: self.joined()?,
+        })
+    }
+
+    /// The ends that the file names.
+    fn own_ends(&mut self, encodes: bool) -> Result<Ends> {
         let h = self.h;
         let (token_embd, head) = match encodes || h.pooling != Pooling::None {
             false => self.logits()?,
@@ -127,26 +166,50 @@ impl<'a> Binder<'a> {
         let own = format!("{}output_norm", self.side);
         let there = self.table.has(&format!("{own}.weight"));
         let last = if there || encodes { own.as_str() } else { "token_embd_norm" };
-        Ok(Decoder {
-            ropes,
-            token_embd,
-            embed_scale: 1.0,
-            token_types: None,
-            position_embd: None,
-            embd_norm: None,
-            per_layer: None,
-            altup: None,
-            encoder: None,
-            layers,
-            states: std::mem::take(&mut self.states),
-            output_norm: match encodes && !there {
-                true => None,
-                false => Some(self.norm(last, h.n_embd)?),
-            },
-            head,
-            logit_scale: 1.0,
-            logit_softcap: h.logit_softcap,
-        })
+        let output_norm = match encodes && !there {
+            true => None,
+            false => Some(self.norm(last, h.n_embd)?),
+        };
+        Ok(Ends { token_embd, output_norm, head })
+    }
+
+    /// The name of a part of the block beside its layer.
+    fn nextn_name(&self, part: &str) -> String {
+        format!("blk.{}.nextn.{part}", self.h.first_block)
+    }
+
+    /// The block's own ends where it has some, and else the model's.
+    fn nextn_ends(&mut self, mut ends: Ends) -> Result<Ends> {
+        let (n_embd, n_vocab) = (self.h.n_embd, self.h.n_vocab);
+        let name = |binder: &Self, part: &str| {
+            let stem = binder.nextn_name(part);
+            binder.table.has(&format!("{stem}.weight")).then_some(stem)
+        };
+        if let Some(stem) = name(self, "embed_tokens") {
+            ends.token_embd = self.table.table(&format!("{stem}.weight"), n_embd, n_vocab)?;
+        }
+        if let Some(stem) = name(self, "shared_head_norm") {
+            ends.output_norm = Some(self.norm(&stem, n_embd)?);
+        }
+        if let Some(stem) = name(self, "shared_head_head") {
+            ends.head = Head::Logits(self.linear(&stem, n_embd, n_vocab)?);
+        }
+        Ok(ends)
+    }
+
+    /// What joins embeddings and hidden rows, where this is such a block.
+    fn joined(&mut self) -> Result<Option<Joined>> {
+        if self.ends.is_none() {
+            return Ok(None);
+        }
+        let n_embd = self.h.n_embd;
+        let [embedding, hidden, project] = ["enorm", "hnorm", "eh_proj"].map(|part| self.nextn_name(part));
+        Ok(Some(Joined {
+            embedding: self.norm(&embedding, n_embd)?,
+            hidden: self.norm(&hidden, n_embd)?,
+            project: self.linear(&project, 2 * n_embd, n_embd)?,
+            n_embd,
+        }))
     }
 
     /// The embeddings, and the matrix of the logits, which may be the same.

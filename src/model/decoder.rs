@@ -2,11 +2,12 @@
 
 use super::altup::Widening;
 use super::layer::{Layer, Streams};
+use super::nextn::Joined;
 use super::pooled::{Classifier, Pooled, Then};
 use crate::Result;
 use crate::graph::{
-    AttentionSpec, Builder, Function, Graph, Index, Linear, NodeId, NormSpec, Op, Output, Part, RopeSpec, WeightId,
-    WeightSpec,
+    AttentionSpec, Builder, Function, Graph, Index, Linear, NodeId, NormSpec, Op, Output, Part, RopeSpec, Rows,
+    WeightId, WeightSpec,
 };
 
 /// A decoder with its weights bound: what an architecture's function makes, and what emits the graphs.
@@ -34,6 +35,8 @@ pub(super) struct Decoder {
     /// Factor on the logits.
     pub logit_scale: f32,
     pub logit_softcap: Option<f32>,
+    /// Of a block that predicts further tokens: what it reads beside the tokens.
+    pub joined: Option<Joined>,
 }
 
 /// The encoder of an encoder-decoder: it reads a text as a whole, of which the decoder's layers have keys and values.
@@ -45,6 +48,7 @@ pub(super) struct Encoder {
 }
 
 /// What hidden rows are for.
+#[derive(Clone)]
 pub(super) enum Head {
     /// The logits of the next token.
     Logits(Linear),
@@ -77,7 +81,7 @@ impl Decoder {
     pub fn head_graph(&self, specs: &[WeightSpec], n_embd: usize) -> Result<Graph> {
         let mut b = Builder::new(specs, &self.ropes);
         b.part(Part::Head);
-        let hidden = b.hidden(n_embd);
+        let hidden = b.hidden(n_embd, Rows::Output);
         let logits = self.head(&mut b, hidden)?;
         b.output(logits, Output::Logits);
         Ok(b.finish())
@@ -228,6 +232,10 @@ impl Decoder {
         }
         if let Some(norm) = self.embd_norm {
             x = b.norm(x, norm, None)?;
+        }
+        if let Some(joined) = &self.joined {
+            b.part(Part::Layer(0));
+            x = joined.emit(b, x)?;
         }
         let per_layer = self.per_layer_embeddings(b, x)?;
         if let Some(altup) = &self.altup {

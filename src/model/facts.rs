@@ -12,8 +12,10 @@ pub struct Facts {
     pub name: Option<String>,
     /// Tokens of context in training.
     pub context: Option<u64>,
-    /// Repeating layers.
+    /// Repeating layers, those that predict further tokens included.
     pub layers: Option<u64>,
+    /// Layers that predict further tokens.
+    pub nextn_layers: Option<u64>,
     /// Width of a hidden row.
     pub embedding: Option<u64>,
     /// Width of the feed-forward part; like the next two the largest where layers differ.
@@ -56,6 +58,7 @@ impl Facts {
             name: text("general.name"),
             context: number("context_length"),
             layers: number("block_count"),
+            nextn_layers: number("nextn_predict_layers").filter(|&n| n > 0),
             embedding: number("embedding_length"),
             feed_forward: number("feed_forward_length"),
             heads: number("attention.head_count"),
@@ -74,10 +77,11 @@ impl Facts {
     }
 
     /// The sizes with their names.
-    pub fn sizes(&self) -> [(&'static str, Option<u64>); 7] {
+    pub fn sizes(&self) -> [(&'static str, Option<u64>); 8] {
         [
             ("context", self.context),
             ("layers", self.layers),
+            ("nextn_layers", self.nextn_layers),
             ("embedding", self.embedding),
             ("feed_forward", self.feed_forward),
             ("heads", self.heads),

@@ -25,9 +25,14 @@ pub struct Hparams {
     pub n_embd: usize,
     /// Blocks in the file.
     pub n_block: usize,
+    /// The number in the file of the first layer: 0, but of a block that predicts further tokens.
+    pub first_block: usize,
     /// Repeating layers: the blocks without those that predict several tokens, which come last; of an
     /// encoder-decoder the encoder's blocks, and then two for each of the decoder's.
     pub n_layer: usize,
+    /// Heads, KV heads and width of the feed-forward part of the first block that predicts further tokens, where there
+    /// is one.
+    pub nextn: Option<[usize; 3]>,
     /// Layers of an encoder that come before a decoder's; 0 = none.
     pub n_encoder: usize,
     /// The token that a decoder's answer begins with, where the file names one.
@@ -91,6 +96,7 @@ impl Hparams {
         };
         let mut n_head_kv = heads("attention.head_count_kv")?.unwrap_or_else(|| n_head.clone());
         let mut n_ff = keys.per_block("feed_forward_length", n_block)?.unwrap_or_else(|| vec![0; n_block]);
+        let nextn = (n_layer < n_block).then(|| [n_head[n_layer], n_head_kv[n_layer], n_ff[n_layer]]);
         [&mut n_head, &mut n_head_kv, &mut n_ff].into_iter().for_each(|layers| layers.truncate(n_layer));
         let n_decoder = match file.tensor(DECODER).is_some() {
             true => keys.optional_size("decoder_block_count", n_block, MAX_LAYERS)?,
@@ -124,6 +130,8 @@ impl Hparams {
             n_ctx_train,
             n_embd,
             n_block,
+            first_block: 0,
+            nextn,
             n_layer,
             n_encoder,
             answer_begins: read_answer_begins(&keys, n_vocab)?,
@@ -146,6 +154,20 @@ impl Hparams {
             causal: keys.get("attention.causal")?.unwrap_or(true),
             pooling: Pooling::ALL[keys.count("pooling_type", Pooling::ALL.len() - 1)?],
             architecture: architecture.clone(),
+        })
+    }
+
+    /// Those of the first block that predicts further tokens, as a model of one layer.
+    pub fn of_nextn(&self) -> Option<Hparams> {
+        let [n_head, n_head_kv, n_ff] = self.nextn?;
+        Some(Hparams {
+            first_block: self.n_layer,
+            nextn: None,
+            n_layer: 1,
+            n_ff: vec![n_ff],
+            n_head: vec![n_head],
+            n_head_kv: vec![n_head_kv],
+            ..self.clone()
         })
     }
 }

@@ -13,6 +13,7 @@ mod hparams;
 mod identity;
 mod keys;
 mod layer;
+mod nextn;
 mod outline;
 mod placement;
 mod pooled;
@@ -56,6 +57,7 @@ pub struct Model {
     outline: Outline,
     devices: Vec<Device>,
     identity: OnceLock<[u8; 32]>,
+    nextn: Option<Arc<Model>>,
 }
 
 impl Model {
@@ -78,7 +80,7 @@ impl Model {
     /// Load the weights of an outline of `file` onto `backends`.
     fn load_outline(
         file: File,
-        outline: Outline,
+        mut outline: Outline,
         backends: Vec<Arc<dyn Backend>>,
         threads: usize,
         progress: LoadProgress<'_>,
@@ -99,7 +101,11 @@ impl Model {
             let problem = format!("`tokenizer.ggml.tokens` has {have} tokens, `token_embd.weight` has {want} rows");
             return Err(Error::Model(problem));
         }
-        let model = Model { file, vocab, outline, devices, identity: OnceLock::new() };
+        let nextn = outline.take_nextn().map(|outline| {
+            let (file, vocab, devices) = (file.clone(), vocab.clone(), devices.clone());
+            Arc::new(Model { file, vocab, outline, devices, identity: OnceLock::new(), nextn: None })
+        });
+        let model = Model { file, vocab, outline, devices, identity: OnceLock::new(), nextn };
         if model.outline.answers() {
             model.answer_begins()?;
         }
@@ -167,6 +173,12 @@ impl Model {
     /// The outline: what is known from the file's header.
     pub fn outline(&self) -> &Outline {
         &self.outline
+    }
+
+    /// The block that predicts further tokens, as a model of one layer over the same weights, where it was asked for and
+    /// the file has one. It reads hidden rows of this model beside tokens.
+    pub fn nextn(&self) -> Option<&Arc<Model>> {
+        self.nextn.as_ref()
     }
 
     /// The devices and the weights on them; the first is the CPU.

@@ -2,14 +2,15 @@
 //! loaded, so memory is planned with an outline.
 
 use super::architectures::ARCHITECTURES;
-use super::binder::Binder;
-use super::decoder::Decoder;
+use super::binder::{Binder, Ends};
+use super::decoder::{Decoder, Head};
 use super::keys::Keys;
+use super::nextn;
 use super::placement::Placed;
 use super::{Hparams, Placement, Pooled, TensorSplit, WeightTable};
 use crate::backend::{Backend, LayerCache, Table, Wanted};
 use crate::gguf::{File, shown};
-use crate::graph::{AttentionSpec, Graph, Index, Node, Op, Output, Part, WeightId, WeightSpec, WeightUse};
+use crate::graph::{AttentionSpec, Graph, Index, Node, Op, Output, Part, RopeSpec, WeightId, WeightSpec, WeightUse};
 use crate::schedule::{self, assign};
 use crate::{Error, Result};
 use std::ops::Range;
@@ -23,21 +24,23 @@ pub fn architectures() -> impl Iterator<Item = &'static str> {
 /// A model as far as its file's header describes it.
 pub struct Outline {
     hparams: Hparams,
-    specs: Vec<WeightSpec>,
+    specs: Arc<[WeightSpec]>,
     decoder: Decoder,
     gpu_layers: usize,
     /// The device of each layer, then of the output head.
     parts: Vec<usize>,
     /// Devices beside the CPU.
     gpus: usize,
-    wanted: Vec<Wanted>,
+    wanted: Arc<[Wanted]>,
     places: Places,
     /// Of each weight how much of it a token reads: experts of all experts.
     read: Vec<(usize, usize)>,
     /// The rules for single tensors that weights follow, and whether each rule says the GPU.
-    placed: (Placed, Vec<bool>),
+    placed: Arc<(Placed, Vec<bool>)>,
     /// Layers whose cache is on the CPU, one entry per layer, also where only some of what uses it has to be there.
     on_cpu: Vec<bool>,
+    /// The block that predicts further tokens, where it was asked for and the file has one.
+    nextn: Option<Box<Outline>>,
 }
 
 /// The devices of what an engine keeps between runs: those where the parts were placed, except where a device has no
@@ -99,31 +102,90 @@ impl Outline {
             return Err(Error::Unsupported(format!("Architecture `{}` (known: {})", shown(&name), known.join(", "))));
         };
         let hparams = Hparams::read(file, norm)?;
-        let (keys, table) = (Keys::new(file, &name), WeightTable::new(file));
-        let mut binder = Binder { h: &hparams, keys, table, side: "", norm, states: Vec::new() };
-        let decoder = bind(&mut binder)?;
-        let specs = binder.table.finish()?;
+        let binder =
+            |h, table, ends| Binder { h, keys: Keys::new(file, &name), table, side: "", norm, states: vec![], ends };
+        let mut model = binder(&hparams, WeightTable::new(file), None);
+        let decoder = bind(&mut model)?;
+        let mut table = model.table;
+        let of_nextn = if placement.nextn { nextn_of(&hparams, &decoder)? } else { None };
+        let mut next = None;
+        if let Some((hparams, ends)) = &of_nextn {
+            let mut block = binder(hparams, table, Some(ends.clone()));
+            next = Some((hparams.clone(), bind(&mut block)?));
+            table = block.table;
+        }
+        let specs: Arc<[WeightSpec]> = table.finish()?.into();
         let rules = &placement.tensor_devices;
         let placed = (Placed::of(rules, &specs)?, rules.iter().map(|rule| rule.gpu && backends.len() > 1).collect());
         let gpu_layers = usize::try_from(placement.gpu_layers).unwrap_or(usize::MAX);
         let gpu_layers = if backends.len() > 1 { gpu_layers.min(hparams.n_layer + 1) } else { 0 };
-        let (wanted, places, on_cpu) = (Vec::new(), Places::default(), vec![false; hparams.n_layer]);
-        let (read, parts, gpus) = (vec![(1, 1); specs.len()], Vec::new(), backends.len() - 1);
-        let mut outline =
-            Outline { hparams, specs, decoder, gpu_layers, parts, gpus, wanted, places, read, placed, on_cpu };
-        let graph = outline.decoder.whole_graph(&outline.specs)?;
-        outline.parts = outline.divided(&graph, backends, &placement.tensor_split)?;
-        let backends: Vec<_> = backends.iter().map(|b| &**b).collect();
-        let assigned = |outline: &Outline| assign(&graph, &backends, &|node| outline.place(node), &outline.specs);
-        let mut devices = assigned(&outline);
-        outline.on_cpu = caches_on_cpu(&graph, &devices, outline.hparams.n_layer);
-        if outline.gpu_layers > 0 && outline.on_cpu.contains(&true) {
-            devices = assigned(&outline);
+        let plain: Vec<_> = backends.iter().map(|b| &**b).collect();
+        let mut model = Outline {
+            on_cpu: vec![false; hparams.n_layer],
+            hparams,
+            specs,
+            decoder,
+            gpu_layers,
+            parts: Vec::new(),
+            gpus: backends.len() - 1,
+            wanted: Arc::new([]),
+            places: Places::default(),
+            read: Vec::new(),
+            placed: Arc::new(placed),
+            nextn: None,
+        };
+        let graph = model.decoder.whole_graph(&model.specs)?;
+        model.parts = model.divided(&graph, backends, &placement.tensor_split)?;
+        let devices = model.settle(&graph, &plain);
+        let n_weights = model.specs.len();
+        let Some((hparams, decoder)) = next else {
+            model.wanted = schedule::wanted(&[(&graph, &devices)], plain.len(), n_weights).into();
+            return Ok(model);
+        };
+        let mut block = Outline {
+            on_cpu: vec![false],
+            hparams,
+            specs: model.specs.clone(),
+            decoder,
+            gpu_layers: if model.head() > 0 { 2 } else { 0 },
+            // Where the hidden rows are that it reads, and the head.
+            parts: vec![model.head(); 2],
+            gpus: model.gpus,
+            wanted: Arc::new([]),
+            places: Places { hidden: model.places.hidden, ..Places::default() },
+            read: Vec::new(),
+            placed: model.placed.clone(),
+            nextn: None,
+        };
+        let of_block = block.decoder.whole_graph(&block.specs)?;
+        let on = block.settle(&of_block, &plain);
+        model.wanted = schedule::wanted(&[(&graph, &devices), (&of_block, &on)], plain.len(), n_weights).into();
+        block.wanted = model.wanted.clone();
+        model.nextn = Some(Box::new(block));
+        Ok(model)
+    }
+
+    /// Decides where the nodes of the whole graph are computed, and what follows from it. Returns the device of each.
+    fn settle(&mut self, graph: &Graph, backends: &[&dyn Backend]) -> Vec<usize> {
+        let assigned = |outline: &Outline| assign(graph, backends, &|node| outline.place(node), &outline.specs);
+        let mut devices = assigned(self);
+        self.on_cpu = caches_on_cpu(graph, &devices, self.hparams.n_layer);
+        if self.gpu_layers > 0 && self.on_cpu.contains(&true) {
+            devices = assigned(self);
         }
-        outline.places = Places::of(&graph, &devices, outline.hparams.n_layer, outline.decoder.states.len());
-        outline.wanted = schedule::wanted(&graph, &devices, backends.len(), outline.specs.len());
-        outline.read = weights_read(&graph, outline.specs.len());
-        Ok(outline)
+        self.places = Places::of(graph, &devices, self.hparams.n_layer, self.decoder.states.len());
+        self.read = weights_read(graph, self.specs.len());
+        devices
+    }
+
+    /// The block that predicts further tokens, as a model of one layer over the same weights.
+    pub fn nextn(&self) -> Option<&Outline> {
+        self.nextn.as_deref()
+    }
+
+    /// Takes that block out.
+    pub(super) fn take_nextn(&mut self) -> Option<Outline> {
+        self.nextn.take().map(|block| *block)
     }
 
     /// The hyperparameters.
@@ -183,7 +245,7 @@ impl Outline {
 
     /// How many tensors follow each of the placement's rules, and their bytes in the file.
     pub fn placed(&self) -> Vec<(usize, u64)> {
-        let (placed, gpu) = &self.placed;
+        let (placed, gpu) = &*self.placed;
         let mut all = vec![(0, 0); gpu.len()];
         for (i, spec) in self.specs.iter().enumerate() {
             if let Some(rule) = placed.rule(i) {
@@ -212,7 +274,7 @@ impl Outline {
             // Where the keys are, which may be those of an earlier layer.
             return if self.on_cpu[spec.layer] { 0 } else { self.parts[spec.layer] };
         }
-        let (placed, gpu) = &self.placed;
+        let (placed, gpu) = &*self.placed;
         let named = node.weights().into_iter().filter(|(_, usage)| *usage != WeightUse::Vector);
         let rule = named.filter_map(|(weight, _)| placed.rule(weight.0 as usize)).next();
         match (rule, &node.op) {
@@ -346,10 +408,27 @@ impl Outline {
     }
 }
 
-/// Of each weight how much of it a token reads: experts of all experts.
+/// The hyperparameters of the block that predicts further tokens, and what it has from the model; `None` where the file
+/// has no such block.
+fn nextn_of(hparams: &Hparams, decoder: &Decoder) -> Result<Option<(Hparams, Ends)>> {
+    let Some(block) = hparams.of_nextn().filter(|_| matches!(decoder.head, Head::Logits(_))) else { return Ok(None) };
+    if !nextn::KNOWN.contains(&&*hparams.architecture) {
+        let (name, known) = (&hparams.architecture, nextn::KNOWN.join(", "));
+        let problem = format!("Blocks of `{name}` that predict further tokens (those of {known} can draft)");
+        return Err(Error::Unsupported(problem));
+    }
+    let Decoder { token_embd, output_norm, ref head, .. } = *decoder;
+    Ok(Some((block, Ends { token_embd, output_norm, head: head.clone() })))
+}
+
+/// Of each weight how much of it a token reads: experts of all experts, nothing of another graph's.
 fn weights_read(graph: &Graph, n_weights: usize) -> Vec<(usize, usize)> {
-    let mut read = vec![(1, 1); n_weights];
+    let mut read = vec![(0, 1); n_weights];
+    for weight in graph.ropes.iter().flat_map(RopeSpec::weights) {
+        read[weight.0 as usize] = (1, 1);
+    }
     for node in &graph.nodes {
+        node.weights().into_iter().for_each(|(weight, _)| read[weight.0 as usize] = (1, 1));
         let stacks = match &node.op {
             Op::ExpertGate { gate, up, .. } => [gate].into_iter().chain(up).collect(),
             Op::ExpertDown { down, .. } => vec![down],

@@ -21,6 +21,8 @@ pub struct Placement {
     pub tensor_split: TensorSplit,
     /// Tensors that are placed whatever their layer; the first rule that matches counts.
     pub tensor_devices: Vec<TensorDevice>,
+    /// Whether the block that predicts further tokens is there too, where the file has one.
+    pub nextn: bool,
 }
 
 impl Placement {

@@ -62,13 +62,16 @@ pub fn assign(
     devices
 }
 
-/// What each device needs of the weights for the nodes of `graph` that are assigned to it.
-pub fn wanted(graph: &Graph, devices: &[usize], n_devices: usize, n_weights: usize) -> Vec<Wanted> {
+/// What each device needs of the weights for the nodes of graphs that are assigned to it.
+pub fn wanted(graphs: &[(&Graph, &[usize])], n_devices: usize, n_weights: usize) -> Vec<Wanted> {
     // The component of a weight is that of the first node that uses it.
     let none =
         Wanted { uses: vec![None; n_weights], components: vec![Component::Other; n_weights], together: Vec::new() };
     let mut all = vec![none; n_devices];
-    for (node, &device) in graph.nodes.iter().zip(devices) {
+    let nodes = graphs.iter().flat_map(|(graph, devices)| {
+        graph.nodes.iter().zip(devices.iter()).map(move |(node, &device)| (*graph, node, device))
+    });
+    for (graph, node, device) in nodes {
         let rope = match &node.op {
             Op::Attention(spec) => spec.rope.map(|rope| &graph.ropes[rope]),
             _ => None,

@@ -92,6 +92,7 @@ struct Copy {
 }
 
 /// A backend with the weights that are on it.
+#[derive(Clone)]
 pub struct Device {
     /// The backend.
     pub backend: Arc<dyn Backend>,

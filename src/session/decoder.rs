@@ -2,11 +2,12 @@
 //!
 //! The trait exists so that the rules of a session can be tested against an engine whose every logit is scripted.
 
-use super::draft::Drafter;
+use super::draft::{Choose, DraftModel};
+use super::nextn::NextnBlock;
 use super::shared::{Job, Prewarm};
 use crate::backend::{Legal, SampleSpec, SampledRow};
 use crate::engine::{
-    EmbedOptions, Embeddings, Engine, EngineStats, LeafScore, Prefill, SavedSlot, SlotId, Speculation,
+    EmbedOptions, Embeddings, Engine, EngineOptions, EngineStats, LeafScore, Prefill, SavedSlot, SlotId, Speculation,
 };
 use crate::trie::{Descriptor, Trie};
 use crate::{Error, Result, Token};
@@ -172,9 +173,22 @@ pub(crate) trait Decoder: Send {
         None
     }
 
-    /// The draft model, where one guesses.
-    fn drafter(&mut self) -> Option<&mut Drafter> {
-        None
+    /// Whether a draft model guesses.
+    fn has_drafter(&self) -> bool {
+        false
+    }
+
+    /// Puts at most `most` tokens into `guesses` that the draft model says follow `text`, each chosen by `choose`.
+    fn draft(
+        &mut self,
+        text: &[Token],
+        most: usize,
+        choose: Choose<'_>,
+        guesses: &mut Vec<Token>,
+        cancel: &AtomicBool,
+    ) -> Result<()> {
+        let _ = (text, most, choose, guesses, cancel);
+        Err(Error::Internal("A decoder without a draft model was asked for guesses".into()))
     }
 
     /// Context shift: makes room in a full slot by removing the first half of the tokens between the first `keep` and
@@ -333,6 +347,32 @@ fn cannot_save() -> Error {
     Error::Internal("A decoder that cannot save was asked to".into())
 }
 
+/// What guesses by another model than the one that answers.
+pub(crate) enum Drafter {
+    /// A small model.
+    Model(Box<DraftModel>),
+    /// A block of the model's own file.
+    Nextn(Box<NextnBlock>),
+}
+
+impl Drafter {
+    /// Opens what guesses for an engine's model: its own block, where it was loaded with one, else the model at `path`.
+    ///
+    /// # Errors
+    /// Those of [`DraftModel::open`] and [`NextnBlock::open`].
+    pub(crate) fn open(
+        path: &Path,
+        of: &mut Engine,
+        wanted: &EngineOptions,
+        go_on: impl FnMut() -> bool + Send,
+    ) -> Result<Drafter> {
+        Ok(match of.model().nextn().cloned() {
+            Some(block) => Drafter::Nextn(Box::new(NextnBlock::open(block, of, wanted, go_on)?)),
+            None => Drafter::Model(Box::new(DraftModel::open(path, of, wanted, go_on)?)),
+        })
+    }
+}
+
 /// An engine and the slot of its last prefill or restore.
 pub(crate) struct EngineSlot {
     engine: Engine,
@@ -357,6 +397,18 @@ impl EngineSlot {
         &mut self.engine
     }
 
+    /// [`Engine::prefill`], which the model's own block follows.
+    fn prefill_slot(&mut self, slot: SlotId, tokens: &[Token], cancel: &AtomicBool) -> Result<Prefill> {
+        let EngineSlot { engine, drafter, .. } = self;
+        let mut follow = |engine: &Engine| match drafter {
+            Some(Drafter::Nextn(block)) => block.follow(engine, slot, tokens, cancel),
+            _ => Ok(()),
+        };
+        // The rows of the pass before, which the next one replaces.
+        follow(engine)?;
+        engine.prefill_each(slot, tokens, cancel, &mut follow)
+    }
+
     /// The slot with this number; -1 is the one of the last prefill or restore.
     fn numbered(&mut self, slot_id: i32) -> Result<SlotId> {
         let slot = self.slot;
@@ -371,10 +423,10 @@ impl Decoder for EngineSlot {
 
     fn prefill(&mut self, slot_id: i32, tokens: &[Token], cancel: &AtomicBool) -> Result<Prefill> {
         self.slot = self.engine().slot_for(slot_id, tokens)?;
-        let prefill = self.engine.prefill(self.slot, tokens, cancel)?;
+        let prefill = self.prefill_slot(self.slot, tokens, cancel)?;
         match &mut self.drafter {
-            Some(drafter) => drafter.prefill(slot_id, tokens, cancel).map(|()| prefill),
-            None => Ok(prefill),
+            Some(Drafter::Model(model)) => model.prefill(slot_id, tokens, cancel).map(|()| prefill),
+            _ => Ok(prefill),
         }
     }
 
@@ -386,7 +438,7 @@ impl Decoder for EngineSlot {
         if slot == self.slot {
             replaces();
         }
-        self.engine.prefill(slot, &warm.tokens, cancel).map(drop)
+        self.prefill_slot(slot, &warm.tokens, cancel).map(drop)
     }
 
     fn pin(&mut self, slots: u32) {
@@ -426,8 +478,23 @@ impl Decoder for EngineSlot {
         self.engine.row_ahead(0)
     }
 
-    fn drafter(&mut self) -> Option<&mut Drafter> {
-        self.drafter.as_mut()
+    fn has_drafter(&self) -> bool {
+        self.drafter.is_some()
+    }
+
+    fn draft(
+        &mut self,
+        text: &[Token],
+        most: usize,
+        choose: Choose<'_>,
+        guesses: &mut Vec<Token>,
+        cancel: &AtomicBool,
+    ) -> Result<()> {
+        match &mut self.drafter {
+            Some(Drafter::Model(model)) => model.draft(text, most, choose, guesses, cancel),
+            Some(Drafter::Nextn(block)) => block.draft((&self.engine, self.slot), text, most, choose, guesses, cancel),
+            None => Ok(()),
+        }
     }
 
     fn shift(&mut self, keep: usize, pending: &mut Vec<Token>, cancel: &AtomicBool) -> Result<usize> {

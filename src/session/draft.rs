@@ -13,10 +13,10 @@ use std::sync::atomic::AtomicBool;
 const MOST_MORE: usize = 128;
 
 /// Chooses a token from logits for this position; `None` where it cannot.
-type Choose<'a> = &'a mut dyn FnMut(&mut [f32], u32) -> Option<Token>;
+pub(super) type Choose<'a> = &'a mut dyn FnMut(&mut [f32], u32) -> Option<Token>;
 
 /// The draft model's engine, and the slot of the last prompt.
-pub(crate) struct Drafter {
+pub(crate) struct DraftModel {
     engine: Engine,
     slot: SlotId,
     /// Ids that the session's model has.
@@ -25,7 +25,7 @@ pub(crate) struct Drafter {
     translation: Option<Translation>,
 }
 
-impl Drafter {
+impl DraftModel {
     /// Opens the file at `path` to guess for the model of an engine, on the CPU, with its context and options.
     /// `go_on` answers whether to load on.
     ///
@@ -37,7 +37,7 @@ impl Drafter {
         of: &Engine,
         wanted: &EngineOptions,
         mut go_on: impl FnMut() -> bool + Send,
-    ) -> Result<Drafter> {
+    ) -> Result<DraftModel> {
         let in_file = |error: Error| error.in_file(path);
         let options = wanted.of_draft(of.context())?;
         let model = open_model(path, &options, Some(&mut |_| go_on()))?;
@@ -57,7 +57,7 @@ impl Drafter {
         }
         let mut engine = Engine::open(model, &options, Some(&mut |_| go_on()))?;
         let slot = engine.take_slot(-1)?;
-        Ok(Drafter { engine, slot, n_vocab: of.model().n_vocab(), translation })
+        Ok(DraftModel { engine, slot, n_vocab: of.model().n_vocab(), translation })
     }
 
     /// Evaluates a prompt that fits and whose tokens the model has; of others nothing.
@@ -186,7 +186,7 @@ mod tests {
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/demo.gguf");
         let options = EngineOptions { context: 64, threads: 1, ..EngineOptions::default() };
         let mut engine = Engine::new(open_model(&path, &options, None).unwrap(), &options).unwrap();
-        let mut drafter = Drafter::open(&path, &engine, &options, || true).unwrap();
+        let mut drafter = DraftModel::open(&path, &engine, &options, || true).unwrap();
         let mut text: Vec<Token> = vec![1, 300, 17, 301];
         drafter.prefill(-1, &text, &NEVER).unwrap();
         // Guesses that were taken, some of them, or none; and a text that has nothing of the one before.

@@ -6,7 +6,7 @@
 //! after the first are opened when they are needed. All have one vocabulary, so that tokens mean the same everywhere.
 
 use super::decoder::{Decoder, EngineSlot, PassTime};
-use super::draft::{Drafter, same_vocabulary};
+use super::draft::same_vocabulary;
 #[cfg(feature = "remote")]
 use super::on_server::Connected;
 use super::shared::{Job, Prewarm};
@@ -288,10 +288,6 @@ impl Decoder for Fallbacks {
 
     fn pass_time(&self) -> Option<PassTime> {
         self.now()?.pass_time()
-    }
-
-    fn drafter(&mut self) -> Option<&mut Drafter> {
-        self.now_mut().ok()?.drafter()
     }
 
     fn shift(&mut self, keep: usize, pending: &mut Vec<Token>, cancel: &AtomicBool) -> Result<usize> {

@@ -376,10 +376,12 @@ impl<'a, D: Decoder> Generation<'a, D> {
         let whole = legal.is_none_or(|legal| legal.listed(self.masks_first).is_empty());
         let most = if whole && !self.pending.is_empty() { MOST.min(left).min(room) } else { 0 };
         let (by, asked) = guesser.guess(&self.text, most, &mut self.guesses);
-        let Some(drafter) = self.decoder.drafter().filter(|_| asked > 0) else { return Ok(by) };
+        if asked == 0 || !self.decoder.has_drafter() {
+            return Ok(by);
+        }
         let (sampler, banned) = (&mut self.job.sampler, &self.job.banned[..]);
         let mut choose = |logits: &mut [f32], position| sampler.propose(logits, banned, position);
-        drafter.draft(&self.text, asked, &mut choose, &mut self.guesses, &self.shared.cancel)?;
+        self.decoder.draft(&self.text, asked, &mut choose, &mut self.guesses, &self.shared.cancel)?;
         Ok(By::Draft)
     }
 

@@ -16,6 +16,7 @@ mod fallbacks;
 mod generate;
 mod guess;
 mod hub;
+mod nextn;
 #[cfg(feature = "testing")]
 mod noop;
 #[cfg(feature = "remote")]
@@ -61,8 +62,7 @@ use crate::trie::{self, Built, Surroundings};
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 use constraint::{Constraint, Kind};
-use decoder::{Decoder, EngineSlot};
-use draft::Drafter;
+use decoder::{Decoder, Drafter, EngineSlot};
 use hub::Hub;
 use parking_lot::Mutex;
 use reasoning::Reasoning;
@@ -137,14 +137,14 @@ impl Session {
         let mut hear = |done: f32| progress.as_mut().is_none_or(|heard| heard(done));
         // What cannot be is refused before anything is loaded.
         draft.as_ref().map(|_| wanted.of_draft(0)).transpose()?;
-        let model = engine::open_model(&path, &wanted, Some(&mut hear))?;
+        let model = engine::open_drafted_model(&path, draft.as_deref(), &wanted, Some(&mut hear))?;
         let mut session = match wanted.parallel()? {
             1 => {
-                let engine = Engine::open(model, &wanted, Some(&mut hear))?;
+                let mut engine = Engine::open(model, &wanted, Some(&mut hear))?;
                 if draft.is_some() && engine.most_guesses() == 0 {
                     return Err(Error::Unsupported("A draft model guesses where the model is on the CPU".into()));
                 }
-                let draft = draft.map(|path| Drafter::open(&path, &engine, &wanted, || hear(1.0)));
+                let draft = draft.map(|path| Drafter::open(&path, &mut engine, &wanted, || hear(1.0)));
                 Session::around(engine, draft.transpose()?, &wanted)?
             }
             _ => Session::beside_others(&model, &wanted, Some(&mut hear))?,

@@ -25,8 +25,9 @@ pub struct OpenOptions {
     /// Context size, threads, placement and key/value format.
     pub engine: EngineOptions,
     /// The GGUF file of a draft model, a small one: what it guesses is evaluated in the pass of the token before, where
-    /// that has paid. It changes no token. With another vocabulary it guesses by text, which pays less. It takes memory
-    /// for a context of its own, and shares no engine.
+    /// that has paid. It changes no token. With another vocabulary it guesses by text, which pays less. The
+    /// model's own file, where that has a block that predicts further tokens (NextN, MTP): the block guesses. It takes
+    /// memory for a context of its own, and shares no engine.
     pub draft: Option<PathBuf>,
     /// Opens the vocabulary alone, without weights: only the methods about text, tokens and the file work. `engine` and
     /// `progress` have no effect.

@@ -222,3 +222,24 @@ fn what_does_not_fit_a_gpu_is_refused() {
         assert!(error.contains("binds at most 524288: with 0 layers on the GPU it fits"), "{error}");
     }
 }
+
+/// Its block that predicts further tokens takes weights, a cache and the hidden rows of a pass.
+#[test]
+fn a_plan_counts_the_block_that_drafts() {
+    let path = fixture(Kind::Qwen35, Weights::Q8_0);
+    let how = ["-m", text(&path), "--threads", "1", "--ctx", "1024"];
+    let drafted = [&how[..], &["--draft", text(&path)]].concat();
+    let [alone, found] = [&how[..], &drafted].map(|how| json(&[&PLAN, how].concat()));
+    let [alone, total] = [&alone, &found].map(|plan| plan["devices"][0]["total_bytes"].as_u64().unwrap());
+    let of_draft = found["draft"]["total_bytes"].as_u64().unwrap();
+    assert_eq!(found["draft"]["model"], text(&path));
+    // The weights of one more layer, and not all of them again.
+    let bytes = std::fs::metadata(&path).unwrap().len();
+    let weights = total - alone - of_draft;
+    assert!(weights > bytes / 20 && weights < bytes / 3, "{weights} of {bytes}");
+    let generate = [&["generate", "--prompt", "x", "-n", "1"], &drafted[..]].concat();
+    let (code, _, error) = limited(("ELIZA_MEMORY_LIMIT", &total.to_string()), &generate);
+    assert_eq!(code, Some(0), "{error}");
+    let (code, _, error) = limited(("ELIZA_MEMORY_LIMIT", &(total - 1).to_string()), &generate);
+    assert!(code == Some(1) && error.contains(&format!("needs {total} bytes")), "{error}");
+}

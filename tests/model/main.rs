@@ -4,6 +4,7 @@
 mod fixtures;
 mod listed_logits;
 mod logits;
+mod nextn;
 mod placement;
 mod reference;
 mod refusals;

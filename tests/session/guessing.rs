@@ -68,6 +68,8 @@ fn what_is_said_is_the_same_with_fewer_passes() {
         (Kind::Gemma3, 1, None),
         (Kind::Qwen35, 1, None),
         (Kind::Qwen35, 1, Some(testing::fixture(Kind::Qwen35, Weights::Q4_0))),
+        // By its own block.
+        (Kind::Qwen35, 1, Some(testing::fixture(Kind::Qwen35, Weights::Q8_0))),
         (Kind::Llama, 2, None),
         (Kind::Gemma3, 8, None),
         (Kind::Qwen35, 2, None),

@@ -32,7 +32,7 @@ pub enum Kind {
     /// qwen3: q/k norm, head width apart from the embedding's, tied output, BPE vocabulary.
     Qwen3,
     /// qwen35: a gated delta net in every other of four layers, attention with a gate in the others, heads rotated in
-    /// part.
+    /// part; then a block that predicts further tokens.
     Qwen35,
     /// gemma3: six layers (the last one global), a window of 16, sandwich norms, tied output, SPM vocabulary.
     Gemma3,
@@ -60,6 +60,11 @@ impl Kind {
             Kind::Qwen35 => "qwen35",
             Kind::Gemma3 | Kind::Gemma3Capped => "gemma3",
         }
+    }
+
+    /// Blocks that predict further tokens.
+    fn nextn(self) -> u32 {
+        u32::from(self == Kind::Qwen35)
     }
 
     fn vocabulary(self) -> Vocabulary {
@@ -198,7 +203,7 @@ impl Build {
         for (name, value) in [
             ("context_length", CONTEXT),
             ("embedding_length", shape.n_embd as u32),
-            ("block_count", shape.n_layer),
+            ("block_count", shape.n_layer + self.kind.nextn()),
             ("feed_forward_length", shape.n_ff as u32),
             ("attention.head_count", shape.n_head as u32),
             ("attention.head_count_kv", shape.n_kv as u32),
@@ -230,6 +235,7 @@ impl Build {
                 for (name, value) in [
                     ("rope.dimension_count", rotated),
                     ("full_attention_interval", 2),
+                    ("nextn_predict_layers", self.kind.nextn()),
                     ("ssm.conv_kernel", 4),
                     ("ssm.state_size", state),
                     ("ssm.group_count", KEY_HEADS as u32),
@@ -308,13 +314,19 @@ impl Build {
         }
         let residual = 1.0 / (2.0 * s.n_layer as f32).sqrt();
         let (q, kv) = (s.n_head * s.head, s.n_kv * s.head);
-        for layer in 0..s.n_layer {
+        for layer in 0..s.n_layer + self.kind.nextn() {
             let name = |part: &str| format!("blk.{layer}.{part}");
+            if layer == s.n_layer {
+                for part in ["nextn.enorm", "nextn.hnorm", "nextn.shared_head_norm"] {
+                    self.norm(&name(part), s.n_embd, 1.0);
+                }
+                self.matrix(&name("nextn.eh_proj"), 2 * s.n_embd, s.n_embd, 1.0 / (2.0 * s.n_embd as f32).sqrt());
+            }
             let hybrid = arch == "qwen35";
             for part in ["attn_norm", if hybrid { "post_attention_norm" } else { "ffn_norm" }] {
                 self.norm(&name(part), s.n_embd, 1.0);
             }
-            let recurrent = hybrid && layer % 2 == 0;
+            let recurrent = hybrid && layer % 2 == 0 && layer < s.n_layer;
             if arch != "llama" && !recurrent {
                 self.norm(&name("attn_q_norm"), s.head, 1.0);
                 self.norm(&name("attn_k_norm"), s.head, 1.0);

@@ -133,7 +133,7 @@ impl Reference {
         };
         Reference {
             arch,
-            n_layer: int("block_count").unwrap(),
+            n_layer: int("block_count").unwrap() - int("nextn_predict_layers").unwrap_or(0),
             n_head,
             n_kv: int("attention.head_count_kv").unwrap_or(n_head),
             key_len,
@@ -161,64 +161,98 @@ impl Reference {
         let mut out = Vec::with_capacity(tokens.len());
         for (position, &token) in tokens.iter().enumerate() {
             let hidden = self.hidden(token, position, &mut past, rounding);
-            let head = if self.tensors.contains_key("output.weight") { "output" } else { "token_embd" };
-            let mut row = self.product(head, &hidden, rounding);
-            if let Some(cap) = self.logit_cap {
-                row.iter_mut().for_each(|v| *v = cap * (*v / cap).tanh());
-            }
-            out.push(row);
+            out.push(self.head(&hidden, rounding));
         }
         out
     }
 
+    /// What the block that predicts further tokens says after each of `tokens` but the first, which it reads beside the
+    /// hidden rows after the tokens before them, and then after each of `more`, which it reads beside its own hidden
+    /// rows.
+    pub fn nextn(&self, tokens: &[i32], more: &[i32], rounding: Rounding) -> Vec<Vec<f64>> {
+        let mut past: Vec<Past> = (0..self.n_layer).map(|_| Past::default()).collect();
+        let (mut own, mut out) = (Past::default(), Vec::new());
+        let name = |part: &str| format!("blk.{}.nextn.{part}", self.n_layer);
+        let mut hidden = Vec::new();
+        for (position, &token) in tokens[1..].iter().chain(more).enumerate() {
+            if position + 1 < tokens.len() {
+                hidden = self.hidden(tokens[position], position, &mut past, rounding);
+            }
+            let both = [self.norm(&name("enorm"), &self.embedding(token)), self.norm(&name("hnorm"), &hidden)].concat();
+            let mut x = self.product(&name("eh_proj"), &both, rounding);
+            self.layer(self.n_layer, &mut x, position, &mut own, rounding);
+            hidden = self.norm(&name("shared_head_norm"), &x);
+            out.push(self.head(&hidden, rounding));
+        }
+        out
+    }
+
+    /// The logits of a hidden row.
+    fn head(&self, hidden: &[f64], rounding: Rounding) -> Vec<f64> {
+        let head = if self.tensors.contains_key("output.weight") { "output" } else { "token_embd" };
+        let mut row = self.product(head, hidden, rounding);
+        if let Some(cap) = self.logit_cap {
+            row.iter_mut().for_each(|v| *v = cap * (*v / cap).tanh());
+        }
+        row
+    }
+
+    fn embedding(&self, token: i32) -> Vec<f64> {
+        self.tensors["token_embd.weight"].row(token as usize).iter().map(|&v| f64::from(v)).collect()
+    }
+
     /// The normed hidden row of one token; appends its keys and values, and moves the delta nets on.
     fn hidden(&self, token: i32, position: usize, past: &mut [Past], rounding: Rounding) -> Vec<f64> {
-        let embedding = &self.tensors["token_embd.weight"];
-        let mut x: Vec<f64> = embedding.row(token as usize).iter().map(|&v| f64::from(v)).collect();
+        let mut x = self.embedding(token);
         if self.arch == Arch::Gemma3 {
-            let scale = (embedding.cols as f64).sqrt();
+            let scale = (x.len() as f64).sqrt();
             x.iter_mut().for_each(|v| *v *= scale);
         }
         for (layer, past) in past.iter_mut().enumerate() {
-            let name = |part: &str| format!("blk.{layer}.{part}");
-            let normed = self.norm(&name("attn_norm"), &x);
-            if !(layer + 1).is_multiple_of(self.interval) {
-                add(&mut x, &self.delta_net(layer, &normed, past, rounding));
-                self.feed_forward(layer, &mut x, rounding);
-                continue;
-            }
-            let mut q = self.product(&name("attn_q"), &normed, rounding);
-            let mut k = self.product(&name("attn_k"), &normed, rounding);
-            let mut v = self.product(&name("attn_v"), &normed, rounding);
-            let mut gate = Vec::new();
-            if self.arch == Arch::Qwen35 {
-                // Of each head its values, then its gate.
-                let heads: Vec<_> = q.chunks_exact(2 * self.key_len).map(|head| head.split_at(self.key_len)).collect();
-                gate = heads.iter().flat_map(|(_, gate)| gate.iter().copied()).collect();
-                q = heads.iter().flat_map(|(values, _)| values.iter().copied()).collect();
-            }
-            for (heads, norm) in [(&mut q, "attn_q_norm"), (&mut k, "attn_k_norm")] {
-                for head in heads.chunks_exact_mut(self.key_len) {
-                    if self.arch != Arch::Llama {
-                        head.copy_from_slice(&self.norm(&name(norm), head));
-                    }
-                    self.rotate(head, position, layer);
-                }
-            }
-            round_cache(&mut k, self.key_len, rounding.cache[0]);
-            round_cache(&mut v, self.value_len, rounding.cache[1]);
-            past.keys.push(k);
-            past.values.push(v);
-            let mut mixed = self.attention(&q, layer, &past.keys, &past.values);
-            mixed.iter_mut().zip(&gate).for_each(|(v, gate)| *v /= 1.0 + (-gate).exp());
-            let mut added = self.product(&name("attn_output"), &mixed, rounding);
-            if self.arch == Arch::Gemma3 {
-                added = self.norm(&name("post_attention_norm"), &added);
-            }
-            add(&mut x, &added);
-            self.feed_forward(layer, &mut x, rounding);
+            self.layer(layer, &mut x, position, past, rounding);
         }
         self.norm("output_norm", &x)
+    }
+
+    /// One layer over one more row.
+    fn layer(&self, layer: usize, x: &mut [f64], position: usize, past: &mut Past, rounding: Rounding) {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let normed = self.norm(&name("attn_norm"), x);
+        if layer < self.n_layer && !(layer + 1).is_multiple_of(self.interval) {
+            add(x, &self.delta_net(layer, &normed, past, rounding));
+            self.feed_forward(layer, x, rounding);
+            return;
+        }
+        let mut q = self.product(&name("attn_q"), &normed, rounding);
+        let mut k = self.product(&name("attn_k"), &normed, rounding);
+        let mut v = self.product(&name("attn_v"), &normed, rounding);
+        let mut gate = Vec::new();
+        if self.arch == Arch::Qwen35 {
+            // Of each head its values, then its gate.
+            let heads: Vec<_> = q.chunks_exact(2 * self.key_len).map(|head| head.split_at(self.key_len)).collect();
+            gate = heads.iter().flat_map(|(_, gate)| gate.iter().copied()).collect();
+            q = heads.iter().flat_map(|(values, _)| values.iter().copied()).collect();
+        }
+        for (heads, norm) in [(&mut q, "attn_q_norm"), (&mut k, "attn_k_norm")] {
+            for head in heads.chunks_exact_mut(self.key_len) {
+                if self.arch != Arch::Llama {
+                    head.copy_from_slice(&self.norm(&name(norm), head));
+                }
+                self.rotate(head, position, layer);
+            }
+        }
+        round_cache(&mut k, self.key_len, rounding.cache[0]);
+        round_cache(&mut v, self.value_len, rounding.cache[1]);
+        past.keys.push(k);
+        past.values.push(v);
+        let mut mixed = self.attention(&q, layer, &past.keys, &past.values);
+        mixed.iter_mut().zip(&gate).for_each(|(v, gate)| *v /= 1.0 + (-gate).exp());
+        let mut added = self.product(&name("attn_output"), &mixed, rounding);
+        if self.arch == Arch::Gemma3 {
+            added = self.norm(&name("post_attention_norm"), &added);
+        }
+        add(x, &added);
+        self.feed_forward(layer, x, rounding);
     }
 
     /// Adds a layer's feed-forward part.

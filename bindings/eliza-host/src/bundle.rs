@@ -42,14 +42,16 @@ impl Bundle {
 /// Fails for a file that cannot be the draft model of `model`.
 ///
 /// # Errors
-/// The reader's; [`Error::Unsupported`] for the model itself, whose heads for further tokens are not used, and for an
-/// architecture that cannot be run.
+/// The reader's; [`Error::Unsupported`] for the model itself where it has no block that predicts further tokens, and for
+/// an architecture that cannot be run.
 pub(crate) fn check_draft(draft: &Path, model: &Path) -> Result<()> {
     let refused = |problem: String| Err(Error::Unsupported(format!("{}: {problem}", draft.display())));
-    if draft.canonicalize().is_ok_and(|draft| model.canonicalize().is_ok_and(|model| draft == model)) {
-        return refused("a model cannot draft for itself".into());
+    let facts = Facts::of(&File::open(draft)?);
+    let itself = draft.canonicalize().is_ok_and(|draft| model.canonicalize().is_ok_and(|model| draft == model));
+    if itself && facts.nextn_layers.is_none() {
+        return refused("a model without blocks that predict further tokens cannot draft for itself".into());
     }
-    let architecture = Facts::of(&File::open(draft)?).architecture.unwrap_or_default();
+    let architecture = facts.architecture.unwrap_or_default();
     match architectures().any(|known| known == architecture) {
         true => Ok(()),
         false => refused(format!("a draft model of architecture `{architecture}` cannot be run")),

@@ -29,7 +29,8 @@ fn delta_nets(m: &mut Binder<'_>, tiled: bool) -> Result<Decoder> {
         None => (0..m.h.n_block).map(|il| (il + 1) % interval != 0).collect::<Vec<_>>(),
     };
     m.uniform(RopeKind::Neox, |b| {
-        let mixer = match recurrent[b.il] {
+        // Blocks that predict further tokens have attention.
+        let mixer = match b.m.h.first_block == 0 && recurrent[b.il] {
             true => Mixer::Recurrent(b.delta_net(tiled)?),
             false => gated_attention(b)?,
         };

@@ -109,8 +109,9 @@ public final class OpenOptions {
 
     /**
      * The GGUF file of a draft model, a small one: what it guesses is evaluated in the pass of the token before, where that has paid.
-     * It changes no token. With another vocabulary it guesses by text, which pays less. It works on the CPU, takes memory for weights
-     * and a context of its own, and goes with a {@link #parallel} of 1.
+     * It changes no token. With another vocabulary it guesses by text, which pays less. The model's own file, where that has a block
+     * that predicts further tokens (NextN, MTP): the block guesses. It works on the CPU, takes memory for weights and a context of
+     * its own, and goes with a {@link #parallel} of 1.
      */
     public OpenOptions draft(String path) {
         draft = path;
