@@ -4,8 +4,9 @@
     bench_guessing.py [--pairs N] [--threads N] [--tokens N] [--type TYPE] [--json FILE] [TEXT ...]
 
 TEXT is one of `edit` (a program, and the same with names changed), `json` (a list of like objects), `prose` (a text that repeats nothing),
-`draft` (the prose, with a draft model of a tenth of the size that agrees about 70 tokens of 100) and `other` (the same with a draft model of
-another vocabulary, which by itself has about half of the words right). The models are made (`make_model --script`): they say the text, token
+`draft` (the prose, with a draft model of a tenth of the size that agrees about 70 tokens of 100), `other` (the same with a draft model of
+another vocabulary, which by itself has about half of the words right) and `own` (words that follow each other as in the prose, by a model
+with a block that predicts further tokens and nearly agrees). The models are made (`make_model --script`): they say the text, token
 for token, and take the time of their shape for it. Both ways say the same, which is checked. The vocabularies are real
 ones where `ELIZA_SHARED` or ../shared has them; `other` needs them.
 """
@@ -20,7 +21,7 @@ import zlib
 
 from peer import ROOT, Made, Ours, Skip, run, table
 
-MODEL, DRAFT = "scripted-300m", "scripted-25m"
+MODEL, DRAFT, NEXTN = "scripted-300m", "scripted-25m", "nextn-300m"
 VOCABULARY, OTHER = "ggml-vocab-llama-spm.gguf", "ggml-vocab-deepseek-coder.gguf"
 RENAMED = {"program": "executable", "folder": "directory", "path": "file_name", "environment": "variables"}
 NAMES = ("Anna", "Boris", "Chen", "Dora", "Emil", "Farah", "Goran", "Hana")
@@ -53,7 +54,7 @@ def prose():
     return "What this project is, and why:\n\n", "\n".join(plain)
 
 
-TEXTS = {"edit": edit, "json": objects, "prose": prose, "draft": prose, "other": prose}
+TEXTS = {"edit": edit, "json": objects, "prose": prose, "draft": prose, "other": prose, "own": prose}
 
 
 def tokens_of(ours, model, text, *more):
@@ -66,14 +67,14 @@ def script(ours, known, text, most):
     return prompt, answer[:most]
 
 
-def made(models, shape, kind, name, vocab, tokens):
-    """A model that says these tokens."""
+def made(models, shape, kind, name, vocab, tokens, how="--script"):
+    """A model that says these tokens, or with `--habits` what is in these lists of tokens."""
     with tempfile.TemporaryDirectory() as scratch:
         file = os.path.join(scratch, "script.json")
         with open(file, "w", encoding="utf-8") as out:
             json.dump(tokens, out)
         suffix = f"-{name}-{zlib.crc32(json.dumps(tokens).encode()):08x}"
-        return models.made(f"{shape}:{kind}", suffix, lambda: ["--script", file, *vocab])
+        return models.made(f"{shape}:{kind}", suffix, lambda: [how, file, *vocab])
 
 
 def disagreeing(tokens, first, share):
@@ -92,8 +93,13 @@ def compare(args, ours, models, name):
     text = TEXTS[name]()
     prompt, answer = script(ours, known, text, args.tokens)
     tokens = prompt + answer
-    model = made(models, MODEL, args.type, TEXTS[name].__name__, vocab, tokens)
-    draft = []
+    own = name == "own"
+    if own:
+        model = made(models, NEXTN, args.type, name, vocab, [tokens], "--habits")
+    else:
+        model = made(models, MODEL, args.type, TEXTS[name].__name__, vocab, tokens)
+    draft = ["--draft", model] if own else []
+    chain = ["--temp", 1, "--seed", 1] if own else ["--chain", "greedy"]
     if name == "draft":
         draft = ["--draft", made(models, DRAFT, args.type, name, vocab, disagreeing(tokens, len(prompt), 0.3))]
     if name == "other":
@@ -108,7 +114,7 @@ def compare(args, ours, models, name):
         for pair in range(args.pairs + 1):
             said = {}
             for way in sorted(ways, reverse=pair % 2 == 1):
-                got = ours.json("generate", "--model", model, "--prompt-file", path, "--chain", "greedy", "--max-tokens", len(answer),
+                got = ours.json("generate", "--model", model, "--prompt-file", path, *chain, "--max-tokens", len(answer),
                                 "--ctx", 4096, "--threads", args.threads, "--no-bos", "--ignore-eos", *ways[way])
                 said[way], counts[way] = got["text"], got["usage"]
                 # The first of each way warms up.

@@ -73,8 +73,9 @@ MADE_FOR = {
     "gemma3": ("Gemma 3 270M to 27B", "the scale of 27B"),
     "gemma3n": ("Gemma 3n E2B and E4B", ""),
     "gemma4": ("Gemma 4 E2B, E4B, 12B, 26B-A4B, 31B", ""),
+    "gemma4-assistant": ("draft models of Gemma 4", "heads that compute fewer logits by clusters, whose tables are left out"),
     "glm4": ("GLM-4-9B-0414, GLM-Z1 9B and 32B", "rotation over halves in files that also take images"),
-    "glm4moe": ("GLM-4.5, GLM-4.5-Air, GLM-4.6", "prediction of several tokens, which is left out"),
+    "glm4moe": ("GLM-4.5, GLM-4.5-Air, GLM-4.6", "the block that predicts further tokens, which llama.cpp 0.5.0 does not run"),
     "gpt-oss": ("gpt-oss 20B and 120B", ""),
     "gpt2": ("GPT-2", ""),
     "gptneox": ("Pythia, GPT-NeoX-20B, RedPajama, Dolly", ""),
@@ -110,6 +111,7 @@ MADE_FOR = {
 INSTEAD = {
     "exaone": "nothing; it is bound as `qwen2`",
     "gemma3": "`tools/parity.py` and the fixtures of `tests/model`",
+    "gemma4-assistant": "a slow forward pass (`tests/model/nextn.rs`)",
     "hunyuan-moe": "nothing; it is bound as `hunyuan-dense` with the experts of `mixtral-tiny`",
     "nemotron": "nothing; it is bound as `starcoder2`, with another activation",
     "olmoe": "nothing; its parts are those of `qwen2moe` and `olmo2`",

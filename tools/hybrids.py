@@ -72,7 +72,7 @@ MADE_FOR = {
     "nomic-bert-moe": ("nomic-embed-text v2", ""),
     "plamo2": ("PLaMo 2 1B to 8B", ""),
     "qwen3": ("Qwen3-Embedding and Qwen3-Reranker 0.6B to 8B", ""),
-    "qwen35": ("Qwen3.5 and Qwen3.6 0.8B to 27B", "positions of images; blocks that predict several tokens, which are left out"),
+    "qwen35": ("Qwen3.5 and Qwen3.6 0.8B to 27B", "positions of images; more than one block that predicts further tokens"),
     "qwen35moe": ("Qwen3.5 and Qwen3.6 35B-A3B to 397B-A17B", "as qwen35"),
     "qwen3next": ("Qwen3-Next 80B-A3B", "old files with one `ssm_in`, which are refused"),
     "rwkv6": ("RWKV-6 Finch 1.6B to 14B", "`rwkv6qwen2`, an architecture of its own, which is refused"),

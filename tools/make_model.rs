@@ -11,7 +11,8 @@
 //! output matrix of each token is near the embeddings of those that it follows in a list. So it takes the same time,
 //! and with a grammar that rules out what does not fit, its answers look like those of a trained model. With
 //! `--script`, a list of tokens as JSON, it says that list: after each position the token of the next. That takes a
-//! shape with a table of positions.
+//! shape with a table of positions. A shape with a block that predicts further tokens has one that says nearly what the
+//! model says: with `--habits` the same but for what it adds of the row before.
 
 use elizainference::Error;
 use elizainference::gguf::{File, WriteValue, Writer};
@@ -38,8 +39,15 @@ struct Shape {
     bpe: bool,
 }
 
+impl Shape {
+    /// Blocks after the layers that predict further tokens.
+    fn nextn(&self) -> u32 {
+        u32::from(self.architecture == "glm4moe")
+    }
+}
+
 #[rustfmt::skip]
-const SHAPES: [Shape; 9] = [
+const SHAPES: [Shape; 10] = [
     Shape { name: "qwen3-0.6b", architecture: "qwen3", width: 1024, layers: 28, feed_forward: 3072, heads: 16,
             kv_heads: 8, head: 128, vocabulary: 151_936, context: 40_960, rope_base: 1e6, tied: true, bpe: true },
     Shape { name: "gemma3-270m", architecture: "gemma3", width: 640, layers: 18, feed_forward: 2048, heads: 4,
@@ -56,6 +64,8 @@ const SHAPES: [Shape; 9] = [
             kv_heads: 4, head: 64, vocabulary: 32_000, context: 4096, rope_base: 1e4, tied: false, bpe: false },
     Shape { name: "scripted-25m", architecture: "gpt2", width: 384, layers: 8, feed_forward: 1536, heads: 6,
             kv_heads: 2, head: 64, vocabulary: 32_000, context: 4096, rope_base: 1e4, tied: false, bpe: false },
+    Shape { name: "nextn-300m", architecture: "glm4moe", width: 1024, layers: 24, feed_forward: 2816, heads: 16,
+            kv_heads: 4, head: 64, vocabulary: 32_000, context: 4096, rope_base: 1e4, tied: false, bpe: false },
     // A large vocabulary on next to nothing.
     Shape { name: "vocab-128k", architecture: "llama", width: 64, layers: 1, feed_forward: 128, heads: 2,
             kv_heads: 1, head: 32, vocabulary: 128_256, context: 2048, rope_base: 5e5, tied: true, bpe: true },
@@ -104,7 +114,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let ty = if dims.len() == 1 { TensorType::F32 } else { TensorType::F16 };
         let (mut row, mut bytes) = (vec![0.0; dims[0] as usize], Vec::new());
         for at in 0..dims.get(1).copied().unwrap_or(1) {
-            row.fill_with(|| kind.next(&mut random));
+            kind.row(at as usize, &mut row, &mut random);
             if let Some(habits) = habits.as_ref().filter(|_| name == "output.weight") {
                 habits.add(at as u32, &mut row);
             }
@@ -187,7 +197,7 @@ fn metadata(file: &mut Writer, shape: &Shape) {
     for (name, value) in [
         ("context_length", shape.context),
         ("embedding_length", shape.width as u32),
-        ("block_count", shape.layers),
+        ("block_count", shape.layers + shape.nextn()),
         ("feed_forward_length", shape.feed_forward as u32),
         ("attention.head_count", shape.heads as u32),
         ("attention.head_count_kv", shape.kv_heads as u32),
@@ -201,6 +211,9 @@ fn metadata(file: &mut Writer, shape: &Shape) {
         "gpt2" => file.set(key("attention.layer_norm_epsilon"), 1e-5f32),
         _ => file.set(key("attention.layer_norm_rms_epsilon"), 1e-6f32).set(key("rope.freq_base"), shape.rope_base),
     };
+    if shape.nextn() > 0 {
+        file.set(key("nextn_predict_layers"), shape.nextn());
+    }
     if architecture == "gemma3" {
         file.set(key("attention.sliding_window"), 512u32);
     }
@@ -212,13 +225,26 @@ enum Values {
     Norm(f32),
     /// Around zero, with this standard deviation.
     Spread(f32),
+    /// Of a matrix of twice as many columns as rows: what it is multiplied with in the first half, and a part of this
+    /// size of the second, mixed.
+    First(f32),
 }
 
 impl Values {
     fn next(&self, random: &mut Random) -> f32 {
         match self {
             Values::Norm(mean) => *mean,
-            Values::Spread(deviation) => deviation * random.normal(),
+            Values::Spread(deviation) | Values::First(deviation) => deviation * random.normal(),
+        }
+    }
+
+    /// Row `at` of a matrix.
+    fn row(&self, at: usize, row: &mut [f32], random: &mut Random) {
+        row.fill_with(|| self.next(random));
+        if let Values::First(_) = self {
+            let half = row.len() / 2;
+            row[..half].fill(0.0);
+            row[at] = 1.0;
         }
     }
 }
@@ -236,7 +262,8 @@ fn embedding(shape: &Shape) -> Values {
 /// matrix is one of its own.
 fn tensors(shape: &Shape, habits: bool) -> Vec<(String, Vec<u64>, Values)> {
     let (gemma, positions) = (shape.architecture == "gemma3", shape.architecture == "gpt2");
-    let own_norms = shape.architecture != "llama" && !positions;
+    let own_norms = matches!(shape.architecture, "qwen3" | "gemma3");
+    let second_norm = if shape.architecture == "glm4moe" { "post_attention_norm" } else { "ffn_norm" };
     let vocabulary = shape.vocabulary as u64;
     // Where positions tell what comes, the tokens hardly disturb them.
     let tokens = if positions { Values::Spread(0.1 * per_root(shape.width)) } else { embedding(shape) };
@@ -249,8 +276,13 @@ fn tensors(shape: &Shape, habits: bool) -> Vec<(String, Vec<u64>, Values)> {
         all.push(("output.weight".into(), vec![shape.width, vocabulary], Values::Spread(2.0 * per_root(shape.width))));
     }
     let (q, kv) = (shape.heads * shape.head, shape.kv_heads * shape.head);
-    for layer in 0..shape.layers {
-        let mut norms = vec![("attn_norm", shape.width), ("ffn_norm", shape.width)];
+    for layer in 0..shape.layers + shape.nextn() {
+        let mut norms = vec![("attn_norm", shape.width), (second_norm, shape.width)];
+        if layer >= shape.layers {
+            norms.extend(["nextn.enorm", "nextn.hnorm", "nextn.shared_head_norm"].map(|part| (part, shape.width)));
+            let dims = vec![2 * shape.width, shape.width];
+            all.push((format!("blk.{layer}.nextn.eh_proj.weight"), dims, Values::First(0.5 * per_root(shape.width))));
+        }
         if own_norms {
             norms.extend([("attn_q_norm", shape.head), ("attn_k_norm", shape.head)]);
         }

@@ -27,8 +27,8 @@ pub struct Args {
     prompts: Prompts,
     #[command(flatten)]
     how: TextArgs,
-    /// A small GGUF model, best of the same vocabulary, whose guesses may save passes; the output is the same. The model
-    /// itself where its file has a block that predicts further tokens (NextN, MTP)
+    /// A small GGUF model, best of the same vocabulary, whose guesses may save passes; the output is the same. The
+    /// model itself where its file has a block that predicts further tokens (NextN, MTP)
     #[arg(long, value_name = "FILE")]
     draft: Option<PathBuf>,
     #[command(flatten)]

@@ -4,7 +4,7 @@
 //! Every graph is scheduled once for each size of batch ([`crate::schedule::ROW_BUCKETS`]); the cuts do not depend on
 //! the size, the number of copied bytes does.
 
-use super::memory::{batch_of, cache_of};
+use super::memory::{batch_of, cache_of, check_answers};
 use super::options::EngineOptions;
 use super::plans::{Plans, head_rows};
 use crate::Result;
@@ -87,6 +87,7 @@ pub fn plan_graphs(path: &Path, options: &EngineOptions) -> Result<(Vec<String>,
     let placement = options.placement();
     let backends = placement.backends()?;
     let outline = Outline::read(&file, &backends, &placement).map_err(|error| error.in_file(path))?;
+    check_answers(&outline)?;
     let (cache, _) = cache_of(&outline, options)?;
     let plain: Vec<&dyn Backend> = backends.iter().map(|backend| &**backend).collect();
     let drafted = |draft: Draft<'_>| Ok(Drafted::new(&draft, plain.len()));

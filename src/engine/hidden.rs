@@ -1,9 +1,9 @@
 //! Hidden rows that go in and out: what a block that predicts further tokens reads of its model.
 //!
-//! The engine of the model keeps the hidden rows of its last pass in the host's memory ([`Engine::keep_hidden_rows`]); the
-//! engine of the block is given them, a row for each token, before the pass over those tokens
-//! ([`Engine::put_hidden_rows`]). After that pass the block's own hidden row is in the place of the first, where the next
-//! token's is expected.
+//! The engine of the model keeps the hidden rows of its last pass in the host's memory ([`Engine::keep_hidden_rows`]);
+//! the engine of the block is given them, a row for each token, before the pass over those tokens
+//! ([`Engine::put_hidden_rows`]). After that pass the block's own hidden row is in the place of the first, where the
+//! next token's is expected.
 
 use super::inputs::OutputRows;
 use super::plans::HIDDEN;

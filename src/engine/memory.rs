@@ -8,7 +8,7 @@
 //! the driver's own memory, that of kernels, and staging while weights are uploaded.
 
 use super::options::{EngineOptions, context_for};
-use super::plans::{Look, Plans, can_leave, head_rows, largest_read, reading_bodies};
+use super::plans::{Look, Plans, can_leave, draft_assistant, head_rows, largest_read, reading_bodies};
 use super::windows::WindowSizes;
 use crate::backend::memory::{Bytes, Component, Memory};
 use crate::backend::{self, Backend, CacheSpec, KvTypes, LayerCache, MAX_TEXT_ROWS, Table, WeightBytes};
@@ -199,9 +199,11 @@ impl<'a> Excess<'a> {
 }
 
 impl Estimate {
-    /// The memory of an engine with these options; that of the weights too, unless they are `loaded`.
+    /// The memory of an engine with these options; that of the weights too, unless they are `loaded`. Of a draft model
+    /// that reads another model's rows the weights alone: `assistant` is the one that is attached to the engine.
     fn of(
         model: &Outline,
+        assistant: Option<&Outline>,
         backends: &[Arc<dyn Backend>],
         options: &EngineOptions,
         memory: &[Memory],
@@ -222,26 +224,35 @@ impl Estimate {
         let head_rows = head_rows(parallel);
         // The bodies come first.
         let mut bodies = 0..reading_bodies(batch);
-        Plans::make(model, &backends, cache, (batch, head_rows), |draft| {
-            look()?;
-            let is_read = bodies.next().is_some();
-            for (device, work) in draft.works() {
-                sizings[device].program(&work)?;
-                reading.iter_mut().filter(|_| is_read).try_for_each(|reading| reading.program(&work))?;
+        if model.assists().is_none() {
+            let plans = Plans::make(model, &backends, cache, (batch, head_rows), |draft| {
+                look()?;
+                let is_read = bodies.next().is_some();
+                for (device, work) in draft.works() {
+                    sizings[device].program(&work)?;
+                    reading.iter_mut().filter(|_| is_read).try_for_each(|reading| reading.program(&work))?;
+                }
+                for (device, sizing) in sizings.iter_mut().enumerate() {
+                    sizing.reads(draft.largest_copy(device));
+                }
+                Ok(())
+            })?;
+            sizings[model.places().logits].reads(largest_read(model, head_rows));
+            if let Some(assistant) = assistant {
+                let kept = (plans.kept(), plans.cache());
+                draft_assistant((model, assistant), backends[0], kept, |draft, _| {
+                    draft.works().try_for_each(|(_, work)| sizings[0].program(&work))
+                })?;
             }
-            for (device, sizing) in sizings.iter_mut().enumerate() {
-                sizing.reads(draft.largest_copy(device));
-            }
-            Ok(())
-        })?;
-        sizings[model.places().logits].reads(largest_read(model, head_rows));
+        }
         let mut needs = Vec::with_capacity(backends.len());
         for (i, (backend, memory)) in backends.iter().zip(memory).enumerate() {
             let weights = match loaded {
                 true => WeightBytes::default(),
                 false => backend.weight_bytes(model.specs(), &model.wanted()[i])?,
             };
-            let (mut bytes, device) = (weights.allocated + sizings[i].bytes(), backend.device().name);
+            let of_engine = if model.assists().is_none() { sizings[i].bytes() } else { Bytes::default() };
+            let (mut bytes, device) = (weights.allocated + of_engine, backend.device().name);
             // What is read beside other passes goes to the same cache.
             if let Some(reading) = reading.as_ref().filter(|_| i == 0) {
                 let more = reading.bytes();
@@ -345,6 +356,7 @@ fn memory_of(backends: &[Arc<dyn Backend>]) -> Result<Vec<Memory>> {
 pub fn plan_memory(path: &Path, draft: Option<&Path>, options: &EngineOptions) -> Result<MemoryPlan> {
     options.sequences()?;
     let model = Header::read(path, &options.placement_beside(path, draft))?;
+    check_answers(&model.outline)?;
     let other = draft.filter(|_| model.outline.nextn().is_none());
     let draft = other.map(|path| Header::read(path, &options.of_draft(0)?.placement())).transpose()?;
     let Header { file, backends, outline } = &model;
@@ -360,6 +372,19 @@ pub fn plan_memory(path: &Path, draft: Option<&Path>, options: &EngineOptions) -
     };
     let (n_layer, placed) = (outline.hparams().n_layer, outline.placed());
     Ok(MemoryPlan { estimate, n_layer, placed, fits, largest_context, largest_gpu_layers })
+}
+
+/// An error for a draft model that reads another model's rows, and answers nothing by itself.
+pub(super) fn check_answers(model: &Outline) -> Result<()> {
+    match model.assists() {
+        None => Ok(()),
+        Some(_) => {
+            let name = &model.hparams().architecture;
+            Err(Error::Unsupported(format!(
+                "`{name}` is a draft model of another model, and answers nothing by itself"
+            )))
+        }
+    }
 }
 
 /// What a file's header says of a model, and the devices of its open.
@@ -396,18 +421,21 @@ impl Asked<'_> {
         memory: &[Memory],
         look: Look<'_>,
     ) -> Result<Estimate> {
-        let mut estimate = Estimate::of(outline, self.backends, options, memory, false, look)?;
+        let assistant = self.draft.map(|draft| &draft.outline).filter(|draft| draft.assists().is_some());
+        let mut estimate = Estimate::of(outline, assistant, self.backends, options, memory, false, look)?;
         if let Some(Header { outline, backends, .. }) = self.draft {
             let drafting = options.of_draft(estimate.context)?;
-            estimate.add_draft(&Estimate::of(outline, backends, &drafting, &memory[..1], false, look)?);
+            estimate.add_draft(&Estimate::of(outline, None, backends, &drafting, &memory[..1], false, look)?);
         }
         if let Some(block) = outline.nextn() {
             let drafting = options.of_draft(estimate.context)?;
-            let mut of_block = Estimate::of(block, self.backends, &drafting, memory, true, look)?;
-            // It is given the hidden rows of a pass.
+            estimate.add_draft(&Estimate::of(block, None, self.backends, &drafting, memory, true, look)?);
+        }
+        if assistant.is_some() || outline.nextn().is_some() {
+            // The hidden rows of a pass, which it reads.
             let rows = (batch_of(outline, options)? * outline.hparams().n_embd * size_of::<f32>()) as u64;
-            of_block.needs.iter_mut().take(1).for_each(|need| need.bytes.add(Component::Other, rows));
-            estimate.add_draft(&of_block);
+            estimate.needs.iter_mut().take(1).for_each(|need| need.bytes.add(Component::Other, rows));
+            estimate.of_draft.allocated += rows;
         }
         Ok(estimate)
     }
@@ -474,7 +502,7 @@ pub(super) fn admit(
 pub(super) fn admit_engine(model: &Model, options: &EngineOptions, look: Look<'_>) -> Result<()> {
     let backends: Vec<_> = model.devices().iter().map(|device| device.backend.clone()).collect();
     let (memory, outline) = (memory_of(&backends)?, model.outline());
-    let mut estimate = |options: &EngineOptions| Estimate::of(outline, &backends, options, &memory, true, look);
+    let mut estimate = |options: &EngineOptions| Estimate::of(outline, None, &backends, options, &memory, true, look);
     let asked = estimate(options)?;
     let Some(excess) = asked.excess() else { return Ok(()) };
     let context = largest_context(outline.hparams().n_ctx_train, options, estimate)?;

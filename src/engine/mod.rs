@@ -13,6 +13,7 @@
 //! Invariants: after an error or a cancel the slot holds exactly the tokens whose cells are valid. Cells are reused for
 //! another prompt only where they were computed after the tokens that precede them now.
 
+mod assistant;
 mod cells;
 mod device_sampling;
 mod embed;
@@ -63,7 +64,7 @@ use crate::schedule::Device;
 use crate::{Error, Result, Token};
 use device_sampling::DeviceSampling;
 use inputs::{How, Inputs, OutputRows, Reading};
-use plans::{MOST_HEAD_ROWS, Plans, can_leave, head_rows};
+use plans::{Assistant, MOST_HEAD_ROWS, Plans, can_leave, head_rows};
 use slots::Slots;
 use std::path::Path;
 use std::sync::Arc;
@@ -156,6 +157,8 @@ pub struct Engine {
     hidden_of: Option<SlotId>,
     /// The hidden rows of the last pass, where somebody reads them.
     pass_rows: Option<HiddenRows>,
+    /// A draft model that reads them, and this model's keys and values.
+    assistant: Option<Assistant>,
     stats: EngineStats,
 }
 
@@ -229,6 +232,7 @@ impl Engine {
     /// range, [`Error::Unsupported`] where a device has no cache of the requested types, [`Error::Cancelled`] where
     /// `progress` returned false, and [`Error::Device`] where a device fails.
     pub fn open(model: Arc<Model>, options: &EngineOptions, mut progress: LoadProgress<'_>) -> Result<Engine> {
+        memory::check_answers(model.outline())?;
         let mut look = || go_on(&mut progress, 1.0);
         let context = context_for(options.context, model.train_context());
         let n_slots = options.sequences()?;
@@ -268,6 +272,7 @@ impl Engine {
             packed: options.batch()?.min(context),
             hidden_of: None,
             pass_rows: None,
+            assistant: None,
             stats: EngineStats::default(),
         })
     }

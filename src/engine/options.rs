@@ -131,8 +131,8 @@ impl EngineOptions {
         }
     }
 
-    /// As [`EngineOptions::placement`] for the model at `path`, where the file at `draft` guesses for it: a model that is
-    /// its own draft model drafts by its block that predicts further tokens, where it has one.
+    /// As [`EngineOptions::placement`] for the model at `path`, where the file at `draft` guesses for it: a model that
+    /// is its own draft model drafts by its block that predicts further tokens, where it has one.
     pub(super) fn placement_beside(&self, path: &Path, draft: Option<&Path>) -> Placement {
         let file = |path: &Path| path.canonicalize().ok();
         let nextn = draft.is_some_and(|draft| file(draft).is_some_and(|draft| file(path) == Some(draft)));

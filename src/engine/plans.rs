@@ -12,7 +12,7 @@ use crate::backend::{Backend, CacheSpec, MAX_ROWS, MAX_SEQUENCES, State, WALK_RO
 use crate::graph::{Graph, Node};
 use crate::model::{Model, Outline, Then};
 use crate::schedule::{Draft, Kept, Plan, ROW_BUCKETS, Shared};
-use crate::{Error, Result};
+use crate::{Error, Result, reserve};
 
 /// The rows of logits that an engine computes at once, of several slots in a decode step, or of several positions of
 /// one slot, where no more than so many streams share it.
@@ -137,6 +137,16 @@ impl<T> Plans<T> {
         Ok(())
     }
 
+    /// The places of the rows that outlive a run.
+    pub fn kept(&self) -> Kept {
+        self.kept
+    }
+
+    /// The shape of the cache, wherever its layers are.
+    pub fn cache(&self) -> &CacheSpec {
+        &self.cache
+    }
+
     /// Whether there is a decode plan for `rows` rows.
     pub fn has_decode(&self, rows: usize) -> bool {
         self.decodes[bucket_index(rows)].is_some()
@@ -257,20 +267,44 @@ impl Plans {
         self.kept.logit_rows
     }
 
-    /// The places of the rows that outlive a run.
-    pub fn kept(&self) -> Kept {
-        self.kept
-    }
-
-    /// The shape of the cache, wherever its layers are.
-    pub fn cache(&self) -> &CacheSpec {
-        &self.cache
-    }
-
     /// The most tokens of a prompt that one pass evaluates.
     pub fn batch(&self) -> usize {
         self.batch
     }
+}
+
+/// The plan of a draft model that reads a model's hidden rows, and that of the embeddings which it reads.
+pub(super) struct Assistant {
+    pub embedding: Plan,
+    pub plan: Plan,
+    /// A token's embedding and the hidden row before it.
+    pub row: Vec<f32>,
+}
+
+impl Assistant {
+    pub fn new(model: &Model, assistant: &Model, kept: (Kept, &CacheSpec)) -> Result<Assistant> {
+        let (outlines, backend) = ((model.outline(), assistant.outline()), &*model.devices()[0].backend);
+        let compile = |draft: Draft<'_>, own| draft.compile(if own { assistant } else { model }.devices());
+        let [embedding, plan] = draft_assistant(outlines, backend, kept, compile)?;
+        Ok(Assistant { embedding, plan, row: reserve::filled(0.0, 2 * model.hparams().n_embd, HIDDEN)? })
+    }
+}
+
+/// Makes a `T` for each draft of a draft model that reads a model's hidden rows, where both are on the CPU: for the
+/// embedding of a token, by the model's weights, and for a token's logits, by its own, as `make` is told.
+pub(super) fn draft_assistant<T>(
+    (model, assistant): (&Outline, &Outline),
+    backend: &dyn Backend,
+    (kept, cache): (Kept, &CacheSpec),
+    mut make: impl FnMut(Draft<'_>, bool) -> Result<T>,
+) -> Result<[T; 2]> {
+    let (backends, place) = ([backend], |_: &Node| 0);
+    let mut one = |graph: &Graph, of: &Outline, own| {
+        let shared = Shared { backends: &backends, place: &place, specs: of.specs(), kept, cache };
+        make(Draft::new(graph, 1, 1, &shared), own)
+    };
+    let embedding = one(&model.embedding_graph()?, model, false)?;
+    Ok([embedding, one(&assistant.assistant_graph(model)?, assistant, true)?])
 }
 
 fn there(plan: &Option<Plan>) -> Result<&Plan> {

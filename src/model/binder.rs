@@ -5,7 +5,7 @@ use super::decoder::{Decoder, Head};
 use super::hparams::{Hparams, read_n_rot};
 use super::keys::Keys;
 use super::layer::{Attention, Dense, Experts, FeedForward, Heads, Layer, Mixer};
-use super::nextn::Joined;
+use super::nextn::{Joined, Reads};
 use super::pooled::{Classifier, Pooled, Then};
 use super::pooling::Pooling;
 use super::weights::WeightTable;
@@ -146,7 +146,7 @@ impl<'a> Binder<'a> {
             head,
             logit_scale: 1.0,
             logit_softcap: self.h.logit_softcap,
-            joined: self.joined()?,
+            reads: self.joined()?.map(Reads::Joined),
         })
     }
 

@@ -2,7 +2,7 @@
 
 use super::altup::Widening;
 use super::layer::{Layer, Streams};
-use super::nextn::Joined;
+use super::nextn::Reads;
 use super::pooled::{Classifier, Pooled, Then};
 use crate::Result;
 use crate::graph::{
@@ -35,8 +35,8 @@ pub(super) struct Decoder {
     /// Factor on the logits.
     pub logit_scale: f32,
     pub logit_softcap: Option<f32>,
-    /// Of a block that predicts further tokens: what it reads beside the tokens.
-    pub joined: Option<Joined>,
+    /// What it reads beside the tokens, or in their place, where it predicts further tokens for a model.
+    pub reads: Option<Reads>,
 }
 
 /// The encoder of an encoder-decoder: it reads a text as a whole, of which the decoder's layers have keys and values.
@@ -122,6 +122,25 @@ impl Decoder {
         Ok(b.finish())
     }
 
+    /// Graph from tokens to the embeddings that the first layer reads, as kept hidden rows.
+    pub fn embedding_graph(&self, specs: &[WeightSpec]) -> Result<Graph> {
+        let mut b = Builder::new(specs, &self.ropes);
+        let x = b.embed(self.token_embd, self.embed_scale, Index::Token, None)?;
+        b.output(x, Output::Hidden);
+        Ok(b.finish())
+    }
+
+    /// As [`Decoder::decode_graph`], where layer i attends to what the model's layer `of[i]` keeps.
+    pub fn assistant_graph(&self, specs: &[WeightSpec], of: &[usize]) -> Result<Graph> {
+        let mut graph = self.decode_graph(specs)?;
+        for node in &mut graph.nodes {
+            if let Op::Attention(spec) = &mut node.op {
+                spec.layer = of[spec.layer];
+            }
+        }
+        Ok(graph)
+    }
+
     /// Graph of the K-shift: rotates the keys of moved positions in every layer that has keys, and rotates them.
     pub fn shift_graph(&self, specs: &[WeightSpec]) -> Graph {
         self.cache_graph(specs, Op::ShiftKeys, |spec| spec.rope.is_some())
@@ -193,7 +212,11 @@ impl Decoder {
     /// From tokens to the logits of all rows, or to what becomes of rows of texts.
     fn decode(&self, b: &mut Builder<'_>) -> Result<()> {
         let hidden = self.body(b, false)?;
-        b.output(hidden, Output::Hidden);
+        let kept = match &self.reads {
+            Some(Reads::Assistant(assistant)) => b.matmul(hidden, &[assistant.after], None)?,
+            _ => hidden,
+        };
+        b.output(kept, Output::Hidden);
         if self.pooled().is_none_or(|pooled| pooled.then != Then::Nothing) {
             let logits = self.head(b, hidden)?;
             b.output(logits, Output::Logits);
@@ -222,6 +245,10 @@ impl Decoder {
     }
 
     fn embeddings(&self, b: &mut Builder<'_>) -> Result<Streams> {
+        if let Some(Reads::Assistant(assistant)) = &self.reads {
+            b.part(Part::Layer(0));
+            return Ok(Streams { x: assistant.emit(b)?, per_layer: None, first_values: None });
+        }
         b.part(Part::Embedding);
         let mut x = b.embed(self.token_embd, self.embed_scale, Index::Token, None)?;
         if let Some(table) = self.token_types {
@@ -233,7 +260,7 @@ impl Decoder {
         if let Some(norm) = self.embd_norm {
             x = b.norm(x, norm, None)?;
         }
-        if let Some(joined) = &self.joined {
+        if let Some(Reads::Joined(joined)) = &self.reads {
             b.part(Part::Layer(0));
             x = joined.emit(b, x)?;
         }

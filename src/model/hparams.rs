@@ -12,6 +12,9 @@ const STATE_KEYS: [&str; 3] = ["ssm.conv_kernel", "shortconv.l_cache", "wkv.head
 /// A tensor that only encoder-decoders have.
 const DECODER: &str = "dec.output_norm.weight";
 
+/// A tensor that only draft models have which read another model's hidden rows.
+const ASSISTANT: &str = "nextn.pre_projection.weight";
+
 /// A decoder's hyperparameters, from the metadata.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Hparams {
@@ -85,7 +88,12 @@ impl Hparams {
         let keys = Keys::new(file, &architecture);
         let n_vocab = read_n_vocab(file, &keys)?;
         let n_block = keys.size("block_count", MAX_LAYERS)?;
-        let n_layer = n_block - keys.count("nextn_predict_layers", n_block - 1)?;
+        // All blocks of such a draft model predict further tokens, whatever the key counts.
+        let n_nextn = match file.tensor(ASSISTANT).is_some() {
+            true => 0,
+            false => keys.count("nextn_predict_layers", n_block - 1)?,
+        };
+        let n_layer = n_block - n_nextn;
         let n_embd = keys.size("embedding_length", MAX_WIDTH)?;
         // Where layers keep a state, those without attention have no heads.
         let with_states = STATE_KEYS.iter().any(|key| keys.has(key));
@@ -109,7 +117,8 @@ impl Hparams {
             layers.extend(more);
         }
         let (n_encoder, n_layer) = if n_decoder > 0 { (n_layer, n_layer + 2 * n_decoder) } else { (0, n_layer) };
-        for (il, (&q, &kv)) in n_head.iter().zip(&n_head_kv).enumerate() {
+        let of_nextn = nextn.as_ref().map(|[q, kv, _]| (q, kv));
+        for (il, (&q, &kv)) in n_head.iter().zip(&n_head_kv).chain(of_nextn).enumerate() {
             if kv > 0 && q % kv != 0 {
                 return Err(Error::Model(format!("Layer {il} has {q} query heads, no multiple of its {kv} KV heads")));
             }

@@ -175,8 +175,8 @@ impl Model {
         &self.outline
     }
 
-    /// The block that predicts further tokens, as a model of one layer over the same weights, where it was asked for and
-    /// the file has one. It reads hidden rows of this model beside tokens.
+    /// The block that predicts further tokens, as a model of one layer over the same weights, where it was asked for
+    /// and the file has one. It reads hidden rows of this model beside tokens.
     pub fn nextn(&self) -> Option<&Arc<Model>> {
         self.nextn.as_ref()
     }

@@ -5,7 +5,7 @@ use super::architectures::ARCHITECTURES;
 use super::binder::{Binder, Ends};
 use super::decoder::{Decoder, Head};
 use super::keys::Keys;
-use super::nextn;
+use super::nextn::{self, Reads};
 use super::placement::Placed;
 use super::{Hparams, Placement, Pooled, TensorSplit, WeightTable};
 use crate::backend::{Backend, LayerCache, Table, Wanted};
@@ -395,6 +395,53 @@ impl Outline {
     /// [`Error::Model`] where the shapes do not fit.
     pub fn walk_graph(&self) -> Result<Graph> {
         self.decoder.walk_graph(&self.specs)
+    }
+
+    /// Graph from tokens to the embeddings that the first layer reads, as kept hidden rows.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where the shapes do not fit.
+    pub fn embedding_graph(&self) -> Result<Graph> {
+        self.decoder.embedding_graph(&self.specs)
+    }
+
+    /// Of a draft model that reads another model's hidden rows: how many values these have.
+    pub fn assists(&self) -> Option<usize> {
+        match &self.decoder.reads {
+            Some(Reads::Assistant(assistant)) => Some(assistant.width),
+            _ => None,
+        }
+    }
+
+    /// Graph of a draft model for a model: from a token's embedding and the hidden row after the token before, side by
+    /// side as one kept row, to logits and a hidden row of the model's width. Each layer attends to what the last of
+    /// the model's layers of its kind keeps, those with a window or those without.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where the model does not have what a layer reads, [`Error::Model`] where the shapes
+    /// do not fit.
+    pub fn assistant_graph(&self, model: &Outline) -> Result<Graph> {
+        let cannot = |why: String| Error::InvalidArgument(format!("a draft model of another model: {why}"));
+        let (reads, has) = (self.assists().unwrap_or_default(), model.hparams.n_embd);
+        if reads != has {
+            return Err(cannot(format!("it reads hidden rows of {reads} values, the model's have {has}")));
+        }
+        let mut of = Vec::with_capacity(self.hparams.n_layer);
+        for own in self.decoder.attentions().flatten() {
+            let is_like = |spec: &&AttentionSpec| spec.writes && (spec.window > 0) == (own.window > 0);
+            let Some(there) = model.decoder.attentions().flatten().filter(is_like).last() else {
+                return Err(cannot(format!("the model has no layer whose keys its layer {} reads", own.layer)));
+            };
+            let shape = |spec: &AttentionSpec| (spec.n_head_kv, spec.head_dim_k, spec.head_dim_v);
+            if shape(own) != shape(there) {
+                let (layer, own, at, has) = (own.layer, shape(own), there.layer, shape(there));
+                return Err(cannot(format!(
+                    "its layer {layer} reads heads, keys and values of {own:?}, the model's layer {at} has {has:?}"
+                )));
+            }
+            of.push(there.layer);
+        }
+        self.decoder.assistant_graph(&self.specs, &of)
     }
 
     /// Graph of the K-shift, see [`Op::ShiftKeys`].

@@ -2,12 +2,13 @@
 //!
 //! The trait exists so that the rules of a session can be tested against an engine whose every logit is scripted.
 
-use super::draft::{Choose, DraftModel};
+use super::draft::{Choose, DraftModel, same_vocabulary};
 use super::nextn::NextnBlock;
 use super::shared::{Job, Prewarm};
 use crate::backend::{Legal, SampleSpec, SampledRow};
 use crate::engine::{
     EmbedOptions, Embeddings, Engine, EngineOptions, EngineStats, LeafScore, Prefill, SavedSlot, SlotId, Speculation,
+    open_model,
 };
 use crate::trie::{Descriptor, Trie};
 use crate::{Error, Result, Token};
@@ -338,6 +339,25 @@ pub(super) fn evaluate_last(engine: &mut Engine, slot: SlotId, cancel: &AtomicBo
     engine.prefill(slot, &tokens, cancel).map(drop)
 }
 
+/// Puts at most `most` tokens into `guesses` that the draft model attached to an engine says follow `text`, each chosen
+/// by `choose`. None where the row before the last token is not there.
+fn draft_attached(
+    (engine, slot): (&mut Engine, SlotId),
+    text: &[Token],
+    most: usize,
+    choose: Choose<'_>,
+    guesses: &mut Vec<Token>,
+    cancel: &AtomicBool,
+) -> Result<()> {
+    let Some(&last) = text.last().filter(|_| engine.assist_from(slot, text)) else { return Ok(()) };
+    while guesses.len() < most {
+        let logits = engine.assist(slot, *guesses.last().unwrap_or(&last), cancel)?;
+        let Some(token) = choose(logits, (text.len() + guesses.len()) as u32) else { break };
+        guesses.push(token);
+    }
+    Ok(())
+}
+
 /// The slot with this number; -1 is `current`.
 pub(super) fn numbered_slot(engine: &mut Engine, current: SlotId, slot_id: i32) -> Result<SlotId> {
     if slot_id == -1 { Ok(current) } else { engine.take_slot(slot_id) }
@@ -353,22 +373,34 @@ pub(crate) enum Drafter {
     Model(Box<DraftModel>),
     /// A block of the model's own file.
     Nextn(Box<NextnBlock>),
+    /// A draft model that is attached to the engine.
+    Attached,
 }
 
 impl Drafter {
-    /// Opens what guesses for an engine's model: its own block, where it was loaded with one, else the model at `path`.
+    /// Opens what guesses for an engine's model, on the CPU with the engine's context and options: the model's own
+    /// block, where it was loaded with one, else the model at `path`. `go_on` answers whether to load on.
     ///
     /// # Errors
-    /// Those of [`DraftModel::open`] and [`NextnBlock::open`].
+    /// Those of [`open_model`], [`DraftModel::open`], [`NextnBlock::open`] and [`Engine::attach`].
     pub(crate) fn open(
         path: &Path,
         of: &mut Engine,
         wanted: &EngineOptions,
-        go_on: impl FnMut() -> bool + Send,
+        mut go_on: impl FnMut() -> bool + Send,
     ) -> Result<Drafter> {
-        Ok(match of.model().nextn().cloned() {
-            Some(block) => Drafter::Nextn(Box::new(NextnBlock::open(block, of, wanted, go_on)?)),
-            None => Drafter::Model(Box::new(DraftModel::open(path, of, wanted, go_on)?)),
+        let options = wanted.of_draft(of.context())?;
+        if let Some(block) = of.model().nextn().cloned() {
+            return Ok(Drafter::Nextn(Box::new(NextnBlock::open(block, of, &options, go_on)?)));
+        }
+        let model = open_model(path, &options, Some(&mut |_| go_on()))?;
+        if model.outline().assists().is_none() {
+            return Ok(Drafter::Model(Box::new(DraftModel::open((path, model), of, &options, go_on)?)));
+        }
+        same_vocabulary(of.model().vocab(), model.vocab(), path)?;
+        of.attach(&model).map(|()| Drafter::Attached).map_err(|error| match error {
+            Error::InvalidArgument(why) => Error::InvalidArgument(format!("{}: {why}", path.display())),
+            error => error.in_file(path),
         })
     }
 }
@@ -490,9 +522,14 @@ impl Decoder for EngineSlot {
         guesses: &mut Vec<Token>,
         cancel: &AtomicBool,
     ) -> Result<()> {
+        // The engine's slot has the text but its last token.
+        self.ahead.take_back(&mut self.engine, self.slot);
         match &mut self.drafter {
             Some(Drafter::Model(model)) => model.draft(text, most, choose, guesses, cancel),
             Some(Drafter::Nextn(block)) => block.draft((&self.engine, self.slot), text, most, choose, guesses, cancel),
+            Some(Drafter::Attached) => {
+                draft_attached((&mut self.engine, self.slot), text, most, choose, guesses, cancel)
+            }
             None => Ok(()),
         }
     }

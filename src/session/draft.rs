@@ -2,11 +2,13 @@
 //! the text in its own tokens, and what it says is tokenized for the session's model ([`Translation`]).
 
 use super::translation::Translation;
-use crate::engine::{Engine, EngineOptions, SlotId, open_model};
+use crate::engine::{Engine, EngineOptions, SlotId};
+use crate::model::Model;
 use crate::sampling::likeliest;
 use crate::vocab::{Vocab, VocabKind};
 use crate::{Error, Result, Token};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// How many tokens one of two vocabularies may have more: rows that fill a matrix up.
@@ -26,21 +28,19 @@ pub(crate) struct DraftModel {
 }
 
 impl DraftModel {
-    /// Opens the file at `path` to guess for the model of an engine, on the CPU, with its context and options.
-    /// `go_on` answers whether to load on.
+    /// Opens the model of the file at `path` to guess for the model of an engine, with these options of a draft model.
+    /// `go_on` answers whether to go on.
     ///
     /// # Errors
-    /// The model's or the engine's; [`Error::InvalidArgument`] for other tokens where one of the two has no vocabulary,
+    /// The engine's; [`Error::InvalidArgument`] for other tokens where one of the two has no vocabulary,
     /// [`Error::Unsupported`] for a model that does not go on from tokens.
     pub(crate) fn open(
-        path: &Path,
+        (path, model): (&Path, Arc<Model>),
         of: &Engine,
-        wanted: &EngineOptions,
+        options: &EngineOptions,
         mut go_on: impl FnMut() -> bool + Send,
     ) -> Result<DraftModel> {
         let in_file = |error: Error| error.in_file(path);
-        let options = wanted.of_draft(of.context())?;
-        let model = open_model(path, &options, Some(&mut |_| go_on()))?;
         let (first, own) = (of.model().vocab(), model.vocab());
         let translation = match difference(first, own) {
             None => None,
@@ -55,7 +55,7 @@ impl DraftModel {
         if model.outline().pooled().is_some() || model.outline().answers() {
             return Err(in_file(Error::Unsupported("This model does not go on from tokens: it drafts none".into())));
         }
-        let mut engine = Engine::open(model, &options, Some(&mut |_| go_on()))?;
+        let mut engine = Engine::open(model, options, Some(&mut |_| go_on()))?;
         let slot = engine.take_slot(-1)?;
         Ok(DraftModel { engine, slot, n_vocab: of.model().n_vocab(), translation })
     }
@@ -163,6 +163,7 @@ fn difference(first: &Vocab, other: &Vocab) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::open_model;
     use std::path::PathBuf;
 
     static NEVER: AtomicBool = AtomicBool::new(false);
@@ -186,7 +187,8 @@ mod tests {
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/demo.gguf");
         let options = EngineOptions { context: 64, threads: 1, ..EngineOptions::default() };
         let mut engine = Engine::new(open_model(&path, &options, None).unwrap(), &options).unwrap();
-        let mut drafter = DraftModel::open(&path, &engine, &options, || true).unwrap();
+        let draft = open_model(&path, &options, None).unwrap();
+        let mut drafter = DraftModel::open((&path, draft), &engine, &options, || true).unwrap();
         let mut text: Vec<Token> = vec![1, 300, 17, 301];
         drafter.prefill(-1, &text, &NEVER).unwrap();
         // Guesses that were taken, some of them, or none; and a text that has nothing of the one before.

@@ -130,7 +130,11 @@ impl Guesser {
             // After a token that differs the place before it is likelier than that of so short a match.
             self.lag = if same >= LONG { Some(text.len() - after) } else { self.lag };
             let after = self.lag.and_then(|lag| text.len().checked_sub(lag)).unwrap_or(after);
-            guesses.extend(text[after..].iter().take(window.min(most)));
+            // What follows is guessed to follow after itself.
+            for at in (after..).take(window.min(most)) {
+                let next = text.get(at).or_else(|| guesses.get(at - text.len())).copied();
+                guesses.extend(next);
+            }
             if !guesses.is_empty() {
                 return (by, 0);
             }
@@ -208,7 +212,8 @@ mod tests {
         assert_eq!(guess(&[9, 1, 2, 3, 4, 8, 1, 2, 3, 5, 9, 1, 2, 3]), [4, 8, 1], "four tokens match there");
         assert_eq!(guess(&[1, 2, 3, 4, 1, 2, 3, 5, 7, 1, 2, 3]), [5, 7, 1], "the last of two");
         assert_eq!(guess(&[4, 2, 3, 9, 1, 2, 3]), [9, 1, 2]);
-        assert_eq!(guess(&[1, 1, 1, 1]), [1], "up to the end");
+        assert_eq!(guess(&[1, 1, 1, 1]), [1, 1, 1], "and so on");
+        assert_eq!(guess(&[5, 1, 2, 1, 2, 1, 2]), [1, 2, 1], "and so on");
         assert_eq!((guess(&[]), guess(&[1]), guess(&[1, 2, 3])), (vec![], vec![], vec![]));
     }
 
@@ -237,7 +242,11 @@ mod tests {
             guesser.made(By::Text, guesses.len(), pass(if guesses.is_empty() { 10 } else { 12 }));
             guesser.learn(guesses.len());
         }
-        assert_eq!((guesses.len(), guesser.ways[By::Text as usize].next_rest), (5, REST.0), "all that follows");
+        assert_eq!(
+            (guesses.len(), guesser.ways[By::Text as usize].next_rest),
+            (7, REST.0),
+            "all that follows, and so on"
+        );
     }
 
     #[test]

@@ -21,23 +21,23 @@ pub(crate) struct NextnBlock {
 }
 
 impl NextnBlock {
-    /// Opens the block of an engine's model with its context and options.
+    /// Opens the block of an engine's model, with these options of a draft model.
     ///
     /// # Errors
     /// As [`Engine::open`].
     pub fn open(
         block: Arc<Model>,
         of: &mut Engine,
-        wanted: &EngineOptions,
+        options: &EngineOptions,
         mut go_on: impl FnMut() -> bool + Send,
     ) -> Result<NextnBlock> {
-        let engine = Engine::open(block, &wanted.of_draft(of.context())?, Some(&mut |_| go_on()))?;
+        let engine = Engine::open(block, options, Some(&mut |_| go_on()))?;
         of.keep_hidden_rows()?;
         Ok(NextnBlock { positions: vec![Vec::new(); engine.slots()], engine })
     }
 
-    /// Evaluates what the last pass left rows for: the tokens after them of this text, or of what the slot has where the
-    /// pass was another slot's.
+    /// Evaluates what the last pass left rows for: the tokens after them of this text, or of what the slot has where
+    /// the pass was another slot's.
     ///
     /// # Errors
     /// As [`Engine::append`].
@@ -85,8 +85,8 @@ impl NextnBlock {
         Ok(())
     }
 
-    /// The positions of a pass whose rows its slot lacks here, of those after which the text has a token. The slot keeps
-    /// what it has of the first `kept` tokens of the text.
+    /// The positions of a pass whose rows its slot lacks here, of those after which the text has a token. The slot
+    /// keeps what it has of the first `kept` tokens of the text.
     fn lacking(&mut self, pass: &HiddenRows, text: &[Token], kept: usize) -> Range<usize> {
         let positions = &mut self.positions[pass.slot.number() as usize];
         let known = positions.iter().zip(self.engine.tokens(pass.slot));
@@ -140,7 +140,7 @@ mod tests {
             ("attention.head_count", 2),
             ("full_attention_interval", 1),
         ] {
-            out.set(&format!("qwen35.{key}"), WriteValue::U32(value));
+            out.set(format!("qwen35.{key}"), WriteValue::U32(value));
         }
         out.set("qwen35.attention.layer_norm_rms_epsilon", WriteValue::F32(1e-6));
         out.set("tokenizer.ggml.model", "llama");

@@ -1,8 +1,9 @@
 //! `plan`: what opening a model takes, and what is refused because it does not fit.
 
-use crate::program::{PLAN, json, limited, stdout, text};
+use crate::program::{PLAN, failure, json, limited, stdout, text};
 use crate::testing::fixtures::{Kind, Weights};
-use crate::testing::{fixture, has_gpu};
+use crate::testing::{assistant, fixture, fixture_folder, has_gpu};
+use elizainference::gguf::File;
 use serde_json::Value;
 #[cfg(feature = "gpu")]
 use std::path::Path;
@@ -242,4 +243,26 @@ fn a_plan_counts_the_block_that_drafts() {
     assert_eq!(code, Some(0), "{error}");
     let (code, _, error) = limited(("ELIZA_MEMORY_LIMIT", &(total - 1).to_string()), &generate);
     assert!(code == Some(1) && error.contains(&format!("needs {total} bytes")), "{error}");
+}
+
+/// One that is attached to the model's engine takes weights and the hidden rows of a pass.
+#[test]
+fn a_plan_counts_a_draft_model_that_is_attached() {
+    let path = fixture(Kind::Gemma3, Weights::Q8_0);
+    let (draft, _) = assistant::write(&fixture_folder(), &File::open(&path).unwrap());
+    let how = ["-m", text(&path), "--draft", text(&draft), "--threads", "1", "--ctx", "1024"];
+    let found = json(&[&PLAN, &how[..]].concat());
+    let of_draft = found["draft"]["total_bytes"].as_u64().unwrap();
+    let (bytes, rows) = (std::fs::metadata(&draft).unwrap().len(), 512 * 64 * 4);
+    assert!(of_draft > rows + bytes / 2 && of_draft < rows + 2 * bytes, "{of_draft} of {bytes}");
+    let total = found["devices"][0]["total_bytes"].as_u64().unwrap();
+    let generate = [&["generate", "--prompt", "x", "-n", "1"], &how[..]].concat();
+    let (code, _, error) = limited(("ELIZA_MEMORY_LIMIT", &total.to_string()), &generate);
+    assert_eq!(code, Some(0), "{error}");
+    let (code, _, error) = limited(("ELIZA_MEMORY_LIMIT", &(total - of_draft).to_string()), &generate);
+    assert!(code == Some(1) && error.contains(text(&draft)), "{error}");
+    for command in [&["plan"][..], &["generate", "--prompt", "x"]] {
+        let alone = failure(1, &[command, &["-m", text(&draft)]].concat());
+        assert!(alone.contains("draft model of another model"), "{alone}");
+    }
 }

@@ -1,7 +1,8 @@
 //! Guessed tokens save passes and change nothing of what is said.
 
-use crate::testing;
 use crate::testing::fixtures::{Kind, Weights};
+use crate::testing::{self, assistant};
+use elizainference::gguf::File;
 use elizainference::session::{
     ContextFull, EngineOptions, Event, FinishReason, Mode, OpenOptions, Session, Settings, Sink, Usage,
 };
@@ -28,6 +29,12 @@ fn open_beside(parallel: u32, kind: Kind, weights: Weights, draft: Option<PathBu
         ..EngineOptions::default()
     };
     Session::open(OpenOptions { path, engine, draft, ..OpenOptions::default() }).unwrap()
+}
+
+/// A draft model that reads the hidden rows, keys and values of a model.
+fn assistant_of(kind: Kind, weights: Weights) -> PathBuf {
+    let file = File::open(testing::fixture(kind, weights)).unwrap();
+    assistant::write(&testing::fixture_folder(), &file).0
 }
 
 /// Tokens, text, reason and counts of one generation.
@@ -68,8 +75,9 @@ fn what_is_said_is_the_same_with_fewer_passes() {
         (Kind::Gemma3, 1, None),
         (Kind::Qwen35, 1, None),
         (Kind::Qwen35, 1, Some(testing::fixture(Kind::Qwen35, Weights::Q4_0))),
-        // By its own block.
+        // By its own block, and by one that reads what it keeps.
         (Kind::Qwen35, 1, Some(testing::fixture(Kind::Qwen35, Weights::Q8_0))),
+        (Kind::Gemma3, 1, Some(assistant_of(Kind::Gemma3, Weights::Q8_0))),
         (Kind::Llama, 2, None),
         (Kind::Gemma3, 8, None),
         (Kind::Qwen35, 2, None),
@@ -145,16 +153,22 @@ fn streams_that_share_an_engine_guess_beside_each_other() {
 /// Also when a prompt in another slot came in between.
 #[test]
 fn a_draft_model_changes_nothing_from_prompt_to_prompt() {
-    let path = testing::fixture(Kind::Llama, Weights::Q8_0);
-    let session = open(Kind::Llama, Weights::Q8_0, Some(path));
-    for (prompt, temperature) in [(1, 0.0), (7, 1.0), (30, 0.0)] {
-        let mut settings = Settings { ignore_eos: true, ..session.settings() };
-        settings.params.seed = Some(3);
-        let plain = said(&session, &Settings { no_guessing: true, ..settings.clone() }, 100, temperature);
-        session.prefill(&(0..prompt).collect::<Vec<Token>>(), 1).unwrap();
-        let guessed = said(&session, &settings, 100, temperature);
-        assert_eq!((guessed.0, guessed.1, guessed.2), (plain.0, plain.1, plain.2));
-        assert!(guessed.3.drafted_tokens > 0 && guessed.3.accepted_tokens > 0, "{:?}", guessed.3);
+    for (kind, draft) in [
+        (Kind::Llama, testing::fixture(Kind::Llama, Weights::Q8_0)),
+        (Kind::Qwen35, testing::fixture(Kind::Qwen35, Weights::Q8_0)),
+        (Kind::Gemma3, assistant_of(Kind::Gemma3, Weights::Q8_0)),
+    ] {
+        let session = open(kind, Weights::Q8_0, Some(draft));
+        for (prompt, temperature) in [(1, 0.0), (7, 1.0), (30, 0.0)] {
+            let mut settings = Settings { ignore_eos: true, ..session.settings() };
+            settings.params.seed = Some(3);
+            let plain = said(&session, &Settings { no_guessing: true, ..settings.clone() }, 100, temperature);
+            session.prefill(&(0..prompt).collect::<Vec<Token>>(), 1).unwrap();
+            let guessed = said(&session, &settings, 100, temperature);
+            assert_eq!((guessed.0, guessed.1, guessed.2), (plain.0, plain.1, plain.2));
+            assert!(guessed.3.drafted_tokens > 0, "{:?}", guessed.3);
+            assert!(kind != Kind::Llama || guessed.3.accepted_tokens > 0, "{:?}", guessed.3);
+        }
     }
 }
 
@@ -173,6 +187,10 @@ fn a_draft_model_that_does_not_fit_is_refused() {
     let fixture = |kind| testing::fixture(kind, Weights::Q8_0);
     assert!(matches!(refused(Kind::Llama, "/nonexistent/draft.gguf".into(), 1, "draft.gguf"), Error::Io { .. }));
     assert!(matches!(refused(Kind::Llama, fixture(Kind::Llama), 2, "parallel is 2"), Error::InvalidArgument(_)));
+    // For models of other widths and vocabularies.
+    let wide = assistant_of(Kind::Gemma3, Weights::WideF32);
+    assert!(matches!(refused(Kind::Gemma3, wide.clone(), 1, "assistant-256.gguf"), Error::InvalidArgument(_)));
+    assert!(matches!(refused(Kind::Llama, wide, 1, "another vocabulary"), Error::InvalidArgument(_)));
 }
 
 /// The demo model in another vocabulary: two words have each other's number.

@@ -5,6 +5,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub mod allocator;
+pub mod assistant;
 pub mod decoders;
 pub mod encoders;
 pub mod families;

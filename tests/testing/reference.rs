@@ -38,11 +38,18 @@ pub const EXACT: Rounding = Rounding { activations: false, cache: [Cache::Exact;
 /// What a layer has of the rows before: keys and values; or of a delta net what its convolution met, and for each head
 /// a number for each key and value.
 #[derive(Default)]
-struct Past {
+pub struct Past {
     keys: Vec<Vec<f64>>,
     values: Vec<Vec<f64>>,
     rows: Vec<Vec<f64>>,
     states: Vec<Vec<Vec<f64>>>,
+}
+
+impl Past {
+    /// The keys and the values, a row per token.
+    pub fn kept(&self) -> (&[Vec<f64>], &[Vec<f64>]) {
+        (&self.keys, &self.values)
+    }
 }
 
 struct Matrix {
@@ -187,6 +194,13 @@ impl Reference {
         out
     }
 
+    /// The hidden row after the last of `tokens`, and what the layers have of them.
+    pub fn read(&self, tokens: &[i32], rounding: Rounding) -> (Vec<f64>, Vec<Past>) {
+        let mut past: Vec<Past> = (0..self.n_layer).map(|_| Past::default()).collect();
+        let rows = tokens.iter().enumerate().map(|(at, &token)| self.hidden(token, at, &mut past, rounding));
+        (rows.last().unwrap(), past)
+    }
+
     /// The logits of a hidden row.
     fn head(&self, hidden: &[f64], rounding: Rounding) -> Vec<f64> {
         let head = if self.tensors.contains_key("output.weight") { "output" } else { "token_embd" };
@@ -197,7 +211,8 @@ impl Reference {
         row
     }
 
-    fn embedding(&self, token: i32) -> Vec<f64> {
+    /// A row of the embedding table.
+    pub fn embedding(&self, token: i32) -> Vec<f64> {
         self.tensors["token_embd.weight"].row(token as usize).iter().map(|&v| f64::from(v)).collect()
     }
 
@@ -351,7 +366,7 @@ impl Reference {
     }
 
     /// Rotates one head in place: neighbouring pairs for llama, halves for the others.
-    fn rotate(&self, head: &mut [f64], position: usize, layer: usize) {
+    pub fn rotate(&self, head: &mut [f64], position: usize, layer: usize) {
         let local = self.is_local(layer);
         let base = if local { self.local_freq_base } else { self.freq_base };
         let factors = self.tensors.get("rope_freqs.weight").map(|t| &t.values);

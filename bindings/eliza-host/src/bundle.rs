@@ -42,8 +42,8 @@ impl Bundle {
 /// Fails for a file that cannot be the draft model of `model`.
 ///
 /// # Errors
-/// The reader's; [`Error::Unsupported`] for the model itself where it has no block that predicts further tokens, and for
-/// an architecture that cannot be run.
+/// The reader's; [`Error::Unsupported`] for the model itself where it has no block that predicts further tokens, and
+/// for an architecture that cannot be run.
 pub(crate) fn check_draft(draft: &Path, model: &Path) -> Result<()> {
     let refused = |problem: String| Err(Error::Unsupported(format!("{}: {problem}", draft.display())));
     let facts = Facts::of(&File::open(draft)?);

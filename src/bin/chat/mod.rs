@@ -27,8 +27,8 @@ use std::time::Duration;
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// A small GGUF model, best of the same vocabulary, whose guesses may save passes; the answers are the same. The model
-    /// itself where its file has a block that predicts further tokens (NextN, MTP)
+    /// A small GGUF model, best of the same vocabulary, whose guesses may save passes; the answers are the same. The
+    /// model itself where its file has a block that predicts further tokens (NextN, MTP)
     #[arg(long, value_name = "FILE")]
     draft: Option<PathBuf>,
     #[command(flatten)]

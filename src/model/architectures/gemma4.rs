@@ -7,6 +7,7 @@ use crate::model::binder::{Binder, Block};
 use crate::model::decoder::{Decoder, PerLayerEmbedding};
 use crate::model::keys::MAX_WIDTH;
 use crate::model::layer::{Attention, Both, FeedForward, Layer, PerLayer};
+use crate::model::nextn::{Assistant, Reads};
 use crate::{Error, Result};
 
 /// The last of so many layers sees everything, where the file does not name the layers.
@@ -51,6 +52,37 @@ pub(super) fn gemma4(m: &mut Binder<'_>) -> Result<Decoder> {
     let embed_scale = (m.h.n_embd as f32).sqrt();
     let per_layer = if width > 0 { Some(embeddings(m, width)?) } else { None };
     Ok(Decoder { embed_scale, per_layer, ..decoder })
+}
+
+/// `gemma4-assistant`: a draft model of few narrow layers without keys of their own, for a model of this family.
+pub(super) fn assistant(m: &mut Binder<'_>) -> Result<Decoder> {
+    let (attentions, ropes) = Attentions::read(m, PERIOD)?;
+    let layers = m.layers(|b| {
+        let kind = attentions.kinds[usize::from(attentions.sliding[b.il])];
+        let mut spec = kind.spec(AttentionSpec::new(b.il, b.m.h.n_head[b.il], b.m.h.n_head_kv[b.il], kind.head_dim_k));
+        spec.writes = false;
+        let spec = b.norms_by_head(spec)?;
+        let (attention, ffn) = (b.attention(spec)?, FeedForward::Dense(b.gated(Activation::Gelu)?));
+        let layer = b.sandwich(attention, ffn)?;
+        let scale = b.m.table.optional_vector(&b.name("layer_output_scale.weight"), 1)?;
+        Ok(Layer { output: scale.map(Function::ScaleBy), ..layer })
+    })?;
+    // Clusters of tokens, by which some compute fewer logits.
+    m.table.ignore("masked_embd_");
+    let decoder = m.decoder(ropes, layers)?;
+    let (width, n) = (m.keys.size("embedding_length_out", MAX_WIDTH)?, m.h.n_embd);
+    let before = m.linear("nextn.pre_projection", 2 * width, n)?;
+    let after = m.linear("nextn.post_projection", n, width)?;
+    let reads = Some(Reads::Assistant(Assistant { width, before, after }));
+    Ok(Decoder { logit_softcap: None, reads, ..decoder })
+}
+
+impl Kind {
+    /// Attention of this kind, which adds up scores as they are.
+    fn spec(&self, plain: AttentionSpec) -> AttentionSpec {
+        let (head_dim_v, window, rope) = (self.head_dim_v, self.window, Some(self.rope));
+        AttentionSpec { head_dim_v, scale: 1.0, window, rope, ..plain }
+    }
 }
 
 impl Attentions {
@@ -102,14 +134,8 @@ fn spec(b: &mut Block<'_, '_>, kind: Kind, source: usize) -> Result<AttentionSpe
     if !n_head.is_multiple_of(n_head_kv) {
         return Err(Error::Model(format!("Layer {il} has {n_head} query heads, its source {n_head_kv} KV heads")));
     }
-    let mut spec = AttentionSpec {
-        writes: source == il,
-        head_dim_v: kind.head_dim_v,
-        scale: 1.0,
-        window: kind.window,
-        rope: Some(kind.rope),
-        ..AttentionSpec::new(source, n_head, n_head_kv, kind.head_dim_k)
-    };
+    let mut spec = kind.spec(AttentionSpec::new(source, n_head, n_head_kv, kind.head_dim_k));
+    spec.writes = source == il;
     if spec.writes {
         spec.v_norm = Some(b.m.bare_norm());
         if !b.has("attn_v.weight") && !b.has("attn_qkv.weight") {

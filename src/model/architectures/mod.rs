@@ -52,6 +52,7 @@ pub(super) const ARCHITECTURES: &[(&str, NormKind, Bind)] = &[
     ("gemma3", Rms, gemma::gemma3),
     ("gemma3n", Rms, gemma3n::gemma3n),
     ("gemma4", Rms, gemma4::gemma4),
+    ("gemma4-assistant", Rms, gemma4::assistant),
     ("glm4", Rms, glm::glm4),
     ("glm4moe", Rms, glm::glm4moe),
     ("gpt-oss", Rms, gpt_oss::gpt_oss),
