@@ -70,6 +70,9 @@ pub(super) fn assistant(m: &mut Binder<'_>) -> Result<Decoder> {
     // Clusters of tokens, by which some compute fewer logits.
     m.table.ignore("masked_embd_");
     let decoder = m.decoder(ropes, layers)?;
+    if decoder.pooled().is_some() {
+        return Err(Error::Model("A draft model of another model whose rows are those of texts".into()));
+    }
     let (width, n) = (m.keys.size("embedding_length_out", MAX_WIDTH)?, m.h.n_embd);
     let before = m.linear("nextn.pre_projection", 2 * width, n)?;
     let after = m.linear("nextn.post_projection", n, width)?;
