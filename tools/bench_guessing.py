@@ -6,9 +6,9 @@
 TEXT is one of `edit` (a program, and the same with names changed), `json` (a list of like objects), `prose` (a text that repeats nothing),
 `draft` (the prose, with a draft model of a tenth of the size that agrees about 70 tokens of 100), `other` (the same with a draft model of
 another vocabulary, which by itself has about half of the words right) and `own` (words that follow each other as in the prose, by a model
-with a block that predicts further tokens and nearly agrees). The models are made (`make_model --script`): they say the text, token
-for token, and take the time of their shape for it. Both ways say the same, which is checked. The vocabularies are real
-ones where `ELIZA_SHARED` or ../shared has them; `other` needs them.
+with a block that predicts further tokens and nearly agrees). The models are made (`make_model --script`; that of
+`own` with `--habits`): they say the text, token for token, and take the time of their shape for it. Both ways say the same, which is
+checked. The vocabularies are real ones where `ELIZA_SHARED` or ../shared has them; `other` needs them.
 """
 import argparse
 import json
