@@ -2,7 +2,7 @@
 //!
 //! The trait exists so that the rules of a session can be tested against an engine whose every logit is scripted.
 
-use super::draft::{Choose, DraftModel, same_vocabulary};
+use super::draft::{Ask, DraftModel, same_vocabulary};
 use super::nextn::NextnBlock;
 use super::shared::{Job, Prewarm};
 use crate::backend::{Legal, SampleSpec, SampledRow};
@@ -174,22 +174,10 @@ pub(crate) trait Decoder: Send {
         None
     }
 
-    /// Whether a draft model guesses.
-    fn has_drafter(&self) -> bool {
-        false
-    }
-
-    /// Puts at most `most` tokens into `guesses` that the draft model says follow `text`, each chosen by `choose`.
-    fn draft(
-        &mut self,
-        text: &[Token],
-        most: usize,
-        choose: Choose<'_>,
-        guesses: &mut Vec<Token>,
-        cancel: &AtomicBool,
-    ) -> Result<()> {
-        let _ = (text, most, choose, guesses, cancel);
-        Err(Error::Internal("A decoder without a draft model was asked for guesses".into()))
+    /// Asks the draft model for guesses, where there is one.
+    fn draft(&mut self, ask: Ask<'_>) -> Result<()> {
+        let _ = ask;
+        Ok(())
     }
 
     /// Context shift: makes room in a full slot by removing the first half of the tokens between the first `keep` and
@@ -339,21 +327,13 @@ pub(super) fn evaluate_last(engine: &mut Engine, slot: SlotId, cancel: &AtomicBo
     engine.prefill(slot, &tokens, cancel).map(drop)
 }
 
-/// Puts at most `most` tokens into `guesses` that the draft model attached to an engine says follow `text`, each chosen
-/// by `choose`. None where the row before the last token is not there.
-fn draft_attached(
-    (engine, slot): (&mut Engine, SlotId),
-    text: &[Token],
-    most: usize,
-    choose: Choose<'_>,
-    guesses: &mut Vec<Token>,
-    cancel: &AtomicBool,
-) -> Result<()> {
-    let Some(&last) = text.last().filter(|_| engine.assist_from(slot, text)) else { return Ok(()) };
-    while guesses.len() < most {
-        let logits = engine.assist(slot, *guesses.last().unwrap_or(&last), cancel)?;
-        let Some(token) = choose(logits, (text.len() + guesses.len()) as u32) else { break };
-        guesses.push(token);
+/// Guesses what the draft model attached to an engine says follows the text. None where the row before the last token
+/// is not there.
+fn draft_attached((engine, slot): (&mut Engine, SlotId), mut ask: Ask<'_>) -> Result<()> {
+    let cancel = ask.cancel;
+    let mut next = ask.text.last().copied().filter(|_| engine.assist_from(slot, ask.text));
+    while let Some(token) = next {
+        next = ask.guess(engine.assist(slot, token, cancel)?);
     }
     Ok(())
 }
@@ -510,27 +490,14 @@ impl Decoder for EngineSlot {
         self.engine.row_ahead(0)
     }
 
-    fn has_drafter(&self) -> bool {
-        self.drafter.is_some()
-    }
-
-    fn draft(
-        &mut self,
-        text: &[Token],
-        most: usize,
-        choose: Choose<'_>,
-        guesses: &mut Vec<Token>,
-        cancel: &AtomicBool,
-    ) -> Result<()> {
+    fn draft(&mut self, ask: Ask<'_>) -> Result<()> {
+        let Some(drafter) = &mut self.drafter else { return Ok(()) };
         // The engine's slot has the text but its last token.
         self.ahead.take_back(&mut self.engine, self.slot);
-        match &mut self.drafter {
-            Some(Drafter::Model(model)) => model.draft(text, most, choose, guesses, cancel),
-            Some(Drafter::Nextn(block)) => block.draft((&self.engine, self.slot), text, most, choose, guesses, cancel),
-            Some(Drafter::Attached) => {
-                draft_attached((&mut self.engine, self.slot), text, most, choose, guesses, cancel)
-            }
-            None => Ok(()),
+        match drafter {
+            Drafter::Model(model) => model.draft(ask),
+            Drafter::Nextn(block) => block.draft((&self.engine, self.slot), ask),
+            Drafter::Attached => draft_attached((&mut self.engine, self.slot), ask),
         }
     }
 

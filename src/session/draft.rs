@@ -14,8 +14,27 @@ use std::sync::atomic::AtomicBool;
 /// How many tokens one of two vocabularies may have more: rows that fill a matrix up.
 const MOST_MORE: usize = 128;
 
-/// Chooses a token from logits for this position; `None` where it cannot.
-pub(super) type Choose<'a> = &'a mut dyn FnMut(&mut [f32], u32) -> Option<Token>;
+/// What a draft model is asked.
+pub(crate) struct Ask<'a> {
+    /// What the guesses follow.
+    pub text: &'a [Token],
+    /// How many are wanted, at least one.
+    pub most: usize,
+    /// Chooses a token from logits for this position; `None` where it cannot.
+    pub choose: &'a mut dyn FnMut(&mut [f32], u32) -> Option<Token>,
+    /// Where they are put.
+    pub guesses: &'a mut Vec<Token>,
+    pub cancel: &'a AtomicBool,
+}
+
+impl Ask<'_> {
+    /// Puts the token that is chosen from these logits after the other guesses; returns it where more are wanted.
+    pub fn guess(&mut self, logits: &mut [f32]) -> Option<Token> {
+        let token = (self.choose)(logits, (self.text.len() + self.guesses.len()) as u32)?;
+        self.guesses.push(token);
+        (self.guesses.len() < self.most).then_some(token)
+    }
+}
 
 /// The draft model's engine, and the slot of the last prompt.
 pub(crate) struct DraftModel {
@@ -70,17 +89,11 @@ impl DraftModel {
         self.engine.prefill(self.slot, tokens, cancel).map(drop)
     }
 
-    /// Puts at most `most` tokens into `guesses` that the model says follow `text`, each chosen by `choose` where the
-    /// models have the same tokens, else the likeliest. None where the context is full, a token of the text is not the
-    /// model's, or its logits are not numbers.
-    pub(crate) fn draft(
-        &mut self,
-        text: &[Token],
-        most: usize,
-        choose: Choose<'_>,
-        guesses: &mut Vec<Token>,
-        cancel: &AtomicBool,
-    ) -> Result<()> {
+    /// Guesses what the model says follows the text, each token as asked where the models have the same tokens, else
+    /// the likeliest. None where the context is full, a token of the text is not the model's, or its logits are not
+    /// numbers.
+    pub(crate) fn draft(&mut self, ask: Ask<'_>) -> Result<()> {
+        let Ask { text, most, choose, guesses, cancel } = ask;
         let by_text = self.translation.is_some();
         let Some(text) = own_tokens(&mut self.translation, &self.engine, text, cancel)? else { return Ok(()) };
         let (engine, slot, mut last) = (&mut self.engine, self.slot, [0]);
@@ -198,7 +211,8 @@ mod tests {
                 asked.push(position as usize);
                 likeliest(logits)
             };
-            drafter.draft(&text, 7, &mut choose, &mut guesses, &NEVER).unwrap();
+            let ask = Ask { text: &text, most: 7, choose: &mut choose, guesses: &mut guesses, cancel: &NEVER };
+            drafter.draft(ask).unwrap();
             assert_eq!(guesses, said(&mut engine, &text, 7));
             assert_eq!(asked, (text.len()..text.len() + 7).collect::<Vec<_>>());
             text.extend(guesses[..taken].iter().chain(&own));
@@ -207,7 +221,9 @@ mod tests {
         let unknown = engine.model().n_vocab() as Token;
         drafter.prefill(-1, &[1, unknown], &NEVER).unwrap();
         for full in [vec![5; 58], vec![5; 64], vec![], vec![1, unknown]] {
-            drafter.draft(&full, 7, &mut |logits, _| likeliest(logits), &mut guesses, &NEVER).unwrap();
+            let choose = &mut |logits: &mut [f32], _| likeliest(logits);
+            let ask = Ask { text: &full, most: 7, choose, guesses: &mut guesses, cancel: &NEVER };
+            drafter.draft(ask).unwrap();
             assert!(guesses.is_empty(), "there is no room, no text, or a token that the model has not");
         }
     }

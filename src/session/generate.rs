@@ -7,6 +7,7 @@
 
 use super::constraint::{Constraint, Kind, Next};
 use super::decoder::{Decoder, PassTime};
+use super::draft::Ask;
 use super::guess::{By, Guesser, MOST};
 use super::shared::{Job, Phase, ResumePoint, Shared};
 use super::{ContextFull, Event, FinishReason, Sink, Usage};
@@ -376,13 +377,14 @@ impl<'a, D: Decoder> Generation<'a, D> {
         let whole = legal.is_none_or(|legal| legal.listed(self.masks_first).is_empty());
         let most = if whole && !self.pending.is_empty() { MOST.min(left).min(room) } else { 0 };
         let (by, asked) = guesser.guess(&self.text, most, &mut self.guesses);
-        if asked == 0 || !self.decoder.has_drafter() {
+        if asked == 0 {
             return Ok(by);
         }
         let (sampler, banned) = (&mut self.job.sampler, &self.job.banned[..]);
         let mut choose = |logits: &mut [f32], position| sampler.propose(logits, banned, position);
-        self.decoder.draft(&self.text, asked, &mut choose, &mut self.guesses, &self.shared.cancel)?;
-        Ok(By::Draft)
+        let (choose, guesses, cancel) = (&mut choose, &mut self.guesses, &*self.shared.cancel);
+        self.decoder.draft(Ask { text: &self.text, most: asked, choose, guesses, cancel })?;
+        Ok(by)
     }
 
     /// Evaluates the pending tokens and samples the next one.

@@ -5,7 +5,7 @@
 //! are missing (a prompt that another slot had, a slot that was saved) it does without those tokens: its guesses may be
 //! worse, and no token of the output is another one.
 
-use super::draft::Choose;
+use super::draft::Ask;
 use crate::engine::{Engine, EngineOptions, HiddenRows, SlotId};
 use crate::model::Model;
 use crate::{Result, Token, reserve};
@@ -52,33 +52,23 @@ impl NextnBlock {
         self.engine.append(pass.slot, tokens, cancel)
     }
 
-    /// Puts at most `most` tokens into `guesses` that the block says follow `text`, each chosen by `choose`. None where
-    /// the context is full, or the row before the last token is not there.
+    /// Guesses what the block says follows the text. None where the context is full, or the row before the last token
+    /// is not there.
     ///
     /// # Errors
     /// As [`Engine::next_logits`].
-    pub fn draft(
-        &mut self,
-        (of, slot): (&Engine, SlotId),
-        text: &[Token],
-        most: usize,
-        choose: Choose<'_>,
-        guesses: &mut Vec<Token>,
-        cancel: &AtomicBool,
-    ) -> Result<()> {
+    pub fn draft(&mut self, (of, slot): (&Engine, SlotId), mut ask: Ask<'_>) -> Result<()> {
         let Some(pass) = of.hidden_rows().filter(|pass| pass.slot == slot) else { return Ok(()) };
         // The last token gives the logits, so it is evaluated also where it was before.
+        let (text, cancel) = (ask.text, ask.cancel);
         let rows = self.lacking(pass, text, text.len().saturating_sub(1));
-        let full = self.engine.position(slot) + rows.len() + most > self.engine.context();
+        let full = self.engine.position(slot) + rows.len() + ask.most > self.engine.context();
         if full || rows.is_empty() || rows.end + 1 != text.len() {
             return Ok(());
         }
         let mut last;
         let mut new = self.take(pass, text, rows)?;
-        while guesses.len() < most {
-            let logits = self.engine.next_logits(slot, new, &[], cancel)?;
-            let Some(token) = choose(logits, (text.len() + guesses.len()) as u32) else { break };
-            guesses.push(token);
+        while let Some(token) = ask.guess(self.engine.next_logits(slot, new, &[], cancel)?) {
             last = [token];
             new = &last;
         }
@@ -207,8 +197,9 @@ mod tests {
         /// Four guesses for what follows a text whose last token the model has not read.
         fn draft(&mut self, slot: SlotId, text: &[Token]) -> Vec<Token> {
             let mut guesses = Vec::new();
-            let (of, mut choose) = ((&self.engine, slot), |logits: &mut [f32], _| likeliest(logits));
-            self.block.draft(of, text, 4, &mut choose, &mut guesses, &NEVER).unwrap();
+            let choose = &mut |logits: &mut [f32], _| likeliest(logits);
+            let ask = Ask { text, most: 4, choose, guesses: &mut guesses, cancel: &NEVER };
+            self.block.draft((&self.engine, slot), ask).unwrap();
             guesses
         }
 
