@@ -221,7 +221,7 @@ fn a_draft_model_of_another_vocabulary_guesses_by_text() {
         [(testing::demo(), renumbered, true), (testing::demo(), fixture(), false), (fixture(), testing::demo(), false)]
     {
         let session = open(path, draft);
-        let (mut right, mut wrong) = (0, 0);
+        let mut drafted = 0;
         for (prompt, temperature) in [("User: what is the weather", 0.0), ("User: play", 0.8), ("Zeichen ž≠🙂", 0.0)]
         {
             let mut settings = Settings { ignore_eos: true, ..session.settings() };
@@ -233,9 +233,11 @@ fn a_draft_model_of_another_vocabulary_guesses_by_text() {
             let (plain, guessed) = (said(true), said(false));
             assert_eq!((guessed.0, guessed.1, guessed.2), (plain.0, plain.1, plain.2));
             assert_eq!(plain.3.forward_passes - guessed.3.forward_passes, guessed.3.accepted_tokens);
-            right += guessed.3.accepted_tokens;
-            wrong += guessed.3.drafted_tokens - guessed.3.accepted_tokens;
+            // What is drawn repeats next to nothing: the text alone guesses two of these tokens.
+            let right = guessed.3.accepted_tokens;
+            assert!(!alike || temperature == 0.0 || right > 10, "{right} guesses were right");
+            drafted += guessed.3.drafted_tokens;
         }
-        assert!(right + wrong > 0 && (!alike || right > wrong), "{right} guesses were right, {wrong} wrong");
+        assert!(drafted > 0);
     }
 }
