@@ -83,8 +83,8 @@
  *   prefill, start_prefill, generate, configure, set_      any thread, one at a time per handle; while the
  *     chain, set_, clear_, arm_, score_token_trie,           handle works they fail as busy
  *     save_slot, restore_slot, persist, resume,
- *     pin_slot, logits, embed, embed_tokens, start_embed,
- *     rank
+ *     pin_slot, open_slot, logits, embed, embed_tokens,
+ *     start_embed, rank
  *   next, poll                                             one thread at a time per handle
  *   llama_sampler_init_token_trie                          any thread, any time, several at once
  *   the calls on a sampler, by whomever                    one thread at a time per sampler
@@ -283,6 +283,12 @@ typedef struct llama_token_data_array {
 #define ELIZA_OPEN_VOCAB_ONLY 1
 
 /**
+ * `flags`: slots can have handles of their own, made by `eliza_inference_llm_stream_open_slot`, which generate at the
+ * same time and share the context of the handle. Without it the slots of a handle take turns.
+ */
+#define ELIZA_OPEN_CONCURRENT_SLOTS 2
+
+/**
  * `mode` of a token trie: the likeliest legal token.
  */
 #define ELIZA_TRIE_GREEDY 0
@@ -469,7 +475,7 @@ typedef struct eliza_llm_open_options_t {
      */
     uint32_t slots;
     /**
-     * 0, or `ELIZA_OPEN_VOCAB_ONLY` (1).
+     * 0, or `ELIZA_OPEN_VOCAB_ONLY` (1) or `ELIZA_OPEN_CONCURRENT_SLOTS` (2).
      */
     uint32_t flags;
     /**
@@ -517,7 +523,7 @@ typedef struct eliza_llm_open_options_t {
      * The GGUF file of a draft model, a small one, or NULL: what it guesses is evaluated in the pass of the token
      * before, where that has paid. It changes no token. With another vocabulary it guesses by text, which pays less.
      * The model's own file, where that has a block that predicts further tokens (NextN, MTP): the block guesses.
-     * It works on the CPU, takes memory for weights and a context of its own, and goes with a `parallel` of 1.
+     * It works on the CPU, takes memory for weights and a context of its own, and goes with no shared engine.
      */
     const char *draft;
     /**
@@ -1053,6 +1059,29 @@ FfiLlmHandle eliza_inference_llm_stream_open(const char *model_path,
  */
 FfiLlmHandle eliza_inference_llm_stream_open_ex(const struct eliza_llm_open_options_t *options,
                                                 char **out_error);
+
+/**
+ * Opens a handle of one slot of another handle: a stream with options, trie or grammar, status, usage and cancel of
+ * its own, which generates at the same time as the handle itself and those of its other slots. Every step reads the
+ * weights once for all of them, which changes no token of anybody's. The handle must have been opened with
+ * `ELIZA_OPEN_CONCURRENT_SLOTS`.
+ *
+ * `slot_id` -1 takes a slot that has no handle, an empty one where there is one. The new handle has this slot alone,
+ * with the tokens in it, whether a call names it or -1; the first has it again once the new one is closed, and keeps
+ * one slot at least. The sampling options are those that the handle has now. All share its context: where that is
+ * full, a slot is emptied whose handle has no prompt and generates nothing.
+ *
+ * Ownership: the host ends the new handle with `eliza_inference_llm_stream_close`, before or after the first one, and
+ * frees `*out_error`. Null rule: `out_error` may be NULL; a NULL or closed handle gives NULL. Threads: any; fails
+ * while the handle is at work.
+ *
+ * Returns NULL on failure; `eliza_inference_llm_stream_status` is then `ELIZA_ERR_NOT_IMPLEMENTED` (opened without the
+ * flag), `ELIZA_ERR_INVALID_ARG` (no such slot, one that has a handle, the last one), `ELIZA_ERR_BUSY` (at work, or
+ * the slot has the prompt for the next generate), `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`.
+ */
+FfiLlmHandle eliza_inference_llm_stream_open_slot(FfiLlmHandle handle,
+                                                  int32_t slot_id,
+                                                  char **out_error);
 
 /**
  * Ends a handle. A running generation is cancelled and its terminal event still comes; nothing is waited for

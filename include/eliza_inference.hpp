@@ -135,6 +135,7 @@ struct OpenOptions {
     std::uint32_t n_batch = 0;         ///< the most tokens of a prompt that one pass evaluates, 1 to 512; 0: 512
     std::uint32_t snapshots = 0;       ///< earlier states and windows that are kept, 1 to 256; 0: a share of the cache
     std::uint32_t parallel = 0;        ///< handles with the same options that share an engine, 1 to 16; 0: 1
+    bool concurrent_slots = false;     ///< slots can have streams of their own (`Stream::open_slot`), which share the context
     std::uint32_t max_slowdown_percent = 0;  ///< of the time for a token while others' prompts are read; 0: 250
     std::string draft = {};            ///< the GGUF file of a draft model, which may be the model's own; empty: none
     std::string store_directory = {};  ///< the folder of `Stream::persist`; empty: none
@@ -554,7 +555,7 @@ inline eliza_llm_open_options_t to_c(const OpenOptions & how, std::string & line
     options.server_timeout_ms = how.server_timeout_ms;
     for (const std::string & model : how.fallback) lines += model + '\n';
     options.fallback = c_text_or_null(lines, "fallback");
-    options.flags = how.vocab_only ? ELIZA_OPEN_VOCAB_ONLY : 0;
+    options.flags = (how.vocab_only ? ELIZA_OPEN_VOCAB_ONLY : 0U) | (how.concurrent_slots ? ELIZA_OPEN_CONCURRENT_SLOTS : 0U);
     return options;
 }
 
@@ -727,6 +728,17 @@ public:
     Stream(const Stream &) = delete;
     Stream & operator=(const Stream &) = delete;
     ~Stream() { eliza_inference_llm_stream_close(handle_); }
+
+    /// A stream of one slot of this one, with options, trie or grammar, status, usage and cancel of its own, which generates at
+    /// the same time as this one and those of its other slots; -1 takes one that has none. It needs `concurrent_slots`, and has
+    /// the slot alone, with the tokens in it, until it ends; this stream keeps one slot at least. All share its context: where
+    /// that is full, a slot is emptied in which nothing is going on. Each may end before the other.
+    [[nodiscard]] Stream open_slot(std::int32_t slot = -1) {
+        detail::ErrorText error;
+        const FfiLlmHandle opened = eliza_inference_llm_stream_open_slot(handle_, slot, error.out());
+        if (opened == nullptr) detail::fail_on(handle_);
+        return Stream(opened);
+    }
 
     /// The handle, for calls of the C interface; it stays this object's. NULL in what was moved from.
     FfiLlmHandle handle() const noexcept { return handle_; }
@@ -1171,6 +1183,8 @@ public:
     }
 
 private:
+    explicit Stream(FfiLlmHandle handle) noexcept : handle_(handle) {}
+
     struct FreeTokens {
         void operator()(int * tokens) const noexcept { eliza_inference_free_tokens(tokens); }
     };

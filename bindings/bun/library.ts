@@ -23,6 +23,7 @@ const SYMBOLS = {
   llm_stream_supported: { args: [], returns: "i32" },
   llm_stream_open: { args: ["ptr", "i32", "i32", "i32"], returns: "ptr" },
   llm_stream_open_ex: { args: ["ptr", "ptr"], returns: "ptr" },
+  llm_stream_open_slot: { args: ["ptr", "i32", "ptr"], returns: "ptr" },
   llm_stream_close: { args: ["ptr"], returns: "void" },
   llm_stream_prefill: { args: ["ptr", "ptr", "usize", "i32"], returns: "i32" },
   llm_stream_start_prefill: { args: ["ptr", "ptr", "usize", "i32", "ptr"], returns: "i32" },

@@ -181,6 +181,12 @@ export class BunNative implements Native {
     };
   }
 
+  openSlot(handle: FfiLlmHandle, slotId: number): FfiLlmHandle {
+    const opened = this.#library.call.llm_stream_open_slot(raw(handle), slotId, null);
+    if (opened === null || opened === 0) throw this.#library.failure(handle);
+    return opened as unknown as FfiLlmHandle;
+  }
+
   close(handle: FfiLlmHandle): void {
     this.#defaults.delete(raw(handle));
     closing(this.#library, handle);
@@ -509,7 +515,7 @@ function among(value: string | undefined, names: readonly string[], option: stri
 }
 
 function openOptions(modelPath: string, options: NativeOpenOptions | OpenOptions): Struct {
-  const { device, tensorSplit, tensorDevices, kvType, kvTypeV, store, draft, server, fallback, vocabOnly } = options;
+  const { device, tensorSplit, tensorDevices, kvType, kvTypeV, store, draft, server, fallback } = options;
   const struct = new Struct(OPEN_OPTIONS);
   struct.i32(4, options.contextSize);
   struct.i32(8, options.threads);
@@ -518,7 +524,7 @@ function openOptions(modelPath: string, options: NativeOpenOptions | OpenOptions
   if (device !== undefined) struct.array(24, terminated(device, "device"));
   if (kvType !== undefined) struct.array(32, terminated(kvType, "kvType"));
   struct.u32(56, options.slots);
-  struct.u32(60, Number(vocabOnly ?? false));
+  struct.u32(60, Number(options.vocabOnly ?? false) + 2 * Number(options.concurrentSlots ?? false));
   if (kvTypeV !== undefined) struct.array(64, terminated(kvTypeV, "kvTypeV"));
   struct.u32(72, options.nBatch);
   struct.u32(76, options.snapshots);

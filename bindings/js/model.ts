@@ -196,7 +196,8 @@ const forgotten = new FinalizationRegistry<() => void>((close) => close());
 /**
  * An open model with its own context. One call works on it at a time: others wait for their turn, but for those of a model that
  * was opened with `parallel`: there as many work at the same time, and each step reads the weights once for all of them. What
- * names a slot, or goes on from a restored one, waits for its turn there too. Models on one file share its weights.
+ * names a slot, or goes on from a restored one, waits for its turn there too. `openSlot` makes a model of one slot, which works at
+ * the same time. Models on one file share its weights.
  */
 export class Model implements Disposable {
   readonly #native: Native;
@@ -700,6 +701,24 @@ export class Model implements Disposable {
     const leave = await this.#enter();
     try {
       this.#native.pinSlot(this.#opened(), slot, pinned);
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * A model of one slot of this one, with usage, tries and turns of its own: calls on it work at the same time as calls on this model
+   * and on those of its other slots, and each step reads the weights once for all of them, which changes no token of anybody's. `load`
+   * must have been asked for `concurrentSlots`.
+   *
+   * It has this slot alone, with the tokens in it, whether a call names it or none; this model has it again once the other is closed,
+   * and keeps one slot at least. All share the context: where that is full, a slot is emptied in which nothing is going on. -1, the
+   * default, takes a slot that has no model yet. It waits for its turn; closing this model leaves the others open.
+   */
+  async openSlot(slot: number = -1): Promise<Model> {
+    const leave = await this.#enter();
+    try {
+      return new Model(this.#native, this.#native.openSlot(this.#opened(), slot));
     } finally {
       leave();
     }

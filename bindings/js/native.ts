@@ -121,6 +121,11 @@ export interface OpenOptions {
    */
   parallel?: number;
   /**
+   * Whether slots can have models of their own, made by `openSlot`, which work at the same time and share the context; default false:
+   * the slots of a model take turns.
+   */
+  concurrentSlots?: boolean;
+  /**
    * While prompts of others are read, a handle's time for a token grows to at most this many percent of the time without them, as
    * well as the passes so far tell; default 250, and 100 lets prompts wait for the tokens of all others.
    */
@@ -129,7 +134,7 @@ export interface OpenOptions {
    * The GGUF file of a draft model, a small one: what it guesses is evaluated in the pass of the token before, where that has paid.
    * It changes no token. With another vocabulary it guesses by text, which pays less. The model's own file, where that has a block
    * that predicts further tokens (NextN, MTP): the block guesses. It works on the CPU, takes memory for weights and a context of its
-   * own, and goes with a `parallel` of 1.
+   * own, and goes with neither `parallel` nor `concurrentSlots`.
    */
   draft?: string;
   /** For a model on a server, `load("vllm:https://host:8000/v1#name", { server })`: how it is reached. */
@@ -375,6 +380,9 @@ export interface Native {
 
   /** `eliza_inference_llm_stream_open_ex`. A runtime that loads beside JavaScript may not hear a late `onProgress`. */
   open(modelPath: string, options: NativeOpenOptions): Promise<FfiLlmHandle>;
+
+  /** `eliza_inference_llm_stream_open_slot`. */
+  openSlot(handle: FfiLlmHandle, slotId: number): FfiLlmHandle;
 
   /** `eliza_inference_llm_stream_close`: never fails, never waits; twice does no harm. A generation's end still comes. */
   close(handle: FfiLlmHandle): void;

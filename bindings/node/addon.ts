@@ -42,6 +42,7 @@ export interface AddonHandle {
   forget(key: string): boolean;
   prewarm(tokens: Int32Array, slot: number): void;
   pinSlot(slot: number, pinned: boolean): void;
+  openSlot(slot: number): AddonHandle;
   cancel(): void;
   usage(): string;
   status(): number;

@@ -124,6 +124,10 @@ export class NodeNative implements Native {
     return given(call(() => this.#addon.openSync(modelPath, addonOptions(options))));
   }
 
+  openSlot(handle: FfiLlmHandle, slotId: number): FfiLlmHandle {
+    return given(call(() => this.#taken(handle).openSlot(slotId)));
+  }
+
   close(handle: FfiLlmHandle): void {
     if (this.#ours(handle)) handle.close();
   }

@@ -53,6 +53,29 @@ for (const delivery of WAYS) {
     await still.return("none");
   });
 
+  test(`${delivery}: slots of one model work at the same time where it was opened for that`, async () => {
+    using alone = await open({ delivery });
+    await assert.rejects(alone.openSlot(), fails("ELIZA_ERR_NOT_IMPLEMENTED", "take turns"));
+    const model = await open({ delivery, slots: 3, concurrentSlots: true });
+    using one = await model.openSlot(1);
+    using other = await model.openSlot();
+    await assert.rejects(model.openSlot(1), fails("ELIZA_ERR_INVALID_ARG", "Slot 1 is that of another handle"));
+    await assert.rejects(model.openSlot(), fails("ELIZA_ERR_INVALID_ARG", "the last"));
+    const prompts = ["Once upon a time", "Once upon a hill", "Twice"];
+    const how = { maxTokens: 60, temperature: 0.8, seed: 3, ignoreEos: true };
+    const expected: unknown[] = [];
+    for (const prompt of prompts) expected.push(await whole(alone, prompt, how));
+    const models = [one, model, other];
+    assert.deepEqual(await Promise.all(models.map((each, i) => whole(each, prompts[i]!, how))), expected);
+
+    // One that stands still in its loop holds up nobody else, and the first may be closed.
+    const still = one.stream(prompts[0]!, how);
+    await still.next();
+    model.close();
+    assert.deepEqual(await whole(other, prompts[1]!, how), expected[1]);
+    await still.return("none");
+  });
+
   test(`${delivery}: an abort ends a stream with its reason, within two tokens`, async () => {
     using model = await open({ delivery });
     const reason = new Error("enough");

@@ -218,7 +218,7 @@ fn sampling_options(input: &mut Input<'_>, memory: &mut Memory, bias: &(Vec<i32>
 /// One call. `open` are the handles that are open, `samplers` those that were made.
 fn call(input: &mut Input<'_>, open: &mut Vec<FfiLlmHandle>, samplers: &mut Vec<*mut LlamaSampler>) {
     let mut memory = Memory::default();
-    let which = input.below(61);
+    let which = input.below(62);
     let handle = match input.below(24) {
         0 => null_mut(),
         1 => std::ptr::without_provenance_mut(input.u32() as usize),
@@ -471,6 +471,10 @@ fn call(input: &mut Input<'_>, open: &mut Vec<FfiLlmHandle>, samplers: &mut Vec<
                 let (list, n) = array(input, &list);
                 eliza_inference_llm_stream_prewarm(handle, list, n, slot, out_error);
             }
+            61 if open.len() < 4 => {
+                let opened = eliza_inference_llm_stream_open_slot(handle, slot, out_error);
+                open.extend((!opened.is_null()).then_some(opened));
+            }
             54 => drop(eliza_inference_llm_stream_pin_slot(handle, slot, switch, out_error)),
             55 => drop(eliza_inference_llm_stream_persist(handle, slot, memory.text(input), out_error)),
             56 => {
@@ -496,6 +500,7 @@ fuzz_target!(|data: &[u8]| {
     (options.context_size_tokens, options.num_threads) = (64, 1);
     options.slots = 2;
     options.flags = u32::from(vocab_only) * ELIZA_OPEN_VOCAB_ONLY;
+    options.flags |= u32::from(input.below(2) == 0) * ELIZA_OPEN_CONCURRENT_SLOTS;
     // SAFETY: whole options with a terminated path.
     let mut open = vec![unsafe { eliza_inference_llm_stream_open_ex(&raw const options, null_mut()) }];
     assert!(!open[0].is_null());

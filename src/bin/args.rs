@@ -87,6 +87,7 @@ impl RunArgs {
             snapshots: self.snapshots,
             slots: 1,
             parallel: 1,
+            concurrent_slots: false,
             max_slowdown_percent: 0,
         })
     }

@@ -23,6 +23,9 @@ pub struct Args {
     /// Streams that share the engine, each with this context and these slots, 1 to 16
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     parallel: u32,
+    /// Slots can have sessions of their own, which generate at the same time
+    #[arg(long)]
+    concurrent_slots: bool,
     /// The GGUF file of a draft model that is opened with it
     #[arg(long, value_name = "FILE")]
     draft: Option<PathBuf>,
@@ -36,7 +39,8 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Outcome {
-    let options = EngineOptions { slots: args.slots, parallel: args.parallel, ..args.model.engine(args.ctx)? };
+    let Args { slots, parallel, concurrent_slots, .. } = args;
+    let options = EngineOptions { slots, parallel, concurrent_slots, ..args.model.engine(args.ctx)? };
     if args.json {
         let mut report = plan_json(&args.model.model, args.draft.as_deref(), &options)?;
         if args.graph {

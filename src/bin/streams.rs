@@ -25,6 +25,9 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     #[arg(conflicts_with_all = ["sequences", "turns", "texts"])]
     pub streams: Option<u32>,
+    /// With `--streams`: they are slots of one session, which share its context
+    #[arg(long, requires = "streams")]
+    concurrent_slots: bool,
     /// With `--streams`: so many more streams read a prompt of `--pp` tokens each while the others generate
     #[arg(long, default_value_t = 0, value_name = "N", requires = "streams")]
     readers: u32,
@@ -75,6 +78,7 @@ pub fn run(streams: u32, args: &Args, work: &Work<'_>) -> Result<Value, Failure>
         "threads": bench.writers[0].info().threads,
         "device": bench.writers[0].info().device,
         "streams": streams,
+        "concurrent_slots": args.concurrent_slots,
         "chain": work.chain.to_string(),
         "depth": work.depth,
         "tg": work.tg,
@@ -116,17 +120,30 @@ fn rates(rounds: &[Vec<Times>]) -> impl Iterator<Item = f64> + '_ {
 
 impl Bench {
     fn open(streams: u32, args: &Args, work: &Work<'_>) -> Result<Bench, Failure> {
-        let longest = (work.depth + work.tg + 1).max(if args.readers > 0 { work.pp + 1 } else { 0 });
-        let context = u32::try_from(longest).unwrap_or(u32::MAX);
+        let (written, read) = (work.depth + work.tg + 1, if args.readers > 0 { work.pp + 1 } else { 0 });
+        let (all, concurrent_slots) = (streams + args.readers, args.concurrent_slots);
+        let (slots, parallel, tokens) = match concurrent_slots {
+            true => (all, 1, written * streams as usize + read * args.readers as usize),
+            false => (1, all, written.max(read)),
+        };
+        let context = u32::try_from(tokens).unwrap_or(u32::MAX);
         let engine = EngineOptions {
-            slots: 1,
-            parallel: streams + args.readers,
+            slots,
+            parallel,
+            concurrent_slots,
             max_slowdown_percent: args.max_slowdown,
             ..work.model.engine(context)?
         };
-        let open = |_| -> Result<Session, Failure> {
-            let path = work.model.model.clone();
-            let session = Session::open(OpenOptions { path, engine: engine.clone(), ..OpenOptions::default() })?;
+        let open = || {
+            let (path, engine) = (work.model.model.clone(), engine.clone());
+            Session::open(OpenOptions { path, engine, ..OpenOptions::default() })
+        };
+        let mut writers = vec![open()?];
+        for _ in 1..all {
+            let next = if args.concurrent_slots { writers[0].open_slot(-1)? } else { open()? };
+            writers.push(next);
+        }
+        for session in &writers {
             let mut settings = session.settings();
             settings.ignore_eos = true;
             // Texts of random weights run in circles, which would be guessed.
@@ -134,13 +151,11 @@ impl Bench {
             settings.params.seed = Some(1);
             session.configure(settings)?;
             session.set_chain(-1, Some(work.chain.clone()))?;
-            Ok(session)
-        };
-        let writers = (0..streams).map(open).collect::<Result<Vec<_>, _>>()?;
-        let readers = (0..args.readers).map(open).collect::<Result<Vec<_>, _>>()?;
+        }
+        let readers = writers.split_off(streams as usize);
         let info = writers[0].info();
-        if (info.context as usize) < longest {
-            return fail(format!("{longest} tokens do not fit in the model's context of {}", info.context));
+        if info.context < context {
+            return fail(format!("{context} tokens do not fit in the model's context of {}", info.context));
         }
         let n_vocab = info.n_vocab;
         Ok(Bench { writers, readers, n_vocab })

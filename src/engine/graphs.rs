@@ -91,7 +91,7 @@ pub fn plan_graphs(path: &Path, options: &EngineOptions) -> Result<(Vec<String>,
     let (cache, _) = cache_of(&outline, options)?;
     let plain: Vec<&dyn Backend> = backends.iter().map(|backend| &**backend).collect();
     let drafted = |draft: Draft<'_>| Ok(Drafted::new(&draft, plain.len()));
-    let rows = (batch_of(&outline, options)?, head_rows(options.parallel()?));
+    let rows = (batch_of(&outline, options)?, head_rows(options.streams()?));
     let mut plans = Plans::make(&outline, &plain, cache, rows, drafted)?;
     let continues = outline.pooled().is_none();
     for rows in ROW_BUCKETS.into_iter().filter(|&n| continues && n <= rows.1) {

@@ -215,13 +215,13 @@ impl Estimate {
         for (i, (backend, wanted)) in backends.iter().zip(model.wanted()).enumerate() {
             sizings.push(backend.sizing(&share_of(&cache, model, i), wanted, threads)?);
         }
-        let parallel = options.parallel()?;
-        let mut reading = match can_leave(model, parallel, backends.len()) {
+        let streams = options.streams()?;
+        let mut reading = match can_leave(model, streams, backends.len()) {
             true => Some(backends[0].sizing(&share_of(&cache, model, 0), &model.wanted()[0], threads)?),
             false => None,
         };
         let backends: Vec<&dyn Backend> = backends.iter().map(|backend| &**backend).collect();
-        let head_rows = head_rows(parallel);
+        let head_rows = head_rows(streams);
         // The bodies come first.
         let mut bodies = 0..reading_bodies(batch);
         if model.assists().is_none() {

@@ -68,7 +68,7 @@ use plans::{Assistant, MOST_HEAD_ROWS, Plans, can_leave, head_rows};
 use slots::Slots;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 /// What a prefill did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -244,16 +244,16 @@ impl Engine {
         };
         let [cells, sources] = TABLES.map(|table| cache.cells[table as usize]);
         let sources = if model.outline().answers() { sources } else { 0 };
-        let parallel = options.parallel()?;
-        if parallel > 1 && model.outline().answers() {
-            return Err(Error::Unsupported("Streams of an encoder-decoder share no engine: parallel is 1".into()));
+        let (parallel, streams) = (options.parallel()?, options.streams()?);
+        if options.shares()? && model.outline().answers() {
+            return Err(Error::Unsupported("Streams of an encoder-decoder share no engine".into()));
         }
         let slots = Slots::new((n_slots, parallel), (cells, cache.state_cells), (windows, sources), context)?;
         // Before the states, so that a device's known-answer tests need no memory in addition to them.
-        let plans = Plans::new(&model, cache.clone(), (batch, head_rows(parallel)), &mut look)?;
+        let plans = Plans::new(&model, cache.clone(), (batch, head_rows(streams)), &mut look)?;
         let mut states = model.devices().iter().enumerate().map(state).collect::<Result<Vec<_>>>()?;
         plans.reserve(model.outline(), &mut states)?;
-        let can_leave = can_leave(model.outline(), parallel, states.len());
+        let can_leave = can_leave(model.outline(), streams, states.len());
         let mut reading = can_leave.then(|| Reading::new(&states, batch)).flatten();
         if let Some(reading) = &mut reading {
             plans.reserve_reading(&mut reading.states)?;
@@ -466,20 +466,42 @@ impl Engine {
         Ok(())
     }
 
-    /// From now on slot numbers are those of this seat: [`EngineOptions::parallel`] seats have as many slots each.
-    pub(crate) fn sit(&mut self, seat: usize) {
-        self.slots.sit(seat);
+    /// From now on slot numbers are those of this seat: [`EngineOptions::parallel`] seats have as many slots each. It
+    /// may use this slot alone, or else all of them but those with streams of their own.
+    pub(crate) fn sit(&mut self, seat: usize, only: Option<SlotId>) {
+        self.slots.sit(seat, only);
     }
 
-    /// The slot of the seat that is in use: it keeps its tokens when other seats need cells.
+    /// Gives a slot of the seat a stream of its own: the one with this number; for -1 one that is no other's, `current`
+    /// last. Its tokens stay. Where it is `current`, another one takes that place.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a slot that does not exist or has one, where every slot is pinned, and for the
+    /// last one without; [`Error::Busy`] for `current` where it `is_kept`.
+    pub(crate) fn part(&mut self, slot_id: i32, current: &mut SlotId, is_kept: bool) -> Result<SlotId> {
+        self.slots.part(slot_id, current, is_kept)
+    }
+
+    /// The slot that is in use: it keeps its tokens when others need cells.
     pub(crate) fn hold(&mut self, slot: SlotId) {
         self.slots.hold(slot);
     }
 
-    /// Empties the slots of the seat, and pins and holds none of them.
-    pub(crate) fn vacate(&mut self) {
+    /// The slots that are held no longer until they are held again, a bit each.
+    pub(crate) fn resting(&self) -> &Arc<AtomicU32> {
+        self.slots.resting()
+    }
+
+    /// Ends the use of the slots by a stream that had this one: pins and holds none of them. They keep their tokens.
+    pub(crate) fn leave(&mut self, slot: SlotId) {
         self.slots.pin(0);
-        for slot in self.slots.vacate() {
+        self.slots.release();
+        self.slots.join(slot);
+    }
+
+    /// Empties the slots of the seat.
+    pub(crate) fn vacate(&mut self) {
+        for slot in self.slots.numbered(-1) {
             self.truncate(slot, 0);
         }
     }

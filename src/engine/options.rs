@@ -89,6 +89,8 @@ pub struct EngineOptions {
     /// How many streams share an engine, 1 to 16, each with a context and slots of its own, `parallel` times `slots` at
     /// most 16; 0 = 1.
     pub parallel: u32,
+    /// Whether slots of one stream can be streams of their own, which share its context.
+    pub concurrent_slots: bool,
     /// The most that a stream's time for a token may grow while prompts of others are read, in percent of the time
     /// without; 0 = 250.
     pub max_slowdown_percent: u32,
@@ -112,6 +114,7 @@ impl Default for EngineOptions {
             kv_type_v: None,
             slots: 0,
             parallel: 0,
+            concurrent_slots: false,
             max_slowdown_percent: 0,
             n_batch: 0,
             snapshots: 0,
@@ -144,8 +147,8 @@ impl EngineOptions {
     /// # Errors
     /// [`Error::InvalidArgument`] where streams share the engine.
     pub(crate) fn of_draft(&self, context: usize) -> Result<EngineOptions> {
-        match self.parallel()? {
-            1 => Ok(EngineOptions {
+        match self.shares()? {
+            false => Ok(EngineOptions {
                 context: context as u32,
                 gpu_layers: 0,
                 device: Some("cpu".into()),
@@ -153,9 +156,10 @@ impl EngineOptions {
                 tensor_devices: Vec::new(),
                 ..self.clone()
             }),
-            n => {
-                let problem = format!("parallel is {n}: a session with a draft model shares no engine");
-                Err(Error::InvalidArgument(problem))
+            true => {
+                let several = format!("parallel is {}", self.parallel);
+                let asked = if self.concurrent_slots { "concurrent slots" } else { &several };
+                Err(Error::InvalidArgument(format!("{asked}: a session with a draft model shares no engine")))
             }
         }
     }
@@ -192,6 +196,22 @@ impl EngineOptions {
             n if n <= MAX_SNAPSHOTS => Ok(n as usize),
             n => Err(Error::InvalidArgument(format!("{n} snapshots (1 to {MAX_SNAPSHOTS} are possible)"))),
         }
+    }
+
+    /// Whether streams share the engine, if only one can be there.
+    ///
+    /// # Errors
+    /// As [`EngineOptions::parallel`].
+    pub fn shares(&self) -> Result<bool> {
+        Ok(self.concurrent_slots || self.parallel()? > 1)
+    }
+
+    /// How many streams can share the engine.
+    ///
+    /// # Errors
+    /// As [`EngineOptions::parallel`], and for more slots than there are.
+    pub fn streams(&self) -> Result<usize> {
+        if self.concurrent_slots { self.sequences() } else { self.parallel() }
     }
 
     /// Slots of all streams.

@@ -24,8 +24,8 @@ const DECODE_BUCKETS: usize = 5;
 const _: () = assert!(ROW_BUCKETS[DECODE_BUCKETS - 1] == MOST_HEAD_ROWS);
 
 /// The rows of logits that an engine computes at once which so many streams share.
-pub(super) fn head_rows(parallel: usize) -> usize {
-    if parallel > HEAD_ROWS { MOST_HEAD_ROWS } else { HEAD_ROWS }
+pub(super) fn head_rows(streams: usize) -> usize {
+    if streams > HEAD_ROWS { MOST_HEAD_ROWS } else { HEAD_ROWS }
 }
 
 /// The most rows of a pass that can be left.
@@ -33,8 +33,8 @@ pub(super) const READING_ROWS: usize = 128;
 
 /// Whether passes can be left: where so many streams share an engine on so many devices. A state that is in the middle
 /// of being changed would have to be kept.
-pub(super) fn can_leave(model: &Outline, parallel: usize, devices: usize) -> bool {
-    parallel > 1 && devices == 1 && model.states().is_empty()
+pub(super) fn can_leave(model: &Outline, streams: usize, devices: usize) -> bool {
+    streams > 1 && devices == 1 && model.states().is_empty()
 }
 
 /// How many of the bodies, the smallest first, passes have that can be left.

@@ -52,6 +52,7 @@ pub fn plan_json(path: &Path, draft: Option<&Path>, options: &EngineOptions) -> 
         "kv_type": options.kv_type.name(),
         "kv_type_v": options.kv_type_v().name(),
         "parallel": options.parallel()?,
+        "concurrent_slots": options.concurrent_slots,
         "n_batch": options.batch()?,
         "n_layer": plan.n_layer,
         "gpu_layers": plan.estimate.gpu_layers,

@@ -12,6 +12,8 @@ use super::windows::{WindowSizes, Windows};
 use crate::backend::{LIST_BLOCK, TableCells};
 use crate::{Error, Result, Token, reserve};
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A slot of an engine, as [`Engine::take_slot`](super::Engine::take_slot) gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,7 +26,7 @@ impl SlotId {
     }
 
     /// Its bit in a set of slots; its cells are marked with it.
-    pub(super) fn bit(self) -> u32 {
+    pub(crate) fn bit(self) -> u32 {
         1 << self.0
     }
 }
@@ -54,8 +56,13 @@ pub(super) struct Slots {
     /// The slots of the seat whose numbers are used.
     seat: Range<usize>,
     seats: usize,
-    /// Slots that are not emptied for others, a bit each.
+    /// Those of them that may be used now, a bit each.
+    own: u32,
+    /// Slots with streams of their own, a bit each.
+    parted: u32,
+    /// Slots that are not emptied for others, a bit each, and those of them whose streams rest.
     held: u32,
+    resting: Arc<AtomicU32>,
     /// See [`Slots::set_entering`].
     entering: Option<SlotId>,
 }
@@ -77,8 +84,22 @@ impl Slots {
         let (states, windows) = (States::new(count, state_cells)?, Windows::new(count, windows)?);
         let sources = Sources::new(count, sources, context.min(sources))?;
         let cells = Cells::new(count, cells, context * seats)?;
-        let seat = 0..count / seats;
-        Ok(Slots { slots, cells, states, windows, sources, context, clock: 0, seat, seats, held: 0, entering: None })
+        Ok(Slots {
+            slots,
+            cells,
+            states,
+            windows,
+            sources,
+            context,
+            clock: 0,
+            seat: 0..count / seats,
+            seats,
+            own: bits(0..count / seats),
+            parted: 0,
+            held: 0,
+            resting: Arc::default(),
+            entering: None,
+        })
     }
 
     /// Number of slots of a seat.
@@ -86,27 +107,58 @@ impl Slots {
         self.seat.len()
     }
 
-    /// Takes the numbers of slots from now on as those of this seat.
-    pub fn sit(&mut self, seat: usize) {
+    /// Takes the numbers of slots from now on as those of this seat, which may use this slot alone, or all but those
+    /// with streams of their own.
+    pub fn sit(&mut self, seat: usize, only: Option<SlotId>) {
         let (count, seat) = (self.count(), seat.min(self.seats - 1));
         self.seat = seat * count..(seat + 1) * count;
+        self.own = only.map_or(bits(self.seat.clone()) & !self.parted, SlotId::bit);
     }
 
-    /// Of the seat's slots, empties this one alone not for others from now on.
+    /// Gives the slot with this number (-1: an empty one, else the least recently used, but `current` last) a stream of
+    /// its own. One stays without. Where it is `current`, another one takes that place, unless it `is_kept`.
+    pub fn part(&mut self, number: i32, current: &mut SlotId, is_kept: bool) -> Result<SlotId> {
+        let slot = if number == -1 { self.least_used(Some(*current))? } else { self.find(number)? };
+        let number = self.number(slot);
+        let Some(other) = self.numbered(-1).find(|&other| other != slot) else {
+            let problem = format!("Slot {number} is the last that the handle itself has: open it with more slots");
+            return Err(Error::InvalidArgument(problem));
+        };
+        if slot == *current && is_kept {
+            return Err(Error::Busy(format!("Slot {number} has the prompt that the handle is to answer")));
+        }
+        *current = if slot == *current { other } else { *current };
+        self.parted |= slot.bit();
+        self.own &= !slot.bit();
+        Ok(slot)
+    }
+
+    /// Ends the stream of a slot's own, if it has one.
+    pub fn join(&mut self, slot: SlotId) {
+        self.parted &= !slot.bit();
+    }
+
+    /// Of the slots that may be used now, empties this one alone not for others from now on.
     pub fn hold(&mut self, slot: SlotId) {
-        self.vacate().for_each(drop);
+        self.release();
         self.held |= slot.bit();
+        self.resting.fetch_and(!slot.bit(), Ordering::Relaxed);
     }
 
-    /// Holds none of the seat's slots, which are returned.
-    pub fn vacate(&mut self) -> impl Iterator<Item = SlotId> + use<> {
-        self.seat.clone().for_each(|slot| self.held &= !(1 << slot));
-        self.seat.clone().map(SlotId)
+    /// Holds none of the slots that may be used now.
+    pub fn release(&mut self) {
+        self.held &= !self.own;
     }
 
     /// Slots that are not emptied for others, a bit each.
     pub fn held(&self) -> u32 {
-        self.held
+        self.held & !self.resting.load(Ordering::Relaxed)
+    }
+
+    /// Slots whose streams rest, a bit each: they are emptied for others as if they were not held. A slot that is held
+    /// again does not rest.
+    pub fn resting(&self) -> &Arc<AtomicU32> {
+        &self.resting
     }
 
     /// The number of a slot in the seat.
@@ -114,10 +166,11 @@ impl Slots {
         slot.0 as i32 - self.seat.start as i32
     }
 
-    /// The slots of the seat, or the one of it with this number.
-    fn numbered(&self, number: i32) -> impl Iterator<Item = SlotId> {
-        let first = self.seat.start;
-        self.seat.clone().filter(move |&slot| number == -1 || number == (slot - first) as i32).map(SlotId)
+    /// The slots of the seat that may be used, or the one of them with this number.
+    pub fn numbered(&self, number: i32) -> impl Iterator<Item = SlotId> + use<> {
+        let (first, own) = (self.seat.start, self.own);
+        let asked = self.seat.clone().filter(move |&slot| number == -1 || number == (slot - first) as i32);
+        asked.map(SlotId).filter(move |slot| own & slot.bit() != 0)
     }
 
     /// Context in tokens, shared by all slots of a seat.
@@ -128,7 +181,11 @@ impl Slots {
     /// The slot with this number; for -1 an empty one, else the least recently used.
     pub fn find(&self, number: i32) -> Result<SlotId> {
         match usize::try_from(number) {
-            Ok(i) if i < self.count() => Ok(SlotId(self.seat.start + i)),
+            Ok(i) if i < self.count() => {
+                let slot = SlotId(self.seat.start + i);
+                let foreign = || Error::InvalidArgument(format!("Slot {number} is that of another handle"));
+                (self.own & slot.bit() != 0).then_some(slot).ok_or_else(foreign)
+            }
             Err(_) if number == -1 => self.least_used(None),
             _ => {
                 let max = self.count() - 1;
@@ -164,10 +221,12 @@ impl Slots {
         }
     }
 
-    /// Pins these slots, a bit each, and no others.
+    /// Of the slots that may be used, pins these, a bit for each number, and no others.
     pub fn pin(&mut self, slots: u32) {
-        let of_seat = self.slots[self.seat.clone()].iter_mut();
-        of_seat.enumerate().for_each(|(i, slot)| slot.pinned = slots & 1 << i != 0);
+        let first = self.seat.start;
+        for SlotId(slot) in self.numbered(-1) {
+            self.slots[slot].pinned = slots & 1 << (slot - first) != 0;
+        }
     }
 
     /// Mark the slot as the most recently used.
@@ -272,7 +331,7 @@ impl Slots {
     /// The slot to empty next until `slot` can take `n` more tokens: the least recently used that is not pinned or
     /// `busy`, a bit each. `None` where it can, or no slot is left.
     pub fn victim(&self, slot: SlotId, n: usize, busy: u32) -> Option<SlotId> {
-        let busy = busy | self.held;
+        let busy = busy | self.held();
         let idle = |&slot: &SlotId| busy & slot.bit() == 0 && !self.slots[slot.0].pinned && self.position(slot) > 0;
         let short = self.free_for(slot) < n;
         let slots = (0..self.slots.len()).map(SlotId).filter(|_| short).filter(idle);
@@ -473,6 +532,11 @@ impl Slots {
         let cells = self.cells_of(slot).get(n_tokens..).unwrap_or_default();
         cells.iter().any(|&cell| self.cells.sequences()[cell as usize] != slot.bit())
     }
+}
+
+/// A set of slots, a bit each.
+fn bits(slots: Range<usize>) -> u32 {
+    slots.map(|slot| SlotId(slot).bit()).sum()
 }
 
 /// The place after these cells of a slot.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::args;
-use super::errors::{on_process, release};
+use super::errors::{on_handle, on_process, release};
 use super::handle::{self, FfiLlmHandle};
 use super::state::Stream;
 use crate::panic;
@@ -29,6 +29,10 @@ pub type ProgressCallback = Option<unsafe extern "C" fn(progress: f32, user_data
 /// about model, metadata and tokens work; every call that needs weights or a context fails with
 /// `ELIZA_ERR_NOT_IMPLEMENTED`. The other options but `model_path` have no effect.
 pub const ELIZA_OPEN_VOCAB_ONLY: u32 = 1;
+
+/// `flags`: slots can have handles of their own, made by `eliza_inference_llm_stream_open_slot`, which generate at the
+/// same time and share the context of the handle. Without it the slots of a handle take turns.
+pub const ELIZA_OPEN_CONCURRENT_SLOTS: u32 = 2;
 
 /// How to open a model. Zeroes are defaults for every field but `struct_size` and `model_path`.
 #[derive(Clone, Copy)]
@@ -60,7 +64,7 @@ pub struct OpenOptions {
     pub progress_user_data: *mut c_void,
     /// How many conversations the context is shared by, 1 to 16; 0 chooses 16.
     pub slots: u32,
-    /// 0, or `ELIZA_OPEN_VOCAB_ONLY` (1).
+    /// 0, or `ELIZA_OPEN_VOCAB_ONLY` (1) or `ELIZA_OPEN_CONCURRENT_SLOTS` (2).
     pub flags: u32,
     /// Format of the values in the key/value memory, where it is not that of the keys; NULL is `kv_type`.
     pub kv_type_v: *const c_char,
@@ -90,7 +94,7 @@ pub struct OpenOptions {
     /// The GGUF file of a draft model, a small one, or NULL: what it guesses is evaluated in the pass of the token
     /// before, where that has paid. It changes no token. With another vocabulary it guesses by text, which pays less.
     /// The model's own file, where that has a block that predicts further tokens (NextN, MTP): the block guesses.
-    /// It works on the CPU, takes memory for weights and a context of its own, and goes with a `parallel` of 1.
+    /// It works on the CPU, takes memory for weights and a context of its own, and goes with no shared engine.
     pub draft: *const c_char,
     /// For a server: the GGUF file with the vocabulary of its model, which needs no tensors; or NULL, then the server
     /// tokenizes, and a token of the handle is a byte of its texts.
@@ -198,6 +202,34 @@ pub unsafe extern "C" fn eliza_inference_llm_stream_open_ex(
     unsafe { on_process(out_error, || open(&args::read(options)?)) }.unwrap_or(std::ptr::null_mut())
 }
 
+/// Opens a handle of one slot of another handle: a stream with options, trie or grammar, status, usage and cancel of
+/// its own, which generates at the same time as the handle itself and those of its other slots. Every step reads the
+/// weights once for all of them, which changes no token of anybody's. The handle must have been opened with
+/// `ELIZA_OPEN_CONCURRENT_SLOTS`.
+///
+/// `slot_id` -1 takes a slot that has no handle, an empty one where there is one. The new handle has this slot alone,
+/// with the tokens in it, whether a call names it or -1; the first has it again once the new one is closed, and keeps
+/// one slot at least. The sampling options are those that the handle has now. All share its context: where that is
+/// full, a slot is emptied whose handle has no prompt and generates nothing.
+///
+/// Ownership: the host ends the new handle with `eliza_inference_llm_stream_close`, before or after the first one, and
+/// frees `*out_error`. Null rule: `out_error` may be NULL; a NULL or closed handle gives NULL. Threads: any; fails
+/// while the handle is at work.
+///
+/// Returns NULL on failure; `eliza_inference_llm_stream_status` is then `ELIZA_ERR_NOT_IMPLEMENTED` (opened without the
+/// flag), `ELIZA_ERR_INVALID_ARG` (no such slot, one that has a handle, the last one), `ELIZA_ERR_BUSY` (at work, or
+/// the slot has the prompt for the next generate), `ELIZA_ERR_OOM` or `ELIZA_ERR_FFI_FAULT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eliza_inference_llm_stream_open_slot(
+    handle: FfiLlmHandle,
+    slot_id: i32,
+    out_error: *mut *mut c_char,
+) -> FfiLlmHandle {
+    let open = |stream: &Stream| handle::insert(Stream::new(stream.session.open_slot(slot_id)?));
+    // SAFETY: the host's out_error is null or writable.
+    unsafe { on_handle(handle, out_error, open) }.unwrap_or(std::ptr::null_mut())
+}
+
 /// Ends a handle. A running generation is cancelled and its terminal event still comes; nothing is waited for
 /// while one runs, and memory is freed after it. Texts stay readable until 16 further handles were closed.
 ///
@@ -254,8 +286,8 @@ unsafe fn open(options: &OpenOptions) -> Result<FfiLlmHandle> {
         let go_on = move |done: f32| panic::host(|| unsafe { progress(done, user_data.get()) }) == 0;
         Box::new(go_on) as Box<dyn FnMut(f32) -> bool + Send>
     });
-    let options =
-        session::OpenOptions { path, engine, draft, vocab_only: options.flags != 0, store, remote, fallback, progress };
+    let vocab_only = options.flags & ELIZA_OPEN_VOCAB_ONLY != 0;
+    let options = session::OpenOptions { path, engine, draft, vocab_only, store, remote, fallback, progress };
     handle::insert(Stream::new(Session::open(options)?))
 }
 
@@ -275,8 +307,8 @@ pub(super) unsafe fn asked(options: &OpenOptions) -> Result<(PathBuf, EngineOpti
             args::optional_text(options.tensor_split, "tensor_split")?,
         )
     };
-    if options.flags & !ELIZA_OPEN_VOCAB_ONLY != 0 {
-        return Err(Error::InvalidArgument(format!("flags is {:#x}, must be 0 or 1", options.flags)));
+    if options.flags & !(ELIZA_OPEN_VOCAB_ONLY | ELIZA_OPEN_CONCURRENT_SLOTS) != 0 {
+        return Err(Error::InvalidArgument(format!("flags is {:#x}, must be 0 to 3", options.flags)));
     }
     let engine = EngineOptions {
         context: count(options.context_size_tokens, "context_size_tokens")?,
@@ -289,6 +321,7 @@ pub(super) unsafe fn asked(options: &OpenOptions) -> Result<(PathBuf, EngineOpti
         kv_type_v: kv_type_v.map(str::parse).transpose()?,
         slots: options.slots,
         parallel: options.parallel,
+        concurrent_slots: options.flags & ELIZA_OPEN_CONCURRENT_SLOTS != 0,
         max_slowdown_percent: options.max_slowdown_percent,
         n_batch: options.n_batch,
         snapshots: options.snapshots,

@@ -73,11 +73,11 @@ impl Ahead {
         unasked
     }
 
-    /// Takes those back that nobody asked for.
+    /// Takes those back that nobody asked for. A slot that was emptied for others meanwhile has none.
     pub fn take_back(&mut self, engine: &mut Engine, slot: SlotId) {
         let unasked = self.forget();
         if unasked > 0 {
-            engine.truncate(slot, engine.position(slot) - unasked);
+            engine.truncate(slot, engine.position(slot).saturating_sub(unasked));
         }
     }
 }
@@ -273,6 +273,17 @@ pub(crate) trait Decoder: Send {
         Ok(())
     }
 
+    /// A decoder of slot `slot_id` (-1: one that is no other's) alone, which works beside this one until it is dropped.
+    /// That of the last prefill is not given away where it `is_kept`; else another slot takes its place, and
+    /// `replaces` is called.
+    fn open_slot(&mut self, slot_id: i32, is_kept: bool, replaces: &mut dyn FnMut()) -> Result<Box<dyn Decoder>> {
+        let _ = (slot_id, is_kept, replaces);
+        Err(take_turns())
+    }
+
+    /// Nothing follows soon: no prompt waits for its generate.
+    fn rest(&mut self) {}
+
     /// The tokens in the slot.
     fn tokens(&self) -> &[Token];
 
@@ -341,6 +352,12 @@ fn draft_attached((engine, slot): (&mut Engine, SlotId), mut ask: Ask<'_>) -> Re
 /// The slot with this number; -1 is `current`.
 pub(super) fn numbered_slot(engine: &mut Engine, current: SlotId, slot_id: i32) -> Result<SlotId> {
     if slot_id == -1 { Ok(current) } else { engine.take_slot(slot_id) }
+}
+
+/// The error of slots that cannot generate at the same time.
+pub(super) fn take_turns() -> Error {
+    let problem = "the slots of this handle take turns: open a model on this machine with concurrent slots";
+    Error::Unsupported(problem.into())
 }
 
 fn cannot_save() -> Error {

@@ -95,7 +95,7 @@ impl Session {
         let refused = match () {
             () if draft.is_some() => Some("a draft model"),
             () if store.is_some() => Some("a store of conversations"),
-            () if engine.parallel > 1 => Some("an engine that others share"),
+            () if engine.shares()? => Some("an engine that others share"),
             () => None,
         };
         if let Some(what) = refused {

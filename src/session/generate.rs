@@ -23,8 +23,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// A generation in progress.
-pub(crate) struct Generation<'a, D: Decoder> {
-    decoder: &'a mut D,
+pub(crate) struct Generation<'a> {
+    decoder: &'a mut dyn Decoder,
     shared: &'a Shared,
     vocab: &'a Vocab,
     job: Job,
@@ -71,15 +71,15 @@ pub(crate) struct Generation<'a, D: Decoder> {
     masks_before: u64,
 }
 
-impl<'a, D: Decoder> Generation<'a, D> {
+impl<'a> Generation<'a> {
     /// A generation after the prompt in the decoder's slot; `before` are its counters before that prompt.
     pub(crate) fn new(
-        decoder: &'a mut D,
+        decoder: &'a mut dyn Decoder,
         shared: &'a Shared,
         vocab: &'a Vocab,
         mut job: Job,
         before: EngineStats,
-    ) -> Generation<'a, D> {
+    ) -> Generation<'a> {
         let depth = |state: &TrieState| state.trie().descriptors().iter().map(|one| one.depth()).max();
         let run = job.constraint.trie().and_then(depth).unwrap_or(0) as usize;
         let ResumePoint { mut pending, mut chosen, ended_at, shifts } = std::mem::take(&mut job.resume_point);
@@ -500,6 +500,8 @@ impl<'a, D: Decoder> Generation<'a, D> {
     pub(crate) fn finish(mut self, outcome: Result<FinishReason>) {
         self.job.text.finish();
         let tail = self.job.text.text();
+        // Before anybody hears of the end.
+        self.decoder.rest();
         {
             let mut state = self.shared.lock();
             state.note(outcome.as_ref().err());

@@ -1,21 +1,21 @@
 //! An engine that several sessions share.
 //!
-//! Each session has a seat (`seat.rs`) with slots of its own, and a worker that samples, assembles text and calls its
-//! host. What a worker needs of the engine it asks for here and waits. One thread makes passes for all of them: each
-//! pass has the next tokens of everyone who asked. Between two of them a prompt is read for as long as the others' time
-//! for a token allows. A row's bits do not depend on the rows beside it, nor on where other slots have their cells, so
-//! nobody's tokens change by sharing.
+//! Each session is a stream: it has a seat in the engine with slots of its own, or a slot of another session's seat,
+//! and a worker that samples, assembles text and calls its host. What a worker needs of the engine it asks for here
+//! (`seat.rs`) and waits. One thread makes passes for all of them: each pass has the next tokens of everyone who asked.
+//! Between two of them a prompt is read for as long as the others' time for a token allows. A row's bits do not depend
+//! on the rows beside it, nor on where other slots have their cells, so nobody's tokens change by sharing.
 //!
 //! Rules of a pass:
-//! - It waits a moment for seats that were given logits and have not asked again ([`Pace::patience`]), so that streams
-//!   stay in step. A seat that did not come back in time (its callback takes long, its host pulls slowly) is not waited
+//! - It waits a moment for streams that were given logits and have not asked again ([`Pace::patience`]), so that they
+//!   stay in step. One that did not come back in time (its callback takes long, its host pulls slowly) is not waited
 //!   for until it does.
 //! - Next tokens come first, those that wait longest before others, then prompts, short ones before long ones, but none
 //!   waits for more than its own length. While somebody generates, the first prompt alone is read, in passes that are
 //!   left when their time is over ([`Engine::read`]). What a host only wants warm runs while nothing else is asked for.
 //! - A prompt waits while another one that begins as it does is evaluated, and goes on from there.
-//! - A cancel ends the request of its seat before the next pass, and a pass that has no other seat at once.
-//! - An error of one seat's part ends that seat's request alone.
+//! - A cancel ends the request of its stream before the next pass, and a pass that has no other stream at once.
+//! - An error of one stream's part ends that stream's request alone.
 //!
 //! Everything else (saving, scoring, shifting) is done by a worker itself, which takes the engine between two passes.
 
@@ -30,7 +30,7 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// What a seat asks for; it goes back and forth, so nothing is allocated for a token.
+/// What a stream asks for; it goes back and forth, so nothing is allocated for a token.
 pub(super) struct Request {
     pub kind: Kind,
     pub slot: SlotId,
@@ -57,9 +57,9 @@ pub(super) struct Request {
     pub prefill: Prefill,
     /// What the passes took that it was part of.
     pub spent: EngineStats,
-    /// How long they took, and how many seats the last had.
+    /// How long they took, and how many streams the last had.
     pub took: Duration,
-    pub seats: usize,
+    pub streams: usize,
     pub outcome: Result<()>,
 }
 
@@ -92,7 +92,7 @@ impl Request {
             prefill: Prefill::default(),
             spent: EngineStats::default(),
             took: Duration::ZERO,
-            seats: 0,
+            streams: 0,
             outcome: Ok(()),
         }
     }
@@ -101,7 +101,7 @@ impl Request {
     pub fn begin(&mut self, kind: Kind, slot: SlotId) {
         (self.kind, self.slot, self.done, self.begun) = (kind, slot, 0, kind == Kind::Next);
         (self.prefill, self.spent, self.outcome) = (Prefill::default(), EngineStats::default(), Ok(()));
-        (self.wrong, self.guesses, self.took, self.seats) = (0, 0, Duration::ZERO, 0);
+        (self.wrong, self.guesses, self.took, self.streams) = (0, 0, Duration::ZERO, 0);
     }
 
     fn left(&self) -> usize {
@@ -162,10 +162,21 @@ impl Mask {
     }
 }
 
-/// A seat's place on the board.
+/// A stream that shares an engine.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stream {
+    /// Its place on the board.
+    place: usize,
+    /// Its seat in the engine, and its slot there, where it has that one alone and another stream has the seat.
+    seat: usize,
+    only: Option<SlotId>,
+}
+
+/// A stream's place on the board.
 #[derive(Default)]
 struct Place {
-    taken: bool,
+    /// The seat of the stream that has the place.
+    seat: Option<usize>,
     asked: Option<Box<Request>>,
     answer: Option<Box<Request>>,
     /// When the request that was asked has its turn: those with less come first.
@@ -179,6 +190,8 @@ struct Place {
 /// What workers and the hub's thread share.
 struct Board {
     places: Vec<Place>,
+    /// How many seats the engine has.
+    seats: usize,
     /// Requests for next tokens so far.
     arrivals: u64,
     /// Tokens of prompts that were evaluated so far.
@@ -193,9 +206,9 @@ pub(super) struct Hub {
     model: Arc<Model>,
     options: EngineOptions,
     board: Mutex<Board>,
-    /// Notified when something was asked for, or a seat will not ask.
+    /// Notified when something was asked for, or a stream will not ask.
     asked: Condvar,
-    /// By seat; notified when its request was answered.
+    /// By place; notified when its stream's request was answered.
     answered: Vec<Condvar>,
     engine: Mutex<Engine>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -204,9 +217,23 @@ pub(super) struct Hub {
 /// Every hub that may have free seats.
 static HUBS: Mutex<Vec<Weak<Hub>>> = Mutex::new(Vec::new());
 
+impl Board {
+    /// A stream with this seat, and with this slot of it alone, where it is another stream's seat.
+    fn take(&mut self, seat: usize, only: Option<SlotId>) -> Option<Stream> {
+        let place = self.places.iter().position(|place| place.seat.is_none()).filter(|_| !self.closed)?;
+        self.places[place] = Place { seat: Some(seat), ..Place::default() };
+        Some(Stream { place, seat, only })
+    }
+
+    /// Whether a stream has this seat, or a slot of it.
+    fn has(&self, seat: usize) -> bool {
+        self.places.iter().any(|place| place.seat == Some(seat))
+    }
+}
+
 impl Hub {
-    /// A seat at an engine for the model with these options: one that is there and has a free seat, else a new one,
-    /// which `open` makes.
+    /// A stream with a seat at an engine for the model with these options: one that is there and has a free seat, else
+    /// a new one, which `open` makes.
     ///
     /// # Errors
     /// Those of `open`, and [`Error::OutOfMemory`] where there is no thread.
@@ -214,12 +241,12 @@ impl Hub {
         model: &Arc<Model>,
         options: &EngineOptions,
         open: impl FnOnce() -> Result<Engine>,
-    ) -> Result<(Arc<Hub>, usize)> {
+    ) -> Result<(Arc<Hub>, Stream)> {
         let free = |hubs: &mut Vec<Weak<Hub>>| {
             hubs.retain(|hub| hub.strong_count() > 0);
             let same = |hub: &Arc<Hub>| Arc::ptr_eq(&hub.model, model) && hub.options == *options;
             let mut hubs = hubs.iter().filter_map(Weak::upgrade).filter(same);
-            hubs.find_map(|hub| hub.take_seat().map(|seat| (hub, seat)))
+            hubs.find_map(|hub| hub.take_seat().map(|stream| (hub, stream)))
         };
         let found = free(&mut HUBS.lock());
         if let Some(found) = found {
@@ -232,9 +259,10 @@ impl Hub {
         if let Some(found) = free(&mut hubs) {
             return Ok(found);
         }
-        let seats = options.parallel()?;
+        let streams = options.streams()?;
         let board = Board {
-            places: (0..seats).map(|_| Place::default()).collect(),
+            places: (0..streams).map(|_| Place::default()).collect(),
+            seats: options.parallel()?,
             arrivals: 0,
             read: 0,
             fault: None,
@@ -245,15 +273,15 @@ impl Hub {
             options: options.clone(),
             board: Mutex::new(board),
             asked: Condvar::new(),
-            answered: (0..seats).map(|_| Condvar::new()).collect(),
+            answered: (0..streams).map(|_| Condvar::new()).collect(),
             engine: Mutex::new(engine),
             thread: Mutex::new(None),
         });
         let scheduler = Scheduler {
             hub: hub.clone(),
-            running: Vec::with_capacity(seats),
-            afters: Vec::with_capacity(seats),
-            of_pass: Vec::with_capacity(seats),
+            running: Vec::with_capacity(streams),
+            afters: Vec::with_capacity(streams),
+            of_pass: Vec::with_capacity(streams),
             never: AtomicBool::new(false),
             generating: false,
             reading: None,
@@ -264,26 +292,44 @@ impl Hub {
         let started = thread::Builder::new().name("eliza-hub".into()).spawn(move || scheduler.run());
         let thread = started.map_err(|error| Error::OutOfMemory(format!("no thread for an engine: {error}")))?;
         *hub.thread.lock() = Some(thread);
-        let seat = hub.take_seat().ok_or_else(|| Error::Internal("a new engine without a seat".into()))?;
+        let stream = hub.take_seat().ok_or_else(|| Error::Internal("a new engine without a seat".into()))?;
         hubs.push(Arc::downgrade(&hub));
-        Ok((hub, seat))
+        Ok((hub, stream))
     }
 
-    fn take_seat(&self) -> Option<usize> {
+    fn take_seat(&self) -> Option<Stream> {
         let mut board = self.board.lock();
-        let seat = board.places.iter().position(|place| !place.taken).filter(|_| !board.closed)?;
-        board.places[seat] = Place { taken: true, ..Place::default() };
-        Some(seat)
+        let seat = (0..board.seats).find(|&seat| !board.has(seat))?;
+        board.take(seat, None)
     }
 
-    /// Gives a seat back; the last one ends the hub.
-    pub fn leave(&self, seat: usize) {
+    /// A stream with a slot of this one's seat, that [`Engine::part`] gave it.
+    ///
+    /// # Errors
+    /// [`Error::Internal`] where there are more streams than slots.
+    pub fn take_slot(&self, of: Stream, slot: SlotId) -> Result<Stream> {
+        let taken = self.board.lock().take(of.seat, Some(slot));
+        taken.ok_or_else(|| Error::Internal("a slot for which there is no place".into()))
+    }
+
+    /// Gives a stream's slots back, the last of which `slot` was, and its place; the last stream ends the hub.
+    pub fn leave(&self, stream: Stream, slot: SlotId) {
+        let mut engine = self.engine(stream);
         let mut board = self.board.lock();
-        board.places[seat] = Place::default();
-        board.closed = !board.places.iter().any(|place| place.taken);
-        let closed = board.closed;
+        board.places[stream.place] = Place::default();
+        let (left, closed) = (!board.has(stream.seat), !board.places.iter().any(|place| place.seat.is_some()));
+        board.closed = closed;
+        let usable = board.fault.is_none();
         self.asked.notify_one();
         drop(board);
+        if usable {
+            engine.leave(slot);
+        }
+        if usable && left {
+            engine.sit(stream.seat, None);
+            engine.vacate();
+        }
+        drop(engine);
         if closed && let Some(thread) = self.thread.lock().take() {
             // The thread catches the panics of what it runs.
             let _ = thread.join();
@@ -291,14 +337,14 @@ impl Hub {
     }
 
     /// The engine between two passes, for what a pass cannot do.
-    pub fn engine(&self, seat: usize) -> MutexGuard<'_, Engine> {
+    pub fn engine(&self, stream: Stream) -> MutexGuard<'_, Engine> {
         let mut engine = self.engine.lock();
-        engine.sit(seat);
+        engine.sit(stream.seat, stream.only);
         engine
     }
 
     /// Asks for something and waits until it is answered.
-    pub fn ask(&self, seat: usize, request: Box<Request>) -> Box<Request> {
+    pub fn ask(&self, stream: Stream, request: Box<Request>) -> Box<Request> {
         let mut board = self.board.lock();
         let due = match request.kind {
             Kind::Next => {
@@ -308,15 +354,15 @@ impl Hub {
             // A short prompt before a long one, but not before one whose length was read since it came.
             Kind::Prompt | Kind::Warm => board.read + request.tokens.len() as u64,
         };
-        let place = &mut board.places[seat];
+        let place = &mut board.places[stream.place];
         (place.asked, place.due) = (Some(request), due);
         (place.away, place.late) = (false, place.late && !place.away);
         self.asked.notify_one();
         loop {
-            if let Some(answer) = board.places[seat].answer.take() {
+            if let Some(answer) = board.places[stream.place].answer.take() {
                 return answer;
             }
-            self.answered[seat].wait(&mut board);
+            self.answered[stream.place].wait(&mut board);
         }
     }
 
@@ -330,17 +376,30 @@ impl Hub {
         self.board.lock().fault.get_or_insert_with(|| fault.clone());
     }
 
-    /// Notes that a seat will not ask for a next token soon.
-    pub fn rest(&self, seat: usize) {
+    /// Notes that a stream will not ask for a next token soon.
+    pub fn pause(&self, stream: Stream) {
         let mut board = self.board.lock();
-        (board.places[seat].away, board.places[seat].late) = (false, false);
+        let place = &mut board.places[stream.place];
+        (place.away, place.late) = (false, false);
         self.asked.notify_one();
+    }
+
+    /// Whether slots of a seat can have streams of their own.
+    pub fn has_concurrent_slots(&self) -> bool {
+        self.options.concurrent_slots
+    }
+
+    /// Whether other streams have slots of this one's seat.
+    pub fn shares_seat(&self, stream: Stream) -> bool {
+        let board = self.board.lock();
+        board.places.iter().filter(|place| place.seat == Some(stream.seat)).count() > 1
     }
 }
 
 /// A request in the hands of the hub's thread.
 struct Running {
-    seat: usize,
+    /// The place of its stream.
+    place: usize,
     due: u64,
     request: Box<Request>,
     /// How many of its tokens are in this pass.
@@ -355,11 +414,11 @@ struct Scheduler {
     afters: Vec<After>,
     /// Those that have a part in the pass.
     of_pass: Vec<usize>,
-    /// What ends a pass of several seats.
+    /// What ends a pass of several streams.
     never: AtomicBool,
     /// Whether somebody generates, be it that nobody asks for a token now.
     generating: bool,
-    /// The seat whose prompt is read beside others, and how many tokens of it are.
+    /// The place of the stream whose prompt is read beside others, and how many tokens of it are.
     reading: Option<(usize, usize)>,
     /// Tokens of prompts that were evaluated since the board was told.
     read_now: u64,
@@ -394,7 +453,7 @@ impl Pace {
         Pace { slowdown, can_leave, plain: 0.0, debt: 0.0, disturbed: 0, most, rows: most, over: 0.0 }
     }
 
-    /// How long a pass waits for seats that were given logits.
+    /// How long a pass waits for streams that were given logits.
     fn patience(&self) -> Duration {
         Duration::from_secs_f64((self.plain / 4.0).clamp(100e-6, 5e-3))
     }
@@ -457,7 +516,7 @@ impl Scheduler {
         }
     }
 
-    /// Waits for requests and takes them; false once every seat was given back.
+    /// Waits for requests and takes them; false once every stream is gone.
     fn gather(&mut self) -> bool {
         let mut board = self.hub.board.lock();
         while !board.places.iter().any(|place| place.asked.is_some()) {
@@ -472,9 +531,9 @@ impl Scheduler {
                 board.places.iter_mut().for_each(|place| place.late |= place.away);
             }
         }
-        for (seat, place) in board.places.iter_mut().enumerate() {
-            if let Some(request) = place.asked.take() {
-                self.running.push(Running { seat, due: place.due, request, now: 0 });
+        for (place, of) in board.places.iter_mut().enumerate() {
+            if let Some(request) = of.asked.take() {
+                self.running.push(Running { place, due: of.due, request, now: 0 });
             }
         }
         let is_next = |of: &Running| of.request.kind == Kind::Next;
@@ -484,19 +543,19 @@ impl Scheduler {
         true
     }
 
-    /// Gives back what is over to its seat.
+    /// Gives back what is over to its stream.
     fn answer(&mut self) {
         let mut board = self.hub.board.lock();
         for at in (0..self.running.len()).rev() {
             if !self.running[at].request.is_over() {
                 continue;
             }
-            let Running { seat, mut request, .. } = self.running.remove(at);
+            let Running { place, mut request, .. } = self.running.remove(at);
             request.after = self.afters.remove(at);
-            let place = &mut board.places[seat];
-            place.away = request.kind == Kind::Next && request.outcome.is_ok();
-            place.answer = Some(request);
-            self.hub.answered[seat].notify_one();
+            let of = &mut board.places[place];
+            of.away = request.kind == Kind::Next && request.outcome.is_ok();
+            of.answer = Some(request);
+            self.hub.answered[place].notify_one();
         }
     }
 
@@ -504,9 +563,9 @@ impl Scheduler {
     fn put_back(&mut self) {
         let mut board = self.hub.board.lock();
         board.read += std::mem::take(&mut self.read_now);
-        for (Running { seat, mut request, .. }, after) in self.running.drain(..).zip(self.afters.drain(..)) {
+        for (Running { place, mut request, .. }, after) in self.running.drain(..).zip(self.afters.drain(..)) {
             request.after = after;
-            board.places[seat].asked = Some(request);
+            board.places[place].asked = Some(request);
         }
     }
 
@@ -514,7 +573,7 @@ impl Scheduler {
     fn round(&mut self) {
         let hub = self.hub.clone();
         let mut engine = hub.engine.lock();
-        for Running { seat, request, .. } in &mut self.running {
+        for Running { place, request, .. } in &mut self.running {
             let wrong = std::mem::take(&mut request.wrong);
             if wrong > 0 {
                 let kept = engine.position(request.slot).saturating_sub(wrong);
@@ -522,7 +581,7 @@ impl Scheduler {
             }
             if request.cancel.load(Ordering::Acquire) {
                 request.outcome = Err(Error::Cancelled);
-                if self.reading.take_if(|(of, _)| of == seat).is_some() {
+                if self.reading.take_if(|(of, _)| of == place).is_some() {
                     engine.stop_reading();
                 }
             }
@@ -534,10 +593,10 @@ impl Scheduler {
         if next + prompts > 0 {
             let before = Instant::now();
             self.pass(&mut engine);
-            let (took, seats) = (before.elapsed(), self.of_pass.len());
+            let (took, streams) = (before.elapsed(), self.of_pass.len());
             for &at in &self.of_pass {
                 let request = &mut self.running[at].request;
-                (request.took, request.seats) = (request.took + took, seats);
+                (request.took, request.streams) = (request.took + took, streams);
             }
             self.read_now += prompts as u64;
             if next > 0 {
@@ -565,7 +624,7 @@ impl Scheduler {
     fn read(&mut self, engine: &mut Engine, others_wait: bool) {
         let reading = self.reading;
         let is_read = |of: &Running| match reading {
-            Some((seat, _)) => of.seat == seat,
+            Some((place, _)) => of.place == place,
             None => of.request.is_read() && of.request.left() > 1,
         };
         let Some(of) = self.running.iter_mut().find(|of| is_read(of)) else { return };
@@ -576,11 +635,11 @@ impl Scheduler {
         let Some(might) = might else { return };
         let tokens = reading.map_or(self.pace.rows.min(of.request.left() - 1), |(_, tokens)| tokens);
         let (before, began) = (engine.stats(), Instant::now());
-        let Running { seat, request, now, .. } = of;
+        let Running { place, request, now, .. } = of;
         let new = &request.tokens[request.done..][..tokens];
         let read = engine.read(request.slot, new, began + might, &request.cancel);
         self.was_reading = true;
-        self.reading = matches!(read, Ok(false)).then_some((*seat, tokens));
+        self.reading = matches!(read, Ok(false)).then_some((*place, tokens));
         match read {
             Ok(true) => {
                 *now = tokens;
@@ -738,7 +797,7 @@ impl Running {
             0 => (1 + request.guesses) * n_vocab,
             listed => listed,
         };
-        // Of the pass all, of its rows and logits those of the seat.
+        // Of the pass all, of its rows and logits those of the stream.
         let pass = EngineStats { rows: *now as u64, logits: logits as u64, ..after.since(before) };
         request.spent.add(&pass);
     }

@@ -67,7 +67,7 @@ use hub::Hub;
 use parking_lot::Mutex;
 use reasoning::Reasoning;
 use seat::Seat;
-use shared::{Command, Job, Phase, ResumePoint, Shared, State};
+use shared::{Command, Job, Phase, ResumePoint, Shared, Started, State};
 use span_samplers::{SpanSamplers, restated};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, mpsc};
@@ -101,21 +101,21 @@ pub struct Session {
 }
 
 impl Session {
-    /// Starts the worker of an opened engine.
+    /// A session of an opened engine.
     fn start(
-        mut decoder: impl Decoder + 'static,
+        decoder: impl Decoder + 'static,
         vocab: Arc<Vocab>,
         file: File,
         info: ModelInfo,
         settings: Settings,
     ) -> Result<Session> {
-        let shared = Arc::new(Shared::new(settings));
-        decoder.watch(&shared.cancel);
-        let worker = worker::Worker::new(decoder, shared.clone(), vocab.clone());
-        let started = thread::Builder::new().name("eliza-session".into()).spawn(move || worker.run());
-        let handle = started.map_err(|error| Error::OutOfMemory(format!("no thread for the session: {error}")))?;
+        let started = worker::Worker::start(Box::new(decoder), vocab.clone(), settings)?;
+        Ok(Session::around_worker(started, vocab, file, info))
+    }
+
+    fn around_worker(Started { shared, worker }: Started, vocab: Arc<Vocab>, file: File, info: ModelInfo) -> Session {
         let (chat, parts) = (OnceLock::new(), Mutex::new(None));
-        Ok(Session { shared, vocab, file, info, chat, store: None, parts, worker: Some(handle) })
+        Session { shared, vocab, file, info, chat, store: None, parts, worker: Some(worker) }
     }
 
     /// Loads the model on the calling thread and starts the worker.
@@ -138,8 +138,8 @@ impl Session {
         // What cannot be is refused before anything is loaded.
         draft.as_ref().map(|_| wanted.of_draft(0)).transpose()?;
         let model = engine::open_drafted_model(&path, draft.as_deref(), &wanted, Some(&mut hear))?;
-        let mut session = match wanted.parallel()? {
-            1 => {
+        let mut session = match wanted.shares()? {
+            false => {
                 let mut engine = Engine::open(model, &wanted, Some(&mut hear))?;
                 if draft.is_some() && engine.most_guesses() == 0 {
                     return Err(Error::Unsupported("A draft model guesses where the model is on the CPU".into()));
@@ -147,7 +147,7 @@ impl Session {
                 let draft = draft.map(|path| Drafter::open(&path, &mut engine, &wanted, || hear(1.0)));
                 Session::around(engine, draft.transpose()?, &wanted)?
             }
-            _ => Session::beside_others(&model, &wanted, Some(&mut hear))?,
+            true => Session::beside_others(&model, &wanted, Some(&mut hear))?,
         };
         // The model may be shared with someone who calls the file by another path.
         session.info.path = path;
@@ -197,9 +197,9 @@ impl Session {
     /// A session at an engine that others share.
     fn beside_others(model: &Arc<Model>, wanted: &EngineOptions, progress: LoadProgress<'_>) -> Result<Session> {
         let open = || Engine::open(model.clone(), wanted, progress);
-        let (hub, seat) = Hub::join(model, wanted, open)?;
-        let (info, settings) = about(&hub.engine(seat), wanted);
-        let decoder = Seat::new(hub, seat)?;
+        let (hub, stream) = Hub::join(model, wanted, open)?;
+        let (info, settings) = about(&hub.engine(stream), wanted);
+        let decoder = Seat::new(hub, stream, None)?;
         Session::start(decoder, model.vocab().clone(), model.file().clone(), info, settings)
     }
 

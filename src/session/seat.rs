@@ -4,9 +4,9 @@
 //! pass. Where a device samples it does so in the pass of all, but begins nothing before it is asked for; else each
 //! worker samples from logits on its own thread.
 
-use super::decoder::{Ahead, Decoder, PassTime, evaluate_last, numbered_slot, restore_slot, shift_slot};
+use super::decoder::{Ahead, Decoder, PassTime, evaluate_last, numbered_slot, restore_slot, shift_slot, take_turns};
 use super::generate::guarded;
-use super::hub::{Hub, Kind, Request};
+use super::hub::{Hub, Kind, Request, Stream};
 use super::shared::Prewarm;
 use crate::backend::{Legal, SampleSpec, SampledRow};
 use crate::engine::{
@@ -16,13 +16,15 @@ use crate::trie::{Descriptor, Trie};
 use crate::{Error, Result, Token};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// A seat at a shared engine, with the slot of its last prefill or restore.
+/// A stream's part of a shared engine, with the slot of its last prefill or restore.
 pub(crate) struct Seat {
     hub: Arc<Hub>,
-    seat: usize,
+    stream: Stream,
     slot: SlotId,
+    /// See [`Engine::resting`].
+    resting: Arc<AtomicU32>,
     /// The tokens of the slot, without guesses that nobody asked for.
     tokens: Vec<Token>,
     /// Guesses that the engine's slot has, with their rows in the request.
@@ -53,11 +55,17 @@ enum Wanted<'a> {
 }
 
 impl Seat {
-    pub fn new(hub: Arc<Hub>, seat: usize) -> Result<Seat> {
+    /// The part of a stream that begins in this slot, or in an empty one.
+    ///
+    /// # Errors
+    /// The hub's fault, and that of [`Engine::take_slot`].
+    pub fn new(hub: Arc<Hub>, stream: Stream, slot: Option<SlotId>) -> Result<Seat> {
+        let resting = hub.engine(stream).resting().clone();
         let mut seat = Seat {
             hub,
-            seat,
-            slot: SlotId::default(),
+            stream,
+            slot: slot.unwrap_or_default(),
+            resting,
             tokens: Vec::new(),
             ahead: Ahead::new(0),
             can_guess: false,
@@ -71,12 +79,13 @@ impl Seat {
         };
         // From here on an error gives the seat back.
         let results;
-        (seat.context, seat.has_sampler, seat.can_guess, results) = seat.alone(|engine, slot| {
-            *slot = engine.take_slot(-1)?;
+        (seat.context, seat.has_sampler, seat.can_guess, results) = seat.alone(|engine, current| {
+            *current = slot.map_or_else(|| engine.take_slot(-1), Ok)?;
             Ok((engine.context(), engine.has_sampler(), engine.most_guesses() > 0, engine.most_results()))
         })?;
         seat.ahead = Ahead::new(results);
         seat.tokens.reserve(seat.context);
+        seat.rest();
         Ok(seat)
     }
 
@@ -84,7 +93,7 @@ impl Seat {
     /// unusable for everyone.
     fn alone<T>(&mut self, body: impl FnOnce(&mut Engine, &mut SlotId) -> Result<T>) -> Result<T> {
         let hub = self.hub.clone();
-        let mut engine = hub.engine(self.seat);
+        let mut engine = hub.engine(self.stream);
         if let Some(fault) = hub.fault() {
             return Err(fault);
         }
@@ -143,7 +152,7 @@ impl Seat {
             request.wrong = self.ahead.forget();
         }
         request.cancel = cancel.clone();
-        let mut request = self.hub.ask(self.seat, request);
+        let mut request = self.hub.ask(self.stream, request);
         self.stats.add(&request.spent);
         let outcome = std::mem::replace(&mut request.outcome, Ok(()));
         let answer = (request.done, request.prefill);
@@ -187,12 +196,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut engine = self.hub.engine(self.seat);
-        if self.hub.fault().is_none() {
-            engine.vacate();
-        }
-        drop(engine);
-        self.hub.leave(self.seat);
+        self.hub.leave(self.stream, self.slot);
     }
 }
 
@@ -227,7 +231,7 @@ impl Decoder for Seat {
     }
 
     fn pin(&mut self, slots: u32) {
-        self.hub.engine(self.seat).pin(slots);
+        self.hub.engine(self.stream).pin(slots);
     }
 
     fn logits(&mut self, tokens: &[Token], listed: &[Token], cancel: &AtomicBool) -> Result<&mut [f32]> {
@@ -271,7 +275,7 @@ impl Decoder for Seat {
     }
 
     fn pass_time(&self) -> Option<PassTime> {
-        self.request.as_ref().map(|request| PassTime { took: request.took, streams: request.seats.max(1) })
+        self.request.as_ref().map(|request| PassTime { took: request.took, streams: request.streams.max(1) })
     }
 
     fn start_sampling(&mut self, spec: &SampleSpec) -> Result<usize> {
@@ -334,7 +338,7 @@ impl Decoder for Seat {
     }
 
     fn is_current(&self, slot_id: i32) -> Result<bool> {
-        Ok(slot_id == -1 || self.hub.engine(self.seat).number(self.slot) == slot_id)
+        Ok(slot_id == -1 || self.hub.engine(self.stream).number(self.slot) == slot_id)
     }
 
     fn save(&mut self, slot_id: i32, path: &Path, note: &[u8], cancel: &AtomicBool) -> Result<()> {
@@ -352,7 +356,7 @@ impl Decoder for Seat {
     }
 
     fn open_saved(&self, path: &Path, cancel: &AtomicBool) -> Result<SavedSlot> {
-        self.hub.engine(self.seat).open_saved(path, cancel)
+        self.hub.engine(self.stream).open_saved(path, cancel)
     }
 
     fn restore(&mut self, slot_id: i32, saved: SavedSlot, ready: bool, cancel: &AtomicBool) -> Result<()> {
@@ -363,8 +367,27 @@ impl Decoder for Seat {
     }
 
     fn rollback(&mut self) -> Result<()> {
-        self.hub.rest(self.seat);
+        self.hub.pause(self.stream);
         Ok(())
+    }
+
+    fn open_slot(&mut self, slot_id: i32, is_kept: bool, replaces: &mut dyn FnMut()) -> Result<Box<dyn Decoder>> {
+        if !self.hub.has_concurrent_slots() {
+            return Err(take_turns());
+        }
+        let before = self.slot;
+        let slot = self.alone(|engine, current| engine.part(slot_id, current, is_kept))?;
+        if slot == before {
+            replaces();
+        }
+        Ok(Box::new(Seat::new(self.hub.clone(), self.hub.take_slot(self.stream, slot)?, Some(slot))?))
+    }
+
+    fn rest(&mut self) {
+        // Where the context is this stream's alone, its slot has its cells.
+        if self.hub.shares_seat(self.stream) {
+            self.resting.fetch_or(self.slot.bit(), Ordering::Relaxed);
+        }
     }
 
     fn tokens(&self) -> &[Token] {

@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
+use std::thread::JoinHandle;
 
 /// What the worker is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,6 +33,12 @@ pub(crate) enum Phase {
     Prefilling,
     /// A generation, from the accepted call until its outcome is known.
     Generating,
+}
+
+/// A worker, and what its session shares with it.
+pub(crate) struct Started {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) worker: JoinHandle<()>,
 }
 
 /// A command to the worker.
@@ -48,6 +55,8 @@ pub(crate) enum Command {
     Save { slot_id: i32, path: PathBuf, store: Option<Store>, reply: SyncSender<Result<()>> },
     /// Restore a slot and answer the caller.
     Restore { slot_id: i32, path: PathBuf, reply: SyncSender<Result<usize>> },
+    /// Start a worker for a slot of its own and answer the caller.
+    OpenSlot { slot_id: i32, reply: SyncSender<Result<Started>> },
     /// Run a generation.
     Generate(Box<Job>),
     /// Evaluate a prompt while nothing else is asked for.

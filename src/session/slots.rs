@@ -51,6 +51,34 @@ impl Session {
         outcome
     }
 
+    /// A session of slot `slot_id` of this one (-1: one that has none, an empty one where there is one) alone: a stream
+    /// with settings, constraint, status, usage and cancel of its own, which generates at the same time as this session
+    /// and those of its other slots. A pass has the tokens of all. It begins with the settings that this session has
+    /// now, without a constraint, and with the slot's tokens. The sessions share the context: where it is full, a slot
+    /// is emptied whose session has no prompt and generates nothing.
+    ///
+    /// This session keeps one slot at least, and has the slot again once the other is dropped. It may be dropped first.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where slots take turns ([`EngineOptions`](super::EngineOptions)`::concurrent_slots`),
+    /// [`Error::InvalidArgument`] for a slot that does not exist or has a session, and the last one without, and
+    /// [`Error::Busy`], also for the slot whose prompt waits for its generate.
+    pub fn open_slot(&self, slot_id: i32) -> Result<Session> {
+        let (reply, answer) = mpsc::sync_channel(1);
+        self.change(|state| {
+            self.check_slot(slot_id)?;
+            self.check_worker(state, "opening a slot")?;
+            state.phase = Phase::Prefilling;
+            self.schedule(state, Command::OpenSlot { slot_id, reply });
+            Ok(())
+        })?;
+        let started =
+            answer.recv().map_err(|_| Error::Internal("the worker ended without an answer".into())).flatten()?;
+        let mut session = Session::around_worker(started, self.vocab.clone(), self.file.clone(), self.info.clone());
+        session.store = self.store.clone();
+        Ok(session)
+    }
+
     /// How many prompts are warmed up or wait for that.
     pub fn prewarms(&self) -> usize {
         let state = self.shared.lock();

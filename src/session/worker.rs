@@ -7,9 +7,9 @@
 use super::constraint::Constraint;
 use super::decoder::Decoder;
 use super::generate::{Generation, guarded};
-use super::shared::{Command, Job, Phase, Prewarm, Prompt, ResumePoint, Shared, State};
+use super::shared::{Command, Job, Phase, Prewarm, Prompt, ResumePoint, Shared, Started, State};
 use super::store::Store;
-use super::{EmbedOptions, Embeddings, LeafScores, Usage, saved};
+use super::{EmbedOptions, Embeddings, LeafScores, Settings, Usage, saved};
 use crate::engine::EngineStats;
 use crate::trie::{Descriptor, TrieState};
 use crate::vocab::Vocab;
@@ -18,24 +18,34 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;
+use std::thread;
 use std::time::Instant;
 
 /// The worker of one session.
-pub(crate) struct Worker<D: Decoder> {
-    decoder: D,
+pub(crate) struct Worker {
+    decoder: Box<dyn Decoder>,
     shared: Arc<Shared>,
     vocab: Arc<Vocab>,
     /// The engine's counters before the last prompt.
     before: EngineStats,
 }
 
-impl<D: Decoder> Worker<D> {
-    pub(crate) fn new(decoder: D, shared: Arc<Shared>, vocab: Arc<Vocab>) -> Worker<D> {
-        Worker { decoder, shared, vocab, before: EngineStats::default() }
+impl Worker {
+    /// Starts the worker of an opened engine.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] where there is no thread.
+    pub(crate) fn start(mut decoder: Box<dyn Decoder>, vocab: Arc<Vocab>, settings: Settings) -> Result<Started> {
+        let shared = Arc::new(Shared::new(settings));
+        decoder.watch(&shared.cancel);
+        let worker = Worker { decoder, shared: shared.clone(), vocab, before: EngineStats::default() };
+        let started = thread::Builder::new().name("eliza-session".into()).spawn(move || worker.run());
+        let no_thread = |error| Error::OutOfMemory(format!("no thread for the session: {error}"));
+        Ok(Started { shared, worker: started.map_err(no_thread)? })
     }
 
     /// Serves commands until the session is closed.
-    pub(crate) fn run(mut self) {
+    fn run(mut self) {
         while let Some(command) = self.next_command() {
             match command {
                 Command::Prewarm(warm) => self.prewarm(&warm),
@@ -58,6 +68,9 @@ impl<D: Decoder> Worker<D> {
                 }
                 Command::Restore { slot_id, path, reply } => {
                     let _ = reply.send(self.restore(slot_id, &path));
+                }
+                Command::OpenSlot { slot_id, reply } => {
+                    let _ = reply.send(self.open_slot(slot_id));
                 }
                 Command::Generate(job) => self.generate(*job),
             }
@@ -90,10 +103,11 @@ impl<D: Decoder> Worker<D> {
 
     /// Evaluates a prompt ahead of its prefill. A command or a cancel ends it, which is no error.
     fn prewarm(&mut self, warm: &Prewarm) {
-        let (decoder, shared) = (&mut self.decoder, &self.shared);
+        let (decoder, shared) = (&mut *self.decoder, &self.shared);
         let mut replaces = || shared.lock().resume_point = ResumePoint::default();
         let ran = guarded("the engine", || decoder.prewarm(warm, &shared.give_way, &mut replaces));
         let mut state = self.shared.lock();
+        decoder.rest();
         let outcome = ran.inspect_err(|fault| state.fault = Some(fault.clone())).flatten();
         if let Err(error) = outcome
             && error != Error::Cancelled
@@ -107,7 +121,7 @@ impl<D: Decoder> Worker<D> {
         self.shared.arena.clear();
         self.before = self.decoder.stats();
         let started = Instant::now();
-        let decoder = &mut self.decoder;
+        let decoder = &mut *self.decoder;
         let ran = guarded("the engine", || decoder.prefill(slot_id, tokens, &self.shared.cancel));
         let mut state = self.shared.lock();
         state.usage = Usage {
@@ -117,16 +131,17 @@ impl<D: Decoder> Worker<D> {
         };
         state.usage.count(&self.before, &self.decoder.stats());
         state.served_by = self.decoder.model().map(Path::to_path_buf);
-        let done = finish_command(&mut state, ran)?;
-        state.usage.prompt_tokens_reused = done.reused as u64;
-        state.usage.prompt_tokens_restored = done.restored as u64;
-        state.prompt = Some(Prompt { slot_id, room: self.decoder.room() });
-        state.constraint.rearm();
-        Ok(tokens.len())
+        if let Ok(Ok(done)) = &ran {
+            state.usage.prompt_tokens_reused = done.reused as u64;
+            state.usage.prompt_tokens_restored = done.restored as u64;
+            state.prompt = Some(Prompt { slot_id, room: self.decoder.room() });
+            state.constraint.rearm();
+        }
+        finish_command(&mut *self.decoder, &mut state, ran).map(|_| tokens.len())
     }
 
     fn score(&mut self, trie: &TrieState) -> Result<LeafScores> {
-        let (decoder, shared) = (&mut self.decoder, &self.shared);
+        let (decoder, shared) = (&mut *self.decoder, &self.shared);
         let ran = guarded("the engine", || {
             evaluate_pending(decoder, shared)?;
             let mut score = |descriptor: &Descriptor| loop {
@@ -140,13 +155,13 @@ impl<D: Decoder> Worker<D> {
         let mut state = self.shared.lock();
         state.usage.count(&self.before, &self.decoder.stats());
         state.served_by = self.decoder.model().map(Path::to_path_buf);
-        let scores = finish_command(&mut state, ran)?;
+        let scores = finish_command(&mut *self.decoder, &mut state, ran)?;
         Ok(LeafScores::new(trie, &scores))
     }
 
     /// `rows` ends before the answer is given.
     fn logits(&mut self, n_last: usize, rows: SyncSender<Vec<f32>>) -> Result<()> {
-        let (decoder, shared) = (&mut self.decoder, &self.shared);
+        let (decoder, shared) = (&mut *self.decoder, &self.shared);
         let mut send = |logits: &[f32]| {
             let mut row = Vec::new();
             let no_room = |_| Error::OutOfMemory(format!("a row of {} logits", logits.len()));
@@ -162,13 +177,13 @@ impl<D: Decoder> Worker<D> {
         });
         let mut state = self.shared.lock();
         state.usage.count(&self.before, &self.decoder.stats());
-        finish_command(&mut state, ran)
+        finish_command(&mut *self.decoder, &mut state, ran)
     }
 
     fn embed(&mut self, texts: &[Vec<Token>], options: &EmbedOptions) -> Result<Embeddings> {
         self.before = self.decoder.stats();
         let started = Instant::now();
-        let (decoder, shared) = (&mut self.decoder, &self.shared);
+        let (decoder, shared) = (&mut *self.decoder, &self.shared);
         let ran = guarded("the engine", || decoder.embed(texts, options, &shared.cancel));
         let mut state = self.shared.lock();
         state.usage = Usage {
@@ -178,11 +193,11 @@ impl<D: Decoder> Worker<D> {
         };
         state.usage.count(&self.before, &self.decoder.stats());
         state.served_by = self.decoder.model().map(Path::to_path_buf);
-        finish_command(&mut state, ran)
+        finish_command(&mut *self.decoder, &mut state, ran)
     }
 
     fn save(&mut self, slot_id: i32, path: &Path, store: Option<&Store>) -> Result<()> {
-        let (decoder, shared) = (&mut self.decoder, &self.shared);
+        let (decoder, shared) = (&mut *self.decoder, &self.shared);
         let ran = guarded("the engine", || {
             // Only for the slot of the last prompt is there more than tokens and cells.
             let (resume_point, trie) = match decoder.is_current(slot_id)? {
@@ -197,12 +212,12 @@ impl<D: Decoder> Worker<D> {
             let bytes = decoder.saved_bytes(slot_id, note.len())?;
             store.write(path, bytes, || decoder.save(slot_id, path, &note, &shared.cancel))
         });
-        finish_command(&mut self.shared.lock(), ran)
+        finish_command(decoder, &mut shared.lock(), ran)
     }
 
     fn restore(&mut self, slot_id: i32, path: &Path) -> Result<usize> {
         let started = Instant::now();
-        let (decoder, shared, n_vocab) = (&mut self.decoder, &self.shared, self.vocab.n_tokens());
+        let (decoder, shared, n_vocab) = (&mut *self.decoder, &self.shared, self.vocab.n_tokens());
         let before = decoder.stats();
         let ran = guarded("the engine", || {
             let saved = decoder.open_saved(path, &shared.cancel)?;
@@ -217,31 +232,48 @@ impl<D: Decoder> Worker<D> {
             decoder.restore(slot_id, saved, resume_point.pending.is_empty(), &shared.cancel)?;
             Ok((resume_point, trie))
         });
-        let mut state = self.shared.lock();
-        let (resume_point, trie) = finish_command(&mut state, ran)?;
-        self.before = before;
-        let (held, pending) = (self.decoder.tokens().len(), resume_point.pending.len());
-        state.usage = Usage {
-            prompt_tokens: (held + pending) as u64,
-            prompt_tokens_reused: held as u64,
-            prompt_tokens_restored: held as u64,
-            prefill_us: started.elapsed().as_micros() as u64,
-            ..Usage::default()
+        let mut state = shared.lock();
+        let mut resume = |(resume_point, trie): (ResumePoint, Option<TrieState>)| {
+            self.before = before;
+            let (held, pending) = (decoder.tokens().len(), resume_point.pending.len());
+            state.usage = Usage {
+                prompt_tokens: (held + pending) as u64,
+                prompt_tokens_reused: held as u64,
+                prompt_tokens_restored: held as u64,
+                prefill_us: started.elapsed().as_micros() as u64,
+                ..Usage::default()
+            };
+            state.usage.count(&self.before, &decoder.stats());
+            state.prompt = Some(Prompt { slot_id, room: decoder.room() - pending });
+            state.resume_point = resume_point;
+            match trie {
+                Some(trie) => state.constraint = Constraint::Trie(trie),
+                // No place in a grammar is saved.
+                None => state.constraint.rearm(),
+            }
+            held + pending
         };
-        state.usage.count(&self.before, &self.decoder.stats());
-        state.prompt = Some(Prompt { slot_id, room: self.decoder.room() - pending });
-        state.resume_point = resume_point;
-        match trie {
-            Some(trie) => state.constraint = Constraint::Trie(trie),
-            // No place in a grammar is saved.
-            None => state.constraint.rearm(),
-        }
-        Ok(held + pending)
+        let ran = ran.map(|restored| restored.map(&mut resume));
+        finish_command(decoder, &mut state, ran)
+    }
+
+    fn open_slot(&mut self, slot_id: i32) -> Result<Started> {
+        let (decoder, shared, vocab) = (&mut *self.decoder, &self.shared, &self.vocab);
+        let (is_kept, settings) = {
+            let state = shared.lock();
+            (state.prompt.is_some(), state.settings.clone())
+        };
+        let mut replaces = || shared.lock().resume_point = ResumePoint::default();
+        let ran = guarded("the engine", || {
+            let of_slot = decoder.open_slot(slot_id, is_kept, &mut replaces)?;
+            Worker::start(of_slot, vocab.clone(), settings)
+        });
+        finish_command(decoder, &mut shared.lock(), ran)
     }
 
     fn generate(&mut self, job: Job) {
         self.shared.arena.clear();
-        let mut generation = Generation::new(&mut self.decoder, &self.shared, &self.vocab, job, self.before);
+        let mut generation = Generation::new(&mut *self.decoder, &self.shared, &self.vocab, job, self.before);
         let ran = guarded("the engine", || generation.run());
         if let Err(fault) = &ran {
             self.shared.lock().fault = Some(fault.clone());
@@ -251,14 +283,17 @@ impl<D: Decoder> Worker<D> {
 }
 
 /// Ends a command: marks the session as idle and records the outcome.
-fn finish_command<T>(state: &mut State, ran: Result<Result<T>>) -> Result<T> {
+fn finish_command<T>(decoder: &mut dyn Decoder, state: &mut State, ran: Result<Result<T>>) -> Result<T> {
     state.note(ran.as_ref().map_or_else(Some, |outcome| outcome.as_ref().err()));
     state.phase = Phase::Idle;
+    if state.prompt.is_none() {
+        decoder.rest();
+    }
     ran.inspect_err(|fault| state.fault = Some(fault.clone())).flatten()
 }
 
 /// Append the pending tokens of the last generation to the slot, so that the slot's last position is the stream's.
-fn evaluate_pending(decoder: &mut impl Decoder, shared: &Shared) -> Result<()> {
+fn evaluate_pending(decoder: &mut dyn Decoder, shared: &Shared) -> Result<()> {
     let pending = std::mem::take(&mut shared.lock().resume_point.pending);
     if pending.is_empty() {
         return Ok(());

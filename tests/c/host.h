@@ -10,7 +10,7 @@
 /* Every function of the header, without its prefix. */
 #define EXPORTS(X) \
     X(abi_version) X(llm_stream_supported) X(default_thread_count) \
-    X(llm_stream_open) X(llm_stream_open_ex) X(llm_stream_close) \
+    X(llm_stream_open) X(llm_stream_open_ex) X(llm_stream_open_slot) X(llm_stream_close) \
     X(llm_stream_prefill) X(llm_stream_start_prefill) X(llm_stream_generate) X(llm_stream_generate_ex) X(llm_stream_cancel) \
     X(set_token_trie) X(clear_token_trie) X(arm_token_trie) X(score_token_trie) X(build_token_trie) X(set_trie_cache_limit) \
     X(set_grammar) X(clear_grammar) \

@@ -163,9 +163,62 @@ static void conversations(void) {
     CHECK_EQ(remove(folder), 0);
 }
 
+/* Slots of one handle generate at the same time, each as the handle would alone. */
+static void slots_at_once(void) {
+    static struct result alone, each;
+    struct eliza_llm_open_options_t options;
+    char * error = NULL;
+    FfiLlmHandle handles[3], handle;
+    int * tokens;
+    size_t n, i;
+    memset(&options, 0, sizeof options);
+    options.struct_size = sizeof options;
+    options.model_path = model_path();
+    options.context_size_tokens = 512;
+    options.slots = 3;
+    handle = lib.llm_stream_open_ex(&options, &error);
+    CHECK(handle != NULL && lib.llm_stream_open_slot(handle, 0, &error) == NULL);
+    CHECK_TEXT(error, "take turns");
+    CHECK_EQ(lib.llm_stream_status(handle), ELIZA_ERR_NOT_IMPLEMENTED);
+    tokens = tokens_of(handle, "Once upon a time there was", &n);
+    CHECK_EQ(lib.llm_stream_prefill(handle, tokens, n, -1), n);
+    generated(handle, 40, &alone);
+    lib.llm_stream_close(handle);
+    options.flags = 4;
+    CHECK(lib.llm_stream_open_ex(&options, &error) == NULL);
+    CHECK_TEXT(error, "must be 0 to 3");
+    options.flags = ELIZA_OPEN_CONCURRENT_SLOTS;
+    handles[0] = lib.llm_stream_open_ex(&options, &error);
+    handles[1] = lib.llm_stream_open_slot(handles[0], 1, &error);
+    handles[2] = lib.llm_stream_open_slot(handles[0], -1, NULL);
+    CHECK(handles[0] != NULL && handles[1] != NULL && handles[2] != NULL);
+    CHECK(lib.llm_stream_open_slot(handles[0], 1, &error) == NULL);
+    CHECK_TEXT(error, "Slot 1 is that of another handle");
+    CHECK(lib.llm_stream_open_slot(handles[0], 3, &error) == NULL);
+    CHECK_TEXT(error, "slot 3");
+    CHECK_EQ(lib.llm_stream_prefill(handles[0], tokens, n, 1), -1);
+    CHECK_EQ(lib.llm_stream_status(handles[0]), ELIZA_ERR_INVALID_ARG);
+    CHECK(lib.llm_stream_open_slot(NULL, 0, &error) == NULL);
+    CHECK_TEXT(error, "NULL");
+    for (i = 0; i < 3; i++) {
+        CHECK_EQ(lib.llm_stream_prefill(handles[i], tokens, n, -1), n);
+        CHECK_EQ(lib.llm_stream_generate(handles[i], 40, 0.0f, 1.0f, NULL), 0);
+    }
+    /* The first handle may go before the others. */
+    for (i = 0; i < 3; i++) {
+        pull_all(handles[i], 32, 512, &each);
+        CHECK(each.n_tokens == alone.n_tokens && strcmp(each.text, alone.text) == 0);
+        while ((error = lib.llm_stream_take_error(handles[i])) != NULL) lib.free_string(error);
+        lib.llm_stream_close(handles[i]);
+    }
+    while ((error = lib.take_last_error()) != NULL) lib.free_string(error);
+    lib.free_tokens(tokens);
+}
+
 const struct test_case saving_cases[] = {
     {"conversations", conversations},
     {"save_and_restore", save_and_restore},
+    {"slots_at_once", slots_at_once},
     {"wrong_files_to_restore", wrong_files_to_restore},
     {NULL, NULL},
 };

@@ -596,6 +596,33 @@ void saving() {
     CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "`path`", second.save_slot(std::string("a\0b", 3)));
 }
 
+/* Streams of slots of one stream, all at once. */
+void slots() {
+    eliza::OpenOptions how;
+    how.model = model_path();
+    how.context = 512;
+    how.slots = 3;
+    CHECK_THROWS(ELIZA_ERR_NOT_IMPLEMENTED, "take turns", eliza::Stream(how).open_slot());
+    how.concurrent_slots = true;
+    eliza::Stream stream(how);
+    eliza::Stream one = stream.open_slot(1);
+    std::vector<eliza::Stream> all;
+    all.push_back(stream.open_slot());
+    all.push_back(std::move(one));
+    CHECK_THROWS(ELIZA_ERR_INVALID_ARG, "the last", stream.open_slot());
+    all.push_back(std::move(stream));
+    std::vector<eliza::Generation> running;
+    for (eliza::Stream & each : all) {
+        each.prefill(each.tokenize(PROMPT));
+        running.push_back(each.generate(20, 0.0f));
+    }
+    std::string text = running[0].text();
+    CHECK(!text.empty() && running[1].text() == text && running[2].text() == text);
+    all.pop_back();
+    all[0].prefill(all[0].tokenize(PROMPT));
+    CHECK(all[0].generate(20, 0.0f).text() == text);
+}
+
 void samplers() {
     CHECK_THROWS(ELIZA_ERR_TRIE, "", eliza::Sampler("{", TrieMode::greedy));
     CHECK_THROWS(ELIZA_ERR_NOT_IMPLEMENTED, "mode 2", eliza::Sampler(PAYLOAD, TrieMode::score_leaves));
@@ -727,5 +754,5 @@ const struct test_case wrapper_cases[] = {
     {"wrapper_exceptions_from_tokens", exceptions_from_tokens}, {"wrapper_exceptions_from_loading", exceptions_from_loading},
     {"wrapper_giving_up", giving_up}, {"wrapper_cancelling", cancelling}, {"wrapper_threads", threads},
     {"wrapper_texts", texts}, {"wrapper_tries", tries}, {"wrapper_json", json}, {"wrapper_options", options},
-    {"wrapper_saving", saving}, {"wrapper_samplers", samplers}, {"wrapper_asking", asking}, {nullptr, nullptr},
+    {"wrapper_saving", saving}, {"wrapper_slots", slots}, {"wrapper_samplers", samplers}, {"wrapper_asking", asking}, {nullptr, nullptr},
 };

@@ -101,6 +101,26 @@ fn a_plan_counts_the_draft_model() {
     assert_eq!((&refused["fits"], &refused["largest_context"]), (&false.into(), &512.into()));
 }
 
+/// Slots with sessions of their own take what was planned for one context, and no byte more.
+#[test]
+fn a_plan_counts_concurrent_slots() {
+    let path = fixture(Kind::Llama, Weights::Q8_0);
+    let model = ["-m", text(&path), "--threads", "1", "--concurrent-slots"];
+    let plan = json(&[&["plan", "--json"], &model[..], &["--ctx", "26", "--slots", "2"]].concat());
+    assert_eq!((&plan["concurrent_slots"], &plan["parallel"], &plan["context"]), (&true.into(), &1.into(), &32.into()));
+    let total = plan["devices"][0]["total_bytes"].as_u64().unwrap();
+    let bench = |bytes: u64| {
+        let work = ["--streams", "2", "--depth", "8", "--tg", "4", "--reps", "1", "--json"];
+        limited(("ELIZA_MEMORY_LIMIT", &bytes.to_string()), &[&["bench"], &model[..], &work[..]].concat())
+    };
+    let (code, shown, error) = bench(total);
+    assert_eq!(code, Some(0), "{error}");
+    let report: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!((&report["streams"], &report["concurrent_slots"]), (&2.into(), &true.into()));
+    let (code, _, error) = bench(total - 1);
+    assert!(code == Some(1) && error.contains("Out of memory"), "{error}");
+}
+
 /// What a plan says of the graphs, by the model's own sizes: where they are cut, and what has to cross.
 #[test]
 fn a_plan_shows_the_graphs() {

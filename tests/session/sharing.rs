@@ -61,8 +61,8 @@ const TRIE: &str = r#"{"descriptors":[{"path":"p","leaves":[
     {"name":"d","tokens":[305,301,302,303]},{"name":"e","tokens":[305,301,302,304]}]}]}"#;
 const GRAMMAR: &str = r#"{"gbnf":"root ::= [a-z]+ (\" \" [a-z]+)*"}"#;
 
-/// A life of one stream: prompts that begin alike, tries, grammars, chains, cancels, slots.
-fn program(session: &Session, seed: u64) -> Vec<Said> {
+/// A life of one stream: prompts that begin alike, tries, grammars, chains, cancels, and so many slots.
+fn program(session: &Session, slots: u32, seed: u64) -> Vec<Said> {
     let mut dice = Dice::new(seed, "sharing");
     let mut common = Dice::new(1, "common");
     let system = [vec![1], common.tokens(100)].concat();
@@ -83,7 +83,7 @@ fn program(session: &Session, seed: u64) -> Vec<Said> {
         }
         let (begin, own) = (dice.below(system.len()) + 1, dice.below(30) + 1);
         let prompt = [&system[..begin], &dice.tokens(own)].concat();
-        let slot = dice.below(session.info().slots as usize + 1) as i32 - 1;
+        let slot = dice.below(slots as usize + 1) as i32 - 1;
         if dice.below(6) == 0 {
             session.prewarm(&system, -1).unwrap();
         }
@@ -93,6 +93,14 @@ fn program(session: &Session, seed: u64) -> Vec<Said> {
         all.push(generate(session, most, temperature, cancel_at));
     }
     all
+}
+
+/// A session whose slots can have sessions of their own, with so many tokens of context for all of them.
+fn open_concurrent(kind: Kind, weights: Weights, slots: u32, context: u32) -> Session {
+    let path = testing::fixture(kind, weights);
+    let engine =
+        EngineOptions { context, slots, concurrent_slots: true, threads: 1, n_batch: 64, ..Default::default() };
+    Session::open(OpenOptions { path, engine, ..OpenOptions::default() }).unwrap()
 }
 
 fn check(kind: Kind, shared: &[Said], alone: &[Said]) {
@@ -119,12 +127,39 @@ fn programs(streams: u32, rounds: u64) {
                     thread::spawn(move || {
                         let session = open_with(kind, weights, streams, slots);
                         barrier.wait();
-                        program(&session, seed(i))
+                        program(&session, slots, seed(i))
                     })
                 })
                 .collect();
             for (i, life) in (0..streams).zip(lives) {
-                let alone = program(&open_with(kind, weights, 1, slots), seed(i));
+                let alone = program(&open_with(kind, weights, 1, slots), slots, seed(i));
+                check(kind, &life.join().unwrap(), &alone);
+            }
+        }
+    }
+}
+
+/// The slots of one session as so many streams, and the session itself as one of them.
+fn programs_of_slots(streams: u32, rounds: u64) {
+    for (kind, weights) in KINDS {
+        for round in 0..rounds {
+            let seed = |i: u32| 50 + round * 100 + u64::from(i);
+            let session = open_concurrent(kind, weights, streams, CONTEXT * streams);
+            let mut all: Vec<_> = (1..streams).map(|_| session.open_slot(-1).unwrap()).collect();
+            all.push(session);
+            let barrier = Arc::new(Barrier::new(all.len()));
+            let lives: Vec<_> = (0..streams)
+                .zip(all)
+                .map(|(i, session)| {
+                    let (barrier, seed) = (barrier.clone(), seed(i));
+                    thread::spawn(move || {
+                        barrier.wait();
+                        program(&session, 0, seed)
+                    })
+                })
+                .collect();
+            for (i, life) in (0..streams).zip(lives) {
+                let alone = program(&open_with(kind, weights, 1, 1), 0, seed(i));
                 check(kind, &life.join().unwrap(), &alone);
             }
         }
@@ -138,10 +173,24 @@ fn every_stream_says_what_it_says_alone() {
 }
 
 #[test]
+fn slots_of_one_session_say_what_each_says_alone() {
+    programs_of_slots(2, 2);
+    programs_of_slots(8, 1);
+}
+
+#[test]
 #[ignore = "long: part of make deep"]
 fn thousands_of_streams_say_what_they_say_alone() {
     for (streams, rounds) in [(2, 200), (3, 200), (8, 200), (16, 60)] {
         programs(streams, rounds);
+    }
+}
+
+#[test]
+#[ignore = "long: part of make deep"]
+fn thousands_of_slots_say_what_they_say_alone() {
+    for (slots, rounds) in [(2, 200), (3, 200), (8, 200), (16, 60)] {
+        programs_of_slots(slots, rounds);
     }
 }
 
@@ -226,4 +275,85 @@ fn errors_and_closes_are_those_of_one_stream() {
     assert!(refused(&options).contains("parallel is 17 (1 to 16 are possible)"));
     (options.parallel, options.slots) = (4, 5);
     assert!(refused(&options).contains("5 slots for each of 4 streams (16 in all are possible)"));
+}
+
+#[test]
+fn a_slot_with_a_session_of_its_own_is_nobody_elses() {
+    let session = open_concurrent(Kind::Llama, Weights::Q8_0, 3, CONTEXT);
+    let invalid = |outcome: elizainference::Result<Session>, problem: &str| {
+        let error = outcome.map(drop).unwrap_err();
+        assert!(matches!(&error, Error::InvalidArgument(text) if text.contains(problem)), "{error}");
+    };
+    let prompt = [1, 300, 301, 302, 303, 304];
+    session.prefill(&prompt, 1).unwrap();
+    let error = session.open_slot(1).map(drop).unwrap_err();
+    assert!(matches!(&error, Error::Busy(text) if text.contains("Slot 1 has the prompt")), "{error}");
+    let said = generate(&session, 8, 0.0, None);
+
+    // The slot comes with its tokens, and what was said is evaluated nowhere again.
+    let mut settings = session.settings();
+    settings.params.temperature = 0.5;
+    session.configure(settings).unwrap();
+    let one = session.open_slot(1).unwrap();
+    assert_eq!((one.settings().params.temperature, one.info().context), (0.5, CONTEXT));
+    one.prefill(&prompt, -1).unwrap();
+    assert_eq!(one.usage().prompt_tokens_reused, prompt.len() as u64 - 1);
+    assert_eq!(generate(&one, 8, 0.0, None), said);
+    invalid(session.open_slot(1), "Slot 1 is that of another handle");
+    invalid(session.open_slot(3), "slot 3 does not exist");
+    assert!(matches!(session.prefill(&prompt, 1), Err(Error::InvalidArgument(_))));
+    assert!(matches!(one.prefill(&prompt, 0), Err(Error::InvalidArgument(_))));
+    invalid(one.open_slot(-1), "the last");
+    let other = session.open_slot(-1).unwrap();
+    invalid(session.open_slot(-1), "the last");
+    session.prefill(&prompt, -1).unwrap();
+    assert_eq!(generate(&session, 8, 0.0, None), said);
+
+    // A slot is its session's again once it is nobody else's, tokens and all; and it outlives that session.
+    drop(one);
+    session.prefill(&prompt, 1).unwrap();
+    assert_eq!(session.usage().prompt_tokens_reused, prompt.len() as u64 - 1);
+    drop(session);
+    other.prefill(&prompt, -1).unwrap();
+    assert_eq!(generate(&other, 8, 0.0, None), said);
+    drop(other);
+
+    let alone = open(Kind::Llama, Weights::Q8_0, 1);
+    assert!(matches!(alone.open_slot(-1), Err(Error::Unsupported(text)) if text.contains("take turns")));
+    let beside = open(Kind::Llama, Weights::Q8_0, 2);
+    assert!(matches!(beside.open_slot(-1), Err(Error::Unsupported(_))));
+}
+
+#[test]
+fn slots_at_rest_are_emptied_for_others_and_those_in_use_are_not() {
+    for (kind, weights) in KINDS {
+        let session = open_concurrent(kind, weights, 2, CONTEXT);
+        let other = session.open_slot(-1).unwrap();
+        let prompt = |first: Token| -> Vec<Token> {
+            let mut dice = Dice::new(first as u64, "two tokens");
+            (0..200).map(|i| if i == 0 { first } else { 310 + dice.below(2) as Token }).collect()
+        };
+        session.prefill(&prompt(300), -1).unwrap();
+        let error = other.prefill(&prompt(400), -1).unwrap_err();
+        assert!(matches!(&error, Error::OutOfMemory(text) if text.contains("256")), "{kind:?}: {error}");
+        // What one said is over when the other needs the cells, with the guesses of its last pass that came to nothing.
+        let alone = open(kind, weights, 1);
+        let mut guessed = 0;
+        for seed in 0..12 {
+            for (session, first) in [(&session, 300), (&other, 400)] {
+                for session in [session, &alone] {
+                    let mut settings = session.settings();
+                    (settings.params.seed, settings.params.logit_bias) = (Some(seed), vec![(310, 50.0), (311, 50.0)]);
+                    settings.stop = vec![session.detokenize(&[311], false, false).unwrap()];
+                    session.configure(settings).unwrap();
+                    session.prefill(&prompt(first), -1).unwrap();
+                }
+                assert!(seed == 0 || session.usage().prompt_tokens_reused == 0, "{kind:?}");
+                assert_eq!(generate(session, 30, 1.0, None), generate(&alone, 30, 1.0, None), "{kind:?}");
+                let usage = session.usage();
+                guessed += usage.drafted_tokens - usage.accepted_tokens;
+            }
+        }
+        assert!(guessed > 0, "{kind:?}: every guess was right");
+    }
 }

@@ -18,9 +18,9 @@ pub(crate) fn engine_options(
     whole: &JIntArray<'_>,
     [device, tensor_split, tensor_devices, kv_type, kv_type_v]: [&JByteBuffer<'_>; 5],
 ) -> Result<EngineOptions, Failure> {
-    let mut whole_numbers = [0; 8];
+    let mut whole_numbers = [0; 9];
     whole.get_region(env, 0, &mut whole_numbers)?;
-    let [context, threads, gpu_layers, slots, n_batch, snapshots, parallel, max_slowdown] = whole_numbers;
+    let [context, threads, gpu_layers, slots, n_batch, snapshots, parallel, max_slowdown, concurrent] = whole_numbers;
     Ok(EngineOptions {
         context: count(context, "contextSize")?,
         threads: count(threads, "threads")?,
@@ -32,6 +32,7 @@ pub(crate) fn engine_options(
         kv_type_v: optional_text(env, kv_type_v, "kvTypeV")?.map(str::parse).transpose()?,
         slots: count(slots, "slots")?,
         parallel: count(parallel, "parallel")?,
+        concurrent_slots: concurrent != 0,
         max_slowdown_percent: count(max_slowdown, "maxSlowdownPercent")?,
         n_batch: count(n_batch, "nBatch")?,
         snapshots: count(snapshots, "snapshots")?,

@@ -113,6 +113,17 @@ fn listener(
     Ok(Box::new(tell))
 }
 
+/// Opens a session of one slot of a session.
+#[unsafe(no_mangle)]
+extern "system" fn Java_ai_eliza_inference_Native_openSlot<'local>(
+    env: EnvUnowned<'local>,
+    _: JClass<'local>,
+    session: jlong,
+    slot: jint,
+) -> jlong {
+    native(env, |_| Ok(table::insert(table::get(session)?.open_slot(slot)?)))
+}
+
 /// Closes a session, if it is open. Never waits for a generation.
 #[unsafe(no_mangle)]
 extern "system" fn Java_ai_eliza_inference_Native_close<'local>(

@@ -69,6 +69,12 @@ impl Handle {
     }
 
     #[napi]
+    pub fn open_slot(&self, slot: i32) -> napi::Result<Handle> {
+        let session = self.session()?;
+        call(|| session.open_slot(slot)).map(Handle::new)
+    }
+
+    #[napi]
     pub fn pin_slot(&self, slot: i32, pinned: bool) -> napi::Result<()> {
         let session = self.session()?;
         call(|| session.pin_slot(slot, pinned))

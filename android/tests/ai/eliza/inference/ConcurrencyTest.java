@@ -36,6 +36,7 @@ final class ConcurrencyTest {
         cases.put("close in a listener", ConcurrencyTest::closeInListener);
         cases.put("close under other threads", ConcurrencyTest::closeUnderOtherThreads);
         cases.put("eight threads", ConcurrencyTest::eightThreads);
+        cases.put("slots at once", ConcurrencyTest::slotsAtOnce);
         cases.put("garbage collection", ConcurrencyTest::garbageCollection);
         cases.put("L16: poll does not wait for next", ConcurrencyTest::pollDoesNotWaitForNext);
         cases.put("L16: a listener hears every step", ConcurrencyTest::listenerHearsEveryStep);
@@ -300,6 +301,34 @@ final class ConcurrencyTest {
             Throwable thrown = outcome.get();
             check(thrown instanceof ElizaException.Closed || thrown instanceof ElizaException.Busy
                 || thrown instanceof ElizaException.Cancelled || thrown instanceof ElizaException.InvalidArgument, thrown);
+        }
+    }
+
+    /** Slots of one session generate at the same time, as each would alone. */
+    private static void slotsAtOnce() throws Exception {
+        List<Integer> alone;
+        try (Session session = open(256)) {
+            ignoreEos(session);
+            alone = greedy(session, 60).tokens;
+            thrown(ElizaException.Unsupported.class, "take turns", () -> session.openSlot(0));
+        }
+        OpenOptions options = new OpenOptions(Host.model).contextSize(512).threads(2).slots(3).concurrentSlots(true);
+        Session session = ElizaInference.open(options);
+        ignoreEos(session);
+        try (Session one = session.openSlot(1); Session other = session.openSlot(Session.FRESH_SLOT)) {
+            thrown(ElizaException.InvalidArgument.class, "Slot 1 is that of another handle", () -> session.openSlot(1));
+            thrown(ElizaException.InvalidArgument.class, "the last", () -> session.openSlot(Session.FRESH_SLOT));
+            Host.Recorder[] recorders = new Host.Recorder[3];
+            Session[] all = {session, one, other};
+            for (int i = 0; i < all.length; i++) {
+                all[i].prefill(PROMPT);
+                all[i].generate(60, 0, 1, recorders[i] = new Host.Recorder(false));
+            }
+            for (Host.Recorder recorder : recorders) {
+                same(recorder.end().tokens, alone);
+            }
+            session.close();
+            same(greedy(other, 60).tokens, alone);
         }
     }
 

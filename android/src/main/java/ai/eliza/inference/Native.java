@@ -48,6 +48,8 @@ final class Native {
         ByteBuffer kvType, ByteBuffer kvTypeV, ByteBuffer draft, ByteBuffer storeDirectory, long storeBytes, ByteBuffer vocab,
         ByteBuffer apiKey, ByteBuffer certificates, int serverTimeoutMs, ByteBuffer fallback, boolean vocabOnly, LoadListener progress);
 
+    static native long openSlot(long session, int slot);
+
     static native void close(long session);
 
     static native int[] tokenize(long session, ByteBuffer text, boolean addSpecial, boolean parseSpecial);

@@ -13,6 +13,7 @@ public final class OpenOptions {
     int nBatch;
     int snapshots;
     int parallel;
+    boolean concurrentSlots;
     int maxSlowdownPercent;
     String draft;
     String storeDirectory;
@@ -99,6 +100,15 @@ public final class OpenOptions {
     }
 
     /**
+     * Whether slots can have sessions of their own, made by {@link Session#openSlot}, which generate at the same time and share the
+     * context; false, the default: the slots of a session take turns.
+     */
+    public OpenOptions concurrentSlots(boolean concurrent) {
+        concurrentSlots = concurrent;
+        return this;
+    }
+
+    /**
      * While prompts of others are read, a session's time for a token grows to at most this many percent of the time without them, as
      * well as the passes so far tell; 0, the default, is 250, and 100 lets prompts wait for the tokens of all others.
      */
@@ -111,7 +121,7 @@ public final class OpenOptions {
      * The GGUF file of a draft model, a small one: what it guesses is evaluated in the pass of the token before, where that has paid.
      * It changes no token. With another vocabulary it guesses by text, which pays less. The model's own file, where that has a block
      * that predicts further tokens (NextN, MTP): the block guesses. It works on the CPU, takes memory for weights and a context of
-     * its own, and goes with a {@link #parallel} of 1.
+     * its own, and goes with neither {@link #parallel} nor {@link #concurrentSlots}.
      */
     public OpenOptions draft(String path) {
         draft = path;
@@ -219,6 +229,7 @@ public final class OpenOptions {
 
     /** The numbers, in the order in which native code takes them. */
     int[] whole() {
-        return new int[] {contextSize, threads, gpuLayers, slots, nBatch, snapshots, parallel, maxSlowdownPercent};
+        return new int[] {contextSize, threads, gpuLayers, slots, nBatch, snapshots, parallel, maxSlowdownPercent,
+            concurrentSlots ? 1 : 0};
     }
 }

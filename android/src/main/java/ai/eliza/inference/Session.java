@@ -81,6 +81,24 @@ public final class Session implements AutoCloseable {
     }
 
     /**
+     * Opens a session of one slot of this one, with options, trie or grammar, usage and cancel of its own, which generates at the
+     * same time as this session and those of its other slots: every step reads the weights once for all of them, which changes no
+     * token of anybody's. This session must have been opened with {@link OpenOptions#concurrentSlots}.
+     *
+     * <p>The new session has this slot alone, with the tokens in it, whether a call names it or -1; this one has it again once the
+     * new one is closed, and keeps one slot at least. The sampling options are those that this session has now. All share its
+     * context: where that is full, a slot is emptied whose session has no prompt and generates nothing.
+     *
+     * @param slotId the slot; -1 takes one that has no session, an empty one where there is one
+     * @throws ElizaException.Unsupported where the slots of this session take turns
+     * @throws ElizaException.InvalidArgument for a slot that does not exist or has a session, and the last one without
+     * @throws ElizaException.Busy while this session is at work, and for the slot whose prompt waits for its generate
+     */
+    public Session openSlot(int slotId) {
+        return new Session(Native.openSlot(number, slotId), STEP_TOKENS);
+    }
+
+    /**
      * What is open, as one JSON object: names, architecture, sizes, special tokens by role, the tokens that end a generation,
      * context, slots, threads, device. What the file does not say is null.
      */
