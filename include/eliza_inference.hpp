@@ -684,7 +684,7 @@ private:
     std::optional<Step> step_{};  // the current step
 };
 
-/// An open model with its own context and one generation at a time.
+/// An open model with its own context, or with a slot of another stream's, and one generation at a time.
 class Stream {
 public:
     /// Opens a model, and blocks while it is loaded. Streams on one file share its weights.

@@ -21,12 +21,12 @@ pub struct LlmSession {
     _opaque: [u8; 0],
 }
 
-/// An open model with its own context and one generation at a time.
+/// An open model with its own context, or with a slot of another handle's, and one generation at a time.
 ///
-/// Made by `eliza_inference_llm_stream_open` or `..._open_ex`, ended by `eliza_inference_llm_stream_close`. It is a
-/// token of at most 52 bits, not an address: never dereference it. NULL means failure. Any call on a handle that is
-/// NULL, closed or not ours returns -1 (NULL where a pointer is returned), and `eliza_inference_take_last_error` has
-/// the reason.
+/// Made by `eliza_inference_llm_stream_open`, `..._open_ex` or `..._open_slot`, ended by
+/// `eliza_inference_llm_stream_close`. It is a token of at most 52 bits, not an address: never dereference it. NULL
+/// means failure. Any call on a handle that is NULL, closed or not ours returns -1 (NULL where a pointer is returned),
+/// and `eliza_inference_take_last_error` has the reason.
 pub type FfiLlmHandle = *mut LlmSession;
 
 const INDEX_BITS: u32 = 20;
