@@ -3,15 +3,18 @@
 //! That instruction adds two neighbouring products into a saturating `i16`. Codes of up to 7 bits never saturate,
 //! and as many of their results as fit are added as `i16` before widening. 8-bit codes go in
 //!
+//! * for many columns as numbers of 16 bits, unpacked once for all and multiplied by `vpmaddwd`: as many instructions
+//!   as in two parts, but none of them for a zero point or for sums that are full;
 //! * for several columns as two parts of four bits, split once for all: four instructions for 32 products, and two of
 //!   the four are additions, for which there are more ports;
 //! * for one column as magnitudes, their signs moved to the activations (2 * 128 * 127 fits): that needs no splitting.
 
 #![allow(clippy::needless_range_loop, reason = "one index walks several small arrays, and closures would not inline")]
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
-use super::vector::{BYTE_ZERO, Kernel, Vector};
+use super::vector::{BYTE_ZERO, Kernel, LANES, Unpacked, UnpackedCodes, Vector};
 
 /// Proof that the processor has AVX2, FMA, F16C and what `P` multiplies bytes with.
 #[derive(Clone, Copy)]
@@ -24,6 +27,8 @@ pub(super) type Avx2 = Ymm<ByPairs>;
 pub(super) trait Products: Copy {
     /// [`Vector::ONE_SIGNED`].
     const ONE_SIGNED: bool;
+    /// [`Vector::unpacks_from`].
+    fn unpacks_from(bits: u32) -> usize;
 
     /// The proof, where the processor can.
     fn new() -> Option<Self>;
@@ -60,6 +65,24 @@ macro_rules! memory {
     };
 }
 
+/// The instructions for two codes of each of 16 rows, `$codes` bytes from `{codes}` on, times two activations of each of
+/// four columns, `$at` bytes from `{x}` on, 64 bytes a column.
+macro_rules! step {
+    ($codes:literal, $at:literal) => {
+        concat!(
+            "vmovdqa {w}, [{codes} + ", $codes, "]\nvmovdqa {v}, [{codes} + 32 + ", $codes, "]\n",
+            step!(@ "0", $at, "{a}", "{b}"), step!(@ "64", $at, "{c}", "{d}"),
+            step!(@ "128", $at, "{e}", "{f}"), step!(@ "192", $at, "{g}", "{h}"),
+        )
+    };
+    (@ $column:literal, $at:literal, $low:literal, $high:literal) => {
+        concat!(
+            "vpbroadcastd {s}, [{x} + ", $column, " + ", $at, "]\nvpmaddwd {t}, {w}, {s}\nvpmaddwd {s}, {v}, {s}\n",
+            "vpaddd ", $low, ", ", $low, ", {t}\nvpaddd ", $high, ", ", $high, ", {s}\n",
+        )
+    };
+}
+
 impl<P: Products> Vector for Ymm<P> {
     type F = [__m256; 2];
     type I = [__m256i; 2];
@@ -73,6 +96,10 @@ impl<P: Products> Vector for Ymm<P> {
     const SIGNED_BYTES: bool = false;
     const ONE_SIGNED: bool = P::ONE_SIGNED;
 
+    #[inline(always)]
+    fn unpacks_from(bits: u32) -> usize {
+        P::unpacks_from(bits)
+    }
     #[inline]
     fn new() -> Option<Self> {
         let available =
@@ -232,6 +259,65 @@ impl<P: Products> Vector for Ymm<P> {
     }
 
     #[inline(always)]
+    fn unpack(self, codes: &[[Self::B; 4]; 2], zero: u8, out: &mut UnpackedCodes) {
+        // Of every four weights of a row the two at even places, then the two at odd ones.
+        let (low, zero) = have!((_mm256_set1_epi16(0xff), _mm256_set1_epi16(i16::from(zero))));
+        let to = out.as_mut_ptr().cast::<__m256i>();
+        for v in 0..8 {
+            for half in 0..2 {
+                let bytes = codes[v / 4][v % 4][half];
+                let (even, odd) = have!((_mm256_and_si256(bytes, low), _mm256_srli_epi16::<8>(bytes)));
+                memory!({
+                    _mm256_storeu_si256(to.add(4 * v + half), _mm256_sub_epi16(even, zero));
+                    _mm256_storeu_si256(to.add(4 * v + 2 + half), _mm256_sub_epi16(odd, zero));
+                });
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn multiply<const HALF_SCALES: bool, const HALVES: bool, const MINIMUM: bool>(
+        self,
+        blocks: &[Unpacked],
+        x: [*const i8; Unpacked::COLUMNS],
+        meta: [*const i32; Unpacked::COLUMNS],
+        total: *mut f32,
+    ) {
+        // Groups of weights that have a minimum of their own.
+        let groups = match (MINIMUM, HALVES) {
+            (false, _) => 0,
+            (true, false) => 1,
+            (true, true) => 2,
+        };
+        let mut words = Words([[0; 32]; Unpacked::COLUMNS]);
+        for (index, block) in blocks.iter().enumerate() {
+            let mut dot = have!([[[_mm256_setzero_si256(); 2]; Unpacked::COLUMNS]; 2]);
+            // SAFETY: the caller's promise.
+            unsafe {
+                for c in 0..Unpacked::COLUMNS {
+                    words.set(c, x[c].add(32 * index));
+                }
+                let last = usize::from(HALVES);
+                dot[0] = words.products::<0>(&block.codes, dot[0]);
+                dot[last] = words.products::<1>(&block.codes, dot[last]);
+                for c in 0..Unpacked::COLUMNS {
+                    let meta = meta[c].add(4 * index);
+                    let mut t = self.mul(self.to_float(dot[0][c]), self.load(block.scales[0].as_ptr()));
+                    if HALVES {
+                        t = self.fma(self.to_float(dot[1][c]), self.load(block.scales[1].as_ptr()), t);
+                    }
+                    for half in 0..groups {
+                        let sum = self.splat_int(*meta.add(if HALVES { 1 + half } else { 3 }));
+                        t = self.fma(self.to_float(sum), self.load(block.minimums[half].as_ptr()), t);
+                    }
+                    let total = total.add(LANES * c);
+                    let scale = self.splat(f32::from_bits((*meta).cast_unsigned()));
+                    self.store(total, self.fma(t, scale, self.load(total)));
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
     fn prefetch(self, p: *const u8) {
         // Into the second level: in the first, lines that wait for memory would take the places of those in use.
         have!(_mm_prefetch::<_MM_HINT_T1>(p.cast()))
@@ -328,6 +414,10 @@ impl<P: Products> Vector for Ymm<P> {
 impl Products for ByPairs {
     const ONE_SIGNED: bool = true;
 
+    #[inline(always)]
+    fn unpacks_from(bits: u32) -> usize {
+        if bits == 8 { 16 } else { usize::MAX }
+    }
     #[inline(always)]
     fn new() -> Option<Self> {
         Some(ByPairs(()))
@@ -437,6 +527,57 @@ impl ByPairs {
             }
         }
         acc
+    }
+}
+
+/// Blocks of 32 activations of each column as numbers of 16 bits: those at even places, then those at odd ones.
+#[repr(align(64))]
+struct Words([[i16; 32]; Unpacked::COLUMNS]);
+
+impl Words {
+    /// Sets the block of a column.
+    ///
+    /// # Safety
+    /// AVX2 is available; `x` is readable for 32 bytes.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn set(&mut self, column: usize, x: *const i8) {
+        let to = self.0[column].as_mut_ptr().cast::<__m256i>();
+        // SAFETY: the caller's promise; a column is two registers long.
+        unsafe {
+            let bytes = _mm256_loadu_si256(x.cast());
+            _mm256_store_si256(to, _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(bytes)));
+            _mm256_store_si256(to.add(1), _mm256_srai_epi16::<8>(bytes));
+        }
+    }
+
+    /// Adds the products of the first or the last half of a block's codes with the activations. Written out: the
+    /// compiler would add in another order, and need more registers than there are.
+    ///
+    /// # Safety
+    /// AVX2 is available; the codes lie in an [`Unpacked`].
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn products<const HALF: usize>(
+        &self,
+        codes: &UnpackedCodes,
+        [[mut a, mut b], [mut c, mut d], [mut e, mut f], [mut g, mut h]]: [[__m256i; 2]; Unpacked::COLUMNS],
+    ) -> [[__m256i; 2]; Unpacked::COLUMNS] {
+        const { assert!(HALF < 2) }
+        // SAFETY: the caller's promise, that of the alignment too; only the two arrays are read.
+        unsafe {
+            asm!(
+                step!("0", "0"), step!("64", "32"), step!("128", "4"), step!("192", "36"),
+                step!("256", "8"), step!("320", "40"), step!("384", "12"), step!("448", "44"),
+                codes = in(reg) codes.as_ptr().add(512 * HALF),
+                x = in(reg) self.0.as_ptr().cast::<i16>().add(8 * HALF),
+                a = inout(ymm_reg) a, b = inout(ymm_reg) b, c = inout(ymm_reg) c, d = inout(ymm_reg) d,
+                e = inout(ymm_reg) e, f = inout(ymm_reg) f, g = inout(ymm_reg) g, h = inout(ymm_reg) h,
+                w = out(ymm_reg) _, v = out(ymm_reg) _, s = out(ymm_reg) _, t = out(ymm_reg) _,
+                options(readonly, nostack, preserves_flags)
+            );
+        }
+        [[a, b], [c, d], [e, f], [g, h]]
     }
 }
 

@@ -48,6 +48,10 @@ pub(super) struct Quads<const AVX512: bool>(());
 impl<const AVX512: bool> Products for Quads<AVX512> {
     const ONE_SIGNED: bool = false;
 
+    #[inline(always)]
+    fn unpacks_from(_bits: u32) -> usize {
+        usize::MAX
+    }
     #[inline]
     fn new() -> Option<Self> {
         let available = if AVX512 {

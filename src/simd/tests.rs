@@ -249,6 +249,165 @@ fn a_multiply_add_is_rounded_once_or_twice() {
     }
 }
 
+/// Three blocks and as many activations of four columns, with codes of some width.
+struct Many {
+    bits: u32,
+    zero: u8,
+    codes: [[u8; 32 * LANES]; 3],
+    scales: [[f32; LANES]; 2],
+    minimums: [[f32; LANES]; 2],
+    x: [[i8; 3 * 32]; Unpacked::COLUMNS],
+    /// Of each block the scale's bits, and the negated sums of its halves and of all.
+    meta: [[[i32; 4]; 3]; Unpacked::COLUMNS],
+}
+
+impl Many {
+    fn new(bits: u32) -> Many {
+        let top = ((1u32 << bits) - 1) as u8;
+        let lanes = |step: usize| std::array::from_fn(|i| f16::from_f32((i * step % 17) as f32 * 0.013 - 0.1).to_f32());
+        let x: [[i8; 96]; Unpacked::COLUMNS] = std::array::from_fn(|c| {
+            std::array::from_fn(|i| if (i + c).is_multiple_of(5) { -127 } else { ((i * 53 + c * 19) % 255) as i8 })
+        });
+        let x = x.map(|column| column.map(|x| x.max(-127)));
+        let negated = |codes: &[i8]| -codes.iter().map(|&x| i32::from(x)).sum::<i32>();
+        Many {
+            bits,
+            zero: 1 << (bits - 1),
+            // The greatest and the least among them, so that sums that are too narrow overflow.
+            codes: std::array::from_fn(|b| {
+                std::array::from_fn(|i| match (i / 7 + b) % 3 {
+                    0 => top,
+                    1 => 0,
+                    _ => (i * 37) as u8 & top,
+                })
+            }),
+            scales: [lanes(3), lanes(5)],
+            minimums: [lanes(7), lanes(11)],
+            x,
+            meta: std::array::from_fn(|c| {
+                std::array::from_fn(|b| {
+                    let block = &x[c][32 * b..][..32];
+                    let sums = [negated(&block[..16]), negated(&block[16..]), negated(block)];
+                    [(0.37f32 + (b + c) as f32).to_bits().cast_signed(), sums[0], sums[1], sums[2]]
+                })
+            }),
+        }
+    }
+
+    /// The code of weight `k` of a row, less its zero point: of each vector of 64 bytes four are a row's.
+    fn weight(&self, block: usize, row: usize, k: usize) -> i32 {
+        i32::from(self.codes[block][64 * (k / 4) + 4 * row + k % 4]) - i32::from(self.zero)
+    }
+
+    /// By definition.
+    fn naive(&self, halves: bool, minimum: bool) -> Vec<u32> {
+        let mut totals = Vec::new();
+        for (x, meta) in self.x.iter().zip(&self.meta) {
+            for row in 0..LANES {
+                let mut total = row as f32;
+                for (b, meta) in meta.iter().enumerate() {
+                    let dot = |from: usize, to: usize| {
+                        (from..to).map(|k| self.weight(b, row, k) * i32::from(x[32 * b + k])).sum::<i32>() as f32
+                    };
+                    let [first, second] = if halves { [dot(0, 16), dot(16, 32)] } else { [dot(0, 32), 0.0] };
+                    let mut t = first * self.scales[0][row];
+                    if halves {
+                        t = second.mul_add(self.scales[1][row], t);
+                    }
+                    match (minimum, halves) {
+                        (true, true) => {
+                            t = (meta[1] as f32).mul_add(self.minimums[0][row], t);
+                            t = (meta[2] as f32).mul_add(self.minimums[1][row], t);
+                        }
+                        (true, false) => t = (meta[3] as f32).mul_add(self.minimums[0][row], t),
+                        (false, _) => {}
+                    }
+                    total = t.mul_add(f32::from_bits(meta[0].cast_unsigned()), total);
+                }
+                totals.push(total.to_bits());
+            }
+        }
+        totals
+    }
+}
+
+impl Kernel for &Many {
+    /// The totals by `multiply` with each set of its parameters; nothing where the level does not unpack.
+    type Output = Vec<(bool, bool, Vec<u32>)>;
+
+    #[inline(always)]
+    fn run<S: Vector>(self, simd: S) -> Self::Output {
+        if S::unpacks_from(self.bits) == usize::MAX {
+            return Vec::new();
+        }
+        let mut blocks = [Unpacked::EMPTY; 3];
+        for (block, bytes) in blocks.iter_mut().zip(&self.codes) {
+            (block.scales, block.minimums) = (self.scales, self.minimums);
+            // SAFETY: arrays of one vector, and the codes' eight.
+            unsafe {
+                let start = simd.splat(-f32::from_bits(S::START.cast_unsigned()));
+                let offsets = simd.mul(simd.load(block.scales[0].as_ptr()), start);
+                simd.store(block.offsets.as_mut_ptr(), offsets);
+                let mut codes = [[simd.zero_bytes(); 4]; 2];
+                for v in 0..8 {
+                    // Where 8-bit codes are signed, they lie in a panel without their zero point.
+                    let raised = if S::SIGNED_BYTES && self.bits == 8 { self.zero } else { 0 };
+                    let lowered: [u8; 64] = std::array::from_fn(
+                        #[inline(always)]
+                        |i| bytes[64 * v + i].wrapping_sub(raised),
+                    );
+                    codes[v / 4][v % 4] = simd.load_bytes(lowered.as_ptr());
+                }
+                let zero = if S::SIGNED_BYTES && self.bits == 8 { 0 } else { self.zero };
+                simd.unpack(&codes, zero, &mut block.codes);
+            }
+        }
+        let (mut x, mut meta) = ([std::ptr::null(); Unpacked::COLUMNS], [std::ptr::null(); Unpacked::COLUMNS]);
+        for c in 0..Unpacked::COLUMNS {
+            (x[c], meta[c]) = (self.x[c].as_ptr(), self.meta[c].as_ptr().cast());
+        }
+        let mut results = Vec::new();
+        macro_rules! totals {
+            ($half_scales:literal, $halves:literal, $minimum:literal) => {{
+                let mut total = [[0f32; LANES]; Unpacked::COLUMNS];
+                for column in &mut total {
+                    for (row, total) in column.iter_mut().enumerate() {
+                        *total = row as f32;
+                    }
+                }
+                // SAFETY: three blocks of each column, and totals of four.
+                unsafe {
+                    simd.multiply::<$half_scales, $halves, $minimum>(&blocks, x, meta, total.as_mut_ptr().cast());
+                }
+                results.push(($halves, $minimum, total.concat().iter().map(|total| total.to_bits()).collect()));
+            }};
+        }
+        totals!(true, false, false);
+        totals!(true, false, true);
+        totals!(false, false, false);
+        totals!(false, false, true);
+        totals!(false, true, false);
+        totals!(false, true, true);
+        results
+    }
+}
+
+#[test]
+fn unpacked_blocks_are_multiplied_as_defined() {
+    let mut levels = 0;
+    for isa in Isa::available() {
+        for bits in 2..=8 {
+            let many = Many::new(bits);
+            for (halves, minimum, found) in dispatch(isa, &many) {
+                assert_eq!(found, many.naive(halves, minimum), "{isa:?}, {bits} bits, {halves} {minimum}");
+                levels += 1;
+            }
+        }
+    }
+    let unpacks = [Isa::Avx2, Isa::DotProd, Isa::I8mm].iter().any(|isa| isa.is_available());
+    assert_eq!(levels > 0, unpacks);
+}
+
 #[test]
 fn the_chosen_level_is_available_and_portable_always_is() {
     let available = Isa::available();

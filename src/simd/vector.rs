@@ -16,12 +16,18 @@ pub(crate) const LANES: usize = 16;
 /// What an 8-bit code is raised by to be unsigned, as x86's products take it; elsewhere panels hold it signed.
 pub(crate) const BYTE_ZERO: u8 = if cfg!(target_arch = "x86_64") { 128 } else { 0 };
 
+/// Bytes of an unpacked code.
+const CODE_BYTES: usize = if cfg!(target_arch = "x86_64") { 2 } else { 1 };
+
+/// The codes of a block of 32 weights of 16 rows, unpacked.
+pub(crate) type UnpackedCodes = [i8; CODE_BYTES * 32 * LANES];
+
 /// A block of 32 weights of 16 rows, unpacked once for many columns.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 pub(crate) struct Unpacked {
     /// Codes less their zero point, as [`Vector::unpack`] puts them.
-    pub(crate) codes: [i8; 32 * LANES],
+    pub(crate) codes: UnpackedCodes,
     /// Scales of the halves, where they differ; else the first is the block's.
     pub(crate) scales: [[f32; LANES]; 2],
     /// The first scales times minus [`Vector::START`], read as a float.
@@ -32,7 +38,7 @@ pub(crate) struct Unpacked {
 
 impl Unpacked {
     pub(crate) const EMPTY: Unpacked = Unpacked {
-        codes: [0; 32 * LANES],
+        codes: [0; CODE_BYTES * 32 * LANES],
         scales: [[0.0; LANES]; 2],
         offsets: [0.0; LANES],
         minimums: [[0.0; LANES]; 2],
@@ -63,9 +69,6 @@ pub(crate) trait Vector: Copy {
 
     /// Columns of the widest tile of a product of quantised weights: what the registers hold.
     const TILE: usize;
-    /// Whether it pays to unpack codes to memory for many columns, with [`Vector::unpack`] and [`Vector::multiply`]:
-    /// where a tile of 16 rows leaves too few registers for totals and codes both.
-    const UNPACKS: bool = false;
     /// Columns of the widest tile of a product of float weights.
     const FLOAT_TILE: usize;
     /// How many query vectors attention may work on at once, besides one: largest first.
@@ -77,6 +80,13 @@ pub(crate) trait Vector: Copy {
     const SIGNED_BYTES: bool;
     /// The same of a product with one column.
     const ONE_SIGNED: bool = Self::SIGNED_BYTES;
+
+    /// From how many columns on it pays to unpack codes of so many bits to memory, with [`Vector::unpack`] and
+    /// [`Vector::multiply`]: where a tile of 16 rows leaves too few registers for totals and codes both.
+    #[inline(always)]
+    fn unpacks_from(_bits: u32) -> usize {
+        usize::MAX
+    }
 
     /// The token, where the processor has the instructions.
     fn new() -> Option<Self>;
@@ -217,9 +227,9 @@ pub(crate) trait Vector: Copy {
         self.fma(self.to_float(self.splat_int(x)), self.mul(unit, self.to_float(steps)), c)
     }
     /// Codes of a block less their zero point (of which 8-bit ones that are signed have none), in the order that
-    /// [`Vector::multiply`] reads. Called only where [`Vector::UNPACKS`].
+    /// [`Vector::multiply`] reads. Called only where [`Vector::unpacks_from`] says.
     #[inline(always)]
-    fn unpack(self, _codes: &[[Self::B; 4]; 2], _zero: u8, _out: &mut [i8; 32 * LANES]) {
+    fn unpack(self, _codes: &[[Self::B; 4]; 2], _zero: u8, _out: &mut UnpackedCodes) {
         unreachable!("a level that unpacks in its tiles")
     }
     /// Products of consecutive blocks with as many of each column: `total` (16 rows of each column) has added to it,
@@ -227,7 +237,7 @@ pub(crate) trait Vector: Copy {
     /// [`Vector::scaled`] has it), to which are added, by fused steps in this order, with `HALVES` the second half's
     /// product, with `MINIMUM` the negated sum of activations times the minimum, of each half where those have their
     /// own. A column's `meta` is, for each block, its scale as `f32`, then as `i32` the negated sums of its first half,
-    /// its second half, and all. Called only where [`Vector::UNPACKS`].
+    /// its second half, and all. Called only where [`Vector::unpacks_from`] says.
     ///
     /// # Safety
     /// Every `x` is readable for 32 bytes a block, every `meta` for 16, `total` writable and set for 4 columns.

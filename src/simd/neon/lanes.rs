@@ -3,7 +3,7 @@
 #![allow(clippy::needless_range_loop, reason = "one index walks several small arrays, and closures would not inline")]
 
 use super::products::{Neon, Products, START, constants};
-use crate::simd::vector::{Kernel, LANES, Unpacked, Vector};
+use crate::simd::vector::{Kernel, LANES, Unpacked, UnpackedCodes, Vector};
 use std::arch::aarch64::*;
 use std::arch::asm;
 
@@ -14,12 +14,15 @@ impl<P: Products> Vector for Neon<P> {
     type M = [uint32x4_t; 4];
 
     const TILE: usize = P::TILE;
-    const UNPACKS: bool = P::UNPACKS;
     const FLOAT_TILE: usize = 2;
     const ENTRIES: [usize; 4] = [6, 4, 2, 1];
     const WIDE: bool = false;
     const SIGNED_BYTES: bool = true;
 
+    #[inline(always)]
+    fn unpacks_from(_bits: u32) -> usize {
+        P::UNPACKS_FROM
+    }
     #[inline]
     fn new() -> Option<Self> {
         P::new().map(Neon)
@@ -218,7 +221,7 @@ impl<P: Products> Vector for Neon<P> {
         })
     }
     #[inline(always)]
-    fn unpack(self, codes: &[[Self::B; 4]; 2], zero: u8, out: &mut [i8; 32 * LANES]) {
+    fn unpack(self, codes: &[[Self::B; 4]; 2], zero: u8, out: &mut UnpackedCodes) {
         let mut less = [[have!(vdupq_n_s8(0)); 4]; 8];
         for v in 0..8 {
             for q in 0..4 {

@@ -2,7 +2,7 @@
 
 #![allow(clippy::needless_range_loop, reason = "one index walks several small arrays, and closures would not inline")]
 
-use crate::simd::vector::{BYTE_ZERO, Kernel, LANES};
+use crate::simd::vector::{BYTE_ZERO, Kernel, UnpackedCodes};
 use std::arch::aarch64::*;
 use std::arch::{asm, is_aarch64_feature_detected};
 
@@ -48,10 +48,10 @@ pub(in crate::simd) trait Products: Copy {
     }
     /// `Vector::TILE`.
     const TILE: usize;
-    /// `Vector::UNPACKS`.
-    const UNPACKS: bool;
+    /// `Vector::unpacks_from`, whatever the codes.
+    const UNPACKS_FROM: usize;
     /// `Vector::unpack`, the codes signed already: first those of rows 0 to 7, then of rows 8 to 15.
-    fn unpack(self, _codes: &[[int8x16_t; 4]; 8], _out: &mut [i8; 32 * LANES]) {
+    fn unpack(self, _codes: &[[int8x16_t; 4]; 8], _out: &mut UnpackedCodes) {
         unreachable!("a level that unpacks in its tiles")
     }
     /// Dot products, begun with `START`, of 8 rows with four columns over `16 * H` weights, the codes as
@@ -123,7 +123,7 @@ pub(in crate::simd) struct ByWidening(());
 
 impl Products for ByWidening {
     const TILE: usize = 8;
-    const UNPACKS: bool = false;
+    const UNPACKS_FROM: usize = usize::MAX;
 
     #[inline]
     fn new() -> Option<Self> {
@@ -238,7 +238,7 @@ impl BySdot {
 
 impl Products for BySdot {
     const TILE: usize = 4;
-    const UNPACKS: bool = true;
+    const UNPACKS_FROM: usize = Self::TILE + 1;
 
     #[inline]
     fn new() -> Option<Self> {
@@ -280,7 +280,7 @@ impl Products for BySdot {
         acc
     }
     #[inline(always)]
-    fn unpack(self, codes: &[[int8x16_t; 4]; 8], out: &mut [i8; 32 * LANES]) {
+    fn unpack(self, codes: &[[int8x16_t; 4]; 8], out: &mut UnpackedCodes) {
         for v in 0..8 {
             for q in 0..4 {
                 let to = &mut out[256 * (q / 2) + 32 * v + 16 * (q % 2)..][..16];
@@ -338,7 +338,7 @@ impl BySmmla {
 
 impl Products for BySmmla {
     const TILE: usize = 4;
-    const UNPACKS: bool = true;
+    const UNPACKS_FROM: usize = Self::TILE + 1;
 
     #[inline(always)]
     unsafe fn dot_halves<const J: usize>(
@@ -425,7 +425,7 @@ impl Products for BySmmla {
 
     /// Eight weights of a row side by side, two rows a register.
     #[inline(always)]
-    fn unpack(self, codes: &[[int8x16_t; 4]; 8], out: &mut [i8; 32 * LANES]) {
+    fn unpack(self, codes: &[[int8x16_t; 4]; 8], out: &mut UnpackedCodes) {
         for eight in 0..4 {
             for q in 0..4 {
                 have!({

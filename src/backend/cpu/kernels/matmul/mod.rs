@@ -148,10 +148,11 @@ impl<F: Format> Kernel for Quants<'_, F> {
     #[inline(always)]
     fn run<S: Vector>(self, simd: S) {
         let (n_in, x) = (self.0.w.n_in(), &self.0.x);
-        let together = if S::UNPACKS { quant::MANY } else { S::TILE };
+        let unpacks_from = S::unpacks_from(F::BITS);
+        let together = if unpacks_from == usize::MAX { S::TILE } else { quant::MANY };
         self.0.for_each_tile(together, |panel, target, column, left| {
             // Where a few are left, they unpack in their tiles.
-            if S::UNPACKS && left > S::TILE {
+            if left >= unpacks_from {
                 let count = left.min(quant::MANY);
                 simd.vectorize(quant::Unpacking::<F> { panel, n_in, x, column, count, target, format: PhantomData });
                 return count;
