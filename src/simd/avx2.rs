@@ -65,8 +65,8 @@ macro_rules! memory {
     };
 }
 
-/// The instructions for two codes of each of 16 rows, `$codes` bytes from `{codes}` on, times two activations of each of
-/// four columns, `$at` bytes from `{x}` on, 64 bytes a column.
+/// The instructions for two codes of each of 16 rows, `$codes` bytes from `{codes}` on, times two activations of each
+/// of four columns, `$at` bytes from `{x}` on, 64 bytes a column.
 macro_rules! step {
     ($codes:literal, $at:literal) => {
         concat!(
