@@ -492,11 +492,12 @@ impl Engine {
         self.slots.resting()
     }
 
-    /// Ends the use of the slots by a stream that had this one: pins and holds none of them. They keep their tokens.
-    pub(crate) fn leave(&mut self, slot: SlotId) {
+    /// Ends a stream's use of the slots that may be used now: pins and holds none of them, and one that is the
+    /// stream's own is the seat's again. They keep their tokens.
+    pub(crate) fn leave(&mut self) {
         self.slots.pin(0);
         self.slots.release();
-        self.slots.join(slot);
+        self.slots.join();
     }
 
     /// Empties the slots of the seat.

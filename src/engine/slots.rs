@@ -133,9 +133,9 @@ impl Slots {
         Ok(slot)
     }
 
-    /// Ends the stream of a slot's own, if it has one.
-    pub fn join(&mut self, slot: SlotId) {
-        self.parted &= !slot.bit();
+    /// Ends the stream that the slot that may be used now has of its own, if it has one.
+    pub fn join(&mut self) {
+        self.parted &= !self.own;
     }
 
     /// Of the slots that may be used now, empties this one alone not for others from now on.

@@ -312,8 +312,8 @@ impl Hub {
         taken.ok_or_else(|| Error::Internal("a slot for which there is no place".into()))
     }
 
-    /// Gives a stream's slots back, the last of which `slot` was, and its place; the last stream ends the hub.
-    pub fn leave(&self, stream: Stream, slot: SlotId) {
+    /// Gives a stream's slots and its place back; the last stream ends the hub.
+    pub fn leave(&self, stream: Stream) {
         let mut engine = self.engine(stream);
         let mut board = self.board.lock();
         board.places[stream.place] = Place::default();
@@ -323,7 +323,7 @@ impl Hub {
         self.asked.notify_one();
         drop(board);
         if usable {
-            engine.leave(slot);
+            engine.leave();
         }
         if usable && left {
             engine.sit(stream.seat, None);

@@ -196,7 +196,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.hub.leave(self.stream, self.slot);
+        self.hub.leave(self.stream);
     }
 }
 
