@@ -133,7 +133,7 @@ impl Slots {
         Ok(slot)
     }
 
-    /// Ends the stream that the slot that may be used now has of its own, if it has one.
+    /// Where the slot that may be used now is a stream's own, makes it the seat's again.
     pub fn join(&mut self) {
         self.parted &= !self.own;
     }
