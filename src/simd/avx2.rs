@@ -267,10 +267,11 @@ impl<P: Products> Vector for Ymm<P> {
             for half in 0..2 {
                 let bytes = codes[v / 4][v % 4][half];
                 let (even, odd) = have!((_mm256_and_si256(bytes, low), _mm256_srli_epi16::<8>(bytes)));
-                memory!({
+                // SAFETY: the token proves the instructions; the array holds four registers for each of 8 vectors.
+                unsafe {
                     _mm256_storeu_si256(to.add(4 * v + half), _mm256_sub_epi16(even, zero));
                     _mm256_storeu_si256(to.add(4 * v + 2 + half), _mm256_sub_epi16(odd, zero));
-                });
+                }
             }
         }
     }
