@@ -234,15 +234,78 @@ fn wrong_keys_and_models_are_said() {
     }
 }
 
+/// Makes the server's processes stand still; they go on when it is dropped.
+struct Stopped(String);
+
+impl Stopped {
+    fn new(pid: &str) -> Stopped {
+        signal("-STOP", pid);
+        Stopped(pid.to_owned())
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        signal("-CONT", &self.0);
+    }
+}
+
+/// Sends a signal to the process group of this process.
+fn signal(signal: &str, pid: &str) {
+    let sent = std::process::Command::new("kill").args([signal, "--", &format!("-{pid}")]).status();
+    assert!(sent.unwrap().success(), "{signal}");
+}
+
+fn server_pid() -> Option<String> {
+    let pid = std::env::var("ELIZA_REAL_PID").ok();
+    if pid.is_none() {
+        eprintln!("skipped: ELIZA_REAL_PID is not set");
+    }
+    pid
+}
+
 #[test]
 #[ignore = "needs a server: tools/remote.py"]
 fn a_slow_server_is_given_up() {
-    let mut options = real().options();
-    options.remote.timeout = Some(Duration::from_micros(1));
-    let began = Instant::now();
-    let error = Session::open(options).map(drop).unwrap_err().to_string();
-    println!("{error}, after {:?}", began.elapsed());
-    assert!(error.contains("was silent for") && began.elapsed() < Duration::from_secs(2));
+    let real = real();
+    let Some(pid) = server_pid() else { return };
+    let patience = Duration::from_secs(2);
+    let mut options = real.options();
+    options.remote.timeout = Some(patience);
+    let session = Session::open(options).unwrap();
+    let prompt = prompts(&session).swap_remove(1);
+    let is_said = |error: &Error, began: Instant| {
+        println!("{error}, after {:?}", began.elapsed());
+        assert!(error.to_string().contains("was silent for"), "{error}");
+        assert!(began.elapsed() >= patience && began.elapsed() < 3 * patience, "{:?}", began.elapsed());
+    };
+    {
+        let (_stopped, began) = (Stopped::new(&pid), Instant::now());
+        is_said(&say(&session, &prompt, 8, 0.0).unwrap_err(), began);
+    }
+    assert!(say(&session, &prompt, 8, 0.0).is_ok(), "it goes on");
+    // Between two tokens.
+    let mut settings = session.settings();
+    settings.ignore_eos = true;
+    session.configure(settings).unwrap();
+    session.prefill(&prompt, -1).unwrap();
+    let (sender, receiver) = channel();
+    let (mut tokens, mut stopped) = (0, None);
+    let sink = Sink::Callback(Box::new(move |event: Event<'_>| {
+        tokens += 1;
+        if tokens == 3 {
+            stopped = Some((Stopped::new(&pid), Instant::now()));
+        }
+        if event.done {
+            let _ = sender.send((tokens, stopped.take()));
+        }
+    }));
+    session.generate(-1, Some(0.8), None, sink).unwrap();
+    let (tokens, stopped) = receiver.recv_timeout(Duration::from_secs(30)).unwrap();
+    let (stopped, began) = stopped.unwrap();
+    drop(stopped);
+    println!("{tokens} tokens came");
+    is_said(&session.status().error.unwrap(), began);
 }
 
 #[test]
@@ -269,10 +332,7 @@ fn busy_servers_answer_or_refuse_all() {
 #[ignore = "needs a server: tools/remote.py"]
 fn z_a_server_that_is_killed_is_an_error() {
     let real = real();
-    let Ok(pid) = std::env::var("ELIZA_REAL_PID") else {
-        eprintln!("skipped: ELIZA_REAL_PID is not set");
-        return;
-    };
+    let Some(pid) = server_pid() else { return };
     let session = real.there();
     let mut settings = session.settings();
     settings.ignore_eos = true;
