@@ -145,8 +145,11 @@ impl Place {
         if synced != SYNCED && self.folder.start != Some(start) {
             return Err(io::Error::other("the system ended before it was on the disk"));
         }
-        // The oldest is the one that was not used for longest.
-        let _ = file.set_modified(SystemTime::now());
+        // The oldest is the one that was not used for longest. Windows sets times only of a file open for writing.
+        let used = fs::OpenOptions::new().write(true).open(&self.file);
+        if let Err(e) = used.and_then(|file| file.set_modified(SystemTime::now())) {
+            log::debug!("{} keeps its time of use: {e}", self.file.display());
+        }
         self.map(&file)
     }
 
@@ -203,6 +206,7 @@ impl Place {
         }
         kept.sort();
         let mut all: u64 = kept.iter().map(|(_, bytes, _)| bytes).sum();
+        let mut refused = None;
         for (_, bytes, file) in kept {
             if all + self.bytes as u64 <= *most {
                 break;
@@ -210,9 +214,16 @@ impl Place {
             match fs::remove_file(&file) {
                 Ok(()) => log::info!("{} was removed: all files have {most} bytes at most", file.display()),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                Err(e) => return Err(e),
+                // Windows keeps what someone has mapped.
+                Err(e) => {
+                    refused = Some(e);
+                    continue;
+                }
             }
             all -= bytes;
+        }
+        if let Some(e) = refused.filter(|_| all + self.bytes as u64 > *most) {
+            return Err(e);
         }
         Ok(())
     }
@@ -293,9 +304,14 @@ impl NewFile<'_> {
         let mapped = self.place.try_open().or_else(|_| {
             let start = self.place.folder.start.unwrap_or_default();
             write_at(&self.file, &self.place.header(start), 0)?;
-            fs::rename(&self.temporary, &self.place.file)?;
-            sync(self.file.try_clone()?);
-            self.place.map(&self.file)
+            match fs::rename(&self.temporary, &self.place.file) {
+                Ok(()) => {
+                    sync(self.file.try_clone()?);
+                    self.place.map(&self.file)
+                }
+                // Windows replaces no file that is mapped: another process was faster since.
+                Err(e) => self.place.try_open().map_err(|_| e),
+            }
         });
         mapped.inspect_err(|e| log::warn!("Weights are not kept in {}: {e}", self.place.file.display())).ok()
     }

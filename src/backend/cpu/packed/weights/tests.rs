@@ -212,9 +212,14 @@ fn broken_files_are_found_out_and_written_anew() {
     setting.check(Some(setting.folder()), &path);
     let kept = setting.kept().remove(0);
     let whole = fs::read(&kept).unwrap();
+    // Windows replaces no file that the load before still marks as synced.
+    let tries = if cfg!(windows) { 100 } else { 1 };
     let breaks = |broken: &[u8], what: &str| {
-        replace(&kept, broken);
-        assert!(setting.check(Some(setting.folder()), &path), "{what}");
+        let mut again = (0..tries).map(|_| {
+            replace(&kept, broken);
+            setting.check(Some(setting.folder()), &path)
+        });
+        assert!(again.any(|is_mapped| is_mapped), "{what}");
         let again = fs::read(&kept).unwrap();
         assert_eq!((&again[..112], &again[4096..]), (&whole[..112], &whole[4096..]), "{what}");
     };
@@ -273,13 +278,15 @@ fn the_oldest_files_make_room() {
     assert_eq!(setting.kept().len(), 3);
     // A use makes the oldest the youngest, so the other goes.
     load(&a, 3 * bytes);
-    let removed = setting.load(Some(setting.folder()), &b);
+    // Windows may keep a file that is mapped.
+    let mapped = Some(setting.load(Some(setting.folder()), &b)).filter(|_| cfg!(unix));
     age(&of_b, Duration::from_secs(3600));
     load(&d, 3 * bytes);
     assert!(of_a.exists() && !of_b.exists());
     assert_eq!(setting.kept().len(), 3);
-    let row = removed.matrix(WeightId(0)).unwrap().dequantize_row(0, &mut [0.0; 64]);
-    row.unwrap();
+    if let Some(removed) = mapped {
+        removed.matrix(WeightId(0)).unwrap().dequantize_row(0, &mut [0.0; 64]).unwrap();
+    }
     // One that is larger than the bound is not kept, and nothing is removed for it.
     assert!(!load(&b, bytes - 1));
     assert_eq!(setting.kept().len(), 3);
@@ -292,6 +299,26 @@ fn the_oldest_files_make_room() {
     age(&old, GIVEN_UP + Duration::from_secs(60));
     load(&b, 4 * bytes);
     assert!(!old.exists() && new.exists());
+}
+
+#[cfg(unix)]
+#[test]
+fn the_next_one_goes_where_the_oldest_cannot_be_removed() {
+    let setting = Setting::new();
+    let [a, b] = [1, 11].map(|seed| setting.write(&format!("{seed}.gguf"), seed));
+    let load = |path: &Path, most: u64| setting.check(Some(Folder { most, ..setting.folder() }), path);
+    load(&a, 1 << 20);
+    let of_a = setting.kept().remove(0);
+    let bytes = fs::metadata(&of_a).unwrap().len();
+    // A folder is nothing that can be removed like a file.
+    let stays = setting.folder().path.join(format!("weights-{}", "0".repeat(32)));
+    fs::create_dir(&stays).unwrap();
+    let small = fs::metadata(&stays).unwrap().len();
+    let old = SystemTime::now() - Duration::from_secs(7200);
+    fs::File::open(&stays).unwrap().set_modified(old).unwrap();
+    assert!(load(&b, bytes + small), "there is room without `a`");
+    assert!(stays.exists() && !of_a.exists());
+    assert!(!load(&a, bytes + small - 1), "not beside the folder");
 }
 
 #[test]
