@@ -44,7 +44,7 @@ skip    = printf 'skipped: %s\n' $(1)
 test: tools lint targets unit cpu-only c-harness js jvm install-test parity-quick decoders-quick readme page host-test
 	$(call section,"all of make test passed")
 
-deep: test more-targets host-lint crate unit-deep gpu-variants dxc gpu-lab isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 musl real-servers fuzz parity decoders
+deep: test more-targets host-lint crate unit-deep gpu-variants dxc gpu-lab isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 musl windows real-servers fuzz parity decoders
 	$(call section,"all of make deep passed")
 
 # ---------------------------------------------------------------------------------------------------------- make test
@@ -261,7 +261,7 @@ musl: js
 	@tools/install.sh --deep >/dev/null
 	@if command -v rustup >/dev/null 2>&1; then tools/musl.sh; else $(call skip,"no rustup"); fi
 
-# The Windows build under Wine. Not a part of `make deep` yet: of its parts the C harness and a model on the CPU have run.
+# The Windows build, as far as Wine has what it needs.
 windows: built-for-c
 	$(call section,"Windows under Wine: unit tests, the C harness, the C++ examples, a model on the CPU and on software Vulkan")
 	@tools/install.sh --deep >/dev/null

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The Windows build under Wine: unit tests, the C harness by mingw, the C++ examples, and a model on the CPU and on software
-# Vulkan, whose tokens are those of this system's build. Folders have spaces and letters beyond ASCII in their names.
+# Vulkan, whose tokens are those of this system's build (`make built-for-c`). Folders have spaces and letters beyond ASCII in
+# their names. C++ by the variant of mingw that has threads. Wine's DX12 compiles no shaders, so the GPU is named.
 # Debian: wine wine64 gcc-mingw-w64-x86-64 g++-mingw-w64-x86-64 xvfb xauth libvkd3d1
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -9,14 +10,14 @@ target=x86_64-pc-windows-gnu
 
 skip() { printf 'skipped: %s\n' "$1"; exit 0; }
 say() { printf '\n-- %s\n' "$1"; }
-for program in wine x86_64-w64-mingw32-gcc x86_64-w64-mingw32-g++ xvfb-run; do
+for program in wine x86_64-w64-mingw32-gcc x86_64-w64-mingw32-g++-posix xvfb-run; do
     command -v "$program" >/dev/null || skip "no $program"
 done
 rustup target add $target >/dev/null 2>&1 || skip "Rust has no target $target here"
 
 work=$root/target/windows
 folder="$work/Ein Ordner für ünïcode 模型"
-rm -rf "$work/run" "$folder"
+rm -rf "$folder"
 mkdir -p "$work" "$folder"
 export LC_ALL=C.UTF-8 WINEPREFIX=$work/wine WINEDEBUG=-all WINEDLLOVERRIDES='bcryptprimitives=n;mscoree=;mshtml='
 export VK_DRIVER_FILES=${VK_DRIVER_FILES:-/usr/share/vulkan/icd.d/lvp_icd.json}
@@ -43,7 +44,6 @@ grep -q '^test result: ok' "$work/unit.log"
 say "C harness"
 mkdir -p "$work/harness"
 model=$root/target/fixtures/llama-f32.gguf
-test -f "$model" || ELIZA_FIXTURES=$root/target/fixtures CARGO_TARGET_DIR=$root/target cargo test --locked --test model fixtures:: -q
 (cd tests/c && x86_64-w64-mingw32-gcc -std=gnu99 -g -Wall -Wextra -I windows -I ../../include -include windows/environment.h \
     -D__USE_MINGW_ANSI_STDIO=1 -o "$work/harness/host.exe" main.c host.c basics.c opening.c streaming.c concurrency.c constraint.c \
     saving.c sampler.c asking.c -static -lpthread)
@@ -66,10 +66,9 @@ test ${#failed[@]} -eq 0
 
 say "examples in C++"
 for example in choice chat tools; do
-    x86_64-w64-mingw32-g++ -std=c++17 -O1 -I include -o "$folder/$example.exe" "examples/cpp/$example.cpp" \
+    x86_64-w64-mingw32-g++-posix -std=c++17 -O1 -I include -o "$folder/$example.exe" "examples/cpp/$example.cpp" \
         "$built/libelizainference.dll.a" -static -lpthread
 done
-CARGO_TARGET_DIR=$root/target cargo build --locked --lib --bins
 here=$root/target/debug
 ln -sf "$here/libelizainference.so" "$work/libelizainference.so.1"
 compare() { # NAME INPUT ARGUMENTS...: the same output as here
@@ -88,13 +87,22 @@ compare chat $'hello\n' 16 0 1
 say "a model on the CPU and on software Vulkan"
 prompt='Please wake me at seven. ACTION: '
 cp models/demo.gguf "$folder/Modell 模型.gguf"
-expected=$("$here/eliza-inference" generate --model models/demo.gguf --prompt "$prompt" --temp 0 -n 24 --json |
-    python3 -c 'import json, sys; print(json.load(sys.stdin)["tokens"])')
-for place in "" "--gpu-layers -1"; do
-    tokens=$(xvfb-run -a wine "$built/eliza-inference.exe" generate --model "Z:$folder/Modell 模型.gguf" --prompt "$prompt" \
-        --temp 0 -n 24 --json $place | python3 -c 'import json, sys; print(json.load(sys.stdin)["tokens"])')
-    printf '%s: %s\n' "${place:-CPU}" "$tokens"
-    test "$tokens" = "$expected"
-done
+tokens() { # MODEL OPTIONS...: of an answer by the program in `run`
+    local model=$1
+    shift
+    "${run[@]}" generate --model "$model" --prompt "$prompt" --temp 0 -n 24 --ignore-eos --json "$@" |
+        python3 -c 'import json, sys; print(json.load(sys.stdin)["tokens"])'
+}
+run=("$here/eliza-inference")
+expected=$(tokens models/demo.gguf)
+run=(xvfb-run -a wine "$built/eliza-inference.exe")
+same_tokens() { # OPTIONS...
+    local found
+    found=$(tokens "Z:$folder/Modell 模型.gguf" "$@")
+    printf '%s: %s\n' "${*:-CPU}" "$found"
+    test "$found" = "$expected"
+}
+same_tokens
+same_tokens --gpu-layers -1 --device llvmpipe
 wine "$built/eliza-inference.exe" generate --model "Z:$folder/nicht da 模.gguf" --prompt x 2>&1 | tr -d '\r' | tee "$work/error.log"
 grep -q 'nicht da 模.gguf' "$work/error.log"
