@@ -50,9 +50,15 @@ afterAll(() => {
   host.destroy(ctx);
   right.close();
   rmSync(folder, { recursive: true });
-  const longest = [...host.longest].sort((a, b) => b[1] - a[1]).slice(0, 6);
-  console.log(`longest calls: ${longest.map(([name, ms]) => `${name} ${ms.toFixed(1)} ms`).join(", ")}`);
+  tellLongest("calls besides");
 });
+
+/** Prints the calls since the last time that stood still longest. */
+function tellLongest(what: string): void {
+  const longest = [...host.longest].sort((a, b) => b[1] - a[1]).slice(0, 6);
+  console.log(`longest ${what}: ${longest.map(([name, ms]) => `${name} ${ms.toFixed(1)} ms`).join(", ")}`);
+  host.longest.clear();
+}
 
 test("the loader's whole set binds, and its gates are open", () => {
   expect(String(host.call("abi_version"))).toBe("15");
@@ -143,6 +149,7 @@ test("a hundred rounds of conversations say what they should, in the same memory
   const row = right.embed("A text to embed");
   const memory: number[] = [];
   let mine = host.create(path);
+  tellLongest("calls before the rounds");
   for (let round = 0; round < 100; round += 1) {
     const keys = ["pirate", "poet"];
     // Two conversations, step by step beside each other.
@@ -190,6 +197,7 @@ test("a hundred rounds of conversations say what they should, in the same memory
     memory.push(process.memoryUsage.rss());
   }
   host.destroy(mine);
+  tellLongest("calls of the rounds");
   const [half, end] = [Math.max(...memory.slice(30, 60)), Math.max(...memory.slice(70))];
   console.log(`resident after 60 rounds ${half >> 20} MiB, after 100 ${end >> 20} MiB`);
   expect(end - half).toBeLessThan(8 << 20);
