@@ -3,10 +3,12 @@
 //! The rules that hold wherever a chain runs are defined here once: what a step does to the candidates, and where the
 //! token trie's mask applies. So is its text: a new step is a variant, its name and its form, read and written.
 
+use super::breakers::Breakers;
 use crate::Token;
 use crate::gguf::shown;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// The names that a chain's text can have.
 const KNOWN: &str = "logit_bias, penalties, dry, top_n_sigma, top_k, typ_p, top_p, min_p, xtc, temp, dynatemp, infill, \
@@ -133,8 +135,8 @@ pub enum ChainStep {
         /// Power to which the normalised entropy is raised.
         exponent: f32,
     },
-    /// See [`Dry`].
-    Dry(Dry),
+    /// See [`Dry`]; with its breakers as tokens, where there are any, once the chain is for a vocabulary.
+    Dry(Dry, Option<Arc<Breakers>>),
     /// Mirostat: keeps so many of the most probable candidates that the surprise of the drawn token, over many tokens,
     /// comes to be tau bits (Basu et al., <https://arxiv.org/abs/2007.14966>, algorithm 1). Ends the chain.
     Mirostat {
@@ -194,7 +196,7 @@ impl ChainStep {
 
     /// Whether it changes the logits of single tokens.
     pub fn adjusts(&self) -> bool {
-        matches!(self, ChainStep::Ban(_) | ChainStep::LogitBias(_) | ChainStep::Penalties { .. } | ChainStep::Dry(_))
+        matches!(self, ChainStep::Ban(_) | ChainStep::LogitBias(_) | ChainStep::Penalties { .. } | ChainStep::Dry(..))
     }
 
     /// Whether it must be the last step.
@@ -240,7 +242,7 @@ impl ChainStep {
                 Some("mt19937") => Ok(ChainStep::Rng(Generator::Mt19937)),
                 _ => Err("`rng` is written rng=counter or rng=mt19937".into()),
             },
-            "dry" => dry(values).map(ChainStep::Dry),
+            "dry" => dry(values).map(|dry| ChainStep::Dry(dry, None)),
             "mirostat" => {
                 let numbers = numbers::<3>(name, "tau,eta or tau,eta,m", values)?.at_least(2)?;
                 let m = if numbers.count > 2 { numbers.at(2)? } else { MIROSTAT_M };
@@ -308,7 +310,7 @@ impl ChainStep {
             ChainStep::Xtc { .. } => "xtc",
             ChainStep::Temperature(_) => "temp",
             ChainStep::DynamicTemperature { .. } => "dynatemp",
-            ChainStep::Dry(_) => "dry",
+            ChainStep::Dry(..) => "dry",
             ChainStep::Mirostat { .. } => "mirostat",
             ChainStep::MirostatV2 { .. } => "mirostat_v2",
             ChainStep::AdaptiveP { .. } => "adaptive_p",
@@ -358,7 +360,7 @@ impl fmt::Display for ChainStep {
             ChainStep::DynamicTemperature { temperature, range, exponent } => {
                 write!(out, "{name}={temperature},{range},{exponent}")
             }
-            ChainStep::Dry(dry) => write!(out, "{name}={dry}"),
+            ChainStep::Dry(dry, _) => write!(out, "{name}={dry}"),
             ChainStep::Mirostat { tau, eta, m } => {
                 write!(out, "{name}={tau},{eta}")?;
                 if *m == MIROSTAT_M { Ok(()) } else { write!(out, ",{m}") }
@@ -413,7 +415,18 @@ fn dry(values: Option<&str>) -> std::result::Result<Dry, String> {
     Ok(Dry { multiplier, base, allowed_length, last_n, ..Dry::default() }.with(&breakers))
 }
 
+/// The natural logarithm of the greatest f32, above which no power may be.
+const LN_MAX: f32 = 88.722_84;
+
 impl Dry {
+    /// What a token loses that would prolong a repetition of so many tokens.
+    pub(crate) fn loss(&self, length: u32) -> f32 {
+        // Without a limit where the base is as good as 1.
+        let most = if self.base > 1.000_001 { i64::from((LN_MAX / self.base.ln()) as i32) } else { i64::MAX };
+        let power = (i64::from(length) - i64::from(self.allowed_length)).min(most);
+        (f64::from(self.multiplier) * f64::from(self.base).powf(power as f64)) as f32
+    }
+
     /// With these breakers, where there are any; `none` alone is no text.
     pub fn with(mut self, breakers: &[impl AsRef<str>]) -> Dry {
         match breakers {

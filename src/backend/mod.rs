@@ -12,6 +12,7 @@
 //! devices and opens the backends, `cpu/` and `gpu/`.
 
 mod batch;
+mod breakers;
 mod chain;
 pub mod cpu;
 mod device;
@@ -39,6 +40,7 @@ pub use batch::{
     NO_BLOCK, NO_CELL, NO_STATE, SUM_RANGE, SampleRow, StateRows, TABLES, Table, TableCells, Work, cells_for,
     sampled_by,
 };
+pub use breakers::{BreakerHead, Breakers};
 pub use chain::{ChainStep, DRY_BREAKERS, Dry, Generator, MIROSTAT_M, mask_place};
 pub use device::{DeviceInfo, DeviceKind, Traffic};
 pub use device_sampling::{Followed, Legal, LegalTokens, SampleProblem, SampleResult, SampleSpec, SampledRow};

@@ -170,7 +170,7 @@ impl Params {
                     presence,
                 })
             }
-            Kind::Dry => (self.dry.multiplier != 0.0).then(|| ChainStep::Dry(self.dry.clone())),
+            Kind::Dry => (self.dry.multiplier != 0.0).then(|| ChainStep::Dry(self.dry.clone(), None)),
             Kind::TopNSigma => above_0(self.top_n_sigma).then_some(ChainStep::TopNSigma(self.top_n_sigma)),
             Kind::TopK => (self.top_k > 0).then_some(ChainStep::TopK(self.top_k)),
             Kind::Typical => {

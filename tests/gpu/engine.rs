@@ -272,6 +272,7 @@ fn a_stream_sampled_on_the_gpu_is_the_cpu_s() {
         "top_k=40;top_p=0.95;min_p=0.05;temp=0.8",
         "penalties=32,1.3,0.1,0.1;logit_bias=7:-inf,9:2;top_k=20;temp=1.5",
         "temp=1.2",
+        "dry=0.8,1.75,1,64;top_k=20;temp=1.5",
         // Wider than the device's window: the host samples from the copied logits.
         "penalties=2000,1.3,0,0;top_k=20;temp=1.1",
     ] {

@@ -4,6 +4,7 @@
 //! the last place that f32 division and logarithms are off by.
 
 mod distribution;
+mod dry;
 mod dynamic_temperature;
 mod masks;
 mod more_steps;
@@ -96,6 +97,7 @@ fn any_chains(count: u32) -> Vec<String> {
         "temp=0.9",
         "penalties=40,1.5,0.1,0.2",
         "logit_bias=1:2,2:-1.5,3:-inf",
+        "dry=0.7,1.3,1,80,none",
         "trie",
         "top_n_sigma=1.5",
         "top_n_sigma=0.3",
@@ -119,7 +121,7 @@ fn any_chains(count: u32) -> Vec<String> {
         let mut at = 0;
         chosen.retain(|step| {
             at += 1;
-            at <= dynamic || !(step.starts_with("penalties") || step.starts_with("logit_bias"))
+            at <= dynamic || !["penalties", "logit_bias", "dry"].iter().any(|name| step.starts_with(name))
         });
         chosen.join(";")
     };

@@ -15,8 +15,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-const CHAINS: [&str; 4] =
-    ["greedy", "temp=0.9", "penalties=12,1.3,0.1,0.1;top_k=20;temp=1.2", "logit_bias=300:3;top_p=0.9;temp=0.8"];
+const CHAINS: [&str; 4] = [
+    "greedy",
+    "temp=0.9",
+    "penalties=12,1.3,0.1,0.1;dry=0.8,1.5,1,30,none;top_k=20;temp=1.2",
+    "logit_bias=300:3;top_p=0.9;temp=0.8",
+];
 
 /// Numbers one after the other.
 struct Dice(Stream, u64);

@@ -10,20 +10,13 @@ use std::sync::Arc;
 
 use super::penalties::MAX_LAST_N;
 use crate::backend;
-use crate::sampling::breakers::Breakers;
 use crate::sampling::pool::Pool;
 use crate::{Error, Result, Token, reserve};
 
-/// The natural logarithm of the greatest f32, above which no power may be.
-const LN_MAX: f32 = 88.722_84;
-
 /// DRY of one stream, with the tokens of its window.
 pub(super) struct Dry {
-    multiplier: f32,
-    base: f32,
-    allowed: i64,
-    last_n: usize,
-    breakers: Option<Arc<Breakers>>,
+    of: backend::Dry,
+    breakers: Option<Arc<backend::Breakers>>,
     window: VecDeque<Token>,
     /// The window, newest token first.
     newest: Vec<Token>,
@@ -52,14 +45,11 @@ pub(super) fn acts(dry: &backend::Dry) -> Result<bool> {
 impl Dry {
     /// # Errors
     /// [`Error::OutOfMemory`].
-    pub(super) fn new(dry: &backend::Dry, breakers: Option<Arc<Breakers>>) -> Result<Dry> {
+    pub(super) fn new(of: backend::Dry, breakers: Option<Arc<backend::Breakers>>) -> Result<Dry> {
         const TOKENS: &str = "tokens of DRY's window";
-        let last_n = dry.last_n.max(0) as usize;
+        let last_n = of.last_n.max(0) as usize;
         Ok(Dry {
-            multiplier: dry.multiplier,
-            base: dry.base,
-            allowed: dry.allowed_length.into(),
-            last_n,
+            of,
             breakers,
             window: VecDeque::from(reserve::list(last_n, TOKENS)?),
             newest: reserve::list(last_n, TOKENS)?,
@@ -69,7 +59,7 @@ impl Dry {
     }
 
     pub(super) fn accept(&mut self, token: Token) {
-        if self.window.len() == self.last_n {
+        if self.window.len() as i64 >= i64::from(self.of.last_n) {
             self.window.pop_front();
         }
         self.window.push_back(token);
@@ -83,36 +73,34 @@ impl Dry {
         pool.keep_order();
         self.find();
         let temperature = 1.0 / pool.scale;
-        // Without a limit where the base is as good as 1.
-        let most = if self.base > 1.000_001 { i64::from((LN_MAX / self.base.ln()) as i32) } else { i64::MAX };
         for &(token, length) in &self.found {
             if self.breakers.as_ref().is_some_and(|breakers| breakers.is_single(token)) {
                 continue;
             }
-            let power = f64::from(self.base).powf((i64::from(length) - self.allowed).min(most) as f64);
-            let loss = (f64::from(self.multiplier) * power) as f32;
+            let loss = self.of.loss(length);
             pool.adjust(token, |logit| logit - loss * temperature);
         }
     }
 
     /// Writes the tokens that would prolong a repetition to `found`, each with the length of the longest.
     fn find(&mut self) {
-        let Dry { window, newest, same, found, .. } = self;
+        let Dry { of, window, newest, same, found, .. } = self;
+        let allowed = i64::from(of.allowed_length);
         found.clear();
         newest.clear();
         newest.extend(window.iter().rev());
         let length = newest.len();
-        if length as i64 <= self.allowed {
+        if length as i64 <= allowed {
             return;
         }
         let limit = self.breakers.as_ref().map_or(length, |breakers| breakers.since_last(newest));
-        if (limit as i64) < self.allowed {
+        if (limit as i64) < allowed {
             return;
         }
         repeats(newest, same);
         for (at, &repeated) in same.iter().enumerate().skip(1) {
             let repeated = repeated.min(limit as u32);
-            if i64::from(repeated) >= self.allowed {
+            if i64::from(repeated) >= allowed {
                 found.push((newest[at - 1], repeated));
             }
         }

@@ -17,11 +17,11 @@ pub(super) mod top_p;
 pub(super) mod typical;
 pub(super) mod xtc;
 
-use super::breakers::Breakers;
+use super::breakers::breakers_of;
 use super::mt19937::Mt19937;
 use super::pool::Pool;
 use super::random;
-use crate::backend::{ChainStep, Generator, Legal, MAX_XTC_THRESHOLD, xtc_limit};
+use crate::backend::{Breakers, ChainStep, Generator, Legal, MAX_XTC_THRESHOLD, xtc_limit};
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token};
 use adaptive_p::AdaptiveP;
@@ -64,13 +64,12 @@ impl Setup<'_> {
         self.vocab.ok_or_else(|| Error::InvalidArgument(format!("{what} needs the vocabulary, which is not given")))
     }
 
-    /// What DRY remembers, with its breakers as tokens.
-    fn dry(&self, dry: &crate::backend::Dry) -> Result<Memory> {
-        let breakers = match &dry.breakers[..] {
-            [] => None,
-            texts => Some(Breakers::of(self.vocab("a sequence breaker of DRY")?, texts)?),
-        };
-        Ok(Memory::Dry(Dry::new(dry, breakers)?))
+    /// The breakers of DRY as tokens.
+    fn breakers(&self, texts: &[String]) -> Result<Option<Arc<Breakers>>> {
+        if texts.is_empty() {
+            return Ok(None);
+        }
+        breakers_of(self.vocab("a sequence breaker of DRY")?, texts).map(Some)
     }
 }
 
@@ -130,13 +129,12 @@ impl Stage {
                 }
                 (probability > 0.0 && threshold <= MAX_XTC_THRESHOLD).then(|| step.clone())
             }
-            ChainStep::Dry(ref dry) => {
-                let acts = dry::acts(dry)?;
-                if acts {
-                    memory = setup.dry(dry)?;
-                }
-                acts.then(|| step.clone())
+            ChainStep::Dry(ref dry, _) if dry::acts(dry)? => {
+                let breakers = setup.breakers(&dry.breakers)?;
+                memory = Memory::Dry(Dry::new(dry.clone(), breakers.clone())?);
+                Some(ChainStep::Dry(dry.clone(), breakers))
             }
+            ChainStep::Dry(..) => None,
             ChainStep::Mirostat { tau, eta, m } => {
                 memory = Memory::Mirostat(Mirostat::new(tau, eta, Some((m as usize, n_vocab)))?);
                 Some(step.clone())
@@ -177,7 +175,7 @@ impl Stage {
     pub fn apply(&mut self, pool: &mut Pool<'_>, legal: Option<Legal<'_>>, (seed, position): (u64, u32)) -> Result<()> {
         match (&self.step, legal) {
             (ChainStep::LogitBias(biases), _) => logit_bias::apply(pool, biases),
-            (ChainStep::Penalties { .. } | ChainStep::Dry(_), _) => match &mut self.memory {
+            (ChainStep::Penalties { .. } | ChainStep::Dry(..), _) => match &mut self.memory {
                 Memory::Penalties(penalties) => penalties.apply(pool),
                 Memory::Dry(dry) => dry.apply(pool),
                 _ => {}

@@ -11,7 +11,7 @@ fn speculative_steps_are_rolled_back() {
     const STEPS: usize = 40;
     let n = 3000;
     let row = rows(n)[2].1.clone();
-    let chain: Chain = "penalties=20,1.4,0.6,0.2;top_k=60;temp=1.4".parse().unwrap();
+    let chain: Chain = "penalties=20,1.4,0.6,0.2;dry=0.8,1.5,1,40,none;top_k=60;temp=1.4".parse().unwrap();
     let mut host = Sampler::new(&chain, n, 9).unwrap();
     let (prompt, forced) = (history(n, 30), [5, 6, 5, 2999]);
     prompt.iter().for_each(|&token| host.accept(token));

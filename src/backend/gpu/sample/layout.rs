@@ -20,7 +20,7 @@ constants!(PLACES: usize {
     LIST = 1536;
     /// Bins of the distance from the best logit; three words each fit 12 KiB of workgroup memory.
     BINS = 1024;
-    /// The largest window of penalties in tokens.
+    /// The largest window of penalties and of DRY in tokens.
     WINDOW = 1024;
     /// Tokens of the history; those beyond [`WINDOW`] allow for rollbacks.
     RING = 2 * WINDOW;
@@ -33,8 +33,8 @@ constants!(PLACES: usize {
     /// Words of a result.
     RESULT_WORDS = 8;
 
-    // `spec`: the head of a sequence, its steps, the steps under a mask that is followed greedily. Tables of biases
-    // follow after all sequences.
+    // `spec`: the head of a sequence, its steps, the steps under a mask that is followed greedily. Tables of biases and
+    // of DRY follow after all sequences.
     SPEC_PATH = 0;
     SPEC_OPS = 1;
     SPEC_FIRST = 2;
@@ -132,6 +132,7 @@ constants!(KINDS: u32 {
     OP_SIGMA = 10;
     OP_TYPICAL = 11;
     OP_XTC = 12;
+    OP_DRY = 13;
 
     /// The draws of a position.
     DRAW_TOKEN = 0;

@@ -17,8 +17,8 @@
 //! that it left; the host runs the rest of the chain on them and passes the token to [`SampleProgram::accept`].
 //!
 //! How a row is sampled depends on its chain: an argmax takes two dispatches, a draw without truncation (or with min-p)
-//! three, a list of legal tokens one, all other chains seven; biases and penalties of the whole row one more. A mask of
-//! bits adds none: the kernels read the row through it. Rows of different chains share dispatches.
+//! three, a list of legal tokens one, all other chains seven; biases, penalties and DRY of the whole row one more. A
+//! mask of bits adds none: the kernels read the row through it. Rows of different chains share dispatches.
 
 mod layout;
 mod masks;
@@ -303,7 +303,7 @@ impl SampleProgram {
         self.sequences.len() * self.child_words + slot * self.n_vocab.div_ceil(32)
     }
 
-    /// Starts a sequence anew: at this position, after these tokens, of which the penalties see the last 1024.
+    /// Starts a sequence anew: at this position, after these tokens, of which penalties and DRY see the last 1024.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a sequence that is not there.

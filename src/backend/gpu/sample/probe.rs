@@ -5,10 +5,10 @@
 //! cut and no draw is near enough to a boundary for rounding to decide it.
 
 use super::{ChainStep, RESULT_BYTES, SampleProgram, SampleRow, SampleSpec, read_candidates, read_result};
-use crate::backend::Legal;
 use crate::backend::gpu::device::STORAGE;
 use crate::backend::gpu::kernel::{Gpu, Kernel, Trial};
 use crate::backend::gpu::probe::{Expected, compare, input};
+use crate::backend::{BreakerHead, Breakers, Dry, Legal};
 use crate::{Error, Result, Token};
 use std::sync::Arc;
 
@@ -29,7 +29,11 @@ const CHOICE: f32 = 0.02;
 const RANGE: f32 = 0.5;
 const EXPONENT: f32 = 1.5;
 /// A token that would be far from the best, and its bias.
-const BIAS: (Token, f32) = (77, 39.0);
+const BIAS: (Token, f32) = (77, 41.0);
+/// What the token loses for a repetition of one token. It would prolong one of three, of which the breaker 3, 4 leaves
+/// one.
+const LOSS: f32 = 2.0;
+const HISTORY: [Token; 8] = [3, 4, 1, BIAS.0, 9, 3, 4, 1];
 
 /// How candidates are chosen and the token is taken.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -37,7 +41,7 @@ enum Way {
     Greedy,
     /// From all candidates.
     Draw,
-    /// From those after bias, top-k, top-p and min-p.
+    /// From those after bias, DRY, top-k, top-p and min-p.
     Chain,
     /// From those after top-n-sigma, typical sampling and XTC, at a dynamic temperature.
     Others,
@@ -89,7 +93,7 @@ fn run(gpu: &Gpu, mut program: SampleProgram, logits: &[f32], expected: &[Vec<Ex
         program.set_chain(sequence, &spec(way))?;
         let tokens: Vec<Token> = (0..N_VOCAB as Token).step_by(apart.unwrap_or(1)).collect();
         program.arm(sequence, apart.map(|_| Legal::list(&tokens, false)))?;
-        program.restart(sequence, 0, &[])?;
+        program.restart(sequence, 0, &HISTORY)?;
     }
     let all: Vec<_> = (0..CASES.len() as u32).map(|i| SampleRow { sequence: i, row: i }).collect();
     let mut encoder = gpu.raw.create_command_encoder(&Default::default());
@@ -123,6 +127,7 @@ fn spec(way: Way) -> SampleSpec {
         Way::Draw => vec![ChainStep::Temperature(TEMPERATURE)],
         Way::Chain => vec![
             ChainStep::LogitBias(vec![BIAS]),
+            dry(),
             ChainStep::TopK(TOP_K as i32),
             ChainStep::TopP { p: TOP_P, min_keep: 0 },
             ChainStep::MinP { p: MIN_P, min_keep: 0 },
@@ -137,6 +142,13 @@ fn spec(way: Way) -> SampleSpec {
     };
     let candidates = if matches!(way, Way::Chain | Way::Others) { REPORTED as u32 } else { 0 };
     SampleSpec { steps, seed: 0, candidates }
+}
+
+fn dry() -> ChainStep {
+    let breakers = Breakers::new(vec![BreakerHead { token: HISTORY[0], tail: 0..1 }], vec![HISTORY[1]]);
+    let (allowed_length, last_n) = (1, HISTORY.len() as i32);
+    let dry = Dry { multiplier: LOSS, base: 2.0, allowed_length, last_n, ..Dry::default() };
+    ChainStep::Dry(dry, Some(Arc::new(breakers)))
 }
 
 /// What top-n-sigma, typical sampling and XTC leave, best first, and the dynamic temperature. `nudge` is added to the
@@ -178,7 +190,7 @@ fn others(left: &mut Vec<(usize, f64)>, nudge: f64) -> f64 {
 fn expected(logits: &[f32], way: Way, apart: Option<usize>, uniform: f64, nudge: f64) -> Vec<Expected> {
     let mut left: Vec<(usize, f64)> = logits.iter().map(|&x| f64::from(x)).enumerate().collect();
     if way == Way::Chain {
-        left[BIAS.0 as usize].1 += f64::from(BIAS.1);
+        left[BIAS.0 as usize].1 += f64::from(BIAS.1 - LOSS);
     }
     left.retain(|(token, _)| token % apart.unwrap_or(1) == 0);
     left.sort_by(|a, b| b.1.total_cmp(&a.1));

@@ -5,7 +5,9 @@
 //! kernels use only additions, products and comparisons, and so have the same bits as the host's sampler.
 
 use super::layout::*;
-use crate::backend::{ChainStep, DynamicRange, MAX_XTC_THRESHOLD, SampleSpec, deviations, mask_place, xtc_limit};
+use crate::backend::{
+    Breakers, ChainStep, Dry, DynamicRange, MAX_XTC_THRESHOLD, SampleSpec, deviations, mask_place, xtc_limit,
+};
 use crate::{Error, Result, Token};
 
 /// The most candidates that are reported with a token.
@@ -56,7 +58,7 @@ pub(super) struct Compiled {
     ops: Vec<Words>,
     /// The steps under a mask that is followed greedily.
     forced: Vec<Words>,
-    /// Biases as (token, bits), by token.
+    /// Biases as (token, bits), by token; of DRY the losses by length, and its breakers.
     tables: Vec<u32>,
     seed: u64,
     candidates: u32,
@@ -121,9 +123,12 @@ impl Compiled {
             let at = SPEC_OPS_AT + program * MAX_OPS * OP_WORDS;
             for (op, words) in head[at..].chunks_exact_mut(OP_WORDS).zip(ops) {
                 op.copy_from_slice(words);
-                if words[0] == OP_BIAS {
-                    op[1] += tables_at as u32;
-                }
+                let places: &[usize] = match words[0] {
+                    OP_BIAS => &[1],
+                    OP_DRY => &[2, 4, 6],
+                    _ => &[],
+                };
+                places.iter().for_each(|&place| op[place] += tables_at as u32);
             }
         }
         tables.copy_from_slice(&self.tables);
@@ -205,6 +210,16 @@ impl Builder {
                     self.ops.push(words(1.0 / self.scale));
                     self.forced.push(words(1.0));
                     self.single = false;
+                }
+                Ok(())
+            }
+            ChainStep::Dry(ref dry, ref breakers)
+                if dry.last_n <= WINDOW as i32 && (dry.breakers.is_empty() || breakers.is_some()) =>
+            {
+                checked("DRY's multiplier", dry.multiplier.is_finite(), dry.multiplier)?;
+                checked("DRY's base", dry.base.is_finite(), dry.base)?;
+                if dry.multiplier != 0.0 && dry.base >= 1.0 && dry.last_n > 0 {
+                    self.dry(dry, breakers.as_deref().unwrap_or(&Breakers::default()));
                 }
                 Ok(())
             }
@@ -327,6 +342,26 @@ impl Builder {
         Ok(())
     }
 
+    fn dry(&mut self, dry: &Dry, breakers: &Breakers) {
+        let heads_at = self.tables.len() as u32;
+        for head in breakers.heads() {
+            self.tables.extend([head.token as u32, head.tail.start, head.tail.len() as u32]);
+        }
+        let tails_at = self.tables.len() as u32;
+        self.tables.extend(breakers.tails().iter().map(|&token| token as u32));
+        let mut words = |temperature: f32| {
+            let losses_at = self.tables.len() as u32;
+            // A repetition leaves out one token of the window at least.
+            self.tables.extend((0..dry.last_n as u32).map(|length| (dry.loss(length) * temperature).to_bits()));
+            let (allowed, n_heads) = (dry.allowed_length.cast_unsigned(), breakers.heads().len() as u32);
+            [OP_DRY, dry.last_n as u32, losses_at, allowed, heads_at, n_heads, tails_at, 0]
+        };
+        let plain = words(1.0);
+        self.forced.push(plain);
+        self.ops.push(if self.scale == 1.0 { plain } else { words(1.0 / self.scale) });
+        self.single = false;
+    }
+
     fn truncate(&mut self, words: Words) {
         if !self.single {
             self.ops.push(words);
@@ -360,7 +395,7 @@ impl Builder {
     }
 
     fn finish(mut self, spec: &SampleSpec) -> Compiled {
-        let adjusts = |words: &Words| matches!(words[0], OP_BIAS | OP_PENALTIES);
+        let adjusts = |words: &Words| matches!(words[0], OP_BIAS | OP_PENALTIES | OP_DRY);
         let passes = |words: &Words| matches!(words[0], OP_SCALE | OP_TRIE);
         let lead = self.ops.iter().position(|words| !adjusts(words) && !passes(words)).unwrap_or(self.ops.len());
         let first = self.ops[..lead].iter().rposition(adjusts).map_or(0, |at| at + 1);
@@ -426,6 +461,7 @@ pub(super) fn parts(p: f32) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
     fn path(ops: &[ChainStep], candidates: u32) -> u32 {
         compile(&SampleSpec { steps: ops.to_vec(), seed: 1, candidates }, 100).unwrap().path
@@ -481,6 +517,11 @@ mod tests {
         assert_eq!(supported(&[ChainStep::TopNSigma(1.0), typical(0.9), xtc(0.1), ChainStep::Draw]), 4);
         assert_eq!(supported(&[penalties(1024), penalties(1025)]), 1);
         assert_eq!(supported(&[dynamic.clone(), ChainStep::TopK(3), penalties(1)]), 2);
+        let dry = |last_n, breakers| ChainStep::Dry(Dry { multiplier: 1.0, last_n, ..Dry::default() }, breakers);
+        let found = || Some(Arc::new(Breakers::default()));
+        assert_eq!(supported(&[dry(1024, found()), dry(1025, found())]), 1);
+        assert_eq!(supported(&[dry(64, None)]), 0, "breakers that are not found yet");
+        assert_eq!(supported(&[dynamic.clone(), dry(64, found())]), 1);
         assert_eq!(supported(&vec![ChainStep::TopK(3); 20]), 14);
         assert_eq!(supported(&[ChainStep::Trie, dynamic, ChainStep::Draw]), 3);
         let over = |most| vec![ChainStep::TopK(9), ChainStep::HandOver(most)];
@@ -497,6 +538,7 @@ mod tests {
             vec![ChainStep::HandOver(40)],
             vec![ChainStep::TopK(3), ChainStep::HandOver(40), ChainStep::Draw],
             vec![ChainStep::Penalties { last_n: 3, repeat: 0.0, frequency: 0.0, presence: 0.0 }],
+            vec![ChainStep::Dry(Dry { multiplier: f32::NAN, ..Dry::default() }.with(&["none"]), None)],
             vec![ChainStep::TopP { p: f32::NAN, min_keep: 0 }],
             vec![ChainStep::MinP { p: f32::NAN, min_keep: 0 }],
             vec![ChainStep::TopNSigma(f32::NAN)],

@@ -42,6 +42,7 @@ pub const TEXTS: &[(&str, &str)] = &[
     ("sample/collect", include_str!("sample/collect.wgsl")),
     ("sample/common", include_str!("sample/common.wgsl")),
     ("sample/draw", include_str!("sample/draw.wgsl")),
+    ("sample/dry", include_str!("sample/dry.wgsl")),
     ("sample/exact", include_str!("sample/exact.wgsl")),
     ("sample/finish", include_str!("sample/finish.wgsl")),
     ("sample/group_best", include_str!("sample/group_best.wgsl")),

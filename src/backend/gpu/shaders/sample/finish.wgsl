@@ -9,6 +9,7 @@
 // Typical sampling takes two turns: in the second the list is in the order of what is typical. It and XTC leave a list that
 // is put in order again.
 //#include sample/common
+//#include sample/dry
 //#include sample/sums
 //#include sample/units
 //#include sample/statistics
@@ -160,6 +161,9 @@ fn changed(op: u32, rank: u32, token: u32) -> u32 {
     if word(op, 0u) == OP_BIAS {
         return rank_of(biased(op, entry_of(op, token), token, bits_of(rank)));
     }
+    if word(op, 0u) == OP_DRY {
+        return rank_of(dried(op, token, bits_of(rank)));
+    }
     var count = 0u;
     for (var back = 0u; back < window_of(op); back++) {
         count += select(0u, 1u, token_back(back) == token);
@@ -252,18 +256,23 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             continue;
         }
         let masks = kind == OP_TRIE && armed() != CHILDREN_NONE && masked_at == 0u;
-        if kind == OP_BIAS || kind == OP_PENALTIES || masks {
+        let adjusts = kind == OP_BIAS || kind == OP_PENALTIES || kind == OP_DRY;
+        if adjusts || masks {
             if lid == 0u {
                 close_gaps();
             }
             gap = 1u;
             cut = END;
             dirty = true;
+            // Without repetitions DRY changes nothing.
+            if kind == OP_DRY && !find_repetitions(lid, op) {
+                continue;
+            }
             for (var own = lid; own < n; own += THREADS) {
                 ranks[own] = changed(op, ranks[own], tokens[own]);
             }
         }
-        if kind == OP_BIAS || kind == OP_PENALTIES || (kind == OP_TRIE && !masks) {
+        if adjusts || (kind == OP_TRIE && !masks) {
             continue;
         }
         if kind == OP_TAKE {

@@ -1,4 +1,5 @@
-// Biases and penalties on the row itself, by one workgroup: each token that is named is looked up once.
+// Biases, penalties and DRY on the row itself, by one workgroup: each token that is named is looked up once.
+//#include sample/dry
 
 var<workgroup> window: array<u32, WINDOW>;
 
@@ -35,6 +36,18 @@ fn scatter(lid: u32, op: u32) {
             }
             if !later && token < frame.n_vocab {
                 logits[row_at + token] = penalized(op, count, logits[row_at + token]);
+            }
+        }
+    } else if word(op, 0u) == OP_DRY {
+        let length = select(0u, window_of(op), find_repetitions(lid, op));
+        for (var i = lid; i < length; i += THREADS) {
+            let token = token_back(i);
+            var later = false;
+            for (var j = 0u; j < i && !later; j++) {
+                later = token_back(j) == token;
+            }
+            if !later && token < frame.n_vocab {
+                logits[row_at + token] = dried(op, token, logits[row_at + token]);
             }
         }
     }
