@@ -8,7 +8,7 @@ use elizainference::{Result, Token, engine};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// How many engines that no stream uses are kept. Streams that do not run at the same time share one.
 const MAX_IDLE: usize = 2;
@@ -85,8 +85,15 @@ fn open(path: PathBuf, placing: Placing) -> Result<Session> {
     Session::open(OpenOptions { path, engine, draft: placing.draft, ..OpenOptions::default() })
 }
 
+/// Asking the drivers takes longer than opening a small model, so it is done once.
 fn gpu_is_best() -> Result<bool> {
-    Ok(engine::devices()?.first().is_some_and(|(device, _)| device.kind == engine::DeviceKind::Gpu && device.score > 0))
+    static BEST: OnceLock<bool> = OnceLock::new();
+    if let Some(&best) = BEST.get() {
+        return Ok(best);
+    }
+    let devices = engine::devices()?;
+    let best = devices.first().is_some_and(|(device, _)| device.kind == engine::DeviceKind::Gpu && device.score > 0);
+    Ok(*BEST.get_or_init(|| best))
 }
 
 /// The engines of a context that no stream uses, the one used last at the end.
