@@ -419,6 +419,11 @@ fn dry(values: Option<&str>) -> std::result::Result<Dry, String> {
 const LN_MAX: f32 = 88.722_84;
 
 impl Dry {
+    /// Whether these numbers leave anything to do.
+    pub(crate) fn acts(&self) -> bool {
+        self.multiplier != 0.0 && self.base >= 1.0 && self.last_n > 0
+    }
+
     /// What a token loses that would prolong a repetition of so many tokens.
     pub(crate) fn loss(&self, length: u32) -> f32 {
         // Without a limit where the base is as good as 1.

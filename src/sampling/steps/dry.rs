@@ -26,7 +26,7 @@ pub(super) struct Dry {
     found: Vec<(Token, u32)>,
 }
 
-/// Whether these numbers leave anything to do.
+/// [`backend::Dry::acts`], of numbers in their ranges.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] naming the number that is out of range.
@@ -39,7 +39,7 @@ pub(super) fn acts(dry: &backend::Dry) -> Result<bool> {
     if dry.last_n > MAX_LAST_N {
         return Err(Error::InvalidArgument(format!("DRY's window {} is above {MAX_LAST_N} tokens", dry.last_n)));
     }
-    Ok(dry.multiplier != 0.0 && dry.base >= 1.0 && dry.last_n > 0)
+    Ok(dry.acts())
 }
 
 impl Dry {

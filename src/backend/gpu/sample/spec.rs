@@ -218,7 +218,7 @@ impl Builder {
             {
                 checked("DRY's multiplier", dry.multiplier.is_finite(), dry.multiplier)?;
                 checked("DRY's base", dry.base.is_finite(), dry.base)?;
-                if dry.multiplier != 0.0 && dry.base >= 1.0 && dry.last_n > 0 {
+                if dry.acts() {
                     self.dry(dry, breakers.as_deref().unwrap_or(&Breakers::default()));
                 }
                 Ok(())

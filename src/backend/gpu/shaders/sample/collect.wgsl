@@ -92,7 +92,7 @@ fn plan(best: f32, lowest: f32) -> u32 {
         if i < ops {
             kind = word(op, 0u);
         }
-        whole = whole || kind == OP_BIAS || kind == OP_PENALTIES || kind == OP_DRY || kind == OP_DYNAMIC;
+        whole = whole || changes_logits(kind) || kind == OP_DYNAMIC;
         whole = whole || kind == OP_TYPICAL || (kind == OP_XTC && acts(op)) || (kind == OP_SIGMA && word(op, 2u) == 0u);
         whole = whole || (kind == OP_TRIE && armed() != CHILDREN_NONE && masked_at == 0u) || (kind == OP_TOP_P && word(op, 4u) == 0u);
         let bounds = kind == OP_TOP_K || kind == OP_MIN_P || kind == OP_TOP_P || kind == OP_SIGMA;

@@ -139,7 +139,12 @@ fn biased(op: u32, entry: u32, token: u32, given: u32) -> u32 {
     return bits;
 }
 
-// The window of the penalties in tokens.
+// Whether a step changes the logits of single tokens.
+fn changes_logits(kind: u32) -> bool {
+    return kind == OP_BIAS || kind == OP_PENALTIES || kind == OP_DRY;
+}
+
+// The window of the penalties or of DRY in tokens.
 fn window_of(op: u32) -> u32 {
     return min(word(op, 1u), state[state_at + STATE_COUNT]);
 }

@@ -62,7 +62,7 @@ fn since_breaker(lid: u32, op: u32, length: u32) -> u32 {
     return (last >> 8u) - (last & 0xffu);
 }
 
-// Where it is noted how many tokens from the one `back` places before the last on are those at the end, too. No candidates are
+// Where it is noted how many tokens up to the one `back` places before the last are those at the end, too. No candidates are
 // there while logits change.
 fn repeated_at(back: u32) -> u32 {
     return work_at + CANDIDATES_AT + back;

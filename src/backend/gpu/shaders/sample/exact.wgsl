@@ -216,7 +216,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         if kind == OP_TRIE && (armed() == CHILDREN_NONE || masked_at != 0u) {
             continue;
         }
-        let adjusts = kind == OP_BIAS || kind == OP_PENALTIES || kind == OP_DRY;
+        let adjusts = changes_logits(kind);
         if kind == OP_TRIE || (adjusts && scanned) || removes {
             for (var token = lid; token < frame.n_vocab; token += THREADS) {
                 logits[row_at + token] = settled(token, scanned, kind == OP_TRIE);

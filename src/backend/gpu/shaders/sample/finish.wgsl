@@ -256,7 +256,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             continue;
         }
         let masks = kind == OP_TRIE && armed() != CHILDREN_NONE && masked_at == 0u;
-        let adjusts = kind == OP_BIAS || kind == OP_PENALTIES || kind == OP_DRY;
+        let adjusts = changes_logits(kind);
         if adjusts || masks {
             if lid == 0u {
                 close_gaps();
