@@ -1,15 +1,13 @@
 //! Steady decoding allocates nothing: a counting allocator watches every thread of the process while tokens are
 //! evaluated, sampled and turned into text.
 
-use crate::alone;
 use crate::testing::fixture;
 use crate::testing::fixtures::{Kind, Weights};
+use crate::{alone, generate};
 use elizainference::engine::{self, Engine, EngineOptions, KvType};
 use elizainference::sampling::{Chain, Sampler};
-use elizainference::session::{Event, FinishReason, Mode, OpenOptions, Params, Session, Settings, Sink};
+use elizainference::session::{Event, FinishReason, Mode, OpenOptions, Params, Session, Settings};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
-use std::time::Duration;
 
 static COUNTED: AtomicUsize = AtomicUsize::new(0);
 static COUNTING: AtomicBool = AtomicBool::new(false);
@@ -88,11 +86,7 @@ fn check_session(kind: Kind, weights: Weights, span: bool) {
         }
         assert_eq!(event.done, seen == WARM_UP + TOKENS + 9);
     };
-    session.generate((WARM_UP + TOKENS + 8) as i32, Some(0.8), None, Sink::Callback(Box::new(callback))).unwrap();
-    // Waiting at a channel would allocate, once, at any time.
-    while session.status().busy {
-        thread::sleep(Duration::from_millis(1));
-    }
+    generate(&session, WARM_UP + TOKENS + 8, Some(0.8), callback);
     assert_eq!(session.usage().finish_reason, FinishReason::Length);
     let counted = COUNTED.load(Ordering::Relaxed);
     assert_eq!(counted, 0, "session on {kind:?} {weights:?}, span {span}: {TOKENS} tokens");

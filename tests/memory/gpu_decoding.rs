@@ -3,19 +3,17 @@
 //!
 //! Whose an allocation is says the stack: the innermost frame of this library or of wgpu's crates.
 
-use crate::alone;
 use crate::testing::fixtures::{Kind, Weights};
 use crate::testing::{fixture, has_gpu};
+use crate::{alone, generate};
 use elizainference::backend::gpu::Gpu;
 use elizainference::backend::gpu::device::Made;
 use elizainference::engine::EngineOptions;
-use elizainference::session::{Event, FinishReason, Mode, OpenOptions, Session, Settings, Sink, Usage};
+use elizainference::session::{Event, FinishReason, Mode, OpenOptions, Session, Settings, Usage};
 use std::backtrace::Backtrace;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::Duration;
 
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static THEIRS: AtomicUsize = AtomicUsize::new(0);
@@ -113,11 +111,7 @@ fn check(kind: Kind, chain: &str, candidates: usize, trie: Option<&str>) {
             noted.lock().unwrap().push(device.made());
         }
     };
-    session.generate((WARM_UP + TOKENS + 8) as i32, None, None, Sink::Callback(Box::new(callback))).unwrap();
-    // Waiting at a channel would allocate, once, at any time.
-    while session.status().busy {
-        thread::sleep(Duration::from_millis(1));
-    }
+    generate(&session, WARM_UP + TOKENS + 8, None, callback);
     assert_eq!(session.take_error(), None);
     assert_eq!(session.usage().finish_reason, FinishReason::Length);
     if trie.is_some() {

@@ -12,7 +12,10 @@ mod plan;
 #[path = "../testing/mod.rs"]
 mod testing;
 
-use std::sync::{Mutex, MutexGuard};
+use elizainference::session::{Event, Session, Sink};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+use std::time::Duration;
 use testing::allocator::Counting;
 use testing::process;
 
@@ -40,4 +43,24 @@ fn alone(test: &str) -> bool {
     let _turn = turn();
     process::run(&mut process::of(test));
     false
+}
+
+/// Generates at most so many tokens, and returns once the session is idle. While there are events this thread waits at
+/// no lock and no channel: there a thread's first wait allocates.
+fn generate(
+    session: &Session,
+    most: u32,
+    temperature: Option<f32>,
+    mut callback: impl FnMut(Event<'_>) + Send + 'static,
+) {
+    let answering = Arc::new(());
+    let held = answering.clone();
+    let callback = move |event: Event<'_>| {
+        let _ = &held;
+        callback(event);
+    };
+    session.generate(most as i32, temperature, None, Sink::Callback(Box::new(callback))).unwrap();
+    while Arc::strong_count(&answering) > 1 || session.status().busy {
+        thread::sleep(Duration::from_millis(1));
+    }
 }

@@ -37,7 +37,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
-use std::sync::{Arc, OnceLock};
+use std::sync::{self, Arc, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -118,8 +118,9 @@ impl Drop for InTurn<'_> {
 /// What the caller and the workers of a run share.
 struct Shared {
     states: Box<[ThreadState]>,
-    /// The thread that called the present or last run.
-    caller: Mutex<Option<Thread>>,
+    /// The thread that called the present or last run. A worker of the last run may look at it while the present one
+    /// begins, and of `parking_lot`'s locks a thread's first wait allocates: this one is the standard library's.
+    caller: sync::Mutex<Option<Thread>>,
     /// The present job: a `&Job` whose lifetime is the run's.
     job: AtomicPtr<Job<'static>>,
     /// Threads of the present run.
@@ -204,7 +205,7 @@ impl Pool {
     pub fn new() -> Pool {
         let shared = Shared {
             states: (0..MAX_THREADS).map(|_| ThreadState::default()).collect(),
-            caller: Mutex::new(None),
+            caller: sync::Mutex::default(),
             job: AtomicPtr::new(std::ptr::null_mut()),
             count: AtomicUsize::new(0),
             runs: AtomicU64::new(0),
@@ -248,7 +249,7 @@ impl Pool {
         let _turn = self.queue.enter(cancel).ok_or(Error::Cancelled)?;
         self.grow(threads)?;
         let shared = &*self.shared;
-        *shared.caller.lock() = Some(std::thread::current());
+        *shared.caller() = Some(std::thread::current());
         shared.failed.store(false, Relaxed);
         shared.arrived.store(0, Relaxed);
         shared.left.store(0, Relaxed);
@@ -490,6 +491,10 @@ impl Shared {
         state.sleeping.store(false, Relaxed);
     }
 
+    fn caller(&self) -> sync::MutexGuard<'_, Option<Thread>> {
+        self.caller.lock().unwrap_or_else(sync::PoisonError::into_inner)
+    }
+
     /// Wake a thread if it may be parked. Its condition was stored before, sequentially consistent.
     fn wake(&self, index: usize) {
         let state = &self.states[index];
@@ -497,7 +502,8 @@ impl Shared {
             return;
         }
         if index == 0 {
-            if let Some(caller) = &*self.caller.lock() {
+            let caller = self.caller().clone();
+            if let Some(caller) = caller {
                 caller.unpark();
             }
         } else if let Some(thread) = state.thread.get() {
