@@ -163,8 +163,8 @@ function numbers<A>(type: new (data: ArrayBuffer | number) => A, at: bigint, cou
 
 export class Host {
   readonly symbols: Record<string, (...args: unknown[]) => unknown>;
-  /** The longest time of a call, in milliseconds, by name. */
-  readonly longest = new Map<string, number>();
+  /** The time of each call, in milliseconds, by name. */
+  readonly times = new Map<string, number[]>();
   private readonly outError = new BigUint64Array(1);
 
   constructor(library: string) {
@@ -175,7 +175,9 @@ export class Host {
   call(name: string, ...args: unknown[]): unknown {
     const from = performance.now();
     const result = this.symbols[`eliza_inference_${name}`]!(...args);
-    this.longest.set(name, Math.max(performance.now() - from, this.longest.get(name) ?? 0));
+    const time = performance.now() - from;
+    const times = this.times.get(name);
+    times ? times.push(time) : this.times.set(name, [time]);
     return result;
   }
 
