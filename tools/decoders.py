@@ -37,7 +37,7 @@ LENGTHS = (1, 7, 64, 300)
 # Texts judged together: one row alone says more about chance than about rounding. With experts so does one text, since a row that
 # goes to other experts has other keys, which all rows after it see.
 TEXTS = {1: 8, 7: 3}
-MORE_TEXTS = {1: 64, 7: 64, 64: 16, 300: 4}
+MORE_TEXTS = {1: 64, 7: 64, 64: 64, 300: 4}
 # Shapes without experts whose random coefficients between streams enlarge every rounding, so that few texts say as little.
 ENLARGING = ("gemma3n-tiny",)
 # Tokens evaluated one by one after each prompt.
@@ -178,8 +178,8 @@ class Run:
         self.is_cpu, self.threads = gpu_layers == 0, threads
         self.ours = Ours("--gpu-layers", gpu_layers, *(["--device", device] if device else []))
 
-    def logits(self, model, tokens, kv_type, decoded):
-        return self.ours.logits(model, tokens, kv_type, self.threads, "--decode", decoded, "--ctx", CONTEXT)
+    def logits(self, model, texts, kv_type, decoded):
+        return self.ours.logits(model, texts, kv_type, self.threads, "--decode", decoded, "--ctx", CONTEXT)
 
 
 class Matrix:
@@ -191,29 +191,35 @@ class Matrix:
 
     def model(self, shape, kind, lengths):
         path, spec = self.files.get(shape, kind), self.maker.SHAPES[shape]
-        weights = self.maker.load(path)
-        for length in lengths:
-            self.case(f"{shape} {kind}", path, spec, weights, length)
+        weights, kv_type = self.maker.load(path), "f32" if kind == "f32" else "f16"
+        counts = MORE_TEXTS if kind != "f32" and takes_more_texts(shape, spec) else TEXTS
+        texts = {length: [random_tokens(length + DECODED, spec["vocab"], 1000 * i + length) for i in range(counts.get(length, 1))]
+                 for length in lengths}
+        every, first = sum(texts.values(), []), [of_length[0] for of_length in texts.values()]
+        ours = []
+        for run in self.runs:
+            rows = divided(run.logits(path, every, kv_type, DECODED), [sum(map(len, of_length)) for of_length in texts.values()])
+            whole = divided(run.logits(path, first, kv_type, 0), map(len, first))
+            ours.append(list(zip(rows, whole)))
+        for at, length in enumerate(lengths):
+            self.case(f"{shape} {kind}", path, spec, weights, texts[length], [of_run[at] for of_run in ours])
         print(f"{shape} {kind}: {self.failed} breaches so far", flush=True)
 
-    def case(self, name, path, spec, weights, length):
+    def case(self, name, path, spec, weights, texts, ours):
+        """Texts of one length; `ours` has the rows of each run, and those of the first text as a prompt."""
         import numpy as np
         shape, kind = name.split()
         plain, experts = kind == "f32", bool(spec["moe"])
-        count = (MORE_TEXTS if not plain and takes_more_texts(shape, spec) else TEXTS).get(length, 1)
-        texts = [random_tokens(length + DECODED, spec["vocab"], 1000 * i + length) for i in range(count)]
+        count, length = len(texts), len(texts[0]) - DECODED
 
         def pooled(logits):
             return np.concatenate([np.asarray(logits(tokens), np.float64) for tokens in texts])
 
         oracle = pooled(lambda tokens: self.maker.forward(weights, spec, np.array(tokens)))
         default = None if plain else Distance(pooled(lambda tokens: self.peer.logits(path, tokens)), oracle, experts)
-        kv_type = "f32" if plain else "f16"
-        for run in self.runs:
-            rows = pooled(lambda tokens, run=run: run.logits(path, tokens, kv_type, DECODED))
+        for run, (rows, whole) in zip(self.runs, ours):
             got = Distance(rows, oracle, experts)
-            # The same text as a prompt: its last rows are those of the tokens that were evaluated one by one.
-            whole = np.asarray(run.logits(path, texts[0], kv_type, 0), np.float64)
+            # Its last rows are those of the tokens that were evaluated one by one.
             drift = np.abs(whole - rows[:len(whole)])[length:].max()
             decode, good = ("same bits", True) if drift == 0 else (f"{drift:.1e}", not run.is_cpu)
             argmax = ""
@@ -235,6 +241,12 @@ class Matrix:
             if not plain:
                 entry["peer"] = float(default.rms)
             self.figures.setdefault(shape, {}).setdefault(kind, {}).setdefault(run.name, {})[str(length)] = entry
+
+
+def divided(rows, counts):
+    """So many rows each."""
+    import numpy as np
+    return np.split(np.asarray(rows, np.float64), np.cumsum(list(counts))[:-1])
 
 
 def takes_more_texts(shape, spec):

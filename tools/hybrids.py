@@ -27,7 +27,7 @@ import tempfile
 
 import decoders
 from decoders import Distance, with_numpy
-from peer import TARGET, Ours, Peer, Skip, random_tokens, rows, table
+from peer import TARGET, Ours, Peer, Skip, prompts, random_tokens, rows, table
 
 FOLDER = os.path.join(TARGET, "hybrids")
 FIGURES = os.path.join(FOLDER, "figures.json")
@@ -135,15 +135,14 @@ class Placed:
         self.threads = threads
         self.ours = Ours("--gpu-layers", gpu_layers, *(["--device", device] if device else []))
 
-    def logits(self, path, tokens, kv_type, decoded):
-        return self.ours.logits(path, tokens, kv_type, self.threads, "--decode", decoded, "--ctx", CONTEXT)
+    def logits(self, path, texts, kv_type, decoded):
+        return self.ours.logits(path, texts, kv_type, self.threads, "--decode", decoded, "--ctx", CONTEXT)
 
     def answers(self, path, tokens, kv_type):
         return self.ours.answers(path, tokens[:-ANSWERED], tokens[-ANSWERED:], kv_type, self.threads, "--ctx", CONTEXT)
 
     def embed(self, path, texts, kv_type, pooling):
-        lists = [part for tokens in texts for part in ("--prompt-tokens", ",".join(map(str, tokens)))]
-        return self.ours.json("embed", "--model", path, *lists, "--no-normalize", "--kv-type", kv_type, "--threads", self.threads,
+        return self.ours.json("embed", "--model", path, *prompts(texts), "--no-normalize", "--kv-type", kv_type, "--threads", self.threads,
                               *(["--pooling", pooling] if pooling else []))["embeddings"]
 
 
@@ -216,8 +215,8 @@ class Matrix:
                 got = together(lambda tokens, placed=placed: placed.answers(path, tokens, kv_type))
                 alone = got[:1 + ANSWERED]
             elif logits:
-                got = together(lambda tokens, placed=placed: placed.logits(path, tokens, kv_type, DECODED))
-                alone = np.asarray(placed.logits(path, texts[0], kv_type, 0), np.float64)
+                got = np.asarray(placed.logits(path, texts, kv_type, DECODED), np.float64)
+                alone = np.asarray(placed.logits(path, texts[:1], kv_type, 0), np.float64)
             else:
                 got = np.asarray(placed.embed(path, texts, kv_type, pooling), np.float64)
                 alone = np.asarray(placed.embed(path, texts[-1:], kv_type, pooling), np.float64)

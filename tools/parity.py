@@ -89,7 +89,7 @@ class Logits:
         default = Distance(pooled(lambda tokens: self.peer.logits(model, tokens)), oracle)
         tops = [top2(row) for row in oracle]
         for kv in kv_types:
-            rows = pooled(lambda tokens, kv=kv: self.ours.logits(model, tokens, kv, self.threads))
+            rows = self.ours.logits(model, sequences, kv, self.threads)
             got = Distance(rows, oracle)
             if absolute and kv == "f32":
                 good, bound = got.max <= 2e-3, "max <= 2e-3"

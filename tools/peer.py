@@ -45,21 +45,26 @@ class Ours:
     def json(self, *args):
         return json.loads(run([self.program, *map(str, args), *self.options, "--json"]))
 
-    def logits(self, model, tokens, kv_type, threads, *options):
-        """One row of logits for every token."""
-        return self.rows_of_logits(len(tokens), model, tokens, kv_type, threads, "--all", *options)
+    def logits(self, model, texts, kv_type, threads, *options):
+        """One row of logits for every token of texts, each evaluated by itself."""
+        return self.rows_of_logits(sum(map(len, texts)), model, texts, kv_type, threads, "--all", *options)
 
     def answers(self, model, tokens, answer, kv_type, threads, *options):
         """Rows of logits of an encoder-decoder: before an answer's first token and after each of them."""
         options = ("--decode", len(answer), *options)
-        return self.rows_of_logits(1 + len(answer), model, tokens + answer, kv_type, threads, *options)
+        return self.rows_of_logits(1 + len(answer), model, [tokens + answer], kv_type, threads, *options)
 
-    def rows_of_logits(self, count, model, tokens, kv_type, threads, *options):
+    def rows_of_logits(self, count, model, texts, kv_type, threads, *options):
         with tempfile.TemporaryDirectory() as folder:
             out = os.path.join(folder, "logits")
-            run([self.program, "logits", "--model", model, "--prompt-tokens", ",".join(map(str, tokens)), "--out", out,
-                 "--kv-type", kv_type, "--threads", str(threads), *self.options, *map(str, options)])
+            run([self.program, "logits", "--model", model, *prompts(texts), "--out", out, "--kv-type", kv_type,
+                 "--threads", str(threads), *self.options, *map(str, options)])
             return rows(out, count)
+
+
+def prompts(texts):
+    """Texts, each a list of tokens, as our program takes them."""
+    return [part for tokens in texts for part in ("--prompt-tokens", ",".join(map(str, tokens)))]
 
 
 class Timed:

@@ -1,6 +1,6 @@
 //! Arguments that several commands share: the model, devices and threads, prompts.
 
-use crate::output::{Failure, interrupted, progress, usage};
+use crate::output::{Failure, interrupted, progress};
 use clap::builder::PossibleValuesParser;
 use clap::{ArgMatches, Args};
 use elizainference::Token;
@@ -193,14 +193,6 @@ impl Prompts {
         let mut all: Vec<_> = texts.chain(files).chain(tokens).collect();
         all.sort_by_key(|(place, _)| *place);
         all
-    }
-
-    /// The prompt of a command that takes one.
-    pub fn one(&self, matches: &ArgMatches) -> Result<Prompt<'_>, Failure> {
-        match self.placed(matches)[..] {
-            [(_, prompt)] => Ok(prompt),
-            ref prompts => usage(format!("{} prompts are given, one is wanted", prompts.len())),
-        }
     }
 }
 

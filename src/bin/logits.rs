@@ -1,4 +1,4 @@
-//! `logits`: the model's raw output for a prompt, for comparison with other programs.
+//! `logits`: the model's raw output for prompts, for comparison with other programs.
 
 use crate::args::{ModelArgs, Prompts, TextArgs, loading};
 use crate::output::{Outcome, fail, size};
@@ -20,28 +20,31 @@ pub struct Args {
     /// File for the rows: raw little-endian f32, one row of the vocabulary's size per position
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
-    /// Write the row of every position instead of the last one's
+    /// Write the row of every position instead of the last one's. The rows of several prompts follow each other; each prompt
+    /// is evaluated by itself
     #[arg(long)]
     all: bool,
-    /// Evaluate the last N tokens one by one, as a generation does, and write a row after each
+    /// Evaluate the last N tokens of a prompt one by one, as a generation does, and write a row after each
     #[arg(long, default_value_t = 0, value_name = "N")]
     decode: usize,
-    /// Context in tokens; 0 takes as many as the prompt has
+    /// Context in tokens; 0 takes as many as the longest prompt has
     #[arg(short, long, default_value_t = 0, value_name = "N")]
     ctx: u32,
 }
 
 pub fn run(args: Args, matches: &ArgMatches) -> Outcome {
-    let prompt = args.prompts.one(matches)?;
     let base = args.model.engine(0)?;
     let model = open_model(&args.model.model, &base, Some(&mut loading()))?;
-    let tokens = prompt.tokens(model.vocab(), &args.how)?;
-    let Some(prompt) = tokens.len().checked_sub(args.decode).filter(|&n| n > 0) else {
-        return fail(format!("The prompt has {} tokens, of which {} are to be decoded", tokens.len(), args.decode));
-    };
-    let (prompt, decoded) = tokens.split_at(prompt);
+    let mut texts = Vec::new();
+    for (_, prompt) in args.prompts.placed(matches) {
+        let tokens = prompt.tokens(model.vocab(), &args.how)?;
+        let Some(read) = tokens.len().checked_sub(args.decode).filter(|&n| n > 0) else {
+            return fail(format!("A prompt has {} tokens, of which {} are to be decoded", tokens.len(), args.decode));
+        };
+        texts.push((tokens, read));
+    }
     let context = match args.ctx {
-        0 => u32::try_from(tokens.len()).unwrap_or(u32::MAX),
+        0 => u32::try_from(texts.iter().map(|(tokens, _)| tokens.len()).max().unwrap_or(0)).unwrap_or(u32::MAX),
         context => context,
     };
     let mut engine = Engine::new(model, &args.model.engine(context)?)?;
@@ -54,14 +57,18 @@ pub fn run(args: Args, matches: &ArgMatches) -> Outcome {
     };
     let never = AtomicBool::new(false);
     let slot = SlotId::default();
-    if args.all {
-        engine.logits_all(prompt, &never, &mut put)?;
-    } else {
-        engine.prefill(slot, prompt, &never)?;
-        put(0, engine.head(slot)?)?;
-    }
-    for &token in decoded {
-        put(0, engine.decode(slot, token, &never)?)?;
+    for (tokens, read) in &texts {
+        let (prompt, decoded) = tokens.split_at(*read);
+        engine.truncate(slot, 0);
+        if args.all {
+            engine.logits_all(prompt, &never, &mut put)?;
+        } else {
+            engine.prefill(slot, prompt, &never)?;
+            put(0, engine.head(slot)?)?;
+        }
+        for &token in decoded {
+            put(0, engine.decode(slot, token, &never)?)?;
+        }
     }
     out.flush().map_err(io_error)?;
     let bytes = std::fs::metadata(&args.out).map_or(0, |m| m.len());

@@ -50,8 +50,6 @@ fn errors_name_what_is_wrong() {
     failure(2, &["--json", "devices"]);
     failure(2, &["generate", "-m", model]);
     failure(2, &["generate", "--prompt", "x"]);
-    let error = failure(2, &["logits", "-m", model, "--prompt", "x", "--prompt-tokens", "1", "--out", "/dev/null"]);
-    assert!(error.contains("2 prompts"), "{error}");
     failure(2, &["generate", "-m", model, "--prompt", "x", "--logit-bias", "7"]);
     failure(2, &["generate", "-m", model, "--prompt", "x", "--candidates", "3"]);
     let error = failure(1, &["generate", "-m", model, "--prompt", "x", "--logit-bias", "99999:1"]);

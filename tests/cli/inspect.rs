@@ -188,7 +188,10 @@ fn logits_are_rows_of_floats() {
     let decoded = ["--kv-type", "f32", "--decode", "2", "--ctx", "64"];
     assert!(rows(&[&decoded[..], &["--all"]].concat()) == all);
     assert!(rows(&decoded) == all[2 * 512..]);
+    // Prompts after each other, each from an empty context.
+    let other = rows(&["--kv-type", "f32", "--all", "--prompt-tokens", "2,10,20"]);
+    assert!(other[..5 * 512] == all && other[5 * 512..] == all[..3 * 512]);
     let command = ["logits", "-m", text(&path), "--prompt-tokens", "2,10", "--decode", "2", "--out", "/dev/null"];
     let error = failure(1, &command);
-    assert!(error.contains("The prompt has 2 tokens, of which 2 are to be decoded"), "{error}");
+    assert!(error.contains("A prompt has 2 tokens, of which 2 are to be decoded"), "{error}");
 }
