@@ -117,4 +117,12 @@ impl Error {
             other => other,
         }
     }
+
+    /// The error of a draft model, also where it is not one of its model's.
+    pub(crate) fn in_draft(self, path: &Path) -> Self {
+        match self {
+            Error::InvalidArgument(why) => Error::InvalidArgument(format!("{}: {why}", path.display())),
+            error => error.in_file(path),
+        }
+    }
 }

@@ -203,7 +203,7 @@ impl Estimate {
     /// that reads another model's rows the weights alone: `assistant` is the one that is attached to the engine.
     fn of(
         model: &Outline,
-        assistant: Option<&Outline>,
+        assistant: Option<&Header>,
         backends: &[Arc<dyn Backend>],
         options: &EngineOptions,
         memory: &[Memory],
@@ -240,9 +240,10 @@ impl Estimate {
             sizings[model.places().logits].reads(largest_read(model, head_rows));
             if let Some(assistant) = assistant {
                 let kept = (plans.kept(), plans.cache());
-                draft_assistant((model, assistant), backends[0], kept, |draft, _| {
+                draft_assistant((model, &assistant.outline), backends[0], kept, |draft, _| {
                     draft.works().try_for_each(|(_, work)| sizings[0].program(&work))
-                })?;
+                })
+                .map_err(|error| error.in_draft(assistant.file.path()))?;
             }
         }
         let mut needs = Vec::with_capacity(backends.len());
@@ -421,7 +422,7 @@ impl Asked<'_> {
         memory: &[Memory],
         look: Look<'_>,
     ) -> Result<Estimate> {
-        let assistant = self.draft.map(|draft| &draft.outline).filter(|draft| draft.assists().is_some());
+        let assistant = self.draft.filter(|draft| draft.outline.assists().is_some());
         let mut estimate = Estimate::of(outline, assistant, self.backends, options, memory, false, look)?;
         if let Some(Header { outline, backends, .. }) = self.draft {
             let drafting = options.of_draft(estimate.context)?;

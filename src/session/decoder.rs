@@ -395,10 +395,7 @@ impl Drafter {
             return Ok(Drafter::Model(Box::new(DraftModel::open((path, model), of, &options, go_on)?)));
         }
         same_vocabulary(of.model().vocab(), model.vocab(), path)?;
-        of.attach(&model).map(|()| Drafter::Attached).map_err(|error| match error {
-            Error::InvalidArgument(why) => Error::InvalidArgument(format!("{}: {why}", path.display())),
-            error => error.in_file(path),
-        })
+        of.attach(&model).map(|()| Drafter::Attached).map_err(|error| error.in_draft(path))
     }
 }
 

@@ -284,5 +284,8 @@ fn a_plan_counts_a_draft_model_that_is_attached() {
     for command in [&["plan"][..], &["generate", "--prompt", "x"]] {
         let alone = failure(1, &[command, &["-m", text(&draft)]].concat());
         assert!(alone.contains("draft model of another model"), "{alone}");
+        let other = fixture(Kind::Qwen3, Weights::Q8_0);
+        let foreign = failure(1, &[command, &["-m", text(&other), "--draft", text(&draft)]].concat());
+        assert!(foreign.contains(text(&draft)), "{foreign}");
     }
 }
