@@ -20,8 +20,7 @@ pub struct Args {
     /// File for the rows: raw little-endian f32, one row of the vocabulary's size per position
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
-    /// Write the row of every position instead of the last one's. The rows of several prompts follow each other; each prompt
-    /// is evaluated by itself
+    /// Write the row of every position instead of the last one's. Each of several prompts is evaluated by itself
     #[arg(long)]
     all: bool,
     /// Evaluate the last N tokens of a prompt one by one, as a generation does, and write a row after each
